@@ -1,0 +1,1 @@
+//! Raw bindings to mlx-c, the C interface of Apple's MLX

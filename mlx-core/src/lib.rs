@@ -1,0 +1,1 @@
+//! Safe, lazy MLX arrays for Rust

@@ -1,0 +1,1 @@
+//! Text generation on MLX: the library and the mlx-infer command

@@ -1,0 +1,1 @@
+//! Language model architectures on MLX

@@ -1,0 +1,1 @@
+//! Neural network layers, quantised linears and caches on MLX

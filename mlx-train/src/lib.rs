@@ -1,0 +1,1 @@
+//! Training of language models on MLX: the library and the mlx-train command
