@@ -1,0 +1,270 @@
+//! [`Array`]: an owned handle to a lazy array.
+
+use std::cell::Cell;
+use std::fmt;
+
+use mlx_c_sys as sys;
+
+use crate::dtype::{DType, Element};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ffi::{self, vector};
+use crate::{eval, memory, poison};
+
+/// A lazy, immutable, reference-counted array.
+///
+/// Operations build a graph; [`eval`](crate::eval()), [`async_eval`](crate::async_eval) or reading
+/// runs it. Cloning copies a handle, never data. An array belongs to the thread that made it,
+/// because the streams of MLX do:
+///
+/// ```compile_fail
+/// fn send<T: Send>(_: T) {}
+/// send(mlx_core::Array::from_slice(&[1.0f32], &[1]).unwrap());
+/// ```
+/// ```compile_fail
+/// fn share<T: Sync>(_: T) {}
+/// share(mlx_core::Array::from_slice(&[1.0f32], &[1]).unwrap());
+/// ```
+/// Hand evaluated arrays over with [`Frozen`](crate::Frozen).
+pub struct Array {
+    // A raw pointer inside makes the type neither `Send` nor `Sync`.
+    raw: sys::mlx_array,
+    made: Cell<u64>,
+}
+
+impl Array {
+    /// Takes over a handle that mlx-c allocated; a null one is an error.
+    ///
+    /// # Safety
+    /// Nobody else may own or free `raw`.
+    pub(crate) unsafe fn from_raw(raw: sys::mlx_array) -> Result<Self> {
+        if raw.ctx.is_null() {
+            return Err(ffi::take_error(ErrorKind::Mlx));
+        }
+        Ok(Self { raw, made: Cell::new(poison::stamp()) })
+    }
+
+    pub(crate) fn raw(&self) -> sys::mlx_array {
+        self.raw
+    }
+
+    pub(crate) fn made(&self) -> u64 {
+        self.made.get()
+    }
+
+    pub(crate) fn set_made(&self, made: u64) {
+        self.made.set(made);
+    }
+
+    /// Marks an array that holds data and no computation.
+    pub(crate) fn data(self) -> Self {
+        self.made.set(poison::DATA);
+        self
+    }
+
+    /// Copies `data` in row-major order into an array of `shape`.
+    ///
+    /// # Errors
+    /// `data.len()` differs from the product of `shape`, a dimension is negative, or the bytes
+    /// exceed the limit of [`memory::set_array_limit`].
+    pub fn from_slice<T: Element>(data: &[T], shape: &[i32]) -> Result<Self> {
+        let size = memory::check_shape(shape, T::DTYPE)?;
+        if size != data.len() {
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!("shape {shape:?} holds {size} elements, given {}", data.len()),
+            ));
+        }
+        // SAFETY: the pointer is good for `size` elements of the dtype, which mlx-c copies.
+        let raw = unsafe {
+            sys::mlx_array_new_data(data.as_ptr().cast(), shape.as_ptr(), shape.len() as i32, T::DTYPE.raw())
+        };
+        // SAFETY: freshly allocated for us.
+        unsafe { Self::from_raw(raw) }.map(Self::data)
+    }
+
+    /// A scalar (zero-dimensional) array.
+    ///
+    /// # Errors
+    /// MLX has no memory.
+    pub fn scalar<T: Element>(value: T) -> Result<Self> {
+        Self::from_slice(&[value], &[])
+    }
+
+    /// The size of each dimension.
+    pub fn shape(&self) -> &[i32] {
+        let ndim = self.ndim();
+        if ndim == 0 {
+            return &[];
+        }
+        // SAFETY: a live array's shape is a vector of `ndim` ints that lives as long as the handle
+        // and is never changed in place.
+        unsafe { std::slice::from_raw_parts(sys::mlx_array_shape(self.raw), ndim) }
+    }
+
+    /// The shape as exactly `N` dimensions.
+    ///
+    /// # Errors
+    /// The array has another number of dimensions.
+    pub fn dims<const N: usize>(&self) -> Result<[i32; N]> {
+        let shape = self.shape();
+        shape.try_into().map_err(|_| {
+            Error::new(ErrorKind::Shape, format!("expected {N} dimensions, found shape {shape:?}"))
+        })
+    }
+
+    /// The size of dimension `axis`, counted from the end if negative.
+    ///
+    /// # Errors
+    /// There is no such dimension.
+    pub fn dim(&self, axis: i32) -> Result<i32> {
+        let shape = self.shape();
+        let index = if axis < 0 { axis + shape.len() as i32 } else { axis };
+        usize::try_from(index).ok().and_then(|index| shape.get(index).copied()).ok_or_else(|| {
+            Error::new(ErrorKind::Shape, format!("axis {axis} is out of range for shape {shape:?}"))
+        })
+    }
+
+    /// The number of dimensions.
+    pub fn ndim(&self) -> usize {
+        // SAFETY: the handle is live and non-null.
+        unsafe { sys::mlx_array_ndim(self.raw) }
+    }
+
+    /// The number of elements.
+    pub fn size(&self) -> usize {
+        // SAFETY: the handle is live and non-null.
+        unsafe { sys::mlx_array_size(self.raw) }
+    }
+
+    /// Bytes of all elements, laid out densely.
+    pub fn nbytes(&self) -> usize {
+        self.size() * self.dtype().size()
+    }
+
+    /// The type of the elements.
+    pub fn dtype(&self) -> DType {
+        // SAFETY: the handle is live and non-null.
+        let raw = unsafe { sys::mlx_array_dtype(self.raw) };
+        DType::from_raw(raw).expect("mlx-c and this crate know the same dtypes")
+    }
+
+    /// The elements in row-major order. Evaluates the array; views and broadcasts read right.
+    ///
+    /// # Errors
+    /// `T` is not the array's dtype (nothing is converted: see [`astype`](Self::astype)), or the
+    /// evaluation fails.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        self.with_slice(<[T]>::to_vec)
+    }
+
+    /// Calls `f` with the elements in row-major order, without copying them where they already are.
+    ///
+    /// # Errors
+    /// As [`to_vec`](Self::to_vec).
+    pub fn with_slice<T: Element, R>(&self, f: impl FnOnce(&[T]) -> R) -> Result<R> {
+        self.check_dtype::<T>()?;
+        if self.size() == 0 {
+            eval::eval([self])?;
+            return Ok(f(&[]));
+        }
+        eval::eval([self])?;
+        if self.is_row_contiguous()? {
+            // SAFETY: evaluated, dense and row-major, and of dtype `T`; `self` is held meanwhile,
+            // which also keeps MLX from giving the buffer to somebody else.
+            return unsafe { self.elements() }.map(f);
+        }
+        let dense = self.contiguous()?;
+        eval::eval([&dense])?;
+        // SAFETY: as above, `dense` is held.
+        unsafe { dense.elements() }.map(f)
+    }
+
+    /// The single element of an array of size 1. Evaluates the array.
+    ///
+    /// # Errors
+    /// More or fewer elements, another dtype, or a failed evaluation.
+    pub fn item<T: Element>(&self) -> Result<T> {
+        if self.size() != 1 {
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!("item needs exactly one element, found shape {:?}", self.shape()),
+            ));
+        }
+        self.with_slice(|slice| slice[0])
+    }
+
+    fn check_dtype<T: Element>(&self) -> Result<()> {
+        let found = self.dtype();
+        if found != T::DTYPE {
+            let message = format!("array holds {found}, asked for {}", T::DTYPE);
+            return Err(Error::new(ErrorKind::DType, message));
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// The array must be evaluated, row-contiguous, of dtype `T` and not empty.
+    unsafe fn elements<T: Element>(&self) -> Result<&[T]> {
+        let mut data = std::ptr::null();
+        // SAFETY: the handle is live; the out-pointer is ours.
+        ffi::call(ErrorKind::Mlx, || unsafe { sys::mlxrs_array_data_ptr(&mut data, self.raw) })?;
+        // SAFETY: the caller's promise; MLX aligns its buffers and offsets are whole elements.
+        Ok(unsafe { std::slice::from_raw_parts(data.cast::<T>(), self.size()) })
+    }
+
+    /// Whether the elements of an evaluated array stand densely in row-major order.
+    pub(crate) fn is_row_contiguous(&self) -> Result<bool> {
+        let mut result = false;
+        // SAFETY: the handle is live and the array evaluated, so that its flags are set.
+        ffi::call(ErrorKind::Mlx, || unsafe { sys::_mlx_array_is_row_contiguous(&mut result, self.raw) })?;
+        Ok(result)
+    }
+
+    /// Where the elements of this array begin in memory. Evaluates it.
+    ///
+    /// For tests and diagnostics: two steps of an in-place update have the same address.
+    ///
+    /// # Errors
+    /// The evaluation fails.
+    pub fn address(&self) -> Result<usize> {
+        eval::eval([self])?;
+        let mut data = std::ptr::null();
+        // SAFETY: the handle is live; the out-pointer is ours.
+        ffi::call(ErrorKind::Mlx, || unsafe { sys::mlxrs_array_data_ptr(&mut data, self.raw) })?;
+        Ok(data as usize)
+    }
+}
+
+impl Clone for Array {
+    fn clone(&self) -> Self {
+        let mut raw = sys::mlx_array { ctx: std::ptr::null_mut() };
+        // SAFETY: allocates a second handle to the same array; fails only without memory.
+        let status = unsafe { sys::mlx_array_set(&mut raw, self.raw) };
+        assert!(status == 0 && !raw.ctx.is_null(), "no memory for an array handle");
+        Self { raw, made: self.made.clone() }
+    }
+}
+
+impl Drop for Array {
+    fn drop(&mut self) {
+        // SAFETY: owned and non-null, freed once.
+        unsafe { sys::mlx_array_free(self.raw) };
+    }
+}
+
+impl fmt::Debug for Array {
+    /// Shape and dtype. Does not evaluate.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Array({:?}, {})", self.shape(), self.dtype())
+    }
+}
+
+impl fmt::Display for Array {
+    /// The elements, as MLX prints them. Evaluates the array.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        eval::eval([self]).map_err(|_| fmt::Error)?;
+        // SAFETY: the handle is live and evaluated.
+        let text = vector::string(|res| unsafe { sys::mlx_array_tostring(res, self.raw) });
+        f.write_str(&text.map_err(|_| fmt::Error)?)
+    }
+}

@@ -1,0 +1,154 @@
+//! Element types of arrays, and the Rust types that hold one.
+
+use std::fmt;
+
+use mlx_c_sys as sys;
+
+/// The type of an array's elements, named as safetensors spells them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u32)]
+#[allow(missing_docs)]
+pub enum DType {
+    Bool = 0,
+    U8 = 1,
+    U16 = 2,
+    U32 = 3,
+    U64 = 4,
+    I8 = 5,
+    I16 = 6,
+    I32 = 7,
+    I64 = 8,
+    F16 = 9,
+    F32 = 10,
+    F64 = 11,
+    BF16 = 12,
+    C64 = 13,
+}
+
+impl DType {
+    /// Every dtype, in MLX's order.
+    pub const ALL: [DType; 14] = [
+        DType::Bool,
+        DType::U8,
+        DType::U16,
+        DType::U32,
+        DType::U64,
+        DType::I8,
+        DType::I16,
+        DType::I32,
+        DType::I64,
+        DType::F16,
+        DType::F32,
+        DType::F64,
+        DType::BF16,
+        DType::C64,
+    ];
+
+    /// Bytes of one element.
+    pub const fn size(self) -> usize {
+        match self {
+            DType::Bool | DType::U8 | DType::I8 => 1,
+            DType::U16 | DType::I16 | DType::F16 | DType::BF16 => 2,
+            DType::U32 | DType::I32 | DType::F32 => 4,
+            DType::U64 | DType::I64 | DType::F64 | DType::C64 => 8,
+        }
+    }
+
+    /// Real floating point: F16, BF16, F32, F64.
+    pub const fn is_float(self) -> bool {
+        matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
+    }
+
+    /// Signed or unsigned integers, without Bool.
+    pub const fn is_integer(self) -> bool {
+        matches!(
+            self,
+            DType::U8
+                | DType::U16
+                | DType::U32
+                | DType::U64
+                | DType::I8
+                | DType::I16
+                | DType::I32
+                | DType::I64
+        )
+    }
+
+    /// The name safetensors files use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DType::Bool => "BOOL",
+            DType::U8 => "U8",
+            DType::U16 => "U16",
+            DType::U32 => "U32",
+            DType::U64 => "U64",
+            DType::I8 => "I8",
+            DType::I16 => "I16",
+            DType::I32 => "I32",
+            DType::I64 => "I64",
+            DType::F16 => "F16",
+            DType::F32 => "F32",
+            DType::F64 => "F64",
+            DType::BF16 => "BF16",
+            DType::C64 => "C64",
+        }
+    }
+
+    pub(crate) fn raw(self) -> sys::mlx_dtype {
+        self as u32 as sys::mlx_dtype
+    }
+
+    pub(crate) fn from_raw(raw: sys::mlx_dtype) -> Option<Self> {
+        Self::ALL.get(raw as usize).copied()
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A complex number of two f32, laid out as MLX and C do.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C)]
+pub struct Complex64 {
+    /// Real part.
+    pub re: f32,
+    /// Imaginary part.
+    pub im: f32,
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type that is an array element. Sealed: the set is MLX's.
+pub trait Element: sealed::Sealed + Copy + Default + PartialEq + fmt::Debug + 'static {
+    /// The dtype this type holds.
+    const DTYPE: DType;
+}
+
+macro_rules! elements {
+    ($($ty:ty => $dtype:ident),* $(,)?) => { $(
+        impl sealed::Sealed for $ty {}
+        impl Element for $ty { const DTYPE: DType = DType::$dtype; }
+    )* };
+}
+
+elements! {
+    bool => Bool,
+    u8 => U8,
+    u16 => U16,
+    u32 => U32,
+    u64 => U64,
+    i8 => I8,
+    i16 => I16,
+    i32 => I32,
+    i64 => I64,
+    half::f16 => F16,
+    f32 => F32,
+    f64 => F64,
+    half::bf16 => BF16,
+    Complex64 => C64,
+}

@@ -1,0 +1,95 @@
+//! What can go wrong, and where.
+
+use std::fmt;
+
+/// What kind of failure an [`Error`] is, where a caller may act differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// MLX refused to build an operation: shapes, dtypes, axes.
+    Mlx,
+    /// An evaluation failed; every array of that step is poisoned.
+    Eval,
+    /// The array belongs to a step whose evaluation failed.
+    Poisoned,
+    /// An element type was asked for that the array does not hold.
+    DType,
+    /// Shapes or lengths do not fit.
+    Shape,
+    /// More bytes than [`memory::set_array_limit`](crate::memory::set_array_limit) allows.
+    Budget,
+    /// A Rust closure called by MLX returned an error.
+    Closure,
+    /// A file could not be read or written, or does not hold what it should.
+    Io,
+    /// The back end or this build cannot do it.
+    Unsupported,
+    /// An argument is outside its domain.
+    Invalid,
+}
+
+/// An error of this crate: a kind to act on and a message to show.
+#[derive(Clone)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    location: Option<String>,
+}
+
+/// The result of everything here that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error of `kind` with a message: lower case, no full stop, names and numbers.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner { kind, message: message.into(), location: None }))
+    }
+
+    /// MLX's own text; mlx-c appends where it was caught, which only developers want to read.
+    pub(crate) fn from_mlx(kind: ErrorKind, text: &str) -> Self {
+        let (message, location) = match text.rfind(" at ") {
+            Some(at) if text[at..].contains(".cpp:") => (&text[..at], Some(text[at + 4..].into())),
+            _ => (text, None),
+        };
+        Self(Box::new(Inner { kind, message: message.into(), location }))
+    }
+
+    /// What kind of failure this is.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The same error with `context: ` in front of its message.
+    #[must_use]
+    pub fn context(mut self, context: impl fmt::Display) -> Self {
+        self.0.message = format!("{context}: {}", self.0.message);
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.0.kind, self.0.message)?;
+        match &self.0.location {
+            Some(location) => write!(f, " (at {location})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        Self::new(ErrorKind::Io, error.to_string())
+    }
+}

@@ -1,0 +1,221 @@
+//! The border to C++: status codes become `Result`, handles become owned values.
+//!
+//! Every operation of the crate goes through [`op!`](crate::op), so that the reasoning about
+//! handles, streams and errors stands in one place:
+//!
+//! - input handles come from live Rust values, which own a non-null C++ object each;
+//! - an out-parameter is a fresh null handle, wrapped as soon as the call succeeds;
+//! - a failed call leaves its text in a thread-local slot, which is taken at once;
+//! - a panic or error inside a Rust closure that C++ called is stashed and raised here.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_int};
+
+use mlx_c_sys as sys;
+
+use crate::array::Array;
+use crate::dtype::DType;
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory;
+use crate::poison;
+
+pub(crate) mod vector;
+
+/// What a Rust closure left behind while C++ unwound its own frames.
+pub(crate) enum Stash {
+    Panic(Box<dyn Any + Send>),
+    Error(Error),
+}
+
+thread_local! {
+    static STASH: RefCell<Option<Stash>> = const { RefCell::new(None) };
+}
+
+/// Keeps the first panic or error of a callback for the Rust frame below the C++ ones.
+pub(crate) fn stash(value: Stash) {
+    STASH.with_borrow_mut(|slot| {
+        slot.get_or_insert(value);
+    });
+}
+
+/// Runs one C call and turns its status into a `Result`.
+pub(crate) fn call(kind: ErrorKind, f: impl FnOnce() -> c_int) -> Result<()> {
+    // SAFETY: takes no arguments and touches a thread-local string only.
+    unsafe { sys::mlxrs_error_clear() };
+    if f() == 0 {
+        return Ok(());
+    }
+    Err(take_error(kind))
+}
+
+/// The failure of the call that just returned. Resumes the panic of a callback, if that was it.
+pub(crate) fn take_error(kind: ErrorKind) -> Error {
+    match STASH.with_borrow_mut(Option::take) {
+        Some(Stash::Panic(payload)) => std::panic::resume_unwind(payload),
+        Some(Stash::Error(error)) => return error,
+        None => {}
+    }
+    // SAFETY: the pointer is null or a C string valid until the next clear on this thread.
+    let text = unsafe {
+        let text = sys::mlxrs_error_get();
+        (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+    };
+    match text {
+        Some(text) => Error::from_mlx(kind, &text),
+        None => Error::new(kind, "mlx failed without a message"),
+    }
+}
+
+/// Runs a C call that fills one array handle.
+pub(crate) fn array(f: impl FnOnce(*mut sys::mlx_array) -> c_int) -> Result<Array> {
+    let mut raw = sys::mlx_array { ctx: std::ptr::null_mut() };
+    let status = call(ErrorKind::Mlx, || f(&mut raw));
+    // SAFETY: mlx-c allocated the handle for us (or left it null), and nobody else holds it.
+    let array = unsafe { Array::from_raw(raw) };
+    status?;
+    let array = array?;
+    memory::check_array(&array)?;
+    Ok(array)
+}
+
+/// How a Rust argument looks to C. Implemented for what `op!` passes by value.
+pub(crate) trait Arg {
+    type C;
+    fn c(&self) -> Self::C;
+    /// Fails for an array of a poisoned step.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Arg for Array {
+    type C = sys::mlx_array;
+    fn c(&self) -> Self::C {
+        self.raw()
+    }
+    fn check(&self) -> Result<()> {
+        poison::check(self)
+    }
+}
+
+impl<T: Arg> Arg for &T {
+    type C = T::C;
+    fn c(&self) -> Self::C {
+        (**self).c()
+    }
+    fn check(&self) -> Result<()> {
+        (**self).check()
+    }
+}
+
+/// Optional arrays are null handles in C.
+impl<A: std::borrow::Borrow<Array>> Arg for Option<A> {
+    type C = sys::mlx_array;
+    fn c(&self) -> Self::C {
+        match self {
+            Some(array) => array.borrow().raw(),
+            None => sys::mlx_array { ctx: std::ptr::null_mut() },
+        }
+    }
+    fn check(&self) -> Result<()> {
+        self.as_ref().map_or(Ok(()), |array| poison::check(array.borrow()))
+    }
+}
+
+macro_rules! plain_args {
+    ($($ty:ty),*) => { $( impl Arg for $ty { type C = $ty; fn c(&self) -> $ty { *self } } )* };
+}
+plain_args!(i32, u64, usize, bool, f32, f64);
+
+impl Arg for DType {
+    type C = sys::mlx_dtype;
+    fn c(&self) -> Self::C {
+        self.raw()
+    }
+}
+
+impl Arg for CString {
+    type C = *const std::ffi::c_char;
+    fn c(&self) -> Self::C {
+        self.as_ptr()
+    }
+}
+
+/// An optional number, as mlx-c passes it.
+pub(crate) struct Opt<T>(pub Option<T>);
+
+impl Arg for Opt<i32> {
+    type C = sys::mlx_optional_int;
+    fn c(&self) -> Self::C {
+        sys::mlx_optional_int { value: self.0.unwrap_or(0), has_value: self.0.is_some() }
+    }
+}
+
+impl Arg for Opt<f32> {
+    type C = sys::mlx_optional_float;
+    fn c(&self) -> Self::C {
+        sys::mlx_optional_float { value: self.0.unwrap_or(0.0), has_value: self.0.is_some() }
+    }
+}
+
+impl Arg for Opt<DType> {
+    type C = sys::mlx_optional_dtype;
+    fn c(&self) -> Self::C {
+        let value = self.0.unwrap_or(DType::F32).raw();
+        sys::mlx_optional_dtype { value, has_value: self.0.is_some() }
+    }
+}
+
+/// Text for C; a NUL inside is an error, not a truncation.
+pub(crate) fn cstring(text: &str) -> Result<CString> {
+    CString::new(text)
+        .map_err(|_| Error::new(ErrorKind::Invalid, format!("text {text:?} contains a NUL byte")))
+}
+
+/// Calls the mlx-c function `$name(&mut res, args…, stream)` on the current stream and wraps `res`.
+///
+/// `[slice]` stands for C's pointer and length; everything else is an [`Arg`].
+#[macro_export]
+#[doc(hidden)]
+macro_rules! __op {
+    ($name:ident($($args:tt)*)) => { $crate::__op!(@munch array $name () $($args)* ,) };
+    (vector $name:ident($($args:tt)*)) => { $crate::__op!(@munch arrays $name () $($args)* ,) };
+    (@munch $out:ident $name:ident ($($done:tt)*) $(,)?) => { $crate::__op!(@call $out $name $($done)*) };
+    (@munch $out:ident $name:ident ($($done:tt)*) [$slice:expr], $($rest:tt)*) => {
+        $crate::__op!(@munch $out $name ($($done)* {slice $slice}) $($rest)*)
+    };
+    (@munch $out:ident $name:ident ($($done:tt)*) $arg:expr, $($rest:tt)*) => {
+        $crate::__op!(@munch $out $name ($($done)* {plain $arg}) $($rest)*)
+    };
+    (@call $out:ident $name:ident $({$kind:ident $arg:expr})*) => {{
+        $( $crate::__op!(@check $kind $arg); )*
+        let stream = $crate::stream::current()?;
+        $crate::__op!(@emit $out $name stream [] $({$kind $arg})*)
+    }};
+    (@check slice $arg:expr) => {};
+    (@check plain $arg:expr) => { $crate::ffi::Arg::check(&$arg)?; };
+    (@emit $out:ident $name:ident $stream:ident [$($c:tt)*] {slice $arg:expr} $($rest:tt)*) => {{
+        let slice = &$arg[..];
+        $crate::__op!(@emit $out $name $stream [$($c)* (slice.as_ptr()), (slice.len()),] $($rest)*)
+    }};
+    (@emit $out:ident $name:ident $stream:ident [$($c:tt)*] {plain $arg:expr} $($rest:tt)*) => {{
+        let arg = &$arg;
+        $crate::__op!(@emit $out $name $stream [$($c)* ($crate::ffi::Arg::c(arg)),] $($rest)*)
+    }};
+    (@emit $out:ident $name:ident $stream:ident [$($c:tt)*]) => {
+        // SAFETY: the arguments borrow live values for the length of the call, handles are
+        // non-null or optional, slices come with their own length, and `res` is a fresh handle.
+        $crate::ffi::$out(|res| unsafe { mlx_c_sys::$name(res, $($c)* $stream) })
+    };
+}
+pub(crate) use crate::__op as op;
+
+/// Runs a C call that fills a vector of arrays.
+pub(crate) fn arrays(f: impl FnOnce(*mut sys::mlx_vector_array) -> c_int) -> Result<Vec<Array>> {
+    let mut vector = vector::VectorArray::null();
+    call(ErrorKind::Mlx, || f(vector.as_mut_ptr()))?;
+    let arrays = vector.to_vec()?;
+    arrays.iter().try_for_each(memory::check_array)?;
+    Ok(arrays)
+}

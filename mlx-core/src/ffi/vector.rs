@@ -1,0 +1,115 @@
+//! Owned vectors, strings and maps of mlx-c.
+
+use std::ffi::CStr;
+
+use mlx_c_sys as sys;
+
+use super::{Arg, call};
+use crate::array::Array;
+use crate::error::{ErrorKind, Result};
+use crate::poison;
+
+/// An owned `std::vector<array>`.
+pub(crate) struct VectorArray(sys::mlx_vector_array);
+
+impl VectorArray {
+    /// A null handle, for out-parameters.
+    pub(crate) fn null() -> Self {
+        Self(sys::mlx_vector_array { ctx: std::ptr::null_mut() })
+    }
+
+    /// Copies the handles (not the data) of `arrays`, refusing those of poisoned steps.
+    pub(crate) fn new<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<Self> {
+        let mut handles = Vec::new();
+        for array in arrays {
+            poison::check(array)?;
+            handles.push(array.raw());
+        }
+        // SAFETY: `handles` are live for the call; mlx-c copies them.
+        let raw = unsafe { sys::mlx_vector_array_new_data(handles.as_ptr(), handles.len()) };
+        if raw.ctx.is_null() {
+            return Err(super::take_error(ErrorKind::Mlx));
+        }
+        Ok(Self(raw))
+    }
+
+    /// Takes over a handle that C++ allocated.
+    ///
+    /// # Safety
+    /// Nobody else may own `raw`.
+    pub(crate) unsafe fn from_raw(raw: sys::mlx_vector_array) -> Self {
+        Self(raw)
+    }
+
+    /// Gives the handle to C++, which frees it.
+    pub(crate) fn into_raw(self) -> sys::mlx_vector_array {
+        let raw = self.0;
+        std::mem::forget(self);
+        raw
+    }
+
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut sys::mlx_vector_array {
+        &mut self.0
+    }
+
+    /// The arrays inside, each with a handle of its own.
+    pub(crate) fn to_vec(&self) -> Result<Vec<Array>> {
+        // SAFETY: C++ gave us this handle, or it is null, which the function below copes with.
+        unsafe { read(self.0) }
+    }
+}
+
+/// The arrays of a vector that someone else owns (C++ lends it to a callback).
+///
+/// # Safety
+/// `raw` must be null or a live vector.
+pub(crate) unsafe fn read(raw: sys::mlx_vector_array) -> Result<Vec<Array>> {
+    if raw.ctx.is_null() {
+        return Ok(Vec::new());
+    }
+    // SAFETY: live by the caller's promise.
+    let len = unsafe { sys::mlx_vector_array_size(raw) };
+    (0..len)
+        .map(|index| {
+            let mut array = sys::mlx_array { ctx: std::ptr::null_mut() };
+            // SAFETY: the vector is live, the index in range, the out-handle fresh.
+            call(ErrorKind::Mlx, || unsafe { sys::mlx_vector_array_get(&mut array, raw, index) })?;
+            // SAFETY: the getter allocated this handle for us.
+            unsafe { Array::from_raw(array) }
+        })
+        .collect()
+}
+
+impl Drop for VectorArray {
+    fn drop(&mut self) {
+        if !self.0.ctx.is_null() {
+            // SAFETY: owned, non-null, freed once.
+            unsafe { sys::mlx_vector_array_free(self.0) };
+        }
+    }
+}
+
+impl Arg for VectorArray {
+    type C = sys::mlx_vector_array;
+    fn c(&self) -> Self::C {
+        self.0
+    }
+}
+
+/// Runs a C call that fills a string handle.
+pub(crate) fn string(f: impl FnOnce(*mut sys::mlx_string) -> std::ffi::c_int) -> Result<String> {
+    let mut raw = sys::mlx_string { ctx: std::ptr::null_mut() };
+    let status = call(ErrorKind::Mlx, || f(&mut raw));
+    if raw.ctx.is_null() {
+        status?;
+        return Ok(String::new());
+    }
+    // SAFETY: the handle is ours and non-null; its text lives until it is freed below.
+    let text = unsafe {
+        let data = sys::mlx_string_data(raw);
+        let text = if data.is_null() { String::new() } else { CStr::from_ptr(data).to_string_lossy().into_owned() };
+        sys::mlx_string_free(raw);
+        text
+    };
+    status.map(|()| text)
+}

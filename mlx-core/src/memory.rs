@@ -1,0 +1,131 @@
+//! Memory: limits, counters, and the byte budget of a single array.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use mlx_c_sys as sys;
+
+use crate::array::Array;
+use crate::dtype::DType;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ffi;
+
+/// Zero stands for "not set": the machine's memory as MLX sees it.
+static ARRAY_LIMIT: AtomicUsize = AtomicUsize::new(0);
+
+/// Refuses every array of more than `bytes` before MLX is asked for them.
+///
+/// MLX's CPU back end does not check what `malloc` returns, so a size from an untrusted file would
+/// end the process. The default is MLX's own memory limit. Views count with the bytes that reading
+/// them would take.
+pub fn set_array_limit(bytes: usize) {
+    ARRAY_LIMIT.store(bytes.max(1), Ordering::Relaxed);
+}
+
+/// The largest array, in bytes, that may be made.
+pub fn array_limit() -> usize {
+    match ARRAY_LIMIT.load(Ordering::Relaxed) {
+        0 => {
+            let limit = memory_limit().ok().filter(|&limit| limit > 0).unwrap_or(1 << 40);
+            ARRAY_LIMIT.store(limit, Ordering::Relaxed);
+            limit
+        }
+        limit => limit,
+    }
+}
+
+/// The number of elements of `shape`, checked against overflow, negative sizes and the limit.
+pub(crate) fn check_shape(shape: &[i32], dtype: DType) -> Result<usize> {
+    let mut size = 1usize;
+    for &dim in shape {
+        let dim = usize::try_from(dim).map_err(|_| {
+            Error::new(ErrorKind::Shape, format!("shape {shape:?} has a negative dimension"))
+        })?;
+        size = size.checked_mul(dim).ok_or_else(|| over_budget(shape, dtype))?;
+    }
+    match size.checked_mul(dtype.size()) {
+        Some(bytes) if bytes <= array_limit() => Ok(size),
+        _ => Err(over_budget(shape, dtype)),
+    }
+}
+
+/// Fails for a lazy array that would not fit. Nothing has been allocated for it yet.
+pub(crate) fn check_array(array: &Array) -> Result<()> {
+    check_shape(array.shape(), array.dtype()).map(drop)
+}
+
+fn over_budget(shape: &[i32], dtype: DType) -> Error {
+    let limit = array_limit();
+    Error::new(
+        ErrorKind::Budget,
+        format!("an array of shape {shape:?} and dtype {dtype} exceeds the limit of {limit} bytes"),
+    )
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => { $(
+        $(#[$doc])*
+        ///
+        /// # Errors
+        /// MLX cannot say.
+        pub fn $name() -> Result<usize> {
+            let mut bytes = 0;
+            // SAFETY: fills our out-parameter.
+            ffi::call(ErrorKind::Mlx, || unsafe { sys::$c(&mut bytes) })?;
+            Ok(bytes)
+        }
+    )* };
+}
+
+counters! {
+    /// Bytes in use by arrays.
+    active = mlx_get_active_memory;
+    /// Highest [`active`] since the start or [`reset_peak`].
+    peak = mlx_get_peak_memory;
+    /// Bytes of freed buffers that MLX keeps for reuse.
+    cached = mlx_get_cache_memory;
+    /// Bytes from which on MLX waits for running work before it allocates more.
+    memory_limit = mlx_get_memory_limit;
+}
+
+macro_rules! limits {
+    ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => { $(
+        $(#[$doc])*
+        /// Returns the previous value.
+        ///
+        /// # Errors
+        /// The back end refuses the value.
+        pub fn $name(bytes: usize) -> Result<usize> {
+            let mut before = 0;
+            // SAFETY: fills our out-parameter.
+            ffi::call(ErrorKind::Mlx, || unsafe { sys::$c(&mut before, bytes) })?;
+            Ok(before)
+        }
+    )* };
+}
+
+limits! {
+    /// Sets [`memory_limit`]: back-pressure, not an error.
+    set_memory_limit = mlx_set_memory_limit;
+    /// Sets how many bytes of freed buffers MLX keeps.
+    set_cache_limit = mlx_set_cache_limit;
+    /// Sets how many bytes Metal may wire down (macOS 15 and later).
+    set_wired_limit = mlx_set_wired_limit;
+}
+
+/// Starts [`peak`] anew.
+///
+/// # Errors
+/// MLX refuses.
+pub fn reset_peak() -> Result<()> {
+    // SAFETY: takes nothing.
+    ffi::call(ErrorKind::Mlx, || unsafe { sys::mlx_reset_peak_memory() })
+}
+
+/// Gives the cached buffers back to the system.
+///
+/// # Errors
+/// MLX refuses.
+pub fn clear_cache() -> Result<()> {
+    // SAFETY: takes nothing.
+    ffi::call(ErrorKind::Mlx, || unsafe { sys::mlx_clear_cache() })
+}

@@ -1,0 +1,211 @@
+//! Devices and streams.
+//!
+//! Operations run on the current stream of the calling thread: the default stream of the default
+//! device, or the one that [`Stream::scope`] set. There are no `_device` twins of operations.
+
+use std::cell::RefCell;
+use std::fmt;
+
+use mlx_c_sys as sys;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ffi;
+
+/// The kind of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DeviceKind {
+    /// The processor.
+    Cpu,
+    /// A CUDA or Metal device.
+    Gpu,
+}
+
+/// A device: kind and index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Device {
+    /// Its kind.
+    pub kind: DeviceKind,
+    /// Its index among those of its kind.
+    pub index: i32,
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            DeviceKind::Cpu => write!(f, "cpu:{}", self.index),
+            DeviceKind::Gpu => write!(f, "gpu:{}", self.index),
+        }
+    }
+}
+
+/// An owned `mlx_device` handle.
+pub(crate) struct DeviceHandle(sys::mlx_device);
+
+impl DeviceHandle {
+    pub(crate) fn raw(&self) -> sys::mlx_device {
+        self.0
+    }
+
+    fn default_device() -> Result<Self> {
+        let mut raw = sys::mlx_device { ctx: std::ptr::null_mut() };
+        // SAFETY: fills our fresh handle.
+        ffi::call(ErrorKind::Mlx, || unsafe { sys::mlx_get_default_device(&mut raw) })?;
+        Ok(Self(raw))
+    }
+
+    fn device(&self) -> Result<Device> {
+        let (mut kind, mut index) = (0, 0);
+        // SAFETY: the handle is live, the out-parameters are ours.
+        ffi::call(ErrorKind::Mlx, || unsafe { sys::mlx_device_get_type(&mut kind, self.0) })?;
+        // SAFETY: as above.
+        ffi::call(ErrorKind::Mlx, || unsafe { sys::mlx_device_get_index(&mut index, self.0) })?;
+        let kind = if kind == sys::MLX_CPU { DeviceKind::Cpu } else { DeviceKind::Gpu };
+        Ok(Device { kind, index })
+    }
+}
+
+impl Drop for DeviceHandle {
+    fn drop(&mut self) {
+        if !self.0.ctx.is_null() {
+            // SAFETY: owned, non-null, freed once.
+            unsafe { sys::mlx_device_free(self.0) };
+        }
+    }
+}
+
+impl Device {
+    /// The first processor device.
+    pub const CPU: Device = Device { kind: DeviceKind::Cpu, index: 0 };
+    /// The first GPU.
+    pub const GPU: Device = Device { kind: DeviceKind::Gpu, index: 0 };
+
+    pub(crate) fn handle(self) -> Result<DeviceHandle> {
+        let kind = match self.kind {
+            DeviceKind::Cpu => sys::MLX_CPU,
+            DeviceKind::Gpu => sys::MLX_GPU,
+        };
+        // SAFETY: plain values in, a fresh handle out.
+        let raw = unsafe { sys::mlx_device_new_type(kind, self.index) };
+        if raw.ctx.is_null() { Err(ffi::take_error(ErrorKind::Mlx)) } else { Ok(DeviceHandle(raw)) }
+    }
+
+    /// The device that operations run on unless a stream says otherwise.
+    ///
+    /// # Errors
+    /// MLX cannot say.
+    pub fn default_device() -> Result<Device> {
+        DeviceHandle::default_device()?.device()
+    }
+
+    /// Makes this the process's default device. Call it once, before any other thread uses MLX.
+    ///
+    /// # Errors
+    /// There is no such device.
+    pub fn set_default(self) -> Result<()> {
+        if !self.is_available()? {
+            return Err(Error::new(ErrorKind::Unsupported, format!("device {self} is not available")));
+        }
+        let handle = self.handle()?;
+        // SAFETY: the handle is live.
+        ffi::call(ErrorKind::Mlx, || unsafe { sys::mlx_set_default_device(handle.raw()) })?;
+        CURRENT.with_borrow_mut(|current| current.clear());
+        Ok(())
+    }
+
+    /// Whether this build and machine have the device.
+    ///
+    /// # Errors
+    /// MLX cannot say.
+    pub fn is_available(self) -> Result<bool> {
+        let handle = self.handle()?;
+        let mut available = false;
+        // SAFETY: the handle is live, the out-parameter ours.
+        ffi::call(ErrorKind::Mlx, || unsafe { sys::mlx_device_is_available(&mut available, handle.raw()) })?;
+        Ok(available)
+    }
+}
+
+/// A queue of work on a device, usable on the thread that made it.
+pub struct Stream(sys::mlx_stream);
+
+impl Stream {
+    /// A new stream on `device`. MLX keeps it (and a worker thread) for the life of the process.
+    ///
+    /// # Errors
+    /// There is no such device.
+    pub fn new(device: Device) -> Result<Self> {
+        let handle = device.handle()?;
+        // SAFETY: the handle is live; a fresh stream handle comes back.
+        Self::wrap(unsafe { sys::mlx_stream_new_device(handle.raw()) })
+    }
+
+    fn default_stream() -> Result<Self> {
+        let device = DeviceHandle::default_device()?;
+        let mut raw = sys::mlx_stream { ctx: std::ptr::null_mut() };
+        // SAFETY: the handle is live, the out-parameter ours.
+        ffi::call(ErrorKind::Mlx, || unsafe { sys::mlx_get_default_stream(&mut raw, device.raw()) })?;
+        Self::wrap(raw)
+    }
+
+    fn wrap(raw: sys::mlx_stream) -> Result<Self> {
+        if raw.ctx.is_null() { Err(ffi::take_error(ErrorKind::Mlx)) } else { Ok(Self(raw)) }
+    }
+
+    /// Runs `f` with this stream as the current one of the thread.
+    pub fn scope<R>(&self, f: impl FnOnce() -> R) -> R {
+        struct Pop;
+        impl Drop for Pop {
+            fn drop(&mut self) {
+                CURRENT.with_borrow_mut(|current| current.pop());
+            }
+        }
+        CURRENT.with_borrow_mut(|current| {
+            if current.is_empty() {
+                // The bottom of the stack is the default stream; without one the scope's own
+                // stream would outlive it there.
+                if let Ok(stream) = Stream::default_stream() {
+                    current.push(stream);
+                }
+            }
+            current.push(self.clone());
+        });
+        let _pop = Pop;
+        f()
+    }
+}
+
+impl Clone for Stream {
+    fn clone(&self) -> Self {
+        let mut raw = sys::mlx_stream { ctx: std::ptr::null_mut() };
+        // SAFETY: allocates a second handle to the same stream; fails only without memory.
+        let status = unsafe { sys::mlx_stream_set(&mut raw, self.0) };
+        assert!(status == 0 && !raw.ctx.is_null(), "no memory for a stream handle");
+        Self(raw)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: owned and non-null, freed once; the queue itself stays with MLX.
+        unsafe { sys::mlx_stream_free(self.0) };
+    }
+}
+
+thread_local! {
+    /// The default stream at the bottom, scoped ones above it. Empty until first use.
+    static CURRENT: RefCell<Vec<Stream>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The current stream's handle, live until the scope that set it ends.
+#[doc(hidden)]
+pub fn current() -> Result<sys::mlx_stream> {
+    CURRENT.with_borrow_mut(|current| {
+        if let Some(stream) = current.last() {
+            return Ok(stream.0);
+        }
+        let stream = Stream::default_stream()?;
+        let raw = stream.0;
+        current.push(stream);
+        Ok(raw)
+    })
+}
