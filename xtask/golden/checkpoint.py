@@ -1,0 +1,113 @@
+"""Tiny random checkpoints: drawing the weights, and writing the files as published repositories hold them."""
+
+import json
+import math
+import tempfile
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+# Spread of a weight, by the end of its name: first match wins. Matrices are (gain, None): std = gain / sqrt(fan in).
+# Vectors are (std, mean). Gains are larger than a trained model's, so that every term moves the logits: queries and
+# keys for attention that is far from uniform, biases and norms far from neutral.
+SPREADS = [
+    ("embed_tokens.weight", (0.5, 0.0)),
+    ("lm_head.weight", (2.5, None)),
+    ("q_proj.weight", (1.6, None)),
+    ("k_proj.weight", (1.6, None)),
+    ("qkv_proj.weight", (1.6, None)),
+    ("mlp.gate.weight", (2.0, None)),
+    ("q_norm.weight", (0.4, 1.5)),
+    ("k_norm.weight", (0.4, 1.5)),
+    ("norm.weight", (0.4, 1.0)),
+    (".bias", (0.6, 0.0)),
+    ("", (1.4, None)),
+]
+
+
+def draw(name, shape, generator, spreads):
+    """One random tensor for the parameter `name`; the rule is the first of `spreads` that its name ends with."""
+    std, mean = next(rule for suffix, rule in [*spreads, *SPREADS] if name.endswith(suffix))
+    values = torch.randn(shape, generator=generator, dtype=torch.float32)
+    if mean is None:
+        return values * (std / math.sqrt(shape[-1]))
+    return values * std + mean
+
+
+def merge_patch(target, patch):
+    """RFC 7386: objects merge, null removes, anything else replaces."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merge_patch(result.get(key), value)
+    return result
+
+
+def write_json(path, value):
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_config(folder, config, name="config.json"):
+    write_json(folder / name, config)
+
+
+def in_transformers_dialect(config):
+    """The same config as this transformers writes it: rope_parameters, layer_types, dtype."""
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = Path(scratch)
+        write_config(scratch, config)
+        AutoConfig.from_pretrained(scratch).save_pretrained(scratch / "out")
+        return json.loads((scratch / "out" / "config.json").read_text())
+
+
+def random_tensors(config, seed, spreads):
+    """Tensors under the names that published checkpoints use (transformers' own writer undoes its internal fusing)."""
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = Path(scratch)
+        write_config(scratch, config)
+        loaded = AutoConfig.from_pretrained(scratch)
+        model = AutoModelForCausalLM.from_config(loaded, dtype=torch.float32)
+        generator = torch.Generator().manual_seed(seed)
+        parameters = dict(model.named_parameters())
+        with torch.no_grad():
+            for name in sorted(parameters):
+                parameters[name].copy_(draw(name, parameters[name].shape, generator, spreads))
+        model.save_pretrained(scratch / "out")
+        return load_file(scratch / "out" / "model.safetensors")
+
+
+def write_tensors(folder, tensors, dtype=torch.float32, shards=1):
+    """One file, or `shards` files of about one size and the index that names the file of each tensor."""
+    tensors = {name: tensors[name].to(dtype).contiguous() for name in sorted(tensors)}
+    if shards == 1:
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        return
+    total = sum(t.nbytes for t in tensors.values())
+    parts, size = [{}], 0
+    for name, tensor in tensors.items():
+        if size >= total / shards and len(parts) < shards:
+            parts.append({})
+            size = 0
+        parts[-1][name] = tensor
+        size += tensor.nbytes
+    weight_map = {}
+    for number, part in enumerate(parts, 1):
+        file = f"model-{number:05}-of-{len(parts):05}.safetensors"
+        save_file(part, folder / file, metadata={"format": "pt"})
+        weight_map.update({name: file for name in part})
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+    write_json(folder / "model.safetensors.index.json", index)
+
+
+def read_tensors(folder):
+    """All tensors of a checkpoint, whatever files they lie in."""
+    tensors = {}
+    for file in sorted(folder.glob("model*.safetensors")):
+        tensors.update(load_file(file))
+    return tensors

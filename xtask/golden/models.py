@@ -1,0 +1,171 @@
+"""Writes the float goldens, testdata/models: tiny checkpoints and what transformers makes of them in float32.
+
+    python models.py OUT [CASE …]
+
+For each case weights are drawn with seed 0, 1, 2 … until the checkpoint is a good test: every mutation shows in the
+results, no greedy choice is close, float32 agrees with float64. The seed is in golden.json; a rerun finds the same one.
+"""
+
+import json
+import random
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import safetensors
+import torch
+import transformers
+from safetensors.torch import save_file
+
+from cases import V, llama_cases, phi3_cases, qwen_cases
+from checkpoint import in_transformers_dialect, random_tensors, write_config, write_json, write_tensors
+from gemma_cases import gemma_cases
+from index import write_index
+from reference import copy_with_config, load, logprob_error, mutated, run, token_change
+
+TOLERANCE = 1e-4  # of log probabilities, for a float32 implementation
+MAX_ERROR = 2e-5  # of transformers' own float32 against its float64
+MIN_MARGIN = 5e-3  # between the two best logits at every greedy step
+MIN_LEAD = 1e-2  # of a mutated model's first different token
+MIN_DISTINCT = 6  # tokens among the 24
+MAX_SEEDS = 400
+
+
+class Unfit(Exception):
+    """This seed makes a weak test; says why."""
+
+
+def cases():
+    return [*llama_cases(), *qwen_cases(), *gemma_cases(), *phi3_cases()]
+
+
+def main():
+    out, wanted = Path(sys.argv[1]), sys.argv[2:]
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    for case in cases():
+        if not wanted or case.name in wanted:
+            write_case(case, out)
+    write_index(out)
+
+
+def write_case(case, out):
+    config = case.config | {"torch_dtype": str(case.dtype).removeprefix("torch.")}
+    config = in_transformers_dialect(config) if case.v5 else config
+    rng = random.Random(case.name)
+    prompts = [[rng.randrange(8, V - 4) for _ in range(length)] for length in case.prompts]
+    why = {}
+    for seed in range(MAX_SEEDS):
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch) / case.name
+            folder.mkdir()
+            write_checkpoint(case, config, seed, folder)
+            try:
+                golden, tensors = examine(case, folder, prompts)
+            except Unfit as unfit:
+                why[str(unfit)] = why.get(str(unfit), 0) + 1
+                continue
+            golden["seed"] = seed
+            write_json(folder / "golden.json", golden)
+            save_file(tensors, folder / "golden.safetensors", metadata={"format": "pt"})
+            shutil.rmtree(out / case.name, ignore_errors=True)
+            shutil.copytree(folder, out / case.name)
+            size = sum(f.stat().st_size for f in folder.iterdir())
+            print(f"{case.name}: seed {seed}, margin {golden['margin']:.4f}, {size} bytes", flush=True)
+            return
+    raise SystemExit(f"{case.name}: none of {MAX_SEEDS} seeds makes a good test: {why}")
+
+
+def write_checkpoint(case, config, seed, folder):
+    tensors = random_tensors(case.config, seed, case.spreads)
+    tensors = {renamed(name, case.rename): tensor for name, tensor in tensors.items()}
+    generator = torch.Generator().manual_seed(seed)
+    for name, source in case.extra.items():
+        tensors[name] = tensors[source].clone() if isinstance(source, str) else torch.rand(source, generator=generator)
+    write_tensors(folder, tensors, case.dtype, case.shards)
+    write_config(folder, config)
+    if not case.v5:
+        write_config(folder, in_transformers_dialect(config), "config.v5.json")
+    if case.untyped:
+        bare = {k: v for k, v in config.items() if k not in ("model_type", "architectures")}
+        write_config(folder, bare, "config.untyped.json")
+    if case.generation:
+        write_json(folder / "generation_config.json", case.generation)
+
+
+def renamed(name, pairs):
+    for old, new in pairs:
+        if name.startswith(old):
+            return new + name.removeprefix(old)
+    return name
+
+
+def examine(case, folder, prompts):
+    """golden.json and the tensors of golden.safetensors; Unfit when this checkpoint would not test what it should."""
+    runs = run(load(folder), prompts)
+    margin = min(r.margin for r in runs)
+    if margin < MIN_MARGIN:
+        raise Unfit("a greedy choice is close")
+    if min(len(set(r.tokens.tolist())) for r in runs) < MIN_DISTINCT:
+        raise Unfit("greedy tokens repeat")
+    mutations = [examine_mutation(m, folder, prompts, runs) for m in case.mutations]
+    exact = run(load(folder, torch.float64), prompts)
+    error = logprob_error(runs, exact)
+    if error > MAX_ERROR or token_change(exact, runs) is not None:
+        raise Unfit("float32 strays from float64")
+    plain = run(load(folder), prompts, cached=False)
+    if logprob_error(runs, plain) > 2 * MAX_ERROR or token_change(plain, runs) is not None:
+        raise SystemExit(f"{case.name}: generate() and decoding without a cache differ")
+    check_dialects(case, folder, prompts, runs)
+    golden = {
+        "covers": case.covers,
+        "reference": {
+            "transformers": transformers.__version__,
+            "torch": torch.__version__,
+            "safetensors": safetensors.__version__,
+        },
+        "compute_dtype": "float32",
+        "configs": sorted(f.name for f in folder.glob("config*.json")),
+        "tolerance": TOLERANCE,
+        "reference_error": float(f"{error:.2g}"),
+        "margin": round(margin, 5),
+        "prompts": prompts,
+        "mutations": mutations,
+    }
+    if case.note:
+        golden["note"] = case.note
+    tensors = {}
+    for i, r in enumerate(runs):
+        tensors |= {f"logits.{i}": r.logits, f"step_logits.{i}": r.steps, f"tokens.{i}": r.tokens}
+    return golden, {name: tensor.contiguous() for name, tensor in tensors.items()}
+
+
+def examine_mutation(mutation, folder, prompts, runs):
+    other = mutated(folder, mutation, prompts)
+    if mutation["changes"] == "logits":
+        if logprob_error(runs, other) < 100 * TOLERANCE:
+            raise Unfit(f"{mutation['name']} does not show")
+        return mutation
+    lead = token_change(runs, other)
+    if lead is None or lead < MIN_LEAD:
+        raise Unfit(f"{mutation['name']} does not show")
+    return mutation
+
+
+def check_dialects(case, folder, prompts, runs):
+    """Every config file that names its architecture gives the same logits."""
+    for name in sorted(f.name for f in folder.glob("config.*.json")):
+        if "model_type" not in json.loads((folder / name).read_text()):
+            continue
+        with tempfile.TemporaryDirectory() as scratch:
+            copy_with_config(folder, name, Path(scratch))
+            other = run(load(Path(scratch)), prompts)
+        if logprob_error(runs, other) > 1e-6:
+            raise SystemExit(f"{case.name}: config.json and {name} mean different models")
+
+
+if __name__ == "__main__":
+    main()
