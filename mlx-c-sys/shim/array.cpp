@@ -1,0 +1,117 @@
+#include "mlx/allocator.h"
+
+#include "guard.h"
+
+namespace {
+
+using namespace mlxrs;
+
+// Where the CPU allocator puts the data in a buffer of its own: behind one word that holds the size.
+constexpr size_t kHeader = sizeof(size_t);
+
+// Only an allocator whose buffers are plain host memory behind a header can be given foreign memory. Asking a real
+// buffer tells: a made-up one would be dereferenced by the GPU back ends.
+bool allocator_is_plain_memory() {
+  static const bool plain = [] {
+    mx::allocator::Data probe = mx::allocator::malloc(64);
+    mx::allocator::Buffer buffer = probe.buffer();
+    return buffer.raw_ptr() == static_cast<char*>(buffer.ptr()) + kHeader;
+  }();
+  return plain;
+}
+
+// Runs the caller's destructor once, whichever way the memory goes.
+class Payload {
+ public:
+  Payload(void* payload, void (*dtor)(void*)) : payload_(payload), dtor_(dtor) {}
+  Payload(const Payload&) = delete;
+  Payload& operator=(const Payload&) = delete;
+  ~Payload() {
+    if (dtor_ != nullptr) {
+      dtor_(payload_);
+    }
+  }
+
+ private:
+  void* payload_;
+  void (*dtor_)(void*);
+};
+
+} // namespace
+
+extern "C" const char* mlxrs_headers_version(void) {
+#define MLXRS_TEXT_(x) #x
+#define MLXRS_TEXT(x) MLXRS_TEXT_(x)
+  return MLXRS_TEXT(MLX_VERSION_MAJOR) "." MLXRS_TEXT(MLX_VERSION_MINOR) "." MLXRS_TEXT(MLX_VERSION_PATCH);
+}
+
+extern "C" int mlxrs_array_from_foreign(
+    mlx_array* res,
+    const void* data,
+    const int* shape,
+    size_t ndim,
+    mlx_dtype dtype,
+    void* payload,
+    void (*dtor)(void*)) {
+  return guarded([&] {
+    auto owner = std::make_shared<Payload>(payload, dtor);
+    mx::Dtype type = dtype_of(dtype);
+    size_t itemsize = mx::size_of(type);
+    mx::Shape dims = shape_of(shape, ndim, itemsize);
+    if (!allocator_is_plain_memory()) {
+      throw std::runtime_error("foreign memory: only the CPU back end can use it without a copy");
+    }
+    bool empty = false;
+    for (auto dim : dims) {
+      empty |= dim == 0;
+    }
+    if (empty) {
+      mlx_array_set_(*res, mx::array(mx::allocator::malloc(0), std::move(dims), type));
+      return;
+    }
+    if (data == nullptr) {
+      throw std::invalid_argument("foreign memory: the data pointer is null");
+    }
+    if (reinterpret_cast<uintptr_t>(data) % itemsize != 0) {
+      throw std::invalid_argument(
+          "foreign memory: the data is not aligned to its elements of " + std::to_string(itemsize) + " bytes");
+    }
+    mx::allocator::Buffer buffer(const_cast<char*>(static_cast<const char*>(data)) - kHeader);
+    mx::allocator::Data lent(buffer, [owner](mx::allocator::Buffer) {});
+    owner.reset();
+    mlx_array_set_(*res, mx::array(std::move(lent), std::move(dims), type));
+  });
+}
+
+extern "C" int mlxrs_array_is_tracer(bool* res, mlx_array a) {
+  return guarded([&] { *res = mlx_array_get_(a).is_tracer(); });
+}
+
+extern "C" int mlxrs_array_has_primitive(bool* res, mlx_array a) {
+  return guarded([&] { *res = mlx_array_get_(a).has_primitive(); });
+}
+
+extern "C" int mlxrs_array_data_ptr(const void** res, mlx_array a) {
+  return guarded([&] {
+    auto& array = mlx_array_get_(a);
+    if (!array.is_available() || array.data_shared_ptr() == nullptr) {
+      throw std::runtime_error("the array has no data: it is not evaluated");
+    }
+    *res = array.data<void>();
+  });
+}
+
+extern "C" int mlxrs_array_strides(int64_t* out, size_t n, mlx_array a) {
+  return guarded([&] {
+    const auto& strides = mlx_array_get_(a).strides();
+    if (strides.size() != n) {
+      throw std::invalid_argument(
+          "strides: room for " + std::to_string(n) + " axes, the array has " + std::to_string(strides.size()));
+    }
+    std::copy(strides.begin(), strides.end(), out);
+  });
+}
+
+extern "C" int mlxrs_stream_index(int* res, mlx_stream s) {
+  return guarded([&] { *res = mlx_stream_get_(s).index; });
+}

@@ -1,0 +1,151 @@
+// Keeps an update in place when steps are pipelined. MLX donates a buffer only when nothing else holds it, but the
+// encoded consumers of the previous step hold it until their work has completed, so MLX copies the whole of a KV
+// cache on every step. The order of work on a stream already makes the update safe; this primitive says so.
+#include <new>
+
+#include "mlx/primitives.h"
+
+#include "guard.h"
+
+namespace {
+
+using namespace mlxrs;
+using Data = mx::array::Data;
+
+// Lends the allocator's claim on a buffer (the Data object itself; only an owned one counts as donatable) to a
+// stand-in array that nobody else holds, and takes it back at the end, also when the evaluation throws.
+class Loan {
+ public:
+  explicit Loan(const mx::array& source)
+      : lender_(source.data_shared_ptr()), stand_in_(source.shape(), source.dtype(), nullptr, {}) {
+    stand_in_.set_data(Data(std::move(*lender_)), source.data_size(), source.strides(), source.flags());
+    borrowed_ = stand_in_.data_shared_ptr().get();
+  }
+  Loan(const Loan&) = delete;
+  Loan& operator=(const Loan&) = delete;
+  ~Loan() {
+    // A moved-from Data owns nothing; move assignment does not exist, so the object is built again in its place.
+    lender_->~Data();
+    new (lender_.get()) Data(std::move(*borrowed_));
+  }
+
+  // The stand-in, to be moved to where it will be the only reference.
+  mx::array take() {
+    return std::move(stand_in_);
+  }
+  bool is_buffer_of(const mx::array& a) const {
+    return a.data_shared_ptr().get() == borrowed_;
+  }
+
+ private:
+  std::shared_ptr<Data> lender_;
+  mx::array stand_in_;
+  Data* borrowed_;
+};
+
+class ForceDonate : public mx::Primitive {
+ public:
+  ForceDonate(std::shared_ptr<mx::Primitive> inner, size_t index)
+      : mx::Primitive(inner->stream()), inner_(std::move(inner)), index_(index) {}
+
+  void eval_cpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
+    run(in, out, [this](const auto& i, auto& o) { inner_->eval_cpu(i, o); });
+  }
+  void eval_gpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
+    run(in, out, [this](const auto& i, auto& o) { inner_->eval_gpu(i, o); });
+  }
+  std::vector<mx::array> jvp(
+      const std::vector<mx::array>& primals,
+      const std::vector<mx::array>& tangents,
+      const std::vector<int>& argnums) override {
+    return inner_->jvp(primals, tangents, argnums);
+  }
+  std::vector<mx::array> vjp(
+      const std::vector<mx::array>& primals,
+      const std::vector<mx::array>& cotangents,
+      const std::vector<int>& argnums,
+      const std::vector<mx::array>& outputs) override {
+    return inner_->vjp(primals, cotangents, argnums, outputs);
+  }
+  std::pair<std::vector<mx::array>, std::vector<int>> vmap(
+      const std::vector<mx::array>& inputs,
+      const std::vector<int>& axes) override {
+    return inner_->vmap(inputs, axes);
+  }
+  std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override {
+    return inner_->output_shapes(inputs);
+  }
+  const char* name() const override {
+    return "ForceDonate";
+  }
+
+ private:
+  template <typename Eval>
+  void run(const std::vector<mx::array>& in, std::vector<mx::array>& out, Eval eval) {
+    const mx::array& source = in[index_];
+    if (!can_lend(in)) {
+      eval(in, out);
+      return;
+    }
+    bool reused;
+    {
+      // Reserved in full, so that the stand-in keeps its single reference; declared before the loan, so that the
+      // borrowed Data lives until it is given back.
+      std::vector<mx::array> lent;
+      lent.reserve(in.size());
+      Loan loan(source);
+      for (size_t i = 0; i < in.size(); i++) {
+        lent.push_back(i == index_ ? loan.take() : in[i]);
+      }
+      eval(lent, out);
+      reused = loan.is_buffer_of(out[0]);
+    }
+    if (reused) {
+      // The output holds the hollow stand-in now: point it at the real owner.
+      out[0].copy_shared_buffer(source, out[0].strides(), out[0].flags(), out[0].data_size());
+    }
+  }
+
+  bool can_lend(const std::vector<mx::array>& in) const {
+    const mx::array& source = in[index_];
+    const auto& data = source.data_shared_ptr();
+    if (data == nullptr || !data->is_owned() || source.offset() != 0 || !source.flags().row_contiguous) {
+      return false;
+    }
+    for (size_t i = 0; i < in.size(); i++) {
+      if (i != index_ && in[i].data_shared_ptr() == data) {
+        return false; // The update reads the buffer that it would write.
+      }
+    }
+    return true;
+  }
+
+  std::shared_ptr<mx::Primitive> inner_;
+  size_t index_;
+};
+
+} // namespace
+
+extern "C" int mlxrs_force_donate(mlx_array* res, mlx_array lazy, mlx_array source) {
+  return guarded([&] {
+    mx::array head = mlx_array_get_(lazy);
+    const mx::array& from = mlx_array_get_(source);
+    bool update = head.has_primitive() && head.status() == mx::array::Status::unscheduled &&
+        head.siblings().empty() && head.shape() == from.shape() && head.dtype() == from.dtype();
+    if (update) {
+      for (size_t i = 0; i < head.inputs().size(); i++) {
+        if (head.inputs()[i].id() == from.id()) {
+          mlx_array_set_(
+              *res,
+              mx::array(
+                  head.shape(),
+                  head.dtype(),
+                  std::make_shared<ForceDonate>(head.primitive_ptr(), i),
+                  head.inputs()));
+          return;
+        }
+      }
+    }
+    mlx_array_set_(*res, std::move(head));
+  });
+}
