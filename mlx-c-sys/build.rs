@@ -1,1 +1,72 @@
-fn main() {}
+//! Finds or builds MLX and mlx-c, generates the bindings, and tells cargo what to link.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+#[path = "build/bindings.rs"]
+mod bindings;
+#[path = "build/native.rs"]
+mod native;
+
+use native::report::{Failure, Result};
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{failure}");
+            eprintln!("  `cargo xtask doctor` looks at the whole machine");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    for name in
+        native::VARIABLES
+            .iter()
+            .chain(&["MLX_C_BINDINGS", "LIBCLANG_PATH", "CXX", "PYTHON"])
+    {
+        println!("cargo::rerun-if-env-changed={name}");
+    }
+    let out = PathBuf::from(variable("OUT_DIR")?);
+    let target = variable("TARGET")?;
+    let root = native::root_around(&out).ok_or_else(|| {
+        Failure::new("cannot tell where cargo's target folder is")
+            .found(format!("OUT_DIR={}", out.display()))
+    })?;
+    let options = native::Options::from_env(root, &target)?;
+    if target != native::host::triple() && options.mlx_c_dir.is_none() {
+        return Err(
+            Failure::new("MLX is built only for the machine that builds it").fix(
+                "set MLX_C_DIR to a folder that `cargo xtask build-mlx` has made for the target",
+            ),
+        );
+    }
+    let prefix = native::ensure(&options, &mut |step| eprintln!("{step}"))?;
+    bindings::write(&options, &prefix, &out.join("bindings.rs"))?;
+
+    // Gone or built anew: look again.
+    println!(
+        "cargo::rerun-if-changed={}",
+        prefix.dir.join(native::store::MARKER).display()
+    );
+    println!("cargo::rustc-link-search=native={}", prefix.lib().display());
+    println!("cargo::rustc-link-lib=dylib=mlxc");
+    // For build scripts of dependents, as DEP_MLXC_ROOT and so on.
+    let metadata: [(&str, &Path); 4] = [
+        ("root", &prefix.dir),
+        ("include", &prefix.include()),
+        ("lib", &prefix.lib()),
+        ("mlx", &prefix.mlx),
+    ];
+    for (key, path) in metadata {
+        println!("cargo::metadata={key}={}", path.display());
+    }
+    Ok(())
+}
+
+fn variable(name: &str) -> Result<String> {
+    env::var(name).map_err(|e| Failure::new(format!("{name}: {e}")).fix("run this through cargo"))
+}

@@ -1,1 +1,18 @@
-//! Raw bindings to mlx-c, the C interface of Apple's MLX
+//! Raw bindings to mlx-c, the C interface of Apple's MLX, and to this project's shim beside it.
+//!
+//! The bindings are generated at build time from the headers that the build installs; MLX itself comes as its
+//! published wheel. Names and conventions are those of the C headers; `mlxrs_*` functions are the shim's and are
+//! documented in `shim/mlxrs.h`. Nothing here is safe: use `mlx-core`.
+#![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
+#![allow(missing_docs, reason = "the documentation is mlx-c's")]
+#![allow(clippy::all, rustdoc::all, reason = "generated code")]
+#![allow(
+    unsafe_op_in_unsafe_fn,
+    unused_qualifications,
+    clippy::undocumented_unsafe_blocks
+)]
+
+include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+
+/// The MLX release that the bindings are made for.
+pub const MLX_VERSION: &str = "0.32.4";

@@ -1,0 +1,111 @@
+//! Configures and builds libmlxc, always as Release.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::Options;
+use super::host::{self, Backend};
+use super::pins;
+use super::prefix::Prefix;
+use super::report::{Failure, Result};
+use super::source;
+use super::store;
+use super::tools;
+
+/// Builds into `partial`, which becomes `prefix.dir`.
+pub fn build(
+    options: &Options,
+    prefix: &Prefix,
+    partial: &Path,
+    say: &mut dyn FnMut(&str),
+) -> Result<()> {
+    tools::compiler()?;
+    let cmake = tools::cmake(&options.root, say)?;
+    let ninja = tools::ninja(&options.root, say)?;
+    // Always anew: what a killed build has left is not to be trusted.
+    let work = store::sibling(&prefix.dir, "work");
+    store::remove(&work)?;
+    say("fetching the mlx-c sources");
+    let (mlx_c, shim) = source::unpack(&work)?;
+    let from_source = prefix.mlx == prefix.dir;
+    let define = |name: &str, value: &Path| {
+        let mut text = std::ffi::OsString::from(format!("-D{name}="));
+        text.push(value);
+        text
+    };
+
+    say("configuring mlx-c");
+    let out = work.join("out");
+    let mut configure = Command::new(&cmake);
+    configure
+        .args(["-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-S"])
+        .arg(&shim)
+        .arg("-B")
+        .arg(&out);
+    configure.arg(define("CMAKE_MAKE_PROGRAM", &ninja));
+    configure.arg(define("CMAKE_INSTALL_PREFIX", partial));
+    configure.arg(define("MLXC_SOURCE", &mlx_c));
+    configure.arg(define("MLX_RUNPATH", &prefix.mlx.join("lib")));
+    configure.arg(define(
+        "INSTALL_NAME",
+        &prefix.lib().join(host::library("mlxc")),
+    ));
+    if from_source {
+        configure.arg(format!("-DMLX_TAG=v{}", pins::MLX));
+        let cuda = matches!(options.backend, Backend::Cuda12 | Backend::Cuda13);
+        for (name, on) in [("CUDA", cuda), ("METAL", options.backend == Backend::Metal)] {
+            configure.arg(format!(
+                "-DMLX_BUILD_{name}={}",
+                if on { "ON" } else { "OFF" }
+            ));
+        }
+    } else {
+        configure.arg(define("MLX_ROOT", &prefix.mlx));
+    }
+    run(
+        &mut configure,
+        "CMake could not configure mlx-c",
+        from_source,
+    )?;
+
+    say(if from_source {
+        "compiling MLX and mlx-c"
+    } else {
+        "compiling mlx-c"
+    });
+    let mut compile = Command::new(&cmake);
+    compile
+        .arg("--build")
+        .arg(&out)
+        .args(["--target", "install"]);
+    if let Ok(jobs) = std::env::var("NUM_JOBS") {
+        compile.arg("--parallel").arg(jobs);
+    }
+    run(&mut compile, "mlx-c does not compile", from_source)?;
+    store::remove(&work)
+}
+
+fn run(command: &mut Command, what: &str, from_source: bool) -> Result<()> {
+    // Cargo's own flags for the make of other crates, and a user's for other projects, do not belong here.
+    for name in ["MAKEFLAGS", "MFLAGS", "CMAKE_GENERATOR", "DESTDIR"] {
+        command.env_remove(name);
+    }
+    let program = command.get_program().to_owned();
+    let output = command
+        .output()
+        .map_err(|e| Failure::io("run", Path::new(&program), &e))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let failure = Failure::command(what, &output)
+        .sought(format!(
+            "a compiler for C++20; found {}",
+            tools::compiler().unwrap_or_default()
+        ))
+        .fix("install g++ 12 or later, or clang 16 or later, or set CXX to one");
+    Err(if from_source {
+        failure.fix("building MLX from source needs GitHub, BLAS and LAPACK with headers; unset MLX_FROM_SOURCE to use the wheel")
+    } else {
+        failure
+    })
+}

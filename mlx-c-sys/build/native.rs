@@ -1,0 +1,123 @@
+//! The native part of the build: MLX from its wheel, mlx-c through CMake with our patches and shim, in one folder.
+//!
+//! One implementation with two entries: the build script of `mlx-c-sys` and `cargo xtask build-mlx`. Where MLX comes
+//! from, in this order: `MLX_C_DIR`, a finished folder of this build; `MLX_DIR`, an installed MLX; the pinned wheel;
+//! or, only when asked (`MLX_FROM_SOURCE=1`), MLX's own sources. Everything lives in `target/mlx`, so profiles and
+//! features share it. Network is used here and nowhere else.
+#![allow(
+    dead_code,
+    reason = "compiled into the build script, xtask and the tests, and each uses its part"
+)]
+
+use std::path::{Path, PathBuf};
+
+pub mod cmake;
+pub mod host;
+pub mod pins;
+pub mod pip;
+pub mod prefix;
+pub mod report;
+pub mod source;
+pub mod store;
+pub mod tools;
+
+use host::Backend;
+use prefix::Prefix;
+use report::{Failure, Result};
+
+/// The variables that [`Options::from_env`] reads.
+pub const VARIABLES: [&str; 4] = ["MLX_BACKEND", "MLX_DIR", "MLX_C_DIR", "MLX_FROM_SOURCE"];
+
+/// What to build.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The folder of the build, `target/mlx`.
+    pub root: PathBuf,
+    /// Which MLX.
+    pub backend: Backend,
+    /// A finished folder of this build, used as it is.
+    pub mlx_c_dir: Option<PathBuf>,
+    /// An installed MLX, or the Python environment that has it.
+    pub mlx_dir: Option<PathBuf>,
+    /// Build MLX itself too.
+    pub from_source: bool,
+}
+
+impl Options {
+    /// Reads the variables; `root` is `target/mlx`.
+    pub fn from_env(root: PathBuf, target: &str) -> Result<Self> {
+        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let backend = match set("MLX_BACKEND") {
+            Some(name) => Backend::parse(&name.to_string_lossy(), target)?,
+            None => Backend::default_for(target),
+        };
+        let from_source = match set("MLX_FROM_SOURCE")
+            .map(|v| v.to_string_lossy().into_owned())
+            .as_deref()
+        {
+            None | Some("0") => false,
+            Some("1") => true,
+            Some(other) => {
+                return Err(Failure::new("MLX_FROM_SOURCE is neither 0 nor 1")
+                    .found(other)
+                    .fix("set it to 1"));
+            }
+        };
+        let (mlx_c_dir, mlx_dir) = (
+            set("MLX_C_DIR").map(PathBuf::from),
+            set("MLX_DIR").map(PathBuf::from),
+        );
+        Ok(Self {
+            root,
+            backend,
+            mlx_c_dir,
+            mlx_dir,
+            from_source,
+        })
+    }
+}
+
+/// The folder with everything to link with, built if it has to be. `say` hears of every step that takes time.
+pub fn ensure(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Prefix> {
+    if let Some(dir) = &options.mlx_c_dir {
+        return Prefix::given(dir);
+    }
+    let mlx = mlx(options, say)?;
+    let prefix = Prefix::planned(options, mlx.as_deref());
+    prefix
+        .entry()
+        .ensure(|partial| cmake::build(options, &prefix, partial, say))?;
+    Ok(prefix)
+}
+
+/// The MLX to build against; nothing when MLX is to be built too.
+fn mlx(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Option<PathBuf>> {
+    if let Some(dir) = &options.mlx_dir {
+        return prefix::installed_mlx(dir).map(Some);
+    }
+    if options.from_source {
+        return Ok(None);
+    }
+    let backend = options.backend;
+    let what = format!("MLX {} for {}", pins::MLX, backend.name());
+    let file = Path::new("mlx/lib").join(host::library("mlx"));
+    let header = PathBuf::from("mlx/include/mlx/version.h");
+    let wheel = wheel_dir(options);
+    let dir = pip::unpack(wheel, &what, backend.requirements(), [file, header], say)?;
+    prefix::installed_mlx(&dir).map(Some)
+}
+
+/// Where the wheel of the back end is unpacked.
+pub fn wheel_dir(options: &Options) -> PathBuf {
+    options
+        .root
+        .join(format!("wheel-{}-{}", options.backend.name(), pins::MLX))
+}
+
+/// The build folder for a program or build script in `path`: `mlx` in the outermost cargo target folder around it.
+pub fn root_around(path: &Path) -> Option<PathBuf> {
+    // Cargo marks its target folder so that backups leave it out.
+    path.ancestors()
+        .find(|dir| dir.join("CACHEDIR.TAG").is_file())
+        .map(|dir| dir.join("mlx"))
+}

@@ -1,0 +1,71 @@
+//! What is built, to the byte: versions, hashes, our changes. Everything is embedded, so that the build script and
+//! `xtask` build the same from anywhere.
+
+/// The MLX release. The reason for this one, and what differs in others, is in ARCHITECTURE.md.
+pub const MLX: &str = "0.32.4";
+/// The mlx-c release.
+pub const MLX_C: &str = "0.7.0";
+/// The oldest CMake that `shim/CMakeLists.txt` works with.
+pub const CMAKE_MIN: (u32, u32) = (3, 20);
+
+/// pip requirement files with the hashes of the wheels.
+pub const REQUIRE_MLX_CPU: &str = include_str!("../requirements/mlx-cpu.txt");
+/// See [`REQUIRE_MLX_CPU`].
+pub const REQUIRE_MLX_CUDA_12: &str = include_str!("../requirements/mlx-cuda-12.txt");
+/// See [`REQUIRE_MLX_CPU`].
+pub const REQUIRE_MLX_CUDA_13: &str = include_str!("../requirements/mlx-cuda-13.txt");
+/// See [`REQUIRE_MLX_CPU`].
+pub const REQUIRE_MLX_METAL: &str = include_str!("../requirements/mlx-metal.txt");
+/// See [`REQUIRE_MLX_CPU`].
+pub const REQUIRE_CMAKE: &str = include_str!("../requirements/cmake.txt");
+/// See [`REQUIRE_MLX_CPU`].
+pub const REQUIRE_NINJA: &str = include_str!("../requirements/ninja.txt");
+/// See [`REQUIRE_MLX_CPU`].
+pub const REQUIRE_LIBCLANG: &str = include_str!("../requirements/libclang.txt");
+
+/// The manifest, and its lock file with checksums, whose only dependency carries the mlx-c sources.
+pub const SOURCE_MANIFEST: &str = include_str!("../mlx-c-source/manifest.toml");
+/// See [`SOURCE_MANIFEST`].
+pub const SOURCE_LOCK: &str = include_str!("../mlx-c-source/manifest.lock");
+/// The package of [`SOURCE_MANIFEST`] that carries the sources.
+pub const SOURCE_PACKAGE: &str = "mlx-sys";
+/// Where in that package they are.
+pub const SOURCE_FOLDER: &str = "src/mlx-c";
+
+/// Our changes to mlx-c: file name, text.
+pub const PATCHES: &[(&str, &str)] = &[(
+    "gather-qmm.patch",
+    include_str!("../patches/gather-qmm.patch"),
+)];
+
+/// The shim: path under `shim/`, text.
+pub const SHIM: &[(&str, &str)] = &[
+    ("CMakeLists.txt", include_str!("../shim/CMakeLists.txt")),
+    ("array.cpp", include_str!("../shim/array.cpp")),
+    ("compat/format", include_str!("../shim/compat/format")),
+    ("donate.cpp", include_str!("../shim/donate.cpp")),
+    ("error.cpp", include_str!("../shim/error.cpp")),
+    ("guard.h", include_str!("../shim/guard.h")),
+    ("kernel.cpp", include_str!("../shim/kernel.cpp")),
+    ("mlxrs.h", include_str!("../shim/mlxrs.h")),
+];
+
+/// A short name for what is built from our side (FNV-1a, 64 bit): it changes when any of it does.
+pub fn inputs() -> String {
+    let ours = PATCHES
+        .iter()
+        .chain(SHIM)
+        .flat_map(|(name, text)| [*name, *text]);
+    digest(ours.chain([SOURCE_MANIFEST, SOURCE_LOCK]))
+}
+
+/// FNV-1a over the parts, each closed by a zero byte.
+pub fn digest<'a>(parts: impl IntoIterator<Item = &'a str>) -> String {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for part in parts {
+        for byte in part.bytes().chain([0]) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+    format!("{hash:016x}")
+}

@@ -1,0 +1,167 @@
+//! The finished folder: libmlxc with our shim, its headers, and which MLX it belongs to.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Options;
+use super::host;
+use super::pins;
+use super::report::{Failure, Result};
+use super::store::{Entry, MARKER};
+
+/// A folder to link with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// `include/`, `lib/` with the libmlxc to link with, `relocatable/` with the one to ship.
+    pub dir: PathBuf,
+    /// The MLX it belongs to: `include/`, `lib/`.
+    pub mlx: PathBuf,
+}
+
+impl Prefix {
+    /// Where the folder for these options is, built or not.
+    pub fn planned(options: &Options, mlx: Option<&Path>) -> Self {
+        let backend = options.backend.name();
+        let kind = match (&options.mlx_dir, mlx) {
+            (Some(_), Some(mlx)) => {
+                format!("{backend}-at-{}", pins::digest([&*mlx.to_string_lossy()]))
+            }
+            (_, None) => format!("{backend}-source"),
+            _ => backend.to_owned(),
+        };
+        let dir = options
+            .root
+            .join(format!("{kind}-{}-{}", pins::MLX, pins::MLX_C));
+        let mlx = mlx.map_or_else(|| dir.clone(), Path::to_owned);
+        Self { dir, mlx }
+    }
+
+    /// What the folder is made from and for.
+    pub fn entry(&self) -> Entry {
+        let (location, mlx, inputs) = (
+            self.dir.to_string_lossy(),
+            self.mlx.to_string_lossy(),
+            pins::inputs(),
+        );
+        let facts = [
+            ("inputs", inputs.as_str()),
+            // The library calls itself by its absolute path (see CMakeLists.txt), so the folder cannot be moved.
+            ("location", &*location),
+            ("mlx", pins::MLX),
+            ("mlx-c", pins::MLX_C),
+            ("mlx-dir", &*mlx),
+        ];
+        let library = host::library("mlxc");
+        let files = [
+            Path::new("lib").join(&library),
+            Path::new("relocatable").join(&library),
+            PathBuf::from("include/mlx/c/mlx.h"),
+            PathBuf::from("include/mlxrs.h"),
+        ];
+        Entry::new(self.dir.clone(), facts, files)
+    }
+
+    /// The folder that a user names in `MLX_C_DIR`.
+    pub fn given(dir: &Path) -> Result<Self> {
+        let refused = |found: String| {
+            Failure::new(format!("MLX_C_DIR={} cannot be used", dir.display()))
+                .sought("a finished folder of `cargo xtask build-mlx`, at the place where it was built")
+                .found(found)
+                .fix("set MLX_C_DIR to the folder that `cargo xtask build-mlx` prints at its end, or unset it")
+        };
+        let dir = fs::canonicalize(dir).map_err(|e| refused(e.to_string()))?;
+        let Ok(marker) = fs::read_to_string(dir.join(MARKER)) else {
+            let library = host::library("mlxc");
+            let stock = ["lib", "lib64", ""]
+                .iter()
+                .any(|lib| dir.join(lib).join(&library).is_file());
+            return Err(refused(if stock {
+                format!(
+                    "a {library} that this build has not made: it lacks the mlxrs_* functions (errors that are safe to report, updates in place, CPU kernels), so a stock mlx-c does not do"
+                )
+            } else {
+                format!("no file \"{MARKER}\" there: not made by this build, or not to the end")
+            }));
+        };
+        let mlx = marker
+            .lines()
+            .find_map(|line| line.strip_prefix("mlx-dir="))
+            .unwrap_or_default();
+        let prefix = Self {
+            dir,
+            mlx: mlx.into(),
+        };
+        if let Some(reason) = prefix.entry().unfinished() {
+            return Err(refused(reason));
+        }
+        installed_mlx(&prefix.mlx).map_err(|e| refused(e.what().to_owned()))?;
+        Ok(prefix)
+    }
+
+    /// Folder of the headers.
+    pub fn include(&self) -> PathBuf {
+        self.dir.join("include")
+    }
+
+    /// Folder of the libmlxc to link with.
+    pub fn lib(&self) -> PathBuf {
+        self.dir.join("lib")
+    }
+}
+
+/// The MLX in `dir`: an installation prefix, the `mlx` folder of a Python package, its site-packages, or a whole
+/// Python environment.
+pub fn installed_mlx(dir: &Path) -> Result<PathBuf> {
+    let library = Path::new("lib").join(host::library("mlx"));
+    let header = Path::new("include/mlx/version.h");
+    let refused = || {
+        Failure::new(format!("there is no usable MLX in {}", dir.display()))
+            .sought(format!(
+                "{} and {}, there, in mlx/ or in a Python environment",
+                library.display(),
+                header.display()
+            ))
+            .fix(format!(
+                "set MLX_DIR to an MLX {}: a prefix, or the mlx folder of a Python environment",
+                pins::MLX
+            ))
+            .fix("or unset MLX_DIR to have the wheel downloaded")
+    };
+    let mut places = vec![dir.to_owned(), dir.join("mlx")];
+    let pythons = fs::read_dir(dir.join("lib"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|item| item.path());
+    places.extend(pythons.map(|python| python.join("site-packages/mlx")));
+    let has_all = |place: &&PathBuf| place.join(&library).is_file() && place.join(header).is_file();
+    let Some(found) = places.iter().find(has_all) else {
+        return Err(refused().found("neither"));
+    };
+    let version = version(&fs::read_to_string(found.join(header)).unwrap_or_default());
+    if version.as_deref() != Some(pins::MLX) {
+        let version = version.unwrap_or_else(|| "that does not say which".into());
+        return Err(refused().found(format!(
+            "MLX {version} in {}; this needs {}",
+            found.display(),
+            pins::MLX
+        )));
+    }
+    fs::canonicalize(found).map_err(|e| Failure::io("resolve", found, &e))
+}
+
+/// The version that MLX's version.h defines.
+pub fn version(header: &str) -> Option<String> {
+    let number = |name: &str| {
+        let line = header
+            .lines()
+            .find(|line| line.starts_with(&format!("#define MLX_VERSION_{name} ")))?;
+        line.split_whitespace().nth(2)?.parse::<u32>().ok()
+    };
+    Some(format!(
+        "{}.{}.{}",
+        number("MAJOR")?,
+        number("MINOR")?,
+        number("PATCH")?
+    ))
+}

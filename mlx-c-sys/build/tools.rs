@@ -1,0 +1,97 @@
+//! The tools that the build runs: those of the machine where it has them, else pinned wheels in the build's own
+//! folder.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::host;
+use super::pins;
+use super::pip;
+use super::report::{Failure, Result};
+
+/// A tool on PATH that is good enough.
+pub fn cmake_on_path() -> Option<PathBuf> {
+    let text = output_of(Command::new("cmake").arg("--version"))?;
+    let version = text.split_whitespace().nth(2)?;
+    let mut numbers = version.split('.').map_while(|n| n.parse().ok());
+    let found: (u32, u32) = (numbers.next()?, numbers.next()?);
+    (found >= pins::CMAKE_MIN).then(|| "cmake".into())
+}
+
+/// Ninja of the machine.
+pub fn ninja_on_path() -> Option<PathBuf> {
+    output_of(Command::new("ninja").arg("--version")).map(|_| "ninja".into())
+}
+
+/// CMake of the machine, else of its wheel.
+pub fn cmake(root: &Path, say: &mut dyn FnMut(&str)) -> Result<PathBuf> {
+    match cmake_on_path() {
+        Some(path) => Ok(path),
+        None => wheel(
+            root,
+            "cmake",
+            pins::REQUIRE_CMAKE,
+            "cmake/data/bin/cmake",
+            say,
+        ),
+    }
+}
+
+/// Ninja of the machine, else of its wheel.
+pub fn ninja(root: &Path, say: &mut dyn FnMut(&str)) -> Result<PathBuf> {
+    match ninja_on_path() {
+        Some(path) => Ok(path),
+        None => wheel(root, "ninja", pins::REQUIRE_NINJA, "bin/ninja", say),
+    }
+}
+
+/// The folder of the libclang wheel.
+pub fn libclang(root: &Path, say: &mut dyn FnMut(&str)) -> Result<PathBuf> {
+    let library = format!("clang/native/{}", host::library("clang"));
+    let path = wheel(root, "libclang", pins::REQUIRE_LIBCLANG, &library, say)?;
+    Ok(path.parent().unwrap_or(root).to_owned())
+}
+
+fn wheel(
+    root: &Path,
+    name: &str,
+    requirements: &str,
+    file: &str,
+    say: &mut dyn FnMut(&str),
+) -> Result<PathBuf> {
+    let dir = root.join("tools").join(name);
+    Ok(pip::unpack(dir, name, requirements, [PathBuf::from(file)], say)?.join(file))
+}
+
+/// The C++ compiler that CMake will take: `CXX`, else `c++`. Returns what it says of itself.
+pub fn compiler() -> Result<String> {
+    let name = compiler_name();
+    output_of(Command::new(&name).arg("--version"))
+        .and_then(|text| text.lines().next().map(str::to_owned))
+        .ok_or_else(|| {
+            Failure::new("there is no C++ compiler")
+                .sought(format!("{name} --version"))
+                .fix("install g++ 12 or later, or clang 16 or later (on Debian or Ubuntu: apt-get install g++)")
+                .fix("or set CXX to a compiler for C++20")
+        })
+}
+
+fn compiler_name() -> String {
+    std::env::var("CXX").unwrap_or_else(|_| "c++".into())
+}
+
+/// The compiler's own headers (stddef.h), which the libclang wheel comes without.
+pub fn compiler_include() -> Option<PathBuf> {
+    let text = output_of(Command::new(compiler_name()).arg("-print-file-name=include"))?;
+    let path = PathBuf::from(text.trim());
+    path.is_absolute().then_some(path)
+}
+
+/// What a command prints, if it can be run and succeeds.
+pub fn output_of(command: &mut Command) -> Option<String> {
+    let output = command.output().ok()?;
+    output
+        .status
+        .success()
+        .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
