@@ -98,7 +98,7 @@ def llama_cases():
     }
     yield Case(
         "llama_llama3",
-        "llama3 rope scaling with low, middle and high bands",
+        "llama3 rope scaling with low, middle and high bands; bfloat16 file",
         llama(head_dim=16, rope_scaling=scaling),
         [
             THETA,
@@ -108,6 +108,7 @@ def llama_cases():
             mutation("high_freq_factor", {"rope_scaling": {"high_freq_factor": 16.0}}),
             mutation("original", {"rope_scaling": {"original_max_position_embeddings": 16}}),
         ],
+        dtype=torch.bfloat16,
     )
     yield Case(
         "llama_linear",
@@ -119,7 +120,7 @@ def llama_cases():
     yarn = {"factor": 4.0, "original_max_position_embeddings": 128, "rope_type": "yarn"}
     yield Case(
         "llama_yarn",
-        "yarn rope scaling with its own attention factor",
+        "yarn rope scaling with its own attention factor; bfloat16 file",
         llama(head_dim=16, rope_scaling=yarn),
         [
             THETA,
@@ -128,6 +129,7 @@ def llama_cases():
             mutation("attention_factor", {"rope_scaling": {"attention_factor": 1.0}}),
             mutation("original", {"rope_scaling": {"original_max_position_embeddings": 16}}),
         ],
+        dtype=torch.bfloat16,
     )
     yield Case(
         "llama_head_dim",
@@ -138,7 +140,7 @@ def llama_cases():
     )
     yield Case(
         "llama_proportional",
-        "proportional rope: half of the angles, the exponent over the whole head",
+        "proportional rope: half of the angles, the exponent over the whole head; float16 file",
         llama(
             head_dim=16,
             rope_theta=None,
@@ -155,6 +157,7 @@ def llama_cases():
             mutation("rope_theta", {"rope_parameters": {"rope_theta": 300.0}}),
         ],
         v5=True,
+        dtype=torch.float16,
     )
     yield Case(
         "mistral",
@@ -182,18 +185,20 @@ def qwen_cases():
     layers = mutation("max_window_layers", {"max_window_layers": 0})
     yield Case(
         "qwen2",
-        "biases on q, k, v; a window that is switched off; tied, with a copy of the head in the file",
+        "biases on q, k, v; a window that is switched off; tied, with a copy of the head in the file; bfloat16 file",
         qwen("Qwen2ForCausalLM", "qwen2", tie_word_embeddings=True, rope_theta=1000000.0),
         [THETA, EPS, *bias, window_on],
         untyped=True,
         extra={"lm_head.weight": "model.embed_tokens.weight"},
+        dtype=torch.bfloat16,
     )
     yield Case(
         "qwen2_window",
-        "window from layer max_window_layers on; three files and an index",
+        "window from layer max_window_layers on; three files and an index; bfloat16 file",
         qwen("Qwen2ForCausalLM", "qwen2", use_sliding_window=True),
         [THETA, *bias, window_off, layers, *windows(8)],
         shards=3,
+        dtype=torch.bfloat16,
     )
     yield Case(
         "qwen3",
@@ -268,7 +273,8 @@ def qwen_cases():
     )
     yield Case(
         "qwen3_moe_step",
-        "probabilities not normalised; every second layer has experts; window on every layer; two files and an index",
+        "probabilities not normalised; every second layer has experts; window on every layer; two files and an index; "
+        "float16 file",
         qwen(
             "Qwen3MoeForCausalLM",
             "qwen3_moe",
@@ -283,6 +289,7 @@ def qwen_cases():
         ),
         [Q_NORM, K_NORM, more_experts, mutation("norm_topk_prob", {"norm_topk_prob": True}), window_off, *windows(8)],
         shards=2,
+        dtype=torch.float16,
     )
 
 

@@ -89,7 +89,7 @@ def gemma_cases():
     common = [EPS, scalar, EMBED_SCALE, ACTIVATION, Q_NORM, K_NORM]
     yield Case(
         "gemma3_text",
-        "two rope bases, linear scaling on global layers only, a global layer every third, q and k norms",
+        "two rope bases, linear scaling on global layers only, every third layer global, q and k norms; bfloat16 file",
         gemma("Gemma3ForCausalLM", "gemma3_text", **text),
         [
             *common,
@@ -100,6 +100,7 @@ def gemma_cases():
         ],
         spreads=SPREADS,
         generation={"bos_token_id": 2, "eos_token_id": [1, 7], "do_sample": True, "top_k": 64, "top_p": 0.95},
+        dtype=torch.bfloat16,
     )
     full, sliding = "full_attention", "sliding_attention"
     rope_parameters = {

@@ -23,17 +23,16 @@ def to_torch(array):
     return torch.from_numpy(np.array(array.astype(mx.float32)))
 
 
-def run(model, prompts, cached=True):
+def run(model, prompts):
     runs = []
     for prompt in prompts:
-        ids, tokens, steps = list(prompt), [], []
-        cache = make_prompt_cache(model) if cached else None
-        logits = model(mx.array([ids]), cache=cache)[0]
+        tokens, steps = [], []
+        cache = make_prompt_cache(model)
+        logits = model(mx.array([prompt]), cache=cache)[0]
         last = logits[-1]
         for _ in range(NEW_TOKENS):
             steps.append(last)
             tokens.append(int(last.argmax()))
-            ids.append(tokens[-1])
-            last = model(mx.array([[tokens[-1]] if cached else ids]), cache=cache)[0, -1]
+            last = model(mx.array([tokens[-1:]]), cache=cache)[0, -1]
         runs.append(Run(to_torch(logits), to_torch(mx.stack(steps)), torch.tensor(tokens, dtype=torch.int32)))
     return runs

@@ -79,6 +79,9 @@ GEMMA = {
 }
 
 
+TWO_LAYERS = {"num_hidden_layers": 2, "sliding_window_pattern": 2}
+
+
 def legacy(config):
     """As mlx-lm wrote it before quantisation had modes."""
     settings = {k: v for k, v in config["quantization"].items() if k != "mode"}
@@ -126,7 +129,12 @@ def quantized_cases():
         128,
     )
     yield Quantized(
-        "q_llama_bf16", "affine, 4 bits, groups of 64, scales and norms in bfloat16", llama(), 4, 64, dtype="bfloat16"
+        "q_llama_bf16",
+        "affine, 4 bits, groups of 64; scales, biases and norms in bfloat16",
+        llama(),
+        4,
+        64,
+        dtype="bfloat16",
     )
     yield Quantized(
         "q_qwen2_b4_g32",
@@ -176,7 +184,7 @@ def quantized_cases():
         32,
         spreads=[("embed_tokens.weight", (0.1, 0.0)), *SPREADS],
     )
-    text = {k: v for k, v in wide("", "gemma3_text", **GEMMA).items() if k not in ("architectures", "torch_dtype")}
+    text = wide("", "gemma3_text", **GEMMA | TWO_LAYERS, architectures=None, torch_dtype=None)
     yield Quantized(
         "q_gemma3_b8_g64",
         "text tower of the multimodal checkpoint as mlx-lm converts it, 8 bits, groups of 64",
