@@ -22,10 +22,22 @@ class Case:
     shards: int = 1
     untyped: bool = False  # also a config without model_type and architectures
     extra: dict = field(default_factory=dict)  # tensors that a loader skips: name -> shape, or the name to copy
+    alternates: dict = field(default_factory=dict)  # more config files: name -> function of the config
     rename: tuple = ()  # (old prefix, new prefix) pairs, first match wins
     generation: dict = None  # generation_config.json
     prompts: tuple = (5, 21)  # lengths
     note: str = None
+
+
+def with_keys(**keys):
+    """The config with these keys besides, null where None; of a rope_scaling, its keys."""
+
+    def change(config):
+        nested = keys.get("rope_scaling")
+        scaling = {"rope_scaling": config["rope_scaling"] | nested} if nested else {}
+        return config | keys | scaling
+
+    return change
 
 
 def mutation(name, config=None, fill=None, scale=None, changes="tokens"):
@@ -81,6 +93,7 @@ def llama_cases():
         "tied head; end of sequence in generation_config.json",
         llama(tie_word_embeddings=True, num_hidden_layers=3),
         [THETA, EPS, ACTIVATION],
+        alternates={"config.null.json": with_keys(rope_scaling=None, head_dim=None, pad_token_id=None)},
         generation={"bos_token_id": 1, "eos_token_id": [2, 3], "do_sample": True, "temperature": 0.6, "top_p": 0.9},
     )
     yield Case(
@@ -109,12 +122,14 @@ def llama_cases():
             mutation("original", {"rope_scaling": {"original_max_position_embeddings": 16}}),
         ],
         dtype=torch.bfloat16,
+        alternates={"config.both.json": with_keys(rope_scaling={"type": "llama3"})},
     )
     yield Case(
         "llama_linear",
         "linear rope scaling under the key `type`; no num_key_value_heads; the file has rotary buffers as old ones do",
         llama(num_key_value_heads=None, rope_scaling={"type": "linear", "factor": 4.0}),
         [THETA, NO_SCALING, mutation("factor", {"rope_scaling": {"factor": 2.0}})],
+        alternates={"config.null.json": with_keys(num_key_value_heads=None, head_dim=None)},
         extra={f"model.layers.{n}.self_attn.rotary_emb.inv_freq": (4,) for n in range(2)},
     )
     yarn = {"factor": 4.0, "original_max_position_embeddings": 128, "rope_type": "yarn"}
@@ -197,6 +212,7 @@ def qwen_cases():
         "window from layer max_window_layers on; three files and an index; bfloat16 file",
         qwen("Qwen2ForCausalLM", "qwen2", use_sliding_window=True),
         [THETA, *bias, window_off, layers, *windows(8)],
+        alternates={"config.v4.json": with_keys(layer_types=["full_attention"] + ["sliding_attention"] * 2)},
         shards=3,
         dtype=torch.bfloat16,
     )

@@ -2,7 +2,7 @@
 
 import torch
 
-from cases import EPS, K_NORM, Q_NORM, V, Case, base, mutation, windows
+from cases import EPS, K_NORM, Q_NORM, V, Case, base, mutation, windows, with_keys
 
 # Gemma's norms multiply by 1 + weight. Sub-layers end in a norm, so these spreads set how much each adds to the
 # residual; embeddings are small beside it, because with a tied head a token's own embedding makes it likely again.
@@ -40,6 +40,20 @@ def gemma(architecture, model_type, **more):
     return base(architecture, model_type, **fixed | more)
 
 
+def as_transformers_4_53(config):
+    """What stands in the files of gemma-3-270m: layer_types and an unused pattern beside the older rope keys."""
+    pattern = config["sliding_window_pattern"]
+    kinds = ["full_attention" if (n + 1) % pattern == 0 else "sliding_attention" for n in range(4)]
+    keys = {
+        "_sliding_window_pattern": pattern,
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": None,
+        "layer_types": kinds,
+        "use_bidirectional_attention": False,
+    }
+    return {k: v for k, v in config.items() if k != "sliding_window_pattern"} | keys
+
+
 def gemma_cases():
     scalar = mutation("query_pre_attn_scalar", {"query_pre_attn_scalar": 16})
     final_cap = mutation("final_logit_softcapping", {"final_logit_softcapping": None}, changes="logits")
@@ -68,6 +82,7 @@ def gemma_cases():
             mutation("layer_types", {"layer_types": ["full_attention", "sliding_attention"] * 2}),
             *windows(8),
         ],
+        alternates={"config.v4.json": with_keys(layer_types=["sliding_attention", "full_attention"] * 2)},
         spreads=[("q_proj.weight", (2.4, None)), ("k_proj.weight", (2.4, None)), *SPREADS],
         dtype=torch.bfloat16,
     )
@@ -99,6 +114,7 @@ def gemma_cases():
             *windows(8),
         ],
         spreads=SPREADS,
+        alternates={"config.v4.json": as_transformers_4_53},
         generation={"bos_token_id": 2, "eos_token_id": [1, 7], "do_sample": True, "top_k": 64, "top_p": 0.95},
         dtype=torch.bfloat16,
     )

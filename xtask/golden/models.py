@@ -89,6 +89,8 @@ def write_checkpoint(case, config, seed, folder):
     write_config(folder, config)
     if not case.v5:
         write_config(folder, in_transformers_dialect(config), "config.v5.json")
+    for name, change in case.alternates.items():
+        write_config(folder, change(config), name)
     if case.untyped:
         bare = {k: v for k, v in config.items() if k not in ("model_type", "architectures")}
         write_config(folder, bare, "config.untyped.json")
