@@ -40,7 +40,10 @@ impl Array {
         if raw.ctx.is_null() {
             return Err(ffi::take_error(ErrorKind::Mlx));
         }
-        Ok(Self { raw, made: Cell::new(poison::stamp()) })
+        Ok(Self {
+            raw,
+            made: Cell::new(poison::stamp()),
+        })
     }
 
     pub(crate) fn raw(&self) -> sys::mlx_array {
@@ -71,12 +74,20 @@ impl Array {
         if size != data.len() {
             return Err(Error::new(
                 ErrorKind::Shape,
-                format!("shape {shape:?} holds {size} elements, given {}", data.len()),
+                format!(
+                    "shape {shape:?} holds {size} elements, given {}",
+                    data.len()
+                ),
             ));
         }
         // SAFETY: the pointer is good for `size` elements of the dtype, which mlx-c copies.
         let raw = unsafe {
-            sys::mlx_array_new_data(data.as_ptr().cast(), shape.as_ptr(), shape.len() as i32, T::DTYPE.raw())
+            sys::mlx_array_new_data(
+                data.as_ptr().cast(),
+                shape.as_ptr(),
+                shape.len() as i32,
+                T::DTYPE.raw(),
+            )
         };
         // SAFETY: freshly allocated for us.
         unsafe { Self::from_raw(raw) }.map(Self::data)
@@ -108,7 +119,10 @@ impl Array {
     pub fn dims<const N: usize>(&self) -> Result<[i32; N]> {
         let shape = self.shape();
         shape.try_into().map_err(|_| {
-            Error::new(ErrorKind::Shape, format!("expected {N} dimensions, found shape {shape:?}"))
+            Error::new(
+                ErrorKind::Shape,
+                format!("expected {N} dimensions, found shape {shape:?}"),
+            )
         })
     }
 
@@ -118,10 +132,20 @@ impl Array {
     /// There is no such dimension.
     pub fn dim(&self, axis: i32) -> Result<i32> {
         let shape = self.shape();
-        let index = if axis < 0 { axis + shape.len() as i32 } else { axis };
-        usize::try_from(index).ok().and_then(|index| shape.get(index).copied()).ok_or_else(|| {
-            Error::new(ErrorKind::Shape, format!("axis {axis} is out of range for shape {shape:?}"))
-        })
+        let index = if axis < 0 {
+            axis + shape.len() as i32
+        } else {
+            axis
+        };
+        usize::try_from(index)
+            .ok()
+            .and_then(|index| shape.get(index).copied())
+            .ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Shape,
+                    format!("axis {axis} is out of range for shape {shape:?}"),
+                )
+            })
     }
 
     /// The number of dimensions.
@@ -163,18 +187,17 @@ impl Array {
     /// As [`to_vec`](Self::to_vec).
     pub fn with_slice<T: Element, R>(&self, f: impl FnOnce(&[T]) -> R) -> Result<R> {
         self.check_dtype::<T>()?;
+        eval([self])?;
         if self.size() == 0 {
-            eval::eval([self])?;
             return Ok(f(&[]));
         }
-        eval::eval([self])?;
         if self.is_row_contiguous()? {
             // SAFETY: evaluated, dense and row-major, and of dtype `T`; `self` is held meanwhile,
             // which also keeps MLX from giving the buffer to somebody else.
             return unsafe { self.elements() }.map(f);
         }
         let dense = self.contiguous()?;
-        eval::eval([&dense])?;
+        eval([&dense])?;
         // SAFETY: as above, `dense` is held.
         unsafe { dense.elements() }.map(f)
     }
@@ -187,7 +210,10 @@ impl Array {
         if self.size() != 1 {
             return Err(Error::new(
                 ErrorKind::Shape,
-                format!("item needs exactly one element, found shape {:?}", self.shape()),
+                format!(
+                    "item needs exactly one element, found shape {:?}",
+                    self.shape()
+                ),
             ));
         }
         self.with_slice(|slice| slice[0])
@@ -207,7 +233,9 @@ impl Array {
     unsafe fn elements<T: Element>(&self) -> Result<&[T]> {
         let mut data = std::ptr::null();
         // SAFETY: the handle is live; the out-pointer is ours.
-        ffi::call(ErrorKind::Mlx, || unsafe { sys::mlxrs_array_data_ptr(&mut data, self.raw) })?;
+        ffi::call(ErrorKind::Mlx, || unsafe {
+            sys::mlxrs_array_data_ptr(&mut data, self.raw)
+        })?;
         // SAFETY: the caller's promise; MLX aligns its buffers and offsets are whole elements.
         Ok(unsafe { std::slice::from_raw_parts(data.cast::<T>(), self.size()) })
     }
@@ -215,8 +243,14 @@ impl Array {
     /// Whether the elements of an evaluated array stand densely in row-major order.
     pub(crate) fn is_row_contiguous(&self) -> Result<bool> {
         let mut result = false;
+        if !poison::is_available(self) {
+            let message = "an array cannot be read while a transform traces it";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         // SAFETY: the handle is live and the array evaluated, so that its flags are set.
-        ffi::call(ErrorKind::Mlx, || unsafe { sys::_mlx_array_is_row_contiguous(&mut result, self.raw) })?;
+        ffi::call(ErrorKind::Mlx, || unsafe {
+            sys::_mlx_array_is_row_contiguous(&mut result, self.raw)
+        })?;
         Ok(result)
     }
 
@@ -227,21 +261,31 @@ impl Array {
     /// # Errors
     /// The evaluation fails.
     pub fn address(&self) -> Result<usize> {
-        eval::eval([self])?;
+        eval([self])?;
         let mut data = std::ptr::null();
         // SAFETY: the handle is live; the out-pointer is ours.
-        ffi::call(ErrorKind::Mlx, || unsafe { sys::mlxrs_array_data_ptr(&mut data, self.raw) })?;
+        ffi::call(ErrorKind::Mlx, || unsafe {
+            sys::mlxrs_array_data_ptr(&mut data, self.raw)
+        })?;
         Ok(data as usize)
     }
 }
 
 impl Clone for Array {
     fn clone(&self) -> Self {
-        let mut raw = sys::mlx_array { ctx: std::ptr::null_mut() };
+        let mut raw = sys::mlx_array {
+            ctx: std::ptr::null_mut(),
+        };
         // SAFETY: allocates a second handle to the same array; fails only without memory.
         let status = unsafe { sys::mlx_array_set(&mut raw, self.raw) };
-        assert!(status == 0 && !raw.ctx.is_null(), "no memory for an array handle");
-        Self { raw, made: self.made.clone() }
+        assert!(
+            status == 0 && !raw.ctx.is_null(),
+            "no memory for an array handle"
+        );
+        Self {
+            raw,
+            made: self.made.clone(),
+        }
     }
 }
 
@@ -262,7 +306,7 @@ impl fmt::Debug for Array {
 impl fmt::Display for Array {
     /// The elements, as MLX prints them. Evaluates the array.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        eval::eval([self]).map_err(|_| fmt::Error)?;
+        eval([self]).map_err(|_| fmt::Error)?;
         // SAFETY: the handle is live and evaluated.
         let text = vector::string(|res| unsafe { sys::mlx_array_tostring(res, self.raw) });
         f.write_str(&text.map_err(|_| fmt::Error)?)

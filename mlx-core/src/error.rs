@@ -45,7 +45,11 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error of `kind` with a message: lower case, no full stop, names and numbers.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, message: message.into(), location: None }))
+        Self(Box::new(Inner {
+            kind,
+            message: message.into(),
+            location: None,
+        }))
     }
 
     /// MLX's own text; mlx-c appends where it was caught, which only developers want to read.
@@ -54,7 +58,11 @@ impl Error {
             Some(at) if text[at..].contains(".cpp:") => (&text[..at], Some(text[at + 4..].into())),
             _ => (text, None),
         };
-        Self(Box::new(Inner { kind, message: message.into(), location }))
+        Self(Box::new(Inner {
+            kind,
+            message: message.into(),
+            location,
+        }))
     }
 
     /// What kind of failure this is.

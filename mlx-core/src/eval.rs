@@ -5,21 +5,29 @@ use std::borrow::Borrow;
 use mlx_c_sys as sys;
 
 use crate::array::Array;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{self, Arg, vector::VectorArray};
 use crate::{poison, stream};
 
 /// Computes `arrays` and waits for them.
 ///
 /// # Errors
-/// A kernel fails, or an asynchronous one failed earlier on the same stream. Every array made on
-/// this thread since the last good evaluation is then poisoned: reading or using it is an error.
+/// A kernel fails, or an asynchronous one failed earlier on the same stream. Every array of this
+/// thread that is not known to be good is then poisoned: reading or using it is an error. Good are
+/// arrays made from data, those that were given to a successful `eval` or read, and their inputs
+/// that were used again since. Inside `vmap` and `compile` nothing can be evaluated.
 pub fn eval<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()> {
-    run(arrays, |vector| {
-        // SAFETY: a live vector of live arrays.
-        unsafe { sys::mlx_eval(vector) }
-    })?;
-    poison::good();
+    let arrays: Vec<A> = arrays.into_iter().collect();
+    let roots = || arrays.iter().map(Borrow::borrow);
+    let vector = VectorArray::new(roots())?;
+    if roots().all(|array| array.made() == poison::DATA && poison::is_available(array)) {
+        return Ok(());
+    }
+    let started = roots().any(is_lazy);
+    // SAFETY: a live vector of live arrays.
+    ffi::call(ErrorKind::Eval, || unsafe { sys::mlx_eval(vector.c()) })
+        .map_err(|error| fail(roots(), error))?;
+    poison::good(roots(), started);
     Ok(())
 }
 
@@ -28,20 +36,34 @@ pub fn eval<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()>
 /// # Errors
 /// As [`eval`]; an error of a kernel arrives at the next wait instead.
 pub fn async_eval<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()> {
-    run(arrays, |vector| {
-        // SAFETY: a live vector of live arrays.
-        unsafe { sys::mlx_async_eval(vector) }
+    let arrays: Vec<A> = arrays.into_iter().collect();
+    let roots = || arrays.iter().map(Borrow::borrow);
+    let vector = VectorArray::new(roots())?;
+    // SAFETY: a live vector of live arrays.
+    ffi::call(ErrorKind::Eval, || unsafe {
+        sys::mlx_async_eval(vector.c())
     })
+    .map_err(|error| fail(roots(), error))
 }
 
-fn run<A: Borrow<Array>>(
-    arrays: impl IntoIterator<Item = A>,
-    f: impl FnOnce(sys::mlx_vector_array) -> i32,
-) -> Result<()> {
-    let arrays: Vec<A> = arrays.into_iter().collect();
-    let vector = VectorArray::new(arrays.iter().map(Borrow::borrow))?;
-    ffi::call(ErrorKind::Eval, || f(vector.c()))
-        .map_err(|error| poison::failed(arrays.iter().map(Borrow::borrow), error))
+/// Whether nobody has started to compute the array yet.
+fn is_lazy(array: &Array) -> bool {
+    let mut lazy = false;
+    // SAFETY: the handle is live, the out-parameter ours; on failure it counts as started.
+    unsafe { sys::mlxrs_array_has_primitive(&mut lazy, array.raw()) };
+    lazy
+}
+
+/// MLX refuses some evaluations before it starts anything: they break no array.
+fn fail<'a>(roots: impl Iterator<Item = &'a Array>, error: Error) -> Error {
+    let text = error.to_string();
+    let refused =
+        text.starts_with("[eval] Attempting to eval") || text.starts_with("There is no Stream");
+    if refused {
+        error
+    } else {
+        poison::failed(roots, error)
+    }
 }
 
 /// Waits for everything queued on the current stream.
@@ -53,6 +75,6 @@ pub fn synchronize() -> Result<()> {
     // SAFETY: the current stream is live.
     ffi::call(ErrorKind::Eval, || unsafe { sys::mlx_synchronize(stream) })
         .map_err(|error| poison::failed([], error))?;
-    poison::good();
+    poison::good([], true);
     Ok(())
 }

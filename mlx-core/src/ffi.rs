@@ -69,7 +69,9 @@ pub(crate) fn take_error(kind: ErrorKind) -> Error {
 
 /// Runs a C call that fills one array handle.
 pub(crate) fn array(f: impl FnOnce(*mut sys::mlx_array) -> c_int) -> Result<Array> {
-    let mut raw = sys::mlx_array { ctx: std::ptr::null_mut() };
+    let mut raw = sys::mlx_array {
+        ctx: std::ptr::null_mut(),
+    };
     let status = call(ErrorKind::Mlx, || f(&mut raw));
     // SAFETY: mlx-c allocated the handle for us (or left it null), and nobody else holds it.
     let array = unsafe { Array::from_raw(raw) };
@@ -115,11 +117,14 @@ impl<A: std::borrow::Borrow<Array>> Arg for Option<A> {
     fn c(&self) -> Self::C {
         match self {
             Some(array) => array.borrow().raw(),
-            None => sys::mlx_array { ctx: std::ptr::null_mut() },
+            None => sys::mlx_array {
+                ctx: std::ptr::null_mut(),
+            },
         }
     }
     fn check(&self) -> Result<()> {
-        self.as_ref().map_or(Ok(()), |array| poison::check(array.borrow()))
+        self.as_ref()
+            .map_or(Ok(()), |array| poison::check(array.borrow()))
     }
 }
 
@@ -148,14 +153,20 @@ pub(crate) struct Opt<T>(pub Option<T>);
 impl Arg for Opt<i32> {
     type C = sys::mlx_optional_int;
     fn c(&self) -> Self::C {
-        sys::mlx_optional_int { value: self.0.unwrap_or(0), has_value: self.0.is_some() }
+        sys::mlx_optional_int {
+            value: self.0.unwrap_or(0),
+            has_value: self.0.is_some(),
+        }
     }
 }
 
 impl Arg for Opt<f32> {
     type C = sys::mlx_optional_float;
     fn c(&self) -> Self::C {
-        sys::mlx_optional_float { value: self.0.unwrap_or(0.0), has_value: self.0.is_some() }
+        sys::mlx_optional_float {
+            value: self.0.unwrap_or(0.0),
+            has_value: self.0.is_some(),
+        }
     }
 }
 
@@ -163,53 +174,90 @@ impl Arg for Opt<DType> {
     type C = sys::mlx_optional_dtype;
     fn c(&self) -> Self::C {
         let value = self.0.unwrap_or(DType::F32).raw();
-        sys::mlx_optional_dtype { value, has_value: self.0.is_some() }
+        sys::mlx_optional_dtype {
+            value,
+            has_value: self.0.is_some(),
+        }
     }
 }
 
 /// Text for C; a NUL inside is an error, not a truncation.
 pub(crate) fn cstring(text: &str) -> Result<CString> {
-    CString::new(text)
-        .map_err(|_| Error::new(ErrorKind::Invalid, format!("text {text:?} contains a NUL byte")))
+    CString::new(text).map_err(|_| {
+        Error::new(
+            ErrorKind::Invalid,
+            format!("text {text:?} contains a NUL byte"),
+        )
+    })
 }
 
 /// Calls the mlx-c function `$name(&mut res, args…, stream)` on the current stream and wraps `res`.
 ///
-/// `[slice]` stands for C's pointer and length; everything else is an [`Arg`].
-#[macro_export]
-#[doc(hidden)]
-macro_rules! __op {
-    ($name:ident($($args:tt)*)) => { $crate::__op!(@munch array $name () $($args)* ,) };
-    (vector $name:ident($($args:tt)*)) => { $crate::__op!(@munch arrays $name () $($args)* ,) };
-    (@munch $out:ident $name:ident ($($done:tt)*) $(,)?) => { $crate::__op!(@call $out $name $($done)*) };
-    (@munch $out:ident $name:ident ($($done:tt)*) [$slice:expr], $($rest:tt)*) => {
-        $crate::__op!(@munch $out $name ($($done)* {slice $slice}) $($rest)*)
+/// `[slice]` stands for C's pointer and length; everything else is an [`Arg`]. In front of the
+/// name: `vector` for a function that fills a vector of arrays, `pair` for one that fills two,
+/// `bare` (before those) for one that takes no stream.
+macro_rules! op {
+    (bare vector $name:ident($($args:tt)*)) => { op!(@munch (arrays) () $name () $($args)* ,) };
+    (bare $name:ident($($args:tt)*)) => { op!(@munch (array) () $name () $($args)* ,) };
+    (vector $name:ident($($args:tt)*)) => { op!(@munch (arrays) (stream) $name () $($args)* ,) };
+    (pair $name:ident($($args:tt)*)) => { op!(@munch (pair) (stream) $name () $($args)* ,) };
+    ($name:ident($($args:tt)*)) => { op!(@munch (array) (stream) $name () $($args)* ,) };
+    (@munch $out:tt $stream:tt $name:ident ($($done:tt)*) $(,)?) => {
+        op!(@call $out $stream $name $($done)*)
     };
-    (@munch $out:ident $name:ident ($($done:tt)*) $arg:expr, $($rest:tt)*) => {
-        $crate::__op!(@munch $out $name ($($done)* {plain $arg}) $($rest)*)
+    (@munch $out:tt $stream:tt $name:ident ($($done:tt)*) [$slice:expr], $($rest:tt)*) => {
+        op!(@munch $out $stream $name ($($done)* {slice $slice}) $($rest)*)
     };
-    (@call $out:ident $name:ident $({$kind:ident $arg:expr})*) => {{
-        $( $crate::__op!(@check $kind $arg); )*
-        let stream = $crate::stream::current()?;
-        $crate::__op!(@emit $out $name stream [] $({$kind $arg})*)
+    (@munch $out:tt $stream:tt $name:ident ($($done:tt)*) $arg:expr, $($rest:tt)*) => {
+        op!(@munch $out $stream $name ($($done)* {plain $arg}) $($rest)*)
+    };
+    (@call $out:tt $stream:tt $name:ident $({$kind:ident $arg:expr})*) => {{
+        $( op!(@check $kind $arg); )*
+        op!(@emit $out $stream $name [] $({$kind $arg})*)
     }};
     (@check slice $arg:expr) => {};
     (@check plain $arg:expr) => { $crate::ffi::Arg::check(&$arg)?; };
-    (@emit $out:ident $name:ident $stream:ident [$($c:tt)*] {slice $arg:expr} $($rest:tt)*) => {{
+    (@emit $out:tt $stream:tt $name:ident [$($c:tt)*] {slice $arg:expr} $($rest:tt)*) => {{
         let slice = &$arg[..];
-        $crate::__op!(@emit $out $name $stream [$($c)* (slice.as_ptr()), (slice.len()),] $($rest)*)
+        op!(@emit $out $stream $name [$($c)* (slice.as_ptr()), (slice.len()),] $($rest)*)
     }};
-    (@emit $out:ident $name:ident $stream:ident [$($c:tt)*] {plain $arg:expr} $($rest:tt)*) => {{
+    (@emit $out:tt $stream:tt $name:ident [$($c:tt)*] {plain $arg:expr} $($rest:tt)*) => {{
         let arg = &$arg;
-        $crate::__op!(@emit $out $name $stream [$($c)* ($crate::ffi::Arg::c(arg)),] $($rest)*)
+        op!(@emit $out $stream $name [$($c)* ($crate::ffi::Arg::c(arg)),] $($rest)*)
     }};
-    (@emit $out:ident $name:ident $stream:ident [$($c:tt)*]) => {
+    (@emit (pair) (stream) $name:ident [$($c:tt)*]) => {{
+        let stream = $crate::stream::current()?;
+        // SAFETY: as below, with two fresh handles.
+        $crate::ffi::pair(|a, b| unsafe { mlx_c_sys::$name(a, b, $($c)* stream) })
+    }};
+    (@emit ($out:ident) (stream) $name:ident [$($c:tt)*]) => {{
+        let stream = $crate::stream::current()?;
         // SAFETY: the arguments borrow live values for the length of the call, handles are
         // non-null or optional, slices come with their own length, and `res` is a fresh handle.
-        $crate::ffi::$out(|res| unsafe { mlx_c_sys::$name(res, $($c)* $stream) })
+        $crate::ffi::$out(|res| unsafe { mlx_c_sys::$name(res, $($c)* stream) })
+    }};
+    (@emit ($out:ident) () $name:ident [$($c:tt)*]) => {
+        // SAFETY: as above, without a stream.
+        $crate::ffi::$out(|res| unsafe { mlx_c_sys::$name(res, $($c)*) })
     };
 }
-pub(crate) use crate::__op as op;
+pub(crate) use op;
+
+/// Runs a C call that fills two array handles.
+pub(crate) fn pair(
+    f: impl FnOnce(*mut sys::mlx_array, *mut sys::mlx_array) -> c_int,
+) -> Result<(Array, Array)> {
+    let mut second = sys::mlx_array {
+        ctx: std::ptr::null_mut(),
+    };
+    let first = array(|first| f(first, &mut second));
+    // SAFETY: mlx-c allocated the handle for us (or left it null), and nobody else holds it.
+    let second = unsafe { Array::from_raw(second) };
+    let first = first?;
+    let second = second?;
+    memory::check_array(&second)?;
+    Ok((first, second))
+}
 
 /// Runs a C call that fills a vector of arrays.
 pub(crate) fn arrays(f: impl FnOnce(*mut sys::mlx_vector_array) -> c_int) -> Result<Vec<Array>> {

@@ -19,18 +19,20 @@
 mod array;
 mod dtype;
 mod error;
-#[doc(hidden)]
-pub(crate) mod ffi;
+mod ffi;
 mod poison;
 
 pub mod eval;
+pub mod fft;
+pub mod linalg;
 pub mod memory;
 pub mod ops;
+pub mod random;
 pub mod stream;
 
 pub use array::Array;
 pub use dtype::{Complex64, DType, Element};
 pub use error::{Error, ErrorKind, Result};
 pub use eval::{async_eval, eval, synchronize};
-pub use ops::{Axes, Operand};
+pub use ops::*;
 pub use stream::{Device, DeviceKind, Stream};

@@ -25,7 +25,10 @@ pub fn set_array_limit(bytes: usize) {
 pub fn array_limit() -> usize {
     match ARRAY_LIMIT.load(Ordering::Relaxed) {
         0 => {
-            let limit = memory_limit().ok().filter(|&limit| limit > 0).unwrap_or(1 << 40);
+            let limit = memory_limit()
+                .ok()
+                .filter(|&limit| limit > 0)
+                .unwrap_or(1 << 40);
             ARRAY_LIMIT.store(limit, Ordering::Relaxed);
             limit
         }
@@ -38,9 +41,14 @@ pub(crate) fn check_shape(shape: &[i32], dtype: DType) -> Result<usize> {
     let mut size = 1usize;
     for &dim in shape {
         let dim = usize::try_from(dim).map_err(|_| {
-            Error::new(ErrorKind::Shape, format!("shape {shape:?} has a negative dimension"))
+            Error::new(
+                ErrorKind::Shape,
+                format!("shape {shape:?} has a negative dimension"),
+            )
         })?;
-        size = size.checked_mul(dim).ok_or_else(|| over_budget(shape, dtype))?;
+        size = size
+            .checked_mul(dim)
+            .ok_or_else(|| over_budget(shape, dtype))?;
     }
     match size.checked_mul(dtype.size()) {
         Some(bytes) if bytes <= array_limit() => Ok(size),

@@ -6,74 +6,165 @@
 //!   the array's dtype (a plain `2.0` never promotes bf16 to f32).
 //! - **Axes.** Reductions take `impl` [`Axes`]: `1`, `-1`, `[0, 2]`, or `..` for all. Negative axes
 //!   count from the end.
-//! - Shapes broadcast as in NumPy.
+//! - **Shapes** broadcast as in NumPy.
+//! - **Indices** inside arrays are not checked by MLX: one out of range reads or writes whatever
+//!   lies there on the CPU. Operations that take such arrays say so.
+//! - **Laziness.** Nothing here computes; an error of a kernel arrives at evaluation.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::ops::RangeFull;
 
 use crate::array::Array;
 use crate::dtype::{Complex64, DType};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
+pub mod compare;
+pub mod conv;
+pub mod create;
+pub mod index;
 pub mod math;
+pub mod matmul;
+pub mod quantize;
+pub mod reduce;
+pub mod scan;
+pub mod scatter;
 pub mod shape;
+pub mod sort;
+pub mod unary;
 
-/// What can stand beside an array in a binary operation.
+pub use conv::{Conv, ConvGeneral, ConvTranspose};
+pub use create::{
+    Indexing, arange, bartlett, blackman, diag, eye, full, full_like, hamming, hanning, identity,
+    linspace, meshgrid, ones, ones_like, tri, tril, triu, zeros, zeros_like,
+};
+pub use index::Side;
+pub use matmul::{BlockMasks, einsum};
+pub use quantize::{
+    QuantMode, Quantized, Scheme, dequantize, gather_qmm, qqmm, quantize, quantized_matmul,
+};
+pub use shape::{PadMode, broadcast_arrays, concat, depends, stack};
+
+/// What can stand beside an array in a binary operation: an array, or a number.
 pub trait Operand {
-    /// This operand as an array that keeps `like`'s dtype.
+    /// The dtype of an array; a number has none of its own.
+    fn dtype(&self) -> Option<DType> {
+        None
+    }
+
+    /// The value of a number.
+    fn number(&self) -> Option<f64> {
+        None
+    }
+
+    /// This operand as an array: itself, or a scalar of `like` where that can hold it.
+    ///
+    /// An integer becomes any dtype but Bool (I32 then), wrapping as `as` does; a floating-point
+    /// number becomes F32 beside integers and Bool.
     ///
     /// # Errors
     /// The scalar array cannot be made.
-    fn operand<'a>(&'a self, like: &Array) -> Result<Cow<'a, Array>>;
+    fn to_array(&self, like: DType) -> Result<Cow<'_, Array>>;
+
+    /// This operand beside `like`, whose dtype a number takes.
+    ///
+    /// # Errors
+    /// The scalar array cannot be made.
+    fn operand(&self, like: &Array) -> Result<Cow<'_, Array>> {
+        self.to_array(like.dtype())
+    }
 }
 
 impl Operand for Array {
-    fn operand<'a>(&'a self, _like: &Array) -> Result<Cow<'a, Array>> {
+    fn dtype(&self) -> Option<DType> {
+        Some(Array::dtype(self))
+    }
+
+    fn to_array(&self, _like: DType) -> Result<Cow<'_, Array>> {
         Ok(Cow::Borrowed(self))
     }
 }
 
-impl Operand for &Array {
-    fn operand<'a>(&'a self, _like: &Array) -> Result<Cow<'a, Array>> {
-        Ok(Cow::Borrowed(self))
+impl<T: Operand> Operand for &T {
+    fn dtype(&self) -> Option<DType> {
+        (**self).dtype()
+    }
+
+    fn number(&self) -> Option<f64> {
+        (**self).number()
+    }
+
+    fn to_array(&self, like: DType) -> Result<Cow<'_, Array>> {
+        (**self).to_array(like)
     }
 }
 
-impl Operand for f32 {
-    /// Floating-point arrays keep their dtype; integer arrays are promoted to F32.
-    fn operand<'a>(&'a self, like: &Array) -> Result<Cow<'a, Array>> {
-        let value = *self;
-        Ok(Cow::Owned(match like.dtype() {
-            DType::F16 => Array::scalar(half::f16::from_f32(value))?,
-            DType::BF16 => Array::scalar(half::bf16::from_f32(value))?,
-            DType::F64 => Array::scalar(f64::from(value))?,
-            DType::C64 => Array::scalar(Complex64 { re: value, im: 0.0 })?,
-            _ => Array::scalar(value)?,
-        }))
-    }
-}
+macro_rules! float_operand {
+    ($($ty:ty),*) => { $( impl Operand for $ty {
+        fn number(&self) -> Option<f64> {
+            Some(*self as f64)
+        }
 
-impl Operand for i32 {
-    /// Keeps the array's dtype; Bool arrays are promoted to I32.
-    fn operand<'a>(&'a self, like: &Array) -> Result<Cow<'a, Array>> {
-        let value = *self;
-        Ok(Cow::Owned(match like.dtype() {
-            DType::Bool | DType::I32 => Array::scalar(value)?,
-            dtype if dtype.is_float() || dtype == DType::C64 => {
-                return (value as f32).operand(like).map(|array| Cow::Owned(array.into_owned()));
-            }
-            dtype => Array::scalar(value)?.astype(dtype)?,
-        }))
-    }
+        fn to_array(&self, like: DType) -> Result<Cow<'_, Array>> {
+            let value = *self;
+            let array = match like {
+                DType::F16 => Array::scalar(half::f16::from_f64(value.into())),
+                DType::BF16 => Array::scalar(half::bf16::from_f64(value.into())),
+                DType::F64 => Array::scalar(f64::from(value)),
+                DType::C64 => Array::scalar(Complex64 { re: value as f32, im: 0.0 }),
+                _ => Array::scalar(value as f32),
+            };
+            array.map(Cow::Owned)
+        }
+    } )* };
 }
+float_operand!(f32, f64);
+
+macro_rules! integer_operand {
+    ($($ty:ty),*) => { $( impl Operand for $ty {
+        fn number(&self) -> Option<f64> {
+            Some(*self as f64)
+        }
+
+        fn to_array(&self, like: DType) -> Result<Cow<'_, Array>> {
+            let value = *self;
+            let array = match like {
+                DType::U8 => Array::scalar(value as u8),
+                DType::U16 => Array::scalar(value as u16),
+                DType::U32 => Array::scalar(value as u32),
+                DType::U64 => Array::scalar(value as u64),
+                DType::I8 => Array::scalar(value as i8),
+                DType::I16 => Array::scalar(value as i16),
+                DType::I64 => Array::scalar(value as i64),
+                DType::Bool | DType::I32 => Array::scalar(value as i32),
+                float => return (value as f64).to_array(float).map(|array| Cow::Owned(array.into_owned())),
+            };
+            array.map(Cow::Owned)
+        }
+    } )* };
+}
+integer_operand!(i32, u32, i64);
 
 impl Operand for bool {
-    fn operand<'a>(&'a self, _like: &Array) -> Result<Cow<'a, Array>> {
-        Ok(Cow::Owned(Array::scalar(*self)?))
+    fn number(&self) -> Option<f64> {
+        Some((*self).into())
+    }
+
+    fn to_array(&self, _like: DType) -> Result<Cow<'_, Array>> {
+        Array::scalar(*self).map(Cow::Owned)
     }
 }
 
-/// The axes a reduction runs over.
+/// Two operands of which either may be the number: each adopts the other's dtype.
+pub(crate) fn pair<'a>(
+    a: &'a impl Operand,
+    b: &'a impl Operand,
+    otherwise: DType,
+) -> Result<(Cow<'a, Array>, Cow<'a, Array>)> {
+    let like = a.dtype().or(b.dtype()).unwrap_or(otherwise);
+    Ok((a.to_array(like)?, b.to_array(like)?))
+}
+
+/// The axes an operation runs over.
 pub trait Axes {
     /// The axes as numbers, given how many dimensions there are.
     fn axes(&self, ndim: usize) -> Cow<'_, [i32]>;
@@ -97,8 +188,59 @@ impl<const N: usize> Axes for [i32; N] {
     }
 }
 
+impl<const N: usize> Axes for &[i32; N] {
+    fn axes(&self, _ndim: usize) -> Cow<'_, [i32]> {
+        Cow::Borrowed(*self)
+    }
+}
+
 impl Axes for &[i32] {
     fn axes(&self, _ndim: usize) -> Cow<'_, [i32]> {
         Cow::Borrowed(self)
     }
+}
+
+impl Axes for Vec<i32> {
+    fn axes(&self, _ndim: usize) -> Cow<'_, [i32]> {
+        Cow::Borrowed(self)
+    }
+}
+
+impl Axes for &Vec<i32> {
+    fn axes(&self, _ndim: usize) -> Cow<'_, [i32]> {
+        Cow::Borrowed(self)
+    }
+}
+
+/// Borrows every array of a list.
+pub(crate) fn borrowed<A: Borrow<Array>>(arrays: &[A]) -> impl Iterator<Item = &Array> {
+    arrays.iter().map(Borrow::borrow)
+}
+
+/// Refuses an argument outside its domain, by name.
+pub(crate) fn require(
+    ok: bool,
+    op: &str,
+    argument: &str,
+    expected: &str,
+    found: impl std::fmt::Debug,
+) -> Result<()> {
+    if ok {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Invalid,
+        format!("{op}: {argument} must be {expected}, given {found:?}"),
+    ))
+}
+
+/// Refuses a size that no `i32` dimension can hold, which MLX would let overflow.
+pub(crate) fn dimension(op: &str, size: Option<i64>) -> Result<i32> {
+    size.and_then(|size| i32::try_from(size).ok())
+        .ok_or_else(|| {
+            Error::new(
+                ErrorKind::Shape,
+                format!("{op}: a dimension of the result exceeds {}", i32::MAX),
+            )
+        })
 }

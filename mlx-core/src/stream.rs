@@ -47,19 +47,31 @@ impl DeviceHandle {
     }
 
     fn default_device() -> Result<Self> {
-        let mut raw = sys::mlx_device { ctx: std::ptr::null_mut() };
+        let mut raw = sys::mlx_device {
+            ctx: std::ptr::null_mut(),
+        };
         // SAFETY: fills our fresh handle.
-        ffi::call(ErrorKind::Mlx, || unsafe { sys::mlx_get_default_device(&mut raw) })?;
+        ffi::call(ErrorKind::Mlx, || unsafe {
+            sys::mlx_get_default_device(&mut raw)
+        })?;
         Ok(Self(raw))
     }
 
     fn device(&self) -> Result<Device> {
         let (mut kind, mut index) = (0, 0);
         // SAFETY: the handle is live, the out-parameters are ours.
-        ffi::call(ErrorKind::Mlx, || unsafe { sys::mlx_device_get_type(&mut kind, self.0) })?;
+        ffi::call(ErrorKind::Mlx, || unsafe {
+            sys::mlx_device_get_type(&mut kind, self.0)
+        })?;
         // SAFETY: as above.
-        ffi::call(ErrorKind::Mlx, || unsafe { sys::mlx_device_get_index(&mut index, self.0) })?;
-        let kind = if kind == sys::MLX_CPU { DeviceKind::Cpu } else { DeviceKind::Gpu };
+        ffi::call(ErrorKind::Mlx, || unsafe {
+            sys::mlx_device_get_index(&mut index, self.0)
+        })?;
+        let kind = if kind == sys::MLX_CPU {
+            DeviceKind::Cpu
+        } else {
+            DeviceKind::Gpu
+        };
         Ok(Device { kind, index })
     }
 }
@@ -75,9 +87,15 @@ impl Drop for DeviceHandle {
 
 impl Device {
     /// The first processor device.
-    pub const CPU: Device = Device { kind: DeviceKind::Cpu, index: 0 };
+    pub const CPU: Device = Device {
+        kind: DeviceKind::Cpu,
+        index: 0,
+    };
     /// The first GPU.
-    pub const GPU: Device = Device { kind: DeviceKind::Gpu, index: 0 };
+    pub const GPU: Device = Device {
+        kind: DeviceKind::Gpu,
+        index: 0,
+    };
 
     pub(crate) fn handle(self) -> Result<DeviceHandle> {
         let kind = match self.kind {
@@ -86,7 +104,11 @@ impl Device {
         };
         // SAFETY: plain values in, a fresh handle out.
         let raw = unsafe { sys::mlx_device_new_type(kind, self.index) };
-        if raw.ctx.is_null() { Err(ffi::take_error(ErrorKind::Mlx)) } else { Ok(DeviceHandle(raw)) }
+        if raw.ctx.is_null() {
+            Err(ffi::take_error(ErrorKind::Mlx))
+        } else {
+            Ok(DeviceHandle(raw))
+        }
     }
 
     /// The device that operations run on unless a stream says otherwise.
@@ -103,11 +125,16 @@ impl Device {
     /// There is no such device.
     pub fn set_default(self) -> Result<()> {
         if !self.is_available()? {
-            return Err(Error::new(ErrorKind::Unsupported, format!("device {self} is not available")));
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("device {self} is not available"),
+            ));
         }
         let handle = self.handle()?;
         // SAFETY: the handle is live.
-        ffi::call(ErrorKind::Mlx, || unsafe { sys::mlx_set_default_device(handle.raw()) })?;
+        ffi::call(ErrorKind::Mlx, || unsafe {
+            sys::mlx_set_default_device(handle.raw())
+        })?;
         CURRENT.with_borrow_mut(|current| current.clear());
         Ok(())
     }
@@ -120,7 +147,9 @@ impl Device {
         let handle = self.handle()?;
         let mut available = false;
         // SAFETY: the handle is live, the out-parameter ours.
-        ffi::call(ErrorKind::Mlx, || unsafe { sys::mlx_device_is_available(&mut available, handle.raw()) })?;
+        ffi::call(ErrorKind::Mlx, || unsafe {
+            sys::mlx_device_is_available(&mut available, handle.raw())
+        })?;
         Ok(available)
     }
 }
@@ -139,16 +168,32 @@ impl Stream {
         Self::wrap(unsafe { sys::mlx_stream_new_device(handle.raw()) })
     }
 
+    /// The default stream of this thread on `device`.
+    pub(crate) fn default_of(device: Device) -> Result<Self> {
+        Self::of_handle(&device.handle()?)
+    }
+
     fn default_stream() -> Result<Self> {
-        let device = DeviceHandle::default_device()?;
-        let mut raw = sys::mlx_stream { ctx: std::ptr::null_mut() };
+        Self::of_handle(&DeviceHandle::default_device()?)
+    }
+
+    fn of_handle(device: &DeviceHandle) -> Result<Self> {
+        let mut raw = sys::mlx_stream {
+            ctx: std::ptr::null_mut(),
+        };
         // SAFETY: the handle is live, the out-parameter ours.
-        ffi::call(ErrorKind::Mlx, || unsafe { sys::mlx_get_default_stream(&mut raw, device.raw()) })?;
+        ffi::call(ErrorKind::Mlx, || unsafe {
+            sys::mlx_get_default_stream(&mut raw, device.raw())
+        })?;
         Self::wrap(raw)
     }
 
     fn wrap(raw: sys::mlx_stream) -> Result<Self> {
-        if raw.ctx.is_null() { Err(ffi::take_error(ErrorKind::Mlx)) } else { Ok(Self(raw)) }
+        if raw.ctx.is_null() {
+            Err(ffi::take_error(ErrorKind::Mlx))
+        } else {
+            Ok(Self(raw))
+        }
     }
 
     /// Runs `f` with this stream as the current one of the thread.
@@ -176,10 +221,15 @@ impl Stream {
 
 impl Clone for Stream {
     fn clone(&self) -> Self {
-        let mut raw = sys::mlx_stream { ctx: std::ptr::null_mut() };
+        let mut raw = sys::mlx_stream {
+            ctx: std::ptr::null_mut(),
+        };
         // SAFETY: allocates a second handle to the same stream; fails only without memory.
         let status = unsafe { sys::mlx_stream_set(&mut raw, self.0) };
-        assert!(status == 0 && !raw.ctx.is_null(), "no memory for a stream handle");
+        assert!(
+            status == 0 && !raw.ctx.is_null(),
+            "no memory for a stream handle"
+        );
         Self(raw)
     }
 }

@@ -15,7 +15,9 @@ pub(crate) struct VectorArray(sys::mlx_vector_array);
 impl VectorArray {
     /// A null handle, for out-parameters.
     pub(crate) fn null() -> Self {
-        Self(sys::mlx_vector_array { ctx: std::ptr::null_mut() })
+        Self(sys::mlx_vector_array {
+            ctx: std::ptr::null_mut(),
+        })
     }
 
     /// Copies the handles (not the data) of `arrays`, refusing those of poisoned steps.
@@ -71,9 +73,13 @@ pub(crate) unsafe fn read(raw: sys::mlx_vector_array) -> Result<Vec<Array>> {
     let len = unsafe { sys::mlx_vector_array_size(raw) };
     (0..len)
         .map(|index| {
-            let mut array = sys::mlx_array { ctx: std::ptr::null_mut() };
+            let mut array = sys::mlx_array {
+                ctx: std::ptr::null_mut(),
+            };
             // SAFETY: the vector is live, the index in range, the out-handle fresh.
-            call(ErrorKind::Mlx, || unsafe { sys::mlx_vector_array_get(&mut array, raw, index) })?;
+            call(ErrorKind::Mlx, || unsafe {
+                sys::mlx_vector_array_get(&mut array, raw, index)
+            })?;
             // SAFETY: the getter allocated this handle for us.
             unsafe { Array::from_raw(array) }
         })
@@ -98,7 +104,9 @@ impl Arg for VectorArray {
 
 /// Runs a C call that fills a string handle.
 pub(crate) fn string(f: impl FnOnce(*mut sys::mlx_string) -> std::ffi::c_int) -> Result<String> {
-    let mut raw = sys::mlx_string { ctx: std::ptr::null_mut() };
+    let mut raw = sys::mlx_string {
+        ctx: std::ptr::null_mut(),
+    };
     let status = call(ErrorKind::Mlx, || f(&mut raw));
     if raw.ctx.is_null() {
         status?;
@@ -107,7 +115,11 @@ pub(crate) fn string(f: impl FnOnce(*mut sys::mlx_string) -> std::ffi::c_int) ->
     // SAFETY: the handle is ours and non-null; its text lives until it is freed below.
     let text = unsafe {
         let data = sys::mlx_string_data(raw);
-        let text = if data.is_null() { String::new() } else { CStr::from_ptr(data).to_string_lossy().into_owned() };
+        let text = if data.is_null() {
+            String::new()
+        } else {
+            CStr::from_ptr(data).to_string_lossy().into_owned()
+        };
         sys::mlx_string_free(raw);
         text
     };

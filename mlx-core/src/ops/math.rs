@@ -1,25 +1,21 @@
-//! Elementwise arithmetic, comparison and logic.
+//! Elementwise arithmetic of two arrays, or of an array and a number.
+//!
+//! Dtypes promote as in MLX: to the wider of a kind, integers to floating point, Bool to anything;
+//! a number adopts the array's dtype (see [`Operand`]).
+
+use std::borrow::Cow;
 
 use crate::array::Array;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::ffi::op;
-use crate::ops::Operand;
-
-macro_rules! unary {
-    ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => { impl Array { $(
-        $(#[$doc])*
-        ///
-        /// # Errors
-        /// MLX refuses the dtype.
-        pub fn $name(&self) -> Result<Array> {
-            op!($c(self))
-        }
-    )* } };
-}
+use crate::ops::{Operand, pair};
 
 macro_rules! binary {
     ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => { impl Array { $(
         $(#[$doc])*
+        ///
+        /// Elementwise; shapes broadcast, dtypes promote.
         ///
         /// # Errors
         /// The shapes do not broadcast, or MLX refuses the dtypes.
@@ -29,13 +25,136 @@ macro_rules! binary {
         }
     )* } };
 }
-
-unary! {
-    /// `|x|`
-    abs = mlx_abs;
-}
+pub(super) use binary;
 
 binary! {
-    /// `self + other`
+    /// `self + other`.
     add = mlx_add;
+    /// `self - other`.
+    subtract = mlx_subtract;
+    /// `self * other`.
+    multiply = mlx_multiply;
+    /// `self / other`; integers become F32.
+    divide = mlx_divide;
+    /// `self` to the power `other`. A negative integer exponent gives no meaningful integer.
+    power = mlx_power;
+    /// The larger of the two; NaN if either is.
+    maximum = mlx_maximum;
+    /// The smaller of the two; NaN if either is.
+    minimum = mlx_minimum;
+    /// `ln(e^self + e^other)` without overflow.
+    logaddexp = mlx_logaddexp;
+    /// The angle of the point (`other`, `self`), in radians.
+    arctan2 = mlx_arctan2;
+    /// The bits both have. Integers and Bool only.
+    bitwise_and = mlx_bitwise_and;
+    /// The bits either has. Integers and Bool only.
+    bitwise_or = mlx_bitwise_or;
+    /// The bits exactly one has. Integers and Bool only.
+    bitwise_xor = mlx_bitwise_xor;
+    /// `self << other`. Integers only; a shift by the width or more gives an unspecified value.
+    left_shift = mlx_left_shift;
+    /// `self >> other`. Integers only; a shift by the width or more gives an unspecified value.
+    right_shift = mlx_right_shift;
+}
+
+impl Array {
+    /// `self / other`, rounded down for floating point and toward zero for integers.
+    /// An integer divided by zero gives 0.
+    ///
+    /// # Errors
+    /// The shapes do not broadcast, or MLX refuses the dtypes.
+    pub fn floor_divide(&self, other: impl Operand) -> Result<Array> {
+        let divisor = other.operand(self)?;
+        let divisor = safe_divisor(self, divisor, other.number(), false)?;
+        op!(mlx_floor_divide(self, *divisor))
+    }
+
+    /// The remainder of a division, with the sign of `other`. An integer by zero stays itself.
+    ///
+    /// # Errors
+    /// The shapes do not broadcast, or MLX refuses the dtypes.
+    pub fn remainder(&self, other: impl Operand) -> Result<Array> {
+        let divisor = other.operand(self)?;
+        let divisor = safe_divisor(self, divisor, other.number(), false)?;
+        op!(mlx_remainder(self, *divisor))
+    }
+
+    /// Quotient and remainder. Floating point rounds the quotient down; integers round it toward
+    /// zero, so that the remainder has the sign of `self`. An integer by zero gives `self` and 0.
+    ///
+    /// # Errors
+    /// The shapes do not broadcast, or MLX refuses the dtypes.
+    pub fn divmod(&self, other: impl Operand) -> Result<(Array, Array)> {
+        let divisor = other.operand(self)?;
+        let divisor = safe_divisor(self, divisor, other.number(), true)?;
+        let both = op!(vector mlx_divmod(self, *divisor))?;
+        let [quotient, rest]: [Array; 2] = both.try_into().expect("divmod gives two arrays");
+        Ok((quotient, rest))
+    }
+
+    /// Limits the elements to `lo ..= hi`; where `lo > hi` the result is `hi`.
+    ///
+    /// # Errors
+    /// The shapes do not broadcast.
+    pub fn clip(&self, lo: impl Operand, hi: impl Operand) -> Result<Array> {
+        let (lo, hi) = (lo.operand(self)?, hi.operand(self)?);
+        op!(mlx_clip(self, Some(&*lo), Some(&*hi)))
+    }
+
+    /// Where this array (as Bool) is true the element of `a`, else that of `b`: MLX's `where`.
+    ///
+    /// A number adopts the dtype of the other choice; two numbers are F32 or I32.
+    ///
+    /// # Errors
+    /// The three shapes do not broadcast.
+    pub fn select(&self, a: impl Operand, b: impl Operand) -> Result<Array> {
+        let (a, b) = pair(&a, &b, DType::Bool)?;
+        op!(mlx_where(self, *a, *b))
+    }
+}
+
+/// The divisor with a 1 where the processor would trap, and end the process: at `MIN / -1` (to
+/// which 1 gives the wrapped result) and, where MLX does not test for it, at `x / 0`.
+fn safe_divisor<'a>(
+    dividend: &Array,
+    divisor: Cow<'a, Array>,
+    number: Option<f64>,
+    zero_traps: bool,
+) -> Result<Cow<'a, Array>> {
+    let inexact = |dtype: DType| dtype.is_float() || dtype == DType::C64;
+    if inexact(dividend.dtype()) || inexact(divisor.dtype()) {
+        return Ok(divisor);
+    }
+    // Small enough not to wrap in any dtype.
+    if number.is_some_and(|number| number != 0.0 && number != -1.0 && number.abs() < 128.0) {
+        return Ok(divisor);
+    }
+    let signed = |array: &Array| {
+        matches!(
+            array.dtype(),
+            DType::I8 | DType::I16 | DType::I32 | DType::I64
+        )
+    };
+    let mut traps = None;
+    if signed(dividend) && signed(&divisor) {
+        let least = match dividend.dtype() {
+            DType::I64 => i64::MIN,
+            DType::I32 => i64::from(i32::MIN),
+            DType::I16 => i64::from(i16::MIN),
+            _ => i64::from(i8::MIN),
+        };
+        traps = Some(divisor.equal(-1)?.logical_and(dividend.equal(least)?)?);
+    }
+    if zero_traps {
+        let zero = divisor.equal(0)?;
+        traps = Some(match traps {
+            Some(traps) => traps.logical_or(zero)?,
+            None => zero,
+        });
+    }
+    match traps {
+        Some(traps) => Ok(Cow::Owned(traps.select(1, &*divisor)?)),
+        None => Ok(divisor),
+    }
 }

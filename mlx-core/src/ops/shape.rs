@@ -1,17 +1,38 @@
 //! Shapes and layout: views and rearrangements.
 
+use std::borrow::Borrow;
+
 use crate::array::Array;
 use crate::dtype::DType;
-use crate::error::Result;
-use crate::ffi::op;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ffi::{cstring, op, vector::VectorArray};
+use crate::memory::check_shape;
+use crate::ops::{Axes, Operand, borrowed, require};
+
+/// What [`Array::pad`] puts outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PadMode {
+    /// The given value.
+    Constant,
+    /// The nearest element of the edge.
+    Edge,
+}
 
 impl Array {
-    /// The elements converted to `dtype`.
+    /// The elements converted to `dtype`; the shape stays.
     ///
     /// # Errors
     /// MLX refuses the dtype.
     pub fn astype(&self, dtype: DType) -> Result<Array> {
         op!(mlx_astype(self, dtype))
+    }
+
+    /// The bytes read as another dtype: `[…, n]` → `[…, n * size / other size]`.
+    ///
+    /// # Errors
+    /// The last dimension does not divide, or there is none and the sizes differ.
+    pub fn view(&self, dtype: DType) -> Result<Array> {
+        op!(mlx_view(self, dtype))
     }
 
     /// The same elements in a dense row-major buffer; free if they already are.
@@ -22,6 +43,14 @@ impl Array {
         op!(mlx_contiguous(self, false))
     }
 
+    /// The same elements as another node of the graph.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn copy(&self) -> Result<Array> {
+        op!(mlx_copy(self))
+    }
+
     /// The same elements, in order, with another shape; one size may be -1.
     ///
     /// # Errors
@@ -29,4 +58,268 @@ impl Array {
     pub fn reshape(&self, shape: &[i32]) -> Result<Array> {
         op!(mlx_reshape(self, [shape]))
     }
+
+    /// Joins the dimensions `start ..= end` into one.
+    ///
+    /// # Errors
+    /// There are no such dimensions.
+    pub fn flatten(&self, start: i32, end: i32) -> Result<Array> {
+        op!(mlx_flatten(self, start, end))
+    }
+
+    /// Splits dimension `axis` into `shape`; one size may be -1.
+    ///
+    /// # Errors
+    /// There is no such dimension, or its size is not the product of `shape`.
+    pub fn unflatten(&self, axis: i32, shape: &[i32]) -> Result<Array> {
+        op!(mlx_unflatten(self, axis, [shape]))
+    }
+
+    /// Dimension i of the result is dimension `axes[i]` of this array. All of them must be named.
+    ///
+    /// # Errors
+    /// `axes` is no permutation of the dimensions.
+    pub fn transpose(&self, axes: &[i32]) -> Result<Array> {
+        op!(mlx_transpose_axes(self, [axes]))
+    }
+
+    /// The dimensions in reverse order.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn t(&self) -> Result<Array> {
+        op!(mlx_transpose(self))
+    }
+
+    /// Exchanges two dimensions.
+    ///
+    /// # Errors
+    /// There are no such dimensions.
+    pub fn swap_axes(&self, a: i32, b: i32) -> Result<Array> {
+        op!(mlx_swapaxes(self, a, b))
+    }
+
+    /// Moves dimension `src` to position `dst`; the others keep their order.
+    ///
+    /// # Errors
+    /// There are no such dimensions.
+    pub fn move_axis(&self, src: i32, dst: i32) -> Result<Array> {
+        op!(mlx_moveaxis(self, src, dst))
+    }
+
+    /// Inserts dimensions of size 1 at these positions of the result.
+    ///
+    /// # Errors
+    /// A position is out of range or given twice.
+    pub fn expand_dims(&self, axes: impl Axes) -> Result<Array> {
+        let axes = axes.axes(self.ndim());
+        op!(mlx_expand_dims_axes(self, [axes]))
+    }
+
+    /// Removes dimensions of size 1; `..` removes all of them.
+    ///
+    /// # Errors
+    /// A dimension is not of size 1 (with `..`, none is looked at that is not), or given twice.
+    pub fn squeeze(&self, axes: impl Axes) -> Result<Array> {
+        let shape = self.shape();
+        let axes = axes.axes(shape.len());
+        let whole = axes.len() == shape.len() && axes.iter().zip(0..).all(|(&a, b)| a == b);
+        if whole {
+            return op!(mlx_squeeze(self));
+        }
+        op!(mlx_squeeze_axes(self, [axes]))
+    }
+
+    /// Repeats along new leading dimensions and those of size 1, without copying.
+    ///
+    /// # Errors
+    /// This shape does not broadcast to `shape`, or the result exceeds the byte limit.
+    pub fn broadcast_to(&self, shape: &[i32]) -> Result<Array> {
+        check_shape(shape, self.dtype())?;
+        op!(mlx_broadcast_to(self, [shape]))
+    }
+
+    /// Puts elements around: `(axis, lo, hi)` adds `lo` before and `hi` after along `axis`.
+    ///
+    /// # Errors
+    /// There is no such dimension, or a size is negative.
+    pub fn pad(
+        &self,
+        widths: &[(i32, i32, i32)],
+        value: impl Operand,
+        mode: PadMode,
+    ) -> Result<Array> {
+        let axes: Vec<i32> = widths.iter().map(|width| width.0).collect();
+        let lo: Vec<i32> = widths.iter().map(|width| width.1).collect();
+        let hi: Vec<i32> = widths.iter().map(|width| width.2).collect();
+        let value = value.operand(self)?;
+        let mode = cstring(match mode {
+            PadMode::Constant => "constant",
+            PadMode::Edge => "edge",
+        })?;
+        op!(mlx_pad(self, [axes], [lo], [hi], *value, mode))
+    }
+
+    /// The whole array repeated `reps[i]` times along dimension i, as NumPy's `tile`.
+    ///
+    /// # Errors
+    /// A count is negative.
+    pub fn tile(&self, reps: &[i32]) -> Result<Array> {
+        op!(mlx_tile(self, [reps]))
+    }
+
+    /// Each element repeated `n` times along `axis`.
+    ///
+    /// # Errors
+    /// There is no such dimension, or `n` is negative.
+    pub fn repeat(&self, n: i32, axis: i32) -> Result<Array> {
+        op!(mlx_repeat_axis(self, n, axis))
+    }
+
+    /// `parts` equal pieces along `axis`.
+    ///
+    /// # Errors
+    /// The dimension does not divide into `parts`.
+    pub fn split(&self, parts: i32, axis: i32) -> Result<Vec<Array>> {
+        op!(vector mlx_split(self, parts, axis))
+    }
+
+    /// The pieces between `0`, the `indices` and the end along `axis`.
+    ///
+    /// # Errors
+    /// There is no such dimension.
+    pub fn split_at(&self, indices: &[i32], axis: i32) -> Result<Vec<Array>> {
+        op!(vector mlx_split_sections(self, [indices], axis))
+    }
+
+    /// One array a slot of `axis`, without that dimension.
+    ///
+    /// # Errors
+    /// There is no such dimension.
+    pub fn unstack(&self, axis: i32) -> Result<Vec<Array>> {
+        op!(vector mlx_unstack_axis(self, axis))
+    }
+
+    /// Reverses the order along these dimensions.
+    ///
+    /// # Errors
+    /// There are no such dimensions.
+    pub fn flip(&self, axes: impl Axes) -> Result<Array> {
+        let axes = axes.axes(self.ndim());
+        op!(mlx_flip_axes(self, [axes]))
+    }
+
+    /// Moves every element `shift` places along `axis`; what falls off the end comes in at the start.
+    ///
+    /// # Errors
+    /// There is no such dimension.
+    pub fn roll(&self, shift: i32, axis: i32) -> Result<Array> {
+        let shift = [shift];
+        op!(mlx_roll_axis(self, [shift], axis))
+    }
+
+    /// At least one dimension: a scalar becomes `[1]`.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn atleast_1d(&self) -> Result<Array> {
+        op!(mlx_atleast_1d(self))
+    }
+
+    /// At least two dimensions: `[n]` becomes `[1, n]`.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn atleast_2d(&self) -> Result<Array> {
+        op!(mlx_atleast_2d(self))
+    }
+
+    /// At least three dimensions: `[n, m]` becomes `[n, m, 1]` and `[n]` `[1, n, 1]`.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn atleast_3d(&self) -> Result<Array> {
+        op!(mlx_atleast_3d(self))
+    }
+
+    /// Any arrangement of the elements: slot `[i, j, …]` of the result is element
+    /// `offset + i * strides[0] + j * strides[1] + …` of the row-major array.
+    ///
+    /// # Errors
+    /// `shape` and `strides` differ in length, or a slot lies outside the array (which MLX would
+    /// not notice).
+    pub fn as_strided(&self, shape: &[i32], strides: &[i64], offset: usize) -> Result<Array> {
+        require(
+            shape.len() == strides.len(),
+            "as_strided",
+            "strides",
+            "one for each dimension",
+            strides,
+        )?;
+        let slots = check_shape(shape, self.dtype())?;
+        let outside = || {
+            let size = self.size();
+            let message = format!(
+                "as_strided: shape {shape:?} with strides {strides:?} from {offset} leaves an array of {size} elements"
+            );
+            Error::new(ErrorKind::Shape, message)
+        };
+        if slots > 0 {
+            let (mut first, mut last) = (offset as i128, offset as i128);
+            for (&size, &stride) in shape.iter().zip(strides) {
+                let reach = i128::from(size - 1) * i128::from(stride);
+                if reach < 0 {
+                    first += reach
+                } else {
+                    last += reach
+                }
+            }
+            if first < 0 || last >= self.size() as i128 {
+                return Err(outside());
+            }
+        } else if offset > self.size() {
+            return Err(outside());
+        }
+        op!(mlx_as_strided(self, [shape], [strides], offset))
+    }
+}
+
+/// All arrays broadcast to their common shape.
+///
+/// # Errors
+/// The shapes do not broadcast.
+pub fn broadcast_arrays<A: Borrow<Array>>(arrays: &[A]) -> Result<Vec<Array>> {
+    let vector = VectorArray::new(borrowed(arrays))?;
+    op!(vector mlx_broadcast_arrays(vector))
+}
+
+/// The arrays, all of one shape, along a new dimension `axis`.
+///
+/// # Errors
+/// The list is empty, or the shapes differ.
+pub fn stack<A: Borrow<Array>>(arrays: &[A], axis: i32) -> Result<Array> {
+    let vector = VectorArray::new(borrowed(arrays))?;
+    op!(mlx_stack_axis(vector, axis))
+}
+
+/// The arrays one after another along dimension `axis`.
+///
+/// # Errors
+/// The list is empty, or the shapes differ elsewhere than along `axis`.
+pub fn concat<A: Borrow<Array>>(arrays: &[A], axis: i32) -> Result<Array> {
+    let vector = VectorArray::new(borrowed(arrays))?;
+    op!(mlx_concatenate_axis(vector, axis))
+}
+
+/// `arrays`, which are computed only after `dependencies` are.
+///
+/// # Errors
+/// None that is known.
+pub fn depends<A: Borrow<Array>, D: Borrow<Array>>(
+    arrays: &[A],
+    dependencies: &[D],
+) -> Result<Vec<Array>> {
+    let vector = VectorArray::new(borrowed(arrays))?;
+    let dependencies = VectorArray::new(borrowed(dependencies))?;
+    op!(bare vector mlx_depends(vector, dependencies))
 }

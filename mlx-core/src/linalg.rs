@@ -1,0 +1,265 @@
+//! Linear algebra on the last two dimensions; leading ones are batches.
+//!
+//! Arrays are F32 or F64. Most back ends have these kernels on the processor only, so they run on
+//! the CPU stream of the thread whatever the current one is; `norm`s run on the current stream. A
+//! singular matrix is found at evaluation.
+
+use crate::array::Array;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ffi::{cstring, op};
+use crate::ops::{Axes, require};
+use crate::stream::{Device, DeviceKind, Stream};
+
+/// Which half of a symmetric or triangular matrix is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// On and below the diagonal.
+    Lower,
+    /// On and above it.
+    Upper,
+}
+
+impl Half {
+    fn upper(self) -> bool {
+        self == Half::Upper
+    }
+
+    fn letter(self) -> &'static str {
+        if self.upper() { "U" } else { "L" }
+    }
+}
+
+/// Norms of matrices that are not `p`-norms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MatrixNorm {
+    /// Root of the sum of squares.
+    Frobenius,
+    /// Sum of the singular values.
+    Nuclear,
+}
+
+/// Runs `f` with a CPU stream as the current one.
+pub(crate) fn on_cpu<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
+    match Device::default_device()?.kind {
+        DeviceKind::Cpu => f(),
+        DeviceKind::Gpu => Stream::default_of(Device::CPU)?.scope(f),
+    }
+}
+
+/// LAPACK refuses or divides by empty matrices.
+fn check(op: &str, a: &Array, square: bool) -> Result<()> {
+    let (n, m) = match a.shape() {
+        [.., n, m] => (*n, *m),
+        shape => {
+            let message = format!("{op}: expected a matrix, found shape {shape:?}");
+            return Err(Error::new(ErrorKind::Shape, message));
+        }
+    };
+    require(a.size() > 0, op, "matrix", "of at least one element", a)?;
+    require(!square || n == m, op, "matrix", "square", a)
+}
+
+macro_rules! of_matrix {
+    ($($(#[$doc:meta])* $name:ident = $c:ident, $square:literal;)*) => { $(
+        $(#[$doc])*
+        ///
+        /// # Errors
+        /// The shape or dtype does not fit.
+        pub fn $name(a: &Array) -> Result<Array> {
+            check(stringify!($name), a, $square)?;
+            on_cpu(|| op!($c(a)))
+        }
+    )* };
+}
+
+of_matrix! {
+    /// The inverse: `[…, n, n]` → the same.
+    inv = mlx_linalg_inv, true;
+    /// The pseudo-inverse of Moore and Penrose: `[…, n, m]` → `[…, m, n]`.
+    pinv = mlx_linalg_pinv, false;
+    /// The determinant: `[…, n, n]` → `[…]`.
+    det = mlx_linalg_det, true;
+    /// The eigenvalues, C64 in no particular order: `[…, n, n]` → `[…, n]`.
+    eigvals = mlx_linalg_eigvals, true;
+}
+
+macro_rules! of_half {
+    ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => { $(
+        $(#[$doc])*
+        ///
+        /// # Errors
+        /// The matrix is not square, or the dtype does not fit.
+        pub fn $name(a: &Array, half: Half) -> Result<Array> {
+            check(stringify!($name), a, true)?;
+            let upper = half.upper();
+            on_cpu(|| op!($c(a, upper)))
+        }
+    )* };
+}
+
+of_half! {
+    /// The triangular factor of a symmetric positive definite matrix: `L L^T` or `U^T U`. What is
+    /// not positive definite gives no meaningful result.
+    cholesky = mlx_linalg_cholesky;
+    /// The inverse of the matrix whose [`cholesky`] factor is given.
+    cholesky_inv = mlx_linalg_cholesky_inv;
+    /// The inverse of a triangular matrix.
+    tri_inv = mlx_linalg_tri_inv;
+}
+
+/// Q with orthonormal columns and R upper triangular, of product `a`:
+/// `[n, m]` → `[n, min(n, m)]`, `[min(n, m), m]`.
+///
+/// # Errors
+/// The shape or dtype does not fit.
+pub fn qr(a: &Array) -> Result<(Array, Array)> {
+    check("qr", a, false)?;
+    on_cpu(|| op!(pair mlx_linalg_qr(a)))
+}
+
+/// U, the singular values in descending order, and V transposed, of product `a`:
+/// `[…, n, m]` → `[…, n, n]`, `[…, min(n, m)]`, `[…, m, m]`.
+///
+/// # Errors
+/// The shape or dtype does not fit.
+pub fn svd(a: &Array) -> Result<(Array, Array, Array)> {
+    check("svd", a, false)?;
+    let parts = on_cpu(|| op!(vector mlx_linalg_svd(a, true)))?;
+    let [u, s, vt]: [Array; 3] = parts.try_into().map_err(|_| unexpected("svd"))?;
+    Ok((u, s, vt))
+}
+
+/// The singular values alone, in descending order: `[…, n, m]` → `[…, min(n, m)]`.
+///
+/// # Errors
+/// The shape or dtype does not fit.
+pub fn singular_values(a: &Array) -> Result<Array> {
+    check("singular_values", a, false)?;
+    let parts = on_cpu(|| op!(vector mlx_linalg_svd(a, false)))?;
+    let [s]: [Array; 1] = parts.try_into().map_err(|_| unexpected("svd"))?;
+    Ok(s)
+}
+
+/// The eigenvalues and the eigenvectors as columns, C64: `[…, n, n]` → `[…, n]`, `[…, n, n]`.
+///
+/// # Errors
+/// The matrix is not square, or the dtype does not fit.
+pub fn eig(a: &Array) -> Result<(Array, Array)> {
+    check("eig", a, true)?;
+    on_cpu(|| op!(pair mlx_linalg_eig(a)))
+}
+
+/// The eigenvalues, ascending, and eigenvectors as columns, of a symmetric matrix of which one
+/// `half` is read: `[…, n, n]` → `[…, n]`, `[…, n, n]`.
+///
+/// # Errors
+/// The matrix is not square, or the dtype does not fit.
+pub fn eigh(a: &Array, half: Half) -> Result<(Array, Array)> {
+    check("eigh", a, true)?;
+    let half = cstring(half.letter())?;
+    on_cpu(|| op!(pair mlx_linalg_eigh(a, half)))
+}
+
+/// The eigenvalues alone of [`eigh`].
+///
+/// # Errors
+/// The matrix is not square, or the dtype does not fit.
+pub fn eigvalsh(a: &Array, half: Half) -> Result<Array> {
+    check("eigvalsh", a, true)?;
+    let half = cstring(half.letter())?;
+    on_cpu(|| op!(mlx_linalg_eigvalsh(a, half)))
+}
+
+/// Row permutation (U32), L and U, such that `L[perm] U = a`: `[…, n, m]`.
+///
+/// # Errors
+/// The shape or dtype does not fit.
+pub fn lu(a: &Array) -> Result<(Array, Array, Array)> {
+    check("lu", a, false)?;
+    let parts = on_cpu(|| op!(vector mlx_linalg_lu(a)))?;
+    let [p, l, u]: [Array; 3] = parts.try_into().map_err(|_| unexpected("lu"))?;
+    Ok((p, l, u))
+}
+
+/// L and U in one matrix, and the pivots (U32), as LAPACK has them.
+///
+/// # Errors
+/// The shape or dtype does not fit.
+pub fn lu_factor(a: &Array) -> Result<(Array, Array)> {
+    check("lu_factor", a, false)?;
+    on_cpu(|| op!(pair mlx_linalg_lu_factor(a)))
+}
+
+/// Sign and natural logarithm of the absolute determinant: `[…, n, n]` → `[…]` twice.
+///
+/// # Errors
+/// The matrix is not square, or the dtype does not fit.
+pub fn slogdet(a: &Array) -> Result<(Array, Array)> {
+    check("slogdet", a, true)?;
+    on_cpu(|| op!(pair mlx_linalg_slogdet(a)))
+}
+
+/// The x of `a x = b`: `[…, n, n]` and `[…, n]` or `[…, n, k]` → the shape of `b`.
+///
+/// # Errors
+/// The shapes or dtypes do not fit.
+pub fn solve(a: &Array, b: &Array) -> Result<Array> {
+    check("solve", a, true)?;
+    require(b.size() > 0, "solve", "b", "of at least one element", b)?;
+    on_cpu(|| op!(mlx_linalg_solve(a, b)))
+}
+
+/// As [`solve`], for a triangular `a`.
+///
+/// # Errors
+/// The shapes or dtypes do not fit.
+pub fn solve_triangular(a: &Array, b: &Array, half: Half) -> Result<Array> {
+    check("solve_triangular", a, true)?;
+    require(
+        b.size() > 0,
+        "solve_triangular",
+        "b",
+        "of at least one element",
+        b,
+    )?;
+    let upper = half.upper();
+    on_cpu(|| op!(mlx_linalg_solve_triangular(a, b, upper)))
+}
+
+/// The `ord`-norm over one axis (vectors) or two (matrices: 1, -1, 2, -2 or an infinity).
+///
+/// # Errors
+/// There are no such axes, or matrices have no such norm.
+pub fn norm(a: &Array, ord: f64, axes: impl Axes, keepdims: bool) -> Result<Array> {
+    let axes = axes.axes(a.ndim());
+    on_cpu(|| op!(mlx_linalg_norm(a, ord, [axes], keepdims)))
+}
+
+/// Root of the sum of squares over `axes`.
+///
+/// # Errors
+/// There are no such axes.
+pub fn norm_l2(a: &Array, axes: impl Axes, keepdims: bool) -> Result<Array> {
+    let axes = axes.axes(a.ndim());
+    op!(mlx_linalg_norm_l2(a, [axes], keepdims))
+}
+
+/// A norm of matrices over two axes.
+///
+/// # Errors
+/// There are no such axes, or not two.
+pub fn norm_matrix(a: &Array, ord: MatrixNorm, axes: impl Axes, keepdims: bool) -> Result<Array> {
+    let axes = axes.axes(a.ndim());
+    let ord = cstring(match ord {
+        MatrixNorm::Frobenius => "fro",
+        MatrixNorm::Nuclear => "nuc",
+    })?;
+    on_cpu(|| op!(mlx_linalg_norm_matrix(a, ord, [axes], keepdims)))
+}
+
+fn unexpected(op: &str) -> Error {
+    Error::new(
+        ErrorKind::Mlx,
+        format!("{op} gave another number of arrays than expected"),
+    )
+}

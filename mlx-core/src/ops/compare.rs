@@ -1,0 +1,79 @@
+//! Comparison and logic, elementwise. Results are Bool.
+
+use crate::array::Array;
+use crate::error::Result;
+use crate::ffi::op;
+use crate::ops::Operand;
+use crate::ops::math::binary;
+
+binary! {
+    /// `self == other`; NaN equals nothing.
+    equal = mlx_equal;
+    /// `self != other`.
+    not_equal = mlx_not_equal;
+    /// `self < other`.
+    less = mlx_less;
+    /// `self <= other`.
+    less_equal = mlx_less_equal;
+    /// `self > other`.
+    greater = mlx_greater;
+    /// `self >= other`.
+    greater_equal = mlx_greater_equal;
+    /// Whether both are non-zero.
+    logical_and = mlx_logical_and;
+    /// Whether either is non-zero.
+    logical_or = mlx_logical_or;
+}
+
+impl Array {
+    /// Whether exactly one is non-zero.
+    ///
+    /// Elementwise; shapes broadcast.
+    ///
+    /// # Errors
+    /// The shapes do not broadcast.
+    pub fn logical_xor(&self, other: impl Operand) -> Result<Array> {
+        let other = other.operand(self)?;
+        // mlx-c has no such function; on Bool the bitwise one is it.
+        let (a, b) = (self.not_equal(0)?, other.not_equal(0)?);
+        a.bitwise_xor(b)
+    }
+
+    /// Whether `|self - other| <= atol + rtol * |other|`, elementwise; shapes broadcast.
+    ///
+    /// # Errors
+    /// The shapes do not broadcast.
+    pub fn isclose(
+        &self,
+        other: impl Operand,
+        rtol: f64,
+        atol: f64,
+        equal_nan: bool,
+    ) -> Result<Array> {
+        let other = other.operand(self)?;
+        op!(mlx_isclose(self, *other, rtol, atol, equal_nan))
+    }
+
+    /// Whether all elements are close as in [`isclose`](Self::isclose): a Bool scalar.
+    ///
+    /// # Errors
+    /// The shapes do not broadcast.
+    pub fn allclose(
+        &self,
+        other: impl Operand,
+        rtol: f64,
+        atol: f64,
+        equal_nan: bool,
+    ) -> Result<Array> {
+        let other = other.operand(self)?;
+        op!(mlx_allclose(self, *other, rtol, atol, equal_nan))
+    }
+
+    /// Whether shape and all elements are equal: a Bool scalar.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn array_equal(&self, other: &Array, equal_nan: bool) -> Result<Array> {
+        op!(mlx_array_equal(self, other, equal_nan))
+    }
+}

@@ -1,0 +1,199 @@
+//! Making arrays. Sizes are held against [`memory::array_limit`](crate::memory::array_limit)
+//! before MLX is asked.
+
+use std::borrow::Borrow;
+
+use crate::array::Array;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ffi::{cstring, op, vector::VectorArray};
+use crate::memory::check_shape;
+use crate::ops::{Operand, borrowed, require};
+
+/// Zeros of `shape`.
+///
+/// # Errors
+/// A dimension is negative, or the array exceeds the byte limit.
+pub fn zeros(shape: &[i32], dtype: DType) -> Result<Array> {
+    check_shape(shape, dtype)?;
+    op!(mlx_zeros([shape], dtype))
+}
+
+/// Ones of `shape`.
+///
+/// # Errors
+/// A dimension is negative, or the array exceeds the byte limit.
+pub fn ones(shape: &[i32], dtype: DType) -> Result<Array> {
+    check_shape(shape, dtype)?;
+    op!(mlx_ones([shape], dtype))
+}
+
+/// `value`, broadcast to `shape` and converted to `dtype`.
+///
+/// # Errors
+/// A dimension is negative, the array exceeds the byte limit, or `value` does not broadcast.
+pub fn full(shape: &[i32], value: impl Operand, dtype: DType) -> Result<Array> {
+    check_shape(shape, dtype)?;
+    let value = value.to_array(dtype)?;
+    op!(mlx_full([shape], *value, dtype))
+}
+
+/// Zeros of the shape and dtype of `a`.
+///
+/// # Errors
+/// None that is known.
+pub fn zeros_like(a: &Array) -> Result<Array> {
+    op!(mlx_zeros_like(a))
+}
+
+/// Ones of the shape and dtype of `a`.
+///
+/// # Errors
+/// None that is known.
+pub fn ones_like(a: &Array) -> Result<Array> {
+    op!(mlx_ones_like(a))
+}
+
+/// `value` in the shape and dtype of `a`.
+///
+/// # Errors
+/// `value` does not broadcast to the shape.
+pub fn full_like(a: &Array, value: impl Operand) -> Result<Array> {
+    let value = value.operand(a)?;
+    op!(mlx_full_like(a, *value, a.dtype()))
+}
+
+/// `start, start + step, …` up to and without `stop`: `[ceil((stop - start) / step)]`.
+///
+/// # Errors
+/// `step` is zero, the length is not finite or exceeds the byte limit, or the dtype is Bool.
+pub fn arange(start: f64, stop: f64, step: f64, dtype: DType) -> Result<Array> {
+    require(step != 0.0, "arange", "step", "non-zero", step)?;
+    let length = ((stop - start) / step).ceil();
+    require(
+        length.is_finite() && length < f64::from(i32::MAX),
+        "arange",
+        "length",
+        "at most 2^31",
+        length,
+    )?;
+    check_shape(&[length.max(0.0) as i32], dtype)?;
+    op!(mlx_arange(start, stop, step, dtype))
+}
+
+/// `num` evenly spaced numbers from `start` to `stop`, both included: `[num]`.
+///
+/// # Errors
+/// `num` is negative or exceeds the byte limit.
+pub fn linspace(start: f64, stop: f64, num: i32, dtype: DType) -> Result<Array> {
+    check_shape(&[num], dtype)?;
+    op!(mlx_linspace(start, stop, num, dtype))
+}
+
+/// Ones on the diagonal `k` (above the main one if positive) of a zero matrix: `[n, m]`.
+///
+/// # Errors
+/// A size is not positive or the matrix exceeds the byte limit.
+pub fn eye(n: i32, m: i32, k: i32, dtype: DType) -> Result<Array> {
+    check_shape(&[n, m], dtype)?;
+    op!(mlx_eye(n, m, k, dtype))
+}
+
+/// The identity matrix: `[n, n]`.
+///
+/// # Errors
+/// The size is not positive or the matrix exceeds the byte limit.
+pub fn identity(n: i32, dtype: DType) -> Result<Array> {
+    check_shape(&[n, n], dtype)?;
+    op!(mlx_identity(n, dtype))
+}
+
+/// Ones at and below diagonal `k`, zeros above: `[n, m]`.
+///
+/// # Errors
+/// A size is negative or the matrix exceeds the byte limit.
+pub fn tri(n: i32, m: i32, k: i32, dtype: DType) -> Result<Array> {
+    check_shape(&[n, m], dtype)?;
+    op!(mlx_tri(n, m, k, dtype))
+}
+
+/// Zeroes what is above diagonal `k` of the last two dimensions: `[…, n, m]` → the same.
+///
+/// # Errors
+/// Fewer than two dimensions.
+pub fn tril(x: &Array, k: i32) -> Result<Array> {
+    op!(mlx_tril(x, k))
+}
+
+/// Zeroes what is below diagonal `k` of the last two dimensions: `[…, n, m]` → the same.
+///
+/// # Errors
+/// Fewer than two dimensions.
+pub fn triu(x: &Array, k: i32) -> Result<Array> {
+    op!(mlx_triu(x, k))
+}
+
+/// A vector as diagonal `k` of a zero matrix, `[n]` → `[n + |k|, n + |k|]`; or that diagonal of a
+/// matrix, `[n, m]` → `[d]`.
+///
+/// # Errors
+/// Neither one nor two dimensions, or the matrix exceeds the byte limit.
+pub fn diag(x: &Array, k: i32) -> Result<Array> {
+    if let &[n] = x.shape() {
+        let side = crate::ops::dimension("diag", Some(i64::from(n) + i64::from(k).abs()))?;
+        check_shape(&[side, side], x.dtype())?;
+    }
+    op!(mlx_diag(x, k))
+}
+
+/// How [`meshgrid`] orders its first two dimensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Indexing {
+    /// Cartesian: the first input varies along the second dimension.
+    Xy,
+    /// Matrix: input i varies along dimension i.
+    Ij,
+}
+
+/// The coordinates of a grid from those of its axes: `[n_i]` each → one array a dimension, each of
+/// the whole grid's shape, or of shape `[1, …, n_i, …, 1]` if `sparse`.
+///
+/// # Errors
+/// An input has more than one dimension, or the grid exceeds the byte limit.
+pub fn meshgrid<A: Borrow<Array>>(
+    arrays: &[A],
+    sparse: bool,
+    indexing: Indexing,
+) -> Result<Vec<Array>> {
+    let vector = VectorArray::new(borrowed(arrays))?;
+    let indexing = cstring(match indexing {
+        Indexing::Xy => "xy",
+        Indexing::Ij => "ij",
+    })?;
+    op!(vector mlx_meshgrid(vector, sparse, indexing))
+}
+
+macro_rules! windows {
+    ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => { $(
+        $(#[$doc])*
+        /// window of `m` points, in F32: `[m]`.
+        ///
+        /// # Errors
+        /// `m` is negative or exceeds the byte limit.
+        pub fn $name(m: i32) -> Result<Array> {
+            check_shape(&[m], DType::F32)?;
+            op!($c(m))
+        }
+    )* };
+}
+
+windows! {
+    /// The triangular Bartlett
+    bartlett = mlx_bartlett;
+    /// The Blackman
+    blackman = mlx_blackman;
+    /// The Hamming
+    hamming = mlx_hamming;
+    /// The Hann
+    hanning = mlx_hanning;
+}

@@ -1,0 +1,197 @@
+//! Reading and writing parts of arrays: slices and index arrays.
+//!
+//! Positions given as Rust numbers are checked or clamped. Positions inside arrays are not checked
+//! by MLX (on the CPU, one out of range reads or writes whatever lies there): keep them in range.
+
+use crate::array::Array;
+use crate::error::Result;
+use crate::ffi::{cstring, op, vector::VectorArray};
+use crate::ops::{borrowed, require};
+
+/// Which of equal elements [`Array::searchsorted`] stops at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Before the first of them.
+    Left,
+    /// After the last of them.
+    Right,
+}
+
+fn unit(ndim: usize) -> Vec<i32> {
+    vec![1; ndim]
+}
+
+impl Array {
+    /// The elements `starts[i] .. stops[i]` of every dimension i.
+    ///
+    /// Negative positions count from the end; those outside are clamped, as in Python.
+    ///
+    /// # Errors
+    /// There is not one start and one stop for each dimension.
+    pub fn slice(&self, starts: &[i32], stops: &[i32]) -> Result<Array> {
+        self.slice_strided(starts, stops, &unit(starts.len()))
+    }
+
+    /// As [`slice`](Self::slice), of which every `strides[i]`-th; a negative stride runs backwards
+    /// from `starts[i]` down to and without `stops[i]`.
+    ///
+    /// # Errors
+    /// There is not one start, stop and stride for each dimension, or a stride is zero.
+    pub fn slice_strided(&self, starts: &[i32], stops: &[i32], strides: &[i32]) -> Result<Array> {
+        check_bounds("slice", self, starts, stops, strides)?;
+        op!(mlx_slice(self, [starts], [stops], [strides]))
+    }
+
+    /// The elements `start .. stop` of dimension `axis`, and all of the others.
+    ///
+    /// Negative positions count from the end; those outside are clamped, as in Python:
+    /// `i32::MAX` is the end.
+    ///
+    /// # Errors
+    /// There is no such dimension.
+    pub fn slice_axis(&self, axis: i32, start: i32, stop: i32) -> Result<Array> {
+        self.dim(axis)?;
+        let ndim = self.ndim();
+        let index = if axis < 0 { axis + ndim as i32 } else { axis } as usize;
+        let mut starts = vec![0; ndim];
+        let mut stops = self.shape().to_vec();
+        (starts[index], stops[index]) = (start, stop);
+        self.slice(&starts, &stops)
+    }
+
+    /// `sizes[i]` elements of every dimension i, of which those in `axes` begin at the positions in
+    /// `start` (integers, one for each of `axes`; not checked) and the others at 0.
+    ///
+    /// # Errors
+    /// A size exceeds its dimension, or `axes` and `start` do not fit.
+    pub fn slice_dynamic(&self, start: &Array, axes: &[i32], sizes: &[i32]) -> Result<Array> {
+        require(
+            sizes.iter().all(|&size| size >= 0),
+            "slice_dynamic",
+            "sizes",
+            "at least 0",
+            sizes,
+        )?;
+        op!(mlx_slice_dynamic(self, start, [axes], [sizes]))
+    }
+
+    /// This array with `update` (broadcast to its place) at `starts .. stops`; see
+    /// [`slice`](Self::slice). Done in place where nobody else holds this array.
+    ///
+    /// # Errors
+    /// The bounds do not fit the dimensions, or `update` does not broadcast.
+    pub fn slice_update(&self, update: &Array, starts: &[i32], stops: &[i32]) -> Result<Array> {
+        self.slice_update_strided(update, starts, stops, &unit(starts.len()))
+    }
+
+    /// As [`slice_update`](Self::slice_update), at every `strides[i]`-th position.
+    ///
+    /// # Errors
+    /// As there; a stride is zero.
+    pub fn slice_update_strided(
+        &self,
+        update: &Array,
+        starts: &[i32],
+        stops: &[i32],
+        strides: &[i32],
+    ) -> Result<Array> {
+        check_bounds("slice_update", self, starts, stops, strides)?;
+        op!(mlx_slice_update(self, update, [starts], [stops], [strides]))
+    }
+
+    /// This array with `update` at the positions in `start` (integers, one for each of `axes`; not
+    /// checked), and at 0 in the other dimensions.
+    ///
+    /// # Errors
+    /// `axes` and `start` do not fit, or `update` is larger than this array.
+    pub fn slice_update_dynamic(
+        &self,
+        update: &Array,
+        start: &Array,
+        axes: &[i32],
+    ) -> Result<Array> {
+        op!(mlx_slice_update_dynamic(self, update, start, [axes]))
+    }
+
+    /// The slots `indices` (integers; negative ones count from the end; not checked) of dimension
+    /// `axis`: `[…, n, …]` → `[…, shape of indices, …]`.
+    ///
+    /// # Errors
+    /// There is no such dimension, it is empty, or `indices` are no integers.
+    pub fn take(&self, indices: &Array, axis: i32) -> Result<Array> {
+        op!(mlx_take_axis(self, indices, axis))
+    }
+
+    /// For every position, the element of its line along `axis` that `indices` names there (not
+    /// checked): the result has the shape of `indices`, whose other dimensions broadcast.
+    ///
+    /// # Errors
+    /// The dimensions do not fit, or `indices` are no integers.
+    pub fn take_along_axis(&self, indices: &Array, axis: i32) -> Result<Array> {
+        op!(mlx_take_along_axis(self, indices, axis))
+    }
+
+    /// This array with `values` (broadcast to `indices`) at the places along `axis` that
+    /// `indices` names (not checked). Of equal places one wins, unspecified which.
+    ///
+    /// # Errors
+    /// The dimensions do not fit, or `indices` are no integers.
+    pub fn put_along_axis(&self, indices: &Array, values: &Array, axis: i32) -> Result<Array> {
+        op!(mlx_put_along_axis(self, indices, values, axis))
+    }
+
+    /// Windows of `slice_sizes` whose corners the `indices` name, one array for each of `axes`
+    /// (broadcast together; not checked): shape of the indices, then `slice_sizes`.
+    ///
+    /// # Errors
+    /// The lists do not fit, or a window is larger than the array.
+    pub fn gather(&self, indices: &[&Array], axes: &[i32], slice_sizes: &[i32]) -> Result<Array> {
+        let indices = VectorArray::new(borrowed(indices))?;
+        op!(mlx_gather(self, indices, [axes], [slice_sizes]))
+    }
+
+    /// For each of `values`, where to put it into this sorted vector: `[n]` → shape of `values`, U32.
+    ///
+    /// # Errors
+    /// This array has not exactly one dimension.
+    pub fn searchsorted(&self, values: &Array, side: Side) -> Result<Array> {
+        let side = cstring(match side {
+            Side::Left => "left",
+            Side::Right => "right",
+        })?;
+        op!(mlx_searchsorted(self, values, side))
+    }
+}
+
+/// MLX reads as many numbers as there are dimensions, and divides by the strides.
+pub(super) fn check_bounds(
+    op: &str,
+    array: &Array,
+    starts: &[i32],
+    stops: &[i32],
+    strides: &[i32],
+) -> Result<()> {
+    let ndim = array.ndim();
+    require(
+        starts.len() == ndim,
+        op,
+        "starts",
+        &format!("{ndim} numbers"),
+        starts,
+    )?;
+    require(
+        stops.len() == ndim,
+        op,
+        "stops",
+        &format!("{ndim} numbers"),
+        stops,
+    )?;
+    require(
+        strides.len() == ndim,
+        op,
+        "strides",
+        &format!("{ndim} numbers"),
+        strides,
+    )?;
+    require(!strides.contains(&0), op, "strides", "non-zero", strides)
+}

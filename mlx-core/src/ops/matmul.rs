@@ -1,0 +1,159 @@
+//! Products of matrices and tensors.
+
+use std::borrow::Borrow;
+
+use crate::array::Array;
+use crate::error::Result;
+use crate::ffi::{Opt, cstring, op, vector::VectorArray};
+use crate::ops::{borrowed, require};
+
+/// The masks of [`Array::block_masked_mm`], one element for each block; `None` keeps all.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BlockMasks<'a> {
+    /// Of the result: `[…, ceil(m / block), ceil(n / block)]`.
+    pub out: Option<&'a Array>,
+    /// Of the left matrix: `[…, ceil(m / block), ceil(k / block)]`.
+    pub lhs: Option<&'a Array>,
+    /// Of the right matrix: `[…, ceil(k / block), ceil(n / block)]`.
+    pub rhs: Option<&'a Array>,
+}
+
+impl Array {
+    /// Matrix product: `[…, m, k]` and `[…, k, n]` → `[…, m, n]`; leading dimensions broadcast, a
+    /// vector counts as a row on the left and as a column on the right. Integers become F32.
+    ///
+    /// # Errors
+    /// The sizes do not fit, or a side is a scalar.
+    pub fn matmul(&self, other: &Array) -> Result<Array> {
+        op!(mlx_matmul(self, other))
+    }
+
+    /// `beta * self + alpha * (a @ b)`; this array broadcasts to `[…, m, n]`.
+    ///
+    /// # Errors
+    /// The sizes do not fit.
+    pub fn addmm(&self, a: &Array, b: &Array, alpha: f32, beta: f32) -> Result<Array> {
+        op!(mlx_addmm(self, a, b, alpha, beta))
+    }
+
+    /// Products over the last dimension of both: `[…a, k]` and `[…b, k]` → `[…a, …b]`.
+    ///
+    /// # Errors
+    /// The last dimensions differ.
+    pub fn inner(&self, other: &Array) -> Result<Array> {
+        op!(mlx_inner(self, other))
+    }
+
+    /// All products of the flattened arrays: `n` and `m` elements → `[n, m]`.
+    ///
+    /// # Errors
+    /// The result exceeds the byte limit.
+    pub fn outer(&self, other: &Array) -> Result<Array> {
+        op!(mlx_outer(self, other))
+    }
+
+    /// Sums products over pairs of dimensions, `axes_a[i]` with `axes_b[i]`: what is left of this
+    /// shape, then what is left of the other.
+    ///
+    /// # Errors
+    /// The axes differ in number or size, or do not exist.
+    pub fn tensordot(&self, other: &Array, axes_a: &[i32], axes_b: &[i32]) -> Result<Array> {
+        axes_a
+            .iter()
+            .try_for_each(|&axis| self.dim(axis).map(drop))?;
+        axes_b
+            .iter()
+            .try_for_each(|&axis| other.dim(axis).map(drop))?;
+        op!(mlx_tensordot(self, other, [axes_a], [axes_b]))
+    }
+
+    /// Sum of products along `axis`, the first factor conjugated: `[…, k, …]` twice → `[…, …]`.
+    ///
+    /// # Errors
+    /// There is no such axis, or the shapes do not broadcast.
+    pub fn vecdot(&self, other: &Array, axis: i32) -> Result<Array> {
+        op!(mlx_vecdot(self, other, axis))
+    }
+
+    /// Kronecker product: `[n, m]` and `[p, q]` → `[n p, m q]`.
+    ///
+    /// # Errors
+    /// The result exceeds the byte limit.
+    pub fn kron(&self, other: &Array) -> Result<Array> {
+        op!(mlx_kron(self, other))
+    }
+
+    /// Matrix products of chosen pairs: `[…A, m, k]` and `[…B, k, n]` → `[…I, m, n]`, where the
+    /// index arrays (broadcast together to `I`; not checked) choose from the flattened leading
+    /// dimensions. `None` takes all in order. `sorted` promises that the right indices ascend.
+    ///
+    /// # Errors
+    /// The sizes do not fit, or an index array holds no integers.
+    pub fn gather_mm(
+        &self,
+        other: &Array,
+        lhs_indices: Option<&Array>,
+        rhs_indices: Option<&Array>,
+        sorted: bool,
+    ) -> Result<Array> {
+        op!(mlx_gather_mm(self, other, lhs_indices, rhs_indices, sorted))
+    }
+
+    /// Matrix product of which blocks (of `block_size` squared, 32 or 64) are masked out.
+    ///
+    /// # Errors
+    /// Another block size, or masks that do not fit.
+    pub fn block_masked_mm(
+        &self,
+        other: &Array,
+        block_size: i32,
+        masks: BlockMasks<'_>,
+    ) -> Result<Array> {
+        require(
+            matches!(block_size, 32 | 64),
+            "block_masked_mm",
+            "block_size",
+            "32 or 64",
+            block_size,
+        )?;
+        op!(mlx_block_masked_mm(
+            self, other, block_size, masks.out, masks.lhs, masks.rhs
+        ))
+    }
+
+    /// Products over ranges of the inner dimension: `[m, k]` and `[k, n]` → `[…, m, n]` for
+    /// `segments` of shape `[…, 2]` that hold starts and ends (not checked).
+    ///
+    /// # Errors
+    /// The sizes do not fit.
+    pub fn segmented_mm(&self, other: &Array, segments: &Array) -> Result<Array> {
+        op!(mlx_segmented_mm(self, other, segments))
+    }
+
+    /// Walsh-Hadamard transform of the last dimension, `m * 2^k` long with m 1, 12, 20 or 28,
+    /// times `scale` (`1 / sqrt(n)` if `None`).
+    ///
+    /// # Errors
+    /// Another length.
+    pub fn hadamard_transform(&self, scale: Option<f32>) -> Result<Array> {
+        op!(mlx_hadamard_transform(self, Opt(scale)))
+    }
+
+    /// Cross product of vectors of 2 or 3 along `axis`; the other dimensions broadcast.
+    ///
+    /// # Errors
+    /// Another length.
+    pub fn cross(&self, other: &Array, axis: i32) -> Result<Array> {
+        op!(mlx_linalg_cross(self, other, axis))
+    }
+}
+
+/// Einstein's sum convention, such as `"bij,bjk->bik"`.
+///
+/// # Errors
+/// The subscripts do not parse or do not fit the operands.
+pub fn einsum<A: Borrow<Array>>(subscripts: &str, operands: &[A]) -> Result<Array> {
+    let operands = VectorArray::new(borrowed(operands))?;
+    let subscripts = cstring(subscripts)?;
+    op!(mlx_einsum(subscripts, operands))
+}

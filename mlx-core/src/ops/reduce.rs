@@ -1,0 +1,123 @@
+//! Reductions: fewer elements out than in.
+//!
+//! The reduced dimensions vanish, or stay with size 1 if `keepdims`.
+
+use crate::array::Array;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ffi::op;
+use crate::ops::Axes;
+
+macro_rules! reductions {
+    ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => { impl Array { $(
+        $(#[$doc])*
+        ///
+        /// # Errors
+        /// There is no such axis, or it is given twice; an empty one where the result needs an element.
+        pub fn $name(&self, axes: impl Axes, keepdims: bool) -> Result<Array> {
+            let axes = axes.axes(self.ndim());
+            op!($c(self, [axes], keepdims))
+        }
+    )* } };
+}
+
+reductions! {
+    /// Sum. Bool and integers narrower than 32 bits become I32 or U32.
+    sum = mlx_sum_axes;
+    /// Product. Bool and integers narrower than 32 bits become I32 or U32.
+    prod = mlx_prod_axes;
+    /// Arithmetic mean; integers become F32.
+    mean = mlx_mean_axes;
+    /// Largest element; NaN if there is one.
+    max = mlx_max_axes;
+    /// Smallest element; NaN if there is one.
+    min = mlx_min_axes;
+    /// Whether all elements are non-zero, as Bool.
+    all = mlx_all_axes;
+    /// Whether any element is non-zero, as Bool.
+    any = mlx_any_axes;
+    /// `ln(sum(e^x))` without overflow; integers become F32.
+    logsumexp = mlx_logsumexp_axes;
+    /// The middle element, or the mean of the two in the middle.
+    median = mlx_median_axes;
+    /// How many elements are non-zero, as I32.
+    count_nonzero = mlx_count_nonzero_axes;
+}
+
+impl Array {
+    /// Variance: the mean square distance from the mean, over `n - ddof`; integers become F32.
+    ///
+    /// # Errors
+    /// There is no such axis, or it is given twice.
+    pub fn var(&self, axes: impl Axes, keepdims: bool, ddof: i32) -> Result<Array> {
+        let axes = axes.axes(self.ndim());
+        op!(mlx_var_axes(self, [axes], keepdims, ddof))
+    }
+
+    /// Standard deviation: the square root of [`var`](Self::var).
+    ///
+    /// # Errors
+    /// There is no such axis, or it is given twice.
+    pub fn std(&self, axes: impl Axes, keepdims: bool, ddof: i32) -> Result<Array> {
+        let axes = axes.axes(self.ndim());
+        op!(mlx_std_axes(self, [axes], keepdims, ddof))
+    }
+
+    /// Position of the (first) largest element along `axis`, as U32. Flatten first to search
+    /// through all.
+    ///
+    /// # Errors
+    /// There is no such axis, or it is empty.
+    pub fn argmax(&self, axis: i32, keepdims: bool) -> Result<Array> {
+        op!(mlx_argmax_axis(self, axis, keepdims))
+    }
+
+    /// Position of the (first) smallest element along `axis`, as U32.
+    ///
+    /// # Errors
+    /// There is no such axis, or it is empty.
+    pub fn argmin(&self, axis: i32, keepdims: bool) -> Result<Array> {
+        op!(mlx_argmin_axis(self, axis, keepdims))
+    }
+
+    /// `e^x / sum(e^x)` over `axes`; the shape stays. `precise` accumulates 16-bit floating point
+    /// in F32. Integers become F32.
+    ///
+    /// # Errors
+    /// There is no such axis.
+    pub fn softmax(&self, axes: impl Axes, precise: bool) -> Result<Array> {
+        let axes = axes.axes(self.ndim());
+        op!(mlx_softmax_axes(self, [axes], precise))
+    }
+
+    /// Diagonal `offset` of the dimensions `axis1` and `axis2`, as the last dimension.
+    ///
+    /// # Errors
+    /// There are no such dimensions, or they are the same.
+    pub fn diagonal(&self, offset: i32, axis1: i32, axis2: i32) -> Result<Array> {
+        op!(mlx_diagonal(self, offset, axis1, axis2))
+    }
+
+    /// Sum of diagonal `offset` of the dimensions `axis1` and `axis2`, in `dtype`.
+    ///
+    /// # Errors
+    /// There are no such dimensions, or they are the same.
+    pub fn trace(&self, offset: i32, axis1: i32, axis2: i32, dtype: DType) -> Result<Array> {
+        op!(mlx_trace_axes(self, offset, axis1, axis2, dtype))
+    }
+
+    /// How many elements these axes hold together, or one over it if `inverted`: a scalar of
+    /// `dtype` that follows the shape inside a shapeless compilation.
+    ///
+    /// # Errors
+    /// There is no such axis.
+    pub fn number_of_elements(
+        &self,
+        axes: impl Axes,
+        inverted: bool,
+        dtype: DType,
+    ) -> Result<Array> {
+        let axes = axes.axes(self.ndim());
+        op!(mlx_number_of_elements(self, [axes], inverted, dtype))
+    }
+}

@@ -1,0 +1,131 @@
+//! Elementwise functions of one array.
+
+use crate::array::Array;
+use crate::error::Result;
+use crate::ffi::{Opt, op};
+
+macro_rules! unary {
+    ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => { impl Array { $(
+        $(#[$doc])*
+        ///
+        /// Elementwise; the shape stays.
+        ///
+        /// # Errors
+        /// MLX refuses the dtype.
+        pub fn $name(&self) -> Result<Array> {
+            op!($c(self))
+        }
+    )* } };
+}
+
+unary! {
+    /// `|x|`; the dtype stays, except that a complex number gives F32.
+    abs = mlx_abs;
+    /// `-x`. Refuses Bool.
+    negative = mlx_negative;
+    /// `+x`: the array itself. Refuses Bool.
+    positive = mlx_positive;
+    /// `e^x`; integers become F32.
+    exp = mlx_exp;
+    /// `e^x - 1`, exact near zero; integers become F32.
+    expm1 = mlx_expm1;
+    /// Natural logarithm; integers become F32.
+    log = mlx_log;
+    /// `ln(1 + x)`, exact near zero; integers become F32.
+    log1p = mlx_log1p;
+    /// Logarithm to base 2; integers become F32.
+    log2 = mlx_log2;
+    /// Logarithm to base 10; integers become F32.
+    log10 = mlx_log10;
+    /// Square root; integers become F32.
+    sqrt = mlx_sqrt;
+    /// `1 / sqrt(x)`; integers become F32.
+    rsqrt = mlx_rsqrt;
+    /// `x * x`.
+    square = mlx_square;
+    /// `1 / x`; integers become F32.
+    reciprocal = mlx_reciprocal;
+    /// Sine of radians; integers become F32.
+    sin = mlx_sin;
+    /// Cosine of radians; integers become F32.
+    cos = mlx_cos;
+    /// Tangent of radians; integers become F32.
+    tan = mlx_tan;
+    /// Inverse sine, in radians; integers become F32.
+    arcsin = mlx_arcsin;
+    /// Inverse cosine, in radians; integers become F32.
+    arccos = mlx_arccos;
+    /// Inverse tangent, in radians; integers become F32.
+    arctan = mlx_arctan;
+    /// Hyperbolic sine; integers become F32.
+    sinh = mlx_sinh;
+    /// Hyperbolic cosine; integers become F32.
+    cosh = mlx_cosh;
+    /// Hyperbolic tangent; integers become F32.
+    tanh = mlx_tanh;
+    /// Inverse hyperbolic sine; integers become F32.
+    arcsinh = mlx_arcsinh;
+    /// Inverse hyperbolic cosine; integers become F32.
+    arccosh = mlx_arccosh;
+    /// Inverse hyperbolic tangent; integers become F32.
+    arctanh = mlx_arctanh;
+    /// `1 / (1 + e^-x)`; integers become F32.
+    sigmoid = mlx_sigmoid;
+    /// Error function; integers become F32.
+    erf = mlx_erf;
+    /// Inverse of [`erf`](Array::erf) on [-1, 1]; integers become F32.
+    erfinv = mlx_erfinv;
+    /// Rounds down. Refuses complex numbers.
+    floor = mlx_floor;
+    /// Rounds up. Refuses complex numbers.
+    ceil = mlx_ceil;
+    /// Rounds toward zero.
+    trunc = mlx_trunc;
+    /// -1, 0 or 1 by the sign of x.
+    sign = mlx_sign;
+    /// Whether x is not a number, as Bool.
+    isnan = mlx_isnan;
+    /// Whether x is an infinity, as Bool.
+    isinf = mlx_isinf;
+    /// Whether x is neither infinite nor not a number, as Bool.
+    isfinite = mlx_isfinite;
+    /// Whether x is negative infinity, as Bool.
+    isneginf = mlx_isneginf;
+    /// Whether x is positive infinity, as Bool.
+    isposinf = mlx_isposinf;
+    /// Whether x is zero, as Bool.
+    logical_not = mlx_logical_not;
+    /// Flips every bit. Integers and Bool only.
+    bitwise_invert = mlx_bitwise_invert;
+    /// From radians to degrees; integers become F32.
+    degrees = mlx_degrees;
+    /// From degrees to radians; integers become F32.
+    radians = mlx_radians;
+    /// The complex conjugate; real arrays stay as they are.
+    conjugate = mlx_conjugate;
+    /// The real part.
+    real = mlx_real;
+    /// The imaginary part; zero for real arrays.
+    imag = mlx_imag;
+    /// The same values, through which no gradient flows.
+    stop_gradient = mlx_stop_gradient;
+}
+
+impl Array {
+    /// Rounds to `decimals` places, ties to even; negative places round before the point.
+    ///
+    /// # Errors
+    /// MLX refuses the dtype.
+    pub fn round(&self, decimals: i32) -> Result<Array> {
+        op!(mlx_round(self, decimals))
+    }
+
+    /// Replaces NaN by `nan`, and the infinities by `posinf` and `neginf` (the largest and the
+    /// smallest number of the dtype if `None`).
+    ///
+    /// # Errors
+    /// MLX refuses the dtype.
+    pub fn nan_to_num(&self, nan: f32, posinf: Option<f32>, neginf: Option<f32>) -> Result<Array> {
+        op!(mlx_nan_to_num(self, nan, Opt(posinf), Opt(neginf)))
+    }
+}
