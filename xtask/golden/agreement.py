@@ -19,8 +19,8 @@ HEAD = """# mlx-lm {version} (MLX {mlx}) on the float cases
 
 Each `config.json` loaded by mlx-lm, weights cast to float32, 24 greedy tokens for each prompt, against the goldens of
 transformers. `error` is the largest difference of log probabilities over prompts and steps up to the first token that
-differs. It agrees on {agreed} of {total}. (gemma3 and gemma3_defaults fail only for being tiny: mlx-lm takes the size of
-the vocabulary from the top level of the config, where published files have none, and its default is theirs.)
+differs. It agrees on {agreed} of {total}. (gemma3 and gemma3_defaults fail only for being tiny: mlx-lm takes the size
+of the vocabulary from the top level of the config, where published files have none, and its default is theirs.)
 
 | case | tokens | error | why it fails |
 |---|---|---|---|
@@ -49,7 +49,7 @@ def compare(folder):
     ]
     try:
         runs = mlx_reference.run(mlx_reference.load(folder, mx.float32), prompts)
-    except Exception as error:  # noqa: BLE001: whatever it is, it is the row's answer
+    except Exception as error:  # noqa: BLE001: the message is the row's answer
         return False, "–", " ".join(f"{type(error).__name__}: {error}".split())[:100].replace("|", "/")
     equal = all(torch.equal(a.tokens, b.tokens) for a, b in zip(golden, runs, strict=True))
     same = [until_they_part(a, b) for a, b in zip(golden, runs, strict=True)]

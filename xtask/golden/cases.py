@@ -20,6 +20,7 @@ class Case:
     spreads: list = field(default_factory=list)
     dtype: torch.dtype = torch.float32
     shards: int = 1
+    sparse: bool = False  # also a config without the keys that say what is the default of the architecture
     untyped: bool = False  # also a config without model_type and architectures
     extra: dict = field(default_factory=dict)  # tensors that a loader skips: name -> shape, or the name to copy
     alternates: dict = field(default_factory=dict)  # more config files: name -> function of the config
@@ -129,6 +130,7 @@ def llama_cases():
         "linear rope scaling under the key `type`; no num_key_value_heads; the file has rotary buffers as old ones do",
         llama(num_key_value_heads=None, rope_scaling={"type": "linear", "factor": 4.0}),
         [THETA, NO_SCALING, mutation("factor", {"rope_scaling": {"factor": 2.0}})],
+        sparse=True,
         alternates={"config.null.json": with_keys(num_key_value_heads=None, head_dim=None)},
         extra={f"model.layers.{n}.self_attn.rotary_emb.inv_freq": (4,) for n in range(2)},
     )
@@ -180,6 +182,7 @@ def llama_cases():
         base("MistralForCausalLM", "mistral", sliding_window=8, num_hidden_layers=3),
         [THETA, EPS, mutation("sliding_window", {"sliding_window": None}), *windows(8)],
         dtype=torch.bfloat16,
+        sparse=True,
     )
 
 
@@ -229,6 +232,7 @@ def qwen_cases():
             mutation("use_sliding_window", {"use_sliding_window": True, "max_window_layers": 0}),
         ],
         untyped=True,
+        sparse=True,
     )
     yarn = {
         "attention_factor": 1.3,
@@ -329,6 +333,7 @@ def phi3_cases():
         "fused qkv_proj and gate_up_proj, sliding window",
         phi3(num_hidden_layers=3),
         [THETA, EPS, window, *windows(8)],
+        sparse=True,
     )
     # One factor for each of the 6 rotated pairs: head 16, of which three quarters are rotated.
     rope = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
 # Spread of a weight, by the end of its name: first match wins. Matrices are (gain, None): std = gain / sqrt(fan in).
 # Vectors are (std, mean). Gains are larger than a trained model's, so that every term moves the logits: queries and
@@ -64,6 +64,13 @@ def in_transformers_dialect(config):
         write_config(scratch, config)
         AutoConfig.from_pretrained(scratch).save_pretrained(scratch / "out")
         return json.loads((scratch / "out" / "config.json").read_text())
+
+
+def without_defaults(config):
+    """The same config without the keys whose value is the architecture's default."""
+    default = CONFIG_MAPPING[config["model_type"]]()
+    known = default.to_dict() | {"rope_theta": default.rope_parameters["rope_theta"]}
+    return {k: v for k, v in config.items() if k == "model_type" or k not in known or known[k] != v}
 
 
 def random_tensors(config, seed, spreads):

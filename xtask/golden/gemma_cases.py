@@ -82,6 +82,7 @@ def gemma_cases():
             mutation("layer_types", {"layer_types": ["full_attention", "sliding_attention"] * 2}),
             *windows(8),
         ],
+        sparse=True,
         alternates={"config.v4.json": with_keys(layer_types=["sliding_attention", "full_attention"] * 2)},
         spreads=[("q_proj.weight", (2.4, None)), ("k_proj.weight", (2.4, None)), *SPREADS],
         dtype=torch.bfloat16,

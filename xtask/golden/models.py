@@ -19,7 +19,14 @@ import transformers
 from safetensors.torch import save_file
 
 from cases import V, llama_cases, phi3_cases, qwen_cases
-from checkpoint import in_transformers_dialect, random_tensors, write_config, write_json, write_tensors
+from checkpoint import (
+    in_transformers_dialect,
+    random_tensors,
+    without_defaults,
+    write_config,
+    write_json,
+    write_tensors,
+)
 from gemma_cases import gemma_cases
 from index import write_index
 from reference import copy_with_config, load, logprob_error, mutated, run, token_change
@@ -91,6 +98,8 @@ def write_checkpoint(case, config, seed, folder):
         write_config(folder, in_transformers_dialect(config), "config.v5.json")
     for name, change in case.alternates.items():
         write_config(folder, change(config), name)
+    if case.sparse:
+        write_config(folder, without_defaults(config), "config.sparse.json")
     if case.untyped:
         bare = {k: v for k, v in config.items() if k not in ("model_type", "architectures")}
         write_config(folder, bare, "config.untyped.json")
