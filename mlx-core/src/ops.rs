@@ -104,7 +104,6 @@ macro_rules! float_operand {
             Some(*self as f64)
         }
 
-<<<<<<< HEAD
         fn to_array(&self, like: DType) -> Result<Cow<'_, Array>> {
             let value = *self;
             let array = match like {
@@ -117,22 +116,6 @@ macro_rules! float_operand {
             array.map(Cow::Owned)
         }
     } )* };
-=======
-impl Operand for i32 {
-    /// Keeps the array's dtype; Bool arrays are promoted to I32.
-    fn operand<'a>(&'a self, like: &Array) -> Result<Cow<'a, Array>> {
-        let value = *self;
-        Ok(Cow::Owned(match like.dtype() {
-            DType::Bool | DType::I32 => Array::scalar(value)?,
-            dtype if dtype.is_float() || dtype == DType::C64 => {
-                return (value as f32)
-                    .operand(like)
-                    .map(|array| Cow::Owned(array.into_owned()));
-            }
-            dtype => Array::scalar(value)?.astype(dtype)?,
-        }))
-    }
->>>>>>> b1e12b8 (Add xtask: build-mlx, doctor, test, ci, tidy, dist, and the script that CI runs)
 }
 float_operand!(f32, f64);
 

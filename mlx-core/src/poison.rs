@@ -74,10 +74,6 @@ pub(crate) fn failed<'a>(arrays: impl IntoIterator<Item = &'a Array>, error: Err
             steps.remove(0);
         }
         steps.push(Step {
-<<<<<<< HEAD
-=======
-            after: LAST_GOOD.get(),
->>>>>>> b1e12b8 (Add xtask: build-mlx, doctor, test, ci, tidy, dist, and the script that CI runs)
             until,
             reason: error.to_string(),
         });
@@ -93,25 +89,9 @@ pub(crate) fn check(array: &Array) -> Result<()> {
     if made == DATA {
         return Ok(());
     }
-<<<<<<< HEAD
     if made > LAST_FAILED.get() {
         if made <= LAST_GOOD.get() && is_available(array) {
             array.set_made(DATA);
-=======
-    FAILED.with_borrow(|steps| {
-        match steps
-            .iter()
-            .find(|step| step.after < made && made <= step.until)
-        {
-            None => Ok(()),
-            Some(step) => Err(Error::new(
-                ErrorKind::Poisoned,
-                format!(
-                    "array belongs to a step whose evaluation failed: {}",
-                    step.reason
-                ),
-            )),
->>>>>>> b1e12b8 (Add xtask: build-mlx, doctor, test, ci, tidy, dist, and the script that CI runs)
         }
         return Ok(());
     }

@@ -174,14 +174,10 @@ impl Stream {
     }
 
     fn default_stream() -> Result<Self> {
-<<<<<<< HEAD
         Self::of_handle(&DeviceHandle::default_device()?)
     }
 
     fn of_handle(device: &DeviceHandle) -> Result<Self> {
-=======
-        let device = DeviceHandle::default_device()?;
->>>>>>> b1e12b8 (Add xtask: build-mlx, doctor, test, ci, tidy, dist, and the script that CI runs)
         let mut raw = sys::mlx_stream {
             ctx: std::ptr::null_mut(),
         };
