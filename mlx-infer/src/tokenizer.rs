@@ -11,7 +11,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use rayon::prelude::*;
-use serde_json::{Map, Value};
 use tokenizers::{AddedToken, ModelWrapper};
 
 use self::config::{Config, Token, object, string};
