@@ -10,6 +10,7 @@ mod cargo;
 mod ci;
 mod dist;
 mod doctor;
+mod golden;
 /// The native build, the same files as in the build script of `mlx-c-sys`.
 #[path = "../../mlx-c-sys/build/native.rs"]
 mod native;
@@ -36,6 +37,8 @@ enum Task {
     Ci,
     /// Check the house rules that no compiler knows
     Tidy,
+    /// Write the goldens under testdata again from the reference implementations, or check them
+    Golden(golden::Arguments),
     /// Pack a release binary with the libraries it needs
     Dist(dist::Arguments),
 }
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         Task::Test(arguments) => test::run(&arguments),
         Task::Ci => ci::run(),
         Task::Tidy => tidy::run(),
+        Task::Golden(arguments) => golden::run(&arguments),
         Task::Dist(arguments) => dist::run(&arguments),
     };
     match result {
