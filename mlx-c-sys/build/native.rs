@@ -77,8 +77,7 @@ impl Options {
     }
 }
 
-/// The folder with everything to link with, built if it has to be. `say` hears of every step that takes time, and
-/// inside the long one of every file ("[3/31] …").
+/// The folder with everything to link with, built if it has to be. `say` hears of every step that takes time.
 pub fn ensure(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Prefix> {
     if let Some(dir) = &options.mlx_c_dir {
         return Prefix::given(dir);

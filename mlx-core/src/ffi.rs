@@ -20,6 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 use crate::poison;
 
+pub(crate) mod closure;
 pub(crate) mod vector;
 
 /// What a Rust closure left behind while C++ unwound its own frames.

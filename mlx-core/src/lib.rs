@@ -22,17 +22,25 @@ mod error;
 mod ffi;
 mod poison;
 
+pub mod device;
 pub mod eval;
+pub mod fast;
 pub mod fft;
+mod frozen;
+pub mod inplace;
+pub mod kernel;
 pub mod linalg;
 pub mod memory;
 pub mod ops;
 pub mod random;
+pub mod safetensors;
 pub mod stream;
+pub mod transforms;
 
 pub use array::Array;
 pub use dtype::{Complex64, DType, Element};
 pub use error::{Error, ErrorKind, Result};
 pub use eval::{async_eval, eval, synchronize};
+pub use frozen::Frozen;
 pub use ops::*;
 pub use stream::{Device, DeviceKind, Stream};

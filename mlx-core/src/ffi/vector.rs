@@ -35,21 +35,6 @@ impl VectorArray {
         Ok(Self(raw))
     }
 
-    /// Takes over a handle that C++ allocated.
-    ///
-    /// # Safety
-    /// Nobody else may own `raw`.
-    pub(crate) unsafe fn from_raw(raw: sys::mlx_vector_array) -> Self {
-        Self(raw)
-    }
-
-    /// Gives the handle to C++, which frees it.
-    pub(crate) fn into_raw(self) -> sys::mlx_vector_array {
-        let raw = self.0;
-        std::mem::forget(self);
-        raw
-    }
-
     pub(crate) fn as_mut_ptr(&mut self) -> *mut sys::mlx_vector_array {
         &mut self.0
     }
@@ -124,4 +109,69 @@ pub(crate) fn string(f: impl FnOnce(*mut sys::mlx_string) -> std::ffi::c_int) ->
         text
     };
     status.map(|()| text)
+}
+
+/// An owned `std::vector<std::string>`.
+pub(crate) struct Strings(sys::mlx_vector_string);
+
+impl Strings {
+    /// A null handle, for out-parameters.
+    pub(crate) fn null() -> Self {
+        Self(sys::mlx_vector_string {
+            ctx: std::ptr::null_mut(),
+        })
+    }
+
+    /// Copies `texts`.
+    pub(crate) fn new(texts: &[&str]) -> Result<Self> {
+        let texts = texts
+            .iter()
+            .map(|text| super::cstring(text))
+            .collect::<Result<Vec<_>>>()?;
+        let mut pointers: Vec<_> = texts.iter().map(|text| text.as_ptr()).collect();
+        // SAFETY: live C strings, which are copied.
+        let raw = unsafe { sys::mlx_vector_string_new_data(pointers.as_mut_ptr(), pointers.len()) };
+        if raw.ctx.is_null() {
+            Err(super::take_error(ErrorKind::Mlx))
+        } else {
+            Ok(Self(raw))
+        }
+    }
+
+    pub(crate) fn raw(&self) -> sys::mlx_vector_string {
+        self.0
+    }
+
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut sys::mlx_vector_string {
+        &mut self.0
+    }
+
+    /// The texts inside.
+    pub(crate) fn to_vec(&self) -> Result<Vec<std::ffi::CString>> {
+        if self.0.ctx.is_null() {
+            return Ok(Vec::new());
+        }
+        // SAFETY: live and non-null.
+        let len = unsafe { sys::mlx_vector_string_size(self.0) };
+        (0..len)
+            .map(|index| {
+                let mut text = std::ptr::null_mut();
+                // SAFETY: live vector, index in range.
+                call(ErrorKind::Mlx, || unsafe {
+                    sys::mlx_vector_string_get(&mut text, self.0, index)
+                })?;
+                // SAFETY: the text belongs to the vector, which outlives this copy.
+                Ok(unsafe { CStr::from_ptr(text) }.to_owned())
+            })
+            .collect()
+    }
+}
+
+impl Drop for Strings {
+    fn drop(&mut self) {
+        if !self.0.ctx.is_null() {
+            // SAFETY: owned, non-null, freed once.
+            unsafe { sys::mlx_vector_string_free(self.0) };
+        }
+    }
 }

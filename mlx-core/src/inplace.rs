@@ -1,0 +1,103 @@
+//! Updates that write into the buffer they update.
+//!
+//! MLX updates a buffer in place only when nothing else holds it, and work that is still running
+//! holds what it reads. A decoder that queues a step while the last one runs would therefore copy
+//! its whole KV cache every step. The functions here always reuse the buffer.
+//!
+//! They take the cache by value, because the value is used up: **every other handle to the same
+//! array, and every view of its buffer, sees the new contents** from the moment the update has run.
+//! So keep one handle, and read the cache only from the result of the latest update. Two rules make
+//! that right:
+//!
+//! - Work queued before an update (by [`async_eval`](crate::async_eval()) or
+//!   [`eval()`](crate::eval())) reads the old contents: a stream runs in order.
+//! - Within *one* graph MLX is free to run an update before an earlier reader that does not depend
+//!   on it. Between two updates of which the second overwrites what readers of the first still
+//!   need, queue the first. Appending is always right.
+//!
+//! A buffer that is not MLX's own (a mapped file, frozen weights' foreign memory) or not dense is
+//! copied once, and the copy updated from then on.
+
+use mlx_c_sys as sys;
+
+use crate::array::Array;
+use crate::error::Result;
+use crate::ffi;
+
+/// Lets the topmost operation of `updated` write into the buffer of `cache`.
+fn in_place(cache: &Array, updated: &Array) -> Result<Array> {
+    ffi::array(|res| {
+        // SAFETY: live handles, a fresh out-handle.
+        unsafe { sys::mlxrs_force_donate(res, updated.raw(), cache.raw()) }
+    })
+}
+
+/// [`Array::slice_update`] in place: `cache[starts..stops] = update`, which broadcasts.
+///
+/// # Errors
+/// The ranges do not fit, or `update` does not broadcast to them.
+pub fn slice_update_in_place(
+    cache: Array,
+    update: &Array,
+    starts: &[i32],
+    stops: &[i32],
+) -> Result<Array> {
+    let covers = cache.ndim() == starts.len()
+        && cache.ndim() == stops.len()
+        && cache.ndim() > 0
+        && starts.iter().all(|&start| start == 0)
+        && stops == cache.shape();
+    if !covers {
+        let updated = cache.slice_update(update, starts, stops)?;
+        return in_place(&cache, &updated);
+    }
+    // MLX would return the update itself in place of the cache: later updates would then write
+    // into an array that is the caller's. The dynamic form always writes.
+    let axes: Vec<i32> = (0..starts.len() as i32).collect();
+    let start = Array::from_slice(starts, &[starts.len() as i32])?;
+    let update = update.broadcast_to(cache.shape())?;
+    slice_update_dynamic_in_place(cache, &update, &start, &axes)
+}
+
+/// [`Array::slice_update_dynamic`] in place: the ranges begin at `start`, an I32 array with one
+/// number for each of `axes`, and are as large as `update`.
+///
+/// # Errors
+/// The shapes or axes do not fit.
+pub fn slice_update_dynamic_in_place(
+    cache: Array,
+    update: &Array,
+    start: &Array,
+    axes: &[i32],
+) -> Result<Array> {
+    let updated = cache.slice_update_dynamic(update, start, axes)?;
+    in_place(&cache, &updated)
+}
+
+/// [`Array::put_along_axis`] in place.
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn put_along_axis_in_place(
+    cache: Array,
+    indices: &Array,
+    values: &Array,
+    axis: i32,
+) -> Result<Array> {
+    let updated = cache.put_along_axis(indices, values, axis)?;
+    in_place(&cache, &updated)
+}
+
+/// [`Array::scatter`] in place.
+///
+/// # Errors
+/// The shapes or axes do not fit.
+pub fn scatter_in_place(
+    cache: Array,
+    indices: &[&Array],
+    updates: &Array,
+    axes: &[i32],
+) -> Result<Array> {
+    let updated = cache.scatter(indices, updates, axes)?;
+    in_place(&cache, &updated)
+}

@@ -1,0 +1,237 @@
+//! Kernels in Rust.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use mlx_c_sys as sys;
+
+use super::callbacks::{self, Node};
+use super::view::{Spec, View, ViewMut};
+use crate::array::Array;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ffi;
+use crate::ops::shape::stack;
+use crate::{memory, poison, stream};
+
+/// An operation that runs on the processor, written in Rust.
+///
+/// [`apply`] puts it into the lazy graph. It works under evaluation, `compile` and, with a
+/// [`vjp`](Self::vjp), under derivatives; `vmap` works by itself.
+///
+/// ```
+/// use mlx_core::kernel::{self, CpuKernel, Spec, View, ViewMut};
+/// use mlx_core::{Array, DType, Result};
+///
+/// struct Scale(f32);
+///
+/// impl CpuKernel for Scale {
+///     fn name(&self) -> &'static str {
+///         "scale"
+///     }
+///     fn output(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
+///         Ok(vec![Spec::new(&inputs[0].shape, DType::F32)])
+///     }
+///     fn eval(&self, inputs: &[View], outputs: &mut [ViewMut]) -> Result<(), String> {
+///         let x = inputs[0].as_slice::<f32>()?;
+///         for (y, x) in outputs[0].as_mut_slice::<f32>()?.iter_mut().zip(x) {
+///             *y = self.0 * x;
+///         }
+///         Ok(())
+///     }
+/// }
+///
+/// # fn main() -> Result<()> {
+/// let x = Array::from_slice(&[1.0f32, 2.0], &[2])?;
+/// let y = kernel::apply(Scale(3.0), &[&x])?;
+/// assert_eq!(y[0].to_vec::<f32>()?, [3.0, 6.0]);
+/// # Ok(())
+/// # }
+/// ```
+pub trait CpuKernel: Send + Sync + Sized + 'static {
+    /// What errors call this kernel.
+    fn name(&self) -> &'static str;
+
+    /// Shapes and dtypes of the outputs (at least one) for inputs like these.
+    ///
+    /// # Errors
+    /// The kernel does not take such inputs; say what it takes.
+    fn output(&self, inputs: &[Spec]) -> Result<Vec<Spec>>;
+
+    /// Computes the outputs, which are zero at first.
+    ///
+    /// Runs on a thread of MLX's, perhaps several times at once for different arrays. It may use
+    /// threads of its own, and must not use arrays.
+    ///
+    /// # Errors
+    /// The message becomes the error of the evaluation. So does a panic's.
+    fn eval(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String>;
+
+    /// The derivatives with respect to the inputs that `argnums` names, from `cotangents`, one an
+    /// output. The same kernel can be used in it, by [`apply_shared`].
+    ///
+    /// # Errors
+    /// [`Unsupported`](ErrorKind::Unsupported) unless implemented.
+    fn vjp(
+        self: &Arc<Self>,
+        primals: &[Array],
+        cotangents: &[Array],
+        argnums: &[usize],
+        outputs: &[Array],
+    ) -> Result<Vec<Array>> {
+        let _ = (primals, cotangents, argnums, outputs);
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("kernel {} has no vjp", self.name()),
+        ))
+    }
+
+    /// The outputs for inputs that carry an additional axis each (or `None`), and the axes they
+    /// carry it at. Applies the kernel to each slice unless implemented.
+    ///
+    /// # Errors
+    /// As the kernel's.
+    fn vmap(
+        self: &Arc<Self>,
+        inputs: &[Array],
+        axes: &[Option<i32>],
+    ) -> Result<(Vec<Array>, Vec<Option<i32>>)> {
+        map_slices(self, inputs, axes)
+    }
+
+    /// Whether `other` computes the same, so that two nodes with the same inputs become one.
+    fn equivalent(&self, other: &Self) -> bool {
+        let _ = other;
+        false
+    }
+
+    /// The input that output 0 overwrites: of the same shape and dtype. Output 0 then begins with
+    /// that input's elements instead of zeros (without a copy when nothing else needs them), and
+    /// the input itself cannot be read.
+    fn donate_input(&self) -> Option<usize> {
+        None
+    }
+}
+
+/// The outputs of `kernel` for `inputs`, to be computed when they are evaluated.
+///
+/// # Errors
+/// The kernel does not take such inputs, or the current stream is not on the CPU.
+pub fn apply<K: CpuKernel>(kernel: K, inputs: &[&Array]) -> Result<Vec<Array>> {
+    apply_shared(&Arc::new(kernel), inputs)
+}
+
+/// [`apply`] for a kernel that is used more than once, as in its own derivative.
+///
+/// # Errors
+/// As there.
+pub fn apply_shared<K: CpuKernel>(kernel: &Arc<K>, inputs: &[&Array]) -> Result<Vec<Array>> {
+    let specs: Vec<Spec> = inputs
+        .iter()
+        .map(|input| Spec::new(input.shape(), input.dtype()))
+        .collect();
+    let outputs = kernel
+        .output(&specs)
+        .map_err(|error| error.context(format!("kernel {}", kernel.name())))?;
+    let donate = kernel.donate_input();
+    check(kernel.name(), &specs, &outputs, donate)?;
+    inputs.iter().try_for_each(|input| poison::check(input))?;
+
+    let stream = stream::current()?;
+    let table = callbacks::table::<K>(kernel.name(), donate)?;
+    let handles: Vec<_> = inputs.iter().map(|input| input.raw()).collect();
+    let shapes: Vec<*const i32> = outputs.iter().map(|spec| spec.shape.as_ptr()).collect();
+    let ndims: Vec<usize> = outputs.iter().map(|spec| spec.shape.len()).collect();
+    let dtypes: Vec<_> = outputs.iter().map(|spec| spec.dtype.raw()).collect();
+    let node = Node {
+        kernel: kernel.clone(),
+        outputs: outputs.len(),
+        donate,
+    };
+    let payload = Box::into_raw(Box::new(node)).cast::<c_void>();
+    ffi::arrays(|res| {
+        // SAFETY: live handles and slices with their lengths; the table lives for ever and is made
+        // for payloads of this type, which C++ takes over in every case.
+        unsafe {
+            sys::mlxrs_kernel_apply(
+                res,
+                table,
+                payload,
+                handles.as_ptr(),
+                handles.len(),
+                shapes.as_ptr(),
+                ndims.as_ptr(),
+                dtypes.as_ptr(),
+                outputs.len(),
+                stream,
+            )
+        }
+    })
+}
+
+fn check(name: &str, inputs: &[Spec], outputs: &[Spec], donate: Option<usize>) -> Result<()> {
+    if outputs.is_empty() {
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!("kernel {name} has no outputs"),
+        ));
+    }
+    for output in outputs {
+        memory::check_shape(&output.shape, output.dtype)
+            .map_err(|error| error.context(format!("kernel {name}")))?;
+    }
+    match donate {
+        None => Ok(()),
+        Some(index) if inputs.get(index) == Some(&outputs[0]) => Ok(()),
+        Some(index) => {
+            let message = format!(
+                "kernel {name} donates input {index}, which must be like output 0: found {:?} and {:?}",
+                inputs.get(index),
+                outputs[0]
+            );
+            Err(Error::new(ErrorKind::Invalid, message))
+        }
+    }
+}
+
+/// One application a slice, stacked: what `vmap` is unless a kernel knows better.
+fn map_slices<K: CpuKernel>(
+    kernel: &Arc<K>,
+    inputs: &[Array],
+    axes: &[Option<i32>],
+) -> Result<(Vec<Array>, Vec<Option<i32>>)> {
+    let mapped = inputs
+        .iter()
+        .zip(axes)
+        .find_map(|(input, axis)| axis.map(|axis| input.dim(axis)));
+    let size = mapped.transpose()?.unwrap_or(0);
+    if size == 0 {
+        let message = format!(
+            "kernel {} cannot be mapped over an axis of size 0",
+            kernel.name()
+        );
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    let mut columns: Vec<Vec<Array>> = Vec::new();
+    for row in 0..size {
+        let slices = inputs
+            .iter()
+            .zip(axes)
+            .map(|(input, axis)| match *axis {
+                Some(axis) => input.slice_axis(axis, row, row + 1)?.squeeze(axis),
+                None => Ok(input.clone()),
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let outputs = apply_shared(kernel, &slices.iter().collect::<Vec<_>>())?;
+        columns.resize_with(outputs.len(), Vec::new);
+        columns
+            .iter_mut()
+            .zip(outputs)
+            .for_each(|(column, output)| column.push(output));
+    }
+    let outputs = columns
+        .iter()
+        .map(|column| stack(column, 0))
+        .collect::<Result<Vec<_>>>()?;
+    let axes = vec![Some(0); outputs.len()];
+    Ok((outputs, axes))
+}

@@ -1,0 +1,58 @@
+//! Kernels in Metal Shading Language.
+
+use std::ffi::CString;
+
+use mlx_c_sys as sys;
+
+use super::launch::{LaunchConfig, TemplateArg, source_kernel};
+use crate::array::Array;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ffi::vector::VectorArray;
+use crate::ffi::{self, Arg};
+use crate::stream;
+
+source_kernel! {
+    /// A kernel in Metal Shading Language, given as the body of its function.
+    ///
+    /// The body sees its inputs and outputs as pointers under their names; the shape, strides and
+    /// number of dimensions of input `x` as `x_shape`, `x_strides`, `x_ndim` where it names them;
+    /// and the attributes of Metal (`thread_position_in_grid` …) where it names those.
+    MetalKernel, "Metal", mlx_metal_is_available, atomic_outputs: bool,
+    mlx_fast_metal_kernel, mlx_fast_metal_kernel_new, mlx_fast_metal_kernel_free, mlx_fast_metal_kernel_apply,
+    mlx_fast_metal_kernel_config, mlx_fast_metal_kernel_config_new, mlx_fast_metal_kernel_config_free,
+    mlx_fast_metal_kernel_config_add_output_arg, mlx_fast_metal_kernel_config_set_grid,
+    mlx_fast_metal_kernel_config_set_thread_group, mlx_fast_metal_kernel_config_set_init_value,
+    mlx_fast_metal_kernel_config_add_template_arg_dtype, mlx_fast_metal_kernel_config_add_template_arg_int,
+    mlx_fast_metal_kernel_config_add_template_arg_bool
+}
+
+impl MetalKernel {
+    /// A kernel from the body of its function. `header` (includes, helper functions) stands before
+    /// it. Inputs are made dense first. Give every kernel a name of its own.
+    ///
+    /// # Errors
+    /// [`Unsupported`](ErrorKind::Unsupported) without the Metal back end; a NUL byte in a text.
+    pub fn new(
+        name: &str,
+        inputs: &[&str],
+        outputs: &[&str],
+        source: &str,
+        header: &str,
+    ) -> Result<Self> {
+        Self::build(name, inputs, outputs, source, header, true, false)
+    }
+
+    /// As [`new`](Self::new), with outputs that are `device atomic<T>*`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_atomic_outputs(
+        name: &str,
+        inputs: &[&str],
+        outputs: &[&str],
+        source: &str,
+        header: &str,
+    ) -> Result<Self> {
+        Self::build(name, inputs, outputs, source, header, true, true)
+    }
+}

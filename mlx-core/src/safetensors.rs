@@ -1,0 +1,262 @@
+//! The safetensors file format: reading without copies, writing without half-written files.
+//!
+//! A file is a length, a JSON header that says where each tensor's bytes are, and the bytes. The
+//! header is held to the letter of the format when a file is opened, so that reading a tensor later
+//! cannot reach outside the file, whatever the file says.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use mlx_c_sys as sys;
+
+use crate::array::Array;
+use crate::dtype::DType;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ffi;
+use crate::memory;
+use crate::stream::Device;
+
+mod header;
+mod write;
+
+use header::{Header, Tensor};
+pub use write::save;
+
+/// The bytes of a file.
+enum Source {
+    Mapped(memmap2::Mmap),
+    Static(&'static [u8]),
+    Shared(Arc<[u8]>),
+}
+
+impl Source {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Source::Mapped(map) => map,
+            Source::Static(bytes) => bytes,
+            Source::Shared(bytes) => bytes,
+        }
+    }
+}
+
+/// An open safetensors file.
+///
+/// ```
+/// # use std::collections::BTreeMap;
+/// # use mlx_core::{Array, Result, safetensors::{save, Safetensors}};
+/// # fn main() -> Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("model.safetensors");
+/// let weight = Array::from_slice(&[1.0f32, 2.0], &[1, 2])?;
+/// save(&path, [("weight", &weight)], &BTreeMap::new())?;
+/// let file = Safetensors::open(&path)?;
+/// assert_eq!(file.array("weight")?.to_vec::<f32>()?, [1.0, 2.0]);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Safetensors {
+    label: String,
+    source: Arc<Source>,
+    header: Header,
+}
+
+impl Safetensors {
+    /// Maps a file into memory and checks its header.
+    ///
+    /// On the CPU back end arrays refer to the mapped file: nothing is read before it is used, and
+    /// processes share it. **The file must stay as it is while its arrays are in use.** Replacing it
+    /// (as [`save`] does) is harmless; should somebody truncate it, using an array ends the process.
+    ///
+    /// # Errors
+    /// The file cannot be read or is not a valid safetensors file; the message names the file and
+    /// the tensor.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let label = path.display().to_string();
+        let io = |error: std::io::Error| Error::from(error).context(&label);
+        let file = File::open(path).map_err(io)?;
+        if !file.metadata().map_err(io)?.is_file() {
+            return Err(Error::new(ErrorKind::Io, format!("{label}: not a file")));
+        }
+        // SAFETY: the map is read-only and private to this value. That nobody shortens the file
+        // meanwhile is what `open` asks of its caller, as every reader of mapped files must.
+        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
+        Self::new(label, Source::Mapped(map))
+    }
+
+    /// Reads a file that is part of the program, such as one of `include_bytes!`.
+    ///
+    /// # Errors
+    /// It is not a valid safetensors file.
+    pub fn from_static(bytes: &'static [u8]) -> Result<Self> {
+        Self::new("embedded safetensors".into(), Source::Static(bytes))
+    }
+
+    /// Reads a file that is in memory.
+    ///
+    /// # Errors
+    /// It is not a valid safetensors file.
+    pub fn from_bytes(bytes: impl Into<Arc<[u8]>>) -> Result<Self> {
+        Self::new("safetensors in memory".into(), Source::Shared(bytes.into()))
+    }
+
+    fn new(label: String, source: Source) -> Result<Self> {
+        let header = Header::parse(source.bytes())
+            .map_err(|what| Error::new(ErrorKind::Io, format!("{label}: {what}")))?;
+        Ok(Self {
+            label,
+            source: Arc::new(source),
+            header,
+        })
+    }
+
+    /// The names of the tensors, in alphabetical order.
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.header.tensors.keys().map(String::as_str)
+    }
+
+    /// Whether there is a tensor of this name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.header.tensors.contains_key(name)
+    }
+
+    /// Dtype and shape of a tensor. The 8-bit floats, which MLX does not have, are U8: see
+    /// [`stored_dtype`](Self::stored_dtype).
+    ///
+    /// # Errors
+    /// There is no such tensor.
+    pub fn info(&self, name: &str) -> Result<(DType, &[i32])> {
+        self.tensor(name)
+            .map(|tensor| (tensor.dtype, &tensor.shape[..]))
+    }
+
+    /// A tensor's dtype in the file's own words, such as `F8_E4M3`.
+    ///
+    /// # Errors
+    /// There is no such tensor.
+    pub fn stored_dtype(&self, name: &str) -> Result<&'static str> {
+        self.tensor(name).map(|tensor| tensor.stored)
+    }
+
+    /// What the file says of itself: the texts of `__metadata__`.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.header.metadata
+    }
+
+    /// Bytes of all tensors.
+    pub fn nbytes(&self) -> usize {
+        self.header
+            .tensors
+            .values()
+            .map(|tensor| tensor.end - tensor.start)
+            .sum()
+    }
+
+    /// A tensor as an array.
+    ///
+    /// On the CPU back end this copies nothing (unless the bytes are not aligned to their elements):
+    /// the array refers to the file and keeps it open. On CUDA and Metal the bytes are copied.
+    ///
+    /// # Errors
+    /// There is no such tensor, it exceeds [`memory::set_array_limit`], or its BOOL bytes are
+    /// neither 0 nor 1.
+    pub fn array(&self, name: &str) -> Result<Array> {
+        let tensor = self.tensor(name)?;
+        self.load(tensor)
+            .map_err(|error| error.context(format!("{}: tensor {name:?}", self.label)))
+    }
+
+    fn tensor(&self, name: &str) -> Result<&Tensor> {
+        self.header
+            .tensors
+            .get(name)
+            .ok_or_else(|| Error::new(ErrorKind::Io, format!("{}: no tensor {name:?}", self.label)))
+    }
+
+    fn load(&self, tensor: &Tensor) -> Result<Array> {
+        memory::check_shape(&tensor.shape, tensor.dtype)?;
+        let bytes = &self.source.bytes()[tensor.start..tensor.end];
+        if tensor.dtype == DType::Bool
+            && let Some(byte) = bytes.iter().find(|&&byte| byte > 1)
+        {
+            return Err(Error::new(
+                ErrorKind::Io,
+                format!("byte {byte} where BOOL has 0 and 1"),
+            ));
+        }
+        let aligned = bytes.as_ptr().addr().is_multiple_of(tensor.dtype.size());
+        if aligned && plain_memory()? {
+            self.share(tensor, bytes)
+        } else {
+            copy(tensor, bytes)
+        }
+    }
+
+    /// An array over the file's own bytes.
+    fn share(&self, tensor: &Tensor, bytes: &[u8]) -> Result<Array> {
+        unsafe extern "C" fn release(payload: *mut std::ffi::c_void) {
+            // SAFETY: the reference that `share` gave away, returned once. Unmapping cannot panic.
+            drop(unsafe { Arc::from_raw(payload.cast::<Source>()) });
+        }
+
+        let payload = Arc::into_raw(self.source.clone()).cast_mut().cast();
+        ffi::array(|res| {
+            // SAFETY: the bytes are as many as shape and dtype say (checked by the header), aligned,
+            // preceded by the eight of the file's length, and live as long as the source, of which
+            // the array gets a reference. MLX never writes into foreign memory.
+            unsafe {
+                sys::mlxrs_array_from_foreign(
+                    res,
+                    bytes.as_ptr().cast(),
+                    tensor.shape.as_ptr(),
+                    tensor.shape.len(),
+                    tensor.dtype.raw(),
+                    payload,
+                    Some(release),
+                )
+            }
+        })
+        .map(Array::data)
+    }
+}
+
+impl fmt::Debug for Safetensors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Safetensors({}, {} tensors)",
+            self.label,
+            self.header.tensors.len()
+        )
+    }
+}
+
+/// Whether MLX's buffers are plain memory of the process: so it is where there is no GPU back end.
+fn plain_memory() -> Result<bool> {
+    Device::GPU.is_available().map(|gpu| !gpu)
+}
+
+fn copy(tensor: &Tensor, bytes: &[u8]) -> Result<Array> {
+    // MLX reads whole elements: bytes that are not aligned to them go through memory that is.
+    let aligned = bytes.as_ptr().addr().is_multiple_of(tensor.dtype.size());
+    let mut staged = Vec::new();
+    let data = if aligned {
+        bytes.as_ptr()
+    } else {
+        staged.resize(bytes.len().div_ceil(8), 0u64);
+        // SAFETY: the destination has room for the bytes and is another allocation.
+        unsafe {
+            let start = staged.as_mut_ptr().cast::<u8>();
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len());
+            start.cast_const()
+        }
+    };
+    let (shape, ndim) = (tensor.shape.as_ptr(), tensor.shape.len() as i32);
+    // SAFETY: as many bytes as shape and dtype say (checked by the header), which MLX copies.
+    let raw = unsafe { sys::mlx_array_new_data(data.cast(), shape, ndim, tensor.dtype.raw()) };
+    // SAFETY: freshly allocated for us.
+    unsafe { Array::from_raw(raw) }.map(Array::data)
+}

@@ -1,0 +1,25 @@
+//! Recomputation instead of memory.
+
+use mlx_c_sys as sys;
+
+use super::not_empty;
+use crate::array::Array;
+use crate::error::Result;
+use crate::ffi::closure::Closure;
+
+/// A function that computes the same as `f` but keeps nothing of its inside for the backward pass,
+/// which runs `f` again instead.
+///
+/// Gradients flow to the arguments only: pass parameters as arguments, do not capture them.
+///
+/// # Errors
+/// MLX has no memory. The returned function fails where `f` does.
+pub fn checkpoint<F>(f: F) -> Result<impl Fn(&[Array]) -> Result<Vec<Array>>>
+where
+    F: Fn(&[Array]) -> Result<Vec<Array>> + 'static,
+{
+    let plain = Closure::keep(move |inputs| not_empty("checkpoint", f(inputs)?))?;
+    // SAFETY: a live closure, a fresh out-handle; MLX keeps its own reference to `plain`.
+    let closure = Closure::make(|res| unsafe { sys::mlx_checkpoint(res, plain.raw()) })?;
+    Ok(move |inputs: &[Array]| closure.call(inputs))
+}

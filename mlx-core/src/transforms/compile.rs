@@ -1,0 +1,169 @@
+//! Compilation: a function is traced once and its graph reused.
+//!
+//! What is gained: no Rust runs to build the graph again, common subexpressions are computed once,
+//! and chains of elementwise operations become one kernel.
+//!
+//! On the CPU, MLX compiles those kernels by running a C++ compiler at run time, and keeps the
+//! results in a folder of predictable name under the system's folder for temporary files. Another
+//! user of the machine could put a library there first. So compilation is off by default where the
+//! default device is the CPU; [`set_enabled`] turns it on. A [`Compiled`] that is off runs the
+//! plain function and gives the same results.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+
+use mlx_c_sys as sys;
+
+use crate::array::Array;
+use crate::error::{ErrorKind, Result};
+use crate::ffi;
+use crate::ffi::closure::Closure;
+use crate::stream::{self, Device, DeviceKind};
+
+/// What is compiled.
+type Function = dyn Fn(&[Array]) -> Result<Vec<Array>>;
+
+const BY_DEVICE: u8 = 0;
+const ON: u8 = 1;
+const OFF: u8 = 2;
+
+static ENABLED: AtomicU8 = AtomicU8::new(BY_DEVICE);
+
+/// Turns compilation on or off for this process. On the CPU see the [module](self)'s warning.
+pub fn set_enabled(enabled: bool) {
+    ENABLED.store(if enabled { ON } else { OFF }, Ordering::Relaxed);
+}
+
+/// Whether calls of [`Compiled`] compile: what [`set_enabled`] said, else whether the default
+/// device is a GPU.
+///
+/// # Errors
+/// MLX does not know its default device.
+pub fn is_enabled() -> Result<bool> {
+    match ENABLED.load(Ordering::Relaxed) {
+        ON => Ok(true),
+        OFF => Ok(false),
+        _ => Ok(Device::default_device()?.kind == DeviceKind::Gpu),
+    }
+}
+
+/// A function whose graph is traced once for each combination of input shapes and dtypes (and of
+/// stream), then reused.
+///
+/// - **Captured arrays become constants**, held until the `Compiled` is dropped. Evaluate them
+///   first: an unevaluated one is computed anew at every call. State that changes (a cache, an
+///   offset, a random key) must be an argument and an output.
+/// - The function cannot read values: it sees placeholders.
+/// - **Shapeless** reuses one graph for all shapes. That is right for elementwise functions only.
+///   Operations that cannot follow a new shape are an error, but shapes that the *function* worked
+///   out (`x.reshape(&[x.dim(0)?, …])`) stay those of the first call, silently.
+/// - Under `vjp`, `jvp`, `value_and_grad` and `vmap` the plain function is differentiated.
+pub struct Compiled {
+    function: Rc<Function>,
+    shapeless: bool,
+    // One a stream: a graph runs on the stream it was traced on.
+    programs: RefCell<Vec<(i32, Rc<Program>)>>,
+}
+
+impl Compiled {
+    /// Wraps `f`. Nothing is traced before the first call.
+    pub fn new<F>(f: F, shapeless: bool) -> Self
+    where
+        F: Fn(&[Array]) -> Result<Vec<Array>> + 'static,
+    {
+        Self {
+            function: Rc::new(f),
+            shapeless,
+            programs: RefCell::new(Vec::new()),
+        }
+    }
+
+    /// Calls the function with `inputs`.
+    ///
+    /// # Errors
+    /// The function fails, evaluates or reads an array; or, shapeless, an operation cannot follow a
+    /// new shape. The next call traces again.
+    pub fn call(&self, inputs: &[Array]) -> Result<Vec<Array>> {
+        if !is_enabled()? {
+            return (self.function)(inputs);
+        }
+        let index = current_stream()?;
+        let program = self.program(index)?;
+        let result = program.closure.call(inputs);
+        if result.is_err() {
+            // MLX files a trace before it runs it: what failed half-way would be served as done.
+            self.programs
+                .borrow_mut()
+                .retain(|(other, _)| *other != index);
+        }
+        result
+    }
+
+    fn program(&self, index: i32) -> Result<Rc<Program>> {
+        if let Some((_, program)) = self
+            .programs
+            .borrow()
+            .iter()
+            .find(|(other, _)| *other == index)
+        {
+            return Ok(program.clone());
+        }
+        let program = Rc::new(Program::new(self.function.clone(), self.shapeless)?);
+        self.programs.borrow_mut().push((index, program.clone()));
+        Ok(program)
+    }
+}
+
+/// The index of the stream that operations are put on now.
+fn current_stream() -> Result<i32> {
+    let stream = stream::current()?;
+    let mut index = 0;
+    // SAFETY: the current stream is live; the out-parameter is ours.
+    ffi::call(ErrorKind::Mlx, || unsafe {
+        sys::mlxrs_stream_index(&mut index, stream)
+    })?;
+    Ok(index)
+}
+
+/// A compiled function in MLX's cache, under a number of ours.
+///
+/// MLX by itself files functions under their address, which the next function may get: a cache
+/// would then serve the old graph. Our numbers are never used twice.
+struct Program {
+    id: usize,
+    closure: Closure,
+    cache: sys::mlx_compile_cache,
+}
+
+impl Program {
+    fn new(function: Rc<Function>, shapeless: bool) -> Result<Self> {
+        static NEXT: AtomicUsize = AtomicUsize::new(1);
+
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let plain = Closure::keep(move |inputs| function(inputs))?;
+        let closure = Closure::make(|res| {
+            // SAFETY: a live closure, no constants, a fresh out-handle.
+            unsafe { sys::mlx_detail_compile(res, plain.raw(), id, shapeless, std::ptr::null(), 0) }
+        })?;
+        let mut cache = sys::mlx_compile_cache {
+            ctx: std::ptr::null_mut(),
+        };
+        // SAFETY: a fresh out-handle. The cache is the one of this thread, where we stay.
+        ffi::call(ErrorKind::Mlx, || unsafe {
+            sys::mlx_detail_compile_cache(&mut cache)
+        })?;
+        Ok(Self { id, closure, cache })
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: a live handle to (a weak reference to) the cache, freed once. Nothing can be done
+        // about a failure, which would only leave an entry behind that nobody asks for again.
+        unsafe {
+            sys::mlx_detail_compile_erase(self.cache, self.id);
+            sys::mlx_compile_cache_free(self.cache);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Updates in place: right, at one address, and without copies while steps are in flight.
+
+use mlx_core::fast::{self, Mask};
+use mlx_core::inplace::{
+    put_along_axis_in_place, scatter_in_place, slice_update_dynamic_in_place, slice_update_in_place,
+};
+use mlx_core::{Array, DType, Result, async_eval, eval, memory, synchronize, zeros};
+
+const HEADS: i32 = 4;
+const STORED: i32 = 512;
+const FEATURES: i32 = 64;
+const CACHE_BYTES: usize = (HEADS * STORED * FEATURES) as usize * 4;
+
+fn token(step: i32) -> Result<Array> {
+    mlx_core::full(&[1, HEADS, 1, FEATURES], step as f32 + 1.0, DType::F32)
+}
+
+fn prefix(cache: &Array, len: i32) -> Result<Array> {
+    cache.slice(&[0, 0, 0, 0], &[1, HEADS, len, FEATURES])
+}
+
+/// Pipelined decode: each step's attention reads the cache that the next step updates meanwhile.
+fn decode(mut append: impl FnMut(Array, &Array, i32) -> Result<Array>) -> Result<()> {
+    let mut cache = zeros(&[1, HEADS, STORED, FEATURES], DType::F32)?;
+    let address = cache.address()?;
+    memory::clear_cache()?;
+    memory::reset_peak()?;
+    let before = memory::active()?;
+    let mut outputs = Vec::new();
+    for step in 0..40 {
+        cache = append(cache, &token(step)?, step)?;
+        let seen = prefix(&cache, step + 1)?;
+        let q = mlx_core::full(&[1, HEADS, 1, FEATURES], 0.0f32, DType::F32)?;
+        let out = fast::scaled_dot_product_attention(&q, &seen, &seen, 1.0, Mask::None, None)?;
+        async_eval([&out, &cache])?;
+        outputs.push(out);
+    }
+    eval(&outputs)?;
+    synchronize()?;
+    let peak = memory::peak()?.saturating_sub(before);
+    assert!(
+        peak < CACHE_BYTES,
+        "{peak} bytes above the start: the cache of {CACHE_BYTES} was copied"
+    );
+    assert_eq!(cache.address()?, address);
+    for (step, out) in outputs.iter().enumerate() {
+        // Equal scores: the mean of 1 ..= step + 1.
+        let expected = (step as f32 + 2.0) / 2.0;
+        assert!(
+            out.to_vec::<f32>()?
+                .iter()
+                .all(|&x| (x - expected).abs() < 1e-4),
+            "step {step}"
+        );
+    }
+    let stored = cache.to_vec::<f32>()?;
+    for (index, &value) in stored.iter().enumerate() {
+        let slot = index as i32 / FEATURES % STORED;
+        assert_eq!(value, if slot < 40 { slot as f32 + 1.0 } else { 0.0 });
+    }
+    Ok(())
+}
+
+#[test]
+fn slice_updates_stay_in_place() -> Result<()> {
+    decode(|cache, token, step| {
+        slice_update_in_place(
+            cache,
+            token,
+            &[0, 0, step, 0],
+            &[1, HEADS, step + 1, FEATURES],
+        )
+    })
+}
+
+#[test]
+fn dynamic_updates_stay_in_place() -> Result<()> {
+    decode(|cache, token, step| {
+        slice_update_dynamic_in_place(cache, token, &Array::from_slice(&[step], &[1])?, &[2])
+    })
+}
+
+#[test]
+fn put_along_axis_stays_in_place() -> Result<()> {
+    decode(|cache, token, step| {
+        let index = mlx_core::full(&[1, HEADS, 1, FEATURES], step, DType::I32)?;
+        put_along_axis_in_place(cache, &index, token, 2)
+    })
+}
+
+#[test]
+fn scatters_stay_in_place() -> Result<()> {
+    decode(|cache, token, step| {
+        // Index [1] along axis 2: updates are [1] + [1, H, 1, D].
+        let updates = token.expand_dims(0)?;
+        scatter_in_place(cache, &[&Array::from_slice(&[step], &[1])?], &updates, &[2])
+    })
+}
+
+#[test]
+fn an_update_of_everything_is_copied_into_the_cache() -> Result<()> {
+    let cache = zeros(&[2, 3], DType::F32)?;
+    let address = cache.address()?;
+    let update = Array::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3])?;
+    let cache = slice_update_in_place(cache, &update, &[0, 0], &[2, 3])?;
+    assert_eq!(cache.to_vec::<f32>()?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    assert_eq!(cache.address()?, address);
+    // The caller's update is still the caller's.
+    let nine = Array::from_slice(&[9.0f32], &[1, 1])?;
+    let cache = slice_update_in_place(cache, &nine, &[0, 0], &[1, 1])?;
+    assert_eq!(cache.to_vec::<f32>()?, [9.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    assert_eq!(update.to_vec::<f32>()?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    Ok(())
+}
+
+#[test]
+fn updates_and_readers_in_one_graph() -> Result<()> {
+    // Appends only: each reader sees a prefix that later updates leave alone.
+    let mut cache = zeros(&[1, HEADS, STORED, FEATURES], DType::F32)?;
+    eval([&cache])?;
+    let address = cache.address()?;
+    let mut sums = Vec::new();
+    for step in 0..5 {
+        let stop = [1, HEADS, step + 1, FEATURES];
+        cache = slice_update_in_place(cache, &token(step)?, &[0, 0, step, 0], &stop)?;
+        sums.push(prefix(&cache, step + 1)?.mean(.., false)?);
+    }
+    eval(&sums)?;
+    for (step, sum) in sums.iter().enumerate() {
+        assert_eq!(sum.item::<f32>()?, (step as f32 + 2.0) / 2.0);
+    }
+    assert_eq!(cache.address()?, address);
+    Ok(())
+}
+
+#[test]
+fn a_view_is_copied_and_what_it_views_stays() -> Result<()> {
+    let base = Array::from_slice(&[1i32, 2, 3, 4, 5, 6], &[2, 3])?;
+    let row = base.slice(&[1, 0], &[2, 3])?;
+    let row = slice_update_in_place(row, &Array::from_slice(&[0i32], &[1, 1])?, &[0, 1], &[1, 2])?;
+    assert_eq!(row.to_vec::<i32>()?, [4, 0, 6]);
+    let turned = base.transpose(&[1, 0])?;
+    let turned = slice_update_in_place(
+        turned,
+        &Array::from_slice(&[0i32], &[1, 1])?,
+        &[0, 0],
+        &[1, 1],
+    )?;
+    assert_eq!(turned.to_vec::<i32>()?, [0, 4, 2, 5, 3, 6]);
+    assert_eq!(base.to_vec::<i32>()?, [1, 2, 3, 4, 5, 6]);
+    Ok(())
+}
+
+#[test]
+fn what_does_not_fit_is_refused() -> Result<()> {
+    let cache = zeros(&[2, 3], DType::F32)?;
+    let update = zeros(&[2, 2], DType::F32)?;
+    assert!(slice_update_in_place(cache.clone(), &update, &[0, 0], &[2, 3]).is_err());
+    assert!(slice_update_in_place(cache.clone(), &update, &[0], &[2]).is_err());
+    assert!(slice_update_in_place(cache, &update, &[0, 0], &[1, 3]).is_err());
+    Ok(())
+}
