@@ -23,11 +23,13 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    for name in
-        native::VARIABLES
-            .iter()
-            .chain(&["MLX_C_BINDINGS", "LIBCLANG_PATH", "CXX", "PYTHON"])
-    {
+    for name in native::VARIABLES.iter().chain(&[
+        "MLX_C_BINDINGS",
+        "MLX_RELOCATABLE",
+        "LIBCLANG_PATH",
+        "CXX",
+        "PYTHON",
+    ]) {
         println!("cargo::rerun-if-env-changed={name}");
     }
     let out = PathBuf::from(variable("OUT_DIR")?);
@@ -52,13 +54,20 @@ fn run() -> Result<()> {
         "cargo::rerun-if-changed={}",
         prefix.dir.join(native::store::MARKER).display()
     );
-    println!("cargo::rustc-link-search=native={}", prefix.lib().display());
+    // Only `xtask dist` asks for the libmlxc that is looked for beside the program.
+    let relocatable = env::var_os("MLX_RELOCATABLE").is_some_and(|value| value == "1");
+    let lib = if relocatable {
+        prefix.relocatable()
+    } else {
+        prefix.lib()
+    };
+    println!("cargo::rustc-link-search=native={}", lib.display());
     println!("cargo::rustc-link-lib=dylib=mlxc");
     // For build scripts of dependents, as DEP_MLXC_ROOT and so on.
     let metadata: [(&str, &Path); 4] = [
         ("root", &prefix.dir),
         ("include", &prefix.include()),
-        ("lib", &prefix.lib()),
+        ("lib", &lib),
         ("mlx", &prefix.mlx),
     ];
     for (key, path) in metadata {

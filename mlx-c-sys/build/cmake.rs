@@ -1,7 +1,9 @@
 //! Configures and builds libmlxc, always as Release.
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
+use std::thread;
 
 use super::Options;
 use super::host::{self, Backend};
@@ -66,6 +68,7 @@ pub fn build(
         &mut configure,
         "CMake could not configure mlx-c",
         from_source,
+        &mut |_| {},
     )?;
 
     say(if from_source {
@@ -81,28 +84,70 @@ pub fn build(
     if let Ok(jobs) = std::env::var("NUM_JOBS") {
         compile.arg("--parallel").arg(jobs);
     }
-    run(&mut compile, "mlx-c does not compile", from_source)?;
+    run(&mut compile, "mlx-c does not compile", from_source, say)?;
     store::remove(&work)
 }
 
-fn run(command: &mut Command, what: &str, from_source: bool) -> Result<()> {
+fn run(
+    command: &mut Command,
+    what: &str,
+    from_source: bool,
+    say: &mut dyn FnMut(&str),
+) -> Result<()> {
     // Cargo's own flags for the make of other crates, and a user's for other projects, do not belong here.
     for name in ["MAKEFLAGS", "MFLAGS", "CMAKE_GENERATOR", "DESTDIR"] {
         command.env_remove(name);
     }
     let program = command.get_program().to_owned();
-    let output = command
-        .output()
-        .map_err(|e| Failure::io("run", Path::new(&program), &e))?;
-    if output.status.success() {
+    let failed = |e: &std::io::Error| Failure::io("run", Path::new(&program), e);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| failed(&e))?;
+    let errors = child.stderr.take().map(|mut pipe| {
+        thread::spawn(move || {
+            let mut bytes = Vec::new();
+            pipe.read_to_end(&mut bytes).map(|_| bytes)
+        })
+    });
+    let mut stdout = Vec::new();
+    for line in child
+        .stdout
+        .take()
+        .into_iter()
+        .flat_map(|pipe| BufReader::new(pipe).split(b'\n'))
+    {
+        let line = line.map_err(|e| failed(&e))?;
+        let text = String::from_utf8_lossy(&line);
+        // Ninja's "[3/31] Building …".
+        if text.starts_with('[') {
+            say(&text);
+        }
+        stdout.extend(line);
+        stdout.push(b'\n');
+    }
+    let status = child.wait().map_err(|e| failed(&e))?;
+    let stderr = errors
+        .and_then(|thread| thread.join().ok()?.ok())
+        .unwrap_or_default();
+    if status.success() {
         return Ok(());
     }
-    let failure = Failure::command(what, &output)
-        .sought(format!(
-            "a compiler for C++20; found {}",
-            tools::compiler().unwrap_or_default()
-        ))
-        .fix("install g++ 12 or later, or clang 16 or later, or set CXX to one");
+    let failure = Failure::command(
+        what,
+        &Output {
+            status,
+            stdout,
+            stderr,
+        },
+    )
+    .sought(format!(
+        "a compiler for C++20; found {}",
+        tools::compiler().unwrap_or_default()
+    ))
+    .fix("install g++ 12 or later, or clang 16 or later, or set CXX to one");
     Err(if from_source {
         failure.fix("building MLX from source needs GitHub, BLAS and LAPACK with headers; unset MLX_FROM_SOURCE to use the wheel")
     } else {

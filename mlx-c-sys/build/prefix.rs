@@ -103,6 +103,11 @@ impl Prefix {
         self.dir.join("include")
     }
 
+    /// Folder of the libmlxc that goes into archives with a program.
+    pub fn relocatable(&self) -> PathBuf {
+        self.dir.join("relocatable")
+    }
+
     /// Folder of the libmlxc to link with.
     pub fn lib(&self) -> PathBuf {
         self.dir.join("lib")

@@ -1,2 +1,63 @@
-//! xtask
-fn main() {}
+//! `cargo xtask`: the work on this repository that cargo itself has no word for, one file a command.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod build_mlx;
+mod cargo;
+mod ci;
+mod dist;
+mod doctor;
+mod golden;
+/// The native build, the same files as in the build script of `mlx-c-sys`.
+#[path = "../../mlx-c-sys/build/native.rs"]
+mod native;
+mod test;
+mod tidy;
+
+/// Work on this repository.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Build MLX and mlx-c, as `cargo build` does by itself, with progress
+    BuildMlx(build_mlx::Arguments),
+    /// Say what the build finds on this machine, what is missing, and the command that fixes it
+    Doctor,
+    /// Build everything and run every test
+    Test(test::Arguments),
+    /// What CI runs: format, lints, documentation, tidy, tests
+    Ci,
+    /// Check the house rules that no compiler knows
+    Tidy,
+    /// Write the goldens under testdata again from the reference implementations, or check them
+    Golden(golden::Arguments),
+    /// Pack a release binary with the libraries it needs
+    Dist(dist::Arguments),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Task::BuildMlx(arguments) => build_mlx::run(&arguments),
+        Task::Doctor => doctor::run(),
+        Task::Test(arguments) => test::run(&arguments),
+        Task::Ci => ci::run(),
+        Task::Tidy => tidy::run(),
+        Task::Golden(arguments) => golden::run(&arguments),
+        Task::Dist(arguments) => dist::run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! The native build, as far as it goes without a network: nothing half-made, foreign or broken is taken.
+
+#[path = "../build/native.rs"]
+mod native;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use native::host::{self, Backend};
+use native::prefix::{self, Prefix};
+use native::report::Failure;
+use native::store::{Entry, MARKER, sibling};
+use native::{Options, pip, source};
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn write(path: PathBuf, text: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+fn entry(dir: &Path) -> Entry {
+    Entry::new(
+        dir.to_owned(),
+        [("made-from", "wheat")],
+        [PathBuf::from("lib/bread")],
+    )
+}
+
+fn bake(dir: &Path) -> Result<(), Failure> {
+    write(dir.join("lib/bread"), "crust");
+    Ok(())
+}
+
+#[test]
+fn a_folder_is_made_once_and_only_from_the_same_things() {
+    let tmp = folder();
+    let dir = tmp.path().join("a");
+    entry(&dir).ensure(bake).unwrap();
+    entry(&dir).ensure(|_| panic!("made twice")).unwrap();
+    let rye = Entry::new(
+        dir.clone(),
+        [("made-from", "rye")],
+        [PathBuf::from("lib/bread")],
+    );
+    assert_eq!(
+        rye.unfinished().unwrap(),
+        "made with made-from wheat, wanted rye"
+    );
+    rye.ensure(bake).unwrap();
+    assert_eq!(rye.unfinished(), None);
+    assert!(entry(&dir).unfinished().is_some());
+    let names: Vec<_> = fs::read_dir(tmp.path())
+        .unwrap()
+        .map(|f| f.unwrap().file_name())
+        .collect();
+    assert_eq!(names.len(), 2, "something is left behind: {names:?}");
+}
+
+#[test]
+fn a_half_made_folder_is_not_taken_for_a_finished_one() {
+    let tmp = folder();
+    let dir = tmp.path().join("a");
+    // A build that was killed: everything is there but the end.
+    write(dir.join("lib/bread"), "crust");
+    write(sibling(&dir, "partial").join("lib/junk"), "dough");
+    assert!(
+        entry(&dir)
+            .unfinished()
+            .unwrap()
+            .contains("never built, or not to the end")
+    );
+    entry(&dir).ensure(bake).unwrap();
+    assert_eq!(entry(&dir).unfinished(), None);
+    assert!(
+        !dir.join("lib/junk").exists(),
+        "what a killed build left is in the finished folder"
+    );
+
+    fs::write(dir.join("lib/bread"), "cru").unwrap();
+    assert_eq!(
+        entry(&dir).unfinished().unwrap(),
+        "lib/bread has 3 bytes, was made with 5"
+    );
+    fs::remove_file(dir.join("lib/bread")).unwrap();
+    assert!(entry(&dir).unfinished().unwrap().contains("lib/bread"));
+    fs::write(dir.join(MARKER), "").unwrap();
+    assert_eq!(
+        entry(&dir).unfinished().unwrap(),
+        "made with made-from (unsaid), wanted wheat"
+    );
+}
+
+#[test]
+fn a_failed_build_leaves_nothing_that_counts() {
+    let tmp = folder();
+    let dir = tmp.path().join("a");
+    let error = entry(&dir).ensure(|partial| {
+        bake(partial)?;
+        Err(Failure::new("the oven is cold"))
+    });
+    assert_eq!(error.unwrap_err().what(), "the oven is cold");
+    assert!(!dir.exists());
+    // One that says it is done and has not made its files.
+    let error = entry(&dir).ensure(|_| Ok(())).unwrap_err();
+    assert!(error.what().contains("lib/bread"), "{error}");
+    assert!(!dir.exists());
+}
+
+#[test]
+fn builders_wait_for_each_other() {
+    let tmp = folder();
+    let dir = tmp.path().join("a");
+    let baked = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                entry(&dir)
+                    .ensure(|partial| {
+                        baked.fetch_add(1, Ordering::SeqCst);
+                        thread::sleep(std::time::Duration::from_millis(50));
+                        bake(partial)
+                    })
+                    .unwrap();
+            });
+        }
+    });
+    assert_eq!(baked.load(Ordering::SeqCst), 1);
+}
+
+const WHEEL: &str = "
+import sys, zipfile
+with zipfile.ZipFile(sys.argv[1], 'w') as z:
+    z.writestr('bread.py', '')
+    z.writestr('bread-1.0.dist-info/METADATA', 'Metadata-Version: 2.1\\nName: bread\\nVersion: 1.0\\n')
+    z.writestr('bread-1.0.dist-info/WHEEL', 'Wheel-Version: 1.0\\nGenerator: x\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')
+    z.writestr('bread-1.0.dist-info/RECORD', '')
+";
+
+#[test]
+fn a_wheel_with_another_hash_is_refused() {
+    let tmp = folder();
+    let wheel = tmp.path().join("bread-1.0-py3-none-any.whl");
+    let made = std::process::Command::new(pip::python())
+        .arg("-c")
+        .arg(WHEEL)
+        .arg(&wheel)
+        .status();
+    assert!(made.unwrap().success());
+    let dir = tmp.path().join("out");
+    fs::create_dir(&dir).unwrap();
+    let wrong = format!("bread==1.0 --hash=sha256:{}\n", "0".repeat(64));
+    let from = tmp.path().to_string_lossy();
+    let error = pip::install(
+        &dir,
+        "bread",
+        &wrong,
+        &["--no-index", "--find-links", &*from],
+    )
+    .unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("not the file that was pinned"), "{text}");
+    assert!(text.contains("sought: bread"), "{text}");
+    assert!(!dir.join("bread.py").exists());
+}
+
+#[test]
+fn requirements_are_all_pinned_with_hashes() {
+    use native::pins::{REQUIRE_CMAKE, REQUIRE_LIBCLANG, REQUIRE_NINJA};
+    let wheels = Backend::ALL.map(Backend::requirements);
+    for text in wheels
+        .iter()
+        .chain(&[REQUIRE_CMAKE, REQUIRE_LIBCLANG, REQUIRE_NINJA])
+    {
+        let joined = text.replace("\\\n", "");
+        for line in joined.lines().filter(|line| !line.starts_with('#')) {
+            assert!(
+                line.contains("==") && line.contains("--hash=sha256:"),
+                "{line}"
+            );
+        }
+    }
+    for text in wheels {
+        assert!(
+            text.contains(&format!("=={} ", native::pins::MLX)),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_stock_mlx_c_is_refused_by_name() {
+    let tmp = folder();
+    let error = Prefix::given(tmp.path()).unwrap_err().to_string();
+    assert!(error.contains("not made by this build"), "{error}");
+    write(tmp.path().join("lib").join(host::library("mlxc")), "ELF");
+    let error = Prefix::given(tmp.path()).unwrap_err().to_string();
+    assert!(
+        error.contains("stock mlx-c") && error.contains("mlxrs_*"),
+        "{error}"
+    );
+    assert!(
+        error.contains("MLX_C_DIR") && error.contains("to fix it"),
+        "{error}"
+    );
+    let error = Prefix::given(Path::new("/no/such/folder"))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("/no/such/folder"), "{error}");
+}
+
+/// A folder with what counts as an installed MLX.
+fn mlx(dir: &Path, version: [u32; 3]) {
+    let [major, minor, patch] = version;
+    let header = format!(
+        "#define MLX_VERSION_MAJOR {major}\n#define MLX_VERSION_MINOR {minor}\n#define MLX_VERSION_PATCH {patch}\n"
+    );
+    write(dir.join("include/mlx/version.h"), &header);
+    write(dir.join("lib").join(host::library("mlx")), "ELF");
+}
+
+#[test]
+fn a_finished_folder_that_was_moved_is_refused() {
+    let tmp = folder();
+    let root = fs::canonicalize(tmp.path()).unwrap();
+    mlx(&root.join("mlx"), [0, 32, 4]);
+    let options = Options {
+        root: root.clone(),
+        backend: Backend::Cpu,
+        mlx_c_dir: None,
+        mlx_dir: None,
+        from_source: false,
+    };
+    let prefix = Prefix::planned(&options, Some(&root.join("mlx")));
+    let fill = |dir: &Path| {
+        for file in &prefix.entry().files {
+            write(dir.join(file), "made");
+        }
+        Ok(())
+    };
+    prefix.entry().ensure(fill).unwrap();
+    assert_eq!(Prefix::given(&prefix.dir).unwrap(), prefix);
+    let moved = root.join("moved");
+    fs::rename(&prefix.dir, &moved).unwrap();
+    let error = Prefix::given(&moved).unwrap_err().to_string();
+    assert!(error.contains("made with location"), "{error}");
+}
+
+#[test]
+fn an_installed_mlx_is_found_where_people_have_it_and_other_versions_are_refused() {
+    let tmp = folder();
+    let root = fs::canonicalize(tmp.path()).unwrap();
+    let site = root.join("env/lib/python3.11/site-packages");
+    mlx(&site.join("mlx"), [0, 32, 4]);
+    for dir in [root.join("env"), site.clone(), site.join("mlx")] {
+        assert_eq!(prefix::installed_mlx(&dir).unwrap(), site.join("mlx"));
+    }
+    let old = root.join("old");
+    mlx(&old, [0, 31, 2]);
+    let error = prefix::installed_mlx(&old).unwrap_err().to_string();
+    assert!(
+        error.contains("MLX 0.31.2") && error.contains("needs 0.32.4"),
+        "{error}"
+    );
+    let error = prefix::installed_mlx(&root).unwrap_err().to_string();
+    assert!(
+        error.contains("found: neither") && error.contains("MLX_DIR"),
+        "{error}"
+    );
+}
+
+#[test]
+fn back_ends_are_known_by_name_and_system() {
+    let linux = "x86_64-unknown-linux-gnu";
+    assert_eq!(Backend::parse("cuda13", linux).unwrap(), Backend::Cuda13);
+    assert_eq!(Backend::default_for("aarch64-apple-darwin"), Backend::Metal);
+    let error = Backend::parse("rocm", linux).unwrap_err().to_string();
+    assert!(error.contains("cpu, cuda12, cuda13, metal"), "{error}");
+    assert!(Backend::parse("metal", linux).is_err());
+}
+
+#[test]
+fn a_patch_applies_at_its_place_or_not_at_all() {
+    let tmp = folder();
+    let source_file = tmp.path().join("a.cpp");
+    let patch = "# why\nfile: a.cpp\nwithin: f(\nafter: one,\ninsert: two,\n";
+    fs::write(&source_file, "g(one, x) f(zero, one, three)").unwrap();
+    source::patch(tmp.path(), "p", patch).unwrap();
+    assert_eq!(
+        fs::read_to_string(&source_file).unwrap(),
+        "g(one, x) f(zero, one,\ntwo, three)"
+    );
+    for (text, why) in [
+        ("f(one,) f(one,)", "2 times"),
+        ("h(one,)", "0 times"),
+        ("one, f(zero)", "does not follow"),
+    ] {
+        fs::write(&source_file, text).unwrap();
+        let error = source::patch(tmp.path(), "p", patch)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains(why) && error.contains("patch p does not apply"),
+            "{error}"
+        );
+        assert_eq!(fs::read_to_string(&source_file).unwrap(), text);
+    }
+}

@@ -1,0 +1,72 @@
+//! Where a checkpoint keeps its chat templates.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value as Json;
+
+use crate::error::{Error, Result};
+use crate::files::Files;
+use crate::tokenizer::json_kind;
+
+/// What a single template is called.
+pub(super) const DEFAULT: &str = "default";
+
+/// Templates in files of their own, by name.
+pub(super) fn from_jinja_files(files: &Files) -> Result<BTreeMap<String, String>> {
+    let mut sources = BTreeMap::new();
+    for name in files.list()? {
+        let template = name
+            .strip_prefix("additional_chat_templates/")
+            .and_then(|rest| rest.strip_suffix(".jinja"));
+        let template = if name == "chat_template.jinja" {
+            Some(DEFAULT)
+        } else {
+            template
+        };
+        if let (Some(template), Some(source)) = (template, files.text(&name)?) {
+            sources.insert(template.to_owned(), source);
+        }
+    }
+    Ok(sources)
+}
+
+/// Templates by name, and whether a caller may choose by it.
+type Found = Option<(BTreeMap<String, String>, bool)>;
+
+/// `chat_template` of a JSON file: a template, a list of named ones, or a map of them; and whether it has names.
+pub(super) fn from_json(files: &Files, file: &str) -> Result<Found> {
+    let json = files.json(file)?.unwrap_or_default();
+    let wrong = |found: &Json| {
+        Error::format(format!(
+            "{}: chat_template: expected a text or a list of {{name, template}}, found {}",
+            files.locate(file),
+            json_kind(found)
+        ))
+    };
+    match json.get("chat_template") {
+        None | Some(Json::Null) => Ok(None),
+        Some(Json::String(source)) => Ok(Some((
+            BTreeMap::from([(DEFAULT.to_owned(), source.clone())]),
+            false,
+        ))),
+        Some(Json::Array(list)) => {
+            let mut sources = BTreeMap::new();
+            for entry in list {
+                let text = |key: &str| entry.get(key).and_then(Json::as_str).map(str::to_owned);
+                let (Some(name), Some(source)) = (text("name"), text("template")) else {
+                    return Err(wrong(entry));
+                };
+                sources.insert(name, source);
+            }
+            Ok(Some((sources, true)))
+        }
+        Some(Json::Object(map)) => {
+            let text = |(name, source): (&String, &Json)| match source {
+                Json::String(source) => Ok((name.clone(), source.clone())),
+                other => Err(wrong(other)),
+            };
+            Ok(Some((map.iter().map(text).collect::<Result<_>>()?, true)))
+        }
+        Some(other) => Err(wrong(other)),
+    }
+}

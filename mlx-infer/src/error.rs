@@ -1,0 +1,107 @@
+//! The error of this crate.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+/// What went wrong, for callers that act differently on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A file could not be read.
+    Io,
+    /// A file that is needed is not there.
+    Missing,
+    /// A file was read, and does not hold what its format asks for.
+    Format,
+    /// The input is well formed and asks for something that this crate does not do.
+    Unsupported,
+    /// An argument of the caller is out of range or contradicts another one.
+    Argument,
+    /// The tokenizer refused a text or ids.
+    Tokenizer,
+    /// A chat template could not be compiled or rendered, or refused its input.
+    Template,
+    /// MLX or the model failed while computing.
+    Compute,
+    /// The caller cancelled.
+    Cancelled,
+}
+
+/// An error: what, where, what was expected and what was found, in one line.
+///
+/// [`Error::kind`] tells the cases apart; the text is for people.
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+/// A result with this crate's [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Makes an error from its kind and text (lower case, no full stop).
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            source: None,
+        }
+    }
+
+    /// Adds the error that caused this one.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// What went wrong.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    pub(crate) fn format(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Format, message)
+    }
+
+    pub(crate) fn unsupported(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unsupported, message)
+    }
+
+    pub(crate) fn argument(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Argument, message)
+    }
+
+    pub(crate) fn tokenizer(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Tokenizer, message)
+    }
+
+    pub(crate) fn template(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Template, message)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.kind, self.message)?;
+        match &self.source {
+            Some(source) => write!(f, " (caused by {source:?})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source
+            .as_deref()
+            .map(|source| source as &(dyn StdError + 'static))
+    }
+}

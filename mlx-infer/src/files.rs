@@ -1,0 +1,275 @@
+//! Where a checkpoint's small files come from: a directory, or bytes inside the binary.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{ErrorKind as IoErrorKind, Read};
+use std::path::{Component, Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// `tokenizer.json` of the largest published vocabularies is about 35 MB.
+const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
+/// Configurations and templates are at most a few megabytes (tokenizer_config.json lists added tokens).
+const MAX_SMALL_FILE_BYTES: u64 = 32 << 20;
+
+/// The tokenizer, configuration and template files of one checkpoint.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Files {
+    /// A directory, as `save_pretrained` and mlx-lm write them.
+    Directory(PathBuf),
+    /// Files that are part of the program, such as the default model's.
+    Embedded {
+        /// What to call them in messages.
+        name: &'static str,
+        /// Name (with `/` between folders) and content of each file.
+        files: &'static [(&'static str, &'static [u8])],
+    },
+}
+
+impl Files {
+    /// The files of a directory, which must exist.
+    ///
+    /// # Errors
+    /// When `path` is not a directory that can be looked up.
+    pub fn directory(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        match std::fs::metadata(&path) {
+            Ok(found) if found.is_dir() => Ok(Self::Directory(path)),
+            Ok(_) => Err(Error::new(
+                ErrorKind::Missing,
+                format!(
+                    "{} is not a directory; expected a checkpoint's directory",
+                    path.display()
+                ),
+            )),
+            Err(error) if error.kind() == IoErrorKind::NotFound => Err(Error::new(
+                ErrorKind::Missing,
+                format!("{} does not exist", path.display()),
+            )),
+            Err(error) => Err(io_error(&path.display().to_string(), error)),
+        }
+    }
+
+    /// Files that are part of the program. `name` is for messages.
+    pub fn embedded(name: &'static str, files: &'static [(&'static str, &'static [u8])]) -> Self {
+        Self::Embedded { name, files }
+    }
+
+    /// Where the files come from, for messages.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Directory(path) => path.display().to_string(),
+            Self::Embedded { name, .. } => (*name).to_owned(),
+        }
+    }
+
+    /// The content of a file, or `None` when there is none of that name.
+    ///
+    /// # Errors
+    /// When the name leaves the checkpoint, when the file is not a regular file or is larger than any
+    /// honest one, and when reading fails.
+    pub fn read(&self, name: &str) -> Result<Option<Cow<'static, [u8]>>> {
+        let inside = Path::new(name)
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)));
+        if name.is_empty() || !inside {
+            return Err(Error::argument(format!(
+                "file name {name:?} leaves the checkpoint"
+            )));
+        }
+        match self {
+            Self::Directory(path) => read_file(&path.join(name), max_bytes(name)),
+            Self::Embedded { files, .. } => Ok(files
+                .iter()
+                .find(|(found, _)| *found == name)
+                .map(|(_, content)| Cow::Borrowed(*content))),
+        }
+    }
+
+    /// The content of a file as text.
+    ///
+    /// # Errors
+    /// Those of [`Files::read`], and text that is not UTF-8.
+    pub fn text(&self, name: &str) -> Result<Option<String>> {
+        let Some(bytes) = self.read(name)? else {
+            return Ok(None);
+        };
+        String::from_utf8(bytes.into_owned())
+            .map(Some)
+            .map_err(|error| {
+                let at = error.utf8_error().valid_up_to();
+                Error::format(format!("{}: not utf-8 at byte {at}", self.locate(name)))
+            })
+    }
+
+    /// The content of a JSON file.
+    ///
+    /// # Errors
+    /// Those of [`Files::read`], and anything that is not JSON.
+    pub fn json(&self, name: &str) -> Result<Option<Value>> {
+        let Some(bytes) = self.read(name)? else {
+            return Ok(None);
+        };
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+            Error::format(format!("{}: not valid json: {error}", self.locate(name)))
+        })
+    }
+
+    /// The names of all files, sorted; those of subfolders as `folder/name`, one level deep.
+    ///
+    /// # Errors
+    /// When a directory cannot be read.
+    pub fn list(&self) -> Result<Vec<String>> {
+        let mut names = match self {
+            Self::Directory(path) => {
+                let mut names = Vec::new();
+                for (name, is_dir) in entries(path)? {
+                    if is_dir {
+                        let inner = entries(&path.join(&name))?;
+                        names.extend(
+                            inner
+                                .into_iter()
+                                .filter(|(_, is_dir)| !is_dir)
+                                .map(|(inner, _)| format!("{name}/{inner}")),
+                        );
+                    } else {
+                        names.push(name);
+                    }
+                }
+                names
+            }
+            Self::Embedded { files, .. } => {
+                files.iter().map(|(name, _)| (*name).to_owned()).collect()
+            }
+        };
+        names.sort();
+        Ok(names)
+    }
+
+    /// Where a file is, for messages.
+    pub(crate) fn locate(&self, name: &str) -> String {
+        match self {
+            Self::Directory(path) => path.join(name).display().to_string(),
+            Self::Embedded { name: source, .. } => format!("{source}: {name}"),
+        }
+    }
+}
+
+fn max_bytes(name: &str) -> u64 {
+    if name == "tokenizer.json" {
+        MAX_TOKENIZER_BYTES
+    } else {
+        MAX_SMALL_FILE_BYTES
+    }
+}
+
+fn read_file(path: &Path, limit: u64) -> Result<Option<Cow<'static, [u8]>>> {
+    let shown = path.display().to_string();
+    // Looked at before it is opened: opening a pipe would wait for a writer.
+    match std::fs::metadata(path) {
+        Ok(found) if !found.is_file() => {
+            return Err(Error::new(
+                ErrorKind::Io,
+                format!("{shown} is not a regular file"),
+            ));
+        }
+        Ok(found) if found.len() > limit => return Err(too_large(&shown, found.len(), limit)),
+        Ok(_) => {}
+        Err(error) if error.kind() == IoErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io_error(&shown, error)),
+    }
+    let file = File::open(path).map_err(|error| io_error(&shown, error))?;
+    let mut bytes = Vec::new();
+    file.take(limit + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| io_error(&shown, error))?;
+    if bytes.len() as u64 > limit {
+        return Err(too_large(&shown, bytes.len() as u64, limit));
+    }
+    Ok(Some(Cow::Owned(bytes)))
+}
+
+/// Names that are not UTF-8 are left out: no file that this crate asks for has one.
+fn entries(path: &Path) -> Result<Vec<(String, bool)>> {
+    let shown = path.display().to_string();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(|error| io_error(&shown, error))? {
+        let entry = entry.map_err(|error| io_error(&shown, error))?;
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if let Ok(name) = entry.file_name().into_string() {
+            found.push((name, is_dir));
+        }
+    }
+    Ok(found)
+}
+
+fn too_large(shown: &str, found: u64, limit: u64) -> Error {
+    Error::format(format!(
+        "{shown} has {found} bytes or more; expected at most {limit}"
+    ))
+}
+
+fn io_error(shown: &str, error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Io, format!("cannot read {shown}: {error}")).with_source(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_inside() {
+        let files = Files::embedded("test", &[("a.json", b"{}")]);
+        for name in ["../a.json", "/etc/hostname", "a/../../b", "", "."] {
+            assert_eq!(
+                files.read(name).unwrap_err().kind(),
+                ErrorKind::Argument,
+                "{name}"
+            );
+        }
+        assert_eq!(files.read("a.json").unwrap().as_deref(), Some(&b"{}"[..]));
+        assert!(files.read("b.json").unwrap().is_none());
+    }
+
+    #[test]
+    fn directories_and_odd_files() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("config.json")).unwrap();
+        std::fs::create_dir(dir.path().join("additional_chat_templates")).unwrap();
+        std::fs::write(dir.path().join("additional_chat_templates/rag.jinja"), "x").unwrap();
+        std::fs::write(dir.path().join("tokenizer_config.json"), b"\xff{").unwrap();
+        let files = Files::directory(dir.path()).unwrap();
+        assert_eq!(
+            files.list().unwrap(),
+            [
+                "additional_chat_templates/rag.jinja",
+                "tokenizer_config.json"
+            ]
+        );
+        assert_eq!(files.read("config.json").unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(
+            files.json("tokenizer_config.json").unwrap_err().kind(),
+            ErrorKind::Format
+        );
+        assert_eq!(
+            files.text("tokenizer_config.json").unwrap_err().kind(),
+            ErrorKind::Format
+        );
+        assert_eq!(
+            Files::directory(dir.path().join("none"))
+                .unwrap_err()
+                .kind(),
+            ErrorKind::Missing
+        );
+        let large = File::create(dir.path().join("tokenizer.json")).unwrap();
+        large.set_len(MAX_TOKENIZER_BYTES + 1).unwrap();
+        let error = files.read("tokenizer.json").unwrap_err();
+        assert!(
+            error.to_string().contains("expected at most 268435456"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,359 @@
+//! Text to ids and back, with the ids that transformers gives.
+//!
+//! The work is done by the `tokenizers` crate; what is here decides what it is given: which pipeline a
+//! checkpoint means ([`pipeline`]), which special tokens it has ([`config`]), and which ids end a text.
+
+mod config;
+mod eos;
+mod pipeline;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use tokenizers::{AddedToken, ModelWrapper};
+
+use self::config::{Config, Token, object, string};
+use self::pipeline::{Class, TokenizerJson, class_of};
+use crate::detokenize::{Detokenizer, Steps};
+use crate::error::{Error, ErrorKind, Result};
+use crate::files::Files;
+
+pub(crate) use self::config::kind as json_kind;
+
+const FILE: &str = "tokenizer.json";
+
+/// A checkpoint's tokenizer. Clones share it.
+#[derive(Clone)]
+pub struct Tokenizer(Arc<Inner>);
+
+struct Inner {
+    tokenizers: tokenizers::Tokenizer,
+    /// Name (`bos_token`, …) and text of each named special token, as templates see them.
+    named: Vec<(String, String)>,
+    bos_id: Option<u32>,
+    eos_ids: Vec<u32>,
+    clean_up: bool,
+    steps: Steps,
+}
+
+impl Tokenizer {
+    /// Reads `tokenizer.json` and what belongs to it: `tokenizer_config.json`, `special_tokens_map.json`,
+    /// `added_tokens.json`, and of `config.json` and `generation_config.json` the ids that end a text.
+    ///
+    /// # Errors
+    /// When `tokenizer.json` is missing, when one of the files is malformed, or when they ask for
+    /// something that is not supported.
+    pub fn load(files: &Files) -> Result<Self> {
+        let place = files.locate(FILE);
+        let Some(bytes) = files.read(FILE)? else {
+            return Err(no_tokenizer_json(files)?);
+        };
+        let json = TokenizerJson::parse(&bytes, &place)?;
+        let mut config = Config::load(files, &json.added_tokens(&place)?)?;
+        let model_config = object(files, "config.json")?.unwrap_or_default();
+        let model_type = string(&model_config, "model_type");
+        let hub = config
+            .class
+            .clone()
+            .or_else(|| string(&model_config, "tokenizer_class"));
+        let class = class_of(hub.as_deref(), model_type.as_deref(), &bytes);
+        for (name, content) in class_defaults(class) {
+            config.default_named(name, content);
+        }
+        if let Some(content) = json.pad_token() {
+            config.default_named("pad_token", content);
+        }
+        let mut inner = match class {
+            Class::Serialized => build(&bytes, &place)?,
+            rebuilt => build(json.rebuild(rebuilt, &config, &place)?.as_bytes(), &place)?,
+        };
+        guarded(&place, || {
+            inner.with_truncation(None)?;
+            inner.with_padding(None);
+            inner.set_encode_special_tokens(config.split_special);
+            add_tokens(&mut inner, class, &config)
+        })?;
+        let named = named_contents(&config);
+        let id_of = |name: &str| {
+            config
+                .named_content(name)
+                .and_then(|text| inner.token_to_id(text))
+        };
+        let bos_id = id_of("bos_token");
+        let eos_ids = eos::ids(files, &model_config, id_of("eos_token"))?;
+        let is_bpe = matches!(inner.get_model(), ModelWrapper::BPE(_));
+        let clean_up = config.clean_up && (!is_bpe || config.clean_up_bpe);
+        let steps = Steps::of(&inner, clean_up)?;
+        Ok(Self(Arc::new(Inner {
+            tokenizers: inner,
+            named,
+            bos_id,
+            eos_ids,
+            clean_up,
+            steps,
+        })))
+    }
+
+    /// The ids of a text. With `add_special`, the tokens that the tokenizer puts around a text (such as
+    /// `<bos>`); without, only those that the text itself spells out.
+    ///
+    /// # Errors
+    /// When the tokenizer refuses the text, for instance a word outside a vocabulary without unknown token.
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
+        guarded("encode", || {
+            Ok(self
+                .0
+                .tokenizers
+                .encode_fast(text, add_special)?
+                .get_ids()
+                .to_vec())
+        })
+    }
+
+    /// The ids of many texts, encoded on all cores; the same as [`Tokenizer::encode`] of each.
+    ///
+    /// # Errors
+    /// Those of [`Tokenizer::encode`], for the first text that has one.
+    pub fn encode_batch<T: AsRef<str> + Sync>(
+        &self,
+        texts: &[T],
+        add_special: bool,
+    ) -> Result<Vec<Vec<u32>>> {
+        texts
+            .par_iter()
+            .map(|text| self.encode(text.as_ref(), add_special))
+            .collect()
+    }
+
+    /// The text of ids. With `skip_special`, special tokens are left out; ids outside the vocabulary always are.
+    ///
+    /// # Errors
+    /// When the decoder refuses the tokens.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
+        // Some decoders of the tokenizers crate take the last of no tokens.
+        if ids
+            .iter()
+            .all(|id| self.token_for_decoding(*id, skip_special).is_none())
+        {
+            return Ok(String::new());
+        }
+        let text = guarded("decode", || self.0.tokenizers.decode(ids, skip_special))?;
+        Ok(if self.0.clean_up {
+            clean_up(&text)
+        } else {
+            text
+        })
+    }
+
+    /// A decoder that gives the text of ids as they come.
+    pub fn detokenizer(&self, skip_special: bool) -> Detokenizer {
+        Detokenizer::new(self.clone(), skip_special)
+    }
+
+    /// The token of an id, as the vocabulary spells it.
+    pub fn id_to_token(&self, id: u32) -> Option<String> {
+        self.0.tokenizers.id_to_token(id)
+    }
+
+    /// The id of a token, as the vocabulary spells it.
+    pub fn token_to_id(&self, token: &str) -> Option<u32> {
+        self.0.tokenizers.token_to_id(token)
+    }
+
+    /// How many ids there are, added tokens included.
+    pub fn vocab_size(&self) -> usize {
+        self.0.tokenizers.get_vocab_size(true)
+    }
+
+    /// The token that begins a text, where the tokenizer names one.
+    pub fn bos_id(&self) -> Option<u32> {
+        self.0.bos_id
+    }
+
+    /// The tokens that end a text: those of generation_config.json; where it names none, those of
+    /// config.json (or its `text_config`); where that names none, the tokenizer's `eos_token`.
+    pub fn eos_ids(&self) -> &[u32] {
+        &self.0.eos_ids
+    }
+
+    /// Whether a token is special: a mark for the model, no text.
+    pub fn is_special(&self, token: &str) -> bool {
+        self.0
+            .tokenizers
+            .get_added_vocabulary()
+            .is_special_token(token)
+    }
+
+    /// Name and text of the named special tokens (`bos_token`, …): what a chat template may use.
+    pub fn special_tokens(&self) -> &[(String, String)] {
+        &self.0.named
+    }
+
+    pub(crate) fn steps(&self) -> &Steps {
+        &self.0.steps
+    }
+
+    /// The token that decoding sees for an id: added tokens come before the model's.
+    pub(crate) fn token_for_decoding(&self, id: u32, skip_special: bool) -> Option<String> {
+        let added = self
+            .0
+            .tokenizers
+            .get_added_vocabulary()
+            .simple_id_to_token(id);
+        let token =
+            added.or_else(|| tokenizers::Model::id_to_token(self.0.tokenizers.get_model(), id))?;
+        if skip_special && self.is_special(&token) {
+            None
+        } else {
+            Some(token)
+        }
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("vocab_size", &self.vocab_size())
+            .field("named", &self.0.named)
+            .field("eos_ids", &self.0.eos_ids)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The special tokens that a class has when its configuration does not mention them.
+fn class_defaults(class: Class) -> &'static [(&'static str, &'static str)] {
+    match class {
+        Class::Serialized => &[],
+        Class::Llama => &[
+            ("unk_token", "<unk>"),
+            ("bos_token", "<s>"),
+            ("eos_token", "</s>"),
+        ],
+        Class::Gemma => &[
+            ("unk_token", "<unk>"),
+            ("bos_token", "<bos>"),
+            ("eos_token", "<eos>"),
+            ("pad_token", "<pad>"),
+            ("mask_token", "<mask>"),
+        ],
+        Class::Qwen2 => &[
+            ("unk_token", "<|endoftext|>"),
+            ("eos_token", "<|endoftext|>"),
+            ("pad_token", "<|endoftext|>"),
+        ],
+    }
+}
+
+fn no_tokenizer_json(files: &Files) -> Result<Error> {
+    let names = files.list()?;
+    let others = [
+        "tokenizer.model",
+        "tekken.json",
+        "tiktoken.model",
+        "vocab.json",
+        "vocab.txt",
+    ];
+    let found = others
+        .into_iter()
+        .find(|other| names.iter().any(|name| name == other));
+    let place = files.describe();
+    Ok(match found {
+        Some(other) => Error::unsupported(format!(
+            "{place} has {other} but no {FILE}; only {FILE} is supported: convert it with transformers \
+             (AutoTokenizer.from_pretrained(..).save_pretrained(..))"
+        )),
+        None => Error::new(ErrorKind::Missing, format!("{place} has no {FILE}")),
+    })
+}
+
+fn build(bytes: &[u8], place: &str) -> Result<tokenizers::Tokenizer> {
+    guarded(place, || tokenizers::Tokenizer::from_bytes(bytes))
+        .map_err(|error| Error::format(error.to_string()))
+}
+
+/// Runs a call into the tokenizers crate, which panics on some malformed pipelines, and makes an error of that.
+pub(crate) fn guarded<T>(what: &str, call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(Error::tokenizer(format!("{what}: {error}")).with_source(error)),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("unknown fault");
+            Err(Error::tokenizer(format!(
+                "{what}: the tokenizer is malformed: {text}"
+            )))
+        }
+    }
+}
+
+/// Adds what the configuration has and the pipeline has not, in the order that decides new ids.
+fn add_tokens(
+    inner: &mut tokenizers::Tokenizer,
+    class: Class,
+    config: &Config,
+) -> tokenizers::Result<()> {
+    let known = inner.get_added_tokens_decoder();
+    let mut missing: Vec<AddedToken> = config
+        .added
+        .values()
+        .filter(|token| !known.values().any(|found| found == *token))
+        .cloned()
+        .collect();
+    let mut contents: Vec<String> = known.values().map(|token| token.content.clone()).collect();
+    contents.extend(missing.iter().map(|token| token.content.clone()));
+    let named = config.named.iter().filter_map(|(_, token)| token.as_ref());
+    let is_named = |content: &str| {
+        config
+            .named
+            .iter()
+            .any(|(_, token)| token.as_ref().is_some_and(|t| t.content() == content))
+    };
+    for token in named.clone().chain(&config.extra) {
+        if !contents.iter().any(|found| found == token.content()) {
+            contents.push(token.content().to_owned());
+            missing.push(match token {
+                Token::Text(text) => AddedToken::from(text.clone(), true),
+                Token::Full(full) => full.clone(),
+            });
+        }
+    }
+    for token in &mut missing {
+        token.special |= is_named(&token.content);
+    }
+    inner.add_tokens(missing)?;
+    if class == Class::Qwen2 {
+        // The class adds its special tokens once more, plain.
+        let plain = |token: &Token| AddedToken::from(token.content(), true);
+        inner.add_tokens(named.chain(&config.extra).map(plain).collect::<Vec<_>>())?;
+    }
+    Ok(())
+}
+
+fn named_contents(config: &Config) -> Vec<(String, String)> {
+    let pairs = config.named.iter();
+    pairs
+        .filter_map(|(name, token)| Some((name.clone(), token.as_ref()?.content().to_owned())))
+        .collect()
+}
+
+/// Takes out the spaces that word-piece vocabularies put before punctuation (transformers' `clean_up_tokenization`).
+fn clean_up(text: &str) -> String {
+    let pairs = [
+        (" .", "."),
+        (" ?", "?"),
+        (" !", "!"),
+        (" ,", ","),
+        (" ' ", "'"),
+        (" n't", "n't"),
+        (" 'm", "'m"),
+        (" 's", "'s"),
+        (" 've", "'ve"),
+        (" 're", "'re"),
+    ];
+    pairs
+        .into_iter()
+        .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+}

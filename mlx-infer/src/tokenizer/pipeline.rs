@@ -1,0 +1,219 @@
+//! Which pipeline a checkpoint's tokenizer runs: the one in `tokenizer.json`, or its class's own.
+//!
+//! transformers 5 keeps only the vocabulary, the merges and the post-processor of `tokenizer.json` when
+//! the checkpoint's tokenizer is one of its model classes, and builds the rest of the pipeline anew from
+//! `tokenizer_config.json`. To give its ids, so do we, for the classes that our architectures use.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use tokenizers::AddedToken;
+
+use super::config::{Config, added_token};
+use crate::error::{Error, Result};
+
+/// The pattern by which Qwen's tokenizers split text into words (transformers, `tokenization_qwen2.py`).
+const QWEN2_WORDS: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|",
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
+
+/// Who decides the pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    /// `tokenizer.json`, as it is.
+    Serialized,
+    Llama,
+    Gemma,
+    Qwen2,
+}
+
+/// The parts of `tokenizer.json` that are looked at; the vocabulary stays text until tokenizers reads it.
+#[derive(Deserialize)]
+pub(super) struct TokenizerJson<'a> {
+    #[serde(borrow)]
+    model: &'a RawValue,
+    #[serde(default)]
+    added_tokens: Vec<Value>,
+    #[serde(default)]
+    post_processor: Value,
+    #[serde(default)]
+    padding: Value,
+}
+
+#[derive(Deserialize)]
+struct ModelJson<'a> {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    #[serde(borrow)]
+    vocab: Option<&'a RawValue>,
+    #[serde(borrow)]
+    merges: Option<&'a RawValue>,
+}
+
+impl<'a> TokenizerJson<'a> {
+    pub(super) fn parse(bytes: &'a [u8], place: &str) -> Result<Self> {
+        serde_json::from_slice(bytes)
+            .map_err(|error| Error::format(format!("{place}: not a tokenizer: {error}")))
+    }
+
+    /// Id and token of every added token.
+    pub(super) fn added_tokens(&self, place: &str) -> Result<Vec<(u32, AddedToken)>> {
+        let read = |value: &Value| {
+            let id = value
+                .get("id")
+                .and_then(Value::as_u64)
+                .and_then(|id| u32::try_from(id).ok());
+            let id = id.ok_or_else(|| {
+                Error::format(format!("{place}: added token without id: {value}"))
+            })?;
+            Ok((id, added_token(place, value)?))
+        };
+        self.added_tokens.iter().map(read).collect()
+    }
+
+    /// The token that `padding` names.
+    pub(super) fn pad_token(&self) -> Option<&str> {
+        self.padding.get("pad_token").and_then(Value::as_str)
+    }
+
+    /// The text of the tokenizer that `class` makes of this file.
+    pub(super) fn rebuild(&self, class: Class, config: &Config, place: &str) -> Result<String> {
+        let model: ModelJson<'_> = serde_json::from_str(self.model.get())
+            .map_err(|error| Error::format(format!("{place}: model: {error}")))?;
+        if model.kind.as_deref().is_some_and(|kind| kind != "BPE") {
+            return Err(Error::unsupported(format!(
+                "{place}: tokenizer_class {class:?}Tokenizer needs a BPE model, found {}",
+                model.kind.unwrap_or_default()
+            )));
+        }
+        let vocab = model.vocab.map_or("{}", RawValue::get);
+        let merges = model.merges.map_or("[]", RawValue::get);
+        let pipeline = Pipeline::of(class, config);
+        let mut flags = pipeline.model;
+        flags.insert("type".to_owned(), json!("BPE"));
+        let flags = Value::Object(flags).to_string();
+        let flags = flags.trim_end_matches('}');
+        // Joined as text: a vocabulary has hundreds of thousands of entries, and is parsed once, by its reader.
+        Ok(format!(
+            r#"{{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":{},"pre_tokenizer":{},"post_processor":{},"decoder":{},"model":{flags},"vocab":{vocab},"merges":{merges}}}}}"#,
+            pipeline.normalizer, pipeline.pre_tokenizer, self.post_processor, pipeline.decoder,
+        ))
+    }
+}
+
+struct Pipeline {
+    model: Map<String, Value>,
+    normalizer: Value,
+    pre_tokenizer: Value,
+    decoder: Value,
+}
+
+impl Pipeline {
+    fn of(class: Class, config: &Config) -> Self {
+        match class {
+            Class::Serialized => unreachable!("a serialized pipeline is not rebuilt"),
+            Class::Llama => Self::llama(config),
+            Class::Gemma => Self::gemma(config),
+            Class::Qwen2 => Self::qwen2(config),
+        }
+    }
+
+    fn llama(config: &Config) -> Self {
+        let prefix = config.add_prefix_space.unwrap_or(true);
+        let scheme = match (prefix, config.legacy) {
+            (false, _) => "never",
+            (true, true) => "always",
+            (true, false) => "first",
+        };
+        let mut decoders = sentencepiece_decoders();
+        if prefix {
+            decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+        }
+        Self {
+            model: flags(json!({"fuse_unk": true, "byte_fallback": true})),
+            normalizer: Value::Null,
+            pre_tokenizer: json!({
+                "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": false
+            }),
+            decoder: json!({"type": "Sequence", "decoders": decoders}),
+        }
+    }
+
+    fn gemma(config: &Config) -> Self {
+        let unk = config.named_content("unk_token").unwrap_or("None");
+        Self {
+            model: flags(json!({"unk_token": unk, "fuse_unk": true, "byte_fallback": true})),
+            normalizer: json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"}),
+            pre_tokenizer: json!({
+                "type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": false
+            }),
+            decoder: json!({"type": "Sequence", "decoders": sentencepiece_decoders()}),
+        }
+    }
+
+    fn qwen2(config: &Config) -> Self {
+        let prefix = config.add_prefix_space.unwrap_or(false);
+        Self {
+            model: flags(json!({"continuing_subword_prefix": "", "end_of_word_suffix": ""})),
+            normalizer: json!({"type": "NFC"}),
+            pre_tokenizer: json!({"type": "Sequence", "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": QWEN2_WORDS}, "behavior": "Isolated", "invert": false},
+                {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": true, "use_regex": false},
+            ]}),
+            decoder: json!({
+                "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true
+            }),
+        }
+    }
+}
+
+fn sentencepiece_decoders() -> Vec<Value> {
+    vec![
+        json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "}),
+        json!({"type": "ByteFallback"}),
+        json!({"type": "Fuse"}),
+    ]
+}
+
+fn flags(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(flags) => flags,
+        _ => Map::new(),
+    }
+}
+
+/// The class that transformers' `AutoTokenizer` takes.
+///
+/// `hub` is `tokenizer_class` (of tokenizer_config.json, else of config.json), `model_type` config.json's.
+pub(super) fn class_of(hub: Option<&str>, model_type: Option<&str>, json_text: &[u8]) -> Class {
+    let hub = hub.map(|name| name.strip_suffix("Fast").unwrap_or(name));
+    let of_model = match model_type {
+        Some("gemma" | "gemma2" | "gemma3" | "gemma3_text") => Some(Class::Gemma),
+        Some("qwen2" | "qwen3" | "qwen3_moe") => Some(Class::Qwen2),
+        // Sent to the serialized pipeline whatever the class says.
+        Some("mistral" | "mistral3" | "ministral" | "ministral3" | "mixtral" | "phi3") => {
+            return Class::Serialized;
+        }
+        _ => None,
+    };
+    let Some(hub) = hub else {
+        return of_model.unwrap_or(Class::Serialized);
+    };
+    // Qwen2 checkpoints were published under wrong classes; transformers overrules them.
+    if model_type == Some("qwen2") {
+        return Class::Qwen2;
+    }
+    match hub {
+        // Llama 3 says LlamaTokenizer over a byte-level vocabulary.
+        "LlamaTokenizer" if contains(json_text, b"\"ByteLevel\"") => Class::Serialized,
+        "LlamaTokenizer" => Class::Llama,
+        "GemmaTokenizer" => Class::Gemma,
+        "Qwen2Tokenizer" => Class::Qwen2,
+        _ => Class::Serialized,
+    }
+}
+
+fn contains(text: &[u8], sought: &[u8]) -> bool {
+    text.windows(sought.len()).any(|window| window == sought)
+}

@@ -1,0 +1,119 @@
+//! `build-mlx`: the native build by hand.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Result, anyhow};
+
+use crate::cargo;
+use crate::native::host::{self, Backend};
+use crate::native::{self, Options};
+
+/// Flags take the place of the variables that `cargo build` reads.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Which MLX: cpu, cuda12, cuda13 or metal (MLX_BACKEND)
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
+    /// An installed MLX, or a Python environment that has it (MLX_DIR)
+    #[arg(long, value_name = "DIR")]
+    mlx_dir: Option<PathBuf>,
+    /// A finished folder of this build, to be checked (MLX_C_DIR)
+    #[arg(long, value_name = "DIR")]
+    mlx_c_dir: Option<PathBuf>,
+    /// Build MLX itself from its sources, which needs GitHub (MLX_FROM_SOURCE=1)
+    #[arg(long, conflicts_with_all = ["mlx_dir", "mlx_c_dir"])]
+    from_source: bool,
+}
+
+/// The options of the variables, with the flags over them.
+fn options(arguments: &Arguments) -> Result<Options> {
+    let mut options = from_env()?;
+    if let Some(name) = &arguments.backend {
+        options.backend = Backend::parse(name, &host::triple()).map_err(|e| anyhow!("{e}"))?;
+    }
+    // A flag for one source of MLX stands above a variable for another.
+    if arguments.mlx_dir.is_some() || arguments.mlx_c_dir.is_some() || arguments.from_source {
+        options.mlx_dir = arguments.mlx_dir.clone();
+        options.mlx_c_dir = arguments.mlx_c_dir.clone();
+        options.from_source = arguments.from_source;
+    }
+    Ok(options)
+}
+
+/// What `cargo build` would do.
+pub fn from_env() -> Result<Options> {
+    let root = cargo::build_directory()?.join("mlx");
+    Options::from_env(root, &host::triple()).map_err(|e| anyhow!("{e}"))
+}
+
+/// Builds, and says where the result is and how to use it.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let options = options(arguments)?;
+    let start = Instant::now();
+    let mut progress = Progress {
+        start,
+        terminal: std::io::stderr().is_terminal(),
+        open: false,
+    };
+    let result = native::ensure(&options, &mut |step| progress.step(step));
+    progress.close();
+    let prefix = result.map_err(|e| anyhow!("{e}"))?;
+    eprintln!(
+        "done in {:.0} s: libmlxc and its MLX are ready",
+        start.elapsed().as_secs_f64()
+    );
+    eprintln!("  MLX     {}", prefix.mlx.display());
+    eprintln!("  libmlxc {}", prefix.dir.display());
+    let variables: Vec<String> = [
+        (options.backend != Backend::default_for(&host::triple()))
+            .then(|| format!("MLX_BACKEND={}", options.backend.name())),
+        options
+            .mlx_c_dir
+            .is_none()
+            .then(|| format!("MLX_C_DIR={}", prefix.dir.display())),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if !variables.is_empty() {
+        eprintln!("to have cargo use exactly this one:");
+        println!("export {}", variables.join(" "));
+    }
+    Ok(())
+}
+
+struct Progress {
+    start: Instant,
+    terminal: bool,
+    /// A line is on the terminal that the next may overwrite.
+    open: bool,
+}
+
+impl Progress {
+    fn step(&mut self, text: &str) {
+        let detail = text.starts_with('[');
+        if detail && !self.terminal {
+            return;
+        }
+        let seconds = self.start.elapsed().as_secs();
+        let mut err = std::io::stderr();
+        // A lost progress line is no reason to stop.
+        let _ = if detail {
+            let short: String = text.chars().take(70).collect();
+            write!(err, "\r\x1b[K{seconds:4} s  {short}").and_then(|()| err.flush())
+        } else {
+            self.close();
+            writeln!(err, "{seconds:4} s  {text}")
+        };
+        self.open = detail;
+    }
+
+    fn close(&mut self) {
+        if self.open {
+            eprint!("\r\x1b[K");
+            self.open = false;
+        }
+    }
+}

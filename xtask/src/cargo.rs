@@ -1,0 +1,72 @@
+//! Running cargo, and where things are in its world.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// The repository.
+pub fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap_or(Path::new("."))
+}
+
+/// The cargo that runs this program.
+pub fn program() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// A cargo command in the repository.
+pub fn command<const N: usize>(arguments: [&str; N]) -> Command {
+    let mut command = Command::new(program());
+    command.args(arguments).current_dir(repository());
+    // Of the run that started this program; it would pin the nested cargo to this one package.
+    for name in [
+        "CARGO_MANIFEST_DIR",
+        "CARGO_MANIFEST_PATH",
+        "CARGO_PKG_NAME",
+        "CARGO_PKG_VERSION",
+    ] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Runs a command to a good end, with its output where it belongs.
+pub fn run(command: &mut Command) -> Result<()> {
+    let words: Vec<_> = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .collect();
+    let line = words.join(" ".as_ref()).to_string_lossy().into_owned();
+    let status = command
+        .status()
+        .with_context(|| format!("cannot run {line}"))?;
+    if !status.success() {
+        bail!("{line}: {status}");
+    }
+    Ok(())
+}
+
+/// The folder where build scripts work, which is where they keep the native build: cargo's build directory.
+pub fn build_directory() -> Result<PathBuf> {
+    let output = command(["metadata", "--format-version=1", "--no-deps"])
+        .output()
+        .context("cannot run cargo metadata")?;
+    if !output.status.success() {
+        bail!(
+            "cargo metadata: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    let metadata: serde_json::Value =
+        serde_json::from_slice(&output.stdout).context("cargo metadata is not JSON")?;
+    // Cargo before 1.91 has one folder for both and no word for it.
+    let folder = metadata["build_directory"]
+        .as_str()
+        .or(metadata["target_directory"].as_str());
+    folder
+        .map(PathBuf::from)
+        .context("cargo metadata names no target directory")
+}

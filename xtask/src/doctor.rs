@@ -1,0 +1,203 @@
+//! `doctor`: what the build finds here, what is missing, and the one command that fixes each.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::build_mlx;
+use crate::native::host::{self, Backend};
+use crate::native::prefix::{self, Prefix};
+use crate::native::report::Failure;
+use crate::native::{self, Options, pins, pip, tools};
+
+/// Prints the report; fails when the build could not succeed.
+pub fn run() -> Result<()> {
+    let options = build_mlx::from_env()?;
+    println!(
+        "MLX {}, mlx-c {}, back end {}, host {}",
+        pins::MLX,
+        pins::MLX_C,
+        options.backend.name(),
+        host::triple()
+    );
+    let mut report = Report { missing: 0 };
+    report.machine(&options);
+    report.search(&options);
+    report.back_end(&options);
+    match report.missing {
+        0 => println!("nothing is missing: `cargo build` will work"),
+        1 => bail!("one thing is missing"),
+        n => bail!("{n} things are missing"),
+    }
+    Ok(())
+}
+
+struct Report {
+    missing: usize,
+}
+
+impl Report {
+    fn good(&self, what: &str, found: &str) {
+        println!("  ok       {what}: {}", found.trim());
+    }
+
+    fn later(&self, what: &str, will: &str) {
+        println!("  to come  {what}: {will}");
+    }
+
+    fn bad(&mut self, what: &str, failure: &Failure) {
+        self.missing += 1;
+        println!(
+            "  MISSING  {what}: {}",
+            failure
+                .to_string()
+                .trim_end()
+                .replace('\n', "\n           ")
+        );
+    }
+
+    fn machine(&mut self, options: &Options) {
+        println!("this machine");
+        for tool in ["cargo", "rustc"] {
+            if let Some(version) = tools::output_of(Command::new(tool).arg("--version")) {
+                self.good(tool, &version);
+            }
+        }
+        match tools::compiler() {
+            Ok(version) => self.good("C++ compiler", &version),
+            Err(failure) => self.bad("C++ compiler", &failure),
+        }
+        match pip::version() {
+            Ok(version) => self.good("Python with pip", &version),
+            Err(_) if self.is_built(options) => {
+                self.later(
+                    "Python with pip",
+                    "not here, and not needed: everything is built",
+                );
+            }
+            Err(failure) => self.bad("Python with pip", &failure),
+        }
+        let tool = |name: &str| {
+            options
+                .root
+                .join("tools")
+                .join(name)
+                .join(native::store::MARKER)
+                .is_file()
+        };
+        for (name, on_path) in [
+            ("cmake", tools::cmake_on_path()),
+            ("ninja", tools::ninja_on_path()),
+        ] {
+            match on_path {
+                Some(_) => self.good(name, "on PATH"),
+                None if tool(name) => {
+                    self.good(name, "not on PATH; its wheel is in the build folder")
+                }
+                None => self.later(name, "not on PATH; the build fetches its wheel"),
+            }
+        }
+        match std::env::var("LIBCLANG_PATH") {
+            Ok(path) => self.good("libclang", &format!("LIBCLANG_PATH={path}")),
+            Err(_) if tool("libclang") => self.good("libclang", "its wheel is in the build folder"),
+            Err(_) => self.later(
+                "libclang",
+                "the machine's, or else the build fetches its wheel",
+            ),
+        }
+    }
+
+    fn is_built(&self, options: &Options) -> bool {
+        match &options.mlx_c_dir {
+            Some(dir) => Prefix::given(dir).is_ok(),
+            None => planned(options).is_some_and(|prefix| prefix.entry().unfinished().is_none()),
+        }
+    }
+
+    /// The order of search, every step with what is there.
+    fn search(&mut self, options: &Options) {
+        println!("where MLX comes from, the first that is set wins");
+        match &options.mlx_c_dir {
+            Some(dir) => match Prefix::given(dir) {
+                Ok(_) => self.good("1 MLX_C_DIR", &dir.display().to_string()),
+                Err(failure) => self.bad("1 MLX_C_DIR", &failure),
+            },
+            None => println!("  -        1 MLX_C_DIR: not set"),
+        }
+        match &options.mlx_dir {
+            Some(dir) => match prefix::installed_mlx(dir) {
+                Ok(found) => self.good("2 MLX_DIR", &found.display().to_string()),
+                Err(failure) => self.bad("2 MLX_DIR", &failure),
+            },
+            None => println!("  -        2 MLX_DIR: not set"),
+        }
+        let wheel = native::wheel_dir(options);
+        let unused =
+            options.mlx_c_dir.is_some() || options.mlx_dir.is_some() || options.from_source;
+        match (unused, prefix::installed_mlx(&wheel)) {
+            (true, _) => println!("  -        3 wheel: not used"),
+            (false, Ok(found)) => self.good("3 wheel", &found.display().to_string()),
+            (false, Err(_)) => self.later("3 wheel", "the build downloads it"),
+        }
+        let source = if options.from_source {
+            "asked for"
+        } else {
+            "not asked for (MLX_FROM_SOURCE=1)"
+        };
+        println!("  -        4 MLX from source: {source}");
+        if options.mlx_c_dir.is_some() {
+            return;
+        }
+        match planned(options).map(|prefix| (prefix.entry().unfinished(), prefix)) {
+            Some((None, prefix)) => self.good("libmlxc", &prefix.dir.display().to_string()),
+            Some((Some(reason), _)) => {
+                self.later(
+                    "libmlxc",
+                    &format!("{reason}; built by `cargo build` or `cargo xtask build-mlx`"),
+                );
+            }
+            None => self.later(
+                "libmlxc",
+                "built by `cargo build` or `cargo xtask build-mlx`",
+            ),
+        }
+    }
+
+    fn back_end(&mut self, options: &Options) {
+        if matches!(options.backend, Backend::Cuda12 | Backend::Cuda13) {
+            let query = ["--query-gpu=name,driver_version", "--format=csv,noheader"];
+            match tools::output_of(Command::new("nvidia-smi").args(query)) {
+                Some(gpus) => self.good("GPU", &gpus),
+                None => {
+                    let failure = Failure::new("no NVIDIA driver answers")
+                        .sought("nvidia-smi")
+                        .fix("install the driver; or use another back end: unset MLX_BACKEND");
+                    self.bad("GPU", &failure);
+                }
+            }
+        }
+        for dir in std::env::var("LD_LIBRARY_PATH")
+            .unwrap_or_default()
+            .split(':')
+            .filter(|dir| !dir.is_empty())
+        {
+            if Path::new(dir).join(host::library("mlx")).is_file() {
+                println!(
+                    "  note     LD_LIBRARY_PATH puts {dir}'s {} in front",
+                    host::library("mlx")
+                );
+            }
+        }
+    }
+}
+
+/// Where `cargo build` would put libmlxc, as far as it can be told before MLX is there.
+fn planned(options: &Options) -> Option<Prefix> {
+    let mlx = match (&options.mlx_dir, options.from_source) {
+        (Some(dir), _) => Some(prefix::installed_mlx(dir).ok()?),
+        (None, true) => None,
+        (None, false) => Some(prefix::installed_mlx(&native::wheel_dir(options)).ok()?),
+    };
+    Some(Prefix::planned(options, mlx.as_deref()))
+}

@@ -1,0 +1,123 @@
+//! `golden`: writes the reference results under `testdata` again, or checks that they would come out the same.
+//!
+//! The scripts are Python, because the references are. They run in an environment of their own below the target
+//! folder, with the versions of `xtask/golden/requirements.txt`; every golden names the versions it was made with.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+
+use crate::cargo;
+
+/// What to write.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The parts to write; all when none is named
+    parts: Vec<Part>,
+    /// Write elsewhere, and compare with what is committed
+    #[arg(long)]
+    check: bool,
+    /// A Python that has the pinned packages, instead of installing them (torch is large)
+    #[arg(long, value_name = "FILE")]
+    python: Option<PathBuf>,
+}
+
+/// A folder of `testdata` and the scripts that fill it, in order; each takes the folder as its argument.
+#[derive(Clone, Copy, ValueEnum)]
+enum Part {
+    /// Tiny checkpoints: logits and greedy tokens of transformers and mlx-lm
+    Models,
+}
+
+impl Part {
+    fn folder(self) -> &'static str {
+        match self {
+            Part::Models => "models",
+        }
+    }
+
+    fn scripts(self) -> &'static [&'static str] {
+        match self {
+            Part::Models => &["models.py", "quantized.py", "agreement.py"],
+        }
+    }
+}
+
+/// Runs the scripts of the parts, the environment's versions checked first.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let work = cargo::build_directory()?.join("golden");
+    let python = match &arguments.python {
+        Some(python) => python.clone(),
+        None => environment(&work)?,
+    };
+    let parts = match arguments.parts.as_slice() {
+        [] => Part::value_variants(),
+        named => named,
+    };
+    script(&python, "versions.py", &[])?;
+    for part in parts {
+        let committed = cargo::repository().join("testdata").join(part.folder());
+        let out = if arguments.check {
+            fresh(&work.join("fresh").join(part.folder()))?
+        } else {
+            committed.clone()
+        };
+        for name in part.scripts() {
+            script(&python, name, &[&out])?;
+        }
+        if arguments.check {
+            script(&python, "check.py", &[&out, &committed])?;
+        }
+    }
+    Ok(())
+}
+
+/// An empty folder in place of whatever is there.
+fn fresh(folder: &Path) -> Result<PathBuf> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))?;
+    }
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    Ok(folder.to_owned())
+}
+
+/// The Python of an environment with the pinned packages; made when there is none, or one of other pins.
+fn environment(work: &Path) -> Result<PathBuf> {
+    let requirements = scripts().join("requirements.txt");
+    let pins = fs::read(&requirements)
+        .with_context(|| format!("cannot read {}", requirements.display()))?;
+    let folder = work.join("venv");
+    let python = folder.join("bin").join("python");
+    // Written last: an environment whose installation broke off has none.
+    let stamp = folder.join("installed-requirements.txt");
+    if fs::read(&stamp).is_ok_and(|installed| installed == pins) {
+        return Ok(python);
+    }
+    fresh(&folder)?;
+    cargo::run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
+    cargo::run(
+        Command::new(&python)
+            .args(["-m", "pip", "install", "--requirement"])
+            .arg(&requirements),
+    )?;
+    fs::write(&stamp, pins).with_context(|| format!("cannot write {}", stamp.display()))?;
+    Ok(python)
+}
+
+/// Runs one of the scripts; it has nothing to fetch, and leaves no bytecode in the repository.
+fn script(python: &Path, name: &str, arguments: &[&Path]) -> Result<()> {
+    cargo::run(
+        Command::new(python)
+            .arg(scripts().join(name))
+            .args(arguments)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("HF_HUB_OFFLINE", "1"),
+    )
+}
+
+fn scripts() -> PathBuf {
+    cargo::repository().join("xtask").join("golden")
+}
