@@ -139,7 +139,8 @@ impl Array {
         op!(mlx_hadamard_transform(self, Opt(scale)))
     }
 
-    /// Cross product of vectors of 2 or 3 along `axis`; the other dimensions broadcast.
+    /// Cross product of vectors of 3 along `axis` (or of 2, the third then being 0): vectors of 3.
+    /// The other dimensions broadcast.
     ///
     /// # Errors
     /// Another length.
