@@ -9,7 +9,7 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ffi::op;
-use crate::ops::{Operand, pair};
+use crate::ops::{Operand, ones, pair};
 
 macro_rules! binary {
     ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => { impl Array { $(
@@ -154,7 +154,10 @@ fn safe_divisor<'a>(
         });
     }
     match traps {
-        Some(traps) => Ok(Cow::Owned(traps.select(1, &*divisor)?)),
+        // Not the number 1, which would promote Bool.
+        Some(traps) => Ok(Cow::Owned(
+            traps.select(ones(&[], divisor.dtype())?, &*divisor)?,
+        )),
         None => Ok(divisor),
     }
 }

@@ -23,7 +23,7 @@ unary! {
     abs = mlx_abs;
     /// `-x`. Refuses Bool.
     negative = mlx_negative;
-    /// `+x`: the array itself. Refuses Bool.
+    /// `+x`: the array itself.
     positive = mlx_positive;
     /// `e^x`; integers become F32.
     exp = mlx_exp;

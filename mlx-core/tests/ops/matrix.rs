@@ -1,0 +1,106 @@
+//! How to run products, quantised matrices and convolutions.
+
+use mlx_core::{
+    self as mlx, Array, BlockMasks, Conv, ConvGeneral, ConvTranspose, QuantMode, Result, Scheme,
+};
+
+use crate::case::{Case, Op, rows};
+
+pub fn rows() -> Vec<(&'static str, Op)> {
+    [products(), quantized(), convolutions()].concat()
+}
+
+fn products() -> Vec<(&'static str, Op)> {
+    rows! {
+        "matmul" => |c| c.x(0).matmul(c.x(1));
+        "addmm" => |c| c.x(0).addmm(c.x(1), c.x(2), c.float(0) as f32, c.float(1) as f32);
+        "inner" => |c| c.x(0).inner(c.x(1));
+        "outer" => |c| c.x(0).outer(c.x(1));
+        "tensordot" => |c| c.x(0).tensordot(c.x(1), &c.ints(0), &c.ints(1));
+        "vecdot" => |c| c.x(0).vecdot(c.x(1), c.int(0));
+        "kron" => |c| c.x(0).kron(c.x(1));
+        "einsum" => |c| mlx::einsum(c.text(0), &c.inputs);
+        "hadamard_transform" => |c| c.x(0).hadamard_transform((!c.is_null(0)).then(|| c.float(0) as f32));
+        "cross" => |c| c.x(0).cross(c.x(1), c.int(0));
+        "gather_mm" => |c| c.x(0).gather_mm(c.x(1), Some(c.x(2)), Some(c.x(3)), c.bool(0));
+        "block_masked_mm" => |c| {
+            let masks = BlockMasks { out: Some(c.x(2)), lhs: Some(c.x(3)), rhs: Some(c.x(4)) };
+            c.x(0).block_masked_mm(c.x(1), c.int(0), masks)
+        };
+        "segmented_mm" => |c| c.x(0).segmented_mm(c.x(1), c.x(2));
+    }
+}
+
+/// The scheme in the last three arguments.
+fn scheme(c: &Case, at: usize) -> Result<Scheme> {
+    Scheme::new(QuantMode::parse(c.text(at))?, c.int(at + 1), c.int(at + 2))
+}
+
+fn quantized() -> Vec<(&'static str, Op)> {
+    rows! {
+        "quantize" => |c| mlx::quantize(c.x(0), scheme(c, 0)?).map(|q| {
+            [Some(q.packed), Some(q.scales), q.biases].into_iter().flatten().collect::<Vec<Array>>()
+        });
+        "dequantize" => |c| mlx::dequantize(c.x(0), c.x(1), c.inputs.get(2), scheme(c, 0)?, None);
+        "dequantize_to" => |c| {
+            mlx::dequantize(c.x(0), c.x(1), c.inputs.get(2), scheme(c, 1)?, Some(c.dtype(0)))
+        };
+        "quantized_matmul" => |c| {
+            mlx::quantized_matmul(c.x(0), c.x(1), c.x(2), c.inputs.get(3), c.bool(0), scheme(c, 1)?)
+        };
+        "gather_qmm" => |c| {
+            let (lhs, rhs) = (Some(c.x(4)), Some(c.x(5)));
+            mlx::gather_qmm(c.x(0), c.x(1), c.x(2), Some(c.x(3)), lhs, rhs, c.bool(0), scheme(c, 2)?, c.bool(1))
+        };
+        "to_fp8" => |c| c.x(0).to_fp8();
+        "from_fp8" => |c| c.x(0).from_fp8(c.dtype(0));
+    }
+}
+
+/// Argument `i`, one number for each dimension.
+fn dims<const N: usize>(c: &Case, i: usize) -> [i32; N] {
+    if c.is_int(i) {
+        [c.int(i); N]
+    } else {
+        c.ints(i).try_into().unwrap()
+    }
+}
+
+fn conv<const N: usize>(c: &Case) -> Conv<N> {
+    Conv {
+        stride: dims(c, 0),
+        padding: dims(c, 1),
+        dilation: dims(c, 2),
+        groups: c.int(3),
+    }
+}
+
+fn transpose<const N: usize>(c: &Case) -> ConvTranspose<N> {
+    ConvTranspose {
+        stride: dims(c, 0),
+        padding: dims(c, 1),
+        dilation: dims(c, 2),
+        output_padding: dims(c, 3),
+        groups: c.int(4),
+    }
+}
+
+fn convolutions() -> Vec<(&'static str, Op)> {
+    rows! {
+        "conv1d" => |c| c.x(0).conv1d(c.x(1), conv(c));
+        "conv2d" => |c| c.x(0).conv2d(c.x(1), conv(c));
+        "conv3d" => |c| c.x(0).conv3d(c.x(1), conv(c));
+        "conv_transpose1d" => |c| c.x(0).conv_transpose1d(c.x(1), transpose(c));
+        "conv_transpose2d" => |c| c.x(0).conv_transpose2d(c.x(1), transpose(c));
+        "conv_transpose3d" => |c| c.x(0).conv_transpose3d(c.x(1), transpose(c));
+        "conv_general" => |c| c.x(0).conv_general(c.x(1), &ConvGeneral {
+            stride: c.ints(0),
+            padding_lo: c.ints(1),
+            padding_hi: c.ints(2),
+            kernel_dilation: c.ints(3),
+            input_dilation: c.ints(4),
+            groups: c.int(5),
+            flip: c.bool(6),
+        });
+    }
+}
