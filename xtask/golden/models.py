@@ -135,7 +135,7 @@ def examine(case, folder, prompts):
         "covers": case.covers,
         "reference": {
             "transformers": transformers.__version__,
-            "torch": torch.__version__,
+            "torch": torch.__version__.partition("+")[0],  # without the build
             "safetensors": safetensors.__version__,
         },
         "compute_dtype": "float32",

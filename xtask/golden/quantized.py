@@ -115,7 +115,7 @@ def examine(case, folder, prompts):
             "mlx-lm": mlx_lm.__version__,
             "mlx": mx.__version__,
             "transformers": transformers.__version__,
-            "torch": torch.__version__,
+            "torch": torch.__version__.partition("+")[0],  # without the build
         },
         "compute_dtype": "float32",
         "configs": sorted(f.name for f in folder.glob("config*.json")),
