@@ -1,0 +1,80 @@
+//! [`Linear`]: one type for dense and quantised layers, with or without bias and LoRA.
+
+use mlx_core::{Array, Result};
+
+use crate::lora::Lora;
+use crate::module::{Module, Param, Path, Visit, VisitMut};
+use crate::weight::Weight;
+
+/// `y = x @ weight.T + bias + scale * (x @ a) @ b`
+#[derive(Clone, Debug)]
+pub struct Linear {
+    weight: Weight,
+    bias: Option<Param>,
+    lora: Option<Lora>,
+}
+
+impl Linear {
+    /// A layer from `inputs` to `outputs` features, without values.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn new(inputs: i32, outputs: i32, bias: bool) -> Result<Self> {
+        Ok(Self {
+            weight: Weight::empty(&[outputs, inputs])?,
+            bias: if bias { Some(Param::empty(&[outputs])?) } else { None },
+            lora: None,
+        })
+    }
+
+    /// `[.., in] -> [.., out]`
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn forward(&self, x: &Array) -> Result<Array> {
+        let mut y = self.weight.project(x)?;
+        if let Some(bias) = &self.bias {
+            y = y.add(bias.value())?;
+        }
+        match &self.lora {
+            Some(lora) => y.add(lora.delta(x)?),
+            None => Ok(y),
+        }
+    }
+
+    /// The matrix, `[out, in]`.
+    pub fn weight(&self) -> &Weight {
+        &self.weight
+    }
+
+    /// The matrix, to quantise it or to fuse an adapter into it.
+    pub fn weight_mut(&mut self) -> &mut Weight {
+        &mut self.weight
+    }
+
+    /// The adapter, if one is attached.
+    pub fn lora(&self) -> Option<&Lora> {
+        self.lora.as_ref()
+    }
+
+    /// Attaches, replaces or (with `None`) detaches the adapter; returns the previous one.
+    pub fn set_lora(&mut self, lora: Option<Lora>) -> Option<Lora> {
+        std::mem::replace(&mut self.lora, lora)
+    }
+}
+
+impl Module for Linear {
+    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
+        v.linear(path, self)?;
+        self.weight.visit(path, v)?;
+        path.scoped("bias", |path| self.bias.visit(path, v))?;
+        self.lora.visit(path, v)
+    }
+
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        v.linear(path, self)?;
+        self.weight.visit_mut(path, v)?;
+        path.scoped("bias", |path| self.bias.visit_mut(path, v))?;
+        self.lora.visit_mut(path, v)
+    }
+}

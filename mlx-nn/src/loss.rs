@@ -1,0 +1,34 @@
+//! Losses.
+
+use mlx_core::{Array, DType, Error, ErrorKind, Result};
+
+/// The negative log-probability of each target: `logits [.., V]`, `targets [..]` -> F32 `[..]`.
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn cross_entropy(logits: &Array, targets: &Array) -> Result<Array> {
+    let logits = logits.astype(DType::F32)?;
+    let picked = logits.take_along_axis(&targets.expand_dims(-1)?, -1)?.squeeze(-1)?;
+    logits.logsumexp(-1, false)?.subtract(picked)
+}
+
+/// The mean of `losses` where `mask` is true: a scalar, 0 if it is nowhere.
+///
+/// # Errors
+/// The shapes differ.
+pub fn masked_mean(losses: &Array, mask: &Array) -> Result<Array> {
+    if losses.shape() != mask.shape() {
+        let message = format!("losses {:?} and mask {:?} must have one shape", losses.shape(), mask.shape());
+        return Err(Error::new(ErrorKind::Shape, message));
+    }
+    let mask = mask.astype(DType::F32)?;
+    losses.multiply(&mask)?.sum(.., false)?.divide(mask.sum(.., false)?.maximum(1.0)?)
+}
+
+/// `mean((prediction - target)^2)`: a scalar.
+///
+/// # Errors
+/// The shapes do not broadcast.
+pub fn mse(prediction: &Array, target: &Array) -> Result<Array> {
+    prediction.subtract(target)?.square()?.mean(.., false)
+}

@@ -1,0 +1,95 @@
+//! Who may see whom: the one rule of the project, and the masks made from it.
+
+use mlx_core::{Array, Result, fast};
+
+/// Whether a query at position `q` sees the key at position `k`: causal, and with a window only
+/// the last `window` positions including its own.
+pub fn visible(q: i64, k: i64, window: Option<usize>) -> bool {
+    0 <= k && k <= q && window.is_none_or(|window| q - k < window as i64)
+}
+
+/// The position that slot `slot` of a ring of `cap` slots holds once `len` positions were written,
+/// each at `position % cap`. Negative: never written.
+pub fn position(slot: usize, len: usize, cap: usize) -> i64 {
+    let (slot, len, cap) = (slot as i64, len as i64, cap as i64);
+    slot + cap * (len - 1 - slot).div_euclid(cap)
+}
+
+/// The mask of one attention.
+#[derive(Clone, Debug)]
+pub enum AttentionMask {
+    /// Every query sees every key.
+    None,
+    /// The last query sees every key, the one before all but one, and so on.
+    Causal,
+    /// True where a query sees a key: `[B or 1, 1, L, S]`.
+    Array(Array),
+}
+
+impl AttentionMask {
+    /// The mask as the fused kernel takes it.
+    pub fn fused(&self) -> fast::Mask<'_> {
+        match self {
+            Self::None => fast::Mask::None,
+            Self::Causal => fast::Mask::Causal,
+            Self::Array(array) => fast::Mask::Array(array),
+        }
+    }
+
+    /// The mask as an array for `l` queries and `s` keys; `None` where everything is visible.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn array(&self, l: usize, s: usize) -> Result<Option<Array>> {
+        match self {
+            Self::None => Ok(None),
+            Self::Causal => {
+                let first = s as i64 - l as i64;
+                mask(1, l, s, |_, i, j| visible(first + i as i64, j as i64, None)).map(Some)
+            }
+            Self::Array(array) => Ok(Some(array.clone())),
+        }
+    }
+}
+
+/// A mask `[b, 1, l, s]` from a rule on (row, query, key).
+pub(crate) fn mask(
+    b: usize,
+    l: usize,
+    s: usize,
+    rule: impl Fn(usize, usize, usize) -> bool,
+) -> Result<Array> {
+    let mut values = Vec::with_capacity(b * l * s);
+    for row in 0..b {
+        for query in 0..l {
+            values.extend((0..s).map(|key| rule(row, query, key)));
+        }
+    }
+    Array::from_slice(&values, &[b as i32, 1, l as i32, s as i32])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_holds_the_last_position_written_to_it() {
+        for cap in 1..9 {
+            let mut slots = vec![-1i64; cap];
+            for len in 0..40usize {
+                for (slot, &held) in slots.iter().enumerate() {
+                    let found = position(slot, len, cap);
+                    assert!(found == held || (found < 0 && held < 0), "slot {slot}, len {len}, cap {cap}");
+                }
+                slots[len % cap] = len as i64;
+            }
+        }
+    }
+
+    #[test]
+    fn a_window_counts_the_query_itself() {
+        assert!(visible(7, 7, Some(1)) && !visible(7, 6, Some(1)));
+        assert!(visible(7, 4, Some(4)) && !visible(7, 3, Some(4)));
+        assert!(visible(7, 0, None) && !visible(7, 8, None) && !visible(7, -1, None));
+    }
+}

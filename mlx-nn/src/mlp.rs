@@ -1,0 +1,81 @@
+//! Feed-forward halves of a layer.
+
+use mlx_core::{Array, Result};
+
+use crate::activation::Activation;
+use crate::experts::ExpertsMlp;
+use crate::linear::Linear;
+use crate::module::{Module, Path, Visit, VisitMut};
+
+/// `down(activation(gate(x)) * up(x))` (Shazeer, arXiv:2002.05202).
+#[derive(Clone, Debug)]
+pub struct GatedMlp {
+    gate_proj: Linear,
+    up_proj: Linear,
+    down_proj: Linear,
+    activation: Activation,
+}
+
+crate::module!(GatedMlp { gate_proj, up_proj, down_proj } plain { activation });
+
+impl GatedMlp {
+    /// An MLP over `hidden` features through `intermediate` ones, without values.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn new(hidden: i32, intermediate: i32, bias: bool, activation: Activation) -> Result<Self> {
+        Ok(Self {
+            gate_proj: Linear::new(hidden, intermediate, bias)?,
+            up_proj: Linear::new(hidden, intermediate, bias)?,
+            down_proj: Linear::new(intermediate, hidden, bias)?,
+            activation,
+        })
+    }
+
+    /// `[.., E] -> [.., E]`
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn forward(&self, x: &Array) -> Result<Array> {
+        let gate = self.activation.forward(&self.gate_proj.forward(x)?)?;
+        self.down_proj.forward(&gate.multiply(self.up_proj.forward(x)?)?)
+    }
+}
+
+/// What stands in a layer's `mlp` place.
+#[derive(Clone, Debug)]
+pub enum FeedForward {
+    /// One gated MLP for every token.
+    Dense(GatedMlp),
+    /// A router and experts.
+    Experts(ExpertsMlp),
+}
+
+impl FeedForward {
+    /// `[B, L, E] -> [B, L, E]`
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn forward(&self, x: &Array) -> Result<Array> {
+        match self {
+            Self::Dense(mlp) => mlp.forward(x),
+            Self::Experts(experts) => experts.forward(x),
+        }
+    }
+}
+
+impl Module for FeedForward {
+    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
+        match self {
+            Self::Dense(mlp) => mlp.visit(path, v),
+            Self::Experts(experts) => experts.visit(path, v),
+        }
+    }
+
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        match self {
+            Self::Dense(mlp) => mlp.visit_mut(path, v),
+            Self::Experts(experts) => experts.visit_mut(path, v),
+        }
+    }
+}

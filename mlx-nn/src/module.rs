@@ -1,0 +1,214 @@
+//! Modules: structs whose fields are named as the checkpoint names them.
+//!
+//! A layer lists its children once, with [`module!`](crate::module!). Everything that works on
+//! parameters (load, save, cast, count, quantise, attach LoRA, choose trainables) is a visitor in
+//! a file of its own, and layers know none of them.
+
+use mlx_core::{Array, Result};
+
+use crate::linear::Linear;
+use crate::weight::Weight;
+
+/// Where a visitor is: `model.layers.3.self_attn.q_proj`.
+#[derive(Clone, Debug, Default)]
+pub struct Path(String);
+
+impl Path {
+    /// The root, or a prefix that every name shares.
+    pub fn new(prefix: &str) -> Self {
+        Self(prefix.to_owned())
+    }
+
+    /// The names so far, joined by dots.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The full name of `child` here.
+    pub fn join(&self, child: &str) -> String {
+        if self.0.is_empty() { child.to_owned() } else { format!("{}.{child}", self.0) }
+    }
+
+    /// Runs `f` one level down.
+    pub fn scoped<R>(&mut self, child: &str, f: impl FnOnce(&mut Self) -> R) -> R {
+        let len = self.0.len();
+        if len > 0 {
+            self.0.push('.');
+        }
+        self.0.push_str(child);
+        let result = f(self);
+        self.0.truncate(len);
+        result
+    }
+}
+
+/// An array that the checkpoint names. Gradients reach it only when `trainable`.
+#[derive(Clone, Debug)]
+pub struct Param {
+    value: Array,
+    shape: Vec<i32>,
+    /// Whether training changes it.
+    pub trainable: bool,
+}
+
+impl Param {
+    /// A parameter of `shape` that has no value yet; a checkpoint or an initialiser gives it one.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn empty(shape: &[i32]) -> Result<Self> {
+        Ok(Self { value: Array::scalar(0.0f32)?, shape: shape.to_vec(), trainable: false })
+    }
+
+    /// A parameter with a value.
+    pub fn new(value: Array) -> Self {
+        Self { shape: value.shape().to_vec(), value, trainable: false }
+    }
+
+    /// The array. A parameter that was never filled holds a zero scalar.
+    pub fn value(&self) -> &Array {
+        &self.value
+    }
+
+    /// The shape the module expects.
+    pub fn shape(&self) -> &[i32] {
+        &self.shape
+    }
+
+    /// Whether a value was set.
+    pub fn is_filled(&self) -> bool {
+        self.value.shape() == self.shape
+    }
+
+    /// Replaces the value (by a loaded array, a cast, a tracer).
+    pub fn set(&mut self, value: Array) {
+        self.shape = value.shape().to_vec();
+        self.value = value;
+    }
+}
+
+/// Reads the parameters of a module, in a fixed order.
+pub trait Visit {
+    /// Before the weight, bias and LoRA of a linear layer.
+    ///
+    /// # Errors
+    /// The visitor's own.
+    fn linear(&mut self, _path: &Path, _linear: &Linear) -> Result<()> {
+        Ok(())
+    }
+    /// Before the arrays of a matrix.
+    ///
+    /// # Errors
+    /// The visitor's own.
+    fn weight(&mut self, _path: &Path, _weight: &Weight) -> Result<()> {
+        Ok(())
+    }
+    /// At each array; `path` is its full name.
+    ///
+    /// # Errors
+    /// The visitor's own.
+    fn param(&mut self, _path: &Path, _param: &Param) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Changes the parameters of a module, in the same order as [`Visit`].
+pub trait VisitMut {
+    /// Before the weight, bias and LoRA of a linear layer: attach, detach, fuse.
+    ///
+    /// # Errors
+    /// The visitor's own.
+    fn linear(&mut self, _path: &Path, _linear: &mut Linear) -> Result<()> {
+        Ok(())
+    }
+    /// Before the arrays of a matrix: quantise, dequantise, decide how it is stored.
+    ///
+    /// # Errors
+    /// The visitor's own.
+    fn weight(&mut self, _path: &Path, _weight: &mut Weight) -> Result<()> {
+        Ok(())
+    }
+    /// At each array: fill, cast, swap.
+    ///
+    /// # Errors
+    /// The visitor's own.
+    fn param(&mut self, _path: &Path, _param: &mut Param) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Something with named parameters.
+pub trait Module {
+    /// Walks the parameters.
+    ///
+    /// # Errors
+    /// The visitor's own.
+    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()>;
+    /// Walks the parameters to change them.
+    ///
+    /// # Errors
+    /// The visitor's own.
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()>;
+}
+
+impl Module for Param {
+    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
+        v.param(path, self)
+    }
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        v.param(path, self)
+    }
+}
+
+impl<M: Module> Module for Option<M> {
+    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
+        self.as_ref().map_or(Ok(()), |module| module.visit(path, v))
+    }
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        self.as_mut().map_or(Ok(()), |module| module.visit_mut(path, v))
+    }
+}
+
+impl<M: Module> Module for Vec<M> {
+    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
+        for (index, module) in self.iter().enumerate() {
+            path.scoped(&index.to_string(), |path| module.visit(path, v))?;
+        }
+        Ok(())
+    }
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        for (index, module) in self.iter_mut().enumerate() {
+            path.scoped(&index.to_string(), |path| module.visit_mut(path, v))?;
+        }
+        Ok(())
+    }
+}
+
+/// Implements [`Module`] for a struct by listing its fields, each once.
+///
+/// Children are modules, parameters, or an `Option` or `Vec` of them; `plain` fields hold no
+/// parameters. The struct is destructured exhaustively, so a forgotten field does not compile.
+///
+/// ```
+/// use mlx_nn::{Linear, RmsNorm, module};
+///
+/// struct Head { norm: RmsNorm, lm_head: Linear, vocab: i32 }
+/// module!(Head { norm, lm_head } plain { vocab });
+/// ```
+#[macro_export]
+macro_rules! module {
+    ($ty:ident { $($child:ident),* $(,)? } $(plain { $($plain:ident),* $(,)? })?) => {
+        impl $crate::Module for $ty {
+            fn visit(&self, path: &mut $crate::Path, v: &mut dyn $crate::Visit) -> ::mlx_core::Result<()> {
+                let Self { $($child,)* $($($plain: _,)*)? } = self;
+                $(path.scoped(stringify!($child), |path| $crate::Module::visit($child, path, v))?;)*
+                Ok(())
+            }
+            fn visit_mut(&mut self, path: &mut $crate::Path, v: &mut dyn $crate::VisitMut) -> ::mlx_core::Result<()> {
+                let Self { $($child,)* $($($plain: _,)*)? } = self;
+                $(path.scoped(stringify!($child), |path| $crate::Module::visit_mut($child, path, v))?;)*
+                Ok(())
+            }
+        }
+    };
+}

@@ -1,0 +1,218 @@
+//! [`Rope`]: rotary position embedding (Su et al., arXiv:2104.09864) and its context extensions.
+//!
+//! Every variant is a table of frequencies and an amplitude, worked out once in f64; the rotation
+//! itself is one fused operation with an offset per row. Dimension `i` is paired with `i + dims/2`.
+
+use std::f64::consts::PI;
+
+use mlx_core::{Array, Error, ErrorKind, Result, fast};
+
+use crate::step::Step;
+
+/// How positions become angles.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// `base^(-2i/d)`
+    Default,
+    /// Frequencies divided by `factor` (Chen et al., arXiv:2306.15595).
+    Linear {
+        /// Context extension.
+        factor: f64,
+    },
+    /// Llama 3.1: long wavelengths divided by `factor`, short ones kept, a ramp between.
+    Llama3 {
+        /// Context extension.
+        factor: f64,
+        /// Wavelengths above `original / low_freq_factor` are scaled in full.
+        low_freq_factor: f64,
+        /// Wavelengths below `original / high_freq_factor` are kept.
+        high_freq_factor: f64,
+        /// Context length of the pre-training.
+        original: f64,
+    },
+    /// YaRN (Peng et al., arXiv:2309.00071).
+    Yarn {
+        /// Context extension.
+        factor: f64,
+        /// Context length of the pre-training.
+        original: f64,
+        /// Rotations above which a dimension is kept.
+        beta_fast: f64,
+        /// Rotations below which a dimension is interpolated in full.
+        beta_slow: f64,
+        /// What cosine and sine are multiplied by.
+        amplitude: f64,
+        /// Whether the ramp's ends are rounded to whole dimensions.
+        truncate: bool,
+    },
+    /// LongRoPE (Ding et al., arXiv:2402.13753): one divisor a dimension, of two sets.
+    Long {
+        /// Divisors for rows that reach beyond `original`.
+        long: Vec<f64>,
+        /// Divisors for the others.
+        short: Vec<f64>,
+        /// Context length of the pre-training.
+        original: usize,
+        /// What cosine and sine are multiplied by.
+        amplitude: f64,
+    },
+    /// Only the first `partial` of the pairs rotate; the exponent runs over the whole head.
+    Proportional {
+        /// The part of the pairs that rotates.
+        partial: f64,
+        /// Frequencies are divided by this.
+        factor: f64,
+    },
+}
+
+/// What a [`Rope`] is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeConfig {
+    /// `theta`.
+    pub base: f64,
+    /// How many of the head's dimensions rotate; the rest pass through.
+    pub dims: i32,
+    /// The variant.
+    pub scaling: RopeScaling,
+}
+
+/// A rotary embedding.
+#[derive(Clone, Debug)]
+pub struct Rope {
+    dims: i32,
+    /// Reciprocals of the frequencies, `[dims / 2]`, as MLX wants them.
+    periods: Array,
+    /// LongRoPE's other table, for rows that reach beyond so many positions.
+    long: Option<(usize, Array)>,
+    /// Per dimension of the head: the amplitude where it rotates, 1 elsewhere. `[D]`
+    amplitude: Option<Array>,
+}
+
+impl Rope {
+    /// Works out the tables for heads of `head_dim`.
+    ///
+    /// # Errors
+    /// `dims` is odd, negative or above `head_dim`, or a table has the wrong length.
+    pub fn new(config: &RopeConfig, head_dim: i32) -> Result<Self> {
+        let dims = config.dims;
+        if dims <= 0 || dims % 2 != 0 || dims > head_dim {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("rope must rotate an even part of the {head_dim} dimensions of a head, given {dims}"),
+            ));
+        }
+        let half = dims as usize / 2;
+        let plain = |i: usize| config.base.powf(2.0 * i as f64 / f64::from(dims));
+        let table = |period: &dyn Fn(usize) -> f64| {
+            let periods: Vec<f32> = (0..half).map(|i| period(i) as f32).collect();
+            Array::from_slice(&periods, &[half as i32])
+        };
+        let mut long = None;
+        let (periods, amplitude) = match &config.scaling {
+            RopeScaling::Default => (table(&plain)?, 1.0),
+            RopeScaling::Linear { factor } => (table(&|i| plain(i) * factor)?, 1.0),
+            &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original } => {
+                (table(&|i| llama3(plain(i), factor, low_freq_factor, high_freq_factor, original))?, 1.0)
+            }
+            &RopeScaling::Yarn { factor, original, beta_fast, beta_slow, amplitude, truncate } => {
+                let edge = |rotations: f64| {
+                    f64::from(dims) * (original / (rotations * 2.0 * PI)).ln() / (2.0 * config.base.ln())
+                };
+                let (mut low, mut high) = (edge(beta_fast), edge(beta_slow));
+                if truncate {
+                    (low, high) = (low.floor(), high.ceil());
+                }
+                let (low, mut high) = (low.max(0.0), high.min(f64::from(dims) - 1.0));
+                if low == high {
+                    high += 0.001;
+                }
+                let period = |i: usize| {
+                    let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+                    1.0 / (ramp / (factor * plain(i)) + (1.0 - ramp) / plain(i))
+                };
+                (table(&period)?, amplitude)
+            }
+            RopeScaling::Long { long: longs, short, original, amplitude } => {
+                for (name, factors) in [("long_factor", longs), ("short_factor", short)] {
+                    if factors.len() != half {
+                        return Err(Error::new(
+                            ErrorKind::Invalid,
+                            format!("rope {name} must have {half} numbers, found {}", factors.len()),
+                        ));
+                    }
+                }
+                long = Some((*original, table(&|i| longs[i] * plain(i))?));
+                (table(&|i| short[i] * plain(i))?, *amplitude)
+            }
+            &RopeScaling::Proportional { partial, factor } => {
+                let rotating = (partial * f64::from(dims) / 2.0).floor() as usize;
+                (table(&|i| if i < rotating { plain(i) * factor } else { f64::INFINITY })?, 1.0)
+            }
+        };
+        let amplitude = if amplitude == 1.0 {
+            None
+        } else {
+            let values: Vec<f32> =
+                (0..head_dim).map(|i| if i < dims { amplitude as f32 } else { 1.0 }).collect();
+            Some(Array::from_slice(&values, &[head_dim])?)
+        };
+        Ok(Self { dims, periods, long, amplitude })
+    }
+
+    /// Rotates `[B, H, L, D]`, where row b begins at the step's offset for it.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn forward(&self, x: &Array, step: &Step) -> Result<Array> {
+        let scaled = match &self.amplitude {
+            Some(amplitude) => Some(x.multiply(amplitude.astype(x.dtype())?)?),
+            None => None,
+        };
+        let x = scaled.as_ref().unwrap_or(x);
+        let Some((original, long)) = &self.long else {
+            return self.rotate(x, &self.periods, step);
+        };
+        // A row uses the long table if what it will hold reaches beyond the original context.
+        let beyond: Vec<bool> = step.reach().iter().map(|&reach| reach > *original).collect();
+        match (beyond.iter().any(|&b| b), beyond.iter().all(|&b| b)) {
+            (false, _) => self.rotate(x, &self.periods, step),
+            (_, true) => self.rotate(x, long, step),
+            _ => {
+                let rows = Array::from_slice(&beyond, &[beyond.len() as i32, 1, 1, 1])?;
+                let long = self.rotate(x, long, step)?;
+                rows.select(&long, &self.rotate(x, &self.periods, step)?)
+            }
+        }
+    }
+
+    fn rotate(&self, x: &Array, periods: &Array, step: &Step) -> Result<Array> {
+        let rope = fast::Rope {
+            dims: self.dims,
+            traditional: false,
+            base: None,
+            scale: 1.0,
+            freqs: Some(periods),
+        };
+        fast::rope(x, &rope, step.offsets())
+    }
+
+    /// The position at which rows switch to another table, so that what is cached for them must be
+    /// computed anew: LongRoPE only.
+    pub fn switches_after(&self) -> Option<usize> {
+        self.long.as_ref().map(|(original, _)| *original)
+    }
+}
+
+/// Llama 3.1's rule on one period (reciprocal frequency).
+fn llama3(period: f64, factor: f64, low: f64, high: f64, original: f64) -> f64 {
+    let wavelength = 2.0 * PI * period;
+    if wavelength < original / high {
+        return period;
+    }
+    if wavelength > original / low {
+        return period * factor;
+    }
+    let smooth = (original / wavelength - low) / (high - low);
+    1.0 / ((1.0 - smooth) / (factor * period) + smooth / period)
+}
+

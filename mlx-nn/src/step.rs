@@ -1,0 +1,322 @@
+//! [`Step`]: one forward pass over the rows of a cache.
+
+use std::collections::HashMap;
+
+use mlx_core::ops::concat;
+use mlx_core::{Array, Error, ErrorKind, Result};
+
+use crate::attend::attend;
+use crate::cache::ModelCache;
+use crate::cache::kv::{Extent, Slots};
+use crate::mask::{AttentionMask, mask, position, visible};
+
+pub use crate::attend::Attend;
+
+/// Which slots a query is held against; together with the window it determines the mask.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Layout {
+    /// Slot j holds position j.
+    Straight { slots: usize },
+    /// Slot j of `cap` holds the last position congruent to j, this step's included.
+    Wrapped { cap: usize },
+    /// A ring as it was before this step, then this step's tokens.
+    Chunk { cap: usize },
+}
+
+/// One forward pass: per-row widths, offsets and masks, and the layers' caches.
+///
+/// Dropping a step without [`commit`](Self::commit) takes it back.
+pub struct Step<'c> {
+    cache: &'c mut ModelCache,
+    widths: Vec<usize>,
+    width: usize,
+    offsets: Array,
+    reach: Vec<usize>,
+    masks: HashMap<(Option<usize>, Layout), AttentionMask>,
+    committed: bool,
+}
+
+impl<'c> Step<'c> {
+    pub(crate) fn new(cache: &'c mut ModelCache, widths: &[usize]) -> Result<Self> {
+        let width = widths.iter().copied().max().unwrap_or(0);
+        if widths.len() != cache.rows() || width == 0 {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("a step needs a width for each of {} rows and one token, given {widths:?}", cache.rows()),
+            ));
+        }
+        if !cache.options.store && cache.lens.iter().any(|&len| len > 0) {
+            return Err(Error::new(ErrorKind::Invalid, "a cache that stores nothing allows one step"));
+        }
+        let offsets: Vec<i32> = cache.lens.iter().map(|&len| len as i32).collect();
+        let reach = (0..widths.len())
+            .map(|row| cache.expected[row].max(cache.lens[row] + widths[row]))
+            .collect();
+        Ok(Self {
+            offsets: Array::from_slice(&offsets, &[offsets.len() as i32])?,
+            widths: widths.to_vec(),
+            width,
+            reach,
+            masks: HashMap::new(),
+            committed: false,
+            cache,
+        })
+    }
+
+    /// The position of each row's first token: I32 `[B]`.
+    pub fn offsets(&self) -> &Array {
+        &self.offsets
+    }
+
+    /// The number of tokens each row brings.
+    pub fn widths(&self) -> &[usize] {
+        &self.widths
+    }
+
+    /// The width of the tokens' array: the widest row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// How many positions each row is known to reach (see [`ModelCache::expect`]).
+    pub fn reach(&self) -> &[usize] {
+        &self.reach
+    }
+
+    /// Remembers keys and values `[B, K, L, D]` in layer `layer` and lets the queries
+    /// `[B, H, L, D]` attend to what they may see: `[B, H, L, Dv]`.
+    ///
+    /// # Errors
+    /// The shapes do not fit each other or the cache.
+    pub fn attend(
+        &mut self,
+        layer: usize,
+        q: &Array,
+        k: &Array,
+        v: &Array,
+        options: &Attend<'_>,
+    ) -> Result<Array> {
+        let [b, _, l, _] = k.dims()?;
+        if b as usize != self.widths.len() || l as usize != self.width {
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!("layer {layer}: keys {:?} in a step of {:?} tokens a row", k.shape(), self.widths),
+            ));
+        }
+        let (keys, values, window, layout) = match self.cache.layers[layer].extent {
+            Extent::Grows { by } => self.straight(layer, k, v, by, None)?,
+            Extent::Ring { window, slack, by } => self.ring(layer, k, v, window, slack, by)?,
+        };
+        let mask = self.mask(window, layout)?;
+        attend(q, &keys, &values, &mask, options)
+    }
+
+    /// Ends the step: row b keeps its first `keep[b]` tokens.
+    ///
+    /// # Errors
+    /// A row would keep more than it brought, or fewer of a step that is too wide for a ring's
+    /// slack. The step is taken back.
+    pub fn commit(mut self, keep: &[usize]) -> Result<()> {
+        if keep.len() != self.widths.len() || keep.iter().zip(&self.widths).any(|(keep, width)| keep > width) {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("rows of {:?} tokens cannot keep {keep:?}", self.widths),
+            ));
+        }
+        if keep != self.widths && self.cache.layers.iter().any(|layer| layer.is_staged()) {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!(
+                    "a step of {} tokens is too wide for slack {} to keep {keep:?} of {:?}",
+                    self.width, self.cache.options.slack, self.widths
+                ),
+            ));
+        }
+        self.committed = true;
+        for layer in &mut self.cache.layers {
+            layer.settle(true);
+        }
+        for (len, keep) in self.cache.lens.iter_mut().zip(keep) {
+            *len += keep;
+        }
+        Ok(())
+    }
+
+    /// [`commit`](Self::commit) of every token.
+    ///
+    /// # Errors
+    /// None.
+    pub fn commit_all(self) -> Result<()> {
+        let keep = self.widths.clone();
+        self.commit(&keep)
+    }
+
+    /// The length that all rows share, if they do.
+    fn common_len(&self) -> Option<usize> {
+        let (first, rest) = self.cache.lens.split_first()?;
+        rest.iter().all(|len| len == first).then_some(*first)
+    }
+
+    fn end(&self) -> usize {
+        self.cache.lens.iter().max().copied().unwrap_or(0) + self.width
+    }
+
+    /// A layer whose slot j holds position j; `ring` bounds it by a window and a capacity.
+    fn straight(
+        &mut self,
+        layer: usize,
+        k: &Array,
+        v: &Array,
+        by: usize,
+        ring: Option<(usize, usize)>,
+    ) -> Result<Attended> {
+        let window = ring.map(|(window, _)| window);
+        if !self.cache.options.store {
+            return Ok((k.clone(), v.clone(), window, Layout::Straight { slots: self.width }));
+        }
+        let end = self.end();
+        let slots = self.slots(usize::MAX)?;
+        let held = self.cache.layers[layer].capacity();
+        let wanted = if end <= held { held } else { end.div_ceil(by) * by };
+        let capacity = ring.map_or(wanted, |(_, cap)| wanted.min(cap));
+        let (k, v) = self.cache.layers[layer].write(k, v, &slots, capacity)?;
+        Ok((first(&k, end)?, first(&v, end)?, window, Layout::Straight { slots: end }))
+    }
+
+    /// A layer that remembers the last `window` positions.
+    fn ring(
+        &mut self,
+        layer: usize,
+        k: &Array,
+        v: &Array,
+        window: usize,
+        slack: usize,
+        by: usize,
+    ) -> Result<Attended> {
+        let cap = window + slack;
+        if !self.cache.options.store || self.end() <= cap {
+            return self.straight(layer, k, v, by, Some((window, cap)));
+        }
+        let window = Some(window);
+        if self.width <= slack + 1 {
+            let slots = self.slots(cap)?;
+            let (k, v) = self.cache.layers[layer].write(k, v, &slots, cap)?;
+            return Ok((k, v, window, Layout::Wrapped { cap }));
+        }
+        // The step is wider than the slack: its last tokens may overwrite what its first still see.
+        // They attend to the old ring and the new tokens side by side.
+        let old = self.cache.layers[layer].read(cap)?;
+        let indices = self.ring_after(cap)?;
+        let staged = |new: &Array, old: Option<&Array>| -> Result<Array> {
+            let [b, heads, _, d] = new.dims()?;
+            let shape = [b, heads, cap as i32, d];
+            let (from, is_new) = &indices;
+            let taken = new.take_along_axis(&from.broadcast_to(&shape)?, 2)?;
+            let old = match old {
+                Some(old) => old.clone(),
+                None => mlx_core::ops::create::zeros(&shape, new.dtype())?,
+            };
+            is_new.select(&taken, &old)
+        };
+        let (ks, vs) = match &old {
+            Some((old_k, old_v)) => (staged(k, Some(old_k))?, staged(v, Some(old_v))?),
+            None => (staged(k, None)?, staged(v, None)?),
+        };
+        self.cache.layers[layer].stage(ks, vs);
+        match old {
+            Some((old_k, old_v)) if self.cache.lens.iter().any(|&len| len > 0) => {
+                let keys = concat(&[&old_k, k], 2)?;
+                let values = concat(&[&old_v, v], 2)?;
+                Ok((keys, values, window, Layout::Chunk { cap }))
+            }
+            _ => Ok((k.clone(), v.clone(), window, Layout::Straight { slots: self.width })),
+        }
+    }
+
+    /// For each slot of a ring once every row has kept its width: which of the step's tokens it
+    /// holds (I32 `[B, 1, cap, 1]`), and whether it holds one at all (Bool, same shape).
+    fn ring_after(&self, cap: usize) -> Result<(Array, Array)> {
+        let rows = self.widths.len();
+        let (mut from, mut is_new) = (Vec::with_capacity(rows * cap), Vec::with_capacity(rows * cap));
+        for (&len, &width) in self.cache.lens.iter().zip(&self.widths) {
+            for slot in 0..cap {
+                let token = position(slot, len + width, cap) - len as i64;
+                is_new.push(token >= 0);
+                from.push(token.max(0) as i32);
+            }
+        }
+        let shape = [rows as i32, 1, cap as i32, 1];
+        Ok((Array::from_slice(&from, &shape)?, Array::from_slice(&is_new, &shape)?))
+    }
+
+    /// Where this step's tokens go in buffers that wrap at `cap`.
+    fn slots(&self, cap: usize) -> Result<Slots> {
+        if let Some(len) = self.common_len() && len % cap + self.width <= cap {
+            return Ok(Slots::Range(len % cap));
+        }
+        let (mut rows, mut slots) = (Vec::new(), Vec::new());
+        for (row, &len) in self.cache.lens.iter().enumerate() {
+            rows.extend(std::iter::repeat_n(row as i32, self.width));
+            slots.extend((len..len + self.width).map(|position| (position % cap) as i32));
+        }
+        let shape = [self.widths.len() as i32, self.width as i32];
+        Ok(Slots::Scattered {
+            rows: Array::from_slice(&rows, &shape)?,
+            slots: Array::from_slice(&slots, &shape)?,
+        })
+    }
+
+    /// The mask for a window and layout, made once a step.
+    fn mask(&mut self, window: Option<usize>, layout: Layout) -> Result<AttentionMask> {
+        if let Some(mask) = self.masks.get(&(window, layout)) {
+            return Ok(mask.clone());
+        }
+        let made = self.make_mask(window, layout)?;
+        self.masks.insert((window, layout), made.clone());
+        Ok(made)
+    }
+
+    fn make_mask(&self, window: Option<usize>, layout: Layout) -> Result<AttentionMask> {
+        let (l, common) = (self.width, self.common_len());
+        let in_window = |reach: usize| window.is_none_or(|window| reach <= window);
+        match (layout, common) {
+            (Layout::Straight { slots }, Some(len)) if slots == len + l && in_window(slots) => {
+                return Ok(if l == 1 { AttentionMask::None } else { AttentionMask::Causal });
+            }
+            (Layout::Wrapped { cap }, Some(len)) if l == 1 && len + 1 >= cap && window == Some(cap) => {
+                return Ok(AttentionMask::None);
+            }
+            _ => {}
+        }
+        let b = if common.is_some() { 1 } else { self.widths.len() };
+        let len = |row: usize| self.cache.lens[row];
+        let sees = |row: usize, query: usize, key: i64| visible((len(row) + query) as i64, key, window);
+        let array = match layout {
+            Layout::Straight { slots } => mask(b, l, slots, |row, i, j| sees(row, i, j as i64)),
+            Layout::Wrapped { cap } => {
+                mask(b, l, cap, |row, i, j| sees(row, i, position(j, len(row) + l, cap)))
+            }
+            Layout::Chunk { cap } => mask(b, l, cap + l, |row, i, j| {
+                let key = if j < cap { position(j, len(row), cap) } else { (len(row) + j - cap) as i64 };
+                sees(row, i, key)
+            }),
+        }?;
+        Ok(AttentionMask::Array(array))
+    }
+}
+
+type Attended = (Array, Array, Option<usize>, Layout);
+
+fn first(buffer: &Array, slots: usize) -> Result<Array> {
+    buffer.slice_axis(2, 0, slots as i32)
+}
+
+impl Drop for Step<'_> {
+    fn drop(&mut self) {
+        if !self.committed {
+            for layer in &mut self.cache.layers {
+                layer.settle(false);
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! [`Weight`]: a matrix, dense or packed, that linear layers, embeddings and experts share.
+
+use mlx_core::{Array, DType, Error, ErrorKind, Result, Scheme, ops::quantize};
+
+use crate::module::{Module, Param, Path, Visit, VisitMut};
+
+/// A matrix `[.., out, in]`, dense or quantised; experts stack theirs along a first axis.
+#[derive(Clone, Debug)]
+pub enum Weight {
+    /// `weight`, floating point.
+    Dense(Param),
+    /// `weight` (packed, U32), `scales` and, for affine schemes, `biases`.
+    Quantized {
+        /// `[.., out, in * bits / 32]`
+        packed: Param,
+        /// `[.., out, in / group_size]`
+        scales: Param,
+        /// `[.., out, in / group_size]`
+        biases: Option<Param>,
+        /// How the elements are packed.
+        scheme: Scheme,
+    },
+}
+
+impl Weight {
+    /// A dense matrix without values.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn empty(shape: &[i32]) -> Result<Self> {
+        Param::empty(shape).map(Self::Dense)
+    }
+
+    /// The shape of a quantised twin's three arrays, for a dense `shape` of `[.., out, in]`.
+    ///
+    /// # Errors
+    /// `in` is not a multiple of the group size.
+    pub fn quantized_like(shape: &[i32], scheme: Scheme) -> Result<Self> {
+        let (&inputs, rest) = shape.split_last().expect("a matrix has dimensions");
+        if inputs % scheme.group_size != 0 || inputs * scheme.bits % 32 != 0 {
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!("{inputs} inputs cannot be packed with {scheme}"),
+            ));
+        }
+        let last = |n: i32| [rest, &[n]].concat();
+        let groups = last(inputs / scheme.group_size);
+        Ok(Self::Quantized {
+            packed: Param::empty(&last(inputs * scheme.bits / 32))?,
+            scales: Param::empty(&groups)?,
+            biases: if scheme.mode.has_biases() { Some(Param::empty(&groups)?) } else { None },
+            scheme,
+        })
+    }
+
+    /// The shape of the dense matrix: `[.., out, in]`.
+    pub fn shape(&self) -> Vec<i32> {
+        match self {
+            Self::Dense(weight) => weight.shape().to_vec(),
+            Self::Quantized { packed, scheme, .. } => {
+                let mut shape = packed.shape().to_vec();
+                if let Some(last) = shape.last_mut() {
+                    *last = *last * 32 / scheme.bits;
+                }
+                shape
+            }
+        }
+    }
+
+    /// `x @ weight.T`: `[.., in] -> [.., out]`
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn project(&self, x: &Array) -> Result<Array> {
+        match self {
+            Self::Dense(weight) => x.matmul(&weight.value().swap_axes(-1, -2)?),
+            Self::Quantized { packed, scales, biases, scheme } => quantize::quantized_matmul(
+                x,
+                packed.value(),
+                scales.value(),
+                biases.as_ref().map(Param::value),
+                true,
+                *scheme,
+            ),
+        }
+    }
+
+    /// `x @ weight[expert].T` for the expert that `indices` names: `[.., 1, in] -> [.., 1, out]`,
+    /// where `indices` has `x`'s leading dimensions after broadcasting. `sorted` promises that the
+    /// indices ascend.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn project_experts(&self, x: &Array, indices: &Array, sorted: bool) -> Result<Array> {
+        match self {
+            Self::Dense(weight) => {
+                x.gather_mm(&weight.value().swap_axes(-1, -2)?, None, Some(indices), sorted)
+            }
+            Self::Quantized { packed, scales, biases, scheme } => quantize::gather_qmm(
+                x,
+                packed.value(),
+                scales.value(),
+                biases.as_ref().map(Param::value),
+                None,
+                Some(indices),
+                true,
+                *scheme,
+                sorted,
+            ),
+        }
+    }
+
+    /// Rows of the matrix, dequantised: `indices [..] -> [.., in]`
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn rows(&self, indices: &Array) -> Result<Array> {
+        match self {
+            Self::Dense(weight) => weight.value().take(indices, 0),
+            Self::Quantized { packed, scales, biases, scheme } => {
+                let biases = match biases {
+                    Some(biases) => Some(biases.value().take(indices, 0)?),
+                    None => None,
+                };
+                quantize::dequantize(
+                    &packed.value().take(indices, 0)?,
+                    &scales.value().take(indices, 0)?,
+                    biases.as_ref(),
+                    *scheme,
+                    None,
+                )
+            }
+        }
+    }
+
+    /// The dense matrix, in `dtype` or as it comes.
+    ///
+    /// # Errors
+    /// The arrays do not fit each other.
+    pub fn dense(&self, dtype: Option<DType>) -> Result<Array> {
+        match self {
+            Self::Dense(weight) => match dtype {
+                Some(dtype) => weight.value().astype(dtype),
+                None => Ok(weight.value().clone()),
+            },
+            Self::Quantized { packed, scales, biases, scheme } => quantize::dequantize(
+                packed.value(),
+                scales.value(),
+                biases.as_ref().map(Param::value),
+                *scheme,
+                dtype,
+            ),
+        }
+    }
+}
+
+impl Module for Weight {
+    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
+        v.weight(path, self)?;
+        match self {
+            Self::Dense(weight) => path.scoped("weight", |path| weight.visit(path, v)),
+            Self::Quantized { packed, scales, biases, scheme: _ } => {
+                path.scoped("weight", |path| packed.visit(path, v))?;
+                path.scoped("scales", |path| scales.visit(path, v))?;
+                path.scoped("biases", |path| biases.visit(path, v))
+            }
+        }
+    }
+
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        v.weight(path, self)?;
+        match self {
+            Self::Dense(weight) => path.scoped("weight", |path| weight.visit_mut(path, v)),
+            Self::Quantized { packed, scales, biases, scheme: _ } => {
+                path.scoped("weight", |path| packed.visit_mut(path, v))?;
+                path.scoped("scales", |path| scales.visit_mut(path, v))?;
+                path.scoped("biases", |path| biases.visit_mut(path, v))
+            }
+        }
+    }
+}
