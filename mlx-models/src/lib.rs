@@ -1,1 +1,214 @@
-//! Language model architectures on MLX
+//! Language model architectures on MLX: `config.json` and safetensors in, logits out.
+//!
+//! A model's file reads like the model. Families that differ in values share
+//! [`Decoder`](decoder::Decoder); Gemma has [its own](gemma::Gemma).
+
+#![forbid(unsafe_code)]
+
+mod family;
+mod gemma2;
+mod gemma3;
+mod llama;
+mod mistral;
+mod phi3;
+mod qwen2;
+mod qwen3;
+mod qwen3_moe;
+mod registry;
+mod weights;
+
+pub mod config;
+pub mod decoder;
+pub mod gemma;
+
+use std::path::Path;
+
+use mlx_core::{Array, DType, Result, Safetensors};
+use mlx_nn::{Checkpoint, FillOptions, LayerKind, Module, Step, Visit, fill};
+use serde_json::Value;
+
+use config::Config;
+use config::quantization::Quantization;
+
+pub use registry::known_types;
+
+/// A language model: tokens in, logits out, and nothing about text or caches.
+///
+/// [`hidden`](Self::hidden) and [`logits`](Self::logits) are apart, so that a prompt runs the output
+/// head on the positions that are read.
+pub trait Model: Module {
+    /// `tokens [B, L]` (U32 or I32) -> `[B, L, E]` after the final norm.
+    ///
+    /// # Errors
+    /// The step has other rows or another width.
+    fn hidden(&self, tokens: &Array, step: &mut Step<'_>) -> Result<Array>;
+
+    /// `[.., E] -> [.., V]`
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    fn logits(&self, hidden: &Array) -> Result<Array>;
+
+    /// What each layer has to remember.
+    fn layers(&self) -> &[LayerKind];
+
+    /// The length beyond which positions are embedded differently (LongRoPE): a row that grows past
+    /// it has to be computed anew.
+    fn switches_after(&self) -> Option<usize> {
+        None
+    }
+}
+
+/// How [`load`] reads a checkpoint.
+#[derive(Default)]
+pub struct LoadOptions<'a> {
+    /// Floating-point weights are converted to this; they stay as stored if not given.
+    pub dtype: Option<DType>,
+    /// Called with parameters filled and their total.
+    pub progress: Option<&'a mut dyn FnMut(usize, usize)>,
+}
+
+/// A model and what its checkpoint says about it.
+pub struct Loaded {
+    /// The model, filled.
+    pub model: Box<dyn Model>,
+    /// Facts for people and for the layers above.
+    pub info: ModelInfo,
+}
+
+/// Facts about a loaded model.
+#[derive(Clone, Debug)]
+pub struct ModelInfo {
+    /// `model_type`, given or told from the tensors.
+    pub model_type: String,
+    /// Rows of the embedding.
+    pub vocab: i32,
+    /// Positions the model was made for.
+    pub max_positions: Option<usize>,
+    /// The kind of each layer.
+    pub layers: Vec<LayerKind>,
+    /// Features of a token.
+    pub hidden: i32,
+    /// Key and value heads and their size: what a position costs in the caches.
+    pub kv_heads: i32,
+    /// Features of a head.
+    pub head_dim: i32,
+    /// Numbers in all weights, as if they were dense.
+    pub n_parameters: usize,
+    /// Bytes of all weights.
+    pub weight_bytes: usize,
+    /// The scheme of quantised weights without an entry of their own.
+    pub quantization: Option<mlx_core::Scheme>,
+    /// The dtype of the activations.
+    pub dtype: DType,
+    /// Keys of config.json that this version neither reads nor knows to be irrelevant.
+    pub unread_keys: Vec<String>,
+}
+
+/// Loads the checkpoint in a folder.
+///
+/// # Errors
+/// The folder has no config.json or safetensors, the architecture is not known, or the tensors do
+/// not fit it.
+pub fn load(dir: &Path, options: LoadOptions<'_>) -> Result<Loaded> {
+    let config = weights::read_json(dir, "config.json")?;
+    load_from(&dir.display().to_string(), config, weights::open(dir)?, options)
+}
+
+/// Loads a checkpoint from its parsed config.json and opened files; `label` names it in errors.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_from(
+    label: &str,
+    config: Value,
+    files: Vec<Safetensors>,
+    mut options: LoadOptions<'_>,
+) -> Result<Loaded> {
+    let outer = Config::new(&format!("{label}: config.json"), config)?;
+    // Multimodal checkpoints describe their text model inside; some keys stay outside.
+    let text = outer.object("text_config")?;
+    let names = || files.iter().flat_map(Safetensors::names);
+    let (model_type, architecture) = registry::find(&outer, names())?;
+    let config = text.as_ref().unwrap_or(&outer);
+    let tied = match (config.opt("tie_word_embeddings")?, outer.opt("tie_word_embeddings")?) {
+        (Some(tied), _) | (None, Some(tied)) => tied,
+        (None, None) => architecture.tied,
+    };
+    let quantization = Quantization::read(&outer, |path| weights::rename(path, tied))?;
+    let mut model = (architecture.build)(config)?;
+    let checkpoint =
+        Checkpoint::new(label, files, |name| weights::full_rename(name, tied, architecture.rename))?;
+    let total = checkpoint.names().count();
+    fill(
+        model.as_mut(),
+        &checkpoint,
+        FillOptions {
+            dtype: options.dtype,
+            scheme: &|path| Ok(quantization.scheme(path)),
+            optional: &|_| false,
+            progress: &mut |done| {
+                if let Some(progress) = &mut options.progress {
+                    progress(done, total);
+                }
+            },
+        },
+    )?;
+    let mut weigh = Weigh::default();
+    model.visit(&mut mlx_nn::Path::default(), &mut weigh)?;
+    mlx_core::eval(&weigh.arrays)?;
+    let hidden = config.size("hidden_size", Some(2304))?;
+    let heads = config.size("num_attention_heads", Some(8))?;
+    let info = ModelInfo {
+        model_type: model_type.to_owned(),
+        vocab: config.size("vocab_size", Some(262_208))?,
+        max_positions: config.opt("max_position_embeddings")?,
+        layers: model.layers().to_vec(),
+        hidden,
+        kv_heads: config.size("num_key_value_heads", Some(heads))?,
+        head_dim: config.size("head_dim", Some((hidden / heads).max(1)))?,
+        n_parameters: weigh.n_parameters,
+        weight_bytes: weigh.bytes,
+        quantization: quantization.default_scheme(),
+        dtype: weigh.dtype.unwrap_or(DType::F32),
+        unread_keys: config.unread(),
+    };
+    for key in &info.unread_keys {
+        tracing::warn!("{label}: config.json: {key} is not known to this version and has no effect");
+    }
+    Ok(Loaded { model, info })
+}
+
+/// Counts parameters and bytes, and collects the arrays.
+#[derive(Default)]
+struct Weigh {
+    arrays: Vec<Array>,
+    n_parameters: usize,
+    bytes: usize,
+    dtype: Option<DType>,
+}
+
+impl Visit for Weigh {
+    fn weight(&mut self, _path: &mlx_nn::Path, weight: &mlx_nn::Weight) -> Result<()> {
+        let elements = |shape: &[i32]| shape.iter().map(|&n| n as usize).product::<usize>();
+        if let mlx_nn::Weight::Quantized { packed, .. } = weight {
+            // `param` counts the packed words; the rest of the matrix is added here.
+            self.n_parameters += elements(&weight.shape()) - elements(packed.shape());
+        }
+        Ok(())
+    }
+
+    fn param(&mut self, path: &mlx_nn::Path, param: &mlx_nn::Param) -> Result<()> {
+        let value = param.value();
+        self.bytes += value.nbytes();
+        let name = path.as_str();
+        if !name.ends_with(".scales") && !name.ends_with(".biases") {
+            self.n_parameters += value.size();
+        }
+        if value.dtype().is_float() {
+            self.dtype = self.dtype.or(Some(value.dtype()));
+        }
+        self.arrays.push(value.clone());
+        Ok(())
+    }
+}

@@ -1,0 +1,187 @@
+//! Reading `config.json`: every key is read, known to be irrelevant, or reported.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use mlx_core::{Error, ErrorKind, Result};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+pub mod quantization;
+pub mod rope;
+
+/// Keys that say nothing about the arithmetic of inference.
+const IGNORED: &[&str] = &[
+    "_attn_implementation_autoset",
+    "_name_or_path",
+    "architectures",
+    "attention_dropout",
+    "attn_implementation",
+    "auto_map",
+    "boi_token_index",
+    "bos_token_id",
+    "cache_implementation",
+    "dtype",
+    "embd_pdrop",
+    "eoi_token_index",
+    "eos_token_id",
+    "head_dim_original",
+    "image_token_index",
+    "initializer_range",
+    "is_decoder",
+    "max_position_embeddings",
+    "mm_tokens_per_image",
+    "model_type",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "pad_token_id",
+    "pretraining_tp",
+    "quantization",
+    "quantization_config",
+    "resid_pdrop",
+    "return_dict",
+    "router_aux_loss_coef",
+    "tie_word_embeddings",
+    "torch_dtype",
+    "transformers_version",
+    "unsloth_fixed",
+    "unsloth_version",
+    "use_cache",
+    "vision_config",
+];
+
+/// A JSON object of which it is known which keys were read.
+#[derive(Debug)]
+pub struct Config {
+    place: String,
+    map: Map<String, Value>,
+    read: RefCell<BTreeSet<String>>,
+}
+
+impl Config {
+    /// Wraps a parsed `config.json`.
+    ///
+    /// # Errors
+    /// The document is not an object.
+    pub fn new(place: &str, value: Value) -> Result<Self> {
+        match value {
+            Value::Object(map) => {
+                Ok(Self { place: place.to_owned(), map, read: RefCell::new(BTreeSet::new()) })
+            }
+            _ => Err(Error::new(ErrorKind::Io, format!("{place}: expected a JSON object"))),
+        }
+    }
+
+    /// An error about this document.
+    pub fn error(&self, message: impl std::fmt::Display) -> Error {
+        Error::new(ErrorKind::Io, format!("{}: {message}", self.place))
+    }
+
+    /// An error about something this version does not do.
+    pub fn unsupported(&self, message: impl std::fmt::Display) -> Error {
+        Error::new(ErrorKind::Unsupported, format!("{}: {message}", self.place))
+    }
+
+    /// The value of `key`; null counts as absent.
+    pub fn value(&self, key: &str) -> Option<&Value> {
+        self.read.borrow_mut().insert(key.to_owned());
+        self.map.get(key).filter(|value| !value.is_null())
+    }
+
+    /// Whether `key` is there and null.
+    pub fn is_null(&self, key: &str) -> bool {
+        self.map.get(key).is_some_and(Value::is_null)
+    }
+
+    /// The object at `key`, with a place of its own in messages.
+    ///
+    /// # Errors
+    /// The value is no object.
+    pub fn object(&self, key: &str) -> Result<Option<Config>> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(value) => Config::new(&format!("{}: {key}", self.place), value.clone()).map(Some),
+        }
+    }
+
+    /// An optional value.
+    ///
+    /// # Errors
+    /// It has another type.
+    pub fn opt<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(value) => T::deserialize(value)
+                .map(Some)
+                .map_err(|error| self.error(format!("{key}: {error} (found {})", short(value)))),
+        }
+    }
+
+    /// A value, or what transformers assumes without one.
+    ///
+    /// # Errors
+    /// It has another type.
+    pub fn or<T: DeserializeOwned>(&self, key: &str, default: T) -> Result<T> {
+        Ok(self.opt(key)?.unwrap_or(default))
+    }
+
+    /// A value that must be there.
+    ///
+    /// # Errors
+    /// It is not, or has another type.
+    pub fn required<T: DeserializeOwned>(&self, key: &str) -> Result<T> {
+        self.opt(key)?.ok_or_else(|| self.error(format!("{key} is missing")))
+    }
+
+    /// A size: a positive whole number of sane magnitude.
+    ///
+    /// # Errors
+    /// It is missing (and has no default), or is not such a number.
+    pub fn size(&self, key: &str, default: Option<i32>) -> Result<i32> {
+        const LIMIT: i64 = 1 << 24;
+        let value: i64 = match self.opt(key)? {
+            Some(value) => value,
+            None => default.map(i64::from).ok_or_else(|| self.error(format!("{key} is missing")))?,
+        };
+        if !(1..=LIMIT).contains(&value) {
+            return Err(self.error(format!("{key} must be in 1..={LIMIT}, found {value}")));
+        }
+        Ok(value as i32)
+    }
+
+    /// A finite number.
+    ///
+    /// # Errors
+    /// It is missing (and has no default), or is not a positive finite number.
+    pub fn positive(&self, key: &str, default: Option<f64>) -> Result<f64> {
+        let value = match self.opt::<f64>(key)? {
+            Some(value) => value,
+            None => default.ok_or_else(|| self.error(format!("{key} is missing")))?,
+        };
+        if !(value.is_finite() && value > 0.0) {
+            return Err(self.error(format!("{key} must be a positive number, found {value}")));
+        }
+        Ok(value)
+    }
+
+    /// Marks keys that this architecture has no use for.
+    pub fn ignore(&self, keys: &[&str]) {
+        self.read.borrow_mut().extend(keys.iter().map(|&key| key.to_owned()));
+    }
+
+    /// The keys that nothing read and nothing is known about.
+    pub fn unread(&self) -> Vec<String> {
+        let read = self.read.borrow();
+        let known = |key: &&String| !read.contains(*key) && !IGNORED.contains(&key.as_str());
+        self.map.keys().filter(known).cloned().collect()
+    }
+}
+
+fn short(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}

@@ -1,0 +1,72 @@
+//! The `quantization` entry that mlx-lm writes: one scheme, and others for some modules.
+
+use std::collections::BTreeMap;
+
+use mlx_core::{QuantMode, Result, Scheme};
+use serde_json::Value;
+
+use super::Config;
+
+/// Which scheme packs which weight.
+#[derive(Clone, Debug, Default)]
+pub struct Quantization {
+    default: Option<Scheme>,
+    overrides: BTreeMap<String, Option<Scheme>>,
+}
+
+impl Quantization {
+    /// Reads `quantization` or, of the same form, `quantization_config`; module paths are renamed
+    /// as tensor names are.
+    ///
+    /// # Errors
+    /// An unknown mode or method, or sizes that MLX does not have.
+    pub fn read(config: &Config, rename: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let entry = match config.object("quantization")? {
+            Some(entry) => entry,
+            None => match config.object("quantization_config")? {
+                Some(entry) => entry,
+                None => return Ok(Self::default()),
+            },
+        };
+        if let Some(method) = entry.opt::<String>("quant_method")? {
+            return Err(entry.unsupported(format!(
+                "quant_method {method:?} is not supported; known: checkpoints quantised by MLX \
+                 (affine, mxfp4, mxfp8, nvfp4)"
+            )));
+        }
+        let mut overrides = BTreeMap::new();
+        for (key, value) in &entry.map {
+            let scheme = match value {
+                Value::Object(_) => {
+                    let place = format!("{}: {key}", entry.place);
+                    Some(scheme(&Config::new(&place, value.clone())?)?)
+                }
+                Value::Bool(false) => None,
+                _ => continue,
+            };
+            if let Some(path) = rename(key) {
+                overrides.insert(path, scheme);
+            }
+        }
+        Ok(Self { default: Some(scheme(&entry)?), overrides })
+    }
+
+    /// The scheme of the weight at `path`, if it is packed at all.
+    pub fn scheme(&self, path: &str) -> Option<Scheme> {
+        self.overrides.get(path).copied().unwrap_or(self.default)
+    }
+
+    /// The scheme of weights without an entry of their own.
+    pub fn default_scheme(&self) -> Option<Scheme> {
+        self.default
+    }
+}
+
+fn scheme(config: &Config) -> Result<Scheme> {
+    let mode = QuantMode::parse(&config.or("mode", "affine".to_owned())?)
+        .map_err(|error| error.context(&config.place))?;
+    let (group_size, bits) = mode.defaults();
+    let group_size = config.size("group_size", Some(group_size))?;
+    let bits = config.size("bits", Some(bits))?;
+    Scheme::new(mode, bits, group_size).map_err(|error| error.context(&config.place))
+}

@@ -1,0 +1,160 @@
+//! The pre-norm decoder that most families share. Differences of value are fields of
+//! [`DecoderConfig`], of presence Options or bools; a difference of order is a file of its own.
+
+use mlx_core::{Array, Result};
+use mlx_nn::{
+    Activation, Attention, AttentionConfig, Embedding, ExpertsConfig, ExpertsMlp, FeedForward, GatedMlp,
+    LayerKind, Linear, RmsNorm, Rope, RopeConfig, Step, module,
+};
+
+use crate::Model;
+
+/// The feed-forward half of one layer.
+#[derive(Clone, Debug)]
+pub enum MlpConfig {
+    /// One gated MLP.
+    Dense {
+        /// Features inside.
+        intermediate: i32,
+        /// Bias on its three projections.
+        bias: bool,
+        /// Its activation.
+        activation: Activation,
+    },
+    /// A router and experts.
+    Experts(ExpertsConfig),
+}
+
+/// Everything that distinguishes one pre-norm decoder from another.
+#[derive(Clone, Debug)]
+pub struct DecoderConfig {
+    /// Features of a token.
+    pub hidden: i32,
+    /// Rows of the embedding.
+    pub vocab: i32,
+    /// Query heads.
+    pub heads: i32,
+    /// Key and value heads.
+    pub kv_heads: i32,
+    /// Features of a head.
+    pub head_dim: i32,
+    /// What each layer remembers.
+    pub layers: Vec<LayerKind>,
+    /// The feed-forward half of each layer.
+    pub mlps: Vec<MlpConfig>,
+    /// Rotary embedding.
+    pub rope: RopeConfig,
+    /// Epsilon of every norm.
+    pub norm_eps: f32,
+    /// Bias on q, k and v.
+    pub qkv_bias: bool,
+    /// Bias on the attention's output.
+    pub out_bias: bool,
+    /// Norms on each head's q and k.
+    pub qk_norm: bool,
+    /// The head is the embedding.
+    pub tied: bool,
+}
+
+struct Layer {
+    input_layernorm: RmsNorm,
+    self_attn: Attention,
+    post_attention_layernorm: RmsNorm,
+    mlp: FeedForward,
+}
+module!(Layer { input_layernorm, self_attn, post_attention_layernorm, mlp });
+
+impl Layer {
+    fn new(c: &DecoderConfig, mlp: &MlpConfig) -> Result<Self> {
+        let attention = AttentionConfig {
+            hidden: c.hidden,
+            heads: c.heads,
+            kv_heads: c.kv_heads,
+            head_dim: c.head_dim,
+            scale: (c.head_dim as f32).powf(-0.5),
+            qkv_bias: c.qkv_bias,
+            out_bias: c.out_bias,
+            qk_norm: c.qk_norm.then_some((c.norm_eps, 0.0)),
+            softcap: None,
+            sinks: false,
+        };
+        let mlp = match *mlp {
+            MlpConfig::Dense { intermediate, bias, activation } => {
+                FeedForward::Dense(GatedMlp::new(c.hidden, intermediate, bias, activation)?)
+            }
+            MlpConfig::Experts(experts) => FeedForward::Experts(ExpertsMlp::new(experts)?),
+        };
+        Ok(Self {
+            input_layernorm: RmsNorm::new(c.hidden, c.norm_eps)?,
+            self_attn: Attention::new(&attention, Rope::new(&c.rope, c.head_dim)?)?,
+            post_attention_layernorm: RmsNorm::new(c.hidden, c.norm_eps)?,
+            mlp,
+        })
+    }
+
+    fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array> {
+        let x = x.add(self.self_attn.forward(&self.input_layernorm.forward(x)?, layer, step)?)?;
+        x.add(self.mlp.forward(&self.post_attention_layernorm.forward(&x)?)?)
+    }
+}
+
+struct Backbone {
+    embed_tokens: Embedding,
+    layers: Vec<Layer>,
+    norm: RmsNorm,
+}
+module!(Backbone { embed_tokens, layers, norm });
+
+/// A decoder-only transformer with a norm in front of each half of a layer.
+pub struct Decoder {
+    model: Backbone,
+    lm_head: Option<Linear>,
+    kinds: Vec<LayerKind>,
+    switches_after: Option<usize>,
+}
+module!(Decoder { model, lm_head } plain { kinds, switches_after });
+
+impl Decoder {
+    /// The decoder of a config, without values.
+    ///
+    /// # Errors
+    /// Sizes that do not fit each other.
+    pub fn new(config: &DecoderConfig) -> Result<Self> {
+        let layers: Result<Vec<_>> = config.mlps.iter().map(|mlp| Layer::new(config, mlp)).collect();
+        Ok(Self {
+            model: Backbone {
+                embed_tokens: Embedding::new(config.vocab, config.hidden)?,
+                layers: layers?,
+                norm: RmsNorm::new(config.hidden, config.norm_eps)?,
+            },
+            lm_head: if config.tied { None } else { Some(Linear::new(config.hidden, config.vocab, false)?) },
+            kinds: config.layers.clone(),
+            switches_after: Rope::new(&config.rope, config.head_dim)?.switches_after(),
+        })
+    }
+}
+
+impl Model for Decoder {
+    fn hidden(&self, tokens: &Array, step: &mut Step<'_>) -> Result<Array> {
+        let mut x = self.model.embed_tokens.forward(tokens)?;
+        for (index, layer) in self.model.layers.iter().enumerate() {
+            x = layer.forward(&x, index, step)?;
+        }
+        self.model.norm.forward(&x)
+    }
+
+    fn logits(&self, hidden: &Array) -> Result<Array> {
+        match &self.lm_head {
+            Some(head) => head.forward(hidden),
+            None => self.model.embed_tokens.as_linear(hidden),
+        }
+    }
+
+    fn layers(&self) -> &[LayerKind] {
+        &self.kinds
+    }
+
+    fn switches_after(&self) -> Option<usize> {
+        self.switches_after
+    }
+}

@@ -1,0 +1,138 @@
+//! What the configs of the pre-norm families have in common.
+
+use mlx_core::Result;
+use mlx_nn::{Activation, LayerKind};
+
+use crate::config::Config;
+use crate::config::rope::{RopeDefaults, rope};
+use crate::decoder::{DecoderConfig, MlpConfig};
+
+/// Most layers that a config may ask for: beyond what exists, below what exhausts memory.
+const MAX_LAYERS: i32 = 4096;
+
+/// The number of layers.
+///
+/// # Errors
+/// It is missing or absurd.
+pub(crate) fn n_layers(c: &Config, default: Option<i32>) -> Result<usize> {
+    let n = c.size("num_hidden_layers", default)?;
+    if n > MAX_LAYERS {
+        return Err(c.error(format!("num_hidden_layers must be at most {MAX_LAYERS}, found {n}")));
+    }
+    Ok(n as usize)
+}
+
+/// The kind of each layer: `layer_types` if the config has them, else `fallback`.
+///
+/// # Errors
+/// Unknown types, another number of them than layers, or a window that is not given.
+pub(crate) fn layer_kinds(
+    c: &Config,
+    n: usize,
+    window: Option<i32>,
+    fallback: impl Fn(usize) -> bool,
+) -> Result<Vec<LayerKind>> {
+    let sliding: Vec<bool> = match c.opt::<Vec<String>>("layer_types")? {
+        None => (0..n).map(fallback).collect(),
+        Some(types) if types.len() != n => {
+            return Err(c.error(format!("layer_types has {} entries for {n} layers", types.len())));
+        }
+        Some(types) => types
+            .iter()
+            .map(|name| match name.as_str() {
+                "full_attention" => Ok(false),
+                "sliding_attention" => Ok(true),
+                other => Err(c.unsupported(format!(
+                    "layer type {other:?} is unknown; known: full_attention, sliding_attention"
+                ))),
+            })
+            .collect::<Result<_>>()?,
+    };
+    sliding
+        .into_iter()
+        .map(|sliding| match (sliding, window) {
+            (false, _) => Ok(LayerKind::Full),
+            (true, Some(window)) => Ok(LayerKind::Window(window as usize)),
+            (true, None) => Err(c.error("sliding_window is missing, but layers have one")),
+        })
+        .collect()
+}
+
+/// `sliding_window`, if there is one.
+///
+/// # Errors
+/// It is not a size.
+pub(crate) fn window(c: &Config) -> Result<Option<i32>> {
+    match c.value("sliding_window") {
+        None => Ok(None),
+        Some(_) => c.size("sliding_window", None).map(Some),
+    }
+}
+
+/// Heads, key-value heads and their size.
+///
+/// # Errors
+/// They do not divide each other.
+pub(crate) fn heads(c: &Config, hidden: i32) -> Result<(i32, i32, i32)> {
+    let heads = c.size("num_attention_heads", None)?;
+    let kv_heads = c.size("num_key_value_heads", Some(heads))?;
+    if heads % kv_heads != 0 {
+        return Err(c.error(format!(
+            "num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
+        )));
+    }
+    let head_dim = match c.value("head_dim") {
+        Some(_) => c.size("head_dim", None)?,
+        None if hidden % heads == 0 => hidden / heads,
+        None => {
+            return Err(c.error(format!(
+                "hidden_size {hidden} is not a multiple of num_attention_heads {heads} and head_dim is missing"
+            )));
+        }
+    };
+    if i64::from(heads) * i64::from(head_dim) > 1 << 26 {
+        return Err(c.error(format!("{heads} heads of {head_dim} are more than any model has")));
+    }
+    Ok((heads, kv_heads, head_dim))
+}
+
+/// Whether the output head is the embedding.
+///
+/// # Errors
+/// It is not a bool.
+pub(crate) fn tied(c: &Config, default: bool) -> Result<bool> {
+    c.or("tie_word_embeddings", default)
+}
+
+/// The pre-norm decoder that a config describes, with neither biases, norms on q and k nor windows.
+///
+/// # Errors
+/// Missing keys or sizes that do not fit.
+pub(crate) fn decoder(c: &Config, head_dim: Option<i32>) -> Result<DecoderConfig> {
+    let hidden = c.size("hidden_size", None)?;
+    let n = n_layers(c, None)?;
+    let (heads, kv_heads, inferred) = heads(c, hidden)?;
+    let head_dim = match (c.value("head_dim"), head_dim) {
+        (None, Some(default)) => default,
+        _ => inferred,
+    };
+    let activation = Activation::parse(&c.or("hidden_act", "silu".to_owned())?)
+        .map_err(|error| c.unsupported(format!("hidden_act: {error}")))?;
+    let intermediate = c.size("intermediate_size", None)?;
+    let max_positions = c.size("max_position_embeddings", Some(2048))?;
+    Ok(DecoderConfig {
+        hidden,
+        vocab: c.size("vocab_size", None)?,
+        heads,
+        kv_heads,
+        head_dim,
+        layers: vec![LayerKind::Full; n],
+        mlps: vec![MlpConfig::Dense { intermediate, bias: false, activation }; n],
+        rope: rope(c, RopeDefaults { base: 10_000.0, head_dim, max_positions })?,
+        norm_eps: c.positive("rms_norm_eps", Some(1e-6))? as f32,
+        qkv_bias: false,
+        out_bias: false,
+        qk_norm: false,
+        tied: tied(c, false)?,
+    })
+}

@@ -1,0 +1,67 @@
+//! Gemma 2 (arXiv:2408.00118): soft caps, a window on every second layer.
+
+use mlx_core::Result;
+use mlx_nn::Activation;
+
+use crate::config::Config;
+use crate::config::rope::{RopeDefaults, rope};
+use crate::family;
+use crate::gemma::{Gemma, GemmaConfig};
+
+pub(crate) fn load(c: &Config) -> Result<Gemma> {
+    let n = family::n_layers(c, Some(26))?;
+    let head_dim = c.size("head_dim", Some(256))?;
+    let heads = c.size("num_attention_heads", Some(8))?;
+    let window = c.size("sliding_window", Some(4096))?;
+    let max_positions = c.size("max_position_embeddings", Some(8192))?;
+    let rope = rope(c, RopeDefaults { base: 10_000.0, head_dim, max_positions })?;
+    Gemma::new(&GemmaConfig {
+        hidden: c.size("hidden_size", Some(2304))?,
+        intermediate: c.size("intermediate_size", Some(9216))?,
+        vocab: c.size("vocab_size", Some(256_000))?,
+        heads,
+        kv_heads: kv_heads(c, heads)?,
+        head_dim,
+        query_pre_attn_scalar: c.positive("query_pre_attn_scalar", Some(256.0))?,
+        layers: family::layer_kinds(c, n, Some(window), |layer| layer % 2 == 0)?,
+        local_rope: rope.clone(),
+        rope,
+        norm_eps: c.positive("rms_norm_eps", Some(1e-6))? as f32,
+        activation: activation(c)?,
+        attention_bias: c.or("attention_bias", false)?,
+        qk_norm: false,
+        attn_softcap: softcap(c, "attn_logit_softcapping", Some(50.0))?,
+        final_softcap: softcap(c, "final_logit_softcapping", Some(30.0))?,
+        tied: family::tied(c, true)?,
+    })
+}
+
+/// `num_key_value_heads`, which must divide `heads`.
+pub(crate) fn kv_heads(c: &Config, heads: i32) -> Result<i32> {
+    let kv_heads = c.size("num_key_value_heads", Some(4))?;
+    if heads % kv_heads != 0 {
+        return Err(c.error(format!(
+            "num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
+        )));
+    }
+    Ok(kv_heads)
+}
+
+/// Gemma's activation stands in `hidden_activation`; `hidden_act` is a leftover that early files
+/// have wrong.
+pub(crate) fn activation(c: &Config) -> Result<Activation> {
+    c.ignore(&["hidden_act"]);
+    Activation::parse(&c.or("hidden_activation", "gelu_pytorch_tanh".to_owned())?)
+        .map_err(|error| c.unsupported(format!("hidden_activation: {error}")))
+}
+
+/// A soft cap; null switches it off, absence means `default`.
+pub(crate) fn softcap(c: &Config, key: &str, default: Option<f64>) -> Result<Option<f32>> {
+    if c.is_null(key) {
+        return Ok(None);
+    }
+    match (c.value(key), default) {
+        (None, None) => Ok(None),
+        (_, default) => c.positive(key, default).map(|cap| Some(cap as f32)),
+    }
+}

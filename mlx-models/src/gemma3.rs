@@ -1,0 +1,47 @@
+//! Gemma 3 (arXiv:2503.19786): norms on q and k instead of soft caps, two ropes, five layers with
+//! a window for each without. Also the text tower of the multimodal checkpoints.
+
+use mlx_core::Result;
+
+use crate::config::Config;
+use crate::config::rope::{RopeDefaults, rope_of_layer_type};
+use crate::family;
+use crate::gemma::{Gemma, GemmaConfig};
+use crate::gemma2::{activation, kv_heads, softcap};
+
+pub(crate) fn load(c: &Config) -> Result<Gemma> {
+    if c.or("use_bidirectional_attention", false)? {
+        return Err(c.unsupported("use_bidirectional_attention is not supported: only causal text models"));
+    }
+    let n = family::n_layers(c, Some(26))?;
+    let head_dim = c.size("head_dim", Some(256))?;
+    let heads = c.size("num_attention_heads", Some(8))?;
+    let window = c.size("sliding_window", Some(4096))?;
+    let max_positions = c.size("max_position_embeddings", Some(131_072))?;
+    let pattern = match c.value("sliding_window_pattern") {
+        Some(_) => c.size("sliding_window_pattern", None)?,
+        None => c.size("_sliding_window_pattern", Some(6))?,
+    } as usize;
+    let rope = |layer_type, key, scaled, base| {
+        rope_of_layer_type(c, layer_type, key, scaled, RopeDefaults { base, head_dim, max_positions })
+    };
+    Gemma::new(&GemmaConfig {
+        hidden: c.size("hidden_size", Some(2304))?,
+        intermediate: c.size("intermediate_size", Some(9216))?,
+        vocab: c.size("vocab_size", Some(262_208))?,
+        heads,
+        kv_heads: kv_heads(c, heads)?,
+        head_dim,
+        query_pre_attn_scalar: c.positive("query_pre_attn_scalar", Some(256.0))?,
+        layers: family::layer_kinds(c, n, Some(window), |layer| (layer + 1) % pattern != 0)?,
+        rope: rope("full_attention", "rope_theta", true, 1_000_000.0)?,
+        local_rope: rope("sliding_attention", "rope_local_base_freq", false, 10_000.0)?,
+        norm_eps: c.positive("rms_norm_eps", Some(1e-6))? as f32,
+        activation: activation(c)?,
+        attention_bias: c.or("attention_bias", false)?,
+        qk_norm: true,
+        attn_softcap: softcap(c, "attn_logit_softcapping", None)?,
+        final_softcap: softcap(c, "final_logit_softcapping", None)?,
+        tied: family::tied(c, true)?,
+    })
+}

@@ -1,0 +1,45 @@
+//! Qwen 3 with a mixture of experts (arXiv:2505.09388) in most layers.
+
+use mlx_core::Result;
+use mlx_nn::{Activation, ExpertsConfig, Rename};
+
+use crate::config::Config;
+use crate::decoder::{Decoder, MlpConfig};
+use crate::qwen3;
+
+pub(crate) fn load(c: &Config) -> Result<Decoder> {
+    let mut config = qwen3::config(c)?;
+    let experts = ExpertsConfig {
+        hidden: config.hidden,
+        intermediate: c.size("moe_intermediate_size", None)?,
+        n_experts: c.size("num_experts", None)?,
+        top_k: c.size("num_experts_per_tok", None)?,
+        norm_topk_prob: c.or("norm_topk_prob", false)?,
+        activation: Activation::parse(&c.or("hidden_act", "silu".to_owned())?)?,
+    };
+    if experts.top_k > experts.n_experts {
+        return Err(c.error(format!(
+            "num_experts_per_tok {} exceeds num_experts {}",
+            experts.top_k, experts.n_experts
+        )));
+    }
+    let every = c.size("decoder_sparse_step", Some(1))? as usize;
+    let dense: Vec<usize> = c.or("mlp_only_layers", Vec::new())?;
+    for (layer, mlp) in config.mlps.iter_mut().enumerate() {
+        if (layer + 1) % every == 0 && !dense.contains(&layer) {
+            *mlp = MlpConfig::Experts(experts);
+        }
+    }
+    Decoder::new(&config)
+}
+
+/// Published files have one tensor an expert and projection; ours are stacked, as MLX's are.
+pub(crate) fn rename(name: &str) -> Rename {
+    if let Some((layer, expert)) = name.split_once(".mlp.experts.")
+        && let Some((index, projection)) = expert.split_once('.')
+        && let Ok(index) = index.parse()
+    {
+        return Rename::Item { name: format!("{layer}.mlp.switch_mlp.{projection}"), index };
+    }
+    Rename::To(name.to_owned())
+}

@@ -1,0 +1,81 @@
+//! From `model_type` to a constructor.
+
+use mlx_core::Result;
+use mlx_nn::Rename;
+
+use crate::config::Config;
+use crate::{Model, gemma2, gemma3, llama, mistral, phi3, qwen2, qwen3, qwen3_moe};
+
+/// A family of models.
+pub(crate) struct Architecture {
+    /// The `model_type`s it answers to.
+    pub types: &'static [&'static str],
+    pub build: fn(&Config) -> Result<Box<dyn Model>>,
+    pub rename: fn(&str) -> Rename,
+    /// What `tie_word_embeddings` is without a value.
+    pub tied: bool,
+}
+
+macro_rules! build {
+    ($family:ident) => {
+        |config| Ok(Box::new($family::load(config)?))
+    };
+}
+
+fn keep(name: &str) -> Rename {
+    Rename::To(name.to_owned())
+}
+
+const ARCHITECTURES: &[Architecture] = &[
+    Architecture { types: &["llama"], build: build!(llama), rename: keep, tied: false },
+    Architecture { types: &["mistral"], build: build!(mistral), rename: keep, tied: false },
+    Architecture { types: &["qwen2"], build: build!(qwen2), rename: keep, tied: false },
+    Architecture { types: &["qwen3"], build: build!(qwen3), rename: keep, tied: false },
+    Architecture { types: &["qwen3_moe"], build: build!(qwen3_moe), rename: qwen3_moe::rename, tied: false },
+    Architecture { types: &["gemma2"], build: build!(gemma2), rename: keep, tied: true },
+    Architecture { types: &["gemma3_text", "gemma3"], build: build!(gemma3), rename: keep, tied: true },
+    Architecture { types: &["phi3"], build: build!(phi3), rename: keep, tied: false },
+];
+
+/// Every `model_type` that can be loaded.
+pub fn known_types() -> Vec<&'static str> {
+    ARCHITECTURES.iter().flat_map(|architecture| architecture.types).copied().collect()
+}
+
+/// The family of a config; without `model_type` the tensors' names tell qwen2 from qwen3.
+///
+/// # Errors
+/// An unknown type, or none and tensors that do not tell.
+pub(crate) fn find<'a>(
+    config: &Config,
+    mut tensors: impl Iterator<Item = &'a str>,
+) -> Result<(&'static str, &'static Architecture)> {
+    let name = match config.opt::<String>("model_type")? {
+        Some(name) => name,
+        None => {
+            let told = tensors.find_map(|name| match name.rsplit_once("self_attn.")?.1 {
+                "q_norm.weight" => Some("qwen3"),
+                "q_proj.bias" => Some("qwen2"),
+                _ => None,
+            });
+            told.map(str::to_owned).ok_or_else(|| {
+                config.error(
+                    "model_type is missing, and the tensors are neither those of qwen2 (biases on \
+                     q_proj) nor of qwen3 (q_norm)",
+                )
+            })?
+        }
+    };
+    ARCHITECTURES
+        .iter()
+        .find_map(|architecture| {
+            let known = architecture.types.iter().find(|&&known| known == name)?;
+            Some((*known, architecture))
+        })
+        .ok_or_else(|| {
+            config.unsupported(format!(
+                "model_type {name:?} is not supported; known: {}",
+                known_types().join(", ")
+            ))
+        })
+}

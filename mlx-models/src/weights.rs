@@ -1,0 +1,110 @@
+//! Finding the files of a checkpoint and the names of its tensors.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use mlx_core::{Error, ErrorKind, Result, Safetensors};
+use mlx_nn::Rename;
+use serde_json::Value;
+
+/// Larger index files than any checkpoint has are refused before they are read.
+const MAX_JSON_BYTES: u64 = 64 << 20;
+
+/// Reads a JSON file of a checkpoint folder.
+///
+/// # Errors
+/// It is not there, too large, or not JSON.
+pub(crate) fn read_json(dir: &Path, name: &str) -> Result<Value> {
+    let path = dir.join(name);
+    let fail = |error: &dyn std::fmt::Display| {
+        Error::new(ErrorKind::Io, format!("{}: {error}", path.display()))
+    };
+    let size = std::fs::metadata(&path).map_err(|error| fail(&error))?.len();
+    if size > MAX_JSON_BYTES {
+        return Err(fail(&format!("{size} bytes are too many for this file")));
+    }
+    let text = std::fs::read(&path).map_err(|error| fail(&error))?;
+    serde_json::from_slice(&text).map_err(|error| fail(&error))
+}
+
+/// Opens the safetensors files of a folder: those its index names, or all `model*.safetensors`.
+///
+/// # Errors
+/// There are none, the index names files outside the folder or absent ones, or one is malformed.
+pub(crate) fn open(dir: &Path) -> Result<Vec<Safetensors>> {
+    const INDEX: &str = "model.safetensors.index.json";
+    let names: BTreeSet<String> = if dir.join(INDEX).exists() {
+        index(dir, &read_json(dir, INDEX)?)?
+    } else {
+        let entries = std::fs::read_dir(dir)
+            .map_err(|error| Error::new(ErrorKind::Io, format!("{}: {error}", dir.display())))?;
+        entries
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| name.starts_with("model") && name.ends_with(".safetensors"))
+            .collect()
+    };
+    if names.is_empty() {
+        return Err(Error::new(
+            ErrorKind::Io,
+            format!("{}: no model*.safetensors here; other formats are not supported", dir.display()),
+        ));
+    }
+    names.iter().map(|name| Safetensors::open(&dir.join(name))).collect()
+}
+
+fn index(dir: &Path, index: &Value) -> Result<BTreeSet<String>> {
+    let fail = |message: String| {
+        Error::new(ErrorKind::Io, format!("{}: model.safetensors.index.json: {message}", dir.display()))
+    };
+    let map = index.get("weight_map").and_then(Value::as_object);
+    let map = map.ok_or_else(|| fail("weight_map is missing or no object".to_owned()))?;
+    map.iter()
+        .map(|(tensor, file)| {
+            let file = file.as_str().ok_or_else(|| fail(format!("{tensor}: the file is no string")))?;
+            let plain = Path::new(file).file_name().and_then(|name| name.to_str()) == Some(file);
+            if !plain || !file.ends_with(".safetensors") {
+                return Err(fail(format!("{tensor}: {file:?} is not the name of a safetensors file here")));
+            }
+            if !dir.join(file).is_file() {
+                return Err(fail(format!("{tensor}: {file} does not exist")));
+            }
+            Ok(file.to_owned())
+        })
+        .collect()
+}
+
+/// Prefixes of tensors that belong to other towers of a multimodal checkpoint.
+const OTHER_TOWERS: [&str; 6] = [
+    "vision_tower.",
+    "vision_model.",
+    "multi_modal_projector.",
+    "audio_tower.",
+    "embed_vision.",
+    "visual.",
+];
+
+/// What every architecture does with a published name, before its own rule: multimodal prefixes go,
+/// and so do other towers, buffers that are no weights, and the head of a tied model.
+pub(crate) fn rename(name: &str, tied: bool) -> Option<String> {
+    let bare = name.strip_prefix("model.").unwrap_or(name);
+    if OTHER_TOWERS.iter().any(|tower| bare.starts_with(tower)) || name.ends_with("rotary_emb.inv_freq") {
+        return None;
+    }
+    let name = match (name.strip_prefix("language_model."), name.strip_prefix("model.language_model.")) {
+        (Some(rest), _) => rest.to_owned(),
+        (_, Some(rest)) => format!("model.{rest}"),
+        _ => name.to_owned(),
+    };
+    if tied && name.starts_with("lm_head.") {
+        return None;
+    }
+    Some(name)
+}
+
+/// [`rename`], then the architecture's own rule.
+pub(crate) fn full_rename(name: &str, tied: bool, own: fn(&str) -> Rename) -> Rename {
+    match rename(name, tied) {
+        Some(name) => own(&name),
+        None => Rename::Drop,
+    }
+}
