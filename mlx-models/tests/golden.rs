@@ -1,0 +1,81 @@
+//! Every tiny checkpoint of `testdata/models` against what its reference makes of it.
+
+mod golden {
+    pub mod case;
+    pub mod run;
+}
+
+use golden::case::{Case, Kind, Mutation};
+use golden::run::{greedy, log_probs, prompt_logits};
+
+/// The largest difference of two rows of numbers.
+fn difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn logits_and_tokens_equal_the_reference() {
+    let cases = Case::all();
+    assert!(cases.len() >= 30, "only {} cases were found", cases.len());
+    for case in &cases {
+        for config in &case.configs {
+            let place = format!("{} with {config}", case.name);
+            let model = case.load(config, None).unwrap_or_else(|error| panic!("{place}: {error}"));
+            for (index, prompt) in case.prompts.iter().enumerate() {
+                let golden = case.golden(index);
+                let found = log_probs(&prompt_logits(&model, prompt).unwrap()).unwrap();
+                let expected = log_probs(&golden.logits).unwrap();
+                let off = difference(&found, &expected);
+                assert!(off < case.tolerance, "{place}, prompt {index}: log probabilities are off by {off}");
+                let (tokens, logits) = greedy(&model, prompt, golden.tokens.len()).unwrap();
+                assert_eq!(tokens, golden.tokens, "{place}, prompt {index}: greedy tokens");
+                let off = difference(&log_probs(&logits).unwrap(), &log_probs(&golden.step_logits).unwrap());
+                assert!(off < case.tolerance, "{place}, prompt {index}: decode is off by {off}");
+            }
+        }
+    }
+}
+
+/// A flag set wrong must show: otherwise the test above proves nothing about it.
+#[test]
+fn every_mutation_shows() {
+    let mut shown = 0;
+    for case in Case::all().iter().filter(|case| case.kind == Kind::Float) {
+        for mutation in &case.mutations {
+            let place = format!("{}: mutation {:?}", case.name, mutation.name);
+            let model = case.load("config.json", Some(mutation)).unwrap_or_else(|error| panic!("{place}: {error}"));
+            let shows = case.prompts.iter().enumerate().any(|(index, prompt)| {
+                let golden = case.golden(index);
+                if mutation.changes == Mutation::TOKENS {
+                    greedy(&model, prompt, golden.tokens.len()).unwrap().0 != golden.tokens
+                } else {
+                    let found = log_probs(&prompt_logits(&model, prompt).unwrap()).unwrap();
+                    difference(&found, &log_probs(&golden.logits).unwrap()) > 100.0 * case.tolerance
+                }
+            });
+            assert!(shows, "{place} changes nothing");
+            shown += 1;
+        }
+    }
+    assert!(shown >= 100, "only {shown} mutations were tried");
+}
+
+/// Reading a prompt in one step, in chunks, or token by token gives the same.
+#[test]
+fn decode_equals_prefill() {
+    for case in Case::all() {
+        let model = case.load("config.json", None).unwrap();
+        // A row that crosses LongRoPE's border is computed anew and not continued.
+        let prompt = match model.model.switches_after() {
+            Some(border) => &case.prompts[0][..case.prompts[0].len().min(border)],
+            None => &case.prompts[0][..],
+        };
+        let whole = log_probs(&prompt_logits(&model, prompt).unwrap()).unwrap();
+        for chunk in [1, 5] {
+            let parts = golden::run::chunked_logits(&model, prompt, chunk).unwrap();
+            let off = difference(&whole, &log_probs(&parts).unwrap());
+            assert!(off < case.tolerance, "{}: chunks of {chunk} are off by {off}", case.name);
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Running a model the plain way.
+
+use mlx_core::{Array, Result, ops::concat};
+use mlx_models::Loaded;
+use mlx_nn::{CacheOptions, ModelCache};
+
+fn cache(model: &Loaded, reach: usize) -> ModelCache {
+    let mut cache = ModelCache::new(model.model.layers(), 1, CacheOptions { growth: 4, ..CacheOptions::default() });
+    cache.expect(0, reach);
+    cache
+}
+
+/// `[L, V]` of the next `tokens`.
+fn step(model: &Loaded, cache: &mut ModelCache, tokens: &[u32]) -> Result<Array> {
+    let input = Array::from_slice(tokens, &[1, tokens.len() as i32])?;
+    let mut step = cache.begin(&[tokens.len()])?;
+    let hidden = model.model.hidden(&input, &mut step)?;
+    step.commit_all()?;
+    let logits = model.model.logits(&hidden)?.squeeze(0)?;
+    mlx_core::eval([&logits])?;
+    Ok(logits)
+}
+
+/// Logits of a whole prompt, `[L, V]`.
+pub fn prompt_logits(model: &Loaded, prompt: &[u32]) -> Result<Array> {
+    step(model, &mut cache(model, prompt.len()), prompt)
+}
+
+/// The same, read in chunks.
+pub fn chunked_logits(model: &Loaded, prompt: &[u32], chunk: usize) -> Result<Array> {
+    let mut cache = cache(model, prompt.len());
+    let parts: Result<Vec<_>> = prompt.chunks(chunk).map(|tokens| step(model, &mut cache, tokens)).collect();
+    concat(&parts?, 0)
+}
+
+/// `n` greedy tokens, and the logits each was chosen from: `[n, V]`.
+pub fn greedy(model: &Loaded, prompt: &[u32], n: usize) -> Result<(Vec<u32>, Array)> {
+    let mut all = prompt.to_vec();
+    let mut cache_ = cache(model, prompt.len());
+    let mut next = prompt.to_vec();
+    let mut rows = Vec::new();
+    for _ in 0..n {
+        if model.model.switches_after().is_some_and(|border| all.len() == border + 1) {
+            cache_ = cache(model, all.len());
+            next.clone_from(&all);
+        }
+        let logits = step(model, &mut cache_, &next)?;
+        let last = logits.slice_axis(0, -1, logits.dim(0)?)?;
+        let token: u32 = last.argmax(-1, false)?.item()?;
+        rows.push(last);
+        all.push(token);
+        next = vec![token];
+    }
+    Ok((all.split_off(prompt.len()), concat(&rows, 0)?))
+}
+
+/// Log probabilities in row-major order.
+pub fn log_probs(logits: &Array) -> Result<Vec<f32>> {
+    logits.subtract(logits.logsumexp(-1, true)?)?.to_vec()
+}
