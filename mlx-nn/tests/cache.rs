@@ -1,0 +1,240 @@
+//! The caches beside a plain model of them: one list of token numbers a row.
+//!
+//! Queries and keys are zero, so that a query spreads its attention evenly over what it sees; the
+//! value of a token is a one in the column of its number. What comes out tells who was seen.
+
+use mlx_core::{Array, DType, Result, ops::create::zeros};
+use mlx_nn::{Attend, CacheOptions, LayerKind, ModelCache};
+use proptest::prelude::*;
+
+const NUMBERS: usize = 600;
+const WINDOW: usize = 5;
+
+/// What may happen to a cache.
+#[derive(Clone, Debug)]
+enum Event {
+    /// A step with these widths, of which each row keeps a part (in sixteenths).
+    Step { widths: Vec<usize>, keep: Vec<usize> },
+    /// Keep these rows, modulo how many there are.
+    Select(Vec<usize>),
+    /// Append a row that has read so many tokens of its own.
+    Join(usize),
+    /// Go on with a clone, after the original has written something else.
+    Fork,
+    /// Shorten a row, where that is possible.
+    Truncate { row: usize, by: usize },
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let event = prop_oneof![
+        6 => (prop::collection::vec(0..9usize, 6), prop::collection::vec(0..17usize, 6))
+            .prop_map(|(widths, keep)| Event::Step { widths, keep }),
+        4 => prop::collection::vec(0..17usize, 6).prop_map(|keep| Event::Step { widths: vec![1; 6], keep }),
+        1 => prop::collection::vec(0..6usize, 1..5).prop_map(Event::Select),
+        1 => (1..12usize).prop_map(Event::Join),
+        1 => Just(Event::Fork),
+        1 => (0..6usize, 0..4usize).prop_map(|(row, by)| Event::Truncate { row, by }),
+    ];
+    prop::collection::vec(event, 1..14)
+}
+
+struct Beside {
+    cache: ModelCache,
+    rows: Vec<Vec<usize>>,
+    windows: Vec<Option<usize>>,
+    slack: usize,
+    next: usize,
+}
+
+impl Beside {
+    fn new(slack: usize, max_context: Option<usize>, rows: usize) -> Self {
+        let kinds = [LayerKind::Full, LayerKind::Window(WINDOW)];
+        let options = CacheOptions { growth: 3, slack, max_context, store: true };
+        Self {
+            cache: ModelCache::new(&kinds, rows, options),
+            rows: vec![Vec::new(); rows],
+            windows: vec![max_context, Some(max_context.map_or(WINDOW, |limit| limit.min(WINDOW)))],
+            slack,
+            next: 0,
+        }
+    }
+
+    fn step(&mut self, widths: &[usize], keep: &[usize]) -> Result<()> {
+        let (b, l) = (widths.len(), widths.iter().copied().max().unwrap_or(0));
+        if l == 0 {
+            assert!(self.cache.begin(widths).is_err());
+            return Ok(());
+        }
+        // Every place of the step has a number of its own, right padding too: it must never be seen.
+        let number = |row: usize, token: usize| (self.next + row * l + token) % NUMBERS;
+        let mut values = vec![0.0f32; b * l * NUMBERS];
+        for row in 0..b {
+            for token in 0..l {
+                values[(row * l + token) * NUMBERS + number(row, token)] = 1.0;
+            }
+        }
+        let v = Array::from_slice(&values, &[b as i32, 1, l as i32, NUMBERS as i32])?;
+        let k = zeros(&[b as i32, 1, l as i32, 4], DType::F32)?;
+        let q = zeros(&[b as i32, 2, l as i32, 4], DType::F32)?;
+        // A step wider than the slack can only be kept whole by a ring that has wrapped.
+        let whole = l > self.slack + 1;
+        let keep: Vec<usize> =
+            (0..b).map(|row| if whole { widths[row] } else { (widths[row] * keep[row]).div_ceil(16) }).collect();
+        let mut step = self.cache.begin(widths)?;
+        let mut seen = Vec::new();
+        for layer in 0..self.windows.len() {
+            let options = Attend { scale: 1.0, softcap: (layer == 0).then_some(30.0), sinks: None };
+            seen.push(step.attend(layer, &q, &k, &v, &options)?);
+        }
+        step.commit(&keep)?;
+        for (layer, window) in self.windows.iter().enumerate() {
+            let out = seen[layer].to_vec::<f32>()?;
+            for row in 0..b {
+                for token in 0..widths[row] {
+                    let mut row_tokens = self.rows[row].clone();
+                    row_tokens.extend((0..=token).map(|token| number(row, token)));
+                    let first = window.map_or(0, |window| row_tokens.len().saturating_sub(window));
+                    let expected = &row_tokens[first..];
+                    let at = ((row * 2) * l + token) * NUMBERS;
+                    let weight = 1.0 / expected.len() as f32;
+                    for (column, &found) in out[at..at + NUMBERS].iter().enumerate() {
+                        let wanted = if expected.contains(&column) { weight } else { 0.0 };
+                        assert!(
+                            (found - wanted).abs() < 1e-5,
+                            "layer {layer}, row {row}, token {token}: sees {column} with {found}, should with {wanted}"
+                        );
+                    }
+                }
+            }
+        }
+        for row in 0..b {
+            let kept: Vec<usize> = (0..keep[row]).map(|token| number(row, token)).collect();
+            self.rows[row].extend(kept);
+        }
+        self.next = (self.next + b * l) % NUMBERS;
+        let lens: Vec<usize> = self.rows.iter().map(Vec::len).collect();
+        assert_eq!(self.cache.lens(), lens);
+        Ok(())
+    }
+
+    fn apply(&mut self, event: &Event) -> Result<()> {
+        let n = self.rows.len();
+        match event {
+            Event::Step { widths, keep } => self.step(&widths[..n], &keep[..n])?,
+            Event::Select(rows) => {
+                let rows: Vec<usize> = rows.iter().map(|row| row % n).collect();
+                self.cache.select(&rows)?;
+                self.rows = rows.iter().map(|&row| self.rows[row].clone()).collect();
+            }
+            Event::Join(len) if n < 5 => {
+                let mut other = Beside {
+                    cache: ModelCache::new(
+                        &[LayerKind::Full, LayerKind::Window(WINDOW)],
+                        1,
+                        CacheOptions {
+                            growth: 3,
+                            slack: self.slack,
+                            max_context: self.windows[0],
+                            store: true,
+                        },
+                    ),
+                    rows: vec![Vec::new()],
+                    windows: self.windows.clone(),
+                    slack: self.slack,
+                    next: self.next,
+                };
+                other.step(&[*len], &[16])?;
+                self.cache.join(&other.cache)?;
+                self.rows.append(&mut other.rows);
+                self.next = other.next;
+            }
+            Event::Join(_) => {}
+            Event::Fork => {
+                let copy = (self.cache.clone(), self.rows.clone());
+                self.step(&vec![1; n], &vec![16; n])?;
+                (self.cache, self.rows) = copy;
+            }
+            Event::Truncate { row, by } => {
+                let row = row % n;
+                let len = self.rows[row].len().saturating_sub(*by);
+                if self.cache.truncate(row, len).is_ok() {
+                    self.rows[row].truncate(len);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn every_query_sees_its_own_row(
+        events in events(),
+        slack in prop::sample::select(vec![0usize, 1, 3]),
+        max_context in prop::sample::select(vec![None, Some(7usize)]),
+        rows in 1..4usize,
+    ) {
+        let mut beside = Beside::new(slack, max_context, rows);
+        for event in &events {
+            beside.apply(event).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_step_that_is_dropped_leaves_nothing() {
+    let mut beside = Beside::new(0, None, 2);
+    beside.step(&[9, 4], &[16, 16]).unwrap();
+    {
+        let k = zeros(&[2, 1, 3, 4], DType::F32).unwrap();
+        let v = mlx_core::ops::create::ones(&[2, 1, 3, NUMBERS as i32], DType::F32).unwrap();
+        let q = zeros(&[2, 2, 3, 4], DType::F32).unwrap();
+        let mut step = beside.cache.begin(&[3, 2]).unwrap();
+        for layer in 0..2 {
+            step.attend(layer, &q, &k, &v, &Attend { scale: 1.0, softcap: None, sinks: None }).unwrap();
+        }
+    }
+    beside.step(&[1, 1], &[16, 16]).unwrap();
+}
+
+#[test]
+fn a_step_too_wide_for_the_slack_must_be_kept_whole() {
+    let mut beside = Beside::new(1, None, 1);
+    beside.step(&[9], &[16]).unwrap();
+    let k = zeros(&[1, 1, 4, 4], DType::F32).unwrap();
+    let v = zeros(&[1, 1, 4, NUMBERS as i32], DType::F32).unwrap();
+    let mut step = beside.cache.begin(&[4]).unwrap();
+    step.attend(1, &k, &k, &v, &Attend { scale: 1.0, softcap: None, sinks: None }).unwrap();
+    let error = step.commit(&[2]).unwrap_err();
+    assert!(error.to_string().contains("too wide for slack 1"), "{error}");
+}
+
+/// Decoding with the next step queued before the last is read must not copy the buffers.
+#[test]
+fn the_buffer_does_not_move_while_steps_are_in_flight() {
+    for kind in [LayerKind::Full, LayerKind::Window(16)] {
+        let mut cache = ModelCache::new(&[kind], 1, CacheOptions { growth: 64, ..CacheOptions::default() });
+        let mut outputs: Vec<Array> = Vec::new();
+        let mut addresses = Vec::new();
+        for position in 0..40i32 {
+            let x = mlx_core::ops::create::full(&[1, 1, 1, 32], position as f32, DType::F32).unwrap();
+            let mut step = cache.begin(&[1]).unwrap();
+            let options = Attend { scale: 0.0, softcap: None, sinks: None };
+            let y = step.attend(0, &x, &x, &x, &options).unwrap();
+            step.commit_all().unwrap();
+            mlx_core::async_eval([&y]).unwrap();
+            outputs.push(y);
+            // The ring grows to its size once; from then on the buffer stays.
+            if position == 20 {
+                addresses.extend(cache.arrays().map(|array| array.address().unwrap()));
+            }
+        }
+        let after: Vec<usize> = cache.arrays().map(|array| array.address().unwrap()).collect();
+        assert_eq!(after, addresses, "{kind:?}");
+        let mean = outputs[39].to_vec::<f32>().unwrap()[0];
+        let expected = if kind == LayerKind::Full { 19.5 } else { 31.5 };
+        assert!((mean - expected).abs() < 1e-4, "{kind:?}: {mean}");
+    }
+}
