@@ -7,7 +7,7 @@ use mlx_core::{Array, DType, Result, ops::create::zeros};
 use mlx_nn::{Attend, CacheOptions, LayerKind, ModelCache};
 use proptest::prelude::*;
 
-const NUMBERS: usize = 600;
+const NUMBERS: usize = 1500;
 const WINDOW: usize = 5;
 
 /// What may happen to a cache.
