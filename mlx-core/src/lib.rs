@@ -43,4 +43,5 @@ pub use error::{Error, ErrorKind, Result};
 pub use eval::{async_eval, eval, synchronize};
 pub use frozen::Frozen;
 pub use ops::*;
+pub use self::safetensors::Safetensors;
 pub use stream::{Device, DeviceKind, Stream};

@@ -92,13 +92,15 @@ impl Checkpoint {
     /// Shape and dtype of a tensor, without reading it.
     fn info(&self, source: &Source) -> Result<(DType, Vec<i32>)> {
         match source {
-            Source::One(file, name) => self.files[*file].info(name),
+            Source::One(file, name) => {
+                self.files[*file].info(name).map(|(dtype, shape)| (dtype, shape.to_vec()))
+            }
             Source::Stack(items) => {
                 let first = items.values().next().expect("a stack has an item");
                 let (dtype, shape) = self.files[first.0].info(&first.1)?;
                 for (position, (index, (file, name))) in items.iter().enumerate() {
                     let (other, found) = self.files[*file].info(name)?;
-                    if *index != position || (other, &found) != (dtype, &shape) {
+                    if *index != position || (other, found) != (dtype, shape) {
                         return Err(Error::new(
                             ErrorKind::Io,
                             format!(
@@ -108,7 +110,7 @@ impl Checkpoint {
                         ));
                     }
                 }
-                Ok((dtype, [&[items.len() as i32], &shape[..]].concat()))
+                Ok((dtype, [&[items.len() as i32], shape].concat()))
             }
         }
     }
@@ -175,16 +177,16 @@ pub fn fill(module: &mut dyn Module, checkpoint: &Checkpoint, options: FillOptio
     ))
 }
 
-struct Filler<'a> {
+struct Filler<'a, 'o> {
     checkpoint: &'a Checkpoint,
-    options: FillOptions<'a>,
+    options: FillOptions<'o>,
     unclaimed: BTreeSet<&'a str>,
     filled: usize,
     missing: Vec<String>,
     misshapen: Vec<String>,
 }
 
-impl VisitMut for Filler<'_> {
+impl VisitMut for Filler<'_, '_> {
     fn weight(&mut self, path: &Path, weight: &mut Weight) -> Result<()> {
         let quantized = self.checkpoint.contains(&path.join("scales"));
         if !quantized {

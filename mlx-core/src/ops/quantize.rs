@@ -38,6 +38,11 @@ impl QuantMode {
         }
     }
 
+    /// Whether a matrix has `biases` beside its scales.
+    pub const fn has_biases(self) -> bool {
+        matches!(self, Self::Affine)
+    }
+
     /// The mode of this name.
     ///
     /// # Errors
@@ -69,6 +74,13 @@ pub struct Scheme {
     pub bits: i32,
     /// Elements for each scale.
     pub group_size: i32,
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { mode, bits, group_size } = self;
+        write!(f, "{mode}, {bits} bits in groups of {group_size}")
+    }
 }
 
 impl Scheme {

@@ -65,8 +65,8 @@ impl Quantization {
 fn scheme(config: &Config) -> Result<Scheme> {
     let mode = QuantMode::parse(&config.or("mode", "affine".to_owned())?)
         .map_err(|error| error.context(&config.place))?;
-    let (group_size, bits) = mode.defaults();
-    let group_size = config.size("group_size", Some(group_size))?;
-    let bits = config.size("bits", Some(bits))?;
+    let usual = Scheme::default_of(mode);
+    let group_size = config.size("group_size", Some(usual.group_size))?;
+    let bits = config.size("bits", Some(usual.bits))?;
     Scheme::new(mode, bits, group_size).map_err(|error| error.context(&config.place))
 }
