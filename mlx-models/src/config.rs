@@ -66,10 +66,15 @@ impl Config {
     /// The document is not an object.
     pub fn new(place: &str, value: Value) -> Result<Self> {
         match value {
-            Value::Object(map) => {
-                Ok(Self { place: place.to_owned(), map, read: RefCell::new(BTreeSet::new()) })
-            }
-            _ => Err(Error::new(ErrorKind::Io, format!("{place}: expected a JSON object"))),
+            Value::Object(map) => Ok(Self {
+                place: place.to_owned(),
+                map,
+                read: RefCell::new(BTreeSet::new()),
+            }),
+            _ => Err(Error::new(
+                ErrorKind::Io,
+                format!("{place}: expected a JSON object"),
+            )),
         }
     }
 
@@ -131,7 +136,8 @@ impl Config {
     /// # Errors
     /// It is not, or has another type.
     pub fn required<T: DeserializeOwned>(&self, key: &str) -> Result<T> {
-        self.opt(key)?.ok_or_else(|| self.error(format!("{key} is missing")))
+        self.opt(key)?
+            .ok_or_else(|| self.error(format!("{key} is missing")))
     }
 
     /// A size: a positive whole number of sane magnitude.
@@ -142,7 +148,9 @@ impl Config {
         const LIMIT: i64 = 1 << 24;
         let value: i64 = match self.opt(key)? {
             Some(value) => value,
-            None => default.map(i64::from).ok_or_else(|| self.error(format!("{key} is missing")))?,
+            None => default
+                .map(i64::from)
+                .ok_or_else(|| self.error(format!("{key} is missing")))?,
         };
         if !(1..=LIMIT).contains(&value) {
             return Err(self.error(format!("{key} must be in 1..={LIMIT}, found {value}")));
@@ -167,7 +175,9 @@ impl Config {
 
     /// Marks keys that this architecture has no use for.
     pub fn ignore(&self, keys: &[&str]) {
-        self.read.borrow_mut().extend(keys.iter().map(|&key| key.to_owned()));
+        self.read
+            .borrow_mut()
+            .extend(keys.iter().map(|&key| key.to_owned()));
     }
 
     /// The keys that nothing read and nothing is known about.

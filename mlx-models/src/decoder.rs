@@ -3,8 +3,8 @@
 
 use mlx_core::{Array, Result};
 use mlx_nn::{
-    Activation, Attention, AttentionConfig, Embedding, ExpertsConfig, ExpertsMlp, FeedForward, GatedMlp,
-    LayerKind, Linear, RmsNorm, Rope, RopeConfig, Step, module,
+    Activation, Attention, AttentionConfig, Embedding, ExpertsConfig, ExpertsMlp, FeedForward,
+    GatedMlp, LayerKind, Linear, RmsNorm, Rope, RopeConfig, Step, module,
 };
 
 use crate::Model;
@@ -62,7 +62,12 @@ struct Layer {
     post_attention_layernorm: RmsNorm,
     mlp: FeedForward,
 }
-module!(Layer { input_layernorm, self_attn, post_attention_layernorm, mlp });
+module!(Layer {
+    input_layernorm,
+    self_attn,
+    post_attention_layernorm,
+    mlp
+});
 
 impl Layer {
     fn new(c: &DecoderConfig, mlp: &MlpConfig) -> Result<Self> {
@@ -79,9 +84,11 @@ impl Layer {
             sinks: false,
         };
         let mlp = match *mlp {
-            MlpConfig::Dense { intermediate, bias, activation } => {
-                FeedForward::Dense(GatedMlp::new(c.hidden, intermediate, bias, activation)?)
-            }
+            MlpConfig::Dense {
+                intermediate,
+                bias,
+                activation,
+            } => FeedForward::Dense(GatedMlp::new(c.hidden, intermediate, bias, activation)?),
             MlpConfig::Experts(experts) => FeedForward::Experts(ExpertsMlp::new(experts)?),
         };
         Ok(Self {
@@ -93,8 +100,14 @@ impl Layer {
     }
 
     fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array> {
-        let x = x.add(self.self_attn.forward(&self.input_layernorm.forward(x)?, layer, step)?)?;
-        x.add(self.mlp.forward(&self.post_attention_layernorm.forward(&x)?)?)
+        let x = x.add(
+            self.self_attn
+                .forward(&self.input_layernorm.forward(x)?, layer, step)?,
+        )?;
+        x.add(
+            self.mlp
+                .forward(&self.post_attention_layernorm.forward(&x)?)?,
+        )
     }
 }
 
@@ -103,7 +116,11 @@ struct Backbone {
     layers: Vec<Layer>,
     norm: RmsNorm,
 }
-module!(Backbone { embed_tokens, layers, norm });
+module!(Backbone {
+    embed_tokens,
+    layers,
+    norm
+});
 
 /// A decoder-only transformer with a norm in front of each half of a layer.
 pub struct Decoder {
@@ -120,14 +137,22 @@ impl Decoder {
     /// # Errors
     /// Sizes that do not fit each other.
     pub fn new(config: &DecoderConfig) -> Result<Self> {
-        let layers: Result<Vec<_>> = config.mlps.iter().map(|mlp| Layer::new(config, mlp)).collect();
+        let layers: Result<Vec<_>> = config
+            .mlps
+            .iter()
+            .map(|mlp| Layer::new(config, mlp))
+            .collect();
         Ok(Self {
             model: Backbone {
                 embed_tokens: Embedding::new(config.vocab, config.hidden)?,
                 layers: layers?,
                 norm: RmsNorm::new(config.hidden, config.norm_eps)?,
             },
-            lm_head: if config.tied { None } else { Some(Linear::new(config.hidden, config.vocab, false)?) },
+            lm_head: if config.tied {
+                None
+            } else {
+                Some(Linear::new(config.hidden, config.vocab, false)?)
+            },
             kinds: config.layers.clone(),
             switches_after: Rope::new(&config.rope, config.head_dim)?.switches_after(),
         })

@@ -17,7 +17,9 @@ const MAX_LAYERS: i32 = 4096;
 pub(crate) fn n_layers(c: &Config, default: Option<i32>) -> Result<usize> {
     let n = c.size("num_hidden_layers", default)?;
     if n > MAX_LAYERS {
-        return Err(c.error(format!("num_hidden_layers must be at most {MAX_LAYERS}, found {n}")));
+        return Err(c.error(format!(
+            "num_hidden_layers must be at most {MAX_LAYERS}, found {n}"
+        )));
     }
     Ok(n as usize)
 }
@@ -35,7 +37,10 @@ pub(crate) fn layer_kinds(
     let sliding: Vec<bool> = match c.opt::<Vec<String>>("layer_types")? {
         None => (0..n).map(fallback).collect(),
         Some(types) if types.len() != n => {
-            return Err(c.error(format!("layer_types has {} entries for {n} layers", types.len())));
+            return Err(c.error(format!(
+                "layer_types has {} entries for {n} layers",
+                types.len()
+            )));
         }
         Some(types) => types
             .iter()
@@ -58,14 +63,18 @@ pub(crate) fn layer_kinds(
         .collect()
 }
 
-/// `sliding_window`, if there is one.
+/// `sliding_window`: null means there is none, absence what transformers assumes.
 ///
 /// # Errors
 /// It is not a size.
-pub(crate) fn window(c: &Config) -> Result<Option<i32>> {
-    match c.value("sliding_window") {
-        None => Ok(None),
-        Some(_) => c.size("sliding_window", None).map(Some),
+pub(crate) fn window(c: &Config, default: Option<i32>) -> Result<Option<i32>> {
+    if c.is_null("sliding_window") {
+        c.ignore(&["sliding_window"]);
+        return Ok(None);
+    }
+    match (c.value("sliding_window"), default) {
+        (None, None) => Ok(None),
+        (_, default) => c.size("sliding_window", default).map(Some),
     }
 }
 
@@ -91,7 +100,9 @@ pub(crate) fn heads(c: &Config, hidden: i32) -> Result<(i32, i32, i32)> {
         }
     };
     if i64::from(heads) * i64::from(head_dim) > 1 << 26 {
-        return Err(c.error(format!("{heads} heads of {head_dim} are more than any model has")));
+        return Err(c.error(format!(
+            "{heads} heads of {head_dim} are more than any model has"
+        )));
     }
     Ok((heads, kv_heads, head_dim))
 }
@@ -127,8 +138,22 @@ pub(crate) fn decoder(c: &Config, head_dim: Option<i32>) -> Result<DecoderConfig
         kv_heads,
         head_dim,
         layers: vec![LayerKind::Full; n],
-        mlps: vec![MlpConfig::Dense { intermediate, bias: false, activation }; n],
-        rope: rope(c, RopeDefaults { base: 10_000.0, head_dim, max_positions })?,
+        mlps: vec![
+            MlpConfig::Dense {
+                intermediate,
+                bias: false,
+                activation
+            };
+            n
+        ],
+        rope: rope(
+            c,
+            RopeDefaults {
+                base: 10_000.0,
+                head_dim,
+                max_positions,
+            },
+        )?,
         norm_eps: c.positive("rms_norm_eps", Some(1e-6))? as f32,
         qkv_bias: false,
         out_bias: false,

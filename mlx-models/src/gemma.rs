@@ -82,7 +82,11 @@ impl Layer {
             softcap: c.attn_softcap,
             sinks: false,
         };
-        let rope = if kind == LayerKind::Full { &c.rope } else { &c.local_rope };
+        let rope = if kind == LayerKind::Full {
+            &c.rope
+        } else {
+            &c.local_rope
+        };
         let norm = || RmsNorm::with_offset(c.hidden, c.norm_eps, NORM_OFFSET);
         Ok(Self {
             self_attn: Attention::new(&attention, Rope::new(rope, c.head_dim)?)?,
@@ -95,9 +99,13 @@ impl Layer {
     }
 
     fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array> {
-        let y = self.self_attn.forward(&self.input_layernorm.forward(x)?, layer, step)?;
+        let y = self
+            .self_attn
+            .forward(&self.input_layernorm.forward(x)?, layer, step)?;
         let x = x.add(self.post_attention_layernorm.forward(&y)?)?;
-        let y = self.mlp.forward(&self.pre_feedforward_layernorm.forward(&x)?)?;
+        let y = self
+            .mlp
+            .forward(&self.pre_feedforward_layernorm.forward(&x)?)?;
         x.add(self.post_feedforward_layernorm.forward(&y)?)
     }
 }
@@ -107,7 +115,11 @@ struct Backbone {
     layers: Vec<Layer>,
     norm: RmsNorm,
 }
-module!(Backbone { embed_tokens, layers, norm });
+module!(Backbone {
+    embed_tokens,
+    layers,
+    norm
+});
 
 /// A Gemma 2 or 3 text model.
 pub struct Gemma {
@@ -126,14 +138,22 @@ impl Gemma {
     /// # Errors
     /// Sizes that do not fit each other.
     pub fn new(config: &GemmaConfig) -> Result<Self> {
-        let layers: Result<Vec<_>> = config.layers.iter().map(|&kind| Layer::new(config, kind)).collect();
+        let layers: Result<Vec<_>> = config
+            .layers
+            .iter()
+            .map(|&kind| Layer::new(config, kind))
+            .collect();
         Ok(Self {
             model: Backbone {
                 embed_tokens: Embedding::new(config.vocab, config.hidden)?,
                 layers: layers?,
                 norm: RmsNorm::with_offset(config.hidden, config.norm_eps, NORM_OFFSET)?,
             },
-            lm_head: if config.tied { None } else { Some(Linear::new(config.hidden, config.vocab, false)?) },
+            lm_head: if config.tied {
+                None
+            } else {
+                Some(Linear::new(config.hidden, config.vocab, false)?)
+            },
             kinds: config.layers.clone(),
             embed_scale: f64::from(config.hidden).sqrt() as f32,
             final_softcap: config.final_softcap,
@@ -145,7 +165,11 @@ impl Gemma {
 impl Model for Gemma {
     fn hidden(&self, tokens: &Array, step: &mut Step<'_>) -> Result<Array> {
         // The scalar takes the embedding's dtype: in bf16 the factor itself is rounded, as in training.
-        let mut x = self.model.embed_tokens.forward(tokens)?.multiply(self.embed_scale)?;
+        let mut x = self
+            .model
+            .embed_tokens
+            .forward(tokens)?
+            .multiply(self.embed_scale)?;
         for (index, layer) in self.model.layers.iter().enumerate() {
             x = layer.forward(&x, index, step)?;
         }

@@ -14,7 +14,14 @@ pub(crate) fn load(c: &Config) -> Result<Gemma> {
     let heads = c.size("num_attention_heads", Some(8))?;
     let window = c.size("sliding_window", Some(4096))?;
     let max_positions = c.size("max_position_embeddings", Some(8192))?;
-    let rope = rope(c, RopeDefaults { base: 10_000.0, head_dim, max_positions })?;
+    let rope = rope(
+        c,
+        RopeDefaults {
+            base: 10_000.0,
+            head_dim,
+            max_positions,
+        },
+    )?;
     Gemma::new(&GemmaConfig {
         hidden: c.size("hidden_size", Some(2304))?,
         intermediate: c.size("intermediate_size", Some(9216))?,

@@ -11,7 +11,9 @@ use crate::gemma2::{activation, kv_heads, softcap};
 
 pub(crate) fn load(c: &Config) -> Result<Gemma> {
     if c.or("use_bidirectional_attention", false)? {
-        return Err(c.unsupported("use_bidirectional_attention is not supported: only causal text models"));
+        return Err(
+            c.unsupported("use_bidirectional_attention is not supported: only causal text models")
+        );
     }
     let n = family::n_layers(c, Some(26))?;
     let head_dim = c.size("head_dim", Some(256))?;
@@ -23,7 +25,17 @@ pub(crate) fn load(c: &Config) -> Result<Gemma> {
         None => c.size("_sliding_window_pattern", Some(6))?,
     } as usize;
     let rope = |layer_type, key, scaled, base| {
-        rope_of_layer_type(c, layer_type, key, scaled, RopeDefaults { base, head_dim, max_positions })
+        rope_of_layer_type(
+            c,
+            layer_type,
+            key,
+            scaled,
+            RopeDefaults {
+                base,
+                head_dim,
+                max_positions,
+            },
+        )
     };
     Gemma::new(&GemmaConfig {
         hidden: c.size("hidden_size", Some(2304))?,

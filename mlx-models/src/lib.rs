@@ -112,7 +112,12 @@ pub struct ModelInfo {
 /// not fit it.
 pub fn load(dir: &Path, options: LoadOptions<'_>) -> Result<Loaded> {
     let config = weights::read_json(dir, "config.json")?;
-    load_from(&dir.display().to_string(), config, weights::open(dir)?, options)
+    load_from(
+        &dir.display().to_string(),
+        config,
+        weights::open(dir)?,
+        options,
+    )
 }
 
 /// Loads a checkpoint from its parsed config.json and opened files; `label` names it in errors.
@@ -131,14 +136,18 @@ pub fn load_from(
     let names = || files.iter().flat_map(Safetensors::names);
     let (model_type, architecture) = registry::find(&outer, names())?;
     let config = text.as_ref().unwrap_or(&outer);
-    let tied = match (config.opt("tie_word_embeddings")?, outer.opt("tie_word_embeddings")?) {
+    let tied = match (
+        config.opt("tie_word_embeddings")?,
+        outer.opt("tie_word_embeddings")?,
+    ) {
         (Some(tied), _) | (None, Some(tied)) => tied,
         (None, None) => architecture.tied,
     };
     let quantization = Quantization::read(&outer, |path| weights::rename(path, tied))?;
     let mut model = (architecture.build)(config)?;
-    let checkpoint =
-        Checkpoint::new(label, files, |name| weights::full_rename(name, tied, architecture.rename))?;
+    let checkpoint = Checkpoint::new(label, files, |name| {
+        weights::full_rename(name, tied, architecture.rename)
+    })?;
     let total = checkpoint.names().count();
     fill(
         model.as_mut(),
@@ -174,7 +183,9 @@ pub fn load_from(
         unread_keys: config.unread(),
     };
     for key in &info.unread_keys {
-        tracing::warn!("{label}: config.json: {key} is not known to this version and has no effect");
+        tracing::warn!(
+            "{label}: config.json: {key} is not known to this version and has no effect"
+        );
     }
     Ok(Loaded { model, info })
 }

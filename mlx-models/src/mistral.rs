@@ -8,7 +8,7 @@ use crate::family;
 
 pub(crate) fn load(c: &Config) -> Result<Decoder> {
     let mut config = family::decoder(c, None)?;
-    let window = family::window(c)?;
+    let window = family::window(c, Some(4096))?;
     config.layers = family::layer_kinds(c, config.layers.len(), window, |_| window.is_some())?;
     Decoder::new(&config)
 }

@@ -26,7 +26,11 @@ impl Attention {
         let q = self.rope.forward(&qkv.slice_axis(1, 0, q_end)?, step)?;
         let k = self.rope.forward(&qkv.slice_axis(1, q_end, k_end)?, step)?;
         let v = qkv.slice_axis(1, k_end, k_end + self.kv_heads)?;
-        let options = Attend { scale: (self.head_dim as f32).powf(-0.5), softcap: None, sinks: None };
+        let options = Attend {
+            scale: (self.head_dim as f32).powf(-0.5),
+            softcap: None,
+            sinks: None,
+        };
         let y = step.attend(layer, &q, &k, &v, &options)?;
         self.o_proj.forward(&merge_heads(&y)?)
     }
@@ -45,7 +49,8 @@ impl Mlp {
         let both = self.gate_up_proj.forward(x)?;
         let gate = both.slice_axis(-1, 0, self.intermediate)?;
         let up = both.slice_axis(-1, self.intermediate, 2 * self.intermediate)?;
-        self.down_proj.forward(&self.activation.forward(&gate)?.multiply(&up)?)
+        self.down_proj
+            .forward(&self.activation.forward(&gate)?.multiply(&up)?)
     }
 }
 
@@ -55,11 +60,21 @@ struct Layer {
     post_attention_layernorm: RmsNorm,
     mlp: Mlp,
 }
-module!(Layer { input_layernorm, self_attn, post_attention_layernorm, mlp });
+module!(Layer {
+    input_layernorm,
+    self_attn,
+    post_attention_layernorm,
+    mlp
+});
 
 impl Layer {
     fn new(c: &DecoderConfig, mlp: &MlpConfig) -> Result<Self> {
-        let &MlpConfig::Dense { intermediate, activation, .. } = mlp else {
+        let &MlpConfig::Dense {
+            intermediate,
+            activation,
+            ..
+        } = mlp
+        else {
             unreachable!("phi3's config has no experts");
         };
         Ok(Self {
@@ -83,8 +98,14 @@ impl Layer {
     }
 
     fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array> {
-        let x = x.add(self.self_attn.forward(&self.input_layernorm.forward(x)?, layer, step)?)?;
-        x.add(self.mlp.forward(&self.post_attention_layernorm.forward(&x)?)?)
+        let x = x.add(
+            self.self_attn
+                .forward(&self.input_layernorm.forward(x)?, layer, step)?,
+        )?;
+        x.add(
+            self.mlp
+                .forward(&self.post_attention_layernorm.forward(&x)?)?,
+        )
     }
 }
 
@@ -93,7 +114,11 @@ struct Backbone {
     layers: Vec<Layer>,
     norm: RmsNorm,
 }
-module!(Backbone { embed_tokens, layers, norm });
+module!(Backbone {
+    embed_tokens,
+    layers,
+    norm
+});
 
 /// A Phi 3 model.
 pub struct Phi3 {
@@ -106,16 +131,24 @@ module!(Phi3 { model, lm_head } plain { kinds, switches_after });
 
 pub(crate) fn load(c: &Config) -> Result<Phi3> {
     let mut config = family::decoder(c, None)?;
-    let window = family::window(c)?;
+    let window = family::window(c, None)?;
     config.layers = family::layer_kinds(c, config.layers.len(), window, |_| window.is_some())?;
-    let layers: Result<Vec<_>> = config.mlps.iter().map(|mlp| Layer::new(&config, mlp)).collect();
+    let layers: Result<Vec<_>> = config
+        .mlps
+        .iter()
+        .map(|mlp| Layer::new(&config, mlp))
+        .collect();
     Ok(Phi3 {
         model: Backbone {
             embed_tokens: Embedding::new(config.vocab, config.hidden)?,
             layers: layers?,
             norm: RmsNorm::new(config.hidden, config.norm_eps)?,
         },
-        lm_head: if config.tied { None } else { Some(Linear::new(config.hidden, config.vocab, false)?) },
+        lm_head: if config.tied {
+            None
+        } else {
+            Some(Linear::new(config.hidden, config.vocab, false)?)
+        },
         switches_after: Rope::new(&config.rope, config.head_dim)?.switches_after(),
         kinds: config.layers,
     })

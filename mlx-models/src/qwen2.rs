@@ -16,7 +16,7 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
 /// Layers from `max_window_layers` on have the window, where `use_sliding_window` says so.
 pub(crate) fn windows(c: &Config, n: usize) -> Result<Vec<mlx_nn::LayerKind>> {
     let used = c.or("use_sliding_window", false)?;
-    let window = family::window(c)?.filter(|_| used);
+    let window = family::window(c, Some(4096))?.filter(|_| used);
     let first: usize = c.or("max_window_layers", 28)?;
     if !used {
         c.ignore(&["layer_types"]);

@@ -1,18 +1,28 @@
 //! Qwen 3 with a mixture of experts (arXiv:2505.09388) in most layers.
 
 use mlx_core::Result;
-use mlx_nn::{Activation, ExpertsConfig, Rename};
+use mlx_nn::{Activation, ExpertsConfig, LayerKind, Rename};
 
 use crate::config::Config;
 use crate::decoder::{Decoder, MlpConfig};
-use crate::qwen3;
+use crate::{family, qwen3};
 
 pub(crate) fn load(c: &Config) -> Result<Decoder> {
     let mut config = qwen3::config(c)?;
+    // Unlike the dense models, transformers gives every layer the window, or none.
+    let used = c.or("use_sliding_window", false)?;
+    let window = family::window(c, Some(4096))?.filter(|_| used);
+    c.ignore(&["max_window_layers"]);
+    let kind = window.map_or(LayerKind::Full, |window| LayerKind::Window(window as usize));
+    config.layers.fill(kind);
     let experts = ExpertsConfig {
         hidden: config.hidden,
         intermediate: c.size("moe_intermediate_size", None)?,
-        n_experts: c.size("num_experts", None)?,
+        // transformers 5 writes the second name.
+        n_experts: match c.value("num_experts") {
+            Some(_) => c.size("num_experts", None)?,
+            None => c.size("num_local_experts", None)?,
+        },
         top_k: c.size("num_experts_per_tok", None)?,
         norm_topk_prob: c.or("norm_topk_prob", false)?,
         activation: Activation::parse(&c.or("hidden_act", "silu".to_owned())?)?,
@@ -39,7 +49,10 @@ pub(crate) fn rename(name: &str) -> Rename {
         && let Some((index, projection)) = expert.split_once('.')
         && let Ok(index) = index.parse()
     {
-        return Rename::Item { name: format!("{layer}.mlp.switch_mlp.{projection}"), index };
+        return Rename::Item {
+            name: format!("{layer}.mlp.switch_mlp.{projection}"),
+            index,
+        };
     }
     Rename::To(name.to_owned())
 }

@@ -27,19 +27,63 @@ fn keep(name: &str) -> Rename {
 }
 
 const ARCHITECTURES: &[Architecture] = &[
-    Architecture { types: &["llama"], build: build!(llama), rename: keep, tied: false },
-    Architecture { types: &["mistral"], build: build!(mistral), rename: keep, tied: false },
-    Architecture { types: &["qwen2"], build: build!(qwen2), rename: keep, tied: false },
-    Architecture { types: &["qwen3"], build: build!(qwen3), rename: keep, tied: false },
-    Architecture { types: &["qwen3_moe"], build: build!(qwen3_moe), rename: qwen3_moe::rename, tied: false },
-    Architecture { types: &["gemma2"], build: build!(gemma2), rename: keep, tied: true },
-    Architecture { types: &["gemma3_text", "gemma3"], build: build!(gemma3), rename: keep, tied: true },
-    Architecture { types: &["phi3"], build: build!(phi3), rename: keep, tied: false },
+    Architecture {
+        types: &["llama"],
+        build: build!(llama),
+        rename: keep,
+        tied: false,
+    },
+    Architecture {
+        types: &["mistral"],
+        build: build!(mistral),
+        rename: keep,
+        tied: false,
+    },
+    Architecture {
+        types: &["qwen2"],
+        build: build!(qwen2),
+        rename: keep,
+        tied: false,
+    },
+    Architecture {
+        types: &["qwen3"],
+        build: build!(qwen3),
+        rename: keep,
+        tied: false,
+    },
+    Architecture {
+        types: &["qwen3_moe"],
+        build: build!(qwen3_moe),
+        rename: qwen3_moe::rename,
+        tied: false,
+    },
+    Architecture {
+        types: &["gemma2"],
+        build: build!(gemma2),
+        rename: keep,
+        tied: true,
+    },
+    Architecture {
+        types: &["gemma3_text", "gemma3"],
+        build: build!(gemma3),
+        rename: keep,
+        tied: true,
+    },
+    Architecture {
+        types: &["phi3"],
+        build: build!(phi3),
+        rename: keep,
+        tied: false,
+    },
 ];
 
 /// Every `model_type` that can be loaded.
 pub fn known_types() -> Vec<&'static str> {
-    ARCHITECTURES.iter().flat_map(|architecture| architecture.types).copied().collect()
+    ARCHITECTURES
+        .iter()
+        .flat_map(|architecture| architecture.types)
+        .copied()
+        .collect()
 }
 
 /// The family of a config; without `model_type` the tensors' names tell qwen2 from qwen3.

@@ -19,7 +19,9 @@ pub(crate) fn read_json(dir: &Path, name: &str) -> Result<Value> {
     let fail = |error: &dyn std::fmt::Display| {
         Error::new(ErrorKind::Io, format!("{}: {error}", path.display()))
     };
-    let size = std::fs::metadata(&path).map_err(|error| fail(&error))?.len();
+    let size = std::fs::metadata(&path)
+        .map_err(|error| fail(&error))?
+        .len();
     if size > MAX_JSON_BYTES {
         return Err(fail(&format!("{size} bytes are too many for this file")));
     }
@@ -46,24 +48,37 @@ pub(crate) fn open(dir: &Path) -> Result<Vec<Safetensors>> {
     if names.is_empty() {
         return Err(Error::new(
             ErrorKind::Io,
-            format!("{}: no model*.safetensors here; other formats are not supported", dir.display()),
+            format!(
+                "{}: no model*.safetensors here; other formats are not supported",
+                dir.display()
+            ),
         ));
     }
-    names.iter().map(|name| Safetensors::open(&dir.join(name))).collect()
+    names
+        .iter()
+        .map(|name| Safetensors::open(&dir.join(name)))
+        .collect()
 }
 
 fn index(dir: &Path, index: &Value) -> Result<BTreeSet<String>> {
     let fail = |message: String| {
-        Error::new(ErrorKind::Io, format!("{}: model.safetensors.index.json: {message}", dir.display()))
+        Error::new(
+            ErrorKind::Io,
+            format!("{}: model.safetensors.index.json: {message}", dir.display()),
+        )
     };
     let map = index.get("weight_map").and_then(Value::as_object);
     let map = map.ok_or_else(|| fail("weight_map is missing or no object".to_owned()))?;
     map.iter()
         .map(|(tensor, file)| {
-            let file = file.as_str().ok_or_else(|| fail(format!("{tensor}: the file is no string")))?;
+            let file = file
+                .as_str()
+                .ok_or_else(|| fail(format!("{tensor}: the file is no string")))?;
             let plain = Path::new(file).file_name().and_then(|name| name.to_str()) == Some(file);
             if !plain || !file.ends_with(".safetensors") {
-                return Err(fail(format!("{tensor}: {file:?} is not the name of a safetensors file here")));
+                return Err(fail(format!(
+                    "{tensor}: {file:?} is not the name of a safetensors file here"
+                )));
             }
             if !dir.join(file).is_file() {
                 return Err(fail(format!("{tensor}: {file} does not exist")));
@@ -87,10 +102,15 @@ const OTHER_TOWERS: [&str; 6] = [
 /// and so do other towers, buffers that are no weights, and the head of a tied model.
 pub(crate) fn rename(name: &str, tied: bool) -> Option<String> {
     let bare = name.strip_prefix("model.").unwrap_or(name);
-    if OTHER_TOWERS.iter().any(|tower| bare.starts_with(tower)) || name.ends_with("rotary_emb.inv_freq") {
+    if OTHER_TOWERS.iter().any(|tower| bare.starts_with(tower))
+        || name.ends_with("rotary_emb.inv_freq")
+    {
         return None;
     }
-    let name = match (name.strip_prefix("language_model."), name.strip_prefix("model.language_model.")) {
+    let name = match (
+        name.strip_prefix("language_model."),
+        name.strip_prefix("model.language_model."),
+    ) {
         (Some(rest), _) => rest.to_owned(),
         (_, Some(rest)) => format!("model.{rest}"),
         _ => name.to_owned(),

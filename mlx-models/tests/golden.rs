@@ -11,7 +11,10 @@ use golden::run::{greedy, log_probs, prompt_logits};
 /// The largest difference of two rows of numbers.
 fn difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
-    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f32::max)
 }
 
 #[test]
@@ -21,17 +24,31 @@ fn logits_and_tokens_equal_the_reference() {
     for case in &cases {
         for config in &case.configs {
             let place = format!("{} with {config}", case.name);
-            let model = case.load(config, None).unwrap_or_else(|error| panic!("{place}: {error}"));
+            let model = case
+                .load(config, None)
+                .unwrap_or_else(|error| panic!("{place}: {error}"));
             for (index, prompt) in case.prompts.iter().enumerate() {
                 let golden = case.golden(index);
                 let found = log_probs(&prompt_logits(&model, prompt).unwrap()).unwrap();
                 let expected = log_probs(&golden.logits).unwrap();
                 let off = difference(&found, &expected);
-                assert!(off < case.tolerance, "{place}, prompt {index}: log probabilities are off by {off}");
+                assert!(
+                    off < case.tolerance,
+                    "{place}, prompt {index}: log probabilities are off by {off}"
+                );
                 let (tokens, logits) = greedy(&model, prompt, golden.tokens.len()).unwrap();
-                assert_eq!(tokens, golden.tokens, "{place}, prompt {index}: greedy tokens");
-                let off = difference(&log_probs(&logits).unwrap(), &log_probs(&golden.step_logits).unwrap());
-                assert!(off < case.tolerance, "{place}, prompt {index}: decode is off by {off}");
+                assert_eq!(
+                    tokens, golden.tokens,
+                    "{place}, prompt {index}: greedy tokens"
+                );
+                let off = difference(
+                    &log_probs(&logits).unwrap(),
+                    &log_probs(&golden.step_logits).unwrap(),
+                );
+                assert!(
+                    off < case.tolerance,
+                    "{place}, prompt {index}: decode is off by {off}"
+                );
             }
         }
     }
@@ -44,7 +61,9 @@ fn every_mutation_shows() {
     for case in Case::all().iter().filter(|case| case.kind == Kind::Float) {
         for mutation in &case.mutations {
             let place = format!("{}: mutation {:?}", case.name, mutation.name);
-            let model = case.load("config.json", Some(mutation)).unwrap_or_else(|error| panic!("{place}: {error}"));
+            let model = case
+                .load("config.json", Some(mutation))
+                .unwrap_or_else(|error| panic!("{place}: {error}"));
             let shows = case.prompts.iter().enumerate().any(|(index, prompt)| {
                 let golden = case.golden(index);
                 if mutation.changes == Mutation::TOKENS {
@@ -75,7 +94,11 @@ fn decode_equals_prefill() {
         for chunk in [1, 5] {
             let parts = golden::run::chunked_logits(&model, prompt, chunk).unwrap();
             let off = difference(&whole, &log_probs(&parts).unwrap());
-            assert!(off < case.tolerance, "{}: chunks of {chunk} are off by {off}", case.name);
+            assert!(
+                off < case.tolerance,
+                "{}: chunks of {chunk} are off by {off}",
+                case.name
+            );
         }
     }
 }

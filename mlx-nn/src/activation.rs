@@ -36,15 +36,20 @@ impl Activation {
     /// # Errors
     /// An unknown name; the message lists the known ones.
     pub fn parse(name: &str) -> Result<Self> {
-        Self::NAMES.iter().find(|(known, _)| *known == name).map(|&(_, activation)| activation).ok_or_else(
-            || {
+        Self::NAMES
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|&(_, activation)| activation)
+            .ok_or_else(|| {
                 let known: Vec<_> = Self::NAMES.iter().map(|(known, _)| *known).collect();
                 Error::new(
                     ErrorKind::Unsupported,
-                    format!("activation {name:?} is unknown; known: {}", known.join(", ")),
+                    format!(
+                        "activation {name:?} is unknown; known: {}",
+                        known.join(", ")
+                    ),
                 )
-            },
-        )
+            })
     }
 
     /// `[..] -> [..]`
@@ -55,12 +60,18 @@ impl Activation {
         match self {
             Self::Silu => x.multiply(x.sigmoid()?),
             Self::Gelu => {
-                let phi = x.multiply(std::f32::consts::FRAC_1_SQRT_2)?.erf()?.add(1.0)?.multiply(0.5)?;
+                let phi = x
+                    .multiply(std::f32::consts::FRAC_1_SQRT_2)?
+                    .erf()?
+                    .add(1.0)?
+                    .multiply(0.5)?;
                 x.multiply(phi)
             }
             Self::GeluTanh => {
                 let cubic = x.multiply(x)?.multiply(x)?.multiply(0.044_715)?;
-                let inner = x.add(cubic)?.multiply((2.0 / std::f32::consts::PI).sqrt())?;
+                let inner = x
+                    .add(cubic)?
+                    .multiply((2.0 / std::f32::consts::PI).sqrt())?;
                 x.multiply(inner.tanh()?.add(1.0)?.multiply(0.5)?)
             }
             Self::Relu => x.maximum(0.0),
@@ -71,7 +82,9 @@ impl Activation {
 
 impl fmt::Display for Activation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::NAMES.iter().find(|(_, activation)| activation == self);
+        let name = Self::NAMES
+            .iter()
+            .find(|(_, activation)| activation == self);
         f.write_str(name.expect("every activation has a name").0)
     }
 }

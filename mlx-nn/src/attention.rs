@@ -58,7 +58,14 @@ impl Attention {
     /// # Errors
     /// No memory for a handle.
     pub fn new(config: &AttentionConfig, rope: Rope) -> Result<Self> {
-        let &AttentionConfig { hidden, heads, kv_heads, head_dim, qkv_bias, .. } = config;
+        let &AttentionConfig {
+            hidden,
+            heads,
+            kv_heads,
+            head_dim,
+            qkv_bias,
+            ..
+        } = config;
         let norm = || match config.qk_norm {
             Some((eps, offset)) => RmsNorm::with_offset(head_dim, eps, offset).map(Some),
             None => Ok(None),
@@ -70,7 +77,11 @@ impl Attention {
             o_proj: Linear::new(heads * head_dim, hidden, config.out_bias)?,
             q_norm: norm()?,
             k_norm: norm()?,
-            sinks: if config.sinks { Some(Param::empty(&[heads])?) } else { None },
+            sinks: if config.sinks {
+                Some(Param::empty(&[heads])?)
+            } else {
+                None
+            },
             rope,
             head_dim,
             scale: config.scale,
@@ -90,11 +101,18 @@ impl Attention {
                 None => Ok(y),
             }
         };
-        let q = self.rope.forward(&heads(self.q_proj.forward(x)?, &self.q_norm)?, step)?;
-        let k = self.rope.forward(&heads(self.k_proj.forward(x)?, &self.k_norm)?, step)?;
+        let q = self
+            .rope
+            .forward(&heads(self.q_proj.forward(x)?, &self.q_norm)?, step)?;
+        let k = self
+            .rope
+            .forward(&heads(self.k_proj.forward(x)?, &self.k_norm)?, step)?;
         let v = heads(self.v_proj.forward(x)?, &None)?;
-        let options =
-            Attend { scale: self.scale, softcap: self.softcap, sinks: self.sinks.as_ref().map(Param::value) };
+        let options = Attend {
+            scale: self.scale,
+            softcap: self.softcap,
+            sinks: self.sinks.as_ref().map(Param::value),
+        };
         let y = step.attend(layer, &q, &k, &v, &options)?;
         self.o_proj.forward(&merge_heads(&y)?)
     }
@@ -106,7 +124,8 @@ impl Attention {
 /// The last axis is not a multiple of `head_dim`.
 pub fn split_heads(x: &Array, head_dim: i32) -> Result<Array> {
     let [b, l, width] = x.dims()?;
-    x.reshape(&[b, l, width / head_dim, head_dim])?.swap_axes(1, 2)
+    x.reshape(&[b, l, width / head_dim, head_dim])?
+        .swap_axes(1, 2)
 }
 
 /// `[B, H, L, D] -> [B, L, H * D]`

@@ -41,7 +41,12 @@ pub struct CacheOptions {
 
 impl Default for CacheOptions {
     fn default() -> Self {
-        Self { growth: 256, slack: 0, max_context: None, store: true }
+        Self {
+            growth: 256,
+            slack: 0,
+            max_context: None,
+            store: true,
+        }
     }
 }
 
@@ -59,8 +64,16 @@ pub struct ModelCache {
 impl ModelCache {
     /// Empty caches for `rows` rows of a model with these layers.
     pub fn new(kinds: &[LayerKind], rows: usize, options: CacheOptions) -> Self {
-        let layers = kinds.iter().map(|&kind| KvCache::new(kind, &options)).collect();
-        Self { lens: vec![0; rows], expected: vec![0; rows], layers, options }
+        let layers = kinds
+            .iter()
+            .map(|&kind| KvCache::new(kind, &options))
+            .collect();
+        Self {
+            lens: vec![0; rows],
+            expected: vec![0; rows],
+            layers,
+            options,
+        }
     }
 
     /// How many positions each row holds.
@@ -101,7 +114,11 @@ impl ModelCache {
         }
         let indices: Vec<i32> = rows.iter().map(|&row| row as i32).collect();
         let indices = Array::from_slice(&indices, &[rows.len() as i32])?;
-        let layers: Result<Vec<_>> = self.layers.iter().map(|layer| layer.select(&indices)).collect();
+        let layers: Result<Vec<_>> = self
+            .layers
+            .iter()
+            .map(|layer| layer.select(&indices))
+            .collect();
         self.layers = layers?;
         self.lens = rows.iter().map(|&row| self.lens[row]).collect();
         self.expected = rows.iter().map(|&row| self.expected[row]).collect();
@@ -114,11 +131,18 @@ impl ModelCache {
     /// The caches are of different make.
     pub fn join(&mut self, other: &ModelCache) -> Result<()> {
         if self.options != other.options || self.layers.len() != other.layers.len() {
-            return Err(Error::new(ErrorKind::Invalid, "caches of different models or options cannot be joined"));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "caches of different models or options cannot be joined",
+            ));
         }
         let (rows, others) = (self.rows(), other.rows());
-        let layers: Result<Vec<_>> =
-            self.layers.iter().zip(&other.layers).map(|(a, b)| a.join(b, rows, others)).collect();
+        let layers: Result<Vec<_>> = self
+            .layers
+            .iter()
+            .zip(&other.layers)
+            .map(|(a, b)| a.join(b, rows, others))
+            .collect();
         self.layers = layers?;
         self.lens.extend(&other.lens);
         self.expected.extend(&other.expected);
@@ -137,10 +161,16 @@ impl ModelCache {
                 format!("row {row} holds {held} positions and cannot be shortened to {len}"),
             ));
         }
-        if let Some(layer) = self.layers.iter().position(|layer| !layer.can_rewind(held, len)) {
+        if let Some(layer) = self
+            .layers
+            .iter()
+            .position(|layer| !layer.can_rewind(held, len))
+        {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("layer {layer} no longer holds what row {row} showed at length {len} of {held}"),
+                format!(
+                    "layer {layer} no longer holds what row {row} showed at length {len} of {held}"
+                ),
             ));
         }
         self.lens[row] = len;

@@ -44,10 +44,17 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Two tensors claim the same name.
-    pub fn new(label: &str, files: Vec<Safetensors>, rename: impl Fn(&str) -> Rename) -> Result<Self> {
+    pub fn new(
+        label: &str,
+        files: Vec<Safetensors>,
+        rename: impl Fn(&str) -> Rename,
+    ) -> Result<Self> {
         let mut tensors = BTreeMap::new();
         let twice = |name: &str| {
-            Error::new(ErrorKind::Io, format!("{label}: two tensors claim to be {name}"))
+            Error::new(
+                ErrorKind::Io,
+                format!("{label}: two tensors claim to be {name}"),
+            )
         };
         for (file, safetensors) in files.iter().enumerate() {
             for published in safetensors.names() {
@@ -63,7 +70,9 @@ impl Checkpoint {
                     Rename::Item { name, index } => {
                         let entry = tensors.entry(name.clone());
                         let source = entry.or_insert_with(|| Source::Stack(BTreeMap::new()));
-                        let Source::Stack(items) = source else { return Err(twice(&name)) };
+                        let Source::Stack(items) = source else {
+                            return Err(twice(&name));
+                        };
                         if items.insert(index, (file, published)).is_some() {
                             return Err(twice(&format!("{name}[{index}]")));
                         }
@@ -71,7 +80,11 @@ impl Checkpoint {
                 }
             }
         }
-        Ok(Self { label: label.to_owned(), files, tensors })
+        Ok(Self {
+            label: label.to_owned(),
+            files,
+            tensors,
+        })
     }
 
     /// What error messages call this checkpoint.
@@ -92,9 +105,9 @@ impl Checkpoint {
     /// Shape and dtype of a tensor, without reading it.
     fn info(&self, source: &Source) -> Result<(DType, Vec<i32>)> {
         match source {
-            Source::One(file, name) => {
-                self.files[*file].info(name).map(|(dtype, shape)| (dtype, shape.to_vec()))
-            }
+            Source::One(file, name) => self.files[*file]
+                .info(name)
+                .map(|(dtype, shape)| (dtype, shape.to_vec())),
             Source::Stack(items) => {
                 let first = items.values().next().expect("a stack has an item");
                 let (dtype, shape) = self.files[first.0].info(&first.1)?;
@@ -119,8 +132,10 @@ impl Checkpoint {
         match source {
             Source::One(file, name) => self.files[*file].array(name),
             Source::Stack(items) => {
-                let items: Result<Vec<_>> =
-                    items.values().map(|(file, name)| self.files[*file].array(name)).collect();
+                let items: Result<Vec<_>> = items
+                    .values()
+                    .map(|(file, name)| self.files[*file].array(name))
+                    .collect();
                 stack(&items?, 0)
             }
         }
@@ -146,7 +161,11 @@ pub struct FillOptions<'a> {
 ///
 /// # Errors
 /// One report of all that is missing, unexpected or misshapen.
-pub fn fill(module: &mut dyn Module, checkpoint: &Checkpoint, options: FillOptions<'_>) -> Result<()> {
+pub fn fill(
+    module: &mut dyn Module,
+    checkpoint: &Checkpoint,
+    options: FillOptions<'_>,
+) -> Result<()> {
     let mut filler = Filler {
         unclaimed: checkpoint.tensors.keys().map(String::as_str).collect(),
         checkpoint,
@@ -156,16 +175,29 @@ pub fn fill(module: &mut dyn Module, checkpoint: &Checkpoint, options: FillOptio
         misshapen: Vec::new(),
     };
     module.visit_mut(&mut Path::default(), &mut filler)?;
-    let Filler { unclaimed, missing, misshapen, .. } = filler;
+    let Filler {
+        unclaimed,
+        missing,
+        misshapen,
+        ..
+    } = filler;
     let mut report = String::new();
     let unexpected: Vec<String> = unclaimed.into_iter().map(str::to_owned).collect();
-    for (kind, names) in [("missing", missing), ("unexpected", unexpected), ("misshapen", misshapen)] {
+    for (kind, names) in [
+        ("missing", missing),
+        ("unexpected", unexpected),
+        ("misshapen", misshapen),
+    ] {
         if names.is_empty() {
             continue;
         }
         let shown = names.iter().take(8).cloned().collect::<Vec<_>>().join("; ");
         let more = names.len().saturating_sub(8);
-        let tail = if more > 0 { format!("; and {more} more") } else { String::new() };
+        let tail = if more > 0 {
+            format!("; and {more} more")
+        } else {
+            String::new()
+        };
         let _ = write!(report, "\n  {} {kind}: {shown}{tail}", names.len());
     }
     if report.is_empty() {
@@ -173,7 +205,10 @@ pub fn fill(module: &mut dyn Module, checkpoint: &Checkpoint, options: FillOptio
     }
     Err(Error::new(
         ErrorKind::Io,
-        format!("the tensors of {} do not match its config.json:{report}", checkpoint.label),
+        format!(
+            "the tensors of {} do not match its config.json:{report}",
+            checkpoint.label
+        ),
     ))
 }
 
@@ -218,7 +253,10 @@ impl VisitMut for Filler<'_, '_> {
         self.unclaimed.remove(key.as_str());
         let (_, found) = self.checkpoint.info(source)?;
         if found != param.shape() {
-            self.misshapen.push(format!("{name}: expected {:?}, found {found:?}", param.shape()));
+            self.misshapen.push(format!(
+                "{name}: expected {:?}, found {found:?}",
+                param.shape()
+            ));
             return Ok(());
         }
         let mut value = self.checkpoint.read(source)?;

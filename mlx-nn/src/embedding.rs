@@ -17,7 +17,9 @@ impl Embedding {
     /// # Errors
     /// No memory for a handle.
     pub fn new(vocab: i32, hidden: i32) -> Result<Self> {
-        Ok(Self { weight: Weight::empty(&[vocab, hidden])? })
+        Ok(Self {
+            weight: Weight::empty(&[vocab, hidden])?,
+        })
     }
 
     /// `tokens [..] -> [.., E]`

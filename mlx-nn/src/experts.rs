@@ -20,9 +20,13 @@ crate::module!(StackedExperts { gate_proj, up_proj, down_proj } plain { activati
 impl StackedExperts {
     /// `x [N, 1, 1, E]`, `experts [N, top_k]` -> `[N, top_k, E]`
     fn forward(&self, x: &Array, experts: &Array) -> Result<Array> {
-        let gate = self.activation.forward(&self.gate_proj.project_experts(x, experts, false)?)?;
+        let gate = self
+            .activation
+            .forward(&self.gate_proj.project_experts(x, experts, false)?)?;
         let up = self.up_proj.project_experts(x, experts, false)?;
-        self.down_proj.project_experts(&gate.multiply(up)?, experts, false)?.squeeze(-2)
+        self.down_proj
+            .project_experts(&gate.multiply(up)?, experts, false)?
+            .squeeze(-2)
     }
 }
 
@@ -62,7 +66,13 @@ impl ExpertsMlp {
     /// # Errors
     /// No memory for a handle.
     pub fn new(config: ExpertsConfig) -> Result<Self> {
-        let ExpertsConfig { hidden, intermediate, n_experts, activation, .. } = config;
+        let ExpertsConfig {
+            hidden,
+            intermediate,
+            n_experts,
+            activation,
+            ..
+        } = config;
         Ok(Self {
             gate: Linear::new(hidden, n_experts, false)?,
             switch_mlp: StackedExperts {
@@ -82,13 +92,22 @@ impl ExpertsMlp {
     pub fn forward(&self, x: &Array) -> Result<Array> {
         let (hidden, top_k) = (self.config.hidden, self.config.top_k);
         let tokens = x.reshape(&[-1, hidden])?;
-        let probs = self.gate.forward(&tokens)?.astype(DType::F32)?.softmax(-1, true)?;
-        let experts = probs.negative()?.argpartition(top_k - 1, -1)?.slice_axis(-1, 0, top_k)?;
+        let probs = self
+            .gate
+            .forward(&tokens)?
+            .astype(DType::F32)?
+            .softmax(-1, true)?;
+        let experts = probs
+            .negative()?
+            .argpartition(top_k - 1, -1)?
+            .slice_axis(-1, 0, top_k)?;
         let mut weights = probs.take_along_axis(&experts, -1)?;
         if self.config.norm_topk_prob {
             weights = weights.divide(weights.sum(-1, true)?)?;
         }
-        let y = self.switch_mlp.forward(&tokens.reshape(&[-1, 1, 1, hidden])?, &experts)?;
+        let y = self
+            .switch_mlp
+            .forward(&tokens.reshape(&[-1, 1, 1, hidden])?, &experts)?;
         let weights = weights.astype(x.dtype())?.expand_dims(-1)?;
         y.multiply(weights)?.sum(-2, false)?.reshape(x.shape())
     }

@@ -22,7 +22,11 @@ impl Linear {
     pub fn new(inputs: i32, outputs: i32, bias: bool) -> Result<Self> {
         Ok(Self {
             weight: Weight::empty(&[outputs, inputs])?,
-            bias: if bias { Some(Param::empty(&[outputs])?) } else { None },
+            bias: if bias {
+                Some(Param::empty(&[outputs])?)
+            } else {
+                None
+            },
             lora: None,
         })
     }

@@ -8,7 +8,9 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result};
 /// The shapes do not fit.
 pub fn cross_entropy(logits: &Array, targets: &Array) -> Result<Array> {
     let logits = logits.astype(DType::F32)?;
-    let picked = logits.take_along_axis(&targets.expand_dims(-1)?, -1)?.squeeze(-1)?;
+    let picked = logits
+        .take_along_axis(&targets.expand_dims(-1)?, -1)?
+        .squeeze(-1)?;
     logits.logsumexp(-1, false)?.subtract(picked)
 }
 
@@ -18,11 +20,18 @@ pub fn cross_entropy(logits: &Array, targets: &Array) -> Result<Array> {
 /// The shapes differ.
 pub fn masked_mean(losses: &Array, mask: &Array) -> Result<Array> {
     if losses.shape() != mask.shape() {
-        let message = format!("losses {:?} and mask {:?} must have one shape", losses.shape(), mask.shape());
+        let message = format!(
+            "losses {:?} and mask {:?} must have one shape",
+            losses.shape(),
+            mask.shape()
+        );
         return Err(Error::new(ErrorKind::Shape, message));
     }
     let mask = mask.astype(DType::F32)?;
-    losses.multiply(&mask)?.sum(.., false)?.divide(mask.sum(.., false)?.maximum(1.0)?)
+    losses
+        .multiply(&mask)?
+        .sum(.., false)?
+        .divide(mask.sum(.., false)?.maximum(1.0)?)
 }
 
 /// `mean((prediction - target)^2)`: a scalar.

@@ -79,7 +79,10 @@ mod tests {
             for len in 0..40usize {
                 for (slot, &held) in slots.iter().enumerate() {
                     let found = position(slot, len, cap);
-                    assert!(found == held || (found < 0 && held < 0), "slot {slot}, len {len}, cap {cap}");
+                    assert!(
+                        found == held || (found < 0 && held < 0),
+                        "slot {slot}, len {len}, cap {cap}"
+                    );
                 }
                 slots[len % cap] = len as i64;
             }

@@ -38,7 +38,8 @@ impl GatedMlp {
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         let gate = self.activation.forward(&self.gate_proj.forward(x)?)?;
-        self.down_proj.forward(&gate.multiply(self.up_proj.forward(x)?)?)
+        self.down_proj
+            .forward(&gate.multiply(self.up_proj.forward(x)?)?)
     }
 }
 

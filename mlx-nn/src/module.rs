@@ -26,7 +26,11 @@ impl Path {
 
     /// The full name of `child` here.
     pub fn join(&self, child: &str) -> String {
-        if self.0.is_empty() { child.to_owned() } else { format!("{}.{child}", self.0) }
+        if self.0.is_empty() {
+            child.to_owned()
+        } else {
+            format!("{}.{child}", self.0)
+        }
     }
 
     /// Runs `f` one level down.
@@ -57,12 +61,20 @@ impl Param {
     /// # Errors
     /// No memory for a handle.
     pub fn empty(shape: &[i32]) -> Result<Self> {
-        Ok(Self { value: Array::scalar(0.0f32)?, shape: shape.to_vec(), trainable: false })
+        Ok(Self {
+            value: Array::scalar(0.0f32)?,
+            shape: shape.to_vec(),
+            trainable: false,
+        })
     }
 
     /// A parameter with a value.
     pub fn new(value: Array) -> Self {
-        Self { shape: value.shape().to_vec(), value, trainable: false }
+        Self {
+            shape: value.shape().to_vec(),
+            value,
+            trainable: false,
+        }
     }
 
     /// The array. A parameter that was never filled holds a zero scalar.
@@ -165,7 +177,8 @@ impl<M: Module> Module for Option<M> {
         self.as_ref().map_or(Ok(()), |module| module.visit(path, v))
     }
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
-        self.as_mut().map_or(Ok(()), |module| module.visit_mut(path, v))
+        self.as_mut()
+            .map_or(Ok(()), |module| module.visit_mut(path, v))
     }
 }
 

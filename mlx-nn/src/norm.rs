@@ -32,7 +32,12 @@ impl RmsNorm {
     pub fn with_offset(size: i32, eps: f32, offset: f32) -> Result<Self> {
         let weight = Param::empty(&[size])?;
         let scale = weight.value().clone();
-        Ok(Self { weight, offset, eps, scale })
+        Ok(Self {
+            weight,
+            offset,
+            eps,
+            scale,
+        })
     }
 
     /// `[.., size] -> [.., size]`; the mean square is accumulated in f32.
@@ -55,7 +60,10 @@ impl Module for RmsNorm {
         self.scale = if self.offset == 0.0 {
             weight.clone()
         } else {
-            weight.astype(DType::F32)?.add(self.offset)?.astype(weight.dtype())?
+            weight
+                .astype(DType::F32)?
+                .add(self.offset)?
+                .astype(weight.dtype())?
         };
         Ok(())
     }
@@ -77,8 +85,16 @@ impl LayerNorm {
     /// # Errors
     /// No memory for a handle.
     pub fn new(size: i32, eps: f32, bias: bool) -> Result<Self> {
-        let bias = if bias { Some(Param::empty(&[size])?) } else { None };
-        Ok(Self { weight: Param::empty(&[size])?, bias, eps })
+        let bias = if bias {
+            Some(Param::empty(&[size])?)
+        } else {
+            None
+        };
+        Ok(Self {
+            weight: Param::empty(&[size])?,
+            bias,
+            eps,
+        })
     }
 
     /// `[.., size] -> [.., size]`
@@ -86,6 +102,11 @@ impl LayerNorm {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
-        fast::layer_norm(x, Some(self.weight.value()), self.bias.as_ref().map(Param::value), self.eps)
+        fast::layer_norm(
+            x,
+            Some(self.weight.value()),
+            self.bias.as_ref().map(Param::value),
+            self.eps,
+        )
     }
 }

@@ -98,7 +98,9 @@ impl Rope {
         if dims <= 0 || dims % 2 != 0 || dims > head_dim {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("rope must rotate an even part of the {head_dim} dimensions of a head, given {dims}"),
+                format!(
+                    "rope must rotate an even part of the {head_dim} dimensions of a head, given {dims}"
+                ),
             ));
         }
         let half = dims as usize / 2;
@@ -111,12 +113,34 @@ impl Rope {
         let (periods, amplitude) = match &config.scaling {
             RopeScaling::Default => (table(&plain)?, 1.0),
             RopeScaling::Linear { factor } => (table(&|i| plain(i) * factor)?, 1.0),
-            &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original } => {
-                (table(&|i| llama3(plain(i), factor, low_freq_factor, high_freq_factor, original))?, 1.0)
-            }
-            &RopeScaling::Yarn { factor, original, beta_fast, beta_slow, amplitude, truncate } => {
+            &RopeScaling::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original,
+            } => (
+                table(&|i| {
+                    llama3(
+                        plain(i),
+                        factor,
+                        low_freq_factor,
+                        high_freq_factor,
+                        original,
+                    )
+                })?,
+                1.0,
+            ),
+            &RopeScaling::Yarn {
+                factor,
+                original,
+                beta_fast,
+                beta_slow,
+                amplitude,
+                truncate,
+            } => {
                 let edge = |rotations: f64| {
-                    f64::from(dims) * (original / (rotations * 2.0 * PI)).ln() / (2.0 * config.base.ln())
+                    f64::from(dims) * (original / (rotations * 2.0 * PI)).ln()
+                        / (2.0 * config.base.ln())
                 };
                 let (mut low, mut high) = (edge(beta_fast), edge(beta_slow));
                 if truncate {
@@ -132,12 +156,20 @@ impl Rope {
                 };
                 (table(&period)?, amplitude)
             }
-            RopeScaling::Long { long: longs, short, original, amplitude } => {
+            RopeScaling::Long {
+                long: longs,
+                short,
+                original,
+                amplitude,
+            } => {
                 for (name, factors) in [("long_factor", longs), ("short_factor", short)] {
                     if factors.len() != half {
                         return Err(Error::new(
                             ErrorKind::Invalid,
-                            format!("rope {name} must have {half} numbers, found {}", factors.len()),
+                            format!(
+                                "rope {name} must have {half} numbers, found {}",
+                                factors.len()
+                            ),
                         ));
                     }
                 }
@@ -146,17 +178,32 @@ impl Rope {
             }
             &RopeScaling::Proportional { partial, factor } => {
                 let rotating = (partial * f64::from(dims) / 2.0).floor() as usize;
-                (table(&|i| if i < rotating { plain(i) * factor } else { f64::INFINITY })?, 1.0)
+                (
+                    table(&|i| {
+                        if i < rotating {
+                            plain(i) * factor
+                        } else {
+                            f64::INFINITY
+                        }
+                    })?,
+                    1.0,
+                )
             }
         };
         let amplitude = if amplitude == 1.0 {
             None
         } else {
-            let values: Vec<f32> =
-                (0..head_dim).map(|i| if i < dims { amplitude as f32 } else { 1.0 }).collect();
+            let values: Vec<f32> = (0..head_dim)
+                .map(|i| if i < dims { amplitude as f32 } else { 1.0 })
+                .collect();
             Some(Array::from_slice(&values, &[head_dim])?)
         };
-        Ok(Self { dims, periods, long, amplitude })
+        Ok(Self {
+            dims,
+            periods,
+            long,
+            amplitude,
+        })
     }
 
     /// Rotates `[B, H, L, D]`, where row b begins at the step's offset for it.
@@ -173,7 +220,11 @@ impl Rope {
             return self.rotate(x, &self.periods, step);
         };
         // A row uses the long table if what it will hold reaches beyond the original context.
-        let beyond: Vec<bool> = step.reach().iter().map(|&reach| reach > *original).collect();
+        let beyond: Vec<bool> = step
+            .reach()
+            .iter()
+            .map(|&reach| reach > *original)
+            .collect();
         match (beyond.iter().any(|&b| b), beyond.iter().all(|&b| b)) {
             (false, _) => self.rotate(x, &self.periods, step),
             (_, true) => self.rotate(x, long, step),
@@ -215,4 +266,3 @@ fn llama3(period: f64, factor: f64, low: f64, high: f64, original: f64) -> f64 {
     let smooth = (original / wavelength - low) / (high - low);
     1.0 / ((1.0 - smooth) / (factor * period) + smooth / period)
 }
-

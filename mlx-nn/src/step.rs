@@ -42,11 +42,17 @@ impl<'c> Step<'c> {
         if widths.len() != cache.rows() || width == 0 {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("a step needs a width for each of {} rows and one token, given {widths:?}", cache.rows()),
+                format!(
+                    "a step needs a width for each of {} rows and one token, given {widths:?}",
+                    cache.rows()
+                ),
             ));
         }
         if !cache.options.store && cache.lens.iter().any(|&len| len > 0) {
-            return Err(Error::new(ErrorKind::Invalid, "a cache that stores nothing allows one step"));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "a cache that stores nothing allows one step",
+            ));
         }
         let offsets: Vec<i32> = cache.lens.iter().map(|&len| len as i32).collect();
         let reach = (0..widths.len())
@@ -100,7 +106,11 @@ impl<'c> Step<'c> {
         if b as usize != self.widths.len() || l as usize != self.width {
             return Err(Error::new(
                 ErrorKind::Shape,
-                format!("layer {layer}: keys {:?} in a step of {:?} tokens a row", k.shape(), self.widths),
+                format!(
+                    "layer {layer}: keys {:?} in a step of {:?} tokens a row",
+                    k.shape(),
+                    self.widths
+                ),
             ));
         }
         let (keys, values, window, layout) = match self.cache.layers[layer].extent {
@@ -117,7 +127,12 @@ impl<'c> Step<'c> {
     /// A row would keep more than it brought, or fewer of a step that is too wide for a ring's
     /// slack. The step is taken back.
     pub fn commit(mut self, keep: &[usize]) -> Result<()> {
-        if keep.len() != self.widths.len() || keep.iter().zip(&self.widths).any(|(keep, width)| keep > width) {
+        if keep.len() != self.widths.len()
+            || keep
+                .iter()
+                .zip(&self.widths)
+                .any(|(keep, width)| keep > width)
+        {
             return Err(Error::new(
                 ErrorKind::Invalid,
                 format!("rows of {:?} tokens cannot keep {keep:?}", self.widths),
@@ -172,15 +187,29 @@ impl<'c> Step<'c> {
     ) -> Result<Attended> {
         let window = ring.map(|(window, _)| window);
         if !self.cache.options.store {
-            return Ok((k.clone(), v.clone(), window, Layout::Straight { slots: self.width }));
+            return Ok((
+                k.clone(),
+                v.clone(),
+                window,
+                Layout::Straight { slots: self.width },
+            ));
         }
         let end = self.end();
         let slots = self.slots(usize::MAX)?;
         let held = self.cache.layers[layer].capacity();
-        let wanted = if end <= held { held } else { end.div_ceil(by) * by };
+        let wanted = if end <= held {
+            held
+        } else {
+            end.div_ceil(by) * by
+        };
         let capacity = ring.map_or(wanted, |(_, cap)| wanted.min(cap));
         let (k, v) = self.cache.layers[layer].write(k, v, &slots, capacity)?;
-        Ok((first(&k, end)?, first(&v, end)?, window, Layout::Straight { slots: end }))
+        Ok((
+            first(&k, end)?,
+            first(&v, end)?,
+            window,
+            Layout::Straight { slots: end },
+        ))
     }
 
     /// A layer that remembers the last `window` positions.
@@ -229,7 +258,12 @@ impl<'c> Step<'c> {
                 let values = concat(&[&old_v, v], 2)?;
                 Ok((keys, values, window, Layout::Chunk { cap }))
             }
-            _ => Ok((k.clone(), v.clone(), window, Layout::Straight { slots: self.width })),
+            _ => Ok((
+                k.clone(),
+                v.clone(),
+                window,
+                Layout::Straight { slots: self.width },
+            )),
         }
     }
 
@@ -237,7 +271,10 @@ impl<'c> Step<'c> {
     /// holds (I32 `[B, 1, cap, 1]`), and whether it holds one at all (Bool, same shape).
     fn ring_after(&self, cap: usize) -> Result<(Array, Array)> {
         let rows = self.widths.len();
-        let (mut from, mut is_new) = (Vec::with_capacity(rows * cap), Vec::with_capacity(rows * cap));
+        let (mut from, mut is_new) = (
+            Vec::with_capacity(rows * cap),
+            Vec::with_capacity(rows * cap),
+        );
         for (&len, &width) in self.cache.lens.iter().zip(&self.widths) {
             for slot in 0..cap {
                 let token = position(slot, len + width, cap) - len as i64;
@@ -246,12 +283,17 @@ impl<'c> Step<'c> {
             }
         }
         let shape = [rows as i32, 1, cap as i32, 1];
-        Ok((Array::from_slice(&from, &shape)?, Array::from_slice(&is_new, &shape)?))
+        Ok((
+            Array::from_slice(&from, &shape)?,
+            Array::from_slice(&is_new, &shape)?,
+        ))
     }
 
     /// Where this step's tokens go in buffers that wrap at `cap`.
     fn slots(&self, cap: usize) -> Result<Slots> {
-        if let Some(len) = self.common_len() && len % cap + self.width <= cap {
+        if let Some(len) = self.common_len()
+            && len % cap + self.width <= cap
+        {
             return Ok(Slots::Range(len % cap));
         }
         let (mut rows, mut slots) = (Vec::new(), Vec::new());
@@ -281,23 +323,38 @@ impl<'c> Step<'c> {
         let in_window = |reach: usize| window.is_none_or(|window| reach <= window);
         match (layout, common) {
             (Layout::Straight { slots }, Some(len)) if slots == len + l && in_window(slots) => {
-                return Ok(if l == 1 { AttentionMask::None } else { AttentionMask::Causal });
+                return Ok(if l == 1 {
+                    AttentionMask::None
+                } else {
+                    AttentionMask::Causal
+                });
             }
-            (Layout::Wrapped { cap }, Some(len)) if l == 1 && len + 1 >= cap && window == Some(cap) => {
+            (Layout::Wrapped { cap }, Some(len))
+                if l == 1 && len + 1 >= cap && window == Some(cap) =>
+            {
                 return Ok(AttentionMask::None);
             }
             _ => {}
         }
-        let b = if common.is_some() { 1 } else { self.widths.len() };
+        let b = if common.is_some() {
+            1
+        } else {
+            self.widths.len()
+        };
         let len = |row: usize| self.cache.lens[row];
-        let sees = |row: usize, query: usize, key: i64| visible((len(row) + query) as i64, key, window);
+        let sees =
+            |row: usize, query: usize, key: i64| visible((len(row) + query) as i64, key, window);
         let array = match layout {
             Layout::Straight { slots } => mask(b, l, slots, |row, i, j| sees(row, i, j as i64)),
-            Layout::Wrapped { cap } => {
-                mask(b, l, cap, |row, i, j| sees(row, i, position(j, len(row) + l, cap)))
-            }
+            Layout::Wrapped { cap } => mask(b, l, cap, |row, i, j| {
+                sees(row, i, position(j, len(row) + l, cap))
+            }),
             Layout::Chunk { cap } => mask(b, l, cap + l, |row, i, j| {
-                let key = if j < cap { position(j, len(row), cap) } else { (len(row) + j - cap) as i64 };
+                let key = if j < cap {
+                    position(j, len(row), cap)
+                } else {
+                    (len(row) + j - cap) as i64
+                };
                 sees(row, i, key)
             }),
         }?;

@@ -48,7 +48,11 @@ impl Weight {
         Ok(Self::Quantized {
             packed: Param::empty(&last(inputs * scheme.bits / 32))?,
             scales: Param::empty(&groups)?,
-            biases: if scheme.mode.has_biases() { Some(Param::empty(&groups)?) } else { None },
+            biases: if scheme.mode.has_biases() {
+                Some(Param::empty(&groups)?)
+            } else {
+                None
+            },
             scheme,
         })
     }
@@ -74,7 +78,12 @@ impl Weight {
     pub fn project(&self, x: &Array) -> Result<Array> {
         match self {
             Self::Dense(weight) => x.matmul(&weight.value().swap_axes(-1, -2)?),
-            Self::Quantized { packed, scales, biases, scheme } => quantize::quantized_matmul(
+            Self::Quantized {
+                packed,
+                scales,
+                biases,
+                scheme,
+            } => quantize::quantized_matmul(
                 x,
                 packed.value(),
                 scales.value(),
@@ -93,10 +102,18 @@ impl Weight {
     /// The shapes do not fit.
     pub fn project_experts(&self, x: &Array, indices: &Array, sorted: bool) -> Result<Array> {
         match self {
-            Self::Dense(weight) => {
-                x.gather_mm(&weight.value().swap_axes(-1, -2)?, None, Some(indices), sorted)
-            }
-            Self::Quantized { packed, scales, biases, scheme } => quantize::gather_qmm(
+            Self::Dense(weight) => x.gather_mm(
+                &weight.value().swap_axes(-1, -2)?,
+                None,
+                Some(indices),
+                sorted,
+            ),
+            Self::Quantized {
+                packed,
+                scales,
+                biases,
+                scheme,
+            } => quantize::gather_qmm(
                 x,
                 packed.value(),
                 scales.value(),
@@ -117,7 +134,12 @@ impl Weight {
     pub fn rows(&self, indices: &Array) -> Result<Array> {
         match self {
             Self::Dense(weight) => weight.value().take(indices, 0),
-            Self::Quantized { packed, scales, biases, scheme } => {
+            Self::Quantized {
+                packed,
+                scales,
+                biases,
+                scheme,
+            } => {
                 let biases = match biases {
                     Some(biases) => Some(biases.value().take(indices, 0)?),
                     None => None,
@@ -143,7 +165,12 @@ impl Weight {
                 Some(dtype) => weight.value().astype(dtype),
                 None => Ok(weight.value().clone()),
             },
-            Self::Quantized { packed, scales, biases, scheme } => quantize::dequantize(
+            Self::Quantized {
+                packed,
+                scales,
+                biases,
+                scheme,
+            } => quantize::dequantize(
                 packed.value(),
                 scales.value(),
                 biases.as_ref().map(Param::value),
@@ -159,7 +186,12 @@ impl Module for Weight {
         v.weight(path, self)?;
         match self {
             Self::Dense(weight) => path.scoped("weight", |path| weight.visit(path, v)),
-            Self::Quantized { packed, scales, biases, scheme: _ } => {
+            Self::Quantized {
+                packed,
+                scales,
+                biases,
+                scheme: _,
+            } => {
                 path.scoped("weight", |path| packed.visit(path, v))?;
                 path.scoped("scales", |path| scales.visit(path, v))?;
                 path.scoped("biases", |path| biases.visit(path, v))
@@ -171,7 +203,12 @@ impl Module for Weight {
         v.weight(path, self)?;
         match self {
             Self::Dense(weight) => path.scoped("weight", |path| weight.visit_mut(path, v)),
-            Self::Quantized { packed, scales, biases, scheme: _ } => {
+            Self::Quantized {
+                packed,
+                scales,
+                biases,
+                scheme: _,
+            } => {
                 path.scoped("weight", |path| packed.visit_mut(path, v))?;
                 path.scoped("scales", |path| scales.visit_mut(path, v))?;
                 path.scoped("biases", |path| biases.visit_mut(path, v))

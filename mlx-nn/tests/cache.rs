@@ -14,7 +14,10 @@ const WINDOW: usize = 5;
 #[derive(Clone, Debug)]
 enum Event {
     /// A step with these widths, of which each row keeps a part (in sixteenths).
-    Step { widths: Vec<usize>, keep: Vec<usize> },
+    Step {
+        widths: Vec<usize>,
+        keep: Vec<usize>,
+    },
     /// Keep these rows, modulo how many there are.
     Select(Vec<usize>),
     /// Append a row that has read so many tokens of its own.
@@ -49,11 +52,19 @@ struct Beside {
 impl Beside {
     fn new(slack: usize, max_context: Option<usize>, rows: usize) -> Self {
         let kinds = [LayerKind::Full, LayerKind::Window(WINDOW)];
-        let options = CacheOptions { growth: 3, slack, max_context, store: true };
+        let options = CacheOptions {
+            growth: 3,
+            slack,
+            max_context,
+            store: true,
+        };
         Self {
             cache: ModelCache::new(&kinds, rows, options),
             rows: vec![Vec::new(); rows],
-            windows: vec![max_context, Some(max_context.map_or(WINDOW, |limit| limit.min(WINDOW)))],
+            windows: vec![
+                max_context,
+                Some(max_context.map_or(WINDOW, |limit| limit.min(WINDOW))),
+            ],
             slack,
             next: 0,
         }
@@ -78,12 +89,23 @@ impl Beside {
         let q = zeros(&[b as i32, 2, l as i32, 4], DType::F32)?;
         // A step wider than the slack can only be kept whole by a ring that has wrapped.
         let whole = l > self.slack + 1;
-        let keep: Vec<usize> =
-            (0..b).map(|row| if whole { widths[row] } else { (widths[row] * keep[row]).div_ceil(16) }).collect();
+        let keep: Vec<usize> = (0..b)
+            .map(|row| {
+                if whole {
+                    widths[row]
+                } else {
+                    (widths[row] * keep[row]).div_ceil(16)
+                }
+            })
+            .collect();
         let mut step = self.cache.begin(widths)?;
         let mut seen = Vec::new();
         for layer in 0..self.windows.len() {
-            let options = Attend { scale: 1.0, softcap: (layer == 0).then_some(30.0), sinks: None };
+            let options = Attend {
+                scale: 1.0,
+                softcap: (layer == 0).then_some(30.0),
+                sinks: None,
+            };
             seen.push(step.attend(layer, &q, &k, &v, &options)?);
         }
         step.commit(&keep)?;
@@ -98,7 +120,11 @@ impl Beside {
                     let at = ((row * 2) * l + token) * NUMBERS;
                     let weight = 1.0 / expected.len() as f32;
                     for (column, &found) in out[at..at + NUMBERS].iter().enumerate() {
-                        let wanted = if expected.contains(&column) { weight } else { 0.0 };
+                        let wanted = if expected.contains(&column) {
+                            weight
+                        } else {
+                            0.0
+                        };
                         assert!(
                             (found - wanted).abs() < 1e-5,
                             "layer {layer}, row {row}, token {token}: sees {column} with {found}, should with {wanted}"
@@ -193,7 +219,18 @@ fn a_step_that_is_dropped_leaves_nothing() {
         let q = zeros(&[2, 2, 3, 4], DType::F32).unwrap();
         let mut step = beside.cache.begin(&[3, 2]).unwrap();
         for layer in 0..2 {
-            step.attend(layer, &q, &k, &v, &Attend { scale: 1.0, softcap: None, sinks: None }).unwrap();
+            step.attend(
+                layer,
+                &q,
+                &k,
+                &v,
+                &Attend {
+                    scale: 1.0,
+                    softcap: None,
+                    sinks: None,
+                },
+            )
+            .unwrap();
         }
     }
     beside.step(&[1, 1], &[16, 16]).unwrap();
@@ -206,22 +243,48 @@ fn a_step_too_wide_for_the_slack_must_be_kept_whole() {
     let k = zeros(&[1, 1, 4, 4], DType::F32).unwrap();
     let v = zeros(&[1, 1, 4, NUMBERS as i32], DType::F32).unwrap();
     let mut step = beside.cache.begin(&[4]).unwrap();
-    step.attend(1, &k, &k, &v, &Attend { scale: 1.0, softcap: None, sinks: None }).unwrap();
+    step.attend(
+        1,
+        &k,
+        &k,
+        &v,
+        &Attend {
+            scale: 1.0,
+            softcap: None,
+            sinks: None,
+        },
+    )
+    .unwrap();
     let error = step.commit(&[2]).unwrap_err();
-    assert!(error.to_string().contains("too wide for slack 1"), "{error}");
+    assert!(
+        error.to_string().contains("too wide for slack 1"),
+        "{error}"
+    );
 }
 
 /// Decoding with the next step queued before the last is read must not copy the buffers.
 #[test]
 fn the_buffer_does_not_move_while_steps_are_in_flight() {
     for kind in [LayerKind::Full, LayerKind::Window(16)] {
-        let mut cache = ModelCache::new(&[kind], 1, CacheOptions { growth: 64, ..CacheOptions::default() });
+        let mut cache = ModelCache::new(
+            &[kind],
+            1,
+            CacheOptions {
+                growth: 64,
+                ..CacheOptions::default()
+            },
+        );
         let mut outputs: Vec<Array> = Vec::new();
         let mut addresses = Vec::new();
         for position in 0..40i32 {
-            let x = mlx_core::ops::create::full(&[1, 1, 1, 32], position as f32, DType::F32).unwrap();
+            let x =
+                mlx_core::ops::create::full(&[1, 1, 1, 32], position as f32, DType::F32).unwrap();
             let mut step = cache.begin(&[1]).unwrap();
-            let options = Attend { scale: 0.0, softcap: None, sinks: None };
+            let options = Attend {
+                scale: 0.0,
+                softcap: None,
+                sinks: None,
+            };
             let y = step.attend(0, &x, &x, &x, &options).unwrap();
             step.commit_all().unwrap();
             mlx_core::async_eval([&y]).unwrap();
@@ -231,7 +294,10 @@ fn the_buffer_does_not_move_while_steps_are_in_flight() {
                 addresses.extend(cache.arrays().map(|array| array.address().unwrap()));
             }
         }
-        let after: Vec<usize> = cache.arrays().map(|array| array.address().unwrap()).collect();
+        let after: Vec<usize> = cache
+            .arrays()
+            .map(|array| array.address().unwrap())
+            .collect();
         assert_eq!(after, addresses, "{kind:?}");
         let mean = outputs[39].to_vec::<f32>().unwrap()[0];
         let expected = if kind == LayerKind::Full { 19.5 } else { 31.5 };

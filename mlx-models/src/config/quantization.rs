@@ -48,7 +48,10 @@ impl Quantization {
                 overrides.insert(path, scheme);
             }
         }
-        Ok(Self { default: Some(scheme(&entry)?), overrides })
+        Ok(Self {
+            default: Some(scheme(&entry)?),
+            overrides,
+        })
     }
 
     /// The scheme of the weight at `path`, if it is packed at all.

@@ -73,11 +73,17 @@ fn read(
         None => config.or("partial_rotary_factor", 1.0)?,
     };
     if !(partial > 0.0 && partial <= 1.0) {
-        return Err(config.error(format!("partial_rotary_factor must be in (0, 1], found {partial}")));
+        return Err(config.error(format!(
+            "partial_rotary_factor must be in (0, 1], found {partial}"
+        )));
     }
     let dims = (f64::from(head_dim) * partial) as i32;
     let Some(entry) = entry else {
-        return Ok(RopeConfig { base, dims, scaling: RopeScaling::Default });
+        return Ok(RopeConfig {
+            base,
+            dims,
+            scaling: RopeScaling::Default,
+        });
     };
     let kind = match entry.opt::<String>("rope_type")? {
         Some(kind) => kind,
@@ -86,7 +92,10 @@ fn read(
     let original = || -> Result<f64> {
         match entry.opt::<f64>("original_max_position_embeddings")? {
             Some(original) => Ok(original),
-            None => config.or("original_max_position_embeddings", f64::from(defaults.max_positions)),
+            None => config.or(
+                "original_max_position_embeddings",
+                f64::from(defaults.max_positions),
+            ),
         }
     };
     let positive_original = || -> Result<f64> {
@@ -94,11 +103,15 @@ fn read(
         if original >= 1.0 && original.is_finite() {
             return Ok(original);
         }
-        Err(entry.error(format!("original_max_position_embeddings must be positive, found {original}")))
+        Err(entry.error(format!(
+            "original_max_position_embeddings must be positive, found {original}"
+        )))
     };
     let scaling = match kind.as_str() {
         "default" | "mrope" => RopeScaling::Default,
-        "linear" => RopeScaling::Linear { factor: entry.positive("factor", None)? },
+        "linear" => RopeScaling::Linear {
+            factor: entry.positive("factor", None)?,
+        },
         "llama3" => RopeScaling::Llama3 {
             factor: entry.positive("factor", None)?,
             low_freq_factor: entry.positive("low_freq_factor", None)?,
@@ -107,7 +120,8 @@ fn read(
         },
         "yarn" => {
             let original = positive_original()?;
-            let factor = entry.positive("factor", Some(f64::from(defaults.max_positions) / original))?;
+            let factor =
+                entry.positive("factor", Some(f64::from(defaults.max_positions) / original))?;
             RopeScaling::Yarn {
                 factor,
                 original,
@@ -119,8 +133,13 @@ fn read(
         }
         "longrope" | "su" => {
             let original = positive_original()?;
-            let factor = entry.positive("factor", Some(f64::from(defaults.max_positions) / original))?;
-            let amplitude = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() };
+            let factor =
+                entry.positive("factor", Some(f64::from(defaults.max_positions) / original))?;
+            let amplitude = if factor <= 1.0 {
+                1.0
+            } else {
+                (1.0 + factor.ln() / original.ln()).sqrt()
+            };
             RopeScaling::Long {
                 long: entry.required("long_factor")?,
                 short: entry.required("short_factor")?,
@@ -131,23 +150,44 @@ fn read(
         "proportional" => {
             let factor = entry.positive("factor", Some(1.0))?;
             let scaling = RopeScaling::Proportional { partial, factor };
-            return Ok(RopeConfig { base, dims: head_dim, scaling });
+            return Ok(RopeConfig {
+                base,
+                dims: head_dim,
+                scaling,
+            });
         }
         other => {
-            return Err(entry.unsupported(format!("rope_type {other:?} is unknown; known: {KNOWN}")));
+            return Err(
+                entry.unsupported(format!("rope_type {other:?} is unknown; known: {KNOWN}"))
+            );
         }
     };
-    Ok(RopeConfig { base, dims, scaling })
+    Ok(RopeConfig {
+        base,
+        dims,
+        scaling,
+    })
 }
 
 /// YaRN's factor on cosine and sine, as transformers works it out.
 fn yarn_amplitude(entry: &Config, factor: f64) -> Result<f64> {
-    let mscale = |mscale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 };
+    let mscale = |mscale: f64| {
+        if factor <= 1.0 {
+            1.0
+        } else {
+            0.1 * mscale * factor.ln() + 1.0
+        }
+    };
     if entry.value("attention_factor").is_some() {
         return entry.positive("attention_factor", None);
     }
-    let all = entry.opt::<f64>("mscale_all_dim")?.filter(|&scale| scale != 0.0);
-    match (entry.opt::<f64>("mscale")?.filter(|&scale| scale != 0.0), all) {
+    let all = entry
+        .opt::<f64>("mscale_all_dim")?
+        .filter(|&scale| scale != 0.0);
+    match (
+        entry.opt::<f64>("mscale")?.filter(|&scale| scale != 0.0),
+        all,
+    ) {
         (Some(one), Some(all)) => Ok(mscale(one) / mscale(all)),
         _ => Ok(mscale(1.0)),
     }

@@ -47,27 +47,41 @@ pub struct Golden {
 }
 
 fn json(path: &Path) -> Value {
-    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let text =
+        std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 fn numbers(value: &Value) -> BTreeMap<String, f32> {
     let map = value.as_object().into_iter().flatten();
-    map.map(|(suffix, number)| (suffix.clone(), number.as_f64().unwrap() as f32)).collect()
+    map.map(|(suffix, number)| (suffix.clone(), number.as_f64().unwrap() as f32))
+        .collect()
 }
 
 impl Case {
     pub fn all() -> Vec<Case> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/models");
         let index = json(&root.join("index.json"));
-        index.as_array().unwrap().iter().map(|entry| Case::read(&root, entry)).collect()
+        index
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|entry| Case::read(&root, entry))
+            .collect()
     }
 
     fn read(root: &Path, entry: &Value) -> Case {
         let name = entry["case"].as_str().unwrap().to_owned();
         let dir = root.join(&name);
         let golden = json(&dir.join("golden.json"));
-        let ids = |value: &Value| value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
+        let ids = |value: &Value| {
+            value
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|id| id.as_u64().unwrap() as u32)
+                .collect()
+        };
         let mutation = |value: &Value| Mutation {
             name: value["name"].as_str().unwrap().to_owned(),
             changes: value["changes"].as_str().unwrap().to_owned(),
@@ -83,11 +97,26 @@ impl Case {
             },
             configs: golden["configs"].as_array().map_or_else(
                 || vec!["config.json".to_owned()],
-                |files| files.iter().map(|file| file.as_str().unwrap().to_owned()).collect(),
+                |files| {
+                    files
+                        .iter()
+                        .map(|file| file.as_str().unwrap().to_owned())
+                        .collect()
+                },
             ),
-            prompts: golden["prompts"].as_array().unwrap().iter().map(ids).collect(),
+            prompts: golden["prompts"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(ids)
+                .collect(),
             tolerance: golden["tolerance"].as_f64().unwrap() as f32,
-            mutations: golden["mutations"].as_array().into_iter().flatten().map(mutation).collect(),
+            mutations: golden["mutations"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(mutation)
+                .collect(),
             name,
             dir,
         }
@@ -113,14 +142,20 @@ impl Case {
                 merge(&mut value, patch);
             }
             if !mutation.fill.is_empty() || !mutation.scale.is_empty() {
-                files = files.iter().map(|file| changed(file, mutation)).collect::<Result<_>>()?;
+                files = files
+                    .iter()
+                    .map(|file| changed(file, mutation))
+                    .collect::<Result<_>>()?;
             }
         }
         mlx_models::load_from(
             &self.name,
             value,
             files,
-            LoadOptions { dtype: Some(DType::F32), ..LoadOptions::default() },
+            LoadOptions {
+                dtype: Some(DType::F32),
+                ..LoadOptions::default()
+            },
         )
     }
 
@@ -128,18 +163,32 @@ impl Case {
         let mut paths: Vec<PathBuf> = std::fs::read_dir(&self.dir)
             .unwrap()
             .map(|entry| entry.unwrap().path())
-            .filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("model"))
-            .filter(|path| path.extension().is_some_and(|extension| extension == "safetensors"))
+            .filter(|path| {
+                path.file_name()
+                    .unwrap()
+                    .to_str()
+                    .unwrap()
+                    .starts_with("model")
+            })
+            .filter(|path| {
+                path.extension()
+                    .is_some_and(|extension| extension == "safetensors")
+            })
             .collect();
         paths.sort();
-        paths.iter().map(|path| Safetensors::open(path).unwrap()).collect()
+        paths
+            .iter()
+            .map(|path| Safetensors::open(path).unwrap())
+            .collect()
     }
 }
 
 /// The file with some tensors filled or multiplied, written and read again.
 fn changed(file: &Safetensors, mutation: &Mutation) -> Result<Safetensors> {
     let of = |map: &BTreeMap<String, f32>, name: &str| {
-        map.iter().find(|(suffix, _)| name.ends_with(*suffix)).map(|(_, &number)| number)
+        map.iter()
+            .find(|(suffix, _)| name.ends_with(*suffix))
+            .map(|(_, &number)| number)
     };
     let mut arrays = Vec::new();
     for name in file.names() {

@@ -5,7 +5,14 @@ use mlx_models::Loaded;
 use mlx_nn::{CacheOptions, ModelCache};
 
 fn cache(model: &Loaded, reach: usize) -> ModelCache {
-    let mut cache = ModelCache::new(model.model.layers(), 1, CacheOptions { growth: 4, ..CacheOptions::default() });
+    let mut cache = ModelCache::new(
+        model.model.layers(),
+        1,
+        CacheOptions {
+            growth: 4,
+            ..CacheOptions::default()
+        },
+    );
     cache.expect(0, reach);
     cache
 }
@@ -29,7 +36,10 @@ pub fn prompt_logits(model: &Loaded, prompt: &[u32]) -> Result<Array> {
 /// The same, read in chunks.
 pub fn chunked_logits(model: &Loaded, prompt: &[u32], chunk: usize) -> Result<Array> {
     let mut cache = cache(model, prompt.len());
-    let parts: Result<Vec<_>> = prompt.chunks(chunk).map(|tokens| step(model, &mut cache, tokens)).collect();
+    let parts: Result<Vec<_>> = prompt
+        .chunks(chunk)
+        .map(|tokens| step(model, &mut cache, tokens))
+        .collect();
     concat(&parts?, 0)
 }
 
@@ -40,7 +50,11 @@ pub fn greedy(model: &Loaded, prompt: &[u32], n: usize) -> Result<(Vec<u32>, Arr
     let mut next = prompt.to_vec();
     let mut rows = Vec::new();
     for _ in 0..n {
-        if model.model.switches_after().is_some_and(|border| all.len() == border + 1) {
+        if model
+            .model
+            .switches_after()
+            .is_some_and(|border| all.len() == border + 1)
+        {
             cache_ = cache(model, all.len());
             next.clone_from(&all);
         }

@@ -13,7 +13,11 @@ pub(crate) enum Extent {
     /// Position p is at slot p.
     Grows { by: usize },
     /// Position p is at slot `p % (window + slack)`; the buffer grows up to that size.
-    Ring { window: usize, slack: usize, by: usize },
+    Ring {
+        window: usize,
+        slack: usize,
+        by: usize,
+    },
 }
 
 /// Two buffers `[B, K, capacity, D]`.
@@ -37,19 +41,31 @@ impl KvCache {
     pub(crate) fn new(kind: LayerKind, options: &CacheOptions) -> Self {
         let window = match (kind, options.max_context) {
             (LayerKind::Full, limit) => limit,
-            (LayerKind::Window(window), limit) => Some(limit.map_or(window, |limit| window.min(limit))),
+            (LayerKind::Window(window), limit) => {
+                Some(limit.map_or(window, |limit| window.min(limit)))
+            }
         };
         let by = options.growth.max(1);
         let extent = match window {
             None => Extent::Grows { by },
-            Some(window) => Extent::Ring { window: window.max(1), slack: options.slack, by },
+            Some(window) => Extent::Ring {
+                window: window.max(1),
+                slack: options.slack,
+                by,
+            },
         };
-        Self { extent, store: None, pending: None }
+        Self {
+            extent,
+            store: None,
+            pending: None,
+        }
     }
 
     /// Slots of the buffers, 0 before the first write.
     pub(crate) fn capacity(&self) -> usize {
-        self.store.as_ref().map_or(0, |store| store.k.shape()[2] as usize)
+        self.store
+            .as_ref()
+            .map_or(0, |store| store.k.shape()[2] as usize)
     }
 
     /// Writes `k` and `v`, `[B, K, L, D]`, in place: row b's token j at slot `slots[b][j]`.
@@ -64,20 +80,29 @@ impl KvCache {
     ) -> Result<(Array, Array)> {
         let store = match self.store.take() {
             Some(store) => store,
-            None => Rc::new(Store { k: buffer(k, capacity)?, v: buffer(v, capacity)? }),
+            None => Rc::new(Store {
+                k: buffer(k, capacity)?,
+                v: buffer(v, capacity)?,
+            }),
         };
         // A write that fails leaves no store: the error is of a broken step, and whoever catches it
         // must not go on with half of it.
         let k = write(&store, |store| store.k.clone(), k, slots, capacity)?;
         let v = write(&store, |store| store.v.clone(), v, slots, capacity)?;
-        self.store = Some(Rc::new(Store { k: k.clone(), v: v.clone() }));
+        self.store = Some(Rc::new(Store {
+            k: k.clone(),
+            v: v.clone(),
+        }));
         Ok((k, v))
     }
 
     /// The buffers as they are, filled up with empty slots to `capacity`.
     pub(crate) fn read(&self, capacity: usize) -> Result<Option<(Array, Array)>> {
         match &self.store {
-            Some(store) => Ok(Some((grown(&store.k, capacity)?, grown(&store.v, capacity)?))),
+            Some(store) => Ok(Some((
+                grown(&store.k, capacity)?,
+                grown(&store.v, capacity)?,
+            ))),
             None => Ok(None),
         }
     }
@@ -93,7 +118,9 @@ impl KvCache {
     }
 
     pub(crate) fn settle(&mut self, commit: bool) {
-        if let Some(store) = self.pending.take() && commit {
+        if let Some(store) = self.pending.take()
+            && commit
+        {
             self.store = Some(store);
         }
     }
@@ -116,32 +143,55 @@ impl KvCache {
             (None, None) => None,
             (a, b) => {
                 let like = a.as_ref().or(b.as_ref()).expect("one of them is there");
-                let part = |store: &Option<Rc<Store>>, rows: usize, pick: fn(&Store) -> &Array| match store {
-                    Some(store) => grown(pick(store), capacity),
-                    None => {
-                        let shape = pick(like).shape();
-                        zeros(&[rows as i32, shape[1], capacity as i32, shape[3]], pick(like).dtype())
+                let part = |store: &Option<Rc<Store>>, rows: usize, pick: fn(&Store) -> &Array| {
+                    match store {
+                        Some(store) => grown(pick(store), capacity),
+                        None => {
+                            let shape = pick(like).shape();
+                            zeros(
+                                &[rows as i32, shape[1], capacity as i32, shape[3]],
+                                pick(like).dtype(),
+                            )
+                        }
                     }
                 };
                 let joined = |pick: fn(&Store) -> &Array| {
                     concat(&[part(a, rows, pick)?, part(b, others, pick)?], 0)
                 };
-                Some(Rc::new(Store { k: joined(|store| &store.k)?, v: joined(|store| &store.v)? }))
+                Some(Rc::new(Store {
+                    k: joined(|store| &store.k)?,
+                    v: joined(|store| &store.v)?,
+                }))
             }
         };
-        Ok(Self { extent: self.extent, store, pending: None })
+        Ok(Self {
+            extent: self.extent,
+            store,
+            pending: None,
+        })
     }
 
     pub(crate) fn arrays(&self) -> impl Iterator<Item = &Array> {
-        self.pending.as_ref().or(self.store.as_ref()).into_iter().flat_map(|store| [&store.k, &store.v])
+        self.pending
+            .as_ref()
+            .or(self.store.as_ref())
+            .into_iter()
+            .flat_map(|store| [&store.k, &store.v])
     }
 
     fn map(&self, f: impl Fn(&Array) -> Result<Array>) -> Result<Self> {
         let store = match &self.store {
-            Some(store) => Some(Rc::new(Store { k: f(&store.k)?, v: f(&store.v)? })),
+            Some(store) => Some(Rc::new(Store {
+                k: f(&store.k)?,
+                v: f(&store.v)?,
+            })),
             None => None,
         };
-        Ok(Self { extent: self.extent, store, pending: None })
+        Ok(Self {
+            extent: self.extent,
+            store,
+            pending: None,
+        })
     }
 }
 
@@ -164,7 +214,11 @@ fn write(
     let buffer = pick(store);
     let [b, heads, l, d] = new.dims()?;
     if buffer.shape()[0] != b || buffer.shape()[1] != heads || buffer.shape()[3] != d {
-        let message = format!("cache holds {:?}, given keys or values {:?}", buffer.shape(), new.shape());
+        let message = format!(
+            "cache holds {:?}, given keys or values {:?}",
+            buffer.shape(),
+            new.shape()
+        );
         return Err(Error::new(ErrorKind::Shape, message));
     }
     let in_place = alone && buffer.shape()[2] as usize >= capacity;
