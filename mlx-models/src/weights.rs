@@ -56,7 +56,7 @@ pub(crate) fn open(dir: &Path) -> Result<Vec<Safetensors>> {
     }
     names
         .iter()
-        .map(|name| Safetensors::open(&dir.join(name)))
+        .map(|name| Safetensors::open(dir.join(name)))
         .collect()
 }
 

@@ -111,8 +111,8 @@ impl Beside {
         step.commit(&keep)?;
         for (layer, window) in self.windows.iter().enumerate() {
             let out = seen[layer].to_vec::<f32>()?;
-            for row in 0..b {
-                for token in 0..widths[row] {
+            for (row, &width) in widths.iter().enumerate() {
+                for token in 0..width {
                     let mut row_tokens = self.rows[row].clone();
                     row_tokens.extend((0..=token).map(|token| number(row, token)));
                     let first = window.map_or(0, |window| row_tokens.len().saturating_sub(window));
@@ -133,8 +133,8 @@ impl Beside {
                 }
             }
         }
-        for row in 0..b {
-            let kept: Vec<usize> = (0..keep[row]).map(|token| number(row, token)).collect();
+        for (row, &keep) in keep.iter().enumerate() {
+            let kept: Vec<usize> = (0..keep).map(|token| number(row, token)).collect();
             self.rows[row].extend(kept);
         }
         self.next = (self.next + b * l) % NUMBERS;
