@@ -27,7 +27,7 @@ pub fn vmap<F>(
 where
     F: FnMut(&[Array]) -> Result<Vec<Array>>,
 {
-    let size = mapped_size(inputs, in_axes)?;
+    check_mapped(inputs, in_axes)?;
     let mapped: Vec<i32> = inputs
         .iter()
         .zip(in_axes)
@@ -62,15 +62,12 @@ where
         );
         return Err(Error::new(ErrorKind::Invalid, message));
     }
-    let wanted: Vec<Option<i32>> = traces
+    // -1 makes MLX refuse an output that depends on a mapped input.
+    let placed: Vec<i32> = traces
         .iter()
         .zip(out_axes)
-        .map(|(trace, axis)| axis.map(|axis| normal(axis, trace.ndim() + 1)).transpose())
+        .map(|(trace, axis)| axis.map_or(Ok(-1), |axis| normal(axis, trace.ndim() + 1)))
         .collect::<Result<_>>()?;
-
-    // Every mapped output comes back with its axis in front. MLX leaves outputs that depend on no
-    // mapped input alone, which the number of dimensions tells.
-    let front = vec![0; traces.len()];
     let outputs = ffi::arrays(|res| {
         // SAFETY: live handles, slices with their lengths, a fresh out-handle.
         unsafe {
@@ -81,48 +78,27 @@ where
                 trace_outputs.c(),
                 mapped.as_ptr(),
                 mapped.len(),
-                front.as_ptr(),
-                front.len(),
+                placed.as_ptr(),
+                placed.len(),
             )
         }
+    });
+    let outputs = outputs.map_err(|error| {
+        if !error.to_string().contains("Axis -1 invalid") {
+            return error;
+        }
+        let message = "an output of vmap depends on a mapped input, but has no out axis";
+        Error::new(ErrorKind::Invalid, message)
     })?;
-    outputs
-        .into_iter()
-        .zip(&traces)
-        .zip(wanted)
-        .enumerate()
-        .map(|(index, ((output, trace), wanted))| place(index, output, trace, wanted, size))
-        .collect()
+    // Without an out axis the traced output itself is the result: MLX spreads it nevertheless.
+    let chosen = outputs.into_iter().zip(traces).zip(out_axes);
+    Ok(chosen
+        .map(|((output, trace), axis)| if axis.is_some() { output } else { trace })
+        .collect())
 }
 
-/// Puts the mapped axis of one output where it is wanted.
-fn place(
-    index: usize,
-    output: Array,
-    trace: &Array,
-    wanted: Option<i32>,
-    size: i32,
-) -> Result<Array> {
-    let mapped = output.ndim() == trace.ndim() + 1;
-    match wanted {
-        Some(0) if mapped => Ok(output),
-        Some(axis) if mapped => output.move_axis(0, axis),
-        Some(axis) => {
-            let mut shape = output.shape().to_vec();
-            shape.insert(axis as usize, size);
-            output.expand_dims(axis)?.broadcast_to(&shape)
-        }
-        None if mapped => {
-            let message =
-                format!("vmap output {index} depends on a mapped input, but has no out axis");
-            Err(Error::new(ErrorKind::Invalid, message))
-        }
-        None => Ok(output),
-    }
-}
-
-/// The size that all mapped axes share.
-fn mapped_size(inputs: &[Array], in_axes: &[Option<i32>]) -> Result<i32> {
+/// All mapped axes, of which there is one at least, must have the same size.
+fn check_mapped(inputs: &[Array], in_axes: &[Option<i32>]) -> Result<()> {
     if inputs.len() != in_axes.len() {
         let message = format!(
             "vmap got {} in_axes for {} inputs",
@@ -147,12 +123,11 @@ fn mapped_size(inputs: &[Array], in_axes: &[Option<i32>]) -> Result<i32> {
             _ => found = Some((index, size)),
         }
     }
-    found.map(|(_, size)| size).ok_or_else(|| {
-        Error::new(
-            ErrorKind::Invalid,
-            "vmap needs at least one mapped input, found none in in_axes",
-        )
-    })
+    if found.is_none() {
+        let message = "vmap needs at least one mapped input, found none in in_axes";
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    Ok(())
 }
 
 fn normal(axis: i32, ndim: usize) -> Result<i32> {

@@ -1,0 +1,426 @@
+//! Function transforms, by themselves and inside each other.
+
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+use mlx_core::transforms::{
+    Compiled, checkpoint, compile, custom_vjp, grad, jvp, value_and_grad, vjp, vmap,
+};
+use mlx_core::{Array, DType, Error, ErrorKind, Result, eval};
+
+fn row(values: &[f32]) -> Array {
+    Array::from_slice(values, &[values.len() as i32]).unwrap()
+}
+
+fn scalar(value: f32) -> Array {
+    Array::scalar(value).unwrap()
+}
+
+/// sum(x³), whose gradient is 3x².
+fn cubes(x: &[Array]) -> Result<Vec<Array>> {
+    Ok(vec![x[0].multiply(&x[0])?.multiply(&x[0])?.sum(.., false)?])
+}
+
+fn message<T>(result: Result<T>) -> String {
+    result
+        .err()
+        .map(|error| error.to_string())
+        .unwrap_or_default()
+}
+
+#[test]
+fn derivatives() -> Result<()> {
+    let x = row(&[1.0, 2.0, 3.0]);
+    let (outputs, d) = vjp(cubes, &[x.clone()], &[scalar(2.0)])?;
+    assert_eq!(outputs[0].item::<f32>()?, 36.0);
+    assert_eq!(d[0].to_vec::<f32>()?, [6.0, 24.0, 54.0]);
+
+    let (outputs, d) = jvp(cubes, &[x.clone()], &[row(&[1.0, 0.0, 1.0])])?;
+    assert_eq!(outputs[0].item::<f32>()?, 36.0);
+    assert_eq!(d[0].item::<f32>()?, 30.0);
+
+    assert_eq!(
+        grad(cubes, &[x], &[0])?[0].to_vec::<f32>()?,
+        [3.0, 12.0, 27.0]
+    );
+    Ok(())
+}
+
+#[test]
+fn gradients_come_in_the_order_asked_for() -> Result<()> {
+    // a²b + c, passed with an auxiliary output.
+    let f = |x: &[Array]| {
+        let value = x[0].square()?.multiply(&x[1])?.add(&x[2])?;
+        Ok(vec![value.clone(), value.multiply(10.0)?])
+    };
+    let args = [scalar(3.0), scalar(5.0), scalar(7.0)];
+    let (values, grads) = value_and_grad(f, &args, &[2, 0, 1])?;
+    let numbers = |arrays: &[Array]| {
+        arrays
+            .iter()
+            .map(|a| a.item::<f32>())
+            .collect::<Result<Vec<_>>>()
+    };
+    assert_eq!(numbers(&values)?, [52.0, 520.0]);
+    assert_eq!(numbers(&grads)?, [1.0, 30.0, 9.0]);
+
+    assert!(message(value_and_grad(f, &args, &[])).contains("at least one"));
+    assert!(message(value_and_grad(f, &args, &[3])).contains("argument number 3"));
+    assert!(message(value_and_grad(f, &args, &[1, 1])).contains("given twice"));
+    let vector = |x: &[Array]| Ok(vec![x[0].clone()]);
+    assert!(message(grad(vector, &[row(&[1.0, 2.0])], &[0])).contains("scalar first output"));
+    assert!(message(grad(|_| Ok(vec![]), &args, &[0])).contains("at least one array"));
+    Ok(())
+}
+
+#[test]
+fn closures_borrow_and_change_their_surroundings() -> Result<()> {
+    let weight = row(&[2.0, 3.0]);
+    let mut calls = 0;
+    let f = |x: &[Array]| {
+        calls += 1;
+        Ok(vec![x[0].multiply(&weight)?.sum(.., false)?])
+    };
+    let d = grad(f, &[row(&[1.0, 1.0])], &[0])?;
+    assert_eq!(d[0].to_vec::<f32>()?, [2.0, 3.0]);
+    assert_eq!(calls, 1);
+    Ok(())
+}
+
+#[test]
+fn values_can_be_read_while_differentiating() -> Result<()> {
+    // Gradient tracing has values, so control flow may depend on them.
+    let seen = Cell::new(0.0);
+    let f = |x: &[Array]| {
+        let y = x[0].multiply(&x[0])?;
+        eval([&y])?;
+        seen.set(y.item::<f32>()?);
+        Ok(vec![if y.item::<f32>()? > 1.0 {
+            y.multiply(2.0)?
+        } else {
+            y
+        }])
+    };
+    assert_eq!(grad(f, &[scalar(3.0)], &[0])?[0].item::<f32>()?, 12.0);
+    assert_eq!(seen.get(), 9.0);
+    Ok(())
+}
+
+#[test]
+fn an_error_in_a_closure_is_the_error_of_the_call() -> Result<()> {
+    let fail = |_: &[Array]| Err(Error::new(ErrorKind::Io, "no such file %s%n"));
+    let check = |result: Result<()>| {
+        let error = result.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert_eq!(error.to_string(), "no such file %s%n");
+    };
+    let x = [scalar(1.0)];
+    check(vjp(fail, &x, &x).map(drop));
+    check(jvp(fail, &x, &x).map(drop));
+    check(grad(fail, &x, &[0]).map(drop));
+    check(vmap(fail, &[row(&[1.0])], &[Some(0)], &[Some(0)]).map(drop));
+    check(checkpoint(fail)?(&x).map(drop));
+    check(custom_vjp(fail, |_, _, _| Ok(vec![]))?(&x).map(drop));
+    check(Compiled::new(fail, false).call(&x).map(drop));
+    // Nested: the innermost message arrives unchanged.
+    check(grad(|x| grad(fail, x, &[0]), &x, &[0]).map(drop));
+    // Nothing is left behind.
+    assert_eq!(scalar(1.0).add(1.0)?.item::<f32>()?, 2.0);
+    Ok(())
+}
+
+#[test]
+fn an_error_that_the_closure_deals_with_is_gone() -> Result<()> {
+    let f = |x: &[Array]| {
+        assert!(x[0].matmul(&row(&[1.0, 2.0, 3.0])).is_err());
+        assert!(grad(|_| Err(Error::new(ErrorKind::Io, "inner")), x, &[0]).is_err());
+        cubes(x)
+    };
+    assert_eq!(grad(f, &[row(&[1.0])], &[0])?[0].to_vec::<f32>()?, [3.0]);
+    let wrong = |x: &[Array]| {
+        assert!(grad(|_| Err(Error::new(ErrorKind::Io, "inner")), x, &[0]).is_err());
+        x[0].reshape(&[7]).map(|y| vec![y])
+    };
+    assert!(message(grad(wrong, &[row(&[1.0])], &[0])).contains("reshape"));
+    Ok(())
+}
+
+#[test]
+fn a_panic_in_a_closure_comes_back_as_a_panic() -> Result<()> {
+    let x = [scalar(1.0)];
+    let text = |run: &dyn Fn()| {
+        let payload = catch_unwind(AssertUnwindSafe(run)).unwrap_err();
+        *payload.downcast::<&'static str>().unwrap()
+    };
+    assert_eq!(text(&|| drop(grad(|_| panic!("first"), &x, &[0]))), "first");
+    assert_eq!(
+        text(&|| drop(vmap(
+            |_| panic!("second"),
+            &[row(&[1.0])],
+            &[Some(0)],
+            &[Some(0)]
+        ))),
+        "second"
+    );
+    let kept = checkpoint(|_| panic!("third"))?;
+    assert_eq!(text(&|| drop(kept(&x))), "third");
+    assert_eq!(
+        text(&|| drop(grad(|x| grad(|_| panic!("deep"), x, &[0]), &x, &[0]))),
+        "deep"
+    );
+    assert_eq!(
+        grad(cubes, &[row(&[1.0])], &[0])?[0].to_vec::<f32>()?,
+        [3.0]
+    );
+    Ok(())
+}
+
+#[test]
+fn nested_derivatives() -> Result<()> {
+    let x = row(&[1.0, 2.0]);
+    // d/dx sum(3x²) = 6x.
+    let slope = |x: &[Array]| Ok(vec![grad(cubes, x, &[0])?[0].sum(.., false)?]);
+    assert_eq!(
+        grad(slope, &[x.clone()], &[0])?[0].to_vec::<f32>()?,
+        [6.0, 12.0]
+    );
+    // A third time: 6.
+    let curve = |x: &[Array]| Ok(vec![grad(slope, x, &[0])?[0].sum(.., false)?]);
+    assert_eq!(grad(curve, &[x], &[0])?[0].to_vec::<f32>()?, [6.0, 6.0]);
+
+    // grad of vmap, and vmap of grad.
+    let xs = Array::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2])?;
+    let mapped = |x: &[Array]| {
+        let rows = vmap(cubes, x, &[Some(0)], &[Some(0)])?;
+        Ok(vec![rows[0].multiply(&row(&[1.0, 10.0]))?.sum(.., false)?])
+    };
+    assert_eq!(
+        grad(mapped, &[xs.clone()], &[0])?[0].to_vec::<f32>()?,
+        [3.0, 12.0, 270.0, 480.0]
+    );
+    let each = vmap(|x| grad(cubes, x, &[0]), &[xs], &[Some(0)], &[Some(0)])?;
+    assert_eq!(each[0].to_vec::<f32>()?, [3.0, 12.0, 27.0, 48.0]);
+    Ok(())
+}
+
+#[test]
+fn vmap_places_axes() -> Result<()> {
+    let xs = Array::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3])?;
+    let scale = row(&[1.0, 10.0]);
+    let f = |x: &[Array]| Ok(vec![x[0].multiply(&x[1])?]);
+    // Columns of `xs`, each times the whole `scale`.
+    let out = vmap(
+        f,
+        &[xs.clone(), scale.clone()],
+        &[Some(1), None],
+        &[Some(0)],
+    )?;
+    assert_eq!(out[0].shape(), [3, 2]);
+    assert_eq!(out[0].to_vec::<f32>()?, [1.0, 40.0, 2.0, 50.0, 3.0, 60.0]);
+    let out = vmap(
+        f,
+        &[xs.clone(), scale.clone()],
+        &[Some(-1), None],
+        &[Some(-1)],
+    )?;
+    assert_eq!(out[0].shape(), [2, 3]);
+    assert_eq!(out[0].to_vec::<f32>()?, [1.0, 2.0, 3.0, 40.0, 50.0, 60.0]);
+    // Outputs that depend on no mapped input are spread, or left alone.
+    let constant = |x: &[Array]| Ok(vec![x[1].add(1.0)?, x[1].clone()]);
+    let out = vmap(
+        constant,
+        &[xs.clone(), scale.clone()],
+        &[Some(1), None],
+        &[Some(1), None],
+    )?;
+    assert_eq!(out[0].to_vec::<f32>()?, [2.0, 2.0, 2.0, 11.0, 11.0, 11.0]);
+    assert_eq!(out[1].to_vec::<f32>()?, [1.0, 10.0]);
+
+    let two = [xs.clone(), scale.clone()];
+    let refused = |in_axes: &[Option<i32>], out_axes: &[Option<i32>]| {
+        message(vmap(f, &two, in_axes, out_axes))
+    };
+    assert!(refused(&[None, None], &[Some(0)]).contains("at least one mapped input"));
+    assert!(refused(&[Some(0)], &[Some(0)]).contains("1 in_axes for 2 inputs"));
+    assert!(refused(&[Some(2), None], &[Some(0)]).contains("axis 2 is out of range"));
+    assert!(refused(&[Some(1), Some(0)], &[Some(0)]).contains("maps 3 slices"));
+    assert!(refused(&[Some(1), None], &[Some(5)]).contains("axis 5 is out of range"));
+    assert!(refused(&[Some(1), None], &[None]).contains("has no out axis"));
+    assert!(refused(&[Some(1), None], &[]).contains("0 out_axes for 1 outputs"));
+    Ok(())
+}
+
+#[test]
+fn evaluating_a_placeholder_is_an_error() -> Result<()> {
+    let xs = row(&[1.0, 2.0]);
+    let lazy = xs.add(1.0)?;
+    let read = |x: &[Array]| x[0].item::<f32>().map(|_| x.to_vec());
+    assert!(vmap(read, &[xs.clone()], &[Some(0)], &[Some(0)]).is_err());
+    let derived = |x: &[Array]| {
+        let y = x[0].add(1.0)?;
+        eval([&y])?;
+        Ok(vec![y])
+    };
+    assert!(vmap(derived, &[xs.clone()], &[Some(0)], &[Some(0)]).is_err());
+    compile::set_enabled(true);
+    assert!(Compiled::new(derived, false).call(&[xs.clone()]).is_err());
+    compile::set_enabled(false);
+    // What was lazy before is not harmed.
+    assert_eq!(lazy.to_vec::<f32>()?, [2.0, 3.0]);
+    Ok(())
+}
+
+#[test]
+fn checkpoint_computes_again() -> Result<()> {
+    let calls = Rc::new(Cell::new(0));
+    let count = calls.clone();
+    let f = checkpoint(move |x: &[Array]| {
+        count.set(count.get() + 1);
+        cubes(x)
+    })?;
+    let x = row(&[1.0, 2.0]);
+    assert_eq!(f(&[x.clone()])?[0].item::<f32>()?, 9.0);
+    assert_eq!(calls.replace(0), 1);
+    assert_eq!(
+        grad(|x| f(x), &[x.clone()], &[0])?[0].to_vec::<f32>()?,
+        [3.0, 12.0]
+    );
+    assert_eq!(
+        calls.replace(0),
+        2,
+        "forward, and again for the backward pass"
+    );
+    // The gradient outlives the function that made it.
+    let d = grad(|x| f(x), &[x], &[0])?;
+    drop(f);
+    assert_eq!(d[0].to_vec::<f32>()?, [3.0, 12.0]);
+    Ok(())
+}
+
+#[test]
+fn custom_derivatives() -> Result<()> {
+    let f = custom_vjp(
+        |x| Ok(vec![x[0].multiply(&x[1])?]),
+        |primals, cotangents, outputs| {
+            // Not the derivative: what is returned must be what was written here.
+            let first = primals[0].multiply(100.0)?.multiply(&cotangents[0])?;
+            Ok(vec![first, outputs[0].add(&primals[1])?])
+        },
+    )?;
+    let args = [scalar(3.0), scalar(5.0)];
+    let outer = |x: &[Array]| Ok(vec![f(x)?[0].multiply(2.0)?]);
+    let (value, d) = value_and_grad(outer, &args, &[0, 1])?;
+    assert_eq!(value[0].item::<f32>()?, 30.0);
+    assert_eq!(d[0].item::<f32>()?, 600.0);
+    assert_eq!(d[1].item::<f32>()?, 20.0);
+
+    let few = custom_vjp(
+        |x| Ok(vec![x[0].add(&x[1])?]),
+        |p, _, _| Ok(p[..1].to_vec()),
+    )?;
+    assert!(message(grad(|x| few(x), &args, &[0])).contains("must return 2 arrays"));
+    let misshapen = custom_vjp(cubes, |_, c, _| Ok(vec![c[0].clone()]))?;
+    assert!(
+        message(grad(|x| misshapen(x), &[row(&[1.0, 2.0])], &[0])).contains("returned shape []")
+    );
+    let failing = custom_vjp(cubes, |_, _, _| Err(Error::new(ErrorKind::Io, "backward")))?;
+    assert_eq!(
+        message(grad(|x| failing(x), &[row(&[1.0])], &[0])),
+        "backward"
+    );
+    Ok(())
+}
+
+#[test]
+fn compiled_traces_once_for_each_shape() -> Result<()> {
+    compile::set_enabled(true);
+    let traces = Rc::new(RefCell::new(Vec::new()));
+    let log = traces.clone();
+    let f = Compiled::new(
+        move |x: &[Array]| {
+            log.borrow_mut().push(x[0].shape().to_vec());
+            Ok(vec![x[0].multiply(&x[0])?.add(&x[0])?])
+        },
+        false,
+    );
+    for _ in 0..3 {
+        assert_eq!(f.call(&[row(&[1.0, 2.0])])?[0].to_vec::<f32>()?, [2.0, 6.0]);
+    }
+    assert_eq!(f.call(&[row(&[3.0])])?[0].to_vec::<f32>()?, [12.0]);
+    assert_eq!(*traces.borrow(), [vec![2], vec![1]]);
+    assert_eq!(
+        f.call(&[row(&[1.0, 2.0]).astype(DType::I32)?])?[0].to_vec::<i32>()?,
+        [2, 6]
+    );
+    assert_eq!(traces.borrow().len(), 3);
+    // Under grad the plain function is differentiated.
+    let outer = |x: &[Array]| Ok(vec![f.call(x)?[0].sum(.., false)?]);
+    assert_eq!(
+        grad(outer, &[row(&[1.0, 2.0])], &[0])?[0].to_vec::<f32>()?,
+        [3.0, 5.0]
+    );
+
+    let any = Compiled::new(|x| Ok(vec![x[0].multiply(&x[0])?.add(1.0)?]), true);
+    assert_eq!(any.call(&[row(&[2.0])])?[0].to_vec::<f32>()?, [5.0]);
+    assert_eq!(
+        any.call(&[row(&[2.0, 3.0])])?[0].to_vec::<f32>()?,
+        [5.0, 10.0]
+    );
+    compile::set_enabled(false);
+    assert_eq!(any.call(&[row(&[3.0])])?[0].to_vec::<f32>()?, [10.0]);
+    Ok(())
+}
+
+#[test]
+fn a_failed_trace_is_not_served_as_done() -> Result<()> {
+    compile::set_enabled(true);
+    let fail = Rc::new(Cell::new(true));
+    let failing = fail.clone();
+    let f = Compiled::new(
+        move |x: &[Array]| {
+            if failing.get() {
+                return Err(Error::new(ErrorKind::Invalid, "not yet"));
+            }
+            Ok(vec![x[0].add(1.0)?])
+        },
+        false,
+    );
+    assert_eq!(message(f.call(&[scalar(1.0)])), "not yet");
+    assert_eq!(message(f.call(&[scalar(1.0)])), "not yet");
+    fail.set(false);
+    assert_eq!(f.call(&[scalar(1.0)])?[0].item::<f32>()?, 2.0);
+    compile::set_enabled(false);
+    Ok(())
+}
+
+#[test]
+fn captures_live_as_long_as_the_compiled_function_and_no_longer() -> Result<()> {
+    compile::set_enabled(true);
+    let held = Rc::new(());
+    let capture = held.clone();
+    let f = Compiled::new(
+        move |x: &[Array]| {
+            let _ = &capture;
+            Ok(vec![x[0].add(1.0)?])
+        },
+        false,
+    );
+    f.call(&[scalar(1.0)])?;
+    drop(f);
+    assert_eq!(Rc::strong_count(&held), 1);
+
+    let capture = held.clone();
+    let y = {
+        let f = checkpoint(move |x: &[Array]| {
+            let _ = &capture;
+            cubes(x)
+        })?;
+        f(&[row(&[1.0])])?
+    };
+    assert_eq!(y[0].item::<f32>()?, 1.0);
+    drop(y);
+    assert_eq!(Rc::strong_count(&held), 1);
+    compile::set_enabled(false);
+    Ok(())
+}
