@@ -1,0 +1,108 @@
+//! Compiled functions. With compilation on, these run the C++ compiler that the build needs anyway.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use mlx_core::transforms::{Compiled, checkpoint, compile, grad};
+use mlx_core::{Array, DType, Error, ErrorKind, Result};
+
+fn row(values: &[f32]) -> Array {
+    Array::from_slice(values, &[values.len() as i32]).unwrap()
+}
+
+fn scalar(value: f32) -> Array {
+    Array::scalar(value).unwrap()
+}
+
+#[test]
+fn compiled_traces_once_for_each_shape() -> Result<()> {
+    compile::set_enabled(true);
+    let traces = Rc::new(RefCell::new(Vec::new()));
+    let log = traces.clone();
+    let f = Compiled::new(
+        move |x: &[Array]| {
+            log.borrow_mut().push(x[0].shape().to_vec());
+            Ok(vec![x[0].multiply(&x[0])?.add(&x[0])?])
+        },
+        false,
+    );
+    for _ in 0..3 {
+        assert_eq!(f.call(&[row(&[1.0, 2.0])])?[0].to_vec::<f32>()?, [2.0, 6.0]);
+    }
+    assert_eq!(f.call(&[row(&[3.0])])?[0].to_vec::<f32>()?, [12.0]);
+    assert_eq!(*traces.borrow(), [vec![2], vec![1]]);
+    assert_eq!(
+        f.call(&[row(&[1.0, 2.0]).astype(DType::I32)?])?[0].to_vec::<i32>()?,
+        [2, 6]
+    );
+    assert_eq!(traces.borrow().len(), 3);
+    // Under grad the plain function is differentiated.
+    let outer = |x: &[Array]| Ok(vec![f.call(x)?[0].sum(.., false)?]);
+    assert_eq!(
+        grad(outer, &[row(&[1.0, 2.0])], &[0])?[0].to_vec::<f32>()?,
+        [3.0, 5.0]
+    );
+
+    let any = Compiled::new(|x| Ok(vec![x[0].multiply(&x[0])?.add(1.0)?]), true);
+    assert_eq!(any.call(&[row(&[2.0])])?[0].to_vec::<f32>()?, [5.0]);
+    assert_eq!(
+        any.call(&[row(&[2.0, 3.0])])?[0].to_vec::<f32>()?,
+        [5.0, 10.0]
+    );
+    compile::set_enabled(false);
+    assert_eq!(any.call(&[row(&[3.0])])?[0].to_vec::<f32>()?, [10.0]);
+    Ok(())
+}
+
+#[test]
+fn a_failed_trace_is_not_served_as_done() -> Result<()> {
+    compile::set_enabled(true);
+    let fail = Rc::new(Cell::new(true));
+    let failing = fail.clone();
+    let f = Compiled::new(
+        move |x: &[Array]| {
+            if failing.get() {
+                return Err(Error::new(ErrorKind::Invalid, "not yet"));
+            }
+            Ok(vec![x[0].add(1.0)?])
+        },
+        false,
+    );
+    assert_eq!(f.call(&[scalar(1.0)]).unwrap_err().to_string(), "not yet");
+    assert_eq!(f.call(&[scalar(1.0)]).unwrap_err().to_string(), "not yet");
+    fail.set(false);
+    assert_eq!(f.call(&[scalar(1.0)])?[0].item::<f32>()?, 2.0);
+    compile::set_enabled(false);
+    Ok(())
+}
+
+#[test]
+fn captures_live_as_long_as_the_compiled_function_and_no_longer() -> Result<()> {
+    compile::set_enabled(true);
+    let held = Rc::new(());
+    let capture = held.clone();
+    let f = Compiled::new(
+        move |x: &[Array]| {
+            let _ = &capture;
+            Ok(vec![x[0].add(1.0)?])
+        },
+        false,
+    );
+    f.call(&[scalar(1.0)])?;
+    drop(f);
+    assert_eq!(Rc::strong_count(&held), 1);
+
+    let capture = held.clone();
+    let y = {
+        let f = checkpoint(move |x: &[Array]| {
+            let _ = &capture;
+            Ok(vec![x[0].square()?])
+        })?;
+        f(&[row(&[1.0])])?
+    };
+    assert_eq!(y[0].item::<f32>()?, 1.0);
+    drop(y);
+    assert_eq!(Rc::strong_count(&held), 1);
+    compile::set_enabled(false);
+    Ok(())
+}

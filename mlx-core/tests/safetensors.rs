@@ -1,0 +1,427 @@
+//! Safetensors files: written and read back, against the reference crate, and hostile ones.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use mlx_core::safetensors::{Safetensors, save};
+use mlx_core::{Array, Complex64, DType, ErrorKind, Result};
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+/// A file of `header` and `data`, as bytes.
+fn file(header: &str, data: &[u8]) -> Vec<u8> {
+    [
+        &(header.len() as u64).to_le_bytes(),
+        header.as_bytes(),
+        data,
+    ]
+    .concat()
+}
+
+fn refusal(bytes: &[u8]) -> String {
+    Safetensors::from_bytes(bytes)
+        .map(drop)
+        .unwrap_err()
+        .to_string()
+}
+
+fn folder() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    (folder, path)
+}
+
+fn entry(name: &str, dtype: &str, shape: &str, start: usize, end: usize) -> String {
+    format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{start},{end}]}}"#)
+}
+
+fn samples() -> Vec<(&'static str, Array)> {
+    let floats = Array::from_slice(&[1.5f32, -2.0, 0.25, 4.0, 5.0, 6.0], &[2, 3]).unwrap();
+    let mut all: Vec<(&str, Array)> = DType::ALL
+        .iter()
+        .filter(|&&dtype| !matches!(dtype, DType::Bool | DType::C64))
+        .map(|&dtype| (dtype.name(), floats.abs().unwrap().astype(dtype).unwrap()))
+        .collect();
+    all.push((
+        "BOOL",
+        Array::from_slice(&[true, false, true], &[3]).unwrap(),
+    ));
+    let complex = [Complex64 { re: 1.0, im: -2.0 }];
+    all.push(("C64", Array::from_slice(&complex, &[1, 1]).unwrap()));
+    all.push(("scalar", Array::scalar(7i32).unwrap()));
+    all.push(("empty", mlx_core::zeros(&[0, 4], DType::F16).unwrap()));
+    all.push(("turned", floats.transpose(&[1, 0]).unwrap()));
+    all.push(("slice", floats.slice(&[0, 1], &[2, 3]).unwrap()));
+    all.push((
+        "spread",
+        Array::scalar(9u8).unwrap().broadcast_to(&[2, 2]).unwrap(),
+    ));
+    all.push(("lazy \"quoted\" ü", floats.add(1.0).unwrap()));
+    all
+}
+
+fn bytes(array: &Array) -> Vec<u8> {
+    if array.size() == 0 {
+        return Vec::new();
+    }
+    // A dtype that reads as bytes: one more axis of the element's size, or none for one byte.
+    array
+        .contiguous()
+        .unwrap()
+        .reshape(&[-1])
+        .unwrap()
+        .view(DType::U8)
+        .unwrap()
+        .to_vec()
+        .unwrap()
+}
+
+#[test]
+fn what_is_saved_is_read_back() -> Result<()> {
+    let (_folder, path) = folder();
+    let arrays = samples();
+    let metadata = BTreeMap::from([("format".to_owned(), "mlx".to_owned())]);
+    save(
+        &path,
+        arrays.iter().map(|(name, array)| (*name, array)),
+        &metadata,
+    )?;
+
+    let read = Safetensors::open(&path)?;
+    assert_eq!(read.metadata(), &metadata);
+    assert_eq!(read.names().len(), arrays.len());
+    for (name, array) in &arrays {
+        assert_eq!(read.info(name)?, (array.dtype(), array.shape()), "{name}");
+        let back = read.array(name)?;
+        assert_eq!(
+            (back.dtype(), back.shape()),
+            (array.dtype(), array.shape()),
+            "{name}"
+        );
+        assert_eq!(bytes(&back), bytes(array), "{name}");
+    }
+
+    // The reference implementation agrees.
+    let raw = std::fs::read(&path)?;
+    let reference = safetensors::SafeTensors::deserialize(&raw).unwrap();
+    assert_eq!(reference.names().len(), arrays.len());
+    for (name, array) in &arrays {
+        let tensor = reference.tensor(name).unwrap();
+        assert_eq!(tensor.data(), bytes(array), "{name}");
+        let shape: Vec<usize> = array.shape().iter().map(|&size| size as usize).collect();
+        assert_eq!(tensor.shape(), shape, "{name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_reference_implementation_is_read() -> Result<()> {
+    let data: Vec<u8> = (0..24).collect();
+    let view = |dtype, shape: &[usize], data| {
+        safetensors::tensor::TensorView::new(dtype, shape.to_vec(), data).unwrap()
+    };
+    let tensors = [
+        ("a", view(safetensors::Dtype::F32, &[2, 3], &data[..])),
+        ("b", view(safetensors::Dtype::F8_E4M3, &[3], &data[..3])),
+        ("c", view(safetensors::Dtype::I64, &[1], &data[..8])),
+    ];
+    let raw = safetensors::serialize(tensors, None).unwrap();
+    let read = Safetensors::from_bytes(raw)?;
+    assert_eq!(read.names().collect::<Vec<_>>(), ["a", "b", "c"]);
+    assert_eq!(bytes(&read.array("a")?), data);
+    assert_eq!(read.info("b")?, (DType::U8, &[3][..]));
+    assert_eq!(read.stored_dtype("b")?, "F8_E4M3");
+    assert_eq!(
+        read.array("c")?.to_vec::<i64>()?,
+        [i64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7])]
+    );
+    Ok(())
+}
+
+#[test]
+fn files_do_not_depend_on_the_order_of_arrays() -> Result<()> {
+    let (_folder, path) = folder();
+    let arrays = samples();
+    save(
+        &path,
+        arrays.iter().map(|(name, array)| (*name, array)),
+        &BTreeMap::new(),
+    )?;
+    let first = std::fs::read(&path)?;
+    save(
+        &path,
+        arrays.iter().rev().map(|(name, array)| (*name, array)),
+        &BTreeMap::new(),
+    )?;
+    assert_eq!(std::fs::read(&path)?, first);
+    Ok(())
+}
+
+#[test]
+fn mapped_arrays_share_the_file_and_outlive_it() -> Result<()> {
+    let (_folder, path) = folder();
+    let values: Vec<f32> = (0..1000).map(|value| value as f32).collect();
+    let weight = Array::from_slice(&values, &[10, 100])?;
+    save(&path, [("w", &weight)], &BTreeMap::new())?;
+    let read = Safetensors::open(&path)?;
+    let (one, two) = (read.array("w")?, read.array("w")?);
+    drop(read);
+    // One file in memory, whatever the number of arrays.
+    assert_eq!(one.address()?, two.address()?);
+    // Replacing the file leaves what is mapped as it was.
+    save(&path, [("w", &weight.add(1.0)?)], &BTreeMap::new())?;
+    std::fs::remove_file(&path)?;
+    assert_eq!(one.to_vec::<f32>()?, values);
+
+    // MLX must not write into the file's memory, even when nothing else needs the array.
+    let address = one.address()?;
+    drop(two);
+    let sum = one.add(1.0)?;
+    drop(one);
+    assert_ne!(sum.address()?, address);
+    assert_eq!(sum.to_vec::<f32>()?[999], 1000.0);
+    Ok(())
+}
+
+#[test]
+fn unaligned_tensors_are_copied() -> Result<()> {
+    // Three bytes in front of the floats.
+    let header = format!(
+        "{{{},{}}}",
+        entry("a", "U8", "[3]", 0, 3),
+        entry("b", "F32", "[1]", 3, 7)
+    );
+    let raw = file(&header, &[&[1, 2, 3], &2.5f32.to_le_bytes()[..]].concat());
+    let read = Safetensors::from_bytes(raw)?;
+    assert_eq!(read.array("b")?.item::<f32>()?, 2.5);
+    assert_eq!(read.array("a")?.to_vec::<u8>()?, [1, 2, 3]);
+    Ok(())
+}
+
+#[test]
+fn embedded_files_are_used_where_they_are() -> Result<()> {
+    let raw: &'static [u8] =
+        file(&format!("{{{}}}", entry("a", "U8", "[2]", 0, 2)), &[7, 8]).leak();
+    let array = Safetensors::from_static(raw)?.array("a")?;
+    assert_eq!(array.address()?, raw.as_ptr().addr() + raw.len() - 2);
+    assert_eq!(array.to_vec::<u8>()?, [7, 8]);
+    Ok(())
+}
+
+#[test]
+fn saving_fails_without_a_trace() -> Result<()> {
+    let (folder, path) = folder();
+    let one = Array::scalar(1.0f32)?;
+    let none = BTreeMap::new();
+    save(&path, [("a", &one)], &none)?;
+    let before = std::fs::read(&path)?;
+
+    let twice = save(&path, [("a", &one), ("a", &one)], &none).unwrap_err();
+    assert!(
+        twice.to_string().contains("\"a\" is given twice"),
+        "{twice}"
+    );
+    let reserved = save(&path, [("__metadata__", &one)], &none).unwrap_err();
+    assert!(reserved.to_string().contains("is reserved"), "{reserved}");
+    let broken = mlx_core::linalg::inv(&mlx_core::zeros(&[2, 2], DType::F32)?)?;
+    let failed = save(&path, [("a", &one), ("b", &broken)], &none).unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::Eval);
+    assert!(failed.to_string().contains("tensor \"b\""), "{failed}");
+    let nowhere = folder.path().join("no such folder").join("100%s%n");
+    let missing = save(&nowhere, [("a", &one)], &none).unwrap_err();
+    assert!(missing.to_string().contains("100%s%n"), "{missing}");
+
+    assert_eq!(std::fs::read(&path)?, before);
+    assert_eq!(
+        std::fs::read_dir(folder.path())?.count(),
+        1,
+        "nothing is left behind"
+    );
+    Ok(())
+}
+
+#[test]
+fn bad_headers_are_refused_by_name() {
+    let one = |dtype: &str, shape: &str, start, end, data: usize| {
+        refusal(&file(
+            &format!("{{{}}}", entry("w", dtype, shape, start, end)),
+            &vec![0; data],
+        ))
+    };
+    let cases = [
+        (refusal(&[]), "0 bytes are too few"),
+        (refusal(&[0; 8]), "does not begin with '{'"),
+        (refusal(&[255; 9]), "exceeds the limit"),
+        (
+            refusal(&[200, 0, 0, 0, 0, 0, 0, 0, b'{']),
+            "exceeds the file of 9 bytes",
+        ),
+        (refusal(&file("[]", &[])), "does not begin with '{'"),
+        (refusal(&file("{", &[])), "EOF"),
+        (refusal(&file("{} {}", &[])), "trailing characters"),
+        (refusal(&file("{\"w\":3}", &[])), "\"w\": invalid type"),
+        (
+            refusal(&file("{\"__metadata__\":{\"a\":1}}", &[])),
+            "\"__metadata__\": invalid type",
+        ),
+        (
+            refusal(&file(&"{\"a\":".repeat(5000), &[])),
+            "EOF while parsing",
+        ),
+        (
+            refusal(&file("{}", &[0])),
+            "tensors end at 0, but there are 1 bytes",
+        ),
+        (
+            one("F4", "[2]", 0, 1, 1),
+            "dtype \"F4\" is not supported; supported: BOOL",
+        ),
+        (one("f32", "[1]", 0, 4, 4), "dtype \"f32\" is not supported"),
+        (
+            one("F32", "[2]", 0, 4, 4),
+            "F32 of shape [2] takes 8 bytes, data_offsets give 4",
+        ),
+        (one("U8", "[4]", 0, 4, 3), "outside the data of 3 bytes"),
+        (one("U8", "[1]", 2, 1, 3), "outside the data"),
+        (one("U8", "[1]", 1, 2, 2), "leaves a hole before it"),
+        (
+            one("U8", "[1]", 0, 1, 2),
+            "tensors end at 1, but there are 2",
+        ),
+        (one("U8", "[-1]", 0, 1, 1), "\"w\": invalid value"),
+        (one("U8", "[1.5]", 0, 1, 1), "\"w\": invalid type"),
+        (
+            one("U8", "[4294967296]", 0, 1, 1),
+            "shape [4294967296] is too large",
+        ),
+        (
+            one("F64", "[2147483647,2147483647,2147483647]", 0, 8, 8),
+            "is too large",
+        ),
+        (
+            one("U8", &format!("{:?}", [1; 40]), 0, 1, 1),
+            "40 dimensions",
+        ),
+    ];
+    for (found, expected) in cases {
+        assert!(
+            found.contains(expected),
+            "{found:?} should say {expected:?}"
+        );
+    }
+    let two = |a: String, b: String| refusal(&file(&format!("{{{a},{b}}}"), &[0; 4]));
+    let u8 = |name, start, end: usize| entry(name, "U8", &format!("[{}]", end - start), start, end);
+    assert!(two(u8("a", 0, 3), u8("b", 2, 4)).contains("\"b\" overlaps"));
+    assert!(two(u8("a", 0, 2), u8("a", 2, 4)).contains("\"a\" is given twice"));
+    let metadata = "\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}".to_owned();
+    assert!(two(metadata, u8("a", 0, 4)).contains("\"k\" is given twice"));
+}
+
+#[test]
+fn messages_name_file_and_tensor() -> Result<()> {
+    let (folder, _) = folder();
+    let path = folder.path().join("100%s%n.safetensors");
+    std::fs::write(
+        &path,
+        file(
+            &format!("{{{}}}", entry("%s%n", "BOOL", "[2]", 0, 2)),
+            &[1, 2],
+        ),
+    )?;
+    let read = Safetensors::open(&path)?;
+    let error = read.array("%s%n").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    let expected = format!(
+        "{}: tensor \"%s%n\": byte 2 where BOOL has 0 and 1",
+        path.display()
+    );
+    assert_eq!(error.to_string(), expected);
+    assert_eq!(
+        read.array("x").unwrap_err().to_string(),
+        format!("{}: no tensor \"x\"", path.display())
+    );
+    assert!(
+        Safetensors::open(folder.path())
+            .unwrap_err()
+            .to_string()
+            .contains("not a file")
+    );
+    assert!(
+        Safetensors::open(folder.path().join("none"))
+            .unwrap_err()
+            .to_string()
+            .contains("none")
+    );
+    Ok(())
+}
+
+fn valid() -> Vec<u8> {
+    let header = format!(
+        "{{\"__metadata__\":{{\"a\":\"b\"}},{},{},{}}}",
+        entry("x", "F32", "[2,2]", 0, 16),
+        entry("y", "BOOL", "[3]", 16, 19),
+        entry("z", "BF16", "[1,1,2]", 19, 23),
+    );
+    file(&header, &[1; 23])
+}
+
+/// Opens and reads everything: whatever the bytes are, this may fail but not fall over.
+fn exercise(raw: &[u8]) {
+    let Ok(read) = Safetensors::from_bytes(raw) else {
+        return;
+    };
+    for name in read.names() {
+        let (dtype, shape) = read.info(name).unwrap();
+        let size: usize = shape.iter().map(|&size| size as usize).product();
+        assert!(size * dtype.size() <= raw.len());
+        if let Ok(array) = read.array(name) {
+            assert_eq!(bytes(&array).len(), size * dtype.size());
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn truncated_files(keep in 0usize..400) {
+        let raw = valid();
+        let cut = &raw[..keep.min(raw.len() - 1)];
+        prop_assert!(Safetensors::from_bytes(cut).is_err());
+    }
+
+    #[test]
+    fn changed_bytes(changes in prop::collection::vec((0usize..400, any::<u8>()), 1..4)) {
+        let mut raw = valid();
+        for (at, byte) in changes {
+            let at = at % raw.len();
+            raw[at] = byte;
+        }
+        exercise(&raw);
+    }
+
+    #[test]
+    fn flipped_bits(bits in prop::collection::vec(0usize..3200, 1..4)) {
+        let mut raw = valid();
+        for bit in bits {
+            let bit = bit % (raw.len() * 8);
+            raw[bit / 8] ^= 1 << (bit % 8);
+        }
+        exercise(&raw);
+    }
+
+    #[test]
+    fn random_bytes(raw in prop::collection::vec(any::<u8>(), 0..100)) {
+        exercise(&raw);
+    }
+
+    #[test]
+    fn random_headers(
+        dtype in "(F32|U8|BOOL|BF16|I64)",
+        shape in prop::collection::vec(0u64..5, 0..4),
+        start in 0usize..40,
+        end in 0usize..40,
+    ) {
+        exercise(&file(&format!("{{{}}}", entry("w", &dtype, &format!("{shape:?}"), start, end)), &[1; 32]));
+    }
+}
