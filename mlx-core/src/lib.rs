@@ -37,11 +37,11 @@ pub mod safetensors;
 pub mod stream;
 pub mod transforms;
 
+pub use self::safetensors::Safetensors;
 pub use array::Array;
 pub use dtype::{Complex64, DType, Element};
 pub use error::{Error, ErrorKind, Result};
 pub use eval::{async_eval, eval, synchronize};
 pub use frozen::Frozen;
 pub use ops::*;
-pub use self::safetensors::Safetensors;
 pub use stream::{Device, DeviceKind, Stream};

@@ -78,7 +78,11 @@ pub struct Scheme {
 
 impl fmt::Display for Scheme {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { mode, bits, group_size } = self;
+        let Self {
+            mode,
+            bits,
+            group_size,
+        } = self;
         write!(f, "{mode}, {bits} bits in groups of {group_size}")
     }
 }
