@@ -1,5 +1,6 @@
 //! Configures and builds libmlxc, always as Release.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -85,6 +86,8 @@ pub fn build(
         compile.arg("--parallel").arg(jobs);
     }
     run(&mut compile, "mlx-c does not compile", from_source, say)?;
+    let license = partial.join("LICENSE-mlx-c");
+    fs::copy(mlx_c.join("LICENSE"), &license).map_err(|e| Failure::io("write", &license, &e))?;
     store::remove(&work)
 }
 

@@ -58,7 +58,15 @@ impl Prefix {
             PathBuf::from("include/mlx/c/mlx.h"),
             PathBuf::from("include/mlxrs.h"),
         ];
-        Entry::new(self.dir.clone(), facts, files)
+        let mut entry = Entry::new(self.dir.clone(), facts, files);
+        if self.mlx == self.dir {
+            // MLX was built too.
+            entry
+                .files
+                .push(Path::new("lib").join(host::library("mlx")));
+            entry.files.push("include/mlx/version.h".into());
+        }
+        entry
     }
 
     /// The folder that a user names in `MLX_C_DIR`.

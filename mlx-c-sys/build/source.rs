@@ -10,7 +10,11 @@ use super::report::{Failure, Result};
 /// Puts the patched sources into `dir/mlx-c` and the shim into `dir/shim`.
 pub fn unpack(dir: &Path) -> Result<(PathBuf, PathBuf)> {
     let (source, shim) = (dir.join("mlx-c"), dir.join("shim"));
-    copy(&fetch(dir)?.join("mlx"), &source.join("mlx"))?;
+    let original = fetch(dir)?;
+    copy(&original.join("mlx"), &source.join("mlx"))?;
+    let license = original.join("LICENSE");
+    let text = fs::read_to_string(&license).map_err(|e| Failure::io("read", &license, &e))?;
+    write(&source.join("LICENSE"), &text)?;
     for (name, text) in pins::PATCHES {
         patch(&source, name, text)?;
     }

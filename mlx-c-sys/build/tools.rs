@@ -65,24 +65,28 @@ fn wheel(
 
 /// The C++ compiler that CMake will take: `CXX`, else `c++`. Returns what it says of itself.
 pub fn compiler() -> Result<String> {
-    let name = compiler_name();
-    output_of(Command::new(&name).arg("--version"))
+    output_of(compiler_command().arg("--version"))
         .and_then(|text| text.lines().next().map(str::to_owned))
         .ok_or_else(|| {
             Failure::new("there is no C++ compiler")
-                .sought(format!("{name} --version"))
+                .sought(format!("{:?}", compiler_command().arg("--version")))
                 .fix("install g++ 12 or later, or clang 16 or later (on Debian or Ubuntu: apt-get install g++)")
                 .fix("or set CXX to a compiler for C++20")
         })
 }
 
-fn compiler_name() -> String {
-    std::env::var("CXX").unwrap_or_else(|_| "c++".into())
+/// `CXX` may have arguments, or a cache in front: "ccache g++".
+fn compiler_command() -> Command {
+    let text = std::env::var("CXX").unwrap_or_default();
+    let mut words = text.split_whitespace();
+    let mut command = Command::new(words.next().unwrap_or("c++"));
+    command.args(words);
+    command
 }
 
 /// The compiler's own headers (stddef.h), which the libclang wheel comes without.
 pub fn compiler_include() -> Option<PathBuf> {
-    let text = output_of(Command::new(compiler_name()).arg("-print-file-name=include"))?;
+    let text = output_of(compiler_command().arg("-print-file-name=include"))?;
     let path = PathBuf::from(text.trim());
     path.is_absolute().then_some(path)
 }

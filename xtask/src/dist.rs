@@ -71,6 +71,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             )?;
         }
     }
+    copy(
+        &prefix.dir.join("LICENSE-mlx-c"),
+        &folder.join("licenses/mlx-c"),
+    )?;
     for license in ["LICENSE-APACHE", "LICENSE-MIT"] {
         copy(
             &cargo::repository().join(license),

@@ -59,6 +59,7 @@ impl Report {
 
     fn machine(&mut self, options: &Options) {
         println!("this machine");
+        let built = is_built(options);
         for tool in ["cargo", "rustc"] {
             if let Some(version) = tools::output_of(Command::new(tool).arg("--version")) {
                 self.good(tool, &version);
@@ -66,11 +67,15 @@ impl Report {
         }
         match tools::compiler() {
             Ok(version) => self.good("C++ compiler", &version),
+            Err(_) if built => self.later(
+                "C++ compiler",
+                "not here, and not needed: everything is built",
+            ),
             Err(failure) => self.bad("C++ compiler", &failure),
         }
         match pip::version() {
             Ok(version) => self.good("Python with pip", &version),
-            Err(_) if self.is_built(options) => {
+            Err(_) if built => {
                 self.later(
                     "Python with pip",
                     "not here, and not needed: everything is built",
@@ -105,13 +110,6 @@ impl Report {
                 "libclang",
                 "the machine's, or else the build fetches its wheel",
             ),
-        }
-    }
-
-    fn is_built(&self, options: &Options) -> bool {
-        match &options.mlx_c_dir {
-            Some(dir) => Prefix::given(dir).is_ok(),
-            None => planned(options).is_some_and(|prefix| prefix.entry().unfinished().is_none()),
         }
     }
 
@@ -200,4 +198,12 @@ fn planned(options: &Options) -> Option<Prefix> {
         (None, false) => Some(prefix::installed_mlx(&native::wheel_dir(options)).ok()?),
     };
     Some(Prefix::planned(options, mlx.as_deref()))
+}
+
+/// Whether there is nothing left to build.
+fn is_built(options: &Options) -> bool {
+    match &options.mlx_c_dir {
+        Some(dir) => Prefix::given(dir).is_ok(),
+        None => planned(options).is_some_and(|prefix| prefix.entry().unfinished().is_none()),
+    }
 }

@@ -58,7 +58,7 @@ const FORBIDDEN: [(&str, &str); 12] = [
         "a registry's host name: name the client's package",
     ),
     (
-        concat!("crates", ".io/"),
+        concat!("crates", ".io"),
         "a registry's host name: name the client's package",
     ),
     (
