@@ -48,6 +48,18 @@ pub const SHIM: &[(&str, &str)] = &[
     ("guard.h", include_str!("../shim/guard.h")),
     ("kernel.cpp", include_str!("../shim/kernel.cpp")),
     ("mlxrs.h", include_str!("../shim/mlxrs.h")),
+    ("sgemm.cpp", include_str!("../shim/sgemm.cpp")),
+    ("sgemm/avx2.cpp", include_str!("../shim/sgemm/avx2.cpp")),
+    ("sgemm/avx512.cpp", include_str!("../shim/sgemm/avx512.cpp")),
+    ("sgemm/kernels.h", include_str!("../shim/sgemm/kernels.h")),
+    (
+        "sgemm/portable.cpp",
+        include_str!("../shim/sgemm/portable.cpp"),
+    ),
+    ("sgemm/product.h", include_str!("../shim/sgemm/product.h")),
+    ("sgemm/tile.h", include_str!("../shim/sgemm/tile.h")),
+    ("threads.cpp", include_str!("../shim/threads.cpp")),
+    ("threads.h", include_str!("../shim/threads.h")),
 ];
 
 /// A short name for what is built from our side (FNV-1a, 64 bit): it changes when any of it does.

@@ -1,0 +1,60 @@
+// What the kernels are told: one f32 matrix product, C = alpha A B + beta C, and the parts of it that a task computes.
+//
+// The kernels keep one rule, on which callers rely ("a request's tokens do not depend on who shares its batch"): an
+// element of C is a function of its row of A, its column of B and K alone. It is always summed in this order:
+//   1. lane l of V::width lanes sums, by fused multiply-add and from zero, the products of k = l, l + width, ...;
+//      when width does not divide K, the lanes that run out add one product of zeros, which only turns -0 into 0;
+//   2. the lanes are added as a tree: l and l + width/2, then l and l + width/4, and so on;
+//   3. alpha times that sum, plus beta times the old element when beta is not zero.
+// Blocking never ends a lane's sum: a sum that is cut at a block of K is put away as it is and taken up again. So
+// neither M, N, the layout, the path taken, the number of threads nor who computes what shows in a result.
+#pragma once
+
+namespace mlxrs::sgemm {
+
+// A is m x k, B is k x n, C is m x n; all strides count elements.
+struct Product {
+  long m, n, k;
+  const float* a;
+  long a_row, a_k;
+  const float* b;
+  long b_col, b_k;
+  float* c;
+  long c_row, c_col;
+  float alpha, beta;
+};
+
+// Rows [row, row_end) and columns [col, col_end) of C.
+struct Part {
+  long row, row_end, col, col_end;
+};
+
+// The kernels for one instruction set. Memory for them is aligned to 64 bytes.
+struct Isa {
+  const char* name;
+  // Rows and columns of a tile: parts should begin at multiples.
+  long tile_rows, tile_cols;
+
+  // Few rows (at most `max_direct_rows`), B contiguous in k: B is read once, where it is. `rows` is A as `direct_pack`
+  // has put it into direct_size(...) floats, for all parts.
+  long (*direct_size)(const Product&);
+  void (*direct_pack)(const Product&, float* rows);
+  void (*direct)(const Product&, const float* rows, long col, long col_end);
+
+  // At most `max_stream_rows` rows, B contiguous in its columns: B is read once, row after row.
+  void (*stream)(const Product&, long col, long col_end);
+
+  // Anything, through copies of A and B in the order of use. `work` has packed_size(...) floats.
+  long (*packed_size)(const Product&, const Part&);
+  void (*packed)(const Product&, const Part&, float* work);
+};
+
+constexpr long max_direct_rows = 24;
+constexpr long max_stream_rows = 4;
+
+// Null on machines of another architecture, and when the compiler did not know the instructions.
+const Isa* avx512();
+const Isa* avx2();
+const Isa& portable();
+
+} // namespace mlxrs::sgemm

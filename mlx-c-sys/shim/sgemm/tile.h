@@ -1,0 +1,193 @@
+// What all kernels are made of, for any vector type V: the tile, and panels for it.
+//
+// V has: type, width, rows and cols (of a tile: rows * cols sums, rows + 1 operands and all of them in registers),
+// zero, set1, load, load_part (the first n, then zeros), store, fma, add, and sum4: the lanes of four vectors, each
+// added as the tree that product.h describes.
+#pragma once
+
+#include "product.h"
+
+namespace mlxrs::sgemm {
+namespace {
+
+typedef float Four __attribute__((vector_size(16)));
+typedef float UnalignedFour __attribute__((vector_size(16), aligned(4), may_alias));
+
+inline Four load4(const float* p) {
+  return *reinterpret_cast<const UnalignedFour*>(p);
+}
+inline void store4(float* p, Four v) {
+  *reinterpret_cast<UnalignedFour*>(p) = v;
+}
+inline long smaller(long a, long b) {
+  return a < b ? a : b;
+}
+constexpr long ceil_div(long a, long b) {
+  return (a + b - 1) / b;
+}
+
+// Step 3 of the order. Compiled without contraction, so that the two forms agree.
+inline void finish(const Product& p, float* c, float sum) {
+  float scaled = p.alpha * sum;
+  *c = p.beta == 0 ? scaled : scaled + p.beta * *c;
+}
+inline void finish4(const Product& p, float* c, Four sum) {
+  Four scaled = p.alpha * sum;
+  store4(c, p.beta == 0 ? scaled : scaled + p.beta * load4(c));
+}
+
+// Rows or columns that a tile reads: vector s of row r starts at data + r * row + s * step.
+struct Operand {
+  const float* data;
+  long row, step;
+};
+
+// Where a tile's sums go: `valid_rows` x `valid_cols` elements from `c`.
+struct Target {
+  float* c;
+  long valid_rows, valid_cols;
+};
+
+// Adds `steps` vectors, and then a part of `tail` elements, to ROWS x COLS sums. The sums start at zero when `first`
+// and else from `put_away`; they end in C when `last` and else in `put_away`.
+template <class V, int ROWS, int COLS>
+inline __attribute__((always_inline)) void tile(
+    const Product& p, Operand a, Operand b, long steps, long tail, bool first, bool last, float* put_away, Target to) {
+  using T = typename V::type;
+  T sum[ROWS][COLS];
+#pragma GCC unroll 8
+  for (int i = 0; i < ROWS; i++) {
+#pragma GCC unroll 8
+    for (int j = 0; j < COLS; j++) {
+      sum[i][j] = first ? V::zero() : V::load(put_away + (i * COLS + j) * V::width);
+    }
+  }
+  auto accumulate = [&](auto load) __attribute__((always_inline)) {
+    T row[ROWS];
+#pragma GCC unroll 8
+    for (int i = 0; i < ROWS; i++) {
+      row[i] = load(a.data + i * a.row);
+    }
+#pragma GCC unroll 8
+    for (int j = 0; j < COLS; j++) {
+      T col = load(b.data + j * b.row);
+#pragma GCC unroll 8
+      for (int i = 0; i < ROWS; i++) {
+        sum[i][j] = V::fma(row[i], col, sum[i][j]);
+      }
+    }
+  };
+  for (long s = 0; s < steps; s++) {
+    accumulate([](const float* x) __attribute__((always_inline)) { return V::load(x); });
+    a.data += a.step;
+    b.data += b.step;
+  }
+  if (tail > 0) {
+    accumulate([tail](const float* x) __attribute__((always_inline)) { return V::load_part(x, tail); });
+  }
+  if (!last) {
+#pragma GCC unroll 8
+    for (int i = 0; i < ROWS; i++) {
+#pragma GCC unroll 8
+      for (int j = 0; j < COLS; j++) {
+        V::store(put_away + (i * COLS + j) * V::width, sum[i][j]);
+      }
+    }
+    return;
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < ROWS; i++) {
+    if (i >= to.valid_rows) {
+      return;
+    }
+#pragma GCC unroll 2
+    for (int j = 0; j < COLS; j += 4) {
+      auto at = [&](int o) __attribute__((always_inline)) { return sum[i][j + o < COLS ? j + o : COLS - 1]; };
+      Four sums = V::sum4(at(0), at(1), at(2), at(3));
+      float* c = to.c + i * p.c_row + j * p.c_col;
+      long valid = smaller(smaller(4, COLS - j), to.valid_cols - j);
+      if (valid == 4 && p.c_col == 1) {
+        finish4(p, c, sums);
+      } else {
+        for (long o = 0; o < valid; o++) {
+          finish(p, c + o * p.c_col, sums[o]);
+        }
+      }
+    }
+  }
+}
+
+// A tile with exactly `rows` rows.
+template <class V, int COLS>
+void tile_of(
+    const Product& p, Operand a, Operand b, long steps, long tail, bool first, bool last, float* put_away, Target to) {
+  static_assert(V::rows == 3, "one case for each number of rows");
+  switch (to.valid_rows) {
+    case 1:
+      return tile<V, 1, COLS>(p, a, b, steps, tail, first, last, put_away, to);
+    case 2:
+      return tile<V, 2, COLS>(p, a, b, steps, tail, first, last, put_away, to);
+    default:
+      return tile<V, 3, COLS>(p, a, b, steps, tail, first, last, put_away, to);
+  }
+}
+
+// Copies elements [k, k_end) of `rows` rows, k a multiple of the width, into one panel of `height` rows: vector s of
+// row r goes to panel + (s * height + r) * width. Rows and elements beyond the end become zeros.
+template <class V>
+void pack(
+    float* panel, long height, const float* from, long row_stride, long k_stride, long rows, long k, long k_end) {
+  long steps = ceil_div(k_end - k, V::width);
+  long full = (k_end - k) / V::width;
+  rows = smaller(rows, height);
+  auto slot = [&](long s, long r) { return panel + (s * height + r) * V::width; };
+  auto one_by_one = [&](long s, long r) {
+    for (long l = 0; l < V::width; l++) {
+      long at = k + s * V::width + l;
+      slot(s, r)[l] = at < k_end ? from[r * row_stride + at * k_stride] : 0;
+    }
+  };
+  for (long r = rows; r < height; r++) {
+    for (long s = 0; s < steps; s++) {
+      V::store(slot(s, r), V::zero());
+    }
+  }
+  if (k_stride == 1) {
+    for (long r = 0; r < rows; r++) {
+      const float* row = from + r * row_stride + k;
+      for (long s = 0; s < full; s++) {
+        V::store(slot(s, r), V::load(row + s * V::width));
+      }
+      if (full < steps) {
+        V::store(slot(full, r), V::load_part(row + full * V::width, k_end - k - full * V::width));
+      }
+    }
+    return;
+  }
+  // Blocks of 4 x 4 are turned in registers where rows lie side by side.
+  long turned = row_stride == 1 ? rows / 4 * 4 : 0;
+  for (long s = 0; s < steps; s++) {
+    for (long r = s < full ? turned : 0; r < rows; r++) {
+      one_by_one(s, r);
+    }
+    if (s == full) {
+      break;
+    }
+    for (long l = 0; l < V::width; l += 4) {
+      const float* at = from + (k + s * V::width + l) * k_stride;
+      for (long r = 0; r < turned; r += 4) {
+        Four w = load4(at + r), x = load4(at + r + k_stride);
+        Four y = load4(at + r + 2 * k_stride), z = load4(at + r + 3 * k_stride);
+        Four wx_low = __builtin_shufflevector(w, x, 0, 4, 1, 5), wx_high = __builtin_shufflevector(w, x, 2, 6, 3, 7);
+        Four yz_low = __builtin_shufflevector(y, z, 0, 4, 1, 5), yz_high = __builtin_shufflevector(y, z, 2, 6, 3, 7);
+        store4(slot(s, r) + l, __builtin_shufflevector(wx_low, yz_low, 0, 1, 4, 5));
+        store4(slot(s, r + 1) + l, __builtin_shufflevector(wx_low, yz_low, 2, 3, 6, 7));
+        store4(slot(s, r + 2) + l, __builtin_shufflevector(wx_high, yz_high, 0, 1, 4, 5));
+        store4(slot(s, r + 3) + l, __builtin_shufflevector(wx_high, yz_high, 2, 3, 6, 7));
+      }
+    }
+  }
+}
+
+} // namespace
+} // namespace mlxrs::sgemm

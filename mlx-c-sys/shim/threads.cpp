@@ -1,0 +1,152 @@
+#include "threads.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <thread>
+
+namespace mlxrs {
+
+namespace {
+
+// A token's matrix products come some tens of microseconds apart; waking a sleeper takes as long.
+constexpr auto spin_time = std::chrono::microseconds(100);
+
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Waits until `done`, or for the spin time. Whether it was done.
+template <typename Done>
+bool spin(const Done& done) {
+  auto end = std::chrono::steady_clock::now() + spin_time;
+  do {
+    for (int i = 0; i < 64; i++) {
+      if (done()) {
+        return true;
+      }
+      pause();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return done();
+}
+
+// The cores that the process may run on, and no more than its control group's share of time.
+int cores() {
+  int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
+    cores = std::max(1, CPU_COUNT(&set));
+  }
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  double quota = 0, period = 0;
+  if (file >> quota >> period && quota > 0 && period > 0) {
+    cores = std::clamp(static_cast<int>(quota / period), 1, cores);
+  }
+  return cores;
+}
+
+int wanted() {
+  const char* text = std::getenv("MLX_CPU_THREADS");
+  if (text == nullptr) {
+    return cores();
+  }
+  char* end = nullptr;
+  long count = std::strtol(text, &end, 10);
+  if (*text < '0' || *text > '9' || *end != '\0' || count < 1 || count > 1024) {
+    throw std::invalid_argument("MLX_CPU_THREADS must be a whole number from 1 to 1024, given \"" + std::string(text) + "\"");
+  }
+  return static_cast<int>(count);
+}
+
+} // namespace
+
+Threads& Threads::shared() {
+  static Threads* threads = new Threads(wanted());
+  return *threads;
+}
+
+Threads::Threads(int count) : count_(count) {
+  for (int i = 1; i < count; i++) {
+    try {
+      std::thread([this] { work(); }).detach();
+    } catch (const std::system_error&) {
+      // The system allows no more: those that there are do the work.
+      count_ = i;
+      break;
+    }
+  }
+}
+
+void Threads::run(uint32_t n, Call call, const void* body) {
+  std::unique_lock lock(busy_, std::try_to_lock);
+  if (n < 2 || count_ < 2 || !lock.owns_lock()) {
+    for (uint32_t i = 0; i < n; i++) {
+      call(body, i);
+    }
+    return;
+  }
+  call_ = call;
+  body_ = body;
+  failed_.store(false, std::memory_order_relaxed);
+  unfinished_.store(n, std::memory_order_relaxed);
+  left_.store(n, std::memory_order_release);
+  loops_.fetch_add(1, std::memory_order_release);
+  loops_.notify_all();
+  drain();
+  if (!spin([&] { return unfinished_.load(std::memory_order_acquire) == 0; })) {
+    // Somebody who has begun a body was put aside by the system.
+    while (uint32_t unfinished = unfinished_.load(std::memory_order_acquire)) {
+      unfinished_.wait(unfinished, std::memory_order_acquire);
+    }
+  }
+  if (failed_.load(std::memory_order_relaxed)) {
+    throw std::bad_alloc();
+  }
+}
+
+void Threads::work() {
+  uint32_t seen = loops_.load(std::memory_order_acquire);
+  // A loop may have begun before this thread did.
+  drain();
+  for (;;) {
+    auto begun = [&] { return loops_.load(std::memory_order_acquire) != seen; };
+    if (!spin(begun)) {
+      loops_.wait(seen, std::memory_order_acquire);
+    }
+    seen = loops_.load(std::memory_order_acquire);
+    drain();
+  }
+}
+
+void Threads::drain() {
+  uint32_t left = left_.load(std::memory_order_acquire);
+  while (left > 0) {
+    // Who takes an index may read the loop: it cannot end before unfinished_ goes down for that index.
+    if (!left_.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
+      continue;
+    }
+    try {
+      call_(body_, left - 1);
+    } catch (...) {
+      failed_.store(true, std::memory_order_relaxed);
+    }
+    if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      unfinished_.notify_one();
+    }
+    left = left_.load(std::memory_order_acquire);
+  }
+}
+
+} // namespace mlxrs
