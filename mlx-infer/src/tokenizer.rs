@@ -153,7 +153,7 @@ impl Tokenizer {
 
     /// The token of an id, as the vocabulary spells it.
     pub fn id_to_token(&self, id: u32) -> Option<String> {
-        self.0.tokenizers.id_to_token(id)
+        self.token_for_decoding(id, false)
     }
 
     /// The id of a token, as the vocabulary spells it.

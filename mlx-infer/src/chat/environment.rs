@@ -1,5 +1,7 @@
 //! minijinja set up as transformers sets up jinja2.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State};
@@ -9,7 +11,10 @@ use super::{filters, methods, python};
 /// Macros within macros; deeper is recursion without end.
 const MAX_RECURSION: usize = 200;
 
-/// An environment without templates.
+/// The most text that one rendering may write.
+pub(super) const MAX_OUTPUT_BYTES: usize = 64 << 20;
+
+/// An environment without templates, for one rendering.
 pub(super) fn new() -> Environment<'static> {
     let mut env = Environment::new();
     if let Ok(syntax) = SyntaxConfig::builder()
@@ -21,7 +26,8 @@ pub(super) fn new() -> Environment<'static> {
     }
     env.set_auto_escape_callback(|_| AutoEscape::None);
     env.set_recursion_limit(MAX_RECURSION);
-    env.set_formatter(print);
+    let written = AtomicUsize::new(0);
+    env.set_formatter(move |out, state, value| print(&written, out, state, value));
     env.set_unknown_method_callback(methods::call);
     env.add_function("raise_exception", raise_exception);
     env.add_function("dict", dict);
@@ -30,11 +36,21 @@ pub(super) fn new() -> Environment<'static> {
     env
 }
 
-/// What `{{ value }}` writes.
-fn print(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
+/// Writes what `{{ value }}` stands for. What is written is counted, also what is captured into a variable.
+fn print(
+    written: &AtomicUsize,
+    out: &mut Output,
+    state: &mut State,
+    value: &Value,
+) -> Result<(), Error> {
     let text = python::str_of(value)?;
     let escaped = !matches!(state.auto_escape(), AutoEscape::None) && !value.is_safe();
     let text = if escaped { python::escape(&text) } else { text };
+    if written.fetch_add(text.len(), Ordering::Relaxed) + text.len() > MAX_OUTPUT_BYTES {
+        return Err(methods::failed(format!(
+            "the template writes more than {MAX_OUTPUT_BYTES} bytes"
+        )));
+    }
     out.write_str(&text).map_err(Error::from)
 }
 

@@ -20,6 +20,7 @@ pub(super) fn install(env: &mut Environment<'static>) {
     env.add_filter("int", int);
     env.add_filter("float", float);
     env.add_filter("list", list);
+    env.add_filter("items", items);
     env.add_filter("trim", trim);
     env.add_filter("replace", replace);
     env.add_filter("indent", indent);
@@ -35,7 +36,10 @@ pub(super) fn install(env: &mut Environment<'static>) {
         env.add_filter(name, escape);
     }
     env.add_test("sequence", is_sequence);
-    for name in ["pprint", "random", "lines", "bool", "chain", "zip", "split"] {
+    env.add_test("callable", is_callable);
+    for name in [
+        "attr", "pprint", "random", "lines", "bool", "chain", "zip", "split",
+    ] {
         env.remove_filter(name);
     }
     for name in ["startingwith", "endingwith"] {
@@ -86,7 +90,17 @@ fn list(state: &mut State, value: &Value) -> Result<Value, Error> {
     if value.is_undefined() {
         return Ok(Value::from(Vec::<Value>::new()));
     }
+    if value.is_none() {
+        return Err(failed("none is not iterable"));
+    }
     minijinja::filters::list(state, value.clone())
+}
+
+fn items(value: &Value) -> Result<Value, Error> {
+    if value.is_undefined() {
+        return Ok(Value::from(Vec::<Value>::new()));
+    }
+    minijinja::filters::items(value)
 }
 
 /// `int(default=0, base=10)`: what cannot be read is the default.
@@ -312,6 +326,11 @@ fn is_sequence(value: &Value) -> bool {
         value.kind(),
         ValueKind::Seq | ValueKind::Map | ValueKind::String
     )
+}
+
+/// Functions and macros; and, in jinja2, what is undefined.
+fn is_callable(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::Plain | ValueKind::Undefined)
 }
 
 fn is_word(c: char) -> bool {

@@ -183,11 +183,26 @@ pub(super) fn title(text: &str) -> String {
         if inside {
             out.extend(c.to_lowercase());
         } else {
-            out.extend(c.to_uppercase());
+            title_case(c, &mut out);
         }
         inside = c.is_uppercase() || c.is_lowercase();
     }
     out
+}
+
+/// Title case: the upper case of a ligature has its first letter large, of a digraph its own character.
+fn title_case(c: char, out: &mut String) {
+    match c {
+        'Ǆ' | 'ǅ' | 'ǆ' => out.push('ǅ'),
+        'Ǉ' | 'ǈ' | 'ǉ' => out.push('ǈ'),
+        'Ǌ' | 'ǋ' | 'ǌ' => out.push('ǋ'),
+        'Ǳ' | 'ǲ' | 'ǳ' => out.push('ǲ'),
+        c => {
+            let mut upper = c.to_uppercase();
+            out.extend(upper.next());
+            out.extend(upper.flat_map(char::to_lowercase));
+        }
+    }
 }
 
 /// `markupsafe.escape`.

@@ -95,7 +95,28 @@ fn assignment(text: &str) -> Option<&str> {
         && target
             .chars()
             .all(|c| c.is_alphanumeric() || c == '_' || c == '.');
-    (is_name && !value.starts_with('=')).then(|| value.trim())
+    let value = value.trim();
+    // What is no expression by itself must not become one by being put into parentheses.
+    (is_name && !value.starts_with('=') && is_balanced(value)).then_some(value)
+}
+
+/// Whether every parenthesis outside of strings has its other half; false for nothing at all.
+fn is_balanced(text: &str) -> bool {
+    let mut depth = 0_usize;
+    let mut quote = None;
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match (quote, c) {
+            (Some(_), '\\') => drop(chars.next()),
+            (Some(mark), c) if c == mark => quote = None,
+            (None, '"' | '\'') => quote = Some(c),
+            (None, '(') => depth += 1,
+            (None, ')') if depth == 0 => return false,
+            (None, ')') => depth -= 1,
+            _ => {}
+        }
+    }
+    depth == 0 && !text.is_empty()
 }
 
 #[cfg(test)]
@@ -113,6 +134,8 @@ mod tests {
             "{% settle = 1 %}",
             "{% if a == 'b' %}{ %}{% endif %}",
             "{% if 'unclosed",
+            "{% set a = %}",
+            "{% set a = 1) + (2 %}",
             "{",
         ];
         for source in same {

@@ -8,7 +8,7 @@ use jiff::civil::DateTime;
 use minijinja::{Environment, Value};
 use serde_json::{Map, Value as Json};
 
-use super::environment::RAISED;
+use super::environment::{MAX_OUTPUT_BYTES, RAISED};
 use super::load::DEFAULT;
 use super::{Message, environment, fallback, load, methods, source};
 use crate::error::{Error, ErrorKind, Result};
@@ -17,7 +17,6 @@ use crate::tokenizer::Tokenizer;
 
 /// The largest published templates have about 20 kB.
 const MAX_SOURCE_BYTES: usize = 1 << 20;
-const MAX_OUTPUT_BYTES: usize = 64 << 20;
 /// Steps of the template engine: some for the template itself, and some for every value it is given.
 const BASE_FUEL: u64 = 500_000;
 const FUEL_PER_VALUE: u64 = 1_000;

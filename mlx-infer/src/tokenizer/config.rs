@@ -275,7 +275,7 @@ fn added_tokens_decoder(value: &Value) -> Result<BTreeMap<u32, AddedToken>> {
         })?;
         added.insert(
             number,
-            added_token(&format!("added_tokens_decoder.{id}"), value)?,
+            added_token(&format!("{CONFIG}: added_tokens_decoder.{id}"), value)?,
         );
     }
     Ok(added)
@@ -306,7 +306,7 @@ fn optional_token(name: &str, value: &Value) -> Result<Option<Token>> {
 fn token(name: &str, value: &Value) -> Result<Token> {
     match value {
         Value::String(text) => Ok(Token::Text(text.clone())),
-        Value::Object(_) => added_token(name, value).map(Token::Full),
+        Value::Object(_) => added_token(&format!("{CONFIG}: {name}"), value).map(Token::Full),
         other => Err(Error::format(format!(
             "{CONFIG}: {name}: expected a string or an added token, found {}",
             kind(other)

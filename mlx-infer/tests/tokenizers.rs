@@ -1,0 +1,264 @@
+//! Tokenizers against transformers, on testdata/text/tokenizers (written by xtask/golden/text.py).
+
+use std::path::PathBuf;
+
+use mlx_infer::{Files, Tokenizer};
+use proptest::prelude::*;
+use serde_json::Value;
+
+const CASES: [&str; 13] = [
+    "flags",
+    "gemma",
+    "gemma_untyped",
+    "llama2",
+    "llama2_legacy",
+    "llama3",
+    "llama3_as_llama",
+    "mistral",
+    "phi3",
+    "qwen",
+    "qwen2_overruled",
+    "unigram",
+    "wordpiece",
+];
+
+fn folder(case: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../testdata/text/tokenizers")
+        .join(case)
+}
+
+fn load(case: &str) -> (Tokenizer, Value) {
+    let tokenizer = Tokenizer::load(&Files::directory(folder(case)).unwrap()).unwrap();
+    let golden = std::fs::read_to_string(folder(case).join("golden.json")).unwrap();
+    (tokenizer, serde_json::from_str(&golden).unwrap())
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    serde_json::from_value(value.clone()).unwrap()
+}
+
+#[test]
+fn every_case_is_tested() {
+    let mut found: Vec<String> = std::fs::read_dir(folder(""))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    found.sort();
+    assert_eq!(found, CASES);
+}
+
+#[test]
+fn texts_become_the_same_ids() {
+    for case in CASES {
+        let (tokenizer, golden) = load(case);
+        let cases = golden["encoded"].as_array().unwrap();
+        assert!(cases.len() > 20);
+        for encoded in cases {
+            let text = encoded["text"].as_str().unwrap();
+            let expected = ids(&encoded["ids"]);
+            let bare = encoded.get("bare").map_or_else(|| expected.clone(), ids);
+            assert_eq!(
+                tokenizer.encode(text, true).unwrap(),
+                expected,
+                "{case}: {text:?}"
+            );
+            assert_eq!(
+                tokenizer.encode(text, false).unwrap(),
+                bare,
+                "{case}: {text:?} without special tokens"
+            );
+        }
+        let texts: Vec<&str> = cases
+            .iter()
+            .map(|encoded| encoded["text"].as_str().unwrap())
+            .collect();
+        let expected: Vec<Vec<u32>> = cases.iter().map(|encoded| ids(&encoded["ids"])).collect();
+        assert_eq!(
+            tokenizer.encode_batch(&texts, true).unwrap(),
+            expected,
+            "{case}"
+        );
+    }
+}
+
+#[test]
+fn ids_become_the_same_text() {
+    for case in CASES {
+        let (tokenizer, golden) = load(case);
+        for decoded in golden["decoded"].as_array().unwrap() {
+            let given = ids(&decoded["ids"]);
+            for (key, skip) in [("text", false), ("skipped", true)] {
+                let expected = decoded[key].as_str().unwrap();
+                assert_eq!(
+                    tokenizer.decode(&given, skip).unwrap(),
+                    expected,
+                    "{case}: {given:?} {key}"
+                );
+                let mut stream = tokenizer.detokenizer(skip);
+                let mut text: String = given.iter().map(|id| stream.push(*id).unwrap()).collect();
+                text += &stream.finish().unwrap();
+                assert_eq!(text, expected, "{case}: {given:?} {key}, streamed");
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Any ids, also those of special tokens, single bytes and none at all: the pieces make up the whole.
+    #[test]
+    fn streamed_text_is_the_whole_text(
+        at in 0..CASES.len(),
+        draws in prop::collection::vec((any::<bool>(), 0..5000u32), 0..60),
+        skip in any::<bool>(),
+    ) {
+        thread_local! {
+            static LOADED: Vec<Tokenizer> = CASES.iter().map(|case| load(case).0).collect();
+        }
+        let tokenizer = LOADED.with(|loaded| loaded[at].clone());
+        // Half of them low ids: bytes, letters and special tokens.
+        let ids: Vec<u32> = draws
+            .into_iter()
+            .map(|(low, id)| id % if low { 270 } else { tokenizer.vocab_size() as u32 + 5 })
+            .collect();
+        let mut stream = tokenizer.detokenizer(skip);
+        let mut text = String::new();
+        for id in &ids {
+            let piece = stream.push(*id).unwrap();
+            text += &piece;
+        }
+        text += &stream.finish().unwrap();
+        prop_assert_eq!(&text, &tokenizer.decode(&ids, skip).unwrap(), "{}", CASES[at]);
+        // It is as new afterwards.
+        let again: String = ids.iter().map(|id| stream.push(*id).unwrap()).collect();
+        prop_assert_eq!(again + &stream.finish().unwrap(), text);
+    }
+}
+
+/// A piece may not end inside a character, and a character may not wait for the token after it.
+#[test]
+fn characters_come_whole_and_at_once() {
+    for case in ["qwen", "llama3", "llama2", "gemma"] {
+        let (tokenizer, _) = load(case);
+        let text = "né 世界 👍🏽 x";
+        let mut stream = tokenizer.detokenizer(true);
+        let mut shown = String::new();
+        let mut pieces = 0;
+        for id in tokenizer.encode(text, false).unwrap() {
+            let piece = stream.push(id).unwrap();
+            assert!(!piece.contains('\u{fffd}'), "{case}: {piece:?}");
+            pieces += usize::from(!piece.is_empty());
+            shown += &piece;
+            assert!(text.starts_with(shown.as_str()), "{case}: {shown:?}");
+        }
+        shown += &stream.finish().unwrap();
+        assert_eq!(shown, text, "{case}");
+        assert!(pieces >= 4, "{case}: {pieces} pieces");
+    }
+}
+
+#[test]
+fn names_and_sizes_are_the_same() {
+    for case in CASES {
+        let (tokenizer, golden) = load(case);
+        assert_eq!(
+            tokenizer.vocab_size() as u64,
+            golden["vocab_size"].as_u64().unwrap(),
+            "{case}"
+        );
+        assert_eq!(
+            tokenizer.bos_id().map(u64::from),
+            golden["bos_id"].as_u64(),
+            "{case}"
+        );
+        let eos = golden["special_tokens"].get("eos_token").map(|token| {
+            tokenizer
+                .token_to_id(token.as_str().unwrap())
+                .map(u64::from)
+        });
+        assert_eq!(eos.flatten(), golden["eos_id"].as_u64(), "{case}");
+        let mut named: Vec<(String, String)> = tokenizer.special_tokens().to_vec();
+        let mut expected: Vec<(String, String)> = golden["special_tokens"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(name, token)| (name.clone(), token.as_str().unwrap().to_owned()))
+            .collect();
+        // transformers keeps names that only this model has in an attribute of their own.
+        named.sort();
+        expected.sort();
+        assert_eq!(named, expected, "{case}");
+        // The tokenizers crate shows an added token that is normalized in its normalized form.
+        for id in (0..tokenizer.vocab_size() as u32).filter(|_| case != "flags") {
+            if let Some(token) = tokenizer.id_to_token(id) {
+                assert_eq!(tokenizer.token_to_id(&token), Some(id), "{case}: {token:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ends_of_text_come_from_the_first_file_that_names_one() {
+    let of = |case: &str| {
+        let (tokenizer, _) = load(case);
+        let tokens: Vec<String> = tokenizer
+            .eos_ids()
+            .iter()
+            .map(|id| tokenizer.id_to_token(*id).unwrap())
+            .collect();
+        tokens.join(" ")
+    };
+    assert_eq!(
+        of("qwen"),
+        "<|im_end|> <|endoftext|>",
+        "generation_config.json, a list"
+    );
+    assert_eq!(
+        of("llama3"),
+        "<|eot_id|>",
+        "generation_config.json before config.json"
+    );
+    assert_eq!(
+        load("llama3_as_llama").0.eos_ids(),
+        [3, 4],
+        "config.json, a list"
+    );
+    assert_eq!(
+        of("gemma"),
+        "<eos> <end_of_turn>",
+        "text_config of config.json"
+    );
+    assert_eq!(
+        of("gemma_untyped"),
+        "<eos>",
+        "the tokenizer, where config.json says null"
+    );
+    assert_eq!(of("llama2"), "</s>", "the tokenizer");
+    assert!(load("wordpiece").0.eos_ids().is_empty(), "nobody");
+}
+
+/// Without the class's own pipeline, the ids would be others: what the file says is not what it means.
+#[test]
+fn the_class_decides() {
+    for (case, class) in [
+        ("qwen2_overruled", "config.json"),
+        ("llama2_legacy", "tokenizer_config.json"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        for entry in std::fs::read_dir(folder(case)).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_name() != class {
+                std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
+            }
+        }
+        let (tokenizer, golden) = load(case);
+        let plain = Tokenizer::load(&Files::directory(dir.path()).unwrap()).unwrap();
+        let differs = golden["encoded"].as_array().unwrap().iter().any(|encoded| {
+            let text = encoded["text"].as_str().unwrap();
+            tokenizer.encode(text, true).unwrap() != plain.encode(text, true).unwrap()
+        });
+        assert!(differs, "{case}");
+    }
+}
