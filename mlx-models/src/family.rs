@@ -8,7 +8,11 @@ use crate::config::rope::{RopeDefaults, rope};
 use crate::decoder::{DecoderConfig, MlpConfig};
 
 /// Most layers that a config may ask for: beyond what exists, below what exhausts memory.
-const MAX_LAYERS: i32 = 4096;
+const MAX_LAYERS: i32 = 1024;
+
+/// Largest head and widest row of heads, likewise.
+const MAX_HEAD_DIM: i32 = 8192;
+const MAX_HEADS_WIDTH: i64 = 1 << 22;
 
 /// The number of layers.
 ///
@@ -85,11 +89,6 @@ pub(crate) fn window(c: &Config, default: Option<i32>) -> Result<Option<i32>> {
 pub(crate) fn heads(c: &Config, hidden: i32) -> Result<(i32, i32, i32)> {
     let heads = c.size("num_attention_heads", None)?;
     let kv_heads = c.size("num_key_value_heads", Some(heads))?;
-    if heads % kv_heads != 0 {
-        return Err(c.error(format!(
-            "num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
-        )));
-    }
     let head_dim = match c.value("head_dim") {
         Some(_) => c.size("head_dim", None)?,
         None if hidden % heads == 0 => hidden / heads,
@@ -99,12 +98,25 @@ pub(crate) fn heads(c: &Config, hidden: i32) -> Result<(i32, i32, i32)> {
             )));
         }
     };
-    if i64::from(heads) * i64::from(head_dim) > 1 << 26 {
+    Ok((heads, kv_heads, head_dim))
+}
+
+/// Checks that heads divide each other and are of a size that exists.
+///
+/// # Errors
+/// They do not, or are not.
+pub(crate) fn check_heads(c: &Config, heads: i32, kv_heads: i32, head_dim: i32) -> Result<()> {
+    if heads % kv_heads != 0 {
+        return Err(c.error(format!(
+            "num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
+        )));
+    }
+    if head_dim > MAX_HEAD_DIM || i64::from(heads) * i64::from(head_dim) > MAX_HEADS_WIDTH {
         return Err(c.error(format!(
             "{heads} heads of {head_dim} are more than any model has"
         )));
     }
-    Ok((heads, kv_heads, head_dim))
+    Ok(())
 }
 
 /// Whether the output head is the embedding.
@@ -127,6 +139,7 @@ pub(crate) fn decoder(c: &Config, head_dim: Option<i32>) -> Result<DecoderConfig
         (None, Some(default)) => default,
         _ => inferred,
     };
+    check_heads(c, heads, kv_heads, head_dim)?;
     let activation = Activation::parse(&c.or("hidden_act", "silu".to_owned())?)
         .map_err(|error| c.unsupported(format!("hidden_act: {error}")))?;
     let intermediate = c.size("intermediate_size", None)?;

@@ -12,6 +12,8 @@ pub(crate) fn load(c: &Config) -> Result<Gemma> {
     let n = family::n_layers(c, Some(26))?;
     let head_dim = c.size("head_dim", Some(256))?;
     let heads = c.size("num_attention_heads", Some(8))?;
+    let kv_heads = c.size("num_key_value_heads", Some(4))?;
+    family::check_heads(c, heads, kv_heads, head_dim)?;
     let window = c.size("sliding_window", Some(4096))?;
     let max_positions = c.size("max_position_embeddings", Some(8192))?;
     let rope = rope(
@@ -27,7 +29,7 @@ pub(crate) fn load(c: &Config) -> Result<Gemma> {
         intermediate: c.size("intermediate_size", Some(9216))?,
         vocab: c.size("vocab_size", Some(256_000))?,
         heads,
-        kv_heads: kv_heads(c, heads)?,
+        kv_heads,
         head_dim,
         query_pre_attn_scalar: c.positive("query_pre_attn_scalar", Some(256.0))?,
         layers: family::layer_kinds(c, n, Some(window), |layer| layer % 2 == 0)?,
@@ -41,17 +43,6 @@ pub(crate) fn load(c: &Config) -> Result<Gemma> {
         final_softcap: softcap(c, "final_logit_softcapping", Some(30.0))?,
         tied: family::tied(c, true)?,
     })
-}
-
-/// `num_key_value_heads`, which must divide `heads`.
-pub(crate) fn kv_heads(c: &Config, heads: i32) -> Result<i32> {
-    let kv_heads = c.size("num_key_value_heads", Some(4))?;
-    if heads % kv_heads != 0 {
-        return Err(c.error(format!(
-            "num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
-        )));
-    }
-    Ok(kv_heads)
 }
 
 /// Gemma's activation stands in `hidden_activation`; `hidden_act` is a leftover that early files

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::config::rope::{RopeDefaults, rope_of_layer_type};
 use crate::family;
 use crate::gemma::{Gemma, GemmaConfig};
-use crate::gemma2::{activation, kv_heads, softcap};
+use crate::gemma2::{activation, softcap};
 
 pub(crate) fn load(c: &Config) -> Result<Gemma> {
     if c.or("use_bidirectional_attention", false)? {
@@ -18,6 +18,8 @@ pub(crate) fn load(c: &Config) -> Result<Gemma> {
     let n = family::n_layers(c, Some(26))?;
     let head_dim = c.size("head_dim", Some(256))?;
     let heads = c.size("num_attention_heads", Some(8))?;
+    let kv_heads = c.size("num_key_value_heads", Some(4))?;
+    family::check_heads(c, heads, kv_heads, head_dim)?;
     let window = c.size("sliding_window", Some(4096))?;
     let max_positions = c.size("max_position_embeddings", Some(131_072))?;
     let pattern = match c.value("sliding_window_pattern") {
@@ -42,7 +44,7 @@ pub(crate) fn load(c: &Config) -> Result<Gemma> {
         intermediate: c.size("intermediate_size", Some(9216))?,
         vocab: c.size("vocab_size", Some(262_208))?,
         heads,
-        kv_heads: kv_heads(c, heads)?,
+        kv_heads,
         head_dim,
         query_pre_attn_scalar: c.positive("query_pre_attn_scalar", Some(256.0))?,
         layers: family::layer_kinds(c, n, Some(window), |layer| (layer + 1) % pattern != 0)?,

@@ -2,6 +2,31 @@
 //!
 //! A model's file reads like the model. Families that differ in values share
 //! [`Decoder`](decoder::Decoder); Gemma has [its own](gemma::Gemma).
+//!
+//! ```
+//! use mlx_core::{Array, Result};
+//! use mlx_models::{LoadOptions, load};
+//! use mlx_nn::{CacheOptions, ModelCache};
+//!
+//! # fn main() -> Result<()> {
+//! # let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../testdata/models/qwen3");
+//! let loaded = load(dir.as_ref(), LoadOptions::default())?;
+//! let model = loaded.model.as_ref();
+//! let mut cache = ModelCache::new(model.layers(), 1, CacheOptions::default());
+//!
+//! // A step is a transaction: open it, run the model, say what is kept.
+//! let prompt = Array::from_slice(&[5u32, 9, 2], &[1, 3])?;
+//! let mut step = cache.begin(&[3])?;
+//! let hidden = model.hidden(&prompt, &mut step)?;
+//! step.commit_all()?;
+//!
+//! // The head runs on the last position only.
+//! let logits = model.logits(&hidden.slice_axis(1, 2, 3)?)?;
+//! let next: u32 = logits.argmax(-1, false)?.item()?;
+//! assert!((next as i32) < loaded.info.vocab);
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 

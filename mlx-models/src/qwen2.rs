@@ -1,6 +1,7 @@
 //! Qwen 2 and 2.5 (arXiv:2412.15115): biases on q, k and v; a window on the upper layers if asked.
 
 use mlx_core::Result;
+use mlx_nn::LayerKind;
 
 use crate::config::Config;
 use crate::decoder::Decoder;
@@ -14,13 +15,14 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
 }
 
 /// Layers from `max_window_layers` on have the window, where `use_sliding_window` says so.
-pub(crate) fn windows(c: &Config, n: usize) -> Result<Vec<mlx_nn::LayerKind>> {
+pub(crate) fn windows(c: &Config, n: usize) -> Result<Vec<LayerKind>> {
     let used = c.or("use_sliding_window", false)?;
     let window = family::window(c, Some(4096))?.filter(|_| used);
     let first: usize = c.or("max_window_layers", 28)?;
-    if !used {
-        c.ignore(&["layer_types"]);
-        return Ok(vec![mlx_nn::LayerKind::Full; n]);
-    }
-    family::layer_kinds(c, n, window, |layer| window.is_some() && layer >= first)
+    let kinds = family::layer_kinds(c, n, window.or(Some(1)), |layer| layer >= first)?;
+    Ok(if window.is_some() {
+        kinds
+    } else {
+        vec![LayerKind::Full; n]
+    })
 }

@@ -1,0 +1,58 @@
+//! Packing the weights of a module, and unpacking them.
+
+use mlx_core::ops::quantize::quantize as pack;
+use mlx_core::{Result, Scheme};
+
+use crate::module::{Module, Param, Path, VisitMut};
+use crate::weight::Weight;
+
+/// Packs every dense weight for which `rule` names a scheme, given its path and shape.
+///
+/// # Errors
+/// A row is not a whole number of groups.
+pub fn quantize(
+    module: &mut dyn Module,
+    rule: impl Fn(&str, &[i32]) -> Option<Scheme>,
+) -> Result<()> {
+    struct Pack<F>(F);
+    impl<F: Fn(&str, &[i32]) -> Option<Scheme>> VisitMut for Pack<F> {
+        fn weight(&mut self, path: &Path, weight: &mut Weight) -> Result<()> {
+            let Weight::Dense(dense) = weight else {
+                return Ok(());
+            };
+            let Some(scheme) = (self.0)(path.as_str(), dense.shape()) else {
+                return Ok(());
+            };
+            let packed =
+                pack(dense.value(), scheme).map_err(|error| error.context(path.as_str()))?;
+            *weight = Weight::Quantized {
+                packed: Param::new(packed.packed),
+                scales: Param::new(packed.scales),
+                biases: packed.biases.map(Param::new),
+                scheme,
+            };
+            Ok(())
+        }
+    }
+    module.visit_mut(&mut Path::default(), &mut Pack(rule))
+}
+
+/// Unpacks every quantised weight.
+///
+/// # Errors
+/// The arrays of a weight do not fit each other.
+pub fn dequantize(module: &mut dyn Module) -> Result<()> {
+    struct Unpack;
+    impl VisitMut for Unpack {
+        fn weight(&mut self, path: &Path, weight: &mut Weight) -> Result<()> {
+            if let Weight::Quantized { .. } = weight {
+                let dense = weight
+                    .dense(None)
+                    .map_err(|error| error.context(path.as_str()))?;
+                *weight = Weight::Dense(Param::new(dense));
+            }
+            Ok(())
+        }
+    }
+    module.visit_mut(&mut Path::default(), &mut Unpack)
+}
