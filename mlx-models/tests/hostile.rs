@@ -66,7 +66,7 @@ fn unknown_things_are_refused_by_name_with_what_is_known() {
             "qwen3",
             "layer_types",
             json!(["full_attention", "linear_attention"]),
-            &["layer_types"],
+            &["\"linear_attention\"", "full_attention, sliding_attention"],
         ),
         (
             "gemma3_text",
