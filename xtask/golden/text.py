@@ -2,7 +2,7 @@
 
     python text.py OUT
 
-OUT/templates/*.jinja are ours, written by hand in the manner of published families, and are only read.
+text/templates/*.jinja are ours, written by hand in the manner of published families.
 """
 
 import json

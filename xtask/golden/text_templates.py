@@ -1,8 +1,8 @@
 """Chat templates and expressions, rendered by transformers."""
 
 import json
+import shutil
 from datetime import datetime
-from pathlib import Path
 
 import jinja2
 from tokenizers import Tokenizer, models
@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
 from text_conversations import CONVERSATIONS
-from text_expressions import CONTEXT, EXPRESSIONS, TEMPLATES
+from text_expressions import CONTEXT, EXPRESSIONS, HERE, TEMPLATES
 
 NOW = datetime(2025, 3, 4, 5, 6, 7)
 
@@ -29,6 +29,8 @@ def write(out):
         tokenizer_object=Tokenizer(models.BPE(vocab={"a": 0}, merges=[])), bos_token="<bos>", eos_token="<eos>"
     )
     rendered = []
+    shutil.rmtree(out / "templates", ignore_errors=True)
+    shutil.copytree(HERE / "templates", out / "templates")
     for path in sorted((out / "templates").glob("*.jinja")):
         tokenizer.chat_template = path.read_text()
         for name, conversation in CONVERSATIONS.items():

@@ -30,18 +30,22 @@ pub struct Arguments {
 enum Part {
     /// Tiny checkpoints: logits and greedy tokens of transformers and mlx-lm
     Models,
+    /// Tiny tokenizers and chat templates: ids, texts and prompts of transformers
+    Text,
 }
 
 impl Part {
     fn folder(self) -> &'static str {
         match self {
             Part::Models => "models",
+            Part::Text => "text",
         }
     }
 
     fn scripts(self) -> &'static [&'static str] {
         match self {
             Part::Models => &["models.py", "quantized.py", "agreement.py"],
+            Part::Text => &["text.py"],
         }
     }
 }
