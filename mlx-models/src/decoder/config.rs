@@ -1,0 +1,50 @@
+//! What distinguishes one pre-norm decoder from another.
+
+use mlx_nn::{Activation, ExpertsConfig, LayerKind, RopeConfig};
+
+/// The feed-forward half of one layer.
+#[derive(Clone, Debug)]
+pub enum MlpConfig {
+    /// One gated MLP.
+    Dense {
+        /// Features inside.
+        intermediate: i32,
+        /// Bias on its three projections.
+        bias: bool,
+        /// Its activation.
+        activation: Activation,
+    },
+    /// A router and experts.
+    Experts(ExpertsConfig),
+}
+
+/// Everything that distinguishes one pre-norm decoder from another.
+#[derive(Clone, Debug)]
+pub struct DecoderConfig {
+    /// Features of a token.
+    pub hidden: i32,
+    /// Rows of the embedding.
+    pub vocab: i32,
+    /// Query heads.
+    pub heads: i32,
+    /// Key and value heads.
+    pub kv_heads: i32,
+    /// Features of a head.
+    pub head_dim: i32,
+    /// What each layer remembers.
+    pub layers: Vec<LayerKind>,
+    /// The feed-forward half of each layer.
+    pub mlps: Vec<MlpConfig>,
+    /// Rotary embedding.
+    pub rope: RopeConfig,
+    /// Epsilon of every norm.
+    pub norm_eps: f32,
+    /// Bias on q, k and v.
+    pub qkv_bias: bool,
+    /// Bias on the attention's output.
+    pub out_bias: bool,
+    /// Norms on each head's q and k.
+    pub qk_norm: bool,
+    /// The head is the embedding.
+    pub tied: bool,
+}
