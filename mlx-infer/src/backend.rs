@@ -1,0 +1,105 @@
+//! What a back end offers to those who generate text, so that another one can stand behind it.
+
+use std::ops::ControlFlow;
+
+use mlx_models::ModelInfo;
+
+use crate::chat::{Message, RenderOptions};
+use crate::error::{Error, Result};
+use crate::generate::{Event, GenerateOptions, Generated, Prompt};
+use crate::metrics::Metrics;
+use crate::model::LoadedModel;
+
+/// Is told of every event; ends the generation by breaking.
+pub type OnEvent<'a> = dyn FnMut(&Event) -> ControlFlow<()> + 'a;
+
+/// How a text was classified.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Classification {
+    /// The label that fits best.
+    pub label: String,
+    /// The probability of each label, in the order in which they were given.
+    pub probabilities: Vec<f32>,
+}
+
+/// A model that generates text, whatever computes it.
+///
+/// Methods that a back end lacks give an error of kind [`ErrorKind::Unsupported`](crate::ErrorKind), which
+/// is what the defaults do.
+pub trait TextModel {
+    /// Facts about the model.
+    fn info(&self) -> &ModelInfo;
+
+    /// What the last generation that came to its end took.
+    fn metrics(&self) -> Metrics;
+
+    /// Continues a prompt.
+    ///
+    /// # Errors
+    /// The request is out of range, or the computation fails.
+    fn generate(&self, prompt: &Prompt, options: &GenerateOptions, on_event: &mut OnEvent<'_>) -> Result<Generated> {
+        let _ = (prompt, options, on_event);
+        Err(lacks("generate"))
+    }
+
+    /// Answers a conversation.
+    ///
+    /// # Errors
+    /// As [`generate`](Self::generate), or the conversation cannot be rendered.
+    fn chat(
+        &self,
+        messages: &[Message],
+        render: &RenderOptions,
+        options: &GenerateOptions,
+        on_event: &mut OnEvent<'_>,
+    ) -> Result<Generated> {
+        let _ = (messages, render, options, on_event);
+        Err(lacks("chat"))
+    }
+
+    /// Finds the label that fits each text best.
+    ///
+    /// # Errors
+    /// The computation fails.
+    fn classify(&self, texts: &[String], labels: &[String]) -> Result<Vec<Classification>> {
+        let _ = (texts, labels);
+        Err(lacks("classify"))
+    }
+
+    /// Continues several prompts at a time; a request's error ends that request only.
+    ///
+    /// # Errors
+    /// The back end fails as a whole.
+    fn batch_generate(&self, requests: &[(Prompt, GenerateOptions)]) -> Result<Vec<Result<Generated>>> {
+        let _ = requests;
+        Err(lacks("batch_generate"))
+    }
+}
+
+fn lacks(method: &str) -> Error {
+    Error::unsupported(format!("this back end does not offer {method}"))
+}
+
+impl TextModel for LoadedModel {
+    fn info(&self) -> &ModelInfo {
+        self.info()
+    }
+
+    fn metrics(&self) -> Metrics {
+        self.metrics()
+    }
+
+    fn generate(&self, prompt: &Prompt, options: &GenerateOptions, on_event: &mut OnEvent<'_>) -> Result<Generated> {
+        self.generate(prompt.clone(), options)?.run(on_event)
+    }
+
+    fn chat(
+        &self,
+        messages: &[Message],
+        render: &RenderOptions,
+        options: &GenerateOptions,
+        on_event: &mut OnEvent<'_>,
+    ) -> Result<Generated> {
+        self.chat(messages, render, options)?.run(on_event)
+    }
+}

@@ -1,0 +1,183 @@
+//! What is asked of a generation, and what comes back.
+
+use serde_json::{Value, json};
+
+use crate::cancel::CancelToken;
+use crate::error::{Error, Result};
+use crate::metrics::Metrics;
+use crate::sampler::{Choice, SamplingParams};
+
+/// What to continue.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prompt {
+    /// A text, encoded with the tokens that the tokenizer puts around one (such as `<bos>`).
+    Text(String),
+    /// Exactly these ids.
+    Tokens(Vec<u32>),
+}
+
+impl From<&str> for Prompt {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Prompt {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<Vec<u32>> for Prompt {
+    fn from(ids: Vec<u32>) -> Self {
+        Self::Tokens(ids)
+    }
+}
+
+/// How to continue it.
+#[derive(Clone, Debug)]
+pub struct GenerateOptions {
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// The most tokens to generate; the model's own limit may be lower.
+    pub max_tokens: usize,
+    /// Texts that end the generation; they are not part of the text.
+    pub stop: Vec<String>,
+    /// Tokens that end it, besides the checkpoint's own.
+    pub stop_ids: Vec<u32>,
+    /// Do not end at the checkpoint's own end tokens.
+    pub ignore_eos: bool,
+    /// Give the log probability of each token, and of so many of the likeliest in its place.
+    pub logprobs: Option<usize>,
+    /// Tokens of the prompt that are computed at a time.
+    pub prefill_chunk: usize,
+    /// Ends the generation from outside.
+    pub cancel: CancelToken,
+}
+
+impl Default for GenerateOptions {
+    /// Greedy, at most 256 tokens.
+    fn default() -> Self {
+        Self {
+            sampling: SamplingParams::default(),
+            max_tokens: 256,
+            stop: Vec::new(),
+            stop_ids: Vec::new(),
+            ignore_eos: false,
+            logprobs: None,
+            prefill_chunk: 512,
+            cancel: CancelToken::new(),
+        }
+    }
+}
+
+impl GenerateOptions {
+    /// # Errors
+    /// A value is outside its range; the message names it, the range and the value.
+    pub fn check(&self) -> Result<()> {
+        self.sampling.check()?;
+        for (name, value) in [("max_tokens", self.max_tokens), ("prefill_chunk", self.prefill_chunk)] {
+            if value == 0 {
+                return Err(Error::argument(format!("{name} must be at least 1, given 0")));
+            }
+        }
+        if let Some(at) = self.stop.iter().position(String::is_empty) {
+            let message = format!("stop string {at} is empty; expected at least one character");
+            return Err(Error::argument(message));
+        }
+        Ok(())
+    }
+}
+
+/// Why a generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FinishReason {
+    /// An end token, a stop token or a stop string.
+    Stop,
+    /// `max_tokens`, or the last of the model's positions.
+    Length,
+    /// [`CancelToken::cancel`].
+    Cancelled,
+}
+
+impl FinishReason {
+    /// The word for it in JSON: `stop`, `length` or `cancelled`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// What happens during a generation. The texts of all events, joined, are the generated text.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A token. The one that ends the text comes too.
+    Token {
+        /// What was chosen.
+        choice: Choice,
+        /// The text that is certain by now; it may be empty, and never ends inside a character.
+        text: String,
+    },
+    /// The end; nothing comes after it.
+    Finish {
+        /// Why.
+        reason: FinishReason,
+        /// Text that was held back.
+        text: String,
+        /// Counts, times and memory.
+        metrics: Metrics,
+    },
+}
+
+impl Event {
+    /// The text that this event adds.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Token { text, .. } | Self::Finish { text, .. } => text,
+        }
+    }
+}
+
+/// A generation that has ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Generated {
+    /// The text without end tokens and stop strings; `None` without a tokenizer.
+    pub text: Option<String>,
+    /// Every token that was generated, the one that ended the text included.
+    pub tokens: Vec<Choice>,
+    /// Why it ended.
+    pub reason: FinishReason,
+    /// Counts, times and memory.
+    pub metrics: Metrics,
+}
+
+impl Generated {
+    /// The document that the command line gives: `text`, `tokens`, `finish_reason`, `usage`, `timings`.
+    pub fn to_json(&self) -> Value {
+        let m = &self.metrics;
+        let ids: Vec<u32> = self.tokens.iter().map(|choice| choice.id).collect();
+        json!({
+            "text": self.text,
+            "tokens": ids,
+            "finish_reason": self.reason.as_str(),
+            "usage": {
+                "prompt_tokens": m.prompt_tokens,
+                "completion_tokens": m.decode_tokens,
+                "total_tokens": m.prompt_tokens + m.decode_tokens,
+            },
+            "timings": {
+                "prefill_s": m.prefill.as_secs_f64(),
+                "decode_s": m.decode.as_secs_f64(),
+                "time_to_first_token_s": m.time_to_first_token.as_secs_f64(),
+                "total_s": m.total.as_secs_f64(),
+                "prefill_tokens_per_s": m.prefill_tokens_per_s(),
+                "decode_tokens_per_s": m.decode_tokens_per_s(),
+                "peak_memory_bytes": m.peak_memory_bytes,
+                "active_memory_bytes": m.active_memory_bytes,
+            },
+        })
+    }
+}

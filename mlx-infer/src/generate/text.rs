@@ -1,0 +1,59 @@
+//! From ids to the text that is given out.
+
+use crate::detokenize::Detokenizer;
+use crate::error::{Error, Result};
+use crate::stop::StopStrings;
+use crate::tokenizer::Tokenizer;
+
+/// Detokenises and looks for stop strings.
+pub(super) struct TextStream {
+    detokenizer: Option<Detokenizer>,
+    stops: StopStrings,
+}
+
+impl TextStream {
+    /// Without a tokenizer all texts are empty.
+    ///
+    /// # Errors
+    /// There are stop strings and no tokenizer, or an empty stop string.
+    pub(super) fn new(tokenizer: Option<&Tokenizer>, stops: &[String]) -> Result<Self> {
+        if tokenizer.is_none() && !stops.is_empty() {
+            let message = "stop strings need a tokenizer, and this checkpoint has none; stop at token ids";
+            return Err(Error::argument(message));
+        }
+        Ok(Self {
+            detokenizer: tokenizer.map(|tokenizer| tokenizer.detokenizer(true)),
+            stops: StopStrings::new(stops)?,
+        })
+    }
+
+    /// The text that is certain after the next id.
+    pub(super) fn push(&mut self, id: u32) -> Result<String> {
+        match &mut self.detokenizer {
+            Some(detokenizer) => Ok(self.stops.push(&detokenizer.push(id)?)),
+            None => Ok(String::new()),
+        }
+    }
+
+    /// Whether a stop string has come.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stops.stopped().is_some()
+    }
+
+    /// The rest of the text, and whether a stop string came in it.
+    pub(super) fn finish(&mut self) -> Result<(String, bool)> {
+        if self.is_stopped() {
+            return Ok((String::new(), true));
+        }
+        let held = match &mut self.detokenizer {
+            Some(detokenizer) => detokenizer.finish()?,
+            None => String::new(),
+        };
+        let mut text = self.stops.push(&held);
+        let stopped = self.is_stopped();
+        if !stopped {
+            text.push_str(&self.stops.finish());
+        }
+        Ok((text, stopped))
+    }
+}

@@ -1,0 +1,81 @@
+//! Counts, times and memory of a generation.
+
+use std::time::{Duration, Instant};
+
+use crate::error::Result;
+
+/// What a generation took.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Metrics {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens that were generated, one that ends the text included.
+    pub decode_tokens: usize,
+    /// From the start to the first token: the prompt, and the choice of that token.
+    pub prefill: Duration,
+    /// From the first token to the last.
+    pub decode: Duration,
+    /// From the request to the first token, tokenisation included.
+    pub time_to_first_token: Duration,
+    /// From the request to the end.
+    pub total: Duration,
+    /// Most bytes that MLX's arrays took at a time since the request, the weights included.
+    pub peak_memory_bytes: usize,
+    /// Bytes that MLX's arrays take at the end.
+    pub active_memory_bytes: usize,
+}
+
+impl Metrics {
+    /// Prompt tokens for each second of [`prefill`](Self::prefill); 0 if that is too short to tell.
+    pub fn prefill_tokens_per_s(&self) -> f64 {
+        rate(self.prompt_tokens, self.prefill)
+    }
+
+    /// Tokens for each second of [`decode`](Self::decode), which begins with the first token; 0 if there
+    /// are fewer than two.
+    pub fn decode_tokens_per_s(&self) -> f64 {
+        rate(self.decode_tokens.saturating_sub(1), self.decode)
+    }
+}
+
+fn rate(n: usize, time: Duration) -> f64 {
+    if time.is_zero() { 0.0 } else { n as f64 / time.as_secs_f64() }
+}
+
+/// The clock of one generation.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    requested: Instant,
+    started: Instant,
+    first: Option<Instant>,
+    last: Instant,
+}
+
+impl Watch {
+    /// Starts at the request, which came at `requested`.
+    pub(crate) fn start(requested: Instant) -> Result<Self> {
+        mlx_core::memory::reset_peak()?;
+        let now = Instant::now();
+        Ok(Self { requested, started: now, first: None, last: now })
+    }
+
+    /// A token has arrived.
+    pub(crate) fn token(&mut self) {
+        self.last = Instant::now();
+        self.first.get_or_insert(self.last);
+    }
+
+    pub(crate) fn metrics(&self, prompt_tokens: usize, decode_tokens: usize) -> Result<Metrics> {
+        let first = self.first.unwrap_or(self.last);
+        Ok(Metrics {
+            prompt_tokens,
+            decode_tokens,
+            prefill: first - self.started,
+            decode: self.last - first,
+            time_to_first_token: first - self.requested,
+            total: self.requested.elapsed(),
+            peak_memory_bytes: mlx_core::memory::peak()?,
+            active_memory_bytes: mlx_core::memory::active()?,
+        })
+    }
+}

@@ -1,0 +1,244 @@
+//! A checkpoint that is ready to generate.
+
+use std::cell::{Cell, OnceCell};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use mlx_core::{DType, Safetensors};
+use mlx_models::{Loaded, Model, ModelInfo};
+use mlx_nn::CacheOptions;
+
+use crate::chat::{ChatTemplate, Message, RenderOptions};
+use crate::error::{Error, ErrorKind, Result};
+use crate::files::Files;
+use crate::generate::{GenerateOptions, Generation, Prompt};
+use crate::metrics::Metrics;
+use crate::tokenizer::{self, Tokenizer};
+
+/// How a checkpoint is loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LoadOptions {
+    /// Every layer remembers only so many of the last tokens: its cache is a ring of that length.
+    pub context_len: Option<usize>,
+    /// Floating-point weights are converted to this; by default they stay as stored.
+    pub dtype: Option<DType>,
+}
+
+/// A model with its tokenizer, chat template and end tokens. It stays on the thread that loaded it.
+///
+/// ```
+/// # fn main() -> mlx_infer::Result<()> {
+/// use mlx_infer::{GenerateOptions, LoadedModel, Message};
+/// # use std::ops::ControlFlow;
+/// # let Ok(model) = LoadedModel::load_default() else { return Ok(()) };
+/// let question = Message::new("user", "What is 20 + 22?");
+/// let answer = model
+///     .chat(&[question], &Default::default(), &GenerateOptions::default())?
+///     .run(|_| ControlFlow::Continue(()))?;
+/// println!("{}", answer.text.unwrap_or_default());
+/// # Ok(())
+/// # }
+/// ```
+pub struct LoadedModel {
+    model: Box<dyn Model>,
+    info: ModelInfo,
+    files: Files,
+    tokenizer: Option<Tokenizer>,
+    template: OnceCell<ChatTemplate>,
+    eos_ids: Vec<u32>,
+    options: LoadOptions,
+    load_time: Duration,
+    metrics: Cell<Metrics>,
+}
+
+impl LoadedModel {
+    /// Loads the checkpoint in a folder: `config.json`, `*.safetensors`, and the tokenizer's files, without
+    /// which only ids can be generated.
+    ///
+    /// # Errors
+    /// Files are missing or malformed, the architecture is not known, or the tensors do not fit it.
+    pub fn load(dir: impl AsRef<Path>, options: LoadOptions) -> Result<Self> {
+        Self::load_files(Files::directory(dir.as_ref())?, options, &mut |_, _| ())
+    }
+
+    /// Loads the model that is part of the binary.
+    ///
+    /// # Errors
+    /// This build has none.
+    pub fn load_default() -> Result<Self> {
+        Self::load_files(crate::default_model::files(), LoadOptions::default(), &mut |_, _| ())
+    }
+
+    /// Loads a checkpoint from wherever its files are; `progress` is told of parameters done and their total.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_files(files: Files, options: LoadOptions, progress: &mut dyn FnMut(usize, usize)) -> Result<Self> {
+        let started = Instant::now();
+        options.check()?;
+        // The small files first: their faults are found before the weights are read.
+        let (tokenizer, eos_ids) = match files.read("tokenizer.json")?.is_some() {
+            true => {
+                let tokenizer = Tokenizer::load(&files)?;
+                let eos_ids = tokenizer.eos_ids().to_vec();
+                (Some(tokenizer), eos_ids)
+            }
+            false => (None, tokenizer::eos_ids(&files)?),
+        };
+        let model_options = mlx_models::LoadOptions { dtype: options.dtype, progress: Some(progress) };
+        let Loaded { model, info } = match &files {
+            Files::Directory(dir) => mlx_models::load(dir, model_options)?,
+            embedded => load_embedded(embedded, model_options)?,
+        };
+        Ok(Self {
+            model,
+            info,
+            files,
+            tokenizer,
+            template: OnceCell::new(),
+            eos_ids,
+            options,
+            load_time: started.elapsed(),
+            metrics: Cell::default(),
+        })
+    }
+
+    /// Facts about the model.
+    pub fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    /// The tokenizer.
+    ///
+    /// # Errors
+    /// The checkpoint has none that is supported.
+    pub fn tokenizer(&self) -> Result<&Tokenizer> {
+        match &self.tokenizer {
+            Some(tokenizer) => Ok(tokenizer),
+            // Loading it says what is missing and what is there instead.
+            None => Err(match Tokenizer::load(&self.files) {
+                Err(error) => error,
+                Ok(_) => Error::new(ErrorKind::Missing, "tokenizer.json came after the model was loaded"),
+            }),
+        }
+    }
+
+    /// The chat template: the checkpoint's own, or the built-in one of its family.
+    ///
+    /// # Errors
+    /// There is no tokenizer or no template, or it is malformed.
+    pub fn chat_template(&self) -> Result<&ChatTemplate> {
+        if let Some(template) = self.template.get() {
+            return Ok(template);
+        }
+        let template = ChatTemplate::load(&self.files, self.tokenizer()?)?;
+        Ok(self.template.get_or_init(|| template))
+    }
+
+    /// The tokens that end a text.
+    pub fn eos_ids(&self) -> &[u32] {
+        &self.eos_ids
+    }
+
+    /// How the model was loaded.
+    pub fn options(&self) -> LoadOptions {
+        self.options
+    }
+
+    /// How long loading took.
+    pub fn load_time(&self) -> Duration {
+        self.load_time
+    }
+
+    /// What the last generation that came to its end took.
+    pub fn metrics(&self) -> Metrics {
+        self.metrics.get()
+    }
+
+    /// Begins to continue a prompt. Nothing is computed before the first event is asked for.
+    ///
+    /// # Errors
+    /// An option is out of range, the prompt is empty, or has no place in the model's positions or vocabulary.
+    pub fn generate(&self, prompt: impl Into<Prompt>, options: &GenerateOptions) -> Result<Generation<'_>> {
+        let requested = Instant::now();
+        let ids = self.prompt_ids(prompt.into())?;
+        Generation::new(self, ids, options, requested)
+    }
+
+    /// Begins to answer a conversation; the template adds what begins the answer.
+    ///
+    /// # Errors
+    /// As [`generate`](Self::generate), or the template refuses the conversation.
+    pub fn chat(&self, messages: &[Message], render: &RenderOptions, options: &GenerateOptions) -> Result<Generation<'_>> {
+        let requested = Instant::now();
+        let render = RenderOptions { add_generation_prompt: true, ..render.clone() };
+        let text = self.chat_template()?.render(messages, &render)?;
+        // The template has written the special tokens itself.
+        let ids = self.tokenizer()?.encode(&text, false)?;
+        Generation::new(self, not_empty(ids)?, options, requested)
+    }
+
+    /// The ids of a prompt.
+    ///
+    /// # Errors
+    /// There are none, or a text without a tokenizer.
+    pub(crate) fn prompt_ids(&self, prompt: Prompt) -> Result<Vec<u32>> {
+        not_empty(match prompt {
+            Prompt::Tokens(ids) => ids,
+            Prompt::Text(text) => self.tokenizer()?.encode(&text, true)?,
+        })
+    }
+
+    pub(crate) fn tokenizer_if_any(&self) -> Option<&Tokenizer> {
+        self.tokenizer.as_ref()
+    }
+
+    pub(crate) fn model(&self) -> &dyn Model {
+        self.model.as_ref()
+    }
+
+    pub(crate) fn vocab(&self) -> usize {
+        self.info.vocab as usize
+    }
+
+    pub(crate) fn cache_options(&self) -> CacheOptions {
+        CacheOptions { max_context: self.options.context_len, ..CacheOptions::default() }
+    }
+
+    pub(crate) fn set_metrics(&self, metrics: Metrics) {
+        self.metrics.set(metrics);
+    }
+}
+
+fn not_empty(ids: Vec<u32>) -> Result<Vec<u32>> {
+    match ids.is_empty() {
+        true => Err(Error::argument("the prompt is empty; expected at least one token")),
+        false => Ok(ids),
+    }
+}
+
+impl LoadOptions {
+    /// # Errors
+    /// A value is outside its range.
+    fn check(&self) -> Result<()> {
+        if self.context_len == Some(0) {
+            return Err(Error::argument("context_len must be at least 1, given 0"));
+        }
+        match self.dtype {
+            None | Some(DType::F32 | DType::F16 | DType::BF16) => Ok(()),
+            Some(dtype) => Err(Error::unsupported(format!("weights cannot be computed in {dtype}; known: f32, bf16, f16"))),
+        }
+    }
+}
+
+fn load_embedded(files: &Files, options: mlx_models::LoadOptions<'_>) -> Result<Loaded> {
+    let missing = |name: &str| Error::new(ErrorKind::Missing, format!("{} has no {name} in this build", files.describe()));
+    let config = files.json("config.json")?.ok_or_else(|| missing("config.json"))?;
+    let weights = match files {
+        Files::Embedded { files, .. } => files.iter().find(|(name, _)| *name == "model.safetensors"),
+        Files::Directory(_) => None,
+    };
+    let (_, bytes) = weights.ok_or_else(|| missing("model.safetensors"))?;
+    let weights = Safetensors::from_static(bytes)?;
+    Ok(mlx_models::load_from(&files.describe(), config, vec![weights], options)?)
+}

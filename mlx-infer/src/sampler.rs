@@ -1,0 +1,228 @@
+//! One graph that chooses the next token of every row of a batch.
+//!
+//! Rows may have different settings: these are arrays `[B, 1]` beside the logits `[B, V]`, and a greedy
+//! row is an argmax inside the same graph. What no row asks for is left out of it; what a row gets does
+//! not depend on that. The chain is mlx-lm's: bias and penalties ([`logits`](self)), then top-p, min-p and
+//! top-k on the distribution as the model gives it, then temperature, then a draw.
+//!
+//! The draw is the largest of logit plus Gumbel noise, where the noise depends only on the row's seed, the
+//! position and the token: a row's tokens are the same whoever shares its batch.
+
+mod filter;
+mod history;
+mod logits;
+mod noise;
+mod params;
+#[cfg(test)]
+mod tests;
+
+use mlx_core::{Array, DType, async_eval};
+
+pub use self::history::History;
+pub use self::params::SamplingParams;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Read in place of a token that cannot be chosen, because the logits are not numbers.
+const NO_TOKEN: u32 = u32::MAX;
+
+/// What the sampler has to know of one row.
+#[derive(Clone, Copy)]
+pub struct Row<'a> {
+    /// Its settings, which must be valid ([`SamplingParams::check`]).
+    pub params: &'a SamplingParams,
+    /// The seed of its noise.
+    pub seed: u64,
+    /// Its tokens, as far as they have been read.
+    pub history: &'a History,
+    /// How many log probabilities of the likeliest tokens to give beside that of the chosen one; `None`
+    /// gives none at all.
+    pub logprobs: Option<usize>,
+}
+
+/// A token that was chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// Its id.
+    pub id: u32,
+    /// Its log probability after bias and penalties and before filters and temperature, if asked for.
+    pub logprob: Option<f32>,
+    /// The likeliest tokens of that distribution and their log probabilities, best first.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// The next tokens of all rows, on their way.
+pub struct Sampled {
+    /// The ids, U32 `[B]`: what the next step takes before anybody has read them.
+    ids: Array,
+    /// The same, with [`NO_TOKEN`] where the logits are not numbers.
+    checked: Array,
+    logprobs: Option<Logprobs>,
+}
+
+struct Logprobs {
+    /// F32 `[B]`.
+    chosen: Array,
+    /// U32 and F32 `[B, N]`.
+    top: Option<(Array, Array)>,
+    wanted: Vec<Option<usize>>,
+}
+
+/// Builds the graph that chooses a token for each row of `logits` `[B, V]`.
+///
+/// `pending` is U32 `[B]`: each row's last token, where it has been chosen and not yet read into its history.
+///
+/// # Errors
+/// There is not one row of settings for each row of logits, or MLX refuses.
+pub fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Sampled> {
+    let [b, v] = logits.dims()?;
+    if b as usize != rows.len() || v < 1 {
+        return Err(Error::argument(format!(
+            "logits of shape [{b}, {v}] need settings for {b} rows, given {}",
+            rows.len()
+        )));
+    }
+    let x = logits::process(logits.astype(DType::F32)?, rows, pending)?;
+    let greedy = x.argmax(-1, false)?;
+    let (ids, witness) = if rows.iter().all(|row| row.params.is_greedy()) {
+        // The largest is not a number if all are not, which is how a broken model shows.
+        let largest = x.take_along_axis(&greedy.expand_dims(-1)?, -1)?;
+        (greedy, largest.squeeze(-1)?)
+    } else {
+        let drawn = draw(&x, rows, pending.is_some())?;
+        let largest = x.max(-1, false)?;
+        if rows.iter().any(|row| row.params.is_greedy()) {
+            let is_greedy: Vec<bool> = rows.iter().map(|row| row.params.is_greedy()).collect();
+            let is_greedy = Array::from_slice(&is_greedy, &[b])?;
+            (is_greedy.select(&greedy, &drawn)?, largest)
+        } else {
+            (drawn, largest)
+        }
+    };
+    let checked = witness.isfinite()?.select(&ids, NO_TOKEN)?;
+    let logprobs = if rows.iter().any(|row| row.logprobs.is_some()) {
+        Some(Logprobs::new(&x, &ids, rows)?)
+    } else {
+        None
+    };
+    Ok(Sampled {
+        ids,
+        checked,
+        logprobs,
+    })
+}
+
+/// Draws a token for each row from processed logits `[B, V]`: U32 `[B]`.
+fn draw(x: &Array, rows: &[Row<'_>], pending: bool) -> Result<Array> {
+    let [_, v] = x.dims()?;
+    let scale = column(rows, |row| match row.params.is_greedy() {
+        true => 1.0,
+        false => 1.0 / row.params.temperature,
+    })?;
+    let noise = noise::gumbel(rows, pending, v)?;
+    let y = x.multiply(&scale)?.add(&noise)?;
+    let y = match filter::keep(x, rows)? {
+        Some(keep) => keep.select(&y, f32::NEG_INFINITY)?,
+        None => y,
+    };
+    Ok(y.argmax(-1, false)?)
+}
+
+/// One number a row, as F32 `[B, 1]`.
+fn column(rows: &[Row<'_>], number: impl FnMut(&Row<'_>) -> f32) -> Result<Array> {
+    let numbers: Vec<f32> = rows.iter().map(number).collect();
+    Ok(Array::from_slice(&numbers, &[numbers.len() as i32, 1])?)
+}
+
+/// One flag a row, as Bool `[B, 1]`.
+fn flags(rows: &[Row<'_>], flag: impl FnMut(&Row<'_>) -> bool) -> Result<Array> {
+    let flags: Vec<bool> = rows.iter().map(flag).collect();
+    Ok(Array::from_slice(&flags, &[flags.len() as i32, 1])?)
+}
+
+impl Logprobs {
+    fn new(x: &Array, ids: &Array, rows: &[Row<'_>]) -> Result<Self> {
+        let [_, v] = x.dims()?;
+        let logprobs = x.subtract(&x.logsumexp(-1, true)?)?;
+        let chosen = logprobs.take_along_axis(&ids.expand_dims(-1)?, -1)?.squeeze(-1)?;
+        let wanted: Vec<Option<usize>> = rows.iter().map(|row| row.logprobs).collect();
+        let most = wanted.iter().flatten().max().copied().unwrap_or(0).min(v as usize);
+        let top = match most {
+            0 => None,
+            n => Some(top(&logprobs, n)?),
+        };
+        Ok(Self {
+            chosen,
+            top,
+            wanted,
+        })
+    }
+}
+
+/// The `n` largest of `x` `[.., V]` along the last axis, best first, equal ones in the order of their ids:
+/// ids (U32) and values, `[.., n]`.
+pub(crate) fn top(x: &Array, n: usize) -> Result<(Array, Array)> {
+    // A stable sort of everything: among equal values a partition keeps any of them.
+    let order = x.negative()?.argsort(-1)?.slice_axis(-1, 0, n as i32)?;
+    let values = x.take_along_axis(&order, -1)?;
+    Ok((order, values))
+}
+
+impl Sampled {
+    /// The ids, U32 `[B]`, for the next step; nothing is evaluated.
+    pub fn ids(&self) -> &Array {
+        &self.ids
+    }
+
+    /// Starts the computation and returns at once.
+    ///
+    /// # Errors
+    /// MLX refuses.
+    pub fn start(&self) -> Result<()> {
+        let mut arrays = vec![&self.ids, &self.checked];
+        if let Some(logprobs) = &self.logprobs {
+            arrays.push(&logprobs.chosen);
+            if let Some((ids, values)) = &logprobs.top {
+                arrays.extend([ids, values]);
+            }
+        }
+        Ok(async_eval(arrays)?)
+    }
+
+    /// Waits for the tokens: one for each row, in order; an error for a row whose logits are not numbers.
+    ///
+    /// # Errors
+    /// The computation failed.
+    pub fn read(&self) -> Result<Vec<Result<Choice>>> {
+        let ids = self.checked.to_vec::<u32>()?;
+        let (mut chosen, mut top, mut width) = (Vec::new(), None, 0);
+        if let Some(logprobs) = &self.logprobs {
+            chosen = logprobs.chosen.to_vec::<f32>()?;
+            if let Some((ids, values)) = &logprobs.top {
+                width = ids.dim(-1)? as usize;
+                top = Some((ids.to_vec::<u32>()?, values.to_vec::<f32>()?));
+            }
+        }
+        let choice = |(row, &id): (usize, &u32)| {
+            if id == NO_TOKEN {
+                let message = "the model's logits are not finite numbers; no token can be chosen from them";
+                return Err(Error::new(ErrorKind::Compute, message));
+            }
+            let wanted = self.logprobs.as_ref().and_then(|logprobs| logprobs.wanted[row]);
+            let best = match (&top, wanted) {
+                (Some((ids, values)), Some(n)) => {
+                    let span = row * width..row * width + n.min(width);
+                    let values = values[span.clone()].iter().copied();
+                    ids[span].iter().copied().zip(values).collect()
+                }
+                _ => Vec::new(),
+            };
+            Ok(Choice {
+                id,
+                logprob: wanted.and(chosen.get(row).copied()),
+                top: best,
+            })
+        };
+        Ok(ids.iter().enumerate().map(choice).collect())
+    }
+}

@@ -1,0 +1,71 @@
+//! Which tokens may be drawn: top-p, min-p, top-k.
+//!
+//! Each filter keeps the likeliest tokens up to some point, so all are thresholds on the logits and their
+//! order does not matter. Top-k keeps exactly k: of equal logits at its threshold, those of the lowest
+//! ids. Top-p and min-p keep all that are equal, as mlx-lm does.
+
+use mlx_core::{Array, DType};
+
+use super::{Row, column, flags};
+use crate::error::Result;
+
+/// Which of the logits `x` `[B, V]` (F32) may be drawn, as Bool; `None` if all may.
+pub(super) fn keep(x: &Array, rows: &[Row<'_>]) -> Result<Option<Array>> {
+    let [_, v] = x.dims()?;
+    let k = |row: &Row<'_>| match row.params.top_k {
+        k if k > 0 && k < v as usize && !row.params.is_greedy() => Some(k),
+        _ => None,
+    };
+    let p = |row: &Row<'_>| (row.params.top_p < 1.0 && !row.params.is_greedy()).then_some(row.params.top_p);
+    let m = |row: &Row<'_>| (row.params.min_p > 0.0 && !row.params.is_greedy()).then_some(row.params.min_p);
+    let mut kept = None;
+    if rows.iter().any(|row| k(row).is_some() || p(row).is_some()) {
+        // How many of the largest logits tell every row's thresholds: with both filters top-k's do.
+        let reach = |row: &Row<'_>| k(row).or(p(row).map(|_| v as usize)).unwrap_or(1);
+        let reach = rows.iter().map(reach).max().unwrap_or(1) as i32;
+        let largest = if reach < v { x.topk(reach, -1)? } else { x.clone() };
+        let sorted = largest.negative()?.sort(-1)?.negative()?;
+        if rows.iter().any(|row| p(row).is_some()) {
+            kept = both(kept, top_p(x, &sorted, rows, p)?)?;
+        }
+        if rows.iter().any(|row| k(row).is_some()) {
+            kept = both(kept, top_k(x, &sorted, rows, k)?)?;
+        }
+    }
+    if rows.iter().any(|row| m(row).is_some()) {
+        let least = column(rows, |row| m(row).map_or(f32::NEG_INFINITY, f32::ln))?;
+        kept = both(kept, x.greater_equal(&x.max(-1, true)?.add(&least)?)?)?;
+    }
+    Ok(kept)
+}
+
+fn both(a: Option<Array>, b: Array) -> Result<Option<Array>> {
+    Ok(Some(match a {
+        Some(a) => a.logical_and(&b)?,
+        None => b,
+    }))
+}
+
+/// Keeps tokens while those before them have less than p together. `sorted`: the largest logits, descending.
+fn top_p(x: &Array, sorted: &Array, rows: &[Row<'_>], p: impl Fn(&Row<'_>) -> Option<f32>) -> Result<Array> {
+    let probabilities = sorted.subtract(&x.logsumexp(-1, true)?)?.exp()?;
+    let before = probabilities.cumsum(-1, false, false)?;
+    let inside = before.less(&column(rows, |row| p(row).unwrap_or(1.0))?)?;
+    let threshold = inside.select(sorted, f32::INFINITY)?.min(-1, true)?;
+    let filters = flags(rows, |row| p(row).is_some())?;
+    Ok(x.greater_equal(&filters.select(&threshold, f32::NEG_INFINITY)?)?)
+}
+
+fn top_k(x: &Array, sorted: &Array, rows: &[Row<'_>], k: impl Fn(&Row<'_>) -> Option<usize>) -> Result<Array> {
+    let [b, v] = x.dims()?;
+    let counts: Vec<i32> = rows.iter().map(|row| k(row).map_or(v, |k| k as i32)).collect();
+    let last: Vec<i32> = rows.iter().map(|row| k(row).map_or(0, |k| k as i32 - 1)).collect();
+    let threshold = sorted.take_along_axis(&Array::from_slice(&last, &[b, 1])?, -1)?;
+    let above = x.greater(&threshold)?;
+    let equal = x.equal(&threshold)?;
+    let n_above = above.astype(DType::I32)?.sum(-1, true)?;
+    let rank = equal.astype(DType::I32)?.cumsum(-1, false, true)?.add(&n_above)?;
+    let first = equal.logical_and(&rank.less_equal(&Array::from_slice(&counts, &[b, 1])?)?)?;
+    let unfiltered = flags(rows, |row| k(row).is_none())?;
+    Ok(above.logical_or(&first)?.logical_or(&unfiltered)?)
+}

@@ -1,0 +1,48 @@
+//! What a row has said.
+
+use std::collections::BTreeMap;
+
+/// A row's tokens, and how often each was generated.
+#[derive(Clone, Debug)]
+pub struct History {
+    ids: Vec<u32>,
+    prompt: usize,
+    counts: BTreeMap<u32, u32>,
+}
+
+impl History {
+    /// The history of a row whose prompt is `prompt`.
+    pub fn new(prompt: Vec<u32>) -> Self {
+        Self {
+            prompt: prompt.len(),
+            ids: prompt,
+            counts: BTreeMap::new(),
+        }
+    }
+
+    /// Adds a generated token.
+    pub fn push(&mut self, id: u32) {
+        self.ids.push(id);
+        *self.counts.entry(id).or_default() += 1;
+    }
+
+    /// All tokens, the prompt's first.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// The generated tokens.
+    pub fn generated(&self) -> &[u32] {
+        &self.ids[self.prompt..]
+    }
+
+    /// The number of the prompt's tokens.
+    pub fn prompt_len(&self) -> usize {
+        self.prompt
+    }
+
+    /// How often each token was generated.
+    pub(super) fn counts(&self) -> &BTreeMap<u32, u32> {
+        &self.counts
+    }
+}

@@ -1,0 +1,111 @@
+//! Bias and penalties, before anything else.
+//!
+//! A row's history is on the host but for its last token, which has been chosen and not read; it takes part
+//! as an array. So there is no state on the device, and rows come and go freely.
+
+use mlx_core::ops::concat;
+use mlx_core::{Array, DType};
+
+use super::{Row, column};
+use crate::error::Result;
+
+/// Applies the rows' bias, repeat penalty, and presence and frequency penalties, in this order (mlx-lm's),
+/// to `x` `[B, V]` (F32). `pending`: U32 `[B]`, each row's last token if it is not in the history yet.
+pub(super) fn process(mut x: Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Array> {
+    if rows.iter().any(|row| !row.params.logit_bias.is_empty()) {
+        x = bias(&x, rows)?;
+    }
+    if rows.iter().any(|row| row.params.repeat_penalty != 1.0) {
+        x = repeat(&x, rows, pending)?;
+    }
+    if rows.iter().any(|row| row.params.counts_tokens()) {
+        x = counted(&x, rows, pending)?;
+    }
+    Ok(x)
+}
+
+/// Lists of different lengths as one array `[B, N]`, filled up with `fill`.
+fn padded<T: mlx_core::Element>(lists: &[Vec<T>], fill: T) -> Result<Array> {
+    let n = lists.iter().map(Vec::len).max().unwrap_or(0);
+    let mut flat = Vec::with_capacity(lists.len() * n);
+    for list in lists {
+        flat.extend_from_slice(list);
+        flat.extend(std::iter::repeat_n(fill, n - list.len()));
+    }
+    Ok(Array::from_slice(&flat, &[lists.len() as i32, n as i32])?)
+}
+
+fn bias(x: &Array, rows: &[Row<'_>]) -> Result<Array> {
+    let ids: Vec<Vec<u32>> = rows.iter().map(|row| row.params.logit_bias.keys().copied().collect()).collect();
+    let values: Vec<Vec<f32>> = rows.iter().map(|row| row.params.logit_bias.values().copied().collect()).collect();
+    Ok(x.scatter_add_axis(&padded(&ids, 0)?, &padded(&values, 0.0)?, -1)?)
+}
+
+fn repeat(x: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Array> {
+    let recent: Vec<Vec<u32>> = rows
+        .iter()
+        .map(|row| {
+            if row.params.repeat_penalty == 1.0 {
+                return Vec::new();
+            }
+            let ids = row.history.ids();
+            let n = row.params.repeat_context - usize::from(pending.is_some());
+            ids[ids.len().saturating_sub(n)..].to_vec()
+        })
+        .collect();
+    // Filled up with a token of the row's own window, so that equal ids get equal values below. A row
+    // without a penalty writes back what it read.
+    let ids = match pending {
+        None => {
+            let n = recent.iter().map(Vec::len).max().unwrap_or(0);
+            let fill = |ids: Vec<u32>| {
+                let last = ids.last().copied().unwrap_or(0);
+                ids.into_iter().chain(std::iter::repeat(last)).take(n).collect()
+            };
+            let filled: Vec<Vec<u32>> = recent.into_iter().map(fill).collect();
+            padded(&filled, 0)?
+        }
+        Some(pending) => {
+            let last = pending.expand_dims(-1)?;
+            let is_there: Vec<Vec<bool>> = recent.iter().map(|ids| vec![true; ids.len()]).collect();
+            let known = padded(&is_there, false)?.select(&padded(&recent, 0)?, &last)?;
+            concat(&[&known, &last], -1)?
+        }
+    };
+    let penalty = column(rows, |row| row.params.repeat_penalty)?;
+    let found = x.take_along_axis(&ids, -1)?;
+    let changed = found.less(0.0f32)?.select(&found.multiply(&penalty)?, &found.divide(&penalty)?)?;
+    Ok(x.put_along_axis(&ids, &changed, -1)?)
+}
+
+/// Presence and frequency penalties, of generated tokens only.
+fn counted(x: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Array> {
+    let counts = |row: &Row<'_>| row.params.counts_tokens().then(|| row.history.counts());
+    let ids: Vec<Vec<u32>> = rows.iter().map(|row| counts(row).map_or(Vec::new(), |counts| counts.keys().copied().collect())).collect();
+    let times: Vec<Vec<f32>> =
+        rows.iter().map(|row| counts(row).map_or(Vec::new(), |counts| counts.values().map(|&n| n as f32).collect())).collect();
+    let is_there: Vec<Vec<bool>> = ids.iter().map(|ids| vec![true; ids.len()]).collect();
+    let (ids, mut times, is_there) = (padded(&ids, 0)?, padded(&times, 0.0)?, padded(&is_there, false)?);
+    let presence = column(rows, |row| row.params.presence_penalty)?;
+    let frequency = column(rows, |row| row.params.frequency_penalty)?;
+    let penalty = |times: &Array| -> Result<Array> { Ok(times.multiply(&frequency)?.add(&presence)?.negative()?) };
+    let last = match pending {
+        None => None,
+        Some(pending) => {
+            let last = pending.expand_dims(-1)?;
+            let hits = ids.equal(&last)?.logical_and(&is_there)?;
+            times = times.add(&hits.astype(DType::F32)?)?;
+            let is_new = hits.any(-1, true)?.logical_not()?;
+            Some((last, is_new.select(&penalty(&is_new.astype(DType::F32)?)?, 0.0f32)?))
+        }
+    };
+    let shifts = is_there.select(&penalty(&times)?, 0.0f32)?;
+    let (ids, shifts) = match last {
+        Some((last, shift)) => (concat(&[&ids, &last], -1)?, concat(&[&shifts, &shift], -1)?),
+        None => (ids, shifts),
+    };
+    if ids.size() == 0 {
+        return Ok(x.clone());
+    }
+    Ok(x.scatter_add_axis(&ids, &shifts, -1)?)
+}

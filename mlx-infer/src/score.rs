@@ -1,0 +1,139 @@
+//! How likely a text is to the model.
+
+use mlx_core::{Array, DType, eval};
+use serde_json::{Value, json};
+
+use crate::cancel::CancelToken;
+use crate::error::{Error, ErrorKind, Result};
+use crate::generate::{Decoder, Prompt, check_ids, check_positions};
+use crate::model::LoadedModel;
+use crate::sampler::top;
+
+/// Tokens whose hidden states are computed at a time.
+const CHUNK: usize = 512;
+/// Most logits that exist at a time: 64 MiB in single precision.
+const MAX_LOGITS: usize = 1 << 24;
+
+/// How a text is scored.
+#[derive(Clone, Debug)]
+pub struct ScoreOptions {
+    /// How many of the likeliest next tokens to give.
+    pub top: usize,
+    /// Tokens that are computed at a time.
+    pub chunk: usize,
+    /// Stops the computation from outside.
+    pub cancel: CancelToken,
+}
+
+impl Default for ScoreOptions {
+    fn default() -> Self {
+        Self { top: 5, chunk: CHUNK, cancel: CancelToken::new() }
+    }
+}
+
+/// What a model makes of a text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Score {
+    /// The text's tokens.
+    pub tokens: Vec<u32>,
+    /// The log probability (natural logarithm) of each token after those before it; none for the first.
+    pub logprobs: Vec<Option<f32>>,
+    /// Negative log likelihood: minus the sum of the log probabilities.
+    pub nll: f64,
+    /// `e ^ (nll / n)` over the n tokens that have a log probability; 1 if there are none.
+    pub perplexity: f64,
+    /// The likeliest tokens after the text and their log probabilities, best first.
+    pub next: Vec<(u32, f32)>,
+}
+
+impl Score {
+    /// The document that the command line gives; `token` gives the text of an id.
+    pub fn to_json(&self, token: impl Fn(u32) -> Option<String>) -> Value {
+        let next: Vec<Value> = self
+            .next
+            .iter()
+            .map(|&(id, logprob)| json!({"id": id, "token": token(id), "logprob": logprob}))
+            .collect();
+        json!({
+            "tokens": self.tokens,
+            "logprobs": self.logprobs,
+            "nll": self.nll,
+            "perplexity": self.perplexity,
+            "next": next,
+        })
+    }
+}
+
+impl LoadedModel {
+    /// Scores a text or ids. The logits of few positions exist at a time, however long the text is.
+    ///
+    /// # Errors
+    /// The text is empty or has no place in the model's positions or vocabulary, or the computation fails.
+    pub fn score(&self, prompt: impl Into<Prompt>, options: &ScoreOptions) -> Result<Score> {
+        if options.chunk == 0 {
+            return Err(Error::argument("chunk must be at least 1, given 0"));
+        }
+        let tokens = self.prompt_ids(prompt.into())?;
+        check_ids(&tokens, self.vocab())?;
+        check_positions(tokens.len(), self.info().max_positions, "")?;
+        let mut decoder = Decoder::new(self.model(), self.cache_options(), options.chunk);
+        decoder.expect(tokens.len());
+        let mut logprobs = vec![None];
+        let mut last = None;
+        for (index, chunk) in tokens.chunks(options.chunk).enumerate() {
+            if options.cancel.is_cancelled() {
+                return Err(Error::new(ErrorKind::Cancelled, "scoring was cancelled"));
+            }
+            let hidden = decoder.hidden(&Array::from_slice(chunk, &[1, chunk.len() as i32])?)?;
+            decoder.settle(&hidden)?;
+            let next = index * options.chunk + 1;
+            let targets = &tokens[next..tokens.len().min(next + chunk.len())];
+            self.score_chunk(&hidden, targets, &mut logprobs)?;
+            let end = chunk.len() as i32;
+            last = Some(hidden.slice_axis(1, end - 1, end)?);
+        }
+        let last = last.expect("a prompt has a token");
+        let (nll, n) = logprobs.iter().flatten().fold((0.0, 0), |(sum, n), &lp: &f32| (sum - f64::from(lp), n + 1));
+        Ok(Score {
+            next: self.next(&last, options.top)?,
+            perplexity: (nll / f64::from(n.max(1))).exp(),
+            tokens,
+            logprobs,
+            nll,
+        })
+    }
+
+    /// Appends the log probabilities of `targets`, the tokens after each position of `hidden` `[1, L, E]`
+    /// (one fewer at the end of the text).
+    fn score_chunk(&self, hidden: &Array, targets: &[u32], logprobs: &mut Vec<Option<f32>>) -> Result<()> {
+        let rows = (MAX_LOGITS / self.vocab().max(1)).max(1);
+        for (index, targets) in targets.chunks(rows).enumerate() {
+            let start = (index * rows) as i32;
+            let n = targets.len() as i32;
+            let logits = self.model().logits(&hidden.slice_axis(1, start, start + n)?)?.astype(DType::F32)?;
+            let ids = Array::from_slice(targets, &[1, n, 1])?;
+            let found = logits.take_along_axis(&ids, -1)?.squeeze(-1)?;
+            let found = found.subtract(&logits.logsumexp(-1, false)?)?.to_vec::<f32>()?;
+            if let Some(at) = found.iter().position(|logprob| logprob.is_nan()) {
+                let at = logprobs.len() + at;
+                let message = format!("the model's logits before token {at} are not numbers");
+                return Err(Error::new(ErrorKind::Compute, message));
+            }
+            logprobs.extend(found.into_iter().map(Some));
+        }
+        Ok(())
+    }
+
+    /// The `n` likeliest tokens after `hidden` `[1, 1, E]`.
+    fn next(&self, hidden: &Array, n: usize) -> Result<Vec<(u32, f32)>> {
+        let n = n.min(self.vocab());
+        if n == 0 {
+            return Ok(Vec::new());
+        }
+        let logits = self.model().logits(hidden)?.astype(DType::F32)?;
+        let logprobs = logits.subtract(&logits.logsumexp(-1, true)?)?;
+        let (ids, values) = top(&logprobs, n)?;
+        eval([&ids, &values])?;
+        Ok(ids.to_vec::<u32>()?.into_iter().zip(values.to_vec::<f32>()?).collect())
+    }
+}
