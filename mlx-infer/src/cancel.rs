@@ -28,3 +28,10 @@ impl CancelToken {
         self.0.store(false, Ordering::Relaxed);
     }
 }
+
+impl From<Arc<AtomicBool>> for CancelToken {
+    /// A token that cancels when somebody sets the flag, such as a signal handler.
+    fn from(flag: Arc<AtomicBool>) -> Self {
+        Self(flag)
+    }
+}

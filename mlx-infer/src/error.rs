@@ -105,3 +105,15 @@ impl StdError for Error {
             .map(|source| source as &(dyn StdError + 'static))
     }
 }
+
+impl From<mlx_core::Error> for Error {
+    fn from(error: mlx_core::Error) -> Self {
+        let kind = match error.kind() {
+            mlx_core::ErrorKind::Io => ErrorKind::Format,
+            mlx_core::ErrorKind::Unsupported => ErrorKind::Unsupported,
+            mlx_core::ErrorKind::Invalid => ErrorKind::Argument,
+            _ => ErrorKind::Compute,
+        };
+        Self::new(kind, error.to_string())
+    }
+}

@@ -1,16 +1,49 @@
-//! Text generation on MLX: the library and the mlx-infer command
+//! Text generation on MLX: the library and the `mlx-infer` command.
+//!
+//! ```
+//! # fn main() -> mlx_infer::Result<()> {
+//! use mlx_infer::{GenerateOptions, LoadedModel};
+//! # use std::ops::ControlFlow;
+//! let model = LoadedModel::load_default()?; // or LoadedModel::load(dir, options)
+//! let options = GenerateOptions { max_tokens: 8, ..Default::default() };
+//! let generated = model.generate("The red fox", &options)?.run(|event| {
+//!     print!("{}", event.text());
+//!     ControlFlow::Continue(())
+//! })?;
+//! assert!(!generated.tokens.is_empty());
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod chat;
+
+mod backend;
+mod cancel;
+mod default_model;
 mod detokenize;
 mod error;
 mod files;
+mod generate;
+mod metrics;
+mod model;
+mod sampler;
+mod score;
 mod stop;
 mod tokenizer;
 
+pub use backend::{Classification, OnEvent, TextModel};
+pub use cancel::CancelToken;
 pub use chat::{ChatTemplate, Message, RenderOptions};
+pub use default_model::files as default_model_files;
 pub use detokenize::Detokenizer;
 pub use error::{Error, ErrorKind, Result};
 pub use files::Files;
+pub use generate::{Event, FinishReason, GenerateOptions, Generated, Generation, Prompt};
+pub use metrics::Metrics;
+pub use mlx_models::ModelInfo;
+pub use model::{LoadOptions, LoadedModel};
+pub use sampler::{Choice, History, Row, Sampled, SamplingParams, sample};
+pub use score::{Score, ScoreOptions};
 pub use stop::StopStrings;
 pub use tokenizer::Tokenizer;

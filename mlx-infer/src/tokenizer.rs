@@ -23,6 +23,11 @@ pub(crate) use self::config::kind as json_kind;
 
 const FILE: &str = "tokenizer.json";
 
+/// The tokens that end a text, of a checkpoint without a tokenizer.
+pub(crate) fn eos_ids(files: &Files) -> Result<Vec<u32>> {
+    eos::ids(files, &object(files, "config.json")?.unwrap_or_default(), None)
+}
+
 /// A checkpoint's tokenizer. Clones share it.
 #[derive(Clone)]
 pub struct Tokenizer(Arc<Inner>);

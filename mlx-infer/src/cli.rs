@@ -1,0 +1,93 @@
+//! The command line. Exit status: 0 done, 1 failed, 2 wrong usage.
+
+mod args;
+mod chat;
+mod generate;
+mod info;
+mod interrupt;
+mod output;
+mod score;
+mod tokenize;
+
+use std::error::Error as _;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use mlx_infer::Error;
+
+/// Generates text with MLX.
+#[derive(Parser)]
+#[command(name = "mlx-infer", version, about, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Continue a prompt, without a chat template
+    Generate(generate::Generate),
+    /// Talk, or answer the conversation in a file
+    Chat(chat::Chat),
+    /// Tell how likely a text is, and what may come next
+    Score(score::Score),
+    /// Turn text into token ids, or ids into text
+    Tokenize(tokenize::Tokenize),
+    /// Describe a model: architecture, parameters, caches, memory
+    Info(info::Info),
+}
+
+/// Why a command did not do what it was asked.
+enum Failure {
+    /// The flags ask for something that cannot be.
+    Usage(String),
+    /// It failed.
+    Failed(Error),
+    /// Nobody reads the output any more.
+    ClosedOutput,
+}
+
+type Result<T = ()> = std::result::Result<T, Failure>;
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+pub(crate) fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Generate(command) => command.run(),
+        Command::Chat(command) => command.run(),
+        Command::Score(command) => command.run(),
+        Command::Tokenize(command) => command.run(),
+        Command::Info(command) => command.run(),
+    };
+    match result {
+        // `head` has seen enough: that is no failure of ours.
+        Ok(()) | Err(Failure::ClosedOutput) => ExitCode::SUCCESS,
+        Err(Failure::Failed(error)) => {
+            report(&error);
+            ExitCode::from(1)
+        }
+        Err(Failure::Usage(message)) => {
+            let mut command = Cli::command();
+            command.error(clap::error::ErrorKind::ValueValidation, message).exit()
+        }
+    }
+}
+
+/// Prints an error once, with those causes that it does not quote itself.
+fn report(error: &Error) {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let shown = error.to_string();
+        if !text.contains(&shown) {
+            text.push_str(": ");
+            text.push_str(&shown);
+        }
+        cause = error.source();
+    }
+    eprintln!("error: {text}");
+}

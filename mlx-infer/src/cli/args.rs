@@ -1,0 +1,174 @@
+//! Flags that commands share, and what they mean.
+
+use std::io::{IsTerminal, Read};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use indicatif::ProgressBar;
+use mlx_core::DType;
+use mlx_infer::{Error, ErrorKind, Files, GenerateOptions, LoadOptions, LoadedModel, SamplingParams};
+
+use super::{Failure, Result};
+
+/// Where the model is.
+#[derive(Args)]
+pub(super) struct Source {
+    /// Checkpoint folder [default: the built-in model]
+    #[arg(long, value_name = "DIR")]
+    model: Option<PathBuf>,
+}
+
+impl Source {
+    pub(super) fn files(&self) -> Result<Files> {
+        Ok(match &self.model {
+            Some(dir) => Files::directory(dir)?,
+            None => mlx_infer::default_model_files(),
+        })
+    }
+}
+
+/// How to load it.
+#[derive(Args)]
+pub(super) struct Load {
+    #[command(flatten)]
+    source: Source,
+    /// Convert floating-point weights [default: as stored]
+    #[arg(long, value_name = "DTYPE")]
+    dtype: Option<Float>,
+    /// Remember only so many of the last tokens
+    #[arg(long, value_name = "N")]
+    context_len: Option<usize>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Float {
+    F32,
+    Bf16,
+    F16,
+}
+
+impl Load {
+    pub(super) fn files(&self) -> Result<Files> {
+        self.source.files()
+    }
+
+    /// Loads the model, with a progress bar on a terminal.
+    pub(super) fn load(&self) -> Result<LoadedModel> {
+        if self.context_len == Some(0) {
+            return Err(Failure::Usage("context-len must be at least 1, given 0".to_owned()));
+        }
+        let options = LoadOptions {
+            context_len: self.context_len,
+            dtype: self.dtype.map(|dtype| match dtype {
+                Float::F32 => DType::F32,
+                Float::Bf16 => DType::BF16,
+                Float::F16 => DType::F16,
+            }),
+        };
+        let files = self.files()?;
+        let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0).with_message("loading"));
+        let loaded = LoadedModel::load_files(files, options, &mut |done, total| {
+            if let Some(bar) = &bar {
+                bar.set_length(total as u64);
+                bar.set_position(done as u64);
+            }
+        });
+        if let Some(bar) = bar {
+            bar.finish_and_clear();
+        }
+        let model = loaded?;
+        let unread = &model.info().unread_keys;
+        if !unread.is_empty() {
+            eprintln!("warning: config.json: not known to this version and without effect: {}", unread.join(", "));
+        }
+        Ok(model)
+    }
+}
+
+/// How tokens are chosen, and when to stop.
+#[derive(Args)]
+pub(super) struct Generation {
+    /// Most tokens to generate
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    max_tokens: usize,
+    /// What logits are divided by before the draw; 0 takes the likeliest token
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    temperature: f32,
+    /// Draw from the likeliest tokens that reach this probability together
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    top_p: f32,
+    /// Draw from so many of the likeliest tokens; 0 from all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    top_k: usize,
+    /// Draw from tokens at least so likely in proportion to the likeliest
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    min_p: f32,
+    /// Penalty on tokens that were there lately; 1 is none
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    repeat_penalty: f32,
+    /// How many of the last tokens --repeat-penalty looks at
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    repeat_context: usize,
+    /// Subtracted from logits of tokens that were generated before
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    presence_penalty: f32,
+    /// Subtracted from a token's logit once for each time it was generated
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    frequency_penalty: f32,
+    /// Add X to the logit of token ID; may be given several times
+    #[arg(long, value_name = "ID=X", value_parser = id_and_number, allow_hyphen_values = true)]
+    logit_bias: Vec<(u32, f32)>,
+    /// Seed of the draws [default: another one each time]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Stop before this text; may be given several times
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    stop: Vec<String>,
+    /// Do not stop at the model's end tokens
+    #[arg(long)]
+    ignore_eos: bool,
+}
+
+impl Generation {
+    pub(super) fn options(&self) -> Result<GenerateOptions> {
+        let options = GenerateOptions {
+            sampling: SamplingParams {
+                temperature: self.temperature,
+                top_p: self.top_p,
+                top_k: self.top_k,
+                min_p: self.min_p,
+                repeat_penalty: self.repeat_penalty,
+                repeat_context: self.repeat_context,
+                presence_penalty: self.presence_penalty,
+                frequency_penalty: self.frequency_penalty,
+                logit_bias: self.logit_bias.iter().copied().collect(),
+                seed: self.seed,
+            },
+            max_tokens: self.max_tokens,
+            stop: self.stop.clone(),
+            ignore_eos: self.ignore_eos,
+            ..Default::default()
+        };
+        options.check().map_err(|error| Failure::Usage(error.to_string()))?;
+        Ok(options)
+    }
+}
+
+fn id_and_number(text: &str) -> std::result::Result<(u32, f32), String> {
+    let parsed = text.split_once('=').and_then(|(id, number)| Some((id.parse().ok()?, number.parse().ok()?)));
+    parsed.ok_or_else(|| "expected an id and a number, as in 42=-1.5".to_owned())
+}
+
+/// The text of a file, or of the standard input for `-`.
+pub(super) fn read_text(path: &Path) -> Result<String> {
+    let fail = |error: std::io::Error| {
+        Error::new(ErrorKind::Io, format!("cannot read {}", path.display())).with_source(error)
+    };
+    let mut text = String::new();
+    if path == Path::new("-") {
+        std::io::stdin().read_to_string(&mut text).map_err(fail)?;
+    } else {
+        text = std::fs::read_to_string(path).map_err(fail)?;
+    }
+    Ok(text)
+}

@@ -1,0 +1,122 @@
+//! `mlx-infer chat`.
+
+use std::io::{BufRead, IsTerminal};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use mlx_infer::{ChatTemplate, Error, ErrorKind, Message, RenderOptions, Tokenizer};
+use serde_json::Value;
+
+use super::{Result, args, interrupt, output};
+
+#[derive(Args)]
+pub(super) struct Chat {
+    #[command(flatten)]
+    load: args::Load,
+    /// Answer the conversation in this file instead: a JSON list of messages, or an object with
+    /// messages and tools; - is stdin
+    #[arg(long, value_name = "FILE")]
+    messages: Option<PathBuf>,
+    /// Print the prompt text that the template makes of it, and stop
+    #[arg(long, requires = "messages", conflicts_with_all = ["json", "stats"])]
+    render: bool,
+    /// Begin with this system message
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    system: Option<String>,
+    #[command(flatten)]
+    generation: args::Generation,
+    /// Print counts, times and memory to stderr after each answer
+    #[arg(long)]
+    stats: bool,
+    /// Print one JSON document an answer: text, tokens, finish_reason, usage, timings
+    #[arg(long)]
+    json: bool,
+}
+
+impl Chat {
+    pub(super) fn run(self) -> Result {
+        let mut options = self.generation.options()?;
+        let mut messages: Vec<Message> =
+            self.system.iter().map(|text| Message::new("system", text.as_str())).collect();
+        let mut render = RenderOptions { add_generation_prompt: true, ..Default::default() };
+        if let Some(path) = &self.messages {
+            let (given, tools) = read_messages(path)?;
+            messages.extend(given);
+            render.tools = tools;
+        }
+        if self.render {
+            let files = self.load.files()?;
+            let template = ChatTemplate::load(&files, &Tokenizer::load(&files)?)?;
+            return output::print(&template.render(&messages, &render)?);
+        }
+        options.cancel = interrupt::cancels()?;
+        let model = self.load.load()?;
+        // Faults of the template show before the first question.
+        model.chat_template()?;
+        let answer = |messages: &[Message]| -> Result<mlx_infer::Generated> {
+            let generated = output::show(model.chat(messages, &render, &options)?, self.json)?;
+            if self.stats {
+                output::print_stats(&model, &generated);
+            }
+            Ok(generated)
+        };
+        if self.messages.is_some() {
+            return output::not_cancelled(&answer(&messages)?);
+        }
+        let mut lines = Lines::new();
+        while let Some(line) = lines.next()? {
+            options.cancel.reset();
+            messages.push(Message::new("user", line));
+            let generated = answer(&messages)?;
+            messages.push(Message::new("assistant", generated.text.unwrap_or_default()));
+        }
+        Ok(())
+    }
+}
+
+/// The messages of a file, and its tools if it has some.
+fn read_messages(path: &Path) -> Result<(Vec<Message>, Option<Vec<Value>>)> {
+    let text = args::read_text(path)?;
+    let fail = |what: String| Error::new(ErrorKind::Format, format!("{}: {what}", path.display()));
+    let json: Value = serde_json::from_str(&text).map_err(|error| fail(format!("not valid json: {error}")))?;
+    let tools = match json.get("tools") {
+        None | Some(Value::Null) => None,
+        Some(Value::Array(tools)) => Some(tools.clone()),
+        Some(_) => return Err(fail("tools: expected a list".to_owned()).into()),
+    };
+    let messages = Message::list_from_json(json).map_err(|error| fail(error.to_string()))?;
+    Ok((messages, tools))
+}
+
+/// The user's lines; empty ones are passed over, and `/exit` ends them.
+struct Lines {
+    is_terminal: bool,
+}
+
+impl Lines {
+    fn new() -> Self {
+        let is_terminal = std::io::stdin().is_terminal();
+        if is_terminal {
+            eprintln!("one message a line; /exit or end of file ends, Ctrl-C stops an answer");
+        }
+        Self { is_terminal }
+    }
+
+    fn next(&mut self) -> Result<Option<String>> {
+        loop {
+            if self.is_terminal {
+                eprint!(">>> ");
+            }
+            let mut line = String::new();
+            let n = std::io::stdin().lock().read_line(&mut line).map_err(|error| {
+                Error::new(ErrorKind::Io, "cannot read the standard input").with_source(error)
+            })?;
+            match line.trim() {
+                _ if n == 0 => return Ok(None),
+                "/exit" => return Ok(None),
+                "" => {}
+                text => return Ok(Some(text.to_owned())),
+            }
+        }
+    }
+}

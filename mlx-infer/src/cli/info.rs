@@ -1,0 +1,133 @@
+//! `mlx-infer info`.
+
+use clap::Args;
+use mlx_infer::{LoadedModel, ModelInfo};
+use mlx_nn::LayerKind;
+use serde_json::{Value, json};
+
+use super::{Result, args, output};
+
+/// The context that memory is told for when neither the model nor the user names one.
+const DEFAULT_CONTEXT: usize = 4096;
+
+#[derive(Args)]
+pub(super) struct Info {
+    #[command(flatten)]
+    load: args::Load,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+impl Info {
+    pub(super) fn run(self) -> Result {
+        let model = self.load.load()?;
+        let document = describe(&model, &self.load.files()?.describe());
+        if self.json { output::print_json(&document) } else { output::print(&table(&document)) }
+    }
+}
+
+/// The positions that a layer holds when the text has so many.
+fn positions(kind: LayerKind, context: usize) -> usize {
+    match kind {
+        LayerKind::Full => context,
+        LayerKind::Window(window) => window.min(context),
+    }
+}
+
+fn describe(model: &LoadedModel, name: &str) -> Value {
+    let info: &ModelInfo = model.info();
+    let ring = model.options().context_len;
+    let context = info.max_positions.unwrap_or(DEFAULT_CONTEXT);
+    let held = ring.unwrap_or(context).min(context);
+    let position_bytes = 2 * info.kv_heads as usize * info.head_dim as usize * info.dtype.size();
+    let cache_bytes = info.layers.iter().map(|&kind| positions(kind, held)).sum::<usize>() * position_bytes;
+    let mut caches: Vec<(LayerKind, usize)> = Vec::new();
+    for &kind in &info.layers {
+        match caches.iter_mut().find(|(found, _)| *found == kind) {
+            Some((_, n)) => *n += 1,
+            None => caches.push((kind, 1)),
+        }
+    }
+    let caches: Vec<Value> = caches
+        .into_iter()
+        .map(|(kind, layers)| {
+            let (word, window) = match (kind, ring) {
+                (LayerKind::Full, None) => ("growing", None),
+                (LayerKind::Full, Some(ring)) => ("ring", Some(ring)),
+                (LayerKind::Window(window), ring) => ("ring", Some(ring.map_or(window, |ring| ring.min(window)))),
+            };
+            json!({"layers": layers, "kind": word, "positions": window})
+        })
+        .collect();
+    let quantization = info.quantization.map(|scheme| {
+        json!({"mode": scheme.mode.to_string(), "bits": scheme.bits, "group_size": scheme.group_size})
+    });
+    json!({
+        "model": name,
+        "architecture": info.model_type,
+        "parameters": info.n_parameters,
+        "dtype": info.dtype.to_string(),
+        "quantization": quantization,
+        "layers": info.layers.len(),
+        "hidden": info.hidden,
+        "vocab": info.vocab,
+        "kv_heads": info.kv_heads,
+        "head_dim": info.head_dim,
+        "context": info.max_positions,
+        "context_len": ring,
+        "caches": caches,
+        "memory": {
+            "weight_bytes": info.weight_bytes,
+            "cache_bytes_per_position": position_bytes * info.layers.len(),
+            "cache_bytes": cache_bytes,
+            "cache_context": context,
+            "total_bytes": info.weight_bytes + cache_bytes,
+        },
+        "eos_ids": model.eos_ids(),
+        "tokenizer": model.tokenizer().ok().map(|tokenizer| json!({"vocab": tokenizer.vocab_size(), "bos_id": tokenizer.bos_id()})),
+        "chat_template": model.chat_template().ok().map(|template| if template.is_built_in() { "built-in" } else { "own" }),
+        "unread_config_keys": info.unread_keys,
+    })
+}
+
+fn table(document: &Value) -> String {
+    let text = |value: &Value| match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(Value::to_string).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    };
+    let bytes = |value: &Value| output::bytes(value.as_u64().unwrap_or(0) as usize);
+    let mut rows: Vec<(&str, String)> = ["model", "architecture", "parameters", "dtype"]
+        .into_iter()
+        .map(|key| (key, text(&document[key])))
+        .collect();
+    let quantization = match &document["quantization"] {
+        Value::Null => "none".to_owned(),
+        scheme => format!("{}, {} bits, groups of {}", text(&scheme["mode"]), scheme["bits"], scheme["group_size"]),
+    };
+    rows.push(("quantisation", quantization));
+    for key in ["layers", "hidden", "vocab", "context"] {
+        rows.push((key, text(&document[key])));
+    }
+    for cache in document["caches"].as_array().into_iter().flatten() {
+        let positions = match &cache["positions"] {
+            Value::Null => String::new(),
+            n => format!(" of {n} positions"),
+        };
+        rows.push(("caches", format!("{} layers, {}{positions}", cache["layers"], text(&cache["kind"]))));
+    }
+    let memory = &document["memory"];
+    rows.push(("weights", bytes(&memory["weight_bytes"])));
+    let context = &memory["cache_context"];
+    rows.push(("caches need", format!("{} at {context} tokens", bytes(&memory["cache_bytes"]))));
+    rows.push(("memory needed", bytes(&memory["total_bytes"])));
+    rows.push(("end tokens", text(&document["eos_ids"])));
+    rows.push(("chat template", text(&document["chat_template"])));
+    let unread = &document["unread_config_keys"];
+    if unread.as_array().is_some_and(|keys| !keys.is_empty()) {
+        rows.push(("not understood", text(unread)));
+    }
+    rows.iter().map(|(name, value)| format!("{name:<15} {value}\n")).collect()
+}

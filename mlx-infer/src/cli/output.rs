@@ -1,0 +1,86 @@
+//! The standard output, and what is said about a generation beside it.
+
+use std::io::{ErrorKind as IoErrorKind, Write};
+use std::ops::ControlFlow;
+
+use mlx_infer::{Error, ErrorKind, Event, FinishReason, Generated, Generation, LoadedModel};
+use serde_json::Value;
+
+use super::{Failure, Result, interrupt};
+
+/// Writes text to the standard output at once.
+pub(super) fn print(text: &str) -> Result {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
+        IoErrorKind::BrokenPipe => Failure::ClosedOutput,
+        _ => Error::new(ErrorKind::Io, "cannot write to the standard output").with_source(error).into(),
+    })
+}
+
+/// Writes one JSON document.
+pub(super) fn print_json(document: &Value) -> Result {
+    print(&format!("{document}\n"))
+}
+
+/// Token ids as `--tokens` takes them.
+pub(super) fn id_list(ids: &[u32]) -> String {
+    ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// Runs a generation that Ctrl-C ends, showing its text as it comes, or one document after it.
+pub(super) fn show(generation: Generation<'_>, json: bool) -> Result<Generated> {
+    let _running = interrupt::running();
+    let mut written = Ok(());
+    let generated = generation.run(|event: &Event| {
+        if json || event.text().is_empty() {
+            return ControlFlow::Continue(());
+        }
+        written = print(event.text());
+        if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    written?;
+    if json {
+        print_json(&generated.to_json())?;
+    } else if generated.text.is_some() {
+        print("\n")?;
+    } else {
+        let ids: Vec<u32> = generated.tokens.iter().map(|choice| choice.id).collect();
+        print(&format!("{}\n", id_list(&ids)))?;
+    }
+    Ok(generated)
+}
+
+/// Counts, times and memory, for people.
+pub(super) fn print_stats(model: &LoadedModel, generated: &Generated) {
+    let m = &generated.metrics;
+    eprintln!(
+        "prompt: {} tokens, {:.1} tokens/s\ngeneration: {} tokens, {:.1} tokens/s, {}\n\
+         load: {:.3} s, first token: {:.3} s, total: {:.3} s\npeak memory: {}",
+        m.prompt_tokens,
+        m.prefill_tokens_per_s(),
+        m.decode_tokens,
+        m.decode_tokens_per_s(),
+        generated.reason.as_str(),
+        model.load_time().as_secs_f64(),
+        m.time_to_first_token.as_secs_f64(),
+        m.total.as_secs_f64(),
+        bytes(m.peak_memory_bytes),
+    );
+}
+
+/// A number of bytes, for people.
+pub(super) fn bytes(n: usize) -> String {
+    match n as f64 {
+        n if n >= 1e9 => format!("{:.2} GB", n / 1e9),
+        n if n >= 1e6 => format!("{:.1} MB", n / 1e6),
+        n => format!("{:.1} kB", n / 1e3),
+    }
+}
+
+/// A generation that Ctrl-C ended has not done what it was asked, whatever it has shown.
+pub(super) fn not_cancelled(generated: &Generated) -> Result {
+    match generated.reason {
+        FinishReason::Cancelled => Err(Error::new(ErrorKind::Cancelled, "cancelled").into()),
+        FinishReason::Stop | FinishReason::Length => Ok(()),
+    }
+}

@@ -1,0 +1,9 @@
+//! The `mlx-infer` command: text to stdout, everything else to stderr.
+
+#![forbid(unsafe_code)]
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}
