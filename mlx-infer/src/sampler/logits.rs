@@ -80,10 +80,8 @@ fn repeat(x: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Array>
 
 /// Presence and frequency penalties, of generated tokens only.
 fn counted(x: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Array> {
-    let counts = |row: &Row<'_>| row.params.counts_tokens().then(|| row.history.counts());
-    let ids: Vec<Vec<u32>> = rows.iter().map(|row| counts(row).map_or(Vec::new(), |counts| counts.keys().copied().collect())).collect();
-    let times: Vec<Vec<f32>> =
-        rows.iter().map(|row| counts(row).map_or(Vec::new(), |counts| counts.values().map(|&n| n as f32).collect())).collect();
+    let ids: Vec<Vec<u32>> = rows.iter().map(|row| counts(row).map(|(id, _)| id).collect()).collect();
+    let times: Vec<Vec<f32>> = rows.iter().map(|row| counts(row).map(|(_, n)| n as f32).collect()).collect();
     let is_there: Vec<Vec<bool>> = ids.iter().map(|ids| vec![true; ids.len()]).collect();
     let (ids, mut times, is_there) = (padded(&ids, 0)?, padded(&times, 0.0)?, padded(&is_there, false)?);
     let presence = column(rows, |row| row.params.presence_penalty)?;
@@ -108,4 +106,10 @@ fn counted(x: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Array
         return Ok(x.clone());
     }
     Ok(x.scatter_add_axis(&ids, &shifts, -1)?)
+}
+
+/// How often a row has generated each token, where it is penalised for that.
+fn counts<'a>(row: &Row<'a>) -> impl Iterator<Item = (u32, u32)> + use<'a> {
+    let counts = row.params.counts_tokens().then(|| row.history.counts());
+    counts.into_iter().flatten().map(|(&id, &n)| (id, n))
 }
