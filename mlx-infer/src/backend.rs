@@ -37,7 +37,12 @@ pub trait TextModel {
     ///
     /// # Errors
     /// The request is out of range, or the computation fails.
-    fn generate(&self, prompt: &Prompt, options: &GenerateOptions, on_event: &mut OnEvent<'_>) -> Result<Generated> {
+    fn generate(
+        &self,
+        prompt: &Prompt,
+        options: &GenerateOptions,
+        on_event: &mut OnEvent<'_>,
+    ) -> Result<Generated> {
         let _ = (prompt, options, on_event);
         Err(lacks("generate"))
     }
@@ -70,7 +75,10 @@ pub trait TextModel {
     ///
     /// # Errors
     /// The back end fails as a whole.
-    fn batch_generate(&self, requests: &[(Prompt, GenerateOptions)]) -> Result<Vec<Result<Generated>>> {
+    fn batch_generate(
+        &self,
+        requests: &[(Prompt, GenerateOptions)],
+    ) -> Result<Vec<Result<Generated>>> {
         let _ = requests;
         Err(lacks("batch_generate"))
     }
@@ -89,7 +97,12 @@ impl TextModel for LoadedModel {
         self.metrics()
     }
 
-    fn generate(&self, prompt: &Prompt, options: &GenerateOptions, on_event: &mut OnEvent<'_>) -> Result<Generated> {
+    fn generate(
+        &self,
+        prompt: &Prompt,
+        options: &GenerateOptions,
+        on_event: &mut OnEvent<'_>,
+    ) -> Result<Generated> {
         self.generate(prompt.clone(), options)?.run(on_event)
     }
 

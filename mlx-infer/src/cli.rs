@@ -72,7 +72,9 @@ pub(crate) fn main() -> ExitCode {
         }
         Err(Failure::Usage(message)) => {
             let mut command = Cli::command();
-            command.error(clap::error::ErrorKind::ValueValidation, message).exit()
+            command
+                .error(clap::error::ErrorKind::ValueValidation, message)
+                .exit()
         }
     }
 }

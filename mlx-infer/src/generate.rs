@@ -65,14 +65,30 @@ enum State {
 
 impl<'m> Generation<'m> {
     /// A generation after these ids.
-    pub(crate) fn new(model: &'m LoadedModel, ids: Vec<u32>, options: &GenerateOptions, requested: Instant) -> Result<Self> {
+    pub(crate) fn new(
+        model: &'m LoadedModel,
+        ids: Vec<u32>,
+        options: &GenerateOptions,
+        requested: Instant,
+    ) -> Result<Self> {
         options.check()?;
         check_ids(&ids, model.vocab())?;
         let bias: Vec<u32> = options.sampling.logit_bias.keys().copied().collect();
         check_ids(&bias, model.vocab())?;
-        check_positions(ids.len() + 1, model.info().max_positions, " (the prompt and one more)")?;
-        let room = model.info().max_positions.map_or(usize::MAX, |max| max - ids.len());
-        let eos: &[u32] = if options.ignore_eos { &[] } else { model.eos_ids() };
+        check_positions(
+            ids.len() + 1,
+            model.info().max_positions,
+            " (the prompt and one more)",
+        )?;
+        let room = model
+            .info()
+            .max_positions
+            .map_or(usize::MAX, |max| max - ids.len());
+        let eos: &[u32] = if options.ignore_eos {
+            &[]
+        } else {
+            model.eos_ids()
+        };
         Ok(Self {
             decoder: Decoder::new(model.model(), model.cache_options(), options.prefill_chunk),
             text: TextStream::new(model.tokenizer_if_any(), &options.stop)?,
@@ -107,9 +123,16 @@ impl<'m> Generation<'m> {
             let goes_on = on_event(&event).is_continue();
             match event {
                 Event::Token { choice, .. } => tokens.push(choice),
-                Event::Finish { reason, metrics, .. } => {
+                Event::Finish {
+                    reason, metrics, ..
+                } => {
                     let text = has_text.then_some(text);
-                    return Ok(Generated { text, tokens, reason, metrics });
+                    return Ok(Generated {
+                        text,
+                        tokens,
+                        reason,
+                        metrics,
+                    });
                 }
             }
             if !goes_on {
@@ -157,10 +180,12 @@ impl<'m> Generation<'m> {
     /// Computes all tokens so far, from an empty cache. `None` if cancelled.
     fn compute_prompt(&mut self) -> Result<Option<Sampled>> {
         let cancel = &self.options.cancel;
-        let logits = self.decoder.prefill(self.history.ids(), || match cancel.is_cancelled() {
-            true => Progress::Cancelled,
-            false => Progress::Continue,
-        })?;
+        let logits = self
+            .decoder
+            .prefill(self.history.ids(), || match cancel.is_cancelled() {
+                true => Progress::Cancelled,
+                false => Progress::Continue,
+            })?;
         logits.map(|logits| self.choose(&logits, None)).transpose()
     }
 
@@ -206,10 +231,16 @@ impl<'m> Generation<'m> {
     fn finish(&mut self, reason: FinishReason) -> Result<Event> {
         let (text, stopped) = self.text.finish()?;
         let reason = if stopped { FinishReason::Stop } else { reason };
-        let metrics = self.watch.metrics(self.history.prompt_len(), self.history.generated().len())?;
+        let metrics = self
+            .watch
+            .metrics(self.history.prompt_len(), self.history.generated().len())?;
         self.state = State::Done;
         self.model.set_metrics(metrics);
-        Ok(Event::Finish { reason, text, metrics })
+        Ok(Event::Finish {
+            reason,
+            text,
+            metrics,
+        })
     }
 }
 

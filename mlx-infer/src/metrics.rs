@@ -39,7 +39,11 @@ impl Metrics {
 }
 
 fn rate(n: usize, time: Duration) -> f64 {
-    if time.is_zero() { 0.0 } else { n as f64 / time.as_secs_f64() }
+    if time.is_zero() {
+        0.0
+    } else {
+        n as f64 / time.as_secs_f64()
+    }
 }
 
 /// The clock of one generation.
@@ -56,7 +60,12 @@ impl Watch {
     pub(crate) fn start(requested: Instant) -> Result<Self> {
         mlx_core::memory::reset_peak()?;
         let now = Instant::now();
-        Ok(Self { requested, started: now, first: None, last: now })
+        Ok(Self {
+            requested,
+            started: now,
+            first: None,
+            last: now,
+        })
     }
 
     /// A token has arrived.

@@ -66,14 +66,22 @@ impl LoadedModel {
     /// # Errors
     /// This build has none.
     pub fn load_default() -> Result<Self> {
-        Self::load_files(crate::default_model::files(), LoadOptions::default(), &mut |_, _| ())
+        Self::load_files(
+            crate::default_model::files(),
+            LoadOptions::default(),
+            &mut |_, _| (),
+        )
     }
 
     /// Loads a checkpoint from wherever its files are; `progress` is told of parameters done and their total.
     ///
     /// # Errors
     /// As [`load`](Self::load).
-    pub fn load_files(files: Files, options: LoadOptions, progress: &mut dyn FnMut(usize, usize)) -> Result<Self> {
+    pub fn load_files(
+        files: Files,
+        options: LoadOptions,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Self> {
         let started = Instant::now();
         options.check()?;
         // The small files first: their faults are found before the weights are read.
@@ -85,7 +93,10 @@ impl LoadedModel {
             }
             false => (None, tokenizer::eos_ids(&files)?),
         };
-        let model_options = mlx_models::LoadOptions { dtype: options.dtype, progress: Some(progress) };
+        let model_options = mlx_models::LoadOptions {
+            dtype: options.dtype,
+            progress: Some(progress),
+        };
         let Loaded { model, info } = match &files {
             Files::Directory(dir) => mlx_models::load(dir, model_options)?,
             embedded => load_embedded(embedded, model_options)?,
@@ -118,7 +129,10 @@ impl LoadedModel {
             // Loading it says what is missing and what is there instead.
             None => Err(match Tokenizer::load(&self.files) {
                 Err(error) => error,
-                Ok(_) => Error::new(ErrorKind::Missing, "tokenizer.json came after the model was loaded"),
+                Ok(_) => Error::new(
+                    ErrorKind::Missing,
+                    "tokenizer.json came after the model was loaded",
+                ),
             }),
         }
     }
@@ -159,7 +173,11 @@ impl LoadedModel {
     ///
     /// # Errors
     /// An option is out of range, the prompt is empty, or has no place in the model's positions or vocabulary.
-    pub fn generate(&self, prompt: impl Into<Prompt>, options: &GenerateOptions) -> Result<Generation<'_>> {
+    pub fn generate(
+        &self,
+        prompt: impl Into<Prompt>,
+        options: &GenerateOptions,
+    ) -> Result<Generation<'_>> {
         let requested = Instant::now();
         let ids = self.prompt_ids(prompt.into())?;
         Generation::new(self, ids, options, requested)
@@ -169,9 +187,17 @@ impl LoadedModel {
     ///
     /// # Errors
     /// As [`generate`](Self::generate), or the template refuses the conversation.
-    pub fn chat(&self, messages: &[Message], render: &RenderOptions, options: &GenerateOptions) -> Result<Generation<'_>> {
+    pub fn chat(
+        &self,
+        messages: &[Message],
+        render: &RenderOptions,
+        options: &GenerateOptions,
+    ) -> Result<Generation<'_>> {
         let requested = Instant::now();
-        let render = RenderOptions { add_generation_prompt: true, ..render.clone() };
+        let render = RenderOptions {
+            add_generation_prompt: true,
+            ..render.clone()
+        };
         let text = self.chat_template()?.render(messages, &render)?;
         // The template has written the special tokens itself.
         let ids = self.tokenizer()?.encode(&text, false)?;
@@ -202,7 +228,10 @@ impl LoadedModel {
     }
 
     pub(crate) fn cache_options(&self) -> CacheOptions {
-        CacheOptions { max_context: self.options.context_len, ..CacheOptions::default() }
+        CacheOptions {
+            max_context: self.options.context_len,
+            ..CacheOptions::default()
+        }
     }
 
     pub(crate) fn set_metrics(&self, metrics: Metrics) {
@@ -212,7 +241,9 @@ impl LoadedModel {
 
 fn not_empty(ids: Vec<u32>) -> Result<Vec<u32>> {
     match ids.is_empty() {
-        true => Err(Error::argument("the prompt is empty; expected at least one token")),
+        true => Err(Error::argument(
+            "the prompt is empty; expected at least one token",
+        )),
         false => Ok(ids),
     }
 }
@@ -226,19 +257,35 @@ impl LoadOptions {
         }
         match self.dtype {
             None | Some(DType::F32 | DType::F16 | DType::BF16) => Ok(()),
-            Some(dtype) => Err(Error::unsupported(format!("weights cannot be computed in {dtype}; known: f32, bf16, f16"))),
+            Some(dtype) => Err(Error::unsupported(format!(
+                "weights cannot be computed in {dtype}; known: f32, bf16, f16"
+            ))),
         }
     }
 }
 
 fn load_embedded(files: &Files, options: mlx_models::LoadOptions<'_>) -> Result<Loaded> {
-    let missing = |name: &str| Error::new(ErrorKind::Missing, format!("{} has no {name} in this build", files.describe()));
-    let config = files.json("config.json")?.ok_or_else(|| missing("config.json"))?;
+    let missing = |name: &str| {
+        Error::new(
+            ErrorKind::Missing,
+            format!("{} has no {name} in this build", files.describe()),
+        )
+    };
+    let config = files
+        .json("config.json")?
+        .ok_or_else(|| missing("config.json"))?;
     let weights = match files {
-        Files::Embedded { files, .. } => files.iter().find(|(name, _)| *name == "model.safetensors"),
+        Files::Embedded { files, .. } => {
+            files.iter().find(|(name, _)| *name == "model.safetensors")
+        }
         Files::Directory(_) => None,
     };
     let (_, bytes) = weights.ok_or_else(|| missing("model.safetensors"))?;
     let weights = Safetensors::from_static(bytes)?;
-    Ok(mlx_models::load_from(&files.describe(), config, vec![weights], options)?)
+    Ok(mlx_models::load_from(
+        &files.describe(),
+        config,
+        vec![weights],
+        options,
+    )?)
 }

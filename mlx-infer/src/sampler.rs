@@ -144,9 +144,17 @@ impl Logprobs {
     fn new(x: &Array, ids: &Array, rows: &[Row<'_>]) -> Result<Self> {
         let [_, v] = x.dims()?;
         let logprobs = x.subtract(&x.logsumexp(-1, true)?)?;
-        let chosen = logprobs.take_along_axis(&ids.expand_dims(-1)?, -1)?.squeeze(-1)?;
+        let chosen = logprobs
+            .take_along_axis(&ids.expand_dims(-1)?, -1)?
+            .squeeze(-1)?;
         let wanted: Vec<Option<usize>> = rows.iter().map(|row| row.logprobs).collect();
-        let most = wanted.iter().flatten().max().copied().unwrap_or(0).min(v as usize);
+        let most = wanted
+            .iter()
+            .flatten()
+            .max()
+            .copied()
+            .unwrap_or(0)
+            .min(v as usize);
         let top = match most {
             0 => None,
             n => Some(top(&logprobs, n)?),
@@ -205,10 +213,14 @@ impl Sampled {
         }
         let choice = |(row, &id): (usize, &u32)| {
             if id == NO_TOKEN {
-                let message = "the model's logits are not finite numbers; no token can be chosen from them";
+                let message =
+                    "the model's logits are not finite numbers; no token can be chosen from them";
                 return Err(Error::new(ErrorKind::Compute, message));
             }
-            let wanted = self.logprobs.as_ref().and_then(|logprobs| logprobs.wanted[row]);
+            let wanted = self
+                .logprobs
+                .as_ref()
+                .and_then(|logprobs| logprobs.wanted[row]);
             let best = match (&top, wanted) {
                 (Some((ids, values)), Some(n)) => {
                     let span = row * width..row * width + n.min(width);

@@ -27,7 +27,11 @@ pub struct ScoreOptions {
 
 impl Default for ScoreOptions {
     fn default() -> Self {
-        Self { top: 5, chunk: CHUNK, cancel: CancelToken::new() }
+        Self {
+            top: 5,
+            chunk: CHUNK,
+            cancel: CancelToken::new(),
+        }
     }
 }
 
@@ -93,7 +97,10 @@ impl LoadedModel {
             last = Some(hidden.slice_axis(1, end - 1, end)?);
         }
         let last = last.expect("a prompt has a token");
-        let (nll, n) = logprobs.iter().flatten().fold((0.0, 0), |(sum, n), &lp: &f32| (sum - f64::from(lp), n + 1));
+        let (nll, n) = logprobs
+            .iter()
+            .flatten()
+            .fold((0.0, 0), |(sum, n), &lp: &f32| (sum - f64::from(lp), n + 1));
         Ok(Score {
             next: self.next(&last, options.top)?,
             perplexity: (nll / f64::from(n.max(1))).exp(),
@@ -105,15 +112,25 @@ impl LoadedModel {
 
     /// Appends the log probabilities of `targets`, the tokens after each position of `hidden` `[1, L, E]`
     /// (one fewer at the end of the text).
-    fn score_chunk(&self, hidden: &Array, targets: &[u32], logprobs: &mut Vec<Option<f32>>) -> Result<()> {
+    fn score_chunk(
+        &self,
+        hidden: &Array,
+        targets: &[u32],
+        logprobs: &mut Vec<Option<f32>>,
+    ) -> Result<()> {
         let rows = (MAX_LOGITS / self.vocab().max(1)).max(1);
         for (index, targets) in targets.chunks(rows).enumerate() {
             let start = (index * rows) as i32;
             let n = targets.len() as i32;
-            let logits = self.model().logits(&hidden.slice_axis(1, start, start + n)?)?.astype(DType::F32)?;
+            let logits = self
+                .model()
+                .logits(&hidden.slice_axis(1, start, start + n)?)?
+                .astype(DType::F32)?;
             let ids = Array::from_slice(targets, &[1, n, 1])?;
             let found = logits.take_along_axis(&ids, -1)?.squeeze(-1)?;
-            let found = found.subtract(&logits.logsumexp(-1, false)?)?.to_vec::<f32>()?;
+            let found = found
+                .subtract(&logits.logsumexp(-1, false)?)?
+                .to_vec::<f32>()?;
             if let Some(at) = found.iter().position(|logprob| logprob.is_nan()) {
                 let at = logprobs.len() + at;
                 let message = format!("the model's logits before token {at} are not numbers");
@@ -134,6 +151,10 @@ impl LoadedModel {
         let logprobs = logits.subtract(&logits.logsumexp(-1, true)?)?;
         let (ids, values) = top(&logprobs, n)?;
         eval([&ids, &values])?;
-        Ok(ids.to_vec::<u32>()?.into_iter().zip(values.to_vec::<f32>()?).collect())
+        Ok(ids
+            .to_vec::<u32>()?
+            .into_iter()
+            .zip(values.to_vec::<f32>()?)
+            .collect())
     }
 }

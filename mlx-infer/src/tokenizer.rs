@@ -25,7 +25,11 @@ const FILE: &str = "tokenizer.json";
 
 /// The tokens that end a text, of a checkpoint without a tokenizer.
 pub(crate) fn eos_ids(files: &Files) -> Result<Vec<u32>> {
-    eos::ids(files, &object(files, "config.json")?.unwrap_or_default(), None)
+    eos::ids(
+        files,
+        &object(files, "config.json")?.unwrap_or_default(),
+        None,
+    )
 }
 
 /// A checkpoint's tokenizer. Clones share it.

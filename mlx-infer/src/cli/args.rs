@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
 use mlx_core::DType;
-use mlx_infer::{Error, ErrorKind, Files, GenerateOptions, LoadOptions, LoadedModel, SamplingParams};
+use mlx_infer::{
+    Error, ErrorKind, Files, GenerateOptions, LoadOptions, LoadedModel, SamplingParams,
+};
 
 use super::{Failure, Result};
 
@@ -55,7 +57,9 @@ impl Load {
     /// Loads the model, with a progress bar on a terminal.
     pub(super) fn load(&self) -> Result<LoadedModel> {
         if self.context_len == Some(0) {
-            return Err(Failure::Usage("context-len must be at least 1, given 0".to_owned()));
+            return Err(Failure::Usage(
+                "context-len must be at least 1, given 0".to_owned(),
+            ));
         }
         let options = LoadOptions {
             context_len: self.context_len,
@@ -66,7 +70,9 @@ impl Load {
             }),
         };
         let files = self.files()?;
-        let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0).with_message("loading"));
+        let bar = std::io::stderr()
+            .is_terminal()
+            .then(|| ProgressBar::new(0).with_message("loading"));
         let loaded = LoadedModel::load_files(files, options, &mut |done, total| {
             if let Some(bar) = &bar {
                 bar.set_length(total as u64);
@@ -79,7 +85,10 @@ impl Load {
         let model = loaded?;
         let unread = &model.info().unread_keys;
         if !unread.is_empty() {
-            eprintln!("warning: config.json: not known to this version and without effect: {}", unread.join(", "));
+            eprintln!(
+                "warning: config.json: not known to this version and without effect: {}",
+                unread.join(", ")
+            );
         }
         Ok(model)
     }
@@ -110,10 +119,20 @@ pub(super) struct Generation {
     #[arg(long, value_name = "N", default_value_t = 20)]
     repeat_context: usize,
     /// Subtracted from logits of tokens that were generated before
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "X",
+        default_value_t = 0.0,
+        allow_negative_numbers = true
+    )]
     presence_penalty: f32,
     /// Subtracted from a token's logit once for each time it was generated
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "X",
+        default_value_t = 0.0,
+        allow_negative_numbers = true
+    )]
     frequency_penalty: f32,
     /// Add X to the logit of token ID; may be given several times
     #[arg(long, value_name = "ID=X", value_parser = id_and_number, allow_hyphen_values = true)]
@@ -149,13 +168,17 @@ impl Generation {
             ignore_eos: self.ignore_eos,
             ..Default::default()
         };
-        options.check().map_err(|error| Failure::Usage(error.to_string()))?;
+        options
+            .check()
+            .map_err(|error| Failure::Usage(error.to_string()))?;
         Ok(options)
     }
 }
 
 fn id_and_number(text: &str) -> std::result::Result<(u32, f32), String> {
-    let parsed = text.split_once('=').and_then(|(id, number)| Some((id.parse().ok()?, number.parse().ok()?)));
+    let parsed = text
+        .split_once('=')
+        .and_then(|(id, number)| Some((id.parse().ok()?, number.parse().ok()?)));
     parsed.ok_or_else(|| "expected an id and a number, as in 42=-1.5".to_owned())
 }
 

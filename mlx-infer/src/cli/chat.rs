@@ -36,9 +36,15 @@ pub(super) struct Chat {
 impl Chat {
     pub(super) fn run(self) -> Result {
         let mut options = self.generation.options()?;
-        let mut messages: Vec<Message> =
-            self.system.iter().map(|text| Message::new("system", text.as_str())).collect();
-        let mut render = RenderOptions { add_generation_prompt: true, ..Default::default() };
+        let mut messages: Vec<Message> = self
+            .system
+            .iter()
+            .map(|text| Message::new("system", text.as_str()))
+            .collect();
+        let mut render = RenderOptions {
+            add_generation_prompt: true,
+            ..Default::default()
+        };
         if let Some(path) = &self.messages {
             let (given, tools) = read_messages(path)?;
             messages.extend(given);
@@ -68,7 +74,10 @@ impl Chat {
             options.cancel.reset();
             messages.push(Message::new("user", line));
             let generated = answer(&messages)?;
-            messages.push(Message::new("assistant", generated.text.unwrap_or_default()));
+            messages.push(Message::new(
+                "assistant",
+                generated.text.unwrap_or_default(),
+            ));
         }
         Ok(())
     }
@@ -78,7 +87,8 @@ impl Chat {
 fn read_messages(path: &Path) -> Result<(Vec<Message>, Option<Vec<Value>>)> {
     let text = args::read_text(path)?;
     let fail = |what: String| Error::new(ErrorKind::Format, format!("{}: {what}", path.display()));
-    let json: Value = serde_json::from_str(&text).map_err(|error| fail(format!("not valid json: {error}")))?;
+    let json: Value =
+        serde_json::from_str(&text).map_err(|error| fail(format!("not valid json: {error}")))?;
     let tools = match json.get("tools") {
         None | Some(Value::Null) => None,
         Some(Value::Array(tools)) => Some(tools.clone()),
@@ -108,9 +118,12 @@ impl Lines {
                 eprint!(">>> ");
             }
             let mut line = String::new();
-            let n = std::io::stdin().lock().read_line(&mut line).map_err(|error| {
-                Error::new(ErrorKind::Io, "cannot read the standard input").with_source(error)
-            })?;
+            let n = std::io::stdin()
+                .lock()
+                .read_line(&mut line)
+                .map_err(|error| {
+                    Error::new(ErrorKind::Io, "cannot read the standard input").with_source(error)
+                })?;
             match line.trim() {
                 _ if n == 0 => return Ok(None),
                 "/exit" => return Ok(None),

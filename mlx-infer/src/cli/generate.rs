@@ -40,7 +40,11 @@ struct PromptSource {
 impl Generate {
     pub(super) fn run(self) -> Result {
         let mut options = self.generation.options()?;
-        let prompt = match (self.source.prompt, self.source.prompt_file, self.source.tokens) {
+        let prompt = match (
+            self.source.prompt,
+            self.source.prompt_file,
+            self.source.tokens,
+        ) {
             (Some(text), _, _) => Prompt::Text(text),
             (_, Some(path), _) => Prompt::Text(args::read_text(&path)?),
             (_, _, tokens) => Prompt::Tokens(tokens.unwrap_or_default()),

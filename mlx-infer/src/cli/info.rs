@@ -23,7 +23,11 @@ impl Info {
     pub(super) fn run(self) -> Result {
         let model = self.load.load()?;
         let document = describe(&model, &self.load.files()?.describe());
-        if self.json { output::print_json(&document) } else { output::print(&table(&document)) }
+        if self.json {
+            output::print_json(&document)
+        } else {
+            output::print(&table(&document))
+        }
     }
 }
 
@@ -41,7 +45,12 @@ fn describe(model: &LoadedModel, name: &str) -> Value {
     let context = info.max_positions.unwrap_or(DEFAULT_CONTEXT);
     let held = ring.unwrap_or(context).min(context);
     let position_bytes = 2 * info.kv_heads as usize * info.head_dim as usize * info.dtype.size();
-    let cache_bytes = info.layers.iter().map(|&kind| positions(kind, held)).sum::<usize>() * position_bytes;
+    let cache_bytes = info
+        .layers
+        .iter()
+        .map(|&kind| positions(kind, held))
+        .sum::<usize>()
+        * position_bytes;
     let mut caches: Vec<(LayerKind, usize)> = Vec::new();
     for &kind in &info.layers {
         match caches.iter_mut().find(|(found, _)| *found == kind) {
@@ -55,7 +64,9 @@ fn describe(model: &LoadedModel, name: &str) -> Value {
             let (word, window) = match (kind, ring) {
                 (LayerKind::Full, None) => ("growing", None),
                 (LayerKind::Full, Some(ring)) => ("ring", Some(ring)),
-                (LayerKind::Window(window), ring) => ("ring", Some(ring.map_or(window, |ring| ring.min(window)))),
+                (LayerKind::Window(window), ring) => {
+                    ("ring", Some(ring.map_or(window, |ring| ring.min(window))))
+                }
             };
             json!({"layers": layers, "kind": word, "positions": window})
         })
@@ -95,7 +106,11 @@ fn table(document: &Value) -> String {
     let text = |value: &Value| match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => text.clone(),
-        Value::Array(items) => items.iter().map(Value::to_string).collect::<Vec<_>>().join(", "),
+        Value::Array(items) => items
+            .iter()
+            .map(Value::to_string)
+            .collect::<Vec<_>>()
+            .join(", "),
         other => other.to_string(),
     };
     let bytes = |value: &Value| output::bytes(value.as_u64().unwrap_or(0) as usize);
@@ -105,7 +120,12 @@ fn table(document: &Value) -> String {
         .collect();
     let quantization = match &document["quantization"] {
         Value::Null => "none".to_owned(),
-        scheme => format!("{}, {} bits, groups of {}", text(&scheme["mode"]), scheme["bits"], scheme["group_size"]),
+        scheme => format!(
+            "{}, {} bits, groups of {}",
+            text(&scheme["mode"]),
+            scheme["bits"],
+            scheme["group_size"]
+        ),
     };
     rows.push(("quantisation", quantization));
     for key in ["layers", "hidden", "vocab", "context"] {
@@ -116,12 +136,22 @@ fn table(document: &Value) -> String {
             Value::Null => String::new(),
             n => format!(" of {n} positions"),
         };
-        rows.push(("caches", format!("{} layers, {}{positions}", cache["layers"], text(&cache["kind"]))));
+        rows.push((
+            "caches",
+            format!(
+                "{} layers, {}{positions}",
+                cache["layers"],
+                text(&cache["kind"])
+            ),
+        ));
     }
     let memory = &document["memory"];
     rows.push(("weights", bytes(&memory["weight_bytes"])));
     let context = &memory["cache_context"];
-    rows.push(("caches need", format!("{} at {context} tokens", bytes(&memory["cache_bytes"]))));
+    rows.push((
+        "caches need",
+        format!("{} at {context} tokens", bytes(&memory["cache_bytes"])),
+    ));
     rows.push(("memory needed", bytes(&memory["total_bytes"])));
     rows.push(("end tokens", text(&document["eos_ids"])));
     rows.push(("chat template", text(&document["chat_template"])));
@@ -129,5 +159,7 @@ fn table(document: &Value) -> String {
     if unread.as_array().is_some_and(|keys| !keys.is_empty()) {
         rows.push(("not understood", text(unread)));
     }
-    rows.iter().map(|(name, value)| format!("{name:<15} {value}\n")).collect()
+    rows.iter()
+        .map(|(name, value)| format!("{name:<15} {value}\n"))
+        .collect()
 }

@@ -11,10 +11,14 @@ use super::{Failure, Result, interrupt};
 /// Writes text to the standard output at once.
 pub(super) fn print(text: &str) -> Result {
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
-        IoErrorKind::BrokenPipe => Failure::ClosedOutput,
-        _ => Error::new(ErrorKind::Io, "cannot write to the standard output").with_source(error).into(),
-    })
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| match error.kind() {
+            IoErrorKind::BrokenPipe => Failure::ClosedOutput,
+            _ => Error::new(ErrorKind::Io, "cannot write to the standard output")
+                .with_source(error)
+                .into(),
+        })
 }
 
 /// Writes one JSON document.
@@ -36,7 +40,11 @@ pub(super) fn show(generation: Generation<'_>, json: bool) -> Result<Generated> 
             return ControlFlow::Continue(());
         }
         written = print(event.text());
-        if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        if written.is_ok() {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
     })?;
     written?;
     if json {

@@ -37,7 +37,11 @@ impl Score {
             None => Prompt::Tokens(self.source.tokens.unwrap_or_default()),
         };
         let model = self.load.load()?;
-        let options = ScoreOptions { top: self.top, cancel: interrupt::cancels()?, ..Default::default() };
+        let options = ScoreOptions {
+            top: self.top,
+            cancel: interrupt::cancels()?,
+            ..Default::default()
+        };
         let score = {
             let _running = interrupt::running();
             model.score(prompt, &options)?

@@ -45,7 +45,10 @@ impl Tokenize {
         let ids = self.input.ids.unwrap_or_default();
         // Decoding passes over ids that do not exist; here that would be a wrong answer.
         if let Some(id) = ids.iter().find(|&&id| tokenizer.id_to_token(id).is_none()) {
-            let message = format!("token id {id} is not in the vocabulary of {} tokens", tokenizer.vocab_size());
+            let message = format!(
+                "token id {id} is not in the vocabulary of {} tokens",
+                tokenizer.vocab_size()
+            );
             return Err(mlx_infer::Error::new(mlx_infer::ErrorKind::Argument, message).into());
         }
         let text = tokenizer.decode(&ids, false)?;

@@ -25,12 +25,21 @@ pub(crate) enum Progress {
 impl<'m> Decoder<'m> {
     pub(crate) fn new(model: &'m dyn Model, options: CacheOptions, chunk: usize) -> Self {
         let cache = ModelCache::new(model.layers(), 1, options);
-        Self { model, options, cache, chunk }
+        Self {
+            model,
+            options,
+            cache,
+            chunk,
+        }
     }
 
     /// Starts anew with these tokens and gives what the head makes of the last one: `[1, V]`, lazy. `None`
     /// if `between`, which is asked before each chunk, cancels.
-    pub(crate) fn prefill(&mut self, ids: &[u32], mut between: impl FnMut() -> Progress) -> Result<Option<Array>> {
+    pub(crate) fn prefill(
+        &mut self,
+        ids: &[u32],
+        mut between: impl FnMut() -> Progress,
+    ) -> Result<Option<Array>> {
         self.cache = ModelCache::new(self.model.layers(), 1, self.options);
         self.cache.expect(0, ids.len());
         let mut last = None;
@@ -97,11 +106,17 @@ pub(crate) fn check_ids(ids: &[u32], vocab: usize) -> Result<()> {
 }
 
 /// Checks that `needed` tokens have positions in the model.
-pub(crate) fn check_positions(needed: usize, max_positions: Option<usize>, room_for: &str) -> Result<()> {
+pub(crate) fn check_positions(
+    needed: usize,
+    max_positions: Option<usize>,
+    room_for: &str,
+) -> Result<()> {
     match max_positions {
         Some(max) if needed > max => Err(Error::new(
             ErrorKind::Argument,
-            format!("{needed} tokens{room_for} exceed the model's {max} positions (max_position_embeddings)"),
+            format!(
+                "{needed} tokens{room_for} exceed the model's {max} positions (max_position_embeddings)"
+            ),
         )),
         _ => Ok(()),
     }

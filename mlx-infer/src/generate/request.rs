@@ -76,9 +76,14 @@ impl GenerateOptions {
     /// A value is outside its range; the message names it, the range and the value.
     pub fn check(&self) -> Result<()> {
         self.sampling.check()?;
-        for (name, value) in [("max_tokens", self.max_tokens), ("prefill_chunk", self.prefill_chunk)] {
+        for (name, value) in [
+            ("max_tokens", self.max_tokens),
+            ("prefill_chunk", self.prefill_chunk),
+        ] {
             if value == 0 {
-                return Err(Error::argument(format!("{name} must be at least 1, given 0")));
+                return Err(Error::argument(format!(
+                    "{name} must be at least 1, given 0"
+                )));
             }
         }
         if let Some(at) = self.stop.iter().position(String::is_empty) {

@@ -18,7 +18,8 @@ impl TextStream {
     /// There are stop strings and no tokenizer, or an empty stop string.
     pub(super) fn new(tokenizer: Option<&Tokenizer>, stops: &[String]) -> Result<Self> {
         if tokenizer.is_none() && !stops.is_empty() {
-            let message = "stop strings need a tokenizer, and this checkpoint has none; stop at token ids";
+            let message =
+                "stop strings need a tokenizer, and this checkpoint has none; stop at token ids";
             return Err(Error::argument(message));
         }
         Ok(Self {

@@ -16,14 +16,22 @@ pub(super) fn keep(x: &Array, rows: &[Row<'_>]) -> Result<Option<Array>> {
         k if k > 0 && k < v as usize && !row.params.is_greedy() => Some(k),
         _ => None,
     };
-    let p = |row: &Row<'_>| (row.params.top_p < 1.0 && !row.params.is_greedy()).then_some(row.params.top_p);
-    let m = |row: &Row<'_>| (row.params.min_p > 0.0 && !row.params.is_greedy()).then_some(row.params.min_p);
+    let p = |row: &Row<'_>| {
+        (row.params.top_p < 1.0 && !row.params.is_greedy()).then_some(row.params.top_p)
+    };
+    let m = |row: &Row<'_>| {
+        (row.params.min_p > 0.0 && !row.params.is_greedy()).then_some(row.params.min_p)
+    };
     let mut kept = None;
     if rows.iter().any(|row| k(row).is_some() || p(row).is_some()) {
         // How many of the largest logits tell every row's thresholds: with both filters top-k's do.
         let reach = |row: &Row<'_>| k(row).or(p(row).map(|_| v as usize)).unwrap_or(1);
         let reach = rows.iter().map(reach).max().unwrap_or(1) as i32;
-        let largest = if reach < v { x.topk(reach, -1)? } else { x.clone() };
+        let largest = if reach < v {
+            x.topk(reach, -1)?
+        } else {
+            x.clone()
+        };
         let sorted = largest.negative()?.sort(-1)?.negative()?;
         if rows.iter().any(|row| p(row).is_some()) {
             kept = both(kept, top_p(x, &sorted, rows, p)?)?;
@@ -47,7 +55,12 @@ fn both(a: Option<Array>, b: Array) -> Result<Option<Array>> {
 }
 
 /// Keeps tokens while those before them have less than p together. `sorted`: the largest logits, descending.
-fn top_p(x: &Array, sorted: &Array, rows: &[Row<'_>], p: impl Fn(&Row<'_>) -> Option<f32>) -> Result<Array> {
+fn top_p(
+    x: &Array,
+    sorted: &Array,
+    rows: &[Row<'_>],
+    p: impl Fn(&Row<'_>) -> Option<f32>,
+) -> Result<Array> {
     let probabilities = sorted.subtract(&x.logsumexp(-1, true)?)?.exp()?;
     let before = probabilities.cumsum(-1, false, false)?;
     let inside = before.less(&column(rows, |row| p(row).unwrap_or(1.0))?)?;
@@ -56,15 +69,29 @@ fn top_p(x: &Array, sorted: &Array, rows: &[Row<'_>], p: impl Fn(&Row<'_>) -> Op
     Ok(x.greater_equal(&filters.select(&threshold, f32::NEG_INFINITY)?)?)
 }
 
-fn top_k(x: &Array, sorted: &Array, rows: &[Row<'_>], k: impl Fn(&Row<'_>) -> Option<usize>) -> Result<Array> {
+fn top_k(
+    x: &Array,
+    sorted: &Array,
+    rows: &[Row<'_>],
+    k: impl Fn(&Row<'_>) -> Option<usize>,
+) -> Result<Array> {
     let [b, v] = x.dims()?;
-    let counts: Vec<i32> = rows.iter().map(|row| k(row).map_or(v, |k| k as i32)).collect();
-    let last: Vec<i32> = rows.iter().map(|row| k(row).map_or(0, |k| k as i32 - 1)).collect();
+    let counts: Vec<i32> = rows
+        .iter()
+        .map(|row| k(row).map_or(v, |k| k as i32))
+        .collect();
+    let last: Vec<i32> = rows
+        .iter()
+        .map(|row| k(row).map_or(0, |k| k as i32 - 1))
+        .collect();
     let threshold = sorted.take_along_axis(&Array::from_slice(&last, &[b, 1])?, -1)?;
     let above = x.greater(&threshold)?;
     let equal = x.equal(&threshold)?;
     let n_above = above.astype(DType::I32)?.sum(-1, true)?;
-    let rank = equal.astype(DType::I32)?.cumsum(-1, false, true)?.add(&n_above)?;
+    let rank = equal
+        .astype(DType::I32)?
+        .cumsum(-1, false, true)?
+        .add(&n_above)?;
     let first = equal.logical_and(&rank.less_equal(&Array::from_slice(&counts, &[b, 1])?)?)?;
     let unfiltered = flags(rows, |row| k(row).is_none())?;
     Ok(above.logical_or(&first)?.logical_or(&unfiltered)?)

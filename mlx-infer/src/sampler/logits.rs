@@ -36,8 +36,14 @@ fn padded<T: mlx_core::Element>(lists: &[Vec<T>], fill: T) -> Result<Array> {
 }
 
 fn bias(x: &Array, rows: &[Row<'_>]) -> Result<Array> {
-    let ids: Vec<Vec<u32>> = rows.iter().map(|row| row.params.logit_bias.keys().copied().collect()).collect();
-    let values: Vec<Vec<f32>> = rows.iter().map(|row| row.params.logit_bias.values().copied().collect()).collect();
+    let ids: Vec<Vec<u32>> = rows
+        .iter()
+        .map(|row| row.params.logit_bias.keys().copied().collect())
+        .collect();
+    let values: Vec<Vec<f32>> = rows
+        .iter()
+        .map(|row| row.params.logit_bias.values().copied().collect())
+        .collect();
     Ok(x.scatter_add_axis(&padded(&ids, 0)?, &padded(&values, 0.0)?, -1)?)
 }
 
@@ -60,7 +66,10 @@ fn repeat(x: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Array>
             let n = recent.iter().map(Vec::len).max().unwrap_or(0);
             let fill = |ids: Vec<u32>| {
                 let last = ids.last().copied().unwrap_or(0);
-                ids.into_iter().chain(std::iter::repeat(last)).take(n).collect()
+                ids.into_iter()
+                    .chain(std::iter::repeat(last))
+                    .take(n)
+                    .collect()
             };
             let filled: Vec<Vec<u32>> = recent.into_iter().map(fill).collect();
             padded(&filled, 0)?
@@ -74,19 +83,33 @@ fn repeat(x: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Array>
     };
     let penalty = column(rows, |row| row.params.repeat_penalty)?;
     let found = x.take_along_axis(&ids, -1)?;
-    let changed = found.less(0.0f32)?.select(&found.multiply(&penalty)?, &found.divide(&penalty)?)?;
+    let changed = found
+        .less(0.0f32)?
+        .select(&found.multiply(&penalty)?, &found.divide(&penalty)?)?;
     Ok(x.put_along_axis(&ids, &changed, -1)?)
 }
 
 /// Presence and frequency penalties, of generated tokens only.
 fn counted(x: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Array> {
-    let ids: Vec<Vec<u32>> = rows.iter().map(|row| counts(row).map(|(id, _)| id).collect()).collect();
-    let times: Vec<Vec<f32>> = rows.iter().map(|row| counts(row).map(|(_, n)| n as f32).collect()).collect();
+    let ids: Vec<Vec<u32>> = rows
+        .iter()
+        .map(|row| counts(row).map(|(id, _)| id).collect())
+        .collect();
+    let times: Vec<Vec<f32>> = rows
+        .iter()
+        .map(|row| counts(row).map(|(_, n)| n as f32).collect())
+        .collect();
     let is_there: Vec<Vec<bool>> = ids.iter().map(|ids| vec![true; ids.len()]).collect();
-    let (ids, mut times, is_there) = (padded(&ids, 0)?, padded(&times, 0.0)?, padded(&is_there, false)?);
+    let (ids, mut times, is_there) = (
+        padded(&ids, 0)?,
+        padded(&times, 0.0)?,
+        padded(&is_there, false)?,
+    );
     let presence = column(rows, |row| row.params.presence_penalty)?;
     let frequency = column(rows, |row| row.params.frequency_penalty)?;
-    let penalty = |times: &Array| -> Result<Array> { Ok(times.multiply(&frequency)?.add(&presence)?.negative()?) };
+    let penalty = |times: &Array| -> Result<Array> {
+        Ok(times.multiply(&frequency)?.add(&presence)?.negative()?)
+    };
     let last = match pending {
         None => None,
         Some(pending) => {
@@ -94,7 +117,10 @@ fn counted(x: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Array
             let hits = ids.equal(&last)?.logical_and(&is_there)?;
             times = times.add(&hits.astype(DType::F32)?)?;
             let is_new = hits.any(-1, true)?.logical_not()?;
-            Some((last, is_new.select(&penalty(&is_new.astype(DType::F32)?)?, 0.0f32)?))
+            Some((
+                last,
+                is_new.select(&penalty(&is_new.astype(DType::F32)?)?, 0.0f32)?,
+            ))
         }
     };
     let shifts = is_there.select(&penalty(&times)?, 0.0f32)?;

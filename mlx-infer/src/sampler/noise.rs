@@ -28,7 +28,10 @@ pub(super) fn gumbel(rows: &[Row<'_>], pending: bool, v: i32) -> Result<Array> {
 /// where single precision is finest. Never infinite.
 pub(super) fn of_position(seed: u64, position: usize, v: i32) -> Result<Array> {
     let bits = random::bits(&key(seed, position)?, &[v], 4)?;
-    let u = bits.astype(DType::F32)?.add(0.5f32)?.multiply(f32::powi(2.0, -32))?;
+    let u = bits
+        .astype(DType::F32)?
+        .add(0.5f32)?
+        .multiply(f32::powi(2.0, -32))?;
     let u = u.minimum(1.0 - f32::powi(2.0, -24))?;
     Ok(u.negative()?.log1p()?.negative()?.log()?.negative()?)
 }

@@ -72,7 +72,9 @@ impl SamplingParams {
     pub fn check(&self) -> Result<()> {
         let within = |name: &str, value: f32, ok: bool, range: &str| match ok {
             true => Ok(()),
-            false => Err(Error::argument(format!("{name} must be {range}, given {value}"))),
+            false => Err(Error::argument(format!(
+                "{name} must be {range}, given {value}"
+            ))),
         };
         let t = self.temperature;
         within(
@@ -81,8 +83,18 @@ impl SamplingParams {
             t == 0.0 || (1e-4..=1e4).contains(&t),
             "0 (greedy) or in [0.0001, 10000]",
         )?;
-        within("top_p", self.top_p, self.top_p > 0.0 && self.top_p <= 1.0, "in (0, 1]")?;
-        within("min_p", self.min_p, (0.0..=1.0).contains(&self.min_p), "in [0, 1]")?;
+        within(
+            "top_p",
+            self.top_p,
+            self.top_p > 0.0 && self.top_p <= 1.0,
+            "in (0, 1]",
+        )?;
+        within(
+            "min_p",
+            self.min_p,
+            (0.0..=1.0).contains(&self.min_p),
+            "in [0, 1]",
+        )?;
         let penalty = self.repeat_penalty;
         within(
             "repeat_penalty",
@@ -94,7 +106,12 @@ impl SamplingParams {
             ("presence_penalty", self.presence_penalty),
             ("frequency_penalty", self.frequency_penalty),
         ] {
-            within(name, penalty, penalty.abs() <= MAX_SHIFT, "in [-10000, 10000]")?;
+            within(
+                name,
+                penalty,
+                penalty.abs() <= MAX_SHIFT,
+                "in [-10000, 10000]",
+            )?;
         }
         if self.repeat_context == 0 {
             let message = "repeat_context must be at least 1, given 0; repeat_penalty 1 switches the penalty off";
@@ -106,5 +123,53 @@ impl SamplingParams {
             within(&name, bias, ok, "in [-10000, 10000] or minus infinity")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Change = fn(&mut SamplingParams);
+
+    #[test]
+    fn ranges_are_checked() {
+        let check = |change: Change| {
+            let mut params = SamplingParams::default();
+            change(&mut params);
+            params.check().unwrap_err().to_string()
+        };
+        let cases: [(Change, &str); 9] = [
+            (
+                |p| p.temperature = -1.0,
+                "temperature must be 0 (greedy) or in [0.0001, 10000], given -1",
+            ),
+            (
+                |p| p.temperature = f32::NAN,
+                "temperature must be 0 (greedy) or in [0.0001, 10000], given NaN",
+            ),
+            (|p| p.top_p = 1.7, "top_p must be in (0, 1], given 1.7"),
+            (|p| p.top_p = 0.0, "top_p must be in (0, 1], given 0"),
+            (|p| p.min_p = -0.1, "min_p must be in [0, 1], given -0.1"),
+            (
+                |p| p.repeat_penalty = 0.0,
+                "repeat_penalty must be in (0, 10000], given 0",
+            ),
+            (
+                |p| p.presence_penalty = f32::INFINITY,
+                "presence_penalty must be in [-10000, 10000], given inf",
+            ),
+            (
+                |p| p.frequency_penalty = f32::NAN,
+                "frequency_penalty must be in [-10000, 10000], given NaN",
+            ),
+            (
+                |p| p.logit_bias.extend([(3, f32::NAN)]),
+                "logit_bias of token 3 must be in [-10000, 10000] or minus infinity, given NaN",
+            ),
+        ];
+        for (change, message) in cases {
+            assert_eq!(check(change), message);
+        }
     }
 }
