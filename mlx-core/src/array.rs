@@ -1,5 +1,6 @@
 //! [`Array`]: an owned handle to a lazy array.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt;
 
@@ -194,12 +195,12 @@ impl Array {
         if self.is_row_contiguous()? {
             // SAFETY: evaluated, dense and row-major, and of dtype `T`; `self` is held meanwhile,
             // which also keeps MLX from giving the buffer to somebody else.
-            return unsafe { self.elements() }.map(f);
+            return unsafe { self.elements() }.map(|elements| f(&elements));
         }
         let dense = self.contiguous()?;
         eval([&dense])?;
         // SAFETY: as above, `dense` is held.
-        unsafe { dense.elements() }.map(f)
+        unsafe { dense.elements() }.map(|elements| f(&elements))
     }
 
     /// The single element of an array of size 1. Evaluates the array.
@@ -230,14 +231,27 @@ impl Array {
 
     /// # Safety
     /// The array must be evaluated, row-contiguous, of dtype `T` and not empty.
-    unsafe fn elements<T: Element>(&self) -> Result<&[T]> {
+    unsafe fn elements<T: Element>(&self) -> Result<Cow<'_, [T]>> {
         let mut data = std::ptr::null();
         // SAFETY: the handle is live; the out-pointer is ours.
         ffi::call(ErrorKind::Mlx, || unsafe {
             sys::mlxrs_array_data_ptr(&mut data, self.raw)
         })?;
-        // SAFETY: the caller's promise; MLX aligns its buffers and offsets are whole elements.
-        Ok(unsafe { std::slice::from_raw_parts(data.cast::<T>(), self.size()) })
+        let (data, size) = (data.cast::<T>(), self.size());
+        if data.is_aligned() {
+            // SAFETY: the caller's promise, and aligned.
+            return Ok(Cow::Borrowed(unsafe {
+                std::slice::from_raw_parts(data, size)
+            }));
+        }
+        // A `view` of a slice of smaller elements begins where it likes.
+        let mut copy = vec![T::default(); size];
+        // SAFETY: the caller's promise; `copy` is as large, and another allocation.
+        unsafe {
+            let bytes = size * size_of::<T>();
+            std::ptr::copy_nonoverlapping(data.cast::<u8>(), copy.as_mut_ptr().cast(), bytes);
+        }
+        Ok(Cow::Owned(copy))
     }
 
     /// Whether the elements of an evaluated array stand densely in row-major order.

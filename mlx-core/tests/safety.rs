@@ -4,7 +4,7 @@ use std::thread;
 
 use mlx_core::device::Property;
 use mlx_core::transforms::{Compiled, compile, grad, vmap};
-use mlx_core::{Array, Device, Error, ErrorKind, Result};
+use mlx_core::{Array, DType, Device, Error, ErrorKind, Result};
 
 fn scalar(value: f32) -> Array {
     Array::scalar(value).unwrap()
@@ -60,6 +60,22 @@ fn errors_and_panics_cross_nested_closures() -> Result<()> {
     // MLX's own words arrive from inside a closure, too.
     let error = grad(|x| Ok(vec![x[0].reshape(&[3])?]), &x, &[0]).unwrap_err();
     assert!(error.to_string().contains("reshape"), "{error}");
+    Ok(())
+}
+
+/// A view of other elements may begin between its own, and any byte may be read as a bool.
+#[test]
+fn views_of_bytes_read_right() -> Result<()> {
+    let bytes = Array::from_slice(&[9u8, 1, 0, 0, 0, 2, 1, 0, 0], &[9])?;
+    let view = bytes.slice(&[1], &[9])?.view(DType::U32)?;
+    assert_eq!(view.address()? % 4, 1, "the case that this is about");
+    assert_eq!(view.to_vec::<u32>()?, [1, 258]);
+    assert_eq!(view.slice(&[1], &[2])?.item::<u32>()?, 258);
+    let bools = bytes.view(DType::Bool)?.to_vec::<bool>()?;
+    assert_eq!(
+        bools,
+        [true, true, false, false, false, true, true, false, false]
+    );
     Ok(())
 }
 

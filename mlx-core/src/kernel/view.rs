@@ -66,14 +66,6 @@ impl<'a> Raw<'a> {
                 self.dtype
             ));
         }
-        if T::DTYPE == DType::Bool && self.len > 0 {
-            // SAFETY: `len` initialised bytes are there. Bools that came in through a view of other
-            // bytes may have any value, which a Rust bool must not.
-            let bytes = unsafe { std::slice::from_raw_parts(self.data, self.len) };
-            if let Some(byte) = bytes.iter().find(|&&byte| byte > 1) {
-                return Err(format!("operand of BOOL holds the byte {byte}"));
-            }
-        }
         Ok(())
     }
 }

@@ -27,11 +27,16 @@ impl Array {
         op!(mlx_astype(self, dtype))
     }
 
-    /// The bytes read as another dtype: `[…, n]` → `[…, n * size / other size]`.
+    /// The bytes read as another dtype: `[…, n]` → `[…, n * size / other size]`. As Bool, every byte
+    /// but 0 is true.
     ///
     /// # Errors
     /// The last dimension does not divide, or there is none and the sizes differ.
     pub fn view(&self, dtype: DType) -> Result<Array> {
+        if dtype == DType::Bool {
+            // Elsewhere, and in Rust, a bool is the byte 0 or 1.
+            return op!(mlx_view(self, DType::U8))?.not_equal(0);
+        }
         op!(mlx_view(self, dtype))
     }
 
