@@ -1,9 +1,13 @@
 // Keeps an update in place when steps are pipelined. MLX donates a buffer only when nothing else holds it, but the
 // encoded consumers of the previous step hold it until their work has completed, so MLX copies the whole of a KV
 // cache on every step. The order of work on a stream already makes the update safe; this primitive says so.
+#include <algorithm>
+#include <memory>
 #include <new>
+#include <unordered_map>
 
 #include "mlx/primitives.h"
+#include "mlx/stream.h"
 
 #include "guard.h"
 
@@ -11,6 +15,27 @@ namespace {
 
 using namespace mlxrs;
 using Data = mx::array::Data;
+
+// What readers of memory on this thread must know: which buffers are being written in place, and by which streams.
+struct Written {
+  std::weak_ptr<Data> data; // Keeps the address from being used again, not the buffer.
+  std::vector<mx::Stream> streams;
+};
+thread_local std::unordered_map<const Data*, Written> written;
+thread_local size_t purge_at = 64;
+thread_local int readers = 0;
+
+void note_written(const std::shared_ptr<Data>& data, mx::Stream stream) {
+  if (written.size() >= purge_at) {
+    std::erase_if(written, [](const auto& entry) { return entry.second.data.expired(); });
+    purge_at = std::max<size_t>(64, 2 * written.size());
+  }
+  auto& entry = written[data.get()];
+  entry.data = data;
+  if (std::find(entry.streams.begin(), entry.streams.end(), stream) == entry.streams.end()) {
+    entry.streams.push_back(stream);
+  }
+}
 
 // Lends the allocator's claim on a buffer (the Data object itself; only an owned one counts as donatable) to a
 // stand-in array that nobody else holds, and takes it back at the end, also when the evaluation throws.
@@ -87,6 +112,7 @@ class ForceDonate : public mx::Primitive {
       eval(in, out);
       return;
     }
+    note_written(source.data_shared_ptr(), stream());
     bool reused;
     {
       // Reserved in full, so that the stand-in keeps its single reference; declared before the loan, so that the
@@ -107,6 +133,9 @@ class ForceDonate : public mx::Primitive {
   }
 
   bool can_lend(const std::vector<mx::array>& in) const {
+    if (readers > 0) {
+      return false; // Somebody is looking at memory: at this buffer, for all that is known here.
+    }
     const mx::array& source = in[index_];
     const auto& data = source.data_shared_ptr();
     if (data == nullptr || !data->is_owned() || source.offset() != 0 || !source.flags().row_contiguous) {
@@ -147,5 +176,38 @@ extern "C" int mlxrs_force_donate(mlx_array* res, mlx_array lazy, mlx_array sour
       }
     }
     mlx_array_set_(*res, std::move(head));
+  });
+}
+
+extern "C" int mlxrs_array_settle(bool* updated, mlx_array a) {
+  return guarded([&] {
+    *updated = false;
+    auto& array = mlx_array_get_(a);
+    auto data = array.data_shared_ptr();
+    auto entry = written.find(data.get());
+    if (data == nullptr || entry == written.end() || entry->second.data.lock() != data) {
+      return;
+    }
+    *updated = true;
+    for (auto stream : std::vector<mx::Stream>(entry->second.streams)) {
+      mx::synchronize(stream);
+    }
+  });
+}
+
+extern "C" void mlxrs_reading(bool begin) {
+  readers += begin ? 1 : -1;
+}
+
+extern "C" int mlxrs_array_pin(mlx_array a) {
+  return guarded([&] {
+    auto data = mlx_array_get_(a).data_shared_ptr();
+    if (data == nullptr || !data->is_owned()) {
+      return;
+    }
+    // The allocator's claim moves to where no operation looks for it; the buffer stays where all its arrays expect it.
+    auto owner = std::make_shared<Data>(std::move(*data));
+    data->~Data();
+    new (data.get()) Data(owner->buffer(), [owner](mx::allocator::Buffer) {});
   });
 }

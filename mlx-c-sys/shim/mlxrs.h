@@ -74,6 +74,17 @@ int mlxrs_stream_index(int* res, mlx_stream s);
  * from the start of a buffer of MLX's own is copied as MLX would do, never overwritten. */
 int mlxrs_force_donate(mlx_array* res, mlx_array lazy, mlx_array source);
 
+/* For code that lends out the memory of arrays, on the thread that owns them.
+ * Says whether an update in place has written, or is about to write, into a's buffer, and waits for it. A reader must
+ * then copy what it wants to keep. */
+int mlxrs_array_settle(bool* updated, mlx_array a);
+/* Between (true) and (false), which nest, updates that this thread evaluates copy instead of writing in place: a
+ * reader may hold a pointer into their buffer. */
+void mlxrs_reading(bool begin);
+/* Never again is a's buffer donated to an operation or updated in place, through whichever array: other threads may
+ * read it from now on. */
+int mlxrs_array_pin(mlx_array a);
+
 /* ---- CPU kernels ----------------------------------------------------------------------------------------------*/
 
 /* One operand of a kernel. Inputs are row-contiguous and read-only; outputs are row-contiguous and to be filled.

@@ -188,19 +188,50 @@ impl Array {
     /// As [`to_vec`](Self::to_vec).
     pub fn with_slice<T: Element, R>(&self, f: impl FnOnce(&[T]) -> R) -> Result<R> {
         self.check_dtype::<T>()?;
-        eval([self])?;
         if self.size() == 0 {
+            eval([self])?;
             return Ok(f(&[]));
         }
-        if self.is_row_contiguous()? {
-            // SAFETY: evaluated, dense and row-major, and of dtype `T`; `self` is held meanwhile,
-            // which also keeps MLX from giving the buffer to somebody else.
-            return unsafe { self.elements() }.map(|elements| f(&elements));
+        self.with_dense(|dense| {
+            // SAFETY: evaluated, dense and row-major, and of dtype `T`, with nobody writing to it.
+            unsafe { dense.elements::<T>(dense.size()) }.map(|elements| f(&elements))
+        })?
+    }
+
+    /// Calls `f` with the bytes of the elements in row-major order.
+    pub(crate) fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        if self.size() == 0 {
+            eval([self])?;
+            return Ok(f(&[]));
         }
-        let dense = self.contiguous()?;
+        self.with_dense(|dense| {
+            // SAFETY: as in `with_slice`; any memory is bytes.
+            unsafe { dense.elements::<u8>(dense.nbytes()) }.map(|bytes| f(&bytes))
+        })?
+    }
+
+    /// Calls `f` with this array, evaluated, dense and row-major. Meanwhile nothing writes into
+    /// memory in place.
+    fn with_dense<R>(&self, f: impl FnOnce(&Array) -> R) -> Result<R> {
+        struct Reading;
+        impl Drop for Reading {
+            fn drop(&mut self) {
+                // SAFETY: undoes the call below, on the same thread.
+                unsafe { sys::mlxrs_reading(false) };
+            }
+        }
+
+        eval([self])?;
+        let dense = if self.is_row_contiguous()? {
+            self.clone()
+        } else {
+            self.contiguous()?
+        };
         eval([&dense])?;
-        // SAFETY: as above, `dense` is held.
-        unsafe { dense.elements() }.map(|elements| f(&elements))
+        // SAFETY: counts readers of this thread.
+        unsafe { sys::mlxrs_reading(true) };
+        let _reading = Reading;
+        Ok(f(&dense))
     }
 
     /// The single element of an array of size 1. Evaluates the array.
@@ -230,25 +261,31 @@ impl Array {
     }
 
     /// # Safety
-    /// The array must be evaluated, row-contiguous, of dtype `T` and not empty.
-    unsafe fn elements<T: Element>(&self) -> Result<Cow<'_, [T]>> {
-        let mut data = std::ptr::null();
+    /// The array must be evaluated and row-contiguous, and hold at least `len` elements of type `T`,
+    /// where `len` is not zero. No update in place may start while the result lives.
+    unsafe fn elements<T: Element>(&self, len: usize) -> Result<Cow<'_, [T]>> {
+        let (mut data, mut updated) = (std::ptr::null(), false);
         // SAFETY: the handle is live; the out-pointer is ours.
         ffi::call(ErrorKind::Mlx, || unsafe {
             sys::mlxrs_array_data_ptr(&mut data, self.raw)
         })?;
-        let (data, size) = (data.cast::<T>(), self.size());
-        if data.is_aligned() {
+        // SAFETY: as above.
+        ffi::call(ErrorKind::Eval, || unsafe {
+            sys::mlxrs_array_settle(&mut updated, self.raw)
+        })
+        .map_err(|error| poison::failed([self], error))?;
+        let data = data.cast::<T>();
+        // A buffer that is updated in place may change after the reader's visit. A `view` of a
+        // slice of smaller elements begins where it likes.
+        if !updated && data.is_aligned() {
             // SAFETY: the caller's promise, and aligned.
-            return Ok(Cow::Borrowed(unsafe {
-                std::slice::from_raw_parts(data, size)
-            }));
+            let elements = unsafe { std::slice::from_raw_parts(data, len) };
+            return Ok(Cow::Borrowed(elements));
         }
-        // A `view` of a slice of smaller elements begins where it likes.
-        let mut copy = vec![T::default(); size];
+        let mut copy = vec![T::default(); len];
         // SAFETY: the caller's promise; `copy` is as large, and another allocation.
         unsafe {
-            let bytes = size * size_of::<T>();
+            let bytes = len * size_of::<T>();
             std::ptr::copy_nonoverlapping(data.cast::<u8>(), copy.as_mut_ptr().cast(), bytes);
         }
         Ok(Cow::Owned(copy))

@@ -27,7 +27,7 @@ pub struct Frozen(Array);
 
 // SAFETY: the array is evaluated and waited for (`freeze` checks both), so it has no primitive, no
 // inputs and no event; reading its description and data then changes nothing, and its reference
-// counts are atomic. The `Array` inside is never lent out, and its stamp is never written again.
+// counts are atomic. Its buffer is pinned, so that no operation and no update in place writes there. The `Array` inside is never lent out, and its stamp is never written again.
 unsafe impl Send for Frozen {}
 // SAFETY: as above.
 unsafe impl Sync for Frozen {}
@@ -90,6 +90,15 @@ impl Array {
             let message = "cannot freeze an array that a transform is tracing";
             return Err(Error::new(ErrorKind::Invalid, message));
         }
+        let mut updated = false;
+        // SAFETY: the handle is live; the out-parameter is ours. Waits for what still writes.
+        ffi::call(ErrorKind::Eval, || unsafe {
+            sys::mlxrs_array_settle(&mut updated, self.raw())
+        })?;
+        // SAFETY: the handle is live. From here on nothing writes into the buffer, whoever holds it.
+        ffi::call(ErrorKind::Mlx, || unsafe {
+            sys::mlxrs_array_pin(self.raw())
+        })?;
         Ok(Frozen(self.data()))
     }
 }

@@ -10,7 +10,7 @@ mod launch;
 mod metal;
 mod view;
 
-pub use cpu::{CpuKernel, apply, apply_shared};
+pub use cpu::{CpuKernel, apply, apply_shared, live};
 pub use cuda::CudaKernel;
 pub use launch::{LaunchConfig, TemplateArg};
 pub use metal::MetalKernel;

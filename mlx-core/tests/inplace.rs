@@ -4,7 +4,7 @@ use mlx_core::fast::{self, Mask};
 use mlx_core::inplace::{
     put_along_axis_in_place, scatter_in_place, slice_update_dynamic_in_place, slice_update_in_place,
 };
-use mlx_core::{Array, DType, Result, async_eval, eval, memory, synchronize, zeros};
+use mlx_core::{Array, DType, Error, Result, async_eval, eval, memory, synchronize, zeros};
 
 const HEADS: i32 = 4;
 const STORED: i32 = 512;
@@ -158,5 +158,61 @@ fn what_does_not_fit_is_refused() -> Result<()> {
     assert!(slice_update_in_place(cache.clone(), &update, &[0, 0], &[2, 3]).is_err());
     assert!(slice_update_in_place(cache.clone(), &update, &[0], &[2]).is_err());
     assert!(slice_update_in_place(cache, &update, &[0, 0], &[1, 3]).is_err());
+    Ok(())
+}
+
+/// The buffer of `array` with everything replaced by `value`, asynchronously.
+fn overwrite(array: &Array, value: f32) -> Result<Array> {
+    let update = mlx_core::full(array.shape(), value, DType::F32)?;
+    let start = Array::from_slice(&[0i32], &[1])?;
+    slice_update_dynamic_in_place(array.clone(), &update, &start, &[0])
+}
+
+#[test]
+fn a_reader_never_sees_memory_change() -> Result<()> {
+    let old = zeros(&[100_000], DType::F32)?;
+    eval([&old])?;
+    let address = old.address()?;
+    // An update that begins while somebody looks is a copy.
+    let during = old.with_slice(|values: &[f32]| {
+        let new = overwrite(&old, 1.0)?;
+        eval([&new])?;
+        assert!(values.iter().all(|&value| value == 0.0));
+        Ok::<_, Error>(new)
+    })??;
+    assert_ne!(during.address()?, address);
+    assert_eq!(during.slice(&[7], &[8])?.item::<f32>()?, 1.0);
+    // One that is on its way is waited for, and the reader gets a copy of its own.
+    for round in 0..20 {
+        let new = overwrite(&old, round as f32)?;
+        async_eval([&new])?;
+        old.with_slice(|values: &[f32]| {
+            assert_ne!(values.as_ptr().addr(), address);
+            assert!(values.iter().all(|&value| value == round as f32));
+        })?;
+        assert_eq!(new.address()?, address);
+    }
+    Ok(())
+}
+
+#[test]
+fn frozen_arrays_are_not_written_whoever_holds_them() -> Result<()> {
+    let array = zeros(&[1000], DType::F32)?;
+    let updated = overwrite(&array, 1.0)?;
+    async_eval([&updated])?;
+    let address = updated.address()?;
+    let frozen = updated.clone().freeze()?;
+    // The maker's handle, a view of it, and what comes out of the freezer.
+    for handle in [updated.clone(), updated.reshape(&[1000])?, frozen.thaw()] {
+        let new = overwrite(&handle, 2.0)?;
+        assert_eq!(new.to_vec::<f32>()?, [2.0; 1000]);
+        assert_ne!(new.address()?, address);
+    }
+    // Nor does any operation take the buffer when it holds the last handle.
+    let sum = updated.add(1.0)?;
+    drop((updated, array));
+    assert_eq!(sum.to_vec::<f32>()?, [2.0; 1000]);
+    let read = std::thread::spawn(move || frozen.thaw().to_vec::<f32>());
+    assert_eq!(read.join().unwrap()?, [1.0; 1000]);
     Ok(())
 }

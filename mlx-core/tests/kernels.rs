@@ -143,11 +143,6 @@ impl CpuKernel for Increment {
     }
 }
 
-fn live() -> usize {
-    // SAFETY: reads a counter.
-    unsafe { mlx_c_sys::mlxrs_kernel_live() }
-}
-
 #[test]
 fn kernels_are_lazy_nodes_of_a_mixed_graph() -> Result<()> {
     let kernel = Power::new(2.0, 2);
@@ -193,9 +188,9 @@ fn bad_inputs_are_refused_by_name() -> Result<()> {
             .starts_with("kernel power: expected one F32 input"),
         "{error}"
     );
-    let before = live();
+    let before = kernel::live();
     assert!(kernel::apply(Power::new(1.0, 1), &[]).is_err());
-    assert_eq!(live(), before);
+    assert_eq!(kernel::live(), before);
     Ok(())
 }
 
@@ -314,7 +309,7 @@ fn donated_inputs_become_the_output() -> Result<()> {
 
 #[test]
 fn a_failing_kernel_spoils_its_step_only() -> Result<()> {
-    let before = live();
+    let before = kernel::live();
     for (kernel, expected) in [
         (Failing::Error, "out of luck: 100%s%n"),
         (Failing::Panic, "panicked: lost 1 things"),
@@ -339,23 +334,23 @@ fn a_failing_kernel_spoils_its_step_only() -> Result<()> {
             [2.0]
         );
     }
-    assert_eq!(live(), before);
+    assert_eq!(kernel::live(), before);
     Ok(())
 }
 
 #[test]
 fn payloads_are_dropped() -> Result<()> {
-    let before = live();
+    let before = kernel::live();
     let kernel = Arc::new(Power::new(1.0, 1));
     let y = apply_shared(&kernel, &[&row(&[1.0])])?.remove(0);
-    assert_eq!(live(), before + 1);
+    assert_eq!(kernel::live(), before + 1);
     assert_eq!(Arc::strong_count(&kernel), 2);
     eval([&y])?;
     mlx_core::synchronize()?;
-    assert_eq!(live(), before);
+    assert_eq!(kernel::live(), before);
     assert_eq!(Arc::strong_count(&kernel), 1);
     // Never run.
     drop(apply_shared(&kernel, &[&row(&[1.0])])?);
-    assert_eq!((live(), Arc::strong_count(&kernel)), (before, 1));
+    assert_eq!((kernel::live(), Arc::strong_count(&kernel)), (before, 1));
     Ok(())
 }

@@ -343,3 +343,44 @@ fn bury() {
     // Outside the lock, because a closure's drop may bury others.
     mine.into_iter().for_each(|grave| dismiss(grave.0));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Address(*mut c_void);
+    // SAFETY: the payload is handed over, as C++ may do.
+    unsafe impl Send for Address {}
+
+    /// Says on which thread it died.
+    struct Witness(std::sync::mpsc::Sender<u64>);
+    impl Drop for Witness {
+        fn drop(&mut self) {
+            self.0.send(thread_number()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_closure_that_dies_elsewhere_is_dropped_at_home() {
+        let (send, receive) = std::sync::mpsc::channel();
+        let witness = Witness(send);
+        let payload = Address(keep(Box::new(move |_| {
+            let _ = &witness;
+            Ok(Vec::new())
+        })));
+        let elsewhere = std::thread::spawn(move || {
+            let payload = payload;
+            // SAFETY: the payload is dropped once, here.
+            unsafe { drop_kept(payload.0) };
+            // What this thread makes and drops leaves the other's closure alone.
+            drop(Closure::keep(|x| Ok(x.to_vec())).unwrap());
+            thread_number()
+        });
+        let elsewhere = elsewhere.join().unwrap();
+        assert!(receive.try_recv().is_err(), "not yet dropped");
+        drop(Closure::keep(|x| Ok(x.to_vec())).unwrap());
+        let home = receive.try_recv().unwrap();
+        assert_eq!(home, thread_number());
+        assert_ne!(home, elsewhere);
+    }
+}

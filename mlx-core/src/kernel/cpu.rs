@@ -10,6 +10,7 @@ use super::view::{Spec, View, ViewMut};
 use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi;
+use crate::linalg::on_cpu;
 use crate::ops::shape::stack;
 use crate::{memory, poison, stream};
 
@@ -112,10 +113,11 @@ pub trait CpuKernel: Send + Sync + Sized + 'static {
     }
 }
 
-/// The outputs of `kernel` for `inputs`, to be computed when they are evaluated.
+/// The outputs of `kernel` for `inputs`, to be computed when they are evaluated, on the CPU
+/// also where the default device is a GPU.
 ///
 /// # Errors
-/// The kernel does not take such inputs, or the current stream is not on the CPU.
+/// The kernel does not take such inputs.
 pub fn apply<K: CpuKernel>(kernel: K, inputs: &[&Array]) -> Result<Vec<Array>> {
     apply_shared(&Arc::new(kernel), inputs)
 }
@@ -136,7 +138,6 @@ pub fn apply_shared<K: CpuKernel>(kernel: &Arc<K>, inputs: &[&Array]) -> Result<
     check(kernel.name(), &specs, &outputs, donate)?;
     inputs.iter().try_for_each(|input| poison::check(input))?;
 
-    let stream = stream::current()?;
     let table = callbacks::table::<K>(kernel.name(), donate)?;
     let handles: Vec<_> = inputs.iter().map(|input| input.raw()).collect();
     let shapes: Vec<*const i32> = outputs.iter().map(|spec| spec.shape.as_ptr()).collect();
@@ -147,25 +148,34 @@ pub fn apply_shared<K: CpuKernel>(kernel: &Arc<K>, inputs: &[&Array]) -> Result<
         outputs: outputs.len(),
         donate,
     };
-    let payload = Box::into_raw(Box::new(node)).cast::<c_void>();
-    ffi::arrays(|res| {
-        // SAFETY: live handles and slices with their lengths; the table lives for ever and is made
-        // for payloads of this type, which C++ takes over in every case.
-        unsafe {
-            sys::mlxrs_kernel_apply(
-                res,
-                table,
-                payload,
-                handles.as_ptr(),
-                handles.len(),
-                shapes.as_ptr(),
-                ndims.as_ptr(),
-                dtypes.as_ptr(),
-                outputs.len(),
-                stream,
-            )
-        }
+    on_cpu(|| {
+        let stream = stream::current()?;
+        let payload = Box::into_raw(Box::new(node)).cast::<c_void>();
+        ffi::arrays(|res| {
+            // SAFETY: live handles and slices with their lengths; the table lives for ever and is
+            // made for payloads of this type, which C++ takes over in every case.
+            unsafe {
+                sys::mlxrs_kernel_apply(
+                    res,
+                    table,
+                    payload,
+                    handles.as_ptr(),
+                    handles.len(),
+                    shapes.as_ptr(),
+                    ndims.as_ptr(),
+                    dtypes.as_ptr(),
+                    outputs.len(),
+                    stream,
+                )
+            }
+        })
     })
+}
+
+/// How many nodes of CPU kernels are alive in this process; for tests that look for leaks.
+pub fn live() -> usize {
+    // SAFETY: reads a counter.
+    unsafe { sys::mlxrs_kernel_live() }
 }
 
 fn check(name: &str, inputs: &[Spec], outputs: &[Spec], donate: Option<usize>) -> Result<()> {

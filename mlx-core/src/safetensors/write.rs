@@ -6,13 +6,9 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-use mlx_c_sys as sys;
-
 use super::header::MAX_BYTES;
 use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};
-use crate::eval::eval;
-use crate::ffi;
 
 /// Writes `arrays` and `metadata` to a safetensors file, evaluating the arrays one after the other.
 ///
@@ -56,7 +52,8 @@ fn write(
     file.write_all(&(header.len() as u64).to_le_bytes())?;
     file.write_all(&header)?;
     for (name, array) in arrays {
-        with_bytes(array, |bytes| file.write_all(bytes))
+        array
+            .with_bytes(|bytes| file.write_all(bytes))
             .map_err(|error| error.context(format!("tensor {name:?}")))??;
     }
     file.as_file().sync_all()?;
@@ -103,29 +100,6 @@ fn header(arrays: &[(&str, &Array)], metadata: &BTreeMap<String, String>) -> Res
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     Ok(header)
-}
-
-/// Calls `f` with the bytes of an array, dense and in row-major order.
-fn with_bytes<R>(array: &Array, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
-    eval([array])?;
-    if array.size() == 0 {
-        return Ok(f(&[]));
-    }
-    let dense = if array.is_row_contiguous()? {
-        array.clone()
-    } else {
-        array.contiguous()?
-    };
-    eval([&dense])?;
-    let mut data = std::ptr::null();
-    // SAFETY: the handle is live; the out-pointer is ours.
-    ffi::call(ErrorKind::Mlx, || unsafe {
-        sys::mlxrs_array_data_ptr(&mut data, dense.raw())
-    })?;
-    // SAFETY: evaluated and dense, so `nbytes` bytes are there; `dense` is held meanwhile.
-    Ok(f(unsafe {
-        std::slice::from_raw_parts(data.cast(), dense.nbytes())
-    }))
 }
 
 /// The new name is on disk only when the folder is.
