@@ -36,7 +36,6 @@ pub struct Error(Box<Inner>);
 struct Inner {
     kind: ErrorKind,
     message: String,
-    location: Option<String>,
 }
 
 /// The result of everything here that can fail.
@@ -48,20 +47,6 @@ impl Error {
         Self(Box::new(Inner {
             kind,
             message: message.into(),
-            location: None,
-        }))
-    }
-
-    /// MLX's own text; mlx-c appends where it was caught, which only developers want to read.
-    pub(crate) fn from_mlx(kind: ErrorKind, text: &str) -> Self {
-        let (message, location) = match text.rfind(" at ") {
-            Some(at) if text[at..].contains(".cpp:") => (&text[..at], Some(text[at + 4..].into())),
-            _ => (text, None),
-        };
-        Self(Box::new(Inner {
-            kind,
-            message: message.into(),
-            location,
         }))
     }
 
@@ -86,11 +71,7 @@ impl fmt::Display for Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}", self.0.kind, self.0.message)?;
-        match &self.0.location {
-            Some(location) => write!(f, " (at {location})"),
-            None => Ok(()),
-        }
+        write!(f, "{:?}: {}", self.0.kind, self.0.message)
     }
 }
 

@@ -63,7 +63,7 @@ pub(crate) fn take_error(kind: ErrorKind) -> Error {
         (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
     };
     match text {
-        Some(text) => Error::from_mlx(kind, &text),
+        Some(text) => Error::new(kind, text),
         None => Error::new(kind, "mlx failed without a message"),
     }
 }

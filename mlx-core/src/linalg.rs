@@ -7,6 +7,7 @@
 use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{cstring, op};
+use crate::ops::reduce::or_if_empty;
 use crate::ops::{Axes, require};
 use crate::stream::{Device, DeviceKind, Stream};
 
@@ -232,7 +233,11 @@ pub fn solve_triangular(a: &Array, b: &Array, half: Half) -> Result<Array> {
 /// There are no such axes, or matrices have no such norm.
 pub fn norm(a: &Array, ord: f64, axes: impl Axes, keepdims: bool) -> Result<Array> {
     let axes = axes.axes(a.ndim());
-    on_cpu(|| op!(mlx_linalg_norm(a, ord, [axes], keepdims)))
+    or_if_empty(
+        a,
+        on_cpu(|| op!(mlx_linalg_norm(a, ord, [axes], keepdims)))?,
+        0.0,
+    )
 }
 
 /// Root of the sum of squares over `axes`.
@@ -241,7 +246,7 @@ pub fn norm(a: &Array, ord: f64, axes: impl Axes, keepdims: bool) -> Result<Arra
 /// There are no such axes.
 pub fn norm_l2(a: &Array, axes: impl Axes, keepdims: bool) -> Result<Array> {
     let axes = axes.axes(a.ndim());
-    op!(mlx_linalg_norm_l2(a, [axes], keepdims))
+    or_if_empty(a, op!(mlx_linalg_norm_l2(a, [axes], keepdims))?, 0.0)
 }
 
 /// A norm of matrices over two axes.

@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::ffi::op;
 use crate::ops::Operand;
 use crate::ops::math::binary;
+use crate::ops::reduce::or_if_empty;
 
 binary! {
     /// `self == other`; NaN equals nothing.
@@ -66,7 +67,7 @@ impl Array {
         equal_nan: bool,
     ) -> Result<Array> {
         let other = other.operand(self)?;
-        op!(mlx_allclose(self, *other, rtol, atol, equal_nan))
+        self.isclose(&*other, rtol, atol, equal_nan)?.all(.., false)
     }
 
     /// Whether shape and all elements are equal: a Bool scalar.
@@ -74,6 +75,8 @@ impl Array {
     /// # Errors
     /// None that is known.
     pub fn array_equal(&self, other: &Array, equal_nan: bool) -> Result<Array> {
-        op!(mlx_array_equal(self, other, equal_nan))
+        let equal = op!(mlx_array_equal(self, other, equal_nan))?;
+        let same_shape = self.shape() == other.shape();
+        or_if_empty(self, equal, if same_shape { 1.0 } else { 0.0 })
     }
 }

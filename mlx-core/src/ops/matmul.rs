@@ -5,6 +5,7 @@ use std::borrow::Borrow;
 use crate::array::Array;
 use crate::error::Result;
 use crate::ffi::{Opt, cstring, op, vector::VectorArray};
+use crate::ops::reduce::or_if_empty;
 use crate::ops::{borrowed, require};
 
 /// The masks of [`Array::block_masked_mm`], one element for each block; `None` keeps all.
@@ -72,7 +73,8 @@ impl Array {
     /// # Errors
     /// There is no such axis, or the shapes do not broadcast.
     pub fn vecdot(&self, other: &Array, axis: i32) -> Result<Array> {
-        op!(mlx_vecdot(self, other, axis))
+        let empty = if self.size() == 0 { self } else { other };
+        or_if_empty(empty, op!(mlx_vecdot(self, other, axis))?, 0.0)
     }
 
     /// Kronecker product: `[n, m]` and `[p, q]` → `[n p, m q]`.

@@ -6,42 +6,51 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ffi::op;
-use crate::ops::Axes;
+use crate::ops::{Axes, full};
 
 macro_rules! reductions {
-    ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => { impl Array { $(
+    ($($(#[$doc:meta])* $name:ident = $c:ident or $empty:expr;)*) => { impl Array { $(
         $(#[$doc])*
         ///
         /// # Errors
         /// There is no such axis, or it is given twice; an empty one where the result needs an element.
         pub fn $name(&self, axes: impl Axes, keepdims: bool) -> Result<Array> {
             let axes = axes.axes(self.ndim());
-            op!($c(self, [axes], keepdims))
+            or_if_empty(self, op!($c(self, [axes], keepdims))?, $empty)
         }
     )* } };
 }
 
 reductions! {
     /// Sum. Bool and integers narrower than 32 bits become I32 or U32.
-    sum = mlx_sum_axes;
+    sum = mlx_sum_axes or 0.0;
     /// Product. Bool and integers narrower than 32 bits become I32 or U32.
-    prod = mlx_prod_axes;
+    prod = mlx_prod_axes or 1.0;
     /// Arithmetic mean; integers become F32.
-    mean = mlx_mean_axes;
+    mean = mlx_mean_axes or f32::NAN;
     /// Largest element; NaN if there is one.
-    max = mlx_max_axes;
+    max = mlx_max_axes or f32::NAN;
     /// Smallest element; NaN if there is one.
-    min = mlx_min_axes;
+    min = mlx_min_axes or f32::NAN;
     /// Whether all elements are non-zero, as Bool.
-    all = mlx_all_axes;
+    all = mlx_all_axes or 1.0;
     /// Whether any element is non-zero, as Bool.
-    any = mlx_any_axes;
+    any = mlx_any_axes or 0.0;
     /// `ln(sum(e^x))` without overflow; integers become F32.
-    logsumexp = mlx_logsumexp_axes;
+    logsumexp = mlx_logsumexp_axes or f32::NEG_INFINITY;
     /// The middle element, or the mean of the two in the middle.
-    median = mlx_median_axes;
+    median = mlx_median_axes or f32::NAN;
     /// How many elements are non-zero, as I32.
-    count_nonzero = mlx_count_nonzero_axes;
+    count_nonzero = mlx_count_nonzero_axes or 0.0;
+}
+
+/// What a reduction of no elements is: MLX's CPU kernels leave the result unwritten, in some
+/// layouts, when there is nothing to read.
+pub(crate) fn or_if_empty(reduced: &Array, result: Array, empty: f32) -> Result<Array> {
+    if reduced.size() > 0 || result.size() == 0 {
+        return Ok(result);
+    }
+    full(result.shape(), empty, result.dtype())
 }
 
 impl Array {
@@ -51,7 +60,11 @@ impl Array {
     /// There is no such axis, or it is given twice.
     pub fn var(&self, axes: impl Axes, keepdims: bool, ddof: i32) -> Result<Array> {
         let axes = axes.axes(self.ndim());
-        op!(mlx_var_axes(self, [axes], keepdims, ddof))
+        or_if_empty(
+            self,
+            op!(mlx_var_axes(self, [axes], keepdims, ddof))?,
+            f32::NAN,
+        )
     }
 
     /// Standard deviation: the square root of [`var`](Self::var).
@@ -60,7 +73,11 @@ impl Array {
     /// There is no such axis, or it is given twice.
     pub fn std(&self, axes: impl Axes, keepdims: bool, ddof: i32) -> Result<Array> {
         let axes = axes.axes(self.ndim());
-        op!(mlx_std_axes(self, [axes], keepdims, ddof))
+        or_if_empty(
+            self,
+            op!(mlx_std_axes(self, [axes], keepdims, ddof))?,
+            f32::NAN,
+        )
     }
 
     /// Position of the (first) largest element along `axis`, as U32. Flatten first to search
@@ -103,7 +120,12 @@ impl Array {
     /// # Errors
     /// There are no such dimensions, or they are the same.
     pub fn trace(&self, offset: i32, axis1: i32, axis2: i32, dtype: DType) -> Result<Array> {
-        op!(mlx_trace_axes(self, offset, axis1, axis2, dtype))
+        let diagonal = self.diagonal(offset, axis1, axis2)?;
+        or_if_empty(
+            &diagonal,
+            op!(mlx_trace_axes(self, offset, axis1, axis2, dtype))?,
+            0.0,
+        )
     }
 
     /// How many elements these axes hold together, or one over it if `inverted`: a scalar of
