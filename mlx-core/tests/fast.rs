@@ -2,6 +2,7 @@
 
 use mlx_core::fast::{self, Mask, Rope, plain};
 use mlx_core::random::{self, Key};
+use mlx_core::transforms::grad;
 use mlx_core::{Array, DType, ErrorKind, Result};
 use proptest::prelude::*;
 
@@ -261,4 +262,70 @@ fn what_does_not_fit_is_refused() -> Result<()> {
         Some(ErrorKind::DType)
     );
     Ok(())
+}
+
+/// The gradients of `fused` and `plain` with respect to all of `args`, of a weighted sum.
+fn assert_same_gradients(
+    args: &[Array],
+    fused: impl Fn(&[Array]) -> Result<Array>,
+    plain: impl Fn(&[Array]) -> Result<Array>,
+) -> Result<()> {
+    let argnums: Vec<usize> = (0..args.len()).collect();
+    let weighted = |y: Array| {
+        let weights = normal(99, y.shape(), DType::F32);
+        Ok(vec![y.multiply(&weights)?.sum(.., false)?])
+    };
+    let found = grad(|x| weighted(fused(x)?), args, &argnums)?;
+    let expected = grad(|x| weighted(plain(x)?), args, &argnums)?;
+    for (found, expected) in found.iter().zip(&expected) {
+        assert_close(found, expected, 1e-4);
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_are_those_of_the_plain_operations() -> Result<()> {
+    let x = normal(1, &[2, 4, 3, 8], DType::F32);
+    let (weight, bias) = (normal(2, &[8], DType::F32), normal(3, &[8], DType::F32));
+    assert_same_gradients(
+        &[x.clone(), weight.clone()],
+        |a| fast::rms_norm(&a[0], Some(&a[1]), 1e-5),
+        |a| plain::rms_norm(&a[0], Some(&a[1]), 1e-5),
+    )?;
+    assert_same_gradients(
+        &[x.clone(), weight, bias],
+        |a| fast::layer_norm(&a[0], Some(&a[1]), Some(&a[2]), 1e-5),
+        |a| plain::layer_norm(&a[0], Some(&a[1]), Some(&a[2]), 1e-5),
+    )?;
+    let offsets = Array::from_slice(&[5i32, 0], &[2])?;
+    for traditional in [false, true] {
+        let rope = Rope {
+            dims: 6,
+            traditional,
+            base: Some(100.0),
+            scale: 1.0,
+            freqs: None,
+        };
+        let x = std::slice::from_ref(&x);
+        let fused = |a: &[Array]| fast::rope(&a[0], &rope, &offsets);
+        assert_same_gradients(x, fused, |a| plain::rope(&a[0], &rope, &offsets))?;
+    }
+    let (k, v) = (
+        normal(4, &[2, 2, 5, 8], DType::F32),
+        normal(5, &[2, 2, 5, 8], DType::F32),
+    );
+    let sinks = normal(6, &[4], DType::F32);
+    assert_same_gradients(
+        &[x, k, v, sinks],
+        |a| fast::scaled_dot_product_attention(&a[0], &a[1], &a[2], 0.3, Mask::Causal, Some(&a[3])),
+        |a| {
+            plain::scaled_dot_product_attention(&a[0], &a[1], &a[2], 0.3, Mask::Causal, Some(&a[3]))
+        },
+    )?;
+    let targets = Array::from_slice(&[1i32, 0, 4], &[3])?;
+    assert_same_gradients(
+        &[normal(7, &[3, 5], DType::F32)],
+        |a| fast::cross_entropy(&a[0], &targets),
+        |a| plain::cross_entropy(&a[0], &targets),
+    )
 }

@@ -5,6 +5,7 @@ use mlx_core::inplace::{
     put_along_axis_in_place, scatter_in_place, slice_update_dynamic_in_place, slice_update_in_place,
 };
 use mlx_core::{Array, DType, Error, Result, async_eval, eval, memory, synchronize, zeros};
+use proptest::prelude::*;
 
 const HEADS: i32 = 4;
 const STORED: i32 = 512;
@@ -215,4 +216,107 @@ fn frozen_arrays_are_not_written_whoever_holds_them() -> Result<()> {
     let read = std::thread::spawn(move || frozen.thaw().to_vec::<f32>());
     assert_eq!(read.join().unwrap()?, [1.0; 1000]);
     Ok(())
+}
+
+/// One update of a `[6, 5]` cache.
+#[derive(Clone, Debug)]
+enum Update {
+    Slice { start: [i32; 2], size: [i32; 2] },
+    Dynamic { start: [i32; 2], size: [i32; 2] },
+    PutAlong { rows: [i32; 5] },
+    Scatter { rows: Vec<i32> },
+}
+
+const ROWS: i32 = 6;
+const COLUMNS: i32 = 5;
+
+fn updates() -> impl Strategy<Value = Update> {
+    let window = (0..ROWS, 0..COLUMNS).prop_flat_map(|(row, column)| {
+        (
+            Just([row, column]),
+            (1..=ROWS - row, 1..=COLUMNS - column).prop_map(|(r, c)| [r, c]),
+        )
+    });
+    prop_oneof![
+        window
+            .clone()
+            .prop_map(|(start, size)| Update::Slice { start, size }),
+        window.prop_map(|(start, size)| Update::Dynamic { start, size }),
+        prop::array::uniform5(0..ROWS).prop_map(|rows| Update::PutAlong { rows }),
+        prop::sample::subsequence((0..ROWS).collect::<Vec<_>>(), 1..4)
+            .prop_map(|rows| Update::Scatter { rows }),
+    ]
+}
+
+/// Applies `update`, writing `value`, to the cache and to a plain model of it.
+fn apply(cache: Array, model: &mut [f32], update: &Update, value: f32) -> Result<Array> {
+    let filled = |shape: &[i32]| mlx_core::full(shape, value, DType::F32);
+    let mut set = |row: i32, column: i32| model[(row * COLUMNS + column) as usize] = value;
+    match update {
+        Update::Slice {
+            start: [r, c],
+            size: [h, w],
+        }
+        | Update::Dynamic {
+            start: [r, c],
+            size: [h, w],
+        } => {
+            (*r..r + h).for_each(|row| (*c..c + w).for_each(|column| set(row, column)));
+        }
+        Update::PutAlong { rows } => (0..COLUMNS)
+            .zip(rows)
+            .for_each(|(column, &row)| set(row, column)),
+        Update::Scatter { rows } => {
+            rows.iter()
+                .for_each(|&row| (0..COLUMNS).for_each(|column| set(row, column)));
+        }
+    }
+    match update {
+        Update::Slice {
+            start: [r, c],
+            size: [h, w],
+        } => slice_update_in_place(cache, &filled(&[*h, *w])?, &[*r, *c], &[r + h, c + w]),
+        Update::Dynamic { start, size } => {
+            let start = Array::from_slice(start, &[2])?;
+            slice_update_dynamic_in_place(cache, &filled(size)?, &start, &[0, 1])
+        }
+        Update::PutAlong { rows } => {
+            let rows = Array::from_slice(rows, &[1, COLUMNS])?;
+            put_along_axis_in_place(cache, &rows, &filled(&[1, COLUMNS])?, 0)
+        }
+        Update::Scatter { rows } => {
+            let count = rows.len() as i32;
+            let rows = Array::from_slice(rows, &[count])?;
+            scatter_in_place(cache, &[&rows], &filled(&[count, 1, COLUMNS])?, &[0])
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_updates_equal_a_plain_model(
+        steps in prop::collection::vec((updates(), any::<bool>()), 1..12),
+    ) {
+        let mut cache = zeros(&[ROWS, COLUMNS], DType::F32).unwrap();
+        let address = cache.address().unwrap();
+        let mut model = vec![0.0; (ROWS * COLUMNS) as usize];
+        let mut sums = Vec::new();
+        for (index, (update, wait)) in steps.iter().enumerate() {
+            cache = apply(cache, &mut model, update, index as f32 + 1.0).unwrap();
+            // A reader of each state, queued before the next update.
+            let sum = cache.sum(.., false).unwrap();
+            async_eval([&sum, &cache]).unwrap();
+            if *wait {
+                prop_assert_eq!(cache.to_vec::<f32>().unwrap(), model.clone());
+            }
+            sums.push((sum, model.iter().sum::<f32>()));
+        }
+        for (sum, expected) in sums {
+            prop_assert_eq!(sum.item::<f32>().unwrap(), expected);
+        }
+        prop_assert_eq!(cache.to_vec::<f32>().unwrap(), model);
+        prop_assert_eq!(cache.address().unwrap(), address);
+    }
 }

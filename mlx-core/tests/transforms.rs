@@ -332,3 +332,29 @@ fn custom_derivatives() -> Result<()> {
     );
     Ok(())
 }
+
+#[test]
+fn custom_functions_under_other_transforms() -> Result<()> {
+    // vmap and jvp go through the plain function; only vjp is one's own.
+    let double_slope = |_: &[Array], c: &[Array], _: &[Array]| Ok(vec![c[0].multiply(100.0)?]);
+    let square = |x: &[Array]| Ok(vec![x[0].square()?]);
+    let custom = custom_vjp(square, double_slope)?;
+    let saved = checkpoint(square)?;
+    let xs = row(&[1.0, 2.0]);
+    let mapped = vmap(&custom, from_ref(&xs), &[Some(0)], &[Some(0)])?;
+    assert_eq!(mapped[0].to_vec::<f32>()?, [1.0, 4.0]);
+    let (_, pushed) = jvp(&custom, from_ref(&xs), &[row(&[1.0, 1.0])])?;
+    assert_eq!(pushed[0].to_vec::<f32>()?, [2.0, 4.0]);
+    let mapped = vmap(&saved, from_ref(&xs), &[Some(0)], &[Some(0)])?;
+    assert_eq!(mapped[0].to_vec::<f32>()?, [1.0, 4.0]);
+    // MLX cannot map the order that it gives to recomputation.
+    let each = |x: &[Array]| grad(&saved, x, &[0]);
+    let refused = vmap(each, from_ref(&xs), &[Some(0)], &[Some(0)]);
+    assert!(message(refused).contains("Depends"));
+    let sum = |x: &[Array]| Ok(vec![custom(x)?[0].sum(.., false)?]);
+    assert_eq!(
+        grad(sum, from_ref(&xs), &[0])?[0].to_vec::<f32>()?,
+        [100.0, 100.0]
+    );
+    Ok(())
+}

@@ -10,7 +10,8 @@ use crate::ffi::closure::Closure;
 /// A function that computes the same as `f` but keeps nothing of its inside for the backward pass,
 /// which runs `f` again instead.
 ///
-/// Gradients flow to the arguments only: pass parameters as arguments, do not capture them.
+/// Gradients flow to the arguments only: pass parameters as arguments, do not capture them. The
+/// gradient cannot be mapped ([`vmap`](super::vmap())) over; the function itself can.
 ///
 /// # Errors
 /// MLX has no memory. The returned function fails where `f` does.
