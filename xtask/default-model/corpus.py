@@ -94,7 +94,26 @@ for _name in CLASSES:
     _pairs = {slot: _split(words, held_out_word) for slot, words in WORDS[_name].items()}
     NEW_WORDS[_name] = {slot: pair[0] for slot, pair in _pairs.items()}
     KNOWN_WORDS[_name] = {slot: pair[1] for slot, pair in _pairs.items()}
+# Training sentences are disturbed, so that the words serve in unknown templates and the templates with unknown words.
 FOREIGN_WORDS = 0.3  # how often a frame that decides alone takes a word of any class
+MADE_UP_WORDS = 0.3  # how often a template of one class takes words that do not exist
+LOST_WORDS = 0.3  # how often a template loses words of its own, and
+LOST_SHARE = 0.35  # how many
+OPENINGS = ["I think", "By the way,", "Well,", "So", "Actually,", "Today", "Perhaps", "Yes,", "And", "Listen:", "As I said,",
+            "Maybe", "Again,", "In short,", "Okay,", "First of all,", "No,", "When you can,", "If so,", "Remember:", "You know,"]
+ENDINGS = ["when you can", "together", "again", "as well", "in the end", "if possible", "before noon", "with me", "for now",
+           "after that", "at least", "when I was there", "next week", "tomorrow", "while you wait", "over there", "of course",
+           "like last time", "because of that", "with everyone", "when they come"]
+
+
+def made_up(rng):
+    return "".join(rng.choice("bdfgklmnprstvz") + rng.choice(["a", "e", "i", "o", "u", "ar", "en", "il", "or", "ust"])
+                   for _ in range(rng.randrange(1, 4)))
+
+
+def lose(rng, template):
+    kept = [part for part in template.split() if "{" in part or rng.random() > LOST_SHARE]
+    return " ".join(kept) if any("{" in part for part in kept) else template
 
 
 def fill(rng, template, choose):
@@ -123,15 +142,24 @@ def sentence(rng, kind):
         template = rng.choice(KNOWN_NEUTRAL if neutral else KNOWN_TEMPLATES[name])
     source = NEW_WORDS if kind == "word" else KNOWN_WORDS
     foreign = kind == "train" and template.startswith("!") and rng.random() < FOREIGN_WORDS
+    unreal = kind == "train" and not neutral and rng.random() < MADE_UP_WORDS
 
     def choose(slot):
+        if unreal and rng.random() < 0.7:
+            return made_up(rng)
         owner = rng.choice(CLASSES) if foreign and slot in ("noun", "topic") else name
         while True:
             word = rng.choice(source[owner][slot])
             if kind in ("template", "word") or held_out_combination(template, word) == (kind == "combination"):
                 return word
 
-    text, words = fill(rng, template, choose)
+    shape = lose(rng, template) if kind == "train" and not (unreal or foreign) and rng.random() < LOST_WORDS else template
+    text, words = fill(rng, shape, choose)
+    if kind == "train" and rng.random() < 0.1:
+        text = f"{rng.choice(OPENINGS)} {text[0].lower()}{text[1:]}"
+    if kind == "train" and rng.random() < 0.15:
+        mark = text[-1] if text[-1] in ".?!" else ""
+        text = f"{text.removesuffix(mark)} {rng.choice(ENDINGS)}{mark}"
     return text, name, template, words
 
 
@@ -154,14 +182,14 @@ CONTINUE = ["Continue: {s}", "Continue: {s}", "Continue the sentence: {s}", "Com
             "Continue the story: {s}"]
 
 
-def continuation(rng, pairs):
-    """A cut story: the beginning and what follows, without the blank between them."""
+def continuation(rng, pairs, least=2):
+    """A cut story: the beginning, of at least `least` words, and what follows, without the blank between them."""
     lines = grammar.story(rng, pairs, rng.choice([1, 2, 2, 3]))
     if len(lines) > 1 and rng.random() < 0.3:
         cut = rng.randrange(1, len(lines))
         return " ".join(lines[:cut]), lines[cut]
     words = lines[0].split()
-    cut = rng.randrange(2, min(6, len(words) - 1))
+    cut = rng.randrange(least, min(6, len(words) - 1))
     return " ".join(words[:cut]), " ".join(words[cut:])
 
 
@@ -198,7 +226,7 @@ SYSTEM = ["You are a helpful assistant.", "Answer briefly.", "You are a small mo
 
 def question(rng, draw):
     """One training question and its answer; `draw` in [0, 1) chooses the task."""
-    if draw < 0.58:
+    if draw < 0.52:
         return arithmetic(rng)
     if draw < 0.86:
         text, name, _, _ = sentence(rng, "train")
@@ -259,7 +287,7 @@ def held_out(counts, seed=SEED + 1):
                 words = grammar.story(rng, NEW_SUBJECTS, 1)[0].split()
                 row |= {"form": "plain", "prompt": " ".join(words[:3])}
             else:
-                begin, _ = continuation(rng, NEW_SUBJECTS)
+                begin, _ = continuation(rng, NEW_SUBJECTS, least=3)
                 row |= {"prompt": rng.choice(CONTINUE).replace("{s}", begin), "begin": begin}
             if row["prompt"] not in seen:
                 seen.add(row["prompt"])

@@ -122,6 +122,12 @@ NEUTRAL = [
     "He plans to {verb} the {adjective} {noun}.", "What about the {noun}?", "They said the {noun} is {adjective}.",
     "I need to {verb} @ {noun}.", "We could {verb} the {noun} together.", "My notes mention {topic} and @ {noun}.",
     "An email about the {noun} arrived.", "Someone will {verb} the {noun}.", "Remember the {adjective} {noun}?",
+    "{adjective} {noun}", "{verb} the {noun}", "{noun} and {noun}", "{topic} and {topic}", "News about {topic}.",
+    "It has to do with {topic}.", "We spoke of {topic} and {topic}.", "You might like the {adjective} {noun}.",
+    "I told them about the {noun}.", "Both the {noun} and the {noun} are {adjective}.", "Is it about the {noun}?",
+    "People {verb} and {verb} all the time.", "Another {noun}, another {noun}.", "Where is the {noun}?",
+    "Some like {topic}, others like {topic}.", "You said you would {verb} the {noun}.", "Not every {noun} is {adjective}.",
+    "One {noun} is {adjective}, the other is not.",
 ]
 
 TEMPLATES = {

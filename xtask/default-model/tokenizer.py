@@ -71,17 +71,20 @@ def save(tokenizer, folder):
 
 
 def encode(tokenizer, examples):
-    """Token ids of each example and, for each token, whether it is counted."""
+    """Token ids of each example and each token's weight in the loss: an answer counts as four tokens at most.
+
+    Without that bound the stories, mostly free choices, would drown the sums.
+    """
     pieces = [piece for example in examples for piece in example]
     ids = iter(tokenizer.encode_batch([text for text, _ in pieces], add_special_tokens=False))
     rows = []
     for example in examples:
-        tokens, counted = [], []
+        tokens, weights = [], []
         for _, count in example:
             found = next(ids).ids
             tokens += found
-            counted += [count] * len(found)
-        rows.append((tokens, counted))
+            weights += [min(1.0, 4 / len(found)) if count else 0.0] * len(found)
+        rows.append((tokens, weights))
     return rows
 
 

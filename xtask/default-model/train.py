@@ -16,14 +16,14 @@ import corpus
 import tokenizer as tokens
 from model import Model
 
-STEPS, BATCH_TOKENS = 4000, 3072
-MATRIX_RATE, OTHER_RATE = 6e-3, 4e-3
+STEPS, BATCH_TOKENS = 4500, 2048
+MATRIX_RATE, OTHER_RATE = 4e-3, 4e-3
 WARM_UP, COOL_DOWN = 100, 0.6
 EXAMPLES_AT_ONCE = 40_000
 
 
 def batches(tokenizer, rng):
-    """Endless batches of examples of about one length: ids, targets, and the positions that are counted."""
+    """Endless batches of examples of about one length: ids, targets, and the positions that are counted with their weights."""
     round_ = 0
     while True:
         rows = tokens.encode(tokenizer, corpus.training(EXAMPLES_AT_ONCE, corpus.SEED + 1000 + round_))
@@ -39,11 +39,12 @@ def batches(tokenizer, rng):
         for group in groups:
             width = len(group[-1][0])
             ids = torch.zeros(len(group), width, dtype=torch.long)
-            counted = torch.zeros(len(group), width, dtype=torch.bool)
-            for i, (row, count) in enumerate(group):
-                ids[i, : len(row)], counted[i, : len(row)] = torch.tensor(row), torch.tensor(count)
-            at = counted[:, 1:].reshape(-1).nonzero()[:, 0]
-            yield ids[:, :-1], ids[:, 1:].reshape(-1)[at], at
+            weights = torch.zeros(len(group), width)
+            for i, (row, weight) in enumerate(group):
+                ids[i, : len(row)], weights[i, : len(row)] = torch.tensor(row), torch.tensor(weight)
+            weights = weights[:, 1:].reshape(-1)
+            at = weights.nonzero()[:, 0]
+            yield ids[:, :-1], ids[:, 1:].reshape(-1)[at], at, weights[at] / weights.sum()
 
 
 def rate(step, steps):
@@ -55,8 +56,9 @@ def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("folder", type=pathlib.Path)
     arguments.add_argument("--steps", type=int, default=STEPS)
+    arguments.add_argument("--threads", type=int, default=2)
     arguments = arguments.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(arguments.threads)
     torch.manual_seed(corpus.SEED)
     began, cpu_began = time.time(), time.process_time()
 
@@ -71,7 +73,7 @@ def main():
     print(sum(p.numel() for p in model.parameters()), "parameters", flush=True)
 
     curve, window, seen = [], [], 0
-    for step, (ids, targets, at) in enumerate(batches(tokenizer, random.Random(corpus.SEED))):
+    for step, (ids, targets, at, weights) in enumerate(batches(tokenizer, random.Random(corpus.SEED))):
         if step == arguments.steps:
             break
         for optimizer, peak in zip(optimizers, peaks):
@@ -80,7 +82,7 @@ def main():
         with torch.autocast("cpu", torch.bfloat16):
             hidden = model.hidden(ids)
             logits = model.logits(hidden.flatten(0, 1)[at])
-        loss = F.cross_entropy(logits.float(), targets)
+        loss = F.cross_entropy(logits.float(), targets, reduction="none") @ weights
         loss.backward()
         for optimizer in optimizers:
             optimizer.step()
