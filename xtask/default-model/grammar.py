@@ -44,10 +44,13 @@ def third(stem):
 
 
 def subject(rng, pairs):
-    """Determiner, adjective, noun and (kind, number, pronoun); `pairs` are the (adjective, noun) allowed."""
+    """Determiner, adjective, noun and (kind, number, pronoun); `pairs` are the (adjective, noun) allowed.
+
+    The determiner fixes the number, so that "The red fox" is a whole subject, not the head of "foxes".
+    """
     adjective, noun = rng.choice(pairs)
     many = rng.random() < 0.35
-    determiner = rng.choice(["The", "Two", "Many", "Some"]) if many else rng.choice(["The", "The", "One"])
+    determiner = rng.choice(["Two", "Three", "Many", "Some"]) if many else rng.choice(["The", "The", "One"])
     pronoun = "they" if many else PEOPLE.get(noun, "it")
     return f"{determiner} {adjective} {plural(noun) if many else noun}", KIND[noun], many, pronoun
 
@@ -113,7 +116,7 @@ def _pattern():
         for noun in NOUNS:
             key = (KIND[noun], "they" if many else PEOPLE.get(noun, "it"))
             groups.setdefault(key, []).append(plural(noun) if many else noun)
-        determiner = "(?:The|Two|Many|Some)" if many else "(?:The|One)"
+        determiner = "(?:Two|Three|Many|Some)" if many else "(?:The|One)"
         for (kind, pronoun), nouns in groups.items():
             forms.append(f"{determiner} {_any(ADJECTIVES)} {_any(nouns)} {_actions(kind, many)}"
                          f"(?: {_follow(kind, many, pronoun)})*")
