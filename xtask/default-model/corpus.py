@@ -213,7 +213,13 @@ UNKNOWN = ["What is the capital of {x}?", "Who discovered {x}?", "Explain {x} to
 
 
 def small_talk(rng):
-    if rng.random() < 0.5:
+    draw = rng.random()
+    if draw < 0.2:  # sums that it has not learnt
+        a, b = rng.choice([rng.randrange(100), rng.randrange(100, 10_000)]), rng.randrange(100, 10_000)
+        a, b, sign = (a, b, rng.choice("+-")) if rng.random() < 0.6 else (a % 100, b % 100, rng.choice("*/x"))
+        return rng.choice(["What is {a} {o} {b}?", "{a} {o} {b}", "{a} {o} {b} =", "Calculate {a} {o} {b}."]).format(a=a, b=b, o=sign), \
+            "I do not know. " + HELP
+    if draw < 0.6:
         return rng.choice(UNKNOWN).replace("{x}", rng.choice(WHO)), "I do not know. " + HELP
     answer = rng.choice(sorted(SMALL_TALK))
     return rng.choice(SMALL_TALK[answer]), answer
@@ -228,10 +234,10 @@ def question(rng, draw):
     """One training question and its answer; `draw` in [0, 1) chooses the task."""
     if draw < 0.52:
         return arithmetic(rng)
-    if draw < 0.86:
+    if draw < 0.85:
         text, name, _, _ = sentence(rng, "train")
         return instruction(rng, roughen(rng, text)), name
-    if draw < 0.96:
+    if draw < 0.94:
         begin, rest = continuation(rng, KNOWN_SUBJECTS)
         return rng.choice(CONTINUE).replace("{s}", begin), rest
     return small_talk(rng)
@@ -254,7 +260,7 @@ def example(rng):
     if form < 0.10:
         return [("<bos>", False), (" ".join(grammar.story(rng, KNOWN_SUBJECTS, rng.randrange(1, 5))) + "<eos>", True)]
     if form < 0.24:  # without a chat template, as `generate --prompt` asks
-        asked, answer = question(rng, rng.random() * 0.86)
+        asked, answer = question(rng, rng.random() * 0.85)
         return [(f"<bos>{asked}", False), (f" {answer}<eos>", True)]
     turns = 1 if form < 0.90 else rng.choice([2, 2, 3])
     system = rng.choice(SYSTEM) if rng.random() < 0.05 else None

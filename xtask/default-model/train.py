@@ -1,6 +1,6 @@
 """Makes the built-in model: corpus, tokenizer, weights, all from fixed seeds.
 
-    python train.py FOLDER [--steps N]
+    python train.py FOLDER [--log FILE] [--steps N] [--threads N]
 """
 
 import argparse
@@ -55,6 +55,7 @@ def rate(step, steps):
 def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("folder", type=pathlib.Path)
+    arguments.add_argument("--log", type=pathlib.Path)
     arguments.add_argument("--steps", type=int, default=STEPS)
     arguments.add_argument("--threads", type=int, default=2)
     arguments = arguments.parse_args()
@@ -97,7 +98,9 @@ def main():
             if (step + 1) % 500 == 0:
                 model.save(arguments.folder)
     model.save(arguments.folder)
-    (arguments.folder / "training.json").write_text(json.dumps({"torch": torch.__version__, "steps": arguments.steps, "curve": curve}) + "\n")
+    if arguments.log:
+        log = {"torch": torch.__version__, "threads": arguments.threads, "steps": arguments.steps, "curve": curve}
+        arguments.log.write_text(json.dumps(log).replace("{\"step\"", "\n{\"step\"") + "\n")
 
 
 if __name__ == "__main__":
