@@ -23,7 +23,9 @@ pub(super) fn from_jinja_files(files: &Files) -> Result<BTreeMap<String, String>
         } else {
             template
         };
-        if let (Some(template), Some(source)) = (template, files.text(&name)?) {
+        // Other files are not looked at: weights are no text.
+        let Some(template) = template else { continue };
+        if let Some(source) = files.text(&name)? {
             sources.insert(template.to_owned(), source);
         }
     }

@@ -1,0 +1,384 @@
+//! The command: what it prints where, and how it exits.
+
+use std::io::{Read, Write};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::checkpoint::{self, goldens, log_softmax};
+
+/// The command with these arguments; nothing on stdin.
+pub fn mlx_infer(args: &[&str]) -> Output {
+    with_input(args, b"")
+}
+
+fn spawn(args: &[&str]) -> std::process::Child {
+    Command::new(env!("CARGO_BIN_EXE_mlx-infer"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+pub fn with_input(args: &[&str], input: &[u8]) -> Output {
+    let mut child = spawn(args);
+    // A command that does not read its input may have closed it.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+/// What the command printed, having done what it was asked.
+fn printed(output: Output) -> String {
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The one JSON document that it printed.
+fn document(output: Output) -> Value {
+    serde_json::from_str(&printed(output)).unwrap()
+}
+
+fn keys(value: &Value) -> Vec<&str> {
+    value
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect()
+}
+
+fn list(ids: &[u32]) -> String {
+    ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn path(case: &str) -> String {
+    checkpoint::dir(case).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn generate_gives_the_tokens_of_the_reference() {
+    for case in [
+        "gemma3",
+        "llama_llama3",
+        "qwen3_moe",
+        "phi3_longrope",
+        "q_llama_mxfp4",
+        "q_qwen2_b4_g32",
+    ] {
+        let dir = path(case);
+        for golden in goldens(case) {
+            let ids = list(&golden.prompt);
+            let args = [
+                "generate",
+                "--model",
+                &dir,
+                "--tokens",
+                &ids,
+                "--max-tokens",
+                "24",
+            ];
+            let args = [&args[..], &["--ignore-eos", "--json", "--dtype", "f32"]].concat();
+            let found = document(mlx_infer(&args));
+            assert_eq!(
+                keys(&found),
+                ["text", "tokens", "finish_reason", "usage", "timings"]
+            );
+            assert_eq!(found["tokens"], json!(golden.tokens), "{case}");
+            assert_eq!(found["text"], Value::Null);
+            assert_eq!(found["finish_reason"], "length");
+            let n = golden.prompt.len();
+            let usage =
+                json!({"prompt_tokens": n, "completion_tokens": 24, "total_tokens": n + 24});
+            assert_eq!(found["usage"], usage);
+        }
+    }
+}
+
+#[test]
+fn text_goes_to_stdout_and_all_else_to_stderr() {
+    let copy = checkpoint::with_tokenizer("llama_tied", "qwen");
+    let dir = copy.path().to_str().unwrap();
+    let ids = list(&goldens("llama_tied")[0].prompt);
+    let args = [
+        "generate",
+        "--model",
+        dir,
+        "--tokens",
+        &ids,
+        "--max-tokens",
+        "12",
+        "--ignore-eos",
+    ];
+    let found = document(mlx_infer(&[&args[..], &["--json"]].concat()));
+    let output = mlx_infer(&[&args[..], &["--stats"]].concat());
+    let stats = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(
+        printed(output),
+        format!("{}\n", found["text"].as_str().unwrap())
+    );
+    for word in [
+        "prompt: ",
+        "generation: 12 tokens",
+        "first token",
+        "peak memory",
+    ] {
+        assert!(stats.contains(word), "{stats}");
+    }
+    // Without a tokenizer there is no text: the ids come instead.
+    let bare = path("llama_tied");
+    let args = [
+        "generate",
+        "--model",
+        &bare,
+        "--tokens",
+        &ids,
+        "--max-tokens",
+        "4",
+        "--ignore-eos",
+    ];
+    assert_eq!(
+        printed(mlx_infer(&args)),
+        format!("{}\n", list(&goldens("llama_tied")[0].tokens[..4]))
+    );
+}
+
+#[test]
+fn prompts_come_from_flags_files_and_stdin() {
+    let copy = checkpoint::with_tokenizer("llama_tied", "qwen");
+    let dir = copy.path().to_str().unwrap();
+    let text = prompt_text(dir);
+    let file = copy.path().join("prompt.txt");
+    std::fs::write(&file, &text).unwrap();
+    let tail = ["--max-tokens", "5", "--ignore-eos", "--json"];
+    let tokens = |output| document(output)["tokens"].clone();
+    let head = ["generate", "--model", dir];
+    let by_flag = tokens(mlx_infer(
+        &[&head[..], &["--prompt", &text], &tail].concat(),
+    ));
+    let by_file = tokens(mlx_infer(
+        &[&head[..], &["--prompt-file", file.to_str().unwrap()], &tail].concat(),
+    ));
+    let by_stdin = tokens(with_input(
+        &[&head[..], &["--prompt-file", "-"], &tail].concat(),
+        text.as_bytes(),
+    ));
+    assert_eq!(by_flag.as_array().unwrap().len(), 5);
+    assert_eq!((&by_flag, &by_flag), (&by_file, &by_stdin));
+}
+
+/// A text whose ids are all inside the tiny models' vocabularies.
+fn prompt_text(dir: &str) -> String {
+    let found = document(mlx_infer(&[
+        "tokenize", "--model", dir, "--ids", "40,41,42", "--json",
+    ]));
+    let text = found["text"].as_str().unwrap().to_owned();
+    let ids = document(mlx_infer(&[
+        "tokenize", "--model", dir, "--text", &text, "--json",
+    ]));
+    let ids: Vec<u32> = serde_json::from_value(ids["ids"].clone()).unwrap();
+    assert!(
+        !ids.is_empty() && ids.iter().all(|&id| id < 64),
+        "{text:?} {ids:?}"
+    );
+    text
+}
+
+#[test]
+fn score_gives_the_log_probabilities_of_the_reference() {
+    let dir = path("gemma2");
+    let golden = &goldens("gemma2")[1];
+    let ids = list(&golden.prompt);
+    let args = [
+        "score", "--model", &dir, "--tokens", &ids, "--top", "3", "--dtype", "f32",
+    ];
+    let found = document(mlx_infer(&[&args[..], &["--json"]].concat()));
+    assert_eq!(
+        keys(&found),
+        ["tokens", "logprobs", "nll", "perplexity", "next"]
+    );
+    assert_eq!(found["tokens"], json!(golden.prompt));
+    assert_eq!(found["logprobs"][0], Value::Null);
+    for (i, &id) in golden.prompt.iter().enumerate().skip(1) {
+        let expected = log_softmax(&golden.logits[i - 1])[id as usize];
+        assert!((found["logprobs"][i].as_f64().unwrap() - expected).abs() < 1e-4);
+    }
+    assert_eq!(keys(&found["next"][0]), ["id", "token", "logprob"]);
+    assert_eq!(found["next"].as_array().unwrap().len(), 3);
+    assert_eq!(found["next"][0]["id"], json!(golden.tokens[0]));
+    assert!(printed(mlx_infer(&args)).contains("perplexity: "));
+}
+
+#[test]
+fn tokenize_goes_both_ways() {
+    let dir = checkpoint::testdata("text/tokenizers/llama3");
+    let dir = dir.to_str().unwrap();
+    let found = document(mlx_infer(&[
+        "tokenize",
+        "--model",
+        dir,
+        "--text",
+        "grüß dich",
+        "--json",
+    ]));
+    assert_eq!(keys(&found), ["ids", "tokens"]);
+    let ids: Vec<u32> = serde_json::from_value(found["ids"].clone()).unwrap();
+    assert_eq!(found["tokens"].as_array().unwrap().len(), ids.len());
+    let bare = mlx_infer(&[
+        "tokenize",
+        "--model",
+        dir,
+        "--text",
+        "grüß dich",
+        "--no-special",
+    ]);
+    let bare = printed(bare);
+    let back = document(mlx_infer(&[
+        "tokenize",
+        "--model",
+        dir,
+        "--ids",
+        bare.trim(),
+        "--json",
+    ]));
+    assert_eq!(back, json!({"text": "grüß dich"}));
+    assert!(list(&ids).ends_with(bare.trim()));
+}
+
+#[test]
+fn chat_renders_the_template_and_answers() {
+    let copy = checkpoint::with_tokenizer("llama_tied", "qwen");
+    let template = "{% for m in messages %}{{ m.content }}{% endfor %}{% if tools %}T{% endif %}";
+    std::fs::write(copy.path().join("chat_template.jinja"), template).unwrap();
+    let dir = copy.path().to_str().unwrap();
+    let text = prompt_text(dir);
+    let messages = copy.path().join("messages.json");
+    std::fs::write(
+        &messages,
+        json!([{"role": "user", "content": text}]).to_string(),
+    )
+    .unwrap();
+    let file = messages.to_str().unwrap();
+    let render = ["chat", "--model", dir, "--messages", file, "--render"];
+    assert_eq!(printed(mlx_infer(&render)), text);
+    let system = [&render[..], &["--system", "S: "]].concat();
+    assert_eq!(printed(mlx_infer(&system)), format!("S: {text}"));
+    let object = json!({"messages": [{"role": "user", "content": text}], "tools": [{"name": "f"}]});
+    let args = ["chat", "--model", dir, "--messages", "-", "--render"];
+    assert_eq!(
+        printed(with_input(&args, object.to_string().as_bytes())),
+        format!("{text}T")
+    );
+    let tail = ["--max-tokens", "6", "--ignore-eos", "--json"];
+    let head = ["chat", "--model", dir, "--messages", file];
+    let answer = document(mlx_infer(&[&head[..], &tail].concat()));
+    assert_eq!(answer["usage"]["completion_tokens"], 6);
+    // The same ids as the text without the tokens that the tokenizer would add.
+    let ids = printed(mlx_infer(&[
+        "tokenize",
+        "--model",
+        dir,
+        "--text",
+        &text,
+        "--no-special",
+    ]));
+    let head = ["generate", "--model", dir, "--tokens", ids.trim()];
+    assert_eq!(
+        document(mlx_infer(&[&head[..], &tail].concat()))["tokens"],
+        answer["tokens"]
+    );
+    // A conversation on stdin: a line a turn, a document an answer.
+    let input = format!("{text}\n\n{text}\n/exit\n{text}\n");
+    let output = with_input(
+        &[&["chat", "--model", dir], &tail[..]].concat(),
+        input.as_bytes(),
+    );
+    let answers = printed(output);
+    let answers: Vec<Value> = answers
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(answers.len(), 2);
+    assert_eq!(answers[0]["tokens"], answer["tokens"]);
+    assert!(
+        answers[1]["usage"]["prompt_tokens"].as_u64() > answer["usage"]["prompt_tokens"].as_u64()
+    );
+}
+
+#[test]
+fn info_describes_the_model() {
+    let found = document(mlx_infer(&[
+        "info",
+        "--model",
+        &path("q_qwen3_mixed"),
+        "--json",
+    ]));
+    assert_eq!(found["architecture"], "qwen3");
+    assert_eq!(found["quantization"]["mode"], "affine");
+    assert_eq!(found["context"], 512);
+    assert!(found["parameters"].as_u64().unwrap() > 0);
+    let memory = &found["memory"];
+    let sum = memory["weight_bytes"].as_u64().unwrap() + memory["cache_bytes"].as_u64().unwrap();
+    assert_eq!(memory["total_bytes"], json!(sum));
+    let args = [
+        "info",
+        "--model",
+        &path("gemma3_text"),
+        "--context-len",
+        "6",
+        "--json",
+    ];
+    let found = document(mlx_infer(&args));
+    assert_eq!(found["quantization"], Value::Null);
+    for cache in found["caches"].as_array().unwrap() {
+        assert_eq!(
+            (cache["kind"].as_str(), &cache["positions"]),
+            (Some("ring"), &json!(6))
+        );
+    }
+    let text = printed(mlx_infer(&["info", "--model", &path("gemma3_text")]));
+    for word in [
+        "gemma3_text",
+        "parameters",
+        "ring of 8 positions",
+        "memory needed",
+    ] {
+        assert!(text.contains(word), "{text}");
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_failure() {
+    let copy = checkpoint::with_tokenizer("llama_tied", "qwen");
+    let dir = copy.path().to_str().unwrap();
+    let mut child = spawn(&[
+        "generate",
+        "--model",
+        dir,
+        "--tokens",
+        "5,6,7",
+        "--max-tokens",
+        "400",
+        "--ignore-eos",
+    ]);
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut [0]).unwrap();
+    drop(stdout);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+}
+
+#[test]
+fn help_and_version_are_no_failures() {
+    for args in [
+        &["--help"][..],
+        &["--version"],
+        &["generate", "--help"],
+        &["chat", "--help"],
+    ] {
+        assert!(!printed(mlx_infer(args)).is_empty());
+    }
+}

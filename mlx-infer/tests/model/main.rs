@@ -1,0 +1,7 @@
+//! Models of `testdata`, with the library and with the command.
+
+mod checkpoint;
+mod command;
+mod generate;
+mod hostile;
+mod score;
