@@ -102,7 +102,7 @@ impl Arg for Array {
     }
 }
 
-impl<T: Arg> Arg for &T {
+impl<T: Arg + ?Sized> Arg for &T {
     type C = T::C;
     fn c(&self) -> Self::C {
         (**self).c()
@@ -138,6 +138,13 @@ impl Arg for DType {
     type C = sys::mlx_dtype;
     fn c(&self) -> Self::C {
         self.raw()
+    }
+}
+
+impl Arg for CStr {
+    type C = *const std::ffi::c_char;
+    fn c(&self) -> Self::C {
+        self.as_ptr()
     }
 }
 

@@ -4,9 +4,11 @@
 //! the CPU stream of the thread whatever the current one is; `norm`s run on the current stream. A
 //! singular matrix is found at evaluation.
 
+use std::ffi::CStr;
+
 use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ffi::{cstring, op};
+use crate::ffi::op;
 use crate::ops::reduce::or_if_empty;
 use crate::ops::{Axes, require};
 use crate::stream::{Device, DeviceKind, Stream};
@@ -25,8 +27,8 @@ impl Half {
         self == Half::Upper
     }
 
-    fn letter(self) -> &'static str {
-        if self.upper() { "U" } else { "L" }
+    fn letter(self) -> &'static CStr {
+        if self.upper() { c"U" } else { c"L" }
     }
 }
 
@@ -157,7 +159,7 @@ pub fn eig(a: &Array) -> Result<(Array, Array)> {
 /// The matrix is not square, or the dtype does not fit.
 pub fn eigh(a: &Array, half: Half) -> Result<(Array, Array)> {
     check("eigh", a, true)?;
-    let half = cstring(half.letter())?;
+    let half = half.letter();
     on_cpu(|| op!(pair mlx_linalg_eigh(a, half)))
 }
 
@@ -167,7 +169,7 @@ pub fn eigh(a: &Array, half: Half) -> Result<(Array, Array)> {
 /// The matrix is not square, or the dtype does not fit.
 pub fn eigvalsh(a: &Array, half: Half) -> Result<Array> {
     check("eigvalsh", a, true)?;
-    let half = cstring(half.letter())?;
+    let half = half.letter();
     on_cpu(|| op!(mlx_linalg_eigvalsh(a, half)))
 }
 
@@ -240,10 +242,10 @@ pub fn norm(a: &Array, ord: f64, axes: impl Axes, keepdims: bool) -> Result<Arra
     )
 }
 
-/// Root of the sum of squares over `axes`.
+/// Root of the sum of squares over one or two `axes`.
 ///
 /// # Errors
-/// There are no such axes.
+/// There are no such axes, or more.
 pub fn norm_l2(a: &Array, axes: impl Axes, keepdims: bool) -> Result<Array> {
     let axes = axes.axes(a.ndim());
     or_if_empty(a, op!(mlx_linalg_norm_l2(a, [axes], keepdims))?, 0.0)
@@ -255,10 +257,10 @@ pub fn norm_l2(a: &Array, axes: impl Axes, keepdims: bool) -> Result<Array> {
 /// There are no such axes, or not two.
 pub fn norm_matrix(a: &Array, ord: MatrixNorm, axes: impl Axes, keepdims: bool) -> Result<Array> {
     let axes = axes.axes(a.ndim());
-    let ord = cstring(match ord {
-        MatrixNorm::Frobenius => "fro",
-        MatrixNorm::Nuclear => "nuc",
-    })?;
+    let ord = match ord {
+        MatrixNorm::Frobenius => c"fro",
+        MatrixNorm::Nuclear => c"nuc",
+    };
     on_cpu(|| op!(mlx_linalg_norm_matrix(a, ord, [axes], keepdims)))
 }
 

@@ -6,7 +6,7 @@ use std::borrow::Borrow;
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ffi::{cstring, op, vector::VectorArray};
+use crate::ffi::{op, vector::VectorArray};
 use crate::memory::check_shape;
 use crate::ops::{Operand, borrowed, require};
 
@@ -166,10 +166,10 @@ pub fn meshgrid<A: Borrow<Array>>(
     indexing: Indexing,
 ) -> Result<Vec<Array>> {
     let vector = VectorArray::new(borrowed(arrays))?;
-    let indexing = cstring(match indexing {
-        Indexing::Xy => "xy",
-        Indexing::Ij => "ij",
-    })?;
+    let indexing = match indexing {
+        Indexing::Xy => c"xy",
+        Indexing::Ij => c"ij",
+    };
     op!(vector mlx_meshgrid(vector, sparse, indexing))
 }
 

@@ -5,7 +5,7 @@
 
 use crate::array::Array;
 use crate::error::Result;
-use crate::ffi::{cstring, op, vector::VectorArray};
+use crate::ffi::{op, vector::VectorArray};
 use crate::ops::{borrowed, require};
 
 /// Which of equal elements [`Array::searchsorted`] stops at.
@@ -155,10 +155,10 @@ impl Array {
     /// # Errors
     /// This array has not exactly one dimension.
     pub fn searchsorted(&self, values: &Array, side: Side) -> Result<Array> {
-        let side = cstring(match side {
-            Side::Left => "left",
-            Side::Right => "right",
-        })?;
+        let side = match side {
+            Side::Left => c"left",
+            Side::Right => c"right",
+        };
         op!(mlx_searchsorted(self, values, side))
     }
 }

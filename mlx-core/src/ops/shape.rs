@@ -5,7 +5,7 @@ use std::borrow::Borrow;
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ffi::{cstring, op, vector::VectorArray};
+use crate::ffi::{op, vector::VectorArray};
 use crate::memory::check_shape;
 use crate::ops::{Axes, Operand, borrowed, require};
 
@@ -64,10 +64,11 @@ impl Array {
         op!(mlx_reshape(self, [shape]))
     }
 
-    /// Joins the dimensions `start ..= end` into one.
+    /// Joins the dimensions `start ..= end` into one; `flatten(0, -1)` makes a vector of anything.
+    /// Positions outside are clamped.
     ///
     /// # Errors
-    /// There are no such dimensions.
+    /// `start` comes after `end`.
     pub fn flatten(&self, start: i32, end: i32) -> Result<Array> {
         op!(mlx_flatten(self, start, end))
     }
@@ -77,6 +78,9 @@ impl Array {
     /// # Errors
     /// There is no such dimension, or its size is not the product of `shape`.
     pub fn unflatten(&self, axis: i32, shape: &[i32]) -> Result<Array> {
+        // MLX would divide by the product of the others.
+        let known = !(shape.contains(&-1) && shape.contains(&0));
+        require(known, "unflatten", "shape", "without 0 beside -1", shape)?;
         op!(mlx_unflatten(self, axis, [shape]))
     }
 
@@ -158,10 +162,10 @@ impl Array {
         let lo: Vec<i32> = widths.iter().map(|width| width.1).collect();
         let hi: Vec<i32> = widths.iter().map(|width| width.2).collect();
         let value = value.operand(self)?;
-        let mode = cstring(match mode {
-            PadMode::Constant => "constant",
-            PadMode::Edge => "edge",
-        })?;
+        let mode = match mode {
+            PadMode::Constant => c"constant",
+            PadMode::Edge => c"edge",
+        };
         op!(mlx_pad(self, [axes], [lo], [hi], *value, mode))
     }
 

@@ -1,0 +1,202 @@
+//! Which quantisations there are, and what belongs to one.
+
+use std::ffi::CStr;
+use std::fmt;
+
+use crate::array::Array;
+use crate::dtype::DType;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ops::require;
+
+/// How the integers of a quantised matrix stand for numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QuantMode {
+    /// `q * scale + bias`, with scales of the matrix's dtype.
+    Affine,
+    /// OCP MX: 4-bit floating point, a power-of-two scale for 32 of them.
+    Mxfp4,
+    /// OCP MX: 8-bit floating point, a power-of-two scale for 32 of them.
+    Mxfp8,
+    /// Nvidia's: 4-bit floating point, an 8-bit floating-point scale for 16 of them.
+    Nvfp4,
+}
+
+impl QuantMode {
+    /// Every mode.
+    pub const ALL: [QuantMode; 4] = [Self::Affine, Self::Mxfp4, Self::Mxfp8, Self::Nvfp4];
+
+    /// The name that MLX and checkpoints use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Affine => "affine",
+            Self::Mxfp4 => "mxfp4",
+            Self::Mxfp8 => "mxfp8",
+            Self::Nvfp4 => "nvfp4",
+        }
+    }
+
+    /// Whether a matrix has `biases` beside its scales.
+    pub const fn has_biases(self) -> bool {
+        matches!(self, Self::Affine)
+    }
+
+    pub(super) const fn c_name(self) -> &'static CStr {
+        match self {
+            Self::Affine => c"affine",
+            Self::Mxfp4 => c"mxfp4",
+            Self::Mxfp8 => c"mxfp8",
+            Self::Nvfp4 => c"nvfp4",
+        }
+    }
+
+    /// The mode of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn parse(name: &str) -> Result<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|mode| mode.name() == name)
+            .ok_or_else(|| {
+                let known = Self::ALL.map(Self::name).join(", ");
+                let message = format!("quantization mode {name:?} is unknown; known: {known}");
+                Error::new(ErrorKind::Unsupported, message)
+            })
+    }
+}
+
+impl fmt::Display for QuantMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A mode with its bits for each element and elements for each group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Scheme {
+    /// The mode.
+    pub mode: QuantMode,
+    /// Bits for each element.
+    pub bits: i32,
+    /// Elements for each scale.
+    pub group_size: i32,
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            mode,
+            bits,
+            group_size,
+        } = self;
+        write!(f, "{mode}, {bits} bits in groups of {group_size}")
+    }
+}
+
+impl Scheme {
+    /// A scheme that MLX knows.
+    ///
+    /// # Errors
+    /// The mode does not have these bits or this group size.
+    pub fn new(mode: QuantMode, bits: i32, group_size: i32) -> Result<Self> {
+        let (all_bits, groups): (&[i32], &[i32]) = match mode {
+            QuantMode::Affine => (&[1, 2, 3, 4, 5, 6, 8], &[32, 64, 128]),
+            QuantMode::Mxfp4 => (&[4], &[32]),
+            QuantMode::Mxfp8 => (&[8], &[32]),
+            QuantMode::Nvfp4 => (&[4], &[16]),
+        };
+        let refuse = |what: &str, found: i32, known: &[i32]| {
+            let message = format!("{mode} quantization has {what} {known:?}, given {found}");
+            Err(Error::new(ErrorKind::Unsupported, message))
+        };
+        if !all_bits.contains(&bits) {
+            return refuse("bits", bits, all_bits);
+        }
+        if !groups.contains(&group_size) {
+            return refuse("group sizes", group_size, groups);
+        }
+        Ok(Self {
+            mode,
+            bits,
+            group_size,
+        })
+    }
+
+    /// The scheme `mode` has if nothing else is said.
+    pub const fn default_of(mode: QuantMode) -> Self {
+        let (bits, group_size) = match mode {
+            QuantMode::Affine => (4, 64),
+            QuantMode::Mxfp4 => (4, 32),
+            QuantMode::Mxfp8 => (8, 32),
+            QuantMode::Nvfp4 => (4, 16),
+        };
+        Self {
+            mode,
+            bits,
+            group_size,
+        }
+    }
+
+    /// A scheme's fields are public, so every use checks them again.
+    pub(super) fn checked(self) -> Result<Self> {
+        Self::new(self.mode, self.bits, self.group_size)
+    }
+
+    /// Refuses parts that do not belong together: MLX would read beyond the smaller one.
+    pub(super) fn check_parts(
+        self,
+        op: &str,
+        packed: &Array,
+        scales: &Array,
+        biases: Option<&Array>,
+    ) -> Result<()> {
+        self.checked()?;
+        require(packed.dtype() == DType::U32, op, "packed", "U32", packed)?;
+        let (dtype, fits): (_, fn(DType) -> bool) = match self.mode {
+            QuantMode::Affine => ("of floating point", DType::is_float),
+            _ => ("U8", |dtype| dtype == DType::U8),
+        };
+        require(fits(scales.dtype()), op, "scales", dtype, scales)?;
+        require(
+            biases.is_none_or(|biases| fits(biases.dtype())),
+            op,
+            "biases",
+            dtype,
+            biases,
+        )?;
+        let fits = |part: &Array| match (packed.shape().split_last(), part.shape().split_last()) {
+            (Some((&words, rows)), Some((&groups, same))) => {
+                let elements = i64::from(words) * 32 / i64::from(self.bits);
+                rows == same && elements == i64::from(groups) * i64::from(self.group_size)
+            }
+            _ => false,
+        };
+        let belongs = |name: &str, part: &Array| {
+            if fits(part) {
+                return Ok(());
+            }
+            let Self {
+                mode,
+                bits,
+                group_size,
+            } = self;
+            let message = format!(
+                "{op}: {name} of shape {:?} do not belong to packed {:?} ({mode}, {bits} bits, groups of {group_size})",
+                part.shape(),
+                packed.shape()
+            );
+            Err(Error::new(ErrorKind::Shape, message))
+        };
+        belongs("scales", scales)?;
+        match (biases, self.mode) {
+            (Some(biases), QuantMode::Affine) => belongs("biases", biases),
+            (None, QuantMode::Affine) => {
+                require(false, op, "biases", "given for affine quantization", "none")
+            }
+            (Some(biases), mode) => {
+                require(false, op, "biases", &format!("absent for {mode}"), biases)
+            }
+            (None, _) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Where MLX would trap or leave its result unwritten.
+
+use mlx_core::{Array, DType, linalg, ones};
+
+fn floats(shape: &[i32]) -> Array {
+    ones(shape, DType::F32).unwrap()
+}
+
+fn ints(values: &[i32]) -> Array {
+    Array::from_slice(values, &[values.len() as i32]).unwrap()
+}
+
+#[test]
+fn integer_division_does_not_trap() {
+    let (least, minus) = (ints(&[i32::MIN, 7, -7, 0]), ints(&[-1, 0, -1, 0]));
+    assert_eq!(
+        least.floor_divide(&minus).unwrap().to_vec::<i32>().unwrap(),
+        [i32::MIN, 0, 7, 0]
+    );
+    assert_eq!(
+        least.remainder(&minus).unwrap().to_vec::<i32>().unwrap(),
+        [0, 7, 0, 0]
+    );
+    let (quotient, rest) = least.divmod(&minus).unwrap();
+    assert_eq!(quotient.to_vec::<i32>().unwrap(), [i32::MIN, 7, 7, 0]);
+    assert_eq!(rest.to_vec::<i32>().unwrap(), [0, 0, 0, 0]);
+    for zero in [0, 256] {
+        let bytes = ints(&[9]).astype(DType::U8).unwrap();
+        assert_eq!(bytes.divmod(zero).unwrap().1.to_vec::<u8>().unwrap(), [0]);
+    }
+    let wide = least.astype(DType::I64).unwrap().add(i64::MIN).unwrap();
+    assert_eq!(
+        Array::scalar(i64::MIN)
+            .unwrap()
+            .floor_divide(-1)
+            .unwrap()
+            .item::<i64>()
+            .unwrap(),
+        i64::MIN
+    );
+    assert_eq!(wide.dtype(), DType::I64);
+    assert_eq!(ints(&[2]).power(-1).unwrap().item::<i32>().unwrap(), 0);
+}
+
+#[test]
+fn reductions_of_nothing_are_their_identity() {
+    // Memory that MLX uses again, so that what is not written shows.
+    for _ in 0..50 {
+        mlx_core::full(&[1], 77.0, DType::F32)
+            .unwrap()
+            .add(1.0)
+            .unwrap()
+            .to_vec::<f32>()
+            .unwrap();
+    }
+    let empty = floats(&[1, 2, 0]).transpose(&[2, 0, 1]).unwrap();
+    assert_eq!(empty.sum(.., false).unwrap().item::<f32>().unwrap(), 0.0);
+    assert_eq!(
+        empty.prod([0, 2], false).unwrap().to_vec::<f32>().unwrap(),
+        [1.0]
+    );
+    assert!(
+        empty
+            .mean(.., false)
+            .unwrap()
+            .item::<f32>()
+            .unwrap()
+            .is_nan()
+    );
+    assert!(empty.all(.., false).unwrap().item::<bool>().unwrap());
+    assert!(!empty.any(.., false).unwrap().item::<bool>().unwrap());
+    assert!(
+        empty
+            .array_equal(&empty, false)
+            .unwrap()
+            .item::<bool>()
+            .unwrap()
+    );
+    assert!(
+        !empty
+            .array_equal(&floats(&[1]), false)
+            .unwrap()
+            .item::<bool>()
+            .unwrap()
+    );
+    assert!(
+        empty
+            .allclose(&empty, 0.0, 0.0, false)
+            .unwrap()
+            .item::<bool>()
+            .unwrap()
+    );
+    assert_eq!(
+        linalg::norm_l2(&empty, 0, false)
+            .unwrap()
+            .to_vec::<f32>()
+            .unwrap(),
+        [0.0, 0.0]
+    );
+    assert_eq!(
+        floats(&[2, 2])
+            .trace(9, 0, 1, DType::F32)
+            .unwrap()
+            .item::<f32>()
+            .unwrap(),
+        0.0
+    );
+}
