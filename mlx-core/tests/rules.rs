@@ -25,10 +25,7 @@ fn round_trip<T: Element>(values: &[T]) {
     let array = Array::from_slice(values, &[values.len() as i32]).unwrap();
     assert_eq!(array.dtype(), T::DTYPE);
     assert_eq!(array.to_vec::<T>().unwrap(), values);
-    assert_eq!(
-        array.with_slice::<T, _>(|slice| slice == values).unwrap(),
-        true
-    );
+    assert!(array.with_slice::<T, _>(|slice| slice == values).unwrap());
     assert_eq!(
         Array::scalar(values[0]).unwrap().item::<T>().unwrap(),
         values[0]
@@ -291,7 +288,7 @@ fn percent_signs_in_messages_are_text() {
 fn messages_are_short() {
     let error = ones(&[2], DType::F32)
         .unwrap()
-        .add(&ones(&[3], DType::F32).unwrap())
+        .add(ones(&[3], DType::F32).unwrap())
         .unwrap_err();
     assert_eq!(
         error.to_string(),

@@ -78,10 +78,10 @@ fn transforms() -> Vec<(&'static str, Op)> {
         "fft::ifft" => |c| one(c, fft::ifft);
         "fft::rfft" => |c| one(c, fft::rfft);
         "fft::irfft" => |c| one(c, fft::irfft);
-        "fft::fftn" => |c| many(c, |a, n, axes, norm| fft::fftn(a, n, axes, norm));
-        "fft::ifftn" => |c| many(c, |a, n, axes, norm| fft::ifftn(a, n, axes, norm));
-        "fft::rfftn" => |c| many(c, |a, n, axes, norm| fft::rfftn(a, n, axes, norm));
-        "fft::irfftn" => |c| many(c, |a, n, axes, norm| fft::irfftn(a, n, axes, norm));
+        "fft::fftn" => |c| many(c, fft::fftn);
+        "fft::ifftn" => |c| many(c, fft::ifftn);
+        "fft::rfftn" => |c| many(c, fft::rfftn);
+        "fft::irfftn" => |c| many(c, fft::irfftn);
         "fft::fftshift" => |c| fft::fftshift(c.x(0), c.ints(0));
         "fft::ifftshift" => |c| fft::ifftshift(c.x(0), c.ints(0));
         "fft::fftfreq" => |c| fft::fftfreq(c.int(0), c.float(1));

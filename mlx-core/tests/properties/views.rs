@@ -72,7 +72,7 @@ pub fn apply(view: &View, model: Model, array: &Array) -> Result<(Model, Array)>
         View::Reshape(split) => {
             let size = model.data.len();
             let rows = (1..=size.max(1))
-                .filter(|rows| size % rows == 0)
+                .filter(|rows| size.is_multiple_of(*rows))
                 .nth(*split)
                 .unwrap_or(1);
             let shape = vec![rows, size / rows];
