@@ -2,10 +2,23 @@
 
 use crate::files::Files;
 
+/// What messages call it.
 const NAME: &str = "the built-in model";
 
-/// Name and content of each file of the built-in checkpoint.
-const FILES: &[(&str, &[u8])] = &[];
+macro_rules! files {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_bytes!(concat!("../assets/default-model/", $name)))),*]
+    };
+}
+
+/// Name and content of each file of the checkpoint (see `docs/default-model.md`).
+const FILES: &[(&str, &[u8])] = files![
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+];
 
 /// The files of the built-in model.
 pub fn files() -> Files {

@@ -25,7 +25,7 @@ use crate::sampler::{Choice, History, Row, Sampled, sample};
 /// ```
 /// # fn main() -> mlx_infer::Result<()> {
 /// use mlx_infer::{Event, GenerateOptions, LoadedModel};
-/// # let Ok(model) = LoadedModel::load_default() else { return Ok(()) };
+/// let model = LoadedModel::load_default()?;
 /// let options = GenerateOptions { max_tokens: 8, ..Default::default() };
 /// for event in model.generate("The red fox", &options)? {
 ///     match event? {

@@ -30,12 +30,12 @@ pub struct LoadOptions {
 /// # fn main() -> mlx_infer::Result<()> {
 /// use mlx_infer::{GenerateOptions, LoadedModel, Message};
 /// # use std::ops::ControlFlow;
-/// # let Ok(model) = LoadedModel::load_default() else { return Ok(()) };
+/// let model = LoadedModel::load_default()?;
 /// let question = Message::new("user", "What is 20 + 22?");
 /// let answer = model
 ///     .chat(&[question], &Default::default(), &GenerateOptions::default())?
 ///     .run(|_| ControlFlow::Continue(()))?;
-/// println!("{}", answer.text.unwrap_or_default());
+/// assert_eq!(answer.text.as_deref(), Some("42"));
 /// # Ok(())
 /// # }
 /// ```

@@ -183,8 +183,11 @@ impl Config {
     /// The keys that nothing read and nothing is known about.
     pub fn unread(&self) -> Vec<String> {
         let read = self.read.borrow();
-        let known = |key: &&String| !read.contains(*key) && !IGNORED.contains(&key.as_str());
-        self.map.keys().filter(known).cloned().collect()
+        // A null asks for nothing.
+        let unread = |(key, value): &(&String, &Value)| {
+            !value.is_null() && !read.contains(*key) && !IGNORED.contains(&key.as_str())
+        };
+        self.map.iter().filter(unread).map(|(key, _)| key.clone()).collect()
     }
 }
 

@@ -102,17 +102,17 @@ fn describe(model: &LoadedModel, name: &str) -> Value {
     })
 }
 
-fn table(document: &Value) -> String {
-    let text = |value: &Value| match value {
+/// A value without the marks of JSON.
+fn text(value: &Value) -> String {
+    match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => text.clone(),
-        Value::Array(items) => items
-            .iter()
-            .map(Value::to_string)
-            .collect::<Vec<_>>()
-            .join(", "),
+        Value::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(", "),
         other => other.to_string(),
-    };
+    }
+}
+
+fn table(document: &Value) -> String {
     let bytes = |value: &Value| output::bytes(value.as_u64().unwrap_or(0) as usize);
     let mut rows: Vec<(&str, String)> = ["model", "architecture", "parameters", "dtype"]
         .into_iter()

@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod command;
+mod default_model;
 mod generate;
 mod hostile;
 mod score;
