@@ -1,4 +1,4 @@
-"""Writes testdata/ops/*.json: operations of mlx-core with inputs, arguments and results of MLX.
+"""Writes testdata/ops: operations of mlx-core with inputs, arguments and results of MLX.
 
     python ops.py OUT
 
@@ -23,7 +23,7 @@ from ops_table import Table
 
 
 def main():
-    out = Path(sys.argv[1]) / "ops"
+    out = Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
     mx.set_default_device(mx.cpu)
     for module in (ops_elementwise, ops_array, ops_matrix, ops_numeric):

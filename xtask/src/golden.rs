@@ -30,6 +30,8 @@ pub struct Arguments {
 enum Part {
     /// Tiny checkpoints: logits and greedy tokens of transformers and mlx-lm
     Models,
+    /// Operations of mlx-core: results of MLX, held against NumPy
+    Ops,
     /// Tiny tokenizers and chat templates: ids, texts and prompts of transformers
     Text,
 }
@@ -38,6 +40,7 @@ impl Part {
     fn folder(self) -> &'static str {
         match self {
             Part::Models => "models",
+            Part::Ops => "ops",
             Part::Text => "text",
         }
     }
@@ -45,6 +48,7 @@ impl Part {
     fn scripts(self) -> &'static [&'static str] {
         match self {
             Part::Models => &["models.py", "quantized.py", "agreement.py"],
+            Part::Ops => &["ops.py"],
             Part::Text => &["text.py"],
         }
     }
