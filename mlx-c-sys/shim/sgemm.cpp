@@ -125,7 +125,7 @@ long pieces_of(double work) {
 }
 
 void multiply(Product p, const Isa& isa) {
-  if (p.n < p.m && p.n <= max_direct_rows) {
+  if (p.n < p.m && p.n <= (p.a_k == 1 ? max_direct_rows : p.a_row == 1 ? max_stream_rows : 0)) {
     // The same product turned over: a row times a column is a column times a row, to the bit.
     p = {p.n, p.m, p.k, p.b, p.b_col, p.b_k, p.a, p.a_row, p.a_k, p.c, p.c_col, p.c_row, p.alpha, p.beta};
   }

@@ -38,6 +38,8 @@ bool spin(const Done& done) {
       }
       pause();
     }
+    // Whoever has work to do goes first.
+    std::this_thread::yield();
   } while (std::chrono::steady_clock::now() < end);
   return done();
 }

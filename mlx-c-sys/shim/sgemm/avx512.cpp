@@ -9,7 +9,7 @@ namespace {
 
 struct Avx512 {
   using type = __m512;
-  static constexpr int width = 16, rows = 3, cols = 8;
+  static constexpr int width = 16, rows = 4, cols = 6;
 
   static type zero() {
     return _mm512_setzero_ps();

@@ -11,15 +11,15 @@ namespace {
 // How much of k a block takes: a tile's rows and columns stay in the first cache.
 constexpr long block_steps = 32;
 
-// The height of the panels in which `direct` has A.
+// The height of the panels in which `direct` has A: few rows are one tile, so that B passes by but once.
 template <class V>
 long direct_height(const Product& p) {
-  return smaller(p.m, V::rows);
+  return p.m <= max_rows ? p.m : V::rows;
 }
 
 template <class V>
 long direct_size(const Product& p) {
-  return ceil_div(p.m, V::rows) * direct_height<V>(p) * ceil_div(p.k, V::width) * V::width;
+  return ceil_div(p.m, direct_height<V>(p)) * direct_height<V>(p) * ceil_div(p.k, V::width) * V::width;
 }
 
 template <class V>
@@ -36,20 +36,22 @@ void direct(const Product& p, const float* rows, long begin, long end) {
   alignas(64) float put_away[ceil_div(max_direct_rows, V::rows) * tile_floats];
   long steps = p.k / V::width, tail = p.k % V::width;
   long height = direct_height<V>(p), panel = height * ceil_div(p.k, V::width) * V::width;
-  long per_block = p.m <= height ? steps : block_steps;
+  long tiles = ceil_div(p.m, height), per_block = tiles == 1 ? steps : block_steps;
   for (long j = begin; j < end;) {
     // Full tiles, then single columns.
-    long cols = end - j >= V::cols ? V::cols : 1;
-    auto run = cols == 1 ? tile_of<V, 1> : tile_of<V, V::cols>;
+    long full = cols_for<V>(height);
+    long cols = end - j >= full ? full : 1;
     bool last = false;
     for (long s = 0; !last; s += per_block) {
       last = s + per_block >= steps;
+      long now = last ? steps - s : per_block;
+      Operand b{p.b + j * p.b_col + s * V::width, p.b_col, V::width};
       float* kept = put_away;
-      for (long i = 0; i < p.m; i += height, kept += tile_floats) {
-        Operand a{rows + i / height * panel + s * height * V::width, V::width, height * V::width};
-        Operand b{p.b + j * p.b_col + s * V::width, p.b_col, V::width};
+      for (long t = 0; t < tiles; t++, kept += tile_floats) {
+        long i = t * height;
+        Operand a{rows + t * panel + s * height * V::width, V::width, height * V::width};
         Target to{p.c + i * p.c_row + j * p.c_col, smaller(height, p.m - i), cols};
-        run(p, a, b, last ? steps - s : per_block, last ? tail : 0, s == 0, last, kept, to);
+        tile_of<V>(height, p, a, b, now, last ? tail : 0, s == 0, last, kept, to);
       }
     }
     j += cols;

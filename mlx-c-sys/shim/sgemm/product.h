@@ -49,7 +49,7 @@ struct Isa {
   void (*packed)(const Product&, const Part&, float* work);
 };
 
-constexpr long max_direct_rows = 24;
+constexpr long max_direct_rows = 96;
 constexpr long max_stream_rows = 4;
 
 // Null on machines of another architecture, and when the compiler did not know the instructions.

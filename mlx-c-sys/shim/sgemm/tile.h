@@ -36,6 +36,11 @@ inline void finish4(const Product& p, float* c, Four sum) {
   store4(c, p.beta == 0 ? scaled : scaled + p.beta * load4(c));
 }
 
+template <int N>
+struct Count {
+  static constexpr int value = N;
+};
+
 // Rows or columns that a tile reads: vector s of row r starts at data + r * row + s * step.
 struct Operand {
   const float* data;
@@ -62,18 +67,22 @@ inline __attribute__((always_inline)) void tile(
       sum[i][j] = first ? V::zero() : V::load(put_away + (i * COLS + j) * V::width);
     }
   }
+  // The fewer of rows and columns wait in registers for the others.
   auto accumulate = [&](auto load) __attribute__((always_inline)) {
-    T row[ROWS];
+    constexpr int held = ROWS <= COLS ? ROWS : COLS, passing = ROWS <= COLS ? COLS : ROWS;
+    const Operand &h = ROWS <= COLS ? a : b, &p = ROWS <= COLS ? b : a;
+    T hold[held];
 #pragma GCC unroll 8
-    for (int i = 0; i < ROWS; i++) {
-      row[i] = load(a.data + i * a.row);
+    for (int i = 0; i < held; i++) {
+      hold[i] = load(h.data + i * h.row);
     }
 #pragma GCC unroll 8
-    for (int j = 0; j < COLS; j++) {
-      T col = load(b.data + j * b.row);
+    for (int j = 0; j < passing; j++) {
+      T pass = load(p.data + j * p.row);
 #pragma GCC unroll 8
-      for (int i = 0; i < ROWS; i++) {
-        sum[i][j] = V::fma(row[i], col, sum[i][j]);
+      for (int i = 0; i < held; i++) {
+        T& x = ROWS <= COLS ? sum[i][j] : sum[j][i];
+        x = V::fma(hold[i], pass, x);
       }
     }
   };
@@ -117,18 +126,41 @@ inline __attribute__((always_inline)) void tile(
   }
 }
 
-// A tile with exactly `rows` rows.
-template <class V, int COLS>
+// How many columns a tile of so many rows takes, for no more sums than there are registers.
+template <class V>
+constexpr int cols_for(int rows) {
+  int most = V::rows * V::cols / rows;
+  return most < 8 ? most : 8;
+}
+
+// The most rows of a tile of tile_of.
+constexpr long max_rows = 6;
+
+// A tile of `rows` rows, 1 to max_rows, whether valid or not; of cols_for<V>(rows) columns, or of one.
+template <class V>
 void tile_of(
-    const Product& p, Operand a, Operand b, long steps, long tail, bool first, bool last, float* put_away, Target to) {
-  static_assert(V::rows == 3, "one case for each number of rows");
-  switch (to.valid_rows) {
+    long rows, const Product& p, Operand a, Operand b, long steps, long tail, bool first, bool last, float* put_away,
+    Target to) {
+  auto run = [&](auto count) __attribute__((always_inline)) {
+    if (to.valid_cols == 1) {
+      tile<V, count.value, 1>(p, a, b, steps, tail, first, last, put_away, to);
+    } else {
+      tile<V, count.value, cols_for<V>(count.value)>(p, a, b, steps, tail, first, last, put_away, to);
+    }
+  };
+  switch (rows) {
     case 1:
-      return tile<V, 1, COLS>(p, a, b, steps, tail, first, last, put_away, to);
+      return run(Count<1>());
     case 2:
-      return tile<V, 2, COLS>(p, a, b, steps, tail, first, last, put_away, to);
+      return run(Count<2>());
+    case 3:
+      return run(Count<3>());
+    case 4:
+      return run(Count<4>());
+    case 5:
+      return run(Count<5>());
     default:
-      return tile<V, 3, COLS>(p, a, b, steps, tail, first, last, put_away, to);
+      return run(Count<6>());
   }
 }
 
@@ -164,18 +196,19 @@ void pack(
     }
     return;
   }
-  // Blocks of 4 x 4 are turned in registers where rows lie side by side.
-  long turned = row_stride == 1 ? rows / 4 * 4 : 0;
+  // Blocks of 4 x 4 are turned in registers where rows lie side by side; the last may go over rows of the one before.
+  bool turn = row_stride == 1 && rows >= 4;
   for (long s = 0; s < steps; s++) {
-    for (long r = s < full ? turned : 0; r < rows; r++) {
-      one_by_one(s, r);
-    }
-    if (s == full) {
-      break;
+    if (!turn || s == full) {
+      for (long r = 0; r < rows; r++) {
+        one_by_one(s, r);
+      }
+      continue;
     }
     for (long l = 0; l < V::width; l += 4) {
       const float* at = from + (k + s * V::width + l) * k_stride;
-      for (long r = 0; r < turned; r += 4) {
+      for (long past = 4; past < rows + 4; past += 4) {
+        long r = smaller(past, rows) - 4;
         Four w = load4(at + r), x = load4(at + r + k_stride);
         Four y = load4(at + r + 2 * k_stride), z = load4(at + r + 3 * k_stride);
         Four wx_low = __builtin_shufflevector(w, x, 0, 4, 1, 5), wx_high = __builtin_shufflevector(w, x, 2, 6, 3, 7);
