@@ -88,6 +88,7 @@ fn lacks(method: &str) -> Error {
     Error::unsupported(format!("this back end does not offer {method}"))
 }
 
+/// Offers all but `classify` and `batch_generate`.
 impl TextModel for LoadedModel {
     fn info(&self) -> &ModelInfo {
         self.info()

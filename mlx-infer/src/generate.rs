@@ -20,6 +20,9 @@ use crate::metrics::Watch;
 use crate::model::LoadedModel;
 use crate::sampler::{Choice, History, Row, Sampled, sample};
 
+/// Tokens after which MLX gives back the buffers that grown caches left behind.
+const CLEAR_EVERY: usize = 256;
+
 /// A running generation: an iterator over its events, of which the last is [`Event::Finish`].
 ///
 /// ```
@@ -173,6 +176,9 @@ impl<'m> Generation<'m> {
             self.queued = Some(self.choose(&logits, Some(&current))?);
         }
         let choice = one(current.read()?)?;
+        if self.history.generated().len() % CLEAR_EVERY == CLEAR_EVERY - 1 {
+            mlx_core::memory::clear_cache()?;
+        }
         self.watch.token();
         self.accept(choice)
     }

@@ -2,7 +2,7 @@
 //!
 //! Rows may have different settings: these are arrays `[B, 1]` beside the logits `[B, V]`, and a greedy
 //! row is an argmax inside the same graph. What no row asks for is left out of it; what a row gets does
-//! not depend on that. The chain is mlx-lm's: bias and penalties ([`logits`](self)), then top-p, min-p and
+//! not depend on that. The chain is mlx-lm's: bias and penalties (`logits.rs`), then top-p, min-p and
 //! top-k on the distribution as the model gives it, then temperature, then a draw.
 //!
 //! The draw is the largest of logit plus Gumbel noise, where the noise depends only on the row's seed, the

@@ -175,6 +175,11 @@ impl Generation {
     }
 }
 
+/// One of a list of ids, which people and JSON write with spaces.
+pub(super) fn token_id(text: &str) -> std::result::Result<u32, std::num::ParseIntError> {
+    text.trim().parse()
+}
+
 fn id_and_number(text: &str) -> std::result::Result<(u32, f32), String> {
     let parsed = text
         .split_once('=')

@@ -33,7 +33,7 @@ struct PromptSource {
     #[arg(long, value_name = "FILE")]
     prompt_file: Option<PathBuf>,
     /// Exactly these token ids, as in 1,2,3
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = args::token_id)]
     tokens: Option<Vec<u32>>,
 }
 

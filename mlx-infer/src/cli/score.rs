@@ -26,7 +26,7 @@ struct TextSource {
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     text: Option<String>,
     /// Exactly these token ids, as in 1,2,3
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = args::token_id)]
     tokens: Option<Vec<u32>>,
 }
 

@@ -27,7 +27,7 @@ struct Input {
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     text: Option<String>,
     /// Ids to turn into text, as in 1,2,3
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = args::token_id)]
     ids: Option<Vec<u32>>,
 }
 

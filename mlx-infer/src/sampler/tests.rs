@@ -290,6 +290,15 @@ fn noise_is_of_seed_and_position() {
     assert_ne!(noise(1, 2), noise(1, 3));
     assert_ne!(noise(1, 2), noise(2, 2));
     assert_ne!(noise(1, 2), noise(2, 1));
+    // The formula itself, from the same bits.
+    let bits = mlx_core::random::bits(&noise::key(1, 2).unwrap(), &[64], 4).unwrap();
+    for (bits, found) in bits.to_vec::<u32>().unwrap().into_iter().zip(noise(1, 2)) {
+        let u = (f64::from(bits) + 0.5) / 4_294_967_296.0;
+        assert!(
+            (f64::from(found) + (-(-u).ln_1p()).ln()).abs() < 1e-4,
+            "{bits}: {found}"
+        );
+    }
     let many = noise::of_position(3, 4, 1 << 20)
         .unwrap()
         .to_vec::<f32>()

@@ -172,7 +172,12 @@ fn prompts_come_from_flags_files_and_stdin() {
 /// A text whose ids are all inside the tiny models' vocabularies.
 fn prompt_text(dir: &str) -> String {
     let found = document(mlx_infer(&[
-        "tokenize", "--model", dir, "--ids", "40,41,42", "--json",
+        "tokenize",
+        "--model",
+        dir,
+        "--ids",
+        "40, 41, 42",
+        "--json",
     ]));
     let text = found["text"].as_str().unwrap().to_owned();
     let ids = document(mlx_infer(&[
@@ -369,6 +374,37 @@ fn a_reader_that_leaves_is_no_failure() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+}
+
+#[test]
+fn an_interrupt_keeps_the_text_and_is_a_failure() {
+    let copy = checkpoint::with_tokenizer("llama_tied", "qwen");
+    let dir = copy.path().to_str().unwrap();
+    let mut child = spawn(&[
+        "generate",
+        "--model",
+        dir,
+        "--tokens",
+        "5,6,7",
+        "--max-tokens",
+        "500",
+        "--ignore-eos",
+    ]);
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut [0]).unwrap();
+    let kill = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(kill.unwrap().success());
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        "error: cancelled\n"
+    );
+    assert!(rest.ends_with('\n'));
 }
 
 #[test]
