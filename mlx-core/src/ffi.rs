@@ -57,10 +57,13 @@ pub(crate) fn take_error(kind: ErrorKind) -> Error {
         Some(Stash::Error(error)) => return error,
         None => {}
     }
-    // SAFETY: the pointer is null or a C string valid until the next clear on this thread.
+    // SAFETY: the pointer is null or a C string valid until the next clear on this thread, which
+    // comes after its copy. Clearing keeps the text from being taken for that of a later failure.
     let text = unsafe {
         let text = sys::mlxrs_error_get();
-        (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+        let text = (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned());
+        sys::mlxrs_error_clear();
+        text
     };
     match text {
         Some(text) => Error::new(kind, text),

@@ -28,6 +28,9 @@ thread_local! {
     static LAST_GOOD: Cell<u64> = const { Cell::new(0) };
     /// The end of the last failed step: everything unknown up to here is poisoned.
     static LAST_FAILED: Cell<u64> = const { Cell::new(0) };
+    /// Whether work may run on more than one stream of this thread. Then a good evaluation says
+    /// nothing of what was started elsewhere, and only its own roots are known to be good.
+    static SEVERAL: Cell<bool> = const { Cell::new(false) };
     static FAILED: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -37,6 +40,11 @@ pub(crate) fn stamp() -> u64 {
         clock.set(clock.get() + 1);
         clock.get()
     })
+}
+
+/// A second stream came into use on this thread.
+pub(crate) fn several_streams() {
+    SEVERAL.set(true);
 }
 
 /// Whether the array is computed, as far as MLX knows. Garbage of a failed step is, too.
@@ -90,7 +98,7 @@ pub(crate) fn check(array: &Array) -> Result<()> {
         return Ok(());
     }
     if made > LAST_FAILED.get() {
-        if made <= LAST_GOOD.get() && is_available(array) {
+        if made <= LAST_GOOD.get() && !SEVERAL.get() && is_available(array) {
             array.set_made(DATA);
         }
         return Ok(());

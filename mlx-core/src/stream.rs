@@ -10,6 +10,7 @@ use mlx_c_sys as sys;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi;
+use crate::poison;
 
 /// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -124,12 +125,7 @@ impl Device {
     /// # Errors
     /// There is no such device.
     pub fn set_default(self) -> Result<()> {
-        if !self.is_available()? {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("device {self} is not available"),
-            ));
-        }
+        self.require()?;
         let handle = self.handle()?;
         // SAFETY: the handle is live.
         ffi::call(ErrorKind::Mlx, || unsafe {
@@ -137,6 +133,14 @@ impl Device {
         })?;
         CURRENT.with_borrow_mut(|current| current.clear());
         Ok(())
+    }
+
+    fn require(self) -> Result<()> {
+        if self.is_available()? {
+            return Ok(());
+        }
+        let message = format!("device {self} is not available");
+        Err(Error::new(ErrorKind::Unsupported, message))
     }
 
     /// Whether this build and machine have the device.
@@ -163,6 +167,7 @@ impl Stream {
     /// # Errors
     /// There is no such device.
     pub fn new(device: Device) -> Result<Self> {
+        device.require()?;
         let handle = device.handle()?;
         // SAFETY: the handle is live; a fresh stream handle comes back.
         Self::wrap(unsafe { sys::mlx_stream_new_device(handle.raw()) })
@@ -204,6 +209,7 @@ impl Stream {
                 CURRENT.with_borrow_mut(|current| current.pop());
             }
         }
+        poison::several_streams();
         CURRENT.with_borrow_mut(|current| {
             if current.is_empty() {
                 // The bottom of the stack is the default stream; without one the scope's own

@@ -24,22 +24,11 @@ binary! {
     logical_and = mlx_logical_and;
     /// Whether either is non-zero.
     logical_or = mlx_logical_or;
+    /// Whether exactly one is non-zero.
+    logical_xor = mlx_logical_xor;
 }
 
 impl Array {
-    /// Whether exactly one is non-zero.
-    ///
-    /// Elementwise; shapes broadcast.
-    ///
-    /// # Errors
-    /// The shapes do not broadcast.
-    pub fn logical_xor(&self, other: impl Operand) -> Result<Array> {
-        let other = other.operand(self)?;
-        // mlx-c has no such function; on Bool the bitwise one is it.
-        let (a, b) = (self.not_equal(0)?, other.not_equal(0)?);
-        a.bitwise_xor(b)
-    }
-
     /// Whether `|self - other| <= atol + rtol * |other|`, elementwise; shapes broadcast.
     ///
     /// # Errors
