@@ -15,7 +15,8 @@ use crate::{poison, stream};
 /// A kernel fails, or an asynchronous one failed earlier on the same stream. Every array of this
 /// thread that is not known to be good is then poisoned: reading or using it is an error. Good are
 /// arrays made from data, those that were given to a successful `eval` or read, and (on a thread
-/// that uses one stream) what was found computed when it was used again since. Inside `vmap` and `compile` nothing can be evaluated.
+/// that uses one stream) what was found computed when it was used again since. Inside `vmap` and
+/// `compile` nothing can be evaluated.
 pub fn eval<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()> {
     let arrays: Vec<A> = arrays.into_iter().collect();
     let roots = || arrays.iter().map(Borrow::borrow);
