@@ -264,11 +264,18 @@ fn penalties_and_bias_change_the_tokens() {
         change(&mut options.sampling);
         ids(&run(&model, &golden.prompt, &options))
     };
-    let once = with(|sampling| sampling.presence_penalty = 1000.0);
-    let mut distinct = once.clone();
-    distinct.sort_unstable();
-    distinct.dedup();
-    assert_eq!(distinct.len(), once.len(), "{once:?}");
+    // Each token counts at once, also that which was queued behind and not read yet.
+    let ranked = with(|sampling| {
+        sampling.logit_bias = [(10, 9000.0), (20, 6000.0), (30, 3000.0)].into();
+        sampling.presence_penalty = 10_000.0;
+    });
+    assert_eq!(ranked[..3], [10, 20, 30]);
+    let repeated = with(|sampling| {
+        sampling.logit_bias = [(10, 9000.0), (20, 6000.0)].into();
+        sampling.repeat_penalty = 10_000.0;
+        sampling.repeat_context = 1;
+    });
+    assert_eq!(repeated[..4], [10, 20, 10, 20]);
     let forbidden =
         with(|sampling| sampling.logit_bias = (0..63).map(|id| (id, f32::NEG_INFINITY)).collect());
     assert_eq!(forbidden, [63; 24]);
