@@ -6,12 +6,13 @@ use crate::lora::Lora;
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::weight::Weight;
 
-/// `y = x @ weight.T + bias + scale * (x @ a) @ b`
+/// `y = x @ weight.T + scale * (x @ a) @ b + bias`
 #[derive(Clone, Debug)]
 pub struct Linear {
     weight: Weight,
     bias: Option<Param>,
-    lora: Option<Lora>,
+    // Most layers have none.
+    lora: Option<Box<Lora>>,
 }
 
 impl Linear {
@@ -37,11 +38,11 @@ impl Linear {
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         let mut y = self.weight.project(x)?;
-        if let Some(bias) = &self.bias {
-            y = y.add(bias.value())?;
+        if let Some(lora) = &self.lora {
+            y = lora.apply(x, &y, &self.weight)?;
         }
-        match &self.lora {
-            Some(lora) => y.add(lora.delta(x)?),
+        match &self.bias {
+            Some(bias) => y.add(bias.value()),
             None => Ok(y),
         }
     }
@@ -58,12 +59,17 @@ impl Linear {
 
     /// The adapter, if one is attached.
     pub fn lora(&self) -> Option<&Lora> {
-        self.lora.as_ref()
+        self.lora.as_deref()
+    }
+
+    /// The adapter, to change what it draws from.
+    pub fn lora_mut(&mut self) -> Option<&mut Lora> {
+        self.lora.as_deref_mut()
     }
 
     /// Attaches, replaces or (with `None`) detaches the adapter; returns the previous one.
     pub fn set_lora(&mut self, lora: Option<Lora>) -> Option<Lora> {
-        std::mem::replace(&mut self.lora, lora)
+        std::mem::replace(&mut self.lora, lora.map(Box::new)).map(|lora| *lora)
     }
 }
 
@@ -72,13 +78,14 @@ impl Module for Linear {
         v.linear(path, self)?;
         self.weight.visit(path, v)?;
         path.scoped("bias", |path| self.bias.visit(path, v))?;
-        self.lora.visit(path, v)
+        self.lora().map_or(Ok(()), |lora| lora.visit(path, v))
     }
 
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
         v.linear(path, self)?;
         self.weight.visit_mut(path, v)?;
         path.scoped("bias", |path| self.bias.visit_mut(path, v))?;
-        self.lora.visit_mut(path, v)
+        self.lora_mut()
+            .map_or(Ok(()), |lora| lora.visit_mut(path, v))
     }
 }

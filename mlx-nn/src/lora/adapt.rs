@@ -1,0 +1,264 @@
+//! Putting adapters on the linear layers of a module, taking them off, and making them part of it.
+
+use mlx_core::ops::create::zeros;
+use mlx_core::ops::quantize::quantize;
+use mlx_core::{DType, Error, ErrorKind, Result, random};
+
+use super::{Lora, row_lengths};
+use crate::linear::Linear;
+use crate::module::{Module, Param, Path, VisitMut};
+use crate::weight::Weight;
+
+/// What adapters are like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LoraConfig {
+    /// Columns of A, rows of B.
+    pub rank: i32,
+    /// What their product is multiplied by: alpha / rank.
+    pub scale: f32,
+    /// The part of the inputs that training drops, below 1.
+    pub dropout: f32,
+    /// The dtype of A and B.
+    pub dtype: DType,
+    /// With a learned magnitude a row: DoRA.
+    pub dora: bool,
+}
+
+impl Default for LoraConfig {
+    /// mlx-lm's: rank 8, scale 20, no dropout, F32, no magnitudes.
+    fn default() -> Self {
+        Self {
+            rank: 8,
+            scale: 20.0,
+            dropout: 0.0,
+            dtype: DType::F32,
+            dora: false,
+        }
+    }
+}
+
+impl LoraConfig {
+    fn check(&self) -> Result<()> {
+        let wrong = |message: String| Err(Error::new(ErrorKind::Invalid, message));
+        if self.rank < 1 {
+            return wrong(format!("rank must be at least 1, given {}", self.rank));
+        }
+        if !self.scale.is_finite() {
+            return wrong(format!("scale must be finite, given {}", self.scale));
+        }
+        if !(0.0..1.0).contains(&self.dropout) {
+            let given = self.dropout;
+            return wrong(format!("dropout must be in [0, 1), given {given}"));
+        }
+        if !matches!(self.dtype, DType::F32 | DType::BF16 | DType::F16) {
+            let given = self.dtype;
+            return wrong(format!(
+                "the dtype of adapters must be F32, BF16 or F16, given {given}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Puts a new adapter on every linear layer that `select` takes by its path, and tells which.
+///
+/// A is uniform in ±1/√in (mlx-lm's choice), B is zero: the module computes what it did before.
+/// The adapter's arrays are trainable, nothing else is.
+///
+/// # Errors
+/// The configuration is out of range, or no layer is taken: the message lists those there are.
+pub fn attach(
+    module: &mut dyn Module,
+    config: &LoraConfig,
+    key: &random::Key,
+    select: impl Fn(&str) -> bool,
+) -> Result<Vec<String>> {
+    struct Attach<'a, F> {
+        config: &'a LoraConfig,
+        key: random::Key,
+        select: F,
+        taken: Vec<String>,
+        passed: Vec<String>,
+    }
+    impl<F: Fn(&str) -> bool> VisitMut for Attach<'_, F> {
+        fn linear(&mut self, path: &Path, linear: &mut Linear) -> Result<()> {
+            let name = path.as_str().to_owned();
+            if !(self.select)(&name) {
+                self.passed.push(name);
+                return Ok(());
+            }
+            let [now, later] = self.key.split_pair()?;
+            self.key = later;
+            let lora = new_lora(linear.weight(), self.config, &now)
+                .map_err(|error| error.context(&name))?;
+            linear.set_lora(Some(lora));
+            self.taken.push(name);
+            Ok(())
+        }
+
+        fn param(&mut self, path: &Path, param: &mut Param) -> Result<()> {
+            let name = path.as_str();
+            let owner = name.rsplit_once('.').map(|(owner, _)| owner);
+            // The layer's adapter is visited right after the layer.
+            param.trainable = is_adapter(name)
+                && owner.is_some_and(|owner| self.taken.iter().any(|name| name == owner));
+            Ok(())
+        }
+    }
+    config.check()?;
+    let mut visitor = Attach {
+        config,
+        key: key.clone(),
+        select,
+        taken: Vec::new(),
+        passed: Vec::new(),
+    };
+    module.visit_mut(&mut Path::default(), &mut visitor)?;
+    if visitor.taken.is_empty() {
+        let known: Vec<&str> = visitor.passed.iter().take(8).map(String::as_str).collect();
+        let message = format!(
+            "no linear layer is chosen for an adapter; the module has {}: {}{}",
+            visitor.passed.len(),
+            known.join(", "),
+            if visitor.passed.len() > 8 {
+                ", …"
+            } else {
+                ""
+            },
+        );
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    Ok(visitor.taken)
+}
+
+/// Whether a parameter of this name belongs to an adapter.
+pub fn is_adapter(name: &str) -> bool {
+    matches!(name.rsplit('.').next(), Some("lora_a" | "lora_b" | "m"))
+}
+
+fn new_lora(weight: &Weight, config: &LoraConfig, key: &random::Key) -> Result<Lora> {
+    let shape = weight.shape();
+    let &[outputs, inputs] = shape.as_slice() else {
+        let message = format!("an adapter needs a matrix, found {shape:?}");
+        return Err(Error::new(ErrorKind::Shape, message));
+    };
+    let spread = (inputs.max(1) as f32).sqrt().recip();
+    let a = random::uniform(key, &[inputs, config.rank], DType::F32, -spread, spread)?;
+    let mut lora = Lora {
+        lora_a: Param::new(a.astype(config.dtype)?),
+        lora_b: Param::new(zeros(&[config.rank, outputs], config.dtype)?),
+        m: None,
+        scale: config.scale,
+        dropout: config.dropout,
+        key: None,
+    };
+    if config.dora {
+        // The very expression that `apply` divides by: the quotient is 1 to the bit.
+        lora.m = Some(Param::new(row_lengths(&lora.adapted(weight)?)?));
+    }
+    Ok(lora)
+}
+
+/// Takes every adapter off, and gives them back by the paths of their layers.
+///
+/// # Errors
+/// None of its own.
+pub fn detach(module: &mut dyn Module) -> Result<Vec<(String, Lora)>> {
+    struct Detach(Vec<(String, Lora)>);
+    impl VisitMut for Detach {
+        fn linear(&mut self, path: &Path, linear: &mut Linear) -> Result<()> {
+            if let Some(lora) = linear.set_lora(None) {
+                self.0.push((path.as_str().to_owned(), lora));
+            }
+            Ok(())
+        }
+    }
+    let mut visitor = Detach(Vec::new());
+    module.visit_mut(&mut Path::default(), &mut visitor)?;
+    Ok(visitor.0)
+}
+
+/// Makes every adapter part of its layer's matrix, and tells of how many layers.
+///
+/// The sum is taken in F32. A dense matrix keeps its dtype; a quantised one is packed again by its
+/// scheme, which rounds, or with `dequantize` stays dense in the dtype of its scales (BF16 where
+/// these are no floating-point numbers).
+///
+/// # Errors
+/// An adapter does not fit its layer.
+pub fn fuse(module: &mut dyn Module, dequantize: bool) -> Result<usize> {
+    struct Fuse {
+        dequantize: bool,
+        layers: usize,
+    }
+    impl VisitMut for Fuse {
+        fn linear(&mut self, path: &Path, linear: &mut Linear) -> Result<()> {
+            let Some(lora) = linear.set_lora(None) else {
+                return Ok(());
+            };
+            let weight = linear.weight_mut();
+            *weight = fused(&lora, weight, self.dequantize)
+                .map_err(|error| error.context(path.as_str()))?;
+            self.layers += 1;
+            Ok(())
+        }
+    }
+    let mut visitor = Fuse {
+        dequantize,
+        layers: 0,
+    };
+    module.visit_mut(&mut Path::default(), &mut visitor)?;
+    Ok(visitor.layers)
+}
+
+fn fused(lora: &Lora, weight: &Weight, dequantize: bool) -> Result<Weight> {
+    let sum = lora.fused(weight)?;
+    match weight {
+        Weight::Dense(dense) => {
+            let sum = sum.astype(dense.value().dtype())?;
+            Ok(Weight::Dense(Param::new(sum)))
+        }
+        Weight::Quantized { scales, scheme, .. } => {
+            let stored = scales.value().dtype();
+            let dtype = if stored.is_float() {
+                stored
+            } else {
+                DType::BF16
+            };
+            let sum = sum.astype(dtype)?;
+            if dequantize {
+                return Ok(Weight::Dense(Param::new(sum)));
+            }
+            let packed = quantize(&sum, *scheme)?;
+            Ok(Weight::Quantized {
+                packed: Param::new(packed.packed),
+                scales: Param::new(packed.scales),
+                biases: packed.biases.map(Param::new),
+                scheme: *scheme,
+            })
+        }
+    }
+}
+
+/// Gives every adapter a key of its own to draw dropped inputs from, or with `None` ends dropping.
+///
+/// # Errors
+/// No memory for a handle.
+pub fn set_dropout_key(module: &mut dyn Module, key: Option<&random::Key>) -> Result<()> {
+    struct Keys(Option<random::Key>);
+    impl VisitMut for Keys {
+        fn linear(&mut self, _path: &Path, linear: &mut Linear) -> Result<()> {
+            let Some(lora) = linear.lora_mut() else {
+                return Ok(());
+            };
+            lora.key = None;
+            if let Some(key) = self.0.as_ref().filter(|_| lora.dropout > 0.0) {
+                let [now, later] = key.split_pair()?;
+                lora.key = Some(now);
+                self.0 = Some(later);
+            }
+            Ok(())
+        }
+    }
+    module.visit_mut(&mut Path::default(), &mut Keys(key.cloned()))
+}

@@ -1,0 +1,125 @@
+//! Choosing which parameters training changes.
+
+use mlx_core::{Error, ErrorKind, Result};
+
+use crate::module::{Module, Param, Path, Visit, VisitMut};
+use crate::weight::Weight;
+
+/// Names in which `*` stands for any run of characters: `model.layers.*.mlp.*`.
+///
+/// ```
+/// use mlx_nn::Patterns;
+/// let patterns = Patterns::new(["*.self_attn.q_proj", "lm_head"]);
+/// assert!(patterns.matches("model.layers.3.self_attn.q_proj"));
+/// assert!(!patterns.matches("model.layers.3.self_attn.k_proj"));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Patterns(Vec<String>);
+
+impl Patterns {
+    /// The patterns; a name matches if one of them does.
+    pub fn new<S: Into<String>>(patterns: impl IntoIterator<Item = S>) -> Self {
+        Self(patterns.into_iter().map(Into::into).collect())
+    }
+
+    /// Whether one of the patterns is the whole of `name`.
+    pub fn matches(&self, name: &str) -> bool {
+        self.0.iter().any(|pattern| matches(pattern, name))
+    }
+}
+
+fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else {
+        return false;
+    };
+    let Some(last) = parts.next_back() else {
+        return rest.is_empty();
+    };
+    // Each part in the middle is taken where it comes first: that leaves most for those after it.
+    for part in parts {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+/// Makes trainable what `rule` takes by its name, and nothing else; tells how many numbers that is.
+///
+/// # Errors
+/// Nothing is taken, or something that has no gradient: a packed weight, its scales, integers. What
+/// was trainable before then stays so in part.
+pub fn set_trainable(module: &mut dyn Module, rule: impl Fn(&str) -> bool) -> Result<usize> {
+    struct Choose<F> {
+        rule: F,
+        packed: Option<String>,
+        numbers: usize,
+    }
+    impl<F: Fn(&str) -> bool> VisitMut for Choose<F> {
+        fn weight(&mut self, path: &Path, weight: &mut Weight) -> Result<()> {
+            self.packed = match weight {
+                Weight::Dense(_) => None,
+                Weight::Quantized { .. } => Some(path.as_str().to_owned()),
+            };
+            Ok(())
+        }
+
+        fn param(&mut self, path: &Path, param: &mut Param) -> Result<()> {
+            let name = path.as_str();
+            param.trainable = (self.rule)(name);
+            if !param.trainable {
+                return Ok(());
+            }
+            let packed = self.packed.as_ref().is_some_and(|weight| {
+                ["weight", "scales", "biases"]
+                    .iter()
+                    .any(|array| name.strip_prefix(weight.as_str()) == Some(&format!(".{array}")))
+            });
+            if packed || !param.value().dtype().is_float() {
+                let what = if packed { "quantised" } else { "an integer" };
+                let message = format!(
+                    "{name} is {what} and cannot be trained; an adapter or a dequantised model can"
+                );
+                return Err(Error::new(ErrorKind::Unsupported, message));
+            }
+            self.numbers += param.value().size();
+            Ok(())
+        }
+    }
+    let mut visitor = Choose {
+        rule,
+        packed: None,
+        numbers: 0,
+    };
+    module.visit_mut(&mut Path::default(), &mut visitor)?;
+    if visitor.numbers == 0 {
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            "nothing is chosen to be trained",
+        ));
+    }
+    Ok(visitor.numbers)
+}
+
+/// Names and values of what is trainable, in the module's order.
+///
+/// # Errors
+/// No memory for a handle.
+pub fn trainable(module: &dyn Module) -> Result<Vec<(String, mlx_core::Array)>> {
+    struct Collect(Vec<(String, mlx_core::Array)>);
+    impl Visit for Collect {
+        fn param(&mut self, path: &Path, param: &Param) -> Result<()> {
+            if param.trainable {
+                self.0
+                    .push((path.as_str().to_owned(), param.value().clone()));
+            }
+            Ok(())
+        }
+    }
+    let mut visitor = Collect(Vec::new());
+    module.visit(&mut Path::default(), &mut visitor)?;
+    Ok(visitor.0)
+}
