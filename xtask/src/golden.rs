@@ -34,6 +34,8 @@ enum Part {
     Ops,
     /// Tiny tokenizers and chat templates: ids, texts and prompts of transformers
     Text,
+    /// Training: losses, gradients and optimisers of torch and peft
+    Train,
 }
 
 impl Part {
@@ -42,6 +44,7 @@ impl Part {
             Part::Models => "models",
             Part::Ops => "ops",
             Part::Text => "text",
+            Part::Train => "train",
         }
     }
 
@@ -50,6 +53,7 @@ impl Part {
             Part::Models => &["models.py", "quantized.py", "agreement.py"],
             Part::Ops => &["ops.py"],
             Part::Text => &["text.py"],
+            Part::Train => &["train.py"],
         }
     }
 }

@@ -1,0 +1,258 @@
+"""Training goldens: what torch's optimisers do in 20 steps, and ten steps of AdamW on tiny models, full and LoRA.
+
+    python train.py TESTDATA/train
+
+The models are the checkpoints of TESTDATA/models, in float32, by transformers; LoRA is peft's.
+"""
+
+import json
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+
+OPTIMISER_STEPS = 20
+MODEL_STEPS = 10
+SAMPLES = 200  # of a gradient: evenly spaced elements
+RANK, ALPHA = 4, 8
+TARGETS = ["q_proj", "v_proj", "down_proj"]
+CLIP = 1.0
+ADAMW = {"lr": 2e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
+
+
+class Lion(torch.optim.Optimizer):
+    """arXiv:2302.06675, algorithm 2."""
+
+    def __init__(self, params, lr, betas, weight_decay):
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            (b1, b2), lr = group["betas"], group["lr"]
+            for p in group["params"]:
+                m = self.state[p].setdefault("m", torch.zeros_like(p))
+                direction = torch.sign(b1 * m + (1 - b1) * p.grad)
+                p.sub_(lr * (direction + group["weight_decay"] * p))
+                m.copy_(b2 * m + (1 - b2) * p.grad)
+
+
+class UncorrectedAdam(torch.optim.Optimizer):
+    """Adam whose moments keep their start at zero, as MLX's does by default."""
+
+    def __init__(self, params, lr, betas, eps):
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            b1, b2 = group["betas"]
+            for p in group["params"]:
+                state = self.state[p]
+                m = state["m"] = b1 * state.get("m", 0) + (1 - b1) * p.grad
+                v = state["v"] = b2 * state.get("v", 0) + (1 - b2) * p.grad**2
+                p.sub_(group["lr"] * m / (v.sqrt() + group["eps"]))
+
+
+class Muon(torch.optim.Optimizer):
+    """torch.optim.Muon, but for the precision: it iterates in bfloat16, which is no reference for float32."""
+
+    def __init__(self, params, lr, momentum, weight_decay):
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            lr, momentum = group["lr"], group["momentum"]
+            for p in group["params"]:
+                b = self.state[p].setdefault("b", torch.zeros_like(p))
+                b.lerp_(p.grad, 1 - momentum)
+                step = orthogonal(p.grad.lerp(b, momentum))
+                p.mul_(1 - lr * group["weight_decay"])
+                p.sub_(lr * max(1, p.size(0) / p.size(1)) ** 0.5 * step)
+
+
+def orthogonal(x):
+    transpose = x.size(0) > x.size(1)
+    x = x.T if transpose else x
+    x = x / x.norm()
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return x.T if transpose else x
+
+
+# Name of the case, method and its settings as mlx-train reads them, and the reference.
+OPTIMISERS = [
+    ("sgd", {"name": "sgd"}, lambda p: torch.optim.SGD(p, lr=0.1)),
+    (
+        "sgd_momentum",
+        {"name": "sgd", "momentum": 0.9, "dampening": 0.3, "weight_decay": 0.01},
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.3, weight_decay=0.01),
+    ),
+    (
+        "sgd_nesterov",
+        {"name": "sgd", "momentum": 0.9, "nesterov": True},
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    ),
+    ("adam", {"name": "adam", "weight_decay": 0.02}, lambda p: torch.optim.Adam(p, lr=0.1, weight_decay=0.02)),
+    (
+        "adam_uncorrected",
+        {"name": "adam", "bias_correction": False},
+        lambda p: UncorrectedAdam(p, lr=0.1, betas=(0.9, 0.999), eps=1e-8),
+    ),
+    (
+        "adamw",
+        {"name": "adamw", "betas": [0.8, 0.95], "eps": 1e-6, "weight_decay": 0.1},
+        lambda p: torch.optim.AdamW(p, lr=0.1, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1),
+    ),
+    (
+        "lion",
+        {"name": "lion", "betas": [0.9, 0.98], "weight_decay": 0.1},
+        lambda p: Lion(p, lr=0.1, betas=(0.9, 0.98), weight_decay=0.1),
+    ),
+    (
+        "adafactor",
+        {"name": "adafactor", "weight_decay": 0.05},
+        lambda p: torch.optim.Adafactor(p, lr=0.1, weight_decay=0.05),
+    ),
+    ("muon", {"name": "muon", "weight_decay": 0.05}, lambda p: Muon(p, lr=0.1, momentum=0.95, weight_decay=0.05)),
+]
+
+
+def optimisers():
+    """Every method on a wide matrix, a tall one and a vector (Muon: matrices only), with given gradients."""
+    generator = torch.Generator().manual_seed(7)
+    shapes = {"wide": [3, 5], "tall": [6, 2], "vector": [4]}
+
+    def draw(shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    start = {name: draw(shape) for name, shape in shapes.items()}
+    # The size changes from step to step, so that decays show.
+    grads = [{name: draw(shape) * (1 + step % 4) for name, shape in shapes.items()} for step in range(OPTIMISER_STEPS)]
+    cases = []
+    for name, method, make in OPTIMISERS:
+        params = {
+            key: torch.nn.Parameter(value.clone())
+            for key, value in start.items()
+            if name != "muon" or value.ndim == 2
+        }
+        optimiser = make(list(params.values()))
+        after = []
+        for step in grads:
+            for key, param in params.items():
+                param.grad = step[key].clone()
+            optimiser.step()
+            after.append({key: numbers(param.detach()) for key, param in params.items()})
+        cases.append({"case": name, "method": method, "rate": 0.1, "after": after})
+    return {
+        "versions": versions(),
+        "shapes": shapes,
+        "start": {key: numbers(value) for key, value in start.items()},
+        "grads": [{key: numbers(value) for key, value in step.items()} for step in grads],
+        "cases": cases,
+    }
+
+
+def numbers(tensor):
+    return [float(f"{x:.9g}") for x in tensor.flatten().tolist()]
+
+
+def versions():
+    return {name: version(name).partition("+")[0] for name in ("torch", "transformers", "peft")}
+
+
+def batch(vocab):
+    """Rows of other lengths; of each, the first few tokens are not learnt."""
+    generator = torch.Generator().manual_seed(11)
+    rows = [torch.randint(0, vocab, (n,), generator=generator).tolist() for n in (14, 9, 17, 5)]
+    return rows, [4, 0, 6, 1]
+
+
+def loss(model, rows, prompts):
+    """The mean over all tokens that are learnt."""
+    width = max(map(len, rows))
+    tokens = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+    logits = model(input_ids=tokens[:, :-1]).logits
+    losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
+    mask = torch.tensor(
+        [[max(prompt, 1) <= at < len(row) for at in range(1, width)] for row, prompt in zip(rows, prompts)]
+    )
+    return losses[mask].mean()
+
+
+def plain_name(name):
+    """peft's name of a parameter as ours, and whether the matrix is transposed."""
+    for theirs, ours in ((".lora_A.default.weight", ".lora_a"), (".lora_B.default.weight", ".lora_b")):
+        if name.endswith(theirs):
+            return name.removeprefix("base_model.model.").removesuffix(theirs) + ours, True
+    return name, False
+
+
+def train(folder, lora):
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    tensors = {}
+    if lora:
+        torch.manual_seed(3)
+        config = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=TARGETS, bias="none")
+        model = get_peft_model(model, config)
+        for name, param in model.named_parameters():
+            ours, _ = plain_name(name)
+            if ours.endswith(".lora_a"):
+                tensors[f"start.{ours}"] = param.detach().T.contiguous().clone()
+    model.train()
+    rows, prompts = batch(model.config.vocab_size)
+    params = [(name, param) for name, param in model.named_parameters() if param.requires_grad]
+    optimiser = torch.optim.AdamW([param for _, param in params], **ADAMW)
+    losses, norms = [], []
+    for step in range(MODEL_STEPS):
+        optimiser.zero_grad()
+        value = loss(model, rows, prompts)
+        value.backward()
+        losses.append(value.item())
+        if step == 0:
+            for name, param in params:
+                ours, transposed = plain_name(name)
+                grad = param.grad.T if transposed else param.grad
+                flat = grad.flatten()
+                tensors[f"grad.{ours}"] = flat[:: max(1, flat.numel() // SAMPLES)].contiguous().clone()
+        norms.append(torch.nn.utils.clip_grad_norm_([param for _, param in params], CLIP).item())
+        optimiser.step()
+    facts = {
+        "versions": versions(),
+        "model": folder.name,
+        "lora": {"rank": RANK, "scale": ALPHA / RANK, "targets": TARGETS} if lora else None,
+        "rows": rows,
+        "prompts": prompts,
+        "adamw": {"name": "adamw", "betas": ADAMW["betas"], "eps": ADAMW["eps"], "weight_decay": ADAMW["weight_decay"]},
+        "rate": ADAMW["lr"],
+        "clip": CLIP,
+        "samples": SAMPLES,
+        "losses": losses,
+        "norms": norms,
+    }
+    return facts, tensors
+
+
+def main():
+    out = Path(sys.argv[1])
+    out.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    (out / "optimisers.json").write_text(json.dumps(optimisers()) + "\n")
+    # The models lie beside the committed goldens, wherever the output goes.
+    models = Path(__file__).parents[2] / "testdata" / "models"
+    for name in ("llama_tied", "qwen3", "gemma3_text"):
+        for kind in ("full", "lora"):
+            facts, tensors = train(models / name, kind == "lora")
+            (out / f"{name}-{kind}.json").write_text(json.dumps(facts, indent=1) + "\n")
+            save_file(tensors, out / f"{name}-{kind}.safetensors")
+            print(f"{name} {kind}: {facts['losses'][0]:.4f} -> {facts['losses'][-1]:.4f}")
+
+
+if __name__ == "__main__":
+    main()
