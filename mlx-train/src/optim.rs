@@ -1,0 +1,283 @@
+//! Optimisers: a method, a schedule, and what the method remembers of each parameter.
+//!
+//! Every method computes in F32 and keeps its state in F32, whatever the dtype of the parameter:
+//! bf16 parameters with f32 moments need no setting. The rate of a step comes from the schedule,
+//! and reaches the method at every step.
+
+use std::collections::BTreeMap;
+
+use mlx_core::ops::create::zeros;
+use mlx_core::{Array, DType, Error, ErrorKind, Result};
+use mlx_nn::{Module, Param, Path, VisitMut};
+use serde::{Deserialize, Serialize};
+
+use crate::grad::Gradients;
+use crate::schedule::Schedule;
+
+mod adafactor;
+mod adam;
+mod lion;
+mod muon;
+mod sgd;
+
+pub use adafactor::Adafactor;
+pub use adam::Adam;
+pub use lion::Lion;
+pub use muon::Muon;
+pub use sgd::Sgd;
+
+/// How a gradient changes a parameter.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "name", rename_all = "lowercase")]
+pub enum Method {
+    /// Stochastic gradient descent, with momentum.
+    Sgd(Sgd),
+    /// Adam; weight decay is added to the gradient.
+    Adam(Adam),
+    /// Adam; weight decay shrinks the parameter (Loshchilov and Hutter, arXiv:1711.05101).
+    AdamW(Adam),
+    /// The sign of a momentum.
+    Lion(Lion),
+    /// Second moments kept as rows and columns.
+    Adafactor(Adafactor),
+    /// Orthogonalised momentum for matrices, AdamW for the rest.
+    Muon(Muon),
+}
+
+/// What a method remembers of one parameter, by name.
+pub type State = BTreeMap<&'static str, Array>;
+
+/// One step of one parameter: everything a method is given, all arrays F32 and of one shape.
+pub(crate) struct Update<'a> {
+    /// The number of this step, from 1.
+    pub step: u64,
+    /// The learning rate.
+    pub rate: f64,
+    pub param: Array,
+    pub grad: Array,
+    /// Empty at the first step.
+    pub state: &'a mut State,
+}
+
+impl Update<'_> {
+    /// What is remembered under `name`: zeros of `shape` at first.
+    fn remembered(&self, name: &'static str, shape: &[i32]) -> Result<Array> {
+        match self.state.get(name) {
+            Some(array) => Ok(array.clone()),
+            None => zeros(shape, DType::F32),
+        }
+    }
+
+    /// What is remembered under `name`, moved towards `target`: `beta * old + (1 - beta) * target`.
+    fn average(&mut self, name: &'static str, beta: f64, target: &Array) -> Result<Array> {
+        let old = self.remembered(name, target.shape())?;
+        let new = old.multiply(beta)?.add(target.multiply(1.0 - beta)?)?;
+        self.state.insert(name, new.clone());
+        Ok(new)
+    }
+}
+
+impl Method {
+    fn update(&self, update: Update<'_>) -> Result<Array> {
+        match self {
+            Self::Sgd(sgd) => sgd.update(update),
+            Self::Adam(adam) => adam.update(update, false),
+            Self::AdamW(adam) => adam.update(update, true),
+            Self::Lion(lion) => lion.update(update),
+            Self::Adafactor(adafactor) => adafactor.update(update),
+            Self::Muon(muon) => muon.update(update),
+        }
+    }
+
+    /// Refuses what is out of range.
+    ///
+    /// # Errors
+    /// Something is.
+    pub fn check(&self) -> Result<()> {
+        match self {
+            Self::Sgd(sgd) => sgd.check(),
+            Self::Adam(adam) | Self::AdamW(adam) => adam.check(),
+            Self::Lion(lion) => lion.check(),
+            Self::Adafactor(adafactor) => adafactor.check(),
+            Self::Muon(muon) => muon.check(),
+        }
+    }
+
+    /// The arrays that this method remembers, by the names it uses.
+    fn slots(&self) -> &'static [&'static str] {
+        match self {
+            Self::Sgd(_) => &["momentum"],
+            Self::Adam(_) | Self::AdamW(_) => &["m", "v"],
+            Self::Lion(_) => &["m"],
+            Self::Adafactor(_) => &["row", "column", "v"],
+            Self::Muon(_) => &["momentum", "m", "v"],
+        }
+    }
+
+    /// What people call it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Sgd(_) => "sgd",
+            Self::Adam(_) => "adam",
+            Self::AdamW(_) => "adamw",
+            Self::Lion(_) => "lion",
+            Self::Adafactor(_) => "adafactor",
+            Self::Muon(_) => "muon",
+        }
+    }
+}
+
+/// Whether a setting lies in `[from, to)`.
+fn check_range(name: &str, value: f64, from: f64, to: f64) -> Result<()> {
+    if (from..to).contains(&value) {
+        return Ok(());
+    }
+    let message = if to.is_infinite() {
+        format!("{name} must be at least {from}, given {value}")
+    } else {
+        format!("{name} must be in [{from}, {to}), given {value}")
+    };
+    Err(Error::new(ErrorKind::Invalid, message))
+}
+
+/// A method at work.
+#[derive(Clone, Debug)]
+pub struct Optimizer {
+    method: Method,
+    schedule: Schedule,
+    step: u64,
+    states: BTreeMap<String, State>,
+}
+
+impl Optimizer {
+    /// A method that has done no step.
+    ///
+    /// # Errors
+    /// A setting of the method or schedule is out of range.
+    pub fn new(method: Method, schedule: Schedule) -> Result<Self> {
+        method.check()?;
+        schedule.check()?;
+        Ok(Self {
+            method,
+            schedule,
+            step: 0,
+            states: BTreeMap::new(),
+        })
+    }
+
+    /// How many steps it has done.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// The rate of the next step.
+    pub fn rate(&self) -> f64 {
+        self.schedule.rate(self.step)
+    }
+
+    /// Does a step: changes every parameter of `module` that has a gradient. Nothing is computed
+    /// yet: evaluate the parameters and [`arrays`](Self::arrays) before the next step.
+    ///
+    /// # Errors
+    /// A gradient is of no trainable parameter, or of another shape. The module is then as it was,
+    /// or changed in part.
+    pub fn apply<M: Module + ?Sized>(&mut self, module: &mut M, grads: &Gradients) -> Result<()> {
+        struct Apply<'a> {
+            optimizer: &'a mut Optimizer,
+            grads: &'a Gradients,
+            rate: f64,
+            done: usize,
+        }
+        impl VisitMut for Apply<'_> {
+            fn param(&mut self, path: &Path, param: &mut Param) -> Result<()> {
+                let name = path.as_str();
+                let Some(grad) = self.grads.get(name).filter(|_| param.trainable) else {
+                    return Ok(());
+                };
+                if grad.shape() != param.shape() {
+                    let message = format!(
+                        "{name} has shape {:?}, its gradient {:?}",
+                        param.shape(),
+                        grad.shape()
+                    );
+                    return Err(Error::new(ErrorKind::Shape, message));
+                }
+                let Optimizer {
+                    method,
+                    states,
+                    step,
+                    ..
+                } = &mut *self.optimizer;
+                let new = method.update(Update {
+                    step: *step,
+                    rate: self.rate,
+                    param: param.value().astype(DType::F32)?,
+                    grad: grad.astype(DType::F32)?,
+                    state: states.entry(name.to_owned()).or_default(),
+                })?;
+                let dtype = param.value().dtype();
+                param.set(new.astype(dtype)?);
+                self.done += 1;
+                Ok(())
+            }
+        }
+        let rate = self.rate();
+        self.step += 1;
+        let mut visitor = Apply {
+            optimizer: self,
+            grads,
+            rate,
+            done: 0,
+        };
+        module.visit_mut(&mut Path::default(), &mut visitor)?;
+        if visitor.done != grads.len() {
+            let message = format!(
+                "{} gradients, but the module has only {} of these parameters, trainable",
+                grads.len(),
+                visitor.done
+            );
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        Ok(())
+    }
+
+    /// What it remembers, as `parameter/slot`: to evaluate, or to save.
+    pub fn arrays(&self) -> impl Iterator<Item = (String, &Array)> {
+        self.states.iter().flat_map(|(name, state)| {
+            state
+                .iter()
+                .map(move |(slot, array)| (format!("{name}/{slot}"), array))
+        })
+    }
+
+    /// Takes up where another one of the same method stood: `step` steps done, and its
+    /// [`arrays`](Self::arrays).
+    ///
+    /// # Errors
+    /// An array is none of this method's.
+    pub fn restore(
+        &mut self,
+        step: u64,
+        arrays: impl IntoIterator<Item = (String, Array)>,
+    ) -> Result<()> {
+        let mut states: BTreeMap<String, State> = BTreeMap::new();
+        for (name, array) in arrays {
+            let known = name.rsplit_once('/').and_then(|(param, slot)| {
+                let known = self.method.slots().iter().find(|&&known| known == slot)?;
+                Some((param.to_owned(), *known))
+            });
+            let Some((param, slot)) = known else {
+                let message = format!(
+                    "{name} is no state of {}, which has {}",
+                    self.method.name(),
+                    self.method.slots().join(", ")
+                );
+                return Err(Error::new(ErrorKind::Invalid, message));
+            };
+            states.entry(param).or_default().insert(slot, array);
+        }
+        self.step = step;
+        self.states = states;
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! Learning rates that change with the step.
+
+use std::f64::consts::PI;
+
+use mlx_core::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+/// A learning rate for every step; the first step is 0.
+///
+/// ```
+/// use mlx_train::Schedule;
+/// let schedule = Schedule::cosine(1.0, 0.0, 100).with_warmup(10, 0.0);
+/// assert_eq!(schedule.rate(0), 0.0);
+/// assert_eq!(schedule.rate(5), 0.5);
+/// assert_eq!(schedule.rate(10), 1.0);
+/// assert!((schedule.rate(60) - 0.5).abs() < 1e-12);
+/// assert_eq!(schedule.rate(1000), 0.0);
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Schedule {
+    /// Always `rate`.
+    Constant {
+        /// The rate.
+        rate: f64,
+    },
+    /// On a straight line from `from` to `to` in `steps` steps, then `to`.
+    Linear {
+        /// The rate of step 0.
+        from: f64,
+        /// The rate of step `steps` and after.
+        to: f64,
+        /// How many steps it takes.
+        steps: u64,
+    },
+    /// From `from` to `to` in `steps` steps along half a cosine (Loshchilov and Hutter,
+    /// arXiv:1608.03983), then `to`.
+    Cosine {
+        /// The rate of step 0.
+        from: f64,
+        /// The rate of step `steps` and after.
+        to: f64,
+        /// How many steps it takes.
+        steps: u64,
+    },
+    /// `first` for `steps` steps, then `then`, which counts from 0 again.
+    Joined {
+        /// What comes first.
+        first: Box<Schedule>,
+        /// How many steps that is.
+        steps: u64,
+        /// What comes then.
+        then: Box<Schedule>,
+    },
+}
+
+impl Schedule {
+    /// Always `rate`.
+    pub fn constant(rate: f64) -> Self {
+        Self::Constant { rate }
+    }
+
+    /// A straight line.
+    pub fn linear(from: f64, to: f64, steps: u64) -> Self {
+        Self::Linear { from, to, steps }
+    }
+
+    /// Half a cosine.
+    pub fn cosine(from: f64, to: f64, steps: u64) -> Self {
+        Self::Cosine { from, to, steps }
+    }
+
+    /// This schedule after `steps` steps on a straight line from `from` to where it begins.
+    #[must_use]
+    pub fn with_warmup(self, steps: u64, from: f64) -> Self {
+        if steps == 0 {
+            return self;
+        }
+        Self::Joined {
+            first: Box::new(Self::linear(from, self.rate(0), steps)),
+            steps,
+            then: Box::new(self),
+        }
+    }
+
+    /// The rate of a step.
+    pub fn rate(&self, step: u64) -> f64 {
+        let part = |steps: u64| {
+            if step >= steps {
+                1.0
+            } else {
+                step as f64 / steps as f64
+            }
+        };
+        match *self {
+            Self::Constant { rate } => rate,
+            Self::Linear { from, to, steps } => from + (to - from) * part(steps),
+            Self::Cosine { from, to, steps } => {
+                to + (from - to) * 0.5 * (1.0 + (PI * part(steps)).cos())
+            }
+            Self::Joined {
+                ref first,
+                steps,
+                ref then,
+            } => {
+                if step < steps {
+                    first.rate(step)
+                } else {
+                    then.rate(step - steps)
+                }
+            }
+        }
+    }
+
+    /// Refuses rates that are negative or no numbers.
+    ///
+    /// # Errors
+    /// There is one.
+    pub fn check(&self) -> Result<()> {
+        let rate = |rate: f64| {
+            if rate.is_finite() && rate >= 0.0 {
+                return Ok(());
+            }
+            let message = format!("a learning rate must be a number of at least 0, given {rate}");
+            Err(Error::new(ErrorKind::Invalid, message))
+        };
+        match self {
+            Self::Constant { rate: only } => rate(*only),
+            Self::Linear { from, to, .. } | Self::Cosine { from, to, .. } => {
+                rate(*from)?;
+                rate(*to)
+            }
+            Self::Joined { first, then, .. } => {
+                first.check()?;
+                then.check()
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Ten steps of AdamW on tiny models, full and LoRA, against PyTorch.
+
+use std::path::{Path, PathBuf};
+
+use mlx_core::{Array, DType, Safetensors, random};
+use mlx_models::{LoadOptions, Model, load};
+use mlx_nn::lora::{LoraConfig, attach};
+use mlx_nn::trainable::{set_trainable, trainable};
+use mlx_nn::{Param, VisitMut};
+use mlx_train::loss::sum_loss;
+use mlx_train::{Batch, Example, Gradients, Optimizer, Schedule, clip, value_and_grad};
+use serde_json::Value;
+
+struct Case {
+    facts: Value,
+    arrays: Safetensors,
+    model: Box<dyn Model>,
+}
+
+fn testdata(name: &str) -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.join("../testdata").join(name)
+}
+
+fn case(model: &str, kind: &str) -> Case {
+    let stem = format!("train/{model}-{kind}");
+    let facts = std::fs::read(testdata(&format!("{stem}.json"))).unwrap();
+    let facts: Value = serde_json::from_slice(&facts).unwrap();
+    let arrays = Safetensors::open(testdata(&format!("{stem}.safetensors"))).unwrap();
+    let options = LoadOptions {
+        dtype: Some(DType::F32),
+        ..LoadOptions::default()
+    };
+    let mut model = load(&testdata(&format!("models/{model}")), options)
+        .unwrap()
+        .model;
+    if facts["lora"].is_null() {
+        set_trainable(model.as_mut(), |_| true).unwrap();
+    } else {
+        attach_lora(model.as_mut(), &facts["lora"], &arrays);
+    }
+    Case {
+        facts,
+        arrays,
+        model,
+    }
+}
+
+/// Adapters as the reference began with them.
+fn attach_lora(model: &mut dyn Model, facts: &Value, arrays: &Safetensors) {
+    struct Start<'a>(&'a Safetensors);
+    impl VisitMut for Start<'_> {
+        fn param(&mut self, path: &mlx_nn::Path, param: &mut Param) -> mlx_core::Result<()> {
+            let name = format!("start.{}", path.as_str());
+            if self.0.contains(&name) {
+                param.set(self.0.array(&name)?);
+            }
+            Ok(())
+        }
+    }
+    let targets: Vec<String> = serde_json::from_value(facts["targets"].clone()).unwrap();
+    let config = LoraConfig {
+        rank: facts["rank"].as_i64().unwrap() as i32,
+        scale: facts["scale"].as_f64().unwrap() as f32,
+        ..LoraConfig::default()
+    };
+    let key = random::Key::new(0).unwrap();
+    attach(&mut *model, &config, &key, |path| {
+        targets.iter().any(|target| path.ends_with(target.as_str()))
+    })
+    .unwrap();
+    let mut start = Start(arrays);
+    model
+        .visit_mut(&mut mlx_nn::Path::default(), &mut start)
+        .unwrap();
+}
+
+fn examples(facts: &Value) -> Vec<Example> {
+    let rows: Vec<Vec<u32>> = serde_json::from_value(facts["rows"].clone()).unwrap();
+    let prompts: Vec<usize> = serde_json::from_value(facts["prompts"].clone()).unwrap();
+    let rows = rows.into_iter().zip(prompts);
+    rows.map(|(tokens, prompt)| Example { tokens, prompt })
+        .collect()
+}
+
+fn mean_loss_and_grads(model: &mut dyn Model, batch: &Batch) -> (f64, Gradients) {
+    let (values, grads) = value_and_grad(model, |model| {
+        Ok(vec![sum_loss(model, batch)?.divide(batch.learnt as f32)?])
+    })
+    .unwrap();
+    mlx_core::eval(values.iter().chain(grads.values())).unwrap();
+    (f64::from(values[0].item::<f32>().unwrap()), grads)
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    serde_json::from_value(value.clone()).unwrap()
+}
+
+fn ten_steps(model: &str, kind: &str) {
+    let Case {
+        facts,
+        arrays,
+        mut model,
+    } = case(model, kind);
+    let model = model.as_mut();
+    let examples = examples(&facts);
+    let batch = Batch::new(examples.iter().map(|example| [example])).unwrap();
+    let method = serde_json::from_value(facts["adamw"].clone()).unwrap();
+    let schedule = Schedule::constant(facts["rate"].as_f64().unwrap());
+    let mut optimizer = Optimizer::new(method, schedule).unwrap();
+    let (losses, norms) = (numbers(&facts["losses"]), numbers(&facts["norms"]));
+    assert_eq!(losses.len(), 10);
+    for (step, (expected, norm)) in losses.iter().zip(norms).enumerate() {
+        let (loss, mut grads) = mean_loss_and_grads(model, &batch);
+        let off = (loss - expected).abs() / expected;
+        assert!(off < 1e-4, "step {step}: loss {loss}, expected {expected}");
+        if step == 0 {
+            check_gradients(&arrays, &facts, &grads);
+        }
+        let max = facts["clip"].as_f64().unwrap() as f32;
+        let found = clip::clip(&mut grads, max).unwrap().item::<f32>().unwrap();
+        let off = (f64::from(found) - norm).abs() / norm;
+        assert!(off < 1e-3, "step {step}: norm {found}, expected {norm}");
+        optimizer.apply(model, &grads).unwrap();
+        let params = trainable(model).unwrap();
+        let params = params.iter().map(|(_, array)| array);
+        mlx_core::eval(params.chain(optimizer.arrays().map(|(_, array)| array))).unwrap();
+    }
+}
+
+/// Every gradient of the reference is there, none more, and each within 1e-5 of the largest element
+/// of all.
+fn check_gradients(arrays: &Safetensors, facts: &Value, grads: &Gradients) {
+    let names = arrays.names().filter_map(|name| name.strip_prefix("grad."));
+    let mut expected: Vec<&str> = names.collect();
+    expected.sort_unstable();
+    assert_eq!(expected, grads.keys().collect::<Vec<_>>());
+    let samples = facts["samples"].as_u64().unwrap() as usize;
+    let mut largest = 1.0f32;
+    for (name, grad) in grads {
+        let every = (grad.size() / samples).max(1);
+        let found = grad.to_vec::<f32>().unwrap();
+        let found: Vec<f32> = found.into_iter().step_by(every).collect();
+        let expected = arrays.array(&format!("grad.{name}")).unwrap();
+        let expected = expected.to_vec::<f32>().unwrap();
+        assert_eq!(found.len(), expected.len(), "{name}");
+        for (found, expected) in found.iter().zip(expected) {
+            largest = largest.max(expected.abs());
+            let off = (found - expected).abs();
+            assert!(
+                off <= 1e-5 * largest,
+                "{name}: {found}, expected {expected}"
+            );
+        }
+    }
+}
+
+#[test]
+fn full_training_follows_torch() {
+    for model in ["llama_tied", "qwen3", "gemma3_text"] {
+        ten_steps(model, "full");
+    }
+}
+
+#[test]
+fn lora_training_follows_peft() {
+    for model in ["llama_tied", "qwen3", "gemma3_text"] {
+        ten_steps(model, "lora");
+    }
+}
+
+fn bits(array: &Array) -> Vec<u32> {
+    let array = array.astype(DType::F32).unwrap();
+    let numbers = array.to_vec::<f32>().unwrap();
+    numbers.into_iter().map(f32::to_bits).collect()
+}
+
+/// Gradients of parts, each with a number of tokens of its own, add up to those of the whole.
+#[test]
+fn accumulation_equals_the_large_batch() {
+    for (model, kind) in [("llama_tied", "full"), ("gemma3_text", "full")] {
+        let Case {
+            facts, mut model, ..
+        } = case(model, kind);
+        let model = model.as_mut();
+        let examples = examples(&facts);
+        let sums = |model: &mut dyn Model, rows: &[Example]| {
+            let batch = Batch::new(rows.iter().map(|row| [row])).unwrap();
+            let (_, grads) =
+                value_and_grad(model, |model| Ok(vec![sum_loss(model, &batch)?])).unwrap();
+            grads
+        };
+        let whole = sums(model, &examples);
+        let mut parts = Gradients::new();
+        for part in examples.chunks(3) {
+            mlx_train::grad::accumulate(&mut parts, sums(model, part)).unwrap();
+        }
+        for (name, whole) in &whole {
+            let part = parts[name].to_vec::<f32>().unwrap();
+            let whole = whole.to_vec::<f32>().unwrap();
+            let largest = whole.iter().fold(1.0f32, |max, x| max.max(x.abs()));
+            for (part, whole) in part.iter().zip(&whole) {
+                assert!((part - whole).abs() <= 1e-5 * largest, "{name}");
+            }
+        }
+    }
+}
+
+/// A loss that fails, or panics, leaves the parameters as they were.
+#[test]
+fn a_failing_loss_restores_the_parameters() {
+    let mut case = case("qwen3", "full");
+    let model = case.model.as_mut();
+    let values = |model: &dyn Model| -> Vec<Vec<u32>> {
+        let params = trainable(model).unwrap();
+        params.iter().map(|(_, array)| bits(array)).collect()
+    };
+    let before = values(model);
+    let failed = value_and_grad(model, |_| {
+        Err(mlx_core::Error::new(
+            mlx_core::ErrorKind::Invalid,
+            "no loss",
+        ))
+    });
+    assert!(failed.unwrap_err().to_string().contains("no loss"));
+    assert!(before == values(model));
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _ = value_and_grad(&mut *model, |_| panic!("the loss panics"));
+    }));
+    assert!(panicked.is_err());
+    assert!(before == values(model));
+}
