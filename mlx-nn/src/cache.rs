@@ -101,6 +101,16 @@ impl ModelCache {
         Step::new(self, widths)
     }
 
+    /// Opens a step in which row b brings documents of the lengths `documents[b]`, one behind the
+    /// other, and none sees another. Positions go on from document to document, which rotary
+    /// embeddings do not notice: they tell distances.
+    ///
+    /// # Errors
+    /// The cache stores what it sees ([`CacheOptions::store`]), or as [`begin`](Self::begin).
+    pub fn begin_packed(&mut self, documents: &[Vec<usize>]) -> Result<Step<'_>> {
+        Step::packed(self, documents)
+    }
+
     /// Keeps the rows `rows`, in that order; a row may appear more than once (a fork).
     ///
     /// # Errors

@@ -12,6 +12,8 @@ use crate::mask::{AttentionMask, mask, position, visible};
 
 pub use crate::attend::Attend;
 
+mod packed;
+
 /// Which slots a query is held against; together with the window it determines the mask.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Layout {
@@ -33,6 +35,8 @@ pub struct Step<'c> {
     offsets: Array,
     reach: Vec<usize>,
     masks: HashMap<(Option<usize>, Layout), AttentionMask>,
+    /// The document of each token of each row, where rows hold several.
+    documents: Option<Vec<Vec<usize>>>,
     committed: bool,
 }
 
@@ -64,6 +68,7 @@ impl<'c> Step<'c> {
             width,
             reach,
             masks: HashMap::new(),
+            documents: None,
             committed: false,
             cache,
         })
@@ -322,6 +327,7 @@ impl<'c> Step<'c> {
         let (l, common) = (self.width, self.common_len());
         let in_window = |reach: usize| window.is_none_or(|window| reach <= window);
         match (layout, common) {
+            _ if self.documents.is_some() => return self.packed_mask(window),
             (Layout::Straight { slots }, Some(len)) if slots == len + l && in_window(slots) => {
                 return Ok(if l == 1 {
                     AttentionMask::None

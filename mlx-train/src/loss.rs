@@ -46,8 +46,16 @@ pub fn logits(model: &dyn Model, batch: &Batch) -> Result<Array> {
         let message = "no token of the batch is learnt";
         return Err(Error::new(ErrorKind::Invalid, message));
     }
+    if let Some(limit) = model.switches_after()
+        && batch.is_packed()
+        && batch.widths().iter().any(|&width| width > limit)
+    {
+        // LongRoPE embeds a row by its length, and the documents of a packed one are shorter.
+        let message = format!("rows of more than {limit} tokens cannot be packed for this model");
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
     let mut cache = ModelCache::new(model.layers(), batch.documents.len(), ONE_STEP);
-    let mut step = cache.begin(&batch.widths())?;
+    let mut step = cache.begin_packed(&batch.documents)?;
     let hidden = model.hidden(&batch.inputs, &mut step)?;
     model.logits(&hidden)
 }

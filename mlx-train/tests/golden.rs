@@ -206,6 +206,39 @@ fn accumulation_equals_the_large_batch() {
     }
 }
 
+/// Documents behind each other in a row have the gradients they have in rows of their own.
+#[test]
+fn packed_equals_unpacked() {
+    for name in ["llama_tied", "qwen3", "gemma3_text"] {
+        let Case {
+            facts, mut model, ..
+        } = case(name, "full");
+        let model = model.as_mut();
+        let examples = examples(&facts);
+        let losses = |model: &mut dyn Model, batch: &Batch| {
+            let (sums, grads) =
+                value_and_grad(model, |model| Ok(vec![sum_loss(model, batch)?])).unwrap();
+            (sums[0].item::<f32>().unwrap(), grads)
+        };
+        let apart = Batch::new(examples.iter().map(|row| [row])).unwrap();
+        let packed = Batch::new(examples.chunks(3)).unwrap();
+        assert_eq!((packed.documents.len(), packed.learnt), (2, apart.learnt));
+        let (apart_sum, apart_grads) = losses(model, &apart);
+        let (packed_sum, packed_grads) = losses(model, &packed);
+        let off = (apart_sum - packed_sum).abs() / apart_sum;
+        assert!(off < 1e-5, "{name}: {apart_sum} and {packed_sum}");
+        for (parameter, apart) in &apart_grads {
+            let packed = packed_grads[parameter].to_vec::<f32>().unwrap();
+            let apart = apart.to_vec::<f32>().unwrap();
+            let largest = apart.iter().fold(1.0f32, |max, x| max.max(x.abs()));
+            for (packed, apart) in packed.iter().zip(&apart) {
+                let off = (packed - apart).abs();
+                assert!(off <= 2e-5 * largest, "{name}: {parameter}: off by {off}");
+            }
+        }
+    }
+}
+
 /// A loss that fails, or panics, leaves the parameters as they were.
 #[test]
 fn a_failing_loss_restores_the_parameters() {
