@@ -200,6 +200,19 @@ fn embedded_files_are_used_where_they_are() -> Result<()> {
     Ok(())
 }
 
+/// MLX writes `null` where there is no metadata.
+#[test]
+fn metadata_may_be_null() -> Result<()> {
+    let json = format!(
+        "{{\"__metadata__\":null,{}}}",
+        entry("a", "U8", "[2]", 0, 2)
+    );
+    let read = Safetensors::from_bytes(file(&json, &[7, 8]))?;
+    assert!(read.metadata().is_empty());
+    assert_eq!(read.array("a")?.to_vec::<u8>()?, [7, 8]);
+    Ok(())
+}
+
 #[test]
 fn saving_fails_without_a_trace() -> Result<()> {
     let (folder, path) = folder();

@@ -87,8 +87,9 @@ impl<'de> Deserialize<'de> for Raw {
                         let tensor = map.next_value().map_err(inside)?;
                         raw.tensors.push((key, tensor));
                     } else if raw.metadata.is_none() {
-                        let Pairs(pairs) = map.next_value().map_err(inside)?;
-                        raw.metadata = Some(pairs);
+                        // MLX's own writer puts null where there is none.
+                        let pairs: Option<Pairs> = map.next_value().map_err(inside)?;
+                        raw.metadata = Some(pairs.map_or_else(Vec::new, |Pairs(pairs)| pairs));
                     } else {
                         return Err(A::Error::custom("__metadata__ is given twice"));
                     }
