@@ -42,6 +42,7 @@ mod qwen3_moe;
 mod registry;
 mod weights;
 
+pub mod adapter;
 pub mod config;
 pub mod decoder;
 pub mod gemma;

@@ -6,14 +6,21 @@ The models are the checkpoints of TESTDATA/models, in float32, by transformers; 
 """
 
 import json
+import shutil
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import mlx.core as mx
 import torch
+from mlx.utils import tree_flatten
+from mlx_lm.tuner.utils import linear_to_lora_layers, load_adapters
+from mlx_lm.utils import load_model
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
+
+mx.set_default_device(mx.cpu)
 
 OPTIMISER_STEPS = 20
 MODEL_STEPS = 10
@@ -239,6 +246,63 @@ def train(folder, lora):
     return facts, tensors
 
 
+PROMPT = [7, 1, 30, 12, 44, 2, 19, 55, 3, 21, 9, 40]
+
+
+def mlx_lm_adapter(models, name, folder, dora):
+    """An adapter of mlx-lm on the last two layers, and what mlx-lm computes with it."""
+    parameters = {
+        "rank": 3,
+        "scale": 4.0,
+        "dropout": 0.1,
+        "keys": ["self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj"],
+    }
+    config = {"fine_tune_type": "dora" if dora else "lora", "num_layers": 2, "lora_parameters": parameters}
+    model, _ = load_model(models / name)
+    model.set_dtype(mx.float32)
+    model.freeze()
+    mx.random.seed(5)
+    linear_to_lora_layers(model, 2, parameters, use_dora=dora)
+    adapter = dict(tree_flatten(model.trainable_parameters()))
+    for key, value in adapter.items():
+        if key.endswith(".lora_b"):
+            adapter[key] = mx.random.normal(value.shape) * 0.1
+        elif key.endswith(".m"):
+            adapter[key] = value * (1 + 0.1 * mx.random.normal(value.shape))
+    folder.mkdir(parents=True, exist_ok=True)
+    mx.save_safetensors(str(folder / "adapters.safetensors"), adapter)
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    model, _ = load_model(models / name)
+    model.set_dtype(mx.float32)
+    load_adapters(model, str(folder))
+    model.eval()
+    logits = model(mx.array([PROMPT]))[0]
+    mx.save_safetensors(str(folder / "golden.safetensors"), {"logits": logits})
+
+
+def peft_adapter(models, name, folder):
+    """The same of peft, with a scale by the root of the rank."""
+    model = AutoModelForCausalLM.from_pretrained(models / name, dtype=torch.float32, attn_implementation="eager")
+    torch.manual_seed(5)
+    config = LoraConfig(
+        r=3, lora_alpha=5, use_rslora=True, lora_dropout=0.1, target_modules=["k_proj", "up_proj"], bias="none"
+    )
+    model = get_peft_model(model, config)
+    with torch.no_grad():
+        for key, param in model.named_parameters():
+            if ".lora_B." in key:
+                param.normal_(0, 0.1)
+    model.save_pretrained(folder)
+    (folder / "README.md").unlink()
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = name  # not this machine's path
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    model.eval()
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([PROMPT])).logits[0]
+    save_file({"logits": logits.contiguous()}, folder / "golden.safetensors")
+
+
 def main():
     out = Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
@@ -246,6 +310,10 @@ def main():
     (out / "optimisers.json").write_text(json.dumps(optimisers()) + "\n")
     # The models lie beside the committed goldens, wherever the output goes.
     models = Path(__file__).parents[2] / "testdata" / "models"
+    shutil.rmtree(out / "adapters", ignore_errors=True)
+    mlx_lm_adapter(models, "llama_tied", out / "adapters" / "dora-llama_tied", dora=True)
+    mlx_lm_adapter(models, "q_qwen3_b5_g32", out / "adapters" / "lora-q_qwen3_b5_g32", dora=False)
+    peft_adapter(models, "qwen3", out / "adapters" / "peft-qwen3")
     for name in ("llama_tied", "qwen3", "gemma3_text"):
         for kind in ("full", "lora"):
             facts, tensors = train(models / name, kind == "lora")

@@ -1,0 +1,393 @@
+//! Adapters on disk: mlx-lm's `adapter_config.json` and `adapters.safetensors` both ways, and what
+//! PEFT writes (`adapter_model.safetensors`) to read.
+//!
+//! What lies in the folder decides: every `q_proj.lora_a` puts an adapter on the layer it names, and
+//! a tensor that names nothing is refused, all of them in one report.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use mlx_core::safetensors::save;
+use mlx_core::{Array, Error, ErrorKind, Result, Safetensors};
+use mlx_nn::lora::adapt::is_adapter;
+use mlx_nn::{Linear, Lora, Module, Param, VisitMut};
+use serde_json::{Map, Value, json};
+
+use crate::weights::{read_json, rename};
+
+mod peft;
+
+/// mlx-lm's names.
+const CONFIG: &str = "adapter_config.json";
+const WEIGHTS: &str = "adapters.safetensors";
+
+/// What a folder of trained parameters holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdapterKind {
+    /// A and B.
+    Lora,
+    /// A, B and magnitudes.
+    Dora,
+    /// Parameters of the model itself.
+    Full,
+}
+
+impl AdapterKind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Lora => "lora",
+            Self::Dora => "dora",
+            Self::Full => "full",
+        }
+    }
+}
+
+/// What was read from an adapter's folder.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adapter {
+    /// What it holds.
+    pub kind: AdapterKind,
+    /// The names of its parameters, as the model calls them, in order.
+    pub names: Vec<String>,
+    /// The part of the inputs that training dropped.
+    pub dropout: f32,
+}
+
+/// Reads the adapter in `dir` into `module`; what it held for the same layers is replaced.
+///
+/// # Errors
+/// The folder holds no adapter of a known format, or one of another model: one report names every
+/// tensor that has no place.
+pub fn load(dir: &Path, module: &mut dyn Module) -> Result<Adapter> {
+    let config = read_json(dir, CONFIG)?;
+    let label = dir.display().to_string();
+    let fail = |message: String| {
+        Error::new(
+            ErrorKind::Unsupported,
+            format!("{label}: {CONFIG}: {message}"),
+        )
+    };
+    if config.get("peft_type").is_some() {
+        return peft::load(dir, &config, module);
+    }
+    let kind = match config.get("fine_tune_type").map(Value::as_str) {
+        None | Some(Some("lora")) => AdapterKind::Lora,
+        Some(Some("dora")) => AdapterKind::Dora,
+        Some(Some("full")) => AdapterKind::Full,
+        _ => {
+            let found = &config["fine_tune_type"];
+            return Err(fail(format!(
+                "fine_tune_type {found} is not known; known: lora, dora, full"
+            )));
+        }
+    };
+    let parameters = &config["lora_parameters"];
+    let number = |key: &str, or: Option<f64>| {
+        let found = &parameters[key];
+        let number = found.as_f64().or(or.filter(|_| found.is_null()));
+        number.filter(|number| number.is_finite()).ok_or_else(|| {
+            fail(format!(
+                "lora_parameters.{key}: expected a number, found {found}"
+            ))
+        })
+    };
+    let (scale, dropout) = match kind {
+        AdapterKind::Full => (1.0, 0.0),
+        _ => (number("scale", None)?, number("dropout", Some(0.0))?),
+    };
+    let file = Safetensors::open(dir.join(WEIGHTS))?;
+    let tensors = tensors(&file, &label)?;
+    if kind == AdapterKind::Full {
+        return fill(&label, module, tensors);
+    }
+    put(
+        &label,
+        module,
+        tensors,
+        &|_| scale as f32,
+        dropout as f32,
+        kind,
+    )
+}
+
+/// The tensors by the names of our parameters.
+fn tensors(file: &Safetensors, label: &str) -> Result<BTreeMap<String, Array>> {
+    let mut tensors = BTreeMap::new();
+    for published in file.names() {
+        // A tied head is dropped by name only in whole checkpoints: here it would be lost silently.
+        let name = rename(published, false).unwrap_or_else(|| published.to_owned());
+        let array = file.array(published)?;
+        if tensors.insert(name.clone(), array).is_some() {
+            let message = format!("{label}: two tensors claim to be {name}");
+            return Err(Error::new(ErrorKind::Io, message));
+        }
+    }
+    Ok(tensors)
+}
+
+/// One adapter's arrays.
+#[derive(Default)]
+struct Parts {
+    a: Option<Array>,
+    b: Option<Array>,
+    m: Option<Array>,
+}
+
+/// Puts A, B and m on the layers that the tensors' names name.
+fn put(
+    label: &str,
+    module: &mut dyn Module,
+    tensors: BTreeMap<String, Array>,
+    scale: &dyn Fn(i32) -> f32,
+    dropout: f32,
+    kind: AdapterKind,
+) -> Result<Adapter> {
+    let names: Vec<String> = tensors.keys().cloned().collect();
+    let mut faults = Vec::new();
+    let mut layers: BTreeMap<String, Parts> = BTreeMap::new();
+    for (name, array) in tensors {
+        match name.rsplit_once('.') {
+            Some((layer, part))
+                if is_adapter(&name) && (part != "m" || kind == AdapterKind::Dora) =>
+            {
+                let parts = layers.entry(layer.to_owned()).or_default();
+                let slot = match part {
+                    "lora_a" => &mut parts.a,
+                    "lora_b" => &mut parts.b,
+                    _ => &mut parts.m,
+                };
+                *slot = Some(array);
+            }
+            _ => faults.push(format!("{name}: no array of a {} adapter", kind.name())),
+        }
+    }
+    struct Put<'a> {
+        layers: BTreeMap<String, Parts>,
+        made: Vec<(String, Lora)>,
+        faults: Vec<String>,
+        scale: &'a dyn Fn(i32) -> f32,
+        dropout: f32,
+        dora: bool,
+    }
+    impl VisitMut for Put<'_> {
+        fn linear(&mut self, path: &mlx_nn::Path, linear: &mut Linear) -> Result<()> {
+            let Some(parts) = self.layers.remove(path.as_str()) else {
+                return Ok(());
+            };
+            match parts.check(&linear.weight().shape(), self.dora) {
+                Ok((a, b, m)) => {
+                    let param = |array| {
+                        let mut param = Param::new(array);
+                        param.trainable = true;
+                        param
+                    };
+                    let lora = Lora {
+                        scale: (self.scale)(a.shape()[1]),
+                        lora_a: param(a),
+                        lora_b: param(b),
+                        m: m.map(param),
+                        dropout: self.dropout,
+                        key: None,
+                    };
+                    self.made.push((path.as_str().to_owned(), lora));
+                }
+                Err(fault) => self.faults.push(format!("{}: {fault}", path.as_str())),
+            }
+            Ok(())
+        }
+    }
+    let mut visitor = Put {
+        layers,
+        made: Vec::new(),
+        faults,
+        scale,
+        dropout,
+        dora: kind == AdapterKind::Dora,
+    };
+    module.visit_mut(&mut mlx_nn::Path::default(), &mut visitor)?;
+    let Put {
+        layers,
+        made,
+        mut faults,
+        ..
+    } = visitor;
+    let strangers = layers.into_keys();
+    faults.extend(strangers.map(|layer| format!("{layer}: not a linear layer of the model")));
+    report(label, "adapter", &faults)?;
+    set(module, made)?;
+    Ok(Adapter {
+        kind,
+        names,
+        dropout,
+    })
+}
+
+/// Only when all fits is the model touched.
+fn set(module: &mut dyn Module, made: Vec<(String, Lora)>) -> Result<()> {
+    struct Set(BTreeMap<String, Lora>);
+    impl VisitMut for Set {
+        fn linear(&mut self, path: &mlx_nn::Path, linear: &mut Linear) -> Result<()> {
+            if let Some(lora) = self.0.remove(path.as_str()) {
+                linear.set_lora(Some(lora));
+            }
+            Ok(())
+        }
+    }
+    let mut visitor = Set(made.into_iter().collect());
+    module.visit_mut(&mut mlx_nn::Path::default(), &mut visitor)
+}
+
+impl Parts {
+    /// The arrays, if they fit a matrix `[out, in]`.
+    fn check(self, shape: &[i32], dora: bool) -> Result<(Array, Array, Option<Array>), String> {
+        let (Some(a), Some(b)) = (self.a, self.b) else {
+            return Err("lora_a or lora_b is missing".to_owned());
+        };
+        let &[outputs, inputs] = shape else {
+            return Err(format!("an adapter needs a matrix, found {shape:?}"));
+        };
+        let rank = a.shape().last().copied().unwrap_or(0);
+        if a.shape() != [inputs, rank] || b.shape() != [rank, outputs] || rank < 1 {
+            return Err(format!(
+                "lora_a {:?} and lora_b {:?} do not fit a matrix {shape:?}",
+                a.shape(),
+                b.shape()
+            ));
+        }
+        if self.m.is_some() != dora || self.m.as_ref().is_some_and(|m| m.shape() != [outputs]) {
+            let found = self.m.as_ref().map(Array::shape);
+            return Err(format!("expected m of [{outputs}], found {found:?}"));
+        }
+        if [Some(&a), Some(&b), self.m.as_ref()]
+            .into_iter()
+            .flatten()
+            .any(|array| !array.dtype().is_float())
+        {
+            return Err("its arrays are not floating point".to_owned());
+        }
+        Ok((a, b, self.m))
+    }
+}
+
+/// Gives parameters of the model itself new values.
+fn fill(label: &str, module: &mut dyn Module, tensors: BTreeMap<String, Array>) -> Result<Adapter> {
+    struct Fill<'a> {
+        tensors: &'a BTreeMap<String, Array>,
+        write: bool,
+        found: Vec<String>,
+        faults: Vec<String>,
+    }
+    impl VisitMut for Fill<'_> {
+        fn param(&mut self, path: &mlx_nn::Path, param: &mut Param) -> Result<()> {
+            let name = path.as_str();
+            let Some(array) = self.tensors.get(name) else {
+                return Ok(());
+            };
+            let (found, expected) = (array.shape(), param.shape());
+            let (dtype, wanted) = (array.dtype(), param.value().dtype());
+            if found != expected || dtype.is_float() != wanted.is_float() {
+                self.faults.push(format!(
+                    "{name}: expected {expected:?} {wanted}, found {found:?} {dtype}"
+                ));
+            } else if self.write {
+                param.set(array.astype(wanted)?);
+            }
+            self.found.push(name.to_owned());
+            Ok(())
+        }
+    }
+    let mut names = Vec::new();
+    for write in [false, true] {
+        let mut visitor = Fill {
+            tensors: &tensors,
+            write,
+            found: Vec::new(),
+            faults: Vec::new(),
+        };
+        module.visit_mut(&mut mlx_nn::Path::default(), &mut visitor)?;
+        let Fill {
+            found, mut faults, ..
+        } = visitor;
+        let strangers = tensors.keys().filter(|name| !found.contains(name));
+        faults.extend(strangers.map(|name| format!("{name}: no parameter of the model")));
+        report(label, "parameters", &faults)?;
+        names = found;
+    }
+    Ok(Adapter {
+        kind: AdapterKind::Full,
+        names,
+        dropout: 0.0,
+    })
+}
+
+fn report(label: &str, what: &str, faults: &[String]) -> Result<()> {
+    if faults.is_empty() {
+        return Ok(());
+    }
+    let shown = faults.iter().take(8).cloned().collect::<Vec<_>>();
+    let more = match faults.len().saturating_sub(8) {
+        0 => String::new(),
+        more => format!("\n  and {more} more"),
+    };
+    let message = format!(
+        "the {what} in {label} do not fit the model:\n  {}{more}",
+        shown.join("\n  ")
+    );
+    Err(Error::new(ErrorKind::Io, message))
+}
+
+/// What [`write()`] says in `adapter_config.json`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterConfig {
+    /// What is saved.
+    pub kind: AdapterKind,
+    /// The adapters' rank, scale and dropout; not used for [`AdapterKind::Full`].
+    pub rank: i32,
+    /// alpha / rank.
+    pub scale: f32,
+    /// The part of the inputs that training drops.
+    pub dropout: f32,
+    /// How many of the last layers have adapters; -1 means all.
+    pub num_layers: i64,
+    /// The adapted layers, as mlx-lm names them: relative to a decoder layer, or in full.
+    pub keys: Vec<String>,
+    /// Further keys of the file: facts for people.
+    pub facts: Map<String, Value>,
+}
+
+/// Writes `adapters.safetensors` and `adapter_config.json`, as mlx-lm reads them.
+///
+/// # Errors
+/// A file cannot be written. Each appears whole or not at all, the tensors first.
+pub fn write<'a>(
+    dir: &Path,
+    config: &AdapterConfig,
+    arrays: impl IntoIterator<Item = (&'a str, &'a Array)>,
+) -> Result<()> {
+    let mut json = config.facts.clone();
+    json.insert("fine_tune_type".into(), config.kind.name().into());
+    json.insert("num_layers".into(), config.num_layers.into());
+    if config.kind != AdapterKind::Full {
+        json.insert(
+            "lora_parameters".into(),
+            json!({
+                "rank": config.rank,
+                // A plain f32 would be written with the digits of its f64.
+                "scale": shortest(config.scale),
+                "dropout": shortest(config.dropout),
+                "keys": config.keys,
+            }),
+        );
+    }
+    std::fs::create_dir_all(dir)?;
+    save(dir.join(WEIGHTS), arrays, &BTreeMap::new())?;
+    let text = serde_json::to_string_pretty(&Value::Object(json)).map_err(std::io::Error::from)?;
+    let scratch = dir.join(format!(".{CONFIG}.part"));
+    std::fs::write(&scratch, text + "\n")?;
+    std::fs::rename(&scratch, dir.join(CONFIG))?;
+    Ok(())
+}
+
+fn shortest(number: f32) -> f64 {
+    number.to_string().parse().unwrap_or(f64::from(number))
+}

@@ -1,0 +1,249 @@
+//! Adapters of mlx-lm and PEFT: what they compute, what is written, what is refused.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use mlx_core::{Array, DType, Safetensors};
+use mlx_models::adapter::{self, AdapterConfig, AdapterKind};
+use mlx_models::{LoadOptions, Model, load};
+use mlx_nn::trainable::trainable;
+use mlx_nn::{CacheOptions, ModelCache, lora};
+use serde_json::{Value, json};
+
+const PROMPT: [u32; 12] = [7, 1, 30, 12, 44, 2, 19, 55, 3, 21, 9, 40];
+const CASES: [(&str, &str); 3] = [
+    ("dora-llama_tied", "llama_tied"),
+    ("lora-q_qwen3_b5_g32", "q_qwen3_b5_g32"),
+    ("peft-qwen3", "qwen3"),
+];
+
+fn testdata(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../testdata")
+        .join(name)
+}
+
+fn folder(case: &str) -> PathBuf {
+    testdata("train/adapters").join(case)
+}
+
+fn model(name: &str) -> Box<dyn Model> {
+    let options = LoadOptions {
+        dtype: Some(DType::F32),
+        ..LoadOptions::default()
+    };
+    load(&testdata("models").join(name), options).unwrap().model
+}
+
+fn logits(model: &dyn Model) -> Vec<f32> {
+    let mut cache = ModelCache::new(model.layers(), 1, CacheOptions::default());
+    let input = Array::from_slice(&PROMPT, &[1, PROMPT.len() as i32]).unwrap();
+    let mut step = cache.begin(&[PROMPT.len()]).unwrap();
+    let hidden = model.hidden(&input, &mut step).unwrap();
+    model.logits(&hidden).unwrap().to_vec::<f32>().unwrap()
+}
+
+fn off(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    let pairs = a.iter().zip(b);
+    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn adapters_compute_what_their_makers_say() {
+    for (case, name) in CASES {
+        let golden = Safetensors::open(folder(case).join("golden.safetensors")).unwrap();
+        let expected = golden.array("logits").unwrap().to_vec::<f32>().unwrap();
+        let mut model = model(name);
+        let plain = logits(model.as_ref());
+        assert!(off(&plain, &expected) > 0.1, "{case}: the adapter shows");
+        let adapter = adapter::load(&folder(case), model.as_mut()).unwrap();
+        let found = logits(model.as_ref());
+        assert!(
+            off(&found, &expected) < 2e-4,
+            "{case}: {}",
+            off(&found, &expected)
+        );
+        assert_eq!(adapter.dropout, 0.1);
+        let names: Vec<String> = trainable(model.as_ref())
+            .unwrap()
+            .into_iter()
+            .map(|p| p.0)
+            .collect();
+        let mut sorted = names.clone();
+        sorted.sort();
+        assert_eq!(adapter.names, sorted);
+        // The file stays as good when it is part of the matrices.
+        lora::fuse(model.as_mut(), true).unwrap();
+        let fused = logits(model.as_ref());
+        assert!(
+            off(&fused, &expected) < 1e-3,
+            "{case}: {}",
+            off(&fused, &expected)
+        );
+    }
+}
+
+#[test]
+fn what_is_written_reads_the_same() {
+    for (case, name) in CASES {
+        let mut model = model(name);
+        let read = adapter::load(&folder(case), model.as_mut()).unwrap();
+        let expected = logits(model.as_ref());
+        let arrays = trainable(model.as_ref()).unwrap();
+        let (_, first) = lora::detach(model.as_mut()).unwrap().remove(0);
+        let dir = tempfile::tempdir().unwrap();
+        let config = AdapterConfig {
+            kind: read.kind,
+            rank: 3,
+            scale: first.scale,
+            dropout: read.dropout,
+            num_layers: 2,
+            keys: vec!["self_attn.q_proj".to_owned()],
+            facts: serde_json::Map::new(),
+        };
+        let pairs = arrays.iter().map(|(name, array)| (name.as_str(), array));
+        adapter::write(dir.path(), &config, pairs).unwrap();
+        let json: Value =
+            serde_json::from_slice(&fs::read(dir.path().join("adapter_config.json")).unwrap())
+                .unwrap();
+        if read.kind == AdapterKind::Dora {
+            assert_eq!(
+                json,
+                json!({"fine_tune_type": "dora", "num_layers": 2, "lora_parameters":
+                    {"rank": 3, "scale": 4.0, "dropout": 0.1, "keys": ["self_attn.q_proj"]}})
+            );
+        }
+        let again = adapter::load(dir.path(), model.as_mut()).unwrap();
+        assert_eq!(again, read);
+        assert_eq!(logits(model.as_ref()), expected, "{case}");
+        // Nothing else is left in the folder.
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+}
+
+/// Parameters of the model itself, in mlx-lm's format for full fine-tuning.
+#[test]
+fn full_parameters_replace_the_models_own() {
+    let mut target = model("qwen3");
+    let before = logits(target.as_ref());
+    let name = "model.layers.1.mlp.up_proj.weight";
+    let dir = tempfile::tempdir().unwrap();
+    let write = |array: &Array, name: &str| {
+        let config = AdapterConfig {
+            kind: AdapterKind::Full,
+            rank: 0,
+            scale: 0.0,
+            dropout: 0.0,
+            num_layers: -1,
+            keys: Vec::new(),
+            facts: serde_json::Map::new(),
+        };
+        adapter::write(dir.path(), &config, [(name, array)]).unwrap();
+    };
+    let zeros = |shape: &[i32]| mlx_core::ops::create::zeros(shape, DType::BF16).unwrap();
+    write(&zeros(&[48, 32]), name);
+    let adapter = adapter::load(dir.path(), target.as_mut()).unwrap();
+    assert_eq!(adapter.names, [name]);
+    let changed = logits(target.as_ref());
+    assert!(off(&before, &changed) > 0.1);
+    write(&zeros(&[32, 48]), name);
+    let error = adapter::load(dir.path(), target.as_mut())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("expected [48, 32] F32, found [32, 48] BF16"),
+        "{error}"
+    );
+    write(&zeros(&[48, 32]), "model.layers.9.mlp.up_proj.weight");
+    let error = adapter::load(dir.path(), target.as_mut())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("layers.9.mlp.up_proj.weight: no parameter of the model"),
+        "{error}"
+    );
+    assert_eq!(logits(target.as_ref()), changed);
+}
+
+/// All faults in one report, and the model is as it was.
+#[test]
+fn an_adapter_of_another_model_is_refused_whole() {
+    let mut target = model("qwen3");
+    let before = logits(target.as_ref());
+    let error = adapter::load(&folder("dora-llama_tied"), target.as_mut())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("model.layers.2.self_attn.q_proj: not a linear layer"),
+        "{error}"
+    );
+    assert_eq!(logits(target.as_ref()), before);
+}
+
+#[test]
+fn settings_that_change_the_result_are_refused() {
+    let refused = |case: &str, patch: Value| {
+        let dir = tempfile::tempdir().unwrap();
+        for entry in fs::read_dir(folder(case)).unwrap() {
+            let path = entry.unwrap().path();
+            fs::copy(&path, dir.path().join(path.file_name().unwrap())).unwrap();
+        }
+        let file = dir.path().join("adapter_config.json");
+        let mut config: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        for (key, value) in patch.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        fs::write(&file, config.to_string()).unwrap();
+        let name = CASES.iter().find(|(found, _)| *found == case).unwrap().1;
+        let mut model = model(name);
+        adapter::load(dir.path(), model.as_mut())
+            .unwrap_err()
+            .to_string()
+    };
+    for (case, patch, message) in [
+        (
+            "peft-qwen3",
+            json!({"peft_type": "LOHA"}),
+            "peft_type \"LOHA\" is not supported",
+        ),
+        (
+            "peft-qwen3",
+            json!({"bias": "all"}),
+            "bias: \"all\" is not supported",
+        ),
+        (
+            "peft-qwen3",
+            json!({"alpha_pattern": {"k_proj": 3}}),
+            "alpha_pattern",
+        ),
+        (
+            "peft-qwen3",
+            json!({"lora_alpha": "five"}),
+            "lora_alpha: expected a number",
+        ),
+        (
+            "dora-llama_tied",
+            json!({"fine_tune_type": "prefix"}),
+            "known: lora, dora, full",
+        ),
+        (
+            "dora-llama_tied",
+            json!({"fine_tune_type": "lora"}),
+            "no array of a lora adapter",
+        ),
+        (
+            "dora-llama_tied",
+            json!({"lora_parameters": {"rank": 3}}),
+            "lora_parameters.scale",
+        ),
+        (
+            "lora-q_qwen3_b5_g32",
+            json!({"fine_tune_type": "dora"}),
+            "expected m of [64], found None",
+        ),
+    ] {
+        let error = refused(case, patch);
+        assert!(error.contains(message), "{case}: {error}");
+    }
+}
