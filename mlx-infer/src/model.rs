@@ -4,7 +4,7 @@ use std::cell::{Cell, OnceCell};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use mlx_core::{DType, Safetensors};
+use mlx_core::{DType, Device, DeviceKind, Safetensors};
 use mlx_models::{Loaded, Model, ModelInfo};
 use mlx_nn::CacheOptions;
 
@@ -282,6 +282,10 @@ fn load_embedded(files: &Files, options: mlx_models::LoadOptions<'_>) -> Result<
     };
     let (_, bytes) = weights.ok_or_else(|| missing("model.safetensors"))?;
     let weights = Safetensors::from_static(bytes)?;
+    // Stored in bf16, measured in f32; and MLX computes bf16 slowly on a CPU.
+    let on_cpu = Device::default_device()?.kind == DeviceKind::Cpu;
+    let dtype = options.dtype.or(on_cpu.then_some(DType::F32));
+    let options = mlx_models::LoadOptions { dtype, ..options };
     Ok(mlx_models::load_from(
         &files.describe(),
         config,

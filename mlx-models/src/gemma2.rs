@@ -9,6 +9,8 @@ use crate::family;
 use crate::gemma::{Gemma, GemmaConfig};
 
 pub(crate) fn load(c: &Config) -> Result<Gemma> {
+    // An older name of sliding_window, in files that have both.
+    c.ignore(&["sliding_window_size"]);
     let n = family::n_layers(c, Some(26))?;
     let head_dim = c.size("head_dim", Some(256))?;
     let heads = c.size("num_attention_heads", Some(8))?;

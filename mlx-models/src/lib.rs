@@ -248,4 +248,9 @@ impl Visit for Weigh {
         self.arrays.push(value.clone());
         Ok(())
     }
+
+    fn derived(&mut self, array: &Array) -> Result<()> {
+        self.arrays.push(array.clone());
+        Ok(())
+    }
 }

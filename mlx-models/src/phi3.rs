@@ -131,6 +131,8 @@ module!(Phi3 { model, lm_head } plain { kinds, switches_after });
 
 pub(crate) fn load(c: &Config) -> Result<Phi3> {
     let mut config = family::decoder(c, None)?;
+    // Never true in a phi3 that exists; transformers does not read it.
+    c.ignore(&["attention_bias", "original_max_position_embeddings"]);
     let window = family::window(c, None)?;
     config.layers = family::layer_kinds(c, config.layers.len(), window, |_| window.is_some())?;
     let layers: Result<Vec<_>> = config

@@ -122,6 +122,13 @@ pub trait Visit {
     fn param(&mut self, _path: &Path, _param: &Param) -> Result<()> {
         Ok(())
     }
+    /// At each array that a module works out once from its parameters, to evaluate it in time.
+    ///
+    /// # Errors
+    /// The visitor's own.
+    fn derived(&mut self, _array: &Array) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Changes the parameters of a module, in the same order as [`Visit`].

@@ -51,7 +51,8 @@ impl RmsNorm {
 
 impl Module for RmsNorm {
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        path.scoped("weight", |path| self.weight.visit(path, v))
+        path.scoped("weight", |path| self.weight.visit(path, v))?;
+        v.derived(&self.scale)
     }
 
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
