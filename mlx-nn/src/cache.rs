@@ -57,6 +57,9 @@ impl Default for CacheOptions {
 pub struct ModelCache {
     pub(crate) lens: Vec<usize>,
     pub(crate) expected: Vec<usize>,
+    /// How many positions each row has ever written: what a ring lost does not come back when the
+    /// row is shortened.
+    pub(crate) written: Vec<usize>,
     pub(crate) layers: Vec<KvCache>,
     pub(crate) options: CacheOptions,
 }
@@ -71,6 +74,7 @@ impl ModelCache {
         Self {
             lens: vec![0; rows],
             expected: vec![0; rows],
+            written: vec![0; rows],
             layers,
             options,
         }
@@ -132,6 +136,7 @@ impl ModelCache {
         self.layers = layers?;
         self.lens = rows.iter().map(|&row| self.lens[row]).collect();
         self.expected = rows.iter().map(|&row| self.expected[row]).collect();
+        self.written = rows.iter().map(|&row| self.written[row]).collect();
         Ok(())
     }
 
@@ -140,12 +145,7 @@ impl ModelCache {
     /// # Errors
     /// The caches are of different make.
     pub fn join(&mut self, other: &ModelCache) -> Result<()> {
-        if self.options != other.options || self.layers.len() != other.layers.len() {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                "caches of different models or options cannot be joined",
-            ));
-        }
+        self.check_kin(other)?;
         let (rows, others) = (self.rows(), other.rows());
         let layers: Result<Vec<_>> = self
             .layers
@@ -156,7 +156,52 @@ impl ModelCache {
         self.layers = layers?;
         self.lens.extend(&other.lens);
         self.expected.extend(&other.expected);
+        self.written.extend(&other.written);
         Ok(())
+    }
+
+    /// Writes row `from` of `other`, a cache of the same model and options, over row `row`.
+    ///
+    /// What the row held before is gone: this is how a slot is used again.
+    ///
+    /// # Errors
+    /// A row does not exist, or the caches are of different make. A write that fails half-way leaves
+    /// a cache that is not to be used any more.
+    pub fn put(&mut self, row: usize, other: &ModelCache, from: usize) -> Result<()> {
+        self.check_kin(other)?;
+        for (row, rows) in [(row, self.rows()), (from, other.rows())] {
+            if row >= rows {
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    format!("row {row} does not exist; the cache has {rows}"),
+                ));
+            }
+        }
+        let rows = self.rows();
+        for (layer, other) in self.layers.iter_mut().zip(&other.layers) {
+            layer.put(row, rows, other, from)?;
+        }
+        self.lens[row] = other.lens[from];
+        self.expected[row] = other.expected[from];
+        self.written[row] = other.written[from];
+        Ok(())
+    }
+
+    /// Forgets what row `row` holds; its place stays.
+    pub fn clear(&mut self, row: usize) {
+        self.lens[row] = 0;
+        self.expected[row] = 0;
+        self.written[row] = 0;
+    }
+
+    fn check_kin(&self, other: &ModelCache) -> Result<()> {
+        if self.options == other.options && self.layers.len() == other.layers.len() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Invalid,
+            "caches of different models or options cannot be joined",
+        ))
     }
 
     /// Shortens row `row` to its first `len` positions.
@@ -174,7 +219,7 @@ impl ModelCache {
         if let Some(layer) = self
             .layers
             .iter()
-            .position(|layer| !layer.can_rewind(held, len))
+            .position(|layer| !layer.can_rewind(self.written[row], len))
         {
             return Err(Error::new(
                 ErrorKind::Invalid,

@@ -58,6 +58,15 @@ impl<'c> Step<'c> {
                 "a cache that stores nothing allows one step",
             ));
         }
+        for (row, &own) in widths.iter().enumerate() {
+            // A narrow step writes the rows' padding too; of a wide one a ring takes what is real.
+            let wrote = if width <= cache.options.slack + 1 {
+                width
+            } else {
+                own
+            };
+            cache.written[row] = cache.written[row].max(cache.lens[row] + wrote);
+        }
         let offsets: Vec<i32> = cache.lens.iter().map(|&len| len as i32).collect();
         let reach = (0..widths.len())
             .map(|row| cache.expected[row].max(cache.lens[row] + widths[row]))

@@ -22,6 +22,8 @@ enum Event {
     Select(Vec<usize>),
     /// Append a row that has read so many tokens of its own.
     Join(usize),
+    /// Write a row that has read so many tokens of its own over a row.
+    Put { row: usize, len: usize },
     /// Go on with a clone, after the original has written something else.
     Fork,
     /// Shorten a row, where that is possible.
@@ -35,6 +37,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         4 => prop::collection::vec(0..17usize, 6).prop_map(|keep| Event::Step { widths: vec![1; 6], keep }),
         1 => prop::collection::vec(0..6usize, 1..5).prop_map(Event::Select),
         1 => (1..12usize).prop_map(Event::Join),
+        2 => (0..6usize, 1..12usize).prop_map(|(row, len)| Event::Put { row, len }),
         1 => Just(Event::Fork),
         1 => (0..6usize, 0..4usize).prop_map(|(row, by)| Event::Truncate { row, by }),
     ];
@@ -143,6 +146,25 @@ impl Beside {
         Ok(())
     }
 
+    /// A cache of one row that has read `len` tokens.
+    fn other(&self, len: usize) -> Result<Beside> {
+        let options = CacheOptions {
+            growth: 3,
+            slack: self.slack,
+            max_context: self.windows[0],
+            store: true,
+        };
+        let mut other = Beside {
+            cache: ModelCache::new(&[LayerKind::Full, LayerKind::Window(WINDOW)], 1, options),
+            rows: vec![Vec::new()],
+            windows: self.windows.clone(),
+            slack: self.slack,
+            next: self.next,
+        };
+        other.step(&[len], &[16])?;
+        Ok(other)
+    }
+
     fn apply(&mut self, event: &Event) -> Result<()> {
         let n = self.rows.len();
         match event {
@@ -153,23 +175,7 @@ impl Beside {
                 self.rows = rows.iter().map(|&row| self.rows[row].clone()).collect();
             }
             Event::Join(len) if n < 5 => {
-                let mut other = Beside {
-                    cache: ModelCache::new(
-                        &[LayerKind::Full, LayerKind::Window(WINDOW)],
-                        1,
-                        CacheOptions {
-                            growth: 3,
-                            slack: self.slack,
-                            max_context: self.windows[0],
-                            store: true,
-                        },
-                    ),
-                    rows: vec![Vec::new()],
-                    windows: self.windows.clone(),
-                    slack: self.slack,
-                    next: self.next,
-                };
-                other.step(&[*len], &[16])?;
+                let mut other = self.other(*len)?;
                 self.cache.join(&other.cache)?;
                 self.rows.append(&mut other.rows);
                 self.next = other.next;
@@ -179,6 +185,15 @@ impl Beside {
                 let copy = (self.cache.clone(), self.rows.clone());
                 self.step(&vec![1; n], &vec![16; n])?;
                 (self.cache, self.rows) = copy;
+            }
+            Event::Put { row, len } => {
+                let mut other = self.other(*len)?;
+                // The second of two rows, of which the first is longer.
+                let mut both = self.other(len + 3)?;
+                both.cache.join(&other.cache)?;
+                self.cache.put(row % n, &both.cache, 1)?;
+                self.rows[row % n] = other.rows.remove(0);
+                self.next = both.next.max(other.next);
             }
             Event::Truncate { row, by } => {
                 let row = row % n;
@@ -193,7 +208,7 @@ impl Beside {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
     fn every_query_sees_its_own_row(

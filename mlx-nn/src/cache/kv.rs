@@ -125,11 +125,13 @@ impl KvCache {
         }
     }
 
-    /// Whether a row of `held` positions still shows all it showed at length `len`.
-    pub(crate) fn can_rewind(&self, held: usize, len: usize) -> bool {
+    /// Whether a row that has written `written` positions still shows all it showed at length `len`.
+    pub(crate) fn can_rewind(&self, written: usize, len: usize) -> bool {
         match self.extent {
             Extent::Grows { .. } => true,
-            Extent::Ring { window, slack, .. } => held <= window + slack || held - len <= slack,
+            Extent::Ring { window, slack, .. } => {
+                written <= window + slack || written <= len + slack
+            }
         }
     }
 
@@ -169,6 +171,39 @@ impl KvCache {
             store,
             pending: None,
         })
+    }
+
+    /// Writes row `from` of `other` over row `row` of `rows`.
+    pub(crate) fn put(&mut self, row: usize, rows: usize, other: &Self, from: usize) -> Result<()> {
+        let Some(new) = &other.store else {
+            return Ok(());
+        };
+        let capacity = self.capacity().max(other.capacity());
+        let store = self.store.take();
+        let written = |pick: fn(&Store) -> &Array| -> Result<Array> {
+            let [_, heads, held, d] = pick(new).dims()?;
+            let (row, from) = (row as i32, from as i32);
+            let new = pick(new).slice_axis(0, from, from + 1)?;
+            let (starts, stops) = ([row, 0, 0, 0], [row + 1, heads, held, d]);
+            match &store {
+                Some(store) => {
+                    let in_place =
+                        Rc::strong_count(store) == 1 && pick(store).shape()[2] as usize >= capacity;
+                    let buffer = grown(pick(store), capacity)?;
+                    match in_place {
+                        true => inplace::slice_update_in_place(buffer, &new, &starts, &stops),
+                        false => buffer.slice_update(&new, &starts, &stops),
+                    }
+                }
+                None => {
+                    let shape = [rows as i32, heads, capacity as i32, d];
+                    zeros(&shape, new.dtype())?.slice_update(&new, &starts, &stops)
+                }
+            }
+        };
+        let (k, v) = (written(|store| &store.k)?, written(|store| &store.v)?);
+        self.store = Some(Rc::new(Store { k, v }));
+        Ok(())
     }
 
     pub(crate) fn arrays(&self) -> impl Iterator<Item = &Array> {
