@@ -4,11 +4,14 @@ use std::ops::ControlFlow;
 
 use mlx_models::ModelInfo;
 
+use crate::batch::BatchResult;
 use crate::chat::{Message, RenderOptions};
 use crate::error::{Error, Result};
 use crate::generate::{Event, GenerateOptions, Generated, Prompt};
 use crate::metrics::Metrics;
 use crate::model::LoadedModel;
+use crate::request::Request;
+use crate::scheduler::Limits;
 
 /// Is told of every event; ends the generation by breaking.
 pub type OnEvent<'a> = dyn FnMut(&Event) -> ControlFlow<()> + 'a;
@@ -88,7 +91,7 @@ fn lacks(method: &str) -> Error {
     Error::unsupported(format!("this back end does not offer {method}"))
 }
 
-/// Offers all but `classify` and `batch_generate`.
+/// Offers all but `classify`.
 impl TextModel for LoadedModel {
     fn info(&self) -> &ModelInfo {
         self.info()
@@ -115,5 +118,20 @@ impl TextModel for LoadedModel {
         on_event: &mut OnEvent<'_>,
     ) -> Result<Generated> {
         self.chat(messages, render, options)?.run(on_event)
+    }
+
+    fn batch_generate(
+        &self,
+        requests: &[(Prompt, GenerateOptions)],
+    ) -> Result<Vec<Result<Generated>>> {
+        let requests = requests
+            .iter()
+            .map(|(prompt, options)| Request::new(prompt.clone(), options.clone()))
+            .collect();
+        let results = self.batch_generate(requests, &Limits::default())?;
+        Ok(results
+            .into_iter()
+            .map(BatchResult::into_generated)
+            .collect())
     }
 }

@@ -25,6 +25,12 @@ pub enum ErrorKind {
     Compute,
     /// The caller cancelled.
     Cancelled,
+    /// It does not fit into the memory that it may take.
+    Memory,
+    /// As many requests are under way as may be; try again later.
+    Busy,
+    /// The engine has ended.
+    Closed,
 }
 
 /// An error: what, where, what was expected and what was found, in one line.

@@ -5,6 +5,7 @@
 
 mod decoder;
 mod request;
+mod sequence;
 mod text;
 
 use std::ops::ControlFlow;
@@ -13,12 +14,12 @@ use std::time::Instant;
 pub(crate) use self::decoder::{Decoder, check_ids, check_positions};
 pub use self::request::{Event, FinishReason, GenerateOptions, Generated, Prompt};
 
+pub(crate) use self::sequence::Sequence;
+
 use self::decoder::Progress;
-use self::text::TextStream;
 use crate::error::Result;
-use crate::metrics::Watch;
 use crate::model::LoadedModel;
-use crate::sampler::{Choice, History, Row, Sampled, sample};
+use crate::sampler::{Choice, Sampled, sample};
 
 /// Tokens after which MLX gives back the buffers that grown caches left behind.
 const CLEAR_EVERY: usize = 256;
@@ -41,16 +42,9 @@ const CLEAR_EVERY: usize = 256;
 /// ```
 pub struct Generation<'m> {
     decoder: Decoder<'m>,
-    history: History,
-    text: TextStream,
+    sequence: Sequence,
     has_text: bool,
-    options: GenerateOptions,
-    seed: u64,
-    stop_ids: Vec<u32>,
-    /// How many tokens to generate at most.
-    limit: usize,
     switches_after: Option<usize>,
-    watch: Watch,
     /// The token that is being computed.
     queued: Option<Sampled>,
     state: State,
@@ -74,35 +68,11 @@ impl<'m> Generation<'m> {
         options: &GenerateOptions,
         requested: Instant,
     ) -> Result<Self> {
-        options.check()?;
-        check_ids(&ids, model.vocab())?;
-        let bias: Vec<u32> = options.sampling.logit_bias.keys().copied().collect();
-        check_ids(&bias, model.vocab())?;
-        check_positions(
-            ids.len() + 1,
-            model.info().max_positions,
-            " (the prompt and one more)",
-        )?;
-        let room = model
-            .info()
-            .max_positions
-            .map_or(usize::MAX, |max| max - ids.len());
-        let eos: &[u32] = if options.ignore_eos {
-            &[]
-        } else {
-            model.eos_ids()
-        };
         Ok(Self {
+            sequence: Sequence::new(model, ids, options, requested)?,
             decoder: Decoder::new(model.model(), model.cache_options(), options.prefill_chunk),
-            text: TextStream::new(model.tokenizer_if_any(), &options.stop)?,
             has_text: model.tokenizer_if_any().is_some(),
-            seed: options.sampling.seed.unwrap_or_else(random_seed),
-            stop_ids: [eos, &options.stop_ids].concat(),
-            limit: options.max_tokens.min(room),
             switches_after: model.model().switches_after(),
-            watch: Watch::start(requested)?,
-            history: History::new(ids),
-            options: options.clone(),
             queued: None,
             state: State::New,
             model,
@@ -159,8 +129,7 @@ impl<'m> Generation<'m> {
 
     /// The next token.
     fn token(&mut self) -> Result<Event> {
-        let cancel = self.options.cancel.clone();
-        if cancel.is_cancelled() {
+        if self.sequence.cancel().is_cancelled() {
             return self.finish(FinishReason::Cancelled);
         }
         let current = match self.queued.take() {
@@ -171,27 +140,29 @@ impl<'m> Generation<'m> {
             },
         };
         self.state = State::Running;
-        if self.history.generated().len() + 1 < self.limit && !self.switches_next() {
+        if self.sequence.remaining() > 1 && !self.switches_next() {
             let logits = self.decoder.step(current.ids())?;
             self.queued = Some(self.choose(&logits, Some(&current))?);
         }
-        let choice = one(current.read()?)?;
-        if self.history.generated().len() % CLEAR_EVERY == CLEAR_EVERY - 1 {
+        let (event, ends) = self.sequence.accept(one(current.read()?)?)?;
+        if let Some(reason) = ends {
+            // What was queued behind a token that ends the text is nobody's.
+            (self.state, self.queued) = (State::Ending(reason), None);
+        }
+        if self.sequence.history().generated().len() % CLEAR_EVERY == 0 {
             mlx_core::memory::clear_cache()?;
         }
-        self.watch.token();
-        self.accept(choice)
+        Ok(event)
     }
 
     /// Computes all tokens so far, from an empty cache. `None` if cancelled.
     fn compute_prompt(&mut self) -> Result<Option<Sampled>> {
-        let cancel = &self.options.cancel;
-        let logits = self
-            .decoder
-            .prefill(self.history.ids(), || match cancel.is_cancelled() {
-                true => Progress::Cancelled,
-                false => Progress::Continue,
-            })?;
+        let cancel = self.sequence.cancel();
+        let ids = self.sequence.history().ids();
+        let logits = self.decoder.prefill(ids, || match cancel.is_cancelled() {
+            true => Progress::Cancelled,
+            false => Progress::Continue,
+        })?;
         logits.map(|logits| self.choose(&logits, None)).transpose()
     }
 
@@ -202,51 +173,18 @@ impl<'m> Generation<'m> {
     }
 
     fn choose(&self, logits: &mlx_core::Array, pending: Option<&Sampled>) -> Result<Sampled> {
-        let row = Row {
-            params: &self.options.sampling,
-            seed: self.seed,
-            history: &self.history,
-            logprobs: self.options.logprobs,
-        };
-        let sampled = sample(logits, &[row], pending.map(Sampled::ids))?;
+        let sampled = sample(logits, &[self.sequence.row()], pending.map(Sampled::ids))?;
         sampled.start()?;
         Ok(sampled)
     }
 
-    /// Takes a token that was read.
-    fn accept(&mut self, choice: Choice) -> Result<Event> {
-        self.history.push(choice.id);
-        let mut text = String::new();
-        let ends = if self.stop_ids.contains(&choice.id) {
-            Some(FinishReason::Stop)
-        } else {
-            text = self.text.push(choice.id)?;
-            if self.text.is_stopped() {
-                Some(FinishReason::Stop)
-            } else {
-                (self.history.generated().len() >= self.limit).then_some(FinishReason::Length)
-            }
-        };
-        if let Some(reason) = ends {
-            // What was queued behind a token that ends the text is nobody's.
-            (self.state, self.queued) = (State::Ending(reason), None);
-        }
-        Ok(Event::Token { choice, text })
-    }
-
     fn finish(&mut self, reason: FinishReason) -> Result<Event> {
-        let (text, stopped) = self.text.finish()?;
-        let reason = if stopped { FinishReason::Stop } else { reason };
-        let metrics = self
-            .watch
-            .metrics(self.history.prompt_len(), self.history.generated().len())?;
+        let event = self.sequence.finish(reason)?;
         self.state = State::Done;
-        self.model.set_metrics(metrics);
-        Ok(Event::Finish {
-            reason,
-            text,
-            metrics,
-        })
+        if let Event::Finish { metrics, .. } = &event {
+            self.model.set_metrics(*metrics);
+        }
+        Ok(event)
     }
 }
 
@@ -261,10 +199,4 @@ impl Iterator for Generation<'_> {
 /// The choice of a batch of one.
 fn one(choices: Vec<Result<Choice>>) -> Result<Choice> {
     choices.into_iter().next().expect("one row was sampled")
-}
-
-/// A seed that differs from call to call.
-fn random_seed() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(Instant::now())
 }

@@ -194,6 +194,17 @@ impl ModelCache {
         self.written[row] = 0;
     }
 
+    /// Gives back what the buffers have beyond the longest row.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn shrink(&mut self) -> Result<()> {
+        let longest = self.lens.iter().max().copied().unwrap_or(0);
+        self.layers
+            .iter_mut()
+            .try_for_each(|layer| layer.shrink(longest))
+    }
+
     fn check_kin(&self, other: &ModelCache) -> Result<()> {
         if self.options == other.options && self.layers.len() == other.layers.len() {
             return Ok(());

@@ -24,6 +24,8 @@ enum Event {
     Join(usize),
     /// Write a row that has read so many tokens of its own over a row.
     Put { row: usize, len: usize },
+    /// Give back memory.
+    Shrink,
     /// Go on with a clone, after the original has written something else.
     Fork,
     /// Shorten a row, where that is possible.
@@ -39,6 +41,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => (1..12usize).prop_map(Event::Join),
         2 => (0..6usize, 1..12usize).prop_map(|(row, len)| Event::Put { row, len }),
         1 => Just(Event::Fork),
+        1 => Just(Event::Shrink),
         1 => (0..6usize, 0..4usize).prop_map(|(row, by)| Event::Truncate { row, by }),
     ];
     prop::collection::vec(event, 1..14)
@@ -195,6 +198,7 @@ impl Beside {
                 self.rows[row % n] = other.rows.remove(0);
                 self.next = both.next.max(other.next);
             }
+            Event::Shrink => self.cache.shrink()?,
             Event::Truncate { row, by } => {
                 let row = row % n;
                 let len = self.rows[row].len().saturating_sub(*by);

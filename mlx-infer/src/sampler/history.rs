@@ -26,6 +26,21 @@ impl History {
         *self.counts.entry(id).or_default() += 1;
     }
 
+    /// The history before the last token, which must be a generated one.
+    pub(crate) fn without_last(&self) -> Self {
+        let mut before = self.clone();
+        if before.ids.len() > before.prompt
+            && let Some(last) = before.ids.pop()
+            && let Some(n) = before.counts.get_mut(&last)
+        {
+            *n -= 1;
+            if *n == 0 {
+                before.counts.remove(&last);
+            }
+        }
+        before
+    }
+
     /// All tokens, the prompt's first.
     pub fn ids(&self) -> &[u32] {
         &self.ids

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use crate::checkpoint::{self, goldens, load, load_ring, log_softmax};
 use mlx_infer::{
     CancelToken, ErrorKind, Event, FinishReason, GenerateOptions, Generated, LoadOptions,
-    LoadedModel, Prompt, SamplingParams, TextModel,
+    LoadedModel, Metrics, ModelInfo, Prompt, SamplingParams, TextModel,
 };
 use serde_json::json;
 
@@ -371,10 +371,26 @@ fn a_back_end_says_what_it_lacks() {
     );
     assert!(metrics.decode_tokens_per_s() > 0.0 && metrics.peak_memory_bytes > 0);
     assert!(metrics.total >= metrics.prefill + metrics.decode);
-    let error = backend.classify(&[], &[]).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let requests = [(prompt, options(6))];
+    let mut together = backend.batch_generate(&requests).unwrap();
     assert_eq!(
-        backend.batch_generate(&[]).unwrap_err().kind(),
-        ErrorKind::Unsupported
+        ids(&together.remove(0).unwrap()),
+        golden.tokens[..6].to_vec()
     );
+
+    struct Bare<'m>(&'m LoadedModel);
+    impl TextModel for Bare<'_> {
+        fn info(&self) -> &ModelInfo {
+            self.0.info()
+        }
+
+        fn metrics(&self) -> Metrics {
+            self.0.metrics()
+        }
+    }
+    let bare = Bare(&model);
+    let error = bare.classify(&[], &[]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let error = bare.batch_generate(&requests).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
 }

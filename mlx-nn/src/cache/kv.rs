@@ -173,6 +173,28 @@ impl KvCache {
         })
     }
 
+    /// Gives back slots behind position `longest`.
+    pub(crate) fn shrink(&mut self, longest: usize) -> Result<()> {
+        let capacity = match self.extent {
+            Extent::Grows { by } => longest.div_ceil(by) * by,
+            Extent::Ring { window, slack, by } => (longest.div_ceil(by) * by).min(window + slack),
+        };
+        if let Some(store) = &self.store
+            && capacity < self.capacity()
+        {
+            // A copy: a view would keep the whole buffer alive.
+            let part = |array: &Array| array.slice_axis(2, 0, capacity as i32)?.contiguous();
+            self.store = match capacity {
+                0 => None,
+                _ => Some(Rc::new(Store {
+                    k: part(&store.k)?,
+                    v: part(&store.v)?,
+                })),
+            };
+        }
+        Ok(())
+    }
+
     /// Writes row `from` of `other` over row `row` of `rows`.
     pub(crate) fn put(&mut self, row: usize, rows: usize, other: &Self, from: usize) -> Result<()> {
         let Some(new) = &other.store else {

@@ -1,0 +1,309 @@
+//! Many requests on one model: rows enter and leave the batch between two steps.
+//!
+//! An [`Engine`] is a thread that owns a model; requests go in from any thread, and each has a stream of
+//! events that comes out. What a request gets does not depend on the others: an error, a cancellation or
+//! a want of memory of one leaves the tokens of the others as they are.
+
+mod handle;
+mod rows;
+mod task;
+mod worker;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use mlx_models::ModelInfo;
+
+pub use self::handle::Handle;
+pub(crate) use self::worker::Worker;
+
+use self::handle::{Outlet, Ticket, gone};
+use crate::cancel::CancelToken;
+use crate::error::{Error, ErrorKind, Result};
+use crate::model::LoadedModel;
+use crate::request::Request;
+use crate::scheduler::Limits;
+
+/// How an [`Engine`] runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// How much is computed at a time.
+    pub limits: Limits,
+    /// Most requests under way, waiting ones included; more are refused as [`ErrorKind::Busy`].
+    pub max_requests: usize,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            max_requests: 1024,
+        }
+    }
+}
+
+/// A thread that owns a model and serves requests from any other.
+///
+/// Dropping it ends every request at once, as [`abort`](Self::abort) does.
+///
+/// ```
+/// # fn main() -> mlx_infer::Result<()> {
+/// use mlx_infer::{Engine, EngineOptions, GenerateOptions, LoadedModel, Request};
+/// let engine = Engine::start(LoadedModel::load_default, EngineOptions::default())?;
+/// let options = GenerateOptions { max_tokens: 8, ..Default::default() };
+/// let fox = engine.submit(Request::new("The red fox", options.clone()))?;
+/// let man = engine.submit(Request::new("The old man", options))?;
+/// for event in fox {
+///     print!("{}", event?.text());
+/// }
+/// println!("\n{}", man.wait().text.unwrap_or_default());
+/// engine.finish()
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Engine {
+    commands: Sender<Command>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    info: ModelInfo,
+    has_text: bool,
+    max_requests: usize,
+    under_way: Arc<AtomicUsize>,
+    aborted: Arc<AtomicBool>,
+    load: Arc<Load>,
+}
+
+/// What is going on in an engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineLoad {
+    /// Requests that wait for a row.
+    pub waiting: usize,
+    /// Requests whose prompts are computed.
+    pub prefilling: usize,
+    /// Requests that decode.
+    pub decoding: usize,
+    /// Rows that were given up for want of memory since the start.
+    pub evictions: usize,
+}
+
+#[derive(Debug, Default)]
+struct Load {
+    counts: [AtomicUsize; 3],
+    evictions: AtomicUsize,
+}
+
+enum Command {
+    Submit {
+        request: Box<Request>,
+        requested: Instant,
+        dropped: CancelToken,
+        outlet: Outlet,
+    },
+    /// Ends when everything that came before it has ended.
+    Finish,
+    /// Looks at the flag.
+    Wake,
+}
+
+impl Engine {
+    /// Starts a thread, loads a model on it, and returns when that is done.
+    ///
+    /// # Errors
+    /// Those of `load`; a limit is 0.
+    pub fn start(
+        load: impl FnOnce() -> Result<LoadedModel> + Send + 'static,
+        options: EngineOptions,
+    ) -> Result<Self> {
+        options.limits.check()?;
+        if options.max_requests == 0 {
+            return Err(Error::argument("max_requests must be at least 1, given 0"));
+        }
+        let (commands, inbox) = channel();
+        let (ready, loaded) = channel();
+        let (aborted, counts) = (Arc::new(AtomicBool::new(false)), Arc::new(Load::default()));
+        let (limits, flag, shown) = (options.limits, aborted.clone(), counts.clone());
+        let thread = std::thread::Builder::new()
+            .name("mlx-engine".to_owned())
+            .spawn(move || {
+                let model = match load() {
+                    Ok(model) => model,
+                    Err(error) => {
+                        let _ = ready.send(Err(error));
+                        return;
+                    }
+                };
+                let facts = (model.info().clone(), model.tokenizer_if_any().is_some());
+                if ready.send(Ok(facts)).is_ok() {
+                    serve(&model, &limits, &inbox, &flag, &shown);
+                }
+            })
+            .map_err(|error| {
+                Error::new(ErrorKind::Io, "cannot start the engine's thread").with_source(error)
+            })?;
+        let (info, has_text) = loaded.recv().unwrap_or_else(|_| {
+            let message = "the engine's thread has ended while it loaded the model";
+            Err(Error::new(ErrorKind::Closed, message))
+        })?;
+        Ok(Self {
+            commands,
+            thread: Mutex::new(Some(thread)),
+            info,
+            has_text,
+            max_requests: options.max_requests,
+            under_way: Arc::new(AtomicUsize::new(0)),
+            aborted,
+            load: counts,
+        })
+    }
+
+    /// Hands a request in. What is wrong with it comes as its first event.
+    ///
+    /// # Errors
+    /// Too many requests are under way ([`ErrorKind::Busy`]), or the engine has ended
+    /// ([`ErrorKind::Closed`]).
+    pub fn submit(&self, request: Request) -> Result<Handle> {
+        let Some(ticket) = Ticket::take(&self.under_way, self.max_requests) else {
+            let message = format!(
+                "{} requests are under way, as many as the engine takes",
+                self.max_requests
+            );
+            return Err(Error::new(ErrorKind::Busy, message));
+        };
+        let (sender, events) = channel();
+        let cancel = CancelToken::new();
+        let command = Command::Submit {
+            request: Box::new(request),
+            requested: Instant::now(),
+            dropped: cancel.clone(),
+            outlet: Outlet::new(sender, ticket),
+        };
+        self.commands.send(command).map_err(|_| gone())?;
+        Ok(Handle {
+            events,
+            cancel,
+            has_text: self.has_text,
+            is_done: false,
+        })
+    }
+
+    /// Facts about the model.
+    pub fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    /// What is going on, as of the last step.
+    pub fn load(&self) -> EngineLoad {
+        let [waiting, prefilling, decoding] =
+            [0, 1, 2].map(|n| self.load.counts[n].load(Ordering::Relaxed));
+        EngineLoad {
+            waiting,
+            prefilling,
+            decoding,
+            evictions: self.load.evictions.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Takes no more requests, and returns when those under way have ended.
+    ///
+    /// # Errors
+    /// The engine has panicked.
+    pub fn finish(self) -> Result<()> {
+        let _ = self.commands.send(Command::Finish);
+        self.join()
+    }
+
+    /// Ends every request at once, as cancelled, and returns when the model is gone.
+    ///
+    /// # Errors
+    /// The engine has panicked.
+    pub fn abort(self) -> Result<()> {
+        self.stop();
+        self.join()
+    }
+
+    fn stop(&self) {
+        self.aborted.store(true, Ordering::Release);
+        let _ = self.commands.send(Command::Wake);
+    }
+
+    fn join(&self) -> Result<()> {
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        match thread.map(JoinHandle::join) {
+            None | Some(Ok(())) => Ok(()),
+            Some(Err(_)) => Err(Error::new(
+                ErrorKind::Closed,
+                "the engine's thread has panicked",
+            )),
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stop();
+        let _ = self.join();
+    }
+}
+
+/// The engine's thread, once the model is there.
+fn serve(
+    model: &LoadedModel,
+    limits: &Limits,
+    inbox: &Receiver<Command>,
+    aborted: &AtomicBool,
+    load: &Load,
+) {
+    let mut worker = Worker::new(model, limits.clone());
+    let mut is_finishing = false;
+    loop {
+        if aborted.load(Ordering::Acquire) {
+            worker.cancel_all();
+            return;
+        }
+        // Waits only when there is nothing else to do; looks up now and then all the same.
+        let wait = match worker.is_idle() {
+            true if is_finishing => return,
+            true => Duration::from_secs(60),
+            false => Duration::ZERO,
+        };
+        let mut command = match inbox.recv_timeout(wait) {
+            Ok(command) => Some(command),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => {
+                is_finishing = true;
+                None
+            }
+        };
+        while let Some(next) = command.take() {
+            match next {
+                Command::Submit {
+                    request,
+                    requested,
+                    dropped,
+                    mut outlet,
+                } => {
+                    let sink = Box::new(move |event| outlet.put(event));
+                    worker.submit(*request, requested, dropped, sink);
+                }
+                Command::Finish => is_finishing = true,
+                Command::Wake => {}
+            }
+            command = inbox.try_recv().ok();
+        }
+        // A panic here is ours or a processor's: it ends the requests under way and not the engine.
+        if catch_unwind(AssertUnwindSafe(|| worker.tick())).is_err() {
+            worker.fail_all("the engine has panicked while it computed this request");
+        }
+        for (shown, count) in load.counts.iter().zip(worker.counts()) {
+            shown.store(count, Ordering::Relaxed);
+        }
+        load.evictions.store(worker.evictions(), Ordering::Relaxed);
+    }
+}

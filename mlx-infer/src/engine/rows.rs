@@ -1,0 +1,303 @@
+//! The device's side of a batch: one cache with a slot for each row, prompts beside it, and the step
+//! that is under way.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use mlx_core::{Array, eval};
+use mlx_nn::ModelCache;
+
+use super::task::{Task, Tasks};
+use crate::error::{Error, ErrorKind, Result};
+use crate::model::LoadedModel;
+use crate::sampler::{Choice, History, Row, Sampled, SamplingParams, sample};
+use crate::scheduler::Id;
+
+/// The rows that decode together.
+pub(crate) struct Rows<'m> {
+    model: &'m LoadedModel,
+    cache: ModelCache,
+    slots: Vec<Option<Id>>,
+}
+
+/// A step under way.
+pub(crate) struct Queued {
+    sampled: Sampled,
+    /// For each slot whose token counts, whose it is.
+    whose: Vec<Option<Id>>,
+}
+
+/// What came of opening a step.
+#[derive(Default)]
+pub(crate) struct Stepped {
+    /// The step; none if nobody had a token to take.
+    pub(crate) queued: Option<Queued>,
+    /// Whose rows got one position longer.
+    pub(crate) ids: Vec<Id>,
+    /// Whose processors failed.
+    pub(crate) failed: Vec<(Id, Error)>,
+}
+
+/// What a row brings to a step.
+#[derive(Clone, Copy, PartialEq)]
+enum Input {
+    /// Nothing: the slot is empty, or its row is at its end.
+    Nothing,
+    /// A token that was read. Its successor is known too, or is chosen now.
+    Known { token: u32, is_last: bool },
+    /// The token that the step before chooses.
+    Unread,
+}
+
+impl<'m> Rows<'m> {
+    pub(crate) fn new(model: &'m LoadedModel) -> Self {
+        Self {
+            cache: ModelCache::new(model.model().layers(), 0, model.cache_options()),
+            slots: Vec::new(),
+            model,
+        }
+    }
+
+    /// Rows of the cache, in use or not.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether the next position of the row would change how the model embeds all of them.
+    pub(crate) fn is_at_switch(&self, id: Id) -> bool {
+        let switch = self.model.model().switches_after();
+        switch.is_some() && self.slot(id).map(|slot| self.cache.lens()[slot]) == switch
+    }
+
+    /// Gives up the row of `id`.
+    pub(crate) fn free(&mut self, id: Id) {
+        if let Some(slot) = self.slot(id) {
+            self.slots[slot] = None;
+            self.cache.clear(slot);
+        }
+    }
+
+    /// Gives up everything.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::new(self.model);
+    }
+
+    /// Gives up the slots without a row, and memory that no row needs.
+    pub(crate) fn compact(&mut self) -> Result<()> {
+        let used: Vec<usize> = (0..self.slots.len())
+            .filter(|&slot| self.slots[slot].is_some())
+            .collect();
+        if used.is_empty() {
+            self.reset();
+            return Ok(());
+        }
+        if used.len() < self.slots.len() {
+            self.cache.select(&used)?;
+            self.slots = used.iter().map(|&slot| self.slots[slot]).collect();
+        }
+        self.cache.shrink()?;
+        Ok(eval(self.cache.arrays())?)
+    }
+
+    /// Takes in rows of `new`, in empty slots first. No step may be under way.
+    pub(crate) fn join(&mut self, new: &ModelCache, rows: &[(usize, Id)]) -> Result<()> {
+        let mut rows = rows.iter();
+        for slot in 0..self.slots.len() {
+            if self.slots[slot].is_none()
+                && let Some(&(row, id)) = rows.next()
+            {
+                self.cache.put(slot, new, row)?;
+                self.slots[slot] = Some(id);
+            }
+        }
+        let (rows, ids): (Vec<usize>, Vec<Id>) = rows.copied().unzip();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let mut new = new.clone();
+        if !rows.iter().copied().eq(0..new.rows()) {
+            new.select(&rows)?;
+        }
+        if self.slots.is_empty() {
+            self.cache = new;
+        } else {
+            self.cache.join(&new)?;
+        }
+        self.slots.extend(ids.into_iter().map(Some));
+        Ok(())
+    }
+
+    /// Queues a step behind `previous`, whose tokens have not been read.
+    pub(crate) fn step(&mut self, tasks: &mut Tasks, previous: Option<&Queued>) -> Result<Stepped> {
+        let inputs: Vec<Input> = (0..self.slots.len())
+            .map(|slot| self.input(slot, tasks, previous))
+            .collect();
+        let widths: Vec<usize> = inputs
+            .iter()
+            .map(|&input| usize::from(input != Input::Nothing))
+            .collect();
+        let mut stepped = Stepped::default();
+        if widths.iter().all(|&width| width == 0) {
+            return Ok(stepped);
+        }
+        let unread = previous.filter(|_| inputs.contains(&Input::Unread));
+        let tokens = tokens(&inputs, unread)?;
+        let mut step = self.cache.begin(&widths)?;
+        let hidden = self
+            .model
+            .model()
+            .hidden(&tokens.expand_dims(-1)?, &mut step)?;
+        step.commit_all()?;
+        let mut logits = self.model.model().logits(&hidden)?.squeeze(1)?;
+
+        let whose: Vec<Option<Id>> = inputs
+            .iter()
+            .zip(&self.slots)
+            .map(|(input, &id)| match input {
+                Input::Nothing | Input::Known { is_last: false, .. } => None,
+                Input::Known { .. } | Input::Unread => id,
+            })
+            .collect();
+        for (slot, id) in whose.iter().enumerate() {
+            if let Some(id) = *id {
+                let task = tasks.get_mut(&id).expect("a row has a task");
+                match process(task, &logits, slot) {
+                    Ok(Some(changed)) => logits = changed,
+                    Ok(None) => {}
+                    Err(error) => stepped.failed.push((id, error)),
+                }
+            }
+        }
+        let sampled = choose(&logits, &whose, &inputs, tasks, unread.map(|_| &tokens))?;
+        sampled.start()?;
+        stepped.ids = (inputs.iter().zip(&self.slots))
+            .filter(|(input, _)| **input != Input::Nothing)
+            .filter_map(|(_, &id)| id)
+            .collect();
+        stepped.queued = Some(Queued { sampled, whose });
+        Ok(stepped)
+    }
+
+    fn input(&self, slot: usize, tasks: &Tasks, previous: Option<&Queued>) -> Input {
+        let Some(id) = self.slots[slot] else {
+            return Input::Nothing;
+        };
+        let len = self.cache.lens()[slot];
+        if self.model.model().switches_after() == Some(len) {
+            return Input::Nothing;
+        }
+        let sequence = &tasks[&id].sequence;
+        let ids = sequence.history().ids();
+        if let Some(&token) = ids.get(len) {
+            let is_last = ids.len() == len + 1;
+            return Input::Known { token, is_last };
+        }
+        let is_unread = previous.is_some_and(|queued| queued.whose.get(slot) == Some(&Some(id)));
+        match is_unread && sequence.remaining() > 1 {
+            true => Input::Unread,
+            false => Input::Nothing,
+        }
+    }
+
+    /// Waits for the tokens of a step: those of rows that are still there.
+    pub(crate) fn read(&self, queued: &Queued) -> Result<Vec<(Id, Result<Choice>)>> {
+        let choices = queued.sampled.read()?;
+        let found = choices.into_iter().zip(&queued.whose).enumerate();
+        Ok(found
+            .filter_map(|(slot, (choice, &id))| {
+                let id = id?;
+                (self.slots.get(slot) == Some(&Some(id))).then_some((id, choice))
+            })
+            .collect())
+    }
+
+    fn slot(&self, id: Id) -> Option<usize> {
+        self.slots.iter().position(|&slot| slot == Some(id))
+    }
+}
+
+/// The tokens of a step: U32 `[B]`.
+fn tokens(inputs: &[Input], unread: Option<&Queued>) -> Result<Array> {
+    let known: Vec<u32> = inputs
+        .iter()
+        .map(|&input| match input {
+            Input::Known { token, .. } => token,
+            Input::Nothing | Input::Unread => 0,
+        })
+        .collect();
+    let b = inputs.len() as i32;
+    let Some(unread) = unread else {
+        return Ok(Array::from_slice(&known, &[b])?);
+    };
+    if inputs.iter().all(|&input| input == Input::Unread) {
+        return Ok(unread.sampled.ids().clone());
+    }
+    let is_unread: Vec<bool> = inputs.iter().map(|&input| input == Input::Unread).collect();
+    let is_unread = Array::from_slice(&is_unread, &[b])?;
+    Ok(is_unread.select(unread.sampled.ids(), &Array::from_slice(&known, &[b])?)?)
+}
+
+/// Chooses a token for every row. `last`: each row's last token, if some were not read.
+fn choose(
+    logits: &Array,
+    whose: &[Option<Id>],
+    inputs: &[Input],
+    tasks: &Tasks,
+    last: Option<&Array>,
+) -> Result<Sampled> {
+    let greedy = SamplingParams::default();
+    let nothing = History::new(Vec::new());
+    // Where some rows' last tokens were not read, the histories of all end before theirs.
+    let shortened: Vec<Option<History>> = whose
+        .iter()
+        .zip(inputs)
+        .map(|(&id, input)| match (id, input, last) {
+            (Some(id), Input::Known { .. }, Some(_)) => {
+                Some(tasks[&id].sequence.history().without_last())
+            }
+            _ => None,
+        })
+        .collect();
+    let rows: Vec<Row<'_>> = whose
+        .iter()
+        .zip(&shortened)
+        .map(|(id, shortened)| match id {
+            Some(id) => {
+                let row = tasks[id].sequence.row();
+                Row {
+                    history: shortened.as_ref().unwrap_or(row.history),
+                    ..row
+                }
+            }
+            None => Row {
+                params: &greedy,
+                seed: 0,
+                history: &nothing,
+                logprobs: None,
+            },
+        })
+        .collect();
+    sample(logits, &rows, last)
+}
+
+/// Lets the task's processor, if it has one, change its row of `logits` `[B, V]`: all logits with that.
+pub(super) fn process(task: &mut Task<'_>, logits: &Array, row: usize) -> Result<Option<Array>> {
+    let Some(processor) = &mut task.processor else {
+        return Ok(None);
+    };
+    let [_, v] = logits.dims()?;
+    let (start, end) = ([row as i32, 0], [row as i32 + 1, v]);
+    let mut values = logits
+        .slice(&start, &end)?
+        .astype(mlx_core::DType::F32)?
+        .to_vec::<f32>()?;
+    let ids = task.sequence.history().ids();
+    // A panic of the caller's code is that request's error, like an error of it.
+    catch_unwind(AssertUnwindSafe(|| processor(ids, &mut values)))
+        .unwrap_or_else(|_| Err("it panicked".into()))
+        .map_err(|error| {
+            let message = format!("the request's logits processor failed: {error}");
+            Error::new(ErrorKind::Argument, message).with_source(error)
+        })?;
+    let changed = Array::from_slice(&values, &[1, v])?.astype(logits.dtype())?;
+    Ok(Some(logits.slice_update(&changed, &start, &end)?))
+}

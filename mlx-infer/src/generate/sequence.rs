@@ -1,0 +1,126 @@
+//! One request's tokens and text, whoever computes them: alone, or with others in a batch.
+
+use std::time::Instant;
+
+use super::decoder::{check_ids, check_positions};
+use super::request::{Event, FinishReason, GenerateOptions};
+use super::text::TextStream;
+use crate::cancel::CancelToken;
+use crate::error::Result;
+use crate::metrics::Watch;
+use crate::model::LoadedModel;
+use crate::sampler::{Choice, History, Row};
+
+/// A request under way: what it has said, and when it is done.
+pub(crate) struct Sequence {
+    history: History,
+    text: TextStream,
+    options: GenerateOptions,
+    seed: u64,
+    stop_ids: Vec<u32>,
+    /// How many tokens to generate at most.
+    limit: usize,
+    watch: Watch,
+}
+
+impl Sequence {
+    /// A request to continue these ids.
+    ///
+    /// # Errors
+    /// An option is out of range, or the ids have no place in the model's vocabulary or positions.
+    pub(crate) fn new(
+        model: &LoadedModel,
+        ids: Vec<u32>,
+        options: &GenerateOptions,
+        requested: Instant,
+    ) -> Result<Self> {
+        options.check()?;
+        check_ids(&ids, model.vocab())?;
+        let bias: Vec<u32> = options.sampling.logit_bias.keys().copied().collect();
+        check_ids(&bias, model.vocab())?;
+        check_positions(
+            ids.len() + 1,
+            model.info().max_positions,
+            " (the prompt and one more)",
+        )?;
+        let room = model
+            .info()
+            .max_positions
+            .map_or(usize::MAX, |max| max - ids.len());
+        let eos: &[u32] = if options.ignore_eos {
+            &[]
+        } else {
+            model.eos_ids()
+        };
+        Ok(Self {
+            text: TextStream::new(model.tokenizer_if_any(), &options.stop)?,
+            seed: options.sampling.seed.unwrap_or_else(random_seed),
+            stop_ids: [eos, &options.stop_ids].concat(),
+            limit: options.max_tokens.min(room),
+            watch: Watch::start(requested)?,
+            history: History::new(ids),
+            options: options.clone(),
+        })
+    }
+
+    /// All tokens that were read, the prompt's first.
+    pub(crate) fn history(&self) -> &History {
+        &self.history
+    }
+
+    pub(crate) fn cancel(&self) -> &CancelToken {
+        &self.options.cancel
+    }
+
+    /// How many tokens may still be generated.
+    pub(crate) fn remaining(&self) -> usize {
+        self.limit - self.history.generated().len()
+    }
+
+    /// What the sampler has to know.
+    pub(crate) fn row(&self) -> Row<'_> {
+        Row {
+            params: &self.options.sampling,
+            seed: self.seed,
+            history: &self.history,
+            logprobs: self.options.logprobs,
+        }
+    }
+
+    /// Takes a token that was read; a reason if it is the last.
+    pub(crate) fn accept(&mut self, choice: Choice) -> Result<(Event, Option<FinishReason>)> {
+        self.watch.token();
+        self.history.push(choice.id);
+        let mut text = String::new();
+        let ends = if self.stop_ids.contains(&choice.id) {
+            Some(FinishReason::Stop)
+        } else {
+            text = self.text.push(choice.id)?;
+            if self.text.is_stopped() {
+                Some(FinishReason::Stop)
+            } else {
+                (self.remaining() == 0).then_some(FinishReason::Length)
+            }
+        };
+        Ok((Event::Token { choice, text }, ends))
+    }
+
+    /// The last event.
+    pub(crate) fn finish(&mut self, reason: FinishReason) -> Result<Event> {
+        let (text, stopped) = self.text.finish()?;
+        let metrics = self
+            .watch
+            .metrics(self.history.prompt_len(), self.history.generated().len())?;
+        Ok(Event::Finish {
+            reason: if stopped { FinishReason::Stop } else { reason },
+            text,
+            metrics,
+        })
+    }
+}
+
+/// A seed that differs from call to call.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(Instant::now())
+}

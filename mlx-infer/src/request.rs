@@ -1,0 +1,57 @@
+//! What is asked of a batch.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use crate::generate::{GenerateOptions, Prompt};
+
+/// What a [`Processor`] fails with.
+pub type ProcessorError = Box<dyn StdError + Send + Sync>;
+
+/// Changes a row's logits on the host before its token is chosen: it gets all tokens of the row so far,
+/// the prompt's first, and a logit for each token of the vocabulary. Bias and penalties come after it.
+///
+/// An error ends its request and no other. The row's logits travel to the host and back, and its step
+/// waits for that; the other rows stay on the device.
+pub type Processor = Box<dyn FnMut(&[u32], &mut [f32]) -> Result<(), ProcessorError> + Send>;
+
+/// A prompt to continue beside others.
+pub struct Request {
+    /// What to continue.
+    pub prompt: Prompt,
+    /// How.
+    pub options: GenerateOptions,
+    /// Changes the logits on the host.
+    pub processor: Option<Processor>,
+}
+
+impl Request {
+    /// A request without a processor.
+    pub fn new(prompt: impl Into<Prompt>, options: GenerateOptions) -> Self {
+        Self {
+            prompt: prompt.into(),
+            options,
+            processor: None,
+        }
+    }
+
+    /// The same with a processor.
+    #[must_use]
+    pub fn with_processor(
+        mut self,
+        processor: impl FnMut(&[u32], &mut [f32]) -> Result<(), ProcessorError> + Send + 'static,
+    ) -> Self {
+        self.processor = Some(Box::new(processor));
+        self
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("prompt", &self.prompt)
+            .field("options", &self.options)
+            .field("processor", &self.processor.as_ref().map(|_| ".."))
+            .finish()
+    }
+}

@@ -1,0 +1,423 @@
+//! Who computes what next, decided on plain data.
+//!
+//! Requests wait in the order in which they came. Before each step [`Scheduler::plan`] says who leaves
+//! for want of memory, who enters, which prompts (or parts of long ones) are computed, and who decodes;
+//! whoever carries that out tells what came of it. Three rules make it fair and let it end:
+//!
+//! - Requests enter in order; one that does not fit yet holds up those behind it.
+//! - The youngest leaves first, and the oldest never while there is another: so the oldest ends.
+//! - A long prompt is computed a chunk at a time, beside a group of short ones and a step of decoding.
+
+mod cost;
+
+use std::collections::VecDeque;
+
+pub use self::cost::CacheCost;
+
+use crate::error::{Error, Result};
+
+/// Names a request.
+pub type Id = u64;
+
+/// How much may be under way at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most rows of a step.
+    pub rows: usize,
+    /// Most tokens, padding included, of the short prompts that are computed together.
+    pub prefill_tokens: usize,
+    /// Most bytes of the rows' caches.
+    pub cache_bytes: Option<usize>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            rows: 64,
+            prefill_tokens: 2048,
+            cache_bytes: None,
+        }
+    }
+}
+
+impl Limits {
+    /// # Errors
+    /// A limit is 0.
+    pub fn check(&self) -> Result<()> {
+        for (name, value) in [("rows", self.rows), ("prefill_tokens", self.prefill_tokens)] {
+            if value == 0 {
+                return Err(Error::argument(format!(
+                    "{name} must be at least 1, given 0"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the scheduler has to know of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// Its name.
+    pub id: Id,
+    /// Tokens that are computed as a prompt.
+    pub prompt: usize,
+    /// Tokens that are known beyond those: they are replayed one a step.
+    pub replay: usize,
+    /// Most positions it may ever hold.
+    pub most: usize,
+    /// Tokens of the prompt that are computed at a time.
+    pub chunk: usize,
+}
+
+/// A part of a request's prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Whose.
+    pub id: Id,
+    /// Its first token.
+    pub start: usize,
+    /// The token behind its last.
+    pub end: usize,
+    /// Whether the prompt is done with it.
+    pub is_last: bool,
+}
+
+/// What to do next, in this order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Requests that can never fit, with the bytes that they would need: they end with an error.
+    pub refuse: Vec<(Id, usize)>,
+    /// Rows to give up; their requests wait again.
+    pub evict: Vec<Id>,
+    /// Give up the slots without a row.
+    pub compact: bool,
+    /// Prompts to compute: the pieces of each inner list in one forward pass.
+    pub prefill: Vec<Vec<Piece>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    job: Job,
+    /// Place in the order of arrival.
+    order: u64,
+    /// Prompt tokens that are done.
+    done: usize,
+    /// Positions that its row holds.
+    len: usize,
+    /// Its prompt must be computed alone.
+    alone: bool,
+}
+
+impl Entry {
+    /// Positions that its row holds after what it is known to do next.
+    fn next_len(&self) -> usize {
+        (self.job.prompt + self.job.replay).max(self.len) + 1
+    }
+}
+
+/// The order of things.
+#[derive(Clone, Debug)]
+pub struct Scheduler {
+    limits: Limits,
+    cost: CacheCost,
+    waiting: VecDeque<Entry>,
+    prefilling: Vec<Entry>,
+    running: Vec<Entry>,
+    /// Rows of the batch's cache, in use or not.
+    slots: usize,
+    /// Most rows for now: fewer after a step that failed.
+    rows: usize,
+    arrivals: u64,
+}
+
+/// Positions that a row should have before it in order to enter beside others: without them it would
+/// soon have to leave again.
+const HEADROOM: usize = 32;
+
+impl Scheduler {
+    /// Nothing to do yet.
+    pub fn new(limits: Limits, cost: CacheCost) -> Self {
+        Self {
+            rows: limits.rows,
+            limits,
+            cost,
+            waiting: VecDeque::new(),
+            prefilling: Vec::new(),
+            running: Vec::new(),
+            slots: 0,
+            arrivals: 0,
+        }
+    }
+
+    /// A request arrives.
+    pub fn submit(&mut self, job: Job) {
+        self.arrivals += 1;
+        self.waiting.push_back(Entry {
+            job,
+            order: self.arrivals,
+            done: 0,
+            len: 0,
+            alone: false,
+        });
+    }
+
+    /// The bytes that a row of so many positions needs, if the limits do not allow them.
+    pub fn exceeds(&self, positions: usize) -> Option<usize> {
+        let bytes = self.cost.bytes(1, positions);
+        self.limits
+            .cache_bytes
+            .is_some_and(|limit| bytes > limit)
+            .then_some(bytes)
+    }
+
+    /// Says what to do next.
+    pub fn plan(&mut self) -> Plan {
+        let mut plan = Plan::default();
+        self.make_room(&mut plan);
+        self.admit(&mut plan);
+        plan.prefill = self.pieces();
+        let spare = self.slots - self.running.len();
+        let idle = self.waiting.is_empty() && self.prefilling.is_empty();
+        // Empty slots cost a step what rows cost. Giving up a quarter at a time keeps the copies few.
+        if spare > 0 && idle && spare * 4 >= self.slots {
+            plan.compact = true;
+        }
+        plan
+    }
+
+    /// Gives up the youngest rows until the next step fits.
+    fn make_room(&mut self, plan: &mut Plan) {
+        let Some(limit) = self.limits.cache_bytes else {
+            return;
+        };
+        while self.bytes(self.slots, None) > limit {
+            if self.slots > self.running.len() {
+                self.slots = self.running.len();
+                plan.compact = true;
+                continue;
+            }
+            let Some(youngest) = self.youngest() else {
+                return;
+            };
+            if self.running.len() + self.prefilling.len() == 1 {
+                let entry = self.take(youngest).expect("it is there");
+                plan.refuse
+                    .push((youngest, self.cost.bytes(1, entry.next_len())));
+                return;
+            }
+            self.evict(youngest);
+            plan.compact = true;
+            plan.evict.push(youngest);
+        }
+    }
+
+    /// Lets requests in, in order.
+    fn admit(&mut self, plan: &mut Plan) {
+        while let Some(&head) = self.waiting.front() {
+            let active = self.running.len() + self.prefilling.len();
+            if active >= self.rows {
+                return;
+            }
+            let fits = match self.limits.cache_bytes {
+                None => true,
+                Some(limit) => {
+                    let headroom = if active == 0 { 0 } else { HEADROOM };
+                    let longest = (head.next_len() + headroom).min(head.job.most.max(1));
+                    let longest = longest.max(head.next_len());
+                    self.bytes(self.slots, Some(longest)) <= limit
+                }
+            };
+            if fits {
+                self.waiting.pop_front();
+                self.prefilling.push(head);
+            } else if active == 0 && self.slots == 0 {
+                self.waiting.pop_front();
+                plan.refuse
+                    .push((head.job.id, self.cost.bytes(1, head.next_len())));
+            } else {
+                // Slots without rows are given up before the next plan.
+                plan.compact |= self.slots > self.running.len();
+                return;
+            }
+        }
+    }
+
+    /// What the caches take once everybody under way has a row and the next step is done; with a row of
+    /// `newcomer` positions, if one enters.
+    fn bytes(&self, slots: usize, newcomer: Option<usize>) -> usize {
+        let active = self.running.iter().chain(&self.prefilling);
+        let longest = active.map(Entry::next_len).chain(newcomer).max();
+        let rows = self.running.len() + self.prefilling.len() + usize::from(newcomer.is_some());
+        self.cost.bytes(rows.max(slots), longest.unwrap_or(0))
+    }
+
+    fn pieces(&self) -> Vec<Vec<Piece>> {
+        let mut groups = Vec::new();
+        let is_short = |entry: &&Entry| entry.job.prompt <= entry.job.chunk && !entry.alone;
+        let mut by_order: Vec<&Entry> = self.prefilling.iter().collect();
+        by_order.sort_by_key(|entry| entry.order);
+        if let Some(entry) = by_order.iter().find(|entry| !is_short(entry)) {
+            let end = entry.job.prompt.min(entry.done + entry.job.chunk);
+            groups.push(vec![Piece {
+                id: entry.job.id,
+                start: entry.done,
+                end,
+                is_last: end == entry.job.prompt,
+            }]);
+        }
+        let (mut group, mut width) = (Vec::new(), 0);
+        for entry in by_order.into_iter().filter(is_short) {
+            let wider = width.max(entry.job.prompt);
+            if !group.is_empty() && wider * (group.len() + 1) > self.limits.prefill_tokens {
+                break;
+            }
+            width = wider;
+            group.push(Piece {
+                id: entry.job.id,
+                start: 0,
+                end: entry.job.prompt,
+                is_last: true,
+            });
+        }
+        if !group.is_empty() {
+            groups.push(group);
+        }
+        groups
+    }
+
+    /// A piece of `id`'s prompt was computed, up to `end`.
+    pub fn prefilled(&mut self, id: Id, end: usize) {
+        if let Some(entry) = find(&mut self.prefilling, id) {
+            entry.done = end;
+        }
+    }
+
+    /// The row of `id` is in the batch, which has so many slots now.
+    pub fn joined(&mut self, id: Id, slots: usize) {
+        self.slots = slots;
+        if let Some(at) = position(&self.prefilling, id) {
+            let mut entry = self.prefilling.remove(at);
+            entry.len = entry.job.prompt;
+            self.running.push(entry);
+        }
+    }
+
+    /// The batch has so many slots now.
+    pub fn set_slots(&mut self, slots: usize) {
+        self.slots = slots;
+    }
+
+    /// The row of `id` got one position longer.
+    pub fn stepped(&mut self, id: Id) {
+        if let Some(entry) = find(&mut self.running, id) {
+            entry.len += 1;
+        }
+    }
+
+    /// The row of `id` is given up; it waits in its old place, with `prompt` tokens to be computed as a
+    /// prompt and `replay` to be replayed.
+    pub fn restart(&mut self, id: Id, prompt: usize, replay: usize) {
+        let Some(mut entry) = self.take(id) else {
+            return;
+        };
+        (entry.job.prompt, entry.job.replay) = (prompt, replay);
+        self.wait(entry);
+    }
+
+    /// The request has ended.
+    pub fn remove(&mut self, id: Id) {
+        self.take(id);
+    }
+
+    /// A step of all rows failed, and they are given up: fewer are tried at a time from now on. Returns
+    /// the request that was alone, and so is to blame.
+    pub fn step_failed(&mut self) -> Option<Id> {
+        let ids: Vec<Id> = self.running.iter().map(|entry| entry.job.id).collect();
+        self.rows = (ids.len() / 2).max(1);
+        for &id in &ids {
+            self.evict(id);
+        }
+        match ids[..] {
+            [id] => Some(id),
+            _ => None,
+        }
+    }
+
+    /// The prompts of these requests failed together: each is computed alone. Returns the request that
+    /// was alone already.
+    pub fn prefill_failed(&mut self, ids: &[Id]) -> Option<Id> {
+        if let &[id] = ids {
+            return Some(id);
+        }
+        for entry in &mut self.prefilling {
+            entry.alone |= ids.contains(&entry.job.id);
+        }
+        None
+    }
+
+    /// A request has ended well: as many rows as the limits allow may be tried again, bit by bit.
+    pub fn recovered(&mut self) {
+        self.rows = (self.rows + 1).min(self.limits.rows);
+    }
+
+    /// Requests whose rows decode, oldest first.
+    pub fn running(&self) -> impl Iterator<Item = Id> + '_ {
+        self.running.iter().map(|entry| entry.job.id)
+    }
+
+    /// Requests that wait, are being prefilled, and decode.
+    pub fn counts(&self) -> [usize; 3] {
+        [
+            self.waiting.len(),
+            self.prefilling.len(),
+            self.running.len(),
+        ]
+    }
+
+    /// Whether nobody is there.
+    pub fn is_idle(&self) -> bool {
+        self.counts() == [0; 3]
+    }
+
+    fn youngest(&self) -> Option<Id> {
+        let active = self.running.iter().chain(&self.prefilling);
+        active.max_by_key(|entry| entry.order).map(|e| e.job.id)
+    }
+
+    fn evict(&mut self, id: Id) {
+        let Some(mut entry) = self.take(id) else {
+            return;
+        };
+        entry.job.replay = entry
+            .job
+            .replay
+            .max(entry.len.saturating_sub(entry.job.prompt));
+        self.wait(entry);
+    }
+
+    fn wait(&mut self, mut entry: Entry) {
+        (entry.done, entry.len) = (0, 0);
+        let at = self.waiting.partition_point(|e| e.order < entry.order);
+        self.waiting.insert(at, entry);
+    }
+
+    fn take(&mut self, id: Id) -> Option<Entry> {
+        if let Some(at) = position(&self.running, id) {
+            return Some(self.running.remove(at));
+        }
+        if let Some(at) = position(&self.prefilling, id) {
+            return Some(self.prefilling.remove(at));
+        }
+        let at = self.waiting.iter().position(|entry| entry.job.id == id)?;
+        self.waiting.remove(at)
+    }
+}
+
+fn position(entries: &[Entry], id: Id) -> Option<usize> {
+    entries.iter().position(|entry| entry.job.id == id)
+}
+
+fn find(entries: &mut [Entry], id: Id) -> Option<&mut Entry> {
+    entries.iter_mut().find(|entry| entry.job.id == id)
+}

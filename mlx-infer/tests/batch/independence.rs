@@ -1,0 +1,216 @@
+//! A request's tokens depend on its prompt, parameters and seed alone.
+
+use std::ops::ControlFlow;
+
+use crate::checkpoint::{dir, load};
+use mlx_infer::{Choice, GenerateOptions, Limits, LoadedModel, Request, SamplingParams};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+/// Growing caches, rings, both; soft caps, experts, fused projections; a switch of embeddings.
+pub const CASES: [&str; 8] = [
+    "llama_llama3",
+    "mistral",
+    "qwen2_window",
+    "qwen3_moe",
+    "gemma2",
+    "gemma3_text",
+    "phi3",
+    "phi3_longrope",
+];
+
+pub fn prompt(n: usize, seed: u64) -> Vec<u32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (0..n)
+        .map(|_| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            ((state >> 33) % 61 + 3) as u32
+        })
+        .collect()
+}
+
+pub fn greedy(max_tokens: usize) -> GenerateOptions {
+    GenerateOptions {
+        max_tokens,
+        ignore_eos: true,
+        logprobs: Some(0),
+        ..Default::default()
+    }
+}
+
+pub fn sampled(max_tokens: usize, seed: u64) -> GenerateOptions {
+    let sampling = SamplingParams {
+        temperature: 1.5,
+        top_p: 0.95,
+        top_k: 50,
+        repeat_penalty: 1.1,
+        presence_penalty: 0.2,
+        seed: Some(seed),
+        ..Default::default()
+    };
+    GenerateOptions {
+        sampling,
+        ..greedy(max_tokens)
+    }
+}
+
+/// The tokens of a request of its own, and their log probabilities to the bit.
+pub fn alone(model: &LoadedModel, prompt: &[u32], options: &GenerateOptions) -> Vec<Choice> {
+    let generation = model.generate(prompt.to_vec(), options).unwrap();
+    let generated = generation.run(|_| ControlFlow::Continue(())).unwrap();
+    generated.tokens
+}
+
+/// The same of requests that share batches.
+pub fn together(
+    model: &LoadedModel,
+    requests: &[(Vec<u32>, GenerateOptions)],
+    limits: &Limits,
+) -> Vec<Vec<Choice>> {
+    let requests = requests
+        .iter()
+        .map(|(prompt, options)| Request::new(prompt.clone(), options.clone()))
+        .collect();
+    let results = model.batch_generate(requests, limits).unwrap();
+    let ids = |result: mlx_infer::BatchResult| {
+        assert!(result.error.is_none(), "{:?}", result.error);
+        result.tokens
+    };
+    results.into_iter().map(ids).collect()
+}
+
+fn distinct(tokens: &[Choice]) -> usize {
+    let mut sorted: Vec<u32> = tokens.iter().map(|choice| choice.id).collect();
+    sorted.sort_unstable();
+    sorted.dedup();
+    sorted.len()
+}
+
+#[test]
+fn identical_rows_of_every_batch_size_equal_the_single_run() {
+    for case in CASES {
+        let model = load(dir(case));
+        let prompt = prompt(11, 7);
+        let expected = alone(&model, &prompt, &greedy(48));
+        assert_eq!(expected.len(), 48);
+        for rows in 1..=64 {
+            let requests = vec![(prompt.clone(), greedy(48)); rows];
+            let found = together(&model, &requests, &Limits::default());
+            for (row, tokens) in found.iter().enumerate() {
+                assert_eq!(tokens, &expected, "{case}: row {row} of {rows}");
+            }
+        }
+    }
+}
+
+#[test]
+fn mixed_lengths_and_parameters_equal_the_single_runs() {
+    for case in CASES {
+        let model = load(dir(case));
+        let room = model.info().max_positions.unwrap() - 25;
+        let mut variety = 0;
+        let requests: Vec<_> = [1, 3, 17, 40, 255, 256, 257, 40]
+            .iter()
+            .enumerate()
+            .map(|(row, &n)| {
+                let options = match row % 2 {
+                    0 => greedy(24),
+                    _ => sampled(24, row as u64),
+                };
+                (prompt(n.min(room), row as u64), options)
+            })
+            .collect();
+        let found = together(&model, &requests, &Limits::default());
+        for (row, (prompt, options)) in requests.iter().enumerate() {
+            let expected = alone(&model, prompt, options);
+            assert_eq!(found[row], expected, "{case}: row {row}");
+            variety = variety.max(distinct(&expected));
+        }
+        assert!(
+            variety > 12,
+            "{case}: tokens that all look alike prove little"
+        );
+    }
+}
+
+/// What one request asks for, and how the batch around it is limited.
+#[derive(Clone, Debug)]
+struct Asked {
+    prompt: usize,
+    seed: u64,
+    max_tokens: usize,
+    is_greedy: bool,
+    chunk: usize,
+}
+
+fn asked() -> impl Strategy<Value = Asked> {
+    let prompt = prop_oneof![4 => 1..20usize, 1 => 20..70usize];
+    let chunk = prop_oneof![Just(512usize), 2..9usize];
+    (prompt, any::<u64>(), 1..30usize, any::<bool>(), chunk).prop_map(
+        |(prompt, seed, max_tokens, is_greedy, chunk)| Asked {
+            prompt,
+            seed,
+            max_tokens,
+            is_greedy,
+            chunk,
+        },
+    )
+}
+
+impl Asked {
+    fn request(&self) -> (Vec<u32>, GenerateOptions) {
+        let options = match self.is_greedy {
+            true => greedy(self.max_tokens),
+            false => sampled(self.max_tokens, self.seed),
+        };
+        let options = GenerateOptions {
+            prefill_chunk: self.chunk,
+            ..options
+        };
+        (prompt(self.prompt, self.seed), options)
+    }
+}
+
+/// Rows enter as others leave, at steps that depend on all lengths; with little memory some are given up
+/// and come back. Nothing of that shows in anybody's tokens.
+#[test]
+fn neighbours_memory_and_order_do_not_show() {
+    for case in CASES {
+        let model = load(dir(case));
+        let config = Config {
+            cases: 12,
+            failure_persistence: None,
+            ..Config::default()
+        };
+        // Bytes of the caches of one row of the longest request.
+        let info = model.info();
+        let row = info.layers.len() * 256 * 2 * (info.kv_heads * info.head_dim * 4) as usize;
+        let limits = (
+            1..9usize,
+            1..80usize,
+            prop_oneof![Just(None), (1..4usize).prop_map(Some)],
+        );
+        let requests = proptest::collection::vec(asked(), 2..12);
+        TestRunner::new(config)
+            .run(
+                &(requests, limits),
+                |(asked, (rows, prefill_tokens, memory))| {
+                    let requests: Vec<_> = asked.iter().map(Asked::request).collect();
+                    let limits = Limits {
+                        rows,
+                        prefill_tokens,
+                        cache_bytes: memory.map(|rows| rows * row),
+                    };
+                    let found = together(&model, &requests, &limits);
+                    for (index, (prompt, options)) in requests.iter().enumerate() {
+                        let expected = alone(&model, prompt, options);
+                        prop_assert_eq!(&found[index], &expected, "{}: request {}", case, index);
+                    }
+                    Ok(())
+                },
+            )
+            .unwrap();
+    }
+}

@@ -1,0 +1,9 @@
+//! Requests beside others: batches, the engine, classification.
+
+#[path = "../model/checkpoint.rs"]
+#[allow(dead_code, reason = "shared with the tests of single requests")]
+mod checkpoint;
+
+mod engine;
+mod independence;
+mod scheduler;

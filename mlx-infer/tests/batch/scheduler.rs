@@ -1,0 +1,260 @@
+//! The scheduler on plain data: a thousand days, each beside a model of a machine that obeys it.
+
+use std::collections::BTreeMap;
+
+use mlx_infer::{CacheCost, Job, Limits, Scheduler};
+use mlx_nn::{CacheOptions, LayerKind};
+use proptest::prelude::*;
+
+const GROWTH: usize = 4;
+
+fn cost() -> CacheCost {
+    let options = CacheOptions {
+        growth: GROWTH,
+        ..Default::default()
+    };
+    CacheCost::new(&[LayerKind::Full, LayerKind::Window(6)], &options, 1)
+}
+
+#[test]
+fn rows_cost_what_their_longest_costs() {
+    // A growing layer in steps of four, and a ring that ends at six.
+    for (rows, longest, bytes) in [
+        (1, 0, 0),
+        (1, 1, 4 + 4),
+        (1, 4, 4 + 4),
+        (1, 5, 8 + 6),
+        (3, 9, 3 * (12 + 6)),
+    ] {
+        assert_eq!(
+            cost().bytes(rows, longest),
+            bytes,
+            "{rows} rows of {longest}"
+        );
+    }
+}
+
+/// What a request is: its prompt, and the tokens that it generates before it ends.
+#[derive(Clone, Debug)]
+struct Asked {
+    prompt: usize,
+    tokens: usize,
+    chunk: usize,
+    /// When it arrives, and when it is cancelled if it still runs.
+    arrives: usize,
+    cancelled: Option<usize>,
+}
+
+#[derive(Clone, Debug)]
+struct Day {
+    asked: Vec<Asked>,
+    limits: Limits,
+    /// Ticks whose step or prefill fails.
+    failures: Vec<usize>,
+}
+
+fn days() -> impl Strategy<Value = Day> {
+    let cancelled = prop_oneof![3 => Just(None), 1 => (0..60usize).prop_map(Some)];
+    let asked = (1..15usize, 1..12usize, 1..6usize, 0..40usize, cancelled).prop_map(
+        |(prompt, tokens, chunk, arrives, cancelled)| Asked {
+            prompt,
+            tokens,
+            chunk,
+            arrives,
+            cancelled,
+        },
+    );
+    let memory = prop_oneof![Just(None), (10..150usize).prop_map(Some)];
+    let limits =
+        (1..6usize, 1..30usize, memory).prop_map(|(rows, prefill_tokens, cache_bytes)| Limits {
+            rows,
+            prefill_tokens,
+            cache_bytes,
+        });
+    let failures = proptest::collection::vec(0..60usize, 0..3);
+    (proptest::collection::vec(asked, 1..12), limits, failures).prop_map(
+        |(asked, limits, failures)| Day {
+            asked,
+            limits,
+            failures,
+        },
+    )
+}
+
+/// A row of the machine: prompt tokens done, tokens generated, positions held if it decodes.
+#[derive(Clone, Debug, Default)]
+struct Row {
+    done: usize,
+    generated: usize,
+    held: Option<usize>,
+}
+
+#[derive(Debug, PartialEq)]
+enum End {
+    Finished(usize),
+    Cancelled,
+    Refused,
+    Blamed,
+}
+
+/// Runs a day; how each request ended.
+fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
+    let mut scheduler = Scheduler::new(day.limits.clone(), cost());
+    let mut rows: BTreeMap<u64, Row> = BTreeMap::new();
+    let mut ends = BTreeMap::new();
+    let mut slots = 0;
+    let asked = |id: u64| &day.asked[id as usize];
+    for tick in 0..2000 {
+        for (id, request) in day.asked.iter().enumerate() {
+            let id = id as u64;
+            if request.arrives == tick {
+                rows.insert(id, Row::default());
+                scheduler.submit(Job {
+                    id,
+                    prompt: request.prompt,
+                    replay: 0,
+                    most: request.prompt + request.tokens,
+                    chunk: request.chunk,
+                });
+            }
+            if request.cancelled == Some(tick) && rows.remove(&id).is_some() {
+                scheduler.remove(id);
+                ends.insert(id, End::Cancelled);
+            }
+        }
+        let fails = day.failures.contains(&tick);
+        let plan = scheduler.plan();
+        for (id, _) in plan.refuse {
+            // Only what cannot fit alone is refused.
+            let row = rows.remove(&id).expect("who is refused is there");
+            let needs = cost().bytes(1, asked(id).prompt + row.generated + 1);
+            prop_assert!(day.limits.cache_bytes.is_some_and(|limit| needs > limit));
+            prop_assert!(scheduler.running().all(|other| other != id));
+            ends.insert(id, End::Refused);
+        }
+        for id in plan.evict {
+            let row = rows.get_mut(&id).expect("who is evicted is there");
+            (row.done, row.held) = (0, None);
+            scheduler.restart(id, asked(id).prompt, row.generated);
+        }
+        if plan.compact {
+            slots = rows.values().filter(|row| row.held.is_some()).count();
+            scheduler.set_slots(slots);
+        }
+        for pieces in plan.prefill {
+            let ids: Vec<u64> = pieces.iter().map(|piece| piece.id).collect();
+            let width = pieces.iter().map(|piece| piece.end - piece.start).max();
+            prop_assert!(ids.len() == 1 || ids.len() * width.unwrap() <= day.limits.prefill_tokens);
+            if fails {
+                for id in &ids {
+                    rows.get_mut(id).unwrap().done = 0;
+                    scheduler.prefilled(*id, 0);
+                }
+                if let Some(id) = scheduler.prefill_failed(&ids) {
+                    rows.remove(&id);
+                    scheduler.remove(id);
+                    ends.insert(id, End::Blamed);
+                }
+                continue;
+            }
+            for piece in pieces {
+                let row = rows.get_mut(&piece.id).expect("who is prefilled is there");
+                prop_assert_eq!(row.done, piece.start, "no part twice, none left out");
+                prop_assert!(piece.end - piece.start <= asked(piece.id).chunk);
+                row.done = piece.end;
+                prop_assert_eq!(piece.is_last, piece.end == asked(piece.id).prompt);
+                if !piece.is_last {
+                    scheduler.prefilled(piece.id, piece.end);
+                    continue;
+                }
+                row.generated = row.generated.max(1);
+                if row.generated == asked(piece.id).tokens {
+                    rows.remove(&piece.id);
+                    scheduler.remove(piece.id);
+                    ends.insert(piece.id, End::Finished(asked(piece.id).tokens));
+                    continue;
+                }
+                row.held = Some(piece.end);
+                let live = rows.values().filter(|row| row.held.is_some()).count();
+                slots = slots.max(live);
+                scheduler.joined(piece.id, slots);
+            }
+        }
+        let running: Vec<u64> = scheduler.running().collect();
+        let held: Vec<u64> = rows
+            .iter()
+            .filter(|(_, row)| row.held.is_some())
+            .map(|(&id, _)| id)
+            .collect();
+        let mut sorted = running.clone();
+        sorted.sort_unstable();
+        prop_assert_eq!(
+            &sorted,
+            &held,
+            "the scheduler and the machine know the same rows"
+        );
+        prop_assert!(running.len() <= day.limits.rows);
+        if fails && !running.is_empty() {
+            for row in rows.values_mut().filter(|row| row.held.is_some()) {
+                (row.done, row.held) = (0, None);
+            }
+            slots = 0;
+            scheduler.set_slots(0);
+            let blamed = scheduler.step_failed();
+            for &id in &running {
+                scheduler.restart(id, asked(id).prompt, rows[&id].generated);
+            }
+            prop_assert_eq!(blamed.is_some(), running.len() == 1);
+            if let Some(id) = blamed {
+                rows.remove(&id);
+                scheduler.remove(id);
+                ends.insert(id, End::Blamed);
+            }
+            continue;
+        }
+        let mut longest = 0;
+        for id in running {
+            let row = rows.get_mut(&id).unwrap();
+            let held = row.held.as_mut().unwrap();
+            *held += 1;
+            longest = longest.max(*held);
+            scheduler.stepped(id);
+            // Past what it had said before it was given up, a step is a new token.
+            row.generated = row.generated.max(*held - asked(id).prompt + 1);
+            if row.generated == asked(id).tokens {
+                rows.remove(&id);
+                scheduler.remove(id);
+                ends.insert(id, End::Finished(asked(id).tokens));
+            }
+        }
+        if let Some(limit) = day.limits.cache_bytes {
+            let took = cost().bytes(slots, longest);
+            prop_assert!(took <= limit, "tick {}: {} bytes of {}", tick, took, limit);
+        }
+        if tick > 60 && rows.is_empty() {
+            prop_assert!(scheduler.is_idle());
+            return Ok(ends);
+        }
+    }
+    Err(TestCaseError::fail(format!(
+        "somebody waits for ever: {rows:?}"
+    )))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_request_ends_once_and_memory_is_kept(day in days()) {
+        let ends = run(&day)?;
+        for (id, asked) in day.asked.iter().enumerate() {
+            let end = &ends[&(id as u64)];
+            let fits = day.limits.cache_bytes.is_none_or(|limit| {
+                cost().bytes(1, asked.prompt + asked.tokens) <= limit
+            });
+            if asked.cancelled.is_none_or(|at| at < asked.arrives) && fits && day.failures.is_empty() {
+                prop_assert_eq!(end, &End::Finished(asked.tokens));
+            }
+        }
+    }
+}
