@@ -5,6 +5,7 @@
 //! a want of memory of one leaves the tokens of the others as they are.
 
 mod handle;
+mod prefill;
 mod rows;
 mod task;
 mod worker;

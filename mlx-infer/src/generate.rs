@@ -149,7 +149,8 @@ impl<'m> Generation<'m> {
             // What was queued behind a token that ends the text is nobody's.
             (self.state, self.queued) = (State::Ending(reason), None);
         }
-        if self.sequence.history().generated().len() % CLEAR_EVERY == 0 {
+        let n = self.sequence.history().generated().len();
+        if n.is_multiple_of(CLEAR_EVERY) {
             mlx_core::memory::clear_cache()?;
         }
         Ok(event)

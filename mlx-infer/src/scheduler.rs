@@ -9,92 +9,12 @@
 //! - A long prompt is computed a chunk at a time, beside a group of short ones and a step of decoding.
 
 mod cost;
+mod plan;
 
 use std::collections::VecDeque;
 
 pub use self::cost::CacheCost;
-
-use crate::error::{Error, Result};
-
-/// Names a request.
-pub type Id = u64;
-
-/// How much may be under way at a time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Most rows of a step.
-    pub rows: usize,
-    /// Most tokens, padding included, of the short prompts that are computed together.
-    pub prefill_tokens: usize,
-    /// Most bytes of the rows' caches.
-    pub cache_bytes: Option<usize>,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            rows: 64,
-            prefill_tokens: 2048,
-            cache_bytes: None,
-        }
-    }
-}
-
-impl Limits {
-    /// # Errors
-    /// A limit is 0.
-    pub fn check(&self) -> Result<()> {
-        for (name, value) in [("rows", self.rows), ("prefill_tokens", self.prefill_tokens)] {
-            if value == 0 {
-                return Err(Error::argument(format!(
-                    "{name} must be at least 1, given 0"
-                )));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// What the scheduler has to know of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Job {
-    /// Its name.
-    pub id: Id,
-    /// Tokens that are computed as a prompt.
-    pub prompt: usize,
-    /// Tokens that are known beyond those: they are replayed one a step.
-    pub replay: usize,
-    /// Most positions it may ever hold.
-    pub most: usize,
-    /// Tokens of the prompt that are computed at a time.
-    pub chunk: usize,
-}
-
-/// A part of a request's prompt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// Whose.
-    pub id: Id,
-    /// Its first token.
-    pub start: usize,
-    /// The token behind its last.
-    pub end: usize,
-    /// Whether the prompt is done with it.
-    pub is_last: bool,
-}
-
-/// What to do next, in this order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
-    /// Requests that can never fit, with the bytes that they would need: they end with an error.
-    pub refuse: Vec<(Id, usize)>,
-    /// Rows to give up; their requests wait again.
-    pub evict: Vec<Id>,
-    /// Give up the slots without a row.
-    pub compact: bool,
-    /// Prompts to compute: the pieces of each inner list in one forward pass.
-    pub prefill: Vec<Vec<Piece>>,
-}
+pub use self::plan::{Id, Job, Limits, Piece, Plan};
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {

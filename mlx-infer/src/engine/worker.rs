@@ -2,25 +2,22 @@
 
 use std::time::Instant;
 
-use mlx_core::{Array, eval, memory};
-use mlx_nn::ModelCache;
-
-use super::rows::{Queued, Rows, process};
+use super::rows::{Queued, Rows};
 use super::task::{Sink, Task, Tasks};
 use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generate::{Event, FinishReason, Sequence};
 use crate::model::LoadedModel;
 use crate::request::Request;
-use crate::sampler::{Choice, sample};
-use crate::scheduler::{CacheCost, Id, Job, Limits, Piece, Scheduler};
+use crate::sampler::Choice;
+use crate::scheduler::{CacheCost, Id, Job, Limits, Scheduler};
 
 /// Requests, their rows, and who comes next.
 pub(crate) struct Worker<'m, 's> {
-    model: &'m LoadedModel,
-    scheduler: Scheduler,
-    rows: Rows<'m>,
-    tasks: Tasks<'s>,
+    pub(super) model: &'m LoadedModel,
+    pub(super) scheduler: Scheduler,
+    pub(super) rows: Rows<'m>,
+    pub(super) tasks: Tasks<'s>,
     /// The step whose tokens have not been read.
     queued: Option<Queued>,
     submitted: Id,
@@ -160,133 +157,6 @@ impl<'m, 's> Worker<'m, 's> {
         }
     }
 
-    /// Computes pieces of prompts in one forward pass, and lets in the rows whose prompts are done.
-    fn prefill(&mut self, pieces: &[Piece]) {
-        // A failure before them may have ended some, or sent them back.
-        let pieces: Vec<Piece> = pieces
-            .iter()
-            .filter(|piece| self.tasks.contains_key(&piece.id))
-            .copied()
-            .collect();
-        if pieces.is_empty() {
-            return;
-        }
-        let ids: Vec<Id> = pieces.iter().map(|piece| piece.id).collect();
-        let result = match pieces[..] {
-            [piece] if !(piece.start == 0 && piece.is_last) => self.prefill_chunk(piece),
-            _ => self.prefill_whole(&pieces),
-        };
-        if let Err(error) = result {
-            for id in &ids {
-                if let Some(task) = self.tasks.get_mut(id) {
-                    task.partial = None;
-                }
-                self.scheduler.prefilled(*id, 0);
-            }
-            if let Some(id) = self.scheduler.prefill_failed(&ids) {
-                self.fail(id, error);
-            }
-        }
-    }
-
-    fn prefill_chunk(&mut self, piece: Piece) -> Result<()> {
-        let model = self.model.model();
-        let task = self.tasks.get_mut(&piece.id).expect("it was checked");
-        let mut cache = match task.partial.take() {
-            Some(cache) => cache,
-            None => {
-                let mut cache = ModelCache::new(model.layers(), 1, self.model.cache_options());
-                cache.expect(0, task.base);
-                cache
-            }
-        };
-        let ids = &task.sequence.history().ids()[piece.start..piece.end];
-        let width = ids.len() as i32;
-        let tokens = Array::from_slice(ids, &[1, width])?;
-        let mut step = cache.begin(&[ids.len()])?;
-        let hidden = model.hidden(&tokens, &mut step)?;
-        step.commit_all()?;
-        if piece.is_last {
-            let logits = model.logits(&hidden.slice_axis(1, width - 1, width)?)?;
-            return self.enter(&[piece.id], &cache, logits.squeeze(1)?);
-        }
-        eval(cache.arrays())?;
-        memory::clear_cache()?;
-        task.partial = Some(cache);
-        self.scheduler.prefilled(piece.id, piece.end);
-        Ok(())
-    }
-
-    /// Computes whole prompts together, padded on the right.
-    fn prefill_whole(&mut self, pieces: &[Piece]) -> Result<()> {
-        let model = self.model.model();
-        let widths: Vec<usize> = pieces.iter().map(|piece| piece.end).collect();
-        let width = widths.iter().max().copied().unwrap_or(0);
-        let mut tokens = Vec::with_capacity(pieces.len() * width);
-        let mut cache = ModelCache::new(model.layers(), pieces.len(), self.model.cache_options());
-        for (row, piece) in pieces.iter().enumerate() {
-            let ids = &self.tasks[&piece.id].sequence.history().ids()[..piece.end];
-            tokens.extend_from_slice(ids);
-            tokens.extend(std::iter::repeat_n(0, width - ids.len()));
-            cache.expect(row, piece.end);
-        }
-        let b = pieces.len() as i32;
-        let tokens = Array::from_slice(&tokens, &[b, width as i32])?;
-        let mut step = cache.begin(&widths)?;
-        let hidden = model.hidden(&tokens, &mut step)?;
-        step.commit_all()?;
-        let last = last_of_each(&hidden, &widths)?;
-        let logits = model.logits(&last)?;
-        let ids: Vec<Id> = pieces.iter().map(|piece| piece.id).collect();
-        self.enter(&ids, &cache, logits)
-    }
-
-    /// Chooses the first tokens of rows whose prompts are done, and lets the rows in.
-    fn enter(&mut self, ids: &[Id], cache: &ModelCache, mut logits: Array) -> Result<()> {
-        let mut failed = Vec::new();
-        for (row, id) in ids.iter().enumerate() {
-            let task = self.tasks.get_mut(id).expect("it was checked");
-            if task.replay() == 0 {
-                match process(task, &logits, row) {
-                    Ok(Some(changed)) => logits = changed,
-                    Ok(None) => {}
-                    Err(error) => failed.push((*id, error)),
-                }
-            }
-        }
-        let rows: Vec<_> = ids.iter().map(|id| self.tasks[id].sequence.row()).collect();
-        let sampled = sample(&logits, &rows, None)?;
-        let choices = sampled.read()?;
-        eval(cache.arrays())?;
-        for (id, error) in failed {
-            self.fail(id, error);
-        }
-        for (&id, choice) in ids.iter().zip(choices) {
-            // Where tokens are known already, this one is.
-            if self.tasks.get(&id).is_some_and(|task| task.replay() == 0) {
-                self.accept(id, choice);
-            }
-        }
-        self.settle();
-        let entering: Vec<(usize, Id)> = ids
-            .iter()
-            .copied()
-            .enumerate()
-            .filter(|(_, id)| self.tasks.contains_key(id))
-            .collect();
-        if let Err(error) = self.rows.join(cache, &entering) {
-            for &(_, id) in &entering {
-                self.scheduler.joined(id, self.rows.slots());
-            }
-            self.step_failed(error);
-            return Ok(());
-        }
-        for (_, id) in entering {
-            self.scheduler.joined(id, self.rows.slots());
-        }
-        Ok(())
-    }
-
     /// Queues a step of all rows, then reads the one before it.
     fn decode(&mut self) {
         let running: Vec<Id> = self.scheduler.running().collect();
@@ -323,7 +193,7 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     /// Reads the step under way, so that rows may come and go.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         let queued = self.queued.take();
         self.read(queued);
     }
@@ -341,7 +211,7 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     /// Takes a token of a request.
-    fn accept(&mut self, id: Id, choice: Result<Choice>) {
+    pub(super) fn accept(&mut self, id: Id, choice: Result<Choice>) {
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
@@ -370,7 +240,7 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     /// Ends a request with an error.
-    fn fail(&mut self, id: Id, error: Error) {
+    pub(super) fn fail(&mut self, id: Id, error: Error) {
         if let Some(task) = self.tasks.get_mut(&id) {
             task.tell(Err(error));
         }
@@ -394,7 +264,7 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     /// A step failed as a whole: its rows start again, fewer at a time; one that was alone fails.
-    fn step_failed(&mut self, error: Error) {
+    pub(super) fn step_failed(&mut self, error: Error) {
         self.queued = None;
         self.rows.reset();
         self.scheduler.set_slots(0);
@@ -413,14 +283,6 @@ impl<'m, 's> Worker<'m, 's> {
     fn ids(&self) -> Vec<Id> {
         self.tasks.keys().copied().collect()
     }
-}
-
-/// The last real token of each row of `hidden` `[B, L, E]`: `[B, E]`.
-pub(crate) fn last_of_each(hidden: &Array, widths: &[usize]) -> Result<Array> {
-    let [b, _, e] = hidden.dims()?;
-    let last: Vec<i32> = widths.iter().map(|&width| width as i32 - 1).collect();
-    let last = Array::from_slice(&last, &[b, 1, 1])?.broadcast_to(&[b, 1, e])?;
-    Ok(hidden.take_along_axis(&last, 1)?.squeeze(1)?)
 }
 
 fn out_of_memory(bytes: usize) -> Error {
