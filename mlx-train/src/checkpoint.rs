@@ -1,0 +1,283 @@
+//! Checkpoints of a run: whole or not there, and enough to go on to the bit.
+//!
+//! ```text
+//! out/adapters.safetensors, adapter_config.json    what the last checkpoint holds, for mlx-infer and mlx-lm
+//! out/best/…                                       the same of the best evaluation
+//! out/checkpoints/00000100/parameters.safetensors  the trained parameters
+//!                          optimizer.safetensors   what the optimiser remembers
+//!                          state.json              progress, settings
+//! ```
+//!
+//! A checkpoint is written to a folder of another name, flushed to disk, and renamed: a run that is
+//! killed in the middle leaves the one before.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use mlx_core::safetensors::save as save_arrays;
+use mlx_core::{Array, Safetensors};
+use mlx_models::Model;
+use mlx_models::adapter::{self, AdapterConfig};
+use mlx_nn::trainable::trainable;
+use mlx_nn::{Param, VisitMut};
+use serde::{Deserialize, Serialize};
+
+use crate::batch::Example;
+use crate::error::{Result, argument, format, io};
+use crate::feed::Numbers;
+use crate::optim::Optimizer;
+use crate::trainer::{Progress, TrainerConfig};
+
+const PARAMETERS: &str = "parameters.safetensors";
+const OPTIMIZER: &str = "optimizer.safetensors";
+const STATE: &str = "state.json";
+/// What an unfinished checkpoint is called.
+const UNFINISHED: &str = ".saving";
+/// How many checkpoints are kept.
+const KEPT: usize = 2;
+/// The version of this layout.
+const FORMAT: u32 = 1;
+
+/// Where a run saves.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// The folder.
+    pub dir: PathBuf,
+    /// What its `adapter_config.json` says.
+    pub config: AdapterConfig,
+}
+
+impl Output {
+    fn checkpoints(&self) -> PathBuf {
+        self.dir.join("checkpoints")
+    }
+
+    /// Writes the trained parameters as those of the best evaluation.
+    pub(crate) fn write_best(&self, model: &dyn Model) -> Result<()> {
+        self.write(&self.dir.join("best"), &trainable(model)?)
+    }
+
+    fn write(&self, dir: &Path, params: &[(String, Array)]) -> Result<()> {
+        let pairs = params.iter().map(|(name, array)| (name.as_str(), array));
+        adapter::write(dir, &self.config, pairs)
+            .map_err(|error| error.context(dir.display()).into())
+    }
+}
+
+/// What `state.json` holds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Saved {
+    pub config: TrainerConfig,
+    /// The [`fingerprint`] of the training data.
+    pub data: u64,
+    pub progress: Progress,
+}
+
+#[derive(Serialize, Deserialize)]
+struct State {
+    format: u32,
+    #[serde(flatten)]
+    saved: Saved,
+}
+
+/// A number that other examples, or another order, would hardly have.
+pub(crate) fn fingerprint(examples: &[Example]) -> u64 {
+    let mut sum = examples.len() as u64;
+    let mut mix = |number: u64| sum = Numbers::new(sum, number).next();
+    for example in examples {
+        mix(example.prompt as u64);
+        example.tokens.iter().for_each(|&token| mix(token.into()));
+    }
+    sum
+}
+
+/// The folder of the last whole checkpoint.
+pub(crate) fn last(output: &Output) -> Result<Option<PathBuf>> {
+    Ok(all(output)?.pop())
+}
+
+/// The whole checkpoints, oldest first.
+fn all(output: &Output) -> Result<Vec<PathBuf>> {
+    let dir = output.checkpoints();
+    let entries = match fs::read_dir(&dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(io(&dir, error)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(|error| io(&dir, error))?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        if let Some(step) = name.and_then(|name| name.parse::<u64>().ok()) {
+            found.push((step, path));
+        }
+    }
+    found.sort();
+    Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Saves a checkpoint, and removes old ones.
+pub(crate) fn save(
+    output: &Output,
+    saved: &Saved,
+    model: &dyn Model,
+    optimizer: &Optimizer,
+) -> Result<PathBuf> {
+    let parent = output.checkpoints();
+    fs::create_dir_all(&parent).map_err(|error| io(&parent, error))?;
+    let scratch = parent.join(UNFINISHED);
+    remove(&scratch)?;
+    fs::create_dir(&scratch).map_err(|error| io(&scratch, error))?;
+    let params = trainable(model)?;
+    let none = BTreeMap::new();
+    let pairs = params.iter().map(|(name, array)| (name.as_str(), array));
+    save_arrays(scratch.join(PARAMETERS), pairs, &none)?;
+    let states: Vec<(String, &Array)> = optimizer.arrays().collect();
+    let pairs = states.iter().map(|(name, array)| (name.as_str(), *array));
+    save_arrays(scratch.join(OPTIMIZER), pairs, &none)?;
+    let state = State {
+        format: FORMAT,
+        saved: saved.clone(),
+    };
+    let text = serde_json::to_vec_pretty(&state).map_err(|error| format(error.to_string()))?;
+    write_synced(&scratch.join(STATE), &text)?;
+    let dir = parent.join(format!("{:08}", saved.progress.step));
+    // The same step again: a run that was resumed and did it once more. The bits are the same.
+    remove(&dir)?;
+    fs::rename(&scratch, &dir).map_err(|error| io(&dir, error))?;
+    sync_folder(&parent)?;
+    let checkpoints = all(output)?;
+    for old in &checkpoints[..checkpoints.len().saturating_sub(KEPT)] {
+        remove(old)?;
+    }
+    output.write(&output.dir, &params)?;
+    Ok(dir)
+}
+
+/// Gives model and optimiser what a checkpoint holds, if it is of a run like `expected`.
+pub(crate) fn load(
+    dir: &Path,
+    expected: &Saved,
+    model: &mut dyn Model,
+    optimizer: &mut Optimizer,
+) -> Result<Progress> {
+    let path = dir.join(STATE);
+    let text = fs::read(&path).map_err(|error| io(&path, error))?;
+    let wrong = |message: String| format(format!("{}: {message}", path.display()));
+    let state: State = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
+    if state.format != FORMAT {
+        let found = state.format;
+        return Err(wrong(format!("expected format {FORMAT}, found {found}")));
+    }
+    let Saved {
+        config,
+        data,
+        progress,
+    } = state.saved;
+    same_settings(&config, &expected.config)
+        .map_err(|what| argument(format!("{} cannot be resumed: {what}", dir.display())))?;
+    if data != expected.data {
+        let message = "it was trained on other examples";
+        return Err(argument(format!(
+            "{} cannot be resumed: {message}",
+            dir.display()
+        )));
+    }
+    let file = Safetensors::open(dir.join(PARAMETERS))?;
+    restore(dir, model, &file)?;
+    let file = Safetensors::open(dir.join(OPTIMIZER))?;
+    let arrays: Vec<(String, Array)> = file
+        .names()
+        .map(|name| Ok((name.to_owned(), file.array(name)?)))
+        .collect::<mlx_core::Result<_>>()?;
+    optimizer.restore(progress.step, arrays)?;
+    Ok(progress)
+}
+
+/// Settings that may change: how long, and what is only looked at.
+fn same_settings(
+    found: &TrainerConfig,
+    expected: &TrainerConfig,
+) -> std::result::Result<(), String> {
+    let json = |config: &TrainerConfig| serde_json::to_value(config).unwrap_or_default();
+    let (found, expected) = (json(found), json(expected));
+    for (key, found) in found.as_object().into_iter().flatten() {
+        let free = [
+            "steps",
+            "eval_every",
+            "eval_batches",
+            "save_every",
+            "patience",
+        ];
+        if !free.contains(&key.as_str()) && *found != expected[key] {
+            let expected = &expected[key];
+            return Err(format!("its {key} is {found}, not {expected}"));
+        }
+    }
+    Ok(())
+}
+
+fn restore(dir: &Path, model: &mut dyn Model, file: &Safetensors) -> Result<()> {
+    struct Restore<'a>(&'a Safetensors, Vec<String>, usize);
+    impl VisitMut for Restore<'_> {
+        fn param(&mut self, path: &mlx_nn::Path, param: &mut Param) -> mlx_core::Result<()> {
+            if !param.trainable {
+                return Ok(());
+            }
+            let name = path.as_str();
+            let expected = (param.value().dtype(), param.shape());
+            match self.0.info(name) {
+                Ok(found) if found == expected => {
+                    param.set(self.0.array(name)?);
+                    self.2 += 1;
+                }
+                Ok(found) => self
+                    .1
+                    .push(format!("{name}: expected {expected:?}, found {found:?}")),
+                Err(_) => self.1.push(format!("{name}: missing")),
+            }
+            Ok(())
+        }
+    }
+    let mut visitor = Restore(file, Vec::new(), 0);
+    model.visit_mut(&mut mlx_nn::Path::default(), &mut visitor)?;
+    let Restore(_, mut faults, restored) = visitor;
+    if faults.is_empty() && restored != file.names().len() {
+        let more = file.names().len() - restored;
+        faults.push(format!("{more} parameters that this run does not train"));
+    }
+    match faults.first() {
+        None => Ok(()),
+        Some(fault) => Err(argument(format!(
+            "{} cannot be resumed: {fault}",
+            dir.display()
+        ))),
+    }
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> Result<()> {
+    let write = || -> std::io::Result<()> {
+        let mut file = File::create(path)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    write().map_err(|error| io(path, error))
+}
+
+/// A new name is on disk only when its folder is.
+fn sync_folder(dir: &Path) -> Result<()> {
+    if cfg!(unix) {
+        let sync = || File::open(dir)?.sync_all();
+        sync().map_err(|error| io(dir, error))?;
+    }
+    Ok(())
+}
+
+fn remove(dir: &Path) -> Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io(dir, error)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,178 @@
+//! Training data: JSON lines as mlx-lm takes them, turned into tokens.
+//!
+//! A line is an object with one of
+//! - `messages`, a conversation, and maybe `tools`: the model's chat template makes the text;
+//! - `prompt` and `completion`: a conversation of two messages, or without a chat template both
+//!   texts one after the other;
+//! - `text`: as it stands;
+//! - `tokens`, and maybe `prompt_tokens` (how many of the first are not learnt): ids, for models
+//!   without a tokenizer.
+//!
+//! Texts end with the model's end token. Empty lines are passed over; a line that cannot be used is
+//! an error with the file's name and its number.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use mlx_infer::{ChatTemplate, Files, Tokenizer};
+
+use crate::batch::Example;
+use crate::error::{Result, argument, format, io};
+
+mod line;
+
+/// What turns texts into tokens.
+#[derive(Default)]
+pub struct Encoder {
+    tokenizer: Option<Tokenizer>,
+    template: Option<ChatTemplate>,
+}
+
+impl Encoder {
+    /// The tokenizer and chat template of a checkpoint, each if it has one.
+    ///
+    /// # Errors
+    /// One of them is malformed.
+    pub fn load(files: &Files) -> Result<Self> {
+        if files.read("tokenizer.json")?.is_none() {
+            return Ok(Self::default());
+        }
+        let tokenizer = Tokenizer::load(files)?;
+        let template = match ChatTemplate::load(files, &tokenizer) {
+            Ok(template) => Some(template),
+            Err(error) if error.kind() == mlx_infer::ErrorKind::Missing => None,
+            Err(error) => return Err(error),
+        };
+        Ok(Self {
+            tokenizer: Some(tokenizer),
+            template,
+        })
+    }
+}
+
+/// How lines become examples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataOptions {
+    /// Longer examples are cut.
+    pub max_tokens: usize,
+    /// Whether prompts are only read: all of a conversation but its last message.
+    pub mask_prompt: bool,
+    /// Ids must be below this.
+    pub vocab: u32,
+}
+
+/// Examples of one file.
+#[derive(Clone, Debug, Default)]
+pub struct Dataset {
+    /// In the file's order.
+    pub examples: Vec<Example>,
+    /// What became of the lines.
+    pub report: DataReport,
+}
+
+/// What became of the lines of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct DataReport {
+    /// Examples that are used.
+    pub examples: usize,
+    /// Their tokens.
+    pub tokens: usize,
+    /// Those of them that are learnt.
+    pub learnt: usize,
+    /// Examples that were longer than the limit.
+    pub truncated: usize,
+    /// What they lost.
+    pub lost_tokens: usize,
+    /// Examples with nothing (left) to learn, which are not used.
+    pub dropped: usize,
+}
+
+/// The files of a data folder, or one file for training alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataFiles {
+    /// `train.jsonl`
+    pub train: Option<PathBuf>,
+    /// `valid.jsonl`
+    pub valid: Option<PathBuf>,
+    /// `test.jsonl`
+    pub test: Option<PathBuf>,
+}
+
+impl DataFiles {
+    /// What lies at `path`.
+    ///
+    /// # Errors
+    /// Nothing does, or a folder without any of the files.
+    pub fn find(path: &Path) -> Result<Self> {
+        if path.is_file() {
+            return Ok(Self {
+                train: Some(path.to_owned()),
+                valid: None,
+                test: None,
+            });
+        }
+        let of = |name: &str| Some(path.join(name)).filter(|path| path.is_file());
+        let files = Self {
+            train: of("train.jsonl"),
+            valid: of("valid.jsonl"),
+            test: of("test.jsonl"),
+        };
+        if files.train.is_none() && files.valid.is_none() && files.test.is_none() {
+            return Err(argument(format!(
+                "{}: expected a JSONL file, or a folder with train.jsonl, valid.jsonl or test.jsonl",
+                path.display()
+            )));
+        }
+        Ok(files)
+    }
+}
+
+/// Reads a file of JSON lines.
+///
+/// # Errors
+/// It cannot be read, a line is none of the known forms or holds ids outside the vocabulary, or
+/// there is nothing to learn in all of it.
+pub fn read(path: &Path, encoder: &Encoder, options: &DataOptions) -> Result<Dataset> {
+    let file = File::open(path).map_err(|error| io(path, error))?;
+    let mut dataset = Dataset::default();
+    for (index, text) in BufReader::new(file).lines().enumerate() {
+        let place = || format!("{}: line {}", path.display(), index + 1);
+        let text = text.map_err(|error| format(format!("{}: {error}", place())))?;
+        if text.trim().is_empty() {
+            continue;
+        }
+        let example = line::example(&text, encoder, options)
+            .map_err(|error| format(format!("{}: {error}", place())).with_source(error))?;
+        dataset.take(example, options.max_tokens);
+    }
+    if dataset.examples.is_empty() {
+        return Err(format(format!(
+            "{}: no line has anything to learn ({} had nothing within {} tokens)",
+            path.display(),
+            dataset.report.dropped,
+            options.max_tokens
+        )));
+    }
+    Ok(dataset)
+}
+
+impl Dataset {
+    fn take(&mut self, mut example: Example, max_tokens: usize) {
+        let report = &mut self.report;
+        let length = example.tokens.len();
+        if length > max_tokens {
+            report.truncated += 1;
+            report.lost_tokens += length - max_tokens;
+            example.tokens.truncate(max_tokens);
+        }
+        if example.learnt() == 0 {
+            report.dropped += 1;
+            return;
+        }
+        report.examples += 1;
+        report.tokens += example.tokens.len();
+        report.learnt += example.learnt();
+        self.examples.push(example);
+    }
+}

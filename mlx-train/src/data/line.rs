@@ -1,0 +1,157 @@
+//! One line of a data file.
+
+use mlx_infer::{Message, RenderOptions, Tokenizer};
+use serde_json::{Map, Value};
+
+use super::{DataOptions, Encoder};
+use crate::batch::Example;
+use crate::error::{Result, argument, format};
+
+const KNOWN: &str = "messages, prompt and completion, text, or tokens";
+
+pub(super) fn example(line: &str, encoder: &Encoder, options: &DataOptions) -> Result<Example> {
+    let json = serde_json::from_str(line).map_err(|error| format(error.to_string()))?;
+    let Value::Object(mut object) = json else {
+        return Err(format("expected an object".to_owned()));
+    };
+    let tools = match object.shift_remove("tools") {
+        None | Some(Value::Null) => None,
+        Some(Value::Array(tools)) => Some(tools),
+        Some(other) => return Err(format(format!("tools: expected a list, found {other}"))),
+    };
+    let mut example = if let Some(tokens) = object.get("tokens") {
+        ids(tokens, object.get("prompt_tokens"), options.vocab)?
+    } else if let Some(messages) = object.shift_remove("messages") {
+        let messages = Message::list_from_json(messages)?;
+        conversation(&messages, tools, encoder, options.mask_prompt)?
+    } else if object.contains_key("prompt") && object.contains_key("completion") {
+        let (prompt, completion) = (text(&object, "prompt")?, text(&object, "completion")?);
+        if encoder.template.is_some() {
+            let messages = [
+                Message::new("user", prompt),
+                Message::new("assistant", completion),
+            ];
+            conversation(&messages, tools, encoder, options.mask_prompt)?
+        } else {
+            let tokenizer = tokenizer(encoder)?;
+            let mut tokens = tokenizer.encode(prompt, true)?;
+            let prompt = tokens.len();
+            tokens.extend(tokenizer.encode(completion, false)?);
+            ended(tokens, prompt, tokenizer)
+        }
+    } else if object.contains_key("text") {
+        let tokenizer = tokenizer(encoder)?;
+        let tokens = tokenizer.encode(text(&object, "text")?, true)?;
+        ended(tokens, 0, tokenizer)
+    } else {
+        let found: Vec<&str> = object.keys().map(String::as_str).collect();
+        let found = found.join(", ");
+        return Err(format(format!(
+            "expected {KNOWN}; found the keys {found:?}"
+        )));
+    };
+    if !options.mask_prompt && !object.contains_key("tokens") {
+        example.prompt = 0;
+    }
+    match example.tokens.iter().find(|&&id| id >= options.vocab) {
+        None => Ok(example),
+        Some(id) => Err(format(format!(
+            "token {id} is outside the model's vocabulary of {}",
+            options.vocab
+        ))),
+    }
+}
+
+fn text<'o>(object: &'o Map<String, Value>, key: &str) -> Result<&'o str> {
+    let found = &object[key];
+    found
+        .as_str()
+        .ok_or_else(|| format(format!("{key}: expected a text, found {found}")))
+}
+
+fn tokenizer(encoder: &Encoder) -> Result<&Tokenizer> {
+    encoder
+        .tokenizer
+        .as_ref()
+        .ok_or_else(|| argument("the model has no tokenizer.json; only tokens can be used"))
+}
+
+/// With an end token behind, as mlx-lm has it.
+fn ended(mut tokens: Vec<u32>, prompt: usize, tokenizer: &Tokenizer) -> Example {
+    if let Some(&eos) = tokenizer.eos_ids().first()
+        && !tokens
+            .last()
+            .is_some_and(|last| tokenizer.eos_ids().contains(last))
+    {
+        tokens.push(eos);
+    }
+    Example { tokens, prompt }
+}
+
+fn conversation(
+    messages: &[Message],
+    tools: Option<Vec<Value>>,
+    encoder: &Encoder,
+    mask_prompt: bool,
+) -> Result<Example> {
+    let tokenizer = tokenizer(encoder)?;
+    let template = encoder
+        .template
+        .as_ref()
+        .ok_or_else(|| argument("the model has no chat template, which a conversation needs"))?;
+    let encode = |messages: &[Message], add_generation_prompt: bool| {
+        let options = RenderOptions {
+            tools: tools.clone(),
+            add_generation_prompt,
+            ..RenderOptions::default()
+        };
+        // The template has written the special tokens itself.
+        tokenizer.encode(&template.render(messages, &options)?, false)
+    };
+    let tokens = encode(messages, false)?;
+    let Some((last, before)) = messages.split_last() else {
+        return Err(format("messages: expected at least one".to_owned()));
+    };
+    if !mask_prompt || before.is_empty() {
+        return Ok(Example { tokens, prompt: 0 });
+    }
+    let prompt = encode(before, last.role() == Some("assistant"))?;
+    if !tokens.starts_with(&prompt) {
+        return Err(format(
+            "the chat template writes the messages before the last one otherwise when that follows, \
+             so that the prompt cannot be told from the answer"
+                .to_owned(),
+        ));
+    }
+    let prompt = prompt.len();
+    Ok(Example { tokens, prompt })
+}
+
+fn ids(tokens: &Value, prompt: Option<&Value>, vocab: u32) -> Result<Example> {
+    let wrong = |what: &str, found: &Value| {
+        format(format!(
+            "{what} below the vocabulary of {vocab}, found {found}"
+        ))
+    };
+    let id = |value: &Value| {
+        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+        id.ok_or_else(|| wrong("tokens: expected ids", value))
+    };
+    let list = tokens.as_array();
+    let list = list.ok_or_else(|| wrong("tokens: expected a list of ids", tokens))?;
+    let tokens: Vec<u32> = list.iter().map(id).collect::<Result<_>>()?;
+    let prompt = match prompt {
+        None => 0,
+        Some(value) => value
+            .as_u64()
+            .map(|count| count as usize)
+            .filter(|&count| count <= tokens.len())
+            .ok_or_else(|| {
+                format(format!(
+                    "prompt_tokens: expected at most {}, found {value}",
+                    tokens.len()
+                ))
+            })?,
+    };
+    Ok(Example { tokens, prompt })
+}

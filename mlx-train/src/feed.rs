@@ -1,0 +1,161 @@
+//! In which order examples come, and with which others: shuffled by a seed, and resumable.
+
+use serde::{Deserialize, Serialize};
+
+use crate::batch::Example;
+
+/// How many batches' worth of examples are sorted by length, so that a batch has little padding.
+const WINDOW: usize = 16;
+
+/// Where a [`Feed`] stands: all there is to save.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Position {
+    /// How often all examples have been seen.
+    pub epoch: u64,
+    /// How many batches of the next round.
+    pub batch: usize,
+}
+
+/// How examples are put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FeedOptions {
+    /// Rows of a batch.
+    pub batch_size: usize,
+    /// Fill rows with several documents, up to so many tokens.
+    pub pack: Option<usize>,
+    /// What the order depends on.
+    pub seed: u64,
+}
+
+/// The batches of a data set, round after round, each example once a round.
+///
+/// A round is planned as a whole from the seed and its number: to go on where another one stood
+/// takes its [`Position`] and nothing more.
+#[derive(Clone, Debug)]
+pub struct Feed {
+    lengths: Vec<usize>,
+    options: FeedOptions,
+    position: Position,
+    plan: Vec<Vec<Vec<usize>>>,
+}
+
+impl Feed {
+    /// The beginning of the first round.
+    pub fn new(examples: &[Example], options: FeedOptions) -> Self {
+        let lengths = examples.iter().map(|example| example.tokens.len());
+        let mut feed = Self {
+            lengths: lengths.collect(),
+            options,
+            position: Position::default(),
+            plan: Vec::new(),
+        };
+        feed.plan = feed.planned(0);
+        feed
+    }
+
+    /// The same examples in their own order, for one round: what evaluation reads.
+    pub fn in_order(examples: &[Example], batch_size: usize) -> Vec<Vec<usize>> {
+        let all: Vec<usize> = (0..examples.len()).collect();
+        all.chunks(batch_size.max(1))
+            .map(<[usize]>::to_vec)
+            .collect()
+    }
+
+    /// Where it stands.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// Goes where another feed of the same examples and options stood.
+    pub fn seek(&mut self, position: Position) {
+        if position.epoch != self.position.epoch {
+            self.plan = self.planned(position.epoch);
+        }
+        self.position = position;
+    }
+
+    /// The rows of the next batch, each a list of examples. None of `examples` is the only way to
+    /// get an empty batch.
+    pub fn next_batch(&mut self) -> Vec<Vec<usize>> {
+        if self.position.batch >= self.plan.len() {
+            let epoch = self.position.epoch + 1;
+            self.seek(Position { epoch, batch: 0 });
+        }
+        let batch = self.plan.get(self.position.batch).cloned();
+        self.position.batch += 1;
+        batch.unwrap_or_default()
+    }
+
+    fn planned(&self, epoch: u64) -> Vec<Vec<Vec<usize>>> {
+        let mut numbers = Numbers::new(self.options.seed, epoch);
+        let mut order: Vec<usize> = (0..self.lengths.len()).collect();
+        numbers.shuffle(&mut order);
+        let size = self.options.batch_size.max(1);
+        let rows: Vec<Vec<usize>> = match self.options.pack {
+            Some(limit) => self.packed(&order, limit),
+            None => {
+                for window in order.chunks_mut(WINDOW * size) {
+                    window.sort_by_key(|&index| self.lengths[index]);
+                }
+                order.into_iter().map(|index| vec![index]).collect()
+            }
+        };
+        let mut batches: Vec<Vec<Vec<usize>>> = rows.chunks(size).map(<[_]>::to_vec).collect();
+        numbers.shuffle(&mut batches);
+        batches
+    }
+
+    /// First fit: each example goes to the first open row with room for it.
+    fn packed(&self, order: &[usize], limit: usize) -> Vec<Vec<usize>> {
+        /// Rows that are kept open; older ones are nearly full.
+        const OPEN: usize = 64;
+
+        let mut rows: Vec<(usize, Vec<usize>)> = Vec::new();
+        for &index in order {
+            // A document of n tokens fills n - 1 places.
+            let length = self.lengths[index].saturating_sub(1);
+            let open = rows.len().saturating_sub(OPEN);
+            let room = rows[open..]
+                .iter_mut()
+                .find(|(used, _)| used.saturating_add(length) < limit);
+            match room {
+                Some((used, row)) => {
+                    *used += length;
+                    row.push(index);
+                }
+                None => rows.push((length, vec![index])),
+            }
+        }
+        rows.into_iter().map(|(_, row)| row).collect()
+    }
+}
+
+/// SplitMix64 (Steele et al., OOPSLA 2014): a few lines that give the same numbers for ever, which
+/// no crate promises.
+pub(crate) struct Numbers(u64);
+
+impl Numbers {
+    /// The numbers of a seed's `stream`.
+    pub(crate) fn new(seed: u64, stream: u64) -> Self {
+        let mut first = Self(seed);
+        let mixed = first.next();
+        Self(mixed ^ stream.wrapping_mul(0xd134_2543_de82_ef95))
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Fisher and Yates.
+    fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            // The high half of the product: off by at most items.len() / 2^64 from even.
+            let draw = (u128::from(self.next()) * (last as u128 + 1)) >> 64;
+            items.swap(last, draw as usize);
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! The training loop: accumulation, evaluation, early stopping, checkpoints, resumption.
+//!
+//! Everything random is drawn from the seed and a count, everything else is in the checkpoint: a run
+//! that is killed at any point and resumed computes the same weights, bit by bit, as one that is not.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use mlx_core::{memory, random};
+use mlx_models::Model;
+use mlx_nn::lora::set_dropout_key;
+use mlx_nn::trainable::trainable;
+use serde::{Deserialize, Serialize};
+
+use crate::batch::{Batch, Example};
+use crate::checkpoint::{self, Output, Saved};
+use crate::clip;
+use crate::error::{Error, ErrorKind, Result, argument};
+use crate::evaluate::evaluate;
+use crate::feed::{Feed, FeedOptions, Numbers, Position};
+use crate::grad::{Gradients, accumulate, value_and_grad};
+use crate::loss::sum_loss;
+use crate::optim::{Method, Optimizer};
+use crate::schedule::Schedule;
+
+/// Everything that decides what a run computes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrainerConfig {
+    /// Steps of the optimiser.
+    pub steps: u64,
+    /// Rows of a batch.
+    pub batch_size: usize,
+    /// Batches whose gradients make one step, weighted by their tokens.
+    pub accumulate: usize,
+    /// Fill rows with several documents, up to so many tokens.
+    pub pack: Option<usize>,
+    /// What order and dropping are drawn from.
+    pub seed: u64,
+    /// The largest norm of the gradients.
+    pub clip: Option<f32>,
+    /// How gradients change parameters.
+    pub method: Method,
+    /// How fast.
+    pub schedule: Schedule,
+    /// Evaluate after so many steps, and at the end.
+    pub eval_every: u64,
+    /// On so many batches; all if not given.
+    pub eval_batches: Option<usize>,
+    /// Save after so many steps, and at the end.
+    pub save_every: u64,
+    /// Stop when so many evaluations in a row were no better than the best before.
+    pub patience: Option<u32>,
+}
+
+impl TrainerConfig {
+    fn check(&self) -> Result<()> {
+        let positive = [
+            ("steps", self.steps),
+            ("batch_size", self.batch_size as u64),
+            ("accumulate", self.accumulate as u64),
+            ("eval_every", self.eval_every),
+            ("save_every", self.save_every),
+            ("eval_batches", self.eval_batches.map_or(1, |n| n as u64)),
+            ("patience", self.patience.map_or(1, u64::from)),
+        ];
+        match positive.iter().find(|(_, value)| *value == 0) {
+            Some((name, _)) => Err(argument(format!("{name} must be at least 1, given 0"))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Steps done.
+    pub step: u64,
+    /// Where the data stands.
+    pub position: Position,
+    /// Tokens that were learnt.
+    pub learnt_tokens: u64,
+    /// The best evaluation: its loss, and after which step.
+    pub best: Option<(f64, u64)>,
+    /// Evaluations since then.
+    pub since_best: u32,
+    /// Whether the run has ended by itself before its last step.
+    pub stopped: bool,
+}
+
+/// What a run tells.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// A step is done.
+    Step {
+        /// Its number, from 1.
+        step: u64,
+        /// The mean loss of its tokens, before the step.
+        loss: f64,
+        /// The rate it used.
+        rate: f64,
+        /// The norm of its gradients, before clipping.
+        norm: f64,
+        /// Tokens that the model read.
+        tokens: usize,
+        /// Tokens that were learnt, since the beginning.
+        learnt_tokens: u64,
+        /// How long it took.
+        seconds: f64,
+        /// The most memory in use so far.
+        peak_bytes: usize,
+    },
+    /// An evaluation is done.
+    Evaluated {
+        /// After so many steps.
+        step: u64,
+        /// The mean loss of the tokens.
+        loss: f64,
+        /// Whether it is the best so far.
+        best: bool,
+        /// How long it took.
+        seconds: f64,
+    },
+    /// A checkpoint is saved.
+    Saved {
+        /// After so many steps.
+        step: u64,
+    },
+    /// Evaluations did not get better: the run ends here.
+    Stopped {
+        /// After so many steps.
+        step: u64,
+    },
+}
+
+/// A run.
+pub struct Trainer<'a> {
+    model: &'a mut dyn Model,
+    config: TrainerConfig,
+    train: &'a [Example],
+    valid: &'a [Example],
+    output: Option<Output>,
+    optimizer: Optimizer,
+    feed: Feed,
+    progress: Progress,
+}
+
+impl<'a> Trainer<'a> {
+    /// A run from the beginning. The model's trainable parameters are chosen before; without
+    /// `output` nothing is saved.
+    ///
+    /// # Errors
+    /// A setting is out of range, or there is nothing to learn from.
+    pub fn new(
+        model: &'a mut dyn Model,
+        config: TrainerConfig,
+        train: &'a [Example],
+        valid: &'a [Example],
+        output: Option<Output>,
+    ) -> Result<Self> {
+        config.check()?;
+        if train.iter().all(|example| example.learnt() == 0) {
+            return Err(argument("no training example has anything to learn"));
+        }
+        let feed = Feed::new(
+            train,
+            FeedOptions {
+                batch_size: config.batch_size,
+                pack: config.pack,
+                seed: config.seed,
+            },
+        );
+        Ok(Self {
+            optimizer: Optimizer::new(config.method.clone(), config.schedule.clone())?,
+            model,
+            config,
+            train,
+            valid,
+            output,
+            feed,
+            progress: Progress::default(),
+        })
+    }
+
+    /// Goes on where the last checkpoint of the output stands; tells whether there is one.
+    ///
+    /// # Errors
+    /// The checkpoint is of other settings, data or parameters, or cannot be read.
+    pub fn resume(&mut self) -> Result<bool> {
+        let Some(output) = &self.output else {
+            return Ok(false);
+        };
+        let Some(dir) = checkpoint::last(output)? else {
+            return Ok(false);
+        };
+        let saved = Saved {
+            config: self.config.clone(),
+            data: checkpoint::fingerprint(self.train),
+            progress: self.progress,
+        };
+        let progress = checkpoint::load(&dir, &saved, self.model, &mut self.optimizer)?;
+        self.feed.seek(progress.position);
+        self.progress = progress;
+        Ok(true)
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        self.progress
+    }
+
+    /// Runs to the last step, or until `observe` breaks off, which saves first. Tells whether the
+    /// run is done.
+    ///
+    /// # Errors
+    /// The output holds another run's checkpoints, a step fails or its loss is no number, or saving fails. The last checkpoint stays.
+    pub fn run(&mut self, mut observe: impl FnMut(&Event) -> ControlFlow<()>) -> Result<bool> {
+        if self.progress.step == 0
+            && let Some(output) = &self.output
+            && let Some(dir) = checkpoint::last(output)?
+        {
+            return Err(argument(format!(
+                "{} is of another run: resume it, or choose another folder",
+                dir.display()
+            )));
+        }
+        while self.progress.step < self.config.steps && !self.progress.stopped {
+            let mut flow = observe(&self.step()?);
+            let step = self.progress.step;
+            let last = step == self.config.steps;
+            if !self.valid.is_empty() && (last || step.is_multiple_of(self.config.eval_every)) {
+                let evaluated = self.evaluate()?;
+                flow = both(flow, observe(&evaluated));
+                if self.progress.stopped {
+                    flow = both(flow, observe(&Event::Stopped { step }));
+                }
+            }
+            let due = last || self.progress.stopped || step.is_multiple_of(self.config.save_every);
+            if due || flow.is_break() {
+                self.save()?;
+                flow = both(flow, observe(&Event::Saved { step }));
+            }
+            if flow.is_break() {
+                break;
+            }
+        }
+        Ok(self.progress.step >= self.config.steps || self.progress.stopped)
+    }
+
+    /// One step of the optimiser.
+    fn step(&mut self) -> Result<Event> {
+        let started = Instant::now();
+        let number = self.progress.step + 1;
+        let mut total = Gradients::new();
+        let (mut loss, mut learnt, mut tokens) = (0.0, 0, 0);
+        for part in 0..self.config.accumulate {
+            let rows = self.feed.next_batch();
+            let rows = rows
+                .iter()
+                .map(|row| row.iter().map(|&index| &self.train[index]));
+            let batch = Batch::new(rows)?;
+            let draw = Numbers::new(self.config.seed, number).next();
+            let key = random::Key::new(draw.wrapping_add(part as u64))?;
+            set_dropout_key(self.model, Some(&key))?;
+            let result =
+                value_and_grad(&mut *self.model, |model| Ok(vec![sum_loss(model, &batch)?]));
+            set_dropout_key(self.model, None)?;
+            let (values, grads) = result?;
+            accumulate(&mut total, grads)?;
+            // Each part's graph is run before the next is built: memory holds one.
+            mlx_core::eval(values.iter().chain(total.values()))?;
+            loss += f64::from(values[0].item::<f32>()?);
+            learnt += batch.learnt;
+            tokens += batch.tokens();
+        }
+        let loss = loss / learnt as f64;
+        for grad in total.values_mut() {
+            *grad = grad.divide(learnt as f32)?;
+        }
+        let norm = match self.config.clip {
+            Some(max) => clip::clip(&mut total, max)?,
+            None => clip::global_norm(&total)?,
+        };
+        let norm = f64::from(norm.item::<f32>()?);
+        if !loss.is_finite() || !norm.is_finite() {
+            return Err(Error::new(
+                ErrorKind::Compute,
+                format!(
+                    "step {number}: the loss is {loss} and the norm of its gradients {norm}: a lower \
+                     learning rate or clipping may help"
+                ),
+            ));
+        }
+        let rate = self.optimizer.rate();
+        self.optimizer.apply(self.model, &total)?;
+        let params = trainable(self.model)?;
+        let params = params.iter().map(|(_, array)| array);
+        mlx_core::eval(params.chain(self.optimizer.arrays().map(|(_, array)| array)))?;
+        self.progress.step = number;
+        self.progress.position = self.feed.position();
+        self.progress.learnt_tokens += learnt as u64;
+        Ok(Event::Step {
+            step: number,
+            loss,
+            rate,
+            norm,
+            tokens,
+            learnt_tokens: self.progress.learnt_tokens,
+            seconds: started.elapsed().as_secs_f64(),
+            peak_bytes: memory::peak()?,
+        })
+    }
+
+    fn evaluate(&mut self) -> Result<Event> {
+        let started = Instant::now();
+        let batches = self.config.eval_batches;
+        let loss = evaluate(self.model, self.valid, self.config.batch_size, batches)?.loss;
+        let step = self.progress.step;
+        let best = self.progress.best.is_none_or(|(best, _)| loss < best);
+        if best {
+            self.progress.best = Some((loss, step));
+            self.progress.since_best = 0;
+            if let Some(output) = &self.output {
+                output.write_best(self.model)?;
+            }
+        } else {
+            self.progress.since_best += 1;
+            let patience = self.config.patience;
+            self.progress.stopped = patience.is_some_and(|most| self.progress.since_best >= most);
+        }
+        Ok(Event::Evaluated {
+            step,
+            loss,
+            best,
+            seconds: started.elapsed().as_secs_f64(),
+        })
+    }
+
+    fn save(&self) -> Result<Option<PathBuf>> {
+        let Some(output) = &self.output else {
+            return Ok(None);
+        };
+        let saved = Saved {
+            config: self.config.clone(),
+            data: checkpoint::fingerprint(self.train),
+            progress: self.progress,
+        };
+        checkpoint::save(output, &saved, self.model, &self.optimizer).map(Some)
+    }
+}
+
+fn both(a: ControlFlow<()>, b: ControlFlow<()>) -> ControlFlow<()> {
+    if a.is_break() { a } else { b }
+}
