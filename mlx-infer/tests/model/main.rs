@@ -5,4 +5,5 @@ mod command;
 mod default_model;
 mod generate;
 mod hostile;
+mod interruption;
 mod score;

@@ -1,0 +1,60 @@
+//! The command when its reader leaves or somebody stops it.
+
+use std::io::Read;
+use std::process::Command;
+
+use crate::checkpoint;
+use crate::command::spawn;
+
+#[test]
+fn a_reader_that_leaves_is_no_failure() {
+    let copy = checkpoint::with_tokenizer("llama_tied", "qwen");
+    let dir = copy.path().to_str().unwrap();
+    let mut child = spawn(&[
+        "generate",
+        "--model",
+        dir,
+        "--tokens",
+        "5,6,7",
+        "--max-tokens",
+        "400",
+        "--ignore-eos",
+    ]);
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut [0]).unwrap();
+    drop(stdout);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+}
+
+#[test]
+fn an_interrupt_keeps_the_text_and_is_a_failure() {
+    let copy = checkpoint::with_tokenizer("llama_tied", "qwen");
+    let dir = copy.path().to_str().unwrap();
+    let mut child = spawn(&[
+        "generate",
+        "--model",
+        dir,
+        "--tokens",
+        "5,6,7",
+        "--max-tokens",
+        "500",
+        "--ignore-eos",
+    ]);
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut [0]).unwrap();
+    let kill = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(kill.unwrap().success());
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        "error: cancelled\n"
+    );
+    assert!(rest.ends_with('\n'));
+}
