@@ -6,6 +6,7 @@ use mlx_models::ModelInfo;
 
 use crate::batch::BatchResult;
 use crate::chat::{Message, RenderOptions};
+use crate::classify::{ClassifyOptions, ClassifyResult};
 use crate::error::{Error, Result};
 use crate::generate::{Event, GenerateOptions, Generated, Prompt};
 use crate::metrics::Metrics;
@@ -91,7 +92,6 @@ fn lacks(method: &str) -> Error {
     Error::unsupported(format!("this back end does not offer {method}"))
 }
 
-/// Offers all but `classify`.
 impl TextModel for LoadedModel {
     fn info(&self) -> &ModelInfo {
         self.info()
@@ -118,6 +118,26 @@ impl TextModel for LoadedModel {
         on_event: &mut OnEvent<'_>,
     ) -> Result<Generated> {
         self.chat(messages, render, options)?.run(on_event)
+    }
+
+    fn classify(&self, texts: &[String], labels: &[String]) -> Result<Vec<Classification>> {
+        if labels.is_empty() {
+            return Err(Error::argument("classification needs at least one label"));
+        }
+        let options = ClassifyOptions {
+            labels: labels.to_vec(),
+            ..Default::default()
+        };
+        let prompts = texts.iter().map(|text| text.as_str().into()).collect();
+        let classify = |result: Result<ClassifyResult>| {
+            let scores = result?.labels.expect("there are labels");
+            Ok(Classification {
+                label: labels[scores.best].clone(),
+                probabilities: scores.probabilities.iter().map(|&p| p as f32).collect(),
+            })
+        };
+        let results = self.classify(prompts, &options)?;
+        results.into_iter().map(classify).collect()
     }
 
     fn batch_generate(

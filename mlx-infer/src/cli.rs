@@ -1,10 +1,13 @@
 //! The command line. Exit status: 0 done, 1 failed, 2 wrong usage.
 
 mod args;
+mod batch;
 mod chat;
+mod classify;
 mod generate;
 mod info;
 mod interrupt;
+mod lines;
 mod output;
 mod score;
 mod tokenize;
@@ -29,6 +32,10 @@ enum Command {
     Generate(generate::Generate),
     /// Talk, or answer the conversation in a file
     Chat(chat::Chat),
+    /// Continue many prompts at a time: JSON lines in, JSON lines out
+    Batch(batch::Batch),
+    /// Tell which label, or which token, follows each line: lines in, JSON lines out
+    Classify(classify::Classify),
     /// Tell how likely a text is, and what may come next
     Score(score::Score),
     /// Turn text into token ids, or ids into text
@@ -59,6 +66,8 @@ pub(crate) fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Generate(command) => command.run(),
         Command::Chat(command) => command.run(),
+        Command::Batch(command) => command.run(),
+        Command::Classify(command) => command.run(),
         Command::Score(command) => command.run(),
         Command::Tokenize(command) => command.run(),
         Command::Info(command) => command.run(),

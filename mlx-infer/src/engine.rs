@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use mlx_models::ModelInfo;
 
 pub use self::handle::Handle;
+pub(crate) use self::prefill::last_of_each;
 pub(crate) use self::worker::Worker;
 
 use self::handle::{Outlet, Ticket, gone};
@@ -263,8 +264,26 @@ fn serve(
 ) {
     let mut worker = Worker::new(model, limits.clone());
     let mut is_finishing = false;
+    let take = |command, worker: &mut Worker<'_, '_>| match command {
+        Command::Submit {
+            request,
+            requested,
+            dropped,
+            mut outlet,
+        } => {
+            let sink = Box::new(move |event| outlet.put(event));
+            worker.submit(*request, requested, dropped, sink);
+            false
+        }
+        Command::Finish => true,
+        Command::Wake => false,
+    };
     loop {
         if aborted.load(Ordering::Acquire) {
+            // Those that were just handed in too.
+            inbox.try_iter().for_each(|command| {
+                take(command, &mut worker);
+            });
             worker.cancel_all();
             return;
         }
@@ -282,20 +301,8 @@ fn serve(
                 None
             }
         };
-        while let Some(next) = command.take() {
-            match next {
-                Command::Submit {
-                    request,
-                    requested,
-                    dropped,
-                    mut outlet,
-                } => {
-                    let sink = Box::new(move |event| outlet.put(event));
-                    worker.submit(*request, requested, dropped, sink);
-                }
-                Command::Finish => is_finishing = true,
-                Command::Wake => {}
-            }
+        while let Some(next) = command {
+            is_finishing |= take(next, &mut worker);
             command = inbox.try_recv().ok();
         }
         // A panic here is ours or a processor's: it ends the requests under way and not the engine.

@@ -14,7 +14,7 @@ use std::time::Instant;
 pub(crate) use self::decoder::{Decoder, check_ids, check_positions};
 pub use self::request::{Event, FinishReason, GenerateOptions, Generated, Prompt};
 
-pub(crate) use self::sequence::Sequence;
+pub(crate) use self::sequence::{Sequence, random_seed};
 
 use self::decoder::Progress;
 use crate::error::Result;

@@ -194,14 +194,22 @@ impl LoadedModel {
         options: &GenerateOptions,
     ) -> Result<Generation<'_>> {
         let requested = Instant::now();
+        let ids = self.chat_ids(messages, render)?;
+        Generation::new(self, not_empty(ids)?, options, requested)
+    }
+
+    /// The ids of a conversation, with what begins the answer.
+    ///
+    /// # Errors
+    /// The template refuses the conversation.
+    pub fn chat_ids(&self, messages: &[Message], render: &RenderOptions) -> Result<Vec<u32>> {
         let render = RenderOptions {
             add_generation_prompt: true,
             ..render.clone()
         };
         let text = self.chat_template()?.render(messages, &render)?;
         // The template has written the special tokens itself.
-        let ids = self.tokenizer()?.encode(&text, false)?;
-        Generation::new(self, not_empty(ids)?, options, requested)
+        self.tokenizer()?.encode(&text, false)
     }
 
     /// The ids of a prompt.

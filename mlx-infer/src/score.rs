@@ -12,7 +12,7 @@ use crate::sampler::top;
 /// Tokens whose hidden states are computed at a time.
 const CHUNK: usize = 512;
 /// Most logits that exist at a time: 64 MiB in single precision.
-const MAX_LOGITS: usize = 1 << 24;
+pub(crate) const MAX_LOGITS: usize = 1 << 24;
 
 /// How a text is scored.
 #[derive(Clone, Debug)]
@@ -112,7 +112,7 @@ impl LoadedModel {
 
     /// Appends the log probabilities of `targets`, the tokens after each position of `hidden` `[1, L, E]`
     /// (one fewer at the end of the text).
-    fn score_chunk(
+    pub(crate) fn score_chunk(
         &self,
         hidden: &Array,
         targets: &[u32],

@@ -120,7 +120,7 @@ impl Sequence {
 }
 
 /// A seed that differs from call to call.
-fn random_seed() -> u64 {
+pub(crate) fn random_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(Instant::now())
 }

@@ -4,6 +4,8 @@
 #[allow(dead_code, reason = "shared with the tests of single requests")]
 mod checkpoint;
 
+mod classify;
+mod command;
 mod engine;
 mod independence;
 mod scheduler;

@@ -1,0 +1,349 @@
+//! One answer a text, without generating: the next token, or which of several labels follows best.
+//!
+//! Texts are encoded on all cores, sorted by length and packed into batches of so many tokens; each batch
+//! is one masked forward pass, and the head runs on each text's last token alone. What all texts begin
+//! with (an instruction, the head of a template) is computed once.
+
+mod labels;
+mod pack;
+
+use mlx_core::{Array, DType};
+use mlx_nn::{CacheOptions, ModelCache};
+use rayon::prelude::*;
+
+pub use self::labels::LabelScores;
+
+use crate::cancel::CancelToken;
+use crate::engine::last_of_each;
+use crate::error::{Error, ErrorKind, Result};
+use crate::generate::{Prompt, check_ids, check_positions, random_seed};
+use crate::model::LoadedModel;
+use crate::sampler::{History, Row, SamplingParams, sample};
+use crate::score::MAX_LOGITS;
+
+/// A common beginning of fewer tokens is computed with each text.
+const MIN_SHARED: usize = 8;
+
+/// How texts are classified.
+#[derive(Clone, Debug)]
+pub struct ClassifyOptions {
+    /// The labels to choose from; without any, the next token is the answer.
+    pub labels: Vec<String>,
+    /// Most tokens of a forward pass, padding included.
+    pub batch_tokens: usize,
+    /// How the next token is chosen. Penalties look at the text as at a prompt.
+    pub sampling: SamplingParams,
+    /// Give the logits of the next token.
+    pub logits: bool,
+    /// Put the tokenizer's own tokens (such as `<bos>`) around texts. A chat template has done that.
+    pub add_special: bool,
+    /// Ends it from outside; texts that were not reached give an error.
+    pub cancel: CancelToken,
+}
+
+impl Default for ClassifyOptions {
+    fn default() -> Self {
+        Self {
+            labels: Vec::new(),
+            batch_tokens: 4096,
+            sampling: SamplingParams::default(),
+            logits: false,
+            add_special: true,
+            cancel: CancelToken::new(),
+        }
+    }
+}
+
+impl ClassifyOptions {
+    fn check(&self, vocab: usize) -> Result<()> {
+        self.sampling.check()?;
+        let biased: Vec<u32> = self.sampling.logit_bias.keys().copied().collect();
+        check_ids(&biased, vocab)?;
+        if self.batch_tokens == 0 {
+            return Err(Error::argument("batch_tokens must be at least 1, given 0"));
+        }
+        for (at, label) in self.labels.iter().enumerate() {
+            if label.is_empty() {
+                let message = format!("label {at} is empty; expected at least one character");
+                return Err(Error::argument(message));
+            }
+            if self.labels[..at].contains(label) {
+                return Err(Error::argument(format!("label {label:?} is given twice")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What follows a text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClassifyResult {
+    /// The next token.
+    pub token: u32,
+    /// The logits of all tokens in its place, if asked for.
+    pub logits: Option<Vec<f32>>,
+    /// How the labels fare, if there are any.
+    pub labels: Option<LabelScores>,
+}
+
+/// A text on its way: its place in the input, its ids, and the ids of each label behind it.
+struct Item {
+    index: usize,
+    ids: Vec<u32>,
+    labels: Vec<Vec<u32>>,
+}
+
+impl Item {
+    /// Positions that it needs.
+    fn positions(&self) -> usize {
+        self.ids.len() + self.labels.iter().map(Vec::len).max().unwrap_or(0)
+    }
+}
+
+impl LoadedModel {
+    /// Tells for each text which token or label follows it; results in the order of the texts. A text that
+    /// is empty, too long or cannot be encoded gives an error in its place.
+    ///
+    /// ```
+    /// # fn main() -> mlx_infer::Result<()> {
+    /// use mlx_infer::{ClassifyOptions, LoadedModel};
+    /// let model = LoadedModel::load_default()?;
+    /// let options = ClassifyOptions {
+    ///     labels: vec![" 4".into(), " 7".into()],
+    ///     ..Default::default()
+    /// };
+    /// let sums = ["2 + 2 =", "3 + 4 ="].map(Into::into);
+    /// for result in model.classify(sums.into(), &options)? {
+    ///     let labels = result?.labels.unwrap();
+    ///     println!("{} {:?}", options.labels[labels.best], labels.probabilities);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// An option is out of range, or there are labels and no tokenizer.
+    pub fn classify(
+        &self,
+        prompts: Vec<Prompt>,
+        options: &ClassifyOptions,
+    ) -> Result<Vec<Result<ClassifyResult>>> {
+        let mut results: Vec<_> = prompts.iter().map(|_| None).collect();
+        self.classify_with(prompts, options, |index, result| {
+            results[index] = Some(result);
+        })?;
+        Ok(results
+            .into_iter()
+            .map(|result| result.expect("every text gets a result"))
+            .collect())
+    }
+
+    /// The same, telling `on_done` of each result with the place of its text, as batches end.
+    ///
+    /// # Errors
+    /// As [`classify`](Self::classify).
+    pub fn classify_with(
+        &self,
+        prompts: Vec<Prompt>,
+        options: &ClassifyOptions,
+        mut on_done: impl FnMut(usize, Result<ClassifyResult>),
+    ) -> Result<()> {
+        options.check(self.vocab())?;
+        let mut items = Vec::with_capacity(prompts.len());
+        for (index, encoded) in self.encode_all(prompts, options)?.into_iter().enumerate() {
+            let checked = encoded.and_then(|(ids, labels)| {
+                let item = Item { index, ids, labels };
+                check_ids(&item.ids, self.vocab())?;
+                let room = match item.labels.is_empty() {
+                    true => "",
+                    false => " (the text and its longest label)",
+                };
+                check_positions(item.positions(), self.info().max_positions, room)?;
+                Ok(item)
+            });
+            match checked {
+                Ok(item) => items.push(item),
+                Err(error) => on_done(index, Err(error)),
+            }
+        }
+        let shared = match self.share_prefix(&items) {
+            Ok(shared) => shared,
+            Err(error) => {
+                for item in items {
+                    on_done(item.index, Err(Error::new(error.kind(), error.to_string())));
+                }
+                return Ok(());
+            }
+        };
+        let start = shared.as_ref().map_or(0, |cache| cache.lens()[0]);
+        let lens: Vec<usize> = items.iter().map(Item::positions).collect();
+        let most_rows = (MAX_LOGITS / self.vocab().max(1)).max(1);
+        for batch in pack::pack(&lens, options.batch_tokens, most_rows) {
+            let batch: Vec<&Item> = batch.into_iter().map(|at| &items[at]).collect();
+            if options.cancel.is_cancelled() {
+                for item in batch {
+                    let error = Error::new(ErrorKind::Cancelled, "classification was cancelled");
+                    on_done(item.index, Err(error));
+                }
+                continue;
+            }
+            match self.classify_batch(&batch, shared.as_ref(), start, options) {
+                Ok(results) => {
+                    for (item, result) in batch.iter().zip(results) {
+                        on_done(item.index, result);
+                    }
+                }
+                Err(error) => {
+                    for item in batch {
+                        on_done(item.index, Err(Error::new(error.kind(), error.to_string())));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The ids of each text and of each label behind it, on all cores.
+    #[expect(clippy::type_complexity, reason = "pairs of plain lists")]
+    fn encode_all(
+        &self,
+        prompts: Vec<Prompt>,
+        options: &ClassifyOptions,
+    ) -> Result<Vec<Result<(Vec<u32>, Vec<Vec<u32>>)>>> {
+        let needs_text = !options.labels.is_empty();
+        let tokenizer = match needs_text {
+            true => Some(self.tokenizer()?),
+            false => self.tokenizer_if_any(),
+        };
+        if tokenizer.is_none() && prompts.iter().any(|p| matches!(p, Prompt::Text(_))) {
+            // Says what is missing.
+            self.tokenizer()?;
+        }
+        let labels = &options.labels;
+        Ok(prompts
+            .into_par_iter()
+            .map(|prompt| labels::encode(tokenizer, prompt, labels, options.add_special))
+            .collect())
+    }
+
+    /// Computes what all texts begin with: a cache of one row.
+    fn share_prefix(&self, items: &[Item]) -> Result<Option<ModelCache>> {
+        // How LongRoPE embeds the beginning depends on what comes behind it.
+        let [first, rest @ ..] = items else {
+            return Ok(None);
+        };
+        if rest.is_empty() || self.model().switches_after().is_some() {
+            return Ok(None);
+        }
+        // Each text keeps a token of its own, for the head to read.
+        let common = rest.iter().fold(first.ids.len() - 1, |common, item| {
+            let most = common.min(item.ids.len() - 1);
+            (0..most)
+                .find(|&at| item.ids[at] != first.ids[at])
+                .unwrap_or(most)
+        });
+        if common < MIN_SHARED {
+            return Ok(None);
+        }
+        let mut cache = ModelCache::new(self.model().layers(), 1, self.cache_options());
+        for chunk in first.ids[..common].chunks(512) {
+            let tokens = Array::from_slice(chunk, &[1, chunk.len() as i32])?;
+            let mut step = cache.begin(&[chunk.len()])?;
+            self.model().hidden(&tokens, &mut step)?;
+            step.commit_all()?;
+            mlx_core::eval(cache.arrays())?;
+        }
+        Ok(Some(cache))
+    }
+
+    fn classify_batch(
+        &self,
+        items: &[&Item],
+        shared: Option<&ModelCache>,
+        start: usize,
+        options: &ClassifyOptions,
+    ) -> Result<Vec<Result<ClassifyResult>>> {
+        let goes_on = items
+            .iter()
+            .any(|item| item.labels.iter().any(|label| label.len() > 1));
+        let mut cache = match shared {
+            Some(shared) => {
+                let mut cache = shared.clone();
+                cache.select(&vec![0; items.len()])?;
+                cache
+            }
+            None => {
+                let options = CacheOptions {
+                    store: goes_on,
+                    ..self.cache_options()
+                };
+                ModelCache::new(self.model().layers(), items.len(), options)
+            }
+        };
+        for (row, item) in items.iter().enumerate() {
+            cache.expect(row, item.positions());
+        }
+        let rows: Vec<&[u32]> = items.iter().map(|item| &item.ids[start..]).collect();
+        let widths: Vec<usize> = rows.iter().map(|row| row.len()).collect();
+        let mut step = cache.begin(&widths)?;
+        let hidden = self.model().hidden(&padded(&rows)?, &mut step)?;
+        step.commit_all()?;
+        let last = last_of_each(&hidden, &widths)?;
+        let logits = self.model().logits(&last)?.astype(DType::F32)?;
+
+        let histories: Vec<History> = items
+            .iter()
+            .map(|item| History::new(item.ids.clone()))
+            .collect();
+        let seed = options.sampling.seed.unwrap_or_else(random_seed);
+        let rows: Vec<Row<'_>> = histories
+            .iter()
+            .map(|history| Row {
+                params: &options.sampling,
+                seed,
+                history,
+                logprobs: None,
+            })
+            .collect();
+        let choices = sample(&logits, &rows, None)?.read()?;
+        let mut kept = match options.logits {
+            true => logits.to_vec::<f32>()?,
+            false => Vec::new(),
+        };
+        let scores = match options.labels.is_empty() {
+            true => vec![None; items.len()],
+            false => {
+                let scores = self.score_labels(items, &logits, &mut cache)?;
+                scores.into_iter().map(Some).collect()
+            }
+        };
+        let vocab = logits.dim(-1)? as usize;
+        let mut results = Vec::with_capacity(items.len());
+        for (choice, labels) in choices.into_iter().zip(scores) {
+            let logits = options.logits.then(|| {
+                let rest = kept.split_off(vocab);
+                std::mem::replace(&mut kept, rest)
+            });
+            results.push(choice.map(|choice| ClassifyResult {
+                token: choice.id,
+                logits,
+                labels,
+            }));
+        }
+        Ok(results)
+    }
+}
+
+/// Rows of tokens as one array, padded on the right: U32 `[B, L]`.
+fn padded(rows: &[&[u32]]) -> Result<Array> {
+    let width = rows.iter().map(|row| row.len()).max().unwrap_or(0);
+    let mut flat = Vec::with_capacity(rows.len() * width);
+    for row in rows {
+        flat.extend_from_slice(row);
+        flat.extend(std::iter::repeat_n(0, width - row.len()));
+    }
+    Ok(Array::from_slice(
+        &flat,
+        &[rows.len() as i32, width as i32],
+    )?)
+}

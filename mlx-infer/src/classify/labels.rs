@@ -1,0 +1,170 @@
+//! Which of several labels follows a text best.
+//!
+//! A label's score is the sum of the log probabilities of its tokens, each after those before it. The
+//! labels of a batch share the cache of its texts: a label is a step of the cache that is taken back.
+
+use mlx_core::Array;
+use mlx_nn::ModelCache;
+
+use super::{Item, padded};
+use crate::error::{Error, Result};
+use crate::generate::Prompt;
+use crate::model::LoadedModel;
+use crate::tokenizer::Tokenizer;
+
+/// How the labels fare behind a text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LabelScores {
+    /// The place of the likeliest label; of equals, the first.
+    pub best: usize,
+    /// The log probability of each label, in the order in which they were given: the sum of those of its
+    /// tokens.
+    pub logprobs: Vec<f64>,
+    /// The same as probabilities that add up to 1.
+    pub probabilities: Vec<f64>,
+}
+
+impl LabelScores {
+    fn new(logprobs: Vec<f64>) -> Self {
+        let mut best = 0;
+        for (at, logprob) in logprobs.iter().enumerate() {
+            if *logprob > logprobs[best] {
+                best = at;
+            }
+        }
+        let most = logprobs.get(best).copied().unwrap_or(0.0);
+        let weights: Vec<f64> = logprobs.iter().map(|lp| (lp - most).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        Self {
+            best,
+            probabilities: weights.into_iter().map(|weight| weight / total).collect(),
+            logprobs,
+        }
+    }
+}
+
+/// The ids of a text, and those of each label behind it.
+///
+/// A label is encoded with the text in front, as the tokens at the border may depend on both. Where they
+/// do, the text ends before them, and they count to each label.
+pub(super) fn encode(
+    tokenizer: Option<&Tokenizer>,
+    prompt: Prompt,
+    labels: &[String],
+    add_special: bool,
+) -> Result<(Vec<u32>, Vec<Vec<u32>>)> {
+    let empty = || Error::argument("the text is empty; expected at least one token");
+    let (mut ids, mut wholes) = match (prompt, tokenizer) {
+        (Prompt::Tokens(ids), _) if labels.is_empty() => (ids, Vec::new()),
+        (Prompt::Tokens(ids), Some(tokenizer)) => {
+            let whole = |label: &String| {
+                let label = tokenizer.encode(label, false)?;
+                Ok([&ids[..], &label].concat())
+            };
+            let wholes = labels.iter().map(whole).collect::<Result<Vec<_>>>()?;
+            (ids, wholes)
+        }
+        (Prompt::Text(text), Some(tokenizer)) => {
+            if text.is_empty() {
+                return Err(empty());
+            }
+            let whole = |label: &String| tokenizer.encode(&format!("{text}{label}"), add_special);
+            let wholes = labels.iter().map(whole).collect::<Result<Vec<_>>>()?;
+            (tokenizer.encode(&text, add_special)?, wholes)
+        }
+        (_, None) => return Err(Error::argument("a text needs a tokenizer")),
+    };
+    if ids.is_empty() {
+        return Err(empty());
+    }
+    let context = wholes.iter().fold(ids.len(), |context, whole| {
+        let same = ids.iter().zip(whole).take_while(|(a, b)| a == b).count();
+        context.min(same)
+    });
+    if context == 0 {
+        let message =
+            "the text and a label have no token that tells them apart; put a word before the label";
+        return Err(Error::argument(message));
+    }
+    ids.truncate(context);
+    for (whole, label) in wholes.iter_mut().zip(labels) {
+        whole.drain(..context);
+        if whole.is_empty() {
+            return Err(Error::argument(format!(
+                "label {label:?} has no token behind the text"
+            )));
+        }
+    }
+    Ok((ids, wholes))
+}
+
+impl LoadedModel {
+    /// Scores the labels of each item behind its text, whose rows `cache` holds. `logits`: F32 `[B, V]`
+    /// behind the texts.
+    pub(super) fn score_labels(
+        &self,
+        items: &[&Item],
+        logits: &Array,
+        cache: &mut ModelCache,
+    ) -> Result<Vec<LabelScores>> {
+        let n_labels = items.first().map_or(0, |item| item.labels.len());
+        let firsts: Vec<u32> = items
+            .iter()
+            .flat_map(|item| item.labels.iter().map(|label| label[0]))
+            .collect();
+        let firsts = Array::from_slice(&firsts, &[items.len() as i32, n_labels as i32])?;
+        let logprobs = logits
+            .take_along_axis(&firsts, -1)?
+            .subtract(&logits.logsumexp(-1, true)?)?
+            .to_vec::<f32>()?;
+        let mut scores: Vec<Vec<f64>> = logprobs
+            .chunks(n_labels)
+            .map(|row| row.iter().map(|&logprob| f64::from(logprob)).collect())
+            .collect();
+        for label in 0..n_labels {
+            self.add_rest_of(label, items, cache, &mut scores)?;
+        }
+        Ok(scores.into_iter().map(LabelScores::new).collect())
+    }
+
+    /// Adds the log probabilities of the tokens behind the first of one label.
+    fn add_rest_of(
+        &self,
+        label: usize,
+        items: &[&Item],
+        cache: &mut ModelCache,
+        scores: &mut [Vec<f64>],
+    ) -> Result<()> {
+        let inputs: Vec<&[u32]> = items
+            .iter()
+            .map(|item| {
+                let ids = &item.labels[label];
+                &ids[..ids.len() - 1]
+            })
+            .collect();
+        let widths: Vec<usize> = inputs.iter().map(|ids| ids.len()).collect();
+        if widths.iter().all(|&width| width == 0) {
+            return Ok(());
+        }
+        let mut step = cache.begin(&widths)?;
+        let hidden = self.model().hidden(&padded(&inputs)?, &mut step)?;
+        // Taken back: the next label begins where this one did.
+        drop(step);
+        let [_, width, e] = hidden.dims()?;
+        let (mut places, mut targets) = (Vec::new(), Vec::new());
+        for (row, item) in items.iter().enumerate() {
+            places.extend((0..widths[row]).map(|at| row as i32 * width + at as i32));
+            targets.extend_from_slice(&item.labels[label][1..]);
+        }
+        let places = Array::from_slice(&places, &[places.len() as i32])?;
+        let hidden = hidden.reshape(&[-1, e])?.take(&places, 0)?.expand_dims(0)?;
+        let mut logprobs = Vec::with_capacity(targets.len());
+        self.score_chunk(&hidden, &targets, &mut logprobs)?;
+        let mut logprobs = logprobs.into_iter();
+        for (row, &width) in widths.iter().enumerate() {
+            let of_row = logprobs.by_ref().take(width).flatten();
+            scores[row][label] += of_row.map(f64::from).sum::<f64>();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,173 @@
+//! `mlx-infer classify`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use mlx_infer::{ClassifyOptions, LoadedModel, Message, Prompt, RenderOptions};
+use serde_json::{Map, Value, json};
+
+use super::lines::{Lines, Progress, failed};
+use super::{Failure, Result, args, interrupt};
+
+/// Lines that are read before their results are written: what sorting by length has to choose from.
+const WINDOW: usize = 4096;
+/// Where the template has the text.
+const PLACE: &str = "{}";
+
+#[derive(Args)]
+pub(super) struct Classify {
+    #[command(flatten)]
+    load: args::Load,
+    /// Labels to choose from, as in good,bad; each is taken as it is, a space in front of it too
+    /// [default: give the next token]
+    #[arg(
+        long,
+        value_name = "A,B,…",
+        value_delimiter = ',',
+        allow_hyphen_values = true
+    )]
+    labels: Vec<String>,
+    /// Text to put each line into, in place of {}
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    template: Option<String>,
+    /// Ask each line as a user's message, with the model's chat template
+    #[arg(long)]
+    chat: bool,
+    /// Lines are JSON objects, and this key has the text
+    #[arg(long, value_name = "KEY")]
+    field: Option<String>,
+    /// File with the lines; - is stdin
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    input: PathBuf,
+    /// Most tokens that are computed at a time, padding included
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    batch_tokens: usize,
+    /// Give the logits of all tokens
+    #[arg(long)]
+    logits: bool,
+}
+
+impl Classify {
+    pub(super) fn run(self) -> Result {
+        let options = ClassifyOptions {
+            labels: self.labels.clone(),
+            batch_tokens: self.batch_tokens,
+            logits: self.logits,
+            add_special: !self.chat,
+            cancel: interrupt::cancels()?,
+            ..Default::default()
+        };
+        if self.template.as_ref().is_some_and(|t| !t.contains(PLACE)) {
+            let message = format!("template must have {PLACE} where the text goes");
+            return Err(Failure::Usage(message));
+        }
+        let mut lines = Lines::open(&self.input)?;
+        let model = self.load.load()?;
+        // What is wrong with the options shows before the first line is read.
+        model.classify(Vec::new(), &options)?;
+        if self.chat {
+            model.chat_template()?;
+        }
+        let _running = interrupt::running();
+        let mut progress = Progress::new(None);
+        while !options.cancel.is_cancelled() {
+            let mut documents = Vec::new();
+            let (mut prompts, mut places) = (Vec::new(), Vec::new());
+            while documents.len() < WINDOW
+                && let Some((number, line)) = lines.next()?
+            {
+                match line.and_then(|line| self.prompt(&model, &line)) {
+                    Ok(prompt) => {
+                        prompts.push(prompt);
+                        places.push((documents.len(), number));
+                        documents.push(Value::Null);
+                    }
+                    Err(error) => documents.push(failed(number, error)),
+                }
+            }
+            if documents.is_empty() {
+                break;
+            }
+            model.classify_with(prompts, &options, |index, result| {
+                let (place, number) = places[index];
+                documents[place] = match result {
+                    Ok(result) => self.document(&model, number, result),
+                    Err(error) => failed(number, error),
+                };
+            })?;
+            for document in &documents {
+                progress.print(document)?;
+            }
+        }
+        progress.finish("lines", "");
+        match options.cancel.is_cancelled() {
+            true => Err(mlx_infer::Error::new(mlx_infer::ErrorKind::Cancelled, "cancelled").into()),
+            false => Ok(()),
+        }
+    }
+
+    /// The prompt that a line makes.
+    fn prompt(&self, model: &LoadedModel, line: &str) -> std::result::Result<Prompt, String> {
+        let text = match &self.field {
+            None => line.to_owned(),
+            Some(field) => {
+                let json: Value =
+                    serde_json::from_str(line).map_err(|e| format!("not valid json: {e}"))?;
+                match json.get(field) {
+                    Some(Value::String(text)) => text.clone(),
+                    Some(_) => return Err(format!("{field:?} is not a string")),
+                    None => return Err(format!("there is no {field:?}")),
+                }
+            }
+        };
+        if text.trim().is_empty() {
+            return Err("the text is empty".to_owned());
+        }
+        let text = match &self.template {
+            Some(template) => template.replace(PLACE, &text),
+            None => text,
+        };
+        if !self.chat {
+            return Ok(Prompt::Text(text));
+        }
+        let render = RenderOptions {
+            add_generation_prompt: true,
+            ..Default::default()
+        };
+        let template = model.chat_template().map_err(|error| error.to_string())?;
+        let rendered = template.render(&[Message::new("user", text)], &render);
+        Ok(Prompt::Text(rendered.map_err(|error| error.to_string())?))
+    }
+
+    fn document(
+        &self,
+        model: &LoadedModel,
+        line: usize,
+        result: mlx_infer::ClassifyResult,
+    ) -> Value {
+        let mut document = Map::new();
+        document.insert("line".to_owned(), json!(line));
+        if let Some(scores) = result.labels {
+            let probabilities: Map<String, Value> = self
+                .labels
+                .iter()
+                .cloned()
+                .zip(scores.probabilities.into_iter().map(Value::from))
+                .collect();
+            document.insert("label".to_owned(), json!(self.labels[scores.best]));
+            document.insert("probabilities".to_owned(), probabilities.into());
+            document.insert("logprobs".to_owned(), json!(scores.logprobs));
+        } else {
+            let text = model
+                .tokenizer()
+                .ok()
+                .and_then(|tokenizer| tokenizer.decode(&[result.token], false).ok());
+            document.insert("id".to_owned(), json!(result.token));
+            document.insert("token".to_owned(), json!(text));
+        }
+        if let Some(logits) = result.logits {
+            document.insert("logits".to_owned(), json!(logits));
+        }
+        document.into()
+    }
+}

@@ -1,0 +1,206 @@
+//! `mlx-infer classify` and `mlx-infer batch`, with the built-in model.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use crate::checkpoint::testdata;
+use serde_json::{Value, json};
+
+/// Exit status, documents and standard error of the command with this input.
+fn run(args: &[&str], input: &str) -> (Option<i32>, Vec<Value>, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_mlx-infer"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A command that does not read its input may have closed it.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    let output = child.wait_with_output().unwrap();
+    let documents = String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    (output.status.code(), documents, stderr)
+}
+
+const LABELS: &str = "technical,creative,ethical,casual";
+
+#[test]
+fn held_out_sentences_are_classified() {
+    let path = testdata("default-model/heldout.jsonl");
+    let text = std::fs::read_to_string(path).unwrap();
+    let asked: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains(r#""task": "classify""#))
+        .collect();
+    assert!(asked.len() >= 100);
+    let args = [
+        "classify", "--chat", "--labels", LABELS, "--field", "prompt",
+    ];
+    let (code, documents, stderr) = run(&args, &asked.join("\n"));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(documents.len(), asked.len());
+    let mut right = 0;
+    for (n, (line, document)) in asked.iter().zip(&documents).enumerate() {
+        let expected: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(document["line"], n + 1);
+        let probabilities = document["probabilities"].as_object().unwrap();
+        let total: f64 = probabilities.values().map(|p| p.as_f64().unwrap()).sum();
+        assert!((total - 1.0).abs() < 1e-9 && probabilities.len() == 4);
+        right += usize::from(document["label"] == expected["expected"]);
+    }
+    assert!(
+        right * 100 >= asked.len() * 95,
+        "{right} of {}",
+        asked.len()
+    );
+    let summary = format!("{} lines, 0 failed, ", asked.len());
+    assert!(stderr.contains(&summary), "{stderr}");
+}
+
+#[test]
+fn a_line_that_fails_says_so_on_its_line() {
+    let input = "{\"q\": \"The compiler reports a race condition.\"}\n\
+                 no json\n{\"q\": 3}\n{\"p\": \"x\"}\n\n\
+                 {\"q\": \"Nobody told me about the pair of sneakers.\"}\n";
+    let args = [
+        "classify",
+        "--chat",
+        "--labels",
+        LABELS,
+        "--field",
+        "q",
+        "--template",
+        "Classify: {}",
+    ];
+    let (code, documents, stderr) = run(&args, input);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(documents[0]["label"], "technical");
+    assert_eq!(documents[5]["label"], "casual");
+    assert_eq!(
+        documents[2],
+        json!({"line": 3, "error": "\"q\" is not a string"})
+    );
+    assert_eq!(
+        documents[3],
+        json!({"line": 4, "error": "there is no \"q\""})
+    );
+    for line in [2, 5] {
+        let error = documents[line - 1]["error"].as_str().unwrap();
+        assert!(error.starts_with("not valid json: "), "{error}");
+    }
+    assert!(stderr.contains("6 lines, 4 failed"), "{stderr}");
+
+    // Without labels the next token; lines as they are; too long ones fail alone.
+    let input = format!("63 - 25 = \n{}\n", "word ".repeat(600));
+    let (code, documents, _) = run(&["classify", "--logits"], &input);
+    assert_eq!(code, Some(0));
+    assert_eq!(documents[0]["token"], "3");
+    let logits = documents[0]["logits"].as_array().unwrap();
+    assert_eq!(logits.len(), 2048);
+    let error = documents[1]["error"].as_str().unwrap();
+    assert!(
+        error.contains("exceed the model's 512 positions"),
+        "{error}"
+    );
+}
+
+#[test]
+fn wrong_usage_is_told() {
+    for (args, status, message) in [
+        (
+            vec!["classify", "--template", "x"],
+            2,
+            "template must have {}",
+        ),
+        (
+            vec!["classify", "--labels", "a,a"],
+            1,
+            "label \"a\" is given twice",
+        ),
+        (
+            vec!["classify", "--batch-tokens", "0"],
+            1,
+            "batch_tokens must be at least 1",
+        ),
+        (
+            vec!["classify", "--input", "nowhere"],
+            1,
+            "cannot read nowhere",
+        ),
+        (
+            vec!["batch", "--rows", "0"],
+            2,
+            "rows must be at least 1, given 0",
+        ),
+        (
+            vec!["batch", "--top-p", "2"],
+            2,
+            "top_p must be in (0, 1], given 2",
+        ),
+    ] {
+        let (code, documents, stderr) = run(&args, "");
+        assert_eq!(code, Some(status), "{args:?}: {stderr}");
+        assert!(stderr.contains(message) && documents.is_empty(), "{stderr}");
+    }
+}
+
+#[test]
+fn a_batch_answers_line_by_line() {
+    let input = r#"{"prompt": "The red fox", "max_tokens": 8, "id": "a"}
+{"messages": [{"role": "user", "content": "What is 47 + 38?"}]}
+nonsense
+{"prompt": "x", "top_p": 3, "id": 7}
+{"prompt": "x", "tpo_p": 3}
+{"tokens": [1, 2, 3], "temperature": 1, "seed": 4, "max_tokens": 5, "ignore_eos": true}
+{"prompt": "x", "tokens": [1]}
+{"prompt": "The red fox", "stop": ["forest"]}
+"#;
+    for rows in ["1", "64"] {
+        let (code, documents, stderr) = run(&["batch", "--rows", rows], input);
+        assert_eq!(code, Some(0), "{stderr}");
+        assert_eq!(documents.len(), 8);
+        for (n, document) in documents.iter().enumerate() {
+            assert_eq!(document["line"], n + 1);
+        }
+        let single = |args: &[&str]| {
+            let args = [&["generate", "--json"], args].concat();
+            run(&args, "").1.remove(0)
+        };
+        let fox = single(&["--prompt", "The red fox", "--max-tokens", "8"]);
+        for key in ["text", "tokens", "finish_reason", "usage"] {
+            assert_eq!(documents[0][key], fox[key]);
+        }
+        assert_eq!(documents[0]["id"], "a");
+        assert_eq!(documents[1]["text"], "85");
+        assert_eq!(documents[1]["finish_reason"], "stop");
+        let error = |at: usize| documents[at]["error"].as_str().unwrap();
+        assert!(error(2).starts_with("not a request: "));
+        assert_eq!(error(3), "top_p must be in (0, 1], given 3");
+        assert_eq!(documents[3]["id"], 7);
+        assert!(error(4).contains("unknown field `tpo_p`"), "{}", error(4));
+        let drawn = single(&[
+            "--tokens",
+            "1,2,3",
+            "--temperature",
+            "1",
+            "--seed",
+            "4",
+            "--max-tokens",
+            "5",
+            "--ignore-eos",
+        ]);
+        assert_eq!(documents[5]["tokens"], drawn["tokens"]);
+        assert_eq!(error(6), "expected one of prompt, tokens and messages");
+        let text = documents[7]["text"].as_str().unwrap();
+        assert!(
+            !text.contains("forest") && documents[7]["finish_reason"] == "stop",
+            "{text}"
+        );
+        assert!(stderr.contains("8 requests, 4 failed"), "{stderr}");
+    }
+}
