@@ -114,6 +114,15 @@ impl LoadedModel {
         })
     }
 
+    /// Puts an adapter on the model: a folder that mlx-train, mlx-lm or PEFT wrote.
+    ///
+    /// # Errors
+    /// The folder holds none, or one of another model. The model is then as it was.
+    pub fn load_adapter(&mut self, dir: impl AsRef<Path>) -> Result<()> {
+        mlx_models::adapter::load(dir.as_ref(), self.model.as_mut())?;
+        Ok(())
+    }
+
     /// Facts about the model.
     pub fn info(&self) -> &ModelInfo {
         &self.info

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use mlx_infer::{ChatTemplate, Files, Tokenizer};
 
 use crate::batch::Example;
-use crate::error::{Result, argument, format, io};
+use crate::error::{ErrorKind, Result, argument, format, io};
 
 mod line;
 
@@ -27,6 +27,8 @@ mod line;
 pub struct Encoder {
     tokenizer: Option<Tokenizer>,
     template: Option<ChatTemplate>,
+    /// Why there is no template.
+    no_template: String,
 }
 
 impl Encoder {
@@ -39,15 +41,21 @@ impl Encoder {
             return Ok(Self::default());
         }
         let tokenizer = Tokenizer::load(files)?;
-        let template = match ChatTemplate::load(files, &tokenizer) {
-            Ok(template) => Some(template),
-            Err(error) if error.kind() == mlx_infer::ErrorKind::Missing => None,
-            Err(error) => return Err(error),
+        let mut encoder = Self {
+            tokenizer: None,
+            template: None,
+            no_template: String::new(),
         };
-        Ok(Self {
-            tokenizer: Some(tokenizer),
-            template,
-        })
+        match ChatTemplate::load(files, &tokenizer) {
+            Ok(template) => encoder.template = Some(template),
+            // There is none. A malformed one is no reason to go on without.
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                encoder.no_template = error.to_string();
+            }
+            Err(error) => return Err(error),
+        }
+        encoder.tokenizer = Some(tokenizer);
+        Ok(encoder)
     }
 }
 

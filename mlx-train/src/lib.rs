@@ -5,9 +5,11 @@
 pub mod batch;
 pub mod checkpoint;
 pub mod clip;
+pub mod curve;
 pub mod data;
 mod error;
 pub mod evaluate;
+pub mod export;
 pub mod feed;
 pub mod grad;
 pub mod loss;

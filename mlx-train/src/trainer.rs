@@ -210,12 +210,11 @@ impl<'a> Trainer<'a> {
         self.progress
     }
 
-    /// Runs to the last step, or until `observe` breaks off, which saves first. Tells whether the
-    /// run is done.
+    /// Refuses an output that holds checkpoints which this run does not go on from.
     ///
     /// # Errors
-    /// The output holds another run's checkpoints, a step fails or its loss is no number, or saving fails. The last checkpoint stays.
-    pub fn run(&mut self, mut observe: impl FnMut(&Event) -> ControlFlow<()>) -> Result<bool> {
+    /// It does.
+    pub fn check_output(&self) -> Result<()> {
         if self.progress.step == 0
             && let Some(output) = &self.output
             && let Some(dir) = checkpoint::last(output)?
@@ -225,6 +224,16 @@ impl<'a> Trainer<'a> {
                 dir.display()
             )));
         }
+        Ok(())
+    }
+
+    /// Runs to the last step, or until `observe` breaks off, which saves first. Tells whether the
+    /// run is done.
+    ///
+    /// # Errors
+    /// The output holds another run's checkpoints, a step fails or its loss is no number, or saving fails. The last checkpoint stays.
+    pub fn run(&mut self, mut observe: impl FnMut(&Event) -> ControlFlow<()>) -> Result<bool> {
+        self.check_output()?;
         while self.progress.step < self.config.steps && !self.progress.stopped {
             let mut flow = observe(&self.step()?);
             let step = self.progress.step;

@@ -40,6 +40,9 @@ pub(super) struct Load {
     /// Remember only so many of the last tokens
     #[arg(long, value_name = "N")]
     context_len: Option<usize>,
+    /// Adapter folder of mlx-train, mlx-lm or PEFT
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -82,7 +85,10 @@ impl Load {
         if let Some(bar) = bar {
             bar.finish_and_clear();
         }
-        let model = loaded?;
+        let mut model = loaded?;
+        if let Some(dir) = &self.adapter {
+            model.load_adapter(dir)?;
+        }
         let unread = &model.info().unread_keys;
         if !unread.is_empty() {
             eprintln!(

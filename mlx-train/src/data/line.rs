@@ -98,7 +98,7 @@ fn conversation(
     let template = encoder
         .template
         .as_ref()
-        .ok_or_else(|| argument("the model has no chat template, which a conversation needs"))?;
+        .ok_or_else(|| argument(encoder.no_template.clone()))?;
     let encode = |messages: &[Message], add_generation_prompt: bool| {
         let options = RenderOptions {
             tools: tools.clone(),

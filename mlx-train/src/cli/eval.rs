@@ -1,0 +1,89 @@
+//! `mlx-train eval`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use mlx_models::adapter;
+use mlx_train::data::{self, DataFiles, DataOptions, Encoder};
+use mlx_train::evaluate::evaluate;
+use mlx_train::{Error, ErrorKind, Result};
+
+use super::source;
+
+/// What is measured.
+#[derive(Args)]
+pub(super) struct Eval {
+    /// Checkpoint folder [default: the built-in model]
+    #[arg(long, value_name = "DIR")]
+    model: Option<PathBuf>,
+    /// Adapter folder
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
+    /// JSONL file, or a folder: its test.jsonl, else its valid.jsonl
+    #[arg(long, value_name = "PATH")]
+    data: PathBuf,
+    /// Rows of a batch
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    batch_size: usize,
+    /// Longer examples are cut
+    #[arg(long, value_name = "TOKENS", default_value_t = 2048)]
+    max_seq_length: usize,
+    /// Measure the last message or the completion only: with labelled data, the label
+    #[arg(long)]
+    mask_prompt: bool,
+    /// Convert floating-point weights: f32, bf16 or f16 [default: as stored]
+    #[arg(long, value_name = "DTYPE")]
+    dtype: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Eval {
+    pub(super) fn run(self) -> Result<()> {
+        let found = DataFiles::find(&self.data)?;
+        // A single file is the training file of a run; here it is what is measured.
+        let path = match (found.test, found.valid, found.train) {
+            (Some(path), _, _) | (None, Some(path), _) => path,
+            (None, None, Some(path)) if self.data.is_file() => path,
+            _ => {
+                let message = format!("{}: no test.jsonl or valid.jsonl", self.data.display());
+                return Err(Error::new(ErrorKind::Argument, message));
+            }
+        };
+        let files = source::files(self.model.as_deref())?;
+        let encoder = Encoder::load(&files)?;
+        let mut loaded = source::load(&files, self.dtype.as_deref())?;
+        if let Some(dir) = &self.adapter {
+            adapter::load(dir, loaded.model.as_mut())?;
+        }
+        let options = DataOptions {
+            max_tokens: self.max_seq_length,
+            mask_prompt: self.mask_prompt,
+            vocab: loaded.info.vocab as u32,
+        };
+        let dataset = data::read(&path, &encoder, &options)?;
+        if dataset.report.truncated > 0 {
+            eprintln!("warning: {} examples were cut", dataset.report.truncated);
+        }
+        let found = evaluate(
+            loaded.model.as_ref(),
+            &dataset.examples,
+            self.batch_size,
+            None,
+        )?;
+        if self.json {
+            let json = serde_json::to_string(&found)
+                .map_err(|error| Error::new(ErrorKind::Format, error.to_string()))?;
+            println!("{json}");
+        } else {
+            println!("examples         {}", found.examples);
+            println!("tokens           {}", found.tokens);
+            println!("loss             {:.4}", found.loss);
+            println!("perplexity       {:.4}", found.perplexity);
+            println!("token accuracy   {:.2} %", 100.0 * found.token_accuracy);
+            println!("accuracy         {:.2} %", 100.0 * found.accuracy);
+        }
+        Ok(())
+    }
+}

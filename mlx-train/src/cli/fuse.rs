@@ -1,0 +1,45 @@
+//! `mlx-train fuse`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use mlx_models::adapter;
+use mlx_nn::lora;
+use mlx_train::{Result, export};
+
+use super::source;
+
+/// What becomes one model.
+#[derive(Args)]
+pub(super) struct Fuse {
+    /// Checkpoint folder [default: the built-in model]
+    #[arg(long, value_name = "DIR")]
+    model: Option<PathBuf>,
+    /// Adapter folder
+    #[arg(long, value_name = "DIR")]
+    adapter: PathBuf,
+    /// Where the model goes
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Unpack a quantised model
+    #[arg(long)]
+    dequantize: bool,
+}
+
+impl Fuse {
+    pub(super) fn run(self) -> Result<()> {
+        let files = source::files(self.model.as_deref())?;
+        let mut loaded = source::load(&files, None)?;
+        let adapter = adapter::load(&self.adapter, loaded.model.as_mut())?;
+        let layers = lora::fuse(loaded.model.as_mut(), self.dequantize)?;
+        if self.dequantize {
+            mlx_nn::quantize::dequantize(loaded.model.as_mut())?;
+        }
+        export::model(&self.out, &files, loaded.model.as_ref(), self.dequantize)?;
+        match adapter.kind {
+            adapter::AdapterKind::Full => eprintln!("{} parameters replaced", adapter.names.len()),
+            _ => eprintln!("{layers} layers fused"),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! What a run tells while it goes: lines, a bar on a terminal, and `metrics.jsonl`.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
+use mlx_train::trainer::Event;
+use mlx_train::{Error, ErrorKind, Result, curve};
+use serde_json::Value;
+
+pub(super) struct Report {
+    path: PathBuf,
+    metrics: File,
+    bar: Option<ProgressBar>,
+    json: bool,
+    steps: u64,
+    every: u64,
+    /// Since the last report: loss times steps, tokens, seconds, steps.
+    sums: (f64, usize, f64, u64),
+}
+
+impl Report {
+    /// Goes on with the metrics of the steps before `from`, and drops later ones: a resumed run
+    /// does them again.
+    pub(super) fn open(dir: &Path, steps: u64, from: u64, every: u64, json: bool) -> Result<Self> {
+        let path = dir.join("metrics.jsonl");
+        let open = || -> std::io::Result<File> {
+            fs::create_dir_all(dir)?;
+            let before = match fs::read_to_string(&path) {
+                Ok(text) if from > 0 => text,
+                _ => String::new(),
+            };
+            let kept: String = before
+                .lines()
+                .filter(|line| {
+                    serde_json::from_str::<Value>(line)
+                        .is_ok_and(|line| line["step"].as_u64().is_some_and(|step| step <= from))
+                })
+                .map(|line| format!("{line}\n"))
+                .collect();
+            let scratch = dir.join(".metrics.part");
+            fs::write(&scratch, kept)?;
+            fs::rename(&scratch, &path)?;
+            OpenOptions::new().append(true).open(&path)
+        };
+        let metrics = open().map_err(|error| failed(&path, error))?;
+        let bar = (std::io::stderr().is_terminal() && !json).then(|| {
+            let style = ProgressStyle::with_template("{bar:24} {pos}/{len} {msg}");
+            let bar = ProgressBar::new(steps).with_position(from);
+            bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        });
+        Ok(Self {
+            path,
+            metrics,
+            bar,
+            json,
+            steps,
+            every,
+            sums: (0.0, 0, 0.0, 0),
+        })
+    }
+
+    pub(super) fn tell(&mut self, event: &Event) -> Result<()> {
+        let line = serde_json::to_string(event)
+            .map_err(|error| Error::new(ErrorKind::Format, error.to_string()))?;
+        writeln!(self.metrics, "{line}").map_err(|error| failed(&self.path, error))?;
+        if self.json {
+            println!("{line}");
+        }
+        match *event {
+            Event::Step {
+                step,
+                loss,
+                rate,
+                tokens,
+                seconds,
+                peak_bytes,
+                ..
+            } => {
+                let (losses, all, time, n) = &mut self.sums;
+                *losses += loss;
+                *all += tokens;
+                *time += seconds;
+                *n += 1;
+                let speed = *all as f64 / *time;
+                let left = *time / *n as f64 * (self.steps - step) as f64;
+                let mean = *losses / *n as f64;
+                let facts = format!(
+                    "loss {mean:.4}, rate {rate:.3e}, {speed:.0} tokens/s, {}, {} left",
+                    HumanBytes(peak_bytes as u64),
+                    HumanDuration(std::time::Duration::from_secs_f64(left)),
+                );
+                if let Some(bar) = &self.bar {
+                    bar.set_position(step);
+                    bar.set_message(facts.clone());
+                }
+                if step.is_multiple_of(self.every) || step == self.steps {
+                    self.say(&format!("step {step}: {facts}"));
+                    self.sums = (0.0, 0, 0.0, 0);
+                }
+            }
+            Event::Evaluated {
+                step, loss, best, ..
+            } => {
+                let best = if best { ", the best so far" } else { "" };
+                self.say(&format!("step {step}: validation loss {loss:.4}{best}"));
+            }
+            Event::Stopped { step } => {
+                self.say(&format!(
+                    "step {step}: validation gets no better, the run ends"
+                ));
+            }
+            Event::Saved { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn say(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(line),
+            None => eprintln!("{line}"),
+        }
+    }
+
+    /// Draws the loss curve.
+    pub(super) fn finish(&self) -> Result<()> {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        let text = fs::read_to_string(&self.path).map_err(|error| failed(&self.path, error))?;
+        let path = self.path.with_file_name("loss.svg");
+        fs::write(&path, curve::svg(&text)).map_err(|error| failed(&path, error))
+    }
+}
+
+fn failed(path: &Path, error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Io, format!("{}: {error}", path.display()))
+}

@@ -1,0 +1,302 @@
+//! `mlx-train lora` and `mlx-train full`.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use mlx_core::{DType, random};
+use mlx_models::Model;
+use mlx_models::adapter::{AdapterConfig, AdapterKind};
+use mlx_nn::Patterns;
+use mlx_nn::lora::{LoraConfig, attach};
+use mlx_nn::trainable::{set_trainable, trainable};
+use mlx_train::checkpoint::Output;
+use mlx_train::data::{self, DataFiles, DataOptions, Dataset, Encoder};
+use mlx_train::evaluate::evaluate;
+use mlx_train::trainer::Event;
+use mlx_train::{Error, ErrorKind, Result, Trainer, TrainerConfig};
+use serde_json::{Map, json};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use super::report::Report;
+use super::settings::Settings;
+use super::{Done, source};
+
+fn wrong(message: String) -> Error {
+    Error::new(ErrorKind::Argument, message)
+}
+
+pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
+    let settings = settings.with_file()?;
+    let data = settings
+        .data
+        .clone()
+        .ok_or_else(|| wrong("--data is needed".to_owned()))?;
+    let found = DataFiles::find(&data)?;
+    let train = found
+        .train
+        .ok_or_else(|| wrong(format!("{}: no train.jsonl here", data.display())))?;
+    let config = trainer_config(&settings)?;
+    let files = source::files(settings.model.as_deref())?;
+    let encoder = Encoder::load(&files)?;
+    let loaded = source::load(&files, settings.dtype.as_deref())?;
+    let mut model = loaded.model;
+    let options = DataOptions {
+        max_tokens: max_tokens(&settings),
+        mask_prompt: settings.mask_prompt,
+        vocab: loaded.info.vocab as u32,
+    };
+    let read = |path: &PathBuf| -> Result<Dataset> {
+        let dataset = data::read(path, &encoder, &options)?;
+        say(path, &dataset);
+        Ok(dataset)
+    };
+    let train = read(&train)?;
+    let valid = found
+        .valid
+        .as_ref()
+        .map(read)
+        .transpose()?
+        .unwrap_or_default();
+    let test = found.test.as_ref().map(read).transpose()?;
+    let layers = loaded.info.layers.len();
+    let adapter = if lora {
+        choose_lora(model.as_mut(), &settings, layers)?
+    } else {
+        choose_full(model.as_mut(), &settings, layers)?
+    };
+    let numbers: usize = trainable(model.as_ref())?
+        .iter()
+        .map(|(_, array)| array.size())
+        .sum();
+    let all = loaded.info.n_parameters;
+    eprintln!(
+        "{numbers} numbers to train, {:.2} % of the model's {all}",
+        100.0 * numbers as f64 / all.max(1) as f64
+    );
+    let dir = settings.out.clone().unwrap_or_else(|| "adapters".into());
+    let output = Output {
+        dir: dir.clone(),
+        config: adapter,
+    };
+    let examples = (train.examples, valid.examples);
+    let mut trainer = Trainer::new(
+        model.as_mut(),
+        config.clone(),
+        &examples.0,
+        &examples.1,
+        Some(output),
+    )?;
+    if settings.resume {
+        if !trainer.resume()? {
+            return Err(wrong(format!("{}: no checkpoint to resume", dir.display())));
+        }
+        eprintln!("resumed after step {}", trainer.progress().step);
+    }
+    trainer.check_output()?;
+    let every = settings.report_every.unwrap_or(10).max(1);
+    let from = trainer.progress().step;
+    let mut report = Report::open(&dir, config.steps, from, every, settings.json)?;
+    let interrupted = watch()?;
+    let mut failed = None;
+    let done = trainer.run(|event| {
+        if let Err(error) = report.tell(event) {
+            failed = Some(error);
+            return ControlFlow::Break(());
+        }
+        // One look a step: what comes after the step is done before the run ends.
+        match event {
+            Event::Step { .. } if interrupted.load(Ordering::SeqCst) => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    })?;
+    report.finish()?;
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    if !done {
+        eprintln!("interrupted and saved; --resume goes on");
+        return Ok(Done::Interrupted);
+    }
+    if let Some(test) = test {
+        let found = evaluate(model.as_ref(), &test.examples, config.batch_size, None)?;
+        eprintln!(
+            "test: loss {:.4}, perplexity {:.3}",
+            found.loss, found.perplexity
+        );
+        if settings.json {
+            println!("{}", json!({"event": "tested", "loss": found.loss}));
+        }
+    }
+    Ok(Done::All)
+}
+
+fn max_tokens(settings: &Settings) -> usize {
+    settings.max_seq_length.unwrap_or(2048)
+}
+
+fn trainer_config(settings: &Settings) -> Result<TrainerConfig> {
+    let eval_batches = match settings.eval_batches.unwrap_or(25) {
+        -1 => None,
+        n => Some(usize::try_from(n).map_err(|_| {
+            wrong(format!(
+                "eval_batches must be at least 1, or -1 for all, given {n}"
+            ))
+        })?),
+    };
+    Ok(TrainerConfig {
+        steps: settings.steps(),
+        batch_size: settings.batch_size.unwrap_or(4),
+        accumulate: settings.accumulate.unwrap_or(1),
+        pack: settings.pack.then(|| max_tokens(settings)),
+        seed: settings.seed.unwrap_or(0),
+        clip: settings.clip,
+        method: settings.method()?,
+        schedule: settings.schedule()?,
+        eval_every: settings.eval_every.unwrap_or(200),
+        eval_batches,
+        save_every: settings.save_every.unwrap_or(100),
+        patience: settings.patience,
+    })
+}
+
+/// The first layer that is trained.
+fn first_layer(settings: &Settings, layers: usize) -> Result<usize> {
+    match settings.num_layers {
+        None => Ok(layers.saturating_sub(16)),
+        Some(-1) => Ok(0),
+        Some(n) => match usize::try_from(n) {
+            Ok(n) if (1..=layers).contains(&n) => Ok(layers - n),
+            _ => Err(wrong(format!(
+                "num_layers must be from 1 to the model's {layers}, or -1 for all, given {n}"
+            ))),
+        },
+    }
+}
+
+/// The number of a path's decoder layer, and the path within it.
+fn in_layer(path: &str) -> Option<(usize, &str)> {
+    let (_, rest) = path.split_once("layers.")?;
+    let (number, rest) = rest.split_once('.')?;
+    Some((number.parse().ok()?, rest))
+}
+
+fn choose_lora(model: &mut dyn Model, settings: &Settings, layers: usize) -> Result<AdapterConfig> {
+    let first = first_layer(settings, layers)?;
+    let keys = settings.keys.clone().map(Patterns::new);
+    let all = Patterns::new(["*"]);
+    let defaults = LoraConfig::default();
+    let config = LoraConfig {
+        rank: settings.rank.unwrap_or(defaults.rank),
+        scale: settings.scale.unwrap_or(defaults.scale),
+        dropout: settings.dropout.unwrap_or(defaults.dropout),
+        dtype: DType::F32,
+        dora: settings.dora,
+    };
+    let key = random::Key::new(settings.seed.unwrap_or(0))?;
+    let taken = attach(&mut *model, &config, &key, |path| match in_layer(path) {
+        Some((layer, rest)) => layer >= first && keys.as_ref().unwrap_or(&all).matches(rest),
+        // The head and the like only by name.
+        None => keys.as_ref().is_some_and(|keys| keys.matches(path)),
+    })?;
+    let mut names: Vec<String> = taken
+        .iter()
+        .map(|path| {
+            in_layer(path)
+                .map_or(path.as_str(), |(_, rest)| rest)
+                .to_owned()
+        })
+        .collect();
+    names.sort();
+    names.dedup();
+    Ok(AdapterConfig {
+        kind: if config.dora {
+            AdapterKind::Dora
+        } else {
+            AdapterKind::Lora
+        },
+        rank: config.rank,
+        scale: config.scale,
+        dropout: config.dropout,
+        num_layers: (layers - first) as i64,
+        keys: names,
+        facts: facts(settings),
+    })
+}
+
+fn choose_full(model: &mut dyn Model, settings: &Settings, layers: usize) -> Result<AdapterConfig> {
+    let first = match settings.num_layers {
+        None => 0,
+        Some(_) => first_layer(settings, layers)?,
+    };
+    let rule = Patterns::new(
+        settings
+            .trainable
+            .clone()
+            .unwrap_or_else(|| vec!["*".to_owned()]),
+    );
+    set_trainable(&mut *model, |path| {
+        let within = match in_layer(path) {
+            Some((layer, _)) => layer >= first,
+            None => settings.num_layers.is_none(),
+        };
+        within && rule.matches(path)
+    })?;
+    Ok(AdapterConfig {
+        kind: AdapterKind::Full,
+        rank: 0,
+        scale: 0.0,
+        dropout: 0.0,
+        num_layers: (layers - first) as i64,
+        keys: Vec::new(),
+        facts: facts(settings),
+    })
+}
+
+fn facts(settings: &Settings) -> Map<String, serde_json::Value> {
+    let mut facts = Map::new();
+    if let Some(model) = &settings.model {
+        facts.insert("model".to_owned(), model.display().to_string().into());
+    }
+    facts
+}
+
+fn say(path: &std::path::Path, dataset: &Dataset) {
+    let report = &dataset.report;
+    eprintln!(
+        "{}: {} examples, {} tokens, {} of them learnt",
+        path.display(),
+        report.examples,
+        report.tokens,
+        report.learnt
+    );
+    if report.truncated > 0 {
+        eprintln!(
+            "warning: {}: {} examples were cut and lost {} tokens",
+            path.display(),
+            report.truncated,
+            report.lost_tokens
+        );
+    }
+    if report.dropped > 0 {
+        eprintln!(
+            "warning: {}: {} examples have nothing to learn and are not used",
+            path.display(),
+            report.dropped
+        );
+    }
+}
+
+/// Ctrl-C ends the run after its step; the second one ends the program.
+fn watch() -> Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, flag.clone())
+            .and_then(|_| signal_hook::flag::register(signal, flag.clone()))
+            .map_err(|error| {
+                Error::new(ErrorKind::Io, "cannot watch for Ctrl-C").with_source(error)
+            })?;
+    }
+    Ok(flag)
+}

@@ -1,0 +1,280 @@
+//! The settings of a run: flags, over those of a YAML file, over defaults. The file's keys are the
+//! flags' names with underscores; mlx-lm's names are understood too.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use mlx_train::{Error, ErrorKind, Method, Result, Schedule};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+/// What a run is told; every setting has a default or is asked for by name.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Settings {
+    /// Checkpoint folder [default: the built-in model]
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// Folder with train.jsonl, and maybe valid.jsonl and test.jsonl; or one JSONL file
+    #[arg(long, value_name = "PATH")]
+    pub data: Option<PathBuf>,
+    /// Where results and checkpoints go [default: adapters]
+    #[arg(long, value_name = "DIR")]
+    #[serde(alias = "adapter_path")]
+    pub out: Option<PathBuf>,
+    /// Settings in YAML; flags come before them
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+    /// Go on from the last checkpoint in the output folder
+    #[arg(long)]
+    #[serde(skip)]
+    pub resume: bool,
+    /// Print events as JSON lines
+    #[arg(long)]
+    #[serde(skip)]
+    pub json: bool,
+
+    /// Steps of the optimiser [default: 1000]
+    #[arg(long, value_name = "N")]
+    #[serde(alias = "iters")]
+    pub steps: Option<u64>,
+    /// Rows of a batch [default: 4]
+    #[arg(long, value_name = "N")]
+    pub batch_size: Option<usize>,
+    /// Batches whose gradients make one step [default: 1]
+    #[arg(long, value_name = "N")]
+    #[serde(alias = "grad_accumulation_steps")]
+    pub accumulate: Option<usize>,
+    /// Longer examples are cut [default: 2048]
+    #[arg(long, value_name = "TOKENS")]
+    pub max_seq_length: Option<usize>,
+    /// Fill rows with several documents, none of which sees another
+    #[arg(long)]
+    pub pack: bool,
+    /// Learn the last message or the completion only
+    #[arg(long)]
+    pub mask_prompt: bool,
+    /// What order, dropout and new adapters are drawn from [default: 0]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+
+    /// sgd, adam, adamw, lion, adafactor or muon [default: adamw]
+    #[arg(long, value_name = "NAME")]
+    pub optimizer: Option<String>,
+    /// Further settings of optimisers, by their names
+    #[arg(skip)]
+    pub optimizer_config: Map<String, Value>,
+    /// The highest learning rate [default: 1e-5]
+    #[arg(long, value_name = "RATE")]
+    pub learning_rate: Option<f64>,
+    /// What the rate does after the warm-up: constant, linear or cosine, down to 0 [default: constant]
+    #[arg(long, value_name = "KIND")]
+    pub schedule: Option<String>,
+    /// Steps in which the rate rises from 0 [default: 0]
+    #[arg(long, value_name = "STEPS")]
+    pub warmup: Option<u64>,
+    /// mlx-lm's way to give a schedule
+    #[arg(skip)]
+    pub lr_schedule: Option<LrSchedule>,
+    /// Shorten gradients to this norm [default: not]
+    #[arg(long, value_name = "NORM")]
+    pub clip: Option<f32>,
+
+    /// Train so many of the last layers; -1: all [default: 16, or as many as there are]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub num_layers: Option<i64>,
+    /// Rank of adapters [default: 8]
+    #[arg(long, value_name = "N")]
+    pub rank: Option<i32>,
+    /// What adapters are multiplied by: alpha / rank [default: 20]
+    #[arg(long, value_name = "X")]
+    pub scale: Option<f32>,
+    /// The part of adapters' inputs that training drops [default: 0]
+    #[arg(long, value_name = "X")]
+    pub dropout: Option<f32>,
+    /// Adapted layers, such as self_attn.q_proj,mlp.*; * is any text [default: all]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub keys: Option<Vec<String>>,
+    /// Adapters with magnitudes
+    #[arg(long)]
+    pub dora: bool,
+    /// mlx-lm's way to give the four above
+    #[arg(skip)]
+    pub lora_parameters: Option<LoraParameters>,
+    /// Full training: parameters to train, such as *.mlp.*,*norm.weight [default: all]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub trainable: Option<Vec<String>>,
+    /// Convert floating-point weights: f32, bf16 or f16 [default: as stored]
+    #[arg(long, value_name = "DTYPE")]
+    pub dtype: Option<String>,
+
+    /// Evaluate after so many steps [default: 200]
+    #[arg(long, value_name = "STEPS")]
+    #[serde(alias = "steps_per_eval")]
+    pub eval_every: Option<u64>,
+    /// On so many batches; -1: all [default: 25]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    #[serde(alias = "val_batches")]
+    pub eval_batches: Option<i64>,
+    /// Save after so many steps [default: 100]
+    #[arg(long, value_name = "STEPS")]
+    pub save_every: Option<u64>,
+    /// Report after so many steps [default: 10]
+    #[arg(long, value_name = "STEPS")]
+    #[serde(alias = "steps_per_report")]
+    pub report_every: Option<u64>,
+    /// Stop after so many evaluations that are no better
+    #[arg(long, value_name = "N")]
+    pub patience: Option<u32>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LoraParameters {
+    rank: Option<i32>,
+    scale: Option<f32>,
+    dropout: Option<f32>,
+    keys: Option<Vec<String>>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LrSchedule {
+    name: String,
+    arguments: Vec<f64>,
+    #[serde(default)]
+    warmup: u64,
+    #[serde(default)]
+    warmup_init: f64,
+}
+
+fn wrong(message: String) -> Error {
+    Error::new(ErrorKind::Argument, message)
+}
+
+impl Settings {
+    /// These settings, and where they leave a choice those of the file.
+    pub(super) fn with_file(self) -> Result<Self> {
+        let Some(path) = &self.config else {
+            return Ok(self);
+        };
+        let fail = |error: &dyn std::fmt::Display| wrong(format!("{}: {error}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| fail(&error))?;
+        let file: Self = serde_yaml_ng::from_str(&text).map_err(|error| fail(&error))?;
+        let lora = file.lora_parameters.as_ref();
+        Ok(Self {
+            model: self.model.or(file.model),
+            data: self.data.or(file.data),
+            out: self.out.or(file.out),
+            config: self.config,
+            resume: self.resume,
+            json: self.json,
+            steps: self.steps.or(file.steps),
+            batch_size: self.batch_size.or(file.batch_size),
+            accumulate: self.accumulate.or(file.accumulate),
+            max_seq_length: self.max_seq_length.or(file.max_seq_length),
+            pack: self.pack || file.pack,
+            mask_prompt: self.mask_prompt || file.mask_prompt,
+            seed: self.seed.or(file.seed),
+            optimizer: self.optimizer.or(file.optimizer),
+            optimizer_config: file.optimizer_config,
+            learning_rate: self.learning_rate.or(file.learning_rate),
+            schedule: self.schedule.or(file.schedule),
+            warmup: self.warmup.or(file.warmup),
+            lr_schedule: file.lr_schedule,
+            clip: self.clip.or(file.clip),
+            num_layers: self.num_layers.or(file.num_layers),
+            rank: self.rank.or(file.rank).or(lora.and_then(|lora| lora.rank)),
+            scale: self
+                .scale
+                .or(file.scale)
+                .or(lora.and_then(|lora| lora.scale)),
+            dropout: self
+                .dropout
+                .or(file.dropout)
+                .or(lora.and_then(|lora| lora.dropout)),
+            keys: self
+                .keys
+                .or(file.keys)
+                .or(lora.and_then(|lora| lora.keys.clone())),
+            dora: self.dora || file.dora,
+            lora_parameters: None,
+            trainable: self.trainable.or(file.trainable),
+            dtype: self.dtype.or(file.dtype),
+            eval_every: self.eval_every.or(file.eval_every),
+            eval_batches: self.eval_batches.or(file.eval_batches),
+            save_every: self.save_every.or(file.save_every),
+            report_every: self.report_every.or(file.report_every),
+            patience: self.patience.or(file.patience),
+        })
+    }
+
+    /// The optimiser's method.
+    pub(super) fn method(&self) -> Result<Method> {
+        let name = self.optimizer.as_deref().unwrap_or("adamw");
+        let mut fields = match self.optimizer_config.get(name) {
+            None | Some(Value::Null) => Map::new(),
+            Some(Value::Object(fields)) => fields.clone(),
+            Some(other) => {
+                return Err(wrong(format!(
+                    "optimizer_config.{name}: expected settings, found {other}"
+                )));
+            }
+        };
+        fields.insert("name".to_owned(), name.into());
+        serde_json::from_value(Value::Object(fields))
+            .map_err(|error| wrong(format!("optimizer {name}: {error}")))
+    }
+
+    pub(super) fn steps(&self) -> u64 {
+        self.steps.unwrap_or(1000)
+    }
+
+    /// The learning rates.
+    pub(super) fn schedule(&self) -> Result<Schedule> {
+        if let Some(given) = &self.lr_schedule {
+            if self.schedule.is_some() || self.warmup.is_some() {
+                let message = "lr_schedule and schedule or warmup contradict each other";
+                return Err(wrong(message.to_owned()));
+            }
+            return given.schedule();
+        }
+        let rate = self.learning_rate.unwrap_or(1e-5);
+        let warmup = self.warmup.unwrap_or(0);
+        let rest = self.steps().saturating_sub(warmup);
+        let after = match self.schedule.as_deref().unwrap_or("constant") {
+            "constant" => Schedule::constant(rate),
+            "linear" => Schedule::linear(rate, 0.0, rest),
+            "cosine" => Schedule::cosine(rate, 0.0, rest),
+            other => {
+                return Err(wrong(format!(
+                    "schedule {other:?} is not known; known: constant, linear, cosine"
+                )));
+            }
+        };
+        Ok(after.with_warmup(warmup, 0.0))
+    }
+}
+
+impl LrSchedule {
+    fn schedule(&self) -> Result<Schedule> {
+        let steps = |steps: f64| steps.max(0.0) as u64;
+        let after = match (self.name.as_str(), self.arguments.as_slice()) {
+            ("cosine_decay", &[from, n]) => Schedule::cosine(from, 0.0, steps(n)),
+            ("cosine_decay", &[from, n, to]) => Schedule::cosine(from, to, steps(n)),
+            ("linear_schedule", &[from, to, n]) => Schedule::linear(from, to, steps(n)),
+            (name @ ("cosine_decay" | "linear_schedule"), found) => {
+                return Err(wrong(format!(
+                    "lr_schedule {name}: arguments {found:?} do not fit"
+                )));
+            }
+            (name, _) => {
+                return Err(wrong(format!(
+                    "lr_schedule {name:?} is not known; known: cosine_decay, linear_schedule"
+                )));
+            }
+        };
+        Ok(after.with_warmup(self.warmup, self.warmup_init))
+    }
+}

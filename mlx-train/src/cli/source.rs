@@ -1,0 +1,55 @@
+//! The model that a command works on.
+
+use std::path::Path;
+
+use mlx_core::{DType, Safetensors};
+use mlx_infer::Files;
+use mlx_models::{LoadOptions, Loaded};
+use mlx_train::{Error, ErrorKind, Result};
+
+/// The files of a folder, or of the built-in model.
+pub(super) fn files(model: Option<&Path>) -> Result<Files> {
+    match model {
+        Some(dir) => Files::directory(dir),
+        None => Ok(mlx_infer::default_model_files()),
+    }
+}
+
+/// Loads the model from its files.
+pub(super) fn load(files: &Files, dtype: Option<&str>) -> Result<Loaded> {
+    let dtype = match dtype {
+        None => None,
+        Some("f32") => Some(DType::F32),
+        Some("bf16") => Some(DType::BF16),
+        Some("f16") => Some(DType::F16),
+        Some(other) => {
+            let message = format!("dtype {other:?} is not known; known: f32, bf16, f16");
+            return Err(Error::new(ErrorKind::Argument, message));
+        }
+    };
+    let options = LoadOptions {
+        dtype,
+        ..LoadOptions::default()
+    };
+    if let Files::Directory(dir) = files {
+        return Ok(mlx_models::load(dir, options)?);
+    }
+    let missing = |name: &str| {
+        let message = format!("{} has no {name}", files.describe());
+        Error::new(ErrorKind::Missing, message)
+    };
+    let config = files.json("config.json")?;
+    let config = config.ok_or_else(|| missing("config.json"))?;
+    let weights = files.read("model.safetensors")?;
+    let weights = weights.ok_or_else(|| missing("model.safetensors"))?;
+    let weights = match weights {
+        std::borrow::Cow::Borrowed(bytes) => Safetensors::from_static(bytes)?,
+        std::borrow::Cow::Owned(bytes) => Safetensors::from_bytes(bytes)?,
+    };
+    Ok(mlx_models::load_from(
+        &files.describe(),
+        config,
+        vec![weights],
+        options,
+    )?)
+}
