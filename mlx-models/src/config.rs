@@ -187,7 +187,11 @@ impl Config {
         let unread = |(key, value): &(&String, &Value)| {
             !value.is_null() && !read.contains(*key) && !IGNORED.contains(&key.as_str())
         };
-        self.map.iter().filter(unread).map(|(key, _)| key.clone()).collect()
+        self.map
+            .iter()
+            .filter(unread)
+            .map(|(key, _)| key.clone())
+            .collect()
     }
 }
 
