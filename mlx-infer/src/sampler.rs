@@ -89,14 +89,19 @@ pub fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Resu
         let largest = x.take_along_axis(&greedy.expand_dims(-1)?, -1)?;
         (greedy, largest.squeeze(-1)?)
     } else {
-        let drawn = draw(&x, rows, pending.is_some())?;
+        let drawing: Vec<u32> = (0..rows.len() as u32)
+            .filter(|&row| !rows[row as usize].params.is_greedy())
+            .collect();
         let largest = x.max(-1, false)?;
-        if rows.iter().any(|row| row.params.is_greedy()) {
-            let is_greedy: Vec<bool> = rows.iter().map(|row| row.params.is_greedy()).collect();
-            let is_greedy = Array::from_slice(&is_greedy, &[b])?;
-            (is_greedy.select(&greedy, &drawn)?, largest)
+        if drawing.len() == rows.len() {
+            (draw(&x, rows, pending.is_some())?, largest)
         } else {
-            (drawn, largest)
+            // Noise and filters only for the rows that draw.
+            let n = drawing.len() as i32;
+            let some: Vec<Row<'_>> = drawing.iter().map(|&row| rows[row as usize]).collect();
+            let drawing = Array::from_slice(&drawing, &[n])?;
+            let drawn = draw(&x.take(&drawing, 0)?, &some, pending.is_some())?;
+            (greedy.put_along_axis(&drawing, &drawn, 0)?, largest)
         }
     };
     let checked = witness.isfinite()?.select(&ids, NO_TOKEN)?;
@@ -112,13 +117,10 @@ pub fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Resu
     })
 }
 
-/// Draws a token for each row from processed logits `[B, V]`: U32 `[B]`.
+/// Draws a token for each row, none of which is greedy, from processed logits `[B, V]`: U32 `[B]`.
 fn draw(x: &Array, rows: &[Row<'_>], pending: bool) -> Result<Array> {
     let [_, v] = x.dims()?;
-    let scale = column(rows, |row| match row.params.is_greedy() {
-        true => 1.0,
-        false => 1.0 / row.params.temperature,
-    })?;
+    let scale = column(rows, |row| 1.0 / row.params.temperature)?;
     let noise = noise::gumbel(rows, pending, v)?;
     let y = x.multiply(&scale)?.add(&noise)?;
     let y = match filter::keep(x, rows)? {

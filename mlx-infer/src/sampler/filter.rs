@@ -13,15 +13,11 @@ use crate::error::Result;
 pub(super) fn keep(x: &Array, rows: &[Row<'_>]) -> Result<Option<Array>> {
     let [_, v] = x.dims()?;
     let k = |row: &Row<'_>| match row.params.top_k {
-        k if k > 0 && k < v as usize && !row.params.is_greedy() => Some(k),
+        k if k > 0 && k < v as usize => Some(k),
         _ => None,
     };
-    let p = |row: &Row<'_>| {
-        (row.params.top_p < 1.0 && !row.params.is_greedy()).then_some(row.params.top_p)
-    };
-    let m = |row: &Row<'_>| {
-        (row.params.min_p > 0.0 && !row.params.is_greedy()).then_some(row.params.min_p)
-    };
+    let p = |row: &Row<'_>| (row.params.top_p < 1.0).then_some(row.params.top_p);
+    let m = |row: &Row<'_>| (row.params.min_p > 0.0).then_some(row.params.min_p);
     let mut kept = None;
     if rows.iter().any(|row| k(row).is_some() || p(row).is_some()) {
         // How many of the largest logits tell every row's thresholds: with both filters top-k's do.

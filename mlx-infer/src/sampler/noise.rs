@@ -1,33 +1,43 @@
 //! Gumbel noise from (seed, position): the same whoever shares the batch.
 
-use mlx_core::ops::{stack, zeros};
 use mlx_core::random::{self, Key};
+use mlx_core::transforms::vmap;
 use mlx_core::{Array, DType};
 
 use super::Row;
 use crate::error::Result;
 
-/// Noise for each row's next token: F32 `[B, V]`; zeros for greedy rows.
+/// Noise for each row's next token: F32 `[B, V]`.
 pub(super) fn gumbel(rows: &[Row<'_>], pending: bool, v: i32) -> Result<Array> {
-    let noise = |row: &Row<'_>| match row.params.is_greedy() {
-        true => Ok(zeros(&[v], DType::F32)?),
-        false => of_position(row.seed, row.history.ids().len() + usize::from(pending), v),
-    };
-    match rows {
-        [row] => Ok(noise(row)?.expand_dims(0)?),
-        rows => {
-            let rows = rows.iter().map(noise).collect::<Result<Vec<_>>>()?;
-            Ok(stack(&rows, 0)?)
-        }
+    let position = |row: &Row<'_>| row.history.ids().len() + usize::from(pending);
+    if let [row] = rows {
+        return of_position(row.seed, position(row), v)?
+            .expand_dims(0)
+            .map_err(Into::into);
     }
+    let words: Vec<u32> = rows
+        .iter()
+        .flat_map(|row| words(row.seed, position(row)))
+        .collect();
+    let keys = Array::from_slice(&words, &[rows.len() as i32, 2])?;
+    let of_key = |keys: &[Array]| {
+        let key = Key::from_array(keys[0].clone())?;
+        Ok(vec![random::bits(&key, &[v], 4)?])
+    };
+    let bits = vmap(of_key, &[keys], &[Some(0)], &[Some(0)])?.remove(0);
+    of_bits(&bits)
 }
 
 /// The noise of one position of one row: F32 `[V]`.
+pub(super) fn of_position(seed: u64, position: usize, v: i32) -> Result<Array> {
+    of_bits(&random::bits(&key(seed, position)?, &[v], 4)?)
+}
+
+/// Gumbel variables from 32 random bits each.
 ///
 /// `-ln(-ln(1 - u))` for u uniform in (0, 1): the largest values, which decide, come from the smallest u,
 /// where single precision is finest. Never infinite.
-pub(super) fn of_position(seed: u64, position: usize, v: i32) -> Result<Array> {
-    let bits = random::bits(&key(seed, position)?, &[v], 4)?;
+fn of_bits(bits: &Array) -> Result<Array> {
     let u = bits
         .astype(DType::F32)?
         .add(0.5f32)?
@@ -44,9 +54,13 @@ pub(super) fn of_position(seed: u64, position: usize, v: i32) -> Result<Array> {
 
 /// Neighbouring seeds and positions get unrelated keys.
 pub(super) fn key(seed: u64, position: usize) -> Result<Key> {
-    let mixed = mix(mix(seed).wrapping_add(position as u64));
-    let words = [(mixed >> 32) as u32, mixed as u32];
+    let words = words(seed, position);
     Ok(Key::from_array(Array::from_slice(&words, &[2])?)?)
+}
+
+fn words(seed: u64, position: usize) -> [u32; 2] {
+    let mixed = mix(mix(seed).wrapping_add(position as u64));
+    [(mixed >> 32) as u32, mixed as u32]
 }
 
 /// The finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators").

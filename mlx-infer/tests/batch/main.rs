@@ -9,3 +9,4 @@ mod command;
 mod engine;
 mod independence;
 mod scheduler;
+mod statistics;
