@@ -9,6 +9,7 @@ use mlx_infer::{
     Choice, Engine, EngineOptions, Error, ErrorKind, Event, FinishReason, GenerateOptions, Limits,
     LoadOptions, LoadedModel, Request,
 };
+use mlx_nn::LayerKind;
 
 fn start(case: &'static str, options: EngineOptions) -> Engine {
     Engine::start(move || Ok(load(dir(case))), options).unwrap()
@@ -244,43 +245,64 @@ fn a_model_that_does_not_load_is_an_error() {
     assert_eq!(error.kind(), ErrorKind::Closed);
 }
 
-#[test]
-fn little_memory_evicts_and_too_little_refuses() {
-    let model = load(dir("gemma2"));
+/// Bytes that a row of up to 256 positions takes in a model's caches.
+fn row_bytes(model: &LoadedModel) -> usize {
     let info = model.info();
-    let position = 2 * (info.kv_heads * info.head_dim * 4) as usize;
-    // Rows of 200 and more positions: 256 slots of the growing layers, and rings of 8.
-    let row = position * (info.layers.len() / 2) * (256 + 8);
-    let limits = Limits {
-        cache_bytes: Some(3 * row),
-        ..Limits::default()
+    let slots = |kind: &LayerKind| match *kind {
+        LayerKind::Full => 256,
+        LayerKind::Window(window) => window.min(256),
     };
-    let options = EngineOptions {
-        limits,
-        ..EngineOptions::default()
-    };
-    let engine = start("gemma2", options);
-    // Within 256 positions three rows fit; as they grow beyond them, only one.
-    let ask = |n: u64| (prompt(210 + n as usize, n), sampled(60, n));
-    let handles: Vec<_> = (0..4)
-        .map(|n| {
-            let (prompt, options) = ask(n);
-            engine.submit(Request::new(prompt, options)).unwrap()
-        })
-        .collect();
-    for (n, handle) in handles.into_iter().enumerate() {
-        let (prompt, options) = ask(n as u64);
-        assert_eq!(
-            tokens(handle).0,
-            alone(&model, &prompt, &options),
-            "request {n}"
-        );
-    }
-    assert!(engine.load().evictions > 0);
-    engine.finish().unwrap();
+    let slots: usize = info.layers.iter().map(slots).sum();
+    2 * slots * (info.kv_heads * info.head_dim * 4) as usize
+}
 
+/// Three rows fit while they hold at most 256 positions; as they grow beyond that, fewer do.
+#[test]
+fn rows_that_are_given_up_for_memory_come_back_unchanged() {
+    for case in [
+        "llama_llama3",
+        "qwen2_window",
+        "qwen3_moe",
+        "gemma2",
+        "gemma3_text",
+    ] {
+        let model = load(dir(case));
+        let limits = Limits {
+            cache_bytes: Some(3 * row_bytes(&model)),
+            ..Limits::default()
+        };
+        let options = EngineOptions {
+            limits,
+            ..EngineOptions::default()
+        };
+        let engine = start(case, options);
+        let ask = |n: u64| match n {
+            0 => (prompt(200, n), greedy(80)),
+            _ => (prompt(210 + n as usize, n), sampled(60, n)),
+        };
+        let handles: Vec<_> = (0..4)
+            .map(|n| {
+                let (prompt, options) = ask(n);
+                engine.submit(Request::new(prompt, options)).unwrap()
+            })
+            .collect();
+        for (n, handle) in handles.into_iter().enumerate() {
+            let (prompt, options) = ask(n as u64);
+            let expected = alone(&model, &prompt, &options);
+            assert_eq!(tokens(handle).0, expected, "{case}: request {n}");
+        }
+        // Models of windows alone do not grow.
+        let grows = model.info().layers.contains(&LayerKind::Full);
+        assert_eq!(engine.load().evictions > 0, grows, "{case}");
+        engine.finish().unwrap();
+    }
+}
+
+#[test]
+fn what_cannot_fit_is_refused() {
+    let model = load(dir("gemma2"));
     let limits = Limits {
-        cache_bytes: Some(row),
+        cache_bytes: Some(row_bytes(&model)),
         ..Limits::default()
     };
     let requests = [5, 250, 300].map(|n| Request::new(prompt(n, 1), greedy(30)));
@@ -292,6 +314,8 @@ fn little_memory_evicts_and_too_little_refuses() {
     let memory = Some(ErrorKind::Memory);
     // The second outgrows the memory at its 257th position, the third never fits.
     assert_eq!(ends, [(30, None), (7, memory), (0, memory)]);
+    let error = results[2].error.as_ref().unwrap().to_string();
+    assert!(error.contains("more than the engine may take"), "{error}");
 }
 
 #[test]

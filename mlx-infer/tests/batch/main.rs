@@ -8,5 +8,7 @@ mod classify;
 mod command;
 mod engine;
 mod independence;
+mod poison;
 mod scheduler;
+mod schedules;
 mod statistics;

@@ -1,0 +1,130 @@
+//! What a slot held before, or holds beyond a row's length, is never seen.
+
+use crate::checkpoint::dir;
+use crate::independence::{CASES, prompt};
+use mlx_core::{Array, DType, Result, eval, ops::create::full};
+use mlx_models::{LoadOptions, Loaded, load};
+use mlx_nn::{Attend, CacheOptions, LayerKind, ModelCache};
+
+fn model(case: &str) -> Loaded {
+    let options = LoadOptions {
+        dtype: Some(DType::F32),
+        ..LoadOptions::default()
+    };
+    load(&dir(case), options).unwrap()
+}
+
+/// Takes these tokens, one list a row: the logits of each row's last, to the bit.
+fn take(model: &Loaded, cache: &mut ModelCache, rows: &[&[u32]]) -> Result<Vec<Vec<u32>>> {
+    let widths: Vec<usize> = rows.iter().map(|row| row.len()).collect();
+    let width = widths.iter().max().copied().unwrap();
+    let mut flat = Vec::new();
+    for row in rows {
+        flat.extend_from_slice(row);
+        flat.extend(std::iter::repeat_n(7, width - row.len()));
+    }
+    let tokens = Array::from_slice(&flat, &[rows.len() as i32, width as i32])?;
+    let mut step = cache.begin(&widths)?;
+    let hidden = model.model.hidden(&tokens, &mut step)?;
+    step.commit_all()?;
+    let logits = model.model.logits(&hidden)?;
+    let vocab = logits.dim(-1)?;
+    let bits = |(row, &width): (usize, &usize)| {
+        let (row, at) = (row as i32, width as i32 - 1);
+        let last = logits.slice(&[row, at, 0], &[row + 1, at + 1, vocab])?;
+        Ok(last
+            .to_vec::<f32>()?
+            .into_iter()
+            .map(f32::to_bits)
+            .collect())
+    };
+    widths.iter().enumerate().map(bits).collect()
+}
+
+/// Writes ±1e4 into the next `width` slots of every row and layer, and takes the step back.
+fn poison(model: &Loaded, cache: &mut ModelCache, width: usize) -> Result<()> {
+    let (rows, info) = (cache.rows() as i32, &model.info);
+    let shape = [rows, info.kv_heads, width as i32, info.head_dim];
+    let signs: Vec<f32> = (0..shape.iter().product::<i32>())
+        .map(|at| if at % 3 == 0 { -1e4 } else { 1e4 })
+        .collect();
+    let poison = Array::from_slice(&signs, &shape)?;
+    let queries = full(&shape, 1.0, DType::F32)?;
+    let options = Attend {
+        scale: 1.0,
+        softcap: None,
+        sinks: None,
+    };
+    let mut step = cache.begin(&vec![width; rows as usize])?;
+    let mut seen = Vec::new();
+    for layer in 0..info.layers.len() {
+        seen.push(step.attend(layer, &queries, &poison, &poison, &options)?);
+    }
+    eval(&seen)?;
+    drop(step);
+    eval(cache.arrays())
+}
+
+#[test]
+fn poison_in_unused_slots_changes_no_bit() {
+    for case in CASES {
+        let model = model(case);
+        let prompts = [prompt(1, 1), prompt(13, 2), prompt(30, 3)];
+        let parts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
+        let rings = (model.info.layers.iter()).any(|kind| matches!(kind, LayerKind::Window(_)));
+        let new = || {
+            let options = CacheOptions {
+                growth: 16,
+                ..CacheOptions::default()
+            };
+            ModelCache::new(model.model.layers(), 3, options)
+        };
+        let (mut clean, mut dirty) = (new(), new());
+        // As many as a step that is taken back may have written into a ring without slack.
+        let width = if rings { 1 } else { 9 };
+        poison(&model, &mut dirty, width).unwrap();
+        let mut differ = 0;
+        for step in 0..20u32 {
+            let next = [[step % 60], [(step * 7 + 3) % 60], [(step * 5 + 1) % 60]];
+            let next: Vec<&[u32]> = match step {
+                0 => parts.clone(),
+                _ => next.iter().map(|token| &token[..]).collect(),
+            };
+            let expected = take(&model, &mut clean, &next).unwrap();
+            let found = take(&model, &mut dirty, &next).unwrap();
+            assert_eq!(found, expected, "{case}, step {step}");
+            poison(&model, &mut dirty, width).unwrap();
+            let held = |cache: &ModelCache| -> Vec<Vec<f32>> {
+                cache
+                    .arrays()
+                    .map(|array| array.to_vec().unwrap())
+                    .collect()
+            };
+            differ += usize::from(held(&clean) != held(&dirty));
+        }
+        assert_eq!(differ, 20, "{case}: the poison is there");
+    }
+}
+
+/// A row in a slot that a longer sequence had before equals one in a fresh cache.
+#[test]
+fn a_slot_that_is_used_again_shows_nothing_of_before() {
+    for case in CASES {
+        let model = model(case);
+        let new = |rows| ModelCache::new(model.model.layers(), rows, CacheOptions::default());
+        let (long, short, other) = (prompt(90, 4), prompt(6, 5), prompt(17, 6));
+        let mut cache = new(2);
+        take(&model, &mut cache, &[&long, &other]).unwrap();
+        for token in 0..10 {
+            take(&model, &mut cache, &[&[token], &[token + 1]]).unwrap();
+        }
+        let mut fresh = new(1);
+        take(&model, &mut fresh, &[&short]).unwrap();
+        cache.put(0, &fresh, 0).unwrap();
+        for token in 20..40 {
+            let alone = take(&model, &mut fresh, &[&[token]]).unwrap();
+            let together = take(&model, &mut cache, &[&[token], &[token + 2]]).unwrap();
+            assert_eq!(together[0], alone[0], "{case}, token {token}");
+        }
+    }
+}
