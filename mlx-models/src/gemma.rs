@@ -163,17 +163,18 @@ impl Gemma {
 }
 
 impl Model for Gemma {
-    fn hidden(&self, tokens: &Array, step: &mut Step<'_>) -> Result<Array> {
+    fn embed(&self, tokens: &Array) -> Result<Array> {
         // The scalar takes the embedding's dtype: in bf16 the factor itself is rounded, as in training.
-        let mut x = self
-            .model
-            .embed_tokens
-            .forward(tokens)?
-            .multiply(self.embed_scale)?;
-        for (index, layer) in self.model.layers.iter().enumerate() {
-            x = layer.forward(&x, index, step)?;
-        }
-        self.model.norm.forward(&x)
+        let x = self.model.embed_tokens.forward(tokens)?;
+        x.multiply(self.embed_scale)
+    }
+
+    fn layer(&self, index: usize, x: &Array, step: &mut Step<'_>) -> Result<Array> {
+        self.model.layers[index].forward(x, index, step)
+    }
+
+    fn norm(&self, x: &Array) -> Result<Array> {
+        self.model.norm.forward(x)
     }
 
     fn logits(&self, hidden: &Array) -> Result<Array> {

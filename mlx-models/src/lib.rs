@@ -63,11 +63,38 @@ pub use registry::known_types;
 /// [`hidden`](Self::hidden) and [`logits`](Self::logits) are apart, so that a prompt runs the output
 /// head on the positions that are read.
 pub trait Model: Module {
+    /// `tokens [B, L]` (U32 or I32) -> `[B, L, E]`, what the first layer reads.
+    ///
+    /// # Errors
+    /// The tokens are no integers.
+    fn embed(&self, tokens: &Array) -> Result<Array>;
+
+    /// What layer `index` makes of its input: `[B, L, E] -> [B, L, E]`.
+    ///
+    /// # Errors
+    /// The step has other rows or another width.
+    ///
+    /// # Panics
+    /// There is no such layer: they are as many as [`layers`](Self::layers) tells.
+    fn layer(&self, index: usize, x: &Array, step: &mut Step<'_>) -> Result<Array>;
+
+    /// The final norm: `[.., E] -> [.., E]`
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    fn norm(&self, x: &Array) -> Result<Array>;
+
     /// `tokens [B, L]` (U32 or I32) -> `[B, L, E]` after the final norm.
     ///
     /// # Errors
     /// The step has other rows or another width.
-    fn hidden(&self, tokens: &Array, step: &mut Step<'_>) -> Result<Array>;
+    fn hidden(&self, tokens: &Array, step: &mut Step<'_>) -> Result<Array> {
+        let mut x = self.embed(tokens)?;
+        for index in 0..self.layers().len() {
+            x = self.layer(index, &x, step)?;
+        }
+        self.norm(&x)
+    }
 
     /// `[.., E] -> [.., V]`
     ///

@@ -157,12 +157,16 @@ pub(crate) fn load(c: &Config) -> Result<Phi3> {
 }
 
 impl Model for Phi3 {
-    fn hidden(&self, tokens: &Array, step: &mut Step<'_>) -> Result<Array> {
-        let mut x = self.model.embed_tokens.forward(tokens)?;
-        for (index, layer) in self.model.layers.iter().enumerate() {
-            x = layer.forward(&x, index, step)?;
-        }
-        self.model.norm.forward(&x)
+    fn embed(&self, tokens: &Array) -> Result<Array> {
+        self.model.embed_tokens.forward(tokens)
+    }
+
+    fn layer(&self, index: usize, x: &Array, step: &mut Step<'_>) -> Result<Array> {
+        self.model.layers[index].forward(x, index, step)
+    }
+
+    fn norm(&self, x: &Array) -> Result<Array> {
+        self.model.norm.forward(x)
     }
 
     fn logits(&self, hidden: &Array) -> Result<Array> {

@@ -63,6 +63,60 @@ pub fn value_and_grad<M: Module + ?Sized>(
     Ok((outputs, names.into_iter().zip(grads).collect()))
 }
 
+/// The outputs of `f`, which reads `x`, and the cotangents pulled back to `x` (first) and to those
+/// trainable parameters that `choose` takes by their names. The others are constants.
+///
+/// # Errors
+/// As [`value_and_grad`], but for nothing being trainable.
+pub(crate) fn pull_back<M: Module + ?Sized>(
+    module: &mut M,
+    x: &Array,
+    cotangent: &Array,
+    choose: impl Fn(&str) -> bool,
+    mut f: impl FnMut(&M, &Array) -> Result<Array>,
+) -> Result<(Array, Array, Gradients)> {
+    let (names, values) = Names::of(module)?;
+    let chosen: Vec<bool> = names.iter().map(|name| choose(name)).collect();
+    let pick = |all: &[Array]| -> Vec<Array> {
+        let all = all.iter().zip(&chosen).filter(|(_, chosen)| **chosen);
+        all.map(|(array, _)| array.clone()).collect()
+    };
+    let primals = [vec![x.clone()], pick(&values)].concat();
+    let lent = Lent {
+        module,
+        values: values.clone(),
+    };
+    let (mut outputs, derivatives) = transforms::vjp(
+        |tracers| {
+            let mut new = tracers[1..].iter();
+            let all: Vec<Array> = values
+                .iter()
+                .zip(&chosen)
+                .map(|(value, &chosen)| {
+                    if chosen { new.next() } else { None }
+                        .unwrap_or(value)
+                        .clone()
+                })
+                .collect();
+            swap(lent.module, &all)?;
+            Ok(vec![f(lent.module, &tracers[0])?])
+        },
+        &primals,
+        std::slice::from_ref(cotangent),
+    )?;
+    drop(lent);
+    let mut derivatives = derivatives.into_iter();
+    let (Some(output), Some(dx)) = (outputs.pop(), derivatives.next()) else {
+        return Err(Error::new(ErrorKind::Mlx, "vjp returned no arrays"));
+    };
+    let names = names
+        .into_iter()
+        .zip(&chosen)
+        .filter(|(_, chosen)| **chosen);
+    let grads = names.map(|(name, _)| name).zip(derivatives).collect();
+    Ok((output, dx, grads))
+}
+
 /// A module whose parameters get their values back when this is dropped: on success, error, panic.
 struct Lent<'m, M: Module + ?Sized> {
     module: &'m mut M,
@@ -114,17 +168,11 @@ fn swap<M: Module + ?Sized>(module: &mut M, values: &[Array]) -> Result<()> {
     module.visit_mut(&mut Path::default(), &mut Swap(values.iter()))
 }
 
-/// `total + grads`, name by name; the first addition is a copy. Sums are kept in F32.
+/// `total + grads`, name by name. Sums are kept in F32.
 ///
 /// # Errors
-/// The gradients are of other parameters or shapes than those before.
+/// A gradient has another shape than the one before.
 pub fn accumulate(total: &mut Gradients, grads: Gradients) -> Result<()> {
-    if !total.is_empty() && !total.keys().eq(grads.keys()) {
-        return Err(Error::new(
-            ErrorKind::Invalid,
-            "gradients of different parameters cannot be added",
-        ));
-    }
     for (name, grad) in grads {
         let grad = grad.astype(mlx_core::DType::F32)?;
         let sum = match total.get(&name) {

@@ -14,6 +14,7 @@ pub mod feed;
 pub mod grad;
 pub mod loss;
 pub mod optim;
+pub mod recompute;
 pub mod schedule;
 pub mod trainer;
 

@@ -8,7 +8,7 @@ use mlx_nn::{CacheOptions, ModelCache};
 use crate::batch::Batch;
 
 /// Whole sequences are read in one step, after which nothing is remembered.
-const ONE_STEP: CacheOptions = CacheOptions {
+pub(crate) const ONE_STEP: CacheOptions = CacheOptions {
     growth: 1,
     slack: 0,
     max_context: None,
@@ -42,6 +42,15 @@ pub fn token_losses(model: &dyn Model, batch: &Batch) -> Result<Array> {
 /// # Errors
 /// As [`sum_loss`].
 pub fn logits(model: &dyn Model, batch: &Batch) -> Result<Array> {
+    check(model, batch)?;
+    let mut cache = ModelCache::new(model.layers(), batch.documents.len(), ONE_STEP);
+    let mut step = cache.begin_packed(&batch.documents)?;
+    let hidden = model.hidden(&batch.inputs, &mut step)?;
+    model.logits(&hidden)
+}
+
+/// Refuses a batch that a model cannot learn from.
+pub(crate) fn check(model: &dyn Model, batch: &Batch) -> Result<()> {
     if batch.learnt == 0 {
         let message = "no token of the batch is learnt";
         return Err(Error::new(ErrorKind::Invalid, message));
@@ -54,8 +63,5 @@ pub fn logits(model: &dyn Model, batch: &Batch) -> Result<Array> {
         let message = format!("rows of more than {limit} tokens cannot be packed for this model");
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
-    let mut cache = ModelCache::new(model.layers(), batch.documents.len(), ONE_STEP);
-    let mut step = cache.begin_packed(&batch.documents)?;
-    let hidden = model.hidden(&batch.inputs, &mut step)?;
-    model.logits(&hidden)
+    Ok(())
 }

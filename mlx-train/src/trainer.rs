@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use mlx_core::{memory, random};
+use mlx_core::{Array, memory, random};
 use mlx_models::Model;
 use mlx_nn::lora::set_dropout_key;
 use mlx_nn::trainable::trainable;
@@ -22,6 +22,7 @@ use crate::feed::{Feed, FeedOptions, Numbers, Position};
 use crate::grad::{Gradients, accumulate, value_and_grad};
 use crate::loss::sum_loss;
 use crate::optim::{Method, Optimizer};
+use crate::recompute::sum_loss_and_grads;
 use crate::schedule::Schedule;
 
 /// Everything that decides what a run computes.
@@ -35,6 +36,8 @@ pub struct TrainerConfig {
     pub accumulate: usize,
     /// Fill rows with several documents, up to so many tokens.
     pub pack: Option<usize>,
+    /// Compute each layer again in the backward pass instead of remembering its inside.
+    pub recompute: bool,
     /// What order and dropping are drawn from.
     pub seed: u64,
     /// The largest norm of the gradients.
@@ -272,14 +275,13 @@ impl<'a> Trainer<'a> {
             let draw = Numbers::new(self.config.seed, number).next();
             let key = random::Key::new(draw.wrapping_add(part as u64))?;
             set_dropout_key(self.model, Some(&key))?;
-            let result =
-                value_and_grad(&mut *self.model, |model| Ok(vec![sum_loss(model, &batch)?]));
+            let result = self.gradients(&batch);
             set_dropout_key(self.model, None)?;
-            let (values, grads) = result?;
+            let (sum, grads) = result?;
             accumulate(&mut total, grads)?;
             // Each part's graph is run before the next is built: memory holds one.
-            mlx_core::eval(values.iter().chain(total.values()))?;
-            loss += f64::from(values[0].item::<f32>()?);
+            mlx_core::eval([&sum].into_iter().chain(total.values()))?;
+            loss += f64::from(sum.item::<f32>()?);
             learnt += batch.learnt;
             tokens += batch.tokens();
         }
@@ -319,6 +321,15 @@ impl<'a> Trainer<'a> {
             seconds: started.elapsed().as_secs_f64(),
             peak_bytes: memory::peak()?,
         })
+    }
+
+    fn gradients(&mut self, batch: &Batch) -> mlx_core::Result<(Array, Gradients)> {
+        if self.config.recompute {
+            return sum_loss_and_grads(self.model, batch);
+        }
+        let (mut values, grads) =
+            value_and_grad(&mut *self.model, |model| Ok(vec![sum_loss(model, batch)?]))?;
+        Ok((values.remove(0), grads))
     }
 
     fn evaluate(&mut self) -> Result<Event> {

@@ -8,6 +8,7 @@ use mlx_nn::lora::{LoraConfig, attach};
 use mlx_nn::trainable::{set_trainable, trainable};
 use mlx_nn::{Param, VisitMut};
 use mlx_train::loss::sum_loss;
+use mlx_train::recompute::sum_loss_and_grads;
 use mlx_train::{Batch, Example, Gradients, Optimizer, Schedule, clip, value_and_grad};
 use serde_json::Value;
 
@@ -234,6 +235,51 @@ fn packed_equals_unpacked() {
             for (packed, apart) in packed.iter().zip(&apart) {
                 let off = (packed - apart).abs();
                 assert!(off <= 2e-5 * largest, "{name}: {parameter}: off by {off}");
+            }
+        }
+    }
+}
+
+/// Layer by layer, with the head a few positions at a time, the gradients are the same.
+#[test]
+fn recomputed_equals_remembered() {
+    for (name, kind) in [
+        ("llama_tied", "full"),
+        ("qwen3", "full"),
+        ("gemma3_text", "full"),
+        ("gemma3_text", "lora"),
+        ("qwen3", "lora"),
+    ] {
+        let Case {
+            facts, mut model, ..
+        } = case(name, kind);
+        let model = model.as_mut();
+        let mut examples = examples(&facts);
+        // Longer than a part of the head.
+        examples.push(Example {
+            tokens: (0..300).map(|at| at * 7 % 60).collect(),
+            prompt: 0,
+        });
+        let batch = Batch::new(examples.chunks(2)).unwrap();
+        let (sums, whole) =
+            value_and_grad(&mut *model, |model| Ok(vec![sum_loss(model, &batch)?])).unwrap();
+        let (sum, parts) = sum_loss_and_grads(model, &batch).unwrap();
+        let (sum, expected) = (sum.item::<f32>().unwrap(), sums[0].item::<f32>().unwrap());
+        assert!(
+            (sum - expected).abs() < 1e-6 * expected,
+            "{name}: {sum} {expected}"
+        );
+        assert!(whole.keys().eq(parts.keys()), "{name} {kind}");
+        for (parameter, whole) in &whole {
+            let part = parts[parameter].to_vec::<f32>().unwrap();
+            let whole = whole.to_vec::<f32>().unwrap();
+            let largest = whole.iter().fold(1.0f32, |max, x| max.max(x.abs()));
+            for (part, whole) in part.iter().zip(&whole) {
+                let off = (part - whole).abs();
+                assert!(
+                    off <= 1e-6 * largest,
+                    "{name} {kind}: {parameter}: off by {off} of {largest}"
+                );
             }
         }
     }

@@ -63,6 +63,7 @@ fn config(steps: u64) -> TrainerConfig {
         batch_size: 2,
         accumulate: 2,
         pack: None,
+        recompute: false,
         seed: 3,
         clip: Some(1.0),
         method: Method::AdamW(Default::default()),
@@ -139,8 +140,17 @@ fn run(
 
 #[test]
 fn resumed_equals_uninterrupted() {
-    for (lora, pack) in [(true, None), (false, None), (true, Some(16))] {
-        let config = TrainerConfig { pack, ..config(12) };
+    for (lora, pack, recompute) in [
+        (true, None, false),
+        (false, None, false),
+        (true, Some(16), false),
+        (true, None, true),
+    ] {
+        let config = TrainerConfig {
+            pack,
+            recompute,
+            ..config(12)
+        };
         let whole = tempfile::tempdir().unwrap();
         let (losses, weights) = run(&config, lora, whole.path(), &[]);
         assert_eq!(losses.len(), 12);

@@ -149,6 +149,7 @@ fn trainer_config(settings: &Settings) -> Result<TrainerConfig> {
         steps: settings.steps(),
         batch_size: settings.batch_size.unwrap_or(4),
         accumulate: settings.accumulate.unwrap_or(1),
+        recompute: settings.grad_checkpoint,
         pack: settings.pack.then(|| max_tokens(settings)),
         seed: settings.seed.unwrap_or(0),
         clip: settings.clip,

@@ -52,6 +52,9 @@ pub(super) struct Settings {
     /// Fill rows with several documents, none of which sees another
     #[arg(long)]
     pub pack: bool,
+    /// Compute each layer again in the backward pass: less memory, a third more work
+    #[arg(long)]
+    pub grad_checkpoint: bool,
     /// Learn the last message or the completion only
     #[arg(long)]
     pub mask_prompt: bool,
@@ -175,6 +178,7 @@ impl Settings {
             accumulate: self.accumulate.or(file.accumulate),
             max_seq_length: self.max_seq_length.or(file.max_seq_length),
             pack: self.pack || file.pack,
+            grad_checkpoint: self.grad_checkpoint || file.grad_checkpoint,
             mask_prompt: self.mask_prompt || file.mask_prompt,
             seed: self.seed.or(file.seed),
             optimizer: self.optimizer.or(file.optimizer),

@@ -1,0 +1,125 @@
+//! Gradients layer by layer: less memory for one more forward pass (Chen et al., arXiv:1604.06174).
+//!
+//! The forward pass keeps what each layer reads and nothing of its inside. The backward pass goes
+//! from the last layer to the first, computes each again and differentiates it alone; of the head
+//! it sees a few positions at a time, so that `[B, L, V]` logits never exist. It ends at the first
+//! layer that has something to train.
+
+use mlx_core::{Array, DType, Result};
+use mlx_models::Model;
+use mlx_nn::loss::cross_entropy;
+use mlx_nn::trainable::trainable;
+use mlx_nn::{ModelCache, Step};
+
+use crate::batch::Batch;
+use crate::grad::{Gradients, accumulate, pull_back};
+use crate::loss::{ONE_STEP, check};
+
+/// How many positions of a row go through the head at once.
+const POSITIONS: i32 = 256;
+
+/// The sum of [`sum_loss`](crate::loss::sum_loss) and its gradients with respect to every trainable
+/// parameter of `model`, evaluated.
+///
+/// # Errors
+/// As there.
+pub fn sum_loss_and_grads(model: &mut dyn Model, batch: &Batch) -> Result<(Array, Gradients)> {
+    check(model, batch)?;
+    let names: Vec<String> = trainable(model)?
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
+    let layers = model.layers().len();
+    let in_first = |layer: usize| names.iter().any(|name| layer_of(name) == Some(layer));
+    let outside = |name: &str| layer_of(name).is_none();
+    let embedding = names.iter().any(|name| outside(name));
+    let first = (0..layers)
+        .find(|&layer| embedding || in_first(layer))
+        .unwrap_or(layers);
+
+    let mut cache = ModelCache::new(model.layers(), batch.documents.len(), ONE_STEP);
+    let mut step = cache.begin_packed(&batch.documents)?;
+    let mut inputs = Vec::with_capacity(layers - first + 1);
+    let mut x = model.embed(&batch.inputs)?;
+    for layer in 0..layers {
+        if layer >= first {
+            inputs.push(x.clone());
+        }
+        x = model.layer(layer, &x, &mut step)?;
+        mlx_core::eval([&x])?;
+    }
+
+    let mut grads = Gradients::new();
+    let (loss, mut dx) = head(model, &x, batch, &outside, &mut grads)?;
+    for layer in (first..layers).rev() {
+        let input = inputs.pop().unwrap_or_else(|| x.clone());
+        dx = back(model, layer, &input, &dx, &mut step, &mut grads)?;
+    }
+    if embedding {
+        let tokens = batch.inputs.clone();
+        // The embedding reads integers: what is pulled back to `x` is of no use, its parameters are.
+        let none = Array::scalar(0.0f32)?;
+        let (_, _, of_embedding) =
+            pull_back(model, &none, &dx, outside, |model, _| model.embed(&tokens))?;
+        add(&mut grads, of_embedding)?;
+    }
+    Ok((loss, grads))
+}
+
+/// The loss, and what is pulled back to the head's input.
+fn head(
+    model: &mut dyn Model,
+    x: &Array,
+    batch: &Batch,
+    outside: &dyn Fn(&str) -> bool,
+    grads: &mut Gradients,
+) -> Result<(Array, Array)> {
+    let width = x.dim(1)?;
+    let one = Array::scalar(1.0f32)?;
+    let (mut loss, mut parts) = (Array::scalar(0.0f32)?, Vec::new());
+    for start in (0..width).step_by(POSITIONS as usize) {
+        let part = |array: &Array| array.slice_axis(1, start, (start + POSITIONS).min(width));
+        let (targets, mask) = (part(&batch.targets)?, part(&batch.mask)?);
+        let mask = mask.astype(DType::F32)?;
+        let (sum, dx, of_head) = pull_back(model, &part(x)?, &one, outside, |model, x| {
+            let logits = model.logits(&model.norm(x)?)?;
+            let losses = cross_entropy(&logits, &targets)?;
+            losses.multiply(&mask)?.sum(.., false)
+        })?;
+        loss = loss.add(sum)?;
+        mlx_core::eval([&loss, &dx])?;
+        parts.push(dx);
+        add(grads, of_head)?;
+    }
+    Ok((loss, mlx_core::ops::concat(&parts, 1)?))
+}
+
+/// Differentiates one layer, and gives back what is pulled back to its input.
+fn back(
+    model: &mut dyn Model,
+    layer: usize,
+    input: &Array,
+    dx: &Array,
+    step: &mut Step<'_>,
+    grads: &mut Gradients,
+) -> Result<Array> {
+    let inside = |name: &str| layer_of(name) == Some(layer);
+    let (_, dx, of_layer) = pull_back(model, input, dx, inside, |model, x| {
+        model.layer(layer, x, step)
+    })?;
+    mlx_core::eval([&dx])?;
+    add(grads, of_layer)?;
+    Ok(dx)
+}
+
+/// Adds and evaluates: no graph is left to hold on to what it came from.
+fn add(grads: &mut Gradients, more: Gradients) -> Result<()> {
+    accumulate(grads, more)?;
+    mlx_core::eval(grads.values())
+}
+
+/// The number of the decoder layer that a parameter belongs to.
+fn layer_of(name: &str) -> Option<usize> {
+    let (_, rest) = name.split_once("layers.")?;
+    rest.split_once('.')?.0.parse().ok()
+}
