@@ -11,6 +11,8 @@ pub struct Metrics {
     pub prompt_tokens: usize,
     /// Tokens that were generated, one that ends the text included.
     pub decode_tokens: usize,
+    /// What loading the model took, before any request.
+    pub load: Duration,
     /// From the start to the first token: the prompt, and the choice of that token.
     pub prefill: Duration,
     /// From the first token to the last.
@@ -49,6 +51,7 @@ fn rate(n: usize, time: Duration) -> f64 {
 /// The clock of one generation.
 #[derive(Debug)]
 pub(crate) struct Watch {
+    load: Duration,
     requested: Instant,
     started: Instant,
     first: Option<Instant>,
@@ -56,11 +59,12 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Starts at the request, which came at `requested`.
-    pub(crate) fn start(requested: Instant) -> Result<Self> {
+    /// Starts at the request, which came at `requested`, to a model that took `load` to load.
+    pub(crate) fn start(load: Duration, requested: Instant) -> Result<Self> {
         mlx_core::memory::reset_peak()?;
         let now = Instant::now();
         Ok(Self {
+            load,
             requested,
             started: now,
             first: None,
@@ -79,6 +83,7 @@ impl Watch {
         Ok(Metrics {
             prompt_tokens,
             decode_tokens,
+            load: self.load,
             prefill: first - self.started,
             decode: self.last - first,
             time_to_first_token: first - self.requested,

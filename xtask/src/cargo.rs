@@ -51,6 +51,17 @@ pub fn run(command: &mut Command) -> Result<()> {
 
 /// The folder where build scripts work, which is where they keep the native build: cargo's build directory.
 pub fn build_directory() -> Result<PathBuf> {
+    // Cargo before 1.91 has one folder for both and no word for it.
+    folder(&["build_directory", "target_directory"])
+}
+
+/// The folder where finished programs are, by profile.
+pub fn target_directory() -> Result<PathBuf> {
+    folder(&["target_directory"])
+}
+
+/// The first folder that cargo's metadata has by one of these names.
+fn folder(names: &[&str]) -> Result<PathBuf> {
     let output = command(["metadata", "--format-version=1", "--no-deps"])
         .output()
         .context("cannot run cargo metadata")?;
@@ -62,11 +73,9 @@ pub fn build_directory() -> Result<PathBuf> {
     }
     let metadata: serde_json::Value =
         serde_json::from_slice(&output.stdout).context("cargo metadata is not JSON")?;
-    // Cargo before 1.91 has one folder for both and no word for it.
-    let folder = metadata["build_directory"]
-        .as_str()
-        .or(metadata["target_directory"].as_str());
-    folder
+    names
+        .iter()
+        .find_map(|name| metadata[name].as_str())
         .map(PathBuf::from)
         .context("cargo metadata names no target directory")
 }

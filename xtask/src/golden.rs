@@ -3,14 +3,12 @@
 //! The scripts are Python, because the references are. They run in an environment of their own below the target
 //! folder, with the versions of `xtask/golden/requirements.txt`; every golden names the versions it was made with.
 
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::ValueEnum;
 
-use crate::cargo;
+use crate::{cargo, python};
 
 /// What to write.
 #[derive(clap::Args)]
@@ -63,7 +61,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let work = cargo::build_directory()?.join("golden");
     let python = match &arguments.python {
         Some(python) => python.clone(),
-        None => environment(&work)?,
+        None => python::environment(&work, &scripts().join("requirements.txt"))?,
     };
     let parts = match arguments.parts.as_slice() {
         [] => Part::value_variants(),
@@ -73,7 +71,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     for part in parts {
         let committed = cargo::repository().join("testdata").join(part.folder());
         let out = if arguments.check {
-            fresh(&work.join("fresh").join(part.folder()))?
+            python::fresh(&work.join("fresh").join(part.folder()))?
         } else {
             committed.clone()
         };
@@ -87,46 +85,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// An empty folder in place of whatever is there.
-fn fresh(folder: &Path) -> Result<PathBuf> {
-    if folder.exists() {
-        fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))?;
-    }
-    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    Ok(folder.to_owned())
-}
-
-/// The Python of an environment with the pinned packages; made when there is none, or one of other pins.
-fn environment(work: &Path) -> Result<PathBuf> {
-    let requirements = scripts().join("requirements.txt");
-    let pins = fs::read(&requirements)
-        .with_context(|| format!("cannot read {}", requirements.display()))?;
-    let folder = work.join("venv");
-    let python = folder.join("bin").join("python");
-    // Written last: an environment whose installation broke off has none.
-    let stamp = folder.join("installed-requirements.txt");
-    if fs::read(&stamp).is_ok_and(|installed| installed == pins) {
-        return Ok(python);
-    }
-    fresh(&folder)?;
-    cargo::run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
-    cargo::run(
-        Command::new(&python)
-            .args(["-m", "pip", "install", "--requirement"])
-            .arg(&requirements),
-    )?;
-    fs::write(&stamp, pins).with_context(|| format!("cannot write {}", stamp.display()))?;
-    Ok(python)
-}
-
-/// Runs one of the scripts; it has nothing to fetch, and leaves no bytecode in the repository.
+/// Runs one of the scripts.
 fn script(python: &Path, name: &str, arguments: &[&Path]) -> Result<()> {
     cargo::run(
-        Command::new(python)
+        python::command(python)
             .arg(scripts().join(name))
-            .args(arguments)
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .env("HF_HUB_OFFLINE", "1"),
+            .args(arguments),
     )
 }
 

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod build_mlx;
 mod cargo;
 mod ci;
@@ -14,6 +15,7 @@ mod golden;
 /// The native build, the same files as in the build script of `mlx-c-sys`.
 #[path = "../../mlx-c-sys/build/native.rs"]
 mod native;
+mod python;
 mod test;
 mod tidy;
 
@@ -39,6 +41,8 @@ enum Task {
     Tidy,
     /// Write the goldens under testdata again from the reference implementations, or check them
     Golden(golden::Arguments),
+    /// Measure this library and mlx-lm side by side, and write a record
+    Bench(bench::Arguments),
     /// Pack a release binary with the libraries it needs
     Dist(dist::Arguments),
 }
@@ -51,6 +55,7 @@ fn main() -> ExitCode {
         Task::Ci => ci::run(),
         Task::Tidy => tidy::run(),
         Task::Golden(arguments) => golden::run(&arguments),
+        Task::Bench(arguments) => bench::run(&arguments),
         Task::Dist(arguments) => dist::run(&arguments),
     };
     match result {

@@ -174,6 +174,7 @@ impl Generated {
                 "total_tokens": m.prompt_tokens + m.decode_tokens,
             },
             "timings": {
+                "load_s": m.load.as_secs_f64(),
                 "prefill_s": m.prefill.as_secs_f64(),
                 "decode_s": m.decode.as_secs_f64(),
                 "time_to_first_token_s": m.time_to_first_token.as_secs_f64(),

@@ -57,7 +57,7 @@ impl Sequence {
             seed: options.sampling.seed.unwrap_or_else(random_seed),
             stop_ids: [eos, &options.stop_ids].concat(),
             limit: options.max_tokens.min(room),
-            watch: Watch::start(requested)?,
+            watch: Watch::start(model.load_time(), requested)?,
             history: History::new(ids),
             options: options.clone(),
         })

@@ -1,0 +1,51 @@
+//! What the measurements were taken on.
+
+use std::fs;
+use std::process::Command;
+
+use super::output_of;
+use crate::cargo;
+
+/// The processor's name, as the system gives it.
+pub fn cpu() -> String {
+    let linux = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("model name"))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    });
+    linux
+        .or_else(|| output_of(Command::new("sysctl").args(["-n", "machdep.cpu.brand_string"])))
+        .unwrap_or_else(|| std::env::consts::ARCH.to_owned())
+}
+
+/// How many threads it runs at a time.
+pub fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Memory of the machine in bytes, where the system tells.
+pub fn memory() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+    let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+/// How many processes wanted to run lately, on average over a minute.
+pub fn load_average() -> Option<f64> {
+    let text = fs::read_to_string("/proc/loadavg").ok()?;
+    text.split_whitespace().next()?.parse().ok()
+}
+
+/// The system and its version.
+pub fn system() -> String {
+    output_of(Command::new("uname").arg("-sr")).unwrap_or_else(|| std::env::consts::OS.to_owned())
+}
+
+/// The commit that was measured, with a mark if files differ from it.
+pub fn commit() -> Option<String> {
+    output_of(
+        Command::new("git")
+            .args(["describe", "--always", "--abbrev=12", "--dirty=+"])
+            .current_dir(cargo::repository()),
+    )
+}
