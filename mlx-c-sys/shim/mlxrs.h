@@ -163,6 +163,36 @@ int mlxrs_kernel_apply(
     size_t nout,
     mlx_stream s);
 
+/* ---- Fused operations ------------------------------------------------------------------------------------------
+ * As mlx_fast_rms_norm, mlx_fast_rope_dynamic and mlx_fast_scaled_dot_product_attention, but one node each on the CPU
+ * too, in the usual cases: floating-point arrays of one dtype (attention: f32, at most 8 queries and no sinks).
+ * `weight`, `freqs`, `mask_array` and `sinks` may be null. */
+int mlxrs_fast_rms_norm(mlx_array* res, mlx_array x, mlx_array weight, float eps, mlx_stream s);
+int mlxrs_fast_rope(
+    mlx_array* res,
+    mlx_array x,
+    int dims,
+    bool traditional,
+    mlx_optional_float base,
+    float scale,
+    mlx_array offset,
+    mlx_array freqs,
+    mlx_stream s);
+int mlxrs_fast_attention(
+    mlx_array* res,
+    mlx_array queries,
+    mlx_array keys,
+    mlx_array values,
+    float scale,
+    const char* mask_mode,
+    mlx_array mask_array,
+    mlx_array sinks,
+    mlx_stream s);
+/* x @ weight.T, for `weight` [.., out, in]. */
+int mlxrs_fast_linear(mlx_array* res, mlx_array x, mlx_array weight, mlx_stream s);
+/* gate * sigmoid(gate) * up. */
+int mlxrs_fast_swiglu(mlx_array* res, mlx_array gate, mlx_array up, mlx_stream s);
+
 /* How many kernel nodes are alive, for leak tests. */
 size_t mlxrs_kernel_live(void);
 

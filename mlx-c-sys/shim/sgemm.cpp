@@ -4,7 +4,7 @@
 // theirs. libmlxc is a library of the program and the BLAS one of libmlx, so this definition comes first. Other BLAS
 // functions are not defined here and stay as they are.
 //
-//   MLX_CPU_KERNELS=off                    the BLAS that MLX brought
+//   MLX_CPU_KERNELS=off                    the BLAS that MLX brought, and its own graphs (see fused.cpp)
 //   MLX_CPU_ISA=portable|avx2|avx512       the instruction set, instead of the machine's best
 //   MLX_CPU_THREADS=N                      see threads.h
 //
@@ -18,12 +18,13 @@
 #include <stdexcept>
 #include <string>
 
+#include "settings.h"
 #include "sgemm/product.h"
 #include "threads.h"
 
 namespace {
 
-using mlxrs::Threads;
+using mlxrs::Threads, mlxrs::setting;
 using namespace mlxrs::sgemm;
 
 // The values of CBLAS's enums.
@@ -36,11 +37,6 @@ using Sgemm = void (*)(
 constexpr double worth_sharing = 100e3;
 // A part of a packed product: its rows of A, which are all packed at once, and that copy's size in floats.
 constexpr long packed_rows = 192, packed_floats = 1 << 20;
-
-std::string setting(const char* name) {
-  const char* text = std::getenv(name);
-  return text != nullptr ? text : "";
-}
 
 bool has_avx512() {
 #ifdef __x86_64__
@@ -76,12 +72,8 @@ const Isa& choose_isa() {
 
 // The BLAS that MLX brought when the kernels are off, else null.
 Sgemm choose_other() {
-  std::string wanted = setting("MLX_CPU_KERNELS");
-  if (wanted.empty() || wanted == "on") {
+  if (mlxrs::kernels_wanted()) {
     return nullptr;
-  }
-  if (wanted != "off") {
-    throw std::invalid_argument("MLX_CPU_KERNELS must be on or off, given \"" + wanted + "\"");
   }
   void* found = dlsym(RTLD_NEXT, "cblas_sgemm");
   if (found == nullptr) {

@@ -1,6 +1,8 @@
 #include "threads.h"
 
+#ifdef __linux__
 #include <sched.h>
+#endif
 
 #include <algorithm>
 #include <chrono>
@@ -47,10 +49,12 @@ bool spin(const Done& done) {
 // The cores that the process may run on, and no more than its control group's share of time.
 int cores() {
   int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+#ifdef __linux__
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) == 0) {
     cores = std::max(1, CPU_COUNT(&set));
   }
+#endif
   std::ifstream file("/sys/fs/cgroup/cpu.max");
   double quota = 0, period = 0;
   if (file >> quota >> period && quota > 0 && period > 0) {

@@ -22,7 +22,7 @@ pub mod plain;
 /// # Errors
 /// `x` is a scalar or not floating point, or `weight` does not fit its last axis.
 pub fn rms_norm(x: &Array, weight: Option<&Array>, eps: f32) -> Result<Array> {
-    op!(mlx_fast_rms_norm(x, weight, eps))
+    op!(mlxrs_fast_rms_norm(x, weight, eps))
 }
 
 /// `(x - mean) / sqrt(variance + eps) · weight + bias` over the last axis, accumulated in F32.
@@ -36,6 +36,22 @@ pub fn layer_norm(
     eps: f32,
 ) -> Result<Array> {
     op!(mlx_fast_layer_norm(x, weight, bias, eps))
+}
+
+/// `x weightᵀ`: `x` is `[.., in]`, `weight` `[out, in]`, the result `[.., out]`.
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn linear(x: &Array, weight: &Array) -> Result<Array> {
+    op!(mlxrs_fast_linear(x, weight))
+}
+
+/// `gate · sigmoid(gate) · up`. Source: Shazeer 2020, "GLU Variants Improve Transformer".
+///
+/// # Errors
+/// The shapes do not broadcast.
+pub fn swiglu(gate: &Array, up: &Array) -> Result<Array> {
+    op!(mlxrs_fast_swiglu(gate, up))
 }
 
 /// Rotary position embedding: what stays the same from call to call.
@@ -70,7 +86,7 @@ pub fn rope(x: &Array, rope: &Rope<'_>, offsets: &Array) -> Result<Array> {
         scale,
         freqs,
     } = *rope;
-    op!(mlx_fast_rope_dynamic(
+    op!(mlxrs_fast_rope(
         x,
         dims,
         traditional,
@@ -119,9 +135,7 @@ pub fn scaled_dot_product_attention(
     };
     check_attention(q, k, v)?;
     let mode = mode.to_owned();
-    op!(mlx_fast_scaled_dot_product_attention(
-        q, k, v, scale, mode, array, sinks, false
-    ))
+    op!(mlxrs_fast_attention(q, k, v, scale, mode, array, sinks))
 }
 
 /// What MLX does not check: it divides by the number of heads, and trusts `v` to be as long as `k`.

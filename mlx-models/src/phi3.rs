@@ -49,8 +49,7 @@ impl Mlp {
         let both = self.gate_up_proj.forward(x)?;
         let gate = both.slice_axis(-1, 0, self.intermediate)?;
         let up = both.slice_axis(-1, self.intermediate, 2 * self.intermediate)?;
-        self.down_proj
-            .forward(&self.activation.forward(&gate)?.multiply(&up)?)
+        self.down_proj.forward(&self.activation.gated(&gate, &up)?)
     }
 }
 

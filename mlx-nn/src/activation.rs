@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use mlx_core::{Array, Error, ErrorKind, Result};
+use mlx_core::{Array, Error, ErrorKind, Result, fast};
 
 /// An elementwise activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +50,17 @@ impl Activation {
                     ),
                 )
             })
+    }
+
+    /// `self(gate) * up`: what stands in the middle of a gated MLP. `[..] -> [..]`
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn gated(self, gate: &Array, up: &Array) -> Result<Array> {
+        match self {
+            Self::Silu => fast::swiglu(gate, up),
+            other => other.forward(gate)?.multiply(up),
+        }
     }
 
     /// `[..] -> [..]`

@@ -37,9 +37,8 @@ impl GatedMlp {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
-        let gate = self.activation.forward(&self.gate_proj.forward(x)?)?;
-        self.down_proj
-            .forward(&gate.multiply(self.up_proj.forward(x)?)?)
+        let (gate, up) = (self.gate_proj.forward(x)?, self.up_proj.forward(x)?);
+        self.down_proj.forward(&self.activation.gated(&gate, &up)?)
     }
 }
 

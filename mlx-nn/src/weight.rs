@@ -1,6 +1,6 @@
 //! [`Weight`]: a matrix, dense or packed, that linear layers, embeddings and experts share.
 
-use mlx_core::{Array, DType, Error, ErrorKind, Result, Scheme, ops::quantize};
+use mlx_core::{Array, DType, Error, ErrorKind, Result, Scheme, fast, ops::quantize};
 
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 
@@ -77,7 +77,7 @@ impl Weight {
     /// The shapes do not fit.
     pub fn project(&self, x: &Array) -> Result<Array> {
         match self {
-            Self::Dense(weight) => x.matmul(&weight.value().swap_axes(-1, -2)?),
+            Self::Dense(weight) => fast::linear(x, weight.value()),
             Self::Quantized {
                 packed,
                 scales,

@@ -24,6 +24,22 @@ pub fn rms_norm(x: &Array, weight: Option<&Array>, eps: f32) -> Result<Array> {
     })
 }
 
+/// [`linear`](super::linear), written out.
+///
+/// # Errors
+/// As there.
+pub fn linear(x: &Array, weight: &Array) -> Result<Array> {
+    x.matmul(&weight.swap_axes(-1, -2)?)
+}
+
+/// [`swiglu`](super::swiglu), written out.
+///
+/// # Errors
+/// As there.
+pub fn swiglu(gate: &Array, up: &Array) -> Result<Array> {
+    gate.multiply(&gate.sigmoid()?)?.multiply(up)
+}
+
 /// [`layer_norm`](super::layer_norm), written out.
 ///
 /// # Errors

@@ -1,0 +1,296 @@
+//! Operations that are one node on the CPU: on views of any layout, under transforms, and row by row.
+
+use mlx_core::fast::{self, Mask, Rope, plain};
+use mlx_core::random::{self, Key};
+use mlx_core::transforms::{Compiled, grad, jvp, vmap};
+use mlx_core::{Array, DType, Result};
+
+fn normal(seed: u64, shape: &[i32]) -> Result<Array> {
+    random::normal(&Key::new(seed)?, shape, DType::F32, 0.0, 1.0)
+}
+
+fn assert_close(found: &Array, expected: &Array, tolerance: f32, what: &str) -> Result<()> {
+    assert_eq!(found.shape(), expected.shape(), "{what}");
+    assert_eq!(found.dtype(), expected.dtype(), "{what}");
+    let floats = |array: &Array| array.astype(DType::F32)?.to_vec::<f32>();
+    for (index, (a, b)) in floats(found)?.iter().zip(floats(expected)?).enumerate() {
+        assert!(
+            (a - b).abs() <= tolerance * b.abs().max(1.0),
+            "{what}, element {index}: {a} and {b}"
+        );
+    }
+    Ok(())
+}
+
+/// The same numbers in other layouts: dense, with the last two axes exchanged in memory, as the middle of
+/// something larger, every other one of something larger, and one vector for all rows.
+fn views(x: &Array) -> Result<Vec<Array>> {
+    let last = x.dim(-1)?;
+    let turned = x.swap_axes(-1, -2)?.contiguous()?.swap_axes(-1, -2)?;
+    let wide = mlx_core::ops::concat(&[x, x, x], -1)?;
+    let middle = wide.slice_axis(-1, last, 2 * last)?;
+    let twice = mlx_core::ops::stack(&[x, x], -1)?;
+    let every_other = twice.take(&Array::scalar(0i32)?, -1)?;
+    let strided = twice
+        .reshape(&[x.shape(), &[2]].concat())?
+        .slice_axis(-1, 1, 2)?
+        .squeeze(-1)?;
+    let one = x.slice_axis(-2, 0, 1)?.broadcast_to(x.shape())?;
+    Ok(vec![x.clone(), turned, middle, every_other, strided, one])
+}
+
+type Op = Box<dyn Fn(&[Array]) -> Result<Array>>;
+
+/// An operation, its twin, and arguments for both.
+struct Case {
+    name: &'static str,
+    fused: Op,
+    plain: Op,
+    args: Vec<Array>,
+}
+
+fn case(
+    name: &'static str,
+    args: Vec<Array>,
+    fused: impl Fn(&[Array]) -> Result<Array> + 'static,
+    plain: impl Fn(&[Array]) -> Result<Array> + 'static,
+) -> Case {
+    Case {
+        name,
+        fused: Box::new(fused),
+        plain: Box::new(plain),
+        args,
+    }
+}
+
+fn rope(traditional: bool, freqs: Option<&Array>) -> Rope<'_> {
+    Rope {
+        dims: 16,
+        traditional,
+        base: freqs.is_none().then_some(100.0),
+        scale: 0.5,
+        freqs,
+    }
+}
+
+/// Sizes that vectors of 16 divide and do not, and 70, where values come in fours of them and more.
+fn cases() -> Result<Vec<Case>> {
+    let mut cases = Vec::new();
+    for size in [16, 21, 70] {
+        let (x, weight) = (normal(1, &[2, 4, 3, size])?, normal(2, &[size])?);
+        cases.push(case(
+            "rms_norm",
+            vec![x.clone(), weight],
+            |a| fast::rms_norm(&a[0], Some(&a[1]), 1e-5),
+            |a| plain::rms_norm(&a[0], Some(&a[1]), 1e-5),
+        ));
+        cases.push(case(
+            "rms_norm without weight",
+            vec![x.clone()],
+            |a| fast::rms_norm(&a[0], None, 1e-2),
+            |a| plain::rms_norm(&a[0], None, 1e-2),
+        ));
+        cases.push(case(
+            "swiglu",
+            vec![x.multiply(30.0)?, normal(3, &[2, 4, 3, size])?],
+            |a| fast::swiglu(&a[0], &a[1]),
+            |a| plain::swiglu(&a[0], &a[1]),
+        ));
+        cases.push(case(
+            "linear",
+            vec![x.clone(), normal(4, &[9, size])?],
+            |a| fast::linear(&a[0], &a[1]),
+            |a| plain::linear(&a[0], &a[1]),
+        ));
+        for traditional in [false, true] {
+            let offsets = Array::from_slice(&[5i32, 0], &[2])?;
+            let at = offsets.clone();
+            cases.push(case(
+                "rope",
+                vec![x.clone()],
+                move |a| fast::rope(&a[0], &rope(traditional, None), &offsets),
+                move |a| plain::rope(&a[0], &rope(traditional, None), &at),
+            ));
+        }
+        for (name, mask) in [
+            ("attention", Mask::None),
+            ("causal attention", Mask::Causal),
+        ] {
+            let (k, v) = (normal(5, &[2, 2, 37, size])?, normal(6, &[2, 2, 37, size])?);
+            let causal = matches!(mask, Mask::Causal);
+            let of = move || if causal { Mask::Causal } else { Mask::None };
+            cases.push(case(
+                name,
+                vec![x.clone(), k, v],
+                move |a| fast::scaled_dot_product_attention(&a[0], &a[1], &a[2], 0.3, of(), None),
+                move |a| plain::scaled_dot_product_attention(&a[0], &a[1], &a[2], 0.3, of(), None),
+            ));
+        }
+    }
+    Ok(cases)
+}
+
+#[test]
+fn layout_does_not_matter() -> Result<()> {
+    for case in cases()? {
+        for which in 0..case.args.len() {
+            if case.args[which].ndim() < 2 {
+                continue;
+            }
+            for (layout, view) in views(&case.args[which])?.into_iter().enumerate() {
+                let mut args = case.args.clone();
+                args[which] = view;
+                let what = format!("{}, argument {which}, layout {layout}", case.name);
+                let (found, expected) = ((case.fused)(&args)?, (case.plain)(&args)?);
+                assert_close(&found, &expected, 2e-5, &what)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn transforms_are_those_of_the_plain_operations() -> Result<()> {
+    for case in cases()? {
+        let all: Vec<usize> = (0..case.args.len()).collect();
+        let sum = |op: &Op, x: &[Array]| {
+            let y = op(x)?;
+            Ok(vec![y.multiply(&normal(9, y.shape())?)?.sum(.., false)?])
+        };
+        let found = grad(|x| sum(&case.fused, x), &case.args, &all)?;
+        let expected = grad(|x| sum(&case.plain, x), &case.args, &all)?;
+        for (found, expected) in found.iter().zip(&expected) {
+            assert_close(found, expected, 2e-4, &format!("grad of {}", case.name))?;
+        }
+
+        let tangents: Result<Vec<Array>> = case.args.iter().map(|x| normal(8, x.shape())).collect();
+        let tangents = tangents?;
+        let (_, found) = jvp(|x| Ok(vec![(case.fused)(x)?]), &case.args, &tangents)?;
+        let (_, expected) = jvp(|x| Ok(vec![(case.plain)(x)?]), &case.args, &tangents)?;
+        assert_close(
+            &found[0],
+            &expected[0],
+            2e-4,
+            &format!("jvp of {}", case.name),
+        )?;
+
+        let compiled = Compiled::new(move |x: &[Array]| Ok(vec![(case.fused)(x)?]), false);
+        let found = compiled.call(&case.args)?;
+        let expected = (case.plain)(&case.args)?;
+        assert_close(
+            &found[0],
+            &expected,
+            2e-5,
+            &format!("compiled {}", case.name),
+        )?;
+    }
+    Ok(())
+}
+
+#[test]
+fn vmap_is_one_after_the_other() -> Result<()> {
+    let (x, weight) = (normal(1, &[3, 4, 16])?, normal(2, &[3, 16])?);
+    let found = vmap(
+        |a| Ok(vec![fast::rms_norm(&a[0], Some(&a[1]), 1e-5)?]),
+        &[x.clone(), weight.clone()],
+        &[Some(0), Some(0)],
+        &[Some(0)],
+    )?;
+    for row in 0..3 {
+        let pick = |a: &Array| a.slice_axis(0, row, row + 1)?.squeeze(0);
+        let expected = plain::rms_norm(&pick(&x)?, Some(&pick(&weight)?), 1e-5)?;
+        assert_close(&pick(&found[0])?, &expected, 2e-5, "rms_norm")?;
+    }
+    Ok(())
+}
+
+/// Equal nodes are merged when a graph is compiled; these are of one kind and not equal.
+#[test]
+fn what_differs_in_a_setting_is_not_merged() -> Result<()> {
+    let x = normal(1, &[1, 2, 3, 16])?;
+    let all = |a: &[Array]| {
+        let (x, at) = (&a[0], Array::scalar(3i32)?);
+        Ok(vec![
+            fast::rms_norm(x, None, 1e-5)?,
+            fast::rms_norm(x, None, 1.0)?,
+            fast::rope(x, &rope(false, None), &at)?,
+            fast::rope(x, &rope(true, None), &at)?,
+            fast::scaled_dot_product_attention(x, x, x, 0.1, Mask::None, None)?,
+            fast::scaled_dot_product_attention(x, x, x, 0.2, Mask::None, None)?,
+            fast::scaled_dot_product_attention(x, x, x, 0.2, Mask::Causal, None)?,
+        ])
+    };
+    let expected = all(std::slice::from_ref(&x))?;
+    let found = Compiled::new(all, false).call(&[x])?;
+    for (found, expected) in found.iter().zip(&expected) {
+        assert_close(found, expected, 1e-6, "compiled")?;
+    }
+    for pair in [[0, 1], [2, 3], [4, 5], [5, 6]] {
+        let [a, b] = pair.map(|i| found[i].to_vec::<f32>());
+        assert_ne!(a?, b?, "{pair:?}");
+    }
+    Ok(())
+}
+
+/// A row's result is the same to the bit, whatever stands behind its last key and beside it.
+#[test]
+fn masked_keys_and_other_rows_do_not_show() -> Result<()> {
+    let (q, k, v) = (
+        normal(1, &[1, 4, 1, 64])?,
+        normal(2, &[1, 2, 21, 64])?,
+        normal(3, &[1, 2, 21, 64])?,
+    );
+    let alone = fast::scaled_dot_product_attention(&q, &k, &v, 0.125, Mask::None, None)?;
+    let more = |x: &Array, seed: u64| {
+        let tail = normal(seed, &[1, 2, 30, 64])?;
+        let longer = mlx_core::ops::concat(&[x, &tail], 2)?;
+        mlx_core::ops::concat(&[&longer, &normal(seed + 1, &[1, 2, 51, 64])?], 0)
+    };
+    let seen: Vec<bool> = (0..2 * 51).map(|i| i >= 51 || i < 21).collect();
+    let seen = Array::from_slice(&seen, &[2, 1, 1, 51])?;
+    let both = fast::scaled_dot_product_attention(
+        &mlx_core::ops::concat(&[&q, &normal(4, &[1, 4, 1, 64])?], 0)?,
+        &more(&k, 5)?,
+        &more(&v, 7)?,
+        0.125,
+        Mask::Array(&seen),
+        None,
+    )?;
+    assert_eq!(
+        both.slice_axis(0, 0, 1)?.to_vec::<f32>()?,
+        alone.to_vec::<f32>()?
+    );
+    Ok(())
+}
+
+/// Work enough to be shared out among threads.
+#[test]
+fn large_arrays_are_right_too() -> Result<()> {
+    let x = normal(1, &[2, 8, 300, 64])?;
+    let offsets = Array::from_slice(&[0i32, 1000], &[2])?;
+    assert_close(
+        &fast::rope(&x, &rope(false, None), &offsets)?,
+        &plain::rope(&x, &rope(false, None), &offsets)?,
+        2e-4,
+        "rope",
+    )?;
+    assert_close(
+        &fast::rms_norm(&x, None, 1e-5)?,
+        &plain::rms_norm(&x, None, 1e-5)?,
+        2e-5,
+        "rms_norm",
+    )?;
+    assert_close(
+        &fast::swiglu(&x, &x)?,
+        &plain::swiglu(&x, &x)?,
+        2e-5,
+        "swiglu",
+    )?;
+    let q = normal(2, &[2, 8, 4, 64])?;
+    assert_close(
+        &fast::scaled_dot_product_attention(&q, &x, &x, 0.125, Mask::Causal, None)?,
+        &plain::scaled_dot_product_attention(&q, &x, &x, 0.125, Mask::Causal, None)?,
+        2e-5,
+        "attention",
+    )
+}
