@@ -246,7 +246,7 @@ fn masked_keys_and_other_rows_do_not_show() -> Result<()> {
         let longer = mlx_core::ops::concat(&[x, &tail], 2)?;
         mlx_core::ops::concat(&[&longer, &normal(seed + 1, &[1, 2, 51, 64])?], 0)
     };
-    let seen: Vec<bool> = (0..2 * 51).map(|i| i >= 51 || i < 21).collect();
+    let seen: Vec<bool> = (0..2 * 51).map(|i| !(21..51).contains(&i)).collect();
     let seen = Array::from_slice(&seen, &[2, 1, 1, 51])?;
     let both = fast::scaled_dot_product_attention(
         &mlx_core::ops::concat(&[&q, &normal(4, &[1, 4, 1, 64])?], 0)?,
