@@ -165,7 +165,7 @@ int mlxrs_kernel_apply(
 
 /* ---- Fused operations ------------------------------------------------------------------------------------------
  * As mlx_fast_rms_norm, mlx_fast_rope_dynamic and mlx_fast_scaled_dot_product_attention, but one node each on the CPU
- * too, in the usual cases: floating-point arrays of one dtype (attention: f32, at most 8 queries and no sinks).
+ * too, in the usual cases: floating-point arrays of one dtype (attention: f32 and no sinks).
  * `weight`, `freqs`, `mask_array` and `sinks` may be null. */
 int mlxrs_fast_rms_norm(mlx_array* res, mlx_array x, mlx_array weight, float eps, mlx_stream s);
 int mlxrs_fast_rope(

@@ -263,6 +263,35 @@ fn masked_keys_and_other_rows_do_not_show() -> Result<()> {
     Ok(())
 }
 
+/// A token's result is the same to the bit, whether it comes alone or with those before it.
+#[test]
+fn one_at_a_time_is_all_at_once() -> Result<()> {
+    let (q, k, v) = (
+        normal(1, &[1, 4, 40, 64])?,
+        normal(2, &[1, 2, 40, 64])?,
+        normal(3, &[1, 2, 40, 64])?,
+    );
+    let all = fast::scaled_dot_product_attention(&q, &k, &v, 0.125, Mask::Causal, None)?;
+    for at in [0, 1, 17, 39] {
+        let until = |x: &Array| x.slice_axis(2, 0, at + 1);
+        let one = fast::scaled_dot_product_attention(
+            &q.slice_axis(2, at, at + 1)?,
+            &until(&k)?,
+            &until(&v)?,
+            0.125,
+            Mask::None,
+            None,
+        )?;
+        let expected = all.slice_axis(2, at, at + 1)?;
+        assert_eq!(
+            one.to_vec::<f32>()?,
+            expected.to_vec::<f32>()?,
+            "token {at}"
+        );
+    }
+    Ok(())
+}
+
 /// Work enough to be shared out among threads.
 #[test]
 fn large_arrays_are_right_too() -> Result<()> {
@@ -286,7 +315,7 @@ fn large_arrays_are_right_too() -> Result<()> {
         2e-5,
         "swiglu",
     )?;
-    let q = normal(2, &[2, 8, 4, 64])?;
+    let q = normal(2, &[2, 8, 150, 64])?;
     assert_close(
         &fast::scaled_dot_product_attention(&q, &x, &x, 0.125, Mask::Causal, None)?,
         &plain::scaled_dot_product_attention(&q, &x, &x, 0.125, Mask::Causal, None)?,
