@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use mlx_core::ops::concat;
 use mlx_core::{Array, Error, ErrorKind, Result};
 
 use crate::attend::attend;
@@ -13,6 +12,7 @@ use crate::mask::{AttentionMask, mask, position, visible};
 pub use crate::attend::Attend;
 
 mod packed;
+mod ring;
 
 /// Which slots a query is held against; together with the window it determines the mask.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,7 +21,7 @@ enum Layout {
     Straight { slots: usize },
     /// Slot j of `cap` holds the last position congruent to j, this step's included.
     Wrapped { cap: usize },
-    /// A ring as it was before this step, then this step's tokens.
+    /// The `cap` positions before this step in order, then this step's tokens.
     Chunk { cap: usize },
 }
 
@@ -35,6 +35,7 @@ pub struct Step<'c> {
     offsets: Array,
     reach: Vec<usize>,
     masks: HashMap<(Option<usize>, Layout), AttentionMask>,
+    turns: HashMap<usize, ring::Turn>,
     /// The document of each token of each row, where rows hold several.
     documents: Option<Vec<Vec<usize>>>,
     committed: bool,
@@ -77,6 +78,7 @@ impl<'c> Step<'c> {
             width,
             reach,
             masks: HashMap::new(),
+            turns: HashMap::new(),
             documents: None,
             committed: false,
             cache,
@@ -226,83 +228,6 @@ impl<'c> Step<'c> {
         ))
     }
 
-    /// A layer that remembers the last `window` positions.
-    fn ring(
-        &mut self,
-        layer: usize,
-        k: &Array,
-        v: &Array,
-        window: usize,
-        slack: usize,
-        by: usize,
-    ) -> Result<Attended> {
-        let cap = window + slack;
-        if !self.cache.options.store || self.end() <= cap {
-            return self.straight(layer, k, v, by, Some((window, cap)));
-        }
-        let window = Some(window);
-        if self.width <= slack + 1 {
-            let slots = self.slots(cap)?;
-            let (k, v) = self.cache.layers[layer].write(k, v, &slots, cap)?;
-            return Ok((k, v, window, Layout::Wrapped { cap }));
-        }
-        // The step is wider than the slack: its last tokens may overwrite what its first still see.
-        // They attend to the old ring and the new tokens side by side.
-        let old = self.cache.layers[layer].read(cap)?;
-        let indices = self.ring_after(cap)?;
-        let staged = |new: &Array, old: Option<&Array>| -> Result<Array> {
-            let [b, heads, _, d] = new.dims()?;
-            let shape = [b, heads, cap as i32, d];
-            let (from, is_new) = &indices;
-            let taken = new.take_along_axis(&from.broadcast_to(&shape)?, 2)?;
-            let old = match old {
-                Some(old) => old.clone(),
-                None => mlx_core::ops::create::zeros(&shape, new.dtype())?,
-            };
-            is_new.select(&taken, &old)
-        };
-        let (ks, vs) = match &old {
-            Some((old_k, old_v)) => (staged(k, Some(old_k))?, staged(v, Some(old_v))?),
-            None => (staged(k, None)?, staged(v, None)?),
-        };
-        self.cache.layers[layer].stage(ks, vs);
-        match old {
-            Some((old_k, old_v)) if self.cache.lens.iter().any(|&len| len > 0) => {
-                let keys = concat(&[&old_k, k], 2)?;
-                let values = concat(&[&old_v, v], 2)?;
-                Ok((keys, values, window, Layout::Chunk { cap }))
-            }
-            _ => Ok((
-                k.clone(),
-                v.clone(),
-                window,
-                Layout::Straight { slots: self.width },
-            )),
-        }
-    }
-
-    /// For each slot of a ring once every row has kept its width: which of the step's tokens it
-    /// holds (I32 `[B, 1, cap, 1]`), and whether it holds one at all (Bool, same shape).
-    fn ring_after(&self, cap: usize) -> Result<(Array, Array)> {
-        let rows = self.widths.len();
-        let (mut from, mut is_new) = (
-            Vec::with_capacity(rows * cap),
-            Vec::with_capacity(rows * cap),
-        );
-        for (&len, &width) in self.cache.lens.iter().zip(&self.widths) {
-            for slot in 0..cap {
-                let token = position(slot, len + width, cap) - len as i64;
-                is_new.push(token >= 0);
-                from.push(token.max(0) as i32);
-            }
-        }
-        let shape = [rows as i32, 1, cap as i32, 1];
-        Ok((
-            Array::from_slice(&from, &shape)?,
-            Array::from_slice(&is_new, &shape)?,
-        ))
-    }
-
     /// Where this step's tokens go in buffers that wrap at `cap`.
     fn slots(&self, cap: usize) -> Result<Slots> {
         if let Some(len) = self.common_len()
@@ -365,12 +290,7 @@ impl<'c> Step<'c> {
                 sees(row, i, position(j, len(row) + l, cap))
             }),
             Layout::Chunk { cap } => mask(b, l, cap + l, |row, i, j| {
-                let key = if j < cap {
-                    position(j, len(row), cap)
-                } else {
-                    (len(row) + j - cap) as i64
-                };
-                sees(row, i, key)
+                sees(row, i, (len(row) + j) as i64 - cap as i64)
             }),
         }?;
         Ok(AttentionMask::Array(array))

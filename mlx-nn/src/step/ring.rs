@@ -1,0 +1,105 @@
+//! Layers that remember a window, once it is full.
+
+use mlx_core::ops::{concat, create::zeros};
+use mlx_core::{Array, Result};
+
+use super::{Attended, Layout, Step};
+use crate::mask::position;
+
+/// What a wide step needs to know of a ring of some size, made once a step.
+#[derive(Clone)]
+pub(super) struct Turn {
+    /// For each slot of the ring once every row has kept its width, which of the step's tokens it
+    /// holds: I32 `[B, 1, cap, 1]`.
+    from: Array,
+    /// Whether it holds one at all: Bool, same shape.
+    is_new: Array,
+    /// The slots of the ring before the step, those of the oldest positions first: I32, same shape.
+    in_order: Array,
+}
+
+impl Step<'_> {
+    /// A layer that remembers the last `window` positions.
+    pub(super) fn ring(
+        &mut self,
+        layer: usize,
+        k: &Array,
+        v: &Array,
+        window: usize,
+        slack: usize,
+        by: usize,
+    ) -> Result<Attended> {
+        let cap = window + slack;
+        if !self.cache.options.store || self.end() <= cap {
+            return self.straight(layer, k, v, by, Some((window, cap)));
+        }
+        let window = Some(window);
+        if self.width <= slack + 1 {
+            let slots = self.slots(cap)?;
+            let (k, v) = self.cache.layers[layer].write(k, v, &slots, cap)?;
+            return Ok((k, v, window, Layout::Wrapped { cap }));
+        }
+        // The step is wider than the slack: its last tokens may overwrite what its first still see.
+        // They attend to the old ring and the new tokens side by side.
+        let old = self.cache.layers[layer].read(cap)?;
+        let turn = self.turn(cap)?;
+        let staged = |new: &Array, old: Option<&Array>| -> Result<Array> {
+            let [b, heads, _, d] = new.dims()?;
+            let shape = [b, heads, cap as i32, d];
+            let taken = new.take_along_axis(&turn.from.broadcast_to(&shape)?, 2)?;
+            let old = match old {
+                Some(old) => old.clone(),
+                None => zeros(&shape, new.dtype())?,
+            };
+            turn.is_new.select(&taken, &old)
+        };
+        let (ks, vs) = match &old {
+            Some((old_k, old_v)) => (staged(k, Some(old_k))?, staged(v, Some(old_v))?),
+            None => (staged(k, None)?, staged(v, None)?),
+        };
+        self.cache.layers[layer].stage(ks, vs);
+        match old {
+            Some((old_k, old_v)) if self.cache.lens.iter().any(|&len| len > 0) => {
+                // In the order of positions, so that sums come out to the bit as in one wide step:
+                // how a prompt is cut into chunks does not show.
+                let beside = |old: &Array, new: &Array| {
+                    let order = turn.in_order.broadcast_to(old.shape())?;
+                    concat(&[&old.take_along_axis(&order, 2)?, new], 2)
+                };
+                let (keys, values) = (beside(&old_k, k)?, beside(&old_v, v)?);
+                Ok((keys, values, window, Layout::Chunk { cap }))
+            }
+            _ => Ok((
+                k.clone(),
+                v.clone(),
+                window,
+                Layout::Straight { slots: self.width },
+            )),
+        }
+    }
+
+    fn turn(&mut self, cap: usize) -> Result<Turn> {
+        if let Some(turn) = self.turns.get(&cap) {
+            return Ok(turn.clone());
+        }
+        let n = self.widths.len() * cap;
+        let (mut from, mut is_new) = (Vec::with_capacity(n), Vec::with_capacity(n));
+        let mut in_order = Vec::with_capacity(n);
+        for (&len, &width) in self.cache.lens.iter().zip(&self.widths) {
+            for slot in 0..cap {
+                let token = position(slot, len + width, cap) - len as i64;
+                is_new.push(token >= 0);
+                from.push(token.max(0) as i32);
+                in_order.push(((len + slot) % cap) as i32);
+            }
+        }
+        let shape = [self.widths.len() as i32, 1, cap as i32, 1];
+        let turn = Turn {
+            from: Array::from_slice(&from, &shape)?,
+            is_new: Array::from_slice(&is_new, &shape)?,
+            in_order: Array::from_slice(&in_order, &shape)?,
+        };
+        self.turns.insert(cap, turn.clone());
+        Ok(turn)
+    }
+}
