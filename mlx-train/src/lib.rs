@@ -1,4 +1,41 @@
 //! Training of language models on MLX: the library and the `mlx-train` command.
+//!
+//! Gradients reach the parameters that were chosen, of any [`Module`](mlx_nn::Module); an
+//! [`Optimizer`] follows a [`Schedule`]:
+//!
+//! ```
+//! use mlx_core::{Array, Result};
+//! use mlx_nn::{Linear, Module, Param, Path, VisitMut, loss, trainable::set_trainable};
+//! use mlx_train::{Method, Optimizer, Schedule, optim::Adam, value_and_grad};
+//!
+//! struct Fill(f32);
+//! impl VisitMut for Fill {
+//!     fn param(&mut self, _path: &Path, param: &mut Param) -> Result<()> {
+//!         param.set(mlx_core::ops::create::full(param.shape(), self.0, mlx_core::DType::F32)?);
+//!         Ok(())
+//!     }
+//! }
+//!
+//! # fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+//! // y = 2 a - b, from four examples.
+//! let x = Array::from_slice(&[1.0f32, 0.0, 0.0, 1.0, 1.0, 1.0, 2.0, -1.0], &[4, 2])?;
+//! let y = Array::from_slice(&[2.0f32, -1.0, 1.0, 5.0], &[4, 1])?;
+//! let mut model = Linear::new(2, 1, false)?;
+//! model.visit_mut(&mut Path::default(), &mut Fill(0.0))?;
+//! set_trainable(&mut model, |_| true)?;
+//! let mut optimizer =
+//!     Optimizer::new(Method::AdamW(Adam::default()), Schedule::Constant { rate: 0.1 })?;
+//! let mut last = f32::INFINITY;
+//! for _ in 0..200 {
+//!     let (values, grads) =
+//!         value_and_grad(&mut model, |model| Ok(vec![loss::mse(&model.forward(&x)?, &y)?]))?;
+//!     optimizer.apply(&mut model, &grads)?;
+//!     last = values[0].item()?;
+//! }
+//! assert!(last < 1e-3, "{last}");
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 
