@@ -247,3 +247,78 @@ fn settings_that_change_the_result_are_refused() {
         assert!(error.contains(message), "{case}: {error}");
     }
 }
+
+/// No linear layer of any architecture is computed past its adapter.
+#[test]
+fn every_linear_layer_heeds_its_adapter() {
+    struct Paths(Vec<String>);
+    impl mlx_nn::Visit for Paths {
+        fn linear(
+            &mut self,
+            path: &mlx_nn::Path,
+            _linear: &mlx_nn::Linear,
+        ) -> mlx_core::Result<()> {
+            self.0.push(path.as_str().to_owned());
+            Ok(())
+        }
+    }
+    struct Fill;
+    impl mlx_nn::VisitMut for Fill {
+        fn param(
+            &mut self,
+            path: &mlx_nn::Path,
+            param: &mut mlx_nn::Param,
+        ) -> mlx_core::Result<()> {
+            if path.as_str().ends_with(".lora_b") {
+                let key = mlx_core::random::Key::new(4)?;
+                let shape = param.shape().to_vec();
+                param.set(mlx_core::random::normal(
+                    &key,
+                    &shape,
+                    DType::F32,
+                    0.0,
+                    1.0,
+                )?);
+            }
+            Ok(())
+        }
+    }
+    for name in [
+        "llama_bias",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+        "gemma2",
+        "gemma3_text",
+        "phi3",
+        "q_llama_b4_g64",
+        "q_phi3_b4_g64",
+    ] {
+        let mut model = model(name);
+        let plain = logits(model.as_ref());
+        let mut paths = Paths(Vec::new());
+        model
+            .visit(&mut mlx_nn::Path::default(), &mut paths)
+            .unwrap();
+        assert!(paths.0.len() >= 8, "{name}: {:?}", paths.0);
+        for path in &paths.0 {
+            let key = mlx_core::random::Key::new(1).unwrap();
+            let config = lora::LoraConfig::default();
+            lora::attach(model.as_mut(), &config, &key, |found| found == path).unwrap();
+            assert_eq!(
+                logits(model.as_ref()),
+                plain,
+                "{name}: {path} begins with nothing"
+            );
+            model
+                .visit_mut(&mut mlx_nn::Path::default(), &mut Fill)
+                .unwrap();
+            assert!(
+                off(&logits(model.as_ref()), &plain) > 1e-3,
+                "{name}: {path}"
+            );
+            lora::detach(model.as_mut()).unwrap();
+        }
+    }
+}

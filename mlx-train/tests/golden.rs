@@ -240,6 +240,64 @@ fn packed_equals_unpacked() {
     }
 }
 
+/// Gradients flow through packed matrices as through what they stand for.
+#[test]
+fn a_quantised_base_has_the_gradients_of_its_dequantised_twin() {
+    for name in [
+        "q_llama_b4_g64",
+        "q_qwen3_b5_g32",
+        "q_llama_mxfp4",
+        "q_gemma3_text_b4_g32",
+    ] {
+        let grads = |dense: bool| {
+            let options = LoadOptions {
+                dtype: Some(DType::F32),
+                ..LoadOptions::default()
+            };
+            let path = testdata(&format!("models/{name}"));
+            let mut model = load(&path, options).unwrap().model;
+            if dense {
+                mlx_nn::quantize::dequantize(model.as_mut()).unwrap();
+            }
+            let config = LoraConfig {
+                rank: 2,
+                ..LoraConfig::default()
+            };
+            let key = random::Key::new(2).unwrap();
+            attach(model.as_mut(), &config, &key, |_| true).unwrap();
+            let rows: Vec<Example> = [9, 21]
+                .map(|length| Example {
+                    tokens: (0..length).map(|at| at * 11 % 60).collect(),
+                    prompt: 2,
+                })
+                .to_vec();
+            let batch = Batch::new(rows.iter().map(|row| [row])).unwrap();
+            mean_loss_and_grads(model.as_mut(), &batch)
+        };
+        let ((loss, packed), (expected, dense)) = (grads(false), grads(true));
+        assert!(
+            (loss - expected).abs() < 1e-5 * expected,
+            "{name}: {loss} {expected}"
+        );
+        let mut moved = 0;
+        for (parameter, dense) in &dense {
+            let packed = packed[parameter].to_vec::<f32>().unwrap();
+            let dense = dense.to_vec::<f32>().unwrap();
+            let largest = dense.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+            moved += usize::from(largest > 0.0);
+            for (packed, dense) in packed.iter().zip(&dense) {
+                let off = (packed - dense).abs();
+                assert!(
+                    off <= 1e-4 * largest.max(0.1),
+                    "{name}: {parameter}: off by {off}"
+                );
+            }
+        }
+        // B is zero, so that A has no gradient yet; every B has one.
+        assert_eq!(moved * 2, dense.len(), "{name}");
+    }
+}
+
 /// Layer by layer, with the head a few positions at a time, the gradients are the same.
 #[test]
 fn recomputed_equals_remembered() {
