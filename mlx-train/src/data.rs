@@ -8,7 +8,8 @@
 //! - `tokens`, and maybe `prompt_tokens` (how many of the first are not learnt): ids, for models
 //!   without a tokenizer.
 //!
-//! Texts end with the model's end token. Empty lines are passed over; a line that cannot be used is
+//! Texts end with the model's end token, and conversations with that of their last answer: blanks that
+//! a template writes behind it are cut. Empty lines are passed over; a line that cannot be used is
 //! an error with the file's name and its number.
 
 use std::fs::File;

@@ -41,8 +41,13 @@ fn training_and_serving_share_the_template() {
     assert_eq!(example.tokens[..example.prompt], asked);
     let learnt = &example.tokens[example.prompt..];
     assert!(tokenizer.decode(learnt, false).unwrap().starts_with(answer));
+    // The end is learnt, and nothing behind it.
     let ends = |id: &u32| tokenizer.eos_ids().contains(id);
-    assert!(learnt.iter().any(ends), "the end is learnt: {learnt:?}");
+    assert_eq!(
+        learnt.iter().position(ends),
+        Some(learnt.len() - 1),
+        "{learnt:?}"
+    );
 }
 
 #[test]

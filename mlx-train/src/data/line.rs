@@ -108,7 +108,18 @@ fn conversation(
         // The template has written the special tokens itself.
         tokenizer.encode(&template.render(messages, &options)?, false)
     };
-    let tokens = encode(messages, false)?;
+    let mut tokens = encode(messages, false)?;
+    // Templates write a line break behind the last answer's end, which generation never reaches.
+    let is_end = |id: &u32| tokenizer.eos_ids().contains(id);
+    if messages.last().and_then(Message::role) == Some("assistant")
+        && let Some(end) = tokens.iter().rposition(is_end)
+        && tokenizer
+            .decode(&tokens[end + 1..], false)?
+            .trim()
+            .is_empty()
+    {
+        tokens.truncate(end + 1);
+    }
     let Some((last, before)) = messages.split_last() else {
         return Err(format("messages: expected at least one".to_owned()));
     };
