@@ -30,7 +30,7 @@ mod tests {
     fn neighbours_in_length_share_a_batch() {
         assert_eq!(
             pack(&[3, 9, 2, 8, 3], 16, 64),
-            [vec![1], vec![3], vec![0, 4, 2]]
+            [vec![1], vec![3, 0], vec![4, 2]]
         );
         assert_eq!(pack(&[3, 3, 3], 100, 2), [vec![0, 1], vec![2]]);
         assert_eq!(pack(&[50, 1], 16, 64), [vec![0], vec![1]]);
