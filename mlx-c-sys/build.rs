@@ -49,7 +49,12 @@ fn run() -> Result<()> {
     let prefix = native::ensure(&options, &mut |step| eprintln!("{step}"))?;
     bindings::write(&options, &prefix, &out.join("bindings.rs"))?;
 
-    // Gone or built anew: look again.
+    // Gone or built anew: look again. A marker that this very run wrote is younger than the run's start, and
+    // cargo would run the script a second time for it.
+    let marker = prefix.dir.join(native::store::MARKER);
+    if let Ok(file) = std::fs::File::open(&marker) {
+        let _ = file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1));
+    }
     println!(
         "cargo::rerun-if-changed={}",
         prefix.dir.join(native::store::MARKER).display()
