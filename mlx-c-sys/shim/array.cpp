@@ -1,3 +1,5 @@
+#include <unordered_set>
+
 #include "mlx/allocator.h"
 
 #include "guard.h"
@@ -80,6 +82,26 @@ extern "C" int mlxrs_array_from_foreign(
     mx::allocator::Data lent(buffer, [owner](mx::allocator::Buffer) {});
     owner.reset();
     mlx_array_set_(*res, mx::array(std::move(lent), std::move(dims), type));
+  });
+}
+
+extern "C" int mlxrs_graph_size(size_t* res, mlx_vector_array outputs) {
+  return guarded([&] {
+    std::unordered_set<std::uintptr_t> seen;
+    std::vector<mx::array> left = mlx_vector_array_get_(outputs);
+    *res = 0;
+    while (!left.empty()) {
+      mx::array a = std::move(left.back());
+      left.pop_back();
+      if (!a.has_primitive() || a.status() != mx::array::Status::unscheduled || !seen.insert(a.id()).second) {
+        continue;
+      }
+      (*res)++;
+      for (const auto& sibling : a.siblings()) {
+        seen.insert(sibling.id());
+      }
+      left.insert(left.end(), a.inputs().begin(), a.inputs().end());
+    }
   });
 }
 

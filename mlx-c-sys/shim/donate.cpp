@@ -9,6 +9,7 @@
 #include "mlx/primitives.h"
 #include "mlx/stream.h"
 
+#include "donate.h"
 #include "guard.h"
 
 namespace {
@@ -25,7 +26,12 @@ thread_local std::unordered_map<const Data*, Written> written;
 thread_local size_t purge_at = 64;
 thread_local int readers = 0;
 
-void note_written(const std::shared_ptr<Data>& data, mx::Stream stream) {
+} // namespace
+
+namespace mlxrs {
+
+void note_written(const mx::array& a, mx::Stream stream) {
+  const auto& data = a.data_shared_ptr();
   if (written.size() >= purge_at) {
     std::erase_if(written, [](const auto& entry) { return entry.second.data.expired(); });
     purge_at = std::max<size_t>(64, 2 * written.size());
@@ -36,6 +42,27 @@ void note_written(const std::shared_ptr<Data>& data, mx::Stream stream) {
     entry.streams.push_back(stream);
   }
 }
+
+bool may_overwrite(const std::vector<mx::array>& in, size_t index) {
+  if (readers > 0) {
+    return false; // Somebody is looking at memory: at this buffer, for all that is known here.
+  }
+  const mx::array& source = in[index];
+  const auto& data = source.data_shared_ptr();
+  if (data == nullptr || !data->is_owned() || source.offset() != 0 || !source.flags().row_contiguous) {
+    return false;
+  }
+  for (size_t i = 0; i < in.size(); i++) {
+    if (i != index && in[i].data_shared_ptr() == data) {
+      return false; // The update reads the buffer that it would write.
+    }
+  }
+  return true;
+}
+
+} // namespace mlxrs
+
+namespace {
 
 // Lends the allocator's claim on a buffer (the Data object itself; only an owned one counts as donatable) to a
 // stand-in array that nobody else holds, and takes it back at the end, also when the evaluation throws.
@@ -108,11 +135,11 @@ class ForceDonate : public mx::Primitive {
   template <typename Eval>
   void run(const std::vector<mx::array>& in, std::vector<mx::array>& out, Eval eval) {
     const mx::array& source = in[index_];
-    if (!can_lend(in)) {
+    if (!may_overwrite(in, index_)) {
       eval(in, out);
       return;
     }
-    note_written(source.data_shared_ptr(), stream());
+    note_written(source, stream());
     bool reused;
     {
       // Reserved in full, so that the stand-in keeps its single reference; declared before the loan, so that the
@@ -130,23 +157,6 @@ class ForceDonate : public mx::Primitive {
       // The output holds the hollow stand-in now: point it at the real owner.
       out[0].copy_shared_buffer(source, out[0].strides(), out[0].flags(), out[0].data_size());
     }
-  }
-
-  bool can_lend(const std::vector<mx::array>& in) const {
-    if (readers > 0) {
-      return false; // Somebody is looking at memory: at this buffer, for all that is known here.
-    }
-    const mx::array& source = in[index_];
-    const auto& data = source.data_shared_ptr();
-    if (data == nullptr || !data->is_owned() || source.offset() != 0 || !source.flags().row_contiguous) {
-      return false;
-    }
-    for (size_t i = 0; i < in.size(); i++) {
-      if (i != index_ && in[i].data_shared_ptr() == data) {
-        return false; // The update reads the buffer that it would write.
-      }
-    }
-    return true;
   }
 
   std::shared_ptr<mx::Primitive> inner_;

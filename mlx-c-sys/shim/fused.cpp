@@ -1,6 +1,7 @@
-// MLX's fused operations, and two more. On the CPU MLX has none of its own but graphs of many small operations, each of which costs
-// microseconds of bookkeeping; there, the usual cases are one node each, and whatever is unusual or wrong goes to MLX.
-// MLX_CPU_KERNELS=off (see sgemm.cpp) sends everything there. Gradients and vmap are those of MLX's graphs.
+// MLX's fused operations, and more. On the CPU MLX has none of its own but graphs of many small operations, each of which
+// costs microseconds of bookkeeping; there, the usual cases are one node each, and whatever is unusual or wrong goes to MLX.
+// MLX_CPU_KERNELS=off (see sgemm.cpp) sends everything there. Derivatives in f32 that training needs are
+// nodes too (fused/derivatives.cpp); others, and vmap, are those of MLX's graphs.
 #include "mlx/fast.h"
 
 #include "fused/node.h"
@@ -58,20 +59,33 @@ extern "C" int mlxrs_fast_attention(
     mlx_array keys,
     mlx_array values,
     float scale,
-    const char* mask_mode,
-    mlx_array mask_array,
+    float soft_cap,
+    int seen,
+    int layout,
+    int window,
+    int bits,
+    int group_size,
+    mlx_array told,
     mlx_array sinks,
     mlx_stream s) {
   return guarded([&] {
     auto stream = mlx_stream_get_(s);
     const auto &q = mlx_array_get_(queries), &k = mlx_array_get_(keys), &v = mlx_array_get_(values);
-    std::string mode(mask_mode);
-    auto mask = optional(mask_array);
-    auto y = fuses(stream) && sinks.ctx == nullptr ? fused::attention(q, k, v, scale, mode, mask, stream) : std::nullopt;
-    mlx_array_set_(
-        *res,
-        y ? *y : mx::fast::scaled_dot_product_attention(q, k, v, scale, mode, mask, optional(sinks), false, stream));
+    fused::AttentionOptions options{
+        scale, soft_cap, static_cast<fused::Seen>(seen), static_cast<fused::Layout>(layout), window,
+        fused::row_packing(bits, group_size)};
+    bool is_told = options.seen == fused::Seen::masked || options.seen == fused::Seen::placed;
+    if (seen < 0 || seen > 3 || layout < 0 || layout > 2 || is_told != (told.ctx != nullptr)) {
+      throw std::invalid_argument("attention: seen, layout and told do not fit each other");
+    }
+    auto mask = optional(told), extra = optional(sinks);
+    auto y = fuses(stream) ? fused::attention(q, k, v, options, mask, extra, stream) : std::nullopt;
+    mlx_array_set_(*res, y ? *y : fused::attention_plainly(q, k, v, options, mask, extra, stream));
   });
+}
+
+extern "C" int mlxrs_fast_kernels(bool* res, mlx_stream s) {
+  return guarded([&] { *res = fuses(mlx_stream_get_(s)); });
 }
 
 extern "C" int mlxrs_fast_linear(mlx_array* res, mlx_array x, mlx_array weight, mlx_stream s) {
@@ -83,11 +97,226 @@ extern "C" int mlxrs_fast_linear(mlx_array* res, mlx_array x, mlx_array weight, 
   });
 }
 
-extern "C" int mlxrs_fast_swiglu(mlx_array* res, mlx_array gate, mlx_array up, mlx_stream s) {
+extern "C" int mlxrs_fast_experts(
+    mlx_array* res,
+    mlx_array x,
+    mlx_array weight,
+    mlx_array scales,
+    mlx_array biases,
+    mlx_array indices,
+    int group_size,
+    int bits,
+    const char* mode,
+    mlx_stream s) {
+  return guarded([&] {
+    auto stream = mlx_stream_get_(s);
+    const auto &in = mlx_array_get_(x), &which = mlx_array_get_(indices);
+    fused::Parts w{mlx_array_get_(weight), optional(scales), optional(biases), {group_size, bits, mode}};
+    auto y = fuses(stream) ? fused::experts(in, w, which, stream) : std::nullopt;
+    mlx_array_set_(*res, y ? *y : fused::experts_plainly(in, w, which, stream));
+  });
+}
+
+extern "C" int mlxrs_fast_lookup(
+    mlx_array* res,
+    mlx_array indices,
+    mlx_array weight,
+    mlx_array scales,
+    mlx_array biases,
+    int group_size,
+    int bits,
+    const char* mode,
+    mlx_dtype dtype,
+    mlx_stream s) {
+  return guarded([&] {
+    auto stream = mlx_stream_get_(s);
+    const auto& which = mlx_array_get_(indices);
+    fused::Parts w{mlx_array_get_(weight), optional(scales), optional(biases), {group_size, bits, mode}};
+    auto type = dtype_of(dtype);
+    auto y = fuses(stream) ? fused::lookup(which, w, type, stream) : std::nullopt;
+    mlx_array_set_(*res, y ? *y : fused::lookup_plainly(which, w, type, stream));
+  });
+}
+
+extern "C" int mlxrs_fast_packed_linear(
+    mlx_array* res,
+    mlx_array x,
+    mlx_array packed,
+    mlx_array scales,
+    mlx_array biases,
+    int group_size,
+    int bits,
+    const char* mode,
+    mlx_stream s) {
+  return guarded([&] {
+    auto stream = mlx_stream_get_(s);
+    const auto &in = mlx_array_get_(x), &w = mlx_array_get_(packed), &factors = mlx_array_get_(scales);
+    auto added = optional(biases);
+    fused::Packing packing{group_size, bits, mode};
+    auto y = fuses(stream) ? fused::packed_linear(in, w, factors, added, packing, stream) : std::nullopt;
+    mlx_array_set_(
+        *res, y ? *y : mx::quantized_matmul(in, w, factors, added, true, group_size, bits, packing.mode, stream));
+  });
+}
+
+extern "C" int mlxrs_fast_gated(mlx_array* res, bool gelu, mlx_array gate, mlx_array up, mlx_stream s) {
   return guarded([&] {
     auto stream = mlx_stream_get_(s);
     const auto &a = mlx_array_get_(gate), &b = mlx_array_get_(up);
-    auto y = fuses(stream) ? fused::swiglu(a, b, stream) : std::nullopt;
-    mlx_array_set_(*res, y ? *y : mx::multiply(mx::multiply(a, mx::sigmoid(a, stream), stream), b, stream));
+    auto kind = gelu ? fused::Gate::gelu_tanh : fused::Gate::silu;
+    auto y = fuses(stream) ? fused::gated(kind, a, b, stream) : std::nullopt;
+    mlx_array_set_(*res, y ? *y : fused::gated_plainly(kind, a, b, stream));
+  });
+}
+
+extern "C" int mlxrs_fast_soft_cap(mlx_array* res, mlx_array x, float cap, mlx_stream s) {
+  return guarded([&] {
+    auto stream = mlx_stream_get_(s);
+    const auto& in = mlx_array_get_(x);
+    auto y = fuses(stream) ? fused::soft_cap(in, cap, stream) : std::nullopt;
+    mlx_array_set_(*res, y ? *y : fused::soft_cap_plainly(in, cap, stream));
+  });
+}
+
+extern "C" int mlxrs_fast_add(mlx_array* res, mlx_array x, mlx_array residual, mlx_stream s) {
+  return guarded([&] {
+    auto stream = mlx_stream_get_(s);
+    const auto &in = mlx_array_get_(x), &before = mlx_array_get_(residual);
+    auto out = fuses(stream) ? fused::add_norm(in, before, std::nullopt, std::nullopt, 0, stream) : std::nullopt;
+    mlx_array_set_(*res, out ? out->at(0) : mx::add(before, in, stream));
+  });
+}
+
+extern "C" int mlxrs_fast_rms_norm_add(
+    mlx_array* res, mlx_array x, mlx_array weight, mlx_array residual, float eps, mlx_stream s) {
+  return guarded([&] {
+    auto stream = mlx_stream_get_(s);
+    const auto &in = mlx_array_get_(x), &before = mlx_array_get_(residual), &w = mlx_array_get_(weight);
+    auto out = fuses(stream) ? fused::add_norm(in, before, w, std::nullopt, eps, stream) : std::nullopt;
+    mlx_array_set_(*res, out ? out->at(0) : mx::add(before, mx::fast::rms_norm(in, w, eps, stream), stream));
+  });
+}
+
+extern "C" int mlxrs_fast_add_rms_norm(
+    mlx_array* sum,
+    mlx_array* normed,
+    mlx_array x,
+    mlx_array residual,
+    mlx_array inner_weight,
+    mlx_array weight,
+    float eps,
+    mlx_stream s) {
+  return guarded([&] {
+    auto stream = mlx_stream_get_(s);
+    const auto &in = mlx_array_get_(x), &before = mlx_array_get_(residual), &w = mlx_array_get_(weight);
+    auto inner = optional(inner_weight);
+    auto out = fuses(stream) ? fused::add_norm(in, before, inner, w, eps, stream) : std::nullopt;
+    if (!out) {
+      auto y = mx::add(before, inner ? mx::fast::rms_norm(in, inner, eps, stream) : in, stream);
+      out = {y, mx::fast::rms_norm(y, w, eps, stream)};
+    }
+    mlx_array_set_(*sum, out->at(0));
+    mlx_array_set_(*normed, out->at(1));
+  });
+}
+
+extern "C" int mlxrs_fast_heads(
+    mlx_array* res,
+    mlx_array x,
+    int dim,
+    mlx_array weight,
+    float eps,
+    int dims,
+    mlx_array offset,
+    mlx_array freqs,
+    mlx_stream s) {
+  return guarded([&] {
+    auto stream = mlx_stream_get_(s);
+    const auto &in = mlx_array_get_(x), &at = mlx_array_get_(offset), &periods = mlx_array_get_(freqs);
+    auto scale = optional(weight);
+    fused::RopeOptions options{dims, false, std::nullopt, 1.0f};
+    auto y = fuses(stream) ? fused::heads(in, dim, scale, eps, options, at, periods, stream) : std::nullopt;
+    if (!y) {
+      auto heads = mx::swapaxes(mx::unflatten(in, -1, {-1, dim}, stream), -2, -3, stream);
+      if (scale) {
+        heads = mx::fast::rms_norm(heads, scale, eps, stream);
+      }
+      y = mx::fast::rope(heads, dims, false, std::nullopt, 1.0f, at, periods, stream);
+    }
+    mlx_array_set_(*res, *y);
+  });
+}
+
+extern "C" int mlxrs_fast_argmax(mlx_array* res, mlx_array x, mlx_stream s) {
+  return guarded([&] {
+    auto stream = mlx_stream_get_(s);
+    const auto& in = mlx_array_get_(x);
+    auto y = fuses(stream) ? fused::argmax(in, stream) : std::nullopt;
+    mlx_array_set_(*res, y ? *y : mx::argmax(in, -1, false, stream));
+  });
+}
+
+extern "C" int mlxrs_fast_top(mlx_array* ids, mlx_array* values, mlx_array x, int n, mlx_stream s) {
+  return guarded([&] {
+    auto stream = mlx_stream_get_(s);
+    const auto& in = mlx_array_get_(x);
+    auto y = fuses(stream) ? fused::top(in, n, stream) : std::nullopt;
+    auto both = y ? *y : fused::top_plainly(in, n, stream);
+    mlx_array_set_(*ids, both.at(0));
+    mlx_array_set_(*values, both.at(1));
+  });
+}
+
+extern "C" int mlxrs_fast_nucleus(mlx_array* res, mlx_array x, mlx_array p, mlx_stream s) {
+  return guarded([&] {
+    auto stream = mlx_stream_get_(s);
+    const auto &in = mlx_array_get_(x), &sum = mlx_array_get_(p);
+    auto y = fuses(stream) ? fused::nucleus(in, sum, stream) : std::nullopt;
+    mlx_array_set_(*res, y ? *y : fused::nucleus_plainly(in, sum, stream));
+  });
+}
+
+extern "C" int mlxrs_fast_store(
+    mlx_array* first,
+    mlx_array* second,
+    mlx_array first_buffer,
+    mlx_array second_buffer,
+    mlx_array first_new,
+    mlx_array second_new,
+    mlx_array offsets,
+    int bits,
+    int group_size,
+    bool ring,
+    bool in_place,
+    mlx_stream s) {
+  return guarded([&] {
+    auto stream = mlx_stream_get_(s);
+    auto packing = fused::row_packing(bits, group_size);
+    fused::Arrays in;
+    for (mlx_array a : {first_buffer, second_buffer, first_new, second_new, offsets}) {
+      in.push_back(mlx_array_get_(a));
+    }
+    auto out = fuses(stream) ? fused::store(in, packing, ring, in_place, stream)
+                             : fused::store_plainly(in, packing, ring, stream);
+    mlx_array_set_(*first, out.at(0));
+    mlx_array_set_(*second, out.at(1));
+  });
+}
+
+extern "C" int mlxrs_fast_pack(mlx_array* res, mlx_array x, int bits, int group_size, mlx_stream s) {
+  return guarded([&] {
+    auto stream = mlx_stream_get_(s);
+    auto packing = fused::row_packing(bits, group_size);
+    auto pack = fuses(stream) ? fused::pack : fused::pack_plainly;
+    mlx_array_set_(*res, pack(mlx_array_get_(x), packing, stream));
+  });
+}
+
+extern "C" int mlxrs_fast_cross_entropy(mlx_array* res, mlx_array logits, mlx_array targets, mlx_stream s) {
+  return guarded([&] {
+    auto stream = mlx_stream_get_(s);
+    const auto &x = mlx_array_get_(logits), &t = mlx_array_get_(targets);
+    auto y = fuses(stream) ? fused::cross_entropy(x, t, stream) : std::nullopt;
+    mlx_array_set_(*res, y ? *y : mx::fast::cross_entropy(x, t, stream));
   });
 }

@@ -49,6 +49,8 @@ int mlxrs_array_from_foreign(
     void* payload,
     void (*dtor)(void*));
 
+/* How many operations wait to be evaluated for `outputs`. */
+int mlxrs_graph_size(size_t* res, mlx_vector_array outputs);
 /* True while a transform (grad, vmap, compile) traces this array: it has no data and never will. */
 int mlxrs_array_is_tracer(bool* res, mlx_array a);
 /* True when the array is still the head of a lazy graph, false for a leaf or an evaluated array. */
@@ -164,9 +166,8 @@ int mlxrs_kernel_apply(
     mlx_stream s);
 
 /* ---- Fused operations ------------------------------------------------------------------------------------------
- * As mlx_fast_rms_norm, mlx_fast_rope_dynamic and mlx_fast_scaled_dot_product_attention, but one node each on the CPU
- * too, in the usual cases: floating-point arrays of one dtype (attention: f32 and no sinks).
- * `weight`, `freqs`, `mask_array` and `sinks` may be null. */
+ * As mlx_fast_rms_norm and mlx_fast_rope_dynamic, and more, but one node each on the CPU too, in the usual cases: F32, F16
+ * or BF16 arrays of one dtype. `weight`, `freqs` and `sinks` may be null. */
 int mlxrs_fast_rms_norm(mlx_array* res, mlx_array x, mlx_array weight, float eps, mlx_stream s);
 int mlxrs_fast_rope(
     mlx_array* res,
@@ -178,20 +179,129 @@ int mlxrs_fast_rope(
     mlx_array offset,
     mlx_array freqs,
     mlx_stream s);
+/* softmax(cap(scale q k^T) + mask) v, where cap(x) is soft_cap * tanh(x / soft_cap), or x when soft_cap is 0. `sinks`, [H],
+ * may be null. `seen` is 0: everything; 1: causal, the last query sees everything; 2: what the array `told` says, as in
+ * mlx_fast_scaled_dot_product_attention; 3: what positions say. There, `told` is I32 [B] or [1], the position of each
+ * row's first query. A query sees its own position and those before it, with a `window` (else 0) only the last so many.
+ * `layout` says where keys are. 0: slot j has position j; 1: slot j of S has the last position congruent to j; 2: the last
+ * L slots have the queries' own positions, and those before them what comes before.
+ * What is masked or beyond the last position costs nothing with 1 and 3.
+ * Where `bits` are not 0, keys and values are what mlxrs_fast_pack makes of arrays of the queries' dtype. */
 int mlxrs_fast_attention(
     mlx_array* res,
     mlx_array queries,
     mlx_array keys,
     mlx_array values,
     float scale,
-    const char* mask_mode,
-    mlx_array mask_array,
+    float soft_cap,
+    int seen,
+    int layout,
+    int window,
+    int bits,
+    int group_size,
+    mlx_array told,
     mlx_array sinks,
     mlx_stream s);
+/* Two buffers of a cache, [B, K, S, D] each, with new tokens [B, K, L, D] in slots `offsets` (I32 [B] or [1]) and following;
+ * modulo S in a `ring`. Where `bits` are not 0, buffers hold what mlxrs_fast_pack makes of new tokens. With `in_place` it
+ * writes into the buffers on the promises of mlxrs_force_donate, where our kernels run; else it copies them. */
+int mlxrs_fast_store(
+    mlx_array* first,
+    mlx_array* second,
+    mlx_array first_buffer,
+    mlx_array second_buffer,
+    mlx_array first_new,
+    mlx_array second_new,
+    mlx_array offsets,
+    int bits,
+    int group_size,
+    bool ring,
+    bool in_place,
+    mlx_stream s);
+/* The vectors along the last axis of x, [.., D], affinely quantised to 4 or 8 `bits` in groups of 32, 64 or 128:
+ * [.., words] U32. First the codes, D * bits / 32 words, as mlx_quantize packs them; then scale and bias of each group, in
+ * the dtype of x. */
+int mlxrs_fast_pack(mlx_array* res, mlx_array x, int bits, int group_size, mlx_stream s);
+/* Whether our own kernels run on this stream. */
+int mlxrs_fast_kernels(bool* res, mlx_stream s);
 /* x @ weight.T, for `weight` [.., out, in]. */
 int mlxrs_fast_linear(mlx_array* res, mlx_array x, mlx_array weight, mlx_stream s);
-/* gate * sigmoid(gate) * up. */
-int mlxrs_fast_swiglu(mlx_array* res, mlx_array gate, mlx_array up, mlx_stream s);
+/* mlx_quantized_matmul(x, packed, ..) with `transpose`. `biases` may be null. */
+int mlxrs_fast_packed_linear(
+    mlx_array* res,
+    mlx_array x,
+    mlx_array packed,
+    mlx_array scales,
+    mlx_array biases,
+    int group_size,
+    int bits,
+    const char* mode,
+    mlx_stream s);
+/* x [.., 1, in] by the matrix of weight [experts, out, in] that indices name: mlx_gather_mm or, where `scales` is not null,
+ * mlx_gather_qmm, without indices on the left. */
+int mlxrs_fast_experts(
+    mlx_array* res,
+    mlx_array x,
+    mlx_array weight,
+    mlx_array scales,
+    mlx_array biases,
+    mlx_array indices,
+    int group_size,
+    int bits,
+    const char* mode,
+    mlx_stream s);
+/* Rows of weight [rows, in], which indices name, in dtype: mlx_take and, where `scales` is not null, mlx_dequantize. */
+int mlxrs_fast_lookup(
+    mlx_array* res,
+    mlx_array indices,
+    mlx_array weight,
+    mlx_array scales,
+    mlx_array biases,
+    int group_size,
+    int bits,
+    const char* mode,
+    mlx_dtype dtype,
+    mlx_stream s);
+/* gate * sigmoid(gate) * up, or gelu(gate) * up with the tanh approximation of gelu. */
+int mlxrs_fast_gated(mlx_array* res, bool gelu, mlx_array gate, mlx_array up, mlx_stream s);
+/* Along the last axis: the place of the first of the largest; the n largest, best first, equal ones in the order of their
+ * places; and of rows [B, V] the least element that is kept, [B, 1], when the likeliest are kept while those before have
+ * less than p, [B, 1], together. What is no number is never chosen. */
+int mlxrs_fast_argmax(mlx_array* res, mlx_array x, mlx_stream s);
+int mlxrs_fast_top(mlx_array* ids, mlx_array* values, mlx_array x, int n, mlx_stream s);
+int mlxrs_fast_nucleus(mlx_array* res, mlx_array x, mlx_array p, mlx_stream s);
+/* cap * tanh(x / cap) */
+int mlxrs_fast_soft_cap(mlx_array* res, mlx_array x, float cap, mlx_stream s);
+/* residual + x */
+int mlxrs_fast_add(mlx_array* res, mlx_array x, mlx_array residual, mlx_stream s);
+/* residual + rms_norm(x, weight) */
+int mlxrs_fast_rms_norm_add(
+    mlx_array* res, mlx_array x, mlx_array weight, mlx_array residual, float eps, mlx_stream s);
+/* sum = residual + x, or residual + rms_norm(x, inner_weight) where that is not null; normed = rms_norm(sum, weight). */
+int mlxrs_fast_add_rms_norm(
+    mlx_array* sum,
+    mlx_array* normed,
+    mlx_array x,
+    mlx_array residual,
+    mlx_array inner_weight,
+    mlx_array weight,
+    float eps,
+    mlx_stream s);
+/* From a projection [B, L, H dim] to heads [B, H, L, dim], each normed where `weight` is not null, and rotated in its
+ * first `dims` elements: mlxrs_fast_rope with `freqs`. */
+int mlxrs_fast_heads(
+    mlx_array* res,
+    mlx_array x,
+    int dim,
+    mlx_array weight,
+    float eps,
+    int dims,
+    mlx_array offset,
+    mlx_array freqs,
+    mlx_stream s);
+
+/* logsumexp(logits) - logits[target] over the last axis; one node for f32 logits. */
+int mlxrs_fast_cross_entropy(mlx_array* res, mlx_array logits, mlx_array targets, mlx_stream s);
 
 /* How many kernel nodes are alive, for leak tests. */
 size_t mlxrs_kernel_live(void);

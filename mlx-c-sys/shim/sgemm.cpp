@@ -5,7 +5,7 @@
 // functions are not defined here and stay as they are.
 //
 //   MLX_CPU_KERNELS=off                    the BLAS that MLX brought, and its own graphs (see fused.cpp)
-//   MLX_CPU_ISA=portable|avx2|avx512       the instruction set, instead of the machine's best
+//   MLX_CPU_ISA=NAME                       the instruction set, instead of the machine's best (see isa.h)
 //   MLX_CPU_THREADS=N                      see threads.h
 //
 // A wrong argument or setting is a C++ exception, which MLX reports as the error of the evaluation.
@@ -18,13 +18,14 @@
 #include <stdexcept>
 #include <string>
 
+#include "isa.h"
 #include "settings.h"
 #include "sgemm/product.h"
 #include "threads.h"
 
 namespace {
 
-using mlxrs::Threads, mlxrs::setting;
+using mlxrs::Threads;
 using namespace mlxrs::sgemm;
 
 // The values of CBLAS's enums.
@@ -37,38 +38,6 @@ using Sgemm = void (*)(
 constexpr double worth_sharing = 100e3;
 // A part of a packed product: its rows of A, which are all packed at once, and that copy's size in floats.
 constexpr long packed_rows = 192, packed_floats = 1 << 20;
-
-bool has_avx512() {
-#ifdef __x86_64__
-  return avx512() != nullptr && __builtin_cpu_supports("avx512f");
-#else
-  return false;
-#endif
-}
-
-bool has_avx2() {
-#ifdef __x86_64__
-  return avx2() != nullptr && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#else
-  return false;
-#endif
-}
-
-const Isa& choose_isa() {
-  std::string wanted = setting("MLX_CPU_ISA");
-  if (has_avx512() && (wanted.empty() || wanted == "avx512")) {
-    return *avx512();
-  }
-  if (has_avx2() && (wanted.empty() || wanted == "avx2")) {
-    return *avx2();
-  }
-  if (wanted.empty() || wanted == "portable") {
-    return portable();
-  }
-  throw std::invalid_argument(
-      "MLX_CPU_ISA must be one that this machine has (portable" + std::string(has_avx2() ? ", avx2" : "") +
-      (has_avx512() ? ", avx512" : "") + "), given \"" + wanted + "\"");
-}
 
 // The BLAS that MLX brought when the kernels are off, else null.
 Sgemm choose_other() {
@@ -116,7 +85,7 @@ long pieces_of(double work) {
   return threads < 2 || work < worth_sharing ? 1 : std::min<long>(4 * threads, static_cast<long>(work / 32e3));
 }
 
-void multiply(Product p, const Isa& isa) {
+void multiply(Product p, const Kernels& kernels) {
   if (p.n < p.m && p.n <= (p.a_k == 1 ? max_direct_rows : p.a_row == 1 ? max_stream_rows : 0)) {
     // The same product turned over: a row times a column is a column times a row, to the bit.
     p = {p.n, p.m, p.k, p.b, p.b_col, p.b_k, p.a, p.a_row, p.a_k, p.c, p.c_col, p.c_row, p.alpha, p.beta};
@@ -124,19 +93,19 @@ void multiply(Product p, const Isa& isa) {
   double work = static_cast<double>(p.m) * p.n * p.k;
   long pieces = pieces_of(work);
   if (p.b_k == 1 && p.m <= max_direct_rows) {
-    float* rows = workspace(isa.direct_size(p));
-    isa.direct_pack(p, rows);
-    return share(p.n, isa.tile_cols, pieces, [&](long begin, long end) { isa.direct(p, rows, begin, end); });
+    float* rows = workspace(kernels.direct_size(p));
+    kernels.direct_pack(p, rows);
+    return share(p.n, kernels.tile_cols, pieces, [&](long begin, long end) { kernels.direct(p, rows, begin, end); });
   }
   if (p.b_col == 1 && p.m <= max_stream_rows) {
-    return share(p.n, 64, pieces, [&](long begin, long end) { isa.stream(p, begin, end); });
+    return share(p.n, 64, pieces, [&](long begin, long end) { kernels.stream(p, begin, end); });
   }
   long most = std::clamp(packed_floats / p.k, max_direct_rows, packed_rows);
   long bands = (p.m + most - 1) / most;
-  long height = ((p.m + bands - 1) / bands + isa.tile_rows - 1) / isa.tile_rows * isa.tile_rows;
+  long height = ((p.m + bands - 1) / bands + kernels.tile_rows - 1) / kernels.tile_rows * kernels.tile_rows;
   bands = (p.m + height - 1) / height;
   // Every part packs its rows of A for itself, so it should be wide.
-  long unit = 8 * isa.tile_cols;
+  long unit = 8 * kernels.tile_cols;
   long units = (p.n + unit - 1) / unit;
   long across = std::clamp((pieces + bands - 1) / bands, 1L, units);
   long width = (units + across - 1) / across * unit;
@@ -144,7 +113,7 @@ void multiply(Product p, const Isa& isa) {
   Threads::shared().each(static_cast<uint32_t>(bands * across), [&](uint32_t i) {
     long row = i / across * height, col = i % across * width;
     Part part{row, std::min(p.m, row + height), col, std::min(p.n, col + width)};
-    isa.packed(p, part, workspace(isa.packed_size(p, part)));
+    kernels.packed(p, part, workspace(kernels.packed_size(p, part)));
   });
 }
 
@@ -156,6 +125,21 @@ void check(bool right, const std::string& what) {
 
 } // namespace
 
+namespace mlxrs::sgemm {
+
+const Kernels& chosen() {
+  switch (isa()) {
+    case Isa::portable:
+      return portable();
+    case Isa::avx2:
+      return *avx2();
+    default:
+      return *avx512();
+  }
+}
+
+} // namespace mlxrs::sgemm
+
 extern "C" __attribute__((visibility("default"))) void cblas_sgemm(
     int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda, const float* b,
     int ldb, float beta, float* c, int ldc) {
@@ -163,7 +147,7 @@ extern "C" __attribute__((visibility("default"))) void cblas_sgemm(
   if (other != nullptr) {
     return other(order, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
   }
-  static const Isa& isa = choose_isa();
+  static const Kernels& kernels = chosen();
   check(order == row_major || order == col_major, "order must be 101 or 102, given " + std::to_string(order));
   for (int t : {trans_a, trans_b}) {
     check(t >= no_trans && t <= conj_trans, "a transpose must be 111, 112 or 113, given " + std::to_string(t));
@@ -188,5 +172,5 @@ extern "C" __attribute__((visibility("default"))) void cblas_sgemm(
     }
     return;
   }
-  multiply(p, isa);
+  multiply(p, kernels);
 }

@@ -36,7 +36,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// The instruction sets of this machine.
+/// The instruction sets of this machine that differ in f32.
 fn isas() -> Vec<&'static str> {
     let mut isas = vec!["portable"];
     #[cfg(target_arch = "x86_64")]

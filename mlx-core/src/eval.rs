@@ -32,6 +32,22 @@ pub fn eval<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()>
     Ok(())
 }
 
+/// How many operations wait to be run for `arrays`. Each costs some microseconds of bookkeeping, views
+/// included, which is what a small model's decode step is made of.
+///
+/// # Errors
+/// No memory for a handle.
+pub fn graph_size<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<usize> {
+    let arrays: Vec<A> = arrays.into_iter().collect();
+    let vector = VectorArray::new(arrays.iter().map(Borrow::borrow))?;
+    let mut size = 0;
+    // SAFETY: a live vector of live arrays, and a number to write to.
+    ffi::call(ErrorKind::Mlx, || unsafe {
+        sys::mlxrs_graph_size(&mut size, vector.c())
+    })?;
+    Ok(size)
+}
+
 /// Starts computing `arrays` and returns at once.
 ///
 /// # Errors

@@ -11,8 +11,20 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{Opt, op};
+use crate::ops::quantize::Scheme;
 
+mod attention;
+mod choose;
+mod packed;
 pub mod plain;
+
+pub use attention::{
+    Attention, KeySlots, Mask, Placed, attention, has_kernels, packed_attention,
+    scaled_dot_product_attention,
+};
+pub use choose::{argmax, nucleus, top};
+pub(crate) use packed::packing;
+pub use packed::{check_packing, pack, packed_words};
 
 /// `x / sqrt(mean(x²) + eps) · weight` over the last axis, accumulated in F32.
 ///
@@ -46,12 +58,173 @@ pub fn linear(x: &Array, weight: &Array) -> Result<Array> {
     op!(mlxrs_fast_linear(x, weight))
 }
 
+/// `x wᵀ` for a quantised `w` `[out, in]`: `x` is `[.., in]`, the result `[.., out]`.
+///
+/// The weights count as what [`dequantize`](crate::ops::quantize::dequantize) gives in `x`'s dtype;
+/// sums are in F32.
+///
+/// # Errors
+/// The parts do not belong together, the sizes do not fit, or MLX does not know the scheme.
+pub fn quantized_linear(
+    x: &Array,
+    packed: &Array,
+    scales: &Array,
+    biases: Option<&Array>,
+    scheme: Scheme,
+) -> Result<Array> {
+    if x.ndim() == 0 {
+        let message = "quantized_linear needs x to be at least a vector, found a scalar";
+        return Err(Error::new(ErrorKind::Shape, message));
+    }
+    scheme.check_parts("quantized_linear", packed, scales, biases)?;
+    let Scheme {
+        mode,
+        bits,
+        group_size,
+    } = scheme;
+    let mode = mode.c_name();
+    op!(mlxrs_fast_packed_linear(
+        x, packed, scales, biases, group_size, bits, mode
+    ))
+}
+
+/// `x[…] w[indices[…]]ᵀ`: each row of `x` `[…A, 1, in]` by one matrix of `w` `[experts, out, in]`,
+/// for `indices` `[…B]` of I32 or U32 → `[…, 1, out]`, where `A` and `B` broadcast.
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn experts_linear(x: &Array, w: &Array, indices: &Array) -> Result<Array> {
+    let (group, bits, mode) = (0, 0, c"affine");
+    let none = None::<&Array>;
+    op!(mlxrs_fast_experts(
+        x, w, none, none, indices, group, bits, mode
+    ))
+}
+
+/// [`experts_linear`] with quantised matrices, as [`quantized_linear`] takes one.
+///
+/// # Errors
+/// The parts do not belong together, the sizes do not fit, or MLX does not know the scheme.
+pub fn quantized_experts_linear(
+    x: &Array,
+    packed: &Array,
+    scales: &Array,
+    biases: Option<&Array>,
+    indices: &Array,
+    scheme: Scheme,
+) -> Result<Array> {
+    scheme.check_parts("quantized_experts_linear", packed, scales, biases)?;
+    let Scheme {
+        mode,
+        bits,
+        group_size,
+    } = scheme;
+    let mode = mode.c_name();
+    op!(mlxrs_fast_experts(
+        x, packed, scales, biases, indices, group_size, bits, mode
+    ))
+}
+
+/// Rows of `w` `[rows, in]` that `indices` `[..]` name, counted from the end where they are negative: `[.., in]`.
+///
+/// # Errors
+/// `w` is not a matrix of floating point. On evaluation, on the CPU: an index beyond the end.
+pub fn rows(w: &Array, indices: &Array) -> Result<Array> {
+    let (group, bits, mode) = (0, 0, c"affine");
+    let none = None::<&Array>;
+    op!(mlxrs_fast_lookup(
+        indices,
+        w,
+        none,
+        none,
+        group,
+        bits,
+        mode,
+        w.dtype()
+    ))
+}
+
+/// [`rows`] of a quantised matrix, written out in `dtype`.
+///
+/// # Errors
+/// The parts do not belong together, or MLX does not know the scheme. On evaluation as [`rows`].
+pub fn quantized_rows(
+    packed: &Array,
+    scales: &Array,
+    biases: Option<&Array>,
+    indices: &Array,
+    scheme: Scheme,
+    dtype: DType,
+) -> Result<Array> {
+    scheme.check_parts("quantized_rows", packed, scales, biases)?;
+    let Scheme {
+        mode,
+        bits,
+        group_size,
+    } = scheme;
+    let mode = mode.c_name();
+    op!(mlxrs_fast_lookup(
+        indices, packed, scales, biases, group_size, bits, mode, dtype
+    ))
+}
+
 /// `gate · sigmoid(gate) · up`. Source: Shazeer 2020, "GLU Variants Improve Transformer".
 ///
 /// # Errors
 /// The shapes do not broadcast.
 pub fn swiglu(gate: &Array, up: &Array) -> Result<Array> {
-    op!(mlxrs_fast_swiglu(gate, up))
+    op!(mlxrs_fast_gated(false, gate, up))
+}
+
+/// `gelu(gate) · up`, with the tanh approximation of gelu (Hendrycks and Gimpel, arXiv:1606.08415).
+///
+/// # Errors
+/// The shapes do not broadcast.
+pub fn geglu(gate: &Array, up: &Array) -> Result<Array> {
+    op!(mlxrs_fast_gated(true, gate, up))
+}
+
+/// `cap · tanh(x / cap)`: keeps numbers within ±`cap` (Gemma 2, arXiv:2408.00118).
+///
+/// # Errors
+/// `x` is not floating point.
+pub fn soft_cap(x: &Array, cap: f32) -> Result<Array> {
+    op!(mlxrs_fast_soft_cap(x, cap))
+}
+
+/// `residual + x`, as an addition; on the CPU all threads take part.
+///
+/// # Errors
+/// The shapes do not broadcast.
+pub fn add(x: &Array, residual: &Array) -> Result<Array> {
+    op!(mlxrs_fast_add(x, residual))
+}
+
+/// `residual + rms_norm(x, weight)`: how Gemma ends each half of a layer.
+///
+/// On the CPU it is rounded once, where the two operations apart round twice.
+///
+/// # Errors
+/// As [`rms_norm`], or the shapes do not broadcast.
+pub fn rms_norm_add(x: &Array, weight: &Array, residual: &Array, eps: f32) -> Result<Array> {
+    op!(mlxrs_fast_rms_norm_add(x, weight, residual, eps))
+}
+
+/// `sum = residual + x`, or `residual + rms_norm(x, inner)` with an inner weight, and
+/// `rms_norm(sum, weight)`, both: what stands between the halves of a layer.
+///
+/// The norm is that of the sum as it was rounded to its dtype.
+///
+/// # Errors
+/// As [`rms_norm`], or the shapes do not broadcast.
+pub fn add_rms_norm(
+    x: &Array,
+    residual: &Array,
+    inner: Option<&Array>,
+    weight: &Array,
+    eps: f32,
+) -> Result<(Array, Array)> {
+    op!(pair mlxrs_fast_add_rms_norm(x, residual, inner, weight, eps))
 }
 
 /// Rotary position embedding: what stays the same from call to call.
@@ -97,62 +270,27 @@ pub fn rope(x: &Array, rope: &Rope<'_>, offsets: &Array) -> Result<Array> {
     ))
 }
 
-/// Which stored tokens a query sees.
-#[derive(Clone, Copy, Debug)]
-pub enum Mask<'a> {
-    /// All of them.
-    None,
-    /// Query `l` of `L` sees stored tokens `0 ..= S - L + l`: the last query sees everything.
-    Causal,
-    /// Booleans (`true` is seen) or numbers to add to the scores, of a shape that broadcasts to
-    /// `[B, H, L, S]`.
-    Array(&'a Array),
-}
-
-/// `softmax(scale · q kᵀ + mask) v`, with F32 softmax.
-///
-/// `q` is `[B, H, L, D]`, `k` and `v` are `[B, K, S, D]`; `H` is a multiple of `K`, and query head
-/// `h` reads head `h · K / H`. The result is `[B, H, L, D of v]`. `sinks`, `[H]`, are scores of one
-/// further token each that is attended to and has no value.
-///
-/// A query that sees nothing gives a meaningless but finite result; stored NaNs poison every
-/// result, seen or not.
+/// A projection `[B, L, H · D]` as heads `[B, H, L, D]`, each through [`rms_norm`] where there is a
+/// `norm` (weight `[D]` and epsilon), and then rotated in its first `dims` features as [`rope`] does
+/// with `freqs` and `offsets`.
 ///
 /// # Errors
-/// Shapes or dtypes do not fit.
-pub fn scaled_dot_product_attention(
-    q: &Array,
-    k: &Array,
-    v: &Array,
-    scale: f32,
-    mask: Mask<'_>,
-    sinks: Option<&Array>,
+/// `head_dim` does not divide the last axis, or as [`rms_norm`] and [`rope`].
+pub fn heads(
+    x: &Array,
+    head_dim: i32,
+    norm: Option<(&Array, f32)>,
+    dims: i32,
+    freqs: &Array,
+    offsets: &Array,
 ) -> Result<Array> {
-    let (mode, array) = match mask {
-        Mask::None => (c"", None),
-        Mask::Causal => (c"causal", None),
-        Mask::Array(array) => (c"array", Some(array)),
-    };
-    check_attention(q, k, v)?;
-    let mode = mode.to_owned();
-    op!(mlxrs_fast_attention(q, k, v, scale, mode, array, sinks))
-}
-
-/// What MLX does not check: it divides by the number of heads, and trusts `v` to be as long as `k`.
-fn check_attention(q: &Array, k: &Array, v: &Array) -> Result<()> {
-    let ([_, heads, ..], [_, kv_heads, stored, _], [_, _, values, _]) =
-        (q.dims::<4>()?, k.dims::<4>()?, v.dims::<4>()?);
-    if heads == 0 || kv_heads == 0 {
-        let message =
-            format!("attention needs heads, found {heads} of queries and {kv_heads} of keys");
-        return Err(Error::new(ErrorKind::Shape, message));
-    }
-    if stored != values {
-        let message =
-            format!("attention needs as many values as keys, found {values} and {stored}");
-        return Err(Error::new(ErrorKind::Shape, message));
-    }
-    Ok(())
+    let (weight, eps) = (
+        norm.map(|(weight, _)| weight),
+        norm.map_or(0.0, |(_, eps)| eps),
+    );
+    op!(mlxrs_fast_heads(
+        x, head_dim, weight, eps, dims, offsets, freqs
+    ))
 }
 
 /// `logsumexp(logits) - logits[target]` over the last axis, in F32.
@@ -185,5 +323,5 @@ pub fn cross_entropy(logits: &Array, targets: &Array) -> Result<Array> {
         );
         return Err(Error::new(ErrorKind::DType, message));
     }
-    op!(mlx_fast_cross_entropy(logits, targets))
+    op!(mlxrs_fast_cross_entropy(logits, targets))
 }

@@ -278,3 +278,14 @@ pub(crate) fn arrays(f: impl FnOnce(*mut sys::mlx_vector_array) -> c_int) -> Res
     arrays.iter().try_for_each(memory::check_array)?;
     Ok(arrays)
 }
+
+/// Whether the shim's kernels run on the current stream.
+pub(crate) fn has_kernels() -> Result<bool> {
+    let stream = crate::stream::current()?;
+    let mut found = false;
+    call(ErrorKind::Mlx, || {
+        // SAFETY: a live stream, and a flag to write to.
+        unsafe { sys::mlxrs_fast_kernels(&mut found, stream) }
+    })?;
+    Ok(found)
+}

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mlx_c_sys as sys;
+use rayon::prelude::*;
 
 use crate::array::Array;
 use crate::dtype::DType;
@@ -23,7 +24,7 @@ mod header;
 mod write;
 
 use header::{Header, Tensor};
-pub use write::save;
+pub use write::{Writer, save};
 
 /// The bytes of a file.
 enum Source {
@@ -187,39 +188,20 @@ impl Safetensors {
                 format!("byte {byte} where BOOL has 0 and 1"),
             ));
         }
-        let aligned = bytes.as_ptr().addr().is_multiple_of(tensor.dtype.size());
-        if aligned && plain_memory()? {
-            self.share(tensor, bytes)
+        let is_aligned = bytes.as_ptr().addr().is_multiple_of(tensor.dtype.size());
+        if is_aligned && plain_memory()? {
+            return lend(tensor, bytes.as_ptr(), self.source.clone());
+        }
+        if is_aligned {
+            return copy(tensor, bytes.as_ptr());
+        }
+        let words = aligned(bytes);
+        let data = words[1..].as_ptr().cast();
+        if plain_memory()? {
+            lend(tensor, data, Arc::new(words))
         } else {
-            copy(tensor, bytes)
+            copy(tensor, data)
         }
-    }
-
-    /// An array over the file's own bytes.
-    fn share(&self, tensor: &Tensor, bytes: &[u8]) -> Result<Array> {
-        unsafe extern "C" fn release(payload: *mut std::ffi::c_void) {
-            // SAFETY: the reference that `share` gave away, returned once. Unmapping cannot panic.
-            drop(unsafe { Arc::from_raw(payload.cast::<Source>()) });
-        }
-
-        let payload = Arc::into_raw(self.source.clone()).cast_mut().cast();
-        ffi::array(|res| {
-            // SAFETY: the bytes are as many as shape and dtype say (checked by the header), aligned,
-            // preceded by the eight of the file's length, and live as long as the source, of which
-            // the array gets a reference. MLX never writes into foreign memory.
-            unsafe {
-                sys::mlxrs_array_from_foreign(
-                    res,
-                    bytes.as_ptr().cast(),
-                    tensor.shape.as_ptr(),
-                    tensor.shape.len(),
-                    tensor.dtype.raw(),
-                    payload,
-                    Some(release),
-                )
-            }
-        })
-        .map(Array::data)
     }
 }
 
@@ -239,23 +221,60 @@ fn plain_memory() -> Result<bool> {
     Device::GPU.is_available().map(|gpu| !gpu)
 }
 
-fn copy(tensor: &Tensor, bytes: &[u8]) -> Result<Array> {
-    // MLX reads whole elements: bytes that are not aligned to them go through memory that is.
-    let aligned = bytes.as_ptr().addr().is_multiple_of(tensor.dtype.size());
-    let mut staged = Vec::new();
-    let data = if aligned {
-        bytes.as_ptr()
-    } else {
-        staged.resize(bytes.len().div_ceil(8), 0u64);
-        // SAFETY: the destination has room for the bytes and is another allocation.
+/// An array over bytes that `owner` keeps alive and where they are.
+fn lend<T: Send + Sync>(tensor: &Tensor, data: *const u8, owner: Arc<T>) -> Result<Array> {
+    unsafe extern "C" fn release<T>(payload: *mut std::ffi::c_void) {
+        // SAFETY: the reference that `lend` gave away, returned once. Freeing bytes cannot panic.
+        drop(unsafe { Arc::from_raw(payload.cast::<T>()) });
+    }
+
+    let payload = Arc::into_raw(owner).cast_mut().cast();
+    ffi::array(|res| {
+        // SAFETY: the bytes are as many as shape and dtype say (checked by the header), aligned,
+        // preceded by eight of the same allocation (in a file its length, else the first of the words
+        // of `aligned`), and live as long as their owner, of which the array gets a reference. MLX
+        // never writes into foreign memory.
         unsafe {
-            let start = staged.as_mut_ptr().cast::<u8>();
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len());
-            start.cast_const()
+            sys::mlxrs_array_from_foreign(
+                res,
+                data.cast(),
+                tensor.shape.as_ptr(),
+                tensor.shape.len(),
+                tensor.dtype.raw(),
+                payload,
+                Some(release::<T>),
+            )
         }
-    };
+    })
+    .map(Array::data)
+}
+
+/// A word, and behind it the bytes, copied by all threads: files that MLX wrote have their tensors at
+/// any address, and reading a gigabyte into new memory takes one core a second.
+fn aligned(bytes: &[u8]) -> Vec<u64> {
+    const PART: usize = 1 << 20;
+    let len = 1 + bytes.len().div_ceil(8);
+    let mut words = Vec::<u64>::with_capacity(len);
+    let room = &mut words.spare_capacity_mut()[..len];
+    for word in [0, len - 1] {
+        room[word].write(0);
+    }
+    let parts = room[1..].par_chunks_mut(PART / 8);
+    parts.zip(bytes.par_chunks(PART)).for_each(|(to, from)| {
+        // SAFETY: `to` has at least as many bytes as `from`, and is another allocation.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr().cast(), from.len());
+        }
+    });
+    // SAFETY: all are written: the first and the last word above, the others by the copies.
+    unsafe { words.set_len(len) };
+    words
+}
+
+/// An array of MLX's own memory. `data` is aligned, and as long as shape and dtype say (checked by the header).
+fn copy(tensor: &Tensor, data: *const u8) -> Result<Array> {
     let (shape, ndim) = (tensor.shape.as_ptr(), tensor.shape.len() as i32);
-    // SAFETY: as many bytes as shape and dtype say (checked by the header), which MLX copies.
+    // SAFETY: what this function asks for; MLX copies it.
     let raw = unsafe { sys::mlx_array_new_data(data.cast(), shape, ndim, tensor.dtype.raw()) };
     // SAFETY: freshly allocated for us.
     unsafe { Array::from_raw(raw) }.map(Array::data)

@@ -97,6 +97,63 @@ fn cases() -> Result<Vec<Case>> {
             |a| plain::swiglu(&a[0], &a[1]),
         ));
         cases.push(case(
+            "geglu",
+            vec![x.multiply(3.0)?, normal(3, &[2, 4, 3, size])?],
+            |a| fast::geglu(&a[0], &a[1]),
+            |a| plain::geglu(&a[0], &a[1]),
+        ));
+        cases.push(case(
+            "soft_cap",
+            vec![x.multiply(3.0)?],
+            |a| fast::soft_cap(&a[0], 2.5),
+            |a| plain::soft_cap(&a[0], 2.5),
+        ));
+        let (more, weights) = (normal(3, x.shape())?, [5, 6].map(|i| normal(i, &[size])));
+        let [inner, outer] = weights;
+        let args = vec![x.clone(), more, inner?, outer?];
+        cases.push(case(
+            "add",
+            args[..2].to_vec(),
+            |a| fast::add(&a[0], &a[1]),
+            |a| a[1].add(&a[0]),
+        ));
+        cases.push(case(
+            "rms_norm_add",
+            args[..3].to_vec(),
+            |a| fast::rms_norm_add(&a[0], &a[2], &a[1], 1e-5),
+            |a| plain::rms_norm_add(&a[0], &a[2], &a[1], 1e-5),
+        ));
+        let both = |(a, b): (Array, Array)| mlx_core::ops::concat(&[a, b], -1);
+        cases.push(case(
+            "add_rms_norm",
+            args.clone(),
+            move |a| both(fast::add_rms_norm(&a[0], &a[1], Some(&a[2]), &a[3], 1e-5)?),
+            move |a| both(plain::add_rms_norm(&a[0], &a[1], Some(&a[2]), &a[3], 1e-5)?),
+        ));
+        cases.push(case(
+            "add_rms_norm of x",
+            args[..3].to_vec(),
+            move |a| both(fast::add_rms_norm(&a[0], &a[1], None, &a[2], 1e-5)?),
+            move |a| both(plain::add_rms_norm(&a[0], &a[1], None, &a[2], 1e-5)?),
+        ));
+        let (wide, periods) = (normal(7, &[2, 3, 4 * size])?, normal(8, &[6])?.exp()?);
+        let offsets = Array::from_slice(&[5i32, 0], &[2])?;
+        let (at, same) = (offsets.clone(), periods.clone());
+        cases.push(case(
+            "heads",
+            vec![wide.clone(), normal(9, &[size])?],
+            move |a| fast::heads(&a[0], size, Some((&a[1], 1e-5)), 12, &periods, &offsets),
+            move |a| plain::heads(&a[0], size, Some((&a[1], 1e-5)), 12, &same, &at),
+        ));
+        let periods = normal(8, &[6])?.exp()?;
+        let same = periods.clone();
+        cases.push(case(
+            "heads without norm",
+            vec![wide],
+            move |a| fast::heads(&a[0], size, None, 12, &periods, &Array::scalar(7i32)?),
+            move |a| plain::heads(&a[0], size, None, 12, &same, &Array::scalar(7i32)?),
+        ));
+        cases.push(case(
             "linear",
             vec![x.clone(), normal(4, &[9, size])?],
             |a| fast::linear(&a[0], &a[1]),

@@ -2,7 +2,8 @@
 
 use mlx_core::fast::{self, Mask};
 use mlx_core::inplace::{
-    put_along_axis_in_place, scatter_in_place, slice_update_dynamic_in_place, slice_update_in_place,
+    self, put_along_axis_in_place, scatter_in_place, slice_update_dynamic_in_place,
+    slice_update_in_place,
 };
 use mlx_core::{Array, DType, Error, Result, async_eval, eval, memory, synchronize, zeros};
 use proptest::prelude::*;
@@ -319,4 +320,55 @@ proptest! {
         prop_assert_eq!(cache.to_vec::<f32>().unwrap(), model);
         prop_assert_eq!(cache.address().unwrap(), address);
     }
+}
+
+/// Both buffers of a cache at once: what a scatter would make, in the same memory, also for rings and for new tokens
+/// that are views.
+#[test]
+fn tokens_are_stored_by_position() -> Result<()> {
+    let filled = |base: f32, shape: &[i32]| -> Result<Array> {
+        let n: i32 = shape.iter().product();
+        let values: Vec<f32> = (0..n).map(|i| base + i as f32).collect();
+        Array::from_slice(&values, shape)
+    };
+    for (offsets, ring, tokens) in [
+        (vec![0, 2], false, 3),
+        (vec![1], false, 1),
+        (vec![9, 5], true, 2),
+        (vec![3, 12], true, 6),
+    ] {
+        let (k, v) = (filled(0.0, &[2, 3, 6, 4])?, filled(1000.0, &[2, 3, 6, 5])?);
+        // As projections are: tokens before heads.
+        let new_k = filled(5000.0, &[2, tokens, 3, 4])?.swap_axes(1, 2)?;
+        let new_v = filled(7000.0, &[2, 3, tokens, 5])?;
+        let expected = |buffer: &Array, new: &Array| -> Result<Vec<f32>> {
+            let (mut all, d) = (buffer.to_vec::<f32>()?, new.dim(-1)? as usize);
+            let new = new.to_vec::<f32>()?;
+            for (i, vector) in new.chunks(d).enumerate() {
+                let (head, token) = (i / tokens as usize, i % tokens as usize);
+                let row = (head / 3).min(offsets.len() - 1);
+                let position = offsets[row] as usize + token;
+                let slot = if ring { position % 6 } else { position };
+                all[(head * 6 + slot) * d..][..d].copy_from_slice(vector);
+            }
+            Ok(all)
+        };
+        let wanted = (expected(&k, &new_k)?, expected(&v, &new_v)?);
+        let at = Array::from_slice(&offsets, &[offsets.len() as i32])?;
+        let (a, b) = inplace::store_in_copy((&k, &v), (&new_k, &new_v), &at, ring, None)?;
+        let untouched = filled(0.0, &[2, 3, 6, 4])?.to_vec::<f32>()?;
+        assert_eq!((a.to_vec()?, b.to_vec()?), wanted, "{offsets:?} copied");
+        assert_eq!(k.to_vec::<f32>()?, untouched);
+
+        let (k, v) = (k.add(0.0f32)?, v.add(0.0f32)?);
+        eval([&k, &v])?;
+        let (a, b) = inplace::store_in_place((k, v), (&new_k, &new_v), &at, ring, None)?;
+        assert_eq!((a.to_vec()?, b.to_vec()?), wanted, "{offsets:?} in place");
+    }
+    let buffer = filled(0.0, &[1, 1, 4, 2])?;
+    let new = filled(0.0, &[1, 1, 1, 3])?;
+    let at = Array::scalar(0i32)?;
+    let error = inplace::store_in_copy((&buffer, &buffer), (&new, &new), &at, false, None);
+    assert!(error.is_err());
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use mlx_core::safetensors::{Safetensors, save};
+use mlx_core::safetensors::{Safetensors, Writer, save};
 use mlx_core::{Array, Complex64, DType, ErrorKind, Result};
 use tempfile::TempDir;
 
@@ -187,6 +187,21 @@ fn unaligned_tensors_are_copied() -> Result<()> {
     let read = Safetensors::from_bytes(raw)?;
     assert_eq!(read.array("b")?.item::<f32>()?, 2.5);
     assert_eq!(read.array("a")?.to_vec::<u8>()?, [1, 2, 3]);
+    // In several parts, the last of which ends within a word; and nothing at all.
+    let numbers: Vec<u16> = (0..2_000_003u32).map(|i| (i * 7) as u16).collect();
+    let end = 1 + 2 * numbers.len();
+    let header = format!(
+        "{{{},{},{}}}",
+        entry("a", "U8", "[1]", 0, 1),
+        entry("b", "U16", &format!("[{}]", numbers.len()), 1, end),
+        entry("c", "U16", "[0]", end, end)
+    );
+    let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
+    let read = Safetensors::from_bytes(file(&header, &[&[9], &bytes[..]].concat()))?;
+    let array = read.array("b")?;
+    assert_eq!(read.array("c")?.to_vec::<u16>()?, [0u16; 0]);
+    drop(read);
+    assert_eq!(array.to_vec::<u16>()?, numbers);
     Ok(())
 }
 
@@ -242,5 +257,45 @@ fn saving_fails_without_a_trace() -> Result<()> {
         1,
         "nothing is left behind"
     );
+    Ok(())
+}
+
+#[test]
+fn tensors_written_one_by_one_make_the_same_file() -> Result<()> {
+    let (folder, path) = folder();
+    let all = samples();
+    save(
+        &path,
+        all.iter().map(|(name, array)| (*name, array)),
+        &BTreeMap::new(),
+    )?;
+    let whole = std::fs::read(&path).unwrap();
+    let tensors = || {
+        all.iter()
+            .map(|(name, array)| (*name, array.dtype(), array.shape()))
+    };
+    let mut writer = Writer::new(&path, tensors(), &BTreeMap::new())?;
+    for (name, array) in all.iter().rev() {
+        writer.write(name, array)?;
+    }
+    writer.finish()?;
+    assert!(std::fs::read(&path).unwrap() == whole);
+
+    // What is wrong is said, and what was there stays.
+    let mut writer = Writer::new(&path, tensors(), &BTreeMap::new())?;
+    let (name, array) = (all[0].0, &all[0].1);
+    writer.write(name, array)?;
+    for (name, expected) in [
+        (name, "not one of those left"),
+        ("other", "not one of those left"),
+        (all[1].0, "was announced as"),
+    ] {
+        let message = writer.write(name, array).unwrap_err().to_string();
+        assert!(message.contains(expected), "{message}");
+    }
+    let message = writer.finish().unwrap_err().to_string();
+    assert!(message.contains("tensors are not written"), "{message}");
+    assert!(std::fs::read(&path).unwrap() == whole);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     Ok(())
 }

@@ -13,7 +13,7 @@ use mlx_infer::{
 
 const PROMPTS: [&str; 6] = [
     "The red fox",
-    "The old man",
+    "The white owl",
     "12 + 30 =",
     "The little bird",
     "77 - 50 =",

@@ -110,7 +110,13 @@ impl LoadedModel {
                 }
                 ControlFlow::Continue(())
             };
-            worker.submit(request, Instant::now(), CancelToken::new(), Box::new(sink));
+            worker.submit(
+                request,
+                Instant::now(),
+                CancelToken::new(),
+                None,
+                Box::new(sink),
+            );
         }
         loop {
             for (index, result) in done.take() {

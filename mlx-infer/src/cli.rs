@@ -2,8 +2,10 @@
 
 mod args;
 mod batch;
+mod cache;
 mod chat;
 mod classify;
+mod convert;
 mod generate;
 mod info;
 mod interrupt;
@@ -36,12 +38,16 @@ enum Command {
     Batch(batch::Batch),
     /// Tell which label, or which token, follows each line: lines in, JSON lines out
     Classify(classify::Classify),
+    /// Compute a prompt and keep that in a file, for generate --prompt-cache
+    Cache(cache::Cache),
     /// Tell how likely a text is, and what may come next
     Score(score::Score),
     /// Turn text into token ids, or ids into text
     Tokenize(tokenize::Tokenize),
     /// Describe a model: architecture, parameters, caches, memory
     Info(info::Info),
+    /// Write a checkpoint quantised, unpacked or in another type
+    Convert(convert::Convert),
 }
 
 /// Why a command did not do what it was asked.
@@ -68,9 +74,11 @@ pub(crate) fn main() -> ExitCode {
         Command::Chat(command) => command.run(),
         Command::Batch(command) => command.run(),
         Command::Classify(command) => command.run(),
+        Command::Cache(command) => command.run(),
         Command::Score(command) => command.run(),
         Command::Tokenize(command) => command.run(),
         Command::Info(command) => command.run(),
+        Command::Convert(command) => command.run(),
     };
     match result {
         // `head` has seen enough: that is no failure of ours.

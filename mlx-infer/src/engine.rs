@@ -5,7 +5,9 @@
 //! a want of memory of one leaves the tokens of the others as they are.
 
 mod handle;
+mod parking;
 mod prefill;
+mod prefixes;
 mod rows;
 mod task;
 mod worker;
@@ -23,7 +25,7 @@ pub use self::handle::Handle;
 pub(crate) use self::prefill::last_of_each;
 pub(crate) use self::worker::Worker;
 
-use self::handle::{Outlet, Ticket, gone};
+use self::handle::{Backlog, Outlet, Ticket, gone};
 use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::LoadedModel;
@@ -37,6 +39,9 @@ pub struct EngineOptions {
     pub limits: Limits,
     /// Most requests under way, waiting ones included; more are refused as [`ErrorKind::Busy`].
     pub max_requests: usize,
+    /// Events of a request that may wait to be read. While as many do, its row pauses, and gives way if
+    /// somebody else waits for one.
+    pub max_events: usize,
 }
 
 impl Default for EngineOptions {
@@ -44,6 +49,7 @@ impl Default for EngineOptions {
         Self {
             limits: Limits::default(),
             max_requests: 1024,
+            max_events: 256,
         }
     }
 }
@@ -73,6 +79,7 @@ pub struct Engine {
     info: ModelInfo,
     has_text: bool,
     max_requests: usize,
+    max_events: usize,
     under_way: Arc<AtomicUsize>,
     aborted: Arc<AtomicBool>,
     load: Arc<Load>,
@@ -89,12 +96,30 @@ pub struct EngineLoad {
     pub decoding: usize,
     /// Rows that were given up for want of memory since the start.
     pub evictions: usize,
+    /// Prompts since the start that began with what was computed before.
+    pub prefix_hits: usize,
+    /// Tokens of theirs that were not computed again.
+    pub prefix_tokens: usize,
+    /// Bytes of what is kept for prompts that begin the same.
+    pub prefix_bytes: usize,
 }
 
 #[derive(Debug, Default)]
 struct Load {
     counts: [AtomicUsize; 3],
     evictions: AtomicUsize,
+    prefixes: [AtomicUsize; 3],
+}
+
+impl Load {
+    fn set(&self, worker: &Worker<'_, '_>) {
+        // Whoever sees that nothing is under way sees the rest as it is then.
+        self.evictions.store(worker.evictions(), Ordering::Release);
+        let counts = worker.prefix_counts().into_iter().chain(worker.counts());
+        for (shown, count) in self.prefixes.iter().chain(&self.counts).zip(counts) {
+            shown.store(count, Ordering::Release);
+        }
+    }
 }
 
 enum Command {
@@ -120,8 +145,14 @@ impl Engine {
         options: EngineOptions,
     ) -> Result<Self> {
         options.limits.check()?;
-        if options.max_requests == 0 {
-            return Err(Error::argument("max_requests must be at least 1, given 0"));
+        for (name, value) in [
+            ("max_requests", options.max_requests),
+            ("max_events", options.max_events),
+        ] {
+            if value == 0 {
+                let message = format!("{name} must be at least 1, given 0");
+                return Err(Error::argument(message));
+            }
         }
         let (commands, inbox) = channel();
         let (ready, loaded) = channel();
@@ -155,6 +186,7 @@ impl Engine {
             info,
             has_text,
             max_requests: options.max_requests,
+            max_events: options.max_events,
             under_way: Arc::new(AtomicUsize::new(0)),
             aborted,
             load: counts,
@@ -176,15 +208,17 @@ impl Engine {
         };
         let (sender, events) = channel();
         let cancel = CancelToken::new();
+        let backlog = Backlog::new(self.max_events);
         let command = Command::Submit {
             request: Box::new(request),
             requested: Instant::now(),
             dropped: cancel.clone(),
-            outlet: Outlet::new(sender, ticket),
+            outlet: Outlet::new(sender, backlog.clone(), ticket),
         };
         self.commands.send(command).map_err(|_| gone())?;
         Ok(Handle {
             events,
+            backlog,
             cancel,
             has_text: self.has_text,
             is_done: false,
@@ -198,13 +232,17 @@ impl Engine {
 
     /// What is going on, as of the last step.
     pub fn load(&self) -> EngineLoad {
-        let [waiting, prefilling, decoding] =
-            [0, 1, 2].map(|n| self.load.counts[n].load(Ordering::Relaxed));
+        let read = |count: &AtomicUsize| count.load(Ordering::Acquire);
+        let [waiting, prefilling, decoding] = self.load.counts.each_ref().map(read);
+        let [prefix_hits, prefix_tokens, prefix_bytes] = self.load.prefixes.each_ref().map(read);
         EngineLoad {
             waiting,
             prefilling,
             decoding,
-            evictions: self.load.evictions.load(Ordering::Relaxed),
+            evictions: read(&self.load.evictions),
+            prefix_hits,
+            prefix_tokens,
+            prefix_bytes,
         }
     }
 
@@ -271,8 +309,9 @@ fn serve(
             dropped,
             mut outlet,
         } => {
+            let backlog = Some(outlet.backlog());
             let sink = Box::new(move |event| outlet.put(event));
-            worker.submit(*request, requested, dropped, sink);
+            worker.submit(*request, requested, dropped, backlog, sink);
             false
         }
         Command::Finish => true,
@@ -291,6 +330,8 @@ fn serve(
         let wait = match worker.is_idle() {
             true if is_finishing => return,
             true => Duration::from_secs(60),
+            // Reading and cancelling are not told.
+            false if worker.is_stalled() => Duration::from_millis(5),
             false => Duration::ZERO,
         };
         let mut command = match inbox.recv_timeout(wait) {
@@ -309,9 +350,6 @@ fn serve(
         if catch_unwind(AssertUnwindSafe(|| worker.tick())).is_err() {
             worker.fail_all("the engine has panicked while it computed this request");
         }
-        for (shown, count) in load.counts.iter().zip(worker.counts()) {
-            shown.store(count, Ordering::Relaxed);
-        }
-        load.evictions.store(worker.evictions(), Ordering::Relaxed);
+        load.set(&worker);
     }
 }

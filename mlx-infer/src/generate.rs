@@ -11,14 +11,18 @@ mod text;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-pub(crate) use self::decoder::{Decoder, check_ids, check_positions};
+use mlx_core::Array;
+use mlx_nn::ModelCache;
+
+pub(crate) use self::decoder::{Decoder, Progress, check_ids, check_positions};
 pub use self::request::{Event, FinishReason, GenerateOptions, Generated, Prompt};
 
 pub(crate) use self::sequence::{Sequence, random_seed};
 
-use self::decoder::Progress;
 use crate::error::Result;
 use crate::model::LoadedModel;
+use crate::processor::{self, Processor, ProcessorError};
+use crate::prompt_cache::PromptCache;
 use crate::sampler::{Choice, Sampled, sample};
 
 /// Tokens after which MLX gives back the buffers that grown caches left behind.
@@ -46,9 +50,17 @@ pub struct Generation<'m> {
     has_text: bool,
     switches_after: Option<usize>,
     /// The token that is being computed.
-    queued: Option<Sampled>,
+    queued: Option<Queued>,
     state: State,
+    start: Option<ModelCache>,
+    processor: Option<Processor>,
     model: &'m LoadedModel,
+}
+
+/// A token on its way, or the logits `[1, V]` from which the host chooses it.
+enum Queued {
+    Chosen(Sampled),
+    Logits(Array),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,8 +87,34 @@ impl<'m> Generation<'m> {
             switches_after: model.model().switches_after(),
             queued: None,
             state: State::New,
+            start: None,
+            processor: None,
             model,
         })
+    }
+
+    /// Does not compute again what `cache` holds of the prompt. What it cannot serve (another beginning; a
+    /// window that has moved on) is computed.
+    ///
+    /// # Errors
+    /// It is of another model.
+    pub fn with_prompt_cache(mut self, cache: &PromptCache) -> Result<Self> {
+        cache.check(self.model)?;
+        self.start = cache.start(self.model, self.sequence.history().ids())?;
+        Ok(self)
+    }
+
+    /// Lets the caller change the logits before each token is chosen, as
+    /// [`Request::with_processor`](crate::Request::with_processor) does.
+    #[must_use]
+    pub fn with_processor(
+        mut self,
+        processor: impl FnMut(&[u32], &mut [f32]) -> std::result::Result<(), ProcessorError>
+        + Send
+        + 'static,
+    ) -> Self {
+        self.processor = Some(Box::new(processor));
+        self
     }
 
     /// Runs to the end, telling `on_event` of every event; it ends the generation by breaking.
@@ -140,14 +178,30 @@ impl<'m> Generation<'m> {
             },
         };
         self.state = State::Running;
-        if self.sequence.remaining() > 1 && !self.switches_next() {
-            let logits = self.decoder.step(current.ids())?;
-            self.queued = Some(self.choose(&logits, Some(&current))?);
-        }
-        let (event, ends) = self.sequence.accept(one(current.read()?)?)?;
+        let goes_on = self.sequence.remaining() > 1 && !self.switches_next();
+        let mut after = None;
+        let choice = match (current, &mut self.processor) {
+            (Queued::Logits(logits), Some(processor)) => {
+                let choice = processor::choose(processor, &logits, self.sequence.row())?;
+                after = goes_on.then_some(choice.id);
+                choice
+            }
+            (Queued::Chosen(current), _) => {
+                if goes_on {
+                    let logits = self.decoder.step(current.ids())?;
+                    self.queued = Some(self.choose(logits, Some(&current))?);
+                }
+                one(current.read()?)?
+            }
+            (Queued::Logits(_), None) => unreachable!("only a processor leaves logits"),
+        };
+        let (event, ends) = self.sequence.accept(choice)?;
         if let Some(reason) = ends {
             // What was queued behind a token that ends the text is nobody's.
             (self.state, self.queued) = (State::Ending(reason), None);
+        } else if let Some(id) = after {
+            let logits = self.decoder.step(&Array::from_slice(&[id], &[1])?)?;
+            self.queued = Some(Queued::Logits(logits));
         }
         let n = self.sequence.history().generated().len();
         if n.is_multiple_of(CLEAR_EVERY) {
@@ -156,15 +210,21 @@ impl<'m> Generation<'m> {
         Ok(event)
     }
 
-    /// Computes all tokens so far, from an empty cache. `None` if cancelled.
-    fn compute_prompt(&mut self) -> Result<Option<Sampled>> {
+    /// Computes all tokens so far, from an empty cache or the one that was given. `None` if cancelled.
+    fn compute_prompt(&mut self) -> Result<Option<Queued>> {
+        let start = self.start.take();
+        if let Some(start) = &start {
+            self.sequence.set_cached(start.lens()[0]);
+        }
         let cancel = self.sequence.cancel();
         let ids = self.sequence.history().ids();
-        let logits = self.decoder.prefill(ids, || match cancel.is_cancelled() {
-            true => Progress::Cancelled,
-            false => Progress::Continue,
-        })?;
-        logits.map(|logits| self.choose(&logits, None)).transpose()
+        let logits = self
+            .decoder
+            .prefill(ids, start, || match cancel.is_cancelled() {
+                true => Progress::Cancelled,
+                false => Progress::Continue,
+            })?;
+        logits.map(|logits| self.choose(logits, None)).transpose()
     }
 
     /// Whether the next position changes how the model embeds all of them (LongRoPE), so that they are
@@ -173,10 +233,13 @@ impl<'m> Generation<'m> {
         self.switches_after == Some(self.decoder.len())
     }
 
-    fn choose(&self, logits: &mlx_core::Array, pending: Option<&Sampled>) -> Result<Sampled> {
-        let sampled = sample(logits, &[self.sequence.row()], pending.map(Sampled::ids))?;
+    fn choose(&self, logits: Array, pending: Option<&Sampled>) -> Result<Queued> {
+        if self.processor.is_some() {
+            return Ok(Queued::Logits(logits));
+        }
+        let sampled = sample(&logits, &[self.sequence.row()], pending.map(Sampled::ids))?;
         sampled.start()?;
-        Ok(sampled)
+        Ok(Queued::Chosen(sampled))
     }
 
     fn finish(&mut self, reason: FinishReason) -> Result<Event> {

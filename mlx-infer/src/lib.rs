@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod chat;
+pub mod convert;
 
 mod backend;
 mod batch;
@@ -30,6 +31,9 @@ mod files;
 mod generate;
 mod metrics;
 mod model;
+mod prefix;
+mod processor;
+mod prompt_cache;
 mod request;
 mod sampler;
 mod scheduler;
@@ -51,7 +55,9 @@ pub use generate::{Event, FinishReason, GenerateOptions, Generated, Generation, 
 pub use metrics::Metrics;
 pub use mlx_models::ModelInfo;
 pub use model::{LoadOptions, LoadedModel};
-pub use request::{Processor, ProcessorError, Request};
+pub use processor::{Processor, ProcessorError};
+pub use prompt_cache::PromptCache;
+pub use request::Request;
 pub use sampler::{Choice, History, Row, Sampled, SamplingParams, sample};
 pub use scheduler::{CacheCost, Job, Limits, Piece, Plan, Scheduler};
 pub use score::{Score, ScoreOptions};

@@ -9,6 +9,8 @@ use crate::error::Result;
 pub struct Metrics {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
+    /// Those of them that were not computed: a text before, or a prompt cache, began with the same.
+    pub cached_tokens: usize,
     /// Tokens that were generated, one that ends the text included.
     pub decode_tokens: usize,
     /// What loading the model took, before any request.
@@ -48,6 +50,14 @@ fn rate(n: usize, time: Duration) -> f64 {
     }
 }
 
+/// How many tokens a request has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counts {
+    pub(crate) prompt: usize,
+    pub(crate) cached: usize,
+    pub(crate) decoded: usize,
+}
+
 /// The clock of one generation.
 #[derive(Debug)]
 pub(crate) struct Watch {
@@ -78,11 +88,13 @@ impl Watch {
         self.first.get_or_insert(self.last);
     }
 
-    pub(crate) fn metrics(&self, prompt_tokens: usize, decode_tokens: usize) -> Result<Metrics> {
+    /// Counts of tokens come from the caller.
+    pub(crate) fn metrics(&self, counts: Counts) -> Result<Metrics> {
         let first = self.first.unwrap_or(self.last);
         Ok(Metrics {
-            prompt_tokens,
-            decode_tokens,
+            prompt_tokens: counts.prompt,
+            cached_tokens: counts.cached,
+            decode_tokens: counts.decoded,
             load: self.load,
             prefill: first - self.started,
             decode: self.last - first,

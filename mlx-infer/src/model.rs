@@ -2,9 +2,10 @@
 
 use std::cell::{Cell, OnceCell};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use mlx_core::{DType, Device, DeviceKind, Safetensors};
+use mlx_core::{DType, Device, DeviceKind, Safetensors, Scheme, fast};
 use mlx_models::{Loaded, Model, ModelInfo};
 use mlx_nn::CacheOptions;
 
@@ -22,6 +23,9 @@ pub struct LoadOptions {
     pub context_len: Option<usize>,
     /// Floating-point weights are converted to this; by default they stay as stored.
     pub dtype: Option<DType>,
+    /// Keys and values are kept packed in this scheme, from the first token on: affine, 4 or 8 bits. A
+    /// model's `head_dim` must divide into its groups.
+    pub kv_quantization: Option<Scheme>,
 }
 
 /// A model with its tokenizer, chat template and end tokens. It stays on the thread that loaded it.
@@ -49,6 +53,14 @@ pub struct LoadedModel {
     options: LoadOptions,
     load_time: Duration,
     metrics: Cell<Metrics>,
+    /// Tells models of a process apart, also one before and after it got an adapter.
+    serial: u64,
+}
+
+static SERIALS: AtomicU64 = AtomicU64::new(0);
+
+fn next_serial() -> u64 {
+    SERIALS.fetch_add(1, Ordering::Relaxed)
 }
 
 impl LoadedModel {
@@ -101,6 +113,7 @@ impl LoadedModel {
             Files::Directory(dir) => mlx_models::load(dir, model_options)?,
             embedded => load_embedded(embedded, model_options)?,
         };
+        row_bytes(&info, options.kv_quantization)?;
         Ok(Self {
             model,
             info,
@@ -111,6 +124,7 @@ impl LoadedModel {
             options,
             load_time: started.elapsed(),
             metrics: Cell::default(),
+            serial: next_serial(),
         })
     }
 
@@ -120,6 +134,7 @@ impl LoadedModel {
     /// The folder holds none, or one of another model. The model is then as it was.
     pub fn load_adapter(&mut self, dir: impl AsRef<Path>) -> Result<()> {
         mlx_models::adapter::load(dir.as_ref(), self.model.as_mut())?;
+        self.serial = next_serial();
         Ok(())
     }
 
@@ -240,6 +255,10 @@ impl LoadedModel {
         self.model.as_ref()
     }
 
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
+    }
+
     pub(crate) fn vocab(&self) -> usize {
         self.info.vocab as usize
     }
@@ -247,12 +266,36 @@ impl LoadedModel {
     pub(crate) fn cache_options(&self) -> CacheOptions {
         CacheOptions {
             max_context: self.options.context_len,
+            quantized: self.options.kv_quantization,
             ..CacheOptions::default()
         }
     }
 
+    /// Bytes that keys and values of a position take in a layer's cache.
+    pub fn position_bytes(&self) -> usize {
+        let row = row_bytes(&self.info, self.options.kv_quantization);
+        2 * self.info.kv_heads as usize * row.expect("loading has checked it")
+    }
+
     pub(crate) fn set_metrics(&self, metrics: Metrics) {
         self.metrics.set(metrics);
+    }
+}
+
+/// Bytes of a key or value as it is kept.
+///
+/// # Errors
+/// The model's heads cannot be kept like that.
+fn row_bytes(info: &ModelInfo, scheme: Option<Scheme>) -> Result<usize> {
+    let Some(scheme) = scheme else {
+        return Ok(info.head_dim as usize * info.dtype.size());
+    };
+    match fast::packed_words(info.head_dim, info.dtype, scheme) {
+        Ok(words) => Ok(words as usize * DType::U32.size()),
+        Err(error) => Err(Error::unsupported(format!(
+            "keys and values of {}, head_dim {}, cannot be kept in {scheme}: {error}",
+            info.model_type, info.head_dim
+        ))),
     }
 }
 
@@ -271,6 +314,10 @@ impl LoadOptions {
     fn check(&self) -> Result<()> {
         if self.context_len == Some(0) {
             return Err(Error::argument("context_len must be at least 1, given 0"));
+        }
+        if let Some(scheme) = self.kv_quantization {
+            fast::check_packing(scheme)
+                .map_err(|error| Error::unsupported(format!("kv_quantization: {error}")))?;
         }
         match self.dtype {
             None | Some(DType::F32 | DType::F16 | DType::BF16) => Ok(()),

@@ -1,19 +1,9 @@
 //! What is asked of a batch.
 
-use std::error::Error as StdError;
 use std::fmt;
 
 use crate::generate::{GenerateOptions, Prompt};
-
-/// What a [`Processor`] fails with.
-pub type ProcessorError = Box<dyn StdError + Send + Sync>;
-
-/// Changes a row's logits on the host before its token is chosen: it gets all tokens of the row so far,
-/// the prompt's first, and a logit for each token of the vocabulary. Bias and penalties come after it.
-///
-/// An error ends its request and no other. The row's logits travel to the host and back, and its step
-/// waits for that; the other rows stay on the device.
-pub type Processor = Box<dyn FnMut(&[u32], &mut [f32]) -> Result<(), ProcessorError> + Send>;
+use crate::processor::{Processor, ProcessorError};
 
 /// A prompt to continue beside others.
 pub struct Request {

@@ -16,7 +16,7 @@ mod params;
 #[cfg(test)]
 mod tests;
 
-use mlx_core::{Array, DType, async_eval};
+use mlx_core::{Array, DType, async_eval, fast};
 
 pub use self::history::History;
 pub use self::params::SamplingParams;
@@ -82,8 +82,15 @@ pub fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Resu
             rows.len()
         )));
     }
-    let x = logits::process(logits.astype(DType::F32)?, rows, pending)?;
-    let greedy = x.argmax(-1, false)?;
+    // The largest is the same in any dtype.
+    let is_plain = |row: &Row<'_>| {
+        row.params.is_greedy() && row.params.keeps_logits() && row.logprobs.is_none()
+    };
+    let x = match rows.iter().all(is_plain) {
+        true => logits.clone(),
+        false => logits::process(logits.astype(DType::F32)?, rows, pending)?,
+    };
+    let greedy = fast::argmax(&x)?;
     let (ids, witness) = if rows.iter().all(|row| row.params.is_greedy()) {
         // The largest is not a number if all are not, which is how a broken model shows.
         let largest = x.take_along_axis(&greedy.expand_dims(-1)?, -1)?;
@@ -127,7 +134,7 @@ fn draw(x: &Array, rows: &[Row<'_>], pending: bool) -> Result<Array> {
         Some(keep) => keep.select(&y, f32::NEG_INFINITY)?,
         None => y,
     };
-    Ok(y.argmax(-1, false)?)
+    Ok(fast::argmax(&y)?)
 }
 
 /// One number a row, as F32 `[B, 1]`.
@@ -159,7 +166,7 @@ impl Logprobs {
             .min(v as usize);
         let top = match most {
             0 => None,
-            n => Some(top(&logprobs, n)?),
+            n => Some(fast::top(&logprobs, n)?),
         };
         Ok(Self {
             chosen,
@@ -167,15 +174,6 @@ impl Logprobs {
             wanted,
         })
     }
-}
-
-/// The `n` largest of `x` `[.., V]` along the last axis, best first, equal ones in the order of their ids:
-/// ids (U32) and values, `[.., n]`.
-pub(crate) fn top(x: &Array, n: usize) -> Result<(Array, Array)> {
-    // A stable sort of everything: among equal values a partition keeps any of them.
-    let order = x.negative()?.argsort(-1)?.slice_axis(-1, 0, n as i32)?;
-    let values = x.take_along_axis(&order, -1)?;
-    Ok((order, values))
 }
 
 impl Sampled {

@@ -1,8 +1,8 @@
 //! Who computes what next, decided on plain data.
 //!
 //! Requests wait in the order in which they came. Before each step [`Scheduler::plan`] says who leaves
-//! for want of memory, who enters, which prompts (or parts of long ones) are computed, and who decodes;
-//! whoever carries that out tells what came of it. Three rules make it fair and let it end:
+//! for want of memory and who enters, [`Scheduler::pieces`] which prompts (or parts of long ones) are
+//! computed, and [`Scheduler::running`] who decodes; whoever carries that out tells what came of it. Three rules make it fair and let it end:
 //!
 //! - Requests enter in order; one that does not fit yet holds up those behind it.
 //! - The youngest leaves first, and the oldest never while there is another: so the oldest ends.
@@ -23,6 +23,10 @@ struct Entry {
     order: u64,
     /// Prompt tokens that are done.
     done: usize,
+    /// Those of them that were there before it began.
+    reused: usize,
+    /// Where its prompt is cut, because others begin the same.
+    cut: Option<usize>,
     /// Positions that its row holds.
     len: usize,
     /// Its prompt must be computed alone.
@@ -33,6 +37,12 @@ impl Entry {
     /// Positions that its row holds after what it is known to do next.
     fn next_len(&self) -> usize {
         (self.job.prompt + self.job.replay).max(self.len) + 1
+    }
+
+    /// Whether what is left of its prompt is computed at once, beside others.
+    fn is_short(&self) -> bool {
+        let cut = self.cut.is_some_and(|cut| cut > self.done);
+        self.job.prompt - self.reused <= self.job.chunk && !self.alone && !cut
     }
 }
 
@@ -77,6 +87,8 @@ impl Scheduler {
             job,
             order: self.arrivals,
             done: 0,
+            reused: 0,
+            cut: None,
             len: 0,
             alone: false,
         });
@@ -96,7 +108,6 @@ impl Scheduler {
         let mut plan = Plan::default();
         self.make_room(&mut plan);
         self.admit(&mut plan);
-        plan.prefill = self.pieces();
         let spare = self.slots - self.running.len();
         let idle = self.waiting.is_empty() && self.prefilling.is_empty();
         // Empty slots cost a step what rows cost. Giving up a quarter at a time keeps the copies few.
@@ -172,31 +183,50 @@ impl Scheduler {
         self.cost.bytes(rows.max(slots), longest.unwrap_or(0))
     }
 
-    fn pieces(&self) -> Vec<Vec<Piece>> {
+    /// Requests whose prompts have not begun, in order.
+    pub fn fresh(&self) -> impl Iterator<Item = Id> + '_ {
+        let fresh = self.prefilling.iter().filter(|entry| entry.done == 0);
+        fresh.map(|entry| entry.job.id)
+    }
+
+    /// The prompt of `id`, which has not begun, has its first `done` tokens from elsewhere; behind `cut` of
+    /// them it is to pause, so that others can have those.
+    pub fn reuse(&mut self, id: Id, done: usize, cut: Option<usize>) {
+        if let Some(entry) = find(&mut self.prefilling, id) {
+            (entry.done, entry.reused, entry.cut) = (done, done, cut);
+        }
+    }
+
+    /// Prompts to compute before the next step: the pieces of each inner list in one forward pass.
+    pub fn pieces(&self) -> Vec<Vec<Piece>> {
         let mut groups = Vec::new();
-        let is_short = |entry: &&Entry| entry.job.prompt <= entry.job.chunk && !entry.alone;
+        let is_short = |entry: &&Entry| entry.is_short();
         let mut by_order: Vec<&Entry> = self.prefilling.iter().collect();
         by_order.sort_by_key(|entry| entry.order);
         if let Some(entry) = by_order.iter().find(|entry| !is_short(entry)) {
-            let end = entry.job.prompt.min(entry.done + entry.job.chunk);
+            let cut = entry.cut.filter(|&cut| cut > entry.done);
+            let end = cut.unwrap_or(entry.job.prompt);
+            let end = end.min(entry.done + entry.job.chunk);
             groups.push(vec![Piece {
                 id: entry.job.id,
                 start: entry.done,
                 end,
+                is_cut: cut == Some(end),
                 is_last: end == entry.job.prompt,
             }]);
         }
         let (mut group, mut width) = (Vec::new(), 0);
         for entry in by_order.into_iter().filter(is_short) {
-            let wider = width.max(entry.job.prompt);
+            let wider = width.max(entry.job.prompt - entry.done);
             if !group.is_empty() && wider * (group.len() + 1) > self.limits.prefill_tokens {
                 break;
             }
             width = wider;
             group.push(Piece {
                 id: entry.job.id,
-                start: 0,
+                start: entry.done,
                 end: entry.job.prompt,
+                is_cut: false,
                 is_last: true,
             });
         }
@@ -271,7 +301,10 @@ impl Scheduler {
             return Some(id);
         }
         for entry in &mut self.prefilling {
-            entry.alone |= ids.contains(&entry.job.id);
+            if ids.contains(&entry.job.id) {
+                (entry.done, entry.reused, entry.cut) = (0, 0, None);
+                entry.alone = true;
+            }
         }
         None
     }
@@ -317,7 +350,7 @@ impl Scheduler {
     }
 
     fn wait(&mut self, mut entry: Entry) {
-        (entry.done, entry.len) = (0, 0);
+        (entry.done, entry.reused, entry.cut, entry.len) = (0, 0, None, 0);
         let at = self.waiting.partition_point(|e| e.order < entry.order);
         self.waiting.insert(at, entry);
     }

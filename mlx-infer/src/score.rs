@@ -1,13 +1,12 @@
 //! How likely a text is to the model.
 
-use mlx_core::{Array, DType, eval};
+use mlx_core::{Array, DType, eval, fast};
 use serde_json::{Value, json};
 
 use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generate::{Decoder, Prompt, check_ids, check_positions};
 use crate::model::LoadedModel;
-use crate::sampler::top;
 
 /// Tokens whose hidden states are computed at a time.
 const CHUNK: usize = 512;
@@ -149,7 +148,7 @@ impl LoadedModel {
         }
         let logits = self.model().logits(hidden)?.astype(DType::F32)?;
         let logprobs = logits.subtract(&logits.logsumexp(-1, true)?)?;
-        let (ids, values) = top(&logprobs, n)?;
+        let (ids, values) = fast::top(&logprobs, n)?;
         eval([&ids, &values])?;
         Ok(ids
             .to_vec::<u32>()?

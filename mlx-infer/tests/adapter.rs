@@ -63,7 +63,7 @@ fn an_adapter_of_another_model_is_refused() {
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
-        stderr.contains("not a linear layer of the model"),
+        stderr.contains("no layer of the model has this name"),
         "{stderr}"
     );
 }

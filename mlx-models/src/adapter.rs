@@ -1,21 +1,24 @@
 //! Adapters on disk: mlx-lm's `adapter_config.json` and `adapters.safetensors` both ways, and what
 //! PEFT writes (`adapter_model.safetensors`) to read.
 //!
-//! What lies in the folder decides: every `q_proj.lora_a` puts an adapter on the layer it names, and
-//! a tensor that names nothing is refused, all of them in one report.
+//! What lies in the folder decides: every `q_proj.lora_a` puts an adapter on the layer it names, which
+//! may be linear, an embedding or a stack of experts, and a tensor that names nothing is refused, all of
+//! them in one report.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use mlx_core::safetensors::save;
 use mlx_core::{Array, Error, ErrorKind, Result, Safetensors};
-use mlx_nn::lora::adapt::is_adapter;
-use mlx_nn::{Linear, Lora, Module, Param, VisitMut};
+use mlx_nn::{Module, Param, VisitMut};
 use serde_json::{Map, Value, json};
 
 use crate::weights::{read_json, rename};
 
+mod parts;
 mod peft;
+
+use parts::put;
 
 /// mlx-lm's names.
 const CONFIG: &str = "adapter_config.json";
@@ -123,150 +126,6 @@ fn tensors(file: &Safetensors, label: &str) -> Result<BTreeMap<String, Array>> {
         }
     }
     Ok(tensors)
-}
-
-/// One adapter's arrays.
-#[derive(Default)]
-struct Parts {
-    a: Option<Array>,
-    b: Option<Array>,
-    m: Option<Array>,
-}
-
-/// Puts A, B and m on the layers that the tensors' names name.
-fn put(
-    label: &str,
-    module: &mut dyn Module,
-    tensors: BTreeMap<String, Array>,
-    scale: &dyn Fn(i32) -> f32,
-    dropout: f32,
-    kind: AdapterKind,
-) -> Result<Adapter> {
-    let names: Vec<String> = tensors.keys().cloned().collect();
-    let mut faults = Vec::new();
-    let mut layers: BTreeMap<String, Parts> = BTreeMap::new();
-    for (name, array) in tensors {
-        match name.rsplit_once('.') {
-            Some((layer, part))
-                if is_adapter(&name) && (part != "m" || kind == AdapterKind::Dora) =>
-            {
-                let parts = layers.entry(layer.to_owned()).or_default();
-                let slot = match part {
-                    "lora_a" => &mut parts.a,
-                    "lora_b" => &mut parts.b,
-                    _ => &mut parts.m,
-                };
-                *slot = Some(array);
-            }
-            _ => faults.push(format!("{name}: no array of a {} adapter", kind.name())),
-        }
-    }
-    struct Put<'a> {
-        layers: BTreeMap<String, Parts>,
-        made: Vec<(String, Lora)>,
-        faults: Vec<String>,
-        scale: &'a dyn Fn(i32) -> f32,
-        dropout: f32,
-        dora: bool,
-    }
-    impl VisitMut for Put<'_> {
-        fn linear(&mut self, path: &mlx_nn::Path, linear: &mut Linear) -> Result<()> {
-            let Some(parts) = self.layers.remove(path.as_str()) else {
-                return Ok(());
-            };
-            match parts.check(&linear.weight().shape(), self.dora) {
-                Ok((a, b, m)) => {
-                    let param = |array| {
-                        let mut param = Param::new(array);
-                        param.trainable = true;
-                        param
-                    };
-                    let lora = Lora {
-                        scale: (self.scale)(a.shape()[1]),
-                        lora_a: param(a),
-                        lora_b: param(b),
-                        m: m.map(param),
-                        dropout: self.dropout,
-                        key: None,
-                    };
-                    self.made.push((path.as_str().to_owned(), lora));
-                }
-                Err(fault) => self.faults.push(format!("{}: {fault}", path.as_str())),
-            }
-            Ok(())
-        }
-    }
-    let mut visitor = Put {
-        layers,
-        made: Vec::new(),
-        faults,
-        scale,
-        dropout,
-        dora: kind == AdapterKind::Dora,
-    };
-    module.visit_mut(&mut mlx_nn::Path::default(), &mut visitor)?;
-    let Put {
-        layers,
-        made,
-        mut faults,
-        ..
-    } = visitor;
-    let strangers = layers.into_keys();
-    faults.extend(strangers.map(|layer| format!("{layer}: not a linear layer of the model")));
-    report(label, "adapter", &faults)?;
-    set(module, made)?;
-    Ok(Adapter {
-        kind,
-        names,
-        dropout,
-    })
-}
-
-/// Only when all fits is the model touched.
-fn set(module: &mut dyn Module, made: Vec<(String, Lora)>) -> Result<()> {
-    struct Set(BTreeMap<String, Lora>);
-    impl VisitMut for Set {
-        fn linear(&mut self, path: &mlx_nn::Path, linear: &mut Linear) -> Result<()> {
-            if let Some(lora) = self.0.remove(path.as_str()) {
-                linear.set_lora(Some(lora));
-            }
-            Ok(())
-        }
-    }
-    let mut visitor = Set(made.into_iter().collect());
-    module.visit_mut(&mut mlx_nn::Path::default(), &mut visitor)
-}
-
-impl Parts {
-    /// The arrays, if they fit a matrix `[out, in]`.
-    fn check(self, shape: &[i32], dora: bool) -> Result<(Array, Array, Option<Array>), String> {
-        let (Some(a), Some(b)) = (self.a, self.b) else {
-            return Err("lora_a or lora_b is missing".to_owned());
-        };
-        let &[outputs, inputs] = shape else {
-            return Err(format!("an adapter needs a matrix, found {shape:?}"));
-        };
-        let rank = a.shape().last().copied().unwrap_or(0);
-        if a.shape() != [inputs, rank] || b.shape() != [rank, outputs] || rank < 1 {
-            return Err(format!(
-                "lora_a {:?} and lora_b {:?} do not fit a matrix {shape:?}",
-                a.shape(),
-                b.shape()
-            ));
-        }
-        if self.m.is_some() != dora || self.m.as_ref().is_some_and(|m| m.shape() != [outputs]) {
-            let found = self.m.as_ref().map(Array::shape);
-            return Err(format!("expected m of [{outputs}], found {found:?}"));
-        }
-        if [Some(&a), Some(&b), self.m.as_ref()]
-            .into_iter()
-            .flatten()
-            .any(|array| !array.dtype().is_float())
-        {
-            return Err("its arrays are not floating point".to_owned());
-        }
-        Ok((a, b, self.m))
-    }
 }
 
 /// Gives parameters of the model itself new values.

@@ -1,10 +1,10 @@
 //! The pre-norm decoder that most families share. Differences of value are fields of
 //! [`DecoderConfig`], of presence Options or bools; a difference of order is a file of its own.
 
-use mlx_core::{Array, Result};
+use mlx_core::{Array, Result, fast};
 use mlx_nn::{
-    Attention, AttentionConfig, Embedding, ExpertsMlp, FeedForward, GatedMlp, LayerKind, Linear,
-    RmsNorm, Rope, Step, module,
+    Attention, AttentionConfig, Embedding, ExpertsMlp, FeedForward, GatedMlp, Head, LayerKind,
+    Linear, RmsNorm, Rope, Step, module,
 };
 
 use crate::Model;
@@ -57,14 +57,11 @@ impl Layer {
     }
 
     fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array> {
-        let x = x.add(
-            self.self_attn
-                .forward(&self.input_layernorm.forward(x)?, layer, step)?,
-        )?;
-        x.add(
-            self.mlp
-                .forward(&self.post_attention_layernorm.forward(&x)?)?,
-        )
+        let y = self
+            .self_attn
+            .forward(&self.input_layernorm.forward(x)?, layer, step)?;
+        let (x, y) = self.post_attention_layernorm.after_add(x, &y, None)?;
+        fast::add(&self.mlp.forward(&y)?, &x)
     }
 }
 
@@ -129,11 +126,8 @@ impl Model for Decoder {
         self.model.norm.forward(x)
     }
 
-    fn logits(&self, hidden: &Array) -> Result<Array> {
-        match &self.lm_head {
-            Some(head) => head.forward(hidden),
-            None => self.model.embed_tokens.as_linear(hidden),
-        }
+    fn head(&self) -> Head<'_> {
+        Head::of(self.lm_head.as_ref(), &self.model.embed_tokens, None)
     }
 
     fn layers(&self) -> &[LayerKind] {

@@ -3,8 +3,8 @@
 
 use mlx_core::{Array, Result};
 use mlx_nn::{
-    Activation, Attention, AttentionConfig, Embedding, GatedMlp, LayerKind, Linear, RmsNorm, Rope,
-    RopeConfig, Step, module,
+    Activation, Attention, AttentionConfig, Embedding, GatedMlp, Head, LayerKind, Linear, RmsNorm,
+    Rope, RopeConfig, Step, module,
 };
 
 use crate::Model;
@@ -102,11 +102,10 @@ impl Layer {
         let y = self
             .self_attn
             .forward(&self.input_layernorm.forward(x)?, layer, step)?;
-        let x = x.add(self.post_attention_layernorm.forward(&y)?)?;
-        let y = self
-            .mlp
-            .forward(&self.pre_feedforward_layernorm.forward(&x)?)?;
-        x.add(self.post_feedforward_layernorm.forward(&y)?)
+        let inner = Some(&self.post_attention_layernorm);
+        let (x, y) = self.pre_feedforward_layernorm.after_add(x, &y, inner)?;
+        let y = self.mlp.forward(&y)?;
+        self.post_feedforward_layernorm.add_to(&x, &y)
     }
 }
 
@@ -177,15 +176,12 @@ impl Model for Gemma {
         self.model.norm.forward(x)
     }
 
-    fn logits(&self, hidden: &Array) -> Result<Array> {
-        let logits = match &self.lm_head {
-            Some(head) => head.forward(hidden)?,
-            None => self.model.embed_tokens.as_linear(hidden)?,
-        };
-        match self.final_softcap {
-            Some(cap) => logits.divide(cap)?.tanh()?.multiply(cap),
-            None => Ok(logits),
-        }
+    fn head(&self) -> Head<'_> {
+        Head::of(
+            self.lm_head.as_ref(),
+            &self.model.embed_tokens,
+            self.final_softcap,
+        )
     }
 
     fn layers(&self) -> &[LayerKind] {

@@ -44,19 +44,21 @@ mod weights;
 
 pub mod adapter;
 pub mod config;
+pub mod convert;
 pub mod decoder;
 pub mod gemma;
 
 use std::path::Path;
 
 use mlx_core::{Array, DType, Result, Safetensors};
-use mlx_nn::{Checkpoint, FillOptions, LayerKind, Module, Step, Visit, fill};
+use mlx_nn::{Checkpoint, FillOptions, Head, LayerKind, Module, Rename, Step, Visit, fill};
 use serde_json::Value;
 
 use config::Config;
 use config::quantization::Quantization;
 
 pub use registry::known_types;
+pub use weights::open as open_weights;
 
 /// A language model: tokens in, logits out, and nothing about text or caches.
 ///
@@ -96,11 +98,16 @@ pub trait Model: Module {
         self.norm(&x)
     }
 
+    /// The output head.
+    fn head(&self) -> Head<'_>;
+
     /// `[.., E] -> [.., V]`
     ///
     /// # Errors
     /// The shapes do not fit.
-    fn logits(&self, hidden: &Array) -> Result<Array>;
+    fn logits(&self, hidden: &Array) -> Result<Array> {
+        self.head().forward(hidden)
+    }
 
     /// What each layer has to remember.
     fn layers(&self) -> &[LayerKind];
@@ -183,27 +190,95 @@ pub fn load_from(
     files: Vec<Safetensors>,
     mut options: LoadOptions<'_>,
 ) -> Result<Loaded> {
-    let outer = Config::new(&format!("{label}: config.json"), config)?;
-    // Multimodal checkpoints describe their text model inside; some keys stay outside.
-    let text = outer.object("text_config")?;
+    assemble(label, config, files, &mut options)?.finish(label)
+}
+
+/// A model that nothing was loaded into: F32 values drawn from `seed`, as
+/// [`initialise`](mlx_nn::init::initialise) describes, with the config's `initializer_range` (0.02)
+/// for embeddings. `label` names the config in errors.
+///
+/// # Errors
+/// The architecture is not known, its config is wrong, or asks for quantised weights.
+pub fn initialised(label: &str, config: Value, seed: u64) -> Result<Loaded> {
+    let Built { mut assembled, .. } = Built::new(label, config, std::iter::empty())?;
+    let config = &assembled.config;
+    if assembled.quantization.default_scheme().is_some() {
+        return Err(
+            config.unsupported("quantised weights cannot be initialised: train dense ones first")
+        );
+    }
+    let deviation = config.positive("initializer_range", Some(0.02))? as f32;
+    mlx_nn::init::initialise(assembled.model.as_mut(), seed, deviation)?;
+    assembled.finish(label)
+}
+
+/// A model of a config, without values, and how tensors are called in its files.
+struct Built {
+    assembled: Assembled,
+    tied: bool,
+    rename: fn(&str) -> Rename,
+}
+
+impl Built {
+    fn new<'a>(label: &str, config: Value, tensors: impl Iterator<Item = &'a str>) -> Result<Self> {
+        let outer = Config::new(&format!("{label}: config.json"), config)?;
+        // Multimodal checkpoints describe their text model inside; some keys stay outside.
+        let text = outer.object("text_config")?;
+        let (model_type, architecture) = registry::find(&outer, tensors)?;
+        let config = text.as_ref().unwrap_or(&outer);
+        let tied = match (
+            config.opt("tie_word_embeddings")?,
+            outer.opt("tie_word_embeddings")?,
+        ) {
+            (Some(tied), _) | (None, Some(tied)) => tied,
+            (None, None) => architecture.tied,
+        };
+        let quantization = Quantization::read(&outer, |path| weights::rename(path, tied))?;
+        let model = (architecture.build)(config)?;
+        Ok(Self {
+            tied,
+            rename: architecture.rename,
+            assembled: Assembled {
+                model,
+                model_type,
+                nested: text.is_some(),
+                config: text.unwrap_or(outer),
+                quantization,
+            },
+        })
+    }
+}
+
+/// A model whose parameters are filled, and not read: on the CPU they refer to the files.
+pub(crate) struct Assembled {
+    pub model: Box<dyn Model>,
+    pub model_type: &'static str,
+    /// Of the text model.
+    pub config: Config,
+    /// Whether the text model's config.json is inside that of a multimodal checkpoint.
+    pub nested: bool,
+    pub quantization: Quantization,
+}
+
+pub(crate) fn assemble(
+    label: &str,
+    config: Value,
+    files: Vec<Safetensors>,
+    options: &mut LoadOptions<'_>,
+) -> Result<Assembled> {
     let names = || files.iter().flat_map(Safetensors::names);
-    let (model_type, architecture) = registry::find(&outer, names())?;
-    let config = text.as_ref().unwrap_or(&outer);
-    let tied = match (
-        config.opt("tie_word_embeddings")?,
-        outer.opt("tie_word_embeddings")?,
-    ) {
-        (Some(tied), _) | (None, Some(tied)) => tied,
-        (None, None) => architecture.tied,
-    };
-    let quantization = Quantization::read(&outer, |path| weights::rename(path, tied))?;
-    let mut model = (architecture.build)(config)?;
+    let Built {
+        mut assembled,
+        tied,
+        rename,
+    } = Built::new(label, config, names())?;
     let checkpoint = Checkpoint::new(label, files, |name| {
-        weights::full_rename(name, tied, architecture.rename)
+        weights::full_rename(name, tied, rename)
     })?;
     let total = checkpoint.names().count();
+    let quantization = &assembled.quantization;
     fill(
-        model.as_mut(),
+        assembled.model.as_mut(),
         &checkpoint,
         FillOptions {
             dtype: options.dtype,
@@ -216,31 +291,45 @@ pub fn load_from(
             },
         },
     )?;
-    let mut weigh = Weigh::default();
-    model.visit(&mut mlx_nn::Path::default(), &mut weigh)?;
-    mlx_core::eval(&weigh.arrays)?;
-    let hidden = config.size("hidden_size", Some(2304))?;
-    let heads = config.size("num_attention_heads", Some(8))?;
-    let info = ModelInfo {
-        model_type: model_type.to_owned(),
-        vocab: config.size("vocab_size", Some(262_208))?,
-        max_positions: config.opt("max_position_embeddings")?,
-        layers: model.layers().to_vec(),
-        hidden,
-        kv_heads: config.size("num_key_value_heads", Some(heads))?,
-        head_dim: config.size("head_dim", Some((hidden / heads).max(1)))?,
-        n_parameters: weigh.n_parameters,
-        weight_bytes: weigh.bytes,
-        quantization: quantization.default_scheme(),
-        dtype: weigh.dtype.unwrap_or(DType::F32),
-        unread_keys: config.unread(),
-    };
-    for key in &info.unread_keys {
-        tracing::warn!(
-            "{label}: config.json: {key} is not known to this version and has no effect"
-        );
+    Ok(assembled)
+}
+
+impl Assembled {
+    /// Reads the values, and tells about them.
+    fn finish(self, label: &str) -> Result<Loaded> {
+        let Self {
+            model,
+            model_type,
+            config,
+            quantization,
+            ..
+        } = self;
+        let mut weigh = Weigh::default();
+        model.visit(&mut mlx_nn::Path::default(), &mut weigh)?;
+        mlx_core::eval(&weigh.arrays)?;
+        let hidden = config.size("hidden_size", Some(2304))?;
+        let heads = config.size("num_attention_heads", Some(8))?;
+        let info = ModelInfo {
+            model_type: model_type.to_owned(),
+            vocab: config.size("vocab_size", Some(262_208))?,
+            max_positions: config.opt("max_position_embeddings")?,
+            layers: model.layers().to_vec(),
+            hidden,
+            kv_heads: config.size("num_key_value_heads", Some(heads))?,
+            head_dim: config.size("head_dim", Some((hidden / heads).max(1)))?,
+            n_parameters: weigh.n_parameters,
+            weight_bytes: weigh.bytes,
+            quantization: quantization.default_scheme(),
+            dtype: weigh.dtype.unwrap_or(DType::F32),
+            unread_keys: config.unread(),
+        };
+        for key in &info.unread_keys {
+            tracing::warn!(
+                "{label}: config.json: {key} is not known to this version and has no effect"
+            );
+        }
+        Ok(Loaded { model, info })
     }
-    Ok(Loaded { model, info })
 }
 
 /// Counts parameters and bytes, and collects the arrays.

@@ -2,7 +2,7 @@
 
 use mlx_core::{Array, Result};
 use mlx_nn::attention::{merge_heads, split_heads};
-use mlx_nn::{Activation, Attend, Embedding, LayerKind, Linear, RmsNorm, Rope, Step, module};
+use mlx_nn::{Activation, Attend, Embedding, Head, LayerKind, Linear, RmsNorm, Rope, Step, module};
 
 use crate::Model;
 use crate::config::Config;
@@ -168,11 +168,8 @@ impl Model for Phi3 {
         self.model.norm.forward(x)
     }
 
-    fn logits(&self, hidden: &Array) -> Result<Array> {
-        match &self.lm_head {
-            Some(head) => head.forward(hidden),
-            None => self.model.embed_tokens.as_linear(hidden),
-        }
+    fn head(&self) -> Head<'_> {
+        Head::of(self.lm_head.as_ref(), &self.model.embed_tokens, None)
     }
 
     fn layers(&self) -> &[LayerKind] {

@@ -33,7 +33,7 @@ pub(crate) fn read_json(dir: &Path, name: &str) -> Result<Value> {
 ///
 /// # Errors
 /// There are none, the index names files outside the folder or absent ones, or one is malformed.
-pub(crate) fn open(dir: &Path) -> Result<Vec<Safetensors>> {
+pub fn open(dir: &Path) -> Result<Vec<Safetensors>> {
     const INDEX: &str = "model.safetensors.index.json";
     let names: BTreeSet<String> = if dir.join(INDEX).exists() {
         index(dir, &read_json(dir, INDEX)?)?

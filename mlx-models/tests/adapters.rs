@@ -11,10 +11,18 @@ use mlx_nn::{CacheOptions, ModelCache, lora};
 use serde_json::{Value, json};
 
 const PROMPT: [u32; 12] = [7, 1, 30, 12, 44, 2, 19, 55, 3, 21, 9, 40];
-const CASES: [(&str, &str); 3] = [
+const CASES: [(&str, &str); 9] = [
     ("dora-llama_tied", "llama_tied"),
     ("lora-q_qwen3_b5_g32", "q_qwen3_b5_g32"),
     ("peft-qwen3", "qwen3"),
+    ("peft-dora-llama_tied", "llama_tied"),
+    // Experts, their router, and the embedding beside a head of its own.
+    ("lora-qwen3_moe", "qwen3_moe"),
+    ("lora-q_qwen3_moe_b4_g32", "q_qwen3_moe_b4_g32"),
+    // An embedding that is the head too.
+    ("dora-head-llama_tied", "llama_tied"),
+    ("lora-q_gemma3_text_b4_g32", "q_gemma3_text_b4_g32"),
+    ("peft-llama_bias", "llama_bias"),
 ];
 
 fn testdata(name: &str) -> PathBuf {
@@ -107,7 +115,7 @@ fn what_is_written_reads_the_same() {
         let json: Value =
             serde_json::from_slice(&fs::read(dir.path().join("adapter_config.json")).unwrap())
                 .unwrap();
-        if read.kind == AdapterKind::Dora {
+        if case == "dora-llama_tied" {
             assert_eq!(
                 json,
                 json!({"fine_tune_type": "dora", "num_layers": 2, "lora_parameters":
@@ -175,7 +183,7 @@ fn an_adapter_of_another_model_is_refused_whole() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.contains("model.layers.2.self_attn.q_proj: not a linear layer"),
+        error.contains("model.layers.2.self_attn.q_proj: no layer of the model has this name"),
         "{error}"
     );
     assert_eq!(logits(target.as_ref()), before);
@@ -223,6 +231,11 @@ fn settings_that_change_the_result_are_refused() {
             "lora_alpha: expected a number",
         ),
         (
+            "peft-llama_bias",
+            json!({"use_dora": true}),
+            "use_dora: PEFT's magnitudes of an embedding are those of its columns",
+        ),
+        (
             "dora-llama_tied",
             json!({"fine_tune_type": "prefix"}),
             "known: lora, dora, full",
@@ -248,15 +261,44 @@ fn settings_that_change_the_result_are_refused() {
     }
 }
 
-/// No linear layer of any architecture is computed past its adapter.
+/// PEFT writes the table beside the adapter of an embedding, and does not adapt a head that shares it.
 #[test]
-fn every_linear_layer_heeds_its_adapter() {
+fn an_embedding_of_peft_is_refused_where_it_means_something_else() {
+    let refused = |dir: &Path| {
+        let mut model = model("llama_tied");
+        let result = adapter::load(dir, model.as_mut());
+        result.unwrap_err().to_string()
+    };
+    let error = refused(&folder("peft-llama_bias"));
+    assert!(
+        error.contains("embed_tokens.base_layer.weight [64, 32] is not the model's"),
+        "{error}"
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let config = folder("peft-llama_bias").join("adapter_config.json");
+    fs::copy(config, dir.path().join("adapter_config.json")).unwrap();
+    let file = folder("peft-llama_bias").join("adapter_model.safetensors");
+    let file = Safetensors::open(file).unwrap();
+    let names = file.names().filter(|name| !name.contains("base_layer"));
+    let arrays: Vec<(&str, Array)> = names
+        .map(|name| (name, file.array(name).unwrap()))
+        .collect();
+    let arrays = arrays.iter().map(|(name, array)| (*name, array));
+    let to = dir.path().join("adapter_model.safetensors");
+    mlx_core::safetensors::save(to, arrays, &Default::default()).unwrap();
+    let error = refused(dir.path());
+    assert!(error.contains("leaves a tied head alone"), "{error}");
+}
+
+/// No linear layer, embedding or expert of any architecture is computed past its adapter.
+#[test]
+fn every_layer_heeds_its_adapter() {
     struct Paths(Vec<String>);
     impl mlx_nn::Visit for Paths {
-        fn linear(
+        fn adaptable(
             &mut self,
             path: &mlx_nn::Path,
-            _linear: &mlx_nn::Linear,
+            _layout: mlx_nn::Layout,
         ) -> mlx_core::Result<()> {
             self.0.push(path.as_str().to_owned());
             Ok(())
@@ -294,6 +336,7 @@ fn every_linear_layer_heeds_its_adapter() {
         "phi3",
         "q_llama_b4_g64",
         "q_phi3_b4_g64",
+        "q_qwen3_moe_mxfp4",
     ] {
         let mut model = model(name);
         let plain = logits(model.as_ref());
@@ -301,7 +344,10 @@ fn every_linear_layer_heeds_its_adapter() {
         model
             .visit(&mut mlx_nn::Path::default(), &mut paths)
             .unwrap();
-        assert!(paths.0.len() >= 8, "{name}: {:?}", paths.0);
+        assert!(paths.0.len() >= 9, "{name}: {:?}", paths.0);
+        assert!(paths.0.iter().any(|path| path == "model.embed_tokens"));
+        let experts = paths.0.iter().any(|path| path.contains(".switch_mlp."));
+        assert_eq!(experts, name.contains("moe"));
         for path in &paths.0 {
             let key = mlx_core::random::Key::new(1).unwrap();
             let config = lora::LoraConfig::default();

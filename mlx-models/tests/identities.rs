@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use mlx_core::{Array, DType, Result};
+use mlx_core::{Array, DType, QuantMode, Result, Scheme};
 use mlx_models::{LoadOptions, Loaded, load};
 use mlx_nn::{CacheOptions, ModelCache, quantize};
 
@@ -121,11 +121,15 @@ fn rows_of_a_batch_equal_single_rows() {
 /// stores nothing has only the mask.
 #[test]
 fn a_ring_equals_the_whole_prompt_under_a_mask() {
-    for case in ["mistral", "gemma2", "gemma3_text", "qwen2_window"] {
+    let usual = ["mistral", "gemma2", "gemma3_text", "qwen2_window"].map(|case| (case, None));
+    let eight = Scheme::new(QuantMode::Affine, 8, 32).unwrap();
+    let packed = ["q_gemma3_text_b4_g32", "q_qwen3_mixed"].map(|case| (case, Some(eight)));
+    for (case, quantized) in usual.into_iter().chain(packed) {
         let model = model(case);
         let prompt = tokens(37, 5);
         let options = CacheOptions {
             store: false,
+            quantized,
             ..CacheOptions::default()
         };
         let mut whole = ModelCache::new(model.model.layers(), 1, options);
@@ -135,6 +139,7 @@ fn a_ring_equals_the_whole_prompt_under_a_mask() {
                 let options = CacheOptions {
                     slack,
                     growth: 4,
+                    quantized,
                     ..CacheOptions::default()
                 };
                 let mut ring = ModelCache::new(model.model.layers(), 1, options);
@@ -200,7 +205,7 @@ fn quantised_equals_dequantised() {
                 .remove(0)
         };
         let packed = logits(&model);
-        quantize::dequantize(model.model.as_mut()).unwrap();
+        quantize::dequantize(model.model.as_mut(), None).unwrap();
         let off = off(&packed, &logits(&model));
         assert!(off < 2e-4, "{case}: off by {off}");
     }

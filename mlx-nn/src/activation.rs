@@ -59,6 +59,7 @@ impl Activation {
     pub fn gated(self, gate: &Array, up: &Array) -> Result<Array> {
         match self {
             Self::Silu => fast::swiglu(gate, up),
+            Self::GeluTanh => fast::geglu(gate, up),
             other => other.forward(gate)?.multiply(up),
         }
     }

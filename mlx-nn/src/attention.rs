@@ -94,20 +94,13 @@ impl Attention {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array, layer: usize, step: &mut Step) -> Result<Array> {
-        let heads = |y: Array, norm: &Option<RmsNorm>| {
-            let y = split_heads(&y, self.head_dim)?;
-            match norm {
-                Some(norm) => norm.forward(&y),
-                None => Ok(y),
-            }
+        let heads = |projection: &Linear, norm: &Option<RmsNorm>, step: &Step| {
+            let y = projection.forward(x)?;
+            self.rope.heads(&y, self.head_dim, norm.as_ref(), step)
         };
-        let q = self
-            .rope
-            .forward(&heads(self.q_proj.forward(x)?, &self.q_norm)?, step)?;
-        let k = self
-            .rope
-            .forward(&heads(self.k_proj.forward(x)?, &self.k_norm)?, step)?;
-        let v = heads(self.v_proj.forward(x)?, &None)?;
+        let q = heads(&self.q_proj, &self.q_norm, step)?;
+        let k = heads(&self.k_proj, &self.k_norm, step)?;
+        let v = split_heads(&self.v_proj.forward(x)?, self.head_dim)?;
         let options = Attend {
             scale: self.scale,
             softcap: self.softcap,

@@ -9,11 +9,12 @@
 //! A row's slot `j` holds position `j` (growing layers) or the last position congruent to `j`
 //! (rings), so keeping fewer tokens is only a change of length.
 
-use mlx_core::{Array, Error, ErrorKind, Result};
+use mlx_core::{Array, Error, ErrorKind, Result, Scheme};
 
 use crate::step::Step;
 
 pub(crate) mod kv;
+mod row;
 
 use kv::KvCache;
 
@@ -37,6 +38,9 @@ pub struct CacheOptions {
     pub max_context: Option<usize>,
     /// `false`: one step over whole prompts, after which nothing is remembered.
     pub store: bool,
+    /// Keys and values are kept packed ([`fast::pack`](mlx_core::fast::pack)), and attended to as that:
+    /// also in the step that brings them, so that how a text is cut into steps does not show.
+    pub quantized: Option<Scheme>,
 }
 
 impl Default for CacheOptions {
@@ -46,6 +50,7 @@ impl Default for CacheOptions {
             slack: 0,
             max_context: None,
             store: true,
+            quantized: None,
         }
     }
 }

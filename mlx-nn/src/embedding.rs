@@ -2,13 +2,17 @@
 
 use mlx_core::{Array, Result};
 
-use crate::module::{Module, Path, Visit, VisitMut};
+use crate::init::Initial;
+use crate::lora::{Adaptable, Layout, Lora};
+use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::weight::Weight;
 
-/// A table `[V, E]`, dense or quantised.
+/// A table `[V, E]`, dense or quantised, with or without LoRA.
 #[derive(Clone, Debug)]
 pub struct Embedding {
     weight: Weight,
+    // Most have none.
+    pub(crate) lora: Option<Box<Lora>>,
 }
 
 impl Embedding {
@@ -18,7 +22,8 @@ impl Embedding {
     /// No memory for a handle.
     pub fn new(vocab: i32, hidden: i32) -> Result<Self> {
         Ok(Self {
-            weight: Weight::empty(&[vocab, hidden])?,
+            weight: Weight::Dense(Param::starting(&[vocab, hidden], Initial::Embedding)?),
+            lora: None,
         })
     }
 
@@ -27,29 +32,51 @@ impl Embedding {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, tokens: &Array) -> Result<Array> {
-        self.weight.rows(tokens)
+        let rows = self.weight.rows(tokens, None)?;
+        match &self.lora {
+            Some(lora) => lora.apply_to_rows(tokens, &rows, &self.weight),
+            None => Ok(rows),
+        }
     }
 
-    /// The table as an output head: `[.., E] -> [.., V]`
+    /// The table as an output head, adapter included: `[.., E] -> [.., V]`
     ///
     /// # Errors
     /// The shapes do not fit.
     pub fn as_linear(&self, x: &Array) -> Result<Array> {
-        self.weight.project(x)
+        let y = self.weight.project(x)?;
+        match &self.lora {
+            Some(lora) => lora.apply(x, &y, &self.weight),
+            None => Ok(y),
+        }
     }
 
     /// The table.
     pub fn weight(&self) -> &Weight {
         &self.weight
     }
+
+    /// The adapter, if one is attached.
+    pub fn lora(&self) -> Option<&Lora> {
+        self.lora.as_deref()
+    }
 }
 
 impl Module for Embedding {
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        self.weight.visit(path, v)
+        v.adaptable(path, Layout::Embedding)?;
+        self.weight.visit(path, v)?;
+        self.lora.visit(path, v)
     }
 
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
-        self.weight.visit_mut(path, v)
+        let layer = Adaptable {
+            layout: Layout::Embedding,
+            weight: &mut self.weight,
+            lora: &mut self.lora,
+        };
+        v.adaptable(path, layer)?;
+        self.weight.visit_mut(path, v)?;
+        self.lora.visit_mut(path, v)
     }
 }

@@ -4,14 +4,69 @@ use mlx_core::{Array, DType, Result};
 
 use crate::activation::Activation;
 use crate::linear::Linear;
+use crate::lora::{Adaptable, Layout, Lora};
+use crate::module::{Module, Path, Visit, VisitMut};
 use crate::weight::Weight;
 
-/// Experts as gated MLPs, each matrix stacked along a first axis of `[n_experts, out, in]`.
+/// One matrix of every expert, stacked along a first axis: `[n_experts, out, in]`, with or without
+/// LoRA.
+#[derive(Clone, Debug)]
+pub struct ExpertsLinear {
+    weight: Weight,
+    // Most layers have none.
+    lora: Option<Box<Lora>>,
+}
+
+impl ExpertsLinear {
+    /// A stack without values.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn new(n_experts: i32, inputs: i32, outputs: i32) -> Result<Self> {
+        Ok(Self {
+            weight: Weight::empty(&[n_experts, outputs, inputs])?,
+            lora: None,
+        })
+    }
+
+    /// `x [.., 1, in]`, `experts [..]` -> `[.., 1, out]`: as [`Weight::project_experts`].
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn forward(&self, x: &Array, experts: &Array) -> Result<Array> {
+        let y = self.weight.project_experts(x, experts)?;
+        match &self.lora {
+            Some(lora) => lora.apply_to_experts(x, &y, experts, &self.weight),
+            None => Ok(y),
+        }
+    }
+}
+
+impl Module for ExpertsLinear {
+    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
+        v.adaptable(path, Layout::Experts)?;
+        self.weight.visit(path, v)?;
+        self.lora.visit(path, v)
+    }
+
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        let layer = Adaptable {
+            layout: Layout::Experts,
+            weight: &mut self.weight,
+            lora: &mut self.lora,
+        };
+        v.adaptable(path, layer)?;
+        self.weight.visit_mut(path, v)?;
+        self.lora.visit_mut(path, v)
+    }
+}
+
+/// Experts as gated MLPs.
 #[derive(Clone, Debug)]
 pub struct StackedExperts {
-    gate_proj: Weight,
-    up_proj: Weight,
-    down_proj: Weight,
+    gate_proj: ExpertsLinear,
+    up_proj: ExpertsLinear,
+    down_proj: ExpertsLinear,
     activation: Activation,
 }
 
@@ -20,12 +75,10 @@ crate::module!(StackedExperts { gate_proj, up_proj, down_proj } plain { activati
 impl StackedExperts {
     /// `x [N, 1, 1, E]`, `experts [N, top_k]` -> `[N, top_k, E]`
     fn forward(&self, x: &Array, experts: &Array) -> Result<Array> {
-        let gate = self
-            .activation
-            .forward(&self.gate_proj.project_experts(x, experts, false)?)?;
-        let up = self.up_proj.project_experts(x, experts, false)?;
+        let gate = self.gate_proj.forward(x, experts)?;
+        let up = self.up_proj.forward(x, experts)?;
         self.down_proj
-            .project_experts(&gate.multiply(up)?, experts, false)?
+            .forward(&self.activation.gated(&gate, &up)?, experts)?
             .squeeze(-2)
     }
 }
@@ -76,9 +129,9 @@ impl ExpertsMlp {
         Ok(Self {
             gate: Linear::new(hidden, n_experts, false)?,
             switch_mlp: StackedExperts {
-                gate_proj: Weight::empty(&[n_experts, intermediate, hidden])?,
-                up_proj: Weight::empty(&[n_experts, intermediate, hidden])?,
-                down_proj: Weight::empty(&[n_experts, hidden, intermediate])?,
+                gate_proj: ExpertsLinear::new(n_experts, hidden, intermediate)?,
+                up_proj: ExpertsLinear::new(n_experts, hidden, intermediate)?,
+                down_proj: ExpertsLinear::new(n_experts, intermediate, hidden)?,
                 activation,
             },
             config,
@@ -97,10 +150,12 @@ impl ExpertsMlp {
             .forward(&tokens)?
             .astype(DType::F32)?
             .softmax(-1, true)?;
+        // Which experts are chosen has no gradient; how much they count has.
         let experts = probs
             .negative()?
             .argpartition(top_k - 1, -1)?
-            .slice_axis(-1, 0, top_k)?;
+            .slice_axis(-1, 0, top_k)?
+            .stop_gradient()?;
         let mut weights = probs.take_along_axis(&experts, -1)?;
         if self.config.norm_topk_prob {
             weights = weights.divide(weights.sum(-1, true)?)?;

@@ -2,17 +2,17 @@
 
 use mlx_core::{Array, Result};
 
-use crate::lora::Lora;
+use crate::lora::{Adaptable, Layout, Lora};
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::weight::Weight;
 
 /// `y = x @ weight.T + scale * (x @ a) @ b + bias`
 #[derive(Clone, Debug)]
 pub struct Linear {
-    weight: Weight,
-    bias: Option<Param>,
+    pub(crate) weight: Weight,
+    pub(crate) bias: Option<Param>,
     // Most layers have none.
-    lora: Option<Box<Lora>>,
+    pub(crate) lora: Option<Box<Lora>>,
 }
 
 impl Linear {
@@ -75,17 +75,21 @@ impl Linear {
 
 impl Module for Linear {
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        v.linear(path, self)?;
+        v.adaptable(path, Layout::Linear)?;
         self.weight.visit(path, v)?;
         path.scoped("bias", |path| self.bias.visit(path, v))?;
-        self.lora().map_or(Ok(()), |lora| lora.visit(path, v))
+        self.lora.visit(path, v)
     }
 
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
-        v.linear(path, self)?;
+        let layer = Adaptable {
+            layout: Layout::Linear,
+            weight: &mut self.weight,
+            lora: &mut self.lora,
+        };
+        v.adaptable(path, layer)?;
         self.weight.visit_mut(path, v)?;
         path.scoped("bias", |path| self.bias.visit_mut(path, v))?;
-        self.lora_mut()
-            .map_or(Ok(()), |lora| lora.visit_mut(path, v))
+        self.lora.visit_mut(path, v)
     }
 }

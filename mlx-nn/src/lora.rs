@@ -1,37 +1,42 @@
-//! [`Lora`]: a low-rank correction of a linear layer (Hu et al., arXiv:2106.09685), and its variant
+//! [`Lora`]: a low-rank correction of a layer's matrix (Hu et al., arXiv:2106.09685), and its variant
 //! with a learned magnitude, DoRA (Liu et al., arXiv:2402.09353).
 //!
+//! Linear layers, embeddings and stacks of experts can have one; [`Layout`] says how each lays it out.
 //! The visitors that put adapters on a module, take them off and fuse them are in [`adapt`].
 
-use mlx_core::{Array, DType, Error, ErrorKind, Result, linalg, random};
+use mlx_core::{Array, DType, Error, ErrorKind, Result, fast, linalg, random};
 
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::weight::Weight;
 
 pub mod adapt;
+mod layout;
 
 pub use adapt::{LoraConfig, attach, detach, fuse, set_dropout_key};
+pub use layout::{Adaptable, Layout};
 
-/// `scale * (dropout(x) @ lora_a) @ lora_b`, with the names and layouts of mlx-lm's adapters.
+/// A correction of rank R of a layer's matrix, with the names and layouts of mlx-lm's adapters.
 #[derive(Clone, Debug)]
 pub struct Lora {
-    /// `[in, rank]`
+    /// How the arrays are laid out, and what the layer does with its matrix.
+    pub layout: Layout,
+    /// The first factor; its shape is [`Layout`]'s.
     pub lora_a: Param,
-    /// `[rank, out]`
+    /// The second factor, zero in a new adapter.
     pub lora_b: Param,
-    /// DoRA's magnitude, F32 `[out]`: the length that each row of the adapted matrix has.
+    /// DoRA's magnitude, F32: the length that each row of the adapted matrix has.
     pub m: Option<Param>,
     /// What the product is multiplied by: alpha / rank.
     pub scale: f32,
-    /// The part of the inputs that training drops.
+    /// The part of the inputs that training drops; of a looked up row, the part of its correction.
     pub dropout: f32,
-    /// What the dropped inputs are drawn from; without a key nothing is dropped.
+    /// What is dropped is drawn from this; without a key nothing is dropped.
     pub key: Option<random::Key>,
 }
 
 impl Lora {
     /// The output of the adapted layer, `[.., out]`, from its input `x [.., in]`, its output `y`
-    /// without bias, and its matrix.
+    /// without bias, and its matrix `[out, in]`; of an embedding, as a tied head.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -40,9 +45,8 @@ impl Lora {
         let Some(m) = &self.m else {
             return Ok(y);
         };
-        // The length is held constant in the backward pass (section 4.3 of the paper).
-        let length = row_lengths(&self.adapted(weight)?)?.stop_gradient()?;
-        y.multiply(m.value().divide(length)?.astype(y.dtype())?)
+        let length = row_lengths(&self.adapted(weight)?)?;
+        y.multiply(quotient(m.value(), &length)?.astype(y.dtype())?)
     }
 
     /// `[.., in] -> [.., out]`, in the dtype of `x`.
@@ -50,14 +54,76 @@ impl Lora {
     /// # Errors
     /// The shapes do not fit.
     pub fn delta(&self, x: &Array) -> Result<Array> {
-        let z = self.dropped(x)?.matmul(self.lora_a.value())?;
-        let z = z.matmul(self.lora_b.value())?;
+        let (a, b) = (self.lora_a.value(), self.lora_b.value());
+        let z = match self.layout {
+            Layout::Embedding => {
+                // Lookups draw from the key itself.
+                let key = self.key.as_ref().map(random::Key::split_pair).transpose()?;
+                let key = key.map(|[_, head]| head);
+                self.dropped(x, key.as_ref())?
+                    .matmul(&b.t()?)?
+                    .matmul(&a.t()?)?
+            }
+            Layout::Linear | Layout::Experts => {
+                self.dropped(x, self.key.as_ref())?.matmul(a)?.matmul(b)?
+            }
+        };
         z.multiply(self.scale)?.astype(x.dtype())
     }
 
+    /// Rows of an adapted embedding, `[.., E]`, from their `tokens [..]`, the table's rows `y` and the
+    /// table.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn apply_to_rows(&self, tokens: &Array, y: &Array, weight: &Weight) -> Result<Array> {
+        let a = self.lora_a.value().take(tokens, 0)?;
+        let z = a.matmul(self.lora_b.value())?.multiply(self.scale)?;
+        let dropped = self.dropped(&z, self.key.as_ref())?;
+        let y = y.add(dropped.astype(y.dtype())?)?;
+        let Some(m) = &self.m else {
+            return Ok(y);
+        };
+        let row = weight.rows(tokens, Some(DType::F32))?;
+        let length = row_lengths(&row.add(z.astype(DType::F32)?)?)?;
+        let factor = quotient(&m.value().take(tokens, 0)?, &length)?.expand_dims(-1)?;
+        y.multiply(factor.astype(y.dtype())?)
+    }
+
+    /// The output of adapted experts, `[.., 1, out]`, from their input `x [.., 1, in]`, their output
+    /// `y`, which expert each row goes to, and the stack.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn apply_to_experts(
+        &self,
+        x: &Array,
+        y: &Array,
+        experts: &Array,
+        weight: &Weight,
+    ) -> Result<Array> {
+        let (a, b) = (self.lora_a.value(), self.lora_b.value());
+        // What a product of both types has.
+        let dtype = if x.dtype() == a.dtype() {
+            x.dtype()
+        } else {
+            DType::F32
+        };
+        let x = self.dropped(x, self.key.as_ref())?.astype(dtype)?;
+        let z = fast::experts_linear(&x, &a.astype(dtype)?, experts)?;
+        let z = fast::experts_linear(&z, &b.astype(dtype)?, experts)?;
+        let y = y.add(z.multiply(self.scale)?.astype(y.dtype())?)?;
+        let Some(m) = &self.m else {
+            return Ok(y);
+        };
+        let factor = quotient(m.value(), &row_lengths(&self.adapted(weight)?)?)?;
+        let factor = factor.take(experts, 0)?.expand_dims(-2)?;
+        y.multiply(factor.astype(y.dtype())?)
+    }
+
     /// Inverted dropout: what is kept grows by what is dropped.
-    fn dropped(&self, x: &Array) -> Result<Array> {
-        let Some(key) = self.key.as_ref().filter(|_| self.dropout > 0.0) else {
+    fn dropped(&self, x: &Array, key: Option<&random::Key>) -> Result<Array> {
+        let Some(key) = key.filter(|_| self.dropout > 0.0) else {
             return Ok(x.clone());
         };
         let keep = 1.0 - self.dropout;
@@ -65,22 +131,28 @@ impl Lora {
         kept.select(x.multiply(1.0 / keep)?, 0.0)
     }
 
-    /// The matrix and its correction, F32 `[out, in]`.
+    /// The matrix and its correction, F32 `[.., out, in]`.
     fn adapted(&self, weight: &Weight) -> Result<Array> {
         let wide = |param: &Param| param.value().astype(DType::F32);
-        let product = wide(&self.lora_a)?.matmul(&wide(&self.lora_b)?)?;
-        let delta = product.multiply(self.scale)?.t()?;
+        let (a, b) = (wide(&self.lora_a)?, wide(&self.lora_b)?);
+        let delta = match self.layout {
+            Layout::Linear => a.matmul(&b)?.multiply(self.scale)?.t()?,
+            Layout::Embedding => a.matmul(&b)?.multiply(self.scale)?,
+            Layout::Experts => b.matmul(&a)?.multiply(self.scale)?,
+        };
         weight.dense(Some(DType::F32))?.add(delta)
     }
 
-    /// The matrix that does in one product what layer and adapter do in three, F32 `[out, in]`.
+    /// The matrix that does in one product what layer and adapter do in three, F32 `[.., out, in]`.
     ///
     /// # Errors
     /// The shapes do not fit.
     pub fn fused(&self, weight: &Weight) -> Result<Array> {
         let shape = weight.shape();
         let [a, b] = [self.lora_a.shape(), self.lora_b.shape()];
-        if a.len() != 2 || b.len() != 2 || a[1] != b[0] || shape != [b[1], a[0]] {
+        let rank = self.layout.rank(a);
+        let expected = rank.and_then(|rank| self.layout.shapes(&shape, rank));
+        if expected.is_none_or(|[of_a, of_b, _]| a != of_a || b != of_b) {
             let message = format!("lora_a {a:?} and lora_b {b:?} do not fit a matrix {shape:?}");
             return Err(Error::new(ErrorKind::Shape, message));
         }
@@ -88,16 +160,23 @@ impl Lora {
         match &self.m {
             None => Ok(adapted),
             Some(m) => {
-                let factor = m.value().divide(row_lengths(&adapted)?)?;
+                let factor = quotient(m.value(), &row_lengths(&adapted)?)?;
                 adapted.multiply(factor.expand_dims(-1)?)
             }
         }
     }
 }
 
-/// The length of each row: `[out, in] -> [out]`.
+/// The length of each row: `[.., out, in] -> [.., out]`.
 fn row_lengths(matrix: &Array) -> Result<Array> {
     linalg::norm_l2(matrix, -1, false)
+}
+
+/// What rows of these lengths are multiplied by to have the magnitudes `m`. The length is held constant
+/// in the backward pass (section 4.3 of the paper). A row of zeros, such as that of a padding token, has
+/// no direction and stays.
+fn quotient(m: &Array, length: &Array) -> Result<Array> {
+    m.divide(length.maximum(f32::MIN_POSITIVE)?.stop_gradient()?)
 }
 
 // The adapter's arrays stand beside the layer's own: `q_proj.lora_a`, not `q_proj.lora.lora_a`.

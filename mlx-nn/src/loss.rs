@@ -1,17 +1,17 @@
 //! Losses.
 
-use mlx_core::{Array, DType, Error, ErrorKind, Result};
+use mlx_core::{Array, DType, Error, ErrorKind, Result, fast};
+
+mod chunked;
+
+pub use chunked::{chunked_accuracy, chunked_cross_entropy};
 
 /// The negative log-probability of each target: `logits [.., V]`, `targets [..]` -> F32 `[..]`.
 ///
 /// # Errors
 /// The shapes do not fit.
 pub fn cross_entropy(logits: &Array, targets: &Array) -> Result<Array> {
-    let logits = logits.astype(DType::F32)?;
-    let picked = logits
-        .take_along_axis(&targets.expand_dims(-1)?, -1)?
-        .squeeze(-1)?;
-    logits.logsumexp(-1, false)?.subtract(picked)
+    fast::cross_entropy(&logits.astype(DType::F32)?, targets)
 }
 
 /// The mean of `losses` where `mask` is true: a scalar, 0 if it is nowhere.

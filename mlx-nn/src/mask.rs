@@ -1,6 +1,7 @@
 //! Who may see whom: the one rule of the project, and the masks made from it.
 
-use mlx_core::{Array, Result, fast};
+use mlx_core::fast::{self, KeySlots};
+use mlx_core::{Array, Result};
 
 /// Whether a query at position `q` sees the key at position `k`: causal, and with a window only
 /// the last `window` positions including its own.
@@ -24,6 +25,15 @@ pub enum AttentionMask {
     Causal,
     /// True where a query sees a key: `[B or 1, 1, L, S]`.
     Array(Array),
+    /// What follows from positions, where the back end makes use of them.
+    Placed {
+        /// The position of each row's first query: I32 `[B]`.
+        offsets: Array,
+        /// How many positions are seen, the query's own included.
+        window: Option<i32>,
+        /// Where the keys are.
+        slots: KeySlots,
+    },
 }
 
 impl AttentionMask {
@@ -33,21 +43,15 @@ impl AttentionMask {
             Self::None => fast::Mask::None,
             Self::Causal => fast::Mask::Causal,
             Self::Array(array) => fast::Mask::Array(array),
-        }
-    }
-
-    /// The mask as an array for `l` queries and `s` keys; `None` where everything is visible.
-    ///
-    /// # Errors
-    /// No memory.
-    pub fn array(&self, l: usize, s: usize) -> Result<Option<Array>> {
-        match self {
-            Self::None => Ok(None),
-            Self::Causal => {
-                let first = s as i64 - l as i64;
-                mask(1, l, s, |_, i, j| visible(first + i as i64, j as i64, None)).map(Some)
-            }
-            Self::Array(array) => Ok(Some(array.clone())),
+            Self::Placed {
+                offsets,
+                window,
+                slots,
+            } => fast::Mask::Placed(fast::Placed {
+                offsets,
+                window: *window,
+                slots: *slots,
+            }),
         }
     }
 }

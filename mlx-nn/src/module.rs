@@ -6,7 +6,8 @@
 
 use mlx_core::{Array, Result};
 
-use crate::linear::Linear;
+use crate::init::Initial;
+use crate::lora::{Adaptable, Layout};
 use crate::weight::Weight;
 
 /// Where a visitor is: `model.layers.3.self_attn.q_proj`.
@@ -51,19 +52,30 @@ impl Path {
 pub struct Param {
     value: Array,
     shape: Vec<i32>,
+    initial: Initial,
     /// Whether training changes it.
     pub trainable: bool,
 }
 
 impl Param {
-    /// A parameter of `shape` that has no value yet; a checkpoint or an initialiser gives it one.
+    /// A parameter of `shape` that has no value yet: a checkpoint gives it one, or
+    /// [`initialise`](crate::init::initialise) zeros.
     ///
     /// # Errors
     /// No memory for a handle.
     pub fn empty(shape: &[i32]) -> Result<Self> {
+        Self::starting(shape, Initial::Constant(0.0))
+    }
+
+    /// A parameter of `shape` that has no value yet, and what it begins with when it is not loaded.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn starting(shape: &[i32], initial: Initial) -> Result<Self> {
         Ok(Self {
             value: Array::scalar(0.0f32)?,
             shape: shape.to_vec(),
+            initial,
             trainable: false,
         })
     }
@@ -73,6 +85,7 @@ impl Param {
         Self {
             shape: value.shape().to_vec(),
             value,
+            initial: Initial::Constant(0.0),
             trainable: false,
         }
     }
@@ -85,6 +98,11 @@ impl Param {
     /// The shape the module expects.
     pub fn shape(&self) -> &[i32] {
         &self.shape
+    }
+
+    /// What it begins with when no checkpoint gives it a value.
+    pub fn initial(&self) -> Initial {
+        self.initial
     }
 
     /// Whether a value was set.
@@ -101,11 +119,11 @@ impl Param {
 
 /// Reads the parameters of a module, in a fixed order.
 pub trait Visit {
-    /// Before the weight, bias and LoRA of a linear layer.
+    /// Before the arrays of a layer that can have an adapter.
     ///
     /// # Errors
     /// The visitor's own.
-    fn linear(&mut self, _path: &Path, _linear: &Linear) -> Result<()> {
+    fn adaptable(&mut self, _path: &Path, _layout: Layout) -> Result<()> {
         Ok(())
     }
     /// Before the arrays of a matrix.
@@ -133,11 +151,11 @@ pub trait Visit {
 
 /// Changes the parameters of a module, in the same order as [`Visit`].
 pub trait VisitMut {
-    /// Before the weight, bias and LoRA of a linear layer: attach, detach, fuse.
+    /// Before the arrays of a layer that can have an adapter: attach, detach, fuse.
     ///
     /// # Errors
     /// The visitor's own.
-    fn linear(&mut self, _path: &Path, _linear: &mut Linear) -> Result<()> {
+    fn adaptable(&mut self, _path: &Path, _layer: Adaptable<'_>) -> Result<()> {
         Ok(())
     }
     /// Before the arrays of a matrix: quantise, dequantise, decide how it is stored.
@@ -176,6 +194,15 @@ impl Module for Param {
     }
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
         v.param(path, self)
+    }
+}
+
+impl<M: Module> Module for Box<M> {
+    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
+        (**self).visit(path, v)
+    }
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        (**self).visit_mut(path, v)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use mlx_core::{Array, DType, Result, fast};
 
+use crate::init::Initial;
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 
 /// `x / rms(x) * (weight + offset)` (Zhang and Sennrich, arXiv:1910.07467).
@@ -30,7 +31,7 @@ impl RmsNorm {
     /// # Errors
     /// No memory for a handle.
     pub fn with_offset(size: i32, eps: f32, offset: f32) -> Result<Self> {
-        let weight = Param::empty(&[size])?;
+        let weight = Param::starting(&[size], Initial::Constant(1.0 - offset))?;
         let scale = weight.value().clone();
         Ok(Self {
             weight,
@@ -46,6 +47,34 @@ impl RmsNorm {
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         fast::rms_norm(x, Some(&self.scale), self.eps)
+    }
+
+    /// `residual + self(x)`, one operation.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn add_to(&self, residual: &Array, x: &Array) -> Result<Array> {
+        fast::rms_norm_add(x, &self.scale, residual, self.eps)
+    }
+
+    /// `sum = residual + x`, or `residual + inner(x)`, and `self(sum)`: both, in one operation.
+    /// `inner` has the same epsilon.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn after_add(
+        &self,
+        residual: &Array,
+        x: &Array,
+        inner: Option<&Self>,
+    ) -> Result<(Array, Array)> {
+        let inner = inner.map(|inner| &inner.scale);
+        fast::add_rms_norm(x, residual, inner, &self.scale, self.eps)
+    }
+
+    /// What [`fast::rms_norm`] multiplies by, and epsilon.
+    pub(crate) fn parts(&self) -> (&Array, f32) {
+        (&self.scale, self.eps)
     }
 }
 
@@ -92,7 +121,7 @@ impl LayerNorm {
             None
         };
         Ok(Self {
-            weight: Param::empty(&[size])?,
+            weight: Param::starting(&[size], Initial::Constant(1.0))?,
             bias,
             eps,
         })

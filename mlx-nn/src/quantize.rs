@@ -1,7 +1,7 @@
 //! Packing the weights of a module, and unpacking them.
 
 use mlx_core::ops::quantize::quantize as pack;
-use mlx_core::{Result, Scheme};
+use mlx_core::{DType, Result, Scheme};
 
 use crate::module::{Module, Param, Path, VisitMut};
 use crate::weight::Weight;
@@ -37,22 +37,22 @@ pub fn quantize(
     module.visit_mut(&mut Path::default(), &mut Pack(rule))
 }
 
-/// Unpacks every quantised weight.
+/// Unpacks every quantised weight, into `dtype` or that of affine scales (BF16 where scales are none).
 ///
 /// # Errors
 /// The arrays of a weight do not fit each other.
-pub fn dequantize(module: &mut dyn Module) -> Result<()> {
-    struct Unpack;
+pub fn dequantize(module: &mut dyn Module, dtype: Option<DType>) -> Result<()> {
+    struct Unpack(Option<DType>);
     impl VisitMut for Unpack {
         fn weight(&mut self, path: &Path, weight: &mut Weight) -> Result<()> {
             if let Weight::Quantized { .. } = weight {
                 let dense = weight
-                    .dense(None)
+                    .dense(self.0)
                     .map_err(|error| error.context(path.as_str()))?;
                 *weight = Weight::Dense(Param::new(dense));
             }
             Ok(())
         }
     }
-    module.visit_mut(&mut Path::default(), &mut Unpack)
+    module.visit_mut(&mut Path::default(), &mut Unpack(dtype))
 }

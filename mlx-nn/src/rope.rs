@@ -7,6 +7,8 @@ use std::f64::consts::PI;
 
 use mlx_core::{Array, Error, ErrorKind, Result, fast};
 
+use crate::attention::split_heads;
+use crate::norm::RmsNorm;
 use crate::step::Step;
 
 /// How positions become angles.
@@ -216,8 +218,46 @@ impl Rope {
             None => None,
         };
         let x = scaled.as_ref().unwrap_or(x);
+        self.by_row(step, |periods| {
+            let rope = fast::Rope {
+                dims: self.dims,
+                traditional: false,
+                base: None,
+                scale: 1.0,
+                freqs: Some(periods),
+            };
+            fast::rope(x, &rope, step.offsets())
+        })
+    }
+
+    /// A projection `[B, L, H * D]` as rotated heads `[B, H, L, D]`, each through `norm` before that.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn heads(
+        &self,
+        x: &Array,
+        head_dim: i32,
+        norm: Option<&RmsNorm>,
+        step: &Step,
+    ) -> Result<Array> {
+        if self.amplitude.is_some() {
+            let heads = split_heads(x, head_dim)?;
+            return match norm {
+                Some(norm) => self.forward(&norm.forward(&heads)?, step),
+                None => self.forward(&heads, step),
+            };
+        }
+        let norm = norm.map(RmsNorm::parts);
+        self.by_row(step, |periods| {
+            fast::heads(x, head_dim, norm, self.dims, periods, step.offsets())
+        })
+    }
+
+    /// What `rotate` makes with the table of each row.
+    fn by_row(&self, step: &Step, rotate: impl Fn(&Array) -> Result<Array>) -> Result<Array> {
         let Some((original, long)) = &self.long else {
-            return self.rotate(x, &self.periods, step);
+            return rotate(&self.periods);
         };
         // A row uses the long table if what it will hold reaches beyond the original context.
         let beyond: Vec<bool> = step
@@ -226,25 +266,13 @@ impl Rope {
             .map(|&reach| reach > *original)
             .collect();
         match (beyond.iter().any(|&b| b), beyond.iter().all(|&b| b)) {
-            (false, _) => self.rotate(x, &self.periods, step),
-            (_, true) => self.rotate(x, long, step),
+            (false, _) => rotate(&self.periods),
+            (_, true) => rotate(long),
             _ => {
                 let rows = Array::from_slice(&beyond, &[beyond.len() as i32, 1, 1, 1])?;
-                let long = self.rotate(x, long, step)?;
-                rows.select(&long, &self.rotate(x, &self.periods, step)?)
+                rows.select(&rotate(long)?, &rotate(&self.periods)?)
             }
         }
-    }
-
-    fn rotate(&self, x: &Array, periods: &Array, step: &Step) -> Result<Array> {
-        let rope = fast::Rope {
-            dims: self.dims,
-            traditional: false,
-            base: None,
-            scale: 1.0,
-            freqs: Some(periods),
-        };
-        fast::rope(x, &rope, step.offsets())
     }
 
     /// The position at which rows switch to another table, so that what is cached for them must be

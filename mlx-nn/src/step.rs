@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use mlx_core::fast::{self, KeySlots};
 use mlx_core::{Array, Error, ErrorKind, Result};
 
 use crate::attend::attend;
 use crate::cache::ModelCache;
-use crate::cache::kv::{Extent, Slots};
+use crate::cache::kv::{Extent, Places, Slots};
 use crate::mask::{AttentionMask, mask, position, visible};
 
 pub use crate::attend::Attend;
@@ -36,6 +37,8 @@ pub struct Step<'c> {
     reach: Vec<usize>,
     masks: HashMap<(Option<usize>, Layout), AttentionMask>,
     turns: HashMap<usize, ring::Turn>,
+    /// Whether attention takes positions in place of masks.
+    by_position: bool,
     /// The document of each token of each row, where rows hold several.
     documents: Option<Vec<Vec<usize>>>,
     committed: bool,
@@ -79,6 +82,7 @@ impl<'c> Step<'c> {
             reach,
             masks: HashMap::new(),
             turns: HashMap::new(),
+            by_position: fast::has_kernels()?,
             documents: None,
             committed: false,
             cache,
@@ -134,7 +138,8 @@ impl<'c> Step<'c> {
             Extent::Ring { window, slack, by } => self.ring(layer, k, v, window, slack, by)?,
         };
         let mask = self.mask(window, layout)?;
-        attend(q, &keys, &values, &mask, options)
+        let scheme = self.cache.options.quantized;
+        attend(q, &keys, &values, scheme, &mask, options)
     }
 
     /// Ends the step: row b keeps its first `keep[b]` tokens.
@@ -203,12 +208,9 @@ impl<'c> Step<'c> {
     ) -> Result<Attended> {
         let window = ring.map(|(window, _)| window);
         if !self.cache.options.store {
-            return Ok((
-                k.clone(),
-                v.clone(),
-                window,
-                Layout::Straight { slots: self.width },
-            ));
+            let cache = &self.cache.layers[layer];
+            let (k, v) = (cache.kept(k)?, cache.kept(v)?);
+            return Ok((k, v, window, Layout::Straight { slots: self.width }));
         }
         let end = self.end();
         let slots = self.slots(usize::MAX)?;
@@ -220,6 +222,11 @@ impl<'c> Step<'c> {
         };
         let capacity = ring.map_or(wanted, |(_, cap)| wanted.min(cap));
         let (k, v) = self.cache.layers[layer].write(k, v, &slots, capacity)?;
+        if self.by_position {
+            // Slots behind the last position are not looked at.
+            let slots = k.dim(2)? as usize;
+            return Ok((k, v, window, Layout::Straight { slots }));
+        }
         Ok((
             first(&k, end)?,
             first(&v, end)?,
@@ -230,10 +237,16 @@ impl<'c> Step<'c> {
 
     /// Where this step's tokens go in buffers that wrap at `cap`.
     fn slots(&self, cap: usize) -> Result<Slots> {
+        if self.by_position {
+            return Ok(Slots::Positions {
+                offsets: self.offsets.clone(),
+                ring: cap != usize::MAX,
+            });
+        }
         if let Some(len) = self.common_len()
             && len % cap + self.width <= cap
         {
-            return Ok(Slots::Range(len % cap));
+            return Ok(Slots::Each(Places::Range(len % cap)));
         }
         let (mut rows, mut slots) = (Vec::new(), Vec::new());
         for (row, &len) in self.cache.lens.iter().enumerate() {
@@ -241,10 +254,10 @@ impl<'c> Step<'c> {
             slots.extend((len..len + self.width).map(|position| (position % cap) as i32));
         }
         let shape = [self.widths.len() as i32, self.width as i32];
-        Ok(Slots::Scattered {
+        Ok(Slots::Each(Places::Scattered {
             rows: Array::from_slice(&rows, &shape)?,
             slots: Array::from_slice(&slots, &shape)?,
-        })
+        }))
     }
 
     /// The mask for a window and layout, made once a step.
@@ -270,9 +283,20 @@ impl<'c> Step<'c> {
                 });
             }
             (Layout::Wrapped { cap }, Some(len))
-                if l == 1 && len + 1 >= cap && window == Some(cap) =>
+                if l == 1 && len + 1 >= cap && window == Some(cap) && !self.by_position =>
             {
                 return Ok(AttentionMask::None);
+            }
+            _ if self.by_position => {
+                return Ok(AttentionMask::Placed {
+                    offsets: self.offsets.clone(),
+                    window: window.map(|window| i32::try_from(window).unwrap_or(i32::MAX)),
+                    slots: match layout {
+                        Layout::Straight { .. } => KeySlots::Straight,
+                        Layout::Wrapped { .. } => KeySlots::Ring,
+                        Layout::Chunk { .. } => KeySlots::Behind,
+                    },
+                });
             }
             _ => {}
         }

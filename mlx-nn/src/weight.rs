@@ -1,7 +1,8 @@
 //! [`Weight`]: a matrix, dense or packed, that linear layers, embeddings and experts share.
 
-use mlx_core::{Array, DType, Error, ErrorKind, Result, Scheme, fast, ops::quantize};
+use mlx_core::{Array, DType, Error, ErrorKind, QuantMode, Result, Scheme, fast, ops::quantize};
 
+use crate::init::Initial;
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 
 /// A matrix `[.., out, in]`, dense or quantised; experts stack theirs along a first axis.
@@ -28,7 +29,7 @@ impl Weight {
     /// # Errors
     /// No memory for a handle.
     pub fn empty(shape: &[i32]) -> Result<Self> {
-        Param::empty(shape).map(Self::Dense)
+        Param::starting(shape, Initial::Matrix).map(Self::Dense)
     }
 
     /// The shape of a quantised twin's three arrays, for a dense `shape` of `[.., out, in]`.
@@ -83,73 +84,71 @@ impl Weight {
                 scales,
                 biases,
                 scheme,
-            } => quantize::quantized_matmul(
+            } => fast::quantized_linear(
                 x,
                 packed.value(),
                 scales.value(),
                 biases.as_ref().map(Param::value),
-                true,
                 *scheme,
             ),
         }
     }
 
     /// `x @ weight[expert].T` for the expert that `indices` names: `[.., 1, in] -> [.., 1, out]`,
-    /// where `indices` has `x`'s leading dimensions after broadcasting. `sorted` promises that the
-    /// indices ascend.
+    /// where `indices` has `x`'s leading dimensions after broadcasting.
     ///
     /// # Errors
     /// The shapes do not fit.
-    pub fn project_experts(&self, x: &Array, indices: &Array, sorted: bool) -> Result<Array> {
+    pub fn project_experts(&self, x: &Array, indices: &Array) -> Result<Array> {
         match self {
-            Self::Dense(weight) => x.gather_mm(
-                &weight.value().swap_axes(-1, -2)?,
-                None,
-                Some(indices),
-                sorted,
-            ),
+            Self::Dense(weight) => fast::experts_linear(x, weight.value(), indices),
             Self::Quantized {
                 packed,
                 scales,
                 biases,
                 scheme,
-            } => quantize::gather_qmm(
+            } => fast::quantized_experts_linear(
                 x,
                 packed.value(),
                 scales.value(),
                 biases.as_ref().map(Param::value),
-                None,
-                Some(indices),
-                true,
+                indices,
                 *scheme,
-                sorted,
             ),
         }
     }
 
-    /// Rows of the matrix, dequantised: `indices [..] -> [.., in]`
+    /// Rows of the matrix, dequantised, in `dtype` or as they come: `indices [..] -> [.., in]`
     ///
     /// # Errors
     /// The shapes do not fit.
-    pub fn rows(&self, indices: &Array) -> Result<Array> {
+    pub fn rows(&self, indices: &Array, dtype: Option<DType>) -> Result<Array> {
         match self {
-            Self::Dense(weight) => weight.value().take(indices, 0),
+            Self::Dense(weight) => {
+                let rows = fast::rows(weight.value(), indices)?;
+                match dtype {
+                    Some(dtype) => rows.astype(dtype),
+                    None => Ok(rows),
+                }
+            }
             Self::Quantized {
                 packed,
                 scales,
                 biases,
                 scheme,
             } => {
-                let biases = match biases {
-                    Some(biases) => Some(biases.value().take(indices, 0)?),
-                    None => None,
+                // Scales of floating-point modes are bytes; MLX writes such matrices out in BF16.
+                let own = match scheme.mode {
+                    QuantMode::Affine => scales.value().dtype(),
+                    _ => DType::BF16,
                 };
-                quantize::dequantize(
-                    &packed.value().take(indices, 0)?,
-                    &scales.value().take(indices, 0)?,
-                    biases.as_ref(),
+                fast::quantized_rows(
+                    packed.value(),
+                    scales.value(),
+                    biases.as_ref().map(Param::value),
+                    indices,
                     *scheme,
-                    None,
+                    dtype.unwrap_or(own),
                 )
             }
         }

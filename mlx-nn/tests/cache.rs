@@ -3,11 +3,13 @@
 //! Queries and keys are zero, so that a query spreads its attention evenly over what it sees; the
 //! value of a token is a one in the column of its number. What comes out tells who was seen.
 
-use mlx_core::{Array, DType, Result, ops::create::zeros};
+use mlx_core::{Array, DType, QuantMode, Result, Scheme, ops::create::zeros};
 use mlx_nn::{Attend, CacheOptions, LayerKind, ModelCache};
 use proptest::prelude::*;
 
-const NUMBERS: usize = 1500;
+const NUMBERS: usize = 1536;
+/// Features of a key.
+const D: i32 = 32;
 const WINDOW: usize = 5;
 
 /// What may happen to a cache.
@@ -30,6 +32,8 @@ enum Event {
     Fork,
     /// Shorten a row, where that is possible.
     Truncate { row: usize, by: usize },
+    /// Cut the beginning of a row out, go on with that on its own, and then with the row.
+    Cut { row: usize, by: usize, width: usize },
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
@@ -43,6 +47,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => Just(Event::Fork),
         1 => Just(Event::Shrink),
         1 => (0..6usize, 0..4usize).prop_map(|(row, by)| Event::Truncate { row, by }),
+        2 => (0..6usize, 0..4usize, 1..9usize).prop_map(|(row, by, width)| Event::Cut { row, by, width }),
     ];
     prop::collection::vec(event, 1..14)
 }
@@ -51,19 +56,15 @@ struct Beside {
     cache: ModelCache,
     rows: Vec<Vec<usize>>,
     windows: Vec<Option<usize>>,
-    slack: usize,
+    options: CacheOptions,
     next: usize,
 }
 
+const KINDS: [LayerKind; 2] = [LayerKind::Full, LayerKind::Window(WINDOW)];
+
 impl Beside {
-    fn new(slack: usize, max_context: Option<usize>, rows: usize) -> Self {
-        let kinds = [LayerKind::Full, LayerKind::Window(WINDOW)];
-        let options = CacheOptions {
-            growth: 3,
-            slack,
-            max_context,
-            store: true,
-        };
+    fn new(options: CacheOptions, rows: usize) -> Self {
+        let (kinds, max_context) = (KINDS, options.max_context);
         Self {
             cache: ModelCache::new(&kinds, rows, options),
             rows: vec![Vec::new(); rows],
@@ -71,7 +72,7 @@ impl Beside {
                 max_context,
                 Some(max_context.map_or(WINDOW, |limit| limit.min(WINDOW))),
             ],
-            slack,
+            options,
             next: 0,
         }
     }
@@ -91,10 +92,10 @@ impl Beside {
             }
         }
         let v = Array::from_slice(&values, &[b as i32, 1, l as i32, NUMBERS as i32])?;
-        let k = zeros(&[b as i32, 1, l as i32, 4], DType::F32)?;
-        let q = zeros(&[b as i32, 2, l as i32, 4], DType::F32)?;
+        let k = zeros(&[b as i32, 1, l as i32, D], DType::F32)?;
+        let q = zeros(&[b as i32, 2, l as i32, D], DType::F32)?;
         // A step wider than the slack can only be kept whole by a ring that has wrapped.
-        let whole = l > self.slack + 1;
+        let whole = l > self.options.slack + 1;
         let keep: Vec<usize> = (0..b)
             .map(|row| {
                 if whole {
@@ -151,19 +152,8 @@ impl Beside {
 
     /// A cache of one row that has read `len` tokens.
     fn other(&self, len: usize) -> Result<Beside> {
-        let options = CacheOptions {
-            growth: 3,
-            slack: self.slack,
-            max_context: self.windows[0],
-            store: true,
-        };
-        let mut other = Beside {
-            cache: ModelCache::new(&[LayerKind::Full, LayerKind::Window(WINDOW)], 1, options),
-            rows: vec![Vec::new()],
-            windows: self.windows.clone(),
-            slack: self.slack,
-            next: self.next,
-        };
+        let mut other = Beside::new(self.options, 1);
+        other.next = self.next;
         other.step(&[len], &[16])?;
         Ok(other)
     }
@@ -206,14 +196,47 @@ impl Beside {
                     self.rows[row].truncate(len);
                 }
             }
+            Event::Cut { row, by, width } => self.cut(row % n, *by, *width)?,
         }
         Ok(())
+    }
+
+    /// The views of a beginning are right, so are the copies and what is read from their arrays; and
+    /// what goes on behind them does not touch the row.
+    fn cut(&mut self, row: usize, by: usize, width: usize) -> Result<()> {
+        let len = self.rows[row].len().saturating_sub(by);
+        if len == 0 || !self.cache.can_shorten(row, len) {
+            return Ok(());
+        }
+        let view = self.cache.prefix(row, len)?;
+        let copy = view.compacted()?;
+        mlx_core::eval(copy.arrays())?;
+        let arrays = copy.arrays().cloned().collect();
+        let written = copy.written(0);
+        let filled = match written <= len + self.options.slack + 1 {
+            true => ModelCache::from_row(&KINDS, self.options, len, written, arrays)?,
+            false => copy.clone(),
+        };
+        for cache in [view, copy.clone(), filled, copy] {
+            let mut cut = Beside {
+                cache,
+                rows: vec![self.rows[row][..len].to_vec()],
+                windows: self.windows.clone(),
+                options: self.options,
+                next: self.next,
+            };
+            cut.step(&[width], &[16])?;
+            cut.step(&[1], &[16])?;
+            self.next = cut.next;
+        }
+        let n = self.rows.len();
+        self.step(&vec![1; n], &vec![16; n])
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 60,
+        cases: 90,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
@@ -223,23 +246,35 @@ proptest! {
         events in events(),
         slack in prop::sample::select(vec![0usize, 1, 3]),
         max_context in prop::sample::select(vec![None, Some(7usize)]),
+        bits in prop::sample::select(vec![None, Some(4), Some(8)]),
         rows in 1..4usize,
     ) {
-        let mut beside = Beside::new(slack, max_context, rows);
+        let options = CacheOptions { slack, max_context, ..packed(bits) };
+        let mut beside = Beside::new(options, rows);
         for event in &events {
             beside.apply(event).unwrap();
         }
     }
 }
 
+/// A one among zeros is the same when it is packed, to the last bits.
+fn packed(bits: Option<i32>) -> CacheOptions {
+    let scheme = |bits| Scheme::new(QuantMode::Affine, bits, 32).unwrap();
+    CacheOptions {
+        growth: 3,
+        quantized: bits.map(scheme),
+        ..CacheOptions::default()
+    }
+}
+
 #[test]
 fn a_step_that_is_dropped_leaves_nothing() {
-    let mut beside = Beside::new(0, None, 2);
+    let mut beside = Beside::new(packed(None), 2);
     beside.step(&[9, 4], &[16, 16]).unwrap();
     {
-        let k = zeros(&[2, 1, 3, 4], DType::F32).unwrap();
+        let k = zeros(&[2, 1, 3, D], DType::F32).unwrap();
         let v = mlx_core::ops::create::ones(&[2, 1, 3, NUMBERS as i32], DType::F32).unwrap();
-        let q = zeros(&[2, 2, 3, 4], DType::F32).unwrap();
+        let q = zeros(&[2, 2, 3, D], DType::F32).unwrap();
         let mut step = beside.cache.begin(&[3, 2]).unwrap();
         for layer in 0..2 {
             step.attend(
@@ -261,9 +296,15 @@ fn a_step_that_is_dropped_leaves_nothing() {
 
 #[test]
 fn a_step_too_wide_for_the_slack_must_be_kept_whole() {
-    let mut beside = Beside::new(1, None, 1);
+    let mut beside = Beside::new(
+        CacheOptions {
+            slack: 1,
+            ..packed(None)
+        },
+        1,
+    );
     beside.step(&[9], &[16]).unwrap();
-    let k = zeros(&[1, 1, 4, 4], DType::F32).unwrap();
+    let k = zeros(&[1, 1, 4, D], DType::F32).unwrap();
     let v = zeros(&[1, 1, 4, NUMBERS as i32], DType::F32).unwrap();
     let mut step = beside.cache.begin(&[4]).unwrap();
     step.attend(
@@ -288,13 +329,18 @@ fn a_step_too_wide_for_the_slack_must_be_kept_whole() {
 /// Decoding with the next step queued before the last is read must not copy the buffers.
 #[test]
 fn the_buffer_does_not_move_while_steps_are_in_flight() {
-    for kind in [LayerKind::Full, LayerKind::Window(16)] {
+    let kinds = [LayerKind::Full, LayerKind::Window(16)];
+    for (kind, bits) in kinds
+        .into_iter()
+        .zip([None, Some(8)])
+        .chain(kinds.into_iter().zip([Some(4), None]))
+    {
         let mut cache = ModelCache::new(
             &[kind],
             1,
             CacheOptions {
                 growth: 64,
-                ..CacheOptions::default()
+                ..packed(bits)
             },
         );
         let mut outputs: Vec<Array> = Vec::new();
@@ -321,9 +367,9 @@ fn the_buffer_does_not_move_while_steps_are_in_flight() {
             .arrays()
             .map(|array| array.address().unwrap())
             .collect();
-        assert_eq!(after, addresses, "{kind:?}");
+        assert_eq!(after, addresses, "{kind:?}, {bits:?}");
         let mean = outputs[39].to_vec::<f32>().unwrap()[0];
         let expected = if kind == LayerKind::Full { 19.5 } else { 31.5 };
-        assert!((mean - expected).abs() < 1e-4, "{kind:?}: {mean}");
+        assert!((mean - expected).abs() < 1e-4, "{kind:?}, {bits:?}: {mean}");
     }
 }

@@ -2,20 +2,44 @@
 
 use mlx_core::{Array, Error, ErrorKind, Result};
 
-/// A document: token ids, and from where on they are learnt.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A document: token ids, and which of them are learnt.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Example {
     /// The ids.
     pub tokens: Vec<u32>,
     /// How many of the first tokens are only read: a prompt. The very first token never is learnt,
     /// because nothing predicts it.
     pub prompt: usize,
+    /// How much each token counts, as many as there are tokens, finite and not negative; without
+    /// them each token behind the prompt counts 1.
+    pub weights: Option<Vec<f32>>,
 }
 
 impl Example {
+    /// Tokens of which the first `prompt` are only read.
+    pub fn new(tokens: Vec<u32>, prompt: usize) -> Self {
+        Self {
+            tokens,
+            prompt,
+            weights: None,
+        }
+    }
+
+    /// How much token `at` counts: 0 is not learnt.
+    pub fn weight(&self, at: usize) -> f32 {
+        if at < self.prompt.max(1) {
+            return 0.0;
+        }
+        match &self.weights {
+            None => 1.0,
+            Some(weights) => weights.get(at).copied().unwrap_or(0.0),
+        }
+    }
+
     /// How many tokens are learnt.
     pub fn learnt(&self) -> usize {
-        self.tokens.len().saturating_sub(self.prompt.max(1))
+        let learnt = |&at: &usize| self.weight(at) > 0.0;
+        (0..self.tokens.len()).filter(learnt).count()
     }
 }
 
@@ -26,12 +50,16 @@ pub struct Batch {
     pub inputs: Array,
     /// What it is to predict at each place, U32 `[B, L]`.
     pub targets: Array,
-    /// Where that counts, Bool `[B, L]`.
-    pub mask: Array,
+    /// How much that counts, F32 `[B, L]`: 0 where nothing is learnt, usually 1 elsewhere.
+    pub weights: Array,
+    /// Which places count, of all `B * L` in a row: U32 `[N]`, ascending.
+    pub places: Array,
     /// The lengths of the documents of each row; each is one shorter than its example.
     pub documents: Vec<Vec<usize>>,
-    /// How many places count.
+    /// How many places count: `N`.
     pub learnt: usize,
+    /// The sum of the weights.
+    pub weight: f64,
 }
 
 impl Batch {
@@ -61,25 +89,31 @@ impl Batch {
             .collect();
         let width = documents.iter().map(|row| row.iter().sum()).max();
         let width: usize = width.unwrap_or(0);
-        let (mut inputs, mut targets, mut mask) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut inputs, mut targets, mut weights) = (Vec::new(), Vec::new(), Vec::new());
         for (index, row) in rows.iter().enumerate() {
             for example in row {
                 let tokens = &example.tokens;
                 inputs.extend_from_slice(&tokens[..tokens.len() - 1]);
                 targets.extend_from_slice(&tokens[1..]);
-                mask.extend((1..tokens.len()).map(|at| at >= example.prompt));
+                weights.extend((1..tokens.len()).map(|at| example.weight(at)));
             }
             for padded in [&mut inputs, &mut targets] {
                 padded.resize((index + 1) * width, 0);
             }
-            mask.resize((index + 1) * width, false);
+            weights.resize((index + 1) * width, 0.0);
         }
+        let places: Vec<u32> = (0u32..)
+            .zip(&weights)
+            .filter_map(|(place, &weight)| (weight > 0.0).then_some(place))
+            .collect();
         let shape = [rows.len() as i32, width as i32];
         Ok(Self {
             inputs: Array::from_slice(&inputs, &shape)?,
             targets: Array::from_slice(&targets, &shape)?,
-            learnt: mask.iter().filter(|&&counts| counts).count(),
-            mask: Array::from_slice(&mask, &shape)?,
+            weight: weights.iter().map(|&weight| f64::from(weight)).sum(),
+            weights: Array::from_slice(&weights, &shape)?,
+            learnt: places.len(),
+            places: Array::from_slice(&places, &[places.len() as i32])?,
             documents,
         })
     }

@@ -88,6 +88,11 @@ pub(crate) fn fingerprint(examples: &[Example]) -> u64 {
     let mut mix = |number: u64| sum = Numbers::new(sum, number).next();
     for example in examples {
         mix(example.prompt as u64);
+        if let Some(weights) = &example.weights {
+            weights
+                .iter()
+                .for_each(|&weight| mix(weight.to_bits().into()));
+        }
         example.tokens.iter().for_each(|&token| mix(token.into()));
     }
     sum

@@ -3,6 +3,7 @@
 
 mod eval;
 mod fuse;
+mod init;
 mod report;
 mod run;
 mod settings;
@@ -28,6 +29,8 @@ enum Command {
     Lora(settings::Settings),
     /// Train the model's own parameters
     Full(settings::Settings),
+    /// Write a model with weights drawn at random, to train it from nothing
+    Init(init::Init),
     /// Make an adapter part of a model's weights, and write the model
     Fuse(fuse::Fuse),
     /// Measure loss, perplexity and accuracy
@@ -44,6 +47,7 @@ pub(crate) fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Lora(settings) => run::run(settings, true),
         Command::Full(settings) => run::run(settings, false),
+        Command::Init(init) => init.run().map(|()| Done::All),
         Command::Fuse(fuse) => fuse.run().map(|()| Done::All),
         Command::Eval(eval) => eval.run().map(|()| Done::All),
     };

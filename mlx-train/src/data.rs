@@ -5,8 +5,9 @@
 //! - `prompt` and `completion`: a conversation of two messages, or without a chat template both
 //!   texts one after the other;
 //! - `text`: as it stands;
-//! - `tokens`, and maybe `prompt_tokens` (how many of the first are not learnt): ids, for models
-//!   without a tokenizer.
+//! - `tokens`, and maybe `prompt_tokens` (how many of the first are not learnt) or `weights` (how much
+//!   each counts in the loss, 0 for what is only read; as many as tokens): ids, for models without a
+//!   tokenizer, and for what no template says.
 //!
 //! Texts end with the model's end token, and conversations with that of their last answer: blanks that
 //! a template writes behind it are cut. Empty lines are passed over; a line that cannot be used is
@@ -174,6 +175,9 @@ impl Dataset {
             report.truncated += 1;
             report.lost_tokens += length - max_tokens;
             example.tokens.truncate(max_tokens);
+            if let Some(weights) = &mut example.weights {
+                weights.truncate(max_tokens);
+            }
         }
         if example.learnt() == 0 {
             report.dropped += 1;

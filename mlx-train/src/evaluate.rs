@@ -1,19 +1,17 @@
 //! How well a model predicts: loss, perplexity, accuracy.
 
-use mlx_core::DType;
 use mlx_models::Model;
-use mlx_nn::loss::cross_entropy;
 use serde::Serialize;
 
 use crate::batch::{Batch, Example};
 use crate::error::{Result, argument};
 use crate::feed::Feed;
-use crate::loss::logits;
+use crate::loss::sum_loss_and_right;
 
 /// What an evaluation finds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
-    /// The mean negative log-probability of the learnt tokens.
+    /// The mean negative log-probability of the learnt tokens, by their weights.
     pub loss: f64,
     /// `exp(loss)`
     pub perplexity: f64,
@@ -28,7 +26,9 @@ pub struct Evaluation {
     pub tokens: usize,
 }
 
-/// Evaluates a model on examples, `batches` batches of them or all.
+/// Evaluates a model on examples, `batches` batches of them or all. The head runs on the places that
+/// count, as in training's [`sum_loss`](crate::loss::sum_loss), and with `ce_chunk` on so many tokens of
+/// the vocabulary at a time.
 ///
 /// # Errors
 /// There is no example, or the model refuses one.
@@ -37,35 +37,34 @@ pub fn evaluate(
     examples: &[Example],
     batch_size: usize,
     batches: Option<usize>,
+    ce_chunk: Option<i32>,
 ) -> Result<Evaluation> {
     let plan = Feed::in_order(examples, batch_size);
     let limit = batches.unwrap_or(usize::MAX);
-    let (mut loss, mut right, mut tokens) = (0.0, 0, 0);
+    let (mut loss, mut weight, mut right, mut tokens) = (0.0, 0.0, 0, 0);
     let (mut rows, mut right_rows) = (0, 0);
     for batch in plan.iter().take(limit) {
         let examples = batch.iter().map(|&index| [&examples[index]]);
         let batch = Batch::new(examples)?;
-        let logits = logits(model, &batch)?;
-        let mask = batch.mask.astype(DType::F32)?;
-        let sum = cross_entropy(&logits, &batch.targets)?
-            .multiply(&mask)?
-            .sum(.., false)?;
-        let wrong = logits.argmax(-1, false)?.not_equal(&batch.targets)?;
-        let wrong = wrong.astype(DType::F32)?.multiply(&mask)?.sum(-1, false)?;
-        mlx_core::eval([&sum, &wrong])?;
+        let (sum, judged) = sum_loss_and_right(model, &batch, ce_chunk)?;
+        mlx_core::eval([&sum, &judged])?;
         loss += f64::from(sum.item::<f32>()?);
+        weight += batch.weight;
         tokens += batch.learnt;
-        right += batch.learnt;
-        for wrong in wrong.to_vec::<f32>()? {
-            right -= wrong as usize;
-            right_rows += usize::from(wrong == 0.0);
-            rows += 1;
+        let width = batch.targets.dim(1)? as usize;
+        let mut faultless = vec![true; batch.documents.len()];
+        let places = batch.places.to_vec::<u32>()?;
+        for (place, good) in places.into_iter().zip(judged.to_vec::<bool>()?) {
+            right += usize::from(good);
+            faultless[place as usize / width] &= good;
         }
+        rows += faultless.len();
+        right_rows += faultless.into_iter().filter(|&good| good).count();
     }
     if tokens == 0 {
         return Err(argument("there is no example to evaluate"));
     }
-    let loss = loss / tokens as f64;
+    let loss = loss / weight;
     Ok(Evaluation {
         loss,
         perplexity: loss.exp(),

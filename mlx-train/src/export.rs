@@ -1,90 +1,57 @@
 //! Writing a model as a checkpoint folder.
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
-use mlx_core::Array;
-use mlx_core::safetensors::save;
+use mlx_core::DType;
 use mlx_infer::Files;
+use mlx_infer::convert::new_checkpoint;
 use mlx_models::Model;
 use mlx_nn::{Param, Visit};
 use serde_json::Value;
 
-use crate::error::{Error, ErrorKind, Result, argument, format, io};
+use crate::error::{Result, format};
 
-/// Whether a file belongs to a checkpoint beside its weights and config.json: tokenizers, templates,
-/// generation settings.
-fn is_copied(name: &str) -> bool {
-    let ends = [".json", ".jinja", ".model", ".txt", ".tiktoken"];
-    let inside = match name.rsplit_once('/') {
-        None => !name.starts_with('.'),
-        Some((folder, _)) => folder == "additional_chat_templates",
-    };
-    inside
-        && ends.iter().any(|end| name.ends_with(end))
-        && name != "config.json"
-        && !name.ends_with(".safetensors.index.json")
-}
-
-/// Writes `model`, which was made from `files`: `model.safetensors`, `config.json`, and the other
-/// files (tokenizer, templates, generation settings) as they are. `dense` says that a quantised
-/// model has been unpacked.
+/// Writes `model`, which was made from `files`, as the new folder `dir`: weights, `config.json`, and
+/// the other files (tokenizer, templates, generation settings) as they are. `dense` says that a
+/// quantised model has been unpacked. Of a multimodal checkpoint the text model is written.
 ///
 /// # Errors
-/// The folder holds a model already, the checkpoint is multimodal, or a file cannot be written.
+/// The folder is not empty, or a file cannot be written: then there is no folder.
 pub fn model(dir: &Path, files: &Files, model: &dyn Model, dense: bool) -> Result<()> {
-    struct Collect(Vec<(String, Array)>);
-    impl Visit for Collect {
-        fn param(&mut self, path: &mlx_nn::Path, param: &Param) -> mlx_core::Result<()> {
-            self.0
-                .push((path.as_str().to_owned(), param.value().clone()));
-            Ok(())
-        }
-    }
     let config = files.json("config.json")?;
     let Some(Value::Object(mut config)) = config else {
         return Err(format(format!("{} has no config.json", files.describe())));
     };
-    if config.contains_key("text_config") {
-        return Err(Error::new(
-            ErrorKind::Unsupported,
-            format!(
-                "{}: a multimodal checkpoint cannot be written: only its text model is loaded",
-                files.describe()
-            ),
-        ));
-    }
     if dense {
         config.shift_remove("quantization");
         config.shift_remove("quantization_config");
     }
-    let weights = dir.join("model.safetensors");
-    if dir.join("config.json").exists() || weights.exists() {
-        return Err(argument(format!("{} holds a model already", dir.display())));
-    }
-    fs::create_dir_all(dir).map_err(|error| io(dir, error))?;
-    for name in files.list()? {
-        if !is_copied(&name) {
-            continue;
+    // The weights may have been converted.
+    let mut dtype = FirstDtype(None);
+    model.visit(&mut mlx_nn::Path::default(), &mut dtype)?;
+    for key in ["dtype", "torch_dtype"] {
+        if let (Some(value), Some(dtype)) = (config.get_mut(key), dtype.0) {
+            *value = dtype.into();
         }
-        let Some(bytes) = files.read(&name)? else {
-            continue;
+    }
+    new_checkpoint(files, dir, false, |dir| {
+        mlx_models::convert::save(model, &config, dir)?;
+        Ok(())
+    })
+}
+
+/// What config.json calls the dtype of the first floating-point weight.
+struct FirstDtype(Option<&'static str>);
+
+impl Visit for FirstDtype {
+    fn param(&mut self, _path: &mlx_nn::Path, param: &Param) -> mlx_core::Result<()> {
+        let name = match param.value().dtype() {
+            DType::F32 => Some("float32"),
+            DType::F16 => Some("float16"),
+            DType::BF16 => Some("bfloat16"),
+            _ => None,
         };
-        let path = dir.join(&name);
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(|error| io(parent, error))?;
-        }
-        fs::write(&path, bytes).map_err(|error| io(&path, error))?;
+        self.0 = self.0.or(name);
+        Ok(())
     }
-    let mut params = Collect(Vec::new());
-    model.visit(&mut mlx_nn::Path::default(), &mut params)?;
-    let pairs = params.0.iter().map(|(name, array)| (name.as_str(), array));
-    let format_mlx = BTreeMap::from([("format".to_owned(), "mlx".to_owned())]);
-    save(&weights, pairs, &format_mlx)?;
-    // Last: without it the folder is no checkpoint.
-    let text = serde_json::to_string_pretty(&Value::Object(config))
-        .map_err(|error| format(error.to_string()))?;
-    let path = dir.join("config.json");
-    fs::write(&path, text + "\n").map_err(|error| io(&path, error))
 }

@@ -21,6 +21,8 @@ pub struct Position {
 pub struct FeedOptions {
     /// Rows of a batch.
     pub batch_size: usize,
+    /// In place of that: rows of about one length, until they have so many tokens, padding included.
+    pub batch_tokens: Option<usize>,
     /// Fill rows with several documents, up to so many tokens.
     pub pack: Option<usize>,
     /// What the order depends on.
@@ -93,6 +95,10 @@ impl Feed {
         let size = self.options.batch_size.max(1);
         let rows: Vec<Vec<usize>> = match self.options.pack {
             Some(limit) => self.packed(&order, limit),
+            None if self.options.batch_tokens.is_some() => {
+                order.sort_by_key(|&index| self.lengths[index]);
+                order.into_iter().map(|index| vec![index]).collect()
+            }
             None => {
                 for window in order.chunks_mut(WINDOW * size) {
                     window.sort_by_key(|&index| self.lengths[index]);
@@ -100,8 +106,30 @@ impl Feed {
                 order.into_iter().map(|index| vec![index]).collect()
             }
         };
-        let mut batches: Vec<Vec<Vec<usize>>> = rows.chunks(size).map(<[_]>::to_vec).collect();
+        let mut batches: Vec<Vec<Vec<usize>>> = match self.options.batch_tokens {
+            Some(tokens) => self.filled(rows, tokens),
+            None => rows.chunks(size).map(<[_]>::to_vec).collect(),
+        };
         numbers.shuffle(&mut batches);
+        batches
+    }
+
+    /// Rows in their order, in batches that end when they have `tokens` tokens.
+    fn filled(&self, rows: Vec<Vec<usize>>, tokens: usize) -> Vec<Vec<Vec<usize>>> {
+        let (mut batches, mut batch, mut width) = (Vec::new(), Vec::new(), 0);
+        for row in rows {
+            let places = row.iter().map(|&index| self.lengths[index]);
+            let places = places.fold(0usize, usize::saturating_add);
+            width = width.max(places);
+            batch.push(row);
+            if batch.len().saturating_mul(width) >= tokens {
+                batches.push(std::mem::take(&mut batch));
+                width = 0;
+            }
+        }
+        if !batch.is_empty() {
+            batches.push(batch);
+        }
         batches
     }
 

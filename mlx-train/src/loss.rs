@@ -1,8 +1,8 @@
 //! What a model's training minimises.
 
-use mlx_core::{Array, DType, Error, ErrorKind, Result};
+use mlx_core::{Array, Error, ErrorKind, Result};
 use mlx_models::Model;
-use mlx_nn::loss::cross_entropy;
+use mlx_nn::loss::{chunked_accuracy, chunked_cross_entropy, cross_entropy};
 use mlx_nn::{CacheOptions, ModelCache};
 
 use crate::batch::Batch;
@@ -13,28 +13,79 @@ pub(crate) const ONE_STEP: CacheOptions = CacheOptions {
     slack: 0,
     max_context: None,
     store: false,
+    quantized: None,
 };
 
-/// The sum of the negative log-probabilities of all tokens of a batch that are learnt: an F32 scalar.
+/// The sum of the negative log-probabilities of all tokens of a batch that are learnt, each times
+/// its weight: an F32 scalar. The head runs on those places only.
 ///
 /// A sum, and not a mean: sums of several batches add up to that of the large batch, whatever the
 /// number of tokens in each.
 ///
+/// With `ce_chunk` the head runs on so many tokens of the vocabulary at a time, and `[B, L, V]` logits
+/// never exist: see [`chunked_cross_entropy`].
+///
 /// # Errors
 /// The model refuses the batch, or learns nothing from it.
-pub fn sum_loss(model: &dyn Model, batch: &Batch) -> Result<Array> {
-    let losses = token_losses(model, batch)?;
-    losses
-        .multiply(batch.mask.astype(DType::F32)?)?
+pub fn sum_loss(model: &dyn Model, batch: &Batch, ce_chunk: Option<i32>) -> Result<Array> {
+    let (hidden, targets, weights) = learnt(model, batch)?;
+    head_losses(model, &hidden, &targets, ce_chunk)?
+        .multiply(weights)?
         .sum(.., false)
 }
 
-/// The negative log-probability of each target, F32 `[B, L]`, also where the mask is false.
+/// What the head reads at the places that are learnt, what it is to predict there, and how much that
+/// counts: `[N, E]`, `[N]`, `[N]`; where all are learnt, `[B, L, E]`, `[B, L]`, `[B, L]`.
+fn learnt(model: &dyn Model, batch: &Batch) -> Result<(Array, Array, Array)> {
+    let hidden = hidden(model, batch)?;
+    let (targets, weights) = (&batch.targets, &batch.weights);
+    if batch.learnt == targets.size() {
+        return Ok((hidden, targets.clone(), weights.clone()));
+    }
+    let width = hidden.dim(-1)?;
+    let chosen = |array: &Array| array.flatten(0, -1)?.take(&batch.places, 0);
+    Ok((
+        hidden.reshape(&[-1, width])?.take(&batch.places, 0)?,
+        chosen(targets)?,
+        chosen(weights)?,
+    ))
+}
+
+/// What [`sum_loss`] gives, and of each place of `batch.places` whether its target is the likeliest
+/// token: an F32 scalar and bool `[N]`.
 ///
 /// # Errors
-/// As [`sum_loss`].
-pub fn token_losses(model: &dyn Model, batch: &Batch) -> Result<Array> {
-    cross_entropy(&logits(model, batch)?, &batch.targets)
+/// As there.
+pub(crate) fn sum_loss_and_right(
+    model: &dyn Model,
+    batch: &Batch,
+    ce_chunk: Option<i32>,
+) -> Result<(Array, Array)> {
+    let (hidden, targets, weights) = learnt(model, batch)?;
+    let (losses, right) = match ce_chunk {
+        None => {
+            let logits = model.logits(&hidden)?;
+            let right = logits.argmax(-1, false)?.equal(&targets)?;
+            (cross_entropy(&logits, &targets)?, right)
+        }
+        Some(chunk) => chunked_accuracy(&hidden, &targets, &model.head(), chunk)?,
+    };
+    let sum = losses.multiply(weights)?.sum(.., false)?;
+    Ok((sum, right.flatten(0, -1)?))
+}
+
+/// The negative log-probability of each target, by the head, from what it reads:
+/// `[.., E]`, `[..]` -> F32 `[..]`.
+pub(crate) fn head_losses(
+    model: &dyn Model,
+    hidden: &Array,
+    targets: &Array,
+    ce_chunk: Option<i32>,
+) -> Result<Array> {
+    match ce_chunk {
+        None => cross_entropy(&model.logits(hidden)?, targets),
+        Some(chunk) => chunked_cross_entropy(hidden, targets, &model.head(), chunk),
+    }
 }
 
 /// The logits at each place, `[B, L, V]`.
@@ -42,11 +93,15 @@ pub fn token_losses(model: &dyn Model, batch: &Batch) -> Result<Array> {
 /// # Errors
 /// As [`sum_loss`].
 pub fn logits(model: &dyn Model, batch: &Batch) -> Result<Array> {
+    model.logits(&hidden(model, batch)?)
+}
+
+/// What the head reads, `[B, L, E]`.
+fn hidden(model: &dyn Model, batch: &Batch) -> Result<Array> {
     check(model, batch)?;
     let mut cache = ModelCache::new(model.layers(), batch.documents.len(), ONE_STEP);
     let mut step = cache.begin_packed(&batch.documents)?;
-    let hidden = model.hidden(&batch.inputs, &mut step)?;
-    model.logits(&hidden)
+    model.hidden(&batch.inputs, &mut step)
 }
 
 /// Refuses a batch that a model cannot learn from.

@@ -23,7 +23,7 @@ mod sgd;
 pub use adafactor::Adafactor;
 pub use adam::Adam;
 pub use lion::Lion;
-pub use muon::Muon;
+pub use muon::{AdjustLr, Muon};
 pub use sgd::Sgd;
 
 /// How a gradient changes a parameter.
@@ -40,7 +40,7 @@ pub enum Method {
     Lion(Lion),
     /// Second moments kept as rows and columns.
     Adafactor(Adafactor),
-    /// Orthogonalised momentum for matrices, AdamW for the rest.
+    /// Orthogonalised momentum for hidden matrices, AdamW for the rest.
     Muon(Muon),
 }
 
@@ -49,6 +49,8 @@ pub type State = BTreeMap<&'static str, Array>;
 
 /// One step of one parameter: everything a method is given, all arrays F32 and of one shape.
 pub(crate) struct Update<'a> {
+    /// The parameter's name.
+    pub name: &'a str,
     /// The number of this step, from 1.
     pub step: u64,
     /// The learning rate.
@@ -209,6 +211,7 @@ impl Optimizer {
                     ..
                 } = &mut *self.optimizer;
                 let new = method.update(Update {
+                    name,
                     step: *step,
                     rate: self.rate,
                     param: param.value().astype(DType::F32)?,

@@ -5,15 +5,14 @@
 //! it sees a few positions at a time, so that `[B, L, V]` logits never exist. It ends at the first
 //! layer that has something to train.
 
-use mlx_core::{Array, DType, Result};
+use mlx_core::{Array, Result};
 use mlx_models::Model;
-use mlx_nn::loss::cross_entropy;
 use mlx_nn::trainable::trainable;
 use mlx_nn::{ModelCache, Step};
 
 use crate::batch::Batch;
 use crate::grad::{Gradients, accumulate, pull_back};
-use crate::loss::{ONE_STEP, check};
+use crate::loss::{ONE_STEP, check, head_losses};
 
 /// How many positions of a row go through the head at once.
 const POSITIONS: i32 = 256;
@@ -23,7 +22,11 @@ const POSITIONS: i32 = 256;
 ///
 /// # Errors
 /// As there.
-pub fn sum_loss_and_grads(model: &mut dyn Model, batch: &Batch) -> Result<(Array, Gradients)> {
+pub fn sum_loss_and_grads(
+    model: &mut dyn Model,
+    batch: &Batch,
+    ce_chunk: Option<i32>,
+) -> Result<(Array, Gradients)> {
     check(model, batch)?;
     let names: Vec<String> = trainable(model)?
         .into_iter()
@@ -50,7 +53,7 @@ pub fn sum_loss_and_grads(model: &mut dyn Model, batch: &Batch) -> Result<(Array
     }
 
     let mut grads = Gradients::new();
-    let (loss, mut dx) = head(model, &x, batch, &outside, &mut grads)?;
+    let (loss, mut dx) = head(model, &x, batch, ce_chunk, &outside, &mut grads)?;
     for layer in (first..layers).rev() {
         let input = inputs.pop().unwrap_or_else(|| x.clone());
         dx = back(model, layer, &input, &dx, &mut step, &mut grads)?;
@@ -71,6 +74,7 @@ fn head(
     model: &mut dyn Model,
     x: &Array,
     batch: &Batch,
+    ce_chunk: Option<i32>,
     outside: &dyn Fn(&str) -> bool,
     grads: &mut Gradients,
 ) -> Result<(Array, Array)> {
@@ -79,12 +83,10 @@ fn head(
     let (mut loss, mut parts) = (Array::scalar(0.0f32)?, Vec::new());
     for start in (0..width).step_by(POSITIONS as usize) {
         let part = |array: &Array| array.slice_axis(1, start, (start + POSITIONS).min(width));
-        let (targets, mask) = (part(&batch.targets)?, part(&batch.mask)?);
-        let mask = mask.astype(DType::F32)?;
+        let (targets, weights) = (part(&batch.targets)?, part(&batch.weights)?);
         let (sum, dx, of_head) = pull_back(model, &part(x)?, &one, outside, |model, x| {
-            let logits = model.logits(&model.norm(x)?)?;
-            let losses = cross_entropy(&logits, &targets)?;
-            losses.multiply(&mask)?.sum(.., false)
+            let losses = head_losses(model, &model.norm(x)?, &targets, ce_chunk)?;
+            losses.multiply(&weights)?.sum(.., false)
         })?;
         loss = loss.add(sum)?;
         mlx_core::eval([&loss, &dx])?;

@@ -83,6 +83,22 @@ impl Schedule {
         }
     }
 
+    /// This schedule for `steps` steps, of which the last `cooldown` fall from its rate at their
+    /// beginning on a straight line to 0 (Hägele et al., arXiv:2405.18392).
+    #[must_use]
+    pub fn with_cooldown(self, steps: u64, cooldown: u64) -> Self {
+        if cooldown == 0 {
+            return self;
+        }
+        let begin = steps.saturating_sub(cooldown);
+        let then = Self::linear(self.rate(begin), 0.0, steps - begin);
+        Self::Joined {
+            first: Box::new(self),
+            steps: begin,
+            then: Box::new(then),
+        }
+    }
+
     /// The rate of a step.
     pub fn rate(&self, step: u64) -> f64 {
         let part = |steps: u64| {

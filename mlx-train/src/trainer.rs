@@ -32,12 +32,17 @@ pub struct TrainerConfig {
     pub steps: u64,
     /// Rows of a batch.
     pub batch_size: usize,
+    /// In place of that, as many rows of about one length as have so many tokens, padding included.
+    pub batch_tokens: Option<usize>,
     /// Batches whose gradients make one step, weighted by their tokens.
     pub accumulate: usize,
     /// Fill rows with several documents, up to so many tokens.
     pub pack: Option<usize>,
     /// Compute each layer again in the backward pass instead of remembering its inside.
     pub recompute: bool,
+    /// Run the head on so many tokens of the vocabulary at a time, so that the logits never exist.
+    #[serde(default)]
+    pub ce_chunk: Option<i32>,
     /// What order and dropping are drawn from.
     pub seed: u64,
     /// The largest norm of the gradients.
@@ -65,7 +70,9 @@ impl TrainerConfig {
             ("eval_every", self.eval_every),
             ("save_every", self.save_every),
             ("eval_batches", self.eval_batches.map_or(1, |n| n as u64)),
+            ("batch_tokens", self.batch_tokens.map_or(1, |n| n as u64)),
             ("patience", self.patience.map_or(1, u64::from)),
+            ("ce_chunk", self.ce_chunk.map_or(1, |n| n.max(0) as u64)),
         ];
         match positive.iter().find(|(_, value)| *value == 0) {
             Some((name, _)) => Err(argument(format!("{name} must be at least 1, given 0"))),
@@ -99,7 +106,7 @@ pub enum Event {
     Step {
         /// Its number, from 1.
         step: u64,
-        /// The mean loss of its tokens, before the step.
+        /// The mean loss of its tokens by their weights, before the step.
         loss: f64,
         /// The rate it used.
         rate: f64,
@@ -170,6 +177,7 @@ impl<'a> Trainer<'a> {
             train,
             FeedOptions {
                 batch_size: config.batch_size,
+                batch_tokens: config.batch_tokens,
                 pack: config.pack,
                 seed: config.seed,
             },
@@ -265,7 +273,7 @@ impl<'a> Trainer<'a> {
         let started = Instant::now();
         let number = self.progress.step + 1;
         let mut total = Gradients::new();
-        let (mut loss, mut learnt, mut tokens) = (0.0, 0, 0);
+        let (mut loss, mut weight, mut learnt, mut tokens) = (0.0, 0.0, 0, 0);
         for part in 0..self.config.accumulate {
             let rows = self.feed.next_batch();
             let rows = rows
@@ -282,12 +290,13 @@ impl<'a> Trainer<'a> {
             // Each part's graph is run before the next is built: memory holds one.
             mlx_core::eval([&sum].into_iter().chain(total.values()))?;
             loss += f64::from(sum.item::<f32>()?);
+            weight += batch.weight;
             learnt += batch.learnt;
             tokens += batch.tokens();
         }
-        let loss = loss / learnt as f64;
+        let loss = loss / weight;
         for grad in total.values_mut() {
-            *grad = grad.divide(learnt as f32)?;
+            *grad = grad.divide(weight as f32)?;
         }
         let norm = match self.config.clip {
             Some(max) => clip::clip(&mut total, max)?,
@@ -324,18 +333,21 @@ impl<'a> Trainer<'a> {
     }
 
     fn gradients(&mut self, batch: &Batch) -> mlx_core::Result<(Array, Gradients)> {
+        let chunk = self.config.ce_chunk;
         if self.config.recompute {
-            return sum_loss_and_grads(self.model, batch);
+            return sum_loss_and_grads(self.model, batch, chunk);
         }
-        let (mut values, grads) =
-            value_and_grad(&mut *self.model, |model| Ok(vec![sum_loss(model, batch)?]))?;
+        let (mut values, grads) = value_and_grad(&mut *self.model, |model| {
+            Ok(vec![sum_loss(model, batch, chunk)?])
+        })?;
         Ok((values.remove(0), grads))
     }
 
     fn evaluate(&mut self) -> Result<Event> {
         let started = Instant::now();
         let batches = self.config.eval_batches;
-        let loss = evaluate(self.model, self.valid, self.config.batch_size, batches)?.loss;
+        let (rows, chunk) = (self.config.batch_size, self.config.ce_chunk);
+        let loss = evaluate(self.model, self.valid, rows, batches, chunk)?.loss;
         let step = self.progress.step;
         let best = self.progress.best.is_none_or(|(best, _)| loss < best);
         if best {

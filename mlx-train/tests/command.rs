@@ -137,6 +137,10 @@ fn an_adapter_is_trained_used_and_fused() {
         ("qwen3", "--dora"),
         ("q_llama_b4_g64", "--keys self_attn.*"),
         ("gemma3_text", "--pack"),
+        (
+            "q_qwen3_moe_b4_g32",
+            "--keys mlp.*,model.embed_tokens --dropout 0.1",
+        ),
     ] {
         let model = testdata(name);
         let out = format!("out-{name}");
@@ -222,7 +226,7 @@ fn full_training_writes_parameters_that_fuse_takes() {
         &dir,
         &format!("fuse --model {model} --adapter out --out fused"),
     );
-    assert!(again.ends_with("fused holds a model already"), "{again}");
+    assert!(again.contains("fused is not empty"), "{again}");
 }
 
 /// Conversations, prompts with completions, and texts, with the built-in model's tokenizer.
@@ -303,7 +307,7 @@ fn bad_input_is_refused_by_place() {
             "--num-layers 3",
             "num_layers must be from 1 to the model's 2",
         ),
-        ("--keys attn.q", "no linear layer is chosen"),
+        ("--keys attn.q", "no layer is chosen"),
         ("--rank 0", "rank must be at least 1"),
         ("--batch-size 0", "batch_size must be at least 1"),
         (

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use mlx_infer::{ChatTemplate, Message, RenderOptions, Tokenizer, default_model_files};
+use mlx_infer::{ChatTemplate, Files, Message, RenderOptions, Tokenizer, default_model_files};
 use mlx_train::data::{self, DataOptions, Encoder};
 use serde_json::json;
 
@@ -65,4 +65,59 @@ fn cutting_is_counted() {
     assert_eq!(report.learnt, 61 + 63);
     assert_eq!((report.truncated, report.lost_tokens), (2, 6 + 26));
     assert_eq!(report.dropped, 2);
+}
+
+/// A template gets the line's tools as serving's does; what is no list is refused by its place.
+#[test]
+fn tools_are_part_of_the_prompt() {
+    let testdata = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/text");
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["tokenizer.json", "tokenizer_config.json", "config.json"] {
+        let from = testdata.join("tokenizers/qwen").join(name);
+        fs::copy(from, dir.path().join(name)).unwrap();
+    }
+    let template = testdata.join("templates/qwen25.jinja");
+    fs::copy(template, dir.path().join("chat_template.jinja")).unwrap();
+    let files = Files::directory(dir.path()).unwrap();
+    let (encoder, tokenizer) = (
+        Encoder::load(&files).unwrap(),
+        Tokenizer::load(&files).unwrap(),
+    );
+    let template = ChatTemplate::load(&files, &tokenizer).unwrap();
+    let tools = json!([{"type": "function", "function": {
+        "name": "weather", "description": "", "parameters": {"type": "object", "properties": {}}}}]);
+    let messages = json!([
+        {"role": "user", "content": "Rain?"}, {"role": "assistant", "content": "No."}]);
+    let options = DataOptions {
+        max_tokens: 4096,
+        vocab: u32::MAX,
+        ..options()
+    };
+    let path = dir.path().join("data.jsonl");
+    let read = |line: serde_json::Value| {
+        fs::write(&path, line.to_string()).unwrap();
+        data::read(&path, &encoder, &options)
+    };
+    let with = read(json!({"messages": messages, "tools": tools})).unwrap();
+    let without = read(json!({"messages": messages})).unwrap();
+    let render = RenderOptions {
+        tools: tools.as_array().cloned(),
+        add_generation_prompt: true,
+        ..RenderOptions::default()
+    };
+    let asked = template
+        .render(&[Message::new("user", "Rain?")], &render)
+        .unwrap();
+    assert!(asked.contains("weather"));
+    let asked = tokenizer.encode(&asked, false).unwrap();
+    let example = &with.examples[0];
+    assert_eq!(example.tokens[..example.prompt], asked);
+    assert!(without.examples[0].prompt < example.prompt);
+    let error = read(json!({"messages": messages, "tools": "weather"}))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("data.jsonl: line 1: tools: expected a list"),
+        "{error}"
+    );
 }

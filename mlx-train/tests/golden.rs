@@ -1,4 +1,4 @@
-//! Ten steps of AdamW on tiny models, full and LoRA, against PyTorch.
+//! Ten steps of AdamW on tiny models, full and LoRA, against PyTorch; three of one with experts.
 
 use std::path::{Path, PathBuf};
 
@@ -38,7 +38,7 @@ fn case(model: &str, kind: &str) -> Case {
     if facts["lora"].is_null() {
         set_trainable(model.as_mut(), |_| true).unwrap();
     } else {
-        attach_lora(model.as_mut(), &facts["lora"], &arrays);
+        attach_lora(model.as_mut(), &facts["lora"], kind == "dora", &arrays);
     }
     Case {
         facts,
@@ -48,7 +48,7 @@ fn case(model: &str, kind: &str) -> Case {
 }
 
 /// Adapters as the reference began with them.
-fn attach_lora(model: &mut dyn Model, facts: &Value, arrays: &Safetensors) {
+fn attach_lora(model: &mut dyn Model, facts: &Value, dora: bool, arrays: &Safetensors) {
     struct Start<'a>(&'a Safetensors);
     impl VisitMut for Start<'_> {
         fn param(&mut self, path: &mlx_nn::Path, param: &mut Param) -> mlx_core::Result<()> {
@@ -63,6 +63,7 @@ fn attach_lora(model: &mut dyn Model, facts: &Value, arrays: &Safetensors) {
     let config = LoraConfig {
         rank: facts["rank"].as_i64().unwrap() as i32,
         scale: facts["scale"].as_f64().unwrap() as f32,
+        dora,
         ..LoraConfig::default()
     };
     let key = random::Key::new(0).unwrap();
@@ -80,13 +81,19 @@ fn examples(facts: &Value) -> Vec<Example> {
     let rows: Vec<Vec<u32>> = serde_json::from_value(facts["rows"].clone()).unwrap();
     let prompts: Vec<usize> = serde_json::from_value(facts["prompts"].clone()).unwrap();
     let rows = rows.into_iter().zip(prompts);
-    rows.map(|(tokens, prompt)| Example { tokens, prompt })
+    rows.map(|(tokens, prompt)| Example::new(tokens, prompt))
         .collect()
 }
 
-fn mean_loss_and_grads(model: &mut dyn Model, batch: &Batch) -> (f64, Gradients) {
+fn mean_loss_and_grads(
+    model: &mut dyn Model,
+    batch: &Batch,
+    chunk: Option<i32>,
+) -> (f64, Gradients) {
     let (values, grads) = value_and_grad(model, |model| {
-        Ok(vec![sum_loss(model, batch)?.divide(batch.learnt as f32)?])
+        Ok(vec![
+            sum_loss(model, batch, chunk)?.divide(batch.learnt as f32)?,
+        ])
     })
     .unwrap();
     mlx_core::eval(values.iter().chain(grads.values())).unwrap();
@@ -97,7 +104,7 @@ fn numbers(value: &Value) -> Vec<f64> {
     serde_json::from_value(value.clone()).unwrap()
 }
 
-fn ten_steps(model: &str, kind: &str) {
+fn follow(model: &str, kind: &str, steps: usize) {
     let Case {
         facts,
         arrays,
@@ -111,12 +118,14 @@ fn ten_steps(model: &str, kind: &str) {
     let mut optimizer = Optimizer::new(method, schedule).unwrap();
     let (losses, norms) = (numbers(&facts["losses"]), numbers(&facts["norms"]));
     assert_eq!(losses.len(), 10);
-    for (step, (expected, norm)) in losses.iter().zip(norms).enumerate() {
-        let (loss, mut grads) = mean_loss_and_grads(model, &batch);
+    for (step, (expected, norm)) in losses.iter().zip(norms).take(steps).enumerate() {
+        let (loss, mut grads) = mean_loss_and_grads(model, &batch, None);
         let off = (loss - expected).abs() / expected;
         assert!(off < 1e-4, "step {step}: loss {loss}, expected {expected}");
         if step == 0 {
             check_gradients(&arrays, &facts, &grads);
+            let (_, chunked) = mean_loss_and_grads(model, &batch, Some(25));
+            check_gradients(&arrays, &facts, &chunked);
         }
         let max = facts["clip"].as_f64().unwrap() as f32;
         let found = clip::clip(&mut grads, max).unwrap().item::<f32>().unwrap();
@@ -159,15 +168,24 @@ fn check_gradients(arrays: &Safetensors, facts: &Value, grads: &Gradients) {
 #[test]
 fn full_training_follows_torch() {
     for model in ["llama_tied", "qwen3", "gemma3_text"] {
-        ten_steps(model, "full");
+        follow(model, "full", 10);
     }
+}
+
+/// Routers learn through the weights of the experts that they chose, and experts from their own rows.
+/// Three steps: later a token is between two experts by less than what sums are rounded by, and which one
+/// it goes to is a jump.
+#[test]
+fn experts_and_routers_follow_torch() {
+    follow("qwen3_moe", "full", 3);
 }
 
 #[test]
 fn lora_training_follows_peft() {
     for model in ["llama_tied", "qwen3", "gemma3_text"] {
-        ten_steps(model, "lora");
+        follow(model, "lora", 10);
     }
+    follow("qwen3", "dora", 10);
 }
 
 fn bits(array: &Array) -> Vec<u32> {
@@ -188,7 +206,7 @@ fn accumulation_equals_the_large_batch() {
         let sums = |model: &mut dyn Model, rows: &[Example]| {
             let batch = Batch::new(rows.iter().map(|row| [row])).unwrap();
             let (_, grads) =
-                value_and_grad(model, |model| Ok(vec![sum_loss(model, &batch)?])).unwrap();
+                value_and_grad(model, |model| Ok(vec![sum_loss(model, &batch, None)?])).unwrap();
             grads
         };
         let whole = sums(model, &examples);
@@ -218,7 +236,7 @@ fn packed_equals_unpacked() {
         let examples = examples(&facts);
         let losses = |model: &mut dyn Model, batch: &Batch| {
             let (sums, grads) =
-                value_and_grad(model, |model| Ok(vec![sum_loss(model, batch)?])).unwrap();
+                value_and_grad(model, |model| Ok(vec![sum_loss(model, batch, None)?])).unwrap();
             (sums[0].item::<f32>().unwrap(), grads)
         };
         let apart = Batch::new(examples.iter().map(|row| [row])).unwrap();
@@ -248,6 +266,8 @@ fn a_quantised_base_has_the_gradients_of_its_dequantised_twin() {
         "q_qwen3_b5_g32",
         "q_llama_mxfp4",
         "q_gemma3_text_b4_g32",
+        "q_qwen3_moe_b4_g32",
+        "q_qwen3_moe_mxfp4",
     ] {
         let grads = |dense: bool| {
             let options = LoadOptions {
@@ -257,7 +277,7 @@ fn a_quantised_base_has_the_gradients_of_its_dequantised_twin() {
             let path = testdata(&format!("models/{name}"));
             let mut model = load(&path, options).unwrap().model;
             if dense {
-                mlx_nn::quantize::dequantize(model.as_mut()).unwrap();
+                mlx_nn::quantize::dequantize(model.as_mut(), None).unwrap();
             }
             let config = LoraConfig {
                 rank: 2,
@@ -266,13 +286,10 @@ fn a_quantised_base_has_the_gradients_of_its_dequantised_twin() {
             let key = random::Key::new(2).unwrap();
             attach(model.as_mut(), &config, &key, |_| true).unwrap();
             let rows: Vec<Example> = [9, 21]
-                .map(|length| Example {
-                    tokens: (0..length).map(|at| at * 11 % 60).collect(),
-                    prompt: 2,
-                })
+                .map(|length| Example::new((0..length).map(|at| at * 11 % 60).collect(), 2))
                 .to_vec();
             let batch = Batch::new(rows.iter().map(|row| [row])).unwrap();
-            mean_loss_and_grads(model.as_mut(), &batch)
+            mean_loss_and_grads(model.as_mut(), &batch, None)
         };
         let ((loss, packed), (expected, dense)) = (grads(false), grads(true));
         assert!(
@@ -288,7 +305,7 @@ fn a_quantised_base_has_the_gradients_of_its_dequantised_twin() {
             for (packed, dense) in packed.iter().zip(&dense) {
                 let off = (packed - dense).abs();
                 assert!(
-                    off <= 1e-4 * largest.max(0.1),
+                    off <= 1e-3 * largest.max(0.1),
                     "{name}: {parameter}: off by {off}"
                 );
             }
@@ -298,7 +315,8 @@ fn a_quantised_base_has_the_gradients_of_its_dequantised_twin() {
     }
 }
 
-/// Layer by layer, with the head a few positions at a time, the gradients are the same.
+/// Layer by layer, with the head a few positions or a part of the vocabulary at a time, the gradients
+/// are the same.
 #[test]
 fn recomputed_equals_remembered() {
     for (name, kind) in [
@@ -314,30 +332,43 @@ fn recomputed_equals_remembered() {
         let model = model.as_mut();
         let mut examples = examples(&facts);
         // Longer than a part of the head.
-        examples.push(Example {
-            tokens: (0..300).map(|at| at * 7 % 60).collect(),
-            prompt: 0,
-        });
+        examples.push(Example::new((0..300).map(|at| at * 7 % 60).collect(), 0));
         let batch = Batch::new(examples.chunks(2)).unwrap();
-        let (sums, whole) =
-            value_and_grad(&mut *model, |model| Ok(vec![sum_loss(model, &batch)?])).unwrap();
-        let (sum, parts) = sum_loss_and_grads(model, &batch).unwrap();
-        let (sum, expected) = (sum.item::<f32>().unwrap(), sums[0].item::<f32>().unwrap());
-        assert!(
-            (sum - expected).abs() < 1e-6 * expected,
-            "{name}: {sum} {expected}"
-        );
-        assert!(whole.keys().eq(parts.keys()), "{name} {kind}");
-        for (parameter, whole) in &whole {
-            let part = parts[parameter].to_vec::<f32>().unwrap();
-            let whole = whole.to_vec::<f32>().unwrap();
-            let largest = whole.iter().fold(1.0f32, |max, x| max.max(x.abs()));
-            for (part, whole) in part.iter().zip(&whole) {
-                let off = (part - whole).abs();
-                assert!(
-                    off <= 1e-6 * largest,
-                    "{name} {kind}: {parameter}: off by {off} of {largest}"
-                );
+        let (sums, whole) = value_and_grad(&mut *model, |model| {
+            Ok(vec![sum_loss(model, &batch, None)?])
+        })
+        .unwrap();
+        let expected = sums[0].item::<f32>().unwrap();
+        let chunk = Some(25);
+        let (mut chunked, chunked_grads) = value_and_grad(&mut *model, |model| {
+            Ok(vec![sum_loss(model, &batch, chunk)?])
+        })
+        .unwrap();
+        let others = [
+            sum_loss_and_grads(model, &batch, None).unwrap(),
+            sum_loss_and_grads(model, &batch, chunk).unwrap(),
+            (chunked.remove(0), chunked_grads),
+        ];
+        for (way, (sum, parts)) in others.into_iter().enumerate() {
+            // Parts of the vocabulary add up in another order, which all layers below then see.
+            let tolerance = if way == 0 { 1e-6 } else { 3e-6 };
+            let sum = sum.item::<f32>().unwrap();
+            assert!(
+                (sum - expected).abs() < 1e-6 * expected,
+                "{name}, {way}: {sum} {expected}"
+            );
+            assert!(whole.keys().eq(parts.keys()), "{name} {kind}");
+            for (parameter, whole) in &whole {
+                let part = parts[parameter].to_vec::<f32>().unwrap();
+                let whole = whole.to_vec::<f32>().unwrap();
+                let largest = whole.iter().fold(1.0f32, |max, x| max.max(x.abs()));
+                for (part, whole) in part.iter().zip(&whole) {
+                    let off = (part - whole).abs();
+                    assert!(
+                        off <= tolerance * largest,
+                        "{name} {kind}, {way}: {parameter}: off by {off} of {largest}"
+                    );
+                }
             }
         }
     }

@@ -49,10 +49,7 @@ fn examples(n: usize) -> Vec<Example> {
         .map(|index| {
             let (first, length) = (index * 7 % 40, 4 + index * 5 % 13);
             let tokens = (first..first + length).map(|id| id as u32).collect();
-            Example {
-                tokens,
-                prompt: index % 3,
-            }
+            Example::new(tokens, index % 3)
         })
         .collect()
 }
@@ -61,9 +58,11 @@ fn config(steps: u64) -> TrainerConfig {
     TrainerConfig {
         steps,
         batch_size: 2,
+        batch_tokens: None,
         accumulate: 2,
         pack: None,
         recompute: false,
+        ce_chunk: None,
         seed: 3,
         clip: Some(1.0),
         method: Method::AdamW(Default::default()),
@@ -236,10 +235,7 @@ fn another_run_is_not_resumed() {
 fn training_ends_when_evaluations_get_no_better() {
     let train = examples(6);
     // Nothing that the training teaches: the loss of these rises.
-    let valid = [Example {
-        tokens: vec![40, 3, 33, 1, 50, 2, 21, 60],
-        prompt: 0,
-    }];
+    let valid = [Example::new(vec![40, 3, 33, 1, 50, 2, 21, 60], 0)];
     let mut model = model(false);
     let config = TrainerConfig {
         eval_every: 1,
@@ -287,6 +283,7 @@ fn a_feed_is_a_permutation_a_round() {
     for pack in [None, Some(24)] {
         let options = |seed| FeedOptions {
             batch_size: 4,
+            batch_tokens: None,
             pack,
             seed,
         };

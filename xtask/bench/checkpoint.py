@@ -50,13 +50,14 @@ def main():
     write(out / "q4", tokenizer, {**config, **quantized}, model, {})
 
 
-def draw(parameters):
+def draw(parameters, dtype=mx.float32):
     """Random values that leave the sizes of activations as they are; norms near 1."""
     key = mx.random.key(SEED)
     for name, like in sorted(parameters):
         key, part = mx.random.split(key)
         values = mx.random.normal(like.shape, key=part)
-        yield name, 1 + 0.1 * values if like.ndim == 1 else values / math.sqrt(like.shape[-1])
+        values = 1 + 0.1 * values if like.ndim == 1 else values / math.sqrt(like.shape[-1])
+        yield name, values.astype(dtype)
 
 
 def write(folder, tokenizer, config, model, weights):
@@ -66,7 +67,7 @@ def write(folder, tokenizer, config, model, weights):
     folder.mkdir(parents=True)
     save_model(folder, model)
     save_config(dict(config), folder / "config.json")
-    for file in ["tokenizer.json", "tokenizer_config.json"]:
+    for file in ["tokenizer.json", "tokenizer_config.json"] if tokenizer else []:
         shutil.copy(tokenizer / file, folder)
 
 

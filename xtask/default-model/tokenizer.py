@@ -38,6 +38,11 @@ CHAT_TEMPLATE = """{{ bos_token }}
 """
 
 
+def vocabulary():
+    """The texts that the vocabulary is made from."""
+    return corpus.training(60_000, shares=corpus.VOCABULARY)
+
+
 def train(examples):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
@@ -89,7 +94,7 @@ def encode(tokenizer, examples):
 
 
 if __name__ == "__main__":
-    made = train(corpus.training(60_000))
+    made = train(vocabulary())
     rows = encode(made, corpus.training(20_000))
     print("vocabulary", made.get_vocab_size(), "tokens an example", sum(len(t) for t, _ in rows) / len(rows))
     text = "What is 47 + 38? Grüße 🦊 ▁ tab\t  end "

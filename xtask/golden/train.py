@@ -68,8 +68,9 @@ class UncorrectedAdam(torch.optim.Optimizer):
 class Muon(torch.optim.Optimizer):
     """torch.optim.Muon, but for the precision: it iterates in bfloat16, which is no reference for float32."""
 
-    def __init__(self, params, lr, momentum, weight_decay):
+    def __init__(self, params, lr, momentum, weight_decay, match_rms_adamw=False):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        self.match_rms_adamw = match_rms_adamw
 
     @torch.no_grad()
     def step(self):
@@ -80,7 +81,11 @@ class Muon(torch.optim.Optimizer):
                 b.lerp_(p.grad, 1 - momentum)
                 step = orthogonal(p.grad.lerp(b, momentum))
                 p.mul_(1 - lr * group["weight_decay"])
-                p.sub_(lr * max(1, p.size(0) / p.size(1)) ** 0.5 * step)
+                if self.match_rms_adamw:
+                    stretch = 0.2 * max(p.shape) ** 0.5
+                else:
+                    stretch = max(1, p.size(0) / p.size(1)) ** 0.5
+                p.sub_(lr * stretch * step)
 
 
 def orthogonal(x):
@@ -128,6 +133,11 @@ OPTIMISERS = [
         lambda p: torch.optim.Adafactor(p, lr=0.1, weight_decay=0.05),
     ),
     ("muon", {"name": "muon", "weight_decay": 0.05}, lambda p: Muon(p, lr=0.1, momentum=0.95, weight_decay=0.05)),
+    (
+        "muon_match_rms_adamw",
+        {"name": "muon", "adjust_lr": "match_rms_adamw", "weight_decay": 0.05},
+        lambda p: Muon(p, lr=0.1, momentum=0.95, weight_decay=0.05, match_rms_adamw=True),
+    ),
 ]
 
 
@@ -147,7 +157,7 @@ def optimisers():
         params = {
             key: torch.nn.Parameter(value.clone())
             for key, value in start.items()
-            if name != "muon" or value.ndim == 2
+            if not name.startswith("muon") or value.ndim == 2
         }
         optimiser = make(list(params.values()))
         after = []
@@ -193,25 +203,33 @@ def loss(model, rows, prompts):
     return losses[mask].mean()
 
 
-def plain_name(name):
-    """peft's name of a parameter as ours, and whether the matrix is transposed."""
-    for theirs, ours in ((".lora_A.default.weight", ".lora_a"), (".lora_B.default.weight", ".lora_b")):
+def plain(name, array):
+    """A parameter of transformers or peft, or its gradient, by our names and in our layout."""
+    for theirs, ours in (("lora_A", "lora_a"), ("lora_B", "lora_b"), ("lora_magnitude_vector", "m")):
+        theirs = f".{theirs}.default.weight"
         if name.endswith(theirs):
-            return name.removeprefix("base_model.model.").removesuffix(theirs) + ours, True
-    return name, False
+            layer = name.removeprefix("base_model.model.").removesuffix(theirs)
+            return {f"{layer}.{ours}": array.T if array.ndim == 2 else array}
+    if name.endswith(".mlp.experts.gate_up_proj"):
+        layer = name.removesuffix("experts.gate_up_proj")
+        gate, up = array.chunk(2, dim=1)
+        return {f"{layer}switch_mlp.gate_proj.weight": gate, f"{layer}switch_mlp.up_proj.weight": up}
+    if name.endswith(".mlp.experts.down_proj"):
+        return {name.replace("experts.down_proj", "switch_mlp.down_proj.weight"): array}
+    return {name: array}
 
 
-def train(folder, lora):
+def train(folder, kind):
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     tensors = {}
-    if lora:
+    if kind != "full":
         torch.manual_seed(3)
-        config = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=TARGETS, bias="none")
+        config = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=TARGETS, bias="none", use_dora=kind == "dora")
         model = get_peft_model(model, config)
         for name, param in model.named_parameters():
-            ours, _ = plain_name(name)
-            if ours.endswith(".lora_a"):
-                tensors[f"start.{ours}"] = param.detach().T.contiguous().clone()
+            for ours, start in plain(name, param.detach()).items():
+                if ours.endswith(".lora_a"):
+                    tensors[f"start.{ours}"] = start.contiguous().clone()
     model.train()
     rows, prompts = batch(model.config.vocab_size)
     params = [(name, param) for name, param in model.named_parameters() if param.requires_grad]
@@ -224,16 +242,15 @@ def train(folder, lora):
         losses.append(value.item())
         if step == 0:
             for name, param in params:
-                ours, transposed = plain_name(name)
-                grad = param.grad.T if transposed else param.grad
-                flat = grad.flatten()
-                tensors[f"grad.{ours}"] = flat[:: max(1, flat.numel() // SAMPLES)].contiguous().clone()
+                for ours, grad in plain(name, param.grad).items():
+                    flat = grad.flatten()
+                    tensors[f"grad.{ours}"] = flat[:: max(1, flat.numel() // SAMPLES)].contiguous().clone()
         norms.append(torch.nn.utils.clip_grad_norm_([param for _, param in params], CLIP).item())
         optimiser.step()
     facts = {
         "versions": versions(),
         "model": folder.name,
-        "lora": {"rank": RANK, "scale": ALPHA / RANK, "targets": TARGETS} if lora else None,
+        "lora": {"rank": RANK, "scale": ALPHA / RANK, "targets": TARGETS} if kind != "full" else None,
         "rows": rows,
         "prompts": prompts,
         "adamw": {"name": "adamw", "betas": ADAMW["betas"], "eps": ADAMW["eps"], "weight_decay": ADAMW["weight_decay"]},
@@ -249,14 +266,9 @@ def train(folder, lora):
 PROMPT = [7, 1, 30, 12, 44, 2, 19, 55, 3, 21, 9, 40]
 
 
-def mlx_lm_adapter(models, name, folder, dora):
-    """An adapter of mlx-lm on the last two layers, and what mlx-lm computes with it."""
-    parameters = {
-        "rank": 3,
-        "scale": 4.0,
-        "dropout": 0.1,
-        "keys": ["self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj"],
-    }
+def mlx_lm_adapter(models, name, folder, dora, keys=("self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj")):
+    """An adapter of mlx-lm on the last two layers and what `keys` name outside them, and what mlx-lm computes with it."""
+    parameters = {"rank": 3, "scale": 4.0, "dropout": 0.1, "keys": list(keys)}
     config = {"fine_tune_type": "dora" if dora else "lora", "num_layers": 2, "lora_parameters": parameters}
     model, _ = load_model(models / name)
     model.set_dtype(mx.float32)
@@ -280,18 +292,21 @@ def mlx_lm_adapter(models, name, folder, dora):
     mx.save_safetensors(str(folder / "golden.safetensors"), {"logits": logits})
 
 
-def peft_adapter(models, name, folder):
+def peft_adapter(models, name, folder, targets, dora=False):
     """The same of peft, with a scale by the root of the rank."""
     model = AutoModelForCausalLM.from_pretrained(models / name, dtype=torch.float32, attn_implementation="eager")
     torch.manual_seed(5)
     config = LoraConfig(
-        r=3, lora_alpha=5, use_rslora=True, lora_dropout=0.1, target_modules=["k_proj", "up_proj"], bias="none"
+        r=3, lora_alpha=5, use_rslora=True, use_dora=dora, lora_dropout=0.1, target_modules=targets, bias="none"
     )
     model = get_peft_model(model, config)
     with torch.no_grad():
         for key, param in model.named_parameters():
-            if ".lora_B." in key:
+            # Of an embedding, the factor that begins with zeros is A.
+            if ".lora_B." in key or ".lora_embedding_A." in key:
                 param.normal_(0, 0.1)
+            elif ".lora_magnitude_vector." in key:
+                param.mul_(1 + 0.1 * torch.randn(param.shape))
     model.save_pretrained(folder)
     (folder / "README.md").unlink()
     config = json.loads((folder / "adapter_config.json").read_text())
@@ -313,10 +328,22 @@ def main():
     shutil.rmtree(out / "adapters", ignore_errors=True)
     mlx_lm_adapter(models, "llama_tied", out / "adapters" / "dora-llama_tied", dora=True)
     mlx_lm_adapter(models, "q_qwen3_b5_g32", out / "adapters" / "lora-q_qwen3_b5_g32", dora=False)
-    peft_adapter(models, "qwen3", out / "adapters" / "peft-qwen3")
-    for name in ("llama_tied", "qwen3", "gemma3_text"):
-        for kind in ("full", "lora"):
-            facts, tensors = train(models / name, kind == "lora")
+    peft_adapter(models, "qwen3", out / "adapters" / "peft-qwen3", ["k_proj", "up_proj"])
+    peft_adapter(models, "llama_tied", out / "adapters" / "peft-dora-llama_tied", ["q_proj", "down_proj"], dora=True)
+    experts = [f"mlp.switch_mlp.{name}" for name in ("gate_proj", "up_proj", "down_proj")]
+    keys = [*experts, "mlp.gate", "model.embed_tokens"]
+    mlx_lm_adapter(models, "qwen3_moe", out / "adapters" / "lora-qwen3_moe", dora=False, keys=[*keys, "lm_head"])
+    mlx_lm_adapter(models, "q_qwen3_moe_b4_g32", out / "adapters" / "lora-q_qwen3_moe_b4_g32", dora=False, keys=keys)
+    # The head is the embedding.
+    keys = ["self_attn.q_proj", "model.embed_tokens"]
+    mlx_lm_adapter(models, "llama_tied", out / "adapters" / "dora-head-llama_tied", dora=True, keys=keys)
+    mlx_lm_adapter(models, "q_gemma3_text_b4_g32", out / "adapters" / "lora-q_gemma3_text_b4_g32", dora=False, keys=keys)
+    peft_adapter(models, "llama_bias", out / "adapters" / "peft-llama_bias", ["q_proj", "embed_tokens"])
+    for name in ("llama_tied", "qwen3", "gemma3_text", "qwen3_moe"):
+        # peft has no experts.
+        kinds = {"qwen3_moe": ["full"], "qwen3": ["full", "lora", "dora"]}
+        for kind in kinds.get(name, ["full", "lora"]):
+            facts, tensors = train(models / name, kind)
             (out / f"{name}-{kind}.json").write_text(json.dumps(facts, indent=1) + "\n")
             save_file(tensors, out / f"{name}-{kind}.safetensors")
             print(f"{name} {kind}: {facts['losses'][0]:.4f} -> {facts['losses'][-1]:.4f}")

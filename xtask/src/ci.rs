@@ -8,7 +8,7 @@ use crate::{cargo, test, tidy};
 
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 5] = [
+const STEPS: [Step; 6] = [
     ("tidy", tidy::run),
     ("format", || {
         cargo::run(&mut cargo::command(["fmt", "--all", "--check"]))
@@ -28,6 +28,7 @@ const STEPS: [Step; 5] = [
         cargo::run(doc.env("RUSTDOCFLAGS", "--deny warnings"))
     }),
     ("tests", || test::run(&test::Arguments::default())),
+    ("tests without our CPU kernels", test::run_plain),
 ];
 
 /// Runs every step, also after one has failed, and says at the end which did.

@@ -34,6 +34,10 @@ enum Part {
     Text,
     /// Training: losses, gradients and optimisers of torch and peft
     Train,
+    /// Conversions: what mlx-lm makes of tiny checkpoints
+    Convert,
+    /// The built-in model: tokens and answers of transformers
+    DefaultModel,
 }
 
 impl Part {
@@ -43,6 +47,8 @@ impl Part {
             Part::Ops => "ops",
             Part::Text => "text",
             Part::Train => "train",
+            Part::Convert => "convert",
+            Part::DefaultModel => "default-model",
         }
     }
 
@@ -52,6 +58,8 @@ impl Part {
             Part::Ops => &["ops.py"],
             Part::Text => &["text.py"],
             Part::Train => &["train.py"],
+            Part::Convert => &["convert.py"],
+            Part::DefaultModel => &["../default-model/reference.py"],
         }
     }
 }
@@ -83,6 +91,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Writes the goldens of the built-in model.
+pub fn default_model(python: Option<&Path>) -> Result<()> {
+    run(&Arguments {
+        parts: vec![Part::DefaultModel],
+        check: false,
+        python: python.map(Path::to_owned),
+    })
 }
 
 /// Runs one of the scripts.

@@ -18,6 +18,7 @@ mod native;
 mod python;
 mod test;
 mod tidy;
+mod train_default;
 
 /// Work on this repository.
 #[derive(Parser)]
@@ -43,6 +44,8 @@ enum Task {
     Golden(golden::Arguments),
     /// Measure this library and mlx-lm side by side, and write a record
     Bench(bench::Arguments),
+    /// Make the built-in model from seeds: corpus, tokenizer, weights, and how well it answers
+    TrainDefault(train_default::Arguments),
     /// Pack a release binary with the libraries it needs
     Dist(dist::Arguments),
 }
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(),
         Task::Golden(arguments) => golden::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
+        Task::TrainDefault(arguments) => train_default::run(&arguments),
         Task::Dist(arguments) => dist::run(&arguments),
     };
     match result {

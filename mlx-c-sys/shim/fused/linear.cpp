@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "node.h"
+#include "linear.h"
 
 #ifndef __APPLE__
 
@@ -12,30 +12,46 @@ extern "C" void cblas_sgemm(
 namespace mlxrs::fused {
 namespace {
 
-// A matrix where it is, or copied into `copy` when its rows are not dense.
-struct Matrix {
-  const float* at;
-  int stride;
-
-  Matrix(const float* data, const Rows& rows, long n, long width, bool dense, std::vector<float>& copy)
-      : at(data), stride(static_cast<int>(width)) {
-    if (dense) {
-      return;
-    }
-    copy.resize(n * width);
-    for (long i = 0; i < n; i++) {
-      const float* row = data + rows(static_cast<uint32_t>(i));
-      for (long j = 0; j < width; j++) {
-        copy[i * width + j] = row[j * rows.step()];
-      }
-    }
-    at = copy.data();
-  }
-};
-
-class Linear : public Node {
+// What x @ w.T has in common, whatever w is. Gradients are products in f32: MLX's own of 16-bit and packed arrays are slow,
+// and round more.
+class Product : public Node {
  public:
   using Node::Node;
+
+  Arrays vjp(
+      const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs)
+      override {
+    const auto& x = primals[0];
+    auto dy = mx::astype(cotangents[0], mx::float32, stream());
+    Arrays wanted;
+    for (int i : argnums) {
+      if (i == 0) {
+        wanted.push_back(mx::astype(mx::matmul(dy, wide(primals), stream()), x.dtype(), stream()));
+      } else if (i == 1 && mx::issubdtype(primals[1].dtype(), mx::floating)) {
+        auto columns = mx::swapaxes(mx::reshape(dy, {-1, dy.shape(-1)}, stream()), 0, 1, stream());
+        auto rows = mx::reshape(mx::astype(x, mx::float32, stream()), {-1, x.shape(-1)}, stream());
+        wanted.push_back(mx::astype(mx::matmul(columns, rows, stream()), primals[1].dtype(), stream()));
+      } else {
+        return Node::vjp(primals, cotangents, argnums, outputs);
+      }
+    }
+    return wanted;
+  }
+
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
+    auto shape = in[0].shape();
+    shape.back() = in[1].shape(0);
+    return {shape};
+  }
+
+ protected:
+  // w in f32, n x k.
+  virtual mx::array wide(const Arrays& in) = 0;
+};
+
+class Linear : public Product {
+ public:
+  using Product::Product;
 
   void eval_cpu(const Arrays& in, Arrays& out) override {
     const auto &x = in[0], &w = in[1];
@@ -44,18 +60,23 @@ class Linear : public Node {
     if (y.size() == 0) {
       return;
     }
-    long n = w.shape(0), k = w.shape(1), m = y.size() / n;
-    mx::cpu::get_command_encoder(stream()).dispatch(
-        [=, x_at = x.data<float>(), w_at = w.data<float>(), y_at = y.data<float>(), x_rows = Rows(x), w_rows = Rows(w),
-         x_dense = x.flags().row_contiguous, w_dense = w.flags().row_contiguous] {
-          std::vector<float> x_copy, w_copy;
-          Matrix x(x_at, x_rows, m, k, x_dense, x_copy), w(w_at, w_rows, n, k, w_dense, w_copy);
-          constexpr int row_major = 101, no_trans = 111, trans = 112;
-          int least = std::max(1, static_cast<int>(k));
-          cblas_sgemm(
-              row_major, no_trans, trans, m, n, k, 1.0f, x.at, std::max(x.stride, least), w.at,
-              std::max(w.stride, least), 0.0f, y_at, n);
-        });
+    int n = w.shape(0), k = w.shape(1), m = static_cast<int>(y.size() / n);
+    auto type = float_of(x.dtype());
+    mx::cpu::get_command_encoder(stream()).dispatch([=, x = Dense(x), w = Dense(w), y_at = y.data<char>()] {
+      std::vector<char> x_copy, w_copy;
+      const char *x_at = x.get(x_copy), *w_at = w.get(w_copy);
+      if (type == matmul::Float::f32) {
+        constexpr int row_major = 101, no_trans = 111, trans = 112;
+        int stride = std::max(1, k);
+        return cblas_sgemm(
+            row_major, no_trans, trans, m, n, k, 1.0f, reinterpret_cast<const float*>(x_at), stride,
+            reinterpret_cast<const float*>(w_at), stride, 0.0f, reinterpret_cast<float*>(y_at), n);
+      }
+      auto coding = type == matmul::Float::f16 ? matmul::Coding::f16 : matmul::Coding::bf16;
+      auto x_rows = rows_of<const void>(x_at, m, 2L * k);
+      auto y_rows = rows_of<void>(y_at, m, 2L * n);
+      matmul::multiply({type, m, x_rows.data(), y_rows.data()}, {coding, 16, 0, n, k, w_at, type, nullptr, nullptr});
+    });
   }
 
   mx::array plain(const Arrays& in) override {
@@ -68,24 +89,102 @@ class Linear : public Node {
   bool is_equivalent(const mx::Primitive&) const override {
     return true;
   }
-  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
-    auto shape = in[0].shape();
-    shape.back() = in[1].shape(0);
-    return {shape};
+
+ protected:
+  mx::array wide(const Arrays& in) override {
+    return mx::astype(in[1], mx::float32, stream());
   }
+};
+
+// The inputs are x, packed, scales and, for affine codes, biases.
+class PackedLinear : public Product {
+ public:
+  PackedLinear(mx::Stream s, matmul::Coding coding, const Packing& packing)
+      : Product(s), coding_(coding), packing_(packing) {}
+
+  void eval_cpu(const Arrays& in, Arrays& out) override {
+    const auto &x = in[0], &scales = in[2];
+    auto& y = out[0];
+    y.set_data(mx::allocator::malloc(y.nbytes()));
+    if (y.size() == 0) {
+      return;
+    }
+    long n = in[1].shape(0), k = x.shape(-1), m = y.size() / n;
+    matmul::Weights w{coding_, packing_.bits, packing_.group, n, k, nullptr, float_of(scales.dtype()), nullptr, nullptr};
+    bool affine = coding_ == matmul::Coding::affine;
+    mx::cpu::get_command_encoder(stream()).dispatch(
+        [=, type = float_of(x.dtype()), size = static_cast<long>(x.itemsize()), x = Dense(x), packed = Dense(in[1]),
+         scales = Dense(scales), biases = Dense(affine ? in[3] : scales), y_at = y.data<char>()]() mutable {
+          std::vector<char> x_copy, w_copy, s_copy, b_copy;
+          w.data = packed.get(w_copy);
+          w.scales = scales.get(s_copy);
+          w.biases = affine ? biases.get(b_copy) : nullptr;
+          auto x_rows = rows_of<const void>(x.get(x_copy), m, size * k);
+          auto y_rows = rows_of<void>(y_at, m, size * n);
+          matmul::multiply({type, m, x_rows.data(), y_rows.data()}, w);
+        });
+  }
+
+  mx::array plain(const Arrays& in) override {
+    auto biases = in.size() > 3 ? std::make_optional(in[3]) : std::nullopt;
+    return mx::quantized_matmul(
+        in[0], in[1], in[2], biases, true, packing_.group, packing_.bits, packing_.mode, stream());
+  }
+
+  const char* name() const override {
+    return "PackedLinear";
+  }
+  bool is_equivalent(const mx::Primitive& other) const override {
+    const auto& that = static_cast<const PackedLinear&>(other);
+    return coding_ == that.coding_ && packing_.bits == that.packing_.bits && packing_.group == that.packing_.group;
+  }
+
+ protected:
+  mx::array wide(const Arrays& in) override {
+    auto biases = in.size() > 3 ? std::make_optional(in[3]) : std::nullopt;
+    return mx::dequantize(
+        in[1], in[2], biases, packing_.group, packing_.bits, packing_.mode, std::nullopt, mx::float32, stream());
+  }
+
+ private:
+  matmul::Coding coding_;
+  Packing packing_;
 };
 
 } // namespace
 
 std::optional<mx::array> linear(const mx::array& x, const mx::array& weight, mx::Stream s) {
-  bool usual = x.dtype() == mx::float32 && weight.dtype() == mx::float32 && x.ndim() >= 1 && weight.ndim() == 2 &&
-      x.shape(-1) == weight.shape(1);
+  bool usual = is_float(x.dtype()) && weight.dtype() == x.dtype() && x.ndim() >= 1 && weight.ndim() == 2 &&
+      x.shape(-1) == weight.shape(1) && (x.dtype() == mx::float32 || x.shape(-1) > 0);
   if (!usual) {
     return std::nullopt;
   }
   auto shape = x.shape();
   shape.back() = weight.shape(0);
-  return mx::array(std::move(shape), mx::float32, std::make_shared<Linear>(s), {x, weight});
+  return mx::array(std::move(shape), x.dtype(), std::make_shared<Linear>(s), {x, weight});
+}
+
+std::optional<mx::array> packed_linear(
+    const mx::array& x,
+    const mx::array& packed,
+    const mx::array& scales,
+    const std::optional<mx::array>& biases,
+    const Packing& packing,
+    mx::Stream s) {
+  auto coding = coding_of(packing.mode);
+  bool affine = coding == matmul::Coding::affine;
+  if (!coding || !is_float(x.dtype()) || x.ndim() < 1 || x.shape(-1) == 0 || packed.ndim() != 2 ||
+      !packs(x.shape(-1), x.dtype(), packed, scales, biases, packing, affine)) {
+    return std::nullopt;
+  }
+  auto shape = x.shape();
+  shape.back() = packed.shape(0);
+  Arrays inputs{x, packed, scales};
+  if (affine) {
+    inputs.push_back(*biases);
+  }
+  return mx::array(
+      std::move(shape), x.dtype(), std::make_shared<PackedLinear>(s, *coding, packing), std::move(inputs));
 }
 
 } // namespace mlxrs::fused
@@ -96,6 +195,10 @@ namespace mlxrs::fused {
 
 // MLX's own products are Accelerate's.
 std::optional<mx::array> linear(const mx::array&, const mx::array&, mx::Stream) {
+  return std::nullopt;
+}
+std::optional<mx::array> packed_linear(
+    const mx::array&, const mx::array&, const mx::array&, const std::optional<mx::array>&, const Packing&, mx::Stream) {
   return std::nullopt;
 }
 

@@ -1,6 +1,8 @@
-// A fused operation as a node of MLX's graph. Its transformations are those of the plain graph that MLX has for it.
+// A fused operation as a node of MLX's graph. Its transformations are those of the plain graph that MLX has for it, but
+// for the derivatives that training needs (derivatives.cpp).
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <string>
@@ -13,6 +15,7 @@
 #include "mlx/transforms.h"
 
 #include "../threads.h"
+#include "kernels.h"
 
 namespace mlxrs::fused {
 
@@ -23,8 +26,19 @@ class Node : public mx::Primitive {
  public:
   using mx::Primitive::Primitive;
 
-  // The same result by MLX's own operations.
-  virtual mx::array plain(const Arrays& inputs) = 0;
+  // The same results by MLX's own operations: a node has one of the two.
+  virtual mx::array plain(const Arrays& inputs) {
+    return plain_all(inputs).at(0);
+  }
+  virtual Arrays plain_all(const Arrays& inputs) {
+    return {plain(inputs)};
+  }
+
+  // The same results by operations whose derivatives are taken in its place: MLX's own, or smaller nodes that have a
+  // derivative which is a node.
+  virtual Arrays parts(const Arrays& inputs) {
+    return plain_all(inputs);
+  }
 
   void eval_gpu(const Arrays&, Arrays&) override {
     throw std::runtime_error(std::string(name()) + ": this form runs on the CPU only");
@@ -32,12 +46,19 @@ class Node : public mx::Primitive {
 
   Arrays vjp(
       const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) override {
-    auto [_, all] = mx::vjp(plainly(), primals, cotangents);
-    Arrays wanted;
+    // Only of those: others may have no gradient.
+    Arrays some;
     for (int i : argnums) {
-      wanted.push_back(all[i]);
+      some.push_back(primals[i]);
     }
-    return wanted;
+    auto of_some = [&](const Arrays& some) {
+      Arrays all = primals;
+      for (size_t i = 0; i < argnums.size(); i++) {
+        all[argnums[i]] = some[i];
+      }
+      return parts(all);
+    };
+    return mx::vjp(of_some, some, cotangents).second;
   }
 
   Arrays jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) override {
@@ -52,7 +73,9 @@ class Node : public mx::Primitive {
   }
 
   std::pair<Arrays, std::vector<int>> vmap(const Arrays& inputs, const std::vector<int>& axes) override {
-    return {mx::vmap(plainly(), axes)(inputs), {0}};
+    auto outputs = mx::vmap(plainly(), axes)(inputs);
+    std::vector<int> out_axes(outputs.size(), 0);
+    return {std::move(outputs), std::move(out_axes)};
   }
 
  protected:
@@ -60,20 +83,30 @@ class Node : public mx::Primitive {
   // and that is worth it.
   template <typename Body>
   void dispatch(uint32_t n, double work, Body body) {
-    mx::cpu::get_command_encoder(stream()).dispatch([n, work, body = std::move(body)] {
-      if (work < 200e3) {
-        for (uint32_t i = 0; i < n; i++) {
-          body(i);
-        }
-      } else {
-        Threads::shared().each(n, body);
+    mx::cpu::get_command_encoder(stream()).dispatch([n, work, body = std::move(body)] { share(n, work, body); });
+  }
+  // The same for code that is on that thread already.
+  template <typename Body>
+  static void share(uint32_t n, double work, const Body& body) {
+    auto& threads = Threads::shared();
+    if (work < 200e3 || threads.count() < 2) {
+      for (uint32_t i = 0; i < n; i++) {
+        body(i);
+      }
+      return;
+    }
+    // A few indices at a time, where there are many: taking one costs as much as a short vector.
+    uint32_t at_once = std::max(1u, n / (8 * static_cast<uint32_t>(threads.count())));
+    threads.each((n + at_once - 1) / at_once, [&](uint32_t part) {
+      for (uint32_t i = part * at_once; i < std::min(n, (part + 1) * at_once); i++) {
+        body(i);
       }
     });
   }
 
  private:
   std::function<Arrays(const Arrays&)> plainly() {
-    return [this](const Arrays& inputs) { return Arrays{plain(inputs)}; };
+    return [this](const Arrays& inputs) { return plain_all(inputs); };
   }
 };
 
@@ -99,55 +132,68 @@ class Rows {
   int64_t step_;
 };
 
-// `n` elements as f32: where they are, or in `work`.
-inline const float* floats(const float* x, int64_t&, long, float*) {
-  return x;
-}
-template <typename T>
-const float* floats(const T* x, int64_t& step, long n, float* work) {
-  for (long i = 0; i < n; i++) {
-    work[i] = static_cast<float>(x[i * step]);
-  }
-  step = 1;
-  return work;
-}
+// The vectors along the last axis of an array, dense: where they are, or copied.
+class Vectors {
+ public:
+  explicit Vectors(const mx::array& a)
+      : at_(a.data<char>()), rows_(a), n_(a.shape(-1)), size_(a.itemsize()), in_order_(a.flags().row_contiguous) {}
 
-// Where a kernel may put `n` results of type T: where they belong, or in `work`, whence `put` takes them.
-inline float* room(float* y, float*) {
-  return y;
-}
-template <typename T>
-float* room(T*, float* work) {
-  return work;
-}
-inline void put(const float*, long, float*) {}
-template <typename T>
-void put(const float* work, long n, T* y) {
-  for (long i = 0; i < n; i++) {
-    y[i] = static_cast<T>(work[i]);
+  // Vector `i`; `work` has room for one.
+  const char* operator()(uint32_t i, void* work) const {
+    if (in_order_) {
+      return at_ + int64_t(i) * n_ * size_;
+    }
+    const char* from = at_ + rows_(i) * size_;
+    if (rows_.step() == 1 || n_ == 1) {
+      return from;
+    }
+    gather(from, rows_.step(), n_, size_, work);
+    return static_cast<const char*>(work);
   }
-}
+  size_t nbytes() const {
+    return n_ * size_;
+  }
 
-// Memory of the thread for `n` floats.
+  // Copies `n` elements of `size` bytes, `step` elements apart.
+  static void gather(const char* from, int64_t step, long n, size_t size, void* to) {
+    if (size == 4) {
+      gather(reinterpret_cast<const uint32_t*>(from), step, n, static_cast<uint32_t*>(to));
+    } else {
+      gather(reinterpret_cast<const uint16_t*>(from), step, n, static_cast<uint16_t*>(to));
+    }
+  }
+
+ private:
+  template <typename T>
+  static void gather(const T* from, int64_t step, long n, T* to) {
+    for (long i = 0; i < n; i++) {
+      to[i] = from[i * step];
+    }
+  }
+
+  const char* at_;
+  Rows rows_;
+  long n_;
+  size_t size_;
+  bool in_order_;
+};
+
+// Memory of the thread for `n` floats, on a cache line.
 inline float* workspace(size_t n) {
   thread_local std::vector<float> memory;
-  if (memory.size() < n) {
-    memory.resize(n);
+  if (memory.size() < n + 16) {
+    memory.resize(n + 16);
   }
-  return memory.data();
+  auto at = reinterpret_cast<uintptr_t>(memory.data());
+  return reinterpret_cast<float*>((at + 63) / 64 * 64);
 }
 
-// Calls `f` with a value of the C++ type of a dtype of `is_float`.
-template <typename F>
-void with_type(mx::Dtype dtype, F f) {
-  switch (dtype) {
-    case mx::float32:
-      return f(float{});
-    case mx::float16:
-      return f(mx::float16_t{});
-    default:
-      return f(mx::bfloat16_t{});
-  }
+// The kernels for a dtype of `is_float`.
+inline Type type_of(mx::Dtype dtype) {
+  return dtype == mx::float32 ? Type::f32 : dtype == mx::float16 ? Type::f16 : Type::bf16;
+}
+inline const RowKernels& row_kernels(mx::Dtype dtype) {
+  return kernels().rows[static_cast<int>(type_of(dtype))];
 }
 inline bool is_float(mx::Dtype dtype) {
   return dtype == mx::float32 || dtype == mx::float16 || dtype == mx::bfloat16;
@@ -156,6 +202,15 @@ inline bool is_float(mx::Dtype dtype) {
 // Each gives the operation as one node, or nothing where only MLX's own will do.
 std::optional<mx::array> rms_norm(
     const mx::array& x, const std::optional<mx::array>& weight, float eps, mx::Stream s);
+
+// residual + x, or residual + rms_norm(x, inner); and rms_norm of that sum with `weight`, where there is one.
+std::optional<Arrays> add_norm(
+    const mx::array& x,
+    const mx::array& residual,
+    const std::optional<mx::array>& inner,
+    const std::optional<mx::array>& weight,
+    float eps,
+    mx::Stream s);
 
 struct RopeOptions {
   int dims;
@@ -169,17 +224,109 @@ std::optional<mx::array> rope(
     const mx::array& offset,
     const std::optional<mx::array>& freqs,
     mx::Stream s);
+// [B, L, H D] -> [B, H, L, D]: heads apart, rms_norm where there is a weight, rope with `freqs`.
+std::optional<mx::array> heads(
+    const mx::array& x,
+    int dim,
+    const std::optional<mx::array>& weight,
+    float eps,
+    const RopeOptions& options,
+    const mx::array& offset,
+    const mx::array& freqs,
+    mx::Stream s);
 
+// Who sees whom. `placed` is told by `offsets`, the position of each row's first query: a query sees what is at or before
+// its own position, and with a window only the last so many positions, its own included.
+enum class Seen { all, causal, masked, placed };
+// Where the keys of `placed` are. `straight`: slot j has position j. `ring`: slot j of S has the last position congruent
+// to j. `behind`: slot j has position offset - (S - L) + j, so that the last L slots have the queries' own.
+enum class Layout { straight, ring, behind };
+
+struct AttentionOptions {
+  float scale, cap; // cap 0: none
+  Seen seen;
+  Layout layout;
+  int window; // 0: none
+  RowPacking packing; // of keys and values
+};
+// `told`: the mask of `masked`, or the offsets of `placed`. `sinks`: [H], f32.
 std::optional<mx::array> attention(
     const mx::array& q,
     const mx::array& k,
     const mx::array& v,
-    float scale,
-    const std::string& mode,
-    const std::optional<mx::array>& mask,
+    const AttentionOptions& options,
+    const std::optional<mx::array>& told,
+    const std::optional<mx::array>& sinks,
+    mx::Stream s);
+// True where a query of `placed` sees a key: [B or 1, 1, L, S].
+mx::array placed_mask(int queries, int slots, const AttentionOptions& options, const mx::array& offsets, mx::Stream s);
+mx::array attention_plainly(
+    const mx::array& q,
+    const mx::array& k,
+    const mx::array& v,
+    const AttentionOptions& options,
+    const std::optional<mx::array>& told,
+    const std::optional<mx::array>& sinks,
     mx::Stream s);
 
+// `in`: two buffers [B, K, S, D], what is new for each [B, K, L, D], and offsets, I32 [B] or [1]: both buffers with the new
+// tokens in slots from the offsets on, modulo S in a ring. With `in_place` the promises of mlxrs_force_donate. Where there
+// is a packing the buffers hold packed vectors, U32, and what is new is packed.
+Arrays store(const Arrays& in, const RowPacking& packing, bool ring, bool in_place, mx::Stream s);
+Arrays store_plainly(const Arrays& in, const RowPacking& packing, bool ring, mx::Stream s);
+
+// Of 4 or 8 bits and a group that MLX has, or none of both.
+RowPacking row_packing(int bits, int group);
+// Vectors along the last axis as RowPacking says: [.., D] of floating point -> [.., words] U32, and back.
+mx::array pack(const mx::array& x, const RowPacking& packing, mx::Stream s);
+mx::array pack_plainly(const mx::array& x, const RowPacking& packing, mx::Stream s);
+mx::array unpack_plainly(const mx::array& words, const RowPacking& packing, mx::Dtype dtype, mx::Stream s);
+// Elements of the packed vectors of an array; 0 if they are none. Without a packing: the last axis.
+int unpacked_size(const mx::array& words, const RowPacking& packing, mx::Dtype dtype);
+
 std::optional<mx::array> linear(const mx::array& x, const mx::array& weight, mx::Stream s);
-std::optional<mx::array> swiglu(const mx::array& gate, const mx::array& up, mx::Stream s);
+
+// How the codes of a quantised matrix are written, in MLX's words.
+struct Packing {
+  int group, bits;
+  std::string mode;
+};
+std::optional<mx::array> packed_linear(
+    const mx::array& x,
+    const mx::array& packed,
+    const mx::array& scales,
+    const std::optional<mx::array>& biases,
+    const Packing& packing,
+    mx::Stream s);
+// A matrix or several, packed where there are scales.
+struct Parts {
+  mx::array weight;
+  std::optional<mx::array> scales, biases;
+  Packing packing;
+};
+// Of matrices [experts, out, in].
+std::optional<mx::array> experts(const mx::array& x, const Parts& w, const mx::array& indices, mx::Stream s);
+mx::array experts_plainly(const mx::array& x, const Parts& w, const mx::array& indices, mx::Stream s);
+// Rows of a matrix, [..] -> [.., in].
+std::optional<mx::array> lookup(const mx::array& indices, const Parts& w, mx::Dtype dtype, mx::Stream s);
+mx::array lookup_plainly(const mx::array& indices, const Parts& w, mx::Dtype dtype, mx::Stream s);
+
+// What stands between the halves of a gated MLP.
+enum class Gate { silu, gelu_tanh };
+std::optional<mx::array> gated(Gate gate, const mx::array& x, const mx::array& up, mx::Stream s);
+mx::array gated_plainly(Gate gate, const mx::array& x, const mx::array& up, mx::Stream s);
+// logsumexp(logits) - logits[target] over the last axis.
+std::optional<mx::array> cross_entropy(const mx::array& logits, const mx::array& targets, mx::Stream s);
+// U32: the first of the largest along the last axis; numbers only.
+std::optional<mx::array> argmax(const mx::array& x, mx::Stream s);
+// The n largest along the last axis, best first, equal ones in the order of their ids: ids (U32) and values.
+std::optional<Arrays> top(const mx::array& x, int n, mx::Stream s);
+Arrays top_plainly(const mx::array& x, int n, mx::Stream s);
+// [B, 1]: the least of x [B, V] that is kept when the likeliest are kept while those before have less than p [B, 1].
+std::optional<mx::array> nucleus(const mx::array& x, const mx::array& p, mx::Stream s);
+mx::array nucleus_plainly(const mx::array& x, const mx::array& p, mx::Stream s);
+// cap tanh(x / cap)
+std::optional<mx::array> soft_cap(const mx::array& x, float cap, mx::Stream s);
+mx::array soft_cap_plainly(const mx::array& x, float cap, mx::Stream s);
 
 } // namespace mlxrs::fused

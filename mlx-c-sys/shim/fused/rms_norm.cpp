@@ -1,22 +1,69 @@
 #include "mlx/fast.h"
 
+#include "derivative.h"
 #include "kernels.h"
-#include "node.h"
 
 namespace mlxrs::fused {
 namespace {
+
+// A vector of weights where it is, or dense at the front of `work`; null without one.
+class Weight {
+ public:
+  explicit Weight(const mx::array* a) {
+    if (a != nullptr) {
+      at_ = a->data<char>();
+      n_ = a->shape(0);
+      size_ = a->itemsize();
+      step_ = a->strides(0);
+    }
+  }
+  const char* operator()(float* work) const {
+    if (at_ == nullptr || step_ == 1 || n_ == 1) {
+      return at_;
+    }
+    Vectors::gather(at_, step_, n_, size_, work);
+    return reinterpret_cast<const char*>(work);
+  }
+
+ private:
+  const char* at_ = nullptr;
+  long n_ = 0;
+  size_t size_ = 0;
+  int64_t step_ = 1;
+};
 
 class RmsNorm : public Node {
  public:
   RmsNorm(mx::Stream s, float eps) : Node(s), eps_(eps) {}
 
   void eval_cpu(const Arrays& in, Arrays& out) override {
-    out[0].set_data(mx::allocator::malloc(out[0].nbytes()));
-    with_type(out[0].dtype(), [&](auto type) { run<decltype(type)>(in, out[0]); });
+    auto& y = out[0];
+    y.set_data(mx::allocator::malloc(y.nbytes()));
+    if (y.size() == 0) {
+      return;
+    }
+    long n = y.shape(-1);
+    size_t row = n * y.itemsize();
+    dispatch(
+        static_cast<uint32_t>(y.size() / n),
+        2.0 * y.size(),
+        [=, norm = row_kernels(y.dtype()).rms_norm, eps = eps_, xs = Vectors(in[0]),
+         weight = Weight(in.size() > 1 ? &in[1] : nullptr), to = y.data<char>()](uint32_t i) {
+          float* work = workspace(2 * n);
+          norm(xs(i, work), weight(work + n), eps, n, to + i * row);
+        });
   }
 
   mx::array plain(const Arrays& in) override {
     return mx::fast::rms_norm(in[0], in.size() > 1 ? std::make_optional(in[1]) : std::nullopt, eps_, stream());
+  }
+
+  Arrays vjp(
+      const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs) override {
+    if (!has_derivative(primals, cotangents, argnums, primals.size())) {
+      return Node::vjp(primals, cotangents, argnums, outputs);
+    }
+    return rms_norm_vjp(std::make_shared<RmsNorm>(stream(), eps_), eps_, primals, cotangents[0], argnums);
   }
 
   const char* name() const override {
@@ -30,56 +77,113 @@ class RmsNorm : public Node {
   }
 
  private:
-  template <typename T>
-  void run(const Arrays& in, mx::array& out) {
-    long n = in[0].shape(-1);
-    if (out.size() == 0) {
+  float eps_;
+};
+
+// Inputs: x, residual, the inner weight if there is one, the outer if there is one.
+class AddRmsNorm : public Node {
+ public:
+  AddRmsNorm(mx::Stream s, bool inner, bool outer, float eps) : Node(s), inner_(inner), outer_(outer), eps_(eps) {}
+
+  void eval_cpu(const Arrays& in, Arrays& out) override {
+    for (auto& y : out) {
+      y.set_data(mx::allocator::malloc(y.nbytes()));
+    }
+    auto& sum = out[0];
+    if (sum.size() == 0) {
       return;
     }
-    // The weight as f32, made dense on the stream's thread.
-    const T* weight = in.size() > 1 ? in[1].data<T>() : nullptr;
-    int64_t weight_step = in.size() > 1 ? in[1].strides(0) : 1;
+    long n = sum.shape(-1);
+    size_t row = n * sum.itemsize();
     dispatch(
-        static_cast<uint32_t>(out.size() / n),
-        2.0 * out.size(),
-        [n, eps = eps_, x = in[0].data<T>(), rows = Rows(in[0]), weight, weight_step, y = out.data<T>()](uint32_t i) {
-          float* work = workspace(3 * n);
-          int64_t step = rows.step(), w_step = weight_step;
-          const float* w = nullptr;
-          if (weight != nullptr) {
-            w = floats(weight, w_step, n, work);
-            if (w_step != 1) {
-              for (long j = 0; j < n; j++) {
-                work[j] = w[j * w_step];
-              }
-              w = work;
-            }
-          }
-          const float* from = floats(x + rows(i), step, n, work + n);
-          float* to = room(y + i * n, work + 2 * n);
-          fused::rms_norm(from, step, w, eps, n, to);
-          put(to, n, y + i * n);
+        static_cast<uint32_t>(sum.size() / n),
+        4.0 * sum.size(),
+        [=, add_norm = row_kernels(sum.dtype()).add_norm, eps = eps_, xs = Vectors(in[0]), residuals = Vectors(in[1]),
+         inner = Weight(inner_ ? &in[2] : nullptr), outer = Weight(outer_ ? &in.back() : nullptr),
+         to_sum = sum.data<char>(), to = outer_ ? out[1].data<char>() : nullptr](uint32_t i) {
+          float* work = workspace(4 * n);
+          AddNorm a{xs(i, work), residuals(i, work + n), inner(work + 2 * n), outer(work + 3 * n), eps,
+                    to_sum + i * row, to != nullptr ? to + i * row : nullptr};
+          add_norm(a, n);
         });
   }
 
+  Arrays plain_all(const Arrays& in) override {
+    auto x = inner_ ? mx::fast::rms_norm(in[0], in[2], eps_, stream()) : in[0];
+    Arrays out{mx::add(in[1], x, stream())};
+    if (outer_) {
+      out.push_back(mx::fast::rms_norm(out[0], in.back(), eps_, stream()));
+    }
+    return out;
+  }
+
+  Arrays parts(const Arrays& in) override {
+    auto norm = [&](const mx::array& x, const mx::array& weight) {
+      return mx::array(x.shape(), x.dtype(), std::make_shared<RmsNorm>(stream(), eps_), {x, weight});
+    };
+    Arrays out{mx::add(in[1], inner_ ? norm(in[0], in[2]) : in[0], stream())};
+    if (outer_) {
+      out.push_back(norm(out[0], in.back()));
+    }
+    return out;
+  }
+
+  const char* name() const override {
+    return "AddRmsNorm";
+  }
+  bool is_equivalent(const mx::Primitive& other) const override {
+    const auto& that = static_cast<const AddRmsNorm&>(other);
+    return inner_ == that.inner_ && outer_ == that.outer_ && eps_ == that.eps_;
+  }
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
+    return std::vector<mx::Shape>(outer_ ? 2 : 1, in[0].shape());
+  }
+
+ private:
+  bool inner_, outer_;
   float eps_;
 };
+
+bool fits(const std::optional<mx::array>& weight, const mx::array& x) {
+  return !weight || (weight->ndim() == 1 && weight->shape(0) == x.shape(-1) && weight->dtype() == x.dtype());
+}
 
 } // namespace
 
 std::optional<mx::array> rms_norm(
     const mx::array& x, const std::optional<mx::array>& weight, float eps, mx::Stream s) {
-  if (x.ndim() == 0 || !is_float(x.dtype())) {
+  if (x.ndim() == 0 || !is_float(x.dtype()) || !fits(weight, x)) {
     return std::nullopt;
   }
   Arrays inputs{x};
   if (weight) {
-    if (weight->ndim() != 1 || weight->shape(0) != x.shape(-1) || weight->dtype() != x.dtype()) {
-      return std::nullopt;
-    }
     inputs.push_back(*weight);
   }
   return mx::array(x.shape(), x.dtype(), std::make_shared<RmsNorm>(s, eps), std::move(inputs));
+}
+
+std::optional<Arrays> add_norm(
+    const mx::array& x,
+    const mx::array& residual,
+    const std::optional<mx::array>& inner,
+    const std::optional<mx::array>& weight,
+    float eps,
+    mx::Stream s) {
+  bool usual = x.ndim() > 0 && is_float(x.dtype()) && residual.dtype() == x.dtype() && residual.shape() == x.shape() &&
+      fits(inner, x) && fits(weight, x);
+  if (!usual) {
+    return std::nullopt;
+  }
+  Arrays inputs{x, residual};
+  for (const auto& w : {inner, weight}) {
+    if (w) {
+      inputs.push_back(*w);
+    }
+  }
+  size_t n = weight ? 2 : 1;
+  return mx::array::make_arrays(
+      std::vector<mx::Shape>(n, x.shape()), std::vector<mx::Dtype>(n, x.dtype()),
+      std::make_shared<AddRmsNorm>(s, inner.has_value(), weight.has_value(), eps), std::move(inputs));
 }
 
 } // namespace mlxrs::fused

@@ -46,11 +46,11 @@ struct Avx2 {
   }
 };
 
-constexpr Isa kernels = isa_of<Avx2>("avx2");
+constexpr Kernels kernels = kernels_of<Avx2>("avx2");
 
 } // namespace
 
-const Isa* avx2() {
+const Kernels* avx2() {
   return &kernels;
 }
 
@@ -58,7 +58,7 @@ const Isa* avx2() {
 
 #else
 
-const mlxrs::sgemm::Isa* mlxrs::sgemm::avx2() {
+const mlxrs::sgemm::Kernels* mlxrs::sgemm::avx2() {
   return nullptr;
 }
 

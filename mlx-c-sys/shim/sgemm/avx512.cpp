@@ -2,56 +2,16 @@
 #include "kernels.h"
 
 #ifdef __AVX512F__
-#include <immintrin.h>
+#include "avx512.h"
 
 namespace mlxrs::sgemm {
 namespace {
 
-struct Avx512 {
-  using type = __m512;
-  static constexpr int width = 16, rows = 4, cols = 6;
-
-  static type zero() {
-    return _mm512_setzero_ps();
-  }
-  static type set1(float x) {
-    return _mm512_set1_ps(x);
-  }
-  static type load(const float* p) {
-    return _mm512_loadu_ps(p);
-  }
-  static type load_part(const float* p, long n) {
-    return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
-  }
-  static void store(float* p, type x) {
-    _mm512_storeu_ps(p, x);
-  }
-  static type fma(type x, type y, type z) {
-    return _mm512_fmadd_ps(x, y, z);
-  }
-  static type add(type x, type y) {
-    return _mm512_add_ps(x, y);
-  }
-  static Four sum4(type a, type b, type c, type d) {
-    // Quarters 0 and 1 of one, then of the other, plus quarters 2 and 3: halves are added.
-    auto halves = [](type x, type y) {
-      return _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
-    };
-    type ab = halves(a, b), cd = halves(c, d);
-    // One quarter for each of the four.
-    type sums = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
-    sums = _mm512_add_ps(sums, _mm512_permute_ps(sums, 0x4e));
-    sums = _mm512_add_ps(sums, _mm512_permute_ps(sums, 0xb1));
-    const __m512i firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
-    return reinterpret_cast<Four>(_mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, sums)));
-  }
-};
-
-constexpr Isa kernels = isa_of<Avx512>("avx512");
+constexpr Kernels kernels = kernels_of<Avx512>("avx512");
 
 } // namespace
 
-const Isa* avx512() {
+const Kernels* avx512() {
   return &kernels;
 }
 
@@ -59,7 +19,7 @@ const Isa* avx512() {
 
 #else
 
-const mlxrs::sgemm::Isa* mlxrs::sgemm::avx512() {
+const mlxrs::sgemm::Kernels* mlxrs::sgemm::avx512() {
   return nullptr;
 }
 

@@ -194,7 +194,7 @@ void packed(const Product& p, const Part& part, float* work) {
 }
 
 template <class V>
-constexpr Isa isa_of(const char* name) {
+constexpr Kernels kernels_of(const char* name) {
   return {name, V::rows, V::cols, direct_size<V>, direct_pack<V>, direct<V>, stream<V>, packed_size<V>, packed<V>};
 }
 

@@ -50,11 +50,11 @@ struct Portable {
   }
 };
 
-constexpr Isa kernels = isa_of<Portable>("portable");
+constexpr Kernels kernels = kernels_of<Portable>("portable");
 
 } // namespace
 
-const Isa& portable() {
+const Kernels& portable() {
   return kernels;
 }
 

@@ -30,7 +30,7 @@ struct Part {
 };
 
 // The kernels for one instruction set. Memory for them is aligned to 64 bytes.
-struct Isa {
+struct Kernels {
   const char* name;
   // Rows and columns of a tile: parts should begin at multiples.
   long tile_rows, tile_cols;
@@ -52,9 +52,16 @@ struct Isa {
 constexpr long max_direct_rows = 96;
 constexpr long max_stream_rows = 4;
 
-// Null on machines of another architecture, and when the compiler did not know the instructions.
-const Isa* avx512();
-const Isa* avx2();
-const Isa& portable();
+// Null on machines of another architecture.
+const Kernels* avx512();
+const Kernels* avx2();
+const Kernels& portable();
+
+// The kernels of isa().
+const Kernels& chosen();
+
+// Kernels for which an element is two of bf16, where a float would stand, and a product the sum of their two products,
+// rounded as VDPBF16PS does it. `k` and all strides along it count pairs. Null without AVX-512 BF16.
+const Kernels* pairs();
 
 } // namespace mlxrs::sgemm

@@ -3,11 +3,14 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Write};
-use std::path::Path;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
 
 use super::header::MAX_BYTES;
 use crate::array::Array;
+use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Writes `arrays` and `metadata` to a safetensors file, evaluating the arrays one after the other.
@@ -35,48 +38,174 @@ fn write(
     arrays: &[(&str, &Array)],
     metadata: &BTreeMap<String, String>,
 ) -> Result<()> {
-    let header = header(arrays, metadata)?;
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".saving-");
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        // The permissions of any new file, which the process's mask then narrows.
-        builder.permissions(std::fs::Permissions::from_mode(0o666));
-    }
-    let mut file = builder.tempfile_in(folder)?;
-    file.write_all(&(header.len() as u64).to_le_bytes())?;
-    file.write_all(&header)?;
+    let specs: Vec<Spec<'_>> = arrays
+        .iter()
+        .map(|(name, array)| (*name, array.dtype(), array.shape()))
+        .collect();
+    let mut writer = Writer::begin(path, &specs, metadata)?;
     for (name, array) in arrays {
+        writer.put(name, array)?;
+    }
+    writer.end()
+}
+
+/// Name, dtype and shape of a tensor to be written.
+type Spec<'a> = (&'a str, DType, &'a [i32]);
+
+/// A safetensors file whose tensors are named first and then written one at a time, in any order, so
+/// that they need not exist together.
+///
+/// As with [`save`], the file appears whole or not at all, and its bytes depend on names and contents
+/// only. Dropping a writer that was not [finished](Self::finish) leaves nothing behind.
+///
+/// ```
+/// # use std::collections::BTreeMap;
+/// # use mlx_core::{Array, DType, Result, safetensors::{Safetensors, Writer}};
+/// # fn main() -> Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("model.safetensors");
+/// let tensors = [("a", DType::F32, &[2][..]), ("b", DType::F32, &[1, 1][..])];
+/// let mut writer = Writer::new(&path, tensors, &BTreeMap::new())?;
+/// writer.write("b", &Array::from_slice(&[3.0f32], &[1, 1])?)?;
+/// writer.write("a", &Array::from_slice(&[1.0f32, 2.0], &[2])?)?;
+/// writer.finish()?;
+/// assert_eq!(Safetensors::open(&path)?.array("a")?.to_vec::<f32>()?, [1.0, 2.0]);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Writer {
+    path: PathBuf,
+    folder: PathBuf,
+    file: NamedTempFile,
+    /// What is not yet written: where it begins, and what it must be.
+    left: BTreeMap<String, (u64, DType, Vec<i32>)>,
+}
+
+impl Writer {
+    /// Begins a file with these tensors.
+    ///
+    /// # Errors
+    /// A name is given twice or is `__metadata__`, or no file can be made beside `path`.
+    pub fn new<'a>(
+        path: impl AsRef<Path>,
+        tensors: impl IntoIterator<Item = (&'a str, DType, &'a [i32])>,
+        metadata: &BTreeMap<String, String>,
+    ) -> Result<Self> {
+        let path = path.as_ref();
+        let mut tensors: Vec<Spec<'a>> = tensors.into_iter().collect();
+        tensors.sort_by_key(|(name, dtype, _)| (Reverse(dtype.size()), *name));
+        Self::begin(path, &tensors, metadata).map_err(|error| error.context(path.display()))
+    }
+
+    fn begin(
+        path: &Path,
+        tensors: &[Spec<'_>],
+        metadata: &BTreeMap<String, String>,
+    ) -> Result<Self> {
+        let header = header(tensors, metadata)?;
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".saving-");
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            // The permissions of any new file, which the process's mask then narrows.
+            builder.permissions(std::fs::Permissions::from_mode(0o666));
+        }
+        let mut file = builder.tempfile_in(folder)?;
+        file.write_all(&(header.len() as u64).to_le_bytes())?;
+        file.write_all(&header)?;
+        let mut start = 8 + header.len() as u64;
+        let mut left = BTreeMap::new();
+        for &(name, dtype, shape) in tensors {
+            left.insert(name.to_owned(), (start, dtype, shape.to_vec()));
+            start += nbytes(dtype, shape) as u64;
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            folder: folder.to_owned(),
+            file,
+            left,
+        })
+    }
+
+    /// Evaluates one of the tensors and writes it.
+    ///
+    /// # Errors
+    /// The file has no such tensor, or it is written already, or `array` is another than was
+    /// announced; the evaluation or the writing fails.
+    pub fn write(&mut self, name: &str, array: &Array) -> Result<()> {
+        let result = self.put(name, array);
+        result.map_err(|error| error.context(self.path.display()))
+    }
+
+    fn put(&mut self, name: &str, array: &Array) -> Result<()> {
+        let wrong = |message: String| Err(Error::new(ErrorKind::Invalid, message));
+        let Some((start, dtype, shape)) = self.left.get(name) else {
+            return wrong(format!("tensor {name:?} is not one of those left to write"));
+        };
+        if (*dtype, shape.as_slice()) != (array.dtype(), array.shape()) {
+            return wrong(format!(
+                "tensor {name:?} was announced as {shape:?} {dtype}, given {:?} {}",
+                array.shape(),
+                array.dtype()
+            ));
+        }
+        let file = self.file.as_file_mut();
+        file.seek(SeekFrom::Start(*start))?;
         array
             .with_bytes(|bytes| file.write_all(bytes))
             .map_err(|error| error.context(format!("tensor {name:?}")))??;
+        self.left.remove(name);
+        Ok(())
     }
-    file.as_file().sync_all()?;
-    file.persist(path).map_err(|error| error.error)?;
-    sync_folder(folder)?;
-    Ok(())
+
+    /// Gives the file its name.
+    ///
+    /// # Errors
+    /// A tensor is missing, or the file cannot be flushed or renamed: then there is none.
+    pub fn finish(self) -> Result<()> {
+        let path = self.path.clone();
+        self.end().map_err(|error| error.context(path.display()))
+    }
+
+    fn end(self) -> Result<()> {
+        if let Some(name) = self.left.keys().next() {
+            let message = format!(
+                "{} tensors are not written, among them {name:?}",
+                self.left.len()
+            );
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        self.file.as_file().sync_all()?;
+        self.file.persist(&self.path).map_err(|error| error.error)?;
+        sync_folder(&self.folder)?;
+        Ok(())
+    }
 }
 
-fn header(arrays: &[(&str, &Array)], metadata: &BTreeMap<String, String>) -> Result<Vec<u8>> {
+fn nbytes(dtype: DType, shape: &[i32]) -> usize {
+    shape.iter().map(|&n| n as usize).product::<usize>() * dtype.size()
+}
+
+fn header(tensors: &[Spec<'_>], metadata: &BTreeMap<String, String>) -> Result<Vec<u8>> {
     let mut header = serde_json::Map::new();
     if !metadata.is_empty() {
         header.insert("__metadata__".into(), serde_json::json!(metadata));
     }
     let mut offset = 0;
-    for (name, array) in arrays {
-        let end = offset + array.nbytes();
+    for &(name, dtype, shape) in tensors {
+        let end = offset + nbytes(dtype, shape);
         let entry = serde_json::json!({
-            "dtype": array.dtype().name(),
-            "shape": array.shape(),
+            "dtype": dtype.name(),
+            "shape": shape,
             "data_offsets": [offset, end],
         });
-        let reserved = *name == "__metadata__";
-        if reserved || header.insert((*name).into(), entry).is_some() {
+        let reserved = name == "__metadata__";
+        if reserved || header.insert(name.into(), entry).is_some() {
             let why = if reserved {
                 "is reserved"
             } else {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
-use mlx_core::DType;
+use mlx_core::{DType, QuantMode, Scheme, fast};
 use mlx_infer::{
     Error, ErrorKind, Files, GenerateOptions, LoadOptions, LoadedModel, SamplingParams,
 };
@@ -40,16 +40,32 @@ pub(super) struct Load {
     /// Remember only so many of the last tokens
     #[arg(long, value_name = "N")]
     context_len: Option<usize>,
+    /// Keep keys and values in so many bits, 4 or 8 [default: as computed]
+    #[arg(long, value_name = "BITS")]
+    kv_bits: Option<i32>,
+    /// Numbers that share a scale there, 32, 64 or 128 [default: 64]
+    #[arg(long, value_name = "N", requires = "kv_bits")]
+    kv_group_size: Option<i32>,
     /// Adapter folder of mlx-train, mlx-lm or PEFT
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Float {
+pub(super) enum Float {
     F32,
     Bf16,
     F16,
+}
+
+impl Float {
+    pub(super) fn dtype(self) -> DType {
+        match self {
+            Self::F32 => DType::F32,
+            Self::Bf16 => DType::BF16,
+            Self::F16 => DType::F16,
+        }
+    }
 }
 
 impl Load {
@@ -64,13 +80,18 @@ impl Load {
                 "context-len must be at least 1, given 0".to_owned(),
             ));
         }
+        let kv_quantization = self.kv_bits.map(|bits| {
+            let group_size = self.kv_group_size.unwrap_or(64);
+            let scheme = Scheme::new(QuantMode::Affine, bits, group_size)?;
+            fast::check_packing(scheme).map(|()| scheme)
+        });
+        let kv_quantization = kv_quantization
+            .transpose()
+            .map_err(|error| Failure::Usage(format!("kv-bits and kv-group-size: {error}")))?;
         let options = LoadOptions {
+            kv_quantization,
             context_len: self.context_len,
-            dtype: self.dtype.map(|dtype| match dtype {
-                Float::F32 => DType::F32,
-                Float::Bf16 => DType::BF16,
-                Float::F16 => DType::F16,
-            }),
+            dtype: self.dtype.map(Float::dtype),
         };
         let files = self.files()?;
         let bar = std::io::stderr()

@@ -31,6 +31,9 @@ pub(super) struct Batch {
     /// Most bytes of the requests' caches
     #[arg(long, value_name = "BYTES")]
     cache_bytes: Option<usize>,
+    /// Most bytes of computed beginnings that are kept for requests that begin the same; 0 keeps none
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().prefix_bytes)]
+    prefix_bytes: usize,
     #[command(flatten)]
     generation: args::Generation,
 }
@@ -66,6 +69,14 @@ struct Line {
 }
 
 impl Line {
+    fn read(text: &str) -> std::result::Result<Self, String> {
+        // serde would take a list of values too.
+        if !text.trim_start().starts_with('{') {
+            return Err("not a request: expected a JSON object".to_owned());
+        }
+        serde_json::from_str(text).map_err(|error| format!("not a request: {error}"))
+    }
+
     fn request(
         self,
         model: &LoadedModel,
@@ -149,6 +160,7 @@ impl Batch {
             rows: self.rows,
             prefill_tokens: self.prefill_tokens,
             cache_bytes: self.cache_bytes,
+            prefix_bytes: self.prefix_bytes,
         };
         limits
             .check()
@@ -162,9 +174,7 @@ impl Batch {
                 id: None,
                 document: None,
             };
-            let parsed = line.and_then(|line| {
-                serde_json::from_str::<Line>(&line).map_err(|e| format!("not a request: {e}"))
-            });
+            let parsed = line.and_then(|line| Line::read(&line));
             let request = parsed.and_then(|mut line| {
                 place.id = line.id.take();
                 line.request(&model, &defaults).map_err(|e| e.to_string())

@@ -15,6 +15,10 @@ pub(super) struct Generate {
     source: PromptSource,
     #[command(flatten)]
     generation: args::Generation,
+    /// File of mlx-infer cache, with the same model: the prompt comes behind the one in it, which is not
+    /// computed again
+    #[arg(long, value_name = "FILE")]
+    prompt_cache: Option<PathBuf>,
     /// Print counts, times and memory to stderr
     #[arg(long)]
     stats: bool,
@@ -25,7 +29,7 @@ pub(super) struct Generate {
 
 #[derive(Args)]
 #[group(required = true, multiple = false)]
-struct PromptSource {
+pub(super) struct PromptSource {
     /// Text to continue
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Option<String>,
@@ -37,21 +41,33 @@ struct PromptSource {
     tokens: Option<Vec<u32>>,
 }
 
-impl Generate {
-    pub(super) fn run(self) -> Result {
-        let mut options = self.generation.options()?;
-        let prompt = match (
-            self.source.prompt,
-            self.source.prompt_file,
-            self.source.tokens,
-        ) {
+impl PromptSource {
+    pub(super) fn read(self) -> Result<Prompt> {
+        Ok(match (self.prompt, self.prompt_file, self.tokens) {
             (Some(text), _, _) => Prompt::Text(text),
             (_, Some(path), _) => Prompt::Text(args::read_text(&path)?),
             (_, _, tokens) => Prompt::Tokens(tokens.unwrap_or_default()),
-        };
+        })
+    }
+}
+
+impl Generate {
+    pub(super) fn run(self) -> Result {
+        let mut options = self.generation.options()?;
+        let prompt = self.source.read()?;
         options.cancel = interrupt::cancels()?;
         let model = self.load.load()?;
-        let generated = output::show(model.generate(prompt, &options)?, self.json)?;
+        let generation = match &self.prompt_cache {
+            None => model.generate(prompt, &options)?,
+            Some(path) => {
+                let cache = model.load_prompt_cache(path)?;
+                let prompt = cache.followed_by(&model, prompt)?;
+                model
+                    .generate(prompt, &options)?
+                    .with_prompt_cache(&cache)?
+            }
+        };
+        let generated = output::show(generation, self.json)?;
         if self.stats {
             output::print_stats(&model, &generated);
         }

@@ -1,6 +1,7 @@
 //! `mlx-infer info`.
 
 use clap::Args;
+use mlx_core::Scheme;
 use mlx_infer::{LoadedModel, ModelInfo};
 use mlx_nn::LayerKind;
 use serde_json::{Value, json};
@@ -44,7 +45,7 @@ fn describe(model: &LoadedModel, name: &str) -> Value {
     let ring = model.options().context_len;
     let context = info.max_positions.unwrap_or(DEFAULT_CONTEXT);
     let held = ring.unwrap_or(context).min(context);
-    let position_bytes = 2 * info.kv_heads as usize * info.head_dim as usize * info.dtype.size();
+    let position_bytes = model.position_bytes();
     let cache_bytes = info
         .layers
         .iter()
@@ -71,15 +72,17 @@ fn describe(model: &LoadedModel, name: &str) -> Value {
             json!({"layers": layers, "kind": word, "positions": window})
         })
         .collect();
-    let quantization = info.quantization.map(|scheme| {
-        json!({"mode": scheme.mode.to_string(), "bits": scheme.bits, "group_size": scheme.group_size})
-    });
+    let described = |scheme: Option<Scheme>| {
+        scheme.map(|scheme| {
+            json!({"mode": scheme.mode.to_string(), "bits": scheme.bits, "group_size": scheme.group_size})
+        })
+    };
     json!({
         "model": name,
         "architecture": info.model_type,
         "parameters": info.n_parameters,
         "dtype": info.dtype.to_string(),
-        "quantization": quantization,
+        "quantization": described(info.quantization),
         "layers": info.layers.len(),
         "hidden": info.hidden,
         "vocab": info.vocab,
@@ -87,6 +90,7 @@ fn describe(model: &LoadedModel, name: &str) -> Value {
         "head_dim": info.head_dim,
         "context": info.max_positions,
         "context_len": ring,
+        "kv_quantization": described(model.options().kv_quantization),
         "caches": caches,
         "memory": {
             "weight_bytes": info.weight_bytes,
@@ -118,7 +122,7 @@ fn table(document: &Value) -> String {
         .into_iter()
         .map(|key| (key, text(&document[key])))
         .collect();
-    let quantization = match &document["quantization"] {
+    let scheme = |key| match &document[key] {
         Value::Null => "none".to_owned(),
         scheme => format!(
             "{}, {} bits, groups of {}",
@@ -127,7 +131,7 @@ fn table(document: &Value) -> String {
             scheme["group_size"]
         ),
     };
-    rows.push(("quantisation", quantization));
+    rows.push(("quantisation", scheme("quantization")));
     for key in ["layers", "hidden", "vocab", "context"] {
         rows.push((key, text(&document[key])));
     }
@@ -145,6 +149,13 @@ fn table(document: &Value) -> String {
             ),
         ));
     }
+    rows.push((
+        "keys, values",
+        match &document["kv_quantization"] {
+            Value::Null => text(&document["dtype"]),
+            _ => scheme("kv_quantization"),
+        },
+    ));
     let memory = &document["memory"];
     rows.push(("weights", bytes(&memory["weight_bytes"])));
     let context = &memory["cache_context"];

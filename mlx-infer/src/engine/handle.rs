@@ -15,6 +15,7 @@ use crate::generate::Event;
 #[derive(Debug)]
 pub struct Handle {
     pub(super) events: Receiver<Result<Event>>,
+    pub(super) backlog: Arc<Backlog>,
     pub(super) cancel: CancelToken,
     pub(super) has_text: bool,
     pub(super) is_done: bool,
@@ -34,6 +35,7 @@ impl Handle {
     /// The next event if there is one already.
     pub fn try_next(&mut self) -> Option<Result<Event>> {
         let event = self.events.try_recv().ok()?;
+        self.backlog.taken();
         self.is_done = ends(&event);
         Some(event)
     }
@@ -56,6 +58,7 @@ impl Iterator for Handle {
             return None;
         }
         let event = self.events.recv().unwrap_or_else(|_| Err(gone()));
+        self.backlog.taken();
         self.is_done = ends(&event);
         Some(event)
     }
@@ -76,6 +79,36 @@ fn ends(event: &Result<Event>) -> bool {
 /// The engine's thread has ended without a word: it has panicked.
 pub(super) fn gone() -> Error {
     Error::new(ErrorKind::Closed, "the engine has ended")
+}
+
+/// The events of a request that nobody has read yet. From so many on its row pauses; those of a step that
+/// is under way then still come.
+#[derive(Debug)]
+pub(crate) struct Backlog {
+    events: AtomicUsize,
+    most: usize,
+}
+
+impl Backlog {
+    pub(super) fn new(most: usize) -> Arc<Self> {
+        let events = AtomicUsize::new(0);
+        Arc::new(Self { events, most })
+    }
+
+    /// Whether nothing more should come until some are read.
+    pub(super) fn is_full(&self) -> bool {
+        self.events.load(Ordering::Acquire) >= self.most
+    }
+
+    fn put(&self) {
+        self.events.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn taken(&self) {
+        // What is taken was put, but for the error of an engine that has gone.
+        let less = |n: usize| Some(n.saturating_sub(1));
+        let _ = (self.events).fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+    }
 }
 
 /// One of the requests that may be under way; given back when dropped.
@@ -100,16 +133,28 @@ impl Drop for Ticket {
     }
 }
 
-/// Where the engine puts the events of a request. The queue is bounded by the request's `max_tokens`.
+/// Where the engine puts the events of a request.
 pub(super) struct Outlet {
     events: Sender<Result<Event>>,
+    backlog: Arc<Backlog>,
     ticket: Option<Ticket>,
 }
 
 impl Outlet {
-    pub(super) fn new(events: Sender<Result<Event>>, ticket: Ticket) -> Self {
-        let ticket = Some(ticket);
-        Self { events, ticket }
+    pub(super) fn new(
+        events: Sender<Result<Event>>,
+        backlog: Arc<Backlog>,
+        ticket: Ticket,
+    ) -> Self {
+        Self {
+            events,
+            backlog,
+            ticket: Some(ticket),
+        }
+    }
+
+    pub(super) fn backlog(&self) -> Arc<Backlog> {
+        self.backlog.clone()
     }
 
     pub(super) fn put(&mut self, event: Result<Event>) -> ControlFlow<()> {
@@ -117,6 +162,7 @@ impl Outlet {
             // Before whoever waits for the end can hear of it.
             self.ticket = None;
         }
+        self.backlog.put();
         match self.events.send(event) {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),

@@ -3,7 +3,7 @@
 use mlx_core::{Array, eval, memory};
 use mlx_nn::ModelCache;
 
-use super::rows::process;
+use super::rows::row_of;
 use super::worker::Worker;
 use crate::error::Result;
 use crate::sampler::sample;
@@ -27,11 +27,11 @@ impl Worker<'_, '_> {
             _ => self.prefill_whole(&pieces),
         };
         if let Err(error) = result {
+            self.prefixes.clear();
             for id in &ids {
                 if let Some(task) = self.tasks.get_mut(id) {
                     task.partial = None;
                 }
-                self.scheduler.prefilled(*id, 0);
             }
             if let Some(id) = self.scheduler.prefill_failed(&ids) {
                 self.fail(id, error);
@@ -62,20 +62,28 @@ impl Worker<'_, '_> {
         }
         eval(cache.arrays())?;
         memory::clear_cache()?;
+        if piece.is_cut {
+            self.keep_prompt(piece.id, piece.end, &cache, 0);
+        }
+        let task = self.tasks.get_mut(&piece.id).expect("it was checked");
         task.partial = Some(cache);
         self.scheduler.prefilled(piece.id, piece.end);
         Ok(())
     }
 
-    /// Computes whole prompts together, padded on the right.
+    /// Computes what is left of prompts together, padded on the right.
     fn prefill_whole(&mut self, pieces: &[Piece]) -> Result<()> {
         let model = self.model.model();
-        let widths: Vec<usize> = pieces.iter().map(|piece| piece.end).collect();
+        let widths: Vec<usize> = pieces.iter().map(|p| p.end - p.start).collect();
         let width = widths.iter().max().copied().unwrap_or(0);
         let mut tokens = Vec::with_capacity(pieces.len() * width);
         let mut cache = ModelCache::new(model.layers(), pieces.len(), self.model.cache_options());
         for (row, piece) in pieces.iter().enumerate() {
-            let ids = &self.tasks[&piece.id].sequence.history().ids()[..piece.end];
+            let task = self.tasks.get_mut(&piece.id).expect("it was checked");
+            if let Some(partial) = task.partial.take() {
+                cache.put(row, &partial, 0)?;
+            }
+            let ids = &task.sequence.history().ids()[piece.start..piece.end];
             tokens.extend_from_slice(ids);
             tokens.extend(std::iter::repeat_n(0, width - ids.len()));
             cache.expect(row, piece.end);
@@ -92,29 +100,21 @@ impl Worker<'_, '_> {
     }
 
     /// Chooses the first tokens of rows whose prompts are done, and lets the rows in.
-    fn enter(&mut self, ids: &[Id], cache: &ModelCache, mut logits: Array) -> Result<()> {
-        let mut failed = Vec::new();
-        for (row, id) in ids.iter().enumerate() {
-            let task = self.tasks.get_mut(id).expect("it was checked");
-            if task.replay() == 0 {
-                match process(task, &logits, row) {
-                    Ok(Some(changed)) => logits = changed,
-                    Ok(None) => {}
-                    Err(error) => failed.push((*id, error)),
-                }
-            }
-        }
+    fn enter(&mut self, ids: &[Id], cache: &ModelCache, logits: Array) -> Result<()> {
         let rows: Vec<_> = ids.iter().map(|id| self.tasks[id].sequence.row()).collect();
-        let sampled = sample(&logits, &rows, None)?;
-        let choices = sampled.read()?;
+        let choices = sample(&logits, &rows, None)?.read()?;
         eval(cache.arrays())?;
-        for (id, error) in failed {
-            self.fail(id, error);
-        }
-        for (&id, choice) in ids.iter().zip(choices) {
+        for (row, (&id, choice)) in ids.iter().zip(choices).enumerate() {
+            let task = &self.tasks[&id];
+            self.keep_prompt(id, task.base, cache, row);
+            let task = &self.tasks[&id];
             // Where tokens are known already, this one is.
-            if self.tasks.get(&id).is_some_and(|task| task.replay() == 0) {
-                self.accept(id, choice);
+            if task.replay() > 0 {
+                continue;
+            }
+            match task.processor {
+                Some(_) => self.choose_on_host(id, &row_of(&logits, row)?),
+                None => self.accept(id, choice),
             }
         }
         self.settle();

@@ -1,13 +1,11 @@
 //! The device's side of a batch: one cache with a slot for each row, prompts beside it, and the step
 //! that is under way.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use mlx_core::{Array, eval};
+use mlx_core::{Array, async_eval, eval};
 use mlx_nn::ModelCache;
 
-use super::task::{Task, Tasks};
-use crate::error::{Error, ErrorKind, Result};
+use super::task::Tasks;
+use crate::error::Result;
 use crate::model::LoadedModel;
 use crate::sampler::{Choice, History, Row, Sampled, SamplingParams, sample};
 use crate::scheduler::Id;
@@ -24,6 +22,8 @@ pub(crate) struct Queued {
     sampled: Sampled,
     /// For each slot whose token counts, whose it is.
     whose: Vec<Option<Id>>,
+    /// The logits `[1, V]` of rows whose tokens are chosen on the host.
+    on_host: Vec<(Id, Array)>,
 }
 
 /// What came of opening a step.
@@ -33,8 +33,6 @@ pub(crate) struct Stepped {
     pub(crate) queued: Option<Queued>,
     /// Whose rows got one position longer.
     pub(crate) ids: Vec<Id>,
-    /// Whose processors failed.
-    pub(crate) failed: Vec<(Id, Error)>,
 }
 
 /// What a row brings to a step.
@@ -127,7 +125,7 @@ impl<'m> Rows<'m> {
     }
 
     /// Queues a step behind `previous`, whose tokens have not been read.
-    pub(crate) fn step(&mut self, tasks: &mut Tasks, previous: Option<&Queued>) -> Result<Stepped> {
+    pub(crate) fn step(&mut self, tasks: &Tasks<'_>, previous: Option<&Queued>) -> Result<Stepped> {
         let inputs: Vec<Input> = (0..self.slots.len())
             .map(|slot| self.input(slot, tasks, previous))
             .collect();
@@ -147,9 +145,9 @@ impl<'m> Rows<'m> {
             .model()
             .hidden(&tokens.expand_dims(-1)?, &mut step)?;
         step.commit_all()?;
-        let mut logits = self.model.model().logits(&hidden)?.squeeze(1)?;
+        let logits = self.model.model().logits(&hidden)?.squeeze(1)?;
 
-        let whose: Vec<Option<Id>> = inputs
+        let mut whose: Vec<Option<Id>> = inputs
             .iter()
             .zip(&self.slots)
             .map(|(input, &id)| match input {
@@ -157,23 +155,24 @@ impl<'m> Rows<'m> {
                 Input::Known { .. } | Input::Unread => id,
             })
             .collect();
-        for (slot, id) in whose.iter().enumerate() {
-            if let Some(id) = *id {
-                let task = tasks.get_mut(&id).expect("a row has a task");
-                match process(task, &logits, slot) {
-                    Ok(Some(changed)) => logits = changed,
-                    Ok(None) => {}
-                    Err(error) => stepped.failed.push((id, error)),
-                }
+        let mut on_host = Vec::new();
+        for (slot, whose) in whose.iter_mut().enumerate() {
+            if let Some(id) = whose.take_if(|id| tasks[id].processor.is_some()) {
+                on_host.push((id, row_of(&logits, slot)?));
             }
         }
         let sampled = choose(&logits, &whose, &inputs, tasks, unread.map(|_| &tokens))?;
         sampled.start()?;
+        async_eval(on_host.iter().map(|(_, logits)| logits))?;
         stepped.ids = (inputs.iter().zip(&self.slots))
             .filter(|(input, _)| **input != Input::Nothing)
             .filter_map(|(_, &id)| id)
             .collect();
-        stepped.queued = Some(Queued { sampled, whose });
+        stepped.queued = Some(Queued {
+            sampled,
+            whose,
+            on_host,
+        });
         Ok(stepped)
     }
 
@@ -182,7 +181,7 @@ impl<'m> Rows<'m> {
             return Input::Nothing;
         };
         let len = self.cache.lens()[slot];
-        if self.model.model().switches_after() == Some(len) {
+        if self.model.model().switches_after() == Some(len) || tasks[&id].is_paused() {
             return Input::Nothing;
         }
         let sequence = &tasks[&id].sequence;
@@ -208,6 +207,18 @@ impl<'m> Rows<'m> {
                 (self.slots.get(slot) == Some(&Some(id))).then_some((id, choice))
             })
             .collect())
+    }
+
+    /// The logits of a step's rows whose tokens are chosen on the host: those that are still there.
+    pub(crate) fn on_host(&self, queued: Queued) -> Vec<(Id, Array)> {
+        let mut rows = queued.on_host;
+        rows.retain(|&(id, _)| self.slot(id).is_some());
+        rows
+    }
+
+    /// The cache, and which of its rows that of `id` is.
+    pub(crate) fn row(&self, id: Id) -> Option<(&ModelCache, usize)> {
+        self.slot(id).map(|slot| (&self.cache, slot))
     }
 
     fn slot(&self, id: Id) -> Option<usize> {
@@ -279,25 +290,8 @@ fn choose(
     sample(logits, &rows, last)
 }
 
-/// Lets the task's processor, if it has one, change its row of `logits` `[B, V]`: all logits with that.
-pub(super) fn process(task: &mut Task<'_>, logits: &Array, row: usize) -> Result<Option<Array>> {
-    let Some(processor) = &mut task.processor else {
-        return Ok(None);
-    };
-    let [_, v] = logits.dims()?;
-    let (start, end) = ([row as i32, 0], [row as i32 + 1, v]);
-    let mut values = logits
-        .slice(&start, &end)?
-        .astype(mlx_core::DType::F32)?
-        .to_vec::<f32>()?;
-    let ids = task.sequence.history().ids();
-    // A panic of the caller's code is that request's error, like an error of it.
-    catch_unwind(AssertUnwindSafe(|| processor(ids, &mut values)))
-        .unwrap_or_else(|_| Err("it panicked".into()))
-        .map_err(|error| {
-            let message = format!("the request's logits processor failed: {error}");
-            Error::new(ErrorKind::Argument, message).with_source(error)
-        })?;
-    let changed = Array::from_slice(&values, &[1, v])?.astype(logits.dtype())?;
-    Ok(Some(logits.slice_update(&changed, &start, &end)?))
+/// Row `row` of `[B, V]`: `[1, V]`.
+pub(super) fn row_of(logits: &Array, row: usize) -> Result<Array> {
+    let row = row as i32;
+    Ok(logits.slice_axis(0, row, row + 1)?)
 }

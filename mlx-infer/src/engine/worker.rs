@@ -1,16 +1,23 @@
 //! What the engine's thread does: carries out the scheduler's plans on the rows.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Instant;
 
+use mlx_core::Array;
+
+use super::handle::Backlog;
+use super::prefixes::Prefixes;
 use super::rows::{Queued, Rows};
 use super::task::{Sink, Task, Tasks};
 use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generate::{Event, FinishReason, Sequence};
 use crate::model::LoadedModel;
+use crate::processor;
 use crate::request::Request;
 use crate::sampler::Choice;
-use crate::scheduler::{CacheCost, Id, Job, Limits, Scheduler};
+use crate::scheduler::{CacheCost, Id, Limits, Scheduler};
 
 /// Requests, their rows, and who comes next.
 pub(crate) struct Worker<'m, 's> {
@@ -18,8 +25,11 @@ pub(crate) struct Worker<'m, 's> {
     pub(super) scheduler: Scheduler,
     pub(super) rows: Rows<'m>,
     pub(super) tasks: Tasks<'s>,
+    pub(super) prefixes: Prefixes,
     /// The step whose tokens have not been read.
-    queued: Option<Queued>,
+    pub(super) queued: Option<Queued>,
+    /// Requests without a row whose readers are behind.
+    pub(super) parked: BTreeSet<Id>,
     submitted: Id,
     evictions: usize,
 }
@@ -27,14 +37,14 @@ pub(crate) struct Worker<'m, 's> {
 impl<'m, 's> Worker<'m, 's> {
     pub(crate) fn new(model: &'m LoadedModel, limits: Limits) -> Self {
         let info = model.info();
-        let position_bytes =
-            2 * info.kv_heads as usize * info.head_dim as usize * info.dtype.size();
-        let cost = CacheCost::new(&info.layers, &model.cache_options(), position_bytes);
+        let cost = CacheCost::new(&info.layers, &model.cache_options(), model.position_bytes());
         Self {
+            prefixes: Prefixes::new(limits.prefix_bytes),
             scheduler: Scheduler::new(limits, cost),
             rows: Rows::new(model),
             tasks: Tasks::new(),
             queued: None,
+            parked: BTreeSet::new(),
             submitted: 0,
             evictions: 0,
             model,
@@ -48,12 +58,19 @@ impl<'m, 's> Worker<'m, 's> {
 
     /// Requests under way.
     pub(crate) fn counts(&self) -> [usize; 3] {
-        self.scheduler.counts()
+        let [waiting, prefilling, decoding] = self.scheduler.counts();
+        [waiting + self.parked.len(), prefilling, decoding]
     }
 
     /// Rows that were given up for want of memory.
     pub(crate) fn evictions(&self) -> usize {
         self.evictions
+    }
+
+    /// Prompts that began with what was kept, their tokens that were not computed, and the bytes that are
+    /// kept.
+    pub(crate) fn prefix_counts(&self) -> [usize; 3] {
+        self.prefixes.counts()
     }
 
     /// Takes a request in. What is wrong with it is told to its sink.
@@ -62,6 +79,7 @@ impl<'m, 's> Worker<'m, 's> {
         request: Request,
         requested: Instant,
         dropped: CancelToken,
+        backlog: Option<Arc<Backlog>>,
         mut sink: Sink<'s>,
     ) {
         let checked = self
@@ -82,23 +100,17 @@ impl<'m, 's> Worker<'m, 's> {
             }
         };
         self.submitted += 1;
-        let prompt = sequence.history().prompt_len();
-        self.scheduler.submit(Job {
-            id: self.submitted,
-            prompt,
-            replay: 0,
-            most: prompt.saturating_add(sequence.remaining()),
-            chunk: request.options.prefill_chunk,
-        });
         let task = Task {
-            base: prompt,
+            base: sequence.history().prompt_len(),
             sequence,
             partial: None,
             processor: request.processor,
             sink,
+            backlog,
             dropped,
             abandoned: false,
         };
+        self.scheduler.submit(task.job(self.submitted));
         self.tasks.insert(self.submitted, task);
     }
 
@@ -115,6 +127,7 @@ impl<'m, 's> Worker<'m, 's> {
     /// Ends every request with an error, after something unforeseen.
     pub(crate) fn fail_all(&mut self, message: &str) {
         self.queued = None;
+        self.prefixes.clear();
         for id in self.ids() {
             self.fail(id, Error::new(ErrorKind::Compute, message));
         }
@@ -129,6 +142,7 @@ impl<'m, 's> Worker<'m, 's> {
                 self.finish(id, FinishReason::Cancelled);
             }
         }
+        self.unpark();
         let plan = self.scheduler.plan();
         if plan.compact || !plan.evict.is_empty() || !plan.refuse.is_empty() {
             self.settle();
@@ -146,10 +160,12 @@ impl<'m, 's> Worker<'m, 's> {
             }
             self.scheduler.set_slots(self.rows.slots());
         }
-        for pieces in plan.prefill {
+        self.reuse();
+        for pieces in self.scheduler.pieces() {
             self.prefill(&pieces);
         }
         self.decode();
+        self.park();
         if self.is_idle() {
             self.queued = None;
             self.rows.reset();
@@ -163,10 +179,7 @@ impl<'m, 's> Worker<'m, 's> {
         if running.is_empty() {
             return;
         }
-        if running
-            .iter()
-            .any(|id| self.rows.is_at_switch(*id) || self.tasks[id].processor.is_some())
-        {
+        if running.iter().any(|id| self.rows.is_at_switch(*id)) {
             // The host has to see all tokens first.
             self.settle();
         }
@@ -177,15 +190,12 @@ impl<'m, 's> Worker<'m, 's> {
             }
         }
         let previous = self.queued.take();
-        match self.rows.step(&mut self.tasks, previous.as_ref()) {
+        match self.rows.step(&self.tasks, previous.as_ref()) {
             Ok(stepped) => {
                 for &id in &stepped.ids {
                     self.scheduler.stepped(id);
                 }
                 self.queued = stepped.queued;
-                for (id, error) in stepped.failed {
-                    self.fail(id, error);
-                }
                 self.read(previous);
             }
             Err(error) => self.step_failed(error),
@@ -205,8 +215,21 @@ impl<'m, 's> Worker<'m, 's> {
                 for (id, choice) in choices {
                     self.accept(id, choice);
                 }
+                for (id, logits) in self.rows.on_host(queued) {
+                    self.choose_on_host(id, &logits);
+                }
             }
             Err(error) => self.step_failed(error),
+        }
+    }
+
+    /// Chooses the next token of a request from its `logits` `[1, V]`, with its processor.
+    pub(super) fn choose_on_host(&mut self, id: Id, logits: &Array) {
+        if let Some(task) = self.tasks.get_mut(&id)
+            && let Some(processor) = &mut task.processor
+        {
+            let choice = processor::choose(processor, logits, task.sequence.row());
+            self.accept(id, choice);
         }
     }
 
@@ -227,6 +250,7 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     fn finish(&mut self, id: Id, reason: FinishReason) {
+        self.keep_row(id, reason);
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
@@ -249,6 +273,7 @@ impl<'m, 's> Worker<'m, 's> {
 
     fn forget(&mut self, id: Id) {
         self.tasks.remove(&id);
+        self.parked.remove(&id);
         self.rows.free(id);
         self.scheduler.remove(id);
     }
@@ -266,6 +291,8 @@ impl<'m, 's> Worker<'m, 's> {
     /// A step failed as a whole: its rows start again, fewer at a time; one that was alone fails.
     pub(super) fn step_failed(&mut self, error: Error) {
         self.queued = None;
+        // The first that can go, if memory was short.
+        self.prefixes.clear();
         self.rows.reset();
         self.scheduler.set_slots(0);
         let to_blame = self.scheduler.step_failed();

@@ -34,16 +34,21 @@ impl<'m> Decoder<'m> {
     }
 
     /// Starts anew with these tokens and gives what the head makes of the last one: `[1, V]`, lazy. `None`
-    /// if `between`, which is asked before each chunk, cancels.
+    /// if `between`, which is asked before each chunk, cancels. `start` is a cache that holds the first of
+    /// them and expects them all.
     pub(crate) fn prefill(
         &mut self,
         ids: &[u32],
+        start: Option<ModelCache>,
         mut between: impl FnMut() -> Progress,
     ) -> Result<Option<Array>> {
-        self.cache = ModelCache::new(self.model.layers(), 1, self.options);
-        self.cache.expect(0, ids.len());
+        self.cache = start.unwrap_or_else(|| {
+            let mut cache = ModelCache::new(self.model.layers(), 1, self.options);
+            cache.expect(0, ids.len());
+            cache
+        });
         let mut last = None;
-        for chunk in ids.chunks(self.chunk) {
+        for chunk in ids[self.len()..].chunks(self.chunk) {
             if matches!(between(), Progress::Cancelled) {
                 return Ok(None);
             }
@@ -63,6 +68,11 @@ impl<'m> Decoder<'m> {
     pub(crate) fn step(&mut self, token: &Array) -> Result<Array> {
         let hidden = self.hidden(&token.reshape(&[1, 1])?)?;
         self.logits(&hidden)
+    }
+
+    /// The sequence's one row.
+    pub(crate) fn cache(&self) -> &ModelCache {
+        &self.cache
     }
 
     /// Positions that the cache has been given.

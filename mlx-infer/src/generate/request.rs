@@ -160,11 +160,12 @@ pub struct Generated {
 }
 
 impl Generated {
-    /// The document that the command line gives: `text`, `tokens`, `finish_reason`, `usage`, `timings`.
+    /// The document that the command line gives: `text`, `tokens`, `finish_reason`, `usage`, `timings`;
+    /// in `usage` `cached_tokens`, if there are any.
     pub fn to_json(&self) -> Value {
         let m = &self.metrics;
         let ids: Vec<u32> = self.tokens.iter().map(|choice| choice.id).collect();
-        json!({
+        let mut document = json!({
             "text": self.text,
             "tokens": ids,
             "finish_reason": self.reason.as_str(),
@@ -184,6 +185,10 @@ impl Generated {
                 "peak_memory_bytes": m.peak_memory_bytes,
                 "active_memory_bytes": m.active_memory_bytes,
             },
-        })
+        });
+        if m.cached_tokens > 0 {
+            document["usage"]["cached_tokens"] = m.cached_tokens.into();
+        }
+        document
     }
 }

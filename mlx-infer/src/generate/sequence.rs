@@ -7,7 +7,7 @@ use super::request::{Event, FinishReason, GenerateOptions};
 use super::text::TextStream;
 use crate::cancel::CancelToken;
 use crate::error::Result;
-use crate::metrics::Watch;
+use crate::metrics::{Counts, Watch};
 use crate::model::LoadedModel;
 use crate::sampler::{Choice, History, Row};
 
@@ -21,6 +21,8 @@ pub(crate) struct Sequence {
     /// How many tokens to generate at most.
     limit: usize,
     watch: Watch,
+    /// Tokens of the prompt that were not computed.
+    cached: usize,
 }
 
 impl Sequence {
@@ -58,6 +60,7 @@ impl Sequence {
             stop_ids: [eos, &options.stop_ids].concat(),
             limit: options.max_tokens.min(room),
             watch: Watch::start(model.load_time(), requested)?,
+            cached: 0,
             history: History::new(ids),
             options: options.clone(),
         })
@@ -72,9 +75,19 @@ impl Sequence {
         &self.options.cancel
     }
 
+    /// Tokens of the prompt that are computed at a time.
+    pub(crate) fn prefill_chunk(&self) -> usize {
+        self.options.prefill_chunk
+    }
+
     /// How many tokens may still be generated.
     pub(crate) fn remaining(&self) -> usize {
         self.limit - self.history.generated().len()
+    }
+
+    /// So many tokens of the prompt were not computed.
+    pub(crate) fn set_cached(&mut self, tokens: usize) {
+        self.cached = tokens;
     }
 
     /// What the sampler has to know.
@@ -108,9 +121,11 @@ impl Sequence {
     /// The last event.
     pub(crate) fn finish(&mut self, reason: FinishReason) -> Result<Event> {
         let (text, stopped) = self.text.finish()?;
-        let metrics = self
-            .watch
-            .metrics(self.history.prompt_len(), self.history.generated().len())?;
+        let metrics = self.watch.metrics(Counts {
+            prompt: self.history.prompt_len(),
+            cached: self.cached,
+            decoded: self.history.generated().len(),
+        })?;
         Ok(Event::Finish {
             reason: if stopped { FinishReason::Stop } else { reason },
             text,

@@ -4,7 +4,7 @@
 //! order does not matter. Top-k keeps exactly k: of equal logits at its threshold, those of the lowest
 //! ids. Top-p and min-p keep all that are equal, as mlx-lm does.
 
-use mlx_core::{Array, DType};
+use mlx_core::{Array, DType, fast};
 
 use super::{Row, column, flags};
 use crate::error::Result;
@@ -19,22 +19,25 @@ pub(super) fn keep(x: &Array, rows: &[Row<'_>]) -> Result<Option<Array>> {
     let p = |row: &Row<'_>| (row.params.top_p < 1.0).then_some(row.params.top_p);
     let m = |row: &Row<'_>| (row.params.min_p > 0.0).then_some(row.params.min_p);
     let mut kept = None;
-    if rows.iter().any(|row| k(row).is_some() || p(row).is_some()) {
-        // How many of the largest logits tell every row's thresholds: with both filters top-k's do.
-        let reach = |row: &Row<'_>| k(row).or(p(row).map(|_| v as usize)).unwrap_or(1);
-        let reach = rows.iter().map(reach).max().unwrap_or(1) as i32;
-        let largest = if reach < v {
-            x.topk(reach, -1)?
-        } else {
-            x.clone()
+    // The largest logits, as many as the widest top-k keeps.
+    let reach = rows.iter().filter_map(k).max();
+    let sorted = match reach {
+        Some(reach) => Some(fast::top(x, reach)?.1),
+        None => None,
+    };
+    if rows.iter().any(|row| p(row).is_some()) {
+        // Where every row with top-p has top-k too, these are all that can be kept.
+        let few = rows.iter().all(|row| p(row).is_none() || k(row).is_some());
+        let least = match &sorted {
+            Some(sorted) if few => top_p(x, sorted, rows, p)?,
+            _ => fast::nucleus(x, &column(rows, |row| p(row).unwrap_or(1.0))?)?,
         };
-        let sorted = largest.negative()?.sort(-1)?.negative()?;
-        if rows.iter().any(|row| p(row).is_some()) {
-            kept = both(kept, top_p(x, &sorted, rows, p)?)?;
-        }
-        if rows.iter().any(|row| k(row).is_some()) {
-            kept = both(kept, top_k(x, &sorted, rows, k)?)?;
-        }
+        let filters = flags(rows, |row| p(row).is_some())?;
+        let least = filters.select(&least, f32::NEG_INFINITY)?;
+        kept = both(kept, x.greater_equal(&least)?)?;
+    }
+    if let Some(sorted) = &sorted {
+        kept = both(kept, top_k(x, sorted, rows, k)?)?;
     }
     if rows.iter().any(|row| m(row).is_some()) {
         let least = column(rows, |row| m(row).map_or(f32::NEG_INFINITY, f32::ln))?;
@@ -50,7 +53,8 @@ fn both(a: Option<Array>, b: Array) -> Result<Option<Array>> {
     }))
 }
 
-/// Keeps tokens while those before them have less than p together. `sorted`: the largest logits, descending.
+/// The least logit of each row, F32 `[B, 1]`, that is kept while those before have less than p together, or the
+/// least of `sorted`: the largest logits, descending.
 fn top_p(
     x: &Array,
     sorted: &Array,
@@ -60,9 +64,7 @@ fn top_p(
     let probabilities = sorted.subtract(&x.logsumexp(-1, true)?)?.exp()?;
     let before = probabilities.cumsum(-1, false, false)?;
     let inside = before.less(&column(rows, |row| p(row).unwrap_or(1.0))?)?;
-    let threshold = inside.select(sorted, f32::INFINITY)?.min(-1, true)?;
-    let filters = flags(rows, |row| p(row).is_some())?;
-    Ok(x.greater_equal(&filters.select(&threshold, f32::NEG_INFINITY)?)?)
+    Ok(inside.select(sorted, f32::INFINITY)?.min(-1, true)?)
 }
 
 fn top_k(

@@ -67,6 +67,11 @@ impl SamplingParams {
         self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 
+    /// Whether the logits stay as the model gives them: no bias and no penalty.
+    pub(super) fn keeps_logits(&self) -> bool {
+        self.logit_bias.is_empty() && self.repeat_penalty == 1.0 && !self.counts_tokens()
+    }
+
     /// # Errors
     /// A value is outside its range; the message names it, the range and the value.
     pub fn check(&self) -> Result<()> {

@@ -14,6 +14,10 @@ pub struct Limits {
     pub prefill_tokens: usize,
     /// Most bytes of the rows' caches.
     pub cache_bytes: Option<usize>,
+    /// Most bytes, beside those, of computed beginnings of texts that are kept for texts that begin the
+    /// same; 0 keeps none. A prompt that begins with one is computed in other parts, which may show in the
+    /// last bits of its logits, as another `prefill_chunk` may.
+    pub prefix_bytes: usize,
 }
 
 impl Default for Limits {
@@ -22,6 +26,7 @@ impl Default for Limits {
             rows: 64,
             prefill_tokens: 2048,
             cache_bytes: None,
+            prefix_bytes: 512 << 20,
         }
     }
 }
@@ -65,6 +70,8 @@ pub struct Piece {
     pub start: usize,
     /// The token behind its last.
     pub end: usize,
+    /// Whether others begin the same up to its end, so that it is worth keeping.
+    pub is_cut: bool,
     /// Whether the prompt is done with it.
     pub is_last: bool,
 }
@@ -78,6 +85,4 @@ pub struct Plan {
     pub evict: Vec<Id>,
     /// Give up the slots without a row.
     pub compact: bool,
-    /// Prompts to compute: the pieces of each inner list in one forward pass.
-    pub prefill: Vec<Vec<Piece>>,
 }

@@ -159,11 +159,13 @@ nonsense
 {"tokens": [1, 2, 3], "temperature": 1, "seed": 4, "max_tokens": 5, "ignore_eos": true}
 {"prompt": "x", "tokens": [1]}
 {"prompt": "The red fox", "stop": ["forest"]}
+["The red fox"]
+
 "#;
     for rows in ["1", "64"] {
         let (code, documents, stderr) = run(&["batch", "--rows", rows], input);
         assert_eq!(code, Some(0), "{stderr}");
-        assert_eq!(documents.len(), 8);
+        assert_eq!(documents.len(), 10);
         for (n, document) in documents.iter().enumerate() {
             assert_eq!(document["line"], n + 1);
         }
@@ -201,6 +203,9 @@ nonsense
             !text.contains("forest") && documents[7]["finish_reason"] == "stop",
             "{text}"
         );
-        assert!(stderr.contains("8 requests, 4 failed"), "{stderr}");
+        for at in [8, 9] {
+            assert_eq!(error(at), "not a request: expected a JSON object");
+        }
+        assert!(stderr.contains("10 requests, 6 failed"), "{stderr}");
     }
 }

@@ -175,6 +175,7 @@ fn cancelled_and_dropped_requests_make_room() {
             ..Limits::default()
         },
         max_requests: 3,
+        ..EngineOptions::default()
     };
     let engine = start("llama_llama3", options);
     let shared = greedy(400);

@@ -4,11 +4,18 @@
 #[allow(dead_code, reason = "shared with the tests of single requests")]
 mod checkpoint;
 
+mod backlog;
 mod classify;
 mod command;
 mod engine;
 mod independence;
+#[cfg(unix)]
+mod interruption;
+mod joins;
 mod poison;
+mod prefixes;
+mod processors;
+mod quantized;
 mod scheduler;
 mod schedules;
 mod statistics;

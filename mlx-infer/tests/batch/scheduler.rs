@@ -43,6 +43,9 @@ struct Asked {
     /// When it arrives, and when it is cancelled if it still runs.
     arrives: usize,
     cancelled: Option<usize>,
+    /// How much of its prompt is there already, and where it is cut, in sixteenths.
+    reused: usize,
+    cut: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -55,13 +58,26 @@ struct Day {
 
 fn days() -> impl Strategy<Value = Day> {
     let cancelled = prop_oneof![3 => Just(None), 1 => (0..60usize).prop_map(Some)];
-    let asked = (1..15usize, 1..12usize, 1..6usize, 0..40usize, cancelled).prop_map(
-        |(prompt, tokens, chunk, arrives, cancelled)| Asked {
+    let reused = prop_oneof![Just(0usize), 0..16usize];
+    let cut = prop_oneof![Just(None), (0..16usize).prop_map(Some)];
+    let asked = (
+        1..15usize,
+        1..12usize,
+        1..6usize,
+        0..40usize,
+        cancelled,
+        reused,
+        cut,
+    );
+    let asked = asked.prop_map(
+        |(prompt, tokens, chunk, arrives, cancelled, reused, cut)| Asked {
             prompt,
             tokens,
             chunk,
             arrives,
             cancelled,
+            reused,
+            cut,
         },
     );
     let memory = prop_oneof![Just(None), (10..150usize).prop_map(Some)];
@@ -70,6 +86,7 @@ fn days() -> impl Strategy<Value = Day> {
             rows,
             prefill_tokens,
             cache_bytes,
+            ..Limits::default()
         });
     let failures = proptest::collection::vec(0..60usize, 0..3);
     (proptest::collection::vec(asked, 1..12), limits, failures).prop_map(
@@ -141,14 +158,29 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
             slots = rows.values().filter(|row| row.held.is_some()).count();
             scheduler.set_slots(slots);
         }
-        for pieces in plan.prefill {
+        let fresh: Vec<u64> = scheduler.fresh().collect();
+        for id in fresh {
+            let Asked {
+                prompt,
+                reused,
+                cut,
+                ..
+            } = asked(id);
+            let row = rows.get_mut(&id).expect("who begins is there");
+            prop_assert_eq!(row.done, 0);
+            row.done = prompt * reused / 16;
+            let cut = cut
+                .map(|cut| prompt * cut / 16)
+                .filter(|&cut| cut > row.done);
+            scheduler.reuse(id, row.done, cut);
+        }
+        for pieces in scheduler.pieces() {
             let ids: Vec<u64> = pieces.iter().map(|piece| piece.id).collect();
             let width = pieces.iter().map(|piece| piece.end - piece.start).max();
             prop_assert!(ids.len() == 1 || ids.len() * width.unwrap() <= day.limits.prefill_tokens);
             if fails {
                 for id in &ids {
                     rows.get_mut(id).unwrap().done = 0;
-                    scheduler.prefilled(*id, 0);
                 }
                 if let Some(id) = scheduler.prefill_failed(&ids) {
                     rows.remove(&id);
@@ -163,6 +195,12 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
                 prop_assert!(piece.end - piece.start <= asked(piece.id).chunk);
                 row.done = piece.end;
                 prop_assert_eq!(piece.is_last, piece.end == asked(piece.id).prompt);
+                if piece.is_cut {
+                    let Asked { prompt, cut, .. } = asked(piece.id);
+                    prop_assert!(
+                        !piece.is_last && cut.map(|cut| prompt * cut / 16) == Some(piece.end)
+                    );
+                }
                 if !piece.is_last {
                     scheduler.prefilled(piece.id, piece.end);
                     continue;

@@ -1,7 +1,7 @@
 //! A thousand random days of an engine, beside what each request must get.
 
 use crate::checkpoint::{dir, load};
-use crate::independence::{alone, greedy, prompt, sampled};
+use crate::independence::{alone, greedy, prompt, same, sampled};
 use mlx_infer::{
     Choice, Engine, EngineOptions, ErrorKind, FinishReason, GenerateOptions, Limits, Request,
 };
@@ -89,7 +89,8 @@ fn live(
             }
         };
         // No token is lost or doubled, whatever happened.
-        prop_assert!(expected.starts_with(&tokens), "{:?} {:?}", tokens, expected);
+        let beginning = &expected[..tokens.len().min(expected.len())];
+        prop_assert!(same(&tokens, beginning), "{:?} {:?}", tokens, expected);
         match (fate, end) {
             (_, None) => {}
             (Fate::Lives, end) => {
@@ -127,6 +128,19 @@ fn idle(engine: &Engine) {
     panic!("somebody waits for ever: {:?}", engine.load());
 }
 
+/// The memory in use, once it is at most `wanted`: a step that was queued for rows that have ended since holds its
+/// arrays until it has run.
+fn settled(wanted: usize) -> usize {
+    for _ in 0..2000 {
+        let active = mlx_core::memory::active().unwrap();
+        if active <= wanted {
+            return active;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    mlx_core::memory::active().unwrap()
+}
+
 #[test]
 fn a_thousand_random_days() {
     let model = load(dir(CASE));
@@ -146,6 +160,8 @@ fn a_thousand_random_days() {
             rows: number % 5 + 1,
             prefill_tokens: [2048, 30][number % 2],
             cache_bytes: (number % 3 == 0).then_some(row * (number % 4 + 1)),
+            // None, a few, all.
+            prefix_bytes: [0, 20_000, 512 << 20][number % 3],
         };
         let options = EngineOptions {
             limits,
@@ -163,10 +179,12 @@ fn a_thousand_random_days() {
             .run(&day(), |day| live(&engine, &day, &expected))
             .unwrap();
         idle(&engine);
-        let after = mlx_core::memory::active().unwrap();
+        let kept = engine.load().prefix_bytes;
+        let after = settled(loaded + 2 * kept);
         assert!(
-            after <= loaded,
-            "engine {number}: {after} bytes, {loaded} before"
+            // MLX gives out buffers of up to twice the size.
+            after <= loaded + 2 * kept,
+            "engine {number}: {after} bytes, {loaded} before, {kept} kept"
         );
         match number % 2 {
             0 => engine.finish().unwrap(),

@@ -5,6 +5,8 @@ use mlx_infer::{History, Row, SamplingParams, sample};
 
 const DRAWS: usize = 200_000;
 const ROWS: usize = 2_000;
+/// How often each row has said the token 0.
+const SAID: usize = 2;
 
 /// Twelve tokens, two of them equally likely.
 const LOGITS: [f32; 12] = [
@@ -17,6 +19,9 @@ fn expected(params: &SamplingParams) -> Vec<f64> {
     for (&id, &bias) in &params.logit_bias {
         x[id as usize] += f64::from(bias);
     }
+    // The histories below hold the token 0 alone, whose logit is positive.
+    x[0] /= f64::from(params.repeat_penalty);
+    x[0] -= SAID as f64 * f64::from(params.frequency_penalty) + f64::from(params.presence_penalty);
     let softmax = |x: &[f64]| {
         let total: f64 = x.iter().map(|l| l.exp()).sum();
         x.iter().map(|l| l.exp() / total).collect::<Vec<f64>>()
@@ -53,7 +58,8 @@ fn drawn(params: &SamplingParams) -> Vec<usize> {
     let mut counts = vec![0; LOGITS.len()];
     for round in 0..DRAWS / ROWS {
         // Seeds and positions that are neighbours, as in practice.
-        let history = History::new(vec![0; round + 1]);
+        let mut history = History::new(vec![0; round + 1]);
+        (0..SAID).for_each(|_| history.push(0));
         let rows: Vec<Row<'_>> = (0..ROWS)
             .map(|row| Row {
                 params,
@@ -121,9 +127,18 @@ fn settings() -> Vec<(&'static str, SamplingParams)> {
             with(|p| (p.top_p, p.min_p) = (0.95, 0.2)),
         ),
         ("top-k and min-p", with(|p| (p.top_k, p.min_p) = (4, 0.3))),
+        ("repeat penalty", with(|p| p.repeat_penalty = 1.6)),
+        ("presence penalty", with(|p| p.presence_penalty = 0.8)),
+        ("frequency penalty", with(|p| p.frequency_penalty = 0.7)),
+        (
+            "top-k, top-p and min-p",
+            with(|p| (p.top_k, p.top_p, p.min_p) = (8, 0.95, 0.08)),
+        ),
         (
             "all",
             with(|p| {
+                p.repeat_penalty = 1.2;
+                (p.presence_penalty, p.frequency_penalty) = (-0.2, 0.3);
                 (p.temperature, p.top_k, p.top_p, p.min_p) = (1.4, 9, 0.95, 0.03);
                 p.logit_bias = [(3, 0.7)].into();
             }),

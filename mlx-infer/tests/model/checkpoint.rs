@@ -72,6 +72,7 @@ pub fn load_ring(dir: impl AsRef<Path>, context_len: Option<usize>) -> LoadedMod
     let options = LoadOptions {
         context_len,
         dtype: Some(DType::F32),
+        ..LoadOptions::default()
     };
     LoadedModel::load(dir, options).unwrap()
 }

@@ -343,6 +343,19 @@ fn info_describes_the_model() {
             (Some("ring"), &json!(6))
         );
     }
+    // The built-in model has heads of 64, in f32: 256 bytes, or codes with two scales and two biases.
+    let of = |flags: &[&str]| document(mlx_infer(&[&["info", "--json"], flags].concat()));
+    let bytes = |found: &Value| {
+        found["memory"]["cache_bytes_per_position"]
+            .as_u64()
+            .unwrap()
+    };
+    let wide = bytes(&of(&[]));
+    for (bits, packed) in [("4", 32 + 16), ("8", 64 + 16)] {
+        let found = of(&["--kv-group-size", "32", "--kv-bits", bits]);
+        assert_eq!(found["kv_quantization"]["bits"].to_string(), bits);
+        assert_eq!(bytes(&found), wide / 256 * packed);
+    }
     let text = printed(mlx_infer(&["info", "--model", &path("gemma3_text")]));
     for word in [
         "gemma3_text",

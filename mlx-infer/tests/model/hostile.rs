@@ -45,7 +45,7 @@ fn wrong_usage_exits_with_2() {
     let dir = checkpoint::dir("qwen3");
     let model = ["generate", "--model", dir.to_str().unwrap()];
     let tokens = ["--tokens", "1,2"];
-    let cases: [(&[&str], &str); 14] = [
+    let cases: [(&[&str], &str); 18] = [
         (&[], "--prompt"),
         (&["--tokens", "1,x"], "'x'"),
         (&["--tokens", ""], "--tokens"),
@@ -69,6 +69,16 @@ fn wrong_usage_exits_with_2() {
             "context-len must be at least 1, given 0",
         ),
         (&["--dtype", "int4"], "int4"),
+        (&["--kv-bits", "3"], "4 or 8 bits, given affine, 3 bits"),
+        (
+            &["--kv-bits", "7"],
+            "kv-bits and kv-group-size: affine quantization has bits",
+        ),
+        (
+            &["--kv-bits", "8", "--kv-group-size", "48"],
+            "has group sizes [32, 64, 128], given 48",
+        ),
+        (&["--kv-group-size", "64"], "--kv-bits"),
     ];
     for (flags, word) in cases {
         let has_prompt = flags.is_empty() || flags.contains(&"--tokens");

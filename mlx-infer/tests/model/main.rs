@@ -6,4 +6,5 @@ mod default_model;
 mod generate;
 mod hostile;
 mod interruption;
+mod prompt_cache;
 mod score;

@@ -1,10 +1,11 @@
-//! Adapters as PEFT writes them: `base_model.model.PATH.lora_A.weight`, `[rank, in]`.
+//! Adapters as PEFT writes them: `base_model.model.PATH.lora_A.weight`, `[rank, in]`, and
+//! `PATH.lora_embedding_A`, `[rank, V]`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use mlx_core::{Array, Error, ErrorKind, Result, Safetensors};
-use mlx_nn::Module;
+use mlx_nn::{Layout, Module, Path as Name, Visit, Weight};
 use serde_json::Value;
 
 use super::{Adapter, AdapterKind, CONFIG, put};
@@ -81,20 +82,100 @@ pub(super) fn load(dir: &Path, config: &Value, module: &mut dyn Module) -> Resul
     let file = Safetensors::open(dir.join(WEIGHTS))?;
     let mut tensors = BTreeMap::new();
     for published in file.names() {
+        // Beside an adapted embedding PEFT writes the table itself, which training leaves alone.
+        if let Some(layer) = published.strip_suffix(".base_layer.weight") {
+            unchanged(layer, &file.array(published)?, module).map_err(&fail)?;
+            continue;
+        }
         let (name, array) = translated(published, file.array(published)?)?;
         tensors.insert(name, array);
+    }
+    if file.names().any(|name| name.ends_with(".lora_embedding_A")) {
+        embedding(module, kind).map_err(&fail)?;
     }
     put(&label, module, tensors, &scale, dropout as f32, kind)
 }
 
+fn bare(published: &str) -> &str {
+    let bare = published.strip_prefix("base_model.model.");
+    bare.unwrap_or(published)
+}
+
+/// Refuses adapters of embeddings that compute something else in PEFT than a [`Lora`](mlx_nn::Lora) can.
+fn embedding(module: &dyn Module, kind: AdapterKind) -> Result<(), String> {
+    struct OwnHead(bool);
+    impl Visit for OwnHead {
+        fn adaptable(&mut self, path: &Name, layout: Layout) -> Result<()> {
+            self.0 |= layout == Layout::Linear && path.as_str() == "lm_head";
+            Ok(())
+        }
+    }
+    if kind == AdapterKind::Dora {
+        return Err(
+            "use_dora: PEFT's magnitudes of an embedding are those of its columns, here and in mlx-lm \
+             those of its rows; merge the adapter with PEFT, or train one without DoRA"
+                .to_owned(),
+        );
+    }
+    let mut head = OwnHead(false);
+    let visited = module.visit(&mut Name::default(), &mut head);
+    visited.map_err(|error| error.to_string())?;
+    if !head.0 {
+        return Err(
+            "the adapter of an embedding leaves a tied head alone in PEFT, here and in mlx-lm it is the \
+             head's too; untie the head and merge the adapter with PEFT"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
+/// Refuses a table that is not the model's own. Of a quantised one only the shape can be compared.
+fn unchanged(layer: &str, table: &Array, module: &dyn Module) -> Result<(), String> {
+    struct Find<'a> {
+        name: String,
+        table: &'a Array,
+        same: bool,
+    }
+    impl Visit for Find<'_> {
+        fn weight(&mut self, path: &Name, weight: &Weight) -> Result<()> {
+            if path.as_str() == self.name && weight.shape() == self.table.shape() {
+                self.same = match weight {
+                    Weight::Quantized { .. } => true,
+                    Weight::Dense(own) => {
+                        let table = self.table.astype(own.value().dtype())?;
+                        own.value().array_equal(&table, false)?.item::<bool>()?
+                    }
+                };
+            }
+            Ok(())
+        }
+    }
+    let layer = bare(layer);
+    let mut find = Find {
+        name: rename(layer, false).unwrap_or_else(|| layer.to_owned()),
+        table,
+        same: false,
+    };
+    let visited = module.visit(&mut Name::default(), &mut find);
+    visited.map_err(|error| error.to_string())?;
+    if find.same {
+        return Ok(());
+    }
+    Err(format!(
+        "{layer}.base_layer.weight {:?} is not the model's {layer}; merge the adapter with PEFT",
+        table.shape()
+    ))
+}
+
 /// Our name, and A and B as we lay them out: PEFT's transposed.
 fn translated(published: &str, array: Array) -> Result<(String, Array)> {
-    let bare = published
-        .strip_prefix("base_model.model.")
-        .unwrap_or(published);
+    let bare = bare(published);
     let parts = [
         (".lora_A.weight", ".lora_a"),
         (".lora_B.weight", ".lora_b"),
+        (".lora_embedding_A", ".lora_a"),
+        (".lora_embedding_B", ".lora_b"),
         (".lora_magnitude_vector.weight", ".m"),
         (".lora_magnitude_vector", ".m"),
     ];

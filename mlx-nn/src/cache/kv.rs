@@ -3,9 +3,14 @@
 use std::rc::Rc;
 
 use mlx_core::ops::{concat, create::zeros};
-use mlx_core::{Array, Error, ErrorKind, Result, inplace};
+use mlx_core::{Array, DType, Result, Scheme, fast, inplace};
 
 use super::{CacheOptions, LayerKind};
+
+mod write;
+
+pub(crate) use write::{Places, Slots};
+use write::{write, write_both};
 
 /// How the buffer of a layer is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,17 +25,36 @@ pub(crate) enum Extent {
     },
 }
 
-/// Two buffers `[B, K, capacity, D]`.
+/// Two buffers `[B, K, capacity, D]`; U32 `[B, K, capacity, words]` of packed rows.
 #[derive(Debug)]
 struct Store {
     k: Array,
     v: Array,
+    /// Views of buffers that another cache holds: they are copied before they are written.
+    borrowed: bool,
+}
+
+impl Store {
+    fn new(k: Array, v: Array) -> Rc<Self> {
+        Rc::new(Self {
+            k,
+            v,
+            borrowed: false,
+        })
+    }
+
+    /// Whether it may be written in place.
+    fn is_own(self: &Rc<Self>) -> bool {
+        Rc::strong_count(self) == 1 && !self.borrowed
+    }
 }
 
 /// Keys and values of one layer.
 #[derive(Clone, Debug)]
 pub(crate) struct KvCache {
     pub(crate) extent: Extent,
+    /// How rows are packed, if they are.
+    pub(crate) scheme: Option<Scheme>,
     /// Written in place by its only owner, copied when clones share it.
     store: Option<Rc<Store>>,
     /// What the store becomes when the step commits.
@@ -56,8 +80,27 @@ impl KvCache {
         };
         Self {
             extent,
+            scheme: options.quantized,
             store: None,
             pending: None,
+        }
+    }
+
+    /// The same layer with another store.
+    fn with(&self, store: Option<Rc<Store>>) -> Self {
+        Self {
+            extent: self.extent,
+            scheme: self.scheme,
+            store,
+            pending: None,
+        }
+    }
+
+    /// Keys or values `[.., D]` as they are kept.
+    pub(crate) fn kept(&self, new: &Array) -> Result<Array> {
+        match self.scheme {
+            Some(scheme) => fast::pack(new, scheme),
+            None => Ok(new.clone()),
         }
     }
 
@@ -68,7 +111,8 @@ impl KvCache {
             .map_or(0, |store| store.k.shape()[2] as usize)
     }
 
-    /// Writes `k` and `v`, `[B, K, L, D]`, in place: row b's token j at slot `slots[b][j]`.
+    /// Writes `k` and `v`, `[B, K, L, D]`, in place: row b's token j at slot `slots[b][j]`, packed where
+    /// rows are.
     ///
     /// Returns the buffers, of at least `capacity` slots.
     pub(crate) fn write(
@@ -80,19 +124,23 @@ impl KvCache {
     ) -> Result<(Array, Array)> {
         let store = match self.store.take() {
             Some(store) => store,
-            None => Rc::new(Store {
-                k: buffer(k, capacity)?,
-                v: buffer(v, capacity)?,
-            }),
+            None => Store::new(self.buffer(k, capacity)?, self.buffer(v, capacity)?),
         };
         // A write that fails leaves no store: the error is of a broken step, and whoever catches it
         // must not go on with half of it.
-        let k = write(&store, |store| store.k.clone(), k, slots, capacity)?;
-        let v = write(&store, |store| store.v.clone(), v, slots, capacity)?;
-        self.store = Some(Rc::new(Store {
-            k: k.clone(),
-            v: v.clone(),
-        }));
+        let (k, v) = match slots {
+            Slots::Positions { offsets, ring } => {
+                write_both(&store, (k, v), (offsets, *ring), capacity, self.scheme)?
+            }
+            Slots::Each(places) => {
+                let (k, v) = (self.kept(k)?, self.kept(v)?);
+                (
+                    write(&store, |store| store.k.clone(), &k, places, capacity)?,
+                    write(&store, |store| store.v.clone(), &v, places, capacity)?,
+                )
+            }
+        };
+        self.store = Some(Store::new(k.clone(), v.clone()));
         Ok((k, v))
     }
 
@@ -109,7 +157,7 @@ impl KvCache {
 
     /// Takes what the ring holds once the step has committed.
     pub(crate) fn stage(&mut self, k: Array, v: Array) {
-        self.pending = Some(Rc::new(Store { k, v }));
+        self.pending = Some(Store::new(k, v));
     }
 
     /// Whether the step can only be kept as a whole.
@@ -125,14 +173,49 @@ impl KvCache {
         }
     }
 
-    /// Whether a row that has written `written` positions still shows all it showed at length `len`.
+    /// Whether a row that has written `written` positions still holds all that a token at position `len`
+    /// sees of those before it: `window - 1` of them.
     pub(crate) fn can_rewind(&self, written: usize, len: usize) -> bool {
         match self.extent {
             Extent::Grows { .. } => true,
             Extent::Ring { window, slack, .. } => {
-                written <= window + slack || written <= len + slack
+                written <= window + slack || written <= len + slack + 1
             }
         }
+    }
+
+    /// Slots that the first `len` positions of a row take that has written `written`. A ring that has
+    /// wrapped is one piece.
+    pub(crate) fn slots(&self, written: usize, len: usize) -> usize {
+        match self.extent {
+            Extent::Ring { window, slack, .. } if written > window + slack => window + slack,
+            Extent::Grows { .. } | Extent::Ring { .. } => len,
+        }
+    }
+
+    /// The first `slots` slots of row `row`, as views.
+    pub(crate) fn view(&self, row: usize, slots: usize) -> Result<Self> {
+        let row = row as i32;
+        let slots = slots.min(self.capacity()) as i32;
+        let part = |array: &Array| array.slice_axis(0, row, row + 1)?.slice_axis(2, 0, slots);
+        let store = match &self.store {
+            Some(store) => Some(Rc::new(Store {
+                k: part(&store.k)?,
+                v: part(&store.v)?,
+                borrowed: true,
+            })),
+            None => None,
+        };
+        Ok(self.with(store))
+    }
+
+    /// Takes keys and values `[1, K, slots, D]` from elsewhere, as they are kept.
+    pub(crate) fn fill(&mut self, k: Array, v: Array) {
+        self.store = Some(Rc::new(Store {
+            k,
+            v,
+            borrowed: true,
+        }));
     }
 
     pub(crate) fn select(&self, rows: &Array) -> Result<Self> {
@@ -160,17 +243,13 @@ impl KvCache {
                 let joined = |pick: fn(&Store) -> &Array| {
                     concat(&[part(a, rows, pick)?, part(b, others, pick)?], 0)
                 };
-                Some(Rc::new(Store {
-                    k: joined(|store| &store.k)?,
-                    v: joined(|store| &store.v)?,
-                }))
+                Some(Store::new(
+                    joined(|store| &store.k)?,
+                    joined(|store| &store.v)?,
+                ))
             }
         };
-        Ok(Self {
-            extent: self.extent,
-            store,
-            pending: None,
-        })
+        Ok(self.with(store))
     }
 
     /// Gives back slots behind position `longest`.
@@ -189,6 +268,8 @@ impl KvCache {
                 _ => Some(Rc::new(Store {
                     k: part(&store.k)?,
                     v: part(&store.v)?,
+                    // A copy of few bytes may be a view after all.
+                    borrowed: store.borrowed,
                 })),
             };
         }
@@ -209,8 +290,7 @@ impl KvCache {
             let (starts, stops) = ([row, 0, 0, 0], [row + 1, heads, held, d]);
             match &store {
                 Some(store) => {
-                    let in_place =
-                        Rc::strong_count(store) == 1 && pick(store).shape()[2] as usize >= capacity;
+                    let in_place = store.is_own() && pick(store).shape()[2] as usize >= capacity;
                     let buffer = grown(pick(store), capacity)?;
                     match in_place {
                         true => inplace::slice_update_in_place(buffer, &new, &starts, &stops),
@@ -224,7 +304,7 @@ impl KvCache {
             }
         };
         let (k, v) = (written(|store| &store.k)?, written(|store| &store.v)?);
-        self.store = Some(Rc::new(Store { k, v }));
+        self.store = Some(Store::new(k, v));
         Ok(())
     }
 
@@ -236,76 +316,24 @@ impl KvCache {
             .flat_map(|store| [&store.k, &store.v])
     }
 
+    /// An empty buffer for keys or values like `new`. Zeros: a masked slot that held NaN would poison
+    /// the sum it does not take part in.
+    fn buffer(&self, new: &Array, capacity: usize) -> Result<Array> {
+        let [b, heads, _, d] = new.dims()?;
+        let (width, dtype) = match self.scheme {
+            Some(scheme) => (fast::packed_words(d, new.dtype(), scheme)?, DType::U32),
+            None => (d, new.dtype()),
+        };
+        zeros(&[b, heads, capacity as i32, width], dtype)
+    }
+
     fn map(&self, f: impl Fn(&Array) -> Result<Array>) -> Result<Self> {
         let store = match &self.store {
-            Some(store) => Some(Rc::new(Store {
-                k: f(&store.k)?,
-                v: f(&store.v)?,
-            })),
+            Some(store) => Some(Store::new(f(&store.k)?, f(&store.v)?)),
             None => None,
         };
-        Ok(Self {
-            extent: self.extent,
-            store,
-            pending: None,
-        })
+        Ok(self.with(store))
     }
-}
-
-/// Where the tokens of a step go.
-pub(crate) enum Slots {
-    /// Every row writes `start..start + L`.
-    Range(usize),
-    /// `[B, L]` row numbers and slots.
-    Scattered { rows: Array, slots: Array },
-}
-
-fn write(
-    store: &Rc<Store>,
-    pick: fn(&Store) -> Array,
-    new: &Array,
-    slots: &Slots,
-    capacity: usize,
-) -> Result<Array> {
-    let alone = Rc::strong_count(store) == 1;
-    let buffer = pick(store);
-    let [b, heads, l, d] = new.dims()?;
-    if buffer.shape()[0] != b || buffer.shape()[1] != heads || buffer.shape()[3] != d {
-        let message = format!(
-            "cache holds {:?}, given keys or values {:?}",
-            buffer.shape(),
-            new.shape()
-        );
-        return Err(Error::new(ErrorKind::Shape, message));
-    }
-    let in_place = alone && buffer.shape()[2] as usize >= capacity;
-    let buffer = grown(&buffer, capacity)?;
-    match slots {
-        Slots::Range(start) => {
-            let starts = [0, 0, *start as i32, 0];
-            let stops = [b, heads, *start as i32 + l, d];
-            if in_place {
-                inplace::slice_update_in_place(buffer, new, &starts, &stops)
-            } else {
-                buffer.slice_update(new, &starts, &stops)
-            }
-        }
-        Slots::Scattered { rows, slots } => {
-            let updates = new.swap_axes(1, 2)?.reshape(&[b, l, 1, heads, 1, d])?;
-            if in_place {
-                inplace::scatter_in_place(buffer, &[rows, slots], &updates, &[0, 2])
-            } else {
-                buffer.scatter(&[rows, slots], &updates, &[0, 2])
-            }
-        }
-    }
-}
-
-/// An empty buffer for keys or values like `new`. Zeros: a masked slot that held NaN would poison
-/// the sum it does not take part in.
-fn buffer(new: &Array, capacity: usize) -> Result<Array> {
-    let [b, heads, _, d] = new.dims()?;
-    zeros(&[b, heads, capacity as i32, d], new.dtype())
 }
 
 fn grown(buffer: &Array, capacity: usize) -> Result<Array> {

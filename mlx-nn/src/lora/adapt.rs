@@ -1,11 +1,10 @@
-//! Putting adapters on the linear layers of a module, taking them off, and making them part of it.
+//! Putting adapters on the layers of a module, taking them off, and making them part of it.
 
 use mlx_core::ops::create::zeros;
 use mlx_core::ops::quantize::quantize;
 use mlx_core::{DType, Error, ErrorKind, Result, random};
 
-use super::{Lora, row_lengths};
-use crate::linear::Linear;
+use super::{Adaptable, Layout, Lora, row_lengths};
 use crate::module::{Module, Param, Path, VisitMut};
 use crate::weight::Weight;
 
@@ -60,9 +59,10 @@ impl LoraConfig {
     }
 }
 
-/// Puts a new adapter on every linear layer that `select` takes by its path, and tells which.
+/// Puts a new adapter on every linear layer, embedding and stack of experts that `select` takes by its
+/// path, and tells which. A tied head shares the embedding's.
 ///
-/// A is uniform in ±1/√in (mlx-lm's choice), B is zero: the module computes what it did before.
+/// A is uniform in ±1/√in, of an embedding ±1/√V (mlx-lm's choices), B is zero: the module computes what it did before.
 /// The adapter's arrays are trainable, nothing else is.
 ///
 /// # Errors
@@ -81,7 +81,7 @@ pub fn attach(
         passed: Vec<String>,
     }
     impl<F: Fn(&str) -> bool> VisitMut for Attach<'_, F> {
-        fn linear(&mut self, path: &Path, linear: &mut Linear) -> Result<()> {
+        fn adaptable(&mut self, path: &Path, layer: Adaptable<'_>) -> Result<()> {
             let name = path.as_str().to_owned();
             if !(self.select)(&name) {
                 self.passed.push(name);
@@ -89,9 +89,9 @@ pub fn attach(
             }
             let [now, later] = self.key.split_pair()?;
             self.key = later;
-            let lora = new_lora(linear.weight(), self.config, &now)
+            let lora = new_lora(layer.layout, layer.weight, self.config, &now)
                 .map_err(|error| error.context(&name))?;
-            linear.set_lora(Some(lora));
+            *layer.lora = Some(Box::new(lora));
             self.taken.push(name);
             Ok(())
         }
@@ -117,7 +117,7 @@ pub fn attach(
     if visitor.taken.is_empty() {
         let known: Vec<&str> = visitor.passed.iter().take(8).map(String::as_str).collect();
         let message = format!(
-            "no linear layer is chosen for an adapter; the module has {}: {}{}",
+            "no layer is chosen for an adapter; the module has {}: {}{}",
             visitor.passed.len(),
             known.join(", "),
             if visitor.passed.len() > 8 {
@@ -136,17 +136,23 @@ pub fn is_adapter(name: &str) -> bool {
     matches!(name.rsplit('.').next(), Some("lora_a" | "lora_b" | "m"))
 }
 
-fn new_lora(weight: &Weight, config: &LoraConfig, key: &random::Key) -> Result<Lora> {
+fn new_lora(
+    layout: Layout,
+    weight: &Weight,
+    config: &LoraConfig,
+    key: &random::Key,
+) -> Result<Lora> {
     let shape = weight.shape();
-    let &[outputs, inputs] = shape.as_slice() else {
+    let Some([of_a, of_b, _]) = layout.shapes(&shape, config.rank) else {
         let message = format!("an adapter needs a matrix, found {shape:?}");
         return Err(Error::new(ErrorKind::Shape, message));
     };
-    let spread = (inputs.max(1) as f32).sqrt().recip();
-    let a = random::uniform(key, &[inputs, config.rank], DType::F32, -spread, spread)?;
+    let spread = (layout.inputs(&shape) as f32).sqrt().recip();
+    let a = random::uniform(key, &of_a, DType::F32, -spread, spread)?;
     let mut lora = Lora {
+        layout,
         lora_a: Param::new(a.astype(config.dtype)?),
-        lora_b: Param::new(zeros(&[config.rank, outputs], config.dtype)?),
+        lora_b: Param::new(zeros(&of_b, config.dtype)?),
         m: None,
         scale: config.scale,
         dropout: config.dropout,
@@ -166,9 +172,9 @@ fn new_lora(weight: &Weight, config: &LoraConfig, key: &random::Key) -> Result<L
 pub fn detach(module: &mut dyn Module) -> Result<Vec<(String, Lora)>> {
     struct Detach(Vec<(String, Lora)>);
     impl VisitMut for Detach {
-        fn linear(&mut self, path: &Path, linear: &mut Linear) -> Result<()> {
-            if let Some(lora) = linear.set_lora(None) {
-                self.0.push((path.as_str().to_owned(), lora));
+        fn adaptable(&mut self, path: &Path, layer: Adaptable<'_>) -> Result<()> {
+            if let Some(lora) = layer.lora.take() {
+                self.0.push((path.as_str().to_owned(), *lora));
             }
             Ok(())
         }
@@ -192,12 +198,11 @@ pub fn fuse(module: &mut dyn Module, dequantize: bool) -> Result<usize> {
         layers: usize,
     }
     impl VisitMut for Fuse {
-        fn linear(&mut self, path: &Path, linear: &mut Linear) -> Result<()> {
-            let Some(lora) = linear.set_lora(None) else {
+        fn adaptable(&mut self, path: &Path, layer: Adaptable<'_>) -> Result<()> {
+            let Some(lora) = layer.lora.take() else {
                 return Ok(());
             };
-            let weight = linear.weight_mut();
-            *weight = fused(&lora, weight, self.dequantize)
+            *layer.weight = fused(&lora, layer.weight, self.dequantize)
                 .map_err(|error| error.context(path.as_str()))?;
             self.layers += 1;
             Ok(())
@@ -240,15 +245,15 @@ fn fused(lora: &Lora, weight: &Weight, dequantize: bool) -> Result<Weight> {
     }
 }
 
-/// Gives every adapter a key of its own to draw dropped inputs from, or with `None` ends dropping.
+/// Gives every adapter a key of its own to draw what is dropped from, or with `None` ends dropping.
 ///
 /// # Errors
 /// No memory for a handle.
 pub fn set_dropout_key(module: &mut dyn Module, key: Option<&random::Key>) -> Result<()> {
     struct Keys(Option<random::Key>);
     impl VisitMut for Keys {
-        fn linear(&mut self, _path: &Path, linear: &mut Linear) -> Result<()> {
-            let Some(lora) = linear.lora_mut() else {
+        fn adaptable(&mut self, _path: &Path, layer: Adaptable<'_>) -> Result<()> {
+            let Some(lora) = layer.lora else {
                 return Ok(());
             };
             lora.key = None;

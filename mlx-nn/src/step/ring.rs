@@ -41,7 +41,10 @@ impl Step<'_> {
         }
         // The step is wider than the slack: its last tokens may overwrite what its first still see.
         // They attend to the old ring and the new tokens side by side.
-        let old = self.cache.layers[layer].read(cap)?;
+        let cache = &self.cache.layers[layer];
+        let (k, v) = (cache.kept(k)?, cache.kept(v)?);
+        let (k, v) = (&k, &v);
+        let old = cache.read(cap)?;
         let turn = self.turn(cap)?;
         let staged = |new: &Array, old: Option<&Array>| -> Result<Array> {
             let [b, heads, _, d] = new.dims()?;

@@ -31,6 +31,9 @@ pub(super) struct Eval {
     /// Measure the last message or the completion only: with labelled data, the label
     #[arg(long)]
     mask_prompt: bool,
+    /// Run the head on so many tokens of the vocabulary at a time: less memory [default: all at once]
+    #[arg(long, value_name = "TOKENS")]
+    ce_chunk: Option<i32>,
     /// Convert floating-point weights: f32, bf16 or f16 [default: as stored]
     #[arg(long, value_name = "DTYPE")]
     dtype: Option<String>,
@@ -71,6 +74,7 @@ impl Eval {
             &dataset.examples,
             self.batch_size,
             None,
+            self.ce_chunk,
         )?;
         if self.json {
             let json = serde_json::to_string(&found)

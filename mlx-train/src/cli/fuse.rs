@@ -21,6 +21,9 @@ pub(super) struct Fuse {
     /// Where the model goes
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// Convert floating-point weights: f32, bf16 or f16 [default: as stored]
+    #[arg(long, value_name = "DTYPE")]
+    dtype: Option<String>,
     /// Unpack a quantised model
     #[arg(long)]
     dequantize: bool,
@@ -29,11 +32,11 @@ pub(super) struct Fuse {
 impl Fuse {
     pub(super) fn run(self) -> Result<()> {
         let files = source::files(self.model.as_deref())?;
-        let mut loaded = source::load(&files, None)?;
+        let mut loaded = source::load(&files, self.dtype.as_deref())?;
         let adapter = adapter::load(&self.adapter, loaded.model.as_mut())?;
         let layers = lora::fuse(loaded.model.as_mut(), self.dequantize)?;
         if self.dequantize {
-            mlx_nn::quantize::dequantize(loaded.model.as_mut())?;
+            mlx_nn::quantize::dequantize(loaded.model.as_mut(), None)?;
         }
         export::model(&self.out, &files, loaded.model.as_ref(), self.dequantize)?;
         match adapter.kind {

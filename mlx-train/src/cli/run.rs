@@ -120,7 +120,8 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
         return Ok(Done::Interrupted);
     }
     if let Some(test) = test {
-        let found = evaluate(model.as_ref(), &test.examples, config.batch_size, None)?;
+        let (rows, chunk) = (config.batch_size, config.ce_chunk);
+        let found = evaluate(model.as_ref(), &test.examples, rows, None, chunk)?;
         eprintln!(
             "test: loss {:.4}, perplexity {:.3}",
             found.loss, found.perplexity
@@ -148,8 +149,10 @@ fn trainer_config(settings: &Settings) -> Result<TrainerConfig> {
     Ok(TrainerConfig {
         steps: settings.steps(),
         batch_size: settings.batch_size.unwrap_or(4),
+        batch_tokens: settings.batch_tokens,
         accumulate: settings.accumulate.unwrap_or(1),
         recompute: settings.grad_checkpoint,
+        ce_chunk: settings.ce_chunk,
         pack: settings.pack.then(|| max_tokens(settings)),
         seed: settings.seed.unwrap_or(0),
         clip: settings.clip,
@@ -192,7 +195,10 @@ fn choose_lora(model: &mut dyn Model, settings: &Settings, layers: usize) -> Res
         rank: settings.rank.unwrap_or(defaults.rank),
         scale: settings.scale.unwrap_or(defaults.scale),
         dropout: settings.dropout.unwrap_or(defaults.dropout),
-        dtype: DType::F32,
+        dtype: match &settings.adapter_dtype {
+            None => DType::F32,
+            Some(name) => source::dtype(name)?,
+        },
         dora: settings.dora,
     };
     let key = random::Key::new(settings.seed.unwrap_or(0))?;

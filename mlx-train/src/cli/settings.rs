@@ -42,6 +42,9 @@ pub(super) struct Settings {
     /// Rows of a batch [default: 4]
     #[arg(long, value_name = "N")]
     pub batch_size: Option<usize>,
+    /// In place of that: as many rows of about one length as have so many tokens, padding included
+    #[arg(long, value_name = "N", conflicts_with_all = ["batch_size", "pack"])]
+    pub batch_tokens: Option<usize>,
     /// Batches whose gradients make one step [default: 1]
     #[arg(long, value_name = "N")]
     #[serde(alias = "grad_accumulation_steps")]
@@ -55,6 +58,10 @@ pub(super) struct Settings {
     /// Compute each layer again in the backward pass: less memory, a third more work
     #[arg(long)]
     pub grad_checkpoint: bool,
+    /// Run the head on so many tokens of the vocabulary at a time, so that the logits of a batch never
+    /// exist: less memory, one more product with the head [default: all at once]
+    #[arg(long, value_name = "TOKENS")]
+    pub ce_chunk: Option<i32>,
     /// Learn the last message or the completion only
     #[arg(long)]
     pub mask_prompt: bool,
@@ -77,6 +84,9 @@ pub(super) struct Settings {
     /// Steps in which the rate rises from 0 [default: 0]
     #[arg(long, value_name = "STEPS")]
     pub warmup: Option<u64>,
+    /// Constant schedule: steps at the end in which the rate falls on a line to 0 [default: 0]
+    #[arg(long, value_name = "STEPS")]
+    pub cooldown: Option<u64>,
     /// mlx-lm's way to give a schedule
     #[arg(skip)]
     pub lr_schedule: Option<LrSchedule>,
@@ -99,6 +109,9 @@ pub(super) struct Settings {
     /// Adapted layers, such as self_attn.q_proj,mlp.*; * is any text [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub keys: Option<Vec<String>>,
+    /// The type of adapters' matrices: f32, bf16 or f16 [default: f32]
+    #[arg(long, value_name = "DTYPE")]
+    pub adapter_dtype: Option<String>,
     /// Adapters with magnitudes
     #[arg(long)]
     pub dora: bool,
@@ -175,10 +188,12 @@ impl Settings {
             json: self.json,
             steps: self.steps.or(file.steps),
             batch_size: self.batch_size.or(file.batch_size),
+            batch_tokens: self.batch_tokens.or(file.batch_tokens),
             accumulate: self.accumulate.or(file.accumulate),
             max_seq_length: self.max_seq_length.or(file.max_seq_length),
             pack: self.pack || file.pack,
             grad_checkpoint: self.grad_checkpoint || file.grad_checkpoint,
+            ce_chunk: self.ce_chunk.or(file.ce_chunk),
             mask_prompt: self.mask_prompt || file.mask_prompt,
             seed: self.seed.or(file.seed),
             optimizer: self.optimizer.or(file.optimizer),
@@ -186,6 +201,7 @@ impl Settings {
             learning_rate: self.learning_rate.or(file.learning_rate),
             schedule: self.schedule.or(file.schedule),
             warmup: self.warmup.or(file.warmup),
+            cooldown: self.cooldown.or(file.cooldown),
             lr_schedule: file.lr_schedule,
             clip: self.clip.or(file.clip),
             num_layers: self.num_layers.or(file.num_layers),
@@ -202,6 +218,7 @@ impl Settings {
                 .keys
                 .or(file.keys)
                 .or(lora.and_then(|lora| lora.keys.clone())),
+            adapter_dtype: self.adapter_dtype.or(file.adapter_dtype),
             dora: self.dora || file.dora,
             lora_parameters: None,
             trainable: self.trainable.or(file.trainable),
@@ -238,8 +255,8 @@ impl Settings {
     /// The learning rates.
     pub(super) fn schedule(&self) -> Result<Schedule> {
         if let Some(given) = &self.lr_schedule {
-            if self.schedule.is_some() || self.warmup.is_some() {
-                let message = "lr_schedule and schedule or warmup contradict each other";
+            if self.schedule.is_some() || self.warmup.is_some() || self.cooldown.is_some() {
+                let message = "lr_schedule and schedule, warmup or cooldown contradict each other";
                 return Err(wrong(message.to_owned()));
             }
             return given.schedule();
@@ -247,8 +264,19 @@ impl Settings {
         let rate = self.learning_rate.unwrap_or(1e-5);
         let warmup = self.warmup.unwrap_or(0);
         let rest = self.steps().saturating_sub(warmup);
+        let cooldown = self.cooldown.unwrap_or(0);
         let after = match self.schedule.as_deref().unwrap_or("constant") {
-            "constant" => Schedule::constant(rate),
+            "constant" if cooldown > rest => {
+                return Err(wrong(format!(
+                    "cooldown must be at most the {rest} steps after the warm-up, given {cooldown}"
+                )));
+            }
+            "constant" => Schedule::constant(rate).with_cooldown(rest, cooldown),
+            other if cooldown > 0 => {
+                return Err(wrong(format!(
+                    "cooldown is for the constant schedule; {other} falls by itself"
+                )));
+            }
             "linear" => Schedule::linear(rate, 0.0, rest),
             "cosine" => Schedule::cosine(rate, 0.0, rest),
             other => {

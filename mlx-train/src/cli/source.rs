@@ -15,20 +15,23 @@ pub(super) fn files(model: Option<&Path>) -> Result<Files> {
     }
 }
 
-/// Loads the model from its files.
-pub(super) fn load(files: &Files, dtype: Option<&str>) -> Result<Loaded> {
-    let dtype = match dtype {
-        None => None,
-        Some("f32") => Some(DType::F32),
-        Some("bf16") => Some(DType::BF16),
-        Some("f16") => Some(DType::F16),
-        Some(other) => {
+/// The dtype of this name.
+pub(super) fn dtype(name: &str) -> Result<DType> {
+    match name {
+        "f32" => Ok(DType::F32),
+        "bf16" => Ok(DType::BF16),
+        "f16" => Ok(DType::F16),
+        other => {
             let message = format!("dtype {other:?} is not known; known: f32, bf16, f16");
-            return Err(Error::new(ErrorKind::Argument, message));
+            Err(Error::new(ErrorKind::Argument, message))
         }
-    };
+    }
+}
+
+/// Loads the model from its files.
+pub(super) fn load(files: &Files, dtype_name: Option<&str>) -> Result<Loaded> {
     let options = LoadOptions {
-        dtype,
+        dtype: dtype_name.map(dtype).transpose()?,
         ..LoadOptions::default()
     };
     if let Files::Directory(dir) = files {

@@ -20,7 +20,8 @@ pub(super) fn example(line: &str, encoder: &Encoder, options: &DataOptions) -> R
         Some(other) => return Err(format(format!("tools: expected a list, found {other}"))),
     };
     let mut example = if let Some(tokens) = object.get("tokens") {
-        ids(tokens, object.get("prompt_tokens"), options.vocab)?
+        let example = ids(tokens, object.get("prompt_tokens"), options.vocab)?;
+        weighted(example, object.get("weights"))?
     } else if let Some(messages) = object.shift_remove("messages") {
         let messages = Message::list_from_json(messages)?;
         conversation(&messages, tools, encoder, options.mask_prompt)?
@@ -85,7 +86,7 @@ fn ended(mut tokens: Vec<u32>, prompt: usize, tokenizer: &Tokenizer) -> Example 
     {
         tokens.push(eos);
     }
-    Example { tokens, prompt }
+    Example::new(tokens, prompt)
 }
 
 fn conversation(
@@ -124,7 +125,7 @@ fn conversation(
         return Err(format("messages: expected at least one".to_owned()));
     };
     if !mask_prompt || before.is_empty() {
-        return Ok(Example { tokens, prompt: 0 });
+        return Ok(Example::new(tokens, 0));
     }
     let prompt = encode(before, last.role() == Some("assistant"))?;
     if !tokens.starts_with(&prompt) {
@@ -135,7 +136,7 @@ fn conversation(
         ));
     }
     let prompt = prompt.len();
-    Ok(Example { tokens, prompt })
+    Ok(Example::new(tokens, prompt))
 }
 
 fn ids(tokens: &Value, prompt: Option<&Value>, vocab: u32) -> Result<Example> {
@@ -164,5 +165,28 @@ fn ids(tokens: &Value, prompt: Option<&Value>, vocab: u32) -> Result<Example> {
                 ))
             })?,
     };
-    Ok(Example { tokens, prompt })
+    Ok(Example::new(tokens, prompt))
+}
+
+/// With the weights of a line, if it has any.
+fn weighted(mut example: Example, weights: Option<&Value>) -> Result<Example> {
+    let Some(value) = weights else {
+        return Ok(example);
+    };
+    let number = |value: &Value| {
+        let number = value.as_f64().map(|number| number as f32);
+        number.filter(|number| number.is_finite() && *number >= 0.0)
+    };
+    let numbers = value.as_array().map(|list| list.iter().map(number));
+    let numbers: Option<Vec<f32>> = numbers.and_then(Iterator::collect);
+    let tokens = example.tokens.len();
+    match numbers.filter(|numbers| numbers.len() == tokens) {
+        Some(numbers) => example.weights = Some(numbers),
+        None => {
+            return Err(format(format!(
+                "weights: expected {tokens} numbers of at least 0, as many as tokens, found {value}"
+            )));
+        }
+    }
+    Ok(example)
 }

@@ -13,6 +13,11 @@ use super::{Update, check_range};
 /// Without bias correction `w -= rate * m / (sqrt(v) + eps)`: the default of MLX's own optimisers.
 /// The moments start at zero, so the first step is then `(1 - beta1) / sqrt(1 - beta2)` times as
 /// long as with it: 3.2 times with the usual betas.
+///
+/// go-mlx's AdamW always corrects: `w = w * (1 - rate * weight_decay) - rate * m' / (sqrt(v') + eps)`
+/// with `m' = m / (1 - beta1^t)` and `v' = v / (1 - beta2^t)`, the formula of
+/// [`Method::AdamW`](super::Method::AdamW) with bias correction. There the moments have the parameter's
+/// dtype and the decay is 0.01 if nothing is said; here they are F32, and the decay is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Adam {

@@ -1,6 +1,7 @@
 //! The `muon` method.
 
 use mlx_core::{Array, Result};
+use mlx_nn::Patterns;
 use serde::{Deserialize, Serialize};
 
 use super::{Adam, Update, check_range};
@@ -8,13 +9,14 @@ use super::{Adam, Update, check_range};
 /// Muon (Jordan et al., 2024, kellerjordan.github.io/posts/muon): the momentum of a matrix is
 /// replaced by the nearest matrix whose singular values are about 1.
 ///
-/// For a matrix, `b = momentum * b + (1 - momentum) * g`, with Nesterov's look ahead
+/// For a hidden matrix, `b = momentum * b + (1 - momentum) * g`, with Nesterov's look ahead
 /// `b' = (1 - momentum) * g + momentum * b`, and
-/// `w = (1 - rate * weight_decay) * w - rate * sqrt(max(1, rows / columns)) * orthogonal(b')`, where
-/// `orthogonal` is five rounds of a quintic Newton-Schulz iteration in F32. Parameters with another
-/// number of dimensions (norms, biases) are left to AdamW, at `others_rate` times the rate. The
-/// method was made for hidden layers: embeddings and heads are better trained otherwise.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// `w = (1 - rate * weight_decay) * w - rate * stretch * orthogonal(b')`, where `orthogonal` is five
+/// rounds of a quintic Newton-Schulz iteration in F32 and `stretch` is said by
+/// [`adjust_lr`](Self::adjust_lr). The method was made for hidden layers: parameters with another
+/// number of dimensions (norms, biases) and those that [`others_of`](Self::others_of) names
+/// (embeddings, heads) are left to AdamW, at `others_rate` times the rate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Muon {
     /// How slowly the momentum changes; in [0, 1).
@@ -25,10 +27,26 @@ pub struct Muon {
     pub weight_decay: f64,
     /// Rounds of the iteration.
     pub rounds: u32,
-    /// AdamW for what is no matrix.
+    /// What a step is multiplied by, according to the matrix's shape.
+    pub adjust_lr: AdjustLr,
+    /// Names of matrices that are no hidden layers, as patterns in which `*` is any text.
+    pub others_of: Vec<String>,
+    /// AdamW for those and for what is no matrix.
     pub others: Adam,
     /// The rate of AdamW as a multiple of Muon's.
     pub others_rate: f64,
+}
+
+/// How long a step of [`Muon`] is; the names are those of PyTorch's `adjust_lr_fn`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AdjustLr {
+    /// `sqrt(max(1, rows / columns))`: the author's.
+    #[default]
+    Original,
+    /// `0.2 * sqrt(max(rows, columns))`: numbers of the size that AdamW's steps have, so that its rates
+    /// fit (Liu et al., arXiv:2502.16982).
+    MatchRmsAdamw,
 }
 
 impl Default for Muon {
@@ -38,6 +56,8 @@ impl Default for Muon {
             nesterov: true,
             weight_decay: 0.1,
             rounds: 5,
+            adjust_lr: AdjustLr::Original,
+            others_of: ["*embed*", "*lm_head*"].map(str::to_owned).to_vec(),
             others: Adam::default(),
             others_rate: 1.0,
         }
@@ -54,7 +74,13 @@ impl Muon {
     }
 
     pub(super) fn update(&self, mut update: Update<'_>) -> Result<Array> {
-        let &[rows, columns] = update.param.shape() else {
+        let shape = match update.param.shape() {
+            &[rows, columns] if !Patterns::new(self.others_of.clone()).matches(update.name) => {
+                Some((f64::from(rows), f64::from(columns)))
+            }
+            _ => None,
+        };
+        let Some((rows, columns)) = shape else {
             update.rate *= self.others_rate;
             return self.others.update(update, true);
         };
@@ -66,7 +92,10 @@ impl Muon {
         } else {
             momentum
         };
-        let stretch = (f64::from(rows) / f64::from(columns)).max(1.0).sqrt();
+        let stretch = match self.adjust_lr {
+            AdjustLr::Original => (rows / columns).max(1.0).sqrt(),
+            AdjustLr::MatchRmsAdamw => 0.2 * rows.max(columns).sqrt(),
+        };
         let step = self
             .orthogonal(&direction)?
             .multiply(update.rate * stretch)?;

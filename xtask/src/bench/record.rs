@@ -1,4 +1,4 @@
-//! Records: the measurements with all that is needed to judge them, as JSON and as a table.
+//! Records: the measurements with all that is needed to judge them, as JSON, as a table and as plots.
 
 use std::fmt::Write;
 use std::fs;
@@ -8,39 +8,62 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::machine;
-use super::stats::Row;
+use super::stats::{Table, digits};
 use crate::native::pins;
+
+/// What is asked of several rows together.
+pub struct Goal {
+    pub what: String,
+    pub wanted: f64,
+    pub found: f64,
+}
+
+impl Goal {
+    fn verdict(&self) -> &'static str {
+        match self.found >= self.wanted {
+            true => "reached",
+            false => "missed",
+        }
+    }
+}
 
 /// Everything that a benchmark found.
 pub struct Record {
+    /// The benchmark's name: part of the files'.
+    pub kind: &'static str,
+    /// What was run how, in sentences.
+    pub method: String,
     /// Runs of each side.
     pub runs: u32,
     /// Too short for its numbers to mean much.
     pub quick: bool,
-    /// Load of the machine before and after, our own included.
-    pub loads: [Option<f64>; 2],
-    /// Versions on mlx-lm's side.
-    pub peer_versions: Option<Value>,
-    /// The measurements.
-    pub rows: Vec<Row>,
-    /// Whether the two sides agree.
+    /// Load of the machine before, our own included.
+    pub load_before: Option<f64>,
+    /// The other sides' versions.
+    pub peers: Vec<(&'static str, Value)>,
+    /// Further circumstances, such as the machine's limits.
+    pub facts: Vec<String>,
+    pub table: Table,
+    pub goals: Vec<Goal>,
+    /// Whether the sides agree, what was left out.
     pub notes: Vec<String>,
+    /// SVG.
+    pub plot: Option<String>,
 }
 
 impl Record {
     /// The table with its circumstances.
     pub fn markdown(&self) -> String {
-        let mut text = format!("# Benchmark of {}\n\n", today());
+        let mut text = format!("# Benchmark `{}` of {}\n\n", self.kind, today());
         let memory = machine::memory().map_or(String::new(), |bytes| {
             format!(", {:.1} GB of memory", bytes as f64 / 1e9)
         });
-        let loads: Vec<String> = self
-            .loads
+        let loads: Vec<String> = [self.load_before, machine::load_average()]
             .iter()
             .flatten()
             .map(|load| format!("{load:.1}"))
             .collect();
-        let lines = [
+        let mut lines = vec![
             format!(
                 "Machine: {}, {} threads{memory}, {}.",
                 machine::cpu(),
@@ -48,90 +71,134 @@ impl Record {
                 machine::system()
             ),
             format!(
-                "Ours: {} at commit {}, MLX {}. Other side: {}.",
+                "Ours: {} at commit {}, MLX {}.",
                 env!("CARGO_PKG_VERSION"),
                 machine::commit().unwrap_or_else(|| "unknown".to_owned()),
                 pins::MLX,
-                self.peer_versions().join(", ")
             ),
-            format!(
-                "Medians of {} runs in turns, each a process of its own, with minimum and maximum{}.",
-                self.runs,
-                if self.quick {
-                    "; too short to mean much (--quick)"
-                } else {
-                    ""
-                }
-            ),
-            format!("Load average before and after: {}.", loads.join(", ")),
         ];
+        for (name, versions) in &self.peers {
+            lines.push(format!("{name}: {}.", words(versions)));
+        }
+        let quick = match self.quick {
+            true => " Too short to mean much (`--quick`).",
+            false => "",
+        };
+        lines.push(format!(
+            "Medians of {} runs in turns, with minimum and maximum. {}{quick}",
+            self.runs, self.method
+        ));
+        lines.push(format!(
+            "Load average before and after: {}.",
+            loads.join(", ")
+        ));
+        lines.extend(self.facts.iter().map(|fact| format!("{fact}.")));
         for line in lines {
             let _ = writeln!(text, "- {line}");
         }
-        let _ = write!(text, "\n{}", Row::HEADER);
-        for row in &self.rows {
-            text += &row.line();
+        if self.plot.is_some() {
+            let _ = writeln!(text, "\n![plot]({}.svg)", self.name());
         }
-        text.push('\n');
+        let _ = write!(text, "\n{}", self.table.markdown());
+        if !self.goals.is_empty() {
+            text += "\n| goal | wanted | found | |\n|---|---:|---:|---|\n";
+        }
+        for goal in &self.goals {
+            let (wanted, found) = (digits(goal.wanted), digits(goal.found));
+            let _ = writeln!(
+                text,
+                "| {} | {wanted} | {found} | {} |",
+                goal.what,
+                goal.verdict()
+            );
+        }
+        let (reached, all) = self.reached();
+        if all > 0 {
+            let _ = writeln!(text, "\n{reached} of {all} goals are reached.");
+        }
+        if !self.notes.is_empty() {
+            text.push('\n');
+        }
         for note in &self.notes {
             let _ = writeln!(text, "- {note}.");
         }
         text
     }
 
-    fn peer_versions(&self) -> Vec<String> {
-        let versions = self.peer_versions.as_ref().and_then(Value::as_object);
-        let known = versions.into_iter().flatten();
-        known
-            .map(|(name, version)| format!("{name} {}", version.as_str().unwrap_or_default()))
-            .collect()
+    /// Goals that were reached, and all.
+    fn reached(&self) -> (usize, usize) {
+        let (reached, all) = self.table.reached();
+        let more = self.goals.iter().filter(|goal| goal.found >= goal.wanted);
+        (reached + more.count(), all + self.goals.len())
     }
 
     fn json(&self) -> Value {
+        let peers: Value = self
+            .peers
+            .iter()
+            .map(|(name, versions)| ((*name).to_owned(), versions.clone()))
+            .collect();
+        let goals: Value = self
+            .goals
+            .iter()
+            .map(|goal| json!({"what": goal.what, "wanted": goal.wanted, "found": goal.found}))
+            .collect();
         json!({
+            "benchmark": self.kind,
             "date": today(),
             "machine": {
                 "cpu": machine::cpu(),
                 "threads": machine::threads(),
                 "memory_bytes": machine::memory(),
                 "system": machine::system(),
-                "load_before": self.loads[0],
-                "load_after": self.loads[1],
+                "load_before": self.load_before,
+                "load_after": machine::load_average(),
             },
             "versions": {
                 "ours": env!("CARGO_PKG_VERSION"),
                 "commit": machine::commit(),
                 "mlx": pins::MLX,
-                "peer": self.peer_versions,
+                "peers": peers,
             },
+            "method": self.method,
             "runs": self.runs,
             "quick": self.quick,
-            "rows": self.rows.iter().map(Row::json).collect::<Vec<_>>(),
+            "facts": self.facts,
+            "rows": self.table.json(),
+            "goals": goals,
             "notes": self.notes,
         })
     }
 
-    /// Writes both forms to `folder`, named after the day and the processor; the path of the table.
+    /// Writes every form to `folder`, named after the day, the benchmark and the processor; the path of the table.
     pub fn write(&self, folder: &Path) -> Result<PathBuf> {
         fs::create_dir_all(folder)
             .with_context(|| format!("cannot create {}", folder.display()))?;
-        let quick = if self.quick { "-quick" } else { "" };
-        let name = format!(
-            "{}-{}-{}{quick}",
-            today(),
-            slug(&machine::cpu()),
-            machine::threads()
-        );
-        let table = folder.join(format!("{name}.md"));
-        let json = folder.join(format!("{name}.json"));
-        for (path, text) in [
-            (&json, serde_json::to_string_pretty(&self.json())? + "\n"),
-            (&table, self.markdown()),
-        ] {
-            fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        let name = self.name();
+        let file = |ending: &str| folder.join(format!("{name}.{ending}"));
+        let json = serde_json::to_string_pretty(&self.json())? + "\n";
+        let mut files = vec![(file("json"), json), (file("md"), self.markdown())];
+        files.extend(self.plot.clone().map(|plot| (file("svg"), plot)));
+        for (path, text) in files {
+            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         }
-        Ok(table)
+        Ok(file("md"))
     }
+
+    fn name(&self) -> String {
+        let quick = if self.quick { "-quick" } else { "" };
+        let (cpu, threads) = (slug(&machine::cpu()), machine::threads());
+        format!("{}-{}-{cpu}-{threads}{quick}", today(), self.kind)
+    }
+}
+
+/// Names and versions as text.
+fn words(versions: &Value) -> String {
+    let known = versions.as_object().into_iter().flatten();
+    let words: Vec<String> = known
+        .map(|(name, version)| format!("{name} {}", version.as_str().unwrap_or_default()))
+        .collect();
+    words.join(", ")
 }
 
 fn today() -> String {

@@ -1,76 +1,8 @@
-//! What is measured, and how runs become a row of the table.
+//! What was measured: spreads, rows and tables of them.
 
-use serde_json::{Value, json};
+use std::fmt::Write;
 
-use super::Part;
-use super::side::Run;
-
-/// A quantity of a run.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Measure {
-    /// Tokens a second after the first.
-    Decode,
-    /// Tokens of the prompt a second, the choice of the first token included.
-    Prefill,
-    /// Loading, in seconds, imports apart.
-    Load,
-    /// The whole process with one token, in seconds.
-    Start,
-    /// The most memory of the process, in bytes.
-    PeakRss,
-    /// The most memory of MLX's arrays, in bytes.
-    PeakArrays,
-}
-
-impl Measure {
-    /// What a part measures.
-    pub fn of(part: Part) -> &'static [Self] {
-        match part {
-            Part::Decode => &[Self::Decode, Self::Load, Self::PeakRss, Self::PeakArrays],
-            Part::Prefill => &[Self::Prefill, Self::PeakRss, Self::PeakArrays],
-            Part::Start => &[Self::Start, Self::PeakRss],
-        }
-    }
-
-    /// What it is called in records.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Decode => "decode, tokens/s",
-            Self::Prefill => "prefill, tokens/s",
-            Self::Load => "load, s",
-            Self::Start => "process start to first token, s",
-            Self::PeakRss => "peak memory of the process, MB",
-            Self::PeakArrays => "peak memory of MLX's arrays, MB",
-        }
-    }
-
-    /// Whether more is better.
-    fn more_is_better(self) -> bool {
-        matches!(self, Self::Decode | Self::Prefill)
-    }
-
-    /// What the project asks of the ratio, for a checkpoint.
-    fn goal(self, checkpoint: &str) -> Option<f64> {
-        match (self, checkpoint) {
-            (Self::Decode, "f32") => Some(1.5),
-            (Self::Start, "f32") => Some(5.0),
-            _ => None,
-        }
-    }
-
-    /// The quantity of one run whose prompt has `prompt` tokens.
-    fn value(self, run: &Run, prompt: usize) -> f64 {
-        let timing = |name: &str| run.timings[name].as_f64().unwrap_or(f64::NAN);
-        match self {
-            Self::Decode => run.tokens.len().saturating_sub(1) as f64 / timing("decode_s"),
-            Self::Prefill => prompt as f64 / timing("prefill_s"),
-            Self::Load => timing("load_s"),
-            Self::Start => run.process_s,
-            Self::PeakRss => run.peak_rss as f64 / 1e6,
-            Self::PeakArrays => timing("peak_memory_bytes") / 1e6,
-        }
-    }
-}
+use serde_json::{Map, Value, json};
 
 /// Median and extremes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -81,7 +13,8 @@ pub struct Spread {
 }
 
 impl Spread {
-    fn of(values: &[f64]) -> Self {
+    /// Of at least one value.
+    pub fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         let n = sorted.len();
@@ -93,17 +26,13 @@ impl Spread {
     }
 
     fn text(&self) -> String {
-        format!(
-            "{} ({}–{})",
-            digits(self.median),
-            digits(self.min),
-            digits(self.max)
-        )
+        let (median, min, max) = (digits(self.median), digits(self.min), digits(self.max));
+        format!("{median} ({min}–{max})")
     }
 }
 
 /// Three digits or all before the point: times on a busy machine have no more.
-fn digits(x: f64) -> String {
+pub fn digits(x: f64) -> String {
     match x.abs() {
         a if a >= 100.0 => format!("{x:.0}"),
         a if a >= 10.0 => format!("{x:.1}"),
@@ -112,83 +41,146 @@ fn digits(x: f64) -> String {
     }
 }
 
-/// One measure of one checkpoint, on both sides.
+/// One measure of one case, on every side.
+#[derive(Clone, Debug)]
 pub struct Row {
-    checkpoint: &'static str,
-    measure: Measure,
-    part: &'static str,
-    ours: Vec<f64>,
-    peer: Vec<f64>,
+    /// What is measured on: one for each of the table's `labels`.
+    pub labels: Vec<String>,
+    /// Its name and unit.
+    pub measure: &'static str,
+    pub more_is_better: bool,
+    /// A list a side, ours first, in the order in which they ran; empty where a side was not measured.
+    pub values: Vec<Vec<f64>>,
+    /// How many times better than each other side ours is to be.
+    pub goals: Vec<Option<f64>>,
 }
 
 impl Row {
-    /// The row of these runs, in the order in which they ran.
-    pub fn new(
-        checkpoint: &'static str,
-        measure: Measure,
-        (part, prompt): (&'static str, usize),
-        ours: &[Run],
-        peer: &[Run],
-    ) -> Self {
-        let values = |runs: &[Run]| runs.iter().map(|run| measure.value(run, prompt)).collect();
-        Self {
-            checkpoint,
-            measure,
-            part,
-            ours: values(ours),
-            peer: values(peer),
-        }
+    /// The median of a side, if it was measured.
+    pub fn median(&self, side: usize) -> Option<f64> {
+        let values = self.values.get(side).filter(|values| !values.is_empty())?;
+        Some(Spread::of(values).median)
     }
 
-    /// How many times better ours is, by the medians: above 1 is better.
-    fn ratio(&self) -> f64 {
-        let (ours, peer) = (Spread::of(&self.ours).median, Spread::of(&self.peer).median);
-        if self.measure.more_is_better() {
-            ours / peer
-        } else {
-            peer / ours
-        }
+    /// How many times better than side `peer` ours is, by the medians: above 1 is better.
+    pub fn ratio(&self, peer: usize) -> Option<f64> {
+        let (ours, peer) = (self.median(0)?, self.median(peer)?);
+        Some(match self.more_is_better {
+            true => ours / peer,
+            false => peer / ours,
+        })
     }
 
-    /// The header that [`line`](Self::line) fits.
-    pub const HEADER: &'static str = "| checkpoint | in | measure | ours | mlx-lm | ours better by | goal |\n\
-         |---|---|---|---:|---:|---:|---|\n";
+    /// For each goal whether it was reached; none where a side was not measured.
+    fn verdicts(&self) -> impl Iterator<Item = Option<(f64, bool)>> + '_ {
+        self.goals.iter().enumerate().map(|(at, goal)| {
+            let (goal, ratio) = ((*goal)?, self.ratio(at + 1)?);
+            Some((goal, ratio >= goal))
+        })
+    }
 
-    /// A line of the table.
-    pub fn line(&self) -> String {
-        let ratio = self.ratio();
-        let goal = match self.measure.goal(self.checkpoint) {
-            Some(goal) if ratio >= goal => format!("{goal}×: reached"),
-            Some(goal) => format!("{goal}×: missed"),
-            None => String::new(),
+    fn line(&self) -> String {
+        let mut line = String::from("|");
+        for label in &self.labels {
+            let _ = write!(line, " {label} |");
+        }
+        let _ = write!(line, " {} |", self.measure);
+        for values in &self.values {
+            let text = match values.is_empty() {
+                true => "–".to_owned(),
+                false => Spread::of(values).text(),
+            };
+            let _ = write!(line, " {text} |");
+        }
+        for peer in 1..self.values.len() {
+            let ratio = self.ratio(peer).map(|ratio| format!("{}×", digits(ratio)));
+            let _ = write!(line, " {} |", ratio.as_deref().unwrap_or("–"));
+        }
+        let goals: Vec<String> = self
+            .verdicts()
+            .flatten()
+            .map(|(goal, reached)| {
+                format!("{goal}×: {}", if reached { "reached" } else { "missed" })
+            })
+            .collect();
+        let _ = writeln!(line, " {} |", goals.join(", "));
+        line
+    }
+}
+
+/// Rows of the same kind.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// What the labels of a row are.
+    pub labels: &'static [&'static str],
+    /// The sides, ours first.
+    pub sides: Vec<&'static str>,
+    pub rows: Vec<Row>,
+}
+
+impl Table {
+    /// As Markdown.
+    pub fn markdown(&self) -> String {
+        let peers = &self.sides[1..];
+        let better = |peer: &&str| match peers.len() {
+            1 => "ours better by".to_owned(),
+            _ => format!("better than {peer} by"),
         };
-        format!(
-            "| {} | {} | {} | {} | {} | {}× | {goal} |\n",
-            self.checkpoint,
-            self.part,
-            self.measure.name(),
-            Spread::of(&self.ours).text(),
-            Spread::of(&self.peer).text(),
-            digits(ratio)
-        )
+        let mut names: Vec<String> = self.labels.iter().map(|&label| label.to_owned()).collect();
+        names.push("measure".to_owned());
+        names.extend(self.sides.iter().map(|&side| side.to_owned()));
+        names.extend(peers.iter().map(better));
+        names.push("goal".to_owned());
+        let numbers = self.sides.len() + peers.len();
+        let mut text = format!("| {} |\n", names.join(" | "));
+        let left = "---|".repeat(self.labels.len() + 1);
+        let _ = writeln!(text, "|{left}{}---|", "---:|".repeat(numbers));
+        for row in &self.rows {
+            text += &row.line();
+        }
+        text
+    }
+
+    /// Goals that were reached, and all that could be judged.
+    pub fn reached(&self) -> (usize, usize) {
+        let verdicts = self.rows.iter().flat_map(Row::verdicts).flatten();
+        verdicts.fold((0, 0), |(reached, all), (_, good)| {
+            (reached + usize::from(good), all + 1)
+        })
     }
 
     /// All of it.
     pub fn json(&self) -> Value {
-        let side = |values: &[f64]| {
+        self.rows.iter().map(|row| self.row_json(row)).collect()
+    }
+
+    fn row_json(&self, row: &Row) -> Value {
+        let mut json = Map::new();
+        for (name, label) in self.labels.iter().zip(&row.labels) {
+            json.insert((*name).to_owned(), json!(label));
+        }
+        json.insert("measure".to_owned(), json!(row.measure));
+        json.insert("more_is_better".to_owned(), json!(row.more_is_better));
+        for (side, values) in self.sides.iter().zip(&row.values) {
+            if values.is_empty() {
+                continue;
+            }
             let spread = Spread::of(values);
-            json!({ "median": spread.median, "min": spread.min, "max": spread.max, "runs": values })
+            let value = json!({
+                "median": spread.median, "min": spread.min, "max": spread.max, "runs": values,
+            });
+            json.insert((*side).to_owned(), value);
+        }
+        let by = |value: &dyn Fn(usize) -> Option<f64>| -> Value {
+            let peers = self.sides.iter().enumerate().skip(1);
+            peers
+                .filter_map(|(at, side)| Some(((*side).to_owned(), json!(value(at)?))))
+                .collect()
         };
-        json!({
-            "checkpoint": self.checkpoint,
-            "part": self.part,
-            "measure": self.measure.name(),
-            "more_is_better": self.measure.more_is_better(),
-            "ours": side(&self.ours),
-            "mlx_lm": side(&self.peer),
-            "ratio": self.ratio(),
-            "goal": self.measure.goal(self.checkpoint),
-        })
+        json.insert("better_by".to_owned(), by(&|at| row.ratio(at)));
+        let goal = |at: usize| row.goals.get(at - 1).copied().flatten();
+        json.insert("goals".to_owned(), by(&goal));
+        Value::Object(json)
     }
 }
 
@@ -196,13 +188,18 @@ impl Row {
 mod tests {
     use super::*;
 
-    fn row(measure: Measure, ours: &[f64], peer: &[f64]) -> Row {
-        Row {
-            checkpoint: "f32",
-            measure,
-            part: "decode",
-            ours: ours.to_vec(),
-            peer: peer.to_vec(),
+    fn table(more_is_better: bool, values: [&[f64]; 2], goal: f64) -> Table {
+        let row = Row {
+            labels: vec!["f32".to_owned()],
+            measure: "it",
+            more_is_better,
+            values: values.map(<[f64]>::to_vec).to_vec(),
+            goals: vec![Some(goal)],
+        };
+        Table {
+            labels: &["checkpoint"],
+            sides: vec!["ours", "peer"],
+            rows: vec![row],
         }
     }
 
@@ -214,12 +211,23 @@ mod tests {
     }
 
     #[test]
-    fn better_is_more_tokens_and_less_time() {
-        let decode = row(Measure::Decode, &[30.0], &[10.0]);
-        assert_eq!(decode.ratio(), 3.0);
-        assert!(decode.line().ends_with("| 3.00× | 1.5×: reached |\n"));
-        let start = row(Measure::Start, &[1.0], &[4.0]);
-        assert_eq!(start.ratio(), 4.0);
-        assert!(start.line().ends_with("| 4.00× | 5×: missed |\n"));
+    fn better_is_more_of_a_rate_and_less_of_a_time() {
+        let rate = table(true, [&[30.0], &[10.0]], 1.5);
+        assert_eq!(rate.rows[0].ratio(1), Some(3.0));
+        assert_eq!(rate.reached(), (1, 1));
+        assert!(rate.markdown().ends_with("| 3.00× | 1.5×: reached |\n"));
+        let time = table(false, [&[1.0], &[4.0]], 5.0);
+        assert_eq!(time.rows[0].ratio(1), Some(4.0));
+        assert_eq!(time.reached(), (0, 1));
+        assert!(time.markdown().ends_with("| 4.00× | 5×: missed |\n"));
+    }
+
+    #[test]
+    fn a_side_that_was_not_measured_has_no_ratio_and_no_verdict() {
+        let table = table(true, [&[30.0], &[]], 1.5);
+        assert_eq!(table.rows[0].ratio(1), None);
+        assert_eq!(table.reached(), (0, 0));
+        assert!(table.markdown().ends_with("| – | – |  |\n"));
+        assert_eq!(table.json()[0].get("peer"), None);
     }
 }

@@ -40,7 +40,7 @@ impl QuantMode {
         matches!(self, Self::Affine)
     }
 
-    pub(super) const fn c_name(self) -> &'static CStr {
+    pub(crate) const fn c_name(self) -> &'static CStr {
         match self {
             Self::Affine => c"affine",
             Self::Mxfp4 => c"mxfp4",
@@ -143,7 +143,7 @@ impl Scheme {
     }
 
     /// Refuses parts that do not belong together: MLX would read beyond the smaller one.
-    pub(super) fn check_parts(
+    pub(crate) fn check_parts(
         self,
         op: &str,
         packed: &Array,

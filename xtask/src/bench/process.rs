@@ -111,7 +111,7 @@ fn reported(command: &mut Command) -> Result<Run> {
 }
 
 /// Runs a command to a good end; what it printed, too.
-fn measured(command: &mut Command) -> Result<(Run, String)> {
+pub fn measured(command: &mut Command) -> Result<(Run, String)> {
     let started = Instant::now();
     let mut child = command
         .stdin(Stdio::null())

@@ -1,0 +1,16 @@
+// Which buffers may be written although others hold them. See donate.cpp.
+#pragma once
+
+#include "mlx/array.h"
+#include "mlx/stream.h"
+
+namespace mlxrs {
+
+// Whether in[index] may be written in place by a node with these inputs, as its caller has promised: it is dense and from
+// the start of a buffer of MLX's own, no other input is a view of that, and nobody on this thread is reading memory.
+bool may_overwrite(const std::vector<mlx::core::array>& in, size_t index);
+
+// Says that work on `stream` will write into the array's buffer, so that who reads memory waits for it.
+void note_written(const mlx::core::array& a, mlx::core::Stream stream);
+
+} // namespace mlxrs

@@ -1,0 +1,85 @@
+// The derivative of a fused operation as a node: what training runs most.
+#pragma once
+
+#include <memory>
+
+#include "node.h"
+
+namespace mlxrs::fused {
+
+// Inputs are those of the operation and the cotangent of its result; outputs are the cotangents of its first inputs.
+class Derivative : public Node {
+ public:
+  Derivative(mx::Stream s, std::shared_ptr<Node> of, size_t count) : Node(s), of_(std::move(of)), count_(count) {}
+
+  Arrays plain_all(const Arrays& in) override {
+    Arrays first(in.begin(), in.begin() + count_);
+    auto operation = [&](const Arrays& some) {
+      Arrays all = some;
+      all.insert(all.end(), in.begin() + count_, in.end() - 1);
+      return Arrays{of_->plain(all)};
+    };
+    return mx::vjp(operation, first, {in.back()}).second;
+  }
+  bool is_equivalent(const mx::Primitive& other) const override {
+    const auto& that = static_cast<const Derivative&>(other);
+    return count_ == that.count_ && of_->is_equivalent(*that.of_);
+  }
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
+    std::vector<mx::Shape> shapes;
+    for (size_t i = 0; i < count_; i++) {
+      shapes.push_back(in[i].shape());
+    }
+    return shapes;
+  }
+
+  // The outputs of this node, of those inputs that `argnums` names.
+  static Arrays make(std::shared_ptr<Derivative> node, Arrays inputs, const std::vector<int>& argnums) {
+    auto shapes = node->output_shapes(inputs);
+    std::vector<mx::Dtype> dtypes(shapes.size(), mx::float32);
+    auto all = mx::array::make_arrays(std::move(shapes), dtypes, node, inputs);
+    Arrays wanted;
+    for (int i : argnums) {
+      wanted.push_back(all[i]);
+    }
+    return wanted;
+  }
+
+ protected:
+  static void allocate(Arrays& out) {
+    for (auto& array : out) {
+      array.set_data(mx::allocator::malloc(array.nbytes()));
+    }
+  }
+
+ private:
+  std::shared_ptr<Node> of_;
+  size_t count_;
+};
+
+// Whether only the first `count` inputs are differentiated, and everything is f32.
+inline bool has_derivative(
+    const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, size_t count) {
+  for (int i : argnums) {
+    if (static_cast<size_t>(i) >= count) {
+      return false;
+    }
+  }
+  for (size_t i = 0; i < count; i++) {
+    if (primals[i].dtype() != mx::float32) {
+      return false;
+    }
+  }
+  return cotangents[0].dtype() == mx::float32;
+}
+
+// A node in the operation's vjp holds on to a copy of it, since MLX owns the operation itself.
+Arrays rms_norm_vjp(std::shared_ptr<Node> of, float eps, const Arrays& primals, const mx::array& dy,
+                    const std::vector<int>& argnums);
+Arrays gated_vjp(std::shared_ptr<Node> of, Gate gate, const Arrays& primals, const mx::array& dy,
+                 const std::vector<int>& argnums);
+// `placed` must have been made a mask.
+Arrays attention_vjp(std::shared_ptr<Node> of, const AttentionOptions& options, const Arrays& primals,
+                     const mx::array& dy, const std::vector<int>& argnums);
+
+} // namespace mlxrs::fused

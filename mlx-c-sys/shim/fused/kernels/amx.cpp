@@ -1,0 +1,385 @@
+// Attention of bf16 with AMX: both products by tiles of 16 x 16 sums (Intel 64 and IA-32 Architectures Software Developer's
+// Manual, TDPBF16PS). A tile's sum is a function of its row and its column alone, so a query's result is the same alone as
+// among others, and a token that is decoded gets what it would have got in a prompt.
+//
+// Scores are made as keys x queries: keys are then read where they are, and the softmax runs along tiles. Weights are
+// rounded to bf16 for the second product, as models that were trained in bf16 do.
+#include "packed.h"
+
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__)
+
+namespace mlxrs::fused {
+namespace {
+
+// A tile as it is in memory: 16 rows of 64 bytes.
+constexpr long tile_bytes = 1024, tile_floats = 256;
+// Queries and keys of a tile, and the elements that one product runs over.
+constexpr long side = 16, depth = 32;
+
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// The compiler does not know that tile loads read memory.
+INLINE void written() {
+  asm volatile("" ::: "memory");
+}
+
+INLINE void transpose(__m512i x[16]) {
+  __m512i y[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; i++) {
+    y[2 * i] = _mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
+    y[2 * i + 1] = _mm512_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    x[4 * i] = _mm512_unpacklo_epi64(y[4 * i], y[4 * i + 2]);
+    x[4 * i + 1] = _mm512_unpackhi_epi64(y[4 * i], y[4 * i + 2]);
+    x[4 * i + 2] = _mm512_unpacklo_epi64(y[4 * i + 1], y[4 * i + 3]);
+    x[4 * i + 3] = _mm512_unpackhi_epi64(y[4 * i + 1], y[4 * i + 3]);
+  }
+  // Row i of quarter q has column 4 q + i of rows 4 j to 4 j + 3 in x[4 j + i].
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    __m512i low = _mm512_shuffle_i32x4(x[i], x[4 + i], 0x88), high = _mm512_shuffle_i32x4(x[8 + i], x[12 + i], 0x88);
+    __m512i low_odd = _mm512_shuffle_i32x4(x[i], x[4 + i], 0xdd),
+            high_odd = _mm512_shuffle_i32x4(x[8 + i], x[12 + i], 0xdd);
+    y[i] = _mm512_shuffle_i32x4(low, high, 0x88);
+    y[8 + i] = _mm512_shuffle_i32x4(low, high, 0xdd);
+    y[4 + i] = _mm512_shuffle_i32x4(low_odd, high_odd, 0x88);
+    y[12 + i] = _mm512_shuffle_i32x4(low_odd, high_odd, 0xdd);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i++) {
+    x[i] = y[i];
+  }
+}
+
+INLINE long blocks(const Attention& a) {
+  return (a.queries + side - 1) / side;
+}
+
+long tiled_size(const Attention& a) {
+  return blocks(a) * (a.dim / depth) * tile_floats;
+}
+
+// Queries as the right side of a product: pairs of elements x queries.
+void load_tiles(const Attention& a, float* to) {
+  for (long block = 0; block < blocks(a); block++) {
+    const char* rows[side];
+    for (long i = 0; i < side; i++) {
+      long r = block * side + i;
+      rows[i] = r < a.queries
+          ? static_cast<const char*>(a.q) + 2 * (r / a.group * a.q_token + r % a.group * a.q_head)
+          : nullptr;
+    }
+    for (long d = 0; d < a.dim; d += depth, to += tile_floats) {
+      __m512i x[side];
+      for (long i = 0; i < side; i++) {
+        x[i] = rows[i] != nullptr ? _mm512_loadu_si512(rows[i] + 2 * d) : _mm512_setzero_si512();
+      }
+      transpose(x);
+      for (long i = 0; i < side; i++) {
+        _mm512_storeu_si512(to + i * side, x[i]);
+      }
+    }
+  }
+}
+
+// What `tiled_chunk` works in, in floats from its beginning.
+struct Areas {
+  // Values as the right side of a product: pairs of keys x elements. Tiles by 32 keys, then by 16 elements.
+  float* values;
+  // Keys that are not one behind the other in memory.
+  bf16* keys;
+  // Scores of two blocks of queries, keys x queries; and their weights, queries x keys.
+  float *scores[2], *weights[2];
+
+  Areas(const Attention& a, float* work) {
+    values = work;
+    work += chunk / depth * (a.value_dim / side) * tile_floats;
+    keys = reinterpret_cast<bf16*>(work);
+    work += 2 * side * a.dim / 2;
+    for (long i = 0; i < 2; i++, work += chunk * side + chunk / depth * tile_floats) {
+      scores[i] = work;
+      weights[i] = work + chunk * side;
+    }
+  }
+};
+
+long tiled_work_size(const Attention& a) {
+  return chunk * a.value_dim / 2 + side * a.dim + 2 * (chunk * side + chunk * side / 2);
+}
+
+// The values of 32 keys from position `first` of the chunk.
+void load_values(const Attention& a, const Keys<bf16>& keys, long first, float* to) {
+  const __m512i low = _mm512_set_epi16(
+      47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+  const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+  for (long pair = 0; pair < side; pair++) {
+    const bf16* even = keys.v + keys.slot(first + 2 * pair) * keys.v_step;
+    const bf16* odd = keys.v + keys.slot(first + 2 * pair + 1) * keys.v_step;
+    float* row = to + pair * side;
+    long d = 0;
+    for (; d + 2 * side <= a.value_dim; d += 2 * side, row += 2 * tile_floats) {
+      __m512i x = _mm512_loadu_si512(even + d), y = _mm512_loadu_si512(odd + d);
+      _mm512_storeu_si512(row, _mm512_permutex2var_epi16(x, low, y));
+      _mm512_storeu_si512(row + tile_floats, _mm512_permutex2var_epi16(x, high, y));
+    }
+    if (d < a.value_dim) {
+      __m512i x = _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even + d)));
+      __m512i y = _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd + d)));
+      _mm512_storeu_si512(row, _mm512_permutex2var_epi16(x, low, y));
+    }
+  }
+}
+
+// 16 keys from position `first` of the chunk: where they are, or copied.
+INLINE const bf16* load_keys(const Attention& a, const Keys<bf16>& keys, long first, bf16* copy, long* step) {
+  long slot = keys.slot(first);
+  if (slot + side <= keys.slots) {
+    *step = keys.k_step;
+    return keys.k + slot * keys.k_step;
+  }
+  for (long i = 0; i < side; i++) {
+    memcpy(copy + i * a.dim, keys.k + keys.slot(first + i) * keys.k_step, a.dim * sizeof(bf16));
+  }
+  *step = a.dim;
+  return copy;
+}
+
+// Scores of 32 keys for one or two blocks of queries.
+template <int BLOCKS>
+INLINE void tile_scores(const Attention& a, const Keys<bf16>& keys, const float* q, long first, const Areas& areas) {
+  long steps[2], q_block = a.dim / depth * tile_floats;
+  const bf16* k[2];
+  for (long i = 0; i < 2; i++) {
+    k[i] = load_keys(a, keys, first + i * side, areas.keys + i * side * a.dim, &steps[i]);
+  }
+  written();
+  _tile_zero(0);
+  _tile_zero(1);
+  if (BLOCKS == 2) {
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (long d = 0; d < a.dim; d += depth, q += tile_floats) {
+    _tile_loadd(4, k[0] + d, 2 * steps[0]);
+    _tile_loadd(6, q, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(5, k[1] + d, 2 * steps[1]);
+    _tile_dpbf16ps(1, 5, 6);
+    if (BLOCKS == 2) {
+      _tile_loadd(7, q + q_block, 64);
+      _tile_dpbf16ps(2, 4, 7);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+  _tile_stored(0, areas.scores[0] + first * side, 64);
+  _tile_stored(1, areas.scores[0] + (first + side) * side, 64);
+  if (BLOCKS == 2) {
+    _tile_stored(2, areas.scores[1] + first * side, 64);
+    _tile_stored(3, areas.scores[1] + (first + side) * side, 64);
+  }
+}
+
+// e^x for x <= 0, within 3e-6 of itself: a thousandth of what bf16 rounds by. The polynomial has the least largest error
+// for 2^r, |r| <= 1/2.
+INLINE Lanes exp_near(Lanes x) {
+  __m512 t = _mm512_mul_ps(cast<__m512>(x), _mm512_set1_ps(1.44269504f));
+  t = _mm512_max_ps(_mm512_set1_ps(-200.0f), t);
+  __m512 n = _mm512_roundscale_ps(t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  Lanes r = cast<Lanes>(_mm512_sub_ps(t, n));
+  Lanes p = all(9.57010128e-3f);
+  p = fma(p, r, all(5.59178591e-2f));
+  p = fma(p, r, all(0.240247443f));
+  p = fma(p, r, all(0.693121791f));
+  p = fma(p, r, all(0.999999285f));
+  return cast<Lanes>(_mm512_scalef_ps(cast<__m512>(p), n));
+}
+
+// Scores of the keys [begin, end), multiples of 32, become weights.
+void weigh_tile(const Attention& a, long c, long query, long begin, long end, float* x, float* to, const Partial& out) {
+  long n = least(side, a.queries - query);
+  Ints first, last;
+  long all_from = 0, all_to = chunk;
+  for (long i = 0; i < side; i++) {
+    Span span(a, c, query + least(i, n - 1));
+    first[i] = static_cast<int32_t>(span.begin);
+    last[i] = static_cast<int32_t>(i < n ? span.end : 0);
+    all_from = most(all_from, span.begin);
+    all_to = least(all_to, span.end);
+  }
+  Lanes best = all(lowest);
+  for (long i = begin; i < end; i++) {
+    Lanes s = a.scale * load(x + i * side);
+    if (a.cap != 0) {
+      s = a.cap * tanh(s / a.cap);
+    }
+    if (a.seen != nullptr || a.added != nullptr) {
+      for (long l = 0; l < n; l++) {
+        long r = query + l;
+        long at = r / a.group * a.mask_token + r % a.group * a.mask_head + (c * chunk + i) * a.mask_slot;
+        if (i >= first[l] && i < last[l]) {
+          s[l] = a.added != nullptr ? s[l] + a.added[at] : a.seen[at] ? s[l] : lowest;
+        }
+      }
+    }
+    if (i < all_from || i >= all_to) {
+      Ints at = all(static_cast<int32_t>(i));
+      s = choose((at >= first) & (at < last), s, all(lowest));
+    }
+    store(x + i * side, s);
+    best = larger(s, best);
+  }
+  const __m512i together = _mm512_set_epi16(
+      31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  Lanes sums[2] = {};
+  for (long i = begin; i < end; i += depth) {
+    __m512i pairs[side];
+#pragma GCC unroll 16
+    for (long j = 0; j < side; j++) {
+      Lanes even = exp_near(load(x + (i + 2 * j) * side) - best), odd = exp_near(load(x + (i + 2 * j + 1) * side) - best);
+      sums[0] += even;
+      sums[1] += odd;
+      __m512bh both = _mm512_cvtne2ps_pbh(cast<__m512>(odd), cast<__m512>(even));
+      pairs[j] = _mm512_permutexvar_epi16(together, cast<__m512i>(both));
+    }
+    transpose(pairs);
+#pragma GCC unroll 16
+    for (long j = 0; j < side; j++) {
+      _mm512_storeu_si512(to + i / depth * tile_floats + j * side, pairs[j]);
+    }
+  }
+  Lanes sum = sums[0] + sums[1];
+  // Nobody is seen: nothing is to be counted, unless it is no number.
+  sum = choose((best == all(lowest)) & (sum == sum), Lanes{}, sum);
+  store_part(out.largest + query, best, n);
+  store_part(out.sum + query, sum, n);
+}
+
+// The values of 16 or 32 elements from `d`, for one or two blocks of queries.
+template <int BLOCKS, int COLS>
+INLINE void tile_values(
+    const Attention& a, const Areas& areas, long begin, long end, long d, float* to) {
+  long step = a.value_dim / side * tile_floats;
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (long b = begin / depth; b < end / depth; b++) {
+    const float* v = areas.values + b * step + d / side * tile_floats;
+    _tile_loadd(4, areas.weights[0] + b * tile_floats, 64);
+    _tile_loadd(6, v, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    if (COLS == 2) {
+      _tile_loadd(7, v + tile_floats, 64);
+      _tile_dpbf16ps(1, 4, 7);
+    }
+    if (BLOCKS == 2) {
+      _tile_loadd(5, areas.weights[1] + b * tile_floats, 64);
+      _tile_dpbf16ps(2, 5, 6);
+      if (COLS == 2) {
+        _tile_dpbf16ps(3, 5, 7);
+      }
+    }
+  }
+  long row = 4 * a.value_dim;
+  _tile_stored(0, to + d, row);
+  if (COLS == 2) {
+    _tile_stored(1, to + d + side, row);
+  }
+  if (BLOCKS == 2) {
+    _tile_stored(2, to + side * a.value_dim + d, row);
+    if (COLS == 2) {
+      _tile_stored(3, to + side * a.value_dim + d + side, row);
+    }
+  }
+}
+
+template <int BLOCKS>
+void tile_queries_of(
+    const Attention& a, const float* q, long c, long query, const Keys<bf16>& keys, const Areas& areas, const Partial& to) {
+  long begin = chunk, end = 0, n = least(BLOCKS * side, a.queries - query);
+  for (long i = 0; i < n; i++) {
+    Span span(a, c, query + i);
+    if (!span.is_empty()) {
+      begin = least(begin, span.begin / depth * depth);
+      end = most(end, (span.end + depth - 1) / depth * depth);
+    }
+  }
+  if (begin >= end) {
+    for (long i = 0; i < n; i++) {
+      to.largest[query + i] = lowest;
+      to.sum[query + i] = 0;
+    }
+    return;
+  }
+  q += query / side * (a.dim / depth) * tile_floats;
+  for (long first = begin; first < end; first += depth) {
+    tile_scores<BLOCKS>(a, keys, q, first, areas);
+  }
+  for (long i = 0; i < BLOCKS; i++) {
+    weigh_tile(a, c, query + i * side, begin, end, areas.scores[i], areas.weights[i], to);
+  }
+  written();
+  float* values = to.values + query * a.value_dim;
+  long d = 0;
+  for (; d + 2 * side <= a.value_dim; d += 2 * side) {
+    tile_values<BLOCKS, 2>(a, areas, begin, end, d, values);
+  }
+  if (d < a.value_dim) {
+    tile_values<BLOCKS, 1>(a, areas, begin, end, d, values);
+  }
+}
+
+void tiled_chunk(const Attention& a, const float* q, long c, float* work, const Partial& to) {
+  Areas areas(a, work);
+  Keys<bf16> keys(a, c);
+  long begin = chunk, end = 0;
+  for (long i = 0; i < a.queries; i++) {
+    Span span(a, c, i);
+    if (!span.is_empty()) {
+      begin = least(begin, span.begin / depth * depth);
+      end = most(end, span.end);
+    }
+  }
+  for (long first = begin; first < end; first += depth) {
+    load_values(a, keys, first, areas.values + first / depth * (a.value_dim / side) * tile_floats);
+  }
+  alignas(64) const TileConfig config;
+  written();
+  _tile_loadconfig(&config);
+  long query = 0;
+  for (; query + side < a.queries; query += 2 * side) {
+    tile_queries_of<2>(a, q, c, query, keys, areas, to);
+  }
+  if (query < a.queries) {
+    tile_queries_of<1>(a, q, c, query, keys, areas, to);
+  }
+  _tile_release();
+}
+
+constexpr AttentionKernels tiled = {tiled_size, tiled_work_size, load_tiles, tiled_chunk, finish_values<bf16>};
+constexpr AttentionKernels tiled_packed = {
+    tiled_size, packed_work_size<bf16, tiled_work_size>, load_tiles, packed_chunk<bf16, bf16, tiled_chunk>,
+    finish_values<bf16>};
+
+} // namespace
+
+const AttentionKernels* attention_amx(bool is_packed) {
+  return is_packed ? &tiled_packed : &tiled;
+}
+
+} // namespace mlxrs::fused
+
+#else
+
+const mlxrs::fused::AttentionKernels* mlxrs::fused::attention_amx(bool) {
+  return nullptr;
+}
+
+#endif

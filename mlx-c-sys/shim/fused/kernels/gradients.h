@@ -1,0 +1,163 @@
+// Derivatives of the fused operations, and what else training needs; f32.
+#pragma once
+
+#include "attention.h"
+#include "rows.h"
+
+namespace mlxrs::fused {
+namespace {
+
+INLINE float dot(const float* a, const float* b, long n) {
+  Lanes sum[2] = {};
+  long i = 0;
+  for (; i + 2 * width <= n; i += 2 * width) {
+    sum[0] = fma(load(a + i), load(b + i), sum[0]);
+    sum[1] = fma(load(a + i + width), load(b + i + width), sum[1]);
+  }
+  for_each(n - i, [&](long j, auto load, auto) __attribute__((always_inline)) {
+    sum[0] = fma(load(a + i + j), load(b + i + j), sum[0]);
+  });
+  return total(sum[0] + sum[1]);
+}
+
+// y += a * x
+INLINE void add_scaled(float a, const float* x, long n, float* y) {
+  for_each(n, [&](long i, auto load, auto store) __attribute__((always_inline)) {
+    store(y + i, fma(all(a), load(x + i), load(y + i)));
+  });
+}
+
+INLINE void clear(float* x, long n) {
+  memset(x, 0, n * sizeof(float));
+}
+
+// The largest element, and the sum of e^(x - largest).
+struct Spread {
+  float most, sum;
+};
+INLINE Spread spread(const float* x, long n) {
+  Lanes best = all(lowest), sum = {};
+  long i = 0;
+  for (; i + width <= n; i += width) {
+    best = larger(best, load(x + i));
+  }
+  float most = largest(best);
+  for (long j = i; j < n; j++) {
+    most = x[j] > most ? x[j] : most;
+  }
+  for (long j = 0; j < i; j += width) {
+    sum += exp_below(load(x + j) - most);
+  }
+  if (i < n) {
+    Lanes rest = exp_below(load_part(x + i, n - i) - most);
+    for (long l = n - i; l < width; l++) {
+      rest[l] = 0;
+    }
+    sum += rest;
+  }
+  return {most, total(sum)};
+}
+
+inline void rms_norm_vjp(
+    const float* x, const float* weight, const float* dy, float eps, long n, float* dx, float* dweight) {
+  float r = norm_of(squares(x, n), n, eps);
+  const float* inner = dy;
+  if (weight != nullptr) {
+    for_each(n, [&](long i, auto load, auto store) __attribute__((always_inline)) {
+      Lanes d = load(dy + i);
+      store(dweight + i, fma(d, load(x + i) * r, load(dweight + i)));
+      store(dx + i, d * load(weight + i));
+    });
+    inner = dx;
+  }
+  Lanes back = all(dot(inner, x, n) / static_cast<float>(n) * r * r);
+  for_each(n, [&](long i, auto load, auto store) __attribute__((always_inline)) {
+    store(dx + i, r * (load(inner + i) - back * load(x + i)));
+  });
+}
+
+// A gate is g * sigmoid(h(g)); `parts` gives h and h'.
+template <class Parts>
+INLINE void gate_vjp(const float* g, const float* up, const float* dy, long n, float* dg, float* dup, Parts parts) {
+  for_each(n, [&](long i, auto load, auto store) __attribute__((always_inline)) {
+    Lanes x = load(g + i), d = load(dy + i), h, slope;
+    parts(x, &h, &slope);
+    Lanes s = sigmoid(h), value = x * s;
+    store(dup + i, d * value);
+    store(dg + i, d * load(up + i) * (s + value * (1.0f - s) * slope));
+  });
+}
+inline void swiglu_vjp(const float* g, const float* up, const float* dy, long n, float* dg, float* dup) {
+  gate_vjp(g, up, dy, n, dg, dup, [](Lanes x, Lanes* h, Lanes* slope) __attribute__((always_inline)) {
+    *h = x;
+    *slope = all(1.0f);
+  });
+}
+inline void geglu_vjp(const float* g, const float* up, const float* dy, long n, float* dg, float* dup) {
+  gate_vjp(g, up, dy, n, dg, dup, [](Lanes x, Lanes* h, Lanes* slope) __attribute__((always_inline)) {
+    constexpr float twice = 1.5957691216f, cubic = 0.044715f * twice;
+    Lanes square = x * x;
+    *h = x * fma(square, all(cubic), all(twice));
+    *slope = fma(square, all(3 * cubic), all(twice));
+  });
+}
+
+inline void attend_vjp(const QueryHeads& a, float* work, float* dq, float* dk, float* dv) {
+  float *p = work, *dp = work + a.keys;
+  clear(dk, a.keys * a.dim);
+  clear(dv, a.keys * a.value_dim);
+  for (long head = 0; head < a.heads; head++) {
+    for (long token = 0; token < a.queries; token++) {
+      long at = head * a.queries + token, mask = head * a.head_step + token * a.query_step;
+      const float *q = a.q + at * a.dim, *dy = a.dy + at * a.value_dim;
+      float* to = dq + at * a.dim;
+      clear(to, a.dim);
+      long keys = a.causal ? a.keys - (a.queries - 1 - token) : a.keys;
+      for (long s = 0; s < keys; s++) {
+        if (a.seen != nullptr && !a.seen[mask + s * a.key_step]) {
+          p[s] = lowest;
+          continue;
+        }
+        p[s] = a.scale * dot(q, a.k + s * a.dim, a.dim);
+        if (a.added != nullptr) {
+          p[s] += a.added[mask + s * a.key_step];
+        }
+      }
+      Spread of = spread(p, keys);
+      float factor = 1.0f / of.sum;
+      for_each(keys, [&](long s, auto load, auto store) __attribute__((always_inline)) {
+        store(p + s, exp_below(smaller(load(p + s) - of.most, Lanes{})) * factor);
+      });
+      for (long s = 0; s < keys; s++) {
+        dp[s] = p[s] == 0 ? 0 : dot(dy, a.v + s * a.value_dim, a.value_dim);
+      }
+      float mean = dot(p, dp, keys);
+      for (long s = 0; s < keys; s++) {
+        if (p[s] == 0) {
+          continue;
+        }
+        float ds = a.scale * p[s] * (dp[s] - mean);
+        add_scaled(p[s], dy, a.value_dim, dv + s * a.value_dim);
+        add_scaled(ds, a.k + s * a.dim, a.dim, to);
+        add_scaled(ds, q, a.dim, dk + s * a.dim);
+      }
+    }
+  }
+}
+
+inline float cross_entropy(const float* x, long target, long n) {
+  Spread of = spread(x, n);
+  return __builtin_logf(of.sum) + (of.most - x[target]);
+}
+
+inline void cross_entropy_vjp(const float* x, long target, float dy, long n, float* dx) {
+  Spread of = spread(x, n);
+  float factor = dy / of.sum;
+  for_each(n, [&](long i, auto load, auto store) __attribute__((always_inline)) {
+    store(dx + i, exp_below(smaller(load(x + i) - of.most, Lanes{})) * factor);
+  });
+  dx[target] -= dy;
+}
+
+} // namespace
+} // namespace mlxrs::fused

@@ -1,0 +1,90 @@
+// What nodes of matrix products share: their operands as the kernels of matmul/ take them.
+#pragma once
+
+#include <cstring>
+
+#include "../matmul/matmul.h"
+#include "node.h"
+
+namespace mlxrs::fused {
+
+inline matmul::Float float_of(mx::Dtype dtype) {
+  return dtype == mx::float32 ? matmul::Float::f32 : dtype == mx::float16 ? matmul::Float::f16 : matmul::Float::bf16;
+}
+
+// Where the elements of an array are, once it is evaluated: its memory, or a copy in row-major order.
+class Dense {
+ public:
+  explicit Dense(const mx::array& a)
+      : data_(a.data<char>()), size_(a.itemsize()), rows_(a), dense_(a.flags().row_contiguous || a.size() == 0),
+        width_(a.shape(-1)), n_(a.size() == 0 ? 0 : a.size() / width_) {}
+
+  // The first row; all others follow it. `copy` lives as long as they are read.
+  const char* get(std::vector<char>& copy) const {
+    if (dense_) {
+      return data_;
+    }
+    copy.resize(n_ * width_ * size_);
+    char* to = copy.data();
+    for (int64_t i = 0; i < n_; i++) {
+      const char* row = data_ + rows_(static_cast<uint32_t>(i)) * size_;
+      for (int64_t j = 0; j < width_; j++, to += size_) {
+        std::memcpy(to, row + j * rows_.step() * size_, size_);
+      }
+    }
+    return copy.data();
+  }
+
+ private:
+  const char* data_;
+  int64_t size_;
+  Rows rows_;
+  bool dense_;
+  int64_t width_, n_;
+};
+
+// Where `n` rows of so many bytes begin, one behind the other.
+template <typename T, typename Byte>
+std::vector<T*> rows_of(Byte* at, long n, long bytes) {
+  std::vector<T*> rows(n);
+  for (long i = 0; i < n; i++) {
+    rows[i] = at + i * bytes;
+  }
+  return rows;
+}
+
+inline std::optional<matmul::Coding> coding_of(const std::string& mode) {
+  return mode == "affine" ? std::make_optional(matmul::Coding::affine)
+      : mode == "mxfp4"   ? std::make_optional(matmul::Coding::mxfp4)
+      : mode == "nvfp4"   ? std::make_optional(matmul::Coding::nvfp4)
+      : mode == "mxfp8"   ? std::make_optional(matmul::Coding::mxfp8)
+                          : std::nullopt;
+}
+
+// Whether the parts of a quantised matrix, or of several, belong together, have rows of k elements, and can be multiplied
+// with x of `type`.
+inline bool packs(
+    int64_t k,
+    mx::Dtype type,
+    const mx::array& packed,
+    const mx::array& scales,
+    const std::optional<mx::array>& biases,
+    const Packing& packing,
+    bool affine) {
+  if (packed.dtype() != mx::uint32 || packed.ndim() != scales.ndim() || affine != biases.has_value() ||
+      packing.bits < 1 || packing.bits > 8 || packing.group < 16) {
+    return false;
+  }
+  auto groups = packed.shape();
+  groups.back() = static_cast<int>(k / packing.group);
+  if (k % packing.group != 0 || packed.shape(-1) * 32L != k * packing.bits || scales.shape() != groups) {
+    return false;
+  }
+  if (!affine) {
+    return scales.dtype() == mx::uint8;
+  }
+  return is_float(scales.dtype()) && biases->dtype() == scales.dtype() && biases->shape() == groups &&
+      (type == mx::float32 || type == scales.dtype());
+}
+
+} // namespace mlxrs::fused

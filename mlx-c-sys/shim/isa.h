@@ -1,0 +1,29 @@
+// Which instructions the kernels use.
+#pragma once
+
+#include <string>
+
+namespace mlxrs {
+
+// Each has what those before it have. On machines that are not x86-64 there is only `portable`: vectors as the compiler
+// makes them, NEON on Arm.
+enum class Isa {
+  portable,
+  // AVX2, FMA and F16C.
+  avx2,
+  // AVX-512 F, BW, DQ and VL.
+  avx512,
+  // VDPBF16PS, and VBMI to unpack. Wanted only where it is faster than f32 FMA: not on Intel's machines.
+  avx512bf16,
+  // Tiles of bf16, and AVX-512 BF16 for its conversions.
+  amx,
+};
+
+// The machine's best, or the one that MLX_CPU_ISA names. Throws std::invalid_argument when that is no name, or when the
+// machine or the compiler that built this does not have it.
+Isa isa();
+
+// The name that MLX_CPU_ISA has for it.
+const char* name_of(Isa isa);
+
+} // namespace mlxrs

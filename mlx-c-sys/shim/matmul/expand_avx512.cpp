@@ -1,0 +1,300 @@
+// With AVX-512 VBMI and BF16: 64 elements at a time.
+#include "expand_plain.h"
+
+#if defined(__AVX512VBMI__) && defined(__AVX512BF16__)
+#include <immintrin.h>
+
+namespace mlxrs::matmul {
+namespace {
+
+#define ALWAYS_INLINE __attribute__((always_inline))
+#define INLINE inline ALWAYS_INLINE
+
+INLINE __mmask64 first(long n) {
+  return n >= 64 ? ~0ull : (1ull << n) - 1;
+}
+
+// Takes the codes of 64 elements out of a stream of bits: each 64-bit lane gets the bytes that its eight elements lie
+// in, and VPMULTISHIFTQB takes them from there.
+struct Unpack {
+  __m512i bytes, shifts, mask;
+  int bits;
+
+  explicit Unpack(int bits) : bits(bits) {
+    alignas(64) uint8_t at[64], shift[64];
+    for (int lane = 0; lane < 8; lane++) {
+      for (int i = 0; i < 8; i++) {
+        at[8 * lane + i] = static_cast<uint8_t>(i < bits ? lane * bits + i : 0);
+        shift[8 * lane + i] = static_cast<uint8_t>(i * bits);
+      }
+    }
+    bytes = _mm512_load_si512(at);
+    shifts = _mm512_load_si512(shift);
+    mask = _mm512_set1_epi8(static_cast<char>((1 << bits) - 1));
+  }
+
+  // `n` elements, the others are zero.
+  INLINE __m512i operator()(const uint8_t* from, long n) const {
+    __m512i raw = _mm512_maskz_loadu_epi8(first(n * bits / 8), from);
+    if (bits == 8) {
+      return raw;
+    }
+    return _mm512_and_si512(_mm512_multishift_epi64_epi8(shifts, _mm512_permutexvar_epi8(bytes, raw)), mask);
+  }
+};
+
+// 16 codes of E4M3 as f32: the bits in their places, and the exponent's bias made right by a product.
+INLINE __m512 from_e4m3s(__m512i codes) {
+  __m512i magnitude = _mm512_slli_epi32(_mm512_and_si512(codes, _mm512_set1_epi32(0x7f)), 20);
+  __m512i sign = _mm512_slli_epi32(_mm512_and_si512(codes, _mm512_set1_epi32(0x80)), 24);
+  __m512 value = _mm512_mul_ps(_mm512_castsi512_ps(magnitude), _mm512_set1_ps(0x1p120f));
+  return _mm512_or_ps(value, _mm512_castsi512_ps(sign));
+}
+
+// The values of the codes of 4-bit floating point.
+INLINE __m512 e2m1s() {
+  return _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
+}
+
+// One row of a panel.
+struct Row {
+  const uint8_t* codes;
+  const float *scales, *biases;
+};
+
+// Has brought near what comes after elements from `at` on, of `n` in all.
+INLINE void fetch(const Panel& p, long r, long at, long n) {
+  _mm_prefetch(reinterpret_cast<const char*>(p.next) + (r * n + at) * p.w.bits / 8, _MM_HINT_T1);
+}
+
+// Calls body(row, r) for each row of a panel.
+template <typename Body>
+INLINE void each_row(const Panel& p, const Body& body) {
+  long bytes = p.w.row_bytes();
+  Row row{static_cast<const uint8_t*>(p.w.data) + p.row * bytes, p.scales - p.group, p.biases - p.group};
+  for (long r = 0; r < p.rows; r++) {
+    body(row, r);
+    row.codes += bytes;
+    row.scales += p.groups;
+    row.biases += p.groups;
+  }
+}
+
+// Groups have 16, 32, 64 or 128 elements: of which group element k is, without a division.
+INLINE int shift_of(const Weights& w) {
+  return __builtin_ctz(static_cast<unsigned>(w.group));
+}
+
+// Elements [16 i, 16 i + 16) of the 64 from k on, of group (k + 16 i) >> shift. Codes of whole bytes are read where they
+// are.
+template <Coding CODING, bool BYTES>
+INLINE __m512 sixteen(const Row& row, __m512i codes, long k, int shift, int i) {
+  long g = (k + 16 * i) >> shift;
+  __m128i four = i == 0 ? _mm512_castsi512_si128(codes) : _mm512_extracti32x4_epi32(codes, i);
+  if constexpr (BYTES) {
+    four = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row.codes + k + 16 * i));
+  }
+  __m512i c = _mm512_cvtepu8_epi32(four);
+  __m512 scale = _mm512_set1_ps(row.scales[g]);
+  if constexpr (CODING == Coding::affine) {
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(c), scale, _mm512_set1_ps(row.biases[g]));
+  } else if constexpr (CODING == Coding::mxfp8) {
+    return _mm512_mul_ps(from_e4m3s(c), scale);
+  } else {
+    return _mm512_mul_ps(_mm512_permutexvar_ps(c, e2m1s()), scale);
+  }
+}
+
+template <Coding CODING, bool BYTES>
+void packed_to_f32(const Panel& p, long k, long k_end, float* to, long ld) {
+  Unpack unpack(p.w.bits);
+  int shift = shift_of(p.w);
+  each_row(p, [&](const Row& row, long r) ALWAYS_INLINE {
+    float* y = to + r * ld - k;
+    for (long at = k; at < k_end; at += 64) {
+      const uint8_t* from = row.codes + at * p.w.bits / 8;
+      fetch(p, r, at - k, k_end - k);
+      __m512i codes = BYTES ? _mm512_setzero_si512() : unpack(from, k_end - at);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; i++) {
+        if (at + 16 * i < k_end) {
+          _mm512_storeu_ps(y + at + 16 * i, sixteen<CODING, BYTES>(row, codes, at, shift, i));
+        }
+      }
+    }
+  });
+}
+
+template <Coding CODING, bool BYTES>
+void packed_to_bf16(const Panel& p, long k, long k_end, uint16_t* to, long ld) {
+  Unpack unpack(p.w.bits);
+  int shift = shift_of(p.w);
+  each_row(p, [&](const Row& row, long r) ALWAYS_INLINE {
+    uint16_t* y = to + r * ld - k;
+    for (long at = k; at < k_end; at += 64) {
+      const uint8_t* from = row.codes + at * p.w.bits / 8;
+      fetch(p, r, at - k, k_end - k);
+      __m512i codes = BYTES ? _mm512_setzero_si512() : unpack(from, k_end - at);
+#pragma GCC unroll 2
+      for (int i = 0; i < 4; i += 2) {
+        if (at + 16 * i < k_end) {
+          __m512 low = sixteen<CODING, BYTES>(row, codes, at, shift, i), high = sixteen<CODING, BYTES>(row, codes, at, shift, i + 1);
+          _mm512_storeu_si512(y + at + 16 * i, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+        }
+      }
+    }
+  });
+}
+
+// Codes of 4 bits: a group has but 16 values, which are computed once and looked up, 32 at a time, where the codes lie:
+// the order that comes out is that of the nibbles of the words or bytes (see Expander).
+template <bool AFFINE>
+INLINE __m512 values_of(const Row& row, long g) {
+  __m512 scale = _mm512_set1_ps(row.scales[g]);
+  if constexpr (AFFINE) {
+    const __m512 q = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_fmadd_ps(q, scale, _mm512_set1_ps(row.biases[g]));
+  }
+  return _mm512_mul_ps(e2m1s(), scale);
+}
+template <bool AFFINE>
+INLINE __m512i table_of(const Row& row, long g, long g2) {
+  return (__m512i)_mm512_cvtne2ps_pbh(values_of<AFFINE>(row, g2), values_of<AFFINE>(row, g));
+}
+
+// Groups of at least 64: 128 elements are 16 words of one group and 16 of another, or of the same.
+template <bool AFFINE>
+void words_to_bf16(const Panel& p, long k, long k_end, uint16_t* to, long ld) {
+  const __m512i nibble = _mm512_set1_epi16(15);
+  const __m512i second = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(16), 1);
+  long last = p.group + p.groups - 1;
+  int shift = shift_of(p.w);
+  each_row(p, [&](const Row& row, long r) ALWAYS_INLINE {
+    uint16_t* y = to + r * ld - k;
+    for (long at = k; at < k_end; at += 128) {
+      const uint8_t* from = row.codes + at / 2;
+      fetch(p, r, at - k, k_end - k);
+      long g = at >> shift, g2 = (at + 64) >> shift;
+      __m512i table = table_of<AFFINE>(row, g, g2 < last ? g2 : last);
+      bool whole = k_end - at >= 128;
+      __m512i codes = whole ? _mm512_loadu_si512(from)
+                            : _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; j++) {
+        // (codes >> 4 j & 15) | second
+        __m512i index = _mm512_ternarylogic_epi32(_mm512_srli_epi16(codes, 4 * j), nibble, second, 0xea);
+        __m512i v = _mm512_permutexvar_epi16(index, table);
+        _mm512_storeu_si512(y + at + 32 * j, whole ? v : _mm512_maskz_mov_epi16(0xffff, v));
+      }
+    }
+  });
+}
+
+// Smaller groups: 64 elements are 32 bytes of two or four.
+template <bool AFFINE, int GROUPS>
+void bytes_to_bf16(const Panel& p, long k, long k_end, uint16_t* to, long ld) {
+  alignas(64) uint16_t which[32];
+  for (int i = 0; i < 32; i++) {
+    which[i] = static_cast<uint16_t>(i * GROUPS / 32 * 16);
+  }
+  const __m512i tables = _mm512_load_si512(which), nibble = _mm512_set1_epi16(15);
+  long last = p.group + p.groups - 1;
+  int shift = shift_of(p.w);
+  each_row(p, [&](const Row& row, long r) ALWAYS_INLINE {
+    uint16_t* y = to + r * ld - k;
+    // Behind the last group there are no elements.
+    auto table = [&](long g) ALWAYS_INLINE {
+      return table_of<AFFINE>(row, g < last ? g : last, g + 1 < last ? g + 1 : last);
+    };
+    for (long at = k; at < k_end; at += 64) {
+      const uint8_t* from = row.codes + at / 2;
+      fetch(p, r, at - k, k_end - k);
+      __mmask32 there = k_end - at >= 64 ? 0xffffffff : (1u << (k_end - at) / 2) - 1;
+      __m512i codes = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(there, from));
+      __m512i even = _mm512_ternarylogic_epi32(codes, nibble, tables, 0xea);
+      __m512i odd = _mm512_or_si512(_mm512_srli_epi16(codes, 4), tables);
+      long g = at >> shift;
+      __m512i first = table(g), low, high;
+      if constexpr (GROUPS == 4) {
+        __m512i second = table(g + 2);
+        low = _mm512_permutex2var_epi16(first, even, second);
+        high = _mm512_permutex2var_epi16(first, odd, second);
+      } else {
+        low = _mm512_permutexvar_epi16(even, first);
+        high = _mm512_permutexvar_epi16(odd, first);
+      }
+      _mm512_storeu_si512(y + at, _mm512_maskz_mov_epi16(there, low));
+      _mm512_storeu_si512(y + at + 32, _mm512_maskz_mov_epi16(there, high));
+    }
+  });
+}
+
+// The dense ones of bf16 are copied.
+void dense_to_bf16(const Panel& p, long k, long k_end, uint16_t* to, long ld) {
+  const uint16_t* from = static_cast<const uint16_t*>(p.w.data) + p.row * p.w.k;
+  for (long r = 0; r < p.rows; r++, from += p.w.k, to += ld) {
+    for (long at = k; at < k_end; at += 32) {
+      fetch(p, r, at - k, k_end - k);
+      __mmask32 there = k_end - at >= 32 ? 0xffffffff : (1u << (k_end - at)) - 1;
+      _mm512_mask_storeu_epi16(to + at - k, there, _mm512_maskz_loadu_epi16(there, from + at));
+    }
+  }
+}
+
+void panel_to_f32(const Panel& p, long k, long k_end, float* to, long ld) {
+  switch (p.w.coding) {
+    case Coding::affine:
+      return p.w.bits == 8 ? packed_to_f32<Coding::affine, true>(p, k, k_end, to, ld)
+                           : packed_to_f32<Coding::affine, false>(p, k, k_end, to, ld);
+    case Coding::mxfp8:
+      return packed_to_f32<Coding::mxfp8, true>(p, k, k_end, to, ld);
+    case Coding::mxfp4:
+    case Coding::nvfp4:
+      return packed_to_f32<Coding::mxfp4, false>(p, k, k_end, to, ld);
+    default:
+      return expand_portable().to_f32(p, k, k_end, to, ld);
+  }
+}
+
+void panel_to_bf16(const Panel& p, long k, long k_end, uint16_t* to, long ld) {
+  switch (p.w.coding) {
+    case Coding::affine:
+      if (p.w.bits != 4) {
+        return p.w.bits == 8 ? packed_to_bf16<Coding::affine, true>(p, k, k_end, to, ld)
+                             : packed_to_bf16<Coding::affine, false>(p, k, k_end, to, ld);
+      }
+      return p.w.group == 32 ? bytes_to_bf16<true, 2>(p, k, k_end, to, ld) : words_to_bf16<true>(p, k, k_end, to, ld);
+    case Coding::mxfp4:
+      return bytes_to_bf16<false, 2>(p, k, k_end, to, ld);
+    case Coding::nvfp4:
+      return bytes_to_bf16<false, 4>(p, k, k_end, to, ld);
+    case Coding::mxfp8:
+      return packed_to_bf16<Coding::mxfp8, true>(p, k, k_end, to, ld);
+    case Coding::bf16:
+      return dense_to_bf16(p, k, k_end, to, ld);
+    default:
+      return expand_portable().to_bf16(p, k, k_end, to, ld);
+  }
+}
+
+int dealt(const Weights& w) {
+  return w.bits != 4 ? 1 : w.group < 64 ? 2 : 4;
+}
+
+constexpr Expander expander{panel_to_f32, panel_to_bf16, dealt, scales_to_f32};
+
+} // namespace
+
+const Expander* expand_avx512() {
+  return &expander;
+}
+
+} // namespace mlxrs::matmul
+
+#else
+
+const mlxrs::matmul::Expander* mlxrs::matmul::expand_avx512() {
+  return nullptr;
+}
+
+#endif

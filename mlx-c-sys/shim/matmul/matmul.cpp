@@ -1,0 +1,262 @@
+#include "matmul.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "../isa.h"
+#include "../sgemm/product.h"
+#include "../threads.h"
+#include "amx.h"
+#include "expand.h"
+#include "floats.h"
+
+namespace mlxrs::matmul {
+namespace {
+
+// Memory of a thread, aligned for any kernel and kept for the next call.
+class Memory {
+ public:
+  template <typename T>
+  T* of(long n) {
+    size_t bytes = n * sizeof(T);
+    if (bytes > size_) {
+      size_ = 0;
+      memory_.reset();
+      memory_.reset(static_cast<char*>(::operator new[](bytes, std::align_val_t(64))));
+      size_ = bytes;
+    }
+    return reinterpret_cast<T*>(memory_.get());
+  }
+
+ private:
+  struct Free {
+    void operator()(char* p) const {
+      ::operator delete[](p, std::align_val_t(64));
+    }
+  };
+  std::unique_ptr<char[], Free> memory_;
+  size_t size_ = 0;
+};
+
+// For what a call's caller prepares for all, and for what each task needs: the caller works on tasks too.
+thread_local Memory for_all, for_task;
+
+long round_up(long n, long unit) {
+  return (n + unit - 1) / unit * unit;
+}
+
+// Calls body(row, row_end) for parts of [0, n) that are multiples of `unit` and at most `most`, on all threads if there
+// is enough to do.
+template <typename Body>
+void share_rows(const Product& p, const Weights& w, long unit, long most, const Body& body) {
+  Threads& threads = Threads::shared();
+  // Reading weights takes long too, when few are multiplied with them.
+  double work = static_cast<double>(w.n) * w.k * std::max(p.m, 4L);
+  // A few rows of x take as long as reading the weights: in long pieces, each of which one core has fetched.
+  long pieces = threads.count() < 2 || work < 200e3 ? 1 : (p.m <= Amx::some ? 1L : 4L) * threads.count();
+  long size = std::clamp(round_up((w.n + pieces - 1) / pieces, unit), unit, most);
+  uint32_t n = static_cast<uint32_t>((w.n + size - 1) / size);
+  threads.each(n, [&](uint32_t i) { body(i * size, std::min(w.n, (i + 1) * size)); });
+}
+
+void by_tiles(const Product& p, const Weights& w, const Amx& amx, const Expander& expander) {
+  int dealt = expander.dealt(w);
+  long blocks = (p.m + 15) / 16;
+  auto* packed = for_all.of<uint16_t>(Amx::packed_size(p.m, Amx::steps(w.k, dealt)));
+  if (p.m * w.k < 1 << 16) {
+    for (long i = 0; i < blocks; i++) {
+      amx.pack(p, w.k, dealt, i, packed);
+    }
+  } else {
+    Threads::shared().each(static_cast<uint32_t>(blocks), [&](uint32_t i) { amx.pack(p, w.k, dealt, i, packed); });
+  }
+  share_rows(p, w, Amx::unit, p.m <= Amx::some ? round_up(w.n, Amx::unit) : Amx::most, [&](long row, long row_end) {
+    void* scratch = for_task.of<char>(amx.scratch_size(p, w, row_end - row));
+    amx.rows(p, w, expander, packed, row, row_end, scratch);
+  });
+}
+
+// How many bytes lie between the rows of x or y when these are equally far apart, else 0.
+long distance(const void* const* rows, long m) {
+  auto at = [&](long i) { return static_cast<const char*>(rows[i]); };
+  long step = m > 1 ? at(1) - at(0) : 0;
+  for (long i = 2; i < m; i++) {
+    if (at(i) - at(i - 1) != step) {
+      return 0;
+    }
+  }
+  return step;
+}
+
+void row_to_f32(Float type, const void* from, long n, float* to) {
+  Coding coding = type == Float::f32 ? Coding::f32 : type == Float::f16 ? Coding::f16 : Coding::bf16;
+  expand_portable().to_f32({{coding, type == Float::f32 ? 32 : 16, 0, 1, n, from, type, nullptr, nullptr}, 0, 1, 0, 0,
+                            nullptr, nullptr, nullptr}, 0, n, to, n);
+}
+
+void row_from_f32(Float type, const float* from, long n, void* to) {
+  auto* halves = static_cast<uint16_t*>(to);
+  if (type == Float::f32) {
+    std::memcpy(to, from, n * sizeof(float));
+  } else if (type == Float::bf16) {
+    for (long i = 0; i < n; i++) {
+      halves[i] = to_bf16(from[i]);
+    }
+  } else {
+    for (long i = 0; i < n; i++) {
+      halves[i] = to_f16(from[i]);
+    }
+  }
+}
+
+// Writes a row of x in the order in which an expander writes weights, where zeros are already.
+void deal(const uint16_t* x, long k, int dealt, uint16_t* to) {
+  if (dealt == 1) {
+    std::memcpy(to, x, k * sizeof(uint16_t));
+    return;
+  }
+  for (long i = 0; i < k; i++) {
+    long of_64 = i % 64, block = i - i % (32 * dealt), half = dealt == 4 ? i % 128 / 64 * 16 : 0;
+    to[block + of_64 % dealt * 32 + half + of_64 / dealt] = x[i];
+  }
+}
+
+// Rows of weights in a panel: it has its place in the second cache.
+constexpr long panel_rows = 48;
+// Rows of x that are multiplied with a panel at a time.
+constexpr long band = 192;
+
+// By kernels for f32, for which pairs of bf16 are elements too where `pairs` is set.
+void by_panels(
+    const Product& p, const Weights& w, const sgemm::Kernels& kernels, const Expander& expander, bool pairs) {
+  // All sizes along k are in elements of the kernels.
+  int dealt = pairs ? expander.dealt(w) : 1;
+  long k = pairs ? round_up(w.k, dealt > 1 ? 32 * dealt : 2) / 2 : w.k, ld = round_up(k, 16);
+  const float* x = static_cast<const float*>(p.x[0]);
+  long x_row = p.type == Float::f32 ? distance(p.x, p.m) / static_cast<long>(sizeof(float)) : 0;
+  std::vector<float> converted;
+  if (p.m > 1 ? x_row <= 0 : p.type != Float::f32) {
+    converted.resize(p.m * ld);
+    for (long i = 0; i < p.m; i++) {
+      float* to = converted.data() + i * ld;
+      if (pairs) {
+        deal(static_cast<const uint16_t*>(p.x[i]), w.k, dealt, reinterpret_cast<uint16_t*>(to));
+      } else {
+        row_to_f32(p.type, p.x[i], w.k, to);
+      }
+    }
+    x = converted.data();
+    x_row = ld;
+  }
+  sgemm::Product all{p.m, panel_rows, k, x, x_row, 1, nullptr, ld, 1, nullptr, panel_rows, 1, 1, 0};
+  bool direct = p.m <= sgemm::max_direct_rows;
+  float* packed_x = nullptr;
+  if (direct) {
+    packed_x = for_all.of<float>(kernels.direct_size(all));
+    kernels.direct_pack(all, packed_x);
+  }
+  long groups = round_up(panel_rows * w.groups(), 16), rows_of_y = direct ? p.m : std::min(p.m, band);
+  share_rows(p, w, panel_rows, round_up(w.n, panel_rows), [&](long first, long row_end) {
+    sgemm::Part part{0, rows_of_y, 0, panel_rows};
+    long work = direct ? 0 : kernels.packed_size(all, part);
+    long panel_size = panel_rows * ld, y_size = round_up(rows_of_y * panel_rows, 16);
+    float* panel = for_task.of<float>(panel_size + 2 * groups + y_size + work);
+    float *scales = panel + panel_size, *biases = scales + groups, *y = biases + groups;
+    if (w.k % 2 != 0 && pairs) {
+      std::memset(panel, 0, panel_size * sizeof(float));
+    }
+    for (long row = first; row < row_end; row += panel_rows) {
+      long rows = std::min(panel_rows, row_end - row);
+      Panel from{w, row, rows, 0, w.groups(), scales, biases, nullptr};
+      if (w.group > 0) {
+        expander.scales(w.coding, w.scale_type, w.scales, row * w.groups(), rows * w.groups(), scales);
+        if (w.biases != nullptr) {
+          expander.scales(w.coding, w.scale_type, w.biases, row * w.groups(), rows * w.groups(), biases);
+        }
+      }
+      if (pairs) {
+        expander.to_bf16(from, 0, w.k, reinterpret_cast<uint16_t*>(panel), 2 * ld);
+      } else {
+        expander.to_f32(from, 0, w.k, panel, ld);
+        if (p.type == Float::bf16 && w.coding != Coding::bf16) {
+          for (long i = 0; i < rows * ld; i++) {
+            panel[i] = from_bf16(to_bf16(panel[i]));
+          }
+        }
+      }
+      for (long i = 0; i < p.m; i += rows_of_y) {
+        sgemm::Product q = all;
+        q.m = std::min(rows_of_y, p.m - i);
+        q.n = rows;
+        q.a += i * x_row;
+        q.b = panel;
+        q.c = y;
+        if (direct) {
+          kernels.direct(q, packed_x, 0, rows);
+        } else {
+          kernels.packed(q, {0, q.m, 0, rows}, y + y_size);
+        }
+        for (long j = 0; j < q.m; j++) {
+          long size = p.type == Float::f32 ? 4 : 2;
+          row_from_f32(p.type, y + j * panel_rows, rows, static_cast<char*>(p.y[i + j]) + row * size);
+        }
+      }
+    }
+  });
+}
+
+const Expander& expander_of(Isa machine) {
+  return machine >= Isa::avx512bf16 ? *expand_avx512() : machine >= Isa::avx2 ? *expand_avx2() : expand_portable();
+}
+
+} // namespace
+
+void write_rows(const Weights& w, const std::vector<long>& rows, Float type, void* y) {
+  const Expander& expander = expander_of(isa());
+  long bytes = w.k * (type == Float::f32 ? 4 : 2), groups = round_up(w.groups(), 16), n = static_cast<long>(rows.size());
+  auto write = [&](uint32_t i) {
+    void* to = static_cast<char*>(y) + i * bytes;
+    long at = rows[i] * w.groups();
+    bool is_same = w.coding == (type == Float::f32 ? Coding::f32 : type == Float::f16 ? Coding::f16 : Coding::bf16);
+    if (is_same) {
+      std::memcpy(to, static_cast<const char*>(w.data) + rows[i] * w.row_bytes(), bytes);
+      return;
+    }
+    float* row = for_task.of<float>(round_up(w.k, 64) + 2 * groups);
+    float *scales = row + round_up(w.k, 64), *biases = scales + groups;
+    expander.scales(w.coding, w.scale_type, w.scales, at, w.groups(), scales);
+    if (w.biases != nullptr) {
+      expander.scales(w.coding, w.scale_type, w.biases, at, w.groups(), biases);
+    }
+    expander.to_f32({w, rows[i], 1, 0, w.groups(), scales, biases, nullptr}, 0, w.k, row, w.k);
+    row_from_f32(type, row, w.k, to);
+  };
+  if (n * w.k < 1 << 16) {
+    for (long i = 0; i < n; i++) {
+      write(static_cast<uint32_t>(i));
+    }
+  } else {
+    Threads::shared().each(static_cast<uint32_t>(n), write);
+  }
+}
+
+void multiply(const Product& p, const Weights& w) {
+  if (p.m == 0 || w.n == 0) {
+    return;
+  }
+  Isa machine = isa();
+  const Expander& expander = expander_of(machine);
+  bool is_bf16 = p.type == Float::bf16 && w.coding != Coding::f32 && w.coding != Coding::f16;
+  if (is_bf16 && machine == Isa::amx) {
+    return by_tiles(p, w, *amx(), expander);
+  }
+  if (is_bf16 && machine == Isa::avx512bf16) {
+    return by_panels(p, w, *sgemm::pairs(), expander, true);
+  }
+  by_panels(p, w, sgemm::chosen(), expander, false);
+}
+
+} // namespace mlxrs::matmul

@@ -1,0 +1,66 @@
+// Products of activations with the rows of a weight matrix, y = x w^T, for 16-bit and packed weights. Products of f32
+// with f32 are cblas_sgemm's.
+//
+// Weights are read where they are, once for each call: a few rows at a time are expanded to the type that is multiplied
+// into a panel that stays in a cache, and all activations go by. What is multiplied:
+//   x in bf16            weights rounded to bf16, products and sums in f32: AMX, VDPBF16PS, or f32 FMA
+//   x in f16 or f32      weights in f32 (those of f16 and packed ones are not rounded), f32 FMA
+// The result is rounded once, to x's type. As in sgemm, an element of y is a function of its row of x, its row of w and
+// the instruction set alone: sums have a fixed order, whatever else is in the call and whichever thread computes it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace mlxrs::matmul {
+
+enum class Float { f32, f16, bf16 };
+
+// How the elements of a row are written.
+enum class Coding {
+  f32,
+  f16,
+  bf16,
+  // q * scale + bias, with `bits` for each q
+  affine,
+  // 4-bit floating point (E2M1) times a scale: E8M0 for mxfp4, E4M3 for nvfp4
+  mxfp4,
+  nvfp4,
+  // E4M3 times a scale in E8M0
+  mxfp8,
+};
+
+// A matrix n x k, one row after the other. Packed elements are a stream of bits, the first in the lowest.
+struct Weights {
+  Coding coding;
+  int bits, group;
+  long n, k;
+  const void* data;
+  // One for each group of a row, n x k / group: of `scale_type` for affine, bytes for the others, which have no biases.
+  Float scale_type;
+  const void* scales;
+  const void* biases;
+
+  long row_bytes() const {
+    return k * bits / 8;
+  }
+  long groups() const {
+    return group > 0 ? k / group : 0;
+  }
+};
+
+// Row i of x begins at x[i] and row i of y at y[i]; both are contiguous and of one type.
+struct Product {
+  Float type;
+  long m;
+  const void* const* x;
+  void* const* y;
+};
+
+// Rows of w, one behind the other, each element rounded to `type` once.
+void write_rows(const Weights& w, const std::vector<long>& rows, Float type, void* y);
+
+// On the threads of threads.h. Throws std::bad_alloc, and what isa() throws.
+void multiply(const Product& p, const Weights& w);
+
+} // namespace mlxrs::matmul

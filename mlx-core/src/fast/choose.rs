@@ -1,0 +1,54 @@
+//! Choosing among a vocabulary: of each row of logits `[.., V]` the largest, the `n` largest, and where the
+//! likeliest have a probability together. On the CPU all threads work on a row.
+
+use crate::array::Array;
+use crate::dtype::DType;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ffi::op;
+
+/// The place of the first of the largest along the last axis: `[.., V]` -> U32 `[..]`.
+///
+/// On the CPU, what is no number is passed by, and of nothing else the place is 0.
+///
+/// # Errors
+/// `x` is a scalar, or its last axis is empty.
+pub fn argmax(x: &Array) -> Result<Array> {
+    op!(mlxrs_fast_argmax(x))
+}
+
+/// The `n` largest along the last axis, best first, equal ones in the order of their places:
+/// `[.., V]` -> places, U32 `[.., n]`, and values.
+///
+/// # Errors
+/// `n` is not in `1 ..= V`.
+pub fn top(x: &Array, n: usize) -> Result<(Array, Array)> {
+    let v = x.dim(-1)?;
+    let n = i32::try_from(n).ok().filter(|n| (1..=v).contains(n));
+    let Some(n) = n else {
+        let message = format!("the largest of {v} numbers are 1 to {v}, asked for another number");
+        return Err(Error::new(ErrorKind::Invalid, message));
+    };
+    op!(pair mlxrs_fast_top(x, n))
+}
+
+/// The least logit that is kept in each row of `x`, F32 `[B, V]`, when the likeliest tokens are kept
+/// for as long as those before have less than `p`, F32 `[B, 1]`, together: `[B, 1]`.
+///
+/// Source: Holtzman et al. 2019, "The Curious Case of Neural Text Degeneration".
+///
+/// # Errors
+/// The shapes or dtypes are others.
+pub fn nucleus(x: &Array, p: &Array) -> Result<Array> {
+    let [rows, _] = x.dims()?;
+    if p.shape() != [rows, 1] || x.dtype() != DType::F32 || p.dtype() != DType::F32 {
+        let message = format!(
+            "nucleus needs F32 logits [B, V] and probabilities [B, 1], found {} {:?} and {} {:?}",
+            x.dtype(),
+            x.shape(),
+            p.dtype(),
+            p.shape()
+        );
+        return Err(Error::new(ErrorKind::Shape, message));
+    }
+    op!(mlxrs_fast_nucleus(x, p))
+}

@@ -1,0 +1,64 @@
+//! Packed rows: what a quantised cache keeps of a key or a value.
+//!
+//! A row of `D` numbers becomes one of U32 words: its codes, `D · bits / 32` words as
+//! [`quantize`](crate::ops::quantize::quantize) packs them, and behind them scale and bias of each
+//! group, in the row's own dtype. So a cache of packed rows is one array as one of numbers is, and
+//! everything that moves rows moves both alike.
+
+use crate::array::Array;
+use crate::dtype::DType;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ffi::op;
+use crate::ops::quantize::{QuantMode, Scheme};
+
+/// The rows along the last axis of `x` `[…, D]`, packed: U32 `[…, words]`.
+///
+/// Codes, scales and biases are those of [`quantize`](crate::ops::quantize::quantize), to the bit.
+///
+/// # Errors
+/// The scheme is none that rows are packed in ([`check_packing`]), `D` does not divide into its groups,
+/// or `x` is not F32, F16 or BF16.
+pub fn pack(x: &Array, scheme: Scheme) -> Result<Array> {
+    packed_words(x.dim(-1)?, x.dtype(), scheme)?;
+    let (bits, group_size) = packing(scheme)?;
+    op!(mlxrs_fast_pack(x, bits, group_size))
+}
+
+/// How many words a packed row of `d` numbers of `dtype` has.
+///
+/// # Errors
+/// As [`pack`].
+pub fn packed_words(d: i32, dtype: DType, scheme: Scheme) -> Result<i32> {
+    check_packing(scheme)?;
+    let Scheme {
+        bits, group_size, ..
+    } = scheme;
+    if d < 1 || d % group_size != 0 {
+        let message = format!("rows of {d} do not divide into groups of {group_size}");
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
+        let message = format!("rows are packed of F32, F16 or BF16, found {dtype}");
+        return Err(Error::new(ErrorKind::DType, message));
+    }
+    Ok(d * bits / 32 + d / group_size * 2 * dtype.size() as i32 / 4)
+}
+
+/// Whether rows are packed in this scheme: affine, 4 or 8 bits, groups of 32, 64 or 128.
+///
+/// # Errors
+/// They are not; the message says what is known.
+pub fn check_packing(scheme: Scheme) -> Result<()> {
+    let scheme = Scheme::new(scheme.mode, scheme.bits, scheme.group_size)?;
+    if scheme.mode == QuantMode::Affine && matches!(scheme.bits, 4 | 8) {
+        return Ok(());
+    }
+    let message = format!("rows are packed affinely in 4 or 8 bits, given {scheme}");
+    Err(Error::new(ErrorKind::Unsupported, message))
+}
+
+/// Bits and group size, as the shim takes them.
+pub(crate) fn packing(scheme: Scheme) -> Result<(i32, i32)> {
+    check_packing(scheme)?;
+    Ok((scheme.bits, scheme.group_size))
+}

@@ -1,0 +1,250 @@
+//! The fused operations on every instruction set of the machine, in every type: near to the same in f32 by plain
+//! operations, and the same to the bit whatever the number of threads.
+#![cfg(not(target_vendor = "apple"))]
+
+use std::env;
+use std::process::{Command, Output};
+
+use mlx_core::fast::{self, plain};
+use mlx_core::random::{self, Key};
+use mlx_core::{Array, DType, Result};
+
+#[path = "fused_isa/attention.rs"]
+mod attention;
+#[path = "fused_isa/choose.rs"]
+mod choose;
+#[path = "fused_isa/packed.rs"]
+mod packed;
+
+const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+/// Runs the test `name` of this file in a process with these settings.
+fn child(name: &str, settings: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env::current_exe().expect("a test is a program"));
+    command.args([name, "--exact", "--nocapture"]);
+    for name in ["MLX_CPU_KERNELS", "MLX_CPU_ISA", "MLX_CPU_THREADS"] {
+        command.env_remove(name);
+    }
+    command
+        .envs(settings.iter().copied())
+        .output()
+        .expect("it starts")
+}
+
+/// The instruction sets that have kernels of their own and that this machine has: what the error of a wrong one lists.
+fn isas() -> Vec<&'static str> {
+    let output = child("rows", &[("MLX_CPU_ISA", "no such")]);
+    let text = text(&output);
+    assert!(!output.status.success(), "{text}");
+    let known = text
+        .split("that this machine has (")
+        .nth(1)
+        .and_then(|rest| rest.split(')').next())
+        .unwrap_or_else(|| panic!("no list in {text}"));
+    let known: Vec<&str> = known.split(", ").collect();
+    ["portable", "avx2", "avx512", "amx"]
+        .into_iter()
+        .filter(|isa| known.contains(isa))
+        .collect()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// Whether the process computes by MLX's own operations, which promise less than what is tested here: they round after each
+/// step, and ties and what is no number come in any order.
+fn kernels_are_off() -> bool {
+    env::var("MLX_CPU_KERNELS").as_deref() == Ok("off")
+}
+
+fn normal(seed: u64, shape: &[i32], dtype: DType) -> Result<Array> {
+    random::normal(&Key::new(seed)?, shape, DType::F32, 0.0, 1.0)?.astype(dtype)
+}
+
+/// Half the distance between neighbours at 1, for what is computed in f32 and rounded once.
+fn rounding(dtype: DType) -> f32 {
+    match dtype {
+        DType::F16 => f32::powi(2.0, -11),
+        DType::BF16 => f32::powi(2.0, -8),
+        _ => 0.0,
+    }
+}
+
+/// Compares `found` with the same in f32, and adds its bits to the digest.
+fn check(found: &Array, exact: &Array, steps: f32, digest: &mut u64, what: &str) -> Result<()> {
+    assert_eq!(found.shape(), exact.shape(), "{what}");
+    let tolerance = 2e-5 + steps * rounding(found.dtype());
+    let floats = |array: &Array| array.astype(DType::F32)?.to_vec::<f32>();
+    for (index, (a, b)) in floats(found)?.iter().zip(floats(exact)?).enumerate() {
+        assert!(
+            (a - b).abs() <= tolerance * b.abs().max(1.0),
+            "{what}, element {index}: {a} and {b}"
+        );
+        *digest = (*digest ^ u64::from(a.to_bits())).wrapping_mul(0x100_0000_01b3);
+    }
+    Ok(())
+}
+
+/// In the settings of the process: `every_instruction_set_and_number_of_threads` runs this in many.
+#[test]
+fn rows() -> Result<()> {
+    if kernels_are_off() {
+        return Ok(());
+    }
+    let mut digest = 0xcbf2_9ce4_8422_2325;
+    for (case, dtype) in TYPES.into_iter().enumerate() {
+        for (rows, n) in [
+            (1, 1),
+            (3, 7),
+            (2, 16),
+            (5, 37),
+            (2, 64),
+            (3, 130),
+            (700, 96),
+            (1, 9001),
+        ] {
+            let seed = (case * 100) as u64;
+            let get = |i, shape: &[i32]| normal(seed + i, shape, dtype);
+            let (x, y) = (get(1, &[rows, n])?, get(2, &[rows, n])?);
+            let (u, w) = (get(3, &[n])?, get(4, &[n])?);
+            let wide = |array: &Array| array.astype(DType::F32);
+            let (x32, y32, u32, w32) = (wide(&x)?, wide(&y)?, wide(&u)?, wide(&w)?);
+            let mut same = |found: Array, exact: Array, what: &str| {
+                assert_eq!(found.dtype(), dtype);
+                let what = format!("{what} of {rows} x {n}, {dtype}");
+                check(&found, &exact, 1.0, &mut digest, &what)
+            };
+            same(
+                fast::rms_norm(&x, Some(&w), 1e-5)?,
+                plain::rms_norm(&x32, Some(&w32), 1e-5)?,
+                "rms_norm",
+            )?;
+            same(
+                fast::rms_norm(&x, None, 1e-5)?,
+                plain::rms_norm(&x32, None, 1e-5)?,
+                "rms_norm without weight",
+            )?;
+            same(fast::add(&x, &y)?, y32.add(&x32)?, "add")?;
+            same(
+                fast::rms_norm_add(&x, &w, &y, 1e-5)?,
+                plain::rms_norm_add(&x32, &w32, &y32, 1e-5)?,
+                "rms_norm_add",
+            )?;
+            let (sum, _) = fast::add_rms_norm(&x, &y, Some(&u), &w, 1e-5)?;
+            let (exact, _) = plain::add_rms_norm(&x32, &y32, Some(&u32), &w32, 1e-5)?;
+            same(sum, exact, "sum of add_rms_norm")?;
+            let (sum, normed) = fast::add_rms_norm(&x, &y, None, &w, 1e-5)?;
+            same(
+                normed,
+                plain::rms_norm(&wide(&sum)?, Some(&w32), 1e-5)?,
+                "norm of add_rms_norm",
+            )?;
+            same(fast::swiglu(&x, &y)?, plain::swiglu(&x32, &y32)?, "swiglu")?;
+            same(fast::geglu(&x, &y)?, plain::geglu(&x32, &y32)?, "geglu")?;
+            same(
+                fast::soft_cap(&x, 0.7)?,
+                plain::soft_cap(&x32, 0.7)?,
+                "soft_cap",
+            )?;
+        }
+        // What f16 and bf16 have at their ends.
+        let ends = [
+            0.0f32, -0.0, 6e-8, -1e-6, 6.0e-5, 65504.0, -65504.0, 1e-30, -3e4,
+        ];
+        let x = Array::from_slice(&ends, &[9])?.astype(dtype)?;
+        let zero = Array::from_slice(&[0.0f32; 9], &[9])?.astype(dtype)?;
+        let one = Array::from_slice(&[1.0f32; 9], &[9])?.astype(dtype)?;
+        let (sum, _) = fast::add_rms_norm(&x, &zero, None, &one, 1e-5)?;
+        let floats = |array: &Array| array.astype(DType::F32)?.to_vec::<f32>();
+        assert_eq!(floats(&sum)?, floats(&x)?, "{dtype}");
+        let huge = Array::from_slice(&[6e4f32, f32::NAN, f32::INFINITY, f32::NEG_INFINITY], &[4])?;
+        let huge = huge.astype(dtype)?;
+        let one = one.slice_axis(0, 0, 4)?;
+        let (sum, _) = fast::add_rms_norm(&huge, &huge, None, &one, 1e-5)?;
+        let sum = floats(&sum)?;
+        assert!(
+            sum[1].is_nan() && sum[2] == f32::INFINITY && sum[3] == f32::NEG_INFINITY,
+            "{dtype}: {sum:?}"
+        );
+        assert_eq!(
+            sum[0].is_infinite(),
+            dtype == DType::F16,
+            "{dtype}: {sum:?}"
+        );
+    }
+    rotations(&mut digest)?;
+    println!("digest {digest:016x}");
+    Ok(())
+}
+
+fn rotations(digest: &mut u64) -> Result<()> {
+    for dtype in TYPES {
+        for (tokens, heads, dim, dims) in [(1, 2, 8, 8), (3, 1, 37, 20), (70, 4, 64, 64)] {
+            let x = normal(5, &[2, tokens, heads * dim], dtype)?;
+            let w = normal(6, &[dim], dtype)?;
+            let periods =
+                random::normal(&Key::new(7)?, &[dims / 2], DType::F32, 0.0, 3.0)?.exp()?;
+            let offsets = Array::from_slice(&[0i32, 2000], &[2])?;
+            let (wide, w32) = (x.astype(DType::F32)?, w.astype(DType::F32)?);
+            let what = format!("heads of {dim}, {dtype}");
+            let found = fast::heads(&x, dim, None, dims, &periods, &offsets)?;
+            let exact = plain::heads(&wide, dim, None, dims, &periods, &offsets)?;
+            check(&found, &exact, 2.0, digest, &what)?;
+            let found = fast::heads(&x, dim, Some((&w, 1e-5)), dims, &periods, &offsets)?;
+            let exact = plain::heads(&wide, dim, Some((&w32, 1e-5)), dims, &periods, &offsets)?;
+            check(&found, &exact, 4.0, digest, &what)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_instruction_set_and_number_of_threads() {
+    for test in [
+        "rows",
+        "attention::attentions",
+        "attention::packed_attentions",
+        "choose::choices",
+        "packed::packed_rows_are_quantised_ones",
+    ] {
+        let mut digests = Vec::new();
+        for isa in isas() {
+            let mut of_isa = Vec::new();
+            for threads in ["1", "3"] {
+                let settings = [("MLX_CPU_ISA", isa), ("MLX_CPU_THREADS", threads)];
+                let output = child(test, &settings);
+                let text = text(&output);
+                assert!(
+                    output.status.success(),
+                    "{test}, {isa}, {threads} threads: {text}"
+                );
+                let digest = text
+                    .split("digest ")
+                    .nth(1)
+                    .map(|rest| rest[..16].to_owned());
+                of_isa.push(digest.unwrap_or_else(|| panic!("no digest in {text}")));
+            }
+            assert!(
+                of_isa.iter().all(|x| *x == of_isa[0]),
+                "{test}, {isa}: threads show in the results"
+            );
+            digests.push((isa, of_isa.remove(0)));
+        }
+        // Lanes and their number differ: the setting was heard. Tiles have attention only; choices and packed
+        // rows are exact.
+        let mut different: Vec<&String> = digests
+            .iter()
+            .filter(|(isa, _)| *isa != "amx" || test.starts_with("attention"))
+            .map(|(_, digest)| digest)
+            .collect();
+        let sets = if test.starts_with("choose") || test.starts_with("packed") {
+            1
+        } else {
+            different.len()
+        };
+        different.sort();
+        different.dedup();
+        assert_eq!(different.len(), sets, "{test}");
+    }
+}

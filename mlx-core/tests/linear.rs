@@ -1,0 +1,376 @@
+//! Products with 16-bit and packed weights: right, the same in every company, on every instruction set.
+
+use std::env;
+use std::process::{Command, Output};
+
+use mlx_core::fast;
+use mlx_core::ops::quantize::{QuantMode, Scheme, dequantize, quantize};
+use mlx_core::random::{self, Key};
+use mlx_core::transforms::grad;
+use mlx_core::{Array, DType, Result};
+
+#[path = "linear/lookup.rs"]
+mod lookup;
+
+const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+fn normal(seed: u64, shape: &[i32], dtype: DType) -> Result<Array> {
+    random::normal(&Key::new(seed)?, shape, DType::F32, 0.0, 1.0)?.astype(dtype)
+}
+
+fn schemes() -> Vec<Scheme> {
+    let mut schemes = Vec::new();
+    for bits in [2, 3, 4, 5, 6, 8] {
+        for group in [32, 64, 128] {
+            schemes.push(Scheme::new(QuantMode::Affine, bits, group).unwrap());
+        }
+    }
+    for mode in [QuantMode::Mxfp4, QuantMode::Mxfp8, QuantMode::Nvfp4] {
+        schemes.push(Scheme::default_of(mode));
+    }
+    schemes
+}
+
+/// Whether the process computes by MLX's own operations, which round more often and do not check indices.
+fn kernels_are_off() -> bool {
+    env::var("MLX_CPU_KERNELS").as_deref() == Ok("off")
+}
+
+type Product = Box<dyn Fn(&Array) -> Result<Array>>;
+
+/// A matrix to multiply with, and the product of it.
+struct Case {
+    name: String,
+    /// `[n, k]`, as it counts.
+    wide: Array,
+    product: Product,
+}
+
+fn dense(dtype: DType, n: i32, k: i32) -> Result<Case> {
+    let w = normal(2, &[n, k], dtype)?;
+    Ok(Case {
+        name: format!("{dtype} [{n}, {k}]"),
+        wide: w.astype(DType::F32)?,
+        product: Box::new(move |x| fast::linear(x, &w)),
+    })
+}
+
+fn packed(scheme: Scheme, dtype: DType, n: i32, k: i32) -> Result<Case> {
+    let parts = quantize(&normal(3, &[n, k], dtype)?, scheme)?;
+    let (scales, biases) = (parts.scales.clone(), parts.biases.clone());
+    // In F32 and rounded once, where MLX rounds after each operation.
+    let exact = |array: &Array| match scheme.mode {
+        QuantMode::Affine => array.astype(DType::F32),
+        _ => Ok(array.clone()),
+    };
+    let biases32 = biases.as_ref().map(exact).transpose()?;
+    let mut wide = dequantize(
+        &parts.packed,
+        &exact(&scales)?,
+        biases32.as_ref(),
+        scheme,
+        Some(DType::F32),
+    )?;
+    if dtype == DType::BF16 {
+        wide = wide.astype(dtype)?.astype(DType::F32)?;
+    }
+    Ok(Case {
+        name: format!("{scheme} in {dtype} [{n}, {k}]"),
+        wide,
+        product: Box::new(move |x| {
+            fast::quantized_linear(x, &parts.packed, &scales, biases.as_ref(), scheme)
+        }),
+    })
+}
+
+/// Sizes with ends of all kinds: of 16, 32, 48 and 64 rows, of 32 to 512 elements.
+fn cases(dtype: DType) -> Result<Vec<Case>> {
+    let mut cases = Vec::new();
+    for (n, k) in [(1, 1), (5, 33), (64, 64), (70, 96), (130, 1100), (300, 520)] {
+        cases.push(dense(dtype, n, k)?);
+    }
+    for scheme in schemes() {
+        for (n, groups) in [(3, 1), (70, 5), (200, 11)] {
+            cases.push(packed(
+                scheme,
+                dtype,
+                n,
+                groups * scheme.group_size.max(32),
+            )?);
+        }
+    }
+    cases.push(packed(
+        Scheme::default_of(QuantMode::Affine),
+        dtype,
+        150,
+        1152,
+    )?);
+    Ok(cases)
+}
+
+fn floats(array: &Array) -> Vec<f32> {
+    array.astype(DType::F32).unwrap().to_vec().unwrap()
+}
+
+/// Compares some elements of every case with the product in f64 and gives a digest of all results.
+fn compare(rows: &[i32]) -> Result<u64> {
+    // The same was compared with fewer threads.
+    let only_digest = env::var_os("ONLY_DIGEST").is_some();
+    let mut digest: u64 = 0xcbf2_9ce4_8422_2325;
+    for dtype in FLOATS {
+        let last_place = match dtype {
+            DType::F32 => 2f64.powi(-24),
+            DType::F16 => 2f64.powi(-11),
+            _ => 2f64.powi(-8),
+        };
+        for case in cases(dtype)? {
+            let (n, k) = (case.wide.dim(0)? as usize, case.wide.dim(1)? as usize);
+            let w = floats(&case.wide);
+            for &m in rows {
+                let x = normal(4, &[m, k as i32], dtype)?;
+                let y = (case.product)(&x)?;
+                assert_eq!((y.shape(), y.dtype()), (&[m, n as i32][..], dtype));
+                let (x, y) = (floats(&x), floats(&y));
+                for (i, found) in y.iter().enumerate() {
+                    digest = (digest ^ u64::from(found.to_bits())).wrapping_mul(0x100_0000_01b3);
+                    // A stride that meets every row and column in the end.
+                    if only_digest || i % 31 != 0 && m > 1 {
+                        continue;
+                    }
+                    let (row, col) = (&x[i / n * k..][..k], &w[i % n * k..][..k]);
+                    let terms = row.iter().zip(col).map(|(a, b)| f64::from(a * b));
+                    let (sum, size) = terms.fold((0.0, 0.0), |(s, a), t| (s + t, a + t.abs()));
+                    let slack = last_place * f64::from(sum as f32).abs() + size * 2f64.powi(-21);
+                    let error = (f64::from(*found) - sum).abs();
+                    assert!(
+                        error <= slack,
+                        "{}, {m} rows, element {i}: {found} for {sum}",
+                        case.name
+                    );
+                }
+            }
+        }
+    }
+    Ok(digest)
+}
+
+/// Rows for every shape of tiles. In the settings of the process: `every_instruction_set` runs this in many.
+#[test]
+fn products_are_right() -> Result<()> {
+    if kernels_are_off() {
+        return Ok(());
+    }
+    println!("digest {:016x}", compare(&[1, 19, 41, 57, 130])?);
+    Ok(())
+}
+
+fn child(settings: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["products_are_right", "--exact", "--nocapture"]);
+    command.env_remove("MLX_CPU_KERNELS");
+    command.envs(settings.iter().copied()).output().unwrap()
+}
+
+/// Those that this machine has; what it says of a wrong one names them.
+fn isas() -> Vec<String> {
+    let output = child(&[("MLX_CPU_ISA", "none")]);
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    let list = text.split("this machine has (").nth(1).unwrap();
+    let list = list.split(')').next().unwrap();
+    list.split(", ").map(str::to_owned).collect()
+}
+
+#[test]
+#[cfg(not(target_os = "macos"))]
+fn every_instruction_set() {
+    for isa in isas() {
+        let of_threads = ["1", "3"].map(|threads| {
+            let mut settings = vec![("MLX_CPU_ISA", isa.as_str()), ("MLX_CPU_THREADS", threads)];
+            if threads != "1" {
+                settings.push(("ONLY_DIGEST", "1"));
+            }
+            let output = child(&settings);
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(
+                output.status.success(),
+                "{isa}: {text}{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            text.split("digest ").nth(1).unwrap()[..16].to_owned()
+        });
+        assert_eq!(of_threads[0], of_threads[1], "{isa}: threads show");
+    }
+}
+
+#[test]
+fn a_row_is_the_same_in_every_company() -> Result<()> {
+    for dtype in FLOATS {
+        for case in cases(dtype)? {
+            let x = normal(5, &[130, case.wide.dim(1)?], dtype)?;
+            let all = floats(&(case.product)(&x)?);
+            let n = case.wide.dim(0)? as usize;
+            for (from, to) in [(0, 1), (7, 9), (20, 60), (60, 118), (129, 130)] {
+                let some = floats(&(case.product)(&x.slice_axis(0, from, to)?)?);
+                let expected = &all[from as usize * n..to as usize * n];
+                assert!(some == expected, "{}, rows {from} to {to}", case.name);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_that_is_not_there_is_read() -> Result<()> {
+    // A NaN behind the end of a row, and in a neighbour, does not show.
+    let mut w = vec![1f32; 3 * 40];
+    w[2 * 40..].fill(f32::NAN);
+    for dtype in FLOATS {
+        let wide = Array::from_slice(&w, &[3, 40])?.astype(dtype)?;
+        let x = normal(6, &[2, 40], dtype)?;
+        let y = floats(&fast::linear(&x, &wide)?);
+        assert!(y[0].is_finite() && y[1].is_finite() && y[2].is_nan());
+        let mut rows = floats(&x);
+        rows[40..].fill(f32::NAN);
+        let x = Array::from_slice(&rows, &[2, 40])?.astype(dtype)?;
+        let y = floats(&fast::linear(&x, &wide)?);
+        assert!(y[0].is_finite() && y[3].is_nan(), "{dtype}");
+    }
+    Ok(())
+}
+
+#[test]
+fn views_are_read_where_they_are() -> Result<()> {
+    for dtype in FLOATS {
+        let (x, w) = (normal(7, &[96, 12], dtype)?, normal(8, &[96, 40], dtype)?);
+        let dense = fast::linear(
+            &x.swap_axes(0, 1)?.contiguous()?,
+            &w.swap_axes(0, 1)?.contiguous()?,
+        )?;
+        let views = fast::linear(&x.swap_axes(0, 1)?, &w.swap_axes(0, 1)?)?;
+        assert_eq!(floats(&dense), floats(&views));
+        let empty = fast::linear(&normal(7, &[0, 96], dtype)?, &w.swap_axes(0, 1)?)?;
+        assert_eq!(empty.shape(), [0, 40]);
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_are_those_of_the_wide_product() -> Result<()> {
+    for dtype in FLOATS {
+        for case in [
+            packed(Scheme::default_of(QuantMode::Affine), dtype, 20, 128)?,
+            dense(dtype, 20, 128)?,
+        ] {
+            let x = normal(9, &[2, 3, 128], dtype)?;
+            let loss = |y: Array| y.astype(DType::F32)?.square()?.sum(.., false);
+            let found = grad(
+                |a| Ok(vec![loss((case.product)(&a[0])?)?]),
+                std::slice::from_ref(&x),
+                &[0],
+            )?;
+            let wide = case.wide.astype(dtype)?;
+            let plain = |a: &[Array]| {
+                let x = a[0].astype(DType::F32)?;
+                let y = fast::plain::linear(&x, &wide.astype(DType::F32)?)?;
+                // Rounded as the product is, straight through.
+                Ok(vec![loss(y)?])
+            };
+            let expected = grad(plain, std::slice::from_ref(&x), &[0])?;
+            assert_eq!(found[0].dtype(), dtype);
+            let close = if dtype == DType::F32 { 1e-4 } else { 0.05 };
+            let (found, expected) = (floats(&found[0]), floats(&expected[0]));
+            let size = expected.iter().fold(0f32, |m, x| m.max(x.abs()));
+            for (a, b) in found.iter().zip(&expected) {
+                assert!((a - b).abs() <= close * size, "{}: {a} for {b}", case.name);
+            }
+        }
+        let (x, w) = (normal(9, &[5, 7], dtype)?, normal(10, &[4, 7], dtype)?);
+        let sum = |a: &[Array]| Ok(vec![fast::linear(&a[0], &a[1])?.sum(.., false)?]);
+        let of_w = grad(sum, &[x.clone(), w], &[1])?;
+        let expected = x.sum(0, true)?.broadcast_to(&[4, 7])?;
+        for (a, b) in floats(&of_w[0]).iter().zip(floats(&expected)) {
+            assert!((a - b).abs() <= 0.05 * b.abs().max(1.0), "{a} for {b}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn experts_are_products_one_by_one() -> Result<()> {
+    let scheme = Scheme::default_of(QuantMode::Affine);
+    for dtype in FLOATS {
+        let w = normal(11, &[5, 24, 128], dtype)?;
+        let parts = quantize(&w, scheme)?;
+        let biases = parts.biases.as_ref();
+        // One row for several experts, and one each; expert 3 has nothing to do.
+        let indices = Array::from_slice(&[4u32, 0, 1, 4, 2, 0], &[3, 2])?;
+        for x_shape in [[3, 1, 1, 128], [3, 2, 1, 128]] {
+            let x = normal(12, &x_shape, dtype)?;
+            let dense = fast::experts_linear(&x, &w, &indices)?;
+            let packed = &parts.packed;
+            let quantized = fast::quantized_experts_linear(
+                &x,
+                packed,
+                &parts.scales,
+                biases,
+                &indices,
+                scheme,
+            )?;
+            assert_eq!(dense.shape(), [3, 2, 1, 24]);
+            let rows = x.broadcast_to(&[3, 2, 1, 128])?.reshape(&[6, 128])?;
+            for (i, &e) in [4, 0, 1, 4, 2, 0].iter().enumerate() {
+                let row = rows.slice_axis(0, i as i32, i as i32 + 1)?;
+                let of = |a: &Array| a.slice_axis(0, e, e + 1)?.squeeze(0);
+                let expected = fast::linear(&row, &of(&w)?)?;
+                let found = dense
+                    .reshape(&[6, 24])?
+                    .slice_axis(0, i as i32, i as i32 + 1)?;
+                let (a, b) = (floats(&found), floats(&expected));
+                assert!(
+                    a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-4),
+                    "{dtype}, row {i}"
+                );
+                let of_e = |a: Option<&Array>| a.map(of).transpose();
+                let expected = fast::quantized_linear(
+                    &row,
+                    &of(packed)?,
+                    &of(&parts.scales)?,
+                    of_e(biases)?.as_ref(),
+                    scheme,
+                )?;
+                let found = quantized
+                    .reshape(&[6, 24])?
+                    .slice_axis(0, i as i32, i as i32 + 1)?;
+                assert_eq!(floats(&found), floats(&expected), "{dtype}, row {i}");
+            }
+        }
+        // Gradients reach x through MLX's own operations.
+        let x = normal(12, &[3, 1, 1, 128], dtype)?;
+        let sum = |a: &[Array]| {
+            Ok(vec![
+                fast::experts_linear(&a[0], &w, &indices)?.sum(.., false)?,
+            ])
+        };
+        let found = grad(sum, &[x], &[0])?;
+        let of = w.sum(1, false)?.take(&indices, 0)?.sum(1, false)?;
+        for (a, b) in floats(&found[0]).iter().zip(floats(&of)) {
+            assert!(
+                (a - b).abs() <= 0.05 * b.abs().max(4.0),
+                "{dtype}: {a} for {b}"
+            );
+        }
+    }
+    let (x, w) = (
+        normal(1, &[1, 1, 8], DType::F32)?,
+        normal(2, &[2, 4, 8], DType::F32)?,
+    );
+    if !kernels_are_off() {
+        let wrong = fast::experts_linear(&x, &w, &Array::from_slice(&[2u32], &[1])?)?;
+        let error = wrong.to_vec::<f32>().unwrap_err().to_string();
+        assert!(
+            error.contains("an expert's index must be below 2, given 2"),
+            "{error}"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! Our side of `cargo xtask bench`: loads a checkpoint, then answers each line of JSON on stdin with one on stdout.
+//!
+//! ```text
+//! cargo run --release -p mlx-infer --example bench_session -- CHECKPOINT
+//! {"op": "generate", "prompts": [[300, 337]], "max_tokens": 4}
+//! ```
+//!
+//! `xtask/src/bench/session.rs` says what is asked and answered.
+
+use std::io::{BufRead, Write, stdin, stdout};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use mlx_infer::{
+    ClassifyOptions, Error, ErrorKind, GenerateOptions, Limits, LoadOptions, LoadedModel, Prompt,
+    Request, Result,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+#[derive(Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+enum Question {
+    Generate {
+        prompts: Vec<Vec<u32>>,
+        max_tokens: usize,
+    },
+    Classify {
+        prompts: Vec<Vec<u32>>,
+        batch: usize,
+    },
+}
+
+fn main() -> ExitCode {
+    let Some(model) = std::env::args().nth(1) else {
+        eprintln!("usage: bench_session CHECKPOINT");
+        return ExitCode::from(2);
+    };
+    match serve(&model) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("{}", json!({"error": error.to_string()}));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(model: &str) -> Result<()> {
+    let started = Instant::now();
+    let model = LoadedModel::load(model, LoadOptions::default())?;
+    let load_s = started.elapsed().as_secs_f64();
+    say(&json!({"load_s": load_s, "versions": {"mlx-infer": env!("CARGO_PKG_VERSION")}}))?;
+    for line in stdin().lock().lines() {
+        let line = line.map_err(|error| io("cannot read a question", error))?;
+        let question = serde_json::from_str(&line)
+            .map_err(|error| Error::new(ErrorKind::Argument, format!("no question: {error}")))?;
+        say(&match question {
+            Question::Generate {
+                prompts,
+                max_tokens,
+            } => generate(&model, prompts, max_tokens)?,
+            Question::Classify { prompts, batch } => classify(&model, prompts, batch)?,
+        })?;
+    }
+    Ok(())
+}
+
+fn generate(model: &LoadedModel, prompts: Vec<Vec<u32>>, max_tokens: usize) -> Result<Value> {
+    // All rows at a time, and their prompts too: what is measured is a step of so many rows.
+    let limits = Limits {
+        rows: prompts.len(),
+        prefill_tokens: prompts.iter().map(Vec::len).sum(),
+        // A prompt that was computed before is computed again, as on the other sides.
+        prefix_bytes: 0,
+        ..Limits::default()
+    };
+    let options = GenerateOptions {
+        max_tokens,
+        ignore_eos: true,
+        ..Default::default()
+    };
+    let requests = prompts
+        .into_iter()
+        .map(|prompt| Request::new(prompt, options.clone()))
+        .collect();
+    let (mut tokens, mut first, mut all_first, mut last) = (Vec::new(), f64::MAX, 0.0f64, 0.0f64);
+    for result in model.batch_generate(requests, &limits)? {
+        let generated = result.into_generated()?;
+        let start = generated.metrics.time_to_first_token.as_secs_f64();
+        first = first.min(start);
+        all_first = all_first.max(start);
+        last = last.max(start + generated.metrics.decode.as_secs_f64());
+        tokens.push(generated.tokens.iter().map(|t| t.id).collect::<Vec<_>>());
+    }
+    Ok(json!({"prefill_s": all_first, "decode_s": last - first, "tokens": tokens}))
+}
+
+fn classify(model: &LoadedModel, prompts: Vec<Vec<u32>>, batch: usize) -> Result<Value> {
+    let batches: Vec<Vec<Prompt>> = prompts
+        .chunks(batch.max(1))
+        .map(|chunk| chunk.iter().cloned().map(Prompt::Tokens).collect())
+        .collect();
+    let options = ClassifyOptions::default();
+    let started = Instant::now();
+    let mut tokens = Vec::new();
+    for batch in batches {
+        for result in model.classify(batch, &options)? {
+            tokens.push(result?.token);
+        }
+    }
+    Ok(json!({"seconds": started.elapsed().as_secs_f64(), "tokens": tokens}))
+}
+
+fn say(answer: &Value) -> Result<()> {
+    let mut out = stdout().lock();
+    writeln!(out, "{answer}")
+        .and_then(|()| out.flush())
+        .map_err(|error| io("cannot answer", error))
+}
+
+fn io(what: &str, error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Io, what).with_source(error)
+}

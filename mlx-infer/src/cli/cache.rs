@@ -1,0 +1,45 @@
+//! `mlx-infer cache`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+
+use super::generate::PromptSource;
+use super::{Result, args, interrupt, output};
+
+#[derive(Args)]
+pub(super) struct Cache {
+    #[command(flatten)]
+    load: args::Load,
+    #[command(flatten)]
+    source: PromptSource,
+    /// File to write; one that is there is replaced
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Print one JSON document: tokens, bytes
+    #[arg(long)]
+    json: bool,
+}
+
+impl Cache {
+    pub(super) fn run(self) -> Result {
+        let prompt = self.source.read()?;
+        let options = mlx_infer::GenerateOptions {
+            cancel: interrupt::cancels()?,
+            ..Default::default()
+        };
+        let model = self.load.load()?;
+        let cache = {
+            let _running = interrupt::running();
+            model.prompt_cache(prompt, &options)?
+        };
+        model.save_prompt_cache(&cache, &self.out)?;
+        let (tokens, bytes) = (cache.tokens().len(), cache.nbytes());
+        if self.json {
+            return output::print_json(&json!({"tokens": tokens, "bytes": bytes}));
+        }
+        eprintln!("{tokens} tokens, {}", output::bytes(bytes));
+        Ok(())
+    }
+}

@@ -1,0 +1,171 @@
+//! `mlx-infer convert`.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use mlx_core::{QuantMode, Scheme};
+use mlx_infer::convert::{ConvertOptions, Converted, Mixed, Packing, Recipe, convert};
+use serde_json::json;
+
+use super::{Failure, Result, args, interrupt, output};
+
+/// Weights that a message names at most.
+const SHOWN: usize = 4;
+
+#[derive(Args)]
+pub(super) struct Convert {
+    #[command(flatten)]
+    source: args::Source,
+    /// The new folder
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Quantise
+    #[arg(short, long)]
+    quantize: bool,
+    /// Bits of a weight [default: 4, or what the mode has]
+    #[arg(long, value_name = "N", requires = "quantize")]
+    bits: Option<i32>,
+    /// Weights that share a scale [default: 64, or what the mode has]
+    #[arg(long, value_name = "N", requires = "quantize")]
+    group_size: Option<i32>,
+    /// How weights are packed
+    #[arg(long, requires = "quantize")]
+    mode: Option<Mode>,
+    /// More bits for some weights
+    #[arg(long, value_name = "RECIPE", requires = "quantize", conflicts_with = "bits",
+          value_parser = Mixed::ALL.map(|mixed| mixed.name()))]
+    predicate: Option<String>,
+    /// Unpack a quantised model
+    #[arg(short, long, conflicts_with = "quantize")]
+    dequantize: bool,
+    /// Type of what is not packed [default: config.json's torch_dtype, or as stored]
+    #[arg(long, value_name = "DTYPE")]
+    dtype: Option<args::Float>,
+    /// Replace the checkpoint that is at the new folder
+    #[arg(long)]
+    force: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Mode {
+    Affine,
+    Mxfp4,
+    Mxfp8,
+    Nvfp4,
+}
+
+impl From<Mode> for QuantMode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Affine => Self::Affine,
+            Mode::Mxfp4 => Self::Mxfp4,
+            Mode::Mxfp8 => Self::Mxfp8,
+            Mode::Nvfp4 => Self::Nvfp4,
+        }
+    }
+}
+
+impl Convert {
+    fn packing(&self) -> Result<Packing> {
+        let usage = |error: mlx_core::Error| Failure::Usage(error.to_string());
+        if self.dequantize {
+            return Ok(Packing::Dequantize);
+        }
+        if !self.quantize {
+            return Ok(Packing::Keep);
+        }
+        let mode = self.mode.map_or(QuantMode::Affine, QuantMode::from);
+        let usual = Scheme::default_of(mode);
+        let group_size = self.group_size.unwrap_or(usual.group_size);
+        let recipe = match &self.predicate {
+            None => {
+                let bits = self.bits.unwrap_or(usual.bits);
+                Scheme::new(mode, bits, group_size).map(Recipe::uniform)
+            }
+            Some(_) if mode != QuantMode::Affine => {
+                let message = format!("a predicate is for affine quantisation, given {mode}");
+                return Err(Failure::Usage(message));
+            }
+            Some(name) => Mixed::parse(name).and_then(|mixed| Recipe::mixed(mixed, group_size)),
+        };
+        recipe.map(Packing::Quantize).map_err(usage)
+    }
+
+    pub(super) fn run(self) -> Result {
+        let options = ConvertOptions {
+            packing: self.packing()?,
+            dtype: self.dtype.map(args::Float::dtype),
+            ..ConvertOptions::default()
+        };
+        let files = self.source.files()?;
+        let bar = if std::io::stderr().is_terminal() {
+            let style = "converting {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+            let style = ProgressStyle::with_template(style).expect("a template of known keys");
+            ProgressBar::new(0).with_style(style)
+        } else {
+            ProgressBar::hidden()
+        };
+        let cancel = interrupt::cancels()?;
+        let running = interrupt::running();
+        let converted = convert(
+            &files,
+            &self.out,
+            self.force,
+            &options,
+            &cancel,
+            &mut |done, total| {
+                bar.set_length(total);
+                bar.set_position(done);
+            },
+        );
+        drop(running);
+        bar.finish_and_clear();
+        let converted = converted?;
+        if self.json {
+            return output::print_json(&json!({
+                "out": self.out,
+                "files": converted.files,
+                "bytes": converted.bytes,
+                "parameters": converted.parameters,
+                "bits_per_weight": bits_per_weight(&converted),
+                "packed": converted.packed,
+                "left_dense": converted.left_dense,
+            }));
+        }
+        output::print(&self.summary(&converted))
+    }
+
+    fn summary(&self, converted: &Converted) -> String {
+        let mut text = format!(
+            "{}: {} in {}, {:.2} bits a weight, {} matrices packed\n",
+            self.out.display(),
+            output::bytes(converted.bytes as usize),
+            match converted.files.len() {
+                1 => "one file".to_owned(),
+                n => format!("{n} files"),
+            },
+            bits_per_weight(converted),
+            converted.packed,
+        );
+        let dense = &converted.left_dense;
+        if !dense.is_empty() {
+            let shown = &dense[..dense.len().min(SHOWN)];
+            let more = if dense.len() > SHOWN { ", …" } else { "" };
+            text.push_str(&format!(
+                "{} matrices stay dense, as their rows are no whole number of groups: {}{more}\n",
+                dense.len(),
+                shown.join(", ")
+            ));
+        }
+        text
+    }
+}
+
+fn bits_per_weight(converted: &Converted) -> f64 {
+    converted.bytes as f64 * 8.0 / converted.parameters.max(1) as f64
+}

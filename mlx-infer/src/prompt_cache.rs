@@ -1,0 +1,167 @@
+//! What a model has computed of a prompt, to begin another text with.
+
+mod file;
+
+use mlx_core::eval;
+use mlx_nn::ModelCache;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::generate::{Decoder, Progress, Prompt, check_ids, check_positions};
+use crate::model::LoadedModel;
+use crate::prefix::shared;
+
+/// One row of caches.
+#[derive(Clone, Debug)]
+pub(crate) struct PromptState {
+    cache: ModelCache,
+    /// Its positions are embedded as in texts beyond the model's switch (LongRoPE).
+    is_beyond: bool,
+}
+
+/// Whether texts of so many tokens are embedded differently than shorter ones.
+pub(crate) fn is_beyond(model: &LoadedModel, tokens: usize) -> bool {
+    let switch = model.model().switches_after();
+    switch.is_some_and(|switch| tokens > switch)
+}
+
+impl PromptState {
+    /// A copy of the first `len` positions of row `row`, evaluated.
+    pub(crate) fn copy(
+        cache: &ModelCache,
+        row: usize,
+        len: usize,
+        is_beyond: bool,
+    ) -> Result<Self> {
+        let cache = cache.prefix(row, len)?.compacted()?;
+        eval(cache.arrays())?;
+        Ok(Self { cache, is_beyond })
+    }
+
+    /// Whether a text that `is_beyond` can begin with the first `len` positions: rings may have lost some.
+    pub(crate) fn serves(&self, len: usize, is_beyond: bool) -> bool {
+        self.is_beyond == is_beyond && self.cache.can_shorten(0, len)
+    }
+
+    /// A cache that begins with the first `len` positions, for a prompt of `positions`. It copies when it
+    /// is written.
+    pub(crate) fn start(&self, len: usize, positions: usize) -> Result<ModelCache> {
+        let mut cache = self.cache.prefix(0, len)?;
+        cache.expect(0, positions);
+        Ok(cache)
+    }
+
+    /// Bytes of its buffers.
+    pub(crate) fn nbytes(&self) -> usize {
+        self.cache.nbytes()
+    }
+}
+
+/// What a model has computed of a prompt: a text that begins with the same tokens need not compute them
+/// again ([`Generation::with_prompt_cache`](crate::Generation::with_prompt_cache)).
+///
+/// ```
+/// # fn main() -> mlx_infer::Result<()> {
+/// use std::ops::ControlFlow;
+/// use mlx_infer::{GenerateOptions, LoadedModel, Prompt};
+/// let model = LoadedModel::load_default()?;
+/// let options = GenerateOptions { max_tokens: 8, ..Default::default() };
+/// let story = model.prompt_cache("The red fox wanders through the forest.", &options)?;
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("story.safetensors");
+/// model.save_prompt_cache(&story, &path)?;
+///
+/// let story = model.load_prompt_cache(&path)?;
+/// let ids = story.followed_by(&model, " It is")?;
+/// let generation = model.generate(ids, &options)?.with_prompt_cache(&story)?;
+/// let generated = generation.run(|_| ControlFlow::Continue(()))?;
+/// assert_eq!(generated.metrics.cached_tokens, story.tokens().len());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct PromptCache {
+    ids: Vec<u32>,
+    state: PromptState,
+    /// Of which model.
+    serial: u64,
+}
+
+impl PromptCache {
+    /// The prompt's tokens.
+    pub fn tokens(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// Bytes of the buffers.
+    pub fn nbytes(&self) -> usize {
+        self.state.nbytes()
+    }
+
+    /// The prompt with another one behind it. A text is encoded without the tokens that the tokenizer puts
+    /// around one, as it is no beginning.
+    ///
+    /// # Errors
+    /// There is a text and no tokenizer.
+    pub fn followed_by(&self, model: &LoadedModel, rest: impl Into<Prompt>) -> Result<Prompt> {
+        let rest = match rest.into() {
+            Prompt::Tokens(ids) => ids,
+            Prompt::Text(text) => model.tokenizer()?.encode(&text, false)?,
+        };
+        Ok(Prompt::Tokens([&self.ids[..], &rest].concat()))
+    }
+
+    /// A cache for a prompt of these ids, of which it holds the beginning that both share, but for the
+    /// prompt's last token; none if they share nothing, or the layers' rings have lost it.
+    pub(crate) fn start(&self, model: &LoadedModel, ids: &[u32]) -> Result<Option<ModelCache>> {
+        let common = shared(&self.ids, ids).min(ids.len().saturating_sub(1));
+        if common == 0 || !self.state.serves(common, is_beyond(model, ids.len())) {
+            return Ok(None);
+        }
+        self.state.start(common, ids.len()).map(Some)
+    }
+
+    /// # Errors
+    /// It is of another model.
+    pub(crate) fn check(&self, model: &LoadedModel) -> Result<()> {
+        if self.serial == model.serial() {
+            return Ok(());
+        }
+        Err(Error::argument(
+            "the prompt cache is of another model, or older than an adapter that was put on this one",
+        ))
+    }
+}
+
+impl LoadedModel {
+    /// Computes a prompt and keeps what the layers remember of it. Of the options `prefill_chunk` and
+    /// `cancel` count.
+    ///
+    /// # Errors
+    /// The prompt is empty, or has no place in the model's positions or vocabulary; it was cancelled.
+    pub fn prompt_cache(
+        &self,
+        prompt: impl Into<Prompt>,
+        options: &crate::GenerateOptions,
+    ) -> Result<PromptCache> {
+        options.check()?;
+        let ids = self.prompt_ids(prompt.into())?;
+        check_ids(&ids, self.vocab())?;
+        check_positions(ids.len(), self.info().max_positions, "")?;
+        let mut decoder = Decoder::new(self.model(), self.cache_options(), options.prefill_chunk);
+        let between = || match options.cancel.is_cancelled() {
+            true => Progress::Cancelled,
+            false => Progress::Continue,
+        };
+        if decoder.prefill(&ids, None, between)?.is_none() {
+            let message = "the computation of the prompt was cancelled";
+            return Err(Error::new(ErrorKind::Cancelled, message));
+        }
+        let is_beyond = is_beyond(self, ids.len());
+        let state = PromptState::copy(decoder.cache(), 0, ids.len(), is_beyond)?;
+        Ok(PromptCache {
+            ids,
+            state,
+            serial: self.serial(),
+        })
+    }
+}

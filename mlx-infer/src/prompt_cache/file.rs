@@ -1,0 +1,227 @@
+//! A prompt cache as a safetensors file.
+//!
+//! Tensors: `tokens`, U32 `[n]`, and for each layer `layers.N.keys` and `layers.N.values`,
+//! `[1, K, slots, D]`; of a quantised cache U32 `[1, K, slots, words]`, as [`mlx_core::fast::pack`] makes
+//! them. A layer that remembers everything has a slot for each token, in order; one that remembers a
+//! window has, once that is full, token p in slot `p % window`. The metadata say what the file is, and of
+//! which model: another one cannot read it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use mlx_core::{Array, DType, Safetensors, safetensors};
+use mlx_nn::{LayerKind, ModelCache, Param, Visit};
+
+use super::{PromptCache, PromptState, is_beyond};
+use crate::error::{Error, Result};
+use crate::generate::{check_ids, check_positions};
+use crate::model::LoadedModel;
+
+const FORMAT: &str = "mlx-infer prompt cache";
+const VERSION: &str = "1";
+/// The key that says how keys and values are kept, and what it says if they are not quantised.
+const KV: &str = "kv_quantization";
+const UNQUANTIZED: &str = "the model's dtype";
+/// Numbers of each parameter that its fingerprint looks at.
+const SAMPLE: usize = 64;
+
+impl LoadedModel {
+    /// Writes a prompt cache of this model to a safetensors file, which appears whole or not at all.
+    ///
+    /// # Errors
+    /// The cache is of another model, or the file cannot be written.
+    pub fn save_prompt_cache(&self, cache: &PromptCache, path: impl AsRef<Path>) -> Result<()> {
+        cache.check(self)?;
+        let tokens = Array::from_slice(&cache.ids, &[cache.ids.len() as i32])?;
+        let names = self.cache_names();
+        let arrays = names.iter().map(String::as_str);
+        let arrays = arrays.zip(cache.state.cache.arrays());
+        let mut metadata = self.fingerprint()?;
+        for (key, value) in [
+            ("format", FORMAT.to_owned()),
+            ("format_version", VERSION.to_owned()),
+            ("written", cache.state.cache.written(0).to_string()),
+            ("beyond_switch", cache.state.is_beyond.to_string()),
+        ] {
+            metadata.insert(key.to_owned(), value);
+        }
+        Ok(safetensors::save(
+            path,
+            arrays.chain([("tokens", &tokens)]),
+            &metadata,
+        )?)
+    }
+
+    /// Reads a file that [`save_prompt_cache`](Self::save_prompt_cache) wrote, with the same model.
+    ///
+    /// # Errors
+    /// It cannot be read, is none of these files or damaged, or was written with another model; the
+    /// message names what differs.
+    pub fn load_prompt_cache(&self, path: impl AsRef<Path>) -> Result<PromptCache> {
+        let path = path.as_ref();
+        self.read_prompt_cache(path).map_err(|error| {
+            let (file, message) = (path.display().to_string(), error.to_string());
+            match message.contains(&file) {
+                true => error,
+                false => Error::new(error.kind(), format!("{file}: {message}")),
+            }
+        })
+    }
+
+    fn read_prompt_cache(&self, path: &Path) -> Result<PromptCache> {
+        let file = Safetensors::open(path)?;
+        let given = |key: &str| file.metadata().get(key).map(String::as_str);
+        if given("format") != Some(FORMAT) {
+            return Err(Error::format(format!(
+                "this is no prompt cache: its metadata have no format {FORMAT:?}"
+            )));
+        }
+        if given("format_version") != Some(VERSION) {
+            let version = given("format_version").unwrap_or("");
+            return Err(Error::unsupported(format!(
+                "format_version {version:?} is not known to this version; known: {VERSION:?}"
+            )));
+        }
+        for (key, own) in self.fingerprint()? {
+            // Files that were written before caches could be quantised do not have it.
+            let absent = if key == KV { UNQUANTIZED } else { "missing" };
+            let other = given(&key).unwrap_or(absent);
+            if key == KV && other != own {
+                return Err(Error::argument(format!(
+                    "its keys and values are kept in {other}, those of this model in {own}"
+                )));
+            }
+            if other != own {
+                return Err(Error::argument(format!(
+                    "written with another model: its {key} is {other}, that of this one {own}"
+                )));
+            }
+        }
+        let names = self.cache_names();
+        if let Some(name) = file
+            .names()
+            .find(|name| *name != "tokens" && !names.iter().any(|known| known == name))
+        {
+            return Err(Error::format(format!("tensor {name:?} is not known")));
+        }
+        let tokens = file.array("tokens")?;
+        tokens.dims::<1>()?;
+        let ids = tokens.to_vec::<u32>()?;
+        check_ids(&ids, self.vocab())?;
+        check_positions(ids.len(), self.info().max_positions, "")?;
+        let written = given("written").and_then(|text| text.parse().ok());
+        let written =
+            written.ok_or_else(|| Error::format("metadata: written is no number of positions"))?;
+        let beyond = match given("beyond_switch") {
+            Some("true") => true,
+            Some("false") if !is_beyond(self, ids.len()) => false,
+            _ => {
+                let message = "metadata: beyond_switch is not what it must be for this many tokens";
+                return Err(Error::format(message));
+            }
+        };
+        let arrays = names
+            .iter()
+            .map(|name| self.read_part(&file, name))
+            .collect::<Result<Vec<_>>>()?;
+        let layers = self.model().layers();
+        let cache = ModelCache::from_row(layers, self.cache_options(), ids.len(), written, arrays)
+            .map_err(|error| Error::format(error.to_string()))?;
+        Ok(PromptCache {
+            state: PromptState::copy(&cache, 0, ids.len(), beyond)?,
+            serial: self.serial(),
+            ids,
+        })
+    }
+
+    /// Keys or values of a layer, of any number of slots.
+    fn read_part(&self, file: &Safetensors, name: &str) -> Result<Array> {
+        let info = self.info();
+        let (dtype, shape) = file.info(name)?;
+        let heads = info.kv_heads;
+        let kept = match self.options().kv_quantization {
+            Some(_) => DType::U32,
+            None => info.dtype,
+        };
+        let width = (self.position_bytes() / 2 / heads as usize / kept.size()) as i32;
+        if dtype == kept && matches!(*shape, [1, h, _, w] if (h, w) == (heads, width)) {
+            return Ok(file.array(name)?);
+        }
+        Err(Error::format(format!(
+            "tensor {name:?} is {dtype} {shape:?}; expected {kept} [1, {heads}, slots, {width}]"
+        )))
+    }
+
+    /// The names of what [`ModelCache::arrays`] gives.
+    fn cache_names(&self) -> Vec<String> {
+        let names = |layer| ["keys", "values"].map(|part| format!("layers.{layer}.{part}"));
+        (0..self.model().layers().len()).flat_map(names).collect()
+    }
+
+    /// What a prompt cache depends on.
+    fn fingerprint(&self) -> Result<BTreeMap<String, String>> {
+        let info = self.info();
+        let layer = |kind: &LayerKind| match *kind {
+            LayerKind::Full => "full".to_owned(),
+            LayerKind::Window(window) => format!("window {window}"),
+        };
+        let layers: Vec<String> = info.layers.iter().map(layer).collect();
+        let context = self.options().context_len;
+        let context = context.map_or("unlimited".to_owned(), |n| n.to_string());
+        let kv = self.options().kv_quantization;
+        let kv = kv.map_or(UNQUANTIZED.to_owned(), |scheme| scheme.to_string());
+        let mut digest = Digest(FNV_OFFSET);
+        self.model()
+            .visit(&mut mlx_nn::Path::default(), &mut digest)?;
+        Ok([
+            ("architecture", info.model_type.clone()),
+            ("layers", layers.join(", ")),
+            ("kv_heads", info.kv_heads.to_string()),
+            ("head_dim", info.head_dim.to_string()),
+            ("dtype", info.dtype.to_string()),
+            ("context_len", context),
+            (KV, kv),
+            ("weights", format!("{:016x}", digest.0)),
+        ]
+        .map(|(key, value)| (key.to_owned(), value))
+        .into())
+    }
+}
+
+/// FNV-1a over names, shapes and some numbers of all parameters, adapters included: models that were
+/// trained differently differ in it, and it costs little however large they are.
+struct Digest(u64);
+
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0100_0000_01b3;
+
+impl Digest {
+    fn add(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
+        }
+    }
+}
+
+impl Visit for Digest {
+    fn param(&mut self, path: &mlx_nn::Path, param: &Param) -> mlx_core::Result<()> {
+        let value = param.value();
+        self.add(format!("{}{:?}{}", path.as_str(), value.shape(), value.dtype()).as_bytes());
+        let step = value.size().div_ceil(SAMPLE).max(1);
+        let places: Vec<u32> = (0..value.size()).step_by(step).map(|n| n as u32).collect();
+        let places = Array::from_slice(&places, &[places.len() as i32])?;
+        let sample = value.reshape(&[-1])?.take(&places, 0)?;
+        match value.dtype() {
+            DType::U32 => self.add(&bytes(sample.to_vec::<u32>()?, u32::to_le_bytes)),
+            _ => self.add(&bytes(
+                sample.astype(DType::F32)?.to_vec::<f32>()?,
+                f32::to_le_bytes,
+            )),
+        }
+        Ok(())
+    }
+}
+
+fn bytes<T>(numbers: Vec<T>, bytes: fn(T) -> [u8; 4]) -> Vec<u8> {
+    numbers.into_iter().flat_map(bytes).collect()
+}

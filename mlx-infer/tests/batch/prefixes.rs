@@ -1,0 +1,275 @@
+//! Beginnings that were computed before: nobody's tokens tell.
+
+use std::ops::ControlFlow;
+
+use crate::checkpoint::{dir, load};
+use crate::independence::{CASES, alone, greedy, prompt, same, sampled};
+use mlx_infer::{
+    Choice, Engine, EngineOptions, GenerateOptions, Generated, Limits, LoadOptions, LoadedModel,
+    Prompt, Request,
+};
+use mlx_nn::LayerKind;
+
+fn engine(case: &'static str, limits: Limits) -> Engine {
+    let options = EngineOptions {
+        limits,
+        ..EngineOptions::default()
+    };
+    Engine::start(move || Ok(load(dir(case))), options).unwrap()
+}
+
+fn ask(engine: &Engine, prompt: &[u32], options: &GenerateOptions) -> (Vec<Choice>, usize) {
+    let request = Request::new(prompt.to_vec(), options.clone());
+    let result = engine.submit(request).unwrap().wait();
+    assert!(result.error.is_none(), "{:?}", result.error);
+    (result.tokens, result.metrics.cached_tokens)
+}
+
+/// The windows of the tiny models are at most this wide.
+const LONG: usize = 60;
+
+#[test]
+fn conversations_go_on_where_they_were() {
+    for case in CASES {
+        let model = load(dir(case));
+        let engine = engine(case, Limits::default());
+        let mut text = prompt(LONG, 3);
+        let mut before = 0;
+        for turn in 0..4 {
+            let options = sampled(9, turn);
+            let (tokens, cached) = ask(&engine, &text, &options);
+            let expected = alone(&model, &text, &options);
+            assert!(same(&tokens, &expected), "{case}, turn {turn}");
+            // All but the last token of the turn before, which nobody has computed.
+            assert_eq!(cached, before, "{case}, turn {turn}");
+            text.extend(tokens.iter().map(|choice| choice.id));
+            before = text.len() - 1;
+            text.extend(prompt(7, 50 + turn));
+        }
+        let load = engine.load();
+        assert_eq!(load.prefix_hits, 3, "{case}");
+        assert!(load.prefix_bytes > 0);
+        engine.finish().unwrap();
+    }
+}
+
+#[test]
+fn what_prompts_have_in_common_is_computed_once_and_does_not_show() {
+    for case in CASES {
+        let model = load(dir(case));
+        let info = model.info();
+        let rings = info
+            .layers
+            .iter()
+            .any(|kind| matches!(kind, LayerKind::Window(window) if *window < LONG));
+        let head = prompt(LONG, 9);
+        let ends: Vec<Vec<u32>> = (0..6).map(|n| prompt(3 + 5 * n, 20 + n as u64)).collect();
+        for chunk in [512, 7] {
+            let engine = engine(case, Limits::default());
+            let mut computed_once = 0;
+            for (n, end) in ends.iter().enumerate() {
+                let text = [&head[..], end].concat();
+                let options = GenerateOptions {
+                    prefill_chunk: chunk,
+                    ..if n % 2 == 0 {
+                        greedy(12)
+                    } else {
+                        sampled(12, n as u64)
+                    }
+                };
+                let (tokens, cached) = ask(&engine, &text, &options);
+                let expected = alone(&model, &text, &options);
+                assert!(same(&tokens, &expected), "{case}, text {n}");
+                computed_once += usize::from(cached == LONG);
+                assert!(cached == 0 || cached == LONG, "{case}, text {n}: {cached}");
+            }
+            // A ring that has gone on cannot be cut: the second text keeps the head for those after it.
+            assert_eq!(computed_once, if rings { 4 } else { 5 }, "{case}");
+            engine.finish().unwrap();
+        }
+    }
+}
+
+/// Texts that begin with each other, all at once, in every order that batches make of them: with little
+/// memory rows are given up and come back; with a small store beginnings come and go.
+#[test]
+fn batches_with_common_beginnings_equal_the_single_runs() {
+    for case in CASES {
+        let model = load(dir(case));
+        let info = model.info();
+        let row = info.layers.len() * 256 * 2 * (info.kv_heads * info.head_dim * 4) as usize;
+        let text = prompt(90, 5);
+        let requests: Vec<(Vec<u32>, GenerateOptions)> = (0..10u64)
+            .map(|n| {
+                let cut = [90, 40, 16, 64, 15, 90, 70][n as usize % 7];
+                let end = prompt(n as usize % 4, 70 + n);
+                let options = match n % 3 {
+                    0 => greedy(17),
+                    _ => sampled(8 + n as usize, n),
+                };
+                let options = GenerateOptions {
+                    prefill_chunk: [512, 10][n as usize % 2],
+                    ..options
+                };
+                ([&text[..cut], &end].concat(), options)
+            })
+            .collect();
+        let expected: Vec<Vec<Choice>> = requests
+            .iter()
+            .map(|(prompt, options)| alone(&model, prompt, options))
+            .collect();
+        for (rows, memory, prefix_bytes) in [
+            (64, None, 512 << 20),
+            (2, Some(2 * row), 512 << 20),
+            (3, None, row),
+        ] {
+            let limits = Limits {
+                rows,
+                cache_bytes: memory,
+                prefix_bytes,
+                ..Limits::default()
+            };
+            let asked = requests
+                .iter()
+                .map(|(prompt, options)| Request::new(prompt.clone(), options.clone()));
+            let results = model.batch_generate(asked.collect(), &limits).unwrap();
+            let mut cached = 0;
+            for (n, result) in results.into_iter().enumerate() {
+                assert!(result.error.is_none(), "{case}: {:?}", result.error);
+                assert!(
+                    same(&result.tokens, &expected[n]),
+                    "{case}, {rows} rows: text {n}"
+                );
+                cached += result.metrics.cached_tokens;
+            }
+            assert!(cached > 0, "{case}, {rows} rows");
+        }
+    }
+}
+
+/// Prompts on both sides of the border of LongRoPE begin the same and share nothing.
+#[test]
+fn a_switch_of_embeddings_is_kept_apart() {
+    let case = "phi3_longrope";
+    let model = load(dir(case));
+    let text = prompt(100, 8);
+    let cached: Vec<Vec<usize>> = [[20, 30, 90, 95, 31], [90, 95, 20, 31, 94]]
+        .into_iter()
+        .map(|order| {
+            let engine = engine(case, Limits::default());
+            let ask = |n: usize| {
+                let options = greedy(20);
+                let (tokens, cached) = ask(&engine, &text[..n], &options);
+                let expected = alone(&model, &text[..n], &options);
+                assert!(same(&tokens, &expected), "{n} of {order:?}");
+                cached
+            };
+            order.into_iter().map(ask).collect()
+        })
+        .collect();
+    assert!(cached.iter().flatten().any(|&n| n > 0), "{cached:?}");
+}
+
+#[test]
+fn the_store_stays_within_its_bytes() {
+    let limits = Limits {
+        prefix_bytes: 100_000,
+        ..Limits::default()
+    };
+    for case in ["qwen3", "gemma3_text"] {
+        let engine = engine(case, limits.clone());
+        let mut most = 0;
+        for n in 0..30 {
+            ask(&engine, &prompt(40, n), &greedy(2));
+            let kept = engine.load().prefix_bytes;
+            assert!(kept <= 100_000, "{case}: {kept}");
+            most = most.max(kept);
+        }
+        assert!(most > 50_000, "{case}: {most}");
+        // The first are gone, the last is there.
+        let again = ask(&engine, &prompt(40, 29), &greedy(2)).1;
+        assert_eq!(again, 39, "{case}: {:?}", engine.load());
+        assert_eq!(ask(&engine, &prompt(40, 0), &greedy(2)).1, 0);
+        engine.finish().unwrap();
+    }
+}
+
+fn run(model: &LoadedModel, prompt: Prompt, cache: &mlx_infer::PromptCache) -> Generated {
+    let generation = model.generate(prompt, &greedy(12)).unwrap();
+    let generation = generation.with_prompt_cache(cache).unwrap();
+    generation.run(|_| ControlFlow::Continue(())).unwrap()
+}
+
+#[test]
+fn a_prompt_cache_goes_through_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    for case in CASES
+        .into_iter()
+        .chain(["q_llama_b4_g64", "q_qwen3_b6_g64", "llama_head_dim"])
+    {
+        let model = load(dir(case));
+        let path = folder.path().join(case);
+        let text = prompt(LONG, 2);
+        let made = model.prompt_cache(text.clone(), &greedy(1)).unwrap();
+        model.save_prompt_cache(&made, &path).unwrap();
+        // As a process of its own reads it.
+        let other = load(dir(case));
+        let read = other.load_prompt_cache(&path).unwrap();
+        assert_eq!((read.tokens(), read.nbytes()), (&text[..], made.nbytes()));
+        let whole = read.followed_by(&other, prompt(9, 4)).unwrap();
+        let Prompt::Tokens(ids) = &whole else {
+            panic!("a prompt of ids");
+        };
+        for (prompt, cached) in [
+            (whole.clone(), LONG),
+            // The same prompt again: its last token is computed.
+            (text.clone().into(), LONG - 1),
+            (ids[3..].to_vec().into(), 0),
+        ] {
+            let Prompt::Tokens(ids) = &prompt else {
+                panic!("a prompt of ids");
+            };
+            let expected = alone(&other, ids, &greedy(12));
+            let found = run(&other, prompt.clone(), &read);
+            let far = other.info().model_type == "phi3" && case.contains("longrope");
+            assert!(
+                found.metrics.cached_tokens == cached || far,
+                "{case}: {:?}",
+                found.metrics
+            );
+            assert!(same(&found.tokens, &expected), "{case}");
+        }
+        let error = other
+            .generate(text, &greedy(1))
+            .unwrap()
+            .with_prompt_cache(&made);
+        assert!(
+            error
+                .err()
+                .unwrap()
+                .to_string()
+                .contains("of another model")
+        );
+    }
+    let options = LoadOptions {
+        context_len: Some(32),
+        ..LoadOptions::default()
+    };
+    let model = LoadedModel::load(dir("qwen3"), options).unwrap();
+    let text = prompt(LONG, 2);
+    let made = model.prompt_cache(text.clone(), &greedy(1)).unwrap();
+    let path = folder.path().join("ring");
+    model.save_prompt_cache(&made, &path).unwrap();
+    let read = model.load_prompt_cache(&path).unwrap();
+    let longer = [&text[..], &[5, 9]].concat();
+    let found = run(&model, longer.clone().into(), &read);
+    assert_eq!(found.metrics.cached_tokens, LONG);
+    assert!(same(&found.tokens, &alone(&model, &longer, &greedy(12))));
+    // The ring has lost what a shorter beginning needs.
+    let other = [&text[..40], &[5, 9]].concat();
+    let found = run(&model, other.clone().into(), &read);
+    assert_eq!(
+        (found.tokens, found.metrics.cached_tokens),
+        (alone(&model, &other, &greedy(12)), 0)
+    );
+}

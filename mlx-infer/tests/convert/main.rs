@@ -1,0 +1,287 @@
+//! `convert`: equal to `mlx_lm.convert` to the bit, and what it refuses.
+
+mod refusals;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use mlx_core::{Array, DType, QuantMode, Safetensors, Scheme, memory, random, safetensors};
+use mlx_infer::convert::{ConvertOptions, Packing, Recipe, convert};
+use mlx_infer::{CancelToken, Files, GenerateOptions, LoadOptions, LoadedModel, Prompt};
+use serde_json::{Value, json};
+
+fn testdata(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../testdata")
+        .join(name)
+}
+
+fn command(source: &Path, out: &Path, flags: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_mlx-infer"))
+        .args([Path::new("convert"), Path::new("--model"), source])
+        .args([Path::new("--out"), out])
+        .args(flags)
+        .output()
+        .unwrap()
+}
+
+/// Runs a conversion that is to succeed: the document that it prints.
+fn converted(source: &Path, out: &Path, flags: &[&str]) -> Value {
+    let output = command(source, out, &[flags, &["--json"]].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{flags:?}: {stderr}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Runs a conversion that is to fail with this status: its message.
+fn refused(source: &Path, out: &Path, flags: &[&str], status: i32) -> String {
+    let output = command(source, out, flags);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "{flags:?}: {stderr}");
+    stderr
+}
+
+fn config(dir: &Path) -> Value {
+    serde_json::from_slice(&fs::read(dir.join("config.json")).unwrap()).unwrap()
+}
+
+/// FNV-1a of the bytes, as the goldens have it.
+fn digest(array: &Array) -> String {
+    let bytes = array.view(DType::U8).unwrap().to_vec::<u8>().unwrap();
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}
+
+fn tensors(dir: &Path) -> BTreeMap<String, Array> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if name.starts_with("model") && name.ends_with(".safetensors") {
+            let file = Safetensors::open(&path).unwrap();
+            for name in file.names() {
+                found.insert(name.to_owned(), file.array(name).unwrap());
+            }
+        }
+    }
+    found
+}
+
+fn greedy(dir: &Path, prompt: &[u32], n: usize) -> Vec<u32> {
+    let options = LoadOptions {
+        dtype: Some(DType::F32),
+        ..LoadOptions::default()
+    };
+    let model = LoadedModel::load(dir, options).unwrap();
+    let options = GenerateOptions {
+        max_tokens: n,
+        ignore_eos: true,
+        ..GenerateOptions::default()
+    };
+    let generation = model.generate(Prompt::Tokens(prompt.to_vec()), &options);
+    let answer = generation.unwrap().run(|_| ControlFlow::Continue(()));
+    answer
+        .unwrap()
+        .tokens
+        .iter()
+        .map(|choice| choice.id)
+        .collect()
+}
+
+#[test]
+fn conversions_equal_those_of_mlx_lm() {
+    let golden = fs::read(testdata("convert/golden.json")).unwrap();
+    let golden: Value = serde_json::from_slice(&golden).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let cases = golden["cases"].as_array().unwrap();
+    assert!(cases.len() >= 15, "only {} cases", cases.len());
+    for case in cases {
+        let name = case["case"].as_str().unwrap();
+        let source = case["source"].as_str().unwrap();
+        let flags: Vec<String> = serde_json::from_value(case["flags"].clone()).unwrap();
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let out = folder.path().join(name);
+        let earlier = folder.path().join(source);
+        let source = match earlier.exists() {
+            true => earlier,
+            false => testdata("models").join(source),
+        };
+        converted(&source, &out, &flags);
+        let found = tensors(&out);
+        let expected: BTreeMap<String, String> =
+            serde_json::from_value(case["tensors"].clone()).unwrap();
+        assert_eq!(
+            found.keys().collect::<Vec<_>>(),
+            expected.keys().collect::<Vec<_>>(),
+            "{name}"
+        );
+        for (key, array) in &found {
+            let told =
+                |array: &Array| format!("{} {:?} {}", array.dtype(), array.shape(), digest(array));
+            let expected = &expected[key];
+            // mlx-lm unpacks modes without floating-point scales into BF16, whatever the config says.
+            let narrow = expected.starts_with("BF16") && array.dtype() == DType::F32;
+            let array = match narrow {
+                true => array.astype(DType::BF16).unwrap(),
+                false => array.clone(),
+            };
+            assert_eq!(told(&array), *expected, "{name}: {key}");
+        }
+        let config = config(&out);
+        assert_eq!(config["quantization"], config["quantization_config"]);
+        for (path, expected) in case["schemes"].as_object().unwrap() {
+            let all = &config["quantization"];
+            let one = all.get(path).unwrap_or(all);
+            let (mode, bits) = (one["mode"].as_str().unwrap(), &one["bits"]);
+            let told = format!("{mode}, {bits} bits in groups of {}", one["group_size"]);
+            assert_eq!(told, expected.as_str().unwrap(), "{name}: {path}");
+        }
+        let prompt: Vec<u32> = serde_json::from_value(case["prompt"].clone()).unwrap();
+        let expected: Vec<u32> = serde_json::from_value(case["tokens"].clone()).unwrap();
+        assert_eq!(greedy(&out, &prompt, expected.len()), expected, "{name}");
+    }
+}
+
+/// A llama of so many layers with random weights, in f32 and two files.
+fn random_llama(dir: &Path, layers: usize) {
+    let mut key = random::Key::new(7).unwrap();
+    let mut normal = |shape: &[i32]| {
+        let [now, later] = key.split_pair().unwrap();
+        key = later;
+        random::normal(&now, shape, DType::F32, 0.0, 0.05).unwrap()
+    };
+    let mut all: BTreeMap<String, Array> = BTreeMap::new();
+    let (vocab, hidden, inner) = (256, 256, 512);
+    all.insert("model.embed_tokens.weight".into(), normal(&[vocab, hidden]));
+    all.insert("model.norm.weight".into(), normal(&[hidden]));
+    for layer in 0..layers {
+        for (name, shape) in [
+            ("self_attn.q_proj", [hidden, hidden]),
+            ("self_attn.k_proj", [hidden, hidden]),
+            ("self_attn.v_proj", [hidden, hidden]),
+            ("self_attn.o_proj", [hidden, hidden]),
+            ("mlp.gate_proj", [inner, hidden]),
+            ("mlp.up_proj", [inner, hidden]),
+            ("mlp.down_proj", [hidden, inner]),
+        ] {
+            all.insert(
+                format!("model.layers.{layer}.{name}.weight"),
+                normal(&shape),
+            );
+        }
+        for name in ["input_layernorm", "post_attention_layernorm"] {
+            all.insert(
+                format!("model.layers.{layer}.{name}.weight"),
+                normal(&[hidden]),
+            );
+        }
+    }
+    let pairs = all.iter().map(|(name, array)| (name.as_str(), array));
+    safetensors::save(dir.join("model.safetensors"), pairs, &BTreeMap::new()).unwrap();
+    let config = json!({
+        "model_type": "llama", "hidden_size": hidden, "intermediate_size": inner,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": layers,
+        "vocab_size": vocab, "rms_norm_eps": 1e-5, "tie_word_embeddings": true,
+    });
+    fs::write(dir.join("config.json"), config.to_string()).unwrap();
+}
+
+fn four_bits() -> ConvertOptions {
+    let scheme = Scheme::new(QuantMode::Affine, 4, 64).unwrap();
+    ConvertOptions {
+        packing: Packing::Quantize(Recipe::uniform(scheme)),
+        ..ConvertOptions::default()
+    }
+}
+
+#[test]
+fn shards_are_written_one_tensor_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, whole, parts) = (
+        folder.path().join("source"),
+        folder.path().join("whole"),
+        folder.path().join("parts"),
+    );
+    fs::create_dir(&source).unwrap();
+    random_llama(&source, 6);
+    let files = Files::directory(&source).unwrap();
+    let cancel = CancelToken::new();
+    memory::reset_peak().unwrap();
+    let before = memory::active().unwrap();
+    let one = convert(&files, &whole, false, &four_bits(), &cancel, &mut |_, _| ()).unwrap();
+    let peak = memory::peak().unwrap() - before;
+    // One matrix of 512 KB, its packed form and what is between.
+    assert!(peak < 2 << 20, "{peak} bytes for {} written", one.bytes);
+    assert_eq!(one.files, ["model.safetensors"]);
+    assert_eq!(one.packed, 1 + 6 * 7);
+    let options = ConvertOptions {
+        shard_bytes: 400_000,
+        ..four_bits()
+    };
+    let mut told = Vec::new();
+    let many = convert(
+        &files,
+        &parts,
+        false,
+        &options,
+        &cancel,
+        &mut |done, total| {
+            told.push((done, total));
+        },
+    )
+    .unwrap();
+    assert!(told.is_sorted() && told.last() == Some(&(many.bytes, many.bytes)));
+    assert!(many.files.len() > 2, "{:?}", many.files);
+    let count = many.files.len();
+    assert_eq!(
+        many.files[0],
+        format!("model-00001-of-{count:05}.safetensors")
+    );
+    let index = fs::read(parts.join("model.safetensors.index.json")).unwrap();
+    let index: Value = serde_json::from_slice(&index).unwrap();
+    assert_eq!(index["metadata"]["total_size"], many.bytes);
+    assert_eq!(index["metadata"]["total_parameters"], many.parameters);
+    let (a, b) = (tensors(&whole), tensors(&parts));
+    assert_eq!(index["weight_map"].as_object().unwrap().len(), a.len());
+    assert!(a.keys().eq(b.keys()));
+    for (name, array) in &a {
+        assert_eq!(digest(array), digest(&b[name]), "{name}");
+    }
+    assert_eq!(greedy(&whole, &[5, 9, 2], 8), greedy(&parts, &[5, 9, 2], 8));
+}
+
+#[test]
+fn unpacked_says_what_packed_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let (packed, dense) = (folder.path().join("packed"), folder.path().join("dense"));
+    let source = testdata("models/qwen3");
+    let document = converted(
+        &source,
+        &packed,
+        &["-q", "--bits", "3", "--group-size", "32"],
+    );
+    assert!(document["packed"].as_u64().unwrap() > 5);
+    let written = converted(&packed, &dense, &["--dequantize", "--dtype", "f32"]);
+    assert_eq!(written["parameters"], document["parameters"]);
+    assert_eq!(written["packed"], 0);
+    assert!(config(&dense).get("quantization").is_none());
+    assert_eq!(config(&dense)["torch_dtype"], "float32");
+    let nll = |dir: &Path| {
+        let options = LoadOptions {
+            dtype: Some(DType::F32),
+            ..LoadOptions::default()
+        };
+        let model = LoadedModel::load(dir, options).unwrap();
+        let score = model.score(vec![5, 9, 2, 17, 33, 8, 21, 40], &Default::default());
+        score.unwrap().logprobs
+    };
+    for (a, b) in nll(&packed).into_iter().zip(nll(&dense)) {
+        let off = (a.unwrap_or(0.0) - b.unwrap_or(0.0)).abs();
+        assert!(off < 1e-4, "off by {off}");
+    }
+}

@@ -1,0 +1,358 @@
+//! Converting checkpoints: quantising, unpacking, casting, as `mlx_lm.convert` does.
+//!
+//! What is written loads here and in mlx-lm: `model.safetensors` or shards with an index, and a
+//! `config.json` whose `quantization` says how each weight is packed. Tensors are read, changed and
+//! written one after the other, so that memory holds a few of them and not the model.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use mlx_core::{Array, DType, Error, ErrorKind, Result, Safetensors, Scheme};
+use mlx_nn::{Param, Visit, Weight};
+use serde_json::{Map, Value, json};
+
+use crate::{Assembled, LoadOptions, Model, assemble};
+
+mod recipe;
+mod shards;
+
+use shards::Shards;
+
+pub use recipe::{Mixed, Recipe};
+pub use shards::SHARD_BYTES;
+
+/// What becomes of the weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Packing {
+    /// They stay dense, or packed as they are.
+    #[default]
+    Keep,
+    /// A dense model is quantised.
+    Quantize(Recipe),
+    /// A quantised model is unpacked.
+    Dequantize,
+}
+
+/// How [`convert`] converts.
+#[derive(Clone, Copy, Debug)]
+pub struct ConvertOptions {
+    /// What becomes of the weights.
+    pub packing: Packing,
+    /// The dtype of what is not packed; by default what config.json names as `torch_dtype` (or
+    /// `dtype` of its `text_config`), and without that as it is stored. So does mlx-lm.
+    pub dtype: Option<DType>,
+    /// The most bytes of a file, unless one tensor is larger.
+    pub shard_bytes: u64,
+}
+
+impl Default for ConvertOptions {
+    /// Weights as they are, in files of up to [`SHARD_BYTES`].
+    fn default() -> Self {
+        Self {
+            packing: Packing::Keep,
+            dtype: None,
+            shard_bytes: SHARD_BYTES,
+        }
+    }
+}
+
+/// What was written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Converted {
+    /// The weights' files.
+    pub files: Vec<String>,
+    /// Bytes of all weights.
+    pub bytes: u64,
+    /// Numbers in all weights, as if they were dense.
+    pub parameters: usize,
+    /// Weights that are packed.
+    pub packed: usize,
+    /// Matrices that quantising left dense, because their rows are no whole number of groups.
+    pub left_dense: Vec<String>,
+}
+
+/// Is told the bytes written so far and their total; an error of its own stops the conversion.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> Result<()>;
+
+/// Writes the checkpoint of a parsed config.json and opened files, converted, as `config.json` and
+/// safetensors files of the folder `dir`, which should be empty; `label` names the source in errors.
+///
+/// Of a multimodal checkpoint only the text model is written, under the names that mlx-lm reads.
+///
+/// # Errors
+/// The checkpoint does not load; quantising one that is quantised, or unpacking one that is not; a
+/// file cannot be written, or `progress` stops it. What is in `dir` is then no checkpoint.
+pub fn convert(
+    label: &str,
+    config: Value,
+    files: Vec<Safetensors>,
+    dir: &Path,
+    options: &ConvertOptions,
+    progress: Progress<'_>,
+) -> Result<Converted> {
+    let refuse = |message: String| {
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("{label}: {message}"),
+        ))
+    };
+    let Value::Object(mut object) = config.clone() else {
+        return Err(Error::new(
+            ErrorKind::Io,
+            format!("{label}: config.json: expected a JSON object"),
+        ));
+    };
+    let dtype = options.dtype.or_else(|| config_dtype(&object));
+    let mut load = LoadOptions {
+        dtype,
+        progress: None,
+    };
+    let Assembled {
+        mut model,
+        model_type,
+        nested,
+        quantization,
+        ..
+    } = assemble(label, config, files, &mut load)?;
+    if nested && model_type != "gemma3" {
+        return refuse(format!(
+            "a model_type {model_type:?} with a text_config is not supported; known: gemma3"
+        ));
+    }
+    let prefix = prefix(nested);
+    let layers = model.layers().len();
+    let mut matrices = Matrices::default();
+    model.visit(&mut mlx_nn::Path::default(), &mut matrices)?;
+    let mut left_dense = Vec::new();
+    match (&options.packing, quantization.default_scheme()) {
+        (Packing::Keep, _) => {}
+        (Packing::Quantize(_), Some(scheme)) => {
+            return refuse(format!(
+                "already quantised ({scheme}), and packing it again would round twice; convert the \
+                 original, or unpack this one first"
+            ));
+        }
+        (Packing::Dequantize, None) => return refuse("not quantised".to_owned()),
+        (Packing::Dequantize, Some(_)) => {
+            mlx_nn::quantize::dequantize(model.as_mut(), dtype)?;
+            object.shift_remove("quantization");
+            object.shift_remove("quantization_config");
+        }
+        (Packing::Quantize(recipe), None) => {
+            let mut schemes = BTreeMap::new();
+            for (path, inputs) in &matrices.0 {
+                match recipe.scheme_of(path, *inputs, layers) {
+                    Some(scheme) => drop(schemes.insert(path.as_str(), scheme)),
+                    None => left_dense.push(format!("{prefix}{path}")),
+                }
+            }
+            if schemes.is_empty() {
+                let groups = recipe.scheme().group_size;
+                return refuse(format!(
+                    "no weight has rows of a whole number of groups of {groups}; choose a smaller group size"
+                ));
+            }
+            mlx_nn::quantize::quantize(model.as_mut(), |path, _| schemes.get(path).copied())?;
+            let mut entry = settings(recipe.scheme());
+            for (path, scheme) in &schemes {
+                if recipe.names(*scheme) {
+                    entry.insert(format!("{prefix}{path}"), Value::Object(settings(*scheme)));
+                }
+            }
+            object.insert("quantization".to_owned(), Value::Object(entry.clone()));
+            object.insert("quantization_config".to_owned(), Value::Object(entry));
+        }
+    }
+    describe(&mut object, options.dtype, nested);
+    let mut tensors = Tensors::new(prefix);
+    model.visit(&mut mlx_nn::Path::default(), &mut tensors)?;
+    // The model's handles would keep every tensor that is evaluated while it is written.
+    drop(model);
+    let converted = write(tensors, &object, dir, options.shard_bytes, progress)?;
+    Ok(Converted {
+        left_dense,
+        ..converted
+    })
+}
+
+/// Writes a model as `config.json` and safetensors files of the folder `dir`, which should be empty.
+/// `config` is that of the checkpoint the model was made from: its `quantization` must tell how the
+/// weights are packed now. Where it names a dtype, it will name that of the weights.
+///
+/// # Errors
+/// An evaluation fails or a file cannot be written.
+pub fn save(model: &dyn Model, config: &Map<String, Value>, dir: &Path) -> Result<Converted> {
+    let nested = config.contains_key("text_config");
+    let mut config = config.clone();
+    let mut tensors = Tensors::new(prefix(nested));
+    model.visit(&mut mlx_nn::Path::default(), &mut tensors)?;
+    let dtypes = tensors.arrays.iter().map(|(_, array)| array.dtype());
+    describe(
+        &mut config,
+        dtypes.into_iter().find(|dtype| dtype.is_float()),
+        nested,
+    );
+    write(tensors, &config, dir, SHARD_BYTES, &mut |_, _| Ok(()))
+}
+
+/// mlx-lm's models of multimodal checkpoints call their text model so.
+fn prefix(nested: bool) -> &'static str {
+    if nested { "language_model." } else { "" }
+}
+
+fn write(
+    tensors: Tensors<'_>,
+    config: &Map<String, Value>,
+    dir: &Path,
+    shard_bytes: u64,
+    progress: Progress<'_>,
+) -> Result<Converted> {
+    let shards = Shards::new(tensors.arrays, shard_bytes);
+    let converted = Converted {
+        files: shards.names(),
+        bytes: shards.bytes,
+        parameters: tensors.parameters,
+        packed: tensors.packed,
+        left_dense: Vec::new(),
+    };
+    if converted.files.len() > 1 {
+        let index = shards.index(converted.parameters);
+        write_json(dir, "model.safetensors.index.json", &index)?;
+    }
+    shards.write(dir, &mut |done| progress(done, converted.bytes))?;
+    // Last: without it the folder is no checkpoint.
+    write_json(dir, "config.json", config)?;
+    Ok(converted)
+}
+
+/// The dtype that a config names, by mlx-lm's rule.
+fn config_dtype(config: &Map<String, Value>) -> Option<DType> {
+    let own = config.get("torch_dtype").filter(|value| !value.is_null());
+    let name = own.or_else(|| config.get("text_config")?.get("dtype"))?;
+    match name.as_str()? {
+        "float32" => Some(DType::F32),
+        "bfloat16" => Some(DType::BF16),
+        "float16" => Some(DType::F16),
+        _ => None,
+    }
+}
+
+/// A scheme as config.json tells it.
+fn settings(scheme: Scheme) -> Map<String, Value> {
+    let Value::Object(map) = json!({
+        "group_size": scheme.group_size,
+        "bits": scheme.bits,
+        "mode": scheme.mode.name(),
+    }) else {
+        unreachable!("an object is written above");
+    };
+    map
+}
+
+/// Makes config.json say what is written.
+fn describe(config: &mut Map<String, Value>, dtype: Option<DType>, nested: bool) {
+    config.shift_remove("_name_or_path");
+    if nested {
+        config.shift_remove("vision_config");
+    }
+    let name = match dtype {
+        Some(DType::F32) => "float32",
+        Some(DType::BF16) => "bfloat16",
+        Some(DType::F16) => "float16",
+        _ => return,
+    };
+    let set = |object: &mut Map<String, Value>| {
+        for key in ["torch_dtype", "dtype"] {
+            if let Some(value) = object.get_mut(key) {
+                *value = json!(name);
+            }
+        }
+    };
+    set(config);
+    if let Some(Value::Object(text)) = config.get_mut("text_config") {
+        set(text);
+    }
+}
+
+fn write_json(dir: &Path, name: &str, value: &impl serde::Serialize) -> Result<()> {
+    let path = dir.join(name);
+    let write = || -> std::io::Result<()> {
+        let mut file = File::create(&path)?;
+        file.write_all(serde_json::to_string_pretty(value)?.as_bytes())?;
+        file.write_all(b"\n")?;
+        file.sync_all()
+    };
+    write().map_err(|error| Error::from(error).context(path.display()))
+}
+
+/// Paths and row sizes of the dense matrices.
+#[derive(Default)]
+struct Matrices(Vec<(String, i32)>);
+
+impl Visit for Matrices {
+    fn weight(&mut self, path: &mlx_nn::Path, weight: &Weight) -> Result<()> {
+        let Weight::Dense(dense) = weight else {
+            return Ok(());
+        };
+        let dtype = dense.value().dtype();
+        if !dtype.is_float() {
+            let message = format!("{}: a weight of {dtype} is not supported", path.as_str());
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        let inputs = dense.shape().last().copied().unwrap_or(1);
+        self.0.push((path.as_str().to_owned(), inputs));
+        Ok(())
+    }
+}
+
+/// The arrays of a model by the names they are written under.
+struct Tensors<'a> {
+    prefix: &'a str,
+    arrays: Vec<(String, Array)>,
+    parameters: usize,
+    packed: usize,
+}
+
+impl<'a> Tensors<'a> {
+    fn new(prefix: &'a str) -> Self {
+        Self {
+            prefix,
+            arrays: Vec::new(),
+            parameters: 0,
+            packed: 0,
+        }
+    }
+}
+
+impl Visit for Tensors<'_> {
+    fn weight(&mut self, _path: &mlx_nn::Path, weight: &Weight) -> Result<()> {
+        if let Weight::Quantized {
+            packed,
+            scales,
+            biases,
+            ..
+        } = weight
+        {
+            let parts = [Some(packed), Some(scales), biases.as_ref()];
+            let stored: usize = parts
+                .into_iter()
+                .flatten()
+                .map(|part| part.value().size())
+                .sum();
+            let dense: usize = weight.shape().iter().map(|&n| n as usize).product();
+            // `param` adds what is stored.
+            self.parameters = self.parameters + dense - stored;
+            self.packed += 1;
+        }
+        Ok(())
+    }
+
+    fn param(&mut self, path: &mlx_nn::Path, param: &Param) -> Result<()> {
+        self.parameters += param.value().size();
+        let name = format!("{}{}", self.prefix, path.as_str());
+        self.arrays.push((name, param.value().clone()));
+        Ok(())
+    }
+}

@@ -1,0 +1,137 @@
+//! Which weight is packed how: the rules of `mlx_lm.convert`.
+
+use mlx_core::{Error, ErrorKind, QuantMode, Result, Scheme};
+
+/// How a model is quantised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recipe {
+    scheme: Scheme,
+    mixed: Option<Mixed>,
+}
+
+impl Recipe {
+    /// Every weight by one scheme, except that routers of experts keep 8 affine bits in groups of 64:
+    /// a token's way depends on small differences there.
+    pub fn uniform(scheme: Scheme) -> Self {
+        Self {
+            scheme,
+            mixed: None,
+        }
+    }
+
+    /// Affine, with more bits where they help most: see [`Mixed`].
+    ///
+    /// # Errors
+    /// MLX does not know the group size.
+    pub fn mixed(mixed: Mixed, group_size: i32) -> Result<Self> {
+        Ok(Self {
+            scheme: Scheme::new(QuantMode::Affine, mixed.low, group_size)?,
+            mixed: Some(mixed),
+        })
+    }
+
+    /// The scheme of weights without an entry of their own.
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// The scheme of the weight at `path`, whose rows have `inputs` numbers, in a model of so many
+    /// layers; `None` leaves it dense, because its rows are no whole number of groups.
+    pub(super) fn scheme_of(&self, path: &str, inputs: i32, layers: usize) -> Option<Scheme> {
+        let scheme = match self.mixed {
+            Some(mixed) => Scheme {
+                bits: mixed.bits(path, layers),
+                ..self.scheme
+            },
+            None if path.ends_with("mlp.gate") => Scheme {
+                mode: QuantMode::Affine,
+                bits: 8,
+                group_size: 64,
+            },
+            None => self.scheme,
+        };
+        let fits = |scheme: Scheme| inputs % scheme.group_size == 0;
+        (fits(self.scheme) && fits(scheme)).then_some(scheme)
+    }
+
+    /// Whether config.json has an entry for a weight of this scheme.
+    pub(super) fn names(&self, scheme: Scheme) -> bool {
+        self.mixed.is_some() || scheme != self.scheme
+    }
+}
+
+/// Few bits for most weights and more for the output head and, in the first and last eighth of the
+/// layers and every third one between, for `v_proj` and `down_proj`: mlx-lm's recipes, after
+/// llama.cpp's `Q4_K_M`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mixed {
+    name: &'static str,
+    low: i32,
+    high: i32,
+}
+
+impl Mixed {
+    /// Every recipe.
+    pub const ALL: [Mixed; 4] = [
+        Self::new("mixed_2_6", 2, 6),
+        Self::new("mixed_3_4", 3, 4),
+        Self::new("mixed_3_6", 3, 6),
+        Self::new("mixed_4_6", 4, 6),
+    ];
+
+    const fn new(name: &'static str, low: i32, high: i32) -> Self {
+        Self { name, low, high }
+    }
+
+    /// The recipe of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn parse(name: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|mixed| mixed.name == name);
+        found.ok_or_else(|| {
+            let known = Self::ALL.map(|mixed| mixed.name).join(", ");
+            let message = format!("quantization recipe {name:?} is unknown; known: {known}");
+            Error::new(ErrorKind::Unsupported, message)
+        })
+    }
+
+    /// The name that mlx-lm gives it.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn bits(&self, path: &str, layers: usize) -> i32 {
+        let mut parts = path.split('.').skip_while(|part| *part != "layers");
+        let layer = parts.nth(1).and_then(|index| index.parse().ok());
+        let layer: usize = layer.unwrap_or(0);
+        let eighth = layers / 8;
+        let favoured = layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2;
+        let sensitive = path.contains("v_proj") || path.contains("down_proj");
+        if path.contains("lm_head") || (sensitive && favoured) {
+            self.high
+        } else {
+            self.low
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `mixed_quant_predicate_builder` of mlx-lm 0.32.2 says of 16 layers.
+    #[test]
+    fn layers_with_more_bits() {
+        let mixed = Mixed::parse("mixed_3_6").unwrap();
+        let high: Vec<usize> = (0..16)
+            .filter(|layer| mixed.bits(&format!("model.layers.{layer}.mlp.down_proj"), 16) == 6)
+            .collect();
+        assert_eq!(high, [0, 1, 4, 7, 10, 13, 14, 15]);
+        assert_eq!(mixed.bits("model.layers.0.self_attn.q_proj", 16), 3);
+        assert_eq!(mixed.bits("model.layers.15.self_attn.v_proj", 16), 6);
+        assert_eq!(mixed.bits("lm_head", 16), 6);
+        assert_eq!(mixed.bits("model.embed_tokens", 16), 3);
+        assert!(Mixed::parse("mixed_5_6").is_err());
+    }
+}

@@ -1,0 +1,54 @@
+//! How many operations a decode step is made of: on a CPU each costs microseconds, whatever it does.
+
+use std::path::Path;
+
+use mlx_core::{Array, DType, Result, eval, fast, graph_size};
+use mlx_models::{LoadOptions, load};
+use mlx_nn::{CacheOptions, ModelCache};
+
+/// Operations of one layer, in float: 7 products, 3 views of values and of the attention's result each, and norms, heads,
+/// the cache, attention, the gate and sums.
+#[test]
+fn a_layer_is_few_operations() -> Result<()> {
+    if !fast::has_kernels()? {
+        return Ok(());
+    }
+    for (case, most) in [
+        ("qwen3", 19),
+        ("gemma3_text", 19),
+        ("gemma2", 19),
+        ("mistral", 19),
+    ] {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../testdata/models")
+            .join(case);
+        let options = LoadOptions {
+            dtype: Some(DType::F32),
+            ..LoadOptions::default()
+        };
+        let loaded = load(&dir, options).expect("the case loads");
+        let model = &loaded.model;
+        let mut cache = ModelCache::new(model.layers(), 2, CacheOptions::default());
+        // Rows of different lengths, past every window.
+        let prompt = Array::from_slice(&[1u32; 80], &[2, 40])?;
+        let mut step = cache.begin(&[40, 33])?;
+        eval([&model.hidden(&prompt, &mut step)?])?;
+        step.commit_all()?;
+        // Rings are made after the step that fills them.
+        eval(cache.arrays())?;
+        let token = Array::from_slice(&[1u32, 2], &[2, 1])?;
+        let outside = graph_size([&model.norm(&model.embed(&token)?)?])?;
+        let mut step = cache.begin(&[1, 1])?;
+        let size = graph_size([&model.hidden(&token, &mut step)?])?;
+        let layers = model.layers().len();
+        println!(
+            "{case}: {} a layer, {outside} outside",
+            (size - outside) / layers
+        );
+        assert!(
+            size - outside <= most * layers,
+            "{case}: {size} operations, {outside} of them outside of {layers} layers"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! [`Head`]: the output head of a language model, whole or a slice of its vocabulary at a time.
+
+use mlx_core::{Array, Result, fast};
+
+use crate::embedding::Embedding;
+use crate::linear::Linear;
+use crate::lora::{Layout, Lora};
+use crate::module::{Module, Param, Path, VisitMut};
+use crate::weight::Weight;
+
+/// The matrix of a head.
+#[derive(Clone, Copy, Debug)]
+pub enum HeadMatrix<'a> {
+    /// A layer of its own.
+    Own(&'a Linear),
+    /// The embedding's.
+    Tied(&'a Embedding),
+}
+
+/// What turns hidden states into logits, of a model's own parts.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    /// The matrix.
+    pub matrix: HeadMatrix<'a>,
+    /// Logits go through `cap * tanh(logits / cap)` (Gemma 2).
+    pub softcap: Option<f32>,
+}
+
+impl<'a> Head<'a> {
+    /// The layer, if a model has one, and else the embedding.
+    pub fn of(layer: Option<&'a Linear>, embedding: &'a Embedding, softcap: Option<f32>) -> Self {
+        Self {
+            matrix: layer.map_or(HeadMatrix::Tied(embedding), HeadMatrix::Own),
+            softcap,
+        }
+    }
+
+    /// `[.., E] -> [.., V]`
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn forward(&self, hidden: &Array) -> Result<Array> {
+        let logits = match self.matrix {
+            HeadMatrix::Own(layer) => layer.forward(hidden)?,
+            HeadMatrix::Tied(embedding) => embedding.as_linear(hidden)?,
+        };
+        capped(logits, self.softcap)
+    }
+
+    /// The head on its own. It shares the arrays and remembers which are trainable.
+    pub(crate) fn owned(&self) -> OwnedHead {
+        OwnedHead {
+            layer: match self.matrix {
+                HeadMatrix::Own(layer) => layer.clone(),
+                // The adapter keeps the layout of an embedding's.
+                HeadMatrix::Tied(embedding) => Linear {
+                    weight: embedding.weight().clone(),
+                    bias: None,
+                    lora: embedding.lora.clone(),
+                },
+            },
+            softcap: self.softcap,
+        }
+    }
+}
+
+fn capped(logits: Array, softcap: Option<f32>) -> Result<Array> {
+    match softcap {
+        Some(cap) => fast::soft_cap(&logits, cap),
+        None => Ok(logits),
+    }
+}
+
+/// A head, or a slice of one.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnedHead {
+    layer: Linear,
+    softcap: Option<f32>,
+}
+
+impl OwnedHead {
+    /// The size of its vocabulary.
+    pub(crate) fn vocab(&self) -> i32 {
+        self.layer.weight().shape()[0]
+    }
+
+    /// `[.., E] -> [.., V]`
+    pub(crate) fn forward(&self, hidden: &Array) -> Result<Array> {
+        capped(self.layer.forward(hidden)?, self.softcap)
+    }
+
+    /// The part for the tokens `from .. to`.
+    pub(crate) fn slice(&self, from: i32, to: i32) -> Result<Self> {
+        Ok(Self {
+            layer: self.layer.slice(from, to)?,
+            softcap: self.softcap,
+        })
+    }
+
+    /// How the gradient of a parameter comes from those of slices: `None` if the slices share it, else
+    /// along which axis they follow each other.
+    pub(crate) fn axis_of(&self, name: &str) -> Option<i32> {
+        let tied = self.layer.lora().map(|lora| lora.layout) == Some(Layout::Embedding);
+        match name {
+            "lora_a" if !tied => None,
+            "lora_b" => (!tied).then_some(1),
+            _ => Some(0),
+        }
+    }
+
+    /// Names and values of what is trainable, in order.
+    pub(crate) fn trainable(&self) -> Result<(Vec<String>, Vec<Array>)> {
+        let all = crate::trainable::trainable(&self.layer)?;
+        Ok(all.into_iter().unzip())
+    }
+
+    /// This head with other values for what is trainable, in the same order.
+    pub(crate) fn with(&self, values: &[Array]) -> Result<Self> {
+        struct Set<'a>(std::slice::Iter<'a, Array>);
+        impl VisitMut for Set<'_> {
+            fn param(&mut self, _path: &Path, param: &mut Param) -> Result<()> {
+                if param.trainable
+                    && let Some(value) = self.0.next()
+                {
+                    param.set(value.clone());
+                }
+                Ok(())
+            }
+        }
+        let mut head = self.clone();
+        let mut visitor = Set(values.iter());
+        head.layer.visit_mut(&mut Path::default(), &mut visitor)?;
+        Ok(head)
+    }
+}
+
+fn slice(param: &Param, axis: i32, from: i32, to: i32) -> Result<Param> {
+    let mut part = Param::new(param.value().slice_axis(axis, from, to)?);
+    part.trainable = param.trainable;
+    Ok(part)
+}
+
+impl Linear {
+    /// The layer that computes the outputs `from .. to` of this one.
+    fn slice(&self, from: i32, to: i32) -> Result<Self> {
+        let part = |param: &Param| slice(param, 0, from, to);
+        let weight = match &self.weight {
+            Weight::Dense(weight) => Weight::Dense(part(weight)?),
+            Weight::Quantized {
+                packed,
+                scales,
+                biases,
+                scheme,
+            } => Weight::Quantized {
+                packed: part(packed)?,
+                scales: part(scales)?,
+                biases: biases.as_ref().map(part).transpose()?,
+                scheme: *scheme,
+            },
+        };
+        let lora = self.lora().map(|lora| -> Result<_> {
+            let (a, b) = match lora.layout {
+                Layout::Embedding => (part(&lora.lora_a)?, lora.lora_b.clone()),
+                _ => (lora.lora_a.clone(), slice(&lora.lora_b, 1, from, to)?),
+            };
+            Ok(Box::new(Lora {
+                lora_a: a,
+                lora_b: b,
+                m: lora.m.as_ref().map(part).transpose()?,
+                ..lora.clone()
+            }))
+        });
+        Ok(Self {
+            weight,
+            bias: self.bias.as_ref().map(part).transpose()?,
+            lora: lora.transpose()?,
+        })
+    }
+}

@@ -1,0 +1,70 @@
+//! Values for modules that no checkpoint fills: where training from nothing begins.
+
+use mlx_core::{Array, DType, Result, ops, random};
+
+use crate::module::{Module, Param, Path, VisitMut};
+
+/// How a parameter begins. The layer that owns it says so, since shapes do not tell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Initial {
+    /// All the same: biases, and norms at the value with which they multiply by 1.
+    Constant(f32),
+    /// A matrix `[.., out, in]`: normal with a standard deviation of `in^-1/2`, so that a product has
+    /// the size of what is multiplied (LeCun et al. 1998, "Efficient BackProp").
+    Matrix,
+    /// Rows of a table: normal with the standard deviation that [`initialise`] is given.
+    Embedding,
+}
+
+/// Gives every parameter of `module` its first value, in F32, drawn from `seed`: the same seed gives
+/// the same values, on every machine's CPU. `embedding` is the standard deviation of embeddings, in
+/// config.json `initializer_range`.
+///
+/// ```
+/// use mlx_core::Result;
+/// use mlx_nn::{Linear, init::initialise};
+///
+/// # fn main() -> Result<()> {
+/// let mut layer = Linear::new(400, 300, true)?;
+/// initialise(&mut layer, 7, 0.02)?;
+/// let spread = layer.weight().dense(None)?.square()?.mean(.., false)?.item::<f32>()?;
+/// assert!((spread * 400.0 - 1.0).abs() < 0.02);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// No memory.
+pub fn initialise<M: Module + ?Sized>(module: &mut M, seed: u64, embedding: f32) -> Result<()> {
+    struct Draw {
+        key: random::Key,
+        embedding: f32,
+    }
+    impl Draw {
+        fn normal(&mut self, shape: &[i32], deviation: f32) -> Result<Array> {
+            let [now, later] = self.key.split_pair()?;
+            self.key = later;
+            random::normal(&now, shape, DType::F32, 0.0, deviation)
+        }
+    }
+    impl VisitMut for Draw {
+        fn param(&mut self, _path: &Path, param: &mut Param) -> Result<()> {
+            let shape = param.shape().to_vec();
+            let value = match param.initial() {
+                Initial::Constant(value) => ops::create::full(&shape, value, DType::F32)?,
+                Initial::Matrix => {
+                    let inputs = shape.last().copied().unwrap_or(1).max(1);
+                    self.normal(&shape, (inputs as f32).powf(-0.5))?
+                }
+                Initial::Embedding => self.normal(&shape, self.embedding)?,
+            };
+            param.set(value);
+            Ok(())
+        }
+    }
+    let mut draw = Draw {
+        key: random::Key::new(seed)?,
+        embedding,
+    };
+    module.visit_mut(&mut Path::default(), &mut draw)
+}

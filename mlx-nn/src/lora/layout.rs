@@ -1,0 +1,67 @@
+//! [`Layout`]: how an adapter's arrays lie, by what its layer does with its matrix.
+
+use super::Lora;
+use crate::weight::Weight;
+
+/// What a layer does with its matrix, and so the shapes of its adapter: those of mlx-lm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// `x @ weight.T` with a matrix `[out, in]`: A `[in, rank]`, B `[rank, out]`, m `[out]`.
+    Linear,
+    /// Rows of a table `[V, E]`: A `[V, rank]`, B `[rank, E]`, m `[V]`. As a tied head it is adapted too.
+    Embedding,
+    /// `x @ weight[expert].T` with a stack `[n, out, in]`: A `[n, rank, in]`, B `[n, out, rank]`,
+    /// m `[n, out]`.
+    Experts,
+}
+
+impl Layout {
+    /// The shapes of A, B and m beside a matrix of the shape `weight`; none if it has another number of
+    /// dimensions.
+    pub fn shapes(self, weight: &[i32], rank: i32) -> Option<[Vec<i32>; 3]> {
+        Some(match (self, weight) {
+            (Self::Linear, &[outputs, inputs]) => {
+                [vec![inputs, rank], vec![rank, outputs], vec![outputs]]
+            }
+            (Self::Embedding, &[vocab, hidden]) => {
+                [vec![vocab, rank], vec![rank, hidden], vec![vocab]]
+            }
+            (Self::Experts, &[n, outputs, inputs]) => [
+                vec![n, rank, inputs],
+                vec![n, outputs, rank],
+                vec![n, outputs],
+            ],
+            _ => return None,
+        })
+    }
+
+    /// The rank of an adapter, by the shape of its A.
+    pub fn rank(self, a: &[i32]) -> Option<i32> {
+        match (self, a) {
+            (Self::Linear | Self::Embedding, &[_, rank]) | (Self::Experts, &[_, rank, _]) => {
+                Some(rank)
+            }
+            _ => None,
+        }
+    }
+
+    /// The length of what A is multiplied by first: a new A is uniform in ±1 over its root.
+    pub(super) fn inputs(self, weight: &[i32]) -> i32 {
+        let inputs = match self {
+            Self::Linear | Self::Experts => weight.last(),
+            Self::Embedding => weight.first(),
+        };
+        inputs.copied().unwrap_or(1).max(1)
+    }
+}
+
+/// A layer that can have an adapter, as visitors see it: its matrix, and the adapter's place.
+#[derive(Debug)]
+pub struct Adaptable<'a> {
+    /// What the layer does with the matrix.
+    pub layout: Layout,
+    /// The matrix.
+    pub weight: &'a mut Weight,
+    /// The adapter, if one is attached. Most layers have none.
+    pub lora: &'a mut Option<Box<Lora>>,
+}

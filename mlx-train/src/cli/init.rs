@@ -1,0 +1,35 @@
+//! `mlx-train init`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use mlx_infer::Files;
+use mlx_train::{Error, ErrorKind, Result, export};
+
+/// What begins with random weights.
+#[derive(Args)]
+pub(super) struct Init {
+    /// Folder with config.json, and tokenizer and templates, which are copied
+    #[arg(long, value_name = "DIR")]
+    model: PathBuf,
+    /// What the weights are drawn from
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Where the model goes: f32
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+impl Init {
+    pub(super) fn run(self) -> Result<()> {
+        let files = Files::directory(&self.model)?;
+        let config = files.json("config.json")?.ok_or_else(|| {
+            let message = format!("{} has no config.json", files.describe());
+            Error::new(ErrorKind::Missing, message)
+        })?;
+        let loaded = mlx_models::initialised(&files.describe(), config, self.seed)?;
+        export::model(&self.out, &files, loaded.model.as_ref(), false)?;
+        eprintln!("{} numbers drawn", loaded.info.n_parameters);
+        Ok(())
+    }
+}

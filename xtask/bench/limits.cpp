@@ -1,0 +1,180 @@
+// What this machine can do at most: bytes read from memory and multiplications with additions, a second, on so many
+// threads. Prints JSON. Each rate is the best of several rounds: a limit is not a mean.
+//
+//     c++ -std=c++17 -O3 -march=native -pthread limits.cpp -o limits && ./limits 2
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#if defined(__AMX_BF16__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace {
+
+constexpr int kRounds = 5;
+
+double seconds_of(int threads, const std::function<void(int)>& work) {
+  auto started = std::chrono::steady_clock::now();
+  std::vector<std::thread> pool;
+  for (int t = 0; t < threads; ++t) pool.emplace_back(work, t);
+  for (auto& thread : pool) thread.join();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+}
+
+// The best rate of `amount` a round on every thread together.
+double rate(int threads, double amount, const std::function<void(int)>& work) {
+  double best = 0;
+  for (int round = 0; round < kRounds; ++round) best = std::max(best, amount * threads / seconds_of(threads, work));
+  return best;
+}
+
+// Keeps what a loop computes, so that the loop is computed.
+template <typename T>
+void keep(const T& value) {
+  asm volatile("" : : "r"(&value) : "memory");
+}
+
+double memory_read(int threads) {
+  // More than caches hold, in all.
+  const size_t words = (size_t(1) << 30) / threads / sizeof(uint64_t);
+  std::vector<std::vector<uint64_t>> buffers(threads);
+  seconds_of(threads, [&](int t) { buffers[t].assign(words, t + 1); });
+  return rate(threads, double(words) * sizeof(uint64_t), [&](int t) {
+    uint64_t sums[16] = {};
+    const uint64_t* at = buffers[t].data();
+    for (size_t i = 0; i + 16 <= words; i += 16)
+      for (int lane = 0; lane < 16; ++lane) sums[lane] += at[i + lane];
+    keep(sums);
+  });
+}
+
+// As wide as the machine's registers.
+#if defined(__AVX512F__)
+typedef float Floats __attribute__((vector_size(64)));
+#elif defined(__AVX__)
+typedef float Floats __attribute__((vector_size(32)));
+#else
+typedef float Floats __attribute__((vector_size(16)));
+#endif
+
+double f32(int threads) {
+  constexpr int kChains = 12;
+  constexpr long kSteps = 4000000;
+  const double operations = 2.0 * kChains * kSteps * (sizeof(Floats) / sizeof(float));
+  return rate(threads, operations, [](int t) {
+    Floats sums[kChains] = {}, a = {}, b = {};
+    for (auto& lane : {&a, &b}) *lane += 1e-9f * float(t + 1);
+    for (long i = 0; i < kSteps; ++i) {
+#pragma GCC unroll 12
+      for (int chain = 0; chain < kChains; ++chain) sums[chain] = sums[chain] * a + b;
+    }
+    keep(sums);
+  });
+}
+
+#if defined(__AVX512VNNI__)
+double vnni(int threads) {
+  constexpr int kChains = 12;
+  constexpr long kSteps = 4000000;
+  const double operations = 2.0 * 64 * kChains * kSteps;
+  return rate(threads, operations, [](int t) {
+    __m512i sums[kChains], a = _mm512_set1_epi8(char(t + 1)), b = _mm512_set1_epi8(3);
+    for (auto& sum : sums) sum = _mm512_setzero_si512();
+    for (long i = 0; i < kSteps; ++i) {
+#pragma GCC unroll 12
+      for (int chain = 0; chain < kChains; ++chain) sums[chain] = _mm512_dpbusd_epi32(sums[chain], a, b);
+    }
+    keep(sums);
+  });
+}
+#endif
+
+#if defined(__AMX_BF16__) && defined(__AMX_INT8__) && defined(__linux__)
+// Linux gives tiles to those who ask.
+bool tiles() {
+  constexpr int kRequest = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+}
+
+struct alignas(64) TileShapes {
+  uint8_t palette = 1, start = 0, reserved[14] = {};
+  uint16_t bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+
+void shape_tiles() {
+  TileShapes shapes;
+  for (int tile = 0; tile < 8; ++tile) shapes.bytes[tile] = 64, shapes.rows[tile] = 16;
+  // GCC 12 takes only its first bytes for used.
+  keep(shapes);
+  _tile_loadconfig(&shapes);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_zero(4);
+  _tile_zero(5);
+  _tile_zero(6);
+  _tile_zero(7);
+}
+
+constexpr long kTileSteps = 1000000;
+
+double amx_bf16(int threads) {
+  const double operations = 2.0 * 16 * 16 * 32 * 4 * kTileSteps;
+  return rate(threads, operations, [](int) {
+    shape_tiles();
+    for (long i = 0; i < kTileSteps; ++i) {
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(1, 4, 7);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_release();
+  });
+}
+
+double amx_int8(int threads) {
+  const double operations = 2.0 * 16 * 16 * 64 * 4 * kTileSteps;
+  return rate(threads, operations, [](int) {
+    shape_tiles();
+    for (long i = 0; i < kTileSteps; ++i) {
+      _tile_dpbssd(0, 4, 6);
+      _tile_dpbssd(1, 4, 7);
+      _tile_dpbssd(2, 5, 6);
+      _tile_dpbssd(3, 5, 7);
+    }
+    _tile_release();
+  });
+}
+#endif
+
+}  // namespace
+
+int main(int count, char** words) {
+  const int threads = count > 1 ? std::max(1, std::atoi(words[1])) : 1;
+  std::printf("{\"threads\": %d, \"memory_read_gb_s\": %.3g", threads, memory_read(threads) / 1e9);
+  std::printf(", \"f32_gflop_s\": %.4g", f32(threads) / 1e9);
+#if defined(__AVX512VNNI__)
+  std::printf(", \"vnni_int8_gop_s\": %.4g", vnni(threads) / 1e9);
+#endif
+#if defined(__AMX_BF16__) && defined(__AMX_INT8__) && defined(__linux__)
+  if (tiles()) {
+    std::printf(", \"amx_bf16_gflop_s\": %.4g", amx_bf16(threads) / 1e9);
+    std::printf(", \"amx_int8_gop_s\": %.4g", amx_int8(threads) / 1e9);
+  }
+#endif
+  std::printf("}\n");
+}

@@ -1,0 +1,242 @@
+//! `bench cpu`: checkpoints of published shapes on the CPU, against llama.cpp and mlx-lm.
+//!
+//! Weights are random and the same on every side; 4-bit checkpoints of MLX stand against Q4_0,
+//! 8-bit ones against Q8_0. mlx-lm takes seconds a token here: it runs once, on a few tokens.
+
+mod files;
+mod work;
+
+use std::cell::RefCell;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use serde_json::Value;
+
+use super::limits::Limits;
+use super::plot;
+use super::record::Record;
+use super::stats::{Row, Table, digits};
+use super::{Shared, build_session, machine, work as folder};
+use files::{Files, Shape};
+use work::{Case, WORKS, Work};
+
+/// What to measure.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Only these shapes
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Model::Qwen3, Model::Gemma3])]
+    models: Vec<Model>,
+    /// Only these formats
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Format::Q4, Format::Q8, Format::Bf16])]
+    formats: Vec<Format>,
+    /// Only these sides beside ours
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Peer::LlamaCpp, Peer::MlxLm])]
+    peers: Vec<Peer>,
+    /// Layers of the checkpoints, for a quick look: no record is written
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    layers: Option<u16>,
+    /// A Python that has llama-cpp-python and gguf, instead of building them
+    #[arg(long, value_name = "FILE")]
+    llama_python: Option<std::path::PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Model {
+    /// The shape of Qwen3-0.6B
+    #[value(name = "qwen3-0.6b")]
+    Qwen3,
+    /// The shape of Gemma3-1B
+    #[value(name = "gemma3-1b")]
+    Gemma3,
+}
+
+impl Model {
+    /// Its name for scripts and tables.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Qwen3 => "qwen3-0.6b",
+            Self::Gemma3 => "gemma3-1b",
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Format {
+    Q4,
+    Q8,
+    Bf16,
+}
+
+impl Format {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Q4 => "q4",
+            Self::Q8 => "q8",
+            Self::Bf16 => "bf16",
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Peer {
+    #[value(name = "llama.cpp")]
+    LlamaCpp,
+    MlxLm,
+}
+
+impl Peer {
+    fn name(self) -> &'static str {
+        match self {
+            Self::LlamaCpp => "llama.cpp",
+            Self::MlxLm => "mlx-lm",
+        }
+    }
+}
+
+/// Measures and writes the record.
+pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
+    let threads = machine::threads();
+    let limits = Limits::measure(&folder()?, threads)?;
+    eprintln!("{}", limits.text(threads));
+    let files = Files::new(shared, arguments)?;
+    let binary = build_session()?;
+    let mut sides = vec!["ours"];
+    sides.extend(arguments.peers.iter().map(|peer| peer.name()));
+    let load_before = machine::load_average();
+    let (mut rows, mut notes, mut versions) = (Vec::new(), Vec::new(), Vec::new());
+    for &model in &arguments.models {
+        files.prepare(model)?;
+        for &format in &arguments.formats {
+            let case = Case {
+                name: format!("{} {}", model.name(), format.name()),
+                runs: shared.runs(),
+                quick: shared.quick,
+                commands: files.commands(&binary, model, format, threads),
+                notes: RefCell::default(),
+                versions: RefCell::default(),
+            };
+            let mut found = Vec::new();
+            let mut sessions = case.sessions()?;
+            for work in WORKS {
+                if work == Work::Fresh {
+                    // Nothing else is in memory then.
+                    sessions.clear();
+                }
+                let measured = case.measure(&mut sessions, work)?;
+                found.extend(measured.into_iter().map(|values| (work, values)));
+            }
+            let found: Vec<Row> = found
+                .into_iter()
+                .map(|(work, (measure, values))| Row {
+                    labels: vec![model.name().to_owned(), format.name().to_owned()],
+                    measure,
+                    more_is_better: !matches!(work, Work::Fresh),
+                    goals: goals(&sides, measure, limits.amx_bf16_gflop_s.is_some()),
+                    values,
+                })
+                .collect();
+            let shape = files.shape(model, format)?;
+            notes.extend(fractions(&case.name, &sides, &shape, &limits, &found));
+            notes.extend(case.notes.take());
+            merge(&mut versions, case.versions.take());
+            rows.extend(found);
+        }
+    }
+    let table = Table {
+        labels: &["shape", "weights"],
+        sides: sides.clone(),
+        rows,
+    };
+    let plot = (sides.len() > 1).then(|| {
+        let title = format!("On the CPU, times better than {}", sides[1]);
+        plot::ratios(&title, &table, 1)
+    });
+    let record = Record {
+        kind: "cpu",
+        method: work::method(threads, arguments.layers, &sides),
+        runs: shared.runs(),
+        quick: shared.quick,
+        load_before,
+        peers: versions,
+        facts: vec![limits.text(threads)],
+        table,
+        goals: Vec::new(),
+        notes,
+        plot,
+    };
+    match arguments.layers {
+        None => shared.finish(&record),
+        Some(_) => {
+            print!("{}", record.markdown());
+            Ok(())
+        }
+    }
+}
+
+/// How many times better than llama.cpp ours is to be.
+fn goals(sides: &[&str], measure: &str, amx: bool) -> Vec<Option<f64>> {
+    let goal = match (measure, amx) {
+        (work::PREFILL | work::CLASSIFY, true) => 5.0,
+        (work::DECODE_1, true) => 1.2,
+        (work::DECODE_8, true) => 2.0,
+        (work::DECODE_32, true) => 4.0,
+        (work::PREFILL | work::CLASSIFY | work::DECODE_8 | work::DECODE_32, false) => 1.2,
+        (work::DECODE_1, false) | (work::LOAD, _) => 1.0,
+        // At most 1.1 times as much.
+        (work::MEMORY, _) => 0.91,
+        (other, _) => unreachable!("{other} has a goal"),
+    };
+    let peers = sides.iter().skip(1);
+    peers
+        .map(|&side| (side == "llama.cpp").then_some(goal))
+        .collect()
+}
+
+/// Which part of the machine's limits each side reaches.
+fn fractions(
+    case: &str,
+    sides: &[&str],
+    shape: &Shape,
+    limits: &Limits,
+    rows: &[Row],
+) -> Vec<String> {
+    let limits = [
+        (
+            "weights read in decode of one row, of the memory's rate",
+            work::DECODE_1,
+            "GB/s",
+            shape.bytes as f64,
+            limits.memory_read_gb_s,
+        ),
+        (
+            "products in prefill, of the best rate for 16-bit products",
+            work::PREFILL,
+            "GFLOP/s",
+            2.0 * shape.matrix_elements as f64,
+            limits.best_product(),
+        ),
+    ];
+    let tell = |(what, measure, unit, one, limit): (_, &str, _, f64, f64)| {
+        let row = rows.iter().find(|row| row.measure == measure);
+        let parts: Vec<String> = sides
+            .iter()
+            .enumerate()
+            .filter_map(|(side, name)| {
+                let rate = row?.median(side)? * one / 1e9;
+                let part = 100.0 * rate / limit;
+                Some(format!("{name} {} {unit}, {part:.0} %", digits(rate)))
+            })
+            .collect();
+        format!("{case}: {what}: {}", parts.join("; "))
+    };
+    limits.into_iter().map(tell).collect()
+}
+
+/// Adds what is new.
+fn merge(known: &mut Vec<(&'static str, Value)>, more: Vec<(&'static str, Value)>) {
+    for (name, versions) in more {
+        if !known.iter().any(|(other, _)| *other == name) {
+            known.push((name, versions));
+        }
+    }
+}

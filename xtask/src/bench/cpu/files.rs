@@ -1,0 +1,181 @@
+//! The checkpoints of `bench cpu`, and the commands that load them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::work::Start;
+use super::{Arguments, Format, Model, Peer};
+use crate::bench::{Shared, scripts, work};
+use crate::{cargo, python};
+
+/// What a step has to read and to multiply.
+pub struct Shape {
+    /// Bytes of all weights. The embedding is the head too, so a step reads all of them.
+    pub bytes: u64,
+    /// Numbers in the matrices of the layers: what each token of a prompt is multiplied by.
+    pub matrix_elements: u64,
+}
+
+/// Where everything is.
+pub struct Files {
+    python: PathBuf,
+    llama_python: Option<PathBuf>,
+    peers: Vec<Peer>,
+    layers: u16,
+    folder: PathBuf,
+}
+
+impl Files {
+    /// Finds or installs the Pythons.
+    pub fn new(shared: &Shared, arguments: &Arguments) -> Result<Self> {
+        let work = work()?;
+        let wants_llama = arguments.peers.contains(&Peer::LlamaCpp);
+        let llama_python = match &arguments.llama_python {
+            Some(python) => Some(python.clone()),
+            None if wants_llama => {
+                eprintln!("llama.cpp is built once for this machine, which takes minutes");
+                let requirements = scripts().join("requirements-llama.txt");
+                Some(python::environment(&work.join("llama"), &requirements)?)
+            }
+            None => None,
+        };
+        Ok(Self {
+            python: shared.python()?,
+            llama_python,
+            peers: arguments.peers.clone(),
+            layers: arguments.layers.unwrap_or(0),
+            folder: work.join("cpu"),
+        })
+    }
+
+    /// The folder of a shape: `bf16`, `q8` and `q4` as MLX has them, and the same as files of GGUF.
+    fn model(&self, model: Model) -> PathBuf {
+        let layers = match self.layers {
+            0 => String::new(),
+            n => format!("-{n}"),
+        };
+        self.folder.join(format!("{}{layers}", model.name()))
+    }
+
+    /// Writes what is not there yet.
+    pub fn prepare(&self, model: Model) -> Result<()> {
+        let folder = self.model(model);
+        let mut checkpoint = python::command(&self.python);
+        checkpoint
+            .arg(scripts().join("cpu_checkpoint.py"))
+            .arg(model.name())
+            .arg(&folder)
+            .arg(self.layers.to_string());
+        once(
+            &folder,
+            &["cpu_checkpoint.py", "checkpoint.py"],
+            &mut checkpoint,
+        )?;
+        if let Some(llama) = &self.llama_python {
+            let out = folder.join("gguf");
+            let mut gguf = python::command(llama);
+            gguf.arg(scripts().join("gguf_checkpoint.py"))
+                .arg(folder.join("bf16"))
+                .arg(&out);
+            once(&out, &["gguf_checkpoint.py"], &mut gguf)?;
+        }
+        Ok(())
+    }
+
+    /// A command for each side, ours first.
+    pub fn commands(
+        &self,
+        binary: &Path,
+        model: Model,
+        format: Format,
+        threads: usize,
+    ) -> Vec<Start> {
+        let folder = self.model(model);
+        let checkpoint = folder.join(format.name());
+        let mut commands: Vec<Start> = Vec::new();
+        let (ours, binary) = (checkpoint.clone(), binary.to_owned());
+        commands.push((
+            "ours",
+            Box::new(move || {
+                let mut command = Command::new(&binary);
+                command
+                    .arg(&ours)
+                    .env("MLX_CPU_THREADS", threads.to_string());
+                command
+            }),
+        ));
+        for &peer in &self.peers {
+            let (script, python, model) = match peer {
+                Peer::LlamaCpp => (
+                    "llama_cpp_session.py",
+                    self.llama_python.clone(),
+                    folder.join("gguf").join(format!("{}.gguf", format.name())),
+                ),
+                Peer::MlxLm => (
+                    "mlx_lm_session.py",
+                    Some(self.python.clone()),
+                    checkpoint.clone(),
+                ),
+            };
+            let Some(python) = python else { continue };
+            commands.push((
+                peer.name(),
+                Box::new(move || {
+                    let mut command = python::command(&python);
+                    command.arg(scripts().join(script)).arg(&model);
+                    command.arg(threads.to_string());
+                    command
+                }),
+            ));
+        }
+        commands
+    }
+
+    /// What our checkpoint holds.
+    pub fn shape(&self, model: Model, format: Format) -> Result<Shape> {
+        let folder = self.model(model).join(format.name());
+        let mut bytes = 0;
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            if entry.path().extension().is_some_and(|e| e == "safetensors") {
+                bytes += entry.metadata()?.len();
+            }
+        }
+        let config: Value = serde_json::from_slice(&fs::read(folder.join("config.json"))?)?;
+        let size = |name: &str| {
+            let size = config[name].as_u64();
+            size.with_context(|| format!("{}: config.json has no {name}", folder.display()))
+        };
+        let (hidden, head) = (size("hidden_size")?, size("head_dim")?);
+        let heads = size("num_attention_heads")?;
+        let kv_heads = size("num_key_value_heads")?;
+        let attention = 2 * hidden * head * (heads + kv_heads);
+        let mlp = 3 * hidden * size("intermediate_size")?;
+        Ok(Shape {
+            bytes,
+            matrix_elements: size("num_hidden_layers")? * (attention + mlp),
+        })
+    }
+}
+
+/// Runs a command that fills `folder`, unless it has run with these scripts.
+fn once(folder: &Path, names: &[&str], command: &mut Command) -> Result<()> {
+    let mut source = Vec::new();
+    for name in names {
+        source.extend(fs::read(scripts().join(name))?);
+    }
+    // Written last: a folder whose writing broke off has none.
+    let stamp = folder.join("written-by");
+    if fs::read(&stamp).is_ok_and(|written| written == source) {
+        return Ok(());
+    }
+    eprintln!("writing {}", folder.display());
+    python::fresh(folder)?;
+    cargo::run(command)?;
+    fs::write(&stamp, source)?;
+    Ok(())
+}

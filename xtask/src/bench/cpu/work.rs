@@ -1,0 +1,204 @@
+//! What each side of `bench cpu` is asked to do.
+
+use std::cell::RefCell;
+use std::process::Command;
+
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::bench::session::{Session, prompts, turns};
+
+pub const PREFILL: &str = "prefill of 512, tokens/s";
+pub const DECODE_1: &str = "decode, 1 row, tokens/s";
+pub const DECODE_8: &str = "decode, 8 rows, tokens/s";
+pub const DECODE_32: &str = "decode, 32 rows, tokens/s";
+pub const CLASSIFY: &str = "classify 32 texts of 24, texts/s";
+pub const LOAD: &str = "load to first token, s";
+pub const MEMORY: &str = "resident memory, MB";
+
+/// A kind of work.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Work {
+    /// A process that loads, answers and ends: times of the load and memory.
+    Fresh,
+    Prefill,
+    /// So many rows, from prompts of so many tokens.
+    Decode(usize, usize),
+    Classify,
+}
+
+pub const WORKS: [Work; 6] = [
+    Work::Prefill,
+    Work::Decode(1, 128),
+    Work::Decode(8, 32),
+    Work::Decode(32, 32),
+    Work::Classify,
+    Work::Fresh,
+];
+
+/// What was run how, in sentences.
+pub fn method(threads: usize, layers: Option<u16>, sides: &[&str]) -> String {
+    let slow = match sides.contains(&"mlx-lm") {
+        true => " mlx-lm: one run, one row, 2 steps behind 2 tokens.",
+        false => "",
+    };
+    let layers = layers.map_or(String::new(), |n| format!(" Only {n} layers."));
+    format!(
+        "{threads} threads each. The sides stay loaded and answer in turns, each work once before it counts. Random \
+         weights of the published shapes; 4-bit (groups of 64) stands against Q4_0, 8-bit against Q8_0. Decode: greedy, \
+         32 steps (16 with 32 rows) after prompts of 128 tokens (32 with more than one row). Load to first token: a new \
+         process with the file in the page cache, from the start of the load to the first token behind 32; resident \
+         memory: of that process after 16 more steps.{layers}{slow}"
+    )
+}
+
+/// A side: its name, and what starts it.
+pub type Start = (&'static str, Box<dyn Fn() -> Command>);
+
+/// A checkpoint on every side.
+pub struct Case {
+    pub name: String,
+    pub runs: u32,
+    pub quick: bool,
+    /// How each side is started, ours first.
+    pub commands: Vec<Start>,
+    /// Whether the sides agree.
+    pub notes: RefCell<Vec<String>>,
+    /// The other sides' versions.
+    pub versions: RefCell<Vec<(&'static str, Value)>>,
+}
+
+/// A measure, and its values on each side.
+pub type Measured = (&'static str, Vec<Vec<f64>>);
+
+impl Case {
+    /// Does a work on all sides in turns.
+    pub fn measure(&self, sessions: &mut [Session], work: Work) -> Result<Vec<Measured>> {
+        match work {
+            Work::Fresh => self.fresh(),
+            Work::Prefill => {
+                let prompt = prompts(1, if self.quick { 64 } else { 512 });
+                self.rates(sessions, PREFILL, |side| {
+                    let run = side.generate(&prompt, 1)?;
+                    Ok((prompt[0].len() as f64 / run.prefill_s, run.tokens))
+                })
+            }
+            Work::Decode(rows, prompt) => {
+                let prompts = prompts(rows, prompt);
+                let steps = match (self.quick, rows) {
+                    (true, _) => 4,
+                    (false, ..=8) => 32,
+                    (false, _) => 16,
+                };
+                let name = match rows {
+                    1 => DECODE_1,
+                    8 => DECODE_8,
+                    _ => DECODE_32,
+                };
+                self.rates(sessions, name, |side| {
+                    let run = side.generate(&prompts, steps + 1)?;
+                    Ok(((rows * steps) as f64 / run.decode_s, run.tokens))
+                })
+            }
+            Work::Classify => {
+                let texts = prompts(32, 24);
+                self.rates(sessions, CLASSIFY, |side| {
+                    let (seconds, tokens) = side.classify(&texts, texts.len())?;
+                    Ok((texts.len() as f64 / seconds, vec![tokens]))
+                })
+            }
+        }
+    }
+
+    /// Starts every side.
+    pub fn sessions(&self) -> Result<Vec<Session>> {
+        let start = |(name, command): &Start| {
+            let session = Session::start(name, command())?;
+            if *name != "ours" {
+                let versions = session.hello["versions"].clone();
+                self.versions.borrow_mut().push((name, versions));
+            }
+            Ok(session)
+        };
+        self.commands.iter().map(start).collect()
+    }
+
+    /// Whether a side is too slow for whole works.
+    fn is_slow(&self, side: usize) -> bool {
+        self.commands[side].0 == "mlx-lm"
+    }
+
+    fn say(&self, measure: &str, side: usize, number: u32) {
+        let (name, side) = (&self.name, self.commands[side].0);
+        eprintln!("{name}, {measure}: run {number} of {}, {side}", self.runs);
+    }
+
+    /// A rate of each side that stays.
+    fn rates(
+        &self,
+        sessions: &mut [Session],
+        measure: &'static str,
+        run: impl Fn(&mut Session) -> Result<(f64, Vec<Vec<u32>>)>,
+    ) -> Result<Vec<Measured>> {
+        let mut tokens: Vec<Option<Vec<Vec<u32>>>> = vec![None; sessions.len()];
+        for (side, session) in sessions.iter_mut().enumerate() {
+            if !self.is_slow(side) {
+                tokens[side] = Some(run(session)?.1);
+            }
+        }
+        if let [Some(ours), Some(theirs), ..] = &tokens[..] {
+            let same = ours
+                .iter()
+                .zip(theirs)
+                .map(|(a, b)| a.iter().zip(b).take_while(|(a, b)| a == b).count());
+            let all: usize = ours.iter().map(Vec::len).sum();
+            self.notes.borrow_mut().push(format!(
+                "{}: {measure}: {} of {all} tokens are {}'s up to a row's first other one",
+                self.name,
+                same.sum::<usize>(),
+                self.commands[1].0
+            ));
+        }
+        let values = turns(self.runs, sessions.len(), |side, number| {
+            match (self.is_slow(side), measure, number) {
+                (false, ..) => {
+                    self.say(measure, side, number);
+                    Ok(Some(run(&mut sessions[side])?.0))
+                }
+                (true, DECODE_1, 1) => {
+                    self.say(measure, side, number);
+                    let run = sessions[side].generate(&prompts(1, 2), 3)?;
+                    Ok(Some(2.0 / run.decode_s))
+                }
+                (true, ..) => Ok(None),
+            }
+        })?;
+        Ok(vec![(measure, values)])
+    }
+
+    /// Load and memory of processes that do nothing else.
+    fn fresh(&self) -> Result<Vec<Measured>> {
+        let found = turns(self.runs, self.commands.len(), |side, number| {
+            if self.is_slow(side) {
+                return Ok(None);
+            }
+            self.say("load and memory", side, number);
+            let (name, command) = &self.commands[side];
+            let mut session = Session::start(name, command())?;
+            let prompt = prompts(1, 32);
+            let first = session.load_s()? + session.generate(&prompt, 1)?.prefill_s;
+            session.generate(&prompt, 17)?;
+            Ok(Some((
+                first,
+                session.resident().map(|bytes| bytes as f64 / 1e6),
+            )))
+        })?;
+        let loads = found
+            .iter()
+            .map(|runs| runs.iter().map(|run| run.0).collect());
+        let memory = found
+            .iter()
+            .map(|runs| runs.iter().filter_map(|run| run.1).collect());
+        Ok(vec![(LOAD, loads.collect()), (MEMORY, memory.collect())])
+    }
+}

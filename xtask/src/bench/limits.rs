@@ -1,0 +1,74 @@
+//! What the machine can do at most, measured beside everything else.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use super::{output_of, scripts};
+use crate::cargo;
+
+/// Rates of so many threads together, in 10^9 a second.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Limits {
+    /// Bytes read from memory.
+    pub memory_read_gb_s: f64,
+    /// Multiplications and additions of f32.
+    pub f32_gflop_s: f64,
+    /// The same of 8-bit integers in AVX-512 VNNI, where there is such a thing.
+    pub vnni_int8_gop_s: Option<f64>,
+    /// The same of bf16 in AMX tiles.
+    pub amx_bf16_gflop_s: Option<f64>,
+    /// The same of 8-bit integers in AMX tiles.
+    pub amx_int8_gop_s: Option<f64>,
+}
+
+impl Limits {
+    /// Compiles `limits.cpp` for this machine, in `work`, and runs it.
+    pub fn measure(work: &Path, threads: usize) -> Result<Self> {
+        std::fs::create_dir_all(work)?;
+        let program = work.join(format!("limits{}", std::env::consts::EXE_SUFFIX));
+        let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
+        let compile = |machine: &str| {
+            let mut command = Command::new(&compiler);
+            command.args(["-std=c++17", "-O3", "-pthread", machine]);
+            command
+                .arg(scripts().join("limits.cpp"))
+                .arg("-o")
+                .arg(&program);
+            command
+        };
+        // Compilers for ARM have another word for it.
+        if output_of(&mut compile("-march=native")).is_none() {
+            cargo::run(&mut compile("-mcpu=native"))?;
+        }
+        match output_of(Command::new(&program).arg(threads.to_string())) {
+            Some(text) => serde_json::from_str(&text).context("limits are not what was expected"),
+            None => bail!("{} failed", program.display()),
+        }
+    }
+
+    /// The best rate for products of 16-bit weights.
+    pub fn best_product(&self) -> f64 {
+        self.amx_bf16_gflop_s.unwrap_or(self.f32_gflop_s)
+    }
+
+    /// As a sentence.
+    pub fn text(&self, threads: usize) -> String {
+        let mut text = format!(
+            "The machine's own limits in this run, {threads} threads: memory read {:.1} GB/s, f32 {:.0} GFLOP/s",
+            self.memory_read_gb_s, self.f32_gflop_s
+        );
+        for (name, rate) in [
+            ("AVX-512 VNNI int8", self.vnni_int8_gop_s),
+            ("AMX bf16", self.amx_bf16_gflop_s),
+            ("AMX int8", self.amx_int8_gop_s),
+        ] {
+            if let Some(rate) = rate {
+                text += &format!(", {name} {rate:.0} G/s");
+            }
+        }
+        text
+    }
+}

@@ -1,0 +1,207 @@
+//! A side that stays: a process that loads a checkpoint once and then answers a line of JSON with a line of JSON.
+//!
+//! All sides of a comparison are open at the same time and are asked in turns; whoever is not asked waits for its next
+//! line and computes nothing. The drivers are `mlx-infer/examples/bench_session.rs` and the scripts `*_session.py`
+//! beside the other scripts. They know two requests:
+//!
+//! - `{"op": "generate", "prompts": [[…]], "max_tokens": n}`: a greedy continuation of all prompts at a time, past end
+//!   tokens, gives `prefill_s` (from the request to the last row's first token), `decode_s` (from the first row's first
+//!   token to the last token of all) and `tokens`;
+//! - `{"op": "classify", "prompts": [[…]], "batch": n}`: the likeliest next token of each prompt, so many prompts at a
+//!   time, gives `seconds` and `tokens`.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+/// One side, ready to be asked.
+pub struct Session {
+    name: &'static str,
+    child: Child,
+    // Closing it ends the process.
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    /// What it said of itself: `load_s` and `versions`.
+    pub hello: Value,
+}
+
+impl Session {
+    /// Starts a driver and waits until its checkpoint is loaded.
+    pub fn start(name: &'static str, mut command: Command) -> Result<Self> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot run {:?}", command.get_program()))?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let mut session = Self {
+            name,
+            child,
+            input,
+            output: BufReader::new(output.context("a session has no output")?),
+            hello: Value::Null,
+        };
+        session.hello = session.answer()?;
+        Ok(session)
+    }
+
+    /// Continues prompts greedily.
+    pub fn generate(&mut self, prompts: &[Vec<u32>], max_tokens: usize) -> Result<Generated> {
+        let mut answer =
+            self.ask(&json!({"op": "generate", "prompts": prompts, "max_tokens": max_tokens}))?;
+        let tokens: Vec<Vec<u32>> = serde_json::from_value(answer["tokens"].take())
+            .with_context(|| format!("{}: tokens of an answer", self.name))?;
+        // Whoever ends early would look fast.
+        if tokens.len() != prompts.len() || tokens.iter().any(|row| row.len() != max_tokens) {
+            let lens: Vec<usize> = tokens.iter().map(Vec::len).collect();
+            bail!(
+                "{}: {} prompts were to get {max_tokens} tokens each and got {lens:?}",
+                self.name,
+                prompts.len()
+            );
+        }
+        Ok(Generated {
+            prefill_s: self.number(&answer, "prefill_s")?,
+            decode_s: self.number(&answer, "decode_s")?,
+            tokens,
+        })
+    }
+
+    /// The likeliest next token of each prompt, `batch` prompts at a time, and the seconds that took.
+    pub fn classify(&mut self, prompts: &[Vec<u32>], batch: usize) -> Result<(f64, Vec<u32>)> {
+        let mut answer =
+            self.ask(&json!({"op": "classify", "prompts": prompts, "batch": batch}))?;
+        let tokens: Vec<u32> = serde_json::from_value(answer["tokens"].take())
+            .with_context(|| format!("{}: tokens of an answer", self.name))?;
+        if tokens.len() != prompts.len() {
+            bail!(
+                "{}: {} prompts got {} answers",
+                self.name,
+                prompts.len(),
+                tokens.len()
+            );
+        }
+        Ok((self.number(&answer, "seconds")?, tokens))
+    }
+
+    /// Bytes of memory that the process has now, where the system tells.
+    pub fn resident(&self) -> Option<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+        let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+        Some(kibibytes * 1024)
+    }
+
+    /// Seconds that the load took, by the driver's own clock, imports apart.
+    pub fn load_s(&self) -> Result<f64> {
+        self.number(&self.hello, "load_s")
+    }
+
+    fn number(&self, answer: &Value, name: &str) -> Result<f64> {
+        let number = answer[name].as_f64();
+        number.with_context(|| format!("{}: an answer without {name}", self.name))
+    }
+
+    fn ask(&mut self, request: &Value) -> Result<Value> {
+        let input = self.input.as_mut().context("a session is asked")?;
+        writeln!(input, "{request}").with_context(|| format!("{}: it has ended", self.name))?;
+        input.flush()?;
+        self.answer()
+    }
+
+    fn answer(&mut self) -> Result<Value> {
+        let mut line = String::new();
+        if self.output.read_line(&mut line)? == 0 {
+            bail!("{}: it has ended without an answer", self.name);
+        }
+        let answer: Value = serde_json::from_str(&line)
+            .with_context(|| format!("{}: this is no JSON: {line}", self.name))?;
+        match answer["error"].as_str() {
+            Some(error) => bail!("{}: {error}", self.name),
+            None => Ok(answer),
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // The end of its input is its end; after an error it may be busy for long.
+        drop(self.input.take());
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a generation took and gave.
+pub struct Generated {
+    pub prefill_s: f64,
+    pub decode_s: f64,
+    pub tokens: Vec<Vec<u32>>,
+}
+
+/// `rows` prompts of `len` ids that every checkpoint has, no two with the same beginning.
+pub fn prompts(rows: usize, len: usize) -> Vec<Vec<u32>> {
+    // Steps of a prime through a part of the vocabulary that holds no special tokens.
+    let id = |row: usize, at: usize| 300 + ((at * 37 + row * 101) % 1500) as u32;
+    (0..rows)
+        .map(|row| (0..len).map(|at| id(row, at)).collect())
+        .collect()
+}
+
+/// Runs every side so many times in turns; the first to run is another one each time, so that neither always runs
+/// behind the same neighbour. A side that gives nothing is not measured this time.
+pub fn turns<T>(
+    runs: u32,
+    sides: usize,
+    mut run: impl FnMut(usize, u32) -> Result<Option<T>>,
+) -> Result<Vec<Vec<T>>> {
+    let mut found: Vec<Vec<T>> = (0..sides).map(|_| Vec::new()).collect();
+    for number in 1..=runs {
+        for place in 0..sides {
+            let side = (place + number as usize - 1) % sides;
+            found[side].extend(run(side, number)?);
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sides_take_turns_at_being_first() {
+        let mut order = Vec::new();
+        let found = turns(3, 2, |side, number| {
+            order.push(side);
+            Ok((side == 0 || number > 1).then_some(number))
+        });
+        assert_eq!(order, [0, 1, 1, 0, 0, 1]);
+        assert_eq!(found.unwrap(), [vec![1, 2, 3], vec![2, 3]]);
+    }
+
+    #[test]
+    fn no_two_prompts_begin_alike() {
+        let prompts = prompts(64, 8);
+        let mut first: Vec<u32> = prompts.iter().map(|prompt| prompt[0]).collect();
+        first.sort_unstable();
+        first.dedup();
+        assert_eq!(first.len(), 64);
+        assert!(prompts.iter().flatten().all(|id| (300..1800).contains(id)));
+    }
+
+    #[test]
+    fn an_error_of_a_driver_is_told() {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", r#"echo '{"error": "no such model"}'"#]);
+        let error = Session::start("peer", shell).err().unwrap();
+        assert_eq!(error.to_string(), "peer: no such model");
+        let mut silent = Command::new("sh");
+        silent.args(["-c", ":"]);
+        let error = Session::start("peer", silent).err().unwrap();
+        assert!(error.to_string().contains("ended without an answer"));
+    }
+}
