@@ -1,7 +1,9 @@
 //! What protects a user from MLX's sharp edges: reads, errors, poison, budgets, threads.
 
+mod failing;
+
+use failing::{failing, failing_later};
 use half::{bf16, f16};
-use mlx_core::kernel::{self, CpuKernel, Spec, View, ViewMut};
 use mlx_core::random::Key;
 use mlx_core::{
     Array, Complex64, DType, Element, ErrorKind, Result, Stream, async_eval, concat, eval, eye,
@@ -142,27 +144,6 @@ fn what_exceeds_the_limit_is_refused_before_mlx() {
     );
 }
 
-/// Fails with its text when it is run.
-struct Failing(&'static str);
-
-impl CpuKernel for Failing {
-    fn name(&self) -> &'static str {
-        "failing"
-    }
-
-    fn output(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
-        Ok(vec![inputs[0].clone()])
-    }
-
-    fn eval(&self, _inputs: &[View<'_>], _outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
-        Err(self.0.into())
-    }
-}
-
-fn failing(input: &Array, text: &'static str) -> Array {
-    kernel::apply(Failing(text), &[input]).unwrap().remove(0)
-}
-
 fn poisoned(array: &Array) {
     assert_eq!(
         array.to_vec::<f32>().unwrap_err().kind(),
@@ -187,7 +168,7 @@ fn a_failed_evaluation_poisons_its_step_and_the_next_is_right() {
     eval([&root]).unwrap();
     // Used again after the evaluation that computed it.
     let sum = table.add(&root).unwrap();
-    let broken = failing(&data, "out of luck");
+    let broken = failing(&data, "out of luck").unwrap();
     let after = broken.add(1.0).unwrap();
     let beside = broken.clone();
     let error = eval([&after]).unwrap_err();
@@ -216,10 +197,11 @@ fn a_failed_evaluation_poisons_its_step_and_the_next_is_right() {
 #[test]
 fn an_error_in_the_background_reaches_the_next_wait_and_poisons_what_failed() {
     let data = Array::from_slice(&[3.0f32], &[1]).unwrap();
-    let broken = failing(&data, "late");
+    let (broken, fail) = failing_later(&data, "late").unwrap();
     let held = broken.add(1.0).unwrap();
     let late = held.add(1.0).unwrap();
     async_eval([&late]).unwrap();
+    drop(fail);
     let unrelated = data.multiply(2.0).unwrap();
     let error = eval([&unrelated]).unwrap_err();
     assert!(error.to_string().contains("late"), "{error}");
@@ -236,7 +218,7 @@ fn a_pipeline_of_steps_survives_a_failed_one() {
         let mut state = data.clone();
         for step in 0..20 {
             let next = if (round, step) == (1, 10) {
-                failing(&state, "step 10")
+                failing(&state, "step 10").unwrap()
             } else {
                 state.add(1.0).unwrap()
             };
@@ -273,7 +255,7 @@ fn a_singular_matrix_is_an_error_of_evaluation() {
 #[test]
 fn percent_signs_in_messages_are_text() {
     let data = Array::from_slice(&[3.0f32], &[1]).unwrap();
-    let error = eval([failing(&data, "100%done %s%n%d %9999999s")]).unwrap_err();
+    let error = eval([failing(&data, "100%done %s%n%d %9999999s").unwrap()]).unwrap_err();
     assert!(
         error.to_string().contains("100%done %s%n%d %9999999s"),
         "{error}"

@@ -1,6 +1,8 @@
 //! Devices, streams and what is known of memory.
 
-use mlx_core::kernel::{self, CpuKernel, Spec, View, ViewMut};
+mod failing;
+
+use failing::failing_later;
 use mlx_core::{
     Array, DType, Device, DeviceKind, ErrorKind, Result, Stream, async_eval, eval, memory, ones,
     synchronize,
@@ -75,39 +77,22 @@ fn threads_have_their_own_streams() {
     }
 }
 
-struct Failing;
-
-impl CpuKernel for Failing {
-    fn name(&self) -> &'static str {
-        "failing"
-    }
-
-    fn output(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
-        Ok(vec![inputs[0].clone()])
-    }
-
-    fn eval(&self, _inputs: &[View<'_>], _outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
-        Err("on the second stream".into())
-    }
-}
-
 #[test]
 fn a_good_stream_does_not_vouch_for_another() -> Result<()> {
     let second = Stream::new(Device::CPU)?;
     let x = ones(&[4], DType::F32)?;
     eval([&x])?;
-    let (broken, early) = second.scope(|| -> Result<_> {
-        let broken = kernel::apply(Failing, &[&x])?.remove(0);
-        let root = broken.add(1.0)?;
-        // On a busy machine it has failed before everything is queued, and this is told already.
-        let early = async_eval([&root]).err();
-        Ok((broken, early))
+    let broken = second.scope(|| -> Result<Array> {
+        let (broken, fail) = failing_later(&x, "on the second stream")?;
+        async_eval([&broken.add(1.0)?])?;
+        drop(fail);
+        Ok(broken)
     })?;
-    // Time to fail; then the first stream succeeds, and `broken` is used again.
+    // Mostly it has failed by now; then the first stream succeeds, and `broken` is used again.
     std::thread::sleep(std::time::Duration::from_millis(50));
     eval([x.add(1.0)?])?;
     let used = broken.add(2.0)?;
-    let error = early.unwrap_or_else(|| second.scope(synchronize).unwrap_err());
+    let error = second.scope(synchronize).unwrap_err();
     assert!(
         error.to_string().contains("on the second stream"),
         "{error}"
