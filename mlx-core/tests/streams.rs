@@ -1,5 +1,6 @@
 //! Devices, streams and what is known of memory.
 
+#[path = "failing/kernel.rs"]
 mod failing;
 
 use failing::failing_later;
