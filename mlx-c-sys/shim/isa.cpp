@@ -12,7 +12,8 @@
 namespace mlxrs {
 namespace {
 
-constexpr Isa all[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512bf16, Isa::amx};
+constexpr Isa all[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512vnni, Isa::avx512bf16,
+                       Isa::amx};
 
 #ifdef __x86_64__
 
@@ -37,9 +38,15 @@ bool has(Isa isa) {
     case Isa::avx512:
       return has(Isa::avx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    case Isa::avx512vnni:
+#ifdef HAVE_AVX512VNNI
+      return has(Isa::avx512) && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi");
+#else
+      return false;
+#endif
     case Isa::avx512bf16:
 #ifdef HAVE_AVX512BF16
-      return has(Isa::avx512) && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
+      return has(Isa::avx512vnni) && __builtin_cpu_supports("avx512bf16");
 #else
       return false;
 #endif
@@ -62,7 +69,7 @@ Isa best() {
   if (has(Isa::avx512bf16) && __builtin_cpu_is("amd")) {
     return Isa::avx512bf16;
   }
-  return has(Isa::avx512) ? Isa::avx512 : has(Isa::avx2) ? Isa::avx2 : Isa::portable;
+  return has(Isa::avx512vnni) ? Isa::avx512vnni : has(Isa::avx512) ? Isa::avx512 : has(Isa::avx2) ? Isa::avx2 : Isa::portable;
 }
 
 #else
@@ -105,6 +112,8 @@ const char* name_of(Isa isa) {
       return "avx2";
     case Isa::avx512:
       return "avx512";
+    case Isa::avx512vnni:
+      return "avx512vnni";
     case Isa::avx512bf16:
       return "avx512bf16";
     case Isa::amx:

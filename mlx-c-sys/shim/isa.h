@@ -13,7 +13,9 @@ enum class Isa {
   avx2,
   // AVX-512 F, BW, DQ and VL.
   avx512,
-  // VDPBF16PS, and VBMI to unpack. Wanted only where it is faster than f32 FMA: not on Intel's machines.
+  // VPDPBUSD, and VBMI to unpack.
+  avx512vnni,
+  // VDPBF16PS. Wanted only where it is faster than f32 FMA: not on Intel's machines.
   avx512bf16,
   // Tiles of bf16, and AVX-512 BF16 for its conversions.
   amx,

@@ -4,44 +4,13 @@
 #if defined(__AVX512VBMI__) && defined(__AVX512BF16__)
 #include <immintrin.h>
 
+#include "unpack.h"
+
 namespace mlxrs::matmul {
 namespace {
 
 #define ALWAYS_INLINE __attribute__((always_inline))
 #define INLINE inline ALWAYS_INLINE
-
-INLINE __mmask64 first(long n) {
-  return n >= 64 ? ~0ull : (1ull << n) - 1;
-}
-
-// Takes the codes of 64 elements out of a stream of bits: each 64-bit lane gets the bytes that its eight elements lie
-// in, and VPMULTISHIFTQB takes them from there.
-struct Unpack {
-  __m512i bytes, shifts, mask;
-  int bits;
-
-  explicit Unpack(int bits) : bits(bits) {
-    alignas(64) uint8_t at[64], shift[64];
-    for (int lane = 0; lane < 8; lane++) {
-      for (int i = 0; i < 8; i++) {
-        at[8 * lane + i] = static_cast<uint8_t>(i < bits ? lane * bits + i : 0);
-        shift[8 * lane + i] = static_cast<uint8_t>(i * bits);
-      }
-    }
-    bytes = _mm512_load_si512(at);
-    shifts = _mm512_load_si512(shift);
-    mask = _mm512_set1_epi8(static_cast<char>((1 << bits) - 1));
-  }
-
-  // `n` elements, the others are zero.
-  INLINE __m512i operator()(const uint8_t* from, long n) const {
-    __m512i raw = _mm512_maskz_loadu_epi8(first(n * bits / 8), from);
-    if (bits == 8) {
-      return raw;
-    }
-    return _mm512_and_si512(_mm512_multishift_epi64_epi8(shifts, _mm512_permutexvar_epi8(bytes, raw)), mask);
-  }
-};
 
 // 16 codes of E4M3 as f32: the bits in their places, and the exponent's bias made right by a product.
 INLINE __m512 from_e4m3s(__m512i codes) {

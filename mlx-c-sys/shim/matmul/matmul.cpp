@@ -12,6 +12,7 @@
 #include "amx.h"
 #include "expand.h"
 #include "floats.h"
+#include "vnni.h"
 
 namespace mlxrs::matmul {
 namespace {
@@ -76,6 +77,23 @@ void by_tiles(const Product& p, const Weights& w, const Amx& amx, const Expander
   share_rows(p, w, Amx::unit, p.m <= Amx::some ? round_up(w.n, Amx::unit) : Amx::most, [&](long row, long row_end) {
     void* scratch = for_task.of<char>(amx.scratch_size(p, w, row_end - row));
     amx.rows(p, w, expander, packed, row, row_end, scratch);
+  });
+}
+
+// Affine codes, in whole numbers.
+void by_whole_numbers(const Product& p, const Weights& w, const Vnni& kernels) {
+  long block = Vnni::block(p.m), blocks = (p.m + block - 1) / block, size = kernels.packed_size(w, block);
+  char* packed = for_all.of<char>(blocks * size);
+  auto pack = [&](uint32_t i) { kernels.pack(p, w, i * block, block, packed + i * size); };
+  if (p.m * w.k < 1 << 16) {
+    for (long i = 0; i < blocks; i++) {
+      pack(static_cast<uint32_t>(i));
+    }
+  } else {
+    Threads::shared().each(static_cast<uint32_t>(blocks), pack);
+  }
+  share_rows(p, w, Vnni::unit, round_up(w.n, Vnni::unit), [&](long row, long row_end) {
+    kernels.rows(p, w, packed, row, row_end, for_task.of<char>(kernels.scratch_size(p, w)));
   });
 }
 
@@ -249,6 +267,9 @@ void multiply(const Product& p, const Weights& w) {
   }
   Isa machine = isa();
   const Expander& expander = expander_of(machine);
+  if (machine >= Isa::avx512vnni && Vnni::takes(p, w) && (machine == Isa::avx512vnni || p.m <= Vnni::few)) {
+    return by_whole_numbers(p, w, *vnni());
+  }
   bool is_bf16 = p.type == Float::bf16 && w.coding != Coding::f32 && w.coding != Coding::f16;
   if (is_bf16 && machine == Isa::amx) {
     return by_tiles(p, w, *amx(), expander);

@@ -4,7 +4,8 @@ use mlx_core::ops::quantize::{QuantMode, quantize};
 use mlx_core::transforms::grad;
 use mlx_core::{Array, DType, Result, fast};
 
-use super::{FLOATS, floats, kernels_are_off, normal, schemes};
+use super::cases::{normal, schemes};
+use super::{FLOATS, floats, kernels_are_off};
 
 #[test]
 fn rows_are_those_of_the_wide_matrix() -> Result<()> {

@@ -1,0 +1,49 @@
+// Products with affine codes in whole numbers, by VPDPBUSD.
+//
+// An affine weight is q * scale + bias with a code q of 1 to 8 bits, so a product over one group of k is
+//   scale * sum(q * x) + bias * sum(x),
+// and sum(q * x) is a sum of whole numbers if x is one. So each group of a row of x becomes whole numbers of 16 bits and a
+// scale. They are multiplied as two planes of bytes, x = 256 high + low: codes are only spread to bytes, and what is
+// converted to f32 is one sum a group.
+//
+// How exact that is: of the largest element of a group of x 2^-16 is rounded away, and of its other elements no more, where
+// bf16 rounds 2^-9 of every weight away. No element is above 8 (group of 64) or 11.3 (of 128) times the root mean square of
+// its group. So the products are more exact than those of the same weights rounded to bf16, by some ten times at least.
+//
+// Whole numbers have no order of summation, and the groups are added in theirs: an element of y is the same to the bit
+// however many rows go with it.
+#pragma once
+
+#include "matmul.h"
+
+namespace mlxrs::matmul {
+
+struct Vnni {
+  // Rows of x that are packed and multiplied as one. The last block is filled up with zeros.
+  static long block(long m) {
+    return m < 4 ? m : 4;
+  }
+  // Bytes of a block when packed, a multiple of 64.
+  long (*packed_size)(const Weights& w, long block);
+  // Packs rows [first, first + block) of p.x to memory that is aligned to 64 bytes.
+  void (*pack)(const Product& p, const Weights& w, long first, long block, void* packed);
+
+  // Rows [row, row_end) of the weights, on one thread. `packed` are all blocks, one behind the other. `scratch` has
+  // scratch_size bytes, aligned to 64.
+  long (*scratch_size)(const Product& p, const Weights& w);
+  void (*rows)(const Product& p, const Weights& w, const void* packed, long row, long row_end, void* scratch);
+
+  // What rows a task should have a multiple of.
+  static constexpr long unit = 16;
+  // Up to so many rows of x are faster than in bf16 where the machine multiplies that.
+  static constexpr long few = 3;
+
+  static bool takes(const Product& p, const Weights& w) {
+    return p.type != Float::f32 && w.coding == Coding::affine && w.group % 32 == 0 && w.group <= 128;
+  }
+};
+
+// Null where the compiler does not know the instructions.
+const Vnni* vnni();
+
+} // namespace mlxrs::matmul

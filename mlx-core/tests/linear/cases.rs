@@ -1,0 +1,104 @@
+//! Matrices in every coding, with the product of each.
+
+use mlx_core::fast;
+use mlx_core::ops::quantize::{QuantMode, Scheme, dequantize, quantize};
+use mlx_core::random::{self, Key};
+use mlx_core::{Array, DType, Result};
+
+pub fn normal(seed: u64, shape: &[i32], dtype: DType) -> Result<Array> {
+    random::normal(&Key::new(seed)?, shape, DType::F32, 0.0, 1.0)?.astype(dtype)
+}
+
+pub fn schemes() -> Vec<Scheme> {
+    let mut schemes = Vec::new();
+    for bits in [2, 3, 4, 5, 6, 8] {
+        for group in [32, 64, 128] {
+            schemes.push(Scheme::new(QuantMode::Affine, bits, group).unwrap());
+        }
+    }
+    for mode in [QuantMode::Mxfp4, QuantMode::Mxfp8, QuantMode::Nvfp4] {
+        schemes.push(Scheme::default_of(mode));
+    }
+    schemes
+}
+
+pub type Product = Box<dyn Fn(&Array) -> Result<Array>>;
+
+/// A matrix to multiply with, and the product of it.
+pub struct Case {
+    pub name: String,
+    /// `[n, k]`, as it counts.
+    pub wide: Array,
+    /// Not rounded to x's type: what counts where codes are multiplied in whole numbers, on some instruction sets and
+    /// for few rows of x.
+    pub exact: Option<Array>,
+    pub product: Product,
+}
+
+/// Up to so many rows of x in 16 bits may be multiplied in whole numbers.
+pub const FEW: i32 = 3;
+
+pub fn dense(dtype: DType, n: i32, k: i32) -> Result<Case> {
+    let w = normal(2, &[n, k], dtype)?;
+    Ok(Case {
+        name: format!("{dtype} [{n}, {k}]"),
+        wide: w.astype(DType::F32)?,
+        exact: None,
+        product: Box::new(move |x| fast::linear(x, &w)),
+    })
+}
+
+pub fn packed(scheme: Scheme, dtype: DType, n: i32, k: i32) -> Result<Case> {
+    let parts = quantize(&normal(3, &[n, k], dtype)?, scheme)?;
+    let (scales, biases) = (parts.scales.clone(), parts.biases.clone());
+    // In F32 and rounded once, where MLX rounds after each operation.
+    let exact = |array: &Array| match scheme.mode {
+        QuantMode::Affine => array.astype(DType::F32),
+        _ => Ok(array.clone()),
+    };
+    let biases32 = biases.as_ref().map(exact).transpose()?;
+    let mut wide = dequantize(
+        &parts.packed,
+        &exact(&scales)?,
+        biases32.as_ref(),
+        scheme,
+        Some(DType::F32),
+    )?;
+    let exact = (scheme.mode == QuantMode::Affine && dtype != DType::F32).then(|| wide.clone());
+    if dtype == DType::BF16 {
+        wide = wide.astype(dtype)?.astype(DType::F32)?;
+    }
+    Ok(Case {
+        name: format!("{scheme} in {dtype} [{n}, {k}]"),
+        wide,
+        exact,
+        product: Box::new(move |x| {
+            fast::quantized_linear(x, &parts.packed, &scales, biases.as_ref(), scheme)
+        }),
+    })
+}
+
+/// Sizes with ends of all kinds: of 16, 32, 48 and 64 rows, of 32 to 512 elements.
+pub fn cases(dtype: DType) -> Result<Vec<Case>> {
+    let mut cases = Vec::new();
+    for (n, k) in [(1, 1), (5, 33), (64, 64), (70, 96), (130, 1100), (300, 520)] {
+        cases.push(dense(dtype, n, k)?);
+    }
+    for scheme in schemes() {
+        for (n, groups) in [(3, 1), (70, 5), (200, 11)] {
+            cases.push(packed(
+                scheme,
+                dtype,
+                n,
+                groups * scheme.group_size.max(32),
+            )?);
+        }
+    }
+    cases.push(packed(
+        Scheme::default_of(QuantMode::Affine),
+        dtype,
+        150,
+        1152,
+    )?);
+    Ok(cases)
+}
