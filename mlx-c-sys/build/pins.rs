@@ -49,6 +49,7 @@ pub const SHIM: &[(&str, &str)] = shim![
     "CMakeLists.txt",
     "array.cpp",
     "compat/format",
+    "defaults.cpp",
     "donate.cpp",
     "donate.h",
     "error.cpp",
