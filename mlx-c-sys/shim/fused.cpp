@@ -154,8 +154,7 @@ extern "C" int mlxrs_fast_packed_linear(
     auto added = optional(biases);
     fused::Packing packing{group_size, bits, mode};
     auto y = fuses(stream) ? fused::packed_linear(in, w, factors, added, packing, stream) : std::nullopt;
-    mlx_array_set_(
-        *res, y ? *y : mx::quantized_matmul(in, w, factors, added, true, group_size, bits, packing.mode, stream));
+    mlx_array_set_(*res, y ? *y : fused::packed_plainly(in, w, factors, added, packing, stream));
   });
 }
 

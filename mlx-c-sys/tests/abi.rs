@@ -383,25 +383,3 @@ fn gather_qmm_is_callable() {
         mlx_stream_free(stream);
     }
 }
-
-#[test]
-fn f32_is_not_rounded_on_tensor_cores_unless_asked_for() {
-    // Set when the library is loaded, and not over what the user wants.
-    let of_child = |wanted: Option<&str>| {
-        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        child.args(["prints_the_setting", "--exact", "--ignored", "--nocapture"]);
-        child.env_remove("MLX_ENABLE_TF32");
-        child.envs(wanted.map(|value| ("MLX_ENABLE_TF32", value)));
-        String::from_utf8(child.output().unwrap().stdout).unwrap()
-    };
-    assert!(of_child(None).contains("setting 0"));
-    assert!(of_child(Some("1")).contains("setting 1"));
-}
-
-#[test]
-#[ignore = "run by the test above"]
-fn prints_the_setting() {
-    // Linked, and so loaded.
-    unsafe { mlxrs_error_clear() };
-    println!("setting {}", std::env::var("MLX_ENABLE_TF32").unwrap());
-}

@@ -15,6 +15,11 @@ mx::array experts_plainly(const mx::array& x, const Parts& w, const mx::array& i
     return mx::astype(product(wide(x), wide(w.weight)), x.dtype(), s);
   }
   const auto& packing = w.packing;
+  if (is_wrong_on_gpus(*w.scales, s)) {
+    auto wide = mx::dequantize(
+        w.weight, *w.scales, w.biases, packing.group, packing.bits, packing.mode, std::nullopt, x.dtype(), s);
+    return experts_plainly(x, {wide, std::nullopt, std::nullopt, packing}, indices, s);
+  }
   return mx::gather_qmm(
       x, w.weight, *w.scales, w.biases, std::nullopt, indices, true, packing.group, packing.bits, packing.mode,
       std::nullopt, false, s);

@@ -2,6 +2,21 @@
 
 #include "linear.h"
 
+namespace mlxrs::fused {
+
+mx::array packed_plainly(
+    const mx::array& x, const mx::array& w, const mx::array& scales, const std::optional<mx::array>& biases,
+    const Packing& packing, mx::Stream s) {
+  if (is_wrong_on_gpus(scales, s)) {
+    auto wide = mx::dequantize(
+        w, scales, biases, packing.group, packing.bits, packing.mode, std::nullopt, x.dtype(), s);
+    return mx::matmul(x, mx::swapaxes(wide, -1, -2, s), s);
+  }
+  return mx::quantized_matmul(x, w, scales, biases, true, packing.group, packing.bits, packing.mode, s);
+}
+
+} // namespace mlxrs::fused
+
 #ifndef __APPLE__
 
 // Of sgemm.cpp.
@@ -10,6 +25,7 @@ extern "C" void cblas_sgemm(
     int ldb, float beta, float* c, int ldc);
 
 namespace mlxrs::fused {
+
 namespace {
 
 // What x @ w.T has in common, whatever w is. Gradients are products in f32: MLX's own of 16-bit and packed arrays are slow,
@@ -127,8 +143,7 @@ class PackedLinear : public Product {
 
   mx::array plain(const Arrays& in) override {
     auto biases = in.size() > 3 ? std::make_optional(in[3]) : std::nullopt;
-    return mx::quantized_matmul(
-        in[0], in[1], in[2], biases, true, packing_.group, packing_.bits, packing_.mode, stream());
+    return packed_plainly(in[0], in[1], in[2], biases, packing_, stream());
   }
 
   const char* name() const override {

@@ -306,6 +306,9 @@ struct Parts {
 };
 // Of matrices [experts, out, in].
 std::optional<mx::array> experts(const mx::array& x, const Parts& w, const mx::array& indices, mx::Stream s);
+mx::array packed_plainly(
+    const mx::array& x, const mx::array& w, const mx::array& scales, const std::optional<mx::array>& biases,
+    const Packing& packing, mx::Stream s);
 mx::array experts_plainly(const mx::array& x, const Parts& w, const mx::array& indices, mx::Stream s);
 // Rows of a matrix, [..] -> [.., in].
 std::optional<mx::array> lookup(const mx::array& indices, const Parts& w, mx::Dtype dtype, mx::Stream s);
