@@ -1,11 +1,15 @@
 //! Adapters: nothing at first, the same fused, and dropped inputs only with a key.
 
+#[path = "adapters/numbers.rs"]
+mod numbers;
+
 use mlx_core::{Array, DType, QuantMode, Result, Scheme, random};
 use mlx_nn::lora::{LoraConfig, attach, detach, fuse, set_dropout_key};
 use mlx_nn::trainable::{set_trainable, trainable};
 use mlx_nn::{
     Activation, GatedMlp, Linear, Module, Param, Path, VisitMut, Weight, module, quantize,
 };
+use numbers::{bits, off, values};
 
 struct Block {
     head: Linear,
@@ -68,20 +72,6 @@ fn block(scheme: Option<Scheme>, dtype: DType) -> Block {
 fn input(dtype: DType) -> Array {
     let x = random::normal(&key(2), &[3, 64], DType::F32, 0.0, 1.0).unwrap();
     x.astype(dtype).unwrap()
-}
-
-fn values(array: &Array) -> Vec<f32> {
-    let wide = array.astype(DType::F32).unwrap();
-    wide.to_vec::<f32>().unwrap()
-}
-
-fn bits(array: &Array) -> Vec<u32> {
-    values(array).into_iter().map(f32::to_bits).collect()
-}
-
-fn off(a: &Array, b: &Array) -> f32 {
-    let pairs = values(a).into_iter().zip(values(b));
-    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
 fn config(dora: bool) -> LoraConfig {

@@ -1,11 +1,15 @@
 //! Adapters on embeddings, also as tied heads, and on stacks of experts.
 
+#[path = "adapters/numbers.rs"]
+mod numbers;
+
 use mlx_core::{Array, DType, QuantMode, Result, Scheme, random};
 use mlx_nn::lora::{LoraConfig, attach, detach, fuse, set_dropout_key};
 use mlx_nn::{
     Activation, Embedding, ExpertsConfig, ExpertsMlp, Head, Layout, Module, Param, Path, Visit,
     VisitMut, Weight, module, quantize,
 };
+use numbers::{bits, off, values};
 
 struct Block {
     embed: Embedding,
@@ -86,20 +90,6 @@ fn block(scheme: Option<Scheme>, dtype: DType) -> Block {
 
 fn tokens() -> Array {
     Array::from_slice(&[0u32, 3, 47, 3, 11, 29], &[2, 3]).unwrap()
-}
-
-fn values(array: &Array) -> Vec<f32> {
-    let wide = array.astype(DType::F32).unwrap();
-    wide.to_vec::<f32>().unwrap()
-}
-
-fn bits(array: &Array) -> Vec<u32> {
-    values(array).into_iter().map(f32::to_bits).collect()
-}
-
-fn off(a: &Array, b: &Array) -> f32 {
-    let pairs = values(a).into_iter().zip(values(b));
-    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
 fn config(dora: bool) -> LoraConfig {

@@ -49,6 +49,18 @@ long round_up(long n, long unit) {
   return (n + unit - 1) / unit * unit;
 }
 
+// Calls body(i) for each i in [0, n), on all threads if there is enough to do: `elements` in all.
+template <typename Body>
+void each(long n, long elements, const Body& body) {
+  if (elements < 1 << 16) {
+    for (long i = 0; i < n; i++) {
+      body(static_cast<uint32_t>(i));
+    }
+  } else {
+    Threads::shared().each(static_cast<uint32_t>(n), body);
+  }
+}
+
 // Calls body(row, row_end) for parts of [0, n) that are multiples of `unit` and at most `most`, on all threads if there
 // is enough to do.
 template <typename Body>
@@ -67,13 +79,7 @@ void by_tiles(const Product& p, const Weights& w, const Amx& amx, const Expander
   int dealt = expander.dealt(w);
   long blocks = (p.m + 15) / 16;
   auto* packed = for_all.of<uint16_t>(Amx::packed_size(p.m, Amx::steps(w.k, dealt)));
-  if (p.m * w.k < 1 << 16) {
-    for (long i = 0; i < blocks; i++) {
-      amx.pack(p, w.k, dealt, i, packed);
-    }
-  } else {
-    Threads::shared().each(static_cast<uint32_t>(blocks), [&](uint32_t i) { amx.pack(p, w.k, dealt, i, packed); });
-  }
+  each(blocks, p.m * w.k, [&](uint32_t i) { amx.pack(p, w.k, dealt, i, packed); });
   share_rows(p, w, Amx::unit, p.m <= Amx::some ? round_up(w.n, Amx::unit) : Amx::most, [&](long row, long row_end) {
     void* scratch = for_task.of<char>(amx.scratch_size(p, w, row_end - row));
     amx.rows(p, w, expander, packed, row, row_end, scratch);
@@ -84,14 +90,7 @@ void by_tiles(const Product& p, const Weights& w, const Amx& amx, const Expander
 void by_whole_numbers(const Product& p, const Weights& w, const Vnni& kernels) {
   long block = Vnni::block(p.m), blocks = (p.m + block - 1) / block, size = kernels.packed_size(w, block);
   char* packed = for_all.of<char>(blocks * size);
-  auto pack = [&](uint32_t i) { kernels.pack(p, w, i * block, block, packed + i * size); };
-  if (p.m * w.k < 1 << 16) {
-    for (long i = 0; i < blocks; i++) {
-      pack(static_cast<uint32_t>(i));
-    }
-  } else {
-    Threads::shared().each(static_cast<uint32_t>(blocks), pack);
-  }
+  each(blocks, p.m * w.k, [&](uint32_t i) { kernels.pack(p, w, i * block, block, packed + i * size); });
   share_rows(p, w, Vnni::unit, round_up(w.n, Vnni::unit), [&](long row, long row_end) {
     kernels.rows(p, w, packed, row, row_end, for_task.of<char>(kernels.scratch_size(p, w)));
   });
@@ -252,13 +251,7 @@ void write_rows(const Weights& w, const std::vector<long>& rows, Float type, voi
     expander.to_f32({w, rows[i], 1, 0, w.groups(), scales, biases, nullptr}, 0, w.k, row, w.k);
     row_from_f32(type, row, w.k, to);
   };
-  if (n * w.k < 1 << 16) {
-    for (long i = 0; i < n; i++) {
-      write(static_cast<uint32_t>(i));
-    }
-  } else {
-    Threads::shared().each(static_cast<uint32_t>(n), write);
-  }
+  each(n, n * w.k, write);
 }
 
 void multiply(const Product& p, const Weights& w) {
