@@ -18,18 +18,8 @@ pub struct Arguments {
     cargo: Vec<String>,
 }
 
-/// All tests once more without the CPU kernels of this repository: MLX's own operations are what they are held to, and
-/// what other devices compute by.
-pub fn run_plain() -> Result<()> {
-    run_with(&Arguments::default(), &[("MLX_CPU_KERNELS", "off")])
-}
-
 /// Unit, integration and documentation tests of all crates.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    run_with(arguments, &[])
-}
-
-fn run_with(arguments: &Arguments, settings: &[(&str, &str)]) -> Result<()> {
     let start = Instant::now();
     let mut command = cargo::command(["test"]);
     if arguments.cargo.is_empty() {
@@ -40,7 +30,6 @@ fn run_with(arguments: &Arguments, settings: &[(&str, &str)]) -> Result<()> {
     }
     // MLX's streams belong to threads, and every thread that touches it leaks a stream.
     command.env("RUST_TEST_THREADS", "1");
-    command.envs(settings.iter().copied());
     cargo::run(&mut command)?;
     eprintln!("all tests passed in {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
