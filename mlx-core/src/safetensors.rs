@@ -4,11 +4,11 @@
 //! header is held to the letter of the format when a file is opened, so that reading a tensor later
 //! cannot reach outside the file, whatever the file says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use mlx_c_sys as sys;
 use rayon::prelude::*;
@@ -21,14 +21,16 @@ use crate::memory;
 use crate::stream::Device;
 
 mod header;
+mod moved;
 mod write;
 
 use header::{Header, Tensor};
+use moved::Moved;
 pub use write::{Writer, save};
 
 /// The bytes of a file.
 enum Source {
-    Mapped(memmap2::Mmap),
+    Mapped(File, memmap2::Mmap),
     Static(&'static [u8]),
     Shared(Arc<[u8]>),
 }
@@ -36,7 +38,7 @@ enum Source {
 impl Source {
     fn bytes(&self) -> &[u8] {
         match self {
-            Source::Mapped(map) => map,
+            Source::Mapped(_, map) => map,
             Source::Static(bytes) => bytes,
             Source::Shared(bytes) => bytes,
         }
@@ -46,7 +48,7 @@ impl Source {
 /// An open safetensors file.
 ///
 /// ```
-/// # use std::collections::BTreeMap;
+/// # use std::collections::{BTreeMap, HashMap};
 /// # use mlx_core::{Array, Result, safetensors::{save, Safetensors}};
 /// # fn main() -> Result<()> {
 /// # let folder = tempfile::tempdir()?;
@@ -62,6 +64,9 @@ pub struct Safetensors {
     label: String,
     source: Arc<Source>,
     header: Header,
+    /// What [`prepare`](Self::prepare) has moved and nobody has fetched: by where it begins in the file, the memory and
+    /// where in that.
+    moved: Mutex<HashMap<usize, (Arc<Moved>, usize)>>,
 }
 
 impl Safetensors {
@@ -85,7 +90,7 @@ impl Safetensors {
         // SAFETY: the map is read-only and private to this value. That nobody shortens the file
         // meanwhile is what `open` asks of its caller, as every reader of mapped files must.
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
-        Self::new(label, Source::Mapped(map))
+        Self::new(label, Source::Mapped(file, map))
     }
 
     /// Reads a file that is part of the program, such as one of `include_bytes!`.
@@ -111,6 +116,7 @@ impl Safetensors {
             label,
             source: Arc::new(source),
             header,
+            moved: Mutex::default(),
         })
     }
 
@@ -170,6 +176,48 @@ impl Safetensors {
             .map_err(|error| error.context(format!("{}: tensor {name:?}", self.label)))
     }
 
+    /// Reads those of the named tensors that cannot be used where they are, as in files that MLX wrote, by all threads
+    /// at once; [`array`](Self::array) then has them. Worth while before many are used: one after the other they keep
+    /// one thread busy. What is never fetched stays in memory as long as this value.
+    ///
+    /// # Errors
+    /// There is no such tensor, or the file cannot be read.
+    pub fn prepare<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<()> {
+        if !plain_memory()? {
+            return Ok(());
+        }
+        let mut ranges = Vec::new();
+        for name in names {
+            let tensor = self.tensor(name)?;
+            if !self.is_aligned(tensor) {
+                ranges.push(tensor.start..tensor.end);
+            }
+        }
+        let blocks = moved::blocks(ranges).into_par_iter().map(|ranges| {
+            let (moved, begins) = Moved::new(&self.source, &ranges)?;
+            let moved = Arc::new(moved);
+            let starts = ranges.into_iter().map(|range| range.start);
+            Ok(starts
+                .zip(begins)
+                .map(|(start, begin)| (start, (moved.clone(), begin)))
+                .collect::<Vec<_>>())
+        });
+        let blocks: std::io::Result<Vec<_>> = blocks.collect();
+        let blocks = blocks.map_err(|error| Error::from(error).context(&self.label))?;
+        self.unfetched().extend(blocks.into_iter().flatten());
+        Ok(())
+    }
+
+    fn unfetched(&self) -> std::sync::MutexGuard<'_, HashMap<usize, (Arc<Moved>, usize)>> {
+        // Whoever panicked left a whole table behind.
+        self.moved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_aligned(&self, tensor: &Tensor) -> bool {
+        let begin = self.source.bytes()[tensor.start..].as_ptr();
+        begin.addr().is_multiple_of(tensor.dtype.size())
+    }
+
     fn tensor(&self, name: &str) -> Result<&Tensor> {
         self.header
             .tensors
@@ -188,17 +236,26 @@ impl Safetensors {
                 format!("byte {byte} where BOOL has 0 and 1"),
             ));
         }
-        let is_aligned = bytes.as_ptr().addr().is_multiple_of(tensor.dtype.size());
-        if is_aligned && plain_memory()? {
-            return lend(tensor, bytes.as_ptr(), self.source.clone());
+        let plain = plain_memory()?;
+        if self.is_aligned(tensor) {
+            return if plain {
+                lend(tensor, bytes.as_ptr(), self.source.clone())
+            } else {
+                copy(tensor, bytes.as_ptr())
+            };
         }
-        if is_aligned {
-            return copy(tensor, bytes.as_ptr());
-        }
-        let words = aligned(bytes);
-        let data = words[1..].as_ptr().cast();
-        if plain_memory()? {
-            lend(tensor, data, Arc::new(words))
+        let prepared = self.unfetched().remove(&tensor.start);
+        let (moved, begin) = match prepared {
+            Some(prepared) => prepared,
+            None => {
+                let range = tensor.start..tensor.end;
+                let (moved, begins) = Moved::new(&self.source, &[range])?;
+                (Arc::new(moved), begins[0])
+            }
+        };
+        let data = moved.from(begin).as_ptr();
+        if plain {
+            lend(tensor, data, moved)
         } else {
             copy(tensor, data)
         }
@@ -231,8 +288,8 @@ fn lend<T: Send + Sync>(tensor: &Tensor, data: *const u8, owner: Arc<T>) -> Resu
     let payload = Arc::into_raw(owner).cast_mut().cast();
     ffi::array(|res| {
         // SAFETY: the bytes are as many as shape and dtype say (checked by the header), aligned,
-        // preceded by eight of the same allocation (in a file its length, else the first of the words
-        // of `aligned`), and live as long as their owner, of which the array gets a reference. MLX
+        // preceded by eight of the same allocation (in a file its length, else those that `Moved`
+        // leaves), and live as long as their owner, of which the array gets a reference. MLX
         // never writes into foreign memory.
         unsafe {
             sys::mlxrs_array_from_foreign(
@@ -247,28 +304,6 @@ fn lend<T: Send + Sync>(tensor: &Tensor, data: *const u8, owner: Arc<T>) -> Resu
         }
     })
     .map(Array::data)
-}
-
-/// A word, and behind it the bytes, copied by all threads: files that MLX wrote have their tensors at
-/// any address, and reading a gigabyte into new memory takes one core a second.
-fn aligned(bytes: &[u8]) -> Vec<u64> {
-    const PART: usize = 1 << 20;
-    let len = 1 + bytes.len().div_ceil(8);
-    let mut words = Vec::<u64>::with_capacity(len);
-    let room = &mut words.spare_capacity_mut()[..len];
-    for word in [0, len - 1] {
-        room[word].write(0);
-    }
-    let parts = room[1..].par_chunks_mut(PART / 8);
-    parts.zip(bytes.par_chunks(PART)).for_each(|(to, from)| {
-        // SAFETY: `to` has at least as many bytes as `from`, and is another allocation.
-        unsafe {
-            std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr().cast(), from.len());
-        }
-    });
-    // SAFETY: all are written: the first and the last word above, the others by the copies.
-    unsafe { words.set_len(len) };
-    words
 }
 
 /// An array of MLX's own memory. `data` is aligned, and as long as shape and dtype say (checked by the header).

@@ -197,11 +197,35 @@ fn unaligned_tensors_are_copied() -> Result<()> {
         entry("c", "U16", "[0]", end, end)
     );
     let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
-    let read = Safetensors::from_bytes(file(&header, &[&[9], &bytes[..]].concat()))?;
-    let array = read.array("b")?;
-    assert_eq!(read.array("c")?.to_vec::<u16>()?, [0u16; 0]);
-    drop(read);
-    assert_eq!(array.to_vec::<u16>()?, numbers);
+    // `b` begins one byte behind a header of even length.
+    let header = format!("{header:<0$}", header.len().next_multiple_of(2));
+    let raw = file(&header, &[&[9], &bytes[..]].concat());
+    let (_folder, path) = folder();
+    std::fs::write(&path, &raw)?;
+    for read in [Safetensors::from_bytes(raw)?, Safetensors::open(&path)?] {
+        // One by one; moved before, and then once more after what was moved is fetched.
+        let alone = read.array("b")?;
+        read.prepare(read.names())?;
+        let (first, second) = (read.array("b")?, read.array("b")?);
+        assert_ne!(first.address()?, second.address()?);
+        assert_eq!(read.array("a")?.to_vec::<u8>()?, [9]);
+        assert_eq!(read.array("c")?.to_vec::<u16>()?, [0u16; 0]);
+        assert!(read.prepare(["nobody"]).is_err());
+        drop(read);
+        for array in [alone, first, second] {
+            assert_eq!(array.to_vec::<u16>()?, numbers);
+        }
+    }
+    // Moving reads the file again: one that was cut off meanwhile is an error, and does not end the process.
+    let read = Safetensors::open(&path)?;
+    std::fs::File::options()
+        .write(true)
+        .open(&path)?
+        .set_len(1000)?;
+    let error = read.prepare(["b"]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    assert!(error.to_string().contains("model.safetensors"), "{error}");
+    assert_eq!(read.array("b").unwrap_err().kind(), ErrorKind::Io);
     Ok(())
 }
 

@@ -128,6 +128,25 @@ impl Checkpoint {
         }
     }
 
+    /// Reads what cannot be used where it is in the files, all at once.
+    fn prepare(&self) -> Result<()> {
+        let mut names = vec![Vec::new(); self.files.len()];
+        for source in self.tensors.values() {
+            match source {
+                Source::One(file, name) => names[*file].push(name.as_str()),
+                Source::Stack(items) => {
+                    for (file, name) in items.values() {
+                        names[*file].push(name);
+                    }
+                }
+            }
+        }
+        for (file, names) in self.files.iter().zip(names) {
+            file.prepare(names)?;
+        }
+        Ok(())
+    }
+
     fn read(&self, source: &Source) -> Result<Array> {
         match source {
             Source::One(file, name) => self.files[*file].array(name),
@@ -166,6 +185,7 @@ pub fn fill(
     checkpoint: &Checkpoint,
     options: FillOptions<'_>,
 ) -> Result<()> {
+    checkpoint.prepare()?;
     let mut filler = Filler {
         unclaimed: checkpoint.tensors.keys().map(String::as_str).collect(),
         checkpoint,
