@@ -57,6 +57,7 @@ pub const SHIM: &[(&str, &str)] = shim![
     "fused/attention.cpp",
     "fused/attention_plain.cpp",
     "fused/attention_plan.h",
+    "fused/blank.cpp",
     "fused/choose.cpp",
     "fused/cross_entropy.cpp",
     "fused/derivative.h",

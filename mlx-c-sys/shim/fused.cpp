@@ -117,6 +117,15 @@ extern "C" int mlxrs_fast_experts(
   });
 }
 
+extern "C" int mlxrs_fast_blank(mlx_array* res, const int* shape, size_t shape_num, mlx_dtype dtype, mlx_stream s) {
+  return guarded([&] {
+    auto stream = mlx_stream_get_(s);
+    mx::Shape sizes(shape, shape + shape_num);
+    auto type = dtype_of(dtype);
+    mlx_array_set_(*res, fuses(stream) ? fused::blank(sizes, type, stream) : mx::zeros(sizes, type, stream));
+  });
+}
+
 extern "C" int mlxrs_fast_lookup(
     mlx_array* res,
     mlx_array indices,

@@ -262,6 +262,8 @@ int mlxrs_fast_lookup(
     const char* mode,
     mlx_dtype dtype,
     mlx_stream s);
+/* Zeros, of which big ones take memory where they are touched only: mlx_zeros. */
+int mlxrs_fast_blank(mlx_array* res, const int* shape, size_t shape_num, mlx_dtype dtype, mlx_stream s);
 /* gate * sigmoid(gate) * up, or gelu(gate) * up with the tanh approximation of gelu. */
 int mlxrs_fast_gated(mlx_array* res, bool gelu, mlx_array gate, mlx_array up, mlx_stream s);
 /* Along the last axis: the place of the first of the largest; the n largest, best first, equal ones in the order of their

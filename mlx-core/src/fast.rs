@@ -11,6 +11,7 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{Opt, op};
+use crate::memory::check_shape;
 use crate::ops::quantize::Scheme;
 
 mod attention;
@@ -167,6 +168,16 @@ pub fn quantized_rows(
     op!(mlxrs_fast_lookup(
         indices, packed, scales, biases, group_size, bits, mode, dtype
     ))
+}
+
+/// Zeros of `shape` for what is written bit by bit, such as a cache: on a CPU under Linux, big ones take memory only
+/// where they are touched.
+///
+/// # Errors
+/// A dimension is negative, or the array exceeds the byte limit.
+pub fn blank(shape: &[i32], dtype: DType) -> Result<Array> {
+    check_shape(shape, dtype)?;
+    op!(mlxrs_fast_blank([shape], dtype))
 }
 
 /// `gate · sigmoid(gate) · up`. Source: Shazeer 2020, "GLU Variants Improve Transformer".

@@ -156,7 +156,7 @@ impl ModelCache {
             .layers
             .iter()
             .zip(&other.layers)
-            .map(|(a, b)| a.join(b, rows, others))
+            .map(|(a, b)| a.join(b, [rows, others], [self.used(a), other.used(b)]))
             .collect();
         self.layers = layers?;
         self.lens.extend(&other.lens);
@@ -183,13 +183,22 @@ impl ModelCache {
             }
         }
         let rows = self.rows();
-        for (layer, other) in self.layers.iter_mut().zip(&other.layers) {
-            layer.put(row, rows, other, from)?;
+        for (layer, kept) in self.layers.iter_mut().zip(&other.layers) {
+            let used = kept.slots(other.written[from], other.lens[from]);
+            layer.put((row, rows), kept, (from, used))?;
         }
         self.lens[row] = other.lens[from];
         self.expected[row] = other.expected[from];
         self.written[row] = other.written[from];
         Ok(())
+    }
+
+    /// Slots of a layer that hold something of any row.
+    fn used(&self, layer: &KvCache) -> usize {
+        let rows = self.written.iter().zip(&self.lens);
+        rows.map(|(&written, &len)| layer.slots(written, len))
+            .max()
+            .unwrap_or(0)
     }
 
     /// Forgets what row `row` holds; its place stays.

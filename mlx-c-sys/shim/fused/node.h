@@ -314,6 +314,9 @@ mx::array experts_plainly(const mx::array& x, const Parts& w, const mx::array& i
 std::optional<mx::array> lookup(const mx::array& indices, const Parts& w, mx::Dtype dtype, mx::Stream s);
 mx::array lookup_plainly(const mx::array& indices, const Parts& w, mx::Dtype dtype, mx::Stream s);
 
+// Zeros, of which big ones take memory where they are touched only.
+mx::array blank(const mx::Shape& shape, mx::Dtype dtype, mx::Stream s);
+
 // What stands between the halves of a gated MLP.
 enum class Gate { silu, gelu_tanh };
 std::optional<mx::array> gated(Gate gate, const mx::array& x, const mx::array& up, mx::Stream s);

@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 
-use mlx_core::ops::{concat, create::zeros};
 use mlx_core::{Array, DType, Result, Scheme, fast, inplace};
 
 use super::{CacheOptions, LayerKind};
@@ -222,34 +221,34 @@ impl KvCache {
         self.map(|array| array.take(rows, 0))
     }
 
-    pub(crate) fn join(&self, other: &Self, rows: usize, others: usize) -> Result<Self> {
+    /// The rows of `other` behind these; of each of the two, so many rows and slots that are in use.
+    pub(crate) fn join(
+        &self,
+        other: &Self,
+        [rows, others]: [usize; 2],
+        used: [usize; 2],
+    ) -> Result<Self> {
         let capacity = self.capacity().max(other.capacity());
-        let store = match (&self.store, &other.store) {
-            (None, None) => None,
-            (a, b) => {
-                let like = a.as_ref().or(b.as_ref()).expect("one of them is there");
-                let part = |store: &Option<Rc<Store>>, rows: usize, pick: fn(&Store) -> &Array| {
-                    match store {
-                        Some(store) => grown(pick(store), capacity),
-                        None => {
-                            let shape = pick(like).shape();
-                            zeros(
-                                &[rows as i32, shape[1], capacity as i32, shape[3]],
-                                pick(like).dtype(),
-                            )
-                        }
-                    }
-                };
-                let joined = |pick: fn(&Store) -> &Array| {
-                    concat(&[part(a, rows, pick)?, part(b, others, pick)?], 0)
-                };
-                Some(Store::new(
-                    joined(|store| &store.k)?,
-                    joined(|store| &store.v)?,
-                ))
-            }
+        let parts = [
+            (&self.store, 0, used[0]),
+            (&other.store, rows as i32, used[1]),
+        ];
+        let Some(like) = self.store.as_ref().or(other.store.as_ref()) else {
+            return Ok(self.with(None));
         };
-        Ok(self.with(store))
+        let joined = |pick: fn(&Store) -> &Array| -> Result<Array> {
+            let [_, heads, _, d] = pick(like).dims()?;
+            let shape = [(rows + others) as i32, heads, capacity as i32, d];
+            let mut buffer = fast::blank(&shape, pick(like).dtype())?;
+            for (store, first, used) in parts {
+                if let Some(store) = store {
+                    buffer = placed(&buffer, pick(store), first, used)?;
+                }
+            }
+            Ok(buffer)
+        };
+        let store = Store::new(joined(|store| &store.k)?, joined(|store| &store.v)?);
+        Ok(self.with(Some(store)))
     }
 
     /// Gives back slots behind position `longest`.
@@ -276,8 +275,13 @@ impl KvCache {
         Ok(())
     }
 
-    /// Writes row `from` of `other` over row `row` of `rows`.
-    pub(crate) fn put(&mut self, row: usize, rows: usize, other: &Self, from: usize) -> Result<()> {
+    /// Writes the first `used` slots of row `from` of `other` over row `row` of `rows`.
+    pub(crate) fn put(
+        &mut self,
+        (row, rows): (usize, usize),
+        other: &Self,
+        (from, used): (usize, usize),
+    ) -> Result<()> {
         let Some(new) = &other.store else {
             return Ok(());
         };
@@ -285,8 +289,10 @@ impl KvCache {
         let store = self.store.take();
         let written = |pick: fn(&Store) -> &Array| -> Result<Array> {
             let [_, heads, held, d] = pick(new).dims()?;
-            let (row, from) = (row as i32, from as i32);
-            let new = pick(new).slice_axis(0, from, from + 1)?;
+            let (row, from, held) = (row as i32, from as i32, held.min(used as i32));
+            let new = pick(new)
+                .slice_axis(0, from, from + 1)?
+                .slice_axis(2, 0, held)?;
             let (starts, stops) = ([row, 0, 0, 0], [row + 1, heads, held, d]);
             match &store {
                 Some(store) => {
@@ -299,7 +305,7 @@ impl KvCache {
                 }
                 None => {
                     let shape = [rows as i32, heads, capacity as i32, d];
-                    zeros(&shape, new.dtype())?.slice_update(&new, &starts, &stops)
+                    fast::blank(&shape, new.dtype())?.slice_update(&new, &starts, &stops)
                 }
             }
         };
@@ -324,7 +330,7 @@ impl KvCache {
             Some(scheme) => (fast::packed_words(d, new.dtype(), scheme)?, DType::U32),
             None => (d, new.dtype()),
         };
-        zeros(&[b, heads, capacity as i32, width], dtype)
+        fast::blank(&[b, heads, capacity as i32, width], dtype)
     }
 
     fn map(&self, f: impl Fn(&Array) -> Result<Array>) -> Result<Self> {
@@ -341,6 +347,14 @@ fn grown(buffer: &Array, capacity: usize) -> Result<Array> {
     if held as usize >= capacity {
         return Ok(buffer.clone());
     }
-    let more = zeros(&[b, heads, capacity as i32 - held, d], buffer.dtype())?;
-    concat(&[buffer, &more], 2)
+    let more = fast::blank(&[b, heads, capacity as i32, d], buffer.dtype())?;
+    placed(&more, buffer, 0, held as usize)
+}
+
+/// `larger` with the first `used` slots of `part` in its own, from row `first` on.
+fn placed(larger: &Array, part: &Array, first: i32, used: usize) -> Result<Array> {
+    let [b, heads, held, d] = part.dims()?;
+    let used = held.min(used as i32);
+    let part = part.slice_axis(2, 0, used)?;
+    larger.slice_update(&part, &[first, 0, 0, 0], &[first + b, heads, used, d])
 }
