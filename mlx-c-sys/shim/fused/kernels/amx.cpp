@@ -114,24 +114,26 @@ long tiled_work_size(const Attention& a) {
   return chunk * a.value_dim / 2 + side * a.dim + 2 * (chunk * side + chunk * side / 2);
 }
 
-// The values of 32 keys from position `first` of the chunk.
-void load_values(const Attention& a, const Keys<bf16>& keys, long first, float* to) {
+// The values of 32 keys from position `first` of the chunk; zeros for those from `end` on, which nobody sees.
+void load_values(const Attention& a, const Keys<bf16>& keys, long first, long end, float* to) {
   const __m512i low = _mm512_set_epi16(
       47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
   const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
   for (long pair = 0; pair < side; pair++) {
-    const bf16* even = keys.v + keys.slot(first + 2 * pair) * keys.v_step;
-    const bf16* odd = keys.v + keys.slot(first + 2 * pair + 1) * keys.v_step;
+    long i = first + 2 * pair;
+    const bf16* even = keys.v + keys.slot(least(i, end - 1)) * keys.v_step;
+    const bf16* odd = keys.v + keys.slot(least(i + 1, end - 1)) * keys.v_step;
+    __mmask32 with_even = i < end ? ~0u : 0, with_odd = i + 1 < end ? ~0u : 0;
     float* row = to + pair * side;
     long d = 0;
     for (; d + 2 * side <= a.value_dim; d += 2 * side, row += 2 * tile_floats) {
-      __m512i x = _mm512_loadu_si512(even + d), y = _mm512_loadu_si512(odd + d);
+      __m512i x = _mm512_maskz_loadu_epi16(with_even, even + d), y = _mm512_maskz_loadu_epi16(with_odd, odd + d);
       _mm512_storeu_si512(row, _mm512_permutex2var_epi16(x, low, y));
       _mm512_storeu_si512(row + tile_floats, _mm512_permutex2var_epi16(x, high, y));
     }
     if (d < a.value_dim) {
-      __m512i x = _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even + d)));
-      __m512i y = _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd + d)));
+      __m512i x = _mm512_maskz_loadu_epi16(with_even & 0xffff, even + d);
+      __m512i y = _mm512_maskz_loadu_epi16(with_odd & 0xffff, odd + d);
       _mm512_storeu_si512(row, _mm512_permutex2var_epi16(x, low, y));
     }
   }
@@ -348,7 +350,7 @@ void tiled_chunk(const Attention& a, const float* q, long c, float* work, const 
     }
   }
   for (long first = begin; first < end; first += depth) {
-    load_values(a, keys, first, areas.values + first / depth * (a.value_dim / side) * tile_floats);
+    load_values(a, keys, first, end, areas.values + first / depth * (a.value_dim / side) * tile_floats);
   }
   alignas(64) const TileConfig config;
   written();
