@@ -113,7 +113,10 @@ void multiply(Product p, const Kernels& kernels) {
   Threads::shared().each(static_cast<uint32_t>(bands * across), [&](uint32_t i) {
     long row = i / across * height, col = i % across * width;
     Part part{row, std::min(p.m, row + height), col, std::min(p.n, col + width)};
-    kernels.packed(p, part, workspace(kernels.packed_size(p, part)));
+    long size = kernels.rows_size(p, part);
+    float* rows = workspace(size + kernels.packed_size(p, part));
+    kernels.pack_rows(p, part, rows);
+    kernels.packed(p, part, rows, rows + size);
   });
 }
 

@@ -69,7 +69,8 @@ void share_rows(const Product& p, const Weights& w, long unit, long most, const 
   // Reading weights takes long too, when few are multiplied with them.
   double work = static_cast<double>(w.n) * w.k * std::max(p.m, 4L);
   // A few rows of x take as long as reading the weights: in long pieces, each of which one core has fetched.
-  long pieces = threads.count() < 2 || work < 200e3 ? 1 : (p.m <= Amx::some ? 1L : 4L) * threads.count();
+  long few = p.type == Float::f32 ? 4 : Amx::some;
+  long pieces = threads.count() < 2 || work < 200e3 ? 1 : (p.m <= few ? 1L : 4L) * threads.count();
   long size = std::clamp(round_up((w.n + pieces - 1) / pieces, unit), unit, most);
   uint32_t n = static_cast<uint32_t>((w.n + size - 1) / size);
   threads.each(n, [&](uint32_t i) { body(i * size, std::min(w.n, (i + 1) * size)); });
@@ -168,14 +169,22 @@ void by_panels(
     x = converted.data();
     x_row = ld;
   }
+  // Rows of f32 that are equally far apart are written where they belong, others through `y` of each task.
+  long y_row = p.type == Float::f32 ? distance(p.y, p.m) / static_cast<long>(sizeof(float)) : 0;
+  bool in_place = p.type == Float::f32 && (p.m == 1 || y_row > 0);
   sgemm::Product all{p.m, panel_rows, k, x, x_row, 1, nullptr, ld, 1, nullptr, panel_rows, 1, 1, 0};
   bool direct = p.m <= sgemm::max_direct_rows;
-  float* packed_x = nullptr;
+  long rows_of_y = direct ? p.m : std::min(p.m, band), bands = (p.m + rows_of_y - 1) / rows_of_y;
+  long band_size = direct ? kernels.direct_size(all) : kernels.rows_size(all, {0, rows_of_y, 0, panel_rows});
+  float* packed_x = for_all.of<float>(bands * band_size);
   if (direct) {
-    packed_x = for_all.of<float>(kernels.direct_size(all));
     kernels.direct_pack(all, packed_x);
+  } else {
+    each(bands, p.m * k, [&](uint32_t i) {
+      kernels.pack_rows(all, {i * band, std::min(p.m, (i + 1) * band), 0, panel_rows}, packed_x + i * band_size);
+    });
   }
-  long groups = round_up(panel_rows * w.groups(), 16), rows_of_y = direct ? p.m : std::min(p.m, band);
+  long groups = round_up(panel_rows * w.groups(), 16);
   share_rows(p, w, panel_rows, round_up(w.n, panel_rows), [&](long first, long row_end) {
     sgemm::Part part{0, rows_of_y, 0, panel_rows};
     long work = direct ? 0 : kernels.packed_size(all, part);
@@ -210,13 +219,14 @@ void by_panels(
         q.n = rows;
         q.a += i * x_row;
         q.b = panel;
-        q.c = y;
+        q.c = in_place ? static_cast<float*>(p.y[i]) + row : y;
+        q.c_row = in_place ? y_row : panel_rows;
         if (direct) {
           kernels.direct(q, packed_x, 0, rows);
         } else {
-          kernels.packed(q, {0, q.m, 0, rows}, y + y_size);
+          kernels.packed(q, {0, q.m, 0, rows}, packed_x + i / band * band_size, y + y_size);
         }
-        for (long j = 0; j < q.m; j++) {
+        for (long j = 0; !in_place && j < q.m; j++) {
           long size = p.type == Float::f32 ? 4 : 2;
           row_from_f32(p.type, y + j * panel_rows, rows, static_cast<char*>(p.y[i + j]) + row * size);
         }

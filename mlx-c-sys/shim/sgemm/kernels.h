@@ -136,7 +136,7 @@ void stream(const Product& p, long begin, long end) {
 // Columns of B that are packed at a time, in tiles.
 constexpr long block_tiles = 6;
 
-// The sizes of the three areas of a part's memory, in floats.
+// The sizes of a part's areas, in floats: its rows, and the two of `work`.
 template <class V>
 struct Layout {
   long steps, row_tiles, col_tiles;
@@ -154,20 +154,31 @@ struct Layout {
 };
 
 template <class V>
-long packed_size(const Product& p, const Part& part) {
-  Layout<V> layout(p, part);
-  return layout.a + layout.b + layout.sums;
+long rows_size(const Product& p, const Part& part) {
+  return Layout<V>(p, part).a;
 }
 
 template <class V>
-void packed(const Product& p, const Part& part, float* work) {
+void pack_rows(const Product& p, const Part& part, float* rows) {
   Layout<V> layout(p, part);
-  float *a = work, *b = a + layout.a, *sums = b + layout.b;
-  long a_panel = V::rows * layout.steps * V::width;
   for (long t = 0; t < layout.row_tiles; t++) {
     long row = part.row + t * V::rows;
-    pack<V>(a + t * a_panel, V::rows, p.a + row * p.a_row, p.a_row, p.a_k, part.row_end - row, 0, p.k);
+    float* to = rows + t * V::rows * layout.steps * V::width;
+    pack<V>(to, V::rows, p.a + row * p.a_row, p.a_row, p.a_k, part.row_end - row, 0, p.k);
   }
+}
+
+template <class V>
+long packed_size(const Product& p, const Part& part) {
+  Layout<V> layout(p, part);
+  return layout.b + layout.sums;
+}
+
+template <class V>
+void packed(const Product& p, const Part& part, const float* a, float* work) {
+  Layout<V> layout(p, part);
+  float *b = work, *sums = b + layout.b;
+  long a_panel = V::rows * layout.steps * V::width;
   for (long j0 = part.col; j0 < part.col_end; j0 += block_tiles * V::cols) {
     long col_tiles = smaller(block_tiles, ceil_div(part.col_end - j0, V::cols));
     for (long s = 0; s < layout.steps; s += block_steps) {
@@ -195,7 +206,8 @@ void packed(const Product& p, const Part& part, float* work) {
 
 template <class V>
 constexpr Kernels kernels_of(const char* name) {
-  return {name, V::rows, V::cols, direct_size<V>, direct_pack<V>, direct<V>, stream<V>, packed_size<V>, packed<V>};
+  return {name, V::rows, V::cols, direct_size<V>, direct_pack<V>, direct<V>, stream<V>,
+          rows_size<V>, pack_rows<V>, packed_size<V>, packed<V>};
 }
 
 } // namespace

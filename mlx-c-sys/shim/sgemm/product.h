@@ -44,9 +44,12 @@ struct Kernels {
   // At most `max_stream_rows` rows, B contiguous in its columns: B is read once, row after row.
   void (*stream)(const Product&, long col, long col_end);
 
-  // Anything, through copies of A and B in the order of use. `work` has packed_size(...) floats.
+  // Anything, through copies of A and B in the order of use. `rows` is the part's rows of A as `pack_rows` has put them
+  // into rows_size(...) floats, for any columns; `work` has packed_size(...) floats.
+  long (*rows_size)(const Product&, const Part&);
+  void (*pack_rows)(const Product&, const Part&, float* rows);
   long (*packed_size)(const Product&, const Part&);
-  void (*packed)(const Product&, const Part&, float* work);
+  void (*packed)(const Product&, const Part&, const float* rows, float* work);
 };
 
 constexpr long max_direct_rows = 96;
