@@ -94,6 +94,8 @@ pub struct EngineLoad {
     pub prefilling: usize,
     /// Requests that decode.
     pub decoding: usize,
+    /// Times since the start that the model has run, over prompts or a step of rows.
+    pub forwards: usize,
     /// Rows that were given up for want of memory since the start.
     pub evictions: usize,
     /// Prompts since the start that began with what was computed before.
@@ -107,6 +109,7 @@ pub struct EngineLoad {
 #[derive(Debug, Default)]
 struct Load {
     counts: [AtomicUsize; 3],
+    forwards: AtomicUsize,
     evictions: AtomicUsize,
     prefixes: [AtomicUsize; 3],
 }
@@ -114,6 +117,7 @@ struct Load {
 impl Load {
     fn set(&self, worker: &Worker<'_, '_>) {
         // Whoever sees that nothing is under way sees the rest as it is then.
+        self.forwards.store(worker.forwards(), Ordering::Release);
         self.evictions.store(worker.evictions(), Ordering::Release);
         let counts = worker.prefix_counts().into_iter().chain(worker.counts());
         for (shown, count) in self.prefixes.iter().chain(&self.counts).zip(counts) {
@@ -239,6 +243,7 @@ impl Engine {
             waiting,
             prefilling,
             decoding,
+            forwards: read(&self.load.forwards),
             evictions: read(&self.load.evictions),
             prefix_hits,
             prefix_tokens,

@@ -190,7 +190,7 @@ impl Batch {
         }
 
         let _running = interrupt::running();
-        let mut progress = Progress::new(Some(places.len()));
+        let mut progress = Progress::new(|| Some(places.len()));
         let (mut written, mut tokens, mut fault) = (0, 0, Ok(()));
         let mut write = |places: &mut [Place]| -> Result {
             while let Some(document) = places.get_mut(written).and_then(|p| p.document.take()) {

@@ -69,7 +69,7 @@ impl Classify {
             model.chat_template()?;
         }
         let _running = interrupt::running();
-        let mut progress = Progress::new(None);
+        let mut progress = Progress::new(|| lines.total());
         while !options.cancel.is_cancelled() {
             let mut documents = Vec::new();
             let (mut prompts, mut places) = (Vec::new(), Vec::new());

@@ -38,6 +38,25 @@ impl Lines {
         })
     }
 
+    /// How many lines a file has that can be read twice.
+    pub(super) fn total(&self) -> Option<usize> {
+        let file = File::open(&self.path).ok()?;
+        if !file.metadata().ok()?.is_file() {
+            return None;
+        }
+        let (mut reader, mut total, mut last) = (BufReader::new(file), 0, b'\n');
+        loop {
+            let bytes = reader.fill_buf().ok()?;
+            let Some(&end) = bytes.last() else {
+                return Some(total + usize::from(last != b'\n'));
+            };
+            total += bytes.iter().filter(|&&byte| byte == b'\n').count();
+            last = end;
+            let n = bytes.len();
+            reader.consume(n);
+        }
+    }
+
     /// The next line with its number, which begins at 1; what is wrong with it if it is no text.
     pub(super) fn next(&mut self) -> Result<Option<(usize, std::result::Result<String, String>)>> {
         let mut bytes = Vec::new();
@@ -80,9 +99,9 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Starts the clock; `total` if it is known.
-    pub(super) fn new(total: Option<usize>) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| match total {
+    /// Starts the clock; `total` says how many there will be, if that is known.
+    pub(super) fn new(total: impl FnOnce() -> Option<usize>) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| match total() {
             Some(total) => ProgressBar::new(total as u64).with_style(
                 ProgressStyle::with_template("{wide_bar} {pos}/{len} {per_sec} {eta}")
                     .unwrap_or_else(|_| ProgressStyle::default_bar()),

@@ -22,6 +22,7 @@ impl Worker<'_, '_> {
             return;
         }
         let ids: Vec<Id> = pieces.iter().map(|piece| piece.id).collect();
+        self.forwards += 1;
         let result = match pieces[..] {
             [piece] if !(piece.start == 0 && piece.is_last) => self.prefill_chunk(piece),
             _ => self.prefill_whole(&pieces),

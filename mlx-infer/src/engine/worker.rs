@@ -31,6 +31,7 @@ pub(crate) struct Worker<'m, 's> {
     /// Requests without a row whose readers are behind.
     pub(super) parked: BTreeSet<Id>,
     submitted: Id,
+    pub(super) forwards: usize,
     evictions: usize,
 }
 
@@ -46,6 +47,7 @@ impl<'m, 's> Worker<'m, 's> {
             queued: None,
             parked: BTreeSet::new(),
             submitted: 0,
+            forwards: 0,
             evictions: 0,
             model,
         }
@@ -60,6 +62,11 @@ impl<'m, 's> Worker<'m, 's> {
     pub(crate) fn counts(&self) -> [usize; 3] {
         let [waiting, prefilling, decoding] = self.scheduler.counts();
         [waiting + self.parked.len(), prefilling, decoding]
+    }
+
+    /// Times that the model has run.
+    pub(crate) fn forwards(&self) -> usize {
+        self.forwards
     }
 
     /// Rows that were given up for want of memory.
@@ -195,6 +202,7 @@ impl<'m, 's> Worker<'m, 's> {
                 for &id in &stepped.ids {
                     self.scheduler.stepped(id);
                 }
+                self.forwards += usize::from(stepped.queued.is_some());
                 self.queued = stepped.queued;
                 self.read(previous);
             }

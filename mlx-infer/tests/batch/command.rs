@@ -209,3 +209,51 @@ nonsense
         assert!(stderr.contains("10 requests, 6 failed"), "{stderr}");
     }
 }
+
+/// Runs the command line behind it with a terminal as standard error, and prints what that got.
+const ON_A_TERMINAL: &str = r#"
+import os, pty, subprocess, sys
+ours, theirs = pty.openpty()
+child = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=theirs)
+os.close(theirs)
+try:
+    while data := os.read(ours, 4096):
+        sys.stdout.buffer.write(data)
+except OSError:  # how Linux says that nobody is left at the other end
+    pass
+sys.exit(child.wait())
+"#;
+
+#[test]
+fn progress_is_shown_on_a_terminal_only() {
+    // The build needs Python too.
+    let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let input = tempfile::tempdir().unwrap();
+    let lines = input.path().join("lines.txt");
+    std::fs::write(&lines, "What is a kernel?\n".repeat(40)).unwrap();
+    let lines = lines.to_str().unwrap();
+    let args = [
+        "classify",
+        "--labels",
+        LABELS,
+        "--batch-tokens",
+        "64",
+        "--input",
+        lines,
+    ];
+    let output = Command::new(python)
+        .args(["-c", ON_A_TERMINAL, env!("CARGO_BIN_EXE_mlx-infer")])
+        .args(args)
+        .output()
+        .unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{shown}");
+    assert!(shown.contains("/40 "), "no bar: {shown:?}");
+    assert!(shown.contains("40 lines, 0 failed"), "{shown:?}");
+    let (code, documents, stderr) = run(&args, "");
+    assert_eq!((code, documents.len()), (Some(0), 40), "{stderr}");
+    assert!(
+        !stderr.contains("/40 ") && !stderr.contains('\u{1b}'),
+        "{stderr:?}"
+    );
+}

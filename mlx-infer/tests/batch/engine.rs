@@ -63,6 +63,30 @@ fn threads_get_their_own_tokens() {
 }
 
 #[test]
+fn log_probabilities_take_no_pass_of_their_own() {
+    let run = |logprobs: Option<usize>| {
+        let engine = start("gemma3_text", EngineOptions::default());
+        let mut options = greedy(12);
+        options.logprobs = logprobs;
+        let handle = engine.submit(Request::new(prompt(7, 3), options)).unwrap();
+        let (tokens, _) = tokens(handle);
+        let top: usize = tokens.iter().map(|choice| choice.top.len()).sum();
+        let ids: Vec<u32> = tokens.iter().map(|choice| choice.id).collect();
+        while engine.load().decoding > 0 {
+            std::thread::yield_now();
+        }
+        let forwards = engine.load().forwards;
+        engine.finish().unwrap();
+        (ids, top, forwards)
+    };
+    let (ids, top, forwards) = run(None);
+    // The prompt, and the steps of the tokens behind the first.
+    assert_eq!((ids.len(), top, forwards), (12, 0, 12));
+    assert_eq!(run(Some(0)), (ids.clone(), 0, forwards));
+    assert_eq!(run(Some(5)), (ids, 12 * 5, forwards));
+}
+
+#[test]
 fn a_request_that_goes_wrong_leaves_the_others_alone() {
     let model = load(dir("mistral"));
     let engine = start("mistral", EngineOptions::default());
