@@ -107,7 +107,11 @@ Isa choose() {
 const char* name_of(Isa isa) {
   switch (isa) {
     case Isa::portable:
+#ifdef __aarch64__
+      return "neon"; // Vectors of four, fused: every such machine has them.
+#else
       return "portable";
+#endif
     case Isa::avx2:
       return "avx2";
     case Isa::avx512:

@@ -291,9 +291,14 @@ fn settings() {
             "{settings:?}: {text}"
         );
     };
+    let base = if cfg!(target_arch = "aarch64") {
+        "neon"
+    } else {
+        "portable"
+    };
     fails(
         &[("MLX_CPU_ISA", "mmx")],
-        "message: MLX_CPU_ISA must be one that this machine has (portable",
+        &format!("message: MLX_CPU_ISA must be one that this machine has ({base}"),
     );
     fails(
         &[("MLX_CPU_THREADS", "0")],
