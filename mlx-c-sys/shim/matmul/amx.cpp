@@ -73,13 +73,22 @@ INLINE long smaller(long a, long b) {
   return a < b ? a : b;
 }
 
+// How many rows of x a tile has room for. Up to 8 take half of the first cache, where the weights pass through too.
+INLINE long columns_of(long m) {
+  return m <= 8 ? 8 : 16;
+}
+
 struct Configuration {
-  Configuration() {
+  explicit Configuration(long columns) {
     struct alignas(64) {
       uint8_t palette = 1, start = 0, reserved[14] = {};
       uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
       uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
     } tiles;
+    if (columns < 16) {
+      // The sum and x of tiles<1, ..>.
+      tiles.row_bytes[0] = tiles.row_bytes[5] = static_cast<uint16_t>(4 * columns);
+    }
     _tile_loadconfig(&tiles);
   }
   ~Configuration() {
@@ -87,41 +96,50 @@ struct Configuration {
   }
 };
 
-// Step s of a row of x: 32 elements, in the order in which the weights have them; zeros beyond the end.
-INLINE __m512i step_of(const uint16_t* x, long s, long end, int dealt) {
-  auto load = [&](long at) ALWAYS_INLINE {
-    long n = end - at;
-    return _mm512_maskz_loadu_epi16(n >= 32 ? 0xffffffff : n > 0 ? (1u << n) - 1 : 0, x + at);
-  };
-  if (dealt == 1) {
-    return load(32 * s);
+// The order in which x goes with the weights, see Expander: which of 64 elements go to the first 32 and to the others.
+struct Order {
+  int dealt;
+  __m512i halves[2];
+
+  explicit Order(int dealt) : dealt(dealt) {
+    alignas(64) uint16_t from[64];
+    for (int i = 0; i < 64; i++) {
+      from[i % dealt * (64 / dealt) + i / dealt] = static_cast<uint16_t>(i);
+    }
+    halves[0] = _mm512_load_si512(from);
+    halves[1] = _mm512_load_si512(from + 32);
   }
-  long from = s / dealt * dealt * 32;
-  alignas(64) uint16_t places[32];
-  for (int i = 0; i < 32; i++) {
-    places[i] = static_cast<uint16_t>((dealt == 2 ? i : i % 16) * dealt + s % dealt);
+
+  // Step s of a row of x: 32 elements; zeros beyond the end.
+  INLINE __m512i operator()(const uint16_t* x, long s, long end) const {
+    auto load = [&](long at) ALWAYS_INLINE {
+      long n = end - at;
+      return _mm512_maskz_loadu_epi16(n >= 32 ? 0xffffffff : n > 0 ? (1u << n) - 1 : 0, x + at);
+    };
+    if (dealt == 1) {
+      return load(32 * s);
+    }
+    long from = s / 2 * 64;
+    return _mm512_permutex2var_epi16(load(from), halves[s % 2], load(from + 32));
   }
-  __m512i at = _mm512_load_si512(places);
-  __m512i first = _mm512_permutex2var_epi16(load(from), at, load(from + 32));
-  if (dealt == 2) {
-    return first;
-  }
-  __m512i second = _mm512_permutex2var_epi16(load(from + 64), at, load(from + 96));
-  return _mm512_mask_mov_epi16(first, 0xffff0000, second);
-}
+};
 
 void pack(const Product& p, long k, int dealt, long block, uint16_t* packed) {
-  long steps = Amx::steps(k, dealt), rows = smaller(16, p.m - 16 * block);
+  const Order order(dealt);
+  long steps = Amx::steps(k, dealt), rows = smaller(16, p.m - 16 * block), columns = columns_of(p.m);
   uint16_t* to = packed + block * steps * 512;
-  for (long s = 0; s < steps; s++, to += 512) {
+  for (long s = 0; s < steps; s++, to += 32 * columns) {
     __m512i r[16];
     for (long i = 0; i < 16; i++) {
-      r[i] = i < rows ? step_of(static_cast<const uint16_t*>(p.x[16 * block + i]), s, k, dealt)
-                      : _mm512_setzero_si512();
+      r[i] = i < rows ? order(static_cast<const uint16_t*>(p.x[16 * block + i]), s, k) : _mm512_setzero_si512();
     }
     turn(r);
     for (long i = 0; i < 16; i++) {
-      _mm512_store_si512(to + 32 * i, r[i]);
+      if (columns == 8) {
+        _mm256_store_si256(reinterpret_cast<__m256i*>(to + 16 * i), _mm512_castsi512_si256(r[i]));
+      } else {
+        _mm512_store_si512(to + 32 * i, r[i]);
+      }
     }
   }
 }
@@ -168,12 +186,13 @@ INLINE void tiles(const uint16_t* w, long row, const uint16_t* x, long steps) {
   }
 }
 
-// Adds to the sums 0 to X - 1 the products of one tile of weights and X of x, which lie `block` elements apart.
-template <int X, bool AHEAD>
+// Adds to the sums 0 to X - 1 the products of one tile of weights and X of x, which lie `block` elements apart and have room
+// for W rows of x.
+template <int X, int W, bool AHEAD>
 INLINE void tiles(const uint16_t* w, long row, const uint16_t* x, long block, long steps) {
-  for (long s = 0; s < steps; s++, w += 32, x += 512) {
+  for (long s = 0; s < steps; s++, w += 32, x += 32 * W) {
     _tile_loadd(4, w, row);
-    _tile_loadd(5, x, 64);
+    _tile_loadd(5, x, 4 * W);
     _tile_dpbf16ps(0, 4, 5);
     if constexpr (X > 1) {
       _tile_loadd(6, x + block, 64);
@@ -226,7 +245,7 @@ void fill(const Expander& e, const Panel& p, long k, long k_end, uint16_t* to, l
 
 // At most X blocks of 16 rows of x, for which a tile's rows of weights go by at a time: nearly in the order of memory, and
 // all sums stay in registers.
-template <int X>
+template <int X, int W = 16>
 void few_columns(
     const Product& p, const Weights& w, const Expander& e, const uint16_t* x, long row, long row_end, Scratch& s) {
   int dealt = e.dealt(w);
@@ -236,7 +255,7 @@ void few_columns(
     zero_sums();
     if (w.coding == Coding::bf16 && w.k % 32 == 0 && rows == 16) {
       const uint16_t* at = static_cast<const uint16_t*>(w.data) + row * w.k;
-      tiles<X, true>(at, w.row_bytes(), x, block, w.k / 32);
+      tiles<X, W, true>(at, w.row_bytes(), x, block, w.k / 32);
     } else {
       Panel panel = s.prepare(w, e, row, rows, 0, w.k);
       for (long k = 0; k < w.k; k += panel_k) {
@@ -245,7 +264,7 @@ void few_columns(
         long next = row + 16 < row_end ? row + 16 : row;
         panel.next = static_cast<const uint8_t*>(w.data) + (next * w.k + rows * k) * w.bits / 8;
         fill(e, panel, k, k_end, s.panel, panel_k, 16);
-        tiles<X, false>(s.panel, panel_k * 2, x + k / 32 * 512, block, Amx::steps(k_end - k, dealt));
+        tiles<X, W, false>(s.panel, panel_k * 2, x + k * W, block, Amx::steps(k_end - k, dealt));
       }
     }
     store_sums(s.out);
@@ -326,9 +345,11 @@ void many_columns(
 void rows(
     const Product& p, const Weights& w, const Expander& e, const uint16_t* packed, long row, long row_end,
     void* scratch) {
-  Configuration configuration;
+  Configuration configuration(columns_of(p.m));
   Scratch s(w, scratch);
-  if (p.m <= 16) {
+  if (p.m <= 8) {
+    few_columns<1, 8>(p, w, e, packed, row, row_end, s);
+  } else if (p.m <= 16) {
     few_columns<1>(p, w, e, packed, row, row_end, s);
   } else if (p.m <= 32) {
     few_columns<2>(p, w, e, packed, row, row_end, s);

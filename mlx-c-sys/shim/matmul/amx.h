@@ -12,7 +12,7 @@ namespace mlxrs::matmul {
 struct Amx {
   // Tiles along k, of 32 each; `dealt` is what Expander::dealt says of the weights.
   static long steps(long k, int dealt) {
-    return (k + 32 * dealt - 1) / (32 * dealt) * dealt;
+    return dealt > 1 ? (k + 63) / 64 * 2 : (k + 31) / 32;
   }
   // Elements of x when packed: blocks of 16 rows of x, each `steps` tiles of 16 pairs of k x 16 rows.
   static long packed_size(long m, long steps) {

@@ -23,8 +23,8 @@ struct Expander {
   // Rounded to bf16, in an order that dealt(w) tells:
   //   1   as they are;
   //   2   of each 64, the 32 even ones, then the odd ones;
-  //   4   of each 128 and for j = 0 to 3, those that leave j when divided by 4: 16 of the first 64, 16 of the others.
-  // Where the last 64 or 128 are not complete, zeros stand for those that are missing, for which there must be room.
+  //   4   of each 64 and for j = 0 to 3, the 16 that leave j when divided by 4.
+  // Where the last 64 are not complete, zeros stand for those that are missing, for which there must be room.
   void (*to_bf16)(const Panel& p, long k, long k_end, uint16_t* to, long ld);
   int (*dealt)(const Weights& w);
   // n scales or biases from element `at` on, as f32.

@@ -131,29 +131,31 @@ INLINE __m512i table_of(const Row& row, long g, long g2) {
   return (__m512i)_mm512_cvtne2ps_pbh(values_of<AFFINE>(row, g2), values_of<AFFINE>(row, g));
 }
 
-// Groups of at least 64: 128 elements are 16 words of one group and 16 of another, or of the same.
-template <bool AFFINE>
+// Groups of 64 or 128: 64 elements are 16 words of one group, four in each. The table stands twice, so that what an index
+// has above its four bits does not matter.
+template <int GROUP>
 void words_to_bf16(const Panel& p, long k, long k_end, uint16_t* to, long ld) {
-  const __m512i nibble = _mm512_set1_epi16(15);
-  const __m512i second = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(16), 1);
-  long last = p.group + p.groups - 1;
-  int shift = shift_of(p.w);
+  const __m512i first = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(4), 1);
+  const __m512i second = _mm512_add_epi16(first, _mm512_set1_epi16(8));
+  const uint8_t* next = p.next;
   each_row(p, [&](const Row& row, long r) ALWAYS_INLINE {
-    uint16_t* y = to + r * ld - k;
+    uint16_t* y = to + r * ld;
+    const uint8_t* from = row.codes + k / 2;
+    auto sixty_four = [&](long at) ALWAYS_INLINE {
+      __m512 values = values_of<true>(row, at / GROUP);
+      __m512i table = (__m512i)_mm512_cvtne2ps_pbh(values, values);
+      __m512i codes = _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+      _mm512_storeu_si512(y, _mm512_permutexvar_epi16(_mm512_srlv_epi16(codes, first), table));
+      _mm512_storeu_si512(y + 32, _mm512_permutexvar_epi16(_mm512_srlv_epi16(codes, second), table));
+      from += 32;
+      y += 64;
+    };
     for (long at = k; at < k_end; at += 128) {
-      const uint8_t* from = row.codes + at / 2;
-      fetch(p, r, at - k, k_end - k);
-      long g = at >> shift, g2 = (at + 64) >> shift;
-      __m512i table = table_of<AFFINE>(row, g, g2 < last ? g2 : last);
-      bool whole = k_end - at >= 128;
-      __m512i codes = whole ? _mm512_loadu_si512(from)
-                            : _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; j++) {
-        // (codes >> 4 j & 15) | second
-        __m512i index = _mm512_ternarylogic_epi32(_mm512_srli_epi16(codes, 4 * j), nibble, second, 0xea);
-        __m512i v = _mm512_permutexvar_epi16(index, table);
-        _mm512_storeu_si512(y + at + 32 * j, whole ? v : _mm512_maskz_mov_epi16(0xffff, v));
+      _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
+      next += 64;
+      sixty_four(at);
+      if (at + 64 < k_end) {
+        sixty_four(at + 64);
       }
     }
   });
@@ -232,7 +234,9 @@ void panel_to_bf16(const Panel& p, long k, long k_end, uint16_t* to, long ld) {
         return p.w.bits == 8 ? packed_to_bf16<Coding::affine, true>(p, k, k_end, to, ld)
                              : packed_to_bf16<Coding::affine, false>(p, k, k_end, to, ld);
       }
-      return p.w.group == 32 ? bytes_to_bf16<true, 2>(p, k, k_end, to, ld) : words_to_bf16<true>(p, k, k_end, to, ld);
+      return p.w.group == 32 ? bytes_to_bf16<true, 2>(p, k, k_end, to, ld)
+          : p.w.group == 64  ? words_to_bf16<64>(p, k, k_end, to, ld)
+                             : words_to_bf16<128>(p, k, k_end, to, ld);
     case Coding::mxfp4:
       return bytes_to_bf16<false, 2>(p, k, k_end, to, ld);
     case Coding::nvfp4:

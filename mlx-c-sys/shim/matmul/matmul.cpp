@@ -137,8 +137,8 @@ void deal(const uint16_t* x, long k, int dealt, uint16_t* to) {
     return;
   }
   for (long i = 0; i < k; i++) {
-    long of_64 = i % 64, block = i - i % (32 * dealt), half = dealt == 4 ? i % 128 / 64 * 16 : 0;
-    to[block + of_64 % dealt * 32 + half + of_64 / dealt] = x[i];
+    long of_64 = i % 64;
+    to[i - of_64 + of_64 % dealt * (64 / dealt) + of_64 / dealt] = x[i];
   }
 }
 
@@ -152,7 +152,7 @@ void by_panels(
     const Product& p, const Weights& w, const sgemm::Kernels& kernels, const Expander& expander, bool pairs) {
   // All sizes along k are in elements of the kernels.
   int dealt = pairs ? expander.dealt(w) : 1;
-  long k = pairs ? round_up(w.k, dealt > 1 ? 32 * dealt : 2) / 2 : w.k, ld = round_up(k, 16);
+  long k = pairs ? round_up(w.k, dealt > 1 ? 64 : 2) / 2 : w.k, ld = round_up(k, 16);
   const float* x = static_cast<const float*>(p.x[0]);
   long x_row = p.type == Float::f32 ? distance(p.x, p.m) / static_cast<long>(sizeof(float)) : 0;
   std::vector<float> converted;
