@@ -1,4 +1,5 @@
-"""Writes random checkpoints of a published model's shape, as mlx-community's are: bf16, and 8 and 4 bits in groups of 64.
+"""Writes random checkpoints of a published model's shape: bf16 laid out as its authors publish it, with safetensors' own
+writer, and 8 and 4 bits in groups of 64 as MLX writes them for mlx-community, with tensors at any address.
 
     python cpu_checkpoint.py SHAPE OUT LAYERS
 
@@ -6,6 +7,7 @@ OUT gets the folders bf16, q8 and q4 with the same numbers in them; LAYERS 0 mea
 """
 
 import importlib
+import shutil
 import sys
 from pathlib import Path
 
@@ -65,10 +67,23 @@ def main():
     # Published checkpoints hold the embedding once: the head is the same.
     model.sanitize({})
     write(out / "bf16", None, config, model, drawn(model))
+    align(out / "bf16" / "model.safetensors")
     for bits in [8, 4]:
         model, loaded = load_model(out / "bf16")
         model, quantized = quantize_model(model, loaded, 64, bits)
         write(out / f"q{bits}", None, {**config, "torch_dtype": "bfloat16", **quantized}, model, {})
+
+
+def align(path):
+    """Fills up the header with spaces so that the tensors begin at a multiple of 8, as safetensors' own writer does."""
+    partial = path.with_suffix(".partial")
+    with open(path, "rb") as old, open(partial, "wb") as new:
+        size = int.from_bytes(old.read(8), "little")
+        header = old.read(size).rstrip(b" ")
+        header += b" " * (-len(header) % 8)
+        new.write(len(header).to_bytes(8, "little") + header)
+        shutil.copyfileobj(old, new, 1 << 24)
+    partial.replace(path)
 
 
 def drawn(model):

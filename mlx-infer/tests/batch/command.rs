@@ -244,6 +244,8 @@ fn progress_is_shown_on_a_terminal_only() {
     let output = Command::new(python)
         .args(["-c", ON_A_TERMINAL, env!("CARGO_BIN_EXE_mlx-infer")])
         .args(args)
+        // A terminal that does not say what it is gets no bar.
+        .env("TERM", "xterm")
         .output()
         .unwrap();
     let shown = String::from_utf8_lossy(&output.stdout);
