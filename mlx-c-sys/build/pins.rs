@@ -53,6 +53,7 @@ pub const SHIM: &[(&str, &str)] = shim![
     "donate.cpp",
     "donate.h",
     "error.cpp",
+    "finish.cpp",
     "fused.cpp",
     "fused/attention.cpp",
     "fused/attention_plain.cpp",

@@ -262,6 +262,8 @@ int mlxrs_fast_lookup(
     const char* mode,
     mlx_dtype dtype,
     mlx_stream s);
+/* Has the program wait at its end for what streams of the CPU still compute. To be called before their first use. */
+int mlxrs_finish_at_exit(void);
 /* Zeros, of which big ones take memory where they are touched only: mlx_zeros. */
 int mlxrs_fast_blank(mlx_array* res, const int* shape, size_t shape_num, mlx_dtype dtype, mlx_stream s);
 /* gate * sigmoid(gate) * up, or gelu(gate) * up with the tanh approximation of gelu. */

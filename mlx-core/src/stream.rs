@@ -197,7 +197,10 @@ impl Stream {
         if raw.ctx.is_null() {
             Err(ffi::take_error(ErrorKind::Mlx))
         } else {
-            Ok(Self(raw))
+            let stream = Self(raw);
+            // SAFETY: takes nothing, and may be called at any time.
+            ffi::call(ErrorKind::Mlx, || unsafe { sys::mlxrs_finish_at_exit() })?;
+            Ok(stream)
         }
     }
 
