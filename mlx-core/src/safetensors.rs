@@ -7,8 +7,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mlx_c_sys as sys;
 use rayon::prelude::*;
@@ -45,10 +46,12 @@ impl Source {
     }
 }
 
+type Unfetched = HashMap<Range<usize>, (Arc<Moved>, usize)>;
+
 /// An open safetensors file.
 ///
 /// ```
-/// # use std::collections::{BTreeMap, HashMap};
+/// # use std::collections::BTreeMap;
 /// # use mlx_core::{Array, Result, safetensors::{save, Safetensors}};
 /// # fn main() -> Result<()> {
 /// # let folder = tempfile::tempdir()?;
@@ -64,9 +67,9 @@ pub struct Safetensors {
     label: String,
     source: Arc<Source>,
     header: Header,
-    /// What [`prepare`](Self::prepare) has moved and nobody has fetched: by where it begins in the file, the memory and
-    /// where in that.
-    moved: Mutex<HashMap<usize, (Arc<Moved>, usize)>>,
+    /// What [`prepare`](Self::prepare) has moved and nobody has fetched: by its place in the file (an empty tensor may
+    /// begin where another does), the memory and where in that.
+    moved: Mutex<Unfetched>,
 }
 
 impl Safetensors {
@@ -196,10 +199,9 @@ impl Safetensors {
         let blocks = moved::blocks(ranges).into_par_iter().map(|ranges| {
             let (moved, begins) = Moved::new(&self.source, &ranges)?;
             let moved = Arc::new(moved);
-            let starts = ranges.into_iter().map(|range| range.start);
-            Ok(starts
-                .zip(begins)
-                .map(|(start, begin)| (start, (moved.clone(), begin)))
+            let places = ranges.into_iter().zip(begins);
+            Ok(places
+                .map(|(range, begin)| (range, (moved.clone(), begin)))
                 .collect::<Vec<_>>())
         });
         let blocks: std::io::Result<Vec<_>> = blocks.collect();
@@ -208,7 +210,7 @@ impl Safetensors {
         Ok(())
     }
 
-    fn unfetched(&self) -> std::sync::MutexGuard<'_, HashMap<usize, (Arc<Moved>, usize)>> {
+    fn unfetched(&self) -> MutexGuard<'_, Unfetched> {
         // Whoever panicked left a whole table behind.
         self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -244,11 +246,11 @@ impl Safetensors {
                 copy(tensor, bytes.as_ptr())
             };
         }
-        let prepared = self.unfetched().remove(&tensor.start);
+        let range = tensor.start..tensor.end;
+        let prepared = self.unfetched().remove(&range);
         let (moved, begin) = match prepared {
             Some(prepared) => prepared,
             None => {
-                let range = tensor.start..tensor.end;
                 let (moved, begins) = Moved::new(&self.source, &[range])?;
                 (Arc::new(moved), begins[0])
             }

@@ -191,9 +191,10 @@ fn unaligned_tensors_are_copied() -> Result<()> {
     let numbers: Vec<u16> = (0..2_000_003u32).map(|i| (i * 7) as u16).collect();
     let end = 1 + 2 * numbers.len();
     let header = format!(
-        "{{{},{},{}}}",
+        "{{{},{},{},{}}}",
         entry("a", "U8", "[1]", 0, 1),
         entry("b", "U16", &format!("[{}]", numbers.len()), 1, end),
+        entry("begins as b", "U16", "[0]", 1, 1),
         entry("c", "U16", "[0]", end, end)
     );
     let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
