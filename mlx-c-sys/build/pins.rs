@@ -93,6 +93,7 @@ pub const SHIM: &[(&str, &str)] = shim![
     "kernel.cpp",
     "matmul/amx.cpp",
     "matmul/amx.h",
+    "matmul/amx_tiles.h",
     "matmul/expand.cpp",
     "matmul/expand.h",
     "matmul/expand_avx2.cpp",

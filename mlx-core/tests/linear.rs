@@ -161,6 +161,34 @@ fn a_row_is_the_same_in_every_company() -> Result<()> {
     Ok(())
 }
 
+/// So many rows, of vectors so long, that neither stays in a cache: they go in parts, with sums that wait in between.
+#[test]
+fn many_long_rows_are_those_of_fewer() -> Result<()> {
+    let (m, n, part) = (610, 150, 100);
+    let affine = |bits, group| Scheme::new(QuantMode::Affine, bits, group);
+    for dtype in [DType::F32, DType::BF16] {
+        let cases = [
+            dense(dtype, n, 3100)?,
+            dense(dtype, n, 1411)?,
+            packed(affine(4, 64)?, dtype, n, 3136)?,
+            packed(affine(4, 32)?, dtype, n, 3104)?,
+            packed(affine(8, 128)?, dtype, n, 6400)?,
+            packed(Scheme::default_of(QuantMode::Mxfp4), dtype, n, 2912)?,
+        ];
+        for case in cases {
+            let x = normal(8, &[m, case.wide.dim(1)?], dtype)?;
+            let all = floats(&(case.product)(&x)?);
+            let parts = (0..m).step_by(part as usize).map(|from| {
+                let some = x.slice_axis(0, from, (from + part).min(m))?;
+                Ok(floats(&(case.product)(&some)?))
+            });
+            let parts = parts.collect::<Result<Vec<_>>>()?.concat();
+            assert!(all == parts, "{}", case.name);
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn nothing_that_is_not_there_is_read() -> Result<()> {
     // A NaN behind the end of a row, and in a neighbour, does not show.

@@ -72,7 +72,7 @@ class Linear : public Product {
   void eval_cpu(const Arrays& in, Arrays& out) override {
     const auto &x = in[0], &w = in[1];
     auto& y = out[0];
-    y.set_data(mx::allocator::malloc(y.nbytes()));
+    set_data(y);
     if (y.size() == 0) {
       return;
     }
@@ -121,7 +121,7 @@ class PackedLinear : public Product {
   void eval_cpu(const Arrays& in, Arrays& out) override {
     const auto &x = in[0], &scales = in[2];
     auto& y = out[0];
-    y.set_data(mx::allocator::malloc(y.nbytes()));
+    set_data(y);
     if (y.size() == 0) {
       return;
     }

@@ -110,6 +110,18 @@ class Node : public mx::Primitive {
   }
 };
 
+// Gives an output memory, which begins with a line of the cache where it is large.
+inline void set_data(mx::array& y) {
+  constexpr size_t line = 64, large = 1 << 16;
+  if (y.nbytes() < large) {
+    y.set_data(mx::allocator::malloc(y.nbytes()));
+    return;
+  }
+  y.set_data(mx::allocator::malloc(y.nbytes() + line));
+  size_t over = reinterpret_cast<uintptr_t>(y.data<char>()) % line, offset = (line - over) % line;
+  y.copy_shared_buffer(y, y.strides(), y.flags(), y.data_size(), static_cast<int64_t>(offset / y.itemsize()));
+}
+
 // Where the vectors along the last axis of an array are; the array may be any view.
 class Rows {
  public:

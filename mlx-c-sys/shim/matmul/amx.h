@@ -23,14 +23,24 @@ struct Amx {
   void (*pack)(const Product& p, long k, int dealt, long block, uint16_t* packed);
 
   // Rows [row, row_end) of the weights, on one thread. `scratch` has scratch_size bytes, aligned to 64.
-  long (*scratch_size)(const Product& p, const Weights& w, long rows);
+  long (*scratch_size)(const Product& p, const Weights& w, const Expander& expander, long rows);
   void (*rows)(
       const Product& p, const Weights& w, const Expander& expander, const uint16_t* packed, long row, long row_end,
       void* scratch);
 
-  // What rows a task should have a multiple of, and how many at most when there are more than `some` rows of x. Up to
-  // these, the task reads its weights in the order of memory.
-  static constexpr long unit = 64, most = 256, some = 128;
+  // The part of x that stays in the second cache while weights go by, in bytes of packed x.
+  static constexpr long band_bytes = 5 << 18;
+
+  // What rows a task should have a multiple of. With up to `some` rows of x it reads its weights in the order of memory: it should
+  // have as many as there are. So should it where all of x does not stay in the second cache, because it reads x again.
+  static constexpr long unit = 64, some = 128;
+  static bool is_large(long m, long k) {
+    return 2 * m * k > band_bytes;
+  }
+  // The most rows of a task with more than `some` rows of x.
+  static long most(long m, long k) {
+    return is_large(m, k) ? 1024 : 256;
+  }
 };
 
 // Null where the compiler does not know the instructions.

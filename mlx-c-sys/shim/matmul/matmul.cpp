@@ -62,15 +62,13 @@ void each(long n, long elements, const Body& body) {
 }
 
 // Calls body(row, row_end) for parts of [0, n) that are multiples of `unit` and at most `most`, on all threads if there
-// is enough to do.
+// is enough to do: in `parts` for each thread, if that is no more than `most`.
 template <typename Body>
-void share_rows(const Product& p, const Weights& w, long unit, long most, const Body& body) {
+void share_rows(const Product& p, const Weights& w, long unit, long parts, long most, const Body& body) {
   Threads& threads = Threads::shared();
   // Reading weights takes long too, when few are multiplied with them.
   double work = static_cast<double>(w.n) * w.k * std::max(p.m, 4L);
-  // A few rows of x take as long as reading the weights: in long pieces, each of which one core has fetched.
-  long few = p.type == Float::f32 ? 4 : Amx::some;
-  long pieces = threads.count() < 2 || work < 200e3 ? 1 : (p.m <= few ? 1L : 4L) * threads.count();
+  long pieces = threads.count() < 2 || work < 200e3 ? 1 : parts * threads.count();
   long size = std::clamp(round_up((w.n + pieces - 1) / pieces, unit), unit, most);
   uint32_t n = static_cast<uint32_t>((w.n + size - 1) / size);
   threads.each(n, [&](uint32_t i) { body(i * size, std::min(w.n, (i + 1) * size)); });
@@ -81,8 +79,12 @@ void by_tiles(const Product& p, const Weights& w, const Amx& amx, const Expander
   long blocks = (p.m + 15) / 16;
   auto* packed = for_all.of<uint16_t>(Amx::packed_size(p.m, Amx::steps(w.k, dealt)));
   each(blocks, p.m * w.k, [&](uint32_t i) { amx.pack(p, w.k, dealt, i, packed); });
-  share_rows(p, w, Amx::unit, p.m <= Amx::some ? round_up(w.n, Amx::unit) : Amx::most, [&](long row, long row_end) {
-    void* scratch = for_task.of<char>(amx.scratch_size(p, w, row_end - row));
+  // A few rows of x take as long as reading the weights: in long pieces, each of which one core has fetched.
+  bool few = p.m <= Amx::some;
+  long parts = few || Amx::is_large(p.m, w.k) ? 1 : 4;
+  long most = few ? round_up(w.n, Amx::unit) : Amx::most(p.m, w.k);
+  share_rows(p, w, Amx::unit, parts, most, [&](long row, long row_end) {
+    void* scratch = for_task.of<char>(amx.scratch_size(p, w, expander, row_end - row));
     amx.rows(p, w, expander, packed, row, row_end, scratch);
   });
 }
@@ -92,7 +94,8 @@ void by_whole_numbers(const Product& p, const Weights& w, const Vnni& kernels) {
   long block = Vnni::block(p.m), blocks = (p.m + block - 1) / block, size = kernels.packed_size(w, block);
   char* packed = for_all.of<char>(blocks * size);
   each(blocks, p.m * w.k, [&](uint32_t i) { kernels.pack(p, w, i * block, block, packed + i * size); });
-  share_rows(p, w, Vnni::unit, round_up(w.n, Vnni::unit), [&](long row, long row_end) {
+  long parts = p.m <= Amx::some ? 1 : 4;
+  share_rows(p, w, Vnni::unit, parts, round_up(w.n, Vnni::unit), [&](long row, long row_end) {
     kernels.rows(p, w, packed, row, row_end, for_task.of<char>(kernels.scratch_size(p, w)));
   });
 }
@@ -185,7 +188,8 @@ void by_panels(
     });
   }
   long groups = round_up(panel_rows * w.groups(), 16);
-  share_rows(p, w, panel_rows, round_up(w.n, panel_rows), [&](long first, long row_end) {
+  long parts = p.m <= (p.type == Float::f32 ? 4 : Amx::some) ? 1 : 4;
+  share_rows(p, w, panel_rows, parts, round_up(w.n, panel_rows), [&](long first, long row_end) {
     sgemm::Part part{0, rows_of_y, 0, panel_rows};
     long work = direct ? 0 : kernels.packed_size(all, part);
     long panel_size = panel_rows * ld, y_size = round_up(rows_of_y * panel_rows, 16);

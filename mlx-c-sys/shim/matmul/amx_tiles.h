@@ -1,0 +1,186 @@
+// What is done with tiles: sums of products, and sums rounded and written to y.
+//
+// Measured on Sapphire and Granite Rapids: the unit that stores tiles falls asleep when it has stored none for some 2000 cycles,
+// and takes 700 to wake up, as does the one that multiplies them. So a loop that takes longer stores a tile `nowhere` now and then.
+#pragma once
+
+#include <immintrin.h>
+
+#include "matmul.h"
+#include "turn.h"
+
+namespace mlxrs::matmul {
+namespace {
+
+#define ALWAYS_INLINE __attribute__((always_inline))
+#define INLINE inline ALWAYS_INLINE
+
+struct alignas(64) Tile {
+  float sums[16][16];
+};
+
+INLINE long smaller(long a, long b) {
+  return a < b ? a : b;
+}
+
+// How many rows of x a tile has room for. Up to 8 take half of the first cache, where the weights pass through too.
+INLINE long columns_of(long m) {
+  return m <= 8 ? 8 : 16;
+}
+
+struct Configuration {
+  explicit Configuration(long columns) {
+    struct alignas(64) {
+      uint8_t palette = 1, start = 0, reserved[14] = {};
+      uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    } tiles;
+    if (columns < 16) {
+      // The sum and x of tiles<1, ..>.
+      tiles.row_bytes[0] = tiles.row_bytes[5] = static_cast<uint16_t>(4 * columns);
+    }
+    _tile_loadconfig(&tiles);
+  }
+  ~Configuration() {
+    _tile_release();
+  }
+};
+
+template <int SUMS>
+INLINE void zero_sums() {
+  _tile_zero(0);
+  if constexpr (SUMS > 1) _tile_zero(1);
+  if constexpr (SUMS > 2) _tile_zero(2);
+  if constexpr (SUMS > 3) _tile_zero(3);
+  if constexpr (SUMS > 4) _tile_zero(4);
+  if constexpr (SUMS > 5) _tile_zero(5);
+}
+template <int SUMS>
+INLINE void load_sums(const Tile* t) {
+  _tile_loadd(0, t, 64);
+  if constexpr (SUMS > 1) _tile_loadd(1, t + 1, 64);
+  if constexpr (SUMS > 2) _tile_loadd(2, t + 2, 64);
+  if constexpr (SUMS > 3) _tile_loadd(3, t + 3, 64);
+  if constexpr (SUMS > 4) _tile_loadd(4, t + 4, 64);
+  if constexpr (SUMS > 5) _tile_loadd(5, t + 5, 64);
+}
+template <int SUMS>
+INLINE void store_sums(Tile* t) {
+  _tile_stored(0, t, 64);
+  if constexpr (SUMS > 1) _tile_stored(1, t + 1, 64);
+  if constexpr (SUMS > 2) _tile_stored(2, t + 2, 64);
+  if constexpr (SUMS > 3) _tile_stored(3, t + 3, 64);
+  if constexpr (SUMS > 4) _tile_stored(4, t + 4, 64);
+  if constexpr (SUMS > 5) _tile_stored(5, t + 5, 64);
+}
+
+// Adds to the sums 0 to X - 1 the products of one tile of weights and X of x, which lie `block` elements apart and have room
+// for W rows of x.
+template <int X, int W, bool AHEAD>
+INLINE void tiles(const uint16_t* w, long row, const uint16_t* x, long block, long steps, Tile* nowhere) {
+  for (long s = 0; s < steps; s++, w += 32, x += 32 * W) {
+    _tile_loadd(4, w, row);
+    _tile_loadd(5, x, 4 * W);
+    _tile_dpbf16ps(0, 4, 5);
+    if constexpr (X > 1) {
+      _tile_loadd(6, x + block, 64);
+      _tile_dpbf16ps(1, 4, 6);
+    }
+    if constexpr (X > 2) {
+      _tile_loadd(7, x + 2 * block, 64);
+      _tile_dpbf16ps(2, 4, 7);
+    }
+    if constexpr (X > 3) {
+      _tile_loadd(5, x + 3 * block, 64);
+      _tile_dpbf16ps(3, 4, 5);
+    }
+    if constexpr (AHEAD) {
+      // Rows that lie far apart are not foreseen by the machine.
+      const char* next = reinterpret_cast<const char*>(w) + 512;
+      for (long i = 0; i < 16; i++) {
+        _mm_prefetch(next + i * row, _MM_HINT_T0);
+      }
+      if (s % 4 == 3) {
+        _tile_stored(5, nowhere, 64);
+      }
+    }
+  }
+}
+
+// Adds to the sums 0 to 2 X - 1 the products of two tiles of weights and X of x, which lie `block` elements apart.
+template <int X>
+INLINE void multiply(const uint16_t* w, long ld, const uint16_t* x, long block, long steps, Tile* nowhere) {
+  const uint16_t* w1 = w + 16 * ld;
+  long row = 2 * ld;
+  for (long s = 0; s < steps; s++, w += 32, w1 += 32, x += 512) {
+    _tile_loadd(6, w, row);
+    _tile_loadd(7, x, 64);
+    _tile_dpbf16ps(0, 6, 7);
+    _tile_loadd(6, w1, row);
+    _tile_dpbf16ps(1, 6, 7);
+    if constexpr (X > 1) {
+      _tile_loadd(7, x + block, 64);
+      _tile_dpbf16ps(3, 6, 7);
+      _tile_loadd(6, w, row);
+      _tile_dpbf16ps(2, 6, 7);
+    }
+    if constexpr (X > 2) {
+      _tile_loadd(7, x + 2 * block, 64);
+      _tile_dpbf16ps(4, 6, 7);
+      _tile_loadd(6, w1, row);
+      _tile_dpbf16ps(5, 6, 7);
+    }
+    if (s % 8 == 7) {
+      _tile_stored(7, nowhere, 64);
+    }
+  }
+}
+
+// Rounds a tile (16 rows of weights x 16 of x) to bf16 and writes it: y[row of x][column + row of weights].
+void write(const Product& p, const Tile& tile, long first_row, long column, long columns) {
+  long rows = smaller(16, p.m - first_row);
+  auto to = [&](long i) ALWAYS_INLINE { return static_cast<uint16_t*>(p.y[first_row + i]) + column; };
+  __mmask16 there = static_cast<__mmask16>((1u << columns) - 1);
+  if (rows <= 3) {
+    const __m512i at = _mm512_mullo_epi32(
+        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm512_set1_epi32(16));
+    for (long i = 0; i < rows; i++) {
+      __m256bh half = _mm512_cvtneps_pbh(_mm512_i32gather_ps(at, &tile.sums[0][i], 4));
+      _mm256_mask_storeu_epi16(to(i), there, reinterpret_cast<__m256i&>(half));
+    }
+    return;
+  }
+  __m512i r[16];
+  for (int i = 0; i < 16; i++) {
+    r[i] = _mm512_load_si512(tile.sums[i]);
+  }
+  turn(r);
+  for (long i = 0; i < rows; i++) {
+    __m256bh half = _mm512_cvtneps_pbh(_mm512_castsi512_ps(r[i]));
+    _mm256_mask_storeu_epi16(to(i), there, reinterpret_cast<__m256i&>(half));
+  }
+}
+
+// As write(), of two tiles with 16 rows of weights each, the second behind the first.
+void write_pair(const Product& p, const Tile* tiles, long first_row, long column) {
+  __m512i left[16], right[16];
+  for (int i = 0; i < 16; i++) {
+    left[i] = _mm512_load_si512(tiles[0].sums[i]);
+    right[i] = _mm512_load_si512(tiles[1].sums[i]);
+  }
+  turn(left);
+  turn(right);
+  for (long i = 0; i < smaller(16, p.m - first_row); i++) {
+    __m512bh both = _mm512_cvtne2ps_pbh(_mm512_castsi512_ps(right[i]), _mm512_castsi512_ps(left[i]));
+    uint16_t* to = static_cast<uint16_t*>(p.y[first_row + i]) + column;
+    // A whole line need not be read before it is written. An _mm_sfence must follow.
+    if (reinterpret_cast<uintptr_t>(to) % 64 == 0) {
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(to), reinterpret_cast<__m512i&>(both));
+    } else {
+      _mm512_storeu_si512(to, reinterpret_cast<__m512i&>(both));
+    }
+  }
+}
+
+} // namespace
+} // namespace mlxrs::matmul
