@@ -1,6 +1,6 @@
 // What is done with tiles: sums of products, and sums rounded and written to y.
 //
-// Measured on Sapphire and Granite Rapids: the unit that stores tiles falls asleep when it has stored none for some 2000 cycles,
+// Measured (docs/cpu-matmul.md): the unit that stores tiles falls asleep when it has stored none for some 2000 cycles,
 // and takes 700 to wake up, as does the one that multiplies them. So a loop that takes longer stores a tile `nowhere` now and then.
 #pragma once
 
