@@ -182,13 +182,16 @@ pub fn blank(shape: &[i32], dtype: DType) -> Result<Array> {
 
 /// `gate · sigmoid(gate) · up`. Source: Shazeer 2020, "GLU Variants Improve Transformer".
 ///
+/// On the CPU, where both are 16-bit products of one array ([`linear`] or [`quantized_linear`]) that are not computed yet,
+/// this is one node with them and neither is ever in memory; who needs them elsewhere too has them computed again.
+///
 /// # Errors
 /// The shapes do not broadcast.
 pub fn swiglu(gate: &Array, up: &Array) -> Result<Array> {
     op!(mlxrs_fast_gated(false, gate, up))
 }
 
-/// `gelu(gate) · up`, with the tanh approximation of gelu (Hendrycks and Gimpel, arXiv:1606.08415).
+/// `gelu(gate) · up`, with the tanh approximation of gelu (Hendrycks and Gimpel, arXiv:1606.08415); else as [`swiglu`].
 ///
 /// # Errors
 /// The shapes do not broadcast.

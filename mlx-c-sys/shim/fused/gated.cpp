@@ -105,6 +105,13 @@ std::optional<mx::array> gated(Gate gate, const mx::array& x, const mx::array& u
   if (x.ndim() == 0 || x.shape() != up.shape() || x.dtype() != up.dtype() || !is_float(x.dtype())) {
     return std::nullopt;
   }
+  if (auto y = gated_products(gate, x, up, s)) {
+    return y;
+  }
+  return gated_apart(gate, x, up, s);
+}
+
+mx::array gated_apart(Gate gate, const mx::array& x, const mx::array& up, mx::Stream s) {
   return mx::array(x.shape(), x.dtype(), std::make_shared<Gated>(s, gate), {x, up});
 }
 

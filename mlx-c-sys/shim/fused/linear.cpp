@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <typeinfo>
 
+#include "kernels.h"
 #include "linear.h"
 
 namespace mlxrs::fused {
@@ -28,11 +30,67 @@ namespace mlxrs::fused {
 
 namespace {
 
+// A matrix as the kernels take it. Where its parts are is known when they are evaluated.
+class Matrix {
+ public:
+  // The parts are the elements or, of a packed matrix, codes, scales and, if it has some, biases.
+  Matrix(const matmul::Weights& w, const Arrays& in, size_t first) : w_(w), parts_(in.begin() + first, in.end()) {}
+
+  const matmul::Weights& get() {
+    const void** at[] = {&w_.data, &w_.scales, &w_.biases};
+    for (size_t i = 0; i < parts_.size(); i++) {
+      *at[i] = parts_[i].get(copies_[i]);
+    }
+    return w_;
+  }
+
+ private:
+  matmul::Weights w_;
+  std::vector<Dense> parts_;
+  std::vector<char> copies_[3];
+};
+
+// x and y of a product, likewise.
+class Operands {
+ public:
+  Operands(const mx::array& x, mx::array& y)
+      : type_(float_of(x.dtype())), m_(y.size() / y.shape(-1)), x_bytes_(x.shape(-1) * x.itemsize()),
+        y_bytes_(y.shape(-1) * y.itemsize()), x_(x), y_(y.data<char>()) {}
+
+  matmul::Product get() {
+    x_rows_ = rows_of<const void>(x_.get(copy_), m_, x_bytes_);
+    y_rows_ = rows_of<void>(y_, m_, y_bytes_);
+    return {type_, m_, x_rows_.data(), y_rows_.data()};
+  }
+
+ private:
+  matmul::Float type_;
+  long m_, x_bytes_, y_bytes_;
+  Dense x_;
+  char* y_;
+  std::vector<char> copy_;
+  std::vector<const void*> x_rows_;
+  std::vector<void*> y_rows_;
+};
+
 // What x @ w.T has in common, whatever w is. Gradients are products in f32: MLX's own of 16-bit and packed arrays are slow,
 // and round more.
 class Product : public Node {
  public:
   using Node::Node;
+
+  void eval_cpu(const Arrays& in, Arrays& out) override {
+    auto& y = out[0];
+    set_data(y);
+    if (y.size() == 0) {
+      return;
+    }
+    mx::cpu::get_command_encoder(stream()).dispatch(
+        [operands = Operands(in[0], y), w = matrix(in)]() mutable { matmul::multiply(operands.get(), w.get()); });
+  }
+
+  // The matrix behind x in a node's inputs.
+  virtual Matrix matrix(const Arrays& in) const = 0;
 
   Arrays vjp(
       const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs)
@@ -72,27 +130,28 @@ class Linear : public Product {
   void eval_cpu(const Arrays& in, Arrays& out) override {
     const auto &x = in[0], &w = in[1];
     auto& y = out[0];
-    set_data(y);
-    if (y.size() == 0) {
-      return;
+    if (x.dtype() != mx::float32 || y.size() == 0) {
+      return Product::eval_cpu(in, out);
     }
+    set_data(y);
     int n = w.shape(0), k = w.shape(1), m = static_cast<int>(y.size() / n);
-    auto type = float_of(x.dtype());
-    mx::cpu::get_command_encoder(stream()).dispatch([=, x = Dense(x), w = Dense(w), y_at = y.data<char>()] {
+    mx::cpu::get_command_encoder(stream()).dispatch([=, x = Dense(x), w = Dense(w), y_at = y.data<float>()] {
       std::vector<char> x_copy, w_copy;
-      const char *x_at = x.get(x_copy), *w_at = w.get(w_copy);
-      if (type == matmul::Float::f32) {
-        constexpr int row_major = 101, no_trans = 111, trans = 112;
-        int stride = std::max(1, k);
-        return cblas_sgemm(
-            row_major, no_trans, trans, m, n, k, 1.0f, reinterpret_cast<const float*>(x_at), stride,
-            reinterpret_cast<const float*>(w_at), stride, 0.0f, reinterpret_cast<float*>(y_at), n);
-      }
-      auto coding = type == matmul::Float::f16 ? matmul::Coding::f16 : matmul::Coding::bf16;
-      auto x_rows = rows_of<const void>(x_at, m, 2L * k);
-      auto y_rows = rows_of<void>(y_at, m, 2L * n);
-      matmul::multiply({type, m, x_rows.data(), y_rows.data()}, {coding, 16, 0, n, k, w_at, type, nullptr, nullptr});
+      auto *x_at = reinterpret_cast<const float*>(x.get(x_copy)), *w_at = reinterpret_cast<const float*>(w.get(w_copy));
+      constexpr int row_major = 101, no_trans = 111, trans = 112;
+      int stride = std::max(1, k);
+      cblas_sgemm(row_major, no_trans, trans, m, n, k, 1.0f, x_at, stride, w_at, stride, 0.0f, y_at, n);
     });
+  }
+
+  Matrix matrix(const Arrays& in) const override {
+    const auto& w = in[1];
+    auto type = float_of(w.dtype());
+    auto coding = type == matmul::Float::f32 ? matmul::Coding::f32
+        : type == matmul::Float::f16         ? matmul::Coding::f16
+                                             : matmul::Coding::bf16;
+    int bits = static_cast<int>(8 * w.itemsize());
+    return {{coding, bits, 0, w.shape(0), w.shape(1), nullptr, type, nullptr, nullptr}, in, 1};
   }
 
   mx::array plain(const Arrays& in) override {
@@ -118,27 +177,10 @@ class PackedLinear : public Product {
   PackedLinear(mx::Stream s, matmul::Coding coding, const Packing& packing)
       : Product(s), coding_(coding), packing_(packing) {}
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
-    const auto &x = in[0], &scales = in[2];
-    auto& y = out[0];
-    set_data(y);
-    if (y.size() == 0) {
-      return;
-    }
-    long n = in[1].shape(0), k = x.shape(-1), m = y.size() / n;
-    matmul::Weights w{coding_, packing_.bits, packing_.group, n, k, nullptr, float_of(scales.dtype()), nullptr, nullptr};
-    bool affine = coding_ == matmul::Coding::affine;
-    mx::cpu::get_command_encoder(stream()).dispatch(
-        [=, type = float_of(x.dtype()), size = static_cast<long>(x.itemsize()), x = Dense(x), packed = Dense(in[1]),
-         scales = Dense(scales), biases = Dense(affine ? in[3] : scales), y_at = y.data<char>()]() mutable {
-          std::vector<char> x_copy, w_copy, s_copy, b_copy;
-          w.data = packed.get(w_copy);
-          w.scales = scales.get(s_copy);
-          w.biases = affine ? biases.get(b_copy) : nullptr;
-          auto x_rows = rows_of<const void>(x.get(x_copy), m, size * k);
-          auto y_rows = rows_of<void>(y_at, m, size * n);
-          matmul::multiply({type, m, x_rows.data(), y_rows.data()}, w);
-        });
+  Matrix matrix(const Arrays& in) const override {
+    long n = in[1].shape(0), k = in[0].shape(-1);
+    auto type = float_of(in[2].dtype());
+    return {{coding_, packing_.bits, packing_.group, n, k, nullptr, type, nullptr, nullptr}, in, 1};
   }
 
   mx::array plain(const Arrays& in) override {
@@ -164,6 +206,64 @@ class PackedLinear : public Product {
  private:
   matmul::Coding coding_;
   Packing packing_;
+};
+
+// gate(x aᵀ) · x bᵀ, to the bit as the three nodes that it stands for, without the memory of two of them. The inputs are x, the parts
+// of a and those of b.
+class GatedProducts : public Node {
+ public:
+  GatedProducts(mx::Stream s, Gate gate, std::shared_ptr<Product> product)
+      : Node(s), gate_(gate), product_(std::move(product)) {}
+
+  void eval_cpu(const Arrays& in, Arrays& out) override {
+    auto& y = out[0];
+    set_data(y);
+    if (y.size() == 0) {
+      return;
+    }
+    const auto& rows = row_kernels(y.dtype());
+    auto [a, b] = apart(in);
+    mx::cpu::get_command_encoder(stream()).dispatch(
+        [operands = Operands(in[0], y), a = product_->matrix(a), b = product_->matrix(b),
+         join = gate_ == Gate::silu ? rows.swiglu : rows.geglu]() mutable {
+          matmul::multiply_joined(operands.get(), a.get(), b.get(), join);
+        });
+  }
+
+  mx::array plain(const Arrays& in) override {
+    auto [a, b] = apart(in);
+    return gated_plainly(gate_, product_->plain(a), product_->plain(b), stream());
+  }
+  Arrays parts(const Arrays& in) override {
+    auto [a, b] = apart(in);
+    auto shape = product_->output_shapes(in)[0];
+    auto type = in[0].dtype();
+    mx::array x(shape, type, product_, std::move(a)), up(shape, type, product_, std::move(b));
+    return {gated_apart(gate_, x, up, stream())};
+  }
+
+  const char* name() const override {
+    return "GatedProducts";
+  }
+  bool is_equivalent(const mx::Primitive& other) const override {
+    const auto& that = static_cast<const GatedProducts&>(other);
+    return gate_ == that.gate_ && typeid(*product_) == typeid(*that.product_) && product_->is_equivalent(*that.product_);
+  }
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
+    return product_->output_shapes(in);
+  }
+
+ private:
+  // The inputs of the two products.
+  static std::pair<Arrays, Arrays> apart(const Arrays& in) {
+    auto half = static_cast<std::ptrdiff_t>(in.size() / 2);
+    Arrays a(in.begin(), in.begin() + 1 + half), b{in[0]};
+    b.insert(b.end(), in.begin() + 1 + half, in.end());
+    return {std::move(a), std::move(b)};
+  }
+
+  Gate gate_;
+  std::shared_ptr<Product> product_;
 };
 
 } // namespace
@@ -202,6 +302,27 @@ std::optional<mx::array> packed_linear(
       std::move(shape), x.dtype(), std::make_shared<PackedLinear>(s, *coding, packing), std::move(inputs));
 }
 
+std::optional<mx::array> gated_products(Gate gate, const mx::array& x, const mx::array& up, mx::Stream s) {
+  // Products in f32 may be sgemm's; and a derivative needs both products, which this would have to compute again.
+  if (!x.has_primitive() || !up.has_primitive() || x.dtype() == mx::float32 || x.is_tracer() || up.is_tracer()) {
+    return std::nullopt;
+  }
+  auto a = std::dynamic_pointer_cast<Product>(x.primitive_ptr()), b = std::dynamic_pointer_cast<Product>(up.primitive_ptr());
+  if (a == nullptr || b == nullptr || typeid(*a) != typeid(*b) || !a->is_equivalent(*b) || a->stream() != s ||
+      b->stream() != s || x.inputs()[0].id() != up.inputs()[0].id()) {
+    return std::nullopt;
+  }
+  Arrays inputs = x.inputs();
+  for (size_t i = 1; i < inputs.size(); i++) {
+    const auto& other = up.inputs()[i];
+    if (other.dtype() != inputs[i].dtype() || other.shape() != inputs[i].shape()) {
+      return std::nullopt;
+    }
+  }
+  inputs.insert(inputs.end(), up.inputs().begin() + 1, up.inputs().end());
+  return mx::array(x.shape(), x.dtype(), std::make_shared<GatedProducts>(s, gate, std::move(a)), std::move(inputs));
+}
+
 } // namespace mlxrs::fused
 
 #else
@@ -214,6 +335,9 @@ std::optional<mx::array> linear(const mx::array&, const mx::array&, mx::Stream) 
 }
 std::optional<mx::array> packed_linear(
     const mx::array&, const mx::array&, const mx::array&, const std::optional<mx::array>&, const Packing&, mx::Stream) {
+  return std::nullopt;
+}
+std::optional<mx::array> gated_products(Gate, const mx::array&, const mx::array&, mx::Stream) {
   return std::nullopt;
 }
 

@@ -333,6 +333,9 @@ mx::array blank(const mx::Shape& shape, mx::Dtype dtype, mx::Stream s);
 enum class Gate { silu, gelu_tanh };
 std::optional<mx::array> gated(Gate gate, const mx::array& x, const mx::array& up, mx::Stream s);
 mx::array gated_plainly(Gate gate, const mx::array& x, const mx::array& up, mx::Stream s);
+// gate(x) · up as a node of its own, and as one with the products that x and up are, if they are products of one array, not yet computed.
+mx::array gated_apart(Gate gate, const mx::array& x, const mx::array& up, mx::Stream s);
+std::optional<mx::array> gated_products(Gate gate, const mx::array& x, const mx::array& up, mx::Stream s);
 // logsumexp(logits) - logits[target] over the last axis.
 std::optional<mx::array> cross_entropy(const mx::array& logits, const mx::array& targets, mx::Stream s);
 // U32: the first of the largest along the last axis; numbers only.

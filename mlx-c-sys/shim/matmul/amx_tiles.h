@@ -174,7 +174,7 @@ void write_pair(const Product& p, const Tile* tiles, long first_row, long column
     __m512bh both = _mm512_cvtne2ps_pbh(_mm512_castsi512_ps(right[i]), _mm512_castsi512_ps(left[i]));
     uint16_t* to = static_cast<uint16_t*>(p.y[first_row + i]) + column;
     // A whole line need not be read before it is written. An _mm_sfence must follow.
-    if (reinterpret_cast<uintptr_t>(to) % 64 == 0) {
+    if (!p.is_read && reinterpret_cast<uintptr_t>(to) % 64 == 0) {
       _mm512_stream_si512(reinterpret_cast<__m512i*>(to), reinterpret_cast<__m512i&>(both));
     } else {
       _mm512_storeu_si512(to, reinterpret_cast<__m512i&>(both));

@@ -43,7 +43,17 @@ class Memory {
 };
 
 // For what a call's caller prepares for all, and for what each task needs: the caller works on tasks too.
-thread_local Memory for_all, for_task;
+thread_local Memory for_all, for_task, for_join;
+
+// A second matrix, and what becomes of both products.
+struct Second {
+  const Weights& w;
+  Join join;
+};
+
+long size_of(Float type) {
+  return type == Float::f32 ? 4 : 2;
+}
 
 long round_up(long n, long unit) {
   return (n + unit - 1) / unit * unit;
@@ -61,20 +71,55 @@ void each(long n, long elements, const Body& body) {
   }
 }
 
-// Calls body(row, row_end) for parts of [0, n) that are multiples of `unit` and at most `most`, on all threads if there
-// is enough to do: in `parts` for each thread, if that is no more than `most`.
+// Calls body(row, row_end) for parts of [0, n) that are multiples of `unit` and at most `most`, which is one too, on all threads
+// if there is enough to do: in `parts` for each thread, or more.
 template <typename Body>
 void share_rows(const Product& p, const Weights& w, long unit, long parts, long most, const Body& body) {
   Threads& threads = Threads::shared();
   // Reading weights takes long too, when few are multiplied with them.
   double work = static_cast<double>(w.n) * w.k * std::max(p.m, 4L);
-  long pieces = threads.count() < 2 || work < 200e3 ? 1 : parts * threads.count();
-  long size = std::clamp(round_up((w.n + pieces - 1) / pieces, unit), unit, most);
+  long count = threads.count(), least = (w.n + most - 1) / most;
+  // As many for each thread.
+  long pieces = std::max(count < 2 || work < 200e3 ? 1 : parts * count, least > 1 ? round_up(least, count) : 1);
+  long size = round_up((w.n + pieces - 1) / pieces, unit);
   uint32_t n = static_cast<uint32_t>((w.n + size - 1) / size);
   threads.each(n, [&](uint32_t i) { body(i * size, std::min(w.n, (i + 1) * size)); });
 }
 
-void by_tiles(const Product& p, const Weights& w, const Amx& amx, const Expander& expander) {
+// The most rows of a task where two products wait to be joined: so many that both stay in the second cache.
+long most_joined(const Product& p, const Second* second, long unit, long most) {
+  constexpr long bytes = 1 << 19;
+  return second == nullptr ? most : std::clamp(bytes / (2 * p.m * size_of(p.type)) / unit * unit, unit, most);
+}
+
+// Calls kernel(product, weights) for a task's rows of the matrices: of one, for y itself; of two, for memory from which they are
+// joined.
+template <typename Kernel>
+void each_matrix(
+    const Product& p, const Weights& w, const Second* second, long row, long row_end, const Kernel& kernel) {
+  if (second == nullptr) {
+    return kernel(p, w);
+  }
+  long n = row_end - row, size = size_of(p.type), bytes = round_up(n * size, 64);
+  char* memory = for_join.of<char>(2 * p.m * bytes);
+  std::vector<void*> rows(p.m);
+  Product q{p.type, p.m, p.x, rows.data(), true};
+  for (const Weights* matrix : {&w, &second->w}) {
+    for (long i = 0; i < p.m; i++) {
+      // Where the row of y would begin.
+      rows[i] = memory + i * bytes - row * size;
+    }
+    kernel(q, *matrix);
+    memory += p.m * bytes;
+  }
+  memory -= 2 * p.m * bytes;
+  for (long i = 0; i < p.m; i++) {
+    const char* a = memory + i * bytes;
+    second->join(a, a + p.m * bytes, n, static_cast<char*>(p.y[i]) + row * size);
+  }
+}
+
+void by_tiles(const Product& p, const Weights& w, const Second* second, const Amx& amx, const Expander& expander) {
   int dealt = expander.dealt(w);
   long blocks = (p.m + 15) / 16;
   auto* packed = for_all.of<uint16_t>(Amx::packed_size(p.m, Amx::steps(w.k, dealt)));
@@ -82,21 +127,27 @@ void by_tiles(const Product& p, const Weights& w, const Amx& amx, const Expander
   // A few rows of x take as long as reading the weights: in long pieces, each of which one core has fetched.
   bool few = p.m <= Amx::some;
   long parts = few || Amx::is_large(p.m, w.k) ? 1 : 4;
-  long most = few ? round_up(w.n, Amx::unit) : Amx::most(p.m, w.k);
+  long most = most_joined(p, second, Amx::unit, few ? round_up(w.n, Amx::unit) : Amx::most(p.m, w.k));
   share_rows(p, w, Amx::unit, parts, most, [&](long row, long row_end) {
     void* scratch = for_task.of<char>(amx.scratch_size(p, w, expander, row_end - row));
-    amx.rows(p, w, expander, packed, row, row_end, scratch);
+    each_matrix(p, w, second, row, row_end, [&](const Product& p, const Weights& w) {
+      amx.rows(p, w, expander, packed, row, row_end, scratch);
+    });
   });
 }
 
 // Affine codes, in whole numbers.
-void by_whole_numbers(const Product& p, const Weights& w, const Vnni& kernels) {
+void by_whole_numbers(const Product& p, const Weights& w, const Second* second, const Vnni& kernels) {
   long block = Vnni::block(p.m), blocks = (p.m + block - 1) / block, size = kernels.packed_size(w, block);
   char* packed = for_all.of<char>(blocks * size);
   each(blocks, p.m * w.k, [&](uint32_t i) { kernels.pack(p, w, i * block, block, packed + i * size); });
   long parts = p.m <= Amx::some ? 1 : 4;
-  share_rows(p, w, Vnni::unit, parts, round_up(w.n, Vnni::unit), [&](long row, long row_end) {
-    kernels.rows(p, w, packed, row, row_end, for_task.of<char>(kernels.scratch_size(p, w)));
+  long most = most_joined(p, second, Vnni::unit, round_up(w.n, Vnni::unit));
+  share_rows(p, w, Vnni::unit, parts, most, [&](long row, long row_end) {
+    void* scratch = for_task.of<char>(kernels.scratch_size(p, w));
+    each_matrix(p, w, second, row, row_end, [&](const Product& p, const Weights& w) {
+      kernels.rows(p, w, packed, row, row_end, scratch);
+    });
   });
 }
 
@@ -152,7 +203,8 @@ constexpr long band = 192;
 
 // By kernels for f32, for which pairs of bf16 are elements too where `pairs` is set.
 void by_panels(
-    const Product& p, const Weights& w, const sgemm::Kernels& kernels, const Expander& expander, bool pairs) {
+    const Product& p, const Weights& w, const Second* second, const sgemm::Kernels& kernels, const Expander& expander,
+    bool pairs) {
   // All sizes along k are in elements of the kernels.
   int dealt = pairs ? expander.dealt(w) : 1;
   long k = pairs ? round_up(w.k, dealt > 1 ? 64 : 2) / 2 : w.k, ld = round_up(k, 16);
@@ -172,9 +224,6 @@ void by_panels(
     x = converted.data();
     x_row = ld;
   }
-  // Rows of f32 that are equally far apart are written where they belong, others through `y` of each task.
-  long y_row = p.type == Float::f32 ? distance(p.y, p.m) / static_cast<long>(sizeof(float)) : 0;
-  bool in_place = p.type == Float::f32 && (p.m == 1 || y_row > 0);
   sgemm::Product all{p.m, panel_rows, k, x, x_row, 1, nullptr, ld, 1, nullptr, panel_rows, 1, 1, 0};
   bool direct = p.m <= sgemm::max_direct_rows;
   long rows_of_y = direct ? p.m : std::min(p.m, band), bands = (p.m + rows_of_y - 1) / rows_of_y;
@@ -188,8 +237,10 @@ void by_panels(
     });
   }
   long groups = round_up(panel_rows * w.groups(), 16);
-  long parts = p.m <= (p.type == Float::f32 ? 4 : Amx::some) ? 1 : 4;
-  share_rows(p, w, panel_rows, parts, round_up(w.n, panel_rows), [&](long first, long row_end) {
+  auto task = [&](const Product& p, const Weights& w, long first, long row_end) {
+    // Rows of f32 that are equally far apart are written where they belong, others through `y` of each task.
+    long y_row = p.type == Float::f32 ? distance(p.y, p.m) / static_cast<long>(sizeof(float)) : 0;
+    bool in_place = p.type == Float::f32 && (p.m == 1 || y_row > 0);
     sgemm::Part part{0, rows_of_y, 0, panel_rows};
     long work = direct ? 0 : kernels.packed_size(all, part);
     long panel_size = panel_rows * ld, y_size = round_up(rows_of_y * panel_rows, 16);
@@ -231,16 +282,39 @@ void by_panels(
           kernels.packed(q, {0, q.m, 0, rows}, packed_x + i / band * band_size, y + y_size);
         }
         for (long j = 0; !in_place && j < q.m; j++) {
-          long size = p.type == Float::f32 ? 4 : 2;
-          row_from_f32(p.type, y + j * panel_rows, rows, static_cast<char*>(p.y[i + j]) + row * size);
+          row_from_f32(p.type, y + j * panel_rows, rows, static_cast<char*>(p.y[i + j]) + row * size_of(p.type));
         }
       }
     }
+  };
+  long parts = p.m <= (p.type == Float::f32 ? 4 : Amx::some) ? 1 : 4;
+  long most = most_joined(p, second, panel_rows, round_up(w.n, panel_rows));
+  share_rows(p, w, panel_rows, parts, most, [&](long row, long row_end) {
+    each_matrix(p, w, second, row, row_end, [&](const Product& p, const Weights& w) { task(p, w, row, row_end); });
   });
 }
 
 const Expander& expander_of(Isa machine) {
   return machine >= Isa::avx512bf16 ? *expand_avx512() : machine >= Isa::avx2 ? *expand_avx2() : expand_portable();
+}
+
+void multiply_by(const Product& p, const Weights& w, const Second* second) {
+  if (p.m == 0 || w.n == 0) {
+    return;
+  }
+  Isa machine = isa();
+  const Expander& expander = expander_of(machine);
+  if (machine >= Isa::avx512vnni && Vnni::takes(p, w) && (machine == Isa::avx512vnni || p.m <= Vnni::few)) {
+    return by_whole_numbers(p, w, second, *vnni());
+  }
+  bool is_bf16 = p.type == Float::bf16 && w.coding != Coding::f32 && w.coding != Coding::f16;
+  if (is_bf16 && machine == Isa::amx) {
+    return by_tiles(p, w, second, *amx(), expander);
+  }
+  if (is_bf16 && machine == Isa::avx512bf16) {
+    return by_panels(p, w, second, *sgemm::pairs(), expander, true);
+  }
+  by_panels(p, w, second, sgemm::chosen(), expander, false);
 }
 
 } // namespace
@@ -269,22 +343,12 @@ void write_rows(const Weights& w, const std::vector<long>& rows, Float type, voi
 }
 
 void multiply(const Product& p, const Weights& w) {
-  if (p.m == 0 || w.n == 0) {
-    return;
-  }
-  Isa machine = isa();
-  const Expander& expander = expander_of(machine);
-  if (machine >= Isa::avx512vnni && Vnni::takes(p, w) && (machine == Isa::avx512vnni || p.m <= Vnni::few)) {
-    return by_whole_numbers(p, w, *vnni());
-  }
-  bool is_bf16 = p.type == Float::bf16 && w.coding != Coding::f32 && w.coding != Coding::f16;
-  if (is_bf16 && machine == Isa::amx) {
-    return by_tiles(p, w, *amx(), expander);
-  }
-  if (is_bf16 && machine == Isa::avx512bf16) {
-    return by_panels(p, w, *sgemm::pairs(), expander, true);
-  }
-  by_panels(p, w, sgemm::chosen(), expander, false);
+  multiply_by(p, w, nullptr);
+}
+
+void multiply_joined(const Product& p, const Weights& a, const Weights& b, Join join) {
+  Second second{b, join};
+  multiply_by(p, a, &second);
 }
 
 } // namespace mlxrs::matmul

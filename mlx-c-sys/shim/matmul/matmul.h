@@ -57,6 +57,8 @@ struct Product {
   long m;
   const void* const* x;
   void* const* y;
+  // Whether y is read at once: it should stay in the caches.
+  bool is_read = false;
 };
 
 // Rows of w, one behind the other, each element rounded to `type` once.
@@ -64,5 +66,10 @@ void write_rows(const Weights& w, const std::vector<long>& rows, Float type, voi
 
 // On the threads of threads.h. Throws std::bad_alloc, and what isa() throws.
 void multiply(const Product& p, const Weights& w);
+
+// y = join(x aᵀ, x bᵀ), for n elements at a time. The products are rounded to x's type as those of `multiply` are, but are never in
+// memory as a whole. a and b have one size and one coding.
+using Join = void (*)(const void* a, const void* b, long n, void* y);
+void multiply_joined(const Product& p, const Weights& a, const Weights& b, Join join);
 
 } // namespace mlxrs::matmul

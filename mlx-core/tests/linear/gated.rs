@@ -1,0 +1,77 @@
+//! Products of one array, joined by a gate: one node, which must not show but in memory (`gated_memory.rs`).
+
+use mlx_core::ops::quantize::{QuantMode, Scheme, quantize};
+use mlx_core::transforms::grad;
+use mlx_core::{Array, DType, Result, eval, fast};
+
+use super::cases::normal;
+use super::{floats, kernels_are_off};
+
+type Gate = fn(&Array, &Array) -> Result<Array>;
+
+/// The products of `x` with two matrices `[n, k]`, not computed yet.
+fn products(x: &Array, n: i32, scheme: Option<Scheme>) -> Result<[Array; 2]> {
+    let product = |seed| {
+        let w = normal(seed, &[n, x.dim(-1)?], x.dtype())?;
+        let Some(scheme) = scheme else {
+            return fast::linear(x, &w);
+        };
+        let w = quantize(&w, scheme)?;
+        fast::quantized_linear(x, &w.packed, &w.scales, w.biases.as_ref(), scheme)
+    };
+    Ok([product(1)?, product(2)?])
+}
+
+#[test]
+fn gated_products_are_those_of_three_nodes() -> Result<()> {
+    if kernels_are_off() {
+        return Ok(());
+    }
+    let affine = |bits, group| Scheme::new(QuantMode::Affine, bits, group).map(Some);
+    let schemes = [
+        None,
+        affine(4, 64)?,
+        affine(8, 32)?,
+        affine(3, 64)?,
+        Some(Scheme::default_of(QuantMode::Mxfp4)),
+    ];
+    for dtype in [DType::BF16, DType::F16, DType::F32] {
+        for (scheme, gate) in schemes
+            .into_iter()
+            .zip([fast::swiglu as Gate, fast::geglu].into_iter().cycle())
+        {
+            for m in [1, 3, 6, 40, 130, 300] {
+                let x = normal(3, &[m, 576], dtype)?.multiply(0.1)?;
+                let [a, b] = products(&x, 230, scheme)?;
+                let together = gate(&a, &b)?;
+                let [a, b] = products(&x, 230, scheme)?;
+                eval([&a, &b])?;
+                let apart = gate(&a, &b)?;
+                assert_eq!(together.shape(), [m, 230]);
+                assert!(
+                    floats(&together) == floats(&apart),
+                    "{dtype}, {scheme:?}, {m} rows"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn gated_products_have_derivatives() -> Result<()> {
+    let x = normal(3, &[5, 64], DType::BF16)?.multiply(0.1)?;
+    let by = |gate: fn(&Array, &Array) -> Result<Array>| {
+        let gate_of = move |x: &[Array]| {
+            let [a, b] = products(&x[0], 40, None)?;
+            Ok(vec![gate(&a, &b)?.astype(DType::F32)?.sum(.., false)?])
+        };
+        grad(gate_of, std::slice::from_ref(&x), &[0])
+    };
+    let found = by(fast::swiglu)?;
+    let expected = by(|a, b| a.multiply(a.sigmoid()?)?.multiply(b))?;
+    for (a, b) in floats(&found[0]).iter().zip(floats(&expected[0])) {
+        assert!((a - b).abs() <= 0.02 * b.abs().max(1.0), "{a} for {b}");
+    }
+    Ok(())
+}
