@@ -130,10 +130,32 @@ void shape_tiles() {
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  _tile_zero(4);
-  _tile_zero(5);
-  _tile_zero(6);
-  _tile_zero(7);
+}
+
+// Two sets of four tiles, of numbers of both signs around 1: multiplying the same again and again, or zeros, takes less power, of
+// which there may be too little for anything else.
+struct alignas(64) TileNumbers {
+  uint16_t tiles[2][4][512];
+
+  TileNumbers() {
+    uint32_t state = 1;
+    for (auto& set : tiles) {
+      for (auto& tile : set) {
+        for (auto& number : tile) {
+          state = state * 1664525 + 1013904223;
+          number = 0x3f00 | (state >> 16 & 0x80ff);
+        }
+      }
+    }
+    keep(tiles);
+  }
+};
+
+inline __attribute__((always_inline)) void load_tiles(const uint16_t (&tiles)[4][512]) {
+  _tile_loadd(4, tiles[0], 64);
+  _tile_loadd(5, tiles[1], 64);
+  _tile_loadd(6, tiles[2], 64);
+  _tile_loadd(7, tiles[3], 64);
 }
 
 constexpr long kTileSteps = 1000000;
@@ -142,7 +164,9 @@ double amx_bf16(int threads) {
   const double operations = 2.0 * 16 * 16 * 32 * 4 * kTileSteps;
   return rate(threads, operations, [](int) {
     shape_tiles();
+    const TileNumbers numbers;
     for (long i = 0; i < kTileSteps; ++i) {
+      load_tiles(numbers.tiles[i % 2]);
       _tile_dpbf16ps(0, 4, 6);
       _tile_dpbf16ps(1, 4, 7);
       _tile_dpbf16ps(2, 5, 6);
@@ -156,7 +180,9 @@ double amx_int8(int threads) {
   const double operations = 2.0 * 16 * 16 * 64 * 4 * kTileSteps;
   return rate(threads, operations, [](int) {
     shape_tiles();
+    const TileNumbers numbers;
     for (long i = 0; i < kTileSteps; ++i) {
+      load_tiles(numbers.tiles[i % 2]);
       _tile_dpbssd(0, 4, 6);
       _tile_dpbssd(1, 4, 7);
       _tile_dpbssd(2, 5, 6);
