@@ -33,8 +33,8 @@ namespace {
 // A matrix as the kernels take it. Where its parts are is known when they are evaluated.
 class Matrix {
  public:
-  // The parts are the elements or, of a packed matrix, codes, scales and, if it has some, biases.
-  Matrix(const matmul::Weights& w, const Arrays& in, size_t first) : w_(w), parts_(in.begin() + first, in.end()) {}
+  // Behind x, a product's inputs are the elements or, of a packed matrix, codes, scales and, if it has some, biases.
+  Matrix(const matmul::Weights& w, const Arrays& in) : w_(w), parts_(in.begin() + 1, in.end()) {}
 
   const matmul::Weights& get() {
     const void** at[] = {&w_.data, &w_.scales, &w_.biases};
@@ -146,12 +146,10 @@ class Linear : public Product {
 
   Matrix matrix(const Arrays& in) const override {
     const auto& w = in[1];
+    // In f32 it is sgemm's.
     auto type = float_of(w.dtype());
-    auto coding = type == matmul::Float::f32 ? matmul::Coding::f32
-        : type == matmul::Float::f16         ? matmul::Coding::f16
-                                             : matmul::Coding::bf16;
-    int bits = static_cast<int>(8 * w.itemsize());
-    return {{coding, bits, 0, w.shape(0), w.shape(1), nullptr, type, nullptr, nullptr}, in, 1};
+    auto coding = type == matmul::Float::f16 ? matmul::Coding::f16 : matmul::Coding::bf16;
+    return {{coding, 16, 0, w.shape(0), w.shape(1), nullptr, type, nullptr, nullptr}, in};
   }
 
   mx::array plain(const Arrays& in) override {
@@ -180,7 +178,7 @@ class PackedLinear : public Product {
   Matrix matrix(const Arrays& in) const override {
     long n = in[1].shape(0), k = in[0].shape(-1);
     auto type = float_of(in[2].dtype());
-    return {{coding_, packing_.bits, packing_.group, n, k, nullptr, type, nullptr, nullptr}, in, 1};
+    return {{coding_, packing_.bits, packing_.group, n, k, nullptr, type, nullptr, nullptr}, in};
   }
 
   mx::array plain(const Arrays& in) override {

@@ -65,14 +65,11 @@ void pack(const Product& p, long k, int dealt, long block, uint16_t* packed) {
   }
 }
 
-// How many parts of at most `most` of n there are, and how long they are when made equally so, in multiples of `unit`.
-struct Parts {
-  long size;
-  Parts(long n, long most, long unit) {
-    long parts = (n + most - 1) / most;
-    size = ((n + parts - 1) / parts + unit - 1) / unit * unit;
-  }
-};
+// How long parts of n are that are equally so, at most `most`, and multiples of `unit`.
+long part_of(long n, long most, long unit) {
+  long parts = (n + most - 1) / most;
+  return ((n + parts - 1) / parts + unit - 1) / unit * unit;
+}
 
 // How a task goes through its weights, with more than a few rows of x: bands of x go by pieces of k, of which they have a good
 // part of the second cache, and all rows of weights go by these. Where a band is that much for all of k, this is one piece.
@@ -83,8 +80,8 @@ struct Plan {
       : m(p.m), k(w.k), steps(Amx::steps(w.k, dealt)), piece_k(panel_k), band(p.m) {
     if (m > few) {
       long most = Amx::band_bytes / (steps * 64) / block_m * block_m;
-      band = Parts(m, most < least_band ? least_band : most, block_m).size;
-      piece_k = Parts(k, Amx::band_bytes / (2 * band), 128).size;
+      band = part_of(m, most < least_band ? least_band : most, block_m);
+      piece_k = part_of(k, Amx::band_bytes / (2 * band), 128);
     }
   }
 };
