@@ -90,6 +90,8 @@ fn attentions() -> Result<()> {
             ([1, 4, 1, 256, 256], 1, 1100),
             ([3, 2, 1, 21, 70], 6, 513),
             ([1, 2, 1, 64, 80], 300, 333),
+            ([2, 4, 2, 64, 32], 1, 45),
+            ([1, 14, 2, 32, 64], 1, 270),
         ],
         |_| None,
     )
@@ -201,6 +203,13 @@ fn a_query_is_alone_with_its_keys() -> Result<()> {
         (DType::BF16, [1, 4, 2, 64, 64]),
         (DType::F16, [1, 4, 2, 64, 64]),
         (DType::BF16, [1, 3, 1, 24, 40]),
+        // On tiles so many heads as 1, 2, 4, 8 and 16 columns are multiplied by, or fewer.
+        (DType::BF16, [1, 2, 2, 32, 48]),
+        (DType::BF16, [1, 3, 1, 64, 64]),
+        (DType::BF16, [1, 8, 2, 96, 32]),
+        (DType::BF16, [1, 7, 1, 32, 64]),
+        (DType::BF16, [1, 16, 2, 64, 16]),
+        (DType::BF16, [1, 11, 1, 32, 32]),
     ] {
         let tokens = 700;
         let x = inputs(1, sizes, tokens, tokens, dtype)?;

@@ -20,6 +20,17 @@ struct alignas(64) TileConfig {
   uint8_t palette = 1, start = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+
+  // For blocks of `columns` queries. Where these are fewer than a side, tiles 0, 1 and 6 have so many columns, and 2, 3 and 7
+  // so many rows.
+  explicit TileConfig(int columns) {
+    for (int i : {0, 1, 6}) {
+      row_bytes[i] = columns < side ? 4 * columns : 64;
+    }
+    for (int i : {2, 3, 7}) {
+      rows[i] = columns;
+    }
+  }
 };
 
 // The compiler does not know that tile loads read memory.
@@ -119,11 +130,19 @@ void load_values(const Attention& a, const Keys<bf16>& keys, long first, long en
   const __m512i low = _mm512_set_epi16(
       47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
   const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+  // Keys come from memory too, and are wanted next.
+  const bool is_first_use = a.queries <= side;
   for (long pair = 0; pair < side; pair++) {
     long i = first + 2 * pair;
     const bf16* even = keys.v + keys.slot(least(i, end - 1)) * keys.v_step;
     const bf16* odd = keys.v + keys.slot(least(i + 1, end - 1)) * keys.v_step;
     __mmask32 with_even = i < end ? ~0u : 0, with_odd = i + 1 < end ? ~0u : 0;
+    if (is_first_use) {
+      for (long d = 0; d < a.dim; d += depth) {
+        _mm_prefetch(reinterpret_cast<const char*>(keys.k + keys.slot(least(i, end - 1)) * keys.k_step + d), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(keys.k + keys.slot(least(i + 1, end - 1)) * keys.k_step + d), _MM_HINT_T0);
+      }
+    }
     float* row = to + pair * side;
     long d = 0;
     for (; d + 2 * side <= a.value_dim; d += 2 * side, row += 2 * tile_floats) {
@@ -139,27 +158,28 @@ void load_values(const Attention& a, const Keys<bf16>& keys, long first, long en
   }
 }
 
-// 16 keys from position `first` of the chunk: where they are, or copied.
-INLINE const bf16* load_keys(const Attention& a, const Keys<bf16>& keys, long first, bf16* copy, long* step) {
+// 16 keys from position `first` of the chunk: where they are, or copied. What is behind `end` is not read.
+INLINE const bf16* load_keys(const Attention& a, const Keys<bf16>& keys, long first, long end, bf16* copy, long* step) {
   long slot = keys.slot(first);
-  if (slot + side <= keys.slots) {
+  if (slot + side <= keys.slots && first + side <= end) {
     *step = keys.k_step;
     return keys.k + slot * keys.k_step;
   }
-  for (long i = 0; i < side; i++) {
+  for (long i = 0; i < least(side, end - first); i++) {
     memcpy(copy + i * a.dim, keys.k + keys.slot(first + i) * keys.k_step, a.dim * sizeof(bf16));
   }
   *step = a.dim;
   return copy;
 }
 
-// Scores of 32 keys for one or two blocks of queries.
-template <int BLOCKS>
-INLINE void tile_scores(const Attention& a, const Keys<bf16>& keys, const float* q, long first, const Areas& areas) {
+// Scores of 32 keys, of which those from `end` on mean nothing, for one or two blocks of COLUMNS queries.
+template <int BLOCKS, int COLUMNS>
+INLINE void tile_scores(
+    const Attention& a, const Keys<bf16>& keys, const float* q, long first, long end, const Areas& areas) {
   long steps[2], q_block = a.dim / depth * tile_floats;
   const bf16* k[2];
   for (long i = 0; i < 2; i++) {
-    k[i] = load_keys(a, keys, first + i * side, areas.keys + i * side * a.dim, &steps[i]);
+    k[i] = load_keys(a, keys, first + i * side, end, areas.keys + i * side * a.dim, &steps[i]);
   }
   written();
   _tile_zero(0);
@@ -180,11 +200,13 @@ INLINE void tile_scores(const Attention& a, const Keys<bf16>& keys, const float*
       _tile_dpbf16ps(3, 5, 7);
     }
   }
-  _tile_stored(0, areas.scores[0] + first * side, 64);
-  _tile_stored(1, areas.scores[0] + (first + side) * side, 64);
+  float* to = areas.scores[0] + first * COLUMNS;
+  _tile_stored(0, to, 4 * COLUMNS);
+  _tile_stored(1, to + side * COLUMNS, 4 * COLUMNS);
   if (BLOCKS == 2) {
-    _tile_stored(2, areas.scores[1] + first * side, 64);
-    _tile_stored(3, areas.scores[1] + (first + side) * side, 64);
+    to = areas.scores[1] + first * COLUMNS;
+    _tile_stored(2, to, 4 * COLUMNS);
+    _tile_stored(3, to + side * COLUMNS, 4 * COLUMNS);
   }
 }
 
@@ -192,7 +214,7 @@ INLINE void tile_scores(const Attention& a, const Keys<bf16>& keys, const float*
 // for 2^r, |r| <= 1/2.
 INLINE Lanes exp_near(Lanes x) {
   __m512 t = _mm512_mul_ps(cast<__m512>(x), _mm512_set1_ps(1.44269504f));
-  t = _mm512_max_ps(_mm512_set1_ps(-200.0f), t);
+  __mmask16 above = _mm512_cmp_ps_mask(t, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
   __m512 n = _mm512_roundscale_ps(t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   Lanes r = cast<Lanes>(_mm512_sub_ps(t, n));
   Lanes p = all(9.57010128e-3f);
@@ -200,63 +222,120 @@ INLINE Lanes exp_near(Lanes x) {
   p = fma(p, r, all(0.240247443f));
   p = fma(p, r, all(0.693121791f));
   p = fma(p, r, all(0.999999285f));
-  return cast<Lanes>(_mm512_scalef_ps(cast<__m512>(p), n));
+  return cast<Lanes>(_mm512_maskz_scalef_ps(above, cast<__m512>(p), n));
 }
 
-// Scores of the keys [begin, end), multiples of 32, become weights.
+// The lanes `by` further on, behind the last the first again.
+INLINE Lanes turned(Lanes x, int by) {
+  Ints from;
+  for (int l = 0; l < width; l++) {
+    from[l] = (l + by) % width;
+  }
+  return cast<Lanes>(_mm512_permutexvar_ps(cast<__m512i>(from), cast<__m512>(x)));
+}
+
+// 32 keys x ROWS elements of 16 bits become rows, `step` floats apart: what is in even places goes to even rows.
+template <int ROWS>
+INLINE void store_rows(const __m512i x[ROWS], float* to, long step) {
+  if constexpr (ROWS == 1) {
+    _mm512_storeu_si512(to, x[0]);
+  } else {
+    typedef uint16_t Places __attribute__((vector_size(64)));
+    for (int odd = 0; odd < 2; odd++) {
+      Places places;
+      for (int i = 0; i < depth; i++) {
+        places[i] = static_cast<uint16_t>(2 * i + odd);
+      }
+      __m512i half[ROWS / 2];
+#pragma GCC unroll 4
+      for (int i = 0; i < ROWS / 2; i++) {
+        half[i] = _mm512_permutex2var_epi16(x[2 * i], cast<__m512i>(places), x[2 * i + 1]);
+      }
+      store_rows<ROWS / 2>(half, to + odd * step, 2 * step);
+    }
+  }
+}
+
+// Scores of the keys [begin, end), multiples of 32, become weights. A vector has one key for all queries, or two, four or
+// eight where the queries are few; the weights of each eighth key are summed apart, so that the sum is the same.
+template <int COLUMNS>
 void weigh_tile(const Attention& a, long c, long query, long begin, long end, float* x, float* to, const Partial& out) {
-  long n = least(side, a.queries - query);
+  constexpr int at_once = width / COLUMNS, parts = 8 / at_once;
+  long n = least(COLUMNS, a.queries - query);
   Ints first, last;
   long all_from = 0, all_to = chunk;
-  for (long i = 0; i < side; i++) {
-    Span span(a, c, query + least(i, n - 1));
-    first[i] = static_cast<int32_t>(span.begin);
-    last[i] = static_cast<int32_t>(i < n ? span.end : 0);
+  for (int l = 0; l < width; l++) {
+    Span span(a, c, query + least(l % COLUMNS, n - 1));
+    first[l] = static_cast<int32_t>(span.begin) - l / COLUMNS;
+    last[l] = static_cast<int32_t>(l % COLUMNS < n ? span.end : 0) - l / COLUMNS;
     all_from = most(all_from, span.begin);
     all_to = least(all_to, span.end);
   }
   Lanes best = all(lowest);
-  for (long i = begin; i < end; i++) {
-    Lanes s = a.scale * load(x + i * side);
+  for (long i = begin; i < end; i += at_once) {
+    Lanes s = a.scale * load(x + i * COLUMNS);
     if (a.cap != 0) {
       s = a.cap * tanh(s / a.cap);
     }
     if (a.seen != nullptr || a.added != nullptr) {
-      for (long l = 0; l < n; l++) {
-        long r = query + l;
-        long at = r / a.group * a.mask_token + r % a.group * a.mask_head + (c * chunk + i) * a.mask_slot;
+      for (int l = 0; l < width; l++) {
+        long r = query + l % COLUMNS, key = c * chunk + i + l / COLUMNS;
+        long at = r / a.group * a.mask_token + r % a.group * a.mask_head + key * a.mask_slot;
         if (i >= first[l] && i < last[l]) {
           s[l] = a.added != nullptr ? s[l] + a.added[at] : a.seen[at] ? s[l] : lowest;
         }
       }
     }
-    if (i < all_from || i >= all_to) {
+    if (i < all_from || i + at_once > all_to) {
       Ints at = all(static_cast<int32_t>(i));
       s = choose((at >= first) & (at < last), s, all(lowest));
     }
-    store(x + i * side, s);
+    store(x + i * COLUMNS, s);
     best = larger(s, best);
   }
-  const __m512i together = _mm512_set_epi16(
-      31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  Lanes sums[2] = {};
+  for (int by = width / 2; by >= COLUMNS; by /= 2) {
+    best = larger(best, turned(best, by));
+  }
+  Lanes sums[parts] = {};
   for (long i = begin; i < end; i += depth) {
-    __m512i pairs[side];
+    const float* scores = x + i * COLUMNS;
+    float* rows = to + i / depth * tile_floats;
+    __m512i pairs[COLUMNS];
 #pragma GCC unroll 16
-    for (long j = 0; j < side; j++) {
-      Lanes even = exp_near(load(x + (i + 2 * j) * side) - best), odd = exp_near(load(x + (i + 2 * j + 1) * side) - best);
-      sums[0] += even;
-      sums[1] += odd;
-      __m512bh both = _mm512_cvtne2ps_pbh(cast<__m512>(odd), cast<__m512>(even));
-      pairs[j] = _mm512_permutexvar_epi16(together, cast<__m512i>(both));
+    for (int j = 0; j < COLUMNS; j++) {
+      Lanes even = exp_near(load(scores + 2 * j * width) - best), odd = exp_near(load(scores + (2 * j + 1) * width) - best);
+      sums[2 * j % parts] += even;
+      sums[(2 * j + 1) % parts] += odd;
+      pairs[j] = cast<__m512i>(_mm512_cvtne2ps_pbh(cast<__m512>(odd), cast<__m512>(even)));
     }
-    transpose(pairs);
+    if constexpr (COLUMNS == side) {
+      const __m512i together = _mm512_set_epi16(
+          31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16,
+          0);
 #pragma GCC unroll 16
-    for (long j = 0; j < side; j++) {
-      _mm512_storeu_si512(to + i / depth * tile_floats + j * side, pairs[j]);
+      for (int j = 0; j < side; j++) {
+        pairs[j] = _mm512_permutexvar_epi16(together, pairs[j]);
+      }
+      transpose(pairs);
+#pragma GCC unroll 16
+      for (int j = 0; j < side; j++) {
+        _mm512_storeu_si512(rows + j * side, pairs[j]);
+      }
+    } else {
+      store_rows<COLUMNS>(pairs, rows, side);
     }
   }
-  Lanes sum = sums[0] + sums[1];
+#pragma GCC unroll 4
+  for (int half = parts / 2; half > 0; half /= 2) {
+#pragma GCC unroll 4
+    for (int j = 0; j < half; j++) {
+      sums[j] += sums[j + half];
+    }
+  }
+  Lanes sum = sums[0];
+  for (int by = width / 2; by >= COLUMNS; by /= 2) {
+    sum += turned(sum, by);
+  }
   // Nobody is seen: nothing is to be counted, unless it is no number.
   sum = choose((best == all(lowest)) & (sum == sum), Lanes{}, sum);
   store_part(out.largest + query, best, n);
@@ -302,39 +381,64 @@ INLINE void tile_values(
   }
 }
 
-template <int BLOCKS>
+// The same for one block of fewer queries than a side.
+template <int COLS>
+INLINE void tile_values_of_few(const Attention& a, const Areas& areas, long begin, long end, long d, float* to) {
+  long step = a.value_dim / side * tile_floats;
+  _tile_zero(2);
+  _tile_zero(3);
+  for (long b = begin / depth; b < end / depth; b++) {
+    const float* v = areas.values + b * step + d / side * tile_floats;
+    _tile_loadd(7, areas.weights[0] + b * tile_floats, 64);
+    _tile_loadd(4, v, 64);
+    _tile_dpbf16ps(2, 7, 4);
+    if (COLS == 2) {
+      _tile_loadd(5, v + tile_floats, 64);
+      _tile_dpbf16ps(3, 7, 5);
+    }
+  }
+  _tile_stored(2, to + d, 4 * a.value_dim);
+  if (COLS == 2) {
+    _tile_stored(3, to + d + side, 4 * a.value_dim);
+  }
+}
+
+template <int BLOCKS, int COLUMNS>
 void tile_queries_of(
     const Attention& a, const float* q, long c, long query, const Keys<bf16>& keys, const Areas& areas, const Partial& to) {
-  long begin = chunk, end = 0, n = least(BLOCKS * side, a.queries - query);
+  long begin = chunk, last = 0, n = least(BLOCKS * COLUMNS, a.queries - query);
   for (long i = 0; i < n; i++) {
     Span span(a, c, query + i);
     if (!span.is_empty()) {
       begin = least(begin, span.begin / depth * depth);
-      end = most(end, (span.end + depth - 1) / depth * depth);
+      last = most(last, span.end);
     }
   }
-  if (begin >= end) {
+  if (begin >= last) {
     for (long i = 0; i < n; i++) {
       to.largest[query + i] = lowest;
       to.sum[query + i] = 0;
     }
     return;
   }
+  long end = (last + depth - 1) / depth * depth;
   q += query / side * (a.dim / depth) * tile_floats;
   for (long first = begin; first < end; first += depth) {
-    tile_scores<BLOCKS>(a, keys, q, first, areas);
+    tile_scores<BLOCKS, COLUMNS>(a, keys, q, first, last, areas);
   }
   for (long i = 0; i < BLOCKS; i++) {
-    weigh_tile(a, c, query + i * side, begin, end, areas.scores[i], areas.weights[i], to);
+    weigh_tile<COLUMNS>(a, c, query + i * side, begin, end, areas.scores[i], areas.weights[i], to);
   }
   written();
   float* values = to.values + query * a.value_dim;
-  long d = 0;
-  for (; d + 2 * side <= a.value_dim; d += 2 * side) {
-    tile_values<BLOCKS, 2>(a, areas, begin, end, d, values);
-  }
-  if (d < a.value_dim) {
-    tile_values<BLOCKS, 1>(a, areas, begin, end, d, values);
+  for (long d = 0; d < a.value_dim; d += 2 * side) {
+    bool two = d + side < a.value_dim;
+    if constexpr (COLUMNS < side) {
+      two ? tile_values_of_few<2>(a, areas, begin, end, d, values) : tile_values_of_few<1>(a, areas, begin, end, d, values);
+    } else {
+      two ? tile_values<BLOCKS, 2>(a, areas, begin, end, d, values)
+          : tile_values<BLOCKS, 1>(a, areas, begin, end, d, values);
+    }
   }
 }
 
@@ -352,15 +456,23 @@ void tiled_chunk(const Attention& a, const float* q, long c, float* work, const 
   for (long first = begin; first < end; first += depth) {
     load_values(a, keys, first, end, areas.values + first / depth * (a.value_dim / side) * tile_floats);
   }
-  alignas(64) const TileConfig config;
+  const TileConfig config(a.queries > 8 ? 16 : a.queries > 4 ? 8 : a.queries > 2 ? 4 : 2);
   written();
   _tile_loadconfig(&config);
-  long query = 0;
-  for (; query + side < a.queries; query += 2 * side) {
-    tile_queries_of<2>(a, q, c, query, keys, areas, to);
-  }
-  if (query < a.queries) {
-    tile_queries_of<1>(a, q, c, query, keys, areas, to);
+  if (a.queries <= 2) {
+    tile_queries_of<1, 2>(a, q, c, 0, keys, areas, to);
+  } else if (a.queries <= 4) {
+    tile_queries_of<1, 4>(a, q, c, 0, keys, areas, to);
+  } else if (a.queries <= 8) {
+    tile_queries_of<1, 8>(a, q, c, 0, keys, areas, to);
+  } else {
+    long query = 0;
+    for (; query + side < a.queries; query += 2 * side) {
+      tile_queries_of<2, side>(a, q, c, query, keys, areas, to);
+    }
+    if (query < a.queries) {
+      tile_queries_of<1, side>(a, q, c, query, keys, areas, to);
+    }
   }
   _tile_release();
 }
