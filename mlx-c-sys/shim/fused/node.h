@@ -89,7 +89,7 @@ class Node : public mx::Primitive {
   template <typename Body>
   static void share(uint32_t n, double work, const Body& body) {
     auto& threads = Threads::shared();
-    if (work < 200e3 || threads.count() < 2) {
+    if (work < 20e3 || threads.count() < 2) {
       for (uint32_t i = 0; i < n; i++) {
         body(i);
       }

@@ -62,7 +62,7 @@ long round_up(long n, long unit) {
 // Calls body(i) for each i in [0, n), on all threads if there is enough to do: `elements` in all.
 template <typename Body>
 void each(long n, long elements, const Body& body) {
-  if (elements < 1 << 16) {
+  if (elements < 1 << 14) {
     for (long i = 0; i < n; i++) {
       body(static_cast<uint32_t>(i));
     }
