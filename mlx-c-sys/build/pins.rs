@@ -70,6 +70,7 @@ pub const SHIM: &[(&str, &str)] = shim![
     "fused/kernels/attention.h",
     "fused/kernels/avx2.cpp",
     "fused/kernels/avx512.cpp",
+    "fused/kernels/avx512bf16.cpp",
     "fused/kernels/gradients.h",
     "fused/kernels/lanes.h",
     "fused/kernels/math.h",

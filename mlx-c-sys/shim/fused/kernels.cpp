@@ -4,7 +4,10 @@ namespace mlxrs::fused {
 
 const Kernels& kernels() {
   static const Kernels& chosen = []() -> const Kernels& {
-    const Kernels* best = isa() >= Isa::avx512 ? kernels_avx512() : isa() >= Isa::avx2 ? kernels_avx2() : nullptr;
+    const Kernels* best = isa() >= Isa::avx512bf16 ? kernels_avx512bf16()
+        : isa() >= Isa::avx512                     ? kernels_avx512()
+        : isa() >= Isa::avx2                       ? kernels_avx2()
+                                                   : nullptr;
     return best != nullptr ? *best : kernels_portable();
   }();
   return chosen;

@@ -150,6 +150,7 @@ const Kernels& kernels();
 const AttentionKernels& attention_kernels(Type type, long dim, long value_dim, bool is_packed);
 
 // Null on machines of another architecture, and when the compiler did not know the instructions.
+const Kernels* kernels_avx512bf16();
 const Kernels* kernels_avx512();
 const Kernels* kernels_avx2();
 const Kernels& kernels_portable();

@@ -108,6 +108,19 @@ INLINE Lanes load(const f16* p) {
 #endif
 }
 
+// x / y within a unit in the last place, for 1 <= y <= 2: where a division takes long, by an estimate of 1 / y that is made
+// better twice.
+INLINE Lanes quotient(Lanes x, Lanes y) {
+#if defined(__AVX512F__)
+  Lanes r = cast<Lanes>(_mm512_rcp14_ps(cast<__m512>(y)));
+  r = fma(fma(-y, r, all(1.0f)), r, r);
+  Lanes q = x * r;
+  return fma(fma(-y, q, x), r, q);
+#else
+  return x / y;
+#endif
+}
+
 INLINE void store(float* p, Lanes x) {
   memcpy(p, &x, sizeof x);
 }
@@ -120,7 +133,12 @@ INLINE Shorts to_bf16(Lanes x) {
   return __builtin_convertvector((is_nan & quiet) | (~is_nan & rounded), Shorts);
 }
 INLINE void store(bf16* p, Lanes x) {
+#if defined(__AVX512BF16__)
+  // Numbers below the normal become 0.
+  __m256bh y = _mm512_cvtneps_pbh(cast<__m512>(x));
+#else
   Shorts y = to_bf16(x);
+#endif
   memcpy(p, &y, sizeof y);
 }
 INLINE void store(f16* p, Lanes x) {

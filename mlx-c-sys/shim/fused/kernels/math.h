@@ -35,14 +35,14 @@ INLINE Lanes exp_below(Lanes x) {
 INLINE Lanes sigmoid(Lanes x) {
   // e^-|x| does not overflow.
   Lanes e = exp_below(choose(x < 0.0f, x, -x));
-  return choose(x < 0.0f, e, all(1.0f)) / (1.0f + e);
+  return quotient(choose(x < 0.0f, e, all(1.0f)), 1.0f + e);
 }
 
 // tanh x = (1 - e^-2|x|) / (1 + e^-2|x|) with the sign of x, and its series near 0 (coefficients: Moshier, Cephes).
 INLINE Lanes tanh(Lanes x) {
   Lanes size = choose(x < 0.0f, -x, x);
   Lanes e = exp_below(-2.0f * size);
-  Lanes far = (1.0f - e) / (1.0f + e);
+  Lanes far = quotient(1.0f - e, 1.0f + e);
   Lanes square = x * x;
   Lanes p = all(-5.70498872745e-3f);
   p = fma(p, square, all(2.06390887954e-2f));
