@@ -88,9 +88,15 @@ INLINE Lanes load(const float* p) {
   return x;
 }
 INLINE Lanes load(const bf16* p) {
+  // The compiler makes a vector of 16 in halves.
+#if defined(__AVX512F__)
+  __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return cast<Lanes>(_mm512_slli_epi32(x, 16));
+#else
   Shorts x;
   memcpy(&x, p, sizeof x);
   return cast<Lanes>(__builtin_convertvector(x, Bits) << 16);
+#endif
 }
 INLINE Lanes load(const f16* p) {
 #if defined(__AVX512F__)
