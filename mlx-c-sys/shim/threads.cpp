@@ -137,7 +137,7 @@ void Threads::work() {
 }
 
 void Threads::drain() {
-  uint32_t left = left_.load(std::memory_order_acquire);
+  uint32_t left = left_.load(std::memory_order_acquire), done = 0;
   while (left > 0) {
     // Who takes an index may read the loop: it cannot end before unfinished_ goes down for that index.
     if (!left_.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
@@ -148,10 +148,12 @@ void Threads::drain() {
     } catch (...) {
       failed_.store(true, std::memory_order_relaxed);
     }
-    if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      unfinished_.notify_one();
-    }
+    done++;
     left = left_.load(std::memory_order_acquire);
+  }
+  // Once for all of them: threads wait for each other's counts.
+  if (done > 0 && unfinished_.fetch_sub(done, std::memory_order_acq_rel) == done) {
+    unfinished_.notify_one();
   }
 }
 
