@@ -109,6 +109,8 @@ pub const SHIM: &[(&str, &str)] = shim![
     "matmul/vnni.h",
     "mlxrs.h",
     "settings.h",
+    "run_ahead.cpp",
+    "run_ahead.h",
     "sgemm.cpp",
     "sgemm/avx2.cpp",
     "sgemm/avx512.cpp",

@@ -128,7 +128,7 @@ class AttentionNode : public Node {
   AttentionNode(mx::Stream s, const AttentionOptions& options, bool sinks)
       : Node(s), options_(options), sinks_(sinks) {}
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
+  void encode(const Arrays& in, Arrays& out) override {
     const auto &q = in[0], &k = in[1], &v = in[2];
     auto& y = out[0];
     // Tokens before heads in memory: what merges heads is then a view.

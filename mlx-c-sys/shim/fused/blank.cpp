@@ -39,7 +39,7 @@ class Blank : public Node {
  public:
   Blank(mx::Stream s, mx::Shape shape, mx::Dtype dtype) : Node(s), shape_(std::move(shape)), dtype_(dtype) {}
 
-  void eval_cpu(const Arrays&, Arrays& out) override {
+  void encode(const Arrays&, Arrays& out) override {
     auto& y = out[0];
     y.set_data(mx::allocator::malloc(y.nbytes()));
     mx::cpu::get_command_encoder(stream()).dispatch([begin = y.data<char>(), size = y.nbytes()] {

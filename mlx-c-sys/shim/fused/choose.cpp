@@ -38,7 +38,7 @@ class ArgMax : public Node {
  public:
   using Node::Node;
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
+  void encode(const Arrays& in, Arrays& out) override {
     out[0].set_data(mx::allocator::malloc(out[0].nbytes()));
     if (out[0].size() == 0) {
       return;
@@ -88,7 +88,7 @@ class Top : public Node {
  public:
   Top(mx::Stream s, int n) : Node(s), n_(n) {}
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
+  void encode(const Arrays& in, Arrays& out) override {
     for (auto& y : out) {
       y.set_data(mx::allocator::malloc(y.nbytes()));
     }
@@ -167,7 +167,7 @@ class Nucleus : public Node {
  public:
   using Node::Node;
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
+  void encode(const Arrays& in, Arrays& out) override {
     out[0].set_data(mx::allocator::malloc(out[0].nbytes()));
     if (out[0].size() == 0) {
       return;

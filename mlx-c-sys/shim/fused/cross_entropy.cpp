@@ -12,7 +12,7 @@ class CrossEntropyVjp : public Derivative {
  public:
   CrossEntropyVjp(mx::Stream s, std::shared_ptr<Node> of) : Derivative(s, std::move(of), 1) {}
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
+  void encode(const Arrays& in, Arrays& out) override {
     allocate(out);
     if (in[0].size() == 0) {
       return;
@@ -36,7 +36,7 @@ class CrossEntropy : public Node {
  public:
   using Node::Node;
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
+  void encode(const Arrays& in, Arrays& out) override {
     out[0].set_data(mx::allocator::malloc(out[0].nbytes()));
     if (out[0].size() == 0) {
       return;

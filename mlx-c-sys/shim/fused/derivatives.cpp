@@ -22,7 +22,7 @@ class RmsNormVjp : public Derivative {
   RmsNormVjp(mx::Stream s, std::shared_ptr<Node> of, size_t count, float eps)
       : Derivative(s, std::move(of), count), eps_(eps) {}
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
+  void encode(const Arrays& in, Arrays& out) override {
     allocate(out);
     bool weighted = out.size() > 1;
     if (in[0].size() == 0) {
@@ -67,7 +67,7 @@ class GatedVjp : public Derivative {
  public:
   GatedVjp(mx::Stream s, std::shared_ptr<Node> of, Gate gate) : Derivative(s, std::move(of), 2), gate_(gate) {}
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
+  void encode(const Arrays& in, Arrays& out) override {
     allocate(out);
     if (in[0].size() == 0) {
       return;
@@ -96,7 +96,7 @@ class AttentionVjp : public Derivative {
   AttentionVjp(mx::Stream s, std::shared_ptr<Node> of, float scale, bool causal)
       : Derivative(s, std::move(of), 3), scale_(scale), causal_(causal) {}
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
+  void encode(const Arrays& in, Arrays& out) override {
     allocate(out);
     const auto &q = in[0], &k = in[1], &v = in[2];
     if (q.size() == 0 || in.back().size() == 0) {

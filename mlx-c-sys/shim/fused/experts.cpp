@@ -36,7 +36,7 @@ class ExpertsLinear : public Node {
   ExpertsLinear(mx::Stream s, matmul::Coding coding, const Packing& packing)
       : Node(s), coding_(coding), packing_(packing) {}
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
+  void encode(const Arrays& in, Arrays& out) override {
     const auto &x = in[0], &indices = in[1], &weight = in[2];
     auto& y = out[0];
     y.set_data(mx::allocator::malloc(y.nbytes()));

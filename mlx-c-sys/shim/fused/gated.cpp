@@ -11,7 +11,7 @@ class Gated : public Node {
  public:
   Gated(mx::Stream s, Gate gate) : Node(s), gate_(gate) {}
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
+  void encode(const Arrays& in, Arrays& out) override {
     auto& y = out[0];
     y.set_data(mx::allocator::malloc(y.nbytes()));
     if (y.size() == 0) {
@@ -60,7 +60,7 @@ class SoftCap : public Node {
  public:
   SoftCap(mx::Stream s, float cap) : Node(s), cap_(cap) {}
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
+  void encode(const Arrays& in, Arrays& out) override {
     auto& y = out[0];
     y.set_data(mx::allocator::malloc(y.nbytes()));
     if (y.size() == 0) {

@@ -79,7 +79,7 @@ class Product : public Node {
  public:
   using Node::Node;
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
+  void encode(const Arrays& in, Arrays& out) override {
     auto& y = out[0];
     set_data(y);
     if (y.size() == 0) {
@@ -127,11 +127,11 @@ class Linear : public Product {
  public:
   using Product::Product;
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
+  void encode(const Arrays& in, Arrays& out) override {
     const auto &x = in[0], &w = in[1];
     auto& y = out[0];
     if (x.dtype() != mx::float32 || y.size() == 0) {
-      return Product::eval_cpu(in, out);
+      return Product::encode(in, out);
     }
     set_data(y);
     int n = w.shape(0), k = w.shape(1), m = static_cast<int>(y.size() / n);
@@ -213,7 +213,7 @@ class GatedProducts : public Node {
   GatedProducts(mx::Stream s, Gate gate, std::shared_ptr<Product> product)
       : Node(s), gate_(gate), product_(std::move(product)) {}
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
+  void encode(const Arrays& in, Arrays& out) override {
     auto& y = out[0];
     set_data(y);
     if (y.size() == 0) {

@@ -23,7 +23,7 @@ class Lookup : public Node {
   Lookup(mx::Stream s, matmul::Coding coding, const Packing& packing, mx::Dtype dtype)
       : Node(s), coding_(coding), packing_(packing), dtype_(dtype) {}
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
+  void encode(const Arrays& in, Arrays& out) override {
     const auto &indices = in[0], &weight = in[1];
     auto& y = out[0];
     y.set_data(mx::allocator::malloc(y.nbytes()));

@@ -14,6 +14,7 @@
 #include "mlx/primitives.h"
 #include "mlx/transforms.h"
 
+#include "../run_ahead.h"
 #include "../threads.h"
 #include "kernels.h"
 
@@ -38,6 +39,19 @@ class Node : public mx::Primitive {
   // derivative which is a node.
   virtual Arrays parts(const Arrays& inputs) {
     return plain_all(inputs);
+  }
+
+  // Gives the outputs memory and hands the work to the stream.
+  virtual void encode(const Arrays& in, Arrays& out) = 0;
+
+  void eval_cpu(const Arrays& in, Arrays& out) final {
+    encode(in, out);
+    size_t bytes = 0;
+    for (const auto& y : out) {
+      // Not what is written in place.
+      bytes += y.data_shared_ptr().use_count() > 1 ? 0 : y.nbytes();
+    }
+    run_ahead(stream(), bytes);
   }
 
   void eval_gpu(const Arrays&, Arrays&) override {

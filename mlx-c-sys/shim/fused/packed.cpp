@@ -8,7 +8,7 @@ class Pack : public Node {
  public:
   Pack(mx::Stream s, const RowPacking& packing) : Node(s), packing_(packing) {}
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
+  void encode(const Arrays& in, Arrays& out) override {
     const auto& x = in[0];
     auto& y = out[0];
     y.set_data(mx::allocator::malloc(y.nbytes()));

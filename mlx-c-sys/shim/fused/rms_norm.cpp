@@ -36,7 +36,7 @@ class RmsNorm : public Node {
  public:
   RmsNorm(mx::Stream s, float eps) : Node(s), eps_(eps) {}
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
+  void encode(const Arrays& in, Arrays& out) override {
     auto& y = out[0];
     y.set_data(mx::allocator::malloc(y.nbytes()));
     if (y.size() == 0) {
@@ -85,7 +85,7 @@ class AddRmsNorm : public Node {
  public:
   AddRmsNorm(mx::Stream s, bool inner, bool outer, float eps) : Node(s), inner_(inner), outer_(outer), eps_(eps) {}
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
+  void encode(const Arrays& in, Arrays& out) override {
     for (auto& y : out) {
       y.set_data(mx::allocator::malloc(y.nbytes()));
     }

@@ -51,7 +51,7 @@ class Rope : public Node {
  public:
   Rope(mx::Stream s, RopeOptions options) : Node(s), options_(options) {}
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
+  void encode(const Arrays& in, Arrays& out) override {
     const auto& x = in[0];
     auto& y = out[0];
     y.set_data(mx::allocator::malloc(y.nbytes()));
@@ -136,7 +136,7 @@ class Heads : public Rope {
   Heads(mx::Stream s, RopeOptions options, int dim, bool norm, float eps)
       : Rope(s, options), dim_(dim), norm_(norm), eps_(eps) {}
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
+  void encode(const Arrays& in, Arrays& out) override {
     auto& y = out[0];
     y.set_data(mx::allocator::malloc(y.nbytes()));
     if (y.size() == 0) {

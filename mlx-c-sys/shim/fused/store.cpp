@@ -14,7 +14,7 @@ class Store : public Node {
   Store(mx::Stream s, const RowPacking& packing, bool ring, bool in_place)
       : Node(s), packing_(packing), ring_(ring), in_place_(in_place) {}
 
-  void eval_cpu(const Arrays& in, Arrays& out) override {
+  void encode(const Arrays& in, Arrays& out) override {
     for (size_t i = 0; i < 2; i++) {
       const auto &buffer = in[i], &fresh = in[2 + i];
       auto& y = out[i];
