@@ -79,6 +79,7 @@ pub const SHIM: &[(&str, &str)] = shim![
     "fused/kernels/portable.cpp",
     "fused/kernels/rows.h",
     "fused/kernels/table.h",
+    "fused/kernels/tiles.h",
     "fused/experts.cpp",
     "fused/linear.cpp",
     "fused/linear.h",

@@ -3,9 +3,9 @@
 // MLX multiplies f32 on tensor cores in 10 bits (TF32) unless it is told not to, which moves the fourth digit of every
 // product and with it tokens. Who wants that asks for it: MLX_ENABLE_TF32=1.
 //
-// MLX takes the memory of results from malloc and gives it back a moment later. glibc returns what is free at the end of its heap to the
-// system, so that the next step's pages come anew, page by page: a twentieth of a prompt of 24 tokens, and a fiftieth of a step of 32 rows.
-// So up to 64 MiB stay with the process, unless its environment says what should.
+// MLX takes the memory of results from malloc and gives it back a moment later. glibc returns what is free at the end of
+// its heap to the system, so that the next step's pages come anew, page by page: a twentieth of a prompt of 24 tokens,
+// and a fiftieth of a step of 32 rows. So up to 64 MiB stay with the process, unless its environment says what should.
 #include <cstdlib>
 
 #ifdef __GLIBC__

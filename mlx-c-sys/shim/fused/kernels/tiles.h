@@ -1,0 +1,119 @@
+// What attention does with tiles of AMX, and with their lanes.
+#pragma once
+
+#include "lanes.h"
+
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__)
+
+namespace mlxrs::fused {
+namespace {
+
+// A tile as it is in memory: 16 rows of 64 bytes.
+constexpr long tile_bytes = 1024, tile_floats = 256;
+// Queries and keys of a tile, and the elements that one product runs over.
+constexpr long side = 16, depth = 32;
+
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+
+  // For blocks of `columns` queries. Where these are fewer than a side, tiles 0, 1 and 6 have so many columns, and 2, 3 and 7
+  // so many rows.
+  explicit TileConfig(int columns) {
+    const int narrow[] = {0, 1, 6}, low[] = {2, 3, 7};
+    for (int i : narrow) {
+      row_bytes[i] = static_cast<uint16_t>(4 * columns);
+    }
+    for (int i : low) {
+      rows[i] = static_cast<uint8_t>(columns);
+    }
+  }
+};
+
+// The compiler does not know that tile loads read memory.
+INLINE void written() {
+  asm volatile("" ::: "memory");
+}
+
+INLINE void transpose(__m512i x[16]) {
+  __m512i y[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; i++) {
+    y[2 * i] = _mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
+    y[2 * i + 1] = _mm512_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    x[4 * i] = _mm512_unpacklo_epi64(y[4 * i], y[4 * i + 2]);
+    x[4 * i + 1] = _mm512_unpackhi_epi64(y[4 * i], y[4 * i + 2]);
+    x[4 * i + 2] = _mm512_unpacklo_epi64(y[4 * i + 1], y[4 * i + 3]);
+    x[4 * i + 3] = _mm512_unpackhi_epi64(y[4 * i + 1], y[4 * i + 3]);
+  }
+  // Row i of quarter q has column 4 q + i of rows 4 j to 4 j + 3 in x[4 j + i].
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    __m512i low = _mm512_shuffle_i32x4(x[i], x[4 + i], 0x88), high = _mm512_shuffle_i32x4(x[8 + i], x[12 + i], 0x88);
+    __m512i low_odd = _mm512_shuffle_i32x4(x[i], x[4 + i], 0xdd),
+            high_odd = _mm512_shuffle_i32x4(x[8 + i], x[12 + i], 0xdd);
+    y[i] = _mm512_shuffle_i32x4(low, high, 0x88);
+    y[8 + i] = _mm512_shuffle_i32x4(low, high, 0xdd);
+    y[4 + i] = _mm512_shuffle_i32x4(low_odd, high_odd, 0x88);
+    y[12 + i] = _mm512_shuffle_i32x4(low_odd, high_odd, 0xdd);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i++) {
+    x[i] = y[i];
+  }
+}
+
+// The lanes `by` further on, behind the last the first again.
+INLINE Lanes turned(Lanes x, int by) {
+  Ints from;
+  for (int l = 0; l < width; l++) {
+    from[l] = (l + by) % width;
+  }
+  return cast<Lanes>(_mm512_permutexvar_ps(cast<__m512i>(from), cast<__m512>(x)));
+}
+
+// 32 keys x ROWS elements of 16 bits become rows, `step` floats apart: what is in even places goes to even rows.
+template <int ROWS>
+INLINE void store_rows(const __m512i x[ROWS], float* to, long step) {
+  if constexpr (ROWS == 1) {
+    _mm512_storeu_si512(to, x[0]);
+  } else {
+    typedef uint16_t Places __attribute__((vector_size(64)));
+    for (int odd = 0; odd < 2; odd++) {
+      Places places;
+      for (int i = 0; i < depth; i++) {
+        places[i] = static_cast<uint16_t>(2 * i + odd);
+      }
+      __m512i half[ROWS / 2];
+#pragma GCC unroll 4
+      for (int i = 0; i < ROWS / 2; i++) {
+        half[i] = _mm512_permutex2var_epi16(x[2 * i], cast<__m512i>(places), x[2 * i + 1]);
+      }
+      store_rows<ROWS / 2>(half, to + odd * step, 2 * step);
+    }
+  }
+}
+
+// e^x for x <= 0, within 3e-6 of itself: a thousandth of what bf16 rounds by. The polynomial has the least largest error
+// for 2^r, |r| <= 1/2.
+INLINE Lanes exp_near(Lanes x) {
+  __m512 t = _mm512_mul_ps(cast<__m512>(x), _mm512_set1_ps(1.44269504f));
+  __mmask16 above = _mm512_cmp_ps_mask(t, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+  __m512 n = _mm512_roundscale_ps(t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  Lanes r = cast<Lanes>(_mm512_sub_ps(t, n));
+  Lanes p = all(9.57010128e-3f);
+  p = fma(p, r, all(5.59178591e-2f));
+  p = fma(p, r, all(0.240247443f));
+  p = fma(p, r, all(0.693121791f));
+  p = fma(p, r, all(0.999999285f));
+  return cast<Lanes>(_mm512_maskz_scalef_ps(above, cast<__m512>(p), n));
+}
+
+} // namespace
+} // namespace mlxrs::fused
+
+#endif
