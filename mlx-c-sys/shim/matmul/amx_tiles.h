@@ -95,8 +95,9 @@ INLINE void tiles(const uint16_t* w, long row, const uint16_t* x, long block, lo
       _tile_dpbf16ps(3, 4, 5);
     }
     if constexpr (AHEAD) {
-      // Rows that lie far apart are not foreseen by the machine.
-      const char* next = reinterpret_cast<const char*>(w) + 512;
+      // Rows that lie far apart are not foreseen by the machine. At their end come the 16 rows behind them.
+      constexpr long ahead = 8;
+      const char* next = reinterpret_cast<const char*>(w + ahead * 32) + (s + ahead < steps ? 0 : 15 * row);
       for (long i = 0; i < 16; i++) {
         _mm_prefetch(next + i * row, _MM_HINT_T0);
       }
