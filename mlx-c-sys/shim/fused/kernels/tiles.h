@@ -99,7 +99,7 @@ INLINE void store_rows(const __m512i x[ROWS], float* to, long step) {
 }
 
 // e^x for x <= 0, within 3e-6 of itself: a thousandth of what bf16 rounds by. The polynomial has the least largest error
-// for 2^r, |r| <= 1/2.
+// for 2^r, |r| <= 1/2. What is below f32's normal numbers is 0 at once: rounding one takes the machine 150 cycles.
 INLINE Lanes exp_near(Lanes x) {
   __m512 t = _mm512_mul_ps(cast<__m512>(x), _mm512_set1_ps(1.44269504f));
   __mmask16 above = _mm512_cmp_ps_mask(t, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
