@@ -1,6 +1,7 @@
 // A few threads that share out one loop at a time.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -28,6 +29,18 @@ class Threads {
   template <typename Body>
   void each(uint32_t n, const Body& body) {
     run(n, [](const void* body, uint32_t i) { (*static_cast<const Body*>(body))(i); }, &body);
+  }
+
+  // The same, several indices at a time where there are more than `pieces` for each thread: taking one costs as much as
+  // a short vector.
+  template <typename Body>
+  void each_several(uint32_t n, uint32_t pieces, const Body& body) {
+    uint32_t several = std::max(1u, n / (pieces * static_cast<uint32_t>(count_)));
+    each((n + several - 1) / several, [&](uint32_t piece) {
+      for (uint32_t i = piece * several; i < std::min(n, (piece + 1) * several); i++) {
+        body(i);
+      }
+    });
   }
 
  private:

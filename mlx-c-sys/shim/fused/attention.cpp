@@ -113,12 +113,10 @@ void run(const Plan& p) {
     run_split(tasks, *p.kernel);
   } else {
     // The last parts of a prompt see most: they begin first (threads count downwards).
-    uint32_t heads = p.rows * p.kv_heads, together = std::max(1u, n / (32 * static_cast<uint32_t>(threads.count())));
-    threads.each((n + together - 1) / together, [&](uint32_t part) {
-      for (uint32_t i = part * together; i < std::min(n, (part + 1) * together); i++) {
-        auto one = task(i / heads + i % heads * parts);
-        run(one, *p.kernel);
-      }
+    uint32_t heads = p.rows * p.kv_heads;
+    threads.each_several(n, 32, [&](uint32_t i) {
+      auto one = task(i / heads + i % heads * parts);
+      run(one, *p.kernel);
     });
   }
 }

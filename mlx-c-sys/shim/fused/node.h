@@ -109,13 +109,7 @@ class Node : public mx::Primitive {
       }
       return;
     }
-    // A few indices at a time, where there are many: taking one costs as much as a short vector.
-    uint32_t at_once = std::max(1u, n / (8 * static_cast<uint32_t>(threads.count())));
-    threads.each((n + at_once - 1) / at_once, [&](uint32_t part) {
-      for (uint32_t i = part * at_once; i < std::min(n, (part + 1) * at_once); i++) {
-        body(i);
-      }
-    });
+    threads.each_several(n, 8, body);
   }
 
  private:

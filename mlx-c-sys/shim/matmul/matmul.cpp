@@ -321,7 +321,7 @@ void multiply_by(const Product& p, const Weights& w, const Second* second) {
 
 void write_rows(const Weights& w, const std::vector<long>& rows, Float type, void* y) {
   const Expander& expander = expander_of(isa());
-  long bytes = w.k * (type == Float::f32 ? 4 : 2), groups = round_up(w.groups(), 16), n = static_cast<long>(rows.size());
+  long bytes = w.k * size_of(type), groups = round_up(w.groups(), 16), n = static_cast<long>(rows.size());
   auto write = [&](uint32_t i) {
     void* to = static_cast<char*>(y) + i * bytes;
     long at = rows[i] * w.groups();

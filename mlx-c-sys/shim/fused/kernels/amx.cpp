@@ -35,7 +35,7 @@ void load_tiles(const Attention& a, float* to) {
       for (long i = 0; i < side; i++) {
         x[i] = rows[i] != nullptr ? _mm512_loadu_si512(rows[i] + 2 * d) : _mm512_setzero_si512();
       }
-      transpose(x);
+      turn(x);
       for (long i = 0; i < side; i++) {
         _mm512_storeu_si512(to + i * side, x[i]);
       }
@@ -77,13 +77,14 @@ void load_values(const Attention& a, const Keys<bf16>& keys, long first, long en
   const bool is_first_use = a.queries <= side;
   for (long pair = 0; pair < side; pair++) {
     long i = first + 2 * pair;
-    const bf16* even = keys.v + keys.slot(least(i, end - 1)) * keys.v_step;
-    const bf16* odd = keys.v + keys.slot(least(i + 1, end - 1)) * keys.v_step;
+    long slots[] = {keys.slot(least(i, end - 1)), keys.slot(least(i + 1, end - 1))};
+    const bf16 *even = keys.v + slots[0] * keys.v_step, *odd = keys.v + slots[1] * keys.v_step;
     __mmask32 with_even = i < end ? ~0u : 0, with_odd = i + 1 < end ? ~0u : 0;
     if (is_first_use) {
       for (long d = 0; d < a.dim; d += depth) {
-        _mm_prefetch(reinterpret_cast<const char*>(keys.k + keys.slot(least(i, end - 1)) * keys.k_step + d), _MM_HINT_T0);
-        _mm_prefetch(reinterpret_cast<const char*>(keys.k + keys.slot(least(i + 1, end - 1)) * keys.k_step + d), _MM_HINT_T0);
+        for (long slot : slots) {
+          _mm_prefetch(reinterpret_cast<const char*>(keys.k + slot * keys.k_step + d), _MM_HINT_T0);
+        }
       }
     }
     float* row = to + pair * side;
@@ -213,7 +214,7 @@ void weigh_tile(const Attention& a, long c, long query, long begin, long end, fl
       for (int j = 0; j < side; j++) {
         pairs[j] = _mm512_permutexvar_epi16(together, pairs[j]);
       }
-      transpose(pairs);
+      turn(pairs);
 #pragma GCC unroll 16
       for (int j = 0; j < side; j++) {
         _mm512_storeu_si512(rows + j * side, pairs[j]);
@@ -244,46 +245,12 @@ template <int BLOCKS, int COLS>
 INLINE void tile_values(
     const Attention& a, const Areas& areas, long begin, long end, long d, float* to) {
   long step = a.value_dim / side * tile_floats;
-  _tile_zero(0);
-  _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  for (long b = begin / depth; b < end / depth; b++) {
-    const float* v = areas.values + b * step + d / side * tile_floats;
-    _tile_loadd(4, areas.weights[0] + b * tile_floats, 64);
-    _tile_loadd(6, v, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    if (COLS == 2) {
-      _tile_loadd(7, v + tile_floats, 64);
-      _tile_dpbf16ps(1, 4, 7);
-    }
-    if (BLOCKS == 2) {
-      _tile_loadd(5, areas.weights[1] + b * tile_floats, 64);
-      _tile_dpbf16ps(2, 5, 6);
-      if (COLS == 2) {
-        _tile_dpbf16ps(3, 5, 7);
-      }
-    }
-  }
-  long row = 4 * a.value_dim;
-  _tile_stored(0, to + d, row);
-  if (COLS == 2) {
-    _tile_stored(1, to + d + side, row);
-  }
   if (BLOCKS == 2) {
-    _tile_stored(2, to + side * a.value_dim + d, row);
-    if (COLS == 2) {
-      _tile_stored(3, to + side * a.value_dim + d + side, row);
-    }
+    _tile_zero(0);
+    _tile_zero(1);
   }
-}
-
-// The same for one block of fewer queries than a side.
-template <int COLS>
-INLINE void tile_values_of_few(const Attention& a, const Areas& areas, long begin, long end, long d, float* to) {
-  long step = a.value_dim / side * tile_floats;
-  _tile_zero(2);
-  _tile_zero(3);
   for (long b = begin / depth; b < end / depth; b++) {
     const float* v = areas.values + b * step + d / side * tile_floats;
     _tile_loadd(7, areas.weights[0] + b * tile_floats, 64);
@@ -293,10 +260,24 @@ INLINE void tile_values_of_few(const Attention& a, const Areas& areas, long begi
       _tile_loadd(5, v + tile_floats, 64);
       _tile_dpbf16ps(3, 7, 5);
     }
+    if (BLOCKS == 2) {
+      _tile_loadd(6, areas.weights[1] + b * tile_floats, 64);
+      _tile_dpbf16ps(0, 6, 4);
+      if (COLS == 2) {
+        _tile_dpbf16ps(1, 6, 5);
+      }
+    }
   }
-  _tile_stored(2, to + d, 4 * a.value_dim);
+  long row = 4 * a.value_dim;
+  _tile_stored(2, to + d, row);
   if (COLS == 2) {
-    _tile_stored(3, to + d + side, 4 * a.value_dim);
+    _tile_stored(3, to + d + side, row);
+  }
+  if (BLOCKS == 2) {
+    _tile_stored(0, to + side * a.value_dim + d, row);
+    if (COLS == 2) {
+      _tile_stored(1, to + side * a.value_dim + d + side, row);
+    }
   }
 }
 
@@ -328,15 +309,32 @@ void tile_queries_of(
   }
   written();
   float* values = to.values + query * a.value_dim;
-  for (long d = 0; d < a.value_dim; d += 2 * side) {
-    bool two = d + side < a.value_dim;
-    if constexpr (COLUMNS < side) {
-      two ? tile_values_of_few<2>(a, areas, begin, end, d, values) : tile_values_of_few<1>(a, areas, begin, end, d, values);
-    } else {
-      two ? tile_values<BLOCKS, 2>(a, areas, begin, end, d, values)
-          : tile_values<BLOCKS, 1>(a, areas, begin, end, d, values);
+  long d = 0;
+  for (; d + 2 * side <= a.value_dim; d += 2 * side) {
+    tile_values<BLOCKS, 2>(a, areas, begin, end, d, values);
+  }
+  if (d < a.value_dim) {
+    tile_values<BLOCKS, 1>(a, areas, begin, end, d, values);
+  }
+}
+
+// All queries, in blocks of COLUMNS; in one, where these are fewer than a side.
+template <int COLUMNS>
+void tile_all(
+    const Attention& a, const float* q, long c, const Keys<bf16>& keys, const Areas& areas, const Partial& to) {
+  const TileConfig config(COLUMNS);
+  written();
+  _tile_loadconfig(&config);
+  long query = 0;
+  if constexpr (COLUMNS == side) {
+    for (; query + side < a.queries; query += 2 * side) {
+      tile_queries_of<2, side>(a, q, c, query, keys, areas, to);
     }
   }
+  if (query < a.queries) {
+    tile_queries_of<1, COLUMNS>(a, q, c, query, keys, areas, to);
+  }
+  _tile_release();
 }
 
 void tiled_chunk(const Attention& a, const float* q, long c, float* work, const Partial& to) {
@@ -353,25 +351,11 @@ void tiled_chunk(const Attention& a, const float* q, long c, float* work, const 
   for (long first = begin; first < end; first += depth) {
     load_values(a, keys, first, end, areas.values + first / depth * (a.value_dim / side) * tile_floats);
   }
-  const TileConfig config(a.queries > 8 ? 16 : a.queries > 4 ? 8 : a.queries > 2 ? 4 : 2);
-  written();
-  _tile_loadconfig(&config);
-  if (a.queries <= 2) {
-    tile_queries_of<1, 2>(a, q, c, 0, keys, areas, to);
-  } else if (a.queries <= 4) {
-    tile_queries_of<1, 4>(a, q, c, 0, keys, areas, to);
-  } else if (a.queries <= 8) {
-    tile_queries_of<1, 8>(a, q, c, 0, keys, areas, to);
-  } else {
-    long query = 0;
-    for (; query + side < a.queries; query += 2 * side) {
-      tile_queries_of<2, side>(a, q, c, query, keys, areas, to);
-    }
-    if (query < a.queries) {
-      tile_queries_of<1, side>(a, q, c, query, keys, areas, to);
-    }
-  }
-  _tile_release();
+  auto multiply = a.queries <= 2 ? tile_all<2>
+      : a.queries <= 4       ? tile_all<4>
+      : a.queries <= 8       ? tile_all<8>
+                             : tile_all<side>;
+  multiply(a, q, c, keys, areas, to);
 }
 
 constexpr AttentionKernels tiled = {tiled_size, tiled_work_size, load_tiles, tiled_chunk, finish_values<bf16>};

@@ -4,12 +4,15 @@
 #include "lanes.h"
 
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__)
+#include "../../matmul/turn.h"
 
 namespace mlxrs::fused {
 namespace {
 
+using matmul::turn;
+
 // A tile as it is in memory: 16 rows of 64 bytes.
-constexpr long tile_bytes = 1024, tile_floats = 256;
+constexpr long tile_floats = 256;
 // Queries and keys of a tile, and the elements that one product runs over.
 constexpr long side = 16, depth = 32;
 
@@ -18,8 +21,8 @@ struct alignas(64) TileConfig {
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 
-  // For blocks of `columns` queries. Where these are fewer than a side, tiles 0, 1 and 6 have so many columns, and 2, 3 and 7
-  // so many rows.
+  // For blocks of `columns` queries, which are columns of scores and rows of weights. Where these are fewer than a side, there is
+  // one block: its scores are in tiles 0 and 1 and queries in 6, its values in 2 and 3 and weights in 7.
   explicit TileConfig(int columns) {
     const int narrow[] = {0, 1, 6}, low[] = {2, 3, 7};
     for (int i : narrow) {
@@ -34,37 +37,6 @@ struct alignas(64) TileConfig {
 // The compiler does not know that tile loads read memory.
 INLINE void written() {
   asm volatile("" ::: "memory");
-}
-
-INLINE void transpose(__m512i x[16]) {
-  __m512i y[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; i++) {
-    y[2 * i] = _mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
-    y[2 * i + 1] = _mm512_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; i++) {
-    x[4 * i] = _mm512_unpacklo_epi64(y[4 * i], y[4 * i + 2]);
-    x[4 * i + 1] = _mm512_unpackhi_epi64(y[4 * i], y[4 * i + 2]);
-    x[4 * i + 2] = _mm512_unpacklo_epi64(y[4 * i + 1], y[4 * i + 3]);
-    x[4 * i + 3] = _mm512_unpackhi_epi64(y[4 * i + 1], y[4 * i + 3]);
-  }
-  // Row i of quarter q has column 4 q + i of rows 4 j to 4 j + 3 in x[4 j + i].
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; i++) {
-    __m512i low = _mm512_shuffle_i32x4(x[i], x[4 + i], 0x88), high = _mm512_shuffle_i32x4(x[8 + i], x[12 + i], 0x88);
-    __m512i low_odd = _mm512_shuffle_i32x4(x[i], x[4 + i], 0xdd),
-            high_odd = _mm512_shuffle_i32x4(x[8 + i], x[12 + i], 0xdd);
-    y[i] = _mm512_shuffle_i32x4(low, high, 0x88);
-    y[8 + i] = _mm512_shuffle_i32x4(low, high, 0xdd);
-    y[4 + i] = _mm512_shuffle_i32x4(low_odd, high_odd, 0x88);
-    y[12 + i] = _mm512_shuffle_i32x4(low_odd, high_odd, 0xdd);
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; i++) {
-    x[i] = y[i];
-  }
 }
 
 // The lanes `by` further on, behind the last the first again.
