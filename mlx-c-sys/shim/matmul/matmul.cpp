@@ -144,9 +144,8 @@ void by_whole_numbers(const Product& p, const Weights& w, const Second* second, 
   long parts = p.m <= Amx::some ? 1 : 4;
   long most = most_joined(p, second, Vnni::unit, round_up(w.n, Vnni::unit));
   share_rows(p, w, Vnni::unit, parts, most, [&](long row, long row_end) {
-    void* scratch = for_task.of<char>(kernels.scratch_size(p, w));
     each_matrix(p, w, second, row, row_end, [&](const Product& p, const Weights& w) {
-      kernels.rows(p, w, packed, row, row_end, scratch);
+      kernels.rows(p, w, packed, row, row_end);
     });
   });
 }

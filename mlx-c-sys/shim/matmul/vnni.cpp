@@ -142,168 +142,142 @@ void pack(const Product& p, const Weights& w, long first, long rows, void* packe
   }
 }
 
-// Of V vectors, each of which has 16 / V groups side by side, the sums of the 16 groups in the order of the vectors.
-template <int V>
-INLINE __m512i sums_of(__m512i (&v)[V]) {
-  auto halve = [&](int n) ALWAYS_INLINE {
+// The sums of the lanes of 16 vectors.
+INLINE __m512 sums_of(__m512 (&v)[lanes]) {
+#pragma GCC unroll 2
+  for (int n = lanes; n > 4; n /= 2) {
 #pragma GCC unroll 8
     for (int i = 0; i < n; i += 2) {
-      __m512i halves = _mm512_shuffle_i32x4(v[i], v[i + 1], 0x88);
-      v[i / 2] = _mm512_add_epi32(halves, _mm512_shuffle_i32x4(v[i], v[i + 1], 0xdd));
+      __m512 halves = _mm512_shuffle_f32x4(v[i], v[i + 1], 0x88);
+      v[i / 2] = _mm512_add_ps(halves, _mm512_shuffle_f32x4(v[i], v[i + 1], 0xdd));
     }
+  }
+  auto pairs = [](__m512 a, __m512 b) ALWAYS_INLINE {
+    return _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
   };
-  if constexpr (V == 16) {
-    halve(16);
-  }
-  if constexpr (V >= 8) {
-    halve(8);
-  }
-  __m512i a = _mm512_add_epi32(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
-  __m512i b = _mm512_add_epi32(_mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]));
-  // Lane 4 j + i has part j of vector i, which is group 4 i + j.
-  __m512i sums = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+  __m512d a = pairs(v[0], v[1]), b = pairs(v[2], v[3]);
+  __m512 low = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), high = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+  // Lane 4 j + i has the sum of vector 4 i + j.
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  return _mm512_permutexvar_epi32(order, sums);
+  return _mm512_permutexvar_ps(order, _mm512_add_ps(low, high));
 }
 
-// A row of weights is read while a line so far behind is fetched: in one stretch over all rows, which the machine foresees.
-constexpr long ahead = 8192;
+// How the codes of 16 groups lie in vectors: BITS is 4, 8, or 0 for any width.
+template <int BITS, int GROUP>
+struct Layout {
+  static constexpr long in_vector = BITS == 4 ? 128 : 64, codes = 16 * GROUP, vectors = codes / in_vector;
+  // Of which group each lane's codes are.
+  alignas(64) int32_t groups[vectors][lanes];
 
-// Sums of whole numbers of a row's next 16 groups for R rows of x: V vectors of sums, each of LOADS vectors of codes, of
-// which `n` are left in the row. BITS is 4, 8, or 0 for any width.
-template <int BITS, int V, int LOADS, int R>
-INLINE void sixteen_groups(const Unpack& unpack, const uint8_t* w, long n, const int8_t* const* x, __m512i* sums) {
+  constexpr Layout() : groups() {
+    for (long v = 0; v < vectors; v++) {
+      for (long lane = 0; lane < lanes; lane++) {
+        groups[v][lane] = static_cast<int32_t>((v * in_vector + lane * (in_vector / lanes)) / GROUP);
+      }
+    }
+  }
+};
+template <int BITS, int GROUP>
+constexpr Layout<BITS, GROUP> layout;
+
+// How far behind what is read a line is fetched, into the first cache.
+constexpr long ahead = 1024;
+
+// Adds the products of Q rows of weights with R rows of x over 16 groups, or what is left of them: n codes. Each lane's sum of
+// whole numbers is scaled as its group is.
+template <int BITS, int GROUP, int Q, int R>
+INLINE void add_groups(
+    const Unpack& unpack, const uint8_t* const (&w)[Q], const int8_t* const (&x)[R], long n, const __m512 (&scales)[Q][R],
+    __m512 (&sums)[Q][R]) {
+  using Layout = Layout<BITS, GROUP>;
   const __m512i nibble = _mm512_set1_epi8(15);
-  const long in_vector = BITS == 4 ? 128 : 64, bytes = BITS == 0 ? 8 * unpack.bits : 64;
-  __m512i v[R][V];
-#pragma GCC unroll 16
-  for (int i = 0; i < V; i++) {
-#pragma GCC unroll 4
-    for (int r = 0; r < R; r++) {
-      v[r][i] = _mm512_setzero_si512();
-    }
-    if (i * LOADS * in_vector >= n) {
-      continue;
-    }
-    __m512i codes[LOADS];
-#pragma GCC unroll 2
-    for (int j = 0; j < LOADS; j++) {
-      const uint8_t* from = w + (i * LOADS + j) * bytes;
-      long left = n - (i * LOADS + j) * in_vector;
-      fetch(from + ahead);
-      codes[j] = BITS == 0 ? unpack(from, left)
-          : left >= in_vector ? _mm512_loadu_si512(from)
-                              : _mm512_maskz_loadu_epi8(first_bytes(left * (BITS == 4 ? 4 : 8) / 8), from);
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < R; r++) {
-      auto at = [&](int i) ALWAYS_INLINE { return _mm512_load_si512(x[r] + i * 64); };
-      __m512i sum = v[r][i];
-      if constexpr (BITS == 4) {
-        __m512i even = _mm512_and_si512(codes[0], nibble), odd = _mm512_and_si512(_mm512_srli_epi16(codes[0], 4), nibble);
-        sum = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, even, at(4 * i)), odd, at(4 * i + 1));
-        sum = _mm512_slli_epi32(sum, 8);
-        v[r][i] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, even, at(4 * i + 2)), odd, at(4 * i + 3));
-        continue;
-      }
-#pragma GCC unroll 2
-      for (int j = 0; j < LOADS; j++) {
-        sum = _mm512_dpbusd_epi32(sum, codes[j], at(2 * (i * LOADS + j)));
-      }
-      sum = _mm512_slli_epi32(sum, 8);
-#pragma GCC unroll 2
-      for (int j = 0; j < LOADS; j++) {
-        sum = _mm512_dpbusd_epi32(sum, codes[j], at(2 * (i * LOADS + j) + 1));
-      }
-      v[r][i] = sum;
-    }
-  }
-#pragma GCC unroll 4
-  for (int r = 0; r < R; r++) {
-    sums[r] = sums_of<V>(v[r]);
-  }
-}
-
-// The sums of a row of weights with R rows of x, group by group, to sums[r * distance ...].
-template <int BITS, int V, int LOADS, int R>
-void row_of(const Weights& w, const Unpack& unpack, long row, const void* packed, int32_t* sums, long distance) {
-  constexpr long step = V * LOADS * (BITS == 4 ? 128 : 64);
-  const uint8_t* codes = static_cast<const uint8_t*>(w.data) + row * w.row_bytes();
-  const int8_t* x[R];
-  for (int r = 0; r < R; r++) {
-    x[r] = Row(static_cast<const char*>(packed) + r * Row::size(w), w).bytes;
-  }
-  for (long k = 0; k < w.k; k += step, codes += step * w.bits / 8, sums += 16) {
-    __m512i s[R];
-    if (w.k - k >= step) {
-      sixteen_groups<BITS, V, LOADS, R>(unpack, codes, step, x, s);
-    } else {
-      sixteen_groups<BITS, V, LOADS, R>(unpack, codes, w.k - k, x, s);
-    }
-    for (int r = 0; r < R; r++) {
-      _mm512_store_si512(sums + r * distance, s[r]);
-      x[r] += 2 * step;
-    }
-  }
-}
-
-using Sums = void (*)(const Weights&, const Unpack&, long, const void*, int32_t*, long);
-
-template <int BITS, int R>
-Sums sums_of_bytes(const Weights& w) {
-  return w.group == 32 ? row_of<BITS, 8, 1, R> : w.group == 64 ? row_of<BITS, 16, 1, R> : row_of<BITS, 16, 2, R>;
-}
-template <int R>
-Sums sums_for(const Weights& w) {
-  if (w.bits == 4) {
-    return w.group == 32 ? row_of<4, 4, 1, R> : w.group == 64 ? row_of<4, 8, 1, R> : row_of<4, 16, 1, R>;
-  }
-  return w.bits == 8 ? sums_of_bytes<8, R>(w) : sums_of_bytes<0, R>(w);
-}
-
-// 16 rows of words, `n` in each at distances of `row` bytes, to columns. Behind the last row that there is, it stands again.
-INLINE void load_turned(const void* from, long row, long rows, long n, __m512i (&to)[16]) {
-  for (long i = 0; i < lanes; i++) {
-    to[i] = _mm512_maskz_loadu_epi32(first_lanes(n), static_cast<const char*>(from) + smaller(i, rows - 1) * row);
-  }
-  turn(to);
-}
-
-// The scales and biases of groups [g, g + n) of 16 rows, each group's in a vector.
-INLINE void load_scales(
-    const Weights& w, long row, long rows, long g, long n, __m512 (&scales)[16], __m512 (&biases)[16]) {
-  long size = w.scale_type == Float::f32 ? 4 : 2, bytes = w.groups() * size, at = row * bytes + g * size;
-  auto *first = static_cast<const char*>(w.scales) + at, *second = static_cast<const char*>(w.biases) + at;
-  __m512i words[16];
-  if (w.scale_type == Float::f32) {
-    for (auto [from, to] : {std::pair(first, &scales), std::pair(second, &biases)}) {
-      load_turned(from, bytes, rows, n, words);
-      for (long i = 0; i < 16; i++) {
-        (*to)[i] = _mm512_castsi512_ps(words[i]);
-      }
-    }
-    return;
-  }
-  // Both in one go, two groups in a word.
-  for (long i = 0; i < lanes; i++) {
-    long r = smaller(i, rows - 1) * bytes;
-    auto load = [&](const char* from) ALWAYS_INLINE { return _mm256_maskz_loadu_epi16(first_lanes(n), from + r); };
-    words[i] = _mm512_inserti64x4(_mm512_castsi256_si512(load(first)), load(second), 1);
-  }
-  turn(words);
-  auto to_f32 = [&](__m512i v, __m512& even, __m512& odd) ALWAYS_INLINE {
-    if (w.scale_type == Float::bf16) {
-      even = _mm512_castsi512_ps(_mm512_slli_epi32(v, 16));
-      odd = _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
-    } else {
-      even = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v));
-      odd = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(v, 16)));
-    }
-  };
+  const long bytes = BITS == 0 ? 8 * unpack.bits : 64;
 #pragma GCC unroll 8
-  for (int i = 0; i < 8; i++) {
-    to_f32(words[i], scales[2 * i], scales[2 * i + 1]);
-    to_f32(words[8 + i], biases[2 * i], biases[2 * i + 1]);
+  for (long i = 0; i < Layout::vectors; i++) {
+    long left = n - i * Layout::in_vector;
+    if (left <= 0) {
+      return;
+    }
+    const __m512i groups = _mm512_load_si512(layout<BITS, GROUP>.groups[i]);
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; q++) {
+      const uint8_t* from = w[q] + i * bytes;
+      _mm_prefetch(reinterpret_cast<const char*>(from + ahead), _MM_HINT_T0);
+      __m512i codes = BITS == 0           ? unpack(from, left)
+          : left >= Layout::in_vector ? _mm512_loadu_si512(from)
+                                      : _mm512_maskz_loadu_epi8(first_bytes(left * BITS / 8), from);
+      __m512i even = _mm512_and_si512(codes, nibble), odd = _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; r++) {
+        // Products with plane j of x, the high bytes or the low ones.
+        auto add = [&](__m512i sum, int j) ALWAYS_INLINE {
+          auto at = [&](long i) ALWAYS_INLINE { return _mm512_load_si512(x[r] + i * 64); };
+          if constexpr (BITS != 4) {
+            return _mm512_dpbusd_epi32(sum, codes, at(2 * i + j));
+          }
+          return _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, even, at(4 * i + 2 * j)), odd, at(4 * i + 2 * j + 1));
+        };
+        __m512i sum = add(_mm512_slli_epi32(add(_mm512_setzero_si512(), 0), 8), 1);
+        __m512 scale = _mm512_permutexvar_ps(groups, scales[q][r]);
+        sums[q][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, sums[q][r]);
+      }
+    }
+  }
+}
+
+// Scales or biases [at, at + 16), as far as they are there.
+INLINE __m512 sixteen_scales(Float type, const void* from, long at, __mmask16 there) {
+  if (type == Float::f32) {
+    return _mm512_maskz_loadu_ps(there, static_cast<const float*>(from) + at);
+  }
+  __m256i halves = _mm256_maskz_loadu_epi16(there, static_cast<const uint16_t*>(from) + at);
+  return type == Float::f16 ? _mm512_cvtph_ps(halves) : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+// The products of Q rows of weights, `distance` apart, with R rows of x, as 16 parts of a sum each.
+template <int BITS, int GROUP, int Q, int R>
+INLINE void rows_of(const Weights& w, const Unpack& unpack, long row, long distance, const void* packed, __m512 (&sums)[Q][R]) {
+  constexpr long step = Layout<BITS, GROUP>::codes;
+  const long groups = w.k / GROUP;
+  const uint8_t* codes[Q];
+  const int8_t* x[R];
+  const float *x_scales[R], *x_sums[R];
+  for (int q = 0; q < Q; q++) {
+    codes[q] = static_cast<const uint8_t*>(w.data) + (row + q * distance) * w.row_bytes();
+  }
+  for (int r = 0; r < R; r++) {
+    Row of_x(static_cast<const char*>(packed) + r * Row::size(w), w);
+    x[r] = of_x.bytes;
+    x_scales[r] = of_x.scales;
+    x_sums[r] = of_x.sums;
+    for (int q = 0; q < Q; q++) {
+      sums[q][r] = _mm512_setzero_ps();
+    }
+  }
+  for (long k = 0, g = 0; k < w.k; k += step, g += 16) {
+    __mmask16 there = first_lanes(groups - g);
+    __m512 scales[Q][R];
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; q++) {
+      long at = (row + q * distance) * groups + g;
+      __m512 scale = sixteen_scales(w.scale_type, w.scales, at, there), bias = sixteen_scales(w.scale_type, w.biases, at, there);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; r++) {
+        scales[q][r] = _mm512_mul_ps(scale, _mm512_maskz_loadu_ps(there, x_scales[r] + g));
+        sums[q][r] = _mm512_fmadd_ps(bias, _mm512_maskz_loadu_ps(there, x_sums[r] + g), sums[q][r]);
+      }
+    }
+    if (w.k - k >= step) {
+      add_groups<BITS, GROUP>(unpack, codes, x, step, scales, sums);
+    } else {
+      add_groups<BITS, GROUP>(unpack, codes, x, w.k - k, scales, sums);
+    }
+    for (auto& at : codes) {
+      at += step * w.bits / 8;
+    }
+    for (auto& at : x) {
+      at += 2 * step;
+    }
   }
 }
 
@@ -321,66 +295,70 @@ INLINE void write(Float type, __m512 sums, long n, void* to) {
   _mm256_mask_storeu_epi16(to, first_lanes(n), halves);
 }
 
-// Groups of a row of weights, with room for whole vectors.
-INLINE long sums_in_row(const Weights& w) {
-  return round_up(w.groups(), 16);
-}
-
-template <int R>
-void rows_by(const Product& p, const Weights& w, const void* packed, long row, long row_end, void* memory) {
+// y for Q times at most 16 rows of weights, `distance` apart, and R rows of x, of which there are p.m.
+template <int BITS, int GROUP, int Q, int R>
+void lanes_of(const Product& p, const Weights& w, long first, const void* packed, long row, long rows, long distance) {
   const Unpack unpack(w.bits);
-  Sums sums_of_row = sums_for<R>(w);
-  auto* sums = static_cast<int32_t*>(memory);
-  long in_row = sums_in_row(w), distance = lanes * in_row, scales_in_row = w.groups() * (w.scale_type == Float::f32 ? 4 : 2);
-  for (; row < row_end; row += lanes) {
-    long rows = smaller(lanes, row_end - row);
-    for (auto* next : {w.scales, w.biases}) {
-      fetch(static_cast<const char*>(next) + (row + lanes) * scales_in_row, lanes * scales_in_row);
-    }
-    for (long first = 0; first < p.m; first += R) {
-      const char* block = static_cast<const char*>(packed) + first * Row::size(w);
-      for (long i = 0; i < rows; i++) {
-        sums_of_row(w, unpack, row + i, block, sums + i * in_row, distance);
-      }
-      __m512 y[R];
+  long bytes = w.groups() * (w.scale_type == Float::f32 ? 4 : 2);
+  __m512 parts[Q][R][lanes];
+  for (long i = 0; i < lanes; i++) {
+    // Behind the last row that there is, it stands again.
+    __m512 sums[Q][R];
+    rows_of<BITS, GROUP>(w, unpack, row + smaller(i, rows - 1), distance, packed, sums);
+    for (int q = 0; q < Q; q++) {
       for (int r = 0; r < R; r++) {
-        y[r] = _mm512_setzero_ps();
+        parts[q][r][i] = sums[q][r];
       }
-      for (long g = 0; g < w.groups(); g += 16) {
-        long n = smaller(16, w.groups() - g);
-        __m512 scales[16], biases[16];
-        load_scales(w, row, rows, g, n, scales, biases);
-        for (int r = 0; r < R; r++) {
-          Row x(block + r * Row::size(w), w);
-          __m512i products[16];
-          load_turned(sums + r * distance + g, in_row * 4, rows, 16, products);
-#pragma GCC unroll 16
-          for (int i = 0; i < 16; i++) {
-            if (i < n) {
-              __m512 product = _mm512_mul_ps(_mm512_cvtepi32_ps(products[i]), _mm512_set1_ps(x.scales[g + i]));
-              y[r] = _mm512_fmadd_ps(product, scales[i], y[r]);
-              y[r] = _mm512_fmadd_ps(_mm512_set1_ps(x.sums[g + i]), biases[i], y[r]);
-            }
-          }
-        }
+      for (auto* scales : {w.scales, w.biases}) {
+        fetch(static_cast<const char*>(scales) + (row + q * distance + i + lanes) * bytes, bytes);
       }
-      for (long r = 0; r < smaller(R, p.m - first); r++) {
-        write(p.type, y[r], rows, static_cast<uint16_t*>(p.y[first + r]) + row);
-      }
+    }
+  }
+  for (long q = 0; q < Q; q++) {
+    for (long r = 0; r < smaller(R, p.m - first); r++) {
+      write(p.type, sums_of(parts[q][r]), rows, static_cast<uint16_t*>(p.y[first + r]) + row + q * distance);
     }
   }
 }
 
-void rows(const Product& p, const Weights& w, const void* packed, long row, long row_end, void* scratch) {
-  constexpr decltype(Vnni::rows) by[] = {rows_by<1>, rows_by<2>, rows_by<3>, rows_by<4>};
-  by[Vnni::block(p.m) - 1](p, w, packed, row, row_end, scratch);
+// Rows [row, row_end) of the weights with R rows of x.
+template <int BITS, int GROUP, int R>
+void rows_by(const Product& p, const Weights& w, const void* packed, long row, long row_end) {
+  // Rows that go side by side: what is loaded of x serves all of them. They lie far apart, so that each is one of some long
+  // stretches of memory, which are read faster than one.
+  constexpr int Q = BITS == 4 && R > 2 ? 2 : 4;
+  long distance = (row_end - row) / (Q * lanes) * lanes;
+  auto each_block = [&](auto lanes_of, long row, long rows) {
+    for (long first = 0; first < p.m; first += R) {
+      lanes_of(p, w, first, static_cast<const char*>(packed) + first * Row::size(w), row, rows, distance);
+    }
+  };
+  for (long i = 0; i < distance; i += lanes) {
+    each_block(lanes_of<BITS, GROUP, Q, R>, row + i, lanes);
+  }
+  for (row += Q * distance; row < row_end; row += lanes) {
+    each_block(lanes_of<BITS, GROUP, 1, R>, row, smaller(lanes, row_end - row));
+  }
 }
 
-long scratch_size(const Product& p, const Weights& w) {
-  return Vnni::block(p.m) * lanes * sums_in_row(w) * static_cast<long>(sizeof(int32_t));
+template <int R>
+auto rows_for(const Weights& w) {
+  auto by_group = [&](auto bits) {
+    constexpr int BITS = decltype(bits)::value;
+    return w.group == 32 ? rows_by<BITS, 32, R> : w.group == 64 ? rows_by<BITS, 64, R> : rows_by<BITS, 128, R>;
+  };
+  return w.bits == 4 ? by_group(std::integral_constant<int, 4>{})
+      : w.bits == 8  ? by_group(std::integral_constant<int, 8>{})
+                     : by_group(std::integral_constant<int, 0>{});
 }
 
-constexpr Vnni kernels{packed_size, pack, scratch_size, rows};
+void rows(const Product& p, const Weights& w, const void* packed, long row, long row_end) {
+  long block = Vnni::block(p.m);
+  auto kernel = block == 1 ? rows_for<1>(w) : block == 2 ? rows_for<2>(w) : block == 3 ? rows_for<3>(w) : rows_for<4>(w);
+  kernel(p, w, packed, row, row_end);
+}
+
+constexpr Vnni kernels{packed_size, pack, rows};
 
 } // namespace
 

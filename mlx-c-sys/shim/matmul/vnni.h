@@ -28,15 +28,13 @@ struct Vnni {
   // Packs rows [first, first + block) of p.x to memory that is aligned to 64 bytes.
   void (*pack)(const Product& p, const Weights& w, long first, long block, void* packed);
 
-  // Rows [row, row_end) of the weights, on one thread. `packed` are all blocks, one behind the other. `scratch` has
-  // scratch_size bytes, aligned to 64.
-  long (*scratch_size)(const Product& p, const Weights& w);
-  void (*rows)(const Product& p, const Weights& w, const void* packed, long row, long row_end, void* scratch);
+  // Rows [row, row_end) of the weights, on one thread. `packed` are all blocks, one behind the other.
+  void (*rows)(const Product& p, const Weights& w, const void* packed, long row, long row_end);
 
   // What rows a task should have a multiple of.
   static constexpr long unit = 16;
   // Up to so many rows of x are faster than in bf16 where the machine multiplies that.
-  static constexpr long few = 3;
+  static constexpr long few = 4;
 
   static bool takes(const Product& p, const Weights& w) {
     return p.type != Float::f32 && w.coding == Coding::affine && w.group % 32 == 0 && w.group <= 128;

@@ -36,7 +36,7 @@ pub struct Case {
 }
 
 /// Up to so many rows of x in 16 bits may be multiplied in whole numbers.
-pub const FEW: i32 = 3;
+pub const FEW: i32 = 4;
 
 pub fn dense(dtype: DType, n: i32, k: i32) -> Result<Case> {
     let w = normal(2, &[n, k], dtype)?;
