@@ -3,15 +3,14 @@
 // An affine weight is q * scale + bias with a code q of 1 to 8 bits, so a product over one group of k is
 //   scale * sum(q * x) + bias * sum(x),
 // and sum(q * x) is a sum of whole numbers if x is one. So each group of a row of x becomes whole numbers of 16 bits and a
-// scale. They are multiplied as two planes of bytes, x = 256 high + low: codes are only spread to bytes, and what is
-// converted to f32 is one sum a group.
+// scale. They are multiplied as two planes of bytes, x = 256 high + low: codes are only spread to bytes. What is converted to
+// f32 and scaled are the sums of the lanes of a vector, each of which has codes of one group.
 //
 // How exact that is: of the largest element of a group of x 2^-16 is rounded away, and of its other elements no more, where
 // bf16 rounds 2^-9 of every weight away. No element is above 8 (group of 64) or 11.3 (of 128) times the root mean square of
 // its group. So the products are more exact than those of the same weights rounded to bf16, by some ten times at least.
 //
-// Whole numbers have no order of summation, and the groups are added in theirs: an element of y is the same to the bit
-// however many rows go with it.
+// Lanes are added in one order: an element of y is the same to the bit however many rows go with it.
 #pragma once
 
 #include "matmul.h"
