@@ -74,9 +74,13 @@ INLINE void store_sums(Tile* t) {
   if constexpr (SUMS > 5) _tile_stored(5, t + 5, 64);
 }
 
+// Whether the lines of weights that come soon are fetched, and what comes behind the ends of rows: what lies there, or
+// the 16 rows behind these, if they lie side by side.
+enum class Ahead { no, stretches, side_by_side };
+
 // Adds to the sums 0 to X - 1 the products of one tile of weights and X of x, which lie `block` elements apart and have room
 // for W rows of x.
-template <int X, int W, bool AHEAD>
+template <int X, int W, Ahead AHEAD>
 INLINE void tiles(const uint16_t* w, long row, const uint16_t* x, long block, long steps, Tile* nowhere) {
   for (long s = 0; s < steps; s++, w += 32, x += 32 * W) {
     _tile_loadd(4, w, row);
@@ -94,10 +98,10 @@ INLINE void tiles(const uint16_t* w, long row, const uint16_t* x, long block, lo
       _tile_loadd(5, x + 3 * block, 64);
       _tile_dpbf16ps(3, 4, 5);
     }
-    if constexpr (AHEAD) {
-      // Rows that lie far apart are not foreseen by the machine. At their end come the 16 rows behind them.
+    if constexpr (AHEAD != Ahead::no) {
       constexpr long ahead = 8;
-      const char* next = reinterpret_cast<const char*>(w + ahead * 32) + (s + ahead < steps ? 0 : 15 * row);
+      const bool is_end = AHEAD == Ahead::side_by_side && s + ahead >= steps;
+      const char* next = reinterpret_cast<const char*>(w + ahead * 32) + (is_end ? 15 * row : 0);
       for (long i = 0; i < 16; i++) {
         _mm_prefetch(next + i * row, _MM_HINT_T0);
       }
@@ -137,29 +141,34 @@ INLINE void multiply(const uint16_t* w, long ld, const uint16_t* x, long block, 
   }
 }
 
-// Rounds a tile (16 rows of weights x 16 of x) to bf16 and writes it: y[row of x][column + row of weights].
-void write(const Product& p, const Tile& tile, long first_row, long column, long columns) {
+// Rounds sums of up to 16 rows of weights, `distance` apart, with 16 rows of x to bf16 and writes them:
+// y[first_row + row of x][column + row of weights].
+void write(const Product& p, const float* sums, long distance, long first_row, long column, long columns) {
   long rows = smaller(16, p.m - first_row);
   auto to = [&](long i) ALWAYS_INLINE { return static_cast<uint16_t*>(p.y[first_row + i]) + column; };
   __mmask16 there = static_cast<__mmask16>((1u << columns) - 1);
   if (rows <= 3) {
     const __m512i at = _mm512_mullo_epi32(
-        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm512_set1_epi32(16));
+        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm512_set1_epi32(static_cast<int>(distance)));
     for (long i = 0; i < rows; i++) {
-      __m256bh half = _mm512_cvtneps_pbh(_mm512_i32gather_ps(at, &tile.sums[0][i], 4));
+      __m256bh half = _mm512_cvtneps_pbh(_mm512_i32gather_ps(at, sums + i, 4));
       _mm256_mask_storeu_epi16(to(i), there, reinterpret_cast<__m256i&>(half));
     }
     return;
   }
   __m512i r[16];
   for (int i = 0; i < 16; i++) {
-    r[i] = _mm512_load_si512(tile.sums[i]);
+    r[i] = _mm512_load_si512(sums + i * distance);
   }
   turn(r);
   for (long i = 0; i < rows; i++) {
     __m256bh half = _mm512_cvtneps_pbh(_mm512_castsi512_ps(r[i]));
     _mm256_mask_storeu_epi16(to(i), there, reinterpret_cast<__m256i&>(half));
   }
+}
+
+void write(const Product& p, const Tile& tile, long first_row, long column, long columns) {
+  write(p, tile.sums[0], 16, first_row, column, columns);
 }
 
 // As write(), of two tiles with 16 rows of weights each, the second behind the first.
