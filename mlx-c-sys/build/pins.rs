@@ -64,6 +64,7 @@ pub const SHIM: &[(&str, &str)] = shim![
     "fused/derivative.h",
     "fused/derivatives.cpp",
     "fused/gated.cpp",
+    "fused/heads.h",
     "fused/kernels.cpp",
     "fused/kernels.h",
     "fused/kernels/amx.cpp",

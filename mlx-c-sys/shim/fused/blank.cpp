@@ -42,12 +42,8 @@ class Blank : public Node {
   void encode(const Arrays&, Arrays& out) override {
     auto& y = out[0];
     y.set_data(mx::allocator::malloc(y.nbytes()));
-    mx::cpu::get_command_encoder(stream()).dispatch([begin = y.data<char>(), size = y.nbytes()] {
-      char* end = begin + size;
-      auto [first, last] = size >= least_bytes ? give_back(begin, end) : std::pair(begin, begin);
-      std::memset(begin, 0, static_cast<size_t>(first - begin));
-      std::memset(last, 0, static_cast<size_t>(end - last));
-    });
+    mx::cpu::get_command_encoder(stream()).dispatch(
+        [begin = y.data<char>(), size = y.nbytes()] { fill_with_zeros(begin, size); });
   }
 
   mx::array plain(const Arrays&) override {
@@ -71,6 +67,21 @@ class Blank : public Node {
 };
 
 } // namespace
+
+void fill_with_zeros(char* begin, size_t size) {
+  char* end = begin + size;
+  auto [first, last] = size >= least_bytes ? give_back(begin, end) : std::pair(begin, begin);
+  std::memset(begin, 0, static_cast<size_t>(first - begin));
+  std::memset(last, 0, static_cast<size_t>(end - last));
+}
+
+bool is_blank(const mx::array& a, mx::Stream s) {
+  if (a.status() != mx::array::Status::unscheduled || !a.has_primitive() || a.is_tracer()) {
+    return false;
+  }
+  auto node = std::dynamic_pointer_cast<Blank>(a.primitive_ptr());
+  return node != nullptr && node->stream() == s;
+}
 
 mx::array blank(const mx::Shape& shape, mx::Dtype dtype, mx::Stream s) {
   return mx::array(shape, dtype, std::make_shared<Blank>(s, shape, dtype), {});

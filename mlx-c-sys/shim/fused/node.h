@@ -291,7 +291,8 @@ mx::array attention_plainly(
 
 // `in`: two buffers [B, K, S, D], what is new for each [B, K, L, D], and offsets, I32 [B] or [1]: both buffers with the new
 // tokens in slots from the offsets on, modulo S in a ring. With `in_place` the promises of mlxrs_force_donate. Where there
-// is a packing the buffers hold packed vectors, U32, and what is new is packed.
+// is a packing the buffers hold packed vectors, U32, and what is new is packed. Buffers that are `blank` and keys that are `heads`
+// are made by this node, if nobody has computed them yet.
 Arrays store(const Arrays& in, const RowPacking& packing, bool ring, bool in_place, mx::Stream s);
 Arrays store_plainly(const Arrays& in, const RowPacking& packing, bool ring, mx::Stream s);
 
@@ -336,6 +337,10 @@ mx::array lookup_plainly(const mx::array& indices, const Parts& w, mx::Dtype dty
 
 // Zeros, of which big ones take memory where they are touched only.
 mx::array blank(const mx::Shape& shape, mx::Dtype dtype, mx::Stream s);
+// Whether an array is to be such zeros on this stream, and nobody has computed it yet.
+bool is_blank(const mx::array& a, mx::Stream s);
+// The same for memory that is there.
+void fill_with_zeros(char* begin, size_t size);
 
 // What stands between the halves of a gated MLP.
 enum class Gate { silu, gelu_tanh };

@@ -1,84 +1,133 @@
 // New keys and values go into the cache: both buffers in one node, by positions, and in place.
+#include <array>
 #include <cstring>
 
 #include "../donate.h"
+#include "heads.h"
 #include "node.h"
 
 namespace mlxrs::fused {
 namespace {
 
-// Inputs: both buffers [B, K, S, D], what is new [B, K, L, D], and the position of each row's first token. Position p goes
-// to slot p, or p mod S when the buffers are rings. Vectors are packed on their way, where there is a packing.
+// Where the tokens of a step go: position p to slot p, or p mod S when the buffers are rings.
+struct Slots {
+  const int32_t* at;
+  int64_t step;
+  long slots, tokens;
+  bool ring;
+
+  // The slot of a token, or -1: of several tokens for one slot the last stays, and slots that are not there take none.
+  long of(long row, long token) const {
+    long position = at[row * step] + token;
+    if (ring) {
+      return token + slots < tokens ? -1 : (position % slots + slots) % slots;
+    }
+    return position < slots ? std::max(position, -1L) : -1;
+  }
+
+  // Calls body(first, end) for the slots of a row that no token takes.
+  template <typename Body>
+  void each_other(long row, const Body& body) const {
+    long begin = at[row * step], end = begin + tokens;
+    if (ring && tokens >= slots) {
+      return;
+    }
+    if (ring) {
+      begin = (begin % slots + slots) % slots;
+      end = begin + tokens;
+      if (end > slots) {
+        return body(end - slots, begin);
+      }
+    }
+    body(0, std::clamp(begin, 0L, slots));
+    body(std::clamp(end, 0L, slots), slots);
+  }
+};
+
+// One of the two buffers: [B, K, S, D].
+struct Buffer {
+  char* at;
+  uint32_t heads;
+  size_t vector;
+
+  explicit Buffer(mx::array& y) : at(y.data<char>()), heads(y.shape(1)), vector(y.shape(3) * y.itemsize()) {}
+
+  char* place(const Slots& slots, long row, long head, long slot) const {
+    return at + ((row * heads + head) * slots.slots + slot) * vector;
+  }
+};
+
+// Vectors [B, K, L, D] on their way into a buffer, packed where there is a packing.
+class Fresh {
+ public:
+  Fresh(const mx::array& fresh, const RowPacking& packing)
+      : from_(fresh), n_(fresh.shape(3)), heads_(fresh.shape(1)), packing_(packing),
+        pack_(packing.bits > 0 ? row_kernels(fresh.dtype()).pack : nullptr) {}
+
+  // Writes head h of a row's token to to(h).
+  template <typename To>
+  void operator()(long row, long token, long tokens, const To& to) const {
+    for (uint32_t head = 0; head < heads_; head++) {
+      auto i = static_cast<uint32_t>((row * heads_ + head) * tokens + token);
+      char* y = to(head);
+      if (pack_ != nullptr) {
+        pack_(from_(i, workspace(n_)), packing_, n_, reinterpret_cast<uint32_t*>(y));
+      } else if (const char* x = from_(i, y); x != y) {
+        std::memcpy(y, x, from_.nbytes());
+      }
+    }
+  }
+
+ private:
+  Vectors from_;
+  long n_;
+  uint32_t heads_;
+  RowPacking packing_;
+  decltype(RowKernels::pack) pack_;
+};
+
+struct StoreOptions {
+  RowPacking packing;
+  bool ring, in_place;
+  // Where the buffers are not inputs but begin as zeros.
+  std::optional<std::array<mx::Shape, 2>> blank;
+  // Where keys are not an input, but what they are made of.
+  std::optional<HeadsOptions> heads;
+};
+
+// Inputs: both buffers [B, K, S, D], unless they begin as zeros; new values [B, K, L, D]; the position of each row's first
+// token; new keys, or what they are made of.
 class Store : public Node {
  public:
-  Store(mx::Stream s, const RowPacking& packing, bool ring, bool in_place)
-      : Node(s), packing_(packing), ring_(ring), in_place_(in_place) {}
+  Store(mx::Stream s, StoreOptions options) : Node(s), options_(std::move(options)) {}
 
   void encode(const Arrays& in, Arrays& out) override {
+    size_t first = options_.blank ? 0 : 2;
+    const auto &v = in[first], &offsets = in[first + 1];
+    Slots slots{offsets.data<int32_t>(), offsets.size() > 1 ? offsets.strides(0) : 0, out[0].shape(2), v.shape(2), options_.ring};
     for (size_t i = 0; i < 2; i++) {
-      const auto &buffer = in[i], &fresh = in[2 + i];
-      auto& y = out[i];
-      std::shared_ptr<Vectors> copy;
-      if (in_place_ && may_overwrite(in, i)) {
-        note_written(buffer, stream());
-        y.copy_shared_buffer(buffer);
-      } else {
-        y.set_data(mx::allocator::malloc(y.nbytes()));
-        copy = std::make_shared<Vectors>(buffer);
-      }
-      if (y.size() == 0) {
-        continue;
-      }
-      size_t vector = y.shape(3) * y.itemsize();
-      long heads = y.shape(1), slots = y.shape(2), tokens = fresh.shape(2);
-      auto put = [=](char* to, const char* from) {
-        if (from != to) {
-          std::memcpy(to, from, vector);
-        }
-      };
-      if (copy != nullptr) {
-        dispatch(static_cast<uint32_t>(y.size() / y.shape(3)), y.size(), [=, to = y.data<char>()](uint32_t v) {
-          put(to + v * vector, (*copy)(v, to + v * vector));
-        });
-      }
-      if (tokens == 0) {
-        continue;
-      }
-      auto pack = packing_.bits > 0 ? row_kernels(fresh.dtype()).pack : nullptr;
-      dispatch(
-          static_cast<uint32_t>(fresh.size() / fresh.shape(3)), fresh.size(),
-          [=, packing = packing_, n = fresh.shape(3), from = Vectors(fresh), to = y.data<char>(), at = in[4].data<int32_t>(),
-           step = in[4].size() > 1 ? in[4].strides(0) : 0, ring = ring_](uint32_t v) {
-            long token = v % tokens, head = v / tokens, slot = at[head / heads * step] + token;
-            slot = ring ? slot % slots : slot;
-            // Of several tokens for one slot the last stays; slots that are not there take none.
-            if (slot < slots && (!ring || token + slots >= tokens)) {
-              char* place = to + (head * slots + slot) * vector;
-              if (pack != nullptr) {
-                pack(from(v, workspace(n)), packing, n, reinterpret_cast<uint32_t*>(place));
-              } else {
-                put(place, from(v, place));
-              }
-            }
-          });
+      begin(in, i, out[i], slots);
+    }
+    if (out[0].size() == 0 || out[1].size() == 0 || v.size() == 0) {
+      return;
+    }
+    Arrays keys(in.begin() + first + 2, in.end());
+    if (options_.heads) {
+      write(TokenHeads(*options_.heads, keys), v, out, slots);
+    } else {
+      write(Fresh(keys[0], options_.packing), v, out, slots);
     }
   }
 
   Arrays plain_all(const Arrays& in) override {
     auto s = stream();
-    int tokens = in[2].shape(2), slots = in[0].shape(2);
-    auto places = mx::add(
-        mx::reshape(in[4], {-1, 1, 1, 1}, s), mx::reshape(mx::arange(0, tokens, 1, mx::int32, s), {1, 1, tokens, 1}, s), s);
-    if (ring_) {
-      places = mx::remainder(places, mx::array(slots, mx::int32), s);
-    }
-    Arrays out;
-    for (size_t i = 0; i < 2; i++) {
-      auto fresh = packing_.bits > 0 ? pack_plainly(in[2 + i], packing_, s) : in[2 + i];
-      auto index = mx::broadcast_to(places, fresh.shape(), s);
-      out.push_back(mx::put_along_axis(in[i], index, fresh, 2, s));
-    }
-    return out;
+    size_t first = options_.blank ? 0 : 2;
+    Arrays keys(in.begin() + first + 2, in.end());
+    auto k = options_.heads ? heads_plainly(*options_.heads, keys, s) : keys[0];
+    const auto& v = in[first];
+    auto type = options_.packing.bits > 0 ? mx::uint32 : v.dtype();
+    auto buffer = [&](size_t i) { return options_.blank ? mx::zeros((*options_.blank)[i], type, s) : in[i]; };
+    return store_plainly({buffer(0), buffer(1), k, v, in[first + 1]}, options_.packing, options_.ring, s);
   }
 
   const char* name() const override {
@@ -89,12 +138,60 @@ class Store : public Node {
     return false;
   }
   std::vector<mx::Shape> output_shapes(const Arrays& in) override {
-    return {in[0].shape(), in[1].shape()};
+    return options_.blank ? std::vector<mx::Shape>{(*options_.blank)[0], (*options_.blank)[1]}
+                          : std::vector<mx::Shape>{in[0].shape(), in[1].shape()};
   }
 
  private:
-  RowPacking packing_;
-  bool ring_, in_place_;
+  // Gives a buffer memory, with all that is in it before.
+  void begin(const Arrays& in, size_t i, mx::array& y, const Slots& slots) {
+    if (!options_.blank && options_.in_place && may_overwrite(in, i)) {
+      note_written(in[i], stream());
+      y.copy_shared_buffer(in[i]);
+      return;
+    }
+    y.set_data(mx::allocator::malloc(y.nbytes()));
+    if (y.size() == 0) {
+      return;
+    }
+    Buffer buffer(y);
+    if (!options_.blank) {
+      dispatch(
+          static_cast<uint32_t>(y.size() / y.shape(3)), y.size(), [=, from = std::make_shared<Vectors>(in[i])](uint32_t i) {
+            char* to = buffer.at + i * buffer.vector;
+            if (const char* x = (*from)(i, to); x != to) {
+              std::memcpy(to, x, buffer.vector);
+            }
+          });
+    } else if (2 * slots.tokens < slots.slots) {
+      // Most of it may never be touched.
+      mx::cpu::get_command_encoder(stream()).dispatch([at = buffer.at, n = y.nbytes()] { fill_with_zeros(at, n); });
+    } else {
+      dispatch(static_cast<uint32_t>(y.shape(0) * y.shape(1)), y.size(), [=](uint32_t i) {
+        long row = i / buffer.heads, head = i % buffer.heads;
+        slots.each_other(row, [&](long begin, long end) {
+          std::memset(buffer.place(slots, row, head, begin), 0, (end - begin) * buffer.vector);
+        });
+      });
+    }
+  }
+
+  template <typename Keys>
+  void write(const Keys& keys, const mx::array& v, Arrays& out, const Slots& slots) {
+    // A task is a token with all its heads.
+    dispatch(
+        static_cast<uint32_t>(v.shape(0) * slots.tokens), 2.0 * v.size(),
+        [=, k_to = Buffer(out[0]), v_to = Buffer(out[1]), values = Fresh(v, options_.packing)](uint32_t task) {
+          long row = task / slots.tokens, token = task % slots.tokens, slot = slots.of(row, token);
+          if (slot < 0) {
+            return;
+          }
+          keys(row, token, slots.tokens, [&](long head) { return k_to.place(slots, row, head, slot); });
+          values(row, token, slots.tokens, [&](long head) { return v_to.place(slots, row, head, slot); });
+        });
+  }
+
+  StoreOptions options_;
 };
 
 } // namespace
@@ -115,12 +212,39 @@ Arrays store(const Arrays& in, const RowPacking& packing, bool ring, bool in_pla
       (offsets.size() != 1 && offsets.size() != static_cast<size_t>(in[0].shape(0)))) {
     throw std::invalid_argument("store: offsets must be I32 of one number, or of one a row");
   }
-  auto node = std::make_shared<Store>(s, packing, ring, in_place);
-  return mx::array::make_arrays({in[0].shape(), in[1].shape()}, {in[0].dtype(), in[1].dtype()}, node, in);
+  StoreOptions options{packing, ring, in_place, std::nullopt, std::nullopt};
+  Arrays inputs;
+  if (is_blank(in[0], s) && is_blank(in[1], s)) {
+    options.blank = {in[0].shape(), in[1].shape()};
+  } else {
+    inputs = {in[0], in[1]};
+  }
+  inputs.push_back(in[3]);
+  inputs.push_back(offsets);
+  if (auto made = packing.bits == 0 ? made_heads(in[2], s) : std::nullopt) {
+    options.heads = made->options;
+    inputs.insert(inputs.end(), made->in.begin(), made->in.end());
+  } else {
+    inputs.push_back(in[2]);
+  }
+  auto node = std::make_shared<Store>(s, std::move(options));
+  return mx::array::make_arrays({in[0].shape(), in[1].shape()}, {in[0].dtype(), in[1].dtype()}, node, inputs);
 }
 
 Arrays store_plainly(const Arrays& in, const RowPacking& packing, bool ring, mx::Stream s) {
-  return Store(s, packing, ring, false).plain_all(in);
+  int tokens = in[2].shape(2), slots = in[0].shape(2);
+  auto places = mx::add(
+      mx::reshape(in[4], {-1, 1, 1, 1}, s), mx::reshape(mx::arange(0, tokens, 1, mx::int32, s), {1, 1, tokens, 1}, s), s);
+  if (ring) {
+    places = mx::remainder(places, mx::array(slots, mx::int32), s);
+  }
+  Arrays out;
+  for (size_t i = 0; i < 2; i++) {
+    auto fresh = packing.bits > 0 ? pack_plainly(in[2 + i], packing, s) : in[2 + i];
+    auto index = mx::broadcast_to(places, fresh.shape(), s);
+    out.push_back(mx::put_along_axis(in[i], index, fresh, 2, s));
+  }
+  return out;
 }
 
 } // namespace mlxrs::fused

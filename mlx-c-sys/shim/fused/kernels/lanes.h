@@ -114,13 +114,19 @@ INLINE Lanes load(const f16* p) {
 #endif
 }
 
-// x / y within a unit in the last place, for 1 <= y <= 2: where a division takes long, by an estimate of 1 / y that is made
-// better twice.
-INLINE Lanes quotient(Lanes x, Lanes y) {
+// 1 / y for 1 <= y < 2^126 and x / y for 1 <= y <= 2, within a unit in the last place: where a division takes long, by an estimate of
+// 1 / y that is made better, each time to twice the digits.
+INLINE Lanes inverse(Lanes y) {
 #if defined(__AVX512F__)
   Lanes r = cast<Lanes>(_mm512_rcp14_ps(cast<__m512>(y)));
-  r = fma(fma(-y, r, all(1.0f)), r, r);
-  Lanes q = x * r;
+  return fma(fma(-y, r, all(1.0f)), r, r);
+#else
+  return 1.0f / y;
+#endif
+}
+INLINE Lanes quotient(Lanes x, Lanes y) {
+#if defined(__AVX512F__)
+  Lanes r = inverse(y), q = x * r;
   return fma(fma(-y, q, x), r, q);
 #else
   return x / y;
