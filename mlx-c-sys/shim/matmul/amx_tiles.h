@@ -173,21 +173,24 @@ void write(const Product& p, const Tile& tile, long first_row, long column, long
 
 // As write(), of two tiles with 16 rows of weights each, the second behind the first.
 void write_pair(const Product& p, const Tile* tiles, long first_row, long column) {
-  __m512i left[16], right[16];
+  // Rounded first, two rows of weights become one of pairs.
+  const __m512i pairs = _mm512_set_epi16(
+      31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  __m512i r[16];
+#pragma GCC unroll 16
   for (int i = 0; i < 16; i++) {
-    left[i] = _mm512_load_si512(tiles[0].sums[i]);
-    right[i] = _mm512_load_si512(tiles[1].sums[i]);
+    const float* two = tiles[i / 8].sums[i % 8 * 2];
+    __m512bh both = _mm512_cvtne2ps_pbh(_mm512_load_ps(two + 16), _mm512_load_ps(two));
+    r[i] = _mm512_permutexvar_epi16(pairs, reinterpret_cast<__m512i&>(both));
   }
-  turn(left);
-  turn(right);
+  turn(r);
   for (long i = 0; i < smaller(16, p.m - first_row); i++) {
-    __m512bh both = _mm512_cvtne2ps_pbh(_mm512_castsi512_ps(right[i]), _mm512_castsi512_ps(left[i]));
     uint16_t* to = static_cast<uint16_t*>(p.y[first_row + i]) + column;
     // A whole line need not be read before it is written. An _mm_sfence must follow.
     if (!p.is_read && reinterpret_cast<uintptr_t>(to) % 64 == 0) {
-      _mm512_stream_si512(reinterpret_cast<__m512i*>(to), reinterpret_cast<__m512i&>(both));
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(to), r[i]);
     } else {
-      _mm512_storeu_si512(to, reinterpret_cast<__m512i&>(both));
+      _mm512_storeu_si512(to, r[i]);
     }
   }
 }
