@@ -87,6 +87,8 @@ pub const SHIM: &[(&str, &str)] = shim![
     "fused/lookup.cpp",
     "fused/node.h",
     "fused/packed.cpp",
+    "fused/product.h",
+    "fused/products.cpp",
     "fused/rms_norm.cpp",
     "fused/rope.cpp",
     "fused/store.cpp",

@@ -167,6 +167,14 @@ extern "C" int mlxrs_fast_packed_linear(
   });
 }
 
+extern "C" int mlxrs_fast_together(mlx_vector_array* res, mlx_vector_array products, mlx_stream s) {
+  return guarded([&] {
+    auto stream = mlx_stream_get_(s);
+    const auto& apart = mlx_vector_array_get_(products);
+    mlx_vector_array_set_(*res, fuses(stream) ? fused::together(apart, stream) : apart);
+  });
+}
+
 extern "C" int mlxrs_fast_gated(mlx_array* res, bool gelu, mlx_array gate, mlx_array up, mlx_stream s) {
   return guarded([&] {
     auto stream = mlx_stream_get_(s);

@@ -237,6 +237,9 @@ int mlxrs_fast_packed_linear(
     int bits,
     const char* mode,
     mlx_stream s);
+/* The same arrays: where they are products of one x by mlxrs_fast_linear or mlxrs_fast_packed_linear that are not computed yet, as
+ * the outputs of one operation. */
+int mlxrs_fast_together(mlx_vector_array* res, mlx_vector_array products, mlx_stream s);
 /* x [.., 1, in] by the matrix of weight [experts, out, in] that indices name: mlx_gather_mm or, where `scales` is not null,
  * mlx_gather_qmm, without indices on the left. */
 int mlxrs_fast_experts(

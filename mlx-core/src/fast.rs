@@ -10,6 +10,7 @@
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
+use crate::ffi::vector::VectorArray;
 use crate::ffi::{Opt, op};
 use crate::memory::check_shape;
 use crate::ops::quantize::Scheme;
@@ -88,6 +89,20 @@ pub fn quantized_linear(
     op!(mlxrs_fast_packed_linear(
         x, packed, scales, biases, group_size, bits, mode
     ))
+}
+
+/// The same arrays. On the CPU, where they are 16-bit products of one array ([`linear`] or [`quantized_linear`], with matrices that are
+/// written alike) that are not computed yet, they become one operation: it reads `x` once, and all threads work on all of it.
+///
+/// # Errors
+/// No memory for a handle.
+pub fn together<const N: usize>(products: [Array; N]) -> Result<[Array; N]> {
+    let vector = VectorArray::new(&products)?;
+    let products = op!(vector mlxrs_fast_together(vector))?;
+    products.try_into().map_err(|arrays: Vec<Array>| {
+        let message = format!("together gave {} arrays for {N}", arrays.len());
+        Error::new(ErrorKind::Mlx, message)
+    })
 }
 
 /// `x[…] w[indices[…]]ᵀ`: each row of `x` `[…A, 1, in]` by one matrix of `w` `[experts, out, in]`,

@@ -1,6 +1,6 @@
 //! Attention of one layer: projections, q/k norm, rope, and the cache's `attend`.
 
-use mlx_core::{Array, Result};
+use mlx_core::{Array, Result, fast};
 
 use crate::linear::Linear;
 use crate::module::Param;
@@ -94,13 +94,17 @@ impl Attention {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array, layer: usize, step: &mut Step) -> Result<Array> {
-        let heads = |projection: &Linear, norm: &Option<RmsNorm>, step: &Step| {
-            let y = projection.forward(x)?;
-            self.rope.heads(&y, self.head_dim, norm.as_ref(), step)
+        let [q, k, v] = fast::together([
+            self.q_proj.forward(x)?,
+            self.k_proj.forward(x)?,
+            self.v_proj.forward(x)?,
+        ])?;
+        let heads = |y: &Array, norm: &Option<RmsNorm>, step: &Step| {
+            self.rope.heads(y, self.head_dim, norm.as_ref(), step)
         };
-        let q = heads(&self.q_proj, &self.q_norm, step)?;
-        let k = heads(&self.k_proj, &self.k_norm, step)?;
-        let v = split_heads(&self.v_proj.forward(x)?, self.head_dim)?;
+        let q = heads(&q, &self.q_norm, step)?;
+        let k = heads(&k, &self.k_norm, step)?;
+        let v = split_heads(&v, self.head_dim)?;
         let options = Attend {
             scale: self.scale,
             softcap: self.softcap,

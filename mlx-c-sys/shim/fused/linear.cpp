@@ -1,8 +1,6 @@
 #include <algorithm>
-#include <typeinfo>
 
-#include "kernels.h"
-#include "linear.h"
+#include "product.h"
 
 namespace mlxrs::fused {
 
@@ -29,99 +27,6 @@ extern "C" void cblas_sgemm(
 namespace mlxrs::fused {
 
 namespace {
-
-// A matrix as the kernels take it. Where its parts are is known when they are evaluated.
-class Matrix {
- public:
-  // Behind x, a product's inputs are the elements or, of a packed matrix, codes, scales and, if it has some, biases.
-  Matrix(const matmul::Weights& w, const Arrays& in) : w_(w), parts_(in.begin() + 1, in.end()) {}
-
-  const matmul::Weights& get() {
-    const void** at[] = {&w_.data, &w_.scales, &w_.biases};
-    for (size_t i = 0; i < parts_.size(); i++) {
-      *at[i] = parts_[i].get(copies_[i]);
-    }
-    return w_;
-  }
-
- private:
-  matmul::Weights w_;
-  std::vector<Dense> parts_;
-  std::vector<char> copies_[3];
-};
-
-// x and y of a product, likewise.
-class Operands {
- public:
-  Operands(const mx::array& x, mx::array& y)
-      : type_(float_of(x.dtype())), m_(y.size() / y.shape(-1)), x_bytes_(x.shape(-1) * x.itemsize()),
-        y_bytes_(y.shape(-1) * y.itemsize()), x_(x), y_(y.data<char>()) {}
-
-  matmul::Product get() {
-    x_rows_ = rows_of<const void>(x_.get(copy_), m_, x_bytes_);
-    y_rows_ = rows_of<void>(y_, m_, y_bytes_);
-    return {type_, m_, x_rows_.data(), y_rows_.data()};
-  }
-
- private:
-  matmul::Float type_;
-  long m_, x_bytes_, y_bytes_;
-  Dense x_;
-  char* y_;
-  std::vector<char> copy_;
-  std::vector<const void*> x_rows_;
-  std::vector<void*> y_rows_;
-};
-
-// What x @ w.T has in common, whatever w is. Gradients are products in f32: MLX's own of 16-bit and packed arrays are slow,
-// and round more.
-class Product : public Node {
- public:
-  using Node::Node;
-
-  void encode(const Arrays& in, Arrays& out) override {
-    auto& y = out[0];
-    set_data(y);
-    if (y.size() == 0) {
-      return;
-    }
-    mx::cpu::get_command_encoder(stream()).dispatch(
-        [operands = Operands(in[0], y), w = matrix(in)]() mutable { matmul::multiply(operands.get(), w.get()); });
-  }
-
-  // The matrix behind x in a node's inputs.
-  virtual Matrix matrix(const Arrays& in) const = 0;
-
-  Arrays vjp(
-      const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs)
-      override {
-    const auto& x = primals[0];
-    auto dy = mx::astype(cotangents[0], mx::float32, stream());
-    Arrays wanted;
-    for (int i : argnums) {
-      if (i == 0) {
-        wanted.push_back(mx::astype(mx::matmul(dy, wide(primals), stream()), x.dtype(), stream()));
-      } else if (i == 1 && mx::issubdtype(primals[1].dtype(), mx::floating)) {
-        auto columns = mx::swapaxes(mx::reshape(dy, {-1, dy.shape(-1)}, stream()), 0, 1, stream());
-        auto rows = mx::reshape(mx::astype(x, mx::float32, stream()), {-1, x.shape(-1)}, stream());
-        wanted.push_back(mx::astype(mx::matmul(columns, rows, stream()), primals[1].dtype(), stream()));
-      } else {
-        return Node::vjp(primals, cotangents, argnums, outputs);
-      }
-    }
-    return wanted;
-  }
-
-  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
-    auto shape = in[0].shape();
-    shape.back() = in[1].shape(0);
-    return {shape};
-  }
-
- protected:
-  // w in f32, n x k.
-  virtual mx::array wide(const Arrays& in) = 0;
-};
 
 class Linear : public Product {
  public:
@@ -206,64 +111,6 @@ class PackedLinear : public Product {
   Packing packing_;
 };
 
-// gate(x aᵀ) · x bᵀ, to the bit as the three nodes that it stands for, without the memory of two of them. The inputs are x, the parts
-// of a and those of b.
-class GatedProducts : public Node {
- public:
-  GatedProducts(mx::Stream s, Gate gate, std::shared_ptr<Product> product)
-      : Node(s), gate_(gate), product_(std::move(product)) {}
-
-  void encode(const Arrays& in, Arrays& out) override {
-    auto& y = out[0];
-    set_data(y);
-    if (y.size() == 0) {
-      return;
-    }
-    const auto& rows = row_kernels(y.dtype());
-    auto [a, b] = apart(in);
-    mx::cpu::get_command_encoder(stream()).dispatch(
-        [operands = Operands(in[0], y), a = product_->matrix(a), b = product_->matrix(b),
-         join = gate_ == Gate::silu ? rows.swiglu : rows.geglu]() mutable {
-          matmul::multiply_joined(operands.get(), a.get(), b.get(), join);
-        });
-  }
-
-  mx::array plain(const Arrays& in) override {
-    auto [a, b] = apart(in);
-    return gated_plainly(gate_, product_->plain(a), product_->plain(b), stream());
-  }
-  Arrays parts(const Arrays& in) override {
-    auto [a, b] = apart(in);
-    auto shape = product_->output_shapes(in)[0];
-    auto type = in[0].dtype();
-    mx::array x(shape, type, product_, std::move(a)), up(shape, type, product_, std::move(b));
-    return {gated_apart(gate_, x, up, stream())};
-  }
-
-  const char* name() const override {
-    return "GatedProducts";
-  }
-  bool is_equivalent(const mx::Primitive& other) const override {
-    const auto& that = static_cast<const GatedProducts&>(other);
-    return gate_ == that.gate_ && typeid(*product_) == typeid(*that.product_) && product_->is_equivalent(*that.product_);
-  }
-  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
-    return product_->output_shapes(in);
-  }
-
- private:
-  // The inputs of the two products.
-  static std::pair<Arrays, Arrays> apart(const Arrays& in) {
-    auto half = static_cast<std::ptrdiff_t>(in.size() / 2);
-    Arrays a(in.begin(), in.begin() + 1 + half), b{in[0]};
-    b.insert(b.end(), in.begin() + 1 + half, in.end());
-    return {std::move(a), std::move(b)};
-  }
-
-  Gate gate_;
-  std::shared_ptr<Product> product_;
-};
-
 } // namespace
 
 std::optional<mx::array> linear(const mx::array& x, const mx::array& weight, mx::Stream s) {
@@ -300,27 +147,6 @@ std::optional<mx::array> packed_linear(
       std::move(shape), x.dtype(), std::make_shared<PackedLinear>(s, *coding, packing), std::move(inputs));
 }
 
-std::optional<mx::array> gated_products(Gate gate, const mx::array& x, const mx::array& up, mx::Stream s) {
-  // Products in f32 may be sgemm's; and a derivative needs both products, which this would have to compute again.
-  if (!x.has_primitive() || !up.has_primitive() || x.dtype() == mx::float32 || x.is_tracer() || up.is_tracer()) {
-    return std::nullopt;
-  }
-  auto a = std::dynamic_pointer_cast<Product>(x.primitive_ptr()), b = std::dynamic_pointer_cast<Product>(up.primitive_ptr());
-  if (a == nullptr || b == nullptr || typeid(*a) != typeid(*b) || !a->is_equivalent(*b) || a->stream() != s ||
-      b->stream() != s || x.inputs()[0].id() != up.inputs()[0].id()) {
-    return std::nullopt;
-  }
-  Arrays inputs = x.inputs();
-  for (size_t i = 1; i < inputs.size(); i++) {
-    const auto& other = up.inputs()[i];
-    if (other.dtype() != inputs[i].dtype() || other.shape() != inputs[i].shape()) {
-      return std::nullopt;
-    }
-  }
-  inputs.insert(inputs.end(), up.inputs().begin() + 1, up.inputs().end());
-  return mx::array(x.shape(), x.dtype(), std::make_shared<GatedProducts>(s, gate, std::move(a)), std::move(inputs));
-}
-
 } // namespace mlxrs::fused
 
 #else
@@ -335,10 +161,6 @@ std::optional<mx::array> packed_linear(
     const mx::array&, const mx::array&, const mx::array&, const std::optional<mx::array>&, const Packing&, mx::Stream) {
   return std::nullopt;
 }
-std::optional<mx::array> gated_products(Gate, const mx::array&, const mx::array&, mx::Stream) {
-  return std::nullopt;
-}
-
 } // namespace mlxrs::fused
 
 #endif

@@ -319,6 +319,9 @@ std::optional<mx::array> packed_linear(
     const std::optional<mx::array>& biases,
     const Packing& packing,
     mx::Stream s);
+// The same arrays, as outputs of one node if they are products of one array, not yet computed, with matrices that are written alike.
+Arrays together(const Arrays& products, mx::Stream s);
+
 // A matrix or several, packed where there are scales.
 struct Parts {
   mx::array weight;

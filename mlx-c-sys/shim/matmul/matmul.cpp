@@ -45,10 +45,24 @@ class Memory {
 // For what a call's caller prepares for all, and for what each task needs: the caller works on tasks too.
 thread_local Memory for_all, for_task, for_join;
 
-// A second matrix, and what becomes of both products.
-struct Second {
-  const Weights& w;
+// Matrices that are multiplied with one x, alike but for their rows, and what becomes of the products: each has its y, or `join`
+// makes one y of two.
+struct Job {
+  std::span<const Part> parts;
   Join join;
+
+  // What all have in common; not n.
+  const Weights& w() const {
+    return parts[0].w;
+  }
+  // All rows, one matrix behind the other, or those of both.
+  long n() const {
+    long n = 0;
+    for (const auto& part : parts) {
+      n += part.w.n;
+    }
+    return join == nullptr ? n : w().n;
+  }
 };
 
 long size_of(Float type) {
@@ -74,52 +88,60 @@ void each(long n, long elements, const Body& body) {
 // Calls body(row, row_end) for parts of [0, n) that are multiples of `unit` and at most `most`, which is one too, on all threads
 // if there is enough to do: in `parts` for each thread, or more.
 template <typename Body>
-void share_rows(const Product& p, const Weights& w, long unit, long parts, long most, const Body& body) {
+void share_rows(const Product& p, const Job& job, long unit, long parts, long most, const Body& body) {
   Threads& threads = Threads::shared();
   // Reading weights takes long too, when few are multiplied with them.
-  double work = static_cast<double>(w.n) * w.k * std::max(p.m, 4L);
-  long count = threads.count(), least = (w.n + most - 1) / most;
+  long n = job.n();
+  double work = static_cast<double>(n) * job.w().k * std::max(p.m, 4L);
+  long count = threads.count(), least = (n + most - 1) / most;
   // As many for each thread.
   long pieces = std::max(count < 2 || work < 200e3 ? 1 : parts * count, least > 1 ? round_up(least, count) : 1);
-  long size = round_up((w.n + pieces - 1) / pieces, unit);
-  uint32_t n = static_cast<uint32_t>((w.n + size - 1) / size);
-  threads.each(n, [&](uint32_t i) { body(i * size, std::min(w.n, (i + 1) * size)); });
+  long size = round_up((n + pieces - 1) / pieces, unit);
+  threads.each(static_cast<uint32_t>((n + size - 1) / size), [&](uint32_t i) { body(i * size, std::min(n, (i + 1) * size)); });
 }
 
 // The most rows of a task where two products wait to be joined: so many that both stay in the second cache.
-long most_joined(const Product& p, const Second* second, long unit, long most) {
+long most_joined(const Product& p, const Job& job, long unit, long most) {
   constexpr long bytes = 1 << 19;
-  return second == nullptr ? most : std::clamp(bytes / (2 * p.m * size_of(p.type)) / unit * unit, unit, most);
+  return job.join == nullptr ? most : std::clamp(bytes / (2 * p.m * size_of(p.type)) / unit * unit, unit, most);
 }
 
-// Calls kernel(product, weights) for a task's rows of the matrices: of one, for y itself; of two, for memory from which they are
-// joined.
+// Calls kernel(product, weights, row, row_end) for a task's rows of the matrices: of each for its y, or of two for memory from which
+// they are joined.
 template <typename Kernel>
-void each_matrix(
-    const Product& p, const Weights& w, const Second* second, long row, long row_end, const Kernel& kernel) {
-  if (second == nullptr) {
-    return kernel(p, w);
+void each_matrix(const Product& p, const Job& job, long row, long row_end, const Kernel& kernel) {
+  if (job.join == nullptr) {
+    long first = 0;
+    for (const auto& part : job.parts) {
+      long begin = std::max(row - first, 0L), end = std::min(row_end - first, part.w.n);
+      if (begin < end) {
+        kernel(Product{p.type, p.m, p.x, part.y, p.is_read}, part.w, begin, end);
+      }
+      first += part.w.n;
+    }
+    return;
   }
   long n = row_end - row, size = size_of(p.type), bytes = round_up(n * size, 64);
   char* memory = for_join.of<char>(2 * p.m * bytes);
   std::vector<void*> rows(p.m);
   Product q{p.type, p.m, p.x, rows.data(), true};
-  for (const Weights* matrix : {&w, &second->w}) {
+  for (const auto& part : job.parts) {
     for (long i = 0; i < p.m; i++) {
       // Where the row of y would begin.
       rows[i] = memory + i * bytes - row * size;
     }
-    kernel(q, *matrix);
+    kernel(q, part.w, row, row_end);
     memory += p.m * bytes;
   }
   memory -= 2 * p.m * bytes;
   for (long i = 0; i < p.m; i++) {
     const char* a = memory + i * bytes;
-    second->join(a, a + p.m * bytes, n, static_cast<char*>(p.y[i]) + row * size);
+    job.join(a, a + p.m * bytes, n, static_cast<char*>(p.y[i]) + row * size);
   }
 }
 
-void by_tiles(const Product& p, const Weights& w, const Second* second, const Amx& amx, const Expander& expander) {
+void by_tiles(const Product& p, const Job& job, const Amx& amx, const Expander& expander) {
+  const Weights& w = job.w();
   int dealt = expander.dealt(w);
   long blocks = (p.m + 15) / 16;
   auto* packed = for_all.of<uint16_t>(Amx::packed_size(p.m, Amx::steps(w.k, dealt)));
@@ -127,24 +149,25 @@ void by_tiles(const Product& p, const Weights& w, const Second* second, const Am
   // A few rows of x take as long as reading the weights: in long pieces, each of which one core has fetched.
   bool few = p.m <= Amx::some;
   long parts = few || Amx::is_large(p.m, w.k) ? 1 : 4;
-  long most = most_joined(p, second, Amx::unit, few ? round_up(w.n, Amx::unit) : Amx::most(p.m, w.k));
-  share_rows(p, w, Amx::unit, parts, most, [&](long row, long row_end) {
+  long most = most_joined(p, job, Amx::unit, few ? round_up(job.n(), Amx::unit) : Amx::most(p.m, w.k));
+  share_rows(p, job, Amx::unit, parts, most, [&](long row, long row_end) {
     void* scratch = for_task.of<char>(amx.scratch_size(p, w, expander, row_end - row));
-    each_matrix(p, w, second, row, row_end, [&](const Product& p, const Weights& w) {
+    each_matrix(p, job, row, row_end, [&](const Product& p, const Weights& w, long row, long row_end) {
       amx.rows(p, w, expander, packed, row, row_end, scratch);
     });
   });
 }
 
 // Affine codes, in whole numbers.
-void by_whole_numbers(const Product& p, const Weights& w, const Second* second, const Vnni& kernels) {
+void by_whole_numbers(const Product& p, const Job& job, const Vnni& kernels) {
+  const Weights& w = job.w();
   long block = Vnni::block(p.m), blocks = (p.m + block - 1) / block, size = kernels.packed_size(w, block);
   char* packed = for_all.of<char>(blocks * size);
   each(blocks, p.m * w.k, [&](uint32_t i) { kernels.pack(p, w, i * block, block, packed + i * size); });
   long parts = p.m <= Amx::some ? 1 : 4;
-  long most = most_joined(p, second, Vnni::unit, round_up(w.n, Vnni::unit));
-  share_rows(p, w, Vnni::unit, parts, most, [&](long row, long row_end) {
-    each_matrix(p, w, second, row, row_end, [&](const Product& p, const Weights& w) {
+  long most = most_joined(p, job, Vnni::unit, round_up(job.n(), Vnni::unit));
+  share_rows(p, job, Vnni::unit, parts, most, [&](long row, long row_end) {
+    each_matrix(p, job, row, row_end, [&](const Product& p, const Weights& w, long row, long row_end) {
       kernels.rows(p, w, packed, row, row_end);
     });
   });
@@ -202,8 +225,8 @@ constexpr long band = 192;
 
 // By kernels for f32, for which pairs of bf16 are elements too where `pairs` is set.
 void by_panels(
-    const Product& p, const Weights& w, const Second* second, const sgemm::Kernels& kernels, const Expander& expander,
-    bool pairs) {
+    const Product& p, const Job& job, const sgemm::Kernels& kernels, const Expander& expander, bool pairs) {
+  const Weights& w = job.w();
   // All sizes along k are in elements of the kernels.
   int dealt = pairs ? expander.dealt(w) : 1;
   long k = pairs ? round_up(w.k, dealt > 1 ? 64 : 2) / 2 : w.k, ld = round_up(k, 16);
@@ -287,33 +310,32 @@ void by_panels(
     }
   };
   long parts = p.m <= (p.type == Float::f32 ? 4 : Amx::some) ? 1 : 4;
-  long most = most_joined(p, second, panel_rows, round_up(w.n, panel_rows));
-  share_rows(p, w, panel_rows, parts, most, [&](long row, long row_end) {
-    each_matrix(p, w, second, row, row_end, [&](const Product& p, const Weights& w) { task(p, w, row, row_end); });
-  });
+  long most = most_joined(p, job, panel_rows, round_up(job.n(), panel_rows));
+  share_rows(p, job, panel_rows, parts, most, [&](long row, long row_end) { each_matrix(p, job, row, row_end, task); });
 }
 
 const Expander& expander_of(Isa machine) {
   return machine >= Isa::avx512bf16 ? *expand_avx512() : machine >= Isa::avx2 ? *expand_avx2() : expand_portable();
 }
 
-void multiply_by(const Product& p, const Weights& w, const Second* second) {
-  if (p.m == 0 || w.n == 0) {
+void multiply_by(const Product& p, const Job& job) {
+  const Weights& w = job.w();
+  if (p.m == 0 || job.n() == 0) {
     return;
   }
   Isa machine = isa();
   const Expander& expander = expander_of(machine);
   if (machine >= Isa::avx512vnni && Vnni::takes(p, w) && (machine == Isa::avx512vnni || p.m <= Vnni::few)) {
-    return by_whole_numbers(p, w, second, *vnni());
+    return by_whole_numbers(p, job, *vnni());
   }
   bool is_bf16 = p.type == Float::bf16 && w.coding != Coding::f32 && w.coding != Coding::f16;
   if (is_bf16 && machine == Isa::amx) {
-    return by_tiles(p, w, second, *amx(), expander);
+    return by_tiles(p, job, *amx(), expander);
   }
   if (is_bf16 && machine == Isa::avx512bf16) {
-    return by_panels(p, w, second, *sgemm::pairs(), expander, true);
+    return by_panels(p, job, *sgemm::pairs(), expander, true);
   }
-  by_panels(p, w, second, sgemm::chosen(), expander, false);
+  by_panels(p, job, sgemm::chosen(), expander, false);
 }
 
 } // namespace
@@ -342,12 +364,17 @@ void write_rows(const Weights& w, const std::vector<long>& rows, Float type, voi
 }
 
 void multiply(const Product& p, const Weights& w) {
-  multiply_by(p, w, nullptr);
+  const Part part{w, p.y};
+  multiply_by(p, {{&part, 1}, nullptr});
+}
+
+void multiply_parts(const Product& p, std::span<const Part> parts) {
+  multiply_by(p, {parts, nullptr});
 }
 
 void multiply_joined(const Product& p, const Weights& a, const Weights& b, Join join) {
-  Second second{b, join};
-  multiply_by(p, a, &second);
+  const Part parts[] = {{a, p.y}, {b, p.y}};
+  multiply_by(p, {parts, join});
 }
 
 } // namespace mlxrs::matmul

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace mlxrs::matmul {
@@ -66,6 +67,14 @@ void write_rows(const Weights& w, const std::vector<long>& rows, Float type, voi
 
 // On the threads of threads.h. Throws std::bad_alloc, and what isa() throws.
 void multiply(const Product& p, const Weights& w);
+
+// The same for several matrices, whose elements are written alike and whose rows are equally long, with one x: each has its y, the
+// product's own does not count.
+struct Part {
+  const Weights& w;
+  void* const* y;
+};
+void multiply_parts(const Product& p, std::span<const Part> parts);
 
 // y = join(x aᵀ, x bᵀ), for n elements at a time. The products are rounded to x's type as those of `multiply` are, but are never in
 // memory as a whole. a and b have one size and one coding.

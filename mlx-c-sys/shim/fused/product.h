@@ -1,0 +1,105 @@
+// A node that is x @ w.T, whatever w is, and its operands as the kernels of matmul/ take them.
+#pragma once
+
+#include "linear.h"
+
+namespace mlxrs::fused {
+
+// A matrix as the kernels take it. Where its parts are is known when they are evaluated.
+class Matrix {
+ public:
+  // Behind x, a product's inputs are the elements or, of a packed matrix, codes, scales and, if it has some, biases.
+  Matrix(const matmul::Weights& w, const Arrays& in) : w_(w), parts_(in.begin() + 1, in.end()) {}
+
+  const matmul::Weights& get() {
+    const void** at[] = {&w_.data, &w_.scales, &w_.biases};
+    for (size_t i = 0; i < parts_.size(); i++) {
+      *at[i] = parts_[i].get(copies_[i]);
+    }
+    return w_;
+  }
+
+ private:
+  matmul::Weights w_;
+  std::vector<Dense> parts_;
+  std::vector<char> copies_[3];
+};
+
+// x and y of a product, likewise.
+class Operands {
+ public:
+  Operands(const mx::array& x, mx::array& y)
+      : type_(float_of(x.dtype())), m_(y.size() / y.shape(-1)), x_bytes_(x.shape(-1) * x.itemsize()),
+        y_bytes_(y.shape(-1) * y.itemsize()), x_(x), y_(y.data<char>()) {}
+
+  matmul::Product get() {
+    x_rows_ = rows_of<const void>(x_.get(copy_), m_, x_bytes_);
+    return {type_, m_, x_rows_.data(), rows()};
+  }
+  // Those of y alone.
+  void* const* rows() {
+    y_rows_ = rows_of<void>(y_, m_, y_bytes_);
+    return y_rows_.data();
+  }
+
+ private:
+  matmul::Float type_;
+  long m_, x_bytes_, y_bytes_;
+  Dense x_;
+  char* y_;
+  std::vector<char> copy_;
+  std::vector<const void*> x_rows_;
+  std::vector<void*> y_rows_;
+};
+
+// What x @ w.T has in common, whatever w is. Gradients are products in f32: MLX's own of 16-bit and packed arrays are slow,
+// and round more.
+class Product : public Node {
+ public:
+  using Node::Node;
+
+  void encode(const Arrays& in, Arrays& out) override {
+    auto& y = out[0];
+    set_data(y);
+    if (y.size() == 0) {
+      return;
+    }
+    mx::cpu::get_command_encoder(stream()).dispatch(
+        [operands = Operands(in[0], y), w = matrix(in)]() mutable { matmul::multiply(operands.get(), w.get()); });
+  }
+
+  // The matrix behind x in a node's inputs.
+  virtual Matrix matrix(const Arrays& in) const = 0;
+
+  Arrays vjp(
+      const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs)
+      override {
+    const auto& x = primals[0];
+    auto dy = mx::astype(cotangents[0], mx::float32, stream());
+    Arrays wanted;
+    for (int i : argnums) {
+      if (i == 0) {
+        wanted.push_back(mx::astype(mx::matmul(dy, wide(primals), stream()), x.dtype(), stream()));
+      } else if (i == 1 && mx::issubdtype(primals[1].dtype(), mx::floating)) {
+        auto columns = mx::swapaxes(mx::reshape(dy, {-1, dy.shape(-1)}, stream()), 0, 1, stream());
+        auto rows = mx::reshape(mx::astype(x, mx::float32, stream()), {-1, x.shape(-1)}, stream());
+        wanted.push_back(mx::astype(mx::matmul(columns, rows, stream()), primals[1].dtype(), stream()));
+      } else {
+        return Node::vjp(primals, cotangents, argnums, outputs);
+      }
+    }
+    return wanted;
+  }
+
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
+    auto shape = in[0].shape();
+    shape.back() = in[1].shape(0);
+    return {shape};
+  }
+
+ protected:
+  // w in f32, n x k.
+  virtual mx::array wide(const Arrays& in) = 0;
+};
+
+} // namespace mlxrs::fused
