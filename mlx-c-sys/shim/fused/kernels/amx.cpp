@@ -154,6 +154,25 @@ INLINE void tile_scores(
   }
 }
 
+// Scores of the keys from `key` of the chunk on, one vector, scaled, capped and masked by what is not a position.
+template <int COLUMNS>
+INLINE Lanes adjusted(const Attention& a, long c, long query, long key, const Ints& first, const Ints& last, Lanes s) {
+  s *= a.scale;
+  if (a.cap != 0) {
+    s = a.cap * tanh(s / a.cap);
+  }
+  if (a.seen != nullptr || a.added != nullptr) {
+    for (int l = 0; l < width; l++) {
+      long r = query + l % COLUMNS;
+      long at = r / a.group * a.mask_token + r % a.group * a.mask_head + (c * chunk + key + l / COLUMNS) * a.mask_slot;
+      if (key >= first[l] && key < last[l]) {
+        s[l] = a.added != nullptr ? s[l] + a.added[at] : a.seen[at] ? s[l] : lowest;
+      }
+    }
+  }
+  return s;
+}
+
 // Scores of the keys [begin, end), multiples of 32, become weights. A vector has one key for all queries, or two, four or
 // eight where the queries are few; the weights of each eighth key are summed apart, so that the sum is the same.
 template <int COLUMNS>
@@ -169,31 +188,31 @@ void weigh_tile(const Attention& a, long c, long query, long begin, long end, fl
     all_from = most(all_from, span.begin);
     all_to = least(all_to, span.end);
   }
+  // Scaled in the exponent, unless more is done to scores than that.
+  const bool plain = a.scale > 0 && a.cap == 0 && a.seen == nullptr && a.added == nullptr;
   Lanes best = all(lowest);
   for (long i = begin; i < end; i += at_once) {
-    Lanes s = a.scale * load(x + i * COLUMNS);
-    if (a.cap != 0) {
-      s = a.cap * tanh(s / a.cap);
+    Lanes s = load(x + i * COLUMNS);
+    bool is_edge = i < all_from || i + at_once > all_to;
+    if (!plain) {
+      s = adjusted<COLUMNS>(a, c, query, i, first, last, s);
     }
-    if (a.seen != nullptr || a.added != nullptr) {
-      for (int l = 0; l < width; l++) {
-        long r = query + l % COLUMNS, key = c * chunk + i + l / COLUMNS;
-        long at = r / a.group * a.mask_token + r % a.group * a.mask_head + key * a.mask_slot;
-        if (i >= first[l] && i < last[l]) {
-          s[l] = a.added != nullptr ? s[l] + a.added[at] : a.seen[at] ? s[l] : lowest;
-        }
-      }
-    }
-    if (i < all_from || i + at_once > all_to) {
+    if (is_edge) {
       Ints at = all(static_cast<int32_t>(i));
       s = choose((at >= first) & (at < last), s, all(lowest));
     }
-    store(x + i * COLUMNS, s);
+    if (is_edge || !plain) {
+      store(x + i * COLUMNS, s);
+    }
     best = larger(s, best);
   }
   for (int by = width / 2; by >= COLUMNS; by /= 2) {
     best = larger(best, turned(best, by));
   }
+  // Where nobody is seen, all weights are 0.
+  Ints unseen = best == all(lowest);
+  const Lanes unit = all(1.44269504f * (plain ? a.scale : 1)), zero = choose(unseen, Lanes{}, -best * unit);
+  auto weight = [&](const float* score) __attribute__((always_inline)) { return exp2_near(fma(load(score), unit, zero)); };
   Lanes sums[parts] = {};
   for (long i = begin; i < end; i += depth) {
     const float* scores = x + i * COLUMNS;
@@ -201,7 +220,7 @@ void weigh_tile(const Attention& a, long c, long query, long begin, long end, fl
     __m512i pairs[COLUMNS];
 #pragma GCC unroll 16
     for (int j = 0; j < COLUMNS; j++) {
-      Lanes even = exp_near(load(scores + 2 * j * width) - best), odd = exp_near(load(scores + (2 * j + 1) * width) - best);
+      Lanes even = weight(scores + 2 * j * width), odd = weight(scores + (2 * j + 1) * width);
       sums[2 * j % parts] += even;
       sums[(2 * j + 1) % parts] += odd;
       pairs[j] = cast<__m512i>(_mm512_cvtne2ps_pbh(cast<__m512>(odd), cast<__m512>(even)));
@@ -234,9 +253,7 @@ void weigh_tile(const Attention& a, long c, long query, long begin, long end, fl
   for (int by = width / 2; by >= COLUMNS; by /= 2) {
     sum += turned(sum, by);
   }
-  // Nobody is seen: nothing is to be counted, unless it is no number.
-  sum = choose((best == all(lowest)) & (sum == sum), Lanes{}, sum);
-  store_part(out.largest + query, best, n);
+  store_part(out.largest + query, choose(unseen, best, plain ? a.scale * best : best), n);
   store_part(out.sum + query, sum, n);
 }
 
