@@ -14,6 +14,8 @@ mod cases;
 mod gated;
 #[path = "linear/lookup.rs"]
 mod lookup;
+#[path = "linear/together.rs"]
+mod together;
 
 use cases::{FEW, cases, dense, normal, packed};
 
@@ -98,6 +100,7 @@ fn child(settings: &[(&str, &str)]) -> Output {
     command.args(["products_are_right", "--exact", "--nocapture"]);
     if settings.iter().any(|(name, _)| *name == "ONLY_DIGEST") {
         command.arg("gated::gated_products_are_those_of_three_nodes");
+        command.arg("together::products_together_are_those_apart");
     }
     command.env_remove("MLX_CPU_KERNELS");
     command.envs(settings.iter().copied()).output().unwrap()

@@ -1,0 +1,167 @@
+//! New keys and values in a cache where buffers and keys are not computed before: one operation makes them, and gives to the bit what
+//! it gives of buffers of zeros and of keys that are there.
+
+use mlx_core::inplace::{store_in_copy, store_in_place};
+use mlx_core::ops::create::{full, zeros};
+use mlx_core::ops::quantize::{QuantMode, Scheme};
+use mlx_core::random::{self, Key};
+use mlx_core::{Array, DType, Result, eval, fast};
+
+const HEADS: i32 = 3;
+const DIM: i32 = 64;
+
+fn normal(seed: u64, shape: &[i32], dtype: DType) -> Result<Array> {
+    random::normal(&Key::new(seed)?, shape, DType::F32, 0.0, 1.0)?.astype(dtype)
+}
+
+fn floats(array: &Array) -> Result<Vec<f32>> {
+    array.astype(DType::F32)?.to_vec()
+}
+
+/// Memory that is given out again holds what is no number.
+fn soil(bytes: i32) -> Result<()> {
+    for n in [bytes / 4, bytes / 8, bytes / 64] {
+        let dirt = full(&[n.max(1)], f32::NAN, DType::F32)?;
+        eval([&dirt])?;
+    }
+    Ok(())
+}
+
+/// Rows, slots, tokens, offsets, and whether it is a ring.
+type Case = (i32, i32, i32, &'static [i32], bool);
+const CASES: [Case; 12] = [
+    (1, 16, 16, &[0], false),
+    (1, 16, 5, &[0], false),
+    (2, 16, 9, &[0, 3], false),
+    (2, 300, 7, &[0, 250], false),
+    // The end of a buffer, and what lies outside.
+    (2, 16, 9, &[10, 16], false),
+    (2, 16, 9, &[-4, -20], false),
+    // Rings: short of the end, across it, full, more than full.
+    (2, 16, 9, &[2, 12], true),
+    (1, 16, 16, &[5], true),
+    (2, 16, 40, &[0, 7], true),
+    (1, 16, 9, &[-3], true),
+    // So large that pages are given back to the system, or not.
+    (2, 4096, 9, &[1, 4000], false),
+    (2, 2048, 1500, &[0, 77], false),
+];
+
+fn each_case(mut body: impl FnMut(Case, &Array, DType) -> Result<()>) -> Result<()> {
+    for case in CASES {
+        let at = Array::from_slice(case.3, &[case.3.len() as i32])?;
+        for dtype in [DType::F32, DType::BF16] {
+            body(case, &at, dtype)?;
+        }
+    }
+    Ok(())
+}
+
+/// Slots of each row's heads as a loop would fill them.
+fn by_hand(new: &Array, (rows, slots, tokens, offsets, ring): Case) -> Result<Vec<f32>> {
+    let (d, new) = (new.dim(-1)? as usize, floats(new)?);
+    let mut all = vec![0.0; (rows * HEADS * slots) as usize * d];
+    for (i, vector) in new.chunks(d).enumerate() {
+        let (head, token) = (i as i32 / tokens, i as i32 % tokens);
+        let position = offsets[(head / HEADS) as usize % offsets.len()] + token;
+        let slot = if ring {
+            position.rem_euclid(slots)
+        } else {
+            position
+        };
+        if (0..slots).contains(&slot) {
+            all[(head * slots + slot) as usize * d..][..d].copy_from_slice(vector);
+        }
+    }
+    Ok(all)
+}
+
+#[test]
+fn buffers_that_are_blank_are_zero_where_no_token_is() -> Result<()> {
+    if !fast::has_kernels()? {
+        return Ok(());
+    }
+    each_case(|case, at, dtype| {
+        let (rows, slots, tokens, _, ring) = case;
+        let k = normal(1, &[rows, HEADS, tokens, DIM], dtype)?;
+        // As projections are: tokens before heads.
+        let v = normal(2, &[rows, tokens, HEADS, 48], dtype)?.swap_axes(1, 2)?;
+        let buffer = |d| fast::blank(&[rows, HEADS, slots, d], dtype);
+        let expected = (by_hand(&k, case)?, by_hand(&v, case)?);
+        for in_place in [true, false] {
+            let (a, b) = (buffer(DIM)?, buffer(48)?);
+            soil(rows * HEADS * slots * DIM * 4)?;
+            let (a, b) = match in_place {
+                true => store_in_place((a, b), (&k, &v), at, ring, None)?,
+                false => store_in_copy((&a, &b), (&k, &v), at, ring, None)?,
+            };
+            eval([&a, &b])?;
+            assert!(
+                floats(&a)? == expected.0 && floats(&b)? == expected.1,
+                "{case:?} in {dtype}"
+            );
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn blank_buffers_of_packed_rows_too() -> Result<()> {
+    let scheme = Some(Scheme::new(QuantMode::Affine, 8, 32)?);
+    let words = fast::packed_words(DIM, DType::BF16, scheme.unwrap())?;
+    for (rows, slots, tokens) in [(2, 16, 9), (1, 2048, 1500)] {
+        let [k, v] = [1, 2].map(|seed| normal(seed, &[rows, HEADS, tokens, DIM], DType::BF16));
+        let (k, v, at) = (k?, v?, Array::from_slice(&[3], &[1])?);
+        let of = |buffer: fn(&[i32], DType) -> Result<Array>| {
+            let buffer = || buffer(&[rows, HEADS, slots, words], DType::U32);
+            soil(rows * HEADS * slots * words * 4)?;
+            let (a, b) = store_in_place((buffer()?, buffer()?), (&k, &v), &at, false, scheme)?;
+            Ok::<_, mlx_core::Error>([a.to_vec::<u32>()?, b.to_vec()?])
+        };
+        assert!(of(fast::blank)? == of(zeros)?, "{slots} slots");
+    }
+    Ok(())
+}
+
+#[test]
+fn keys_are_rotated_into_their_place() -> Result<()> {
+    let freqs = Array::from_slice(&(1..=24).map(|i| i as f32).collect::<Vec<_>>(), &[24])?;
+    each_case(|case, at, dtype| {
+        let (rows, slots, tokens, offsets, ring) = case;
+        // Elsewhere MLX's own operations would write outside of the buffer.
+        let inside = offsets
+            .iter()
+            .all(|&at| at >= 0 && (ring || at + tokens <= slots));
+        if !fast::has_kernels()? && !inside {
+            return Ok(());
+        }
+        let x = normal(1, &[rows, tokens, HEADS * DIM], dtype)?;
+        let weight = normal(2, &[DIM], dtype)?;
+        let v = normal(3, &[rows, HEADS, tokens, DIM], dtype)?;
+        for norm in [None, Some((&weight, 1e-6))] {
+            let keys = || fast::heads(&x, DIM, norm, 48, &freqs, at);
+            let there = keys()?;
+            eval([&there])?;
+            let of = |keys: &Array, buffer: fn(&[i32], DType) -> Result<Array>| {
+                let buffer = || buffer(&[rows, HEADS, slots, DIM], dtype);
+                let buffers = (buffer()?, buffer()?);
+                let (a, b) = store_in_place(buffers, (keys, &v), at, ring, None)?;
+                Ok::<_, mlx_core::Error>([floats(&a)?, floats(&b)?])
+            };
+            let expected = of(&there, zeros)?;
+            assert!(
+                of(&keys()?, zeros)? == expected,
+                "{case:?} in {dtype}, norm {}",
+                norm.is_some()
+            );
+            // Keys that are wanted elsewhere too.
+            let shared = keys()?;
+            assert!(
+                of(&shared, fast::blank)? == expected,
+                "{case:?} in {dtype}, blank"
+            );
+            assert!(floats(&shared)? == floats(&there)?);
+        }
+        Ok(())
+    })
+}
