@@ -96,13 +96,9 @@ pub fn quantized_linear(
 ///
 /// # Errors
 /// No memory for a handle.
-pub fn together<const N: usize>(products: [Array; N]) -> Result<[Array; N]> {
-    let vector = VectorArray::new(&products)?;
-    let products = op!(vector mlxrs_fast_together(vector))?;
-    products.try_into().map_err(|arrays: Vec<Array>| {
-        let message = format!("together gave {} arrays for {N}", arrays.len());
-        Error::new(ErrorKind::Mlx, message)
-    })
+pub fn together(products: &[Array]) -> Result<Vec<Array>> {
+    let products = VectorArray::new(products)?;
+    op!(vector mlxrs_fast_together(products))
 }
 
 /// `x[…] w[indices[…]]ᵀ`: each row of `x` `[…A, 1, in]` by one matrix of `w` `[experts, out, in]`,

@@ -107,15 +107,16 @@ fn buffers_that_are_blank_are_zero_where_no_token_is() -> Result<()> {
 
 #[test]
 fn blank_buffers_of_packed_rows_too() -> Result<()> {
-    let scheme = Some(Scheme::new(QuantMode::Affine, 8, 32)?);
-    let words = fast::packed_words(DIM, DType::BF16, scheme.unwrap())?;
+    let scheme = Scheme::new(QuantMode::Affine, 8, 32)?;
+    let words = fast::packed_words(DIM, DType::BF16, scheme)?;
     for (rows, slots, tokens) in [(2, 16, 9), (1, 2048, 1500)] {
         let [k, v] = [1, 2].map(|seed| normal(seed, &[rows, HEADS, tokens, DIM], DType::BF16));
         let (k, v, at) = (k?, v?, Array::from_slice(&[3], &[1])?);
         let of = |buffer: fn(&[i32], DType) -> Result<Array>| {
             let buffer = || buffer(&[rows, HEADS, slots, words], DType::U32);
             soil(rows * HEADS * slots * words * 4)?;
-            let (a, b) = store_in_place((buffer()?, buffer()?), (&k, &v), &at, false, scheme)?;
+            let (a, b) =
+                store_in_place((buffer()?, buffer()?), (&k, &v), &at, false, Some(scheme))?;
             Ok::<_, mlx_core::Error>([a.to_vec::<u32>()?, b.to_vec()?])
         };
         assert!(of(fast::blank)? == of(zeros)?, "{slots} slots");

@@ -1,6 +1,6 @@
 //! Attention of one layer: projections, q/k norm, rope, and the cache's `attend`.
 
-use mlx_core::{Array, Result, fast};
+use mlx_core::{Array, Result};
 
 use crate::linear::Linear;
 use crate::module::Param;
@@ -94,11 +94,7 @@ impl Attention {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array, layer: usize, step: &mut Step) -> Result<Array> {
-        let [q, k, v] = fast::together([
-            self.q_proj.forward(x)?,
-            self.k_proj.forward(x)?,
-            self.v_proj.forward(x)?,
-        ])?;
+        let [q, k, v] = Linear::forward_all([&self.q_proj, &self.k_proj, &self.v_proj], x)?;
         let heads = |y: &Array, norm: &Option<RmsNorm>, step: &Step| {
             self.rope.heads(y, self.head_dim, norm.as_ref(), step)
         };
