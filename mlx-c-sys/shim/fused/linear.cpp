@@ -1,6 +1,4 @@
-#include <algorithm>
-
-#include "product.h"
+#include "linear.h"
 
 namespace mlxrs::fused {
 
@@ -18,6 +16,10 @@ mx::array packed_plainly(
 } // namespace mlxrs::fused
 
 #ifndef __APPLE__
+
+#include <algorithm>
+
+#include "product.h"
 
 // Of sgemm.cpp.
 extern "C" void cblas_sgemm(
