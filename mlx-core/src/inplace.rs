@@ -83,7 +83,9 @@ pub fn slice_update_dynamic_in_place(
 /// `offsets[b] + l` of row b gets token `l` of `new`, `[B, K, L, D]` each; in a `ring`, that modulo `S`.
 /// `offsets` is I32 `[B]` or `[1]`. With a scheme the buffers hold [packed](crate::fast::pack) rows, and
 /// tokens are packed on their way. Where [our kernels](crate::fast::has_kernels) run, it is one
-/// operation; elsewhere the buffers are copied.
+/// operation, which also makes buffers that are [blank](crate::fast::blank) and keys that are
+/// [heads](crate::fast::heads) if nobody has computed them yet, and passes by positions that no slot
+/// has; elsewhere the buffers are copied.
 ///
 /// # Errors
 /// The shapes or dtypes do not fit, or the scheme is none that rows are packed in.
