@@ -23,10 +23,7 @@ struct Dense {
     at = memory->data();
     copy = [memory, vectors = Vectors(a), n = static_cast<uint32_t>(a.size() / a.shape(3))] {
       for (uint32_t i = 0; i < n; i++) {
-        char* to = memory->data() + i * vectors.nbytes();
-        if (const char* from = vectors(i, to); from != to) {
-          std::copy_n(from, vectors.nbytes(), to);
-        }
+        vectors.copy(i, memory->data() + i * vectors.nbytes());
       }
     };
     int64_t d = a.shape(3), s = a.shape(2), h = a.shape(1);

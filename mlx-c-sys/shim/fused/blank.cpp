@@ -76,11 +76,7 @@ void fill_with_zeros(char* begin, size_t size) {
 }
 
 bool is_blank(const mx::array& a, mx::Stream s) {
-  if (a.status() != mx::array::Status::unscheduled || !a.has_primitive() || a.is_tracer()) {
-    return false;
-  }
-  auto node = std::dynamic_pointer_cast<Blank>(a.primitive_ptr());
-  return node != nullptr && node->stream() == s;
+  return uncomputed<Blank>(a, s) != nullptr;
 }
 
 mx::array blank(const mx::Shape& shape, mx::Dtype dtype, mx::Stream s) {

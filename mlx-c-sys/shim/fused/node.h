@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <optional>
 #include <string>
@@ -118,6 +119,17 @@ class Node : public mx::Primitive {
   }
 };
 
+// The node of type N on this stream that is to compute `y`, if nobody has done so yet. Not under a transformation, which may ask for
+// each array by itself.
+template <typename N>
+std::shared_ptr<N> uncomputed(const mx::array& y, mx::Stream s) {
+  if (y.status() != mx::array::Status::unscheduled || !y.has_primitive() || y.is_tracer()) {
+    return nullptr;
+  }
+  auto node = std::dynamic_pointer_cast<N>(y.primitive_ptr());
+  return node != nullptr && node->stream() == s ? node : nullptr;
+}
+
 // Gives an output memory, which begins with a line of the cache where it is large.
 inline void set_data(mx::array& y) {
   constexpr size_t line = 64, large = 1 << 16;
@@ -169,6 +181,12 @@ class Vectors {
     }
     gather(from, rows_.step(), n_, size_, work);
     return static_cast<const char*>(work);
+  }
+  // Puts vector `i` there.
+  void copy(uint32_t i, void* to) const {
+    if (const char* from = (*this)(i, to); from != to) {
+      std::memcpy(to, from, nbytes());
+    }
   }
   size_t nbytes() const {
     return n_ * size_;

@@ -24,7 +24,7 @@ class Products : public Node {
       set_data(out[i]);
       if (out[i].size() > 0) {
         operands.emplace_back(in[0], out[i]);
-        matrices.push_back(product_->matrix(inputs_of(in, i)));
+        matrices.push_back(matrix(in, i));
       }
     }
     if (operands.empty()) {
@@ -69,6 +69,12 @@ class Products : public Node {
   static bool same_product(Product& a, const Product& b) {
     return typeid(a) == typeid(b) && a.is_equivalent(b);
   }
+  // One of the matrices.
+  Matrix matrix(const Arrays& in, size_t i) const {
+    return product_->matrix(inputs_of(in, i));
+  }
+
+ private:
   // The inputs of one of the products.
   Arrays inputs_of(const Arrays& in, size_t i) const {
     auto size = static_cast<std::ptrdiff_t>((in.size() - 1) / count_), at = 1 + static_cast<std::ptrdiff_t>(i) * size;
@@ -77,7 +83,6 @@ class Products : public Node {
     return of;
   }
 
- private:
   template <typename Body>
   Arrays each(const Arrays& in, const Body& body) const {
     Arrays out;
@@ -96,7 +101,7 @@ class Products : public Node {
 class GatedProducts : public Node {
  public:
   GatedProducts(mx::Stream s, Gate gate, std::shared_ptr<Product> product)
-      : Node(s), gate_(gate), product_(product), both_(s, std::move(product), 2) {}
+      : Node(s), gate_(gate), both_(s, std::move(product), 2) {}
 
   void encode(const Arrays& in, Arrays& out) override {
     auto& y = out[0];
@@ -106,7 +111,7 @@ class GatedProducts : public Node {
     }
     const auto& rows = row_kernels(y.dtype());
     mx::cpu::get_command_encoder(stream()).dispatch(
-        [operands = Operands(in[0], y), a = product_->matrix(both_.inputs_of(in, 0)), b = product_->matrix(both_.inputs_of(in, 1)),
+        [operands = Operands(in[0], y), a = both_.matrix(in, 0), b = both_.matrix(in, 1),
          join = gate_ == Gate::silu ? rows.swiglu : rows.geglu]() mutable {
           matmul::multiply_joined(operands.get(), a.get(), b.get(), join);
         });
@@ -126,29 +131,25 @@ class GatedProducts : public Node {
   }
   bool is_equivalent(const mx::Primitive& other) const override {
     const auto& that = static_cast<const GatedProducts&>(other);
-    return gate_ == that.gate_ && Products::same_product(*product_, *that.product_);
+    return gate_ == that.gate_ && both_.is_equivalent(that.both_);
   }
   std::vector<mx::Shape> output_shapes(const Arrays& in) override {
-    return product_->output_shapes(in);
+    return {both_.output_shapes(in)[0]};
   }
 
  private:
   Gate gate_;
-  std::shared_ptr<Product> product_;
   Products both_;
 };
 
 // Products of one array on this stream that nobody has computed yet and whose matrices are written alike: what they are, and their
-// inputs as one list. Not in f32, where products may be sgemm's; nor under a transformation, which may ask for each of them.
+// inputs as one list. Not in f32, where products may be sgemm's.
 std::optional<std::pair<std::shared_ptr<Product>, Arrays>> made_products(std::span<const mx::array> ys, mx::Stream s) {
   std::shared_ptr<Product> product;
   Arrays inputs;
   for (const auto& y : ys) {
-    if (y.status() != mx::array::Status::unscheduled || !y.has_primitive() || y.is_tracer() || y.dtype() == mx::float32) {
-      return std::nullopt;
-    }
-    auto one = std::dynamic_pointer_cast<Product>(y.primitive_ptr());
-    if (one == nullptr || one->stream() != s) {
+    auto one = uncomputed<Product>(y, s);
+    if (one == nullptr || y.dtype() == mx::float32) {
       return std::nullopt;
     }
     const auto& in = y.inputs();

@@ -188,14 +188,8 @@ std::optional<mx::array> heads(
 }
 
 std::optional<MadeHeads> made_heads(const mx::array& y, mx::Stream s) {
-  if (y.status() != mx::array::Status::unscheduled || !y.has_primitive() || y.is_tracer()) {
-    return std::nullopt;
-  }
-  auto node = std::dynamic_pointer_cast<Heads>(y.primitive_ptr());
-  if (node == nullptr || node->stream() != s) {
-    return std::nullopt;
-  }
-  return MadeHeads{node->options(), y.inputs()};
+  auto node = uncomputed<Heads>(y, s);
+  return node != nullptr ? std::optional(MadeHeads{node->options(), y.inputs()}) : std::nullopt;
 }
 
 mx::array heads_plainly(const HeadsOptions& options, const Arrays& in, mx::Stream s) {

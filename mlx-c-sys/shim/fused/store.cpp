@@ -72,8 +72,8 @@ class Fresh {
       char* y = to(head);
       if (pack_ != nullptr) {
         pack_(from_(i, workspace(n_)), packing_, n_, reinterpret_cast<uint32_t*>(y));
-      } else if (const char* x = from_(i, y); x != y) {
-        std::memcpy(y, x, from_.nbytes());
+      } else {
+        from_.copy(i, y);
       }
     }
   }
@@ -102,8 +102,7 @@ class Store : public Node {
   Store(mx::Stream s, StoreOptions options) : Node(s), options_(std::move(options)) {}
 
   void encode(const Arrays& in, Arrays& out) override {
-    size_t first = options_.blank ? 0 : 2;
-    const auto &v = in[first], &offsets = in[first + 1];
+    auto [v, offsets, keys] = given(in);
     Slots slots{offsets.data<int32_t>(), offsets.size() > 1 ? offsets.strides(0) : 0, out[0].shape(2), v.shape(2), options_.ring};
     for (size_t i = 0; i < 2; i++) {
       begin(in, i, out[i], slots);
@@ -111,7 +110,6 @@ class Store : public Node {
     if (out[0].size() == 0 || out[1].size() == 0 || v.size() == 0) {
       return;
     }
-    Arrays keys(in.begin() + first + 2, in.end());
     if (options_.heads) {
       write(TokenHeads(*options_.heads, keys), v, out, slots);
     } else {
@@ -121,13 +119,11 @@ class Store : public Node {
 
   Arrays plain_all(const Arrays& in) override {
     auto s = stream();
-    size_t first = options_.blank ? 0 : 2;
-    Arrays keys(in.begin() + first + 2, in.end());
+    auto [v, offsets, keys] = given(in);
     auto k = options_.heads ? heads_plainly(*options_.heads, keys, s) : keys[0];
-    const auto& v = in[first];
     auto type = options_.packing.bits > 0 ? mx::uint32 : v.dtype();
     auto buffer = [&](size_t i) { return options_.blank ? mx::zeros((*options_.blank)[i], type, s) : in[i]; };
-    return store_plainly({buffer(0), buffer(1), k, v, in[first + 1]}, options_.packing, options_.ring, s);
+    return store_plainly({buffer(0), buffer(1), k, v, offsets}, options_.packing, options_.ring, s);
   }
 
   const char* name() const override {
@@ -143,6 +139,16 @@ class Store : public Node {
   }
 
  private:
+  // What is behind the buffers in the inputs.
+  struct Given {
+    const mx::array &values, &offsets;
+    Arrays keys;
+  };
+  Given given(const Arrays& in) const {
+    auto first = in.begin() + (options_.blank ? 0 : 2);
+    return {first[0], first[1], {first + 2, in.end()}};
+  }
+
   // Gives a buffer memory, with all that is in it before.
   void begin(const Arrays& in, size_t i, mx::array& y, const Slots& slots) {
     if (!options_.blank && options_.in_place && may_overwrite(in, i)) {
@@ -157,12 +163,8 @@ class Store : public Node {
     Buffer buffer(y);
     if (!options_.blank) {
       dispatch(
-          static_cast<uint32_t>(y.size() / y.shape(3)), y.size(), [=, from = std::make_shared<Vectors>(in[i])](uint32_t i) {
-            char* to = buffer.at + i * buffer.vector;
-            if (const char* x = (*from)(i, to); x != to) {
-              std::memcpy(to, x, buffer.vector);
-            }
-          });
+          static_cast<uint32_t>(y.size() / y.shape(3)), y.size(),
+          [=, from = Vectors(in[i])](uint32_t i) { from.copy(i, buffer.at + i * buffer.vector); });
     } else if (2 * slots.tokens < slots.slots) {
       // Most of it may never be touched.
       mx::cpu::get_command_encoder(stream()).dispatch([at = buffer.at, n = y.nbytes()] { fill_with_zeros(at, n); });

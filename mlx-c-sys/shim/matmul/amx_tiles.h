@@ -174,14 +174,12 @@ void write(const Product& p, const Tile& tile, long first_row, long column, long
 // As write(), of two tiles with 16 rows of weights each, the second behind the first.
 void write_pair(const Product& p, const Tile* tiles, long first_row, long column) {
   // Rounded first, two rows of weights become one of pairs.
-  const __m512i pairs = _mm512_set_epi16(
-      31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   __m512i r[16];
 #pragma GCC unroll 16
   for (int i = 0; i < 16; i++) {
     const float* two = tiles[i / 8].sums[i % 8 * 2];
     __m512bh both = _mm512_cvtne2ps_pbh(_mm512_load_ps(two + 16), _mm512_load_ps(two));
-    r[i] = _mm512_permutexvar_epi16(pairs, reinterpret_cast<__m512i&>(both));
+    r[i] = paired(reinterpret_cast<__m512i&>(both));
   }
   turn(r);
   for (long i = 0; i < smaller(16, p.m - first_row); i++) {

@@ -22,6 +22,28 @@ pub fn schemes() -> Vec<Scheme> {
     schemes
 }
 
+/// None for a dense matrix, and one for each way in which codes are read.
+pub fn some_schemes() -> Result<[Option<Scheme>; 5]> {
+    let affine = |bits, group| Scheme::new(QuantMode::Affine, bits, group).map(Some);
+    Ok([
+        None,
+        affine(4, 64)?,
+        affine(8, 32)?,
+        affine(3, 64)?,
+        Some(Scheme::default_of(QuantMode::Mxfp4)),
+    ])
+}
+
+/// The product of `x` with a matrix `[n, k]`, not computed yet.
+pub fn product(x: &Array, seed: u64, n: i32, scheme: Option<Scheme>) -> Result<Array> {
+    let w = normal(seed, &[n, x.dim(-1)?], x.dtype())?;
+    let Some(scheme) = scheme else {
+        return fast::linear(x, &w);
+    };
+    let w = quantize(&w, scheme)?;
+    fast::quantized_linear(x, &w.packed, &w.scales, w.biases.as_ref(), scheme)
+}
+
 pub type Product = Box<dyn Fn(&Array) -> Result<Array>>;
 
 /// A matrix to multiply with, and the product of it.

@@ -1,25 +1,17 @@
 //! Products of one array, joined by a gate: one node, which must not show but in memory (`gated_memory.rs`).
 
-use mlx_core::ops::quantize::{QuantMode, Scheme, quantize};
+use mlx_core::ops::quantize::Scheme;
 use mlx_core::transforms::grad;
 use mlx_core::{Array, DType, Result, eval, fast};
 
-use super::cases::normal;
+use super::cases::{normal, product, some_schemes};
 use super::{floats, kernels_are_off};
 
 type Gate = fn(&Array, &Array) -> Result<Array>;
 
 /// The products of `x` with two matrices `[n, k]`, not computed yet.
 fn products(x: &Array, n: i32, scheme: Option<Scheme>) -> Result<[Array; 2]> {
-    let product = |seed| {
-        let w = normal(seed, &[n, x.dim(-1)?], x.dtype())?;
-        let Some(scheme) = scheme else {
-            return fast::linear(x, &w);
-        };
-        let w = quantize(&w, scheme)?;
-        fast::quantized_linear(x, &w.packed, &w.scales, w.biases.as_ref(), scheme)
-    };
-    Ok([product(1)?, product(2)?])
+    Ok([product(x, 1, n, scheme)?, product(x, 2, n, scheme)?])
 }
 
 #[test]
@@ -27,14 +19,7 @@ fn gated_products_are_those_of_three_nodes() -> Result<()> {
     if kernels_are_off() {
         return Ok(());
     }
-    let affine = |bits, group| Scheme::new(QuantMode::Affine, bits, group).map(Some);
-    let schemes = [
-        None,
-        affine(4, 64)?,
-        affine(8, 32)?,
-        affine(3, 64)?,
-        Some(Scheme::default_of(QuantMode::Mxfp4)),
-    ];
+    let schemes = some_schemes()?;
     for dtype in [DType::BF16, DType::F16, DType::F32] {
         for (scheme, gate) in schemes
             .into_iter()

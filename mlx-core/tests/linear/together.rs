@@ -1,23 +1,18 @@
 //! Products of one array as one node, which must not show.
 
-use mlx_core::ops::quantize::{QuantMode, Scheme, quantize};
+use mlx_core::ops::quantize::{QuantMode, Scheme};
 use mlx_core::transforms::grad;
 use mlx_core::{Array, DType, Result, eval, fast};
 
-use super::cases::normal;
+use super::cases::{self, normal, some_schemes};
 use super::{floats, kernels_are_off};
 
 /// Rows of the matrices: with ends of all kinds, and one that no thread need share.
 const ROWS: [i32; 3] = [230, 3, 128];
 
-/// The product of `x` with a matrix `[n, k]`, not computed yet.
+/// A product as of the cases, of a matrix that its rows tell.
 fn product(x: &Array, n: i32, scheme: Option<Scheme>) -> Result<Array> {
-    let w = normal(n as u64, &[n, x.dim(-1)?], x.dtype())?;
-    let Some(scheme) = scheme else {
-        return fast::linear(x, &w);
-    };
-    let w = quantize(&w, scheme)?;
-    fast::quantized_linear(x, &w.packed, &w.scales, w.biases.as_ref(), scheme)
+    cases::product(x, n as u64, n, scheme)
 }
 
 #[test]
@@ -25,16 +20,8 @@ fn products_together_are_those_apart() -> Result<()> {
     if kernels_are_off() {
         return Ok(());
     }
-    let affine = |bits, group| Scheme::new(QuantMode::Affine, bits, group).map(Some);
-    let schemes = [
-        None,
-        affine(4, 64)?,
-        affine(8, 32)?,
-        affine(3, 64)?,
-        Some(Scheme::default_of(QuantMode::Mxfp4)),
-    ];
     for dtype in [DType::BF16, DType::F16, DType::F32] {
-        for scheme in schemes {
+        for scheme in some_schemes()? {
             for m in [1, 3, 6, 40, 130, 300] {
                 let x = normal(3, &[m, 576], dtype)?;
                 let of = |n| product(&x, n, scheme);

@@ -226,12 +226,9 @@ void weigh_tile(const Attention& a, long c, long query, long begin, long end, fl
       pairs[j] = cast<__m512i>(_mm512_cvtne2ps_pbh(cast<__m512>(odd), cast<__m512>(even)));
     }
     if constexpr (COLUMNS == side) {
-      const __m512i together = _mm512_set_epi16(
-          31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16,
-          0);
 #pragma GCC unroll 16
       for (int j = 0; j < side; j++) {
-        pairs[j] = _mm512_permutexvar_epi16(together, pairs[j]);
+        pairs[j] = paired(pairs[j]);
       }
       turn(pairs);
 #pragma GCC unroll 16

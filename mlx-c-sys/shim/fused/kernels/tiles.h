@@ -9,6 +9,7 @@
 namespace mlxrs::fused {
 namespace {
 
+using matmul::paired;
 using matmul::turn;
 
 // A tile as it is in memory: 16 rows of 64 bytes.
