@@ -12,7 +12,7 @@
 #include "amx.h"
 #include "expand.h"
 #include "floats.h"
-#include "vnni.h"
+#include "whole.h"
 
 namespace mlxrs::matmul {
 namespace {
@@ -159,16 +159,17 @@ void by_tiles(const Product& p, const Job& job, const Amx& amx, const Expander& 
 }
 
 // Affine codes, in whole numbers.
-void by_whole_numbers(const Product& p, const Job& job, const Vnni& kernels) {
+void by_whole_numbers(const Product& p, const Job& job, const Whole& kernels) {
   const Weights& w = job.w();
-  long block = Vnni::block(p.m), blocks = (p.m + block - 1) / block, size = kernels.packed_size(w, block);
+  long block = std::min(p.m, kernels.block), blocks = (p.m + block - 1) / block, size = kernels.packed_size(w, block);
   char* packed = for_all.of<char>(blocks * size);
   each(blocks, p.m * w.k, [&](uint32_t i) { kernels.pack(p, w, i * block, block, packed + i * size); });
   long parts = p.m <= Amx::some ? 1 : 4;
-  long most = most_joined(p, job, Vnni::unit, round_up(job.n(), Vnni::unit));
-  share_rows(p, job, Vnni::unit, parts, most, [&](long row, long row_end) {
+  long most = most_joined(p, job, kernels.unit, round_up(job.n(), kernels.unit));
+  share_rows(p, job, kernels.unit, parts, most, [&](long row, long row_end) {
+    void* scratch = for_task.of<char>(kernels.scratch_size(p, w));
     each_matrix(p, job, row, row_end, [&](const Product& p, const Weights& w, long row, long row_end) {
-      kernels.rows(p, w, packed, row, row_end);
+      kernels.rows(p, w, packed, row, row_end, scratch);
     });
   });
 }
@@ -318,6 +319,16 @@ const Expander& expander_of(Isa machine) {
   return machine >= Isa::avx512bf16 ? *expand_avx512() : machine >= Isa::avx2 ? *expand_avx2() : expand_portable();
 }
 
+// The kernels for products in whole numbers of so many rows; null where others are faster.
+const Whole* whole_of(Isa machine, long m) {
+  if (m <= Whole::few) {
+    return machine >= Isa::avx512vnni ? whole_vnni() : machine >= Isa::avx2 ? whole_avx2() : whole_neon();
+  }
+  return machine == Isa::avx512vnni ? whole_tiles_vnni()
+      : machine == Isa::avx2 || machine == Isa::avx512 ? whole_tiles_avx2()
+                                                       : nullptr;
+}
+
 void multiply_by(const Product& p, const Job& job) {
   const Weights& w = job.w();
   if (p.m == 0 || job.n() == 0) {
@@ -325,8 +336,9 @@ void multiply_by(const Product& p, const Job& job) {
   }
   Isa machine = isa();
   const Expander& expander = expander_of(machine);
-  if (machine >= Isa::avx512vnni && Vnni::takes(p, w) && (machine == Isa::avx512vnni || p.m <= Vnni::few)) {
-    return by_whole_numbers(p, job, *vnni());
+  const Whole* whole = whole_of(machine, p.m);
+  if (whole != nullptr && Whole::takes(p, w)) {
+    return by_whole_numbers(p, job, *whole);
   }
   bool is_bf16 = p.type == Float::bf16 && w.coding != Coding::f32 && w.coding != Coding::f16;
   if (is_bf16 && machine == Isa::amx) {

@@ -1,32 +1,17 @@
-#include "vnni.h"
+#include "whole.h"
 
 #if defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
 #include <immintrin.h>
 
 #include <tuple>
-#include <utility>
 
-#include "floats.h"
 #include "turn.h"
 #include "unpack.h"
+#include "whole_rows.h"
 
 namespace mlxrs::matmul {
 namespace {
 
-#define ALWAYS_INLINE __attribute__((always_inline))
-#define INLINE inline ALWAYS_INLINE
-
-// Rows of weights whose sums are finished together, one in each lane of a vector.
-constexpr long lanes = 16;
-// The largest whole number, whose high byte is 127.
-constexpr float largest = 127 * 256 + 127;
-
-INLINE long smaller(long a, long b) {
-  return a < b ? a : b;
-}
-INLINE long round_up(long n, long unit) {
-  return (n + unit - 1) / unit * unit;
-}
 INLINE __mmask16 first_lanes(long n) {
   return static_cast<__mmask16>(n >= 16 ? 0xffff : n > 0 ? (1u << n) - 1 : 0);
 }
@@ -36,15 +21,6 @@ INLINE void fetch(const void* at, long n = 1) {
   for (long i = 0; i < n; i += 64) {
     _mm_prefetch(static_cast<const char*>(at) + i, _MM_HINT_T1);
   }
-}
-
-// 16 elements of x.
-INLINE __m512 sixteen(Float type, const uint16_t* x) {
-  __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
-  if (type == Float::f16) {
-    return _mm512_cvtph_ps(halves);
-  }
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
 // A row of x: for each vector of codes the high bytes, then the low ones; then for each group the scale; then for each the
@@ -61,37 +37,6 @@ struct Row {
     return round_up(2 * round_up(w.k, 128) + 2 * w.groups() * static_cast<long>(sizeof(float)), 64);
   }
 };
-
-long packed_size(const Weights& w, long block) {
-  return block * Row::size(w);
-}
-
-// A group of x as whole numbers to `to`, which is aligned to 64; their scale and the sum that they stand for. What is not
-// finite makes the scale NaN.
-INLINE std::pair<float, float> to_whole(Float type, const uint16_t* x, long n, int16_t* to) {
-  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-  // As bits, NaN is larger than infinity, and infinity than any number.
-  __m512i most = _mm512_setzero_si512();
-  for (long i = 0; i < n; i += 16) {
-    most = _mm512_max_epi32(most, _mm512_and_si512(_mm512_castps_si512(sixteen(type, x + i)), magnitude));
-  }
-  float bound = as_float(static_cast<uint32_t>(_mm512_reduce_max_epi32(most)));
-  bool is_finite = bound <= 0x1.fffffep127f, is_zero = bound < 0x1p-100f;
-  // Zero times what is not finite is NaN, which becomes the smallest of whole numbers: the scale tells the truth.
-  __m512 factor = _mm512_set1_ps(is_finite && !is_zero ? largest / bound : 0);
-  __m512i sum = _mm512_setzero_si512();
-  auto part = [&](const uint16_t* x) ALWAYS_INLINE {
-    __m512i v = _mm512_cvtps_epi32(_mm512_mul_ps(sixteen(type, x), factor));
-    sum = _mm512_add_epi32(sum, v);
-    return _mm512_cvtepi32_epi16(v);
-  };
-  for (long i = 0; i < n; i += 32) {
-    __m512i first = _mm512_castsi256_si512(part(x + i));
-    _mm512_store_si512(to + i, _mm512_inserti64x4(first, part(x + i + 16), 1));
-  }
-  float scale = !is_finite ? as_float(0x7fc00000) : is_zero ? 0 : bound / largest;
-  return {scale, static_cast<float>(_mm512_reduce_add_epi32(sum)) * scale};
-}
 
 // The high and the low bytes of 64 whole numbers, in the order that `places` tell: 2 i for number i.
 INLINE void to_bytes(const int16_t* x, __m512i places, __m512i& high, __m512i& low) {
@@ -321,56 +266,34 @@ void lanes_of(const Product& p, const Weights& w, long first, const void* packed
   }
 }
 
-// Rows [row, row_end) of the weights with R rows of x.
-template <int BITS, int GROUP, int R>
-void rows_by(const Product& p, const Weights& w, const void* packed, long row, long row_end) {
-  // Rows that go side by side: what is loaded of x serves all of them. They lie far apart, so that each is one of some long
-  // stretches of memory, which are read faster than one.
-  constexpr int Q = BITS == 4 && R > 2 ? 2 : 4;
-  long distance = (row_end - row) / (Q * lanes) * lanes;
-  auto each_block = [&](auto lanes_of, long row, long rows) {
-    for (long first = 0; first < p.m; first += R) {
-      lanes_of(p, w, first, static_cast<const char*>(packed) + first * Row::size(w), row, rows, distance);
-    }
-  };
-  for (long i = 0; i < distance; i += lanes) {
-    each_block(lanes_of<BITS, GROUP, Q, R>, row + i, lanes);
+// Rows of x as two planes of bytes.
+struct Planes {
+  static constexpr int beside(int bits, int rows) {
+    return bits == 4 && rows > 2 ? 2 : 4;
   }
-  for (row += Q * distance; row < row_end; row += lanes) {
-    each_block(lanes_of<BITS, GROUP, 1, R>, row, smaller(lanes, row_end - row));
+  static long row_size(const Weights& w) {
+    return Row::size(w);
   }
-}
-
-template <int R>
-auto rows_for(const Weights& w) {
-  auto by_group = [&](auto bits) {
-    constexpr int BITS = decltype(bits)::value;
-    return w.group == 32 ? rows_by<BITS, 32, R> : w.group == 64 ? rows_by<BITS, 64, R> : rows_by<BITS, 128, R>;
-  };
-  return w.bits == 4 ? by_group(std::integral_constant<int, 4>{})
-      : w.bits == 8  ? by_group(std::integral_constant<int, 8>{})
-                     : by_group(std::integral_constant<int, 0>{});
-}
-
-void rows(const Product& p, const Weights& w, const void* packed, long row, long row_end) {
-  long block = Vnni::block(p.m);
-  auto kernel = block == 1 ? rows_for<1>(w) : block == 2 ? rows_for<2>(w) : block == 3 ? rows_for<3>(w) : rows_for<4>(w);
-  kernel(p, w, packed, row, row_end);
-}
-
-constexpr Vnni kernels{packed_size, pack, rows};
+  static void pack(const Product& p, const Weights& w, long first, long rows, void* packed) {
+    return matmul::pack(p, w, first, rows, packed);
+  }
+  template <int BITS, int GROUP, int Q, int R>
+  static void lanes_of(const Product& p, const Weights& w, long first, const char* packed, long row, long rows, long distance) {
+    return matmul::lanes_of<BITS, GROUP, Q, R>(p, w, first, packed, row, rows, distance);
+  }
+};
 
 } // namespace
 
-const Vnni* vnni() {
-  return &kernels;
+const Whole* whole_vnni() {
+  return &whole_of<Planes>;
 }
 
 } // namespace mlxrs::matmul
 
 #else
 
-const mlxrs::matmul::Vnni* mlxrs::matmul::vnni() {
+const mlxrs::matmul::Whole* mlxrs::matmul::whole_vnni() {
   return nullptr;
 }
 

@@ -1,0 +1,51 @@
+// Products with affine codes in whole numbers.
+//
+// An affine weight is q * scale + bias with a code q of 1 to 8 bits, so a product over one group of k is
+//   scale * sum(q * x) + bias * sum(x),
+// and sum(q * x) is a sum of whole numbers if x is one. So each group of a row of x becomes whole numbers of 16 bits and a
+// scale, and codes are only spread to bytes or to 16 bits. What is converted to f32 and scaled are the sums of the lanes of a
+// vector, each of which has codes of one group.
+//
+// How exact that is: of the largest element of a group of x 2^-16 is rounded away, and of its other elements no more, where
+// bf16 rounds 2^-9 of every weight away. No element is above 8 (group of 64) or 11.3 (of 128) times the root mean square of
+// its group. So the products are more exact than those of the same weights rounded to bf16, by some ten times at least.
+//
+// Lanes are added in one order: an element of y is the same to the bit however many rows go with it.
+#pragma once
+
+#include "matmul.h"
+
+namespace mlxrs::matmul {
+
+// The functions for one instruction set, for few rows of x or for many.
+struct Whole {
+  // What the rows of weights of a task should be a multiple of, and how many rows of x at most are packed as one.
+  long unit, block;
+  // Bytes of so many rows of x when packed, a multiple of 64.
+  long (*packed_size)(const Weights& w, long rows);
+  // Packs rows [first, first + rows) of p.x to memory that is aligned to 64 bytes. Rows that p.x does not have are zeros.
+  void (*pack)(const Product& p, const Weights& w, long first, long rows, void* packed);
+
+  // Bytes that a task needs.
+  long (*scratch_size)(const Product& p, const Weights& w);
+  // Rows [row, row_end) of the weights, on one thread. `packed` are all blocks, one behind the other.
+  void (*rows)(const Product& p, const Weights& w, const void* packed, long row, long row_end, void* scratch);
+
+  // Up to so many rows of x are few, and faster than in bf16 where the machine multiplies that.
+  static constexpr long few = 4;
+
+  static bool takes(const Product& p, const Weights& w) {
+    return p.type != Float::f32 && w.coding == Coding::affine && w.group % 32 == 0 && w.group <= 128;
+  }
+};
+
+// Null where the compiler does not know the instructions.
+// By VPDPBUSD: x is two planes of bytes, 256 high + low. Many rows by VPDPWSSD.
+const Whole* whole_vnni();
+const Whole* whole_tiles_vnni();
+// By products of 16 bits, VPMADDWD on x86 and SMLAL on Arm.
+const Whole* whole_avx2();
+const Whole* whole_tiles_avx2();
+const Whole* whole_neon();
+
+} // namespace mlxrs::matmul

@@ -1,0 +1,184 @@
+#include "whole.h"
+
+#ifdef __AVX2__
+#include <immintrin.h>
+
+#include "whole_tiles.h"
+#include "whole_vectors.h"
+
+namespace mlxrs::matmul {
+namespace {
+
+struct Avx2 {
+  using Real = __m256;
+  using Sums = __m256i;
+  using Codes = __m256i;
+  static constexpr long width = 8;
+  // Of 16 registers, rows of weights times rows of x take twice as many.
+  static constexpr int beside = 2;
+
+  static INLINE Codes load(const void* from) {
+    return _mm256_loadu_si256(static_cast<const __m256i*>(from));
+  }
+  static INLINE Codes widen(const uint8_t* from) {
+    return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  }
+  template <int I>
+  static INLINE Codes nibble(Codes from) {
+    Codes there = _mm256_srli_epi16(from, 4 * I);
+    return I == 3 ? there : _mm256_and_si256(there, _mm256_set1_epi16(15));
+  }
+
+  // The two bytes that a code lies in go to a lane; a product shifts it to the upper end, from where it comes down alone.
+  struct Unpack {
+    __m256i bytes, factors;
+    __m128i down;
+    int bits;
+
+    explicit Unpack(int bits) : down(_mm_cvtsi32_si128(16 - bits)), bits(bits) {
+      alignas(32) uint8_t at[32];
+      alignas(32) uint16_t factor[16];
+      for (int i = 0; i < 16; i++) {
+        at[2 * i] = static_cast<uint8_t>(i * bits / 8);
+        at[2 * i + 1] = static_cast<uint8_t>(i * bits / 8 + 1);
+        factor[i] = static_cast<uint16_t>(1 << (16 - bits - i * bits % 8));
+      }
+      bytes = _mm256_load_si256(reinterpret_cast<const __m256i*>(at));
+      factors = _mm256_load_si256(reinterpret_cast<const __m256i*>(factor));
+    }
+    INLINE Codes operator()(const uint8_t* from) const {
+      __m256i raw = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+      return _mm256_srl_epi16(_mm256_mullo_epi16(_mm256_shuffle_epi8(raw, bytes), factors), down);
+    }
+  };
+
+  static INLINE Sums multiply(Codes x, Codes w) {
+    return _mm256_madd_epi16(x, w);
+  }
+  static INLINE Sums add(Sums sums, Codes x, Codes w) {
+    sums = _mm256_add_epi32(sums, _mm256_madd_epi16(x, w));
+    // Else GCC puts off all additions, and has not enough registers.
+    asm("" : "+x"(sums));
+    return sums;
+  }
+
+  static INLINE Real zero() {
+    return _mm256_setzero_ps();
+  }
+  static INLINE Real load(const float* from) {
+    return _mm256_loadu_ps(from);
+  }
+  static INLINE Real from_bf16(const void* from) {
+    __m128i halves = _mm_loadu_si128(static_cast<const __m128i*>(from));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+  }
+  static INLINE Real from_f16(const void* from) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(from)));
+  }
+  static INLINE void store(float* to, Real x) {
+    _mm256_storeu_ps(to, x);
+  }
+  static INLINE Real all(float x) {
+    return _mm256_set1_ps(x);
+  }
+  static INLINE Real halves(float low, float high) {
+    return _mm256_blend_ps(_mm256_set1_ps(low), _mm256_set1_ps(high), 0xf0);
+  }
+  static INLINE Real from(Sums x) {
+    return _mm256_cvtepi32_ps(x);
+  }
+  static INLINE Real multiply(Real x, Real y) {
+    return _mm256_mul_ps(x, y);
+  }
+  static INLINE Real fma(Real x, Real y, Real z) {
+    return _mm256_fmadd_ps(x, y, z);
+  }
+  static INLINE float sum(Real x) {
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+  }
+};
+
+// Rows of weights side by side.
+struct Tiles : Avx2 {
+  static constexpr int vectors = 2, rows = 5;
+
+  template <int BITS>
+  static INLINE Codes expand(const Unpack& unpack, const uint8_t* from) {
+    if constexpr (BITS == 8) {
+      return widen(from);
+    } else if constexpr (BITS == 0) {
+      return unpack(from);
+    }
+    // A byte becomes a pair.
+    __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+    __m256i low = _mm256_and_si256(bytes, _mm256_set1_epi32(15)), high = _mm256_srli_epi32(bytes, 4);
+    return _mm256_or_si256(low, _mm256_slli_epi32(high, 16));
+  }
+  static INLINE void turn(Codes (&r)[8]) {
+    Codes t[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+      t[i] = _mm256_unpacklo_epi32(r[i], r[i + 1]);
+      t[i + 1] = _mm256_unpackhi_epi32(r[i], r[i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+      r[i] = _mm256_unpacklo_epi64(t[i], t[i + 2]);
+      r[i + 1] = _mm256_unpackhi_epi64(t[i], t[i + 2]);
+      r[i + 2] = _mm256_unpacklo_epi64(t[i + 1], t[i + 3]);
+      r[i + 3] = _mm256_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+      t[i] = _mm256_permute2x128_si256(r[i], r[i + 4], 0x20);
+      t[i + 4] = _mm256_permute2x128_si256(r[i], r[i + 4], 0x31);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+      r[i] = t[i];
+    }
+  }
+  static INLINE Codes bits(Real x) {
+    return _mm256_castps_si256(x);
+  }
+  static INLINE Real real(Codes x) {
+    return _mm256_castsi256_ps(x);
+  }
+  static INLINE Sums none_yet() {
+    return _mm256_setzero_si256();
+  }
+  static INLINE Codes pair(const void* from) {
+    int both;
+    std::memcpy(&both, from, sizeof both);
+    return _mm256_set1_epi32(both);
+  }
+  static INLINE void store(int16_t* to, Codes x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x);
+  }
+  using Avx2::store;
+};
+
+} // namespace
+
+const Whole* whole_tiles_avx2() {
+  return &tiles_of<Tiles>;
+}
+
+const Whole* whole_avx2() {
+  return &whole_of<WholeVectors<Avx2>>;
+}
+
+} // namespace mlxrs::matmul
+
+#else
+
+const mlxrs::matmul::Whole* mlxrs::matmul::whole_avx2() {
+  return nullptr;
+}
+const mlxrs::matmul::Whole* mlxrs::matmul::whole_tiles_avx2() {
+  return nullptr;
+}
+
+#endif

@@ -1,0 +1,82 @@
+// What the kernels of whole.h have in common.
+#pragma once
+
+#include <utility>
+
+#include "floats.h"
+#include "whole.h"
+
+namespace mlxrs::matmul {
+namespace {
+
+#define ALWAYS_INLINE __attribute__((always_inline))
+#define INLINE inline ALWAYS_INLINE
+
+// The largest whole number, whose high byte is 127. Products with 128 codes of 8 bits stay below 2^31.
+constexpr float largest = 127 * 256 + 127;
+
+INLINE long smaller(long a, long b) {
+  return a < b ? a : b;
+}
+INLINE constexpr long round_up(long n, long unit) {
+  return (n + unit - 1) / unit * unit;
+}
+
+// A group of x as whole numbers to `to`; their scale and the sum that they stand for. What is not finite makes the scale NaN.
+inline std::pair<float, float> to_whole(Float type, const uint16_t* x, long n, int16_t* to) {
+  float values[128];
+  uint32_t most = 0;
+  for (long i = 0; i < n; i++) {
+    values[i] = type == Float::f16 ? from_f16(x[i]) : from_bf16(x[i]);
+  }
+  for (long i = 0; i < n; i++) {
+    // As bits, NaN is larger than infinity, and infinity than any number.
+    uint32_t size = as_bits(values[i]) & 0x7fffffff;
+    most = most < size ? size : most;
+  }
+  float bound = as_float(most);
+  bool is_finite = most < 0x7f800000, is_zero = bound < 0x1p-100f;
+  float factor = is_finite && !is_zero ? largest / bound : 0;
+  int32_t sum = 0;
+  for (long i = 0; i < n; i++) {
+    // Added to 1.5 * 2^23 a number is rounded to a whole one, which stands in the lower bits. Zero times what is not finite
+    // is NaN, of which any bits may be taken: the scale tells the truth.
+    auto whole = static_cast<int16_t>(as_bits(values[i] * factor + 0x1.8p23f));
+    to[i] = whole;
+    sum += whole;
+  }
+  float scale = !is_finite ? as_float(0x7fc00000) : is_zero ? 0 : bound / largest;
+  return {scale, static_cast<float>(sum) * scale};
+}
+
+// `width` scales or biases from `at` on, of which n are there; the others are zero.
+template <class V>
+INLINE typename V::Real some_scales(Float type, const void* from, long at, long n) {
+  const long size = type == Float::f32 ? sizeof(float) : sizeof(uint16_t);
+  const char* first = static_cast<const char*>(from) + at * size;
+  char last[V::width * sizeof(float)];
+  if (n < V::width) {
+    std::memset(last, 0, sizeof last);
+    std::memcpy(last, first, n * size);
+    first = last;
+  }
+  return type == Float::f32 ? V::load(reinterpret_cast<const float*>(first))
+      : type == Float::f16  ? V::from_f16(first)
+                            : V::from_bf16(first);
+}
+
+// Rounds n sums.
+inline void write(Float type, const float* from, long n, uint16_t* to) {
+  if (type == Float::f16) {
+    for (long i = 0; i < n; i++) {
+      to[i] = to_f16(from[i]);
+    }
+  } else {
+    for (long i = 0; i < n; i++) {
+      to[i] = to_bf16(from[i]);
+    }
+  }
+}
+
+} // namespace
+} // namespace mlxrs::matmul
