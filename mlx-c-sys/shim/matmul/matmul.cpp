@@ -321,12 +321,19 @@ const Expander& expander_of(Isa machine) {
 
 // The kernels for products in whole numbers of so many rows; null where others are faster.
 const Whole* whole_of(Isa machine, long m) {
-  if (m <= Whole::few) {
-    return machine >= Isa::avx512vnni ? whole_vnni() : machine >= Isa::avx2 ? whole_avx2() : whole_neon();
+  bool few = m <= (machine == Isa::amx ? Whole::few_beside_tiles : Whole::few);
+  switch (machine) {
+    case Isa::portable:
+      return whole_neon();
+    case Isa::avx2:
+    case Isa::avx512:
+      return few ? whole_avx2() : whole_tiles_avx2();
+    case Isa::avx512vnni:
+    case Isa::avx512bf16:
+      return few ? whole_vnni() : whole_tiles_vnni();
+    default:
+      return few ? whole_vnni() : nullptr;
   }
-  return machine == Isa::avx512vnni ? whole_tiles_vnni()
-      : machine == Isa::avx2 || machine == Isa::avx512 ? whole_tiles_avx2()
-                                                       : nullptr;
 }
 
 void multiply_by(const Product& p, const Job& job) {

@@ -16,7 +16,7 @@ struct Tiles {
   using Codes = __m512i;
   using Unpack = matmul::Unpack;
   static constexpr long width = 16;
-  static constexpr int vectors = 4, rows = 6;
+  static constexpr int side = 12;
 
   template <int BITS>
   static INLINE Codes expand(const Unpack& unpack, const uint8_t* from) {
@@ -55,7 +55,10 @@ struct Tiles {
     _mm512_storeu_si512(to, x);
   }
   static INLINE Sums add(Sums sums, Codes x, Codes w) {
-    return _mm512_dpwssd_epi32(sums, x, w);
+    sums = _mm512_dpwssd_epi32(sums, x, w);
+    // Else GCC moves each sum twice for every product.
+    asm("" : "+v"(sums));
+    return sums;
   }
 
   static INLINE Real zero() {

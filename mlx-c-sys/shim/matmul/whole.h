@@ -31,8 +31,8 @@ struct Whole {
   // Rows [row, row_end) of the weights, on one thread. `packed` are all blocks, one behind the other.
   void (*rows)(const Product& p, const Weights& w, const void* packed, long row, long row_end, void* scratch);
 
-  // Up to so many rows of x are few, and faster than in bf16 where the machine multiplies that.
-  static constexpr long few = 4;
+  // Up to so many rows of x are few. Where the machine has tiles of bf16, more are faster in these.
+  static constexpr long few = 8, few_beside_tiles = 4;
 
   static bool takes(const Product& p, const Weights& w) {
     return p.type != Float::f32 && w.coding == Coding::affine && w.group % 32 == 0 && w.group <= 128;

@@ -56,9 +56,8 @@ struct Avx2 {
     return _mm256_madd_epi16(x, w);
   }
   static INLINE Sums add(Sums sums, Codes x, Codes w) {
-    sums = _mm256_add_epi32(sums, _mm256_madd_epi16(x, w));
-    // Else GCC puts off all additions, and has not enough registers.
-    asm("" : "+x"(sums));
+    // Written as a function, GCC puts off all additions until it has no registers left, or moves each sum to another one and back.
+    asm("vpaddd %1, %0, %0" : "+x"(sums) : "x"(_mm256_madd_epi16(x, w)));
     return sums;
   }
 
@@ -100,9 +99,8 @@ struct Avx2 {
   }
 };
 
-// Rows of weights side by side.
 struct Tiles : Avx2 {
-  static constexpr int vectors = 2, rows = 5;
+  static constexpr int side = 6;
 
   template <int BITS>
   static INLINE Codes expand(const Unpack& unpack, const uint8_t* from) {

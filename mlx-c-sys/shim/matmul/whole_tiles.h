@@ -1,12 +1,14 @@
 // The kernel of whole.h for many rows of x, for any vectors V. Included by the file of each instruction set.
 //
-// Some rows of weights are written out as numbers of 16 bits, the same pair of all rows side by side, so that a vector's lanes are
-// rows: a product with a pair of x, which all lanes get, adds two terms to each lane's sum, and what scales a group's sums are vectors too.
+// x is packed so that a vector's lanes are rows: each has a pair of numbers of its row. Some rows of weights are written out as
+// numbers of 16 bits, and a product with a pair of them, which all lanes get, adds two terms to each lane's sum. What scales the
+// sums of a group are then vectors too. An element's sums are exact within a group, and added group by group: they are the same in
+// any vectors.
 //
-// V has: Sums, Real and Codes, vectors of `width` whole numbers and f32 and twice as many whole numbers of 16 bits; `vectors` of
-// them side by side and `rows` of x make a tile of sums, which must fit in registers; expand<BITS>, the next 2 * width codes in 16
-// bits; turn, which exchanges rows and columns of `width` by `width` pairs; pair, a pair of x in all lanes; none_yet, add, load
-// and store, of whole numbers; Unpack and real numbers as in whole_vectors.h.
+// V has: Sums, Real and Codes, vectors of `width` whole numbers and f32 and twice as many whole numbers of 16 bits; `side` rows of
+// weights by two vectors of x make a tile of sums, which must fit in registers; expand<BITS>, the next 2 * width codes in 16 bits;
+// turn, which exchanges rows and columns of `width` by `width` lanes; pair, a pair of codes in all lanes; none_yet, add, load and
+// store, of whole numbers; bits and real, which change a vector's type; Unpack and real numbers as in whole_vectors.h.
 #pragma once
 
 #include <tuple>
@@ -23,215 +25,237 @@ struct WholeTiles {
   using Sums = typename V::Sums;
   using Codes = typename V::Codes;
 
-  // Rows of weights that are written out together, and of x in a tile.
-  static constexpr long width = V::width, panel = V::vectors * width, block = V::rows;
-  // Elements of k that are written out before they are multiplied: a panel's part stays in the first or the second cache.
-  static constexpr long part = 512;
+  static constexpr long width = V::width, side = V::side;
+  // Rows of weights, and elements of each, that are written out before they are multiplied: they stay in the first cache.
+  static constexpr long panel = 24 * width / 8, part = 4096 / width;
 
-  // A row of x: whole numbers; for each group the scale; for each the sum.
-  struct Row {
+  // `width` rows of x: pairs of whole numbers, row beside row; for each group the scales; for each the sums.
+  struct Columns {
     const int16_t* whole;
     const float *scales, *sums;
 
-    Row(const void* packed, const Weights& w)
-        : whole(static_cast<const int16_t*>(packed)), scales(reinterpret_cast<const float*>(whole + w.k)), sums(scales + w.groups()) {}
+    Columns(const void* packed, const Weights& w)
+        : whole(static_cast<const int16_t*>(packed)),
+          scales(reinterpret_cast<const float*>(whole + w.k * width)),
+          sums(scales + w.groups() * width) {}
   };
-  static long row_size(const Weights& w) {
-    return round_up(2 * w.k + 8 * w.groups(), 64);
+  static long packed_size(const Weights& w, long) {
+    return (2 * w.k + 8 * w.groups()) * width;
   }
-  static long packed_size(const Weights& w, long rows) {
-    return rows * row_size(w);
-  }
-  static void pack(const Product& p, const Weights& w, long first, long rows, void* packed) {
-    for (long r = 0; r < smaller(rows, p.m - first); r++) {
-      Row row(static_cast<char*>(packed) + r * row_size(w), w);
-      auto* x = static_cast<const uint16_t*>(p.x[first + r]);
-      for (long g = 0; g < w.groups(); g++) {
-        std::tie(const_cast<float*>(row.scales)[g], const_cast<float*>(row.sums)[g]) =
-            to_whole(p.type, x + g * w.group, w.group, const_cast<int16_t*>(row.whole) + g * w.group);
+  static void pack(const Product& p, const Weights& w, long first, long, void* packed) {
+    const Columns columns(packed, w);
+    auto* to = const_cast<int16_t*>(columns.whole);
+    alignas(64) int16_t whole[width][128] = {};
+    for (long g = 0; g < w.groups(); g++) {
+      for (long r = 0; r < width; r++) {
+        float &scale = const_cast<float&>(columns.scales[g * width + r]), &sum = const_cast<float&>(columns.sums[g * width + r]);
+        scale = sum = 0;
+        if (first + r < p.m) {
+          std::tie(scale, sum) = to_whole(p.type, static_cast<const uint16_t*>(p.x[first + r]) + g * w.group, w.group, whole[r]);
+        }
+      }
+      for (long k = 0; k < w.group; k += 2 * width) {
+        Codes rows[width];
+        for (long r = 0; r < width; r++) {
+          rows[r] = V::load(whole[r] + k);
+        }
+        V::turn(rows);
+        for (long r = 0; r < width; r++, to += 2 * width) {
+          V::store(to, rows[r]);
+        }
       }
     }
   }
 
-  // What a task needs: a part of a panel, the scales and biases of its groups, and sums for all rows of x.
+  // What a task needs: a part of a panel's rows, the scales and biases of all their groups, and sums for all rows of x.
   struct Scratch {
     int16_t* codes;
+    long groups;
     float *scales, *biases, *sums;
 
-    explicit Scratch(void* memory)
+    Scratch(void* memory, const Weights& w)
         : codes(static_cast<int16_t*>(memory)),
+          groups(round_up(w.groups(), width)),
           scales(reinterpret_cast<float*>(codes + panel * part)),
-          biases(scales + panel * part / 32),
-          sums(biases + panel * part / 32) {}
-    static long size(const Product& p, const Weights&) {
-      return panel * (part * 2 + 2 * part / 32 * 4 + p.m * 4);
+          biases(scales + panel * groups),
+          sums(biases + panel * groups) {}
+    static long size(const Product& p, const Weights& w) {
+      return panel * (2 * part + 8 * round_up(w.groups(), width) + 4 * round_up(p.m, width));
     }
   };
 
-  // Lines of memory that will be wanted next, fetched while others are multiplied.
-  class Lines {
+  // What the next panel will be made of, fetched line after line while this one is multiplied.
+  class Next {
    public:
-    Lines(const Weights& w, long row, long row_end, long k)
-        : from_(static_cast<const char*>(w.data) + row * w.row_bytes() + k * w.bits / 8),
-          row_bytes_(w.row_bytes()),
-          bytes_(smaller(part, w.k - k) * w.bits / 8),
-          rows_(smaller(panel, row_end - row)) {}
-    void fetch(long n) {
-      for (; n > 0 && rows_ > 0; n--) {
-        __builtin_prefetch(from_ + at_);
-        at_ += 64;
-        if (at_ >= bytes_) {
-          at_ = 0;
-          from_ += row_bytes_;
-          rows_--;
-        }
+    Next(const Weights& w, long row, long row_end) {
+      const long rows = smaller(panel, row_end - row), scales = w.groups() * (w.scale_type == Float::f32 ? 4 : 2);
+      auto add = [&](const void* from, long bytes) {
+        at_[pieces_] = static_cast<const char*>(from) + row * bytes;
+        end_[pieces_++] = static_cast<const char*>(from) + (row + rows) * bytes;
+      };
+      if (rows > 0) {
+        add(w.scales, scales);
+        add(w.biases, scales);
+        add(w.data, w.row_bytes());
+      }
+    }
+    void fetch(long lines) {
+      for (; lines > 0 && pieces_ > 0; lines--) {
+        const char*& at = at_[pieces_ - 1];
+        __builtin_prefetch(at);
+        at += 64;
+        pieces_ -= at >= end_[pieces_ - 1];
       }
     }
 
    private:
-    const char* from_;
-    long row_bytes_, bytes_, rows_, at_ = 0;
+    const char *at_[3], *end_[3];
+    int pieces_ = 0;
   };
 
-  // Writes elements [k, k_end) of `width` rows to every `vectors`-th vector from `to` on. A row is `rows` apart from the one before,
-  // until the last.
+  // Writes elements [k, k_end) of row `row` out.
   template <int BITS>
-  static void expand(const Weights& w, long row, long row_end, long k, long k_end, int16_t* to) {
-    const typename V::Unpack unpack(w.bits);
-    const uint8_t* from[width];
-    for (long i = 0; i < width; i++) {
-      from[i] = static_cast<const uint8_t*>(w.data) + smaller(row + i, row_end - 1) * w.row_bytes();
-    }
+  static void expand(const Weights& w, const typename V::Unpack& unpack, long row, long k, long k_end, int16_t* to) {
+    const uint8_t* from = static_cast<const uint8_t*>(w.data) + row * w.row_bytes();
     constexpr long codes = 2 * width;
-    for (; k < k_end; k += codes, to += codes * panel) {
-      const long at = k * w.bits / 8;
+    const long bits = BITS == 0 ? w.bits : BITS;
+#pragma GCC unroll 4
+    for (; k < k_end; k += codes, to += codes) {
       // What is loaded may be more than the codes, and the end of a row the end of the memory.
-      const bool is_last = BITS == 0 && w.row_bytes() - at < codes;
-      Codes rows[width];
-#pragma GCC unroll 16
-      for (long i = 0; i < width; i++) {
-        uint8_t last[codes];
-        const uint8_t* here = from[i] + at;
-        if (is_last) {
-          std::memcpy(last, here, codes * w.bits / 8);
-          here = last;
-        }
-        rows[i] = V::template expand<BITS>(unpack, here);
+      const uint8_t* here = from + k * bits / 8;
+      const long left = (w.k - k) * bits / 8;
+      uint8_t last[codes];
+      if (BITS == 0 && left < codes) {
+        std::memcpy(last, here, left);
+        here = last;
       }
-      V::turn(rows);
-#pragma GCC unroll 16
-      for (long i = 0; i < width; i++) {
-        V::store(to + i * 2 * panel, rows[i]);
+      V::store(to, V::template expand<BITS>(unpack, here));
+    }
+  }
+
+  // Scales or biases of row `row`.
+  static void expand_scales(const Weights& w, const void* from, long row, float* to) {
+    for (long g = 0; g < w.groups(); g += width) {
+      V::store(to + g, some_scales<V>(w.scale_type, from, row * w.groups() + g, w.groups() - g));
+    }
+  }
+
+  // Sums of products of `side` rows of weights with rows of x in X vectors, over n elements.
+  template <int X>
+  static INLINE void sum_products(const int16_t* w, const int16_t* const (&x)[X], long n, Sums (&to)[side][X]) {
+    Sums sums[side][X];
+#pragma GCC unroll 12
+    for (int q = 0; q < side; q++) {
+#pragma GCC unroll 2
+      for (int v = 0; v < X; v++) {
+        sums[q][v] = V::none_yet();
+      }
+    }
+    for (long k = 0; k < n; k += 2) {
+      Codes of_x[X];
+#pragma GCC unroll 2
+      for (int v = 0; v < X; v++) {
+        of_x[v] = V::load(x[v] + k * width);
+      }
+#pragma GCC unroll 12
+      for (int q = 0; q < side; q++) {
+        Codes of_w = V::pair(w + q * part + k);
+#pragma GCC unroll 2
+        for (int v = 0; v < X; v++) {
+          sums[q][v] = V::add(sums[q][v], of_x[v], of_w);
+        }
+      }
+    }
+#pragma GCC unroll 12
+    for (int q = 0; q < side; q++) {
+#pragma GCC unroll 2
+      for (int v = 0; v < X; v++) {
+        to[q][v] = sums[q][v];
       }
     }
   }
 
-  // Scales or biases of `panel` rows and groups [g, g_end), group by group.
-  static void expand_scales(const Weights& w, const void* from, long row, long row_end, long g, long g_end, float* to) {
-    for (; g < g_end; g += width, to += width * panel) {
-      for (long v = 0; v < V::vectors; v++) {
-        Codes rows[width];
-        for (long i = 0; i < width; i++) {
-          long at = smaller(row + v * width + i, row_end - 1) * w.groups() + g;
-          rows[i] = V::bits(some_scales<V>(w.scale_type, from, at, w.groups() - g));
-        }
-        V::turn(rows);
-        for (long i = 0; i < smaller(width, g_end - g); i++) {
-          V::store(to + i * panel + v * width, V::real(rows[i]));
-        }
+  // Adds products of groups [g, g_end) of rows [row, row + side) of a panel with X vectors of x to sums, of which each row of the panel
+  // has `distance`. They begin here if `first`.
+  template <int X>
+  static void tile(
+      const Weights& w, const Scratch& s, long row, const char* packed, long g, long g_end, bool first, float* sums, long distance,
+      Next& next) {
+    const int16_t* codes = s.codes + row * part;
+    const float *scales = s.scales + row * s.groups + g, *biases = s.biases + row * s.groups + g;
+    for (; g < g_end; g++, codes += w.group, scales++, biases++) {
+      // All lines of codes with the first rows of x, and one for scales.
+      next.fetch(side * w.group * w.bits / 8 / 64 + 1);
+      const int16_t* x[X];
+      Real x_scales[X], x_sums[X];
+#pragma GCC unroll 2
+      for (int v = 0; v < X; v++) {
+        Columns columns(packed + v * packed_size(w, 0), w);
+        x[v] = columns.whole + g * w.group * width;
+        x_scales[v] = V::load(columns.scales + g * width);
+        x_sums[v] = V::load(columns.sums + g * width);
       }
-    }
-  }
-
-  // Sums of products of R rows of x with a panel, over the codes to `end`.
-  template <int R>
-  static INLINE void sum_products(const char* x, long size, const int16_t* codes, const int16_t* end, Sums (&to)[R][V::vectors]) {
-    Sums sums[R][V::vectors];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) {
-#pragma GCC unroll 8
-      for (int v = 0; v < V::vectors; v++) {
-        sums[r][v] = V::none_yet();
-      }
-    }
-    for (; codes < end; codes += 2 * panel, x += 2 * sizeof(int16_t)) {
-      Codes of_w[V::vectors];
-#pragma GCC unroll 8
-      for (int v = 0; v < V::vectors; v++) {
-        of_w[v] = V::load(codes + v * 2 * width);
-      }
-#pragma GCC unroll 8
-      for (int r = 0; r < R; r++) {
-        Codes of_x = V::pair(x + r * size);
-#pragma GCC unroll 8
-        for (int v = 0; v < V::vectors; v++) {
-          sums[r][v] = V::add(sums[r][v], of_x, of_w[v]);
-        }
-      }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) {
-#pragma GCC unroll 8
-      for (int v = 0; v < V::vectors; v++) {
-        to[r][v] = sums[r][v];
-      }
-    }
-  }
-
-  // Adds products of groups [g, g_end) of R rows of x with a panel to sums, which begin here if `first`.
-  template <int R>
-  static void tile(const Weights& w, const Scratch& s, const char* packed, long g, long g_end, bool first, float* sums, Lines& next) {
-    const long size = row_size(w), step = w.group * panel;
-    const int16_t* codes = s.codes;
-    const float *scales = s.scales, *biases = s.biases;
-    for (; g < g_end; g++, codes += step, scales += panel, biases += panel) {
-      // All of a panel's lines with the first rows of x.
-      next.fetch(panel * w.group * w.bits / 8 / 64);
-      Sums whole[R][V::vectors];
-      sum_products<R>(packed + 2 * g * w.group, size, codes, codes + step, whole);
-      for (int r = 0; r < R; r++) {
-        Row row(packed + r * size, w);
-        Real scale = V::all(row.scales[g]), sum = V::all(row.sums[g]);
-#pragma GCC unroll 8
-        for (int v = 0; v < V::vectors; v++) {
-          float* to = sums + r * panel + v * width;
-          Real biased = V::fma(V::load(biases + v * width), sum, first ? V::zero() : V::load(to));
-          V::store(to, V::fma(V::from(whole[r][v]), V::multiply(V::load(scales + v * width), scale), biased));
+      Sums whole[side][X];
+      sum_products<X>(codes, x, w.group, whole);
+      for (int q = 0; q < side; q++) {
+        Real scale = V::all(scales[q * s.groups]), bias = V::all(biases[q * s.groups]);
+#pragma GCC unroll 2
+        for (int v = 0; v < X; v++) {
+          float* to = sums + (row + q) * distance + v * width;
+          Real biased = V::fma(bias, x_sums[v], first ? V::zero() : V::load(to));
+          V::store(to, V::fma(V::from(whole[q][v]), V::multiply(scale, x_scales[v]), biased));
         }
       }
       first = false;
     }
   }
 
-  template <int R = block>
-  static void tile_of(long rows, const Weights& w, const Scratch& s, const char* packed, long g, long g_end, bool first, float* sums, Lines& next) {
-    if constexpr (R > 1) {
-      if (rows < R) {
-        return tile_of<R - 1>(rows, w, s, packed, g, g_end, first, sums, next);
+  // Sums of a panel's rows, which have `distance` each, rounded to rows of y from `row` on.
+  static void write_rows(const Product& p, const float* sums, long distance, long row, long row_end) {
+    for (long i = 0; i < p.m; i += width) {
+      for (long q = 0; q < panel && row + q < row_end; q += width) {
+        Codes rows[width];
+        for (long r = 0; r < width; r++) {
+          rows[r] = V::bits(V::load(sums + (q + r) * distance + i));
+        }
+        V::turn(rows);
+        for (long r = 0; r < smaller(width, p.m - i); r++) {
+          float y[width];
+          V::store(y, V::real(rows[r]));
+          write(p.type, y, smaller(width, row_end - row - q), static_cast<uint16_t*>(p.y[i + r]) + row + q);
+        }
       }
     }
-    tile<R>(w, s, packed, g, g_end, first, sums, next);
   }
 
   template <int BITS>
   static void rows_by(const Product& p, const Weights& w, const char* packed, long row, long row_end, void* scratch) {
-    const Scratch s(scratch);
+    const Scratch s(scratch, w);
+    const typename V::Unpack unpack(w.bits);
+    const long distance = round_up(p.m, width), size = packed_size(w, 0);
     for (; row < row_end; row += panel) {
+      // Behind the last row that there is, it stands again.
+      const long rows = smaller(round_up(row_end - row, side), panel);
+      Next next(w, row + panel, row_end);
+      for (long q = 0; q < rows; q++) {
+        const long at = smaller(row + q, row_end - 1);
+        expand_scales(w, w.scales, at, s.scales + q * s.groups);
+        expand_scales(w, w.biases, at, s.biases + q * s.groups);
+      }
       for (long k = 0; k < w.k; k += part) {
         const long k_end = smaller(k + part, w.k), g = k / w.group, g_end = k_end / w.group;
-        for (long v = 0; v < V::vectors; v++) {
-          expand<BITS>(w, row + v * width, row_end, k, k_end, s.codes + v * 2 * width);
+        for (long q = 0; q < rows; q++) {
+          expand<BITS>(w, unpack, smaller(row + q, row_end - 1), k, k_end, s.codes + q * part);
         }
-        expand_scales(w, w.scales, row, row_end, g, g_end, s.scales);
-        expand_scales(w, w.biases, row, row_end, g, g_end, s.biases);
-        Lines next = k_end < w.k ? Lines(w, row, row_end, k_end) : Lines(w, row + panel, row_end, 0);
-        for (long i = 0; i < p.m; i += block) {
-          tile_of(smaller(block, p.m - i), w, s, packed + i * row_size(w), g, g_end, k == 0, s.sums + i * panel, next);
+        for (long i = 0; i < distance; i += 2 * width) {
+          const char* x = packed + i / width * size;
+          for (long q = 0; q < rows; q += side) {
+            auto* by = i + width < distance ? tile<2> : tile<1>;
+            by(w, s, q, x, g, g_end, k == 0, s.sums + i, distance, next);
+          }
         }
       }
-      for (long i = 0; i < p.m; i++) {
-        write(p.type, s.sums + i * panel, smaller(panel, row_end - row), static_cast<uint16_t*>(p.y[i]) + row);
-      }
+      write_rows(p, s.sums, distance, row, row_end);
     }
   }
   static void rows(const Product& p, const Weights& w, const void* packed, long row, long row_end, void* scratch) {
@@ -243,7 +267,7 @@ struct WholeTiles {
 template <class V>
 constexpr Whole tiles_of = {
     WholeTiles<V>::panel,
-    WholeTiles<V>::block,
+    WholeTiles<V>::width,
     WholeTiles<V>::packed_size,
     WholeTiles<V>::pack,
     WholeTiles<V>::Scratch::size,

@@ -57,8 +57,10 @@ pub struct Case {
     pub product: Product,
 }
 
-/// Up to so many rows of x in 16 bits may be multiplied in whole numbers.
+/// Up to so many rows of x in 16 bits may be multiplied in another way than more of them, on every instruction set.
 pub const FEW: i32 = 4;
+/// The same on those where it is the most.
+pub const MOST_FEW: i32 = 8;
 
 pub fn dense(dtype: DType, n: i32, k: i32) -> Result<Case> {
     let w = normal(2, &[n, k], dtype)?;
