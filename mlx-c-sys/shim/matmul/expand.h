@@ -1,6 +1,7 @@
 // Rows of packed weights, written out.
 #pragma once
 
+#include "../isa.h"
 #include "matmul.h"
 
 namespace mlxrs::matmul {
@@ -36,5 +37,8 @@ const Expander& expand_portable();
 const Expander* expand_avx2();
 // With VBMI and BF16.
 const Expander* expand_avx512();
+
+// That of an instruction set that the machine has.
+const Expander& expander_of(Isa machine);
 
 } // namespace mlxrs::matmul

@@ -223,7 +223,7 @@ void panel_to_f32(const Panel& p, long k, long k_end, float* to, long ld) {
     case Coding::nvfp4:
       return packed_to_f32<Coding::mxfp4, false>(p, k, k_end, to, ld);
     default:
-      return expand_portable().to_f32(p, k, k_end, to, ld);
+      return expand_avx2()->to_f32(p, k, k_end, to, ld);
   }
 }
 

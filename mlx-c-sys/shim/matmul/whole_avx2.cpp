@@ -3,6 +3,7 @@
 #ifdef __AVX2__
 #include <immintrin.h>
 
+#include "unpack_avx2.h"
 #include "whole_tiles.h"
 #include "whole_vectors.h"
 
@@ -21,7 +22,7 @@ struct Avx2 {
     return _mm256_loadu_si256(static_cast<const __m256i*>(from));
   }
   static INLINE Codes widen(const uint8_t* from) {
-    return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    return Sixteen::of_bytes(from);
   }
   template <int I>
   static INLINE Codes nibble(Codes from) {
@@ -29,28 +30,7 @@ struct Avx2 {
     return I == 3 ? there : _mm256_and_si256(there, _mm256_set1_epi16(15));
   }
 
-  // The two bytes that a code lies in go to a lane; a product shifts it to the upper end, from where it comes down alone.
-  struct Unpack {
-    __m256i bytes, factors;
-    __m128i down;
-    int bits;
-
-    explicit Unpack(int bits) : down(_mm_cvtsi32_si128(16 - bits)), bits(bits) {
-      alignas(32) uint8_t at[32];
-      alignas(32) uint16_t factor[16];
-      for (int i = 0; i < 16; i++) {
-        at[2 * i] = static_cast<uint8_t>(i * bits / 8);
-        at[2 * i + 1] = static_cast<uint8_t>(i * bits / 8 + 1);
-        factor[i] = static_cast<uint16_t>(1 << (16 - bits - i * bits % 8));
-      }
-      bytes = _mm256_load_si256(reinterpret_cast<const __m256i*>(at));
-      factors = _mm256_load_si256(reinterpret_cast<const __m256i*>(factor));
-    }
-    INLINE Codes operator()(const uint8_t* from) const {
-      __m256i raw = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-      return _mm256_srl_epi16(_mm256_mullo_epi16(_mm256_shuffle_epi8(raw, bytes), factors), down);
-    }
-  };
+  using Unpack = Sixteen;
 
   static INLINE Sums multiply(Codes x, Codes w) {
     return _mm256_madd_epi16(x, w);
@@ -104,15 +84,7 @@ struct Tiles : Avx2 {
 
   template <int BITS>
   static INLINE Codes expand(const Unpack& unpack, const uint8_t* from) {
-    if constexpr (BITS == 8) {
-      return widen(from);
-    } else if constexpr (BITS == 0) {
-      return unpack(from);
-    }
-    // A byte becomes a pair.
-    __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
-    __m256i low = _mm256_and_si256(bytes, _mm256_set1_epi32(15)), high = _mm256_srli_epi32(bytes, 4);
-    return _mm256_or_si256(low, _mm256_slli_epi32(high, 16));
+    return BITS == 8 ? Sixteen::of_bytes(from) : BITS == 4 ? Sixteen::of_nibbles(from) : unpack(from);
   }
   static INLINE void turn(Codes (&r)[8]) {
     Codes t[8];

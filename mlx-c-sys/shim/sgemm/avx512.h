@@ -21,6 +21,13 @@ struct Avx512 {
   static type load(const float* p) {
     return _mm512_loadu_ps(p);
   }
+  static type load(const Bf16* p) {
+    __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+  }
+  static type load(const F16* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
   static type load_part(const float* p, long n) {
     return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
   }

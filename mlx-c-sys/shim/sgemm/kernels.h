@@ -11,10 +11,10 @@ namespace {
 // How much of k a block takes: a tile's rows and columns stay in the first cache.
 constexpr long block_steps = 32;
 
-// The height of the panels in which `direct` has A: few rows are one tile, so that B passes by but once.
+// The height of the panels in which `direct` has A: few rows are one tile or two, so that B passes by but once or twice.
 template <class V>
 long direct_height(const Product& p) {
-  return p.m <= max_rows ? p.m : V::rows;
+  return p.m <= max_rows ? p.m : p.m <= 8 ? 4 : V::rows;
 }
 
 template <class V>
@@ -30,7 +30,7 @@ void direct_pack(const Product& p, float* rows) {
   }
 }
 
-template <class V>
+template <class V, typename T>
 void direct(const Product& p, const float* rows, long begin, long end) {
   constexpr long tile_floats = V::rows * V::cols * V::width;
   alignas(64) float put_away[ceil_div(max_direct_rows, V::rows) * tile_floats];
@@ -45,11 +45,11 @@ void direct(const Product& p, const float* rows, long begin, long end) {
     for (long s = 0; !last; s += per_block) {
       last = s + per_block >= steps;
       long now = last ? steps - s : per_block;
-      Operand b{p.b + j * p.b_col + s * V::width, p.b_col, V::width};
+      Operand<T> b{reinterpret_cast<const T*>(p.b) + j * p.b_col + s * V::width, p.b_col, V::width};
       float* kept = put_away;
       for (long t = 0; t < tiles; t++, kept += tile_floats) {
         long i = t * height;
-        Operand a{rows + t * panel + s * height * V::width, V::width, height * V::width};
+        Operand<float> a{rows + t * panel + s * height * V::width, V::width, height * V::width};
         Target to{p.c + i * p.c_row + j * p.c_col, smaller(height, p.m - i), cols};
         tile_of<V>(height, p, a, b, now, last ? tail : 0, s == 0, last, kept, to);
       }
@@ -194,8 +194,8 @@ void packed(const Product& p, const Part& part, const float* a, float* work) {
       for (long u = 0; u < col_tiles; u++) {
         for (long t = 0; t < layout.row_tiles; t++, kept += V::rows * V::cols * V::width) {
           long row = part.row + t * V::rows, col = j0 + u * V::cols;
-          Operand rows{a + t * a_panel + s * V::rows * V::width, V::width, V::rows * V::width};
-          Operand cols{b + u * b_panel, V::width, V::cols * V::width};
+          Operand<float> rows{a + t * a_panel + s * V::rows * V::width, V::width, V::rows * V::width};
+          Operand<float> cols{b + u * b_panel, V::width, V::cols * V::width};
           Target to{p.c + row * p.c_row + col * p.c_col, part.row_end - row, part.col_end - col};
           tile<V, V::rows, V::cols>(p, rows, cols, steps, 0, s == 0, last, kept, to);
         }
@@ -206,8 +206,8 @@ void packed(const Product& p, const Part& part, const float* a, float* work) {
 
 template <class V>
 constexpr Kernels kernels_of(const char* name) {
-  return {name, V::rows, V::cols, direct_size<V>, direct_pack<V>, direct<V>, stream<V>,
-          rows_size<V>, pack_rows<V>, packed_size<V>, packed<V>};
+  return {name, V::rows, V::cols, direct_size<V>, direct_pack<V>, direct<V, float>, direct<V, Bf16>, direct<V, F16>,
+          stream<V>, rows_size<V>, pack_rows<V>, packed_size<V>, packed<V>};
 }
 
 } // namespace

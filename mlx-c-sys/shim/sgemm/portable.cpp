@@ -1,5 +1,6 @@
 // The kernels for any machine, with vectors of four: SSE on x86-64 (a multiply and an add, where others fuse), NEON on
 // aarch64.
+#include "../matmul/floats.h"
 #include "kernels.h"
 
 #ifdef __aarch64__
@@ -25,6 +26,14 @@ struct Portable {
   }
   static type load(const float* p) {
     return load4(p);
+  }
+  static type load(const Bf16* p) {
+    auto one = [&](int i) { return matmul::from_bf16(p[i].bits); };
+    return type{one(0), one(1), one(2), one(3)};
+  }
+  static type load(const F16* p) {
+    auto one = [&](int i) { return matmul::from_f16(p[i].bits); };
+    return type{one(0), one(1), one(2), one(3)};
   }
   static type load_part(const float* p, long n) {
     return type{n > 0 ? p[0] : 0, n > 1 ? p[1] : 0, n > 2 ? p[2] : 0, n > 3 ? p[3] : 0};

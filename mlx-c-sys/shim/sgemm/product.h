@@ -10,6 +10,8 @@
 // neither M, N, the layout, the path taken, the number of threads nor who computes what shows in a result.
 #pragma once
 
+#include <cstdint>
+
 namespace mlxrs::sgemm {
 
 // A is m x k, B is k x n, C is m x n; all strides count elements.
@@ -22,6 +24,14 @@ struct Product {
   float* c;
   long c_row, c_col;
   float alpha, beta;
+};
+
+// Elements of 16 bits, which some kernels widen as they load them.
+struct Bf16 {
+  uint16_t bits;
+};
+struct F16 {
+  uint16_t bits;
 };
 
 // Rows [row, row_end) and columns [col, col_end) of C.
@@ -40,6 +50,9 @@ struct Kernels {
   long (*direct_size)(const Product&);
   void (*direct_pack)(const Product&, float* rows);
   void (*direct)(const Product&, const float* rows, long col, long col_end);
+  // The same where `b` points to elements of 16 bits.
+  void (*direct_bf16)(const Product&, const float* rows, long col, long col_end);
+  void (*direct_f16)(const Product&, const float* rows, long col, long col_end);
 
   // At most `max_stream_rows` rows, B contiguous in its columns: B is read once, row after row.
   void (*stream)(const Product&, long col, long col_end);

@@ -42,8 +42,9 @@ struct Count {
 };
 
 // Rows or columns that a tile reads: vector s of row r starts at data + r * row + s * step.
+template <typename T>
 struct Operand {
-  const float* data;
+  const T* data;
   long row, step;
 };
 
@@ -53,13 +54,27 @@ struct Target {
   long valid_rows, valid_cols;
 };
 
+// The first n elements, then zeros.
+template <class V>
+inline typename V::type load_part(const float* p, long n) {
+  return V::load_part(p, n);
+}
+template <class V, typename T>
+inline typename V::type load_part(const T* p, long n) {
+  T part[V::width] = {};
+  for (long i = 0; i < n; i++) {
+    part[i] = p[i];
+  }
+  return V::load(part);
+}
+
 // Adds `steps` vectors, and then a part of `tail` elements, to ROWS x COLS sums. The sums start at zero when `first`
 // and else from `put_away`; they end in C when `last` and else in `put_away`.
-template <class V, int ROWS, int COLS>
+template <class V, int ROWS, int COLS, typename T>
 inline __attribute__((always_inline)) void tile(
-    const Product& p, Operand a, Operand b, long steps, long tail, bool first, bool last, float* put_away, Target to) {
-  using T = typename V::type;
-  T sum[ROWS][COLS];
+    const Product& p, Operand<float> a, Operand<T> b, long steps, long tail, bool first, bool last, float* put_away, Target to) {
+  using Vector = typename V::type;
+  Vector sum[ROWS][COLS];
 #pragma GCC unroll 8
   for (int i = 0; i < ROWS; i++) {
 #pragma GCC unroll 8
@@ -70,29 +85,35 @@ inline __attribute__((always_inline)) void tile(
   // The fewer of rows and columns wait in registers for the others.
   auto accumulate = [&](auto load) __attribute__((always_inline)) {
     constexpr int held = ROWS <= COLS ? ROWS : COLS, passing = ROWS <= COLS ? COLS : ROWS;
-    const Operand &h = ROWS <= COLS ? a : b, &p = ROWS <= COLS ? b : a;
-    T hold[held];
-#pragma GCC unroll 8
-    for (int i = 0; i < held; i++) {
-      hold[i] = load(h.data + i * h.row);
-    }
-#pragma GCC unroll 8
-    for (int j = 0; j < passing; j++) {
-      T pass = load(p.data + j * p.row);
+    auto add = [&](const auto& h, const auto& p) __attribute__((always_inline)) {
+      Vector hold[held];
 #pragma GCC unroll 8
       for (int i = 0; i < held; i++) {
-        T& x = ROWS <= COLS ? sum[i][j] : sum[j][i];
-        x = V::fma(hold[i], pass, x);
+        hold[i] = load(h.data + i * h.row);
       }
+#pragma GCC unroll 8
+      for (int j = 0; j < passing; j++) {
+        Vector pass = load(p.data + j * p.row);
+#pragma GCC unroll 8
+        for (int i = 0; i < held; i++) {
+          Vector& x = ROWS <= COLS ? sum[i][j] : sum[j][i];
+          x = V::fma(hold[i], pass, x);
+        }
+      }
+    };
+    if constexpr (ROWS <= COLS) {
+      add(a, b);
+    } else {
+      add(b, a);
     }
   };
   for (long s = 0; s < steps; s++) {
-    accumulate([](const float* x) __attribute__((always_inline)) { return V::load(x); });
+    accumulate([](const auto* x) __attribute__((always_inline)) { return V::load(x); });
     a.data += a.step;
     b.data += b.step;
   }
   if (tail > 0) {
-    accumulate([tail](const float* x) __attribute__((always_inline)) { return V::load_part(x, tail); });
+    accumulate([tail](const auto* x) __attribute__((always_inline)) { return load_part<V>(x, tail); });
   }
   if (!last) {
 #pragma GCC unroll 8
@@ -137,9 +158,9 @@ constexpr int cols_for(int rows) {
 constexpr long max_rows = 6;
 
 // A tile of `rows` rows, 1 to max_rows, whether valid or not; of cols_for<V>(rows) columns, or of one.
-template <class V>
+template <class V, typename T>
 void tile_of(
-    long rows, const Product& p, Operand a, Operand b, long steps, long tail, bool first, bool last, float* put_away,
+    long rows, const Product& p, Operand<float> a, Operand<T> b, long steps, long tail, bool first, bool last, float* put_away,
     Target to) {
   auto run = [&](auto count) __attribute__((always_inline)) {
     if (to.valid_cols == 1) {

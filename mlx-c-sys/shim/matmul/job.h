@@ -1,0 +1,138 @@
+// What a call multiplies, and how its rows are shared out among threads.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <span>
+#include <vector>
+
+#include "../threads.h"
+#include "matmul.h"
+
+namespace mlxrs::matmul {
+
+// Memory of a thread, aligned for any kernel and kept for the next call.
+class Memory {
+ public:
+  template <typename T>
+  T* of(long n) {
+    size_t bytes = n * sizeof(T);
+    if (bytes > size_) {
+      size_ = 0;
+      memory_.reset();
+      memory_.reset(static_cast<char*>(::operator new[](bytes, std::align_val_t(64))));
+      size_ = bytes;
+    }
+    return reinterpret_cast<T*>(memory_.get());
+  }
+
+ private:
+  struct Free {
+    void operator()(char* p) const {
+      ::operator delete[](p, std::align_val_t(64));
+    }
+  };
+  std::unique_ptr<char[], Free> memory_;
+  size_t size_ = 0;
+};
+
+// For what a call's caller prepares for all, and for what each task needs: the caller works on tasks too.
+inline thread_local Memory for_all, for_task, for_join;
+
+// Matrices that are multiplied with one x, alike but for their rows, and what becomes of the products: each has its y, or `join`
+// makes one y of two.
+struct Job {
+  std::span<const Part> parts;
+  Join join;
+
+  // What all have in common; not n.
+  const Weights& w() const {
+    return parts[0].w;
+  }
+  // All rows, one matrix behind the other, or those of both.
+  long n() const {
+    long n = 0;
+    for (const auto& part : parts) {
+      n += part.w.n;
+    }
+    return join == nullptr ? n : w().n;
+  }
+};
+
+inline long size_of(Float type) {
+  return type == Float::f32 ? 4 : 2;
+}
+
+inline long round_up(long n, long unit) {
+  return (n + unit - 1) / unit * unit;
+}
+
+// Calls body(i) for each i in [0, n), on all threads if there is enough to do: `elements` in all.
+template <typename Body>
+void each(long n, long elements, const Body& body) {
+  if (elements < 1 << 14) {
+    for (long i = 0; i < n; i++) {
+      body(static_cast<uint32_t>(i));
+    }
+  } else {
+    Threads::shared().each(static_cast<uint32_t>(n), body);
+  }
+}
+
+// Calls body(row, row_end) for parts of [0, n) that are multiples of `unit` and at most `most`, which is one too, on all threads
+// if there is enough to do: in `parts` for each thread, or more.
+template <typename Body>
+void share_rows(const Product& p, const Job& job, long unit, long parts, long most, const Body& body) {
+  Threads& threads = Threads::shared();
+  // Reading weights takes long too, when few are multiplied with them.
+  long n = job.n();
+  double work = static_cast<double>(n) * job.w().k * std::max(p.m, 4L);
+  long count = threads.count(), least = (n + most - 1) / most;
+  // As many for each thread.
+  long pieces = std::max(count < 2 || work < 200e3 ? 1 : parts * count, least > 1 ? round_up(least, count) : 1);
+  long size = round_up((n + pieces - 1) / pieces, unit);
+  threads.each(static_cast<uint32_t>((n + size - 1) / size), [&](uint32_t i) { body(i * size, std::min(n, (i + 1) * size)); });
+}
+
+// The most rows of a task where two products wait to be joined: so many that both stay in the second cache.
+inline long most_joined(const Product& p, const Job& job, long unit, long most) {
+  constexpr long bytes = 1 << 19;
+  return job.join == nullptr ? most : std::clamp(bytes / (2 * p.m * size_of(p.type)) / unit * unit, unit, most);
+}
+
+// Calls kernel(product, weights, row, row_end) for a task's rows of the matrices: of each for its y, or of two for memory from which
+// they are joined.
+template <typename Kernel>
+void each_matrix(const Product& p, const Job& job, long row, long row_end, const Kernel& kernel) {
+  if (job.join == nullptr) {
+    long first = 0;
+    for (const auto& part : job.parts) {
+      long begin = std::max(row - first, 0L), end = std::min(row_end - first, part.w.n);
+      if (begin < end) {
+        kernel(Product{p.type, p.m, p.x, part.y, p.is_read}, part.w, begin, end);
+      }
+      first += part.w.n;
+    }
+    return;
+  }
+  long n = row_end - row, size = size_of(p.type), bytes = round_up(n * size, 64);
+  char* memory = for_join.of<char>(2 * p.m * bytes);
+  std::vector<void*> rows(p.m);
+  Product q{p.type, p.m, p.x, rows.data(), true};
+  for (const auto& part : job.parts) {
+    for (long i = 0; i < p.m; i++) {
+      // Where the row of y would begin.
+      rows[i] = memory + i * bytes - row * size;
+    }
+    kernel(q, part.w, row, row_end);
+    memory += p.m * bytes;
+  }
+  memory -= 2 * p.m * bytes;
+  for (long i = 0; i < p.m; i++) {
+    const char* a = memory + i * bytes;
+    job.join(a, a + p.m * bytes, n, static_cast<char*>(p.y[i]) + row * size);
+  }
+}
+
+} // namespace mlxrs::matmul

@@ -1,0 +1,204 @@
+#include "panels.h"
+
+#include <cstring>
+
+#include "../isa.h"
+#include "amx.h"
+#include "floats.h"
+
+namespace mlxrs::matmul {
+namespace {
+
+// How many bytes lie between the rows of x or y when these are equally far apart, else 0.
+long distance(const void* const* rows, long m) {
+  auto at = [&](long i) { return static_cast<const char*>(rows[i]); };
+  long step = m > 1 ? at(1) - at(0) : 0;
+  for (long i = 2; i < m; i++) {
+    if (at(i) - at(i - 1) != step) {
+      return 0;
+    }
+  }
+  return step;
+}
+
+void row_to_f32(const Expander& expander, Float type, const void* from, long n, float* to) {
+  Coding coding = type == Float::f32 ? Coding::f32 : type == Float::f16 ? Coding::f16 : Coding::bf16;
+  expander.to_f32({{coding, type == Float::f32 ? 32 : 16, 0, 1, n, from, type, nullptr, nullptr}, 0, 1, 0, 0,
+                   nullptr, nullptr, nullptr}, 0, n, to, n);
+}
+
+void row_from_f32(Float type, const float* from, long n, void* to) {
+  auto* halves = static_cast<uint16_t*>(to);
+  if (type == Float::f32) {
+    std::memcpy(to, from, n * sizeof(float));
+  } else if (type == Float::bf16) {
+    for (long i = 0; i < n; i++) {
+      halves[i] = to_bf16(from[i]);
+    }
+  } else {
+    for (long i = 0; i < n; i++) {
+      halves[i] = to_f16(from[i]);
+    }
+  }
+}
+
+// Writes a row of x in the order in which an expander writes weights, where zeros are already.
+void deal(const uint16_t* x, long k, int dealt, uint16_t* to) {
+  if (dealt == 1) {
+    std::memcpy(to, x, k * sizeof(uint16_t));
+    return;
+  }
+  for (long i = 0; i < k; i++) {
+    long of_64 = i % 64;
+    to[i - of_64 + of_64 % dealt * (64 / dealt) + of_64 / dealt] = x[i];
+  }
+}
+
+// Rows of weights in a panel: it has its place in the second cache.
+constexpr long panel_rows = 48;
+// Rows of x that are multiplied with a panel at a time.
+constexpr long band = 192;
+// Up to so many rows of x are multiplied with dense weights where these are: the kernels widen what they load.
+constexpr long few_dense = 8;
+
+// The kernel that takes dense weights as they are, or null.
+auto kernel_in_place(const Weights& w, const sgemm::Kernels& kernels, bool pairs) {
+  if (pairs) {
+    return w.coding == Coding::bf16 && w.k % 2 == 0 ? kernels.direct : nullptr;
+  }
+  return w.coding == Coding::bf16 ? kernels.direct_bf16
+      : w.coding == Coding::f16   ? kernels.direct_f16
+      : w.coding == Coding::f32   ? kernels.direct
+                                  : nullptr;
+}
+
+// Rows [row, row + rows) of the weights to `panel`, with memory for their scales and biases.
+void write_panel(
+    const Product& p, const Weights& w, const Expander& expander, long row, long rows, bool pairs, float* scales, float* biases,
+    float* panel, long ld) {
+  if (w.group > 0) {
+    expander.scales(w.coding, w.scale_type, w.scales, row * w.groups(), rows * w.groups(), scales);
+    if (w.biases != nullptr) {
+      expander.scales(w.coding, w.scale_type, w.biases, row * w.groups(), rows * w.groups(), biases);
+    }
+  }
+  Panel from{w, row, rows, 0, w.groups(), scales, biases, nullptr};
+  if (pairs) {
+    return expander.to_bf16(from, 0, w.k, reinterpret_cast<uint16_t*>(panel), 2 * ld);
+  }
+  expander.to_f32(from, 0, w.k, panel, ld);
+  // What other codings stand for are numbers of bf16.
+  if (p.type == Float::bf16 && w.coding == Coding::affine) {
+    for (long i = 0; i < rows * ld; i++) {
+      panel[i] = from_bf16(to_bf16(panel[i]));
+    }
+  }
+}
+
+} // namespace
+
+void by_panels(
+    const Product& p, const Job& job, const sgemm::Kernels& kernels, const Expander& expander, bool pairs) {
+  const Weights& w = job.w();
+  // All sizes along k are in elements of the kernels.
+  int dealt = pairs ? expander.dealt(w) : 1;
+  long k = pairs ? round_up(w.k, dealt > 1 ? 64 : 2) / 2 : w.k, ld = round_up(k, 16);
+  const float* x = static_cast<const float*>(p.x[0]);
+  long x_row = p.type == Float::f32 ? distance(p.x, p.m) / static_cast<long>(sizeof(float)) : 0;
+  std::vector<float> converted;
+  if (p.m > 1 ? x_row <= 0 : p.type != Float::f32) {
+    converted.resize(p.m * ld);
+    each(p.m, p.m * w.k, [&](uint32_t i) {
+      float* to = converted.data() + i * ld;
+      if (pairs) {
+        deal(static_cast<const uint16_t*>(p.x[i]), w.k, dealt, reinterpret_cast<uint16_t*>(to));
+      } else {
+        row_to_f32(expander, p.type, p.x[i], w.k, to);
+      }
+    });
+    x = converted.data();
+    x_row = ld;
+  }
+  sgemm::Product all{p.m, panel_rows, k, x, x_row, 1, nullptr, ld, 1, nullptr, panel_rows, 1, 1, 0};
+  bool direct = p.m <= sgemm::max_direct_rows;
+  long rows_of_y = direct ? p.m : std::min(p.m, band), bands = (p.m + rows_of_y - 1) / rows_of_y;
+  long band_size = direct ? kernels.direct_size(all) : kernels.rows_size(all, {0, rows_of_y, 0, panel_rows});
+  float* packed_x = for_all.of<float>(bands * band_size);
+  if (direct) {
+    kernels.direct_pack(all, packed_x);
+  } else {
+    each(bands, p.m * k, [&](uint32_t i) {
+      kernels.pack_rows(all, {i * band, std::min(p.m, (i + 1) * band), 0, panel_rows}, packed_x + i * band_size);
+    });
+  }
+  const auto in_place = p.m <= few_dense ? kernel_in_place(w, kernels, pairs) : nullptr;
+  long groups = round_up(panel_rows * w.groups(), 16);
+  auto task = [&](const Product& p, const Weights& w, long first, long row_end) {
+    // Rows of f32 that are equally far apart are written where they belong, others through `y` of each task.
+    long y_row = p.type == Float::f32 ? distance(p.y, p.m) / static_cast<long>(sizeof(float)) : 0;
+    bool is_direct_y = p.type == Float::f32 && (p.m == 1 || y_row > 0);
+    sgemm::Part part{0, rows_of_y, 0, panel_rows};
+    long work = direct ? 0 : kernels.packed_size(all, part), panel_size = in_place != nullptr ? 0 : panel_rows * ld;
+    long y_size = round_up(rows_of_y * panel_rows, 16);
+    float* y = for_task.of<float>(y_size + work + panel_size + 2 * groups);
+    float *panel = y + y_size + work, *scales = panel + panel_size;
+    if (w.k % 2 != 0 && pairs) {
+      std::memset(panel, 0, panel_size * sizeof(float));
+    }
+    for (long row = first; row < row_end; row += panel_rows) {
+      long rows = std::min(panel_rows, row_end - row);
+      if (in_place == nullptr) {
+        write_panel(p, w, expander, row, rows, pairs, scales, scales + groups, panel, ld);
+      }
+      for (long i = 0; i < p.m; i += rows_of_y) {
+        sgemm::Product q = all;
+        q.m = std::min(rows_of_y, p.m - i);
+        q.n = rows;
+        q.a += i * x_row;
+        q.b = panel;
+        q.c = is_direct_y ? static_cast<float*>(p.y[i]) + row : y;
+        q.c_row = is_direct_y ? y_row : panel_rows;
+        if (in_place != nullptr) {
+          q.b = reinterpret_cast<const float*>(static_cast<const char*>(w.data) + row * w.row_bytes());
+          q.b_col = k;
+          in_place(q, packed_x, 0, rows);
+        } else if (direct) {
+          kernels.direct(q, packed_x, 0, rows);
+        } else {
+          kernels.packed(q, {0, q.m, 0, rows}, packed_x + i / band * band_size, y + y_size);
+        }
+        for (long j = 0; !is_direct_y && j < q.m; j++) {
+          row_from_f32(p.type, y + j * panel_rows, rows, static_cast<char*>(p.y[i + j]) + row * size_of(p.type));
+        }
+      }
+    }
+  };
+  long parts = p.m <= (p.type == Float::f32 ? 4 : Amx::some) ? 1 : 4;
+  long most = most_joined(p, job, panel_rows, round_up(job.n(), panel_rows));
+  share_rows(p, job, panel_rows, parts, most, [&](long row, long row_end) { each_matrix(p, job, row, row_end, task); });
+}
+
+void write_rows(const Weights& w, const std::vector<long>& rows, Float type, void* y) {
+  const Expander& expander = expander_of(isa());
+  long bytes = w.k * size_of(type), groups = round_up(w.groups(), 16), n = static_cast<long>(rows.size());
+  auto write = [&](uint32_t i) {
+    void* to = static_cast<char*>(y) + i * bytes;
+    long at = rows[i] * w.groups();
+    bool is_same = w.coding == (type == Float::f32 ? Coding::f32 : type == Float::f16 ? Coding::f16 : Coding::bf16);
+    if (is_same) {
+      std::memcpy(to, static_cast<const char*>(w.data) + rows[i] * w.row_bytes(), bytes);
+      return;
+    }
+    float* row = for_task.of<float>(round_up(w.k, 64) + 2 * groups);
+    float *scales = row + round_up(w.k, 64), *biases = scales + groups;
+    expander.scales(w.coding, w.scale_type, w.scales, at, w.groups(), scales);
+    if (w.biases != nullptr) {
+      expander.scales(w.coding, w.scale_type, w.biases, at, w.groups(), biases);
+    }
+    expander.to_f32({w, rows[i], 1, 0, w.groups(), scales, biases, nullptr}, 0, w.k, row, w.k);
+    row_from_f32(type, row, w.k, to);
+  };
+  each(n, n * w.k, write);
+}
+
+} // namespace mlxrs::matmul
