@@ -27,7 +27,7 @@ void dense_to_f32(const Panel& p, long k, long k_end, float* to, long ld) {
     long at = k;
     for (; at + 8 <= k_end; at += 8) {
       if (at % 32 == 0) {
-        __builtin_prefetch(from + at + p.rows * p.w.k);
+        __builtin_prefetch(from + at + p.rows * p.w.k, 0, 2);
       }
       _mm256_storeu_ps(to + at - k, eight(from + at));
     }

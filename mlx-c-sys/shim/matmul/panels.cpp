@@ -59,7 +59,11 @@ constexpr long panel_rows = 48;
 // Rows of x that are multiplied with a panel at a time.
 constexpr long band = 192;
 // Up to so many rows of x are multiplied with dense weights where these are: the kernels widen what they load.
-constexpr long few_dense = 8;
+constexpr long few_dense = 16;
+
+const float* row_of(const Weights& w, long row) {
+  return reinterpret_cast<const float*>(static_cast<const char*>(w.data) + row * w.row_bytes());
+}
 
 // The kernel that takes dense weights as they are, or null.
 auto kernel_in_place(const Weights& w, const sgemm::Kernels& kernels, bool pairs) {
@@ -134,6 +138,25 @@ void by_panels(
   const auto in_place = p.m <= few_dense ? kernel_in_place(w, kernels, pairs) : nullptr;
   long groups = round_up(panel_rows * w.groups(), 16);
   auto task = [&](const Product& p, const Weights& w, long first, long row_end) {
+    if (in_place != nullptr) {
+      // Rows side by side lie far apart, each in a long stretch of memory of its own.
+      long cols = kernels.direct_cols(all), far = (row_end - first) / cols;
+      float* sums = for_task.of<float>(p.m * cols * far);
+      sgemm::Product q = all;
+      q.n = cols;
+      q.b_col = far * k;
+      q.c_row = cols * far;
+      q.c_col = far;
+      for (long i = 0; i < far; i++) {
+        q.b = row_of(w, first + i);
+        q.c = sums + i;
+        in_place(q, packed_x, 0, cols);
+      }
+      for (long i = 0; i < p.m; i++) {
+        row_from_f32(p.type, sums + i * q.c_row, q.c_row, static_cast<char*>(p.y[i]) + first * size_of(p.type));
+      }
+      first += cols * far;
+    }
     // Rows of f32 that are equally far apart are written where they belong, others through `y` of each task.
     long y_row = p.type == Float::f32 ? distance(p.y, p.m) / static_cast<long>(sizeof(float)) : 0;
     bool is_direct_y = p.type == Float::f32 && (p.m == 1 || y_row > 0);
@@ -159,7 +182,7 @@ void by_panels(
         q.c = is_direct_y ? static_cast<float*>(p.y[i]) + row : y;
         q.c_row = is_direct_y ? y_row : panel_rows;
         if (in_place != nullptr) {
-          q.b = reinterpret_cast<const float*>(static_cast<const char*>(w.data) + row * w.row_bytes());
+          q.b = row_of(w, row);
           q.b_col = k;
           in_place(q, packed_x, 0, rows);
         } else if (direct) {

@@ -21,6 +21,7 @@ struct Avx2 {
     return _mm256_loadu_ps(p);
   }
   static type load(const Bf16* p) {
+    _mm_prefetch(reinterpret_cast<const char*>(p) + ahead, _MM_HINT_T0);
     __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
   }

@@ -22,6 +22,7 @@ struct Avx512 {
     return _mm512_loadu_ps(p);
   }
   static type load(const Bf16* p) {
+    _mm_prefetch(reinterpret_cast<const char*>(p) + ahead, _MM_HINT_T0);
     __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
   }

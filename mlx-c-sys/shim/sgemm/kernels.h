@@ -30,6 +30,11 @@ void direct_pack(const Product& p, float* rows) {
   }
 }
 
+template <class V>
+long direct_cols(const Product& p) {
+  return cols_for<V>(direct_height<V>(p));
+}
+
 template <class V, typename T>
 void direct(const Product& p, const float* rows, long begin, long end) {
   constexpr long tile_floats = V::rows * V::cols * V::width;
@@ -39,7 +44,7 @@ void direct(const Product& p, const float* rows, long begin, long end) {
   long tiles = ceil_div(p.m, height), per_block = tiles == 1 ? steps : block_steps;
   for (long j = begin; j < end;) {
     // Full tiles, then single columns.
-    long full = cols_for<V>(height);
+    long full = direct_cols<V>(p);
     long cols = end - j >= full ? full : 1;
     bool last = false;
     for (long s = 0; !last; s += per_block) {
@@ -206,7 +211,8 @@ void packed(const Product& p, const Part& part, const float* a, float* work) {
 
 template <class V>
 constexpr Kernels kernels_of(const char* name) {
-  return {name, V::rows, V::cols, direct_size<V>, direct_pack<V>, direct<V, float>, direct<V, Bf16>, direct<V, F16>,
+  return {name, V::rows, V::cols, direct_size<V>, direct_pack<V>, direct<V, float>, direct_cols<V>,
+          direct<V, Bf16>, direct<V, F16>,
           stream<V>, rows_size<V>, pack_rows<V>, packed_size<V>, packed<V>};
 }
 

@@ -50,6 +50,8 @@ struct Kernels {
   long (*direct_size)(const Product&);
   void (*direct_pack)(const Product&, float* rows);
   void (*direct)(const Product&, const float* rows, long col, long col_end);
+  // How many columns it takes at a time.
+  long (*direct_cols)(const Product&);
   // The same where `b` points to elements of 16 bits.
   void (*direct_bf16)(const Product&, const float* rows, long col, long col_end);
   void (*direct_f16)(const Product&, const float* rows, long col, long col_end);
