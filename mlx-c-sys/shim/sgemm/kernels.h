@@ -138,8 +138,9 @@ void stream(const Product& p, long begin, long end) {
   }
 }
 
-// Columns of B that are packed at a time, in tiles.
-constexpr long block_tiles = 6;
+// Columns of B that are packed at a time, in tiles: they stay in the first cache, as do the rows of A that go by.
+template <class V>
+constexpr long block_tiles = 24 * 1024 / (V::cols * V::width * block_steps * 4);
 
 // The sizes of a part's areas, in floats: its rows, and the two of `work`.
 template <class V>
@@ -150,7 +151,7 @@ struct Layout {
   Layout(const Product& p, const Part& part) {
     steps = ceil_div(p.k, V::width);
     row_tiles = ceil_div(part.row_end - part.row, V::rows);
-    col_tiles = smaller(block_tiles, ceil_div(part.col_end - part.col, V::cols));
+    col_tiles = smaller(block_tiles<V>, ceil_div(part.col_end - part.col, V::cols));
     // Rounded so that each area starts on a cache line.
     a = ceil_div(row_tiles * V::rows * steps * V::width, 16) * 16;
     b = ceil_div(col_tiles * V::cols * smaller(steps, block_steps) * V::width, 16) * 16;
@@ -184,8 +185,8 @@ void packed(const Product& p, const Part& part, const float* a, float* work) {
   Layout<V> layout(p, part);
   float *b = work, *sums = b + layout.b;
   long a_panel = V::rows * layout.steps * V::width;
-  for (long j0 = part.col; j0 < part.col_end; j0 += block_tiles * V::cols) {
-    long col_tiles = smaller(block_tiles, ceil_div(part.col_end - j0, V::cols));
+  for (long j0 = part.col; j0 < part.col_end; j0 += block_tiles<V> * V::cols) {
+    long col_tiles = smaller(block_tiles<V>, ceil_div(part.col_end - j0, V::cols));
     for (long s = 0; s < layout.steps; s += block_steps) {
       long steps = smaller(block_steps, layout.steps - s);
       bool last = s + steps == layout.steps;
@@ -196,8 +197,8 @@ void packed(const Product& p, const Part& part, const float* a, float* work) {
         pack<V>(b + u * b_panel, V::cols, p.b + col * p.b_col, p.b_col, p.b_k, part.col_end - col, k, k_end);
       }
       float* kept = sums;
-      for (long u = 0; u < col_tiles; u++) {
-        for (long t = 0; t < layout.row_tiles; t++, kept += V::rows * V::cols * V::width) {
+      for (long t = 0; t < layout.row_tiles; t++) {
+        for (long u = 0; u < col_tiles; u++, kept += V::rows * V::cols * V::width) {
           long row = part.row + t * V::rows, col = j0 + u * V::cols;
           Operand<float> rows{a + t * a_panel + s * V::rows * V::width, V::width, V::rows * V::width};
           Operand<float> cols{b + u * b_panel, V::width, V::cols * V::width};
