@@ -97,7 +97,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
         rows.extend(classify(&mut sides, checkpoint, shared)?);
     }
     shared.finish(&Record {
-        kind: "batch",
+        kind: "batch".to_owned(),
         method: format!(
             "Both sides stay loaded and answer in turns, each size once before it counts. \
              Greedy, past end tokens; each row a prompt of its own of {PROMPT} tokens, then {} tokens \

@@ -38,6 +38,36 @@ pub struct Arguments {
     /// A Python that has llama-cpp-python and gguf, instead of building them
     #[arg(long, value_name = "FILE")]
     llama_python: Option<std::path::PathBuf>,
+    /// As on a machine that has no more than these instructions. llama.cpp must have been built for the same
+    #[arg(long, value_enum, requires = "llama_python")]
+    isa: Option<Isa>,
+}
+
+/// What a smaller machine has.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Isa {
+    /// AVX2 and FMA
+    Avx2,
+    /// AVX-512 with VNNI
+    Avx512vnni,
+}
+
+impl Isa {
+    /// What `MLX_CPU_ISA` calls it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Avx2 => "avx2",
+            Self::Avx512vnni => "avx512vnni",
+        }
+    }
+
+    /// What compilers call a machine that has it.
+    fn machine(self) -> &'static str {
+        match self {
+            Self::Avx2 => "-march=x86-64-v3",
+            Self::Avx512vnni => "-march=icelake-server",
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -96,7 +126,7 @@ impl Peer {
 /// Measures and writes the record.
 pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
     let threads = machine::threads();
-    let limits = Limits::measure(&folder()?, threads)?;
+    let limits = Limits::measure(&folder()?, threads, arguments.isa.map(Isa::machine))?;
     eprintln!("{}", limits.text(threads));
     let files = Files::new(shared, arguments)?;
     let binary = build_session()?;
@@ -151,14 +181,22 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
         let title = format!("On the CPU, times better than {}", sides[1]);
         plot::ratios(&title, &table, 1)
     });
+    let mut facts = vec![limits.text(threads)];
+    let mut kind = "cpu".to_owned();
+    if let Some(isa) = arguments.isa.map(Isa::name) {
+        kind = format!("cpu-{isa}");
+        facts.push(format!(
+            "Both sides and the limits do as if the machine had no more than {isa}."
+        ));
+    }
     let record = Record {
-        kind: "cpu",
+        kind,
         method: work::method(threads, arguments.layers, &sides),
         runs: shared.runs(),
         quick: shared.quick,
         load_before,
         peers: versions,
-        facts: vec![limits.text(threads)],
+        facts,
         table,
         goals: Vec::new(),
         notes,

@@ -25,8 +25,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Compiles `limits.cpp` for this machine, in `work`, and runs it.
-    pub fn measure(work: &Path, threads: usize) -> Result<Self> {
+    /// Compiles `limits.cpp` in `work`, for this machine or one that a compiler's option names, and runs it.
+    pub fn measure(work: &Path, threads: usize, machine: Option<&str>) -> Result<Self> {
         std::fs::create_dir_all(work)?;
         let program = work.join(format!("limits{}", std::env::consts::EXE_SUFFIX));
         let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
@@ -39,8 +39,10 @@ impl Limits {
                 .arg(&program);
             command
         };
-        // Compilers for ARM have another word for it.
-        if output_of(&mut compile("-march=native")).is_none() {
+        if let Some(machine) = machine {
+            cargo::run(&mut compile(machine))?;
+        } else if output_of(&mut compile("-march=native")).is_none() {
+            // Compilers for ARM have another word for it.
             cargo::run(&mut compile("-mcpu=native"))?;
         }
         match output_of(Command::new(&program).arg(threads.to_string())) {

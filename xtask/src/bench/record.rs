@@ -30,7 +30,7 @@ impl Goal {
 /// Everything that a benchmark found.
 pub struct Record {
     /// The benchmark's name: part of the files'.
-    pub kind: &'static str,
+    pub kind: String,
     /// What was run how, in sentences.
     pub method: String,
     /// Runs of each side.

@@ -189,7 +189,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
         }
     }
     shared.finish(&Record {
-        kind: "single",
+        kind: "single".to_owned(),
         method: "Each run is a process of its own.".to_owned(),
         runs,
         quick: shared.quick,

@@ -165,7 +165,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
         rows,
     };
     shared.finish(&Record {
-        kind: "train",
+        kind: "train".to_owned(),
         method: format!(
             "Each run is a process of its own: {steps} steps of AdamW on the same batch of {} rows that learn {} tokens \
              each; the first step does not count. All layers are trained, embedding and head are not; adapters of \

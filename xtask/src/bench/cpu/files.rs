@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::work::Start;
-use super::{Arguments, Format, Model, Peer};
+use super::{Arguments, Format, Isa, Model, Peer};
 use crate::bench::{Shared, scripts, work};
 use crate::{cargo, python};
 
@@ -24,6 +24,7 @@ pub struct Shape {
 pub struct Files {
     python: PathBuf,
     llama_python: Option<PathBuf>,
+    isa: Option<Isa>,
     peers: Vec<Peer>,
     layers: u16,
     folder: PathBuf,
@@ -46,6 +47,7 @@ impl Files {
         Ok(Self {
             python: shared.python()?,
             llama_python,
+            isa: arguments.isa,
             peers: arguments.peers.clone(),
             layers: arguments.layers.unwrap_or(0),
             folder: work.join("cpu"),
@@ -97,14 +99,15 @@ impl Files {
         let folder = self.model(model);
         let checkpoint = folder.join(format.name());
         let mut commands: Vec<Start> = Vec::new();
-        let (ours, binary) = (checkpoint.clone(), binary.to_owned());
+        let (ours, binary, isa) = (checkpoint.clone(), binary.to_owned(), self.isa);
         commands.push((
             "ours",
             Box::new(move || {
                 let mut command = Command::new(&binary);
                 command
                     .arg(&ours)
-                    .env("MLX_CPU_THREADS", threads.to_string());
+                    .env("MLX_CPU_THREADS", threads.to_string())
+                    .envs(isa.map(|isa| ("MLX_CPU_ISA", isa.name())));
                 command
             }),
         ));
