@@ -13,7 +13,7 @@ enum class Isa {
   avx2,
   // AVX-512 F, BW, DQ and VL.
   avx512,
-  // VPDPBUSD, and VBMI to unpack.
+  // VPDPBUSD and VPDPWSSD, and VBMI to unpack.
   avx512vnni,
   // VDPBF16PS. Wanted only where it is faster than f32 FMA: not on Intel's machines.
   avx512bf16,
