@@ -62,7 +62,7 @@ INLINE __m256 value_of(__m256i codes) {
 template <Coding CODING, int BITS>
 void packed_to_f32(const Panel& p, long k, long k_end, float* to, long ld) {
   const Weights& w = p.w;
-  const Sixteen unpack(w.bits == 8 ? 7 : w.bits);
+  const Sixteen unpack(w.bits);
   const uint8_t* from = static_cast<const uint8_t*>(w.data) + p.row * w.row_bytes();
   const float *scales = p.scales, *biases = p.biases;
   for (long r = 0; r < p.rows; r++, from += w.row_bytes(), to += ld, scales += p.groups, biases += p.groups) {

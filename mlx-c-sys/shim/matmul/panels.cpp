@@ -65,8 +65,11 @@ const float* row_of(const Weights& w, long row) {
   return reinterpret_cast<const float*>(static_cast<const char*>(w.data) + row * w.row_bytes());
 }
 
-// The kernel that takes dense weights as they are, or null.
-auto kernel_in_place(const Weights& w, const sgemm::Kernels& kernels, bool pairs) {
+// A kernel that takes dense weights as they are.
+using InPlace = void (*)(const sgemm::Product&, const float* rows, long col, long col_end);
+
+// That for these, or null.
+InPlace kernel_in_place(const Weights& w, const sgemm::Kernels& kernels, bool pairs) {
   if (pairs) {
     return w.coding == Coding::bf16 && w.k % 2 == 0 ? kernels.direct : nullptr;
   }
@@ -97,6 +100,33 @@ void write_panel(
       panel[i] = from_bf16(to_bf16(panel[i]));
     }
   }
+}
+
+// y for rows of the weights from `first` on, as many as go side by side; the first of those that are left.
+// Rows side by side lie far apart, each in a long stretch of memory of its own, which is read faster.
+long by_stretches(
+    const Product& p, const Weights& w, sgemm::Product q, InPlace kernel, long side_by_side, const float* packed_x, long first,
+    long row_end) {
+  // What waits to be rounded stays in a cache.
+  constexpr long most = 1 << 12;
+  while (row_end - first >= side_by_side) {
+    const long far = std::min(most, row_end - first) / side_by_side, rows = side_by_side * far;
+    float* sums = for_task.of<float>(p.m * rows);
+    q.n = side_by_side;
+    q.b_col = far * q.k;
+    q.c_row = rows;
+    q.c_col = far;
+    for (long i = 0; i < far; i++) {
+      q.b = row_of(w, first + i);
+      q.c = sums + i;
+      kernel(q, packed_x, 0, side_by_side);
+    }
+    for (long i = 0; i < p.m; i++) {
+      row_from_f32(p.type, sums + i * rows, rows, static_cast<char*>(p.y[i]) + first * size_of(p.type));
+    }
+    first += rows;
+  }
+  return first;
 }
 
 } // namespace
@@ -139,23 +169,7 @@ void by_panels(
   long groups = round_up(panel_rows * w.groups(), 16);
   auto task = [&](const Product& p, const Weights& w, long first, long row_end) {
     if (in_place != nullptr) {
-      // Rows side by side lie far apart, each in a long stretch of memory of its own.
-      long cols = kernels.direct_cols(all), far = (row_end - first) / cols;
-      float* sums = for_task.of<float>(p.m * cols * far);
-      sgemm::Product q = all;
-      q.n = cols;
-      q.b_col = far * k;
-      q.c_row = cols * far;
-      q.c_col = far;
-      for (long i = 0; i < far; i++) {
-        q.b = row_of(w, first + i);
-        q.c = sums + i;
-        in_place(q, packed_x, 0, cols);
-      }
-      for (long i = 0; i < p.m; i++) {
-        row_from_f32(p.type, sums + i * q.c_row, q.c_row, static_cast<char*>(p.y[i]) + first * size_of(p.type));
-      }
-      first += cols * far;
+      first = by_stretches(p, w, all, in_place, kernels.direct_cols(all), packed_x, first, row_end);
     }
     // Rows of f32 that are equally far apart are written where they belong, others through `y` of each task.
     long y_row = p.type == Float::f32 ? distance(p.y, p.m) / static_cast<long>(sizeof(float)) : 0;

@@ -3,8 +3,6 @@
 #if defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
 #include <immintrin.h>
 
-#include <tuple>
-
 #include "turn.h"
 #include "unpack.h"
 #include "whole_rows.h"
@@ -74,7 +72,9 @@ void pack(const Product& p, const Weights& w, long first, long rows, void* packe
         _mm512_store_si512(whole + i, _mm512_setzero_si512());
       }
       for (long i = 0; i < there; i += w.group) {
-        std::tie(*scales++, *sums++) = to_whole(p.type, x + at + i, w.group, whole + i);
+        auto [scale, sum] = to_whole(p.type, x + at + i, w.group, whole + i);
+        *scales++ = scale;
+        *sums++ = sum;
       }
       __m512i high, low, next_high, next_low;
       to_bytes(whole, places, high, low);

@@ -1,8 +1,6 @@
 // What the kernels of whole.h have in common.
 #pragma once
 
-#include <utility>
-
 #include "floats.h"
 #include "whole.h"
 
@@ -22,8 +20,13 @@ INLINE constexpr long round_up(long n, long unit) {
   return (n + unit - 1) / unit * unit;
 }
 
-// A group of x as whole numbers to `to`; their scale and the sum that they stand for. What is not finite makes the scale NaN.
-inline std::pair<float, float> to_whole(Float type, const uint16_t* x, long n, int16_t* to) {
+// What a group of whole numbers is multiplied with, and the sum that they stand for.
+struct Scaled {
+  float scale, sum;
+};
+
+// A group of x as whole numbers to `to`. What is not finite makes the scale NaN.
+inline Scaled to_whole(Float type, const uint16_t* x, long n, int16_t* to) {
   float values[128];
   uint32_t most = 0;
   for (long i = 0; i < n; i++) {

@@ -11,9 +11,6 @@
 // store, of whole numbers; bits and real, which change a vector's type; Unpack and real numbers as in whole_vectors.h.
 #pragma once
 
-#include <tuple>
-#include <utility>
-
 #include "whole_numbers.h"
 
 namespace mlxrs::matmul {
@@ -45,14 +42,16 @@ struct WholeTiles {
   static void pack(const Product& p, const Weights& w, long first, long, void* packed) {
     const Columns columns(packed, w);
     auto* to = const_cast<int16_t*>(columns.whole);
+    auto *scales = const_cast<float*>(columns.scales), *sums = const_cast<float*>(columns.sums);
     alignas(64) int16_t whole[width][128] = {};
     for (long g = 0; g < w.groups(); g++) {
       for (long r = 0; r < width; r++) {
-        float &scale = const_cast<float&>(columns.scales[g * width + r]), &sum = const_cast<float&>(columns.sums[g * width + r]);
-        scale = sum = 0;
+        Scaled scaled{0, 0};
         if (first + r < p.m) {
-          std::tie(scale, sum) = to_whole(p.type, static_cast<const uint16_t*>(p.x[first + r]) + g * w.group, w.group, whole[r]);
+          scaled = to_whole(p.type, static_cast<const uint16_t*>(p.x[first + r]) + g * w.group, w.group, whole[r]);
         }
+        scales[g * width + r] = scaled.scale;
+        sums[g * width + r] = scaled.sum;
       }
       for (long k = 0; k < w.group; k += 2 * width) {
         Codes rows[width];

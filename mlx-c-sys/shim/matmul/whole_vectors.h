@@ -6,9 +6,7 @@
 // to a lane each; and for Real zero, load, store, all (one number), halves (two), from (Sums), fma, and sum, of its lanes.
 #pragma once
 
-#include <tuple>
 #include <type_traits>
-#include <utility>
 
 #include "whole_numbers.h"
 #include "whole_rows.h"
@@ -63,7 +61,9 @@ struct WholeVectors {
         // One group, or some that make a step.
         int16_t whole[128] = {};
         for (long i = g; i < smaller(g + in_step, groups); i++) {
-          std::tie(scales[i], sums[i]) = to_whole(p.type, x + i * w.group, w.group, whole + (i - g) * w.group);
+          auto [scale, sum] = to_whole(p.type, x + i * w.group, w.group, whole + (i - g) * w.group);
+          scales[i] = scale;
+          sums[i] = sum;
         }
         for (long k = 0; k < w.group * in_step; k += step, to += step) {
           for (long i = 0; i < step; i++) {
