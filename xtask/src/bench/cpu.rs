@@ -186,7 +186,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
     if let Some(isa) = arguments.isa.map(Isa::name) {
         kind = format!("cpu-{isa}");
         facts.push(format!(
-            "Both sides and the limits do as if the machine had no more than {isa}."
+            "Both sides and the limits do as if the machine had no more than {isa}"
         ));
     }
     let record = Record {
