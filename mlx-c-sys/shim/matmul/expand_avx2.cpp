@@ -11,14 +11,6 @@ namespace {
 #define ALWAYS_INLINE __attribute__((always_inline))
 #define INLINE inline ALWAYS_INLINE
 
-INLINE __m256 bf16(const void* from) {
-  __m128i halves = _mm_loadu_si128(static_cast<const __m128i*>(from));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
-}
-INLINE __m256 f16(const void* from) {
-  return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(from)));
-}
-
 // Rows of 16-bit numbers.
 template <__m256 (*eight)(const void*)>
 void dense_to_f32(const Panel& p, long k, long k_end, float* to, long ld) {
@@ -98,9 +90,9 @@ void panel_to_f32(const Panel& p, long k, long k_end, float* to, long ld) {
     case Coding::f32:
       return rows_to_f32(p, k, k_end, to, ld);
     case Coding::bf16:
-      return dense_to_f32<bf16>(p, k, k_end, to, ld);
+      return dense_to_f32<eight_bf16>(p, k, k_end, to, ld);
     case Coding::f16:
-      return dense_to_f32<f16>(p, k, k_end, to, ld);
+      return dense_to_f32<eight_f16>(p, k, k_end, to, ld);
     case Coding::affine:
       return p.w.bits == 4 ? packed_to_f32<Coding::affine, 4>(p, k, k_end, to, ld)
           : p.w.bits == 8  ? packed_to_f32<Coding::affine, 8>(p, k, k_end, to, ld)

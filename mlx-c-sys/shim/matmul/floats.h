@@ -57,5 +57,16 @@ inline __attribute__((always_inline)) float from_e8m0(uint8_t x) {
   return x == 0 ? 0x1p-127f : as_float(static_cast<uint32_t>(x) << 23);
 }
 
+inline void to_bf16(const float* from, long n, uint16_t* to) {
+  for (long i = 0; i < n; i++) {
+    to[i] = to_bf16(from[i]);
+  }
+}
+inline void to_f16(const float* from, long n, uint16_t* to) {
+  for (long i = 0; i < n; i++) {
+    to[i] = to_f16(from[i]);
+  }
+}
+
 } // namespace
 } // namespace mlxrs::matmul

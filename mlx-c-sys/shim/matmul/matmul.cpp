@@ -1,13 +1,11 @@
 #include "matmul.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "../isa.h"
 #include "../sgemm/product.h"
 #include "amx.h"
 #include "expand.h"
-#include "floats.h"
 #include "job.h"
 #include "panels.h"
 #include "whole.h"

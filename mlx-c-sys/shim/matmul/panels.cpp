@@ -28,17 +28,12 @@ void row_to_f32(const Expander& expander, Float type, const void* from, long n, 
 }
 
 void row_from_f32(Float type, const float* from, long n, void* to) {
-  auto* halves = static_cast<uint16_t*>(to);
   if (type == Float::f32) {
     std::memcpy(to, from, n * sizeof(float));
   } else if (type == Float::bf16) {
-    for (long i = 0; i < n; i++) {
-      halves[i] = to_bf16(from[i]);
-    }
+    to_bf16(from, n, static_cast<uint16_t*>(to));
   } else {
-    for (long i = 0; i < n; i++) {
-      halves[i] = to_f16(from[i]);
-    }
+    to_f16(from, n, static_cast<uint16_t*>(to));
   }
 }
 

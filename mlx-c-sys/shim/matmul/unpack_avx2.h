@@ -1,4 +1,4 @@
-// Codes of any width out of a stream of bits, with AVX2.
+// Codes of any width out of a stream of bits, and numbers of 16 bits, with AVX2.
 #pragma once
 
 #include <immintrin.h>
@@ -7,6 +7,15 @@
 
 namespace mlxrs::matmul {
 namespace {
+
+// Eight numbers of 16 bits as f32.
+inline __attribute__((always_inline)) __m256 eight_bf16(const void* from) {
+  __m128i halves = _mm_loadu_si128(static_cast<const __m128i*>(from));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+}
+inline __attribute__((always_inline)) __m256 eight_f16(const void* from) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(from)));
+}
 
 // The codes of 16 elements as numbers of 16 bits. The two bytes that a code lies in go to a lane; a product shifts it to the
 // upper end, from where it comes down alone.

@@ -125,9 +125,6 @@ struct Layout {
 template <int BITS, int GROUP>
 constexpr Layout<BITS, GROUP> layout;
 
-// How far behind what is read a line is fetched, into the first cache.
-constexpr long ahead = 1024;
-
 // Adds the products of Q rows of weights with R rows of x over 16 groups, or what is left of them: n codes. Each lane's sum of
 // whole numbers is scaled as its group is.
 template <int BITS, int GROUP, int Q, int R>

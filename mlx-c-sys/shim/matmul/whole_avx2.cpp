@@ -48,11 +48,10 @@ struct Avx2 {
     return _mm256_loadu_ps(from);
   }
   static INLINE Real from_bf16(const void* from) {
-    __m128i halves = _mm_loadu_si128(static_cast<const __m128i*>(from));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+    return eight_bf16(from);
   }
   static INLINE Real from_f16(const void* from) {
-    return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(from)));
+    return eight_f16(from);
   }
   static INLINE void store(float* to, Real x) {
     _mm256_storeu_ps(to, x);

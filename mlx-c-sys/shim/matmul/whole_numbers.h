@@ -13,6 +13,9 @@ namespace {
 // The largest whole number, whose high byte is 127. Products with 128 codes of 8 bits stay below 2^31.
 constexpr float largest = 127 * 256 + 127;
 
+// How far behind what is read a line is fetched, into the first cache.
+constexpr long ahead = 1024;
+
 INLINE long smaller(long a, long b) {
   return a < b ? a : b;
 }
@@ -70,15 +73,7 @@ INLINE typename V::Real some_scales(Float type, const void* from, long at, long 
 
 // Rounds n sums.
 inline void write(Float type, const float* from, long n, uint16_t* to) {
-  if (type == Float::f16) {
-    for (long i = 0; i < n; i++) {
-      to[i] = to_f16(from[i]);
-    }
-  } else {
-    for (long i = 0; i < n; i++) {
-      to[i] = to_bf16(from[i]);
-    }
-  }
+  type == Float::f16 ? to_f16(from, n, to) : to_bf16(from, n, to);
 }
 
 } // namespace

@@ -23,8 +23,6 @@ struct WholeVectors {
   static constexpr long width = V::width;
   // Codes of a vector, and of the four that are read at once.
   static constexpr long codes = 2 * width, step = 4 * codes;
-  // How far behind what is read a line is fetched, into the first cache.
-  static constexpr long ahead = 1024;
 
   static constexpr int beside(int, int rows) {
     return rows == 1 ? 4 : V::beside;
