@@ -13,18 +13,19 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <memory>
-#include <new>
 #include <stdexcept>
 #include <string>
 
 #include "isa.h"
+#include "memory.h"
 #include "settings.h"
 #include "sgemm/product.h"
 #include "threads.h"
 
 namespace {
 
+using mlxrs::for_all;
+using mlxrs::for_task;
 using mlxrs::Threads;
 using namespace mlxrs::sgemm;
 
@@ -36,8 +37,10 @@ using Sgemm = void (*)(
 
 // Products with fewer multiplications than this take less time than sharing them out.
 constexpr double worth_sharing = 100e3;
-// A part of a packed product: its rows of A, which are all packed at once, and that copy's size in floats.
-constexpr long packed_rows = 192, packed_floats = 1 << 20;
+// How many rows of A go by a panel of B at a time, with sums that wait for the next block of k: these stay in the second cache.
+constexpr long band_rows = 96;
+// How much of A is packed at a time, in floats.
+constexpr long packed_floats = 4 << 20;
 
 // The BLAS that MLX brought when the kernels are off, else null.
 Sgemm choose_other() {
@@ -51,24 +54,6 @@ Sgemm choose_other() {
   return reinterpret_cast<Sgemm>(found);
 }
 
-// Memory of the thread, kept for its next product.
-float* workspace(size_t floats) {
-  struct Free {
-    void operator()(float* p) const {
-      ::operator delete[](p, std::align_val_t(64));
-    }
-  };
-  thread_local std::unique_ptr<float[], Free> memory;
-  thread_local size_t size = 0;
-  if (floats > size) {
-    size = 0;
-    memory.reset();
-    memory.reset(static_cast<float*>(::operator new[](floats * sizeof(float), std::align_val_t(64))));
-    size = floats;
-  }
-  return memory.get();
-}
-
 // Cuts [0, n) into at most `pieces` of a multiple of `unit`, and calls body(begin, end).
 template <typename Body>
 void share(long n, long unit, long pieces, const Body& body) {
@@ -79,10 +64,43 @@ void share(long n, long unit, long pieces, const Body& body) {
   Threads::shared().each(static_cast<uint32_t>((n + size - 1) / size), piece);
 }
 
+// Calls body(i) for each i in [0, n), which make `work` multiplications in all.
+template <typename Body>
+void each(long n, double work, const Body& body) {
+  if (work < worth_sharing) {
+    for (long i = 0; i < n; i++) {
+      body(i);
+    }
+  } else {
+    Threads::shared().each(static_cast<uint32_t>(n), body);
+  }
+}
+
 // How many pieces make `work` multiplications, so that a thread that comes late or is slow costs little.
 long pieces_of(double work) {
   int threads = Threads::shared().count();
   return threads < 2 || work < worth_sharing ? 1 : std::min<long>(4 * threads, static_cast<long>(work / 32e3));
+}
+
+// Rows [first, end) of C: all threads pack the rows of A, then each packs columns of B and multiplies with them.
+void multiply_packed(const Product& p, const Kernels& kernels, long first, long end) {
+  double work = static_cast<double>(end - first) * p.n * p.k;
+  long bands = (end - first + band_rows - 1) / band_rows, band_size = kernels.rows_size(p, std::min(band_rows, end - first));
+  float* rows = for_all.of<float>(bands * band_size);
+  auto row_of = [&](long band) { return std::min(end, first + band * band_rows); };
+  each(bands, work, [&](long i) { kernels.pack_rows(p, row_of(i), row_of(i + 1), rows + i * band_size); });
+  // A panel of B for each task, and where that makes too few, some of the bands.
+  long panels = (p.n + kernels.tile_cols - 1) / kernels.tile_cols;
+  long parts = std::clamp(4L * Threads::shared().count() / panels, 1L, bands), most = (bands + parts - 1) / parts;
+  long cols_size = kernels.cols_size(p, kernels.tile_cols), open_size = kernels.open_size(p, std::min(band_rows, end - first));
+  each(panels * parts, work, [&](long i) {
+    long col = i / parts * kernels.tile_cols, col_end = std::min(p.n, col + kernels.tile_cols), part = i % parts;
+    float *cols = for_task.of<float>(cols_size + open_size), *open = cols + cols_size;
+    kernels.pack_cols(p, col, col_end, cols);
+    for (long at = part * most; at < std::min(bands, (part + 1) * most); at++) {
+      kernels.packed(p, {row_of(at), row_of(at + 1), col, col_end}, rows + at * band_size, cols, open, {nullptr, 0});
+    }
+  });
 }
 
 void multiply(Product p, const Kernels& kernels) {
@@ -93,31 +111,17 @@ void multiply(Product p, const Kernels& kernels) {
   double work = static_cast<double>(p.m) * p.n * p.k;
   long pieces = pieces_of(work);
   if (p.b_k == 1 && p.m <= max_direct_rows) {
-    float* rows = workspace(kernels.direct_size(p));
+    float* rows = for_all.of<float>(kernels.direct_size(p));
     kernels.direct_pack(p, rows);
-    return share(p.n, kernels.tile_cols, pieces, [&](long begin, long end) { kernels.direct(p, rows, begin, end); });
+    return share(p.n, kernels.direct_cols(p), pieces, [&](long begin, long end) { kernels.direct(p, rows, begin, end); });
   }
   if (p.b_col == 1 && p.m <= max_stream_rows) {
     return share(p.n, 64, pieces, [&](long begin, long end) { kernels.stream(p, begin, end); });
   }
-  long most = std::clamp(packed_floats / p.k, max_direct_rows, packed_rows);
-  long bands = (p.m + most - 1) / most;
-  long height = ((p.m + bands - 1) / bands + kernels.tile_rows - 1) / kernels.tile_rows * kernels.tile_rows;
-  bands = (p.m + height - 1) / height;
-  // Every part packs its rows of A for itself, so it should be wide.
-  long unit = 8 * kernels.tile_cols;
-  long units = (p.n + unit - 1) / unit;
-  long across = std::clamp((pieces + bands - 1) / bands, 1L, units);
-  long width = (units + across - 1) / across * unit;
-  across = (p.n + width - 1) / width;
-  Threads::shared().each(static_cast<uint32_t>(bands * across), [&](uint32_t i) {
-    long row = i / across * height, col = i % across * width;
-    Part part{row, std::min(p.m, row + height), col, std::min(p.n, col + width)};
-    long size = kernels.rows_size(p, part);
-    float* rows = workspace(size + kernels.packed_size(p, part));
-    kernels.pack_rows(p, part, rows);
-    kernels.packed(p, part, rows, rows + size);
-  });
+  long most = std::max(packed_floats / p.k / band_rows, 1L) * band_rows;
+  for (long first = 0; first < p.m; first += most) {
+    multiply_packed(p, kernels, first, std::min(p.m, first + most));
+  }
 }
 
 void check(bool right, const std::string& what) {

@@ -52,7 +52,7 @@ void deal(const uint16_t* x, long k, int dealt, uint16_t* to) {
 // Rows of weights in a panel: it has its place in the second cache.
 constexpr long panel_rows = 48;
 // Rows of x that are multiplied with a panel at a time.
-constexpr long band = 192;
+constexpr long band = 96;
 // Up to so many rows of x are multiplied with dense weights where these are: the kernels widen what they load.
 constexpr long few_dense = 16;
 
@@ -60,18 +60,23 @@ const float* row_of(const Weights& w, long row) {
   return reinterpret_cast<const float*>(static_cast<const char*>(w.data) + row * w.row_bytes());
 }
 
-// A kernel that takes dense weights as they are.
-using InPlace = void (*)(const sgemm::Product&, const float* rows, long col, long col_end);
+// Kernels that take dense weights as they are: that for few rows of x, and the one that packs for many. Null for others.
+struct InPlace {
+  void (*direct)(const sgemm::Product&, const float* rows, long col, long col_end) = nullptr;
+  void (*pack)(const sgemm::Product&, long col, long col_end, float* cols) = nullptr;
+};
 
-// That for these, or null.
-InPlace kernel_in_place(const Weights& w, const sgemm::Kernels& kernels, bool pairs) {
-  if (pairs) {
-    return w.coding == Coding::bf16 && w.k % 2 == 0 ? kernels.direct : nullptr;
+InPlace in_place_of(const Weights& w, const sgemm::Kernels& kernels, bool pairs) {
+  if (pairs ? w.coding == Coding::bf16 && w.k % 2 == 0 : w.coding == Coding::f32) {
+    return {kernels.direct, kernels.pack_cols};
   }
-  return w.coding == Coding::bf16 ? kernels.direct_bf16
-      : w.coding == Coding::f16   ? kernels.direct_f16
-      : w.coding == Coding::f32   ? kernels.direct
-                                  : nullptr;
+  if (!pairs && w.coding == Coding::bf16) {
+    return {kernels.direct_bf16, kernels.pack_cols_bf16};
+  }
+  if (!pairs && w.coding == Coding::f16) {
+    return {kernels.direct_f16, kernels.pack_cols_f16};
+  }
+  return {};
 }
 
 // Rows [row, row + rows) of the weights to `panel`, with memory for their scales and biases.
@@ -100,7 +105,7 @@ void write_panel(
 // y for rows of the weights from `first` on, as many as go side by side; the first of those that are left.
 // Rows side by side lie far apart, each in a long stretch of memory of its own, which is read faster.
 long by_stretches(
-    const Product& p, const Weights& w, sgemm::Product q, InPlace kernel, long side_by_side, const float* packed_x, long first,
+    const Product& p, const Weights& w, sgemm::Product q, decltype(InPlace::direct) kernel, long side_by_side, const float* packed_x, long first,
     long row_end) {
   // What waits to be rounded stays in a cache.
   constexpr long most = 1 << 12;
@@ -149,55 +154,61 @@ void by_panels(
     x_row = ld;
   }
   sgemm::Product all{p.m, panel_rows, k, x, x_row, 1, nullptr, ld, 1, nullptr, panel_rows, 1, 1, 0};
-  bool direct = p.m <= sgemm::max_direct_rows;
+  const InPlace in_place = in_place_of(w, kernels, pairs);
+  bool direct = p.m <= (w.coding == Coding::bf16 || w.coding == Coding::f16 ? few_dense : sgemm::max_direct_rows);
   long rows_of_y = direct ? p.m : std::min(p.m, band), bands = (p.m + rows_of_y - 1) / rows_of_y;
-  long band_size = direct ? kernels.direct_size(all) : kernels.rows_size(all, {0, rows_of_y, 0, panel_rows});
+  long band_size = direct ? kernels.direct_size(all) : kernels.rows_size(all, rows_of_y);
   float* packed_x = for_all.of<float>(bands * band_size);
   if (direct) {
     kernels.direct_pack(all, packed_x);
   } else {
     each(bands, p.m * k, [&](uint32_t i) {
-      kernels.pack_rows(all, {i * band, std::min(p.m, (i + 1) * band), 0, panel_rows}, packed_x + i * band_size);
+      kernels.pack_rows(all, i * band, std::min(p.m, (i + 1) * band), packed_x + i * band_size);
     });
   }
-  const auto in_place = p.m <= few_dense ? kernel_in_place(w, kernels, pairs) : nullptr;
+  const bool is_direct_w = direct ? in_place.direct != nullptr && p.m <= few_dense : in_place.pack != nullptr;
   long groups = round_up(panel_rows * w.groups(), 16);
   auto task = [&](const Product& p, const Weights& w, long first, long row_end) {
-    if (in_place != nullptr) {
-      first = by_stretches(p, w, all, in_place, kernels.direct_cols(all), packed_x, first, row_end);
+    if (direct && is_direct_w) {
+      first = by_stretches(p, w, all, in_place.direct, kernels.direct_cols(all), packed_x, first, row_end);
     }
     // Rows of f32 that are equally far apart are written where they belong, others through `y` of each task.
     long y_row = p.type == Float::f32 ? distance(p.y, p.m) / static_cast<long>(sizeof(float)) : 0;
     bool is_direct_y = p.type == Float::f32 && (p.m == 1 || y_row > 0);
-    sgemm::Part part{0, rows_of_y, 0, panel_rows};
-    long work = direct ? 0 : kernels.packed_size(all, part), panel_size = in_place != nullptr ? 0 : panel_rows * ld;
-    long y_size = round_up(rows_of_y * panel_rows, 16);
-    float* y = for_task.of<float>(y_size + work + panel_size + 2 * groups);
-    float *panel = y + y_size + work, *scales = panel + panel_size;
+    long columns_size = direct ? 0 : kernels.cols_size(all, panel_rows), open_size = direct ? 0 : kernels.open_size(all, rows_of_y);
+    long y_size = round_up(rows_of_y * panel_rows, 16), panel_size = is_direct_w ? 0 : panel_rows * ld;
+    float* y = for_task.of<float>(y_size + columns_size + open_size + panel_size + 2 * groups);
+    float *columns = y + y_size, *open = columns + columns_size, *panel = open + open_size, *scales = panel + panel_size;
     if (w.k % 2 != 0 && pairs) {
       std::memset(panel, 0, panel_size * sizeof(float));
     }
     for (long row = first; row < row_end; row += panel_rows) {
       long rows = std::min(panel_rows, row_end - row);
-      if (in_place == nullptr) {
+      sgemm::Product q = all;
+      q.n = rows;
+      q.b = panel;
+      if (is_direct_w) {
+        q.b = row_of(w, row);
+        q.b_col = k;
+      } else {
         write_panel(p, w, expander, row, rows, pairs, scales, scales + groups, panel, ld);
       }
+      if (!direct) {
+        (is_direct_w ? in_place.pack : kernels.pack_cols)(q, 0, rows, columns);
+      }
+      // The next rows of dense weights, a part of them for each band.
+      const long next = is_direct_w ? std::min(panel_rows, row_end - row - rows) * w.row_bytes() / bands : 0;
+      auto meanwhile = [&](long i) {
+        return sgemm::Stretch{reinterpret_cast<const char*>(row_of(w, row + rows)) + i / band * next, next};
+      };
       for (long i = 0; i < p.m; i += rows_of_y) {
-        sgemm::Product q = all;
         q.m = std::min(rows_of_y, p.m - i);
-        q.n = rows;
-        q.a += i * x_row;
-        q.b = panel;
         q.c = is_direct_y ? static_cast<float*>(p.y[i]) + row : y;
         q.c_row = is_direct_y ? y_row : panel_rows;
-        if (in_place != nullptr) {
-          q.b = row_of(w, row);
-          q.b_col = k;
-          in_place(q, packed_x, 0, rows);
-        } else if (direct) {
-          kernels.direct(q, packed_x, 0, rows);
+        if (direct) {
+          (is_direct_w ? in_place.direct : kernels.direct)(q, packed_x, 0, rows);
         } else {
-          kernels.packed(q, {0, q.m, 0, rows}, packed_x + i / band * band_size, y + y_size);
+          kernels.packed(q, {0, q.m, 0, rows}, packed_x + i / band * band_size, columns, open, meanwhile(i));
         }
         for (long j = 0; !is_direct_y && j < q.m; j++) {
           row_from_f32(p.type, y + j * panel_rows, rows, static_cast<char*>(p.y[i + j]) + row * size_of(p.type));

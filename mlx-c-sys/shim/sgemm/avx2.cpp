@@ -9,7 +9,7 @@ namespace {
 
 struct Avx2 {
   using type = __m256;
-  static constexpr int width = 8, rows = 3, cols = 4;
+  static constexpr int width = 8, rows = 3, cols = 4, side = 4, wide = 3;
 
   static type zero() {
     return _mm256_setzero_ps();
@@ -27,6 +27,9 @@ struct Avx2 {
   }
   static type load(const F16* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static Four four(const F16* p) {
+    return reinterpret_cast<Four>(_mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
   }
   static type load_part(const float* p, long n) {
     const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);

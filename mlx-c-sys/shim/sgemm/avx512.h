@@ -10,7 +10,7 @@ namespace {
 
 struct Avx512 {
   using type = __m512;
-  static constexpr int width = 16, rows = 4, cols = 6;
+  static constexpr int width = 16, rows = 4, cols = 6, side = 8, wide = 3;
 
   static type zero() {
     return _mm512_setzero_ps();
@@ -28,6 +28,10 @@ struct Avx512 {
   }
   static type load(const F16* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static Four four(const F16* p) {
+    __m128i halves = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    return reinterpret_cast<Four>(_mm512_castps512_ps128(_mm512_cvtph_ps(_mm256_castsi128_si256(halves))));
   }
   static type load_part(const float* p, long n) {
     return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);

@@ -3,6 +3,7 @@
 // compiled for one instruction set can be linked into code for another.
 #pragma once
 
+#include "packed.h"
 #include "tile.h"
 
 namespace mlxrs::sgemm {
@@ -138,83 +139,12 @@ void stream(const Product& p, long begin, long end) {
   }
 }
 
-// Columns of B that are packed at a time, in tiles: they stay in the first cache, as do the rows of A that go by.
-template <class V>
-constexpr long block_tiles = 24 * 1024 / (V::cols * V::width * block_steps * 4);
-
-// The sizes of a part's areas, in floats: its rows, and the two of `work`.
-template <class V>
-struct Layout {
-  long steps, row_tiles, col_tiles;
-  long a, b, sums;
-
-  Layout(const Product& p, const Part& part) {
-    steps = ceil_div(p.k, V::width);
-    row_tiles = ceil_div(part.row_end - part.row, V::rows);
-    col_tiles = smaller(block_tiles<V>, ceil_div(part.col_end - part.col, V::cols));
-    // Rounded so that each area starts on a cache line.
-    a = ceil_div(row_tiles * V::rows * steps * V::width, 16) * 16;
-    b = ceil_div(col_tiles * V::cols * smaller(steps, block_steps) * V::width, 16) * 16;
-    sums = steps > block_steps ? row_tiles * col_tiles * V::rows * V::cols * V::width : 0;
-  }
-};
-
-template <class V>
-long rows_size(const Product& p, const Part& part) {
-  return Layout<V>(p, part).a;
-}
-
-template <class V>
-void pack_rows(const Product& p, const Part& part, float* rows) {
-  Layout<V> layout(p, part);
-  for (long t = 0; t < layout.row_tiles; t++) {
-    long row = part.row + t * V::rows;
-    float* to = rows + t * V::rows * layout.steps * V::width;
-    pack<V>(to, V::rows, p.a + row * p.a_row, p.a_row, p.a_k, part.row_end - row, 0, p.k);
-  }
-}
-
-template <class V>
-long packed_size(const Product& p, const Part& part) {
-  Layout<V> layout(p, part);
-  return layout.b + layout.sums;
-}
-
-template <class V>
-void packed(const Product& p, const Part& part, const float* a, float* work) {
-  Layout<V> layout(p, part);
-  float *b = work, *sums = b + layout.b;
-  long a_panel = V::rows * layout.steps * V::width;
-  for (long j0 = part.col; j0 < part.col_end; j0 += block_tiles<V> * V::cols) {
-    long col_tiles = smaller(block_tiles<V>, ceil_div(part.col_end - j0, V::cols));
-    for (long s = 0; s < layout.steps; s += block_steps) {
-      long steps = smaller(block_steps, layout.steps - s);
-      bool last = s + steps == layout.steps;
-      long b_panel = V::cols * steps * V::width;
-      long k = s * V::width, k_end = smaller(p.k, k + steps * V::width);
-      for (long u = 0; u < col_tiles; u++) {
-        long col = j0 + u * V::cols;
-        pack<V>(b + u * b_panel, V::cols, p.b + col * p.b_col, p.b_col, p.b_k, part.col_end - col, k, k_end);
-      }
-      float* kept = sums;
-      for (long t = 0; t < layout.row_tiles; t++) {
-        for (long u = 0; u < col_tiles; u++, kept += V::rows * V::cols * V::width) {
-          long row = part.row + t * V::rows, col = j0 + u * V::cols;
-          Operand<float> rows{a + t * a_panel + s * V::rows * V::width, V::width, V::rows * V::width};
-          Operand<float> cols{b + u * b_panel, V::width, V::cols * V::width};
-          Target to{p.c + row * p.c_row + col * p.c_col, part.row_end - row, part.col_end - col};
-          tile<V, V::rows, V::cols>(p, rows, cols, steps, 0, s == 0, last, kept, to);
-        }
-      }
-    }
-  }
-}
-
 template <class V>
 constexpr Kernels kernels_of(const char* name) {
-  return {name, V::rows, V::cols, direct_size<V>, direct_pack<V>, direct<V, float>, direct_cols<V>,
-          direct<V, Bf16>, direct<V, F16>,
-          stream<V>, rows_size<V>, pack_rows<V>, packed_size<V>, packed<V>};
+  using P = Packed<V>;
+  return {name, direct_size<V>, direct_pack<V>, direct<V, float>, direct_cols<V>, direct<V, Bf16>, direct<V, F16>, stream<V>,
+          P::side, P::cols, P::rows_size, P::pack_rows, P::cols_size, P::template pack_cols<float>,
+          P::template pack_cols<Bf16>, P::template pack_cols<F16>, P::open_size, P::multiply};
 }
 
 } // namespace

@@ -13,9 +13,9 @@ namespace {
 struct Portable {
   using type = Four;
 #ifdef __aarch64__
-  static constexpr int width = 4, rows = 3, cols = 8;
+  static constexpr int width = 4, rows = 3, cols = 8, side = 8, wide = 3;
 #else
-  static constexpr int width = 4, rows = 3, cols = 4;
+  static constexpr int width = 4, rows = 3, cols = 4, side = 4, wide = 2;
 #endif
 
   static type zero() {
@@ -34,6 +34,9 @@ struct Portable {
   static type load(const F16* p) {
     auto one = [&](int i) { return matmul::from_f16(p[i].bits); };
     return type{one(0), one(1), one(2), one(3)};
+  }
+  static Four four(const F16* p) {
+    return load(p);
   }
   static type load_part(const float* p, long n) {
     return type{n > 0 ? p[0] : 0, n > 1 ? p[1] : 0, n > 2 ? p[2] : 0, n > 3 ? p[3] : 0};

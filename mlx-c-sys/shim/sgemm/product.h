@@ -39,12 +39,15 @@ struct Part {
   long row, row_end, col, col_end;
 };
 
+// Memory that will be read soon.
+struct Stretch {
+  const void* from;
+  long bytes;
+};
+
 // The kernels for one instruction set. Memory for them is aligned to 64 bytes.
 struct Kernels {
   const char* name;
-  // Rows and columns of a tile: parts should begin at multiples.
-  long tile_rows, tile_cols;
-
   // Few rows (at most `max_direct_rows`), B contiguous in k: B is read once, where it is. `rows` is A as `direct_pack`
   // has put it into direct_size(...) floats, for all parts.
   long (*direct_size)(const Product&);
@@ -59,15 +62,22 @@ struct Kernels {
   // At most `max_stream_rows` rows, B contiguous in its columns: B is read once, row after row.
   void (*stream)(const Product&, long col, long col_end);
 
-  // Anything, through copies of A and B in the order of use. `rows` is the part's rows of A as `pack_rows` has put them
-  // into rows_size(...) floats, for any columns; `work` has packed_size(...) floats.
-  long (*rows_size)(const Product&, const Part&);
-  void (*pack_rows)(const Product&, const Part&, float* rows);
-  long (*packed_size)(const Product&, const Part&);
-  void (*packed)(const Product&, const Part&, const float* rows, float* work);
+  // Anything, through copies of A's rows and B's columns in the order of use, of which tiles take so many at a time: parts
+  // should begin at multiples.
+  long tile_rows, tile_cols;
+  long (*rows_size)(const Product&, long rows);
+  void (*pack_rows)(const Product&, long row, long row_end, float* rows);
+  long (*cols_size)(const Product&, long cols);
+  void (*pack_cols)(const Product&, long col, long col_end, float* cols);
+  // The same where `b` points to elements of 16 bits.
+  void (*pack_cols_bf16)(const Product&, long col, long col_end, float* cols);
+  void (*pack_cols_f16)(const Product&, long col, long col_end, float* cols);
+  // `open` has open_size(..., rows of the part) floats; `meanwhile` is fetched.
+  long (*open_size)(const Product&, long rows);
+  void (*packed)(const Product&, const Part&, const float* rows, const float* cols, float* open, const Stretch& meanwhile);
 };
 
-constexpr long max_direct_rows = 96;
+constexpr long max_direct_rows = 48;
 constexpr long max_stream_rows = 4;
 
 // Null on machines of another architecture.

@@ -11,6 +11,7 @@ namespace mlxrs::sgemm {
 namespace {
 
 typedef float Four __attribute__((vector_size(16)));
+typedef uint32_t FourBits __attribute__((vector_size(16)));
 typedef float UnalignedFour __attribute__((vector_size(16), aligned(4), may_alias));
 
 inline Four load4(const float* p) {
@@ -18,6 +19,15 @@ inline Four load4(const float* p) {
 }
 inline void store4(float* p, Four v) {
   *reinterpret_cast<UnalignedFour*>(p) = v;
+}
+// Exchanges rows and columns of 4 x 4 numbers.
+inline void turn4(Four* rows) {
+  Four low = __builtin_shufflevector(rows[0], rows[1], 0, 4, 1, 5), high = __builtin_shufflevector(rows[0], rows[1], 2, 6, 3, 7);
+  Four low2 = __builtin_shufflevector(rows[2], rows[3], 0, 4, 1, 5), high2 = __builtin_shufflevector(rows[2], rows[3], 2, 6, 3, 7);
+  rows[0] = __builtin_shufflevector(low, low2, 0, 1, 4, 5);
+  rows[1] = __builtin_shufflevector(low, low2, 2, 3, 6, 7);
+  rows[2] = __builtin_shufflevector(high, high2, 0, 1, 4, 5);
+  rows[3] = __builtin_shufflevector(high, high2, 2, 3, 6, 7);
 }
 inline long smaller(long a, long b) {
   return a < b ? a : b;
@@ -233,14 +243,12 @@ void pack(
       const float* at = from + (k + s * V::width + l) * k_stride;
       for (long past = 4; past < rows + 4; past += 4) {
         long r = smaller(past, rows) - 4;
-        Four w = load4(at + r), x = load4(at + r + k_stride);
-        Four y = load4(at + r + 2 * k_stride), z = load4(at + r + 3 * k_stride);
-        Four wx_low = __builtin_shufflevector(w, x, 0, 4, 1, 5), wx_high = __builtin_shufflevector(w, x, 2, 6, 3, 7);
-        Four yz_low = __builtin_shufflevector(y, z, 0, 4, 1, 5), yz_high = __builtin_shufflevector(y, z, 2, 6, 3, 7);
-        store4(slot(s, r) + l, __builtin_shufflevector(wx_low, yz_low, 0, 1, 4, 5));
-        store4(slot(s, r + 1) + l, __builtin_shufflevector(wx_low, yz_low, 2, 3, 6, 7));
-        store4(slot(s, r + 2) + l, __builtin_shufflevector(wx_high, yz_high, 0, 1, 4, 5));
-        store4(slot(s, r + 3) + l, __builtin_shufflevector(wx_high, yz_high, 2, 3, 6, 7));
+        Four turned[4] = {
+            load4(at + r), load4(at + r + k_stride), load4(at + r + 2 * k_stride), load4(at + r + 3 * k_stride)};
+        turn4(turned);
+        for (int i = 0; i < 4; i++) {
+          store4(slot(s, r + i) + l, turned[i]);
+        }
       }
     }
   }

@@ -64,8 +64,9 @@ pub fn compare(cases: usize) -> u64 {
 /// same.
 pub fn compare_companies() {
     let mut random = Random(11);
-    for k in [1, 7, 16, 100, 515, 1041] {
-        let (m, n) = (200, 150);
+    let sizes = [1, 7, 16, 100, 515, 1041].map(|k| (200, 150, k));
+    // More than is packed at a time.
+    for (m, n, k) in sizes.into_iter().chain([(540, 105, 8200)]) {
         let a = Matrix::random(&mut random, m, k, true, 0);
         let b = Matrix::random(&mut random, k, n, true, 0);
         let mut expected = Matrix::random(&mut random, m, n, true, 0);
