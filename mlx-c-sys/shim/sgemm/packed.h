@@ -38,10 +38,11 @@ struct Packed {
   };
   static constexpr Leaves leaves{};
 
-  // A lane's k, and between lanes a line to spare: what is written together would else fall into the same sets of a cache.
+  // How many k a lane has.
   static long steps(const Product& p) {
     return ceil_div(p.k, width);
   }
+  // With a line to spare: what is written together would else fall into the same sets of a cache.
   static long leaf_size(long steps, long height) {
     return steps * height + 16;
   }
@@ -52,11 +53,11 @@ struct Packed {
     return ceil_div(rows, height) * panel_size(p, height);
   }
 
-  // How many numbers along k `turn` takes of each of four rows, and a number of its own.
+  // How many numbers `turn` takes of each of four rows.
   template <typename T>
-  static constexpr long span = sizeof(T) == 2 && !std::is_same_v<T, F16> ? 8 : 4;
+  static constexpr long span = std::is_same_v<T, Bf16> ? 8 : 4;
 
-  // Numbers k of four rows go to to[k].
+  // Number k of each of four rows goes to to[k].
   static void turn(const float* from, long row_stride, Four* to) {
     for (int r = 0; r < 4; r++) {
       to[r] = load4(from + r * row_stride);
