@@ -60,7 +60,7 @@ const float* row_of(const Weights& w, long row) {
   return reinterpret_cast<const float*>(static_cast<const char*>(w.data) + row * w.row_bytes());
 }
 
-// Kernels that take dense weights as they are: that for few rows of x, and the one that packs for many. Null for others.
+// Kernels that take dense weights as they are: that for few rows of x, and the one that packs for many. Both null for other weights.
 struct InPlace {
   void (*direct)(const sgemm::Product&, const float* rows, long col, long col_end) = nullptr;
   void (*pack)(const sgemm::Product&, long col, long col_end, float* cols) = nullptr;
@@ -166,7 +166,7 @@ void by_panels(
       kernels.pack_rows(all, i * band, std::min(p.m, (i + 1) * band), packed_x + i * band_size);
     });
   }
-  const bool is_direct_w = direct ? in_place.direct != nullptr && p.m <= few_dense : in_place.pack != nullptr;
+  const bool is_direct_w = in_place.pack != nullptr && (!direct || p.m <= few_dense);
   long groups = round_up(panel_rows * w.groups(), 16);
   auto task = [&](const Product& p, const Weights& w, long first, long row_end) {
     if (direct && is_direct_w) {

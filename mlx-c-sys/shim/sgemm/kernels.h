@@ -143,7 +143,7 @@ template <class V>
 constexpr Kernels kernels_of(const char* name) {
   using P = Packed<V>;
   return {name, direct_size<V>, direct_pack<V>, direct<V, float>, direct_cols<V>, direct<V, Bf16>, direct<V, F16>, stream<V>,
-          P::side, P::cols, P::rows_size, P::pack_rows, P::cols_size, P::template pack_cols<float>,
+          P::cols, P::rows_size, P::pack_rows, P::cols_size, P::template pack_cols<float>,
           P::template pack_cols<Bf16>, P::template pack_cols<F16>, P::open_size, P::multiply};
 }
 

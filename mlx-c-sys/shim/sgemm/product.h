@@ -62,9 +62,9 @@ struct Kernels {
   // At most `max_stream_rows` rows, B contiguous in its columns: B is read once, row after row.
   void (*stream)(const Product&, long col, long col_end);
 
-  // Anything, through copies of A's rows and B's columns in the order of use, of which tiles take so many at a time: parts
-  // should begin at multiples.
-  long tile_rows, tile_cols;
+  // Anything, through copies of A's rows and B's columns in the order of use. Tiles take so many columns at a time: parts should
+  // begin at multiples.
+  long tile_cols;
   long (*rows_size)(const Product&, long rows);
   void (*pack_rows)(const Product&, long row, long row_end, float* rows);
   long (*cols_size)(const Product&, long cols);
