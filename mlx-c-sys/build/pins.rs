@@ -124,6 +124,8 @@ pub const SHIM: &[(&str, &str)] = shim![
     "matmul/whole_vectors.h",
     "memory.h",
     "mlxrs.h",
+    "profile.cpp",
+    "profile.h",
     "run_ahead.cpp",
     "run_ahead.h",
     "settings.h",

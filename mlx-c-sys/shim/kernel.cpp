@@ -7,6 +7,7 @@
 #include "mlx/primitives.h"
 
 #include "guard.h"
+#include "profile.h"
 
 namespace {
 
@@ -125,15 +126,17 @@ class KernelPrimitive : public mx::Primitive {
     for (auto& a : out) {
       encoder.set_output_array(a);
     }
-    encoder.dispatch([kernel = kernel_, owned = std::move(owned), n = in.size()] {
-      auto views = views_of(owned);
-      char text[1024] = "";
-      int rc = kernel->vt().eval(
-          kernel->ud(), views.data(), n, views.data() + n, views.size() - n, text, sizeof text);
-      if (rc != 0) {
-        text[sizeof text - 1] = '\0';
-        kernel->fail("eval", text);
-      }
+    timed(stream(), name(), [&] {
+      encoder.dispatch([kernel = kernel_, owned = std::move(owned), n = in.size()] {
+        auto views = views_of(owned);
+        char text[1024] = "";
+        int rc = kernel->vt().eval(
+            kernel->ud(), views.data(), n, views.data() + n, views.size() - n, text, sizeof text);
+        if (rc != 0) {
+          text[sizeof text - 1] = '\0';
+          kernel->fail("eval", text);
+        }
+      });
     });
   }
 

@@ -310,6 +310,12 @@ int mlxrs_fast_heads(
 /* logsumexp(logits) - logits[target] over the last axis; one node for f32 logits. */
 int mlxrs_fast_cross_entropy(mlx_array* res, mlx_array logits, mlx_array targets, mlx_stream s);
 
+/* From the start to the end, each node of this library is timed on the CPU streams that compute it. There is one profile in a process: a
+ * start ends the one before it. The end tells of each name how often it was there and the seconds that it took; "" is the time from one
+ * node to the next of its stream. A node that is still computed then is not told. */
+void mlxrs_profile_start(void);
+void mlxrs_profile_end(void* to, void (*tell)(void* to, const char* name, uint64_t times, double seconds));
+
 /* How many kernel nodes are alive, for leak tests. */
 size_t mlxrs_kernel_live(void);
 

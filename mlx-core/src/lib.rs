@@ -32,6 +32,7 @@ pub mod kernel;
 pub mod linalg;
 pub mod memory;
 pub mod ops;
+pub mod profile;
 pub mod random;
 pub mod safetensors;
 pub mod stream;

@@ -11,6 +11,7 @@ use std::io::{BufRead, Write, stdin, stdout};
 use std::process::ExitCode;
 use std::time::Instant;
 
+use mlx_core::profile;
 use mlx_infer::{
     ClassifyOptions, Error, ErrorKind, GenerateOptions, Limits, LoadOptions, LoadedModel, Prompt,
     Request, Result,
@@ -28,6 +29,10 @@ enum Question {
     Classify {
         prompts: Vec<Vec<u32>>,
         batch: usize,
+    },
+    Profile {
+        prompts: Vec<Vec<u32>>,
+        max_tokens: usize,
     },
 }
 
@@ -60,6 +65,10 @@ fn serve(model: &str) -> Result<()> {
                 max_tokens,
             } => generate(&model, prompts, max_tokens)?,
             Question::Classify { prompts, batch } => classify(&model, prompts, batch)?,
+            Question::Profile {
+                prompts,
+                max_tokens,
+            } => profile(&model, &prompts, max_tokens)?,
         })?;
     }
     Ok(())
@@ -109,6 +118,31 @@ fn classify(model: &LoadedModel, prompts: Vec<Vec<u32>>, batch: usize) -> Result
         }
     }
     Ok(json!({"seconds": started.elapsed().as_secs_f64(), "tokens": tokens}))
+}
+
+/// What all tokens take, less what the first takes if there are more.
+fn profile(model: &LoadedModel, prompts: &[Vec<u32>], max_tokens: usize) -> Result<Value> {
+    let of = |max_tokens| {
+        profile::start();
+        generate(model, prompts.to_vec(), max_tokens).map(|_| profile::end())
+    };
+    let first = match max_tokens {
+        ..=1 => Vec::new(),
+        _ => of(1)?,
+    };
+    let nodes: Vec<Value> = of(max_tokens)?
+        .iter()
+        .map(|node| {
+            let before = first.iter().find(|other| other.name == node.name);
+            let (times, seconds) = before.map_or((0, 0.0), |other| (other.times, other.seconds));
+            json!({
+                "name": node.name,
+                "times": node.times.saturating_sub(times),
+                "seconds": node.seconds - seconds,
+            })
+        })
+        .collect();
+    Ok(json!({"nodes": nodes}))
 }
 
 fn say(answer: &Value) -> Result<()> {

@@ -16,6 +16,7 @@ mod cpu;
 mod limits;
 mod machine;
 mod plot;
+mod profile;
 mod process;
 mod record;
 mod session;

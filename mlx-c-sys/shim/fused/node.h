@@ -15,6 +15,7 @@
 #include "mlx/primitives.h"
 #include "mlx/transforms.h"
 
+#include "../profile.h"
 #include "../run_ahead.h"
 #include "../threads.h"
 #include "kernels.h"
@@ -46,7 +47,7 @@ class Node : public mx::Primitive {
   virtual void encode(const Arrays& in, Arrays& out) = 0;
 
   void eval_cpu(const Arrays& in, Arrays& out) final {
-    encode(in, out);
+    timed(stream(), name(), [&] { encode(in, out); });
     size_t bytes = 0;
     for (const auto& y : out) {
       // Not what is written in place.

@@ -117,6 +117,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
             rows,
         },
         goals,
+        profiles: Vec::new(),
         notes,
         plot: Some(plot::lines(
             "Tokens a second of all rows, by rows",

@@ -133,7 +133,8 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
     let mut sides = vec!["ours"];
     sides.extend(arguments.peers.iter().map(|peer| peer.name()));
     let load_before = machine::load_average();
-    let (mut rows, mut notes, mut versions) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut rows, mut profiles) = (Vec::new(), Vec::new());
+    let (mut notes, mut versions) = (Vec::new(), Vec::new());
     for &model in &arguments.models {
         files.prepare(model)?;
         for &format in &arguments.formats {
@@ -145,6 +146,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
                 notes: RefCell::default(),
                 versions: RefCell::default(),
             };
+            let labels = vec![model.name().to_owned(), format.name().to_owned()];
             let mut found = Vec::new();
             let mut sessions = case.sessions()?;
             for work in WORKS {
@@ -153,12 +155,15 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
                     sessions.clear();
                 }
                 let measured = case.measure(&mut sessions, work)?;
+                if let Some(ours) = sessions.first_mut() {
+                    profiles.extend(case.profile(ours, &labels, work)?);
+                }
                 found.extend(measured.into_iter().map(|values| (work, values)));
             }
             let found: Vec<Row> = found
                 .into_iter()
                 .map(|(work, (measure, values))| Row {
-                    labels: vec![model.name().to_owned(), format.name().to_owned()],
+                    labels: labels.clone(),
                     measure,
                     more_is_better: !matches!(work, Work::Fresh),
                     goals: goals(&sides, measure, limits.amx_bf16_gflop_s.is_some()),
@@ -199,6 +204,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
         facts,
         table,
         goals: Vec::new(),
+        profiles,
         notes,
         plot,
     };

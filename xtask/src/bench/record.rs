@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::machine;
+use super::profile::{self, Profile};
 use super::stats::{Table, digits};
 use crate::native::pins;
 
@@ -45,6 +46,8 @@ pub struct Record {
     pub facts: Vec<String>,
     pub table: Table,
     pub goals: Vec<Goal>,
+    /// Where our time goes.
+    pub profiles: Vec<Profile>,
     /// Whether the sides agree, what was left out.
     pub notes: Vec<String>,
     /// SVG.
@@ -116,6 +119,13 @@ impl Record {
         if all > 0 {
             let _ = writeln!(text, "\n{reached} of {all} goals are reached.");
         }
+        if !self.profiles.is_empty() {
+            let _ = write!(
+                text,
+                "\n{}",
+                profile::markdown(self.table.labels, &self.profiles)
+            );
+        }
         if !self.notes.is_empty() {
             text.push('\n');
         }
@@ -166,6 +176,7 @@ impl Record {
             "facts": self.facts,
             "rows": self.table.json(),
             "goals": goals,
+            "profiles": self.profiles.iter().map(Profile::json).collect::<Vec<_>>(),
             "notes": self.notes,
         })
     }

@@ -9,6 +9,8 @@
 //!   token to the last token of all) and `tokens`;
 //! - `{"op": "classify", "prompts": [[…]], "batch": n}`: the likeliest next token of each prompt, so many prompts at a
 //!   time, gives `seconds` and `tokens`.
+//!
+//! Ours knows a third one, `profile`: `generate`'s prompts and number of tokens, gives `nodes`.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -16,6 +18,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
+
+use super::profile::Node;
 
 /// One side, ready to be asked.
 pub struct Session {
@@ -85,6 +89,14 @@ impl Session {
             );
         }
         Ok((self.number(&answer, "seconds")?, tokens))
+    }
+
+    /// The nodes of a continuation: of all of it if that is one token, else of the steps behind the first token.
+    pub fn profile(&mut self, prompts: &[Vec<u32>], max_tokens: usize) -> Result<Vec<Node>> {
+        let mut answer =
+            self.ask(&json!({"op": "profile", "prompts": prompts, "max_tokens": max_tokens}))?;
+        serde_json::from_value(answer["nodes"].take())
+            .with_context(|| format!("{}: nodes of an answer", self.name))
     }
 
     /// Bytes of memory that the process has now, where the system tells.

@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::Result;
 use serde_json::Value;
 
+use crate::bench::profile::Profile;
 use crate::bench::session::{Session, prompts, turns};
 
 pub const PREFILL: &str = "prefill of 512, tokens/s";
@@ -72,43 +73,71 @@ pub struct Case {
 /// A measure, and its values on each side.
 pub type Measured = (&'static str, Vec<Vec<f64>>);
 
-impl Case {
-    /// Does a work on all sides in turns.
-    pub fn measure(&self, sessions: &mut [Session], work: Work) -> Result<Vec<Measured>> {
-        match work {
-            Work::Fresh => self.fresh(),
-            Work::Prefill => {
-                let prompt = prompts(1, if self.quick { 64 } else { 512 });
-                self.rates(sessions, PREFILL, |side| {
-                    let run = side.generate(&prompt, 1)?;
-                    Ok((prompt[0].len() as f64 / run.prefill_s, run.tokens))
-                })
-            }
-            Work::Decode(rows, prompt) => {
-                let prompts = prompts(rows, prompt);
-                let steps = match (self.quick, rows) {
+impl Work {
+    /// Its prompts and how many tokens each of them gets; none for a process of its own.
+    fn prompts(self, quick: bool) -> Option<(Vec<Vec<u32>>, usize)> {
+        match self {
+            Self::Fresh => None,
+            Self::Prefill => Some((prompts(1, if quick { 64 } else { 512 }), 1)),
+            Self::Decode(rows, prompt) => {
+                let steps = match (quick, rows) {
                     (true, _) => 4,
                     (false, ..=8) => 32,
                     (false, _) => 16,
                 };
-                let name = match rows {
-                    1 => DECODE_1,
-                    8 => DECODE_8,
-                    _ => DECODE_32,
-                };
-                self.rates(sessions, name, |side| {
-                    let run = side.generate(&prompts, steps + 1)?;
-                    Ok(((rows * steps) as f64 / run.decode_s, run.tokens))
-                })
+                Some((prompts(rows, prompt), steps + 1))
             }
-            Work::Classify => {
-                let texts = prompts(32, 24);
-                self.rates(sessions, CLASSIFY, |side| {
-                    let (seconds, tokens) = side.classify(&texts, texts.len())?;
-                    Ok((texts.len() as f64 / seconds, vec![tokens]))
-                })
-            }
+            Self::Classify => Some((prompts(32, 24), 1)),
         }
+    }
+
+    /// What is measured of it.
+    fn measure(self) -> &'static str {
+        match self {
+            Self::Fresh => LOAD,
+            Self::Prefill => PREFILL,
+            Self::Decode(1, _) => DECODE_1,
+            Self::Decode(8, _) => DECODE_8,
+            Self::Decode(..) => DECODE_32,
+            Self::Classify => CLASSIFY,
+        }
+    }
+}
+
+impl Case {
+    /// Does a work on all sides in turns.
+    pub fn measure(&self, sessions: &mut [Session], work: Work) -> Result<Vec<Measured>> {
+        let Some((prompts, tokens)) = work.prompts(self.quick) else {
+            return self.fresh();
+        };
+        self.rates(sessions, work.measure(), |side| match work {
+            Work::Classify => {
+                let (seconds, tokens) = side.classify(&prompts, prompts.len())?;
+                Ok((prompts.len() as f64 / seconds, vec![tokens]))
+            }
+            _ if tokens == 1 => {
+                let run = side.generate(&prompts, 1)?;
+                Ok((prompts[0].len() as f64 / run.prefill_s, run.tokens))
+            }
+            _ => {
+                let run = side.generate(&prompts, tokens)?;
+                let all = prompts.len() * (tokens - 1);
+                Ok((all as f64 / run.decode_s, run.tokens))
+            }
+        })
+    }
+
+    /// Where our side's time goes in a work.
+    pub fn profile(&self, ours: &mut Session, labels: &[String], work: Work) -> Result<Option<Profile>> {
+        let Some((prompts, tokens)) = work.prompts(self.quick) else {
+            return Ok(None);
+        };
+        Ok(Some(Profile {
+            labels: labels.to_vec(),
+            measure: work.measure(),
+            steps: (tokens - 1).max(1) as f64,
+            nodes: ours.profile(&prompts, tokens)?,
+        }))
     }
 
     /// Starts every side.

@@ -1,0 +1,60 @@
+//! Where the time of a computation goes on the CPU.
+//!
+//! ```
+//! use mlx_core::{Array, eval::eval, fast, profile};
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! let x = Array::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2])?;
+//! profile::start();
+//! eval(&[&fast::rms_norm(&x, None, 1e-6)?])?;
+//! for node in profile::end() {
+//!     println!("{:>6} × {:<20} {:.3} ms", node.times, node.name, 1e3 * node.seconds);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+use std::ffi::{CStr, c_char, c_void};
+
+use mlx_c_sys as sys;
+
+/// All nodes of one name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// As [`fast`](crate::fast) and [`CpuKernel`](crate::kernel::CpuKernel) name them, or [`BETWEEN`].
+    pub name: String,
+    /// How many were computed.
+    pub times: u64,
+    /// On the thread of their stream, from the beginning to the end: with all threads that helped.
+    pub seconds: f64,
+}
+
+/// What lies between one node and the next: MLX's own operations, bookkeeping, and waiting for work.
+pub const BETWEEN: &str = "";
+
+/// Times the nodes of this library on CPU streams from now on, until [`end`]. What was counted before is dropped: there
+/// is one profile in a process. A node costs some hundred nanoseconds more.
+pub fn start() {
+    // SAFETY: takes nothing, and guards what it changes by a lock.
+    unsafe { sys::mlxrs_profile_start() }
+}
+
+/// What was computed since [`start`], by name. On a GPU, and with `MLX_CPU_KERNELS=off`, nothing is.
+pub fn end() -> Vec<Node> {
+    let mut nodes: Vec<Node> = Vec::new();
+    // SAFETY: `tell` is called during the call only, with the pointer to `nodes` that is given here.
+    unsafe { sys::mlxrs_profile_end((&raw mut nodes).cast(), Some(tell)) };
+    nodes
+}
+
+/// # Safety
+/// `to` is a `Vec<Node>` that nobody else uses, `name` a C string.
+unsafe extern "C" fn tell(to: *mut c_void, name: *const c_char, times: u64, seconds: f64) {
+    // SAFETY: the caller's promise.
+    let (nodes, name) = unsafe { (&mut *to.cast::<Vec<Node>>(), CStr::from_ptr(name)) };
+    nodes.push(Node {
+        name: name.to_string_lossy().into_owned(),
+        times,
+        seconds,
+    });
+}

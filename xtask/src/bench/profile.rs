@@ -1,0 +1,142 @@
+//! Where our side's time goes: shares of a step or a prompt by kinds of nodes.
+
+use std::fmt::Write;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::stats::digits;
+
+/// All nodes of one name, as `mlx_core::profile` tells of them; the empty name is what lies between nodes.
+#[derive(Deserialize)]
+pub struct Node {
+    pub name: String,
+    pub times: f64,
+    pub seconds: f64,
+}
+
+/// A work as a sum of nodes.
+pub struct Profile {
+    /// What was computed: the first columns.
+    pub labels: Vec<String>,
+    pub measure: &'static str,
+    /// How many steps the nodes are of.
+    pub steps: f64,
+    pub nodes: Vec<Node>,
+}
+
+/// Kinds of nodes, by the names in `mlx-c-sys/shim/fused`. What has none of them is of the last kind but one.
+const KINDS: [(&str, &[&str]); 6] = [
+    (
+        "products",
+        &[
+            "Linear",
+            "PackedLinear",
+            "Products",
+            "GatedProducts",
+            "ExpertsLinear",
+        ],
+    ),
+    ("attention", &["Attention"]),
+    ("heads, cache", &["Heads", "Rope", "Store", "Blank"]),
+    ("norms", &["RmsNorm", "AddRmsNorm"]),
+    ("other nodes", &[]),
+    ("between", &[""]),
+];
+
+impl Profile {
+    /// Milliseconds of a step.
+    fn step_ms(&self) -> f64 {
+        1e3 * self.nodes.iter().map(|node| node.seconds).sum::<f64>() / self.steps
+    }
+
+    /// Nodes of a step.
+    fn step_nodes(&self) -> f64 {
+        let nodes = self.nodes.iter().filter(|node| !node.name.is_empty());
+        nodes.map(|node| node.times).sum::<f64>() / self.steps
+    }
+
+    /// The share of each kind.
+    fn shares(&self) -> [f64; KINDS.len()] {
+        let mut shares = [0.0; KINDS.len()];
+        let all: f64 = self.nodes.iter().map(|node| node.seconds).sum();
+        for node in &self.nodes {
+            let kind = KINDS
+                .iter()
+                .position(|(_, names)| names.contains(&&*node.name));
+            shares[kind.unwrap_or(KINDS.len() - 2)] += node.seconds / all;
+        }
+        shares
+    }
+
+    pub fn json(&self) -> Value {
+        let nodes: Vec<Value> = self
+            .nodes
+            .iter()
+            .map(|node| json!({"name": node.name, "times": node.times, "seconds": node.seconds}))
+            .collect();
+        json!({"labels": self.labels, "measure": self.measure, "steps": self.steps, "nodes": nodes})
+    }
+}
+
+/// A table of them.
+pub fn markdown(labels: &[&str], profiles: &[Profile]) -> String {
+    let kinds: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).collect();
+    let mut text = format!(
+        "Where the time of ours goes, of a prompt or a step, in one run:\n\n| {} | measure | ms | nodes | {} |\n",
+        labels.join(" | "),
+        kinds.join(" | ")
+    );
+    let _ = writeln!(
+        text,
+        "|{}---|{}",
+        "---|".repeat(labels.len()),
+        "---:|".repeat(2 + kinds.len())
+    );
+    for profile in profiles {
+        let shares = profile.shares().map(|share| format!("{:.0} %", 100.0 * share));
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {:.0} | {} |",
+            profile.labels.join(" | "),
+            profile.measure,
+            digits(profile.step_ms()),
+            profile.step_nodes(),
+            shares.join(" | ")
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_the_share_of_each_kind() {
+        let node = |name: &str, times, seconds| Node {
+            name: name.to_owned(),
+            times,
+            seconds,
+        };
+        let profile = Profile {
+            labels: vec!["tiny".to_owned()],
+            measure: "decode",
+            steps: 2.0,
+            nodes: vec![
+                node("", 9.0, 0.01),
+                node("Attention", 2.0, 0.02),
+                node("Linear", 4.0, 0.06),
+                node("Novel", 4.0, 0.01),
+            ],
+        };
+        let table = markdown(&["shape"], &[profile]);
+        let last = table.lines().last().unwrap();
+        assert_eq!(
+            last,
+            "| tiny | decode | 50.0 | 5 | 60 % | 20 % | 0 % | 0 % | 10 % | 10 % |"
+        );
+        let columns = |line: &str| line.matches('|').count();
+        assert!(table.lines().skip(2).all(|line| columns(line) == columns(last)));
+    }
+}
