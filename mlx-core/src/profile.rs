@@ -1,12 +1,12 @@
 //! Where the time of a computation goes on the CPU.
 //!
 //! ```
-//! use mlx_core::{Array, eval::eval, fast, profile};
+//! use mlx_core::{Array, eval, fast, profile};
 //!
 //! # fn main() -> mlx_core::Result<()> {
 //! let x = Array::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2])?;
 //! profile::start();
-//! eval(&[&fast::rms_norm(&x, None, 1e-6)?])?;
+//! eval([&fast::rms_norm(&x, None, 1e-6)?])?;
 //! for node in profile::end() {
 //!     println!("{:>6} × {:<20} {:.3} ms", node.times, node.name, 1e3 * node.seconds);
 //! }
@@ -39,7 +39,8 @@ pub fn start() {
     unsafe { sys::mlxrs_profile_start() }
 }
 
-/// What was computed since [`start`], by name. On a GPU, and with `MLX_CPU_KERNELS=off`, nothing is.
+/// What was computed since [`start`], by name. On a GPU, and with `MLX_CPU_KERNELS=off`, only
+/// kernels of one's own are.
 pub fn end() -> Vec<Node> {
     let mut nodes: Vec<Node> = Vec::new();
     // SAFETY: `tell` is called during the call only, with the pointer to `nodes` that is given here.

@@ -15,6 +15,8 @@ mod attention;
 mod choose;
 #[path = "fused_isa/packed.rs"]
 mod packed;
+#[path = "fused_isa/unseen.rs"]
+mod unseen;
 
 const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
@@ -207,6 +209,7 @@ fn every_instruction_set_and_number_of_threads() {
         "attention::packed_attentions",
         "choose::choices",
         "packed::packed_rows_are_quantised_ones",
+        "unseen::what_was_in_memory_does_not_show",
     ] {
         let mut digests = Vec::new();
         for isa in isas() {

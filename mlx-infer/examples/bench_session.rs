@@ -120,11 +120,15 @@ fn classify(model: &LoadedModel, prompts: Vec<Vec<u32>>, batch: usize) -> Result
     Ok(json!({"seconds": started.elapsed().as_secs_f64(), "tokens": tokens}))
 }
 
-/// What all tokens take, less what the first takes if there are more.
+/// What all tokens take, less what the first takes if there are more. Of no tokens: a classification of all prompts at a time.
 fn profile(model: &LoadedModel, prompts: &[Vec<u32>], max_tokens: usize) -> Result<Value> {
     let of = |max_tokens| {
         profile::start();
-        generate(model, prompts.to_vec(), max_tokens).map(|_| profile::end())
+        let done = match max_tokens {
+            0 => classify(model, prompts.to_vec(), prompts.len()),
+            _ => generate(model, prompts.to_vec(), max_tokens),
+        };
+        done.map(|_| profile::end())
     };
     let first = match max_tokens {
         ..=1 => Vec::new(),

@@ -40,6 +40,7 @@ const UNSAFE: [&str; 15] = [
     "mlx-core/src/kernel/",
     "mlx-core/src/memory.rs",
     "mlx-core/src/poison.rs",
+    "mlx-core/src/profile.rs",
     "mlx-core/src/safetensors.rs",
     "mlx-core/src/safetensors/",
     "mlx-core/src/stream.rs",

@@ -18,7 +18,7 @@ void finish(const Task& task, const AttentionKernels& kernel, const Partial& all
     float sum = all.sum[r];
     const float* values = all.values + r * a.value_dim;
     long head = r % a.group;
-    if (task.sinks != nullptr) {
+    if (task.sinks != nullptr && sum != 0) {
       // One more score, without a value: what there is shrinks when it is the largest.
       float sink = task.sinks[head * task.sink_step], best = std::max(sink, all.largest[r]);
       float old = std::exp(all.largest[r] - best);
@@ -36,8 +36,13 @@ void run(Task& task, const AttentionKernels& kernel) {
   float* memory = workspace(loaded + work + 2 * size);
   float* space = memory + loaded;
   kernel.load(a, memory);
-  auto all = empty(task, space + work), more = task.partial(space + work + size);
-  for (long c = task.begin; c < task.end; c++) {
+  auto all = task.partial(space + work), more = task.partial(space + work + size);
+  if (task.begin == task.end) {
+    empty(task, space + work);
+  } else {
+    kernel.chunk(a, memory, task.begin, space, all);
+  }
+  for (long c = task.begin + 1; c < task.end; c++) {
     kernel.chunk(a, memory, c, space, more);
     kernels().merge(a.queries, a.value_dim, all, more);
   }

@@ -57,6 +57,13 @@ struct Buffer {
   }
 };
 
+// Brings lines near that will be written.
+void fetch(const char* at, size_t n) {
+  for (size_t i = 0; i < n; i += 64) {
+    __builtin_prefetch(at + i, 1);
+  }
+}
+
 // Vectors [B, K, L, D] on their way into a buffer, packed where there is a packing.
 class Fresh {
  public:
@@ -180,13 +187,17 @@ class Store : public Node {
 
   template <typename Keys>
   void write(const Keys& keys, const mx::array& v, Arrays& out, const Slots& slots) {
-    // A task is a token with all its heads.
+    // A task is a token with all its heads. These go far apart: where to is fetched while they are computed.
     dispatch(
-        static_cast<uint32_t>(v.shape(0) * slots.tokens), 2.0 * v.size(),
+        static_cast<uint32_t>(v.shape(0) * slots.tokens), 10.0 * v.size(),
         [=, k_to = Buffer(out[0]), v_to = Buffer(out[1]), values = Fresh(v, options_.packing)](uint32_t task) {
           long row = task / slots.tokens, token = task % slots.tokens, slot = slots.of(row, token);
           if (slot < 0) {
             return;
+          }
+          for (long head = 0; head < k_to.heads; head++) {
+            fetch(k_to.place(slots, row, head, slot), k_to.vector);
+            fetch(v_to.place(slots, row, head, slot), v_to.vector);
           }
           keys(row, token, slots.tokens, [&](long head) { return k_to.place(slots, row, head, slot); });
           values(row, token, slots.tokens, [&](long head) { return v_to.place(slots, row, head, slot); });

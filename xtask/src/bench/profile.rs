@@ -46,7 +46,7 @@ const KINDS: [(&str, &[&str]); 6] = [
 
 impl Profile {
     /// Milliseconds of a step.
-    fn step_ms(&self) -> f64 {
+    pub fn step_ms(&self) -> f64 {
         1e3 * self.nodes.iter().map(|node| node.seconds).sum::<f64>() / self.steps
     }
 
@@ -83,7 +83,7 @@ impl Profile {
 pub fn markdown(labels: &[&str], profiles: &[Profile]) -> String {
     let kinds: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).collect();
     let mut text = format!(
-        "Where the time of ours goes, of a prompt or a step, in one run:\n\n| {} | measure | ms | nodes | {} |\n",
+        "Where the time of ours goes, of a prompt or a step, the middle one of three runs:\n\n| {} | measure | ms | nodes | {} |\n",
         labels.join(" | "),
         kinds.join(" | ")
     );
@@ -94,7 +94,9 @@ pub fn markdown(labels: &[&str], profiles: &[Profile]) -> String {
         "---:|".repeat(2 + kinds.len())
     );
     for profile in profiles {
-        let shares = profile.shares().map(|share| format!("{:.0} %", 100.0 * share));
+        let shares = profile
+            .shares()
+            .map(|share| format!("{:.0} %", 100.0 * share));
         let _ = writeln!(
             text,
             "| {} | {} | {} | {:.0} | {} |",
@@ -137,6 +139,11 @@ mod tests {
             "| tiny | decode | 50.0 | 5 | 60 % | 20 % | 0 % | 0 % | 10 % | 10 % |"
         );
         let columns = |line: &str| line.matches('|').count();
-        assert!(table.lines().skip(2).all(|line| columns(line) == columns(last)));
+        assert!(
+            table
+                .lines()
+                .skip(2)
+                .all(|line| columns(line) == columns(last))
+        );
     }
 }

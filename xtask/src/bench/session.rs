@@ -10,7 +10,7 @@
 //! - `{"op": "classify", "prompts": [[…]], "batch": n}`: the likeliest next token of each prompt, so many prompts at a
 //!   time, gives `seconds` and `tokens`.
 //!
-//! Ours knows a third one, `profile`: `generate`'s prompts and number of tokens, gives `nodes`.
+//! Ours knows a third one, [`profile`](Session::profile): prompts and `max_tokens`, gives `nodes`.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -91,7 +91,8 @@ impl Session {
         Ok((self.number(&answer, "seconds")?, tokens))
     }
 
-    /// The nodes of a continuation: of all of it if that is one token, else of the steps behind the first token.
+    /// The nodes of a continuation: of all of it if that is one token, else of the steps behind the first token. Of no
+    /// tokens: of a classification of all prompts at a time.
     pub fn profile(&mut self, prompts: &[Vec<u32>], max_tokens: usize) -> Result<Vec<Node>> {
         let mut answer =
             self.ask(&json!({"op": "profile", "prompts": prompts, "max_tokens": max_tokens}))?;

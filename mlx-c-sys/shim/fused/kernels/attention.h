@@ -268,8 +268,12 @@ void load_queries(const Attention& a, float* to) {
 
 template <class T>
 void finish_values(const float* values, float sum, long n, void* y) {
-  // A query that sees nothing gets zeros.
-  float factor = sum == 0 ? 0.0f : 1.0f / sum;
+  // A query that sees nothing gets zeros, whatever its values are.
+  if (sum == 0) {
+    memset(y, 0, n * sizeof(T));
+    return;
+  }
+  float factor = 1.0f / sum;
   for_each(n, [&](long i, auto load, auto store) __attribute__((always_inline)) {
     store(static_cast<T*>(y) + i, load(values + i) * factor);
   });
@@ -278,6 +282,13 @@ void finish_values(const float* values, float sum, long n, void* y) {
 inline void merge(long queries, long value_dim, const Partial& to, const Partial& more) {
   for (long r = 0; r < queries; r++) {
     if (more.sum[r] == 0) {
+      continue;
+    }
+    if (to.sum[r] == 0) {
+      // What is there means nothing.
+      to.largest[r] = more.largest[r];
+      to.sum[r] = more.sum[r];
+      memcpy(to.values + r * value_dim, more.values + r * value_dim, value_dim * sizeof(float));
       continue;
     }
     float best = to.largest[r] > more.largest[r] ? to.largest[r] : more.largest[r];
