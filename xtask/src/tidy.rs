@@ -28,7 +28,7 @@ const NAMELESS: [&str; 7] = [
 const SAFE: [&str; 5] = ["mlx-nn", "mlx-models", "mlx-infer", "mlx-train", "xtask"];
 
 /// Where `unsafe` may stand: the bindings, and the files and folders of mlx-core that call them.
-const UNSAFE: [&str; 15] = [
+const UNSAFE: [&str; 16] = [
     "mlx-c-sys/",
     "mlx-core/src/array.rs",
     "mlx-core/src/device.rs",
