@@ -53,7 +53,7 @@ bool has(Isa isa) {
     case Isa::amx:
 #ifdef HAVE_AMX
       return has(Isa::avx512bf16) && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
-          may_use_tiles();
+          __builtin_cpu_supports("amx-int8") && may_use_tiles();
 #else
       return false;
 #endif

@@ -6,6 +6,7 @@
 
 #include <immintrin.h>
 
+#include "amx_configuration.h"
 #include "matmul.h"
 #include "turn.h"
 
@@ -27,24 +28,6 @@ INLINE long smaller(long a, long b) {
 INLINE long columns_of(long m) {
   return m <= 8 ? 8 : 16;
 }
-
-struct Configuration {
-  explicit Configuration(long columns) {
-    struct alignas(64) {
-      uint8_t palette = 1, start = 0, reserved[14] = {};
-      uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-    } tiles;
-    if (columns < 16) {
-      // The sum and x of tiles<1, ..>.
-      tiles.row_bytes[0] = tiles.row_bytes[5] = static_cast<uint16_t>(4 * columns);
-    }
-    _tile_loadconfig(&tiles);
-  }
-  ~Configuration() {
-    _tile_release();
-  }
-};
 
 template <int SUMS>
 INLINE void zero_sums() {

@@ -47,9 +47,12 @@ void by_whole_numbers(const Product& p, const Job& job, const Whole& kernels) {
   });
 }
 
-// The kernels for products in whole numbers of so many rows; null where others are faster.
-const Whole* whole_of(Isa machine, long m) {
-  bool few = m <= (machine == Isa::amx ? Whole::few_beside_tiles : Whole::few);
+// The kernels for these products in whole numbers; null where others are faster.
+const Whole* whole_of(Isa machine, const Product& p, const Weights& w) {
+  if (!Whole::takes(p, w)) {
+    return nullptr;
+  }
+  bool few = p.m <= Whole::few;
   switch (machine) {
     case Isa::portable:
       return whole_neon();
@@ -59,9 +62,13 @@ const Whole* whole_of(Isa machine, long m) {
     case Isa::avx512vnni:
     case Isa::avx512bf16:
       return few ? whole_vnni() : whole_tiles_vnni();
-    default:
-      return few ? whole_vnni() : nullptr;
+    case Isa::amx:
+      if (p.m <= Whole::few_beside_tiles) {
+        return whole_vnni();
+      }
+      return few && Whole::takes_steps(w) ? whole_amx() : nullptr;
   }
+  return nullptr;
 }
 
 void multiply_by(const Product& p, const Job& job) {
@@ -71,8 +78,7 @@ void multiply_by(const Product& p, const Job& job) {
   }
   Isa machine = isa();
   const Expander& expander = expander_of(machine);
-  const Whole* whole = whole_of(machine, p.m);
-  if (whole != nullptr && Whole::takes(p, w)) {
+  if (const Whole* whole = whole_of(machine, p, w)) {
     return by_whole_numbers(p, job, *whole);
   }
   bool is_bf16 = p.type == Float::bf16 && w.coding != Coding::f32 && w.coding != Coding::f16;

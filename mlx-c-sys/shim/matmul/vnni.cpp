@@ -5,21 +5,11 @@
 
 #include "turn.h"
 #include "unpack.h"
+#include "whole_avx512.h"
 #include "whole_rows.h"
 
 namespace mlxrs::matmul {
 namespace {
-
-INLINE __mmask16 first_lanes(long n) {
-  return static_cast<__mmask16>(n >= 16 ? 0xffff : n > 0 ? (1u << n) - 1 : 0);
-}
-
-// Brings memory near that will be wanted soon: n bytes from `at` on.
-INLINE void fetch(const void* at, long n = 1) {
-  for (long i = 0; i < n; i += 64) {
-    _mm_prefetch(static_cast<const char*>(at) + i, _MM_HINT_T1);
-  }
-}
 
 // A row of x: for each vector of codes the high bytes, then the low ones; then for each group the scale; then for each the
 // sum. A vector has 64 codes, or 128 of 4 bits, which make two vectors of bytes: the even ones and the odd ones.
@@ -167,15 +157,6 @@ INLINE void add_groups(
   }
 }
 
-// Scales or biases [at, at + 16), as far as they are there.
-INLINE __m512 sixteen_scales(Float type, const void* from, long at, __mmask16 there) {
-  if (type == Float::f32) {
-    return _mm512_maskz_loadu_ps(there, static_cast<const float*>(from) + at);
-  }
-  __m256i halves = _mm256_maskz_loadu_epi16(there, static_cast<const uint16_t*>(from) + at);
-  return type == Float::f16 ? _mm512_cvtph_ps(halves) : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
-}
-
 // The products of Q rows of weights, `distance` apart, with R rows of x, as 16 parts of a sum each.
 template <int BITS, int GROUP, int Q, int R>
 INLINE void rows_of(const Weights& w, const Unpack& unpack, long row, long distance, const void* packed, __m512 (&sums)[Q][R]) {
@@ -202,7 +183,7 @@ INLINE void rows_of(const Weights& w, const Unpack& unpack, long row, long dista
 #pragma GCC unroll 4
     for (int q = 0; q < Q; q++) {
       long at = (row + q * distance) * groups + g;
-      __m512 scale = sixteen_scales(w.scale_type, w.scales, at, there), bias = sixteen_scales(w.scale_type, w.biases, at, there);
+      __m512 scale = sixteen(w.scale_type, w.scales, at, there), bias = sixteen(w.scale_type, w.biases, at, there);
 #pragma GCC unroll 4
       for (int r = 0; r < R; r++) {
         scales[q][r] = _mm512_mul_ps(scale, _mm512_maskz_loadu_ps(there, x_scales[r] + g));
@@ -221,20 +202,6 @@ INLINE void rows_of(const Weights& w, const Unpack& unpack, long row, long dista
       at += 2 * step;
     }
   }
-}
-
-// Rounds the first n of 16 sums and writes them.
-INLINE void write(Float type, __m512 sums, long n, void* to) {
-  __m256i halves;
-  if (type == Float::f16) {
-    halves = _mm512_cvtps_ph(sums, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  } else {
-    __m512i bits = _mm512_castps_si512(sums), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    __mmask16 nan = _mm512_cmp_ps_mask(sums, sums, _CMP_UNORD_Q);
-    halves = _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(_mm512_srli_epi32(rounded, 16), nan, _mm512_set1_epi32(0x7fc0)));
-  }
-  _mm256_mask_storeu_epi16(to, first_lanes(n), halves);
 }
 
 // y for Q times at most 16 rows of weights, `distance` apart, and R rows of x, of which there are p.m.

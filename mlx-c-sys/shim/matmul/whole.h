@@ -7,8 +7,8 @@
 // vector, each of which has codes of one group.
 //
 // How exact that is: of the largest element of a group of x 2^-16 is rounded away, and of its other elements no more, where
-// bf16 rounds 2^-9 of every weight away. No element is above 8 (group of 64) or 11.3 (of 128) times the root mean square of
-// its group. So the products are more exact than those of the same weights rounded to bf16, by some ten times at least.
+// bf16 rounds 2^-9 of every weight away. No element is above 8 (group of 64), 11.3 (of 128) or 16 (of 256, on tiles) times the root
+// mean square of its group. So the products are more exact than those of the same weights rounded to bf16, by eight times at least.
 //
 // Lanes are added in one order: an element of y is the same to the bit however many rows go with it.
 #pragma once
@@ -31,11 +31,15 @@ struct Whole {
   // Rows [row, row_end) of the weights, on one thread. `packed` are all blocks, one behind the other.
   void (*rows)(const Product& p, const Weights& w, const void* packed, long row, long row_end, void* scratch);
 
-  // Up to so many rows of x are few. Where the machine has tiles of bf16, more are faster in these.
+  // Up to so many rows of x are few. Where the machine has tiles, up to the other number do not fill them.
   static constexpr long few = 8, few_beside_tiles = 4;
 
   static bool takes(const Product& p, const Weights& w) {
     return p.type != Float::f32 && w.coding == Coding::affine && w.group % 32 == 0 && w.group <= 128;
+  }
+  // On tiles of bytes, 64 codes of one group go at a time.
+  static bool takes_steps(const Weights& w) {
+    return w.group % 64 == 0;
   }
 };
 
@@ -43,6 +47,8 @@ struct Whole {
 // By VPDPBUSD: x is two planes of bytes, 256 high + low. Many rows by VPDPWSSD.
 const Whole* whole_vnni();
 const Whole* whole_tiles_vnni();
+// By TDPBUSD, the same two planes.
+const Whole* whole_amx();
 // By products of 16 bits, VPMADDWD on x86 and SMLAL on Arm.
 const Whole* whole_avx2();
 const Whole* whole_tiles_avx2();

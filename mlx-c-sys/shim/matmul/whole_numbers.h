@@ -23,12 +23,27 @@ INLINE constexpr long round_up(long n, long unit) {
   return (n + unit - 1) / unit * unit;
 }
 
+// What whole numbers are multiplied with, and numbers that become such.
+struct Factors {
+  float scale, to_whole;
+};
+
+// For numbers of which the largest has these bits, without its sign. What is not finite makes the scale NaN.
+INLINE Factors factors_of(uint32_t most) {
+  const float bound = as_float(most);
+  // As bits, NaN is larger than infinity, and infinity than any number.
+  if (most >= 0x7f800000) {
+    return {as_float(0x7fc00000), 0};
+  }
+  return bound < 0x1p-100f ? Factors{0, 0} : Factors{bound / largest, largest / bound};
+}
+
 // What a group of whole numbers is multiplied with, and the sum that they stand for.
 struct Scaled {
   float scale, sum;
 };
 
-// A group of x as whole numbers to `to`. What is not finite makes the scale NaN.
+// A group of x as whole numbers to `to`.
 inline Scaled to_whole(Float type, const uint16_t* x, long n, int16_t* to) {
   float values[128];
   uint32_t most = 0;
@@ -36,13 +51,10 @@ inline Scaled to_whole(Float type, const uint16_t* x, long n, int16_t* to) {
     values[i] = type == Float::f16 ? from_f16(x[i]) : from_bf16(x[i]);
   }
   for (long i = 0; i < n; i++) {
-    // As bits, NaN is larger than infinity, and infinity than any number.
     uint32_t size = as_bits(values[i]) & 0x7fffffff;
     most = most < size ? size : most;
   }
-  float bound = as_float(most);
-  bool is_finite = most < 0x7f800000, is_zero = bound < 0x1p-100f;
-  float factor = is_finite && !is_zero ? largest / bound : 0;
+  const auto [scale, factor] = factors_of(most);
   int32_t sum = 0;
   for (long i = 0; i < n; i++) {
     // Added to 1.5 * 2^23 a number is rounded to a whole one, which stands in the lower bits. Zero times what is not finite
@@ -51,7 +63,6 @@ inline Scaled to_whole(Float type, const uint16_t* x, long n, int16_t* to) {
     to[i] = whole;
     sum += whole;
   }
-  float scale = !is_finite ? as_float(0x7fc00000) : is_zero ? 0 : bound / largest;
   return {scale, static_cast<float>(sum) * scale};
 }
 

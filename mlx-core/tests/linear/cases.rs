@@ -57,10 +57,10 @@ pub struct Case {
     pub product: Product,
 }
 
-/// Up to so many rows of x in 16 bits may be multiplied in another way than more of them, on every instruction set.
+/// Up to so many rows of x in 16 bits may be multiplied in another way than more of them.
 pub const FEW: i32 = 4;
-/// The same on those where it is the most.
-pub const MOST_FEW: i32 = 8;
+/// So may more than these, up to so many.
+pub const SOME: i32 = 8;
 
 pub fn dense(dtype: DType, n: i32, k: i32) -> Result<Case> {
     let w = normal(2, &[n, k], dtype)?;
@@ -124,5 +124,10 @@ pub fn cases(dtype: DType) -> Result<Vec<Case>> {
         150,
         1152,
     )?);
+    // Long rows, of which a task has hundreds.
+    for bits in [4, 8] {
+        let scheme = Scheme::new(QuantMode::Affine, bits, 64)?;
+        cases.push(packed(scheme, dtype, 560, 37 * 64)?);
+    }
     Ok(cases)
 }

@@ -1,0 +1,381 @@
+#include "whole.h"
+
+#if defined(__AMX_INT8__) && defined(__AVX512VBMI__)
+#include <immintrin.h>
+
+#include "amx_configuration.h"
+#include "turn.h"
+#include "unpack.h"
+#include "whole_amx_x.h"
+#include "whole_avx512.h"
+
+// Products of bytes on AMX's tiles. TDPBUSD adds to 16 x 16 sums the products of 16 rows of weights, 64 codes of each, and 16
+// columns of x, which are the high and the low bytes of eight rows. A sum belongs to one group of weights: 16 x 16 of them are stored,
+// scaled and added to those of the other groups, while tiles go on with the next ones.
+
+namespace mlxrs::matmul {
+namespace {
+
+struct alignas(64) Sums {
+  int32_t of[rows_of_tile][columns];
+};
+struct alignas(64) Real {
+  float of[rows_of_tile][columns];
+};
+
+// Scales of some pieces of the weights, one for each step.
+struct alignas(64) Scales {
+  static constexpr long pieces = 4;
+  float of[rows_of_tile][pieces * steps];
+};
+
+// Those of the sums that wait, of those computed, and of the next ones; at least.
+constexpr long scales_in_use = 4;
+// Tiles of weights whose totals are finished together.
+constexpr long tiles = 16;
+
+struct Scratch {
+  uint8_t codes[2][steps][rows_of_tile][step];
+  Sums sums[steps];
+  Scales scales[scales_in_use];
+  // In bf16.
+  alignas(64) uint16_t biases[rows_of_tile][bias_groups];
+  Real totals[tiles];
+};
+
+// The compiler does not know that tiles are loaded from memory.
+INLINE void written() {
+  asm volatile("" ::: "memory");
+}
+
+// The scales of a row, one for each of 16 steps from `at` on.
+INLINE void to_steps(const Weights& w, long row, long at, float* to) {
+  const long group_steps = w.group == step ? 1 : 2, group = at / group_steps;
+  __m512 of = sixteen(w.scale_type, w.scales, row * w.groups() + group, first_lanes(smaller(16 / group_steps, w.groups() - group)));
+  const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+  _mm512_store_ps(to, group_steps == 1 ? of : _mm512_permutexvar_ps(twice, of));
+}
+
+// The codes of a step, as bytes. BITS is 4 or 0 for any width.
+template <int BITS>
+INLINE __m512i step_of(const Unpack& unpack, const uint8_t* from) {
+  if constexpr (BITS == 0) {
+    return unpack(from, step);
+  }
+  // The even ones, then the odd ones.
+  const __m512i shifts = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi64x(4), 1);
+  __m512i twice = _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  return _mm512_and_si512(_mm512_srlv_epi64(twice, shifts), _mm512_set1_epi8(15));
+}
+
+// A piece of some rows of weights: its codes as tiles, `apart` from row to row and step_apart from step to step.
+struct Piece {
+  const uint8_t* codes;
+  long apart, step_apart;
+  const float* scales;
+};
+
+// Goes through rows of weights. Those of a tile lie `distance` apart, each in a long stretch of memory of its own, which is read faster.
+template <int BITS>
+class Pass {
+  const Weights& w;
+  const X* x;
+  const XSums* x_sums;
+  const long distance, n = pieces(w), row_bytes = w.row_bytes();
+  const Unpack unpack{w.bits};
+  Scratch& scratch;
+  long pieces_done = 0, scales_done = 0;
+
+  // Sums that wait to be scaled and added to a total. There are none at first.
+  struct Waiting {
+    Piece piece;
+    const X* x;
+    Real* total;
+  } waiting{};
+
+  // The next piece, of which some rows at a time are made ready.
+  struct Next {
+    const uint8_t* from;
+    long row, rows, at, apart;
+    Piece piece;
+    uint8_t (*codes)[rows_of_tile][step];
+    Scales* scales;
+  } next;
+
+  void turn_to(long row, long rows, long at) {
+    const bool in_place = BITS == 8 && rows == rows_of_tile && (at + 1) * piece <= w.k;
+    auto& codes = scratch.codes[pieces_done++ % 2];
+    next.from = codes_at(row, at);
+    next.apart = distance * row_bytes;
+    next.row = row;
+    next.rows = rows;
+    next.at = at;
+    next.codes = in_place ? nullptr : codes;
+    if (at % Scales::pieces == 0) {
+      next.scales = &scratch.scales[scales_done++ % scales_in_use];
+    }
+    next.piece = {in_place ? codes_at(row, at) : codes[0][0], in_place ? distance * row_bytes : step, in_place ? step : rows_of_tile * step,
+                  next.scales->of[0] + at % Scales::pieces * steps};
+  }
+
+  const uint8_t* codes_at(long row, long at) const {
+    return static_cast<const uint8_t*>(w.data) + row * row_bytes + at * bytes_of(piece);
+  }
+
+  // Bytes of codes.
+  INLINE long bytes_of(long codes) const {
+    return codes * (BITS == 0 ? w.bits : BITS) / 8;
+  }
+
+  // Rows [begin, end) of the next piece.
+  INLINE void prepare(long begin, long end) {
+    const bool is_whole = next.at + 1 < n || w.k % piece == 0, has_scales = next.at % Scales::pieces == 0;
+#pragma GCC unroll 6
+    for (long r = begin; r < end; r++) {
+      // Behind the last row that there is, it stands again.
+      const long place = smaller(r, next.rows - 1);
+      const uint8_t* from = next.from + place * next.apart;
+      for (long i = 0; i < bytes_of(piece); i += 64) {
+        _mm_prefetch(reinterpret_cast<const char*>(from + i + ahead), _MM_HINT_T0);
+      }
+      if (has_scales) {
+        const long row = next.row + place * distance;
+        to_steps(w, row, next.at * steps, next.scales->of[r]);
+        for (auto* of : {w.scales, w.biases}) {
+          const long size = w.scale_type == Float::f32 ? 4 : 2;
+          _mm_prefetch(static_cast<const char*>(of) + ((row + tiles) * w.groups() + next.at * piece / w.group) * size, _MM_HINT_T0);
+        }
+      }
+      if (next.codes == nullptr) {
+        continue;
+      }
+      auto store = [&](long s) ALWAYS_INLINE {
+        _mm512_store_si512(next.codes[s][r], step_of < BITS == 8 ? 0 : BITS > (unpack, from + bytes_of(s * step)));
+      };
+      if (is_whole) {
+#pragma GCC unroll 4
+        for (long s = 0; s < steps; s++) {
+          store(s);
+        }
+      } else {
+        // Where x has none, codes that do not matter.
+        for (long s = 0; s < (w.k % piece) / step; s++) {
+          store(s);
+        }
+      }
+    }
+  }
+
+  // Adds what step s of the sums that wait is, scaled.
+  INLINE void add(long s, __m512 (&sums)[rows_of_tile]) {
+#pragma GCC unroll 16
+    for (long r = 0; r < rows_of_tile; r++) {
+      __m512 scale = _mm512_set1_ps(waiting.piece.scales[r * Scales::pieces * steps + s]);
+      sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(scratch.sums[s].of[r])), scale, sums[r]);
+    }
+  }
+  INLINE void add_to_total(const __m512 (&sums)[rows_of_tile]) {
+    if (waiting.total == nullptr) {
+      return;
+    }
+    const __m512 scales = _mm512_load_ps(waiting.x->scales);
+#pragma GCC unroll 16
+    for (long r = 0; r < rows_of_tile; r++) {
+      float* total = waiting.total->of[r];
+      _mm512_store_ps(total, _mm512_fmadd_ps(sums[r], scales, _mm512_load_ps(total)));
+    }
+  }
+
+  // Of each of n biases number `part` of those in bf16 that it is the sum of.
+  INLINE void write_part(int part, long from, long n, uint16_t* to) const {
+    if (w.scale_type == Float::bf16) {
+      const __mmask32 there = n >= 32 ? 0xffffffff : (1u << n) - 1;
+      _mm512_store_si512(to, _mm512_maskz_loadu_epi16(there, static_cast<const uint16_t*>(w.biases) + from));
+      return;
+    }
+    for (long i = 0; i < bias_groups; i += 16) {
+      __m512 rest = sixteen(w.scale_type, w.biases, from + i, first_lanes(n - i));
+      __m256i halves;
+      for (int j = 0; j <= part; j++) {
+        halves = to_bf16(rest);
+        rest = _mm512_sub_ps(rest, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16)));
+      }
+      _mm256_store_si256(reinterpret_cast<__m256i*>(to + i), halves);
+    }
+  }
+
+  // The products of a piece with x, while the next piece is made ready and the sums of the one before, which are stored three products
+  // late, are scaled.
+  INLINE void multiply(const Piece& of, const X& x, Real* total) {
+    __m512 sums[rows_of_tile];
+#pragma GCC unroll 16
+    for (auto& sum : sums) {
+      sum = _mm512_setzero_ps();
+    }
+    _tile_loadd(0, of.codes, of.apart);
+    _tile_loadd(1, x.bytes[0], 64);
+    _tile_zero(4);
+    _tile_dpbusd(4, 0, 1);
+    _tile_stored(5, scratch.sums + 1, 64);
+    prepare(0, 6);
+    add(0, sums);
+    _tile_loadd(2, of.codes + of.step_apart, of.apart);
+    _tile_loadd(3, x.bytes[1], 64);
+    _tile_zero(5);
+    _tile_dpbusd(5, 2, 3);
+    _tile_stored(6, scratch.sums + 2, 64);
+    prepare(6, 11);
+    add(1, sums);
+    _tile_loadd(0, of.codes + 2 * of.step_apart, of.apart);
+    _tile_loadd(1, x.bytes[2], 64);
+    _tile_zero(6);
+    _tile_dpbusd(6, 0, 1);
+    _tile_stored(7, scratch.sums + 3, 64);
+    prepare(11, 16);
+    add(2, sums);
+    _tile_loadd(2, of.codes + 3 * of.step_apart, of.apart);
+    _tile_loadd(3, x.bytes[3], 64);
+    _tile_zero(7);
+    _tile_dpbusd(7, 2, 3);
+    _tile_stored(4, scratch.sums, 64);
+    add(3, sums);
+    add_to_total(sums);
+    waiting = {of, &x, total};
+  }
+
+ public:
+  Pass(const Weights& w, const void* packed, long distance, Scratch& scratch)
+      : w(w),
+        x(static_cast<const X*>(packed)),
+        x_sums(reinterpret_cast<const XSums*>(static_cast<const char*>(packed) + pieces_size(w))),
+        distance(distance),
+        scratch(scratch) {}
+
+  // The products of the biases of up to 16 rows with the sums of x, with which the totals of tile i begin.
+  void begin_totals(long row, long rows, long i) {
+    const long groups = w.groups();
+    // How many numbers in bf16 make a bias.
+    const int of_bias = w.scale_type == Float::bf16 ? 1 : w.scale_type == Float::f16 ? 2 : 3;
+    _tile_zero(3);
+    for (long at = 0; at < groups; at += bias_groups) {
+      const auto& sums = x_sums[at / bias_groups].of;
+      for (int part = 0; part < of_bias; part++) {
+        for (long r = 0; r < rows_of_tile; r++) {
+          const long from = (row + smaller(r, rows - 1) * distance) * groups + at;
+          write_part(part, from, smaller(bias_groups, groups - at), scratch.biases[r]);
+        }
+        written();
+        _tile_loadd(0, scratch.biases, 64);
+        _tile_loadd(1, sums[0], 64);
+        _tile_dpbf16ps(3, 0, 1);
+        _tile_loadd(2, sums[1], 64);
+        _tile_dpbf16ps(3, 0, 2);
+        _tile_loadd(1, sums[2], 64);
+        _tile_dpbf16ps(3, 0, 1);
+      }
+    }
+    _tile_stored(3, scratch.totals + i, 64);
+  }
+
+  // The first of them.
+  void begin(long row, long rows) {
+    turn_to(row, rows, 0);
+    prepare(0, rows_of_tile);
+    waiting.piece = next.piece;
+  }
+
+  // Adds to the totals of tile i, of up to 16 rows, of which the first is `row`; next_row comes then.
+  INLINE void tile(long row, long rows, long next_row, long i) {
+    for (long at = 0; at < n; at++) {
+      const Piece now = next.piece;
+      at + 1 < n ? turn_to(row, rows, at + 1) : turn_to(next_row, rows, 0);
+      multiply(now, x[at], scratch.totals + i);
+      written();
+    }
+  }
+
+  // The last sums.
+  void end() {
+    _tile_stored(5, scratch.sums + 1, 64);
+    _tile_stored(6, scratch.sums + 2, 64);
+    _tile_stored(7, scratch.sums + 3, 64);
+    __m512 sums[rows_of_tile] = {};
+    for (long s = 0; s < steps; s++) {
+      add(s, sums);
+    }
+    add_to_total(sums);
+    waiting.total = nullptr;
+  }
+
+  // Adds the halves of 16 columns of sums, which lie `apart` for each row, rounds them and writes n of each.
+  void finish(const Product& p, const float* sums, long apart, long n, long row) const {
+    __m512i lanes[columns];
+    for (long r = 0; r < columns; r++) {
+      lanes[r] = _mm512_load_si512(sums + r * apart);
+    }
+    turn(lanes);
+    for (long r = 0; r < p.m; r++) {
+      __m512 sum = _mm512_add_ps(_mm512_castsi512_ps(lanes[r]), _mm512_castsi512_ps(lanes[x_rows + r]));
+      write(p.type, sum, n, static_cast<uint16_t*>(p.y[r]) + row);
+    }
+  }
+};
+
+template <int BITS>
+void rows_by(const Product& p, const Weights& w, const void* packed, long row, long row_end, Scratch& scratch) {
+  const long distance = (row_end - row) / rows_of_tile;
+  if (distance > 0) {
+    Pass<BITS> pass(w, packed, distance, scratch);
+    pass.begin(row, rows_of_tile);
+    for (long t = 0; t < distance; t += tiles) {
+      const long n = smaller(tiles, distance - t);
+      for (long i = 0; i < n; i++) {
+        pass.begin_totals(row + t + i, rows_of_tile, i);
+      }
+      for (long i = 0; i < n; i++) {
+        pass.tile(row + t + i, rows_of_tile, row + smaller(t + i + 1, distance - 1), i);
+      }
+      pass.end();
+      for (long r = 0; r < rows_of_tile; r++) {
+        pass.finish(p, scratch.totals[0].of[r], rows_of_tile * columns, n, row + r * distance + t);
+      }
+    }
+  }
+  row += rows_of_tile * distance;
+  if (row < row_end) {
+    Pass<BITS> rest(w, packed, 1, scratch);
+    rest.begin(row, row_end - row);
+    rest.begin_totals(row, row_end - row, 0);
+    rest.tile(row, row_end - row, row, 0);
+    rest.end();
+    rest.finish(p, scratch.totals[0].of[0], columns, row_end - row, row);
+  }
+}
+
+void rows(const Product& p, const Weights& w, const void* packed, long row, long row_end, void* memory) {
+  const Configuration configuration;
+  auto by = w.bits == 4 ? rows_by<4> : w.bits == 8 ? rows_by<8> : rows_by<0>;
+  by(p, w, packed, row, row_end, *static_cast<Scratch*>(memory));
+}
+
+long scratch_size(const Product&, const Weights&) {
+  return sizeof(Scratch);
+}
+
+constexpr Whole kernels{rows_of_tile, x_rows, packed_size, pack, scratch_size, rows};
+
+} // namespace
+
+const Whole* whole_amx() {
+  return &kernels;
+}
+
+} // namespace mlxrs::matmul
+
+#else
+
+const mlxrs::matmul::Whole* mlxrs::matmul::whole_amx() {
+  return nullptr;
+}
+
+#endif

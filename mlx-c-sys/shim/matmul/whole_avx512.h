@@ -1,0 +1,50 @@
+// What the kernels of whole.h with AVX-512 have in common.
+#pragma once
+
+#include <immintrin.h>
+
+#include "whole_numbers.h"
+
+namespace mlxrs::matmul {
+namespace {
+
+INLINE __mmask16 first_lanes(long n) {
+  return static_cast<__mmask16>(n >= 16 ? 0xffff : n > 0 ? (1u << n) - 1 : 0);
+}
+
+// Brings memory near that will be wanted soon: n bytes from `at` on.
+INLINE void fetch(const void* at, long n = 1) {
+  for (long i = 0; i < n; i += 64) {
+    _mm_prefetch(static_cast<const char*>(at) + i, _MM_HINT_T1);
+  }
+}
+
+// Elements [at, at + 16), as far as they are there; the others are zero.
+INLINE __m512 sixteen(Float type, const void* from, long at, __mmask16 there) {
+  if (type == Float::f32) {
+    return _mm512_maskz_loadu_ps(there, static_cast<const float*>(from) + at);
+  }
+  __m256i halves = _mm256_maskz_loadu_epi16(there, static_cast<const uint16_t*>(from) + at);
+  return type == Float::f16 ? _mm512_cvtph_ps(halves) : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+INLINE __m256i to_bf16(__m512 x) {
+#ifdef __AVX512BF16__
+  __m256bh halves = _mm512_cvtneps_pbh(x);
+  return reinterpret_cast<__m256i&>(halves);
+#else
+  __m512i bits = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(_mm512_srli_epi32(rounded, 16), nan, _mm512_set1_epi32(0x7fc0)));
+#endif
+}
+
+// Rounds the first n of 16 sums and writes them.
+INLINE void write(Float type, __m512 sums, long n, void* to) {
+  __m256i halves = type == Float::f16 ? _mm512_cvtps_ph(sums, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC) : to_bf16(sums);
+  _mm256_mask_storeu_epi16(to, first_lanes(n), halves);
+}
+
+} // namespace
+} // namespace mlxrs::matmul
