@@ -1,7 +1,7 @@
 //! `bench cpu`: checkpoints of published shapes on the CPU, against llama.cpp and mlx-lm.
 //!
 //! Weights are random and the same on every side; 4-bit checkpoints of MLX stand against Q4_0,
-//! 8-bit ones against Q8_0. mlx-lm takes seconds a token here: it runs once, on a few tokens.
+//! 8-bit ones against Q8_0. mlx-lm takes seconds a token here: it decodes a few of one row.
 
 mod files;
 mod work;
