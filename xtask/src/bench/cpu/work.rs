@@ -207,7 +207,7 @@ impl Case {
             self.say(measure, side, number);
             Ok(Some(run(&mut sessions[side])?.0))
         })?;
-        // Behind the others: who runs behind its many seconds on one core is slower.
+        // When the others have run, which so follow each other without its many seconds on one core.
         for (side, session) in sessions.iter_mut().enumerate() {
             if self.is_slow(side) && measure == DECODE_1 {
                 for number in 1..=self.runs {
