@@ -11,6 +11,13 @@
 namespace mlxrs::matmul {
 namespace {
 
+// Brings memory near that will be wanted soon: n bytes from `at` on.
+INLINE void fetch(const void* at, long n) {
+  for (long i = 0; i < n; i += 64) {
+    _mm_prefetch(static_cast<const char*>(at) + i, _MM_HINT_T1);
+  }
+}
+
 // A row of x: for each vector of codes the high bytes, then the low ones; then for each group the scale; then for each the
 // sum. A vector has 64 codes, or 128 of 4 bits, which make two vectors of bytes: the even ones and the odd ones.
 struct Row {

@@ -114,7 +114,7 @@ class Pass {
     if (at % Scales::pieces == 0) {
       next.scales = &scratch.scales[scales_done++ % scales_in_use];
     }
-    next.piece = {in_place ? codes_at(row, at) : codes[0][0], in_place ? distance * row_bytes : step, in_place ? step : rows_of_tile * step,
+    next.piece = {in_place ? codes_at(row, at) : codes[0][0], in_place ? next.apart : step, in_place ? step : rows_of_tile * step,
                   next.scales->of[0] + at % Scales::pieces * steps};
   }
 

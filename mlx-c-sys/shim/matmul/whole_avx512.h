@@ -12,13 +12,6 @@ INLINE __mmask16 first_lanes(long n) {
   return static_cast<__mmask16>(n >= 16 ? 0xffff : n > 0 ? (1u << n) - 1 : 0);
 }
 
-// Brings memory near that will be wanted soon: n bytes from `at` on.
-INLINE void fetch(const void* at, long n = 1) {
-  for (long i = 0; i < n; i += 64) {
-    _mm_prefetch(static_cast<const char*>(at) + i, _MM_HINT_T1);
-  }
-}
-
 // Elements [at, at + 16), as far as they are there; the others are zero.
 INLINE __m512 sixteen(Float type, const void* from, long at, __mmask16 there) {
   if (type == Float::f32) {
