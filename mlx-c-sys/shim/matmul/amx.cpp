@@ -154,7 +154,7 @@ void fill(const Expander& e, const Panel& p, long k, long k_end, long height, ui
 // side. Returns the first row that is left.
 template <int W>
 long dense_stretches(const Product& p, const Weights& w, const uint16_t* x, long row, long row_end, Tile* sums) {
-  const long distance = (row_end - row) / 16;
+  const long distance = rows_apart(row_end - row);
   for (long t = 0; t < distance; t++) {
     Tile* sum = sums + t % 16;
     const auto* at = static_cast<const uint16_t*>(w.data) + (row + t) * w.k;

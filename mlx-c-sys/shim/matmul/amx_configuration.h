@@ -1,4 +1,4 @@
-// How AMX's tiles are laid out, as long as one of these lives.
+// How AMX's tiles are laid out.
 #pragma once
 
 #include <immintrin.h>
@@ -8,7 +8,14 @@
 namespace mlxrs::matmul {
 namespace {
 
-// All tiles have 16 rows of 64 bytes; of fewer columns of 32 bits have the tiles 0 and 5.
+// How far apart the rows of weights of a tile are, which come from so many rows: each from a stretch of memory of its own, which is
+// read faster. The number is odd, because 16 rows that lie a power of two apart are of one set of the first cache, which holds 12.
+inline long rows_apart(long rows) {
+  const long apart = rows / 16;
+  return apart > 1 && apart % 2 == 0 ? apart - 1 : apart;
+}
+
+// As long as one of these lives, all tiles have 16 rows of 64 bytes; of fewer columns of 32 bits have the tiles 0 and 5.
 struct Configuration {
   explicit Configuration(long columns = 16) {
     struct alignas(64) {

@@ -31,6 +31,8 @@ struct alignas(64) Scales {
 
 // Those of the sums that wait, of those computed, and of the next ones; at least.
 constexpr long scales_in_use = 4;
+// As `ahead`, where 16 rows are read at a time: all that is fetched has to stay in the first cache.
+constexpr long ahead_of_16 = 512;
 // Tiles of weights whose totals are finished together.
 constexpr long tiles = 16;
 
@@ -136,7 +138,7 @@ class Pass {
       const long place = smaller(r, next.rows - 1);
       const uint8_t* from = next.from + place * next.apart;
       for (long i = 0; i < bytes_of(piece); i += 64) {
-        _mm_prefetch(reinterpret_cast<const char*>(from + i + ahead), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(from + i + ahead_of_16), _MM_HINT_T0);
       }
       if (has_scales) {
         const long row = next.row + place * distance;
@@ -323,7 +325,7 @@ class Pass {
 
 template <int BITS>
 void rows_by(const Product& p, const Weights& w, const void* packed, long row, long row_end, Scratch& scratch) {
-  const long distance = (row_end - row) / rows_of_tile;
+  const long distance = rows_apart(row_end - row);
   if (distance > 0) {
     Pass<BITS> pass(w, packed, distance, scratch);
     pass.begin(row, rows_of_tile);
@@ -341,14 +343,14 @@ void rows_by(const Product& p, const Weights& w, const void* packed, long row, l
       }
     }
   }
-  row += rows_of_tile * distance;
-  if (row < row_end) {
+  for (row += rows_of_tile * distance; row < row_end; row += rows_of_tile) {
+    const long n = smaller(rows_of_tile, row_end - row);
     Pass<BITS> rest(w, packed, 1, scratch);
-    rest.begin(row, row_end - row);
-    rest.begin_totals(row, row_end - row, 0);
-    rest.tile(row, row_end - row, row, 0);
+    rest.begin(row, n);
+    rest.begin_totals(row, n, 0);
+    rest.tile(row, n, row, 0);
     rest.end();
-    rest.finish(p, scratch.totals[0].of[0], columns, row_end - row, row);
+    rest.finish(p, scratch.totals[0].of[0], columns, n, row);
   }
 }
 
