@@ -12,10 +12,9 @@ namespace {
 // With up to so many rows of x, a panel of 16 rows of weights after the other goes by, [k, k + panel_k) of which lies in the first
 // cache, and sums stay in registers.
 constexpr long few = 64, panel_rows = 16, panel_k = 256;
-// More rows of x go by blocks of two tiles of weights, three tiles at a time.
-constexpr long block_rows = 32, block_m = 48;
-// The least rows of x for which a block of weights is written out, if there are so many.
-constexpr long least_band = 288;
+// More rows of x go by blocks of two tiles of weights, three tiles at a time. Of the weights [k, k + block_k) lies in the first cache,
+// past which x is loaded.
+constexpr long block_rows = 32, block_k = 512;
 
 // The order in which x goes with the weights, see Expander: which of 64 elements go to the first 32 and to the others.
 struct Order {
@@ -65,24 +64,24 @@ void pack(const Product& p, long k, int dealt, long block, uint16_t* packed) {
   }
 }
 
-// How long parts of n are that are equally so, at most `most`, and multiples of `unit`.
-long part_of(long n, long most, long unit) {
-  long parts = (n + most - 1) / most;
-  return ((n + parts - 1) / parts + unit - 1) / unit * unit;
-}
-
-// How a task goes through its weights, with more than a few rows of x: bands of x go by pieces of k, of which they have a good
-// part of the second cache, and all rows of weights go by these. Where a band is that much for all of k, this is one piece.
+// How a task goes through its weights, with more than a few rows of x: by pieces of k, of which x stays in the second cache, and
+// these by parts, of which a block of weights stays in the first. Sums wait in between.
 struct Plan {
-  long m, k, steps, piece_k, band;
+  long m, k, steps, piece_k, part_k;
 
   Plan(const Product& p, const Weights& w, int dealt)
-      : m(p.m), k(w.k), steps(Amx::steps(w.k, dealt)), piece_k(panel_k), band(p.m) {
+      : m(p.m), k(w.k), steps(Amx::steps(w.k, dealt)), piece_k(Amx::piece(p.m, w.k)), part_k(panel_k) {
     if (m > few) {
-      long most = Amx::band_bytes / (steps * 64) / block_m * block_m;
-      band = part_of(m, most < least_band ? least_band : most, block_m);
-      piece_k = part_of(k, Amx::band_bytes / (2 * band), 128);
+      part_k = Amx::part_of(piece_k, block_k, 128);
     }
+  }
+  // The sums of a block of weights.
+  long tiles() const {
+    return (m + 15) / 16 * 2;
+  }
+  // Whether those of all blocks wait, or of one at a time.
+  bool all_wait() const {
+    return piece_k < k;
   }
 };
 
@@ -91,14 +90,14 @@ struct Scratch {
   // Weights that were written out.
   uint16_t* panel;
   float *scales, *biases;
-  // Sums on their way to y, and those that wait for the next piece of k.
+  // Sums on their way to y, and those that wait for more of k.
   static constexpr long out_tiles = 16;
   Tile *out, *sums;
 
   // Between rows of the panel lies an odd number of lines of the cache: so those of a tile, and those that are written one
   // after the other, are of different sets.
   static long ld(const Plan& plan) {
-    return (plan.piece_k + 63) / 64 * 64 + 32;
+    return (plan.part_k + 63) / 64 * 64 + 32;
   }
   static long elements(const Plan& plan) {
     return (plan.m > few ? block_rows : panel_rows) * ld(plan);
@@ -109,7 +108,7 @@ struct Scratch {
   static long size(const Product& p, const Weights& w, const Expander& e, long rows) {
     Plan plan(p, w, e.dealt(w));
     long blocks = (rows + block_rows - 1) / block_rows;
-    long tiles = out_tiles + (plan.m > few && plan.piece_k < w.k ? blocks * (plan.band / 16 * 2) : 0);
+    long tiles = out_tiles + (plan.m > few ? (plan.all_wait() ? blocks : 1) * plan.tiles() : 0);
     return (2 * elements(plan) + 63) / 64 * 64 + 8 * floats(w) + tiles * static_cast<long>(sizeof(Tile));
   }
   Scratch(const Plan& plan, const Weights& w, void* memory) {
@@ -241,27 +240,25 @@ void multiply_block(const Product& p, const Plan& plan, const Piece& piece, cons
 void many_columns(
     const Product& p, const Plan& plan, const Weights& w, const Expander& e, const uint16_t* x, long first, long row_end,
     const Scratch& s) {
-  for (long m0 = 0; m0 < p.m; m0 += plan.band) {
-    long m1 = smaller(p.m, m0 + plan.band);
-    for (long k = 0; k < w.k; k += plan.piece_k) {
-      Tile* sums = s.sums;
-      for (long row = first; row < row_end; row += block_rows) {
-        Piece piece{row, smaller(block_rows, row_end - row), k, smaller(w.k, k + plan.piece_k)};
-        Panel panel = s.prepare(w, e, row, piece.rows, k, piece.k_end);
-        long next = row + block_rows < row_end ? row + block_rows : first;
-        panel.next = static_cast<const uint8_t*>(w.data) + (next * w.k + piece.rows * k) * w.bits / 8;
-        fill(e, panel, k, piece.k_end, block_rows, s.panel, Scratch::ld(plan));
-        for (long m = m0; m < m1; m += block_m) {
-          if (m1 - m > 32) {
-            multiply_block<3>(p, plan, piece, x, m, sums, s);
-          } else if (m1 - m > 16) {
-            multiply_block<2>(p, plan, piece, x, m, sums, s);
-          } else {
-            multiply_block<1>(p, plan, piece, x, m, sums, s);
-          }
-          sums += plan.piece_k < w.k ? 6 : 0;
+  for (long k = 0; k < w.k; k += plan.piece_k) {
+    const long k_end = smaller(w.k, k + plan.piece_k);
+    Tile* sums = s.sums;
+    for (long row = first; row < row_end; row += block_rows) {
+      const long rows = smaller(block_rows, row_end - row), next = row + block_rows < row_end ? row + block_rows : first;
+      Panel panel = s.prepare(w, e, row, rows, k, k_end);
+      for (Piece piece{row, rows, k, k}; piece.k < k_end; piece.k = piece.k_end) {
+        piece.k_end = smaller(k_end, piece.k + plan.part_k);
+        panel.next = static_cast<const uint8_t*>(w.data) + (next * w.k + rows * piece.k) * w.bits / 8;
+        fill(e, panel, piece.k, piece.k_end, block_rows, s.panel, Scratch::ld(plan));
+        for (long m = 0, tiles; m < p.m; m += 16 * tiles) {
+          const long left = (p.m - m + 15) / 16;
+          // Two and two are faster than three and one.
+          tiles = left == 4 ? 2 : smaller(left, 3);
+          const auto multiply = tiles == 3 ? multiply_block<3> : tiles == 2 ? multiply_block<2> : multiply_block<1>;
+          multiply(p, plan, piece, x, m, sums + m / 16 * 2, s);
         }
       }
+      sums += plan.all_wait() ? plan.tiles() : 0;
     }
   }
   // y may have been written past the caches.

@@ -28,18 +28,34 @@ struct Amx {
       const Product& p, const Weights& w, const Expander& expander, const uint16_t* packed, long row, long row_end,
       void* scratch);
 
-  // The part of x that stays in the second cache while weights go by, in bytes of packed x.
-  static constexpr long band_bytes = 5 << 18;
-
-  // What rows a task should have a multiple of. With up to `some` rows of x it reads its weights in the order of memory: it should
-  // have as many as there are. So should it where all of x does not stay in the second cache, because it reads x again.
-  static constexpr long unit = 64, some = 128;
+  // How much of x, in bytes, stays in the second cache while weights go by: well, and at most.
+  static constexpr long band_bytes = 5 << 18, most_band_bytes = 13 << 17;
   static bool is_large(long m, long k) {
     return 2 * m * k > band_bytes;
   }
-  // The most rows of a task with more than `some` rows of x.
+  // How many rows of x a task takes: a multiple of 16 where these are not all. All weights are written out for each such band, so it has
+  // no fewer rows than that pays for.
+  static long band(long m, long k) {
+    constexpr long least = 288;
+    const long most = band_bytes / (2 * k);
+    return is_large(m, k) ? part_of(m, most < least ? least : most, 16) : m;
+  }
+  // Of how many elements of k so many rows of x stay in the second cache.
+  static long piece(long band, long k) {
+    return part_of(k, most_band_bytes / (2 * band), 128);
+  }
+  // How long parts of n are that are equally so, at most `most`, and multiples of `unit`.
+  static long part_of(long n, long most, long unit) {
+    long parts = (n + most - 1) / most;
+    return ((n + parts - 1) / parts + unit - 1) / unit * unit;
+  }
+
+  // What rows a task should have a multiple of, and how many at most where there are more than `some` rows of x: with fewer, it reads its
+  // weights in the order of memory; where x is large, it reads all of a band.
+  static constexpr long unit = 64, some = 128;
   static long most(long m, long k) {
-    return is_large(m, k) ? 1024 : 256;
+    constexpr long some_rows = 256, waiting = 512, all = 1L << 40;
+    return !is_large(m, k) ? some_rows : piece(band(m, k), k) < k ? waiting : all;
   }
 };
 

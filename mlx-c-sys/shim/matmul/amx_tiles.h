@@ -38,14 +38,15 @@ INLINE void zero_sums() {
   if constexpr (SUMS > 4) _tile_zero(4);
   if constexpr (SUMS > 5) _tile_zero(5);
 }
+// Sums that were put away, past the first cache, as they will not be wanted again.
 template <int SUMS>
 INLINE void load_sums(const Tile* t) {
-  _tile_loadd(0, t, 64);
-  if constexpr (SUMS > 1) _tile_loadd(1, t + 1, 64);
-  if constexpr (SUMS > 2) _tile_loadd(2, t + 2, 64);
-  if constexpr (SUMS > 3) _tile_loadd(3, t + 3, 64);
-  if constexpr (SUMS > 4) _tile_loadd(4, t + 4, 64);
-  if constexpr (SUMS > 5) _tile_loadd(5, t + 5, 64);
+  _tile_stream_loadd(0, t, 64);
+  if constexpr (SUMS > 1) _tile_stream_loadd(1, t + 1, 64);
+  if constexpr (SUMS > 2) _tile_stream_loadd(2, t + 2, 64);
+  if constexpr (SUMS > 3) _tile_stream_loadd(3, t + 3, 64);
+  if constexpr (SUMS > 4) _tile_stream_loadd(4, t + 4, 64);
+  if constexpr (SUMS > 5) _tile_stream_loadd(5, t + 5, 64);
 }
 template <int SUMS>
 INLINE void store_sums(Tile* t) {
@@ -62,23 +63,29 @@ INLINE void store_sums(Tile* t) {
 enum class Ahead { no, stretches, side_by_side };
 
 // Adds to the sums 0 to X - 1 the products of one tile of weights and X of x, which lie `block` elements apart and have room
-// for W rows of x.
+// for W rows of x. Where weights under way want the first cache, so much of x that it does not stay there is loaded past it.
+#define LOAD_X(tile, from, row)                 \
+  if constexpr (AHEAD == Ahead::no || X == 1) { \
+    _tile_loadd(tile, from, row);               \
+  } else {                                      \
+    _tile_stream_loadd(tile, from, row);        \
+  }
 template <int X, int W, Ahead AHEAD>
 INLINE void tiles(const uint16_t* w, long row, const uint16_t* x, long block, long steps, Tile* nowhere) {
   for (long s = 0; s < steps; s++, w += 32, x += 32 * W) {
     _tile_loadd(4, w, row);
-    _tile_loadd(5, x, 4 * W);
+    LOAD_X(5, x, 4 * W);
     _tile_dpbf16ps(0, 4, 5);
     if constexpr (X > 1) {
-      _tile_loadd(6, x + block, 64);
+      LOAD_X(6, x + block, 64);
       _tile_dpbf16ps(1, 4, 6);
     }
     if constexpr (X > 2) {
-      _tile_loadd(7, x + 2 * block, 64);
+      LOAD_X(7, x + 2 * block, 64);
       _tile_dpbf16ps(2, 4, 7);
     }
     if constexpr (X > 3) {
-      _tile_loadd(5, x + 3 * block, 64);
+      LOAD_X(5, x + 3 * block, 64);
       _tile_dpbf16ps(3, 4, 5);
     }
     if constexpr (AHEAD != Ahead::no) {
@@ -94,26 +101,28 @@ INLINE void tiles(const uint16_t* w, long row, const uint16_t* x, long block, lo
     }
   }
 }
+#undef LOAD_X
 
-// Adds to the sums 0 to 2 X - 1 the products of two tiles of weights and X of x, which lie `block` elements apart.
+// Adds to the sums 0 to 2 X - 1 the products of two tiles of weights and X of x, which lie `block` elements apart. x comes from the second
+// cache past the first, where the weights stay.
 template <int X>
 INLINE void multiply(const uint16_t* w, long ld, const uint16_t* x, long block, long steps, Tile* nowhere) {
   const uint16_t* w1 = w + 16 * ld;
   long row = 2 * ld;
   for (long s = 0; s < steps; s++, w += 32, w1 += 32, x += 512) {
     _tile_loadd(6, w, row);
-    _tile_loadd(7, x, 64);
+    _tile_stream_loadd(7, x, 64);
     _tile_dpbf16ps(0, 6, 7);
     _tile_loadd(6, w1, row);
     _tile_dpbf16ps(1, 6, 7);
     if constexpr (X > 1) {
-      _tile_loadd(7, x + block, 64);
+      _tile_stream_loadd(7, x + block, 64);
       _tile_dpbf16ps(3, 6, 7);
       _tile_loadd(6, w, row);
       _tile_dpbf16ps(2, 6, 7);
     }
     if constexpr (X > 2) {
-      _tile_loadd(7, x + 2 * block, 64);
+      _tile_stream_loadd(7, x + 2 * block, 64);
       _tile_dpbf16ps(4, 6, 7);
       _tile_loadd(6, w1, row);
       _tile_dpbf16ps(5, 6, 7);

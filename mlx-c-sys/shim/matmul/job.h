@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -54,58 +55,79 @@ void each(long n, long elements, const Body& body) {
   }
 }
 
-// Calls body(row, row_end) for parts of [0, n) that are multiples of `unit` and at most `most`, which is one too, on all threads
-// if there is enough to do: in `parts` for each thread, or more.
-template <typename Body>
-void share_rows(const Product& p, const Job& job, long unit, long parts, long most, const Body& body) {
-  Threads& threads = Threads::shared();
-  // Reading weights takes long too, when few are multiplied with them.
-  long n = job.n();
-  double work = static_cast<double>(n) * job.w().k * std::max(p.m, 4L);
-  long count = threads.count(), least = (n + most - 1) / most;
-  // As many for each thread.
-  long pieces = std::max(count < 2 || work < 200e3 ? 1 : parts * count, least > 1 ? round_up(least, count) : 1);
-  long size = round_up((n + pieces - 1) / pieces, unit);
-  threads.each(static_cast<uint32_t>((n + size - 1) / size), [&](uint32_t i) { body(i * size, std::min(n, (i + 1) * size)); });
+// Rows [first, first + m) of x, and of each y.
+struct Band {
+  long first, m;
+};
+
+// How many threads must share each of so many bands for all to have as much to do.
+inline long threads_of(long bands) {
+  long count = Threads::shared().count();
+  return count / std::gcd(bands, count);
 }
 
-// The most rows of a task where two products wait to be joined: so many that both stay in the second cache.
-inline long most_joined(const Product& p, const Job& job, long unit, long most) {
+// Calls body(band, row, row_end) for bands of up to `band` rows of x and parts of [0, n) that are multiples of `unit` and at most
+// `most`, which is one too, on all threads if there is enough to do: in `parts` for each thread, or more.
+template <typename Body>
+void share_bands(const Product& p, const Job& job, long band, long unit, long parts, long most, const Body& body) {
+  Threads& threads = Threads::shared();
+  // Reading weights takes long too, when few are multiplied with them.
+  long n = job.n(), bands = (p.m + band - 1) / band;
+  double work = static_cast<double>(n) * job.w().k * std::max(p.m, 4L);
+  long count = threads_of(bands), least = (n + most - 1) / most;
+  long pieces = std::max(threads.count() < 2 || work < 200e3 ? 1 : parts * count, least > 1 ? round_up(least, count) : 1);
+  long size = round_up((n + pieces - 1) / pieces, unit), tasks = (n + size - 1) / size * bands;
+  // Those that share weights are next to each other.
+  threads.each(static_cast<uint32_t>(tasks), [&](uint32_t i) {
+    long first = i % bands * band, row = i / bands * size;
+    body(Band{first, std::min(band, p.m - first)}, row, std::min(n, row + size));
+  });
+}
+
+// The same for all rows of x.
+template <typename Body>
+void share_rows(const Product& p, const Job& job, long unit, long parts, long most, const Body& body) {
+  share_bands(p, job, p.m, unit, parts, most, [&](const Band&, long row, long row_end) { body(row, row_end); });
+}
+
+// The most rows of a task where two products of m rows of x wait to be joined: so many that both stay in the second cache.
+inline long most_joined(const Product& p, const Job& job, long m, long unit, long most) {
   constexpr long bytes = 1 << 19;
-  return job.join == nullptr ? most : std::clamp(bytes / (2 * p.m * size_of(p.type)) / unit * unit, unit, most);
+  return job.join == nullptr ? most : std::clamp(bytes / (2 * m * size_of(p.type)) / unit * unit, unit, most);
 }
 
 // Calls kernel(product, weights, row, row_end) for a task's rows of the matrices: of each for its y, or of two for memory from which
 // they are joined.
 template <typename Kernel>
-void each_matrix(const Product& p, const Job& job, long row, long row_end, const Kernel& kernel) {
+void each_matrix(const Product& p, const Job& job, const Band& band, long row, long row_end, const Kernel& kernel) {
+  const void* const* x = p.x + band.first;
   if (job.join == nullptr) {
     long first = 0;
     for (const auto& part : job.parts) {
       long begin = std::max(row - first, 0L), end = std::min(row_end - first, part.w.n);
       if (begin < end) {
-        kernel(Product{p.type, p.m, p.x, part.y, p.is_read}, part.w, begin, end);
+        kernel(Product{p.type, band.m, x, part.y + band.first, p.is_read}, part.w, begin, end);
       }
       first += part.w.n;
     }
     return;
   }
   long n = row_end - row, size = size_of(p.type), bytes = round_up(n * size, 64);
-  char* memory = for_join.of<char>(2 * p.m * bytes);
-  std::vector<void*> rows(p.m);
-  Product q{p.type, p.m, p.x, rows.data(), true};
+  char* memory = for_join.of<char>(2 * band.m * bytes);
+  std::vector<void*> rows(band.m);
+  Product q{p.type, band.m, x, rows.data(), true};
   for (const auto& part : job.parts) {
-    for (long i = 0; i < p.m; i++) {
+    for (long i = 0; i < band.m; i++) {
       // Where the row of y would begin.
       rows[i] = memory + i * bytes - row * size;
     }
     kernel(q, part.w, row, row_end);
-    memory += p.m * bytes;
+    memory += band.m * bytes;
   }
-  memory -= 2 * p.m * bytes;
-  for (long i = 0; i < p.m; i++) {
+  memory -= 2 * band.m * bytes;
+  for (long i = 0; i < band.m; i++) {
     const char* a = memory + i * bytes;
-    job.join(a, a + p.m * bytes, n, static_cast<char*>(p.y[i]) + row * size);
+    job.join(a, a + band.m * bytes, n, static_cast<char*>(p.y[band.first + i]) + row * size);
   }
 }
 

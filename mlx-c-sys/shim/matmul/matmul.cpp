@@ -16,17 +16,23 @@ namespace {
 void by_tiles(const Product& p, const Job& job, const Amx& amx, const Expander& expander) {
   const Weights& w = job.w();
   int dealt = expander.dealt(w);
-  long blocks = (p.m + 15) / 16;
+  // A few rows of x take as long as reading the weights: in long pieces, each of which one core has fetched. Of many, each core takes
+  // a band, which stays in its second cache, with as many weights as there are.
+  const bool few = p.m <= Amx::some;
+  const long parts = few || Amx::is_large(p.m, w.k) ? 1 : 4, all = round_up(job.n(), Amx::unit);
+  const long band = few ? p.m : Amx::band(p.m, w.k), most = few ? all : std::min(all, Amx::most(p.m, w.k));
+  // A band is packed by whom it will likely be multiplied by: who comes first here comes first there.
+  const long blocks = (p.m + 15) / 16, together = band == p.m ? 1 : std::max(1L, band / 16 / threads_of((p.m + band - 1) / band));
   auto* packed = for_all.of<uint16_t>(Amx::packed_size(p.m, Amx::steps(w.k, dealt)));
-  each(blocks, p.m * w.k, [&](uint32_t i) { amx.pack(p, w.k, dealt, i, packed); });
-  // A few rows of x take as long as reading the weights: in long pieces, each of which one core has fetched.
-  bool few = p.m <= Amx::some;
-  long parts = few || Amx::is_large(p.m, w.k) ? 1 : 4;
-  long most = most_joined(p, job, Amx::unit, few ? round_up(job.n(), Amx::unit) : Amx::most(p.m, w.k));
-  share_rows(p, job, Amx::unit, parts, most, [&](long row, long row_end) {
-    void* scratch = for_task.of<char>(amx.scratch_size(p, w, expander, row_end - row));
-    each_matrix(p, job, row, row_end, [&](const Product& p, const Weights& w, long row, long row_end) {
-      amx.rows(p, w, expander, packed, row, row_end, scratch);
+  each((blocks + together - 1) / together, p.m * w.k, [&](uint32_t i) {
+    for (long block = i * together; block < std::min(blocks, (i + 1) * together); block++) {
+      amx.pack(p, w.k, dealt, block, packed);
+    }
+  });
+  share_bands(p, job, band, Amx::unit, parts, most_joined(p, job, band, Amx::unit, most), [&](const Band& b, long row, long row_end) {
+    each_matrix(p, job, b, row, row_end, [&](const Product& q, const Weights& w, long row, long row_end) {
+      void* scratch = for_task.of<char>(amx.scratch_size(q, w, expander, row_end - row));
+      amx.rows(q, w, expander, packed + b.first / 16 * Amx::steps(w.k, dealt) * 512, row, row_end, scratch);
     });
   });
 }
@@ -38,10 +44,10 @@ void by_whole_numbers(const Product& p, const Job& job, const Whole& kernels) {
   char* packed = for_all.of<char>(blocks * size);
   each(blocks, p.m * w.k, [&](uint32_t i) { kernels.pack(p, w, i * block, block, packed + i * size); });
   long parts = p.m <= Amx::some ? 1 : 4;
-  long most = most_joined(p, job, kernels.unit, round_up(job.n(), kernels.unit));
+  long most = most_joined(p, job, p.m, kernels.unit, round_up(job.n(), kernels.unit));
   share_rows(p, job, kernels.unit, parts, most, [&](long row, long row_end) {
     void* scratch = for_task.of<char>(kernels.scratch_size(p, w));
-    each_matrix(p, job, row, row_end, [&](const Product& p, const Weights& w, long row, long row_end) {
+    each_matrix(p, job, {0, p.m}, row, row_end, [&](const Product& p, const Weights& w, long row, long row_end) {
       kernels.rows(p, w, packed, row, row_end, scratch);
     });
   });

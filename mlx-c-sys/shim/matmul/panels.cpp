@@ -217,8 +217,8 @@ void by_panels(
     }
   };
   long parts = p.m <= (p.type == Float::f32 ? 4 : Amx::some) ? 1 : 4;
-  long most = most_joined(p, job, panel_rows, round_up(job.n(), panel_rows));
-  share_rows(p, job, panel_rows, parts, most, [&](long row, long row_end) { each_matrix(p, job, row, row_end, task); });
+  long most = most_joined(p, job, p.m, panel_rows, round_up(job.n(), panel_rows));
+  share_rows(p, job, panel_rows, parts, most, [&](long row, long row_end) { each_matrix(p, job, {0, p.m}, row, row_end, task); });
 }
 
 void write_rows(const Weights& w, const std::vector<long>& rows, Float type, void* y) {

@@ -25,7 +25,7 @@ fn gated_products_are_those_of_three_nodes() -> Result<()> {
             .into_iter()
             .zip([fast::swiglu as Gate, fast::geglu].into_iter().cycle())
         {
-            for m in [1, 3, 6, 40, 130, 300] {
+            for m in [1, 3, 6, 40, 130, 300, 1200] {
                 let x = normal(3, &[m, 576], dtype)?.multiply(0.1)?;
                 let [a, b] = products(&x, 230, scheme)?;
                 let together = gate(&a, &b)?;
