@@ -62,14 +62,17 @@ INLINE void store_sums(Tile* t) {
 // the 16 rows behind these, if they lie side by side.
 enum class Ahead { no, stretches, side_by_side };
 
-// Adds to the sums 0 to X - 1 the products of one tile of weights and X of x, which lie `block` elements apart and have room
-// for W rows of x. Where weights under way want the first cache, so much of x that it does not stay there is loaded past it.
+// Where weights under way want the first cache, so much of x that it does not stay there is loaded past it. (Tiles are numbers in the
+// instructions, which no function can be given.)
 #define LOAD_X(tile, from, row)                 \
   if constexpr (AHEAD == Ahead::no || X == 1) { \
     _tile_loadd(tile, from, row);               \
   } else {                                      \
     _tile_stream_loadd(tile, from, row);        \
   }
+
+// Adds to the sums 0 to X - 1 the products of one tile of weights and X of x, which lie `block` elements apart and have room
+// for W rows of x.
 template <int X, int W, Ahead AHEAD>
 INLINE void tiles(const uint16_t* w, long row, const uint16_t* x, long block, long steps, Tile* nowhere) {
   for (long s = 0; s < steps; s++, w += 32, x += 32 * W) {

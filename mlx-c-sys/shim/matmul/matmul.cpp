@@ -23,7 +23,8 @@ void by_tiles(const Product& p, const Job& job, const Amx& amx, const Expander& 
   const long band = few ? p.m : Amx::band(p.m, w.k), most = few ? all : std::min(all, Amx::most(p.m, w.k));
   // A band is packed by whom it will likely be multiplied by: who comes first here comes first there.
   const long blocks = (p.m + 15) / 16, together = band == p.m ? 1 : std::max(1L, band / 16 / threads_of((p.m + band - 1) / band));
-  auto* packed = for_all.of<uint16_t>(Amx::packed_size(p.m, Amx::steps(w.k, dealt)));
+  const long steps = Amx::steps(w.k, dealt);
+  auto* packed = for_all.of<uint16_t>(Amx::packed_size(p.m, steps));
   each((blocks + together - 1) / together, p.m * w.k, [&](uint32_t i) {
     for (long block = i * together; block < std::min(blocks, (i + 1) * together); block++) {
       amx.pack(p, w.k, dealt, block, packed);
@@ -32,7 +33,7 @@ void by_tiles(const Product& p, const Job& job, const Amx& amx, const Expander& 
   share_bands(p, job, band, Amx::unit, parts, most_joined(p, job, band, Amx::unit, most), [&](const Band& b, long row, long row_end) {
     each_matrix(p, job, b, row, row_end, [&](const Product& q, const Weights& w, long row, long row_end) {
       void* scratch = for_task.of<char>(amx.scratch_size(q, w, expander, row_end - row));
-      amx.rows(q, w, expander, packed + b.first / 16 * Amx::steps(w.k, dealt) * 512, row, row_end, scratch);
+      amx.rows(q, w, expander, packed + Amx::packed_size(b.first, steps), row, row_end, scratch);
     });
   });
 }
