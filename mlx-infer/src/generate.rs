@@ -19,7 +19,7 @@ pub use self::request::{Event, FinishReason, GenerateOptions, Generated, Prompt}
 
 pub(crate) use self::sequence::{Sequence, random_seed};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::LoadedModel;
 use crate::processor::{self, Processor, ProcessorError};
 use crate::prompt_cache::PromptCache;
@@ -120,8 +120,14 @@ impl<'m> Generation<'m> {
     /// Runs to the end, telling `on_event` of every event; it ends the generation by breaking.
     ///
     /// # Errors
-    /// The computation fails.
-    pub fn run(mut self, mut on_event: impl FnMut(&Event) -> ControlFlow<()>) -> Result<Generated> {
+    /// The computation fails, or the generation has ended before.
+    pub fn run(
+        &mut self,
+        mut on_event: impl FnMut(&Event) -> ControlFlow<()>,
+    ) -> Result<Generated> {
+        if self.state == State::Done {
+            return Err(Error::argument("the generation has ended before"));
+        }
         let (mut text, mut tokens) = (String::new(), Vec::new());
         let has_text = self.has_text;
         loop {
@@ -151,6 +157,19 @@ impl<'m> Generation<'m> {
                 self.state = State::Ending(FinishReason::Cancelled);
             }
         }
+    }
+
+    /// What was computed of the prompt and of what came after it, so that the next turn of a conversation
+    /// need not compute it again. Nothing before the first event.
+    ///
+    /// # Errors
+    /// There is no memory for a copy.
+    pub fn into_prompt_cache(self) -> Result<Option<PromptCache>> {
+        if self.decoder.len() == 0 {
+            return Ok(None);
+        }
+        let ids = self.sequence.history().ids();
+        PromptCache::copy(self.model, ids, self.decoder.cache()).map(Some)
     }
 
     fn advance(&mut self) -> Result<Option<Event>> {

@@ -30,9 +30,10 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Prompt tokens for each second of [`prefill`](Self::prefill); 0 if that is too short to tell.
+    /// Prompt tokens that were computed for each second of [`prefill`](Self::prefill); 0 if that is too short
+    /// to tell.
     pub fn prefill_tokens_per_s(&self) -> f64 {
-        rate(self.prompt_tokens, self.prefill)
+        rate(self.prompt_tokens - self.cached_tokens, self.prefill)
     }
 
     /// Tokens for each second of [`decode`](Self::decode), which begins with the first token; 0 if there

@@ -72,9 +72,11 @@ impl PromptState {
 ///
 /// let story = model.load_prompt_cache(&path)?;
 /// let ids = story.followed_by(&model, " It is")?;
-/// let generation = model.generate(ids, &options)?.with_prompt_cache(&story)?;
+/// let mut generation = model.generate(ids, &options)?.with_prompt_cache(&story)?;
 /// let generated = generation.run(|_| ControlFlow::Continue(()))?;
 /// assert_eq!(generated.metrics.cached_tokens, story.tokens().len());
+/// // The next turn begins with both.
+/// let story = generation.into_prompt_cache()?;
 /// # Ok(())
 /// # }
 /// ```
@@ -87,6 +89,16 @@ pub struct PromptCache {
 }
 
 impl PromptCache {
+    /// A copy of what a cache of one row holds, which are the first of these ids.
+    pub(crate) fn copy(model: &LoadedModel, ids: &[u32], cache: &ModelCache) -> Result<Self> {
+        let len = cache.lens()[0];
+        Ok(Self {
+            ids: ids[..len].to_vec(),
+            state: PromptState::copy(cache, 0, len, is_beyond(model, len))?,
+            serial: model.serial(),
+        })
+    }
+
     /// The prompt's tokens.
     pub fn tokens(&self) -> &[u32] {
         &self.ids
@@ -156,12 +168,6 @@ impl LoadedModel {
             let message = "the computation of the prompt was cancelled";
             return Err(Error::new(ErrorKind::Cancelled, message));
         }
-        let is_beyond = is_beyond(self, ids.len());
-        let state = PromptState::copy(decoder.cache(), 0, ids.len(), is_beyond)?;
-        Ok(PromptCache {
-            ids,
-            state,
-            serial: self.serial(),
-        })
+        PromptCache::copy(self, &ids, decoder.cache())
     }
 }

@@ -4,7 +4,10 @@ use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use mlx_infer::{ChatTemplate, Error, ErrorKind, Message, RenderOptions, Tokenizer};
+use mlx_infer::{
+    ChatTemplate, Error, ErrorKind, Generated, Generation, Message, PromptCache, RenderOptions,
+    Tokenizer,
+};
 use serde_json::Value;
 
 use super::{Result, args, interrupt, output};
@@ -59,21 +62,29 @@ impl Chat {
         let model = self.load.load()?;
         // Faults of the template show before the first question.
         model.chat_template()?;
-        let answer = |messages: &[Message]| -> Result<mlx_infer::Generated> {
-            let generated = output::show(model.chat(messages, &render, &options)?, self.json)?;
+        let answer = |generation: &mut Generation<'_>| -> Result<Generated> {
+            let generated = output::show(generation, self.json)?;
             if self.stats {
                 output::print_stats(&model, &generated);
             }
             Ok(generated)
         };
         if self.messages.is_some() {
-            return output::not_cancelled(&answer(&messages)?);
+            let mut generation = model.chat(&messages, &render, &options)?;
+            return output::not_cancelled(&answer(&mut generation)?);
         }
+        // What the turns before have left; those that the template writes otherwise now are computed again.
+        let mut computed: Option<PromptCache> = None;
         let mut lines = Lines::new();
         while let Some(line) = lines.next()? {
             options.cancel.reset();
             messages.push(Message::new("user", line));
-            let generated = answer(&messages)?;
+            let mut generation = model.chat(&messages, &render, &options)?;
+            if let Some(computed) = computed.take() {
+                generation = generation.with_prompt_cache(&computed)?;
+            }
+            let generated = answer(&mut generation)?;
+            computed = generation.into_prompt_cache()?;
             messages.push(Message::new(
                 "assistant",
                 generated.text.unwrap_or_default(),

@@ -57,7 +57,7 @@ impl Generate {
         let prompt = self.source.read()?;
         options.cancel = interrupt::cancels()?;
         let model = self.load.load()?;
-        let generation = match &self.prompt_cache {
+        let mut generation = match &self.prompt_cache {
             None => model.generate(prompt, &options)?,
             Some(path) => {
                 let cache = model.load_prompt_cache(path)?;
@@ -67,7 +67,7 @@ impl Generate {
                     .with_prompt_cache(&cache)?
             }
         };
-        let generated = output::show(generation, self.json)?;
+        let generated = output::show(&mut generation, self.json)?;
         if self.stats {
             output::print_stats(&model, &generated);
         }

@@ -32,7 +32,7 @@ pub(super) fn id_list(ids: &[u32]) -> String {
 }
 
 /// Runs a generation that Ctrl-C ends, showing its text as it comes, or one document after it.
-pub(super) fn show(generation: Generation<'_>, json: bool) -> Result<Generated> {
+pub(super) fn show(generation: &mut Generation<'_>, json: bool) -> Result<Generated> {
     let _running = interrupt::running();
     let mut written = Ok(());
     let generated = generation.run(|event: &Event| {
@@ -61,8 +61,12 @@ pub(super) fn show(generation: Generation<'_>, json: bool) -> Result<Generated> 
 /// Counts, times and memory, for people.
 pub(super) fn print_stats(model: &LoadedModel, generated: &Generated) {
     let m = &generated.metrics;
+    let cached = match m.cached_tokens {
+        0 => String::new(),
+        n => format!(" ({n} computed before)"),
+    };
     eprintln!(
-        "prompt: {} tokens, {:.1} tokens/s\ngeneration: {} tokens, {:.1} tokens/s, {}\n\
+        "prompt: {} tokens{cached}, {:.1} tokens/s\ngeneration: {} tokens, {:.1} tokens/s, {}\n\
          load: {:.3} s, first token: {:.3} s, total: {:.3} s\npeak memory: {}",
         m.prompt_tokens,
         m.prefill_tokens_per_s(),

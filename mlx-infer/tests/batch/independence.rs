@@ -58,7 +58,7 @@ pub fn sampled(max_tokens: usize, seed: u64) -> GenerateOptions {
 
 /// The tokens of a request of its own, and their log probabilities to the bit.
 pub fn alone(model: &LoadedModel, prompt: &[u32], options: &GenerateOptions) -> Vec<Choice> {
-    let generation = model.generate(prompt.to_vec(), options).unwrap();
+    let mut generation = model.generate(prompt.to_vec(), options).unwrap();
     let generated = generation.run(|_| ControlFlow::Continue(())).unwrap();
     generated.tokens
 }

@@ -6,7 +6,7 @@ use crate::checkpoint::{dir, load};
 use crate::independence::{CASES, alone, greedy, prompt, same, sampled};
 use mlx_infer::{
     Choice, Engine, EngineOptions, GenerateOptions, Generated, Limits, LoadOptions, LoadedModel,
-    Prompt, Request,
+    Prompt, PromptCache, Request,
 };
 use mlx_nn::LayerKind;
 
@@ -194,9 +194,66 @@ fn the_store_stays_within_its_bytes() {
     }
 }
 
-fn run(model: &LoadedModel, prompt: Prompt, cache: &mlx_infer::PromptCache) -> Generated {
+#[test]
+fn a_generation_leaves_what_the_next_turn_begins_with() {
+    for case in CASES {
+        let model = load(dir(case));
+        let mut text = prompt(LONG, 3);
+        let mut computed: Option<PromptCache> = None;
+        for turn in 0..4 {
+            let options = sampled(9, turn);
+            let mut generation = model.generate(text.clone(), &options).unwrap();
+            if let Some(computed) = &computed {
+                generation = generation.with_prompt_cache(computed).unwrap();
+            }
+            // The third turn is broken off, also where the next token is under way.
+            let most = if turn == 2 { 4 } else { 9 };
+            let mut told = 0;
+            let generated = generation.run(|_| {
+                told += 1;
+                if told == most && turn == 2 {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            });
+            let generated = generated.unwrap();
+            let expected = alone(&model, &text, &options);
+            let n = generated.tokens.len();
+            assert_eq!(n, most);
+            assert!(
+                same(&generated.tokens, &expected[..n]),
+                "{case}, turn {turn}"
+            );
+            let before = computed
+                .as_ref()
+                .map_or(0, |computed| computed.tokens().len());
+            assert_eq!(
+                generated.metrics.cached_tokens, before,
+                "{case}, turn {turn}"
+            );
+            text.extend(generated.tokens.iter().map(|choice| choice.id));
+            let left = generation.into_prompt_cache().unwrap().unwrap();
+            // What the generation has told last may not have gone through the layers.
+            assert!(text.len() - left.tokens().len() <= 1, "{case}, turn {turn}");
+            assert_eq!(left.tokens(), &text[..left.tokens().len()]);
+            computed = Some(left);
+            text.extend(prompt(7, 50 + turn));
+        }
+    }
+    let model = load(dir("qwen3"));
+    let mut generation = model.generate(prompt(5, 1), &greedy(2)).unwrap();
+    let ended = generation.run(|_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(ended.tokens.len(), 2);
+    let again = generation.run(|_| ControlFlow::Continue(())).unwrap_err();
+    assert!(again.to_string().contains("has ended before"), "{again}");
+    let unasked = model.generate(prompt(5, 1), &greedy(2)).unwrap();
+    assert!(unasked.into_prompt_cache().unwrap().is_none());
+}
+
+fn run(model: &LoadedModel, prompt: Prompt, cache: &PromptCache) -> Generated {
     let generation = model.generate(prompt, &greedy(12)).unwrap();
-    let generation = generation.with_prompt_cache(cache).unwrap();
+    let mut generation = generation.with_prompt_cache(cache).unwrap();
     generation.run(|_| ControlFlow::Continue(())).unwrap()
 }
 

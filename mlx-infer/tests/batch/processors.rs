@@ -29,7 +29,7 @@ fn alone_with(
     processor: impl FnMut(&[u32], &mut [f32]) -> Processed + Send + 'static,
 ) -> Result<Vec<Choice>, Error> {
     let generation = model.generate(prompt.to_vec(), options).unwrap();
-    let generation = generation.with_processor(processor);
+    let mut generation = generation.with_processor(processor);
     let generated = generation.run(|_| ControlFlow::Continue(()))?;
     Ok(generated.tokens)
 }

@@ -156,7 +156,7 @@ fn a_prompt_cache_in_a_file_is_of_one_kind() {
             assert_eq!(read.nbytes(), made.nbytes());
             let run = |cache| {
                 let generation = model.generate(longer.clone(), &greedy(12)).unwrap();
-                let generation = generation.with_prompt_cache(cache).unwrap();
+                let mut generation = generation.with_prompt_cache(cache).unwrap();
                 generation
                     .run(|_| std::ops::ControlFlow::Continue(()))
                     .unwrap()

@@ -310,6 +310,23 @@ fn chat_renders_the_template_and_answers() {
     assert!(
         answers[1]["usage"]["prompt_tokens"].as_u64() > answer["usage"]["prompt_tokens"].as_u64()
     );
+    // The second turn computes what is new in it, and answers as if it had computed all.
+    assert!(answers[0]["usage"].get("cached_tokens").is_none());
+    let cached = answers[1]["usage"]["cached_tokens"].as_u64().unwrap();
+    assert!(cached >= answer["usage"]["prompt_tokens"].as_u64().unwrap());
+    let conversation = json!([
+        {"role": "user", "content": text},
+        {"role": "assistant", "content": answers[0]["text"]},
+        {"role": "user", "content": text},
+    ]);
+    std::fs::write(&messages, conversation.to_string()).unwrap();
+    let head = ["chat", "--model", dir, "--messages", file];
+    let afresh = document(mlx_infer(&[&head[..], &tail].concat()));
+    assert_eq!(answers[1]["tokens"], afresh["tokens"]);
+    assert_eq!(
+        answers[1]["usage"]["prompt_tokens"],
+        afresh["usage"]["prompt_tokens"]
+    );
 }
 
 #[test]

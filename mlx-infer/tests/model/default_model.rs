@@ -54,7 +54,7 @@ fn it_gives_the_tokens_of_the_reference() {
             max_tokens: greedy.len(),
             ..Default::default()
         };
-        let generated = model.generate(prompt, &options).unwrap();
+        let mut generated = model.generate(prompt, &options).unwrap();
         let generated = generated.run(|_| ControlFlow::Continue(())).unwrap();
         let found: Vec<u32> = generated.tokens.iter().map(|choice| choice.id).collect();
         assert_eq!(found, greedy, "{case}");

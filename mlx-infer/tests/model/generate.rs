@@ -18,7 +18,7 @@ fn options(max_tokens: usize) -> GenerateOptions {
 }
 
 fn run(model: &LoadedModel, prompt: &[u32], options: &GenerateOptions) -> Generated {
-    let generation = model.generate(prompt.to_vec(), options).unwrap();
+    let mut generation = model.generate(prompt.to_vec(), options).unwrap();
     generation.run(|_| ControlFlow::Continue(())).unwrap()
 }
 
@@ -172,7 +172,7 @@ fn texts_are_streamed_and_stop_strings_cut_them() {
         ..options(24)
     };
     let mut streamed = String::new();
-    let generation = model.generate(prompt.clone(), &options).unwrap();
+    let mut generation = model.generate(prompt.clone(), &options).unwrap();
     let generated = generation.run(|event| {
         streamed.push_str(event.text());
         ControlFlow::Continue(())
@@ -194,7 +194,7 @@ fn cancelling_ends_it() {
         cancel: cancel.clone(),
         ..options(24)
     };
-    let generation = model.generate(golden.prompt.clone(), &options).unwrap();
+    let mut generation = model.generate(golden.prompt.clone(), &options).unwrap();
     let mut seen = 0;
     let generated = generation.run(|_| {
         seen += 1;
@@ -210,7 +210,7 @@ fn cancelling_ends_it() {
     assert!(run(&model, &golden.prompt, &options).tokens.is_empty());
     cancel.reset();
     assert_eq!(ids(&run(&model, &golden.prompt, &options)), golden.tokens);
-    let generation = model.generate(golden.prompt.clone(), &options).unwrap();
+    let mut generation = model.generate(golden.prompt.clone(), &options).unwrap();
     let broken = generation.run(|_| ControlFlow::Break(())).unwrap();
     assert_eq!(ids(&broken), golden.tokens[..1]);
     assert_eq!(broken.reason, FinishReason::Cancelled);
