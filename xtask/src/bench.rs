@@ -19,6 +19,7 @@ mod plot;
 mod process;
 mod profile;
 mod record;
+mod roofline;
 mod session;
 mod single;
 mod stats;

@@ -117,6 +117,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
             rows,
         },
         goals,
+        roofs: Vec::new(),
         profiles: Vec::new(),
         notes,
         plot: Some(plot::lines(

@@ -15,9 +15,10 @@ use serde_json::Value;
 use super::limits::Limits;
 use super::plot;
 use super::record::Record;
-use super::stats::{Row, Table, digits};
+use super::roofline::Roof;
+use super::stats::{Row, Table};
 use super::{Shared, build_session, machine, work as folder};
-use files::{Files, Shape};
+use files::Files;
 use work::{Case, WORKS, Work};
 
 /// What to measure.
@@ -133,7 +134,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
     let mut sides = vec!["ours"];
     sides.extend(arguments.peers.iter().map(|peer| peer.name()));
     let load_before = machine::load_average();
-    let (mut rows, mut profiles) = (Vec::new(), Vec::new());
+    let (mut rows, mut roofs, mut profiles) = (Vec::new(), Vec::new(), Vec::new());
     let (mut notes, mut versions) = (Vec::new(), Vec::new());
     for &model in &arguments.models {
         files.prepare(model)?;
@@ -160,21 +161,22 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
                 }
                 found.extend(measured.into_iter().map(|values| (work, values)));
             }
-            let found: Vec<Row> = found
-                .into_iter()
-                .map(|(work, (measure, values))| Row {
+            let shape = files.shape(model, format)?;
+            for (work, (measure, values)) in found {
+                let row = Row {
                     labels: labels.clone(),
                     measure,
                     more_is_better: !matches!(work, Work::Fresh),
                     goals: goals(&sides, measure, limits.amx_bf16_gflop_s.is_some()),
                     values,
-                })
-                .collect();
-            let shape = files.shape(model, format)?;
-            notes.extend(fractions(&case.name, &sides, &shape, &limits, &found));
+                };
+                if let Some(amount) = work.amount(&shape, shared.quick) {
+                    roofs.push(Roof::new(&row, &amount, &limits));
+                }
+                rows.push(row);
+            }
             notes.extend(case.notes.take());
             merge(&mut versions, case.versions.take());
-            rows.extend(found);
         }
     }
     let table = Table {
@@ -204,6 +206,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
         facts,
         table,
         goals: Vec::new(),
+        roofs,
         profiles,
         notes,
         plot,
@@ -234,46 +237,6 @@ fn goals(sides: &[&str], measure: &str, amx: bool) -> Vec<Option<f64>> {
     peers
         .map(|&side| (side == "llama.cpp").then_some(goal))
         .collect()
-}
-
-/// Which part of the machine's limits each side reaches.
-fn fractions(
-    case: &str,
-    sides: &[&str],
-    shape: &Shape,
-    limits: &Limits,
-    rows: &[Row],
-) -> Vec<String> {
-    let limits = [
-        (
-            "weights read in decode of one row, of the memory's rate",
-            work::DECODE_1,
-            "GB/s",
-            shape.bytes as f64,
-            limits.memory_read_gb_s,
-        ),
-        (
-            "products in prefill, of the best rate for 16-bit products",
-            work::PREFILL,
-            "GFLOP/s",
-            2.0 * shape.matrix_elements as f64,
-            limits.best_product(),
-        ),
-    ];
-    let tell = |(what, measure, unit, one, limit): (_, &str, _, f64, f64)| {
-        let row = rows.iter().find(|row| row.measure == measure);
-        let parts: Vec<String> = sides
-            .iter()
-            .enumerate()
-            .filter_map(|(side, name)| {
-                let rate = row?.median(side)? * one / 1e9;
-                let part = 100.0 * rate / limit;
-                Some(format!("{name} {} {unit}, {part:.0} %", digits(rate)))
-            })
-            .collect();
-        format!("{case}: {what}: {}", parts.join("; "))
-    };
-    limits.into_iter().map(tell).collect()
 }
 
 /// Adds what is new.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::machine;
 use super::profile::{self, Profile};
+use super::roofline::{self, Roof};
 use super::stats::{Table, digits};
 use crate::native::pins;
 
@@ -46,6 +47,8 @@ pub struct Record {
     pub facts: Vec<String>,
     pub table: Table,
     pub goals: Vec<Goal>,
+    /// What the machine allows.
+    pub roofs: Vec<Roof>,
     /// Where our time goes.
     pub profiles: Vec<Profile>,
     /// Whether the sides agree, what was left out.
@@ -119,6 +122,10 @@ impl Record {
         if all > 0 {
             let _ = writeln!(text, "\n{reached} of {all} goals are reached.");
         }
+        if !self.roofs.is_empty() {
+            let (labels, sides) = (self.table.labels, &self.table.sides);
+            let _ = write!(text, "\n{}", roofline::markdown(labels, sides, &self.roofs));
+        }
         if !self.profiles.is_empty() {
             let _ = write!(
                 text,
@@ -176,6 +183,7 @@ impl Record {
             "facts": self.facts,
             "rows": self.table.json(),
             "goals": goals,
+            "roofs": self.roofs.iter().map(Roof::json).collect::<Vec<_>>(),
             "profiles": self.profiles.iter().map(Profile::json).collect::<Vec<_>>(),
             "notes": self.notes,
         })

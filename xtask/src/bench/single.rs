@@ -205,6 +205,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
             rows,
         },
         goals: Vec::new(),
+        roofs: Vec::new(),
         profiles: Vec::new(),
         notes,
         plot: None,

@@ -180,6 +180,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
         plot: Some(plot::ratios("Training, times better than mlx-lm", &table, 1)),
         table,
         goals: Vec::new(),
+        roofs: Vec::new(),
         profiles: Vec::new(),
         notes,
     })

@@ -18,6 +18,12 @@ pub struct Shape {
     pub bytes: u64,
     /// Numbers in the matrices of the layers: what each token of a prompt is multiplied by.
     pub matrix_elements: u64,
+    /// Those of the head, which a row's last token is multiplied by.
+    pub head_elements: u64,
+    /// Bytes of the cache for a token, in 16 bits.
+    pub cache_bytes: u64,
+    /// Multiplications of a token's queries, and of the weights found, for a key that it sees.
+    pub attention_products: u64,
 }
 
 /// Where everything is.
@@ -158,9 +164,13 @@ impl Files {
         let kv_heads = size("num_key_value_heads")?;
         let attention = 2 * hidden * head * (heads + kv_heads);
         let mlp = 3 * hidden * size("intermediate_size")?;
+        let layers = size("num_hidden_layers")?;
         Ok(Shape {
             bytes,
-            matrix_elements: size("num_hidden_layers")? * (attention + mlp),
+            matrix_elements: layers * (attention + mlp),
+            head_elements: size("vocab_size")? * hidden,
+            cache_bytes: layers * 2 * kv_heads * head * 2,
+            attention_products: layers * 2 * heads * head,
         })
     }
 }

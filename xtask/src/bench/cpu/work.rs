@@ -6,7 +6,9 @@ use std::process::Command;
 use anyhow::Result;
 use serde_json::Value;
 
+use super::files::Shape;
 use crate::bench::profile::Profile;
+use crate::bench::roofline::Amount;
 use crate::bench::session::{Session, prompts, turns};
 
 pub const PREFILL: &str = "prefill of 512, tokens/s";
@@ -89,6 +91,28 @@ impl Work {
             }
             Self::Classify => Some((prompts(32, 24), 0)),
         }
+    }
+
+    /// What a prompt, all texts or a step in the middle read and compute; nothing for a process of its own.
+    pub fn amount(self, shape: &Shape, quick: bool) -> Option<Amount> {
+        let (prompts, tokens) = self.prompts(quick)?;
+        let (rows, length) = (prompts.len() as f64, prompts[0].len() as f64);
+        // Of a row: tokens that go through the layers, the keys that all of them see, and keys that lie in the cache.
+        let (passed, seen, cached) = match tokens {
+            ..2 => (length, length * (length + 1.0) / 2.0, 0.0),
+            _ => {
+                let context = length + tokens as f64 / 2.0;
+                (1.0, context, context)
+            }
+        };
+        let products = passed * shape.matrix_elements as f64
+            + seen * shape.attention_products as f64
+            + shape.head_elements as f64;
+        Some(Amount {
+            bytes: shape.bytes as f64 + rows * cached * shape.cache_bytes as f64,
+            flop: 2.0 * rows * products,
+            units: if tokens == 1 { rows * length } else { rows },
+        })
     }
 
     /// What is measured of it.
@@ -246,5 +270,40 @@ impl Case {
             .iter()
             .map(|runs| runs.iter().filter_map(|run| run.1).collect());
         Ok(vec![(LOAD, loads.collect()), (MEMORY, memory.collect())])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape {
+        bytes: 2_000,
+        matrix_elements: 1_000,
+        head_elements: 500,
+        cache_bytes: 10,
+        attention_products: 20,
+    };
+
+    #[test]
+    fn a_step_reads_weights_once_and_the_cache_of_each_row() {
+        // Behind 32 tokens, 33 more: 48.5 keys on average.
+        let amount = Work::Decode(8, 32).amount(&SHAPE, false).unwrap();
+        assert_eq!(amount.bytes, 2_000.0 + 8.0 * 48.5 * 10.0);
+        assert_eq!(amount.flop, 2.0 * 8.0 * (1_500.0 + 48.5 * 20.0));
+        assert_eq!(amount.units, 8.0);
+    }
+
+    #[test]
+    fn a_prompt_sees_half_of_itself_and_has_one_head() {
+        let prompt = Work::Prefill.amount(&SHAPE, false).unwrap();
+        assert_eq!(prompt.bytes, 2_000.0);
+        let seen = 512.0 * 513.0 / 2.0;
+        let all = 512.0 * 1_000.0 + seen * 20.0 + 500.0;
+        assert_eq!((prompt.flop, prompt.units), (2.0 * all, 512.0));
+        let texts = Work::Classify.amount(&SHAPE, false).unwrap();
+        let one = 24.0 * 1_000.0 + 300.0 * 20.0 + 500.0;
+        assert_eq!((texts.flop, texts.units), (2.0 * 32.0 * one, 32.0));
+        assert!(Work::Fresh.amount(&SHAPE, false).is_none());
     }
 }

@@ -1,0 +1,169 @@
+//! How long a work must take at least on this machine: the roofline of Williams et al. (2009). Weights and
+//! caches are read at the memory's rate, products run at the best rate for 16-bit products, and the slower of both
+//! is the limit. What a side reaches of it, and what a goal asks for, tells how much there is to gain.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::limits::Limits;
+use super::stats::{Row, digits};
+
+/// What a step, or a prompt, has to read and to compute.
+pub struct Amount {
+    pub bytes: f64,
+    /// Multiplications and additions.
+    pub flop: f64,
+    /// In how many of the measure's units it counts: tokens or texts.
+    pub units: f64,
+}
+
+/// A work's limit beside what was measured.
+pub struct Roof {
+    row: Row,
+    /// Gigabytes and 10^9 operations of a step or a prompt.
+    gigabytes: f64,
+    gflop: f64,
+    /// The most in the measure's unit, and whether the memory sets it.
+    most: f64,
+    by_memory: bool,
+}
+
+impl Roof {
+    /// Of a rate that was measured.
+    pub fn new(row: &Row, amount: &Amount, limits: &Limits) -> Self {
+        let (gigabytes, gflop) = (amount.bytes / 1e9, amount.flop / 1e9);
+        let reading = gigabytes / limits.memory_read_gb_s;
+        let computing = gflop / limits.best_product();
+        Self {
+            row: row.clone(),
+            gigabytes,
+            gflop,
+            most: amount.units / reading.max(computing),
+            by_memory: reading > computing,
+        }
+    }
+
+    /// What is reached of the limit by each side, where it was measured.
+    fn parts(&self) -> Vec<Option<f64>> {
+        let sides = 0..self.row.values.len();
+        sides
+            .map(|side| Some(self.row.median(side)? / self.most))
+            .collect()
+    }
+
+    /// What the goals ask of it.
+    fn asked(&self) -> Vec<f64> {
+        let goals = self.row.goals.iter().enumerate();
+        goals
+            .filter_map(|(at, goal)| Some((*goal)? * self.row.median(at + 1)? / self.most))
+            .collect()
+    }
+
+    pub fn json(&self) -> Value {
+        json!({
+            "labels": self.row.labels,
+            "measure": self.row.measure,
+            "gigabytes": self.gigabytes,
+            "gflop": self.gflop,
+            "most": self.most,
+            "limit": self.limit(),
+            "reached": self.parts(),
+            "asked": self.asked(),
+        })
+    }
+
+    fn limit(&self) -> &'static str {
+        if self.by_memory { "memory" } else { "products" }
+    }
+}
+
+/// A table of them.
+pub fn markdown(labels: &[&str], sides: &[&str], roofs: &[Roof]) -> String {
+    let mut text = format!(
+        "The most that the machine allows, as weights and caches must be read once and products computed, and how much of it is \
+         reached; what the goal asks for:\n\n| {} | measure | GB | GFLOP | at most | limit | {} | goal |\n",
+        labels.join(" | "),
+        sides.join(" | ")
+    );
+    let _ = writeln!(
+        text,
+        "|{}---|---:|---:|---:|---|{}",
+        "---|".repeat(labels.len()),
+        "---:|".repeat(sides.len() + 1)
+    );
+    let percent = |part: f64| match part {
+        ..0.095 => format!("{:.1} %", 100.0 * part),
+        _ => format!("{:.0} %", 100.0 * part),
+    };
+    for roof in roofs {
+        let parts = roof.parts();
+        let parts = parts
+            .iter()
+            .map(|part| part.map_or("–".to_owned(), percent));
+        let asked: Vec<String> = roof.asked().into_iter().map(percent).collect();
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {} | {} | {} |",
+            roof.row.labels.join(" | "),
+            roof.row.measure,
+            digits(roof.gigabytes),
+            digits(roof.gflop),
+            digits(roof.most),
+            roof.limit(),
+            parts.collect::<Vec<_>>().join(" | "),
+            asked.join(", ")
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slower_of_memory_and_products_is_the_limit() {
+        let limits = Limits {
+            memory_read_gb_s: 10.0,
+            f32_gflop_s: 100.0,
+            vnni_int8_gop_s: None,
+            amx_bf16_gflop_s: Some(1000.0),
+            amx_int8_gop_s: None,
+        };
+        let row = Row {
+            labels: vec!["tiny".to_owned()],
+            measure: "tokens/s",
+            more_is_better: true,
+            values: vec![vec![24.0], vec![2.0], Vec::new()],
+            goals: vec![Some(30.0), None],
+        };
+        let amount = |bytes, flop| Amount {
+            bytes,
+            flop,
+            units: 8.0,
+        };
+        // 0.2 s of reading, 0.1 s of products.
+        let step = Roof::new(&row, &amount(2e9, 100e9), &limits);
+        assert!(step.by_memory);
+        assert_eq!(step.most, 40.0);
+        assert_eq!(step.parts(), [Some(0.6), Some(0.05), None]);
+        assert_eq!(step.asked(), [1.5]);
+        let prompt = Roof::new(&row, &amount(2e9, 400e9), &limits);
+        assert!(!prompt.by_memory);
+        assert_eq!(prompt.most, 20.0);
+        let table = markdown(&["shape"], &["ours", "theirs", "slow"], &[step, prompt]);
+        let last: Vec<&str> = table.lines().rev().take(2).collect();
+        assert_eq!(
+            last[1],
+            "| tiny | tokens/s | 2.00 | 100 | 40.0 | memory | 60 % | 5.0 % | – | 150 % |"
+        );
+        let columns = |line: &str| line.matches('|').count();
+        let lines = table.lines().skip(2);
+        assert!(
+            lines
+                .into_iter()
+                .all(|line| columns(line) == columns(last[0]))
+        );
+    }
+}
