@@ -36,19 +36,29 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
+/// What every machine of this architecture has.
+const BASE: &str = if cfg!(target_arch = "aarch64") {
+    "neon"
+} else {
+    "portable"
+};
+
 /// The instruction sets of this machine that differ in f32.
 fn isas() -> Vec<&'static str> {
-    let mut isas = vec!["portable"];
     #[cfg(target_arch = "x86_64")]
-    {
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            isas.push("avx2");
-        }
-        if is_x86_feature_detected!("avx512f") {
-            isas.push("avx512");
-        }
-    }
-    isas
+    let more = [
+        (
+            "avx2",
+            is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+        ),
+        ("avx512", is_x86_feature_detected!("avx512f")),
+    ];
+    #[cfg(not(target_arch = "x86_64"))]
+    let more: [(&str, bool); 0] = [];
+    let more = more
+        .into_iter()
+        .filter_map(|(isa, is_there)| is_there.then_some(isa));
+    [BASE].into_iter().chain(more).collect()
 }
 
 /// In the settings of the process: `every_instruction_set_and_number_of_threads` runs this in many.
@@ -291,14 +301,9 @@ fn settings() {
             "{settings:?}: {text}"
         );
     };
-    let base = if cfg!(target_arch = "aarch64") {
-        "neon"
-    } else {
-        "portable"
-    };
     fails(
         &[("MLX_CPU_ISA", "mmx")],
-        &format!("message: MLX_CPU_ISA must be one that this machine has ({base}"),
+        &format!("message: MLX_CPU_ISA must be one that this machine has ({BASE}"),
     );
     fails(
         &[("MLX_CPU_THREADS", "0")],

@@ -44,7 +44,7 @@ fn isas() -> Vec<&'static str> {
         .and_then(|rest| rest.split(')').next())
         .unwrap_or_else(|| panic!("no list in {text}"));
     let known: Vec<&str> = known.split(", ").collect();
-    ["portable", "avx2", "avx512", "amx"]
+    ["portable", "neon", "avx2", "avx512", "amx"]
         .into_iter()
         .filter(|isa| known.contains(isa))
         .collect()
