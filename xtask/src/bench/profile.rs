@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::stats::digits;
+use super::stats::{digits, head};
 
 /// All nodes of one name, as `mlx_core::profile` tells of them; the empty name is what lies between nodes.
 #[derive(Deserialize)]
@@ -81,18 +81,14 @@ impl Profile {
 
 /// A table of them.
 pub fn markdown(labels: &[&str], profiles: &[Profile]) -> String {
-    let kinds: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).collect();
-    let mut text = format!(
-        "Where the time of ours goes, of a prompt or a step, the middle one of three runs:\n\n| {} | measure | ms | nodes | {} |\n",
-        labels.join(" | "),
-        kinds.join(" | ")
-    );
-    let _ = writeln!(
-        text,
-        "|{}---|{}",
-        "---|".repeat(labels.len()),
-        "---:|".repeat(2 + kinds.len())
-    );
+    let mut text =
+        "Where the time of ours goes, of a prompt or a step, the middle one of three runs:\n\n"
+            .to_owned();
+    let texts = labels.iter().chain(&["measure"]).map(|&name| (name, false));
+    let numbers = ["ms", "nodes"]
+        .into_iter()
+        .chain(KINDS.iter().map(|(kind, _)| *kind));
+    text += &head(texts.chain(numbers.map(|name| (name, true))));
     for profile in profiles {
         let shares = profile
             .shares()

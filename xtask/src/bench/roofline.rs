@@ -7,7 +7,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::limits::Limits;
-use super::stats::{Row, digits};
+use super::stats::{Row, digits, head};
 
 /// What a step, or a prompt, has to read and to compute.
 pub struct Amount {
@@ -80,18 +80,13 @@ impl Roof {
 
 /// A table of them.
 pub fn markdown(labels: &[&str], sides: &[&str], roofs: &[Roof]) -> String {
-    let mut text = format!(
-        "The most that the machine allows, as weights and caches must be read once and products computed, and how much of it is \
-         reached; what the goal asks for:\n\n| {} | measure | GB | GFLOP | at most | limit | {} | goal |\n",
-        labels.join(" | "),
-        sides.join(" | ")
-    );
-    let _ = writeln!(
-        text,
-        "|{}---|---:|---:|---:|---|{}",
-        "---|".repeat(labels.len()),
-        "---:|".repeat(sides.len() + 1)
-    );
+    let mut text = "The most that the machine allows, as weights and caches must be read once and products computed, and how much of it is \
+         reached; what the goal asks for:\n\n"
+        .to_owned();
+    let texts = labels.iter().chain(&["measure"]).map(|&name| (name, false));
+    let amounts = ["GB", "GFLOP", "at most"].map(|name| (name, true));
+    let parts = sides.iter().chain(&["goal"]).map(|&name| (name, true));
+    text += &head(texts.chain(amounts).chain([("limit", false)]).chain(parts));
     let percent = |part: f64| match part {
         ..0.095 => format!("{:.1} %", 100.0 * part),
         _ => format!("{:.0} %", 100.0 * part),
@@ -153,6 +148,10 @@ mod tests {
         assert!(!prompt.by_memory);
         assert_eq!(prompt.most, 20.0);
         let table = markdown(&["shape"], &["ours", "theirs", "slow"], &[step, prompt]);
+        assert!(table.contains(
+            "\n| shape | measure | GB | GFLOP | at most | limit | ours | theirs | slow | goal |\n\
+             |---|---|---:|---:|---:|---|---:|---:|---:|---:|\n"
+        ));
         let last: Vec<&str> = table.lines().rev().take(2).collect();
         assert_eq!(
             last[1],

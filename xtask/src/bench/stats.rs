@@ -41,6 +41,16 @@ pub fn digits(x: f64) -> String {
     }
 }
 
+/// The first lines of a table: names of columns, and whether these hold numbers.
+pub fn head<'a>(columns: impl IntoIterator<Item = (&'a str, bool)>) -> String {
+    let (mut names, mut line) = ("|".to_owned(), "|".to_owned());
+    for (name, is_number) in columns {
+        let _ = write!(names, " {name} |");
+        line += if is_number { "---:|" } else { "---|" };
+    }
+    format!("{names}\n{line}\n")
+}
+
 /// One measure of one case, on every side.
 #[derive(Clone, Debug)]
 pub struct Row {
@@ -126,15 +136,19 @@ impl Table {
             1 => "ours better by".to_owned(),
             _ => format!("better than {peer} by"),
         };
-        let mut names: Vec<String> = self.labels.iter().map(|&label| label.to_owned()).collect();
-        names.push("measure".to_owned());
-        names.extend(self.sides.iter().map(|&side| side.to_owned()));
-        names.extend(peers.iter().map(better));
-        names.push("goal".to_owned());
-        let numbers = self.sides.len() + peers.len();
-        let mut text = format!("| {} |\n", names.join(" | "));
-        let left = "---|".repeat(self.labels.len() + 1);
-        let _ = writeln!(text, "|{left}{}---|", "---:|".repeat(numbers));
+        let better: Vec<String> = peers.iter().map(better).collect();
+        let texts = self
+            .labels
+            .iter()
+            .chain(&["measure"])
+            .map(|&name| (name, false));
+        let numbers = self
+            .sides
+            .iter()
+            .copied()
+            .chain(better.iter().map(String::as_str));
+        let numbers = numbers.map(|name| (name, true));
+        let mut text = head(texts.chain(numbers).chain([("goal", false)]));
         for row in &self.rows {
             text += &row.line();
         }
