@@ -17,45 +17,53 @@ pub struct Amount {
     pub bytes: f64,
 }
 
-/// Criterion, with the machine's limits.
-pub struct Bench<'a> {
-    criterion: &'a mut Criterion,
-    peaks: &'static Peaks,
+impl Amount {
+    /// Arrays that are read or written once, and so many operations for each number of the first.
+    pub fn elementwise(arrays: &[&Array], operations: f64) -> Self {
+        Self {
+            operations: operations * arrays[0].size() as f64,
+            bytes: arrays.iter().map(|array| array.nbytes() as f64).sum(),
+        }
+    }
 }
 
-impl<'a> Bench<'a> {
-    pub fn new(criterion: &'a mut Criterion, peaks: &'static Peaks) -> Self {
-        Self { criterion, peaks }
-    }
-
-    /// Times what `graph` gives, evaluation included.
-    pub fn time(
-        &mut self,
-        id: &str,
-        amount: Amount,
-        graph: impl Fn() -> Result<Array>,
-    ) -> Result<()> {
-        // What is wrong with it shows here, where it can be told.
-        mlx_core::eval([&graph()?])?;
-        let best = Cell::new(f64::MAX);
-        self.criterion.bench_function(id, |bencher| {
-            bencher.iter_custom(|iterations| {
-                let mut all = Duration::ZERO;
-                for _ in 0..iterations {
-                    let started = Instant::now();
-                    let evaluated = graph().and_then(|array| mlx_core::eval([&array]));
-                    let time = started.elapsed();
-                    evaluated.expect("it was evaluated before");
-                    best.set(best.get().min(time.as_secs_f64()));
-                    all += time;
-                }
-                all
+/// Times what `prepare` gives, evaluation included. Only what the filter of the command line leaves in is prepared;
+/// a failure is that of the program.
+pub fn time<G>(c: &mut Criterion, id: &str, prepare: impl FnOnce() -> Result<(Amount, G)>)
+where
+    G: Fn() -> Result<Array>,
+{
+    let mut prepare = Some(prepare);
+    let mut prepared = None;
+    let best = Cell::new(f64::MAX);
+    c.bench_function(id, |bencher| {
+        if let Some(prepare) = prepare.take() {
+            Peaks::get();
+            // Once beforehand: what is wrong shows here, and inputs are computed.
+            let first = prepare().and_then(|(amount, graph)| {
+                mlx_core::eval([&graph()?])?;
+                Ok((amount, graph))
             });
-        });
-        // Left out by the filter of the command line.
-        if best.get() < f64::MAX {
-            println!("{}", self.peaks.compare(amount, best.get()));
+            prepared = Some(first.unwrap_or_else(|error| {
+                eprintln!("error: {id}: {error}");
+                std::process::exit(1);
+            }));
         }
-        Ok(())
+        let (_, graph) = prepared.as_ref().expect("it is prepared above");
+        bencher.iter_custom(|iterations| {
+            let mut all = Duration::ZERO;
+            for _ in 0..iterations {
+                let started = Instant::now();
+                let evaluated = graph().and_then(|array| mlx_core::eval([&array]));
+                let time = started.elapsed();
+                evaluated.expect("it was evaluated before");
+                best.set(best.get().min(time.as_secs_f64()));
+                all += time;
+            }
+            all
+        });
+    });
+    if let Some((amount, _)) = prepared {
+        println!("{}", Peaks::get().compare(amount, best.get()));
     }
 }

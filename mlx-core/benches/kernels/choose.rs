@@ -1,0 +1,38 @@
+//! Choosing a token.
+
+use criterion::Criterion;
+use mlx_core::fast;
+use mlx_core::{Array, DType, Result};
+
+use crate::normal;
+use crate::timed::{Amount, time};
+
+/// Entries of the vocabularies of Qwen3 and of Gemma3.
+const VOCABULARIES: [i32; 2] = [151_936, 262_144];
+
+pub fn choose(c: &mut Criterion) {
+    for vocabulary in VOCABULARIES {
+        for rows in [1, 32] {
+            let of = format!("of {rows} rows of {vocabulary}");
+            // Each number is read and compared once.
+            let logits = || -> Result<_> {
+                let logits = normal(&[rows, vocabulary], DType::F32)?;
+                let amount = Amount::elementwise(&[&logits], 1.0);
+                Ok((amount, logits))
+            };
+            time(c, &format!("argmax {of}"), || {
+                let (amount, logits) = logits()?;
+                Ok((amount, move || fast::argmax(&logits)))
+            });
+            time(c, &format!("top 40 {of}"), || {
+                let (amount, logits) = logits()?;
+                Ok((amount, move || Ok(fast::top(&logits, 40)?.0)))
+            });
+            time(c, &format!("nucleus 0.9 {of}"), || {
+                let (amount, logits) = logits()?;
+                let p = Array::from_slice(&vec![0.9f32; rows as usize], &[rows, 1])?;
+                Ok((amount, move || fast::nucleus(&logits, &p)))
+            });
+        }
+    }
+}
