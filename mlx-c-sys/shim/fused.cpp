@@ -292,6 +292,21 @@ extern "C" int mlxrs_fast_nucleus(mlx_array* res, mlx_array x, mlx_array p, mlx_
   });
 }
 
+extern "C" int mlxrs_fast_draw(
+    mlx_array* res, mlx_array x, mlx_array keys, mlx_array numbers, mlx_array counts, mlx_stream s) {
+  return guarded([&] {
+    auto stream = mlx_stream_get_(s);
+    const auto& in = mlx_array_get_(x);
+    auto y = fuses(stream)
+        ? fused::draw(in, mlx_array_get_(keys), mlx_array_get_(numbers), mlx_array_get_(counts), stream)
+        : std::nullopt;
+    if (!y) {
+      throw std::invalid_argument("a draw needs the CPU's kernels, and logits [B, V] of floating point");
+    }
+    mlx_array_set_(*res, *y);
+  });
+}
+
 extern "C" int mlxrs_fast_store(
     mlx_array* first,
     mlx_array* second,

@@ -17,6 +17,7 @@ use crate::ops::quantize::Scheme;
 
 mod attention;
 mod choose;
+mod draw;
 mod packed;
 pub mod plain;
 
@@ -25,6 +26,7 @@ pub use attention::{
     scaled_dot_product_attention,
 };
 pub use choose::{argmax, nucleus, top};
+pub use draw::{Draw, NO_TOKEN, draw};
 pub(crate) use packed::packing;
 pub use packed::{check_packing, pack, packed_words};
 

@@ -13,6 +13,8 @@ use mlx_core::{Array, DType, Result};
 mod attention;
 #[path = "fused_isa/choose.rs"]
 mod choose;
+#[path = "fused_isa/draw.rs"]
+mod draw;
 #[path = "fused_isa/packed.rs"]
 mod packed;
 #[path = "fused_isa/unseen.rs"]
@@ -208,6 +210,7 @@ fn every_instruction_set_and_number_of_threads() {
         "attention::attentions",
         "attention::packed_attentions",
         "choose::choices",
+        "draw::draws",
         "packed::packed_rows_are_quantised_ones",
         "unseen::what_was_in_memory_does_not_show",
     ] {
@@ -234,17 +237,17 @@ fn every_instruction_set_and_number_of_threads() {
             );
             digests.push((isa, of_isa.remove(0)));
         }
-        // Lanes and their number differ: the setting was heard. Tiles have attention only; choices and packed
+        // Lanes and their number differ: the setting was heard. Tiles have attention only; choices, draws and packed
         // rows are exact.
         let mut different: Vec<&String> = digests
             .iter()
             .filter(|(isa, _)| *isa != "amx" || test.starts_with("attention"))
             .map(|(_, digest)| digest)
             .collect();
-        let sets = if test.starts_with("choose") || test.starts_with("packed") {
-            1
-        } else {
-            different.len()
+        let exact = ["choose", "draw", "packed"];
+        let sets = match exact.iter().any(|exact| test.starts_with(exact)) {
+            true => 1,
+            false => different.len(),
         };
         different.sort();
         different.dedup();

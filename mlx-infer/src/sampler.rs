@@ -1,14 +1,12 @@
 //! One graph that chooses the next token of every row of a batch.
 //!
-//! Rows may have different settings: these are arrays `[B, 1]` beside the logits `[B, V]`, and a greedy
-//! row is an argmax inside the same graph. What no row asks for is left out of it; what a row gets does
-//! not depend on that. The chain is mlx-lm's: bias and penalties (`logits.rs`), then top-p, min-p and
-//! top-k on the distribution as the model gives it, then temperature, then a draw.
+//! Rows may have different settings, and a greedy row is a largest logit inside the same graph. What a row gets does not depend on
+//! the others. The chain is mlx-lm's: bias and penalties (`logits.rs`), then top-p, min-p and top-k on the distribution as the model
+//! gives it, then temperature, then a draw ([`fast::draw`]).
 //!
 //! The draw is the largest of logit plus Gumbel noise, where the noise depends only on the row's seed, the
 //! position and the token: a row's tokens are the same whoever shares its batch.
 
-mod filter;
 mod history;
 mod logits;
 mod noise;
@@ -16,15 +14,13 @@ mod params;
 #[cfg(test)]
 mod tests;
 
-use mlx_core::{Array, DType, async_eval, fast};
+use mlx_core::fast::{self, Draw, NO_TOKEN};
+use mlx_core::{Array, DType, async_eval};
 
 pub use self::history::History;
 pub use self::params::SamplingParams;
 
 use crate::error::{Error, ErrorKind, Result};
-
-/// Read in place of a token that cannot be chosen, because the logits are not numbers.
-const NO_TOKEN: u32 = u32::MAX;
 
 /// What the sampler has to know of one row.
 #[derive(Clone, Copy)]
@@ -82,36 +78,23 @@ pub fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Resu
             rows.len()
         )));
     }
-    // The largest is the same in any dtype.
-    let is_plain = |row: &Row<'_>| {
-        row.params.is_greedy() && row.params.keeps_logits() && row.logprobs.is_none()
-    };
-    let x = match rows.iter().all(is_plain) {
+    // As the model gives them, they may stay in its dtype.
+    let x = match rows.iter().all(|row| row.params.keeps_logits()) {
         true => logits.clone(),
         false => logits::process(logits.astype(DType::F32)?, rows, pending)?,
     };
-    let greedy = fast::argmax(&x)?;
-    let (ids, witness) = if rows.iter().all(|row| row.params.is_greedy()) {
+    let (ids, checked) = if rows.iter().all(|row| row.params.is_greedy()) {
+        let greedy = fast::argmax(&x)?;
         // The largest is not a number if all are not, which is how a broken model shows.
         let largest = x.take_along_axis(&greedy.expand_dims(-1)?, -1)?;
-        (greedy, largest.squeeze(-1)?)
+        let checked = largest.squeeze(-1)?.isfinite()?.select(&greedy, NO_TOKEN)?;
+        (greedy, checked)
     } else {
-        let drawing: Vec<u32> = (0..rows.len() as u32)
-            .filter(|&row| !rows[row as usize].params.is_greedy())
-            .collect();
-        let largest = x.max(-1, false)?;
-        if drawing.len() == rows.len() {
-            (draw(&x, rows, pending.is_some())?, largest)
-        } else {
-            // Noise and filters only for the rows that draw.
-            let n = drawing.len() as i32;
-            let some: Vec<Row<'_>> = drawing.iter().map(|&row| rows[row as usize]).collect();
-            let drawing = Array::from_slice(&drawing, &[n])?;
-            let drawn = draw(&x.take(&drawing, 0)?, &some, pending.is_some())?;
-            (greedy.put_along_axis(&drawing, &drawn, 0)?, largest)
-        }
+        let draws: Vec<Draw> = rows.iter().map(|row| row.draw(pending.is_some())).collect();
+        let drawn = fast::draw(&x, &draws)?;
+        // Some token, so that the next step can be computed before anybody has looked.
+        (drawn.equal(NO_TOKEN)?.select(0u32, &drawn)?, drawn)
     };
-    let checked = witness.isfinite()?.select(&ids, NO_TOKEN)?;
     let logprobs = if rows.iter().any(|row| row.logprobs.is_some()) {
         Some(Logprobs::new(&x, &ids, rows)?)
     } else {
@@ -124,38 +107,31 @@ pub fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Resu
     })
 }
 
-/// Draws a token for each row, none of which is greedy, from processed logits `[B, V]`: U32 `[B]`.
-fn draw(x: &Array, rows: &[Row<'_>], pending: bool) -> Result<Array> {
-    let [_, v] = x.dims()?;
-    let scale = column(rows, |row| 1.0 / row.params.temperature)?;
-    let noise = noise::gumbel(rows, pending, v)?;
-    let y = x.multiply(&scale)?.add(&noise)?;
-    let y = match filter::keep(x, rows)? {
-        Some(keep) => keep.select(&y, f32::NEG_INFINITY)?,
-        None => y,
-    };
-    Ok(fast::argmax(&y)?)
-}
-
 /// One number a row, as F32 `[B, 1]`.
 fn column(rows: &[Row<'_>], number: impl FnMut(&Row<'_>) -> f32) -> Result<Array> {
     let numbers: Vec<f32> = rows.iter().map(number).collect();
     Ok(Array::from_slice(&numbers, &[numbers.len() as i32, 1])?)
 }
 
-/// One flag a row, as Bool `[B, 1]`.
-fn flags(rows: &[Row<'_>], flag: impl FnMut(&Row<'_>) -> bool) -> Result<Array> {
-    let flags: Vec<bool> = rows.iter().map(flag).collect();
-    Ok(Array::from_slice(&flags, &[flags.len() as i32, 1])?)
+impl Row<'_> {
+    /// How its next token is drawn, where the last one may be `pending`.
+    fn draw(&self, pending: bool) -> Draw {
+        let position = self.history.ids().len() + usize::from(pending);
+        Draw {
+            temperature: self.params.temperature,
+            top_p: self.params.top_p,
+            min_p: self.params.min_p,
+            top_k: self.params.top_k,
+            key: noise::key(self.seed, position),
+        }
+    }
 }
 
 impl Logprobs {
     fn new(x: &Array, ids: &Array, rows: &[Row<'_>]) -> Result<Self> {
         let [_, v] = x.dims()?;
-        let logprobs = x.subtract(&x.logsumexp(-1, true)?)?;
-        let chosen = logprobs
-            .take_along_axis(&ids.expand_dims(-1)?, -1)?
-            .squeeze(-1)?;
+        let x = x.astype(DType::F32)?;
+        let chosen = fast::cross_entropy(&x, ids)?.negative()?;
         let wanted: Vec<Option<usize>> = rows.iter().map(|row| row.logprobs).collect();
         let most = wanted
             .iter()
@@ -166,7 +142,12 @@ impl Logprobs {
             .min(v as usize);
         let top = match most {
             0 => None,
-            n => Some(fast::top(&logprobs, n)?),
+            n => {
+                let (places, logits) = fast::top(&x, n)?;
+                let own = x.take_along_axis(&ids.expand_dims(-1)?, -1)?;
+                let logprobs = logits.subtract(&own)?.add(&chosen.expand_dims(-1)?)?;
+                Some((places, logprobs))
+            }
         };
         Ok(Self {
             chosen,

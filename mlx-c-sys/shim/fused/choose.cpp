@@ -1,38 +1,8 @@
 // Choosing among a vocabulary: the largest of a row, its n largest, and where the likeliest have a probability together.
-// A row is cut into pieces that are the same whoever takes them.
-#include <numeric>
-
-#include "kernels.h"
-#include "node.h"
+#include "choose.h"
 
 namespace mlxrs::fused {
 namespace {
-
-constexpr long piece = 16384;
-
-// The rows of an array and their pieces.
-struct Pieces {
-  Vectors rows;
-  long n, of_row, count;
-  size_t size;
-
-  explicit Pieces(const mx::array& x)
-      : rows(x), n(x.shape(-1)), of_row((n + piece - 1) / piece), count(static_cast<long>(x.size()) / n * of_row),
-        size(x.itemsize()) {}
-
-  long row(uint32_t i) const {
-    return i / of_row;
-  }
-  long first(uint32_t i) const {
-    return i % of_row * piece;
-  }
-  long length(uint32_t i) const {
-    return std::min(piece, n - first(i));
-  }
-  const char* at(uint32_t i) const {
-    return rows(row(i), workspace(n)) + first(i) * size;
-  }
-};
 
 class ArgMax : public Node {
  public:
@@ -43,19 +13,11 @@ class ArgMax : public Node {
     if (out[0].size() == 0) {
       return;
     }
-    mx::cpu::get_command_encoder(stream()).dispatch(
-        [p = Pieces(in[0]), argmax = row_kernels(in[0].dtype()).argmax, to = out[0].data<uint32_t>()] {
-          std::vector<std::pair<float, long>> best(p.count);
-          share(p.count, double(p.count) * std::min(p.n, piece), [&](uint32_t i) {
-            best[i].second = p.first(i) + argmax(p.at(i), p.length(i), &best[i].first);
-          });
-          for (long row = 0; row < p.count / p.of_row; row++) {
-            auto first = best.begin() + row * p.of_row;
-            // The first of equal ones.
-            auto larger = [](const auto& a, const auto& b) { return a.first < b.first; };
-            to[row] = static_cast<uint32_t>(std::max_element(first, first + p.of_row, larger)->second);
-          }
-        });
+    mx::cpu::get_command_encoder(stream()).dispatch([v = Vocabulary(in[0]), to = out[0].data<uint32_t>()]() mutable {
+      for (Entry best : v.largest()) {
+        *to++ = best.id;
+      }
+    });
   }
 
   mx::array plain(const Arrays& in) override {
@@ -75,15 +37,6 @@ class ArgMax : public Node {
   }
 };
 
-struct Entry {
-  float value;
-  uint32_t id;
-  // Best first: the larger, and of equal ones the one of the lower id. What is no number is as minus infinity.
-  bool operator<(const Entry& that) const {
-    return value != that.value ? value > that.value : id < that.id;
-  }
-};
-
 class Top : public Node {
  public:
   Top(mx::Stream s, int n) : Node(s), n_(n) {}
@@ -96,24 +49,16 @@ class Top : public Node {
       return;
     }
     mx::cpu::get_command_encoder(stream()).dispatch(
-        [p = Pieces(in[0]), n = static_cast<size_t>(n_), ids = out[0].data<uint32_t>(),
-         values = out[1].data<float>()] {
-          std::vector<std::vector<Entry>> found(p.count);
-          share(p.count, 4.0 * p.count * std::min(p.n, piece), [&](uint32_t i) {
-            const float* x = reinterpret_cast<const float*>(p.at(i));
-            found[i] = best_of(x, p.first(i), p.length(i), n);
+        [v = Vocabulary(in[0]), n = static_cast<long>(n_), ids = out[0].data<uint32_t>(), values = out[1].data<float>()] {
+          auto peaks = v.peaks();
+          share(static_cast<uint32_t>(v.rows()), static_cast<double>(v.rows()) * v.size(), [&](uint32_t row) {
+            auto best = v.contenders(v.row(row), peaks.of(row), n);
+            std::partial_sort(best.begin(), best.begin() + n, best.end());
+            for (long i = 0; i < n; i++) {
+              ids[row * n + i] = best[i].id;
+              values[row * n + i] = best[i].value;
+            }
           });
-          for (long row = 0; row < p.count / p.of_row; row++) {
-            std::vector<Entry> all;
-            for (long i = row * p.of_row; i < (row + 1) * p.of_row; i++) {
-              all.insert(all.end(), found[i].begin(), found[i].end());
-            }
-            std::partial_sort(all.begin(), all.begin() + n, all.end());
-            for (size_t i = 0; i < n; i++) {
-              ids[row * n + i] = all[i].id;
-              values[row * n + i] = all[i].value;
-            }
-          }
         });
   }
 
@@ -139,30 +84,10 @@ class Top : public Node {
   }
 
  private:
-  // A heap of the best n so far, the worst of them on top: nearly all of a long row is below it.
-  static std::vector<Entry> best_of(const float* x, long first, long length, size_t n) {
-    std::vector<Entry> heap;
-    heap.reserve(std::min<size_t>(n, length));
-    for (long i = 0; i < length; i++) {
-      float value = x[i] == x[i] ? x[i] : -std::numeric_limits<float>::infinity();
-      Entry entry{value, static_cast<uint32_t>(first + i)};
-      if (heap.size() < n) {
-        heap.push_back(entry);
-        std::push_heap(heap.begin(), heap.end());
-      } else if (value > heap.front().value) {
-        std::pop_heap(heap.begin(), heap.end());
-        heap.back() = entry;
-        std::push_heap(heap.begin(), heap.end());
-      }
-    }
-    return heap;
-  }
-
   int n_;
 };
 
-// The least logit that is kept when a row's likeliest tokens are kept for as long as those before have less than p
-// together. Instead of sorting, the row's weight is put into bins by logit, and only the bin where p is reached is sorted.
+// The least logit that is kept when a row's likeliest tokens are kept for as long as those before have less than p together.
 class Nucleus : public Node {
  public:
   using Node::Node;
@@ -173,11 +98,13 @@ class Nucleus : public Node {
       return;
     }
     mx::cpu::get_command_encoder(stream()).dispatch(
-        [p = Pieces(in[0]), at = in[1].data<float>(), step = in[1].size() > 1 ? in[1].strides(0) : 0,
+        [v = Vocabulary(in[0]), p = in[1].data<float>(), step = in[1].size() > 1 ? in[1].strides(0) : 0,
          to = out[0].data<float>()] {
-          for (long row = 0; row < p.count / p.of_row; row++) {
-            to[row] = threshold(p, row, at[row * step]);
-          }
+          auto peaks = v.peaks();
+          share(static_cast<uint32_t>(v.rows()), 16.0 * v.rows() * v.size(), [&](uint32_t row) {
+            const char* x = v.row(row);
+            to[row] = v.nucleus(x, v.best(x, peaks.of(row)).value, p[row * step]);
+          });
         });
   }
 
@@ -198,56 +125,6 @@ class Nucleus : public Node {
   }
   std::vector<mx::Shape> output_shapes(const Arrays& in) override {
     return {in[1].shape()};
-  }
-
- private:
-  // 64 bins to a factor of e, for weights down to e^-32 of the largest; what is below has the last bin.
-  static constexpr long bins = 2048;
-  static long bin(float below) {
-    return below < 32 ? static_cast<long>(below * 64) : bins - 1;
-  }
-
-  static float threshold(const Pieces& p, long row, float probability) {
-    const float* x = reinterpret_cast<const float*>(p.rows(row, workspace(p.n)));
-    float best = 0;
-    kernels().rows[0].argmax(x, p.n, &best);
-    std::vector<double> weights(p.of_row * bins);
-    share(p.of_row, 16.0 * p.n, [&](uint32_t i) {
-      const float* own = x + p.first(i);
-      std::vector<float> e(p.length(i));
-      kernels().weights(own, best, p.length(i), e.data());
-      for (long j = 0; j < p.length(i); j++) {
-        if (e[j] > 0) {
-          weights[i * bins + bin(best - own[j])] += e[j];
-        }
-      }
-    });
-    for (long i = 1; i < p.of_row; i++) {
-      for (long b = 0; b < bins; b++) {
-        weights[b] += weights[i * bins + b];
-      }
-    }
-    double wanted = probability * std::accumulate(weights.begin(), weights.begin() + bins, 0.0), before = 0;
-    long crossing = 0;
-    while (crossing < bins - 1 && before + weights[crossing] < wanted) {
-      before += weights[crossing++];
-    }
-    std::vector<float> near;
-    for (long i = 0; i < p.n; i++) {
-      if (best - x[i] >= 0 && bin(best - x[i]) == crossing) {
-        near.push_back(x[i]);
-      }
-    }
-    std::sort(near.begin(), near.end(), std::greater<>());
-    float least = best;
-    for (float value : near) {
-      if (before >= wanted) {
-        break;
-      }
-      least = value;
-      before += std::exp(static_cast<double>(value) - best);
-    }
-    return least;
   }
 };
 

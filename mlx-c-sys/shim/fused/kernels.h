@@ -51,8 +51,6 @@ struct RowKernels {
   void (*geglu)(const void* gate, const void* up, long n, void* y);
   // y = cap tanh(x / cap)
   void (*soft_cap)(const void* x, float cap, long n, void* y);
-  // The first of the largest, and its value; numbers only.
-  long (*argmax)(const void* x, long n, float* value);
   // x as a packed vector, with MLX's choice of scales and biases: to the bit what its quantize gives.
   void (*pack)(const void* x, const RowPacking& packing, long n, uint32_t* y);
 };
@@ -131,6 +129,43 @@ struct GradientKernels {
   void (*cross_entropy_vjp)(const float* x, long target, float dy, long n, float* dx);
 };
 
+// How a row's next token is drawn: the largest of logit * scale + noise, where the noise of a token is a Gumbel variable that depends
+// on key and id alone. Its 32 bits are those that MLX's random::bits has at that place of n: a hash gives two, for ids i and
+// i + (n + 1) / 2.
+struct Draw {
+  const void* x;
+  long n;
+  float scale;
+  // Logits above `least` take part, and those equal to it up to the id `last`.
+  float least;
+  long last;
+  uint32_t key[2];
+};
+struct Drawn {
+  float y;
+  long id;
+};
+
+// Elements of which `peaks` tells the largest.
+constexpr long peak_of = 64;
+constexpr long floors_at_once = 4;
+
+// Among the logits of a vocabulary.
+struct ChooseKernels {
+  float (*at)(const void* x, long i);
+  // The first of the largest, and its value; numbers only.
+  long (*argmax)(const void* x, long n, float* value);
+  // The largest number of each `peak_of` elements, the last of which may be fewer; whether all of them are numbers.
+  bool (*peaks)(const void* x, long n, float* to);
+  // e^(x - best), 0 for what is no number, and their sum.
+  double (*weigh)(const void* x, float best, long n, float* e);
+  // Hashes `first` to `end` of n / 2: whichever is better than `best` takes its place. The one in the middle of an odd number is not
+  // among them.
+  void (*draw)(const Draw& d, long first, long end, Drawn* best);
+  // The same for one id.
+  void (*draw_one)(const Draw& d, long id, Drawn* best);
+};
+
 struct Kernels {
   RowKernels rows[types];
   AttentionKernels attention[types];
@@ -138,10 +173,13 @@ struct Kernels {
   AttentionKernels packed_attention[types];
   // Puts `more` to `all`: of each query, `largest` becomes the larger and the rest is scaled to it.
   void (*merge)(long queries, long value_dim, const Partial& all, const Partial& more);
-  // y = e^(x - best)
-  void (*weights)(const float* x, float best, long n, float* y);
   // cos and sin of position * frequency.
   void (*angles)(float position, const float* frequencies, long half, float* cos, float* sin);
+  ChooseKernels choose[types];
+  // The sums of those of e that are not below the floors, which are positive.
+  void (*above)(const float* e, long n, const float* floors, double* sums);
+  // Where low <= e < high, ascending, and their number; for `to` there is room for all.
+  long (*between)(const float* e, long n, float low, float high, uint32_t* to);
   GradientKernels gradients;
 };
 

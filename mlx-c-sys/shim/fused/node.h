@@ -25,6 +25,20 @@ namespace mlxrs::fused {
 namespace mx = mlx::core;
 using Arrays = std::vector<mx::array>;
 
+// Runs `body(i)` for each i in [0, n); shared out when all of it is `work` multiplications and that is worth it. For code that is on a
+// stream's thread already.
+template <typename Body>
+void share(uint32_t n, double work, const Body& body) {
+  auto& threads = Threads::shared();
+  if (work < 20e3 || threads.count() < 2) {
+    for (uint32_t i = 0; i < n; i++) {
+      body(i);
+    }
+    return;
+  }
+  threads.each_several(n, 8, body);
+}
+
 class Node : public mx::Primitive {
  public:
   using mx::Primitive::Primitive;
@@ -95,25 +109,11 @@ class Node : public mx::Primitive {
   }
 
  protected:
-  // Runs `body(i)` for each i in [0, n) on the stream's thread; shared out when all of it is `work` multiplications
-  // and that is worth it.
+  // The same on the stream's thread, later.
   template <typename Body>
   void dispatch(uint32_t n, double work, Body body) {
     mx::cpu::get_command_encoder(stream()).dispatch([n, work, body = std::move(body)] { share(n, work, body); });
   }
-  // The same for code that is on that thread already.
-  template <typename Body>
-  static void share(uint32_t n, double work, const Body& body) {
-    auto& threads = Threads::shared();
-    if (work < 20e3 || threads.count() < 2) {
-      for (uint32_t i = 0; i < n; i++) {
-        body(i);
-      }
-      return;
-    }
-    threads.each_several(n, 8, body);
-  }
-
  private:
   std::function<Arrays(const Arrays&)> plainly() {
     return [this](const Arrays& inputs) { return plain_all(inputs); };
@@ -191,6 +191,10 @@ class Vectors {
   }
   size_t nbytes() const {
     return n_ * size_;
+  }
+  // One after the other in memory: nothing is copied.
+  bool in_order() const {
+    return in_order_;
   }
 
   // Copies `n` elements of `size` bytes, `step` elements apart.
@@ -381,6 +385,11 @@ Arrays top_plainly(const mx::array& x, int n, mx::Stream s);
 // [B, 1]: the least of x [B, V] that is kept when the likeliest are kept while those before have less than p [B, 1].
 std::optional<mx::array> nucleus(const mx::array& x, const mx::array& p, mx::Stream s);
 mx::array nucleus_plainly(const mx::array& x, const mx::array& p, mx::Stream s);
+// How rows of x [B, V] draw: keys, U32 [B, 2], of their noise; [B, 3] what logits are multiplied by (0: the largest is taken), p of the
+// nucleus and the least logit below the largest; I32 [B]: how many of the largest take part. 1, minus infinity and V for none. All
+// dense. U32 [B]; ~0 where the logits are no numbers.
+std::optional<mx::array> draw(
+    const mx::array& x, const mx::array& keys, const mx::array& numbers, const mx::array& counts, mx::Stream s);
 // cap tanh(x / cap)
 std::optional<mx::array> soft_cap(const mx::array& x, float cap, mx::Stream s);
 mx::array soft_cap_plainly(const mx::array& x, float cap, mx::Stream s);

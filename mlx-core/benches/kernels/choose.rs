@@ -1,7 +1,7 @@
 //! Choosing a token.
 
 use criterion::Criterion;
-use mlx_core::fast;
+use mlx_core::fast::{self, Draw};
 use mlx_core::{Array, DType, Result};
 
 use crate::normal;
@@ -28,6 +28,24 @@ pub fn choose(c: &mut Criterion) {
                 let (amount, logits) = logits()?;
                 Ok((amount, move || Ok(fast::top(&logits, 40)?.0)))
             });
+            let with = |temperature, top_p, top_k| Draw {
+                temperature,
+                top_p,
+                min_p: 0.0,
+                top_k,
+                key: [1, 2],
+            };
+            for (name, draw) in [
+                ("draw", with(1.0, 1.0, 0)),
+                ("draw, top-p 0.9", with(0.7, 0.9, 0)),
+                ("draw, top-k 40", with(0.7, 1.0, 40)),
+            ] {
+                time(c, &format!("{name} {of}"), || {
+                    let (amount, logits) = logits()?;
+                    let draws = vec![draw; rows as usize];
+                    Ok((amount, move || fast::draw(&logits, &draws)))
+                });
+            }
             time(c, &format!("nucleus 0.9 {of}"), || {
                 let (amount, logits) = logits()?;
                 let p = Array::from_slice(&vec![0.9f32; rows as usize], &[rows, 1])?;

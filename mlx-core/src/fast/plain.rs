@@ -1,5 +1,9 @@
 //! The fused operations, written out: the reference for tests, and for readers.
 
+mod draw;
+
+pub use draw::{draw, gumbel};
+
 use super::{Attention, KeySlots, Mask, Placed, Rope};
 use crate::array::Array;
 use crate::dtype::DType;

@@ -53,9 +53,15 @@ fn choices() -> Result<()> {
                 let all = Array::from_slice(&vec![p; rows as usize], &[rows, 1])?;
                 let found = fast::nucleus(&wide, &all)?.to_vec::<f32>()?;
                 for (row, found) in of_rows.iter().zip(&found) {
-                    let expected = nucleus(row, p);
-                    assert_eq!(*found, expected, "p {p} of {rows} x {v}, ties {ties}");
-                    digest = (digest ^ u64::from(found.to_bits())).wrapping_mul(0x100_0000_01b3);
+                    // Weights are in single precision: nearer to p than this, either side is right.
+                    let [most, least] = [-2e-7, 2e-7].map(|d| nucleus(row, f64::from(p) + d));
+                    let what = format!("p {p} of {rows} x {v}, ties {ties}: {found}");
+                    assert!(row.contains(found), "{what}");
+                    assert!((least..=most).contains(found), "{what}");
+                    if least == most {
+                        digest =
+                            (digest ^ u64::from(found.to_bits())).wrapping_mul(0x100_0000_01b3);
+                    }
                 }
             }
         }
@@ -64,15 +70,14 @@ fn choices() -> Result<()> {
     Ok(())
 }
 
-fn nucleus(row: &[f32], p: f32) -> f32 {
+fn nucleus(row: &[f32], p: f64) -> f32 {
     let order = order(row);
     let best = f64::from(row[order[0]]);
     let weight = |&id: &usize| (f64::from(row[id]) - best).exp();
-    let wanted = f64::from(p)
-        * row
-            .iter()
-            .map(|&x| (f64::from(x) - best).exp())
-            .sum::<f64>();
+    let wanted = p * row
+        .iter()
+        .map(|&x| (f64::from(x) - best).exp())
+        .sum::<f64>();
     let mut before = 0.0;
     let mut least = row[order[0]];
     for id in &order {

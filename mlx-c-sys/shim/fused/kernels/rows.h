@@ -89,12 +89,6 @@ void rotate(const Rotation& r, const void* x_at, void* y_at) {
   }
 }
 
-inline void weights(const float* x, float best, long n, float* y) {
-  for_each(n, [&](long i, auto load, auto store) __attribute__((always_inline)) {
-    store(y + i, exp_below(load(x + i) - best));
-  });
-}
-
 // cos and sin of position / period. `position` is a whole number, so that f32 has it up to 2^24.
 inline void angles(float position, const float* frequencies, long half, float* cos, float* sin) {
   for_each(half, [&](long i, auto load, auto store) __attribute__((always_inline)) {
@@ -146,46 +140,9 @@ void soft_cap(const void* x_at, float cap, long n, void* y_at) {
   });
 }
 
-// The first of the largest; what is no number is passed by.
-template <class T>
-long argmax(const void* x_at, long n, float* value) {
-  const T* x = static_cast<const T*>(x_at);
-  constexpr float nothing = -__builtin_inff();
-  Lanes best = all(nothing);
-  Ints where = all(int32_t{-1}), index;
-  for (long l = 0; l < width; l++) {
-    index[l] = static_cast<int32_t>(l);
-  }
-  long i = 0;
-  for (; i + width <= n; i += width, index += static_cast<int32_t>(width)) {
-    Lanes v = load(x + i);
-    Ints higher = v > best;
-    best = choose(higher, v, best);
-    where = higher ? index : where;
-  }
-  long found = -1;
-  *value = nothing;
-  auto take = [&](float v, long at) __attribute__((always_inline)) {
-    if (v > *value || (v == *value && at >= 0 && (found < 0 || at < found))) {
-      *value = v;
-      found = at;
-    }
-  };
-  for (long l = 0; l < width; l++) {
-    if (where[l] >= 0) {
-      take(best[l], where[l]);
-    }
-  }
-  for (; i < n; i++) {
-    take(load_part(x + i, 1)[0], i);
-  }
-  // Nothing above minus infinity.
-  return found < 0 ? 0 : found;
-}
-
 template <class T>
 constexpr RowKernels rows_of() {
-  return {rms_norm<T>, add_norm<T>, rotate<T>, swiglu<T>, geglu<T>, soft_cap<T>, argmax<T>, pack<T>};
+  return {rms_norm<T>, add_norm<T>, rotate<T>, swiglu<T>, geglu<T>, soft_cap<T>, pack<T>};
 }
 
 } // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention.h"
+#include "choose.h"
 #include "gradients.h"
 #include "packed.h"
 
@@ -13,8 +14,10 @@ constexpr Kernels table = {
     {attention_of<float>(), attention_of<f16>(), attention_of<bf16>()},
     {packed_attention_of<float>(), packed_attention_of<f16>(), packed_attention_of<bf16>()},
     merge,
-    weights,
     angles,
+    {choose_of<float>(), choose_of<f16>(), choose_of<bf16>()},
+    above,
+    between,
     {rms_norm_vjp, swiglu_vjp, geglu_vjp, attend_vjp, cross_entropy, cross_entropy_vjp},
 };
 

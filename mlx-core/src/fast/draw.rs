@@ -1,0 +1,95 @@
+//! The next token of every row of a batch, drawn from its logits.
+
+use super::{has_kernels, plain};
+use crate::array::Array;
+use crate::dtype::DType;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ffi::op;
+
+/// What [`draw`] gives for a row from whose logits nothing can be chosen: the largest is not finite, or, unless that is what is taken,
+/// one of them is no number.
+pub const NO_TOKEN: u32 = u32::MAX;
+
+/// How a row's token is drawn: from the tokens that all three filters keep, with the probabilities that their logits, divided by the
+/// temperature, stand for. The filters look at the logits as they are. That of lowest id wins where tokens are equal.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Draw {
+    /// What logits are divided by; 0 takes the largest, as [`argmax`](super::argmax) does, whatever the filters.
+    pub temperature: f32,
+    /// Keeps the likeliest tokens for as long as those before have less than this probability together, and those equal to the
+    /// last of them (Holtzman et al. 2019, "The Curious Case of Neural Text Degeneration"); 1 keeps all.
+    pub top_p: f32,
+    /// Keeps tokens at least so likely in proportion to the likeliest (arXiv:2407.01082); 0 keeps all.
+    pub min_p: f32,
+    /// Keeps so many of the likeliest, of equal ones those of the lowest ids; 0 keeps all.
+    pub top_k: usize,
+    /// The key of the noise that decides: the same key and logits give the same token.
+    pub key: [u32; 2],
+}
+
+impl Draw {
+    /// What logits are multiplied by; 0 for the largest.
+    pub(super) fn scale(&self) -> f32 {
+        match self.temperature {
+            0.0 => 0.0,
+            temperature => 1.0 / temperature,
+        }
+    }
+    /// How many tokens of `v` top-k keeps, if not all.
+    pub(super) fn count(&self, v: i32) -> Option<i32> {
+        let count = i32::try_from(self.top_k).ok()?;
+        (0 < count && count < v).then_some(count)
+    }
+    pub(super) fn nucleus(&self) -> Option<f32> {
+        (self.top_p < 1.0).then_some(self.top_p)
+    }
+    /// How far below the largest logit a token may be.
+    pub(super) fn reach(&self) -> Option<f32> {
+        (self.min_p > 0.0).then(|| self.min_p.ln())
+    }
+}
+
+/// Draws a token for each row of `logits`, `[B, V]` of floating point: U32 `[B]`, [`NO_TOKEN`] where there is none.
+///
+/// The draw is the largest of logit plus Gumbel noise ([`plain::gumbel`]), which depends on the row's key and the token alone: who
+/// shares the batch does not show. On the CPU it is one operation, which computes noise only where a token has a chance to win.
+///
+/// # Errors
+/// There is not one [`Draw`] for each row, a number in one is out of its range, or `logits` has another shape or dtype.
+pub fn draw(logits: &Array, rows: &[Draw]) -> Result<Array> {
+    let [b, v] = logits.dims()?;
+    if b as usize != rows.len() || v < 1 || !logits.dtype().is_float() {
+        let message = format!(
+            "a draw needs logits [B, V] of floating point and settings for each row, found {} {:?} and settings for {}",
+            logits.dtype(),
+            logits.shape(),
+            rows.len()
+        );
+        return Err(Error::new(ErrorKind::Shape, message));
+    }
+    let is_usual = |row: &Draw| {
+        let finite = row.scale().is_finite() && row.temperature >= 0.0;
+        finite && row.top_p > 0.0 && row.top_p <= 1.0 && (0.0..=1.0).contains(&row.min_p)
+    };
+    if let Some(row) = rows.iter().find(|row| !is_usual(row)) {
+        let message = format!(
+            "a draw needs a temperature that is not negative, top_p in (0, 1] and min_p in [0, 1], found {row:?}"
+        );
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    let wide = [DType::F32, DType::F16, DType::BF16].contains(&logits.dtype());
+    if !wide || !has_kernels()? {
+        return plain::draw(logits, rows);
+    }
+    let keys: Vec<u32> = rows.iter().flat_map(|row| row.key).collect();
+    let numbers = |row: &Draw| {
+        let reach = row.reach().unwrap_or(f32::NEG_INFINITY);
+        [row.scale(), row.nucleus().unwrap_or(1.0), reach]
+    };
+    let numbers: Vec<f32> = rows.iter().flat_map(numbers).collect();
+    let counts: Vec<i32> = rows.iter().map(|row| row.count(v).unwrap_or(v)).collect();
+    let keys = Array::from_slice(&keys, &[b, 2])?;
+    let numbers = Array::from_slice(&numbers, &[b, 3])?;
+    let counts = Array::from_slice(&counts, &[b])?;
+    op!(mlxrs_fast_draw(logits, &keys, &numbers, &counts))
+}

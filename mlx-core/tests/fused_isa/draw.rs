@@ -1,0 +1,176 @@
+//! Draws of tokens, against the same by ordinary operations.
+
+use mlx_core::fast::{self, Draw, NO_TOKEN, plain};
+use mlx_core::{Array, DType, Result, random};
+
+use super::{TYPES, normal};
+
+/// No filter, each filter alone, all together, and the largest.
+fn settings(key: u32) -> Vec<Draw> {
+    let plain = Draw {
+        temperature: 1.0,
+        top_p: 1.0,
+        min_p: 0.0,
+        top_k: 0,
+        key: [key, 7],
+    };
+    let with = |temperature, top_p, min_p, top_k| Draw {
+        temperature,
+        top_p,
+        min_p,
+        top_k,
+        ..plain
+    };
+    vec![
+        plain,
+        with(0.7, 0.9, 0.0, 0),
+        with(1.5, 1.0, 0.05, 0),
+        with(1.0, 1.0, 0.0, 40),
+        with(0.8, 0.95, 0.01, 20),
+        with(3.0, 0.999, 0.0, 5000),
+        with(0.0, 0.5, 0.1, 3),
+        with(0.01, 1.0, 0.0, 0),
+    ]
+}
+
+/// In the settings of the process: `every_instruction_set_and_number_of_threads` runs this in many.
+#[test]
+fn draws() -> Result<()> {
+    if super::kernels_are_off() {
+        return Ok(());
+    }
+    let mut digest = 0u64;
+    let sizes = [1, 2, 3, 31, 64, 129, 1000, 16_384, 16_387, 50_001];
+    for (case, v) in (0u32..).zip(sizes) {
+        for (dtype, factor) in TYPES.into_iter().flat_map(|t| [(t, 1.0f32), (t, 8.0)]) {
+            let rows: Vec<Draw> = settings(case)
+                .into_iter()
+                .chain(settings(case + 100))
+                .collect();
+            let b = rows.len() as i32;
+            let x = normal(u64::from(case), &[b, v], DType::F32)?.multiply(factor)?;
+            let x = x.astype(dtype)?;
+            let found = fast::draw(&x, &rows)?.to_vec::<u32>()?;
+            let expected = plain::draw(&x, &rows)?.to_vec::<u32>()?;
+            assert_eq!(found, expected, "{v} of {dtype}, times {factor}");
+            // Neither the others nor how the array lies show.
+            let turned = x.swap_axes(0, 1)?.contiguous()?.swap_axes(0, 1)?;
+            assert_eq!(fast::draw(&turned, &rows)?.to_vec::<u32>()?, expected);
+            let some = x.slice_axis(0, 3, 5)?;
+            assert_eq!(
+                fast::draw(&some, &rows[3..5])?.to_vec::<u32>()?,
+                expected[3..5]
+            );
+            for id in found {
+                digest = (digest ^ u64::from(id)).wrapping_mul(0x100_0000_01b3);
+            }
+        }
+    }
+    println!("digest {digest:016x}");
+    Ok(())
+}
+
+/// What a row has of equal logits is decided by noise, or for the largest ones by their order.
+#[test]
+fn equal_logits() -> Result<()> {
+    for v in [5, 300, 40_000] {
+        let x = Array::from_slice(&vec![2.5f32; v as usize], &[1, v])?;
+        for key in 0..4 {
+            for mut draw in settings(key) {
+                let found = fast::draw(&x, &[draw])?.to_vec::<u32>()?;
+                assert_eq!(found, plain::draw(&x, &[draw])?.to_vec::<u32>()?);
+                draw.top_k = 2;
+                let found = fast::draw(&x, &[draw])?.to_vec::<u32>()?;
+                assert!(found[0] < 2, "{draw:?}: {found:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn rows_that_are_no_numbers_have_no_token() -> Result<()> {
+    let (nan, low) = (f32::NAN, f32::NEG_INFINITY);
+    let rows = [
+        [0.0, 1.0, nan],
+        [low, low, low],
+        [low, 3.0, low],
+        [0.0, f32::INFINITY, 1.0],
+        [nan, nan, nan],
+    ];
+    let x = Array::from_slice(&rows.concat(), &[5, 3])?;
+    for draw in settings(1) {
+        let expected = match draw.temperature {
+            0.0 => [1, NO_TOKEN, 1, NO_TOKEN, NO_TOKEN],
+            _ => [NO_TOKEN, NO_TOKEN, 1, NO_TOKEN, NO_TOKEN],
+        };
+        for found in [fast::draw(&x, &[draw; 5])?, plain::draw(&x, &[draw; 5])?] {
+            assert_eq!(found.to_vec::<u32>()?, expected, "{draw:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn noise_is_of_the_formula() -> Result<()> {
+    let words = [3u32, 4];
+    let keys = Array::from_slice(&words, &[1, 2])?;
+    let found = plain::gumbel(&keys, 65)?.to_vec::<f32>()?;
+    let key = random::Key::from_array(Array::from_slice(&words, &[2])?)?;
+    let bits = random::bits(&key, &[65], 4)?.to_vec::<u32>()?;
+    for (bits, found) in bits.into_iter().zip(found) {
+        let u = (f64::from(bits) + 0.5) / 4_294_967_296.0;
+        let exact = -(-(-u).ln_1p()).ln();
+        assert!((f64::from(found) - exact).abs() < 1e-4, "{bits}: {found}");
+    }
+    let many = plain::gumbel(&keys, 1 << 20)?.to_vec::<f32>()?;
+    assert!(many.iter().all(|g| g.is_finite()));
+    // A standard Gumbel variable has the mean 0.5772 (Euler's constant) and the variance pi^2 / 6.
+    let n = many.len() as f64;
+    let mean = many.iter().map(|&g| f64::from(g)).sum::<f64>() / n;
+    let square = |g: &f32| (f64::from(*g) - mean).powi(2);
+    let variance = many.iter().map(square).sum::<f64>() / n;
+    assert!(
+        (mean - 0.5772).abs() < 0.01 && (variance - 1.6449).abs() < 0.03,
+        "{mean} {variance}"
+    );
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_drawn_from_is_refused() -> Result<()> {
+    let x = Array::from_slice(&[1.0f32, 2.0], &[1, 2])?;
+    let good = settings(1)[0];
+    let error = fast::draw(&x, &[good, good]).expect_err("there is one row");
+    assert!(
+        error.to_string().contains("settings for each row"),
+        "{error}"
+    );
+    let whole = x.astype(DType::I32)?;
+    let error = fast::draw(&whole, &[good]).expect_err("whole numbers");
+    assert!(error.to_string().contains("floating point"), "{error}");
+    for bad in [
+        Draw {
+            temperature: -1.0,
+            ..good
+        },
+        Draw {
+            temperature: f32::NAN,
+            ..good
+        },
+        Draw {
+            temperature: 1e-42,
+            ..good
+        },
+        Draw { top_p: 0.0, ..good },
+        Draw { top_p: 1.5, ..good },
+        Draw {
+            min_p: f32::NAN,
+            ..good
+        },
+    ] {
+        let error = fast::draw(&x, &[bad]).expect_err("out of range");
+        assert!(error.to_string().contains("top_p in (0, 1]"), "{error}");
+    }
+    Ok(())
+}
