@@ -272,6 +272,15 @@ extern "C" int mlxrs_fast_argmax(mlx_array* res, mlx_array x, mlx_stream s) {
   });
 }
 
+extern "C" int mlxrs_fast_logsumexp(mlx_array* res, mlx_array x, mlx_stream s) {
+  return guarded([&] {
+    auto stream = mlx_stream_get_(s);
+    const auto& in = mlx_array_get_(x);
+    auto y = fuses(stream) ? fused::logsumexp(in, stream) : std::nullopt;
+    mlx_array_set_(*res, y ? *y : fused::logsumexp_plainly(in, stream));
+  });
+}
+
 extern "C" int mlxrs_fast_top(mlx_array* ids, mlx_array* values, mlx_array x, int n, mlx_stream s) {
   return guarded([&] {
     auto stream = mlx_stream_get_(s);

@@ -277,6 +277,8 @@ int mlxrs_fast_gated(mlx_array* res, bool gelu, mlx_array gate, mlx_array up, ml
 int mlxrs_fast_argmax(mlx_array* res, mlx_array x, mlx_stream s);
 int mlxrs_fast_top(mlx_array* ids, mlx_array* values, mlx_array x, int n, mlx_stream s);
 int mlxrs_fast_nucleus(mlx_array* res, mlx_array x, mlx_array p, mlx_stream s);
+/* log(sum(e^x)) along the last axis, F32. */
+int mlxrs_fast_logsumexp(mlx_array* res, mlx_array x, mlx_stream s);
 /* The next token of rows of logits [B, V], U32 [B]; ~0 where they are no numbers. Only where kernels of ours run. `keys`, U32 [B, 2],
  * are those of a row's noise; `numbers`, F32 [B, 3]: what logits are multiplied by (0: the largest is taken, without noise), p of the
  * nucleus, and how far below the largest a logit may be, as a negative number; `counts`, I32 [B]: how many of the largest take part. A

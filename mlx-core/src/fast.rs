@@ -25,7 +25,7 @@ pub use attention::{
     Attention, KeySlots, Mask, Placed, attention, has_kernels, packed_attention,
     scaled_dot_product_attention,
 };
-pub use choose::{argmax, nucleus, top};
+pub use choose::{argmax, logsumexp, nucleus, top};
 pub use draw::{Draw, NO_TOKEN, draw};
 pub(crate) use packed::packing;
 pub use packed::{check_packing, pack, packed_words};

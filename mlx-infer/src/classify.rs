@@ -289,7 +289,7 @@ impl LoadedModel {
         let hidden = self.model().hidden(&padded(&rows)?, &mut step)?;
         step.commit_all()?;
         let last = last_of_each(&hidden, &widths)?;
-        let logits = self.model().logits(&last)?.astype(DType::F32)?;
+        let logits = self.model().logits(&last)?;
 
         let histories: Vec<History> = items
             .iter()
@@ -307,7 +307,7 @@ impl LoadedModel {
             .collect();
         let choices = sample(&logits, &rows, None)?.read()?;
         let mut kept = match options.logits {
-            true => logits.to_vec::<f32>()?,
+            true => logits.astype(DType::F32)?.to_vec::<f32>()?,
             false => Vec::new(),
         };
         let scores = match options.labels.is_empty() {

@@ -130,8 +130,11 @@ impl Row<'_> {
 impl Logprobs {
     fn new(x: &Array, ids: &Array, rows: &[Row<'_>]) -> Result<Self> {
         let [_, v] = x.dims()?;
-        let x = x.astype(DType::F32)?;
-        let chosen = fast::cross_entropy(&x, ids)?.negative()?;
+        let lse = fast::logsumexp(x)?;
+        let chosen = x
+            .take_along_axis(&ids.expand_dims(-1)?, -1)?
+            .squeeze(-1)?
+            .subtract(&lse)?;
         let wanted: Vec<Option<usize>> = rows.iter().map(|row| row.logprobs).collect();
         let most = wanted
             .iter()
@@ -143,9 +146,8 @@ impl Logprobs {
         let top = match most {
             0 => None,
             n => {
-                let (places, logits) = fast::top(&x, n)?;
-                let own = x.take_along_axis(&ids.expand_dims(-1)?, -1)?;
-                let logprobs = logits.subtract(&own)?.add(&chosen.expand_dims(-1)?)?;
+                let (places, logits) = fast::top(&x.astype(DType::F32)?, n)?;
+                let logprobs = logits.subtract(&lse.expand_dims(-1)?)?;
                 Some((places, logprobs))
             }
         };

@@ -123,12 +123,11 @@ impl LoadedModel {
             let n = targets.len() as i32;
             let logits = self
                 .model()
-                .logits(&hidden.slice_axis(1, start, start + n)?)?
-                .astype(DType::F32)?;
+                .logits(&hidden.slice_axis(1, start, start + n)?)?;
             let ids = Array::from_slice(targets, &[1, n, 1])?;
             let found = logits.take_along_axis(&ids, -1)?.squeeze(-1)?;
             let found = found
-                .subtract(&logits.logsumexp(-1, false)?)?
+                .subtract(&fast::logsumexp(&logits)?)?
                 .to_vec::<f32>()?;
             if let Some(at) = found.iter().position(|logprob| logprob.is_nan()) {
                 let at = logprobs.len() + at;
@@ -147,8 +146,8 @@ impl LoadedModel {
             return Ok(Vec::new());
         }
         let logits = self.model().logits(hidden)?.astype(DType::F32)?;
-        let logprobs = logits.subtract(&logits.logsumexp(-1, true)?)?;
-        let (ids, values) = fast::top(&logprobs, n)?;
+        let (ids, values) = fast::top(&logits, n)?;
+        let values = values.subtract(fast::logsumexp(&logits)?.expand_dims(-1)?)?;
         eval([&ids, &values])?;
         Ok(ids
             .to_vec::<u32>()?

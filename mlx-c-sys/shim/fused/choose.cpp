@@ -1,4 +1,4 @@
-// Choosing among a vocabulary: the largest of a row, its n largest, and where the likeliest have a probability together.
+// Choosing among a vocabulary: the largest of a row, its n largest, the log of what it sums to, and where the likeliest have a probability together.
 #include "choose.h"
 
 namespace mlxrs::fused {
@@ -26,6 +26,39 @@ class ArgMax : public Node {
 
   const char* name() const override {
     return "ArgMax";
+  }
+  bool is_equivalent(const mx::Primitive&) const override {
+    return true;
+  }
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
+    auto shape = in[0].shape();
+    shape.pop_back();
+    return {shape};
+  }
+};
+
+class LogSumExp : public Node {
+ public:
+  using Node::Node;
+
+  void encode(const Arrays& in, Arrays& out) override {
+    out[0].set_data(mx::allocator::malloc(out[0].nbytes()));
+    if (out[0].size() == 0) {
+      return;
+    }
+    dispatch(
+        static_cast<uint32_t>(out[0].size()), 10.0 * in[0].size(),
+        [v = Vocabulary(in[0]), to = out[0].data<float>()](uint32_t row) {
+          to[row] = v.kernels().logsumexp(v.row(row), v.size());
+        });
+  }
+
+  mx::array plain(const Arrays& in) override {
+    return logsumexp_plainly(in[0], stream());
+  }
+
+  const char* name() const override {
+    return "LogSumExp";
   }
   bool is_equivalent(const mx::Primitive&) const override {
     return true;
@@ -140,6 +173,18 @@ std::optional<mx::array> argmax(const mx::array& x, mx::Stream s) {
   }
   auto node = std::make_shared<ArgMax>(s);
   return mx::array(node->output_shapes({x}).at(0), mx::uint32, node, {x});
+}
+
+std::optional<mx::array> logsumexp(const mx::array& x, mx::Stream s) {
+  if (!is_row(x) || !is_float(x.dtype())) {
+    return std::nullopt;
+  }
+  auto node = std::make_shared<LogSumExp>(s);
+  return mx::array(node->output_shapes({x}).at(0), mx::float32, node, {x});
+}
+
+mx::array logsumexp_plainly(const mx::array& x, mx::Stream s) {
+  return mx::logsumexp(mx::astype(x, mx::float32, s), -1, false, s);
 }
 
 std::optional<Arrays> top(const mx::array& x, int n, mx::Stream s) {

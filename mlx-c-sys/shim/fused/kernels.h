@@ -153,6 +153,7 @@ constexpr long floors_at_once = 4;
 // Among the logits of a vocabulary.
 struct ChooseKernels {
   float (*at)(const void* x, long i);
+  float (*logsumexp)(const void* x, long n);
   // The first of the largest, and its value; numbers only.
   long (*argmax)(const void* x, long n, float* value);
   // The largest number of each `peak_of` elements, the last of which may be fewer; whether all of them are numbers.

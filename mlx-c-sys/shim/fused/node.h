@@ -379,6 +379,9 @@ std::optional<mx::array> gated_products(Gate gate, const mx::array& x, const mx:
 std::optional<mx::array> cross_entropy(const mx::array& logits, const mx::array& targets, mx::Stream s);
 // U32: the first of the largest along the last axis; numbers only.
 std::optional<mx::array> argmax(const mx::array& x, mx::Stream s);
+// Along the last axis, in f32.
+std::optional<mx::array> logsumexp(const mx::array& x, mx::Stream s);
+mx::array logsumexp_plainly(const mx::array& x, mx::Stream s);
 // The n largest along the last axis, best first, equal ones in the order of their ids: ids (U32) and values.
 std::optional<Arrays> top(const mx::array& x, int n, mx::Stream s);
 Arrays top_plainly(const mx::array& x, int n, mx::Stream s);

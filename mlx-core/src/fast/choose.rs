@@ -1,5 +1,5 @@
-//! Choosing among a vocabulary: of each row of logits `[.., V]` the largest, the `n` largest, and where the
-//! likeliest have a probability together. On the CPU all threads work on a row.
+//! Choosing among a vocabulary: of each row of logits `[.., V]` the largest, the `n` largest, what probabilities are relative to, and
+//! where the likeliest have a probability together. On the CPU all threads take part.
 
 use crate::array::Array;
 use crate::dtype::DType;
@@ -14,6 +14,22 @@ use crate::ffi::op;
 /// `x` is a scalar, or its last axis is empty.
 pub fn argmax(x: &Array) -> Result<Array> {
     op!(mlxrs_fast_argmax(x))
+}
+
+/// `log(sum(e^x))` over the last axis, in F32: `[.., V]` -> `[..]`. Log probabilities are logits minus this.
+///
+/// # Errors
+/// `x` is a scalar, or not floating point.
+pub fn logsumexp(x: &Array) -> Result<Array> {
+    if x.ndim() == 0 || !x.dtype().is_float() {
+        let message = format!(
+            "logsumexp needs rows of floating point, found {} {:?}",
+            x.dtype(),
+            x.shape()
+        );
+        return Err(Error::new(ErrorKind::DType, message));
+    }
+    op!(mlxrs_fast_logsumexp(x))
 }
 
 /// The `n` largest along the last axis, best first, equal ones in the order of their places:

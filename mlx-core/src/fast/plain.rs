@@ -330,6 +330,14 @@ fn placed_mask(placed: &Placed<'_>, queries: i32, stored: i32) -> Result<Array> 
     Ok(seen)
 }
 
+/// [`logsumexp`](super::logsumexp), written out.
+///
+/// # Errors
+/// As there.
+pub fn logsumexp(x: &Array) -> Result<Array> {
+    x.astype(DType::F32)?.logsumexp(-1, false)
+}
+
 /// [`cross_entropy`](super::cross_entropy), written out.
 ///
 /// # Errors

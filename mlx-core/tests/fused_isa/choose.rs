@@ -38,6 +38,10 @@ fn choices() -> Result<()> {
             let expected: Vec<u32> = of_rows.iter().map(|row| order(row)[0] as u32).collect();
             assert_eq!(found, expected, "{rows} x {v}, {dtype}");
 
+            let found = fast::logsumexp(&x)?;
+            let exact = fast::plain::logsumexp(&wide)?;
+            super::check(&found, &exact, 0.0, &mut 0, "logsumexp")?;
+
             for n in [1, 5.min(v), v.min(700)] {
                 let (ids, best) = fast::top(&wide, n as usize)?;
                 let expected: Vec<u32> = of_rows
@@ -112,6 +116,13 @@ fn what_cannot_be_chosen_from_is_refused() -> Result<()> {
     for n in [0, 3] {
         let error = fast::top(&x, n).expect_err("there are two").to_string();
         assert!(error.contains("the largest of 2 numbers"), "{error}");
+    }
+    for bad in [Array::scalar(1.0f32)?, x.astype(DType::I32)?] {
+        let error = fast::logsumexp(&bad).expect_err("no rows of floating point");
+        assert!(
+            error.to_string().contains("rows of floating point"),
+            "{error}"
+        );
     }
     let error = fast::nucleus(&x, &Array::scalar(0.5f32)?).expect_err("it is no column");
     assert!(error.to_string().contains("[B, V]"), "{error}");

@@ -3,7 +3,7 @@
 //! A label's score is the sum of the log probabilities of its tokens, each after those before it. The
 //! labels of a batch share the cache of its texts: a label is a step of the cache that is taken back.
 
-use mlx_core::Array;
+use mlx_core::{Array, fast};
 use mlx_nn::ModelCache;
 
 use super::{Item, padded};
@@ -99,7 +99,7 @@ pub(super) fn encode(
 }
 
 impl LoadedModel {
-    /// Scores the labels of each item behind its text, whose rows `cache` holds. `logits`: F32 `[B, V]`
+    /// Scores the labels of each item behind its text, whose rows `cache` holds. `logits`: `[B, V]`
     /// behind the texts.
     pub(super) fn score_labels(
         &self,
@@ -115,7 +115,7 @@ impl LoadedModel {
         let firsts = Array::from_slice(&firsts, &[items.len() as i32, n_labels as i32])?;
         let logprobs = logits
             .take_along_axis(&firsts, -1)?
-            .subtract(&logits.logsumexp(-1, true)?)?
+            .subtract(&fast::logsumexp(logits)?.expand_dims(-1)?)?
             .to_vec::<f32>()?;
         let mut scores: Vec<Vec<f64>> = logprobs
             .chunks(n_labels)

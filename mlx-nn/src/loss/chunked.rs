@@ -3,7 +3,7 @@
 use mlx_core::ops::create::zeros;
 use mlx_core::ops::{concat, depends};
 use mlx_core::transforms::{custom_vjp, value_and_grad};
-use mlx_core::{Array, DType, Error, ErrorKind, Result};
+use mlx_core::{Array, DType, Error, ErrorKind, Result, fast};
 
 use crate::head::{Head, OwnedHead};
 
@@ -146,7 +146,7 @@ impl Slices {
         from: i32,
         to: i32,
     ) -> Result<(Array, Array)> {
-        let lse = logits.logsumexp(-1, false)?;
+        let lse = fast::logsumexp(logits)?;
         let picked = self.picked(logits, from, to)?;
         match known {
             None => Ok((lse, picked)),
@@ -177,8 +177,10 @@ impl Slices {
             &self.head,
             hidden,
             |known: Option<Known>, logits, from, to| {
-                let best = logits.max(-1, false)?;
-                let token = logits.argmax(-1, false)?.astype(DType::I32)?.add(from)?;
+                let token = fast::argmax(logits)?;
+                let best = logits.take_along_axis(&token.expand_dims(-1)?, -1)?;
+                let best = best.squeeze(-1)?;
+                let token = token.astype(DType::I32)?.add(from)?;
                 let Some(known) = known else {
                     let sums = self.add(None, logits, from, to)?;
                     return Ok(Known { sums, best, token });

@@ -11,7 +11,6 @@
 namespace mlxrs::fused {
 namespace {
 
-constexpr float lowest = -3.40282347e38f;
 
 // Queries of a tile: sums and operands of all its products are in registers.
 #if defined(__AVX512F__) || defined(__aarch64__)

@@ -91,6 +91,12 @@ bool peaks(const void* x_at, long n, float* to) {
   return numbers && !any(strange);
 }
 
+template <class T>
+float logsumexp(const void* x, long n) {
+  Spread of = spread(static_cast<const T*>(x), n);
+  return of.most + __builtin_logf(of.sum);
+}
+
 // Vectors whose sum is taken in f32 before it goes to one in f64.
 constexpr long sum_of = 8;
 typedef double Doubles __attribute__((vector_size(8 * width)));
@@ -256,7 +262,7 @@ void draw_one(const Draw& d, long id, Drawn* best) {
 
 template <class T>
 constexpr ChooseKernels choose_of() {
-  return {number_at<T>, argmax<T>, peaks<T>, weigh<T>, draw<T>, draw_one<T>};
+  return {number_at<T>, logsumexp<T>, argmax<T>, peaks<T>, weigh<T>, draw<T>, draw_one<T>};
 }
 
 } // namespace

@@ -31,33 +31,6 @@ INLINE void clear(float* x, long n) {
   memset(x, 0, n * sizeof(float));
 }
 
-// The largest element, and the sum of e^(x - largest).
-struct Spread {
-  float most, sum;
-};
-INLINE Spread spread(const float* x, long n) {
-  Lanes best = all(lowest), sum = {};
-  long i = 0;
-  for (; i + width <= n; i += width) {
-    best = larger(best, load(x + i));
-  }
-  float most = largest(best);
-  for (long j = i; j < n; j++) {
-    most = x[j] > most ? x[j] : most;
-  }
-  for (long j = 0; j < i; j += width) {
-    sum += exp_below(load(x + j) - most);
-  }
-  if (i < n) {
-    Lanes rest = exp_below(load_part(x + i, n - i) - most);
-    for (long l = n - i; l < width; l++) {
-      rest[l] = 0;
-    }
-    sum += rest;
-  }
-  return {most, total(sum)};
-}
-
 inline void rms_norm_vjp(
     const float* x, const float* weight, const float* dy, float eps, long n, float* dx, float* dweight) {
   float r = norm_of(squares(x, n), n, eps);

@@ -92,5 +92,36 @@ INLINE void sin_cos(Lanes x, Lanes* sin, Lanes* cos) {
   *cos = cast<Lanes>(cast<Bits>(choose(swapped, s, c)) ^ minus_c);
 }
 
+constexpr float lowest = -3.40282347e38f;
+
+// The largest element, and the sum of e^(x - largest).
+struct Spread {
+  float most, sum;
+};
+template <class T>
+INLINE Spread spread(const T* x, long n) {
+  Lanes best = all(lowest), sum = {};
+  long i = 0;
+  for (; i + width <= n; i += width) {
+    best = larger(best, load(x + i));
+  }
+  float most = largest(best);
+  for (long j = i; j < n; j++) {
+    float v = load_part(x + j, 1)[0];
+    most = v > most ? v : most;
+  }
+  for (long j = 0; j < i; j += width) {
+    sum += exp_below(load(x + j) - most);
+  }
+  if (i < n) {
+    Lanes rest = exp_below(load_part(x + i, n - i) - most);
+    for (long l = n - i; l < width; l++) {
+      rest[l] = 0;
+    }
+    sum += rest;
+  }
+  return {most, total(sum)};
+}
+
 } // namespace
 } // namespace mlxrs::fused
