@@ -81,7 +81,7 @@ pub fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Resu
     // As the model gives them, they may stay in its dtype.
     let x = match rows.iter().all(|row| row.params.keeps_logits()) {
         true => logits.clone(),
-        false => logits::process(logits.astype(DType::F32)?, rows, pending)?,
+        false => logits::process(logits, rows, pending)?,
     };
     let (ids, checked) = if rows.iter().all(|row| row.params.is_greedy()) {
         let greedy = fast::argmax(&x)?;

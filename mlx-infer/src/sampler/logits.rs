@@ -10,13 +10,17 @@ use super::{Row, column};
 use crate::error::Result;
 
 /// Applies the rows' bias, repeat penalty, and presence and frequency penalties, in this order (mlx-lm's),
-/// to `x` `[B, V]` (F32). `pending`: U32 `[B]`, each row's last token if it is not in the history yet.
-pub(super) fn process(mut x: Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Array> {
-    if rows.iter().any(|row| !row.params.logit_bias.is_empty()) {
+/// to `logits` `[B, V]`: F32. `pending`: U32 `[B]`, each row's last token if it is not in the history yet.
+pub(super) fn process(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Array> {
+    let mut x = logits.astype(DType::F32)?;
+    let biased = rows.iter().any(|row| !row.params.logit_bias.is_empty());
+    if biased {
         x = bias(&x, rows)?;
     }
     if rows.iter().any(|row| row.params.repeat_penalty != 1.0) {
-        x = repeat(&x, rows, pending)?;
+        // What is read is not what is written where that can be: else all of it is copied.
+        let from = if biased { x.clone() } else { logits.clone() };
+        x = repeat(&x, &from, rows, pending)?;
     }
     if rows.iter().any(|row| row.params.counts_tokens()) {
         x = counted(&x, rows, pending)?;
@@ -47,7 +51,8 @@ fn bias(x: &Array, rows: &[Row<'_>]) -> Result<Array> {
     Ok(x.scatter_add_axis(&padded(&ids, 0)?, &padded(&values, 0.0)?, -1)?)
 }
 
-fn repeat(x: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Array> {
+/// `x` with the penalty; `from` holds the same numbers.
+fn repeat(x: &Array, from: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Array> {
     let recent: Vec<Vec<u32>> = rows
         .iter()
         .map(|row| {
@@ -82,7 +87,7 @@ fn repeat(x: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Array>
         }
     };
     let penalty = column(rows, |row| row.params.repeat_penalty)?;
-    let found = x.take_along_axis(&ids, -1)?;
+    let found = from.take_along_axis(&ids, -1)?.astype(DType::F32)?;
     let changed = found
         .less(0.0f32)?
         .select(&found.multiply(&penalty)?, &found.divide(&penalty)?)?;
