@@ -76,6 +76,9 @@ int wanted() {
   return static_cast<int>(count);
 }
 
+// Whether this thread runs the body of a loop, or only ever does.
+thread_local bool is_inside = false;
+
 } // namespace
 
 Threads& Threads::shared() {
@@ -96,8 +99,8 @@ Threads::Threads(int count) : count_(count) {
 }
 
 void Threads::run(uint32_t n, Call call, const void* body) {
-  std::unique_lock lock(busy_, std::try_to_lock);
-  if (n < 2 || count_ < 2 || !lock.owns_lock()) {
+  std::unique_lock lock(busy_, std::defer_lock);
+  if (n < 2 || count_ < 2 || is_inside || !lock.try_lock()) {
     for (uint32_t i = 0; i < n; i++) {
       call(body, i);
     }
@@ -110,7 +113,9 @@ void Threads::run(uint32_t n, Call call, const void* body) {
   left_.store(n, std::memory_order_release);
   loops_.fetch_add(1, std::memory_order_release);
   loops_.notify_all();
+  is_inside = true;
   drain();
+  is_inside = false;
   if (!spin([&] { return unfinished_.load(std::memory_order_acquire) == 0; })) {
     // Somebody who has begun a body was put aside by the system.
     while (uint32_t unfinished = unfinished_.load(std::memory_order_acquire)) {
@@ -123,6 +128,7 @@ void Threads::run(uint32_t n, Call call, const void* body) {
 }
 
 void Threads::work() {
+  is_inside = true;
   uint32_t seen = loops_.load(std::memory_order_acquire);
   // A loop may have begun before this thread did.
   drain();

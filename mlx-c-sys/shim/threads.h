@@ -24,7 +24,7 @@ class Threads {
   }
 
   // Calls body(i) for each i in [0, n), on any threads, and returns when all have returned. Loops that are begun
-  // while another runs are done by their caller alone. What a body throws is dropped, and std::bad_alloc is thrown
+  // while another runs, also in its body, are done by their caller alone. What a body throws is dropped, and std::bad_alloc is thrown
   // in its place.
   template <typename Body>
   void each(uint32_t n, const Body& body) {

@@ -10,6 +10,8 @@ use mlx_core::{Array, DType, Result};
 
 #[path = "linear/cases.rs"]
 mod cases;
+#[path = "linear/experts.rs"]
+mod experts;
 #[path = "linear/gated.rs"]
 mod gated;
 #[path = "linear/lookup.rs"]

@@ -52,11 +52,13 @@ class ExpertsLinear : public Node {
                           nullptr, nullptr};
     long scale_bytes = packed ? n * first.groups() * static_cast<long>(scales.itemsize()) : 0;
     mx::cpu::get_command_encoder(stream()).dispatch(
-        [=, type = float_of(x.dtype()), size = static_cast<long>(x.itemsize()), x = Dense(x), weight = Dense(weight),
+        [=, type = float_of(x.dtype()), size = static_cast<long>(x.itemsize()), x = Vectors(x), weight = Dense(weight),
          scales = Dense(scales), biases = Dense(biases), at = indices.data<char>(), of = Rows(indices),
          wide = indices.shape(-1), y_at = y.data<char>()] {
           std::vector<char> x_copy, w_copy, s_copy, b_copy;
-          const char *x_at = x.get(x_copy), *w_at = weight.get(w_copy);
+          // A token has a row of x for each of its experts, all of them in one place.
+          x_copy.resize(x.in_place() ? 0 : m * k * size);
+          const char* w_at = weight.get(w_copy);
           const char* s_at = packed ? scales.get(s_copy) : nullptr;
           const char* b_at = packed && affine ? biases.get(b_copy) : nullptr;
           std::vector<std::vector<long>> rows(experts);
@@ -70,11 +72,11 @@ class ExpertsLinear : public Node {
             }
             rows[expert].push_back(i);
           }
-          for (long e = 0; e < experts; e++) {
+          auto multiply = [&](long e) {
             std::vector<const void*> from;
             std::vector<void*> to;
             for (long i : rows[e]) {
-              from.push_back(x_at + i * k * size);
+              from.push_back(x(static_cast<uint32_t>(i), x_copy.data() + (x.in_place() ? 0 : i * k * size)));
               to.push_back(y_at + i * n * size);
             }
             auto w = first;
@@ -82,6 +84,23 @@ class ExpertsLinear : public Node {
             w.scales = packed ? s_at + e * scale_bytes : nullptr;
             w.biases = b_at != nullptr ? b_at + e * scale_bytes : nullptr;
             matmul::multiply({type, static_cast<long>(from.size()), from.data(), to.data()}, w);
+          };
+          std::vector<long> asked;
+          for (long e = 0; e < experts; e++) {
+            if (!rows[e].empty()) {
+              asked.push_back(e);
+            }
+          }
+          auto& threads = Threads::shared();
+          if (static_cast<int>(asked.size()) < 4 * threads.count()) {
+            // All threads work on each.
+            for (long e : asked) {
+              multiply(e);
+            }
+          } else {
+            // A thread has one for itself, and waits for nobody. The long ones first, which is from the end.
+            std::stable_sort(asked.begin(), asked.end(), [&](long a, long b) { return rows[a].size() < rows[b].size(); });
+            threads.each(static_cast<uint32_t>(asked.size()), [&](uint32_t i) { multiply(asked[i]); });
           }
         });
   }

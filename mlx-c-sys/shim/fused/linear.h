@@ -28,6 +28,11 @@ class Dense {
     char* to = copy.data();
     for (int64_t i = 0; i < n_; i++) {
       const char* row = data_ + rows_(static_cast<uint32_t>(i)) * size_;
+      if (rows_.step() == 1) {
+        std::memcpy(to, row, width_ * size_);
+        to += width_ * size_;
+        continue;
+      }
       for (int64_t j = 0; j < width_; j++, to += size_) {
         std::memcpy(to, row + j * rows_.step() * size_, size_);
       }

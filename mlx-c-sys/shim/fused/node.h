@@ -183,6 +183,10 @@ class Vectors {
     gather(from, rows_.step(), n_, size_, work);
     return static_cast<const char*>(work);
   }
+  // Whether vectors are where they are, and `work` is never needed.
+  bool in_place() const {
+    return in_order_ || rows_.step() == 1 || n_ == 1;
+  }
   // Puts vector `i` there.
   void copy(uint32_t i, void* to) const {
     if (const char* from = (*this)(i, to); from != to) {
