@@ -58,6 +58,7 @@ pub const SHIM: &[(&str, &str)] = shim![
     "fused/attention.cpp",
     "fused/attention_plain.cpp",
     "fused/attention_plan.h",
+    "fused/attention_vjp.cpp",
     "fused/blank.cpp",
     "fused/choose.cpp",
     "fused/choose.h",

@@ -105,15 +105,14 @@ fn derivatives_are_those_of_the_plain_operations() -> Result<()> {
     Ok(())
 }
 
-/// Derivatives in work enough to be shared out, of masks, of queries fewer than keys, and of sequences too long for the
-/// node.
+/// Derivatives in work enough to be shared out and in more than one block, of masks, and of queries fewer than keys.
 #[test]
 fn derivatives_of_large_and_masked_inputs() -> Result<()> {
-    let seen: Vec<bool> = (0..2 * 40 * 50)
-        .map(|at| at % 50 <= at / 50 % 40 + 10 && at % 3 != 1)
+    let seen: Vec<bool> = (0..2 * 140 * 150)
+        .map(|at| at % 150 <= at / 150 % 140 + 10 && at % 3 != 1)
         .collect();
-    let seen = Array::from_slice(&seen, &[2, 1, 40, 50])?;
-    let added = normal(11, &[1, 8, 40, 50])?;
+    let seen = Array::from_slice(&seen, &[2, 1, 140, 150])?;
+    let added = normal(11, &[1, 8, 140, 150])?;
     let attention = |l: i32, s: i32, mask: Option<Array>| {
         let args = vec![
             normal(1, &[2, 8, l, 32]),
@@ -138,9 +137,9 @@ fn derivatives_of_large_and_masked_inputs() -> Result<()> {
     let classes = Array::from_slice(&classes, &[300])?;
     let same = classes.clone();
     let cases = [
-        attention(40, 50, None)?,
-        attention(40, 50, Some(seen))?,
-        attention(40, 50, Some(added))?,
+        attention(140, 150, None)?,
+        attention(140, 150, Some(seen))?,
+        attention(140, 150, Some(added))?,
         attention(3, 520, None)?,
         case(
             "rms_norm",

@@ -170,11 +170,8 @@ class AttentionNode : public Node {
 
   Arrays vjp(
       const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs) override {
-    // Its work is shared out over rows and heads of keys: where there are few of them and many keys, products of whole
-    // matrices are faster.
-    constexpr int longest = 512;
     const auto &q = primals[0], &k = primals[1];
-    bool usual = options_.cap == 0 && options_.packing.bits == 0 && !sinks_ && k.shape(2) <= longest;
+    bool usual = options_.cap == 0 && options_.packing.bits == 0 && !sinks_;
     if (!usual || !has_derivative(primals, cotangents, argnums, 3)) {
       return Node::vjp(primals, cotangents, argnums, outputs);
     }

@@ -91,67 +91,6 @@ class GatedVjp : public Derivative {
   Gate gate_;
 };
 
-class AttentionVjp : public Derivative {
- public:
-  AttentionVjp(mx::Stream s, std::shared_ptr<Node> of, float scale, bool causal)
-      : Derivative(s, std::move(of), 3), scale_(scale), causal_(causal) {}
-
-  void encode(const Arrays& in, Arrays& out) override {
-    allocate(out);
-    const auto &q = in[0], &k = in[1], &v = in[2];
-    if (q.size() == 0 || in.back().size() == 0) {
-      for (auto& array : out) {
-        std::fill_n(array.data<float>(), array.size(), 0.0f);
-      }
-      return;
-    }
-    uint32_t kv_heads = k.shape(1);
-    long group = q.shape(1) / kv_heads;
-    QueryHeads all{group, q.shape(2), k.shape(2), q.shape(3), v.shape(3), scale_, causal_, nullptr, nullptr, nullptr,
-              nullptr, nullptr, nullptr, 0, 0, 0};
-    mx::Strides mask(4, 0);
-    const bool* seen = nullptr;
-    const float* added = nullptr;
-    if (in.size() > 4) {
-      mask = in[3].strides();
-      if (in[3].dtype() == mx::bool_) {
-        seen = in[3].data<bool>();
-      } else {
-        added = in[3].data<float>();
-      }
-    }
-    all.head_step = mask[1];
-    all.query_step = mask[2];
-    all.key_step = mask[3];
-    dispatch(
-        q.shape(0) * kv_heads,
-        3.0 * q.shape(0) * q.shape(1) * all.queries * all.keys * (all.dim + all.value_dim),
-        [=, q = q.data<float>(), k = k.data<float>(), v = v.data<float>(), dy = in.back().data<float>(),
-         dq = out[0].data<float>(), dk = out[1].data<float>(), dv = out[2].data<float>()](uint32_t task) {
-          QueryHeads a = all;
-          int64_t at = task, queries = a.heads * a.queries;
-          a.q = q + at * queries * a.dim;
-          a.k = k + at * a.keys * a.dim;
-          a.v = v + at * a.keys * a.value_dim;
-          a.dy = dy + at * queries * a.value_dim;
-          int64_t from = task / kv_heads * mask[0] + task % kv_heads * a.heads * mask[1];
-          a.seen = seen != nullptr ? seen + from : nullptr;
-          a.added = added != nullptr ? added + from : nullptr;
-          kernels().gradients.attend(
-              a, workspace(2 * a.keys), dq + at * queries * a.dim, dk + at * a.keys * a.dim,
-              dv + at * a.keys * a.value_dim);
-        });
-  }
-
-  const char* name() const override {
-    return "AttentionVjp";
-  }
-
- private:
-  float scale_;
-  bool causal_;
-};
-
 } // namespace
 
 Arrays rms_norm_vjp(std::shared_ptr<Node> of, float eps, const Arrays& primals, const mx::array& dy,
@@ -171,19 +110,6 @@ Arrays gated_vjp(std::shared_ptr<Node> of, Gate gate, const Arrays& primals, con
   auto s = of->stream();
   Arrays inputs{mx::contiguous(primals[0], false, s), mx::contiguous(primals[1], false, s), mx::contiguous(dy, false, s)};
   return Derivative::make(std::make_shared<GatedVjp>(s, std::move(of), gate), std::move(inputs), argnums);
-}
-
-Arrays attention_vjp(std::shared_ptr<Node> of, const AttentionOptions& options, const Arrays& primals,
-                     const mx::array& dy, const std::vector<int>& argnums) {
-  auto s = of->stream();
-  Arrays inputs;
-  for (int i = 0; i < 3; i++) {
-    inputs.push_back(mx::contiguous(primals[i], false, s));
-  }
-  inputs.insert(inputs.end(), primals.begin() + 3, primals.end());
-  inputs.push_back(mx::contiguous(dy, false, s));
-  auto node = std::make_shared<AttentionVjp>(s, std::move(of), options.scale, options.seen == Seen::causal);
-  return Derivative::make(std::move(node), std::move(inputs), argnums);
 }
 
 } // namespace mlxrs::fused

@@ -100,20 +100,6 @@ struct AttentionKernels {
   void (*finish)(const float* values, float sum, long n, void* y);
 };
 
-// The queries of all heads that share a head of keys and values, in one row of the batch; all arrays dense.
-struct QueryHeads {
-  long heads, queries, keys, dim, value_dim;
-  float scale;
-  bool causal;
-  // [heads, queries, dim], [keys, dim], [keys, value_dim], [heads, queries, value_dim]
-  const float *q, *k, *v, *dy;
-  // At most one of them: true where a key is seen, or what is added to the scores. Steps from head to head, query to
-  // query, key to key.
-  const bool* seen;
-  const float* added;
-  long head_step, query_step, key_step;
-};
-
 // What training needs: f32, and dense. d... is the cotangent of ...
 struct GradientKernels {
   // Of y = x / sqrt(mean(x^2) + eps) * weight, one vector: dx, and what is added to dweight. Without weight when it is
@@ -122,8 +108,9 @@ struct GradientKernels {
       const float* x, const float* weight, const float* dy, float eps, long n, float* dx, float* dweight);
   void (*swiglu)(const float* gate, const float* up, const float* dy, long n, float* dgate, float* dup);
   void (*geglu)(const float* gate, const float* up, const float* dy, long n, float* dgate, float* dup);
-  // Of softmax(scale q k^T + mask) v; `work` has room for 2 keys.
-  void (*attend)(const QueryHeads& a, float* work, float* dq, float* dk, float* dv);
+  // Of n scores x, which become their softmax, and its cotangent dx, which becomes that of what was multiplied by `scale` to be the
+  // scores. What is behind them, up to `end`, becomes 0.
+  void (*softmax)(float* x, float* dx, float scale, long n, long end);
   // log(sum(e^x)) - x[target] of one vector, and its derivative.
   float (*cross_entropy)(const float* x, long target, long n);
   void (*cross_entropy_vjp)(const float* x, long target, float dy, long n, float* dx);

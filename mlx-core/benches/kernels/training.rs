@@ -31,20 +31,9 @@ pub fn training(c: &mut Criterion) {
         fast::geglu(&inputs[0], &inputs[1])
     });
 
-    let (heads, kv_heads, size) = (16, 8, 128);
-    let id = format!("derivative of attention f32 qwen3: {TOKENS} new of {TOKENS}");
-    let (q, kv) = ([1, heads, TOKENS, size], [1, kv_heads, TOKENS, size]);
-    // Scores again, and four products of their size; half of the square is seen.
-    let operations = 10.0 * numbers(heads * size) * f64::from(TOKENS + 1) / 2.0;
-    derivative(c, &id, &[&q, &kv, &kv], operations, |inputs| {
-        let options = Attention {
-            scale: (size as f32).sqrt().recip(),
-            mask: Mask::Causal,
-            sinks: None,
-            soft_cap: None,
-        };
-        fast::attention(&inputs[0], &inputs[1], &inputs[2], &options)
-    });
+    for tokens in [128, TOKENS, 2048] {
+        attention(c, tokens);
+    }
 
     // The largest, and the sum of what is left of each: a difference, a power and a sum.
     let id = format!("cross_entropy {}", of(vocabulary));
@@ -58,6 +47,24 @@ pub fn training(c: &mut Criterion) {
     let operations = 6.0 * numbers(vocabulary);
     derivative(c, &id, &[&[TOKENS, vocabulary]], operations, |inputs| {
         fast::cross_entropy(&inputs[0], &targets()?)
+    });
+}
+
+fn attention(c: &mut Criterion, tokens: i32) {
+    let (heads, kv_heads, size) = (16, 8, 128);
+    let id = format!("derivative of attention f32 qwen3: {tokens} new of {tokens}");
+    let (q, kv) = ([1, heads, tokens, size], [1, kv_heads, tokens, size]);
+    // Scores again, and four products of their size; half of the square is seen.
+    let seen = f64::from(tokens) * f64::from(tokens + 1) / 2.0;
+    let operations = 10.0 * f64::from(heads * size) * seen;
+    derivative(c, &id, &[&q, &kv, &kv], operations, |inputs| {
+        let options = Attention {
+            scale: (size as f32).sqrt().recip(),
+            mask: Mask::Causal,
+            sinks: None,
+            soft_cap: None,
+        };
+        fast::attention(&inputs[0], &inputs[1], &inputs[2], &options)
     });
 }
 

@@ -20,13 +20,6 @@ INLINE float dot(const float* a, const float* b, long n) {
   return total(sum[0] + sum[1]);
 }
 
-// y += a * x
-INLINE void add_scaled(float a, const float* x, long n, float* y) {
-  for_each(n, [&](long i, auto load, auto store) __attribute__((always_inline)) {
-    store(y + i, fma(all(a), load(x + i), load(y + i)));
-  });
-}
-
 INLINE void clear(float* x, long n) {
   memset(x, 0, n * sizeof(float));
 }
@@ -75,47 +68,21 @@ inline void geglu_vjp(const float* g, const float* up, const float* dy, long n, 
   });
 }
 
-inline void attend_vjp(const QueryHeads& a, float* work, float* dq, float* dk, float* dv) {
-  float *p = work, *dp = work + a.keys;
-  clear(dk, a.keys * a.dim);
-  clear(dv, a.keys * a.value_dim);
-  for (long head = 0; head < a.heads; head++) {
-    for (long token = 0; token < a.queries; token++) {
-      long at = head * a.queries + token, mask = head * a.head_step + token * a.query_step;
-      const float *q = a.q + at * a.dim, *dy = a.dy + at * a.value_dim;
-      float* to = dq + at * a.dim;
-      clear(to, a.dim);
-      long keys = a.causal ? a.keys - (a.queries - 1 - token) : a.keys;
-      for (long s = 0; s < keys; s++) {
-        if (a.seen != nullptr && !a.seen[mask + s * a.key_step]) {
-          p[s] = lowest;
-          continue;
-        }
-        p[s] = a.scale * dot(q, a.k + s * a.dim, a.dim);
-        if (a.added != nullptr) {
-          p[s] += a.added[mask + s * a.key_step];
-        }
-      }
-      Spread of = spread(p, keys);
-      float factor = 1.0f / of.sum;
-      for_each(keys, [&](long s, auto load, auto store) __attribute__((always_inline)) {
-        store(p + s, exp_below(smaller(load(p + s) - of.most, Lanes{})) * factor);
-      });
-      for (long s = 0; s < keys; s++) {
-        dp[s] = p[s] == 0 ? 0 : dot(dy, a.v + s * a.value_dim, a.value_dim);
-      }
-      float mean = dot(p, dp, keys);
-      for (long s = 0; s < keys; s++) {
-        if (p[s] == 0) {
-          continue;
-        }
-        float ds = a.scale * p[s] * (dp[s] - mean);
-        add_scaled(p[s], dy, a.value_dim, dv + s * a.value_dim);
-        add_scaled(ds, a.k + s * a.dim, a.dim, to);
-        add_scaled(ds, q, a.dim, dk + s * a.dim);
-      }
-    }
-  }
+inline void softmax_vjp(float* x, float* dx, float scale, long n, long end) {
+  Spread of = spread(x, n);
+  float factor = 1.0f / of.sum;
+  Lanes sum = {};
+  for_each(n, [&](long i, auto load, auto store) __attribute__((always_inline)) {
+    Lanes p = exp_below(smaller(load(x + i) - of.most, Lanes{})) * factor;
+    store(x + i, p);
+    sum = fma(p, load(dx + i), sum);
+  });
+  Lanes mean = all(total(sum));
+  for_each(n, [&](long i, auto load, auto store) __attribute__((always_inline)) {
+    store(dx + i, scale * load(x + i) * (load(dx + i) - mean));
+  });
+  clear(x + n, end - n);
+  clear(dx + n, end - n);
 }
 
 inline float cross_entropy(const float* x, long target, long n) {

@@ -18,7 +18,7 @@ constexpr Kernels table = {
     {choose_of<float>(), choose_of<f16>(), choose_of<bf16>()},
     above,
     between,
-    {rms_norm_vjp, swiglu_vjp, geglu_vjp, attend_vjp, cross_entropy, cross_entropy_vjp},
+    {rms_norm_vjp, swiglu_vjp, geglu_vjp, softmax_vjp, cross_entropy, cross_entropy_vjp},
 };
 
 } // namespace
