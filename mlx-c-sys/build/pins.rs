@@ -90,6 +90,7 @@ pub const SHIM: &[(&str, &str)] = shim![
     "fused/linear.h",
     "fused/lookup.cpp",
     "fused/node.h",
+    "fused/operations.h",
     "fused/packed.cpp",
     "fused/product.h",
     "fused/products.cpp",

@@ -4,7 +4,7 @@
 // nodes too (fused/derivatives.cpp); others, and vmap, are those of MLX's graphs.
 #include "mlx/fast.h"
 
-#include "fused/node.h"
+#include "fused/operations.h"
 #include "guard.h"
 #include "settings.h"
 
