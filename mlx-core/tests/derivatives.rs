@@ -9,12 +9,16 @@ fn normal(seed: u64, shape: &[i32]) -> Result<Array> {
 }
 
 fn assert_close(found: &Array, expected: &Array, what: &str) -> Result<()> {
+    assert_within(2e-5, found, expected, what)
+}
+
+fn assert_within(step: f32, found: &Array, expected: &Array, what: &str) -> Result<()> {
     assert_eq!(found.shape(), expected.shape(), "{what}");
     let (found, expected) = (found.to_vec::<f32>()?, expected.to_vec::<f32>()?);
     let size = expected.iter().fold(1.0f32, |size, x| size.max(x.abs()));
     for (found, expected) in found.iter().zip(&expected) {
         let off = (found - expected).abs();
-        assert!(off <= 2e-5 * size, "{what}: off by {off} of {size}");
+        assert!(off <= step * size, "{what}: off by {off} of {size}");
     }
     Ok(())
 }
@@ -91,6 +95,41 @@ fn first_derivatives(case: &Case) -> Result<()> {
     let expected = grad(|x| sum(&case.plain, x), &case.args, &all)?;
     for (found, expected) in found.iter().zip(&expected) {
         assert_close(found, expected, case.name)?;
+    }
+    Ok(())
+}
+
+/// 16-bit arguments, whose derivatives are computed in F32: they are rounded, and what comes back to them is.
+#[test]
+fn derivatives_of_16_bits() -> Result<()> {
+    let attention = case(
+        "attention",
+        vec![
+            normal(1, &[2, 4, 9, 32])?,
+            normal(2, &[2, 2, 12, 32])?,
+            normal(3, &[2, 2, 12, 32])?,
+        ],
+        |a| fast::scaled_dot_product_attention(&a[0], &a[1], &a[2], 0.3, Mask::Causal, None),
+        |a| plain::scaled_dot_product_attention(&a[0], &a[1], &a[2], 0.3, Mask::Causal, None),
+    );
+    for case in small()?.into_iter().chain([attention]) {
+        for (dtype, step) in [(DType::F16, 2e-3), (DType::BF16, 1.6e-2)] {
+            let narrow = |x: &Array| x.astype(dtype);
+            let args: Vec<Array> = case.args.iter().map(narrow).collect::<Result<_>>()?;
+            let wide = |x: &Array| x.astype(DType::F32);
+            let exact: Vec<Array> = args.iter().map(wide).collect::<Result<_>>()?;
+            let all: Vec<usize> = (0..args.len()).collect();
+            let sum = |op: &Op, x: &[Array]| {
+                let y = op(x)?;
+                Ok(vec![y.multiply(&normal(9, y.shape())?)?.sum(.., false)?])
+            };
+            let found = grad(|x| sum(&case.fused, x), &args, &all)?;
+            let expected = grad(|x| sum(&case.plain, x), &exact, &all)?;
+            for (found, expected) in found.iter().zip(&expected) {
+                assert_eq!(found.dtype(), dtype, "{}", case.name);
+                assert_within(step, &wide(found)?, expected, case.name)?;
+            }
+        }
     }
     Ok(())
 }

@@ -171,12 +171,14 @@ Arrays attention_vjp(std::shared_ptr<Node> of, const AttentionOptions& options, 
   auto s = of->stream();
   Arrays inputs;
   for (int i = 0; i < 3; i++) {
-    inputs.push_back(mx::contiguous(primals[i], false, s));
+    inputs.push_back(widened(primals[i], s));
   }
-  inputs.insert(inputs.end(), primals.begin() + 3, primals.end());
-  inputs.push_back(mx::contiguous(dy, false, s));
+  for (auto mask = primals.begin() + 3; mask != primals.end(); mask++) {
+    inputs.push_back(mask->dtype() == mx::bool_ ? *mask : mx::astype(*mask, mx::float32, s));
+  }
+  inputs.push_back(widened(dy, s));
   auto node = std::make_shared<AttentionVjp>(s, std::move(of), options.scale, options.seen == Seen::causal);
-  return Derivative::make(std::move(node), std::move(inputs), argnums);
+  return Derivative::make(std::move(node), std::move(inputs), primals, argnums);
 }
 
 } // namespace mlxrs::fused

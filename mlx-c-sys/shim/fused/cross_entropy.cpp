@@ -63,7 +63,7 @@ class CrossEntropy : public Node {
     }
     auto node = std::make_shared<CrossEntropyVjp>(stream(), std::make_shared<CrossEntropy>(stream()));
     return Derivative::make(
-        std::move(node), {primals[0], primals[1], mx::contiguous(cotangents[0], false, stream())}, argnums);
+        std::move(node), {primals[0], primals[1], mx::contiguous(cotangents[0], false, stream())}, primals, argnums);
   }
 
   const char* name() const override {

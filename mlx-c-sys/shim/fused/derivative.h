@@ -1,6 +1,7 @@
 // The derivative of a fused operation as a node: what training runs most.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 
 #include "node.h"
@@ -33,14 +34,16 @@ class Derivative : public Node {
     return shapes;
   }
 
-  // The outputs of this node, of those inputs that `argnums` names.
-  static Arrays make(std::shared_ptr<Derivative> node, Arrays inputs, const std::vector<int>& argnums) {
+  // The outputs of this node, of those of the operation's inputs that `argnums` names, in their types. `inputs`: f32.
+  static Arrays make(
+      std::shared_ptr<Derivative> node, Arrays inputs, const Arrays& primals, const std::vector<int>& argnums) {
     auto shapes = node->output_shapes(inputs);
+    auto s = node->stream();
     std::vector<mx::Dtype> dtypes(shapes.size(), mx::float32);
     auto all = mx::array::make_arrays(std::move(shapes), dtypes, node, inputs);
     Arrays wanted;
     for (int i : argnums) {
-      wanted.push_back(all[i]);
+      wanted.push_back(mx::astype(all[i], primals[i].dtype(), s));
     }
     return wanted;
   }
@@ -57,20 +60,17 @@ class Derivative : public Node {
   size_t count_;
 };
 
-// Whether only the first `count` inputs are differentiated, and everything is f32.
+// Whether only the first `count` inputs are differentiated, and everything is of a type that is computed in f32.
 inline bool has_derivative(
     const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, size_t count) {
-  for (int i : argnums) {
-    if (static_cast<size_t>(i) >= count) {
-      return false;
-    }
-  }
-  for (size_t i = 0; i < count; i++) {
-    if (primals[i].dtype() != mx::float32) {
-      return false;
-    }
-  }
-  return cotangents[0].dtype() == mx::float32;
+  auto first = primals.begin(), end = primals.begin() + count;
+  return std::all_of(argnums.begin(), argnums.end(), [&](int i) { return static_cast<size_t>(i) < count; }) &&
+      std::all_of(first, end, [](const mx::array& x) { return is_float(x.dtype()); }) && is_float(cotangents[0].dtype());
+}
+
+// As a derivative takes it: f32 and dense.
+inline mx::array widened(const mx::array& x, mx::Stream s) {
+  return mx::contiguous(mx::astype(x, mx::float32, s), false, s);
 }
 
 // A node in the operation's vjp holds on to a copy of it, since MLX owns the operation itself.

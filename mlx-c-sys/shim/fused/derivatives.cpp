@@ -98,18 +98,18 @@ Arrays rms_norm_vjp(std::shared_ptr<Node> of, float eps, const Arrays& primals, 
   auto s = of->stream();
   Arrays inputs;
   for (const auto& primal : primals) {
-    inputs.push_back(mx::contiguous(primal, false, s));
+    inputs.push_back(widened(primal, s));
   }
-  inputs.push_back(mx::contiguous(dy, false, s));
+  inputs.push_back(widened(dy, s));
   auto node = std::make_shared<RmsNormVjp>(s, std::move(of), primals.size(), eps);
-  return Derivative::make(std::move(node), std::move(inputs), argnums);
+  return Derivative::make(std::move(node), std::move(inputs), primals, argnums);
 }
 
 Arrays gated_vjp(std::shared_ptr<Node> of, Gate gate, const Arrays& primals, const mx::array& dy,
                  const std::vector<int>& argnums) {
   auto s = of->stream();
-  Arrays inputs{mx::contiguous(primals[0], false, s), mx::contiguous(primals[1], false, s), mx::contiguous(dy, false, s)};
-  return Derivative::make(std::make_shared<GatedVjp>(s, std::move(of), gate), std::move(inputs), argnums);
+  Arrays inputs{widened(primals[0], s), widened(primals[1], s), widened(dy, s)};
+  return Derivative::make(std::make_shared<GatedVjp>(s, std::move(of), gate), std::move(inputs), primals, argnums);
 }
 
 } // namespace mlxrs::fused

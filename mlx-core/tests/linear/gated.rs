@@ -46,7 +46,7 @@ fn gated_products_are_those_of_three_nodes() -> Result<()> {
 #[test]
 fn gated_products_have_derivatives() -> Result<()> {
     let x = normal(3, &[5, 64], DType::BF16)?.multiply(0.1)?;
-    let by = |gate: fn(&Array, &Array) -> Result<Array>| {
+    let by = |gate: Gate| {
         let gate_of = move |x: &[Array]| {
             let [a, b] = products(&x[0], 40, None)?;
             Ok(vec![gate(&a, &b)?.astype(DType::F32)?.sum(.., false)?])
@@ -54,9 +54,15 @@ fn gated_products_have_derivatives() -> Result<()> {
         grad(gate_of, std::slice::from_ref(&x), &[0])
     };
     let found = by(fast::swiglu)?;
-    let expected = by(|a, b| a.multiply(a.sigmoid()?)?.multiply(b))?;
+    // In BF16 each step would be rounded, which adds up to more than what is compared.
+    let expected = by(|a, b| {
+        let (a, b) = (a.astype(DType::F32)?, b.astype(DType::F32)?);
+        a.multiply(a.sigmoid()?)?.multiply(b)
+    })?;
+    // MLX's own operations round each step.
+    let close = if kernels_are_off() { 0.04 } else { 0.02 };
     for (a, b) in floats(&found[0]).iter().zip(floats(&expected[0])) {
-        assert!((a - b).abs() <= 0.02 * b.abs().max(1.0), "{a} for {b}");
+        assert!((a - b).abs() <= close * b.abs().max(1.0), "{a} for {b}");
     }
     Ok(())
 }
