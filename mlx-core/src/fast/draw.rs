@@ -6,8 +6,8 @@ use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::op;
 
-/// What [`draw`] gives for a row from whose logits nothing can be chosen: the largest is not finite, or, unless that is what is taken,
-/// one of them is no number.
+/// What [`draw`] gives for a row from whose logits nothing can be chosen: the largest is not finite, or one of them is no number (which
+/// our kernels pass by where the largest is taken, as [`argmax`](super::argmax) does).
 pub const NO_TOKEN: u32 = u32::MAX;
 
 /// How a row's token is drawn: from the tokens that all three filters keep, with the probabilities that their logits, divided by the

@@ -100,10 +100,10 @@ fn rows_that_are_no_numbers_have_no_token() -> Result<()> {
     ];
     let x = Array::from_slice(&rows.concat(), &[5, 3])?;
     for draw in settings(1) {
-        let expected = match draw.temperature {
-            0.0 => [1, NO_TOKEN, 1, NO_TOKEN, NO_TOKEN],
-            _ => [NO_TOKEN, NO_TOKEN, 1, NO_TOKEN, NO_TOKEN],
-        };
+        // MLX's own argmax takes what is no number for the largest.
+        let passed_by = draw.temperature == 0.0 && !super::kernels_are_off();
+        let first = if passed_by { 1 } else { NO_TOKEN };
+        let expected = [first, NO_TOKEN, 1, NO_TOKEN, NO_TOKEN];
         for found in [fast::draw(&x, &[draw; 5])?, plain::draw(&x, &[draw; 5])?] {
             assert_eq!(found.to_vec::<u32>()?, expected, "{draw:?}");
         }

@@ -29,6 +29,8 @@ pub struct Arguments {
 enum Kind {
     /// Adapters on f32 weights
     Lora,
+    /// Adapters on bf16 weights
+    LoraBf16,
     /// Adapters on 4-bit weights
     Qlora,
     /// All weights of all layers
@@ -39,6 +41,7 @@ impl Kind {
     fn name(self) -> &'static str {
         match self {
             Self::Lora => "LoRA, f32",
+            Self::LoraBf16 => "LoRA, bf16",
             Self::Qlora => "LoRA, 4-bit base",
             Self::Full => "full, f32",
         }
@@ -47,13 +50,14 @@ impl Kind {
     fn checkpoint(self) -> &'static str {
         match self {
             Self::Lora | Self::Full => "f32",
+            Self::LoraBf16 => "bf16",
             Self::Qlora => "q4",
         }
     }
 
     fn method(self) -> &'static str {
         match self {
-            Self::Lora | Self::Qlora => "lora",
+            Self::Lora | Self::LoraBf16 | Self::Qlora => "lora",
             Self::Full => "full",
         }
     }
@@ -95,7 +99,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
     // The first step allocates and compiles.
     let steps = if shared.quick { 2 } else { 4 };
     let (mut rows, mut notes, mut versions) = (Vec::new(), Vec::new(), Value::Null);
-    for kind in [Kind::Lora, Kind::Full, Kind::Qlora] {
+    for kind in [Kind::Lora, Kind::LoraBf16, Kind::Full, Kind::Qlora] {
         if arguments.only.is_some_and(|only| only != kind) {
             continue;
         }
