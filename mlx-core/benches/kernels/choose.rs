@@ -24,6 +24,10 @@ pub fn choose(c: &mut Criterion) {
                 let (amount, logits) = logits()?;
                 Ok((amount, move || fast::argmax(&logits)))
             });
+            time(c, &format!("logsumexp {of}"), || {
+                let (amount, logits) = logits()?;
+                Ok((amount, move || fast::logsumexp(&logits)))
+            });
             time(c, &format!("top 40 {of}"), || {
                 let (amount, logits) = logits()?;
                 Ok((amount, move || Ok(fast::top(&logits, 40)?.0)))

@@ -23,6 +23,12 @@ pub fn norms(c: &mut Criterion) {
                 let amount = Amount::elementwise(&[&x, &x], 4.0);
                 Ok((amount, move || fast::rms_norm(&x, Some(&weight), 1e-6)))
             });
+            time(c, &format!("add {of}"), || {
+                let x = normal(&[rows, 1, size], dtype)?;
+                let residual = normal(&[rows, 1, size], dtype)?;
+                let amount = Amount::elementwise(&[&x, &residual, &x], 1.0);
+                Ok((amount, move || fast::add(&x, &residual)))
+            });
             time(c, &format!("add_rms_norm {of}"), || {
                 let (x, weight) = (normal(&[rows, 1, size], dtype)?, weight()?);
                 let residual = normal(&[rows, 1, size], dtype)?;

@@ -51,6 +51,7 @@ criterion_group!(
     matmul::linear,
     matmul::quantized_linear,
     matmul::other_schemes,
+    matmul::together,
     matmul::mlp,
     matmul::experts,
     matmul::sgemm,

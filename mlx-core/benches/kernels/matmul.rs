@@ -84,6 +84,37 @@ fn one_quantized(c: &mut Criterion, kind: &str, scheme: Scheme, matrix: (&str, i
     }
 }
 
+/// Queries, keys and values as one operation.
+pub fn together(c: &mut Criterion) {
+    let (sizes, k, scheme) = ([2048, 1024, 1024], 1024, affine(4));
+    for m in ROWS {
+        let id = format!("q, k and v q4, {sizes:?} of {k}, of {m} rows");
+        time(c, &id, || {
+            let x = normal(&[m, k], DType::BF16)?;
+            let mut amount = Amount {
+                operations: 0.0,
+                bytes: x.nbytes() as f64,
+            };
+            let mut weights = Vec::new();
+            for n in sizes {
+                let (weight, bytes) = quantized(&[n, k], scheme)?;
+                amount.operations += product(m, n, k, DType::BF16, 0).operations;
+                amount.bytes += f64::from(m * n * 2) + bytes as f64;
+                weights.push(weight);
+            }
+            Ok((amount, move || {
+                let products: Vec<Array> = weights
+                    .iter()
+                    .map(|w| {
+                        fast::quantized_linear(&x, &w.packed, &w.scales, w.biases.as_ref(), scheme)
+                    })
+                    .collect::<mlx_core::Result<_>>()?;
+                Ok(fast::together(&products)?.remove(0))
+            }))
+        });
+    }
+}
+
 /// Gate and up as one operation with what joins them, which never writes them to memory.
 pub fn mlp(c: &mut Criterion) {
     let (_, n, k) = UP_PROJ;
