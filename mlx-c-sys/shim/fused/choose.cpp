@@ -4,9 +4,24 @@
 namespace mlxrs::fused {
 namespace {
 
-class ArgMax : public Node {
+// One number of each row: [.., V] -> [..].
+class OfRows : public Node {
  public:
   using Node::Node;
+
+  bool is_equivalent(const mx::Primitive&) const override {
+    return true;
+  }
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
+    auto shape = in[0].shape();
+    shape.pop_back();
+    return {shape};
+  }
+};
+
+class ArgMax : public OfRows {
+ public:
+  using OfRows::OfRows;
 
   void encode(const Arrays& in, Arrays& out) override {
     out[0].set_data(mx::allocator::malloc(out[0].nbytes()));
@@ -27,19 +42,11 @@ class ArgMax : public Node {
   const char* name() const override {
     return "ArgMax";
   }
-  bool is_equivalent(const mx::Primitive&) const override {
-    return true;
-  }
-  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
-    auto shape = in[0].shape();
-    shape.pop_back();
-    return {shape};
-  }
 };
 
-class LogSumExp : public Node {
+class LogSumExp : public OfRows {
  public:
-  using Node::Node;
+  using OfRows::OfRows;
 
   void encode(const Arrays& in, Arrays& out) override {
     out[0].set_data(mx::allocator::malloc(out[0].nbytes()));
@@ -59,14 +66,6 @@ class LogSumExp : public Node {
 
   const char* name() const override {
     return "LogSumExp";
-  }
-  bool is_equivalent(const mx::Primitive&) const override {
-    return true;
-  }
-  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
-    auto shape = in[0].shape();
-    shape.pop_back();
-    return {shape};
   }
 };
 
@@ -165,22 +164,23 @@ bool is_row(const mx::array& x) {
   return x.ndim() > 0 && x.shape(-1) > 0;
 }
 
+template <typename N>
+std::optional<mx::array> of_rows(const mx::array& x, mx::Dtype dtype, mx::Stream s) {
+  if (!is_row(x) || !is_float(x.dtype())) {
+    return std::nullopt;
+  }
+  auto node = std::make_shared<N>(s);
+  return mx::array(node->output_shapes({x}).at(0), dtype, node, {x});
+}
+
 } // namespace
 
 std::optional<mx::array> argmax(const mx::array& x, mx::Stream s) {
-  if (!is_row(x) || !is_float(x.dtype())) {
-    return std::nullopt;
-  }
-  auto node = std::make_shared<ArgMax>(s);
-  return mx::array(node->output_shapes({x}).at(0), mx::uint32, node, {x});
+  return of_rows<ArgMax>(x, mx::uint32, s);
 }
 
 std::optional<mx::array> logsumexp(const mx::array& x, mx::Stream s) {
-  if (!is_row(x) || !is_float(x.dtype())) {
-    return std::nullopt;
-  }
-  auto node = std::make_shared<LogSumExp>(s);
-  return mx::array(node->output_shapes({x}).at(0), mx::float32, node, {x});
+  return of_rows<LogSumExp>(x, mx::float32, s);
 }
 
 mx::array logsumexp_plainly(const mx::array& x, mx::Stream s) {

@@ -67,7 +67,7 @@ class Vocabulary {
   void each_piece(const Body& body) const;
 
   Vectors xs_;
-  long n_, rows_, of_row_;
+  long n_, rows_, of_row_, peaks_of_row_;
   size_t itemsize_;
   const ChooseKernels* kernels_;
 };

@@ -15,7 +15,7 @@ static_assert(piece % peak_of == 0);
 
 Vocabulary::Vocabulary(const mx::array& x)
     : xs_(x), n_(x.shape(-1)), rows_(static_cast<long>(x.size()) / n_), of_row_((n_ + piece - 1) / piece),
-      itemsize_(x.itemsize()), kernels_(&choose_kernels(x.dtype())) {}
+      peaks_of_row_((n_ + peak_of - 1) / peak_of), itemsize_(x.itemsize()), kernels_(&choose_kernels(x.dtype())) {}
 
 template <typename Body>
 void Vocabulary::each_piece(const Body& body) const {
@@ -39,11 +39,10 @@ std::vector<Entry> Vocabulary::largest() const {
 }
 
 Vocabulary::Peaks Vocabulary::peaks() const {
-  long of_row = (n_ + peak_of - 1) / peak_of;
-  Peaks all{std::vector<float>(rows_ * of_row), std::vector<char>(rows_, true), of_row};
+  Peaks all{std::vector<float>(rows_ * peaks_of_row_), std::vector<char>(rows_, true), peaks_of_row_};
   std::vector<char> numbers(rows_ * of_row_);
   each_piece([&](long row, long begin, long n, uint32_t i) {
-    float* to = all.values.data() + row * of_row + begin / peak_of;
+    float* to = all.values.data() + row * peaks_of_row_ + begin / peak_of;
     numbers[i] = kernels_->peaks(this->row(row) + begin * itemsize_, n, to);
   });
   for (size_t i = 0; i < numbers.size(); i++) {
@@ -53,8 +52,7 @@ Vocabulary::Peaks Vocabulary::peaks() const {
 }
 
 Entry Vocabulary::best(const char* row, const float* peaks) const {
-  long of_row = (n_ + peak_of - 1) / peak_of;
-  long begin = (std::max_element(peaks, peaks + of_row) - peaks) * peak_of;
+  long begin = (std::max_element(peaks, peaks + peaks_of_row_) - peaks) * peak_of;
   Entry best;
   long id = begin + kernels_->argmax(row + begin * itemsize_, std::min(peak_of, n_ - begin), &best.value);
   best.id = static_cast<uint32_t>(id);
@@ -62,16 +60,15 @@ Entry Vocabulary::best(const char* row, const float* peaks) const {
 }
 
 std::vector<Entry> Vocabulary::contenders(const char* row, const float* peaks, long count) const {
-  long of_row = (n_ + peak_of - 1) / peak_of;
   // There are `count` that are not below the count-th largest of the peaks.
   float least = nothing;
-  if (count < of_row) {
-    std::vector<float> sorted(peaks, peaks + of_row);
+  if (count < peaks_of_row_) {
+    std::vector<float> sorted(peaks, peaks + peaks_of_row_);
     std::nth_element(sorted.begin(), sorted.begin() + (count - 1), sorted.end(), std::greater<>());
     least = sorted[count - 1];
   }
   std::vector<Entry> found;
-  for (long b = 0; b < of_row; b++) {
+  for (long b = 0; b < peaks_of_row_; b++) {
     if (peaks[b] < least) {
       continue;
     }
