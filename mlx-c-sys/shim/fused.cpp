@@ -21,6 +21,21 @@ std::optional<mx::array> optional(mlx_array a) {
   return a.ctx != nullptr ? std::make_optional(mlx_array_get_(a)) : std::nullopt;
 }
 
+mx::array rope_of_mlx(
+    const mx::array& x,
+    const fused::RopeOptions& options,
+    const mx::array& offset,
+    const std::optional<mx::array>& freqs,
+    mx::Stream s) {
+  const auto& [dims, traditional, base, scale] = options;
+  if (s.device != mx::Device::gpu) {
+    return mx::fast::rope(x, dims, traditional, base, scale, offset, freqs, s);
+  }
+  // On CUDA MLX 0.32.4 takes an offset for each row of x from an array of one, and turns what is repeated along its tokens wrongly.
+  auto at = offset.size() == 1 ? mx::reshape(offset, {}, s) : offset;
+  return mx::fast::rope(mx::contiguous(x, false, s), dims, traditional, base, scale, at, freqs, s);
+}
+
 } // namespace
 
 extern "C" int mlxrs_fast_rms_norm(mlx_array* res, mlx_array x, mlx_array weight, float eps, mlx_stream s) {
@@ -46,10 +61,10 @@ extern "C" int mlxrs_fast_rope(
   return guarded([&] {
     auto stream = mlx_stream_get_(s);
     const auto &in = mlx_array_get_(x), &at = mlx_array_get_(offset);
-    auto theta = base.has_value ? std::make_optional(base.value) : std::nullopt;
+    fused::RopeOptions options{dims, traditional, base.has_value ? std::make_optional(base.value) : std::nullopt, scale};
     auto periods = optional(freqs);
-    auto y = fuses(stream) ? fused::rope(in, {dims, traditional, theta, scale}, at, periods, stream) : std::nullopt;
-    mlx_array_set_(*res, y ? *y : mx::fast::rope(in, dims, traditional, theta, scale, at, periods, stream));
+    auto y = fuses(stream) ? fused::rope(in, options, at, periods, stream) : std::nullopt;
+    mlx_array_set_(*res, y ? *y : rope_of_mlx(in, options, at, periods, stream));
   });
 }
 
@@ -257,7 +272,7 @@ extern "C" int mlxrs_fast_heads(
       if (scale) {
         heads = mx::fast::rms_norm(heads, scale, eps, stream);
       }
-      y = mx::fast::rope(heads, dims, false, std::nullopt, 1.0f, at, periods, stream);
+      y = rope_of_mlx(heads, options, at, periods, stream);
     }
     mlx_array_set_(*res, *y);
   });

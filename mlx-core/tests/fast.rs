@@ -95,6 +95,7 @@ proptest! {
         scale in prop_oneof![Just(1.0f32), Just(0.25)],
         offsets in prop::collection::vec(0i32..100, 3),
         per_row: bool,
+        whole in prop_oneof![Just(DType::I32), Just(DType::U32), Just(DType::I64)],
         dtype in dtypes(),
     ) {
         let features = 2 * half + rest;
@@ -105,7 +106,7 @@ proptest! {
             normal(seed + 1, &[half], DType::F32).abs().unwrap().add(0.5).unwrap()
         });
         let count = if per_row { rows as usize } else { 1 };
-        let offsets = Array::from_slice(&offsets[..count], &[count as i32]).unwrap();
+        let offsets = Array::from_slice(&offsets[..count], &[count as i32]).unwrap().astype(whole).unwrap();
         let rope = Rope {
             dims: 2 * half,
             traditional,

@@ -136,9 +136,9 @@ class Heads : public Node {
 
 bool is_usual(
     const RopeOptions& options, int rows, int dim, const mx::array& offset, const std::optional<mx::array>& freqs) {
-  bool usual = options.dims > 0 && options.dims % 2 == 0 && options.dims <= dim && offset.dtype() == mx::int32 &&
-      offset.ndim() <= 1 && (offset.size() == 1 || offset.size() == static_cast<size_t>(rows)) &&
-      options.base.has_value() != freqs.has_value();
+  bool usual = options.dims > 0 && options.dims % 2 == 0 && options.dims <= dim && options.base.has_value() != freqs.has_value() &&
+      mx::issubdtype(offset.dtype(), mx::integer) && offset.ndim() <= 1 &&
+      (offset.size() == 1 || offset.size() == static_cast<size_t>(rows));
   if (usual && freqs) {
     usual = freqs->ndim() == 1 && freqs->shape(0) == options.dims / 2 && freqs->dtype() == mx::float32;
   }
@@ -156,7 +156,7 @@ std::optional<mx::array> rope(
   if (x.ndim() < 3 || !is_float(x.dtype()) || !is_usual(options, x.shape(0), x.shape(-1), offset, freqs)) {
     return std::nullopt;
   }
-  Arrays inputs{x, offset};
+  Arrays inputs{x, mx::astype(offset, mx::int32, s)};
   if (freqs) {
     inputs.push_back(*freqs);
   }
@@ -178,7 +178,7 @@ std::optional<mx::array> heads(
   if (!usual) {
     return std::nullopt;
   }
-  Arrays inputs{x, offset, freqs};
+  Arrays inputs{x, mx::astype(offset, mx::int32, s), freqs};
   if (weight) {
     inputs.push_back(*weight);
   }
