@@ -4,6 +4,7 @@
 #if defined(__AVX512VBMI__) && defined(__AVX512BF16__)
 #include <immintrin.h>
 
+#include "floats_avx512.h"
 #include "unpack.h"
 
 namespace mlxrs::matmul {
@@ -11,14 +12,6 @@ namespace {
 
 #define ALWAYS_INLINE __attribute__((always_inline))
 #define INLINE inline ALWAYS_INLINE
-
-// 16 codes of E4M3 as f32: the bits in their places, and the exponent's bias made right by a product.
-INLINE __m512 from_e4m3s(__m512i codes) {
-  __m512i magnitude = _mm512_slli_epi32(_mm512_and_si512(codes, _mm512_set1_epi32(0x7f)), 20);
-  __m512i sign = _mm512_slli_epi32(_mm512_and_si512(codes, _mm512_set1_epi32(0x80)), 24);
-  __m512 value = _mm512_mul_ps(_mm512_castsi512_ps(magnitude), _mm512_set1_ps(0x1p120f));
-  return _mm512_or_ps(value, _mm512_castsi512_ps(sign));
-}
 
 // The values of the codes of 4-bit floating point.
 INLINE __m512 e2m1s() {

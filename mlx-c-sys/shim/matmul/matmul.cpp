@@ -38,7 +38,7 @@ void by_tiles(const Product& p, const Job& job, const Amx& amx, const Expander& 
   });
 }
 
-// Affine codes, in whole numbers.
+// In whole numbers.
 void by_whole_numbers(const Product& p, const Job& job, const Whole& kernels) {
   const Weights& w = job.w();
   long block = std::min(p.m, kernels.block), blocks = (p.m + block - 1) / block, size = kernels.packed_size(w, block);
@@ -54,12 +54,30 @@ void by_whole_numbers(const Product& p, const Job& job, const Whole& kernels) {
   });
 }
 
-// The kernels for these products in whole numbers; null where others are faster.
+const Whole* small_floats_of(Isa machine) {
+  switch (machine) {
+    case Isa::portable:
+      return nullptr;
+    case Isa::avx2:
+    case Isa::avx512:
+      return small_floats_avx2();
+    default:
+      return small_floats_avx512();
+  }
+}
+
+// The kernels for these products in whole numbers, or few of E4M3; null where others are faster.
 const Whole* whole_of(Isa machine, const Product& p, const Weights& w) {
   if (!Whole::takes(p, w)) {
     return nullptr;
   }
-  bool few = p.m <= Whole::few;
+  const bool few = p.m <= Whole::few, least = p.m <= Whole::few_beside_tiles;
+  if (w.coding == Coding::mxfp8) {
+    return (machine == Isa::amx ? least : few) ? small_floats_of(machine) : nullptr;
+  }
+  if (!Whole::takes_many(w) && (!few || machine == Isa::portable)) {
+    return nullptr;
+  }
   switch (machine) {
     case Isa::portable:
       return whole_neon();
@@ -70,10 +88,7 @@ const Whole* whole_of(Isa machine, const Product& p, const Weights& w) {
     case Isa::avx512bf16:
       return few ? whole_vnni() : whole_tiles_vnni();
     case Isa::amx:
-      if (p.m <= Whole::few_beside_tiles) {
-        return whole_vnni();
-      }
-      return few && Whole::takes_steps(w) ? whole_amx() : nullptr;
+      return least ? whole_vnni() : few && Whole::takes_steps(w) ? whole_amx() : nullptr;
   }
   return nullptr;
 }

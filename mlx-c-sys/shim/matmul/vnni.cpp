@@ -3,6 +3,7 @@
 #if defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
 #include <immintrin.h>
 
+#include "floats_avx512.h"
 #include "turn.h"
 #include "unpack.h"
 #include "whole_avx512.h"
@@ -104,7 +105,7 @@ INLINE __m512 sums_of(__m512 (&v)[lanes]) {
   return _mm512_permutexvar_ps(order, _mm512_add_ps(low, high));
 }
 
-// How the codes of 16 groups lie in vectors: BITS is 4, 8, or 0 for any width.
+// How the codes of 16 groups lie in vectors.
 template <int BITS, int GROUP>
 struct Layout {
   static constexpr long in_vector = BITS == 4 ? 128 : 64, codes = 16 * GROUP, vectors = codes / in_vector;
@@ -122,14 +123,31 @@ struct Layout {
 template <int BITS, int GROUP>
 constexpr Layout<BITS, GROUP> layout;
 
+struct SixteenGroups {
+  __m512 scale, bias;
+};
+
+// Groups [at, at + 16), as far as they are there. Those of E2M1 have 32 elements and scales of E8M0 (mxfp4), or 16 and E4M3 (nvfp4).
+template <Form FORM, int GROUP>
+INLINE SixteenGroups sixteen_groups(const Weights& w, long at, __mmask16 there) {
+  if constexpr (FORM == Form::e2m1) {
+    __m512i bytes = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(there, static_cast<const uint8_t*>(w.scales) + at));
+    __m512 half = _mm512_mul_ps(GROUP == 16 ? from_e4m3s(bytes) : from_e8m0s(bytes), _mm512_set1_ps(0.5f));
+    return {half, _mm512_mul_ps(half, _mm512_set1_ps(-e2m1_zero))};
+  }
+  return {sixteen(w.scale_type, w.scales, at, there), sixteen(w.scale_type, w.biases, at, there)};
+}
+
 // Adds the products of Q rows of weights with R rows of x over 16 groups, or what is left of them: n codes. Each lane's sum of
 // whole numbers is scaled as its group is.
-template <int BITS, int GROUP, int Q, int R>
+template <Form FORM, int GROUP, int Q, int R>
 INLINE void add_groups(
     const Unpack& unpack, const uint8_t* const (&w)[Q], const int8_t* const (&x)[R], long n, const __m512 (&scales)[Q][R],
     __m512 (&sums)[Q][R]) {
+  constexpr int BITS = bits_of(FORM);
   using Layout = Layout<BITS, GROUP>;
   const __m512i nibble = _mm512_set1_epi8(15);
+  const __m512i table = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(e2m1_codes)));
   const long bytes = BITS == 0 ? 8 * unpack.bits : 64;
 #pragma GCC unroll 8
   for (long i = 0; i < Layout::vectors; i++) {
@@ -146,6 +164,10 @@ INLINE void add_groups(
           : left >= Layout::in_vector ? _mm512_loadu_si512(from)
                                       : _mm512_maskz_loadu_epi8(first_bytes(left * BITS / 8), from);
       __m512i even = _mm512_and_si512(codes, nibble), odd = _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble);
+      if constexpr (FORM == Form::e2m1) {
+        even = _mm512_shuffle_epi8(table, even);
+        odd = _mm512_shuffle_epi8(table, odd);
+      }
 #pragma GCC unroll 4
       for (int r = 0; r < R; r++) {
         // Products with plane j of x, the high bytes or the low ones.
@@ -165,9 +187,9 @@ INLINE void add_groups(
 }
 
 // The products of Q rows of weights, `distance` apart, with R rows of x, as 16 parts of a sum each.
-template <int BITS, int GROUP, int Q, int R>
+template <Form FORM, int GROUP, int Q, int R>
 INLINE void rows_of(const Weights& w, const Unpack& unpack, long row, long distance, const void* packed, __m512 (&sums)[Q][R]) {
-  constexpr long step = Layout<BITS, GROUP>::codes;
+  constexpr long step = Layout<bits_of(FORM), GROUP>::codes;
   const long groups = w.k / GROUP;
   const uint8_t* codes[Q];
   const int8_t* x[R];
@@ -190,7 +212,7 @@ INLINE void rows_of(const Weights& w, const Unpack& unpack, long row, long dista
 #pragma GCC unroll 4
     for (int q = 0; q < Q; q++) {
       long at = (row + q * distance) * groups + g;
-      __m512 scale = sixteen(w.scale_type, w.scales, at, there), bias = sixteen(w.scale_type, w.biases, at, there);
+      const auto [scale, bias] = sixteen_groups<FORM, GROUP>(w, at, there);
 #pragma GCC unroll 4
       for (int r = 0; r < R; r++) {
         scales[q][r] = _mm512_mul_ps(scale, _mm512_maskz_loadu_ps(there, x_scales[r] + g));
@@ -198,9 +220,9 @@ INLINE void rows_of(const Weights& w, const Unpack& unpack, long row, long dista
       }
     }
     if (w.k - k >= step) {
-      add_groups<BITS, GROUP>(unpack, codes, x, step, scales, sums);
+      add_groups<FORM, GROUP>(unpack, codes, x, step, scales, sums);
     } else {
-      add_groups<BITS, GROUP>(unpack, codes, x, w.k - k, scales, sums);
+      add_groups<FORM, GROUP>(unpack, codes, x, w.k - k, scales, sums);
     }
     for (auto& at : codes) {
       at += step * w.bits / 8;
@@ -212,21 +234,23 @@ INLINE void rows_of(const Weights& w, const Unpack& unpack, long row, long dista
 }
 
 // y for Q times at most 16 rows of weights, `distance` apart, and R rows of x, of which there are p.m.
-template <int BITS, int GROUP, int Q, int R>
+template <Form FORM, int GROUP, int Q, int R>
 void lanes_of(const Product& p, const Weights& w, long first, const void* packed, long row, long rows, long distance) {
   const Unpack unpack(w.bits);
-  long bytes = w.groups() * (w.scale_type == Float::f32 ? 4 : 2);
+  const long bytes = scale_bytes(w);
   __m512 parts[Q][R][lanes];
   for (long i = 0; i < lanes; i++) {
     // Behind the last row that there is, it stands again.
     __m512 sums[Q][R];
-    rows_of<BITS, GROUP>(w, unpack, row + smaller(i, rows - 1), distance, packed, sums);
+    rows_of<FORM, GROUP>(w, unpack, row + smaller(i, rows - 1), distance, packed, sums);
     for (int q = 0; q < Q; q++) {
       for (int r = 0; r < R; r++) {
         parts[q][r][i] = sums[q][r];
       }
-      for (auto* scales : {w.scales, w.biases}) {
-        fetch(static_cast<const char*>(scales) + (row + q * distance + i + lanes) * bytes, bytes);
+      const long next = (row + q * distance + i + lanes) * bytes;
+      fetch(static_cast<const char*>(w.scales) + next, bytes);
+      if constexpr (FORM != Form::e2m1) {
+        fetch(static_cast<const char*>(w.biases) + next, bytes);
       }
     }
   }
@@ -239,8 +263,10 @@ void lanes_of(const Product& p, const Weights& w, long first, const void* packed
 
 // Rows of x as two planes of bytes.
 struct Planes {
-  static constexpr int beside(int bits, int rows) {
-    return bits == 4 && rows > 2 ? 2 : 4;
+  static constexpr long least_group = 16;
+
+  static constexpr int beside(Form form, int rows) {
+    return bits_of(form) == 4 && rows > 2 ? 2 : 4;
   }
   static long row_size(const Weights& w) {
     return Row::size(w);
@@ -248,9 +274,9 @@ struct Planes {
   static void pack(const Product& p, const Weights& w, long first, long rows, void* packed) {
     return matmul::pack(p, w, first, rows, packed);
   }
-  template <int BITS, int GROUP, int Q, int R>
+  template <Form FORM, int GROUP, int Q, int R>
   static void lanes_of(const Product& p, const Weights& w, long first, const char* packed, long row, long rows, long distance) {
-    return matmul::lanes_of<BITS, GROUP, Q, R>(p, w, first, packed, row, rows, distance);
+    return matmul::lanes_of<FORM, GROUP, Q, R>(p, w, first, packed, row, rows, distance);
   }
 };
 

@@ -3,6 +3,7 @@
 #if defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
 #include <immintrin.h>
 
+#include "small_floats.h"
 #include "turn.h"
 #include "unpack.h"
 #include "whole_tiles.h"
@@ -18,17 +19,22 @@ struct Tiles {
   static constexpr long width = 16;
   static constexpr int side = 12;
 
-  template <int BITS>
+  template <Form FORM>
   static INLINE Codes expand(const Unpack& unpack, const uint8_t* from) {
-    if constexpr (BITS == 8) {
+    if constexpr (FORM == Form::eight) {
       return _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-    } else if constexpr (BITS == 0) {
+    } else if constexpr (FORM == Form::any) {
       return _mm512_cvtepu8_epi16(_mm512_castsi512_si256(unpack(from, 32)));
     }
     // A byte becomes a pair.
     __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
     __m512i low = _mm512_and_si512(bytes, _mm512_set1_epi32(15));
-    return _mm512_or_si512(low, _mm512_slli_epi32(_mm512_srli_epi32(bytes, 4), 16));
+    __m512i codes = _mm512_or_si512(low, _mm512_slli_epi32(_mm512_srli_epi32(bytes, 4), 16));
+    if constexpr (FORM == Form::e2m1) {
+      const __m512i table = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(e2m1_codes)));
+      return _mm512_and_si512(_mm512_shuffle_epi8(table, codes), _mm512_set1_epi16(255));
+    }
+    return codes;
   }
   static INLINE void turn(Codes (&rows)[16]) {
     matmul::turn(rows);
@@ -61,6 +67,15 @@ struct Tiles {
     return sums;
   }
 
+  struct Pairs {
+    Real even, odd;
+  };
+  static INLINE Pairs pairs(const uint8_t* from) {
+    const __m256i places = _mm256_set1_epi16(static_cast<short>(0xbf80)), two = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    auto real = [&](__m256i high) ALWAYS_INLINE { return _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(high, 1), places)); };
+    return {real(_mm256_slli_epi16(two, 8)), real(two)};
+  }
+
   static INLINE Real zero() {
     return _mm512_setzero_ps();
   }
@@ -89,6 +104,9 @@ struct Tiles {
   static INLINE Real fma(Real x, Real y, Real z) {
     return _mm512_fmadd_ps(x, y, z);
   }
+  static INLINE float sum(Real x) {
+    return _mm512_reduce_add_ps(x);
+  }
 };
 
 } // namespace
@@ -97,11 +115,18 @@ const Whole* whole_tiles_vnni() {
   return &tiles_of<Tiles>;
 }
 
+const Whole* small_floats_avx512() {
+  return &whole_of<SmallFloats<Tiles>, OfMxfp8>;
+}
+
 } // namespace mlxrs::matmul
 
 #else
 
 const mlxrs::matmul::Whole* mlxrs::matmul::whole_tiles_vnni() {
+  return nullptr;
+}
+const mlxrs::matmul::Whole* mlxrs::matmul::small_floats_avx512() {
   return nullptr;
 }
 

@@ -1,4 +1,4 @@
-// Products with affine codes in whole numbers.
+// Products with affine codes, and with those of E2M1, in whole numbers.
 //
 // An affine weight is q * scale + bias with a code q of 1 to 8 bits, so a product over one group of k is
 //   scale * sum(q * x) + bias * sum(x),
@@ -9,6 +9,11 @@
 // How exact that is: of the largest element of a group of x 2^-16 is rounded away, and of its other elements no more, where
 // bf16 rounds 2^-9 of every weight away. No element is above 8 (group of 64), 11.3 (of 128) or 16 (of 256, on tiles) times the root
 // mean square of its group. So the products are more exact than those of the same weights rounded to bf16, by eight times at least.
+//
+// An element of E2M1 is a whole number from -12 to 12 when it is doubled, and one from 0 to 24 with 12 added: the weight is
+// (q - 12) * scale / 2, where q is looked up.
+//
+// Elements of E4M3 are no whole numbers; few rows of x are multiplied with them in f32 (small_floats.h).
 //
 // Lanes are added in one order: an element of y is the same to the bit however many rows go with it.
 #pragma once
@@ -35,7 +40,21 @@ struct Whole {
   static constexpr long few = 8, few_beside_tiles = 4;
 
   static bool takes(const Product& p, const Weights& w) {
-    return p.type != Float::f32 && w.coding == Coding::affine && w.group % 32 == 0 && w.group <= 128;
+    switch (p.type == Float::f32 ? Coding::f32 : w.coding) {
+      case Coding::affine:
+        return w.group % 32 == 0 && w.group <= 128;
+      case Coding::mxfp4:
+      case Coding::mxfp8:
+        return w.group == 32;
+      case Coding::nvfp4:
+        return w.group == 16 && w.k % 32 == 0;
+      default:
+        return false;
+    }
+  }
+  // Many rows are read 32 codes of one group at a time, and on Arm all are.
+  static bool takes_many(const Weights& w) {
+    return w.group % 32 == 0;
   }
   // On tiles of bytes, 64 codes of one group go at a time.
   static bool takes_steps(const Weights& w) {
@@ -53,5 +72,8 @@ const Whole* whole_amx();
 const Whole* whole_avx2();
 const Whole* whole_tiles_avx2();
 const Whole* whole_neon();
+// Few rows of x with elements of E4M3.
+const Whole* small_floats_avx512();
+const Whole* small_floats_avx2();
 
 } // namespace mlxrs::matmul

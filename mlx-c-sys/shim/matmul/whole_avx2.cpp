@@ -3,6 +3,7 @@
 #ifdef __AVX2__
 #include <immintrin.h>
 
+#include "small_floats.h"
 #include "unpack_avx2.h"
 #include "whole_tiles.h"
 #include "whole_vectors.h"
@@ -14,7 +15,7 @@ struct Avx2 {
   using Real = __m256;
   using Sums = __m256i;
   using Codes = __m256i;
-  static constexpr long width = 8;
+  static constexpr long width = 8, least_group = 16;
   // Of 16 registers, rows of weights times rows of x take twice as many.
   static constexpr int beside = 2;
 
@@ -30,6 +31,16 @@ struct Avx2 {
     return I == 3 ? there : _mm256_and_si256(there, _mm256_set1_epi16(15));
   }
 
+  template <int I>
+  static INLINE Codes e2m1(Codes from) {
+    Codes nibbles = _mm256_and_si256(I % 2 == 0 ? from : _mm256_srli_epi16(from, 4), _mm256_set1_epi8(15));
+    Codes bytes = _mm256_shuffle_epi8(table(), nibbles);
+    return I < 2 ? _mm256_and_si256(bytes, _mm256_set1_epi16(255)) : _mm256_srli_epi16(bytes, 8);
+  }
+  static INLINE __m256i table() {
+    return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(e2m1_codes)));
+  }
+
   using Unpack = Sixteen;
 
   static INLINE Sums multiply(Codes x, Codes w) {
@@ -39,6 +50,15 @@ struct Avx2 {
     // Written as a function, GCC puts off all additions until it has no registers left, or moves each sum to another one and back.
     asm("vpaddd %1, %0, %0" : "+x"(sums) : "x"(_mm256_madd_epi16(x, w)));
     return sums;
+  }
+
+  struct Pairs {
+    Real even, odd;
+  };
+  static INLINE Pairs pairs(const uint8_t* from) {
+    const __m128i places = _mm_set1_epi16(static_cast<short>(0xbf80)), two = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    auto real = [&](__m128i high) ALWAYS_INLINE { return _mm256_cvtph_ps(_mm_and_si128(_mm_srai_epi16(high, 1), places)); };
+    return {real(_mm_slli_epi16(two, 8)), real(two)};
   }
 
   static INLINE Real zero() {
@@ -62,6 +82,10 @@ struct Avx2 {
   static INLINE Real halves(float low, float high) {
     return _mm256_blend_ps(_mm256_set1_ps(low), _mm256_set1_ps(high), 0xf0);
   }
+  static INLINE Real quarters(const float* four) {
+    const __m256i lanes = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+    return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(four)), lanes);
+  }
   static INLINE Real from(Sums x) {
     return _mm256_cvtepi32_ps(x);
   }
@@ -81,9 +105,12 @@ struct Avx2 {
 struct Tiles : Avx2 {
   static constexpr int side = 6;
 
-  template <int BITS>
+  template <Form FORM>
   static INLINE Codes expand(const Unpack& unpack, const uint8_t* from) {
-    return BITS == 8 ? Sixteen::of_bytes(from) : BITS == 4 ? Sixteen::of_nibbles(from) : unpack(from);
+    if constexpr (FORM == Form::e2m1) {
+      return _mm256_and_si256(_mm256_shuffle_epi8(table(), Sixteen::of_nibbles(from)), _mm256_set1_epi16(255));
+    }
+    return FORM == Form::eight ? Sixteen::of_bytes(from) : FORM == Form::four ? Sixteen::of_nibbles(from) : unpack(from);
   }
   static INLINE void turn(Codes (&r)[8]) {
     Codes t[8];
@@ -139,6 +166,10 @@ const Whole* whole_avx2() {
   return &whole_of<WholeVectors<Avx2>>;
 }
 
+const Whole* small_floats_avx2() {
+  return &whole_of<SmallFloats<Avx2>, OfMxfp8>;
+}
+
 } // namespace mlxrs::matmul
 
 #else
@@ -147,6 +178,9 @@ const mlxrs::matmul::Whole* mlxrs::matmul::whole_avx2() {
   return nullptr;
 }
 const mlxrs::matmul::Whole* mlxrs::matmul::whole_tiles_avx2() {
+  return nullptr;
+}
+const mlxrs::matmul::Whole* mlxrs::matmul::small_floats_avx2() {
   return nullptr;
 }
 

@@ -12,7 +12,8 @@ struct Neon {
   using Real = float32x4_t;
   using Sums = int32x4_t;
   using Codes = int16x8_t;
-  static constexpr long width = 4;
+  // A lane's sum is of elements that may belong to two groups of 16.
+  static constexpr long width = 4, least_group = 32;
   static constexpr int beside = 4;
 
   static INLINE Codes load(const int16_t* from) {
@@ -33,6 +34,14 @@ struct Neon {
       words = vshrq_n_u16(words, 4 * I);
     }
     return vreinterpretq_s16_u16(vandq_u16(words, vdupq_n_u16(15)));
+  }
+
+  template <int I>
+  static INLINE Codes e2m1(Codes from) {
+    uint8x16_t bytes = vreinterpretq_u8_s16(from);
+    bytes = vqtbl1q_u8(vld1q_u8(e2m1_codes), I % 2 == 0 ? vandq_u8(bytes, vdupq_n_u8(15)) : vshrq_n_u8(bytes, 4));
+    uint16x8_t words = vreinterpretq_u16_u8(bytes);
+    return vreinterpretq_s16_u16(I < 2 ? vandq_u16(words, vdupq_n_u16(255)) : vshrq_n_u16(words, 8));
   }
 
   // The two bytes that a code lies in go to a lane, which is shifted down and masked.
@@ -83,9 +92,6 @@ struct Neon {
   }
   static INLINE Real all(float x) {
     return vdupq_n_f32(x);
-  }
-  static INLINE Real halves(float low, float high) {
-    return vcombine_f32(vdup_n_f32(low), vdup_n_f32(high));
   }
   static INLINE Real from(Sums x) {
     return vcvtq_f32_s32(x);

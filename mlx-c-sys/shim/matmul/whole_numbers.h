@@ -10,6 +10,16 @@ namespace {
 #define ALWAYS_INLINE __attribute__((always_inline))
 #define INLINE inline ALWAYS_INLINE
 
+// How the codes of a row become whole numbers: those of 4 and 8 bits have ways of their own, and those of E2M1 a table.
+enum class Form { any, four, e2m1, eight };
+constexpr int bits_of(Form form) {
+  return form == Form::any ? 0 : form == Form::eight ? 8 : 4;
+}
+
+// For each element of E2M1 a whole number from 0 to 24, of which 12 is zero: twice as large as what is written.
+constexpr long e2m1_zero = 12;
+alignas(16) constexpr uint8_t e2m1_codes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
 // The largest whole number, whose high byte is 127. Products with 128 codes of 8 bits stay below 2^31.
 constexpr float largest = 127 * 256 + 127;
 
@@ -66,6 +76,17 @@ inline Scaled to_whole(Float type, const uint16_t* x, long n, int16_t* to) {
   return {scale, static_cast<float>(sum) * scale};
 }
 
+// Bytes of the scales of a row, and of its biases if there are any.
+inline long scale_bytes(const Weights& w) {
+  return w.groups() * (w.coding != Coding::affine ? 1 : w.scale_type == Float::f32 ? 4 : 2);
+}
+
+// What whole numbers are multiplied with, and what each stands for besides.
+template <class V>
+struct Affine {
+  typename V::Real scale, bias;
+};
+
 // `width` scales or biases from `at` on, of which n are there; the others are zero.
 template <class V>
 INLINE typename V::Real some_scales(Float type, const void* from, long at, long n) {
@@ -80,6 +101,28 @@ INLINE typename V::Real some_scales(Float type, const void* from, long at, long 
   return type == Float::f32 ? V::load(reinterpret_cast<const float*>(first))
       : type == Float::f16  ? V::from_f16(first)
                             : V::from_bf16(first);
+}
+
+// The same of scales that are a byte each.
+template <class V>
+INLINE typename V::Real some_bytes(const Weights& w, long at, long n) {
+  uint8_t bytes[V::width] = {};
+  std::memcpy(bytes, static_cast<const uint8_t*>(w.scales) + at, smaller(n, V::width));
+  float scales[V::width];
+  for (long i = 0; i < V::width; i++) {
+    scales[i] = w.coding == Coding::nvfp4 ? from_e4m3(bytes[i]) : from_e8m0(bytes[i]);
+  }
+  return V::load(scales);
+}
+
+// Those of `width` groups.
+template <class V, Form FORM>
+INLINE Affine<V> some_groups(const Weights& w, long at, long n) {
+  if constexpr (FORM != Form::e2m1) {
+    return {some_scales<V>(w.scale_type, w.scales, at, n), some_scales<V>(w.scale_type, w.biases, at, n)};
+  }
+  auto half = V::multiply(some_bytes<V>(w, at, n), V::all(0.5f));
+  return {half, V::multiply(half, V::all(-e2m1_zero))};
 }
 
 // Rounds n sums.

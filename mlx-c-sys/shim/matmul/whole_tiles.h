@@ -6,7 +6,7 @@
 // any vectors.
 //
 // V has: Sums, Real and Codes, vectors of `width` whole numbers and f32 and twice as many whole numbers of 16 bits; `side` rows of
-// weights by two vectors of x make a tile of sums, which must fit in registers; expand<BITS>, the next 2 * width codes in 16 bits;
+// weights by two vectors of x make a tile of sums, which must fit in registers; expand<FORM>, the next 2 * width codes in 16 bits;
 // turn, which exchanges rows and columns of `width` by `width` lanes; pair, a pair of codes in all lanes; none_yet, add, load and
 // store, of whole numbers; bits and real, which change a vector's type; Unpack and real numbers as in whole_vectors.h.
 #pragma once
@@ -87,14 +87,17 @@ struct WholeTiles {
   class Next {
    public:
     Next(const Weights& w, long row, long row_end) {
-      const long rows = smaller(panel, row_end - row), scales = w.groups() * (w.scale_type == Float::f32 ? 4 : 2);
+      const long rows = smaller(panel, row_end - row);
       auto add = [&](const void* from, long bytes) {
+        if (from == nullptr) {
+          return;
+        }
         at_[pieces_] = static_cast<const char*>(from) + row * bytes;
         end_[pieces_++] = static_cast<const char*>(from) + (row + rows) * bytes;
       };
       if (rows > 0) {
-        add(w.scales, scales);
-        add(w.biases, scales);
+        add(w.scales, scale_bytes(w));
+        add(w.biases, scale_bytes(w));
         add(w.data, w.row_bytes());
       }
     }
@@ -113,29 +116,32 @@ struct WholeTiles {
   };
 
   // Writes elements [k, k_end) of row `row` out.
-  template <int BITS>
+  template <Form FORM>
   static void expand(const Weights& w, const typename V::Unpack& unpack, long row, long k, long k_end, int16_t* to) {
     const uint8_t* from = static_cast<const uint8_t*>(w.data) + row * w.row_bytes();
     constexpr long codes = 2 * width;
-    const long bits = BITS == 0 ? w.bits : BITS;
+    const long bits = FORM == Form::any ? w.bits : bits_of(FORM);
 #pragma GCC unroll 4
     for (; k < k_end; k += codes, to += codes) {
       // What is loaded may be more than the codes, and the end of a row the end of the memory.
       const uint8_t* here = from + k * bits / 8;
       const long left = (w.k - k) * bits / 8;
       uint8_t last[codes];
-      if (BITS == 0 && left < codes) {
+      if (FORM == Form::any && left < codes) {
         std::memcpy(last, here, left);
         here = last;
       }
-      V::store(to, V::template expand<BITS>(unpack, here));
+      V::store(to, V::template expand<FORM>(unpack, here));
     }
   }
 
-  // Scales or biases of row `row`.
-  static void expand_scales(const Weights& w, const void* from, long row, float* to) {
+  // Scales and biases of row `row`.
+  template <Form FORM>
+  static void expand_groups(const Weights& w, long row, float* scales, float* biases) {
     for (long g = 0; g < w.groups(); g += width) {
-      V::store(to + g, some_scales<V>(w.scale_type, from, row * w.groups() + g, w.groups() - g));
+      const auto [scale, bias] = some_groups<V, FORM>(w, row * w.groups() + g, w.groups() - g);
+      V::store(scales + g, scale);
+      V::store(biases + g, bias);
     }
   }
 
@@ -227,7 +233,7 @@ struct WholeTiles {
     }
   }
 
-  template <int BITS>
+  template <Form FORM>
   static void rows_by(const Product& p, const Weights& w, const char* packed, long row, long row_end, void* scratch) {
     const Scratch s(scratch, w);
     const typename V::Unpack unpack(w.bits);
@@ -237,14 +243,12 @@ struct WholeTiles {
       const long rows = smaller(round_up(row_end - row, side), panel);
       Next next(w, row + panel, row_end);
       for (long q = 0; q < rows; q++) {
-        const long at = smaller(row + q, row_end - 1);
-        expand_scales(w, w.scales, at, s.scales + q * s.groups);
-        expand_scales(w, w.biases, at, s.biases + q * s.groups);
+        expand_groups<FORM>(w, smaller(row + q, row_end - 1), s.scales + q * s.groups, s.biases + q * s.groups);
       }
       for (long k = 0; k < w.k; k += part) {
         const long k_end = smaller(k + part, w.k), g = k / w.group, g_end = k_end / w.group;
         for (long q = 0; q < rows; q++) {
-          expand<BITS>(w, unpack, smaller(row + q, row_end - 1), k, k_end, s.codes + q * part);
+          expand<FORM>(w, unpack, smaller(row + q, row_end - 1), k, k_end, s.codes + q * part);
         }
         for (long i = 0; i < distance; i += 2 * width) {
           const char* x = packed + i / width * size;
@@ -258,7 +262,10 @@ struct WholeTiles {
     }
   }
   static void rows(const Product& p, const Weights& w, const void* packed, long row, long row_end, void* scratch) {
-    auto by = w.bits == 4 ? rows_by<4> : w.bits == 8 ? rows_by<8> : rows_by<0>;
+    auto by = w.coding != Coding::affine ? rows_by<Form::e2m1>
+        : w.bits == 4                      ? rows_by<Form::four>
+        : w.bits == 8                      ? rows_by<Form::eight>
+                                           : rows_by<Form::any>;
     by(p, w, static_cast<const char*>(packed), row, row_end, scratch);
   }
 };

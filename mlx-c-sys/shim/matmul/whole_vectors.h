@@ -1,9 +1,11 @@
 // The kernel of whole.h in products of 16 bits, for any vectors V. Included by the file of each instruction set.
 //
 // V has: Real, Sums and Codes, vectors of f32, of whole numbers of 32 bits, `width` of each, and of twice as many of 16 bits;
-// load, of Codes; widen, of bytes to Codes; nibble<I>, the codes of 4 bits whose places are I, I + 4, I + 8 ...; Unpack, the
-// next codes of any width out of 16 bytes of which not all need belong to them; multiply and add, of the pairs of two Codes
-// to a lane each; and for Real zero, load, store, all (one number), halves (two), from (Sums), fma, and sum, of its lanes.
+// load, of Codes; widen, of bytes to Codes; nibble<I>, the codes of 4 bits whose places are I, I + 4, I + 8 ..., and e2m1<I>,
+// what stands for them in e2m1_codes; Unpack, the next codes of any width out of 16 bytes of which not all need belong to
+// them; multiply and add, of the pairs of two Codes to a lane each; for Real zero, load, store, all (one number), halves (two)
+// and quarters (four) if a vector has codes of so many groups, from (Sums), fma, and sum, of its lanes; and least_group, the
+// smallest group that it takes.
 #pragma once
 
 #include <type_traits>
@@ -24,7 +26,9 @@ struct WholeVectors {
   // Codes of a vector, and of the four that are read at once.
   static constexpr long codes = 2 * width, step = 4 * codes;
 
-  static constexpr int beside(int, int rows) {
+  static constexpr long least_group = V::least_group;
+
+  static constexpr int beside(Form, int rows) {
     return rows == 1 ? 4 : V::beside;
   }
 
@@ -73,7 +77,7 @@ struct WholeVectors {
   }
 
   // Adds the products of N codes of Q rows of weights with R rows of x: of a step of 4-bit codes, else of as many as are in one group.
-  template <int BITS, int N, int Q, int R>
+  template <Form FORM, int N, int Q, int R>
   static INLINE void multiply(
       const typename V::Unpack& unpack, const uint8_t* const (&w)[Q], const int16_t* const (&x)[R], Sums (&sums)[Q][R]) {
     auto add = [&](auto at) ALWAYS_INLINE {
@@ -82,9 +86,11 @@ struct WholeVectors {
         Codes from[Q];
 #pragma GCC unroll 4
         for (int q = 0; q < Q; q++) {
-          if constexpr (BITS == 4) {
+          if constexpr (FORM == Form::four) {
             from[q] = V::template nibble<I>(V::load(w[q]));
-          } else if constexpr (BITS == 8) {
+          } else if constexpr (FORM == Form::e2m1) {
+            from[q] = V::template e2m1<I>(V::load(w[q]));
+          } else if constexpr (FORM == Form::eight) {
             from[q] = V::widen(w[q] + I * codes);
           } else {
             from[q] = unpack(w[q] + I * codes / 8 * unpack.bits);
@@ -106,10 +112,23 @@ struct WholeVectors {
     add(std::integral_constant<int, 3>());
   }
 
+  // The scales of the groups that a vector has codes of, in the lanes of each.
+  template <int GROUPS>
+  static INLINE Real spread(const float* scales) {
+    static_assert(GROUPS <= 4, "a vector has codes of four groups at most");
+    if constexpr (GROUPS == 4) {
+      return V::quarters(scales);
+    } else if constexpr (GROUPS == 2) {
+      return V::halves(scales[0], scales[1]);
+    }
+    return V::all(scales[0]);
+  }
+
   // The products of Q rows of weights, `distance` apart, with R rows of x, as `width` parts of a sum each.
-  template <int BITS, int GROUP, int Q, int R>
+  template <Form FORM, int GROUP, int Q, int R>
   static INLINE void rows_of(
       const Weights& w, const typename V::Unpack& unpack, long row, long distance, const char* packed, Real (&sums)[Q][R]) {
+    constexpr int BITS = bits_of(FORM);
     // What is added before the sums are scaled.
     constexpr long part = BITS == 4 || step < GROUP ? step : GROUP;
     const long groups = w.groups(), bits = BITS == 0 ? unpack.bits : BITS;
@@ -136,8 +155,7 @@ struct WholeVectors {
 #pragma GCC unroll 4
       for (int q = 0; q < Q; q++) {
         long at = (row + q * distance) * groups + g;
-        Real scale = some_scales<V>(w.scale_type, w.scales, at, groups - g);
-        Real bias = some_scales<V>(w.scale_type, w.biases, at, groups - g);
+        const auto [scale, bias] = some_groups<V, FORM>(w, at, groups - g);
 #pragma GCC unroll 4
         for (int r = 0; r < R; r++) {
           V::store(scales[q][r], V::multiply(scale, V::load(x_scales[r] + g)));
@@ -163,15 +181,14 @@ struct WholeVectors {
           from[q] += part * bits / 8;
         }
         Sums whole[Q][R];
-        multiply<BITS, part>(unpack, now, x, whole);
+        multiply<FORM, part>(unpack, now, x, whole);
 #pragma GCC unroll 4
         for (int r = 0; r < R; r++) {
           x[r] += part;
 #pragma GCC unroll 4
           for (int q = 0; q < Q; q++) {
             const float* at = scales[q][r] + of_group;
-            Real scale = GROUP < part ? V::halves(at[0], at[1]) : V::all(at[0]);
-            sums[q][r] = V::fma(V::from(whole[q][r]), scale, sums[q][r]);
+            sums[q][r] = V::fma(V::from(whole[q][r]), spread<part / GROUP>(at), sums[q][r]);
           }
         }
       }
@@ -179,14 +196,13 @@ struct WholeVectors {
   }
 
   // y for Q times at most `lanes` rows of weights, `distance` apart, and R rows of x, of which there are p.m.
-  template <int BITS, int GROUP, int Q, int R>
+  template <Form FORM, int GROUP, int Q, int R>
   static void lanes_of(const Product& p, const Weights& w, long first, const char* packed, long row, long rows, long distance) {
-    static_assert(GROUP >= width * 4, "a vector has codes of two groups at most");
     const typename V::Unpack unpack(w.bits);
     float y[Q][R][lanes];
     for (long i = 0; i < rows; i++) {
       Real sums[Q][R];
-      rows_of<BITS, GROUP>(w, unpack, row + i, distance, packed, sums);
+      rows_of<FORM, GROUP>(w, unpack, row + i, distance, packed, sums);
       for (int q = 0; q < Q; q++) {
         for (int r = 0; r < R; r++) {
           y[q][r][i] = V::sum(sums[q][r]);

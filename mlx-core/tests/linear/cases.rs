@@ -88,7 +88,7 @@ pub fn packed(scheme: Scheme, dtype: DType, n: i32, k: i32) -> Result<Case> {
         scheme,
         Some(DType::F32),
     )?;
-    let exact = (scheme.mode == QuantMode::Affine && dtype != DType::F32).then(|| wide.clone());
+    let exact = (dtype != DType::F32).then(|| wide.clone());
     if dtype == DType::BF16 {
         wide = wide.astype(dtype)?.astype(DType::F32)?;
     }
