@@ -17,6 +17,11 @@ constexpr Isa all[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512vnni, I
 
 #ifdef __x86_64__
 
+bool is_amd() {
+  static const bool amd = __builtin_cpu_is("amd");
+  return amd;
+}
+
 // Linux gives tile registers to processes that ask; those that do not are killed at the first use.
 // https://docs.kernel.org/arch/x86/xstate.html
 bool may_use_tiles() {
@@ -66,7 +71,7 @@ Isa best() {
     return Isa::amx;
   }
   // Measured on Sapphire Rapids: VDPBF16PS does 0.6 of the products a second that f32 FMA does.
-  if (has(Isa::avx512bf16) && __builtin_cpu_is("amd")) {
+  if (has(Isa::avx512bf16) && is_amd()) {
     return Isa::avx512bf16;
   }
   return has(Isa::avx512vnni) ? Isa::avx512vnni : has(Isa::avx512) ? Isa::avx512 : has(Isa::avx2) ? Isa::avx2 : Isa::portable;
@@ -74,6 +79,9 @@ Isa best() {
 
 #else
 
+bool is_amd() {
+  return false;
+}
 bool has(Isa isa) {
   return isa == Isa::portable;
 }
@@ -124,6 +132,10 @@ const char* name_of(Isa isa) {
       return "amx";
   }
   return "";
+}
+
+bool reads_best_in_two() {
+  return is_amd();
 }
 
 Isa isa() {

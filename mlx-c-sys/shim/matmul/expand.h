@@ -32,6 +32,9 @@ struct Expander {
   void (*scales)(Coding coding, Float type, const void* from, long at, long n, float* to);
 };
 
+// Scales and biases of rows [row, row + rows), as far as there are any.
+void expand_groups(const Expander& expander, const Weights& w, long row, long rows, float* scales, float* biases);
+
 // Null where the machine or the compiler cannot.
 const Expander& expand_portable();
 const Expander* expand_avx2();

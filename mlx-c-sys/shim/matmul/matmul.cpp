@@ -7,6 +7,7 @@
 #include "amx.h"
 #include "expand.h"
 #include "job.h"
+#include "pairs.h"
 #include "panels.h"
 #include "whole.h"
 
@@ -108,9 +109,9 @@ void multiply_by(const Product& p, const Job& job) {
     return by_tiles(p, job, *amx(), expander);
   }
   if (is_bf16 && machine == Isa::avx512bf16) {
-    return by_panels(p, job, *sgemm::pairs(), expander, true);
+    return by_pairs(p, job, *pairs(), expander);
   }
-  by_panels(p, job, sgemm::chosen(), expander, false);
+  by_panels(p, job, sgemm::chosen(), expander);
 }
 
 } // namespace

@@ -47,6 +47,9 @@ struct Weights {
   long row_bytes() const {
     return k * bits / 8;
   }
+  const char* row(long i) const {
+    return static_cast<const char*>(data) + i * row_bytes();
+  }
   long groups() const {
     return group > 0 ? k / group : 0;
   }

@@ -37,18 +37,6 @@ void row_from_f32(Float type, const float* from, long n, void* to) {
   }
 }
 
-// Writes a row of x in the order in which an expander writes weights, where zeros are already.
-void deal(const uint16_t* x, long k, int dealt, uint16_t* to) {
-  if (dealt == 1) {
-    std::memcpy(to, x, k * sizeof(uint16_t));
-    return;
-  }
-  for (long i = 0; i < k; i++) {
-    long of_64 = i % 64;
-    to[i - of_64 + of_64 % dealt * (64 / dealt) + of_64 / dealt] = x[i];
-  }
-}
-
 // Rows of weights in a panel: it has its place in the second cache.
 constexpr long panel_rows = 48;
 // Rows of x that are multiplied with a panel at a time.
@@ -57,7 +45,7 @@ constexpr long band = 96;
 constexpr long few_dense = 16;
 
 const float* row_of(const Weights& w, long row) {
-  return reinterpret_cast<const float*>(static_cast<const char*>(w.data) + row * w.row_bytes());
+  return reinterpret_cast<const float*>(w.row(row));
 }
 
 // Kernels that take dense weights as they are: that for few rows of x, and the one that packs for many. Both null for other weights.
@@ -66,14 +54,14 @@ struct InPlace {
   void (*pack)(const sgemm::Product&, long col, long col_end, float* cols) = nullptr;
 };
 
-InPlace in_place_of(const Weights& w, const sgemm::Kernels& kernels, bool pairs) {
-  if (pairs ? w.coding == Coding::bf16 && w.k % 2 == 0 : w.coding == Coding::f32) {
+InPlace in_place_of(const Weights& w, const sgemm::Kernels& kernels) {
+  if (w.coding == Coding::f32) {
     return {kernels.direct, kernels.pack_cols};
   }
-  if (!pairs && w.coding == Coding::bf16) {
+  if (w.coding == Coding::bf16) {
     return {kernels.direct_bf16, kernels.pack_cols_bf16};
   }
-  if (!pairs && w.coding == Coding::f16) {
+  if (w.coding == Coding::f16) {
     return {kernels.direct_f16, kernels.pack_cols_f16};
   }
   return {};
@@ -81,18 +69,10 @@ InPlace in_place_of(const Weights& w, const sgemm::Kernels& kernels, bool pairs)
 
 // Rows [row, row + rows) of the weights to `panel`, with memory for their scales and biases.
 void write_panel(
-    const Product& p, const Weights& w, const Expander& expander, long row, long rows, bool pairs, float* scales, float* biases,
+    const Product& p, const Weights& w, const Expander& expander, long row, long rows, float* scales, float* biases,
     float* panel, long ld) {
-  if (w.group > 0) {
-    expander.scales(w.coding, w.scale_type, w.scales, row * w.groups(), rows * w.groups(), scales);
-    if (w.biases != nullptr) {
-      expander.scales(w.coding, w.scale_type, w.biases, row * w.groups(), rows * w.groups(), biases);
-    }
-  }
+  expand_groups(expander, w, row, rows, scales, biases);
   Panel from{w, row, rows, 0, w.groups(), scales, biases, nullptr};
-  if (pairs) {
-    return expander.to_bf16(from, 0, w.k, reinterpret_cast<uint16_t*>(panel), 2 * ld);
-  }
   expander.to_f32(from, 0, w.k, panel, ld);
   // What other codings stand for are numbers of bf16.
   if (p.type == Float::bf16 && w.coding == Coding::affine) {
@@ -131,30 +111,22 @@ long by_stretches(
 
 } // namespace
 
-void by_panels(
-    const Product& p, const Job& job, const sgemm::Kernels& kernels, const Expander& expander, bool pairs) {
+void by_panels(const Product& p, const Job& job, const sgemm::Kernels& kernels, const Expander& expander) {
   const Weights& w = job.w();
-  // All sizes along k are in elements of the kernels.
-  int dealt = pairs ? expander.dealt(w) : 1;
-  long k = pairs ? round_up(w.k, dealt > 1 ? 64 : 2) / 2 : w.k, ld = round_up(k, 16);
+  const long k = w.k, ld = round_up(k, 16);
   const float* x = static_cast<const float*>(p.x[0]);
   long x_row = p.type == Float::f32 ? distance(p.x, p.m) / static_cast<long>(sizeof(float)) : 0;
   std::vector<float> converted;
   if (p.m > 1 ? x_row <= 0 : p.type != Float::f32) {
     converted.resize(p.m * ld);
     each(p.m, p.m * w.k, [&](uint32_t i) {
-      float* to = converted.data() + i * ld;
-      if (pairs) {
-        deal(static_cast<const uint16_t*>(p.x[i]), w.k, dealt, reinterpret_cast<uint16_t*>(to));
-      } else {
-        row_to_f32(expander, p.type, p.x[i], w.k, to);
-      }
+      row_to_f32(expander, p.type, p.x[i], k, converted.data() + i * ld);
     });
     x = converted.data();
     x_row = ld;
   }
   sgemm::Product all{p.m, panel_rows, k, x, x_row, 1, nullptr, ld, 1, nullptr, panel_rows, 1, 1, 0};
-  const InPlace in_place = in_place_of(w, kernels, pairs);
+  const InPlace in_place = in_place_of(w, kernels);
   bool direct = p.m <= (w.coding == Coding::bf16 || w.coding == Coding::f16 ? few_dense : sgemm::max_direct_rows);
   long rows_of_y = direct ? p.m : std::min(p.m, band), bands = (p.m + rows_of_y - 1) / rows_of_y;
   long band_size = direct ? kernels.direct_size(all) : kernels.rows_size(all, rows_of_y);
@@ -179,9 +151,6 @@ void by_panels(
     long y_size = round_up(rows_of_y * panel_rows, 16), panel_size = is_direct_w ? 0 : panel_rows * ld;
     float* y = for_task.of<float>(y_size + columns_size + open_size + panel_size + 2 * groups);
     float *columns = y + y_size, *open = columns + columns_size, *panel = open + open_size, *scales = panel + panel_size;
-    if (w.k % 2 != 0 && pairs) {
-      std::memset(panel, 0, panel_size * sizeof(float));
-    }
     for (long row = first; row < row_end; row += panel_rows) {
       long rows = std::min(panel_rows, row_end - row);
       sgemm::Product q = all;
@@ -191,7 +160,7 @@ void by_panels(
         q.b = row_of(w, row);
         q.b_col = k;
       } else {
-        write_panel(p, w, expander, row, rows, pairs, scales, scales + groups, panel, ld);
+        write_panel(p, w, expander, row, rows, scales, scales + groups, panel, ld);
       }
       if (!direct) {
         (is_direct_w ? in_place.pack : kernels.pack_cols)(q, 0, rows, columns);
@@ -226,18 +195,14 @@ void write_rows(const Weights& w, const std::vector<long>& rows, Float type, voi
   long bytes = w.k * size_of(type), groups = round_up(w.groups(), 16), n = static_cast<long>(rows.size());
   auto write = [&](uint32_t i) {
     void* to = static_cast<char*>(y) + i * bytes;
-    long at = rows[i] * w.groups();
     bool is_same = w.coding == (type == Float::f32 ? Coding::f32 : type == Float::f16 ? Coding::f16 : Coding::bf16);
     if (is_same) {
-      std::memcpy(to, static_cast<const char*>(w.data) + rows[i] * w.row_bytes(), bytes);
+      std::memcpy(to, w.row(rows[i]), bytes);
       return;
     }
     float* row = for_task.of<float>(round_up(w.k, 64) + 2 * groups);
     float *scales = row + round_up(w.k, 64), *biases = scales + groups;
-    expander.scales(w.coding, w.scale_type, w.scales, at, w.groups(), scales);
-    if (w.biases != nullptr) {
-      expander.scales(w.coding, w.scale_type, w.biases, at, w.groups(), biases);
-    }
+    expand_groups(expander, w, rows[i], 1, scales, biases);
     expander.to_f32({w, rows[i], 1, 0, w.groups(), scales, biases, nullptr}, 0, w.k, row, w.k);
     row_from_f32(type, row, w.k, to);
   };

@@ -17,7 +17,7 @@ struct Tiles {
   using Codes = __m512i;
   using Unpack = matmul::Unpack;
   static constexpr long width = 16;
-  static constexpr int side = 12;
+  static constexpr int side = 6;
 
   template <Form FORM>
   static INLINE Codes expand(const Unpack& unpack, const uint8_t* from) {

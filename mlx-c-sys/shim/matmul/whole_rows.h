@@ -8,6 +8,7 @@
 
 #include <type_traits>
 
+#include "../isa.h"
 #include "whole_numbers.h"
 
 namespace mlxrs::matmul {
@@ -16,11 +17,10 @@ namespace {
 // Rows of weights whose sums are finished together.
 constexpr long lanes = 16;
 
-// Rows [row, row_end) of the weights with R rows of x.
-template <class Kernel, Form FORM, int GROUP, int R>
-void rows_by(const Product& p, const Weights& w, const char* packed, long row, long row_end) {
+// Rows [row, row_end) of the weights with R rows of x, Q side by side.
+template <class Kernel, Form FORM, int GROUP, int R, int Q>
+void rows_beside(const Product& p, const Weights& w, const char* packed, long row, long row_end) {
   // Rows side by side lie far apart, so that each is one of some long stretches of memory, which are read faster than one.
-  constexpr int Q = Kernel::beside(FORM, R);
   const long distance = (row_end - row) / (Q * lanes) * lanes, size = Kernel::row_size(w);
   auto each_block = [&](auto lanes_of, long row, long rows) {
     for (long first = 0; first < p.m; first += R) {
@@ -33,6 +33,18 @@ void rows_by(const Product& p, const Weights& w, const char* packed, long row, l
   for (row += Q * distance; row < row_end; row += lanes) {
     each_block(Kernel::template lanes_of<FORM, GROUP, 1, R>, row, smaller(lanes, row_end - row));
   }
+}
+
+template <class Kernel, Form FORM, int GROUP, int R>
+void rows_by(const Product& p, const Weights& w, const char* packed, long row, long row_end) {
+  constexpr int Q = Kernel::beside(FORM, R);
+  // One row of x or two wait for memory.
+  if constexpr (R <= 2 && Q > 2) {
+    if (reads_best_in_two()) {
+      return rows_beside<Kernel, FORM, GROUP, R, 2>(p, w, packed, row, row_end);
+    }
+  }
+  rows_beside<Kernel, FORM, GROUP, R, Q>(p, w, packed, row, row_end);
 }
 
 // Kernels by the form and the group of the weights.

@@ -6,8 +6,8 @@
 // any vectors.
 //
 // V has: Sums, Real and Codes, vectors of `width` whole numbers and f32 and twice as many whole numbers of 16 bits; `side` rows of
-// weights by two vectors of x make a tile of sums, which must fit in registers; expand<FORM>, the next 2 * width codes in 16 bits;
-// turn, which exchanges rows and columns of `width` by `width` lanes; pair, a pair of codes in all lanes; none_yet, add, load and
+// weights by two vectors of x make a tile of sums, which should fit in registers with as many real numbers; expand<FORM>, the next
+// 2 * width codes in 16 bits; turn, which exchanges rows and columns of `width` by `width` lanes; pair, a pair of codes in all lanes; none_yet, add, load and
 // store, of whole numbers; bits and real, which change a vector's type; Unpack and real numbers as in whole_vectors.h.
 #pragma once
 
@@ -145,50 +145,27 @@ struct WholeTiles {
     }
   }
 
-  // Sums of products of `side` rows of weights with rows of x in X vectors, over n elements.
-  template <int X>
-  static INLINE void sum_products(const int16_t* w, const int16_t* const (&x)[X], long n, Sums (&to)[side][X]) {
-    Sums sums[side][X];
-#pragma GCC unroll 12
-    for (int q = 0; q < side; q++) {
-#pragma GCC unroll 2
-      for (int v = 0; v < X; v++) {
-        sums[q][v] = V::none_yet();
-      }
-    }
-    for (long k = 0; k < n; k += 2) {
-      Codes of_x[X];
-#pragma GCC unroll 2
-      for (int v = 0; v < X; v++) {
-        of_x[v] = V::load(x[v] + k * width);
-      }
-#pragma GCC unroll 12
-      for (int q = 0; q < side; q++) {
-        Codes of_w = V::pair(w + q * part + k);
-#pragma GCC unroll 2
-        for (int v = 0; v < X; v++) {
-          sums[q][v] = V::add(sums[q][v], of_x[v], of_w);
-        }
-      }
-    }
-#pragma GCC unroll 12
-    for (int q = 0; q < side; q++) {
-#pragma GCC unroll 2
-      for (int v = 0; v < X; v++) {
-        to[q][v] = sums[q][v];
-      }
-    }
-  }
-
   // Adds products of groups [g, g_end) of rows [row, row + side) of a panel with X vectors of x to sums, of which each row of the panel
   // has `distance`. They begin here if `first`.
   template <int X>
   static void tile(
       const Weights& w, const Scratch& s, long row, const char* packed, long g, long g_end, bool first, float* sums, long distance,
       Next& next) {
+    auto each = [](auto body) ALWAYS_INLINE {
+#pragma GCC unroll 12
+      for (int q = 0; q < side; q++) {
+#pragma GCC unroll 2
+        for (int v = 0; v < X; v++) {
+          body(q, v);
+        }
+      }
+    };
+    sums += row * distance;
+    Real all[side][X];
+    each([&](int q, int v) ALWAYS_INLINE { all[q][v] = first ? V::zero() : V::load(sums + q * distance + v * width); });
     const int16_t* codes = s.codes + row * part;
     const float *scales = s.scales + row * s.groups + g, *biases = s.biases + row * s.groups + g;
-    for (; g < g_end; g++, codes += w.group, scales++, biases++) {
+    for (; g < g_end; g++, scales++, biases++) {
       // All lines of codes with the first rows of x, and one for scales.
       next.fetch(side * w.group * w.bits / 8 / 64 + 1);
       const int16_t* x[X];
@@ -201,18 +178,29 @@ struct WholeTiles {
         x_sums[v] = V::load(columns.sums + g * width);
       }
       Sums whole[side][X];
-      sum_products<X>(codes, x, w.group, whole);
-      for (int q = 0; q < side; q++) {
-        Real scale = V::all(scales[q * s.groups]), bias = V::all(biases[q * s.groups]);
+      each([&](int q, int v) ALWAYS_INLINE { whole[q][v] = V::none_yet(); });
+      for (const int16_t* end = codes + w.group; codes < end; codes += 2) {
+        Codes of_x[X];
 #pragma GCC unroll 2
         for (int v = 0; v < X; v++) {
-          float* to = sums + (row + q) * distance + v * width;
-          Real biased = V::fma(bias, x_sums[v], first ? V::zero() : V::load(to));
-          V::store(to, V::fma(V::from(whole[q][v]), V::multiply(scale, x_scales[v]), biased));
+          of_x[v] = V::load(x[v]);
+          x[v] += 2 * width;
+        }
+#pragma GCC unroll 12
+        for (int q = 0; q < side; q++) {
+          Codes of_w = V::pair(codes + q * part);
+#pragma GCC unroll 2
+          for (int v = 0; v < X; v++) {
+            whole[q][v] = V::add(whole[q][v], of_x[v], of_w);
+          }
         }
       }
-      first = false;
+      each([&](int q, int v) ALWAYS_INLINE {
+        Real biased = V::fma(V::all(biases[q * s.groups]), x_sums[v], all[q][v]);
+        all[q][v] = V::fma(V::from(whole[q][v]), V::multiply(V::all(scales[q * s.groups]), x_scales[v]), biased);
+      });
     }
+    each([&](int q, int v) ALWAYS_INLINE { V::store(sums + q * distance + v * width, all[q][v]); });
   }
 
   // Sums of a panel's rows, which have `distance` each, rounded to rows of y from `row` on.
@@ -272,7 +260,7 @@ struct WholeTiles {
 
 template <class V>
 constexpr Whole tiles_of = {
-    WholeTiles<V>::panel,
+    WholeTiles<V>::side,
     WholeTiles<V>::width,
     WholeTiles<V>::packed_size,
     WholeTiles<V>::pack,

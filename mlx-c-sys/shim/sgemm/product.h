@@ -88,8 +88,4 @@ const Kernels& portable();
 // The kernels of isa().
 const Kernels& chosen();
 
-// Kernels for which an element is two of bf16, where a float would stand, and a product the sum of their two products,
-// rounded as VDPBF16PS does it. `k` and all strides along it count pairs. Null without AVX-512 BF16.
-const Kernels* pairs();
-
 } // namespace mlxrs::sgemm

@@ -1,0 +1,140 @@
+#include "pairs.h"
+
+#include <cstring>
+
+#include "amx.h"
+#include "floats.h"
+#include "job.h"
+
+namespace mlxrs::matmul {
+namespace {
+
+// Rows of a panel of weights that is written out, and elements of k that it has at a time: so many stay in the first cache.
+constexpr long panel = 4 * Pairs::unit, part = 256;
+// Up to so many rows of x are multiplied with dense weights where these are: there is little to read twice.
+constexpr long few_dense = 64;
+
+// Rows that go side by side lie `far` rows apart, so that each is in a long stretch of memory; an odd number, as rows are often a multiple
+// of a page, which would all fall into the same sets of a cache.
+long far_apart(long rows, long side_by_side) {
+  constexpr long most = 63;
+  return (std::min(most, rows / side_by_side) - 1) | 1;
+}
+
+// What all of by_pairs knows.
+struct Call {
+  const Pairs& kernels;
+  const Expander& expander;
+  // Packed x.
+  const char* x;
+  long block_size, unit_k, pairs;
+};
+
+// y for rows of dense weights from `row` on, as many as go side by side; the first of those that are left. Weights are turned.
+long by_turning(const Call& call, const Product& p, const Weights& w, long row, long row_end) {
+  constexpr long lanes = Pairs::lanes_of_few;
+  while (row_end - row >= lanes) {
+    const long far = far_apart(row_end - row, lanes), rows = far * lanes;
+    float *sums = for_task.of<float>((rows + lanes) * p.m), *some = sums + rows * p.m;
+    for (long i = 0; i < far; i++) {
+      call.kernels.multiply_few({w.row(row + i), far * w.row_bytes(), p.x, p.m, call.pairs, some});
+      for (long j = 0; j < p.m * lanes; j++) {
+        sums[j * far + i] = some[j];
+      }
+    }
+    for (long j = 0; j < p.m; j++) {
+      to_bf16(sums + j * rows, rows, static_cast<uint16_t*>(p.y[j]) + row);
+    }
+    row += rows;
+  }
+  return row;
+}
+
+// The same for more rows of x, which are turned.
+long in_place(const Call& call, const Product& p, const Weights& w, long row, long row_end) {
+  const long distance = round_up(p.m, Pairs::lanes(p.m));
+  while (row_end - row >= Pairs::unit) {
+    const long far = far_apart(row_end - row, Pairs::unit), rows = far * Pairs::unit;
+    float* sums = for_task.of<float>(round_up(rows, 16) * distance);
+    for (long i = 0; i < far; i++) {
+      call.kernels.multiply({w.row(row + i), far * w.row_bytes(), Pairs::unit, call.x, call.block_size, p.m, call.pairs,
+                             sums + i * distance, far * distance, true, nullptr, 0});
+    }
+    call.kernels.write(sums, distance, p.m, rows, row, p.y);
+    row += rows;
+  }
+  return row;
+}
+
+// Writes elements [k, k_end) of `rows` rows out, in bf16. Behind the last row that there is, it stands again.
+void write_panel(const Call& call, const Panel& from, long k, long k_end, uint16_t* to) {
+  const Weights& w = from.w;
+  if (w.coding != Coding::bf16) {
+    call.expander.to_bf16(from, k, k_end, to, part);
+  }
+  for (long r = 0; r < round_up(from.rows, Pairs::unit); r++, to += part) {
+    if (r >= from.rows) {
+      std::memcpy(to, to - part, part * sizeof *to);
+    } else if (w.coding == Coding::bf16) {
+      std::memcpy(to, w.row(from.row + r) + k * sizeof *to, (k_end - k) * sizeof *to);
+      if (k_end % 2 != 0) {
+        to[k_end - k] = 0;
+      }
+    }
+  }
+}
+
+// y for rows of any weights.
+void by_written_panels(const Call& call, const Product& p, const Weights& w, long row, long row_end) {
+  const long distance = round_up(p.m, Pairs::lanes(p.m)), groups = round_up(panel * w.groups(), 16);
+  float* sums = for_task.of<float>(panel * distance + 2 * groups + panel * part / 2);
+  float *scales = sums + panel * distance, *biases = scales + groups;
+  auto* out = reinterpret_cast<uint16_t*>(biases + groups);
+  // As many lines as a panel has are fetched while the one before it is multiplied with all of x.
+  const long fetch_step = std::max(1L, 64L * w.bits / 16 / ((p.m + 31) / 32));
+  for (; row < row_end; row += panel) {
+    const long rows = std::min(panel, row_end - row);
+    const bool has_next = row_end - row >= 2 * panel;
+    expand_groups(call.expander, w, row, rows, scales, biases);
+    const Panel from{w, row, rows, 0, w.groups(), scales, biases, nullptr};
+    PairTiles tiles{out, part * static_cast<long>(sizeof *out), round_up(rows, Pairs::unit), call.x, call.block_size, p.m, 0, sums, distance, true,
+                    has_next ? w.row(row + rows) : call.x, has_next ? fetch_step : 0};
+    for (long k = 0; k < w.k; k += part) {
+      const long k_end = std::min(k + part, w.k);
+      write_panel(call, from, k, k_end, out);
+      tiles.pairs = round_up(k_end - k, call.unit_k) / 2;
+      call.kernels.multiply(tiles);
+      tiles.x = static_cast<const char*>(tiles.x) + Pairs::block_size(p.m, tiles.pairs);
+      tiles.fetch += has_next ? rows * (k_end - k) * w.bits / 8 : 0;
+      tiles.first = false;
+    }
+    call.kernels.write(sums, distance, p.m, rows, row, p.y);
+  }
+}
+
+} // namespace
+
+void by_pairs(const Product& p, const Job& job, const Pairs& kernels, const Expander& expander) {
+  const Weights& w = job.w();
+  const int dealt = expander.dealt(w);
+  const long unit_k = dealt > 1 ? 64 : 2, pairs = round_up(w.k, unit_k) / 2;
+  const long lanes = Pairs::lanes(p.m), blocks = (p.m + lanes - 1) / lanes, size = Pairs::block_size(p.m, pairs);
+  char* x = for_all.of<char>(blocks * size);
+  each(blocks, p.m * w.k, [&](uint32_t i) {
+    kernels.pack(p.x + i * lanes, std::min(lanes, p.m - i * lanes), w.k, dealt, lanes, pairs, x + i * size);
+  });
+  const Call call{kernels, expander, x, size, unit_k, pairs};
+  const bool where_they_are = w.coding == Coding::bf16 && w.k % 2 == 0 && p.m <= few_dense;
+  const long parts = p.m <= Amx::some ? 1 : 4;
+  const long most = most_joined(p, job, p.m, Pairs::unit, round_up(job.n(), Pairs::unit));
+  share_rows(p, job, Pairs::unit, parts, most, [&](long row, long row_end) {
+    each_matrix(p, job, {0, p.m}, row, row_end, [&](const Product& p, const Weights& w, long row, long row_end) {
+      if (where_they_are) {
+        row = p.m <= Pairs::few ? by_turning(call, p, w, row, row_end) : in_place(call, p, w, row, row_end);
+      }
+      by_written_panels(call, p, w, row, row_end);
+    });
+  });
+}
+
+} // namespace mlxrs::matmul

@@ -1,0 +1,71 @@
+// Products in bf16 by VDPBF16PS, which adds the products of two pairs to each lane.
+//
+// A lane is a row of x, and has a pair of its elements; a pair of a row of weights goes to all lanes, as loads do at no cost. So rows of
+// weights are multiplied where they are, in the checkpoint's own layout, nothing is added across lanes, and x, which is small, is the
+// one that is turned. For very few rows of x, most lanes would be empty: there it is weights that are turned in registers, and a lane is
+// one of their rows. Either way the sum of an element of y takes the pairs of k one after the other, whatever else is in the call: its
+// bits are the same for one row of x and for many.
+#pragma once
+
+#include "expand.h"
+
+namespace mlxrs::matmul {
+
+struct Job;
+
+// Pairs::unit rows of weights, or a multiple of it, and rows of x, over some of k.
+struct PairTiles {
+  // The first row of weights, and bytes from one to the next.
+  const void* w;
+  long w_row, rows;
+  // Packed blocks of x from the first pair on, and bytes from one to the next.
+  const void* x;
+  long x_block;
+  // Rows of x, and pairs of each.
+  long m, pairs;
+  // Sums of row r of weights begin at sums + r * distance; what is there is added to unless `first`.
+  float* sums;
+  long distance;
+  bool first;
+  // What is fetched meanwhile, `fetch_step` bytes further each time: as often as the rows have lines, for each two blocks of x. If null,
+  // it is what comes behind each row.
+  const char* fetch;
+  long fetch_step;
+};
+
+// Pairs::lanes_of_few rows of weights, `w_row` bytes apart, and at most Pairs::few rows of x.
+struct PairRows {
+  const void* w;
+  long w_row;
+  const void* const* x;
+  long m, pairs;
+  // For each row of x those with all of the weights.
+  float* sums;
+};
+
+struct Pairs {
+  static constexpr long unit = 12, few = 4, lanes_of_few = 16;
+
+  // How many rows of x a block of them has, and its bytes.
+  static constexpr long lanes(long m) {
+    return m <= 8 ? 8 : 16;
+  }
+  static constexpr long block_size(long m, long pairs) {
+    return lanes(m) * pairs * 4;
+  }
+
+  // Packs a block of `rows` rows, of k elements each: others that it has room for become zeros. `dealt` is what Expander::dealt says of
+  // the weights.
+  void (*pack)(const void* const* x, long rows, long k, int dealt, long lanes, long pairs, void* to);
+  void (*multiply)(const PairTiles& t);
+  void (*multiply_few)(const PairRows& r);
+  // Sums of n rows of weights with m of x, rounded, to y[i] + row. They may be read up to a multiple of 16 rows.
+  void (*write)(const float* sums, long distance, long m, long n, long row, void* const* y);
+};
+
+// Null without AVX-512 BF16.
+const Pairs* pairs();
+
+void by_pairs(const Product& p, const Job& job, const Pairs& kernels, const Expander& expander);
+
+} // namespace mlxrs::matmul
