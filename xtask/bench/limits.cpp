@@ -46,13 +46,13 @@ void keep(const T& value) {
   asm volatile("" : : "r"(&value) : "memory");
 }
 
-double memory_read(int threads) {
+template <size_t kStretches>
+double memory_read_in(int threads) {
   // More than caches hold, in all.
   const size_t words = (size_t(1) << 30) / threads / sizeof(uint64_t);
   std::vector<std::vector<uint64_t>> buffers(threads);
   seconds_of(threads, [&](int t) { buffers[t].assign(words, t + 1); });
-  // Some stretches side by side are read faster than one.
-  constexpr size_t kStretches = 4, kLine = 8, kAhead = 16 * kLine;
+  constexpr size_t kLine = 8, kAhead = 16 * kLine;
   const size_t stretch = words / kStretches / kLine * kLine;
   return rate(threads, double(kStretches * stretch) * sizeof(uint64_t), [&](int t) {
     uint64_t sums[kLine] = {};
@@ -67,6 +67,11 @@ double memory_read(int threads) {
     }
     keep(sums);
   });
+}
+
+double memory_read(int threads) {
+  // Intel's machines read some stretches side by side faster than one, AMD's the other way round.
+  return std::max(memory_read_in<1>(threads), memory_read_in<4>(threads));
 }
 
 // As wide as the machine's registers.
@@ -106,6 +111,52 @@ double vnni(int threads) {
     for (long i = 0; i < kSteps; ++i) {
 #pragma GCC unroll 12
       for (int chain = 0; chain < kChains; ++chain) sums[chain] = _mm512_dpbusd_epi32(sums[chain], a, b);
+    }
+    keep(sums);
+  });
+}
+#endif
+
+#if defined(__AVX512BF16__)
+double avx512_bf16(int threads) {
+  constexpr int kChains = 12;
+  constexpr long kSteps = 4000000;
+  const double operations = 2.0 * 32 * kChains * kSteps;
+  return rate(threads, operations, [](int t) {
+    __m512 sums[kChains];
+    const __m512bh a = (__m512bh)_mm512_set1_epi16(short(0x3f80 + t)), b = (__m512bh)_mm512_set1_epi16(0x3f81);
+    for (auto& sum : sums) sum = _mm512_setzero_ps();
+    for (long i = 0; i < kSteps; ++i) {
+#pragma GCC unroll 12
+      for (int chain = 0; chain < kChains; ++chain) sums[chain] = _mm512_dpbf16_ps(sums[chain], a, b);
+    }
+    keep(sums);
+  });
+}
+#endif
+
+#if defined(__AVX2__)
+// Products of 16 bits, two of which are added to a lane.
+double int16(int threads) {
+  constexpr int kChains = 12;
+  constexpr long kSteps = 4000000;
+#if defined(__AVX512VNNI__)
+  using Whole = __m512i;
+  const auto all = [](int x) { return _mm512_set1_epi16(short(x)); };
+  const auto add = [](Whole sum, Whole a, Whole b) { return _mm512_dpwssd_epi32(sum, a, b); };
+#else
+  using Whole = __m256i;
+  const auto all = [](int x) { return _mm256_set1_epi16(short(x)); };
+  // Were it the sum that is added, the product would be the same each time, and computed once.
+  const auto add = [](Whole sum, Whole a, Whole b) { return _mm256_add_epi32(a, _mm256_madd_epi16(sum, b)); };
+#endif
+  const double operations = 2.0 * sizeof(Whole) / 2 * kChains * kSteps;
+  return rate(threads, operations, [&](int t) {
+    Whole sums[kChains], a = all(t + 1), b = all(3);
+    for (int chain = 0; chain < kChains; ++chain) sums[chain] = all(chain);
+    for (long i = 0; i < kSteps; ++i) {
+#pragma GCC unroll 12
+      for (int chain = 0; chain < kChains; ++chain) sums[chain] = add(sums[chain], a, b);
     }
     keep(sums);
   });
@@ -206,6 +257,12 @@ int main(int count, char** words) {
   std::printf(", \"f32_gflop_s\": %.4g", f32(threads) / 1e9);
 #if defined(__AVX512VNNI__)
   std::printf(", \"vnni_int8_gop_s\": %.4g", vnni(threads) / 1e9);
+#endif
+#if defined(__AVX512BF16__)
+  std::printf(", \"avx512_bf16_gflop_s\": %.4g", avx512_bf16(threads) / 1e9);
+#endif
+#if defined(__AVX2__)
+  std::printf(", \"int16_gop_s\": %.4g", int16(threads) / 1e9);
 #endif
 #if defined(__AMX_BF16__) && defined(__AMX_INT8__) && defined(__linux__)
   if (tiles()) {

@@ -14,6 +14,8 @@ pub struct Peaks {
     memory_read_gb_s: f64,
     f32_gflop_s: f64,
     amx_bf16_gflop_s: Option<f64>,
+    avx512_bf16_gflop_s: Option<f64>,
+    int16_gop_s: Option<f64>,
 }
 
 impl Peaks {
@@ -66,8 +68,14 @@ impl Peaks {
             1e6 * seconds,
             of(operations, self.f32_gflop_s)
         );
-        if let Some(limit) = self.amx_bf16_gflop_s {
-            line += &format!(", {:.0} % of AMX bf16", of(operations, limit));
+        for (name, limit) in [
+            ("AMX bf16", self.amx_bf16_gflop_s),
+            ("AVX-512 bf16", self.avx512_bf16_gflop_s),
+            ("int16", self.int16_gop_s),
+        ] {
+            if let Some(limit) = limit {
+                line += &format!(", {:.0} % of {name}", of(operations, limit));
+            }
         }
         let memory = of(bytes, self.memory_read_gb_s);
         line + &format!("), {bytes:.1} GB/s ({memory:.0} % of memory's)")

@@ -18,6 +18,10 @@ pub struct Limits {
     pub f32_gflop_s: f64,
     /// The same of 8-bit integers in AVX-512 VNNI, where there is such a thing.
     pub vnni_int8_gop_s: Option<f64>,
+    /// The same of bf16 in AVX-512, where there is such a thing.
+    pub avx512_bf16_gflop_s: Option<f64>,
+    /// The same of 16-bit integers, in the widest vectors that have them.
+    pub int16_gop_s: Option<f64>,
     /// The same of bf16 in AMX tiles.
     pub amx_bf16_gflop_s: Option<f64>,
     /// The same of 8-bit integers in AMX tiles.
@@ -51,9 +55,17 @@ impl Limits {
         }
     }
 
-    /// The best rate for products of 16-bit weights.
+    /// The best rate for products of 16-bit numbers.
     pub fn best_product(&self) -> f64 {
-        self.amx_bf16_gflop_s.unwrap_or(self.f32_gflop_s)
+        let narrow = [
+            self.amx_bf16_gflop_s,
+            self.avx512_bf16_gflop_s,
+            self.int16_gop_s,
+        ];
+        narrow
+            .into_iter()
+            .flatten()
+            .fold(self.f32_gflop_s, f64::max)
     }
 
     /// As a sentence.
@@ -64,6 +76,8 @@ impl Limits {
         );
         for (name, rate) in [
             ("AVX-512 VNNI int8", self.vnni_int8_gop_s),
+            ("AVX-512 bf16", self.avx512_bf16_gflop_s),
+            ("int16", self.int16_gop_s),
             ("AMX bf16", self.amx_bf16_gflop_s),
             ("AMX int8", self.amx_int8_gop_s),
         ] {

@@ -123,6 +123,8 @@ mod tests {
             memory_read_gb_s: 10.0,
             f32_gflop_s: 100.0,
             vnni_int8_gop_s: None,
+            avx512_bf16_gflop_s: None,
+            int16_gop_s: Some(200.0),
             amx_bf16_gflop_s: Some(1000.0),
             amx_int8_gop_s: None,
         };
