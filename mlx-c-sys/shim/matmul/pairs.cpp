@@ -14,11 +14,12 @@ constexpr long panel = 4 * Pairs::unit, part = 256;
 // Up to so many rows of x are multiplied with dense weights where these are: there is little to read twice.
 constexpr long few_dense = 64;
 
-// Rows that go side by side lie `far` rows apart, so that each is in a long stretch of memory; an odd number, as rows are often a multiple
-// of a page, which would all fall into the same sets of a cache.
+// How far apart rows lie of which so many go side by side, out of `rows`: each is in a long stretch of memory. An odd number, as rows are
+// often a part of a page, and would all fall into the same sets of a cache; and such that no short stretches are left.
 long far_apart(long rows, long side_by_side) {
   constexpr long most = 63;
-  return (std::min(most, rows / side_by_side) - 1) | 1;
+  const long all = rows / side_by_side, times = (all + most - 1) / most, far = (all + times - 1) / times;
+  return far % 2 != 0 ? far : far / 2 | 1;
 }
 
 // What all of by_pairs knows.

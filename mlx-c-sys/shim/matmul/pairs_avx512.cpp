@@ -71,8 +71,8 @@ struct Eight {
 // Rows whose addresses are made from one.
 constexpr int near = 3;
 
-// How far behind what is read of a row its lines are fetched.
-constexpr long ahead = 1024;
+// How far behind what is read of a row its lines are fetched, and of the rows that are turned, which are more.
+constexpr long ahead = 1024, ahead_of_turned = 512;
 
 // Rows [0, SIDE) of weights with X blocks of x, whose sums have the places `sums`.
 template <class V, int SIDE, int X, bool BEHIND>
@@ -203,7 +203,7 @@ void few_rows(const PairRows& r) {
     if (left >= 16) {
 #pragma GCC unroll 16
       for (int i = 0; i < 16; i++) {
-        _mm_prefetch(w + i * r.w_row + ahead, _MM_HINT_T0);
+        _mm_prefetch(w + i * r.w_row + ahead_of_turned, _MM_HINT_T0);
         turned[i] = _mm512_loadu_si512(w + i * r.w_row);
       }
     } else {
