@@ -15,7 +15,7 @@ enum class Isa {
   avx512,
   // VPDPBUSD and VPDPWSSD, and VBMI to unpack.
   avx512vnni,
-  // VDPBF16PS. Wanted only where it is faster than f32 FMA: not on Intel's machines.
+  // VDPBF16PS. Wanted only where it is faster than f32 FMA: twice on AMD's machines, not on Intel's.
   avx512bf16,
   // Tiles of bf16, and AVX-512 BF16 for its conversions.
   amx,

@@ -120,18 +120,22 @@ void by_pairs(const Product& p, const Job& job, const Pairs& kernels, const Expa
   const int dealt = expander.dealt(w);
   const long unit_k = dealt > 1 ? 64 : 2, pairs = round_up(w.k, unit_k) / 2;
   const long lanes = Pairs::lanes(p.m), blocks = (p.m + lanes - 1) / lanes, size = Pairs::block_size(p.m, pairs);
+  const bool where_they_are = w.coding == Coding::bf16 && w.k % 2 == 0 && p.m <= few_dense, is_turned = where_they_are && p.m <= Pairs::few;
+  const long unit = is_turned ? Pairs::lanes_of_few : Pairs::unit;
   char* x = for_all.of<char>(blocks * size);
-  each(blocks, p.m * w.k, [&](uint32_t i) {
-    kernels.pack(p.x + i * lanes, std::min(lanes, p.m - i * lanes), w.k, dealt, lanes, pairs, x + i * size);
-  });
+  // Where all weights are turned, x is read where it is.
+  if (!is_turned || std::any_of(job.parts.begin(), job.parts.end(), [&](const Part& part) { return part.w.n % unit != 0; })) {
+    each(blocks, p.m * w.k, [&](uint32_t i) {
+      kernels.pack(p.x + i * lanes, std::min(lanes, p.m - i * lanes), w.k, dealt, lanes, pairs, x + i * size);
+    });
+  }
   const Call call{kernels, expander, x, size, unit_k, pairs};
-  const bool where_they_are = w.coding == Coding::bf16 && w.k % 2 == 0 && p.m <= few_dense;
   const long parts = p.m <= Amx::some ? 1 : 4;
-  const long most = most_joined(p, job, p.m, Pairs::unit, round_up(job.n(), Pairs::unit));
-  share_rows(p, job, Pairs::unit, parts, most, [&](long row, long row_end) {
+  const long most = most_joined(p, job, p.m, unit, round_up(job.n(), unit));
+  share_rows(p, job, unit, parts, most, [&](long row, long row_end) {
     each_matrix(p, job, {0, p.m}, row, row_end, [&](const Product& p, const Weights& w, long row, long row_end) {
       if (where_they_are) {
-        row = p.m <= Pairs::few ? by_turning(call, p, w, row, row_end) : in_place(call, p, w, row, row_end);
+        row = is_turned ? by_turning(call, p, w, row, row_end) : in_place(call, p, w, row, row_end);
       }
       by_written_panels(call, p, w, row, row_end);
     });

@@ -74,13 +74,17 @@ constexpr int near = 3;
 // How far behind what is read of a row its lines are fetched, and of the rows that are turned, which are more.
 constexpr long ahead = 1024, ahead_of_turned = 512;
 
-// Rows [0, SIDE) of weights with X blocks of x, whose sums have the places `sums`.
-template <class V, int SIDE, int X, bool BEHIND>
+// Rows of weights of a tile.
+constexpr int side = Pairs::unit;
+
+// Adds products of a tile's rows of weights with X blocks of x to the sums at `to`. What is fetched is what comes behind the rows, or `fetch`
+// and so on.
+template <class V, int X, bool BEHIND>
 INLINE void tile(const PairTiles& t, const char* w, const char* x, float* to, const char* fetch) {
-  typename V::Sums sums[SIDE][X];
+  typename V::Sums sums[side][X];
   auto each = [&](auto body) ALWAYS_INLINE {
-#pragma GCC unroll 24
-    for (int q = 0; q < SIDE; q++) {
+#pragma GCC unroll 12
+    for (int q = 0; q < side; q++) {
 #pragma GCC unroll 2
       for (int v = 0; v < X; v++) {
         body(sums[q][v], to + q * t.distance + v * V::lanes);
@@ -93,9 +97,9 @@ INLINE void tile(const PairTiles& t, const char* w, const char* x, float* to, co
     each([](auto& sum, float* at) ALWAYS_INLINE { sum = V::load(at); });
   }
   const long row = t.w_row, fetch_step = t.fetch_step;
-  const char *rows[SIDE / near], *xs[X];
-#pragma GCC unroll 8
-  for (int i = 0; i < SIDE / near; i++) {
+  const char *rows[side / near], *xs[X];
+#pragma GCC unroll 4
+  for (int i = 0; i < side / near; i++) {
     rows[i] = w + i * near * row;
   }
 #pragma GCC unroll 2
@@ -108,8 +112,8 @@ INLINE void tile(const PairTiles& t, const char* w, const char* x, float* to, co
     for (int v = 0; v < X; v++) {
       of_x[v] = V::of(xs[v] + pair * V::lanes * 4);
     }
-#pragma GCC unroll 24
-    for (int q = 0; q < SIDE; q++) {
+#pragma GCC unroll 12
+    for (int q = 0; q < side; q++) {
       auto of_w = V::all(rows[q / near] + q % near * row + 4 * pair);
 #pragma GCC unroll 2
       for (int v = 0; v < X; v++) {
@@ -120,7 +124,7 @@ INLINE void tile(const PairTiles& t, const char* w, const char* x, float* to, co
     }
   };
   auto forward = [&](long pairs) ALWAYS_INLINE {
-#pragma GCC unroll 8
+#pragma GCC unroll 4
     for (auto& at : rows) {
       at += 4 * pairs;
       // Else GCC makes all addresses anew from one.
@@ -131,6 +135,7 @@ INLINE void tile(const PairTiles& t, const char* w, const char* x, float* to, co
       at += 4 * V::lanes * pairs;
     }
   };
+  // Four pairs, with the lines of the rows of one address: all of 16 pairs are fetched once.
   auto four = [&](int i) ALWAYS_INLINE {
 #pragma GCC unroll 3
     for (int j = 0; j < near; j++, fetch += fetch_step) {
@@ -156,13 +161,13 @@ INLINE void tile(const PairTiles& t, const char* w, const char* x, float* to, co
   each([](auto& sum, float* at) ALWAYS_INLINE { V::store(at, sum); });
 }
 
-template <class V, int SIDE, int X, bool BEHIND>
+template <class V, int X, bool BEHIND>
 INLINE const char* tiles(const PairTiles& t, long block, const char* fetch) {
-  for (long row = 0; row < t.rows; row += SIDE) {
-    tile<V, SIDE, X, BEHIND>(
+  for (long row = 0; row < t.rows; row += side) {
+    tile<V, X, BEHIND>(
         t, static_cast<const char*>(t.w) + row * t.w_row, static_cast<const char*>(t.x) + block * t.x_block,
         t.sums + row * t.distance + block * V::lanes, fetch);
-    fetch += t.pairs / 16 * SIDE * t.fetch_step;
+    fetch += t.pairs / 16 * side * t.fetch_step;
   }
   return fetch;
 }
@@ -170,17 +175,17 @@ INLINE const char* tiles(const PairTiles& t, long block, const char* fetch) {
 template <bool BEHIND>
 void multiply_by(const PairTiles& t) {
   if (Pairs::lanes(t.m) == 8) {
-    tiles<Eight, 12, 1, BEHIND>(t, 0, t.fetch);
+    tiles<Eight, 1, BEHIND>(t, 0, t.fetch);
     return;
   }
   const long blocks = (t.m + 15) / 16;
   const char* fetch = t.fetch;
   long block = 0;
   for (; block + 2 <= blocks; block += 2) {
-    fetch = tiles<Sixteen, 12, 2, BEHIND>(t, block, fetch);
+    fetch = tiles<Sixteen, 2, BEHIND>(t, block, fetch);
   }
   if (block < blocks) {
-    tiles<Sixteen, 12, 1, BEHIND>(t, block, fetch);
+    tiles<Sixteen, 1, BEHIND>(t, block, fetch);
   }
 }
 
@@ -188,6 +193,7 @@ void multiply(const PairTiles& t) {
   t.fetch == nullptr ? multiply_by<true>(t) : multiply_by<false>(t);
 }
 
+// M rows of x.
 template <int M>
 void few_rows(const PairRows& r) {
   auto* w = static_cast<const char*>(r.w);

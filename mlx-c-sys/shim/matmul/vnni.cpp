@@ -156,6 +156,19 @@ INLINE void add_groups(
       return;
     }
     const __m512i groups = _mm512_load_si512(layout<BITS, GROUP>.groups[i]);
+    // x in registers, for all rows of weights: else GCC loads it for each of them.
+    constexpr int planes = BITS == 4 ? 4 : 2;
+    __m512i of_x[R][planes];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++) {
+#pragma GCC unroll 4
+      for (int j = 0; j < planes; j++) {
+        of_x[r][j] = _mm512_load_si512(x[r] + (planes * i + j) * 64);
+        if constexpr (R * planes <= 8) {
+          asm("" : "+v"(of_x[r][j]));
+        }
+      }
+    }
 #pragma GCC unroll 4
     for (int q = 0; q < Q; q++) {
       const uint8_t* from = w[q] + i * bytes;
@@ -163,6 +176,7 @@ INLINE void add_groups(
       __m512i codes = BITS == 0           ? unpack(from, left)
           : left >= Layout::in_vector ? _mm512_loadu_si512(from)
                                       : _mm512_maskz_loadu_epi8(first_bytes(left * BITS / 8), from);
+      asm("" : "+v"(codes));
       __m512i even = _mm512_and_si512(codes, nibble), odd = _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble);
       if constexpr (FORM == Form::e2m1) {
         even = _mm512_shuffle_epi8(table, even);
@@ -172,11 +186,11 @@ INLINE void add_groups(
       for (int r = 0; r < R; r++) {
         // Products with plane j of x, the high bytes or the low ones.
         auto add = [&](__m512i sum, int j) ALWAYS_INLINE {
-          auto at = [&](long i) ALWAYS_INLINE { return _mm512_load_si512(x[r] + i * 64); };
           if constexpr (BITS != 4) {
-            return _mm512_dpbusd_epi32(sum, codes, at(2 * i + j));
+            return _mm512_dpbusd_epi32(sum, codes, of_x[r][j]);
+          } else {
+            return _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, even, of_x[r][2 * j]), odd, of_x[r][2 * j + 1]);
           }
-          return _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, even, at(4 * i + 2 * j)), odd, at(4 * i + 2 * j + 1));
         };
         __m512i sum = add(_mm512_slli_epi32(add(_mm512_setzero_si512(), 0), 8), 1);
         __m512 scale = _mm512_permutexvar_ps(groups, scales[q][r]);
