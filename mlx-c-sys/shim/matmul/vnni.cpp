@@ -176,6 +176,7 @@ INLINE void add_groups(
       __m512i codes = BITS == 0           ? unpack(from, left)
           : left >= Layout::in_vector ? _mm512_loadu_si512(from)
                                       : _mm512_maskz_loadu_epi8(first_bytes(left * BITS / 8), from);
+      // And codes once, not for each use.
       asm("" : "+v"(codes));
       __m512i even = _mm512_and_si512(codes, nibble), odd = _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble);
       if constexpr (FORM == Form::e2m1) {
