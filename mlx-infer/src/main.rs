@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use mlx_alloc as _;
+
 mod cli;
 
 fn main() -> std::process::ExitCode {
