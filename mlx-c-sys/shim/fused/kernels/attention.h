@@ -77,11 +77,15 @@ struct Span {
 template <class T, int N>
 INLINE void scores(const Attention& a, const float* q, const Keys<T>& keys, long begin, long end, float* to) {
   long step = padded(a.dim);
+  // A few queries wait for memory: the values of these keys are fetched meanwhile.
+  const bool is_alone = a.queries <= tile_queries;
   for (long s = begin / 4 * 4; s < end; s += 4) {
-    const T* k[4];
+    const T *k[4], *v[4];
 #pragma GCC unroll 4
     for (long j = 0; j < 4; j++) {
-      k[j] = keys.k + keys.slot(most(least(s + j, end - 1), begin)) * keys.k_step;
+      long slot = keys.slot(most(least(s + j, end - 1), begin));
+      k[j] = keys.k + slot * keys.k_step;
+      v[j] = keys.v + slot * keys.v_step;
     }
     Lanes sum[N][4] = {};
     long d = 0;
@@ -94,6 +98,9 @@ INLINE void scores(const Attention& a, const float* q, const Keys<T>& keys, long
 #pragma GCC unroll 4
       for (long j = 0; j < 4; j++) {
         Lanes y = load(k[j] + d);
+        if (is_alone) {
+          __builtin_prefetch(v[j] + d, 0, 2);
+        }
 #pragma GCC unroll 4
         for (long i = 0; i < N; i++) {
           sum[i][j] = fma(x[i], y, sum[i][j]);
