@@ -1,9 +1,10 @@
-// C++'s replaceable allocation functions ([new.delete]), by mimalloc. mimalloc's own header has them too, but its mi_new is compiled
-// as C here and aborts where C++ throws.
-#include <mimalloc.h>
-
+// C++'s replaceable allocation functions ([new.delete]), by the pool.
 #include <cstddef>
 #include <new>
+
+#include "pool.h"
+
+namespace pool = mlxrs::pool;
 
 namespace {
 
@@ -32,11 +33,11 @@ void* try_or_null(const Allocate& allocate) noexcept {
 }
 
 auto plain(std::size_t n) {
-  return [n] { return mi_malloc(n); };
+  return [n] { return pool::take(n); };
 }
 
 auto aligned(std::size_t n, std::align_val_t to) {
-  return [=] { return mi_malloc_aligned(n, static_cast<std::size_t>(to)); };
+  return [=] { return pool::take(n, static_cast<std::size_t>(to)); };
 }
 
 } // namespace
@@ -70,40 +71,44 @@ void* operator new[](std::size_t n, std::align_val_t to, const std::nothrow_t&) 
 }
 
 void operator delete(void* p) noexcept {
-  mi_free(p);
+  pool::give(p);
 }
 void operator delete[](void* p) noexcept {
-  mi_free(p);
+  pool::give(p);
 }
 void operator delete(void* p, std::size_t) noexcept {
-  mi_free(p);
+  pool::give(p);
 }
 void operator delete[](void* p, std::size_t) noexcept {
-  mi_free(p);
+  pool::give(p);
 }
 void operator delete(void* p, const std::nothrow_t&) noexcept {
-  mi_free(p);
+  pool::give(p);
 }
 void operator delete[](void* p, const std::nothrow_t&) noexcept {
-  mi_free(p);
+  pool::give(p);
 }
 void operator delete(void* p, std::align_val_t) noexcept {
-  mi_free(p);
+  pool::give(p);
 }
 void operator delete[](void* p, std::align_val_t) noexcept {
-  mi_free(p);
+  pool::give(p);
 }
 void operator delete(void* p, std::size_t, std::align_val_t) noexcept {
-  mi_free(p);
+  pool::give(p);
 }
 void operator delete[](void* p, std::size_t, std::align_val_t) noexcept {
-  mi_free(p);
+  pool::give(p);
 }
 void operator delete(void* p, std::align_val_t, const std::nothrow_t&) noexcept {
-  mi_free(p);
+  pool::give(p);
 }
 void operator delete[](void* p, std::align_val_t, const std::nothrow_t&) noexcept {
-  mi_free(p);
+  pool::give(p);
 }
 
 #pragma GCC visibility pop
+
+extern "C" bool mlx_alloc_has(const void* memory) {
+  return pool::has(memory);
+}
