@@ -96,12 +96,17 @@ void run(const Plan& p) {
     at_once = (at_once + 1) / 2;
   }
   int parts = (p.tokens + at_once - 1) / at_once;
+  // Where there are fewer tasks than threads, and no chunks to share out, tasks are some of the heads that read the same keys.
+  long heads = p.group();
+  while (parts * p.rows * (p.heads / heads) < threads.count() && p.slots <= chunk && heads % 2 == 0) {
+    heads /= 2;
+  }
+  uint32_t groups = static_cast<uint32_t>(p.heads / heads), across = p.rows * groups, n = parts * across;
   auto task = [&](uint32_t i) {
-    int part = i % parts, kv_head = i / parts % p.kv_heads, row = i / parts / p.kv_heads;
+    int part = i % parts, group = i / parts % groups, row = i / parts / groups;
     int token = part * at_once;
-    return Task(p, row, kv_head, token, std::min(at_once, p.tokens - token));
+    return Task(p, row, group * heads, heads, token, std::min(at_once, p.tokens - token));
   };
-  uint32_t n = parts * p.rows * p.kv_heads;
   if (work < 200e3 || threads.count() < 2) {
     for (uint32_t i = 0; i < n; i++) {
       auto one = task(i);
@@ -118,9 +123,8 @@ void run(const Plan& p) {
     run_split(tasks, *p.kernel);
   } else {
     // The last parts of a prompt see most: they begin first (threads count downwards).
-    uint32_t heads = p.rows * p.kv_heads;
     threads.each_several(n, 32, [&](uint32_t i) {
-      auto one = task(i / heads + i % heads * parts);
+      auto one = task(i / across + i % across * parts);
       run(one, *p.kernel);
     });
   }
@@ -146,7 +150,7 @@ class AttentionNode : public Node {
     Plan p{options_, Dense(q), Dense(k), Dense(v), q.shape(0), q.shape(1), k.shape(1), q.shape(2), k.shape(2),
            q.shape(3), d, q.itemsize(), kernel};
     if (options_.seen == Seen::masked) {
-      p.mask_strides = in[3].strides();
+      std::copy_n(in[3].strides().begin(), 4, p.mask_strides.begin());
       p.seen = in[3].dtype() == mx::bool_ ? in[3].data<bool>() : nullptr;
       p.added = in[3].dtype() == mx::bool_ ? nullptr : in[3].data<float>();
     } else if (options_.seen == Seen::placed) {

@@ -1,34 +1,50 @@
 // An attention as its threads see it: where everything is, and what a task of it does.
 #pragma once
 
-#include <numeric>
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <memory>
 
 #include "node.h"
 
 namespace mlxrs::fused {
 namespace {
 
-// An array whose last axis is dense: itself, or a copy that is made on the stream's thread.
-struct Dense {
+// An array [B, H, L, D] whose last axis is dense: itself, or a copy.
+class Dense {
+ public:
   const char* at;
-  mx::Strides strides;
+  std::array<int64_t, 4> strides;
   int64_t size; // Bytes of an element.
-  std::function<void()> copy = [] {};
 
-  explicit Dense(const mx::array& a) : at(a.data<char>()), strides(a.strides()), size(a.itemsize()) {
+  explicit Dense(const mx::array& a) : at(a.data<char>()), size(static_cast<int64_t>(a.itemsize())) {
+    std::copy_n(a.strides().begin(), 4, strides.begin());
     if (strides[3] == 1 || a.shape(3) <= 1 || a.size() == 0) {
       return;
     }
-    auto memory = std::make_shared<std::vector<char>>(a.nbytes());
-    at = memory->data();
-    copy = [memory, vectors = Vectors(a), n = static_cast<uint32_t>(a.size() / a.shape(3))] {
-      for (uint32_t i = 0; i < n; i++) {
-        vectors.copy(i, memory->data() + i * vectors.nbytes());
-      }
-    };
+    copy_ = std::make_shared<Copy>(a);
+    at = copy_->memory.data();
     int64_t d = a.shape(3), s = a.shape(2), h = a.shape(1);
     strides = {h * s * d, s * d, d, 1};
   }
+
+  // On the stream's thread, before it is read.
+  void copy() const {
+    for (uint32_t i = 0; copy_ != nullptr && i < copy_->n; i++) {
+      copy_->vectors.copy(i, copy_->memory.data() + i * copy_->vectors.nbytes());
+    }
+  }
+
+ private:
+  struct Copy {
+    Vectors vectors;
+    uint32_t n;
+    std::vector<char> memory;
+
+    explicit Copy(const mx::array& a) : vectors(a), n(static_cast<uint32_t>(a.size() / a.shape(3))), memory(a.nbytes()) {}
+  };
+  std::shared_ptr<Copy> copy_;
 };
 
 // All that the stream's thread has to know of an attention.
@@ -41,7 +57,7 @@ struct Plan {
   const AttentionKernels* kernel;
   const bool* seen = nullptr;
   const float* added = nullptr;
-  mx::Strides mask_strides;
+  std::array<int64_t, 4> mask_strides{};
   const int32_t* offsets = nullptr;
   int64_t offset_step = 0;
   const float* sinks = nullptr;
@@ -85,7 +101,7 @@ struct Plan {
   }
 };
 
-// Some tokens of a row with all the query heads of a kv head.
+// Some tokens of a row with some query heads that share a head of keys and values.
 struct Task {
   Attention a;
   std::vector<int> first, last;
@@ -95,16 +111,16 @@ struct Task {
   char* y;
   long y_token, y_head; // Bytes.
 
-  Task(const Plan& p, int row, int kv_head, int token, int tokens) : first(tokens * p.group()), last(first.size()) {
-    long group = p.group(), head = kv_head * group;
+  Task(const Plan& p, int row, long head, long heads, int token, int tokens) : first(tokens * heads), last(first.size()) {
+    long kv_head = head / p.group();
     auto at = [&](const Dense& d, long head, long token) {
       return d.at + (row * d.strides[0] + head * d.strides[1] + token * d.strides[2]) * d.size;
     };
-    a = {p.dim, p.value_dim, p.options.scale, p.options.cap, at(p.q, head, token), tokens * group, group,
+    a = {p.dim, p.value_dim, p.options.scale, p.options.cap, at(p.q, head, token), tokens * heads, heads,
          static_cast<long>(p.q.strides[2]), static_cast<long>(p.q.strides[1]), at(p.k, kv_head, 0),
          at(p.v, kv_head, 0), static_cast<long>(p.k.strides[2]), static_cast<long>(p.v.strides[2]), p.slots,
          p.turn(row), nullptr, nullptr, nullptr, nullptr, 0, 0, 0, p.options.packing};
-    if (!p.mask_strides.empty()) {
+    if (p.options.seen == Seen::masked) {
       int64_t from = row * p.mask_strides[0] + head * p.mask_strides[1] + token * p.mask_strides[2];
       a.seen = p.seen != nullptr ? p.seen + from : nullptr;
       a.added = p.added != nullptr ? p.added + from : nullptr;
@@ -115,8 +131,8 @@ struct Task {
     int least = p.span(row, token).first, most = 0;
     for (int t = 0; t < tokens; t++) {
       auto [begin, end] = p.span(row, token + t);
-      std::fill_n(first.begin() + t * group, group, begin);
-      std::fill_n(last.begin() + t * group, group, end);
+      std::fill_n(first.begin() + t * heads, heads, begin);
+      std::fill_n(last.begin() + t * heads, heads, end);
       least = std::min(least, begin);
       most = std::max(most, end);
     }

@@ -4,53 +4,54 @@
 
 #include <cmath>
 #include <memory>
-#include <mutex>
+#include <vector>
 
 #include "kernels.h"
 #include "node.h"
 
 namespace mlxrs::fused {
 
-// The angles of tokens, for any thread: on the stream's thread only pointers are known. Frequencies are worked out once for all.
+// The angles of tokens, for any thread. What an array says of frequencies is known on the stream's thread only.
 class Angles {
  public:
   Angles(const RopeOptions& options, const mx::array& offset, const mx::array* freqs)
       : options_(options), at_(offset.data<int32_t>()), step_(offset.size() > 1 ? offset.strides(0) : 0),
-        freqs_(freqs != nullptr ? freqs->data<float>() : nullptr), freq_step_(freqs != nullptr ? freqs->strides(0) : 0) {}
+        freqs_(freqs != nullptr ? freqs->data<float>() : nullptr), freq_step_(freqs != nullptr ? freqs->strides(0) : 0) {
+    if (freqs == nullptr) {
+      std::vector<float> frequencies(half());
+      float step = std::log(*options.base) / static_cast<float>(half());
+      for (long i = 0; i < half(); i++) {
+        frequencies[i] = std::exp(-static_cast<float>(i) * step);
+      }
+      frequencies_ = std::make_shared<const std::vector<float>>(std::move(frequencies));
+    }
+  }
 
   long half() const {
     return options_.dims / 2;
   }
-  // The rotation of one token of one row; `work` has room for 2 half.
+  // What `of` needs, in floats.
+  long work_size() const {
+    return 3 * half();
+  }
+  // The rotation of one token of one row, which is in `work`.
   Rotation of(long row, long token, long n, float* work) const {
-    std::call_once(once_->flag, [this] { once_->frequencies = frequencies(); });
+    float *sines = work + half(), *own = work + 2 * half();
+    for (long i = 0; frequencies_ == nullptr && i < half(); i++) {
+      own[i] = 1.0f / freqs_[i * freq_step_];
+    }
     float position = static_cast<float>(token) + static_cast<float>(at_[row * step_]);
-    kernels().angles(position * options_.scale, once_->frequencies.data(), half(), work, work + half());
-    return {n, half(), options_.traditional, work, work + half()};
+    kernels().angles(position * options_.scale, frequencies_ != nullptr ? frequencies_->data() : own, half(), work, sines);
+    return {n, half(), options_.traditional, work, sines};
   }
 
  private:
-  struct Once {
-    std::once_flag flag;
-    std::vector<float> frequencies;
-  };
-
-  std::vector<float> frequencies() const {
-    std::vector<float> result(half());
-    for (long i = 0; i < half(); i++) {
-      result[i] = freqs_ != nullptr
-          ? 1.0f / freqs_[i * freq_step_]
-          : std::exp(-static_cast<float>(i) * (std::log(*options_.base) / static_cast<float>(half())));
-    }
-    return result;
-  }
-
   RopeOptions options_;
   const int32_t* at_;
   int64_t step_;
   const float* freqs_;
   int64_t freq_step_;
-  std::shared_ptr<Once> once_ = std::make_shared<Once>();
+  std::shared_ptr<const std::vector<float>> frequencies_;
 };
 
 struct HeadsOptions {
@@ -76,9 +77,9 @@ class TokenHeads {
   template <typename To>
   void operator()(long row, long token, long tokens, const To& to) const {
     long n = options_.dim;
-    float* work = workspace(2 * angles_.half() + n + n * count_);
+    float* work = workspace(angles_.work_size() + n + n * count_);
     auto rotation = angles_.of(row, token, n, work);
-    float* dense = work + 2 * angles_.half();
+    float* dense = work + angles_.work_size();
     const char* weight = weight_;
     if (weight != nullptr && weight_step_ != 1) {
       Vectors::gather(weight, weight_step_, n, itemsize_, dense);

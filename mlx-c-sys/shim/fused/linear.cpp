@@ -51,12 +51,12 @@ class Linear : public Product {
     });
   }
 
-  Matrix matrix(const Arrays& in) const override {
-    const auto& w = in[1];
+  Matrix matrix(const mx::array&, MatrixParts parts) const override {
+    const auto& w = parts[0];
     // In f32 it is sgemm's.
     auto type = float_of(w.dtype());
     auto coding = type == matmul::Float::f16 ? matmul::Coding::f16 : matmul::Coding::bf16;
-    return {{coding, 16, 0, w.shape(0), w.shape(1), nullptr, type, nullptr, nullptr}, in};
+    return {{coding, 16, 0, w.shape(0), w.shape(1), nullptr, type, nullptr, nullptr}, parts};
   }
 
   mx::array plain(const Arrays& in) override {
@@ -82,10 +82,10 @@ class PackedLinear : public Product {
   PackedLinear(mx::Stream s, matmul::Coding coding, const Packing& packing)
       : Product(s), coding_(coding), packing_(packing) {}
 
-  Matrix matrix(const Arrays& in) const override {
-    long n = in[1].shape(0), k = in[0].shape(-1);
-    auto type = float_of(in[2].dtype());
-    return {{coding_, packing_.bits, packing_.group, n, k, nullptr, type, nullptr, nullptr}, in};
+  Matrix matrix(const mx::array& x, MatrixParts parts) const override {
+    long n = parts[0].shape(0), k = x.shape(-1);
+    auto type = float_of(parts[1].dtype());
+    return {{coding_, packing_.bits, packing_.group, n, k, nullptr, type, nullptr, nullptr}, parts};
   }
 
   mx::array plain(const Arrays& in) override {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstring>
+#include <memory>
 
 #include "../matmul/matmul.h"
 #include "node.h"
@@ -12,40 +13,52 @@ inline matmul::Float float_of(mx::Dtype dtype) {
   return dtype == mx::float32 ? matmul::Float::f32 : dtype == mx::float16 ? matmul::Float::f16 : matmul::Float::bf16;
 }
 
-// Where the elements of an array are, once it is evaluated: its memory, or a copy in row-major order.
+// Where the elements of an array are, once it is evaluated: its memory, or a copy in row-major order. Small, as all that a node hands to
+// its stream's thread should be: neither thread finds it in a cache.
 class Dense {
  public:
-  explicit Dense(const mx::array& a)
-      : data_(a.data<char>()), size_(a.itemsize()), rows_(a), dense_(a.flags().row_contiguous || a.size() == 0),
-        width_(a.shape(-1)), n_(a.size() == 0 ? 0 : a.size() / width_) {}
+  // None.
+  Dense() = default;
+  explicit Dense(const mx::array& a) : data_(a.data<char>()) {
+    if (!a.flags().row_contiguous && a.size() > 0) {
+      view_ = std::make_shared<const View>(a);
+    }
+  }
 
   // The first row; all others follow it. `copy` lives as long as they are read.
   const char* get(std::vector<char>& copy) const {
-    if (dense_) {
+    if (view_ == nullptr) {
       return data_;
     }
-    copy.resize(n_ * width_ * size_);
+    const auto& [size, width, n, rows] = *view_;
+    copy.resize(n * width * size);
     char* to = copy.data();
-    for (int64_t i = 0; i < n_; i++) {
-      const char* row = data_ + rows_(static_cast<uint32_t>(i)) * size_;
-      if (rows_.step() == 1) {
-        std::memcpy(to, row, width_ * size_);
-        to += width_ * size_;
+    for (int64_t i = 0; i < n; i++) {
+      const char* row = data_ + rows(static_cast<uint32_t>(i)) * size;
+      if (rows.step() == 1) {
+        std::memcpy(to, row, width * size);
+        to += width * size;
         continue;
       }
-      for (int64_t j = 0; j < width_; j++, to += size_) {
-        std::memcpy(to, row + j * rows_.step() * size_, size_);
+      for (int64_t j = 0; j < width; j++, to += size) {
+        std::memcpy(to, row + j * rows.step() * size, size);
       }
     }
     return copy.data();
   }
 
  private:
-  const char* data_;
-  int64_t size_;
-  Rows rows_;
-  bool dense_;
-  int64_t width_, n_;
+  // Elements that are not in row-major order.
+  struct View {
+    int64_t size, width, n;
+    Rows rows;
+
+    explicit View(const mx::array& a)
+        : size(static_cast<int64_t>(a.itemsize())), width(a.shape(-1)), n(static_cast<int64_t>(a.size()) / width), rows(a) {}
+  };
+
+  const char* data_ = nullptr;
+  std::shared_ptr<const View> view_;
 };
 
 // Where `n` rows of so many bytes begin, one behind the other.

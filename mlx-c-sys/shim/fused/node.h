@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -165,24 +166,27 @@ class Rows {
 // The vectors along the last axis of an array, dense: where they are, or copied.
 class Vectors {
  public:
-  explicit Vectors(const mx::array& a)
-      : at_(a.data<char>()), rows_(a), n_(a.shape(-1)), size_(a.itemsize()), in_order_(a.flags().row_contiguous) {}
+  explicit Vectors(const mx::array& a) : at_(a.data<char>()), n_(a.shape(-1)), size_(a.itemsize()) {
+    if (!a.flags().row_contiguous) {
+      rows_ = std::make_shared<const Rows>(a);
+    }
+  }
 
   // Vector `i`; `work` has room for one.
   const char* operator()(uint32_t i, void* work) const {
-    if (in_order_) {
+    if (in_order()) {
       return at_ + int64_t(i) * n_ * size_;
     }
-    const char* from = at_ + rows_(i) * size_;
-    if (rows_.step() == 1 || n_ == 1) {
+    const char* from = at_ + (*rows_)(i) * size_;
+    if (in_place()) {
       return from;
     }
-    gather(from, rows_.step(), n_, size_, work);
+    gather(from, rows_->step(), n_, size_, work);
     return static_cast<const char*>(work);
   }
   // Whether vectors are where they are, and `work` is never needed.
   bool in_place() const {
-    return in_order_ || rows_.step() == 1 || n_ == 1;
+    return in_order() || rows_->step() == 1 || n_ == 1;
   }
   // Puts vector `i` there.
   void copy(uint32_t i, void* to) const {
@@ -195,7 +199,7 @@ class Vectors {
   }
   // One after the other in memory: nothing is copied.
   bool in_order() const {
-    return in_order_;
+    return rows_ == nullptr;
   }
 
   // Copies `n` elements of `size` bytes, `step` elements apart.
@@ -216,10 +220,10 @@ class Vectors {
   }
 
   const char* at_;
-  Rows rows_;
   long n_;
   size_t size_;
-  bool in_order_;
+  // Null where they lie one after the other.
+  std::shared_ptr<const Rows> rows_;
 };
 
 // Memory of the thread for `n` floats, on a cache line.

@@ -1,28 +1,37 @@
 // A node that is x @ w.T, whatever w is, and its operands as the kernels of matmul/ take them.
 #pragma once
 
+#include <array>
+#include <span>
+
 #include "linear.h"
 
 namespace mlxrs::fused {
 
+using MatrixParts = std::span<const mx::array>;
+
 // A matrix as the kernels take it. Where its parts are is known when they are evaluated.
 class Matrix {
  public:
-  // Behind x, a product's inputs are the elements or, of a packed matrix, codes, scales and, if it has some, biases.
-  Matrix(const matmul::Weights& w, const Arrays& in) : w_(w), parts_(in.begin() + 1, in.end()) {}
+  using Copies = std::array<std::vector<char>, 3>;
 
-  const matmul::Weights& get() {
-    const void** at[] = {&w_.data, &w_.scales, &w_.biases};
-    for (size_t i = 0; i < parts_.size(); i++) {
-      *at[i] = parts_[i].get(copies_[i]);
-    }
-    return w_;
+  // The parts are the elements or, of a packed matrix, codes, scales and, if it has some, biases.
+  Matrix(const matmul::Weights& w, MatrixParts parts) : w_(w) {
+    std::transform(parts.begin(), parts.end(), parts_.begin(), [](const mx::array& part) { return Dense(part); });
+  }
+
+  // `copies` live as long as it is read.
+  matmul::Weights get(Copies& copies) const {
+    auto w = w_;
+    w.data = parts_[0].get(copies[0]);
+    w.scales = parts_[1].get(copies[1]);
+    w.biases = parts_[2].get(copies[2]);
+    return w;
   }
 
  private:
   matmul::Weights w_;
-  std::vector<Dense> parts_;
-  std::vector<char> copies_[3];
+  std::array<Dense, 3> parts_;
 };
 
 // x and y of a product, likewise.
@@ -65,11 +74,14 @@ class Product : public Node {
       return;
     }
     mx::cpu::get_command_encoder(stream()).dispatch(
-        [operands = Operands(in[0], y), w = matrix(in)]() mutable { matmul::multiply(operands.get(), w.get()); });
+        [operands = Operands(in[0], y), w = matrix(in[0], MatrixParts(in).subspan(1))]() mutable {
+          Matrix::Copies copies;
+          matmul::multiply(operands.get(), w.get(copies));
+        });
   }
 
-  // The matrix behind x in a node's inputs.
-  virtual Matrix matrix(const Arrays& in) const = 0;
+  // A matrix for x of which these are the parts: in a node's inputs they stand behind x.
+  virtual Matrix matrix(const mx::array& x, MatrixParts parts) const = 0;
 
   Arrays vjp(
       const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs)

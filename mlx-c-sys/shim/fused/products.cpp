@@ -32,10 +32,11 @@ class Products : public Node {
     }
     mx::cpu::get_command_encoder(stream()).dispatch(
         [operands = std::move(operands), matrices = std::move(matrices)]() mutable {
+          std::vector<Matrix::Copies> copies(matrices.size());
           std::vector<matmul::Part> parts;
           auto product = operands[0].get();
           for (size_t i = 0; i < operands.size(); i++) {
-            parts.push_back({matrices[i].get(), i == 0 ? product.y : operands[i].rows()});
+            parts.push_back({matrices[i].get(copies[i]), i == 0 ? product.y : operands[i].rows()});
           }
           matmul::multiply_parts(product, parts);
         });
@@ -71,15 +72,19 @@ class Products : public Node {
   }
   // One of the matrices.
   Matrix matrix(const Arrays& in, size_t i) const {
-    return product_->matrix(inputs_of(in, i));
+    return product_->matrix(in[0], parts_of(in, i));
   }
 
  private:
+  MatrixParts parts_of(const Arrays& in, size_t i) const {
+    size_t size = (in.size() - 1) / count_;
+    return MatrixParts(in).subspan(1 + i * size, size);
+  }
   // The inputs of one of the products.
   Arrays inputs_of(const Arrays& in, size_t i) const {
-    auto size = static_cast<std::ptrdiff_t>((in.size() - 1) / count_), at = 1 + static_cast<std::ptrdiff_t>(i) * size;
+    auto parts = parts_of(in, i);
     Arrays of{in[0]};
-    of.insert(of.end(), in.begin() + at, in.begin() + at + size);
+    of.insert(of.end(), parts.begin(), parts.end());
     return of;
   }
 
@@ -113,7 +118,8 @@ class GatedProducts : public Node {
     mx::cpu::get_command_encoder(stream()).dispatch(
         [operands = Operands(in[0], y), a = both_.matrix(in, 0), b = both_.matrix(in, 1),
          join = gate_ == Gate::silu ? rows.swiglu : rows.geglu]() mutable {
-          matmul::multiply_joined(operands.get(), a.get(), b.get(), join);
+          Matrix::Copies of_a, of_b;
+          matmul::multiply_joined(operands.get(), a.get(of_a), b.get(of_b), join);
         });
   }
 

@@ -35,11 +35,11 @@ class Rope : public Node {
         [=, angles = Angles(options_, in[1], in.size() > 2 ? &in[2] : nullptr), rotate = row_kernels(y.dtype()).rotate,
          xs = Vectors(x), to = y.data<char>()](uint32_t task) {
           uint32_t row = task / tokens, token = task % tokens;
-          float* work = workspace(2 * angles.half() + n);
+          float* work = workspace(angles.work_size() + n);
           auto rotation = angles.of(row, token, n, work);
           for (uint32_t head = 0; head < heads; head++) {
             uint32_t i = (row * heads + head) * tokens + token;
-            rotate(rotation, xs(i, work + 2 * angles.half()), to + i * size);
+            rotate(rotation, xs(i, work + angles.work_size()), to + i * size);
           }
         });
   }

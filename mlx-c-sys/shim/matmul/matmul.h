@@ -74,7 +74,7 @@ void multiply(const Product& p, const Weights& w);
 // The same for several matrices, whose elements are written alike and whose rows are equally long, with one x: each has its y, the
 // product's own does not count.
 struct Part {
-  const Weights& w;
+  Weights w;
   void* const* y;
 };
 void multiply_parts(const Product& p, std::span<const Part> parts);
