@@ -15,7 +15,7 @@
 //! `malloc` mimalloc made them 6 to 9 % faster, and a quarter on an H100.
 //!
 //! Memory for results still comes from `malloc`, as do objects of more than 1 KB and Rust's: they are large, or stay with their thread.
-//! What the pool has had it keeps for other small objects.
+//! What the pool has had it keeps for others of that size.
 //!
 //! # Only in programs
 //!
