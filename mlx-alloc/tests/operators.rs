@@ -110,7 +110,7 @@ fn make(seed: u64, to: &SyncSender<Object>) {
         };
         let alignment = (pick.is_multiple_of(29)).then(|| 16 << (pick / 29 % 9));
         let object = Object::new(size, alignment, pick as u8);
-        if pick % 5 == 0 {
+        if pick.is_multiple_of(5) {
             kept.push(object);
             if kept.len() > 700 {
                 kept.drain(..350);
