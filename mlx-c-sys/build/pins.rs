@@ -123,6 +123,7 @@ pub const SHIM: &[(&str, &str)] = shim![
     "matmul/panels.h",
     "matmul/small_floats.h",
     "matmul/turn.h",
+    "matmul/turn_avx2.h",
     "matmul/unpack.h",
     "matmul/unpack_avx2.h",
     "matmul/vnni.cpp",

@@ -84,10 +84,10 @@ const Whole* whole_of(Isa machine, const Product& p, const Weights& w) {
       return whole_neon();
     case Isa::avx2:
     case Isa::avx512:
-      return few ? whole_avx2() : whole_tiles_avx2();
+      return least || !Whole::takes_many(w) ? whole_avx2() : whole_tiles_avx2();
     case Isa::avx512vnni:
     case Isa::avx512bf16:
-      return few ? whole_vnni() : whole_tiles_vnni();
+      return least || !Whole::takes_many(w) ? whole_vnni() : whole_tiles_vnni(p.m);
     case Isa::amx:
       return least ? whole_vnni() : few && Whole::takes_steps(w) ? whole_amx() : nullptr;
   }

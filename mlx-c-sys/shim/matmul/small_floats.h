@@ -26,6 +26,9 @@ struct SmallFloats {
   static long row_size(const Weights& w) {
     return round_up(4 * w.k, 64);
   }
+  static long scratch_size(const Weights&) {
+    return 0;
+  }
   static void pack(const Product& p, const Weights& w, long first, long rows, void* packed) {
     for (long r = 0; r < rows; r++) {
       auto* to = reinterpret_cast<float*>(static_cast<char*>(packed) + r * row_size(w));
@@ -98,7 +101,7 @@ struct SmallFloats {
 
   // y for Q times at most `lanes` rows of weights, `distance` apart, and R rows of x, of which there are p.m.
   template <Form, int GROUP, int Q, int R>
-  static void lanes_of(const Product& p, const Weights& w, long first, const char* packed, long row, long rows, long distance) {
+  static void lanes_of(const Product& p, const Weights& w, long first, const char* packed, long row, long rows, long distance, void*) {
     float y[Q][R][lanes];
     for (long i = 0; i < rows; i++) {
       Real sums[Q][R];

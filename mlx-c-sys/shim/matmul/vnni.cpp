@@ -3,8 +3,10 @@
 #if defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
 #include <immintrin.h>
 
+#include <numeric>
+
+#include "../memory.h"
 #include "floats_avx512.h"
-#include "turn.h"
 #include "unpack.h"
 #include "whole_avx512.h"
 #include "whole_rows.h"
@@ -12,268 +14,306 @@
 namespace mlxrs::matmul {
 namespace {
 
-// Brings memory near that will be wanted soon: n bytes from `at` on.
-INLINE void fetch(const void* at, long n) {
-  for (long i = 0; i < n; i += 64) {
-    _mm_prefetch(static_cast<const char*>(at) + i, _MM_HINT_T1);
+// Where a row of x is whole numbers, before it is bytes.
+thread_local Memory for_x;
+
+// Codes are multiplied 128 at a time, as two vectors of bytes whose lanes are of the same groups: of 4 bits the even ones and the odd
+// ones, of others the first halves of all groups and the second ones.
+constexpr long together = 128;
+template <int GROUP>
+INLINE __m512i halves(__m512i a, __m512i b, bool second) {
+  if constexpr (GROUP == 32) {
+    return second ? _mm512_shuffle_i32x4(a, b, 0xdd) : _mm512_shuffle_i32x4(a, b, 0x88);
+  } else if constexpr (GROUP == 64) {
+    return second ? _mm512_shuffle_i32x4(a, b, 0xee) : _mm512_shuffle_i32x4(a, b, 0x44);
   }
+  return second ? b : a;
 }
 
-// A row of x: for each vector of codes the high bytes, then the low ones; then for each group the scale; then for each the
-// sum. A vector has 64 codes, or 128 of 4 bits, which make two vectors of bytes: the even ones and the odd ones.
+// Rows of weights are read as one stream, in steps of 128 codes of which one may have the end of a row and the beginning of the next, and
+// of 16 groups. So a row of x is written as often as it takes to end with a step, and the first steps and groups behind the last.
+// For each step there are two vectors of the high bytes of x and two of the low ones; then for each group the scale; then for each the sum.
 struct Row {
+  static constexpr long steps_behind = 4, groups_behind = 16;
+
   const int8_t* bytes;
   const float *scales, *sums;
 
   Row(const void* packed, const Weights& w)
       : bytes(static_cast<const int8_t*>(packed)),
-        scales(reinterpret_cast<const float*>(bytes + 2 * round_up(w.k, 128))),
-        sums(scales + w.groups()) {}
+        scales(reinterpret_cast<const float*>(bytes + 2 * (period(w) + steps_behind) * together)),
+        sums(scales + w.groups() + groups_behind) {}
+  // In steps.
+  static long period(const Weights& w) {
+    return std::lcm(w.k, together) / together;
+  }
   static long size(const Weights& w) {
-    return round_up(2 * round_up(w.k, 128) + 2 * w.groups() * static_cast<long>(sizeof(float)), 64);
+    return round_up(2 * (period(w) + steps_behind) * together + 2 * (w.groups() + groups_behind) * static_cast<long>(sizeof(float)), 64);
   }
 };
 
 // The high and the low bytes of 64 whole numbers, in the order that `places` tell: 2 i for number i.
 INLINE void to_bytes(const int16_t* x, __m512i places, __m512i& high, __m512i& low) {
-  const __m512i half = _mm512_set1_epi16(128);
   __m512i x0 = _mm512_load_si512(x), x1 = _mm512_load_si512(x + 32);
-  // The low byte is from -128 to 127, and the high one is what is left.
-  __m512i h0 = _mm512_srai_epi16(_mm512_add_epi16(x0, half), 8), h1 = _mm512_srai_epi16(_mm512_add_epi16(x1, half), 8);
-  high = _mm512_permutex2var_epi8(h0, places, h1);
+  high = _mm512_permutex2var_epi8(high_bytes(x0), places, high_bytes(x1));
   low = _mm512_permutex2var_epi8(x0, places, x1);
 }
 
 void pack(const Product& p, const Weights& w, long first, long rows, void* packed) {
-  // Two groups of 64, four of 32 or one.
-  constexpr long part = 128;
-  bool nibbles = w.bits == 4;
-  alignas(64) uint8_t even_first[64];
+  const long all = (Row::period(w) + Row::steps_behind) * together, groups = w.groups();
+  alignas(64) uint8_t order[64];
   for (int i = 0; i < 64; i++) {
-    even_first[i] = static_cast<uint8_t>(2 * (!nibbles ? i : i < 32 ? 2 * i : 2 * i - 63));
+    order[i] = static_cast<uint8_t>(2 * (w.bits != 4 ? i : i < 32 ? 2 * i : 2 * i - 63));
   }
-  const __m512i places = _mm512_load_si512(even_first);
+  const __m512i places = _mm512_load_si512(order);
+  auto* whole = for_x.of<int16_t>(all);
   for (long r = 0; r < rows; r++) {
-    char* to = static_cast<char*>(packed) + r * Row::size(w);
+    char* at = static_cast<char*>(packed) + r * Row::size(w);
     if (first + r >= p.m) {
-      std::memset(to, 0, Row::size(w));
+      std::memset(at, 0, Row::size(w));
       continue;
     }
-    Row row(to, w);
+    const Row row(at, w);
     auto *scales = const_cast<float*>(row.scales), *sums = const_cast<float*>(row.sums);
-    auto* bytes = reinterpret_cast<__m512i*>(to);
     auto* x = static_cast<const uint16_t*>(p.x[first + r]);
-    for (long at = 0; at < w.k; at += part, bytes += 4) {
-      alignas(64) int16_t whole[part];
-      long there = smaller(part, w.k - at);
-      for (long i = there; i < part; i += 32) {
-        _mm512_store_si512(whole + i, _mm512_setzero_si512());
-      }
-      for (long i = 0; i < there; i += w.group) {
-        auto [scale, sum] = to_whole(p.type, x + at + i, w.group, whole + i);
-        *scales++ = scale;
-        *sums++ = sum;
-      }
+    for (long g = 0; g < groups; g++) {
+      auto [scale, sum] = to_whole(p.type, x + g * w.group, w.group, whole + g * w.group);
+      scales[g] = scale;
+      sums[g] = sum;
+    }
+    for (long i = 0; i < Row::groups_behind; i++) {
+      scales[groups + i] = scales[i];
+      sums[groups + i] = sums[i];
+    }
+    for (long k = w.k; k < all; k += smaller(w.k, all - k)) {
+      std::memcpy(whole + k, whole, smaller(w.k, all - k) * sizeof(int16_t));
+    }
+    auto* bytes = reinterpret_cast<__m512i*>(at);
+    for (long k = 0; k < all; k += together, bytes += 4) {
       __m512i high, low, next_high, next_low;
-      to_bytes(whole, places, high, low);
-      to_bytes(whole + 64, places, next_high, next_low);
-      bytes[0] = nibbles ? _mm512_shuffle_i64x2(high, next_high, 0x44) : high;
-      bytes[1] = nibbles ? _mm512_shuffle_i64x2(high, next_high, 0xee) : low;
-      bytes[2] = nibbles ? _mm512_shuffle_i64x2(low, next_low, 0x44) : next_high;
-      bytes[3] = nibbles ? _mm512_shuffle_i64x2(low, next_low, 0xee) : next_low;
+      to_bytes(whole + k, places, high, low);
+      to_bytes(whole + k + 64, places, next_high, next_low);
+      auto write = [&](auto group) ALWAYS_INLINE {
+        for (int i = 0; i < 2; i++) {
+          bytes[i] = halves<group>(high, next_high, i == 1);
+          bytes[2 + i] = halves<group>(low, next_low, i == 1);
+        }
+      };
+      // Even codes stand before odd ones, as first halves do before second ones.
+      if (w.bits == 4 || w.group == 64) {
+        write(std::integral_constant<int, 64>());
+      } else if (w.group == 32) {
+        write(std::integral_constant<int, 32>());
+      } else {
+        write(std::integral_constant<int, 128>());
+      }
     }
   }
 }
 
-// The sums of the lanes of 16 vectors.
-INLINE __m512 sums_of(__m512 (&v)[lanes]) {
-#pragma GCC unroll 2
-  for (int n = lanes; n > 4; n /= 2) {
-#pragma GCC unroll 8
-    for (int i = 0; i < n; i += 2) {
-      __m512 halves = _mm512_shuffle_f32x4(v[i], v[i + 1], 0x88);
-      v[i / 2] = _mm512_add_ps(halves, _mm512_shuffle_f32x4(v[i], v[i + 1], 0xdd));
-    }
+// Two vectors of sums, of which each has WIDE lanes, become one of half as many each.
+template <int WIDE>
+INLINE __m512i halved(__m512i a, __m512i b) {
+  if constexpr (WIDE == 16) {
+    return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x44), _mm512_shuffle_i32x4(a, b, 0xee));
+  } else if constexpr (WIDE == 8) {
+    return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
+  } else if constexpr (WIDE == 4) {
+    return _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+  } else {
+    static_assert(WIDE == 2);
+    __m512 x = _mm512_castsi512_ps(a), y = _mm512_castsi512_ps(b);
+    return _mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(x, y, 0x88)), _mm512_castps_si512(_mm512_shuffle_ps(x, y, 0xdd)));
   }
-  auto pairs = [](__m512 a, __m512 b) ALWAYS_INLINE {
-    return _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
-  };
-  __m512d a = pairs(v[0], v[1]), b = pairs(v[2], v[3]);
-  __m512 low = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), high = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
-  // Lane 4 j + i has the sum of vector 4 i + j.
-  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  return _mm512_permutexvar_ps(order, _mm512_add_ps(low, high));
 }
 
-// How the codes of 16 groups lie in vectors.
-template <int BITS, int GROUP>
-struct Layout {
-  static constexpr long in_vector = BITS == 4 ? 128 : 64, codes = 16 * GROUP, vectors = codes / in_vector;
-  // Of which group each lane's codes are.
-  alignas(64) int32_t groups[vectors][lanes];
+// Steps of 16 groups: as many as a group has lanes.
+constexpr int steps_of(int group) {
+  return 16 * group / together;
+}
 
-  constexpr Layout() : groups() {
-    for (long v = 0; v < vectors; v++) {
-      for (long lane = 0; lane < lanes; lane++) {
-        groups[v][lane] = static_cast<int32_t>((v * in_vector + lane * (in_vector / lanes)) / GROUP);
+// Q streams of codes and R rows of x.
+template <int Q, int R>
+struct Streams {
+  const uint8_t* w[Q];
+  const int8_t* x[R];
+
+  template <typename Body>
+  static INLINE void each(const Body& body) {
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; q++) {
+#pragma GCC unroll 4
+      for (int r = 0; r < R; r++) {
+        body(q, r);
       }
     }
   }
 };
-template <int BITS, int GROUP>
-constexpr Layout<BITS, GROUP> layout;
 
-struct SixteenGroups {
-  __m512 scale, bias;
-};
-
-// Groups [at, at + 16), as far as they are there. Those of E2M1 have 32 elements and scales of E8M0 (mxfp4), or 16 and E4M3 (nvfp4).
-template <Form FORM, int GROUP>
-INLINE SixteenGroups sixteen_groups(const Weights& w, long at, __mmask16 there) {
-  if constexpr (FORM == Form::e2m1) {
-    __m512i bytes = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(there, static_cast<const uint8_t*>(w.scales) + at));
-    __m512 half = _mm512_mul_ps(GROUP == 16 ? from_e4m3s(bytes) : from_e8m0s(bytes), _mm512_set1_ps(0.5f));
-    return {half, _mm512_mul_ps(half, _mm512_set1_ps(-e2m1_zero))};
-  }
-  return {sixteen(w.scale_type, w.scales, at, there), sixteen(w.scale_type, w.biases, at, there)};
-}
-
-// Adds the products of Q rows of weights with R rows of x over 16 groups, or what is left of them: n codes. Each lane's sum of
-// whole numbers is scaled as its group is.
+// Sums of whole numbers over the next step of each stream.
 template <Form FORM, int GROUP, int Q, int R>
-INLINE void add_groups(
-    const Unpack& unpack, const uint8_t* const (&w)[Q], const int8_t* const (&x)[R], long n, const __m512 (&scales)[Q][R],
-    __m512 (&sums)[Q][R]) {
-  constexpr int BITS = bits_of(FORM);
-  using Layout = Layout<BITS, GROUP>;
+INLINE void multiply(const Unpack& unpack, Streams<Q, R>& streams, __m512i (&sums)[Q][R]) {
   const __m512i nibble = _mm512_set1_epi8(15);
   const __m512i table = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(e2m1_codes)));
-  const long bytes = BITS == 0 ? 8 * unpack.bits : 64;
-#pragma GCC unroll 8
-  for (long i = 0; i < Layout::vectors; i++) {
-    long left = n - i * Layout::in_vector;
-    if (left <= 0) {
-      return;
-    }
-    const __m512i groups = _mm512_load_si512(layout<BITS, GROUP>.groups[i]);
-    // x in registers, for all rows of weights: else GCC loads it for each of them.
-    constexpr int planes = BITS == 4 ? 4 : 2;
-    __m512i of_x[R][planes];
+  __m512i codes[Q][2];
 #pragma GCC unroll 4
-    for (int r = 0; r < R; r++) {
-#pragma GCC unroll 4
-      for (int j = 0; j < planes; j++) {
-        of_x[r][j] = _mm512_load_si512(x[r] + (planes * i + j) * 64);
-        if constexpr (R * planes <= 8) {
-          asm("" : "+v"(of_x[r][j]));
-        }
+  for (int q = 0; q < Q; q++) {
+    const uint8_t*& from = streams.w[q];
+    const long half = FORM == Form::any ? 8 * unpack.bits : 64, bytes = bits_of(FORM) == 4 ? half : 2 * half;
+    // One row of x in two stretches needs no help.
+    if constexpr (Q * R > 2) {
+      for (long i = 0; i < bytes; i += 64) {
+        _mm_prefetch(reinterpret_cast<const char*>(from + far_ahead + i), _MM_HINT_T1);
       }
     }
+    if constexpr (bits_of(FORM) == 4) {
+      __m512i both = _mm512_loadu_si512(from);
+      codes[q][0] = _mm512_and_si512(both, nibble);
+      codes[q][1] = _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble);
+      if constexpr (FORM == Form::e2m1) {
+        codes[q][0] = _mm512_shuffle_epi8(table, codes[q][0]);
+        codes[q][1] = _mm512_shuffle_epi8(table, codes[q][1]);
+      }
+    } else {
+      __m512i first = FORM == Form::any ? unpack(from, 64) : _mm512_loadu_si512(from);
+      __m512i second = FORM == Form::any ? unpack(from + half, 64) : _mm512_loadu_si512(from + half);
+      asm("" : "+v"(first), "+v"(second));
+      codes[q][0] = halves<GROUP>(first, second, false);
+      codes[q][1] = halves<GROUP>(first, second, true);
+    }
+    from += bytes;
+    // Once, not for each use.
+    asm("" : "+v"(codes[q][0]), "+v"(codes[q][1]));
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < R; r++) {
+    __m512i x[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+      x[i] = _mm512_load_si512(streams.x[r] + i * 64);
+      if constexpr (Q > 1) {
+        asm("" : "+v"(x[i]));
+      }
+    }
+    streams.x[r] += 4 * 64;
 #pragma GCC unroll 4
     for (int q = 0; q < Q; q++) {
-      const uint8_t* from = w[q] + i * bytes;
-      _mm_prefetch(reinterpret_cast<const char*>(from + ahead), _MM_HINT_T0);
-      __m512i codes = BITS == 0           ? unpack(from, left)
-          : left >= Layout::in_vector ? _mm512_loadu_si512(from)
-                                      : _mm512_maskz_loadu_epi8(first_bytes(left * BITS / 8), from);
-      // And codes once, not for each use.
-      asm("" : "+v"(codes));
-      __m512i even = _mm512_and_si512(codes, nibble), odd = _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble);
-      if constexpr (FORM == Form::e2m1) {
-        even = _mm512_shuffle_epi8(table, even);
-        odd = _mm512_shuffle_epi8(table, odd);
-      }
-#pragma GCC unroll 4
-      for (int r = 0; r < R; r++) {
-        // Products with plane j of x, the high bytes or the low ones.
-        auto add = [&](__m512i sum, int j) ALWAYS_INLINE {
-          if constexpr (BITS != 4) {
-            return _mm512_dpbusd_epi32(sum, codes, of_x[r][j]);
-          } else {
-            return _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, even, of_x[r][2 * j]), odd, of_x[r][2 * j + 1]);
-          }
-        };
-        __m512i sum = add(_mm512_slli_epi32(add(_mm512_setzero_si512(), 0), 8), 1);
-        __m512 scale = _mm512_permutexvar_ps(groups, scales[q][r]);
-        sums[q][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, sums[q][r]);
-      }
+      __m512i high = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), codes[q][0], x[0]), codes[q][1], x[1]);
+      __m512i sum = _mm512_dpbusd_epi32(_mm512_slli_epi32(high, 8), codes[q][0], x[2]);
+      sums[q][r] = _mm512_dpbusd_epi32(sum, codes[q][1], x[3]);
     }
   }
 }
 
-// The products of Q rows of weights, `distance` apart, with R rows of x, as 16 parts of a sum each.
+// The same over the next N steps, of those that 16 groups take: sums with as many lanes for each group as others are left.
+template <Form FORM, int GROUP, int N, int Q, int R>
+INLINE void multiply_some(const Unpack& unpack, Streams<Q, R>& streams, __m512i (&sums)[Q][R]) {
+  if constexpr (N == 1) {
+    multiply<FORM, GROUP>(unpack, streams, sums);
+  } else {
+    __m512i others[Q][R];
+    multiply_some<FORM, GROUP, N / 2>(unpack, streams, sums);
+    multiply_some<FORM, GROUP, N / 2>(unpack, streams, others);
+    constexpr int wide = 2 * steps_of(GROUP) / N;
+    streams.each([&](int q, int r) ALWAYS_INLINE { sums[q][r] = halved<wide>(sums[q][r], others[q][r]); });
+  }
+}
+
+// Sums of whole numbers over the next 16 groups of each stream, one in a lane. `at` is where the streams are in a period of x.
 template <Form FORM, int GROUP, int Q, int R>
-INLINE void rows_of(const Weights& w, const Unpack& unpack, long row, long distance, const void* packed, __m512 (&sums)[Q][R]) {
-  constexpr long step = Layout<bits_of(FORM), GROUP>::codes;
-  const long groups = w.k / GROUP;
-  const uint8_t* codes[Q];
-  const int8_t* x[R];
+INLINE void multiply_groups(const Unpack& unpack, Streams<Q, R>& streams, long& at, long period, __m512i (&sums)[Q][R]) {
+  constexpr int steps = steps_of(GROUP), some = steps < Row::steps_behind ? steps : Row::steps_behind, parts = steps / some;
+  __m512i of_parts[parts][Q][R];
+#pragma GCC unroll 1
+  for (auto& part : of_parts) {
+    multiply_some<FORM, GROUP, some>(unpack, streams, part);
+    for (at += some; at >= period; at -= period) {
+      for (auto& x : streams.x) {
+        x -= period * 2 * together;
+      }
+    }
+  }
+  // In which lane the sum of each group is.
+  const __m512i places = steps > 2 ? _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)
+                                   : _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+  streams.each([&](int q, int r) ALWAYS_INLINE {
+    __m512i sum = of_parts[0][q][r];
+    if constexpr (parts == 4) {
+      sum = halved<2>(halved<4>(sum, of_parts[1][q][r]), halved<4>(of_parts[2][q][r], of_parts[3][q][r]));
+    } else if constexpr (parts == 2) {
+      sum = halved<2>(sum, of_parts[1][q][r]);
+    }
+    sums[q][r] = _mm512_permutexvar_epi32(places, sum);
+  });
+}
+
+// What each group of 16 rows of weights adds to the products with R rows of x, for Q times so many rows, `distance` apart: those of
+// weights q and x r are `each` terms behind the others.
+template <Form FORM, int GROUP, int Q, int R>
+INLINE void terms_of(const Weights& w, long row, long distance, const char* packed, float* terms, long each) {
+  const Unpack unpack(w.bits);
+  const long groups = w.k / GROUP, period = Row::period(w), bytes = scale_bytes(w);
+  Streams<Q, R> streams;
   const float *x_scales[R], *x_sums[R];
   for (int q = 0; q < Q; q++) {
-    codes[q] = static_cast<const uint8_t*>(w.data) + (row + q * distance) * w.row_bytes();
+    streams.w[q] = reinterpret_cast<const uint8_t*>(w.row(row + q * distance));
   }
   for (int r = 0; r < R; r++) {
-    Row of_x(static_cast<const char*>(packed) + r * Row::size(w), w);
-    x[r] = of_x.bytes;
+    const Row of_x(packed + r * Row::size(w), w);
+    streams.x[r] = of_x.bytes;
     x_scales[r] = of_x.scales;
     x_sums[r] = of_x.sums;
-    for (int q = 0; q < Q; q++) {
-      sums[q][r] = _mm512_setzero_ps();
-    }
   }
-  for (long k = 0, g = 0; k < w.k; k += step, g += 16) {
-    __mmask16 there = first_lanes(groups - g);
-    __m512 scales[Q][R];
+  long at = 0;
+  for (long g = 0, in_row = 0; g < lanes * groups; g += 16, terms += 16) {
+    __m512i sums[Q][R];
+    multiply_groups<FORM, GROUP>(unpack, streams, at, period, sums);
 #pragma GCC unroll 4
     for (int q = 0; q < Q; q++) {
-      long at = (row + q * distance) * groups + g;
-      const auto [scale, bias] = sixteen_groups<FORM, GROUP>(w, at, there);
+      const long first = (row + q * distance) * groups + g;
+      // Those of the next rows.
+      const long next = (row + q * distance + lanes) * bytes + g * bytes / groups;
+      _mm_prefetch(static_cast<const char*>(w.scales) + next, _MM_HINT_T1);
+      if constexpr (FORM != Form::e2m1) {
+        _mm_prefetch(static_cast<const char*>(w.biases) + next, _MM_HINT_T1);
+      }
+      const auto [scale, bias] = sixteen_groups<FORM, GROUP>(w, first, first_lanes(16));
 #pragma GCC unroll 4
       for (int r = 0; r < R; r++) {
-        scales[q][r] = _mm512_mul_ps(scale, _mm512_maskz_loadu_ps(there, x_scales[r] + g));
-        sums[q][r] = _mm512_fmadd_ps(bias, _mm512_maskz_loadu_ps(there, x_sums[r] + g), sums[q][r]);
+        __m512 scaled = _mm512_mul_ps(scale, _mm512_loadu_ps(x_scales[r] + in_row));
+        __m512 biased = _mm512_mul_ps(bias, _mm512_loadu_ps(x_sums[r] + in_row));
+        _mm512_store_ps(terms + (q * R + r) * each, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[q][r]), scaled, biased));
       }
     }
-    if (w.k - k >= step) {
-      add_groups<FORM, GROUP>(unpack, codes, x, step, scales, sums);
-    } else {
-      add_groups<FORM, GROUP>(unpack, codes, x, w.k - k, scales, sums);
-    }
-    for (auto& at : codes) {
-      at += step * w.bits / 8;
-    }
-    for (auto& at : x) {
-      at += 2 * step;
+    for (in_row += 16; in_row >= groups; in_row -= groups) {
     }
   }
 }
 
-// y for Q times at most 16 rows of weights, `distance` apart, and R rows of x, of which there are p.m.
-template <Form FORM, int GROUP, int Q, int R>
-void lanes_of(const Product& p, const Weights& w, long first, const void* packed, long row, long rows, long distance) {
-  const Unpack unpack(w.bits);
-  const long bytes = scale_bytes(w);
-  __m512 parts[Q][R][lanes];
-  for (long i = 0; i < lanes; i++) {
-    // Behind the last row that there is, it stands again.
-    __m512 sums[Q][R];
-    rows_of<FORM, GROUP>(w, unpack, row + smaller(i, rows - 1), distance, packed, sums);
-    for (int q = 0; q < Q; q++) {
-      for (int r = 0; r < R; r++) {
-        parts[q][r][i] = sums[q][r];
-      }
-      const long next = (row + q * distance + i + lanes) * bytes;
-      fetch(static_cast<const char*>(w.scales) + next, bytes);
-      if constexpr (FORM != Form::e2m1) {
-        fetch(static_cast<const char*>(w.biases) + next, bytes);
-      }
+// Sums of 16 rows of n terms, each row's one after the other.
+INLINE __m512 added(const float* terms, long n) {
+  __m512 sum = _mm512_setzero_ps();
+  for (long g = 0; g < n; g += 4) {
+    // Block b of vector i is row i + 4 b.
+    __m512 rows[4];
+#pragma GCC unroll 4
+    for (long i = 0; i < 4; i++) {
+      auto at = [&](long row) ALWAYS_INLINE { return _mm_loadu_ps(terms + (i + row) * n + g); };
+      rows[i] = _mm512_insertf32x4(_mm512_insertf32x4(_mm512_castps128_ps512(at(0)), at(4), 1), at(8), 2);
+      rows[i] = _mm512_insertf32x4(rows[i], at(12), 3);
+    }
+    auto pairs = [](__m512 a, __m512 b) ALWAYS_INLINE { return _mm512_castps_pd(_mm512_unpacklo_ps(a, b)); };
+    auto others = [](__m512 a, __m512 b) ALWAYS_INLINE { return _mm512_castps_pd(_mm512_unpackhi_ps(a, b)); };
+    __m512d low = pairs(rows[0], rows[1]), next = pairs(rows[2], rows[3]);
+    __m512d high = others(rows[0], rows[1]), last = others(rows[2], rows[3]);
+    const __m512 columns[4] = {
+        _mm512_castpd_ps(_mm512_unpacklo_pd(low, next)), _mm512_castpd_ps(_mm512_unpackhi_pd(low, next)),
+        _mm512_castpd_ps(_mm512_unpacklo_pd(high, last)), _mm512_castpd_ps(_mm512_unpackhi_pd(high, last))};
+    for (long i = 0; i < smaller(4, n - g); i++) {
+      sum = _mm512_add_ps(sum, columns[i]);
     }
   }
-  for (long q = 0; q < Q; q++) {
-    for (long r = 0; r < smaller(R, p.m - first); r++) {
-      write(p.type, sums_of(parts[q][r]), rows, static_cast<uint16_t*>(p.y[first + r]) + row + q * distance);
-    }
-  }
+  return sum;
 }
 
 // Rows of x as two planes of bytes.
@@ -281,17 +321,62 @@ struct Planes {
   static constexpr long least_group = 16;
 
   static constexpr int beside(Form form, int rows) {
-    return bits_of(form) == 4 && rows > 2 ? 2 : 4;
+    return rows > 2 ? 2 : 4;
   }
   static long row_size(const Weights& w) {
     return Row::size(w);
+  }
+  // Terms of 16 rows of weights and one of x. Some behind the last are read, and not added.
+  static long terms(const Weights& w) {
+    return lanes * w.groups() + 16;
+  }
+  static long scratch_size(const Weights& w) {
+    return 4 * 4 * terms(w) * static_cast<long>(sizeof(float)) + rows_size(w);
   }
   static void pack(const Product& p, const Weights& w, long first, long rows, void* packed) {
     return matmul::pack(p, w, first, rows, packed);
   }
   template <Form FORM, int GROUP, int Q, int R>
-  static void lanes_of(const Product& p, const Weights& w, long first, const char* packed, long row, long rows, long distance) {
-    return matmul::lanes_of<FORM, GROUP, Q, R>(p, w, first, packed, row, rows, distance);
+  static void lanes_of(
+      const Product& p, const Weights& w, long first, const char* packed, long row, long rows, long distance, void* scratch) {
+    auto* all = static_cast<float*>(scratch);
+    const long each = terms(w);
+    if (Q == 1 && rows < lanes) {
+      terms_of<FORM, GROUP, 1, R>(copied(w, row, rows, all + 4 * 4 * each), 0, 0, packed, all, each);
+    } else {
+      terms_of<FORM, GROUP, Q, R>(w, row, distance, packed, all, each);
+    }
+    for (long q = 0; q < Q; q++) {
+      for (long r = 0; r < smaller(R, p.m - first); r++) {
+        write(p.type, added(all + (q * R + r) * each, w.groups()), rows, static_cast<uint16_t*>(p.y[first + r]) + row + q * distance);
+      }
+    }
+  }
+
+ private:
+  // Memory for 16 rows of codes, scales and biases.
+  static long rows_size(const Weights& w) {
+    return lanes * w.row_bytes() + 2 * lanes * scale_bytes(w) + 3 * 64;
+  }
+  // Fewer rows than are read at a time, followed by zeros.
+  static Weights copied(const Weights& w, long row, long rows, void* memory) {
+    auto* to = static_cast<char*>(memory);
+    std::memset(to, 0, rows_size(w));
+    auto copy = [&](const void* from, long bytes) -> const void* {
+      if (from == nullptr) {
+        return nullptr;
+      }
+      char* here = to;
+      std::memcpy(here, static_cast<const char*>(from) + row * bytes, rows * bytes);
+      to += round_up(lanes * bytes, 64);
+      return here;
+    };
+    Weights few = w;
+    few.n = lanes;
+    few.data = copy(w.data, w.row_bytes());
+    few.scales = copy(w.scales, scale_bytes(w));
+    few.biases = copy(w.biases, scale_bytes(w));
+    return few;
   }
 };
 

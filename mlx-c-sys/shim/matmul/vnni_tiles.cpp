@@ -5,66 +5,126 @@
 
 #include "small_floats.h"
 #include "turn.h"
+#include "turn_avx2.h"
 #include "unpack.h"
+#include "whole_avx512.h"
 #include "whole_tiles.h"
 
 namespace mlxrs::matmul {
 namespace {
 
-struct Tiles {
-  using Real = __m512;
-  using Sums = __m512i;
-  using Codes = __m512i;
+// Codes are bytes, of which four go to a lane, and x is two planes of bytes, 256 high + low: VPDPBUSD multiplies twice as many of them as
+// VPDPWSSD of numbers of 16 bits, so that both cost the same, but codes take half of the stores and loads.
+struct Bytes {
+  using Code = uint8_t;
   using Unpack = matmul::Unpack;
-  static constexpr long width = 16;
-  static constexpr int side = 6;
+  // Of those of any width no byte is loaded that is not theirs.
+  static constexpr long codes = 64, loaded_of_any = 0, in_lane = 4;
+  static constexpr int side = 8, across = 1;
 
+  // Codes of 4 bits: of 32 elements the even ones, then the odd ones.
   template <Form FORM>
-  static INLINE Codes expand(const Unpack& unpack, const uint8_t* from) {
+  static INLINE __m512i expand(const Unpack& unpack, const uint8_t* from) {
     if constexpr (FORM == Form::eight) {
-      return _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+      return _mm512_loadu_si512(from);
     } else if constexpr (FORM == Form::any) {
-      return _mm512_cvtepu8_epi16(_mm512_castsi512_si256(unpack(from, 32)));
+      return unpack(from, codes);
     }
-    // A byte becomes a pair.
-    __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-    __m512i low = _mm512_and_si512(bytes, _mm512_set1_epi32(15));
-    __m512i codes = _mm512_or_si512(low, _mm512_slli_epi32(_mm512_srli_epi32(bytes, 4), 16));
+    const __m512i halves = _mm512_setr_epi64(0, 1, 0, 1, 2, 3, 2, 3), shifts = _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4);
+    __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    __m512i twice = _mm512_permutexvar_epi64(halves, _mm512_castsi256_si512(both));
+    __m512i nibbles = _mm512_and_si512(_mm512_srlv_epi64(twice, shifts), _mm512_set1_epi8(15));
     if constexpr (FORM == Form::e2m1) {
-      const __m512i table = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(e2m1_codes)));
-      return _mm512_and_si512(_mm512_shuffle_epi8(table, codes), _mm512_set1_epi16(255));
+      return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(e2m1_codes))), nibbles);
     }
-    return codes;
+    return nibbles;
   }
-  static INLINE void turn(Codes (&rows)[16]) {
-    matmul::turn(rows);
+  static constexpr long scales = 16;
+  template <Form FORM>
+  static INLINE void expand_groups(const Weights& w, long at, long n, float* to, float* to_biases) {
+    const auto [scale, bias] = sixteen_groups<FORM, 32>(w, at, first_lanes(n));
+    _mm512_storeu_ps(to, scale);
+    _mm512_storeu_ps(to_biases, bias);
   }
-
-  static INLINE Codes bits(Real x) {
-    return _mm512_castps_si512(x);
-  }
-  static INLINE Real real(Codes x) {
-    return _mm512_castsi512_ps(x);
-  }
-  static INLINE Sums none_yet() {
-    return _mm512_setzero_si512();
-  }
-  static INLINE Codes pair(const void* from) {
-    int both;
-    std::memcpy(&both, from, sizeof both);
-    return _mm512_set1_epi32(both);
-  }
-  static INLINE Codes load(const int16_t* from) {
-    return _mm512_loadu_si512(from);
-  }
-  static INLINE void store(int16_t* to, Codes x) {
+  static INLINE void store(uint8_t* to, __m512i x) {
     _mm512_storeu_si512(to, x);
   }
-  static INLINE Sums add(Sums sums, Codes x, Codes w) {
-    sums = _mm512_dpwssd_epi32(sums, x, w);
+  static INLINE int few(const uint8_t* from) {
+    int four;
+    std::memcpy(&four, from, sizeof four);
+    return four;
+  }
+
+  // The high and the low bytes of 32 numbers of x, in the order of the codes.
+  class Layout {
+   public:
+    explicit Layout(int bits) {
+      alignas(64) uint8_t places[64];
+      for (int i = 0; i < 32; i++) {
+        int element = bits != 4 ? i : i < 16 ? 2 * i : 2 * i - 31;
+        places[i] = static_cast<uint8_t>(2 * element);
+        places[32 + i] = static_cast<uint8_t>(64 + 2 * element);
+      }
+      places_ = _mm512_load_si512(places);
+    }
+    INLINE __m512i operator()(const int16_t* x) const {
+      __m512i numbers = _mm512_loadu_si512(x);
+      return _mm512_permutex2var_epi8(high_bytes(numbers), places_, numbers);
+    }
+
+   private:
+    __m512i places_;
+  };
+};
+
+// 16 rows of x.
+struct Sixteen : Bytes {
+  using Real = __m512;
+  using Whole = __m512i;
+  struct Sums {
+    __m512i high, low;
+  };
+  using X = Sums;
+  static constexpr long width = 16;
+
+  static INLINE void turn(Whole (&rows)[16]) {
+    matmul::turn(rows);
+  }
+  static void lay(const Layout& layout, const int16_t (&whole)[16][128], long n, int16_t* to) {
+    for (long k = 0; k < n; k += 32) {
+      __m512i rows[16];
+      for (long r = 0; r < 16; r++) {
+        rows[r] = layout(whole[r] + k);
+      }
+      turn(rows);
+      for (long i = 0; i < 8; i++, to += 64) {
+        _mm512_storeu_si512(to, rows[i]);
+        _mm512_storeu_si512(to + 32, rows[8 + i]);
+      }
+    }
+  }
+
+  static INLINE X load_x(const int16_t* from) {
+    return {_mm512_loadu_si512(from), _mm512_loadu_si512(from + 32)};
+  }
+  static INLINE Sums none_yet() {
+    return {_mm512_setzero_si512(), _mm512_setzero_si512()};
+  }
+  static INLINE void add(Sums& sums, X x, int four) {
+    __m512i w = _mm512_set1_epi32(four);
+    sums.high = _mm512_dpbusd_epi32(sums.high, w, x.high);
+    sums.low = _mm512_dpbusd_epi32(sums.low, w, x.low);
     // Else GCC moves each sum twice for every product.
-    asm("" : "+v"(sums));
-    return sums;
+    asm("" : "+v"(sums.high), "+v"(sums.low));
+  }
+  static INLINE Real from(Sums sums) {
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(sums.high, 8), sums.low));
+  }
+  static INLINE Whole bits(Real x) {
+    return _mm512_castps_si512(x);
+  }
+  static INLINE Real real(Whole x) {
+    return _mm512_castsi512_ps(x);
   }
 
   struct Pairs {
@@ -76,6 +136,7 @@ struct Tiles {
     return {real(_mm256_slli_epi16(two, 8)), real(two)};
   }
 
+  using Bytes::store;
   static INLINE Real zero() {
     return _mm512_setzero_ps();
   }
@@ -95,11 +156,11 @@ struct Tiles {
   static INLINE Real all(float x) {
     return _mm512_set1_ps(x);
   }
-  static INLINE Real from(Sums x) {
-    return _mm512_cvtepi32_ps(x);
-  }
   static INLINE Real multiply(Real x, Real y) {
     return _mm512_mul_ps(x, y);
+  }
+  static INLINE Real sum_of(Real x, Real y) {
+    return _mm512_add_ps(x, y);
   }
   static INLINE Real fma(Real x, Real y, Real z) {
     return _mm512_fmadd_ps(x, y, z);
@@ -109,21 +170,105 @@ struct Tiles {
   }
 };
 
+// Eight rows of x, in vectors of half the size.
+struct Eight : Bytes {
+  using Real = __m256;
+  using Whole = __m256i;
+  struct Sums {
+    __m256i high, low;
+  };
+  using X = Sums;
+  static constexpr long width = 8;
+
+  static INLINE void turn(Whole (&rows)[8]) {
+    matmul::turn(rows);
+  }
+  static void lay(const Layout& layout, const int16_t (&whole)[8][128], long n, int16_t* to) {
+    for (long k = 0; k < n; k += 32) {
+      __m256i high[8], low[8];
+      for (long r = 0; r < 8; r++) {
+        __m512i both = layout(whole[r] + k);
+        high[r] = _mm512_castsi512_si256(both);
+        low[r] = _mm512_extracti64x4_epi64(both, 1);
+      }
+      turn(high);
+      turn(low);
+      for (long i = 0; i < 8; i++, to += 32) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), high[i]);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 16), low[i]);
+      }
+    }
+  }
+
+  static INLINE X load_x(const int16_t* from) {
+    auto* both = reinterpret_cast<const __m256i*>(from);
+    return {_mm256_loadu_si256(both), _mm256_loadu_si256(both + 1)};
+  }
+  static INLINE Sums none_yet() {
+    return {_mm256_setzero_si256(), _mm256_setzero_si256()};
+  }
+  static INLINE void add(Sums& sums, X x, int four) {
+    __m256i w = _mm256_set1_epi32(four);
+    sums.high = _mm256_dpbusd_epi32(sums.high, w, x.high);
+    sums.low = _mm256_dpbusd_epi32(sums.low, w, x.low);
+    asm("" : "+v"(sums.high), "+v"(sums.low));
+  }
+  static INLINE Real from(Sums sums) {
+    return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_slli_epi32(sums.high, 8), sums.low));
+  }
+  static INLINE Whole bits(Real x) {
+    return _mm256_castps_si256(x);
+  }
+  static INLINE Real real(Whole x) {
+    return _mm256_castsi256_ps(x);
+  }
+
+  using Bytes::store;
+  static INLINE Real zero() {
+    return _mm256_setzero_ps();
+  }
+  static INLINE Real load(const float* from) {
+    return _mm256_loadu_ps(from);
+  }
+  static INLINE Real from_bf16(const void* from) {
+    __m128i halves = _mm_loadu_si128(static_cast<const __m128i*>(from));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+  }
+  static INLINE Real from_f16(const void* from) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(from)));
+  }
+  static INLINE void store(float* to, Real x) {
+    _mm256_storeu_ps(to, x);
+  }
+  static INLINE Real all(float x) {
+    return _mm256_set1_ps(x);
+  }
+  static INLINE Real multiply(Real x, Real y) {
+    return _mm256_mul_ps(x, y);
+  }
+  static INLINE Real sum_of(Real x, Real y) {
+    return _mm256_add_ps(x, y);
+  }
+  static INLINE Real fma(Real x, Real y, Real z) {
+    return _mm256_fmadd_ps(x, y, z);
+  }
+};
+
 } // namespace
 
-const Whole* whole_tiles_vnni() {
-  return &tiles_of<Tiles>;
+const Whole* whole_tiles_vnni(long m) {
+  return m <= Eight::width ? &tiles_of<Eight> : &tiles_of<Sixteen>;
 }
 
 const Whole* small_floats_avx512() {
-  return &whole_of<SmallFloats<Tiles>, OfMxfp8>;
+  return &whole_of<SmallFloats<Sixteen>, OfMxfp8>;
 }
 
 } // namespace mlxrs::matmul
 
 #else
 
-const mlxrs::matmul::Whole* mlxrs::matmul::whole_tiles_vnni() {
+const mlxrs::matmul::Whole* mlxrs::matmul::whole_tiles_vnni(long) {
   return nullptr;
 }
 const mlxrs::matmul::Whole* mlxrs::matmul::small_floats_avx512() {

@@ -65,7 +65,7 @@ struct Whole {
 // Null where the compiler does not know the instructions.
 // By VPDPBUSD: x is two planes of bytes, 256 high + low. Many rows by VPDPWSSD.
 const Whole* whole_vnni();
-const Whole* whole_tiles_vnni();
+const Whole* whole_tiles_vnni(long m);
 // By TDPBUSD, the same two planes.
 const Whole* whole_amx();
 // By products of 16 bits, VPMADDWD on x86 and SMLAL on Arm.

@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "small_floats.h"
+#include "turn_avx2.h"
 #include "unpack_avx2.h"
 #include "whole_tiles.h"
 #include "whole_vectors.h"
@@ -52,6 +53,27 @@ struct Avx2 {
     return sums;
   }
 
+  static INLINE Sums none_yet() {
+    return _mm256_setzero_si256();
+  }
+  static INLINE Sums sum_of(Sums a, Sums b) {
+    return _mm256_add_epi32(a, b);
+  }
+  // Sums of four lanes each, of the lower halves of four vectors and of the upper ones.
+  static INLINE Sums fours(Sums a, Sums b, Sums c, Sums d) {
+    return _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
+  }
+  static INLINE Sums folded(const Sums (&sums)[8]) {
+    Sums a = fours(sums[0], sums[1], sums[2], sums[3]), b = fours(sums[4], sums[5], sums[6], sums[7]);
+    return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
+  }
+  static INLINE Sums folded(const Sums (&sums)[4]) {
+    return _mm256_permutevar8x32_epi32(fours(sums[0], sums[1], sums[2], sums[3]), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  }
+  static INLINE Sums folded(const Sums (&sums)[2]) {
+    return _mm256_permutevar8x32_epi32(_mm256_hadd_epi32(sums[0], sums[1]), _mm256_setr_epi32(0, 1, 4, 5, 2, 3, 6, 7));
+  }
+
   struct Pairs {
     Real even, odd;
   };
@@ -79,18 +101,14 @@ struct Avx2 {
   static INLINE Real all(float x) {
     return _mm256_set1_ps(x);
   }
-  static INLINE Real halves(float low, float high) {
-    return _mm256_blend_ps(_mm256_set1_ps(low), _mm256_set1_ps(high), 0xf0);
-  }
-  static INLINE Real quarters(const float* four) {
-    const __m256i lanes = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
-    return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(four)), lanes);
-  }
   static INLINE Real from(Sums x) {
     return _mm256_cvtepi32_ps(x);
   }
   static INLINE Real multiply(Real x, Real y) {
     return _mm256_mul_ps(x, y);
+  }
+  static INLINE Real sum_of(Real x, Real y) {
+    return _mm256_add_ps(x, y);
   }
   static INLINE Real fma(Real x, Real y, Real z) {
     return _mm256_fmadd_ps(x, y, z);
@@ -103,7 +121,11 @@ struct Avx2 {
 };
 
 struct Tiles : Avx2 {
-  static constexpr int side = 6;
+  using Code = int16_t;
+  using X = Codes;
+  using Whole = __m256i;
+  static constexpr long codes = 16, loaded_of_any = 16, in_lane = 2;
+  static constexpr int side = 6, across = 2;
 
   template <Form FORM>
   static INLINE Codes expand(const Unpack& unpack, const uint8_t* from) {
@@ -112,44 +134,51 @@ struct Tiles : Avx2 {
     }
     return FORM == Form::eight ? Sixteen::of_bytes(from) : FORM == Form::four ? Sixteen::of_nibbles(from) : unpack(from);
   }
-  static INLINE void turn(Codes (&r)[8]) {
-    Codes t[8];
-#pragma GCC unroll 4
-    for (int i = 0; i < 8; i += 2) {
-      t[i] = _mm256_unpacklo_epi32(r[i], r[i + 1]);
-      t[i + 1] = _mm256_unpackhi_epi32(r[i], r[i + 1]);
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < 8; i += 4) {
-      r[i] = _mm256_unpacklo_epi64(t[i], t[i + 2]);
-      r[i + 1] = _mm256_unpackhi_epi64(t[i], t[i + 2]);
-      r[i + 2] = _mm256_unpacklo_epi64(t[i + 1], t[i + 3]);
-      r[i + 3] = _mm256_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-      t[i] = _mm256_permute2x128_si256(r[i], r[i + 4], 0x20);
-      t[i + 4] = _mm256_permute2x128_si256(r[i], r[i + 4], 0x31);
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-      r[i] = t[i];
+  static constexpr long scales = 8;
+  template <Form FORM>
+  static INLINE void expand_groups(const Weights& w, long at, long n, float* to, float* to_biases) {
+    const auto [scale, bias] = some_groups<Avx2, FORM>(w, at, n);
+    store(to, scale);
+    store(to_biases, bias);
+  }
+  static INLINE void turn(Whole (&rows)[8]) {
+    matmul::turn(rows);
+  }
+  struct Layout {
+    explicit Layout(int) {}
+  };
+  // Pairs, in their order.
+  static void lay(const Layout&, const int16_t (&whole)[8][128], long n, int16_t* to) {
+    for (long k = 0; k < n; k += 16) {
+      Whole rows[8];
+      for (long r = 0; r < 8; r++) {
+        rows[r] = load(whole[r] + k);
+      }
+      turn(rows);
+      for (long r = 0; r < 8; r++, to += 16) {
+        store(to, rows[r]);
+      }
     }
   }
-  static INLINE Codes bits(Real x) {
+
+  static INLINE Whole bits(Real x) {
     return _mm256_castps_si256(x);
   }
-  static INLINE Real real(Codes x) {
+  static INLINE Real real(Whole x) {
     return _mm256_castsi256_ps(x);
   }
-  static INLINE Sums none_yet() {
-    return _mm256_setzero_si256();
-  }
-  static INLINE Codes pair(const void* from) {
+  static INLINE Codes few(const int16_t* from) {
     int both;
     std::memcpy(&both, from, sizeof both);
     return _mm256_set1_epi32(both);
   }
+  static INLINE X load_x(const int16_t* from) {
+    return load(from);
+  }
+  static INLINE void add(Sums& sums, X x, Codes w) {
+    sums = Avx2::add(sums, x, w);
+  }
+  using Avx2::load;
   static INLINE void store(int16_t* to, Codes x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x);
   }

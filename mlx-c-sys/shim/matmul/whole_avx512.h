@@ -3,6 +3,7 @@
 
 #include <immintrin.h>
 
+#include "floats_avx512.h"
 #include "whole_numbers.h"
 
 namespace mlxrs::matmul {
@@ -12,6 +13,11 @@ INLINE __mmask16 first_lanes(long n) {
   return static_cast<__mmask16>(n >= 16 ? 0xffff : n > 0 ? (1u << n) - 1 : 0);
 }
 
+// The high bytes of whole numbers, in the upper half of each element: the low ones are from -128 to 127, and the high ones what is left.
+INLINE __m512i high_bytes(__m512i x) {
+  return _mm512_srai_epi16(_mm512_add_epi16(x, _mm512_set1_epi16(128)), 8);
+}
+
 // Elements [at, at + 16), as far as they are there; the others are zero.
 INLINE __m512 sixteen(Float type, const void* from, long at, __mmask16 there) {
   if (type == Float::f32) {
@@ -19,6 +25,21 @@ INLINE __m512 sixteen(Float type, const void* from, long at, __mmask16 there) {
   }
   __m256i halves = _mm256_maskz_loadu_epi16(there, static_cast<const uint16_t*>(from) + at);
   return type == Float::f16 ? _mm512_cvtph_ps(halves) : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+struct SixteenGroups {
+  __m512 scale, bias;
+};
+
+// Groups [at, at + 16), as far as they are there. Those of E2M1 have 32 elements and scales of E8M0 (mxfp4), or 16 and E4M3 (nvfp4).
+template <Form FORM, int GROUP>
+INLINE SixteenGroups sixteen_groups(const Weights& w, long at, __mmask16 there) {
+  if constexpr (FORM == Form::e2m1) {
+    __m512i bytes = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(there, static_cast<const uint8_t*>(w.scales) + at));
+    __m512 half = _mm512_mul_ps(GROUP == 16 ? from_e4m3s(bytes) : from_e8m0s(bytes), _mm512_set1_ps(0.5f));
+    return {half, _mm512_mul_ps(half, _mm512_set1_ps(-e2m1_zero))};
+  }
+  return {sixteen(w.scale_type, w.scales, at, there), sixteen(w.scale_type, w.biases, at, there)};
 }
 
 INLINE __m256i to_bf16(__m512 x) {

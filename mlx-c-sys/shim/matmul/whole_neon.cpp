@@ -75,6 +75,16 @@ struct Neon {
     return vmlal_high_s16(vmlal_s16(sums, vget_low_s16(x), vget_low_s16(w)), x, w);
   }
 
+  static INLINE Sums none_yet() {
+    return vdupq_n_s32(0);
+  }
+  static INLINE Sums sum_of(Sums a, Sums b) {
+    return vaddq_s32(a, b);
+  }
+  static INLINE Sums folded(const Sums (&sums)[4]) {
+    return vpaddq_s32(vpaddq_s32(sums[0], sums[1]), vpaddq_s32(sums[2], sums[3]));
+  }
+
   static INLINE Real zero() {
     return vdupq_n_f32(0);
   }
@@ -101,9 +111,6 @@ struct Neon {
   }
   static INLINE Real fma(Real x, Real y, Real z) {
     return vfmaq_f32(z, x, y);
-  }
-  static INLINE float sum(Real x) {
-    return vaddvq_f32(x);
   }
 };
 

@@ -25,6 +25,8 @@ constexpr float largest = 127 * 256 + 127;
 
 // How far behind what is read a line is fetched, into the first cache.
 constexpr long ahead = 1024;
+// And into the second one, where fewer are under way at a time.
+constexpr long far_ahead = 4096;
 
 INLINE long smaller(long a, long b) {
   return a < b ? a : b;

@@ -1,8 +1,8 @@
 // How the rows of a matrix are shared out among calls of a kernel. Included by the file of each instruction set.
 //
-// A Kernel has lanes_of<FORM, GROUP, Q, R>(product, weights, first, packed, row, rows, distance), which computes y for Q
+// A Kernel has lanes_of<FORM, GROUP, Q, R>(product, weights, first, packed, row, rows, distance, scratch), which computes y for Q
 // times at most `lanes` rows of weights, `distance` apart, and R rows of x from the first on, of which product.m are
-// there; beside(form, rows): how many rows of weights go side by side, which share what is loaded of x; and least_group, the
+// there, in scratch_size(weights) bytes; beside(form, rows): how many rows of weights go side by side, which share what is loaded of x; and least_group, the
 // smallest group that it takes.
 #pragma once
 
@@ -19,12 +19,12 @@ constexpr long lanes = 16;
 
 // Rows [row, row_end) of the weights with R rows of x, Q side by side.
 template <class Kernel, Form FORM, int GROUP, int R, int Q>
-void rows_beside(const Product& p, const Weights& w, const char* packed, long row, long row_end) {
+void rows_beside(const Product& p, const Weights& w, const char* packed, long row, long row_end, void* scratch) {
   // Rows side by side lie far apart, so that each is one of some long stretches of memory, which are read faster than one.
   const long distance = (row_end - row) / (Q * lanes) * lanes, size = Kernel::row_size(w);
   auto each_block = [&](auto lanes_of, long row, long rows) {
     for (long first = 0; first < p.m; first += R) {
-      lanes_of(p, w, first, packed + first * size, row, rows, distance);
+      lanes_of(p, w, first, packed + first * size, row, rows, distance, scratch);
     }
   };
   for (long i = 0; i < distance; i += lanes) {
@@ -36,15 +36,15 @@ void rows_beside(const Product& p, const Weights& w, const char* packed, long ro
 }
 
 template <class Kernel, Form FORM, int GROUP, int R>
-void rows_by(const Product& p, const Weights& w, const char* packed, long row, long row_end) {
+void rows_by(const Product& p, const Weights& w, const char* packed, long row, long row_end, void* scratch) {
   constexpr int Q = Kernel::beside(FORM, R);
   // One row of x or two wait for memory.
   if constexpr (R <= 2 && Q > 2) {
     if (reads_best_in_two()) {
-      return rows_beside<Kernel, FORM, GROUP, R, 2>(p, w, packed, row, row_end);
+      return rows_beside<Kernel, FORM, GROUP, R, 2>(p, w, packed, row, row_end, scratch);
     }
   }
-  rows_beside<Kernel, FORM, GROUP, R, Q>(p, w, packed, row, row_end);
+  rows_beside<Kernel, FORM, GROUP, R, Q>(p, w, packed, row, row_end, scratch);
 }
 
 // Kernels by the form and the group of the weights.
@@ -79,12 +79,12 @@ struct OfMxfp8 {
 };
 
 template <class Kernel, class Forms>
-void rows(const Product& p, const Weights& w, const void* packed, long row, long row_end, void*) {
+void rows(const Product& p, const Weights& w, const void* packed, long row, long row_end, void* scratch) {
   auto kernel = p.m == 1 ? Forms::template rows_for<Kernel, 1>(w)
       : p.m == 2         ? Forms::template rows_for<Kernel, 2>(w)
       : p.m == 3         ? Forms::template rows_for<Kernel, 3>(w)
                          : Forms::template rows_for<Kernel, 4>(w);
-  kernel(p, w, static_cast<const char*>(packed), row, row_end);
+  kernel(p, w, static_cast<const char*>(packed), row, row_end, scratch);
 }
 
 template <class Kernel>
@@ -94,7 +94,7 @@ long packed_size(const Weights& w, long rows) {
 
 template <class Kernel, class Forms = AnyForm>
 constexpr Whole whole_of = {
-    lanes, 4, packed_size<Kernel>, Kernel::pack, [](const Product&, const Weights&) { return 0L; }, rows<Kernel, Forms>};
+    lanes, 4, packed_size<Kernel>, Kernel::pack, [](const Product&, const Weights& w) { return Kernel::scratch_size(w); }, rows<Kernel, Forms>};
 
 } // namespace
 } // namespace mlxrs::matmul

@@ -3,9 +3,9 @@
 // V has: Real, Sums and Codes, vectors of f32, of whole numbers of 32 bits, `width` of each, and of twice as many of 16 bits;
 // load, of Codes; widen, of bytes to Codes; nibble<I>, the codes of 4 bits whose places are I, I + 4, I + 8 ..., and e2m1<I>,
 // what stands for them in e2m1_codes; Unpack, the next codes of any width out of 16 bytes of which not all need belong to
-// them; multiply and add, of the pairs of two Codes to a lane each; for Real zero, load, store, all (one number), halves (two)
-// and quarters (four) if a vector has codes of so many groups, from (Sums), fma, and sum, of its lanes; and least_group, the
-// smallest group that it takes.
+// them; multiply and add, of the pairs of two Codes to a lane each; none_yet, sum_of, and folded, the sums of `width` groups out of so
+// many vectors, or of half or a quarter, each of which has one group after the other; for Real load, store, multiply, fma and from
+// (Sums); and least_group, the smallest group that it takes.
 #pragma once
 
 #include <type_traits>
@@ -47,6 +47,13 @@ struct WholeVectors {
     return round_up(2 * round_up(w.k, step) + 8 * round_up(w.groups(), width), 64);
   }
 
+  // Terms of a row of weights and one of x, and those of 16 rows for all that go side by side.
+  static long terms(const Weights& w) {
+    return round_up(w.groups(), width);
+  }
+  static long scratch_size(const Weights& w) {
+    return 4 * 4 * lanes * terms(w) * static_cast<long>(sizeof(float));
+  }
   static void pack(const Product& p, const Weights& w, long first, long rows, void* packed) {
     const long groups = w.groups(), in_step = w.group < step ? step / w.group : 1;
     for (long r = 0; r < rows; r++) {
@@ -112,29 +119,27 @@ struct WholeVectors {
     add(std::integral_constant<int, 3>());
   }
 
-  // The scales of the groups that a vector has codes of, in the lanes of each.
-  template <int GROUPS>
-  static INLINE Real spread(const float* scales) {
-    static_assert(GROUPS <= 4, "a vector has codes of four groups at most");
-    if constexpr (GROUPS == 4) {
-      return V::quarters(scales);
-    } else if constexpr (GROUPS == 2) {
-      return V::halves(scales[0], scales[1]);
-    }
-    return V::all(scales[0]);
-  }
-
-  // The products of Q rows of weights, `distance` apart, with R rows of x, as `width` parts of a sum each.
+  // What each group adds to the products of Q rows of weights, `distance` apart, with R rows of x: those of weights q and x r are `each`
+  // terms behind the others.
   template <Form FORM, int GROUP, int Q, int R>
   static INLINE void rows_of(
-      const Weights& w, const typename V::Unpack& unpack, long row, long distance, const char* packed, Real (&sums)[Q][R]) {
+      const Weights& w, const typename V::Unpack& unpack, long row, long distance, const char* packed, float* terms, long each_terms) {
     constexpr int BITS = bits_of(FORM);
-    // What is added before the sums are scaled.
-    constexpr long part = BITS == 4 || step < GROUP ? step : GROUP;
+    // What is multiplied at a time; what is added as whole numbers: one group or some; and how many of these `width` groups take.
+    constexpr long part = BITS == 4 || step < GROUP ? step : GROUP, whole = part < GROUP ? GROUP : part, wholes = width * GROUP / whole;
     const long groups = w.groups(), bits = BITS == 0 ? unpack.bits : BITS;
     const uint8_t* from[Q];
     const int16_t* x[R];
     const float *x_scales[R], *x_sums[R];
+    auto each = [](auto body) ALWAYS_INLINE {
+#pragma GCC unroll 4
+      for (int q = 0; q < Q; q++) {
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) {
+          body(q, r);
+        }
+      }
+    };
 #pragma GCC unroll 4
     for (int q = 0; q < Q; q++) {
       from[q] = static_cast<const uint8_t*>(w.data) + (row + q * distance) * w.row_bytes();
@@ -145,73 +150,92 @@ struct WholeVectors {
       x[r] = of_x.whole;
       x_scales[r] = of_x.scales;
       x_sums[r] = of_x.sums;
-#pragma GCC unroll 4
-      for (int q = 0; q < Q; q++) {
-        sums[q][r] = V::zero();
-      }
     }
-    for (long g = 0; g < groups; g += width) {
-      float scales[Q][R][width];
-#pragma GCC unroll 4
-      for (int q = 0; q < Q; q++) {
-        long at = (row + q * distance) * groups + g;
-        const auto [scale, bias] = some_groups<V, FORM>(w, at, groups - g);
-#pragma GCC unroll 4
-        for (int r = 0; r < R; r++) {
-          V::store(scales[q][r], V::multiply(scale, V::load(x_scales[r] + g)));
-          sums[q][r] = V::fma(bias, V::load(x_sums[r] + g), sums[q][r]);
+    for (long g = 0, k = 0; g < groups; g += width, terms += width) {
+      Sums of_groups[Q][R][wholes];
+#pragma GCC unroll 1
+      for (long i = 0; i < wholes; i++) {
+        if (k >= w.k) {
+          // Anything will do.
+          each([&](int q, int r) ALWAYS_INLINE { of_groups[q][r][i] = of_groups[q][r][0]; });
+          continue;
         }
-      }
-      const long k_end = smaller((g + width) * GROUP, w.k);
-      for (long k = g * GROUP; k < k_end; k += part) {
-        const auto of_group = static_cast<unsigned long>(k - g * GROUP) / GROUP;
-        // The end of a row may be the end of the memory, and the last codes less than a part.
-        uint8_t last[Q][step + 16];
-        const uint8_t* now[Q];
 #pragma GCC unroll 4
-        for (int q = 0; q < Q; q++) {
-          now[q] = from[q];
-          const long left = (w.k - k) * bits / 8, wanted = part * bits / 8 + (BITS == 0 ? 16 : 0);
-          if ((BITS == 0 || (BITS == 4 && GROUP < part)) && left < wanted) {
-            std::memset(last[q], 0, sizeof last[q]);
-            std::memcpy(last[q], from[q], left);
-            now[q] = last[q];
-          }
-          __builtin_prefetch(from[q] + ahead, 0, 3);
-          from[q] += part * bits / 8;
-        }
-        Sums whole[Q][R];
-        multiply<FORM, part>(unpack, now, x, whole);
-#pragma GCC unroll 4
-        for (int r = 0; r < R; r++) {
-          x[r] += part;
+        for (long j = 0; j < whole / part; j++, k += part) {
+          // The end of a row may be the end of the memory, and the last codes less than a part.
+          uint8_t last[Q][step + 16];
+          const uint8_t* now[Q];
 #pragma GCC unroll 4
           for (int q = 0; q < Q; q++) {
-            const float* at = scales[q][r] + of_group;
-            sums[q][r] = V::fma(V::from(whole[q][r]), spread<part / GROUP>(at), sums[q][r]);
+            now[q] = from[q];
+            const long left = (w.k - k) * bits / 8, wanted = part * bits / 8 + (BITS == 0 ? 16 : 0);
+            if ((BITS == 0 || (BITS == 4 && GROUP < part)) && left < wanted) {
+              std::memset(last[q], 0, sizeof last[q]);
+              std::memcpy(last[q], from[q], left);
+              now[q] = last[q];
+            }
+            __builtin_prefetch(from[q] + far_ahead, 0, 2);
+            from[q] += part * bits / 8;
           }
+          Sums more[Q][R];
+          multiply<FORM, part>(unpack, now, x, more);
+#pragma GCC unroll 4
+          for (auto& at : x) {
+            at += part;
+          }
+          each([&](int q, int r) ALWAYS_INLINE {
+            of_groups[q][r][i] = j > 0 ? V::sum_of(of_groups[q][r][i], more[q][r]) : more[q][r];
+          });
+        }
+      }
+#pragma GCC unroll 4
+      for (int q = 0; q < Q; q++) {
+        // Groups behind the row's are not added, so they may be the next row's.
+        const long at = (row + q * distance) * groups + g;
+        const auto [scale, bias] = some_groups<V, FORM>(w, at, w.n * groups - at);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) {
+          Real scaled = V::multiply(scale, V::load(x_scales[r] + g)), biased = V::multiply(bias, V::load(x_sums[r] + g));
+          V::store(terms + (q * R + r) * each_terms, V::fma(V::from(V::folded(of_groups[q][r])), scaled, biased));
         }
       }
     }
   }
 
+  // A row's terms are added one after the other, those of four rows side by side.
+  static void add_terms(const float* terms, long n, long distance, float (&sums)[lanes]) {
+    for (long i = 0; i < lanes; i += 4) {
+      const float *a = terms + i * distance, *b = a + distance, *c = b + distance, *d = c + distance;
+      float of_a = 0, of_b = 0, of_c = 0, of_d = 0;
+      for (long g = 0; g < n; g++) {
+        of_a += a[g];
+        of_b += b[g];
+        of_c += c[g];
+        of_d += d[g];
+      }
+      sums[i] = of_a;
+      sums[i + 1] = of_b;
+      sums[i + 2] = of_c;
+      sums[i + 3] = of_d;
+    }
+  }
+
   // y for Q times at most `lanes` rows of weights, `distance` apart, and R rows of x, of which there are p.m.
   template <Form FORM, int GROUP, int Q, int R>
-  static void lanes_of(const Product& p, const Weights& w, long first, const char* packed, long row, long rows, long distance) {
+  static void lanes_of(
+      const Product& p, const Weights& w, long first, const char* packed, long row, long rows, long distance, void* scratch) {
     const typename V::Unpack unpack(w.bits);
-    float y[Q][R][lanes];
-    for (long i = 0; i < rows; i++) {
-      Real sums[Q][R];
-      rows_of<FORM, GROUP>(w, unpack, row + i, distance, packed, sums);
-      for (int q = 0; q < Q; q++) {
-        for (int r = 0; r < R; r++) {
-          y[q][r][i] = V::sum(sums[q][r]);
-        }
-      }
+    const long in_row = terms(w), each = lanes * in_row;
+    auto* all = static_cast<float*>(scratch);
+    for (long i = 0; i < lanes; i++) {
+      // Behind the last row that there is, it stands again.
+      rows_of<FORM, GROUP, Q, R>(w, unpack, row + smaller(i, rows - 1), distance, packed, all + i * in_row, each);
     }
     for (long q = 0; q < Q; q++) {
       for (long r = 0; r < smaller(R, p.m - first); r++) {
-        write(p.type, y[q][r], rows, static_cast<uint16_t*>(p.y[first + r]) + row + q * distance);
+        float y[lanes];
+        add_terms(all + (q * R + r) * each, w.groups(), in_row, y);
+        write(p.type, y, rows, static_cast<uint16_t*>(p.y[first + r]) + row + q * distance);
       }
     }
   }

@@ -54,12 +54,14 @@ pub struct Case {
     /// Not rounded to x's type: what counts where codes are multiplied in whole numbers, on some instruction sets and
     /// for few rows of x.
     pub exact: Option<Array>,
+    /// Whether few rows of x are multiplied in another way than many, on instruction sets without tiles too.
+    pub is_apart_if_few: bool,
     pub product: Product,
 }
 
-/// Up to so many rows of x in 16 bits may be multiplied in another way than more of them.
+/// On tiles, up to so many rows of x in 16 bits are multiplied with packed weights in another way than more of them.
 pub const FEW: i32 = 4;
-/// So may more than these, up to so many.
+/// So are more than these, up to so many. Without tiles these are the few.
 pub const SOME: i32 = 8;
 
 pub fn dense(dtype: DType, n: i32, k: i32) -> Result<Case> {
@@ -68,6 +70,7 @@ pub fn dense(dtype: DType, n: i32, k: i32) -> Result<Case> {
         name: format!("{dtype} [{n}, {k}]"),
         wide: w.astype(DType::F32)?,
         exact: None,
+        is_apart_if_few: false,
         product: Box::new(move |x| fast::linear(x, &w)),
     })
 }
@@ -96,6 +99,8 @@ pub fn packed(scheme: Scheme, dtype: DType, n: i32, k: i32) -> Result<Case> {
         name: format!("{scheme} in {dtype} [{n}, {k}]"),
         wide,
         exact,
+        is_apart_if_few: dtype != DType::F32
+            && matches!(scheme.mode, QuantMode::Mxfp8 | QuantMode::Nvfp4),
         product: Box::new(move |x| {
             fast::quantized_linear(x, &parts.packed, &scales, biases.as_ref(), scheme)
         }),
