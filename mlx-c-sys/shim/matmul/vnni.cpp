@@ -160,9 +160,11 @@ INLINE void multiply(const Unpack& unpack, Streams<Q, R>& streams, __m512i (&sum
   for (int q = 0; q < Q; q++) {
     const uint8_t*& from = streams.w[q];
     const long half = FORM == Form::any ? 8 * unpack.bits : 64, bytes = bits_of(FORM) == 4 ? half : 2 * half;
-    // One row of x in two stretches needs no help.
-    if constexpr (Q * R > 2) {
-      for (long i = 0; i < bytes; i += 64) {
+    for (long i = 0; i < bytes; i += 64) {
+      // Four streams of few rows are Intel's, who is better at what is near.
+      if constexpr (Q == 4) {
+        _mm_prefetch(reinterpret_cast<const char*>(from + ahead + i), _MM_HINT_T0);
+      } else {
         _mm_prefetch(reinterpret_cast<const char*>(from + far_ahead + i), _MM_HINT_T1);
       }
     }

@@ -3,8 +3,8 @@
 // An affine weight is q * scale + bias with a code q of 1 to 8 bits, so a product over one group of k is
 //   scale * sum(q * x) + bias * sum(x),
 // and sum(q * x) is a sum of whole numbers if x is one. So each group of a row of x becomes whole numbers of 16 bits and a
-// scale, and codes are only spread to bytes or to 16 bits. What is converted to f32 and scaled are the sums of the lanes of a
-// vector, each of which has codes of one group.
+// scale, and codes are only spread to bytes or to 16 bits. A group's products are added as whole numbers, which loses nothing; what it
+// adds to an element of y is then scale * sum(q * x) + bias * sum(x), and these terms are added one after the other.
 //
 // How exact that is: of the largest element of a group of x 2^-16 is rounded away, and of its other elements no more, where
 // bf16 rounds 2^-9 of every weight away. No element is above 8 (group of 64), 11.3 (of 128) or 16 (of 256, on tiles) times the root
@@ -15,7 +15,8 @@
 //
 // Elements of E4M3 are no whole numbers; few rows of x are multiplied with them in f32 (small_floats.h).
 //
-// Lanes are added in one order: an element of y is the same to the bit however many rows go with it.
+// So an element of y is the same to the bit however many rows go with it, and whatever the vectors are. (On tiles, whole_amx.cpp has an
+// order of its own.)
 #pragma once
 
 #include "matmul.h"

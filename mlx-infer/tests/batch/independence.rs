@@ -3,7 +3,10 @@
 use std::ops::ControlFlow;
 
 use crate::checkpoint::{dir, load};
-use mlx_infer::{Choice, GenerateOptions, Limits, LoadedModel, Request, SamplingParams};
+use mlx_core::DType;
+use mlx_infer::{
+    Choice, GenerateOptions, Limits, LoadOptions, LoadedModel, Request, SamplingParams,
+};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -89,6 +92,48 @@ pub fn together(
         result.tokens
     };
     results.into_iter().map(ids).collect()
+}
+
+/// Whether few rows of x in 16 bits are multiplied with affine weights as many are: not on tiles, and by MLX's own kernels nobody
+/// promises it.
+fn rows_are_one_in_16_bits() -> bool {
+    let set = |name| std::env::var(name).ok();
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let has_tiles = set("MLX_CPU_ISA").map_or_else(|| cpu.contains("amx_tile"), |isa| isa == "amx");
+    !has_tiles && set("MLX_CPU_KERNELS").as_deref() != Some("off")
+}
+
+#[test]
+fn rows_of_packed_weights_in_16_bits_equal_the_single_run() {
+    if !rows_are_one_in_16_bits() {
+        println!("skipped: this machine multiplies few rows in another way than many");
+        return;
+    }
+    for case in ["q_qwen3_mixed", "q_llama_b4_g64", "q_gemma3_text_b4_g32"] {
+        for dtype in [DType::BF16, DType::F16] {
+            let options = LoadOptions {
+                dtype: Some(dtype),
+                ..LoadOptions::default()
+            };
+            let model = LoadedModel::load(dir(case), options).unwrap();
+            for rows in [2, 5, 9, 21] {
+                let requests: Vec<_> = (0..rows)
+                    .map(|row| match row % 2 {
+                        0 => (prompt(3 + row, row as u64), greedy(24)),
+                        _ => (prompt(3 + row, row as u64), sampled(24, row as u64)),
+                    })
+                    .collect();
+                let found = together(&model, &requests, &Limits::default());
+                for (row, (prompt, options)) in requests.iter().enumerate() {
+                    let expected = alone(&model, prompt, options);
+                    assert_eq!(
+                        found[row], expected,
+                        "{case} in {dtype}, row {row} of {rows}"
+                    );
+                }
+            }
+        }
+    }
 }
 
 fn distinct(tokens: &[Choice]) -> usize {
