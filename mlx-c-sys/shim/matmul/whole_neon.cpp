@@ -85,9 +85,6 @@ struct Neon {
     return vpaddq_s32(vpaddq_s32(sums[0], sums[1]), vpaddq_s32(sums[2], sums[3]));
   }
 
-  static INLINE Real zero() {
-    return vdupq_n_f32(0);
-  }
   static INLINE Real load(const float* from) {
     return vld1q_f32(from);
   }
