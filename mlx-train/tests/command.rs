@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -90,12 +90,14 @@ fn a_run_that_is_killed_again_and_again_computes_the_same() {
          --learning-rate 1e-3 --schedule cosine --warmup 3 --rank 2 --dropout 0.1 --clip 1 \
          --eval-every 7 --save-every 1"
     );
+    let started = Instant::now();
     ok(&dir, &format!("{line} --out whole"));
+    let length = started.elapsed();
     let parameters =
         |out: &str| fs::read(dir.path().join(out).join("adapters.safetensors")).unwrap();
     let mut kills = 0;
     let finished = |dir: &TempDir| dir.path().join("parts/checkpoints/00000040").is_dir();
-    for attempt in 0u64.. {
+    for attempt in 0u32.. {
         let resume = dir.path().join("parts/checkpoints/00000001").is_dir()
             || fs::read_dir(dir.path().join("parts/checkpoints")).is_ok_and(|mut entries| {
                 entries.any(|entry| {
@@ -112,10 +114,8 @@ fn a_run_that_is_killed_again_and_again_computes_the_same() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // Later and later, so that the run comes to its end on a slow machine too.
-        std::thread::sleep(Duration::from_millis(
-            120 + attempt * 97 % 230 + attempt * 40,
-        ));
+        // A part of what the run takes on this machine, and later and later, so that it comes to its end.
+        std::thread::sleep(length * (20 + attempt * 17 % 23 + attempt * 6) / 100);
         if child.try_wait().unwrap().is_none() {
             child.kill().unwrap();
             kills += 1;

@@ -5,7 +5,6 @@
 
 #include "small_floats.h"
 #include "turn.h"
-#include "turn_avx2.h"
 #include "unpack.h"
 #include "whole_avx512.h"
 #include "whole_tiles.h"
@@ -17,6 +16,7 @@ namespace {
 // VPDPWSSD of numbers of 16 bits, so that both cost the same, but codes take half of the stores and loads.
 struct Bytes {
   using Code = uint8_t;
+  using Codes = __m512i;
   using Unpack = matmul::Unpack;
   // Of those of any width no byte is loaded that is not theirs.
   static constexpr long codes = 64, loaded_of_any = 0, in_lane = 4;
@@ -41,18 +41,8 @@ struct Bytes {
   }
   static constexpr long scales = 16;
   template <Form FORM>
-  static INLINE void expand_groups(const Weights& w, long at, long n, float* to, float* to_biases) {
-    const auto [scale, bias] = sixteen_groups<FORM, 32>(w, at, first_lanes(n));
-    _mm512_storeu_ps(to, scale);
-    _mm512_storeu_ps(to_biases, bias);
-  }
-  static INLINE void store(uint8_t* to, __m512i x) {
-    _mm512_storeu_si512(to, x);
-  }
-  static INLINE int few(const uint8_t* from) {
-    int four;
-    std::memcpy(&four, from, sizeof four);
-    return four;
+  static INLINE SixteenGroups groups(const Weights& w, long at, long n) {
+    return sixteen_groups<FORM, 32>(w, at, first_lanes(n));
   }
 
   // The high and the low bytes of 32 numbers of x, in the order of the codes.
@@ -85,8 +75,17 @@ struct Sixteen : Bytes {
     __m512i high, low;
   };
   using X = Sums;
-  static constexpr long width = 16;
+  static constexpr long width = 16, of_w = 1, panel = 48;
 
+  static INLINE Real spread(const float* from) {
+    return all(*from);
+  }
+  static INLINE void put(uint8_t* to, const Codes (&x)[1]) {
+    _mm512_storeu_si512(to, x[0]);
+  }
+  static INLINE void put(float* to, const Real (&x)[1]) {
+    store(to, x[0]);
+  }
   static INLINE void turn(Whole (&rows)[16]) {
     matmul::turn(rows);
   }
@@ -110,8 +109,12 @@ struct Sixteen : Bytes {
   static INLINE Sums none_yet() {
     return {_mm512_setzero_si512(), _mm512_setzero_si512()};
   }
-  static INLINE void add(Sums& sums, X x, int four) {
-    __m512i w = _mm512_set1_epi32(four);
+  static INLINE __m512i few(const uint8_t* from) {
+    int four;
+    std::memcpy(&four, from, sizeof four);
+    return _mm512_set1_epi32(four);
+  }
+  static INLINE void add(Sums& sums, X x, __m512i w) {
     sums.high = _mm512_dpbusd_epi32(sums.high, w, x.high);
     sums.low = _mm512_dpbusd_epi32(sums.low, w, x.low);
     // Else GCC moves each sum twice for every product.
@@ -136,7 +139,6 @@ struct Sixteen : Bytes {
     return {real(_mm256_slli_epi16(two, 8)), real(two)};
   }
 
-  using Bytes::store;
   static INLINE Real zero() {
     return _mm512_setzero_ps();
   }
@@ -170,94 +172,39 @@ struct Sixteen : Bytes {
   }
 };
 
-// Eight rows of x, in vectors of half the size.
-struct Eight : Bytes {
-  using Real = __m256;
-  using Whole = __m256i;
-  struct Sums {
-    __m256i high, low;
-  };
-  using X = Sums;
-  static constexpr long width = 8;
+// Eight rows of x by two of weights.
+struct Eight : Sixteen {
+  static constexpr long of_w = 2, panel = 64;
 
-  static INLINE void turn(Whole (&rows)[8]) {
-    matmul::turn(rows);
+  static INLINE __m512i few(const uint8_t* from) {
+    long long eight;
+    std::memcpy(&eight, from, sizeof eight);
+    return _mm512_set1_epi64(eight);
   }
-  static void lay(const Layout& layout, const int16_t (&whole)[8][128], long n, int16_t* to) {
-    for (long k = 0; k < n; k += 32) {
-      __m256i high[8], low[8];
-      for (long r = 0; r < 8; r++) {
-        __m512i both = layout(whole[r] + k);
-        high[r] = _mm512_castsi512_si256(both);
-        low[r] = _mm512_extracti64x4_epi64(both, 1);
-      }
-      turn(high);
-      turn(low);
-      for (long i = 0; i < 8; i++, to += 32) {
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), high[i]);
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 16), low[i]);
-      }
-    }
+  static INLINE Real spread(const float* from) {
+    double two;
+    std::memcpy(&two, from, sizeof two);
+    return _mm512_castpd_ps(_mm512_set1_pd(two));
   }
-
-  static INLINE X load_x(const int16_t* from) {
-    auto* both = reinterpret_cast<const __m256i*>(from);
-    return {_mm256_loadu_si256(both), _mm256_loadu_si256(both + 1)};
+  // Numbers of 32 bits, in turns.
+  static INLINE void put(void* to, __m512i a, __m512i b) {
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    _mm512_storeu_si512(to, _mm512_permutex2var_epi32(a, low, b));
+    _mm512_storeu_si512(static_cast<char*>(to) + 64, _mm512_permutex2var_epi32(a, high, b));
   }
-  static INLINE Sums none_yet() {
-    return {_mm256_setzero_si256(), _mm256_setzero_si256()};
+  static INLINE void put(uint8_t* to, const Codes (&x)[2]) {
+    put(to, x[0], x[1]);
   }
-  static INLINE void add(Sums& sums, X x, int four) {
-    __m256i w = _mm256_set1_epi32(four);
-    sums.high = _mm256_dpbusd_epi32(sums.high, w, x.high);
-    sums.low = _mm256_dpbusd_epi32(sums.low, w, x.low);
-    asm("" : "+v"(sums.high), "+v"(sums.low));
-  }
-  static INLINE Real from(Sums sums) {
-    return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_slli_epi32(sums.high, 8), sums.low));
-  }
-  static INLINE Whole bits(Real x) {
-    return _mm256_castps_si256(x);
-  }
-  static INLINE Real real(Whole x) {
-    return _mm256_castsi256_ps(x);
-  }
-
-  using Bytes::store;
-  static INLINE Real zero() {
-    return _mm256_setzero_ps();
-  }
-  static INLINE Real load(const float* from) {
-    return _mm256_loadu_ps(from);
-  }
-  static INLINE Real from_bf16(const void* from) {
-    __m128i halves = _mm_loadu_si128(static_cast<const __m128i*>(from));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
-  }
-  static INLINE Real from_f16(const void* from) {
-    return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(from)));
-  }
-  static INLINE void store(float* to, Real x) {
-    _mm256_storeu_ps(to, x);
-  }
-  static INLINE Real all(float x) {
-    return _mm256_set1_ps(x);
-  }
-  static INLINE Real multiply(Real x, Real y) {
-    return _mm256_mul_ps(x, y);
-  }
-  static INLINE Real sum_of(Real x, Real y) {
-    return _mm256_add_ps(x, y);
-  }
-  static INLINE Real fma(Real x, Real y, Real z) {
-    return _mm256_fmadd_ps(x, y, z);
+  static INLINE void put(float* to, const Real (&x)[2]) {
+    put(to, bits(x[0]), bits(x[1]));
   }
 };
 
 } // namespace
 
 const Whole* whole_tiles_vnni(long m) {
-  return m <= Eight::width ? &tiles_of<Eight> : &tiles_of<Sixteen>;
+  return m <= WholeTiles<Eight>::of_x ? &tiles_of<Eight> : &tiles_of<Sixteen>;
 }
 
 const Whole* small_floats_avx512() {

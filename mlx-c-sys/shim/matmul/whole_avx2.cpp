@@ -124,7 +124,7 @@ struct Tiles : Avx2 {
   using Code = int16_t;
   using X = Codes;
   using Whole = __m256i;
-  static constexpr long codes = 16, loaded_of_any = 16, in_lane = 2;
+  static constexpr long codes = 16, loaded_of_any = 16, in_lane = 2, of_w = 1, panel = 24;
   static constexpr int side = 6, across = 2;
 
   template <Form FORM>
@@ -136,10 +136,8 @@ struct Tiles : Avx2 {
   }
   static constexpr long scales = 8;
   template <Form FORM>
-  static INLINE void expand_groups(const Weights& w, long at, long n, float* to, float* to_biases) {
-    const auto [scale, bias] = some_groups<Avx2, FORM>(w, at, n);
-    store(to, scale);
-    store(to_biases, bias);
+  static INLINE Affine<Avx2> groups(const Weights& w, long at, long n) {
+    return some_groups<Avx2, FORM>(w, at, n);
   }
   static INLINE void turn(Whole (&rows)[8]) {
     matmul::turn(rows);
@@ -156,7 +154,7 @@ struct Tiles : Avx2 {
       }
       turn(rows);
       for (long r = 0; r < 8; r++, to += 16) {
-        store(to, rows[r]);
+        put(to, {rows[r]});
       }
     }
   }
@@ -178,11 +176,16 @@ struct Tiles : Avx2 {
   static INLINE void add(Sums& sums, X x, Codes w) {
     sums = Avx2::add(sums, x, w);
   }
-  using Avx2::load;
-  static INLINE void store(int16_t* to, Codes x) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x);
+  static INLINE Real spread(const float* from) {
+    return all(*from);
   }
-  using Avx2::store;
+  static INLINE void put(int16_t* to, const Codes (&x)[1]) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x[0]);
+  }
+  static INLINE void put(float* to, const Real (&x)[1]) {
+    store(to, x[0]);
+  }
+  using Avx2::load;
 };
 
 } // namespace

@@ -3,13 +3,24 @@
 // x is packed so that a vector's lanes are rows: each has a few numbers of its row. Some rows of weights are written out as
 // whole numbers, and a product with as many of them, which all lanes get, adds their terms to each lane's sum. What scales the
 // sums of a group are then vectors too. An element's sums are exact within a group, and added group by group: they are the same in
-// any vectors.
+// any vectors. Where x has too few rows for the lanes, each row is in two of them, which are for two rows of weights: those of a pair are
+// written out in turns, a few codes of the one and then of the other.
 //
-// V has: Real and Sums, `width` numbers of f32 and of whole numbers; Code, in which codes are written out, and Codes, a vector of
-// `codes` of them; `in_lane` codes, which go to a lane, as Few, and so many numbers of x for each lane, as X; `side` rows of weights
-// by `across` vectors of x make a tile of sums, which should fit in registers with as many real numbers; expand<FORM>, the next
-// codes written out, which loads `loaded_of_any` bytes where FORM is any, and expand_groups<FORM>, the next `scales` scales and biases, as far as they are there; lay, which packs a group of x, `layout` being made for the codes' order; none_yet and add, of sums; from, of
-// sums; turn, which exchanges rows and columns of `width` by `width` numbers; Unpack and real numbers as in whole_vectors.h.
+// V has:
+//   Real, Sums     `width` numbers of f32 and of whole numbers; real numbers as in whole_vectors.h
+//   of_w           rows of weights that go together, in lanes of their own
+//   panel          rows of weights that are written out at a time: a multiple of of_w * side and of of_w * width
+//   Code, Codes    what codes are written out as, and a vector of `codes` of them
+//   in_lane        codes that go to a lane
+//   few, X         those of all rows that go together, to all their lanes, and a vector of as many numbers of x for each lane
+//   spread         a real number of each row that goes together, to all its lanes
+//   side, across   a tile of sums is `side` times of_w rows of weights by `across` vectors of x; it should fit in registers with as many real numbers
+//   Unpack, expand<FORM>   the next codes written out; `loaded_of_any` bytes are loaded where FORM is any
+//   groups<FORM>   the next `scales` scales and biases, as far as they are there
+//   put            writes codes, or real numbers, of the rows that go together in turns
+//   Layout, lay    packs a group of x for the codes' order
+//   none_yet, add, from    of sums
+//   turn           exchanges rows and columns of `width` by `width` numbers
 #pragma once
 
 #include "whole_numbers.h"
@@ -24,10 +35,12 @@ struct WholeTiles {
   using Code = typename V::Code;
 
   static constexpr long width = V::width, side = V::side;
+  // Rows of x that are packed as one, and of weights that go together.
+  static constexpr long of_w = V::of_w, of_x = width / of_w;
   // Rows of weights, and elements of each, that are written out before they are multiplied: they stay in the first cache.
-  static constexpr long panel = 24 * width / 8, part = 4096 / width;
+  static constexpr long panel = V::panel, part = 4096 / width;
 
-  // `width` rows of x: whole numbers as `lay` leaves them; for each group the scales; for each the sums.
+  // `of_x` rows of x: whole numbers as `lay` leaves them; for each group the scales; for each the sums.
   struct Columns {
     const int16_t* whole;
     const float *scales, *sums;
@@ -47,19 +60,25 @@ struct WholeTiles {
     auto *scales = const_cast<float*>(columns.scales), *sums = const_cast<float*>(columns.sums);
     alignas(64) int16_t whole[width][128] = {};
     for (long g = 0; g < w.groups(); g++, to += w.group * width) {
-      for (long r = 0; r < width; r++) {
+      for (long r = 0; r < width; r += of_w) {
         Scaled scaled{0, 0};
-        if (first + r < p.m) {
-          scaled = to_whole(p.type, static_cast<const uint16_t*>(p.x[first + r]) + g * w.group, w.group, whole[r]);
+        if (const long i = first + r / of_w; i < p.m) {
+          scaled = to_whole(p.type, static_cast<const uint16_t*>(p.x[i]) + g * w.group, w.group, whole[r]);
         }
-        scales[g * width + r] = scaled.scale;
-        sums[g * width + r] = scaled.sum;
+        for (long lane = r; lane < r + of_w; lane++) {
+          if (lane > r) {
+            std::memcpy(whole[lane], whole[r], w.group * sizeof(int16_t));
+          }
+          scales[g * width + lane] = scaled.scale;
+          sums[g * width + lane] = scaled.sum;
+        }
       }
       V::lay(layout, whole, w.group, to);
     }
   }
 
-  // What a task needs: a part of a panel's rows, the scales and biases of all their groups, and sums for all rows of x.
+  // What a task needs: a part of a panel's rows, the scales and biases of all their groups, and sums for all rows of x. Of rows that go
+  // together, codes and scales stand in turns.
   struct Scratch {
     Code* codes;
     long groups;
@@ -72,7 +91,7 @@ struct WholeTiles {
           biases(scales + panel * groups),
           sums(biases + panel * groups) {}
     static long size(const Product& p, const Weights& w) {
-      return panel * (static_cast<long>(sizeof(Code)) * part + 8 * round_up(w.groups(), V::scales) + 4 * round_up(p.m, width));
+      return panel * (static_cast<long>(sizeof(Code)) * part + 8 * round_up(w.groups(), V::scales) + 4 * round_up(p.m, of_x));
     }
   };
 
@@ -83,8 +102,8 @@ struct WholeTiles {
         : codes_(w.row(row)),
           scales_(static_cast<const char*>(w.scales) + row * scale_bytes(w)),
           biases_(w.biases == nullptr ? scales_ : static_cast<const char*>(w.biases) + row * scale_bytes(w)),
-          code_bytes_(side * w.group * w.bits / 8),
-          group_bytes_(side * scale_bytes(w) / w.groups()) {}
+          code_bytes_(side * of_w * w.group * w.bits / 8),
+          group_bytes_(side * of_w * scale_bytes(w) / w.groups()) {}
     // As much as a tile takes for a group.
     INLINE void fetch() {
       for (const char* end = codes_ + code_bytes_; codes_ < end; codes_ += 64) {
@@ -101,28 +120,43 @@ struct WholeTiles {
     long code_bytes_, group_bytes_;
   };
 
-  // Writes elements [k, k_end) of row `row` out.
+  // Writes elements [k, k_end) of the rows out that go together.
   template <Form FORM>
-  static void expand(const Weights& w, const typename V::Unpack& unpack, long row, long k, long k_end, Code* to) {
-    const uint8_t* from = static_cast<const uint8_t*>(w.data) + row * w.row_bytes();
+  static void expand(const Weights& w, const typename V::Unpack& unpack, const long (&rows)[of_w], long k, long k_end, Code* to) {
     constexpr long codes = V::codes;
     const long bits = FORM == Form::any ? w.bits : bits_of(FORM), bytes = codes * bits / 8;
     // What is loaded may be more than the codes, and the end of a row the end of the memory.
     const long loaded = FORM == Form::any ? V::loaded_of_any : bytes;
     const long safe = smaller(k_end, w.k - (loaded * 8 + bits - 1) / bits + codes);
-    from += k * bits / 8;
-    for (; k + codes <= safe; k += codes, from += bytes, to += codes) {
-      V::store(to, V::template expand<FORM>(unpack, from));
+    const uint8_t* from[of_w];
+    for (long i = 0; i < of_w; i++) {
+      from[i] = static_cast<const uint8_t*>(w.data) + rows[i] * w.row_bytes() + k * bits / 8;
     }
-    for (; k < k_end; k += codes, from += bytes, to += codes) {
-      uint8_t last[codes] = {};
-      std::memcpy(last, from, smaller(codes, w.k - k) * bits / 8);
-      V::store(to, V::template expand<FORM>(unpack, last));
+    auto put = [&](auto at) ALWAYS_INLINE {
+      typename V::Codes expanded[of_w];
+#pragma GCC unroll 2
+      for (long i = 0; i < of_w; i++) {
+        expanded[i] = V::template expand<FORM>(unpack, at(i));
+        from[i] += bytes;
+      }
+      V::put(to, expanded);
+      k += codes;
+      to += of_w * codes;
+    };
+    while (k + codes <= safe) {
+      put([&](long i) ALWAYS_INLINE { return from[i]; });
+    }
+    while (k < k_end) {
+      uint8_t last[of_w][codes] = {};
+      put([&](long i) ALWAYS_INLINE -> const uint8_t* {
+        std::memcpy(last[i], from[i], smaller(codes, w.k - k) * bits / 8);
+        return last[i];
+      });
     }
   }
 
-  // Adds products of groups [g, g_end) of rows [row, row + side) of a panel with X vectors of x to sums, of which each row of the panel
-  // has `distance`. They begin here if `first`.
+  // Adds products of groups [g, g_end) of `side` times the rows that go together, of a panel and from `row` on, with X vectors of x to
+  // sums, of which those that go together have `distance`. They begin here if `first`.
   template <int X>
   static void tile(
       const Weights& w, const Scratch& s, long row, const char* packed, long g, long g_end, bool first, float* sums, long distance,
@@ -136,11 +170,11 @@ struct WholeTiles {
         }
       }
     };
-    sums += row * distance;
+    sums += row / of_w * distance;
     Real all[side][X];
     each([&](int q, int v) ALWAYS_INLINE { all[q][v] = first ? V::zero() : V::load(sums + q * distance + v * width); });
     const Code* codes = s.codes + row * part;
-    const float *scales = s.scales + row * s.groups + g, *biases = s.biases + row * s.groups + g;
+    const float *scales = s.scales + row * s.groups + g * of_w, *biases = s.biases + row * s.groups + g * of_w;
     const int16_t* x[X];
     const float *x_scales[X], *x_sums[X];
     for (int v = 0; v < X; v++) {
@@ -149,58 +183,63 @@ struct WholeTiles {
       x_scales[v] = columns.scales + g * width;
       x_sums[v] = columns.sums + g * width;
     }
-    for (; g < g_end; g++, scales++, biases++) {
+    for (; g < g_end; g++, scales += of_w, biases += of_w) {
       if (next != nullptr) {
         next->fetch();
       }
       Sums whole[side][X];
       each([&](int q, int v) ALWAYS_INLINE { whole[q][v] = V::none_yet(); });
-      for (const Code* end = codes + w.group; codes < end; codes += V::in_lane) {
-        typename V::X of_x[X];
+      for (const Code* end = codes + of_w * w.group; codes < end; codes += of_w * V::in_lane) {
+        typename V::X x_now[X];
 #pragma GCC unroll 2
         for (int v = 0; v < X; v++) {
-          of_x[v] = V::load_x(x[v]);
+          x_now[v] = V::load_x(x[v]);
           x[v] += V::in_lane * width;
         }
 #pragma GCC unroll 12
         for (int q = 0; q < side; q++) {
-          auto of_w = V::few(codes + q * part);
+          auto few = V::few(codes + q * of_w * part);
 #pragma GCC unroll 2
           for (int v = 0; v < X; v++) {
-            V::add(whole[q][v], of_x[v], of_w);
+            V::add(whole[q][v], x_now[v], few);
           }
         }
       }
-      Real of_x[X], sums_of_x[X];
+      Real scales_of_x[X], sums_of_x[X];
 #pragma GCC unroll 2
       for (int v = 0; v < X; v++) {
-        of_x[v] = V::load(x_scales[v]);
+        scales_of_x[v] = V::load(x_scales[v]);
         sums_of_x[v] = V::load(x_sums[v]);
         x_scales[v] += width;
         x_sums[v] += width;
       }
       each([&](int q, int v) ALWAYS_INLINE {
-        Real scale = V::multiply(V::all(scales[q * s.groups]), of_x[v]);
-        Real biased = V::multiply(V::all(biases[q * s.groups]), sums_of_x[v]);
+        Real scale = V::multiply(V::spread(scales + q * of_w * s.groups), scales_of_x[v]);
+        Real biased = V::multiply(V::spread(biases + q * of_w * s.groups), sums_of_x[v]);
         all[q][v] = V::sum_of(all[q][v], V::fma(V::from(whole[q][v]), scale, biased));
       });
     }
     each([&](int q, int v) ALWAYS_INLINE { V::store(sums + q * distance + v * width, all[q][v]); });
   }
 
-  // Sums of a panel's rows, which have `distance` each, rounded to rows of y from `row` on.
+  // Sums of a panel's rows, of which those that go together have `distance`, rounded to rows of y from `row` on.
   static void write_rows(const Product& p, const float* sums, long distance, long row, long row_end) {
-    for (long i = 0; i < p.m; i += width) {
-      for (long q = 0; q < panel && row + q < row_end; q += width) {
-        typename V::Whole rows[width];
+    for (long i = 0; i < p.m; i += of_x) {
+      const float* from = sums + i * of_w;
+      for (long q = row; q < smaller(row + panel, row_end); q += width * of_w, from += width * distance) {
+        typename V::Whole turned[width];
         for (long r = 0; r < width; r++) {
-          rows[r] = V::bits(V::load(sums + (q + r) * distance + i));
+          turned[r] = V::bits(V::load(from + r * distance));
         }
-        V::turn(rows);
-        for (long r = 0; r < smaller(width, p.m - i); r++) {
-          float y[width];
-          V::store(y, V::real(rows[r]));
-          write(p.type, y, smaller(width, row_end - row - q), static_cast<uint16_t*>(p.y[i + r]) + row + q);
+        V::turn(turned);
+        for (long j = 0; j < smaller(of_x, p.m - i); j++) {
+          Real rows[of_w];
+          for (long l = 0; l < of_w; l++) {
+            rows[l] = V::real(turned[j * of_w + l]);
+          }
+          float y[width * of_w];
+          V::put(y, rows);
+          write(p.type, y, smaller(width * of_w, row_end - q), static_cast<uint16_t*>(p.y[i + j]) + q);
         }
       }
     }
@@ -210,27 +249,42 @@ struct WholeTiles {
   static void rows_by(const Product& p, const Weights& w, const char* packed, long row, long row_end, void* scratch) {
     const Scratch s(scratch, w);
     const typename V::Unpack unpack(w.bits);
-    const long distance = round_up(p.m, width), size = packed_size(w, 0), groups = w.groups();
+    const long distance = round_up(p.m, of_x) * of_w, size = packed_size(w, 0), groups = w.groups();
     for (; row < row_end; row += panel) {
-      // Behind the last row that there is, it stands again.
-      const long rows = smaller(round_up(row_end - row, side), panel);
+      const long rows = smaller(round_up(row_end - row, side * of_w), panel);
       Next next(w, row + panel);
-      for (long q = 0; q < rows; q++) {
-        const long at = smaller(row + q, row_end - 1) * groups;
-        for (long g = 0; g < groups; g += V::scales) {
-          V::template expand_groups<FORM>(w, at + g, groups - g, s.scales + q * s.groups + g, s.biases + q * s.groups + g);
+      // Those that go together from q on. Behind the last row that there is, it stands again.
+      auto together = [&](long q, auto body) ALWAYS_INLINE {
+        long at[of_w];
+        for (long i = 0; i < of_w; i++) {
+          at[i] = smaller(row + q + i, row_end - 1);
         }
+        body(at);
+      };
+      for (long q = 0; q < rows; q += of_w) {
+        together(q, [&](const long (&at)[of_w]) ALWAYS_INLINE {
+          for (long g = 0; g < groups; g += V::scales) {
+            Real scales[of_w], biases[of_w];
+            for (long i = 0; i < of_w; i++) {
+              const auto [scale, bias] = V::template groups<FORM>(w, at[i] * groups + g, groups - g);
+              scales[i] = scale;
+              biases[i] = bias;
+            }
+            V::put(s.scales + q * s.groups + g * of_w, scales);
+            V::put(s.biases + q * s.groups + g * of_w, biases);
+          }
+        });
       }
       for (long k = 0; k < w.k; k += part) {
         const long k_end = smaller(k + part, w.k), g = k / w.group, g_end = k_end / w.group;
-        for (long q = 0; q < rows; q++) {
-          expand<FORM>(w, unpack, smaller(row + q, row_end - 1), k, k_end, s.codes + q * part);
+        for (long q = 0; q < rows; q += of_w) {
+          together(q, [&](const long (&at)[of_w]) ALWAYS_INLINE { expand<FORM>(w, unpack, at, k, k_end, s.codes + q * part); });
         }
-        for (long i = 0; i < distance; i += V::across * width) {
-          const char* x = packed + i / width * size;
-          auto* by = V::across == 2 && i + width < distance ? tile<V::across> : tile<1>;
-          for (long q = 0; q < rows; q += side) {
-            by(w, s, q, x, g, g_end, k == 0, s.sums + i, distance, i == 0 ? &next : nullptr);
+        for (long i = 0; i < p.m; i += V::across * of_x) {
+          const char* x = packed + i / of_x * size;
+          auto* by = V::across == 2 && i + of_x < p.m ? tile<V::across> : tile<1>;
+          for (long q = 0; q < rows; q += side * of_w) {
+            by(w, s, q, x, g, g_end, k == 0, s.sums + i * of_w, distance, i == 0 ? &next : nullptr);
           }
         }
       }
@@ -248,8 +302,8 @@ struct WholeTiles {
 
 template <class V>
 constexpr Whole tiles_of = {
-    WholeTiles<V>::side,
-    WholeTiles<V>::width,
+    WholeTiles<V>::side * WholeTiles<V>::of_w,
+    WholeTiles<V>::of_x,
     WholeTiles<V>::packed_size,
     WholeTiles<V>::pack,
     WholeTiles<V>::Scratch::size,

@@ -77,9 +77,12 @@ struct Span {
 template <class T, int N>
 INLINE void scores(const Attention& a, const float* q, const Keys<T>& keys, long begin, long end, float* to) {
   long step = padded(a.dim);
-  // A few queries wait for memory: the values of these keys are fetched meanwhile.
+  // A few queries wait for memory: the values of these keys are fetched meanwhile, and the keys of a page further on, as the machine's own
+  // prefetching ends with each page.
   const bool is_alone = a.queries <= tile_queries;
+  constexpr long page = 4096 / sizeof(T);
   for (long s = begin / 4 * 4; s < end; s += 4) {
+    const bool has_more = is_alone && s + page / most(keys.k_step, 1) < end;
     const T *k[4], *v[4];
 #pragma GCC unroll 4
     for (long j = 0; j < 4; j++) {
@@ -100,6 +103,9 @@ INLINE void scores(const Attention& a, const float* q, const Keys<T>& keys, long
         Lanes y = load(k[j] + d);
         if (is_alone) {
           __builtin_prefetch(v[j] + d, 0, 2);
+        }
+        if (has_more) {
+          __builtin_prefetch(k[j] + d + page, 0, 2);
         }
 #pragma GCC unroll 4
         for (long i = 0; i < N; i++) {
