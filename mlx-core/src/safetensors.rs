@@ -180,7 +180,8 @@ impl Safetensors {
     }
 
     /// Reads those of the named tensors that cannot be used where they are, as in files that MLX wrote, by all threads
-    /// at once; [`array`](Self::array) then has them. If they are most bytes of all named, the others are read with
+    /// at once; [`array`](Self::array) then has them. So are packed weights (U32) that do not begin with a cache line,
+    /// which would be used slowly. If they are most bytes of all named, the others are read with
     /// them. Worth while before many are used: one after the other they keep one thread busy. What is never fetched
     /// stays in memory as long as this value.
     ///
@@ -193,7 +194,7 @@ impl Safetensors {
         let named: Result<Vec<&Tensor>> = names.into_iter().map(|name| self.tensor(name)).collect();
         let (usable, mut moving): (Vec<_>, Vec<_>) = named?
             .into_iter()
-            .partition(|tensor| self.is_aligned(tensor));
+            .partition(|tensor| self.is_aligned(tensor, preferred(tensor.dtype)));
         let bytes = |tensors: &[&Tensor]| tensors.iter().map(|t| t.end - t.start).sum::<usize>();
         // Whoever reads a mapped tensor has the pages around it mapped too: scales between codes that were moved cost
         // 230 MB of resident memory where they are 37 (Qwen3-0.6B in 8 bits).
@@ -221,9 +222,9 @@ impl Safetensors {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_aligned(&self, tensor: &Tensor) -> bool {
+    fn is_aligned(&self, tensor: &Tensor, to: usize) -> bool {
         let begin = self.source.bytes()[tensor.start..].as_ptr();
-        begin.addr().is_multiple_of(tensor.dtype.size())
+        begin.addr().is_multiple_of(to)
     }
 
     fn tensor(&self, name: &str) -> Result<&Tensor> {
@@ -249,7 +250,7 @@ impl Safetensors {
         let prepared = self.unfetched().remove(&range);
         let (moved, begin) = match prepared {
             Some(prepared) => prepared,
-            None if self.is_aligned(tensor) => {
+            None if self.is_aligned(tensor, tensor.dtype.size()) => {
                 return if plain {
                     lend(tensor, bytes.as_ptr(), self.source.clone())
                 } else {
@@ -278,6 +279,15 @@ impl fmt::Debug for Safetensors {
             self.label,
             self.header.tensors.len()
         )
+    }
+}
+
+/// What the address of a tensor should be a multiple of. A step of eight rows of Gemma3-1B in 4 bits took 42 ms with codes
+/// that begin 24 bytes behind a cache line, and 36 with such that begin with one (Zen 5).
+fn preferred(dtype: DType) -> usize {
+    match dtype {
+        DType::U32 => moved::ALIGN,
+        other => other.size(),
     }
 }
 

@@ -238,6 +238,36 @@ fn unaligned_tensors_are_copied() -> Result<()> {
 }
 
 #[test]
+fn packed_weights_begin_with_a_cache_line() -> Result<()> {
+    let header = format!(
+        "{{{},{}}}",
+        entry("codes", "U32", "[3]", 0, 12),
+        entry("norm", "F32", "[2]", 12, 20)
+    );
+    // Numbers begin four bytes behind a line: well for their type.
+    let begin = (8 + header.len()).next_multiple_of(64) + 4;
+    let header = format!("{header:<0$}", begin - 8);
+    let codes = [7u32, 8, 9].map(u32::to_le_bytes);
+    let norm = [1.5f32, 2.5].map(f32::to_le_bytes);
+    let raw = file(
+        &header,
+        &[codes.as_flattened(), norm.as_flattened()].concat(),
+    );
+    let (_folder, path) = folder();
+    std::fs::write(&path, &raw)?;
+    let read = Safetensors::open(&path)?;
+    assert_eq!(read.array("codes")?.address()? % 64, 4);
+    read.prepare(["norm"])?;
+    assert_eq!(read.array("norm")?.address()? % 64, 16);
+    read.prepare(["codes"])?;
+    let moved = read.array("codes")?;
+    assert_eq!(moved.address()? % 64, 0);
+    assert_eq!(moved.to_vec::<u32>()?, [7, 8, 9]);
+    assert_eq!(read.array("norm")?.to_vec::<f32>()?, [1.5, 2.5]);
+    Ok(())
+}
+
+#[test]
 fn embedded_files_are_used_where_they_are() -> Result<()> {
     let raw: &'static [u8] =
         file(&format!("{{{}}}", entry("a", "U8", "[2]", 0, 2)), &[7, 8]).leak();

@@ -16,7 +16,7 @@ const PART: usize = 4 << 20;
 const BLOCK: usize = 32 << 20;
 
 /// Every tensor begins on a cache line, and none where the memory does, since MLX may look at what stands before.
-const ALIGN: usize = 64;
+pub const ALIGN: usize = 64;
 
 /// Memory with copies of tensors.
 pub struct Moved(MmapMut);
