@@ -14,7 +14,9 @@ namespace {
 
 // Codes are bytes, of which four go to a lane, and x is two planes of bytes, 256 high + low: VPDPBUSD multiplies twice as many of them as
 // VPDPWSSD of numbers of 16 bits, so that both cost the same, but codes take half of the stores and loads.
-struct Bytes {
+//
+// 16 rows of x.
+struct Sixteen {
   using Code = uint8_t;
   using Codes = __m512i;
   using Unpack = matmul::Unpack;
@@ -65,10 +67,7 @@ struct Bytes {
    private:
     __m512i places_;
   };
-};
 
-// 16 rows of x.
-struct Sixteen : Bytes {
   using Real = __m512;
   using Whole = __m512i;
   struct Sums {

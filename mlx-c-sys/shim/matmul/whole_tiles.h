@@ -23,6 +23,8 @@
 //   turn           exchanges rows and columns of `width` by `width` numbers
 #pragma once
 
+#include <array>
+
 #include "whole_numbers.h"
 
 namespace mlxrs::matmul {
@@ -39,6 +41,7 @@ struct WholeTiles {
   static constexpr long of_w = V::of_w, of_x = width / of_w;
   // Rows of weights, and elements of each, that are written out before they are multiplied: they stay in the first cache.
   static constexpr long panel = V::panel, part = 4096 / width;
+  static_assert(panel % (of_w * side) == 0 && panel % (of_w * width) == 0);
 
   // `of_x` rows of x: whole numbers as `lay` leaves them; for each group the scales; for each the sums.
   struct Columns {
@@ -122,7 +125,7 @@ struct WholeTiles {
 
   // Writes elements [k, k_end) of the rows out that go together.
   template <Form FORM>
-  static void expand(const Weights& w, const typename V::Unpack& unpack, const long (&rows)[of_w], long k, long k_end, Code* to) {
+  static void expand(const Weights& w, const typename V::Unpack& unpack, const std::array<long, of_w>& rows, long k, long k_end, Code* to) {
     constexpr long codes = V::codes;
     const long bits = FORM == Form::any ? w.bits : bits_of(FORM), bytes = codes * bits / 8;
     // What is loaded may be more than the codes, and the end of a row the end of the memory.
@@ -254,31 +257,30 @@ struct WholeTiles {
       const long rows = smaller(round_up(row_end - row, side * of_w), panel);
       Next next(w, row + panel);
       // Those that go together from q on. Behind the last row that there is, it stands again.
-      auto together = [&](long q, auto body) ALWAYS_INLINE {
-        long at[of_w];
+      auto together = [&](long q) ALWAYS_INLINE {
+        std::array<long, of_w> at;
         for (long i = 0; i < of_w; i++) {
           at[i] = smaller(row + q + i, row_end - 1);
         }
-        body(at);
+        return at;
       };
       for (long q = 0; q < rows; q += of_w) {
-        together(q, [&](const long (&at)[of_w]) ALWAYS_INLINE {
-          for (long g = 0; g < groups; g += V::scales) {
-            Real scales[of_w], biases[of_w];
-            for (long i = 0; i < of_w; i++) {
-              const auto [scale, bias] = V::template groups<FORM>(w, at[i] * groups + g, groups - g);
-              scales[i] = scale;
-              biases[i] = bias;
-            }
-            V::put(s.scales + q * s.groups + g * of_w, scales);
-            V::put(s.biases + q * s.groups + g * of_w, biases);
+        const auto at = together(q);
+        for (long g = 0; g < groups; g += V::scales) {
+          Real scales[of_w], biases[of_w];
+          for (long i = 0; i < of_w; i++) {
+            const auto [scale, bias] = V::template groups<FORM>(w, at[i] * groups + g, groups - g);
+            scales[i] = scale;
+            biases[i] = bias;
           }
-        });
+          V::put(s.scales + q * s.groups + g * of_w, scales);
+          V::put(s.biases + q * s.groups + g * of_w, biases);
+        }
       }
       for (long k = 0; k < w.k; k += part) {
         const long k_end = smaller(k + part, w.k), g = k / w.group, g_end = k_end / w.group;
         for (long q = 0; q < rows; q += of_w) {
-          together(q, [&](const long (&at)[of_w]) ALWAYS_INLINE { expand<FORM>(w, unpack, at, k, k_end, s.codes + q * part); });
+          expand<FORM>(w, unpack, together(q), k, k_end, s.codes + q * part);
         }
         for (long i = 0; i < p.m; i += V::across * of_x) {
           const char* x = packed + i / of_x * size;

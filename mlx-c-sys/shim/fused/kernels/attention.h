@@ -81,8 +81,9 @@ INLINE void scores(const Attention& a, const float* q, const Keys<T>& keys, long
   // prefetching ends with each page.
   const bool is_alone = a.queries <= tile_queries;
   constexpr long page = 4096 / sizeof(T);
+  const long keys_of_page = page / most(keys.k_step, 1);
   for (long s = begin / 4 * 4; s < end; s += 4) {
-    const bool has_more = is_alone && s + page / most(keys.k_step, 1) < end;
+    const bool has_more = is_alone && s + keys_of_page < end;
     const T *k[4], *v[4];
 #pragma GCC unroll 4
     for (long j = 0; j < 4; j++) {
