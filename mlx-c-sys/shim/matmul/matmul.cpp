@@ -89,7 +89,14 @@ const Whole* whole_of(Isa machine, const Product& p, const Weights& w) {
     case Isa::avx512bf16:
       return least || !Whole::takes_many(w) ? whole_vnni() : whole_tiles_vnni(p.m);
     case Isa::amx:
-      return least ? whole_vnni() : few && Whole::takes_steps(w) ? whole_amx() : nullptr;
+      if (least) {
+        return whole_vnni();
+      }
+      if (few && Whole::takes_steps(w)) {
+        return whole_amx();
+      }
+      // Tiles of bf16 do not have f16's precision.
+      return p.type == Float::f16 && Whole::takes_many(w) ? whole_tiles_vnni(p.m) : nullptr;
   }
   return nullptr;
 }
