@@ -171,12 +171,10 @@ fn a_row_is_the_same_in_every_company() -> Result<()> {
             for (from, to) in companies.into_iter().chain(between) {
                 let found = of(from, to)?;
                 let rows = to - from;
-                let expected = if !apart || rows > SOME {
+                let expected = if !apart || rows > SOME || (few_too && rows <= FEW) {
                     &all
                 } else if rows > FEW {
                     &of_some
-                } else if few_too {
-                    &all
                 } else {
                     &of_few
                 };

@@ -64,7 +64,7 @@ struct Whole {
 };
 
 // Null where the compiler does not know the instructions.
-// By VPDPBUSD: x is two planes of bytes, 256 high + low. Many rows by VPDPWSSD.
+// By VPDPBUSD: x is two planes of bytes, 256 high + low.
 const Whole* whole_vnni();
 const Whole* whole_tiles_vnni(long m);
 // By TDPBUSD, the same two planes.
