@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use mlx_models::ModelInfo;
 
 use crate::batch::BatchResult;
-use crate::chat::{Message, RenderOptions};
 use crate::classify::{ClassifyOptions, ClassifyResult};
 use crate::error::{Error, Result};
 use crate::generate::{Event, GenerateOptions, Generated, Prompt};
@@ -13,6 +12,7 @@ use crate::metrics::Metrics;
 use crate::model::LoadedModel;
 use crate::request::Request;
 use crate::scheduler::Limits;
+use crate::text::chat::{Message, RenderOptions};
 
 /// Is told of every event; ends the generation by breaking.
 pub type OnEvent<'a> = dyn FnMut(&Event) -> ControlFlow<()> + 'a;

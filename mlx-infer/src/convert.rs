@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::Files;
+use crate::text::files::Files;
 
 pub use mlx_models::convert::{ConvertOptions, Converted, Mixed, Packing, Recipe, SHARD_BYTES};
 

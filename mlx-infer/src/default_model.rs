@@ -1,6 +1,6 @@
 //! The model that is part of the binary.
 
-use crate::files::Files;
+use crate::text::files::Files;
 
 /// What messages call it.
 const NAME: &str = "the built-in model";

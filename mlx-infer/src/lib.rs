@@ -16,7 +16,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
-pub mod chat;
 pub mod convert;
 
 mod backend;
@@ -24,10 +23,8 @@ mod batch;
 mod cancel;
 mod classify;
 mod default_model;
-mod detokenize;
 mod engine;
 mod error;
-mod files;
 mod generate;
 mod metrics;
 mod model;
@@ -38,19 +35,15 @@ mod request;
 mod sampler;
 mod scheduler;
 mod score;
-mod stop;
-mod tokenizer;
+mod text;
 
 pub use backend::{Classification, OnEvent, TextModel};
 pub use batch::BatchResult;
 pub use cancel::CancelToken;
-pub use chat::{ChatTemplate, Message, RenderOptions};
 pub use classify::{ClassifyOptions, ClassifyResult, LabelScores};
 pub use default_model::files as default_model_files;
-pub use detokenize::Detokenizer;
 pub use engine::{Engine, EngineLoad, EngineOptions, Handle};
 pub use error::{Error, ErrorKind, Result};
-pub use files::Files;
 pub use generate::{Event, FinishReason, GenerateOptions, Generated, Generation, Prompt};
 pub use metrics::Metrics;
 pub use mlx_models::ModelInfo;
@@ -61,5 +54,8 @@ pub use request::Request;
 pub use sampler::{Choice, History, Row, Sampled, SamplingParams, sample};
 pub use scheduler::{CacheCost, Job, Limits, Piece, Plan, Scheduler};
 pub use score::{Score, ScoreOptions};
-pub use stop::StopStrings;
-pub use tokenizer::Tokenizer;
+pub use text::chat::{self, ChatTemplate, Message, RenderOptions};
+pub use text::detokenize::Detokenizer;
+pub use text::files::Files;
+pub use text::stop::StopStrings;
+pub use text::tokenizer::Tokenizer;

@@ -9,12 +9,12 @@ use mlx_core::{DType, Device, DeviceKind, Safetensors, Scheme, fast};
 use mlx_models::{Loaded, Model, ModelInfo};
 use mlx_nn::CacheOptions;
 
-use crate::chat::{ChatTemplate, Message, RenderOptions};
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::Files;
 use crate::generate::{GenerateOptions, Generation, Prompt};
 use crate::metrics::Metrics;
-use crate::tokenizer::{self, Tokenizer};
+use crate::text::chat::{ChatTemplate, Message, RenderOptions};
+use crate::text::files::Files;
+use crate::text::tokenizer::{self, Tokenizer};
 
 /// How a checkpoint is loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

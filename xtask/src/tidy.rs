@@ -80,6 +80,10 @@ const FORBIDDEN: [(&str, &str); 12] = [
     (concat!("#[ig", "nore"), "a test that does not run"),
 ];
 
+/// Text knows strings and token ids: beside itself and the crate's error it imports nothing of mlx-infer,
+/// and none of the crates below.
+const TEXT: (&str, [&str; 2]) = ("mlx-infer/src/text", ["error", "text"]);
+
 /// Checks every file that is or would be committed.
 pub fn run() -> Result<()> {
     let root = cargo::repository();
@@ -192,6 +196,10 @@ fn faults_in(file: &str, text: &str) -> Vec<String> {
                 "{at}: unsafe code belongs in mlx-c-sys, or in a file that tidy lists"
             ));
         }
+        if file.starts_with(TEXT.0) {
+            let found = foreign_to_text(line);
+            faults.extend(found.map(|name| format!("{at}: text imports {name}")));
+        }
         if file == DECODER.0 {
             let lower = line.to_lowercase();
             let named = MODELS.iter().filter(|model| lower.contains(*model));
@@ -201,6 +209,20 @@ fn faults_in(file: &str, text: &str) -> Vec<String> {
         }
     }
     faults
+}
+
+/// What a line of the text folder imports of the engine or of the crates below it.
+fn foreign_to_text(line: &str) -> Option<&str> {
+    let code = line.split("//").next().unwrap_or_default();
+    let below = ["mlx_core", "mlx_nn", "mlx_models", "mlx_c_sys"];
+    let name = |text: &'_ str| text.find(|c: char| !c.is_alphanumeric() && c != '_');
+    let below = below.into_iter().find(|name| code.contains(name));
+    below.or_else(|| {
+        code.split("crate::").skip(1).find_map(|rest| {
+            let first = &rest[..name(rest).unwrap_or(rest.len())];
+            (!TEXT.1.contains(&first)).then_some(first)
+        })
+    })
 }
 
 /// True for a line of code, not a comment, that opens unsafe code.
@@ -232,6 +254,16 @@ mod tests {
             ("a.md", concat!("see /wo", "rk/x"), "a path of one machine"),
             ("a.rs", concat!("to", "do!()"), "unfinished work"),
             (
+                "mlx-infer/src/text/stop.rs",
+                "use crate::engine::Engine;",
+                "text imports engine",
+            ),
+            (
+                "mlx-infer/src/text/stop.rs",
+                "let a = mlx_core::zeros();",
+                "text imports mlx_core",
+            ),
+            (
                 "mlx-nn/src/a.rs",
                 concat!("uns", "afe { x }"),
                 "unsafe code belongs in",
@@ -261,6 +293,8 @@ mod tests {
             ("mlx-core/src/array.rs", concat!("uns", "afe { x }")),
             ("mlx-nn/src/a.rs", "// unsafe { x } is not here"),
             ("mlx-models/src/registry.rs", "llama"),
+            ("mlx-infer/src/text/stop.rs", "use crate::error::Error;"),
+            ("mlx-infer/src/engine.rs", "use crate::scheduler::Plan;"),
         ] {
             assert_eq!(faults_in(file, text), Vec::<String>::new(), "{file}");
         }

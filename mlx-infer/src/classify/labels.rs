@@ -10,7 +10,7 @@ use super::{Item, padded};
 use crate::error::{Error, Result};
 use crate::generate::Prompt;
 use crate::model::LoadedModel;
-use crate::tokenizer::Tokenizer;
+use crate::text::tokenizer::Tokenizer;
 
 /// How the labels fare behind a text.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,9 +1,9 @@
 //! From ids to the text that is given out.
 
-use crate::detokenize::Detokenizer;
 use crate::error::{Error, Result};
-use crate::stop::StopStrings;
-use crate::tokenizer::Tokenizer;
+use crate::text::detokenize::Detokenizer;
+use crate::text::stop::StopStrings;
+use crate::text::tokenizer::Tokenizer;
 
 /// Detokenises and looks for stop strings.
 pub(super) struct TextStream {

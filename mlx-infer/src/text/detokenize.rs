@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::tokenizer::Tokenizer;
+use crate::text::tokenizer::Tokenizer;
 
 /// What a tokenizer's decoder does, in a form that can be done token by token.
 #[derive(Debug)]

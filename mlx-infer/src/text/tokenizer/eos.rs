@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::config::object;
 use crate::error::{Error, Result};
-use crate::files::Files;
+use crate::text::files::Files;
 
 /// Those of the first source that names any: generation_config.json, config.json, its `text_config`, the
 /// tokenizer's own. That is what transformers' `generate` stops at.

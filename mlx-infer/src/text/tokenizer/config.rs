@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use tokenizers::AddedToken;
 
 use crate::error::{Error, Result};
-use crate::files::Files;
+use crate::text::files::Files;
 
 const CONFIG: &str = "tokenizer_config.json";
 

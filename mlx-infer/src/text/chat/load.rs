@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::Value as Json;
 
 use crate::error::{Error, Result};
-use crate::files::Files;
-use crate::tokenizer::json_kind;
+use crate::text::files::Files;
+use crate::text::tokenizer::json_kind;
 
 /// What a single template is called.
 pub(super) const DEFAULT: &str = "default";

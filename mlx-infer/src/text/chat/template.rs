@@ -12,8 +12,8 @@ use super::environment::{MAX_OUTPUT_BYTES, RAISED};
 use super::load::DEFAULT;
 use super::{Message, environment, fallback, load, methods, source};
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::Files;
-use crate::tokenizer::Tokenizer;
+use crate::text::files::Files;
+use crate::text::tokenizer::Tokenizer;
 
 /// The largest published templates have about 20 kB.
 const MAX_SOURCE_BYTES: usize = 1 << 20;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
-use crate::tokenizer::json_kind;
+use crate::text::tokenizer::json_kind;
 
 /// A message: `role`, `content`, and whatever else a template reads (`tool_calls`, `name`, …), in order.
 ///

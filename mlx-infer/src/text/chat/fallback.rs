@@ -7,8 +7,8 @@
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::files::Files;
-use crate::tokenizer::Tokenizer;
+use crate::text::files::Files;
+use crate::text::tokenizer::Tokenizer;
 
 struct Family {
     name: &'static str,

@@ -15,9 +15,9 @@ use tokenizers::{AddedToken, ModelWrapper};
 
 use self::config::{Config, Token, object, string};
 use self::pipeline::{Class, TokenizerJson, class_of};
-use crate::detokenize::{Detokenizer, Steps};
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::Files;
+use crate::text::detokenize::{Detokenizer, Steps};
+use crate::text::files::Files;
 
 pub(crate) use self::config::kind as json_kind;
 
