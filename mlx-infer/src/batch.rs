@@ -127,7 +127,7 @@ impl LoadedModel {
             if worker.is_idle() {
                 return Ok(());
             }
-            worker.tick();
+            worker.advance();
         }
     }
 

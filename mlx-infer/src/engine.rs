@@ -10,9 +10,10 @@ mod prefill;
 mod prefixes;
 mod rows;
 mod task;
+#[cfg(test)]
+mod tests;
 mod worker;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -351,10 +352,7 @@ fn serve(
             is_finishing |= take(next, &mut worker);
             command = inbox.try_recv().ok();
         }
-        // A panic here is ours or a processor's: it ends the requests under way and not the engine.
-        if catch_unwind(AssertUnwindSafe(|| worker.tick())).is_err() {
-            worker.fail_all("the engine has panicked while it computed this request");
-        }
+        worker.advance();
         load.set(&worker);
     }
 }

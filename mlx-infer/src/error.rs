@@ -118,6 +118,7 @@ impl From<mlx_core::Error> for Error {
             mlx_core::ErrorKind::Io => ErrorKind::Format,
             mlx_core::ErrorKind::Unsupported => ErrorKind::Unsupported,
             mlx_core::ErrorKind::Invalid => ErrorKind::Argument,
+            mlx_core::ErrorKind::Budget => ErrorKind::Memory,
             _ => ErrorKind::Compute,
         };
         Self::new(kind, error.to_string())

@@ -247,6 +247,15 @@ impl LoadedModel {
         })
     }
 
+    /// The same with another model inside.
+    #[cfg(test)]
+    pub(crate) fn map(self, change: impl FnOnce(Box<dyn Model>) -> Box<dyn Model>) -> Self {
+        Self {
+            model: change(self.model),
+            ..self
+        }
+    }
+
     pub(crate) fn tokenizer_if_any(&self) -> Option<&Tokenizer> {
         self.tokenizer.as_ref()
     }

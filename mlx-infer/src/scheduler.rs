@@ -236,6 +236,12 @@ impl Scheduler {
         groups
     }
 
+    /// Whether `piece` is still what its prompt needs next: a failure may have ended its request, or sent it back to wait.
+    pub fn is_due(&self, piece: &Piece) -> bool {
+        let entry = self.prefilling.iter().find(|e| e.job.id == piece.id);
+        entry.is_some_and(|entry| entry.done == piece.start)
+    }
+
     /// A piece of `id`'s prompt was computed, up to `end`.
     pub fn prefilled(&mut self, id: Id, end: usize) {
         if let Some(entry) = find(&mut self.prefilling, id) {

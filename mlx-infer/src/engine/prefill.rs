@@ -12,12 +12,13 @@ use crate::scheduler::{Id, Piece};
 impl Worker<'_, '_> {
     /// Computes pieces of prompts in one forward pass, and lets in the rows whose prompts are done.
     pub(super) fn prefill(&mut self, pieces: &[Piece]) {
-        // A failure before them may have ended some, or sent them back.
-        let pieces: Vec<Piece> = pieces
-            .iter()
-            .filter(|piece| self.tasks.contains_key(&piece.id))
-            .copied()
-            .collect();
+        // A failed evaluation poisons all arrays that are not known to be good: the rows' must be.
+        self.settle();
+        if let Err(error) = self.rows.finish() {
+            self.step_failed(error);
+        }
+        let due = |piece: &&Piece| self.scheduler.is_due(piece);
+        let pieces: Vec<Piece> = pieces.iter().filter(due).copied().collect();
         if pieces.is_empty() {
             return;
         }
@@ -59,7 +60,7 @@ impl Worker<'_, '_> {
         step.commit_all()?;
         if piece.is_last {
             let logits = model.logits(&hidden.slice_axis(1, width - 1, width)?)?;
-            return self.enter(&[piece.id], &cache, logits.squeeze(1)?);
+            return self.enter(&[piece], &cache, logits.squeeze(1)?);
         }
         eval(cache.arrays())?;
         memory::clear_cache()?;
@@ -96,12 +97,13 @@ impl Worker<'_, '_> {
         step.commit_all()?;
         let last = last_of_each(&hidden, &widths)?;
         let logits = model.logits(&last)?;
-        let ids: Vec<Id> = pieces.iter().map(|piece| piece.id).collect();
-        self.enter(&ids, &cache, logits)
+        self.enter(pieces, &cache, logits)
     }
 
-    /// Chooses the first tokens of rows whose prompts are done, and lets the rows in.
-    fn enter(&mut self, ids: &[Id], cache: &ModelCache, logits: Array) -> Result<()> {
+    /// Chooses the first token of each request whose prompt ends with its piece, and puts its row into the batch. Row i of `cache` and of
+    /// `logits` belongs to piece i.
+    fn enter(&mut self, pieces: &[Piece], cache: &ModelCache, logits: Array) -> Result<()> {
+        let ids: Vec<Id> = pieces.iter().map(|piece| piece.id).collect();
         let rows: Vec<_> = ids.iter().map(|id| self.tasks[id].sequence.row()).collect();
         let choices = sample(&logits, &rows, None)?.read()?;
         eval(cache.arrays())?;
@@ -118,12 +120,10 @@ impl Worker<'_, '_> {
                 None => self.accept(id, choice),
             }
         }
-        self.settle();
-        let entering: Vec<(usize, Id)> = ids
-            .iter()
-            .copied()
-            .enumerate()
-            .filter(|(_, id)| self.tasks.contains_key(id))
+        // A request may have ended with its first token.
+        let entering: Vec<(usize, Id)> = (pieces.iter().enumerate())
+            .filter(|(_, piece)| self.scheduler.is_due(piece))
+            .map(|(row, piece)| (row, piece.id))
             .collect();
         if let Err(error) = self.rows.join(cache, &entering) {
             for &(_, id) in &entering {

@@ -3,9 +3,11 @@
 //! Kept are prompts when they are done, rows when they end, and what several prompts have in common once
 //! that shows, as a full ring cannot be cut: the second prompt is then computed in two parts.
 
+use mlx_core::eval;
 use mlx_nn::ModelCache;
 
 use super::worker::Worker;
+use crate::error::Error;
 use crate::generate::FinishReason;
 use crate::prefix::PrefixStore;
 use crate::prompt_cache::{PromptState, is_beyond};
@@ -84,7 +86,13 @@ impl Worker<'_, '_> {
             let found = self.prefixes.store.find(ids, base - 1, |state, len| {
                 len >= MIN_TOKENS && state.serves(len, is_beyond)
             });
-            let start = found.best.map(|(state, len)| (state.start(len, base), len));
+            let start = found.best.map(|(state, len)| {
+                // Evaluated, so that a step that fails before the prompt is computed does not poison it.
+                let cache = state.start(len, base);
+                let cache = cache
+                    .and_then(|cache| eval(cache.arrays()).map(|()| cache).map_err(Error::from));
+                (cache, len)
+            });
             let (partial, len) = match start {
                 Some((Ok(cache), len)) => (Some(cache), len),
                 Some((Err(_), _)) | None => (None, 0),

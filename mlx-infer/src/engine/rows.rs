@@ -96,6 +96,11 @@ impl<'m> Rows<'m> {
         Ok(eval(self.cache.arrays())?)
     }
 
+    /// Waits until the cache is computed.
+    pub(crate) fn finish(&self) -> Result<()> {
+        Ok(eval(self.cache.arrays())?)
+    }
+
     /// Takes in rows of `new`, in empty slots first. No step may be under way.
     pub(crate) fn join(&mut self, new: &ModelCache, rows: &[(usize, Id)]) -> Result<()> {
         let mut rows = rows.iter();

@@ -1,6 +1,7 @@
 //! What the engine's thread does: carries out the scheduler's plans on the rows.
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -80,6 +81,14 @@ impl<'m, 's> Worker<'m, 's> {
         self.prefixes.counts()
     }
 
+    /// Does a part of the work, as [`tick`](Self::tick) does. A panic ends the requests under way, each with an error, and the worker goes on
+    /// with those that come after.
+    pub(crate) fn advance(&mut self) {
+        if catch_unwind(AssertUnwindSafe(|| self.tick())).is_err() {
+            self.fail_all("the engine has panicked while it computed this request");
+        }
+    }
+
     /// Takes a request in. What is wrong with it is told to its sink.
     pub(crate) fn submit(
         &mut self,
@@ -89,16 +98,24 @@ impl<'m, 's> Worker<'m, 's> {
         backlog: Option<Arc<Backlog>>,
         mut sink: Sink<'s>,
     ) {
-        let checked = self
-            .model
-            .prompt_ids(request.prompt)
-            .and_then(|ids| Sequence::new(self.model, ids, &request.options, requested))
-            .and_then(|sequence| {
-                match self.scheduler.exceeds(sequence.history().prompt_len() + 1) {
-                    None => Ok(sequence),
-                    Some(bytes) => Err(out_of_memory(bytes)),
-                }
-            });
+        let model = self.model;
+        let sequence = || {
+            let ids = model.prompt_ids(request.prompt)?;
+            Sequence::new(model, ids, &request.options, requested)
+        };
+        let panicked = |_| {
+            Err(Error::new(
+                ErrorKind::Compute,
+                "the request made the engine panic",
+            ))
+        };
+        let checked = catch_unwind(AssertUnwindSafe(sequence)).unwrap_or_else(panicked);
+        let checked = checked.and_then(|sequence| {
+            match self.scheduler.exceeds(sequence.history().prompt_len() + 1) {
+                None => Ok(sequence),
+                Some(bytes) => Err(out_of_memory(bytes)),
+            }
+        });
         let sequence = match checked {
             Ok(sequence) => sequence,
             Err(error) => {
@@ -143,7 +160,7 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     /// Does a part of the work: at most one chunk of a long prompt, one group of short ones, and one step.
-    pub(crate) fn tick(&mut self) {
+    fn tick(&mut self) {
         for id in self.ids() {
             if self.tasks[&id].is_cancelled() {
                 self.finish(id, FinishReason::Cancelled);

@@ -1,0 +1,175 @@
+//! Forward passes that fail or panic: every one of a batch's, one at a time.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::rc::Rc;
+
+use mlx_core::kernel::{self, CpuKernel, Spec, View, ViewMut};
+use mlx_core::{Array, Result};
+use mlx_models::Model;
+use mlx_nn::{Head, LayerKind, Module, Path as Name, Step, Visit, VisitMut};
+
+use crate::batch::BatchResult;
+use crate::error::ErrorKind;
+use crate::generate::GenerateOptions;
+use crate::model::{LoadOptions, LoadedModel};
+use crate::request::Request;
+use crate::scheduler::Limits;
+
+/// How a forward pass goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    /// When it is evaluated, as where memory ends.
+    Evaluation,
+    /// When its graph is built.
+    Graph,
+    /// By a panic.
+    Panic,
+}
+
+struct Broken;
+
+impl CpuKernel for Broken {
+    fn name(&self) -> &'static str {
+        "broken"
+    }
+    fn output(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
+        Ok(vec![inputs[0].clone()])
+    }
+    fn eval(&self, _: &[View<'_>], _: &mut [ViewMut<'_>]) -> std::result::Result<(), String> {
+        Err("no more memory".to_owned())
+    }
+}
+
+/// A model whose forward pass number `at` goes wrong.
+struct Faulty {
+    model: Box<dyn Model>,
+    fault: Fault,
+    at: usize,
+    passes: Rc<Cell<usize>>,
+}
+
+impl Module for Faulty {
+    fn visit(&self, path: &mut Name, v: &mut dyn Visit) -> Result<()> {
+        self.model.visit(path, v)
+    }
+    fn visit_mut(&mut self, path: &mut Name, v: &mut dyn VisitMut) -> Result<()> {
+        self.model.visit_mut(path, v)
+    }
+}
+
+impl Model for Faulty {
+    fn embed(&self, tokens: &Array) -> Result<Array> {
+        self.model.embed(tokens)
+    }
+    fn layer(&self, index: usize, x: &Array, step: &mut Step<'_>) -> Result<Array> {
+        self.model.layer(index, x, step)
+    }
+    fn norm(&self, x: &Array) -> Result<Array> {
+        let pass = self.passes.replace(self.passes.get() + 1);
+        let x = self.model.norm(x)?;
+        if pass != self.at {
+            return Ok(x);
+        }
+        match self.fault {
+            Fault::Evaluation => Ok(kernel::apply(Broken, &[&x])?.remove(0)),
+            Fault::Graph => x.reshape(&[7, 7, 7]),
+            Fault::Panic => panic!("forward pass {pass}"),
+        }
+    }
+    fn head(&self) -> Head<'_> {
+        self.model.head()
+    }
+    fn layers(&self) -> &[LayerKind] {
+        self.model.layers()
+    }
+}
+
+fn requests() -> Vec<Request> {
+    // Prompts of several chunks, of one, and of tokens that are the same at the beginning.
+    let prompts = [(40, 9), (3, 6), (21, 4), (3, 8), (1, 5)];
+    let request = |(length, max_tokens): (u32, usize)| {
+        let prompt: Vec<u32> = (0..length).map(|at| (at * 7 + 3) % 60).collect();
+        let mut options = GenerateOptions {
+            max_tokens,
+            prefill_chunk: 16,
+            ignore_eos: true,
+            ..Default::default()
+        };
+        options.sampling.temperature = 1.0;
+        options.sampling.seed = Some(u64::from(length));
+        Request::new(prompt, options)
+    };
+    prompts.into_iter().map(request).collect()
+}
+
+/// What comes of the requests if forward pass `at` goes wrong, and how many passes there were.
+fn run(fault: Fault, at: usize) -> (Vec<BatchResult>, usize) {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/models/llama_llama3");
+    let passes = Rc::new(Cell::new(0));
+    let model = LoadedModel::load(dir, LoadOptions::default()).unwrap();
+    let model = model.map(|model| {
+        Box::new(Faulty {
+            model,
+            fault,
+            at,
+            passes: passes.clone(),
+        })
+    });
+    let limits = Limits {
+        rows: 3,
+        ..Limits::default()
+    };
+    let results = model.batch_generate(requests(), &limits).unwrap();
+    (results, passes.get())
+}
+
+fn ids(result: &BatchResult) -> Vec<u32> {
+    result.tokens.iter().map(|choice| choice.id).collect()
+}
+
+#[test]
+fn a_pass_that_fails_costs_at_most_one_request() {
+    let (expected, passes) = run(Fault::Graph, usize::MAX);
+    assert!(passes > 10 && expected.iter().all(|result| result.error.is_none()));
+    for fault in [Fault::Evaluation, Fault::Graph] {
+        let mut failures = 0;
+        for at in 0..passes {
+            let (results, _) = run(fault, at);
+            let failed = results
+                .iter()
+                .filter(|result| result.error.is_some())
+                .count();
+            let errors: Vec<_> = results.iter().map(|result| &result.error).collect();
+            assert!(failed <= 1, "{fault:?} {at}: {errors:?}");
+            failures += failed;
+            for (result, expected) in results.iter().zip(&expected) {
+                let (found, expected) = (ids(result), ids(expected));
+                let whole = result.error.is_some() || found.len() == expected.len();
+                assert!(whole && expected.starts_with(&found), "{fault:?} {at}");
+            }
+        }
+        // The chunks of the long prompt are computed alone, and so is the last row's last step.
+        assert!(failures >= 2, "{fault:?}: {failures}");
+    }
+}
+
+#[test]
+fn a_panic_ends_the_requests_under_way_as_errors() {
+    let (expected, passes) = run(Fault::Graph, usize::MAX);
+    for at in [0, 2, passes / 2, passes - 1] {
+        let (results, _) = run(Fault::Panic, at);
+        let failed = results.iter().filter_map(|result| result.error.as_ref());
+        let failed: Vec<_> = failed
+            .map(|error| (error.kind(), error.to_string()))
+            .collect();
+        assert!(!failed.is_empty(), "{at}");
+        for (kind, message) in failed {
+            assert_eq!(kind, ErrorKind::Compute);
+            assert!(message.contains("has panicked"), "{message}");
+        }
+        for (result, expected) in results.iter().zip(&expected) {
+            assert!(ids(expected).starts_with(&ids(result)), "{at}");
+        }
+    }
+}
