@@ -1,7 +1,7 @@
 //! Converting checkpoint folders, and writing new ones so that they appear whole or not at all.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use mlx_core::Safetensors;
 use mlx_models::convert as models;
@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind, Result};
+use crate::output::{Claim, io, resolved};
 use crate::text::files::Files;
 
 pub use mlx_models::convert::{ConvertOptions, Converted, Mixed, Packing, Recipe, SHARD_BYTES};
@@ -34,7 +35,7 @@ pub use mlx_models::convert::{ConvertOptions, Converted, Mixed, Packing, Recipe,
 /// ```
 ///
 /// # Errors
-/// Those of [`new_checkpoint`] and of [`mlx_models::convert::convert`]; `cancel` stops it. `out` is
+/// Those of [`NewCheckpoint`] and of [`mlx_models::convert::convert`]; `cancel` stops it. `out` is
 /// then as it was.
 pub fn convert(
     files: &Files,
@@ -44,7 +45,7 @@ pub fn convert(
     cancel: &CancelToken,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Converted> {
-    new_checkpoint(files, out, replace, |dir| {
+    NewCheckpoint::begin(files, out, replace)?.write(|dir| {
         let mut told = |done, total| {
             progress(done, total);
             if cancel.is_cancelled() {
@@ -87,73 +88,63 @@ fn open(files: &Files) -> Result<(Value, Vec<Safetensors>)> {
     Ok((config, weights))
 }
 
-/// Makes the folder `out`: `fill` writes `config.json` and weights into it, and the other files that
-/// belong to a checkpoint come from `files` as they are. Everything happens in a folder beside `out`,
-/// which then gets its name.
+/// A checkpoint folder that is being made: claimed at the start, whole or not there at the end.
 ///
-/// An `out` that is not empty is refused, or with `replace` replaced if it is a checkpoint.
-///
-/// # Errors
-/// `out` cannot be replaced or is or holds the folder it is made from, `fill` fails, or a file cannot
-/// be read or written. `out` is then as it was.
-pub fn new_checkpoint<T>(
-    files: &Files,
-    out: &Path,
-    replace: bool,
-    fill: impl FnOnce(&Path) -> Result<T>,
-) -> Result<T> {
-    let parent = match out.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let replaced = check(files, out, replace)?;
-    fs::create_dir_all(parent).map_err(|error| io("make", parent, error))?;
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".converting-");
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        // The permissions of any new folder, which the process's mask then narrows.
-        builder.permissions(fs::Permissions::from_mode(0o777));
-    }
-    let work = builder.tempdir_in(parent);
-    let work = work.map_err(|error| io("make a folder in", parent, error))?;
-    copy(files, work.path())?;
-    let result = fill(work.path())?;
-    if replaced {
-        // Set aside, so that there is never a mixture of old and new files.
-        let old = builder.tempdir_in(parent);
-        let old = old.map_err(|error| io("make a folder in", parent, error))?;
-        let aside = old.path().join("replaced");
-        fs::rename(out, &aside).map_err(|error| io("replace", out, error))?;
-        if let Err(error) = fs::rename(work.path(), out) {
-            // Back to what there was; if that fails too, `aside` must survive.
-            if fs::rename(&aside, out).is_err() {
-                let kept = old.keep();
-                return Err(io(
-                    &format!("what was there is in {}; make", kept.display()),
-                    out,
-                    error,
-                ));
-            }
-            return Err(io("make", out, error));
+/// `config.json` and weights come from the caller, the other files that belong to a checkpoint from its
+/// source as they are. Everything happens in a hidden folder, which then takes the place of `out` in one
+/// step.
+#[derive(Debug)]
+pub struct NewCheckpoint<'a> {
+    files: &'a Files,
+    out: &'a Path,
+    claim: Claim,
+    replaces: bool,
+}
+
+impl<'a> NewCheckpoint<'a> {
+    /// Claims `out` for a checkpoint that is made from `files`.
+    ///
+    /// An `out` that is not empty is refused, or with `replace` replaced if it is a checkpoint: its
+    /// weights, their index and the files that are written anew go, everything else in it stays.
+    ///
+    /// # Errors
+    /// `out` cannot be replaced, is or holds the folder it is made from, or another process writes it.
+    pub fn begin(files: &'a Files, out: &'a Path, replace: bool) -> Result<Self> {
+        if out.file_name().is_none() {
+            let message = format!("{} is not a name for a new folder", out.display());
+            return Err(Error::argument(message));
         }
-    } else {
-        fs::rename(work.path(), out).map_err(|error| io("make", out, error))?;
+        // The claim restores a folder that a killed process set aside: only then is `out` looked at.
+        let claim = Claim::new(out)?;
+        let replaces = check(files, out, replace)?;
+        Ok(Self {
+            files,
+            out,
+            claim,
+            replaces,
+        })
     }
-    // It has another name now.
-    let _ = work.keep();
-    sync_folder(parent).map_err(|error| io("write", parent, error))?;
-    Ok(result)
+
+    /// Makes the folder: `fill` writes `config.json` and weights into the folder that it is given.
+    ///
+    /// # Errors
+    /// `fill` fails, or a file cannot be read or written. `out` is then as it was.
+    pub fn write<T>(self, fill: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+        let work = self.claim.scratch()?;
+        copy(self.files, &work)?;
+        let result = fill(&work)?;
+        if self.replaces {
+            keep(self.out, &work, true)?;
+        }
+        self.claim.publish(&work)?;
+        Ok(result)
+    }
 }
 
 /// Whether there is a checkpoint at `out` to be replaced.
 fn check(files: &Files, out: &Path, replace: bool) -> Result<bool> {
     let shown = out.display();
-    let refuse = |message: String| Err(Error::new(ErrorKind::Argument, message));
-    if out.file_name().is_none() {
-        return refuse(format!("{shown} is not a name for a new folder"));
-    }
+    let refuse = |message: String| Err(Error::argument(message));
     if let Files::Directory(source) = files
         && let (Ok(source), Ok(target)) = (source.canonicalize(), resolved(out))
         && source.starts_with(&target)
@@ -173,8 +164,7 @@ fn check(files: &Files, out: &Path, replace: bool) -> Result<bool> {
     }
     let mut entries = fs::read_dir(out).map_err(|error| io("read", out, error))?;
     if entries.next().is_none() {
-        // Renaming takes the place of an empty folder.
-        return Ok(cfg!(not(unix)));
+        return Ok(false);
     }
     if !replace {
         return refuse(format!(
@@ -189,21 +179,58 @@ fn check(files: &Files, out: &Path, replace: bool) -> Result<bool> {
     Ok(true)
 }
 
-/// The absolute path of something whose last part may not exist yet.
-fn resolved(path: &Path) -> std::io::Result<PathBuf> {
-    let mut missing = Vec::new();
-    let mut at = std::path::absolute(path)?;
-    loop {
-        match at.canonicalize() {
-            Ok(found) => return Ok(missing.iter().rev().fold(found, |at, part| at.join(part))),
-            Err(error) => match (at.parent(), at.file_name()) {
-                (Some(parent), Some(name)) => {
-                    missing.push(name.to_owned());
-                    at = parent.to_owned();
-                }
-                _ => return Err(error),
-            },
+/// Puts what stays of the folder `old` into the folder `new`: everything that `new` does not have, but
+/// for the `weights` of the old checkpoint. Files are linked, so that both folders are whole until `old`
+/// is removed; they are copied where the file system has no links.
+fn keep(old: &Path, new: &Path, weights: bool) -> Result<()> {
+    for entry in fs::read_dir(old).map_err(|error| io("read", old, error))? {
+        let entry = entry.map_err(|error| io("read", old, error))?;
+        let name = entry.file_name();
+        if weights && name.to_str().is_some_and(is_weights) {
+            continue;
         }
+        let (from, to) = (entry.path(), new.join(&name));
+        let fail = |error| io("keep", &from, error);
+        let is_dir = entry.file_type().map_err(fail)?.is_dir();
+        match fs::symlink_metadata(&to) {
+            Ok(found) if found.is_dir() != is_dir => {
+                let what = if is_dir { "a folder" } else { "not a folder" };
+                let message = format!("{} is {what} and cannot be replaced", from.display());
+                return Err(Error::argument(message));
+            }
+            Ok(found) if !found.is_dir() => continue,
+            Ok(_) => keep(&from, &to, false)?,
+            Err(_) if is_dir => {
+                fs::create_dir(&to).map_err(fail)?;
+                keep(&from, &to, false)?;
+                let permissions = entry.metadata().map_err(fail)?.permissions();
+                fs::set_permissions(&to, permissions).map_err(fail)?;
+            }
+            Err(_) => {
+                if fs::hard_link(&from, &to).is_err() {
+                    fs::copy(&from, &to).map_err(fail)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a checkpoint writer, this one or another, has given a file this name: the weights, whole or
+/// in shards, and their index.
+fn is_weights(name: &str) -> bool {
+    let shard = |name: &str| {
+        let (number, count) = name.split_once("-of-")?;
+        let digits = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+        Some(digits(number) && digits(count))
+    };
+    match name.strip_prefix("model") {
+        Some(".safetensors" | ".safetensors.index.json") => true,
+        Some(rest) => rest
+            .strip_prefix('-')
+            .and_then(|rest| shard(rest.strip_suffix(".safetensors")?))
+            .unwrap_or(false),
+        None => false,
     }
 }
 
@@ -246,18 +273,4 @@ fn copy(files: &Files, dir: &Path) -> Result<()> {
         fs::write(&path, bytes).map_err(|error| io("write", &path, error))?;
     }
     Ok(())
-}
-
-/// A new name is on disk only when its folder is.
-fn sync_folder(folder: &Path) -> std::io::Result<()> {
-    if cfg!(unix) {
-        fs::File::open(folder)?.sync_all()
-    } else {
-        Ok(())
-    }
-}
-
-fn io(what: &str, path: &Path, error: std::io::Error) -> Error {
-    let message = format!("cannot {what} {}: {error}", path.display());
-    Error::new(ErrorKind::Io, message).with_source(error)
 }

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod convert;
+pub mod output;
 
 mod backend;
 mod batch;

@@ -20,9 +20,10 @@ mod peft;
 
 use parts::put;
 
-/// mlx-lm's names.
-const CONFIG: &str = "adapter_config.json";
-const WEIGHTS: &str = "adapters.safetensors";
+/// mlx-lm's name of an adapter's settings.
+pub const CONFIG: &str = "adapter_config.json";
+/// mlx-lm's name of an adapter's tensors.
+pub const WEIGHTS: &str = "adapters.safetensors";
 
 /// What a folder of trained parameters holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

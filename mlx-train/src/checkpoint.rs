@@ -8,8 +8,9 @@
 //!                          state.json              progress, settings
 //! ```
 //!
-//! A checkpoint is written to a folder of another name, flushed to disk, and renamed: a run that is
-//! killed in the middle leaves the one before.
+//! A save first writes everything to a hidden folder and flushes it. Then the adapter files get their
+//! names, and last the checkpoint: a run that is killed in between leaves the checkpoint before, and
+//! `adapters.safetensors` is never older than the last checkpoint. Resuming writes it once more.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,6 +19,8 @@ use std::path::{Path, PathBuf};
 
 use mlx_core::safetensors::save as save_arrays;
 use mlx_core::{Array, Safetensors};
+use mlx_infer::Files;
+use mlx_infer::output::{remove, replace_folder, sync_folder};
 use mlx_models::Model;
 use mlx_models::adapter::{self, AdapterConfig};
 use mlx_nn::trainable::trainable;
@@ -33,8 +36,11 @@ use crate::trainer::{Progress, TrainerConfig};
 const PARAMETERS: &str = "parameters.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const STATE: &str = "state.json";
-/// What an unfinished checkpoint is called.
+/// What an unfinished checkpoint is called, adapter files that have no name yet, and an old checkpoint
+/// that is being removed.
 const UNFINISHED: &str = ".saving";
+const UNNAMED: &str = ".adapter";
+const REMOVED: &str = ".removed";
 /// How many checkpoints are kept.
 const KEPT: usize = 2;
 /// The version of this layout.
@@ -54,16 +60,59 @@ impl Output {
         self.dir.join("checkpoints")
     }
 
+    /// Removes what a killed run left. No other run may be at work in the folder.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn clean(&self) -> Result<()> {
+        for name in [UNFINISHED, UNNAMED, REMOVED] {
+            let dir = self.checkpoints().join(name);
+            remove(&dir).map_err(|error| io(&dir, error))?;
+        }
+        Ok(())
+    }
+
     /// Writes the trained parameters as those of the best evaluation.
     pub(crate) fn write_best(&self, model: &dyn Model) -> Result<()> {
         self.write(&self.dir.join("best"), &trainable(model)?)
     }
 
-    fn write(&self, dir: &Path, params: &[(String, Array)]) -> Result<()> {
-        let pairs = params.iter().map(|(name, array)| (name.as_str(), array));
-        adapter::write(dir, &self.config, pairs)
-            .map_err(|error| error.context(dir.display()).into())
+    /// Writes the trained parameters as the run's result.
+    pub(crate) fn write_result(&self, model: &dyn Model) -> Result<()> {
+        self.write(&self.dir, &trainable(model)?)
     }
+
+    /// Writes adapter files to a hidden folder and moves each to `dir`, the tensors first.
+    fn write(&self, dir: &Path, params: &[(String, Array)]) -> Result<()> {
+        let parent = self.checkpoints();
+        let scratch = fresh(&parent, UNNAMED)?;
+        let pairs = params.iter().map(|(name, array)| (name.as_str(), array));
+        adapter::write(&scratch, &self.config, pairs)
+            .map_err(|error| error.context(dir.display()))?;
+        let publish = || -> std::io::Result<()> {
+            fs::create_dir_all(dir)?;
+            for name in [adapter::WEIGHTS, adapter::CONFIG] {
+                let made = scratch.join(name);
+                File::open(&made)?.sync_all()?;
+                fs::rename(&made, dir.join(name))?;
+            }
+            sync_folder(dir)?;
+            remove(&scratch)
+        };
+        publish().map_err(|error| io(dir, error))
+    }
+}
+
+/// An empty folder of this name.
+fn fresh(parent: &Path, name: &str) -> Result<PathBuf> {
+    let dir = parent.join(name);
+    let make = || {
+        fs::create_dir_all(parent)?;
+        remove(&dir)?;
+        fs::create_dir(&dir)
+    };
+    make().map_err(|error| io(&dir, error))?;
+    Ok(dir)
 }
 
 /// What `state.json` holds.
@@ -131,10 +180,7 @@ pub(crate) fn save(
     optimizer: &Optimizer,
 ) -> Result<PathBuf> {
     let parent = output.checkpoints();
-    fs::create_dir_all(&parent).map_err(|error| io(&parent, error))?;
-    let scratch = parent.join(UNFINISHED);
-    remove(&scratch)?;
-    fs::create_dir(&scratch).map_err(|error| io(&scratch, error))?;
+    let scratch = fresh(&parent, UNFINISHED)?;
     let params = trainable(model)?;
     let none = BTreeMap::new();
     let pairs = params.iter().map(|(name, array)| (name.as_str(), array));
@@ -148,16 +194,21 @@ pub(crate) fn save(
     };
     let text = serde_json::to_vec_pretty(&state).map_err(|error| format(error.to_string()))?;
     write_synced(&scratch.join(STATE), &text)?;
+    sync_folder(&scratch).map_err(|error| io(&scratch, error))?;
+    output.write(&output.dir, &params)?;
     let dir = parent.join(format!("{:08}", saved.progress.step));
-    // The same step again: a run that was resumed and did it once more. The bits are the same.
-    remove(&dir)?;
-    fs::rename(&scratch, &dir).map_err(|error| io(&dir, error))?;
-    sync_folder(&parent)?;
+    let removed = parent.join(REMOVED);
+    // A run that went on from an earlier checkpoint does this step again, to the same bits.
+    replace_folder(&scratch, &dir, &removed)
+        .and_then(|()| sync_folder(&parent))
+        .map_err(|error| io(&dir, error))?;
     let checkpoints = all(output)?;
     for old in &checkpoints[..checkpoints.len().saturating_sub(KEPT)] {
-        remove(old)?;
+        // Under its own name it would be a checkpoint that lacks files, if this were killed.
+        fs::rename(old, &removed)
+            .and_then(|()| remove(&removed))
+            .map_err(|error| io(old, error))?;
     }
-    output.write(&output.dir, &params)?;
     Ok(dir)
 }
 
@@ -169,7 +220,9 @@ pub(crate) fn load(
     optimizer: &mut Optimizer,
 ) -> Result<Progress> {
     let path = dir.join(STATE);
-    let text = fs::read(&path).map_err(|error| io(&path, error))?;
+    // An ordinary file of a sane size.
+    let text = Files::Directory(dir.to_owned()).read(STATE)?;
+    let text = text.ok_or_else(|| io(&path, std::io::ErrorKind::NotFound.into()))?;
     let wrong = |message: String| format(format!("{}: {message}", path.display()));
     let state: State = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
     if state.format != FORMAT {
@@ -197,7 +250,9 @@ pub(crate) fn load(
         .names()
         .map(|name| Ok((name.to_owned(), file.array(name)?)))
         .collect::<mlx_core::Result<_>>()?;
-    optimizer.restore(progress.step, arrays)?;
+    optimizer
+        .restore(progress.step, &trainable(model)?, arrays)
+        .map_err(|error| error.context(dir.join(OPTIMIZER).display()))?;
     Ok(progress)
 }
 
@@ -269,20 +324,4 @@ fn write_synced(path: &Path, bytes: &[u8]) -> Result<()> {
         file.sync_all()
     };
     write().map_err(|error| io(path, error))
-}
-
-/// A new name is on disk only when its folder is.
-fn sync_folder(dir: &Path) -> Result<()> {
-    if cfg!(unix) {
-        let sync = || File::open(dir)?.sync_all();
-        sync().map_err(|error| io(dir, error))?;
-    }
-    Ok(())
-}
-
-fn remove(dir: &Path) -> Result<()> {
-    match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io(dir, error)),
-        _ => Ok(()),
-    }
 }

@@ -1,23 +1,21 @@
 //! Writing a model as a checkpoint folder.
 
-use std::path::Path;
-
 use mlx_core::DType;
 use mlx_infer::Files;
-use mlx_infer::convert::new_checkpoint;
+use mlx_infer::convert::NewCheckpoint;
 use mlx_models::Model;
 use mlx_nn::{Param, Visit};
 use serde_json::Value;
 
 use crate::error::{Result, format};
 
-/// Writes `model`, which was made from `files`, as the new folder `dir`: weights, `config.json`, and
+/// Writes `model`, which was made from `files`, as the checkpoint `new`: weights, `config.json`, and
 /// the other files (tokenizer, templates, generation settings) as they are. `dense` says that a
 /// quantised model has been unpacked. Of a multimodal checkpoint the text model is written.
 ///
 /// # Errors
-/// The folder is not empty, or a file cannot be written: then there is no folder.
-pub fn model(dir: &Path, files: &Files, model: &dyn Model, dense: bool) -> Result<()> {
+/// A file cannot be written: then there is no folder.
+pub fn model(new: NewCheckpoint<'_>, files: &Files, model: &dyn Model, dense: bool) -> Result<()> {
     let config = files.json("config.json")?;
     let Some(Value::Object(mut config)) = config else {
         return Err(format(format!("{} has no config.json", files.describe())));
@@ -34,7 +32,7 @@ pub fn model(dir: &Path, files: &Files, model: &dyn Model, dense: bool) -> Resul
             *value = dtype.into();
         }
     }
-    new_checkpoint(files, dir, false, |dir| {
+    new.write(|dir| {
         mlx_models::convert::save(model, &config, dir)?;
         Ok(())
     })

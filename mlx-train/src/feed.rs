@@ -100,7 +100,7 @@ impl Feed {
                 order.into_iter().map(|index| vec![index]).collect()
             }
             None => {
-                for window in order.chunks_mut(WINDOW * size) {
+                for window in order.chunks_mut(WINDOW.saturating_mul(size)) {
                     window.sort_by_key(|&index| self.lengths[index]);
                 }
                 order.into_iter().map(|index| vec![index]).collect()

@@ -105,14 +105,24 @@ impl Method {
         }
     }
 
-    /// The arrays that this method remembers, by the names it uses.
-    fn slots(&self) -> &'static [&'static str] {
+    /// The names and shapes of what this method remembers of a parameter after its first step.
+    fn slots(&self, name: &str, shape: &[i32]) -> Vec<(&'static str, Vec<i32>)> {
+        let same =
+            |names: &[&'static str]| names.iter().map(|&name| (name, shape.to_vec())).collect();
         match self {
-            Self::Sgd(_) => &["momentum"],
-            Self::Adam(_) | Self::AdamW(_) => &["m", "v"],
-            Self::Lion(_) => &["m"],
-            Self::Adafactor(_) => &["row", "column", "v"],
-            Self::Muon(_) => &["momentum", "m", "v"],
+            Self::Sgd(sgd) if sgd.momentum == 0.0 => Vec::new(),
+            Self::Sgd(_) => same(&["momentum"]),
+            Self::Lion(_) => same(&["m"]),
+            Self::Adam(_) | Self::AdamW(_) => same(&["m", "v"]),
+            Self::Muon(muon) if muon.is_hidden(name, shape) => same(&["momentum"]),
+            Self::Muon(_) => same(&["m", "v"]),
+            Self::Adafactor(_) => match *shape {
+                [ref outer @ .., rows, columns] => vec![
+                    ("row", [outer, &[rows, 1]].concat()),
+                    ("column", [outer, &[1, columns]].concat()),
+                ],
+                _ => same(&["v"]),
+            },
         }
     }
 
@@ -253,31 +263,44 @@ impl Optimizer {
         })
     }
 
-    /// Takes up where another one of the same method stood: `step` steps done, and its
-    /// [`arrays`](Self::arrays).
+    /// Takes up where another one of the same method stood: `step` steps done on `params`, the
+    /// trainable parameters of a module, and its [`arrays`](Self::arrays).
     ///
     /// # Errors
-    /// An array is none of this method's.
+    /// An array is missing, is none of this method's, or has another dtype or shape; the message names
+    /// it.
     pub fn restore(
         &mut self,
         step: u64,
+        params: &[(String, Array)],
         arrays: impl IntoIterator<Item = (String, Array)>,
     ) -> Result<()> {
+        let wrong = |message: String| Err(Error::new(ErrorKind::Invalid, message));
+        let mut arrays: BTreeMap<String, Array> = arrays.into_iter().collect();
         let mut states: BTreeMap<String, State> = BTreeMap::new();
-        for (name, array) in arrays {
-            let known = name.rsplit_once('/').and_then(|(param, slot)| {
-                let known = self.method.slots().iter().find(|&&known| known == slot)?;
-                Some((param.to_owned(), *known))
-            });
-            let Some((param, slot)) = known else {
-                let message = format!(
-                    "{name} is no state of {}, which has {}",
-                    self.method.name(),
-                    self.method.slots().join(", ")
-                );
-                return Err(Error::new(ErrorKind::Invalid, message));
-            };
-            states.entry(param).or_default().insert(slot, array);
+        // Before the first step nothing is remembered.
+        let params = if step == 0 { &[] } else { params };
+        for (param, value) in params {
+            let state = states.entry(param.clone()).or_default();
+            for (slot, shape) in self.method.slots(param, value.shape()) {
+                let name = format!("{param}/{slot}");
+                let Some(array) = arrays.remove(&name) else {
+                    return wrong(format!("{name} is missing"));
+                };
+                if array.dtype() != DType::F32 || array.shape() != shape {
+                    let (dtype, found) = (array.dtype(), array.shape());
+                    return wrong(format!(
+                        "{name}: expected F32 {shape:?}, found {dtype} {found:?}"
+                    ));
+                }
+                state.insert(slot, array);
+            }
+        }
+        if let Some(name) = arrays.keys().next() {
+            let method = self.method.name();
+            return wrong(format!(
+                "{name} is no state of {method} with these parameters"
+            ));
         }
         self.step = step;
         self.states = states;

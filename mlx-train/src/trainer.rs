@@ -211,6 +211,8 @@ impl<'a> Trainer<'a> {
             progress: self.progress,
         };
         let progress = checkpoint::load(&dir, &saved, self.model, &mut self.optimizer)?;
+        // The adapter files may be of another save, or gone.
+        output.write_result(self.model)?;
         self.feed.seek(progress.position);
         self.progress = progress;
         Ok(true)
@@ -319,7 +321,7 @@ impl<'a> Trainer<'a> {
         mlx_core::eval(params.chain(self.optimizer.arrays().map(|(_, array)| array)))?;
         self.progress.step = number;
         self.progress.position = self.feed.position();
-        self.progress.learnt_tokens += learnt as u64;
+        self.progress.learnt_tokens = self.progress.learnt_tokens.saturating_add(learnt as u64);
         Ok(Event::Step {
             step: number,
             loss,
@@ -349,7 +351,8 @@ impl<'a> Trainer<'a> {
         let (rows, chunk) = (self.config.batch_size, self.config.ce_chunk);
         let loss = evaluate(self.model, self.valid, rows, batches, chunk)?.loss;
         let step = self.progress.step;
-        let best = self.progress.best.is_none_or(|(best, _)| loss < best);
+        // A loss that is no number is never the best: nothing would be less than it.
+        let best = loss.is_finite() && self.progress.best.is_none_or(|(best, _)| loss < best);
         if best {
             self.progress.best = Some((loss, step));
             self.progress.since_best = 0;
@@ -357,7 +360,7 @@ impl<'a> Trainer<'a> {
                 output.write_best(self.model)?;
             }
         } else {
-            self.progress.since_best += 1;
+            self.progress.since_best = self.progress.since_best.saturating_add(1);
             let patience = self.config.patience;
             self.progress.stopped = patience.is_some_and(|most| self.progress.since_best >= most);
         }

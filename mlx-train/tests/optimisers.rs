@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use mlx_core::{Array, DType, Result};
-use mlx_nn::trainable::set_trainable;
+use mlx_nn::trainable::{set_trainable, trainable};
 use mlx_nn::{Module, Param, Path, Visit, VisitMut};
 use mlx_train::{Gradients, Method, Optimizer, Schedule, clip};
 use serde_json::Value;
@@ -151,7 +151,8 @@ fn a_restored_optimiser_goes_on() {
                         })
                         .collect();
                     let mut other = new();
-                    other.restore(optimizer.step(), saved).unwrap();
+                    let params = trainable(&table).unwrap();
+                    other.restore(optimizer.step(), &params, saved).unwrap();
                     optimizer = other;
                 }
                 let grads: Gradients = arrays(&golden, &golden["grads"][step], names);

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use mlx_infer::output::Claim;
 use serde_json::json;
 
 use super::generate::PromptSource;
@@ -24,6 +25,7 @@ pub(super) struct Cache {
 
 impl Cache {
     pub(super) fn run(self) -> Result {
+        let claim = Claim::new(&self.out)?;
         let prompt = self.source.read()?;
         let options = mlx_infer::GenerateOptions {
             cancel: interrupt::cancels()?,
@@ -34,7 +36,9 @@ impl Cache {
             let _running = interrupt::running();
             model.prompt_cache(prompt, &options)?
         };
-        model.save_prompt_cache(&cache, &self.out)?;
+        let made = claim.scratch()?.join("cache");
+        model.save_prompt_cache(&cache, &made)?;
+        claim.publish(&made)?;
         let (tokens, bytes) = (cache.tokens().len(), cache.nbytes());
         if self.json {
             return output::print_json(&json!({"tokens": tokens, "bytes": bytes}));

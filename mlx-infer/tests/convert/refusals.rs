@@ -43,9 +43,48 @@ fn other_files_come_along_and_failures_leave_nothing() {
     // What is there stays, unless it is to be replaced; nothing of the old remains then.
     let message = refused(&source, &out, &small, 1);
     assert!(message.contains("is not empty"), "{message}");
-    fs::write(out.join("old.txt"), "old").unwrap();
+    // Of the checkpoint, that is: the shards and the index of another writer go, the user's files stay.
+    let stale = [
+        "model-00001-of-00002.safetensors",
+        "model.safetensors.index.json",
+    ];
+    let own = [
+        "old.txt",
+        "model-notes.safetensors",
+        "my-adapter/adapters.safetensors",
+        "additional_chat_templates/own.jinja",
+        ".hidden",
+    ];
+    fs::create_dir(out.join("my-adapter")).unwrap();
+    for name in stale.iter().chain(&own) {
+        fs::write(out.join(name), "old").unwrap();
+    }
+    fs::write(out.join("LICENSE"), "other").unwrap();
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("nowhere", out.join("link")).unwrap();
     converted(&source, &out, &["--dtype", "f16", "--force"]);
-    assert!(!out.join("old.txt").exists() && config(&out).get("quantization").is_none());
+    assert!(config(&out).get("quantization").is_none());
+    for name in own {
+        assert_eq!(fs::read_to_string(out.join(name)).unwrap(), "old", "{name}");
+    }
+    for name in stale {
+        assert!(!out.join(name).exists(), "{name}");
+    }
+    assert_eq!(fs::read_to_string(out.join("LICENSE")).unwrap(), "free");
+    #[cfg(unix)]
+    assert_eq!(
+        fs::read_link(out.join("link")).unwrap(),
+        std::path::Path::new("nowhere")
+    );
+    // A folder at the name of a file to write is the user's, too.
+    fs::remove_file(out.join("LICENSE")).unwrap();
+    fs::create_dir(out.join("LICENSE")).unwrap();
+    let message = refused(&source, &out, &["--force"], 1);
+    assert!(
+        message.contains("LICENSE is a folder and cannot be replaced"),
+        "{message}"
+    );
+    fs::remove_dir(out.join("LICENSE")).unwrap();
     let letters = folder.path().join("letters");
     fs::create_dir(&letters).unwrap();
     fs::write(letters.join("letter.txt"), "dear").unwrap();
@@ -170,4 +209,73 @@ fn cancelling_leaves_nothing() {
     .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// What a killed conversion leaves, at each place where it can be killed: the next one ends it.
+#[test]
+fn leftovers_of_a_killed_conversion_are_cleaned_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let (at, source) = (
+        |name: &str| folder.path().join(name),
+        testdata("models/llama_tied"),
+    );
+    let names = || {
+        let mut names: Vec<_> = fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    converted(&source, &at("out"), &[]);
+    fs::write(at("out").join("notes.txt"), "mine").unwrap();
+    // While the new folder is made.
+    fs::create_dir(at(".out.mlx-new")).unwrap();
+    fs::write(at(".out.mlx-new").join("model.safetensors"), "half").unwrap();
+    fs::write(at(".out.mlx-lock"), "").unwrap();
+    converted(&source, &at("out"), &["--force"]);
+    assert_eq!(names(), ["out"]);
+    // Between the two renames of a file system that cannot exchange folders: there is no `out`.
+    fs::rename(at("out"), at(".out.mlx-old")).unwrap();
+    fs::create_dir(at(".out.mlx-new")).unwrap();
+    let message = refused(&source, &at("out"), &[], 1);
+    assert!(message.contains("out is not empty"), "{message}");
+    assert_eq!(names(), ["out"]);
+    assert_eq!(
+        fs::read_to_string(at("out").join("notes.txt")).unwrap(),
+        "mine"
+    );
+    // After them.
+    fs::create_dir(at(".out.mlx-old")).unwrap();
+    fs::write(at(".out.mlx-old").join("config.json"), "{}").unwrap();
+    // And those of another output in the same folder.
+    fs::create_dir(at(".other.mlx-new")).unwrap();
+    fs::write(at(".other.mlx-lock"), "").unwrap();
+    converted(&source, &at("out"), &["--force"]);
+    assert_eq!(names(), ["out"]);
+}
+
+#[test]
+fn two_writers_of_one_output_exclude_each_other() {
+    use mlx_infer::output::Claim;
+
+    let folder = tempfile::tempdir().unwrap();
+    let source = testdata("models/llama_tied");
+    let out = folder.path().join("out");
+    let claim = Claim::new(&out).unwrap();
+    // Under every name of the folder.
+    let other = folder.path().join("sub/../out");
+    fs::create_dir(folder.path().join("sub")).unwrap();
+    for out in [&out, &other] {
+        let message = refused(&source, out, &["--force"], 1);
+        assert!(
+            message.contains("out is being written by another process"),
+            "{message}"
+        );
+        assert_eq!(Claim::new(out).unwrap_err().kind(), ErrorKind::Busy);
+    }
+    // Another output is free.
+    converted(&source, &folder.path().join("out2"), &[]);
+    drop(claim);
+    converted(&source, &out, &[]);
 }

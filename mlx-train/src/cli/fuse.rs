@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use mlx_infer::convert::NewCheckpoint;
 use mlx_models::adapter;
 use mlx_nn::lora;
 use mlx_train::{Result, export};
@@ -32,13 +33,14 @@ pub(super) struct Fuse {
 impl Fuse {
     pub(super) fn run(self) -> Result<()> {
         let files = source::files(self.model.as_deref())?;
+        let new = NewCheckpoint::begin(&files, &self.out, false)?;
         let mut loaded = source::load(&files, self.dtype.as_deref())?;
         let adapter = adapter::load(&self.adapter, loaded.model.as_mut())?;
         let layers = lora::fuse(loaded.model.as_mut(), self.dequantize)?;
         if self.dequantize {
             mlx_nn::quantize::dequantize(loaded.model.as_mut(), None)?;
         }
-        export::model(&self.out, &files, loaded.model.as_ref(), self.dequantize)?;
+        export::model(new, &files, loaded.model.as_ref(), self.dequantize)?;
         match adapter.kind {
             adapter::AdapterKind::Full => eprintln!("{} parameters replaced", adapter.names.len()),
             _ => eprintln!("{layers} layers fused"),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use mlx_infer::Files;
+use mlx_infer::convert::NewCheckpoint;
 use mlx_train::{Error, ErrorKind, Result, export};
 
 /// What begins with random weights.
@@ -23,12 +24,13 @@ pub(super) struct Init {
 impl Init {
     pub(super) fn run(self) -> Result<()> {
         let files = Files::directory(&self.model)?;
+        let new = NewCheckpoint::begin(&files, &self.out, false)?;
         let config = files.json("config.json")?.ok_or_else(|| {
             let message = format!("{} has no config.json", files.describe());
             Error::new(ErrorKind::Missing, message)
         })?;
         let loaded = mlx_models::initialised(&files.describe(), config, self.seed)?;
-        export::model(&self.out, &files, loaded.model.as_ref(), false)?;
+        export::model(new, &files, loaded.model.as_ref(), false)?;
         eprintln!("{} numbers drawn", loaded.info.n_parameters);
         Ok(())
     }

@@ -3,11 +3,15 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
 use mlx_train::trainer::Event;
 use mlx_train::{Error, ErrorKind, Result, curve};
 use serde_json::Value;
+
+/// The longest time left that is told, in seconds: far within what durations can hold.
+const LONGEST: f64 = 1e12;
 
 pub(super) struct Report {
     path: PathBuf,
@@ -85,11 +89,12 @@ impl Report {
                 *n += 1;
                 let speed = *all as f64 / *time;
                 let left = *time / *n as f64 * (self.steps - step) as f64;
+                let left = Duration::try_from_secs_f64(left.min(LONGEST)).unwrap_or_default();
                 let mean = *losses / *n as f64;
                 let facts = format!(
                     "loss {mean:.4}, rate {rate:.3e}, {speed:.0} tokens/s, {}, {} left",
                     HumanBytes(peak_bytes as u64),
-                    HumanDuration(std::time::Duration::from_secs_f64(left)),
+                    HumanDuration(left),
                 );
                 if let Some(bar) = &self.bar {
                     bar.set_position(step);
@@ -136,4 +141,29 @@ impl Report {
 
 fn failed(path: &Path, error: std::io::Error) -> Error {
     Error::new(ErrorKind::Io, format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seconds that no duration holds, and a step of none.
+    #[test]
+    fn absurd_times_are_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut report = Report::open(dir.path(), u64::MAX, 0, 1, false).unwrap();
+        for seconds in [4.0, 1e300, 0.0] {
+            let event = Event::Step {
+                step: 1,
+                loss: 1.0,
+                rate: 1.0,
+                norm: 1.0,
+                tokens: 1,
+                learnt_tokens: 1,
+                seconds,
+                peak_bytes: 1,
+            };
+            report.tell(&event).unwrap();
+        }
+    }
 }

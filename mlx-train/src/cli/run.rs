@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use mlx_core::{DType, random};
+use mlx_infer::output::Claim;
 use mlx_models::Model;
 use mlx_models::adapter::{AdapterConfig, AdapterKind};
 use mlx_nn::Patterns;
@@ -38,6 +39,9 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
         .train
         .ok_or_else(|| wrong(format!("{}: no train.jsonl here", data.display())))?;
     let config = trainer_config(&settings)?;
+    let dir = settings.out.clone().unwrap_or_else(|| "adapters".into());
+    // Held to the end: a second run in the same folder fails here.
+    let _claim = Claim::new(&dir)?;
     let files = source::files(settings.model.as_deref())?;
     let encoder = Encoder::load(&files)?;
     let loaded = source::load(&files, settings.dtype.as_deref())?;
@@ -75,11 +79,11 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
         "{numbers} numbers to train, {:.2} % of the model's {all}",
         100.0 * numbers as f64 / all.max(1) as f64
     );
-    let dir = settings.out.clone().unwrap_or_else(|| "adapters".into());
     let output = Output {
         dir: dir.clone(),
         config: adapter,
     };
+    output.clean()?;
     let examples = (train.examples, valid.examples);
     let mut trainer = Trainer::new(
         model.as_mut(),
@@ -111,10 +115,10 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
             _ => ControlFlow::Continue(()),
         }
     })?;
-    report.finish()?;
     if let Some(error) = failed {
         return Err(error);
     }
+    report.finish()?;
     if !done {
         eprintln!("interrupted and saved; --resume goes on");
         return Ok(Done::Interrupted);

@@ -73,17 +73,17 @@ impl Muon {
         self.others.check()
     }
 
+    /// Whether a parameter is a matrix of a hidden layer, or left to AdamW.
+    pub(super) fn is_hidden(&self, name: &str, shape: &[i32]) -> bool {
+        shape.len() == 2 && !Patterns::new(self.others_of.clone()).matches(name)
+    }
+
     pub(super) fn update(&self, mut update: Update<'_>) -> Result<Array> {
-        let shape = match update.param.shape() {
-            &[rows, columns] if !Patterns::new(self.others_of.clone()).matches(update.name) => {
-                Some((f64::from(rows), f64::from(columns)))
-            }
-            _ => None,
-        };
-        let Some((rows, columns)) = shape else {
+        if !self.is_hidden(update.name, update.param.shape()) {
             update.rate *= self.others_rate;
             return self.others.update(update, true);
-        };
+        }
+        let [rows, columns] = [0, 1].map(|axis| f64::from(update.param.shape()[axis]));
         let grad = update.grad.clone();
         let momentum = update.average("momentum", self.momentum, &grad)?;
         let direction = if self.nesterov {

@@ -1,0 +1,262 @@
+//! `--resume`: what it mends, what it refuses, and runs that must not meet.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use mlx_core::{Array, DType, Safetensors, safetensors};
+use mlx_infer::output::Claim;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const BASE: &str = "lora --data data.jsonl --rank 2 --dtype f32 --learning-rate 1e-3";
+
+fn testdata(name: &str) -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.join("../testdata/models").join(name)
+}
+
+fn folder() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let lines: String = (0..9)
+        .map(|line| format!("{}\n", json!({"tokens": [line, 5, 9, 2 * line + 1, 4]})))
+        .collect();
+    fs::write(dir.path().join("data.jsonl"), lines).unwrap();
+    dir
+}
+
+fn run(dir: &TempDir, flags: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_mlx-train"))
+        .current_dir(dir.path())
+        .args(BASE.split(' '))
+        .args([Path::new("--model"), &testdata("qwen3")])
+        .args(flags.split_whitespace())
+        .output()
+        .unwrap()
+}
+
+fn ok(dir: &TempDir, flags: &str) -> String {
+    let output = run(dir, flags);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{flags}: {stderr}");
+    stderr
+}
+
+/// The one line of a run that fails.
+fn refused(dir: &TempDir, flags: &str) -> String {
+    let output = run(dir, flags);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{flags}: {stderr}");
+    let errors: Vec<_> = stderr
+        .lines()
+        .filter(|l| l.starts_with("error: "))
+        .collect();
+    assert_eq!(errors.len(), 1, "{stderr}");
+    errors[0].to_owned()
+}
+
+/// A kill at any place of the last save leaves one of these states.
+#[test]
+fn the_result_is_that_of_the_last_checkpoint_after_any_kill() {
+    let dir = folder();
+    let at = |name: &str| dir.path().join("out").join(name);
+    let bytes = || fs::read(at("adapters.safetensors")).unwrap();
+    let run = "--out out --steps 4 --save-every 2";
+    ok(&dir, "--out out --steps 2 --save-every 2");
+    let before = bytes();
+    ok(&dir, &format!("{run} --resume"));
+    let result = bytes();
+    assert!(before != result);
+    // The checkpoint has its name, and the result is that of the save before, or none.
+    fs::write(at("adapters.safetensors"), &before).unwrap();
+    ok(&dir, &format!("{run} --resume"));
+    assert!(bytes() == result);
+    fs::remove_file(at("adapters.safetensors")).unwrap();
+    fs::remove_file(at("adapter_config.json")).unwrap();
+    ok(&dir, &format!("{run} --resume"));
+    assert!(bytes() == result && at("adapter_config.json").exists());
+    // The result is written and the checkpoint is not; an old one and hidden folders are half removed.
+    fs::rename(at("checkpoints/00000004"), at("checkpoints/.saving")).unwrap();
+    fs::create_dir(at("checkpoints/.removed")).unwrap();
+    fs::create_dir(at("checkpoints/.adapter")).unwrap();
+    fs::write(at(".mlx-lock"), "").unwrap();
+    let said = ok(&dir, &format!("{run} --resume"));
+    assert!(said.contains("resumed after step 2"), "{said}");
+    assert!(bytes() == result);
+    let mut left: Vec<_> = fs::read_dir(at("checkpoints"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["00000002", "00000004"]);
+    let mut left: Vec<_> = fs::read_dir(dir.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["data.jsonl", "out"]);
+}
+
+fn arrays(path: &Path) -> BTreeMap<String, Array> {
+    let file = Safetensors::open(path).unwrap();
+    let copy = |name: &str| {
+        let array = file.array(name).unwrap();
+        let numbers = array.to_vec::<f32>().unwrap();
+        Array::from_slice(&numbers, array.shape()).unwrap()
+    };
+    file.names()
+        .map(|name| (name.to_owned(), copy(name)))
+        .collect()
+}
+
+#[test]
+fn moments_that_do_not_fit_are_refused_by_name() {
+    let dir = folder();
+    for (method, slot) in [
+        ("adamw", "m"),
+        ("lion", "m"),
+        ("adafactor", "row"),
+        ("muon", "momentum"),
+    ] {
+        let run = |steps| format!("--out {method} --steps {steps} --optimizer {method}");
+        ok(&dir, &run(2));
+        let path = dir.path().join(method);
+        let path = path.join("checkpoints/00000002/optimizer.safetensors");
+        let whole = arrays(&path);
+        let suffix = format!("/{slot}");
+        let name = whole.keys().find(|name| name.ends_with(&suffix)).unwrap();
+        let array = &whole[name];
+        let longer = [array.shape(), &[1]].concat();
+        let other = [
+            None,
+            Some(array.reshape(&longer).unwrap()),
+            Some(array.astype(DType::I32).unwrap()),
+            Some(array.astype(DType::F16).unwrap()),
+        ];
+        for other in other {
+            let mut changed = whole.clone();
+            match &other {
+                Some(other) => changed.insert(name.clone(), other.clone()),
+                None => changed.remove(name),
+            };
+            let pairs = changed.iter().map(|(name, array)| (name.as_str(), array));
+            safetensors::save(&path, pairs, &BTreeMap::new()).unwrap();
+            let error = refused(&dir, &format!("{} --resume", run(3)));
+            assert!(error.contains(name.as_str()), "{method}: {error}");
+            assert!(error.contains("optimizer.safetensors"), "{error}");
+        }
+        let mut more = whole.clone();
+        more.insert("model.other/m".to_owned(), array.clone());
+        let pairs = more.iter().map(|(name, array)| (name.as_str(), array));
+        safetensors::save(&path, pairs, &BTreeMap::new()).unwrap();
+        let error = refused(&dir, &format!("{} --resume", run(3)));
+        assert!(error.contains("model.other/m"), "{error}");
+        let pairs = whole.iter().map(|(name, array)| (name.as_str(), array));
+        safetensors::save(&path, pairs, &BTreeMap::new()).unwrap();
+        ok(&dir, &format!("{} --resume", run(3)));
+    }
+}
+
+/// A validation loss that is no number is not the best, and a later one that is may be.
+#[test]
+fn a_nan_in_validation_stops_nothing() {
+    let dir = folder();
+    // Token 50 has an embedding of huge numbers; training does not meet it, validation does.
+    let model = dir.path().join("model");
+    fs::create_dir(&model).unwrap();
+    let source = testdata("qwen3");
+    fs::copy(source.join("config.json"), model.join("config.json")).unwrap();
+    let file = Safetensors::open(source.join("model.safetensors")).unwrap();
+    let mut all: BTreeMap<String, Array> = file
+        .names()
+        .map(|name| {
+            (
+                name.to_owned(),
+                file.array(name).unwrap().astype(DType::F32).unwrap(),
+            )
+        })
+        .collect();
+    let name = "model.embed_tokens.weight";
+    let shape = all[name].shape().to_vec();
+    let mut numbers = all[name].to_vec::<f32>().unwrap();
+    let width = shape[1] as usize;
+    numbers[50 * width..51 * width].fill(f32::NAN);
+    all.insert(
+        name.to_owned(),
+        Array::from_slice(&numbers, &shape).unwrap(),
+    );
+    let pairs = all.iter().map(|(name, array)| (name.as_str(), array));
+    safetensors::save(model.join("model.safetensors"), pairs, &BTreeMap::new()).unwrap();
+
+    let data = dir.path().join("data");
+    fs::create_dir(&data).unwrap();
+    fs::rename(dir.path().join("data.jsonl"), data.join("train.jsonl")).unwrap();
+    let line = "{\"tokens\":[5,50,6]}\n";
+    fs::write(data.join("valid.jsonl"), line).unwrap();
+    let base = "--data data --model model --out out --eval-every 1 --save-every 1";
+    let command = |flags: &str| {
+        let flags = format!("lora {base} --batch-size 2 --rank 2 {flags}");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mlx-train"));
+        let output = command.current_dir(dir.path()).args(flags.split(' '));
+        let output = output.output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{stderr}");
+    };
+    let state = |step: &str| {
+        let path = dir
+            .path()
+            .join("out/checkpoints")
+            .join(step)
+            .join("state.json");
+        serde_json::from_slice::<Value>(&fs::read(path).unwrap()).unwrap()["progress"].clone()
+    };
+    command("--steps 2");
+    assert_eq!(state("00000002")["best"], Value::Null);
+    assert_eq!(state("00000002")["since_best"], 2);
+    fs::write(data.join("valid.jsonl"), "{\"tokens\":[5,7,6]}\n").unwrap();
+    command("--steps 3 --resume");
+    assert_eq!(state("00000003")["best"][1], 3);
+    assert_eq!(state("00000003")["since_best"], 0);
+}
+
+#[test]
+fn one_run_at_a_time_in_a_folder() {
+    let dir = folder();
+    let claim = Claim::new(&dir.path().join("out")).unwrap();
+    // The folder is refused before the model is looked for.
+    let error = refused(&dir, "--out out --steps 1");
+    assert!(
+        error.contains("out is being written by another process"),
+        "{error}"
+    );
+    for command in ["fuse --adapter none", "init --model ."] {
+        let mut train = Command::new(env!("CARGO_BIN_EXE_mlx-train"));
+        let line = format!("{command} --out out");
+        let output = train.current_dir(dir.path()).args(line.split(' '));
+        let output = output.output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("by another process"), "{stderr}");
+    }
+    drop(claim);
+    ok(&dir, "--out out --steps 1");
+}
+
+#[test]
+fn absurd_numbers_are_no_panic() {
+    let dir = folder();
+    let huge = 1u64 << 60;
+    ok(&dir, &format!("--out a --steps 1 --batch-size {huge}"));
+    ok(
+        &dir,
+        &format!(
+            "--out b --steps 1 --batch-tokens {huge} --warmup {}",
+            u64::MAX
+        ),
+    );
+    ok(
+        &dir,
+        &format!("--out c --steps 1 --max-seq-length {} --pack", u64::MAX),
+    );
+}
