@@ -1,4 +1,4 @@
-//! The command line. Exit status: 0 done, 1 failed, 2 wrong usage.
+//! The command line. Exit status: 0 done, or the reader of the output is gone; 1 failed; 2 wrong usage.
 
 mod args;
 mod batch;
@@ -14,11 +14,10 @@ mod output;
 mod score;
 mod tokenize;
 
-use std::error::Error as _;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use mlx_infer::Error;
+use mlx_infer::{Error, console};
 
 /// Generates text with MLX.
 #[derive(Parser)]
@@ -52,12 +51,10 @@ enum Command {
 
 /// Why a command did not do what it was asked.
 enum Failure {
-    /// The flags ask for something that cannot be.
+    /// The flags contradict each other or are out of range.
     Usage(String),
     /// It failed.
     Failed(Error),
-    /// Nobody reads the output any more.
-    ClosedOutput,
 }
 
 type Result<T = ()> = std::result::Result<T, Failure>;
@@ -69,7 +66,11 @@ impl From<Error> for Failure {
 }
 
 pub(crate) fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => return console::usage(&error),
+    };
+    let result = match command {
         Command::Generate(command) => command.run(),
         Command::Chat(command) => command.run(),
         Command::Batch(command) => command.run(),
@@ -81,32 +82,11 @@ pub(crate) fn main() -> ExitCode {
         Command::Convert(command) => command.run(),
     };
     match result {
-        // `head` has seen enough: that is no failure of ours.
-        Ok(()) | Err(Failure::ClosedOutput) => ExitCode::SUCCESS,
-        Err(Failure::Failed(error)) => {
-            report(&error);
-            ExitCode::from(1)
-        }
+        Ok(()) => console::end(Ok(())),
+        Err(Failure::Failed(error)) => console::end(Err(error)),
         Err(Failure::Usage(message)) => {
-            let mut command = Cli::command();
-            command
-                .error(clap::error::ErrorKind::ValueValidation, message)
-                .exit()
+            let kind = clap::error::ErrorKind::ValueValidation;
+            console::usage(&Cli::command().error(kind, message))
         }
     }
-}
-
-/// Prints an error once, with those causes that it does not quote itself.
-fn report(error: &Error) {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let shown = error.to_string();
-        if !text.contains(&shown) {
-            text.push_str(": ");
-            text.push_str(&shown);
-        }
-        cause = error.source();
-    }
-    eprintln!("error: {text}");
 }

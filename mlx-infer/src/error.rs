@@ -31,6 +31,8 @@ pub enum ErrorKind {
     Busy,
     /// The engine has ended.
     Closed,
+    /// The reader of the standard output has closed it.
+    OutputClosed,
 }
 
 /// An error: what, where, what was expected and what was found, in one line.

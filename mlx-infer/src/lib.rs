@@ -15,7 +15,9 @@
 //! # }
 //! ```
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod console;
 pub mod convert;
 pub mod output;
 

@@ -1,6 +1,7 @@
 //! The `mlx-infer` command: text to stdout, everything else to stderr.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use mlx_alloc as _;
 

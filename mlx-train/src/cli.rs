@@ -9,11 +9,10 @@ mod run;
 mod settings;
 mod source;
 
-use std::error::Error as _;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use mlx_train::Error;
+use mlx_infer::console;
 
 /// Trains language models with MLX.
 #[derive(Parser)]
@@ -44,7 +43,11 @@ enum Done {
 }
 
 pub(crate) fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => return console::usage(&error),
+    };
+    let result = match command {
         Command::Lora(settings) => run::run(settings, true),
         Command::Full(settings) => run::run(settings, false),
         Command::Init(init) => init.run().map(|()| Done::All),
@@ -52,26 +55,8 @@ pub(crate) fn main() -> ExitCode {
         Command::Eval(eval) => eval.run().map(|()| Done::All),
     };
     match result {
-        Ok(Done::All) => ExitCode::SUCCESS,
-        Ok(Done::Interrupted) => ExitCode::from(130),
-        Err(error) => {
-            report_error(&error);
-            ExitCode::from(1)
-        }
+        Ok(Done::Interrupted) => console::status(130),
+        Ok(Done::All) => console::end(Ok(())),
+        Err(error) => console::end(Err(error)),
     }
-}
-
-/// Prints an error once, with those causes that it does not quote itself.
-fn report_error(error: &Error) {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let shown = error.to_string();
-        if !text.contains(&shown) {
-            text.push_str(": ");
-            text.push_str(&shown);
-        }
-        cause = error.source();
-    }
-    eprintln!("error: {text}");
 }

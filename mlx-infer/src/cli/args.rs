@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
 use mlx_core::{DType, QuantMode, Scheme, fast};
 use mlx_infer::{
-    Error, ErrorKind, Files, GenerateOptions, LoadOptions, LoadedModel, SamplingParams,
+    Error, ErrorKind, Files, GenerateOptions, LoadOptions, LoadedModel, SamplingParams, console,
 };
 
 use super::{Failure, Result};
@@ -112,10 +112,10 @@ impl Load {
         }
         let unread = &model.info().unread_keys;
         if !unread.is_empty() {
-            eprintln!(
+            console::note(&format!(
                 "warning: config.json: not known to this version and without effect: {}",
                 unread.join(", ")
-            );
+            ));
         }
         Ok(model)
     }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use mlx_infer::console;
 use mlx_infer::output::Claim;
 use serde_json::json;
 
@@ -43,7 +44,7 @@ impl Cache {
         if self.json {
             return output::print_json(&json!({"tokens": tokens, "bytes": bytes}));
         }
-        eprintln!("{tokens} tokens, {}", output::bytes(bytes));
+        console::note(&format!("{tokens} tokens, {}", output::bytes(bytes)));
         Ok(())
     }
 }

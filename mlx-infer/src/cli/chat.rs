@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use mlx_infer::{
     ChatTemplate, Error, ErrorKind, Generated, Generation, Message, PromptCache, RenderOptions,
-    Tokenizer,
+    Tokenizer, console,
 };
 use serde_json::Value;
 
@@ -118,7 +118,7 @@ impl Lines {
     fn new() -> Self {
         let is_terminal = std::io::stdin().is_terminal();
         if is_terminal {
-            eprintln!("one message a line; /exit or end of file ends, Ctrl-C stops an answer");
+            console::note("one message a line; /exit or end of file ends, Ctrl-C stops an answer");
         }
         Self { is_terminal }
     }
@@ -126,7 +126,7 @@ impl Lines {
     fn next(&mut self) -> Result<Option<String>> {
         loop {
             if self.is_terminal {
-                eprint!(">>> ");
+                console::prompt(">>> ");
             }
             let mut line = String::new();
             let n = std::io::stdin()

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use mlx_infer::{Error, ErrorKind};
+use mlx_infer::{Error, ErrorKind, console};
 use serde_json::{Value, json};
 
 use super::{Result, output};
@@ -145,9 +145,9 @@ impl Progress {
         }
         let seconds = self.seconds();
         let rate = self.done as f64 / seconds.max(1e-9);
-        eprintln!(
+        console::note(&format!(
             "{} {what}, {} failed, {seconds:.2} s, {rate:.1} {what}/s{more}",
             self.done, self.failed
-        );
+        ));
     }
 }

@@ -1,24 +1,17 @@
 //! The standard output, and what is said about a generation beside it.
 
-use std::io::{ErrorKind as IoErrorKind, Write};
 use std::ops::ControlFlow;
 
-use mlx_infer::{Error, ErrorKind, Event, FinishReason, Generated, Generation, LoadedModel};
+use mlx_infer::{
+    Error, ErrorKind, Event, FinishReason, Generated, Generation, LoadedModel, console,
+};
 use serde_json::Value;
 
-use super::{Failure, Result, interrupt};
+use super::{Result, interrupt};
 
 /// Writes text to the standard output at once.
 pub(super) fn print(text: &str) -> Result {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|error| match error.kind() {
-            IoErrorKind::BrokenPipe => Failure::ClosedOutput,
-            _ => Error::new(ErrorKind::Io, "cannot write to the standard output")
-                .with_source(error)
-                .into(),
-        })
+    Ok(console::print(text)?)
 }
 
 /// Writes one JSON document.
@@ -65,7 +58,7 @@ pub(super) fn print_stats(model: &LoadedModel, generated: &Generated) {
         0 => String::new(),
         n => format!(" ({n} computed before)"),
     };
-    eprintln!(
+    console::note(&format!(
         "prompt: {} tokens{cached}, {:.1} tokens/s\ngeneration: {} tokens, {:.1} tokens/s, {}\n\
          load: {:.3} s, first token: {:.3} s, total: {:.3} s\npeak memory: {}",
         m.prompt_tokens,
@@ -77,7 +70,7 @@ pub(super) fn print_stats(model: &LoadedModel, generated: &Generated) {
         m.time_to_first_token.as_secs_f64(),
         m.total.as_secs_f64(),
         bytes(m.peak_memory_bytes),
-    );
+    ));
 }
 
 /// A number of bytes, for people.

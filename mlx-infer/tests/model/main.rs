@@ -8,3 +8,4 @@ mod hostile;
 mod interruption;
 mod prompt_cache;
 mod score;
+mod streams;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use mlx_infer::console;
 use mlx_models::adapter;
 use mlx_train::data::{self, DataFiles, DataOptions, Encoder};
 use mlx_train::evaluate::evaluate;
@@ -67,7 +68,10 @@ impl Eval {
         };
         let dataset = data::read(&path, &encoder, &options)?;
         if dataset.report.truncated > 0 {
-            eprintln!("warning: {} examples were cut", dataset.report.truncated);
+            console::note(&format!(
+                "warning: {} examples were cut",
+                dataset.report.truncated
+            ));
         }
         let found = evaluate(
             loaded.model.as_ref(),
@@ -79,15 +83,21 @@ impl Eval {
         if self.json {
             let json = serde_json::to_string(&found)
                 .map_err(|error| Error::new(ErrorKind::Format, error.to_string()))?;
-            println!("{json}");
-        } else {
-            println!("examples         {}", found.examples);
-            println!("tokens           {}", found.tokens);
-            println!("loss             {:.4}", found.loss);
-            println!("perplexity       {:.4}", found.perplexity);
-            println!("token accuracy   {:.2} %", 100.0 * found.token_accuracy);
-            println!("accuracy         {:.2} %", 100.0 * found.accuracy);
+            return console::print(&format!("{json}\n"));
         }
-        Ok(())
+        console::print(&format!(
+            "examples         {}\n\
+             tokens           {}\n\
+             loss             {:.4}\n\
+             perplexity       {:.4}\n\
+             token accuracy   {:.2} %\n\
+             accuracy         {:.2} %\n",
+            found.examples,
+            found.tokens,
+            found.loss,
+            found.perplexity,
+            100.0 * found.token_accuracy,
+            100.0 * found.accuracy
+        ))
     }
 }

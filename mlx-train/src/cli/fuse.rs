@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use mlx_infer::console;
 use mlx_infer::convert::NewCheckpoint;
 use mlx_models::adapter;
 use mlx_nn::lora;
@@ -41,10 +42,10 @@ impl Fuse {
             mlx_nn::quantize::dequantize(loaded.model.as_mut(), None)?;
         }
         export::model(new, &files, loaded.model.as_ref(), self.dequantize)?;
-        match adapter.kind {
-            adapter::AdapterKind::Full => eprintln!("{} parameters replaced", adapter.names.len()),
-            _ => eprintln!("{layers} layers fused"),
-        }
+        console::note(&match adapter.kind {
+            adapter::AdapterKind::Full => format!("{} parameters replaced", adapter.names.len()),
+            _ => format!("{layers} layers fused"),
+        });
         Ok(())
     }
 }

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use mlx_infer::Files;
 use mlx_infer::convert::NewCheckpoint;
+use mlx_infer::{Files, console};
 use mlx_train::{Error, ErrorKind, Result, export};
 
 /// What begins with random weights.
@@ -31,7 +31,7 @@ impl Init {
         })?;
         let loaded = mlx_models::initialised(&files.describe(), config, self.seed)?;
         export::model(new, &files, loaded.model.as_ref(), false)?;
-        eprintln!("{} numbers drawn", loaded.info.n_parameters);
+        console::note(&format!("{} numbers drawn", loaded.info.n_parameters));
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
+use mlx_infer::console;
 use mlx_train::trainer::Event;
 use mlx_train::{Error, ErrorKind, Result, curve};
 use serde_json::Value;
@@ -70,7 +71,7 @@ impl Report {
             .map_err(|error| Error::new(ErrorKind::Format, error.to_string()))?;
         writeln!(self.metrics, "{line}").map_err(|error| failed(&self.path, error))?;
         if self.json {
-            println!("{line}");
+            console::print(&format!("{line}\n"))?;
         }
         match *event {
             Event::Step {
@@ -124,7 +125,7 @@ impl Report {
     fn say(&self, line: &str) {
         match &self.bar {
             Some(bar) => bar.println(line),
-            None => eprintln!("{line}"),
+            None => console::note(line),
         }
     }
 

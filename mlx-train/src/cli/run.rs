@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use mlx_core::{DType, random};
+use mlx_infer::console;
 use mlx_infer::output::Claim;
 use mlx_models::Model;
 use mlx_models::adapter::{AdapterConfig, AdapterKind};
@@ -75,10 +76,10 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
         .map(|(_, array)| array.size())
         .sum();
     let all = loaded.info.n_parameters;
-    eprintln!(
+    console::note(&format!(
         "{numbers} numbers to train, {:.2} % of the model's {all}",
         100.0 * numbers as f64 / all.max(1) as f64
-    );
+    ));
     let output = Output {
         dir: dir.clone(),
         config: adapter,
@@ -96,7 +97,7 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
         if !trainer.resume()? {
             return Err(wrong(format!("{}: no checkpoint to resume", dir.display())));
         }
-        eprintln!("resumed after step {}", trainer.progress().step);
+        console::note(&format!("resumed after step {}", trainer.progress().step));
     }
     trainer.check_output()?;
     let every = settings.report_every.unwrap_or(10).max(1);
@@ -116,22 +117,31 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
         }
     })?;
     if let Some(error) = failed {
-        return Err(error);
+        let step = trainer.progress().step;
+        return Err(match done {
+            true => error,
+            // Also if the reader of the output is gone: the run is not at its end.
+            false => {
+                let message = format!("{error}; saved after step {step}, --resume goes on");
+                Error::new(ErrorKind::Io, message)
+            }
+        });
     }
     report.finish()?;
     if !done {
-        eprintln!("interrupted and saved; --resume goes on");
+        console::note("interrupted and saved; --resume goes on");
         return Ok(Done::Interrupted);
     }
     if let Some(test) = test {
         let (rows, chunk) = (config.batch_size, config.ce_chunk);
         let found = evaluate(model.as_ref(), &test.examples, rows, None, chunk)?;
-        eprintln!(
+        console::note(&format!(
             "test: loss {:.4}, perplexity {:.3}",
             found.loss, found.perplexity
-        );
+        ));
         if settings.json {
-            println!("{}", json!({"event": "tested", "loss": found.loss}));
+            let event = json!({"event": "tested", "loss": found.loss});
+            console::print(&format!("{event}\n"))?;
         }
     }
     Ok(Done::All)
@@ -275,27 +285,27 @@ fn facts(settings: &Settings) -> Map<String, serde_json::Value> {
 
 fn say(path: &std::path::Path, dataset: &Dataset) {
     let report = &dataset.report;
-    eprintln!(
+    console::note(&format!(
         "{}: {} examples, {} tokens, {} of them learnt",
         path.display(),
         report.examples,
         report.tokens,
         report.learnt
-    );
+    ));
     if report.truncated > 0 {
-        eprintln!(
+        console::note(&format!(
             "warning: {}: {} examples were cut and lost {} tokens",
             path.display(),
             report.truncated,
             report.lost_tokens
-        );
+        ));
     }
     if report.dropped > 0 {
-        eprintln!(
+        console::note(&format!(
             "warning: {}: {} examples have nothing to learn and are not used",
             path.display(),
             report.dropped
-        );
+        ));
     }
 }
 

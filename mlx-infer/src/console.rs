@@ -1,0 +1,118 @@
+//! The standard streams of both commands: results on stdout, notes and errors on stderr.
+//!
+//! Everything that `mlx-infer` and `mlx-train` print goes through this module; clippy denies `println!`
+//! and `eprintln!` in both crates. Three rules follow from it:
+//!
+//! - A result that cannot be written is an error and ends the command with exit status 1.
+//! - A reader that closed stdout (`| head`) is an ordinary end: the error has the kind
+//!   [`ErrorKind::OutputClosed`], which ends a command with exit status 0, without a message.
+//! - A note that cannot be written stops nothing. The command goes on to its end, which is then exit
+//!   status 1; a closed stderr is not counted.
+//!
+//! Each text is written at once, straight to the file descriptor: the standard library's `stdout` takes
+//! one that is open for reading only for a success.
+
+use std::error::Error as _;
+use std::fs::File;
+use std::io::{self, ErrorKind as IoErrorKind, IsTerminal, Write};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Whether a note could not be written.
+static LOST_NOTE: AtomicBool = AtomicBool::new(false);
+
+/// Writes text to stdout.
+///
+/// # Errors
+/// [`ErrorKind::OutputClosed`] if the reader is gone, otherwise [`ErrorKind::Io`].
+pub fn print(text: &str) -> Result<()> {
+    write_all(io::stdout(), text).map_err(|error| {
+        let kind = match error.kind() {
+            IoErrorKind::BrokenPipe => ErrorKind::OutputClosed,
+            _ => ErrorKind::Io,
+        };
+        Error::new(
+            kind,
+            format!("cannot write to the standard output: {error}"),
+        )
+        .with_source(error)
+    })
+}
+
+/// Writes a line to stderr.
+pub fn note(line: &str) {
+    prompt(&format!("{line}\n"));
+}
+
+/// Writes text without a line break to stderr.
+pub fn prompt(text: &str) {
+    if let Err(error) = write_all(io::stderr(), text)
+        && error.kind() != IoErrorKind::BrokenPipe
+    {
+        LOST_NOTE.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The end of a command that did what it was asked, or failed.
+pub fn end(result: Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => status(0),
+        Err(error) if error.kind() == ErrorKind::OutputClosed => status(0),
+        Err(error) => {
+            report(&error);
+            status(1)
+        }
+    }
+}
+
+/// An exit status: 1 in place of 0 if a note could not be written.
+pub fn status(code: u8) -> ExitCode {
+    let lost = LOST_NOTE.load(Ordering::Relaxed);
+    ExitCode::from(if lost { code.max(1) } else { code })
+}
+
+/// The end of a command line that is wrong (exit status 2, on stderr), or that asked for help or the
+/// version (on stdout). Terminals get colours, unless `NO_COLOR` is set.
+pub fn usage(error: &clap::Error) -> ExitCode {
+    let is_terminal = match error.use_stderr() {
+        true => io::stderr().is_terminal(),
+        false => io::stdout().is_terminal(),
+    };
+    let text = error.render();
+    let text = match is_terminal && std::env::var_os("NO_COLOR").is_none() {
+        true => text.ansi().to_string(),
+        false => text.to_string(),
+    };
+    if error.use_stderr() {
+        prompt(&text);
+        return status(2);
+    }
+    end(print(&text))
+}
+
+/// Writes an error once, with those causes that it does not quote itself.
+fn report(error: &Error) {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let shown = error.to_string();
+        if !text.contains(&shown) {
+            text.push_str(": ");
+            text.push_str(&shown);
+        }
+        cause = error.source();
+    }
+    note(&format!("error: {text}"));
+}
+
+#[cfg(unix)]
+fn write_all(stream: impl std::os::fd::AsFd, text: &str) -> io::Result<()> {
+    File::from(stream.as_fd().try_clone_to_owned()?).write_all(text.as_bytes())
+}
+
+#[cfg(windows)]
+fn write_all(stream: impl std::os::windows::io::AsHandle, text: &str) -> io::Result<()> {
+    File::from(stream.as_handle().try_clone_to_owned()?).write_all(text.as_bytes())
+}
