@@ -156,6 +156,7 @@ fn fill(label: &str, module: &mut dyn Module, tensors: BTreeMap<String, Array>) 
             Ok(())
         }
     }
+    not_empty(label, &tensors)?;
     let mut names = Vec::new();
     for write in [false, true] {
         let mut visitor = Fill {
@@ -178,6 +179,15 @@ fn fill(label: &str, module: &mut dyn Module, tensors: BTreeMap<String, Array>) 
         names,
         dropout: 0.0,
     })
+}
+
+/// An adapter without tensors changes nothing: a training run or a copy went wrong.
+fn not_empty(label: &str, tensors: &BTreeMap<String, Array>) -> Result<()> {
+    if !tensors.is_empty() {
+        return Ok(());
+    }
+    let message = format!("{label}: the adapter has no tensors");
+    Err(Error::new(ErrorKind::Io, message))
 }
 
 fn report(label: &str, what: &str, faults: &[String]) -> Result<()> {

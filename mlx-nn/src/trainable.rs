@@ -26,6 +26,15 @@ impl Patterns {
     pub fn matches(&self, name: &str) -> bool {
         self.0.iter().any(|pattern| matches(pattern, name))
     }
+
+    /// The patterns that match none of `names`.
+    pub fn unused<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Vec<&str> {
+        let mut unused: Vec<&str> = self.0.iter().map(String::as_str).collect();
+        for name in names {
+            unused.retain(|pattern| !matches(pattern, name));
+        }
+        unused
+    }
 }
 
 fn matches(pattern: &str, name: &str) -> bool {

@@ -308,6 +308,10 @@ fn bad_input_is_refused_by_place() {
             "num_layers must be from 1 to the model's 2",
         ),
         ("--keys attn.q", "no layer is chosen"),
+        (
+            "--keys self_attn.q_proj,self_attn.qproj",
+            "keys: \"self_attn.qproj\" matches no layer that is trained",
+        ),
         ("--rank 0", "rank must be at least 1"),
         ("--batch-size 0", "batch_size must be at least 1"),
         (

@@ -6,7 +6,7 @@ use mlx_core::{Array, Result};
 use mlx_nn::lora::adapt::is_adapter;
 use mlx_nn::{Adaptable, Layout, Lora, Module, Param, Path, VisitMut};
 
-use super::{Adapter, AdapterKind, report};
+use super::{Adapter, AdapterKind, not_empty, report};
 
 /// One adapter's arrays.
 #[derive(Default)]
@@ -26,6 +26,7 @@ pub(super) fn put(
     dropout: f32,
     kind: AdapterKind,
 ) -> Result<Adapter> {
+    not_empty(label, &tensors)?;
     let names: Vec<String> = tensors.keys().cloned().collect();
     let mut faults = Vec::new();
     let mut layers: BTreeMap<String, Parts> = BTreeMap::new();

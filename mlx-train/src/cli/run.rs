@@ -231,6 +231,9 @@ fn choose_lora(model: &mut dyn Model, settings: &Settings, layers: usize) -> Res
         .collect();
     names.sort();
     names.dedup();
+    if let Some(keys) = &keys {
+        all_used("keys", keys, names.iter().map(String::as_str), "layer")?;
+    }
     Ok(AdapterConfig {
         kind: if config.dora {
             AdapterKind::Dora
@@ -244,6 +247,21 @@ fn choose_lora(model: &mut dyn Model, settings: &Settings, layers: usize) -> Res
         keys: names,
         facts: facts(settings),
     })
+}
+
+/// Refuses patterns that match nothing: a misspelt name would be left out of the training silently.
+fn all_used<'a>(
+    setting: &str,
+    patterns: &Patterns,
+    names: impl IntoIterator<Item = &'a str>,
+    of: &str,
+) -> Result<()> {
+    match patterns.unused(names)[..] {
+        [] => Ok(()),
+        [name, ..] => Err(wrong(format!(
+            "{setting}: {name:?} matches no {of} that is trained"
+        ))),
+    }
 }
 
 fn choose_full(model: &mut dyn Model, settings: &Settings, layers: usize) -> Result<AdapterConfig> {
@@ -264,6 +282,9 @@ fn choose_full(model: &mut dyn Model, settings: &Settings, layers: usize) -> Res
         };
         within && rule.matches(path)
     })?;
+    let trained = trainable(&*model)?;
+    let names = trained.iter().map(|(name, _)| name.as_str());
+    all_used("trainable", &rule, names, "parameter")?;
     Ok(AdapterConfig {
         kind: AdapterKind::Full,
         rank: 0,
