@@ -32,6 +32,10 @@ fn run() -> Result<()> {
     ]) {
         println!("cargo::rerun-if-env-changed={name}");
     }
+    println!(
+        "cargo::rerun-if-changed={}",
+        native::pins::shim_folder().display()
+    );
     let out = PathBuf::from(variable("OUT_DIR")?);
     let target = variable("TARGET")?;
     let root = native::root_around(&out).ok_or_else(|| {

@@ -1,5 +1,8 @@
-//! What is built, to the byte: versions, hashes, our changes. Everything is embedded, so that the build script and
-//! `xtask` build the same from anywhere.
+//! What is built, to the byte: versions, hashes, our changes. The shim's sources are what is in its folder, the rest is embedded.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 /// The MLX release. The reason for this one, and what differs in others, is in ARCHITECTURE.md.
 pub const MLX: &str = "0.32.4";
@@ -38,133 +41,47 @@ pub const PATCHES: &[(&str, &str)] = &[(
     include_str!("../patches/gather-qmm.patch"),
 )];
 
-macro_rules! shim {
-    ($($path:literal,)*) => {
-        &[$(($path, include_str!(concat!("../shim/", $path)))),*]
-    };
+/// The shim: the path of each file under `shim/`, and its text, in the order of paths.
+pub static SHIM: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
+    let mut files = Vec::new();
+    read_folder(&shim_folder(), "", &mut files);
+    files.sort();
+    files
+});
+
+/// Where the shim's sources are, for all that this file is compiled into.
+pub fn shim_folder() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let near = own.join("shim");
+    if near.is_dir() {
+        near
+    } else {
+        own.with_file_name("mlx-c-sys").join("shim")
+    }
 }
 
-/// The shim: path under `shim/`, text.
-pub const SHIM: &[(&str, &str)] = shim![
-    "CMakeLists.txt",
-    "array.cpp",
-    "compat/format",
-    "defaults.cpp",
-    "donate.cpp",
-    "donate.h",
-    "error.cpp",
-    "finish.cpp",
-    "fused.cpp",
-    "fused/attention.cpp",
-    "fused/attention_plain.cpp",
-    "fused/attention_plan.h",
-    "fused/attention_vjp.cpp",
-    "fused/blank.cpp",
-    "fused/choose.cpp",
-    "fused/choose.h",
-    "fused/cross_entropy.cpp",
-    "fused/derivative.h",
-    "fused/derivatives.cpp",
-    "fused/draw.cpp",
-    "fused/gated.cpp",
-    "fused/heads.h",
-    "fused/kernels.cpp",
-    "fused/kernels.h",
-    "fused/kernels/amx.cpp",
-    "fused/kernels/attention.h",
-    "fused/kernels/avx2.cpp",
-    "fused/kernels/avx512.cpp",
-    "fused/kernels/avx512bf16.cpp",
-    "fused/kernels/choose.h",
-    "fused/kernels/gradients.h",
-    "fused/kernels/lanes.h",
-    "fused/kernels/math.h",
-    "fused/kernels/packed.h",
-    "fused/kernels/packed_row.h",
-    "fused/kernels/portable.cpp",
-    "fused/kernels/rows.h",
-    "fused/kernels/table.h",
-    "fused/kernels/tiles.h",
-    "fused/experts.cpp",
-    "fused/linear.cpp",
-    "fused/linear.h",
-    "fused/lookup.cpp",
-    "fused/node.h",
-    "fused/operations.h",
-    "fused/packed.cpp",
-    "fused/product.h",
-    "fused/products.cpp",
-    "fused/rms_norm.cpp",
-    "fused/rope.cpp",
-    "fused/store.cpp",
-    "fused/vocabulary.cpp",
-    "guard.h",
-    "isa.cpp",
-    "isa.h",
-    "kernel.cpp",
-    "matmul/amx.cpp",
-    "matmul/amx.h",
-    "matmul/amx_configuration.h",
-    "matmul/amx_tiles.h",
-    "matmul/expand.cpp",
-    "matmul/expand.h",
-    "matmul/expand_avx2.cpp",
-    "matmul/expand_avx512.cpp",
-    "matmul/expand_plain.h",
-    "matmul/floats.h",
-    "matmul/floats_avx512.h",
-    "matmul/job.h",
-    "matmul/matmul.cpp",
-    "matmul/matmul.h",
-    "matmul/pairs.cpp",
-    "matmul/pairs.h",
-    "matmul/pairs_avx512.cpp",
-    "matmul/panels.cpp",
-    "matmul/panels.h",
-    "matmul/small_floats.h",
-    "matmul/turn.h",
-    "matmul/turn_avx2.h",
-    "matmul/unpack.h",
-    "matmul/unpack_avx2.h",
-    "matmul/vnni.cpp",
-    "matmul/vnni_tiles.cpp",
-    "matmul/whole.h",
-    "matmul/whole_amx.cpp",
-    "matmul/whole_amx_x.h",
-    "matmul/whole_avx2.cpp",
-    "matmul/whole_avx512.h",
-    "matmul/whole_neon.cpp",
-    "matmul/whole_numbers.h",
-    "matmul/whole_rows.h",
-    "matmul/whole_tiles.h",
-    "matmul/whole_vectors.h",
-    "memory.h",
-    "mlxrs.h",
-    "profile.cpp",
-    "profile.h",
-    "run_ahead.cpp",
-    "run_ahead.h",
-    "settings.h",
-    "sgemm.cpp",
-    "sgemm/avx2.cpp",
-    "sgemm/avx512.cpp",
-    "sgemm/avx512.h",
-    "sgemm/kernels.h",
-    "sgemm/packed.h",
-    "sgemm/portable.cpp",
-    "sgemm/product.h",
-    "sgemm/tile.h",
-    "threads.cpp",
-    "threads.h",
-];
+fn read_folder(folder: &Path, prefix: &str, files: &mut Vec<(String, String)>) {
+    let failed = |path: &Path, error: std::io::Error| -> ! {
+        panic!("cannot read {}: {error}", path.display())
+    };
+    for item in fs::read_dir(folder).unwrap_or_else(|e| failed(folder, e)) {
+        let path = item.unwrap_or_else(|e| failed(folder, e)).path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = format!("{prefix}{name}");
+        if path.is_dir() {
+            read_folder(&path, &format!("{name}/"), files);
+        } else {
+            let text = fs::read_to_string(&path).unwrap_or_else(|e| failed(&path, e));
+            files.push((name, text));
+        }
+    }
+}
 
 /// A short name for what is built from our side (FNV-1a, 64 bit): it changes when any of it does.
 pub fn inputs() -> String {
-    let ours = PATCHES
-        .iter()
-        .chain(SHIM)
-        .flat_map(|(name, text)| [*name, *text]);
-    digest(ours.chain([SOURCE_MANIFEST, SOURCE_LOCK]))
+    let patches = PATCHES.iter().flat_map(|(name, text)| [*name, *text]);
+    let shim = SHIM.iter().flat_map(|(name, text)| [&**name, &**text]);
+    digest(patches.chain(shim).chain([SOURCE_MANIFEST, SOURCE_LOCK]))
 }
 
 /// FNV-1a over the parts, each closed by a zero byte.

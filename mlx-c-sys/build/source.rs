@@ -18,7 +18,7 @@ pub fn unpack(dir: &Path) -> Result<(PathBuf, PathBuf)> {
     for (name, text) in pins::PATCHES {
         patch(&source, name, text)?;
     }
-    for (name, text) in pins::SHIM {
+    for (name, text) in pins::SHIM.iter() {
         write(&shim.join(name), text)?;
     }
     Ok((source, shim))

@@ -4,7 +4,7 @@
 // theirs. libmlxc is a library of the program and the BLAS one of libmlx, so this definition comes first. Other BLAS
 // functions are not defined here and stay as they are.
 //
-//   MLX_CPU_KERNELS=off                    the BLAS that MLX brought, and its own graphs (see fused.cpp)
+//   MLX_CPU_KERNELS=off                    the BLAS that MLX brought, and its own graphs (see ops/form.cpp)
 //   MLX_CPU_ISA=NAME                       the instruction set, instead of the machine's best (see isa.h)
 //   MLX_CPU_THREADS=N                      see threads.h
 //

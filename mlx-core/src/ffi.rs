@@ -135,7 +135,7 @@ impl<A: std::borrow::Borrow<Array>> Arg for Option<A> {
 macro_rules! plain_args {
     ($($ty:ty),*) => { $( impl Arg for $ty { type C = $ty; fn c(&self) -> $ty { *self } } )* };
 }
-plain_args!(i32, u64, usize, bool, f32, f64);
+plain_args!(i32, u32, u64, usize, bool, f32, f64);
 
 impl Arg for DType {
     type C = sys::mlx_dtype;
@@ -279,13 +279,19 @@ pub(crate) fn arrays(f: impl FnOnce(*mut sys::mlx_vector_array) -> c_int) -> Res
     Ok(arrays)
 }
 
-/// Whether the shim's kernels run on the current stream.
-pub(crate) fn has_kernels() -> Result<bool> {
+/// The form of an operation on the current stream.
+pub(crate) fn form(op: sys::mlxrs_op) -> Result<sys::mlxrs_form> {
     let stream = crate::stream::current()?;
-    let mut found = false;
+    let mut found = sys::MLXRS_FORM_PLAIN;
     call(ErrorKind::Mlx, || {
-        // SAFETY: a live stream, and a flag to write to.
-        unsafe { sys::mlxrs_fast_kernels(&mut found, stream) }
+        // SAFETY: a live stream, and a number to write to.
+        unsafe { sys::mlxrs_fast_form(&mut found, op, stream) }
     })?;
     Ok(found)
+}
+
+/// Begins or ends a time in which this thread builds plain forms.
+pub(crate) fn plainly(begin: bool) {
+    // SAFETY: changes a counter of this thread.
+    unsafe { sys::mlxrs_fast_plainly(begin) }
 }

@@ -25,9 +25,7 @@ use mlx_c_sys as sys;
 
 use crate::array::Array;
 use crate::error::Result;
-use crate::fast::packing;
-use crate::ffi::{self, op};
-use crate::ops::quantize::Scheme;
+use crate::ffi;
 
 /// Lets the topmost operation of `updated` write into the buffer of `cache`.
 fn in_place(cache: &Array, updated: &Array) -> Result<Array> {
@@ -77,62 +75,6 @@ pub fn slice_update_dynamic_in_place(
 ) -> Result<Array> {
     let updated = cache.slice_update_dynamic(update, start, axes)?;
     in_place(&cache, &updated)
-}
-
-/// Both buffers of a cache with new tokens, in place: of `buffers`, `[B, K, S, D]` each, slot
-/// `offsets[b] + l` of row b gets token `l` of `new`, `[B, K, L, D]` each; in a `ring`, that modulo `S`.
-/// `offsets` is I32 `[B]` or `[1]`. With a scheme the buffers hold [packed](crate::fast::pack) rows, and
-/// tokens are packed on their way. Where [our kernels](crate::fast::has_kernels) run, it is one
-/// operation, which also makes buffers that are [blank](crate::fast::blank) and keys that are
-/// [heads](crate::fast::heads) if nobody has computed them yet, and passes by positions that no slot
-/// has; elsewhere the buffers are copied.
-///
-/// # Errors
-/// The shapes or dtypes do not fit, or the scheme is none that rows are packed in.
-pub fn store_in_place(
-    buffers: (Array, Array),
-    new: (&Array, &Array),
-    offsets: &Array,
-    ring: bool,
-    scheme: Option<Scheme>,
-) -> Result<(Array, Array)> {
-    store(&buffers, new, offsets, (ring, scheme), true)
-}
-
-/// [`store_in_place`], for buffers that somebody else still reads: copies them.
-///
-/// # Errors
-/// As there.
-pub fn store_in_copy(
-    buffers: (&Array, &Array),
-    new: (&Array, &Array),
-    offsets: &Array,
-    ring: bool,
-    scheme: Option<Scheme>,
-) -> Result<(Array, Array)> {
-    let buffers = (buffers.0.clone(), buffers.1.clone());
-    store(&buffers, new, offsets, (ring, scheme), false)
-}
-
-fn store(
-    (first, second): &(Array, Array),
-    (first_new, second_new): (&Array, &Array),
-    offsets: &Array,
-    (ring, scheme): (bool, Option<Scheme>),
-    in_place: bool,
-) -> Result<(Array, Array)> {
-    let (bits, group_size) = scheme.map_or(Ok((0, 0)), packing)?;
-    op!(pair mlxrs_fast_store(
-        first,
-        second,
-        first_new,
-        second_new,
-        offsets,
-        bits,
-        group_size,
-        ring,
-        in_place
-    ))
 }
 
 /// [`Array::put_along_axis`] in place.

@@ -1,9 +1,8 @@
 //! Updates in place: right, at one address, and without copies while steps are in flight.
 
-use mlx_core::fast::{self, Mask};
+use mlx_core::fast::{self, Buffers, Mask, Slots, store};
 use mlx_core::inplace::{
-    self, put_along_axis_in_place, scatter_in_place, slice_update_dynamic_in_place,
-    slice_update_in_place,
+    put_along_axis_in_place, scatter_in_place, slice_update_dynamic_in_place, slice_update_in_place,
 };
 use mlx_core::{Array, DType, Error, Result, async_eval, eval, memory, synchronize, zeros};
 use proptest::prelude::*;
@@ -355,20 +354,25 @@ fn tokens_are_stored_by_position() -> Result<()> {
         };
         let wanted = (expected(&k, &new_k)?, expected(&v, &new_v)?);
         let at = Array::from_slice(&offsets, &[offsets.len() as i32])?;
-        let (a, b) = inplace::store_in_copy((&k, &v), (&new_k, &new_v), &at, ring, None)?;
+        let slots = Slots { ring, scheme: None };
+        let (a, b) = store(Buffers::Shared(&k, &v), &new_k, &new_v, &at, slots)?;
         let untouched = filled(0.0, &[2, 3, 6, 4])?.to_vec::<f32>()?;
         assert_eq!((a.to_vec()?, b.to_vec()?), wanted, "{offsets:?} copied");
         assert_eq!(k.to_vec::<f32>()?, untouched);
 
         let (k, v) = (k.add(0.0f32)?, v.add(0.0f32)?);
         eval([&k, &v])?;
-        let (a, b) = inplace::store_in_place((k, v), (&new_k, &new_v), &at, ring, None)?;
+        let (a, b) = store(Buffers::Own(k, v), &new_k, &new_v, &at, slots)?;
         assert_eq!((a.to_vec()?, b.to_vec()?), wanted, "{offsets:?} in place");
     }
     let buffer = filled(0.0, &[1, 1, 4, 2])?;
     let new = filled(0.0, &[1, 1, 1, 3])?;
     let at = Array::scalar(0i32)?;
-    let error = inplace::store_in_copy((&buffer, &buffer), (&new, &new), &at, false, None);
+    let slots = Slots {
+        ring: false,
+        scheme: None,
+    };
+    let error = store(Buffers::Shared(&buffer, &buffer), &new, &new, &at, slots);
     assert!(error.is_err());
     Ok(())
 }

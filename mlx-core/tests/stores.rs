@@ -1,7 +1,7 @@
-//! New keys and values in a cache where buffers and keys are not computed before: one operation makes them, and gives to the bit what
-//! it gives of buffers of zeros and of keys that are there.
+//! New keys and values in a cache whose buffers and keys are made by the operation that stores them: it gives to the bit what it gives
+//! for buffers of zeros and for keys that are computed before.
 
-use mlx_core::inplace::{store_in_copy, store_in_place};
+use mlx_core::fast::{Buffers, Projection, Slots, store, store_heads};
 use mlx_core::ops::create::{full, zeros};
 use mlx_core::ops::quantize::{QuantMode, Scheme};
 use mlx_core::random::{self, Key};
@@ -76,29 +76,35 @@ fn by_hand(new: &Array, (rows, slots, tokens, offsets, ring): Case) -> Result<Ve
     Ok(all)
 }
 
+fn slots(ring: bool, scheme: Option<Scheme>) -> Slots {
+    Slots { ring, scheme }
+}
+
 #[test]
-fn buffers_that_are_blank_are_zero_where_no_token_is() -> Result<()> {
-    if !fast::has_kernels()? {
+fn new_buffers_are_zero_where_no_token_is() -> Result<()> {
+    if fast::form(fast::Op::Store)? == fast::Form::Plain {
         return Ok(());
     }
     each_case(|case, at, dtype| {
-        let (rows, slots, tokens, _, ring) = case;
+        let (rows, n, tokens, _, ring) = case;
         let k = normal(1, &[rows, HEADS, tokens, DIM], dtype)?;
         // As projections are: tokens before heads.
         let v = normal(2, &[rows, tokens, HEADS, 48], dtype)?.swap_axes(1, 2)?;
-        let buffer = |d| fast::blank(&[rows, HEADS, slots, d], dtype);
+        let buffer = |d| fast::blank(&[rows, HEADS, n, d], dtype);
         let expected = (by_hand(&k, case)?, by_hand(&v, case)?);
-        for in_place in [true, false] {
-            let (a, b) = (buffer(DIM)?, buffer(48)?);
-            soil(rows * HEADS * slots * DIM * 4)?;
-            let (a, b) = match in_place {
-                true => store_in_place((a, b), (&k, &v), at, ring, None)?,
-                false => store_in_copy((&a, &b), (&k, &v), at, ring, None)?,
-            };
+        let (shared_k, shared_v) = (buffer(DIM)?, buffer(48)?);
+        for buffers in [
+            Buffers::New(n),
+            Buffers::Own(buffer(DIM)?, buffer(48)?),
+            Buffers::Shared(&shared_k, &shared_v),
+        ] {
+            let kind = format!("{buffers:?}");
+            soil(rows * HEADS * n * DIM * 4)?;
+            let (a, b) = store(buffers, &k, &v, at, slots(ring, None))?;
             eval([&a, &b])?;
             assert!(
                 floats(&a)? == expected.0 && floats(&b)? == expected.1,
-                "{case:?} in {dtype}"
+                "{case:?} in {dtype}, {kind}"
             );
         }
         Ok(())
@@ -106,20 +112,22 @@ fn buffers_that_are_blank_are_zero_where_no_token_is() -> Result<()> {
 }
 
 #[test]
-fn blank_buffers_of_packed_rows_too() -> Result<()> {
+fn new_buffers_of_packed_rows_too() -> Result<()> {
     let scheme = Scheme::new(QuantMode::Affine, 8, 32)?;
     let words = fast::packed_words(DIM, DType::BF16, scheme)?;
-    for (rows, slots, tokens) in [(2, 16, 9), (1, 2048, 1500)] {
+    for (rows, n, tokens) in [(2, 16, 9), (1, 2048, 1500)] {
         let [k, v] = [1, 2].map(|seed| normal(seed, &[rows, HEADS, tokens, DIM], DType::BF16));
         let (k, v, at) = (k?, v?, Array::from_slice(&[3], &[1])?);
-        let of = |buffer: fn(&[i32], DType) -> Result<Array>| {
-            let buffer = || buffer(&[rows, HEADS, slots, words], DType::U32);
-            soil(rows * HEADS * slots * words * 4)?;
-            let (a, b) =
-                store_in_place((buffer()?, buffer()?), (&k, &v), &at, false, Some(scheme))?;
+        let of = |buffers| {
+            soil(rows * HEADS * n * words * 4)?;
+            let (a, b) = store(buffers, &k, &v, &at, slots(false, Some(scheme)))?;
             Ok::<_, mlx_core::Error>([a.to_vec::<u32>()?, b.to_vec()?])
         };
-        assert!(of(fast::blank)? == of(zeros)?, "{slots} slots");
+        let zero = || zeros(&[rows, HEADS, n, words], DType::U32);
+        assert!(
+            of(Buffers::New(n))? == of(Buffers::Own(zero()?, zero()?))?,
+            "{n} slots"
+        );
     }
     Ok(())
 }
@@ -127,42 +135,77 @@ fn blank_buffers_of_packed_rows_too() -> Result<()> {
 #[test]
 fn keys_are_rotated_into_their_place() -> Result<()> {
     let freqs = Array::from_slice(&(1..=24).map(|i| i as f32).collect::<Vec<_>>(), &[24])?;
+    let plain = fast::form(fast::Op::Store)? == fast::Form::Plain;
     each_case(|case, at, dtype| {
-        let (rows, slots, tokens, offsets, ring) = case;
-        // Elsewhere MLX's own operations would write outside of the buffer.
+        let (rows, n, tokens, offsets, ring) = case;
+        // The plain form would write outside of the buffer.
         let inside = offsets
             .iter()
-            .all(|&at| at >= 0 && (ring || at + tokens <= slots));
-        if !fast::has_kernels()? && !inside {
+            .all(|&at| at >= 0 && (ring || at + tokens <= n));
+        if plain && !inside {
             return Ok(());
         }
         let x = normal(1, &[rows, tokens, HEADS * DIM], dtype)?;
         let weight = normal(2, &[DIM], dtype)?;
         let v = normal(3, &[rows, HEADS, tokens, DIM], dtype)?;
+        let zero = || zeros(&[rows, HEADS, n, DIM], dtype);
         for norm in [None, Some((&weight, 1e-6))] {
-            let keys = || fast::heads(&x, DIM, norm, 48, &freqs, at);
-            let there = keys()?;
-            eval([&there])?;
-            let of = |keys: &Array, buffer: fn(&[i32], DType) -> Result<Array>| {
-                let buffer = || buffer(&[rows, HEADS, slots, DIM], dtype);
-                let buffers = (buffer()?, buffer()?);
-                let (a, b) = store_in_place(buffers, (keys, &v), at, ring, None)?;
-                Ok::<_, mlx_core::Error>([floats(&a)?, floats(&b)?])
+            let keys = Projection {
+                x: &x,
+                head_dim: DIM,
+                norm,
+                dims: 48,
+                freqs: &freqs,
+                offsets: at,
             };
-            let expected = of(&there, zeros)?;
-            assert!(
-                of(&keys()?, zeros)? == expected,
-                "{case:?} in {dtype}, norm {}",
-                norm.is_some()
-            );
-            // Keys that are wanted elsewhere too.
-            let shared = keys()?;
-            assert!(
-                of(&shared, fast::blank)? == expected,
-                "{case:?} in {dtype}, blank"
-            );
-            assert!(floats(&shared)? == floats(&there)?);
+            let both =
+                |(a, b): (Array, Array)| Ok::<_, mlx_core::Error>([floats(&a)?, floats(&b)?]);
+            let slots = slots(ring, None);
+            let heads = fast::heads(&keys)?;
+            let expected = both(store(
+                Buffers::Own(zero()?, zero()?),
+                &heads,
+                &v,
+                at,
+                slots,
+            )?)?;
+            for buffers in [Buffers::New(n), Buffers::Own(zero()?, zero()?)] {
+                let kind = format!("{buffers:?}");
+                assert!(
+                    both(store_heads(buffers, &keys, &v, slots)?)? == expected,
+                    "{case:?} in {dtype}, norm {}, {kind}",
+                    norm.is_some()
+                );
+            }
         }
         Ok(())
     })
+}
+
+#[test]
+fn what_does_not_fit_is_refused() -> Result<()> {
+    let k = normal(1, &[2, HEADS, 3, DIM], DType::F32)?;
+    let narrow = normal(1, &[2, HEADS, 3, DIM], DType::BF16)?;
+    let at = Array::from_slice(&[0, 0], &[2])?;
+    let slots = slots(false, None);
+    let fault = |result: Result<(Array, Array)>| result.err().map(|e| e.to_string());
+    let buffer = |rows| zeros(&[rows, HEADS, 8, DIM], DType::F32);
+    for result in [
+        store(Buffers::Own(buffer(1)?, buffer(1)?), &k, &k, &at, slots),
+        store(
+            Buffers::Own(buffer(2)?, buffer(2)?),
+            &k,
+            &narrow,
+            &at,
+            slots,
+        ),
+        store(Buffers::New(8), &k, &narrow, &at, slots),
+    ] {
+        if fast::form(fast::Op::Store)? == fast::Form::Cpu {
+            assert!(fault(result).is_some_and(|text| text.contains("do not fit")));
+        }
+    }
+    let none = fault(store(Buffers::New(0), &k, &k, &at, slots));
+    assert!(none.is_some_and(|text| text.contains("at least one slot")));
+    Ok(())
 }

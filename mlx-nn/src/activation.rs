@@ -52,15 +52,23 @@ impl Activation {
             })
     }
 
+    /// The fused gate that this activation makes, if there is one.
+    pub(crate) fn gate(self) -> Option<fast::Gate> {
+        match self {
+            Self::Silu => Some(fast::Gate::Silu),
+            Self::GeluTanh => Some(fast::Gate::GeluTanh),
+            Self::Gelu | Self::Relu | Self::ReluSquared => None,
+        }
+    }
+
     /// `self(gate) * up`: what stands in the middle of a gated MLP. `[..] -> [..]`
     ///
     /// # Errors
     /// The shapes do not fit.
     pub fn gated(self, gate: &Array, up: &Array) -> Result<Array> {
-        match self {
-            Self::Silu => fast::swiglu(gate, up),
-            Self::GeluTanh => fast::geglu(gate, up),
-            other => other.forward(gate)?.multiply(up),
+        match self.gate() {
+            Some(kind) => fast::gated(kind, gate, up),
+            None => self.forward(gate)?.multiply(up),
         }
     }
 

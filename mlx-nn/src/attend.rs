@@ -1,8 +1,7 @@
 //! Scaled dot-product attention with everything the architectures ask of it.
 
-use mlx_core::{Array, Result, Scheme, fast};
-
-use crate::mask::AttentionMask;
+use mlx_core::fast::{self, Mask};
+use mlx_core::{Array, DType, Result, Scheme};
 
 /// What an architecture asks of attention beside keys and values.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +14,49 @@ pub struct Attend<'a> {
     pub sinks: Option<&'a Array>,
 }
 
+/// The keys of a step.
+#[derive(Clone, Debug)]
+pub enum Keys<'a> {
+    /// Heads `[B, K, L, D]`.
+    Heads(Array),
+    /// The projection that becomes heads. Where the back end has a kernel for it, they are written straight into the cache.
+    Projection(fast::Projection<'a>),
+}
+
+impl Keys<'_> {
+    /// The heads, `[B, K, L, D]`.
+    pub(crate) fn heads(&self) -> Result<Array> {
+        match self {
+            Self::Heads(heads) => Ok(heads.clone()),
+            Self::Projection(projection) => fast::heads(projection),
+        }
+    }
+
+    /// `[B, K, L, D]`
+    pub(crate) fn shape(&self) -> Result<[i32; 4]> {
+        match self {
+            Self::Heads(heads) => heads.dims(),
+            Self::Projection(projection) => {
+                let ([b, l, width], d) = (projection.x.dims()?, projection.head_dim);
+                Ok([b, width / d.max(1), l, d])
+            }
+        }
+    }
+
+    pub(crate) fn dtype(&self) -> DType {
+        match self {
+            Self::Heads(heads) => heads.dtype(),
+            Self::Projection(projection) => projection.x.dtype(),
+        }
+    }
+}
+
+impl From<&Array> for Keys<'_> {
+    fn from(heads: &Array) -> Self {
+        Self::Heads(heads.clone())
+    }
+}
+
 /// `q [B, H, L, D]`, `k [B, K, S, D]`, `v [B, K, S, Dv]` -> `[B, H, L, Dv]`; `H` is a multiple of `K`. With
 /// a scheme keys and values are packed rows.
 pub(crate) fn attend(
@@ -22,13 +64,13 @@ pub(crate) fn attend(
     k: &Array,
     v: &Array,
     scheme: Option<Scheme>,
-    mask: &AttentionMask,
+    mask: Mask,
     options: &Attend<'_>,
 ) -> Result<Array> {
     let options = fast::Attention {
         scale: options.scale,
         soft_cap: options.softcap,
-        mask: mask.fused(),
+        mask,
         sinks: options.sinks,
     };
     match scheme {

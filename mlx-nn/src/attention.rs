@@ -95,18 +95,16 @@ impl Attention {
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array, layer: usize, step: &mut Step) -> Result<Array> {
         let [q, k, v] = Linear::forward_all([&self.q_proj, &self.k_proj, &self.v_proj], x)?;
-        let heads = |y: &Array, norm: &Option<RmsNorm>, step: &Step| {
-            self.rope.heads(y, self.head_dim, norm.as_ref(), step)
-        };
-        let q = heads(&q, &self.q_norm, step)?;
-        let k = heads(&k, &self.k_norm, step)?;
-        let v = split_heads(&v, self.head_dim)?;
+        let (offsets, dim) = (step.offsets().clone(), self.head_dim);
+        let q = (self.rope).heads(&q, dim, self.q_norm.as_ref(), &offsets, step)?;
+        let k = (self.rope).keys(&k, dim, self.k_norm.as_ref(), &offsets, step)?;
+        let v = split_heads(&v, dim)?;
         let options = Attend {
             scale: self.scale,
             softcap: self.softcap,
             sinks: self.sinks.as_ref().map(Param::value),
         };
-        let y = step.attend(layer, &q, &k, &v, &options)?;
+        let y = step.attend(layer, &q, k, &v, &options)?;
         self.o_proj.forward(&merge_heads(&y)?)
     }
 }

@@ -74,6 +74,6 @@ pub use mlp::{FeedForward, GatedMlp};
 pub use module::{Module, Param, Path, Visit, VisitMut};
 pub use norm::{LayerNorm, RmsNorm};
 pub use rope::{Rope, RopeConfig, RopeScaling};
-pub use step::{Attend, Step};
+pub use step::{Attend, Keys, Step};
 pub use trainable::Patterns;
 pub use weight::Weight;

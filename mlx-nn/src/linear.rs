@@ -1,6 +1,7 @@
 //! [`Linear`]: one type for dense and quantised layers, with or without bias and LoRA.
 
-use mlx_core::{Array, Result, fast};
+use mlx_core::fast::{self, Gate};
+use mlx_core::{Array, Result};
 
 use crate::lora::{Adaptable, Layout, Lora};
 use crate::module::{Module, Param, Path, Visit, VisitMut};
@@ -40,20 +41,32 @@ impl Linear {
         self.finish(x, self.weight.project(x)?)
     }
 
-    /// [`forward`](Self::forward) of several layers on one `x`: where they are written alike, as one product
-    /// ([`fast::together`]).
+    /// [`forward`](Self::forward) of several layers on one `x`: their products are asked for together
+    /// ([`fast::linear_many`]).
     ///
     /// # Errors
     /// The shapes do not fit.
     pub fn forward_all<const N: usize>(layers: [&Self; N], x: &Array) -> Result<[Array; N]> {
-        let products = layers.iter().map(|layer| layer.weight.project(x));
-        let products = fast::together(&products.collect::<Result<Vec<_>>>()?)?;
+        let products = fast::linear_many(x, &layers.map(|layer| layer.weight.matrix()))?;
         let ys = layers
             .iter()
             .zip(products)
             .map(|(layer, y)| layer.finish(x, y));
         let ys = ys.collect::<Result<Vec<_>>>()?;
         Ok(ys.try_into().expect("one for each layer"))
+    }
+
+    /// `gate(self(x)) * up(x)`; one operation where neither layer has a bias or an adapter ([`fast::gated_linear`]).
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn gated(&self, up: &Self, gate: Gate, x: &Array) -> Result<Array> {
+        let is_product = |layer: &Self| layer.lora.is_none() && layer.bias.is_none();
+        if is_product(self) && is_product(up) {
+            return fast::gated_linear(gate, x, &self.weight.matrix(), &up.weight.matrix());
+        }
+        let [gated, up] = Self::forward_all([self, up], x)?;
+        fast::gated(gate, &gated, &up)
     }
 
     /// The result, of the product of `x` with the matrix.

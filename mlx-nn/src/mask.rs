@@ -1,6 +1,7 @@
-//! Who may see whom: the one rule of the project, and the masks made from it.
+//! Which keys a query sees: the rule, written out for tests and for packed documents.
+//!
+//! Attention takes [`Mask`](mlx_core::fast::Mask); kernels follow positions, and no array is made.
 
-use mlx_core::fast::{self, KeySlots};
 use mlx_core::{Array, Result};
 
 /// Whether a query at position `q` sees the key at position `k`: causal, and with a window only
@@ -14,46 +15,6 @@ pub fn visible(q: i64, k: i64, window: Option<usize>) -> bool {
 pub fn position(slot: usize, len: usize, cap: usize) -> i64 {
     let (slot, len, cap) = (slot as i64, len as i64, cap as i64);
     slot + cap * (len - 1 - slot).div_euclid(cap)
-}
-
-/// The mask of one attention.
-#[derive(Clone, Debug)]
-pub enum AttentionMask {
-    /// Every query sees every key.
-    None,
-    /// The last query sees every key, the one before all but one, and so on.
-    Causal,
-    /// True where a query sees a key: `[B or 1, 1, L, S]`.
-    Array(Array),
-    /// What follows from positions, where the back end makes use of them.
-    Placed {
-        /// The position of each row's first query: I32 `[B]`.
-        offsets: Array,
-        /// How many positions are seen, the query's own included.
-        window: Option<i32>,
-        /// Where the keys are.
-        slots: KeySlots,
-    },
-}
-
-impl AttentionMask {
-    /// The mask as the fused kernel takes it.
-    pub fn fused(&self) -> fast::Mask<'_> {
-        match self {
-            Self::None => fast::Mask::None,
-            Self::Causal => fast::Mask::Causal,
-            Self::Array(array) => fast::Mask::Array(array),
-            Self::Placed {
-                offsets,
-                window,
-                slots,
-            } => fast::Mask::Placed(fast::Placed {
-                offsets,
-                window: *window,
-                slots: *slots,
-            }),
-        }
-    }
 }
 
 /// A mask `[b, 1, l, s]` from a rule on (row, query, key).

@@ -37,8 +37,14 @@ impl GatedMlp {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
-        let (gate, up) = (self.gate_proj.forward(x)?, self.up_proj.forward(x)?);
-        self.down_proj.forward(&self.activation.gated(&gate, &up)?)
+        let inner = match self.activation.gate() {
+            Some(gate) => self.gate_proj.gated(&self.up_proj, gate, x)?,
+            None => {
+                let [gate, up] = Linear::forward_all([&self.gate_proj, &self.up_proj], x)?;
+                self.activation.gated(&gate, &up)?
+            }
+        };
+        self.down_proj.forward(&inner)
     }
 }
 

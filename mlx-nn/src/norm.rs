@@ -54,7 +54,7 @@ impl RmsNorm {
     /// # Errors
     /// The shapes do not fit.
     pub fn add_to(&self, residual: &Array, x: &Array) -> Result<Array> {
-        fast::rms_norm_add(x, &self.scale, residual, self.eps)
+        fast::norm_add(x, &self.scale, residual, self.eps)
     }
 
     /// `sum = residual + x`, or `residual + inner(x)`, and `self(sum)`: both, in one operation.
@@ -69,7 +69,7 @@ impl RmsNorm {
         inner: Option<&Self>,
     ) -> Result<(Array, Array)> {
         let inner = inner.map(|inner| &inner.scale);
-        fast::add_rms_norm(x, residual, inner, &self.scale, self.eps)
+        fast::add_norm(x, residual, inner, &self.scale, self.eps)
     }
 
     /// What [`fast::rms_norm`] multiplies by, and epsilon.

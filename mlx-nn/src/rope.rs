@@ -7,6 +7,7 @@ use std::f64::consts::PI;
 
 use mlx_core::{Array, Error, ErrorKind, Result, fast};
 
+use crate::attend::Keys;
 use crate::attention::split_heads;
 use crate::norm::RmsNorm;
 use crate::step::Step;
@@ -218,7 +219,7 @@ impl Rope {
             None => None,
         };
         let x = scaled.as_ref().unwrap_or(x);
-        self.by_row(step, |periods| {
+        let rotate = |periods| {
             let rope = fast::Rope {
                 dims: self.dims,
                 traditional: false,
@@ -227,7 +228,13 @@ impl Rope {
                 freqs: Some(periods),
             };
             fast::rope(x, &rope, step.offsets())
-        })
+        };
+        match self.tables(step)? {
+            Tables::One(periods) => rotate(periods),
+            Tables::ByRow { is_long, long } => {
+                is_long.select(&rotate(long)?, &rotate(&self.periods)?)
+            }
+        }
     }
 
     /// A projection `[B, L, H * D]` as rotated heads `[B, H, L, D]`, each through `norm` before that.
@@ -239,40 +246,65 @@ impl Rope {
         x: &Array,
         head_dim: i32,
         norm: Option<&RmsNorm>,
+        offsets: &Array,
         step: &Step,
     ) -> Result<Array> {
+        self.keys(x, head_dim, norm, offsets, step)?.heads()
+    }
+
+    /// The same for keys, left as a projection where all rows use one table: the cache then rotates them as it stores them.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn keys<'a>(
+        &'a self,
+        x: &'a Array,
+        head_dim: i32,
+        norm: Option<&'a RmsNorm>,
+        offsets: &'a Array,
+        step: &Step,
+    ) -> Result<Keys<'a>> {
         if self.amplitude.is_some() {
             let heads = split_heads(x, head_dim)?;
-            return match norm {
+            let rotated = match norm {
                 Some(norm) => self.forward(&norm.forward(&heads)?, step),
                 None => self.forward(&heads, step),
             };
+            return rotated.map(Keys::Heads);
         }
-        let norm = norm.map(RmsNorm::parts);
-        self.by_row(step, |periods| {
-            fast::heads(x, head_dim, norm, self.dims, periods, step.offsets())
-        })
-    }
-
-    /// What `rotate` makes with the table of each row.
-    fn by_row(&self, step: &Step, rotate: impl Fn(&Array) -> Result<Array>) -> Result<Array> {
-        let Some((original, long)) = &self.long else {
-            return rotate(&self.periods);
+        let projection = |freqs| fast::Projection {
+            x,
+            head_dim,
+            norm: norm.map(RmsNorm::parts),
+            dims: self.dims,
+            freqs,
+            offsets,
         };
-        // A row uses the long table if what it will hold reaches beyond the original context.
-        let beyond: Vec<bool> = step
-            .reach()
-            .iter()
-            .map(|&reach| reach > *original)
-            .collect();
-        match (beyond.iter().any(|&b| b), beyond.iter().all(|&b| b)) {
-            (false, _) => rotate(&self.periods),
-            (_, true) => rotate(long),
-            _ => {
-                let rows = Array::from_slice(&beyond, &[beyond.len() as i32, 1, 1, 1])?;
-                rows.select(&rotate(long)?, &rotate(&self.periods)?)
+        match self.tables(step)? {
+            Tables::One(freqs) => Ok(Keys::Projection(projection(freqs))),
+            Tables::ByRow { is_long, long } => {
+                let (long, short) = (projection(long), projection(&self.periods));
+                let heads = is_long.select(&fast::heads(&long)?, &fast::heads(&short)?)?;
+                Ok(Keys::Heads(heads))
             }
         }
+    }
+
+    /// The table that each row of a step uses: a row whose positions will reach beyond the original context uses the long one.
+    fn tables(&self, step: &Step) -> Result<Tables<'_>> {
+        let Some((original, long)) = &self.long else {
+            return Ok(Tables::One(&self.periods));
+        };
+        let is_long = |&reach: &usize| reach > *original;
+        let beyond: Vec<bool> = step.reach().iter().map(is_long).collect();
+        Ok(match (beyond.contains(&true), beyond.contains(&false)) {
+            (false, _) => Tables::One(&self.periods),
+            (true, false) => Tables::One(long),
+            (true, true) => Tables::ByRow {
+                is_long: Array::from_slice(&beyond, &[beyond.len() as i32, 1, 1, 1])?,
+                long,
+            },
+        })
     }
 
     /// The position at which rows switch to another table, so that what is cached for them must be
@@ -280,6 +312,14 @@ impl Rope {
     pub fn switches_after(&self) -> Option<usize> {
         self.long.as_ref().map(|(original, _)| *original)
     }
+}
+
+/// Which table of periods the rows of a step use.
+enum Tables<'a> {
+    /// All rows the same.
+    One(&'a Array),
+    /// LongRoPE's long table where a row is long, Bool `[B, 1, 1, 1]`, else the short one.
+    ByRow { is_long: Array, long: &'a Array },
 }
 
 /// Llama 3.1's rule on one period (reciprocal frequency).

@@ -2,15 +2,14 @@
 
 use std::collections::HashMap;
 
-use mlx_core::fast::{self, KeySlots};
+use mlx_core::fast::{self, Form, KeySlots, Mask, Op, Positions};
 use mlx_core::{Array, Error, ErrorKind, Result};
 
 use crate::attend::attend;
 use crate::cache::ModelCache;
 use crate::cache::kv::{Extent, Places, Slots};
-use crate::mask::{AttentionMask, mask, position, visible};
 
-pub use crate::attend::Attend;
+pub use crate::attend::{Attend, Keys};
 
 mod packed;
 mod ring;
@@ -35,9 +34,9 @@ pub struct Step<'c> {
     width: usize,
     offsets: Array,
     reach: Vec<usize>,
-    masks: HashMap<(Option<usize>, Layout), AttentionMask>,
+    masks: HashMap<(Option<usize>, Layout), Mask>,
     turns: HashMap<usize, ring::Turn>,
-    /// Whether attention takes positions in place of masks.
+    /// Whether keys are stored by positions, and slots behind the last position are not looked at.
     by_position: bool,
     /// The document of each token of each row, where rows hold several.
     documents: Option<Vec<Vec<usize>>>,
@@ -82,7 +81,7 @@ impl<'c> Step<'c> {
             reach,
             masks: HashMap::new(),
             turns: HashMap::new(),
-            by_position: fast::has_kernels()?,
+            by_position: fast::form(Op::Attention)? == Form::Cpu,
             documents: None,
             committed: false,
             cache,
@@ -114,21 +113,22 @@ impl<'c> Step<'c> {
     ///
     /// # Errors
     /// The shapes do not fit each other or the cache.
-    pub fn attend(
+    pub fn attend<'k>(
         &mut self,
         layer: usize,
         q: &Array,
-        k: &Array,
+        k: impl Into<Keys<'k>>,
         v: &Array,
         options: &Attend<'_>,
     ) -> Result<Array> {
-        let [b, _, l, _] = k.dims()?;
+        let k = &k.into();
+        let [b, _, l, _] = k.shape()?;
         if b as usize != self.widths.len() || l as usize != self.width {
             return Err(Error::new(
                 ErrorKind::Shape,
                 format!(
                     "layer {layer}: keys {:?} in a step of {:?} tokens a row",
-                    k.shape(),
+                    k.shape()?,
                     self.widths
                 ),
             ));
@@ -139,7 +139,7 @@ impl<'c> Step<'c> {
         };
         let mask = self.mask(window, layout)?;
         let scheme = self.cache.options.quantized;
-        attend(q, &keys, &values, scheme, &mask, options)
+        attend(q, &keys, &values, scheme, mask, options)
     }
 
     /// Ends the step: row b keeps its first `keep[b]` tokens.
@@ -201,7 +201,7 @@ impl<'c> Step<'c> {
     fn straight(
         &mut self,
         layer: usize,
-        k: &Array,
+        k: &Keys<'_>,
         v: &Array,
         by: usize,
         ring: Option<(usize, usize)>,
@@ -209,7 +209,7 @@ impl<'c> Step<'c> {
         let window = ring.map(|(window, _)| window);
         if !self.cache.options.store {
             let cache = &self.cache.layers[layer];
-            let (k, v) = (cache.kept(k)?, cache.kept(v)?);
+            let (k, v) = (cache.kept(&k.heads()?)?, cache.kept(v)?);
             return Ok((k, v, window, Layout::Straight { slots: self.width }));
         }
         let end = self.end();
@@ -261,7 +261,7 @@ impl<'c> Step<'c> {
     }
 
     /// The mask for a window and layout, made once a step.
-    fn mask(&mut self, window: Option<usize>, layout: Layout) -> Result<AttentionMask> {
+    fn mask(&mut self, window: Option<usize>, layout: Layout) -> Result<Mask> {
         if let Some(mask) = self.masks.get(&(window, layout)) {
             return Ok(mask.clone());
         }
@@ -270,54 +270,28 @@ impl<'c> Step<'c> {
         Ok(made)
     }
 
-    fn make_mask(&self, window: Option<usize>, layout: Layout) -> Result<AttentionMask> {
+    fn make_mask(&self, window: Option<usize>, layout: Layout) -> Result<Mask> {
         let (l, common) = (self.width, self.common_len());
-        let in_window = |reach: usize| window.is_none_or(|window| reach <= window);
-        match (layout, common) {
-            _ if self.documents.is_some() => return self.packed_mask(window),
-            (Layout::Straight { slots }, Some(len)) if slots == len + l && in_window(slots) => {
-                return Ok(if l == 1 {
-                    AttentionMask::None
-                } else {
-                    AttentionMask::Causal
-                });
-            }
-            (Layout::Wrapped { cap }, Some(len))
-                if l == 1 && len + 1 >= cap && window == Some(cap) && !self.by_position =>
-            {
-                return Ok(AttentionMask::None);
-            }
-            _ if self.by_position => {
-                return Ok(AttentionMask::Placed {
-                    offsets: self.offsets.clone(),
-                    window: window.map(|window| i32::try_from(window).unwrap_or(i32::MAX)),
-                    slots: match layout {
-                        Layout::Straight { .. } => KeySlots::Straight,
-                        Layout::Wrapped { .. } => KeySlots::Ring,
-                        Layout::Chunk { .. } => KeySlots::Behind,
-                    },
-                });
-            }
-            _ => {}
+        if self.documents.is_some() {
+            return self.packed_mask(window);
         }
-        let b = if common.is_some() {
-            1
-        } else {
-            self.widths.len()
+        if let (Layout::Straight { slots }, Some(len)) = (layout, common)
+            && slots == len + l
+            && window.is_none_or(|window| slots <= window)
+        {
+            return Ok(if l == 1 { Mask::None } else { Mask::Causal });
+        }
+        let slots = match layout {
+            Layout::Straight { .. } => KeySlots::Straight,
+            Layout::Wrapped { .. } => KeySlots::Ring,
+            Layout::Chunk { .. } => KeySlots::Behind,
         };
-        let len = |row: usize| self.cache.lens[row];
-        let sees =
-            |row: usize, query: usize, key: i64| visible((len(row) + query) as i64, key, window);
-        let array = match layout {
-            Layout::Straight { slots } => mask(b, l, slots, |row, i, j| sees(row, i, j as i64)),
-            Layout::Wrapped { cap } => mask(b, l, cap, |row, i, j| {
-                sees(row, i, position(j, len(row) + l, cap))
-            }),
-            Layout::Chunk { cap } => mask(b, l, cap + l, |row, i, j| {
-                sees(row, i, (len(row) + j) as i64 - cap as i64)
-            }),
-        }?;
-        Ok(AttentionMask::Array(array))
+        let window = window.map(|window| i32::try_from(window).unwrap_or(i32::MAX));
+        Ok(Mask::Positions(Positions::new(
+            &self.offsets,
+            window,
+            slots,
+        )))
     }
 }
 

@@ -72,6 +72,24 @@ impl Weight {
         }
     }
 
+    /// The matrix as fused operations take it.
+    pub(crate) fn matrix(&self) -> fast::Matrix<'_> {
+        match self {
+            Self::Dense(weight) => fast::Matrix::Dense(weight.value()),
+            Self::Quantized {
+                packed,
+                scales,
+                biases,
+                scheme,
+            } => fast::Matrix::Quantized {
+                packed: packed.value(),
+                scales: scales.value(),
+                biases: biases.as_ref().map(Param::value),
+                scheme: *scheme,
+            },
+        }
+    }
+
     /// `x @ weight.T`: `[.., in] -> [.., out]`
     ///
     /// # Errors

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 
 use criterion::Criterion;
-use mlx_core::fast::{self, Attention, Mask};
-use mlx_core::{Array, DType, Result, inplace};
+use mlx_core::fast::{self, Attention, Buffers, Mask, Slots};
+use mlx_core::{Array, DType, Result};
 
 use crate::timed::{Amount, time};
 use crate::{affine, normal};
@@ -100,8 +100,12 @@ pub fn store(c: &mut Criterion) {
                 };
                 Ok((amount, move || {
                     let cached = cache.take().expect("it is put back below");
-                    let (keys, values) =
-                        inplace::store_in_place(cached, (&new, &new), &offsets, false, scheme)?;
+                    let buffers = Buffers::Own(cached.0, cached.1);
+                    let slots = Slots {
+                        ring: false,
+                        scheme,
+                    };
+                    let (keys, values) = fast::store(buffers, &new, &new, &offsets, slots)?;
                     cache.replace(Some((keys.clone(), values)));
                     Ok(keys)
                 }))

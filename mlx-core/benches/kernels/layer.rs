@@ -1,7 +1,7 @@
 //! What stands between the products of a layer, and before the first.
 
 use criterion::Criterion;
-use mlx_core::fast::{self, Rope};
+use mlx_core::fast::{self, Projection, Rope};
 use mlx_core::{Array, DType, Result};
 
 use crate::timed::{Amount, time};
@@ -29,21 +29,19 @@ pub fn norms(c: &mut Criterion) {
                 let amount = Amount::elementwise(&[&x, &residual, &x], 1.0);
                 Ok((amount, move || fast::add(&x, &residual)))
             });
-            time(c, &format!("add_rms_norm {of}"), || {
+            time(c, &format!("add_norm {of}"), || {
                 let (x, weight) = (normal(&[rows, 1, size], dtype)?, weight()?);
                 let residual = normal(&[rows, 1, size], dtype)?;
                 let amount = Amount::elementwise(&[&x, &residual, &x, &x], 5.0);
                 Ok((amount, move || {
-                    Ok(fast::add_rms_norm(&x, &residual, None, &weight, 1e-6)?.1)
+                    Ok(fast::add_norm(&x, &residual, None, &weight, 1e-6)?.1)
                 }))
             });
-            time(c, &format!("rms_norm_add {of}"), || {
+            time(c, &format!("norm_add {of}"), || {
                 let (x, weight) = (normal(&[rows, 1, size], dtype)?, weight()?);
                 let residual = normal(&[rows, 1, size], dtype)?;
                 let amount = Amount::elementwise(&[&x, &residual, &x], 5.0);
-                Ok((amount, move || {
-                    fast::rms_norm_add(&x, &weight, &residual, 1e-6)
-                }))
+                Ok((amount, move || fast::norm_add(&x, &weight, &residual, 1e-6)))
             });
         }
     }
@@ -79,7 +77,14 @@ pub fn heads(c: &mut Criterion) {
                 let freqs = Array::from_slice(&freqs, &[half])?;
                 let amount = Amount::elementwise(&[&x, &x], 7.0);
                 Ok((amount, move || {
-                    fast::heads(&x, size, Some((&weight, 1e-6)), size, &freqs, &offsets)
+                    fast::heads(&Projection {
+                        x: &x,
+                        head_dim: size,
+                        norm: Some((&weight, 1e-6)),
+                        dims: size,
+                        freqs: &freqs,
+                        offsets: &offsets,
+                    })
                 }))
             });
         }

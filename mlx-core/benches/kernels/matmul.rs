@@ -1,8 +1,8 @@
 //! Products with matrices.
 
 use criterion::Criterion;
-use mlx_core::fast;
-use mlx_core::ops::quantize::{QuantMode, Scheme};
+use mlx_core::fast::{self, Gate, Matrix};
+use mlx_core::ops::quantize::{QuantMode, Quantized, Scheme};
 use mlx_core::{Array, DType};
 
 use crate::timed::{Amount, time};
@@ -84,6 +84,15 @@ fn one_quantized(c: &mut Criterion, kind: &str, scheme: Scheme, matrix: (&str, i
     }
 }
 
+fn matrix(w: &Quantized, scheme: Scheme) -> Matrix<'_> {
+    Matrix::Quantized {
+        packed: &w.packed,
+        scales: &w.scales,
+        biases: w.biases.as_ref(),
+        scheme,
+    }
+}
+
 /// Queries, keys and values as one operation.
 pub fn together(c: &mut Criterion) {
     let (sizes, k, scheme) = ([2048, 1024, 1024], 1024, affine(4));
@@ -103,13 +112,8 @@ pub fn together(c: &mut Criterion) {
                 weights.push(weight);
             }
             Ok((amount, move || {
-                let products: Vec<Array> = weights
-                    .iter()
-                    .map(|w| {
-                        fast::quantized_linear(&x, &w.packed, &w.scales, w.biases.as_ref(), scheme)
-                    })
-                    .collect::<mlx_core::Result<_>>()?;
-                Ok(fast::together(&products)?.remove(0))
+                let matrices: Vec<_> = weights.iter().map(|w| matrix(w, scheme)).collect();
+                Ok(fast::linear_many(&x, &matrices)?.remove(0))
             }))
         });
     }
@@ -130,10 +134,7 @@ pub fn mlp(c: &mut Criterion) {
                 bytes: product(m, n, k, DType::BF16, 2 * bytes).bytes,
             };
             Ok((amount, move || {
-                let [gate, up] = [&gate, &up].map(|w| {
-                    fast::quantized_linear(&x, &w.packed, &w.scales, w.biases.as_ref(), scheme)
-                });
-                fast::swiglu(&gate?, &up?)
+                fast::gated_linear(Gate::Silu, &x, &matrix(&gate, scheme), &matrix(&up, scheme))
             }))
         });
     }

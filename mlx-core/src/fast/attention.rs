@@ -1,59 +1,26 @@
-//! Attention: who sees whom, and the operation.
+//! Scaled dot-product attention.
+
+use mlx_c_sys as sys;
 
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ffi::op;
+use crate::ffi::{Arg, op};
 use crate::ops::quantize::Scheme;
 
+use super::mask::Mask;
 use super::packed::{packed_words, packing};
-
-/// Which stored tokens a query sees.
-#[derive(Clone, Copy, Debug)]
-pub enum Mask<'a> {
-    /// All of them.
-    None,
-    /// Query `l` of `L` sees stored tokens `0 ..= S - L + l`: the last query sees everything.
-    Causal,
-    /// Booleans (`true` is seen) or numbers to add to the scores, of a shape that broadcasts to
-    /// `[B, H, L, S]`.
-    Array(&'a Array),
-    /// What follows from positions.
-    Placed(Placed<'a>),
-}
-
-/// Where queries and keys stand, in place of a mask: a query sees what is at its own position or
-/// before it. Where [`has_kernels`] is true, what nobody sees costs nothing.
-#[derive(Clone, Copy, Debug)]
-pub struct Placed<'a> {
-    /// The position of each row's first query: I32 `[B]`, or `[1]` for all rows. The others follow.
-    pub offsets: &'a Array,
-    /// Only the last so many positions are seen, the query's own included.
-    pub window: Option<i32>,
-    /// Where the keys are.
-    pub slots: KeySlots,
-}
-
-/// Which position the key in slot `j` of `S` has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum KeySlots {
-    /// Position `j`. Slots behind the last query's position may hold anything finite.
-    Straight,
-    /// The last position congruent to `j` modulo `S`, the queries' own included: a ring.
-    Ring,
-    /// Position `offset - (S - L) + j`: the `L` new tokens behind those before them.
-    Behind,
-}
+use super::{Form, Op, form};
 
 /// What [`attention`] is given beside queries, keys and values.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Attention<'a> {
     /// What scores are multiplied by.
     pub scale: f32,
     /// Scores become `cap · tanh(score / cap)`, before the mask.
     pub soft_cap: Option<f32>,
-    /// Who sees whom.
-    pub mask: Mask<'a>,
+    /// Which keys a query sees.
+    pub mask: Mask,
     /// `[H]`: scores of one further token each that is attended to and has no value.
     pub sinks: Option<&'a Array>,
 }
@@ -116,37 +83,51 @@ fn attend(
     options: &Attention<'_>,
 ) -> Result<Array> {
     check_attention(q, k, v)?;
-    let (mut layout, mut window) = (0, 0);
-    let (seen, told) = match options.mask {
-        Mask::None => (0, None),
-        Mask::Causal => (1, None),
-        Mask::Array(array) => (2, Some(array)),
-        Mask::Placed(placed) => {
-            placed.check(q, k)?;
-            layout = match placed.slots {
-                KeySlots::Straight => 0,
-                KeySlots::Ring => 1,
-                KeySlots::Behind => 2,
-            };
-            window = placed.window.unwrap_or(0);
-            (3, Some(placed.offsets))
-        }
-    };
-    let cap = options.soft_cap.unwrap_or(0.0);
-    op!(mlxrs_fast_attention(
-        q,
-        k,
-        v,
-        options.scale,
-        cap,
-        seen,
-        layout,
-        window,
+    let [_, _, queries, _] = q.dims()?;
+    let [_, _, slots, _] = k.dims()?;
+    let mut how = sys::mlxrs_attention_options {
+        scale: options.scale,
+        soft_cap: options.soft_cap.unwrap_or(0.0),
+        mask: sys::MLXRS_MASK_NONE,
+        slots: sys::MLXRS_SLOTS_STRAIGHT,
+        window: 0,
         bits,
         group_size,
-        told,
-        options.sinks
-    ))
+    };
+    let dense;
+    let told = match &options.mask {
+        Mask::None => None,
+        Mask::Causal => {
+            how.mask = sys::MLXRS_MASK_CAUSAL;
+            None
+        }
+        Mask::Array(array) => {
+            how.mask = sys::MLXRS_MASK_ARRAY;
+            Some(array)
+        }
+        Mask::Positions(positions) => {
+            positions.check(q, k)?;
+            if form(Op::Attention)? == Form::Plain {
+                // Made once for all layers of a step.
+                dense = positions.dense(queries, slots)?;
+                how.mask = sys::MLXRS_MASK_ARRAY;
+                Some(&dense)
+            } else {
+                how.mask = sys::MLXRS_MASK_POSITIONS;
+                how.slots = positions.slots.raw();
+                how.window = positions.raw_window();
+                Some(&positions.offsets)
+            }
+        }
+    };
+    op!(mlxrs_fast_attention(q, k, v, told, options.sinks, how))
+}
+
+impl Arg for sys::mlxrs_attention_options {
+    type C = Self;
+    fn c(&self) -> Self {
+        *self
+    }
 }
 
 /// [`attention`] without a soft cap.
@@ -158,7 +139,7 @@ pub fn scaled_dot_product_attention(
     k: &Array,
     v: &Array,
     scale: f32,
-    mask: Mask<'_>,
+    mask: Mask,
     sinks: Option<&Array>,
 ) -> Result<Array> {
     let options = Attention {
@@ -168,37 +149,6 @@ pub fn scaled_dot_product_attention(
         sinks,
     };
     attention(q, k, v, &options)
-}
-
-/// Whether the operations of this module are kernels of ours on the current stream: on the CPU, if
-/// they are not switched off. Elsewhere they are MLX's.
-///
-/// # Errors
-/// `MLX_CPU_KERNELS` is neither `on` nor `off`.
-pub fn has_kernels() -> Result<bool> {
-    crate::ffi::has_kernels()
-}
-
-impl Placed<'_> {
-    fn check(&self, q: &Array, k: &Array) -> Result<()> {
-        let ([rows, _, queries, _], [_, _, slots, _]) = (q.dims::<4>()?, k.dims::<4>()?);
-        let fault = if self.offsets.dtype() != DType::I32
-            || !(self.offsets.size() == 1 || self.offsets.shape() == [rows])
-        {
-            let (dtype, shape) = (self.offsets.dtype(), self.offsets.shape());
-            format!("offsets must be I32 of one number or {rows}, found {dtype} {shape:?}")
-        } else if self.window.is_some_and(|window| window < 1) {
-            format!("a window must be at least 1, given {:?}", self.window)
-        } else if slots < queries {
-            format!("{slots} slots cannot hold {queries} queries' own keys")
-        } else {
-            return Ok(());
-        };
-        Err(Error::new(
-            ErrorKind::Shape,
-            format!("attention by positions: {fault}"),
-        ))
-    }
 }
 
 /// What MLX does not check: it divides by the number of heads, and trusts `v` to be as long as `k`.

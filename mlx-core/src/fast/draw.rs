@@ -1,10 +1,14 @@
 //! The next token of every row of a batch, drawn from its logits.
 
-use super::{has_kernels, plain};
+use super::{Form, Op, form};
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::op;
+
+mod plain;
+
+pub use plain::gumbel;
 
 /// What [`draw`] gives for a row from whose logits nothing can be chosen: the largest is not finite, or one of them is no number (which
 /// our kernels pass by where the largest is taken, as [`argmax`](super::argmax) does).
@@ -51,7 +55,7 @@ impl Draw {
 
 /// Draws a token for each row of `logits`, `[B, V]` of floating point: U32 `[B]`, [`NO_TOKEN`] where there is none.
 ///
-/// The draw is the largest of logit plus Gumbel noise ([`plain::gumbel`]), which depends on the row's key and the token alone: who
+/// The draw is the largest of logit plus Gumbel noise ([`gumbel`]), which depends on the row's key and the token alone: who
 /// shares the batch does not show. On the CPU it is one operation, which computes noise only where a token has a chance to win.
 ///
 /// # Errors
@@ -78,7 +82,7 @@ pub fn draw(logits: &Array, rows: &[Draw]) -> Result<Array> {
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     let wide = [DType::F32, DType::F16, DType::BF16].contains(&logits.dtype());
-    if !wide || !has_kernels()? {
+    if !wide || form(Op::Sample)? == Form::Plain {
         return plain::draw(logits, rows);
     }
     let keys: Vec<u32> = rows.iter().flat_map(|row| row.key).collect();

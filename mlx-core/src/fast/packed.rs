@@ -24,6 +24,24 @@ pub fn pack(x: &Array, scheme: Scheme) -> Result<Array> {
     op!(mlxrs_fast_pack(x, bits, group_size))
 }
 
+/// What packed rows of numbers of `dtype` stand for, in F32: `[…, words]` -> `[…, D]`.
+///
+/// # Errors
+/// They are no packed rows of this scheme.
+pub fn unpack(rows: &Array, scheme: Scheme, dtype: DType) -> Result<Array> {
+    let words = rows.dim(-1)?;
+    let of_group = packed_words(scheme.group_size, dtype, scheme)?;
+    if rows.dtype() != DType::U32 || words < 1 || words % of_group != 0 {
+        let (found, shape) = (rows.dtype(), rows.shape());
+        let message = format!(
+            "packed rows of {dtype} in {scheme} are U32 of a multiple of {of_group} words, found {found} {shape:?}"
+        );
+        return Err(Error::new(ErrorKind::Shape, message));
+    }
+    let (bits, group_size) = packing(scheme)?;
+    op!(mlxrs_fast_unpack(rows, bits, group_size, dtype))
+}
+
 /// How many words a packed row of `d` numbers of `dtype` has.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 //! Attention: every mask, layout of keys, cap and type, and the promise that a query's result is its own.
 
-use mlx_core::fast::{self, Attention, KeySlots, Mask, Placed, plain};
+use mlx_core::fast::{self, Attention, KeySlots, Mask, Positions, plainly};
 use mlx_core::ops::concat;
 use mlx_core::transforms::{grad, vmap};
 use mlx_core::{Array, DType, QuantMode, Result, Scheme};
@@ -38,12 +38,12 @@ fn both(
     scheme: Option<Scheme>,
     soft_cap: Option<f32>,
     sinks: bool,
-    mask: Mask<'_>,
+    mask: Mask,
 ) -> Result<[Array; 2]> {
     let options = |sinks| Attention {
         scale: 0.3,
         soft_cap,
-        mask,
+        mask: mask.clone(),
         sinks,
     };
     let Inputs { q, k, v, sinks: s } = inputs;
@@ -55,7 +55,7 @@ fn both(
             let (k, v) = (fast::pack(k, scheme)?, fast::pack(v, scheme)?);
             let found = fast::packed_attention(q, &k, &v, scheme, &own)?;
             // To the bit what attention over the unpacked is: in f32, or rounded before they meet tiles.
-            let unpacked = |x| plain::unpack(x, scheme, q.dtype());
+            let unpacked = |x| fast::unpack(x, scheme, q.dtype());
             let (k, v) = (unpacked(&k)?, unpacked(&v)?);
             let rounded = |x: &Array| x.astype(q.dtype());
             let of_f32 = rounded(&fast::attention(&wide(q)?, &k, &v, &own)?)?;
@@ -65,7 +65,8 @@ fn both(
             } else {
                 let (k, v) = (rounded(&k)?, rounded(&v)?);
                 let of_rounded = fast::attention(q, &k, &v, &own)?;
-                let may_round = q.dtype() == DType::BF16 || !fast::has_kernels()?;
+                let may_round = q.dtype() == DType::BF16
+                    || fast::form(fast::Op::Attention)? == fast::Form::Plain;
                 assert!(may_round, "{scheme}, {mask:?}");
                 assert!(bits(&found)? == bits(&of_rounded)?, "{scheme}, {mask:?}");
                 (found, wide(&k)?, wide(&v)?)
@@ -73,7 +74,7 @@ fn both(
         }
     };
     let s = wide(s)?;
-    let exact = plain::attention(&wide(q)?, &k, &v, &options(sinks.then_some(&s)))?;
+    let exact = plainly(|| fast::attention(&wide(q)?, &k, &v, &options(sinks.then_some(&s))))?;
     Ok([found, exact])
 }
 
@@ -139,8 +140,8 @@ fn every_mask(sizes: &[(Sizes, i32, i32)], packed: fn(usize) -> Option<Scheme>) 
             let mut masks = vec![
                 Mask::None,
                 Mask::Causal,
-                Mask::Array(&seen),
-                Mask::Array(&added),
+                Mask::Array(seen),
+                Mask::Array(added),
             ];
             let offsets = |of: &dyn Fn(i32) -> i32| {
                 let offsets: Vec<i32> = rows.iter().map(|&row| of(row)).collect();
@@ -159,11 +160,7 @@ fn every_mask(sizes: &[(Sizes, i32, i32)], packed: fn(usize) -> Option<Scheme>) 
                     (KeySlots::Behind, &ring),
                     (KeySlots::Behind, &young),
                 ] {
-                    masks.push(Mask::Placed(Placed {
-                        offsets,
-                        window,
-                        slots,
-                    }));
+                    masks.push(Mask::Positions(Positions::new(offsets, window, slots)));
                 }
             }
             // Each in one of three types, another one in the next case.
@@ -172,7 +169,7 @@ fn every_mask(sizes: &[(Sizes, i32, i32)], packed: fn(usize) -> Option<Scheme>) 
                 let [found, exact] = both(&x, packed(case), soft_cap, sinks, mask)?;
                 assert_eq!(found.dtype(), dtype);
                 // MLX's own operations round in between: `both` has compared them with themselves.
-                if dtype != DType::F32 && !fast::has_kernels()? {
+                if dtype != DType::F32 && fast::form(fast::Op::Attention)? == fast::Form::Plain {
                     continue;
                 }
                 // Weights are rounded too before they meet values.
@@ -184,12 +181,8 @@ fn every_mask(sizes: &[(Sizes, i32, i32)], packed: fn(usize) -> Option<Scheme>) 
     Ok(())
 }
 
-pub(super) fn placed(offsets: &Array, window: Option<i32>, slots: KeySlots) -> Mask<'_> {
-    Mask::Placed(Placed {
-        offsets,
-        window,
-        slots,
-    })
+pub(super) fn placed(offsets: &Array, window: Option<i32>, slots: KeySlots) -> Mask {
+    Mask::Positions(Positions::new(offsets, window, slots))
 }
 
 /// A token's result is the same to the bit in a whole prompt, alone, in chunks, in a ring, and beside other rows.
@@ -215,15 +208,9 @@ fn a_query_is_alone_with_its_keys() -> Result<()> {
         let x = inputs(1, sizes, tokens, tokens, dtype)?;
         let part = |x: &Array, from: i32, to: i32| x.slice_axis(2, from, to);
         let floats = |x: &Array| x.astype(DType::F32)?.to_vec::<f32>();
-        let attend = |q: &Array, k: &Array, v: &Array, mask: Mask<'_>| {
+        let attend = |q: &Array, k: &Array, v: &Array, mask: Mask| {
             // With a window there are chunks of which a query sees nothing; so large a scale must not make that infinite.
-            let windowed = matches!(
-                &mask,
-                Mask::Placed(Placed {
-                    window: Some(_),
-                    ..
-                })
-            );
+            let windowed = matches!(&mask, Mask::Positions(at) if at.window().is_some());
             let options = Attention {
                 scale: if windowed { 1.5 } else { 0.2 },
                 soft_cap: None,
@@ -349,7 +336,7 @@ fn transforms_are_those_of_the_plain_operations() -> Result<()> {
                 sinks: Some(&a[3]),
             };
             match is_plain {
-                true => plain::attention(&a[0], &a[1], &a[2], &options),
+                true => plainly(|| fast::attention(&a[0], &a[1], &a[2], &options)),
                 false => fast::attention(&a[0], &a[1], &a[2], &options),
             }
         };

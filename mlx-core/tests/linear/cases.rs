@@ -1,7 +1,7 @@
 //! Matrices in every coding, with the product of each.
 
-use mlx_core::fast;
-use mlx_core::ops::quantize::{QuantMode, Scheme, dequantize, quantize};
+use mlx_core::fast::{self, Matrix};
+use mlx_core::ops::quantize::{QuantMode, Quantized, Scheme, dequantize, quantize};
 use mlx_core::random::{self, Key};
 use mlx_core::{Array, DType, Result};
 
@@ -34,14 +34,55 @@ pub fn some_schemes() -> Result<[Option<Scheme>; 5]> {
     ])
 }
 
-/// The product of `x` with a matrix `[n, k]`, not computed yet.
-pub fn product(x: &Array, seed: u64, n: i32, scheme: Option<Scheme>) -> Result<Array> {
-    let w = normal(seed, &[n, x.dim(-1)?], x.dtype())?;
-    let Some(scheme) = scheme else {
-        return fast::linear(x, &w);
-    };
-    let w = quantize(&w, scheme)?;
-    fast::quantized_linear(x, &w.packed, &w.scales, w.biases.as_ref(), scheme)
+/// A matrix `[n, k]` to multiply `x` with.
+pub struct Weights {
+    parts: Quantized,
+    scheme: Option<Scheme>,
+}
+
+impl Weights {
+    pub fn new(x: &Array, seed: u64, n: i32, scheme: Option<Scheme>) -> Result<Self> {
+        let w = normal(seed, &[n, x.dim(-1)?], x.dtype())?;
+        let parts = match scheme {
+            Some(scheme) => quantize(&w, scheme)?,
+            None => Quantized {
+                packed: w.clone(),
+                scales: w,
+                biases: None,
+            },
+        };
+        Ok(Self { parts, scheme })
+    }
+
+    pub fn matrix(&self) -> Matrix<'_> {
+        let Quantized {
+            packed,
+            scales,
+            biases,
+        } = &self.parts;
+        match self.scheme {
+            Some(scheme) => Matrix::Quantized {
+                packed,
+                scales,
+                biases: biases.as_ref(),
+                scheme,
+            },
+            None => Matrix::Dense(packed),
+        }
+    }
+
+    /// The product by the function for one matrix.
+    pub fn product(&self, x: &Array) -> Result<Array> {
+        match self.matrix() {
+            Matrix::Dense(w) => fast::linear(x, w),
+            Matrix::Quantized {
+                packed,
+                scales,
+                biases,
+                scheme,
+            } => fast::quantized_linear(x, packed, scales, biases, scheme),
+        }
+    }
 }
 
 pub type Product = Box<dyn Fn(&Array) -> Result<Array>>;

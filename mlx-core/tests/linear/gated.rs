@@ -1,18 +1,11 @@
-//! Products of one array, joined by a gate: one node, which must not show but in memory (`gated_memory.rs`).
+//! A gate and the products that it joins: one node, which must not show but in memory (`gated_memory.rs`).
 
-use mlx_core::ops::quantize::Scheme;
+use mlx_core::fast::{self, Gate, gated, gated_linear};
 use mlx_core::transforms::grad;
-use mlx_core::{Array, DType, Result, eval, fast};
+use mlx_core::{Array, DType, Result};
 
-use super::cases::{normal, product, some_schemes};
+use super::cases::{Weights, normal, some_schemes};
 use super::{floats, kernels_are_off};
-
-type Gate = fn(&Array, &Array) -> Result<Array>;
-
-/// The products of `x` with two matrices `[n, k]`, not computed yet.
-fn products(x: &Array, n: i32, scheme: Option<Scheme>) -> Result<[Array; 2]> {
-    Ok([product(x, 1, n, scheme)?, product(x, 2, n, scheme)?])
-}
 
 #[test]
 fn gated_products_are_those_of_three_nodes() -> Result<()> {
@@ -23,15 +16,16 @@ fn gated_products_are_those_of_three_nodes() -> Result<()> {
     for dtype in [DType::BF16, DType::F16, DType::F32] {
         for (scheme, gate) in schemes
             .into_iter()
-            .zip([fast::swiglu as Gate, fast::geglu].into_iter().cycle())
+            .zip([Gate::Silu, Gate::GeluTanh].into_iter().cycle())
         {
             for m in [1, 3, 6, 40, 130, 300, 1200] {
                 let x = normal(3, &[m, 576], dtype)?.multiply(0.1)?;
-                let [a, b] = products(&x, 230, scheme)?;
-                let together = gate(&a, &b)?;
-                let [a, b] = products(&x, 230, scheme)?;
-                eval([&a, &b])?;
-                let apart = gate(&a, &b)?;
+                let (a, b) = (
+                    Weights::new(&x, 1, 230, scheme)?,
+                    Weights::new(&x, 2, 230, scheme)?,
+                );
+                let together = gated_linear(gate, &x, &a.matrix(), &b.matrix())?;
+                let apart = gated(gate, &a.product(&x)?, &b.product(&x)?)?;
                 assert_eq!(together.shape(), [m, 230]);
                 assert!(
                     floats(&together) == floats(&apart),
@@ -44,18 +38,31 @@ fn gated_products_are_those_of_three_nodes() -> Result<()> {
 }
 
 #[test]
+fn matrices_that_are_not_alike_are_multiplied_apart() -> Result<()> {
+    let x = normal(3, &[6, 128], DType::BF16)?;
+    let [dense, packed, ..] = some_schemes()?.map(|scheme| Weights::new(&x, 1, 40, scheme));
+    let (a, b) = (dense?, packed?);
+    let found = gated_linear(Gate::Silu, &x, &a.matrix(), &b.matrix())?;
+    let expected = fast::swiglu(&a.product(&x)?, &b.product(&x)?)?;
+    assert!(floats(&found) == floats(&expected));
+    Ok(())
+}
+
+#[test]
 fn gated_products_have_derivatives() -> Result<()> {
     let x = normal(3, &[5, 64], DType::BF16)?.multiply(0.1)?;
-    let by = |gate: Gate| {
-        let gate_of = move |x: &[Array]| {
-            let [a, b] = products(&x[0], 40, None)?;
-            Ok(vec![gate(&a, &b)?.astype(DType::F32)?.sum(.., false)?])
-        };
-        grad(gate_of, std::slice::from_ref(&x), &[0])
+    let (a, b) = (
+        Weights::new(&x, 1, 40, None)?,
+        Weights::new(&x, 2, 40, None)?,
+    );
+    let by = |y: &dyn Fn(&Array) -> Result<Array>| {
+        let sum = |x: &[Array]| Ok(vec![y(&x[0])?.astype(DType::F32)?.sum(.., false)?]);
+        grad(sum, std::slice::from_ref(&x), &[0])
     };
-    let found = by(fast::swiglu)?;
+    let found = by(&|x| gated_linear(Gate::Silu, x, &a.matrix(), &b.matrix()))?;
     // In BF16 each step would be rounded, which adds up to more than what is compared.
-    let expected = by(|a, b| {
+    let expected = by(&|x| {
+        let (a, b) = (a.product(x)?, b.product(x)?);
         let (a, b) = (a.astype(DType::F32)?, b.astype(DType::F32)?);
         a.multiply(a.sigmoid()?)?.multiply(b)
     })?;

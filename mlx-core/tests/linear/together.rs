@@ -1,18 +1,21 @@
-//! Products of one array as one node, which must not show.
+//! Products of one array that are asked for together: what is one node and what is not must not show in the numbers.
 
+use mlx_core::fast::{self, linear_many};
 use mlx_core::ops::quantize::{QuantMode, Scheme};
 use mlx_core::transforms::grad;
-use mlx_core::{Array, DType, Result, eval, fast};
+use mlx_core::{Array, DType, Result, graph_size};
 
-use super::cases::{self, normal, some_schemes};
+use super::cases::{Weights, normal, some_schemes};
 use super::{floats, kernels_are_off};
 
 /// Rows of the matrices: with ends of all kinds, and one that no thread need share.
 const ROWS: [i32; 3] = [230, 3, 128];
 
-/// A product as of the cases, of a matrix that its rows tell.
-fn product(x: &Array, n: i32, scheme: Option<Scheme>) -> Result<Array> {
-    cases::product(x, n as u64, n, scheme)
+/// Matrices as of the cases, of the seeds that their rows tell.
+fn weights(x: &Array, scheme: Option<Scheme>) -> Result<Vec<Weights>> {
+    ROWS.iter()
+        .map(|&n| Weights::new(x, n as u64, n, scheme))
+        .collect()
 }
 
 #[test]
@@ -24,17 +27,12 @@ fn products_together_are_those_apart() -> Result<()> {
         for scheme in some_schemes()? {
             for m in [1, 3, 6, 40, 130, 300, 1200] {
                 let x = normal(3, &[m, 576], dtype)?;
-                let of = |n| product(&x, n, scheme);
-                let all = || Ok::<_, mlx_core::Error>([of(ROWS[0])?, of(ROWS[1])?, of(ROWS[2])?]);
-                let together = fast::together(&all()?)?;
-                // What is computed already is left as it is.
-                let apart = all()?;
-                eval(&apart)?;
-                let apart = fast::together(&apart)?;
-                for ((a, b), n) in together.iter().zip(&apart).zip(ROWS) {
-                    assert_eq!((a.shape(), a.dtype()), (&[m, n][..], dtype));
+                let all = weights(&x, scheme)?;
+                let together = linear_many(&x, &[0, 1, 2].map(|i| all[i].matrix()))?;
+                for ((y, w), n) in together.iter().zip(&all).zip(ROWS) {
+                    assert_eq!((y.shape(), y.dtype()), (&[m, n][..], dtype));
                     assert!(
-                        floats(a) == floats(b),
+                        floats(y) == floats(&w.product(&x)?),
                         "{dtype}, {scheme:?}, {m} rows of x, {n} of w"
                     );
                 }
@@ -45,25 +43,49 @@ fn products_together_are_those_apart() -> Result<()> {
 }
 
 #[test]
-fn what_does_not_go_together_stays_apart() -> Result<()> {
-    let (x, other) = (
-        normal(3, &[6, 128], DType::BF16)?,
-        normal(4, &[6, 128], DType::BF16)?,
-    );
-    let scheme = |bits| Scheme::new(QuantMode::Affine, bits, 64).map(Some);
-    let pairs = || {
-        Ok::<_, mlx_core::Error>([
-            [product(&x, 20, None)?, product(&other, 30, None)?],
-            [product(&x, 20, None)?, product(&x, 30, scheme(4)?)?],
-            [product(&x, 20, scheme(4)?)?, product(&x, 30, scheme(8)?)?],
-            [product(&x, 20, None)?, x.add(1.0f32)?],
-        ])
-    };
-    for (pair, expected) in pairs()?.into_iter().zip(pairs()?) {
-        for (a, b) in fast::together(&pair)?.iter().zip(&expected) {
-            assert!(floats(a) == floats(b));
-        }
+fn products_that_are_written_alike_are_one_node() -> Result<()> {
+    if kernels_are_off() {
+        return Ok(());
     }
+    let x = normal(3, &[6, 128], DType::BF16)?;
+    let scheme = |bits| Scheme::new(QuantMode::Affine, bits, 64).map(Some);
+    let all = [None, scheme(4)?, scheme(8)?].map(|scheme| Weights::new(&x, 5, 20, scheme));
+    let [dense, four, eight] = all;
+    let (dense, four, eight) = (dense?, four?, eight?);
+    // Weights count too, so that these are differences.
+    let nodes = |ws: &[&Weights]| {
+        let matrices: Vec<_> = ws.iter().map(|w| w.matrix()).collect();
+        let ys = linear_many(&x, &matrices)?;
+        let before: usize = graph_size(&ys)?;
+        Ok::<_, mlx_core::Error>(before)
+    };
+    let same = nodes(&[&four, &four])? - nodes(&[&four])?;
+    let apart = nodes(&[&four, &eight])? - nodes(&[&eight])?;
+    assert_eq!(same, 0, "two of four bits");
+    assert!(apart > 1, "of four and eight bits: {apart}");
+    assert_eq!(nodes(&[&dense, &dense])?, nodes(&[&dense])?);
+    Ok(())
+}
+
+#[test]
+fn what_does_not_go_together_stays_apart() -> Result<()> {
+    let x = normal(3, &[6, 128], DType::BF16)?;
+    let scheme = |bits| Scheme::new(QuantMode::Affine, bits, 64).map(Some);
+    let other = Weights::new(&x.astype(DType::F32)?, 4, 30, None)?;
+    for (a, b) in [
+        (None, scheme(4)?),
+        (scheme(4)?, scheme(8)?),
+        (scheme(8)?, None),
+    ] {
+        let (a, b) = (Weights::new(&x, 20, 20, a)?, Weights::new(&x, 30, 30, b)?);
+        let together = linear_many(&x, &[a.matrix(), b.matrix()])?;
+        assert!(floats(&together[0]) == floats(&a.product(&x)?));
+        assert!(floats(&together[1]) == floats(&b.product(&x)?));
+        // A matrix of another type than x.
+        let mixed = linear_many(&x, &[a.matrix(), other.matrix()])?;
+        assert!(floats(&mixed[1]) == floats(&other.product(&x)?));
+    }
+    assert!(linear_many(&x, &[])?.is_empty());
     Ok(())
 }
 
@@ -71,18 +93,20 @@ fn what_does_not_go_together_stays_apart() -> Result<()> {
 fn products_together_have_derivatives() -> Result<()> {
     let x = normal(3, &[5, 64], DType::BF16)?;
     let w = normal(4, &[40, 64], DType::BF16)?;
-    let by = |both: fn(&[Array]) -> Result<Vec<Array>>| {
+    let other = Weights::new(&x, 24, 24, None)?;
+    let by = |is_together: bool| {
+        let other = &other;
         let sum = move |a: &[Array]| {
-            let both = both(&[fast::linear(&a[0], &a[1])?, product(&a[0], 24, None)?])?;
+            let both = match is_together {
+                true => linear_many(&a[0], &[fast::Matrix::Dense(&a[1]), other.matrix()])?,
+                false => vec![fast::linear(&a[0], &a[1])?, other.product(&a[0])?],
+            };
             let y = both[0].astype(DType::F32)?.square()?.sum(.., false)?;
             Ok(vec![y.add(&both[1].astype(DType::F32)?.sum(.., false)?)?])
         };
         grad(sum, &[x.clone(), w.clone()], &[0, 1])
     };
-    for (found, expected) in by(fast::together)?
-        .iter()
-        .zip(by(|apart| Ok(apart.to_vec()))?)
-    {
+    for (found, expected) in by(true)?.iter().zip(by(false)?) {
         assert_eq!(found.shape(), expected.shape());
         assert!(floats(found) == floats(&expected));
     }

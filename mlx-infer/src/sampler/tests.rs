@@ -14,7 +14,7 @@ const V: usize = 23;
 
 fn noise(seed: u64, position: usize, v: i32) -> Vec<f32> {
     let keys = Array::from_slice(&noise::key(seed, position), &[1, 2]).unwrap();
-    let noise = fast::plain::gumbel(&keys, v).unwrap();
+    let noise = fast::gumbel(&keys, v).unwrap();
     noise.to_vec().unwrap()
 }
 

@@ -2,9 +2,10 @@
 
 use std::rc::Rc;
 
-use mlx_core::{Array, DType, Result, Scheme, fast, inplace};
+use mlx_core::{Array, Result, Scheme, fast, inplace};
 
 use super::{CacheOptions, LayerKind};
+use crate::attend::Keys;
 
 mod write;
 
@@ -116,23 +117,27 @@ impl KvCache {
     /// Returns the buffers, of at least `capacity` slots.
     pub(crate) fn write(
         &mut self,
-        k: &Array,
+        k: &Keys<'_>,
         v: &Array,
         slots: &Slots,
         capacity: usize,
     ) -> Result<(Array, Array)> {
-        let store = match self.store.take() {
-            Some(store) => store,
-            None => Store::new(self.buffer(k, capacity)?, self.buffer(v, capacity)?),
-        };
-        // A write that fails leaves no store: the error is of a broken step, and whoever catches it
-        // must not go on with half of it.
+        // A write that fails leaves no store: a step that has failed must not be continued with half of it.
+        let store = self.store.take();
         let (k, v) = match slots {
-            Slots::Positions { offsets, ring } => {
-                write_both(&store, (k, v), (offsets, *ring), capacity, self.scheme)?
-            }
+            Slots::Positions { offsets, ring } => write_both(
+                store.as_ref(),
+                (k, v),
+                (offsets, *ring),
+                capacity,
+                self.scheme,
+            )?,
             Slots::Each(places) => {
-                let (k, v) = (self.kept(k)?, self.kept(v)?);
+                let (k, v) = (self.kept(&k.heads()?)?, self.kept(v)?);
+                let store = match store {
+                    Some(store) => store,
+                    None => Store::new(empty(&k, capacity)?, empty(&v, capacity)?),
+                };
                 (
                     write(&store, |store| store.k.clone(), &k, places, capacity)?,
                     write(&store, |store| store.v.clone(), &v, places, capacity)?,
@@ -322,17 +327,6 @@ impl KvCache {
             .flat_map(|store| [&store.k, &store.v])
     }
 
-    /// An empty buffer for keys or values like `new`. Zeros: a masked slot that held NaN would poison
-    /// the sum it does not take part in.
-    fn buffer(&self, new: &Array, capacity: usize) -> Result<Array> {
-        let [b, heads, _, d] = new.dims()?;
-        let (width, dtype) = match self.scheme {
-            Some(scheme) => (fast::packed_words(d, new.dtype(), scheme)?, DType::U32),
-            None => (d, new.dtype()),
-        };
-        fast::blank(&[b, heads, capacity as i32, width], dtype)
-    }
-
     fn map(&self, f: impl Fn(&Array) -> Result<Array>) -> Result<Self> {
         let store = match &self.store {
             Some(store) => Some(Store::new(f(&store.k)?, f(&store.v)?)),
@@ -340,6 +334,13 @@ impl KvCache {
         };
         Ok(self.with(store))
     }
+}
+
+/// A buffer for keys or values like `new`, which are in the cache's storage format. Zeros: a masked slot that held NaN
+/// would poison the sum that it does not take part in.
+fn empty(new: &Array, capacity: usize) -> Result<Array> {
+    let [b, heads, _, d] = new.dims()?;
+    fast::blank(&[b, heads, capacity as i32, d], new.dtype())
 }
 
 fn grown(buffer: &Array, capacity: usize) -> Result<Array> {

@@ -1,10 +1,11 @@
 //! Steps whose rows hold several documents each: training without padding.
 
+use mlx_core::fast::Mask;
 use mlx_core::{Error, ErrorKind, Result};
 
 use super::Step;
 use crate::cache::ModelCache;
-use crate::mask::{AttentionMask, mask, visible};
+use crate::mask::{mask, visible};
 
 impl<'c> Step<'c> {
     pub(crate) fn packed(cache: &'c mut ModelCache, documents: &[Vec<usize>]) -> Result<Self> {
@@ -29,7 +30,7 @@ impl<'c> Step<'c> {
     }
 
     /// The mask of a step that begins at position 0: the usual rule, within a document.
-    pub(super) fn packed_mask(&self, window: Option<usize>) -> Result<AttentionMask> {
+    pub(super) fn packed_mask(&self, window: Option<usize>) -> Result<Mask> {
         let documents = self.documents.as_deref().unwrap_or_default();
         let width = self.width;
         // Padding has no document; it sees what is before it, so that no softmax is of nothing.
@@ -38,6 +39,6 @@ impl<'c> Step<'c> {
             visible(query as i64, key as i64, window)
                 && (of(row, query) == of(row, key) || of(row, query).is_none())
         })?;
-        Ok(AttentionMask::Array(array))
+        Ok(Mask::Array(array))
     }
 }

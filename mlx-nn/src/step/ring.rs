@@ -4,6 +4,7 @@ use mlx_core::ops::{concat, create::zeros};
 use mlx_core::{Array, Result};
 
 use super::{Attended, Layout, Step};
+use crate::attend::Keys;
 use crate::mask::position;
 
 /// What a wide step needs to know of a ring of some size, made once a step.
@@ -23,7 +24,7 @@ impl Step<'_> {
     pub(super) fn ring(
         &mut self,
         layer: usize,
-        k: &Array,
+        k: &Keys<'_>,
         v: &Array,
         window: usize,
         slack: usize,
@@ -42,7 +43,7 @@ impl Step<'_> {
         // The step is wider than the slack: its last tokens may overwrite what its first still see.
         // They attend to the old ring and the new tokens side by side.
         let cache = &self.cache.layers[layer];
-        let (k, v) = (cache.kept(k)?, cache.kept(v)?);
+        let (k, v) = (cache.kept(&k.heads()?)?, cache.kept(v)?);
         let (k, v) = (&k, &v);
         let old = cache.read(cap)?;
         let turn = self.turn(cap)?;

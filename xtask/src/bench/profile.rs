@@ -25,7 +25,7 @@ pub struct Profile {
     pub nodes: Vec<Node>,
 }
 
-/// Kinds of nodes, by the names in `mlx-c-sys/shim/fused`. What has none of them is of the last kind but one.
+/// Kinds of nodes, by the names in `mlx-c-sys/shim/ops`. What has none of them is of the last kind but one.
 const KINDS: [(&str, &[&str]); 6] = [
     (
         "products",

@@ -2,9 +2,11 @@
 
 use std::rc::Rc;
 
-use mlx_core::{Array, Error, ErrorKind, Result, Scheme, fast, inplace};
+use mlx_core::fast::{self, Buffers};
+use mlx_core::{Array, DType, Error, ErrorKind, Result, Scheme, inplace};
 
 use super::{Store, grown};
+use crate::attend::Keys;
 
 /// Where the tokens of a step go.
 pub(crate) enum Slots {
@@ -23,44 +25,52 @@ pub(crate) enum Places {
     Scattered { rows: Array, slots: Array },
 }
 
+/// Both buffers with the tokens of a step in the slots that follow from positions; new buffers if there are none.
 pub(super) fn write_both(
-    store: &Rc<Store>,
-    new: (&Array, &Array),
+    store: Option<&Rc<Store>>,
+    (keys, values): (&Keys<'_>, &Array),
     (offsets, ring): (&Array, bool),
     capacity: usize,
     scheme: Option<Scheme>,
 ) -> Result<(Array, Array)> {
-    let buffers = (&store.k, &store.v);
-    for (buffer, new) in [(buffers.0, new.0), (buffers.1, new.1)] {
-        check(buffer, new, scheme)?;
+    let buffers = match store {
+        None => Buffers::New(capacity as i32),
+        Some(store) => {
+            check(&store.k, keys.shape()?, keys.dtype(), scheme)?;
+            check(&store.v, values.dims()?, values.dtype(), scheme)?;
+            if store.k.shape()[2] as usize >= capacity && !store.is_own() {
+                Buffers::Shared(&store.k, &store.v)
+            } else {
+                // A buffer that has grown is a new one, which nothing else reads.
+                Buffers::Own(grown(&store.k, capacity)?, grown(&store.v, capacity)?)
+            }
+        }
+    };
+    let slots = fast::Slots { ring, scheme };
+    match keys {
+        Keys::Heads(keys) => fast::store(buffers, keys, values, offsets, slots),
+        Keys::Projection(keys) => fast::store_heads(buffers, keys, values, slots),
     }
-    if store.k.shape()[2] as usize >= capacity && !store.is_own() {
-        return inplace::store_in_copy(buffers, new, offsets, ring, scheme);
-    }
-    // What has grown is nobody else's.
-    let buffers = (grown(buffers.0, capacity)?, grown(buffers.1, capacity)?);
-    inplace::store_in_place(buffers, new, offsets, ring, scheme)
 }
 
-/// Whether `new`, packed in the scheme if there is one, has the heads and features of a buffer.
-fn check(buffer: &Array, new: &Array, scheme: Option<Scheme>) -> Result<()> {
-    let ([b, heads, _, d], [rows, new_heads, _, new_d]) = (buffer.dims()?, new.dims()?);
+/// Whether new keys or values of this shape, packed in the scheme if there is one, have the heads and features of a buffer.
+fn check(buffer: &Array, shape: [i32; 4], dtype: DType, scheme: Option<Scheme>) -> Result<()> {
+    let ([b, heads, _, d], [rows, new_heads, _, new_d]) = (buffer.dims()?, shape);
     let new_d = match scheme {
-        Some(scheme) => fast::packed_words(new_d, new.dtype(), scheme)?,
+        Some(scheme) => fast::packed_words(new_d, dtype, scheme)?,
         None => new_d,
     };
     if (b, heads, d) == (rows, new_heads, new_d) {
         return Ok(());
     }
     let message = format!(
-        "cache holds {:?}, given keys or values {:?}",
-        buffer.shape(),
-        new.shape()
+        "cache holds {:?}, given keys or values {shape:?}",
+        buffer.shape()
     );
     Err(Error::new(ErrorKind::Shape, message))
 }
 
-/// Writes what is as it is kept.
+/// Writes keys or values that are already in the cache's storage format.
 pub(super) fn write(
     store: &Rc<Store>,
     pick: fn(&Store) -> Array,
@@ -69,7 +79,7 @@ pub(super) fn write(
     capacity: usize,
 ) -> Result<Array> {
     let buffer = pick(store);
-    check(&buffer, new, None)?;
+    check(&buffer, new.dims()?, new.dtype(), None)?;
     let [b, heads, l, d] = new.dims()?;
     let in_place = store.is_own() && buffer.shape()[2] as usize >= capacity;
     let buffer = grown(&buffer, capacity)?;

@@ -1,0 +1,52 @@
+#include "attention.h"
+#include "ops/border.h"
+#include "ops/store/store.h"
+
+using namespace mlxrs;
+
+namespace {
+
+ops::Layout layout_of(mlxrs_slots slots) {
+  if (slots < MLXRS_SLOTS_STRAIGHT || slots > MLXRS_SLOTS_BEHIND) {
+    throw std::invalid_argument("attention: unknown place of keys " + std::to_string(static_cast<int>(slots)));
+  }
+  return static_cast<ops::Layout>(slots);
+}
+
+} // namespace
+
+extern "C" int mlxrs_fast_attention(
+    mlx_array* res,
+    mlx_array queries,
+    mlx_array keys,
+    mlx_array values,
+    mlx_array told,
+    mlx_array sinks,
+    mlxrs_attention_options options,
+    mlx_stream s) {
+  return guarded([&] {
+    auto stream = mlx_stream_get_(s);
+    auto mask = options.mask;
+    bool is_told = mask == MLXRS_MASK_ARRAY || mask == MLXRS_MASK_POSITIONS;
+    if (mask < MLXRS_MASK_NONE || mask > MLXRS_MASK_POSITIONS || is_told != (told.ctx != nullptr)) {
+      throw std::invalid_argument("attention: the kind of the mask and what is told do not fit each other");
+    }
+    ops::AttentionOptions how{
+        options.scale, options.soft_cap, static_cast<ops::Mask>(mask), layout_of(options.slots), options.window,
+        ops::row_packing(options.bits, options.group_size)};
+    ops::AttentionInputs of{
+        mlx_array_get_(queries), mlx_array_get_(keys), mlx_array_get_(values), ops::optional(told), ops::optional(sinks)};
+    auto y = ops::run(
+        MLXRS_OP_ATTENTION, stream, [&] { return ops::attention(of, how, stream); },
+        [&] { return ops::attention_plainly(of, how, stream); });
+    mlx_array_set_(*res, y);
+  });
+}
+
+extern "C" int mlxrs_fast_dense_mask(
+    mlx_array* res, mlx_array offsets, int queries, int keys, mlxrs_slots slots, int window, mlx_stream s) {
+  return guarded([&] {
+    auto y = ops::dense_mask(queries, keys, layout_of(slots), window, mlx_array_get_(offsets), mlx_stream_get_(s));
+    mlx_array_set_(*res, y);
+  });
+}

@@ -1,0 +1,68 @@
+// Attention over packed keys and values: those of a chunk are written out, f32 or, for tiles, bf16, and the chunk is then
+// one like others. Nothing outlives its chunk.
+#pragma once
+
+#include "attention.h"
+#include "ops/store/cpu/packed_row.h"
+
+namespace mlxrs::ops {
+namespace {
+
+template <class T, class To>
+void unpack(const uint32_t* words, const RowPacking& packing, long n, To* to) {
+  if (packing.bits == 8) {
+    unpack<T, 8>(words, packing.group, n, to);
+  } else {
+    unpack<T, 4>(words, packing.group, n, to);
+  }
+}
+
+template <class To>
+INLINE long expanded_size(const Attention& a) {
+  return chunk * (a.dim + a.value_dim) * static_cast<long>(sizeof(To)) / 4;
+}
+template <class To, long (*size)(const Attention&)>
+long packed_work_size(const Attention& a) {
+  return expanded_size<To>(a) + size(a);
+}
+
+// Scales and biases are of type T; `attend` reads keys and values of type To.
+template <class T, class To, void (*attend)(const Attention&, const float*, long, float*, const Partial&)>
+void packed_chunk(const Attention& a, const float* q, long c, float* work, const Partial& to) {
+  long begin = chunk, end = 0;
+  for (long i = 0; i < a.queries; i++) {
+    Span span(a, c, i);
+    if (!span.is_empty()) {
+      begin = least(begin, span.begin);
+      end = most(end, span.end);
+    }
+  }
+  // Whole blocks of 32, which is what tiles read.
+  begin = begin / 32 * 32;
+  end = (end + 31) / 32 * 32;
+  Attention expanded = a;
+  To *k = reinterpret_cast<To*>(work), *v = k + chunk * a.dim;
+  expanded.k = k;
+  expanded.v = v;
+  expanded.k_step = a.dim;
+  expanded.v_step = a.value_dim;
+  expanded.slots = chunk;
+  expanded.turn = 0;
+  Keys<uint32_t> packed(a, c);
+  for (long i = begin; i < end; i++) {
+    long slot = packed.slot(i);
+    unpack<T>(packed.k + slot * a.k_step, a.packing, a.dim, k + i * a.dim);
+    unpack<T>(packed.v + slot * a.v_step, a.packing, a.value_dim, v + i * a.value_dim);
+  }
+  attend(expanded, q, c, work + expanded_size<To>(a), to);
+}
+
+template <class T>
+constexpr AttentionKernels packed_attention_of() {
+  return {
+      loaded_size, packed_work_size<float, work_size>, load_queries<T>, packed_chunk<T, float, attend_chunk<float>>,
+      finish_values<T>};
+}
+
+} // namespace
+} // namespace mlxrs::ops

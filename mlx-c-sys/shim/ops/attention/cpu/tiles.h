@@ -1,0 +1,91 @@
+// What attention does with tiles of AMX, and with their lanes.
+#pragma once
+
+#include "ops/cpu/lanes.h"
+
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__)
+#include "matmul/turn.h"
+
+namespace mlxrs::ops {
+namespace {
+
+using matmul::paired;
+using matmul::turn;
+
+// A tile as it is in memory: 16 rows of 64 bytes.
+constexpr long tile_floats = 256;
+// Queries and keys of a tile, and the elements that one product runs over.
+constexpr long side = 16, depth = 32;
+
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+
+  // For blocks of `columns` queries, which are columns of scores and rows of weights. Where these are fewer than a side, there is
+  // one block: its scores are in tiles 0 and 1 and queries in 6, its values in 2 and 3 and weights in 7.
+  explicit TileConfig(int columns) {
+    const int narrow[] = {0, 1, 6}, low[] = {2, 3, 7};
+    for (int i : narrow) {
+      row_bytes[i] = static_cast<uint16_t>(4 * columns);
+    }
+    for (int i : low) {
+      rows[i] = static_cast<uint8_t>(columns);
+    }
+  }
+};
+
+// The compiler does not know that tile loads read memory.
+INLINE void written() {
+  asm volatile("" ::: "memory");
+}
+
+// The lanes `by` further on, behind the last the first again.
+INLINE Lanes turned(Lanes x, int by) {
+  Ints from;
+  for (int l = 0; l < width; l++) {
+    from[l] = (l + by) % width;
+  }
+  return cast<Lanes>(_mm512_permutexvar_ps(cast<__m512i>(from), cast<__m512>(x)));
+}
+
+// 32 keys x ROWS elements of 16 bits become rows, `step` floats apart: what is in even places goes to even rows.
+template <int ROWS>
+INLINE void store_rows(const __m512i x[ROWS], float* to, long step) {
+  if constexpr (ROWS == 1) {
+    _mm512_storeu_si512(to, x[0]);
+  } else {
+    typedef uint16_t Places __attribute__((vector_size(64)));
+    for (int odd = 0; odd < 2; odd++) {
+      Places places;
+      for (int i = 0; i < depth; i++) {
+        places[i] = static_cast<uint16_t>(2 * i + odd);
+      }
+      __m512i half[ROWS / 2];
+#pragma GCC unroll 4
+      for (int i = 0; i < ROWS / 2; i++) {
+        half[i] = _mm512_permutex2var_epi16(x[2 * i], cast<__m512i>(places), x[2 * i + 1]);
+      }
+      store_rows<ROWS / 2>(half, to + odd * step, 2 * step);
+    }
+  }
+}
+
+// 2^t for t up to 0, within 3e-6 of itself: a thousandth of what bf16 rounds by. The polynomial has the least largest error
+// for 2^r, |r| <= 1/2. What is below f32's normal numbers is 0 at once: rounding one takes the machine 150 cycles.
+INLINE Lanes exp2_near(Lanes t) {
+  __mmask16 above = _mm512_cmp_ps_mask(cast<__m512>(t), _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+  __m512 n = _mm512_roundscale_ps(cast<__m512>(t), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  Lanes r = t - cast<Lanes>(n);
+  Lanes p = all(9.57010128e-3f);
+  p = fma(p, r, all(5.59178591e-2f));
+  p = fma(p, r, all(0.240247443f));
+  p = fma(p, r, all(0.693121791f));
+  p = fma(p, r, all(0.999999285f));
+  return cast<Lanes>(_mm512_maskz_scalef_ps(above, cast<__m512>(p), n));
+}
+
+} // namespace
+} // namespace mlxrs::ops
+
+#endif

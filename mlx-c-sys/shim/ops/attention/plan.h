@@ -1,0 +1,166 @@
+// An attention as its threads see it: where everything is, and what a task of it does.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <memory>
+
+#include "attention.h"
+
+namespace mlxrs::ops {
+namespace {
+
+// An array [B, H, L, D] whose last axis is dense: itself, or a copy.
+class Dense {
+ public:
+  const char* at;
+  std::array<int64_t, 4> strides;
+  int64_t size; // Bytes of an element.
+
+  explicit Dense(const mx::array& a) : at(a.data<char>()), size(static_cast<int64_t>(a.itemsize())) {
+    std::copy_n(a.strides().begin(), 4, strides.begin());
+    if (strides[3] == 1 || a.shape(3) <= 1 || a.size() == 0) {
+      return;
+    }
+    copy_ = std::make_shared<Copy>(a);
+    at = copy_->memory.data();
+    int64_t d = a.shape(3), s = a.shape(2), h = a.shape(1);
+    strides = {h * s * d, s * d, d, 1};
+  }
+
+  // On the stream's thread, before it is read.
+  void copy() const {
+    for (uint32_t i = 0; copy_ != nullptr && i < copy_->n; i++) {
+      copy_->vectors.copy(i, copy_->memory.data() + i * copy_->vectors.nbytes());
+    }
+  }
+
+ private:
+  struct Copy {
+    Vectors vectors;
+    uint32_t n;
+    std::vector<char> memory;
+
+    explicit Copy(const mx::array& a) : vectors(a), n(static_cast<uint32_t>(a.size() / a.shape(3))), memory(a.nbytes()) {}
+  };
+  std::shared_ptr<Copy> copy_;
+};
+
+// All that the stream's thread has to know of an attention.
+struct Plan {
+  AttentionOptions options;
+  Dense q, k, v;
+  int rows, heads, kv_heads, tokens, slots;
+  long dim, value_dim;
+  size_t size;
+  const AttentionKernels* kernel;
+  const bool* seen = nullptr;
+  const float* added = nullptr;
+  std::array<int64_t, 4> mask_strides{};
+  const int32_t* offsets = nullptr;
+  int64_t offset_step = 0;
+  const float* sinks = nullptr;
+  int64_t sink_step = 0;
+  // Rows, tokens, heads and elements, in this order in memory.
+  char* y;
+
+  long group() const {
+    return heads / kv_heads;
+  }
+  // The position of a row's first query, and the range of positions that the cache has.
+  long offset(int row) const {
+    return offsets != nullptr ? offsets[row * offset_step] : slots - tokens;
+  }
+  // What a token sees.
+  std::pair<int, int> span(int row, int token) const {
+    if (options.mask == Mask::none || options.mask == Mask::array) {
+      return {0, slots};
+    }
+    long at = offset(row), query = at + token, first = 0, last = query + 1;
+    if (options.window > 0) {
+      first = query + 1 - options.window;
+    }
+    if (options.layout == Layout::ring) {
+      first = std::max(first, at + tokens - slots);
+    } else if (options.layout == Layout::behind) {
+      first = std::max(first, at + tokens - slots);
+      last = std::min(last, at + tokens);
+    } else {
+      last = std::min<long>(last, slots);
+    }
+    first = std::max(first, 0L);
+    return {static_cast<int>(first), static_cast<int>(std::max(first, last))};
+  }
+  long turn(int row) const {
+    if (options.mask == Mask::positions && options.layout == Layout::behind) {
+      long shift = (slots - tokens - offset(row)) % slots;
+      return shift < 0 ? shift + slots : shift;
+    }
+    return 0;
+  }
+};
+
+// Some tokens of a row with some query heads that share a head of keys and values.
+struct Task {
+  Attention a;
+  std::vector<int> first, last;
+  long begin, end; // Chunks.
+  const float* sinks;
+  int64_t sink_step;
+  char* y;
+  long y_token, y_head; // Bytes.
+
+  Task(const Plan& p, int row, long head, long heads, int token, int tokens) : first(tokens * heads), last(first.size()) {
+    long kv_head = head / p.group();
+    auto at = [&](const Dense& d, long head, long token) {
+      return d.at + (row * d.strides[0] + head * d.strides[1] + token * d.strides[2]) * d.size;
+    };
+    a = {p.dim, p.value_dim, p.options.scale, p.options.cap, at(p.q, head, token), tokens * heads, heads,
+         static_cast<long>(p.q.strides[2]), static_cast<long>(p.q.strides[1]), at(p.k, kv_head, 0),
+         at(p.v, kv_head, 0), static_cast<long>(p.k.strides[2]), static_cast<long>(p.v.strides[2]), p.slots,
+         p.turn(row), nullptr, nullptr, nullptr, nullptr, 0, 0, 0, p.options.packing};
+    if (p.options.mask == Mask::array) {
+      int64_t from = row * p.mask_strides[0] + head * p.mask_strides[1] + token * p.mask_strides[2];
+      a.seen = p.seen != nullptr ? p.seen + from : nullptr;
+      a.added = p.added != nullptr ? p.added + from : nullptr;
+      a.mask_head = p.mask_strides[1];
+      a.mask_token = p.mask_strides[2];
+      a.mask_slot = p.mask_strides[3];
+    }
+    int least = p.span(row, token).first, most = 0;
+    for (int t = 0; t < tokens; t++) {
+      auto [begin, end] = p.span(row, token + t);
+      std::fill_n(first.begin() + t * heads, heads, begin);
+      std::fill_n(last.begin() + t * heads, heads, end);
+      least = std::min(least, begin);
+      most = std::max(most, end);
+    }
+    begin = least / chunk;
+    end = std::max(begin, (most + chunk - 1) / chunk);
+    sinks = p.sinks != nullptr ? p.sinks + head * p.sink_step : nullptr;
+    sink_step = p.sink_step;
+    y_head = p.value_dim * p.size;
+    y_token = p.heads * y_head;
+    y = p.y + (static_cast<int64_t>(row) * p.tokens + token) * y_token + head * y_head;
+  }
+
+  // Vectors do not move with the task.
+  const Attention& attention() {
+    a.first = first.data();
+    a.last = last.data();
+    return a;
+  }
+  long padded() const {
+    return (a.queries + 15) / 16 * 16;
+  }
+  long partial_size() const {
+    return padded() * (a.value_dim + 2);
+  }
+  Partial partial(float* at) const {
+    return {at, at + padded(), at + 2 * padded()};
+  }
+};
+
+} // namespace
+} // namespace mlxrs::ops

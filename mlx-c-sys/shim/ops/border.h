@@ -1,0 +1,15 @@
+// What the C functions of operations share: handles that may be null, and options as C has them.
+#pragma once
+
+#include <optional>
+
+#include "guard.h"
+#include "ops/form.h"
+
+namespace mlxrs::ops {
+
+inline std::optional<mx::array> optional(mlx_array a) {
+  return a.ctx != nullptr ? std::make_optional(mlx_array_get_(a)) : std::nullopt;
+}
+
+} // namespace mlxrs::ops

@@ -1,0 +1,211 @@
+#include "experts.h"
+#include "ops/linear/operands.h"
+
+namespace mlxrs::ops {
+
+#ifndef __APPLE__
+
+namespace {
+
+// Each of many rows of x by one of several matrices, which an index names: rows that share a matrix are multiplied
+// together. The inputs are x, as many rows as indices, the indices, the matrices, and scales and biases if there are.
+class ExpertsLinear : public Node {
+ public:
+  ExpertsLinear(mx::Stream s, matmul::Coding coding, const Packing& packing)
+      : Node(s), coding_(coding), packing_(packing) {}
+
+  void encode(const Arrays& in, Arrays& out) override {
+    const auto &x = in[0], &indices = in[1], &weight = in[2];
+    auto& y = out[0];
+    y.set_data(mx::allocator::malloc(y.nbytes()));
+    if (y.size() == 0) {
+      return;
+    }
+    bool packed = in.size() > 3, affine = coding_ == matmul::Coding::affine;
+    long experts = weight.shape(0), n = weight.shape(1), k = x.shape(-1), m = indices.size();
+    int bits = packed ? packing_.bits : static_cast<int>(weight.itemsize()) * 8;
+    const auto& scales = packed ? in[3] : weight;
+    const auto& biases = packed && affine ? in[4] : weight;
+    matmul::Weights first{coding_, bits, packed ? packing_.group : 0, n, k, nullptr, float_of(scales.dtype()),
+                          nullptr, nullptr};
+    long scale_bytes = packed ? n * first.groups() * static_cast<long>(scales.itemsize()) : 0;
+    mx::cpu::get_command_encoder(stream()).dispatch(
+        [=, type = float_of(x.dtype()), size = static_cast<long>(x.itemsize()), x = Vectors(x), weight = Dense(weight),
+         scales = Dense(scales), biases = Dense(biases), at = indices.data<char>(), of = Rows(indices),
+         wide = indices.shape(-1), y_at = y.data<char>()] {
+          std::vector<char> x_copy, w_copy, s_copy, b_copy;
+          // A token has a row of x for each of its experts, all of them in one place.
+          x_copy.resize(x.in_place() ? 0 : m * k * size);
+          const char* w_at = weight.get(w_copy);
+          const char* s_at = packed ? scales.get(s_copy) : nullptr;
+          const char* b_at = packed && affine ? biases.get(b_copy) : nullptr;
+          std::vector<std::vector<long>> rows(experts);
+          for (long i = 0; i < m; i++) {
+            int32_t expert;
+            int64_t place = of(static_cast<uint32_t>(i / wide)) + i % wide * of.step();
+            std::memcpy(&expert, at + place * sizeof expert, sizeof expert);
+            if (expert < 0 || expert >= experts) {
+              throw std::out_of_range(
+                  "an expert's index must be below " + std::to_string(experts) + ", given " + std::to_string(expert));
+            }
+            rows[expert].push_back(i);
+          }
+          auto multiply = [&](long e) {
+            std::vector<const void*> from;
+            std::vector<void*> to;
+            for (long i : rows[e]) {
+              from.push_back(x(static_cast<uint32_t>(i), x_copy.data() + (x.in_place() ? 0 : i * k * size)));
+              to.push_back(y_at + i * n * size);
+            }
+            auto w = first;
+            w.data = w_at + e * n * w.row_bytes();
+            w.scales = packed ? s_at + e * scale_bytes : nullptr;
+            w.biases = b_at != nullptr ? b_at + e * scale_bytes : nullptr;
+            matmul::multiply({type, static_cast<long>(from.size()), from.data(), to.data()}, w);
+          };
+          std::vector<long> asked;
+          for (long e = 0; e < experts; e++) {
+            if (!rows[e].empty()) {
+              asked.push_back(e);
+            }
+          }
+          auto& threads = Threads::shared();
+          if (static_cast<int>(asked.size()) < 4 * threads.count()) {
+            // All threads work on each.
+            for (long e : asked) {
+              multiply(e);
+            }
+          } else {
+            // A thread has one for itself, and waits for nobody. The long ones first, which is from the end.
+            std::stable_sort(asked.begin(), asked.end(), [&](long a, long b) { return rows[a].size() < rows[b].size(); });
+            threads.each(static_cast<uint32_t>(asked.size()), [&](uint32_t i) { multiply(asked[i]); });
+          }
+        });
+  }
+
+  // Rows that share a matrix are multiplied together here too. MLX's own derivative multiplies them one by one, and of
+  // the matrices it makes a product of each row before it adds them.
+  Arrays vjp(
+      const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs)
+      override {
+    const auto &x = primals[0], &indices = primals[1], &weight = primals[2];
+    auto s = stream();
+    auto dy = mx::astype(cotangents[0], mx::float32, s);
+    Arrays wanted;
+    for (int i : argnums) {
+      if (i == 0) {
+        Parts turned{mx::contiguous(mx::swapaxes(wide(primals), -1, -2, s), false, s), {}, {}, packing_};
+        auto dx = experts(dy, turned, indices, s);
+        if (!dx) {
+          return Node::vjp(primals, cotangents, argnums, outputs);
+        }
+        wanted.push_back(mx::astype(*dx, x.dtype(), s));
+      } else if (i == 2 && mx::issubdtype(weight.dtype(), mx::floating)) {
+        auto expert = mx::flatten(indices, s);
+        auto order = mx::argsort(expert, 0, s);
+        auto sorted = [&](const mx::array& rows) {
+          return mx::take(mx::reshape(rows, {-1, rows.shape(-1)}, s), order, 0, s);
+        };
+        auto columns = mx::swapaxes(sorted(dy), 0, 1, s);
+        auto rows = sorted(mx::astype(x, mx::float32, s));
+        // Of each expert, how many rows are those of experts before it, and before the next.
+        auto all = mx::reshape(mx::arange(0, weight.shape(0), expert.dtype(), s), {-1, 1}, s);
+        auto from = mx::sum(mx::less(expert, all, s), -1, false, s);
+        auto to = mx::sum(mx::less_equal(expert, all, s), -1, false, s);
+        auto ends = mx::astype(mx::stack({from, to}, -1, s), mx::uint32, s);
+        wanted.push_back(mx::astype(mx::segmented_mm(columns, rows, ends, s), weight.dtype(), s));
+      } else {
+        return Node::vjp(primals, cotangents, argnums, outputs);
+      }
+    }
+    return wanted;
+  }
+
+  mx::array plain(const Arrays& in) override {
+    Parts w{in[2], std::nullopt, std::nullopt, packing_};
+    if (in.size() > 3) {
+      w.scales = in[3];
+    }
+    if (in.size() > 4) {
+      w.biases = in[4];
+    }
+    return experts_plainly(in[0], w, in[1], stream());
+  }
+
+  const char* name() const override {
+    return "ExpertsLinear";
+  }
+  bool is_equivalent(const mx::Primitive& other) const override {
+    const auto& that = static_cast<const ExpertsLinear&>(other);
+    return coding_ == that.coding_ && packing_.bits == that.packing_.bits && packing_.group == that.packing_.group;
+  }
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
+    auto shape = in[0].shape();
+    shape.back() = in[2].shape(1);
+    return {shape};
+  }
+
+ private:
+  // The matrices in f32.
+  mx::array wide(const Arrays& in) {
+    if (in.size() == 3) {
+      return mx::astype(in[2], mx::float32, stream());
+    }
+    auto biases = in.size() > 4 ? std::make_optional(in[4]) : std::nullopt;
+    return mx::dequantize(
+        in[2], in[3], biases, packing_.group, packing_.bits, packing_.mode, std::nullopt, mx::float32, stream());
+  }
+
+  matmul::Coding coding_;
+  Packing packing_;
+};
+
+} // namespace
+
+std::optional<mx::array> experts(const mx::array& x, const Parts& w, const mx::array& indices, mx::Stream s) {
+  bool usual = is_float(x.dtype()) && x.ndim() >= 2 && x.shape(-2) == 1 && x.shape(-1) > 0 && w.weight.ndim() == 3 &&
+      indices.ndim() >= 1 && (indices.dtype() == mx::int32 || indices.dtype() == mx::uint32);
+  if (!usual) {
+    return std::nullopt;
+  }
+  int k = x.shape(-1);
+  auto coding = x.dtype() == mx::float32 ? matmul::Coding::f32
+      : x.dtype() == mx::float16         ? matmul::Coding::f16
+                                         : matmul::Coding::bf16;
+  if (!w.scales) {
+    usual = w.weight.dtype() == x.dtype() && w.weight.shape(2) == k;
+  } else {
+    auto known = coding_of(w.packing.mode);
+    usual = known && packs(k, x.dtype(), w);
+    coding = known.value_or(coding);
+  }
+  if (!usual) {
+    return std::nullopt;
+  }
+  // One row of x for each index.
+  mx::Shape leading(x.shape().begin(), x.shape().end() - 2);
+  leading = mx::broadcast_shapes(leading, indices.shape());
+  auto x_shape = leading, y_shape = leading;
+  x_shape.insert(x_shape.end(), {1, k});
+  y_shape.insert(y_shape.end(), {1, w.weight.shape(1)});
+  Arrays inputs{mx::broadcast_to(x, x_shape, s), mx::broadcast_to(indices, leading, s), w.weight};
+  if (w.scales) {
+    inputs.push_back(*w.scales);
+  }
+  if (w.biases) {
+    inputs.push_back(*w.biases);
+  }
+  return mx::array(
+      std::move(y_shape), x.dtype(), std::make_shared<ExpertsLinear>(s, coding, w.packing), std::move(inputs));
+}
+
+#else
+
+// See form.cpp.
+std::optional<mx::array> experts(const mx::array&, const Parts&, const mx::array&, mx::Stream) {
+  return std::nullopt;
+}
+
+#endif
+
+} // namespace mlxrs::ops

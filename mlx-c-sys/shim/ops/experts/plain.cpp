@@ -1,0 +1,28 @@
+#include "experts.h"
+
+namespace mlxrs::ops {
+
+mx::array experts_plainly(const mx::array& x, const Parts& w, const mx::array& indices, mx::Stream s) {
+  if (!w.scales) {
+    auto product = [&](const mx::array& x, const mx::array& w) {
+      return mx::gather_mm(x, mx::swapaxes(w, -1, -2, s), std::nullopt, indices, false, s);
+    };
+    if (s.device != mx::Device::cpu || x.dtype() == mx::float32) {
+      return product(x, w.weight);
+    }
+    // On the CPU, MLX has it for f32 only.
+    auto wide = [&](const mx::array& a) { return mx::astype(a, mx::float32, s); };
+    return mx::astype(product(wide(x), wide(w.weight)), x.dtype(), s);
+  }
+  const auto& packing = w.packing;
+  if (is_wrong_on_gpus(*w.scales, s)) {
+    auto wide = mx::dequantize(
+        w.weight, *w.scales, w.biases, packing.group, packing.bits, packing.mode, std::nullopt, x.dtype(), s);
+    return experts_plainly(x, {wide, std::nullopt, std::nullopt, packing}, indices, s);
+  }
+  return mx::gather_qmm(
+      x, w.weight, *w.scales, w.biases, std::nullopt, indices, true, packing.group, packing.bits, packing.mode,
+      std::nullopt, false, s);
+}
+
+} // namespace mlxrs::ops

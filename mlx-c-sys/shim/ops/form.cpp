@@ -1,0 +1,48 @@
+#include "form.h"
+
+#include "guard.h"
+#include "settings.h"
+
+namespace mlxrs::ops {
+namespace {
+
+// How many calls of mlxrs_fast_plainly(true) this thread has not ended.
+thread_local int plainly = 0;
+
+// Whether the CPU has kernels for an operation.
+bool has_cpu_kernel(mlxrs_op op) {
+#ifdef __APPLE__
+  // MLX's own matrix products are Accelerate's, and its gathers do.
+  switch (op) {
+    case MLXRS_OP_LINEAR:
+    case MLXRS_OP_EXPERTS:
+    case MLXRS_OP_LOOKUP:
+      return false;
+    default:
+      return true;
+  }
+#else
+  (void)op;
+  return true;
+#endif
+}
+
+} // namespace
+
+Form form(mlxrs_op op, mx::Stream s) {
+  static const bool wanted = kernels_wanted();
+  bool ours = wanted && plainly == 0 && s.device == mx::Device::cpu && has_cpu_kernel(op);
+  return ours ? Form::cpu : Form::plain;
+}
+
+} // namespace mlxrs::ops
+
+using namespace mlxrs;
+
+extern "C" int mlxrs_fast_form(mlxrs_form* res, mlxrs_op op, mlx_stream s) {
+  return guarded([&] { *res = static_cast<mlxrs_form>(ops::form(op, mlx_stream_get_(s))); });
+}
+
+extern "C" void mlxrs_fast_plainly(bool begin) {
+  ops::plainly += begin ? 1 : -1;
+}

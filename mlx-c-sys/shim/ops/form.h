@@ -1,0 +1,43 @@
+// Which form of an operation runs: the only place that decides it.
+#pragma once
+
+#include <initializer_list>
+#include <optional>
+
+#include "mlx/array.h"
+#include "mlx/stream.h"
+#include "mlxrs.h"
+
+namespace mlxrs::ops {
+
+namespace mx = mlx::core;
+
+// `plain`: a graph of MLX's own operations. `cpu`: a node of ours with a kernel for each instruction set.
+enum class Form { plain = MLXRS_FORM_PLAIN, cpu = MLXRS_FORM_CPU };
+
+// What runs on stream `s` for the operation, one of mlxrs_op.
+Form form(mlxrs_op op, mx::Stream s);
+
+// The operation in the form of its stream. `cpu` gives nothing for inputs that our kernels do not take: these are plain too.
+template <typename Cpu, typename Plain>
+auto run(mlxrs_op op, mx::Stream s, const Cpu& cpu, const Plain& plain) -> decltype(plain()) {
+  if (form(op, s) == Form::cpu) {
+    if (auto y = cpu()) {
+      return std::move(*y);
+    }
+  }
+  return plain();
+}
+
+// Whether a transformation (grad, vmap, compile) traces one of these. Operations that join several are then built of their parts:
+// these have derivatives that are nodes, and keep what the derivatives need.
+inline bool is_traced(std::initializer_list<const mx::array*> arrays) {
+  for (const mx::array* a : arrays) {
+    if (a->is_tracer()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+} // namespace mlxrs::ops

@@ -1,0 +1,25 @@
+// The gate between the halves of a gated MLP, with and without the products that it joins; and soft caps.
+#pragma once
+
+#include "ops/derivative.h"
+#include "ops/linear/linear.h"
+
+namespace mlxrs::ops {
+
+// gate * sigmoid(gate) * up, or gelu(gate) * up with the tanh approximation of gelu.
+enum class Gate { silu = MLXRS_GATE_SILU, gelu_tanh = MLXRS_GATE_GELU_TANH };
+std::optional<mx::array> gated(Gate gate, const mx::array& x, const mx::array& up, mx::Stream s);
+mx::array gated_plainly(Gate gate, const mx::array& x, const mx::array& up, mx::Stream s);
+
+// gated(x a^T, x b^T) as one node, in which neither product is in memory as a whole. Nothing for f32, whose products may be sgemm's,
+// and for matrices that are not written alike.
+std::optional<mx::array> gated_linear(Gate gate, const mx::array& x, const Parts& a, const Parts& b, mx::Stream s);
+
+Arrays gated_vjp(std::shared_ptr<Node> of, Gate gate, const Arrays& primals, const mx::array& dy,
+                 const std::vector<int>& argnums);
+
+// cap tanh(x / cap)
+std::optional<mx::array> soft_cap(const mx::array& x, float cap, mx::Stream s);
+mx::array soft_cap_plainly(const mx::array& x, float cap, mx::Stream s);
+
+} // namespace mlxrs::ops

@@ -1,0 +1,82 @@
+// A gate and the two products that it joins as one node.
+#include "gated.h"
+
+#ifndef __APPLE__
+
+#include "ops/linear/product.h"
+
+namespace mlxrs::ops {
+namespace {
+
+// gate(x aᵀ) · x bᵀ, to the bit as the three nodes that it stands for, without the memory of two of them. The inputs are those of
+// `Products`.
+class GatedProducts : public Node {
+ public:
+  GatedProducts(mx::Stream s, Gate gate, std::shared_ptr<Product> product)
+      : Node(s), gate_(gate), both_(s, std::move(product), 2) {}
+
+  void encode(const Arrays& in, Arrays& out) override {
+    auto& y = out[0];
+    set_data(y);
+    if (y.size() == 0) {
+      return;
+    }
+    const auto& rows = row_kernels(y.dtype());
+    mx::cpu::get_command_encoder(stream()).dispatch(
+        [operands = Operands(in[0], y), a = both_.matrix(in, 0), b = both_.matrix(in, 1),
+         join = gate_ == Gate::silu ? rows.swiglu : rows.geglu]() mutable {
+          Matrix::Copies of_a, of_b;
+          matmul::multiply_joined(operands.get(), a.get(of_a), b.get(of_b), join);
+        });
+  }
+
+  mx::array plain(const Arrays& in) override {
+    auto both = both_.plain_all(in);
+    return gated_plainly(gate_, both[0], both[1], stream());
+  }
+  Arrays parts(const Arrays& in) override {
+    auto both = both_.parts(in);
+    return {*gated(gate_, both[0], both[1], stream())};
+  }
+
+  const char* name() const override {
+    return "GatedProducts";
+  }
+  bool is_equivalent(const mx::Primitive& other) const override {
+    const auto& that = static_cast<const GatedProducts&>(other);
+    return gate_ == that.gate_ && both_.is_equivalent(that.both_);
+  }
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
+    return {both_.output_shapes(in)[0]};
+  }
+
+ private:
+  Gate gate_;
+  Products both_;
+};
+
+} // namespace
+
+std::optional<mx::array> gated_linear(Gate gate, const mx::array& x, const Parts& a, const Parts& b, mx::Stream s) {
+  auto made = products_of(x, {a, b}, s);
+  if (!made || a.weight.shape(0) != b.weight.shape(0)) {
+    return std::nullopt;
+  }
+  auto node = std::make_shared<GatedProducts>(s, gate, std::move(made->product));
+  auto shape = node->output_shapes(made->in)[0];
+  return mx::array(std::move(shape), x.dtype(), std::move(node), std::move(made->in));
+}
+
+} // namespace mlxrs::ops
+
+#else
+
+namespace mlxrs::ops {
+
+std::optional<mx::array> gated_linear(Gate, const mx::array&, const Parts&, const Parts&, mx::Stream) {
+  return std::nullopt;
+}
+
+} // namespace mlxrs::ops
+
+#endif

@@ -1,0 +1,115 @@
+// Gates and soft caps: functions of single elements.
+#include "gated.h"
+
+namespace mlxrs::ops {
+namespace {
+
+class Gated : public Node {
+ public:
+  Gated(mx::Stream s, Gate gate) : Node(s), gate_(gate) {}
+
+  void encode(const Arrays& in, Arrays& out) override {
+    auto& y = out[0];
+    y.set_data(mx::allocator::malloc(y.nbytes()));
+    if (y.size() == 0) {
+      return;
+    }
+    const auto& rows = row_kernels(y.dtype());
+    auto f = gate_ == Gate::silu ? rows.swiglu : rows.geglu;
+    long n = y.shape(-1);
+    size_t row = n * y.itemsize();
+    dispatch(
+        static_cast<uint32_t>(y.size() / n),
+        8.0 * y.size(),
+        [=, gates = Vectors(in[0]), ups = Vectors(in[1]), to = y.data<char>()](uint32_t i) {
+          float* work = workspace(2 * n);
+          f(gates(i, work), ups(i, work + n), n, to + i * row);
+        });
+  }
+
+  mx::array plain(const Arrays& in) override {
+    return gated_plainly(gate_, in[0], in[1], stream());
+  }
+
+  Arrays vjp(
+      const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs) override {
+    if (!has_derivative(primals, cotangents, argnums, 2)) {
+      return Node::vjp(primals, cotangents, argnums, outputs);
+    }
+    return gated_vjp(std::make_shared<Gated>(stream(), gate_), gate_, primals, cotangents[0], argnums);
+  }
+
+  const char* name() const override {
+    return gate_ == Gate::silu ? "Swiglu" : "Geglu";
+  }
+  bool is_equivalent(const mx::Primitive& other) const override {
+    return gate_ == static_cast<const Gated&>(other).gate_;
+  }
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
+    return {in[0].shape()};
+  }
+
+ private:
+  Gate gate_;
+};
+
+class SoftCap : public Node {
+ public:
+  SoftCap(mx::Stream s, float cap) : Node(s), cap_(cap) {}
+
+  void encode(const Arrays& in, Arrays& out) override {
+    auto& y = out[0];
+    y.set_data(mx::allocator::malloc(y.nbytes()));
+    if (y.size() == 0) {
+      return;
+    }
+    auto f = row_kernels(y.dtype()).soft_cap;
+    // A vocabulary is one long row: pieces of it.
+    constexpr long piece = 4096;
+    long n = y.shape(-1), pieces = (n + piece - 1) / piece;
+    size_t size = y.itemsize();
+    dispatch(
+        static_cast<uint32_t>(y.size() / n * pieces),
+        8.0 * y.size(),
+        [=, cap = cap_, rows = Vectors(in[0]), to = y.data<char>()](uint32_t i) {
+          long row = i / pieces, first = i % pieces * piece;
+          const char* x = rows(row, workspace(n));
+          f(x + first * size, cap, std::min(piece, n - first), to + (row * n + first) * size);
+        });
+  }
+
+  mx::array plain(const Arrays& in) override {
+    return soft_cap_plainly(in[0], cap_, stream());
+  }
+
+  const char* name() const override {
+    return "SoftCap";
+  }
+  bool is_equivalent(const mx::Primitive& other) const override {
+    return cap_ == static_cast<const SoftCap&>(other).cap_;
+  }
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
+    return {in[0].shape()};
+  }
+
+ private:
+  float cap_;
+};
+
+} // namespace
+
+std::optional<mx::array> gated(Gate gate, const mx::array& x, const mx::array& up, mx::Stream s) {
+  if (x.ndim() == 0 || x.shape() != up.shape() || x.dtype() != up.dtype() || !is_float(x.dtype())) {
+    return std::nullopt;
+  }
+  return mx::array(x.shape(), x.dtype(), std::make_shared<Gated>(s, gate), {x, up});
+}
+
+std::optional<mx::array> soft_cap(const mx::array& x, float cap, mx::Stream s) {
+  if (x.ndim() == 0 || !is_float(x.dtype())) {
+    return std::nullopt;
+  }
+  return mx::array(x.shape(), x.dtype(), std::make_shared<SoftCap>(s, cap), {x});
+}
+
+} // namespace mlxrs::ops

@@ -1,0 +1,43 @@
+#include "gated.h"
+
+namespace mlxrs::ops {
+namespace {
+
+class GatedVjp : public Derivative {
+ public:
+  GatedVjp(mx::Stream s, std::shared_ptr<Node> of, Gate gate) : Derivative(s, std::move(of), 2), gate_(gate) {}
+
+  void encode(const Arrays& in, Arrays& out) override {
+    allocate(out);
+    if (in[0].size() == 0) {
+      return;
+    }
+    long n = in[0].shape(-1);
+    dispatch(
+        static_cast<uint32_t>(in[0].size() / n),
+        16.0 * in[0].size(),
+        [n, derivative = gate_ == Gate::silu ? kernels().gradients.swiglu : kernels().gradients.geglu, g = in[0].data<float>(), up = in[1].data<float>(), dy = in[2].data<float>(),
+         dg = out[0].data<float>(), dup = out[1].data<float>()](uint32_t i) {
+          long at = i * n;
+          derivative(g + at, up + at, dy + at, n, dg + at, dup + at);
+        });
+  }
+
+  const char* name() const override {
+    return "GatedVjp";
+  }
+
+ private:
+  Gate gate_;
+};
+
+} // namespace
+
+Arrays gated_vjp(std::shared_ptr<Node> of, Gate gate, const Arrays& primals, const mx::array& dy,
+                 const std::vector<int>& argnums) {
+  auto s = of->stream();
+  Arrays inputs{widened(primals[0], s), widened(primals[1], s), widened(dy, s)};
+  return Derivative::make(std::make_shared<GatedVjp>(s, std::move(of), gate), std::move(inputs), primals, argnums);
+}
+
+} // namespace mlxrs::ops

@@ -1,0 +1,44 @@
+// Products with matrices that are dense or quantised.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ops/node.h"
+
+namespace mlxrs::ops {
+
+// How the codes of a quantised matrix are written, in MLX's words.
+struct Packing {
+  int group, bits;
+  std::string mode;
+};
+
+// A matrix [.., out, in], or several; quantised where there are scales.
+struct Parts {
+  mx::array weight;
+  std::optional<mx::array> scales, biases;
+  Packing packing;
+};
+
+// x @ w.T as one node.
+std::optional<mx::array> linear(const mx::array& x, const Parts& w, mx::Stream s);
+mx::array linear_plainly(const mx::array& x, const Parts& w, mx::Stream s);
+
+// The products of x with several matrices as one node: x is packed once, and threads meet once. Nothing for f32, whose products may
+// be sgemm's, and for matrices that are not written alike.
+std::optional<Arrays> linear_many(const mx::array& x, const std::vector<Parts>& ws, mx::Stream s);
+
+// The same in the form of the stream.
+mx::array linear_in_form(const mx::array& x, const Parts& w, mx::Stream s);
+Arrays linear_many_in_form(const mx::array& x, const std::vector<Parts>& ws, mx::Stream s);
+
+// MLX 0.32.4's CUDA kernels give wrong products with rows of a single group (64 columns in groups of 64, say), and no error:
+// seen with 4 and 8 bits, mxfp4, and with experts.
+inline bool is_wrong_on_gpus(const mx::array& scales, mx::Stream s) {
+  return s.device == mx::Device::gpu && scales.shape(-1) == 1;
+}
+
+} // namespace mlxrs::ops

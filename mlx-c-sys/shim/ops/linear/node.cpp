@@ -1,0 +1,147 @@
+// x @ w.T as one node.
+#include "linear.h"
+
+#ifndef __APPLE__
+
+#include <algorithm>
+
+#include "product.h"
+
+// Of sgemm.cpp.
+extern "C" void cblas_sgemm(
+    int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda, const float* b,
+    int ldb, float beta, float* c, int ldc);
+
+namespace mlxrs::ops {
+
+namespace {
+
+class Linear : public Product {
+ public:
+  using Product::Product;
+
+  void encode(const Arrays& in, Arrays& out) override {
+    const auto &x = in[0], &w = in[1];
+    auto& y = out[0];
+    if (x.dtype() != mx::float32 || y.size() == 0) {
+      return Product::encode(in, out);
+    }
+    set_data(y);
+    int n = w.shape(0), k = w.shape(1), m = static_cast<int>(y.size() / n);
+    mx::cpu::get_command_encoder(stream()).dispatch([=, x = Dense(x), w = Dense(w), y_at = y.data<float>()] {
+      std::vector<char> x_copy, w_copy;
+      auto *x_at = reinterpret_cast<const float*>(x.get(x_copy)), *w_at = reinterpret_cast<const float*>(w.get(w_copy));
+      constexpr int row_major = 101, no_trans = 111, trans = 112;
+      int stride = std::max(1, k);
+      cblas_sgemm(row_major, no_trans, trans, m, n, k, 1.0f, x_at, stride, w_at, stride, 0.0f, y_at, n);
+    });
+  }
+
+  Matrix matrix(const mx::array&, MatrixParts parts) const override {
+    const auto& w = parts[0];
+    // In f32 it is sgemm's.
+    auto type = float_of(w.dtype());
+    auto coding = type == matmul::Float::f16 ? matmul::Coding::f16 : matmul::Coding::bf16;
+    return {{coding, 16, 0, w.shape(0), w.shape(1), nullptr, type, nullptr, nullptr}, parts};
+  }
+
+  mx::array plain(const Arrays& in) override {
+    return linear_plainly(in[0], {in[1], std::nullopt, std::nullopt, {}}, stream());
+  }
+
+  const char* name() const override {
+    return "Linear";
+  }
+  bool is_equivalent(const mx::Primitive&) const override {
+    return true;
+  }
+
+ protected:
+  mx::array wide(const Arrays& in) override {
+    return mx::astype(in[1], mx::float32, stream());
+  }
+};
+
+// The inputs are x, packed, scales and, for affine codes, biases.
+class PackedLinear : public Product {
+ public:
+  PackedLinear(mx::Stream s, matmul::Coding coding, const Packing& packing)
+      : Product(s), coding_(coding), packing_(packing) {}
+
+  Matrix matrix(const mx::array& x, MatrixParts parts) const override {
+    long n = parts[0].shape(0), k = x.shape(-1);
+    auto type = float_of(parts[1].dtype());
+    return {{coding_, packing_.bits, packing_.group, n, k, nullptr, type, nullptr, nullptr}, parts};
+  }
+
+  mx::array plain(const Arrays& in) override {
+    auto biases = in.size() > 3 ? std::make_optional(in[3]) : std::nullopt;
+    return linear_plainly(in[0], {in[1], in[2], biases, packing_}, stream());
+  }
+
+  const char* name() const override {
+    return "PackedLinear";
+  }
+  bool is_equivalent(const mx::Primitive& other) const override {
+    const auto& that = static_cast<const PackedLinear&>(other);
+    return coding_ == that.coding_ && packing_.bits == that.packing_.bits && packing_.group == that.packing_.group;
+  }
+
+ protected:
+  mx::array wide(const Arrays& in) override {
+    auto biases = in.size() > 3 ? std::make_optional(in[3]) : std::nullopt;
+    return mx::dequantize(
+        in[1], in[2], biases, packing_.group, packing_.bits, packing_.mode, std::nullopt, mx::float32, stream());
+  }
+
+ private:
+  matmul::Coding coding_;
+  Packing packing_;
+};
+
+} // namespace
+
+std::optional<Made> product_of(const mx::array& x, const Parts& w, mx::Stream s) {
+  const auto& weight = w.weight;
+  if (!is_float(x.dtype()) || x.ndim() < 1 || weight.ndim() != 2) {
+    return std::nullopt;
+  }
+  if (!w.scales) {
+    bool usual = weight.dtype() == x.dtype() && x.shape(-1) == weight.shape(1) &&
+        (x.dtype() == mx::float32 || x.shape(-1) > 0);
+    return usual ? std::optional(Made{std::make_shared<Linear>(s), {x, weight}}) : std::nullopt;
+  }
+  auto coding = coding_of(w.packing.mode);
+  if (!coding || x.shape(-1) == 0 || !packs(x.shape(-1), x.dtype(), w)) {
+    return std::nullopt;
+  }
+  Made made{std::make_shared<PackedLinear>(s, *coding, w.packing), {x, weight, *w.scales}};
+  if (w.biases) {
+    made.in.push_back(*w.biases);
+  }
+  return made;
+}
+
+std::optional<mx::array> linear(const mx::array& x, const Parts& w, mx::Stream s) {
+  auto made = product_of(x, w, s);
+  if (!made) {
+    return std::nullopt;
+  }
+  auto shape = made->product->output_shapes(made->in)[0];
+  return mx::array(std::move(shape), x.dtype(), std::move(made->product), std::move(made->in));
+}
+
+} // namespace mlxrs::ops
+
+#else
+
+namespace mlxrs::ops {
+
+// See form.cpp.
+std::optional<mx::array> linear(const mx::array&, const Parts&, mx::Stream) {
+  return std::nullopt;
+}
+
+} // namespace mlxrs::ops
+
+#endif

@@ -1,0 +1,103 @@
+// What nodes of matrix products share: their operands as the kernels of matmul/ take them.
+#pragma once
+
+#include <cstring>
+#include <memory>
+
+#include "matmul/matmul.h"
+#include "linear.h"
+
+namespace mlxrs::ops {
+
+inline matmul::Float float_of(mx::Dtype dtype) {
+  return dtype == mx::float32 ? matmul::Float::f32 : dtype == mx::float16 ? matmul::Float::f16 : matmul::Float::bf16;
+}
+
+// Where the elements of an array are, once it is evaluated: its memory, or a copy in row-major order. Small, as all that a node hands to
+// its stream's thread should be: neither thread finds it in a cache.
+class Dense {
+ public:
+  // None.
+  Dense() = default;
+  explicit Dense(const mx::array& a) : data_(a.data<char>()) {
+    if (!a.flags().row_contiguous && a.size() > 0) {
+      view_ = std::make_shared<const View>(a);
+    }
+  }
+
+  // The first row; all others follow it. `copy` lives as long as they are read.
+  const char* get(std::vector<char>& copy) const {
+    if (view_ == nullptr) {
+      return data_;
+    }
+    const auto& [size, width, n, rows] = *view_;
+    copy.resize(n * width * size);
+    char* to = copy.data();
+    for (int64_t i = 0; i < n; i++) {
+      const char* row = data_ + rows(static_cast<uint32_t>(i)) * size;
+      if (rows.step() == 1) {
+        std::memcpy(to, row, width * size);
+        to += width * size;
+        continue;
+      }
+      for (int64_t j = 0; j < width; j++, to += size) {
+        std::memcpy(to, row + j * rows.step() * size, size);
+      }
+    }
+    return copy.data();
+  }
+
+ private:
+  // Elements that are not in row-major order.
+  struct View {
+    int64_t size, width, n;
+    Rows rows;
+
+    explicit View(const mx::array& a)
+        : size(static_cast<int64_t>(a.itemsize())), width(a.shape(-1)), n(static_cast<int64_t>(a.size()) / width), rows(a) {}
+  };
+
+  const char* data_ = nullptr;
+  std::shared_ptr<const View> view_;
+};
+
+// Where `n` rows of so many bytes begin, one behind the other.
+template <typename T, typename Byte>
+std::vector<T*> rows_of(Byte* at, long n, long bytes) {
+  std::vector<T*> rows(n);
+  for (long i = 0; i < n; i++) {
+    rows[i] = at + i * bytes;
+  }
+  return rows;
+}
+
+inline std::optional<matmul::Coding> coding_of(const std::string& mode) {
+  return mode == "affine" ? std::make_optional(matmul::Coding::affine)
+      : mode == "mxfp4"   ? std::make_optional(matmul::Coding::mxfp4)
+      : mode == "nvfp4"   ? std::make_optional(matmul::Coding::nvfp4)
+      : mode == "mxfp8"   ? std::make_optional(matmul::Coding::mxfp8)
+                          : std::nullopt;
+}
+
+// Whether the parts of a quantised matrix, or of several, belong together, have rows of k elements, and can be multiplied
+// with x of `type`.
+inline bool packs(int64_t k, mx::Dtype type, const Parts& w) {
+  const auto& [packed, scales, biases, packing] = w;
+  bool affine = packing.mode == "affine";
+  if (packed.dtype() != mx::uint32 || packed.ndim() != scales->ndim() || affine != biases.has_value() ||
+      packing.bits < 1 || packing.bits > 8 || packing.group < 16) {
+    return false;
+  }
+  auto groups = packed.shape();
+  groups.back() = static_cast<int>(k / packing.group);
+  if (k % packing.group != 0 || packed.shape(-1) * 32L != k * packing.bits || scales->shape() != groups) {
+    return false;
+  }
+  if (!affine) {
+    return scales->dtype() == mx::uint8;
+  }
+  return is_float(scales->dtype()) && biases->dtype() == scales->dtype() && biases->shape() == groups &&
+      (type == mx::float32 || type == scales->dtype());
+}
+
+} // namespace mlxrs::ops

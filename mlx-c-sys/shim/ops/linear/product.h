@@ -1,0 +1,156 @@
+// A node that is x @ w.T, whatever w is, and its operands as the kernels of matmul/ take them.
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "operands.h"
+
+namespace mlxrs::ops {
+
+using MatrixParts = std::span<const mx::array>;
+
+// A matrix as the kernels take it. Where its parts are is known when they are evaluated.
+class Matrix {
+ public:
+  using Copies = std::array<std::vector<char>, 3>;
+
+  // The parts are the elements or, of a packed matrix, codes, scales and, if it has some, biases.
+  Matrix(const matmul::Weights& w, MatrixParts parts) : w_(w) {
+    std::transform(parts.begin(), parts.end(), parts_.begin(), [](const mx::array& part) { return Dense(part); });
+  }
+
+  // `copies` live as long as it is read.
+  matmul::Weights get(Copies& copies) const {
+    auto w = w_;
+    w.data = parts_[0].get(copies[0]);
+    w.scales = parts_[1].get(copies[1]);
+    w.biases = parts_[2].get(copies[2]);
+    return w;
+  }
+
+ private:
+  matmul::Weights w_;
+  std::array<Dense, 3> parts_;
+};
+
+// x and y of a product, likewise.
+class Operands {
+ public:
+  Operands(const mx::array& x, mx::array& y)
+      : type_(float_of(x.dtype())), m_(y.size() / y.shape(-1)), x_bytes_(x.shape(-1) * x.itemsize()),
+        y_bytes_(y.shape(-1) * y.itemsize()), x_(x), y_(y.data<char>()) {}
+
+  matmul::Product get() {
+    x_rows_ = rows_of<const void>(x_.get(copy_), m_, x_bytes_);
+    return {type_, m_, x_rows_.data(), rows()};
+  }
+  // Those of y alone.
+  void* const* rows() {
+    y_rows_ = rows_of<void>(y_, m_, y_bytes_);
+    return y_rows_.data();
+  }
+
+ private:
+  matmul::Float type_;
+  long m_, x_bytes_, y_bytes_;
+  Dense x_;
+  char* y_;
+  std::vector<char> copy_;
+  std::vector<const void*> x_rows_;
+  std::vector<void*> y_rows_;
+};
+
+// What x @ w.T has in common, whatever w is. Gradients are products in f32: MLX's own of 16-bit and packed arrays are slow,
+// and round more.
+class Product : public Node {
+ public:
+  using Node::Node;
+
+  void encode(const Arrays& in, Arrays& out) override {
+    auto& y = out[0];
+    set_data(y);
+    if (y.size() == 0) {
+      return;
+    }
+    mx::cpu::get_command_encoder(stream()).dispatch(
+        [operands = Operands(in[0], y), w = matrix(in[0], MatrixParts(in).subspan(1))]() mutable {
+          Matrix::Copies copies;
+          matmul::multiply(operands.get(), w.get(copies));
+        });
+  }
+
+  // A matrix for x of which these are the parts: in a node's inputs they stand behind x.
+  virtual Matrix matrix(const mx::array& x, MatrixParts parts) const = 0;
+
+  Arrays vjp(
+      const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs)
+      override {
+    const auto& x = primals[0];
+    auto dy = mx::astype(cotangents[0], mx::float32, stream());
+    Arrays wanted;
+    for (int i : argnums) {
+      if (i == 0) {
+        wanted.push_back(mx::astype(mx::matmul(dy, wide(primals), stream()), x.dtype(), stream()));
+      } else if (i == 1 && mx::issubdtype(primals[1].dtype(), mx::floating)) {
+        auto columns = mx::swapaxes(mx::reshape(dy, {-1, dy.shape(-1)}, stream()), 0, 1, stream());
+        auto rows = mx::reshape(mx::astype(x, mx::float32, stream()), {-1, x.shape(-1)}, stream());
+        wanted.push_back(mx::astype(mx::matmul(columns, rows, stream()), primals[1].dtype(), stream()));
+      } else {
+        return Node::vjp(primals, cotangents, argnums, outputs);
+      }
+    }
+    return wanted;
+  }
+
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
+    auto shape = in[0].shape();
+    shape.back() = in[1].shape(0);
+    return {shape};
+  }
+
+ protected:
+  // w in f32, n x k.
+  virtual mx::array wide(const Arrays& in) = 0;
+};
+
+// A product that is not a node of the graph yet: its node, and the node's inputs.
+struct Made {
+  std::shared_ptr<Product> product;
+  Arrays in;
+};
+// Nothing for operands that our kernels do not take.
+std::optional<Made> product_of(const mx::array& x, const Parts& w, mx::Stream s);
+// Products of one x whose matrices are written alike, as one node has them: x, and the parts of each matrix.
+std::optional<Made> products_of(const mx::array& x, const std::vector<Parts>& ws, mx::Stream s);
+
+// Products of one x as one node. The inputs are x and the parts of each matrix.
+class Products : public Node {
+ public:
+  Products(mx::Stream s, std::shared_ptr<Product> product, size_t count)
+      : Node(s), product_(std::move(product)), count_(count) {}
+
+  void encode(const Arrays& in, Arrays& out) override;
+  Arrays plain_all(const Arrays& in) override;
+  Arrays parts(const Arrays& in) override;
+  const char* name() const override {
+    return "Products";
+  }
+  bool is_equivalent(const mx::Primitive& other) const override;
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override;
+
+  // One of the matrices.
+  Matrix matrix(const Arrays& in, size_t i) const;
+
+ private:
+  MatrixParts parts_of(const Arrays& in, size_t i) const;
+  // The inputs of one of the products.
+  Arrays inputs_of(const Arrays& in, size_t i) const;
+  template <typename Body>
+  Arrays each(const Arrays& in, const Body& body) const;
+
+  std::shared_ptr<Product> product_;
+  size_t count_;
+};
+
+} // namespace mlxrs::ops

@@ -1,0 +1,12 @@
+// Rows of a matrix, such as an embedding.
+#pragma once
+
+#include "ops/linear/linear.h"
+
+namespace mlxrs::ops {
+
+// The rows that indices name, [..] -> [.., in].
+std::optional<mx::array> lookup(const mx::array& indices, const Parts& w, mx::Dtype dtype, mx::Stream s);
+mx::array lookup_plainly(const mx::array& indices, const Parts& w, mx::Dtype dtype, mx::Stream s);
+
+} // namespace mlxrs::ops

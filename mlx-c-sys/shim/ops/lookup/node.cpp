@@ -1,0 +1,124 @@
+#include "lookup.h"
+#include "ops/linear/operands.h"
+
+namespace mlxrs::ops {
+
+#ifndef __APPLE__
+
+namespace {
+
+// Rows of a matrix, written out. The inputs are the rows' numbers, the matrix, and scales and biases if there are.
+class Lookup : public Node {
+ public:
+  Lookup(mx::Stream s, matmul::Coding coding, const Packing& packing, mx::Dtype dtype)
+      : Node(s), coding_(coding), packing_(packing), dtype_(dtype) {}
+
+  void encode(const Arrays& in, Arrays& out) override {
+    const auto &indices = in[0], &weight = in[1];
+    auto& y = out[0];
+    y.set_data(mx::allocator::malloc(y.nbytes()));
+    if (y.size() == 0) {
+      return;
+    }
+    bool packed = in.size() > 2, affine = in.size() > 3;
+    const auto& scales = packed ? in[2] : weight;
+    int bits = packed ? packing_.bits : static_cast<int>(weight.itemsize()) * 8;
+    matmul::Weights w{coding_, bits, packed ? packing_.group : 0, weight.shape(0), y.shape(-1), nullptr,
+                      float_of(scales.dtype()), nullptr, nullptr};
+    mx::cpu::get_command_encoder(stream()).dispatch(
+        [=, type = float_of(dtype_), weight = Dense(weight), scales = Dense(scales),
+         biases = Dense(affine ? in[3] : weight), at = indices.data<char>(), of = Rows(indices),
+         is_signed = indices.dtype() == mx::int32, m = static_cast<long>(indices.size()),
+         wide = static_cast<long>(indices.ndim() > 0 ? indices.shape(-1) : 1), y_at = y.data<char>()]() mutable {
+          std::vector<char> w_copy, s_copy, b_copy;
+          w.data = weight.get(w_copy);
+          w.scales = packed ? scales.get(s_copy) : nullptr;
+          w.biases = affine ? biases.get(b_copy) : nullptr;
+          std::vector<long> rows(m);
+          for (long i = 0; i < m; i++) {
+            uint32_t given;
+            std::memcpy(&given, at + (of(static_cast<uint32_t>(i / wide)) + i % wide * of.step()) * 4, 4);
+            long row = is_signed ? static_cast<int32_t>(given) : static_cast<long>(given);
+            // As in `take`.
+            rows[i] = row < 0 ? row + w.n : row;
+            if (rows[i] < 0 || rows[i] >= w.n) {
+              throw std::out_of_range(
+                  "a row's number must be below " + std::to_string(w.n) + ", given " + std::to_string(row));
+            }
+          }
+          matmul::write_rows(w, rows, type, y_at);
+        });
+  }
+
+  mx::array plain(const Arrays& in) override {
+    Parts w{in[1], std::nullopt, std::nullopt, packing_};
+    if (in.size() > 2) {
+      w.scales = in[2];
+    }
+    if (in.size() > 3) {
+      w.biases = in[3];
+    }
+    return lookup_plainly(in[0], w, dtype_, stream());
+  }
+
+  const char* name() const override {
+    return "Lookup";
+  }
+  bool is_equivalent(const mx::Primitive& other) const override {
+    const auto& that = static_cast<const Lookup&>(other);
+    return coding_ == that.coding_ && packing_.bits == that.packing_.bits && packing_.group == that.packing_.group &&
+        dtype_ == that.dtype_;
+  }
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
+    auto shape = in[0].shape();
+    bool packed = in.size() > 2;
+    shape.push_back(packed ? in[1].shape(1) * 32 / packing_.bits : in[1].shape(1));
+    return {shape};
+  }
+
+ private:
+  matmul::Coding coding_;
+  Packing packing_;
+  mx::Dtype dtype_;
+};
+
+} // namespace
+
+std::optional<mx::array> lookup(const mx::array& indices, const Parts& w, mx::Dtype dtype, mx::Stream s) {
+  const auto& weight = w.weight;
+  bool usual = (indices.dtype() == mx::int32 || indices.dtype() == mx::uint32) && weight.ndim() == 2 && is_float(dtype);
+  std::optional<matmul::Coding> coding;
+  Arrays inputs{indices, weight};
+  int64_t wide = usual ? weight.shape(1) : 0;
+  if (usual && !w.scales) {
+    auto type = weight.dtype();
+    usual = type == dtype && is_float(type);
+    coding = type == mx::float32 ? matmul::Coding::f32 : type == mx::float16 ? matmul::Coding::f16 : matmul::Coding::bf16;
+  } else if (usual) {
+    coding = coding_of(w.packing.mode);
+    wide = w.packing.bits > 0 ? wide * 32 / w.packing.bits : 0;
+    inputs.push_back(*w.scales);
+    if (w.biases) {
+      inputs.push_back(*w.biases);
+    }
+    usual = coding && packs(wide, mx::float32, w);
+  }
+  if (!usual || wide == 0) {
+    return std::nullopt;
+  }
+  auto shape = indices.shape();
+  shape.push_back(static_cast<int>(wide));
+  return mx::array(
+      std::move(shape), dtype, std::make_shared<Lookup>(s, *coding, w.packing, dtype), std::move(inputs));
+}
+
+#else
+
+// See form.cpp.
+std::optional<mx::array> lookup(const mx::array&, const Parts&, mx::Dtype, mx::Stream) {
+  return std::nullopt;
+}
+
+#endif
+
+} // namespace mlxrs::ops

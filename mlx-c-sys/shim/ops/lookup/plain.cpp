@@ -1,0 +1,16 @@
+#include "lookup.h"
+
+namespace mlxrs::ops {
+
+mx::array lookup_plainly(const mx::array& indices, const Parts& w, mx::Dtype dtype, mx::Stream s) {
+  auto taken = [&](const mx::array& a) { return mx::take(a, indices, 0, s); };
+  if (!w.scales) {
+    return mx::astype(taken(w.weight), dtype, s);
+  }
+  auto biases = w.biases ? std::make_optional(taken(*w.biases)) : std::nullopt;
+  const auto& packing = w.packing;
+  return mx::dequantize(
+      taken(w.weight), taken(*w.scales), biases, packing.group, packing.bits, packing.mode, std::nullopt, dtype, s);
+}
+
+} // namespace mlxrs::ops

@@ -1,0 +1,242 @@
+// A fused operation as a node of MLX's graph. Its transformations are those of the plain graph that MLX has for it, but
+// for the derivatives that training needs (derivative.h).
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mlx/backend/common/utils.h"
+#include "mlx/backend/cpu/encoder.h"
+#include "mlx/ops.h"
+#include "mlx/primitives.h"
+#include "mlx/transforms.h"
+
+#include "profile.h"
+#include "run_ahead.h"
+#include "threads.h"
+#include "ops/cpu/kernels.h"
+#include "ops/form.h"
+
+namespace mlxrs::ops {
+
+using Arrays = std::vector<mx::array>;
+
+// Runs `body(i)` for each i in [0, n); shared out when all of it is `work` multiplications and that is worth it. For code that is on a
+// stream's thread already.
+template <typename Body>
+void share(uint32_t n, double work, const Body& body) {
+  auto& threads = Threads::shared();
+  if (work < 20e3 || threads.count() < 2) {
+    for (uint32_t i = 0; i < n; i++) {
+      body(i);
+    }
+    return;
+  }
+  threads.each_several(n, 8, body);
+}
+
+class Node : public mx::Primitive {
+ public:
+  using mx::Primitive::Primitive;
+
+  // The same results by MLX's own operations: a node has one of the two.
+  virtual mx::array plain(const Arrays& inputs) {
+    return plain_all(inputs).at(0);
+  }
+  virtual Arrays plain_all(const Arrays& inputs) {
+    return {plain(inputs)};
+  }
+
+  // The same results by operations whose derivatives are taken in its place: MLX's own, or smaller nodes that have a
+  // derivative which is a node.
+  virtual Arrays parts(const Arrays& inputs) {
+    return plain_all(inputs);
+  }
+
+  // Gives the outputs memory and hands the work to the stream.
+  virtual void encode(const Arrays& in, Arrays& out) = 0;
+
+  void eval_cpu(const Arrays& in, Arrays& out) final {
+    timed(stream(), name(), [&] { encode(in, out); });
+    size_t bytes = 0;
+    for (const auto& y : out) {
+      // Not what is written in place.
+      bytes += y.data_shared_ptr().use_count() > 1 ? 0 : y.nbytes();
+    }
+    run_ahead(stream(), bytes);
+  }
+
+  void eval_gpu(const Arrays&, Arrays&) override {
+    throw std::runtime_error(std::string(name()) + ": this form runs on the CPU only");
+  }
+
+  Arrays vjp(
+      const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) override {
+    // Only of those: others may have no gradient.
+    Arrays some;
+    for (int i : argnums) {
+      some.push_back(primals[i]);
+    }
+    auto of_some = [&](const Arrays& some) {
+      Arrays all = primals;
+      for (size_t i = 0; i < argnums.size(); i++) {
+        all[argnums[i]] = some[i];
+      }
+      return parts(all);
+    };
+    return mx::vjp(of_some, some, cotangents).second;
+  }
+
+  Arrays jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) override {
+    Arrays all;
+    for (const auto& primal : primals) {
+      all.push_back(mx::zeros_like(primal, stream()));
+    }
+    for (size_t i = 0; i < argnums.size(); i++) {
+      all[argnums[i]] = tangents[i];
+    }
+    return mx::jvp(plainly(), primals, all).second;
+  }
+
+  std::pair<Arrays, std::vector<int>> vmap(const Arrays& inputs, const std::vector<int>& axes) override {
+    auto outputs = mx::vmap(plainly(), axes)(inputs);
+    std::vector<int> out_axes(outputs.size(), 0);
+    return {std::move(outputs), std::move(out_axes)};
+  }
+
+ protected:
+  // The same on the stream's thread, later.
+  template <typename Body>
+  void dispatch(uint32_t n, double work, Body body) {
+    mx::cpu::get_command_encoder(stream()).dispatch([n, work, body = std::move(body)] { share(n, work, body); });
+  }
+ private:
+  std::function<Arrays(const Arrays&)> plainly() {
+    return [this](const Arrays& inputs) { return plain_all(inputs); };
+  }
+};
+
+// Gives an output memory, which begins with a line of the cache where it is large.
+inline void set_data(mx::array& y) {
+  constexpr size_t line = 64, large = 1 << 16;
+  if (y.nbytes() < large) {
+    y.set_data(mx::allocator::malloc(y.nbytes()));
+    return;
+  }
+  y.set_data(mx::allocator::malloc(y.nbytes() + line));
+  size_t over = reinterpret_cast<uintptr_t>(y.data<char>()) % line, offset = (line - over) % line;
+  y.copy_shared_buffer(y, y.strides(), y.flags(), y.data_size(), static_cast<int64_t>(offset / y.itemsize()));
+}
+
+// Where the vectors along the last axis of an array are; the array may be any view.
+class Rows {
+ public:
+  explicit Rows(const mx::array& a)
+      : shape_(a.shape().begin(), a.shape().end() - 1), strides_(a.strides().begin(), a.strides().end() - 1),
+        step_(a.strides().back()) {}
+
+  // Elements from the beginning of the array to row `i`, in row-major order.
+  int64_t operator()(uint32_t i) const {
+    return mx::elem_to_loc(static_cast<int>(i), shape_, strides_);
+  }
+  // Elements from one to the next in a row.
+  int64_t step() const {
+    return step_;
+  }
+
+ private:
+  mx::Shape shape_;
+  mx::Strides strides_;
+  int64_t step_;
+};
+
+// The vectors along the last axis of an array, dense: where they are, or copied.
+class Vectors {
+ public:
+  explicit Vectors(const mx::array& a) : at_(a.data<char>()), n_(a.shape(-1)), size_(a.itemsize()) {
+    if (!a.flags().row_contiguous) {
+      rows_ = std::make_shared<const Rows>(a);
+    }
+  }
+
+  // Vector `i`; `work` has room for one.
+  const char* operator()(uint32_t i, void* work) const {
+    if (in_order()) {
+      return at_ + int64_t(i) * n_ * size_;
+    }
+    const char* from = at_ + (*rows_)(i) * size_;
+    if (in_place()) {
+      return from;
+    }
+    gather(from, rows_->step(), n_, size_, work);
+    return static_cast<const char*>(work);
+  }
+  // Whether vectors are where they are, and `work` is never needed.
+  bool in_place() const {
+    return in_order() || rows_->step() == 1 || n_ == 1;
+  }
+  // Puts vector `i` there.
+  void copy(uint32_t i, void* to) const {
+    if (const char* from = (*this)(i, to); from != to) {
+      std::memcpy(to, from, nbytes());
+    }
+  }
+  size_t nbytes() const {
+    return n_ * size_;
+  }
+  // One after the other in memory: nothing is copied.
+  bool in_order() const {
+    return rows_ == nullptr;
+  }
+
+  // Copies `n` elements of `size` bytes, `step` elements apart.
+  static void gather(const char* from, int64_t step, long n, size_t size, void* to) {
+    if (size == 4) {
+      gather(reinterpret_cast<const uint32_t*>(from), step, n, static_cast<uint32_t*>(to));
+    } else {
+      gather(reinterpret_cast<const uint16_t*>(from), step, n, static_cast<uint16_t*>(to));
+    }
+  }
+
+ private:
+  template <typename T>
+  static void gather(const T* from, int64_t step, long n, T* to) {
+    for (long i = 0; i < n; i++) {
+      to[i] = from[i * step];
+    }
+  }
+
+  const char* at_;
+  long n_;
+  size_t size_;
+  // Null where they lie one after the other.
+  std::shared_ptr<const Rows> rows_;
+};
+
+// Memory of the thread for `n` floats, on a cache line.
+inline float* workspace(size_t n) {
+  thread_local std::vector<float> memory;
+  if (memory.size() < n + 16) {
+    memory.resize(n + 16);
+  }
+  auto at = reinterpret_cast<uintptr_t>(memory.data());
+  return reinterpret_cast<float*>((at + 63) / 64 * 64);
+}
+
+// The kernels for a dtype of `is_float`.
+inline Type type_of(mx::Dtype dtype) {
+  return dtype == mx::float32 ? Type::f32 : dtype == mx::float16 ? Type::f16 : Type::bf16;
+}
+inline const RowKernels& row_kernels(mx::Dtype dtype) {
+  return kernels().rows[static_cast<int>(type_of(dtype))];
+}
+inline bool is_float(mx::Dtype dtype) {
+  return dtype == mx::float32 || dtype == mx::float16 || dtype == mx::bfloat16;
+}
+
+} // namespace mlxrs::ops

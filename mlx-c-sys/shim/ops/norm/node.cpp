@@ -1,0 +1,177 @@
+#include "norm.h"
+
+namespace mlxrs::ops {
+namespace {
+
+// A vector of weights where it is, or dense at the front of `work`; null without one.
+class Weight {
+ public:
+  explicit Weight(const mx::array* a) {
+    if (a != nullptr) {
+      at_ = a->data<char>();
+      n_ = a->shape(0);
+      size_ = a->itemsize();
+      step_ = a->strides(0);
+    }
+  }
+  const char* operator()(float* work) const {
+    if (at_ == nullptr || step_ == 1 || n_ == 1) {
+      return at_;
+    }
+    Vectors::gather(at_, step_, n_, size_, work);
+    return reinterpret_cast<const char*>(work);
+  }
+
+ private:
+  const char* at_ = nullptr;
+  long n_ = 0;
+  size_t size_ = 0;
+  int64_t step_ = 1;
+};
+
+class RmsNorm : public Node {
+ public:
+  RmsNorm(mx::Stream s, float eps) : Node(s), eps_(eps) {}
+
+  void encode(const Arrays& in, Arrays& out) override {
+    auto& y = out[0];
+    y.set_data(mx::allocator::malloc(y.nbytes()));
+    if (y.size() == 0) {
+      return;
+    }
+    long n = y.shape(-1);
+    size_t row = n * y.itemsize();
+    dispatch(
+        static_cast<uint32_t>(y.size() / n),
+        2.0 * y.size(),
+        [=, norm = row_kernels(y.dtype()).rms_norm, eps = eps_, xs = Vectors(in[0]),
+         weight = Weight(in.size() > 1 ? &in[1] : nullptr), to = y.data<char>()](uint32_t i) {
+          float* work = workspace(2 * n);
+          norm(xs(i, work), weight(work + n), eps, n, to + i * row);
+        });
+  }
+
+  mx::array plain(const Arrays& in) override {
+    return rms_norm_plainly(in[0], in.size() > 1 ? std::make_optional(in[1]) : std::nullopt, eps_, stream());
+  }
+
+  Arrays vjp(
+      const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs) override {
+    if (!has_derivative(primals, cotangents, argnums, primals.size())) {
+      return Node::vjp(primals, cotangents, argnums, outputs);
+    }
+    return rms_norm_vjp(std::make_shared<RmsNorm>(stream(), eps_), eps_, primals, cotangents[0], argnums);
+  }
+
+  const char* name() const override {
+    return "RmsNorm";
+  }
+  bool is_equivalent(const mx::Primitive& other) const override {
+    return eps_ == static_cast<const RmsNorm&>(other).eps_;
+  }
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
+    return {in[0].shape()};
+  }
+
+ private:
+  float eps_;
+};
+
+// Inputs: x, residual, the inner weight if there is one, the outer if there is one.
+class AddRmsNorm : public Node {
+ public:
+  AddRmsNorm(mx::Stream s, bool inner, bool outer, float eps) : Node(s), inner_(inner), outer_(outer), eps_(eps) {}
+
+  void encode(const Arrays& in, Arrays& out) override {
+    for (auto& y : out) {
+      y.set_data(mx::allocator::malloc(y.nbytes()));
+    }
+    auto& sum = out[0];
+    if (sum.size() == 0) {
+      return;
+    }
+    long n = sum.shape(-1);
+    size_t row = n * sum.itemsize();
+    dispatch(
+        static_cast<uint32_t>(sum.size() / n),
+        4.0 * sum.size(),
+        [=, add_norm = row_kernels(sum.dtype()).add_norm, eps = eps_, xs = Vectors(in[0]), residuals = Vectors(in[1]),
+         inner = Weight(inner_ ? &in[2] : nullptr), outer = Weight(outer_ ? &in.back() : nullptr),
+         to_sum = sum.data<char>(), to = outer_ ? out[1].data<char>() : nullptr](uint32_t i) {
+          float* work = workspace(4 * n);
+          AddNorm a{xs(i, work), residuals(i, work + n), inner(work + 2 * n), outer(work + 3 * n), eps,
+                    to_sum + i * row, to != nullptr ? to + i * row : nullptr};
+          add_norm(a, n);
+        });
+  }
+
+  Arrays plain_all(const Arrays& in) override {
+    auto inner = inner_ ? std::make_optional(in[2]) : std::nullopt, outer = outer_ ? std::make_optional(in.back()) : std::nullopt;
+    return add_norm_plainly({in[0], in[1], inner, outer, eps_}, stream());
+  }
+
+  Arrays parts(const Arrays& in) override {
+    auto norm = [&](const mx::array& x, const mx::array& weight) {
+      return mx::array(x.shape(), x.dtype(), std::make_shared<RmsNorm>(stream(), eps_), {x, weight});
+    };
+    Arrays out{mx::add(in[1], inner_ ? norm(in[0], in[2]) : in[0], stream())};
+    if (outer_) {
+      out.push_back(norm(out[0], in.back()));
+    }
+    return out;
+  }
+
+  const char* name() const override {
+    return "AddRmsNorm";
+  }
+  bool is_equivalent(const mx::Primitive& other) const override {
+    const auto& that = static_cast<const AddRmsNorm&>(other);
+    return inner_ == that.inner_ && outer_ == that.outer_ && eps_ == that.eps_;
+  }
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
+    return std::vector<mx::Shape>(outer_ ? 2 : 1, in[0].shape());
+  }
+
+ private:
+  bool inner_, outer_;
+  float eps_;
+};
+
+bool fits(const std::optional<mx::array>& weight, const mx::array& x) {
+  return !weight || (weight->ndim() == 1 && weight->shape(0) == x.shape(-1) && weight->dtype() == x.dtype());
+}
+
+} // namespace
+
+std::optional<mx::array> rms_norm(
+    const mx::array& x, const std::optional<mx::array>& weight, float eps, mx::Stream s) {
+  if (x.ndim() == 0 || !is_float(x.dtype()) || !fits(weight, x)) {
+    return std::nullopt;
+  }
+  Arrays inputs{x};
+  if (weight) {
+    inputs.push_back(*weight);
+  }
+  return mx::array(x.shape(), x.dtype(), std::make_shared<RmsNorm>(s, eps), std::move(inputs));
+}
+
+std::optional<Arrays> add_norm(const AddNormInputs& of, mx::Stream s) {
+  const auto &x = of.x, &residual = of.residual;
+  bool usual = x.ndim() > 0 && is_float(x.dtype()) && residual.dtype() == x.dtype() && residual.shape() == x.shape() &&
+      fits(of.inner, x) && fits(of.outer, x);
+  if (!usual) {
+    return std::nullopt;
+  }
+  Arrays inputs{x, residual};
+  for (const auto& w : {of.inner, of.outer}) {
+    if (w) {
+      inputs.push_back(*w);
+    }
+  }
+  size_t n = of.outer ? 2 : 1;
+  return mx::array::make_arrays(
+      std::vector<mx::Shape>(n, x.shape()), std::vector<mx::Dtype>(n, x.dtype()),
+      std::make_shared<AddRmsNorm>(s, of.inner.has_value(), of.outer.has_value(), of.eps), std::move(inputs));
+}
+
+} // namespace mlxrs::ops

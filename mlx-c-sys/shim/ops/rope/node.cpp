@@ -1,0 +1,172 @@
+#include "heads.h"
+#include "ops/norm/norm.h"
+
+namespace mlxrs::ops {
+namespace {
+
+class Rope : public Node {
+ public:
+  Rope(mx::Stream s, RopeOptions options) : Node(s), options_(options) {}
+
+  void encode(const Arrays& in, Arrays& out) override {
+    const auto& x = in[0];
+    auto& y = out[0];
+    y.set_data(mx::allocator::malloc(y.nbytes()));
+    if (y.size() == 0) {
+      return;
+    }
+    uint32_t rows = x.shape(0), tokens = x.shape(-2), heads = y.size() / x.shape(-1) / tokens / rows;
+    long n = x.shape(-1);
+    size_t size = n * y.itemsize();
+    // A task is one token of one row: the angles are the same for all its heads.
+    dispatch(
+        rows * tokens, 4.0 * y.size(),
+        [=, angles = Angles(options_, in[1], in.size() > 2 ? &in[2] : nullptr), rotate = row_kernels(y.dtype()).rotate,
+         xs = Vectors(x), to = y.data<char>()](uint32_t task) {
+          uint32_t row = task / tokens, token = task % tokens;
+          float* work = workspace(angles.work_size() + n);
+          auto rotation = angles.of(row, token, n, work);
+          for (uint32_t head = 0; head < heads; head++) {
+            uint32_t i = (row * heads + head) * tokens + token;
+            rotate(rotation, xs(i, work + angles.work_size()), to + i * size);
+          }
+        });
+  }
+
+  mx::array plain(const Arrays& in) override {
+    return rope_plainly(in[0], options_, in[1], in.size() > 2 ? std::make_optional(in[2]) : std::nullopt, stream());
+  }
+
+  Arrays vjp(
+      const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs) override {
+    if (argnums != std::vector<int>{0}) {
+      return Node::vjp(primals, cotangents, argnums, outputs);
+    }
+    // A rotation's transpose turns back.
+    auto back = options_;
+    back.scale = -back.scale;
+    const auto& dy = cotangents[0];
+    Arrays inputs = primals;
+    inputs[0] = dy;
+    return {mx::array(dy.shape(), dy.dtype(), std::make_shared<Rope>(stream(), back), std::move(inputs))};
+  }
+
+  const char* name() const override {
+    return "Rope";
+  }
+  bool is_equivalent(const mx::Primitive& other) const override {
+    return options_ == static_cast<const Rope&>(other).options_;
+  }
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
+    return {in[0].shape()};
+  }
+
+ private:
+  RopeOptions options_;
+};
+
+// From a projection to heads. Inputs: x, offset, freqs, and the norm's weight if there is one.
+class Heads : public Node {
+ public:
+  Heads(mx::Stream s, HeadsOptions options) : Node(s), options_(options) {}
+
+  void encode(const Arrays& in, Arrays& out) override {
+    auto& y = out[0];
+    y.set_data(mx::allocator::malloc(y.nbytes()));
+    if (y.size() == 0) {
+      return;
+    }
+    uint32_t heads = y.shape(1), tokens = y.shape(2);
+    dispatch(
+        y.shape(0) * tokens, 6.0 * y.size(),
+        [=, write = TokenHeads(options_, in), to = y.data<char>(), size = options_.dim * y.itemsize()](uint32_t task) {
+          uint32_t row = task / tokens, token = task % tokens;
+          write(row, token, tokens, [&](uint32_t head) { return to + ((row * heads + head) * tokens + token) * size; });
+        });
+  }
+
+  mx::array plain(const Arrays& in) override {
+    return heads_plainly(Projection::of(in, options_), stream());
+  }
+  Arrays parts(const Arrays& in) override {
+    const auto& x = in[0];
+    auto y = mx::reshape(x, {x.shape(0), x.shape(1), x.shape(2) / options_.dim, options_.dim}, stream());
+    y = mx::swapaxes(y, 1, 2, stream());
+    if (in.size() > 3) {
+      y = *rms_norm(y, in[3], options_.eps, stream());
+    }
+    return {*rope(y, options_.rope, in[1], in[2], stream())};
+  }
+
+  const char* name() const override {
+    return "Heads";
+  }
+  bool is_equivalent(const mx::Primitive& other) const override {
+    const auto& that = static_cast<const Heads&>(other).options_;
+    return options_.rope == that.rope && options_.dim == that.dim && options_.eps == that.eps;
+  }
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
+    return {Projection::of(in, options_).shape()};
+  }
+
+ private:
+  HeadsOptions options_;
+};
+
+bool is_usual(
+    const RopeOptions& options, int rows, int dim, const mx::array& offset, const std::optional<mx::array>& freqs) {
+  bool usual = options.dims > 0 && options.dims % 2 == 0 && options.dims <= dim && options.base.has_value() != freqs.has_value() &&
+      mx::issubdtype(offset.dtype(), mx::integer) && offset.ndim() <= 1 &&
+      (offset.size() == 1 || offset.size() == static_cast<size_t>(rows));
+  if (usual && freqs) {
+    usual = freqs->ndim() == 1 && freqs->shape(0) == options.dims / 2 && freqs->dtype() == mx::float32;
+  }
+  return usual;
+}
+
+} // namespace
+
+std::optional<mx::array> rope(
+    const mx::array& x,
+    const RopeOptions& options,
+    const mx::array& offset,
+    const std::optional<mx::array>& freqs,
+    mx::Stream s) {
+  if (x.ndim() < 3 || !is_float(x.dtype()) || !is_usual(options, x.shape(0), x.shape(-1), offset, freqs)) {
+    return std::nullopt;
+  }
+  Arrays inputs{x, mx::astype(offset, mx::int32, s)};
+  if (freqs) {
+    inputs.push_back(*freqs);
+  }
+  return mx::array(x.shape(), x.dtype(), std::make_shared<Rope>(s, options), std::move(inputs));
+}
+
+Arrays Projection::inputs(mx::Stream s) const {
+  Arrays all{x, mx::astype(offset, mx::int32, s), freqs};
+  if (weight) {
+    all.push_back(*weight);
+  }
+  return all;
+}
+
+Projection Projection::of(const Arrays& inputs, const HeadsOptions& options) {
+  return {inputs[0], inputs[1], inputs[2], inputs.size() > 3 ? std::make_optional(inputs[3]) : std::nullopt, options};
+}
+
+bool is_usual(const Projection& of) {
+  const auto& [x, offset, freqs, weight, options] = of;
+  int dim = options.dim;
+  return x.ndim() == 3 && is_float(x.dtype()) && dim > 0 && x.shape(2) % dim == 0 &&
+      is_usual(options.rope, x.shape(0), dim, offset, freqs) &&
+      (!weight || (weight->ndim() == 1 && weight->shape(0) == dim && weight->dtype() == x.dtype()));
+}
+
+std::optional<mx::array> heads(const Projection& of, mx::Stream s) {
+  if (!is_usual(of)) {
+    return std::nullopt;
+  }
+  return mx::array(of.shape(), of.x.dtype(), std::make_shared<Heads>(s, of.options), of.inputs(s));
+}
+
+} // namespace mlxrs::ops

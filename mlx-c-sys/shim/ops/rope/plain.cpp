@@ -1,0 +1,32 @@
+#include "mlx/fast.h"
+
+#include "ops/norm/norm.h"
+#include "rope.h"
+
+namespace mlxrs::ops {
+
+mx::array rope_plainly(
+    const mx::array& x,
+    const RopeOptions& options,
+    const mx::array& offset,
+    const std::optional<mx::array>& freqs,
+    mx::Stream s) {
+  const auto& [dims, traditional, base, scale] = options;
+  if (s.device != mx::Device::gpu) {
+    return mx::fast::rope(x, dims, traditional, base, scale, offset, freqs, s);
+  }
+  // On CUDA MLX 0.32.4 takes an offset for each row of x from an array of one, and turns what is repeated along its tokens wrongly.
+  auto at = offset.size() == 1 ? mx::reshape(offset, {}, s) : offset;
+  return mx::fast::rope(mx::contiguous(x, false, s), dims, traditional, base, scale, at, freqs, s);
+}
+
+mx::array heads_plainly(const Projection& of, mx::Stream s) {
+  const auto& [rope, dim, eps] = of.options;
+  auto y = mx::swapaxes(mx::unflatten(of.x, -1, {-1, dim}, s), -2, -3, s);
+  if (of.weight) {
+    y = rms_norm_plainly(y, of.weight, eps, s);
+  }
+  return rope_plainly(y, rope, of.offset, of.freqs, s);
+}
+
+} // namespace mlxrs::ops

@@ -1,0 +1,54 @@
+// Rotary position embedding, of heads and of projections that become heads.
+#pragma once
+
+#include "ops/node.h"
+
+namespace mlxrs::ops {
+
+// Exactly one of `base` and an array of periods says how fast pairs turn.
+struct RopeOptions {
+  int dims;
+  bool traditional;
+  std::optional<float> base;
+  float scale;
+
+  bool operator==(const RopeOptions&) const = default;
+};
+std::optional<mx::array> rope(
+    const mx::array& x,
+    const RopeOptions& options,
+    const mx::array& offset,
+    const std::optional<mx::array>& freqs,
+    mx::Stream s);
+mx::array rope_plainly(
+    const mx::array& x,
+    const RopeOptions& options,
+    const mx::array& offset,
+    const std::optional<mx::array>& freqs,
+    mx::Stream s);
+
+struct HeadsOptions {
+  RopeOptions rope;
+  int dim;
+  float eps;
+};
+// A projection [B, L, H dim] that becomes heads [B, H, L, dim]: apart, rms_norm where there is a weight, rope with `freqs`.
+struct Projection {
+  mx::array x, offset, freqs;
+  std::optional<mx::array> weight;
+  HeadsOptions options;
+
+  // As inputs of a node. `weight` comes last.
+  Arrays inputs(mx::Stream s) const;
+  static Projection of(const Arrays& inputs, const HeadsOptions& options);
+  // The shape of the heads.
+  mx::Shape shape() const {
+    return {x.shape(0), x.shape(2) / options.dim, x.shape(1), options.dim};
+  }
+};
+// Whether our kernels take it.
+bool is_usual(const Projection& of);
+std::optional<mx::array> heads(const Projection& of, mx::Stream s);
+mx::array heads_plainly(const Projection& of, mx::Stream s);
+
+} // namespace mlxrs::ops

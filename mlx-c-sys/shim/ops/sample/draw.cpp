@@ -1,0 +1,141 @@
+// The next token of each row: which logits take part, and the largest of them with noise. Noise is computed only where it can matter.
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+#include "sample.h"
+#include "vocabulary.h"
+
+namespace mlxrs::ops {
+namespace {
+
+constexpr uint32_t no_token = ~uint32_t{0};
+
+// What a row is told.
+struct Settings {
+  const uint32_t* keys;
+  const float* numbers;
+  const int32_t* counts;
+};
+
+struct Row {
+  Draw draw;
+  Drawn best;
+  // Nothing is left to draw.
+  bool is_done;
+};
+
+Row begin(const Vocabulary& v, long i, const float* peaks, bool numbers, const Settings& settings) {
+  const char* x = v.row(i);
+  float scale = settings.numbers[3 * i], p = settings.numbers[3 * i + 1], least = settings.numbers[3 * i + 2];
+  Entry best = v.best(x, peaks);
+  bool greedy = scale == 0.0f;
+  if (!std::isfinite(best.value) || (!greedy && !numbers)) {
+    return {{}, {0, no_token}, true};
+  }
+  if (greedy) {
+    return {{}, {0, best.id}, true};
+  }
+  Draw draw{x, v.size(), scale, best.value + least, v.size(), {settings.keys[2 * i], settings.keys[2 * i + 1]}};
+  if (long count = settings.counts[i]; count < v.size()) {
+    auto some = v.contenders(x, peaks, count);
+    std::nth_element(some.begin(), some.begin() + (count - 1), some.end());
+    if (Entry last = some[count - 1]; last.value >= draw.least) {
+      draw.least = last.value;
+      draw.last = last.id;
+    }
+  }
+  if (p < 1.0f) {
+    if (float kept = v.nucleus(x, best.value, p); kept > draw.least) {
+      draw.least = kept;
+      draw.last = v.size();
+    }
+  }
+  Row row{draw, {-std::numeric_limits<float>::infinity(), best.id}, false};
+  // The largest always takes part: the others have to beat it.
+  v.kernels().draw_one(draw, best.id, &row.best);
+  return row;
+}
+
+class Drawing : public Node {
+ public:
+  using Node::Node;
+
+  void encode(const Arrays& in, Arrays& out) override {
+    out[0].set_data(mx::allocator::malloc(out[0].nbytes()));
+    if (out[0].size() == 0) {
+      return;
+    }
+    mx::cpu::get_command_encoder(stream()).dispatch(
+        [v = Vocabulary(in[0]), settings = Settings{in[1].data<uint32_t>(), in[2].data<float>(), in[3].data<int32_t>()},
+         to = out[0].data<uint32_t>()] { run(v, settings, to); });
+  }
+
+  mx::array plain(const Arrays&) override {
+    throw std::invalid_argument("a draw cannot be transformed");
+  }
+
+  const char* name() const override {
+    return "Draw";
+  }
+  bool is_equivalent(const mx::Primitive&) const override {
+    return true;
+  }
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
+    return {{in[0].shape(0)}};
+  }
+
+ private:
+  static void run(const Vocabulary& v, const Settings& settings, uint32_t* to) {
+    auto peaks = v.peaks();
+    std::vector<Row> rows(v.rows());
+    auto work = static_cast<double>(v.rows()) * v.size();
+    share(static_cast<uint32_t>(v.rows()), 4.0 * work, [&](uint32_t i) {
+      rows[i] = begin(v, i, peaks.of(i), peaks.numbers[i], settings);
+    });
+
+    // Pieces of the hashes, each of which is for two ids.
+    constexpr long piece = 8192;
+    long half = v.size() / 2, of_row = (half + piece - 1) / piece;
+    std::vector<Drawn> found(v.rows() * of_row);
+    share(static_cast<uint32_t>(found.size()), 4.0 * work, [&](uint32_t i) {
+      Row row = rows[i / of_row];
+      if (!row.is_done) {
+        // A row that was copied is in the memory of another thread.
+        row.draw.x = v.row(i / of_row);
+        long first = i % of_row * piece;
+        v.kernels().draw(row.draw, first, std::min(half, first + piece), &row.best);
+      }
+      found[i] = row.best;
+    });
+    for (long i = 0; i < v.rows(); i++) {
+      Drawn best = rows[i].best;
+      for (long j = i * of_row; j < (i + 1) * of_row; j++) {
+        if (found[j].y > best.y || (found[j].y == best.y && found[j].id < best.id)) {
+          best = found[j];
+        }
+      }
+      if (!rows[i].is_done && v.size() % 2 == 1) {
+        rows[i].draw.x = v.row(i);
+        v.kernels().draw_one(rows[i].draw, half, &best);
+      }
+      to[i] = static_cast<uint32_t>(best.id);
+    }
+  }
+};
+
+} // namespace
+
+std::optional<mx::array> draw(
+    const mx::array& x, const mx::array& keys, const mx::array& numbers, const mx::array& counts, mx::Stream s) {
+  bool usual = x.ndim() == 2 && x.shape(1) > 0 && is_float(x.dtype()) && keys.dtype() == mx::uint32 &&
+      numbers.dtype() == mx::float32 && counts.dtype() == mx::int32;
+  int rows = usual ? x.shape(0) : 0;
+  usual = usual && keys.shape() == mx::Shape{rows, 2} && numbers.shape() == mx::Shape{rows, 3} && counts.shape() == mx::Shape{rows};
+  if (!usual) {
+    return std::nullopt;
+  }
+  return mx::array(mx::Shape{rows}, mx::uint32, std::make_shared<Drawing>(s), {x, keys, numbers, counts});
+}
+
+} // namespace mlxrs::ops

@@ -1,0 +1,98 @@
+#include "store.h"
+#include "ops/rope/border.h"
+
+using namespace mlxrs;
+
+namespace {
+
+int store(
+    mlx_array* first,
+    mlx_array* second,
+    mlx_array k_buffer,
+    mlx_array v_buffer,
+    ops::StoreInputs of,
+    const mlxrs_store_options& options,
+    mlx_stream s) {
+  auto stream = mlx_stream_get_(s);
+  if ((k_buffer.ctx == nullptr) != (v_buffer.ctx == nullptr) || (k_buffer.ctx == nullptr) != (options.slots > 0)) {
+    throw std::invalid_argument("store: a cache has two buffers, or asks for two new ones of at least one slot");
+  }
+  if (k_buffer.ctx != nullptr) {
+    of.buffers = {mlx_array_get_(k_buffer), mlx_array_get_(v_buffer)};
+  }
+  of.slots = options.slots;
+  ops::StoreOptions how{ops::row_packing(options.bits, options.group_size), options.ring, options.in_place};
+  auto out = ops::run(
+      MLXRS_OP_STORE, stream, [&] { return std::make_optional(ops::store(of, how, stream)); },
+      [&] { return ops::store_plainly(of, how, stream); });
+  mlx_array_set_(*first, out.at(0));
+  mlx_array_set_(*second, out.at(1));
+  return 0;
+}
+
+} // namespace
+
+extern "C" int mlxrs_fast_store(
+    mlx_array* first,
+    mlx_array* second,
+    mlx_array k_buffer,
+    mlx_array v_buffer,
+    mlx_array keys,
+    mlx_array values,
+    mlx_array offsets,
+    mlxrs_store_options options,
+    mlx_stream s) {
+  return guarded([&] {
+    ops::StoreInputs of{
+        std::nullopt, 0, mlx_array_get_(keys), std::nullopt, mlx_array_get_(values), mlx_array_get_(offsets)};
+    store(first, second, k_buffer, v_buffer, std::move(of), options, s);
+  });
+}
+
+extern "C" int mlxrs_fast_store_heads(
+    mlx_array* first,
+    mlx_array* second,
+    mlx_array k_buffer,
+    mlx_array v_buffer,
+    mlxrs_projection keys,
+    mlx_array values,
+    mlxrs_store_options options,
+    mlx_stream s) {
+  return guarded([&] {
+    ops::StoreInputs of{
+        std::nullopt, 0, std::nullopt, ops::projection_of(keys), mlx_array_get_(values), mlx_array_get_(keys.offsets)};
+    store(first, second, k_buffer, v_buffer, std::move(of), options, s);
+  });
+}
+
+extern "C" int mlxrs_fast_pack(mlx_array* res, mlx_array x, int bits, int group_size, mlx_stream s) {
+  return guarded([&] {
+    auto stream = mlx_stream_get_(s);
+    auto packing = ops::row_packing(bits, group_size);
+    const auto& in = mlx_array_get_(x);
+    auto y = ops::run(
+        MLXRS_OP_STORE, stream, [&] { return std::make_optional(ops::pack(in, packing, stream)); },
+        [&] { return ops::pack_plainly(in, packing, stream); });
+    mlx_array_set_(*res, y);
+  });
+}
+
+extern "C" int mlxrs_fast_unpack(
+    mlx_array* res, mlx_array words, int bits, int group_size, mlx_dtype dtype, mlx_stream s) {
+  return guarded([&] {
+    auto packing = ops::row_packing(bits, group_size);
+    mlx_array_set_(*res, ops::unpack_plainly(mlx_array_get_(words), packing, dtype_of(dtype), mlx_stream_get_(s)));
+  });
+}
+
+extern "C" int mlxrs_fast_blank(mlx_array* res, const int* shape, size_t shape_num, mlx_dtype dtype, mlx_stream s) {
+  return guarded([&] {
+    auto stream = mlx_stream_get_(s);
+    mx::Shape sizes(shape, shape + shape_num);
+    auto type = dtype_of(dtype);
+    auto y = ops::run(
+        MLXRS_OP_STORE, stream, [&] { return std::make_optional(ops::blank(sizes, type, stream)); },
+        [&] { return mx::zeros(sizes, type, stream); });
+    mlx_array_set_(*res, y);
+  });
+}

@@ -1,0 +1,82 @@
+// Zeros that take memory only where they are written.
+#include <cstring>
+
+#include "store.h"
+
+#ifdef __linux__
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
+namespace mlxrs::ops {
+namespace {
+
+// Below this, writing zeros costs less than asking the system.
+constexpr size_t least_bytes = 1 << 20;
+
+#ifdef __linux__
+// Gives the whole pages of some memory back to the system, which brings pages of zeros when they are touched. Returns
+// where those pages are; nothing if it did not, as with pages that are locked, or shared.
+std::pair<char*, char*> give_back(char* begin, char* end) {
+  static const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  auto address = reinterpret_cast<uintptr_t>(begin);
+  char *first = begin + (page - address % page) % page, *last = end - reinterpret_cast<uintptr_t>(end) % page;
+  if (first >= last) {
+    return {begin, begin};
+  }
+  auto* sign = reinterpret_cast<volatile char*>(first);
+  *sign = 1;
+  bool gone = madvise(first, static_cast<size_t>(last - first), MADV_DONTNEED) == 0 && *sign == 0;
+  return gone ? std::pair(first, last) : std::pair(begin, begin);
+}
+#else
+std::pair<char*, char*> give_back(char* begin, char*) {
+  return {begin, begin};
+}
+#endif
+
+class Blank : public Node {
+ public:
+  Blank(mx::Stream s, mx::Shape shape, mx::Dtype dtype) : Node(s), shape_(std::move(shape)), dtype_(dtype) {}
+
+  void encode(const Arrays&, Arrays& out) override {
+    auto& y = out[0];
+    y.set_data(mx::allocator::malloc(y.nbytes()));
+    mx::cpu::get_command_encoder(stream()).dispatch(
+        [begin = y.data<char>(), size = y.nbytes()] { fill_with_zeros(begin, size); });
+  }
+
+  mx::array plain(const Arrays&) override {
+    return mx::zeros(shape_, dtype_, stream());
+  }
+
+  const char* name() const override {
+    return "Blank";
+  }
+  // Buffers that are written in place are not to be merged.
+  bool is_equivalent(const mx::Primitive&) const override {
+    return false;
+  }
+  std::vector<mx::Shape> output_shapes(const Arrays&) override {
+    return {shape_};
+  }
+
+ private:
+  mx::Shape shape_;
+  mx::Dtype dtype_;
+};
+
+} // namespace
+
+void fill_with_zeros(char* begin, size_t size) {
+  char* end = begin + size;
+  auto [first, last] = size >= least_bytes ? give_back(begin, end) : std::pair(begin, begin);
+  std::memset(begin, 0, static_cast<size_t>(first - begin));
+  std::memset(last, 0, static_cast<size_t>(end - last));
+}
+
+mx::array blank(const mx::Shape& shape, mx::Dtype dtype, mx::Stream s) {
+  return mx::array(shape, dtype, std::make_shared<Blank>(s, shape, dtype), {});
+}
+
+} // namespace mlxrs::ops

@@ -1,0 +1,274 @@
+// New keys and values go into the cache: both buffers in one node, by positions, and in place.
+#include <array>
+#include <cstring>
+
+#include "donate.h"
+#include "ops/rope/heads.h"
+#include "store.h"
+
+namespace mlxrs::ops {
+namespace {
+
+// Where the tokens of a step go: position p to slot p, or p mod S when the buffers are rings.
+struct Slots {
+  const int32_t* at;
+  int64_t step;
+  long slots, tokens;
+  bool ring;
+
+  // The slot of a token, or -1: of several tokens for one slot the last stays, and slots that are not there take none.
+  long of(long row, long token) const {
+    long position = at[row * step] + token;
+    if (ring) {
+      return token + slots < tokens ? -1 : (position % slots + slots) % slots;
+    }
+    return position < slots ? std::max(position, -1L) : -1;
+  }
+
+  // Calls body(first, end) for the slots of a row that no token takes.
+  template <typename Body>
+  void each_other(long row, const Body& body) const {
+    long begin = at[row * step], end = begin + tokens;
+    if (ring && tokens >= slots) {
+      return;
+    }
+    if (ring) {
+      begin = (begin % slots + slots) % slots;
+      end = begin + tokens;
+      if (end > slots) {
+        return body(end - slots, begin);
+      }
+    }
+    body(0, std::clamp(begin, 0L, slots));
+    body(std::clamp(end, 0L, slots), slots);
+  }
+};
+
+// One of the two buffers: [B, K, S, D].
+struct Buffer {
+  char* at;
+  uint32_t heads;
+  size_t vector;
+
+  explicit Buffer(mx::array& y) : at(y.data<char>()), heads(y.shape(1)), vector(y.shape(3) * y.itemsize()) {}
+
+  char* place(const Slots& slots, long row, long head, long slot) const {
+    return at + ((row * heads + head) * slots.slots + slot) * vector;
+  }
+};
+
+// Brings lines near that will be written.
+void fetch(const char* at, size_t n) {
+  for (size_t i = 0; i < n; i += 64) {
+    __builtin_prefetch(at + i, 1);
+  }
+}
+
+// Vectors [B, K, L, D] on their way into a buffer, packed where there is a packing.
+class Fresh {
+ public:
+  Fresh(const mx::array& fresh, const RowPacking& packing)
+      : from_(fresh), n_(fresh.shape(3)), heads_(fresh.shape(1)), packing_(packing),
+        pack_(packing.bits > 0 ? row_kernels(fresh.dtype()).pack : nullptr) {}
+
+  // Writes head h of a row's token to to(h).
+  template <typename To>
+  void operator()(long row, long token, long tokens, const To& to) const {
+    for (uint32_t head = 0; head < heads_; head++) {
+      auto i = static_cast<uint32_t>((row * heads_ + head) * tokens + token);
+      char* y = to(head);
+      if (pack_ != nullptr) {
+        pack_(from_(i, workspace(n_)), packing_, n_, reinterpret_cast<uint32_t*>(y));
+      } else {
+        from_.copy(i, y);
+      }
+    }
+  }
+
+ private:
+  Vectors from_;
+  long n_;
+  uint32_t heads_;
+  RowPacking packing_;
+  decltype(RowKernels::pack) pack_;
+};
+
+// Inputs: both buffers [B, K, S, D], unless they are new; new values [B, K, L, D]; the position of each row's first token; new keys,
+// or the inputs of the projection that becomes them.
+class Store : public Node {
+ public:
+  // `blank`: the shapes of new buffers. `heads`: how a projection becomes keys.
+  Store(
+      mx::Stream s, const StoreOptions& options, std::optional<std::array<mx::Shape, 2>> blank,
+      std::optional<HeadsOptions> heads)
+      : Node(s), options_(options), blank_(std::move(blank)), heads_(heads) {}
+
+  void encode(const Arrays& in, Arrays& out) override {
+    auto [v, offsets, keys] = given(in);
+    Slots slots{offsets.data<int32_t>(), offsets.size() > 1 ? offsets.strides(0) : 0, out[0].shape(2), v.shape(2), options_.ring};
+    for (size_t i = 0; i < 2; i++) {
+      begin(in, i, out[i], slots);
+    }
+    if (out[0].size() == 0 || out[1].size() == 0 || v.size() == 0) {
+      return;
+    }
+    if (heads_) {
+      write(TokenHeads(*heads_, keys), v, out, slots);
+    } else {
+      write(Fresh(keys[0], options_.packing), v, out, slots);
+    }
+  }
+
+  Arrays plain_all(const Arrays& in) override {
+    auto [v, offsets, keys] = given(in);
+    StoreInputs of{std::nullopt, blank_ ? (*blank_)[0][2] : 0, std::nullopt, std::nullopt, v, offsets};
+    if (!blank_) {
+      of.buffers = {in[0], in[1]};
+    }
+    if (heads_) {
+      of.projection = Projection::of(keys, *heads_);
+    } else {
+      of.keys = keys[0];
+    }
+    return store_plainly(of, options_, stream());
+  }
+
+  const char* name() const override {
+    return "Store";
+  }
+  // Nodes that write in place are not to be merged.
+  bool is_equivalent(const mx::Primitive&) const override {
+    return false;
+  }
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
+    return blank_ ? std::vector<mx::Shape>{(*blank_)[0], (*blank_)[1]}
+                  : std::vector<mx::Shape>{in[0].shape(), in[1].shape()};
+  }
+
+ private:
+  // What is behind the buffers in the inputs.
+  struct Given {
+    const mx::array &values, &offsets;
+    Arrays keys;
+  };
+  Given given(const Arrays& in) const {
+    auto first = in.begin() + (blank_ ? 0 : 2);
+    return {first[0], first[1], {first + 2, in.end()}};
+  }
+
+  // Gives a buffer memory, with all that is in it before.
+  void begin(const Arrays& in, size_t i, mx::array& y, const Slots& slots) {
+    if (!blank_ && options_.in_place && may_overwrite(in, i)) {
+      note_written(in[i], stream());
+      y.copy_shared_buffer(in[i]);
+      return;
+    }
+    y.set_data(mx::allocator::malloc(y.nbytes()));
+    if (y.size() == 0) {
+      return;
+    }
+    Buffer buffer(y);
+    if (!blank_) {
+      dispatch(
+          static_cast<uint32_t>(y.size() / y.shape(3)), y.size(),
+          [=, from = Vectors(in[i])](uint32_t i) { from.copy(i, buffer.at + i * buffer.vector); });
+    } else if (2 * slots.tokens < slots.slots) {
+      // Most of it may never be touched.
+      mx::cpu::get_command_encoder(stream()).dispatch([at = buffer.at, n = y.nbytes()] { fill_with_zeros(at, n); });
+    } else {
+      dispatch(static_cast<uint32_t>(y.shape(0) * y.shape(1)), y.size(), [=](uint32_t i) {
+        long row = i / buffer.heads, head = i % buffer.heads;
+        slots.each_other(row, [&](long begin, long end) {
+          std::memset(buffer.place(slots, row, head, begin), 0, (end - begin) * buffer.vector);
+        });
+      });
+    }
+  }
+
+  template <typename Keys>
+  void write(const Keys& keys, const mx::array& v, Arrays& out, const Slots& slots) {
+    // A task is a token with all its heads. These go far apart: where to is fetched while they are computed.
+    dispatch(
+        static_cast<uint32_t>(v.shape(0) * slots.tokens), 10.0 * v.size(),
+        [=, k_to = Buffer(out[0]), v_to = Buffer(out[1]), values = Fresh(v, options_.packing)](uint32_t task) {
+          long row = task / slots.tokens, token = task % slots.tokens, slot = slots.of(row, token);
+          if (slot < 0) {
+            return;
+          }
+          for (long head = 0; head < k_to.heads; head++) {
+            fetch(k_to.place(slots, row, head, slot), k_to.vector);
+            fetch(v_to.place(slots, row, head, slot), v_to.vector);
+          }
+          keys(row, token, slots.tokens, [&](long head) { return k_to.place(slots, row, head, slot); });
+          values(row, token, slots.tokens, [&](long head) { return v_to.place(slots, row, head, slot); });
+        });
+  }
+
+  StoreOptions options_;
+  std::optional<std::array<mx::Shape, 2>> blank_;
+  std::optional<HeadsOptions> heads_;
+};
+
+// The shapes of both buffers, which must fit what goes into them.
+std::array<mx::Shape, 2> buffer_shapes(const StoreInputs& of, const RowPacking& packing) {
+  auto type = of.keys ? of.keys->dtype() : of.projection->x.dtype();
+  std::array<mx::Shape, 2> fresh{of.keys_shape(), of.values.shape()}, shapes;
+  for (size_t i = 0; i < 2; i++) {
+    bool fits = fresh[i].size() == 4 && is_float(type) && of.values.dtype() == type && fresh[i][0] == fresh[0][0] &&
+        fresh[i][2] == fresh[0][2] && (packing.bits == 0 || fresh[i][3] % packing.group == 0);
+    if (fits && !of.buffers) {
+      shapes[i] = fresh[i];
+      shapes[i][2] = of.slots;
+      shapes[i][3] = packing.bits == 0 ? fresh[i][3] : static_cast<int>(packing.words(fresh[i][3], mx::size_of(type)));
+    } else if (fits) {
+      const auto& buffer = (*of.buffers)[i];
+      shapes[i] = buffer.shape();
+      fits = buffer.ndim() == 4 && buffer.dtype() == (packing.bits > 0 ? mx::uint32 : type) &&
+          shapes[i][0] == fresh[i][0] && shapes[i][1] == fresh[i][1] &&
+          unpacked_size(buffer, packing, type) == fresh[i][3] && shapes[i][2] == shapes[0][2] && shapes[i][2] > 0;
+    }
+    if (!fits) {
+      throw std::invalid_argument("store: the buffers of a cache and what is new do not fit each other");
+    }
+  }
+  const auto& offsets = of.offsets;
+  if (offsets.dtype() != mx::int32 || offsets.ndim() > 1 ||
+      (offsets.size() != 1 && offsets.size() != static_cast<size_t>(shapes[0][0]))) {
+    throw std::invalid_argument("store: offsets must be I32 of one number, or of one a row");
+  }
+  return shapes;
+}
+
+} // namespace
+
+Arrays store(const StoreInputs& of, const StoreOptions& options, mx::Stream s) {
+  if (of.projection) {
+    const auto& keys = *of.projection;
+    // Keys are not packed by the node that rotates them.
+    bool joined = options.packing.bits == 0 && is_usual(keys) &&
+        !is_traced({&keys.x, keys.weight ? &*keys.weight : &keys.x});
+    if (!joined) {
+      auto apart = of;
+      auto made = heads(keys, s);
+      apart.keys = made ? *made : heads_plainly(keys, s);
+      apart.projection = std::nullopt;
+      return store(apart, options, s);
+    }
+  }
+  auto shapes = buffer_shapes(of, options.packing);
+  auto type = options.packing.bits > 0 ? mx::uint32 : of.values.dtype();
+  Arrays inputs;
+  if (of.buffers) {
+    inputs = {(*of.buffers)[0], (*of.buffers)[1]};
+  }
+  inputs.push_back(of.values);
+  inputs.push_back(of.offsets);
+  auto keys = of.keys ? Arrays{*of.keys} : of.projection->inputs(s);
+  inputs.insert(inputs.end(), keys.begin(), keys.end());
+  auto node = std::make_shared<Store>(
+      s, options, of.buffers ? std::nullopt : std::make_optional(shapes),
+      of.projection ? std::make_optional(of.projection->options) : std::nullopt);
+  return mx::array::make_arrays({shapes[0], shapes[1]}, {type, type}, node, inputs);
+}
+
+} // namespace mlxrs::ops

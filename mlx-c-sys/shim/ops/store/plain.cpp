@@ -1,0 +1,56 @@
+#include "store.h"
+
+namespace mlxrs::ops {
+
+mx::array pack_plainly(const mx::array& x, const RowPacking& packing, mx::Stream s) {
+  auto parts = mx::quantize(x, packing.group, packing.bits, "affine", std::nullopt, s);
+  auto shape = parts[1].shape();
+  shape.back() *= 2;
+  auto factors = mx::reshape(mx::stack({parts[1], parts[2]}, -1, s), shape, s);
+  return mx::concatenate({parts[0], mx::view(factors, mx::uint32, s)}, -1, s);
+}
+
+mx::array unpack_plainly(const mx::array& words, const RowPacking& packing, mx::Dtype dtype, mx::Stream s) {
+  int n = unpacked_size(words, packing, dtype), codes = n * packing.bits / 32, groups = n / packing.group;
+  if (words.dtype() != mx::uint32 || n == 0) {
+    throw std::invalid_argument("unpack: these are no packed vectors of this type");
+  }
+  auto part = [&](const mx::array& a, int from, int to) {
+    mx::Shape start(a.ndim(), 0), stop = a.shape();
+    start.back() = from;
+    stop.back() = to;
+    return mx::slice(a, start, stop, s);
+  };
+  auto factors = mx::view(mx::contiguous(part(words, codes, words.shape(-1)), false, s), dtype, s);
+  auto shape = factors.shape();
+  shape.back() = groups;
+  shape.push_back(2);
+  // As the kernels: products and sums in f32.
+  factors = mx::astype(mx::reshape(factors, shape, s), mx::float32, s);
+  auto of = [&](int i) { return mx::squeeze(part(factors, i, i + 1), -1, s); };
+  return mx::dequantize(
+      part(words, 0, codes), of(0), of(1), packing.group, packing.bits, "affine", std::nullopt, std::nullopt, s);
+}
+
+Arrays store_plainly(const StoreInputs& of, const StoreOptions& options, mx::Stream s) {
+  auto keys = of.keys ? *of.keys : heads_plainly(*of.projection, s);
+  int tokens = keys.shape(2), slots = of.buffers ? (*of.buffers)[0].shape(2) : of.slots;
+  auto places = mx::add(
+      mx::reshape(of.offsets, {-1, 1, 1, 1}, s),
+      mx::reshape(mx::arange(0, tokens, 1, mx::int32, s), {1, 1, tokens, 1}, s), s);
+  if (options.ring) {
+    places = mx::remainder(places, mx::array(slots, mx::int32), s);
+  }
+  Arrays out;
+  for (size_t i = 0; i < 2; i++) {
+    const auto& given = i == 0 ? keys : of.values;
+    auto fresh = options.packing.bits > 0 ? pack_plainly(given, options.packing, s) : given;
+    auto shape = fresh.shape();
+    shape[2] = slots;
+    auto buffer = of.buffers ? (*of.buffers)[i] : mx::zeros(shape, fresh.dtype(), s);
+    out.push_back(mx::put_along_axis(buffer, mx::broadcast_to(places, fresh.shape(), s), fresh, 2, s));
+  }
+  return out;
+}
+
+} // namespace mlxrs::ops

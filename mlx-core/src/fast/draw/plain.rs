@@ -1,0 +1,158 @@
+//! The plain form of [`draw`](super::draw).
+//!
+//! Each filter keeps the likeliest tokens up to some point, so all are thresholds on the logits and their order does not matter.
+
+use crate::array::Array;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::fast::{self, Draw, NO_TOKEN};
+use crate::random::{self, Key};
+use crate::transforms::vmap;
+
+/// The plain form of [`draw`](super::draw), for settings that it has checked.
+pub(super) fn draw(logits: &Array, rows: &[Draw]) -> Result<Array> {
+    let x = logits.astype(DType::F32)?;
+    let greedy = fast::argmax(&x)?;
+    // The largest is not a number if one is not; of a row whose largest is taken, if all are not.
+    let largest = x
+        .take_along_axis(&greedy.expand_dims(-1)?, -1)?
+        .squeeze(-1)?;
+    let drawing: Vec<u32> = (0..rows.len() as u32)
+        .filter(|&row| rows[row as usize].temperature != 0.0)
+        .collect();
+    let (ids, witness) = if drawing.is_empty() {
+        (greedy, largest)
+    } else {
+        // Noise and filters only for the rows that draw.
+        let indices = Array::from_slice(&drawing, &[drawing.len() as i32])?;
+        let some: Vec<Draw> = drawing.iter().map(|&row| rows[row as usize]).collect();
+        let x = x.take(&indices, 0)?;
+        (
+            greedy.put_along_axis(&indices, &of_rows(&x, &some)?, 0)?,
+            largest.put_along_axis(&indices, &x.max(-1, false)?, 0)?,
+        )
+    };
+    witness.isfinite()?.select(&ids, NO_TOKEN)
+}
+
+/// Of rows none of which takes the largest.
+fn of_rows(x: &Array, rows: &[Draw]) -> Result<Array> {
+    let keys: Vec<u32> = rows.iter().flat_map(|row| row.key).collect();
+    let keys = Array::from_slice(&keys, &[rows.len() as i32, 2])?;
+    let y = x
+        .multiply(&column(rows, Draw::scale)?)?
+        .add(&gumbel(&keys, x.dim(-1)?)?)?;
+    let y = match keep(x, rows)? {
+        Some(keep) => keep.select(&y, f32::NEG_INFINITY)?,
+        None => y,
+    };
+    fast::argmax(&y)
+}
+
+/// One number a row, as F32 `[B, 1]`.
+fn column(rows: &[Draw], number: impl FnMut(&Draw) -> f32) -> Result<Array> {
+    let numbers: Vec<f32> = rows.iter().map(number).collect();
+    Array::from_slice(&numbers, &[rows.len() as i32, 1])
+}
+
+/// One flag a row, as Bool `[B, 1]`.
+fn flags(rows: &[Draw], flag: impl FnMut(&Draw) -> bool) -> Result<Array> {
+    let flags: Vec<bool> = rows.iter().map(flag).collect();
+    Array::from_slice(&flags, &[rows.len() as i32, 1])
+}
+
+/// Gumbel noise for `v` tokens from each of `keys`, U32 `[B, 2]`: F32 `[B, V]`, never infinite.
+///
+/// `-ln(-ln(1 - u))` for u uniform in (0, 1), from [`random::bits`]: the largest values, which decide, come from the smallest u, where
+/// single precision is finest.
+///
+/// # Errors
+/// The keys have another shape or dtype.
+pub fn gumbel(keys: &Array, v: i32) -> Result<Array> {
+    let of_key = |keys: &[Array]| {
+        let key = Key::from_array(keys[0].clone())?;
+        Ok(vec![random::bits(&key, &[v], 4)?])
+    };
+    let bits = vmap(of_key, std::slice::from_ref(keys), &[Some(0)], &[Some(0)])?.remove(0);
+    let u = bits
+        .astype(DType::F32)?
+        .add(0.5f32)?
+        .multiply(f32::powi(2.0, -32))?;
+    // `-ln(1 - u)`, the variable of an exponential distribution. MLX's `log1p` is eight times as slow as
+    // `log` on the CPU; where `1 - u` loses digits, two terms of the series have all that count.
+    let rest = u.negative()?.add(1.0f32)?.maximum(f32::powi(2.0, -24))?;
+    let series = u.multiply(0.5f32)?.add(1.0f32)?.multiply(&u)?;
+    let exponential = u
+        .less(f32::powi(2.0, -8))?
+        .select(&series, &rest.log()?.negative()?)?;
+    exponential.log()?.negative()
+}
+
+/// Which of the logits `x` `[B, V]` (F32) may be drawn, as Bool; `None` if all may.
+fn keep(x: &Array, rows: &[Draw]) -> Result<Option<Array>> {
+    let [_, v] = x.dims()?;
+    let mut kept = None;
+    // The largest logits, as many as the widest top-k keeps.
+    let reach = rows.iter().filter_map(|row| row.count(v)).max();
+    let sorted = match reach {
+        Some(reach) => Some(fast::top(x, reach as usize)?.1),
+        None => None,
+    };
+    if rows.iter().any(|row| row.nucleus().is_some()) {
+        // Where every row with top-p has top-k too, these are all that can be kept.
+        let few = rows
+            .iter()
+            .all(|row| row.nucleus().is_none() || row.count(v).is_some());
+        let p = column(rows, |row| row.nucleus().unwrap_or(1.0))?;
+        let least = match &sorted {
+            Some(sorted) if few => top_p(x, sorted, &p)?,
+            _ => fast::nucleus(x, &p)?,
+        };
+        let filters = flags(rows, |row| row.nucleus().is_some())?;
+        let least = filters.select(&least, f32::NEG_INFINITY)?;
+        kept = both(kept, x.greater_equal(&least)?)?;
+    }
+    if let Some(sorted) = &sorted {
+        kept = both(kept, top_k(x, sorted, rows)?)?;
+    }
+    if rows.iter().any(|row| row.reach().is_some()) {
+        let least = column(rows, |row| row.reach().unwrap_or(f32::NEG_INFINITY))?;
+        kept = both(kept, x.greater_equal(&x.max(-1, true)?.add(&least)?)?)?;
+    }
+    Ok(kept)
+}
+
+fn both(a: Option<Array>, b: Array) -> Result<Option<Array>> {
+    Ok(Some(match a {
+        Some(a) => a.logical_and(&b)?,
+        None => b,
+    }))
+}
+
+/// The least logit of each row, F32 `[B, 1]`, that is kept while those before have less than p together, or the
+/// least of `sorted`: the largest logits, descending.
+fn top_p(x: &Array, sorted: &Array, p: &Array) -> Result<Array> {
+    let probabilities = sorted.subtract(&x.logsumexp(-1, true)?)?.exp()?;
+    let inside = probabilities.cumsum(-1, false, false)?.less(p)?;
+    inside.select(sorted, f32::INFINITY)?.min(-1, true)
+}
+
+fn top_k(x: &Array, sorted: &Array, rows: &[Draw]) -> Result<Array> {
+    let [b, v] = x.dims()?;
+    let counts: Vec<i32> = rows.iter().map(|row| row.count(v).unwrap_or(v)).collect();
+    let last: Vec<i32> = rows
+        .iter()
+        .map(|row| row.count(v).map_or(0, |count| count - 1))
+        .collect();
+    let threshold = sorted.take_along_axis(&Array::from_slice(&last, &[b, 1])?, -1)?;
+    let above = x.greater(&threshold)?;
+    let equal = x.equal(&threshold)?;
+    let n_above = above.astype(DType::I32)?.sum(-1, true)?;
+    let rank = equal
+        .astype(DType::I32)?
+        .cumsum(-1, false, true)?
+        .add(&n_above)?;
+    let first = equal.logical_and(&rank.less_equal(&Array::from_slice(&counts, &[b, 1])?)?)?;
+    let unfiltered = flags(rows, |row| row.count(v).is_none())?;
+    above.logical_or(&first)?.logical_or(&unfiltered)
+}

@@ -1,0 +1,72 @@
+//! Gates of MLPs, and soft caps.
+
+use mlx_c_sys as sys;
+
+use super::Matrix;
+use crate::array::Array;
+use crate::error::Result;
+use crate::ffi::op;
+
+/// What stands between the halves of a gated MLP. Source: Shazeer 2020, "GLU Variants Improve Transformer".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// `gate · sigmoid(gate) · up`
+    Silu,
+    /// `gelu(gate) · up`, with the tanh approximation of gelu (Hendrycks and Gimpel, arXiv:1606.08415).
+    GeluTanh,
+}
+
+impl Gate {
+    fn raw(self) -> sys::mlxrs_gate {
+        match self {
+            Self::Silu => sys::MLXRS_GATE_SILU,
+            Self::GeluTanh => sys::MLXRS_GATE_GELU_TANH,
+        }
+    }
+}
+
+/// `gate · sigmoid(gate) · up`: [`Gate::Silu`].
+///
+/// # Errors
+/// The shapes do not broadcast.
+pub fn swiglu(gate: &Array, up: &Array) -> Result<Array> {
+    gated(Gate::Silu, gate, up)
+}
+
+/// `gelu(gate) · up`: [`Gate::GeluTanh`].
+///
+/// # Errors
+/// The shapes do not broadcast.
+pub fn geglu(gate: &Array, up: &Array) -> Result<Array> {
+    gated(Gate::GeluTanh, gate, up)
+}
+
+/// The gate of two arrays.
+///
+/// # Errors
+/// The shapes do not broadcast.
+pub fn gated(kind: Gate, gate: &Array, up: &Array) -> Result<Array> {
+    op!(mlxrs_fast_gated(kind.raw(), gate, up))
+}
+
+/// [`gated`] of the products `x gateᵀ` and `x upᵀ`.
+///
+/// On the CPU it is one node where `x` has 16 bits and the matrices are written alike (as for
+/// [`linear_many`](super::linear_many)), and neither product is ever in memory as a whole. The numbers are those of the operations
+/// apart, to the bit.
+///
+/// # Errors
+/// As [`linear_many`](super::linear_many), or the products have different shapes.
+pub fn gated_linear(kind: Gate, x: &Array, gate: &Matrix<'_>, up: &Matrix<'_>) -> Result<Array> {
+    gate.check("gated_linear", x)?;
+    up.check("gated_linear", x)?;
+    op!(mlxrs_fast_gated_linear(kind.raw(), x, gate, up))
+}
+
+/// `cap · tanh(x / cap)`: keeps numbers within ±`cap` (Gemma 2, arXiv:2408.00118).
+///
+/// # Errors
+/// `x` is not floating point.
+pub fn soft_cap(x: &Array, cap: f32) -> Result<Array> {
+    op!(mlxrs_fast_soft_cap(x, cap))
+}

@@ -1,0 +1,207 @@
+//! Products with matrices that are dense or quantised.
+
+use std::ptr;
+
+use mlx_c_sys as sys;
+
+use crate::array::Array;
+use crate::dtype::DType;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ffi::{Arg, op};
+use crate::ops::quantize::Scheme;
+use crate::poison;
+
+/// A matrix `[out, in]`, or several of them `[.., out, in]`.
+#[derive(Clone, Copy, Debug)]
+pub enum Matrix<'a> {
+    /// Floating point.
+    Dense(&'a Array),
+    /// The parts that [`quantize`](crate::ops::quantize::quantize) gives.
+    Quantized {
+        /// U32 `[.., out, in · bits / 32]`
+        packed: &'a Array,
+        /// `[.., out, in / group_size]`
+        scales: &'a Array,
+        /// As `scales`; only of affine schemes.
+        biases: Option<&'a Array>,
+        /// How elements are packed.
+        scheme: Scheme,
+    },
+}
+
+impl Matrix<'_> {
+    /// Whether the parts belong together, and `x` can be multiplied with it.
+    pub(super) fn check(&self, operation: &str, x: &Array) -> Result<()> {
+        if x.ndim() == 0 {
+            let message = format!("{operation} needs x to be at least a vector, found a scalar");
+            return Err(Error::new(ErrorKind::Shape, message));
+        }
+        self.check_parts(operation)
+    }
+
+    fn check_parts(&self, operation: &str) -> Result<()> {
+        match *self {
+            Self::Dense(_) => Ok(()),
+            Self::Quantized {
+                packed,
+                scales,
+                biases,
+                scheme,
+            } => scheme.check_parts(operation, packed, scales, biases),
+        }
+    }
+}
+
+impl Arg for Matrix<'_> {
+    type C = sys::mlxrs_matrix;
+    fn c(&self) -> Self::C {
+        match *self {
+            Self::Dense(weight) => sys::mlxrs_matrix {
+                weight: weight.c(),
+                scales: None::<&Array>.c(),
+                biases: None::<&Array>.c(),
+                group_size: 0,
+                bits: 0,
+                mode: ptr::null(),
+            },
+            Self::Quantized {
+                packed,
+                scales,
+                biases,
+                scheme,
+            } => sys::mlxrs_matrix {
+                weight: packed.c(),
+                scales: scales.c(),
+                biases: biases.c(),
+                group_size: scheme.group_size,
+                bits: scheme.bits,
+                mode: scheme.mode.c_name().as_ptr(),
+            },
+        }
+    }
+    fn check(&self) -> Result<()> {
+        match *self {
+            Self::Dense(weight) => poison::check(weight),
+            Self::Quantized {
+                packed,
+                scales,
+                biases,
+                ..
+            } => [packed, scales]
+                .into_iter()
+                .chain(biases)
+                .try_for_each(poison::check),
+        }
+    }
+}
+
+/// `x weightᵀ`: `x` is `[.., in]`, `weight` `[out, in]`, the result `[.., out]`.
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn linear(x: &Array, weight: &Array) -> Result<Array> {
+    op!(mlxrs_fast_linear(x, Matrix::Dense(weight)))
+}
+
+/// `x wᵀ` for a quantised `w` `[out, in]`: `x` is `[.., in]`, the result `[.., out]`.
+///
+/// The weights count as what [`dequantize`](crate::ops::quantize::dequantize) gives in `x`'s dtype, or as what they stand
+/// for, not rounded; sums are in F32. On CPUs a 16-bit `x` with affine weights, on those with AMX up to eight rows of it, is
+/// first rounded to whole numbers of 16 bits, each group (or 256 elements) by its largest, which is less than rounding weights to BF16
+/// costs (`docs/cpu-matmul.md`).
+///
+/// # Errors
+/// The parts do not belong together, the sizes do not fit, or MLX does not know the scheme.
+pub fn quantized_linear(
+    x: &Array,
+    packed: &Array,
+    scales: &Array,
+    biases: Option<&Array>,
+    scheme: Scheme,
+) -> Result<Array> {
+    let w = Matrix::Quantized {
+        packed,
+        scales,
+        biases,
+        scheme,
+    };
+    w.check("quantized_linear", x)?;
+    op!(mlxrs_fast_linear(x, w))
+}
+
+/// The products of one `x` with several matrices, in order.
+///
+/// On the CPU they are one node where `x` has 16 bits and the matrices are written alike: `x` is read once, and all threads work on
+/// all of it. The numbers are those of the products apart, to the bit.
+///
+/// # Errors
+/// As [`linear`] and [`quantized_linear`].
+pub fn linear_many(x: &Array, matrices: &[Matrix<'_>]) -> Result<Vec<Array>> {
+    for w in matrices {
+        w.check("linear_many", x)?;
+        Arg::check(w)?;
+    }
+    let matrices: Vec<_> = matrices.iter().map(Arg::c).collect();
+    op!(vector mlxrs_fast_linear_many(x, [matrices]))
+}
+
+/// `x[…] w[indices[…]]ᵀ`: each row of `x` `[…A, 1, in]` by one matrix of `w` `[experts, out, in]`,
+/// for `indices` `[…B]` of I32 or U32 → `[…, 1, out]`, where `A` and `B` broadcast.
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn experts_linear(x: &Array, w: &Array, indices: &Array) -> Result<Array> {
+    op!(mlxrs_fast_experts(x, Matrix::Dense(w), indices))
+}
+
+/// [`experts_linear`] with quantised matrices, as [`quantized_linear`] takes one.
+///
+/// # Errors
+/// The parts do not belong together, the sizes do not fit, or MLX does not know the scheme.
+pub fn quantized_experts_linear(
+    x: &Array,
+    packed: &Array,
+    scales: &Array,
+    biases: Option<&Array>,
+    indices: &Array,
+    scheme: Scheme,
+) -> Result<Array> {
+    let w = Matrix::Quantized {
+        packed,
+        scales,
+        biases,
+        scheme,
+    };
+    w.check_parts("quantized_experts_linear")?;
+    op!(mlxrs_fast_experts(x, w, indices))
+}
+
+/// Rows of `w` `[rows, in]` that `indices` `[..]` name, counted from the end where they are negative: `[.., in]`.
+///
+/// # Errors
+/// `w` is not a matrix of floating point. On evaluation, on the CPU: an index beyond the end.
+pub fn rows(w: &Array, indices: &Array) -> Result<Array> {
+    op!(mlxrs_fast_lookup(indices, Matrix::Dense(w), w.dtype()))
+}
+
+/// [`rows`] of a quantised matrix, written out in `dtype`.
+///
+/// # Errors
+/// The parts do not belong together, or MLX does not know the scheme. On evaluation as [`rows`].
+pub fn quantized_rows(
+    packed: &Array,
+    scales: &Array,
+    biases: Option<&Array>,
+    indices: &Array,
+    scheme: Scheme,
+    dtype: DType,
+) -> Result<Array> {
+    let w = Matrix::Quantized {
+        packed,
+        scales,
+        biases,
+        scheme,
+    };
+    w.check_parts("quantized_rows")?;
+    op!(mlxrs_fast_lookup(indices, w, dtype))
+}

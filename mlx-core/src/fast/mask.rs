@@ -1,0 +1,123 @@
+//! Which keys a query sees: the one type from models to kernels.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use mlx_c_sys as sys;
+
+use crate::array::Array;
+use crate::dtype::DType;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ffi::op;
+
+/// Which stored tokens a query sees.
+#[derive(Clone, Debug)]
+pub enum Mask {
+    /// All of them.
+    None,
+    /// Query `l` of `L` sees stored tokens `0 ..= S - L + l`: the last query sees everything.
+    Causal,
+    /// Booleans (`true` is seen) or numbers to add to the scores, of a shape that broadcasts to
+    /// `[B, H, L, S]`.
+    Array(Array),
+    /// What follows from positions.
+    Positions(Positions),
+}
+
+/// Where queries and keys stand, in place of a mask: a query sees keys at its own position or
+/// before it.
+///
+/// In [`Form::Cpu`](super::Form::Cpu) keys that no query sees cost nothing. The plain form makes a dense mask of it, once for all clones:
+/// a step clones one for all its layers.
+#[derive(Clone, Debug)]
+pub struct Positions {
+    /// The position of each row's first query: I32 `[B]`, or `[1]` for all rows. The others follow.
+    pub(super) offsets: Array,
+    /// Only the last so many positions are seen, the query's own included.
+    window: Option<i32>,
+    /// Where the keys are.
+    pub(super) slots: KeySlots,
+    /// The dense mask of so many queries and slots, once it was asked for.
+    dense: Rc<RefCell<Option<Dense>>>,
+}
+
+/// A mask of so many queries and slots.
+type Dense = ([i32; 2], Array);
+
+/// Which position the key in slot `j` of `S` has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KeySlots {
+    /// Position `j`. Slots behind the last query's position may hold anything finite.
+    Straight,
+    /// The last position congruent to `j` modulo `S`, the queries' own included: a ring.
+    Ring,
+    /// Position `offset - (S - L) + j`: the `L` new tokens behind those before them.
+    Behind,
+}
+
+impl KeySlots {
+    pub(super) fn raw(self) -> sys::mlxrs_slots {
+        match self {
+            Self::Straight => sys::MLXRS_SLOTS_STRAIGHT,
+            Self::Ring => sys::MLXRS_SLOTS_RING,
+            Self::Behind => sys::MLXRS_SLOTS_BEHIND,
+        }
+    }
+}
+
+impl Positions {
+    /// `offsets`: the position of each row's first query, I32 `[B]`, or `[1]` for all rows; the others follow. With a window only the
+    /// last so many positions are seen, the query's own included.
+    pub fn new(offsets: &Array, window: Option<i32>, slots: KeySlots) -> Self {
+        Self {
+            offsets: offsets.clone(),
+            window,
+            slots,
+            dense: Rc::default(),
+        }
+    }
+
+    /// The window, if there is one.
+    pub fn window(&self) -> Option<i32> {
+        self.window
+    }
+
+    pub(super) fn raw_window(&self) -> i32 {
+        self.window.unwrap_or(0)
+    }
+
+    /// True where a query sees a key: `[B or 1, 1, L, S]`.
+    pub(super) fn dense(&self, queries: i32, slots: i32) -> Result<Array> {
+        let sizes = [queries, slots];
+        if let Some((made, mask)) = &*self.dense.borrow()
+            && *made == sizes
+        {
+            return Ok(mask.clone());
+        }
+        let (offsets, window) = (&self.offsets, self.raw_window());
+        let kind = self.slots.raw();
+        let mask = op!(mlxrs_fast_dense_mask(offsets, queries, slots, kind, window))?;
+        *self.dense.borrow_mut() = Some((sizes, mask.clone()));
+        Ok(mask)
+    }
+
+    pub(super) fn check(&self, q: &Array, k: &Array) -> Result<()> {
+        let ([rows, _, queries, _], [_, _, slots, _]) = (q.dims::<4>()?, k.dims::<4>()?);
+        let fault = if self.offsets.dtype() != DType::I32
+            || !(self.offsets.size() == 1 || self.offsets.shape() == [rows])
+        {
+            let (dtype, shape) = (self.offsets.dtype(), self.offsets.shape());
+            format!("offsets must be I32 of one number or {rows}, found {dtype} {shape:?}")
+        } else if self.window.is_some_and(|window| window < 1) {
+            format!("a window must be at least 1, given {:?}", self.window)
+        } else if slots < queries {
+            format!("{slots} slots cannot hold {queries} queries' own keys")
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(
+            ErrorKind::Shape,
+            format!("attention by positions: {fault}"),
+        ))
+    }
+}

@@ -1,0 +1,67 @@
+//! Norms, alone and with the addition of a residual.
+
+use crate::array::Array;
+use crate::error::Result;
+use crate::ffi::op;
+
+/// `x / sqrt(mean(x²) + eps) · weight` over the last axis, accumulated in F32.
+///
+/// `weight` is `[last axis]`. Source: Zhang and Sennrich 2019, "Root Mean Square Layer
+/// Normalization".
+///
+/// # Errors
+/// `x` is a scalar or not floating point, or `weight` does not fit its last axis.
+pub fn rms_norm(x: &Array, weight: Option<&Array>, eps: f32) -> Result<Array> {
+    op!(mlxrs_fast_rms_norm(x, weight, eps))
+}
+
+/// `(x - mean) / sqrt(variance + eps) · weight + bias` over the last axis, accumulated in F32.
+///
+/// # Errors
+/// As [`rms_norm`].
+pub fn layer_norm(
+    x: &Array,
+    weight: Option<&Array>,
+    bias: Option<&Array>,
+    eps: f32,
+) -> Result<Array> {
+    op!(mlx_fast_layer_norm(x, weight, bias, eps))
+}
+
+/// `residual + x`, as an addition; on the CPU all threads take part.
+///
+/// # Errors
+/// The shapes do not broadcast.
+pub fn add(x: &Array, residual: &Array) -> Result<Array> {
+    let none = None::<&Array>;
+    let (sum, _) = op!(pair mlxrs_fast_add_norm(x, residual, none, none, 0.0f32))?;
+    Ok(sum)
+}
+
+/// `residual + rms_norm(x, weight)`: how Gemma ends each half of a layer.
+///
+/// On the CPU it is rounded once, where the two operations apart round twice.
+///
+/// # Errors
+/// As [`rms_norm`], or the shapes do not broadcast.
+pub fn norm_add(x: &Array, weight: &Array, residual: &Array, eps: f32) -> Result<Array> {
+    let (sum, _) = op!(pair mlxrs_fast_add_norm(x, residual, weight, None::<&Array>, eps))?;
+    Ok(sum)
+}
+
+/// `sum = residual + x`, or `residual + rms_norm(x, inner)` with an inner weight, and
+/// `rms_norm(sum, weight)`, both: what stands between the halves of a layer.
+///
+/// The norm is that of the sum as it was rounded to its dtype.
+///
+/// # Errors
+/// As [`rms_norm`], or the shapes do not broadcast.
+pub fn add_norm(
+    x: &Array,
+    residual: &Array,
+    inner: Option<&Array>,
+    weight: &Array,
+    eps: f32,
+) -> Result<(Array, Array)> {
+    op!(pair mlxrs_fast_add_norm(x, residual, inner, weight, eps))
+}

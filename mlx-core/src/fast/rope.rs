@@ -1,0 +1,96 @@
+//! Rotary position embedding.
+
+use mlx_c_sys as sys;
+
+use crate::array::Array;
+use crate::error::Result;
+use crate::ffi::{Arg, Opt, op};
+use crate::poison;
+
+/// Rotary position embedding: what stays the same from call to call.
+#[derive(Clone, Copy, Debug)]
+pub struct Rope<'a> {
+    /// How many of the first features are rotated; even, at most the last axis of the input.
+    pub dims: i32,
+    /// Rotates the pairs (2i, 2i + 1) as the paper does, else (i, i + dims / 2) as most
+    /// checkpoints do.
+    pub traditional: bool,
+    /// Pair `i` turns by `position · scale · base^(-2i / dims)`. Exactly one of `base` and `freqs`.
+    pub base: Option<f32>,
+    /// Multiplies positions.
+    pub scale: f32,
+    /// Periods in place of `base`, `[dims / 2]`: pair `i` turns by `position · scale / freqs[i]`.
+    pub freqs: Option<&'a Array>,
+}
+
+/// Rotates `x`, of shape `[B, …, L, D]`, by its positions: token `l` of row `b` stands at
+/// `offsets[b] + l`.
+///
+/// `offsets` is an integer array `[B]`, or `[1]` or a scalar for all rows. Source: Su et al. 2021,
+/// "RoFormer".
+///
+/// # Errors
+/// Shapes do not fit, `dims` is odd or too large, or not exactly one of `base` and `freqs` is given.
+pub fn rope(x: &Array, rope: &Rope<'_>, offsets: &Array) -> Result<Array> {
+    let options = sys::mlxrs_rope_options {
+        dims: rope.dims,
+        traditional: rope.traditional,
+        base: Opt(rope.base).c(),
+        scale: rope.scale,
+    };
+    op!(mlxrs_fast_rope(x, offsets, rope.freqs, options))
+}
+
+/// A projection that becomes rotated heads of queries or keys.
+///
+/// It is computed by [`heads`], or on its way into a cache by [`store_heads`](super::store_heads).
+#[derive(Clone, Copy, Debug)]
+pub struct Projection<'a> {
+    /// `[B, L, H · D]`
+    pub x: &'a Array,
+    /// `D`
+    pub head_dim: i32,
+    /// Weight `[D]` and epsilon of the [`rms_norm`](super::rms_norm) that each head goes through.
+    pub norm: Option<(&'a Array, f32)>,
+    /// How many of the first features of a head are rotated.
+    pub dims: i32,
+    /// Periods, `[dims / 2]`, as [`Rope::freqs`].
+    pub freqs: &'a Array,
+    /// The position of each row's first token, as in [`rope`].
+    pub offsets: &'a Array,
+}
+
+impl Arg for Projection<'_> {
+    type C = sys::mlxrs_projection;
+    fn c(&self) -> Self::C {
+        sys::mlxrs_projection {
+            x: self.x.c(),
+            weight: self.norm.map(|(weight, _)| weight).c(),
+            freqs: self.freqs.c(),
+            offsets: self.offsets.c(),
+            head_dim: self.head_dim,
+            dims: self.dims,
+            eps: self.norm.map_or(0.0, |(_, eps)| eps),
+        }
+    }
+    fn check(&self) -> Result<()> {
+        let weight = self.norm.map(|(weight, _)| weight);
+        let all = [self.x, self.freqs, self.offsets];
+        all.into_iter().chain(weight).try_for_each(poison::check)
+    }
+}
+
+impl Arg for sys::mlxrs_rope_options {
+    type C = Self;
+    fn c(&self) -> Self {
+        *self
+    }
+}
+
+/// The heads of a projection: `[B, L, H · D]` -> `[B, H, L, D]`, each normed and rotated.
+///
+/// # Errors
+/// `head_dim` does not divide the last axis, or as [`rms_norm`](super::rms_norm) and [`rope`].
+pub fn heads(of: &Projection<'_>) -> Result<Array> {
+    op!(mlxrs_fast_heads(of))
+}

@@ -1,0 +1,112 @@
+//! New keys and values on their way into the buffers of a KV cache.
+
+use mlx_c_sys as sys;
+
+use super::{Projection, packed::packing};
+use crate::array::Array;
+use crate::dtype::DType;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ffi::{Arg, op};
+use crate::memory::check_shape;
+use crate::ops::quantize::Scheme;
+
+/// The two buffers of a layer's cache, `[B, K, S, D]` each; of [packed](super::pack) rows with a scheme.
+#[derive(Debug)]
+pub enum Buffers<'a> {
+    /// New ones of so many slots, which are zero where no token is written. On the CPU one operation makes and fills them.
+    New(i32),
+    /// Written in place, on the promises of [`inplace`](crate::inplace). The plain form copies them.
+    Own(Array, Array),
+    /// Copied, because something else still reads them.
+    Shared(&'a Array, &'a Array),
+}
+
+/// How tokens go into slots.
+#[derive(Clone, Copy, Debug)]
+pub struct Slots {
+    /// Slots are modulo their number; else positions that no slot has are passed by.
+    pub ring: bool,
+    /// How rows are packed, if they are.
+    pub scheme: Option<Scheme>,
+}
+
+/// Both buffers with the new tokens: token `l` of row `b` of `keys` and `values`, `[B, K, L, D]` each, goes into slot
+/// `offsets[b] + l`. `offsets` is I32 `[B]`, or `[1]` for all rows.
+///
+/// # Errors
+/// Shapes or dtypes do not fit, or the scheme is none that rows are packed in.
+pub fn store(
+    buffers: Buffers<'_>,
+    keys: &Array,
+    values: &Array,
+    offsets: &Array,
+    slots: Slots,
+) -> Result<(Array, Array)> {
+    let options = slots.options(&buffers)?;
+    let (k, v) = buffers.arrays();
+    op!(pair mlxrs_fast_store(k, v, keys, values, offsets, options))
+}
+
+/// [`store`] of keys that are [`heads`](super::heads) of a projection, into the slots that its offsets name. On the CPU each key is
+/// normed, rotated and written into its slot, and is nowhere else in memory.
+///
+/// # Errors
+/// As [`store`] and [`heads`](super::heads).
+pub fn store_heads(
+    buffers: Buffers<'_>,
+    keys: &Projection<'_>,
+    values: &Array,
+    slots: Slots,
+) -> Result<(Array, Array)> {
+    let options = slots.options(&buffers)?;
+    let (k, v) = buffers.arrays();
+    op!(pair mlxrs_fast_store_heads(k, v, keys, values, options))
+}
+
+impl Buffers<'_> {
+    fn arrays(&self) -> (Option<&Array>, Option<&Array>) {
+        match self {
+            Self::New(_) => (None, None),
+            Self::Own(k, v) => (Some(k), Some(v)),
+            Self::Shared(k, v) => (Some(k), Some(v)),
+        }
+    }
+}
+
+impl Slots {
+    fn options(self, buffers: &Buffers<'_>) -> Result<sys::mlxrs_store_options> {
+        let (bits, group_size) = self.scheme.map_or(Ok((0, 0)), packing)?;
+        let slots = match *buffers {
+            Buffers::New(slots) if slots < 1 => {
+                let message = format!("new buffers need at least one slot, given {slots}");
+                return Err(Error::new(ErrorKind::Invalid, message));
+            }
+            Buffers::New(slots) => slots,
+            _ => 0,
+        };
+        Ok(sys::mlxrs_store_options {
+            slots,
+            bits,
+            group_size,
+            ring: self.ring,
+            in_place: matches!(buffers, Buffers::Own(..)),
+        })
+    }
+}
+
+impl Arg for sys::mlxrs_store_options {
+    type C = Self;
+    fn c(&self) -> Self {
+        *self
+    }
+}
+
+/// Zeros of `shape` for what is written bit by bit, such as a cache: on a CPU under Linux, big ones take memory only
+/// where they are touched.
+///
+/// # Errors
+/// A dimension is negative, or the array exceeds the byte limit.
+pub fn blank(shape: &[i32], dtype: DType) -> Result<Array> {
+    check_shape(shape, dtype)?;
+    op!(mlxrs_fast_blank([shape], dtype))
+}
