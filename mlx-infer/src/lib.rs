@@ -19,6 +19,7 @@
 
 pub mod console;
 pub mod convert;
+pub mod input;
 pub mod output;
 
 mod backend;

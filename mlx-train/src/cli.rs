@@ -4,6 +4,7 @@
 mod eval;
 mod fuse;
 mod init;
+mod mlx_lm;
 mod report;
 mod run;
 mod settings;

@@ -13,14 +13,14 @@
 //! a template writes behind it are cut. Empty lines are passed over; a line that cannot be used is
 //! an error with the file's name and its number.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
+use mlx_infer::input::Lines;
 use mlx_infer::{ChatTemplate, Files, Tokenizer};
 
 use crate::batch::Example;
-use crate::error::{ErrorKind, Result, argument, format, io};
+use crate::error::{ErrorKind, Result, argument, format};
 
 mod line;
 
@@ -115,7 +115,8 @@ impl DataFiles {
     /// # Errors
     /// Nothing does, or a folder without any of the files.
     pub fn find(path: &Path) -> Result<Self> {
-        if path.is_file() {
+        // A file, or a pipe.
+        if path.exists() && !path.is_dir() {
             return Ok(Self {
                 train: Some(path.to_owned()),
                 valid: None,
@@ -141,19 +142,20 @@ impl DataFiles {
 /// Reads a file of JSON lines.
 ///
 /// # Errors
-/// It cannot be read, a line is none of the known forms or holds ids outside the vocabulary, or
-/// there is nothing to learn in all of it.
+/// It cannot be read, a line is too long, is none of the known forms or holds ids outside the
+/// vocabulary, or there is nothing to learn in all of it.
 pub fn read(path: &Path, encoder: &Encoder, options: &DataOptions) -> Result<Dataset> {
-    let file = File::open(path).map_err(|error| io(path, error))?;
+    let mut lines = Lines::open(path)?;
     let mut dataset = Dataset::default();
-    for (index, text) in BufReader::new(file).lines().enumerate() {
-        let place = || format!("{}: line {}", path.display(), index + 1);
-        let text = text.map_err(|error| format(format!("{}: {error}", place())))?;
+    while let Some((number, text)) = lines.next()? {
+        let place =
+            |what: &dyn Display| format(format!("{}: line {number}: {what}", path.display()));
+        let text = text.map_err(|error| place(&error))?;
         if text.trim().is_empty() {
             continue;
         }
         let example = line::example(&text, encoder, options)
-            .map_err(|error| format(format!("{}: {error}", place())).with_source(error))?;
+            .map_err(|error| place(&error).with_source(error))?;
         dataset.take(example, options.max_tokens);
     }
     if dataset.examples.is_empty() {

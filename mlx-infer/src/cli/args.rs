@@ -1,14 +1,12 @@
 //! Flags that commands share, and what they mean.
 
-use std::io::{IsTerminal, Read};
-use std::path::{Path, PathBuf};
+use std::io::IsTerminal;
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
 use mlx_core::{DType, QuantMode, Scheme, fast};
-use mlx_infer::{
-    Error, ErrorKind, Files, GenerateOptions, LoadOptions, LoadedModel, SamplingParams, console,
-};
+use mlx_infer::{Files, GenerateOptions, LoadOptions, LoadedModel, SamplingParams, console};
 
 use super::{Failure, Result};
 
@@ -212,18 +210,4 @@ fn id_and_number(text: &str) -> std::result::Result<(u32, f32), String> {
         .split_once('=')
         .and_then(|(id, number)| Some((id.parse().ok()?, number.parse().ok()?)));
     parsed.ok_or_else(|| "expected an id and a number, as in 42=-1.5".to_owned())
-}
-
-/// The text of a file, or of the standard input for `-`.
-pub(super) fn read_text(path: &Path) -> Result<String> {
-    let fail = |error: std::io::Error| {
-        Error::new(ErrorKind::Io, format!("cannot read {}", path.display())).with_source(error)
-    };
-    let mut text = String::new();
-    if path == Path::new("-") {
-        std::io::stdin().read_to_string(&mut text).map_err(fail)?;
-    } else {
-        text = std::fs::read_to_string(path).map_err(fail)?;
-    }
-    Ok(text)
 }

@@ -5,13 +5,14 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use clap::Args;
+use mlx_infer::input::Lines;
 use mlx_infer::{
     BatchResult, Error, ErrorKind, GenerateOptions, Limits, LoadedModel, Message, Prompt, Request,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::lines::{Lines, Progress, failed};
+use super::lines::{Progress, failed};
 use super::{Result, args, interrupt};
 
 #[derive(Args)]

@@ -1,9 +1,10 @@
 //! `mlx-infer chat`.
 
-use std::io::{BufRead, IsTerminal};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use mlx_infer::input::{Lines, MAX_TEXT, read_text};
 use mlx_infer::{
     ChatTemplate, Error, ErrorKind, Generated, Generation, Message, PromptCache, RenderOptions,
     Tokenizer, console,
@@ -75,8 +76,8 @@ impl Chat {
         }
         // What the turns before have left; those that the template writes otherwise now are computed again.
         let mut computed: Option<PromptCache> = None;
-        let mut lines = Lines::new();
-        while let Some(line) = lines.next()? {
+        let mut questions = Questions::open()?;
+        while let Some(line) = questions.next()? {
             options.cancel.reset();
             messages.push(Message::new("user", line));
             let mut generation = model.chat(&messages, &render, &options)?;
@@ -96,7 +97,7 @@ impl Chat {
 
 /// The messages of a file, and its tools if it has some.
 fn read_messages(path: &Path) -> Result<(Vec<Message>, Option<Vec<Value>>)> {
-    let text = args::read_text(path)?;
+    let text = read_text(path, MAX_TEXT)?;
     let fail = |what: String| Error::new(ErrorKind::Format, format!("{}: {what}", path.display()));
     let json: Value =
         serde_json::from_str(&text).map_err(|error| fail(format!("not valid json: {error}")))?;
@@ -110,17 +111,21 @@ fn read_messages(path: &Path) -> Result<(Vec<Message>, Option<Vec<Value>>)> {
 }
 
 /// The user's lines; empty ones are passed over, and `/exit` ends them.
-struct Lines {
+struct Questions {
+    lines: Lines,
     is_terminal: bool,
 }
 
-impl Lines {
-    fn new() -> Self {
+impl Questions {
+    fn open() -> Result<Self> {
         let is_terminal = std::io::stdin().is_terminal();
         if is_terminal {
             console::note("one message a line; /exit or end of file ends, Ctrl-C stops an answer");
         }
-        Self { is_terminal }
+        Ok(Self {
+            lines: Lines::open(Path::new("-"))?,
+            is_terminal,
+        })
     }
 
     fn next(&mut self) -> Result<Option<String>> {
@@ -128,15 +133,11 @@ impl Lines {
             if self.is_terminal {
                 console::prompt(">>> ");
             }
-            let mut line = String::new();
-            let n = std::io::stdin()
-                .lock()
-                .read_line(&mut line)
-                .map_err(|error| {
-                    Error::new(ErrorKind::Io, "cannot read the standard input").with_source(error)
-                })?;
-            match line.trim() {
-                _ if n == 0 => return Ok(None),
+            let Some((number, line)) = self.lines.next()? else {
+                return Ok(None);
+            };
+            let fail = |what| Error::new(ErrorKind::Format, format!("line {number}: {what}"));
+            match line.map_err(fail)?.trim() {
                 "/exit" => return Ok(None),
                 "" => {}
                 text => return Ok(Some(text.to_owned())),

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use mlx_infer::input::Lines;
 use mlx_infer::{ClassifyOptions, LoadedModel, Message, Prompt, RenderOptions};
 use serde_json::{Map, Value, json};
 
-use super::lines::{Lines, Progress, failed};
+use super::lines::{Progress, failed};
 use super::{Failure, Result, args, interrupt};
 
 /// Lines that are read before their results are written: what sorting by length has to choose from.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use mlx_infer::Prompt;
+use mlx_infer::input::{MAX_TEXT, read_text};
 
 use super::{Result, args, interrupt, output};
 
@@ -45,7 +46,7 @@ impl PromptSource {
     pub(super) fn read(self) -> Result<Prompt> {
         Ok(match (self.prompt, self.prompt_file, self.tokens) {
             (Some(text), _, _) => Prompt::Text(text),
-            (_, Some(path), _) => Prompt::Text(args::read_text(&path)?),
+            (_, Some(path), _) => Prompt::Text(read_text(&path, MAX_TEXT)?),
             (_, _, tokens) => Prompt::Tokens(tokens.unwrap_or_default()),
         })
     }

@@ -1,89 +1,13 @@
-//! Lines in, JSON lines out, and how far it is.
+//! JSON lines out, and how far the command is.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, IsTerminal};
-use std::path::{Path, PathBuf};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use mlx_infer::{Error, ErrorKind, console};
+use mlx_infer::console;
 use serde_json::{Value, json};
 
 use super::{Result, output};
-
-/// The longest line that is read: a file that has no lines must not fill the memory.
-const MAX_LINE: u64 = 64 << 20;
-
-/// The lines of a file or of the standard input.
-pub(super) struct Lines {
-    reader: Box<dyn BufRead>,
-    path: PathBuf,
-    number: usize,
-}
-
-impl Lines {
-    /// Opens a file; `-` is the standard input.
-    pub(super) fn open(path: &Path) -> Result<Self> {
-        let reader: Box<dyn BufRead> = if path == Path::new("-") {
-            Box::new(BufReader::new(std::io::stdin()))
-        } else {
-            Box::new(BufReader::new(
-                File::open(path).map_err(|e| fault(path, e))?,
-            ))
-        };
-        Ok(Self {
-            reader,
-            path: path.to_owned(),
-            number: 0,
-        })
-    }
-
-    /// How many lines a file has that can be read twice.
-    pub(super) fn total(&self) -> Option<usize> {
-        let file = File::open(&self.path).ok()?;
-        if !file.metadata().ok()?.is_file() {
-            return None;
-        }
-        let (mut reader, mut total, mut last) = (BufReader::new(file), 0, b'\n');
-        loop {
-            let bytes = reader.fill_buf().ok()?;
-            let Some(&end) = bytes.last() else {
-                return Some(total + usize::from(last != b'\n'));
-            };
-            total += bytes.iter().filter(|&&byte| byte == b'\n').count();
-            last = end;
-            let n = bytes.len();
-            reader.consume(n);
-        }
-    }
-
-    /// The next line with its number, which begins at 1; what is wrong with it if it is no text.
-    pub(super) fn next(&mut self) -> Result<Option<(usize, std::result::Result<String, String>)>> {
-        let mut bytes = Vec::new();
-        let read = std::io::Read::take(&mut self.reader, MAX_LINE).read_until(b'\n', &mut bytes);
-        let n = read.map_err(|error| fault(&self.path, error))?;
-        if n == 0 {
-            return Ok(None);
-        }
-        if n as u64 == MAX_LINE {
-            let error = std::io::Error::other(format!("line {} is too long", self.number + 1));
-            return Err(fault(&self.path, error).into());
-        }
-        self.number += 1;
-        while bytes
-            .last()
-            .is_some_and(|byte| matches!(byte, b'\n' | b'\r'))
-        {
-            bytes.pop();
-        }
-        let text = String::from_utf8(bytes).map_err(|_| "the line is not UTF-8".to_owned());
-        Ok(Some((self.number, text)))
-    }
-}
-
-fn fault(path: &Path, error: std::io::Error) -> Error {
-    Error::new(ErrorKind::Io, format!("cannot read {}", path.display())).with_source(error)
-}
 
 /// What is said about a line that failed.
 pub(super) fn failed(line: usize, error: impl std::fmt::Display) -> Value {

@@ -113,7 +113,9 @@ impl Files {
         let Some(bytes) = self.read(name)? else {
             return Ok(None);
         };
-        serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+        // Editors on Windows write a byte order mark.
+        let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+        serde_json::from_slice(bytes).map(Some).map_err(|error| {
             Error::format(format!("{}: not valid json: {error}", self.locate(name)))
         })
     }

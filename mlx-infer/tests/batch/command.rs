@@ -259,3 +259,72 @@ fn progress_is_shown_on_a_terminal_only() {
         "{stderr:?}"
     );
 }
+
+/// A line that no text has (a file without line ends) fails by itself; the others go on. Files may
+/// begin with a byte order mark.
+#[test]
+fn a_line_too_long_spoils_no_other() {
+    let long = "ab ".repeat(3 << 20);
+    let message = "the line is longer than 8388608 bytes";
+    let input = format!("\u{feff}{{\"q\": \"hello\"}}\n{long}\n{{\"q\": \"hello\"}}");
+    let (code, documents, stderr) = run(&["classify", "--field", "q"], &input);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(documents.len(), 3);
+    assert_eq!(documents[1], json!({"line": 2, "error": message}));
+    assert_eq!(documents[0]["token"], documents[2]["token"]);
+    assert!(documents[0]["token"].is_string());
+    let input = format!("\u{feff}{{\"tokens\": [5]}}\n{long}\n{{\"tokens\": [5]}}");
+    let (code, documents, stderr) = run(&["batch", "--max-tokens", "2"], &input);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(documents[1], json!({"line": 2, "error": message}));
+    assert_eq!(documents[0]["tokens"], documents[2]["tokens"]);
+}
+
+/// Inputs may be pipes, and have an end.
+#[test]
+#[cfg(target_os = "linux")]
+fn inputs_may_be_pipes_and_have_an_end() {
+    let run = |args: &[&str], input: &str| {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_mlx-infer"));
+        let child = child.args(args).stdin(Stdio::piped());
+        let child = child.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = child.spawn().unwrap();
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        let output = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), output.stdout, stderr)
+    };
+    let generate = ["generate", "--max-tokens", "4", "--json"];
+    let ids = |args: &[&str], input: &str| {
+        let (code, out, stderr) = run(&[&generate, args].concat(), input);
+        assert_eq!(code, Some(0), "{stderr}");
+        serde_json::from_slice::<Value>(&out).unwrap()["tokens"].clone()
+    };
+    let expected = ids(&["--prompt", "The red fox"], "");
+    for file in ["/dev/stdin", "-"] {
+        assert_eq!(ids(&["--prompt-file", file], "The red fox"), expected);
+    }
+    let messages = "\u{feff}[{\"role\": \"user\", \"content\": \"hello\"}]";
+    let args = ["chat", "--render", "--messages", "/dev/stdin"];
+    let (code, text, stderr) = run(&args, messages);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(String::from_utf8(text).unwrap().contains("hello"));
+    for (args, message) in [
+        (
+            &["generate", "--prompt-file", "/dev/zero"][..],
+            "/dev/zero: more than 8388608 bytes",
+        ),
+        (
+            &["chat", "--render", "--messages", "/dev/zero"],
+            "/dev/zero: more than",
+        ),
+        (
+            &["batch", "--input", "/dev/zero"],
+            "/dev/zero: line 1 has no end",
+        ),
+    ] {
+        let (code, _, stderr) = run(args, "");
+        assert_eq!(code, Some(1), "{stderr}");
+        assert!(stderr.contains(message), "{stderr}");
+    }
+}

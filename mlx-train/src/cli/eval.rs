@@ -49,7 +49,7 @@ impl Eval {
         // A single file is the training file of a run; here it is what is measured.
         let path = match (found.test, found.valid, found.train) {
             (Some(path), _, _) | (None, Some(path), _) => path,
-            (None, None, Some(path)) if self.data.is_file() => path,
+            (None, None, Some(path)) if !self.data.is_dir() => path,
             _ => {
                 let message = format!("{}: no test.jsonl or valid.jsonl", self.data.display());
                 return Err(Error::new(ErrorKind::Argument, message));

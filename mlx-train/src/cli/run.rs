@@ -30,7 +30,7 @@ fn wrong(message: String) -> Error {
 }
 
 pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
-    let settings = settings.with_file()?;
+    let settings = settings.with_file(lora)?;
     let data = settings
         .data
         .clone()
@@ -40,6 +40,7 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
         .train
         .ok_or_else(|| wrong(format!("{}: no train.jsonl here", data.display())))?;
     let config = trainer_config(&settings)?;
+    let test_batches = batches("test_batches", settings.test_batches.unwrap_or(-1))?;
     let dir = settings.out.clone().unwrap_or_else(|| "adapters".into());
     // Held to the end: a second run in the same folder fails here.
     let _claim = Claim::new(&dir)?;
@@ -64,7 +65,11 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
         .map(read)
         .transpose()?
         .unwrap_or_default();
-    let test = found.test.as_ref().map(read).transpose()?;
+    if settings.test == Some(true) && found.test.is_none() {
+        return Err(wrong(format!("test: no test.jsonl in {}", data.display())));
+    }
+    let test = found.test.as_ref().filter(|_| settings.test != Some(false));
+    let test = test.map(read).transpose()?;
     let layers = loaded.info.layers.len();
     let adapter = if lora {
         choose_lora(model.as_mut(), &settings, layers)?
@@ -134,7 +139,7 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
     }
     if let Some(test) = test {
         let (rows, chunk) = (config.batch_size, config.ce_chunk);
-        let found = evaluate(model.as_ref(), &test.examples, rows, None, chunk)?;
+        let found = evaluate(model.as_ref(), &test.examples, rows, test_batches, chunk)?;
         console::note(&format!(
             "test: loss {:.4}, perplexity {:.3}",
             found.loss, found.perplexity
@@ -147,19 +152,23 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
     Ok(Done::All)
 }
 
+/// A number of batches, or -1 for all.
+fn batches(name: &str, n: i64) -> Result<Option<usize>> {
+    match n {
+        -1 => Ok(None),
+        1.. => Ok(Some(n as usize)),
+        _ => Err(wrong(format!(
+            "{name} must be at least 1, or -1 for all, given {n}"
+        ))),
+    }
+}
+
 fn max_tokens(settings: &Settings) -> usize {
     settings.max_seq_length.unwrap_or(2048)
 }
 
 fn trainer_config(settings: &Settings) -> Result<TrainerConfig> {
-    let eval_batches = match settings.eval_batches.unwrap_or(25) {
-        -1 => None,
-        n => Some(usize::try_from(n).map_err(|_| {
-            wrong(format!(
-                "eval_batches must be at least 1, or -1 for all, given {n}"
-            ))
-        })?),
-    };
+    let eval_batches = batches("eval_batches", settings.eval_batches.unwrap_or(25))?;
     Ok(TrainerConfig {
         steps: settings.steps(),
         batch_size: settings.batch_size.unwrap_or(4),

@@ -1,12 +1,16 @@
 //! The settings of a run: flags, over those of a YAML file, over defaults. The file's keys are the
 //! flags' names with underscores; mlx-lm's names are understood too.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use mlx_infer::input::read_text;
 use mlx_train::{Error, ErrorKind, Method, Result, Schedule};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
+
+use super::mlx_lm::{LoraParameters, LrSchedule, or_default};
 
 /// What a run is told; every setting has a default or is asked for by name.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
@@ -37,7 +41,6 @@ pub(super) struct Settings {
 
     /// Steps of the optimiser [default: 1000]
     #[arg(long, value_name = "N")]
-    #[serde(alias = "iters")]
     pub steps: Option<u64>,
     /// Rows of a batch [default: 4]
     #[arg(long, value_name = "N")]
@@ -54,9 +57,11 @@ pub(super) struct Settings {
     pub max_seq_length: Option<usize>,
     /// Fill rows with several documents, none of which sees another
     #[arg(long)]
+    #[serde(deserialize_with = "or_default")]
     pub pack: bool,
     /// Compute each layer again in the backward pass: less memory, a third more work
     #[arg(long)]
+    #[serde(deserialize_with = "or_default")]
     pub grad_checkpoint: bool,
     /// Run the head on so many tokens of the vocabulary at a time, so that the logits of a batch never
     /// exist: less memory, one more product with the head [default: all at once]
@@ -64,6 +69,7 @@ pub(super) struct Settings {
     pub ce_chunk: Option<i32>,
     /// Learn the last message or the completion only
     #[arg(long)]
+    #[serde(deserialize_with = "or_default")]
     pub mask_prompt: bool,
     /// What order, dropout and new adapters are drawn from [default: 0]
     #[arg(long, value_name = "N")]
@@ -74,6 +80,7 @@ pub(super) struct Settings {
     pub optimizer: Option<String>,
     /// Further settings of optimisers, by their names
     #[arg(skip)]
+    #[serde(deserialize_with = "or_default")]
     pub optimizer_config: Map<String, Value>,
     /// The highest learning rate [default: 1e-5]
     #[arg(long, value_name = "RATE")]
@@ -114,6 +121,7 @@ pub(super) struct Settings {
     pub adapter_dtype: Option<String>,
     /// Adapters with magnitudes
     #[arg(long)]
+    #[serde(deserialize_with = "or_default")]
     pub dora: bool,
     /// mlx-lm's way to give the four above
     #[arg(skip)]
@@ -143,26 +151,71 @@ pub(super) struct Settings {
     /// Stop after so many evaluations that are no better
     #[arg(long, value_name = "N")]
     pub patience: Option<u32>,
+
+    /// mlx-lm: whether to train, which the command says here
+    #[arg(skip)]
+    pub train: Option<bool>,
+    /// mlx-lm: the command, or `dora`
+    #[arg(skip)]
+    pub fine_tune_type: Option<String>,
+    /// mlx-lm: batches, of which `accumulate` make a step
+    #[arg(skip)]
+    pub iters: Option<u64>,
+    /// mlx-lm: whether test.jsonl is evaluated at the end; without it, if it is there
+    #[arg(skip)]
+    pub test: Option<bool>,
+    /// mlx-lm: on so many batches; -1: all
+    #[arg(skip)]
+    pub test_batches: Option<i64>,
+    /// mlx-lm: refused, as the next two
+    #[arg(skip)]
+    pub resume_adapter_file: Option<IgnoredAny>,
+    #[arg(skip)]
+    pub report_to: Option<IgnoredAny>,
+    #[arg(skip)]
+    pub hf_dataset: Option<IgnoredAny>,
+    /// mlx-lm: other keys in the lines of the data, refused
+    #[arg(skip)]
+    pub prompt_feature: Option<String>,
+    #[arg(skip)]
+    pub completion_feature: Option<String>,
+    #[arg(skip)]
+    pub chat_feature: Option<String>,
+    #[arg(skip)]
+    pub text_feature: Option<String>,
+    /// mlx-lm: without effect here, as the next three
+    #[arg(skip)]
+    pub project_name: Option<IgnoredAny>,
+    #[arg(skip)]
+    pub trust_remote_code: Option<IgnoredAny>,
+    #[arg(skip)]
+    pub clear_cache_threshold: Option<IgnoredAny>,
+    #[arg(skip)]
+    #[serde(rename = "config")]
+    pub file: Option<IgnoredAny>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct LoraParameters {
-    rank: Option<i32>,
-    scale: Option<f32>,
-    dropout: Option<f32>,
-    keys: Option<Vec<String>>,
-}
+/// The most bytes of a file of settings.
+const MAX_BYTES: usize = 64 << 10;
+/// How deep its brackets may be nested; a parser's work grows with the square of the depth.
+const MAX_DEPTH: usize = 64;
 
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct LrSchedule {
-    name: String,
-    arguments: Vec<f64>,
-    #[serde(default)]
-    warmup: u64,
-    #[serde(default)]
-    warmup_init: f64,
+/// The text of a file of settings, which is short and not nested deep.
+fn read(path: &Path) -> Result<String> {
+    let text = read_text(path, MAX_BYTES)?;
+    let mut depth = 0usize;
+    for byte in text.bytes() {
+        match byte {
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            let message = format!("{}: nested deeper than {MAX_DEPTH}", path.display());
+            return Err(Error::new(ErrorKind::Format, message));
+        }
+    }
+    Ok(text)
 }
 
 fn wrong(message: String) -> Error {
@@ -170,14 +223,25 @@ fn wrong(message: String) -> Error {
 }
 
 impl Settings {
-    /// These settings, and where they leave a choice those of the file.
-    pub(super) fn with_file(self) -> Result<Self> {
+    /// These settings, and where they leave a choice those of the file; `lora` tells the command.
+    pub(super) fn with_file(self, lora: bool) -> Result<Self> {
         let Some(path) = &self.config else {
             return Ok(self);
         };
-        let fail = |error: &dyn std::fmt::Display| wrong(format!("{}: {error}", path.display()));
-        let text = std::fs::read_to_string(path).map_err(|error| fail(&error))?;
+        let fail = |error: &dyn std::fmt::Display| {
+            let message = format!("{}: {error}", path.display());
+            Error::new(ErrorKind::Format, message)
+        };
+        let text = read(path)?;
         let file: Self = serde_yaml_ng::from_str(&text).map_err(|error| fail(&error))?;
+        let file = file.with_mlx_lm(lora).map_err(|error| fail(&error))?;
+        if file.steps.is_some() && file.iters.is_some() {
+            return Err(fail(&"steps and iters contradict each other"));
+        }
+        let accumulate = self.accumulate.or(file.accumulate);
+        let iters = file.iters.filter(|_| self.steps.is_none());
+        let steps = iters.map(|iters| Self::steps_of(iters, accumulate.unwrap_or(1)));
+        let steps = steps.transpose().map_err(|error| fail(&error))?;
         let lora = file.lora_parameters.as_ref();
         Ok(Self {
             model: self.model.or(file.model),
@@ -186,10 +250,10 @@ impl Settings {
             config: self.config,
             resume: self.resume,
             json: self.json,
-            steps: self.steps.or(file.steps),
+            steps: self.steps.or(file.steps).or(steps),
             batch_size: self.batch_size.or(file.batch_size),
             batch_tokens: self.batch_tokens.or(file.batch_tokens),
-            accumulate: self.accumulate.or(file.accumulate),
+            accumulate,
             max_seq_length: self.max_seq_length.or(file.max_seq_length),
             pack: self.pack || file.pack,
             grad_checkpoint: self.grad_checkpoint || file.grad_checkpoint,
@@ -220,7 +284,6 @@ impl Settings {
                 .or(lora.and_then(|lora| lora.keys.clone())),
             adapter_dtype: self.adapter_dtype.or(file.adapter_dtype),
             dora: self.dora || file.dora,
-            lora_parameters: None,
             trainable: self.trainable.or(file.trainable),
             dtype: self.dtype.or(file.dtype),
             eval_every: self.eval_every.or(file.eval_every),
@@ -228,13 +291,16 @@ impl Settings {
             save_every: self.save_every.or(file.save_every),
             report_every: self.report_every.or(file.report_every),
             patience: self.patience.or(file.patience),
+            test: file.test,
+            test_batches: file.test_batches,
+            ..Self::default()
         })
     }
 
     /// The optimiser's method.
     pub(super) fn method(&self) -> Result<Method> {
-        let name = self.optimizer.as_deref().unwrap_or("adamw");
-        let mut fields = match self.optimizer_config.get(name) {
+        let name = self.optimizer.as_deref().unwrap_or("adamw").to_lowercase();
+        let mut fields = match self.optimizer_config.get(&name) {
             None | Some(Value::Null) => Map::new(),
             Some(Value::Object(fields)) => fields.clone(),
             Some(other) => {
@@ -243,7 +309,7 @@ impl Settings {
                 )));
             }
         };
-        fields.insert("name".to_owned(), name.into());
+        fields.insert("name".to_owned(), name.as_str().into());
         serde_json::from_value(Value::Object(fields))
             .map_err(|error| wrong(format!("optimizer {name}: {error}")))
     }
@@ -286,27 +352,5 @@ impl Settings {
             }
         };
         Ok(after.with_warmup(warmup, 0.0))
-    }
-}
-
-impl LrSchedule {
-    fn schedule(&self) -> Result<Schedule> {
-        let steps = |steps: f64| steps.max(0.0) as u64;
-        let after = match (self.name.as_str(), self.arguments.as_slice()) {
-            ("cosine_decay", &[from, n]) => Schedule::cosine(from, 0.0, steps(n)),
-            ("cosine_decay", &[from, n, to]) => Schedule::cosine(from, to, steps(n)),
-            ("linear_schedule", &[from, to, n]) => Schedule::linear(from, to, steps(n)),
-            (name @ ("cosine_decay" | "linear_schedule"), found) => {
-                return Err(wrong(format!(
-                    "lr_schedule {name}: arguments {found:?} do not fit"
-                )));
-            }
-            (name, _) => {
-                return Err(wrong(format!(
-                    "lr_schedule {name:?} is not known; known: cosine_decay, linear_schedule"
-                )));
-            }
-        };
-        Ok(after.with_warmup(self.warmup, self.warmup_init))
     }
 }

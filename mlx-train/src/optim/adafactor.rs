@@ -14,10 +14,12 @@ use super::{Update, check_range};
 #[serde(default, deny_unknown_fields)]
 pub struct Adafactor {
     /// The exponent of the moments' decay; below 0.
+    #[serde(alias = "decay_rate")]
     pub decay: f64,
     /// The least root of a second moment, and the least size of a parameter that rates scale with.
     pub eps: [f64; 2],
     /// The largest root mean square of an update; above 0.
+    #[serde(alias = "clip_threshold")]
     pub clip: f64,
     /// What every step takes off the parameter, times the rate.
     pub weight_decay: f64,

@@ -26,6 +26,7 @@ pub struct Muon {
     /// What every step takes off a matrix, times the rate.
     pub weight_decay: f64,
     /// Rounds of the iteration.
+    #[serde(alias = "ns_steps")]
     pub rounds: u32,
     /// What a step is multiplied by, according to the matrix's shape.
     pub adjust_lr: AdjustLr,
