@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use mlx_core::{DType, Device, DeviceKind, Safetensors, Scheme, fast};
 use mlx_models::{Loaded, Model, ModelInfo};
-use mlx_nn::CacheOptions;
+use mlx_nn::{CacheOptions, KvShape, LayerKind, RowPart, StateCost};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::generate::{GenerateOptions, Generation, Prompt};
@@ -113,7 +113,7 @@ impl LoadedModel {
             Files::Directory(dir) => mlx_models::load(dir, model_options)?,
             embedded => load_embedded(embedded, model_options)?,
         };
-        row_bytes(&info, options.kv_quantization)?;
+        kv_cost(&info, &cache_options(&options))?;
         Ok(Self {
             model,
             info,
@@ -273,17 +273,33 @@ impl LoadedModel {
     }
 
     pub(crate) fn cache_options(&self) -> CacheOptions {
-        CacheOptions {
-            max_context: self.options.context_len,
-            quantized: self.options.kv_quantization,
-            ..CacheOptions::default()
-        }
+        cache_options(&self.options)
     }
 
     /// Bytes that keys and values of a position take in a layer's cache.
     pub fn position_bytes(&self) -> usize {
-        let row = row_bytes(&self.info, self.options.kv_quantization);
-        2 * self.info.kv_heads as usize * row.expect("loading has checked it")
+        let cost = kv_cost(&self.info, &self.cache_options());
+        cost.expect("loading has checked it").position_bytes
+    }
+
+    /// What the state of each layer costs.
+    pub fn state_costs(&self) -> Vec<StateCost> {
+        let (options, kv) = (self.cache_options(), kv_shape(&self.info));
+        let cost = |kind: &LayerKind| kind.cost(kv, self.info.dtype, &options);
+        let costs = self.model.layers().iter().map(cost).collect();
+        mlx_core::Result::expect(costs, "loading has checked it")
+    }
+
+    /// The arrays of a row's state in each layer.
+    pub(crate) fn row_parts(&self) -> Result<Vec<Vec<RowPart>>> {
+        let (options, kv) = (self.cache_options(), kv_shape(&self.info));
+        let parts = |kind: &LayerKind| kind.row_parts(kv, self.info.dtype, &options);
+        Ok(self
+            .model
+            .layers()
+            .iter()
+            .map(parts)
+            .collect::<mlx_core::Result<_>>()?)
     }
 
     pub(crate) fn set_metrics(&self, metrics: Metrics) {
@@ -291,21 +307,37 @@ impl LoadedModel {
     }
 }
 
-/// Bytes of a key or value as it is kept.
+fn cache_options(options: &LoadOptions) -> CacheOptions {
+    CacheOptions {
+        max_context: options.context_len,
+        quantized: options.kv_quantization,
+        ..CacheOptions::default()
+    }
+}
+
+fn kv_shape(info: &ModelInfo) -> KvShape {
+    KvShape {
+        heads: info.kv_heads,
+        key_dim: info.head_dim,
+        value_dim: info.head_dim,
+    }
+}
+
+/// What a layer with keys and values costs.
 ///
 /// # Errors
-/// The model's heads cannot be kept like that.
-fn row_bytes(info: &ModelInfo, scheme: Option<Scheme>) -> Result<usize> {
-    let Some(scheme) = scheme else {
-        return Ok(info.head_dim as usize * info.dtype.size());
-    };
-    match fast::packed_words(info.head_dim, info.dtype, scheme) {
-        Ok(words) => Ok(words as usize * DType::U32.size()),
-        Err(error) => Err(Error::unsupported(format!(
-            "keys and values of {}, head_dim {}, cannot be kept in {scheme}: {error}",
-            info.model_type, info.head_dim
-        ))),
-    }
+/// The model's heads cannot be packed as the options say.
+fn kv_cost(info: &ModelInfo, options: &CacheOptions) -> Result<StateCost> {
+    let cost = LayerKind::Full.cost(kv_shape(info), info.dtype, options);
+    cost.map_err(|error| {
+        let scheme = options.quantized.map(|scheme| scheme.to_string());
+        Error::unsupported(format!(
+            "keys and values of {}, head_dim {}, cannot be kept in {}: {error}",
+            info.model_type,
+            info.head_dim,
+            scheme.unwrap_or_default()
+        ))
+    })
 }
 
 fn not_empty(ids: Vec<u32>) -> Result<Vec<u32>> {

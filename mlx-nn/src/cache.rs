@@ -1,38 +1,39 @@
-//! [`ModelCache`]: what the layers of a model remember of several rows of tokens.
+//! [`ModelCache`]: the state of a model's layers for several rows of tokens.
 //!
-//! Two ideas make it small. **Row lengths live once**, here and not in the layers: masks, rope
-//! offsets and write slots follow from them. **A step is a transaction**: [`ModelCache::begin`]
-//! opens a [`Step`] with a width for each row, the layers write, and [`Step::commit`] says how many
-//! of its tokens each row keeps. Right padding, finished rows and rejected drafts are the same
-//! thing: written, not kept. A step that is dropped leaves the lengths as they were.
+//! **Row lengths live once**, here and not in the layers: masks, rope offsets and write slots follow from
+//! them. **A step is a transaction**: [`ModelCache::begin`] opens a [`Step`] with a width for each row, the
+//! layers write, and [`Step::commit`] says how many of its tokens each row keeps. Right padding, finished rows
+//! and rejected drafts are all written and not kept. A step that is dropped leaves the rows as they were.
 //!
-//! A row's slot `j` holds position `j` (growing layers) or the last position congruent to `j`
-//! (rings), so keeping fewer tokens is only a change of length.
+//! What a layer keeps is its [`LayerKind`]: keys and values of positions, or a recurrent state of a fixed size.
+//! The cache asks both the same questions (commit, select, join, cut, bytes) and does not look inside.
+//!
+//! Slot `j` of a layer with keys and values holds position `j` (growing layers) or the last position congruent
+//! to `j` (rings), so that keeping fewer tokens is only a change of length. A recurrent state cannot run
+//! backwards: see [`ModelCache::record`].
 
-use mlx_core::{Array, Error, ErrorKind, Result, Scheme};
+use std::rc::Rc;
+
+use mlx_core::{Array, Error, Result, Scheme};
 
 use crate::step::Step;
 
+mod kind;
 pub(crate) mod kv;
+pub(crate) mod recurrent;
 mod row;
+pub(crate) mod state;
 
-use kv::KvCache;
-
-/// What a layer of a model needs to remember.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LayerKind {
-    /// Every position.
-    Full,
-    /// The last so many positions, the query's own included.
-    Window(usize),
-}
+pub use kind::{KvShape, LayerKind, RecurrentShape, RowPart, StateCost, StatePart};
+use state::{LayerState, RowLen, not_kin, refusal};
 
 /// How a [`ModelCache`] stores things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheOptions {
     /// Growing buffers grow by this many positions.
     pub growth: usize,
-    /// Extra slots of a ring: steps of up to `slack + 1` tokens may be taken back in part.
+    /// Steps of up to `slack + 1` tokens may be kept in part: rings have so many extra slots, and recurrent
+    /// layers keep the state after each token until the step commits.
     pub slack: usize,
     /// Every layer remembers at most so many positions.
     pub max_context: Option<usize>,
@@ -55,17 +56,17 @@ impl Default for CacheOptions {
     }
 }
 
-/// The caches of all layers, and how much of them belongs to each row.
+/// The states of all layers, and how much of them belongs to each row.
 ///
 /// Cloning is cheap: the clones share buffers until one of them writes.
 #[derive(Clone, Debug)]
 pub struct ModelCache {
+    kinds: Rc<[LayerKind]>,
     pub(crate) lens: Vec<usize>,
     pub(crate) expected: Vec<usize>,
-    /// How many positions each row has ever written: what a ring lost does not come back when the
-    /// row is shortened.
+    /// The most positions that each row has ever written; see [`RowLen`].
     pub(crate) written: Vec<usize>,
-    pub(crate) layers: Vec<KvCache>,
+    pub(crate) layers: Vec<LayerState>,
     pub(crate) options: CacheOptions,
 }
 
@@ -74,9 +75,10 @@ impl ModelCache {
     pub fn new(kinds: &[LayerKind], rows: usize, options: CacheOptions) -> Self {
         let layers = kinds
             .iter()
-            .map(|&kind| KvCache::new(kind, &options))
+            .map(|&kind| LayerState::new(kind, rows, &options))
             .collect();
         Self {
+            kinds: kinds.into(),
             lens: vec![0; rows],
             expected: vec![0; rows],
             written: vec![0; rows],
@@ -125,18 +127,15 @@ impl ModelCache {
     /// # Errors
     /// A row does not exist.
     pub fn select(&mut self, rows: &[usize]) -> Result<()> {
-        if let Some(row) = rows.iter().find(|&&row| row >= self.rows()) {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                format!("row {row} does not exist; the cache has {}", self.rows()),
-            ));
+        for &row in rows {
+            self.check_row(row)?;
         }
         let indices: Vec<i32> = rows.iter().map(|&row| row as i32).collect();
         let indices = Array::from_slice(&indices, &[rows.len() as i32])?;
         let layers: Result<Vec<_>> = self
             .layers
             .iter()
-            .map(|layer| layer.select(&indices))
+            .map(|layer| layer.state().select(rows, &indices))
             .collect();
         self.layers = layers?;
         self.lens = rows.iter().map(|&row| self.lens[row]).collect();
@@ -148,15 +147,15 @@ impl ModelCache {
     /// Appends the rows of `other`, a cache of the same model and options.
     ///
     /// # Errors
-    /// The caches are of different make.
+    /// The caches have other layers or options.
     pub fn join(&mut self, other: &ModelCache) -> Result<()> {
         self.check_kin(other)?;
-        let (rows, others) = (self.rows(), other.rows());
+        let (lens, others) = (self.row_lens(), other.row_lens());
         let layers: Result<Vec<_>> = self
             .layers
             .iter()
             .zip(&other.layers)
-            .map(|(a, b)| a.join(b, [rows, others], [self.used(a), other.used(b)]))
+            .map(|(a, b)| a.state().join(b, [&lens, &others]))
             .collect();
         self.layers = layers?;
         self.lens.extend(&other.lens);
@@ -165,27 +164,19 @@ impl ModelCache {
         Ok(())
     }
 
-    /// Writes row `from` of `other`, a cache of the same model and options, over row `row`.
-    ///
-    /// What the row held before is gone: this is how a slot is used again.
+    /// Replaces row `row` by row `from` of `other`, a cache of the same model and options.
     ///
     /// # Errors
-    /// A row does not exist, or the caches are of different make. A write that fails half-way leaves
+    /// A row does not exist, or the caches have other layers or options. A write that fails half-way leaves
     /// a cache that is not to be used any more.
     pub fn put(&mut self, row: usize, other: &ModelCache, from: usize) -> Result<()> {
         self.check_kin(other)?;
-        for (row, rows) in [(row, self.rows()), (from, other.rows())] {
-            if row >= rows {
-                return Err(Error::new(
-                    ErrorKind::Invalid,
-                    format!("row {row} does not exist; the cache has {rows}"),
-                ));
-            }
-        }
-        let rows = self.rows();
-        for (layer, kept) in self.layers.iter_mut().zip(&other.layers) {
-            let used = kept.slots(other.written[from], other.lens[from]);
-            layer.put((row, rows), kept, (from, used))?;
+        self.check_row(row)?;
+        other.check_row(from)?;
+        let place = (row, self.rows());
+        for (layer, new) in self.layers.iter_mut().zip(&other.layers) {
+            let source = (from, other.row_len(from));
+            layer.state_mut().put(place, new, source)?;
         }
         self.lens[row] = other.lens[from];
         self.expected[row] = other.expected[from];
@@ -193,16 +184,11 @@ impl ModelCache {
         Ok(())
     }
 
-    /// Slots of a layer that hold something of any row.
-    fn used(&self, layer: &KvCache) -> usize {
-        let rows = self.written.iter().zip(&self.lens);
-        rows.map(|(&written, &len)| layer.slots(written, len))
-            .max()
-            .unwrap_or(0)
-    }
-
     /// Forgets what row `row` holds; its place stays.
     pub fn clear(&mut self, row: usize) {
+        for layer in &mut self.layers {
+            layer.state_mut().clear(row);
+        }
         self.lens[row] = 0;
         self.expected[row] = 0;
         self.written[row] = 0;
@@ -216,54 +202,101 @@ impl ModelCache {
         let longest = self.lens.iter().max().copied().unwrap_or(0);
         self.layers
             .iter_mut()
-            .try_for_each(|layer| layer.shrink(longest))
+            .try_for_each(|layer| layer.state_mut().shrink(longest))
     }
 
-    fn check_kin(&self, other: &ModelCache) -> Result<()> {
-        if self.options == other.options && self.layers.len() == other.layers.len() {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::Invalid,
-            "caches of different models or options cannot be joined",
-        ))
+    /// Makes the present length of row `row` one that the row can be shortened to later. Growing layers can be
+    /// shortened to any length; recurrent layers copy their state of the row.
+    ///
+    /// # Errors
+    /// The row does not exist, or there is no memory for a handle.
+    pub fn record(&mut self, row: usize) -> Result<()> {
+        self.check_row(row)?;
+        let len = self.lens[row];
+        self.layers
+            .iter_mut()
+            .try_for_each(|layer| layer.state_mut().record(row, len))
     }
 
     /// Shortens row `row` to its first `len` positions.
     ///
     /// # Errors
-    /// The row is shorter, or a ring no longer holds what it would have to show.
+    /// The row is shorter, a ring no longer holds what tokens behind `len` see, or a recurrent layer has not
+    /// [recorded](Self::record) that length. The row is then as it was.
     pub fn truncate(&mut self, row: usize, len: usize) -> Result<()> {
+        self.check_row(row)?;
         let held = self.lens[row];
         if len > held {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                format!("row {row} holds {held} positions and cannot be shortened to {len}"),
-            ));
+            return Err(refusal(format!(
+                "row {row} holds {held} positions and cannot be shortened to {len}"
+            )));
         }
-        if let Some(layer) = self
-            .layers
-            .iter()
-            .position(|layer| !layer.can_rewind(self.written[row], len))
-        {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                format!(
-                    "layer {layer} no longer holds what row {row} showed at length {len} of {held}"
-                ),
-            ));
+        if len == held {
+            return Ok(());
+        }
+        let at = self.row_len(row);
+        let lost = |layer: &LayerState| !layer.state().can_rewind(row, at, len);
+        if let Some(layer) = self.layers.iter().position(lost) {
+            return Err(refusal(format!(
+                "layer {layer} ({}) no longer holds the state of row {row} at length {len} of {held}",
+                self.kinds[layer]
+            )));
+        }
+        for layer in &mut self.layers {
+            layer.state_mut().truncate(row, len)?;
         }
         self.lens[row] = len;
         Ok(())
     }
 
-    /// The arrays that hold the state, to evaluate or to count them.
+    /// The arrays that hold the rows, layer by layer in the order of [`LayerKind::part_names`], and behind
+    /// them those of [recorded](Self::record) lengths: to evaluate or to count.
     pub fn arrays(&self) -> impl Iterator<Item = &Array> {
-        self.layers.iter().flat_map(KvCache::arrays)
+        let recorded = self.layers.iter();
+        self.row_arrays()
+            .chain(recorded.flat_map(|layer| layer.state().recorded_arrays()))
+    }
+
+    /// The [`arrays`](Self::arrays) without those of recorded lengths.
+    pub fn row_arrays(&self) -> impl Iterator<Item = &Array> {
+        self.layers.iter().flat_map(|layer| layer.state().arrays())
     }
 
     /// Bytes of all buffers.
     pub fn nbytes(&self) -> usize {
         self.arrays().map(Array::nbytes).sum()
     }
+
+    fn row_len(&self, row: usize) -> RowLen {
+        RowLen {
+            len: self.lens[row],
+            written: self.written[row],
+        }
+    }
+
+    fn row_lens(&self) -> Vec<RowLen> {
+        (0..self.rows()).map(|row| self.row_len(row)).collect()
+    }
+
+    fn check_row(&self, row: usize) -> Result<()> {
+        match row < self.rows() {
+            true => Ok(()),
+            false => Err(refusal(format!(
+                "row {row} does not exist; the cache has {}",
+                self.rows()
+            ))),
+        }
+    }
+
+    fn check_kin(&self, other: &ModelCache) -> Result<()> {
+        match self.options == other.options && self.kinds == other.kinds {
+            true => Ok(()),
+            false => Err(not_kin()),
+        }
+    }
+}
+
+/// `error` with the layer in front.
+pub(crate) fn in_layer(layer: usize, error: &Error) -> Error {
+    Error::new(error.kind(), format!("layer {layer}: {error}"))
 }

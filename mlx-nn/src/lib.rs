@@ -62,7 +62,9 @@ pub mod weight;
 
 pub use activation::Activation;
 pub use attention::{Attention, AttentionConfig};
-pub use cache::{CacheOptions, LayerKind, ModelCache};
+pub use cache::{
+    CacheOptions, KvShape, LayerKind, ModelCache, RecurrentShape, RowPart, StateCost, StatePart,
+};
 pub use checkpoint::{Checkpoint, FillOptions, Rename, fill};
 pub use embedding::Embedding;
 pub use experts::{ExpertsConfig, ExpertsLinear, ExpertsMlp};
@@ -74,6 +76,6 @@ pub use mlp::{FeedForward, GatedMlp};
 pub use module::{Module, Param, Path, Visit, VisitMut};
 pub use norm::{LayerNorm, RmsNorm};
 pub use rope::{Rope, RopeConfig, RopeScaling};
-pub use step::{Attend, Keys, Step};
+pub use step::{Attend, Keys, StateAfter, Step};
 pub use trainable::Patterns;
 pub use weight::Weight;

@@ -6,12 +6,15 @@ use mlx_core::fast::{self, Form, KeySlots, Mask, Op, Positions};
 use mlx_core::{Array, Error, ErrorKind, Result};
 
 use crate::attend::attend;
-use crate::cache::ModelCache;
-use crate::cache::kv::{Extent, Places, Slots};
+use crate::cache::kv::{Extent, KvCache, Places, Slots};
+use crate::cache::state::{Kept, LayerState, refusal};
+use crate::cache::{ModelCache, in_layer};
 
+pub use self::recurrent::StateAfter;
 pub use crate::attend::{Attend, Keys};
 
 mod packed;
+mod recurrent;
 mod ring;
 
 /// Which slots a query is held against; together with the window it determines the mask.
@@ -40,6 +43,8 @@ pub struct Step<'c> {
     by_position: bool,
     /// The document of each token of each row, where rows hold several.
     documents: Option<Vec<Vec<usize>>>,
+    /// Which tokens are not padding, once a layer has asked.
+    real: Option<Array>,
     committed: bool,
 }
 
@@ -83,6 +88,7 @@ impl<'c> Step<'c> {
             turns: HashMap::new(),
             by_position: fast::form(Op::Attention)? == Form::Cpu,
             documents: None,
+            real: None,
             committed: false,
             cache,
         })
@@ -133,7 +139,7 @@ impl<'c> Step<'c> {
                 ),
             ));
         }
-        let (keys, values, window, layout) = match self.cache.layers[layer].extent {
+        let (keys, values, window, layout) = match self.kv(layer)?.extent {
             Extent::Grows { by } => self.straight(layer, k, v, by, None)?,
             Extent::Ring { window, slack, by } => self.ring(layer, k, v, window, slack, by)?,
         };
@@ -145,8 +151,8 @@ impl<'c> Step<'c> {
     /// Ends the step: row b keeps its first `keep[b]` tokens.
     ///
     /// # Errors
-    /// A row would keep more than it brought, or fewer of a step that is too wide for a ring's
-    /// slack. The step is taken back.
+    /// A row would keep more than it brought, or fewer of a step that is wider than the slack of a ring or
+    /// recurrent layer, or a recurrent layer has not handed its state over. The step is taken back.
     pub fn commit(mut self, keep: &[usize]) -> Result<()> {
         if keep.len() != self.widths.len()
             || keep
@@ -159,18 +165,21 @@ impl<'c> Step<'c> {
                 format!("rows of {:?} tokens cannot keep {keep:?}", self.widths),
             ));
         }
-        if keep != self.widths && self.cache.layers.iter().any(|layer| layer.is_staged()) {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                format!(
-                    "a step of {} tokens is too wide for slack {} to keep {keep:?} of {:?}",
-                    self.width, self.cache.options.slack, self.widths
-                ),
-            ));
+        let kept = Kept {
+            keep,
+            widths: &self.widths,
+            width: self.width,
+            slack: self.cache.options.slack,
+        };
+        if self.cache.options.store {
+            for (index, layer) in self.cache.layers.iter_mut().enumerate() {
+                let prepared = layer.state_mut().prepare(&kept);
+                prepared.map_err(|error| in_layer(index, &error))?;
+            }
         }
         self.committed = true;
         for layer in &mut self.cache.layers {
-            layer.settle(true);
+            layer.state_mut().settle(true);
         }
         for (len, keep) in self.cache.lens.iter_mut().zip(keep) {
             *len += keep;
@@ -185,6 +194,14 @@ impl<'c> Step<'c> {
     pub fn commit_all(self) -> Result<()> {
         let keep = self.widths.clone();
         self.commit(&keep)
+    }
+
+    /// The keys and values of a layer.
+    fn kv(&mut self, layer: usize) -> Result<&mut KvCache> {
+        let state = self.cache.layers.get_mut(layer);
+        state
+            .and_then(LayerState::kv)
+            .ok_or_else(|| refusal(format!("layer {layer} keeps no keys and values")))
     }
 
     /// The length that all rows share, if they do.
@@ -208,20 +225,20 @@ impl<'c> Step<'c> {
     ) -> Result<Attended> {
         let window = ring.map(|(window, _)| window);
         if !self.cache.options.store {
-            let cache = &self.cache.layers[layer];
+            let cache = self.kv(layer)?;
             let (k, v) = (cache.kept(&k.heads()?)?, cache.kept(v)?);
             return Ok((k, v, window, Layout::Straight { slots: self.width }));
         }
         let end = self.end();
         let slots = self.slots(usize::MAX)?;
-        let held = self.cache.layers[layer].capacity();
+        let held = self.kv(layer)?.capacity();
         let wanted = if end <= held {
             held
         } else {
             end.div_ceil(by) * by
         };
         let capacity = ring.map_or(wanted, |(_, cap)| wanted.min(cap));
-        let (k, v) = self.cache.layers[layer].write(k, v, &slots, capacity)?;
+        let (k, v) = self.kv(layer)?.write(k, v, &slots, capacity)?;
         if self.by_position {
             // Slots behind the last position are not looked at.
             let slots = k.dim(2)? as usize;
@@ -305,7 +322,7 @@ impl Drop for Step<'_> {
     fn drop(&mut self) {
         if !self.committed {
             for layer in &mut self.cache.layers {
-                layer.settle(false);
+                layer.state_mut().settle(false);
             }
         }
     }

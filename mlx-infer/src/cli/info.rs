@@ -3,7 +3,7 @@
 use clap::Args;
 use mlx_core::Scheme;
 use mlx_infer::{LoadedModel, ModelInfo};
-use mlx_nn::LayerKind;
+use mlx_nn::{LayerKind, StateCost};
 use serde_json::{Value, json};
 
 use super::{Result, args, output};
@@ -32,45 +32,30 @@ impl Info {
     }
 }
 
-/// The positions that a layer holds when the text has so many.
-fn positions(kind: LayerKind, context: usize) -> usize {
-    match kind {
-        LayerKind::Full => context,
-        LayerKind::Window(window) => window.min(context),
-    }
-}
-
 fn describe(model: &LoadedModel, name: &str) -> Value {
     let info: &ModelInfo = model.info();
     let ring = model.options().context_len;
     let context = info.max_positions.unwrap_or(DEFAULT_CONTEXT);
-    let held = ring.unwrap_or(context).min(context);
-    let position_bytes = model.position_bytes();
-    let cache_bytes = info
-        .layers
-        .iter()
-        .map(|&kind| positions(kind, held))
-        .sum::<usize>()
-        * position_bytes;
-    let mut caches: Vec<(LayerKind, usize)> = Vec::new();
-    for &kind in &info.layers {
-        match caches.iter_mut().find(|(found, _)| *found == kind) {
-            Some((_, n)) => *n += 1,
-            None => caches.push((kind, 1)),
+    let costs = model.state_costs();
+    let sum = |bytes: &dyn Fn(&StateCost) -> usize| costs.iter().map(bytes).sum::<usize>();
+    let cache_bytes = sum(&|cost| cost.bytes(context));
+    let mut caches: Vec<(&str, Option<usize>, usize)> = Vec::new();
+    for (kind, cost) in info.layers.iter().zip(&costs) {
+        let word = match (kind, cost.limit) {
+            (LayerKind::Recurrent(_), _) => "recurrent",
+            (_, None) => "growing",
+            (_, Some(_)) => "ring",
+        };
+        let found = caches.iter_mut();
+        let mut found = found.filter(|(w, limit, _)| (*w, *limit) == (word, cost.limit));
+        match found.next() {
+            Some((.., n)) => *n += 1,
+            None => caches.push((word, cost.limit, 1)),
         }
     }
     let caches: Vec<Value> = caches
         .into_iter()
-        .map(|(kind, layers)| {
-            let (word, window) = match (kind, ring) {
-                (LayerKind::Full, None) => ("growing", None),
-                (LayerKind::Full, Some(ring)) => ("ring", Some(ring)),
-                (LayerKind::Window(window), ring) => {
-                    ("ring", Some(ring.map_or(window, |ring| ring.min(window))))
-                }
-            };
-            json!({"layers": layers, "kind": word, "positions": window})
-        })
+        .map(|(kind, limit, layers)| json!({"layers": layers, "kind": kind, "positions": limit}))
         .collect();
     let described = |scheme: Option<Scheme>| {
         scheme.map(|scheme| {
@@ -94,7 +79,8 @@ fn describe(model: &LoadedModel, name: &str) -> Value {
         "caches": caches,
         "memory": {
             "weight_bytes": info.weight_bytes,
-            "cache_bytes_per_position": position_bytes * info.layers.len(),
+            "cache_bytes_per_row": sum(&|cost| cost.row_bytes),
+            "cache_bytes_per_position": sum(&|cost| cost.position_bytes),
             "cache_bytes": cache_bytes,
             "cache_context": context,
             "total_bytes": info.weight_bytes + cache_bytes,

@@ -38,8 +38,7 @@ pub(crate) struct Worker<'m, 's> {
 
 impl<'m, 's> Worker<'m, 's> {
     pub(crate) fn new(model: &'m LoadedModel, limits: Limits) -> Self {
-        let info = model.info();
-        let cost = CacheCost::new(&info.layers, &model.cache_options(), model.position_bytes());
+        let cost = CacheCost::new(model.state_costs(), model.cache_options().growth);
         Self {
             prefixes: Prefixes::new(limits.prefix_bytes),
             scheduler: Scheduler::new(limits, cost),

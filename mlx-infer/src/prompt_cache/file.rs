@@ -1,16 +1,19 @@
 //! A prompt cache as a safetensors file.
 //!
-//! Tensors: `tokens`, U32 `[n]`, and for each layer `layers.N.keys` and `layers.N.values`,
-//! `[1, K, slots, D]`; of a quantised cache U32 `[1, K, slots, words]`, as [`mlx_core::fast::pack`] makes
-//! them. A layer that remembers everything has a slot for each token, in order; one that remembers a
-//! window has, once that is full, token p in slot `p % window`. The metadata say what the file is, and of
-//! which model: another one cannot read it.
+//! Tensors: `tokens`, U32 `[n]`, and the arrays of each layer's state ([`LayerKind::row_parts`]), as
+//! `layers.N.PART`. Keys and values are `[1, K, slots, D]`; of a quantised cache U32 `[1, K, slots, words]`, as
+//! [`mlx_core::fast::pack`] makes them. A layer that keeps everything has a slot for each token, in order; one
+//! that keeps a window has, once that is full, token p in slot `p % window`. A recurrent layer has the parts that
+//! its kind names, and `layers.N.PART@LEN` for each shorter length that was recorded.
+//!
+//! The metadata say what the file is, and of which model: another one cannot read it. Format version 2 came with
+//! recurrent layers; files without them are written as version 1, which older programs read.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use mlx_core::{Array, DType, Safetensors, safetensors};
-use mlx_nn::{LayerKind, ModelCache, Param, Visit};
+use mlx_nn::{LayerKind, ModelCache, Param, RowPart, Visit};
 
 use super::{PromptCache, PromptState, is_beyond};
 use crate::error::{Error, Result};
@@ -18,7 +21,10 @@ use crate::generate::{check_ids, check_positions};
 use crate::model::LoadedModel;
 
 const FORMAT: &str = "mlx-infer prompt cache";
-const VERSION: &str = "1";
+/// Known format versions: without recurrent layers, and with some.
+const VERSIONS: [&str; 2] = ["1", "2"];
+/// The key with the lengths that recurrent layers recorded.
+const RECORDED: &str = "recorded";
 /// The key that says how keys and values are kept, and what it says if they are not quantised.
 const KV: &str = "kv_quantization";
 const UNQUANTIZED: &str = "the model's dtype";
@@ -33,18 +39,30 @@ impl LoadedModel {
     pub fn save_prompt_cache(&self, cache: &PromptCache, path: impl AsRef<Path>) -> Result<()> {
         cache.check(self)?;
         let tokens = Array::from_slice(&cache.ids, &[cache.ids.len() as i32])?;
-        let names = self.cache_names();
-        let arrays = names.iter().map(String::as_str);
-        let arrays = arrays.zip(cache.state.cache.arrays());
+        let state = &cache.state.cache;
         let mut metadata = self.fingerprint()?;
+        let recorded = state.recorded(0);
+        let names = self.array_names(&recorded)?;
+        let version = VERSIONS[usize::from(self.is_recurrent())];
         for (key, value) in [
             ("format", FORMAT.to_owned()),
-            ("format_version", VERSION.to_owned()),
-            ("written", cache.state.cache.written(0).to_string()),
+            ("format_version", version.to_owned()),
+            ("written", state.written(0).to_string()),
             ("beyond_switch", cache.state.is_beyond.to_string()),
         ] {
             metadata.insert(key.to_owned(), value);
         }
+        if !recorded.is_empty() {
+            let lengths: Vec<String> = recorded.iter().map(usize::to_string).collect();
+            metadata.insert(RECORDED.to_owned(), lengths.join(" "));
+        }
+        let now = state.row_arrays();
+        let before = recorded.iter().flat_map(|&len| {
+            let layers = state.recorded_state(0, len);
+            layers.into_iter().flat_map(|(_, arrays)| arrays)
+        });
+        let arrays = names.iter().map(|(name, _)| name.as_str());
+        let arrays = arrays.zip(now.chain(before));
         Ok(safetensors::save(
             path,
             arrays.chain([("tokens", &tokens)]),
@@ -76,10 +94,11 @@ impl LoadedModel {
                 "this is no prompt cache: its metadata have no format {FORMAT:?}"
             )));
         }
-        if given("format_version") != Some(VERSION) {
-            let version = given("format_version").unwrap_or("");
+        let version = given("format_version").unwrap_or("");
+        if !VERSIONS.contains(&version) {
             return Err(Error::unsupported(format!(
-                "format_version {version:?} is not known to this version; known: {VERSION:?}"
+                "format_version {version:?} is not known to this version; known: {}",
+                VERSIONS.join(", ")
             )));
         }
         for (key, own) in self.fingerprint()? {
@@ -97,10 +116,11 @@ impl LoadedModel {
                 )));
             }
         }
-        let names = self.cache_names();
+        let recorded = lengths(given(RECORDED).unwrap_or_default())?;
+        let names = self.array_names(&recorded)?;
         if let Some(name) = file
             .names()
-            .find(|name| *name != "tokens" && !names.iter().any(|known| known == name))
+            .find(|name| *name != "tokens" && !names.iter().any(|(known, _)| known == name))
         {
             return Err(Error::format(format!("tensor {name:?} is not known")));
         }
@@ -120,13 +140,26 @@ impl LoadedModel {
                 return Err(Error::format(message));
             }
         };
-        let arrays = names
+        let mut arrays = names
             .iter()
-            .map(|name| self.read_part(&file, name))
-            .collect::<Result<Vec<_>>>()?;
+            .map(|(name, part)| read_part(&file, name, part))
+            .collect::<Result<Vec<_>>>()?
+            .into_iter();
         let layers = self.model().layers();
-        let cache = ModelCache::from_row(layers, self.cache_options(), ids.len(), written, arrays)
-            .map_err(|error| Error::format(error.to_string()))?;
+        let parts = |kind: &LayerKind| kind.part_names().len();
+        let row = arrays
+            .by_ref()
+            .take(layers.iter().map(parts).sum())
+            .collect();
+        let malformed = |error: mlx_core::Error| Error::format(error.to_string());
+        let mut cache = ModelCache::from_row(layers, self.cache_options(), ids.len(), written, row)
+            .map_err(malformed)?;
+        for len in recorded {
+            let recurrent = layers.iter().filter(|kind| is_recurrent(kind));
+            let states = recurrent.map(|kind| arrays.by_ref().take(parts(kind)).collect());
+            let states = states.collect();
+            cache.restore(0, len, states).map_err(malformed)?;
+        }
         Ok(PromptCache {
             state: PromptState::copy(&cache, 0, ids.len(), beyond)?,
             serial: self.serial(),
@@ -134,38 +167,37 @@ impl LoadedModel {
         })
     }
 
-    /// Keys or values of a layer, of any number of slots.
-    fn read_part(&self, file: &Safetensors, name: &str) -> Result<Array> {
-        let info = self.info();
-        let (dtype, shape) = file.info(name)?;
-        let heads = info.kv_heads;
-        let kept = match self.options().kv_quantization {
-            Some(_) => DType::U32,
-            None => info.dtype,
-        };
-        let width = (self.position_bytes() / 2 / heads as usize / kept.size()) as i32;
-        if dtype == kept && matches!(*shape, [1, h, _, w] if (h, w) == (heads, width)) {
-            return Ok(file.array(name)?);
-        }
-        Err(Error::format(format!(
-            "tensor {name:?} is {dtype} {shape:?}; expected {kept} [1, {heads}, slots, {width}]"
-        )))
+    fn is_recurrent(&self) -> bool {
+        self.model().layers().iter().any(is_recurrent)
     }
 
-    /// The names of what [`ModelCache::arrays`] gives.
-    fn cache_names(&self) -> Vec<String> {
-        let names = |layer| ["keys", "values"].map(|part| format!("layers.{layer}.{part}"));
-        (0..self.model().layers().len()).flat_map(names).collect()
+    /// The names and forms of the arrays of a row: those of its length first, then those of the lengths that
+    /// recurrent layers have recorded.
+    fn array_names(&self, recorded: &[usize]) -> Result<Vec<(String, RowPart)>> {
+        let layers = self.row_parts()?;
+        let kinds = self.model().layers();
+        let mut names = Vec::new();
+        let mut add = |suffix: &str, takes: &dyn Fn(&LayerKind) -> bool| {
+            for (layer, parts) in layers.iter().enumerate() {
+                let parts = parts.iter().filter(|_| takes(&kinds[layer]));
+                names.extend(parts.map(|part| {
+                    let name = format!("layers.{layer}.{}{suffix}", part.name);
+                    (name, part.clone())
+                }));
+            }
+        };
+        add("", &|_| true);
+        for len in recorded {
+            add(&format!("@{len}"), &is_recurrent);
+        }
+        Ok(names)
     }
 
     /// What a prompt cache depends on.
     fn fingerprint(&self) -> Result<BTreeMap<String, String>> {
         let info = self.info();
-        let layer = |kind: &LayerKind| match *kind {
-            LayerKind::Full => "full".to_owned(),
-            LayerKind::Window(window) => format!("window {window}"),
-        };
-        let layers: Vec<String> = info.layers.iter().map(layer).collect();
+        let layers = self.model().layers().iter();
+        let layers: Vec<String> = layers.map(LayerKind::to_string).collect();
         let context = self.options().context_len;
         let context = context.map_or("unlimited".to_owned(), |n| n.to_string());
         let kv = self.options().kv_quantization;
@@ -185,6 +217,33 @@ impl LoadedModel {
         ]
         .map(|(key, value)| (key.to_owned(), value))
         .into())
+    }
+}
+
+fn is_recurrent(kind: &LayerKind) -> bool {
+    matches!(kind, LayerKind::Recurrent(_))
+}
+
+/// The lengths that the metadata name, in increasing order.
+fn lengths(text: &str) -> Result<Vec<usize>> {
+    let lengths = text.split_whitespace().map(str::parse);
+    let lengths: std::result::Result<Vec<usize>, _> = lengths.collect();
+    match lengths {
+        Ok(lengths) if lengths.is_sorted_by(|a, b| a < b) => Ok(lengths),
+        _ => Err(Error::format(format!(
+            "metadata: {RECORDED} {text:?} is no list of lengths in increasing order"
+        ))),
+    }
+}
+
+/// An array of the row's state, of any number of slots where it grows.
+fn read_part(file: &Safetensors, name: &str, part: &RowPart) -> Result<Array> {
+    let (dtype, shape) = file.info(name)?;
+    match part.fits(dtype, &shape) {
+        true => Ok(file.array(name)?),
+        false => Err(Error::format(format!(
+            "tensor {name:?} is {dtype} {shape:?}; expected {part}"
+        ))),
     }
 }
 

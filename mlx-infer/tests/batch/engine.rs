@@ -276,6 +276,7 @@ fn row_bytes(model: &LoadedModel) -> usize {
     let slots = |kind: &LayerKind| match *kind {
         LayerKind::Full => 256,
         LayerKind::Window(window) => window.min(256),
+        LayerKind::Recurrent(_) => unreachable!("no such layer in these models"),
     };
     let slots: usize = info.layers.iter().map(slots).sum();
     2 * slots * (info.kv_heads * info.head_dim * 4) as usize

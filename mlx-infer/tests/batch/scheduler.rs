@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use mlx_core::DType;
 use mlx_infer::{CacheCost, Job, Limits, Scheduler};
-use mlx_nn::{CacheOptions, LayerKind};
+use mlx_nn::{CacheOptions, KvShape, LayerKind, RecurrentShape, StateCost, StatePart};
 use proptest::prelude::*;
 
 const GROWTH: usize = 4;
@@ -13,7 +14,14 @@ fn cost() -> CacheCost {
         growth: GROWTH,
         ..Default::default()
     };
-    CacheCost::new(&[LayerKind::Full, LayerKind::Window(6)], &options, 1)
+    // Keys and values of half a byte each.
+    let kinds = [LayerKind::Full, LayerKind::Window(6)];
+    let cost = |kind: LayerKind| StateCost {
+        row_bytes: 0,
+        position_bytes: 1,
+        limit: kind.window(&options),
+    };
+    CacheCost::new(kinds.map(cost).to_vec(), options.growth)
 }
 
 #[test]
@@ -31,6 +39,44 @@ fn rows_cost_what_their_longest_costs() {
             bytes,
             "{rows} rows of {longest}"
         );
+    }
+}
+
+/// A recurrent layer costs a row its fixed bytes, also before its first position.
+#[test]
+fn a_recurrent_layer_costs_the_same_at_any_length() {
+    let parts = [
+        StatePart::Window {
+            name: "conv",
+            len: 3,
+            width: 10,
+        },
+        StatePart::Carry {
+            name: "state",
+            shape: [2, 4, 5],
+            dtype: DType::F32,
+        },
+    ];
+    let kv = KvShape {
+        heads: 2,
+        key_dim: 8,
+        value_dim: 4,
+    };
+    let options = CacheOptions {
+        growth: GROWTH,
+        ..Default::default()
+    };
+    let kinds = [
+        LayerKind::Full,
+        LayerKind::Recurrent(RecurrentShape::new(&parts)),
+    ];
+    let costs = kinds.map(|kind| kind.cost(kv, DType::BF16, &options).unwrap());
+    let fixed = 3 * 10 * 2 + 2 * 4 * 5 * 4;
+    assert_eq!((costs[1].row_bytes, costs[1].position_bytes), (fixed, 0));
+    assert_eq!(costs[0].position_bytes, 2 * (8 + 4) * 2);
+    let cost = CacheCost::new(costs.to_vec(), GROWTH);
+    for (rows, longest, positions) in [(1, 0, 0), (1, 5, 8), (3, 9, 12)] {
+        assert_eq!(cost.bytes(rows, longest), rows * (fixed + positions * 48));
     }
 }
 

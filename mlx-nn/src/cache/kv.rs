@@ -2,11 +2,12 @@
 
 use std::rc::Rc;
 
-use mlx_core::{Array, Result, Scheme, fast, inplace};
+use mlx_core::{Array, Result, Scheme, fast};
 
 use super::{CacheOptions, LayerKind};
 use crate::attend::Keys;
 
+mod rows;
 mod write;
 
 pub(crate) use write::{Places, Slots};
@@ -63,17 +64,11 @@ pub(crate) struct KvCache {
 
 impl KvCache {
     pub(crate) fn new(kind: LayerKind, options: &CacheOptions) -> Self {
-        let window = match (kind, options.max_context) {
-            (LayerKind::Full, limit) => limit,
-            (LayerKind::Window(window), limit) => {
-                Some(limit.map_or(window, |limit| window.min(limit)))
-            }
-        };
         let by = options.growth.max(1);
-        let extent = match window {
+        let extent = match kind.window(options) {
             None => Extent::Grows { by },
             Some(window) => Extent::Ring {
-                window: window.max(1),
+                window,
                 slack: options.slack,
                 by,
             },
@@ -162,177 +157,6 @@ impl KvCache {
     /// Takes what the ring holds once the step has committed.
     pub(crate) fn stage(&mut self, k: Array, v: Array) {
         self.pending = Some(Store::new(k, v));
-    }
-
-    /// Whether the step can only be kept as a whole.
-    pub(crate) fn is_staged(&self) -> bool {
-        self.pending.is_some()
-    }
-
-    pub(crate) fn settle(&mut self, commit: bool) {
-        if let Some(store) = self.pending.take()
-            && commit
-        {
-            self.store = Some(store);
-        }
-    }
-
-    /// Whether a row that has written `written` positions still holds all that a token at position `len`
-    /// sees of those before it: `window - 1` of them.
-    pub(crate) fn can_rewind(&self, written: usize, len: usize) -> bool {
-        match self.extent {
-            Extent::Grows { .. } => true,
-            Extent::Ring { window, slack, .. } => {
-                written <= window + slack || written <= len + slack + 1
-            }
-        }
-    }
-
-    /// Slots that the first `len` positions of a row take that has written `written`. A ring that has
-    /// wrapped is one piece.
-    pub(crate) fn slots(&self, written: usize, len: usize) -> usize {
-        match self.extent {
-            Extent::Ring { window, slack, .. } if written > window + slack => window + slack,
-            Extent::Grows { .. } | Extent::Ring { .. } => len,
-        }
-    }
-
-    /// The first `slots` slots of row `row`, as views.
-    pub(crate) fn view(&self, row: usize, slots: usize) -> Result<Self> {
-        let row = row as i32;
-        let slots = slots.min(self.capacity()) as i32;
-        let part = |array: &Array| array.slice_axis(0, row, row + 1)?.slice_axis(2, 0, slots);
-        let store = match &self.store {
-            Some(store) => Some(Rc::new(Store {
-                k: part(&store.k)?,
-                v: part(&store.v)?,
-                borrowed: true,
-            })),
-            None => None,
-        };
-        Ok(self.with(store))
-    }
-
-    /// Takes keys and values `[1, K, slots, D]` from elsewhere, as they are kept.
-    pub(crate) fn fill(&mut self, k: Array, v: Array) {
-        self.store = Some(Rc::new(Store {
-            k,
-            v,
-            borrowed: true,
-        }));
-    }
-
-    pub(crate) fn select(&self, rows: &Array) -> Result<Self> {
-        self.map(|array| array.take(rows, 0))
-    }
-
-    /// The rows of `other` behind these; of each of the two, so many rows and slots that are in use.
-    pub(crate) fn join(
-        &self,
-        other: &Self,
-        [rows, others]: [usize; 2],
-        used: [usize; 2],
-    ) -> Result<Self> {
-        let capacity = self.capacity().max(other.capacity());
-        let parts = [
-            (&self.store, 0, used[0]),
-            (&other.store, rows as i32, used[1]),
-        ];
-        let Some(like) = self.store.as_ref().or(other.store.as_ref()) else {
-            return Ok(self.with(None));
-        };
-        let joined = |pick: fn(&Store) -> &Array| -> Result<Array> {
-            let [_, heads, _, d] = pick(like).dims()?;
-            let shape = [(rows + others) as i32, heads, capacity as i32, d];
-            let mut buffer = fast::blank(&shape, pick(like).dtype())?;
-            for (store, first, used) in parts {
-                if let Some(store) = store {
-                    buffer = placed(&buffer, pick(store), first, used)?;
-                }
-            }
-            Ok(buffer)
-        };
-        let store = Store::new(joined(|store| &store.k)?, joined(|store| &store.v)?);
-        Ok(self.with(Some(store)))
-    }
-
-    /// Gives back slots behind position `longest`.
-    pub(crate) fn shrink(&mut self, longest: usize) -> Result<()> {
-        let capacity = match self.extent {
-            Extent::Grows { by } => longest.div_ceil(by) * by,
-            Extent::Ring { window, slack, by } => (longest.div_ceil(by) * by).min(window + slack),
-        };
-        if let Some(store) = &self.store
-            && capacity < self.capacity()
-        {
-            // A copy: a view would keep the whole buffer alive.
-            let part = |array: &Array| array.slice_axis(2, 0, capacity as i32)?.contiguous();
-            self.store = match capacity {
-                0 => None,
-                _ => Some(Rc::new(Store {
-                    k: part(&store.k)?,
-                    v: part(&store.v)?,
-                    // A copy of few bytes may be a view after all.
-                    borrowed: store.borrowed,
-                })),
-            };
-        }
-        Ok(())
-    }
-
-    /// Writes the first `used` slots of row `from` of `other` over row `row` of `rows`.
-    pub(crate) fn put(
-        &mut self,
-        (row, rows): (usize, usize),
-        other: &Self,
-        (from, used): (usize, usize),
-    ) -> Result<()> {
-        let Some(new) = &other.store else {
-            return Ok(());
-        };
-        let capacity = self.capacity().max(other.capacity());
-        let store = self.store.take();
-        let written = |pick: fn(&Store) -> &Array| -> Result<Array> {
-            let [_, heads, held, d] = pick(new).dims()?;
-            let (row, from, held) = (row as i32, from as i32, held.min(used as i32));
-            let new = pick(new)
-                .slice_axis(0, from, from + 1)?
-                .slice_axis(2, 0, held)?;
-            let (starts, stops) = ([row, 0, 0, 0], [row + 1, heads, held, d]);
-            match &store {
-                Some(store) => {
-                    let in_place = store.is_own() && pick(store).shape()[2] as usize >= capacity;
-                    let buffer = grown(pick(store), capacity)?;
-                    match in_place {
-                        true => inplace::slice_update_in_place(buffer, &new, &starts, &stops),
-                        false => buffer.slice_update(&new, &starts, &stops),
-                    }
-                }
-                None => {
-                    let shape = [rows as i32, heads, capacity as i32, d];
-                    fast::blank(&shape, new.dtype())?.slice_update(&new, &starts, &stops)
-                }
-            }
-        };
-        let (k, v) = (written(|store| &store.k)?, written(|store| &store.v)?);
-        self.store = Some(Store::new(k, v));
-        Ok(())
-    }
-
-    pub(crate) fn arrays(&self) -> impl Iterator<Item = &Array> {
-        self.pending
-            .as_ref()
-            .or(self.store.as_ref())
-            .into_iter()
-            .flat_map(|store| [&store.k, &store.v])
-    }
-
-    fn map(&self, f: impl Fn(&Array) -> Result<Array>) -> Result<Self> {
-        let store = match &self.store {
-            Some(store) => Some(Store::new(f(&store.k)?, f(&store.v)?)),
-            None => None,
-        };
-        Ok(self.with(store))
     }
 }
 

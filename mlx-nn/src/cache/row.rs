@@ -1,14 +1,16 @@
 //! One row on its own: cut out of a cache to be kept, or put together from a file.
 
-use mlx_core::{Array, Error, ErrorKind, Result};
+use std::collections::BTreeSet;
 
-use super::kv::KvCache;
-use super::{CacheOptions, LayerKind, ModelCache};
+use mlx_core::{Array, Result};
+
+use super::state::{LayerState, RowLen, refusal};
+use super::{CacheOptions, LayerKind, ModelCache, in_layer};
 
 impl ModelCache {
-    /// Whether row `row` still holds what tokens behind its first `len` positions may see of them.
+    /// Whether row `row` still holds all that tokens behind its first `len` positions depend on.
     pub fn can_shorten(&self, row: usize, len: usize) -> bool {
-        let held = |layer: &KvCache| layer.can_rewind(self.written[row], len);
+        let held = |layer: &LayerState| layer.state().can_rewind(row, self.row_len(row), len);
         len == self.lens[row] || (len < self.lens[row] && self.layers.iter().all(held))
     }
 
@@ -19,21 +21,21 @@ impl ModelCache {
     /// The row does not exist or does not [hold](Self::can_shorten) them.
     pub fn prefix(&self, row: usize, len: usize) -> Result<Self> {
         if row >= self.rows() || !self.can_shorten(row, len) {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                format!("the first {len} positions of row {row} are not held"),
-            ));
+            return Err(refusal(format!(
+                "the first {len} positions of row {row} are not held"
+            )));
         }
-        let written = self.written[row];
+        let held = self.row_len(row);
         let layers: Result<Vec<_>> = self
             .layers
             .iter()
-            .map(|layer| layer.view(row, layer.slots(written, len)))
+            .map(|layer| layer.state().view(row, held, len))
             .collect();
         Ok(Self {
+            kinds: self.kinds.clone(),
             lens: vec![len],
             expected: vec![len],
-            written: vec![written.max(len)],
+            written: vec![held.written.max(len)],
             layers: layers?,
             options: self.options,
         })
@@ -55,8 +57,62 @@ impl ModelCache {
         self.written[row]
     }
 
-    /// A cache of one row of `len` positions from the [arrays](Self::arrays) of a
-    /// [prefix](Self::prefix), keys and values of each layer in turn: `[1, K, slots, D]`.
+    /// The lengths below its own at which the recurrent layers have [recorded](Self::record) row `row`. None
+    /// if there are no such layers: the others need no record.
+    pub fn recorded(&self, row: usize) -> Vec<usize> {
+        let lengths = self.layers.iter().filter_map(|layer| match layer {
+            LayerState::Recurrent(state) => Some(state.lengths(row)),
+            LayerState::Kv(_) => None,
+        });
+        let lengths: BTreeSet<usize> = lengths.flatten().collect();
+        let own = self.lens[row];
+        lengths.into_iter().filter(|&len| len < own).collect()
+    }
+
+    /// The states that row `row` had at a [recorded](Self::recorded) length: the layer and its arrays, for
+    /// each recurrent layer.
+    pub fn recorded_state(&self, row: usize, len: usize) -> Vec<(usize, &[Array])> {
+        let layers = self.layers.iter().enumerate();
+        layers
+            .filter_map(|(index, layer)| match layer {
+                LayerState::Recurrent(state) => Some((index, state.recorded(row, len)?)),
+                LayerState::Kv(_) => None,
+            })
+            .collect()
+    }
+
+    /// Adds the state of a recorded length to row `row`: the arrays of each recurrent layer in turn, as
+    /// [`recorded_state`](Self::recorded_state) gave them.
+    ///
+    /// # Errors
+    /// The length is not below the row's, or the arrays are not those of such a state; the message names the
+    /// layer.
+    pub fn restore(&mut self, row: usize, len: usize, states: Vec<Vec<Array>>) -> Result<()> {
+        self.check_row(row)?;
+        if len == 0 || len >= self.lens[row] {
+            return Err(refusal(format!(
+                "a row of {} positions has no recorded state at {len}",
+                self.lens[row]
+            )));
+        }
+        let layers = self.layers.iter_mut().enumerate();
+        let recurrent = layers.filter_map(|(at, layer)| Some((at, layer.recurrent()?)));
+        let recurrent: Vec<_> = recurrent.collect();
+        if recurrent.len() != states.len() {
+            let (n, wanted) = (states.len(), recurrent.len());
+            return Err(refusal(format!(
+                "states of {n} layers where {wanted} are recurrent"
+            )));
+        }
+        for ((at, layer), arrays) in recurrent.into_iter().zip(states) {
+            let restored = layer.restore(row, len, arrays);
+            restored.map_err(|error| in_layer(at, &error))?;
+        }
+        Ok(())
+    }
+
+    /// A cache of one row of `len` positions from the [arrays](Self::row_arrays) of a
+    /// [prefix](Self::prefix): the parts of each layer in turn.
     ///
     /// # Errors
     /// The arrays are not those of such a row; the message names the layer.
@@ -67,33 +123,24 @@ impl ModelCache {
         written: usize,
         arrays: Vec<Array>,
     ) -> Result<Self> {
-        let fault = |message: String| Err(Error::new(ErrorKind::Invalid, message));
-        if arrays.len() != 2 * kinds.len() {
-            let (n, wanted) = (arrays.len(), 2 * kinds.len());
-            return fault(format!("a row needs {wanted} arrays, given {n}"));
+        let parts = |kind: &LayerKind| kind.part_names().len();
+        let wanted: usize = kinds.iter().map(parts).sum();
+        if arrays.len() != wanted {
+            let n = arrays.len();
+            return Err(refusal(format!("a row needs {wanted} arrays, given {n}")));
         }
         if len == 0 || written < len || written > len + options.slack + 1 {
-            return fault(format!(
+            return Err(refusal(format!(
                 "a row of {len} positions cannot have written {written}"
-            ));
+            )));
         }
         let mut cache = Self::new(kinds, 1, options);
         let mut arrays = arrays.into_iter();
-        for (index, layer) in cache.layers.iter_mut().enumerate() {
-            let slots = layer.slots(written, len);
-            let (Some(k), Some(v)) = (arrays.next(), arrays.next()) else {
-                unreachable!("they were counted");
-            };
-            for array in [&k, &v] {
-                let [rows, _, held, _] = array.dims()?;
-                if rows != 1 || held as usize != slots {
-                    return fault(format!(
-                        "layer {index}: keys or values {:?} where 1 row of {slots} slots belongs",
-                        array.shape()
-                    ));
-                }
-            }
-            layer.fill(k, v);
+        let held = RowLen { len, written };
+        for (index, (kind, layer)) in kinds.iter().zip(&mut cache.layers).enumerate() {
+            let arrays = arrays.by_ref().take(parts(kind)).collect();
+            let filled = layer.state_mut().fill(held, arrays);
+            filled.map_err(|error| in_layer(index, &error))?;
         }
         (cache.lens[0], cache.expected[0], cache.written[0]) = (len, len, written);
         Ok(cache)

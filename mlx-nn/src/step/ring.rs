@@ -37,12 +37,12 @@ impl Step<'_> {
         let window = Some(window);
         if self.width <= slack + 1 {
             let slots = self.slots(cap)?;
-            let (k, v) = self.cache.layers[layer].write(k, v, &slots, cap)?;
+            let (k, v) = self.kv(layer)?.write(k, v, &slots, cap)?;
             return Ok((k, v, window, Layout::Wrapped { cap }));
         }
         // The step is wider than the slack: its last tokens may overwrite what its first still see.
         // They attend to the old ring and the new tokens side by side.
-        let cache = &self.cache.layers[layer];
+        let cache = self.kv(layer)?;
         let (k, v) = (cache.kept(&k.heads()?)?, cache.kept(v)?);
         let (k, v) = (&k, &v);
         let old = cache.read(cap)?;
@@ -61,7 +61,7 @@ impl Step<'_> {
             Some((old_k, old_v)) => (staged(k, Some(old_k))?, staged(v, Some(old_v))?),
             None => (staged(k, None)?, staged(v, None)?),
         };
-        self.cache.layers[layer].stage(ks, vs);
+        self.kv(layer)?.stage(ks, vs);
         match old {
             Some((old_k, old_v)) if self.cache.lens.iter().any(|&len| len > 0) => {
                 // In the order of positions, so that sums come out to the bit as in one wide step:

@@ -1,0 +1,217 @@
+//! Rows of keys and values: how they are cut out, copied, joined and committed.
+
+use std::rc::Rc;
+
+use mlx_core::{Array, Result, fast, inplace};
+
+use super::{Extent, KvCache, Store, grown, placed};
+use crate::cache::state::{Kept, LayerState, RowLen, State, not_kin, refusal};
+
+impl KvCache {
+    /// The slots of the longest of these rows.
+    fn used(&self, rows: &[RowLen]) -> usize {
+        rows.iter().map(|&row| self.slots(row)).max().unwrap_or(0)
+    }
+
+    /// The slots that a row takes. A ring that has wrapped is one piece.
+    fn slots(&self, row: RowLen) -> usize {
+        match self.extent {
+            Extent::Ring { window, slack, .. } if row.written > window + slack => window + slack,
+            Extent::Grows { .. } | Extent::Ring { .. } => row.len,
+        }
+    }
+}
+
+impl State for KvCache {
+    fn prepare(&mut self, kept: &Kept<'_>) -> Result<()> {
+        match self.pending.is_some() && !kept.is_whole() {
+            true => Err(kept.too_wide()),
+            false => Ok(()),
+        }
+    }
+
+    fn settle(&mut self, commit: bool) {
+        if let Some(store) = self.pending.take()
+            && commit
+        {
+            self.store = Some(store);
+        }
+    }
+
+    /// A ring can be shortened while it holds all that a token at position `len` sees of the positions before
+    /// it: `window - 1` of them.
+    fn can_rewind(&self, _row: usize, held: RowLen, len: usize) -> bool {
+        match self.extent {
+            Extent::Grows { .. } => true,
+            Extent::Ring { window, slack, .. } => {
+                held.written <= window + slack || held.written <= len + slack + 1
+            }
+        }
+    }
+
+    fn truncate(&mut self, _row: usize, _len: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn record(&mut self, _row: usize, _len: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn clear(&mut self, _row: usize) {}
+
+    fn select(&self, _rows: &[usize], indices: &Array) -> Result<LayerState> {
+        let store = match &self.store {
+            Some(store) => {
+                let (k, v) = (store.k.take(indices, 0)?, store.v.take(indices, 0)?);
+                Some(Store::new(k, v))
+            }
+            None => None,
+        };
+        Ok(LayerState::Kv(self.with(store)))
+    }
+
+    fn join(&self, other: &LayerState, lens: [&[RowLen]; 2]) -> Result<LayerState> {
+        let LayerState::Kv(other) = other else {
+            return Err(not_kin());
+        };
+        let capacity = self.capacity().max(other.capacity());
+        let [rows, others] = lens.map(<[RowLen]>::len);
+        let parts = [
+            (&self.store, 0, self.used(lens[0])),
+            (&other.store, rows as i32, other.used(lens[1])),
+        ];
+        let Some(like) = self.store.as_ref().or(other.store.as_ref()) else {
+            return Ok(LayerState::Kv(self.with(None)));
+        };
+        let joined = |pick: fn(&Store) -> &Array| -> Result<Array> {
+            let [_, heads, _, d] = pick(like).dims()?;
+            let shape = [(rows + others) as i32, heads, capacity as i32, d];
+            let mut buffer = fast::blank(&shape, pick(like).dtype())?;
+            for (store, first, used) in parts {
+                if let Some(store) = store {
+                    buffer = placed(&buffer, pick(store), first, used)?;
+                }
+            }
+            Ok(buffer)
+        };
+        let store = Store::new(joined(|store| &store.k)?, joined(|store| &store.v)?);
+        Ok(LayerState::Kv(self.with(Some(store))))
+    }
+
+    fn put(
+        &mut self,
+        (row, rows): (usize, usize),
+        other: &LayerState,
+        (from, held): (usize, RowLen),
+    ) -> Result<()> {
+        let LayerState::Kv(other) = other else {
+            return Err(not_kin());
+        };
+        let Some(new) = &other.store else {
+            return Ok(());
+        };
+        let used = other.slots(held) as i32;
+        let capacity = self.capacity().max(other.capacity());
+        let store = self.store.take();
+        let written = |pick: fn(&Store) -> &Array| -> Result<Array> {
+            let [_, heads, held, d] = pick(new).dims()?;
+            let (row, from, held) = (row as i32, from as i32, held.min(used));
+            let new = pick(new)
+                .slice_axis(0, from, from + 1)?
+                .slice_axis(2, 0, held)?;
+            let (starts, stops) = ([row, 0, 0, 0], [row + 1, heads, held, d]);
+            match &store {
+                Some(store) => {
+                    let in_place = store.is_own() && pick(store).shape()[2] as usize >= capacity;
+                    let buffer = grown(pick(store), capacity)?;
+                    match in_place {
+                        true => inplace::slice_update_in_place(buffer, &new, &starts, &stops),
+                        false => buffer.slice_update(&new, &starts, &stops),
+                    }
+                }
+                None => {
+                    let shape = [rows as i32, heads, capacity as i32, d];
+                    fast::blank(&shape, new.dtype())?.slice_update(&new, &starts, &stops)
+                }
+            }
+        };
+        let (k, v) = (written(|store| &store.k)?, written(|store| &store.v)?);
+        self.store = Some(Store::new(k, v));
+        Ok(())
+    }
+
+    fn view(&self, row: usize, held: RowLen, len: usize) -> Result<LayerState> {
+        let row = row as i32;
+        let slots = self.slots(RowLen { len, ..held }).min(self.capacity()) as i32;
+        let part = |array: &Array| array.slice_axis(0, row, row + 1)?.slice_axis(2, 0, slots);
+        let store = match &self.store {
+            Some(store) => Some(Rc::new(Store {
+                k: part(&store.k)?,
+                v: part(&store.v)?,
+                borrowed: true,
+            })),
+            None => None,
+        };
+        Ok(LayerState::Kv(self.with(store)))
+    }
+
+    fn fill(&mut self, held: RowLen, arrays: Vec<Array>) -> Result<()> {
+        let slots = self.slots(held);
+        for array in &arrays {
+            let [rows, _, held, _] = array.dims()?;
+            if rows != 1 || held as usize != slots {
+                return Err(refusal(format!(
+                    "keys or values {:?} where 1 row of {slots} slots belongs",
+                    array.shape()
+                )));
+            }
+        }
+        let [k, v] = arrays.try_into().map_err(|arrays: Vec<Array>| {
+            refusal(format!(
+                "{} arrays where keys and values belong",
+                arrays.len()
+            ))
+        })?;
+        self.store = Some(Rc::new(Store {
+            k,
+            v,
+            borrowed: true,
+        }));
+        Ok(())
+    }
+
+    fn shrink(&mut self, longest: usize) -> Result<()> {
+        let capacity = match self.extent {
+            Extent::Grows { by } => longest.div_ceil(by) * by,
+            Extent::Ring { window, slack, by } => (longest.div_ceil(by) * by).min(window + slack),
+        };
+        if let Some(store) = &self.store
+            && capacity < self.capacity()
+        {
+            // A copy: a view would keep the whole buffer alive.
+            let part = |array: &Array| array.slice_axis(2, 0, capacity as i32)?.contiguous();
+            self.store = match capacity {
+                0 => None,
+                _ => Some(Rc::new(Store {
+                    k: part(&store.k)?,
+                    v: part(&store.v)?,
+                    // `contiguous` of a small array may be a view all the same.
+                    borrowed: store.borrowed,
+                })),
+            };
+        }
+        Ok(())
+    }
+
+    fn arrays(&self) -> Vec<&Array> {
+        let store = self.pending.as_ref().or(self.store.as_ref());
+        store
+            .into_iter()
+            .flat_map(|store| [&store.k, &store.v])
+            .collect()
+    }
+
+    fn recorded_arrays(&self) -> Vec<&Array> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,364 @@
+//! State of a fixed size a row: convolution windows and recurrence matrices of one layer.
+//!
+//! A step reads the state at its start and hands over what its tokens make of it; the arrays are replaced when
+//! the step commits and never written in place, so that a step that is dropped has changed nothing. A row of
+//! length 0 has the zero state, whatever its place in the arrays held before.
+//!
+//! A recurrence cannot run backwards. A row can be shortened to the lengths that were
+//! [recorded](super::ModelCache::record) and to 0.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use mlx_core::{Array, DType, Error, ErrorKind, Result, fast, ops::concat};
+
+use super::kind::{RecurrentShape, StatePart};
+use super::state::{Kept, LayerState, RowLen, State, not_kin, refusal};
+
+/// What a step has handed over for one part.
+#[derive(Clone, Debug)]
+pub(crate) enum Handed {
+    /// The window before the step and the step's inputs: `[B, len + L, width]`.
+    Inputs(Array),
+    /// The state before the step, and the state after each of its tokens: `[B, L, …]`.
+    Each { before: Array, states: Array },
+    /// The state before the step, and the state after each row's last token: `[B, …]`.
+    End { before: Array, state: Array },
+}
+
+/// The recurrent state of one layer.
+#[derive(Clone, Debug)]
+pub(crate) struct RecurrentCache {
+    shape: RecurrentShape,
+    /// One array a part, `[B, …]`; none before the first step.
+    store: Option<Rc<[Array]>>,
+    /// What the step under way has handed over, by part.
+    handed: Vec<Option<Handed>>,
+    /// What the store becomes when the step commits.
+    next: Option<Rc<[Array]>>,
+    /// The states of each row at recorded lengths, `[1, …]` a part.
+    recorded: Vec<BTreeMap<usize, Rc<[Array]>>>,
+}
+
+impl RecurrentCache {
+    pub(crate) fn new(shape: RecurrentShape, rows: usize) -> Self {
+        Self {
+            shape,
+            store: None,
+            handed: vec![None; shape.parts().count()],
+            next: None,
+            recorded: vec![BTreeMap::new(); rows],
+        }
+    }
+
+    /// The same layer with other rows.
+    fn with(
+        &self,
+        store: Option<Rc<[Array]>>,
+        recorded: Vec<BTreeMap<usize, Rc<[Array]>>>,
+    ) -> Self {
+        Self {
+            store,
+            recorded,
+            ..Self::new(self.shape, 0)
+        }
+    }
+
+    /// Part number `part`.
+    pub(crate) fn part(&self, part: usize) -> Result<StatePart> {
+        let parts = self.handed.len();
+        let found = self.shape.parts().nth(part).copied();
+        found.ok_or_else(|| refusal(format!("there is no state array {part} of {parts}")))
+    }
+
+    /// What is stored of part number `part`, `[B, …]`.
+    pub(crate) fn stored(&self, part: usize) -> Option<&Array> {
+        self.store.as_ref().map(|store| &store[part])
+    }
+
+    /// Takes what the step under way has made of part number `part`.
+    pub(crate) fn hand_over(&mut self, part: usize, handed: Handed) {
+        self.handed[part] = Some(handed);
+    }
+
+    /// The lengths that row `row` can be shortened to, beside 0.
+    pub(crate) fn lengths(&self, row: usize) -> impl Iterator<Item = usize> {
+        self.recorded[row].keys().copied()
+    }
+
+    /// The arrays of row `row` at a recorded length.
+    pub(crate) fn recorded(&self, row: usize, len: usize) -> Option<&[Array]> {
+        self.recorded[row].get(&len).map(|arrays| &**arrays)
+    }
+
+    /// Takes the arrays of row `row` at length `len` from elsewhere.
+    pub(crate) fn restore(&mut self, row: usize, len: usize, arrays: Vec<Array>) -> Result<()> {
+        self.check(&arrays)?;
+        self.recorded[row].insert(len, arrays.into());
+        Ok(())
+    }
+
+    /// The arrays of row `row` of a store, copied or as views.
+    fn row(store: &[Array], row: usize, copies: bool) -> Result<Rc<[Array]>> {
+        let row = row as i32;
+        let part = |array: &Array| match copies {
+            true => array.take(&Array::from_slice(&[row], &[1])?, 0),
+            false => array.slice_axis(0, row, row + 1),
+        };
+        store.iter().map(part).collect()
+    }
+
+    /// Whether these are the arrays of one row.
+    fn check(&self, arrays: &[Array]) -> Result<()> {
+        if arrays.len() != self.handed.len() {
+            let (n, wanted) = (arrays.len(), self.handed.len());
+            return Err(refusal(format!(
+                "a state of {n} arrays where {wanted} belong"
+            )));
+        }
+        for (part, array) in self.shape.parts().zip(arrays) {
+            let fits = match part {
+                StatePart::Window { .. } => true,
+                StatePart::Carry { dtype, .. } => array.dtype() == *dtype,
+            };
+            if !fits || array.shape() != part.shape(1) {
+                return Err(refusal(format!(
+                    "{} is {} {:?}, expected shape {:?}",
+                    part.name(),
+                    array.dtype(),
+                    array.shape(),
+                    part.shape(1)
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// What becomes of a part when the step commits.
+    fn after(part: &StatePart, handed: Option<&Handed>, kept: &Kept<'_>) -> Result<Array> {
+        match handed {
+            None => Err(Error::new(
+                ErrorKind::Invalid,
+                format!("the step has not handed over its {}", part.name()),
+            )),
+            Some(Handed::Inputs(joined)) => last_inputs(joined, kept),
+            Some(Handed::Each { before, states }) => {
+                let after = states.flatten(0, 1)?.take(&token_before(kept)?, 0)?;
+                keep_some(before, after, kept)
+            }
+            Some(Handed::End { before, state }) => {
+                let is_part = |(&keep, &width): (&usize, &usize)| keep != 0 && keep != width;
+                if kept.keep.iter().zip(kept.widths).any(is_part) {
+                    return Err(kept.too_wide());
+                }
+                match kept.is_whole() {
+                    true => Ok(state.clone()),
+                    false => keep_some(before, state.clone(), kept),
+                }
+            }
+        }
+    }
+}
+
+/// The last inputs of each row once it has kept its tokens: of `[B, len + L, width]` those from token
+/// `keep[b]` on, `[B, len, width]`.
+fn last_inputs(joined: &Array, kept: &Kept<'_>) -> Result<Array> {
+    let [b, all, width] = joined.dims()?;
+    let len = all - kept.width as i32;
+    if let Some((&first, rest)) = kept.keep.split_first()
+        && rest.iter().all(|&keep| keep == first)
+        && kept.width as i32 <= len
+    {
+        return joined.slice_axis(1, first as i32, first as i32 + len);
+    }
+    // A copy: a view would keep the inputs of a whole prompt alive.
+    let rows = kept.keep.iter().enumerate();
+    let places: Vec<i32> = rows
+        .flat_map(|(row, &keep)| {
+            let first = row as i32 * all + keep as i32;
+            first..first + len
+        })
+        .collect();
+    let places = Array::from_slice(&places, &[b, len])?;
+    joined.reshape(&[b * all, width])?.take(&places, 0)
+}
+
+/// For each row the place of the last token it keeps in `[B * L]`; of rows that keep none the first.
+fn token_before(kept: &Kept<'_>) -> Result<Array> {
+    let rows = kept.keep.iter().enumerate();
+    let places: Vec<i32> = rows
+        .map(|(row, &keep)| (row * kept.width + keep.saturating_sub(1)) as i32)
+        .collect();
+    Array::from_slice(&places, &[places.len() as i32])
+}
+
+/// `after` for the rows that keep some of their tokens, `before` for the others.
+fn keep_some(before: &Array, after: Array, kept: &Kept<'_>) -> Result<Array> {
+    if kept.keep.iter().all(|&keep| keep > 0) {
+        return Ok(after);
+    }
+    let some: Vec<bool> = kept.keep.iter().map(|&keep| keep > 0).collect();
+    by_row(&some, before.ndim())?.select(&after, before)
+}
+
+/// A truth value for each row, to be broadcast over arrays of `ndim` dimensions.
+pub(crate) fn by_row(rows: &[bool], ndim: usize) -> Result<Array> {
+    let mut shape = vec![1; ndim];
+    shape[0] = rows.len() as i32;
+    Array::from_slice(rows, &shape)
+}
+
+/// The zero state of `rows` rows.
+pub(crate) fn zero_state(part: &StatePart, rows: usize, dtype: DType) -> Result<Array> {
+    fast::blank(&part.shape(rows), dtype)
+}
+
+impl State for RecurrentCache {
+    fn prepare(&mut self, kept: &Kept<'_>) -> Result<()> {
+        let parts = self.shape.parts().zip(&self.handed);
+        let after = parts.map(|(part, handed)| Self::after(part, handed.as_ref(), kept));
+        self.next = Some(after.collect::<Result<_>>()?);
+        Ok(())
+    }
+
+    fn settle(&mut self, commit: bool) {
+        self.handed.fill(None);
+        if let Some(next) = self.next.take()
+            && commit
+        {
+            self.store = Some(next);
+        }
+    }
+
+    fn can_rewind(&self, row: usize, _held: RowLen, len: usize) -> bool {
+        len == 0 || self.recorded[row].contains_key(&len)
+    }
+
+    fn truncate(&mut self, row: usize, len: usize) -> Result<()> {
+        self.recorded[row].split_off(&(len + 1));
+        let Some(at_len) = self.recorded[row].get(&len) else {
+            return Ok(());
+        };
+        let Some(store) = &self.store else {
+            return Err(refusal("a recorded state belongs to no row"));
+        };
+        let parts = store.iter().zip(at_len.iter());
+        let written = parts.map(|(array, new)| write_row(array, row, new));
+        self.store = Some(written.collect::<Result<_>>()?);
+        Ok(())
+    }
+
+    fn record(&mut self, row: usize, len: usize) -> Result<()> {
+        if let Some(store) = &self.store
+            && len > 0
+            && !self.recorded[row].contains_key(&len)
+        {
+            let copy = Self::row(store, row, true)?;
+            self.recorded[row].insert(len, copy);
+        }
+        Ok(())
+    }
+
+    fn clear(&mut self, row: usize) {
+        self.recorded[row].clear();
+    }
+
+    fn select(&self, rows: &[usize], indices: &Array) -> Result<LayerState> {
+        let store = match &self.store {
+            Some(store) => Some(
+                store
+                    .iter()
+                    .map(|array| array.take(indices, 0))
+                    .collect::<Result<_>>()?,
+            ),
+            None => None,
+        };
+        let recorded = rows.iter().map(|&row| self.recorded[row].clone());
+        Ok(LayerState::Recurrent(self.with(store, recorded.collect())))
+    }
+
+    fn join(&self, other: &LayerState, lens: [&[RowLen]; 2]) -> Result<LayerState> {
+        let LayerState::Recurrent(other) = other else {
+            return Err(not_kin());
+        };
+        let store = match (&self.store, &other.store) {
+            (None, None) => None,
+            (first, second) => {
+                let joined = |(at, part): (usize, &StatePart)| {
+                    let like = first.as_ref().or(second.as_ref()).expect("one is there");
+                    let dtype = like[at].dtype();
+                    let rows = |store: &Option<Rc<[Array]>>, lens: &[RowLen]| match store {
+                        Some(store) => Ok(store[at].clone()),
+                        None => zero_state(part, lens.len(), dtype),
+                    };
+                    concat(&[rows(first, lens[0])?, rows(second, lens[1])?], 0)
+                };
+                let parts = self.shape.parts().enumerate().map(joined);
+                Some(parts.collect::<Result<_>>()?)
+            }
+        };
+        let recorded = self.recorded.iter().chain(&other.recorded).cloned();
+        Ok(LayerState::Recurrent(self.with(store, recorded.collect())))
+    }
+
+    fn put(
+        &mut self,
+        (row, rows): (usize, usize),
+        other: &LayerState,
+        (from, _): (usize, RowLen),
+    ) -> Result<()> {
+        let LayerState::Recurrent(other) = other else {
+            return Err(not_kin());
+        };
+        self.recorded[row] = other.recorded[from].clone();
+        let Some(new) = &other.store else {
+            return Ok(());
+        };
+        let new = Self::row(new, from, false)?;
+        let store = self.store.take();
+        let written = self.shape.parts().zip(new.iter()).enumerate();
+        let written = written.map(|(at, (part, new))| match &store {
+            Some(store) => write_row(&store[at], row, new),
+            None => write_row(&zero_state(part, rows, new.dtype())?, row, new),
+        });
+        self.store = Some(written.collect::<Result<_>>()?);
+        Ok(())
+    }
+
+    fn view(&self, row: usize, held: RowLen, len: usize) -> Result<LayerState> {
+        let store = match &self.store {
+            Some(store) if len == held.len => Some(Self::row(store, row, false)?),
+            _ => self.recorded[row].get(&len).cloned(),
+        };
+        let mut recorded = self.recorded[row].clone();
+        recorded.split_off(&(len + 1));
+        Ok(LayerState::Recurrent(self.with(store, vec![recorded])))
+    }
+
+    fn fill(&mut self, _held: RowLen, arrays: Vec<Array>) -> Result<()> {
+        self.check(&arrays)?;
+        self.store = Some(arrays.into());
+        Ok(())
+    }
+
+    fn shrink(&mut self, _longest: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn arrays(&self) -> Vec<&Array> {
+        let store = self.next.as_ref().or(self.store.as_ref());
+        store.into_iter().flat_map(|store| store.iter()).collect()
+    }
+
+    fn recorded_arrays(&self) -> Vec<&Array> {
+        let rows = self.recorded.iter().flat_map(BTreeMap::values);
+        rows.flat_map(|arrays| arrays.iter()).collect()
+    }
+}
+
+/// `array` with `new`, `[1, …]`, as its row `row`.
+fn write_row(array: &Array, row: usize, new: &Array) -> Result<Array> {
+    let (mut starts, mut stops) = (vec![0; array.ndim()], array.shape().to_vec());
+    (starts[0], stops[0]) = (row as i32, row as i32 + 1);
+    array.slice_update(new, &starts, &stops)
+}

@@ -1,0 +1,156 @@
+//! [`LayerState`]: the state of one layer, and what a [`ModelCache`](super::ModelCache) asks of it.
+
+use mlx_core::{Array, Error, ErrorKind, Result};
+
+use super::kv::KvCache;
+use super::recurrent::RecurrentCache;
+use super::{CacheOptions, LayerKind};
+
+/// The length of a row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RowLen {
+    /// Positions that it holds.
+    pub(crate) len: usize,
+    /// The most positions that it has ever written: what a ring lost does not come back when the row is
+    /// shortened.
+    pub(crate) written: usize,
+}
+
+/// What each row keeps of a step that is about to commit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept<'s> {
+    /// Tokens that each row keeps, at most as many as it brought.
+    pub(crate) keep: &'s [usize],
+    /// Tokens that each row brought.
+    pub(crate) widths: &'s [usize],
+    /// The width of the tokens' array.
+    pub(crate) width: usize,
+    /// [`CacheOptions::slack`]
+    pub(crate) slack: usize,
+}
+
+impl Kept<'_> {
+    /// Whether every row keeps all that it brought.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.keep == self.widths
+    }
+
+    /// The refusal of a step whose state exists only for all of its tokens.
+    pub(crate) fn too_wide(&self) -> Error {
+        let Self {
+            keep,
+            widths,
+            width,
+            slack,
+        } = self;
+        refusal(format!(
+            "a step of {width} tokens is too wide for slack {slack} to keep {keep:?} of {widths:?}"
+        ))
+    }
+}
+
+/// What the states of all kinds can do. Rows are numbers below the batch size; lengths live in the
+/// [`ModelCache`](super::ModelCache) and come as arguments.
+pub(crate) trait State {
+    /// Builds the state after the step in which rows keep what `kept` says. It takes effect with
+    /// [`settle`](Self::settle).
+    fn prepare(&mut self, kept: &Kept<'_>) -> Result<()>;
+
+    /// Ends the step: takes what was prepared, or forgets it.
+    fn settle(&mut self, commit: bool);
+
+    /// Whether row `row` can be shortened to `len` positions, fewer than it holds.
+    fn can_rewind(&self, row: usize, held: RowLen, len: usize) -> bool;
+
+    /// Shortens row `row`, which [can](Self::can_rewind) be.
+    fn truncate(&mut self, row: usize, len: usize) -> Result<()>;
+
+    /// Makes the present length of row `row` one that it can be shortened to later.
+    fn record(&mut self, row: usize, len: usize) -> Result<()>;
+
+    /// Forgets row `row`.
+    fn clear(&mut self, row: usize);
+
+    /// The rows `rows`, in that order; `indices` are the same numbers.
+    fn select(&self, rows: &[usize], indices: &Array) -> Result<LayerState>;
+
+    /// These rows and behind them those of `other`, which have these lengths.
+    fn join(&self, other: &LayerState, lens: [&[RowLen]; 2]) -> Result<LayerState>;
+
+    /// Writes row `from` of `other`, of length `held`, over row `row` of `rows`.
+    fn put(&mut self, row: (usize, usize), other: &LayerState, from: (usize, RowLen))
+    -> Result<()>;
+
+    /// The first `len` positions of row `row`, as views.
+    fn view(&self, row: usize, held: RowLen, len: usize) -> Result<LayerState>;
+
+    /// Takes the [arrays](Self::arrays) of one row from elsewhere. The error tells which array does not fit.
+    fn fill(&mut self, held: RowLen, arrays: Vec<Array>) -> Result<()>;
+
+    /// Gives back memory behind position `longest`.
+    fn shrink(&mut self, longest: usize) -> Result<()>;
+
+    /// The arrays that hold the rows, none before the first write.
+    fn arrays(&self) -> Vec<&Array>;
+
+    /// The arrays that hold the rows at [recorded](Self::record) lengths.
+    fn recorded_arrays(&self) -> Vec<&Array>;
+}
+
+/// The state of one layer.
+#[derive(Clone, Debug)]
+pub(crate) enum LayerState {
+    /// Keys and values of positions.
+    Kv(KvCache),
+    /// Arrays of a fixed size a row.
+    Recurrent(RecurrentCache),
+}
+
+impl LayerState {
+    pub(crate) fn new(kind: LayerKind, rows: usize, options: &CacheOptions) -> Self {
+        match kind {
+            LayerKind::Full | LayerKind::Window(_) => Self::Kv(KvCache::new(kind, options)),
+            LayerKind::Recurrent(shape) => Self::Recurrent(RecurrentCache::new(shape, rows)),
+        }
+    }
+
+    pub(crate) fn state(&self) -> &dyn State {
+        match self {
+            Self::Kv(state) => state,
+            Self::Recurrent(state) => state,
+        }
+    }
+
+    pub(crate) fn state_mut(&mut self) -> &mut dyn State {
+        match self {
+            Self::Kv(state) => state,
+            Self::Recurrent(state) => state,
+        }
+    }
+
+    /// Keys and values, if that is what the layer keeps.
+    pub(crate) fn kv(&mut self) -> Option<&mut KvCache> {
+        match self {
+            Self::Kv(state) => Some(state),
+            Self::Recurrent(_) => None,
+        }
+    }
+
+    /// The recurrent state, if that is what the layer keeps.
+    pub(crate) fn recurrent(&mut self) -> Option<&mut RecurrentCache> {
+        match self {
+            Self::Kv(_) => None,
+            Self::Recurrent(state) => Some(state),
+        }
+    }
+}
+
+/// An operation that the cache's state does not allow.
+pub(crate) fn refusal(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, message.into())
+}
+
+/// The refusal to combine states of different kinds.
+pub(crate) fn not_kin() -> Error {
+    refusal("caches of different models or options cannot be joined")
+}

@@ -1,0 +1,226 @@
+//! The side of a step that recurrent layers use.
+
+use mlx_core::{Array, DType, Error, ErrorKind, Result, ops::concat};
+
+use super::Step;
+use crate::cache::StatePart;
+use crate::cache::in_layer;
+use crate::cache::recurrent::{Handed, RecurrentCache, by_row, zero_state};
+use crate::cache::state::refusal;
+
+/// The state of a recurrent layer after a step.
+///
+/// ```
+/// use mlx_core::{Array, DType, Result};
+/// use mlx_nn::{
+///     CacheOptions, LayerKind, ModelCache, RecurrentShape, StateAfter, StatePart, Step,
+/// };
+///
+/// const WIDTH: i32 = 4;
+/// const SUM: RecurrentShape = RecurrentShape::new(&[StatePart::Carry {
+///     name: "sum",
+///     shape: [1, 1, WIDTH],
+///     dtype: DType::F32,
+/// }]);
+///
+/// /// The sum of all tokens so far: `[B, L, 4] -> [B, L, 4]`.
+/// fn running_sum(x: &Array, layer: usize, step: &mut Step) -> Result<Array> {
+///     let before = step.state(layer, 0)?; // [B, 1, 1, 4]
+///     let x = match step.real_tokens()? {
+///         Some(real) => real.expand_dims(-1)?.select(x, 0.0f32)?, // padding adds nothing
+///         None => x.clone(),
+///     };
+///     let sums = x.cumsum(1, false, true)?.add(&before.squeeze(1)?)?; // [B, L, 4]
+///     let (b, l) = (x.dim(0)?, x.dim(1)?);
+///     let after = match step.keeps_parts() {
+///         true => StateAfter::Each(sums.reshape(&[b, l, 1, 1, WIDTH])?),
+///         false => StateAfter::End(sums.slice_axis(1, l - 1, l)?.expand_dims(1)?),
+///     };
+///     step.set_state(layer, 0, after)?;
+///     Ok(sums)
+/// }
+///
+/// # fn main() -> Result<()> {
+/// let options = CacheOptions { slack: 2, ..Default::default() };
+/// let mut cache = ModelCache::new(&[LayerKind::Recurrent(SUM)], 1, options);
+/// let ones = Array::from_slice(&[1.0f32; 12], &[1, 3, 4])?;
+/// let mut step = cache.begin(&[3])?;
+/// running_sum(&ones, 0, &mut step)?;
+/// step.commit(&[2])?; // the third token is rejected
+/// let mut step = cache.begin(&[3])?;
+/// let sums = running_sum(&ones, 0, &mut step)?;
+/// assert_eq!(sums.slice_axis(1, 0, 1)?.to_vec::<f32>()?, [3.0; 4]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub enum StateAfter {
+    /// After each token: `[B, L, …]`. A row may keep any number of its tokens; what is behind its last real
+    /// token does not matter.
+    Each(Array),
+    /// After the last real token of each row: `[B, …]`. A row of width 0 has the state it had before. A row
+    /// can keep all of its tokens or none.
+    End(Array),
+}
+
+impl Step<'_> {
+    /// Which tokens are real and not padding: Bool `[B, L]`. `None` where all are.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn real_tokens(&mut self) -> Result<Option<Array>> {
+        if self.widths.iter().all(|&width| width == self.width) {
+            return Ok(None);
+        }
+        if self.real.is_none() {
+            let row = |&own: &usize| (0..self.width).map(move |token| token < own);
+            let real: Vec<bool> = self.widths.iter().flat_map(row).collect();
+            let shape = [self.widths.len() as i32, self.width as i32];
+            self.real = Some(Array::from_slice(&real, &shape)?);
+        }
+        Ok(self.real.clone())
+    }
+
+    /// Whether rows may keep some of several tokens ([`CacheOptions::slack`](crate::CacheOptions::slack)), so
+    /// that recurrent layers should hand over the state after [each](StateAfter::Each). Wider steps, which
+    /// bring prompts, are kept whole, and the state at their [end](StateAfter::End) is enough.
+    pub fn keeps_parts(&self) -> bool {
+        1 < self.width && self.width <= self.cache.options.slack + 1
+    }
+
+    /// The input of a causal convolution whose window is part `part` of layer `layer`: the inputs before the
+    /// step and those of the step, `[B, L, width] -> [B, len + L, width]`. Output `t` of the convolution reads
+    /// `t ..= t + len`. When the step commits, each row's window is moved by the tokens it keeps.
+    ///
+    /// # Errors
+    /// The part is no window, or the inputs have another shape.
+    pub fn window(&mut self, layer: usize, part: usize, inputs: &Array) -> Result<Array> {
+        let found = self.state_part(layer, part)?;
+        let rows = self.widths.len();
+        let StatePart::Window { name, len, width } = found else {
+            let message = format!("layer {layer}: {} is no window", found.name());
+            return Err(refusal(message));
+        };
+        if inputs.shape() != [rows as i32, self.width as i32, width] {
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!(
+                    "layer {layer}: inputs {:?} of {name} [{len}, {width}] in a step of {:?} tokens a row",
+                    inputs.shape(),
+                    self.widths
+                ),
+            ));
+        }
+        let before = self.before(layer, part, &found, inputs.dtype())?;
+        let joined = concat(&[&before, inputs], 1)?;
+        self.hand_over(layer, part, Handed::Inputs(joined.clone()))?;
+        Ok(joined)
+    }
+
+    /// Part `part` of layer `layer`'s state before the step's tokens: `[B, heads, rows, columns]`.
+    ///
+    /// # Errors
+    /// The layer has no such part, or it is a window.
+    pub fn state(&mut self, layer: usize, part: usize) -> Result<Array> {
+        let found = self.state_part(layer, part)?;
+        match found {
+            StatePart::Carry { dtype, .. } => self.before(layer, part, &found, dtype),
+            StatePart::Window { name, .. } => Err(refusal(format!(
+                "layer {layer}: {name} is a window of inputs, not a state"
+            ))),
+        }
+    }
+
+    /// Hands over what the step's tokens make of part `part` of layer `layer`'s state.
+    ///
+    /// # Errors
+    /// The layer has no such part, or the array has another shape or dtype.
+    pub fn set_state(&mut self, layer: usize, part: usize, after: StateAfter) -> Result<()> {
+        let found = self.state_part(layer, part)?;
+        let before = self.state(layer, part)?;
+        let mut wanted = found.shape(self.widths.len());
+        let array = match &after {
+            StateAfter::Each(states) => {
+                wanted.insert(1, self.width as i32);
+                states
+            }
+            StateAfter::End(state) => state,
+        };
+        if array.shape() != wanted || array.dtype() != before.dtype() {
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!(
+                    "layer {layer}: {} is {} {:?} after the step, expected {} {wanted:?}",
+                    found.name(),
+                    array.dtype(),
+                    array.shape(),
+                    before.dtype()
+                ),
+            ));
+        }
+        let handed = match after {
+            StateAfter::Each(states) => Handed::Each { before, states },
+            StateAfter::End(state) => Handed::End { before, state },
+        };
+        self.hand_over(layer, part, handed)
+    }
+
+    fn recurrent(&mut self, layer: usize) -> Result<&mut RecurrentCache> {
+        let state = self.cache.layers.get_mut(layer);
+        let state = state.ok_or_else(|| refusal(format!("there is no layer {layer}")))?;
+        state.recurrent().ok_or_else(|| {
+            refusal(format!(
+                "layer {layer} keeps keys and values, not a recurrent state"
+            ))
+        })
+    }
+
+    fn state_part(&mut self, layer: usize, part: usize) -> Result<StatePart> {
+        if self.documents.is_some() {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "layer {layer} is recurrent and cannot keep documents in one row apart; give each a row"
+                ),
+            ));
+        }
+        let found = self.recurrent(layer)?.part(part);
+        found.map_err(|error| in_layer(layer, &error))
+    }
+
+    /// What is stored of a part, and zeros for the rows that begin.
+    fn before(
+        &mut self,
+        layer: usize,
+        part: usize,
+        found: &StatePart,
+        dtype: DType,
+    ) -> Result<Array> {
+        let rows = self.widths.len();
+        let zeros = || zero_state(found, rows, dtype);
+        let stored = self.recurrent(layer)?.stored(part).cloned();
+        let Some(stored) = stored else {
+            return zeros();
+        };
+        let lens = &self.cache.lens;
+        if lens.iter().all(|&len| len == 0) {
+            return zeros();
+        }
+        if lens
+            .iter()
+            .zip(&self.widths)
+            .all(|(&len, &width)| len > 0 || width == 0)
+        {
+            return Ok(stored);
+        }
+        let goes_on: Vec<bool> = lens.iter().map(|&len| len > 0).collect();
+        by_row(&goes_on, stored.ndim())?.select(&stored, &zeros()?)
+    }
+
+    fn hand_over(&mut self, layer: usize, part: usize, handed: Handed) -> Result<()> {
+        if self.cache.options.store {
+            self.recurrent(layer)?.hand_over(part, handed);
+        }
+        Ok(())
+    }
+}
