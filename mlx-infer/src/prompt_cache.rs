@@ -1,6 +1,8 @@
 //! What a model has computed of a prompt, to begin another text with.
 
 mod file;
+#[cfg(test)]
+mod tests;
 
 use mlx_core::eval;
 use mlx_nn::ModelCache;
@@ -122,14 +124,17 @@ impl PromptCache {
         Ok(Prompt::Tokens([&self.ids[..], &rest].concat()))
     }
 
-    /// A cache for a prompt of these ids, of which it holds the beginning that both share, but for the
-    /// prompt's last token; none if they share nothing, or the layers' rings have lost it.
+    /// A cache for a prompt of these ids, which holds the prefix that both share, without the prompt's last
+    /// token; of recurrent layers the longest such prefix that they recorded. `None` if they share nothing, or
+    /// the layers no longer hold it.
     pub(crate) fn start(&self, model: &LoadedModel, ids: &[u32]) -> Result<Option<ModelCache>> {
         let common = shared(&self.ids, ids).min(ids.len().saturating_sub(1));
-        if common == 0 || !self.state.serves(common, is_beyond(model, ids.len())) {
+        let is_beyond = is_beyond(model, ids.len());
+        let len = self.state.cache.longest_prefix(0, common);
+        if len == 0 || !self.state.serves(len, is_beyond) {
             return Ok(None);
         }
-        self.state.start(common, ids.len()).map(Some)
+        self.state.start(len, ids.len()).map(Some)
     }
 
     /// # Errors

@@ -1,8 +1,30 @@
-//! Neural network layers, quantised linears and caches on MLX.
+//! Neural network layers, quantised linears, LoRA and caches on [`mlx_core`].
 //!
-//! Layers are plain structs whose fields are named as checkpoints name them; what works on their
-//! parameters is a visitor (see [`Module`]). What a model remembers is a [`ModelCache`], and a
-//! forward pass is a [`Step`]: a transaction over rows that each have their own length.
+//! A layer is a plain struct whose fields are named as the checkpoint names them. What works on parameters
+//! (loading, quantising, casting, counting, LoRA, freezing) is a visitor outside the layers. What a model keeps
+//! between forward passes is in a [`ModelCache`]; layers hold no state.
+//!
+//! | to | see |
+//! |---|---|
+//! | define a layer and name its parameters | [`module!`], [`Module`], [`Param`] |
+//! | multiply by a dense or quantised matrix, with or without LoRA | [`Linear`], [`Weight`], [`Lora`] |
+//! | route tokens to experts | [`ExpertsMlp`], [`ExpertsLinear`] |
+//! | normalise, embed, rotate, activate | [`RmsNorm`], [`LayerNorm`], [`Embedding`], [`Rope`], [`Activation`] |
+//! | attend | [`Attention`], [`Step::attend`] |
+//! | turn features into logits | [`Head`] |
+//! | load a checkpoint, with a report of all that does not fit | [`fill`], [`Checkpoint`], [`Rename`] |
+//! | quantise a model, or attach adapters to it | [`mod@quantize`], [`lora`] |
+//! | choose what is trained | [`trainable`], [`Patterns`] |
+//! | keep the state of several rows | [`ModelCache`], [`CacheOptions`] |
+//! | say what a layer keeps, and what that costs | [`LayerKind`], [`RecurrentShape`], [`StateCost`] |
+//! | run a forward pass, and keep some of its tokens | [`ModelCache::begin`], [`Step`], [`Step::commit`] |
+//! | write a recurrent layer | [`Step::window`], [`Step::state`], [`StateAfter`] |
+//! | compute a loss without the logits of all tokens | [`loss`] |
+//!
+//! Axes in the documentation: `B` rows, `L` new tokens of a step, `S` stored tokens, `H` query heads, `K` key and
+//! value heads, `D` features of a head, `E` features of a token, `V` vocabulary.
+//!
+//! # A layer, initialised by a visitor
 //!
 //! ```
 //! use mlx_core::{Array, DType, Result, random};
@@ -31,6 +53,28 @@
 //! let x = Array::from_slice(&[1.0f32; 16], &[2, 8])?;
 //! let y = block.mlp.forward(&block.norm.forward(&x)?)?;
 //! assert_eq!(y.shape(), [2, 8]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # A forward pass is a transaction
+//!
+//! ```
+//! use mlx_core::{Array, DType, Result, ops::create::ones};
+//! use mlx_nn::{Attend, CacheOptions, LayerKind, ModelCache};
+//!
+//! # fn main() -> Result<()> {
+//! // Two rows of a model with one layer.
+//! let mut cache = ModelCache::new(&[LayerKind::Full], 2, CacheOptions::default());
+//! // Row 0 brings three tokens, row 1 one; its other two places are padding.
+//! let mut step = cache.begin(&[3, 1])?;
+//! let qkv = ones(&[2, 4, 3, 32], DType::F32)?; // [B, H, L, D]
+//! let options = Attend { scale: 0.2, softcap: None, sinks: None };
+//! let y = step.attend(0, &qkv, &qkv, &qkv, &options)?;
+//! assert_eq!(y.shape(), [2, 4, 3, 32]);
+//! // Row 0 keeps two of its tokens: the third was a draft that is rejected.
+//! step.commit(&[2, 1])?;
+//! assert_eq!(cache.lens(), [2, 1]);
 //! # Ok(())
 //! # }
 //! ```

@@ -14,6 +14,15 @@ impl ModelCache {
         len == self.lens[row] || (len < self.lens[row] && self.layers.iter().all(held))
     }
 
+    /// The greatest length of at most `most` to which row `row` [can](Self::can_shorten) be shortened; 0 if it
+    /// has to be computed anew.
+    pub fn longest_prefix(&self, row: usize, most: usize) -> usize {
+        let recorded = self.recorded(row);
+        let shorter = recorded.iter().rev().copied().filter(|&len| len < most);
+        let mut lengths = std::iter::once(most).chain(shorter);
+        lengths.find(|&len| self.can_shorten(row, len)).unwrap_or(0)
+    }
+
     /// The first `len` positions of row `row`, as a cache of one row. It shares the buffers of this one,
     /// which must not be written before it has been computed with or [copied](Self::compacted).
     ///

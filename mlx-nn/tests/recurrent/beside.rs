@@ -255,6 +255,10 @@ impl Beside {
         let is_recorded = len == 0 || len == held || self.rows[row].recorded.contains(&len);
         let can = self.cache.can_shorten(row, len);
         assert!(can == is_recorded || (self.window.is_some() && !can));
+        let most = (0..=len)
+            .rev()
+            .find(|&len| self.cache.can_shorten(row, len));
+        assert_eq!(self.cache.longest_prefix(row, len), most.unwrap_or(0));
         let done = self.cache.truncate(row, len);
         assert_eq!(done.is_ok(), can, "{done:?}");
         if can {
