@@ -239,7 +239,7 @@ fn lengths(text: &str) -> Result<Vec<usize>> {
 /// An array of the row's state, of any number of slots where it grows.
 fn read_part(file: &Safetensors, name: &str, part: &RowPart) -> Result<Array> {
     let (dtype, shape) = file.info(name)?;
-    match part.fits(dtype, &shape) {
+    match part.fits(dtype, shape) {
         true => Ok(file.array(name)?),
         false => Err(Error::format(format!(
             "tensor {name:?} is {dtype} {shape:?}; expected {part}"
