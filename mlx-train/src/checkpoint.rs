@@ -1,10 +1,10 @@
-//! Checkpoints of a run: whole or not there, and enough to go on to the bit.
+//! Checkpoints of a run: atomic, and complete enough that a resumed run computes the same bits.
 //!
 //! ```text
-//! out/adapters.safetensors, adapter_config.json    what the last checkpoint holds, for mlx-infer and mlx-lm
-//! out/best/…                                       the same of the best evaluation
+//! out/adapters.safetensors, adapter_config.json    the result, for mlx-infer and mlx-lm
+//! out/best/…                                       the parameters of the best evaluation
 //! out/checkpoints/00000100/parameters.safetensors  the trained parameters
-//!                          optimizer.safetensors   what the optimiser remembers
+//!                          optimizer.safetensors   the optimiser's moments
 //!                          state.json              progress, settings
 //! ```
 //!
@@ -36,8 +36,8 @@ use crate::trainer::{Progress, TrainerConfig};
 const PARAMETERS: &str = "parameters.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const STATE: &str = "state.json";
-/// What an unfinished checkpoint is called, adapter files that have no name yet, and an old checkpoint
-/// that is being removed.
+/// Hidden folders: an unfinished checkpoint, unfinished adapter files, an old checkpoint during its
+/// removal.
 const UNFINISHED: &str = ".saving";
 const UNNAMED: &str = ".adapter";
 const REMOVED: &str = ".removed";
@@ -51,7 +51,7 @@ const FORMAT: u32 = 1;
 pub struct Output {
     /// The folder.
     pub dir: PathBuf,
-    /// What its `adapter_config.json` says.
+    /// The content of its `adapter_config.json`.
     pub config: AdapterConfig,
 }
 
@@ -60,7 +60,8 @@ impl Output {
         self.dir.join("checkpoints")
     }
 
-    /// Removes what a killed run left. No other run may be at work in the folder.
+    /// Removes the hidden folders of a killed run. The caller holds the
+    /// [`Claim`](mlx_infer::output::Claim) on the folder.
     ///
     /// # Errors
     /// It cannot be removed.
@@ -131,7 +132,7 @@ struct State {
     saved: Saved,
 }
 
-/// A number that other examples, or another order, would hardly have.
+/// A 64-bit hash of the examples and their order.
 pub(crate) fn fingerprint(examples: &[Example]) -> u64 {
     let mut sum = examples.len() as u64;
     let mut mix = |number: u64| sum = Numbers::new(sum, number).next();
@@ -147,12 +148,12 @@ pub(crate) fn fingerprint(examples: &[Example]) -> u64 {
     sum
 }
 
-/// The folder of the last whole checkpoint.
+/// The folder of the last checkpoint.
 pub(crate) fn last(output: &Output) -> Result<Option<PathBuf>> {
     Ok(all(output)?.pop())
 }
 
-/// The whole checkpoints, oldest first.
+/// All checkpoints, oldest first.
 fn all(output: &Output) -> Result<Vec<PathBuf>> {
     let dir = output.checkpoints();
     let entries = match fs::read_dir(&dir) {
@@ -212,7 +213,7 @@ pub(crate) fn save(
     Ok(dir)
 }
 
-/// Gives model and optimiser what a checkpoint holds, if it is of a run like `expected`.
+/// Restores model and optimiser from a checkpoint of a run with the settings and data of `expected`.
 pub(crate) fn load(
     dir: &Path,
     expected: &Saved,
@@ -256,7 +257,7 @@ pub(crate) fn load(
     Ok(progress)
 }
 
-/// Settings that may change: how long, and what is only looked at.
+/// Compares the settings of two runs. Those that do not change a step may differ.
 fn same_settings(
     found: &TrainerConfig,
     expected: &TrainerConfig,

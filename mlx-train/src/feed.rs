@@ -1,4 +1,4 @@
-//! In which order examples come, and with which others: shuffled by a seed, and resumable.
+//! The order of examples and their division into batches: shuffled by a seed, resumable at any batch.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,32 +7,32 @@ use crate::batch::Example;
 /// How many batches' worth of examples are sorted by length, so that a batch has little padding.
 const WINDOW: usize = 16;
 
-/// Where a [`Feed`] stands: all there is to save.
+/// The position of a [`Feed`], which a checkpoint saves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
-    /// How often all examples have been seen.
+    /// Rounds that are complete; each reads every example once.
     pub epoch: u64,
-    /// How many batches of the next round.
+    /// Batches of the current round that were read.
     pub batch: usize,
 }
 
-/// How examples are put together.
+/// How examples are grouped into batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeedOptions {
     /// Rows of a batch.
     pub batch_size: usize,
-    /// In place of that: rows of about one length, until they have so many tokens, padding included.
+    /// Instead of `batch_size`: rows of similar length, up to this many tokens with padding.
     pub batch_tokens: Option<usize>,
-    /// Fill rows with several documents, up to so many tokens.
+    /// Pack several documents into a row, up to this many tokens.
     pub pack: Option<usize>,
-    /// What the order depends on.
+    /// The seed of the order.
     pub seed: u64,
 }
 
-/// The batches of a data set, round after round, each example once a round.
+/// The batches of a data set, round after round; each round reads every example once.
 ///
-/// A round is planned as a whole from the seed and its number: to go on where another one stood
-/// takes its [`Position`] and nothing more.
+/// A round is planned as a whole from the seed and the round's number, so a [`Position`] is enough to
+/// continue.
 #[derive(Clone, Debug)]
 pub struct Feed {
     lengths: Vec<usize>,
@@ -55,7 +55,7 @@ impl Feed {
         feed
     }
 
-    /// The same examples in their own order, for one round: what evaluation reads.
+    /// One round of the examples in the order of the file, for evaluation.
     pub fn in_order(examples: &[Example], batch_size: usize) -> Vec<Vec<usize>> {
         let all: Vec<usize> = (0..examples.len()).collect();
         all.chunks(batch_size.max(1))
@@ -63,12 +63,12 @@ impl Feed {
             .collect()
     }
 
-    /// Where it stands.
+    /// The current position.
     pub fn position(&self) -> Position {
         self.position
     }
 
-    /// Goes where another feed of the same examples and options stood.
+    /// Continues at the position of another feed with the same examples and options.
     pub fn seek(&mut self, position: Position) {
         if position.epoch != self.position.epoch {
             self.plan = self.planned(position.epoch);
@@ -76,8 +76,7 @@ impl Feed {
         self.position = position;
     }
 
-    /// The rows of the next batch, each a list of examples. None of `examples` is the only way to
-    /// get an empty batch.
+    /// The rows of the next batch, each a list of example indices. Empty only without examples.
     pub fn next_batch(&mut self) -> Vec<Vec<usize>> {
         if self.position.batch >= self.plan.len() {
             let epoch = self.position.epoch + 1;
@@ -114,7 +113,7 @@ impl Feed {
         batches
     }
 
-    /// Rows in their order, in batches that end when they have `tokens` tokens.
+    /// Groups rows, in their order, into batches of at least `tokens` tokens.
     fn filled(&self, rows: Vec<Vec<usize>>, tokens: usize) -> Vec<Vec<Vec<usize>>> {
         let (mut batches, mut batch, mut width) = (Vec::new(), Vec::new(), 0);
         for row in rows {
@@ -135,7 +134,7 @@ impl Feed {
 
     /// First fit: each example goes to the first open row with room for it.
     fn packed(&self, order: &[usize], limit: usize) -> Vec<Vec<usize>> {
-        /// Rows that are kept open; older ones are nearly full.
+        /// Rows that still take examples; older ones are nearly full.
         const OPEN: usize = 64;
 
         let mut rows: Vec<(usize, Vec<usize>)> = Vec::new();
@@ -158,12 +157,12 @@ impl Feed {
     }
 }
 
-/// SplitMix64 (Steele et al., OOPSLA 2014): a few lines that give the same numbers for ever, which
-/// no crate promises.
+/// SplitMix64 (Steele et al., OOPSLA 2014). Its own code, because resuming needs the same numbers in every
+/// version.
 pub(crate) struct Numbers(u64);
 
 impl Numbers {
-    /// The numbers of a seed's `stream`.
+    /// The generator of one of a seed's streams.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         let mut first = Self(seed);
         let mixed = first.next();
@@ -178,7 +177,7 @@ impl Numbers {
         z ^ (z >> 31)
     }
 
-    /// Fisher and Yates.
+    /// Fisher-Yates shuffle.
     fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             // The high half of the product: off by at most items.len() / 2^64 from even.

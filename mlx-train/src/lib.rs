@@ -1,7 +1,20 @@
 //! Training of language models on MLX: the library and the `mlx-train` command.
 //!
-//! Gradients reach the parameters that were chosen, of any [`Module`](mlx_nn::Module); an
-//! [`Optimizer`] follows a [`Schedule`]:
+//! | concept | type | what it does |
+//! |---|---|---|
+//! | example | [`Example`] | token ids of a document, and which of them the loss counts |
+//! | data set | [`data`] | JSON lines, through the chat template and tokenizer, to examples |
+//! | order | [`feed`] | examples to batches, shuffled by a seed |
+//! | batch | [`Batch`] | rows of examples as arrays, padded or packed |
+//! | loss | [`loss`] | cross entropy of a batch, the vocabulary whole or in slices |
+//! | gradients | [`value_and_grad`] | derivatives of a loss by every trainable parameter |
+//! | optimiser | [`Optimizer`], [`Method`] | gradients to new parameters, with moments in F32 |
+//! | learning rate | [`Schedule`] | the rate of each step |
+//! | run | [`Trainer`], [`TrainerConfig`] | steps, evaluations, checkpoints, resumption |
+//! | checkpoint | [`checkpoint`] | a run's state on disk |
+//! | evaluation | [`evaluate`](mod@evaluate) | loss, perplexity, accuracy |
+//!
+//! Gradients are taken with respect to the trainable parameters of any [`Module`](mlx_nn::Module):
 //!
 //! ```
 //! use mlx_core::{Array, Result};

@@ -1,7 +1,7 @@
 //! The training loop: accumulation, evaluation, early stopping, checkpoints, resumption.
 //!
-//! Everything random is drawn from the seed and a count, everything else is in the checkpoint: a run
-//! that is killed at any point and resumed computes the same weights, bit by bit, as one that is not.
+//! Random numbers depend on the seed and the step; all other state is in the checkpoint. A run that is
+//! killed and resumed therefore computes the same weights, bit by bit, as an uninterrupted one.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -25,39 +25,39 @@ use crate::optim::{Method, Optimizer};
 use crate::recompute::sum_loss_and_grads;
 use crate::schedule::Schedule;
 
-/// Everything that decides what a run computes.
+/// The settings of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainerConfig {
     /// Steps of the optimiser.
     pub steps: u64,
     /// Rows of a batch.
     pub batch_size: usize,
-    /// In place of that, as many rows of about one length as have so many tokens, padding included.
+    /// Instead of `batch_size`: rows of similar length, up to this many tokens with padding.
     pub batch_tokens: Option<usize>,
     /// Batches whose gradients make one step, weighted by their tokens.
     pub accumulate: usize,
-    /// Fill rows with several documents, up to so many tokens.
+    /// Pack several documents into a row, up to this many tokens.
     pub pack: Option<usize>,
-    /// Compute each layer again in the backward pass instead of remembering its inside.
+    /// Gradient checkpointing: recompute each layer's activations in the backward pass.
     pub recompute: bool,
-    /// Run the head on so many tokens of the vocabulary at a time, so that the logits never exist.
+    /// Run the head on this many tokens of the vocabulary at a time, so that whole logits never exist.
     #[serde(default)]
     pub ce_chunk: Option<i32>,
-    /// What order and dropping are drawn from.
+    /// The seed of data order and dropout.
     pub seed: u64,
-    /// The largest norm of the gradients.
+    /// The norm to which gradients are clipped.
     pub clip: Option<f32>,
-    /// How gradients change parameters.
+    /// The optimiser's method.
     pub method: Method,
-    /// How fast.
+    /// The learning rates.
     pub schedule: Schedule,
-    /// Evaluate after so many steps, and at the end.
+    /// Steps between evaluations; there is one at the end, too.
     pub eval_every: u64,
-    /// On so many batches; all if not given.
+    /// Batches of an evaluation; `None` means all.
     pub eval_batches: Option<usize>,
-    /// Save after so many steps, and at the end.
+    /// Steps between checkpoints; there is one at the end, too.
     pub save_every: u64,
-    /// Stop when so many evaluations in a row were no better than the best before.
+    /// Evaluations in a row without a lower loss after which the run stops.
     pub patience: Option<u32>,
 }
 
@@ -81,24 +81,24 @@ impl TrainerConfig {
     }
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// Steps done.
     pub step: u64,
-    /// Where the data stands.
+    /// The position in the data.
     pub position: Position,
-    /// Tokens that were learnt.
+    /// Tokens that the losses counted so far.
     pub learnt_tokens: u64,
-    /// The best evaluation: its loss, and after which step.
+    /// The lowest validation loss and its step.
     pub best: Option<(f64, u64)>,
     /// Evaluations since then.
     pub since_best: u32,
-    /// Whether the run has ended by itself before its last step.
+    /// Whether `patience` ended the run.
     pub stopped: bool,
 }
 
-/// What a run tells.
+/// An event of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
