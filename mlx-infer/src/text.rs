@@ -6,5 +6,6 @@
 pub mod chat;
 pub(crate) mod detokenize;
 pub(crate) mod files;
+mod jinja;
 pub(crate) mod stop;
 pub(crate) mod tokenizer;

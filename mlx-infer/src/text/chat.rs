@@ -4,15 +4,9 @@
 //! `trim_blocks`, `lstrip_blocks` and loop controls), to the byte. Where a checkpoint has none, a
 //! built-in template stands in for the families that have one published form ([`ChatTemplate::load`]).
 
-mod environment;
 mod fallback;
-mod filters;
-mod json;
 mod load;
 mod message;
-mod methods;
-mod python;
-mod source;
 mod template;
 
 pub use self::message::Message;

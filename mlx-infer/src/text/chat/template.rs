@@ -1,32 +1,26 @@
 //! A checkpoint's chat template and how it is rendered.
 
 use std::collections::BTreeMap;
-use std::io::{Error as IoError, Write};
 
-use jiff::Zoned;
 use jiff::civil::DateTime;
-use minijinja::{Environment, Value};
 use serde_json::{Map, Value as Json};
 
-use super::environment::{MAX_OUTPUT_BYTES, RAISED};
 use super::load::DEFAULT;
-use super::{Message, environment, fallback, load, methods, source};
-use crate::error::{Error, ErrorKind, Result};
+use super::{Message, fallback, load};
+use crate::error::{Error, Result};
 use crate::text::files::Files;
+use crate::text::jinja::{Fail, Template};
 use crate::text::tokenizer::Tokenizer;
 
 /// The largest published templates have about 20 kB.
 const MAX_SOURCE_BYTES: usize = 1 << 20;
-/// Steps of the template engine: some for the template itself, and some for every value it is given.
-const BASE_FUEL: u64 = 500_000;
-const FUEL_PER_VALUE: u64 = 1_000;
-/// Room for what the engine does recursively at its own limits. Only pages that are used cost memory.
-const STACK_BYTES: usize = 256 << 20;
+/// What a message shows of a text that the template chose.
+const MAX_MESSAGE_CHARS: usize = 2_000;
 
 /// A checkpoint's chat template, or its several named ones.
 pub struct ChatTemplate {
-    /// Name and source.
-    sources: BTreeMap<String, String>,
+    /// Source and parsed template of each name.
+    templates: BTreeMap<String, (String, Template)>,
     /// Whether the templates have names that a caller may choose by.
     is_named: bool,
     built_in: bool,
@@ -127,29 +121,30 @@ impl ChatTemplate {
         special_tokens: Vec<(String, String)>,
         place: String,
     ) -> Result<Self> {
-        let template = Self {
-            sources,
+        let mut template = Self {
+            templates: BTreeMap::new(),
             is_named,
             built_in,
             special_tokens,
             place,
         };
-        for (name, source) in &template.sources {
+        for (name, source) in sources {
             if source.len() > MAX_SOURCE_BYTES {
                 return Err(Error::template(format!(
-                    "{}: template {name:?} has {} bytes; expected at most {MAX_SOURCE_BYTES}",
+                    "{}: chat template {name:?} has {} bytes; expected at most {MAX_SOURCE_BYTES}",
                     template.place,
                     source.len()
                 )));
             }
-            on_large_stack(|| template.compile(name, 0, None).map(|_| ()))?;
+            let parsed = Template::parse(&source).map_err(|fail| template.failed(&name, fail))?;
+            template.templates.insert(name, (source, parsed));
         }
         Ok(template)
     }
 
     /// The names of the templates; a single one is called `default`.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.sources.keys().map(String::as_str)
+        self.templates.keys().map(String::as_str)
     }
 
     /// Whether the template is a built-in one, because the checkpoint has none.
@@ -159,7 +154,7 @@ impl ChatTemplate {
 
     /// The source of the template of that name.
     pub fn source(&self, name: &str) -> Option<&str> {
-        self.sources.get(name).map(String::as_str)
+        self.templates.get(name).map(|(source, _)| source.as_str())
     }
 
     /// The prompt text of a conversation.
@@ -173,7 +168,7 @@ impl ChatTemplate {
                 "a chat template needs at least one message, given none",
             ));
         }
-        let name = self.choose(options)?;
+        let (name, template) = self.choose(options)?;
         let mut context = Map::new();
         for (name, token) in &self.special_tokens {
             context.insert(name.clone(), Json::from(token.as_str()));
@@ -203,35 +198,24 @@ impl ChatTemplate {
             "add_generation_prompt".to_owned(),
             Json::Bool(options.add_generation_prompt),
         );
-        let context = Json::Object(context);
-        let fuel = BASE_FUEL + FUEL_PER_VALUE * count_values(&context);
-        on_large_stack(|| {
-            let env = self.compile(name, fuel, options.now)?;
-            let template = env
-                .get_template(name)
-                .map_err(|error| self.failed(name, &error))?;
-            let mut out = Limited(Vec::new());
-            template
-                .render_captured_to(value_of(&context), &mut out)
-                .map_err(|error| self.failed(name, &error))?;
-            String::from_utf8(out.0)
-                .map_err(|error| Error::template(format!("{}: {error}", self.place)))
-        })
+        template
+            .render(&context, options.now)
+            .map_err(|fail| self.failed(name, fail))
     }
 
-    fn choose(&self, options: &RenderOptions) -> Result<&str> {
+    fn choose(&self, options: &RenderOptions) -> Result<(&str, &Template)> {
         let wanted = match &options.template {
             Some(name) => name.as_str(),
             None if self.is_named
                 && options.tools.is_some()
-                && self.sources.contains_key("tool_use") =>
+                && self.templates.contains_key("tool_use") =>
             {
                 "tool_use"
             }
             None => DEFAULT,
         };
-        match self.sources.get_key_value(wanted) {
-            Some((name, _)) => Ok(name),
+        match self.templates.get_key_value(wanted) {
+            Some((name, (_, template))) => Ok((name, template)),
             None => {
                 let known: Vec<&str> = self.names().collect();
                 Err(Error::argument(format!(
@@ -243,41 +227,30 @@ impl ChatTemplate {
         }
     }
 
-    /// An environment with the template of that name, which borrows nothing from `self`.
-    fn compile(
-        &self,
-        name: &str,
-        fuel: u64,
-        now: Option<DateTime>,
-    ) -> Result<Environment<'static>> {
-        let mut env = environment::new();
-        env.set_fuel(Some(fuel));
-        env.add_function("strftime_now", move |format: String| strftime(now, &format));
-        let source = source::prepare(self.sources.get(name).map_or("", String::as_str));
-        env.add_template_owned(name.to_owned(), source)
-            .map_err(|error| self.failed(name, &error))?;
-        Ok(env)
+    fn failed(&self, name: &str, fail: Fail) -> Error {
+        let (place, name) = (&self.place, printable(name));
+        Error::template(match fail {
+            Fail::Raised(message) => format!(
+                "the chat template refuses the conversation: {}",
+                printable(&message)
+            ),
+            Fail::Limit(what) => format!("{place}: chat template {name:?}: {what}"),
+            Fail::Error(what, line) => {
+                let line = line.map_or_else(String::new, |line| format!(" line {line}"));
+                format!(
+                    "{place}: chat template {name:?}{line}: {}",
+                    printable(&what)
+                )
+            }
+        })
     }
+}
 
-    fn failed(&self, name: &str, error: &minijinja::Error) -> Error {
-        let detail = error.detail().map_or_else(
-            || error.kind().to_string(),
-            |detail| format!("{}: {detail}", error.kind()),
-        );
-        if let Some((_, message)) = detail.split_once(RAISED) {
-            return Error::template(format!(
-                "the chat template refuses the conversation: {message}"
-            ));
-        }
-        let line = error
-            .line()
-            .map(|line| format!(" line {line}"))
-            .unwrap_or_default();
-        Error::template(format!(
-            "{}: chat template {name:?}{line}: {detail}",
-            self.place
-        ))
-    }
+/// A text that a terminal shows as it is: control characters but line ends and tabs are left out, and a
+/// long text is cut.
+fn printable(text: &str) -> String {
+    let shown = |c: &char| !c.is_control() || matches!(c, '\n' | '\t');
+    text.chars().filter(shown).take(MAX_MESSAGE_CHARS).collect()
 }
 
 impl std::fmt::Debug for ChatTemplate {
@@ -287,74 +260,5 @@ impl std::fmt::Debug for ChatTemplate {
             .field("names", &names)
             .field("built_in", &self.built_in)
             .finish_non_exhaustive()
-    }
-}
-
-fn value_of(json: &Json) -> Value {
-    match json {
-        Json::Null => Value::from(()),
-        Json::Bool(value) => Value::from(*value),
-        Json::Number(number) => match (number.as_i64(), number.as_u64(), number.as_f64()) {
-            (Some(value), _, _) => Value::from(value),
-            (None, Some(value), _) => Value::from(value),
-            (None, None, value) => Value::from(value.unwrap_or(f64::NAN)),
-        },
-        Json::String(text) => Value::from(text.as_str()),
-        Json::Array(items) => Value::from(items.iter().map(value_of).collect::<Vec<_>>()),
-        Json::Object(map) => Value::from_pairs(
-            map.iter()
-                .map(|(key, value)| (key.as_str(), value_of(value))),
-        ),
-    }
-}
-
-fn count_values(json: &Json) -> u64 {
-    match json {
-        Json::Array(items) => 1 + items.iter().map(count_values).sum::<u64>(),
-        Json::Object(map) => 1 + map.values().map(count_values).sum::<u64>(),
-        _ => 1,
-    }
-}
-
-fn strftime(now: Option<DateTime>, format: &str) -> std::result::Result<String, minijinja::Error> {
-    methods::bounded_format(format)?;
-    let now = now.unwrap_or_else(|| Zoned::now().datetime());
-    jiff::fmt::strtime::format(format, now)
-        .map_err(|error| methods::failed(format!("strftime_now({format:?}): {error}")))
-}
-
-/// Templates are input: what the engine does recursively must not meet the end of a small stack.
-fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new()
-            .name("chat-template".to_owned())
-            .stack_size(STACK_BYTES);
-        let handle = thread.spawn_scoped(scope, work).map_err(|error| {
-            Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")).with_source(error)
-        })?;
-        handle.join().unwrap_or_else(|_| {
-            Err(Error::template(
-                "the template engine failed on this chat template",
-            ))
-        })
-    })
-}
-
-/// Collects output up to a bound.
-struct Limited(Vec<u8>);
-
-impl Write for Limited {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        if self.0.len() + bytes.len() > MAX_OUTPUT_BYTES {
-            return Err(IoError::other(format!(
-                "the text has more than {MAX_OUTPUT_BYTES} bytes"
-            )));
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
     }
 }

@@ -1,0 +1,100 @@
+//! Jinja2 templates, as transformers runs them, within bounds.
+//!
+//! A parser and an interpreter for what chat templates are written in: jinja2's language in its immutable
+//! sandbox, with `trim_blocks`, `lstrip_blocks`, loop controls and transformers' `{% generation %}`, over
+//! Python's values. Chat templates come with checkpoints from anywhere, so every step and every byte is
+//! counted ([`budget`]), and nesting is limited in the source, in values and in calls.
+
+mod arithmetic;
+mod ast;
+mod attributes;
+mod budget;
+mod calls;
+mod checks;
+mod compare;
+mod cursor;
+mod cuts;
+mod dict;
+mod evaluate;
+mod expressions;
+mod filters;
+mod format;
+mod json;
+mod lexer;
+mod lists;
+mod literals;
+mod machine;
+mod methods;
+mod number;
+mod parser;
+mod percent;
+mod postfix;
+mod scope;
+mod show;
+mod slice;
+mod spec;
+mod strings;
+mod text_filters;
+mod value;
+
+use jiff::civil::DateTime;
+use serde_json::{Map, Value as Json};
+
+/// Room for what the interpreter does recursively at its own limits. Only pages that are used cost memory.
+const STACK_BYTES: usize = 256 << 20;
+
+type Result<T> = std::result::Result<T, Fail>;
+
+/// Why a template could not be parsed or rendered.
+#[derive(Debug)]
+pub(super) enum Fail {
+    /// What went wrong, and the line of the template.
+    Error(String, Option<u32>),
+    /// What the template said with `raise_exception`.
+    Raised(String),
+    /// Which limit the template met.
+    Limit(String),
+}
+
+impl Fail {
+    fn error(message: impl Into<String>) -> Self {
+        Self::Error(message.into(), None)
+    }
+
+    fn at(line: u32, message: impl std::fmt::Display) -> Self {
+        Self::Error(message.to_string(), Some(line))
+    }
+}
+
+/// A template that has been parsed. It can be shared and rendered by several threads.
+#[derive(Debug)]
+pub(super) struct Template(ast::Parsed);
+
+impl Template {
+    pub(super) fn parse(source: &str) -> Result<Self> {
+        on_large_stack(|| parser::parse(source).map(Self))
+    }
+
+    /// The text that the template makes of these variables; `now` is what `strftime_now` calls now.
+    pub(super) fn render(
+        &self,
+        variables: &Map<String, Json>,
+        now: Option<DateTime>,
+    ) -> Result<String> {
+        on_large_stack(|| machine::render(&self.0, variables, now))
+    }
+}
+
+fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new()
+            .name("chat-template".to_owned())
+            .stack_size(STACK_BYTES);
+        let handle = thread
+            .spawn_scoped(scope, work)
+            .map_err(|error| Fail::error(format!("cannot start a thread: {error}")))?;
+        handle
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}

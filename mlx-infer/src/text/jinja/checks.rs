@@ -1,0 +1,124 @@
+//! Tests: what stands after `is`.
+
+use super::attributes::same;
+use super::calls::Args;
+use super::value::{Object, Value};
+use super::{Fail, Result, arithmetic, ast, budget, compare, filters, show, strings};
+
+const NAMES: [&str; 38] = [
+    "odd",
+    "even",
+    "divisibleby",
+    "defined",
+    "undefined",
+    "filter",
+    "test",
+    "none",
+    "boolean",
+    "false",
+    "true",
+    "integer",
+    "float",
+    "lower",
+    "upper",
+    "string",
+    "mapping",
+    "number",
+    "sequence",
+    "iterable",
+    "callable",
+    "sameas",
+    "escaped",
+    "in",
+    "==",
+    "eq",
+    "equalto",
+    "!=",
+    "ne",
+    ">",
+    "gt",
+    "greaterthan",
+    ">=",
+    "ge",
+    "<",
+    "lt",
+    "lessthan",
+    "<=",
+];
+
+pub(super) fn call(name: &str, value: &Value, args: &Args) -> Result<bool> {
+    let one = |parameter: &'static str| -> Result<Value> {
+        let [other] = args.bind(name, [parameter], 1)?;
+        Ok(other.unwrap_or(Value::None))
+    };
+    let alone = |answer: bool| args.none(name).map(|()| answer);
+    let rest = |divisor: &Value| arithmetic::binary(ast::Binary::Modulo, value, divisor);
+    match name {
+        "odd" => compare::equal(&rest(&Value::Int(2))?, &Value::Int(1)),
+        "even" => compare::equal(&rest(&Value::Int(2))?, &Value::Int(0)),
+        "divisibleby" => compare::equal(&rest(&one("num")?)?, &Value::Int(0)),
+        "defined" => alone(!value.is_undefined()),
+        "undefined" => alone(value.is_undefined()),
+        "filter" => alone(value.as_str().is_some_and(filters::is_known)),
+        "test" => alone(
+            value
+                .as_str()
+                .is_some_and(|name| name == "le" || NAMES.contains(&name)),
+        ),
+        "none" => alone(matches!(value, Value::None)),
+        "boolean" => alone(matches!(value, Value::Bool(_))),
+        "false" => alone(matches!(value, Value::Bool(false))),
+        "true" => alone(matches!(value, Value::Bool(true))),
+        "integer" => alone(matches!(value, Value::Int(_))),
+        "float" => alone(matches!(value, Value::Float(_))),
+        "lower" | "upper" => {
+            let text = show::str_of(value)?;
+            budget::scan(text.len())?;
+            alone(strings::is(
+                &text,
+                if name == "lower" {
+                    "islower"
+                } else {
+                    "isupper"
+                },
+            ))
+        }
+        "string" => alone(matches!(value, Value::Str(_))),
+        "mapping" => alone(matches!(value, Value::Dict(_))),
+        "number" => alone(matches!(
+            value,
+            Value::Bool(_) | Value::Int(_) | Value::Float(_)
+        )),
+        "sequence" => alone(matches!(
+            value,
+            Value::Undefined(_)
+                | Value::Str(_)
+                | Value::List(_)
+                | Value::Tuple(_)
+                | Value::Dict(_)
+                | Value::Range(_)
+        )),
+        "iterable" => {
+            alone(value.is_iterable() || matches!(value, Value::Object(it) if is_loop(it)))
+        }
+        "callable" => alone(match value {
+            Value::Undefined(_) => true,
+            Value::Object(object) => !matches!(**object, Object::Namespace(_) | Object::Cycler(..)),
+            _ => false,
+        }),
+        "sameas" => Ok(same(value, &one("other")?)),
+        "escaped" => alone(matches!(value, Value::Str(text) if text.is_safe())),
+        "in" => compare::contains(&one("seq")?, value),
+        "==" | "eq" | "equalto" => compare::equal(value, &one("other")?),
+        "!=" | "ne" => compare::equal(value, &one("other")?).map(|equal| !equal),
+        ">" | "gt" | "greaterthan" => compare::ordered(value, &one("other")?, ">"),
+        ">=" | "ge" => compare::ordered(value, &one("other")?, ">="),
+        "<" | "lt" | "lessthan" => compare::ordered(value, &one("other")?, "<"),
+        "<=" | "le" => compare::ordered(value, &one("other")?, "<="),
+        _ => Err(Fail::error(format!("no test named {name:?}"))),
+    }
+}
+
+fn is_loop(object: &Object) -> bool {
+    matches!(object, Object::Loop(_))
+}

@@ -1,0 +1,294 @@
+//! A template's source to tokens, with jinja2's rules for white space around tags
+//! (`trim_blocks` and `lstrip_blocks` on).
+
+use super::literals::unescape;
+use super::show::is_space;
+use super::{Fail, Result};
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Kind {
+    Data(String),
+    BlockBegin,
+    BlockEnd,
+    VariableBegin,
+    VariableEnd,
+    Name(String),
+    Text(String),
+    Int(i128),
+    Float(f64),
+    Op(&'static str),
+    End,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Token {
+    pub(super) kind: Kind,
+    pub(super) line: u32,
+}
+
+/// Longer ones first.
+const OPERATORS: [&str; 26] = [
+    "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}",
+    ">", "<", "=", ".", ":", "|", ",", ";",
+];
+
+pub(super) fn tokens(source: &str) -> Result<Vec<Token>> {
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let source = source.strip_suffix('\n').unwrap_or(&source);
+    let mut lexer = Lexer {
+        source,
+        at: 0,
+        line: 1,
+        line_starting: true,
+        tokens: Vec::new(),
+    };
+    lexer.root()?;
+    lexer.push(Kind::End);
+    Ok(lexer.tokens)
+}
+
+pub(super) struct Lexer<'a> {
+    pub(super) source: &'a str,
+    pub(super) at: usize,
+    line: u32,
+    /// Whether the last match ended a line.
+    line_starting: bool,
+    tokens: Vec<Token>,
+}
+
+impl<'a> Lexer<'a> {
+    pub(super) fn rest(&self) -> &'a str {
+        &self.source[self.at..]
+    }
+
+    pub(super) fn push(&mut self, kind: Kind) {
+        let line = self.line;
+        self.tokens.push(Token { kind, line });
+    }
+
+    pub(super) fn fail<T>(&self, message: impl std::fmt::Display) -> Result<T> {
+        Err(Fail::at(self.line, message))
+    }
+
+    /// Moves on by so many bytes.
+    pub(super) fn skip(&mut self, bytes: usize) {
+        let text = &self.rest()[..bytes];
+        self.line += text.matches('\n').count() as u32;
+        self.at += bytes;
+    }
+
+    /// Moves over the white space that a `-` takes.
+    fn skip_space(&mut self) {
+        let rest = self.rest();
+        self.skip(rest.len() - rest.trim_start_matches(is_space).len());
+    }
+
+    /// Text and tags.
+    fn root(&mut self) -> Result<()> {
+        loop {
+            let rest = self.rest();
+            let next = rest
+                .match_indices('{')
+                .find(|(at, _)| matches!(rest.as_bytes().get(at + 1), Some(b'{' | b'%' | b'#')));
+            let Some((before, _)) = next else {
+                if !rest.is_empty() {
+                    self.push(Kind::Data(rest.to_owned()));
+                    self.skip(rest.len());
+                }
+                return Ok(());
+            };
+            let text = &rest[..before];
+            let tag = &rest[before..];
+            let mark = tag.as_bytes()[1];
+            let sign = match tag.as_bytes().get(2) {
+                Some(sign @ (b'-' | b'+')) => *sign,
+                _ => b' ',
+            };
+            self.data(text, sign, mark != b'{');
+            self.skip(before);
+            self.line_starting = false;
+            let opened = 2 + usize::from(sign != b' ');
+            if mark == b'%'
+                && let Some(length) = raw_tag(tag, opened)
+            {
+                self.skip(length);
+                self.raw()?;
+                continue;
+            }
+            self.skip(opened);
+            match mark {
+                b'#' => self.comment()?,
+                b'%' => {
+                    self.push(Kind::BlockBegin);
+                    self.inside("%}", Kind::BlockEnd)?;
+                }
+                _ => {
+                    self.push(Kind::VariableBegin);
+                    self.inside("}}", Kind::VariableEnd)?;
+                }
+            }
+        }
+    }
+
+    /// The text before a tag: white space is taken off its end by `-`, and before a block or comment that
+    /// stands alone at the beginning of its line.
+    fn data(&mut self, text: &str, sign: u8, strips: bool) {
+        let kept = match sign {
+            b'-' => text.trim_end_matches(is_space),
+            b' ' if strips => {
+                let line = text.rfind('\n').map_or(0, |at| at + 1);
+                let blank = text[line..].chars().all(is_space);
+                if blank && (line > 0 || self.line_starting) {
+                    &text[..line]
+                } else {
+                    text
+                }
+            }
+            _ => text,
+        };
+        if !kept.is_empty() {
+            self.push(Kind::Data(kept.to_owned()));
+        }
+    }
+
+    fn comment(&mut self) -> Result<()> {
+        let Some(end) = self.rest().find("#}") else {
+            return self.fail("a comment is not closed");
+        };
+        let trims = end > 0 && self.rest().as_bytes()[end - 1] == b'-';
+        let keeps = end > 0 && self.rest().as_bytes()[end - 1] == b'+';
+        self.skip(end + 2);
+        self.after_block(trims, keeps);
+        Ok(())
+    }
+
+    /// What a block or comment takes of the text behind it.
+    fn after_block(&mut self, trims: bool, keeps: bool) {
+        let from = self.at;
+        if trims {
+            self.skip_space();
+        } else if !keeps && self.rest().starts_with('\n') {
+            self.skip(1);
+        }
+        self.line_starting = self.source[from..self.at].ends_with('\n');
+    }
+
+    /// Text up to `{% endraw %}`.
+    fn raw(&mut self) -> Result<()> {
+        let rest = self.rest();
+        let found = rest.match_indices("{%").find_map(|(at, _)| {
+            let tag = &rest[at + 2..];
+            let sign = tag
+                .as_bytes()
+                .first()
+                .copied()
+                .filter(|c| matches!(c, b'-' | b'+'));
+            let tag = &tag[usize::from(sign.is_some())..];
+            let word = tag.trim_start_matches(is_space).strip_prefix("endraw")?;
+            let close = word.trim_start_matches(is_space);
+            let mark = close
+                .as_bytes()
+                .first()
+                .copied()
+                .filter(|c| matches!(c, b'-' | b'+'));
+            let end = close[usize::from(mark.is_some())..].strip_prefix("%}")?;
+            Some((at, sign.unwrap_or(b' '), mark, rest.len() - end.len()))
+        });
+        let Some((at, sign, mark, end)) = found else {
+            return self.fail("a raw block is not closed");
+        };
+        self.data(&rest[..at], sign, true);
+        self.skip(end);
+        self.after_block(mark == Some(b'-'), mark == Some(b'+'));
+        Ok(())
+    }
+
+    /// The tokens of a tag, up to its end.
+    fn inside(&mut self, end: &str, end_kind: Kind) -> Result<()> {
+        let mut open: Vec<u8> = Vec::new();
+        loop {
+            self.skip_space();
+            let rest = self.rest();
+            if open.is_empty() && self.closes(end, &end_kind) {
+                return Ok(());
+            }
+            let Some(first) = rest.chars().next() else {
+                // The end of the source is the parser's to report.
+                return Ok(());
+            };
+            if first.is_ascii_digit() {
+                self.number()?;
+            } else if first == '_' || first.is_alphanumeric() {
+                let length = rest.find(|c: char| c != '_' && !c.is_alphanumeric());
+                let name = &rest[..length.unwrap_or(rest.len())];
+                self.push(Kind::Name(name.to_owned()));
+                self.skip(name.len());
+            } else if first == '"' || first == '\'' {
+                self.text(first)?;
+            } else {
+                let operator = OPERATORS
+                    .into_iter()
+                    .find(|operator| rest.starts_with(operator));
+                let Some(operator) = operator else {
+                    return self.fail(format!("unexpected character {first:?}"));
+                };
+                match operator {
+                    "{" => open.push(b'}'),
+                    "(" => open.push(b')'),
+                    "[" => open.push(b']'),
+                    "}" | ")" | "]" if open.pop() != Some(operator.as_bytes()[0]) => {
+                        return self.fail(format!("unexpected '{operator}'"));
+                    }
+                    _ => {}
+                }
+                self.push(Kind::Op(operator));
+                self.skip(operator.len());
+            }
+        }
+    }
+
+    fn closes(&mut self, end: &str, end_kind: &Kind) -> bool {
+        let rest = self.rest();
+        let is_block = *end_kind == Kind::BlockEnd;
+        let trims = rest.starts_with('-');
+        let keeps = is_block && rest.starts_with('+');
+        let sign = usize::from(trims || keeps);
+        if !rest[sign..].starts_with(end) {
+            return false;
+        }
+        self.push(end_kind.clone());
+        self.skip(sign + end.len());
+        self.after_block(trims, keeps || !is_block);
+        true
+    }
+
+    fn text(&mut self, quote: char) -> Result<()> {
+        let rest = self.rest();
+        let mut escaped = false;
+        let end = rest[1..].find(|c| {
+            let closes = c == quote && !escaped;
+            escaped = c == '\\' && !escaped;
+            closes
+        });
+        let Some(end) = end else {
+            return self.fail("a string is not closed");
+        };
+        let text = unescape(&rest[1..=end]).or_else(|message| self.fail(message))?;
+        self.push(Kind::Text(text));
+        self.skip(end + 2);
+        Ok(())
+    }
+}
+
+/// The length of a `{% raw %}` tag that begins `tag`, whose mark and sign have so many bytes.
+fn raw_tag(tag: &str, opened: usize) -> Option<usize> {
+    let word = tag[opened..]
+        .trim_start_matches(is_space)
+        .strip_prefix("raw")?;
+    let close = word.trim_start_matches(is_space);
+    let end = match close.strip_prefix("-%}") {
+        Some(end) => end.trim_start_matches(is_space),
+        None => close.strip_prefix("%}")?,
+    };
+    Some(tag.len() - end.len())
+}

@@ -1,0 +1,385 @@
+//! The interpreter: statements.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::{Rc, Weak};
+
+use jiff::civil::DateTime;
+use serde_json::{Map, Value as Json};
+
+use super::ast::{Body, Name, Parsed, Statement, StatementKind, Target};
+use super::budget::{self, Builder};
+use super::dict::Dict;
+use super::scope::Scope;
+use super::value::{Function, Loop, Object, Seq, Str, Value};
+use super::{Fail, Result, calls, show};
+
+/// Calls, blocks and expressions within each other.
+const MAX_DEPTH: u32 = 4_000;
+/// Calls of macros and recursive loops within each other.
+const MAX_CALLS: u32 = 400;
+
+pub(super) struct Machine<'t> {
+    pub(super) template: &'t Parsed,
+    pub(super) texts: Vec<Str>,
+    /// The value of each name that the input or the language defines.
+    globals: Vec<Option<Value>>,
+    pub(super) root: Rc<Scope>,
+    /// The output, and within it what is being captured.
+    outputs: Vec<Builder>,
+    pub(super) autoescape: bool,
+    pub(super) now: Option<DateTime>,
+    pub(super) namespaces: Vec<Weak<Object>>,
+    depth: u32,
+    pub(super) calls: u32,
+    line: u32,
+}
+
+/// How a statement ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flow {
+    Next,
+    Break,
+    Continue,
+}
+
+pub(super) fn render(
+    template: &Parsed,
+    variables: &Map<String, Json>,
+    now: Option<DateTime>,
+) -> Result<String> {
+    let (values, bytes) = variables.values().map(size).fold((0, 0), add);
+    budget::start(values, bytes);
+    let mut globals: HashMap<&str, Value> = calls::FUNCTIONS
+        .into_iter()
+        .map(|(name, function): (_, Function)| (name, Value::object(Object::Function(function))))
+        .collect();
+    for (name, value) in variables {
+        globals.insert(name, of_json(value)?);
+    }
+    let text = |text: &String| Str::new(text.as_str());
+    let mut machine = Machine {
+        template,
+        texts: template.texts.iter().map(text).collect::<Result<_>>()?,
+        globals: template
+            .names
+            .iter()
+            .map(|name| globals.remove(name.as_str()))
+            .collect(),
+        root: Rc::default(),
+        outputs: vec![Builder::default()],
+        autoescape: false,
+        now,
+        namespaces: Vec::new(),
+        depth: 0,
+        calls: 0,
+        line: 1,
+    };
+    // What the template makes itself counts beside what it is given.
+    budget::start(values, bytes);
+    let root = Rc::clone(&machine.root);
+    let done = machine.body(&template.body, &root);
+    // A namespace may hold itself.
+    for namespace in machine
+        .namespaces
+        .drain(..)
+        .filter_map(|weak| weak.upgrade())
+    {
+        if let Object::Namespace(attributes) = &*namespace {
+            attributes.take();
+        }
+    }
+    match done {
+        Ok(_) => Ok(machine.outputs.pop().unwrap_or_default().finish()),
+        Err(Fail::Error(message, None)) => Err(Fail::at(machine.line, message)),
+        Err(fail) => Err(fail),
+    }
+}
+
+fn add((values, bytes): (u64, usize), more: (u64, usize)) -> (u64, usize) {
+    (values + more.0, bytes + more.1)
+}
+
+/// How many values there are, and how many bytes of text.
+fn size(json: &Json) -> (u64, usize) {
+    match json {
+        Json::String(text) => (1, text.len()),
+        Json::Array(items) => items.iter().map(size).fold((1, 0), add),
+        Json::Object(map) => map
+            .iter()
+            .map(|(key, value)| add(size(value), (0, key.len())))
+            .fold((1, 0), add),
+        _ => (1, 0),
+    }
+}
+
+fn of_json(json: &Json) -> Result<Value> {
+    Ok(match json {
+        Json::Null => Value::None,
+        Json::Bool(flag) => Value::Bool(*flag),
+        Json::Number(number) => match (number.as_i64(), number.as_u64(), number.as_f64()) {
+            (Some(number), _, _) => Value::Int(number.into()),
+            (None, Some(number), _) => Value::Int(number.into()),
+            (None, None, number) => Value::Float(number.unwrap_or(f64::NAN)),
+        },
+        Json::String(text) => Value::text(text)?,
+        Json::Array(items) => Value::list(items.iter().map(of_json).collect::<Result<_>>()?)?,
+        Json::Object(map) => {
+            let pair = |(key, value): (&String, &Json)| Ok((Value::text(key)?, of_json(value)?));
+            Value::Dict(Dict::new(
+                map.iter().map(pair).collect::<Result<Vec<_>>>()?,
+            )?)
+        }
+    })
+}
+
+impl<'t> Machine<'t> {
+    /// Goes one level deeper for as long as `work` takes.
+    pub(super) fn deeper<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(Fail::Limit(format!("nests more than {MAX_DEPTH} deep")));
+        }
+        let done = work(self)?;
+        self.depth -= 1;
+        Ok(done)
+    }
+
+    /// A call of something that is part of the template.
+    pub(super) fn called<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        self.calls += 1;
+        if self.calls > MAX_CALLS {
+            return Err(Fail::Limit(format!(
+                "calls macros more than {MAX_CALLS} deep"
+            )));
+        }
+        let done = work(self)?;
+        self.calls -= 1;
+        Ok(done)
+    }
+
+    /// What `work` writes.
+    pub(super) fn capture(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<Flow>,
+    ) -> Result<(Str, Flow)> {
+        self.outputs.push(Builder::default());
+        let flow = work(self)?;
+        let text = self.outputs.pop().unwrap_or_default().finish();
+        Ok((Str::with(text.into(), self.autoescape)?, flow))
+    }
+
+    pub(super) fn write(&mut self, text: &str) -> Result<()> {
+        match self.outputs.last_mut() {
+            Some(output) => output.push(text),
+            None => Ok(()),
+        }
+    }
+
+    fn print(&mut self, value: &Value) -> Result<()> {
+        let text = show::str_of(value)?;
+        if self.autoescape && !text.is_safe() {
+            let escaped = show::escape(&text)?;
+            return self.write(&escaped);
+        }
+        self.write(&text)
+    }
+
+    pub(super) fn body(&mut self, body: &'t Body, scope: &Rc<Scope>) -> Result<Flow> {
+        for statement in body {
+            let flow = self.statement(statement, scope)?;
+            if flow != Flow::Next {
+                return Ok(flow);
+            }
+        }
+        Ok(Flow::Next)
+    }
+
+    fn statement(&mut self, statement: &'t Statement, scope: &Rc<Scope>) -> Result<Flow> {
+        budget::work(1)?;
+        self.line = statement.line;
+        match &statement.kind {
+            StatementKind::Data(text) => self.write(text)?,
+            StatementKind::Output(value) => {
+                let value = self.evaluate(value, scope)?;
+                self.print(&value)?;
+            }
+            StatementKind::For(at) => return self.deeper(|it| it.for_loop(*at, None, 0, scope)),
+            StatementKind::If(branches, otherwise) => {
+                for (test, body) in branches {
+                    if self.evaluate(test, scope)?.is_true() {
+                        return self.deeper(|it| it.body(body, scope));
+                    }
+                }
+                return self.deeper(|it| it.body(otherwise, scope));
+            }
+            StatementKind::Set(target, value) => {
+                let value = self.evaluate(value, scope)?;
+                self.assign(target, value, scope)?;
+            }
+            StatementKind::SetBlock(target, filter, body) => {
+                let inner = Scope::inside(scope);
+                let (text, flow) = self.capture(|it| it.deeper(|it| it.body(body, &inner)))?;
+                if flow != Flow::Next {
+                    return Ok(flow);
+                }
+                let mut value = Value::Str(text);
+                if let Some(filter) = filter {
+                    value = self.filter_block(filter, value, scope)?;
+                }
+                self.assign(target, value, scope)?;
+            }
+            StatementKind::With(assignments, body) => {
+                let inner = Scope::inside(scope);
+                for (target, value) in assignments {
+                    let value = self.evaluate(value, scope)?;
+                    self.assign(target, value, &inner)?;
+                }
+                return self.deeper(|it| it.body(body, &inner));
+            }
+            StatementKind::Filter(filter, body) => {
+                let inner = Scope::inside(scope);
+                let (text, flow) = self.capture(|it| it.deeper(|it| it.body(body, &inner)))?;
+                if flow != Flow::Next {
+                    return Ok(flow);
+                }
+                let value = self.filter_block(filter, Value::Str(text), scope)?;
+                self.print(&value)?;
+            }
+            StatementKind::Macro(at) => {
+                let value = Value::object(Object::Macro(*at, Rc::downgrade(scope)));
+                if let Some(name) = self.template.macros[*at].name {
+                    scope.set(name, value);
+                }
+            }
+            StatementKind::CallBlock(call, caller) => {
+                let caller = Value::object(Object::Macro(*caller, Rc::downgrade(scope)));
+                let value = self.call_with(call, Some(caller), scope)?;
+                self.print(&value)?;
+            }
+            StatementKind::Scope(body) => {
+                let inner = Scope::inside(scope);
+                return self.deeper(|it| it.body(body, &inner));
+            }
+            StatementKind::Autoescape(value, body) => {
+                let value = self.evaluate(value, scope)?.is_true();
+                let before = std::mem::replace(&mut self.autoescape, value);
+                let inner = Scope::inside(scope);
+                let flow = self.deeper(|it| it.body(body, &inner))?;
+                self.autoescape = before;
+                return Ok(flow);
+            }
+            StatementKind::Other(tag) => {
+                return Err(Fail::error(format!("there is no other template to {tag}")));
+            }
+            StatementKind::Break => return Ok(Flow::Break),
+            StatementKind::Continue => return Ok(Flow::Continue),
+        }
+        Ok(Flow::Next)
+    }
+
+    /// The value of a name; undefined where nothing defines it.
+    pub(super) fn lookup(&self, name: Name, scope: &Scope) -> Value {
+        let found = scope.get(name).or_else(|| self.globals[name].clone());
+        found.unwrap_or_else(|| {
+            Value::undefined(format!("'{}' is undefined", self.template.names[name]))
+        })
+    }
+
+    fn assign(&mut self, target: &Target, value: Value, scope: &Rc<Scope>) -> Result<()> {
+        match target {
+            Target::Name(name) => scope.set(*name, value),
+            Target::Attribute(name, attribute) => {
+                let found = self.lookup(*name, scope);
+                let Value::Object(object) = &found else {
+                    return Err(not_a_namespace());
+                };
+                let Object::Namespace(attributes) = &**object else {
+                    return Err(not_a_namespace());
+                };
+                calls::set_attribute(
+                    &mut attributes.borrow_mut(),
+                    &Str::new(&**attribute)?,
+                    value,
+                )?;
+            }
+            Target::Tuple(targets) => {
+                let items = value.items()?;
+                if items.len() != targets.len() {
+                    return Err(Fail::error(format!(
+                        "expected {} values to unpack, found {}",
+                        targets.len(),
+                        items.len()
+                    )));
+                }
+                for (target, item) in targets.iter().zip(items) {
+                    self.assign(target, item, scope)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A loop over its own items, or over those that it is called with.
+    pub(super) fn for_loop(
+        &mut self,
+        at: usize,
+        given: Option<Value>,
+        depth: u32,
+        scope: &Rc<Scope>,
+    ) -> Result<Flow> {
+        let node = &self.template.loops[at];
+        let items = match given {
+            Some(items) => items,
+            None => self.evaluate(&node.items, scope)?,
+        };
+        let mut items = items.items()?;
+        if let Some(test) = &node.test {
+            let mut kept = Vec::new();
+            for item in items {
+                let inner = Scope::inside(scope);
+                self.assign(&node.target, item.clone(), &inner)?;
+                if self.evaluate(test, &inner)?.is_true() {
+                    kept.push(item);
+                }
+            }
+            items = kept;
+        }
+        let items = Seq::new(items)?;
+        let state = Rc::new(Object::Loop(Loop {
+            items: Rc::clone(&items),
+            index: Cell::new(0),
+            depth,
+            recursive: node.recursive.then(|| (at, Rc::downgrade(scope))),
+            changed: RefCell::default(),
+        }));
+        let name = self.template.names.iter().position(|name| name == "loop");
+        // As in jinja2, a round that `continue` ends does not count.
+        let mut whole_rounds = 0;
+        for (index, item) in items.iter().enumerate() {
+            budget::work(1)?;
+            if let Object::Loop(state) = &*state {
+                state.index.set(index);
+            }
+            let inner = Scope::inside(scope);
+            self.assign(&node.target, item.clone(), &inner)?;
+            if let Some(name) = name {
+                inner.set(name, Value::Object(Rc::clone(&state)));
+            }
+            match self.body(&node.body, &inner)? {
+                Flow::Next => whole_rounds += 1,
+                Flow::Continue => {}
+                Flow::Break => break,
+            }
+        }
+        if whole_rounds == 0 {
+            let inner = Scope::inside(scope);
+            return self.body(&node.otherwise, &inner);
+        }
+        Ok(Flow::Next)
+    }
+}
+
+fn not_a_namespace() -> Fail {
+    Fail::error("cannot set an attribute of anything but a namespace")
+}

@@ -1,0 +1,389 @@
+//! Values of templates: those of Python that a template can meet.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Deref;
+use std::rc::{Rc, Weak};
+
+use super::budget::{self, MAX_DEPTH};
+use super::dict::Dict;
+use super::scope::Scope;
+use super::{Fail, Result};
+
+/// A value. Lists, tuples and dictionaries do not change once they are made: the sandbox forbids it.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    /// With what is said when it is used.
+    Undefined(Rc<str>),
+    None,
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+    Str(Str),
+    List(Rc<Seq>),
+    Tuple(Rc<Seq>),
+    Dict(Rc<Dict>),
+    Range(Range),
+    /// What `dict.keys()`, `values()` and `items()` give.
+    View(View, Rc<Dict>),
+    /// A generator or iterator: its items can be had once.
+    Iter(Rc<Iter>),
+    Object(Rc<Object>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum View {
+    Keys,
+    Values,
+    Items,
+}
+
+/// A text; `safe` is markupsafe's `Markup`.
+#[derive(Clone, Debug)]
+pub(super) struct Str(Rc<Text>);
+
+#[derive(Debug)]
+struct Text {
+    text: Box<str>,
+    safe: bool,
+}
+
+impl Str {
+    pub(super) fn new(text: impl Into<Box<str>>) -> Result<Self> {
+        Self::with(text.into(), false)
+    }
+
+    pub(super) fn with(text: Box<str>, safe: bool) -> Result<Self> {
+        budget::text(text.len())?;
+        budget::copy(text.len())?;
+        budget::hold(text.len())?;
+        Ok(Self(Rc::new(Text { text, safe })))
+    }
+
+    pub(super) fn is_safe(&self) -> bool {
+        self.0.safe
+    }
+
+    pub(super) fn same(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Deref for Str {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0.text
+    }
+}
+
+impl Drop for Text {
+    fn drop(&mut self) {
+        budget::release(self.text.len());
+    }
+}
+
+/// The items of a list or tuple.
+#[derive(Debug)]
+pub(super) struct Seq {
+    items: Vec<Value>,
+    depth: u32,
+    /// Whether it is a group of `groupby`, whose two items have names.
+    pub(super) is_group: bool,
+}
+
+impl Seq {
+    pub(super) fn new(items: Vec<Value>) -> Result<Rc<Self>> {
+        Self::with(items, false)
+    }
+
+    pub(super) fn with(items: Vec<Value>, is_group: bool) -> Result<Rc<Self>> {
+        budget::items(items.len())?;
+        let depth = depth_above(items.iter())?;
+        budget::hold(Self::bytes(&items))?;
+        Ok(Rc::new(Self {
+            items,
+            depth,
+            is_group,
+        }))
+    }
+
+    fn bytes(items: &[Value]) -> usize {
+        48 + size_of_val(items)
+    }
+}
+
+impl Deref for Seq {
+    type Target = [Value];
+
+    fn deref(&self) -> &[Value] {
+        &self.items
+    }
+}
+
+impl Drop for Seq {
+    fn drop(&mut self) {
+        budget::release(Self::bytes(&self.items));
+    }
+}
+
+/// One more than the deepest of the values, which may not be more than [`MAX_DEPTH`].
+pub(super) fn depth_above<'a>(values: impl Iterator<Item = &'a Value>) -> Result<u32> {
+    let depth = 1 + values.map(Value::depth).max().unwrap_or(0);
+    if depth > MAX_DEPTH {
+        return Err(Fail::Limit(format!(
+            "nests values more than {MAX_DEPTH} deep"
+        )));
+    }
+    Ok(depth)
+}
+
+/// `range(start, stop, step)`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Range {
+    pub(super) start: i128,
+    pub(super) stop: i128,
+    pub(super) step: i128,
+}
+
+impl Range {
+    pub(super) fn len(&self) -> usize {
+        let span = if self.step > 0 {
+            self.stop.saturating_sub(self.start)
+        } else {
+            self.start.saturating_sub(self.stop)
+        };
+        let step = i128::try_from(self.step.unsigned_abs()).unwrap_or(i128::MAX);
+        usize::try_from(span.max(0) / step + i128::from(span.max(0) % step > 0))
+            .unwrap_or(usize::MAX)
+    }
+
+    pub(super) fn at(&self, index: usize) -> i128 {
+        self.start + self.step * index as i128
+    }
+}
+
+/// Items that can be had once, and how many have been.
+#[derive(Debug)]
+pub(super) struct Iter {
+    pub(super) items: Rc<Seq>,
+    pub(super) next: Cell<usize>,
+}
+
+/// What has an identity.
+#[derive(Debug)]
+pub(super) enum Object {
+    Namespace(RefCell<Vec<(Str, Value)>>),
+    Loop(Loop),
+    /// The macro's place in the template, and the scope that it was defined in.
+    Macro(usize, Weak<Scope>),
+    Function(Function),
+    /// A method of a value.
+    Method(Value, &'static str),
+    Cycler(Rc<Seq>, Cell<usize>),
+    Joiner(Str, Cell<bool>),
+}
+
+/// Functions that every template has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Function {
+    Range,
+    Dict,
+    Namespace,
+    Cycler,
+    Joiner,
+    RaiseException,
+    StrftimeNow,
+    Lipsum,
+}
+
+/// A `for` loop under way.
+#[derive(Debug)]
+pub(super) struct Loop {
+    pub(super) items: Rc<Seq>,
+    pub(super) index: Cell<usize>,
+    pub(super) depth: u32,
+    /// The place of the loop in the template and its scope, where it may be called.
+    pub(super) recursive: Option<(usize, Weak<Scope>)>,
+    pub(super) changed: RefCell<Option<Value>>,
+}
+
+impl Value {
+    pub(super) fn text(text: &str) -> Result<Self> {
+        Str::new(text).map(Self::Str)
+    }
+
+    pub(super) fn list(items: Vec<Self>) -> Result<Self> {
+        Seq::new(items).map(Self::List)
+    }
+
+    pub(super) fn tuple(items: Vec<Self>) -> Result<Self> {
+        Seq::new(items).map(Self::Tuple)
+    }
+
+    pub(super) fn iter(items: Vec<Self>) -> Result<Self> {
+        let items = Seq::new(items)?;
+        Ok(Self::Iter(Rc::new(Iter {
+            items,
+            next: Cell::new(0),
+        })))
+    }
+
+    pub(super) fn object(object: Object) -> Self {
+        Self::Object(Rc::new(object))
+    }
+
+    pub(super) fn undefined(what: impl Into<Rc<str>>) -> Self {
+        Self::Undefined(what.into())
+    }
+
+    pub(super) fn is_undefined(&self) -> bool {
+        matches!(self, Self::Undefined(_))
+    }
+
+    pub(super) fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::Str(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// How deep its lists and dictionaries nest.
+    pub(super) fn depth(&self) -> u32 {
+        match self {
+            Self::List(items) | Self::Tuple(items) => items.depth,
+            Self::Dict(dict) | Self::View(_, dict) => dict.depth(),
+            Self::Iter(iter) => iter.items.depth,
+            Self::Object(object) => match &**object {
+                Object::Method(of, _) => of.depth() + 1,
+                Object::Cycler(items, _) => items.depth,
+                _ => 1,
+            },
+            _ => 0,
+        }
+    }
+
+    /// What Python calls the type.
+    pub(super) fn type_name(&self) -> &'static str {
+        match self {
+            Self::Undefined(_) => "Undefined",
+            Self::None => "NoneType",
+            Self::Bool(_) => "bool",
+            Self::Int(_) => "int",
+            Self::Float(_) => "float",
+            Self::Str(text) if text.is_safe() => "Markup",
+            Self::Str(_) => "str",
+            Self::List(_) => "list",
+            Self::Tuple(_) => "tuple",
+            Self::Dict(_) => "dict",
+            Self::Range(_) => "range",
+            Self::View(View::Keys, _) => "dict_keys",
+            Self::View(View::Values, _) => "dict_values",
+            Self::View(View::Items, _) => "dict_items",
+            Self::Iter(_) => "generator",
+            Self::Object(object) => match &**object {
+                Object::Namespace(_) => "Namespace",
+                Object::Loop(_) => "LoopContext",
+                Object::Macro(..) => "Macro",
+                Object::Function(_) => "function",
+                Object::Method(..) => "method",
+                Object::Cycler(..) => "Cycler",
+                Object::Joiner(..) => "Joiner",
+            },
+        }
+    }
+
+    /// `bool(value)`.
+    pub(super) fn is_true(&self) -> bool {
+        match self {
+            Self::Undefined(_) | Self::None => false,
+            Self::Bool(flag) => *flag,
+            Self::Int(number) => *number != 0,
+            Self::Float(number) => *number != 0.0,
+            Self::Object(object) => match &**object {
+                Object::Loop(state) => !state.items.is_empty(),
+                _ => true,
+            },
+            other => other.len().is_none_or(|len| len > 0),
+        }
+    }
+
+    /// `len(value)`, in characters; none for what has no length.
+    pub(super) fn len(&self) -> Option<usize> {
+        match self {
+            Self::Undefined(_) => Some(0),
+            Self::Str(text) if text.is_ascii() => Some(text.len()),
+            Self::Str(text) => Some(text.chars().count()),
+            Self::List(items) | Self::Tuple(items) => Some(items.len()),
+            Self::Dict(dict) | Self::View(_, dict) => Some(dict.entries().len()),
+            Self::Range(range) => Some(range.len()),
+            Self::Object(object) => match &**object {
+                Object::Loop(state) => Some(state.items.len()),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// The items of what can be iterated over; an iterator's are used up.
+    pub(super) fn items(&self) -> Result<Vec<Self>> {
+        let items = match self {
+            Self::Undefined(_) => Vec::new(),
+            Self::Str(text) => {
+                budget::items(text.len())?;
+                let mut chars = Vec::new();
+                for c in text.chars() {
+                    let text = Str::with(c.to_string().into(), text.is_safe())?;
+                    chars.push(Self::Str(text));
+                }
+                chars
+            }
+            Self::List(items) | Self::Tuple(items) => {
+                budget::work(items.len() as u64)?;
+                items.to_vec()
+            }
+            Self::Dict(dict) => keys(dict)?,
+            Self::View(View::Keys, dict) => keys(dict)?,
+            Self::View(View::Values, dict) => {
+                budget::work(dict.entries().len() as u64)?;
+                dict.entries()
+                    .iter()
+                    .map(|(_, value)| value.clone())
+                    .collect()
+            }
+            Self::View(View::Items, dict) => {
+                let pair =
+                    |(key, value): &(Self, Self)| Self::tuple(vec![key.clone(), value.clone()]);
+                dict.entries().iter().map(pair).collect::<Result<_>>()?
+            }
+            Self::Range(range) => {
+                budget::items(range.len())?;
+                (0..range.len()).map(|at| Self::Int(range.at(at))).collect()
+            }
+            Self::Iter(iter) => {
+                let from = iter.next.replace(iter.items.len());
+                budget::work((iter.items.len() - from) as u64)?;
+                iter.items[from..].to_vec()
+            }
+            other => {
+                return Err(Fail::error(format!(
+                    "a value of type {} is not iterable",
+                    other.type_name()
+                )));
+            }
+        };
+        Ok(items)
+    }
+
+    /// Whether [`Value::items`] would give items.
+    pub(super) fn is_iterable(&self) -> bool {
+        !matches!(
+            self,
+            Self::None | Self::Bool(_) | Self::Int(_) | Self::Float(_) | Self::Object(_)
+        )
+    }
+}
+
+fn keys(dict: &Dict) -> Result<Vec<Value>> {
+    budget::work(dict.entries().len() as u64)?;
+    Ok(dict.entries().iter().map(|(key, _)| key.clone()).collect())
+}
