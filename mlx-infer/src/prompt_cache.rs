@@ -1,4 +1,4 @@
-//! What a model has computed of a prompt, to begin another text with.
+//! Prompt caches: the layer states of a prompt, from which texts with the same prefix go on.
 
 mod file;
 #[cfg(test)]
@@ -12,15 +12,16 @@ use crate::generate::{Decoder, Progress, Prompt, check_ids, check_positions};
 use crate::model::LoadedModel;
 use crate::prefix::shared;
 
-/// One row of caches.
+/// The layer states of one row.
 #[derive(Clone, Debug)]
 pub(crate) struct PromptState {
     cache: ModelCache,
-    /// Its positions are embedded as in texts beyond the model's switch (LongRoPE).
+    /// Its positions were embedded for a text longer than the model's switch (LongRoPE).
     is_beyond: bool,
 }
 
-/// Whether texts of so many tokens are embedded differently than shorter ones.
+/// Whether a text of so many tokens is longer than the length beyond which the model embeds positions
+/// differently (LongRoPE).
 pub(crate) fn is_beyond(model: &LoadedModel, tokens: usize) -> bool {
     let switch = model.model().switches_after();
     switch.is_some_and(|switch| tokens > switch)
@@ -39,13 +40,14 @@ impl PromptState {
         Ok(Self { cache, is_beyond })
     }
 
-    /// Whether a text that `is_beyond` can begin with the first `len` positions: rings may have lost some.
+    /// Whether a text that `is_beyond` the switch can begin with the first `len` positions: a full ring has
+    /// overwritten its first, and a recurrent layer has the states of recorded lengths only.
     pub(crate) fn serves(&self, len: usize, is_beyond: bool) -> bool {
         self.is_beyond == is_beyond && self.cache.can_shorten(0, len)
     }
 
-    /// A cache that begins with the first `len` positions, for a prompt of `positions`. It copies when it
-    /// is written.
+    /// A cache with the first `len` positions, for a prompt of `positions`. The buffers are shared until the
+    /// cache is written.
     pub(crate) fn start(&self, len: usize, positions: usize) -> Result<ModelCache> {
         let mut cache = self.cache.prefix(0, len)?;
         cache.expect(0, positions);
@@ -58,8 +60,8 @@ impl PromptState {
     }
 }
 
-/// What a model has computed of a prompt: a text that begins with the same tokens need not compute them
-/// again ([`Generation::with_prompt_cache`](crate::Generation::with_prompt_cache)).
+/// The layer states of a prompt. A text that begins with the same tokens does not compute them again
+/// ([`Generation::with_prompt_cache`](crate::Generation::with_prompt_cache)).
 ///
 /// ```
 /// # fn main() -> mlx_infer::Result<()> {
@@ -86,12 +88,12 @@ impl PromptState {
 pub struct PromptCache {
     ids: Vec<u32>,
     state: PromptState,
-    /// Of which model.
+    /// The [serial](LoadedModel::serial) of the model that computed it.
     serial: u64,
 }
 
 impl PromptCache {
-    /// A copy of what a cache of one row holds, which are the first of these ids.
+    /// A copy of a cache of one row, which holds the first of these ids.
     pub(crate) fn copy(model: &LoadedModel, ids: &[u32], cache: &ModelCache) -> Result<Self> {
         let len = cache.lens()[0];
         Ok(Self {
@@ -111,8 +113,8 @@ impl PromptCache {
         self.state.nbytes()
     }
 
-    /// The prompt with another one behind it. A text is encoded without the tokens that the tokenizer puts
-    /// around one, as it is no beginning.
+    /// The prompt with another one behind it. A text is encoded without the special tokens that the tokenizer
+    /// puts around a text (such as `<bos>`).
     ///
     /// # Errors
     /// There is a text and no tokenizer.
@@ -150,8 +152,7 @@ impl PromptCache {
 }
 
 impl LoadedModel {
-    /// Computes a prompt and keeps what the layers remember of it. Of the options `prefill_chunk` and
-    /// `cancel` count.
+    /// Computes a prompt and keeps its layer states. Of the options, `prefill_chunk` and `cancel` have an effect.
     ///
     /// # Errors
     /// The prompt is empty, or has no place in the model's positions or vocabulary; it was cancelled.

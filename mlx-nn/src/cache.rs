@@ -35,12 +35,12 @@ pub struct CacheOptions {
     /// Steps of up to `slack + 1` tokens may be kept in part: rings have so many extra slots, and recurrent
     /// layers keep the state after each token until the step commits.
     pub slack: usize,
-    /// Every layer remembers at most so many positions.
+    /// The most positions that any layer with keys and values keeps.
     pub max_context: Option<usize>,
-    /// `false`: one step over whole prompts, after which nothing is remembered.
+    /// `false`: the cache allows one step, over whole texts, and stores nothing.
     pub store: bool,
-    /// Keys and values are kept packed ([`fast::pack`](mlx_core::fast::pack)), and attended to as that:
-    /// also in the step that brings them, so that how a text is cut into steps does not show.
+    /// Keys and values are stored quantised ([`fast::pack`](mlx_core::fast::pack)). Attention reads the
+    /// quantised ones also in the step that brings them, so that the chunks of a text do not change its result.
     pub quantized: Option<Scheme>,
 }
 
@@ -97,8 +97,8 @@ impl ModelCache {
         self.lens.len()
     }
 
-    /// Says that row `row` will hold `positions` positions in the end: embeddings that depend on a
-    /// text's length (LongRoPE) treat all its chunks alike.
+    /// Says that row `row` will hold `positions` positions once its prompt is computed. Rotary embeddings that
+    /// depend on a text's length (LongRoPE) then treat all chunks of the prompt alike.
     pub fn expect(&mut self, row: usize, positions: usize) {
         self.expected[row] = positions;
     }
@@ -112,9 +112,9 @@ impl ModelCache {
         Step::new(self, widths)
     }
 
-    /// Opens a step in which row b brings documents of the lengths `documents[b]`, one behind the
-    /// other, and none sees another. Positions go on from document to document, which rotary
-    /// embeddings do not notice: they tell distances.
+    /// Opens a step in which row b brings documents of the lengths `documents[b]`, one behind the other.
+    /// Tokens attend within their document. Positions go on from document to document: rotary embeddings
+    /// depend only on distances.
     ///
     /// # Errors
     /// The cache stores what it sees ([`CacheOptions::store`]), or as [`begin`](Self::begin).

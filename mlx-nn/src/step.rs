@@ -1,4 +1,8 @@
 //! [`Step`]: one forward pass over the rows of a cache.
+//!
+//! A step computes write slots, rope offsets and masks from the rows' lengths once, and all layers share them.
+//! Layers with keys and values call [`Step::attend`]; recurrent layers call [`Step::window`], [`Step::state`] and
+//! [`Step::set_state`]. [`Step::commit`] says how many tokens each row keeps.
 
 use std::collections::HashMap;
 
@@ -17,7 +21,7 @@ mod packed;
 mod recurrent;
 mod ring;
 
-/// Which slots a query is held against; together with the window it determines the mask.
+/// How the keys of an attention are laid out; with the window it determines the mask.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Layout {
     /// Slot j holds position j.
@@ -28,9 +32,9 @@ enum Layout {
     Chunk { cap: usize },
 }
 
-/// One forward pass: per-row widths, offsets and masks, and the layers' caches.
+/// One forward pass: per-row widths, offsets and masks, and the states of the layers.
 ///
-/// Dropping a step without [`commit`](Self::commit) takes it back.
+/// Dropping a step without [`commit`](Self::commit) leaves every row at its length before the step.
 pub struct Step<'c> {
     cache: &'c mut ModelCache,
     widths: Vec<usize>,
@@ -39,7 +43,7 @@ pub struct Step<'c> {
     reach: Vec<usize>,
     masks: HashMap<(Option<usize>, Layout), Mask>,
     turns: HashMap<usize, ring::Turn>,
-    /// Whether keys are stored by positions, and slots behind the last position are not looked at.
+    /// Whether kernels derive slots and masks from positions, so that no index or mask array is made.
     by_position: bool,
     /// The document of each token of each row, where rows hold several.
     documents: Option<Vec<Vec<usize>>>,
@@ -67,7 +71,7 @@ impl<'c> Step<'c> {
             ));
         }
         for (row, &own) in widths.iter().enumerate() {
-            // A narrow step writes the rows' padding too; of a wide one a ring takes what is real.
+            // A narrow step writes padding into a ring too; a wide one writes only the real tokens.
             let wrote = if width <= cache.options.slack + 1 {
                 width
             } else {
@@ -109,16 +113,16 @@ impl<'c> Step<'c> {
         self.width
     }
 
-    /// How many positions each row is known to reach (see [`ModelCache::expect`]).
+    /// The length that each row will have at least; see [`ModelCache::expect`].
     pub fn reach(&self) -> &[usize] {
         &self.reach
     }
 
-    /// Remembers keys and values `[B, K, L, D]` in layer `layer` and lets the queries
-    /// `[B, H, L, D]` attend to what they may see: `[B, H, L, Dv]`.
+    /// Writes keys and values `[B, K, L, D]` to the cache of layer `layer`, and computes the attention of the
+    /// queries `[B, H, L, D]` over the positions that they see: `[B, H, L, Dv]`.
     ///
     /// # Errors
-    /// The shapes do not fit each other or the cache.
+    /// The shapes do not fit each other or the cache, or the layer is recurrent.
     pub fn attend<'k>(
         &mut self,
         layer: usize,
@@ -240,7 +244,7 @@ impl<'c> Step<'c> {
         let capacity = ring.map_or(wanted, |(_, cap)| wanted.min(cap));
         let (k, v) = self.kv(layer)?.write(k, v, &slots, capacity)?;
         if self.by_position {
-            // Slots behind the last position are not looked at.
+            // The kernel reads no slot behind a row's last position.
             let slots = k.dim(2)? as usize;
             return Ok((k, v, window, Layout::Straight { slots }));
         }
@@ -252,7 +256,7 @@ impl<'c> Step<'c> {
         ))
     }
 
-    /// Where this step's tokens go in buffers that wrap at `cap`.
+    /// The slots of this step's tokens in buffers of `cap` slots, which positions wrap around.
     fn slots(&self, cap: usize) -> Result<Slots> {
         if self.by_position {
             return Ok(Slots::Positions {

@@ -13,12 +13,12 @@ mod write;
 pub(crate) use write::{Places, Slots};
 use write::{write, write_both};
 
-/// How the buffer of a layer is used.
+/// Which slot of a layer's buffers holds which position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// Position p is at slot p.
+    /// Slot p holds position p; the buffer grows by `by` slots.
     Grows { by: usize },
-    /// Position p is at slot `p % (window + slack)`; the buffer grows up to that size.
+    /// Slot `p % (window + slack)` holds position p; the buffer grows up to that size.
     Ring {
         window: usize,
         slack: usize,
@@ -31,7 +31,7 @@ pub(crate) enum Extent {
 struct Store {
     k: Array,
     v: Array,
-    /// Views of buffers that another cache holds: they are copied before they are written.
+    /// The arrays are views of another cache's buffers, and are copied before they are written.
     borrowed: bool,
 }
 
@@ -54,7 +54,7 @@ impl Store {
 #[derive(Clone, Debug)]
 pub(crate) struct KvCache {
     pub(crate) extent: Extent,
-    /// How rows are packed, if they are.
+    /// How keys and values are quantised, if they are.
     pub(crate) scheme: Option<Scheme>,
     /// Written in place by its only owner, copied when clones share it.
     store: Option<Rc<Store>>,
@@ -91,7 +91,7 @@ impl KvCache {
         }
     }
 
-    /// Keys or values `[.., D]` as they are kept.
+    /// Keys or values `[.., D]` in the cache's storage format.
     pub(crate) fn kept(&self, new: &Array) -> Result<Array> {
         match self.scheme {
             Some(scheme) => fast::pack(new, scheme),
@@ -106,8 +106,8 @@ impl KvCache {
             .map_or(0, |store| store.k.shape()[2] as usize)
     }
 
-    /// Writes `k` and `v`, `[B, K, L, D]`, in place: row b's token j at slot `slots[b][j]`, packed where
-    /// rows are.
+    /// Writes `k` and `v`, `[B, K, L, D]`, in place: row b's token j at slot `slots[b][j]`, quantised if the
+    /// cache is.
     ///
     /// Returns the buffers, of at least `capacity` slots.
     pub(crate) fn write(
@@ -154,7 +154,7 @@ impl KvCache {
         }
     }
 
-    /// Takes what the ring holds once the step has committed.
+    /// Takes the buffers that replace the ring's when the step commits.
     pub(crate) fn stage(&mut self, k: Array, v: Array) {
         self.pending = Some(Store::new(k, v));
     }

@@ -1,4 +1,4 @@
-//! Steps whose rows hold several documents each: training without padding.
+//! Steps whose rows hold several documents each, so that training needs little padding.
 
 use mlx_core::fast::Mask;
 use mlx_core::{Error, ErrorKind, Result};
@@ -29,11 +29,11 @@ impl<'c> Step<'c> {
         Ok(step)
     }
 
-    /// The mask of a step that begins at position 0: the usual rule, within a document.
+    /// The mask of a step that begins at position 0: causal and within the window, and only within a document.
     pub(super) fn packed_mask(&self, window: Option<usize>) -> Result<Mask> {
         let documents = self.documents.as_deref().unwrap_or_default();
         let width = self.width;
-        // Padding has no document; it sees what is before it, so that no softmax is of nothing.
+        // Padding belongs to no document. It sees all tokens before it, so that its softmax has terms.
         let of = |row: usize, token: usize| documents[row].get(token);
         let array = mask(documents.len(), width, width, |row, query, key| {
             visible(query as i64, key as i64, window)

@@ -1,4 +1,4 @@
-//! Layers that remember a window, once it is full.
+//! Layers that keep a window of positions in a ring buffer, once the ring is full.
 
 use mlx_core::ops::{concat, create::zeros};
 use mlx_core::{Array, Result};
@@ -7,20 +7,20 @@ use super::{Attended, Layout, Step};
 use crate::attend::Keys;
 use crate::mask::position;
 
-/// What a wide step needs to know of a ring of some size, made once a step.
+/// Index arrays for a step that is wider than a ring's slack, made once a step for each size of ring.
 #[derive(Clone)]
 pub(super) struct Turn {
-    /// For each slot of the ring once every row has kept its width, which of the step's tokens it
-    /// holds: I32 `[B, 1, cap, 1]`.
+    /// For each slot of the ring after the step, the number of the step's token that it holds:
+    /// I32 `[B, 1, cap, 1]`.
     from: Array,
-    /// Whether it holds one at all: Bool, same shape.
+    /// Whether the slot holds one of the step's tokens: Bool, same shape.
     is_new: Array,
-    /// The slots of the ring before the step, those of the oldest positions first: I32, same shape.
+    /// The slots of the ring before the step, oldest position first: I32, same shape.
     in_order: Array,
 }
 
 impl Step<'_> {
-    /// A layer that remembers the last `window` positions.
+    /// Writes to a layer that keeps the last `window` positions.
     pub(super) fn ring(
         &mut self,
         layer: usize,
@@ -40,8 +40,8 @@ impl Step<'_> {
             let (k, v) = self.kv(layer)?.write(k, v, &slots, cap)?;
             return Ok((k, v, window, Layout::Wrapped { cap }));
         }
-        // The step is wider than the slack: its last tokens may overwrite what its first still see.
-        // They attend to the old ring and the new tokens side by side.
+        // The step is wider than the slack: its last tokens may overwrite positions that its first tokens
+        // see. So the queries attend to the old ring and the new tokens side by side.
         let cache = self.kv(layer)?;
         let (k, v) = (cache.kept(&k.heads()?)?, cache.kept(v)?);
         let (k, v) = (&k, &v);
@@ -64,8 +64,8 @@ impl Step<'_> {
         self.kv(layer)?.stage(ks, vs);
         match old {
             Some((old_k, old_v)) if self.cache.lens.iter().any(|&len| len > 0) => {
-                // In the order of positions, so that sums come out to the bit as in one wide step:
-                // how a prompt is cut into chunks does not show.
+                // In the order of positions: sums then have the same bits as in one wide step, and the
+                // chunks of a prompt do not change its result.
                 let beside = |old: &Array, new: &Array| {
                     let order = turn.in_order.broadcast_to(old.shape())?;
                     concat(&[&old.take_along_axis(&order, 2)?, new], 2)

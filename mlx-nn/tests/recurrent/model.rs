@@ -13,8 +13,6 @@ const D: usize = 8;
 pub const E: usize = 3 * D;
 /// Inputs that the convolution sees before its own.
 const CONV: usize = 3;
-/// The largest step that is handed over as states after each token is decided by the cache; chunks of
-/// prompts are handed over by their end.
 const MIX: RecurrentShape = RecurrentShape::new(&[
     StatePart::Window {
         name: "conv",

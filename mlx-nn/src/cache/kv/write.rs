@@ -8,16 +8,16 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result, Scheme, inplace};
 use super::{Store, grown};
 use crate::attend::Keys;
 
-/// Where the tokens of a step go.
+/// The slots of a step's tokens.
 pub(crate) enum Slots {
-    /// Row b writes from position `offsets[b]` on, in a ring modulo the buffer's size: where one
-    /// operation does all of it.
+    /// Row b writes from position `offsets[b]` on, in a ring modulo the buffer's size. A kernel computes the
+    /// slots.
     Positions { offsets: Array, ring: bool },
-    /// As the places say.
+    /// The host has computed the slots.
     Each(Places),
 }
 
-/// Slots, told one by one.
+/// Slots that the host has computed.
 pub(crate) enum Places {
     /// Every row writes `start..start + L`.
     Range(usize),
