@@ -1,4 +1,4 @@
-//! Converting checkpoint folders, and writing new ones so that they appear whole or not at all.
+//! Conversion of checkpoints, and new checkpoint folders that appear whole or not at all.
 
 use std::fs;
 use std::path::Path;

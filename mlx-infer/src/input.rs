@@ -131,25 +131,16 @@ impl Lines {
 
     /// Reads to the end of a line.
     fn skip(&mut self) -> Result<()> {
-        let mut skipped = 0;
-        loop {
-            let bytes = self.reader.fill_buf();
-            let bytes = bytes.map_err(|error| fault(&self.path, error))?;
-            let end = bytes.iter().position(|&byte| byte == b'\n');
-            let n = end.map_or(bytes.len(), |at| at + 1);
-            self.reader.consume(n);
-            skipped += n as u64;
-            if end.is_some() || n == 0 {
-                return Ok(());
-            }
-            if skipped > MAX_SKIPPED {
-                return Err(Error::format(format!(
-                    "{}: line {} has no end within {MAX_SKIPPED} bytes",
-                    self.path.display(),
-                    self.number
-                )));
-            }
+        let skipped = self.reader.by_ref().take(MAX_SKIPPED).skip_until(b'\n');
+        let skipped = skipped.map_err(|error| fault(&self.path, error))?;
+        if skipped as u64 == MAX_SKIPPED {
+            return Err(Error::format(format!(
+                "{}: line {} has no end within {MAX_SKIPPED} bytes",
+                self.path.display(),
+                self.number
+            )));
         }
+        Ok(())
     }
 }
 

@@ -1,22 +1,22 @@
-//! Token sequences as arrays: what a training step sees.
+//! Token sequences as arrays: the input of a training step.
 
 use mlx_core::{Array, Error, ErrorKind, Result};
 
-/// A document: token ids, and which of them are learnt.
+/// A document: token ids, and which of them count in the loss.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Example {
     /// The ids.
     pub tokens: Vec<u32>,
-    /// How many of the first tokens are only read: a prompt. The very first token never is learnt,
+    /// The length of the prompt: its tokens do not count in the loss. The very first token never counts,
     /// because nothing predicts it.
     pub prompt: usize,
-    /// How much each token counts, as many as there are tokens, finite and not negative; without
-    /// them each token behind the prompt counts 1.
+    /// A weight in the loss for each token, finite and not negative; without weights each token behind
+    /// the prompt has weight 1.
     pub weights: Option<Vec<f32>>,
 }
 
 impl Example {
-    /// Tokens of which the first `prompt` are only read.
+    /// An example whose first `prompt` tokens are the prompt.
     pub fn new(tokens: Vec<u32>, prompt: usize) -> Self {
         Self {
             tokens,
@@ -25,7 +25,7 @@ impl Example {
         }
     }
 
-    /// How much token `at` counts: 0 is not learnt.
+    /// The weight of token `at` in the loss.
     pub fn weight(&self, at: usize) -> f32 {
         if at < self.prompt.max(1) {
             return 0.0;
@@ -36,7 +36,7 @@ impl Example {
         }
     }
 
-    /// How many tokens are learnt.
+    /// The number of tokens that count in the loss.
     pub fn learnt(&self) -> usize {
         let learnt = |&at: &usize| self.weight(at) > 0.0;
         (0..self.tokens.len()).filter(learnt).count()
@@ -46,17 +46,17 @@ impl Example {
 /// Rows of examples side by side, padded on the right.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// What the model reads, U32 `[B, L]`.
+    /// The model's input, U32 `[B, L]`.
     pub inputs: Array,
-    /// What it is to predict at each place, U32 `[B, L]`.
+    /// The token to predict at each place, U32 `[B, L]`.
     pub targets: Array,
-    /// How much that counts, F32 `[B, L]`: 0 where nothing is learnt, usually 1 elsewhere.
+    /// The weight of each place in the loss, F32 `[B, L]`: 0 for prompts and padding, usually 1 elsewhere.
     pub weights: Array,
-    /// Which places count, of all `B * L` in a row: U32 `[N]`, ascending.
+    /// The places whose weight is not 0, as indices into `B * L`: U32 `[N]`, ascending.
     pub places: Array,
     /// The lengths of the documents of each row; each is one shorter than its example.
     pub documents: Vec<Vec<usize>>,
-    /// How many places count: `N`.
+    /// The number of places that count: `N`.
     pub learnt: usize,
     /// The sum of the weights.
     pub weight: f64,

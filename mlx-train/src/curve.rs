@@ -1,4 +1,4 @@
-//! A run's loss as a picture.
+//! The loss curve of a run as SVG.
 
 use std::fmt::Write as _;
 
@@ -24,7 +24,7 @@ pub fn svg(metrics: &str) -> String {
     let last = all().map(|point| point.0).fold(1.0, f64::max);
     let low = all().map(|point| point.1).fold(f64::INFINITY, f64::min);
     let high = all().map(|point| point.1).fold(f64::NEG_INFINITY, f64::max);
-    // One value, or none, has no height of its own.
+    // A flat curve gets an axis from 0.
     let (low, high) = if low < high {
         (low, high)
     } else {

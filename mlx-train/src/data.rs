@@ -24,12 +24,12 @@ use crate::error::{ErrorKind, Result, argument, format};
 
 mod line;
 
-/// What turns texts into tokens.
+/// A checkpoint's tokenizer and chat template, which turn texts into tokens.
 #[derive(Default)]
 pub struct Encoder {
     tokenizer: Option<Tokenizer>,
     template: Option<ChatTemplate>,
-    /// Why there is no template.
+    /// The reason why there is no template.
     no_template: String,
 }
 
@@ -61,40 +61,40 @@ impl Encoder {
     }
 }
 
-/// How lines become examples.
+/// Options of reading data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataOptions {
     /// Longer examples are cut.
     pub max_tokens: usize,
-    /// Whether prompts are only read: all of a conversation but its last message.
+    /// Whether prompts are left out of the loss: all of a conversation but its last message.
     pub mask_prompt: bool,
     /// Ids must be below this.
     pub vocab: u32,
 }
 
-/// Examples of one file.
+/// The examples of one file.
 #[derive(Clone, Debug, Default)]
 pub struct Dataset {
     /// In the file's order.
     pub examples: Vec<Example>,
-    /// What became of the lines.
+    /// Counts of examples and tokens.
     pub report: DataReport,
 }
 
-/// What became of the lines of a file.
+/// Counts of a file's examples and tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct DataReport {
     /// Examples that are used.
     pub examples: usize,
     /// Their tokens.
     pub tokens: usize,
-    /// Those of them that are learnt.
+    /// Those that count in the loss.
     pub learnt: usize,
     /// Examples that were longer than the limit.
     pub truncated: usize,
-    /// What they lost.
+    /// Tokens that truncation removed.
     pub lost_tokens: usize,
-    /// Examples with nothing (left) to learn, which are not used.
+    /// Examples without a token that counts in the loss, which are not used.
     pub dropped: usize,
 }
 
@@ -110,10 +110,10 @@ pub struct DataFiles {
 }
 
 impl DataFiles {
-    /// What lies at `path`.
+    /// Looks up `path`, a folder or a file.
     ///
     /// # Errors
-    /// Nothing does, or a folder without any of the files.
+    /// Nothing lies there, or a folder without any of the files.
     pub fn find(path: &Path) -> Result<Self> {
         // A file, or a pipe.
         if path.exists() && !path.is_dir() {

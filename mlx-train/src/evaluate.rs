@@ -8,7 +8,7 @@ use crate::error::{Result, argument};
 use crate::feed::Feed;
 use crate::loss::sum_loss_and_right;
 
-/// What an evaluation finds.
+/// The result of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
     /// The mean negative log-probability of the learnt tokens, by their weights.

@@ -1,8 +1,7 @@
-//! Optimisers: a method, a schedule, and what the method remembers of each parameter.
+//! Optimisers: a method, a schedule, and the method's state of each parameter.
 //!
 //! Every method computes in F32 and keeps its state in F32, whatever the dtype of the parameter:
-//! bf16 parameters with f32 moments need no setting. The rate of a step comes from the schedule,
-//! and reaches the method at every step.
+//! bf16 parameters with f32 moments need no setting. The schedule gives the rate of every step.
 
 use std::collections::BTreeMap;
 
@@ -44,10 +43,10 @@ pub enum Method {
     Muon(Muon),
 }
 
-/// What a method remembers of one parameter, by name.
+/// The state of one parameter: its moments by name.
 pub type State = BTreeMap<&'static str, Array>;
 
-/// One step of one parameter: everything a method is given, all arrays F32 and of one shape.
+/// The input of a method for one step of one parameter; all arrays are F32 and of one shape.
 pub(crate) struct Update<'a> {
     /// The parameter's name.
     pub name: &'a str,
@@ -62,7 +61,7 @@ pub(crate) struct Update<'a> {
 }
 
 impl Update<'_> {
-    /// What is remembered under `name`: zeros of `shape` at first.
+    /// The state under `name`: zeros of `shape` before the first step.
     fn remembered(&self, name: &'static str, shape: &[i32]) -> Result<Array> {
         match self.state.get(name) {
             Some(array) => Ok(array.clone()),
@@ -70,7 +69,7 @@ impl Update<'_> {
         }
     }
 
-    /// What is remembered under `name`, moved towards `target`: `beta * old + (1 - beta) * target`.
+    /// Updates the moving average under `name`: `beta * old + (1 - beta) * target`.
     fn average(&mut self, name: &'static str, beta: f64, target: &Array) -> Result<Array> {
         let old = self.remembered(name, target.shape())?;
         let new = old.multiply(beta)?.add(target.multiply(1.0 - beta)?)?;
@@ -91,10 +90,10 @@ impl Method {
         }
     }
 
-    /// Refuses what is out of range.
+    /// Checks that every setting is in its range.
     ///
     /// # Errors
-    /// Something is.
+    /// One is not.
     pub fn check(&self) -> Result<()> {
         match self {
             Self::Sgd(sgd) => sgd.check(),
@@ -105,7 +104,7 @@ impl Method {
         }
     }
 
-    /// The names and shapes of what this method remembers of a parameter after its first step.
+    /// The names and shapes of a parameter's state after its first step.
     fn slots(&self, name: &str, shape: &[i32]) -> Vec<(&'static str, Vec<i32>)> {
         let same =
             |names: &[&'static str]| names.iter().map(|&name| (name, shape.to_vec())).collect();
@@ -126,7 +125,7 @@ impl Method {
         }
     }
 
-    /// What people call it.
+    /// The name in settings and messages.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Sgd(_) => "sgd",
@@ -152,7 +151,7 @@ fn check_range(name: &str, value: f64, from: f64, to: f64) -> Result<()> {
     Err(Error::new(ErrorKind::Invalid, message))
 }
 
-/// A method at work.
+/// A method with its schedule and state.
 #[derive(Clone, Debug)]
 pub struct Optimizer {
     method: Method,
@@ -162,7 +161,7 @@ pub struct Optimizer {
 }
 
 impl Optimizer {
-    /// A method that has done no step.
+    /// An optimiser before its first step.
     ///
     /// # Errors
     /// A setting of the method or schedule is out of range.
@@ -177,7 +176,7 @@ impl Optimizer {
         })
     }
 
-    /// How many steps it has done.
+    /// The number of steps done.
     pub fn step(&self) -> u64 {
         self.step
     }
@@ -254,7 +253,7 @@ impl Optimizer {
         Ok(())
     }
 
-    /// What it remembers, as `parameter/slot`: to evaluate, or to save.
+    /// All state as `parameter/slot`, to evaluate or to save.
     pub fn arrays(&self) -> impl Iterator<Item = (String, &Array)> {
         self.states.iter().flat_map(|(name, state)| {
             state
@@ -263,8 +262,8 @@ impl Optimizer {
         })
     }
 
-    /// Takes up where another one of the same method stood: `step` steps done on `params`, the
-    /// trainable parameters of a module, and its [`arrays`](Self::arrays).
+    /// Continues from the state of another optimiser with the same method: `step` steps done on `params`,
+    /// the trainable parameters of a module, and its [`arrays`](Self::arrays).
     ///
     /// # Errors
     /// An array is missing, is none of this method's, or has another dtype or shape; the message names
@@ -278,7 +277,7 @@ impl Optimizer {
         let wrong = |message: String| Err(Error::new(ErrorKind::Invalid, message));
         let mut arrays: BTreeMap<String, Array> = arrays.into_iter().collect();
         let mut states: BTreeMap<String, State> = BTreeMap::new();
-        // Before the first step nothing is remembered.
+        // There is no state before the first step.
         let params = if step == 0 { &[] } else { params };
         for (param, value) in params {
             let state = states.entry(param.clone()).or_default();

@@ -1,4 +1,4 @@
-//! What a run tells while it goes: lines, a bar on a terminal, and `metrics.jsonl`.
+//! The reports of a run: lines on stderr, a progress bar on a terminal, and `metrics.jsonl`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{IsTerminal, Write};
@@ -11,7 +11,7 @@ use mlx_train::trainer::Event;
 use mlx_train::{Error, ErrorKind, Result, curve};
 use serde_json::Value;
 
-/// The longest time left that is told, in seconds: far within what durations can hold.
+/// The longest remaining time that is shown, in seconds; durations hold more.
 const LONGEST: f64 = 1e12;
 
 pub(super) struct Report {
@@ -26,8 +26,8 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Goes on with the metrics of the steps before `from`, and drops later ones: a resumed run
-    /// does them again.
+    /// Keeps the metrics of the steps up to `from` and drops later ones, which a resumed run computes
+    /// again.
     pub(super) fn open(dir: &Path, steps: u64, from: u64, every: u64, json: bool) -> Result<Self> {
         let path = dir.join("metrics.jsonl");
         let open = || -> std::io::Result<File> {

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::mlx_lm::{LoraParameters, LrSchedule, or_default};
 
-/// What a run is told; every setting has a default or is asked for by name.
+/// The settings of a run; those without a default are required by name.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Settings {
