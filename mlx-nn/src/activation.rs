@@ -61,7 +61,7 @@ impl Activation {
         }
     }
 
-    /// `self(gate) * up`: what stands in the middle of a gated MLP. `[..] -> [..]`
+    /// `self(gate) * up`: the gate of an MLP. `[..] -> [..]`
     ///
     /// # Errors
     /// The shapes do not fit.

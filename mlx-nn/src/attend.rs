@@ -1,12 +1,12 @@
-//! Scaled dot-product attention with everything the architectures ask of it.
+//! Scaled dot-product attention with the options of all architectures.
 
 use mlx_core::fast::{self, Mask};
 use mlx_core::{Array, DType, Result, Scheme};
 
-/// What an architecture asks of attention beside keys and values.
+/// Options of attention that an architecture sets.
 #[derive(Clone, Copy, Debug)]
 pub struct Attend<'a> {
-    /// What scores are multiplied by.
+    /// The factor of the scores.
     pub scale: f32,
     /// `cap * tanh(scores / cap)`, before the mask (Gemma 2, arXiv:2408.00118).
     pub softcap: Option<f32>,

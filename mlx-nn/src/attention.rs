@@ -19,7 +19,7 @@ pub struct AttentionConfig {
     pub kv_heads: i32,
     /// Features of a head.
     pub head_dim: i32,
-    /// What scores are multiplied by.
+    /// The factor of the scores.
     pub scale: f32,
     /// Bias on q, k and v.
     pub qkv_bias: bool,

@@ -100,7 +100,7 @@ pub struct ExpertsConfig {
     pub activation: Activation,
 }
 
-/// A router that sends each token to `top_k` experts and sums what they say, weighted.
+/// A router that sends each token to `top_k` experts, and the weighted sum of their outputs.
 ///
 /// Field names are those of MLX checkpoints (`gate`, `switch_mlp`); published per-expert tensors
 /// are stacked when they are read.

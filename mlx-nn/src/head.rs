@@ -17,7 +17,7 @@ pub enum HeadMatrix<'a> {
     Tied(&'a Embedding),
 }
 
-/// What turns hidden states into logits, of a model's own parts.
+/// The output head of a model: hidden states to logits. It borrows the model's parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
     /// The matrix.
@@ -108,13 +108,13 @@ impl OwnedHead {
         }
     }
 
-    /// Names and values of what is trainable, in order.
+    /// Names and values of the trainable parameters, in order.
     pub(crate) fn trainable(&self) -> Result<(Vec<String>, Vec<Array>)> {
         let all = crate::trainable::trainable(&self.layer)?;
         Ok(all.into_iter().unzip())
     }
 
-    /// This head with other values for what is trainable, in the same order.
+    /// This head with other values for the trainable parameters, in the same order.
     pub(crate) fn with(&self, values: &[Array]) -> Result<Self> {
         struct Set<'a>(std::slice::Iter<'a, Array>);
         impl VisitMut for Set<'_> {

@@ -95,7 +95,7 @@ impl Linear {
         self.lora.as_deref()
     }
 
-    /// The adapter, to change what it draws from.
+    /// The adapter, to set its dropout key.
     pub fn lora_mut(&mut self) -> Option<&mut Lora> {
         self.lora.as_deref_mut()
     }

@@ -48,7 +48,7 @@ impl GatedMlp {
     }
 }
 
-/// What stands in a layer's `mlp` place.
+/// The feed-forward half of a layer.
 #[derive(Clone, Debug)]
 pub enum FeedForward {
     /// One gated MLP for every token.

@@ -72,7 +72,7 @@ impl RmsNorm {
         fast::add_norm(x, residual, inner, &self.scale, self.eps)
     }
 
-    /// What [`fast::rms_norm`] multiplies by, and epsilon.
+    /// Weight and epsilon for [`fast::rms_norm`].
     pub(crate) fn parts(&self) -> (&Array, f32) {
         (&self.scale, self.eps)
     }

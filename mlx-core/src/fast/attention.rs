@@ -12,10 +12,10 @@ use super::mask::Mask;
 use super::packed::{packed_words, packing};
 use super::{Form, Op, form};
 
-/// What [`attention`] is given beside queries, keys and values.
+/// Options of [`attention()`].
 #[derive(Clone, Debug)]
 pub struct Attention<'a> {
-    /// What scores are multiplied by.
+    /// The factor of the scores.
     pub scale: f32,
     /// Scores become `cap · tanh(score / cap)`, before the mask.
     pub soft_cap: Option<f32>,
@@ -45,7 +45,7 @@ pub fn attention(q: &Array, k: &Array, v: &Array, options: &Attention<'_>) -> Re
 /// [`attention`] over keys and values that [`pack`](super::pack) has packed: `k` and `v` are U32
 /// `[B, K, S, words]`, of arrays in `q`'s dtype.
 ///
-/// A key or value counts as what its codes, scale and bias give in F32. Where the back end
+/// A key or value is the number that its codes, scale and bias give in F32. Where the back end
 /// multiplies in BF16 tiles, and elsewhere than on the CPU, it is rounded to `q`'s dtype. On the CPU
 /// they are written out a block at a time, never as a whole.
 ///
@@ -151,7 +151,7 @@ pub fn scaled_dot_product_attention(
     attention(q, k, v, &options)
 }
 
-/// What MLX does not check: it divides by the number of heads, and trusts `v` to be as long as `k`.
+/// Checks that MLX lacks: it divides by the number of heads, and reads `v` up to the length of `k`.
 fn check_attention(q: &Array, k: &Array, v: &Array) -> Result<()> {
     let ([_, heads, ..], [_, kv_heads, stored, _], [_, _, values, _]) =
         (q.dims::<4>()?, k.dims::<4>()?, v.dims::<4>()?);

@@ -1,5 +1,5 @@
-//! Choosing among a vocabulary: of each row of logits `[.., V]` the largest, the `n` largest, what probabilities are relative to, and
-//! where the likeliest have a probability together. On the CPU all threads take part.
+//! Reductions over the vocabulary of logits `[.., V]`: argmax, top-n, logsumexp and the threshold of top-p. On the CPU each is split over
+//! threads.
 
 use crate::array::Array;
 use crate::dtype::DType;
@@ -8,7 +8,7 @@ use crate::ffi::op;
 
 /// The place of the first of the largest along the last axis: `[.., V]` -> U32 `[..]`.
 ///
-/// On the CPU, what is no number is passed by, and of nothing else the place is 0.
+/// Kernels of ours skip NaN; a row of NaN alone gives 0.
 ///
 /// # Errors
 /// `x` is a scalar, or its last axis is empty.

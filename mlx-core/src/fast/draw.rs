@@ -10,15 +10,15 @@ mod plain;
 
 pub use plain::gumbel;
 
-/// What [`draw`] gives for a row from whose logits nothing can be chosen: the largest is not finite, or one of them is no number (which
-/// our kernels pass by where the largest is taken, as [`argmax`](super::argmax) does).
+/// The result of [`draw`] for a row without a valid token: its largest logit is not finite, or one of its logits is NaN. Kernels of ours
+/// skip NaN in greedy rows, as [`argmax`](super::argmax) does.
 pub const NO_TOKEN: u32 = u32::MAX;
 
 /// How a row's token is drawn: from the tokens that all three filters keep, with the probabilities that their logits, divided by the
 /// temperature, stand for. The filters look at the logits as they are. That of lowest id wins where tokens are equal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Draw {
-    /// What logits are divided by; 0 takes the largest, as [`argmax`](super::argmax) does, whatever the filters.
+    /// The divisor of logits; 0 takes the largest logit, as [`argmax`](super::argmax) does, whatever the filters.
     pub temperature: f32,
     /// Keeps the likeliest tokens for as long as those before have less than this probability together, and those equal to the
     /// last of them (Holtzman et al. 2019, "The Curious Case of Neural Text Degeneration"); 1 keeps all.
@@ -32,7 +32,7 @@ pub struct Draw {
 }
 
 impl Draw {
-    /// What logits are multiplied by; 0 for the largest.
+    /// The factor of logits; 0 for greedy rows.
     pub(super) fn scale(&self) -> f32 {
         match self.temperature {
             0.0 => 0.0,
@@ -55,8 +55,8 @@ impl Draw {
 
 /// Draws a token for each row of `logits`, `[B, V]` of floating point: U32 `[B]`, [`NO_TOKEN`] where there is none.
 ///
-/// The draw is the largest of logit plus Gumbel noise ([`gumbel`]), which depends on the row's key and the token alone: who
-/// shares the batch does not show. On the CPU it is one operation, which computes noise only where a token has a chance to win.
+/// The draw is the largest of logit plus Gumbel noise ([`gumbel`]), which depends on the row's key and the token alone,
+/// not on other rows of the batch. On the CPU it is one operation, which computes noise only for tokens that can win.
 ///
 /// # Errors
 /// There is not one [`Draw`] for each row, a number in one is out of its range, or `logits` has another shape or dtype.

@@ -31,7 +31,7 @@ pub enum Op {
     Store,
 }
 
-/// What computes an operation.
+/// How an operation is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// A graph of MLX's own operations.

@@ -7,7 +7,7 @@ use crate::array::Array;
 use crate::error::Result;
 use crate::ffi::op;
 
-/// What stands between the halves of a gated MLP. Source: Shazeer 2020, "GLU Variants Improve Transformer".
+/// The gate between the halves of a gated MLP. Source: Shazeer 2020, "GLU Variants Improve Transformer".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// `gate · sigmoid(gate) · up`

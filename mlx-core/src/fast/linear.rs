@@ -105,8 +105,8 @@ pub fn linear(x: &Array, weight: &Array) -> Result<Array> {
 
 /// `x wᵀ` for a quantised `w` `[out, in]`: `x` is `[.., in]`, the result `[.., out]`.
 ///
-/// The weights count as what [`dequantize`](crate::ops::quantize::dequantize) gives in `x`'s dtype, or as what they stand
-/// for, not rounded; sums are in F32. On CPUs a 16-bit `x` with affine weights, on those with AMX up to eight rows of it, is
+/// The weights are those that [`dequantize`](crate::ops::quantize::dequantize) gives in `x`'s dtype, or the same without
+/// rounding; sums are in F32. On CPUs a 16-bit `x` with affine weights, on those with AMX up to eight rows of it, is
 /// first rounded to whole numbers of 16 bits, each group (or 256 elements) by its largest, which is less than rounding weights to BF16
 /// costs (`docs/cpu-matmul.md`).
 ///

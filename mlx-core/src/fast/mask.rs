@@ -20,7 +20,7 @@ pub enum Mask {
     /// Booleans (`true` is seen) or numbers to add to the scores, of a shape that broadcasts to
     /// `[B, H, L, S]`.
     Array(Array),
-    /// What follows from positions.
+    /// Those that positions allow.
     Positions(Positions),
 }
 

@@ -50,7 +50,7 @@ pub fn norm_add(x: &Array, weight: &Array, residual: &Array, eps: f32) -> Result
 }
 
 /// `sum = residual + x`, or `residual + rms_norm(x, inner)` with an inner weight, and
-/// `rms_norm(sum, weight)`, both: what stands between the halves of a layer.
+/// `rms_norm(sum, weight)`: the end of one half of a layer and the norm of the next.
 ///
 /// The norm is that of the sum as it was rounded to its dtype.
 ///

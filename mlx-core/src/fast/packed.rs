@@ -1,4 +1,4 @@
-//! Packed rows: what a quantised cache keeps of a key or a value.
+//! Packed rows: the storage format of keys and values in a quantised cache.
 //!
 //! A row of `D` numbers becomes one of U32 words: its codes, `D · bits / 32` words as
 //! [`quantize`](crate::ops::quantize::quantize) packs them, and behind them scale and bias of each
@@ -24,7 +24,7 @@ pub fn pack(x: &Array, scheme: Scheme) -> Result<Array> {
     op!(mlxrs_fast_pack(x, bits, group_size))
 }
 
-/// What packed rows of numbers of `dtype` stand for, in F32: `[…, words]` -> `[…, D]`.
+/// The numbers of packed rows that were made of `dtype`, in F32: `[…, words]` -> `[…, D]`.
 ///
 /// # Errors
 /// They are no packed rows of this scheme.
@@ -65,7 +65,7 @@ pub fn packed_words(d: i32, dtype: DType, scheme: Scheme) -> Result<i32> {
 /// Whether rows are packed in this scheme: affine, 4 or 8 bits, groups of 32, 64 or 128.
 ///
 /// # Errors
-/// They are not; the message says what is known.
+/// They are not; the message lists the known schemes.
 pub fn check_packing(scheme: Scheme) -> Result<()> {
     let scheme = Scheme::new(scheme.mode, scheme.bits, scheme.group_size)?;
     if scheme.mode == QuantMode::Affine && matches!(scheme.bits, 4 | 8) {

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::ffi::{Arg, Opt, op};
 use crate::poison;
 
-/// Rotary position embedding: what stays the same from call to call.
+/// Options of rotary position embedding that do not change between calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Rope<'a> {
     /// How many of the first features are rotated; even, at most the last axis of the input.

@@ -101,7 +101,7 @@ impl Arg for sys::mlxrs_store_options {
     }
 }
 
-/// Zeros of `shape` for what is written bit by bit, such as a cache: on a CPU under Linux, big ones take memory only
+/// Zeros of `shape` for a buffer that is filled step by step, such as a cache. On a CPU under Linux, large ones take memory only
 /// where they are touched.
 ///
 /// # Errors

@@ -132,7 +132,7 @@ fn every_mask(sizes: &[(Sizes, i32, i32)], packed: fn(usize) -> Option<Scheme>) 
             let (soft_cap, sinks) = ((case % 2 == 1).then_some(3.0), case % 3 == 1);
             let rows: Vec<i32> = (0..sizes[0]).collect();
             let noise = normal(99, &[1, 1, tokens, slots], DType::F32)?;
-            // Everybody sees something.
+            // Every query sees a key.
             let seen = noise.greater(0.2f32)?;
             let first = Array::from_slice(&(0..slots).collect::<Vec<_>>(), &[1, 1, 1, slots])?;
             let seen = seen.logical_or(&first.equal(0)?)?;

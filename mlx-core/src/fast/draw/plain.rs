@@ -13,7 +13,7 @@ use crate::transforms::vmap;
 pub(super) fn draw(logits: &Array, rows: &[Draw]) -> Result<Array> {
     let x = logits.astype(DType::F32)?;
     let greedy = fast::argmax(&x)?;
-    // The largest is not a number if one is not; of a row whose largest is taken, if all are not.
+    // The largest is NaN if one logit is; in a greedy row of our kernels, if all are.
     let largest = x
         .take_along_axis(&greedy.expand_dims(-1)?, -1)?
         .squeeze(-1)?;
