@@ -1,4 +1,4 @@
-//! What a back end offers to those who generate text, so that another one can stand behind it.
+//! The interface of a back end that generates text.
 
 use std::ops::ControlFlow;
 

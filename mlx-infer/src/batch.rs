@@ -1,4 +1,4 @@
-//! Several prompts at a time: whoever has finished leaves, and the next one enters.
+//! Several prompts at a time, without a thread: the decode loop runs until all have ended.
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
@@ -54,7 +54,7 @@ impl BatchResult {
         }
     }
 
-    /// Takes the next thing that happened; whether it was the last.
+    /// Adds the next event; whether it was the last.
     pub(crate) fn take(&mut self, event: Result<Event>) -> bool {
         match event {
             Ok(event) => {

@@ -30,7 +30,7 @@ impl CancelToken {
 }
 
 impl From<Arc<AtomicBool>> for CancelToken {
-    /// A token that cancels when somebody sets the flag, such as a signal handler.
+    /// A token that cancels when the flag is set, by a signal handler for example.
     fn from(flag: Arc<AtomicBool>) -> Self {
         Self(flag)
     }

@@ -1,27 +1,28 @@
 //! One answer a text, without generating: the next token, or which of several labels follows best.
 //!
 //! Texts are encoded on all cores, sorted by length and packed into batches of so many tokens; each batch
-//! is one masked forward pass, and the head runs on each text's last token alone. What all texts begin
-//! with (an instruction, the head of a template) is computed once.
+//! is one masked forward pass, and the head runs on each text's last token alone. The common prefix of all texts (an instruction, the head
+//! of a template) is computed once.
 
 mod labels;
 mod pack;
 
-use mlx_core::{Array, DType};
+use mlx_core::DType;
 use mlx_nn::{CacheOptions, ModelCache};
 use rayon::prelude::*;
 
 pub use self::labels::LabelScores;
 
 use crate::cancel::CancelToken;
-use crate::engine::last_of_each;
 use crate::error::{Error, ErrorKind, Result};
-use crate::generate::{Prompt, check_ids, check_positions, random_seed};
+use crate::forward;
+use crate::frontend::{check_ids, check_positions};
+use crate::generate::{Prompt, random_seed};
 use crate::model::LoadedModel;
 use crate::sampler::{History, Row, SamplingParams, sample};
 use crate::score::MAX_LOGITS;
 
-/// A common beginning of fewer tokens is computed with each text.
+/// A shorter common prefix is computed with each text.
 const MIN_SHARED: usize = 8;
 
 /// How texts are classified.
@@ -97,6 +98,11 @@ impl Item {
     /// Positions that it needs.
     fn positions(&self) -> usize {
         self.ids.len() + self.labels.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
+    /// The text with each label behind it, one after another: tokens whose logits were read are among them.
+    fn with_labels(&self) -> Vec<u32> {
+        [&self.ids[..], &self.labels.concat()].concat()
     }
 }
 
@@ -226,9 +232,9 @@ impl LoadedModel {
             .collect())
     }
 
-    /// Computes what all texts begin with: a cache of one row.
+    /// Computes the common prefix of all texts: a cache of one row.
     fn share_prefix(&self, items: &[Item]) -> Result<Option<ModelCache>> {
-        // How LongRoPE embeds the beginning depends on what comes behind it.
+        // With LongRoPE the length of the whole text decides how its prefix is embedded.
         let [first, rest @ ..] = items else {
             return Ok(None);
         };
@@ -245,13 +251,9 @@ impl LoadedModel {
         if common < MIN_SHARED {
             return Ok(None);
         }
-        let mut cache = ModelCache::new(self.model().layers(), 1, self.cache_options());
+        let mut cache = self.new_cache(1);
         for chunk in first.ids[..common].chunks(512) {
-            let tokens = Array::from_slice(chunk, &[1, chunk.len() as i32])?;
-            let mut step = cache.begin(&[chunk.len()])?;
-            self.model().hidden(&tokens, &mut step)?;
-            step.commit_all()?;
-            mlx_core::eval(cache.arrays())?;
+            forward::prefill(self.model(), &mut cache, chunk)?;
         }
         Ok(Some(cache))
     }
@@ -284,12 +286,8 @@ impl LoadedModel {
             cache.expect(row, item.positions());
         }
         let rows: Vec<&[u32]> = items.iter().map(|item| &item.ids[start..]).collect();
-        let widths: Vec<usize> = rows.iter().map(|row| row.len()).collect();
-        let mut step = cache.begin(&widths)?;
-        let hidden = self.model().hidden(&padded(&rows)?, &mut step)?;
-        step.commit_all()?;
-        let last = last_of_each(&hidden, &widths)?;
-        let logits = self.model().logits(&last)?;
+        let last = forward::last_hidden(self.model(), &mut cache, &rows)?;
+        let logits = self.logits(&last)?;
 
         let histories: Vec<History> = items
             .iter()
@@ -305,7 +303,7 @@ impl LoadedModel {
                 logprobs: None,
             })
             .collect();
-        let choices = sample(&logits, &rows, None)?.read()?;
+        let choices = sample(&logits, &rows, None)?.read_any()?;
         let mut kept = match options.logits {
             true => logits.astype(DType::F32)?.to_vec::<f32>()?,
             false => Vec::new(),
@@ -319,31 +317,22 @@ impl LoadedModel {
         };
         let vocab = logits.dim(-1)? as usize;
         let mut results = Vec::with_capacity(items.len());
-        for (choice, labels) in choices.into_iter().zip(scores) {
+        for (item, (choice, labels)) in items.iter().zip(choices.into_iter().zip(scores)) {
             let logits = options.logits.then(|| {
                 let rest = kept.split_off(vocab);
                 std::mem::replace(&mut kept, rest)
             });
-            results.push(choice.map(|choice| ClassifyResult {
-                token: choice.id,
-                logits,
-                labels,
-            }));
+            let is_nan = |scores: &LabelScores| scores.logprobs.iter().any(|lp| lp.is_nan());
+            let is_fault = labels.as_ref().is_some_and(is_nan) && !self.options().allow_nan;
+            results.push(match choice {
+                Some(choice) if !is_fault => Ok(ClassifyResult {
+                    token: choice.id,
+                    logits,
+                    labels,
+                }),
+                Some(_) | None => Err(self.not_finite(&item.with_labels())),
+            });
         }
         Ok(results)
     }
-}
-
-/// Rows of tokens as one array, padded on the right: U32 `[B, L]`.
-fn padded(rows: &[&[u32]]) -> Result<Array> {
-    let width = rows.iter().map(|row| row.len()).max().unwrap_or(0);
-    let mut flat = Vec::with_capacity(rows.len() * width);
-    for row in rows {
-        flat.extend_from_slice(row);
-        flat.extend(std::iter::repeat_n(0, width - row.len()));
-    }
-    Ok(Array::from_slice(
-        &flat,
-        &[rows.len() as i32, width as i32],
-    )?)
 }

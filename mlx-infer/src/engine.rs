@@ -1,12 +1,9 @@
-//! Many requests on one model: rows enter and leave the batch between two steps.
+//! Many requests on one model: requests enter and leave the batch between two steps.
 //!
-//! An [`Engine`] is a thread that owns a model; requests go in from any thread, and each has a stream of
-//! events that comes out. What a request gets does not depend on the others: an error, a cancellation or
-//! a want of memory of one leaves the tokens of the others as they are.
+//! An [`Engine`] is a thread that owns a model. Any thread submits requests and reads their events from a [`Handle`]. A request's tokens do not
+//! depend on other requests: an error, a cancellation or an eviction of one leaves the tokens of the others as they are.
 
 mod handle;
-mod parking;
-mod prefill;
 mod prefixes;
 mod rows;
 mod task;
@@ -23,12 +20,12 @@ use std::time::{Duration, Instant};
 use mlx_models::ModelInfo;
 
 pub use self::handle::Handle;
-pub(crate) use self::prefill::last_of_each;
 pub(crate) use self::worker::Worker;
 
-use self::handle::{Backlog, Outlet, Ticket, gone};
+use self::handle::{Outlet, Ticket, gone};
 use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind, Result};
+use crate::frontend::Frontend;
 use crate::model::LoadedModel;
 use crate::request::Request;
 use crate::scheduler::Limits;
@@ -40,8 +37,7 @@ pub struct EngineOptions {
     pub limits: Limits,
     /// Most requests under way, waiting ones included; more are refused as [`ErrorKind::Busy`].
     pub max_requests: usize,
-    /// Events of a request that may wait to be read. While as many do, its row pauses, and gives way if
-    /// somebody else waits for one.
+    /// Events of a request that may wait to be read. While as many do, its row pauses; it is given up if another request waits for one.
     pub max_events: usize,
 }
 
@@ -77,8 +73,7 @@ impl Default for EngineOptions {
 pub struct Engine {
     commands: Sender<Command>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    info: ModelInfo,
-    has_text: bool,
+    frontend: Arc<Frontend>,
     max_requests: usize,
     max_events: usize,
     under_way: Arc<AtomicUsize>,
@@ -86,24 +81,24 @@ pub struct Engine {
     load: Arc<Load>,
 }
 
-/// What is going on in an engine.
+/// Counters of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineLoad {
     /// Requests that wait for a row.
     pub waiting: usize,
-    /// Requests whose prompts are computed.
+    /// Requests in prefill.
     pub prefilling: usize,
     /// Requests that decode.
     pub decoding: usize,
     /// Times since the start that the model has run, over prompts or a step of rows.
     pub forwards: usize,
-    /// Rows that were given up for want of memory since the start.
+    /// Rows that were evicted since the start, because memory was short.
     pub evictions: usize,
-    /// Prompts since the start that began with what was computed before.
+    /// Prompts since the start that began with a kept prefix.
     pub prefix_hits: usize,
-    /// Tokens of theirs that were not computed again.
+    /// Prompt tokens since the start that kept prefixes saved.
     pub prefix_tokens: usize,
-    /// Bytes of what is kept for prompts that begin the same.
+    /// Bytes of kept prefixes.
     pub prefix_bytes: usize,
 }
 
@@ -117,7 +112,7 @@ struct Load {
 
 impl Load {
     fn set(&self, worker: &Worker<'_, '_>) {
-        // Whoever sees that nothing is under way sees the rest as it is then.
+        // The counts of requests come last: a reader that sees none under way sees the final values of the others.
         self.forwards.store(worker.forwards(), Ordering::Release);
         self.evictions.store(worker.evictions(), Ordering::Release);
         let counts = worker.prefix_counts().into_iter().chain(worker.counts());
@@ -173,23 +168,21 @@ impl Engine {
                         return;
                     }
                 };
-                let facts = (model.info().clone(), model.tokenizer_if_any().is_some());
-                if ready.send(Ok(facts)).is_ok() {
+                if ready.send(Ok(model.frontend().clone())).is_ok() {
                     serve(&model, &limits, &inbox, &flag, &shown);
                 }
             })
             .map_err(|error| {
                 Error::new(ErrorKind::Io, "cannot start the engine's thread").with_source(error)
             })?;
-        let (info, has_text) = loaded.recv().unwrap_or_else(|_| {
+        let frontend = loaded.recv().unwrap_or_else(|_| {
             let message = "the engine's thread has ended while it loaded the model";
             Err(Error::new(ErrorKind::Closed, message))
         })?;
         Ok(Self {
             commands,
             thread: Mutex::new(Some(thread)),
-            info,
-            has_text,
+            frontend,
             max_requests: options.max_requests,
             max_events: options.max_events,
             under_way: Arc::new(AtomicUsize::new(0)),
@@ -198,7 +191,7 @@ impl Engine {
         })
     }
 
-    /// Hands a request in. What is wrong with it comes as its first event.
+    /// Submits a request. A fault of the request comes as its first event; [`frontend`](Self::frontend) finds it before.
     ///
     /// # Errors
     /// Too many requests are under way ([`ErrorKind::Busy`]), or the engine has ended
@@ -211,31 +204,29 @@ impl Engine {
             );
             return Err(Error::new(ErrorKind::Busy, message));
         };
-        let (sender, events) = channel();
-        let cancel = CancelToken::new();
-        let backlog = Backlog::new(self.max_events);
+        let has_text = self.frontend.tokenizer_if_any().is_some();
+        let (handle, outlet) = Handle::new(self.max_events, ticket, has_text);
         let command = Command::Submit {
             request: Box::new(request),
             requested: Instant::now(),
-            dropped: cancel.clone(),
-            outlet: Outlet::new(sender, backlog.clone(), ticket),
+            dropped: handle.cancel_token(),
+            outlet,
         };
         self.commands.send(command).map_err(|_| gone())?;
-        Ok(Handle {
-            events,
-            backlog,
-            cancel,
-            has_text: self.has_text,
-            is_done: false,
-        })
+        Ok(handle)
     }
 
     /// Facts about the model.
     pub fn info(&self) -> &ModelInfo {
-        &self.info
+        self.frontend.info()
     }
 
-    /// What is going on, as of the last step.
+    /// The model's text side. It validates and tokenises requests on the caller's thread, before they are submitted.
+    pub fn frontend(&self) -> &Arc<Frontend> {
+        &self.frontend
+    }
+
+    /// Counters, as of the last step.
     pub fn load(&self) -> EngineLoad {
         let read = |count: &AtomicUsize| count.load(Ordering::Acquire);
         let [waiting, prefilling, decoding] = self.load.counts.each_ref().map(read);
@@ -315,7 +306,7 @@ fn serve(
             dropped,
             mut outlet,
         } => {
-            let backlog = Some(outlet.backlog());
+            let backlog = Some(outlet.queue());
             let sink = Box::new(move |event| outlet.put(event));
             worker.submit(*request, requested, dropped, backlog, sink);
             false
@@ -325,18 +316,18 @@ fn serve(
     };
     loop {
         if aborted.load(Ordering::Acquire) {
-            // Those that were just handed in too.
+            // Requests that were just submitted too.
             inbox.try_iter().for_each(|command| {
                 take(command, &mut worker);
             });
             worker.cancel_all();
             return;
         }
-        // Waits only when there is nothing else to do; looks up now and then all the same.
+        // Blocks only when there is nothing to compute.
         let wait = match worker.is_idle() {
             true if is_finishing => return,
             true => Duration::from_secs(60),
-            // Reading and cancelling are not told.
+            // A reader that catches up or cancels sends no command.
             false if worker.is_stalled() => Duration::from_millis(5),
             false => Duration::ZERO,
         };

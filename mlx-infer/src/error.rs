@@ -23,6 +23,8 @@ pub enum ErrorKind {
     Template,
     /// MLX or the model failed while computing.
     Compute,
+    /// The model gives numbers that are not finite.
+    NotFinite,
     /// The caller cancelled.
     Cancelled,
     /// It does not fit into the memory that it may take.

@@ -1,5 +1,22 @@
 //! Text generation on MLX: the library and the `mlx-infer` command.
 //!
+//! A [`LoadedModel`] is a checkpoint in memory: weights, tokenizer, chat template. It stays on the thread that loaded it.
+//!
+//! | to | use |
+//! |---|---|
+//! | continue one prompt or answer a chat | [`LoadedModel::generate`], [`LoadedModel::chat`]: a [`Generation`], an iterator over [`Event`]s |
+//! | run a list of prompts | [`LoadedModel::batch_generate`]: [`Request`]s in, [`BatchResult`]s out |
+//! | serve requests from many threads or async tasks | [`Engine`]: [`Engine::submit`] gives a [`Handle`], an iterator and a `Stream` |
+//! | validate and tokenise on another thread | [`Frontend`], from [`Engine::frontend`] |
+//! | choose among labels without generating | [`LoadedModel::classify`] |
+//! | measure how likely a text is | [`LoadedModel::score`] |
+//! | keep a computed prompt | [`PromptCache`] |
+//! | set how tokens are chosen and when to stop | [`GenerateOptions`] with [`SamplingParams`]; read from JSON as [`RequestOptions`] |
+//! | change logits in code | [`Processor`] |
+//! | put another back end behind the same calls | [`TextModel`] |
+//!
+//! Errors are of one type, [`Error`], with an [`ErrorKind`] to act on.
+//!
 //! ```
 //! # fn main() -> mlx_infer::Result<()> {
 //! use mlx_infer::{GenerateOptions, LoadedModel};
@@ -29,9 +46,13 @@ mod classify;
 mod default_model;
 mod engine;
 mod error;
+mod finite;
+mod forward;
+mod frontend;
 mod generate;
 mod metrics;
 mod model;
+mod options;
 mod prefix;
 mod processor;
 mod prompt_cache;
@@ -48,10 +69,13 @@ pub use classify::{ClassifyOptions, ClassifyResult, LabelScores};
 pub use default_model::files as default_model_files;
 pub use engine::{Engine, EngineLoad, EngineOptions, Handle};
 pub use error::{Error, ErrorKind, Result};
+pub use finite::not_finite;
+pub use frontend::Frontend;
 pub use generate::{Event, FinishReason, GenerateOptions, Generated, Generation, Prompt};
 pub use metrics::Metrics;
 pub use mlx_models::ModelInfo;
 pub use model::{LoadOptions, LoadedModel};
+pub use options::RequestOptions;
 pub use processor::{Processor, ProcessorError};
 pub use prompt_cache::PromptCache;
 pub use request::Request;

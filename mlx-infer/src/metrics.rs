@@ -9,7 +9,7 @@ use crate::error::Result;
 pub struct Metrics {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Those of them that were not computed: a text before, or a prompt cache, began with the same.
+    /// Prompt tokens that were not computed, because a kept prefix or a prompt cache had them.
     pub cached_tokens: usize,
     /// Tokens that were generated, one that ends the text included.
     pub decode_tokens: usize,

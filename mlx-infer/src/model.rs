@@ -2,19 +2,21 @@
 
 use std::cell::{Cell, OnceCell};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use mlx_core::{DType, Device, DeviceKind, Safetensors, Scheme, fast};
 use mlx_models::{Loaded, Model, ModelInfo};
-use mlx_nn::{CacheOptions, KvShape, LayerKind, RowPart, StateCost};
+use mlx_nn::{CacheOptions, KvShape, LayerKind, ModelCache, RowPart, StateCost};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::frontend::{Frontend, read_tokenizer};
 use crate::generate::{GenerateOptions, Generation, Prompt};
 use crate::metrics::Metrics;
 use crate::text::chat::{ChatTemplate, Message, RenderOptions};
 use crate::text::files::Files;
-use crate::text::tokenizer::{self, Tokenizer};
+use crate::text::tokenizer::Tokenizer;
 
 /// How a checkpoint is loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -26,6 +28,8 @@ pub struct LoadOptions {
     /// Keys and values are kept packed in this scheme, from the first token on: affine, 4 or 8 bits. A
     /// model's `head_dim` must divide into its groups.
     pub kv_quantization: Option<Scheme>,
+    /// NaN among the logits counts as a token that cannot follow, instead of ending the request with an error.
+    pub allow_nan: bool,
 }
 
 /// A model with its tokenizer, chat template and end tokens. It stays on the thread that loaded it.
@@ -45,14 +49,12 @@ pub struct LoadOptions {
 /// ```
 pub struct LoadedModel {
     model: Box<dyn Model>,
-    info: ModelInfo,
-    files: Files,
-    tokenizer: Option<Tokenizer>,
-    template: OnceCell<ChatTemplate>,
-    eos_ids: Vec<u32>,
+    frontend: Arc<Frontend>,
     options: LoadOptions,
     load_time: Duration,
     metrics: Cell<Metrics>,
+    /// The first weight that has NaN, if the weights were searched for it.
+    pub(crate) nan_weight: OnceCell<Option<String>>,
     /// Tells models of a process apart, also one before and after it got an adapter.
     serial: u64,
 }
@@ -97,14 +99,7 @@ impl LoadedModel {
         let started = Instant::now();
         options.check()?;
         // The small files first: their faults are found before the weights are read.
-        let (tokenizer, eos_ids) = match files.read("tokenizer.json")?.is_some() {
-            true => {
-                let tokenizer = Tokenizer::load(&files)?;
-                let eos_ids = tokenizer.eos_ids().to_vec();
-                (Some(tokenizer), eos_ids)
-            }
-            false => (None, tokenizer::eos_ids(&files)?),
-        };
+        let (tokenizer, eos_ids) = read_tokenizer(&files)?;
         let model_options = mlx_models::LoadOptions {
             dtype: options.dtype,
             progress: Some(progress),
@@ -116,14 +111,11 @@ impl LoadedModel {
         kv_cost(&info, &cache_options(&options))?;
         Ok(Self {
             model,
-            info,
-            files,
-            tokenizer,
-            template: OnceCell::new(),
-            eos_ids,
+            frontend: Arc::new(Frontend::new(info, files, tokenizer, eos_ids)),
             options,
             load_time: started.elapsed(),
             metrics: Cell::default(),
+            nan_weight: OnceCell::new(),
             serial: next_serial(),
         })
     }
@@ -135,12 +127,18 @@ impl LoadedModel {
     pub fn load_adapter(&mut self, dir: impl AsRef<Path>) -> Result<()> {
         mlx_models::adapter::load(dir.as_ref(), self.model.as_mut())?;
         self.serial = next_serial();
+        self.nan_weight = OnceCell::new();
         Ok(())
     }
 
     /// Facts about the model.
     pub fn info(&self) -> &ModelInfo {
-        &self.info
+        self.frontend.info()
+    }
+
+    /// The model's text side, which other threads can share.
+    pub fn frontend(&self) -> &Arc<Frontend> {
+        &self.frontend
     }
 
     /// The tokenizer.
@@ -148,17 +146,7 @@ impl LoadedModel {
     /// # Errors
     /// The checkpoint has none that is supported.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
-        match &self.tokenizer {
-            Some(tokenizer) => Ok(tokenizer),
-            // Loading it says what is missing and what is there instead.
-            None => Err(match Tokenizer::load(&self.files) {
-                Err(error) => error,
-                Ok(_) => Error::new(
-                    ErrorKind::Missing,
-                    "tokenizer.json came after the model was loaded",
-                ),
-            }),
-        }
+        self.frontend.tokenizer()
     }
 
     /// The chat template: the checkpoint's own, or the built-in one of its family.
@@ -166,16 +154,12 @@ impl LoadedModel {
     /// # Errors
     /// There is no tokenizer or no template, or it is malformed.
     pub fn chat_template(&self) -> Result<&ChatTemplate> {
-        if let Some(template) = self.template.get() {
-            return Ok(template);
-        }
-        let template = ChatTemplate::load(&self.files, self.tokenizer()?)?;
-        Ok(self.template.get_or_init(|| template))
+        self.frontend.chat_template()
     }
 
     /// The tokens that end a text.
     pub fn eos_ids(&self) -> &[u32] {
-        &self.eos_ids
+        self.frontend.eos_ids()
     }
 
     /// How the model was loaded.
@@ -219,7 +203,7 @@ impl LoadedModel {
     ) -> Result<Generation<'_>> {
         let requested = Instant::now();
         let ids = self.chat_ids(messages, render)?;
-        Generation::new(self, not_empty(ids)?, options, requested)
+        Generation::new(self, ids, options, requested)
     }
 
     /// The ids of a conversation, with what begins the answer.
@@ -227,13 +211,7 @@ impl LoadedModel {
     /// # Errors
     /// The template refuses the conversation.
     pub fn chat_ids(&self, messages: &[Message], render: &RenderOptions) -> Result<Vec<u32>> {
-        let render = RenderOptions {
-            add_generation_prompt: true,
-            ..render.clone()
-        };
-        let text = self.chat_template()?.render(messages, &render)?;
-        // The template has written the special tokens itself.
-        self.tokenizer()?.encode(&text, false)
+        self.frontend.chat_ids(messages, render)
     }
 
     /// The ids of a prompt.
@@ -241,10 +219,7 @@ impl LoadedModel {
     /// # Errors
     /// There are none, or a text without a tokenizer.
     pub(crate) fn prompt_ids(&self, prompt: Prompt) -> Result<Vec<u32>> {
-        not_empty(match prompt {
-            Prompt::Tokens(ids) => ids,
-            Prompt::Text(text) => self.tokenizer()?.encode(&text, true)?,
-        })
+        self.frontend.prompt_ids(prompt)
     }
 
     /// The same with another model inside.
@@ -257,7 +232,7 @@ impl LoadedModel {
     }
 
     pub(crate) fn tokenizer_if_any(&self) -> Option<&Tokenizer> {
-        self.tokenizer.as_ref()
+        self.frontend.tokenizer_if_any()
     }
 
     pub(crate) fn model(&self) -> &dyn Model {
@@ -269,7 +244,7 @@ impl LoadedModel {
     }
 
     pub(crate) fn vocab(&self) -> usize {
-        self.info.vocab as usize
+        self.info().vocab as usize
     }
 
     pub(crate) fn cache_options(&self) -> CacheOptions {
@@ -278,28 +253,33 @@ impl LoadedModel {
 
     /// Bytes that keys and values of a position take in a layer's cache.
     pub fn position_bytes(&self) -> usize {
-        let cost = kv_cost(&self.info, &self.cache_options());
+        let cost = kv_cost(self.info(), &self.cache_options());
         cost.expect("loading has checked it").position_bytes
     }
 
     /// What the state of each layer costs.
     pub fn state_costs(&self) -> Vec<StateCost> {
-        let (options, kv) = (self.cache_options(), kv_shape(&self.info));
-        let cost = |kind: &LayerKind| kind.cost(kv, self.info.dtype, &options);
+        let (options, kv) = (self.cache_options(), kv_shape(self.info()));
+        let cost = |kind: &LayerKind| kind.cost(kv, self.info().dtype, &options);
         let costs = self.model.layers().iter().map(cost).collect();
         mlx_core::Result::expect(costs, "loading has checked it")
     }
 
     /// The arrays of a row's state in each layer.
     pub(crate) fn row_parts(&self) -> Result<Vec<Vec<RowPart>>> {
-        let (options, kv) = (self.cache_options(), kv_shape(&self.info));
-        let parts = |kind: &LayerKind| kind.row_parts(kv, self.info.dtype, &options);
+        let (options, kv) = (self.cache_options(), kv_shape(self.info()));
+        let parts = |kind: &LayerKind| kind.row_parts(kv, self.info().dtype, &options);
         Ok(self
             .model
             .layers()
             .iter()
             .map(parts)
             .collect::<mlx_core::Result<_>>()?)
+    }
+
+    /// An empty cache of so many rows.
+    pub(crate) fn new_cache(&self, rows: usize) -> ModelCache {
+        ModelCache::new(self.model.layers(), rows, self.cache_options())
     }
 
     pub(crate) fn set_metrics(&self, metrics: Metrics) {
@@ -338,15 +318,6 @@ fn kv_cost(info: &ModelInfo, options: &CacheOptions) -> Result<StateCost> {
             scheme.unwrap_or_default()
         ))
     })
-}
-
-fn not_empty(ids: Vec<u32>) -> Result<Vec<u32>> {
-    match ids.is_empty() {
-        true => Err(Error::argument(
-            "the prompt is empty; expected at least one token",
-        )),
-        false => Ok(ids),
-    }
 }
 
 impl LoadOptions {

@@ -1,13 +1,13 @@
-//! Beginnings of texts whose caches are kept, bounded by bytes: the least recently used leaves first.
+//! A store of prefixes, bounded by bytes: the least recently used is dropped first.
 //!
-//! Plain data: what a handle holds is not known here. Beginnings are kept in the order of their ids, in
-//! which those that share most with a text are its neighbours.
+//! The store knows token ids and sizes; what a handle holds is the caller's. Prefixes are sorted by their ids. In that order the entries that
+//! share most with a text are its neighbours.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::rc::Rc;
 
-/// A store of handles for beginnings of texts.
+/// Handles by prefix.
 pub(crate) struct PrefixStore<H> {
     limit: usize,
     bytes: usize,
@@ -23,11 +23,11 @@ struct Entry<H> {
     used: u64,
 }
 
-/// What a store knows of a text.
+/// The result of a search.
 pub(crate) struct Found<'s, H> {
-    /// The handle that serves the longest beginning, and how many tokens that is.
+    /// The handle that serves the longest prefix of the text, and how many tokens that is.
     pub(crate) best: Option<(&'s H, usize)>,
-    /// The longest beginning that some entry has in common with the text, served or not.
+    /// The longest prefix that some entry shares with the text, served or not.
     pub(crate) common: usize,
 }
 
@@ -60,7 +60,7 @@ impl<H> PrefixStore<H> {
         self.bytes = 0;
     }
 
-    /// Looks for the longest beginning of `ids`, of at most `most` tokens, for which `serves` takes the
+    /// Looks for the longest prefix of `ids`, of at most `most` tokens, for which `serves` takes the
     /// handle.
     pub(crate) fn find(
         &mut self,
@@ -127,7 +127,7 @@ impl<H> PrefixStore<H> {
             if same == key.len() && serves(&handle, same) {
                 self.remove(&key);
             }
-            // Beginnings of `ids` that come before this key are shorter than what it shares.
+            // Prefixes of `ids` that sort before this key are shorter than what the two share.
             match same {
                 0 => break,
                 _ if same == key.len() => end = same - 1,
@@ -170,7 +170,7 @@ impl<H> PrefixStore<H> {
     }
 }
 
-/// How many ids two lists share at their beginnings.
+/// The length of the longest common prefix.
 pub(crate) fn shared(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A handle that serves its whole text, or any beginning too.
+    /// A handle that serves its whole text, or any prefix of it too.
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Handle {
         len: usize,

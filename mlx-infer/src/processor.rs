@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use mlx_core::{Array, DType};
 
 use crate::error::{Error, ErrorKind};
+use crate::model::LoadedModel;
 use crate::sampler::{Choice, Row, sample};
 
 /// What a [`Processor`] fails with.
@@ -24,12 +25,16 @@ pub type Processor = Box<dyn FnMut(&[u32], &mut [f32]) -> Result<(), ProcessorEr
 /// # Errors
 /// The processor fails or panics, or what it leaves are no numbers.
 pub(crate) fn choose(
+    model: &LoadedModel,
     processor: &mut Processor,
     logits: &Array,
     row: Row<'_>,
 ) -> crate::Result<Choice> {
     let mut values = logits.astype(DType::F32)?.to_vec::<f32>()?;
     let ids = row.history.ids();
+    if values.iter().any(|value| value.is_nan()) && !model.options().allow_nan {
+        return Err(model.not_finite(ids));
+    }
     catch_unwind(AssertUnwindSafe(|| processor(ids, &mut values)))
         .unwrap_or_else(|_| Err("it panicked".into()))
         .map_err(|error| {

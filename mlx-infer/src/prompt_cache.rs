@@ -8,7 +8,9 @@ use mlx_core::eval;
 use mlx_nn::ModelCache;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::generate::{Decoder, Progress, Prompt, check_ids, check_positions};
+use crate::forward;
+use crate::frontend::{check_ids, check_positions};
+use crate::generate::Prompt;
 use crate::model::LoadedModel;
 use crate::prefix::shared;
 
@@ -165,15 +167,15 @@ impl LoadedModel {
         let ids = self.prompt_ids(prompt.into())?;
         check_ids(&ids, self.vocab())?;
         check_positions(ids.len(), self.info().max_positions, "")?;
-        let mut decoder = Decoder::new(self.model(), self.cache_options(), options.prefill_chunk);
-        let between = || match options.cancel.is_cancelled() {
-            true => Progress::Cancelled,
-            false => Progress::Continue,
-        };
-        if decoder.prefill(&ids, None, between)?.is_none() {
-            let message = "the computation of the prompt was cancelled";
-            return Err(Error::new(ErrorKind::Cancelled, message));
+        let mut cache = self.new_cache(1);
+        cache.expect(0, ids.len());
+        for chunk in ids.chunks(options.prefill_chunk) {
+            if options.cancel.is_cancelled() {
+                let message = "the computation of the prompt was cancelled";
+                return Err(Error::new(ErrorKind::Cancelled, message));
+            }
+            forward::prefill(self.model(), &mut cache, chunk)?;
         }
-        PromptCache::copy(self, &ids, decoder.cache())
+        PromptCache::copy(self, &ids, &cache)
     }
 }

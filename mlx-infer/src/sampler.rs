@@ -1,11 +1,11 @@
 //! One graph that chooses the next token of every row of a batch.
 //!
-//! Rows may have different settings, and a greedy row is a largest logit inside the same graph. What a row gets does not depend on
+//! Rows may have different settings; a greedy row is a draw from its largest logit alone. What a row gets does not depend on
 //! the others. The chain is mlx-lm's: bias and penalties (`logits.rs`), then top-p, min-p and top-k on the distribution as the model
 //! gives it, then temperature, then a draw ([`fast::draw`]).
 //!
 //! The draw is the largest of logit plus Gumbel noise, where the noise depends only on the row's seed, the
-//! position and the token: a row's tokens are the same whoever shares its batch.
+//! position and the token: a row's tokens do not depend on the other rows of its batch.
 
 mod history;
 mod logits;
@@ -51,7 +51,7 @@ pub struct Choice {
 pub struct Sampled {
     /// The ids, U32 `[B]`: what the next step takes before anybody has read them.
     ids: Array,
-    /// The same, with [`NO_TOKEN`] where the logits are not numbers.
+    /// The same, with [`NO_TOKEN`] where a logit is NaN or the largest is infinite.
     checked: Array,
     logprobs: Option<Logprobs>,
 }
@@ -83,18 +83,10 @@ pub fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Resu
         true => logits.clone(),
         false => logits::process(logits, rows, pending)?,
     };
-    let (ids, checked) = if rows.iter().all(|row| row.params.is_greedy()) {
-        let greedy = fast::argmax(&x)?;
-        // The largest is not a number if all are not, which is how a broken model shows.
-        let largest = x.take_along_axis(&greedy.expand_dims(-1)?, -1)?;
-        let checked = largest.squeeze(-1)?.isfinite()?.select(&greedy, NO_TOKEN)?;
-        (greedy, checked)
-    } else {
-        let draws: Vec<Draw> = rows.iter().map(|row| row.draw(pending.is_some())).collect();
-        let drawn = fast::draw(&x, &draws)?;
-        // Some token, so that the next step can be computed before anybody has looked.
-        (drawn.equal(NO_TOKEN)?.select(0u32, &drawn)?, drawn)
-    };
+    let draws: Vec<Draw> = rows.iter().map(|row| row.draw(pending.is_some())).collect();
+    let checked = fast::draw(&x, &draws)?;
+    // Some token, so that the next step can be computed before the host has looked.
+    let ids = checked.equal(NO_TOKEN)?.select(0u32, &checked)?;
     let logprobs = if rows.iter().any(|row| row.logprobs.is_some()) {
         Some(Logprobs::new(&x, &ids, rows)?)
     } else {
@@ -117,12 +109,23 @@ impl Row<'_> {
     /// How its next token is drawn, where the last one may be `pending`.
     fn draw(&self, pending: bool) -> Draw {
         let position = self.history.ids().len() + usize::from(pending);
-        Draw {
+        let drawn = Draw {
             temperature: self.params.temperature,
             top_p: self.params.top_p,
             min_p: self.params.min_p,
             top_k: self.params.top_k,
             key: noise::key(self.seed, position),
+        };
+        match self.params.is_greedy() {
+            false => drawn,
+            // The largest logit, as temperature 0, but no token where a logit is NaN.
+            true => Draw {
+                temperature: 1.0,
+                top_p: 1.0,
+                min_p: 0.0,
+                top_k: 1,
+                ..drawn
+            },
         }
     }
 }
@@ -185,6 +188,16 @@ impl Sampled {
     /// # Errors
     /// The computation failed.
     pub fn read(&self) -> Result<Vec<Result<Choice>>> {
+        let no_token = || {
+            let message = "the logits are not finite numbers; no token can be chosen from them";
+            Error::new(ErrorKind::Compute, message)
+        };
+        let choices = self.read_any()?.into_iter();
+        Ok(choices.map(|choice| choice.ok_or_else(no_token)).collect())
+    }
+
+    /// The same with nothing for a row whose logits are not numbers.
+    pub(crate) fn read_any(&self) -> Result<Vec<Option<Choice>>> {
         let ids = self.checked.to_vec::<u32>()?;
         let (mut chosen, mut top, mut width) = (Vec::new(), None, 0);
         if let Some(logprobs) = &self.logprobs {
@@ -196,9 +209,7 @@ impl Sampled {
         }
         let choice = |(row, &id): (usize, &u32)| {
             if id == NO_TOKEN {
-                let message =
-                    "the model's logits are not finite numbers; no token can be chosen from them";
-                return Err(Error::new(ErrorKind::Compute, message));
+                return None;
             }
             let wanted = self
                 .logprobs
@@ -212,7 +223,7 @@ impl Sampled {
                 }
                 _ => Vec::new(),
             };
-            Ok(Choice {
+            Some(Choice {
                 id,
                 logprob: wanted.and(chosen.get(row).copied()),
                 top: best,

@@ -1,12 +1,12 @@
-//! Who computes what next, decided on plain data.
+//! What is computed next, decided on numbers.
 //!
-//! Requests wait in the order in which they came. Before each step [`Scheduler::plan`] says who leaves
-//! for want of memory and who enters, [`Scheduler::pieces`] which prompts (or parts of long ones) are
-//! computed, and [`Scheduler::running`] who decodes; whoever carries that out tells what came of it. Three rules make it fair and let it end:
+//! Requests wait in the order in which they came. Before each step [`Scheduler::plan`] names the rows to evict and admits requests,
+//! [`Scheduler::pieces`] names the prompts or parts of prompts to compute, and [`Scheduler::running`] the rows that decode. The worker carries
+//! that out and reports back. Three rules make it fair and let every request end:
 //!
 //! - Requests enter in order; one that does not fit yet holds up those behind it.
-//! - The youngest leaves first, and the oldest never while there is another: so the oldest ends.
-//! - A long prompt is computed a chunk at a time, beside a group of short ones and a step of decoding.
+//! - The youngest row is evicted first, and the oldest never while there is another: so the oldest ends.
+//! - A long prompt is computed a chunk at a time, beside a group of short ones and a decode step.
 
 mod cost;
 mod plan;
@@ -46,7 +46,7 @@ impl Entry {
     }
 }
 
-/// The order of things.
+/// The queue of requests, and what each has done.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     limits: Limits,
@@ -54,6 +54,8 @@ pub struct Scheduler {
     waiting: VecDeque<Entry>,
     prefilling: Vec<Entry>,
     running: Vec<Entry>,
+    /// Requests that gave up their rows because their events are not read.
+    parked: Vec<Entry>,
     /// Rows of the batch's cache, in use or not.
     slots: usize,
     /// Most rows for now: fewer after a step that failed.
@@ -75,6 +77,7 @@ impl Scheduler {
             waiting: VecDeque::new(),
             prefilling: Vec::new(),
             running: Vec::new(),
+            parked: Vec::new(),
             slots: 0,
             arrivals: 0,
         }
@@ -174,8 +177,7 @@ impl Scheduler {
         }
     }
 
-    /// What the caches take once everybody under way has a row and the next step is done; with a row of
-    /// `newcomer` positions, if one enters.
+    /// What the caches take once every admitted request has a row and the next step is done; with a row of `newcomer` positions, if one enters.
     fn bytes(&self, slots: usize, newcomer: Option<usize>) -> usize {
         let active = self.running.iter().chain(&self.prefilling);
         let longest = active.map(Entry::next_len).chain(newcomer).max();
@@ -281,9 +283,22 @@ impl Scheduler {
         self.wait(entry);
     }
 
+    /// The row of `id` is given up until its reader has caught up.
+    pub fn park(&mut self, id: Id) {
+        if let Some(entry) = self.take(id) {
+            self.parked.push(entry);
+        }
+    }
+
+    /// Requests whose rows were given up for their readers.
+    pub fn parked(&self) -> impl Iterator<Item = Id> + '_ {
+        self.parked.iter().map(|entry| entry.job.id)
+    }
+
     /// The request has ended.
     pub fn remove(&mut self, id: Id) {
         self.take(id);
+        self.parked.retain(|entry| entry.job.id != id);
     }
 
     /// A step of all rows failed, and they are given up: fewer are tried at a time from now on. Returns
@@ -334,7 +349,7 @@ impl Scheduler {
         ]
     }
 
-    /// Whether nobody is there.
+    /// Whether there are no requests.
     pub fn is_idle(&self) -> bool {
         self.counts() == [0; 3]
     }

@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 
 use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind, Result};
-use crate::generate::{Decoder, Prompt, check_ids, check_positions};
+use crate::forward;
+use crate::frontend::{check_ids, check_positions};
+use crate::generate::Prompt;
 use crate::model::LoadedModel;
 
 /// Tokens whose hidden states are computed at a time.
@@ -79,19 +81,26 @@ impl LoadedModel {
         let tokens = self.prompt_ids(prompt.into())?;
         check_ids(&tokens, self.vocab())?;
         check_positions(tokens.len(), self.info().max_positions, "")?;
-        let mut decoder = Decoder::new(self.model(), self.cache_options(), options.chunk);
-        decoder.expect(tokens.len());
+        let mut cache = self.new_cache(1);
+        cache.expect(0, tokens.len());
         let mut logprobs = vec![None];
         let mut last = None;
         for (index, chunk) in tokens.chunks(options.chunk).enumerate() {
             if options.cancel.is_cancelled() {
                 return Err(Error::new(ErrorKind::Cancelled, "scoring was cancelled"));
             }
-            let hidden = decoder.hidden(&Array::from_slice(chunk, &[1, chunk.len() as i32])?)?;
-            decoder.settle(&hidden)?;
+            let ids = forward::padded(&[chunk])?;
+            let hidden = forward::hidden(self.model(), &mut cache, &ids, &[chunk.len()])?;
+            eval(cache.arrays().chain([&hidden]))?;
             let next = index * options.chunk + 1;
             let targets = &tokens[next..tokens.len().min(next + chunk.len())];
             self.score_chunk(&hidden, targets, &mut logprobs)?;
+            let is_nan = |logprob: &Option<f32>| logprob.is_some_and(f32::is_nan);
+            if let Some(at) = logprobs.iter().position(is_nan)
+                && !self.options().allow_nan
+            {
+                return Err(self.not_finite(&tokens[..at]));
+            }
             let end = chunk.len() as i32;
             last = Some(hidden.slice_axis(1, end - 1, end)?);
         }
@@ -100,8 +109,12 @@ impl LoadedModel {
             .iter()
             .flatten()
             .fold((0.0, 0), |(sum, n), &lp: &f32| (sum - f64::from(lp), n + 1));
+        let next = self.next(&last, options.top)?;
+        if next.iter().any(|(_, logprob)| logprob.is_nan()) && !self.options().allow_nan {
+            return Err(self.not_finite(&tokens));
+        }
         Ok(Score {
-            next: self.next(&last, options.top)?,
+            next,
             perplexity: (nll / f64::from(n.max(1))).exp(),
             tokens,
             logprobs,
@@ -110,7 +123,7 @@ impl LoadedModel {
     }
 
     /// Appends the log probabilities of `targets`, the tokens after each position of `hidden` `[1, L, E]`
-    /// (one fewer at the end of the text).
+    /// (one fewer at the end of the text): NaN where the logits have NaN.
     pub(crate) fn score_chunk(
         &self,
         hidden: &Array,
@@ -121,19 +134,12 @@ impl LoadedModel {
         for (index, targets) in targets.chunks(rows).enumerate() {
             let start = (index * rows) as i32;
             let n = targets.len() as i32;
-            let logits = self
-                .model()
-                .logits(&hidden.slice_axis(1, start, start + n)?)?;
+            let logits = self.logits(&hidden.slice_axis(1, start, start + n)?)?;
             let ids = Array::from_slice(targets, &[1, n, 1])?;
             let found = logits.take_along_axis(&ids, -1)?.squeeze(-1)?;
             let found = found
                 .subtract(&fast::logsumexp(&logits)?)?
                 .to_vec::<f32>()?;
-            if let Some(at) = found.iter().position(|logprob| logprob.is_nan()) {
-                let at = logprobs.len() + at;
-                let message = format!("the model's logits before token {at} are not numbers");
-                return Err(Error::new(ErrorKind::Compute, message));
-            }
             logprobs.extend(found.into_iter().map(Some));
         }
         Ok(())
@@ -145,7 +151,7 @@ impl LoadedModel {
         if n == 0 {
             return Ok(Vec::new());
         }
-        let logits = self.model().logits(hidden)?.astype(DType::F32)?;
+        let logits = self.logits(hidden)?.astype(DType::F32)?;
         let (ids, values) = fast::top(&logits, n)?;
         let values = values.subtract(fast::logsumexp(&logits)?.expand_dims(-1)?)?;
         eval([&ids, &values])?;

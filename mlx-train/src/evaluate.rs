@@ -1,6 +1,8 @@
 //! How well a model predicts: loss, perplexity, accuracy.
 
+use mlx_infer::not_finite;
 use mlx_models::Model;
+use mlx_nn::CacheOptions;
 use serde::Serialize;
 
 use crate::batch::{Batch, Example};
@@ -73,4 +75,28 @@ pub fn evaluate(
         examples: rows,
         tokens,
     })
+}
+
+/// Checks an evaluation of these examples, all of them.
+///
+/// # Errors
+/// The loss is NaN: the model's logits are not finite. The error names their origin, which takes a second, slow pass.
+pub fn check(
+    found: &Evaluation,
+    model: &dyn Model,
+    examples: &[Example],
+    ce_chunk: Option<i32>,
+) -> Result<()> {
+    if !found.loss.is_nan() {
+        return Ok(());
+    }
+    let mut tokens: &[u32] = &[];
+    for example in examples.iter().filter(|example| !example.tokens.is_empty()) {
+        tokens = &example.tokens;
+        let alone = evaluate(model, std::slice::from_ref(example), 1, None, ce_chunk);
+        if alone.is_ok_and(|alone| alone.loss.is_nan()) {
+            break;
+        }
+    }
+    Err(not_finite(model, CacheOptions::default(), tokens))
 }

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use mlx_core::{DType, memory};
+use mlx_core::{DType, Result, memory};
 use mlx_models::{LoadOptions, Model, load};
-use mlx_train::evaluate::evaluate;
+use mlx_nn::{Param, Path as Name, VisitMut};
+use mlx_train::evaluate::{check, evaluate};
 use mlx_train::loss::{logits, sum_loss};
 use mlx_train::{Batch, Example};
 
@@ -132,4 +133,34 @@ fn the_logits_of_an_evaluation_never_exist() {
     assert!(sliced < logits / 4, "{sliced} of {logits}");
     let answer = peak(&answer, None);
     assert!(answer < logits / 4, "{answer} of {logits}");
+}
+
+#[test]
+fn a_loss_of_nan_is_an_error_that_names_its_origin() {
+    struct Break(&'static str);
+    impl VisitMut for Break {
+        fn param(&mut self, path: &Name, param: &mut Param) -> Result<()> {
+            if path.as_str() == self.0 {
+                param.set(param.value().multiply(f32::NAN)?);
+            }
+            Ok(())
+        }
+    }
+    let mut model = model("qwen3");
+    let examples = examples(model.as_ref());
+    let found = evaluate(model.as_ref(), &examples, 3, None, None).unwrap();
+    check(&found, model.as_ref(), &examples, None).unwrap();
+    let name = "model.layers.1.mlp.gate_proj.weight";
+    model
+        .visit_mut(&mut Name::default(), &mut Break(name))
+        .unwrap();
+    for chunk in [None, Some(25)] {
+        let found = evaluate(model.as_ref(), &examples, 3, None, chunk).unwrap();
+        assert!(found.loss.is_nan());
+        let error = check(&found, model.as_ref(), &examples, chunk).unwrap_err();
+        assert!(
+            error.to_string().contains(&format!("{name} has NaN")),
+            "{error}"
+        );
+    }
 }

@@ -6,8 +6,9 @@
 use mlx_core::{Array, fast};
 use mlx_nn::ModelCache;
 
-use super::{Item, padded};
+use super::Item;
 use crate::error::{Error, Result};
+use crate::forward::padded;
 use crate::generate::Prompt;
 use crate::model::LoadedModel;
 use crate::text::tokenizer::Tokenizer;

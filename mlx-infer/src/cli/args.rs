@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
 use mlx_core::{DType, QuantMode, Scheme, fast};
-use mlx_infer::{Files, GenerateOptions, LoadOptions, LoadedModel, SamplingParams, console};
+use mlx_infer::{
+    Files, GenerateOptions, LoadOptions, LoadedModel, RequestOptions, SamplingParams, console,
+};
 
 use super::{Failure, Result};
 
@@ -47,6 +49,9 @@ pub(super) struct Load {
     /// Adapter folder of mlx-train, mlx-lm or PEFT
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
+    /// Go on where the model gives NaN: such a token cannot follow [default: an error]
+    #[arg(long)]
+    allow_nan: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -90,6 +95,7 @@ impl Load {
             kv_quantization,
             context_len: self.context_len,
             dtype: self.dtype.map(Float::dtype),
+            allow_nan: self.allow_nan,
         };
         let files = self.files()?;
         let bar = std::io::stderr()
@@ -123,31 +129,31 @@ impl Load {
 #[derive(Args)]
 pub(super) struct Generation {
     /// Most tokens to generate
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[arg(long, value_name = "N", default_value_t = GenerateOptions::default().max_tokens)]
     max_tokens: usize,
     /// What logits are divided by before the draw; 0 takes the likeliest token
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    #[arg(long, value_name = "T", default_value_t = SamplingParams::default().temperature)]
     temperature: f32,
     /// Draw from the likeliest tokens that reach this probability together
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(long, value_name = "P", default_value_t = SamplingParams::default().top_p)]
     top_p: f32,
     /// Draw from so many of the likeliest tokens; 0 from all
-    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[arg(long, value_name = "K", default_value_t = SamplingParams::default().top_k)]
     top_k: usize,
     /// Draw from tokens at least so likely in proportion to the likeliest
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    #[arg(long, value_name = "P", default_value_t = SamplingParams::default().min_p)]
     min_p: f32,
     /// Penalty on tokens that were there lately; 1 is none
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    #[arg(long, value_name = "X", default_value_t = SamplingParams::default().repeat_penalty)]
     repeat_penalty: f32,
     /// How many of the last tokens --repeat-penalty looks at
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(long, value_name = "N", default_value_t = SamplingParams::default().repeat_context)]
     repeat_context: usize,
     /// Subtracted from logits of tokens that were generated before
     #[arg(
         long,
         value_name = "X",
-        default_value_t = 0.0,
+        default_value_t = SamplingParams::default().presence_penalty,
         allow_negative_numbers = true
     )]
     presence_penalty: f32,
@@ -155,7 +161,7 @@ pub(super) struct Generation {
     #[arg(
         long,
         value_name = "X",
-        default_value_t = 0.0,
+        default_value_t = SamplingParams::default().frequency_penalty,
         allow_negative_numbers = true
     )]
     frequency_penalty: f32,
@@ -175,24 +181,24 @@ pub(super) struct Generation {
 
 impl Generation {
     pub(super) fn options(&self) -> Result<GenerateOptions> {
-        let options = GenerateOptions {
-            sampling: SamplingParams {
-                temperature: self.temperature,
-                top_p: self.top_p,
-                top_k: self.top_k,
-                min_p: self.min_p,
-                repeat_penalty: self.repeat_penalty,
-                repeat_context: self.repeat_context,
-                presence_penalty: self.presence_penalty,
-                frequency_penalty: self.frequency_penalty,
-                logit_bias: self.logit_bias.iter().copied().collect(),
-                seed: self.seed,
-            },
-            max_tokens: self.max_tokens,
-            stop: self.stop.clone(),
-            ignore_eos: self.ignore_eos,
+        let bias = self.logit_bias.iter().copied();
+        let given = RequestOptions {
+            temperature: Some(self.temperature),
+            top_p: Some(self.top_p),
+            top_k: Some(self.top_k),
+            min_p: Some(self.min_p),
+            repeat_penalty: Some(self.repeat_penalty),
+            repeat_context: Some(self.repeat_context),
+            presence_penalty: Some(self.presence_penalty),
+            frequency_penalty: Some(self.frequency_penalty),
+            logit_bias: Some(bias.collect()),
+            seed: self.seed,
+            max_tokens: Some(self.max_tokens),
+            stop: Some(self.stop.clone()),
+            ignore_eos: Some(self.ignore_eos),
             ..Default::default()
         };
+        let options = given.over(&GenerateOptions::default());
         options
             .check()
             .map_err(|error| Failure::Usage(error.to_string()))?;

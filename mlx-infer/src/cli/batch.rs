@@ -1,6 +1,5 @@
 //! `mlx-infer batch`.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -8,9 +7,11 @@ use clap::Args;
 use mlx_infer::input::Lines;
 use mlx_infer::{
     BatchResult, Error, ErrorKind, GenerateOptions, Limits, LoadedModel, Message, Prompt, Request,
+    RequestOptions,
 };
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value, json};
 
 use super::lines::{Progress, failed};
 use super::{Result, args, interrupt};
@@ -45,28 +46,19 @@ conversation for the chat template), and where it differs from the flags: max_to
 top_p, top_k, min_p, repeat_penalty, repeat_context, presence_penalty, frequency_penalty, logit_bias,
 seed, stop, stop_ids, ignore_eos. An id is given back. Results are in the order of the lines.";
 
+/// Keys of a line beside the options.
+const KEYS: [&str; 4] = ["id", "prompt", "tokens", "messages"];
+
+/// The option that lines do not have.
+const LOGPROBS: &str = "logprobs";
+
 /// A line of the input.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Line {
     id: Option<Value>,
     prompt: Option<String>,
     tokens: Option<Vec<u32>>,
     messages: Option<Value>,
-    max_tokens: Option<usize>,
-    temperature: Option<f32>,
-    top_p: Option<f32>,
-    top_k: Option<usize>,
-    min_p: Option<f32>,
-    repeat_penalty: Option<f32>,
-    repeat_context: Option<usize>,
-    presence_penalty: Option<f32>,
-    frequency_penalty: Option<f32>,
-    logit_bias: Option<BTreeMap<u32, f32>>,
-    seed: Option<u64>,
-    stop: Option<Vec<String>>,
-    stop_ids: Option<Vec<u32>>,
-    ignore_eos: Option<bool>,
+    options: RequestOptions,
 }
 
 impl Line {
@@ -75,7 +67,34 @@ impl Line {
         if !text.trim_start().starts_with('{') {
             return Err("not a request: expected a JSON object".to_owned());
         }
-        serde_json::from_str(text).map_err(|error| format!("not a request: {error}"))
+        Self::parse(text).map_err(|error| format!("not a request: {error}"))
+    }
+
+    fn parse(text: &str) -> std::result::Result<Self, String> {
+        let Object(mut object) = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let options = RequestOptions::take_from(&mut object).map_err(|error| error.to_string())?;
+        let line = Self {
+            id: object.shift_remove("id").filter(|id| !id.is_null()),
+            prompt: field(&mut object, "prompt")?,
+            tokens: field(&mut object, "tokens")?,
+            messages: object
+                .shift_remove("messages")
+                .filter(|list| !list.is_null()),
+            options,
+        };
+        // Results of lines have no log probabilities.
+        let unknown =
+            (object.keys().map(String::as_str).next()).or(line.options.logprobs.map(|_| LOGPROBS));
+        let Some(key) = unknown else { return Ok(line) };
+        let options = RequestOptions::NAMES
+            .iter()
+            .filter(|&&name| name != LOGPROBS);
+        let known = KEYS.iter().chain(options).map(|key| format!("`{key}`"));
+        let known: Vec<String> = known.collect();
+        Err(format!(
+            "unknown field `{key}`, expected one of {}",
+            known.join(", ")
+        ))
     }
 
     fn request(
@@ -95,29 +114,44 @@ impl Line {
                 return Err(Error::new(ErrorKind::Format, message));
             }
         };
-        let mut options = defaults.clone();
-        let sampling = &mut options.sampling;
-        set(&mut sampling.temperature, self.temperature);
-        set(&mut sampling.top_p, self.top_p);
-        set(&mut sampling.top_k, self.top_k);
-        set(&mut sampling.min_p, self.min_p);
-        set(&mut sampling.repeat_penalty, self.repeat_penalty);
-        set(&mut sampling.repeat_context, self.repeat_context);
-        set(&mut sampling.presence_penalty, self.presence_penalty);
-        set(&mut sampling.frequency_penalty, self.frequency_penalty);
-        set(&mut sampling.logit_bias, self.logit_bias);
-        sampling.seed = self.seed.or(sampling.seed);
-        set(&mut options.max_tokens, self.max_tokens);
-        set(&mut options.stop, self.stop);
-        set(&mut options.stop_ids, self.stop_ids);
-        set(&mut options.ignore_eos, self.ignore_eos);
-        Ok(Request::new(prompt, options))
+        Ok(Request::new(prompt, self.options.over(defaults)))
     }
 }
 
-fn set<T>(value: &mut T, given: Option<T>) {
-    if let Some(given) = given {
-        *value = given;
+fn field<T: DeserializeOwned>(
+    object: &mut Map<String, Value>,
+    key: &str,
+) -> std::result::Result<Option<T>, String> {
+    let value = object.shift_remove(key).unwrap_or_default();
+    Option::deserialize(value).map_err(|error| format!("{key}: {error}"))
+}
+
+/// A JSON object whose keys differ.
+struct Object(Map<String, Value>);
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> std::result::Result<Self, D::Error> {
+        struct Keys;
+        impl<'de> Visitor<'de> for Keys {
+            type Value = Object;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a JSON object")
+            }
+            fn visit_map<M: MapAccess<'de>>(
+                self,
+                mut entries: M,
+            ) -> std::result::Result<Object, M::Error> {
+                let mut object = Map::new();
+                while let Some((key, value)) = entries.next_entry::<String, Value>()? {
+                    if object.contains_key(&key) {
+                        return Err(M::Error::custom(format!("duplicate field `{key}`")));
+                    }
+                    object.insert(key, value);
+                }
+                Ok(Object(object))
+            }
+        }
+        json.deserialize_map(Keys)
     }
 }
 
@@ -193,6 +227,7 @@ impl Batch {
         let _running = interrupt::running();
         let mut progress = Progress::new(|| Some(places.len()));
         let (mut written, mut tokens, mut fault) = (0, 0, Ok(()));
+        let mut not_finite = None;
         let mut write = |places: &mut [Place]| -> Result {
             while let Some(document) = places.get_mut(written).and_then(|p| p.document.take()) {
                 progress.print(&document)?;
@@ -203,6 +238,11 @@ impl Batch {
         write(&mut places)?;
         model.batch_generate_with(requests, &limits, |index, result| {
             tokens += result.tokens.len();
+            if let Some(error) = &result.error
+                && error.kind() == ErrorKind::NotFinite
+            {
+                not_finite.get_or_insert_with(|| Error::new(error.kind(), error.to_string()));
+            }
             places[indices[index]].take(result);
             fault = write(&mut places);
             match fault {
@@ -217,9 +257,10 @@ impl Batch {
             "requests",
             &format!(", {tokens} tokens, {rate:.1} tokens/s"),
         );
-        match defaults.cancel.is_cancelled() {
-            true => Err(Error::new(ErrorKind::Cancelled, "cancelled").into()),
-            false => Ok(()),
+        match (defaults.cancel.is_cancelled(), not_finite) {
+            (true, _) => Err(Error::new(ErrorKind::Cancelled, "cancelled").into()),
+            (false, Some(error)) => Err(error.into()),
+            (false, None) => Ok(()),
         }
     }
 }

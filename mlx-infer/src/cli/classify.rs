@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use mlx_infer::input::Lines;
-use mlx_infer::{ClassifyOptions, LoadedModel, Message, Prompt, RenderOptions};
+use mlx_infer::{ClassifyOptions, Error, ErrorKind, LoadedModel, Message, Prompt, RenderOptions};
 use serde_json::{Map, Value, json};
 
 use super::lines::{Progress, failed};
@@ -71,6 +71,7 @@ impl Classify {
         }
         let _running = interrupt::running();
         let mut progress = Progress::new(|| lines.total());
+        let mut not_finite = None;
         while !options.cancel.is_cancelled() {
             let mut documents = Vec::new();
             let (mut prompts, mut places) = (Vec::new(), Vec::new());
@@ -93,7 +94,13 @@ impl Classify {
                 let (place, number) = places[index];
                 documents[place] = match result {
                     Ok(result) => self.document(&model, number, result),
-                    Err(error) => failed(number, error),
+                    Err(error) => {
+                        let document = failed(number, &error);
+                        if error.kind() == ErrorKind::NotFinite {
+                            not_finite.get_or_insert(error);
+                        }
+                        document
+                    }
                 };
             })?;
             for document in &documents {
@@ -101,9 +108,10 @@ impl Classify {
             }
         }
         progress.finish("lines", "");
-        match options.cancel.is_cancelled() {
-            true => Err(mlx_infer::Error::new(mlx_infer::ErrorKind::Cancelled, "cancelled").into()),
-            false => Ok(()),
+        match (options.cancel.is_cancelled(), not_finite) {
+            (true, _) => Err(Error::new(ErrorKind::Cancelled, "cancelled").into()),
+            (false, Some(error)) => Err(error.into()),
+            (false, None) => Ok(()),
         }
     }
 

@@ -1,52 +1,95 @@
-//! What whoever asked for something holds of it.
+//! The caller's side of a request: its handle, the queue of its events, and its admission ticket.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use futures_core::Stream;
 
 use crate::batch::BatchResult;
 use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generate::Event;
 
-/// A request that the engine has taken: an iterator over its events, of which the last is
-/// [`Event::Finish`] or an error. It waits for them, and dropping it cancels the request.
+/// A request that the engine has taken. The last of its events is [`Event::Finish`] or an error.
+///
+/// There are three ways to read the events, and each continues where the others stopped: an iterator, which blocks; a
+/// [`Stream`](futures_core::Stream), which any async runtime can await; and [`try_next`](Self::try_next), which returns at once. Dropping
+/// the handle cancels the request.
 #[derive(Debug)]
 pub struct Handle {
-    pub(super) events: Receiver<Result<Event>>,
-    pub(super) backlog: Arc<Backlog>,
-    pub(super) cancel: CancelToken,
-    pub(super) has_text: bool,
-    pub(super) is_done: bool,
+    queue: Arc<Queue>,
+    cancel: CancelToken,
+    has_text: bool,
+    is_done: bool,
 }
 
 impl Handle {
+    /// A handle and the engine's end of it, for a queue that pauses the request at `most` unread events.
+    pub(super) fn new(most: usize, ticket: Ticket, has_text: bool) -> (Self, Outlet) {
+        let queue = Arc::new(Queue {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            most,
+        });
+        let outlet = Outlet {
+            queue: queue.clone(),
+            ticket: Some(ticket),
+        };
+        let handle = Self {
+            queue,
+            cancel: CancelToken::new(),
+            has_text,
+            is_done: false,
+        };
+        (handle, outlet)
+    }
+
     /// Ends the request before its next token.
     pub fn cancel(&self) {
         self.cancel.cancel();
     }
 
-    /// Cancels this request from anywhere.
+    /// A token that cancels this request from any thread.
     pub fn cancel_token(&self) -> CancelToken {
         self.cancel.clone()
     }
 
-    /// The next event if there is one already.
-    pub fn try_next(&mut self) -> Option<Result<Event>> {
-        let event = self.events.try_recv().ok()?;
-        self.backlog.taken();
-        self.is_done = ends(&event);
-        Some(event)
+    /// The next event, without waiting:
+    ///
+    /// - `Pending`: there is none yet.
+    /// - `Ready(Some(..))`: an event, or the error that ends the request. Its kind is [`ErrorKind::Closed`] if the engine's thread has ended
+    ///   without finishing the request.
+    /// - `Ready(None)`: the last event was read before.
+    pub fn try_next(&mut self) -> Poll<Option<Result<Event>>> {
+        self.poll(None)
     }
 
-    /// Waits for the end.
+    /// Waits for the end of the request.
     pub fn wait(self) -> BatchResult {
         let mut result = BatchResult::new(self.has_text);
         for event in self {
             result.take(event);
         }
         result
+    }
+
+    /// The next event; without one, `waker` is woken when there is.
+    fn poll(&mut self, waker: Option<&Waker>) -> Poll<Option<Result<Event>>> {
+        if self.is_done {
+            return Poll::Ready(None);
+        }
+        let mut state = self.queue.lock();
+        let Some(event) = state.take() else {
+            state.waker = waker.cloned();
+            return Poll::Pending;
+        };
+        drop(state);
+        self.is_done = ends(&event);
+        Poll::Ready(Some(event))
     }
 }
 
@@ -57,10 +100,27 @@ impl Iterator for Handle {
         if self.is_done {
             return None;
         }
-        let event = self.events.recv().unwrap_or_else(|_| Err(gone()));
-        self.backlog.taken();
+        let mut state = self.queue.lock();
+        let event = loop {
+            match state.take() {
+                Some(event) => break event,
+                None => {
+                    let waited = self.queue.changed.wait(state);
+                    state = waited.unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        };
+        drop(state);
         self.is_done = ends(&event);
         Some(event)
+    }
+}
+
+impl Stream for Handle {
+    type Item = Result<Event>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll(Some(context.waker()))
     }
 }
 
@@ -69,6 +129,7 @@ impl Drop for Handle {
         if !self.is_done {
             self.cancel.cancel();
         }
+        self.queue.lock().has_reader_left = true;
     }
 }
 
@@ -76,38 +137,57 @@ fn ends(event: &Result<Event>) -> bool {
     !matches!(event, Ok(Event::Token { .. }))
 }
 
-/// The engine's thread has ended without a word: it has panicked.
+/// The error for requests of an engine whose thread has ended.
 pub(super) fn gone() -> Error {
     Error::new(ErrorKind::Closed, "the engine has ended")
 }
 
-/// The events of a request that nobody has read yet. From so many on its row pauses; those of a step that
-/// is under way then still come.
+/// The events of one request that were not read. When there are `most`, the request's row pauses; events of a step that is under way then
+/// are still added.
 #[derive(Debug)]
-pub(crate) struct Backlog {
-    events: AtomicUsize,
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
     most: usize,
 }
 
-impl Backlog {
-    pub(super) fn new(most: usize) -> Arc<Self> {
-        let events = AtomicUsize::new(0);
-        Arc::new(Self { events, most })
-    }
+#[derive(Debug, Default)]
+struct State {
+    events: VecDeque<Result<Event>>,
+    /// Of the task that awaits the next event.
+    waker: Option<Waker>,
+    has_reader_left: bool,
+    has_writer_left: bool,
+}
 
-    /// Whether nothing more should come until some are read.
+impl State {
+    /// The next event; an error once the engine has gone.
+    fn take(&mut self) -> Option<Result<Event>> {
+        let gone = self.has_writer_left.then(|| Err(gone()));
+        self.events.pop_front().or(gone)
+    }
+}
+
+impl Queue {
+    /// Whether the request should pause.
     pub(super) fn is_full(&self) -> bool {
-        self.events.load(Ordering::Acquire) >= self.most
+        self.lock().events.len() >= self.most
     }
 
-    fn put(&self) {
-        self.events.fetch_add(1, Ordering::AcqRel);
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn taken(&self) {
-        // What is taken was put, but for the error of an engine that has gone.
-        let less = |n: usize| Some(n.saturating_sub(1));
-        let _ = (self.events).fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+    /// Changes the state and wakes the reader.
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.lock();
+        change(&mut state);
+        let waker = state.waker.take();
+        drop(state);
+        self.changed.notify_one();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 }
 
@@ -133,39 +213,38 @@ impl Drop for Ticket {
     }
 }
 
-/// Where the engine puts the events of a request.
+/// The engine's end of a handle.
+#[derive(Debug)]
 pub(super) struct Outlet {
-    events: Sender<Result<Event>>,
-    backlog: Arc<Backlog>,
+    queue: Arc<Queue>,
     ticket: Option<Ticket>,
 }
 
 impl Outlet {
-    pub(super) fn new(
-        events: Sender<Result<Event>>,
-        backlog: Arc<Backlog>,
-        ticket: Ticket,
-    ) -> Self {
-        Self {
-            events,
-            backlog,
-            ticket: Some(ticket),
-        }
+    pub(super) fn queue(&self) -> Arc<Queue> {
+        self.queue.clone()
     }
 
-    pub(super) fn backlog(&self) -> Arc<Backlog> {
-        self.backlog.clone()
-    }
-
+    /// Adds an event; breaks if the handle was dropped.
     pub(super) fn put(&mut self, event: Result<Event>) -> ControlFlow<()> {
         if ends(&event) {
-            // Before whoever waits for the end can hear of it.
+            // Before the reader can see the end: it may submit the next request at once.
             self.ticket = None;
         }
-        self.backlog.put();
-        match self.events.send(event) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(_) => ControlFlow::Break(()),
+        let mut has_reader_left = false;
+        self.queue.change(|state| {
+            has_reader_left = state.has_reader_left;
+            state.events.push_back(event);
+        });
+        match has_reader_left {
+            false => ControlFlow::Continue(()),
+            true => ControlFlow::Break(()),
         }
+    }
+}
+
+impl Drop for Outlet {
+    fn drop(&mut self) {
+        self.queue.change(|state| state.has_writer_left = true);
     }
 }

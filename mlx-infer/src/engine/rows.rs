@@ -1,11 +1,14 @@
-//! The device's side of a batch: one cache with a slot for each row, prompts beside it, and the step
-//! that is under way.
+//! The rows that decode together: one cache with a slot for each, and the step that is under way.
+//!
+//! A step is queued before the tokens of the one before are read: it takes them as a lazy array. The host waits for one list of ids a step,
+//! while the device already has work.
 
 use mlx_core::{Array, async_eval, eval};
 use mlx_nn::ModelCache;
 
 use super::task::Tasks;
 use crate::error::Result;
+use crate::forward;
 use crate::model::LoadedModel;
 use crate::sampler::{Choice, History, Row, Sampled, SamplingParams, sample};
 use crate::scheduler::Id;
@@ -15,23 +18,25 @@ pub(crate) struct Rows<'m> {
     model: &'m LoadedModel,
     cache: ModelCache,
     slots: Vec<Option<Id>>,
+    /// The step of which the tokens have not been read.
+    queued: Option<Queued>,
 }
 
 /// A step under way.
 pub(crate) struct Queued {
     sampled: Sampled,
-    /// For each slot whose token counts, whose it is.
-    whose: Vec<Option<Id>>,
-    /// The logits `[1, V]` of rows whose tokens are chosen on the host.
+    /// For each slot, the request that gets its token, if one does.
+    owners: Vec<Option<Id>>,
+    /// The logits `[1, V]` of rows with a processor.
     on_host: Vec<(Id, Array)>,
 }
 
-/// What came of opening a step.
+/// What came of queueing a step.
 #[derive(Default)]
 pub(crate) struct Stepped {
-    /// The step; none if nobody had a token to take.
-    pub(crate) queued: Option<Queued>,
-    /// Whose rows got one position longer.
+    /// The step before: its tokens are to be read now.
+    pub(crate) previous: Option<Queued>,
+    /// Requests that took a token; none if no row had one to take.
     pub(crate) ids: Vec<Id>,
 }
 
@@ -49,10 +54,21 @@ enum Input {
 impl<'m> Rows<'m> {
     pub(crate) fn new(model: &'m LoadedModel) -> Self {
         Self {
-            cache: ModelCache::new(model.model().layers(), 0, model.cache_options()),
+            cache: model.new_cache(0),
             slots: Vec::new(),
+            queued: None,
             model,
         }
+    }
+
+    /// Whether a step is under way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.queued.is_some()
+    }
+
+    /// Takes the step under way, to read it.
+    pub(crate) fn take_queued(&mut self) -> Option<Queued> {
+        self.queued.take()
     }
 
     /// Rows of the cache, in use or not.
@@ -102,13 +118,13 @@ impl<'m> Rows<'m> {
     }
 
     /// Takes in rows of `new`, in empty slots first. No step may be under way.
-    pub(crate) fn join(&mut self, new: &ModelCache, rows: &[(usize, Id)]) -> Result<()> {
+    pub(crate) fn join(&mut self, mut new: ModelCache, rows: &[(usize, Id)]) -> Result<()> {
         let mut rows = rows.iter();
         for slot in 0..self.slots.len() {
             if self.slots[slot].is_none()
                 && let Some(&(row, id)) = rows.next()
             {
-                self.cache.put(slot, new, row)?;
+                self.cache.put(slot, &new, row)?;
                 self.slots[slot] = Some(id);
             }
         }
@@ -116,7 +132,6 @@ impl<'m> Rows<'m> {
         if rows.is_empty() {
             return Ok(());
         }
-        let mut new = new.clone();
         if !rows.iter().copied().eq(0..new.rows()) {
             new.select(&rows)?;
         }
@@ -129,8 +144,26 @@ impl<'m> Rows<'m> {
         Ok(())
     }
 
-    /// Queues a step behind `previous`, whose tokens have not been read.
-    pub(crate) fn step(&mut self, tasks: &Tasks<'_>, previous: Option<&Queued>) -> Result<Stepped> {
+    /// Takes the one row out, if there is one: its cache stays as it is. Nothing else is left.
+    pub(crate) fn take(&mut self, id: Id) -> Option<ModelCache> {
+        let is_alone = self.slots[..] == [Some(id)];
+        let new = Self::new(self.model);
+        is_alone.then(|| std::mem::replace(self, new).cache)
+    }
+
+    /// Queues a step behind the one under way.
+    pub(crate) fn step(&mut self, tasks: &Tasks<'_>) -> Result<Stepped> {
+        let previous = self.queued.take();
+        let (queued, ids) = self.next(tasks, previous.as_ref())?;
+        self.queued = queued;
+        Ok(Stepped { previous, ids })
+    }
+
+    fn next(
+        &mut self,
+        tasks: &Tasks<'_>,
+        previous: Option<&Queued>,
+    ) -> Result<(Option<Queued>, Vec<Id>)> {
         let inputs: Vec<Input> = (0..self.slots.len())
             .map(|slot| self.input(slot, tasks, previous))
             .collect();
@@ -138,21 +171,16 @@ impl<'m> Rows<'m> {
             .iter()
             .map(|&input| usize::from(input != Input::Nothing))
             .collect();
-        let mut stepped = Stepped::default();
         if widths.iter().all(|&width| width == 0) {
-            return Ok(stepped);
+            return Ok((None, Vec::new()));
         }
         let unread = previous.filter(|_| inputs.contains(&Input::Unread));
         let tokens = tokens(&inputs, unread)?;
-        let mut step = self.cache.begin(&widths)?;
-        let hidden = self
-            .model
-            .model()
-            .hidden(&tokens.expand_dims(-1)?, &mut step)?;
-        step.commit_all()?;
-        let logits = self.model.model().logits(&hidden)?.squeeze(1)?;
+        let column = tokens.expand_dims(-1)?;
+        let hidden = forward::hidden(self.model.model(), &mut self.cache, &column, &widths)?;
+        let logits = self.model.logits(&hidden)?.squeeze(1)?;
 
-        let mut whose: Vec<Option<Id>> = inputs
+        let mut owners: Vec<Option<Id>> = inputs
             .iter()
             .zip(&self.slots)
             .map(|(input, &id)| match input {
@@ -161,24 +189,24 @@ impl<'m> Rows<'m> {
             })
             .collect();
         let mut on_host = Vec::new();
-        for (slot, whose) in whose.iter_mut().enumerate() {
-            if let Some(id) = whose.take_if(|id| tasks[id].processor.is_some()) {
+        for (slot, owners) in owners.iter_mut().enumerate() {
+            if let Some(id) = owners.take_if(|id| tasks[id].processor.is_some()) {
                 on_host.push((id, row_of(&logits, slot)?));
             }
         }
-        let sampled = choose(&logits, &whose, &inputs, tasks, unread.map(|_| &tokens))?;
+        let sampled = choose(&logits, &owners, &inputs, tasks, unread.map(|_| &tokens))?;
         sampled.start()?;
         async_eval(on_host.iter().map(|(_, logits)| logits))?;
-        stepped.ids = (inputs.iter().zip(&self.slots))
+        let ids = (inputs.iter().zip(&self.slots))
             .filter(|(input, _)| **input != Input::Nothing)
             .filter_map(|(_, &id)| id)
             .collect();
-        stepped.queued = Some(Queued {
+        let queued = Queued {
             sampled,
-            whose,
+            owners,
             on_host,
-        });
-        Ok(stepped)
+        };
+        Ok((Some(queued), ids))
     }
 
     fn input(&self, slot: usize, tasks: &Tasks, previous: Option<&Queued>) -> Input {
@@ -195,17 +223,17 @@ impl<'m> Rows<'m> {
             let is_last = ids.len() == len + 1;
             return Input::Known { token, is_last };
         }
-        let is_unread = previous.is_some_and(|queued| queued.whose.get(slot) == Some(&Some(id)));
+        let is_unread = previous.is_some_and(|queued| queued.owners.get(slot) == Some(&Some(id)));
         match is_unread && sequence.remaining() > 1 {
             true => Input::Unread,
             false => Input::Nothing,
         }
     }
 
-    /// Waits for the tokens of a step: those of rows that are still there.
-    pub(crate) fn read(&self, queued: &Queued) -> Result<Vec<(Id, Result<Choice>)>> {
-        let choices = queued.sampled.read()?;
-        let found = choices.into_iter().zip(&queued.whose).enumerate();
+    /// Waits for the tokens of a step: those of rows that are still there. `None`: logits that are not finite.
+    pub(crate) fn read(&self, queued: &Queued) -> Result<Vec<(Id, Option<Choice>)>> {
+        let choices = queued.sampled.read_any()?;
+        let found = choices.into_iter().zip(&queued.owners).enumerate();
         Ok(found
             .filter_map(|(slot, (choice, &id))| {
                 let id = id?;
@@ -214,7 +242,7 @@ impl<'m> Rows<'m> {
             .collect())
     }
 
-    /// The logits of a step's rows whose tokens are chosen on the host: those that are still there.
+    /// The logits of a step's rows with a processor, as far as they are still there.
     pub(crate) fn on_host(&self, queued: Queued) -> Vec<(Id, Array)> {
         let mut rows = queued.on_host;
         rows.retain(|&(id, _)| self.slot(id).is_some());
@@ -255,7 +283,7 @@ fn tokens(inputs: &[Input], unread: Option<&Queued>) -> Result<Array> {
 /// Chooses a token for every row. `last`: each row's last token, if some were not read.
 fn choose(
     logits: &Array,
-    whose: &[Option<Id>],
+    owners: &[Option<Id>],
     inputs: &[Input],
     tasks: &Tasks,
     last: Option<&Array>,
@@ -263,7 +291,7 @@ fn choose(
     let greedy = SamplingParams::default();
     let nothing = History::new(Vec::new());
     // Where some rows' last tokens were not read, the histories of all end before theirs.
-    let shortened: Vec<Option<History>> = whose
+    let shortened: Vec<Option<History>> = owners
         .iter()
         .zip(inputs)
         .map(|(&id, input)| match (id, input, last) {
@@ -273,7 +301,7 @@ fn choose(
             _ => None,
         })
         .collect();
-    let rows: Vec<Row<'_>> = whose
+    let rows: Vec<Row<'_>> = owners
         .iter()
         .zip(&shortened)
         .map(|(id, shortened)| match id {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use mlx_nn::ModelCache;
 
-use super::handle::Backlog;
+use super::handle::Queue;
 
 use crate::cancel::CancelToken;
 use crate::error::Result;
@@ -14,25 +14,26 @@ use crate::generate::{Event, Sequence};
 use crate::processor::Processor;
 use crate::scheduler::{Id, Job};
 
-/// Where the events of a request go; breaking cancels it.
+/// Takes the events of a request; breaking cancels it.
 pub(crate) type Sink<'s> = Box<dyn FnMut(Result<Event>) -> ControlFlow<()> + 's>;
 
-/// A request under way: its tokens, and who hears of them.
+/// A request under way. This is its one owner: its tokens, its caches before it has a row, and where its events go.
 pub(crate) struct Task<'s> {
     pub(crate) sequence: Sequence,
-    /// How many of its tokens are computed as a prompt; those after them are replayed one a step when
-    /// its row was given up, so that they are computed as they were the first time.
+    /// How many of its tokens are computed as a prompt. After an eviction those behind them are replayed one a step, as they were computed
+    /// the first time.
     pub(crate) base: usize,
+    /// A cache that the caller gave, with the prompt's first tokens.
+    pub(crate) given: Option<ModelCache>,
     /// What was computed of its prompt, until that is done.
     pub(crate) partial: Option<ModelCache>,
     pub(crate) processor: Option<Processor>,
     pub(crate) sink: Sink<'s>,
-    /// What its reader has not read.
-    pub(crate) backlog: Option<Arc<Backlog>>,
-    /// Set by whoever holds the request's handle, beside the token of its options, which requests may
-    /// share.
+    /// Its unread events, if they are bounded.
+    pub(crate) backlog: Option<Arc<Queue>>,
+    /// Cancels this request only. The token of its options may be shared with others.
     pub(crate) dropped: CancelToken,
-    /// Nobody listens any more.
+    /// Its sink has broken: the handle was dropped.
     pub(crate) abandoned: bool,
 }
 
@@ -50,7 +51,7 @@ impl Task<'_> {
         self.backlog.as_ref().is_some_and(|events| events.is_full())
     }
 
-    /// What the scheduler has to know.
+    /// What the scheduler knows of it.
     pub(crate) fn job(&self, id: Id) -> Job {
         let known = self.sequence.history().ids().len();
         Job {
@@ -62,12 +63,12 @@ impl Task<'_> {
         }
     }
 
-    /// Whether somebody wants it to end.
+    /// Whether it was cancelled.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.abandoned || self.dropped.is_cancelled() || self.sequence.cancel().is_cancelled()
     }
 
-    /// Tells of an event.
+    /// Gives an event to the sink.
     pub(crate) fn tell(&mut self, event: Result<Event>) {
         self.abandoned |= (self.sink)(event).is_break();
     }

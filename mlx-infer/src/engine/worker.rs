@@ -1,39 +1,43 @@
 //! What the engine's thread does: carries out the scheduler's plans on the rows.
 
-use std::collections::BTreeSet;
+mod admission;
+mod prefill;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::time::Instant;
 
-use mlx_core::Array;
+use mlx_core::{Array, memory};
+use mlx_nn::ModelCache;
 
-use super::handle::Backlog;
 use super::prefixes::Prefixes;
 use super::rows::{Queued, Rows};
-use super::task::{Sink, Task, Tasks};
-use crate::cancel::CancelToken;
+use super::task::{Task, Tasks};
 use crate::error::{Error, ErrorKind, Result};
-use crate::generate::{Event, FinishReason, Sequence};
+use crate::generate::{Event, FinishReason};
 use crate::model::LoadedModel;
 use crate::processor;
-use crate::request::Request;
+use crate::prompt_cache::is_beyond;
 use crate::sampler::Choice;
 use crate::scheduler::{CacheCost, Id, Limits, Scheduler};
 
-/// Requests, their rows, and who comes next.
+/// Forward passes after which MLX gives back the buffers that grown caches left behind.
+const CLEAR_EVERY: usize = 256;
+
+/// The decode loop: one for a single generation, a batch and an engine.
+///
+/// Each part owns its state. The scheduler decides on numbers; `tasks` hold the requests' tokens and sinks; `rows` hold the caches and the
+/// step under way; `prefixes` what later prompts may begin with.
 pub(crate) struct Worker<'m, 's> {
-    pub(super) model: &'m LoadedModel,
-    pub(super) scheduler: Scheduler,
-    pub(super) rows: Rows<'m>,
-    pub(super) tasks: Tasks<'s>,
-    pub(super) prefixes: Prefixes,
-    /// The step whose tokens have not been read.
-    pub(super) queued: Option<Queued>,
-    /// Requests without a row whose readers are behind.
-    pub(super) parked: BTreeSet<Id>,
+    model: &'m LoadedModel,
+    scheduler: Scheduler,
+    rows: Rows<'m>,
+    tasks: Tasks<'s>,
+    prefixes: Prefixes,
     submitted: Id,
-    pub(super) forwards: usize,
+    forwards: usize,
     evictions: usize,
+    /// Whether the cache of a request that ends is put aside, and those that were.
+    keeps_last: bool,
+    last: Option<(Vec<u32>, ModelCache)>,
 }
 
 impl<'m, 's> Worker<'m, 's> {
@@ -44,13 +48,46 @@ impl<'m, 's> Worker<'m, 's> {
             scheduler: Scheduler::new(limits, cost),
             rows: Rows::new(model),
             tasks: Tasks::new(),
-            queued: None,
-            parked: BTreeSet::new(),
             submitted: 0,
             forwards: 0,
             evictions: 0,
+            keeps_last: false,
+            last: None,
             model,
         }
+    }
+
+    /// A worker for one request, whose cache is there when it has ended ([`into_cache`](Self::into_cache)).
+    pub(crate) fn of_one(model: &'m LoadedModel) -> Self {
+        let limits = Limits {
+            rows: 1,
+            prefix_bytes: 0,
+            ..Limits::default()
+        };
+        Self {
+            keeps_last: true,
+            ..Self::new(model, limits)
+        }
+    }
+
+    /// The tokens and the cache of the one request, as far as they were computed.
+    pub(crate) fn into_cache(mut self, id: Id) -> Option<(Vec<u32>, ModelCache)> {
+        self.settle();
+        self.put_aside(id);
+        self.last
+    }
+
+    fn put_aside(&mut self, id: Id) {
+        if let Some(task) = self.tasks.get_mut(&id)
+            && let Some(cache) = self.rows.take(id).or_else(|| task.partial.take())
+        {
+            self.last = Some((task.sequence.history().ids().to_vec(), cache));
+        }
+    }
+
+    /// A request under way.
+    pub(crate) fn task_mut(&mut self, id: Id) -> Option<&mut Task<'s>> {
+        self.tasks.get_mut(&id)
     }
 
     /// Whether there is nothing to do.
@@ -61,7 +98,11 @@ impl<'m, 's> Worker<'m, 's> {
     /// Requests under way.
     pub(crate) fn counts(&self) -> [usize; 3] {
         let [waiting, prefilling, decoding] = self.scheduler.counts();
-        [waiting + self.parked.len(), prefilling, decoding]
+        [
+            waiting + self.scheduler.parked().count(),
+            prefilling,
+            decoding,
+        ]
     }
 
     /// Times that the model has run.
@@ -88,58 +129,8 @@ impl<'m, 's> Worker<'m, 's> {
         }
     }
 
-    /// Takes a request in. What is wrong with it is told to its sink.
-    pub(crate) fn submit(
-        &mut self,
-        request: Request,
-        requested: Instant,
-        dropped: CancelToken,
-        backlog: Option<Arc<Backlog>>,
-        mut sink: Sink<'s>,
-    ) {
-        let model = self.model;
-        let sequence = || {
-            let ids = model.prompt_ids(request.prompt)?;
-            Sequence::new(model, ids, &request.options, requested)
-        };
-        let panicked = |_| {
-            Err(Error::new(
-                ErrorKind::Compute,
-                "the request made the engine panic",
-            ))
-        };
-        let checked = catch_unwind(AssertUnwindSafe(sequence)).unwrap_or_else(panicked);
-        let checked = checked.and_then(|sequence| {
-            match self.scheduler.exceeds(sequence.history().prompt_len() + 1) {
-                None => Ok(sequence),
-                Some(bytes) => Err(out_of_memory(bytes)),
-            }
-        });
-        let sequence = match checked {
-            Ok(sequence) => sequence,
-            Err(error) => {
-                let _ = sink(Err(error));
-                return;
-            }
-        };
-        self.submitted += 1;
-        let task = Task {
-            base: sequence.history().prompt_len(),
-            sequence,
-            partial: None,
-            processor: request.processor,
-            sink,
-            backlog,
-            dropped,
-            abandoned: false,
-        };
-        self.scheduler.submit(task.job(self.submitted));
-        self.tasks.insert(self.submitted, task);
-    }
-
     /// Ends every request now, as cancelled.
     pub(crate) fn cancel_all(&mut self) {
-        self.queued = None;
         for id in self.ids() {
             self.finish(id, FinishReason::Cancelled);
         }
@@ -149,7 +140,6 @@ impl<'m, 's> Worker<'m, 's> {
 
     /// Ends every request with an error, after something unforeseen.
     pub(crate) fn fail_all(&mut self, message: &str) {
-        self.queued = None;
         self.prefixes.clear();
         for id in self.ids() {
             self.fail(id, Error::new(ErrorKind::Compute, message));
@@ -190,7 +180,6 @@ impl<'m, 's> Worker<'m, 's> {
         self.decode();
         self.park();
         if self.is_idle() {
-            self.queued = None;
             self.rows.reset();
             self.scheduler.set_slots(0);
         }
@@ -212,23 +201,26 @@ impl<'m, 's> Worker<'m, 's> {
                 self.restart(id, Some(all));
             }
         }
-        let previous = self.queued.take();
-        match self.rows.step(&self.tasks, previous.as_ref()) {
+        match self.rows.step(&self.tasks) {
             Ok(stepped) => {
                 for &id in &stepped.ids {
                     self.scheduler.stepped(id);
                 }
-                self.forwards += usize::from(stepped.queued.is_some());
-                self.queued = stepped.queued;
-                self.read(previous);
+                self.forwards += usize::from(!stepped.ids.is_empty());
+                self.read(stepped.previous);
+                if self.forwards.is_multiple_of(CLEAR_EVERY)
+                    && let Err(error) = memory::clear_cache()
+                {
+                    self.step_failed(error.into());
+                }
             }
             Err(error) => self.step_failed(error),
         }
     }
 
     /// Reads the step under way, so that rows may come and go.
-    pub(super) fn settle(&mut self) {
-        let queued = self.queued.take();
+    fn settle(&mut self) {
+        let queued = self.rows.take_queued();
         self.read(queued);
     }
 
@@ -237,7 +229,7 @@ impl<'m, 's> Worker<'m, 's> {
         match self.rows.read(&queued) {
             Ok(choices) => {
                 for (id, choice) in choices {
-                    self.accept(id, choice);
+                    self.accept_any(id, choice);
                 }
                 for (id, logits) in self.rows.on_host(queued) {
                     self.choose_on_host(id, &logits);
@@ -248,17 +240,27 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     /// Chooses the next token of a request from its `logits` `[1, V]`, with its processor.
-    pub(super) fn choose_on_host(&mut self, id: Id, logits: &Array) {
+    fn choose_on_host(&mut self, id: Id, logits: &Array) {
         if let Some(task) = self.tasks.get_mut(&id)
             && let Some(processor) = &mut task.processor
         {
-            let choice = processor::choose(processor, logits, task.sequence.row());
+            let choice = processor::choose(self.model, processor, logits, task.sequence.row());
             self.accept(id, choice);
         }
     }
 
+    /// Takes a token of a request; `None`: its logits are not finite.
+    fn accept_any(&mut self, id: Id, choice: Option<Choice>) {
+        let ids = |task: &Task<'_>| task.sequence.history().ids().to_vec();
+        let choice = match (choice, self.tasks.get(&id).map(ids)) {
+            (Some(choice), _) => Ok(choice),
+            (None, ids) => Err(self.model.not_finite(&ids.unwrap_or_default())),
+        };
+        self.accept(id, choice);
+    }
+
     /// Takes a token of a request.
-    pub(super) fn accept(&mut self, id: Id, choice: Result<Choice>) {
+    fn accept(&mut self, id: Id, choice: Result<Choice>) {
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
@@ -275,6 +277,9 @@ impl<'m, 's> Worker<'m, 's> {
 
     fn finish(&mut self, id: Id, reason: FinishReason) {
         self.keep_row(id, reason);
+        if self.keeps_last {
+            self.put_aside(id);
+        }
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
@@ -288,7 +293,7 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     /// Ends a request with an error.
-    pub(super) fn fail(&mut self, id: Id, error: Error) {
+    fn fail(&mut self, id: Id, error: Error) {
         if let Some(task) = self.tasks.get_mut(&id) {
             task.tell(Err(error));
         }
@@ -297,7 +302,6 @@ impl<'m, 's> Worker<'m, 's> {
 
     fn forget(&mut self, id: Id) {
         self.tasks.remove(&id);
-        self.parked.remove(&id);
         self.rows.free(id);
         self.scheduler.remove(id);
     }
@@ -313,8 +317,7 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     /// A step failed as a whole: its rows start again, fewer at a time; one that was alone fails.
-    pub(super) fn step_failed(&mut self, error: Error) {
-        self.queued = None;
+    fn step_failed(&mut self, error: Error) {
         // The first that can go, if memory was short.
         self.prefixes.clear();
         self.rows.reset();
@@ -328,6 +331,21 @@ impl<'m, 's> Worker<'m, 's> {
         }
         if let Some(id) = to_blame {
             self.fail(id, error);
+        }
+    }
+
+    /// Keeps the row of a request that has ended well as a prefix: the next turn of a conversation begins with it.
+    fn keep_row(&mut self, id: Id, reason: FinishReason) {
+        if reason == FinishReason::Cancelled {
+            return;
+        }
+        if let (Some((cache, slot)), Some(task)) = (self.rows.row(id), self.tasks.get(&id)) {
+            let ids = task.sequence.history().ids();
+            let len = cache.lens()[slot].min(ids.len());
+            let is_beyond = is_beyond(self.model, task.base);
+            if cache.can_shorten(slot, len) {
+                self.prefixes.keep(&ids[..len], cache, slot, is_beyond);
+            }
         }
     }
 

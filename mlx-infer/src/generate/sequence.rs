@@ -1,8 +1,7 @@
-//! One request's tokens and text, whoever computes them: alone, or with others in a batch.
+//! A request's tokens and text: sampling settings, stop conditions, detokenisation, metrics.
 
 use std::time::Instant;
 
-use super::decoder::{check_ids, check_positions};
 use super::request::{Event, FinishReason, GenerateOptions};
 use super::text::TextStream;
 use crate::cancel::CancelToken;
@@ -11,7 +10,7 @@ use crate::metrics::{Counts, Watch};
 use crate::model::LoadedModel;
 use crate::sampler::{Choice, History, Row};
 
-/// A request under way: what it has said, and when it is done.
+/// The tokens of a request, and when it ends.
 pub(crate) struct Sequence {
     history: History,
     text: TextStream,
@@ -36,15 +35,7 @@ impl Sequence {
         options: &GenerateOptions,
         requested: Instant,
     ) -> Result<Self> {
-        options.check()?;
-        check_ids(&ids, model.vocab())?;
-        let bias: Vec<u32> = options.sampling.logit_bias.keys().copied().collect();
-        check_ids(&bias, model.vocab())?;
-        check_positions(
-            ids.len() + 1,
-            model.info().max_positions,
-            " (the prompt and one more)",
-        )?;
+        model.frontend().check(&ids, options)?;
         let room = model
             .info()
             .max_positions

@@ -17,7 +17,7 @@ use mlx_nn::{LayerKind, ModelCache, Param, RowPart, Visit};
 
 use super::{PromptCache, PromptState, is_beyond};
 use crate::error::{Error, Result};
-use crate::generate::{check_ids, check_positions};
+use crate::frontend::{check_ids, check_positions};
 use crate::model::LoadedModel;
 
 const FORMAT: &str = "mlx-infer prompt cache";

@@ -1,4 +1,4 @@
-//! What a row has said.
+//! The tokens of a row.
 
 use std::collections::BTreeMap;
 

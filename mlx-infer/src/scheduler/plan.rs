@@ -1,4 +1,4 @@
-//! What the scheduler is told, and what it says.
+//! What goes into the scheduler, and what comes out.
 
 use crate::error::{Error, Result};
 
@@ -14,9 +14,8 @@ pub struct Limits {
     pub prefill_tokens: usize,
     /// Most bytes of the rows' caches.
     pub cache_bytes: Option<usize>,
-    /// Most bytes, beside those, of computed beginnings of texts that are kept for texts that begin the
-    /// same; 0 keeps none. A prompt that begins with one is computed in other parts, which may show in the
-    /// last bits of its logits, as another `prefill_chunk` may.
+    /// Most bytes of kept prefixes, beside `cache_bytes`; 0 keeps none. A prompt that begins with a prefix is computed in other parts, which
+    /// may change the last bits of its logits, as another `prefill_chunk` may.
     pub prefix_bytes: usize,
 }
 
@@ -64,7 +63,7 @@ pub struct Job {
 /// A part of a request's prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Whose.
+    /// The request.
     pub id: Id,
     /// Its first token.
     pub start: usize,

@@ -1,5 +1,6 @@
 //! Readers that do not read: their queues are bounded, and nobody waits for them.
 
+use std::task::Poll;
 use std::time::Duration;
 
 use crate::checkpoint::{dir, load};
@@ -21,7 +22,7 @@ fn start(case: &'static str, rows: usize, max_events: usize) -> Engine {
 /// Events that are there already.
 fn unread(handle: &mut Handle, tokens: &mut Vec<Choice>) -> usize {
     let before = tokens.len();
-    while let Some(event) = handle.try_next() {
+    while let Poll::Ready(Some(event)) = handle.try_next() {
         if let Event::Token { choice, .. } = event.unwrap() {
             tokens.push(choice);
         }

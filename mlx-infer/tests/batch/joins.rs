@@ -1,5 +1,7 @@
 //! Rows join and leave at random steps of another one, into slots that longer ones have left.
 
+use std::task::Poll;
+
 use crate::checkpoint::{dir, load};
 use crate::independence::{CASES, alone, greedy, prompt, sampled};
 use mlx_infer::{
@@ -83,14 +85,15 @@ fn nobody_notices_who_joins_and_leaves() {
                 left += 1;
             }
             others.retain_mut(|(n, tokens, handle)| {
-                match handle.try_next().map(Result::unwrap) {
-                    Some(Event::Token { choice, .. }) => tokens.push(choice),
-                    Some(Event::Finish { .. }) => {
+                match handle.try_next().map(|event| event.map(Result::unwrap)) {
+                    Poll::Ready(Some(Event::Token { choice, .. })) => tokens.push(choice),
+                    Poll::Ready(event) => {
+                        assert!(event.is_some(), "the end is read once");
                         check(&model, *n, tokens, true, case);
                         ended += 1;
                         return false;
                     }
-                    None => {}
+                    Poll::Pending => {}
                 }
                 true
             });

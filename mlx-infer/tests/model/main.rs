@@ -3,6 +3,7 @@
 mod checkpoint;
 mod command;
 mod default_model;
+mod finite;
 mod generate;
 mod hostile;
 mod interruption;

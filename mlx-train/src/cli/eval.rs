@@ -6,7 +6,7 @@ use clap::Args;
 use mlx_infer::console;
 use mlx_models::adapter;
 use mlx_train::data::{self, DataFiles, DataOptions, Encoder};
-use mlx_train::evaluate::evaluate;
+use mlx_train::evaluate::{self, evaluate};
 use mlx_train::{Error, ErrorKind, Result};
 
 use super::source;
@@ -41,6 +41,9 @@ pub(super) struct Eval {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print a loss that is NaN [default: an error]
+    #[arg(long)]
+    allow_nan: bool,
 }
 
 impl Eval {
@@ -80,6 +83,10 @@ impl Eval {
             None,
             self.ce_chunk,
         )?;
+        if !self.allow_nan {
+            let model = loaded.model.as_ref();
+            evaluate::check(&found, model, &dataset.examples, self.ce_chunk)?;
+        }
         if self.json {
             let json = serde_json::to_string(&found)
                 .map_err(|error| Error::new(ErrorKind::Format, error.to_string()))?;

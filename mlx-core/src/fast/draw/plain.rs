@@ -17,20 +17,28 @@ pub(super) fn draw(logits: &Array, rows: &[Draw]) -> Result<Array> {
     let largest = x
         .take_along_axis(&greedy.expand_dims(-1)?, -1)?
         .squeeze(-1)?;
-    let drawing: Vec<u32> = (0..rows.len() as u32)
-        .filter(|&row| rows[row as usize].temperature != 0.0)
-        .collect();
-    let (ids, witness) = if drawing.is_empty() {
-        (greedy, largest)
-    } else {
-        // Noise and filters only for the rows that draw.
-        let indices = Array::from_slice(&drawing, &[drawing.len() as i32])?;
-        let some: Vec<Draw> = drawing.iter().map(|&row| rows[row as usize]).collect();
-        let x = x.take(&indices, 0)?;
-        (
-            greedy.put_along_axis(&indices, &of_rows(&x, &some)?, 0)?,
-            largest.put_along_axis(&indices, &x.max(-1, false)?, 0)?,
-        )
+    let of = |wanted: &dyn Fn(&Draw) -> bool| -> Vec<u32> {
+        let rows = (0..).zip(rows).filter(|(_, row)| wanted(row));
+        rows.map(|(row, _)| row).collect()
+    };
+    let indices = |rows: &[u32]| Array::from_slice(rows, &[rows.len() as i32]);
+    let filtered = of(&|row| row.temperature != 0.0);
+    let witness = match filtered.len() {
+        0 => largest,
+        _ => {
+            let at = indices(&filtered)?;
+            largest.put_along_axis(&at, &x.take(&at, 0)?.max(-1, false)?, 0)?
+        }
+    };
+    // Noise and filters only for the rows that they can change.
+    let drawing = of(&|row| row.temperature != 0.0 && row.top_k != 1);
+    let ids = match drawing.len() {
+        0 => greedy,
+        _ => {
+            let some: Vec<Draw> = drawing.iter().map(|&row| rows[row as usize]).collect();
+            let at = indices(&drawing)?;
+            greedy.put_along_axis(&at, &of_rows(&x.take(&at, 0)?, &some)?, 0)?
+        }
     };
     witness.isfinite()?.select(&ids, NO_TOKEN)
 }

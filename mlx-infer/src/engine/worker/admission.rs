@@ -1,0 +1,121 @@
+//! Requests that come in, and those whose readers are behind.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::super::handle::Queue;
+use super::super::task::{Sink, Task};
+use super::{Worker, out_of_memory};
+use crate::cancel::CancelToken;
+use crate::error::{Error, ErrorKind};
+use crate::generate::Sequence;
+use crate::request::Request;
+use crate::scheduler::Id;
+
+impl<'s> Worker<'_, 's> {
+    /// Takes a request in. What is wrong with it is told to its sink.
+    pub(crate) fn submit(
+        &mut self,
+        request: Request,
+        requested: Instant,
+        dropped: CancelToken,
+        backlog: Option<Arc<Queue>>,
+        mut sink: Sink<'s>,
+    ) {
+        let model = self.model;
+        let sequence = || {
+            let ids = model.prompt_ids(request.prompt)?;
+            Sequence::new(model, ids, &request.options, requested)
+        };
+        let panicked = |_| {
+            Err(Error::new(
+                ErrorKind::Compute,
+                "the request made the engine panic",
+            ))
+        };
+        let checked = catch_unwind(AssertUnwindSafe(sequence)).unwrap_or_else(panicked);
+        let checked = checked.and_then(|sequence| {
+            match self.scheduler.exceeds(sequence.history().prompt_len() + 1) {
+                None => Ok(sequence),
+                Some(bytes) => Err(out_of_memory(bytes)),
+            }
+        });
+        match checked {
+            Ok(sequence) => {
+                let id = self.enqueue(sequence, dropped, backlog, sink);
+                if let Some(task) = self.tasks.get_mut(&id) {
+                    task.processor = request.processor;
+                }
+            }
+            Err(error) => {
+                let _ = sink(Err(error));
+            }
+        }
+    }
+
+    /// Takes in a request that was checked.
+    pub(crate) fn enqueue(
+        &mut self,
+        sequence: Sequence,
+        dropped: CancelToken,
+        backlog: Option<Arc<Queue>>,
+        sink: Sink<'s>,
+    ) -> Id {
+        self.submitted += 1;
+        let task = Task {
+            base: sequence.history().prompt_len(),
+            sequence,
+            given: None,
+            partial: None,
+            processor: None,
+            sink,
+            backlog,
+            dropped,
+            abandoned: false,
+        };
+        self.scheduler.submit(task.job(self.submitted));
+        self.tasks.insert(self.submitted, task);
+        self.submitted
+    }
+
+    /// Whether there is nothing to compute until a reader catches up or cancels, or a request comes.
+    pub(crate) fn is_stalled(&self) -> bool {
+        let is_paused = |id: Id| self.tasks.get(&id).is_none_or(Task::is_paused);
+        !self.rows.is_busy()
+            && self.scheduler.counts()[..2] == [0, 0]
+            && self.scheduler.running().all(is_paused)
+            && self.scheduler.parked().all(is_paused)
+    }
+
+    /// Lets requests whose readers have caught up wait again, behind those that came meanwhile.
+    pub(super) fn unpark(&mut self) {
+        let parked: Vec<Id> = self.scheduler.parked().collect();
+        for id in parked {
+            if let Some(task) = self.tasks.get(&id)
+                && !task.is_paused()
+            {
+                self.scheduler.remove(id);
+                self.scheduler.submit(task.job(id));
+            }
+        }
+    }
+
+    /// Gives up rows that pause for their readers where another request waits for a row or for memory. Their tokens are replayed when they
+    /// come back, so that they do not change.
+    pub(super) fn park(&mut self) {
+        let [waiting, ..] = self.scheduler.counts();
+        let paused = |worker: &Self| -> Vec<Id> {
+            let is_paused = |id: &Id| worker.tasks.get(id).is_some_and(Task::is_paused);
+            worker.scheduler.running().filter(is_paused).collect()
+        };
+        if waiting == 0 || paused(self).is_empty() {
+            return;
+        }
+        self.settle();
+        for id in paused(self) {
+            self.rows.free(id);
+            self.scheduler.park(id);
+        }
+    }
+}

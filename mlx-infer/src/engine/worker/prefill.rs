@@ -1,0 +1,171 @@
+//! Prompts: short ones together, long ones a chunk at a time, until their rows enter the batch.
+
+use mlx_core::Array;
+use mlx_nn::ModelCache;
+
+use super::super::rows::row_of;
+use super::Worker;
+use crate::error::Result;
+use crate::forward;
+use crate::prompt_cache::is_beyond;
+use crate::sampler::sample;
+use crate::scheduler::{Id, Piece};
+
+impl Worker<'_, '_> {
+    /// Gives prompts that are about to begin what was computed of them before.
+    pub(super) fn reuse(&mut self) {
+        let fresh: Vec<Id> = self.scheduler.fresh().collect();
+        for id in fresh {
+            let Some(task) = self.tasks.get_mut(&id) else {
+                continue;
+            };
+            if let Some(start) = task.given.take() {
+                let len = start.lens()[0];
+                task.sequence.set_cached(len);
+                task.partial = Some(start);
+                self.scheduler.reuse(id, len, None);
+                continue;
+            }
+            // A row that was given up is computed as it was the first time, to the bit.
+            if self.prefixes.is_off() || task.replay() > 0 {
+                continue;
+            }
+            let ids = &task.sequence.history().ids()[..task.base];
+            let found = self.prefixes.find(ids, is_beyond(self.model, task.base));
+            task.sequence.set_cached(found.len);
+            task.partial = found.cache;
+            self.scheduler.reuse(id, found.len, found.cut);
+        }
+    }
+
+    /// Computes pieces of prompts in one forward pass, and lets in the rows whose prompts are done.
+    pub(super) fn prefill(&mut self, pieces: &[Piece]) {
+        // A failed evaluation poisons all arrays that are not known to be good: the rows' must be.
+        self.settle();
+        if let Err(error) = self.rows.finish() {
+            self.step_failed(error);
+        }
+        let due = |piece: &&Piece| self.scheduler.is_due(piece);
+        let pieces: Vec<Piece> = pieces.iter().filter(due).copied().collect();
+        if pieces.is_empty() {
+            return;
+        }
+        self.forwards += 1;
+        let result = match pieces[..] {
+            [piece] if !piece.is_last => self.prefill_part(piece),
+            _ => self.prefill_rest(&pieces),
+        };
+        if let Err(error) = result {
+            self.prefixes.clear();
+            let ids: Vec<Id> = pieces.iter().map(|piece| piece.id).collect();
+            for id in &ids {
+                if let Some(task) = self.tasks.get_mut(id) {
+                    task.partial = None;
+                }
+            }
+            if let Some(id) = self.scheduler.prefill_failed(&ids) {
+                self.fail(id, error);
+            }
+        }
+    }
+
+    /// Computes a part of a prompt behind which more comes.
+    fn prefill_part(&mut self, piece: Piece) -> Result<()> {
+        let mut cache = self.begun(piece)?;
+        let ids = &self.tasks[&piece.id].sequence.history().ids()[piece.start..piece.end];
+        forward::prefill(self.model.model(), &mut cache, ids)?;
+        if piece.is_cut {
+            self.keep_prefix(piece.id, piece.end, &cache, 0);
+        }
+        if let Some(task) = self.tasks.get_mut(&piece.id) {
+            task.partial = Some(cache);
+        }
+        self.scheduler.prefilled(piece.id, piece.end);
+        Ok(())
+    }
+
+    /// Computes what is left of prompts, padded on the right, and lets their rows in.
+    fn prefill_rest(&mut self, pieces: &[Piece]) -> Result<()> {
+        let mut cache = match *pieces {
+            [piece] => self.begun(piece)?,
+            _ => {
+                let mut cache = self.model.new_cache(pieces.len());
+                for (row, &piece) in pieces.iter().enumerate() {
+                    let task = self.tasks.get_mut(&piece.id);
+                    if let Some(partial) = task.and_then(|task| task.partial.take()) {
+                        cache.put(row, &partial, 0)?;
+                    }
+                    cache.expect(row, piece.end);
+                }
+                cache
+            }
+        };
+        let ids =
+            |piece: &Piece| &self.tasks[&piece.id].sequence.history().ids()[piece.start..piece.end];
+        let rows: Vec<&[u32]> = pieces.iter().map(ids).collect();
+        let last = forward::last_hidden(self.model.model(), &mut cache, &rows)?;
+        let logits = self.model.logits(&last)?;
+        self.enter(pieces, cache, &logits)
+    }
+
+    /// The cache of one row with what was computed of a prompt before `piece`.
+    fn begun(&mut self, piece: Piece) -> Result<ModelCache> {
+        let task = self.tasks.get_mut(&piece.id);
+        if let Some(cache) = task.and_then(|task| task.partial.take()) {
+            return Ok(cache);
+        }
+        let mut cache = self.model.new_cache(1);
+        let base = self
+            .tasks
+            .get(&piece.id)
+            .map_or(piece.end, |task| task.base);
+        cache.expect(0, base);
+        Ok(cache)
+    }
+
+    /// Chooses the first token of each request whose prompt ends with its piece, and puts its row into the batch. Row i of `cache` and of
+    /// `logits` belongs to piece i.
+    fn enter(&mut self, pieces: &[Piece], cache: ModelCache, logits: &Array) -> Result<()> {
+        let row = |piece: &Piece| self.tasks[&piece.id].sequence.row();
+        let rows: Vec<_> = pieces.iter().map(row).collect();
+        let choices = sample(logits, &rows, None)?.read_any()?;
+        mlx_core::eval(cache.arrays())?;
+        for (row, (piece, choice)) in pieces.iter().zip(choices).enumerate() {
+            let id = piece.id;
+            let Some(task) = self.tasks.get(&id) else {
+                continue;
+            };
+            let (base, has_processor) = (task.base, task.processor.is_some());
+            let is_known = task.replay() > 0;
+            self.keep_prefix(id, base, &cache, row);
+            match has_processor {
+                // Tokens that are known are replayed.
+                _ if is_known => {}
+                true => self.choose_on_host(id, &row_of(logits, row)?),
+                false => self.accept_any(id, choice),
+            }
+        }
+        // A request may have ended with its first token.
+        let entering: Vec<(usize, Id)> = (pieces.iter().enumerate())
+            .filter(|(_, piece)| self.scheduler.is_due(piece))
+            .map(|(row, piece)| (row, piece.id))
+            .collect();
+        let joined = self.rows.join(cache, &entering);
+        for (_, id) in entering {
+            self.scheduler.joined(id, self.rows.slots());
+        }
+        if let Err(error) = joined {
+            self.step_failed(error);
+        }
+        Ok(())
+    }
+
+    /// Keeps the first `len` tokens of a request, whose cache is row `row` of `cache`, as a prefix for others.
+    fn keep_prefix(&mut self, id: Id, len: usize, cache: &ModelCache, row: usize) {
+        if let Some(task) = self.tasks.get(&id) {
+            let ids = &task.sequence.history().ids()[..len];
+            let is_beyond = is_beyond(self.model, task.base);
+            self.prefixes.keep(ids, cache, row, is_beyond);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Where a model's numbers stop being finite.
+//!
+//! The sampler and the scores see NaN in the logits at no cost. Only then a second pass looks for its origin: first in the weights, then
+//! layer by layer over the tokens. Infinite logits and biases are no fault: they forbid tokens.
+
+use mlx_core::{Array, Result as CoreResult};
+use mlx_models::Model;
+use mlx_nn::{CacheOptions, ModelCache, Param, Path, Visit};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::model::LoadedModel;
+
+/// Tokens that are computed at a time.
+const CHUNK: usize = 512;
+
+/// The error for a model whose logits after `tokens` are not finite. It names the first tensor that has NaN; if none has, the first layer
+/// that gives NaN or infinity.
+pub fn not_finite(model: &dyn Model, options: CacheOptions, tokens: &[u32]) -> Error {
+    explain(nan_weight(model), model, options, tokens)
+}
+
+/// The same where it is known which weight has NaN, if one has.
+fn explain(
+    weight: CoreResult<Option<String>>,
+    model: &dyn Model,
+    options: CacheOptions,
+    tokens: &[u32],
+) -> Error {
+    let origin = match weight {
+        Ok(None) => layer(model, options, tokens),
+        known => known,
+    };
+    let origin = match origin {
+        Ok(Some(origin)) => format!(": {origin}"),
+        Ok(None) => String::new(),
+        Err(error) => format!("; the search for their origin failed: {error}"),
+    };
+    let message = format!(
+        "the model's logits are not finite numbers{origin} (allow_nan, --allow-nan: NaN counts as a token that cannot follow)"
+    );
+    Error::new(ErrorKind::NotFinite, message)
+}
+
+/// The first weight that has NaN.
+fn nan_weight(model: &dyn Model) -> CoreResult<Option<String>> {
+    let name = first_weight(model, "", Array::isnan)?;
+    Ok(name.map(|name| format!("{name} has NaN")))
+}
+
+/// The first layer that gives NaN or infinity.
+fn layer(model: &dyn Model, options: CacheOptions, tokens: &[u32]) -> CoreResult<Option<String>> {
+    let mut cache = ModelCache::new(model.layers(), 1, options);
+    cache.expect(0, tokens.len());
+    for (number, chunk) in tokens.chunks(CHUNK).enumerate() {
+        let begin = number * CHUNK;
+        let tokens = Array::from_slice(chunk, &[1, chunk.len() as i32])?;
+        let place = |x: &Array| -> CoreResult<Option<usize>> {
+            let broken = x.isfinite()?.logical_not()?.any(-1, false)?;
+            let broken = broken.reshape(&[-1])?.to_vec::<bool>()?;
+            let at = broken.into_iter().position(|broken| broken);
+            Ok(at.map(|at| begin + at))
+        };
+        let mut step = cache.begin(&[chunk.len()])?;
+        let mut x = model.embed(&tokens)?;
+        if let Some(at) = place(&x)? {
+            return Ok(Some(format!("the embedding of token {at}")));
+        }
+        for index in 0..model.layers().len() {
+            x = model.layer(index, &x, &mut step)?;
+            let Some(at) = place(&x)? else { continue };
+            let part = format!("layers.{index}.");
+            let weight = first_weight(model, &part, |x| x.isfinite()?.logical_not())?;
+            let weight = weight.map_or(String::new(), |name| format!(", where {name} is infinite"));
+            return Ok(Some(format!("layer {index} at token {at}{weight}")));
+        }
+        let hidden = model.norm(&x)?;
+        if let Some(at) = place(&hidden)? {
+            return Ok(Some(format!("the final norm at token {at}")));
+        }
+        step.commit_all()?;
+        mlx_core::eval(cache.arrays())?;
+    }
+    Ok(Some("the output head".to_owned()))
+}
+
+/// The first floating-point weight with `part` in its name that has a number for which `is_wrong` holds.
+fn first_weight(
+    model: &dyn Model,
+    part: &str,
+    is_wrong: impl Fn(&Array) -> CoreResult<Array>,
+) -> CoreResult<Option<String>> {
+    struct Search<'a, F> {
+        part: &'a str,
+        is_wrong: F,
+        found: Option<String>,
+    }
+    impl<F: Fn(&Array) -> CoreResult<Array>> Visit for Search<'_, F> {
+        fn param(&mut self, path: &Path, param: &Param) -> CoreResult<()> {
+            let (name, value) = (path.as_str(), param.value());
+            if self.found.is_some() || !name.contains(self.part) || !value.dtype().is_float() {
+                return Ok(());
+            }
+            let wrong = (self.is_wrong)(value)?.reshape(&[-1])?.any(-1, false)?;
+            self.found = wrong.item::<bool>()?.then(|| name.to_owned());
+            Ok(())
+        }
+    }
+    let mut search = Search {
+        part,
+        is_wrong,
+        found: None,
+    };
+    model.visit(&mut Path::default(), &mut search)?;
+    Ok(search.found)
+}
+
+impl LoadedModel {
+    /// The error for logits after these tokens that are not finite.
+    pub(crate) fn not_finite(&self, tokens: &[u32]) -> Error {
+        // The weights are searched once, and not for each request.
+        let known = self.nan_weight.get().cloned();
+        let weight = known.map_or_else(|| nan_weight(self.model()), Ok);
+        if let Ok(weight) = &weight {
+            self.nan_weight.get_or_init(|| weight.clone());
+        }
+        explain(weight, self.model(), self.cache_options(), tokens)
+    }
+
+    /// The output head: `[.., E] -> [.., V]`.
+    pub(crate) fn logits(&self, hidden: &Array) -> Result<Array> {
+        self.allowed(self.model().logits(hidden)?)
+    }
+
+    /// Logits in which NaN counts as minus infinity if the model was loaded so.
+    pub(crate) fn allowed(&self, logits: Array) -> Result<Array> {
+        match self.options().allow_nan {
+            false => Ok(logits),
+            true => Ok(logits.isnan()?.select(f32::NEG_INFINITY, &logits)?),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Forward passes: rows of tokens through a model and its cache. Everything that computes with a model goes this way.
+
+use mlx_core::{Array, eval, memory};
+use mlx_models::Model;
+use mlx_nn::ModelCache;
+
+use crate::error::Result;
+
+/// Runs the layers on `tokens`, U32 `[B, L]`, of which row i has `widths[i]` and padding behind them. The cache keeps the tokens.
+/// Returns `[B, L, E]`, lazy.
+pub(crate) fn hidden(
+    model: &dyn Model,
+    cache: &mut ModelCache,
+    tokens: &Array,
+    widths: &[usize],
+) -> Result<Array> {
+    let mut step = cache.begin(widths)?;
+    let hidden = model.hidden(tokens, &mut step)?;
+    step.commit_all()?;
+    Ok(hidden)
+}
+
+/// Runs the layers on rows of any lengths. Returns what belongs to the last token of each: `[B, E]`, lazy.
+pub(crate) fn last_hidden(
+    model: &dyn Model,
+    cache: &mut ModelCache,
+    rows: &[&[u32]],
+) -> Result<Array> {
+    let widths: Vec<usize> = rows.iter().map(|row| row.len()).collect();
+    let hidden = hidden(model, cache, &padded(rows)?, &widths)?;
+    let [b, l, e] = hidden.dims()?;
+    if widths.iter().all(|&width| width as i32 == l) {
+        return Ok(hidden.slice_axis(1, l - 1, l)?.squeeze(1)?);
+    }
+    let last: Vec<i32> = widths.iter().map(|&width| width as i32 - 1).collect();
+    let last = Array::from_slice(&last, &[b, 1, 1])?.broadcast_to(&[b, 1, e])?;
+    Ok(hidden.take_along_axis(&last, 1)?.squeeze(1)?)
+}
+
+/// Puts a part of a prompt into a cache of one row, and waits for it.
+pub(crate) fn prefill(model: &dyn Model, cache: &mut ModelCache, ids: &[u32]) -> Result<()> {
+    hidden(model, cache, &padded(&[ids])?, &[ids.len()])?;
+    eval(cache.arrays())?;
+    Ok(memory::clear_cache()?)
+}
+
+/// Rows of tokens as one array, padded on the right: U32 `[B, L]`.
+pub(crate) fn padded(rows: &[&[u32]]) -> Result<Array> {
+    let width = rows.iter().map(|row| row.len()).max().unwrap_or(0);
+    let mut flat = Vec::with_capacity(rows.len() * width);
+    for row in rows {
+        flat.extend_from_slice(row);
+        flat.extend(std::iter::repeat_n(0, width - row.len()));
+    }
+    Ok(Array::from_slice(
+        &flat,
+        &[rows.len() as i32, width as i32],
+    )?)
+}

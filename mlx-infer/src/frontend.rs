@@ -1,0 +1,199 @@
+//! A model's text side: facts, tokenizer, chat template, end tokens.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+use mlx_models::ModelInfo;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::generate::{GenerateOptions, Prompt};
+use crate::text::chat::{ChatTemplate, Message, RenderOptions};
+use crate::text::files::Files;
+use crate::text::tokenizer::{self, Tokenizer};
+
+/// What is known of a model without its weights: it validates and tokenises requests.
+///
+/// The model itself stays on one thread. This part can be shared by all: a server gets it from
+/// [`Engine::frontend`](crate::Engine::frontend), refuses a bad request with a typed error, and submits token ids.
+///
+/// ```
+/// # fn main() -> mlx_infer::Result<()> {
+/// use mlx_infer::{Engine, EngineOptions, GenerateOptions, LoadedModel, Prompt, Request};
+/// let engine = Engine::start(LoadedModel::load_default, EngineOptions::default())?;
+/// let frontend = engine.frontend().clone();
+/// let options = GenerateOptions { max_tokens: 8, ..Default::default() };
+/// let ids = frontend.prompt_ids(Prompt::from("The red fox"))?;
+/// frontend.check(&ids, &options)?;
+/// let result = engine.submit(Request::new(ids, options))?.wait();
+/// assert!(result.error.is_none());
+/// # Ok(())
+/// # }
+/// ```
+pub struct Frontend {
+    info: ModelInfo,
+    files: Files,
+    tokenizer: Option<Tokenizer>,
+    template: OnceLock<ChatTemplate>,
+    eos_ids: Vec<u32>,
+}
+
+/// The tokenizer of a checkpoint, if it has one, and the tokens that end a text.
+pub(crate) fn read_tokenizer(files: &Files) -> Result<(Option<Tokenizer>, Vec<u32>)> {
+    if files.read("tokenizer.json")?.is_none() {
+        return Ok((None, tokenizer::eos_ids(files)?));
+    }
+    let tokenizer = Tokenizer::load(files)?;
+    let eos_ids = tokenizer.eos_ids().to_vec();
+    Ok((Some(tokenizer), eos_ids))
+}
+
+impl Frontend {
+    pub(crate) fn new(
+        info: ModelInfo,
+        files: Files,
+        tokenizer: Option<Tokenizer>,
+        eos_ids: Vec<u32>,
+    ) -> Self {
+        Self {
+            info,
+            files,
+            tokenizer,
+            template: OnceLock::new(),
+            eos_ids,
+        }
+    }
+
+    /// Facts about the model.
+    pub fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    /// The tokenizer.
+    ///
+    /// # Errors
+    /// The checkpoint has none that is supported.
+    pub fn tokenizer(&self) -> Result<&Tokenizer> {
+        match &self.tokenizer {
+            Some(tokenizer) => Ok(tokenizer),
+            // Loading it says what is missing and what is there instead.
+            None => Err(match Tokenizer::load(&self.files) {
+                Err(error) => error,
+                Ok(_) => Error::new(
+                    ErrorKind::Missing,
+                    "tokenizer.json came after the model was loaded",
+                ),
+            }),
+        }
+    }
+
+    pub(crate) fn tokenizer_if_any(&self) -> Option<&Tokenizer> {
+        self.tokenizer.as_ref()
+    }
+
+    /// The chat template: the checkpoint's own, or the built-in one of its family.
+    ///
+    /// # Errors
+    /// There is no tokenizer or no template, or it is malformed.
+    pub fn chat_template(&self) -> Result<&ChatTemplate> {
+        if let Some(template) = self.template.get() {
+            return Ok(template);
+        }
+        let template = ChatTemplate::load(&self.files, self.tokenizer()?)?;
+        Ok(self.template.get_or_init(|| template))
+    }
+
+    /// The tokens that end a text.
+    pub fn eos_ids(&self) -> &[u32] {
+        &self.eos_ids
+    }
+
+    /// The ids of a prompt. A text is encoded with the tokens that the tokenizer puts around one.
+    ///
+    /// # Errors
+    /// The prompt is empty, or a text without a tokenizer.
+    pub fn prompt_ids(&self, prompt: Prompt) -> Result<Vec<u32>> {
+        not_empty(match prompt {
+            Prompt::Tokens(ids) => ids,
+            Prompt::Text(text) => self.tokenizer()?.encode(&text, true)?,
+        })
+    }
+
+    /// The ids of a conversation, with what begins the answer.
+    ///
+    /// # Errors
+    /// The template refuses the conversation.
+    pub fn chat_ids(&self, messages: &[Message], render: &RenderOptions) -> Result<Vec<u32>> {
+        let render = RenderOptions {
+            add_generation_prompt: true,
+            ..render.clone()
+        };
+        let text = self.chat_template()?.render(messages, &render)?;
+        // The template has written the special tokens itself.
+        not_empty(self.tokenizer()?.encode(&text, false)?)
+    }
+
+    /// Checks a request: what is refused here would be refused by the model.
+    ///
+    /// # Errors
+    /// An option is out of range, a stop string has no tokenizer, or the ids have no place in the model's vocabulary or positions.
+    pub fn check(&self, ids: &[u32], options: &GenerateOptions) -> Result<()> {
+        options.check()?;
+        let vocab = self.info.vocab as usize;
+        check_ids(ids, vocab)?;
+        let bias: Vec<u32> = options.sampling.logit_bias.keys().copied().collect();
+        check_ids(&bias, vocab)?;
+        if self.tokenizer.is_none() && !options.stop.is_empty() {
+            let message =
+                "stop strings need a tokenizer, and this checkpoint has none; stop at token ids";
+            return Err(Error::argument(message));
+        }
+        let room_for = " (the prompt and one more)";
+        check_positions(ids.len() + 1, self.info.max_positions, room_for)
+    }
+}
+
+impl fmt::Debug for Frontend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frontend")
+            .field("info", &self.info)
+            .field("has_tokenizer", &self.tokenizer.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+fn not_empty(ids: Vec<u32>) -> Result<Vec<u32>> {
+    match ids.is_empty() {
+        true => Err(Error::argument(
+            "the prompt is empty; expected at least one token",
+        )),
+        false => Ok(ids),
+    }
+}
+
+/// Checks ids against the embedding, which does not.
+pub(crate) fn check_ids(ids: &[u32], vocab: usize) -> Result<()> {
+    match ids.iter().position(|&id| id as usize >= vocab) {
+        Some(at) => Err(Error::argument(format!(
+            "token id {} at index {at} is outside the model's vocabulary of {vocab}",
+            ids[at]
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Checks that `needed` tokens have positions in the model.
+pub(crate) fn check_positions(
+    needed: usize,
+    max_positions: Option<usize>,
+    room_for: &str,
+) -> Result<()> {
+    match max_positions {
+        Some(max) if needed > max => Err(Error::new(
+            ErrorKind::Argument,
+            format!(
+                "{needed} tokens{room_for} exceed the model's {max} positions (max_position_embeddings)"
+            ),
+        )),
+        _ => Ok(()),
+    }
+}

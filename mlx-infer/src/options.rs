@@ -1,0 +1,178 @@
+//! The options of a request as a caller gives them: each field given or not.
+//!
+//! The fields' meanings, defaults and ranges are those of [`SamplingParams`] and [`GenerateOptions`]; they are stated there once. This is
+//! how they are read: from flags, from the JSON lines of a batch, from the body of an HTTP request.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+use crate::generate::GenerateOptions;
+use crate::sampler::SamplingParams;
+
+macro_rules! request_options {
+    (sampling { $($s:ident: $s_type:ty,)* } generation { $($g:ident: $g_type:ty,)* }) => {
+        /// The options of a request, each given or not. `null` in JSON is not given.
+        ///
+        /// ```
+        /// # fn main() -> mlx_infer::Result<()> {
+        /// use mlx_infer::{GenerateOptions, RequestOptions};
+        /// let given: RequestOptions = serde_json::from_str(r#"{"temperature": 0.7, "stop": ["."]}"#).unwrap();
+        /// let options = given.over(&GenerateOptions::default());
+        /// assert_eq!((options.sampling.temperature, options.max_tokens), (0.7, 256));
+        /// options.check()
+        /// # }
+        /// ```
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct RequestOptions {
+            $(
+                #[doc = concat!("[`SamplingParams::", stringify!($s), "`].")]
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub $s: Option<$s_type>,
+            )*
+            $(
+                #[doc = concat!("[`GenerateOptions::", stringify!($g), "`].")]
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub $g: Option<$g_type>,
+            )*
+        }
+
+        impl RequestOptions {
+            /// The names of all options.
+            pub const NAMES: &[&str] = &[$(stringify!($s),)* $(stringify!($g),)*];
+
+            /// Takes the options out of a JSON object, and leaves everything else in it.
+            ///
+            /// # Errors
+            /// An option has a value of another type; the message names it.
+            pub fn take_from(object: &mut Map<String, Value>) -> Result<Self> {
+                Ok(Self {
+                    $($s: take(object, stringify!($s))?,)*
+                    $($g: take(object, stringify!($g))?,)*
+                })
+            }
+
+            /// These options where they are given, and `defaults` where they are not. The values are not checked
+            /// ([`GenerateOptions::check`]).
+            pub fn over(self, defaults: &GenerateOptions) -> GenerateOptions {
+                let base = defaults.clone();
+                GenerateOptions {
+                    sampling: SamplingParams {
+                        $($s: given(self.$s, base.sampling.$s),)*
+                    },
+                    $($g: given(self.$g, base.$g),)*
+                    ..base
+                }
+            }
+        }
+    };
+}
+
+request_options! {
+    sampling {
+        temperature: f32,
+        top_p: f32,
+        top_k: usize,
+        min_p: f32,
+        repeat_penalty: f32,
+        repeat_context: usize,
+        presence_penalty: f32,
+        frequency_penalty: f32,
+        logit_bias: BTreeMap<u32, f32>,
+        seed: u64,
+    }
+    generation {
+        max_tokens: usize,
+        stop: Vec<String>,
+        stop_ids: Vec<u32>,
+        ignore_eos: bool,
+        logprobs: usize,
+    }
+}
+
+/// How a given value becomes that of a field, which may be an option itself.
+trait Given<T> {
+    fn put(self) -> T;
+}
+
+impl<T> Given<T> for T {
+    fn put(self) -> T {
+        self
+    }
+}
+
+impl<T> Given<Option<T>> for T {
+    fn put(self) -> Option<T> {
+        Some(self)
+    }
+}
+
+fn given<T, G: Given<T>>(value: Option<G>, default: T) -> T {
+    value.map_or(default, Given::put)
+}
+
+fn take<T: serde::de::DeserializeOwned>(
+    object: &mut Map<String, Value>,
+    name: &str,
+) -> Result<Option<T>> {
+    match object.shift_remove(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => T::deserialize(value)
+            .map(Some)
+            .map_err(|error| Error::argument(format!("{name}: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn options_are_taken_and_the_rest_is_left() {
+        let mut object = json!({
+            "prompt": "x", "temperature": 0.5, "seed": 3, "logprobs": null, "logit_bias": {"7": -1.5}
+        });
+        let object = object.as_object_mut().unwrap();
+        let found = RequestOptions::take_from(object).unwrap();
+        assert_eq!(object.keys().collect::<Vec<_>>(), ["prompt"]);
+        let defaults = GenerateOptions {
+            max_tokens: 9,
+            logprobs: Some(2),
+            ..Default::default()
+        };
+        let options = found.clone().over(&defaults);
+        assert_eq!((options.max_tokens, options.logprobs), (9, Some(2)));
+        assert_eq!(options.sampling.seed, Some(3));
+        assert_eq!(options.sampling.logit_bias, BTreeMap::from([(7, -1.5)]));
+        assert_eq!(
+            serde_json::to_value(&found).unwrap(),
+            json!({"temperature": 0.5, "logit_bias": {"7": -1.5}, "seed": 3})
+        );
+        assert!(RequestOptions::NAMES.contains(&"min_p"));
+    }
+
+    #[test]
+    fn a_value_of_another_type_is_named() {
+        for (value, message) in [
+            (
+                json!({"temperature": "hot"}),
+                "temperature: invalid type: string",
+            ),
+            (
+                json!({"max_tokens": -1}),
+                "max_tokens: invalid value: integer `-1`",
+            ),
+            (json!({"stop": "x"}), "stop: invalid type: string"),
+        ] {
+            let mut value = value;
+            let error = RequestOptions::take_from(value.as_object_mut().unwrap()).unwrap_err();
+            assert!(error.to_string().starts_with(message), "{error}");
+        }
+        let unknown = serde_json::from_str::<RequestOptions>(r#"{"tpo_p": 1}"#).unwrap_err();
+        assert!(unknown.to_string().contains("unknown field `tpo_p`"));
+    }
+}
