@@ -52,7 +52,7 @@ const IGNORED: &[&str] = &[
 ];
 
 /// A JSON object of which it is known which keys were read.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Config {
     place: String,
     map: Map<String, Value>,
@@ -94,6 +94,11 @@ impl Config {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
+    /// Replaces the value of `key` by what the checkpoint's tensors say.
+    pub(crate) fn set(&mut self, key: &str, value: Value) {
+        self.map.insert(key.to_owned(), value);
+    }
+
     /// Whether `key` is there and null.
     pub fn is_null(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(Value::is_null)
@@ -108,6 +113,23 @@ impl Config {
             None => Ok(None),
             Some(value) => Config::new(&format!("{}: {key}", self.place), value.clone()).map(Some),
         }
+    }
+
+    /// An object of our own, in the place of one that is not there.
+    pub fn part<const N: usize>(&self, key: &str, entries: [(&str, Value); N]) -> Config {
+        Config {
+            place: format!("{}: {key}", self.place),
+            map: entries
+                .into_iter()
+                .map(|(key, value)| (key.to_owned(), value))
+                .collect(),
+            read: RefCell::default(),
+        }
+    }
+
+    /// Takes over the keys of another object; where both have one, the other's.
+    pub fn update(&mut self, other: Config) {
+        self.map.extend(other.map);
     }
 
     /// An optional value.
@@ -148,6 +170,9 @@ impl Config {
         const LIMIT: i64 = 1 << 24;
         let value: i64 = match self.opt(key)? {
             Some(value) => value,
+            None if self.is_null(key) => {
+                return Err(self.error(format!("{key} must be a number, found null")));
+            }
             None => default
                 .map(i64::from)
                 .ok_or_else(|| self.error(format!("{key} is missing")))?,
@@ -171,6 +196,11 @@ impl Config {
             return Err(self.error(format!("{key} must be a positive number, found {value}")));
         }
         Ok(value)
+    }
+
+    /// Whether there are no keys.
+    pub fn is_empty(&self) -> bool {
+        self.map.is_empty()
     }
 
     /// Marks keys that this architecture has no use for.

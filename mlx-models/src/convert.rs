@@ -13,7 +13,8 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result, Safetensors, Scheme};
 use mlx_nn::{Param, Visit, Weight};
 use serde_json::{Map, Value, json};
 
-use crate::{Assembled, LoadOptions, Model, assemble};
+use crate::assemble::{Assembled, filled};
+use crate::{LoadOptions, Model, registry};
 
 mod recipe;
 mod shards;
@@ -115,7 +116,7 @@ pub fn convert(
         nested,
         quantization,
         ..
-    } = assemble(label, config, files, &mut load)?;
+    } = filled(label, config, files, &mut load)?;
     if nested && model_type != "gemma3" {
         return refuse(format!(
             "a model_type {model_type:?} with a text_config is not supported; known: gemma3"
@@ -168,6 +169,7 @@ pub fn convert(
     describe(&mut object, options.dtype, nested);
     let mut tensors = Tensors::new(prefix);
     model.visit(&mut mlx_nn::Path::default(), &mut tensors)?;
+    untie(&mut object, &tensors);
     // The model's handles would keep every tensor that is evaluated while it is written.
     drop(model);
     let converted = write(tensors, &object, dir, options.shard_bytes, progress)?;
@@ -194,6 +196,7 @@ pub fn save(model: &dyn Model, config: &Map<String, Value>, dir: &Path) -> Resul
         dtypes.into_iter().find(|dtype| dtype.is_float()),
         nested,
     );
+    untie(&mut config, &tensors);
     write(tensors, &config, dir, SHARD_BYTES, &mut |_, _| Ok(()))
 }
 
@@ -273,6 +276,22 @@ fn describe(config: &mut Map<String, Value>, dtype: Option<DType>, nested: bool)
     set(config);
     if let Some(Value::Object(text)) = config.get_mut("text_config") {
         set(text);
+    }
+}
+
+/// Where a model has a head of its own and its config says that it is tied, the config is corrected: other
+/// readers would drop the head.
+fn untie(config: &mut Map<String, Value>, tensors: &Tensors<'_>) {
+    const KEY: &str = "tie_word_embeddings";
+    let own = format!("{}lm_head.weight", tensors.prefix);
+    if !tensors.arrays.iter().any(|(name, _)| *name == own) || !registry::ties(config) {
+        return;
+    }
+    config.insert(KEY.to_owned(), json!(false));
+    if let Some(Value::Object(text)) = config.get_mut("text_config")
+        && text.contains_key(KEY)
+    {
+        text.insert(KEY.to_owned(), json!(false));
     }
 }
 

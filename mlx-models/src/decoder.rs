@@ -3,17 +3,17 @@
 
 use mlx_core::{Array, Result, fast};
 use mlx_nn::{
-    Attention, AttentionConfig, Embedding, ExpertsMlp, FeedForward, GatedMlp, Head, LayerKind,
-    Linear, RmsNorm, Rope, Step, module,
+    Attention, AttentionConfig, ExpertsMlp, FeedForward, GatedMlp, RmsNorm, Rope, Step, module,
 };
 
-use crate::Model;
+use crate::causal::{CausalLm, DecoderLayer};
 
 mod config;
 
 pub use config::{DecoderConfig, MlpConfig};
 
-struct Layer {
+/// A layer of a [`Decoder`].
+pub struct Layer {
     input_layernorm: RmsNorm,
     self_attn: Attention,
     post_attention_layernorm: RmsNorm,
@@ -55,7 +55,9 @@ impl Layer {
             mlp,
         })
     }
+}
 
+impl DecoderLayer for Layer {
     fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array> {
         let y = self
             .self_attn
@@ -65,25 +67,8 @@ impl Layer {
     }
 }
 
-struct Backbone {
-    embed_tokens: Embedding,
-    layers: Vec<Layer>,
-    norm: RmsNorm,
-}
-module!(Backbone {
-    embed_tokens,
-    layers,
-    norm
-});
-
 /// A decoder-only transformer with a norm in front of each half of a layer.
-pub struct Decoder {
-    model: Backbone,
-    lm_head: Option<Linear>,
-    kinds: Vec<LayerKind>,
-    switches_after: Option<usize>,
-}
-module!(Decoder { model, lm_head } plain { kinds, switches_after });
+pub type Decoder = CausalLm<Layer>;
 
 impl Decoder {
     /// The decoder of a config, without values.
@@ -91,50 +76,7 @@ impl Decoder {
     /// # Errors
     /// Sizes that do not fit each other.
     pub fn new(config: &DecoderConfig) -> Result<Self> {
-        let layers: Result<Vec<_>> = config
-            .mlps
-            .iter()
-            .map(|mlp| Layer::new(config, mlp))
-            .collect();
-        Ok(Self {
-            model: Backbone {
-                embed_tokens: Embedding::new(config.vocab, config.hidden)?,
-                layers: layers?,
-                norm: RmsNorm::new(config.hidden, config.norm_eps)?,
-            },
-            lm_head: if config.tied {
-                None
-            } else {
-                Some(Linear::new(config.hidden, config.vocab, false)?)
-            },
-            kinds: config.layers.clone(),
-            switches_after: Rope::new(&config.rope, config.head_dim)?.switches_after(),
-        })
-    }
-}
-
-impl Model for Decoder {
-    fn embed(&self, tokens: &Array) -> Result<Array> {
-        self.model.embed_tokens.forward(tokens)
-    }
-
-    fn layer(&self, index: usize, x: &Array, step: &mut Step<'_>) -> Result<Array> {
-        self.model.layers[index].forward(x, index, step)
-    }
-
-    fn norm(&self, x: &Array) -> Result<Array> {
-        self.model.norm.forward(x)
-    }
-
-    fn head(&self) -> Head<'_> {
-        Head::of(self.lm_head.as_ref(), &self.model.embed_tokens, None)
-    }
-
-    fn layers(&self) -> &[LayerKind] {
-        &self.kinds
-    }
-
-    fn switches_after(&self) -> Option<usize> {
-        self.switches_after
+        let layers = config.mlps.iter().map(|mlp| Layer::new(config, mlp));
+        Self::around(layers.collect::<Result<_>>()?, config.surroundings()?)
     }
 }

@@ -4,7 +4,7 @@ use mlx_core::Result;
 use mlx_nn::{Activation, LayerKind};
 
 use crate::config::Config;
-use crate::config::rope::{RopeDefaults, rope};
+use crate::config::rope::{Dialect, RopeDefaults, context, rope};
 use crate::decoder::{DecoderConfig, MlpConfig};
 
 /// Most layers that a config may ask for: beyond what exists, below what exhausts memory.
@@ -61,10 +61,17 @@ pub(crate) fn layer_kinds(
         .into_iter()
         .map(|sliding| match (sliding, window) {
             (false, _) => Ok(LayerKind::Full),
-            (true, Some(window)) => Ok(LayerKind::Window(window as usize)),
-            (true, None) => Err(c.error("sliding_window is missing, but layers have one")),
+            (true, Some(_)) => Ok(kind(window)),
+            (true, None) => Err(c.error(
+                "layers have sliding_attention, but sliding_window is null or switched off",
+            )),
         })
         .collect()
+}
+
+/// The kind of a layer with this window, or none.
+pub(crate) fn kind(window: Option<i32>) -> LayerKind {
+    window.map_or(LayerKind::Full, |window| LayerKind::Window(window as usize))
 }
 
 /// `sliding_window`: null means there is none, absence what transformers assumes.
@@ -80,25 +87,6 @@ pub(crate) fn window(c: &Config, default: Option<i32>) -> Result<Option<i32>> {
         (None, None) => Ok(None),
         (_, default) => c.size("sliding_window", default).map(Some),
     }
-}
-
-/// Heads, key-value heads and their size.
-///
-/// # Errors
-/// They do not divide each other.
-pub(crate) fn heads(c: &Config, hidden: i32) -> Result<(i32, i32, i32)> {
-    let heads = c.size("num_attention_heads", None)?;
-    let kv_heads = c.size("num_key_value_heads", Some(heads))?;
-    let head_dim = match c.value("head_dim") {
-        Some(_) => c.size("head_dim", None)?,
-        None if hidden % heads == 0 => hidden / heads,
-        None => {
-            return Err(c.error(format!(
-                "hidden_size {hidden} is not a multiple of num_attention_heads {heads} and head_dim is missing"
-            )));
-        }
-    };
-    Ok((heads, kv_heads, head_dim))
 }
 
 /// Checks that heads divide each other and are of a size that exists.
@@ -127,26 +115,72 @@ pub(crate) fn tied(c: &Config, default: bool) -> Result<bool> {
     c.or("tie_word_embeddings", default)
 }
 
+/// What transformers' configuration class of a family assumes about keys that are absent.
+pub(crate) struct Defaults {
+    pub vocab: i32,
+    pub hidden: i32,
+    pub intermediate: i32,
+    pub layers: i32,
+    pub heads: i32,
+    /// As many as query heads, if `None`.
+    pub kv_heads: Option<i32>,
+    /// `hidden / heads`, if `None`.
+    pub head_dim: Option<i32>,
+    pub max_positions: i32,
+    pub norm_eps: f64,
+    pub rope: Dialect,
+}
+
+/// Query heads, key and value heads, and their size.
+///
+/// # Errors
+/// They do not divide each other.
+fn heads(c: &Config, hidden: i32, defaults: &Defaults) -> Result<(i32, i32, i32)> {
+    let heads = c.size("num_attention_heads", Some(defaults.heads))?;
+    let kv_heads = match c.is_null("num_key_value_heads") {
+        true => heads,
+        false => c.size(
+            "num_key_value_heads",
+            Some(defaults.kv_heads.unwrap_or(heads)),
+        )?,
+    };
+    let head_dim = match (c.value("head_dim"), defaults.head_dim) {
+        (Some(_), _) => c.size("head_dim", None)?,
+        (None, Some(default)) => default,
+        (None, None) if hidden % heads == 0 => hidden / heads,
+        (None, None) => {
+            return Err(c.error(format!(
+                "hidden_size {hidden} is not a multiple of num_attention_heads {heads} and head_dim is missing"
+            )));
+        }
+    };
+    check_heads(c, heads, kv_heads, head_dim)?;
+    Ok((heads, kv_heads, head_dim))
+}
+
 /// The pre-norm decoder that a config describes, with neither biases, norms on q and k nor windows.
 ///
 /// # Errors
-/// Missing keys or sizes that do not fit.
-pub(crate) fn decoder(c: &Config, head_dim: Option<i32>) -> Result<DecoderConfig> {
-    let hidden = c.size("hidden_size", None)?;
-    let n = n_layers(c, None)?;
-    let (heads, kv_heads, inferred) = heads(c, hidden)?;
-    let head_dim = match (c.value("head_dim"), head_dim) {
-        (None, Some(default)) => default,
-        _ => inferred,
-    };
-    check_heads(c, heads, kv_heads, head_dim)?;
+/// Sizes that do not fit.
+pub(crate) fn decoder(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
+    let hidden = c.size("hidden_size", Some(defaults.hidden))?;
+    let n = n_layers(c, Some(defaults.layers))?;
+    let (heads, kv_heads, head_dim) = heads(c, hidden, defaults)?;
     let activation = Activation::parse(&c.or("hidden_act", "silu".to_owned())?)
         .map_err(|error| c.unsupported(format!("hidden_act: {error}")))?;
-    let intermediate = c.size("intermediate_size", None)?;
-    let max_positions = c.size("max_position_embeddings", Some(2048))?;
+    let intermediate = c.size("intermediate_size", Some(defaults.intermediate))?;
+    let rope = rope(
+        c,
+        RopeDefaults {
+            base: 10_000.0,
+            head_dim,
+            max_positions: c.size("max_position_embeddings", Some(defaults.max_positions))?,
+            dialect: defaults.rope,
+        },
+    )?;
     Ok(DecoderConfig {
         hidden,
-        vocab: c.size("vocab_size", None)?,
+        vocab: c.size("vocab_size", Some(defaults.vocab))?,
         heads,
         kv_heads,
         head_dim,
@@ -159,15 +193,9 @@ pub(crate) fn decoder(c: &Config, head_dim: Option<i32>) -> Result<DecoderConfig
             };
             n
         ],
-        rope: rope(
-            c,
-            RopeDefaults {
-                base: 10_000.0,
-                head_dim,
-                max_positions,
-            },
-        )?,
-        norm_eps: c.positive("rms_norm_eps", Some(1e-6))? as f32,
+        max_positions: context(&rope, c.opt("max_position_embeddings")?),
+        rope,
+        norm_eps: c.positive("rms_norm_eps", Some(defaults.norm_eps))? as f32,
         qkv_bias: false,
         out_bias: false,
         qk_norm: false,

@@ -3,11 +3,12 @@
 
 use mlx_core::{Array, Result};
 use mlx_nn::{
-    Activation, Attention, AttentionConfig, Embedding, GatedMlp, Head, LayerKind, Linear, RmsNorm,
-    Rope, RopeConfig, Step, module,
+    Activation, Attention, AttentionConfig, GatedMlp, LayerKind, RmsNorm, Rope, RopeConfig, Step,
+    module,
 };
 
-use crate::Model;
+use crate::Geometry;
+use crate::causal::{CausalLm, DecoderLayer, Surroundings};
 
 /// Gemma's norms multiply by `1 + weight`.
 const NORM_OFFSET: f32 = 1.0;
@@ -49,9 +50,12 @@ pub struct GemmaConfig {
     pub final_softcap: Option<f32>,
     /// The head is the embedding.
     pub tied: bool,
+    /// Positions the model was made for, if its config tells.
+    pub max_positions: Option<usize>,
 }
 
-struct Layer {
+/// A layer of a [`Gemma`].
+pub struct Layer {
     self_attn: Attention,
     mlp: GatedMlp,
     input_layernorm: RmsNorm,
@@ -97,7 +101,9 @@ impl Layer {
             post_feedforward_layernorm: norm()?,
         })
     }
+}
 
+impl DecoderLayer for Layer {
     fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array> {
         let y = self
             .self_attn
@@ -109,27 +115,8 @@ impl Layer {
     }
 }
 
-struct Backbone {
-    embed_tokens: Embedding,
-    layers: Vec<Layer>,
-    norm: RmsNorm,
-}
-module!(Backbone {
-    embed_tokens,
-    layers,
-    norm
-});
-
 /// A Gemma 2 or 3 text model.
-pub struct Gemma {
-    model: Backbone,
-    lm_head: Option<Linear>,
-    kinds: Vec<LayerKind>,
-    embed_scale: f32,
-    final_softcap: Option<f32>,
-    switches_after: Option<usize>,
-}
-module!(Gemma { model, lm_head } plain { kinds, embed_scale, final_softcap, switches_after });
+pub type Gemma = CausalLm<Layer>;
 
 impl Gemma {
     /// The model of a config, without values.
@@ -137,58 +124,25 @@ impl Gemma {
     /// # Errors
     /// Sizes that do not fit each other.
     pub fn new(config: &GemmaConfig) -> Result<Self> {
-        let layers: Result<Vec<_>> = config
-            .layers
-            .iter()
-            .map(|&kind| Layer::new(config, kind))
-            .collect();
-        Ok(Self {
-            model: Backbone {
-                embed_tokens: Embedding::new(config.vocab, config.hidden)?,
-                layers: layers?,
-                norm: RmsNorm::with_offset(config.hidden, config.norm_eps, NORM_OFFSET)?,
+        let layers = config.layers.iter();
+        let layers = layers.map(|&kind| Layer::new(config, kind));
+        let around = Surroundings {
+            geometry: Geometry {
+                vocab: config.vocab,
+                hidden: config.hidden,
+                heads: config.heads,
+                kv_heads: config.kv_heads,
+                head_dim: config.head_dim,
+                layers: config.layers.clone(),
+                max_positions: config.max_positions,
+                switches_after: Rope::new(&config.rope, config.head_dim)?.switches_after(),
             },
-            lm_head: if config.tied {
-                None
-            } else {
-                Some(Linear::new(config.hidden, config.vocab, false)?)
-            },
-            kinds: config.layers.clone(),
-            embed_scale: f64::from(config.hidden).sqrt() as f32,
-            final_softcap: config.final_softcap,
-            switches_after: Rope::new(&config.rope, config.head_dim)?.switches_after(),
-        })
-    }
-}
-
-impl Model for Gemma {
-    fn embed(&self, tokens: &Array) -> Result<Array> {
-        // The scalar takes the embedding's dtype: in bf16 the factor itself is rounded, as in training.
-        let x = self.model.embed_tokens.forward(tokens)?;
-        x.multiply(self.embed_scale)
-    }
-
-    fn layer(&self, index: usize, x: &Array, step: &mut Step<'_>) -> Result<Array> {
-        self.model.layers[index].forward(x, index, step)
-    }
-
-    fn norm(&self, x: &Array) -> Result<Array> {
-        self.model.norm.forward(x)
-    }
-
-    fn head(&self) -> Head<'_> {
-        Head::of(
-            self.lm_head.as_ref(),
-            &self.model.embed_tokens,
-            self.final_softcap,
-        )
-    }
-
-    fn layers(&self) -> &[LayerKind] {
-        &self.kinds
-    }
-
-    fn switches_after(&self) -> Option<usize> {
-        self.switches_after
+            norm_eps: config.norm_eps,
+            norm_offset: NORM_OFFSET,
+            tied: config.tied,
+            embed_scale: Some(f64::from(config.hidden).sqrt() as f32),
+            softcap: config.final_softcap,
+        };
+        Self::around(layers.collect::<Result<_>>()?, around)
     }
 }

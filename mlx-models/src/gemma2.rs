@@ -4,19 +4,20 @@ use mlx_core::Result;
 use mlx_nn::Activation;
 
 use crate::config::Config;
-use crate::config::rope::{RopeDefaults, rope};
+use crate::config::rope::{Dialect, RopeDefaults, context, rope};
 use crate::family;
 use crate::gemma::{Gemma, GemmaConfig};
 
 pub(crate) fn load(c: &Config) -> Result<Gemma> {
     // An older name of sliding_window, in files that have both.
     c.ignore(&["sliding_window_size"]);
+    causal(c)?;
     let n = family::n_layers(c, Some(26))?;
     let head_dim = c.size("head_dim", Some(256))?;
     let heads = c.size("num_attention_heads", Some(8))?;
     let kv_heads = c.size("num_key_value_heads", Some(4))?;
     family::check_heads(c, heads, kv_heads, head_dim)?;
-    let window = c.size("sliding_window", Some(4096))?;
+    let window = family::window(c, Some(4096))?;
     let max_positions = c.size("max_position_embeddings", Some(8192))?;
     let rope = rope(
         c,
@@ -24,6 +25,7 @@ pub(crate) fn load(c: &Config) -> Result<Gemma> {
             base: 10_000.0,
             head_dim,
             max_positions,
+            dialect: Dialect::Plain,
         },
     )?;
     Gemma::new(&GemmaConfig {
@@ -34,7 +36,8 @@ pub(crate) fn load(c: &Config) -> Result<Gemma> {
         kv_heads,
         head_dim,
         query_pre_attn_scalar: c.positive("query_pre_attn_scalar", Some(256.0))?,
-        layers: family::layer_kinds(c, n, Some(window), |layer| layer % 2 == 0)?,
+        layers: family::layer_kinds(c, n, window, |layer| layer % 2 == 0)?,
+        max_positions: context(&rope, c.opt("max_position_embeddings")?),
         local_rope: rope.clone(),
         rope,
         norm_eps: c.positive("rms_norm_eps", Some(1e-6))? as f32,
@@ -53,6 +56,16 @@ pub(crate) fn activation(c: &Config) -> Result<Activation> {
     c.ignore(&["hidden_act"]);
     Activation::parse(&c.or("hidden_activation", "gelu_pytorch_tanh".to_owned())?)
         .map_err(|error| c.unsupported(format!("hidden_activation: {error}")))
+}
+
+/// Refuses models in which tokens see later ones.
+pub(crate) fn causal(c: &Config) -> Result<()> {
+    if c.or("use_bidirectional_attention", false)? {
+        return Err(
+            c.unsupported("use_bidirectional_attention is not supported: only causal text models")
+        );
+    }
+    Ok(())
 }
 
 /// A soft cap; null switches it off, absence means `default`.

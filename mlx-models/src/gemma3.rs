@@ -4,28 +4,23 @@
 use mlx_core::Result;
 
 use crate::config::Config;
-use crate::config::rope::{RopeDefaults, rope_of_layer_type};
+use crate::config::rope::{Dialect, RopeDefaults, context, rope_of_layer_type};
 use crate::family;
 use crate::gemma::{Gemma, GemmaConfig};
-use crate::gemma2::{activation, softcap};
+use crate::gemma2::{activation, causal, softcap};
 
 pub(crate) fn load(c: &Config) -> Result<Gemma> {
-    if c.or("use_bidirectional_attention", false)? {
-        return Err(
-            c.unsupported("use_bidirectional_attention is not supported: only causal text models")
-        );
-    }
+    causal(c)?;
+    // transformers keeps these, and computes without them.
+    c.ignore(&["attn_logit_softcapping", "_sliding_window_pattern"]);
     let n = family::n_layers(c, Some(26))?;
     let head_dim = c.size("head_dim", Some(256))?;
     let heads = c.size("num_attention_heads", Some(8))?;
     let kv_heads = c.size("num_key_value_heads", Some(4))?;
     family::check_heads(c, heads, kv_heads, head_dim)?;
-    let window = c.size("sliding_window", Some(4096))?;
+    let window = family::window(c, Some(4096))?;
     let max_positions = c.size("max_position_embeddings", Some(131_072))?;
-    let pattern = match c.value("sliding_window_pattern") {
-        Some(_) => c.size("sliding_window_pattern", None)?,
-        None => c.size("_sliding_window_pattern", Some(6))?,
-    } as usize;
+    let pattern = c.size("sliding_window_pattern", Some(6))? as usize;
     let rope = |layer_type, key, scaled, base| {
         rope_of_layer_type(
             c,
@@ -36,9 +31,11 @@ pub(crate) fn load(c: &Config) -> Result<Gemma> {
                 base,
                 head_dim,
                 max_positions,
+                dialect: Dialect::Plain,
             },
         )
     };
+    let full = rope("full_attention", "rope_theta", true, 1_000_000.0)?;
     Gemma::new(&GemmaConfig {
         hidden: c.size("hidden_size", Some(2304))?,
         intermediate: c.size("intermediate_size", Some(9216))?,
@@ -47,14 +44,15 @@ pub(crate) fn load(c: &Config) -> Result<Gemma> {
         kv_heads,
         head_dim,
         query_pre_attn_scalar: c.positive("query_pre_attn_scalar", Some(256.0))?,
-        layers: family::layer_kinds(c, n, Some(window), |layer| (layer + 1) % pattern != 0)?,
-        rope: rope("full_attention", "rope_theta", true, 1_000_000.0)?,
+        layers: family::layer_kinds(c, n, window, |layer| (layer + 1) % pattern != 0)?,
+        max_positions: context(&full, c.opt("max_position_embeddings")?),
+        rope: full,
         local_rope: rope("sliding_attention", "rope_local_base_freq", false, 10_000.0)?,
         norm_eps: c.positive("rms_norm_eps", Some(1e-6))? as f32,
         activation: activation(c)?,
         attention_bias: c.or("attention_bias", false)?,
         qk_norm: true,
-        attn_softcap: softcap(c, "attn_logit_softcapping", None)?,
+        attn_softcap: None,
         final_softcap: softcap(c, "final_logit_softcapping", None)?,
         tied: family::tied(c, true)?,
     })

@@ -30,9 +30,11 @@
 
 #![forbid(unsafe_code)]
 
+mod assemble;
 mod family;
 mod gemma2;
 mod gemma3;
+mod head;
 mod llama;
 mod mistral;
 mod phi3;
@@ -43,6 +45,7 @@ mod registry;
 mod weights;
 
 pub mod adapter;
+pub mod causal;
 pub mod config;
 pub mod convert;
 pub mod decoder;
@@ -51,11 +54,8 @@ pub mod gemma;
 use std::path::Path;
 
 use mlx_core::{Array, DType, Result, Safetensors};
-use mlx_nn::{Checkpoint, FillOptions, Head, LayerKind, Module, Rename, Step, Visit, fill};
+use mlx_nn::{Head, LayerKind, Module, Step};
 use serde_json::Value;
-
-use config::Config;
-use config::quantization::Quantization;
 
 pub use registry::known_types;
 pub use weights::open as open_weights;
@@ -109,14 +109,40 @@ pub trait Model: Module {
         self.head().forward(hidden)
     }
 
+    /// The model's sizes, as it was built.
+    fn geometry(&self) -> &Geometry;
+
     /// What each layer has to remember.
-    fn layers(&self) -> &[LayerKind];
+    fn layers(&self) -> &[LayerKind] {
+        &self.geometry().layers
+    }
 
     /// The length beyond which positions are embedded differently (LongRoPE): a row that grows past
     /// it has to be computed anew.
     fn switches_after(&self) -> Option<usize> {
-        None
+        self.geometry().switches_after
     }
+}
+
+/// The sizes of a model, as it was built: what the layers above ask for in place of config.json.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Rows of the embedding.
+    pub vocab: i32,
+    /// Features of a token.
+    pub hidden: i32,
+    /// Query heads.
+    pub heads: i32,
+    /// Key and value heads.
+    pub kv_heads: i32,
+    /// Features of a head.
+    pub head_dim: i32,
+    /// What each layer remembers.
+    pub layers: Vec<LayerKind>,
+    /// Positions the model was made for, if its config tells.
+    pub max_positions: Option<usize>,
+    /// See [`Model::switches_after`].
+    pub switches_after: Option<usize>,
 }
 
 /// How [`load`] reads a checkpoint.
@@ -190,7 +216,7 @@ pub fn load_from(
     files: Vec<Safetensors>,
     mut options: LoadOptions<'_>,
 ) -> Result<Loaded> {
-    assemble(label, config, files, &mut options)?.finish(label)
+    assemble::filled(label, config, files, &mut options)?.finish(label)
 }
 
 /// A model that nothing was loaded into: F32 values drawn from `seed`, as
@@ -200,7 +226,7 @@ pub fn load_from(
 /// # Errors
 /// The architecture is not known, its config is wrong, or asks for quantised weights.
 pub fn initialised(label: &str, config: Value, seed: u64) -> Result<Loaded> {
-    let Built { mut assembled, .. } = Built::new(label, config, std::iter::empty())?;
+    let mut assembled = assemble::empty(label, config)?;
     let config = &assembled.config;
     if assembled.quantization.default_scheme().is_some() {
         return Err(
@@ -210,163 +236,4 @@ pub fn initialised(label: &str, config: Value, seed: u64) -> Result<Loaded> {
     let deviation = config.positive("initializer_range", Some(0.02))? as f32;
     mlx_nn::init::initialise(assembled.model.as_mut(), seed, deviation)?;
     assembled.finish(label)
-}
-
-/// A model of a config, without values, and how tensors are called in its files.
-struct Built {
-    assembled: Assembled,
-    tied: bool,
-    rename: fn(&str) -> Rename,
-}
-
-impl Built {
-    fn new<'a>(label: &str, config: Value, tensors: impl Iterator<Item = &'a str>) -> Result<Self> {
-        let outer = Config::new(&format!("{label}: config.json"), config)?;
-        // Multimodal checkpoints describe their text model inside; some keys stay outside.
-        let text = outer.object("text_config")?;
-        let (model_type, architecture) = registry::find(&outer, tensors)?;
-        let config = text.as_ref().unwrap_or(&outer);
-        let tied = match (
-            config.opt("tie_word_embeddings")?,
-            outer.opt("tie_word_embeddings")?,
-        ) {
-            (Some(tied), _) | (None, Some(tied)) => tied,
-            (None, None) => architecture.tied,
-        };
-        let quantization = Quantization::read(&outer, |path| weights::rename(path, tied))?;
-        let model = (architecture.build)(config)?;
-        Ok(Self {
-            tied,
-            rename: architecture.rename,
-            assembled: Assembled {
-                model,
-                model_type,
-                nested: text.is_some(),
-                config: text.unwrap_or(outer),
-                quantization,
-            },
-        })
-    }
-}
-
-/// A model whose parameters are filled, and not read: on the CPU they refer to the files.
-pub(crate) struct Assembled {
-    pub model: Box<dyn Model>,
-    pub model_type: &'static str,
-    /// Of the text model.
-    pub config: Config,
-    /// Whether the text model's config.json is inside that of a multimodal checkpoint.
-    pub nested: bool,
-    pub quantization: Quantization,
-}
-
-pub(crate) fn assemble(
-    label: &str,
-    config: Value,
-    files: Vec<Safetensors>,
-    options: &mut LoadOptions<'_>,
-) -> Result<Assembled> {
-    let names = || files.iter().flat_map(Safetensors::names);
-    let Built {
-        mut assembled,
-        tied,
-        rename,
-    } = Built::new(label, config, names())?;
-    let checkpoint = Checkpoint::new(label, files, |name| {
-        weights::full_rename(name, tied, rename)
-    })?;
-    let total = checkpoint.names().count();
-    let quantization = &assembled.quantization;
-    fill(
-        assembled.model.as_mut(),
-        &checkpoint,
-        FillOptions {
-            dtype: options.dtype,
-            scheme: &|path| Ok(quantization.scheme(path)),
-            optional: &|_| false,
-            progress: &mut |done| {
-                if let Some(progress) = &mut options.progress {
-                    progress(done, total);
-                }
-            },
-        },
-    )?;
-    Ok(assembled)
-}
-
-impl Assembled {
-    /// Reads the values, and tells about them.
-    fn finish(self, label: &str) -> Result<Loaded> {
-        let Self {
-            model,
-            model_type,
-            config,
-            quantization,
-            ..
-        } = self;
-        let mut weigh = Weigh::default();
-        model.visit(&mut mlx_nn::Path::default(), &mut weigh)?;
-        mlx_core::eval(&weigh.arrays)?;
-        let hidden = config.size("hidden_size", Some(2304))?;
-        let heads = config.size("num_attention_heads", Some(8))?;
-        let info = ModelInfo {
-            model_type: model_type.to_owned(),
-            vocab: config.size("vocab_size", Some(262_208))?,
-            max_positions: config.opt("max_position_embeddings")?,
-            layers: model.layers().to_vec(),
-            hidden,
-            kv_heads: config.size("num_key_value_heads", Some(heads))?,
-            head_dim: config.size("head_dim", Some((hidden / heads).max(1)))?,
-            n_parameters: weigh.n_parameters,
-            weight_bytes: weigh.bytes,
-            quantization: quantization.default_scheme(),
-            dtype: weigh.dtype.unwrap_or(DType::F32),
-            unread_keys: config.unread(),
-        };
-        for key in &info.unread_keys {
-            tracing::warn!(
-                "{label}: config.json: {key} is not known to this version and has no effect"
-            );
-        }
-        Ok(Loaded { model, info })
-    }
-}
-
-/// Counts parameters and bytes, and collects the arrays.
-#[derive(Default)]
-struct Weigh {
-    arrays: Vec<Array>,
-    n_parameters: usize,
-    bytes: usize,
-    dtype: Option<DType>,
-}
-
-impl Visit for Weigh {
-    fn weight(&mut self, _path: &mlx_nn::Path, weight: &mlx_nn::Weight) -> Result<()> {
-        let elements = |shape: &[i32]| shape.iter().map(|&n| n as usize).product::<usize>();
-        if let mlx_nn::Weight::Quantized { packed, .. } = weight {
-            // `param` counts the packed words; the rest of the matrix is added here.
-            self.n_parameters += elements(&weight.shape()) - elements(packed.shape());
-        }
-        Ok(())
-    }
-
-    fn param(&mut self, path: &mlx_nn::Path, param: &mlx_nn::Param) -> Result<()> {
-        let value = param.value();
-        self.bytes += value.nbytes();
-        let name = path.as_str();
-        if !name.ends_with(".scales") && !name.ends_with(".biases") {
-            self.n_parameters += value.size();
-        }
-        if value.dtype().is_float() {
-            self.dtype = self.dtype.or(Some(value.dtype()));
-        }
-        self.arrays.push(value.clone());
-        Ok(())
-    }
-
-    fn derived(&mut self, array: &Array) -> Result<()> {
-        self.arrays.push(array.clone());
-        Ok(())
-    }
 }

@@ -3,12 +3,28 @@
 use mlx_core::Result;
 
 use crate::config::Config;
+use crate::config::rope::Dialect;
 use crate::decoder::Decoder;
-use crate::family;
+use crate::family::{self, Defaults};
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 32_000,
+    hidden: 4096,
+    intermediate: 14_336,
+    layers: 32,
+    heads: 32,
+    kv_heads: Some(8),
+    head_dim: None,
+    max_positions: 131_072,
+    norm_eps: 1e-6,
+    rope: Dialect::Plain,
+};
 
 pub(crate) fn load(c: &Config) -> Result<Decoder> {
-    let mut config = family::decoder(c, None)?;
+    let mut config = family::decoder(c, &DEFAULTS)?;
     let window = family::window(c, Some(4096))?;
-    config.layers = family::layer_kinds(c, config.layers.len(), window, |_| window.is_some())?;
+    // transformers does not read layer_types here.
+    config.layers = vec![family::kind(window); config.layers.len()];
     Decoder::new(&config)
 }

@@ -2,12 +2,27 @@
 
 use mlx_core::{Array, Result};
 use mlx_nn::attention::{merge_heads, split_heads};
-use mlx_nn::{Activation, Attend, Embedding, Head, LayerKind, Linear, RmsNorm, Rope, Step, module};
+use mlx_nn::{Activation, Attend, Linear, RmsNorm, Rope, Step, module};
 
-use crate::Model;
+use crate::causal::{CausalLm, DecoderLayer};
 use crate::config::Config;
+use crate::config::rope::Dialect;
 use crate::decoder::{DecoderConfig, MlpConfig};
-use crate::family;
+use crate::family::{self, Defaults};
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 32_064,
+    hidden: 3072,
+    intermediate: 8192,
+    layers: 32,
+    heads: 32,
+    kv_heads: None,
+    head_dim: None,
+    max_positions: 4096,
+    norm_eps: 1e-5,
+    rope: Dialect::Phi3,
+};
 
 struct Attention {
     qkv_proj: Linear,
@@ -53,7 +68,8 @@ impl Mlp {
     }
 }
 
-struct Layer {
+/// A layer of a [`Phi3`].
+pub struct Layer {
     input_layernorm: RmsNorm,
     self_attn: Attention,
     post_attention_layernorm: RmsNorm,
@@ -95,7 +111,9 @@ impl Layer {
             },
         })
     }
+}
 
+impl DecoderLayer for Layer {
     fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array> {
         let x = x.add(
             self.self_attn
@@ -108,75 +126,15 @@ impl Layer {
     }
 }
 
-struct Backbone {
-    embed_tokens: Embedding,
-    layers: Vec<Layer>,
-    norm: RmsNorm,
-}
-module!(Backbone {
-    embed_tokens,
-    layers,
-    norm
-});
-
 /// A Phi 3 model.
-pub struct Phi3 {
-    model: Backbone,
-    lm_head: Option<Linear>,
-    kinds: Vec<LayerKind>,
-    switches_after: Option<usize>,
-}
-module!(Phi3 { model, lm_head } plain { kinds, switches_after });
+pub type Phi3 = CausalLm<Layer>;
 
 pub(crate) fn load(c: &Config) -> Result<Phi3> {
-    let mut config = family::decoder(c, None)?;
-    // Never true in a phi3 that exists; transformers does not read it.
-    c.ignore(&["attention_bias", "original_max_position_embeddings"]);
+    let mut config = family::decoder(c, &DEFAULTS)?;
+    // In published files, and not read by transformers.
+    c.ignore(&["attention_bias"]);
     let window = family::window(c, None)?;
-    config.layers = family::layer_kinds(c, config.layers.len(), window, |_| window.is_some())?;
-    let layers: Result<Vec<_>> = config
-        .mlps
-        .iter()
-        .map(|mlp| Layer::new(&config, mlp))
-        .collect();
-    Ok(Phi3 {
-        model: Backbone {
-            embed_tokens: Embedding::new(config.vocab, config.hidden)?,
-            layers: layers?,
-            norm: RmsNorm::new(config.hidden, config.norm_eps)?,
-        },
-        lm_head: if config.tied {
-            None
-        } else {
-            Some(Linear::new(config.hidden, config.vocab, false)?)
-        },
-        switches_after: Rope::new(&config.rope, config.head_dim)?.switches_after(),
-        kinds: config.layers,
-    })
-}
-
-impl Model for Phi3 {
-    fn embed(&self, tokens: &Array) -> Result<Array> {
-        self.model.embed_tokens.forward(tokens)
-    }
-
-    fn layer(&self, index: usize, x: &Array, step: &mut Step<'_>) -> Result<Array> {
-        self.model.layers[index].forward(x, index, step)
-    }
-
-    fn norm(&self, x: &Array) -> Result<Array> {
-        self.model.norm.forward(x)
-    }
-
-    fn head(&self) -> Head<'_> {
-        Head::of(self.lm_head.as_ref(), &self.model.embed_tokens, None)
-    }
-
-    fn layers(&self) -> &[LayerKind] {
-        &self.kinds
-    }
-
-    fn switches_after(&self) -> Option<usize> {
-        self.switches_after
-    }
+    config.layers = vec![family::kind(window); config.layers.len()];
+    let layers = config.mlps.iter().map(|mlp| Layer::new(&config, mlp));
+    CausalLm::around(layers.collect::<Result<_>>()?, config.surroundings()?)
 }

@@ -4,11 +4,26 @@ use mlx_core::Result;
 use mlx_nn::LayerKind;
 
 use crate::config::Config;
+use crate::config::rope::Dialect;
 use crate::decoder::Decoder;
-use crate::family;
+use crate::family::{self, Defaults};
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 151_936,
+    hidden: 4096,
+    intermediate: 22_016,
+    layers: 32,
+    heads: 32,
+    kv_heads: Some(32),
+    head_dim: None,
+    max_positions: 32_768,
+    norm_eps: 1e-6,
+    rope: Dialect::Plain,
+};
 
 pub(crate) fn load(c: &Config) -> Result<Decoder> {
-    let mut config = family::decoder(c, None)?;
+    let mut config = family::decoder(c, &DEFAULTS)?;
     config.qkv_bias = true;
     config.layers = windows(c, config.layers.len())?;
     Decoder::new(&config)
@@ -19,10 +34,6 @@ pub(crate) fn windows(c: &Config, n: usize) -> Result<Vec<LayerKind>> {
     let used = c.or("use_sliding_window", false)?;
     let window = family::window(c, Some(4096))?.filter(|_| used);
     let first: usize = c.or("max_window_layers", 28)?;
-    let kinds = family::layer_kinds(c, n, window.or(Some(1)), |layer| layer >= first)?;
-    Ok(if window.is_some() {
-        kinds
-    } else {
-        vec![LayerKind::Full; n]
-    })
+    let has_window = window.is_some();
+    family::layer_kinds(c, n, window, |layer| has_window && layer >= first)
 }

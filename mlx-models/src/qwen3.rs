@@ -3,19 +3,37 @@
 use mlx_core::Result;
 
 use crate::config::Config;
+use crate::config::rope::Dialect;
 use crate::decoder::{Decoder, DecoderConfig};
-use crate::{family, qwen2};
+use crate::family::{self, Defaults};
+use crate::qwen2;
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 151_936,
+    hidden: 4096,
+    intermediate: 22_016,
+    layers: 32,
+    heads: 32,
+    kv_heads: Some(32),
+    head_dim: Some(128),
+    max_positions: 32_768,
+    norm_eps: 1e-6,
+    rope: Dialect::Plain,
+};
 
 pub(crate) fn load(c: &Config) -> Result<Decoder> {
-    Decoder::new(&config(c)?)
+    let mut config = config(c, &DEFAULTS)?;
+    config.layers = qwen2::windows(c, config.layers.len())?;
+    Decoder::new(&config)
 }
 
-pub(crate) fn config(c: &Config) -> Result<DecoderConfig> {
-    let mut config = family::decoder(c, Some(128))?;
+/// A decoder with norms on q and k, without windows.
+pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
+    let mut config = family::decoder(c, defaults)?;
     let bias = c.or("attention_bias", false)?;
     config.qkv_bias = bias;
     config.out_bias = bias;
     config.qk_norm = true;
-    config.layers = qwen2::windows(c, config.layers.len())?;
     Ok(config)
 }

@@ -1,29 +1,44 @@
 //! Qwen 3 with a mixture of experts (arXiv:2505.09388) in most layers.
 
 use mlx_core::Result;
-use mlx_nn::{Activation, ExpertsConfig, LayerKind, Rename};
+use mlx_nn::{Activation, ExpertsConfig, Rename};
 
 use crate::config::Config;
+use crate::config::rope::Dialect;
 use crate::decoder::{Decoder, MlpConfig};
-use crate::{family, qwen3};
+use crate::family::{self, Defaults};
+use crate::qwen3;
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 151_936,
+    hidden: 2048,
+    intermediate: 6144,
+    layers: 24,
+    heads: 32,
+    kv_heads: Some(4),
+    head_dim: None,
+    max_positions: 32_768,
+    norm_eps: 1e-6,
+    rope: Dialect::Plain,
+};
 
 pub(crate) fn load(c: &Config) -> Result<Decoder> {
-    let mut config = qwen3::config(c)?;
+    let mut config = qwen3::config(c, &DEFAULTS)?;
     // Unlike the dense models, transformers gives every layer the window, or none.
     let used = c.or("use_sliding_window", false)?;
     let window = family::window(c, Some(4096))?.filter(|_| used);
     c.ignore(&["max_window_layers"]);
-    let kind = window.map_or(LayerKind::Full, |window| LayerKind::Window(window as usize));
-    config.layers.fill(kind);
+    config.layers.fill(family::kind(window));
     let experts = ExpertsConfig {
         hidden: config.hidden,
-        intermediate: c.size("moe_intermediate_size", None)?,
+        intermediate: c.size("moe_intermediate_size", Some(768))?,
         // transformers 5 writes the second name.
         n_experts: match c.value("num_experts") {
             Some(_) => c.size("num_experts", None)?,
-            None => c.size("num_local_experts", None)?,
+            None => c.size("num_local_experts", Some(128))?,
         },
-        top_k: c.size("num_experts_per_tok", None)?,
+        top_k: c.size("num_experts_per_tok", Some(8))?,
         norm_topk_prob: c.or("norm_topk_prob", false)?,
         activation: Activation::parse(&c.or("hidden_act", "silu".to_owned())?)?,
     };

@@ -86,6 +86,21 @@ pub fn known_types() -> Vec<&'static str> {
         .collect()
 }
 
+/// Whether a config ties the head to the embedding.
+pub(crate) fn ties(config: &serde_json::Map<String, serde_json::Value>) -> bool {
+    let model_type = config.get("model_type").and_then(|name| name.as_str());
+    let family = ARCHITECTURES
+        .iter()
+        .find(|family| model_type.is_some_and(|name| family.types.contains(&name)));
+    match config
+        .get("tie_word_embeddings")
+        .filter(|value| !value.is_null())
+    {
+        Some(tied) => tied == true,
+        None => family.is_some_and(|family| family.tied),
+    }
+}
+
 /// The family of a config; without `model_type` the tensors' names tell qwen2 from qwen3.
 ///
 /// # Errors

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use mlx_core::{Error, ErrorKind, Result, Safetensors};
-use mlx_nn::Rename;
 use serde_json::Value;
 
 /// Larger index files than any checkpoint has are refused before they are read.
@@ -29,13 +28,17 @@ pub(crate) fn read_json(dir: &Path, name: &str) -> Result<Value> {
     serde_json::from_slice(&text).map_err(|error| fail(&error))
 }
 
-/// Opens the safetensors files of a folder: those its index names, or all `model*.safetensors`.
+/// Opens the safetensors files of a folder, by the first rule that applies: `model.safetensors` alone, the
+/// files that its index names, or all `model*.safetensors`. transformers has the first two, in this order.
 ///
 /// # Errors
 /// There are none, the index names files outside the folder or absent ones, or one is malformed.
 pub fn open(dir: &Path) -> Result<Vec<Safetensors>> {
+    const WHOLE: &str = "model.safetensors";
     const INDEX: &str = "model.safetensors.index.json";
-    let names: BTreeSet<String> = if dir.join(INDEX).exists() {
+    let names: BTreeSet<String> = if dir.join(WHOLE).is_file() {
+        BTreeSet::from([WHOLE.to_owned()])
+    } else if dir.join(INDEX).exists() {
         index(dir, &read_json(dir, INDEX)?)?
     } else {
         let entries = std::fs::read_dir(dir)
@@ -98,33 +101,22 @@ const OTHER_TOWERS: [&str; 6] = [
     "visual.",
 ];
 
-/// What every architecture does with a published name, before its own rule: multimodal prefixes go,
-/// and so do other towers, buffers that are no weights, and the head of a tied model.
-pub(crate) fn rename(name: &str, tied: bool) -> Option<String> {
+/// What every family does with a published name, before its own rule: multimodal prefixes go, and so do
+/// buffers that are no weights and, in a checkpoint with a `text_config`, the other towers.
+pub(crate) fn rename(name: &str, nested: bool) -> Option<String> {
     let bare = name.strip_prefix("model.").unwrap_or(name);
-    if OTHER_TOWERS.iter().any(|tower| bare.starts_with(tower))
-        || name.ends_with("rotary_emb.inv_freq")
-    {
+    let other = nested && OTHER_TOWERS.iter().any(|tower| bare.starts_with(tower));
+    if other || name.ends_with("rotary_emb.inv_freq") {
         return None;
     }
-    let name = match (
-        name.strip_prefix("language_model."),
-        name.strip_prefix("model.language_model."),
-    ) {
-        (Some(rest), _) => rest.to_owned(),
-        (_, Some(rest)) => format!("model.{rest}"),
-        _ => name.to_owned(),
-    };
-    if tied && name.starts_with("lm_head.") {
-        return None;
-    }
-    Some(name)
-}
-
-/// [`rename`], then the architecture's own rule.
-pub(crate) fn full_rename(name: &str, tied: bool, own: fn(&str) -> Rename) -> Rename {
-    match rename(name, tied) {
-        Some(name) => own(&name),
-        None => Rename::Drop,
-    }
+    Some(
+        match (
+            name.strip_prefix("language_model."),
+            name.strip_prefix("model.language_model."),
+        ) {
+            (Some(rest), _) => rest.to_owned(),
+            (_, Some(rest)) => format!("model.{rest}"),
+            _ => name.to_owned(),
+        },
+    )
 }

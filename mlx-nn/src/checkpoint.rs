@@ -167,8 +167,6 @@ pub struct FillOptions<'a> {
     pub dtype: Option<DType>,
     /// The quantisation that config.json gives for the weight at a path, if any.
     pub scheme: &'a dyn Fn(&str) -> Result<Option<Scheme>>,
-    /// Parameter names that may be absent from the checkpoint and then keep what they hold.
-    pub optional: &'a dyn Fn(&str) -> bool,
     /// Called with the number of parameters filled so far.
     pub progress: &'a mut dyn FnMut(usize),
 }
@@ -265,9 +263,7 @@ impl VisitMut for Filler<'_, '_> {
     fn param(&mut self, path: &Path, param: &mut Param) -> Result<()> {
         let name = path.as_str();
         let Some((key, source)) = self.checkpoint.tensors.get_key_value(name) else {
-            if !(self.options.optional)(name) {
-                self.missing.push(format!("{name} {:?}", param.shape()));
-            }
+            self.missing.push(format!("{name} {:?}", param.shape()));
             return Ok(());
         };
         self.unclaimed.remove(key.as_str());

@@ -242,10 +242,12 @@ impl<M: Module> Module for Vec<M> {
 /// struct Head { norm: RmsNorm, lm_head: Linear, vocab: i32 }
 /// module!(Head { norm, lm_head } plain { vocab });
 /// ```
+///
+/// A struct with one type parameter names the parameter's bound: `module!(Stack<L: Module> { layers })`.
 #[macro_export]
 macro_rules! module {
-    ($ty:ident { $($child:ident),* $(,)? } $(plain { $($plain:ident),* $(,)? })?) => {
-        impl $crate::Module for $ty {
+    ($ty:ident $(<$param:ident : $bound:path>)? { $($child:ident),* $(,)? } $(plain { $($plain:ident),* $(,)? })?) => {
+        impl $(<$param: $bound>)? $crate::Module for $ty $(<$param>)? {
             fn visit(&self, path: &mut $crate::Path, v: &mut dyn $crate::Visit) -> ::mlx_core::Result<()> {
                 let Self { $($child,)* $($($plain: _,)*)? } = self;
                 $(path.scoped(stringify!($child), |path| $crate::Module::visit($child, path, v))?;)*

@@ -6,7 +6,23 @@ use mlx_nn::{RopeConfig, RopeScaling};
 
 use super::Config;
 
+/// The layer types that transformers 5 has an entry each for.
+const LAYER_TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
+
+/// `original_max_position_embeddings` of a Phi 3 config that does not tell.
+const PHI3_ORIGINAL: f64 = 4096.0;
+
 const KNOWN: &str = "default, linear, llama3, yarn, longrope, proportional";
+
+/// Which of two readings of the keys a family has in transformers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// The whole head rotates, and `original_max_position_embeddings` is what it is called.
+    Plain,
+    /// Phi 3: a part of the head may rotate, `su` and `yarn` are older names of `longrope`, and
+    /// `original_max_position_embeddings` is the model's own key.
+    Phi3,
+}
 
 /// What an architecture assumes about rope where its config says nothing.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +33,17 @@ pub struct RopeDefaults {
     pub head_dim: i32,
     /// `max_position_embeddings`
     pub max_positions: i32,
+    /// How the family reads the keys.
+    pub dialect: Dialect,
+}
+
+/// The keys of one rope, and where its original context length is.
+struct Source<'a> {
+    config: &'a Config,
+    entry: Option<Config>,
+    theta: Option<f64>,
+    /// Whether `original_max_position_embeddings` may stand beside the entry. It then wins.
+    outer_original: bool,
 }
 
 /// Rope of a model with one kind of it.
@@ -24,12 +51,27 @@ pub struct RopeDefaults {
 /// # Errors
 /// An unknown `rope_type`, or numbers it cannot be.
 pub fn rope(config: &Config, defaults: RopeDefaults) -> Result<RopeConfig> {
-    let theta = config.opt::<f64>("rope_theta")?;
-    let parameters = config.object("rope_parameters")?;
-    let scaling = config.object("rope_scaling")?;
-    let entry = parameters.or(scaling);
-    config.ignore(&["rope_scaling"]);
-    read(config, entry.as_ref(), theta, defaults)
+    let given = |key| -> Result<Option<Config>> {
+        Ok(config.object(key)?.filter(|entry| !entry.is_empty()))
+    };
+    let entry = match (given("rope_scaling")?, given("rope_parameters")?) {
+        (Some(scaling), _) => Some(scaling),
+        (None, parameters) => parameters,
+    };
+    if let Some(entry) = &entry
+        && let Some(layer_type) = LAYER_TYPES.iter().find(|key| entry.value(key).is_some())
+    {
+        return Err(entry.unsupported(format!(
+            "an entry for {layer_type} is not supported: layers of this model share one rope"
+        )));
+    }
+    let source = Source {
+        config,
+        entry,
+        theta: config.opt("rope_theta")?,
+        outer_original: true,
+    };
+    source.read(defaults)
 }
 
 /// Rope of one layer type, where a model has several: `rope_parameters.<layer_type>` in the new
@@ -44,129 +86,192 @@ pub fn rope_of_layer_type(
     scaled: bool,
     defaults: RopeDefaults,
 ) -> Result<RopeConfig> {
-    let theta = config.opt::<f64>(theta_key)?;
-    if let Some(parameters) = config.object("rope_parameters")? {
-        // Some writers keep one entry for all layers.
-        let entry = parameters.object(layer_type)?.unwrap_or(parameters);
-        return read(config, Some(&entry), theta, defaults);
+    let parameters = config.object("rope_parameters")?;
+    let scaling = config.object("rope_scaling")?.filter(|_| scaled);
+    let own = match &parameters {
+        Some(parameters) => parameters.object(layer_type)?,
+        None => None,
+    };
+    // Without an entry the type is `default`, also where `rope_scaling` has only the older key `type`.
+    let mut entry = match own {
+        Some(own) => own,
+        None => config.part(layer_type, [("rope_type", "default".into())]),
+    };
+    if let Some(scaling) = scaling {
+        entry.update(scaling);
     }
-    let scaling = config.object("rope_scaling")?;
-    read(config, scaling.as_ref().filter(|_| scaled), theta, defaults)
+    let source = Source {
+        config,
+        entry: Some(entry),
+        theta: config.opt(theta_key)?,
+        outer_original: false,
+    };
+    source.read(defaults)
 }
 
-fn read(
-    config: &Config,
-    entry: Option<&Config>,
-    theta: Option<f64>,
-    defaults: RopeDefaults,
-) -> Result<RopeConfig> {
-    let base = match entry.and_then(|entry| entry.opt("rope_theta").transpose()) {
-        Some(theta) => theta?,
-        None => theta.unwrap_or(defaults.base),
-    };
-    if !(base.is_finite() && base > 1.0) {
-        return Err(config.error(format!("rope_theta must be a number above 1, found {base}")));
+/// The context length of a model with this rope: YaRN extends the original one by its factor, also where
+/// `max_position_embeddings` still says the length before.
+pub fn context(rope: &RopeConfig, max_positions: Option<usize>) -> Option<usize> {
+    match rope.scaling {
+        RopeScaling::Yarn {
+            factor, original, ..
+        } => max_positions.max(Some((factor * original) as usize)),
+        _ => max_positions,
     }
-    let head_dim = defaults.head_dim;
-    let partial = match entry.and_then(|entry| entry.opt("partial_rotary_factor").transpose()) {
-        Some(partial) => partial?,
-        None => config.or("partial_rotary_factor", 1.0)?,
-    };
-    if !(partial > 0.0 && partial <= 1.0) {
-        return Err(config.error(format!(
-            "partial_rotary_factor must be in (0, 1], found {partial}"
-        )));
-    }
-    let dims = (f64::from(head_dim) * partial) as i32;
-    let Some(entry) = entry else {
-        return Ok(RopeConfig {
+}
+
+impl Source<'_> {
+    fn read(&self, defaults: RopeDefaults) -> Result<RopeConfig> {
+        let (config, head_dim) = (self.config, defaults.head_dim);
+        config.ignore(&["partial_rotary_factor", "original_max_position_embeddings"]);
+        let own_theta = self.entry.as_ref().map(|entry| entry.opt("rope_theta"));
+        let base = match own_theta.transpose()?.flatten() {
+            Some(theta) => theta,
+            None => self.theta.unwrap_or(defaults.base),
+        };
+        if !(base.is_finite() && base > 1.0) {
+            return Err(config.error(format!("rope_theta must be a number above 1, found {base}")));
+        }
+        let phi3 = defaults.dialect == Dialect::Phi3;
+        let kind = self.kind(phi3)?;
+        // Outside Phi 3 transformers computes the default rope without looking at this key, fails with most
+        // other types, and knows one that is made for it.
+        let partial = match kind.as_str() {
+            "default" | "mrope" if !phi3 => 1.0,
+            _ => self.partial()?,
+        };
+        if !phi3 && partial != 1.0 && kind != "proportional" {
+            return Err(config.unsupported(format!(
+                "partial_rotary_factor {partial} with rope_type {kind:?} is not supported"
+            )));
+        }
+        let dims = (f64::from(head_dim) * partial) as i32;
+        let (dims, scaling) = match &self.entry {
+            Some(_) if kind == "proportional" => {
+                (head_dim, self.scaling(&kind, partial, defaults)?)
+            }
+            Some(_) => (dims, self.scaling(&kind, partial, defaults)?),
+            None => (dims, RopeScaling::Default),
+        };
+        Ok(RopeConfig {
             base,
             dims,
-            scaling: RopeScaling::Default,
-        });
-    };
-    let kind = match entry.opt::<String>("rope_type")? {
-        Some(kind) => kind,
-        None => entry.or("type", "default".to_owned())?,
-    };
-    let original = || -> Result<f64> {
-        match entry.opt::<f64>("original_max_position_embeddings")? {
-            Some(original) => Ok(original),
-            None => config.or(
-                "original_max_position_embeddings",
-                f64::from(defaults.max_positions),
-            ),
+            scaling,
+        })
+    }
+
+    fn kind(&self, phi3: bool) -> Result<String> {
+        let Some(entry) = &self.entry else {
+            return Ok("default".to_owned());
+        };
+        let kind = match entry.opt::<String>("rope_type")? {
+            Some(kind) => kind,
+            None => entry.or("type", "default".to_owned())?,
+        };
+        match kind.as_str() {
+            "default" => Ok(kind),
+            "su" | "yarn" | "longrope" if phi3 => Ok("longrope".to_owned()),
+            _ if phi3 => Err(entry.unsupported(format!(
+                "rope_type {kind:?} is not supported; known: default, longrope (su, yarn)"
+            ))),
+            _ => Ok(kind),
         }
-    };
-    let positive_original = || -> Result<f64> {
-        let original = original()?;
+    }
+
+    fn partial(&self) -> Result<f64> {
+        let own = self
+            .entry
+            .as_ref()
+            .map(|entry| entry.opt("partial_rotary_factor"));
+        let partial = match own.transpose()?.flatten() {
+            Some(partial) => partial,
+            None => self.config.or("partial_rotary_factor", 1.0)?,
+        };
+        if !(partial > 0.0 && partial <= 1.0) {
+            return Err(self.config.error(format!(
+                "partial_rotary_factor must be in (0, 1], found {partial}"
+            )));
+        }
+        Ok(partial)
+    }
+
+    /// The context length of the pre-training.
+    fn original(&self, defaults: RopeDefaults) -> Result<f64> {
+        const KEY: &str = "original_max_position_embeddings";
+        let outer = match self.outer_original {
+            true => self.config.opt::<f64>(KEY)?,
+            false => None,
+        };
+        let own = self.entry.as_ref().map(|entry| entry.opt::<f64>(KEY));
+        let original = match (outer, own.transpose()?.flatten(), defaults.dialect) {
+            (Some(outer), _, _) => outer,
+            (None, _, Dialect::Phi3) => PHI3_ORIGINAL,
+            (None, Some(own), Dialect::Plain) => own,
+            (None, None, Dialect::Plain) => f64::from(defaults.max_positions),
+        };
         if original >= 1.0 && original.is_finite() {
             return Ok(original);
         }
-        Err(entry.error(format!(
-            "original_max_position_embeddings must be positive, found {original}"
-        )))
-    };
-    let scaling = match kind.as_str() {
-        "default" | "mrope" => RopeScaling::Default,
-        "linear" => RopeScaling::Linear {
-            factor: entry.positive("factor", None)?,
-        },
-        "llama3" => RopeScaling::Llama3 {
-            factor: entry.positive("factor", None)?,
-            low_freq_factor: entry.positive("low_freq_factor", None)?,
-            high_freq_factor: entry.positive("high_freq_factor", None)?,
-            original: positive_original()?,
-        },
-        "yarn" => {
-            let original = positive_original()?;
-            let factor =
-                entry.positive("factor", Some(f64::from(defaults.max_positions) / original))?;
-            RopeScaling::Yarn {
-                factor,
-                original,
-                beta_fast: entry.positive("beta_fast", Some(32.0))?,
-                beta_slow: entry.positive("beta_slow", Some(1.0))?,
-                amplitude: yarn_amplitude(entry, factor)?,
-                truncate: entry.or("truncate", true)?,
+        Err(self
+            .config
+            .error(format!("{KEY} must be positive, found {original}")))
+    }
+
+    fn scaling(&self, kind: &str, partial: f64, defaults: RopeDefaults) -> Result<RopeScaling> {
+        let Some(entry) = &self.entry else {
+            return Ok(RopeScaling::Default);
+        };
+        Ok(match kind {
+            "default" | "mrope" => RopeScaling::Default,
+            "linear" => RopeScaling::Linear {
+                factor: entry.positive("factor", None)?,
+            },
+            "llama3" => RopeScaling::Llama3 {
+                factor: entry.positive("factor", None)?,
+                low_freq_factor: entry.positive("low_freq_factor", None)?,
+                high_freq_factor: entry.positive("high_freq_factor", None)?,
+                original: self.original(defaults)?,
+            },
+            "yarn" => {
+                let original = self.original(defaults)?;
+                let factor =
+                    entry.positive("factor", Some(f64::from(defaults.max_positions) / original))?;
+                RopeScaling::Yarn {
+                    factor,
+                    original,
+                    beta_fast: entry.positive("beta_fast", Some(32.0))?,
+                    beta_slow: entry.positive("beta_slow", Some(1.0))?,
+                    amplitude: yarn_amplitude(entry, factor)?,
+                    truncate: entry.or("truncate", true)?,
+                }
             }
-        }
-        "longrope" | "su" => {
-            let original = positive_original()?;
-            let factor =
-                entry.positive("factor", Some(f64::from(defaults.max_positions) / original))?;
-            let amplitude = if factor <= 1.0 {
-                1.0
-            } else {
-                (1.0 + factor.ln() / original.ln()).sqrt()
-            };
-            RopeScaling::Long {
-                long: entry.required("long_factor")?,
-                short: entry.required("short_factor")?,
-                original: original as usize,
-                amplitude: entry.positive("attention_factor", Some(amplitude))?,
+            "longrope" | "su" => {
+                let original = self.original(defaults)?;
+                let factor =
+                    entry.positive("factor", Some(f64::from(defaults.max_positions) / original))?;
+                let amplitude = if factor <= 1.0 {
+                    1.0
+                } else {
+                    (1.0 + factor.ln() / original.ln()).sqrt()
+                };
+                RopeScaling::Long {
+                    long: entry.required("long_factor")?,
+                    short: entry.required("short_factor")?,
+                    original: original as usize,
+                    amplitude: entry.positive("attention_factor", Some(amplitude))?,
+                }
             }
-        }
-        "proportional" => {
-            let factor = entry.positive("factor", Some(1.0))?;
-            let scaling = RopeScaling::Proportional { partial, factor };
-            return Ok(RopeConfig {
-                base,
-                dims: head_dim,
-                scaling,
-            });
-        }
-        other => {
-            return Err(
-                entry.unsupported(format!("rope_type {other:?} is unknown; known: {KNOWN}"))
-            );
-        }
-    };
-    Ok(RopeConfig {
-        base,
-        dims,
-        scaling,
-    })
+            "proportional" => {
+                let factor = entry.positive("factor", Some(1.0))?;
+                RopeScaling::Proportional { partial, factor }
+            }
+            other => {
+                return Err(
+                    entry.unsupported(format!("rope_type {other:?} is unknown; known: {KNOWN}"))
+                );
+            }
+        })
+    }
 }
 
 /// YaRN's factor on cosine and sine, as transformers works it out.

@@ -1,6 +1,10 @@
 //! What distinguishes one pre-norm decoder from another.
 
-use mlx_nn::{Activation, ExpertsConfig, LayerKind, RopeConfig};
+use mlx_core::Result;
+use mlx_nn::{Activation, ExpertsConfig, LayerKind, Rope, RopeConfig};
+
+use crate::Geometry;
+use crate::causal::Surroundings;
 
 /// The feed-forward half of one layer.
 #[derive(Clone, Debug)]
@@ -47,4 +51,32 @@ pub struct DecoderConfig {
     pub qk_norm: bool,
     /// The head is the embedding.
     pub tied: bool,
+    /// Positions the model was made for, if its config tells.
+    pub max_positions: Option<usize>,
+}
+
+impl DecoderConfig {
+    /// What is around the layers.
+    ///
+    /// # Errors
+    /// The rope is none.
+    pub fn surroundings(&self) -> Result<Surroundings> {
+        Ok(Surroundings {
+            geometry: Geometry {
+                vocab: self.vocab,
+                hidden: self.hidden,
+                heads: self.heads,
+                kv_heads: self.kv_heads,
+                head_dim: self.head_dim,
+                layers: self.layers.clone(),
+                max_positions: self.max_positions,
+                switches_after: Rope::new(&self.rope, self.head_dim)?.switches_after(),
+            },
+            norm_eps: self.norm_eps,
+            norm_offset: 0.0,
+            tied: self.tied,
+            embed_scale: None,
+            softcap: None,
+        })
+    }
 }

@@ -1,0 +1,102 @@
+//! [`CausalLm`]: what every decoder has around its layers.
+
+use mlx_core::{Array, Result};
+use mlx_nn::{Embedding, Head, Linear, Module, RmsNorm, Step, module};
+
+use crate::{Geometry, Model};
+
+/// One layer of a decoder.
+pub trait DecoderLayer: Module {
+    /// `[B, L, E] -> [B, L, E]`; `layer` is its number.
+    ///
+    /// # Errors
+    /// The step has other rows or another width.
+    fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array>;
+}
+
+struct Backbone<L> {
+    embed_tokens: Embedding,
+    layers: Vec<L>,
+    norm: RmsNorm,
+}
+module!(Backbone<L: Module> { embed_tokens, layers, norm });
+
+/// A decoder-only transformer: an embedding, layers, a final norm and an output head.
+pub struct CausalLm<L> {
+    model: Backbone<L>,
+    lm_head: Option<Linear>,
+    geometry: Geometry,
+    embed_scale: Option<f32>,
+    softcap: Option<f32>,
+}
+module!(CausalLm<L: Module> { model, lm_head } plain { geometry, embed_scale, softcap });
+
+/// What is around the layers.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    /// The model's sizes.
+    pub geometry: Geometry,
+    /// Epsilon of the final norm.
+    pub norm_eps: f32,
+    /// What the final norm adds to its weight.
+    pub norm_offset: f32,
+    /// The head is the embedding.
+    pub tied: bool,
+    /// Embeddings are multiplied by this.
+    pub embed_scale: Option<f32>,
+    /// Soft cap of logits.
+    pub softcap: Option<f32>,
+}
+
+impl<L> CausalLm<L> {
+    /// A model of these layers, without values.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn around(layers: Vec<L>, around: Surroundings) -> Result<Self> {
+        let (vocab, hidden) = (around.geometry.vocab, around.geometry.hidden);
+        Ok(Self {
+            model: Backbone {
+                embed_tokens: Embedding::new(vocab, hidden)?,
+                layers,
+                norm: RmsNorm::with_offset(hidden, around.norm_eps, around.norm_offset)?,
+            },
+            lm_head: if around.tied {
+                None
+            } else {
+                Some(Linear::new(hidden, vocab, false)?)
+            },
+            geometry: around.geometry,
+            embed_scale: around.embed_scale,
+            softcap: around.softcap,
+        })
+    }
+}
+
+impl<L: DecoderLayer> Model for CausalLm<L> {
+    fn embed(&self, tokens: &Array) -> Result<Array> {
+        let x = self.model.embed_tokens.forward(tokens)?;
+        match self.embed_scale {
+            // The scalar takes the embedding's dtype: in bf16 the factor itself is rounded, as in training.
+            Some(scale) => x.multiply(scale),
+            None => Ok(x),
+        }
+    }
+
+    fn layer(&self, index: usize, x: &Array, step: &mut Step<'_>) -> Result<Array> {
+        self.model.layers[index].forward(x, index, step)
+    }
+
+    fn norm(&self, x: &Array) -> Result<Array> {
+        self.model.norm.forward(x)
+    }
+
+    fn head(&self) -> Head<'_> {
+        let embedding = &self.model.embed_tokens;
+        Head::of(self.lm_head.as_ref(), embedding, self.softcap)
+    }
+
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+}
