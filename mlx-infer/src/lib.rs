@@ -50,6 +50,7 @@ mod finite;
 mod forward;
 mod frontend;
 mod generate;
+mod json;
 mod metrics;
 mod model;
 mod options;

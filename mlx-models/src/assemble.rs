@@ -1,5 +1,7 @@
 //! From `config.json` and opened files to a model: the family is found, built, and filled.
 
+use std::collections::BTreeMap;
+
 use mlx_core::{Array, DType, Result, Safetensors};
 use mlx_nn::{Checkpoint, FillOptions, Path, Rename, Visit, fill};
 use serde_json::Value;
@@ -7,7 +9,8 @@ use serde_json::Value;
 use crate::config::Config;
 use crate::config::quantization::Quantization;
 use crate::head::HeadTensors;
-use crate::{LoadOptions, Loaded, Model, ModelInfo, registry, weights};
+use crate::registry::{self, Source};
+use crate::{LoadOptions, Loaded, Model, ModelInfo, weights};
 
 /// A model whose parameters are filled, and not read: on the CPU they refer to the files.
 pub(crate) struct Assembled {
@@ -32,8 +35,10 @@ pub(crate) fn filled(
     files: Vec<Safetensors>,
     options: &mut LoadOptions<'_>,
 ) -> Result<Assembled> {
-    let (mut assembled, rename) = assemble(label, config, &files)?;
-    let checkpoint = Checkpoint::new(label, files, rename)?;
+    let (mut assembled, renames) = assemble(label, config, &files)?;
+    let checkpoint = Checkpoint::new(label, files, |name| {
+        renames.get(name).cloned().unwrap_or(Rename::Drop)
+    })?;
     let total = checkpoint.names().count();
     let quantization = &assembled.quantization;
     fill(
@@ -52,12 +57,11 @@ pub(crate) fn filled(
     Ok(assembled)
 }
 
+/// What becomes of each tensor, by its published name.
+type Renames = BTreeMap<String, Rename>;
+
 /// Builds the model, and tells how tensors are called in its files.
-fn assemble(
-    label: &str,
-    config: Value,
-    files: &[Safetensors],
-) -> Result<(Assembled, impl Fn(&str) -> Rename + use<>)> {
+fn assemble(label: &str, config: Value, files: &[Safetensors]) -> Result<(Assembled, Renames)> {
     let outer = Config::new(&format!("{label}: config.json"), config)?;
     // Multimodal checkpoints describe their text model inside; some keys stay outside.
     let text = outer.object("text_config")?;
@@ -67,24 +71,32 @@ fn assemble(
     let nested = text.is_some();
     let quantization_of = Config::clone(&outer);
     let mut config = text.unwrap_or(outer);
-    let own = family.rename;
-    let plain = move |name: &str| match weights::rename(name, nested) {
-        Some(name) => own(&name),
+    let plain = |name: &str| match weights::rename(name, nested) {
+        Some(name) => (family.rename)(&config, &name),
         None => Rename::Drop,
     };
     let head = match tied {
         true => HeadTensors::find(files, &plain)?,
         false => HeadTensors::Own,
     };
+    let mut renames = Renames::new();
+    for name in files.iter().flat_map(Safetensors::names) {
+        let rename = match plain(name) {
+            Rename::To(name) => head.rename(name).map_or(Rename::Drop, Rename::To),
+            other => other,
+        };
+        renames.insert(name.to_owned(), rename);
+    }
     config.set("tie_word_embeddings", (head != HeadTensors::Own).into());
     let quantization = Quantization::read(&quantization_of, |path| {
         weights::rename(path, nested).and_then(|path| head.rename(path))
     })?;
-    let model = (family.build)(&config)?;
-    let rename = move |name: &str| match plain(name) {
-        Rename::To(name) => head.rename(name).map_or(Rename::Drop, Rename::To),
-        other => other,
-    };
+    let tensors = renames.values().filter_map(Rename::name);
+    let model = (family.build)(&Source {
+        config: &config,
+        nested,
+        tensors: &tensors.map(str::to_owned).collect(),
+    })?;
     let assembled = Assembled {
         model,
         model_type,
@@ -92,7 +104,7 @@ fn assemble(
         config,
         quantization,
     };
-    Ok((assembled, rename))
+    Ok((assembled, renames))
 }
 
 impl Assembled {

@@ -4,7 +4,7 @@ use mlx_core::Result;
 use mlx_nn::Activation;
 
 use crate::config::Config;
-use crate::config::rope::{Dialect, RopeDefaults, context, rope};
+use crate::config::rope::{Dialect, RopeDefaults, context, rope, shared_by_layers};
 use crate::family;
 use crate::gemma::{Gemma, GemmaConfig};
 
@@ -12,6 +12,7 @@ pub(crate) fn load(c: &Config) -> Result<Gemma> {
     // An older name of sliding_window, in files that have both.
     c.ignore(&["sliding_window_size"]);
     causal(c)?;
+    shared_by_layers(c)?;
     let n = family::n_layers(c, Some(26))?;
     let head_dim = c.size("head_dim", Some(256))?;
     let heads = c.size("num_attention_heads", Some(8))?;

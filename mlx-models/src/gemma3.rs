@@ -3,13 +3,14 @@
 
 use mlx_core::Result;
 
-use crate::config::Config;
 use crate::config::rope::{Dialect, RopeDefaults, context, rope_of_layer_type};
 use crate::family;
 use crate::gemma::{Gemma, GemmaConfig};
 use crate::gemma2::{activation, causal, softcap};
+use crate::registry::Source;
 
-pub(crate) fn load(c: &Config) -> Result<Gemma> {
+pub(crate) fn load(source: &Source<'_>) -> Result<Gemma> {
+    let c = source.config;
     causal(c)?;
     // transformers keeps these, and computes without them.
     c.ignore(&["attn_logit_softcapping", "_sliding_window_pattern"]);
@@ -53,7 +54,8 @@ pub(crate) fn load(c: &Config) -> Result<Gemma> {
         attention_bias: c.or("attention_bias", false)?,
         qk_norm: true,
         attn_softcap: None,
-        final_softcap: softcap(c, "final_logit_softcapping", None)?,
+        // Only the text model's own class has the cap in transformers.
+        final_softcap: softcap(c, "final_logit_softcapping", None)?.filter(|_| !source.nested),
         tied: family::tied(c, true)?,
     })
 }

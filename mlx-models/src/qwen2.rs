@@ -4,7 +4,7 @@ use mlx_core::Result;
 use mlx_nn::LayerKind;
 
 use crate::config::Config;
-use crate::config::rope::Dialect;
+use crate::config::rope::{Dialect, shared_by_layers};
 use crate::decoder::Decoder;
 use crate::family::{self, Defaults};
 
@@ -31,6 +31,7 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
 
 /// Layers from `max_window_layers` on have the window, where `use_sliding_window` says so.
 pub(crate) fn windows(c: &Config, n: usize) -> Result<Vec<LayerKind>> {
+    shared_by_layers(c)?;
     let used = c.or("use_sliding_window", false)?;
     let window = family::window(c, Some(4096))?.filter(|_| used);
     let first: usize = c.or("max_window_layers", 28)?;

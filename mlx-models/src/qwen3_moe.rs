@@ -59,7 +59,7 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
 }
 
 /// Published files have one tensor an expert and projection; ours are stacked, as MLX's are.
-pub(crate) fn rename(name: &str) -> Rename {
+pub(crate) fn rename(_config: &Config, name: &str) -> Rename {
     if let Some((layer, expert)) = name.split_once(".mlp.experts.")
         && let Some((index, projection)) = expert.split_once('.')
         && let Ok(index) = index.parse()

@@ -1,28 +1,42 @@
 //! From `model_type` to a constructor.
 
+use std::collections::BTreeSet;
+
 use mlx_core::Result;
 use mlx_nn::Rename;
 
 use crate::config::Config;
 use crate::{Model, gemma2, gemma3, llama, mistral, phi3, qwen2, qwen3, qwen3_moe};
 
+/// What a model is built from.
+pub(crate) struct Source<'a> {
+    /// Of the text model. `tie_word_embeddings` says what the tensors say.
+    pub config: &'a Config,
+    /// Whether the config is inside that of a multimodal checkpoint.
+    pub nested: bool,
+    /// The names of the tensors, as the model's parameters are called; none where a model is initialised.
+    #[allow(dead_code)] // the families so far have no optional parts
+    pub tensors: &'a BTreeSet<String>,
+}
+
 /// A family of models.
 pub(crate) struct Architecture {
     /// The `model_type`s it answers to.
     pub types: &'static [&'static str],
-    pub build: fn(&Config) -> Result<Box<dyn Model>>,
-    pub rename: fn(&str) -> Rename,
+    pub build: fn(&Source<'_>) -> Result<Box<dyn Model>>,
+    /// What its own rule makes of a published name without the multimodal prefix.
+    pub rename: fn(&Config, &str) -> Rename,
     /// What `tie_word_embeddings` is without a value.
     pub tied: bool,
 }
 
 macro_rules! build {
     ($family:ident) => {
-        |config| Ok(Box::new($family::load(config)?))
+        |source| Ok(Box::new($family::load(source.config)?))
     };
 }
 
-fn keep(name: &str) -> Rename {
+fn keep(_config: &Config, name: &str) -> Rename {
     Rename::To(name.to_owned())
 }
 
@@ -65,7 +79,7 @@ const ARCHITECTURES: &[Architecture] = &[
     },
     Architecture {
         types: &["gemma3_text", "gemma3"],
-        build: build!(gemma3),
+        build: |source| Ok(Box::new(gemma3::load(source)?)),
         rename: keep,
         tied: true,
     },

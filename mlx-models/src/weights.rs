@@ -6,6 +6,8 @@ use std::path::Path;
 use mlx_core::{Error, ErrorKind, Result, Safetensors};
 use serde_json::Value;
 
+use crate::config::parse;
+
 /// Larger index files than any checkpoint has are refused before they are read.
 const MAX_JSON_BYTES: u64 = 64 << 20;
 
@@ -25,7 +27,7 @@ pub(crate) fn read_json(dir: &Path, name: &str) -> Result<Value> {
         return Err(fail(&format!("{size} bytes are too many for this file")));
     }
     let text = std::fs::read(&path).map_err(|error| fail(&error))?;
-    serde_json::from_slice(&text).map_err(|error| fail(&error))
+    parse(&text).map_err(|error| fail(&error))
 }
 
 /// Opens the safetensors files of a folder, by the first rule that applies: `model.safetensors` alone, the

@@ -25,6 +25,16 @@ pub enum Rename {
     Drop,
 }
 
+impl Rename {
+    /// The parameter that the tensor fills, at least in part.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::To(name) | Self::Item { name, .. } => Some(name),
+            Self::Drop => None,
+        }
+    }
+}
+
 /// One tensor or several stacked ones.
 enum Source {
     One(usize, String),

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use mlx_core::kernel::{self, CpuKernel, Spec, View, ViewMut};
 use mlx_core::{Array, Result};
-use mlx_models::Model;
-use mlx_nn::{Head, LayerKind, Module, Path as Name, Step, Visit, VisitMut};
+use mlx_models::{Geometry, Model};
+use mlx_nn::{Head, Module, Path as Name, Step, Visit, VisitMut};
 
 use crate::batch::BatchResult;
 use crate::error::ErrorKind;
@@ -80,8 +80,8 @@ impl Model for Faulty {
     fn head(&self) -> Head<'_> {
         self.model.head()
     }
-    fn layers(&self) -> &[LayerKind] {
-        self.model.layers()
+    fn geometry(&self) -> &Geometry {
+        self.model.geometry()
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use serde_json::Value;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::json;
 
 /// `tokenizer.json` of the largest published vocabularies is about 35 MB.
 const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
@@ -108,14 +109,12 @@ impl Files {
     /// The content of a JSON file.
     ///
     /// # Errors
-    /// Those of [`Files::read`], and anything that is not JSON.
+    /// Those of [`Files::read`], and anything that is not JSON as Python writes it (`Infinity` and `NaN` are numbers).
     pub fn json(&self, name: &str) -> Result<Option<Value>> {
         let Some(bytes) = self.read(name)? else {
             return Ok(None);
         };
-        // Editors on Windows write a byte order mark.
-        let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
-        serde_json::from_slice(bytes).map(Some).map_err(|error| {
+        json::parse(&bytes).map(Some).map_err(|error| {
             Error::format(format!("{}: not valid json: {error}", self.locate(name)))
         })
     }

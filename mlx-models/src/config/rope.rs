@@ -58,13 +58,6 @@ pub fn rope(config: &Config, defaults: RopeDefaults) -> Result<RopeConfig> {
         (Some(scaling), _) => Some(scaling),
         (None, parameters) => parameters,
     };
-    if let Some(entry) = &entry
-        && let Some(layer_type) = LAYER_TYPES.iter().find(|key| entry.value(key).is_some())
-    {
-        return Err(entry.unsupported(format!(
-            "an entry for {layer_type} is not supported: layers of this model share one rope"
-        )));
-    }
     let source = Source {
         config,
         entry,
@@ -72,6 +65,23 @@ pub fn rope(config: &Config, defaults: RopeDefaults) -> Result<RopeConfig> {
         outer_original: true,
     };
     source.read(defaults)
+}
+
+/// Refuses entries for single layer types, in a family whose layers have types and share one rope.
+///
+/// # Errors
+/// There is one.
+pub fn shared_by_layers(config: &Config) -> Result<()> {
+    for key in ["rope_scaling", "rope_parameters"] {
+        if let Some(entry) = config.object(key)?
+            && let Some(layer_type) = LAYER_TYPES.iter().find(|key| entry.value(key).is_some())
+        {
+            return Err(entry.unsupported(format!(
+                "an entry for {layer_type} is not supported: layers of this model share one rope"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Rope of one layer type, where a model has several: `rope_parameters.<layer_type>` in the new

@@ -1,0 +1,108 @@
+//! Every key of every family's config.json has the effect that it has in transformers, or none.
+
+use std::path::{Path, PathBuf};
+
+use mlx_core::{Array, DType, Result, Safetensors};
+use mlx_models::{LoadOptions, Loaded, load_from};
+use mlx_nn::{CacheOptions, ModelCache};
+use serde_json::Value;
+
+const TOLERANCE: f64 = 2e-4;
+
+fn models() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/models")
+}
+
+fn json(path: PathBuf) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+fn loaded(dir: &Path, config: Value) -> Result<Loaded> {
+    let options = LoadOptions {
+        dtype: Some(DType::F32),
+        ..LoadOptions::default()
+    };
+    let files: Vec<Safetensors> = mlx_models::open_weights(dir)?;
+    load_from("here", config, files, options)
+}
+
+/// Log probabilities of the first tokens after the prompt.
+fn logprobs(loaded: &Loaded, prompt: &[u32]) -> Result<Vec<f32>> {
+    let model = loaded.model.as_ref();
+    let n = prompt.len();
+    let mut cache = ModelCache::new(model.layers(), 1, CacheOptions::default());
+    cache.expect(0, n);
+    let input = Array::from_slice(prompt, &[1, n as i32])?;
+    let mut step = cache.begin(&[n])?;
+    let hidden = model.hidden(&input, &mut step)?;
+    let logits = model.logits(&hidden.slice_axis(1, n as i32 - 1, n as i32)?)?;
+    logits.subtract(logits.logsumexp(-1, true)?)?.to_vec()
+}
+
+fn changed(config: &Value, change: &Value) -> Value {
+    let mut config = config.clone();
+    let nested = config.get("text_config").is_some();
+    let target = if nested {
+        &mut config["text_config"]
+    } else {
+        &mut config
+    };
+    let target = target.as_object_mut().unwrap();
+    for (key, value) in change.as_object().unwrap() {
+        if value == "absent" {
+            target.shift_remove(key);
+        } else {
+            target.insert(key.clone(), value.clone());
+        }
+    }
+    config
+}
+
+/// The cases of the golden, and how many of them transformers computes.
+#[test]
+fn keys_have_the_effect_that_they_have_in_transformers() {
+    let table = json(models().join("config_keys.json"));
+    let prompt: Vec<u32> = serde_json::from_value(table["prompt"].clone()).unwrap();
+    let mut faults = Vec::new();
+    let mut compared = 0;
+    for family in table["families"].as_array().unwrap() {
+        let (case, file) = (
+            family["case"].as_str().unwrap(),
+            family["config"].as_str().unwrap(),
+        );
+        let dir = models().join(case);
+        let config = json(dir.join(file));
+        for entry in family["cases"].as_array().unwrap() {
+            let change = &entry["change"];
+            // Where transformers fails, this project may compute something or refuse.
+            let Some(expected) = entry["logprobs"].as_array() else {
+                let _ = loaded(&dir, changed(&config, change));
+                continue;
+            };
+            compared += 1;
+            let found = loaded(&dir, changed(&config, change))
+                .and_then(|loaded| logprobs(&loaded, &prompt));
+            let found = match found {
+                Ok(found) => found,
+                Err(error) => {
+                    faults.push(format!("{case} {file} {change}: {error}"));
+                    continue;
+                }
+            };
+            let pairs = expected.iter().zip(&found);
+            let off = pairs
+                .map(|(a, b)| (a.as_f64().unwrap() - f64::from(*b)).abs())
+                .fold(0.0, f64::max);
+            if off.is_nan() || off > TOLERANCE {
+                faults.push(format!("{case} {file} {change}: off by {off}"));
+            }
+        }
+    }
+    assert!(compared > 1000, "{compared} cases");
+    assert!(
+        faults.is_empty(),
+        "{} of {compared}:\n{}",
+        faults.len(),
+        faults.join("\n")
+    );
+}

@@ -1,0 +1,325 @@
+//! What is in a checkpoint's files decides: heads, indexes, extra tensors, and sizes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use mlx_core::{Array, DType, Safetensors, safetensors};
+use mlx_models::convert::{ConvertOptions, convert};
+use mlx_models::{LoadOptions, Loaded, load};
+use mlx_nn::{CacheOptions, ModelCache, Param, Visit};
+use serde_json::{Value, json};
+
+const PROMPT: [u32; 6] = [1, 5, 9, 17, 3, 22];
+
+fn models() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/models")
+}
+
+fn config(case: &str) -> Value {
+    serde_json::from_slice(&fs::read(models().join(case).join("config.json")).unwrap()).unwrap()
+}
+
+fn tensors(case: &str) -> BTreeMap<String, Array> {
+    let file = Safetensors::open(models().join(case).join("model.safetensors")).unwrap();
+    let pairs = file
+        .names()
+        .map(|name| (name.to_owned(), file.array(name).unwrap()));
+    pairs.collect()
+}
+
+fn save(path: PathBuf, tensors: &BTreeMap<String, Array>) {
+    let arrays = tensors.iter().map(|(name, array)| (name.as_str(), array));
+    safetensors::save(path, arrays, &BTreeMap::new()).unwrap();
+}
+
+/// A checkpoint folder.
+fn folder(config: &Value, tensors: &BTreeMap<String, Array>) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+    save(dir.path().join("model.safetensors"), tensors);
+    dir
+}
+
+fn loaded(dir: &Path) -> Loaded {
+    load(dir, LoadOptions::default()).unwrap()
+}
+
+fn refused(dir: &Path) -> String {
+    match load(dir, LoadOptions::default()) {
+        Ok(_) => panic!("loaded"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn logits(loaded: &Loaded) -> Vec<f32> {
+    let model = loaded.model.as_ref();
+    let mut cache = ModelCache::new(model.layers(), 1, CacheOptions::default());
+    let input = Array::from_slice(&PROMPT, &[1, PROMPT.len() as i32]).unwrap();
+    let mut step = cache.begin(&[PROMPT.len()]).unwrap();
+    let hidden = model.hidden(&input, &mut step).unwrap();
+    let logits = model.logits(&hidden).unwrap();
+    logits.astype(DType::F32).unwrap().to_vec().unwrap()
+}
+
+/// A tied checkpoint with a head, and the same with a config that does not tie them.
+fn with_head(case: &str, head: Array) -> (Value, Value, BTreeMap<String, Array>) {
+    let mut tied = config(case);
+    tied["tie_word_embeddings"] = json!(true);
+    let mut untied = tied.clone();
+    untied["tie_word_embeddings"] = json!(false);
+    let mut tensors = tensors(case);
+    tensors.insert("lm_head.weight".to_owned(), head);
+    (tied, untied, tensors)
+}
+
+fn embedding(case: &str) -> Array {
+    tensors(case)["model.embed_tokens.weight"].clone()
+}
+
+#[test]
+fn a_head_that_differs_from_the_embedding_is_used_and_kept() {
+    for case in ["llama_tied", "gemma2"] {
+        let embedding = embedding(case);
+        let other = embedding.multiply(-0.5).unwrap();
+        let (mut tied, untied, tensors) = with_head(case, other);
+        if case == "gemma2" {
+            // Gemma ties them where its config does not tell.
+            tied.as_object_mut()
+                .unwrap()
+                .shift_remove("tie_word_embeddings");
+        }
+        let expected = logits(&loaded(folder(&untied, &tensors).path()));
+        let dir = folder(&tied, &tensors);
+        assert_eq!(logits(&loaded(dir.path())), expected, "{case}");
+
+        // Converted, the config says what is true, for readers that would drop the head.
+        let out = tempfile::tempdir().unwrap();
+        let files = mlx_models::open_weights(dir.path()).unwrap();
+        let options = ConvertOptions::default();
+        let (config, out) = (tied.clone(), out.path());
+        convert("here", config, files, out, &options, &mut |_, _| Ok(())).unwrap();
+        let written: Value =
+            serde_json::from_slice(&fs::read(out.join("config.json")).unwrap()).unwrap();
+        assert_eq!(written["tie_word_embeddings"], json!(false), "{case}");
+        assert_eq!(logits(&loaded(out)), expected, "{case}");
+    }
+}
+
+#[test]
+fn a_copy_of_the_embedding_is_no_head_of_its_own() {
+    let plain = loaded(&models().join("llama_tied"));
+    let (tied, _, tensors) = with_head("llama_tied", embedding("llama_tied"));
+    let copy = loaded(folder(&tied, &tensors).path());
+    assert_eq!(copy.info.n_parameters, plain.info.n_parameters);
+    assert_eq!(logits(&copy), logits(&plain));
+}
+
+#[test]
+fn a_head_without_an_embedding_is_both() {
+    let (tied, _, mut tensors) = with_head("llama_tied", embedding("llama_tied"));
+    tensors.remove("model.embed_tokens.weight").unwrap();
+    let plain = loaded(&models().join("llama_tied"));
+    let found = loaded(folder(&tied, &tensors).path());
+    assert_eq!(logits(&found), logits(&plain));
+}
+
+/// As in transformers: `model.safetensors` goes before an index, whatever that says.
+#[test]
+fn a_whole_file_goes_before_an_index() {
+    let dir = folder(&config("llama_tied"), &tensors("llama_tied"));
+    let expected = logits(&loaded(dir.path()));
+    let index = dir.path().join("model.safetensors.index.json");
+    let shard = "model-00001-of-00002.safetensors";
+    let map = json!({"weight_map": {"model.norm.weight": shard}});
+    for text in [map.to_string(), "{".to_owned()] {
+        fs::write(&index, text).unwrap();
+        assert_eq!(logits(&loaded(dir.path())), expected);
+    }
+    fs::write(&index, map.to_string()).unwrap();
+    fs::write(dir.path().join(shard), b"no safetensors").unwrap();
+    assert_eq!(logits(&loaded(dir.path())), expected);
+    fs::remove_file(dir.path().join("model.safetensors")).unwrap();
+    assert!(refused(dir.path()).contains(shard));
+}
+
+#[test]
+fn extra_tensors_are_refused_in_every_dtype() {
+    for case in ["llama_tied", "qwen3", "q_llama_b4_g64"] {
+        for name in [
+            "lm_head.bias",
+            "model.layers.0.mlp.extra.weight",
+            "model.layers.9.mlp.up_proj.weight",
+            "visual.patch_embed.weight",
+            "model.embed_tokens.bias",
+        ] {
+            for dtype in [
+                DType::F32,
+                DType::BF16,
+                DType::F16,
+                DType::I32,
+                DType::U8,
+                DType::Bool,
+            ] {
+                let mut tensors = tensors(case);
+                let extra = Array::from_slice(&[0.0f32; 64], &[64]).unwrap();
+                tensors.insert(name.to_owned(), extra.astype(dtype).unwrap());
+                let error = refused(folder(&config(case), &tensors).path());
+                let expected = format!("1 unexpected: {name}");
+                assert!(error.contains(&expected), "{case}, {dtype}: {error}");
+            }
+        }
+    }
+}
+
+/// Python writes numbers that JSON does not have.
+#[test]
+fn numbers_of_python_in_a_config_are_read() {
+    let dir = folder(&config("llama_tied"), &tensors("llama_tied"));
+    let expected = logits(&loaded(dir.path()));
+    let text = config("llama_tied").to_string();
+    for extra in [
+        "\"limit\": [0.0, Infinity]",
+        "\"limit\": -Infinity",
+        "\"limit\": NaN",
+        "\"limit\": {\"__float__\": \"Infinity\"}",
+    ] {
+        let text = format!("{{{extra}, {}", &text[1..]);
+        fs::write(dir.path().join("config.json"), text).unwrap();
+        assert_eq!(logits(&loaded(dir.path())), expected, "{extra}");
+    }
+    let text = text.replace("\"rms_norm_eps\":0.02", "\"rms_norm_eps\":Infinity");
+    fs::write(dir.path().join("config.json"), text).unwrap();
+    assert!(refused(dir.path()).contains("rms_norm_eps"));
+}
+
+/// YaRN extends the original context by its factor, also where `max_position_embeddings` is that of before.
+#[test]
+fn yarn_extends_the_context() {
+    let scaling =
+        json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128});
+    for case in ["llama_tied", "qwen3", "gemma2", "gemma3_text"] {
+        for (given, expected) in [(json!(160), Some(512)), (json!(1024), Some(1024))] {
+            let mut config = config(case);
+            config["max_position_embeddings"] = given;
+            config["rope_scaling"] = scaling.clone();
+            let found = loaded(folder(&config, &tensors(case)).path());
+            assert_eq!(found.info.max_positions, expected, "{case}");
+        }
+    }
+}
+
+/// The shapes of a model's matrices.
+#[derive(Default)]
+struct Shapes(BTreeMap<String, Vec<i32>>);
+
+impl Visit for Shapes {
+    fn weight(&mut self, path: &mlx_nn::Path, weight: &mlx_nn::Weight) -> mlx_core::Result<()> {
+        self.0.insert(path.as_str().to_owned(), weight.shape());
+        Ok(())
+    }
+    fn param(&mut self, path: &mlx_nn::Path, param: &Param) -> mlx_core::Result<()> {
+        self.0
+            .insert(path.as_str().to_owned(), param.shape().to_vec());
+        Ok(())
+    }
+}
+
+/// Of every fixture, with every config: what a model says of its sizes is what its tensors and its cache say.
+#[test]
+fn sizes_are_those_of_the_tensors() {
+    let mut cases = 0;
+    for entry in fs::read_dir(models()).unwrap() {
+        let dir = entry.unwrap().path();
+        if !dir.is_dir() {
+            continue;
+        }
+        let names = fs::read_dir(&dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name());
+        let names = names.filter_map(|name| name.into_string().ok());
+        for name in names.filter(|name| name.starts_with("config.")) {
+            let config: Value =
+                serde_json::from_slice(&fs::read(dir.join(&name)).unwrap()).unwrap();
+            let place = format!("{}/{name}", dir.display());
+            let files = mlx_models::open_weights(&dir).unwrap();
+            let found =
+                mlx_models::load_from(&place, config, files, LoadOptions::default()).unwrap();
+            agree(&place, &found);
+            cases += 1;
+        }
+    }
+    assert!(cases > 60, "{cases}");
+}
+
+fn agree(place: &str, found: &Loaded) {
+    let model = found.model.as_ref();
+    let mut shapes = Shapes::default();
+    model
+        .visit(&mut mlx_nn::Path::default(), &mut shapes)
+        .unwrap();
+    let shapes = shapes.0;
+    let sizes = model.geometry();
+    let rows = |name: &str| shapes.get(name).map(|shape| shape[0]);
+    let attention = "model.layers.0.self_attn";
+    assert_eq!(
+        shapes["model.embed_tokens"],
+        [sizes.vocab, sizes.hidden],
+        "{place}"
+    );
+    let (q, kv) = (
+        sizes.heads * sizes.head_dim,
+        sizes.kv_heads * sizes.head_dim,
+    );
+    match rows(&format!("{attention}.qkv_proj")) {
+        Some(all) => assert_eq!(all, q + 2 * kv, "{place}"),
+        None => {
+            assert_eq!(rows(&format!("{attention}.q_proj")), Some(q), "{place}");
+            assert_eq!(rows(&format!("{attention}.k_proj")), Some(kv), "{place}");
+            assert_eq!(rows(&format!("{attention}.v_proj")), Some(kv), "{place}");
+        }
+    }
+    let layer = |index: usize| format!("model.layers.{index}.input_layernorm.weight");
+    let layers = sizes.layers.len();
+    assert!(shapes.contains_key(&layer(layers - 1)) && !shapes.contains_key(&layer(layers)));
+    let info = &found.info;
+    assert_eq!(
+        (
+            info.vocab,
+            info.hidden,
+            info.kv_heads,
+            info.head_dim,
+            info.layers.len()
+        ),
+        (
+            sizes.vocab,
+            sizes.hidden,
+            sizes.kv_heads,
+            sizes.head_dim,
+            layers
+        ),
+        "{place}"
+    );
+}
+
+/// Keys that a wrapper leaves out have the values of its own class, for the caches too.
+#[test]
+fn a_wrapper_may_leave_keys_out() {
+    let mut config = config("gemma3");
+    let text = config["text_config"].as_object_mut().unwrap();
+    for key in [
+        "num_key_value_heads",
+        "head_dim",
+        "num_attention_heads",
+        "vocab_size",
+        "hidden_size",
+    ] {
+        text.shift_remove(key);
+    }
+    // Gemma 3's own sizes, and so not those of the fixture: the tensors do not fit, and the report tells the sizes.
+    let files = mlx_models::open_weights(&models().join("gemma3")).unwrap();
+    let result = mlx_models::load_from("here", config, files, LoadOptions::default());
+    let Err(error) = result else { panic!("loaded") };
+    let error = error.to_string();
+    assert!(error.contains("expected [2048, 2304]"), "{error}");
+}

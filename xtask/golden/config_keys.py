@@ -1,0 +1,197 @@
+"""Writes testdata/models/config_keys.json: what transformers computes when one thing of a config.json is changed.
+
+    python config_keys.py OUT
+
+OUT is testdata/models with the checkpoints that models.py writes. For each family the keys of its configuration
+class, and keys that only others have, take other values in both dialects. A case holds the change (keys with their
+values, or "absent"), and the log probabilities of some tokens after the prompt, or `null` where transformers fails
+or does not find the tensors in the checkpoint that it looks for.
+"""
+
+import copy
+import json
+import random
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import transformers
+
+from reference import load
+
+PROMPT = [random.Random(11).randrange(8, 60) for _ in range(44)]
+SHOWN = 8  # tokens whose log probabilities are written
+
+# Folder, and the config file in it that is changed.
+BASES = [
+    ("llama_head_dim", "config.json"),
+    ("llama_tied", "config.json"),
+    ("mistral", "config.json"),
+    ("qwen2_window", "config.json"),
+    ("qwen3", "config.json"),
+    ("qwen3_moe", "config.json"),
+    ("gemma2", "config.json"),
+    ("gemma3_text", "config.json"),
+    ("gemma3_text", "config.v5.json"),
+    ("gemma3", "config.json"),
+    ("phi3", "config.json"),
+    ("phi3_longrope", "config.json"),
+    ("phi3_longrope", "config.v5.json"),
+]
+
+# Keys of every family, whether its class has them or not.
+VALUES = {
+    "_sliding_window_pattern": [2],
+    "attention_bias": [True],
+    "attention_multiplier": [0.5],
+    "attn_logit_softcapping": [2.0, None],
+    "decoder_sparse_step": [2],
+    "embedding_multiplier": [3.0],
+    "final_logit_softcapping": [2.0, None],
+    "head_dim": [None],
+    "hidden_act": ["gelu", "relu"],
+    "hidden_activation": ["gelu", "silu"],
+    "initializer_range": [1.0],
+    "layer_types": ["full", "sliding"],
+    "logit_scale": [2.0],
+    "max_position_embeddings": [16],
+    "max_window_layers": [0, 99],
+    "mlp_bias": [True],
+    "mlp_only_layers": [[0], None],
+    "no_rope_layers": [[0, 1]],
+    "norm_topk_prob": [False, True],
+    "num_experts_per_tok": [1],
+    "num_key_value_heads": [None],
+    "original_max_position_embeddings": [8],
+    "partial_rotary_factor": [0.5],
+    "pretraining_tp": [2],
+    "query_pre_attn_scalar": [3],
+    "rms_norm_eps": [0.5],
+    "rope_local_base_freq": [7.0],
+    "rope_theta": [7.0],
+    "sliding_window": [3, None],
+    "sliding_window_pattern": [2],
+    "tie_word_embeddings": [True, False],
+    "use_bidirectional_attention": [False],
+    "use_qk_norm": [False],
+    "use_sliding_window": [True, False],
+}
+LONG = {"long_factor": "long", "short_factor": "short"}
+SCALINGS = [
+    {"rope_type": "default"},
+    {"type": "linear", "factor": 4.0},
+    {"rope_type": "linear", "factor": 4.0},
+    {"rope_type": "linear", "factor": 4.0, "partial_rotary_factor": 0.5},
+    {"rope_type": "default", "partial_rotary_factor": 0.5},
+    {"rope_type": "proportional", "partial_rotary_factor": 0.5},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+    {"rope_type": "yarn", "factor": 4.0},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "mscale": 0.7, "mscale_all_dim": 0.3},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "truncate": False, "beta_fast": 3.0},
+    {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+     "original_max_position_embeddings": 16},
+    {"rope_type": "longrope", "original_max_position_embeddings": 16, **LONG},
+    {"type": "longrope", **LONG},
+    {"type": "su", **LONG},
+    {"type": "yarn", **LONG},
+    {"rope_type": "longrope", "factor": 2.0, "attention_factor": 1.5, **LONG},
+]
+
+
+def text_of(config):
+    return config.get("text_config", config)
+
+
+def fitted(value, config):
+    """Lists that are as long as the model has layers or its heads have pairs."""
+    text = text_of(config)
+    if value in ("full", "sliding"):
+        return [f"{value}_attention"] * text["num_hidden_layers"]
+    if value in ("long", "short"):
+        partial = text.get("partial_rotary_factor", (text.get("rope_parameters") or {}).get("partial_rotary_factor", 1.0))
+        head = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
+        half = int(head * partial) // 2
+        return [round((1.3 if value == "long" else 1.1) ** i + 0.1, 3) for i in range(half)]
+    if isinstance(value, dict):
+        return {key: fitted(one, config) for key, one in value.items()}
+    return value
+
+
+def changes(config):
+    text = text_of(config)
+    for key, values in VALUES.items():
+        for value in values:
+            value = fitted(value, config)
+            if text.get(key, "absent") != value:
+                yield {key: value}
+        if key in text and not key.startswith("num_"):
+            yield {key: "absent"}
+    for scaling in SCALINGS:
+        scaling = fitted(scaling, config)
+        yield {"rope_scaling": scaling}
+        yield {"rope_parameters": {"rope_theta": 50.0, **scaling}}
+        yield {"rope_scaling": scaling, "original_max_position_embeddings": 9}
+    layered = {"full_attention": {"rope_type": "linear", "factor": 4.0}, "sliding_attention": {"rope_theta": 5.0}}
+    yield {"rope_parameters": layered}
+    yield {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 9.0}}}
+
+
+def changed(config, change):
+    """The config with keys set, or taken out where the value is "absent"."""
+    config = copy.deepcopy(config)
+    text = text_of(config)
+    for key, value in change.items():
+        if value == "absent":
+            text.pop(key, None)
+        else:
+            text[key] = value
+    return config
+
+
+@torch.no_grad()
+def computed(folder, config):
+    (folder / "config.json").write_text(json.dumps(config))
+    try:
+        model = load(folder)
+        logits = model(torch.tensor([PROMPT]), use_cache=False).logits[0, -1]
+    except (Exception, SystemExit):
+        return None
+    logprobs = torch.log_softmax(logits, dim=-1)[:SHOWN]
+    return [round(float(x), 5) for x in logprobs] if logprobs.isfinite().all() else None
+
+
+def write(path, families):
+    """One case a line."""
+    lines = []
+    for family in families:
+        cases = ",\n".join(json.dumps(case) for case in family.pop("cases"))
+        lines.append(json.dumps(family)[:-1] + f', "cases": [\n{cases}\n]}}')
+    head = {"reference": f"transformers {transformers.__version__}", "prompt": PROMPT}
+    path.write_text(json.dumps(head)[:-1] + ', "families": [\n' + ",\n".join(lines) + "\n]}\n")
+
+
+def main():
+    out = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    families = []
+    for name, file in BASES:
+        config = json.loads((out / name / file).read_text())
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch)
+            for path in (out / name).glob("model*"):
+                shutil.copy(path, folder)
+            cases = [{"change": {}, "logprobs": computed(folder, config)}]
+            assert cases[0]["logprobs"], f"{name}: the unchanged checkpoint"
+            for change in changes(config):
+                cases.append({"change": change, "logprobs": computed(folder, changed(config, change))})
+        families.append({"case": name, "config": file, "cases": cases})
+        print(name, file, len(cases), sum(case["logprobs"] is None for case in cases), flush=True)
+    write(out / "config_keys.json", families)
+
+
+if __name__ == "__main__":
+    main()
