@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use mlx_core::{Array, DType, Result, Safetensors, safetensors, stack};
-use mlx_models::Model;
+use mlx_models::{Geometry, Model};
 use mlx_nn::{
     Head, LayerKind, ModelCache, Module, Path as Name, RecurrentShape, StateAfter, StatePart, Step,
     Visit, VisitMut,
@@ -35,7 +35,7 @@ const SHAPE: RecurrentShape = RecurrentShape::new(&[
 /// A model with one more layer: a convolution over three tokens and a decaying sum.
 struct Hybrid {
     model: Box<dyn Model>,
-    kinds: Vec<LayerKind>,
+    geometry: Geometry,
 }
 
 impl Module for Hybrid {
@@ -52,7 +52,7 @@ impl Model for Hybrid {
         self.model.embed(tokens)
     }
     fn layer(&self, index: usize, x: &Array, step: &mut Step<'_>) -> Result<Array> {
-        if index + 1 < self.kinds.len() {
+        if index + 1 < self.geometry.layers.len() {
             return self.model.layer(index, x, step);
         }
         let l = x.dim(1)?;
@@ -81,8 +81,8 @@ impl Model for Hybrid {
     fn head(&self) -> Head<'_> {
         self.model.head()
     }
-    fn layers(&self) -> &[LayerKind] {
-        &self.kinds
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
     }
 }
 
@@ -94,9 +94,9 @@ fn hybrid(case: &str) -> LoadedModel {
     };
     let model = LoadedModel::load(models.join(case), options).unwrap();
     model.map(|model| {
-        let mut kinds = model.layers().to_vec();
-        kinds.push(LayerKind::Recurrent(SHAPE));
-        Box::new(Hybrid { model, kinds })
+        let mut geometry = model.geometry().clone();
+        geometry.layers.push(LayerKind::Recurrent(SHAPE));
+        Box::new(Hybrid { model, geometry })
     })
 }
 
