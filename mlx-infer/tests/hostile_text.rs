@@ -55,6 +55,25 @@ fn templates_without_end_or_bound_are_stopped() {
         "{{ [1]|tojson(indent=1000000000) }}",
         "{{ strftime_now('%1000000000Y') }}",
         "{{ strftime_now('%Q%!') }}",
+        "{% macro f(x, n) %}{% if n < 40 %}{{ f(x ~ x, n + 1) }}{% endif %}{% endmacro %}{{ f('aaaaaaaa', 0) }}",
+        "{{ range(100000)|join('x' * 16000000)|length }}",
+        "{% set p = 'x' * 16000000 %}{{ p.join(p)|length }}",
+        "{{ ('%99999s' * 100000)|format(*(['x'] * 100000))|length }}",
+        "{{ [1]|slice(10000000000)|list|length }}",
+        "{{ [1]|batch(100000000000, 'x')|list|length }}",
+        "{{ ('\n' * 1000000)|indent('x' * 16000000, true, true)|length }}",
+        "{{ ('\t' * 16000000).expandtabs(100000)|length }}",
+        "{% set p = 'x' * 16000000 %}{{ (range(10000)|list)|tojson(separators=(p, p))|length }}",
+        "{% set l = [(1,) * 90000000, (1,) * 90000000] %}{{ l|length }}",
+        "{% set s = 'x' * 16000000 %}{% for i in range(100000) %}{% if s|upper|lower == 'a' %}{% endif %}{% endfor %}",
+        "{% set l = range(100000)|list %}{% for i in l %}{% if -1 in l %}{% endif %}{% endfor %}",
+        "{% set l = range(100000)|list %}{{ dict((l + l + l + l)|batch(2))|length }}",
+        "{{ 'a'|replace('', 'x' * 16000000)|length }}",
+        "{{ ('x' * 16000000)|replace('x', 'xxxxxxxxxx')|length }}",
+        "{% set ns = namespace(l=[]) %}{% for i in range(100000) %}{% set ns.l = ns.l + ['x' * 1000000] %}{% endfor %}",
+        "{% set ns = namespace(d={}) %}{% for i in range(100000) %}{% set ns.d = dict(ns.d, **{i|string: i}) %}{% endfor %}",
+        "{{ '{0:>99999}'.format('x') * 1000 }}",
+        "{{ loop.cycle() }}",
         "{% include 'chat_template' %}",
         "{% extends 'default' %}",
         "{% import 'x' as x %}",
@@ -69,6 +88,45 @@ fn templates_without_end_or_bound_are_stopped() {
             start.elapsed()
         );
     }
+}
+
+/// Lists that hold the same list twice, again and again: short to write, without end to print or compare.
+#[test]
+fn lists_of_shared_lists_are_stopped() {
+    let shared = "{% set a = [1, 1] %}".to_owned() + &"{% set a = [a, a] %}".repeat(40);
+    let other = shared.replace("set a", "set b").replace("[a, a]", "[b, b]");
+    for end in ["{{ a }}", "{{ a|tojson }}", "{{ a|string|length }}"] {
+        let error = render(&(shared.clone() + end)).unwrap_err();
+        assert!(
+            error.to_string().contains("steps") || error.to_string().contains("bytes"),
+            "{error}"
+        );
+    }
+    let error = render(&(shared + &other + "{{ a == b }}")).unwrap_err();
+    assert!(error.to_string().contains("steps"), "{error}");
+}
+
+#[test]
+fn what_a_template_says_has_no_control_characters() {
+    let error = render("{{ raise_exception('\\x1b[31mred\\x07 \\x9b') }}").unwrap_err();
+    assert!(
+        !error.to_string().chars().any(char::is_control),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("red"), "{error}");
+}
+
+/// What jinja2 does, and what an honest template needs: slices backwards, of nothing too.
+#[test]
+fn slices_backwards_work() {
+    assert_eq!(
+        render("{{ [][::-1] }}{% for m in messages[1:][::-1] %}x{% endfor %}").unwrap(),
+        "[]"
+    );
+    assert_eq!(
+        render("{% if none is iterable %}a{% else %}b{% endif %}").unwrap(),
+        "b"
+    );
 }
 
 #[test]

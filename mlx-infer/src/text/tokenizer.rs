@@ -3,11 +3,13 @@
 //! The work is done by the `tokenizers` crate; what is here decides what it is given: which pipeline a
 //! checkpoint means ([`pipeline`]), which special tokens it has ([`config`]), and which ids end a text.
 
+mod checks;
 mod config;
 mod eos;
 mod pipeline;
+mod quiet;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -15,6 +17,7 @@ use tokenizers::{AddedToken, ModelWrapper};
 
 use self::config::{Config, Token, object, string};
 use self::pipeline::{Class, TokenizerJson, class_of};
+use self::quiet::guarded;
 use crate::error::{Error, ErrorKind, Result};
 use crate::text::detokenize::{Detokenizer, Steps};
 use crate::text::files::Files;
@@ -59,6 +62,7 @@ impl Tokenizer {
             return Err(no_tokenizer_json(files)?);
         };
         let json = TokenizerJson::parse(&bytes, &place)?;
+        checks::check(&json, &bytes, &place)?;
         let mut config = Config::load(files, &json.added_tokens(&place)?)?;
         let model_config = object(files, "config.json")?.unwrap_or_default();
         let model_type = string(&model_config, "model_type");
@@ -281,23 +285,6 @@ fn build(bytes: &[u8], place: &str) -> Result<tokenizers::Tokenizer> {
         .map_err(|error| Error::format(error.to_string()))
 }
 
-/// Runs a call into the tokenizers crate, which panics on some malformed pipelines, and makes an error of that.
-pub(crate) fn guarded<T>(what: &str, call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(Error::tokenizer(format!("{what}: {error}")).with_source(error)),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text
-                .or_else(|| panic.downcast_ref::<&str>().copied())
-                .unwrap_or("unknown fault");
-            Err(Error::tokenizer(format!(
-                "{what}: the tokenizer is malformed: {text}"
-            )))
-        }
-    }
-}
-
 /// Adds what the configuration has and the pipeline has not, in the order that decides new ids.
 fn add_tokens(
     inner: &mut tokenizers::Tokenizer,
@@ -305,13 +292,21 @@ fn add_tokens(
     config: &Config,
 ) -> tokenizers::Result<()> {
     let known = inner.get_added_tokens_decoder();
+    let mut by_content: HashMap<&str, Vec<&AddedToken>> = HashMap::new();
+    for token in known.values() {
+        by_content.entry(&token.content).or_default().push(token);
+    }
+    let is_known = |token: &AddedToken| {
+        let found = by_content.get(token.content.as_str());
+        found.is_some_and(|found| found.contains(&token))
+    };
     let mut missing: Vec<AddedToken> = config
         .added
         .values()
-        .filter(|token| !known.values().any(|found| found == *token))
+        .filter(|token| !is_known(token))
         .cloned()
         .collect();
-    let mut contents: Vec<String> = known.values().map(|token| token.content.clone()).collect();
+    let mut contents: HashSet<String> = known.values().map(|token| token.content.clone()).collect();
     contents.extend(missing.iter().map(|token| token.content.clone()));
     let named = config.named.iter().filter_map(|(_, token)| token.as_ref());
     let is_named = |content: &str| {
@@ -321,8 +316,7 @@ fn add_tokens(
             .any(|(_, token)| token.as_ref().is_some_and(|t| t.content() == content))
     };
     for token in named.clone().chain(&config.extra) {
-        if !contents.iter().any(|found| found == token.content()) {
-            contents.push(token.content().to_owned());
+        if contents.insert(token.content().to_owned()) {
             missing.push(match token {
                 Token::Text(text) => AddedToken::from(text.clone(), true),
                 Token::Full(full) => full.clone(),

@@ -246,11 +246,16 @@ impl ChatTemplate {
     }
 }
 
-/// A text that a terminal shows as it is: control characters but line ends and tabs are left out, and a
-/// long text is cut.
+/// A text that a terminal shows as it is, on one line: white space as spaces, without other control
+/// characters, cut where it is long.
 fn printable(text: &str) -> String {
-    let shown = |c: &char| !c.is_control() || matches!(c, '\n' | '\t');
-    text.chars().filter(shown).take(MAX_MESSAGE_CHARS).collect()
+    let spaced = text
+        .chars()
+        .map(|c| if matches!(c, '\n' | '\t') { ' ' } else { c });
+    spaced
+        .filter(|c| !c.is_control())
+        .take(MAX_MESSAGE_CHARS)
+        .collect()
 }
 
 impl std::fmt::Debug for ChatTemplate {

@@ -240,8 +240,13 @@ fn batch(value: &Value, args: &Args) -> Result<Value> {
     let fill = fill.filter(|fill| !matches!(fill, Value::None));
     let items = value.items()?;
     // Without a whole positive count no batch is ever full.
+    let is_zero = count == Some(0);
     let count = count.filter(|count| *count >= 1).unwrap_or(usize::MAX);
     let mut batches = Vec::new();
+    if is_zero && !items.is_empty() {
+        // An empty batch is full before the first item.
+        batches.push(Value::list(Vec::new())?);
+    }
     for batch in items.chunks(count.min(items.len().max(1))) {
         let mut batch = batch.to_vec();
         if let Some(fill) = &fill

@@ -120,7 +120,13 @@ impl Parser {
                 let value = self.expression(true)?;
                 StatementKind::Autoescape(value, self.block(&["endautoescape"])?.0)
             }
-            "print" => StatementKind::Output(self.tuple(true, &[])?),
+            "print" => {
+                let mut values = vec![self.expression(true)?];
+                while self.skip_op(",") {
+                    values.push(self.expression(true)?);
+                }
+                StatementKind::Output(self.node(ExprKind::Concat(values))?)
+            }
             "include" | "import" | "from" | "extends" => {
                 while !matches!(self.kind(), Kind::BlockEnd | Kind::End) {
                     self.advance();

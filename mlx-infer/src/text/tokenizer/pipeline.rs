@@ -35,8 +35,14 @@ pub(super) struct TokenizerJson<'a> {
     model: &'a RawValue,
     #[serde(default)]
     added_tokens: Vec<Value>,
-    #[serde(default)]
-    post_processor: Value,
+    #[serde(borrow, default)]
+    normalizer: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pre_tokenizer: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    post_processor: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    decoder: Option<&'a RawValue>,
     #[serde(default)]
     padding: Value,
 }
@@ -55,6 +61,17 @@ impl<'a> TokenizerJson<'a> {
     pub(super) fn parse(bytes: &'a [u8], place: &str) -> Result<Self> {
         serde_json::from_slice(bytes)
             .map_err(|error| Error::format(format!("{place}: not a tokenizer: {error}")))
+    }
+
+    /// The parts that are checked, by name.
+    pub(super) fn parts(&self) -> [(&'static str, Option<&'a RawValue>); 5] {
+        [
+            ("normalizer", self.normalizer),
+            ("pre_tokenizer", self.pre_tokenizer),
+            ("model", Some(self.model)),
+            ("post_processor", self.post_processor),
+            ("decoder", self.decoder),
+        ]
     }
 
     /// Id and token of every added token.
@@ -97,7 +114,10 @@ impl<'a> TokenizerJson<'a> {
         // Joined as text: a vocabulary has hundreds of thousands of entries, and is parsed once, by its reader.
         Ok(format!(
             r#"{{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":{},"pre_tokenizer":{},"post_processor":{},"decoder":{},"model":{flags},"vocab":{vocab},"merges":{merges}}}}}"#,
-            pipeline.normalizer, pipeline.pre_tokenizer, self.post_processor, pipeline.decoder,
+            pipeline.normalizer,
+            pipeline.pre_tokenizer,
+            self.post_processor.map_or("null", RawValue::get),
+            pipeline.decoder,
         ))
     }
 }
