@@ -6,10 +6,13 @@ use mlx_infer::{Files, Tokenizer};
 use proptest::prelude::*;
 use serde_json::Value;
 
-const CASES: [&str; 13] = [
+const CASES: [&str; 16] = [
+    "code_llama",
+    "cohere",
     "flags",
     "gemma",
     "gemma_untyped",
+    "gpt2",
     "llama2",
     "llama2_legacy",
     "llama3",

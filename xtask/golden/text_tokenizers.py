@@ -187,6 +187,29 @@ def cases():
         "tokenizer_config": {"tokenizer_class": "LlamaTokenizerFast", "legacy": True, "pad_token": "<extra>", **full},
         "config": {"model_type": "llama"},
     }
+    # What the file says beside its vocabulary is not what these classes do.
+    gpt2 = byte_level(None, special("<|endoftext|>", "<|im_end|>"))
+    gpt2.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(add_prefix_space=True)])
+    yield "gpt2", gpt2, {
+        "tokenizer_config": {
+            "tokenizer_class": "GPT2Tokenizer",
+            "added_tokens_decoder": added_decoder(gpt2),
+            "eos_token": "<|im_end|>",
+            "add_prefix_space": False,
+        },
+        "config": {"model_type": "llama"},
+    }
+    cohere = byte_level(None, special("<PAD>", "<UNK>", "<CLS>", "<SEP>", "<MASK_TOKEN>", "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>"))
+    yield "cohere", begin_with(cohere, "<BOS_TOKEN>"), {
+        "tokenizer_config": {"tokenizer_class": "CohereTokenizerFast", "added_tokens_decoder": added_decoder(cohere)},
+        "config": {"model_type": "llama"},
+    }
+    infill = ("▁<PRE>", "▁<MID>", "▁<SUF>", "▁<EOT>")
+    code = begin_with(sentencepiece((*LLAMA, *infill), [], scheme="always"), "<s>")
+    yield "code_llama", code, {
+        "tokenizer_config": {"tokenizer_class": "CodeLlamaTokenizer", **names},
+        "config": {"model_type": "llama"},
+    }
     gemma = sentencepiece(GEMMA, [AddedToken("\n\n", normalized=False), AddedToken("  ", normalized=False)], scheme="never")
     gemma.normalizer = normalizers.Replace(" ", "▁")
     gemma.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")

@@ -24,7 +24,10 @@ pub(super) enum Class {
     /// `tokenizer.json`, as it is.
     Serialized,
     Llama,
+    CodeLlama,
     Gemma,
+    Gpt2,
+    Cohere,
     Qwen2,
 }
 
@@ -135,6 +138,9 @@ impl Pipeline {
             Class::Serialized => unreachable!("a serialized pipeline is not rebuilt"),
             Class::Llama => Self::llama(config),
             Class::Gemma => Self::gemma(config),
+            Class::CodeLlama => Self::code_llama(config),
+            Class::Gpt2 => Self::gpt2(config),
+            Class::Cohere => Self::cohere(config),
             Class::Qwen2 => Self::qwen2(config),
         }
     }
@@ -160,6 +166,45 @@ impl Pipeline {
         }
     }
 
+    fn code_llama(config: &Config) -> Self {
+        let prefix = config.add_prefix_space.unwrap_or(true);
+        let scheme = if prefix { "first" } else { "never" };
+        let unk = config.named_content("unk_token").unwrap_or("None");
+        let mut decoders = sentencepiece_decoders();
+        decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+        Self {
+            model: flags(json!({"unk_token": unk, "fuse_unk": true, "byte_fallback": true})),
+            normalizer: Value::Null,
+            pre_tokenizer: json!({
+                "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": false
+            }),
+            decoder: json!({"type": "Sequence", "decoders": decoders}),
+        }
+    }
+
+    fn gpt2(config: &Config) -> Self {
+        let prefix = config.add_prefix_space.unwrap_or(false);
+        Self {
+            model: flags(json!({"continuing_subword_prefix": "", "end_of_word_suffix": ""})),
+            normalizer: Value::Null,
+            pre_tokenizer: byte_level(prefix, true),
+            decoder: byte_level(true, true),
+        }
+    }
+
+    fn cohere(config: &Config) -> Self {
+        let prefix = config.add_prefix_space.unwrap_or(false);
+        Self {
+            model: flags(json!({"continuing_subword_prefix": "", "end_of_word_suffix": ""})),
+            normalizer: json!({"type": "NFC"}),
+            pre_tokenizer: json!({"type": "Sequence", "pretokenizers": [
+                {"type": "Digits", "individual_digits": true},
+                byte_level(prefix, true),
+            ]}),
+            decoder: byte_level(prefix, true),
+        }
+    }
+
     fn gemma(config: &Config) -> Self {
         let unk = config.named_content("unk_token").unwrap_or("None");
         Self {
@@ -179,13 +224,17 @@ impl Pipeline {
             normalizer: json!({"type": "NFC"}),
             pre_tokenizer: json!({"type": "Sequence", "pretokenizers": [
                 {"type": "Split", "pattern": {"Regex": QWEN2_WORDS}, "behavior": "Isolated", "invert": false},
-                {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": true, "use_regex": false},
+                byte_level(prefix, false),
             ]}),
-            decoder: json!({
-                "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true
-            }),
+            decoder: byte_level(true, true),
         }
     }
+}
+
+fn byte_level(prefix: bool, splits_words: bool) -> Value {
+    json!({
+        "type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": true, "use_regex": splits_words
+    })
 }
 
 fn sentencepiece_decoders() -> Vec<Value> {
@@ -228,6 +277,9 @@ pub(super) fn class_of(hub: Option<&str>, model_type: Option<&str>, json_text: &
         // Llama 3 says LlamaTokenizer over a byte-level vocabulary.
         "LlamaTokenizer" if contains(json_text, b"\"ByteLevel\"") => Class::Serialized,
         "LlamaTokenizer" => Class::Llama,
+        "CodeLlamaTokenizer" => Class::CodeLlama,
+        "GPT2Tokenizer" => Class::Gpt2,
+        "CohereTokenizer" => Class::Cohere,
         "GemmaTokenizer" => Class::Gemma,
         "Qwen2Tokenizer" => Class::Qwen2,
         _ => Class::Serialized,
