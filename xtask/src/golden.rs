@@ -54,7 +54,12 @@ impl Part {
 
     fn scripts(self) -> &'static [&'static str] {
         match self {
-            Part::Models => &["models.py", "quantized.py", "agreement.py"],
+            Part::Models => &[
+                "models.py",
+                "config_keys.py",
+                "quantized.py",
+                "agreement.py",
+            ],
             Part::Ops => &["ops.py"],
             Part::Text => &["text.py"],
             Part::Train => &["train.py"],
