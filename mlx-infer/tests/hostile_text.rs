@@ -116,6 +116,31 @@ fn what_a_template_says_has_no_control_characters() {
     assert!(error.to_string().contains("red"), "{error}");
 }
 
+/// Numbers at the edge of what fits: an answer or an error.
+#[test]
+fn numbers_at_the_edge_do_not_panic() {
+    let edge = "{% set big = 2**126 %}{% set low = -big * 2 %}";
+    for end in [
+        "{{ range(0, 10, 2)[::big]|list }}",
+        "{{ range(low, 5)|length }}",
+        "{{ low in range(5, 0, -1) }}",
+        "{{ '%*d' % (low, 1) }}",
+        "{{ big|round(low) }}{{ low|round(-2) }}{{ low|abs }}",
+        "{{ -low }}",
+        "{{ low // -1 }}",
+        "{{ [1][low] }}{{ 'a'[low:big] }}{{ [1, 2][low:big:low] }}",
+        "{{ 1.5|round(big) }}{{ 1.5|round(low) }}",
+        "{{ 'a' * low }}",
+    ] {
+        if let Err(error) = render(&(edge.to_owned() + end)) {
+            assert!(
+                !error.to_string().contains("engine failed"),
+                "{end}: {error}"
+            );
+        }
+    }
+}
+
 /// What jinja2 does, and what an honest template needs: slices backwards, of nothing too.
 #[test]
 fn slices_backwards_work() {

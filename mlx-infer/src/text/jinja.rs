@@ -95,6 +95,6 @@ fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T>
             .map_err(|error| Fail::error(format!("cannot start a thread: {error}")))?;
         handle
             .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            .unwrap_or_else(|_| Err(Fail::error("the template engine failed")))
     })
 }

@@ -192,7 +192,7 @@ pub(super) fn contains(of: &Value, sought: &Value) -> Result<bool> {
             let at = offset
                 .checked_div(range.step)
                 .and_then(|at| usize::try_from(at).ok());
-            Ok(offset % range.step == 0 && at.is_some_and(|at| at < range.len()))
+            Ok(offset.checked_rem(range.step) == Some(0) && at.is_some_and(|at| at < range.len()))
         }
         other => any_equal(&other.items()?, sought),
     }

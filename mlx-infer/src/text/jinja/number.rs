@@ -142,14 +142,18 @@ pub(super) fn round(number: f64, digits: i128) -> f64 {
 
 /// `round(number, digits)` of a whole number.
 pub(super) fn round_int(number: i128, digits: i128) -> i128 {
-    let scale = u32::try_from(-digits)
+    let scale = u32::try_from(digits.unsigned_abs())
         .ok()
         .and_then(|digits| 10_i128.checked_pow(digits));
     let Some(scale) = scale.filter(|_| digits < 0) else {
         return if digits < 0 { 0 } else { number };
     };
     let rest = number.rem_euclid(scale);
-    let floor = number - rest;
-    let up = rest * 2 > scale || (rest * 2 == scale && (floor / scale) % 2 != 0);
-    if up { floor + scale } else { floor }
+    let floor = number.saturating_sub(rest);
+    let up = rest > scale - rest || (rest == scale - rest && (floor / scale) % 2 != 0);
+    if up {
+        floor.saturating_add(scale)
+    } else {
+        floor
+    }
 }

@@ -40,7 +40,7 @@ pub(super) fn format(format: &Str, values: &Value) -> Result<Value> {
         let mut measure = |rest: &mut &str| -> Result<Option<i128>> {
             if take(rest, |c| c == '*').is_some() {
                 let width = index(&given.next()?)?;
-                if width.abs() > MAX_WIDTH {
+                if width.unsigned_abs() > MAX_WIDTH.unsigned_abs() {
                     return Err(Fail::error(format!("%: a width of more than {MAX_WIDTH}")));
                 }
                 return Ok(Some(width));

@@ -56,11 +56,11 @@ pub(super) fn slice(of: &Value, [start, stop, step]: [Option<i128>; 3]) -> Resul
         }
         Value::Range(range) => {
             let places = places(range.len(), start, stop, step);
-            let place = |at: i128| range.start + range.step * at;
+            let place = |at: i128| range.start.saturating_add(range.step.saturating_mul(at));
             Ok(Value::Range(Range {
                 start: place(places.start),
                 stop: place(places.stop),
-                step: range.step * places.step,
+                step: range.step.saturating_mul(places.step),
             }))
         }
         Value::Undefined(what) => Err(Fail::error(&**what)),

@@ -158,7 +158,8 @@ impl Range {
     }
 
     pub(super) fn at(&self, index: usize) -> i128 {
-        self.start + self.step * index as i128
+        self.start
+            .saturating_add(self.step.saturating_mul(index as i128))
     }
 }
 
