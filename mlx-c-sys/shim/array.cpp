@@ -8,11 +8,11 @@ namespace {
 
 using namespace mlxrs;
 
-// Where the CPU allocator puts the data in a buffer of its own: behind one word that holds the size.
+// The CPU allocator puts the data of a buffer behind one word that holds the size.
 constexpr size_t kHeader = sizeof(size_t);
 
-// Only an allocator whose buffers are plain host memory behind a header can be given foreign memory. Asking a real
-// buffer tells: a made-up one would be dereferenced by the GPU back ends.
+// Foreign memory needs an allocator whose buffers are plain host memory behind a header. A real buffer shows whether they
+// are: GPU back ends would dereference a made-up one.
 bool allocator_is_plain_memory() {
   static const bool plain = [] {
     mx::allocator::Data probe = mx::allocator::malloc(64);
@@ -22,7 +22,7 @@ bool allocator_is_plain_memory() {
   return plain;
 }
 
-// Runs the caller's destructor once, whichever way the memory goes.
+// Runs the caller's destructor once, however the memory is released.
 class Payload {
  public:
   Payload(void* payload, void (*dtor)(void*)) : payload_(payload), dtor_(dtor) {}

@@ -1,6 +1,6 @@
-// Keeps an update in place when steps are pipelined. MLX donates a buffer only when nothing else holds it, but the
-// encoded consumers of the previous step hold it until their work has completed, so MLX copies the whole of a KV
-// cache on every step. The order of work on a stream already makes the update safe; this primitive says so.
+// Updates a KV cache in place while steps are pipelined. MLX updates a buffer in place only when nothing else holds it.
+// Queued readers of the previous step hold it until they have run, so MLX would copy the whole KV cache in every step. The
+// order of tasks on a stream already makes the update safe, so this primitive updates in place all the same.
 #include <algorithm>
 #include <memory>
 #include <new>
@@ -17,9 +17,9 @@ namespace {
 using namespace mlxrs;
 using Data = mx::array::Data;
 
-// What readers of memory on this thread must know: which buffers are being written in place, and by which streams.
+// Buffers that are being updated in place, and the streams that do it: for readers on this thread.
 struct Written {
-  std::weak_ptr<Data> data; // Keeps the address from being used again, not the buffer.
+  std::weak_ptr<Data> data; // Keeps the address from being reused; does not keep the buffer.
   std::vector<mx::Stream> streams;
 };
 thread_local std::unordered_map<const Data*, Written> written;
@@ -45,7 +45,7 @@ void note_written(const mx::array& a, mx::Stream stream) {
 
 bool may_overwrite(const std::vector<mx::array>& in, size_t index) {
   if (readers > 0) {
-    return false; // Somebody is looking at memory: at this buffer, for all that is known here.
+    return false; // A caller is reading memory, possibly this buffer.
   }
   const mx::array& source = in[index];
   const auto& data = source.data_shared_ptr();
@@ -54,7 +54,7 @@ bool may_overwrite(const std::vector<mx::array>& in, size_t index) {
   }
   for (size_t i = 0; i < in.size(); i++) {
     if (i != index && in[i].data_shared_ptr() == data) {
-      return false; // The update reads the buffer that it would write.
+      return false; // Another input of the update is in the same buffer.
     }
   }
   return true;
@@ -64,8 +64,8 @@ bool may_overwrite(const std::vector<mx::array>& in, size_t index) {
 
 namespace {
 
-// Lends the allocator's claim on a buffer (the Data object itself; only an owned one counts as donatable) to a
-// stand-in array that nobody else holds, and takes it back at the end, also when the evaluation throws.
+// Moves the ownership of a buffer (the Data object, which must own it to be donatable) to a stand-in array with a single
+// reference, and back at the end, also when the evaluation throws.
 class Loan {
  public:
   explicit Loan(const mx::array& source)
@@ -76,12 +76,12 @@ class Loan {
   Loan(const Loan&) = delete;
   Loan& operator=(const Loan&) = delete;
   ~Loan() {
-    // A moved-from Data owns nothing; move assignment does not exist, so the object is built again in its place.
+    // A moved-from Data owns nothing. It has no move assignment, so it is constructed again in place.
     lender_->~Data();
     new (lender_.get()) Data(std::move(*borrowed_));
   }
 
-  // The stand-in, to be moved to where it will be the only reference.
+  // The stand-in, which the caller moves to where it is the only reference.
   mx::array take() {
     return std::move(stand_in_);
   }
@@ -142,8 +142,8 @@ class ForceDonate : public mx::Primitive {
     note_written(source, stream());
     bool reused;
     {
-      // Reserved in full, so that the stand-in keeps its single reference; declared before the loan, so that the
-      // borrowed Data lives until it is given back.
+      // Reserved in full, so that the stand-in keeps its single reference. Declared before the loan, so that the
+      // borrowed Data outlives it.
       std::vector<mx::array> lent;
       lent.reserve(in.size());
       Loan loan(source);
@@ -154,7 +154,7 @@ class ForceDonate : public mx::Primitive {
       reused = loan.is_buffer_of(out[0]);
     }
     if (reused) {
-      // The output holds the hollow stand-in now: point it at the real owner.
+      // The output refers to the stand-in's Data, which owns nothing now: refer to the real owner.
       out[0].copy_shared_buffer(source, out[0].strides(), out[0].flags(), out[0].data_size());
     }
   }
@@ -215,7 +215,7 @@ extern "C" int mlxrs_array_pin(mlx_array a) {
     if (data == nullptr || !data->is_owned()) {
       return;
     }
-    // The allocator's claim moves to where no operation looks for it; the buffer stays where all its arrays expect it.
+    // The ownership moves to an object that no operation looks at, so that the buffer is never donated. The buffer stays.
     auto owner = std::make_shared<Data>(std::move(*data));
     data->~Data();
     new (data.get()) Data(owner->buffer(), [owner](mx::allocator::Buffer) {});

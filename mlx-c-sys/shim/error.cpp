@@ -1,5 +1,5 @@
-// Takes the place of mlx-c's error.cpp, which uses the message as a printf format, keeps one unsynchronised handler
-// for the process, and by default prints to stdout and exits.
+// Replaces mlx-c's error.cpp, which uses the message as a printf format, has one unsynchronised handler for the process,
+// and by default prints to stdout and exits. Here the first message is kept per thread.
 #include <exception>
 #include <string>
 
@@ -31,12 +31,12 @@ extern "C" void mlxrs_error_set(const char* msg) {
   try {
     slot.text = msg;
   } catch (const std::exception&) {
-    slot.text.clear(); // Out of memory: "an error without a text" is all that can be said.
+    slot.text.clear(); // No memory for the text.
   }
   slot.set = true;
 }
 
-// Every caller in mlx-c passes one string, the text of the exception, so the variable arguments are never read.
+// mlx-c always passes one string, the text of the exception. The variable arguments are never read.
 extern "C" void _mlx_error(const char*, const int, const char* fmt, ...) {
   mlxrs_error_set(fmt);
 }

@@ -1,5 +1,6 @@
-// MLX takes its allocator down at the end of a program while the threads of its streams may still compute, which then
-// corrupts the heap. A program ends in the middle of work as soon as it queues a step ahead and does not want its result.
+// Waits, when the program exits, for what CPU streams still compute. MLX destroys its allocator at exit, and a stream that
+// computes after that corrupts the heap. This happens to every program that exits after queuing a step whose result it
+// does not need.
 #include <cstdlib>
 #include <future>
 
@@ -23,7 +24,7 @@ void finish() {
       mx::scheduler::enqueue(s, [reached] { reached->set_value(); });
       end.wait();
     } catch (...) {
-      // A stream whose thread is gone has nothing to wait for.
+      // The stream has no thread, so there is nothing to wait for.
     }
   }
 }
@@ -33,7 +34,7 @@ void finish() {
 extern "C" int mlxrs_finish_at_exit(void) {
   return mlxrs::guarded([] {
     static const bool registered = [] {
-      // What is made first is taken down last: both of them, then the wait.
+      // Exit handlers run in the reverse order of construction: the wait comes before the destruction of both.
       mx::allocator::allocator();
       mx::scheduler::scheduler();
       return std::atexit(finish) == 0;

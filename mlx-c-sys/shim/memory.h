@@ -1,13 +1,15 @@
-// Memory that a thread keeps for its next product.
+// Scratch memory of a thread, kept for its next product.
 #pragma once
 
 #include <cstddef>
 #include <memory>
 #include <new>
+#include <stdexcept>
+#include <string>
 
 namespace mlxrs {
 
-// Aligned for any kernel.
+// Aligned to a cache line, for any kernel.
 class Memory {
  public:
   template <typename T>
@@ -16,7 +18,10 @@ class Memory {
     if (bytes > size_) {
       size_ = 0;
       memory_.reset();
-      memory_.reset(static_cast<char*>(::operator new[](bytes, std::align_val_t(64))));
+      memory_.reset(static_cast<char*>(::operator new[](bytes, std::align_val_t(64), std::nothrow)));
+      if (memory_ == nullptr) {
+        throw std::runtime_error("no memory for " + std::to_string(bytes) + " bytes");
+      }
       size_ = bytes;
     }
     return reinterpret_cast<T*>(memory_.get());
@@ -32,7 +37,8 @@ class Memory {
   size_t size_ = 0;
 };
 
-// For what a call's caller prepares for all, and for what each task needs: the caller works on tasks too.
+// `for_all` is what the caller of a loop prepares for all its tasks, `for_task` what one task needs. The caller runs tasks
+// too, so it uses both.
 inline thread_local Memory for_all, for_task;
 
 } // namespace mlxrs

@@ -353,6 +353,13 @@ int mlxrs_fast_draw(mlx_array* res, mlx_array x, mlx_array keys, mlx_array numbe
 /* logsumexp(logits) - logits[target] over the last axis; one node for f32 logits. */
 int mlxrs_fast_cross_entropy(mlx_array* res, mlx_array logits, mlx_array targets, mlx_stream s);
 
+/* Makes the calling thread's streams usable again after one of them failed: waits until they have skipped what they were given, and
+ * forgets the error. What they were to compute must not be used. A stream that failed gives its error at each wait until then. */
+int mlxrs_rearm(void);
+/* How many streams have a thread: those that were given work by threads that have not ended. */
+size_t mlxrs_stream_threads(void);
+/* Fails where a setting of the environment is none of those that are allowed. */
+int mlxrs_check_settings(void);
 /* Has the program wait at its end for what streams of the CPU still compute. To be called before their first use. */
 int mlxrs_finish_at_exit(void);
 

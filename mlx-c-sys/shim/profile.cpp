@@ -1,6 +1,6 @@
-// Nodes are evaluated before they are computed: what is timed are the tasks that a node gives to its stream, which runs them in order
-// on one thread. So a profile has a task in front of each node's and one behind them, and what lies between two nodes is known too:
-// MLX's own operations, bookkeeping, and waiting for whoever builds the graph.
+// Times nodes on CPU streams. Evaluating a node only queues its tasks, so the tasks are timed: a profile queues one task
+// before and one after them. The time between two nodes is known too: MLX's own operations, bookkeeping, and waiting for
+// the thread that builds the graph.
 #include "profile.h"
 
 #include <atomic>
@@ -26,10 +26,11 @@ struct Total {
 
 std::mutex guard;
 std::map<std::string, Total> totals;
-// Which profile is taken; 0: none. Another one each time, so that a stream does not count what it began before.
+// The number of the running profile, or 0. Each start takes a new number, so that nodes of an earlier profile are not
+// counted.
 std::atomic<uint64_t> profile{0};
 
-// A stream's thread: when its last node began, and when the one before it ended, if both belong to the profile.
+// Of a stream's thread: when its last node began and the one before it ended, if both belong to the profile.
 struct Times {
   uint64_t profile = 0;
   Clock::time_point begun, ended;
@@ -50,7 +51,7 @@ bool is_profiled() {
   return profile.load(std::memory_order_relaxed) != 0;
 }
 
-// Not by the stream's encoder: its tasks count among those for which threads wait (run_ahead.cpp).
+// Queued directly and not by the stream's encoder, which counts tasks and makes threads wait (run_ahead.cpp).
 void node_begins(mx::Stream stream) {
   mx::scheduler::enqueue(stream, [now = profile.load()] {
     if (now != times.profile) {

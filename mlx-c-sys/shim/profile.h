@@ -1,17 +1,17 @@
-// How long nodes take on CPU streams.
+// Timing nodes on CPU streams.
 #pragma once
 
 #include "mlx/stream.h"
 
 namespace mlxrs {
 
-// Whether anybody has asked for it (mlxrs_profile_start).
+// Whether a profile is running (mlxrs_profile_start).
 bool is_profiled();
-// Behind what the stream has been given already: a node begins, or ends. See profile.cpp.
+// Queue the begin or the end of a node, after the stream's earlier tasks. See profile.cpp.
 void node_begins(mlx::core::Stream stream);
 void node_ends(mlx::core::Stream stream, const char* name);
 
-// Gives a node's work to the stream by `encode`, timed if that is wanted.
+// Queues a node's tasks by `encode`, timed if a profile is running.
 template <typename Encode>
 void timed(mlx::core::Stream stream, const char* name, const Encode& encode) {
   if (!is_profiled()) {

@@ -1,11 +1,13 @@
-// MLX counts each tenth task that is handed to a CPU stream until it is done, and a thread that evaluates waits while
-// more than ten of them are under way, which is some fifty nodes. So who hands over the five hundred of the next decode
-// step sleeps most of the time, and is woken whenever a counted task is done. That takes the stream's thread 20
-// microseconds each time on a virtual machine, and a core from those that multiply: a tenth of a step of one row.
+// Lets a thread queue more nodes than MLX allows, where their outputs are small.
 //
-// The bound is there for memory, because what a stream has not got to yet has its outputs already. Where these are small,
-// a thread may be further ahead. MLX's numbers cannot be changed, but its count can: down when small nodes are handed
-// over, and up again when the stream has got there.
+// MLX counts every tenth task of a CPU stream from its queuing to its end. While more than ten are counted, which is about
+// fifty nodes, the thread that evaluates sleeps, and the end of each counted task wakes it. A decode step has five hundred
+// nodes, so that thread sleeps and wakes most of the time. On a virtual machine each wake-up takes the stream's thread 20
+// microseconds and a core from the matrix products: a tenth of a decode step of one row.
+//
+// The bound limits memory, because the outputs of queued nodes are allocated already. Small outputs need no such bound.
+// MLX's bound cannot be changed, but its count can: it goes down when small nodes are queued, and up again when the stream
+// reaches them.
 #include "run_ahead.h"
 
 #include <atomic>
@@ -20,10 +22,11 @@ namespace mx = mlx::core;
 
 namespace {
 
-// What outputs of a small node are less than: more is better written where others have just been, which is in the caches.
-// And what all that are not counted may take, and what a node takes besides.
+// The outputs of a small node have less than `small` bytes: larger ones are better written to memory that was just
+// freed, because it is still in the CPU's caches. Uncounted nodes have at most `most` bytes, and each has `overhead`
+// bytes besides its outputs.
 constexpr size_t small = 1 << 18, most = 1 << 26, overhead = 1 << 12;
-// A node's task, one that MLX adds to keep its inputs, and that of a view beside it.
+// A node has a task, MLX adds one that keeps its inputs alive, and a view beside it has one.
 constexpr int tasks_of_node = 3;
 
 std::atomic<size_t> uncounted{0};

@@ -1,4 +1,4 @@
-// Settings from the environment, for what runs on the CPU.
+// Settings of the CPU kernels from the environment.
 #pragma once
 
 #include <cstdlib>
@@ -12,7 +12,7 @@ inline std::string setting(const char* name) {
   return text != nullptr ? text : "";
 }
 
-// MLX_CPU_KERNELS=off takes MLX's own operations, and the BLAS that it brought, in place of ours.
+// Whether our CPU kernels run. MLX_CPU_KERNELS=off selects MLX's own operations and its BLAS.
 inline bool kernels_wanted() {
   std::string wanted = setting("MLX_CPU_KERNELS");
   if (!wanted.empty() && wanted != "on" && wanted != "off") {

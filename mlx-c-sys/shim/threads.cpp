@@ -18,7 +18,7 @@ namespace mlxrs {
 
 namespace {
 
-// A token's matrix products come some tens of microseconds apart; waking a sleeper takes as long.
+// The matrix products of a decode step are tens of microseconds apart, and waking a sleeping thread takes as long.
 constexpr auto spin_time = std::chrono::microseconds(100);
 
 inline void pause() {
@@ -29,7 +29,7 @@ inline void pause() {
 #endif
 }
 
-// Waits until `done`, or for the spin time. Whether it was done.
+// Spins until `done` or until the spin time is over. Returns whether it was done.
 template <typename Done>
 bool spin(const Done& done) {
   auto end = std::chrono::steady_clock::now() + spin_time;
@@ -40,7 +40,7 @@ bool spin(const Done& done) {
       }
       pause();
     }
-    // Whoever has work to do goes first.
+    // Threads with work run first.
     std::this_thread::yield();
   } while (std::chrono::steady_clock::now() < end);
   return done();
@@ -63,7 +63,9 @@ int cores() {
   return cores;
 }
 
-int wanted() {
+} // namespace
+
+int wanted_threads() {
   const char* text = std::getenv("MLX_CPU_THREADS");
   if (text == nullptr) {
     return cores();
@@ -76,13 +78,15 @@ int wanted() {
   return static_cast<int>(count);
 }
 
-// Whether this thread runs the body of a loop, or only ever does.
+namespace {
+
+// Whether this thread is inside the body of a loop. Always true on the threads of the pool.
 thread_local bool is_inside = false;
 
 } // namespace
 
 Threads& Threads::shared() {
-  static Threads* threads = new Threads(wanted());
+  static Threads* threads = new Threads(wanted_threads());
   return *threads;
 }
 
@@ -91,7 +95,7 @@ Threads::Threads(int count) : count_(count) {
     try {
       std::thread([this] { work(); }).detach();
     } catch (const std::system_error&) {
-      // The system allows no more: those that there are do the work.
+      // The system allows no more threads: the existing ones do the work.
       count_ = i;
       break;
     }
@@ -117,7 +121,7 @@ void Threads::run(uint32_t n, Call call, const void* body) {
   drain();
   is_inside = false;
   if (!spin([&] { return unfinished_.load(std::memory_order_acquire) == 0; })) {
-    // Somebody who has begun a body was put aside by the system.
+    // The system has descheduled a thread in the middle of a body.
     while (uint32_t unfinished = unfinished_.load(std::memory_order_acquire)) {
       unfinished_.wait(unfinished, std::memory_order_acquire);
     }
@@ -145,7 +149,7 @@ void Threads::work() {
 void Threads::drain() {
   uint32_t left = left_.load(std::memory_order_acquire), done = 0;
   while (left > 0) {
-    // Who takes an index may read the loop: it cannot end before unfinished_ goes down for that index.
+    // A thread that holds an index may read the loop: the loop cannot end before unfinished_ is decremented for it.
     if (!left_.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
       continue;
     }
@@ -157,7 +161,7 @@ void Threads::drain() {
     done++;
     left = left_.load(std::memory_order_acquire);
   }
-  // Once for all of them: threads wait for each other's counts.
+  // Once for all indices, because each decrement waits for the cache line.
   if (done > 0 && unfinished_.fetch_sub(done, std::memory_order_acq_rel) == done) {
     unfinished_.notify_one();
   }

@@ -9,6 +9,7 @@ use mlx_c_sys as sys;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{self, vector};
+use crate::safetensors::mapped;
 use crate::{eval, memory, poison};
 
 /// A lazy, immutable, reference-counted array.
@@ -179,7 +180,12 @@ impl Array {
     /// `T` is not the array's dtype (nothing is converted: see [`astype`](Self::astype)), or the
     /// evaluation fails.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
-        self.with_slice(<[T]>::to_vec)
+        self.with_slice(|slice| {
+            let mut vec = Vec::new();
+            memory::reserve(&mut vec, slice.len())?;
+            vec.extend_from_slice(slice);
+            Ok(vec)
+        })?
     }
 
     /// Calls `f` with the elements in row-major order, without copying them where they already are.
@@ -231,7 +237,10 @@ impl Array {
         // SAFETY: counts readers of this thread.
         unsafe { sys::mlxrs_reading(true) };
         let _reading = Reading;
-        Ok(f(&dense))
+        let result = f(&dense);
+        // It may have read a file that was truncated.
+        mapped::check()?;
+        Ok(result)
     }
 
     /// The single element of an array of size 1. Evaluates the array.
@@ -282,7 +291,9 @@ impl Array {
             let elements = unsafe { std::slice::from_raw_parts(data, len) };
             return Ok(Cow::Borrowed(elements));
         }
-        let mut copy = vec![T::default(); len];
+        let mut copy = Vec::new();
+        memory::reserve(&mut copy, len)?;
+        copy.resize(len, T::default());
         // SAFETY: the caller's promise; `copy` is as large, and another allocation.
         unsafe {
             let bytes = len * size_of::<T>();
@@ -329,10 +340,9 @@ impl Clone for Array {
         };
         // SAFETY: allocates a second handle to the same array; fails only without memory.
         let status = unsafe { sys::mlx_array_set(&mut raw, self.raw) };
-        assert!(
-            status == 0 && !raw.ctx.is_null(),
-            "no memory for an array handle"
-        );
+        if status != 0 || raw.ctx.is_null() {
+            memory::exhausted(size_of::<Self>());
+        }
         Self {
             raw,
             made: self.made.clone(),

@@ -16,6 +16,9 @@ pub enum ErrorKind {
     DType,
     /// Shapes or lengths do not fit.
     Shape,
+    /// The system has no memory for an array, a kernel's work or a node. The message says how many bytes were
+    /// asked for. If an evaluation failed, the arrays of its step are poisoned.
+    Memory,
     /// More bytes than [`memory::set_array_limit`](crate::memory::set_array_limit) allows.
     Budget,
     /// A Rust closure called by MLX returned an error.
@@ -79,6 +82,10 @@ impl std::error::Error for Error {}
 
 impl From<std::io::Error> for Error {
     fn from(error: std::io::Error) -> Self {
-        Self::new(ErrorKind::Io, error.to_string())
+        let kind = match error.kind() {
+            std::io::ErrorKind::OutOfMemory => ErrorKind::Memory,
+            _ => ErrorKind::Io,
+        };
+        Self::new(kind, error.to_string())
     }
 }

@@ -1,4 +1,4 @@
-//! Running the lazy graph.
+//! Evaluating the lazy graph.
 
 use std::borrow::Borrow;
 
@@ -7,33 +7,37 @@ use mlx_c_sys as sys;
 use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{self, Arg, vector::VectorArray};
+use crate::safetensors::mapped;
 use crate::{poison, stream};
 
 /// Computes `arrays` and waits for them.
 ///
 /// # Errors
-/// A kernel fails, or an asynchronous one failed earlier on the same stream. Every array of this
+/// A kernel fails, or an asynchronous one failed earlier on the same stream; or the file of an array
+/// that [`Safetensors`](crate::Safetensors) gave was truncated. Every array of this
 /// thread that is not known to be good is then poisoned: reading or using it is an error. Good are
-/// arrays made from data, those that were given to a successful `eval` or read, and (on a thread
-/// that uses one stream) what was found computed when it was used again since. Inside `vmap` and
-/// `compile` nothing can be evaluated.
+/// arrays made from data, arrays that were given to a successful `eval` or read, and, on a thread
+/// that uses one stream, arrays that were found computed when they were used since. The stream skips
+/// all operations after the one that failed, until this error is returned; then it can be used again.
+/// Inside `vmap` and `compile` nothing can be evaluated.
 pub fn eval<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()> {
     let arrays: Vec<A> = arrays.into_iter().collect();
     let roots = || arrays.iter().map(Borrow::borrow);
     let vector = VectorArray::new(roots())?;
     if roots().all(|array| array.made() == poison::DATA && poison::is_available(array)) {
-        return Ok(());
+        return mapped::check();
     }
     let started = roots().any(is_lazy);
     // SAFETY: a live vector of live arrays.
     ffi::call(ErrorKind::Eval, || unsafe { sys::mlx_eval(vector.c()) })
+        .and_then(|()| mapped::check())
         .map_err(|error| fail(roots(), error))?;
     poison::good(roots(), started);
     Ok(())
 }
 
-/// How many operations wait to be run for `arrays`. Each costs some microseconds of bookkeeping, views
-/// included, which is what a small model's decode step is made of.
+/// The number of operations that evaluating `arrays` would run. Each costs some microseconds of bookkeeping,
+/// views included; a decode step of a small model consists of little else.
 ///
 /// # Errors
 /// No memory for a handle.
@@ -48,10 +52,10 @@ pub fn graph_size<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Resu
     Ok(size)
 }
 
-/// Starts computing `arrays` and returns at once.
+/// Queues the computation of `arrays` and returns at once.
 ///
 /// # Errors
-/// As [`eval`]; an error of a kernel arrives at the next wait instead.
+/// As [`eval`], but an error of a kernel is returned by the next wait.
 pub fn async_eval<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()> {
     let arrays: Vec<A> = arrays.into_iter().collect();
     let roots = || arrays.iter().map(Borrow::borrow);
@@ -63,7 +67,7 @@ pub fn async_eval<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Resu
     .map_err(|error| fail(roots(), error))
 }
 
-/// Whether nobody has started to compute the array yet.
+/// Whether the computation of the array has not been queued yet.
 fn is_lazy(array: &Array) -> bool {
     let mut lazy = false;
     // SAFETY: the handle is live, the out-parameter ours; on failure it counts as started.
@@ -71,7 +75,8 @@ fn is_lazy(array: &Array) -> bool {
     lazy
 }
 
-/// MLX refuses some evaluations before it starts anything: they break no array.
+/// The error to return for a failed evaluation of `roots`. It poisons the step, except where MLX refused the evaluation
+/// before it queued anything.
 fn fail<'a>(roots: impl Iterator<Item = &'a Array>, error: Error) -> Error {
     let text = error.to_string();
     let refused =
@@ -91,6 +96,7 @@ pub fn synchronize() -> Result<()> {
     let stream = stream::current()?;
     // SAFETY: the current stream is live.
     ffi::call(ErrorKind::Eval, || unsafe { sys::mlx_synchronize(stream) })
+        .and_then(|()| mapped::check())
         .map_err(|error| poison::failed([], error))?;
     poison::good([], true);
     Ok(())

@@ -66,6 +66,10 @@ pub(crate) fn take_error(kind: ErrorKind) -> Error {
         text
     };
     match text {
+        Some(text) if text.contains("bad_alloc") => {
+            Error::new(ErrorKind::Memory, "no memory for a node of the graph")
+        }
+        Some(text) if text.contains("no memory for ") => Error::new(ErrorKind::Memory, text),
         Some(text) => Error::new(kind, text),
         None => Error::new(kind, "mlx failed without a message"),
     }

@@ -1,4 +1,4 @@
-//! Evaluated arrays that may cross threads.
+//! Evaluated arrays for other threads.
 
 use std::fmt;
 
@@ -8,9 +8,9 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::eval::eval;
-use crate::ffi;
+use crate::{ffi, poison};
 
-/// An array that has been computed and holds nothing but its data, so that any thread may have it.
+/// An evaluated array that holds only data, so that any thread may use it.
 ///
 /// ```
 /// # use mlx_core::{Array, Result};
@@ -27,7 +27,8 @@ pub struct Frozen(Array);
 
 // SAFETY: the array is evaluated and waited for (`freeze` checks both), so it has no primitive, no
 // inputs and no event; reading its description and data then changes nothing, and its reference
-// counts are atomic. Its buffer is pinned, so that no operation and no update in place writes there. The `Array` inside is never lent out, and its stamp is never written again.
+// counts are atomic. Its buffer is pinned, so that no operation and no update in place writes to it. The `Array` inside is
+// never borrowed by a caller, and its time (see `poison`) is never written again.
 unsafe impl Send for Frozen {}
 // SAFETY: as above.
 unsafe impl Sync for Frozen {}
@@ -67,7 +68,7 @@ impl fmt::Debug for Frozen {
 }
 
 impl Array {
-    /// Computes the array and makes it fit to cross threads.
+    /// Evaluates the array for use on any thread.
     ///
     /// # Errors
     /// The evaluation fails, or the array is being traced by a transform.
@@ -76,7 +77,8 @@ impl Array {
         // SAFETY: the handle is live and evaluated.
         ffi::call(ErrorKind::Eval, || unsafe {
             sys::_mlx_array_wait(self.raw())
-        })?;
+        })
+        .map_err(|error| poison::failed([&self], error))?;
         let (mut available, mut lazy) = (false, true);
         // SAFETY: the handle is live; the out-parameter is ours.
         ffi::call(ErrorKind::Mlx, || unsafe {
@@ -94,8 +96,9 @@ impl Array {
         // SAFETY: the handle is live; the out-parameter is ours. Waits for what still writes.
         ffi::call(ErrorKind::Eval, || unsafe {
             sys::mlxrs_array_settle(&mut updated, self.raw())
-        })?;
-        // SAFETY: the handle is live. From here on nothing writes into the buffer, whoever holds it.
+        })
+        .map_err(|error| poison::failed([&self], error))?;
+        // SAFETY: the handle is live. From here on nothing writes into the buffer, whatever array holds it.
         ffi::call(ErrorKind::Mlx, || unsafe {
             sys::mlxrs_array_pin(self.raw())
         })?;

@@ -1,4 +1,4 @@
-//! Kernels of one's own, as operations of the lazy graph.
+//! User kernels as operations of the lazy graph.
 //!
 //! - [`CpuKernel`]: a Rust type that computes outputs from typed slices.
 //! - [`MetalKernel`], [`CudaKernel`]: source text that the back end compiles.

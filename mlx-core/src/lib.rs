@@ -26,6 +26,7 @@ pub mod device;
 pub mod eval;
 pub mod fast;
 pub mod fft;
+pub mod files;
 mod frozen;
 pub mod inplace;
 pub mod kernel;
@@ -35,6 +36,7 @@ pub mod ops;
 pub mod profile;
 pub mod random;
 pub mod safetensors;
+pub mod settings;
 pub mod stream;
 pub mod transforms;
 

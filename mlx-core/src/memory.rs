@@ -9,14 +9,19 @@ use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi;
 
+mod allocator;
+
+pub(crate) use allocator::exhausted;
+pub use allocator::{Allocator, reserve};
+
 /// Zero stands for "not set": the machine's memory as MLX sees it.
 static ARRAY_LIMIT: AtomicUsize = AtomicUsize::new(0);
 
 /// Refuses every array of more than `bytes` before MLX is asked for them.
 ///
-/// MLX's CPU back end does not check what `malloc` returns, so a size from an untrusted file would
-/// end the process. The default is MLX's own memory limit. Views count with the bytes that reading
-/// them would take.
+/// The limit refuses absurd shapes, as from an untrusted file, when an operation is built. What the system has no
+/// memory for is an error of the evaluation: [`ErrorKind::Memory`]. The default is [`memory_limit`]. A view counts with
+/// the bytes of a dense copy.
 pub fn set_array_limit(bytes: usize) {
     ARRAY_LIMIT.store(bytes.max(1), Ordering::Relaxed);
 }

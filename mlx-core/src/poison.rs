@@ -1,11 +1,14 @@
-//! Arrays of a failed evaluation must not be read.
+//! Keeps arrays of a failed evaluation from being used.
 //!
-//! When an evaluation fails, MLX reports it once, and perhaps to whoever waits next on the same
-//! stream; afterwards the broken arrays look finished and hold garbage. So every array bears the
-//! number of the moment it was made, until it is known to be good: made from plain data, the root
-//! of an evaluation that succeeded, or found finished in use after a later one succeeded. A failed
-//! evaluation poisons all arrays of its thread that are not known to be good; using or reading one
-//! of them is an error that repeats the reason. What is made afterwards from good arrays is good.
+//! When an evaluation fails, MLX reports the error once. Afterwards the arrays of that evaluation look
+//! computed and hold garbage. So every array carries the time at which it was made, until it is known
+//! to be good. Good are arrays made from data, the roots of a successful evaluation, and arrays that
+//! are found computed when they are used after a later successful evaluation.
+//!
+//! A failed evaluation poisons all arrays of its thread that are not known to be good. Using or
+//! reading a poisoned array is an error that repeats the reason. Then the thread's streams, which
+//! skipped everything after the failure, are made usable again: arrays that are made from good
+//! arrays from then on are good.
 
 use std::cell::{Cell, RefCell};
 
@@ -14,7 +17,7 @@ use mlx_c_sys as sys;
 use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The number of an array that is known to be good.
+/// The time of an array that is known to be good.
 pub(crate) const DATA: u64 = 0;
 
 struct Step {
@@ -24,17 +27,17 @@ struct Step {
 
 thread_local! {
     static CLOCK: Cell<u64> = const { Cell::new(1) };
-    /// All work of arrays made up to here has succeeded, if it was started.
+    /// Of arrays made up to here, all that were started were computed.
     static LAST_GOOD: Cell<u64> = const { Cell::new(0) };
-    /// The end of the last failed step: everything unknown up to here is poisoned.
+    /// Arrays made up to here are poisoned, unless they are known to be good.
     static LAST_FAILED: Cell<u64> = const { Cell::new(0) };
-    /// Whether work may run on more than one stream of this thread. Then a good evaluation says
-    /// nothing of what was started elsewhere, and only its own roots are known to be good.
+    /// Whether this thread uses more than one stream. Then a successful evaluation tells nothing
+    /// about the other streams, and only its roots are known to be good.
     static SEVERAL: Cell<bool> = const { Cell::new(false) };
     static FAILED: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A number for an array that is being made.
+/// The time for an array that is being made.
 pub(crate) fn stamp() -> u64 {
     CLOCK.with(|clock| {
         clock.set(clock.get() + 1);
@@ -42,24 +45,24 @@ pub(crate) fn stamp() -> u64 {
     })
 }
 
-/// A second stream came into use on this thread.
+/// This thread uses a second stream from now on.
 pub(crate) fn several_streams() {
     SEVERAL.set(true);
 }
 
-/// Whether the array is computed, as far as MLX knows. Garbage of a failed step is, too.
+/// Whether MLX counts the array as computed. It does so for arrays of a failed step too.
 pub(crate) fn is_available(array: &Array) -> bool {
     let mut available = false;
-    // SAFETY: the handle is live, the out-parameter ours. It cannot fail for a live handle; if it
-    // did, the array would count as not computed, which is the careful answer.
+    // SAFETY: the handle is live, the out-parameter ours. On failure the array counts as not computed,
+    // which is the safe answer.
     unsafe { sys::_mlx_array_is_available(&mut available, array.raw()) };
     available
 }
 
-/// An evaluation of `arrays` succeeded and was waited for.
+/// Notes that an evaluation of `arrays` succeeded and has ended.
 ///
-/// `started` says that some of them were only started by it, and so everything before them on
-/// the stream is done; otherwise later work may still be running.
+/// `started` says that this evaluation started some of them. Then everything that the stream was given
+/// before has ended too; otherwise later work may still be running.
 pub(crate) fn good<'a>(arrays: impl IntoIterator<Item = &'a Array>, started: bool) {
     let mut latest = 0;
     for array in arrays {
@@ -70,14 +73,14 @@ pub(crate) fn good<'a>(arrays: impl IntoIterator<Item = &'a Array>, started: boo
     LAST_GOOD.set(until.max(LAST_GOOD.get()));
 }
 
-/// An evaluation of `arrays` failed: poisons its step and returns the error to report.
+/// Notes that an evaluation of `arrays` failed: poisons its step, and returns the error for the caller.
 pub(crate) fn failed<'a>(arrays: impl IntoIterator<Item = &'a Array>, error: Error) -> Error {
     let until = stamp();
     for array in arrays {
         array.set_made(until);
     }
     FAILED.with_borrow_mut(|steps| {
-        // The reasons are for the message only: an old array then names a later one.
+        // Without its own reason, an older array names that of a later failure.
         if steps.len() == 64 {
             steps.remove(0);
         }
@@ -88,6 +91,8 @@ pub(crate) fn failed<'a>(arrays: impl IntoIterator<Item = &'a Array>, error: Err
     });
     LAST_FAILED.set(until);
     LAST_GOOD.set(until);
+    // SAFETY: takes nothing. Everything that the streams of this thread were given is poisoned now.
+    unsafe { sys::mlxrs_rearm() };
     error
 }
 

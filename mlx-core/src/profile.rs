@@ -1,4 +1,4 @@
-//! Where the time of a computation goes on the CPU.
+//! The time of each kind of node on the CPU.
 //!
 //! ```
 //! use mlx_core::{Array, eval, fast, profile};
@@ -25,22 +25,22 @@ pub struct Node {
     pub name: String,
     /// How many were computed.
     pub times: u64,
-    /// On the thread of their stream, from the beginning to the end: with all threads that helped.
+    /// From begin to end on the thread of the stream, while other threads may help.
     pub seconds: f64,
 }
 
-/// What lies between one node and the next: MLX's own operations, bookkeeping, and waiting for work.
+/// The time between one node and the next: MLX's own operations, bookkeeping, and waiting for work.
 pub const BETWEEN: &str = "";
 
-/// Times the nodes of this library on CPU streams from now on, until [`end`]. What was counted before is dropped: there
-/// is one profile in a process. A node costs some hundred nanoseconds more.
+/// Times the nodes of this library on CPU streams from now on, until [`end`]. A process has one profile: starting drops
+/// earlier counts. Each node costs some hundred nanoseconds more.
 pub fn start() {
     // SAFETY: takes nothing, and guards what it changes by a lock.
     unsafe { sys::mlxrs_profile_start() }
 }
 
-/// What was computed since [`start`], by name. On a GPU, and with `MLX_CPU_KERNELS=off`, only
-/// kernels of one's own are.
+/// The nodes that were computed since [`start`], by name. On a GPU and with `MLX_CPU_KERNELS=off`, only
+/// user kernels are timed.
 pub fn end() -> Vec<Node> {
     let mut nodes: Vec<Node> = Vec::new();
     // SAFETY: `tell` is called during the call only, with the pointer to `nodes` that is given here.

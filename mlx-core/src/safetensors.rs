@@ -1,12 +1,10 @@
 //! The safetensors file format: reading without copies, writing without half-written files.
 //!
-//! A file is a length, a JSON header that says where each tensor's bytes are, and the bytes. The
-//! header is held to the letter of the format when a file is opened, so that reading a tensor later
-//! cannot reach outside the file, whatever the file says.
+//! A file is a length, a JSON header with the place of each tensor, and the tensors' bytes. The header
+//! is checked against the format when a file is opened, so that no tensor reaches outside the file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,20 +16,26 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi;
+use crate::files;
+use crate::linalg;
 use crate::memory;
 use crate::stream::Device;
 
+mod finite;
 mod header;
+pub(crate) mod mapped;
 mod moved;
 mod write;
 
+pub use finite::NonFinite;
 use header::{Header, Tensor};
+use mapped::Mapped;
 use moved::Moved;
 pub use write::{Writer, save};
 
 /// The bytes of a file.
 enum Source {
-    Mapped(File, memmap2::Mmap),
+    Mapped(Mapped),
     Static(&'static [u8]),
     Shared(Arc<[u8]>),
 }
@@ -39,7 +43,7 @@ enum Source {
 impl Source {
     fn bytes(&self) -> &[u8] {
         match self {
-            Source::Mapped(_, map) => map,
+            Source::Mapped(mapped) => mapped.bytes(),
             Source::Static(bytes) => bytes,
             Source::Shared(bytes) => bytes,
         }
@@ -67,8 +71,8 @@ pub struct Safetensors {
     label: String,
     source: Arc<Source>,
     header: Header,
-    /// What [`prepare`](Self::prepare) has moved and nobody has fetched: by its place in the file (an empty tensor may
-    /// begin where another does), the memory and where in that.
+    /// Tensors that [`prepare`](Self::prepare) has moved and [`array`](Self::array) has not returned: their range in the
+    /// file (an empty tensor may begin where another does), and their memory and place in it.
     moved: Mutex<Unfetched>,
 }
 
@@ -76,24 +80,21 @@ impl Safetensors {
     /// Maps a file into memory and checks its header.
     ///
     /// On the CPU back end arrays refer to the mapped file: nothing is read before it is used, and
-    /// processes share it. **The file must stay as it is while its arrays are in use.** Replacing it
-    /// (as [`save`] does) is harmless; should somebody truncate it, using an array ends the process.
+    /// processes share it. The file must stay as it is while its arrays are in use. Replacing it, as
+    /// [`save`] does, is harmless. If it is truncated, evaluations fail: the first file that is opened
+    /// installs a handler of SIGBUS, which gives zeros for what the file lost and leaves every other
+    /// SIGBUS to the handler before it. If it is overwritten in place, arrays hold what it holds then.
     ///
     /// # Errors
-    /// The file cannot be read or is not a valid safetensors file; the message names the file and
-    /// the tensor.
+    /// It is no ordinary file, cannot be read or is not a valid safetensors file; the message names the
+    /// file and the tensor.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let label = path.display().to_string();
         let io = |error: std::io::Error| Error::from(error).context(&label);
-        let file = File::open(path).map_err(io)?;
-        if !file.metadata().map_err(io)?.is_file() {
-            return Err(Error::new(ErrorKind::Io, format!("{label}: not a file")));
-        }
-        // SAFETY: the map is read-only and private to this value. That nobody shortens the file
-        // meanwhile is what `open` asks of its caller, as every reader of mapped files must.
-        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
-        Self::new(label, Source::Mapped(file, map))
+        let file = files::open_io(path, u64::MAX).map_err(io)?;
+        let mapped = Mapped::new(file, &label).map_err(io)?;
+        Self::new(label, Source::Mapped(mapped))
     }
 
     /// Reads a file that is part of the program, such as one of `include_bytes!`.
@@ -151,7 +152,7 @@ impl Safetensors {
         self.tensor(name).map(|tensor| tensor.stored)
     }
 
-    /// What the file says of itself: the texts of `__metadata__`.
+    /// The texts of the file's `__metadata__`.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.header.metadata
     }
@@ -179,10 +180,24 @@ impl Safetensors {
             .map_err(|error| error.context(format!("{}: tensor {name:?}", self.label)))
     }
 
-    /// Reads those of the named tensors that cannot be used where they are, as in files that MLX wrote, by all threads
-    /// at once; [`array`](Self::array) then has them. So are packed weights (U32) that do not begin with a cache line,
-    /// which would be used slowly. If they are most bytes of all named, the others are read with
-    /// them. Worth while before many are used: one after the other they keep one thread busy. What is never fetched
+    /// A tensor as a model's parameter: as [`array`](Self::array), but F64 becomes F32, which is what models compute in.
+    ///
+    /// # Errors
+    /// As [`array`](Self::array).
+    pub fn parameter(&self, name: &str) -> Result<Array> {
+        let array = self.array(name)?;
+        match array.dtype() {
+            DType::F64 => linalg::on_cpu(|| array.astype(DType::F32)),
+            _ => Ok(array),
+        }
+    }
+
+    /// Reads the named tensors that cannot be used in place into memory, on all threads, for [`array`](Self::array) to
+    /// return.
+    ///
+    /// These are tensors that are not aligned to their elements, as in files that MLX wrote, and packed weights (U32)
+    /// that do not begin on a cache line, which are slow to use. If they are most bytes of all named tensors, the others
+    /// are read too. Without this, [`array`](Self::array) reads each on one thread. A tensor that `array` never returns
     /// stays in memory as long as this value.
     ///
     /// # Errors
@@ -196,8 +211,8 @@ impl Safetensors {
             .into_iter()
             .partition(|tensor| self.is_aligned(tensor, preferred(tensor.dtype)));
         let bytes = |tensors: &[&Tensor]| tensors.iter().map(|t| t.end - t.start).sum::<usize>();
-        // Whoever reads a mapped tensor has the pages around it mapped too: scales between codes that were moved cost
-        // 230 MB of resident memory where they are 37 (Qwen3-0.6B in 8 bits).
+        // The system maps the pages around a mapped tensor too: mapped scales between moved codes cost 230 MB of
+        // resident memory, where the scales have 37 MB (Qwen3-0.6B in 8 bits).
         if bytes(&moving) > bytes(&usable) {
             moving.extend(usable);
         }
@@ -218,7 +233,7 @@ impl Safetensors {
     }
 
     fn unfetched(&self) -> MutexGuard<'_, Unfetched> {
-        // Whoever panicked left a whole table behind.
+        // A panic cannot leave the table half-changed.
         self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -282,8 +297,8 @@ impl fmt::Debug for Safetensors {
     }
 }
 
-/// What the address of a tensor should be a multiple of. A step of eight rows of Gemma3-1B in 4 bits took 42 ms with codes
-/// that begin 24 bytes behind a cache line, 37 with such that begin with one, and 35 with moved ones (Zen 5).
+/// The alignment that a tensor should have. A decode step of eight rows of Gemma3-1B in 4 bits took 42 ms with codes that
+/// begin 24 bytes after a cache line, 37 ms with codes that begin on one, and 35 ms with moved codes (Zen 5).
 fn preferred(dtype: DType) -> usize {
     match dtype {
         DType::U32 => moved::ALIGN,
@@ -291,12 +306,12 @@ fn preferred(dtype: DType) -> usize {
     }
 }
 
-/// Whether MLX's buffers are plain memory of the process: so it is where there is no GPU back end.
+/// Whether MLX's buffers are plain memory of the process, which is the case without a GPU back end.
 fn plain_memory() -> Result<bool> {
     Device::GPU.is_available().map(|gpu| !gpu)
 }
 
-/// An array over bytes that `owner` keeps alive and where they are.
+/// An array over bytes that `owner` keeps alive and in place.
 fn lend<T: Send + Sync>(tensor: &Tensor, data: *const u8, owner: Arc<T>) -> Result<Array> {
     unsafe extern "C" fn release<T>(payload: *mut std::ffi::c_void) {
         // SAFETY: the reference that `lend` gave away, returned once. Freeing bytes cannot panic.
@@ -324,7 +339,7 @@ fn lend<T: Send + Sync>(tensor: &Tensor, data: *const u8, owner: Arc<T>) -> Resu
     .map(Array::data)
 }
 
-/// An array of MLX's own memory. `data` is aligned, and as long as shape and dtype say (checked by the header).
+/// An array in MLX's own memory. `data` is aligned, and as long as shape and dtype say (checked by the header).
 fn copy(tensor: &Tensor, data: *const u8) -> Result<Array> {
     let (shape, ndim) = (tensor.shape.as_ptr(), tensor.shape.len() as i32);
     // SAFETY: what this function asks for; MLX copies it.

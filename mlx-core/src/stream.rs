@@ -10,7 +10,7 @@ use mlx_c_sys as sys;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi;
-use crate::poison;
+use crate::{memory, poison, settings};
 
 /// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -120,7 +120,7 @@ impl Device {
         DeviceHandle::default_device()?.device()
     }
 
-    /// Makes this the process's default device. Call it once, before any other thread uses MLX.
+    /// Makes this the default device of the process. Call it once, before another thread uses MLX.
     ///
     /// # Errors
     /// There is no such device.
@@ -162,7 +162,8 @@ impl Device {
 pub struct Stream(sys::mlx_stream);
 
 impl Stream {
-    /// A new stream on `device`. MLX keeps it (and a worker thread) for the life of the process.
+    /// A new stream on `device`, for the calling thread. On the CPU its first work starts a thread, which ends with the
+    /// calling thread.
     ///
     /// # Errors
     /// There is no such device.
@@ -198,6 +199,7 @@ impl Stream {
             Err(ffi::take_error(ErrorKind::Mlx))
         } else {
             let stream = Self(raw);
+            settings::check()?;
             // SAFETY: takes nothing, and may be called at any time.
             ffi::call(ErrorKind::Mlx, || unsafe { sys::mlxrs_finish_at_exit() })?;
             Ok(stream)
@@ -215,8 +217,8 @@ impl Stream {
         poison::several_streams();
         CURRENT.with_borrow_mut(|current| {
             if current.is_empty() {
-                // The bottom of the stack is the default stream; without one the scope's own
-                // stream would outlive it there.
+                // The bottom of the stack is the default stream, so that the scope's stream is
+                // never there.
                 if let Ok(stream) = Stream::default_stream() {
                     current.push(stream);
                 }
@@ -235,17 +237,16 @@ impl Clone for Stream {
         };
         // SAFETY: allocates a second handle to the same stream; fails only without memory.
         let status = unsafe { sys::mlx_stream_set(&mut raw, self.0) };
-        assert!(
-            status == 0 && !raw.ctx.is_null(),
-            "no memory for a stream handle"
-        );
+        if status != 0 || raw.ctx.is_null() {
+            memory::exhausted(size_of::<Self>());
+        }
         Self(raw)
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: owned and non-null, freed once; the queue itself stays with MLX.
+        // SAFETY: owned and non-null, freed once. The queue belongs to MLX.
         unsafe { sys::mlx_stream_free(self.0) };
     }
 }

@@ -70,7 +70,8 @@ pub(crate) fn main() -> ExitCode {
         Ok(cli) => cli.command,
         Err(error) => return console::usage(&error),
     };
-    let result = match command {
+    let settings = mlx_core::settings::check().map_err(|error| Error::from(error).into());
+    let result = settings.and_then(|()| match command {
         Command::Generate(command) => command.run(),
         Command::Chat(command) => command.run(),
         Command::Batch(command) => command.run(),
@@ -80,7 +81,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Tokenize(command) => command.run(),
         Command::Info(command) => command.run(),
         Command::Convert(command) => command.run(),
-    };
+    });
     match result {
         Ok(()) => console::end(Ok(())),
         Err(Failure::Failed(error)) => console::end(Err(error)),

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use mlx_core::Safetensors;
+pub use mlx_core::safetensors::NonFinite;
 use mlx_models::convert as models;
 use serde_json::Value;
 
@@ -64,6 +65,15 @@ pub fn convert(
             false => error.into(),
         })
     })
+}
+
+/// The NaN and infinite elements of a checkpoint's weights; `None` if all are numbers. Reads all of the weights.
+///
+/// # Errors
+/// The weights are missing or malformed, or cannot be read.
+pub fn non_finite(files: &Files) -> Result<Option<NonFinite>> {
+    let (_, weights) = open(files)?;
+    Ok(models::non_finite(&weights)?)
 }
 
 /// The parsed config.json and the opened weights of a checkpoint.

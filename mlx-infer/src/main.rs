@@ -7,6 +7,9 @@ use mlx_alloc as _;
 
 mod cli;
 
+#[global_allocator]
+static MEMORY: mlx_core::memory::Allocator = mlx_core::memory::Allocator::SYSTEM;
+
 fn main() -> std::process::ExitCode {
     cli::main()
 }

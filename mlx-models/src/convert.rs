@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
+use mlx_core::safetensors::NonFinite;
 use mlx_core::{Array, DType, Error, ErrorKind, Result, Safetensors, Scheme};
 use mlx_nn::{Param, Visit, Weight};
 use serde_json::{Map, Value, json};
@@ -21,6 +22,7 @@ mod shards;
 
 use shards::Shards;
 
+pub use crate::weights::non_finite;
 pub use recipe::{Mixed, Recipe};
 pub use shards::SHARD_BYTES;
 
@@ -72,6 +74,8 @@ pub struct Converted {
     pub packed: usize,
     /// Matrices that quantising left dense, because their rows are no whole number of groups.
     pub left_dense: Vec<String>,
+    /// What is NaN or infinite in the weights that were read.
+    pub non_finite: Option<NonFinite>,
 }
 
 /// Is told the bytes written so far and their total; an error of its own stops the conversion.
@@ -105,6 +109,7 @@ pub fn convert(
             format!("{label}: config.json: expected a JSON object"),
         ));
     };
+    let non_finite = non_finite(&files)?;
     let dtype = options.dtype.or_else(|| config_dtype(&object));
     let mut load = LoadOptions {
         dtype,
@@ -175,6 +180,7 @@ pub fn convert(
     let converted = write(tensors, &object, dir, options.shard_bytes, progress)?;
     Ok(Converted {
         left_dense,
+        non_finite,
         ..converted
     })
 }
@@ -219,6 +225,7 @@ fn write(
         parameters: tensors.parameters,
         packed: tensors.packed,
         left_dense: Vec::new(),
+        non_finite: None,
     };
     if converted.files.len() > 1 {
         let index = shards.index(converted.parameters);

@@ -3,30 +3,22 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use mlx_core::{Error, ErrorKind, Result, Safetensors};
+use mlx_core::safetensors::NonFinite;
+use mlx_core::{Error, ErrorKind, Result, Safetensors, files};
 use serde_json::Value;
 
 use crate::config::parse;
 
-/// Larger index files than any checkpoint has are refused before they are read.
-const MAX_JSON_BYTES: u64 = 64 << 20;
-
 /// Reads a JSON file of a checkpoint folder.
 ///
 /// # Errors
-/// It is not there, too large, or not JSON.
+/// It is no ordinary file, too large, or not JSON.
 pub(crate) fn read_json(dir: &Path, name: &str) -> Result<Value> {
     let path = dir.join(name);
     let fail = |error: &dyn std::fmt::Display| {
         Error::new(ErrorKind::Io, format!("{}: {error}", path.display()))
     };
-    let size = std::fs::metadata(&path)
-        .map_err(|error| fail(&error))?
-        .len();
-    if size > MAX_JSON_BYTES {
-        return Err(fail(&format!("{size} bytes are too many for this file")));
-    }
-    let text = std::fs::read(&path).map_err(|error| fail(&error))?;
+    let text = files::read(&path, files::JSON_LIMIT)?;
     parse(&text).map_err(|error| fail(&error))
 }
 
@@ -63,6 +55,27 @@ pub fn open(dir: &Path) -> Result<Vec<Safetensors>> {
         .iter()
         .map(|name| Safetensors::open(dir.join(name)))
         .collect()
+}
+
+/// The NaN and infinite elements of a checkpoint's files, in the order of the files.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn non_finite(files: &[Safetensors]) -> Result<Option<NonFinite>> {
+    let mut all: Option<NonFinite> = None;
+    for file in files {
+        let Some(found) = file.non_finite()? else {
+            continue;
+        };
+        match &mut all {
+            None => all = Some(found),
+            Some(all) => {
+                all.tensors += found.tensors;
+                all.elements += found.elements;
+            }
+        }
+    }
+    Ok(all)
 }
 
 fn index(dir: &Path, index: &Value) -> Result<BTreeSet<String>> {

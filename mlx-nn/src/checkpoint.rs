@@ -159,11 +159,11 @@ impl Checkpoint {
 
     fn read(&self, source: &Source) -> Result<Array> {
         match source {
-            Source::One(file, name) => self.files[*file].array(name),
+            Source::One(file, name) => self.files[*file].parameter(name),
             Source::Stack(items) => {
                 let items: Result<Vec<_>> = items
                     .values()
-                    .map(|(file, name)| self.files[*file].array(name))
+                    .map(|(file, name)| self.files[*file].parameter(name))
                     .collect();
                 stack(&items?, 0)
             }

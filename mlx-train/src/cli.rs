@@ -48,13 +48,14 @@ pub(crate) fn main() -> ExitCode {
         Ok(cli) => cli.command,
         Err(error) => return console::usage(&error),
     };
-    let result = match command {
+    let settings = mlx_core::settings::check().map_err(mlx_train::Error::from);
+    let result = settings.and_then(|()| match command {
         Command::Lora(settings) => run::run(settings, true),
         Command::Full(settings) => run::run(settings, false),
         Command::Init(init) => init.run().map(|()| Done::All),
         Command::Fuse(fuse) => fuse.run().map(|()| Done::All),
         Command::Eval(eval) => eval.run().map(|()| Done::All),
-    };
+    });
     match result {
         Ok(Done::Interrupted) => console::status(130),
         Ok(Done::All) => console::end(Ok(())),

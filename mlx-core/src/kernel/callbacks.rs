@@ -17,10 +17,10 @@ use crate::ffi::closure::{answer, guarded};
 use crate::ffi::{self, vector};
 use crate::transforms::check_derivatives;
 
-/// What a node of the graph holds.
+/// The payload of a node.
 pub(super) struct Node<K> {
     pub(super) kernel: Arc<K>,
-    // As they were when the node was made: what `K` says later is not relied on.
+    // Fixed when the node is made: a `K` that answers otherwise later changes nothing.
     pub(super) outputs: usize,
     pub(super) donate: Option<usize>,
 }
@@ -94,7 +94,7 @@ unsafe extern "C" fn eval<K: CpuKernel>(
                 .downcast_ref::<&str>()
                 .map(|text| (*text).to_owned())
                 .or_else(|| panic.downcast_ref::<String>().cloned());
-            // Dropping a panic's payload may panic again, with C++ above us.
+            // Dropping the payload of a panic may panic again, which must not unwind into C++.
             std::mem::forget(panic);
             format!(
                 "panicked: {}",
@@ -146,7 +146,8 @@ fn run_eval<K: CpuKernel>(
                 return Err("donated input and output 0 differ in size".into());
             }
         }
-        // SAFETY: outputs are ours alone to write; a donated input is as large as output 0 and is either the same memory or apart.
+        // SAFETY: only this task writes the outputs. A donated input is as large as output 0, and is the same memory or
+        // does not overlap it.
         unsafe {
             match source {
                 _ if bytes == 0 => {}
@@ -325,7 +326,7 @@ unsafe extern "C" fn output_shape<K: CpuKernel>(
 unsafe extern "C" fn equivalent<K: CpuKernel>(a: *const c_void, b: *const c_void) -> bool {
     // SAFETY: C++ compares payloads of this table only.
     let (a, b) = unsafe { (borrow::<K>(a), borrow::<K>(b)) };
-    // A panic here has nowhere to go; nodes that cannot be compared stay apart.
+    // A panic cannot be reported here; nodes that cannot be compared count as different.
     catch_unwind(AssertUnwindSafe(|| a.kernel.equivalent(&b.kernel))).unwrap_or_else(|panic| {
         std::mem::forget(panic);
         false

@@ -49,7 +49,7 @@ use crate::{memory, poison, stream};
 /// # }
 /// ```
 pub trait CpuKernel: Send + Sync + Sized + 'static {
-    /// What errors call this kernel.
+    /// The name of this kernel in errors.
     fn name(&self) -> &'static str;
 
     /// Shapes and dtypes of the outputs (at least one) for inputs like these.
@@ -60,8 +60,8 @@ pub trait CpuKernel: Send + Sync + Sized + 'static {
 
     /// Computes the outputs, which are zero at first.
     ///
-    /// Runs on a thread of MLX's, perhaps several times at once for different arrays. It may use
-    /// threads of its own, and must not use arrays.
+    /// Runs on the thread of a stream, possibly on several at once for different arrays. It may use
+    /// its own threads, and must not use arrays.
     ///
     /// # Errors
     /// The message becomes the error of the evaluation. So does a panic's.
@@ -172,7 +172,7 @@ pub fn apply_shared<K: CpuKernel>(kernel: &Arc<K>, inputs: &[&Array]) -> Result<
     })
 }
 
-/// How many nodes of CPU kernels are alive in this process; for tests that look for leaks.
+/// The number of live nodes of CPU kernels in this process, for tests of leaks.
 pub fn live() -> usize {
     // SAFETY: reads a counter.
     unsafe { sys::mlxrs_kernel_live() }
@@ -203,7 +203,7 @@ fn check(name: &str, inputs: &[Spec], outputs: &[Spec], donate: Option<usize>) -
     }
 }
 
-/// One application a slice, stacked: what `vmap` is unless a kernel knows better.
+/// The default `vmap` of a kernel: applies it to each slice and stacks the results.
 fn map_slices<K: CpuKernel>(
     kernel: &Arc<K>,
     inputs: &[Array],

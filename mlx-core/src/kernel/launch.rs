@@ -1,4 +1,4 @@
-//! What Metal and CUDA kernels share: how they are launched.
+//! Launching Metal and CUDA kernels.
 
 use std::ffi::CString;
 
@@ -29,12 +29,12 @@ pub struct LaunchConfig {
     pub outputs: Vec<(Vec<i32>, DType)>,
     /// Named constants.
     pub template: Vec<(String, TemplateArg)>,
-    /// What outputs hold before the kernel runs; nothing in particular if `None`.
+    /// The value of all elements of the outputs before the kernel runs; undefined if `None`.
     pub init_value: Option<f32>,
 }
 
 impl LaunchConfig {
-    /// What the back ends do not check.
+    /// Checks what the back ends do not check.
     pub(super) fn check(&self, kernel: &str, outputs: usize) -> Result<Vec<CString>> {
         let wrong =
             |what: String| Error::new(ErrorKind::Invalid, format!("kernel {kernel}: {what}"));
@@ -62,7 +62,7 @@ impl LaunchConfig {
     }
 }
 
-/// The functions of one back end, which mlx-c has twice under two names.
+/// The functions of one back end: mlx-c has the same functions for both under two names.
 macro_rules! source_kernel {
     (
         $(#[$doc:meta])*

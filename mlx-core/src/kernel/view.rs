@@ -1,4 +1,4 @@
-//! What a CPU kernel sees of its operands.
+//! The operands of a CPU kernel.
 
 use std::marker::PhantomData;
 
@@ -73,11 +73,11 @@ impl<'a> Raw<'a> {
 /// An input of a kernel: read-only, dense, in row-major order.
 pub struct View<'a> {
     raw: Raw<'a>,
-    // The buffer became output 0, which alone may touch it now.
+    // The buffer is that of output 0 now, and may only be used through it.
     donated: bool,
 }
 
-// SAFETY: a view is shared, read-only access to memory that nobody writes while the kernel runs.
+// SAFETY: a view is shared, read-only access to memory that nothing writes while the kernel runs.
 unsafe impl Send for View<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for View<'_> {}

@@ -1,4 +1,4 @@
-//! The header of a safetensors file, held to the letter of the format.
+//! The header of a safetensors file, checked against the format.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,15 +8,15 @@ use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
 use crate::dtype::DType;
 
-/// What the reference implementation accepts at most.
+/// The limit of the reference implementation.
 pub(super) const MAX_BYTES: usize = 100_000_000;
 /// More dimensions than this are refused.
 const MAX_NDIM: usize = 32;
 
-/// One tensor: where it is, and what.
+/// Place, dtype and shape of a tensor.
 pub(super) struct Tensor {
     pub(super) dtype: DType,
-    /// The dtype in the file's own words.
+    /// The name of the dtype in the file.
     pub(super) stored: &'static str,
     pub(super) shape: Vec<i32>,
     /// Its bytes, counted from the start of the file.
@@ -30,8 +30,8 @@ pub(super) struct Header {
     pub(super) metadata: BTreeMap<String, String>,
 }
 
-/// The names of safetensors dtypes and what holds them here. Formats of fewer than eight bits, which
-/// pack several elements into a byte, are missing.
+/// The dtypes of the format, and the dtypes that hold them here. Types of fewer than eight bits, which
+/// pack several elements into a byte, are not supported.
 const DTYPES: [(&str, DType); 19] = [
     ("BOOL", DType::Bool),
     ("U8", DType::U8),
@@ -61,7 +61,7 @@ struct RawTensor {
     data_offsets: (u64, u64),
 }
 
-/// The JSON object as it stands, with repeated keys still visible.
+/// The JSON object with its repeated keys.
 #[derive(Default)]
 struct Raw {
     tensors: Vec<(String, RawTensor)>,
@@ -102,7 +102,7 @@ impl<'de> Deserialize<'de> for Raw {
     }
 }
 
-/// A JSON object of texts, with repeated keys still visible.
+/// A JSON object of texts with its repeated keys.
 struct Pairs(Vec<(String, String)>);
 
 impl<'de> Deserialize<'de> for Pairs {
@@ -233,7 +233,7 @@ fn check(raw: &RawTensor, begin: usize, end: usize) -> Result<Tensor, String> {
     })
 }
 
-/// The format wants the data used up, once: no holes, no overlaps, nothing after the end.
+/// The format requires that the tensors cover the data exactly: no hole, no overlap, nothing after the end.
 fn check_cover(tensors: &BTreeMap<String, Tensor>, begin: usize, end: usize) -> Result<(), String> {
     let mut order: Vec<(&String, &Tensor)> = tensors.iter().collect();
     order.sort_by_key(|(_, tensor)| (tensor.start, tensor.end));

@@ -1,4 +1,4 @@
-//! Bytes of a file at addresses that suit their types: files that MLX wrote have their tensors at any.
+//! Tensors that are copied into aligned memory, because files that MLX wrote do not align them.
 
 use std::io;
 use std::ops::Range;
@@ -12,18 +12,18 @@ use super::Source;
 /// What a thread reads at a time. Parts of 1 MB took half as long again.
 const PART: usize = 4 << 20;
 
-/// Tensors that are moved together share memory of this size, so that small ones get huge pages too.
+/// Small tensors share memory of this size, so that they get huge pages too.
 const BLOCK: usize = 32 << 20;
 
-/// Every tensor begins on a cache line, and none where the memory does, since MLX may look at what stands before.
+/// Every tensor begins on a cache line. None is at the beginning of the memory, because MLX may read before it.
 pub const ALIGN: usize = 64;
 
-/// Memory with copies of tensors.
+/// Memory that holds copies of tensors.
 pub struct Moved(MmapMut);
 
 impl Moved {
-    /// Copies ranges of the source by all threads. Files are read, not copied from where they are mapped, into memory
-    /// in huge pages: 0.20 s for 1.2 GB with two threads, where copying into ordinary pages takes 0.35.
+    /// Copies ranges of the source on all threads. A file is read into huge pages, not copied from its mapping: 0.20 s
+    /// for 1.2 GB with two threads, where copying into ordinary pages takes 0.35 s.
     ///
     /// Returns the memory and where in it each range begins.
     ///
@@ -37,7 +37,7 @@ impl Moved {
             len += range.len().next_multiple_of(ALIGN);
         }
         let mut map = MmapMut::map_anon(len)?;
-        // A wish that the system need not grant.
+        // The system may ignore this.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
         let mut rest = &mut map[ALIGN..];
@@ -54,15 +54,15 @@ impl Moved {
         Ok((Self(map), begins))
     }
 
-    /// The bytes from one of the places that [`new`](Self::new) told.
+    /// The bytes from one of the places that [`new`](Self::new) returned.
     pub fn from(&self, begin: usize) -> &[u8] {
         &self.0[begin..]
     }
 }
 
-fn read(source: &Source, begin: usize, to: &mut [u8]) -> io::Result<()> {
+pub(super) fn read(source: &Source, begin: usize, to: &mut [u8]) -> io::Result<()> {
     match source {
-        Source::Mapped(file, _) => file.read_exact_at(to, begin as u64),
+        Source::Mapped(mapped) => mapped.file().read_exact_at(to, begin as u64),
         Source::Static(_) | Source::Shared(_) => {
             to.copy_from_slice(&source.bytes()[begin..begin + to.len()]);
             Ok(())
@@ -70,7 +70,7 @@ fn read(source: &Source, begin: usize, to: &mut [u8]) -> io::Result<()> {
     }
 }
 
-/// Puts ranges together, in the order of the file, that are moved together.
+/// Groups the ranges that share memory, in the order of the file.
 pub fn blocks(mut ranges: Vec<Range<usize>>) -> Vec<Vec<Range<usize>>> {
     ranges.sort_by_key(|range| range.start);
     let mut blocks: Vec<Vec<Range<usize>>> = Vec::new();

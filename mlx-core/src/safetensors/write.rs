@@ -77,7 +77,7 @@ pub struct Writer {
     path: PathBuf,
     folder: PathBuf,
     file: NamedTempFile,
-    /// What is not yet written: where it begins, and what it must be.
+    /// The tensors that are not yet written: their place and what they must be.
     left: BTreeMap<String, (u64, DType, Vec<i32>)>,
 }
 
@@ -112,7 +112,7 @@ impl Writer {
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
-            // The permissions of any new file, which the process's mask then narrows.
+            // The permissions of a new file, before the process's umask.
             builder.permissions(std::fs::Permissions::from_mode(0o666));
         }
         let mut file = builder.tempfile_in(folder)?;
@@ -219,7 +219,7 @@ fn header(tensors: &[Spec<'_>], metadata: &BTreeMap<String, String>) -> Result<V
         offset = end;
     }
     let mut header = serde_json::to_vec(&header).map_err(io::Error::from)?;
-    // The data begins at a multiple of eight bytes, so that it can be used where it is.
+    // The data begins at a multiple of eight bytes, so that it can be used in place.
     header.resize(header.len().next_multiple_of(8), b' ');
     if header.len() > MAX_BYTES {
         let message = format!(
@@ -231,7 +231,7 @@ fn header(tensors: &[Spec<'_>], metadata: &BTreeMap<String, String>) -> Result<V
     Ok(header)
 }
 
-/// The new name is on disk only when the folder is.
+/// Flushes the folder: only then is the new name on disk.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(unix) {
         File::open(folder)?.sync_all()

@@ -135,6 +135,7 @@ impl Convert {
                 "bits_per_weight": bits_per_weight(&converted),
                 "packed": converted.packed,
                 "left_dense": converted.left_dense,
+                "non_finite": converted.non_finite.as_ref().map(output::non_finite_json),
             }));
         }
         output::print(&self.summary(&converted))
@@ -161,6 +162,9 @@ impl Convert {
                 dense.len(),
                 shown.join(", ")
             ));
+        }
+        if let Some(found) = &converted.non_finite {
+            text.push_str(&format!("warning: {}\n", output::non_finite(found)));
         }
         text
     }

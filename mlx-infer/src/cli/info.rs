@@ -2,6 +2,7 @@
 
 use clap::Args;
 use mlx_core::Scheme;
+use mlx_infer::convert::non_finite;
 use mlx_infer::{LoadedModel, ModelInfo};
 use mlx_nn::{LayerKind, StateCost};
 use serde_json::{Value, json};
@@ -23,7 +24,10 @@ pub(super) struct Info {
 impl Info {
     pub(super) fn run(self) -> Result {
         let model = self.load.load()?;
-        let document = describe(&model, &self.load.files()?.describe());
+        let files = self.load.files()?;
+        let mut document = describe(&model, &files.describe());
+        let found = non_finite(&files)?;
+        document["non_finite"] = json!(found.as_ref().map(output::non_finite_json));
         if self.json {
             output::print_json(&document)
         } else {
@@ -144,6 +148,15 @@ fn table(document: &Value) -> String {
     ));
     let memory = &document["memory"];
     rows.push(("weights", bytes(&memory["weight_bytes"])));
+    if let found @ Value::Object(_) = &document["non_finite"] {
+        let said = format!(
+            "{} elements of {} tensors, first in {}",
+            found["elements"],
+            found["tensors"],
+            text(&found["first"])
+        );
+        rows.push(("NaN, infinite", said));
+    }
     let context = &memory["cache_context"];
     rows.push((
         "caches need",

@@ -2,10 +2,11 @@
 
 use std::ops::ControlFlow;
 
+use mlx_infer::convert::NonFinite;
 use mlx_infer::{
     Error, ErrorKind, Event, FinishReason, Generated, Generation, LoadedModel, console,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Result, interrupt};
 
@@ -17,6 +18,19 @@ pub(super) fn print(text: &str) -> Result {
 /// Writes one JSON document.
 pub(super) fn print_json(document: &Value) -> Result {
     print(&format!("{document}\n"))
+}
+
+/// The NaN and infinite weights of a checkpoint, for people.
+pub(super) fn non_finite(found: &NonFinite) -> String {
+    format!(
+        "{} elements of {} tensors are NaN or infinite, first in {}",
+        found.elements, found.tensors, found.first
+    )
+}
+
+/// The same for programs.
+pub(super) fn non_finite_json(found: &NonFinite) -> Value {
+    json!({"elements": found.elements, "tensors": found.tensors, "first": found.first})
 }
 
 /// Token ids as `--tokens` takes them.

@@ -1,0 +1,26 @@
+// Functions of libmlx that libmlxc replaces: libmlx calls them through its symbol table, where libmlxc's come first.
+#pragma once
+
+#ifdef __linux__
+
+#include <dlfcn.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace mlxrs {
+
+// MLX's own function of a mangled name: the next definition after that of the library that this is compiled into. Each file
+// has a copy of its own, because another library's copy would look after that library.
+template <typename Function>
+static Function* of_mlx(const char* name) {
+  void* found = dlsym(RTLD_NEXT, name);
+  if (found == nullptr) {
+    throw std::runtime_error(std::string("libmlx has no ") + name);
+  }
+  return reinterpret_cast<Function*>(found);
+}
+
+} // namespace mlxrs
+
+#endif

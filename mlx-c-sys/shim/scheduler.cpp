@@ -1,0 +1,397 @@
+// The scheduler of CPU streams, in place of MLX's. libmlx calls these four functions through its symbol table, where the
+// definitions of libmlxc come first. Three things differ from MLX's own:
+//
+//   - A stream that failed skips the tasks of operations until `mlxrs_rearm`. MLX runs them on arrays that were never
+//     written: an index read there may be any number.
+//   - A stream's thread ends with the thread that owns the stream. MLX keeps it to the end of the process.
+//   - An error is delivered to the thread that owns the stream. MLX gives it to any thread that waits for the stream,
+//     which `clear_cache` does for all of them.
+//
+// The threads take all tasks that wait under one lock, and a task is one allocation where MLX makes two.
+//
+// Only on Linux, and only with MLX's CPU library: other back ends have events of their own, whose errors are set
+// elsewhere. There these functions call MLX's.
+#ifdef __linux__
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "mlx/backend/cpu/encoder.h"
+#include "mlx/backend/gpu/device_info.h"
+#include "mlx/event.h"
+#include "mlx/scheduler.h"
+
+#include "guard.h"
+#include "of_mlx.h"
+
+namespace mlx::core {
+
+// What an event of the CPU library holds (backend/no_gpu/event.cpp of the pinned version). The function of `Event` that
+// gives its error is not exported.
+struct EventCounter {
+  uint64_t value;
+  std::mutex mutex;
+  std::condition_variable condition;
+  std::atomic<Error*> error;
+};
+
+} // namespace mlx::core
+
+namespace {
+
+namespace mx = mlx::core;
+
+// Whether libmlx is the CPU library: the others export the class of their GPU's streams.
+bool is_cpu_library() {
+  static const bool found = [] {
+    void* cuda = dlsym(RTLD_DEFAULT, "_ZN3mlx4core2cu19get_command_encoderENS0_6StreamE");
+    return cuda == nullptr && !mx::gpu::is_available();
+  }();
+  return found;
+}
+
+// An operation's work, as opposed to a signal, a count, or whatever else must happen although the stream failed. The
+// encoder makes it with std::bind, and only the encoder does.
+bool is_work(const std::function<void()>& task) {
+  constexpr const char bound[] = "St5_Bind";
+  return std::strncmp(task.target_type().name(), bound, sizeof bound - 1) == 0;
+}
+
+struct Task {
+  std::function<void()> run;
+  bool is_work;
+};
+
+// The thread of a stream and the tasks that wait for it.
+class Worker {
+ public:
+  Worker() {
+    waiting_.reserve(room);
+    thread_ = std::thread([this] { work(); });
+  }
+  ~Worker() {
+    {
+      std::lock_guard lock(mutex_);
+      is_ending_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+
+  void push(Task task) {
+    std::unique_lock lock(mutex_);
+    for (int tries = 0; waiting_.size() == waiting_.capacity(); tries++) {
+      try {
+        waiting_.reserve(std::max(room, 2 * waiting_.capacity()));
+      } catch (const std::bad_alloc&) {
+        // The thread will have taken what waits. It cannot be late for ever, unless it waits for this one.
+        if (tries == 1000) {
+          throw;
+        }
+        lock.unlock();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        lock.lock();
+      }
+    }
+    waiting_.push_back(std::move(task));
+    lock.unlock();
+    wake_.notify_one();
+  }
+
+  bool has_failed() const {
+    return has_failed_.load(std::memory_order_acquire);
+  }
+  // Only where the worker has failed, or on its thread.
+  std::string reason() const {
+    return reason_ != nullptr ? *reason_ : std::string("std::bad_alloc");
+  }
+  // The first failure counts. Only on the worker's thread.
+  void fail(const char* reason) noexcept {
+    if (has_failed()) {
+      return;
+    }
+    try {
+      reason_ = std::make_unique<std::string>(reason);
+    } catch (const std::bad_alloc&) {
+      reason_ = nullptr;
+    }
+    has_failed_.store(true, std::memory_order_release);
+  }
+  // Only while the thread has nothing to do.
+  void rearm() {
+    if (error_ != nullptr) {
+      error_->set_message(nullptr);
+    }
+    has_failed_.store(false, std::memory_order_release);
+  }
+
+  // Gives the event the error of this stream, if it has one. Events may outlive the worker, so its error is never freed.
+  void tell(const mx::Event& event) {
+    if (!has_failed()) {
+      return;
+    }
+    if (error_ == nullptr) {
+      error_ = new mx::Error;
+    }
+    error_->set_message(std::make_shared<std::string>(reason()));
+    event.cast<mx::EventCounter>().error.store(error_);
+  }
+
+ private:
+  static constexpr size_t room = 1024;
+
+  void work() {
+    std::vector<Task> taken;
+    taken.reserve(room);
+    for (;;) {
+      {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [this] { return is_ending_ || !waiting_.empty(); });
+        if (waiting_.empty()) {
+          return;
+        }
+        taken.swap(waiting_);
+      }
+      for (auto& task : taken) {
+        if (!task.is_work || !has_failed()) {
+          run(task);
+        }
+        // Frees the inputs that the task kept, which later tasks may be given as memory.
+        task.run = nullptr;
+      }
+      taken.clear();
+    }
+  }
+
+  void run(Task& task) noexcept {
+    try {
+      task.run();
+    } catch (const std::exception& e) {
+      fail(e.what());
+    } catch (...) {
+      fail("an exception of unknown type");
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<Task> waiting_;
+  bool is_ending_ = false;
+  std::atomic<bool> has_failed_ = false;
+  std::unique_ptr<std::string> reason_;
+  mx::Error* error_ = nullptr;
+  std::thread thread_;
+};
+
+// The workers of all streams, by their index. Never destroyed: streams work while a program ends.
+struct Workers {
+  std::shared_mutex mutex;
+  std::unordered_map<int, std::shared_ptr<Worker>> of;
+
+  std::shared_ptr<Worker> find(int stream) {
+    std::shared_lock lock(mutex);
+    auto found = of.find(stream);
+    return found == of.end() ? nullptr : found->second;
+  }
+  // Has `worker` fail as the stream did, if it failed. Without a share of that stream's worker: the last one to be given
+  // back waits for the worker's thread.
+  void inherit(int stream, Worker& worker) {
+    std::shared_lock lock(mutex);
+    auto found = of.find(stream);
+    if (found != of.end() && found->second->has_failed()) {
+      worker.fail(found->second->reason().c_str());
+    }
+  }
+};
+
+Workers& workers() {
+  static auto* workers = new Workers;
+  return *workers;
+}
+
+// The calling thread's streams that have a worker.
+struct Own {
+  std::vector<std::pair<int, std::shared_ptr<Worker>>> workers;
+
+  Worker* find(int stream) const {
+    for (const auto& [index, worker] : workers) {
+      if (index == stream) {
+        return worker.get();
+      }
+    }
+    return nullptr;
+  }
+  ~Own();
+};
+thread_local Own own;
+thread_local constinit bool has_ended = false;
+
+Own::~Own() {
+  has_ended = true;
+  for (auto& [index, worker] : workers) {
+    std::unique_lock lock(::workers().mutex);
+    ::workers().of.erase(index);
+  }
+  // Waits for what they have left to do.
+  workers.clear();
+}
+
+// Whether the calling thread made the stream.
+bool is_own(mx::Stream stream) {
+  try {
+    mx::cpu::get_command_encoder(stream);
+    return true;
+  } catch (const std::runtime_error&) {
+    return false;
+  }
+}
+
+// Makes a worker for a stream of this thread.
+Worker* hire(mx::Stream stream) {
+  std::shared_ptr<Worker> worker;
+  try {
+    worker = std::make_shared<Worker>();
+  } catch (const std::system_error& e) {
+    throw std::runtime_error(std::string("no thread for a stream: ") + e.what());
+  }
+  own.workers.emplace_back(stream.index, worker);
+  std::unique_lock lock(workers().mutex);
+  workers().of.emplace(stream.index, worker);
+  return worker.get();
+}
+
+// Gives a stream the task that `make` makes for its worker: null where another thread waits for a stream that has nothing
+// to do, whose task is run at once.
+template <typename Make>
+void push(mx::Stream stream, bool is_work, Make make) {
+  Worker* worker = has_ended ? nullptr : own.find(stream.index);
+  std::shared_ptr<Worker> other;
+  if (worker == nullptr) {
+    other = workers().find(stream.index);
+    worker = other.get();
+  }
+  if (worker == nullptr && !has_ended && is_own(stream)) {
+    worker = hire(stream);
+  }
+  if (worker != nullptr) {
+    return worker->push({make(worker), is_work});
+  }
+  if (is_work) {
+    throw std::runtime_error("the thread of stream " + std::to_string(stream.index) + " has ended");
+  }
+  make(nullptr)();
+}
+
+} // namespace
+
+namespace mlx::core::scheduler {
+
+using mlxrs::of_mlx;
+
+void Scheduler::enqueue(Stream stream, std::function<void()> task) {
+  if (!is_cpu_library()) {
+    static auto* mlx = of_mlx<void(Scheduler*, Stream, std::function<void()>)>(
+        "_ZN3mlx4core9scheduler9Scheduler7enqueueENS0_6StreamESt8functionIFvvEE");
+    return mlx(this, stream, std::move(task));
+  }
+  push(stream, is_work(task), [&](Worker*) { return std::move(task); });
+}
+
+void Scheduler::wait_event(Stream stream, Event event, std::function<void(Event&)> task) {
+  if (!is_cpu_library()) {
+    static auto* mlx = of_mlx<void(Scheduler*, Stream, Event, std::function<void(Event&)>)>(
+        "_ZN3mlx4core9scheduler9Scheduler10wait_eventENS0_6StreamENS0_5EventESt8functionIFvRS4_EE");
+    return mlx(this, stream, std::move(event), std::move(task));
+  }
+  push(stream, false, [&](Worker* worker) {
+    return [worker, event = std::move(event), task = std::move(task)]() mutable {
+      task(event);
+      if (worker != nullptr) {
+        workers().inherit(event.stream().index, *worker);
+      }
+    };
+  });
+}
+
+void Scheduler::signal_event(Stream stream, Event event, std::function<void(Event&)> task) {
+  if (!is_cpu_library()) {
+    static auto* mlx = of_mlx<void(Scheduler*, Stream, Event, std::function<void(Event&)>)>(
+        "_ZN3mlx4core9scheduler9Scheduler12signal_eventENS0_6StreamENS0_5EventESt8functionIFvRS4_EE");
+    return mlx(this, stream, std::move(event), std::move(task));
+  }
+  push(stream, false, [&](Worker* worker) {
+    return [worker, event = std::move(event), task = std::move(task)]() mutable {
+      if (worker != nullptr) {
+        worker->tell(event);
+      }
+      task(event);
+    };
+  });
+}
+
+void Scheduler::check_error(Stream stream) {
+  if (!is_cpu_library()) {
+    static auto* mlx = of_mlx<void(Scheduler*, Stream)>("_ZN3mlx4core9scheduler9Scheduler11check_errorENS0_6StreamE");
+    return mlx(this, stream);
+  }
+  Worker* worker = has_ended ? nullptr : own.find(stream.index);
+  if (worker != nullptr && worker->has_failed()) {
+    throw std::runtime_error(worker->reason());
+  }
+}
+
+} // namespace mlx::core::scheduler
+
+extern "C" int mlxrs_rearm(void) {
+  return mlxrs::guarded([] {
+    if (has_ended || !is_cpu_library()) {
+      return;
+    }
+    auto failed = [](const auto& entry) { return entry.second->has_failed(); };
+    if (std::none_of(own.workers.begin(), own.workers.end(), failed)) {
+      return;
+    }
+    // All before any: one stream may wait for another.
+    for (const auto& [index, worker] : own.workers) {
+      try {
+        mx::synchronize(mx::Stream(index, mx::Device::cpu));
+      } catch (const std::exception&) {
+        // What failed is known.
+      }
+    }
+    for (const auto& [index, worker] : own.workers) {
+      worker->rearm();
+    }
+  });
+}
+
+extern "C" size_t mlxrs_stream_threads(void) {
+  std::shared_lock lock(workers().mutex);
+  return workers().of.size();
+}
+
+#else
+
+#include <cstddef>
+
+#include "mlxrs.h"
+
+extern "C" int mlxrs_rearm(void) {
+  return 0;
+}
+extern "C" size_t mlxrs_stream_threads(void) {
+  return 0;
+}
+
+#endif

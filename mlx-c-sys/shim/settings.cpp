@@ -1,0 +1,13 @@
+#include "settings.h"
+
+#include "guard.h"
+#include "isa.h"
+#include "threads.h"
+
+extern "C" int mlxrs_check_settings(void) {
+  return mlxrs::guarded([] {
+    mlxrs::kernels_wanted();
+    mlxrs::isa();
+    mlxrs::wanted_threads();
+  });
+}

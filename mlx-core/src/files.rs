@@ -1,0 +1,137 @@
+//! Reading ordinary files, up to a limit.
+//!
+//! A checkpoint is a folder of files that somebody else made. A pipe in it would be waited for, and a device such as
+//! `/dev/zero` has no end. These functions refuse what is no ordinary file (a link to one is fine) and what is larger than
+//! any honest file of its kind, before they read.
+//!
+//! ```
+//! use mlx_core::files;
+//!
+//! # fn main() -> mlx_core::Result<()> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("config.json");
+//! assert!(files::read_if_present(&path, files::JSON_LIMIT)?.is_none());
+//! std::fs::write(&path, "{}")?;
+//! assert_eq!(files::read(&path, files::JSON_LIMIT)?, b"{}");
+//! let error = files::read(&path, 1).unwrap_err();
+//! assert!(error.to_string().ends_with("config.json: 2 bytes; expected at most 1"));
+//! # Ok(())
+//! # }
+//! ```
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+#[cfg(unix)]
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+
+/// The largest JSON file of a checkpoint: configurations, indices, adapters. The index of a model with 90,000 tensors has
+/// 9 MB.
+pub const JSON_LIMIT: u64 = 64 << 20;
+
+/// Opens a file to read it.
+///
+/// The limit is on its length now: who reads a file that may grow reads at most so many bytes, as [`read`] does.
+///
+/// # Errors
+/// It is no ordinary file or a link to one, it has more than `limit` bytes, or it cannot be opened.
+pub fn open(path: impl AsRef<Path>, limit: u64) -> Result<File> {
+    let path = path.as_ref();
+    open_io(path, limit).map_err(|error| named(path, error))
+}
+
+/// The content of a file.
+///
+/// # Errors
+/// As [`open`]; or it cannot be read, or there is no memory for it.
+pub fn read(path: impl AsRef<Path>, limit: u64) -> Result<Vec<u8>> {
+    let path = path.as_ref();
+    read_io(path, limit).map_err(|error| named(path, error))
+}
+
+/// The content of a file, or `None` where there is no file of that name.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_if_present(path: impl AsRef<Path>, limit: u64) -> Result<Option<Vec<u8>>> {
+    let path = path.as_ref();
+    match read_io(path, limit) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(named(path, error)),
+    }
+}
+
+fn named(path: &Path, error: io::Error) -> Error {
+    Error::from(error).context(path.display())
+}
+
+/// As [`open`], with an error that does not name the file.
+pub(crate) fn open_io(path: &Path, limit: u64) -> io::Result<File> {
+    // Before it is opened: opening some devices does something.
+    check(&std::fs::metadata(path)?, limit)?;
+    let mut options = OpenOptions::new();
+    options.read(true);
+    // Another file may stand there by now. Opening a pipe waits for a writer, but not with this.
+    #[cfg(unix)]
+    options.custom_flags(libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    check(&file.metadata()?, limit)?;
+    Ok(file)
+}
+
+fn read_io(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let file = open_io(path, limit)?;
+    let mut bytes = Vec::new();
+    let len = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+    // One more, so that reading finds the end without growing.
+    crate::memory::reserve(&mut bytes, len.saturating_add(1))?;
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    // It may have grown, and files of the system do not say how long they are.
+    check_len(bytes.len() as u64, limit)?;
+    Ok(bytes)
+}
+
+fn check(found: &std::fs::Metadata, limit: u64) -> io::Result<()> {
+    if !found.is_file() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("not a file but a {}", kind_of(found)),
+        ));
+    }
+    check_len(found.len(), limit)
+}
+
+fn check_len(len: u64, limit: u64) -> io::Result<()> {
+    if len > limit {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{len} bytes; expected at most {limit}"),
+        ));
+    }
+    Ok(())
+}
+
+fn kind_of(found: &std::fs::Metadata) -> &'static str {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        let kind = found.file_type();
+        if kind.is_fifo() {
+            return "pipe";
+        }
+        if kind.is_socket() {
+            return "socket";
+        }
+        if kind.is_block_device() || kind.is_char_device() {
+            return "device";
+        }
+    }
+    if found.is_dir() {
+        "folder"
+    } else {
+        "special file"
+    }
+}
