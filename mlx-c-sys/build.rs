@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 #[path = "build/bindings.rs"]
 mod bindings;
+#[path = "build/loader.rs"]
+mod loader;
 #[path = "build/native.rs"]
 mod native;
 
@@ -25,9 +27,9 @@ fn main() -> ExitCode {
 fn run() -> Result<()> {
     for name in native::VARIABLES.iter().chain(&[
         "MLX_C_BINDINGS",
-        "MLX_RELOCATABLE",
         "LIBCLANG_PATH",
         "CXX",
+        "CXXFLAGS",
         "PYTHON",
     ]) {
         println!("cargo::rerun-if-env-changed={name}");
@@ -38,11 +40,7 @@ fn run() -> Result<()> {
     );
     let out = PathBuf::from(variable("OUT_DIR")?);
     let target = variable("TARGET")?;
-    let root = native::root_around(&out).ok_or_else(|| {
-        Failure::new("cannot tell where cargo's target folder is")
-            .found(format!("OUT_DIR={}", out.display()))
-    })?;
-    let options = native::Options::from_env(root, &target)?;
+    let options = native::Options::from_env(&target)?;
     if target != native::host::triple() && options.mlx_c_dir.is_none() {
         return Err(
             Failure::new("MLX is built only for the machine that builds it").fix(
@@ -51,7 +49,7 @@ fn run() -> Result<()> {
         );
     }
     let prefix = native::ensure(&options, &mut |step| eprintln!("{step}"))?;
-    bindings::write(&options, &prefix, &out.join("bindings.rs"))?;
+    let text = bindings::write(&options, &prefix, &out.join("bindings.rs"))?;
 
     // Gone or built anew: look again. A marker that this very run wrote is younger than the run's start, and
     // cargo would run the script a second time for it.
@@ -63,15 +61,13 @@ fn run() -> Result<()> {
         "cargo::rerun-if-changed={}",
         prefix.dir.join(native::store::MARKER).display()
     );
-    // Only `xtask dist` asks for the libmlxc that is looked for beside the program.
-    let relocatable = env::var_os("MLX_RELOCATABLE").is_some_and(|value| value == "1");
-    let lib = if relocatable {
-        prefix.relocatable()
+    let lib = prefix.lib();
+    if target.contains("linux") {
+        loader::write(&target, &text, &prefix, &out)?;
     } else {
-        prefix.lib()
-    };
-    println!("cargo::rustc-link-search=native={}", lib.display());
-    println!("cargo::rustc-link-lib=dylib=mlxc");
+        println!("cargo::rustc-link-search=native={}", lib.display());
+        println!("cargo::rustc-link-lib=dylib=mlxc");
+    }
     // For build scripts of dependents, as DEP_MLXC_ROOT and so on.
     let metadata: [(&str, &Path); 4] = [
         ("root", &prefix.dir),

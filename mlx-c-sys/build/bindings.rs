@@ -12,8 +12,14 @@ use crate::native::{pins, tools};
 /// Changes whenever this file generates something else from the same headers.
 const GENERATOR: &str = concat!("2 ", env!("CARGO_PKG_VERSION"));
 
-/// Writes the bindings to `out`.
-pub fn write(options: &Options, prefix: &Prefix, out: &Path) -> Result<()> {
+/// Writes the bindings to `out`, and returns them.
+pub fn write(options: &Options, prefix: &Prefix, out: &Path) -> Result<String> {
+    let text = text(options, prefix)?;
+    fs::write(out, &text).map_err(|e| Failure::io("write", out, &e))?;
+    Ok(text)
+}
+
+fn text(options: &Options, prefix: &Prefix) -> Result<String> {
     if let Some(given) = std::env::var_os("MLX_C_BINDINGS").filter(|path| !path.is_empty()) {
         let given = PathBuf::from(given);
         println!("cargo::rerun-if-changed={}", given.display());
@@ -24,25 +30,19 @@ pub fn write(options: &Options, prefix: &Prefix, out: &Path) -> Result<()> {
                 .sought("bindings with the mlxrs_* functions of this version's shim")
                 .fix("unset MLX_C_BINDINGS, or give it a copy of bindings.rs from a build of this version"));
         }
-        return fs::write(out, text).map_err(|e| Failure::io("write", out, &e));
+        return Ok(text);
     }
-    // The same headers give the same bindings: other profiles take them from the build folder.
+    // The same headers give the same bindings: other profiles and projects take them from the cache.
     let name = format!("bindings-{}.rs", pins::digest([GENERATOR, &pins::inputs()]));
     let kept = prefix.dir.join(name);
-    if !kept.is_file() {
-        let text = generate(options, prefix)?;
-        let partial = kept.with_extension(format!("{}.partial", std::process::id()));
-        // A given folder may be read-only: then every profile generates its own.
-        let saved = fs::write(&partial, &text).and_then(|()| fs::rename(&partial, &kept));
-        return match saved {
-            Ok(()) => fs::copy(&kept, out).map(|_| ()),
-            Err(_) => fs::write(out, text),
-        }
-        .map_err(|e| Failure::io("write", out, &e));
+    if let Ok(text) = fs::read_to_string(&kept) {
+        return Ok(text);
     }
-    fs::copy(&kept, out)
-        .map(|_| ())
-        .map_err(|e| Failure::io("write", out, &e))
+    let text = generate(options, prefix)?;
+    let partial = kept.with_extension(format!("{}.partial", std::process::id()));
+    // A given folder may be read-only: then every profile generates its own.
+    let _ = fs::write(&partial, &text).and_then(|()| fs::rename(&partial, &kept));
+    Ok(text)
 }
 
 fn generate(options: &Options, prefix: &Prefix) -> Result<String> {

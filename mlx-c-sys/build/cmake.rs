@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 
 use super::Options;
-use super::host::{self, Backend};
+use super::host::Backend;
 use super::pins;
 use super::prefix::Prefix;
 use super::report::{Failure, Result};
@@ -49,10 +49,8 @@ pub fn build(
     configure.arg(define("CMAKE_INSTALL_PREFIX", partial));
     configure.arg(define("MLXC_SOURCE", &mlx_c));
     configure.arg(define("MLX_RUNPATH", &prefix.mlx.join("lib")));
-    configure.arg(define(
-        "INSTALL_NAME",
-        &prefix.lib().join(host::library("mlxc")),
-    ));
+    configure.arg(define("INSTALL_DIR", &prefix.lib()));
+    configure.arg(format!("-DMLXRS_INPUTS={}", pins::inputs()));
     if from_source {
         configure.arg(format!("-DMLX_TAG=v{}", pins::MLX));
         let cuda = matches!(options.backend, Backend::Cuda12 | Backend::Cuda13);

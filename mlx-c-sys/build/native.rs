@@ -2,8 +2,9 @@
 //!
 //! One implementation with two entries: the build script of `mlx-c-sys` and `cargo xtask build-mlx`. Where MLX comes
 //! from, in this order: `MLX_C_DIR`, a finished folder of this build; `MLX_DIR`, an installed MLX; the pinned wheel;
-//! or, only when asked (`MLX_FROM_SOURCE=1`), MLX's own sources. Everything lives in `target/mlx`, so profiles and
-//! features share it. Network is used here and nowhere else.
+//! or, only when asked (`MLX_FROM_SOURCE=1`), MLX's own sources. The results live in the user's cache (`cache.rs`), so
+//! that all projects, profiles and target folders share them, and installed programs find them. Network is used here
+//! and nowhere else.
 #![allow(
     dead_code,
     reason = "compiled into the build script, xtask and the tests, and each uses its part"
@@ -11,6 +12,7 @@
 
 use std::path::{Path, PathBuf};
 
+pub mod cache;
 pub mod cmake;
 pub mod host;
 pub mod pins;
@@ -26,12 +28,18 @@ use prefix::Prefix;
 use report::{Failure, Result};
 
 /// The variables that [`Options::from_env`] reads.
-pub const VARIABLES: [&str; 4] = ["MLX_BACKEND", "MLX_DIR", "MLX_C_DIR", "MLX_FROM_SOURCE"];
+pub const VARIABLES: [&str; 5] = [
+    "MLX_BACKEND",
+    "MLX_DIR",
+    "MLX_C_DIR",
+    "MLX_FROM_SOURCE",
+    cache::VARIABLE,
+];
 
 /// What to build.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The folder of the build, `target/mlx`.
+    /// The folder that holds all native builds: the user's cache.
     pub root: PathBuf,
     /// Which MLX.
     pub backend: Backend,
@@ -44,8 +52,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads the variables; `root` is `target/mlx`.
-    pub fn from_env(root: PathBuf, target: &str) -> Result<Self> {
+    /// Reads the variables.
+    pub fn from_env(target: &str) -> Result<Self> {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let backend = match set("MLX_BACKEND") {
             Some(name) => Backend::parse(&name.to_string_lossy(), target)?,
@@ -68,7 +76,7 @@ impl Options {
             set("MLX_DIR").map(PathBuf::from),
         );
         Ok(Self {
-            root,
+            root: cache_folder()?,
             backend,
             mlx_c_dir,
             mlx_dir,
@@ -84,7 +92,7 @@ pub fn ensure(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Prefix> {
         return Prefix::given(dir);
     }
     let mlx = mlx(options, say)?;
-    let prefix = Prefix::planned(options, mlx.as_deref());
+    let prefix = Prefix::find(options, mlx.as_deref())?;
     prefix
         .entry()
         .ensure(|partial| cmake::build(options, &prefix, partial, say))?;
@@ -108,17 +116,31 @@ fn mlx(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Option<PathBuf>> 
     prefix::installed_mlx(&dir).map(Some)
 }
 
+/// The user's cache. Its path must be absolute, because libmlxc finds MLX by it.
+fn cache_folder() -> Result<PathBuf> {
+    let fix = format!(
+        "set {} to a folder for MLX and libmlxc, by its absolute path",
+        cache::VARIABLE
+    );
+    match cache::folder() {
+        Some(folder) if folder.is_absolute() => Ok(folder),
+        Some(folder) => Err(
+            Failure::new(format!("{} is a relative path", cache::VARIABLE))
+                .found(folder.display().to_string())
+                .fix(fix),
+        ),
+        None => Err(Failure::new("there is no folder to keep MLX in")
+            .sought(format!(
+                "{}, XDG_CACHE_HOME or HOME, with an absolute path",
+                cache::VARIABLE
+            ))
+            .fix(fix)),
+    }
+}
+
 /// Where the wheel of the back end is unpacked.
 pub fn wheel_dir(options: &Options) -> PathBuf {
     options
         .root
         .join(format!("wheel-{}-{}", options.backend.name(), pins::MLX))
-}
-
-/// The build folder for a program or build script in `path`: `mlx` in the outermost cargo target folder around it.
-pub fn root_around(path: &Path) -> Option<PathBuf> {
-    // Cargo marks its target folder so that backups leave it out.
-    path.ancestors()
-        .find(|dir| dir.join("CACHEDIR.TAG").is_file())
-        .map(|dir| dir.join("mlx"))
 }

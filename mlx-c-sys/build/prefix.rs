@@ -8,19 +8,55 @@ use super::host;
 use super::pins;
 use super::report::{Failure, Result};
 use super::store::{Entry, MARKER};
+use super::tools;
 
 /// A folder to link with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prefix {
-    /// `include/`, `lib/` with the libmlxc to link with, `relocatable/` with the one to ship.
+    /// `include/`, and `lib/` with libmlxc.
     pub dir: PathBuf,
     /// The MLX it belongs to: `include/`, `lib/`.
     pub mlx: PathBuf,
+    /// The compiler that makes libmlxc, and its flags.
+    pub compiler: String,
 }
 
 impl Prefix {
-    /// Where the folder for these options is, built or not.
-    pub fn planned(options: &Options, mlx: Option<&Path>) -> Self {
+    /// The folder for these options, built or not. Without a compiler it is a finished one that another compiler has
+    /// made from the same inputs.
+    ///
+    /// # Errors
+    /// There is neither a compiler nor a finished folder.
+    pub fn find(options: &Options, mlx: Option<&Path>) -> Result<Self> {
+        let missing = match tools::compiler_and_flags() {
+            Ok(compiler) => return Ok(Self::planned(options, mlx, &compiler)),
+            Err(missing) => missing,
+        };
+        let stem = Self::stem(options, mlx);
+        fs::read_dir(&options.root)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|item| item.file_name().to_string_lossy().starts_with(&stem))
+            .find_map(|item| Self::given(&item.path()).ok())
+            .ok_or(missing)
+    }
+
+    /// The folder that `compiler` fills.
+    pub fn planned(options: &Options, mlx: Option<&Path>, compiler: &str) -> Self {
+        let key = pins::digest([&*pins::inputs(), compiler]);
+        let dir = options
+            .root
+            .join(format!("{}-{key}", Self::stem(options, mlx)));
+        Self {
+            mlx: mlx.map_or_else(|| dir.clone(), Path::to_owned),
+            dir,
+            compiler: compiler.to_owned(),
+        }
+    }
+
+    /// The part of the folder's name that tells back end and versions.
+    fn stem(options: &Options, mlx: Option<&Path>) -> String {
         let backend = options.backend.name();
         let kind = match (&options.mlx_dir, mlx) {
             (Some(_), Some(mlx)) => {
@@ -29,11 +65,7 @@ impl Prefix {
             (_, None) => format!("{backend}-source"),
             _ => backend.to_owned(),
         };
-        let dir = options
-            .root
-            .join(format!("{kind}-{}-{}", pins::MLX, pins::MLX_C));
-        let mlx = mlx.map_or_else(|| dir.clone(), Path::to_owned);
-        Self { dir, mlx }
+        format!("{kind}-{}-{}", pins::MLX, pins::MLX_C)
     }
 
     /// What the folder is made from and for.
@@ -44,8 +76,9 @@ impl Prefix {
             pins::inputs(),
         );
         let facts = [
+            ("compiler", self.compiler.as_str()),
             ("inputs", inputs.as_str()),
-            // The library calls itself by its absolute path (see CMakeLists.txt), so the folder cannot be moved.
+            // On macOS the library calls itself by its absolute path (see CMakeLists.txt), so the folder cannot be moved.
             ("location", &*location),
             ("mlx", pins::MLX),
             ("mlx-c", pins::MLX_C),
@@ -54,7 +87,6 @@ impl Prefix {
         let library = host::library("mlxc");
         let files = [
             Path::new("lib").join(&library),
-            Path::new("relocatable").join(&library),
             PathBuf::from("include/mlx/c/mlx.h"),
             PathBuf::from("include/mlxrs.h"),
         ];
@@ -91,13 +123,17 @@ impl Prefix {
                 format!("no file \"{MARKER}\" there: not made by this build, or not to the end")
             }));
         };
-        let mlx = marker
-            .lines()
-            .find_map(|line| line.strip_prefix("mlx-dir="))
-            .unwrap_or_default();
+        let fact = |key: &str| {
+            marker
+                .lines()
+                .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+                .unwrap_or_default()
+                .to_owned()
+        };
         let prefix = Self {
             dir,
-            mlx: mlx.into(),
+            mlx: fact("mlx-dir").into(),
+            compiler: fact("compiler"),
         };
         if let Some(reason) = prefix.entry().unfinished() {
             return Err(refused(reason));
@@ -111,12 +147,7 @@ impl Prefix {
         self.dir.join("include")
     }
 
-    /// Folder of the libmlxc that goes into archives with a program.
-    pub fn relocatable(&self) -> PathBuf {
-        self.dir.join("relocatable")
-    }
-
-    /// Folder of the libmlxc to link with.
+    /// Folder of libmlxc.
     pub fn lib(&self) -> PathBuf {
         self.dir.join("lib")
     }

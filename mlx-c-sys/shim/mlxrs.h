@@ -22,6 +22,9 @@ extern "C" {
 /* The version of the MLX headers this library was compiled with, such as "0.32.4". The library that was found at
  * run time says its own in mlx_version(). */
 const char* mlxrs_headers_version(void);
+/* Names what this library was made from: a digest of the shim, the patches and the pinned mlx-c. A program loads only a
+ * library with the digest it was built with. */
+const char* mlxrs_inputs(void);
 
 /* ---- Errors ---------------------------------------------------------------------------------------------------
  * One slot a thread. It keeps the FIRST message since the last clear, because the later ones of a failing call are

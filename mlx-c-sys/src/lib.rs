@@ -25,6 +25,11 @@
     clippy::undocumented_unsafe_blocks
 )]
 
+#[cfg(target_os = "linux")]
+mod loader;
+#[cfg(target_os = "linux")]
+pub use loader::symbol;
+
 include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 
 /// The MLX release that the bindings are made for.

@@ -81,6 +81,11 @@ fn a_half_made_folder_is_not_taken_for_a_finished_one() {
         "what a killed build left is in the finished folder"
     );
 
+    fs::write(dir.join("lib/bread"), "crumb").unwrap();
+    assert_eq!(
+        entry(&dir).unfinished().unwrap(),
+        "lib/bread is not the file that was made"
+    );
     fs::write(dir.join("lib/bread"), "cru").unwrap();
     assert_eq!(
         entry(&dir).unfinished().unwrap(),
@@ -235,7 +240,7 @@ fn a_finished_folder_that_was_moved_is_refused() {
         mlx_dir: None,
         from_source: false,
     };
-    let prefix = Prefix::planned(&options, Some(&root.join("mlx")));
+    let prefix = Prefix::planned(&options, Some(&root.join("mlx")), "c++ 14");
     let fill = |dir: &Path| {
         for file in &prefix.entry().files {
             write(dir.join(file), "made");

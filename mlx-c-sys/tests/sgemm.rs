@@ -135,7 +135,7 @@ fn nothing_to_sum() {
         for (beta, expected) in [(0.0, 0.0), (0.5, 1.0)] {
             let mut c = [2.0_f32; 6];
             unsafe {
-                cblas_sgemm(
+                cblas_sgemm()(
                     101,
                     111,
                     111,
@@ -156,7 +156,7 @@ fn nothing_to_sum() {
         }
     }
     unsafe {
-        cblas_sgemm(
+        cblas_sgemm()(
             101,
             111,
             111,

@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow};
 
-use crate::cargo;
 use crate::native::host::{self, Backend};
+use crate::native::prefix::Prefix;
+use crate::native::store::MARKER;
 use crate::native::{self, Options};
 
 /// Flags take the place of the variables that `cargo build` reads.
@@ -25,6 +26,9 @@ pub struct Arguments {
     /// Build MLX itself from its sources, which needs GitHub (MLX_FROM_SOURCE=1)
     #[arg(long, conflicts_with_all = ["mlx_dir", "mlx_c_dir"])]
     from_source: bool,
+    /// Remove older builds of libmlxc from the cache; programs that were built with them find theirs no more
+    #[arg(long)]
+    prune: bool,
 }
 
 /// The options of the variables, with the flags over them.
@@ -44,8 +48,7 @@ fn options(arguments: &Arguments) -> Result<Options> {
 
 /// What `cargo build` would do.
 pub fn from_env() -> Result<Options> {
-    let root = cargo::build_directory()?.join("mlx");
-    Options::from_env(root, &host::triple()).map_err(|e| anyhow!("{e}"))
+    Options::from_env(&host::triple()).map_err(|e| anyhow!("{e}"))
 }
 
 /// Builds, and says where the result is and how to use it.
@@ -66,6 +69,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     );
     eprintln!("  MLX     {}", prefix.mlx.display());
     eprintln!("  libmlxc {}", prefix.dir.display());
+    if arguments.prune {
+        prune(&options, &prefix)?;
+    }
     let variables: Vec<String> = [
         (options.backend != Backend::default_for(&host::triple()))
             .then(|| format!("MLX_BACKEND={}", options.backend.name())),
@@ -80,6 +86,19 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if !variables.is_empty() {
         eprintln!("to have cargo use exactly this one:");
         println!("export {}", variables.join(" "));
+    }
+    Ok(())
+}
+
+/// Removes every finished libmlxc of the cache but `kept`.
+fn prune(options: &Options, kept: &Prefix) -> Result<()> {
+    for item in std::fs::read_dir(&options.root)? {
+        let folder = item?.path();
+        let is_prefix = folder.join(MARKER).is_file() && folder.join("include/mlxrs.h").is_file();
+        if is_prefix && folder != kept.dir {
+            std::fs::remove_dir_all(&folder)?;
+            eprintln!("removed   {}", folder.display());
+        }
     }
     Ok(())
 }

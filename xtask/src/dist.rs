@@ -17,8 +17,8 @@ pub struct Arguments {
     bin: String,
 }
 
-/// Where MLX and libmlxc are in the archive. The wheel's libmlx looks for its own libraries two folders up, so the
-/// wheel's layout is kept under `lib`.
+/// Where MLX and libmlxc are in the archive: a place where programs look for them (`mlx-c-sys/src/loader.rs`). The
+/// wheel's libmlx looks for its own libraries two folders up, so the wheel's layout is kept under `lib`.
 const LIBRARIES: &str = "lib/mlx/lib";
 
 /// Builds, gathers and packs.
@@ -26,8 +26,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let options = build_mlx::from_env()?;
     let prefix =
         native::ensure(&options, &mut |step| eprintln!("{step}")).map_err(|e| anyhow!("{e}"))?;
+    cargo::run(
+        cargo::command(["build", "--release", "--package", &arguments.bin])
+            .args(["--bin", &arguments.bin]),
+    )?;
     let target = cargo::build_directory()?.join("dist");
-    build(&arguments.bin, &prefix, &target)?;
 
     let name = format!(
         "{}-{}-{}-{}",
@@ -39,12 +42,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let folder = target.join(&name);
     native::store::remove(&folder).map_err(|e| anyhow!("{e}"))?;
     copy(
-        &target.join("release").join(&arguments.bin),
+        &cargo::target_directory()?
+            .join("release")
+            .join(&arguments.bin),
         &folder.join(&arguments.bin),
     )?;
     let libmlxc = host::library("mlxc");
     copy(
-        &prefix.relocatable().join(&libmlxc),
+        &prefix.lib().join(&libmlxc),
         &folder.join(LIBRARIES).join(&libmlxc),
     )?;
     copy_libraries(&prefix.mlx.join("lib"), &folder.join(LIBRARIES))?;
@@ -92,31 +97,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     )?;
     println!("{}", archive.display());
     Ok(())
-}
-
-/// In a target folder of its own, so that these flags do not rebuild the other one.
-fn build(package: &str, prefix: &native::prefix::Prefix, target: &Path) -> Result<()> {
-    let origin = if cfg!(target_os = "macos") {
-        "@executable_path"
-    } else {
-        "$ORIGIN"
-    };
-    let mut flags = format!("-Clink-arg=-Wl,-rpath,{origin}/{LIBRARIES}");
-    if cfg!(target_os = "linux") {
-        // GNU ld looks through the libraries that libmlxc needs.
-        flags += &format!(
-            "\x1f-Clink-arg=-Wl,-rpath-link,{}",
-            prefix.mlx.join("lib").display()
-        );
-    }
-    let mut build = cargo::command(["build", "--release", "--package", package, "--bin", package]);
-    build
-        .env("CARGO_TARGET_DIR", target)
-        .env("CARGO_ENCODED_RUSTFLAGS", flags);
-    build
-        .env("MLX_C_DIR", &prefix.dir)
-        .env("MLX_RELOCATABLE", "1");
-    cargo::run(&mut build)
 }
 
 /// Copies shared libraries, and Metal's compiled kernels, which libmlx looks for beside itself.

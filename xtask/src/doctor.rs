@@ -116,6 +116,12 @@ impl Report {
     /// The order of search, every step with what is there.
     fn search(&mut self, options: &Options) {
         println!("where MLX comes from, the first that is set wins");
+        println!(
+            "  -        0 builds are kept in {} ({}, {} names another folder)",
+            options.root.display(),
+            megabytes(&options.root),
+            native::cache::VARIABLE
+        );
         match &options.mlx_c_dir {
             Some(dir) => match Prefix::given(dir) {
                 Ok(_) => self.good("1 MLX_C_DIR", &dir.display().to_string()),
@@ -190,6 +196,21 @@ impl Report {
     }
 }
 
+/// What a folder takes on disk.
+fn megabytes(folder: &Path) -> String {
+    fn bytes(folder: &Path) -> u64 {
+        let items = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        items
+            .map(|item| match item.metadata() {
+                Ok(meta) if meta.is_dir() => bytes(&item.path()),
+                Ok(meta) => meta.len(),
+                Err(_) => 0,
+            })
+            .sum()
+    }
+    format!("{} MB", bytes(folder) / 1_000_000)
+}
+
 /// Where `cargo build` would put libmlxc, as far as it can be told before MLX is there.
 fn planned(options: &Options) -> Option<Prefix> {
     let mlx = match (&options.mlx_dir, options.from_source) {
@@ -197,7 +218,7 @@ fn planned(options: &Options) -> Option<Prefix> {
         (None, true) => None,
         (None, false) => Some(prefix::installed_mlx(&native::wheel_dir(options)).ok()?),
     };
-    Some(Prefix::planned(options, mlx.as_deref()))
+    Prefix::find(options, mlx.as_deref()).ok()
 }
 
 /// Whether there is nothing left to build.

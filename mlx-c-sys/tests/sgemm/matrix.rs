@@ -1,25 +1,27 @@
 //! Matrices in any layout, and `cblas_sgemm` for them.
 
-// Links the library that has the function.
-use mlx_c_sys as _;
+/// `cblas_sgemm` of libmlxc, which MLX calls and no header of ours declares.
+pub type Sgemm = unsafe extern "C" fn(
+    i32,
+    i32,
+    i32,
+    i32,
+    i32,
+    i32,
+    f32,
+    *const f32,
+    i32,
+    *const f32,
+    i32,
+    f32,
+    *mut f32,
+    i32,
+);
 
-unsafe extern "C" {
-    pub fn cblas_sgemm(
-        order: i32,
-        trans_a: i32,
-        trans_b: i32,
-        m: i32,
-        n: i32,
-        k: i32,
-        alpha: f32,
-        a: *const f32,
-        lda: i32,
-        b: *const f32,
-        ldb: i32,
-        beta: f32,
-        c: *mut f32,
-        ldc: i32,
-    );
+/// See [`Sgemm`].
+pub fn cblas_sgemm() -> Sgemm {
+    let found = mlx_c_sys::symbol(c"cblas_sgemm").expect("libmlxc has cblas_sgemm");
+    unsafe { std::mem::transmute(found) }
 }
 
 /// A generator with a fixed seed (splitmix64).
@@ -107,7 +109,7 @@ pub fn multiply(
     let (trans_a, trans_b) = (trans(a), trans(b));
     assert!(c.data.len() >= c.at(m - 1, n - 1));
     unsafe {
-        cblas_sgemm(
+        cblas_sgemm()(
             order,
             trans_a,
             trans_b,

@@ -1,0 +1,5 @@
+#include "mlxrs.h"
+
+const char* mlxrs_inputs(void) {
+  return MLXRS_INPUTS;
+}

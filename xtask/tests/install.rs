@@ -1,0 +1,169 @@
+//! Programs find libmlxc wherever they were built and wherever they are: by git, in a target folder that is deleted,
+//! installed by cargo, or moved with their libraries.
+#![cfg(target_os = "linux")]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// The second run of the tests, without our CPU kernels, would build the same again.
+fn is_second_run() -> bool {
+    std::env::var_os("MLX_CPU_KERNELS").is_some()
+}
+
+fn output(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn cargo() -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if name.starts_with("CARGO_") && name != "CARGO_HOME" {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// A cargo home with everything of the user's but the checkouts of git repositories.
+fn cargo_home(folder: &Path) -> PathBuf {
+    let home = folder.join("cargo-home");
+    fs::create_dir(&home).unwrap();
+    let user = match std::env::var_os("CARGO_HOME") {
+        Some(home) => PathBuf::from(home),
+        None => PathBuf::from(std::env::var_os("HOME").unwrap()).join(".cargo"),
+    };
+    for item in fs::read_dir(user).unwrap() {
+        let item = item.unwrap();
+        if item.file_name() != OsStr::new("git") {
+            symlink(item.path(), home.join(item.file_name())).unwrap();
+        }
+    }
+    home
+}
+
+/// Adds, and prints the sum and every file that is mapped into memory.
+const SUM: &str = r#"
+fn main() -> mlx_core::Result<()> {
+    let x = mlx_core::Array::from_slice(&[1.0f32, 2.0, 3.0], &[3])?;
+    println!("{}", x.sum(.., false)?.item::<f32>()?);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let files: std::collections::BTreeSet<_> =
+        maps.lines().filter_map(|line| Some(&line[line.find('/')?..])).collect();
+    files.iter().for_each(|file| println!("{file}"));
+    Ok(())
+}
+"#;
+
+/// The libraries of MLX and ours that the program uses when it has no environment.
+fn libraries(program: &Path) -> Vec<PathBuf> {
+    let printed = output(Command::new(program).env_clear());
+    let mut lines = printed.lines();
+    assert_eq!(lines.next(), Some("6"));
+    let own = |name: &str| {
+        let stems = ["libmlx", "libblas", "liblapack", "libgfortran", "libquadmath"];
+        stems.iter().any(|stem| name.starts_with(stem))
+    };
+    lines
+        .map(PathBuf::from)
+        .filter(|file| own(&file.file_name().unwrap().to_string_lossy()))
+        .collect()
+}
+
+#[test]
+fn a_program_of_a_git_dependency_outlives_its_target_folder_and_moves_with_its_libraries() {
+    if is_second_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let project = folder.path().join("project");
+    fs::create_dir_all(project.join("src")).unwrap();
+    let manifest = format!(
+        "[package]\nname = \"sum\"\nversion = \"1.0.0\"\nedition = \"2024\"\n\
+         [dependencies]\nmlx-core = {{ git = \"file://{}\" }}\n[profile.dev]\ndebug = false\n",
+        repository().display()
+    );
+    fs::write(project.join("Cargo.toml"), manifest).unwrap();
+    fs::write(project.join("src/main.rs"), SUM).unwrap();
+    fs::copy(repository().join("Cargo.lock"), project.join("Cargo.lock")).unwrap();
+    // Made before cargo could mark it, as cache mounts of containers are.
+    let target = folder.path().join("target");
+    fs::create_dir(&target).unwrap();
+    output(
+        cargo()
+            .args(["build", "--quiet"])
+            .current_dir(&project)
+            .env("CARGO_HOME", cargo_home(folder.path()))
+            .env("CARGO_TARGET_DIR", &target),
+    );
+    let program = folder.path().join("bin/sum");
+    fs::create_dir(folder.path().join("bin")).unwrap();
+    fs::copy(target.join("debug/sum"), &program).unwrap();
+    fs::remove_dir_all(&target).unwrap();
+    fs::remove_dir_all(&project).unwrap();
+    let built = libraries(&program);
+    assert!(built.len() >= 2, "{built:?}");
+
+    // Beside the program and in ../lib, all in one folder, they come before the cache.
+    for place in ["bin", "lib"] {
+        let place = folder.path().join(place);
+        fs::create_dir_all(&place).unwrap();
+        for file in &built {
+            fs::copy(file, place.join(file.file_name().unwrap())).unwrap();
+        }
+        let place = place.canonicalize().unwrap();
+        for file in libraries(&program) {
+            assert_eq!(file.parent(), Some(&*place), "{}", file.display());
+        }
+        for file in &built {
+            fs::remove_file(place.join(file.file_name().unwrap())).unwrap();
+        }
+    }
+
+    // A file of that name that is no library of this build is passed over.
+    fs::write(folder.path().join("bin/libmlxc.so"), "no library").unwrap();
+    assert_eq!(libraries(&program), built);
+}
+
+#[test]
+fn an_installed_command_needs_nothing_of_the_target_folder() {
+    if is_second_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // The dependencies are there already, built for the tests.
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    output(
+        cargo()
+            .args(["install", "--quiet", "--debug", "--locked", "--no-track"])
+            .arg("--path")
+            .arg(repository().join("mlx-infer"))
+            .arg("--root")
+            .arg(folder.path())
+            .env("CARGO_TARGET_DIR", target),
+    );
+    let printed = output(
+        Command::new(folder.path().join("bin/mlx-infer"))
+            .args(["generate", "--prompt", "47 + 38 ="])
+            .env_clear(),
+    );
+    assert_eq!(printed.trim(), "85");
+    let program = fs::read(folder.path().join("bin/mlx-infer")).unwrap();
+    let inside = target.join("mlx").to_string_lossy().into_owned();
+    let holds = |text: &str| program.windows(text.len()).any(|part| part == text.as_bytes());
+    assert!(!holds(&inside), "the program names {inside}");
+}
