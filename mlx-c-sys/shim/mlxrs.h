@@ -66,6 +66,29 @@ int mlxrs_array_strides(int64_t* out, size_t n, mlx_array a);
 /* Index of a stream, to tell streams apart. */
 int mlxrs_stream_index(int* res, mlx_stream s);
 
+/* ---- Checked values -------------------------------------------------------------------------------------------
+ * `indices`, of which each must lie in its axis of `source`; `what` names the operation in errors. With one axis it
+ * holds for all indices, with several each is for one element of the last axis, and with none the indices are of the
+ * flattened leading axes, all but the last two. From an index on, as many places as its axis has in `windows` (one an
+ * axis, or one) must exist. Negative indices count from the end if `from_end`, else they are outside.
+ * On the CPU the evaluation fails; on a GPU an index that is outside becomes 0. */
+int mlxrs_check_indices(
+    mlx_array* res,
+    mlx_array indices,
+    const char* what,
+    mlx_array source,
+    const int* axes,
+    size_t axes_num,
+    const int* windows,
+    size_t windows_num,
+    bool from_end,
+    mlx_stream s);
+/* `a`, whose evaluation fails where it holds NaN or an infinity. On the CPU, and for F32, F64 and C64. */
+int mlxrs_check_finite(mlx_array* res, mlx_array a, const char* what, mlx_stream s);
+
+/* The graphs of `outputs`, traced for all shapes, with reductions that bear axes of size 1 only. */
+int mlxrs_any_shape(mlx_vector_array* res, mlx_vector_array outputs);
+
 /* ---- Updating in place ----------------------------------------------------------------------------------------
  * `lazy` is the unevaluated result of an update of `source` (slice_update, slice_update_dynamic, scatter, ...), of
  * the same shape and dtype. The result computes the same, but writes into source's buffer although earlier steps

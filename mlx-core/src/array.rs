@@ -12,6 +12,9 @@ use crate::ffi::{self, vector};
 use crate::safetensors::mapped;
 use crate::{eval, memory, poison};
 
+/// Why a placeholder has no elements.
+const UNREADABLE: &str = "an array cannot be read while a transform traces it";
+
 /// A lazy, immutable, reference-counted array.
 ///
 /// Operations build a graph; [`eval`](crate::eval()), [`async_eval`](crate::async_eval) or reading
@@ -306,8 +309,7 @@ impl Array {
     pub(crate) fn is_row_contiguous(&self) -> Result<bool> {
         let mut result = false;
         if !poison::is_available(self) {
-            let message = "an array cannot be read while a transform traces it";
-            return Err(Error::new(ErrorKind::Unsupported, message));
+            return Err(Error::new(ErrorKind::Unsupported, UNREADABLE));
         }
         // SAFETY: the handle is live and the array evaluated, so that its flags are set.
         ffi::call(ErrorKind::Mlx, || unsafe {
@@ -365,11 +367,18 @@ impl fmt::Debug for Array {
 }
 
 impl fmt::Display for Array {
-    /// The elements, as MLX prints them. Evaluates the array.
+    /// The elements, as MLX prints them, or the error if the evaluation fails. Evaluates the array.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        eval([self]).map_err(|_| fmt::Error)?;
-        // SAFETY: the handle is live and evaluated.
-        let text = vector::string(|res| unsafe { sys::mlx_array_tostring(res, self.raw) });
-        f.write_str(&text.map_err(|_| fmt::Error)?)
+        let text = eval([self]).and_then(|()| {
+            if !poison::is_available(self) {
+                return Err(Error::new(ErrorKind::Unsupported, UNREADABLE));
+            }
+            // SAFETY: the handle is live and evaluated.
+            vector::string(|res| unsafe { sys::mlx_array_tostring(res, self.raw) })
+        });
+        match text {
+            Ok(text) => f.write_str(&text),
+            Err(error) => write!(f, "{self:?}: {error}"),
+        }
     }
 }

@@ -9,7 +9,8 @@ use std::ffi::CStr;
 use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::op;
-use crate::ops::reduce::or_if_empty;
+use crate::ops::checked::finite;
+use crate::ops::reduce::{narrow, or_if_empty, wide};
 use crate::ops::{Axes, require};
 use crate::stream::{Device, DeviceKind, Stream};
 
@@ -63,27 +64,31 @@ fn check(op: &str, a: &Array, square: bool) -> Result<()> {
 }
 
 macro_rules! of_matrix {
-    ($($(#[$doc:meta])* $name:ident = $c:ident, $square:literal;)*) => { $(
+    ($($(#[$doc:meta])* $name:ident = $c:ident, $square:literal, $finite:literal, $called:literal;)*) => { $(
         $(#[$doc])*
         ///
         /// # Errors
         /// The shape or dtype does not fit.
         pub fn $name(a: &Array) -> Result<Array> {
             check(stringify!($name), a, $square)?;
-            on_cpu(|| op!($c(a)))
+            let checks: bool = $finite;
+            on_cpu(|| {
+                let a = if checks { &finite($called, a)? } else { a };
+                op!($c(a))
+            })
         }
     )* };
 }
 
 of_matrix! {
     /// The inverse: `[…, n, n]` → the same.
-    inv = mlx_linalg_inv, true;
+    inv = mlx_linalg_inv, true, false, c"inv";
     /// The pseudo-inverse of Moore and Penrose: `[…, n, m]` → `[…, m, n]`.
-    pinv = mlx_linalg_pinv, false;
+    pinv = mlx_linalg_pinv, false, true, c"pinv";
     /// The determinant: `[…, n, n]` → `[…]`.
-    det = mlx_linalg_det, true;
+    det = mlx_linalg_det, true, false, c"det";
     /// The eigenvalues, C64 in no particular order: `[…, n, n]` → `[…, n]`.
-    eigvals = mlx_linalg_eigvals, true;
+    eigvals = mlx_linalg_eigvals, true, true, c"eigvals";
 }
 
 macro_rules! of_half {
@@ -127,7 +132,10 @@ pub fn qr(a: &Array) -> Result<(Array, Array)> {
 /// The shape or dtype does not fit.
 pub fn svd(a: &Array) -> Result<(Array, Array, Array)> {
     check("svd", a, false)?;
-    let parts = on_cpu(|| op!(vector mlx_linalg_svd(a, true)))?;
+    let parts = on_cpu(|| {
+        let a = finite(c"svd", a)?;
+        op!(vector mlx_linalg_svd(a, true))
+    })?;
     let [u, s, vt]: [Array; 3] = parts.try_into().map_err(|_| unexpected("svd"))?;
     Ok((u, s, vt))
 }
@@ -138,7 +146,10 @@ pub fn svd(a: &Array) -> Result<(Array, Array, Array)> {
 /// The shape or dtype does not fit.
 pub fn singular_values(a: &Array) -> Result<Array> {
     check("singular_values", a, false)?;
-    let parts = on_cpu(|| op!(vector mlx_linalg_svd(a, false)))?;
+    let parts = on_cpu(|| {
+        let a = finite(c"singular_values", a)?;
+        op!(vector mlx_linalg_svd(a, false))
+    })?;
     let [s]: [Array; 1] = parts.try_into().map_err(|_| unexpected("svd"))?;
     Ok(s)
 }
@@ -149,7 +160,10 @@ pub fn singular_values(a: &Array) -> Result<Array> {
 /// The matrix is not square, or the dtype does not fit.
 pub fn eig(a: &Array) -> Result<(Array, Array)> {
     check("eig", a, true)?;
-    on_cpu(|| op!(pair mlx_linalg_eig(a)))
+    on_cpu(|| {
+        let a = finite(c"eig", a)?;
+        op!(pair mlx_linalg_eig(a))
+    })
 }
 
 /// The eigenvalues, ascending, and eigenvectors as columns, of a symmetric matrix of which one
@@ -160,7 +174,10 @@ pub fn eig(a: &Array) -> Result<(Array, Array)> {
 pub fn eigh(a: &Array, half: Half) -> Result<(Array, Array)> {
     check("eigh", a, true)?;
     let half = half.letter();
-    on_cpu(|| op!(pair mlx_linalg_eigh(a, half)))
+    on_cpu(|| {
+        let a = finite(c"eigh", a)?;
+        op!(pair mlx_linalg_eigh(a, half))
+    })
 }
 
 /// The eigenvalues alone of [`eigh`].
@@ -170,7 +187,10 @@ pub fn eigh(a: &Array, half: Half) -> Result<(Array, Array)> {
 pub fn eigvalsh(a: &Array, half: Half) -> Result<Array> {
     check("eigvalsh", a, true)?;
     let half = half.letter();
-    on_cpu(|| op!(mlx_linalg_eigvalsh(a, half)))
+    on_cpu(|| {
+        let a = finite(c"eigvalsh", a)?;
+        op!(mlx_linalg_eigvalsh(a, half))
+    })
 }
 
 /// Row permutation (U32), L and U, such that `L[perm] U = a`: `[…, n, m]`.
@@ -235,11 +255,18 @@ pub fn solve_triangular(a: &Array, b: &Array, half: Half) -> Result<Array> {
 /// There are no such axes, or matrices have no such norm.
 pub fn norm(a: &Array, ord: f64, axes: impl Axes, keepdims: bool) -> Result<Array> {
     let axes = axes.axes(a.ndim());
-    or_if_empty(
-        a,
-        on_cpu(|| op!(mlx_linalg_norm(a, ord, [axes], keepdims)))?,
-        0.0,
-    )
+    let this = wide(a, "norm")?;
+    // Of matrices, the 2-norms are singular values.
+    let singular = axes.len() == 2 && ord.abs() == 2.0;
+    let result = on_cpu(|| {
+        let this = if singular {
+            finite(c"norm", &this)?
+        } else {
+            Array::clone(&this)
+        };
+        op!(mlx_linalg_norm(this, ord, [axes], keepdims))
+    })?;
+    or_if_empty(a, narrow(result, &this, a)?, 0.0)
 }
 
 /// Root of the sum of squares over one or two `axes`.
@@ -248,20 +275,35 @@ pub fn norm(a: &Array, ord: f64, axes: impl Axes, keepdims: bool) -> Result<Arra
 /// There are no such axes, or more.
 pub fn norm_l2(a: &Array, axes: impl Axes, keepdims: bool) -> Result<Array> {
     let axes = axes.axes(a.ndim());
-    or_if_empty(a, op!(mlx_linalg_norm_l2(a, [axes], keepdims))?, 0.0)
+    let this = wide(a, "norm")?;
+    let result = op!(mlx_linalg_norm_l2(*this, [axes], keepdims))?;
+    or_if_empty(a, narrow(result, &this, a)?, 0.0)
 }
 
 /// A norm of matrices over two axes.
 ///
 /// # Errors
 /// There are no such axes, or not two.
-pub fn norm_matrix(a: &Array, ord: MatrixNorm, axes: impl Axes, keepdims: bool) -> Result<Array> {
+pub fn norm_matrix(
+    a: &Array,
+    ord_of: MatrixNorm,
+    axes: impl Axes,
+    keepdims: bool,
+) -> Result<Array> {
     let axes = axes.axes(a.ndim());
-    let ord = match ord {
+    let ord = match ord_of {
         MatrixNorm::Frobenius => c"fro",
         MatrixNorm::Nuclear => c"nuc",
     };
-    on_cpu(|| op!(mlx_linalg_norm_matrix(a, ord, [axes], keepdims)))
+    let this = wide(a, "norm")?;
+    let result = on_cpu(|| {
+        let this = match ord_of {
+            MatrixNorm::Nuclear => finite(c"norm_matrix", &this)?,
+            MatrixNorm::Frobenius => Array::clone(&this),
+        };
+        op!(mlx_linalg_norm_matrix(this, ord, [axes], keepdims))
+    })?;
+    or_if_empty(a, narrow(result, &this, a)?, 0.0)
 }
 
 fn unexpected(op: &str) -> Error {

@@ -3,21 +3,23 @@
 //! A method where there is a main array, a function for constructors and lists. Conventions:
 //!
 //! - **Operands.** Binary operations take `impl` [`Operand`]: an array, or a number, which takes
-//!   the array's dtype (a plain `2.0` never promotes bf16 to f32).
+//!   the array's dtype (a plain `2.0` never promotes bf16 to f32). An integer that the dtype cannot
+//!   hold is an error in arithmetic; comparisons compare it by value, as NumPy does.
 //! - **Axes.** Reductions take `impl` [`Axes`]: `1`, `-1`, `[0, 2]`, or `..` for all. Negative axes
 //!   count from the end.
 //! - **Shapes** broadcast as in NumPy.
-//! - **Indices** inside arrays are not checked by MLX: one out of range reads or writes whatever
-//!   lies there on the CPU. Operations that take such arrays say so.
+//! - **Indices** inside arrays are checked when they are evaluated. On the CPU, one out of range fails
+//!   the evaluation; on a GPU, where a kernel cannot fail, it counts as 0.
 //! - **Laziness.** Nothing here computes; an error of a kernel arrives at evaluation.
 
 use std::borrow::{Borrow, Cow};
-use std::ops::RangeFull;
+use std::ops::{RangeFull, RangeInclusive};
 
 use crate::array::Array;
 use crate::dtype::{Complex64, DType};
 use crate::error::{Error, ErrorKind, Result};
 
+pub(crate) mod checked;
 pub mod compare;
 pub mod conv;
 pub mod create;
@@ -56,13 +58,18 @@ pub trait Operand {
         None
     }
 
-    /// This operand as an array: itself, or a scalar of `like` where that can hold it.
+    /// The value of a number that is an integer.
+    fn integer(&self) -> Option<i64> {
+        None
+    }
+
+    /// This operand as an array: itself, or a scalar of `like`.
     ///
-    /// An integer becomes any dtype but Bool (I32 then), wrapping as `as` does; a floating-point
-    /// number becomes F32 beside integers and Bool.
+    /// An integer becomes any dtype but Bool (I32 then); a floating-point number becomes F32 beside
+    /// integers and Bool.
     ///
     /// # Errors
-    /// The scalar array cannot be made.
+    /// `like` cannot hold the integer, or the scalar array cannot be made.
     fn to_array(&self, like: DType) -> Result<Cow<'_, Array>>;
 
     /// This operand beside `like`, whose dtype a number takes.
@@ -91,6 +98,10 @@ impl<T: Operand> Operand for &T {
 
     fn number(&self) -> Option<f64> {
         (**self).number()
+    }
+
+    fn integer(&self) -> Option<i64> {
+        (**self).integer()
     }
 
     fn to_array(&self, like: DType) -> Result<Cow<'_, Array>> {
@@ -125,8 +136,13 @@ macro_rules! integer_operand {
             Some(*self as f64)
         }
 
+        fn integer(&self) -> Option<i64> {
+            Some((*self).into())
+        }
+
         fn to_array(&self, like: DType) -> Result<Cow<'_, Array>> {
             let value = *self;
+            require_fit("a number", i128::from(value), like)?;
             let array = match like {
                 DType::U8 => Array::scalar(value as u8),
                 DType::U16 => Array::scalar(value as u16),
@@ -151,6 +167,40 @@ impl Operand for bool {
 
     fn to_array(&self, _like: DType) -> Result<Cow<'_, Array>> {
         Array::scalar(*self).map(Cow::Owned)
+    }
+}
+
+/// The integers that a number beside an array of `dtype` may be: what the dtype holds, and I32 beside Bool. `None`
+/// for floating point.
+pub(crate) fn integers(dtype: DType) -> Option<RangeInclusive<i128>> {
+    macro_rules! of {
+        ($ty:ty) => {
+            Some(<$ty>::MIN.into()..=<$ty>::MAX.into())
+        };
+    }
+    match dtype {
+        DType::U8 => of!(u8),
+        DType::U16 => of!(u16),
+        DType::U32 => of!(u32),
+        DType::U64 => of!(u64),
+        DType::I8 => of!(i8),
+        DType::I16 => of!(i16),
+        DType::Bool | DType::I32 => of!(i32),
+        DType::I64 => of!(i64),
+        DType::F16 | DType::BF16 | DType::F32 | DType::F64 | DType::C64 => None,
+    }
+}
+
+/// Refuses an integer that `dtype` cannot hold.
+pub(crate) fn require_fit(what: &str, value: i128, dtype: DType) -> Result<()> {
+    match integers(dtype) {
+        Some(range) if !range.contains(&value) => {
+            let (least, most) = range.into_inner();
+            let message =
+                format!("{what}, {value}, is outside {dtype}, which holds {least} to {most}");
+            Err(Error::new(ErrorKind::Invalid, message))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -22,7 +22,8 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ffi::op;
 use crate::memory::check_shape;
-use crate::ops::{Operand, require};
+use crate::ops::checked::finite;
+use crate::ops::{Operand, ones, require, require_fit};
 
 /// The state of a generator: two U32.
 #[derive(Clone, Debug)]
@@ -153,6 +154,7 @@ pub fn multivariate_normal(
 ) -> Result<Array> {
     check_shape(shape, DType::F32)?;
     crate::linalg::on_cpu(|| {
+        let covariance = finite(c"multivariate_normal", &covariance.astype(DType::F32)?)?;
         op!(mlx_random_multivariate_normal(
             mean,
             covariance,
@@ -191,10 +193,12 @@ pub fn bernoulli(key: &Key, shape: &[i32], p: impl Operand) -> Result<Array> {
     op!(mlx_random_bernoulli(*p, [shape], Some(&key.0)))
 }
 
-/// Integers from `low` up to and without `high`, both of which broadcast to `shape`.
+/// Integers from `low` up to and without `high`, both of which broadcast to `shape`. All are equally likely. In arrays
+/// of bounds, `low` is drawn where `high` is not above it.
 ///
 /// # Errors
-/// The dtype is not an integer, or the array exceeds the byte limit.
+/// The dtype is not an integer or Bool, or cannot hold all numbers of the range; numbers of which `high` is not above
+/// `low` or that are no integers; or the array exceeds the byte limit.
 pub fn randint(
     key: &Key,
     shape: &[i32],
@@ -203,14 +207,82 @@ pub fn randint(
     high: impl Operand,
 ) -> Result<Array> {
     check_shape(shape, dtype)?;
-    let (low, high) = (low.to_array(dtype)?, high.to_array(dtype)?);
-    op!(mlx_random_randint(
-        *low,
-        *high,
-        [shape],
-        dtype,
-        Some(&key.0)
-    ))
+    let whole = dtype.is_integer() || dtype == DType::Bool;
+    require(whole, "randint", "dtype", "an integer dtype or Bool", dtype)?;
+    if let (Some(from), Some(to)) = (bound(&low)?, bound(&high)?) {
+        require(from < to, "randint", "high", "above low", (from, to))?;
+        let bits = if dtype == DType::Bool {
+            (from, to - 1)
+        } else {
+            (0, 0)
+        };
+        let is_bit = matches!(bits, (0 | 1, 0 | 1));
+        require(is_bit, "randint", "bounds of Bool", "0 to 2", (from, to))?;
+        require_fit("randint: low", from, dtype)?;
+        require_fit("randint: high - 1", to - 1, dtype)?;
+        // MLX draws F32 numbers, of 24 bits, and rounds them down.
+        let simple = to - from <= 1 << 16 && from.abs() <= 1 << 20;
+        if simple {
+            let (low, high) = (Array::scalar(from as i32)?, Array::scalar(to as i32)?);
+            return op!(mlx_random_randint(
+                low,
+                high,
+                [shape],
+                DType::I32,
+                Some(&key.0)
+            ))?
+            .astype(dtype);
+        }
+        // Two's complement wraps to the right number.
+        let offset = below(key, shape, &Array::scalar((to - from) as u64)?)?;
+        return offset.add(Array::scalar(from as u64)?)?.astype(dtype);
+    }
+    let (low, high) = (low.to_array(DType::I64)?, high.to_array(DType::I64)?);
+    let whole = low.dtype().is_integer() && high.dtype().is_integer();
+    require(whole, "randint", "bounds", "integers", (&*low, &*high))?;
+    let within = |bound: &Array| bound.broadcast_to(shape);
+    let (low, high) = (within(&low)?, within(&high)?);
+    let empty = high.less_equal(&low)?;
+    let start = low.astype(DType::U64)?;
+    let span = high.astype(DType::U64)?.subtract(&start)?;
+    let span = empty.select(ones(&[], DType::U64)?, span)?;
+    below(key, shape, &span)?.add(start)?.astype(dtype)
+}
+
+/// A bound that is a number; `None` is an array.
+fn bound(operand: &impl Operand) -> Result<Option<i128>> {
+    match (operand.integer(), operand.number()) {
+        (Some(integer), _) => Ok(Some(integer.into())),
+        (None, Some(number)) => {
+            let exact = number.fract() == 0.0 && number.abs() < 2f64.powi(64);
+            require(exact, "randint", "bounds", "integers", number)?;
+            Ok(Some(number as i128))
+        }
+        (None, None) => Ok(None),
+    }
+}
+
+/// U64 numbers below `span`, U64 that broadcasts to `shape`: the upper half of the product with 64 random bits.
+fn below(key: &Key, shape: &[i32], span: &Array) -> Result<Array> {
+    let mut pairs = vec![2];
+    pairs.extend_from_slice(shape);
+    check_shape(&pairs, DType::U64)?;
+    let words = op!(mlx_random_bits([pairs], 4, Some(&key.0)))?.astype(DType::U64)?;
+    let upper = |x: &Array| x.right_shift(32);
+    let lower = |x: &Array| x.bitwise_and(i64::from(u32::MAX));
+    let [word_upper, word_lower]: [Array; 2] =
+        words.unstack(0)?.try_into().expect("two words of each");
+    let (span_upper, span_lower) = (upper(span)?, lower(span)?);
+    let left = word_upper.multiply(&span_lower)?;
+    let right = word_lower.multiply(&span_upper)?;
+    let carry = upper(&word_lower.multiply(&span_lower)?)?
+        .add(lower(&left)?)?
+        .add(lower(&right)?)?;
+    word_upper
+        .multiply(&span_upper)?
+        .add(upper(&left)?)?
+        .add(upper(&right)?)?
+        .add(upper(&carry)?)
 }
 
 /// Random bits, `width` bytes each: 1 (U8), 2 (U16) or 4 (U32).

@@ -4,14 +4,14 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::op;
+use crate::ops::checked::Indexed;
 
 /// `logsumexp(logits) - logits[target]` over the last axis, in F32.
 ///
-/// `logits` is `[…, V]`, `targets` are class numbers of shape `[…]`; the result has their shape. On
-/// the CPU, a target outside `0 .. V` is not noticed.
+/// `logits` is `[…, V]`, `targets` are class numbers of shape `[…]`; the result has their shape.
 ///
 /// # Errors
-/// The shapes do not fit, or `targets` are not integers.
+/// The shapes do not fit, or `targets` are not integers. On evaluation, on the CPU: a target outside `0 .. V`.
 pub fn cross_entropy(logits: &Array, targets: &Array) -> Result<Array> {
     if !targets.dtype().is_integer() {
         let message = format!(
@@ -35,5 +35,13 @@ pub fn cross_entropy(logits: &Array, targets: &Array) -> Result<Array> {
         );
         return Err(Error::new(ErrorKind::DType, message));
     }
+    let targets = Indexed {
+        op: c"cross entropy",
+        source: logits,
+        axes: &[-1],
+        windows: &[1],
+        from_end: false,
+    }
+    .check(targets)?;
     op!(mlxrs_fast_cross_entropy(logits, targets))
 }

@@ -1,25 +1,127 @@
 //! Comparison and logic, elementwise. Results are Bool.
 
+use std::borrow::Cow;
+
 use crate::array::Array;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::ffi::op;
-use crate::ops::Operand;
-use crate::ops::math::binary;
 use crate::ops::reduce::or_if_empty;
+use crate::ops::{Operand, integers};
 
-binary! {
+/// What an array of integers is compared with.
+enum Other<'a> {
+    Array(Cow<'a, Array>),
+    /// A number that the dtype cannot hold, or that is no integer: the comparison has this answer everywhere.
+    Answer(bool),
+}
+
+/// How a comparison of integers with a number, which may lie between two of them, is one with an integer.
+struct Order {
+    /// Turns the number into an integer; `None`: numbers between integers have the answer `between`.
+    round: Option<fn(f64) -> f64>,
+    between: bool,
+    /// The answers where the number is below and above all of the dtype, and for NaN.
+    below: bool,
+    above: bool,
+    nan: bool,
+}
+
+impl Order {
+    fn other<'a>(&self, array: &Array, other: &'a impl Operand) -> Result<Other<'a>> {
+        let dtype = array.dtype();
+        let (Some(range), Some(number)) = (integers(dtype), other.number()) else {
+            return other.operand(array).map(Other::Array);
+        };
+        let value = match (other.integer(), self.round) {
+            (Some(value), _) => i128::from(value),
+            (None, _) if number.is_nan() => return Ok(Other::Answer(self.nan)),
+            (None, Some(round)) => round(number) as i128,
+            (None, None) if number.fract() == 0.0 => number as i128,
+            (None, None) => return Ok(Other::Answer(self.between)),
+        };
+        let like = if dtype == DType::Bool {
+            DType::I32
+        } else {
+            dtype
+        };
+        Ok(if value < *range.start() {
+            Other::Answer(self.below)
+        } else if value > *range.end() {
+            Other::Answer(self.above)
+        } else if let Ok(value) = i64::try_from(value) {
+            Other::Array(Cow::Owned(value.to_array(like)?.into_owned()))
+        } else {
+            // Only U64 reaches beyond I64.
+            Other::Array(Cow::Owned(Array::scalar(value as u64)?))
+        })
+    }
+}
+
+macro_rules! comparisons {
+    ($($(#[$doc:meta])* $name:ident = $c:ident, $order:expr;)*) => { impl Array { $(
+        $(#[$doc])*
+        ///
+        /// Elementwise; shapes broadcast, dtypes promote. A number beside integers is compared by
+        /// its value, whether the dtype can hold it or not.
+        ///
+        /// # Errors
+        /// The shapes do not broadcast, or MLX refuses the dtypes.
+        pub fn $name(&self, other: impl Operand) -> Result<Array> {
+            match $order.other(self, &other)? {
+                Other::Array(other) => op!($c(self, *other)),
+                // Integers equal themselves.
+                Other::Answer(true) => op!(mlx_equal(self, self)),
+                Other::Answer(false) => op!(mlx_not_equal(self, self)),
+            }
+        }
+    )* } };
+}
+
+const fn order(round: Option<fn(f64) -> f64>, [between, below, above, nan]: [bool; 4]) -> Order {
+    Order {
+        round,
+        between,
+        below,
+        above,
+        nan,
+    }
+}
+
+comparisons! {
     /// `self == other`; NaN equals nothing.
-    equal = mlx_equal;
+    equal = mlx_equal, order(None, [false; 4]);
     /// `self != other`.
-    not_equal = mlx_not_equal;
+    not_equal = mlx_not_equal, order(None, [true; 4]);
     /// `self < other`.
-    less = mlx_less;
+    less = mlx_less, order(Some(f64::ceil), [false, false, true, false]);
     /// `self <= other`.
-    less_equal = mlx_less_equal;
+    less_equal = mlx_less_equal, order(Some(f64::floor), [false, false, true, false]);
     /// `self > other`.
-    greater = mlx_greater;
+    greater = mlx_greater, order(Some(f64::floor), [false, true, false, false]);
     /// `self >= other`.
-    greater_equal = mlx_greater_equal;
+    greater_equal = mlx_greater_equal, order(Some(f64::ceil), [false, true, false, false]);
+}
+
+macro_rules! logic {
+    ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => { impl Array { $(
+        $(#[$doc])*
+        ///
+        /// Elementwise; shapes broadcast.
+        ///
+        /// # Errors
+        /// The shapes do not broadcast.
+        pub fn $name(&self, other: impl Operand) -> Result<Array> {
+            let other = match other.number() {
+                Some(number) => Cow::Owned(Array::scalar(number != 0.0)?),
+                None => other.operand(self)?,
+            };
+            op!($c(self, *other))
+        }
+    )* } };
+}
+
+logic! {
     /// Whether both are non-zero.
     logical_and = mlx_logical_and;
     /// Whether either is non-zero.
@@ -29,7 +131,8 @@ binary! {
 }
 
 impl Array {
-    /// Whether `|self - other| <= atol + rtol * |other|`, elementwise; shapes broadcast.
+    /// Whether `|self - other| <= atol + rtol * |other|`, elementwise; shapes broadcast. Integers are
+    /// compared as F32.
     ///
     /// # Errors
     /// The shapes do not broadcast.
@@ -40,8 +143,18 @@ impl Array {
         atol: f64,
         equal_nan: bool,
     ) -> Result<Array> {
-        let other = other.operand(self)?;
-        op!(mlx_isclose(self, *other, rtol, atol, equal_nan))
+        // Differences of unsigned integers would wrap.
+        let real = |array: &Array| {
+            let exact = integers(array.dtype()).is_some();
+            if exact {
+                array.astype(DType::F32)
+            } else {
+                Ok(array.clone())
+            }
+        };
+        let this = real(self)?;
+        let other = real(&*other.operand(&this)?)?;
+        op!(mlx_isclose(this, other, rtol, atol, equal_nan))
     }
 
     /// Whether all elements are close as in [`isclose`](Self::isclose): a Bool scalar.

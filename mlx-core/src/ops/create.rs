@@ -8,7 +8,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ffi::{op, vector::VectorArray};
 use crate::memory::check_shape;
-use crate::ops::{Operand, borrowed, require};
+use crate::ops::{Operand, borrowed, integers, require, require_fit};
 
 /// Zeros of `shape`.
 ///
@@ -66,7 +66,8 @@ pub fn full_like(a: &Array, value: impl Operand) -> Result<Array> {
 /// `start, start + step, …` up to and without `stop`: `[ceil((stop - start) / step)]`.
 ///
 /// # Errors
-/// `step` is zero, the length is not finite or exceeds the byte limit, or the dtype is Bool.
+/// `step` is zero, the length is not finite or exceeds the byte limit, the dtype is Bool, or an integer dtype cannot
+/// hold an element.
 pub fn arange(start: f64, stop: f64, step: f64, dtype: DType) -> Result<Array> {
     require(step != 0.0, "arange", "step", "non-zero", step)?;
     let length = ((stop - start) / step).ceil();
@@ -77,17 +78,54 @@ pub fn arange(start: f64, stop: f64, step: f64, dtype: DType) -> Result<Array> {
         "at most 2^31",
         length,
     )?;
-    check_shape(&[length.max(0.0) as i32], dtype)?;
+    let length = length.max(0.0) as i32;
+    check_shape(&[length], dtype)?;
+    if integers(dtype).is_some() {
+        // As MLX and NumPy do: whole steps from the first element.
+        let (first, step) = (start.trunc(), (start + step).trunc() - start.trunc());
+        let last = first + step * f64::from(length - 1).max(0.0);
+        for value in [first, last, start + step] {
+            if length > 0 {
+                require_fit("arange: an element", value as i128, dtype)?;
+            }
+        }
+    } else if dtype != DType::F64 {
+        // MLX adds up steps, which 16 bits, or F32 beyond 2^24, round away.
+        let numbers = op!(mlx_arange(0.0, f64::from(length), 1.0, DType::I32))?;
+        let numbers = numbers.astype(DType::F32)?;
+        return numbers.multiply(step)?.add(start)?.astype(dtype);
+    }
     op!(mlx_arange(start, stop, step, dtype))
 }
 
 /// `num` evenly spaced numbers from `start` to `stop`, both included: `[num]`.
 ///
 /// # Errors
-/// `num` is negative or exceeds the byte limit.
+/// `num` is negative or exceeds the byte limit, an end is not finite, or an integer dtype cannot hold it.
 pub fn linspace(start: f64, stop: f64, num: i32, dtype: DType) -> Result<Array> {
     check_shape(&[num], dtype)?;
-    op!(mlx_linspace(start, stop, num, dtype))
+    let finite = start.is_finite() && stop.is_finite();
+    require(finite, "linspace", "ends", "finite", [start, stop])?;
+    let step = (stop - start) / f64::from(num - 1).max(1.0);
+    let numbers = (0..num).map(|i| match i {
+        i if i > 0 && i == num - 1 => stop,
+        i => start + step * f64::from(i),
+    });
+    if integers(dtype).is_some() && dtype != DType::Bool {
+        require_fit("linspace: an end", start.floor() as i128, dtype)?;
+        require_fit("linspace: an end", stop.floor() as i128, dtype)?;
+        if dtype == DType::U64 {
+            let numbers: Vec<u64> = numbers.map(|number| number.floor() as u64).collect();
+            return Array::from_slice(&numbers, &[num]);
+        }
+        let numbers: Vec<i64> = numbers.map(|number| number.floor() as i64).collect();
+        return Array::from_slice(&numbers, &[num])?.astype(dtype);
+    }
+    if dtype == DType::F64 {
+        return Array::from_slice(&numbers.collect::<Vec<f64>>(), &[num]);
+    }
+    let numbers: Vec<f32> = numbers.map(|number| number as f32).collect();
+    Array::from_slice(&numbers, &[num])?.astype(dtype)
 }
 
 /// Ones on the diagonal `k` (above the main one if positive) of a zero matrix: `[n, m]`.

@@ -1,11 +1,14 @@
 //! Reading and writing parts of arrays: slices and index arrays.
 //!
-//! Positions given as Rust numbers are checked or clamped. Positions inside arrays are not checked
-//! by MLX (on the CPU, one out of range reads or writes whatever lies there): keep them in range.
+//! Positions given as Rust numbers are checked or clamped. Positions inside arrays are checked when they are evaluated:
+//! one out of range fails the evaluation on the CPU, and counts as 0 on a GPU, where a kernel cannot fail.
+
+use std::ffi::CStr;
 
 use crate::array::Array;
 use crate::error::Result;
 use crate::ffi::{op, vector::VectorArray};
+use crate::ops::checked::{Indexed, along, corners};
 use crate::ops::{borrowed, require};
 
 /// Which of equal elements [`Array::searchsorted`] stops at.
@@ -60,7 +63,7 @@ impl Array {
     }
 
     /// `sizes[i]` elements of every dimension i, of which those in `axes` begin at the positions in
-    /// `start` (integers, one for each of `axes`; not checked) and the others at 0.
+    /// `start` (integers, one for each of `axes`, none negative) and the others at 0.
     ///
     /// # Errors
     /// A size exceeds its dimension, or `axes` and `start` do not fit.
@@ -72,6 +75,8 @@ impl Array {
             "at least 0",
             sizes,
         )?;
+        let windows = at_axes("slice_dynamic", self, sizes, axes)?;
+        let start = check_start(c"slice_dynamic", self, start, axes, &windows)?;
         op!(mlx_slice_dynamic(self, start, [axes], [sizes]))
     }
 
@@ -99,8 +104,8 @@ impl Array {
         op!(mlx_slice_update(self, update, [starts], [stops], [strides]))
     }
 
-    /// This array with `update` at the positions in `start` (integers, one for each of `axes`; not
-    /// checked), and at 0 in the other dimensions.
+    /// This array with `update` at the positions in `start` (integers, one for each of `axes`, none
+    /// negative), and at 0 in the other dimensions.
     ///
     /// # Errors
     /// `axes` and `start` do not fit, or `update` is larger than this array.
@@ -110,43 +115,72 @@ impl Array {
         start: &Array,
         axes: &[i32],
     ) -> Result<Array> {
+        let op = "slice_update_dynamic";
+        let missing = self.ndim().checked_sub(update.ndim());
+        let expected = "of no more dimensions than the array";
+        require(missing.is_some(), op, "update", expected, update)?;
+        // As MLX broadcasts it: whole in dimensions that it lacks, but for those in `axes`.
+        let mut sizes = self.shape()[..missing.unwrap_or_default()].to_vec();
+        sizes.extend_from_slice(update.shape());
+        for &axis in axes {
+            self.dim(axis)?;
+            let axis = if axis < 0 {
+                axis + self.ndim() as i32
+            } else {
+                axis
+            } as usize;
+            if axis < self.ndim() - update.ndim() {
+                sizes[axis] = 1;
+            }
+        }
+        let fits = sizes
+            .iter()
+            .zip(self.shape())
+            .all(|(&size, &dim)| size <= dim);
+        require(fits, op, "update", "no larger than the array", update)?;
+        let windows = at_axes(op, self, &sizes, axes)?;
+        let start = check_start(c"slice_update_dynamic", self, start, axes, &windows)?;
         op!(mlx_slice_update_dynamic(self, update, start, [axes]))
     }
 
-    /// The slots `indices` (integers; negative ones count from the end; not checked) of dimension
-    /// `axis`: `[…, n, …]` → `[…, shape of indices, …]`.
+    /// The slots `indices` (integers; negative ones count from the end) of dimension `axis`:
+    /// `[…, n, …]` → `[…, shape of indices, …]`.
     ///
     /// # Errors
     /// There is no such dimension, it is empty, or `indices` are no integers.
     pub fn take(&self, indices: &Array, axis: i32) -> Result<Array> {
+        let indices = along(c"take", self, axis, indices)?;
         op!(mlx_take_axis(self, indices, axis))
     }
 
-    /// For every position, the element of its line along `axis` that `indices` names there (not
-    /// checked): the result has the shape of `indices`, whose other dimensions broadcast.
+    /// For every position, the element of its line along `axis` that `indices` names there: the
+    /// result has the shape of `indices`, whose other dimensions broadcast.
     ///
     /// # Errors
     /// The dimensions do not fit, or `indices` are no integers.
     pub fn take_along_axis(&self, indices: &Array, axis: i32) -> Result<Array> {
+        let indices = along(c"take_along_axis", self, axis, indices)?;
         op!(mlx_take_along_axis(self, indices, axis))
     }
 
     /// This array with `values` (broadcast to `indices`) at the places along `axis` that
-    /// `indices` names (not checked). Of equal places one wins, unspecified which.
+    /// `indices` names. Of equal places one wins, unspecified which.
     ///
     /// # Errors
     /// The dimensions do not fit, or `indices` are no integers.
     pub fn put_along_axis(&self, indices: &Array, values: &Array, axis: i32) -> Result<Array> {
+        let indices = along(c"put_along_axis", self, axis, indices)?;
         op!(mlx_put_along_axis(self, indices, values, axis))
     }
 
     /// Windows of `slice_sizes` whose corners the `indices` name, one array for each of `axes`
-    /// (broadcast together; not checked): shape of the indices, then `slice_sizes`.
+    /// (broadcast together): shape of the indices, then `slice_sizes`.
     ///
     /// # Errors
     /// The lists do not fit, or a window is larger than the array.
     pub fn gather(&self, indices: &[&Array], axes: &[i32], slice_sizes: &[i32]) -> Result<Array> {
-        let indices = VectorArray::new(borrowed(indices))?;
+        let indices = corners(c"gather", self, indices, axes, slice_sizes)?;
+        let indices = VectorArray::new(borrowed(&indices))?;
         op!(mlx_gather(self, indices, [axes], [slice_sizes]))
     }
 
@@ -161,6 +195,54 @@ impl Array {
         };
         op!(mlx_searchsorted(self, values, side))
     }
+}
+
+/// The sizes of a window along `axes`.
+fn at_axes(op: &str, array: &Array, sizes: &[i32], axes: &[i32]) -> Result<Vec<i32>> {
+    let ndim = array.ndim();
+    require(
+        sizes.len() == ndim,
+        op,
+        "sizes",
+        &format!("{ndim} numbers"),
+        sizes,
+    )?;
+    axes.iter()
+        .map(|&axis| {
+            array.dim(axis)?;
+            Ok(sizes[if axis < 0 { axis + ndim as i32 } else { axis } as usize])
+        })
+        .collect()
+}
+
+/// `start`, whose evaluation fails where a window would leave the array.
+fn check_start(
+    op: &'static CStr,
+    source: &Array,
+    start: &Array,
+    axes: &[i32],
+    windows: &[i32],
+) -> Result<Array> {
+    if axes.is_empty() {
+        return Ok(start.clone());
+    }
+    let name = op.to_str().unwrap_or_default();
+    let one_each = start.size() == axes.len() && start.ndim() < 2;
+    require(
+        one_each,
+        name,
+        "start",
+        "one number for each of the axes",
+        start,
+    )?;
+    Indexed {
+        op,
+        source,
+        axes,
+        windows,
+        from_end: false,
+    }
+    .check(start)
 }
 
 /// MLX reads as many numbers as there are dimensions, and divides by the strides.

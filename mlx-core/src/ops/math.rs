@@ -4,12 +4,13 @@
 //! a number adopts the array's dtype (see [`Operand`]).
 
 use std::borrow::Cow;
+use std::ops::RangeInclusive;
 
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ffi::op;
-use crate::ops::{Operand, ones, pair};
+use crate::ops::{Operand, integers, ones, pair};
 
 macro_rules! binary {
     ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => { impl Array { $(
@@ -25,7 +26,6 @@ macro_rules! binary {
         }
     )* } };
 }
-pub(super) use binary;
 
 binary! {
     /// `self + other`.
@@ -38,10 +38,6 @@ binary! {
     divide = mlx_divide;
     /// `self` to the power `other`. A negative integer exponent gives no meaningful integer.
     power = mlx_power;
-    /// The larger of the two; NaN if either is.
-    maximum = mlx_maximum;
-    /// The smaller of the two; NaN if either is.
-    minimum = mlx_minimum;
     /// `ln(e^self + e^other)` without overflow.
     logaddexp = mlx_logaddexp;
     /// The angle of the point (`other`, `self`), in radians.
@@ -59,8 +55,7 @@ binary! {
 }
 
 impl Array {
-    /// `self / other`, rounded down for floating point and toward zero for integers.
-    /// An integer divided by zero gives 0.
+    /// `self / other`, rounded down. An integer divided by zero gives 0.
     ///
     /// # Errors
     /// The shapes do not broadcast, or MLX refuses the dtypes.
@@ -80,8 +75,8 @@ impl Array {
         op!(mlx_remainder(self, *divisor))
     }
 
-    /// Quotient and remainder. Floating point rounds the quotient down; integers round it toward
-    /// zero, so that the remainder has the sign of `self`. An integer by zero gives `self` and 0.
+    /// Quotient, rounded down, and remainder, which has the sign of `other`. An integer by zero gives
+    /// `self` and 0.
     ///
     /// # Errors
     /// The shapes do not broadcast, or MLX refuses the dtypes.
@@ -93,12 +88,36 @@ impl Array {
         Ok((quotient, rest))
     }
 
-    /// Limits the elements to `lo ..= hi`; where `lo > hi` the result is `hi`.
+    /// The larger of the two; NaN if either is. An integer below all of the dtype changes nothing.
+    ///
+    /// Elementwise; shapes broadcast, dtypes promote.
     ///
     /// # Errors
-    /// The shapes do not broadcast.
+    /// The shapes do not broadcast, MLX refuses the dtypes, or the dtype cannot hold a number above it.
+    pub fn maximum(&self, other: impl Operand) -> Result<Array> {
+        let other = bound(self, &other, Bound::Least)?;
+        op!(mlx_maximum(self, *other))
+    }
+
+    /// The smaller of the two; NaN if either is. An integer above all of the dtype changes nothing.
+    ///
+    /// Elementwise; shapes broadcast, dtypes promote.
+    ///
+    /// # Errors
+    /// The shapes do not broadcast, MLX refuses the dtypes, or the dtype cannot hold a number below it.
+    pub fn minimum(&self, other: impl Operand) -> Result<Array> {
+        let other = bound(self, &other, Bound::Most)?;
+        op!(mlx_minimum(self, *other))
+    }
+
+    /// Limits the elements to `lo ..= hi`; where `lo > hi` the result is `hi`. Integers beyond the
+    /// dtype limit nothing.
+    ///
+    /// # Errors
+    /// The shapes do not broadcast, or `lo` is above or `hi` below all of the dtype.
     pub fn clip(&self, lo: impl Operand, hi: impl Operand) -> Result<Array> {
-        let (lo, hi) = (lo.operand(self)?, hi.operand(self)?);
+        let lo = bound(self, &lo, Bound::Least)?;
+        let hi = bound(self, &hi, Bound::Most)?;
         op!(mlx_clip(self, Some(&*lo), Some(&*hi)))
     }
 
@@ -112,6 +131,31 @@ impl Array {
         let (a, b) = pair(&a, &b, DType::Bool)?;
         op!(mlx_where(self, *a, *b))
     }
+}
+
+/// Which end of a range an operand is.
+#[derive(PartialEq)]
+enum Bound {
+    Least,
+    Most,
+}
+
+/// `other` as a bound of `array`: a number that no element can pass is the last one that the dtype has.
+fn bound<'a>(array: &Array, other: &'a impl Operand, end: Bound) -> Result<Cow<'a, Array>> {
+    let range = integers(array.dtype()).map(RangeInclusive::into_inner);
+    if let (Some(value), Some((least, most))) = (other.integer().map(i128::from), range) {
+        let last = if end == Bound::Least { least } else { most };
+        let idle = if end == Bound::Least {
+            value < least
+        } else {
+            value > most
+        };
+        // Numbers are I64, so that U64 has none above it.
+        if let (true, Ok(last)) = (idle, i64::try_from(last)) {
+            return Ok(Cow::Owned(last.operand(array)?.into_owned()));
+        }
+    }
+    other.operand(array)
 }
 
 /// The divisor with a 1 where the processor would trap, and end the process: at `MIN / -1` (to

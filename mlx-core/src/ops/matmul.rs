@@ -1,11 +1,13 @@
 //! Products of matrices and tensors.
 
 use std::borrow::Borrow;
+use std::ffi::CStr;
 
 use crate::array::Array;
 use crate::error::Result;
 use crate::ffi::{Opt, cstring, op, vector::VectorArray};
-use crate::ops::reduce::or_if_empty;
+use crate::ops::checked::Indexed;
+use crate::ops::reduce::{or_if_empty, wide};
 use crate::ops::{borrowed, require};
 
 /// The masks of [`Array::block_masked_mm`], one element for each block; `None` keeps all.
@@ -74,7 +76,15 @@ impl Array {
     /// There is no such axis, or the shapes do not broadcast.
     pub fn vecdot(&self, other: &Array, axis: i32) -> Result<Array> {
         let empty = if self.size() == 0 { self } else { other };
-        or_if_empty(empty, op!(mlx_vecdot(self, other, axis))?, 0.0)
+        // MLX adds up in the dtype of the products.
+        let (this, that) = (wide(self, "vecdot")?, wide(other, "vecdot")?);
+        let result = op!(mlx_vecdot(*this, *that, axis))?;
+        let short = this.dtype() != self.dtype() && that.dtype() != other.dtype();
+        let result = match (short, self.dtype() == other.dtype()) {
+            (true, true) => result.astype(self.dtype())?,
+            _ => result,
+        };
+        or_if_empty(empty, result, 0.0)
     }
 
     /// Kronecker product: `[n, m]` and `[p, q]` → `[n p, m q]`.
@@ -86,7 +96,7 @@ impl Array {
     }
 
     /// Matrix products of chosen pairs: `[…A, m, k]` and `[…B, k, n]` → `[…I, m, n]`, where the
-    /// index arrays (broadcast together to `I`; not checked) choose from the flattened leading
+    /// index arrays (broadcast together to `I`, none negative) choose from the flattened leading
     /// dimensions. `None` takes all in order. `sorted` promises that the right indices ascend.
     ///
     /// # Errors
@@ -98,6 +108,8 @@ impl Array {
         rhs_indices: Option<&Array>,
         sorted: bool,
     ) -> Result<Array> {
+        let lhs_indices = checked_matrices(c"gather_mm", self, lhs_indices)?;
+        let rhs_indices = checked_matrices(c"gather_mm", other, rhs_indices)?;
         op!(mlx_gather_mm(self, other, lhs_indices, rhs_indices, sorted))
     }
 
@@ -124,11 +136,27 @@ impl Array {
     }
 
     /// Products over ranges of the inner dimension: `[m, k]` and `[k, n]` → `[…, m, n]` for
-    /// `segments` of shape `[…, 2]` that hold starts and ends (not checked).
+    /// `segments` of shape `[…, 2]` that hold starts and ends.
     ///
     /// # Errors
     /// The sizes do not fit.
     pub fn segmented_mm(&self, other: &Array, segments: &Array) -> Result<Array> {
+        require(
+            self.ndim() == 2,
+            "segmented_mm",
+            "the left side",
+            "a matrix",
+            self,
+        )?;
+        // An end may be behind the last place.
+        let segments = Indexed {
+            op: c"segmented_mm",
+            source: self,
+            axes: &[1],
+            windows: &[0],
+            from_end: false,
+        }
+        .check(segments)?;
         op!(mlx_segmented_mm(self, other, segments))
     }
 
@@ -149,6 +177,25 @@ impl Array {
     pub fn cross(&self, other: &Array, axis: i32) -> Result<Array> {
         op!(mlx_linalg_cross(self, other, axis))
     }
+}
+
+/// Indices of matrices of an array, as its flattened leading dimensions.
+pub(super) fn checked_matrices(
+    op: &'static CStr,
+    source: &Array,
+    indices: Option<&Array>,
+) -> Result<Option<Array>> {
+    let check = |indices| {
+        Indexed {
+            op,
+            source,
+            axes: &[],
+            windows: &[1],
+            from_end: false,
+        }
+        .check(indices)
+    };
+    indices.map(check).transpose()
 }
 
 /// Einstein's sum convention, such as `"bij,bjk->bik"`.

@@ -11,7 +11,9 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{Opt, op};
-use crate::ops::require;
+use crate::ops::matmul::checked_matrices;
+use crate::ops::shape::PadMode;
+use crate::ops::{require, zeros};
 use crate::stream::{Device, DeviceKind};
 
 /// The parts of a quantised matrix.
@@ -36,20 +38,52 @@ pub fn quantize(w: &Array, scheme: Scheme) -> Result<Quantized> {
         group_size,
     } = scheme.checked()?;
     let name = mode.c_name();
-    let parts =
-        op!(vector mlx_quantize(w, Opt(Some(group_size)), Opt(Some(bits)), name, None::<&Array>))?;
-    let mut parts = parts.into_iter();
-    match (parts.next(), parts.next()) {
-        (Some(packed), Some(scales)) => Ok(Quantized {
-            packed,
-            scales,
-            biases: parts.next(),
-        }),
-        _ => Err(Error::new(
-            ErrorKind::Mlx,
-            "quantize gave fewer than two arrays",
-        )),
+    let run = |w: &Array| -> Result<Quantized> {
+        let parts = op!(vector mlx_quantize(w, Opt(Some(group_size)), Opt(Some(bits)), name, None::<&Array>))?;
+        let mut parts = parts.into_iter();
+        match (parts.next(), parts.next()) {
+            (Some(packed), Some(scales)) => Ok(Quantized {
+                packed,
+                scales,
+                biases: parts.next(),
+            }),
+            _ => Err(Error::new(
+                ErrorKind::Mlx,
+                "quantize gave fewer than two arrays",
+            )),
+        }
+    };
+    let fits = w.ndim() > 1 && w.dtype().is_float() && w.dim(-1)? % group_size == 0;
+    if mode == QuantMode::Affine || !fits || w.size() == 0 {
+        return run(w);
     }
+    // One group a row.
+    let mut groups = w.astype(DType::F32)?.reshape(&[-1, group_size])?;
+    if mode != QuantMode::Nvfp4 {
+        // Of numbers this small the scale's exponent is below what its 8 bits hold.
+        let largest_code = if bits == 4 { 6.0 } else { 448.0 };
+        let least = largest_code * f32::MIN_POSITIVE;
+        let tiny = groups.abs()?.max(1, true)?.less(least)?;
+        groups = tiny.select(0.0, &groups)?;
+    }
+    let n = groups.dim(0)?;
+    // MLX packs eight numbers at a time, four times.
+    let odd = n * group_size % 32 != 0;
+    if odd {
+        groups = groups.pad(&[(0, 0, 1)], 0.0, PadMode::Constant)?;
+    }
+    let Quantized { packed, scales, .. } = run(&groups)?;
+    let part = |array: Array, per_group: i32| {
+        let array = array.reshape(&[-1, per_group])?.slice_axis(0, 0, n)?;
+        let mut shape = w.shape().to_vec();
+        *shape.last_mut().unwrap_or(&mut 0) = w.dim(-1)? / group_size * per_group;
+        array.reshape(&shape)
+    };
+    Ok(Quantized {
+        packed: part(packed, group_size * bits / 32)?,
+        scales: part(scales, 1)?,
+        biases: None,
+    })
 }
 
 /// The matrix `[…, n, k]` that the parts stand for, in `dtype` (that of affine scales, or BF16).
@@ -108,7 +142,7 @@ pub fn quantized_matmul(
         group_size,
     } = scheme;
     let name = mode.c_name();
-    op!(mlx_quantized_matmul(
+    let y = op!(mlx_quantized_matmul(
         x,
         packed,
         scales,
@@ -117,11 +151,12 @@ pub fn quantized_matmul(
         Opt(Some(group_size)),
         Opt(Some(bits)),
         name
-    ))
+    ))?;
+    zeros_if_empty(y, &[x, packed])
 }
 
 /// Quantised products of chosen pairs, as [`gather_mm`](Array::gather_mm): `x` `[…A, m, k]` with
-/// the matrices `[…B, n, k]` → `[…I, m, n]`. The index arrays are not checked.
+/// the matrices `[…B, n, k]` → `[…I, m, n]`.
 ///
 /// # Errors
 /// The parts do not belong together, the sizes do not fit, or MLX does not know the scheme.
@@ -145,7 +180,9 @@ pub fn gather_qmm(
         group_size,
     } = scheme;
     let name = mode.c_name();
-    op!(mlx_gather_qmm(
+    let lhs_indices = checked_matrices(c"gather_qmm", x, lhs_indices)?;
+    let rhs_indices = checked_matrices(c"gather_qmm", packed, rhs_indices)?;
+    let y = op!(mlx_gather_qmm(
         x,
         packed,
         scales,
@@ -157,7 +194,16 @@ pub fn gather_qmm(
         Opt(Some(bits)),
         name,
         sorted
-    ))
+    ))?;
+    zeros_if_empty(y, &[x, packed])
+}
+
+/// A product of factors without elements, by which MLX divides.
+fn zeros_if_empty(y: Array, factors: &[&Array]) -> Result<Array> {
+    if y.size() == 0 || factors.iter().any(|factor| factor.size() == 0) {
+        return zeros(y.shape(), y.dtype());
+    }
+    Ok(y)
 }
 
 /// `x @ wᵀ` with both sides quantised, `x` on the way: `[…, k]` → `[…, n]`. `w` `[n, k]` may be

@@ -1,6 +1,9 @@
 //! Reductions: fewer elements out than in.
 //!
-//! The reduced dimensions vanish, or stay with size 1 if `keepdims`.
+//! The reduced dimensions vanish, or stay with size 1 if `keepdims`. Sums and products of F16 and BF16 are accumulated in
+//! F32.
+
+use std::borrow::Cow;
 
 use crate::array::Array;
 use crate::dtype::DType;
@@ -16,7 +19,9 @@ macro_rules! reductions {
         /// There is no such axis, or it is given twice; an empty one where the result needs an element.
         pub fn $name(&self, axes: impl Axes, keepdims: bool) -> Result<Array> {
             let axes = axes.axes(self.ndim());
-            or_if_empty(self, op!($c(self, [axes], keepdims))?, $empty)
+            let this = wide(self, stringify!($name))?;
+            let result = op!($c(*this, [axes], keepdims))?;
+            or_if_empty(self, narrow(result, &this, self)?, $empty)
         }
     )* } };
 }
@@ -44,6 +49,38 @@ reductions! {
     count_nonzero = mlx_count_nonzero_axes or 0.0;
 }
 
+/// Operations that add up or multiply: in 16 bits they lose elements, or overflow on the way.
+const ACCUMULATE: [&str; 11] = [
+    "sum",
+    "prod",
+    "mean",
+    "var",
+    "std",
+    "logsumexp",
+    "vecdot",
+    "norm",
+    "cumsum",
+    "cumprod",
+    "logcumsumexp",
+];
+
+/// The array that `op` runs over: F32 in place of F16 and BF16, if it accumulates.
+pub(crate) fn wide<'a>(array: &'a Array, op: &str) -> Result<Cow<'a, Array>> {
+    let short = matches!(array.dtype(), DType::F16 | DType::BF16);
+    if short && ACCUMULATE.contains(&op) {
+        return array.astype(DType::F32).map(Cow::Owned);
+    }
+    Ok(Cow::Borrowed(array))
+}
+
+/// The result over `wide`, in the dtype of the array that it was made of.
+pub(crate) fn narrow(result: Array, wide: &Array, array: &Array) -> Result<Array> {
+    if wide.dtype() == array.dtype() {
+        return Ok(result);
+    }
+    result.astype(array.dtype())
+}
+
 /// What a reduction of no elements is: MLX's CPU kernels leave the result unwritten, in some
 /// layouts, when there is nothing to read.
 pub(crate) fn or_if_empty(reduced: &Array, result: Array, empty: f32) -> Result<Array> {
@@ -62,7 +99,14 @@ impl Array {
         let axes = axes.axes(self.ndim());
         or_if_empty(
             self,
-            op!(mlx_var_axes(self, [axes], keepdims, ddof))?,
+            {
+                let this = wide(self, "var")?;
+                narrow(
+                    op!(mlx_var_axes(*this, [axes], keepdims, ddof))?,
+                    &this,
+                    self,
+                )?
+            },
             f32::NAN,
         )
     }
@@ -75,7 +119,14 @@ impl Array {
         let axes = axes.axes(self.ndim());
         or_if_empty(
             self,
-            op!(mlx_std_axes(self, [axes], keepdims, ddof))?,
+            {
+                let this = wide(self, "std")?;
+                narrow(
+                    op!(mlx_std_axes(*this, [axes], keepdims, ddof))?,
+                    &this,
+                    self,
+                )?
+            },
             f32::NAN,
         )
     }
@@ -97,13 +148,14 @@ impl Array {
         op!(mlx_argmin_axis(self, axis, keepdims))
     }
 
-    /// `e^x / sum(e^x)` over `axes`; the shape stays. `precise` accumulates 16-bit floating point
-    /// in F32. Integers become F32.
+    /// `e^x / sum(e^x)` over `axes`; the shape stays. Integers become F32. F16 and BF16 are accumulated in
+    /// F32, so that `precise`, which asks MLX for that, changes nothing else.
     ///
     /// # Errors
     /// There is no such axis.
     pub fn softmax(&self, axes: impl Axes, precise: bool) -> Result<Array> {
         let axes = axes.axes(self.ndim());
+        let precise = precise || matches!(self.dtype(), DType::F16 | DType::BF16);
         op!(mlx_softmax_axes(self, [axes], precise))
     }
 
@@ -121,11 +173,12 @@ impl Array {
     /// There are no such dimensions, or they are the same.
     pub fn trace(&self, offset: i32, axis1: i32, axis2: i32, dtype: DType) -> Result<Array> {
         let diagonal = self.diagonal(offset, axis1, axis2)?;
-        or_if_empty(
-            &diagonal,
-            op!(mlx_trace_axes(self, offset, axis1, axis2, dtype))?,
-            0.0,
-        )
+        // MLX converts before it adds up.
+        let short = matches!(dtype, DType::F16 | DType::BF16);
+        let within = if short { DType::F32 } else { dtype };
+        let sum = op!(mlx_trace_axes(self, offset, axis1, axis2, within))?;
+        let sum = if short { sum.astype(dtype)? } else { sum };
+        or_if_empty(&diagonal, sum, 0.0)
     }
 
     /// How many elements these axes hold together, or one over it if `inverted`: a scalar of

@@ -1,9 +1,10 @@
-//! Scans: as many elements out as in, each combining those before it along an axis.
+//! Scans: as many elements out as in, each combining those before it along an axis. F16 and BF16 are accumulated in F32.
 
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ffi::{Opt, op};
+use crate::ops::reduce::{narrow, wide};
 
 const SAME: Opt<DType> = Opt(None);
 
@@ -16,7 +17,9 @@ macro_rules! scans {
         /// # Errors
         /// There is no such axis.
         pub fn $name(&self, axis: i32, reverse: bool, inclusive: bool) -> Result<Array> {
-            op!($c(self, axis, reverse, inclusive $($dtype)*))
+            let this = wide(self, stringify!($name))?;
+            let result = op!($c(*this, axis, reverse, inclusive $($dtype)*))?;
+            narrow(result, &this, self)
         }
     )* } };
 }

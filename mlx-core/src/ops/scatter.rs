@@ -1,13 +1,15 @@
 //! Writing into arrays, combining with what is there.
 //!
-//! Index arrays are not checked by MLX (see [`index`](super::index)). Equal indices combine all
-//! their updates, except in `scatter`, where one of them wins, unspecified which.
+//! Index arrays are checked when they are evaluated (see [`index`](super::index)). Equal indices combine
+//! all their updates, except in `scatter`, where one of them wins, unspecified which.
 
 use crate::array::Array;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::ffi::{op, vector::VectorArray};
-use crate::ops::borrowed;
+use crate::ops::checked::{Indexed, along, corners};
 use crate::ops::index::check_bounds;
+use crate::ops::{borrowed, require, zeros};
 
 macro_rules! scatters {
     ($($(#[$doc:meta])* $name:ident = $c:ident;)*) => { impl Array { $(
@@ -20,7 +22,8 @@ macro_rules! scatters {
         /// # Errors
         /// The lists or shapes do not fit, or an index array holds no integers.
         pub fn $name(&self, indices: &[&Array], updates: &Array, axes: &[i32]) -> Result<Array> {
-            let indices = VectorArray::new(borrowed(indices))?;
+            let indices = checked_places(self, indices, updates, axes)?;
+            let indices = VectorArray::new(borrowed(&indices))?;
             op!($c(self, indices, updates, [axes]))
         }
     )* } };
@@ -37,6 +40,21 @@ scatters! {
     scatter_min = mlx_scatter_min;
     /// This array with `updates` multiplied in the places that `indices` name.
     scatter_prod = mlx_scatter_prod;
+}
+
+/// The indices of a scatter, whose windows are the last dimensions of `updates`.
+fn checked_places(
+    array: &Array,
+    indices: &[&Array],
+    updates: &Array,
+    axes: &[i32],
+) -> Result<Vec<Array>> {
+    let shape = updates.shape();
+    let leading = shape.len().checked_sub(array.ndim());
+    let expected = "the shape of the indices and one size for each dimension";
+    require(leading.is_some(), "scatter", "updates", expected, updates)?;
+    let windows = &shape[leading.unwrap_or_default()..];
+    corners(c"scatter", array, indices, axes, windows)
 }
 
 macro_rules! slice_updates {
@@ -72,15 +90,31 @@ impl Array {
     /// # Errors
     /// The dimensions do not fit, or `indices` are no integers.
     pub fn scatter_add_axis(&self, indices: &Array, values: &Array, axis: i32) -> Result<Array> {
+        let indices = along(c"scatter_add_axis", self, axis, indices)?;
         op!(mlx_scatter_add_axis(self, indices, values, axis))
     }
 
     /// This array with the elements of `src`, one after another, where `mask` is true. `mask` has
-    /// the leading dimensions of this array; `src` must hold enough elements (not checked).
+    /// the leading dimensions of this array. Evaluation fails where `src` holds too few elements.
     ///
     /// # Errors
     /// The shapes do not fit, or `mask` is not Bool.
     pub fn masked_scatter(&self, mask: &Array, src: &Array) -> Result<Array> {
-        op!(mlx_masked_scatter(self, mask, src))
+        let result = op!(mlx_masked_scatter(self, mask, src))?;
+        if src.size() > 0 || result.size() == 0 {
+            return Ok(result);
+        }
+        // MLX divides by the number of elements. No place may ask for one.
+        let places = Indexed {
+            op: c"masked_scatter with an empty src",
+            source: &zeros(&[1], DType::U8)?,
+            axes: &[0],
+            windows: &[1],
+            from_end: false,
+        }
+        .check(&mask.astype(DType::U8)?)?;
+        let mut shape = mask.shape().to_vec();
+        shape.resize(self.ndim(), 1);
+        places.reshape(&shape)?.select(0, self)
     }
 }

@@ -18,7 +18,9 @@ use mlx_c_sys as sys;
 use crate::array::Array;
 use crate::error::{ErrorKind, Result};
 use crate::ffi;
+use crate::ffi::Arg;
 use crate::ffi::closure::Closure;
+use crate::ffi::vector::VectorArray;
 use crate::stream::{self, Device, DeviceKind};
 
 /// What is compiled.
@@ -141,7 +143,15 @@ impl Program {
         static NEXT: AtomicUsize = AtomicUsize::new(1);
 
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let plain = Closure::keep(move |inputs| function(inputs))?;
+        let plain = Closure::keep(move |inputs| {
+            let outputs = function(inputs)?;
+            if !shapeless {
+                return Ok(outputs);
+            }
+            let outputs = VectorArray::new(&outputs)?;
+            // SAFETY: a live vector and a fresh out-handle.
+            ffi::arrays(|res| unsafe { sys::mlxrs_any_shape(res, outputs.c()) })
+        })?;
         let closure = Closure::make(|res| {
             // SAFETY: a live closure, no constants, a fresh out-handle.
             unsafe { sys::mlx_detail_compile(res, plain.raw(), id, shapeless, std::ptr::null(), 0) }

@@ -1,0 +1,409 @@
+// Checks of values, as nodes of the graph: indices before a gather or scatter trusts them, and numbers before LAPACK does.
+//
+// On the CPU a check passes its input on. A value that fails becomes 0, so that a later operation stays inside its arrays
+// even if it runs, and the evaluation ends in an error. A GPU cannot report an error from a kernel without a
+// synchronisation: there an index that is out of range becomes 0.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "mlx/allocator.h"
+#include "mlx/backend/common/utils.h"
+#include "mlx/backend/cpu/encoder.h"
+#include "mlx/ops.h"
+#include "mlx/primitives.h"
+
+#include "checked.h"
+#include "guard.h"
+#include "profile.h"
+#include "run_ahead.h"
+
+namespace {
+
+using namespace mlxrs;
+using Arrays = std::vector<mx::array>;
+
+// The inclusive range of an index. Negative ones count from `from_end`, which is 0 where they are refused.
+struct Range {
+  int64_t most;
+  int64_t from_end;
+
+  bool holds(int64_t i) const {
+    return i < 0 ? i + from_end >= 0 && i + from_end <= most && from_end > 0 : i <= most;
+  }
+};
+
+// Writes the elements of `in`, in row-major order, through `pass(value, place)`.
+template <typename T, typename Pass>
+void each(const mx::array& in, T* out, const Pass& pass) {
+  const T* from = in.data<T>();
+  size_t n = in.size();
+  if (in.flags().row_contiguous) {
+    for (size_t i = 0; i < n; i++) {
+      out[i] = pass(from[i], i);
+    }
+    return;
+  }
+  // Row by row of the last axis.
+  int64_t wide = in.shape(-1), step = in.strides(-1);
+  for (size_t i = 0; i < n; i += wide) {
+    const T* row = from;
+    size_t rest = i / wide;
+    for (int axis = static_cast<int>(in.ndim()) - 2; axis >= 0; axis--) {
+      row += static_cast<int64_t>(rest % in.shape(axis)) * in.strides(axis);
+      rest /= in.shape(axis);
+    }
+    for (int64_t j = 0; j < wide; j++) {
+      out[i + j] = pass(row[j * step], i + j);
+    }
+  }
+}
+
+// A node whose output is its first input, if that passes.
+class Check : public mx::Primitive {
+ public:
+  Check(mx::Stream s, std::string what) : mx::Primitive(s), what_(std::move(what)) {}
+
+  void eval_cpu(const Arrays& in, Arrays& out) override {
+    timed(stream(), name(), [&] {
+      auto& x = out[0];
+      if (in[0].flags().row_contiguous && mx::is_donatable(in[0], x)) {
+        x.copy_shared_buffer(in[0]);
+      } else {
+        x.set_data(mx::allocator::malloc(x.nbytes()));
+      }
+      if (x.size() > 0) {
+        encode(in, x);
+      }
+    });
+    run_ahead(stream(), out[0].nbytes());
+  }
+  void eval_gpu(const Arrays&, Arrays&) override {
+    throw std::runtime_error(std::string(name()) + " runs on the CPU only");
+  }
+  Arrays vjp(const Arrays&, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) override {
+    Arrays result;
+    for (int i : argnums) {
+      // The source of a range has no part in the values.
+      result.push_back(i == 0 ? cotangents[0] : mx::array(0.0f));
+    }
+    return result;
+  }
+  Arrays jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) override {
+    return {argnums[0] == 0 ? tangents[0] : mx::zeros_like(primals[0], stream())};
+  }
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
+    return {in[0].shape()};
+  }
+
+ protected:
+  virtual void encode(const Arrays& in, mx::array& x) = 0;
+
+  std::string what_;
+};
+
+class CheckIndices : public Check {
+ public:
+  // Which axes of the source the indices are of: one axis for all, one an element of the last axis, or (`product`) all
+  // of them as one flattened axis. `windows`, one an axis, is how many places from an index on must exist.
+  struct Of {
+    std::vector<int> axes;
+    std::vector<int> windows;
+    bool product;
+    bool from_end;
+
+    bool operator==(const Of&) const = default;
+  };
+
+  CheckIndices(mx::Stream s, std::string what, Of of, std::vector<int64_t> sizes)
+      : Check(s, std::move(what)), of_(std::move(of)), sizes_(std::move(sizes)) {}
+
+  // The source is an input only where a transformation may change its shape later: as an input it would not be donated.
+  static mx::array node(mx::Stream s, std::string what, Of of, const mx::array& indices, const mx::array& source) {
+    auto sizes = sizes_of(of, source);
+    Arrays inputs{indices};
+    if (source.is_tracer()) {
+      inputs.push_back(source);
+    }
+    bool follows = inputs.size() > 1;
+    auto node = std::make_shared<CheckIndices>(s, std::move(what), std::move(of), std::move(sizes));
+    mx::array checked(indices.shape(), indices.dtype(), std::move(node), std::move(inputs));
+    // Indices have no derivative by the values of what they choose from.
+    return follows ? mx::stop_gradient(checked, s) : checked;
+  }
+
+  // The same range by MLX's operations: what is outside becomes 0.
+  static mx::array bounded(mx::Stream s, const Of& of, const mx::array& indices, const mx::array& source) {
+    auto dtype = indices.dtype();
+    auto ranges = ranges_of(of, sizes_of(of, source));
+    int64_t largest = mx::issubdtype(dtype, mx::unsignedinteger)
+        ? (mx::size_of(dtype) < 8 ? (int64_t(1) << (8 * mx::size_of(dtype))) - 1 : INT64_MAX)
+        : INT64_MAX >> (64 - 8 * mx::size_of(dtype));
+    std::vector<int64_t> most, least;
+    for (const auto& range : ranges) {
+      most.push_back(std::min(range.most, largest));
+      least.push_back(std::max(-range.from_end, -largest - 1));
+    }
+    auto row = [&](const std::vector<int64_t>& v) {
+      auto all = mx::array(v.begin(), {static_cast<int>(v.size())}, mx::int64);
+      return mx::astype(v.size() == 1 ? mx::reshape(all, {}, s) : all, dtype, s);
+    };
+    auto inside = mx::less_equal(indices, row(most), s);
+    if (!mx::issubdtype(dtype, mx::unsignedinteger)) {
+      inside = mx::logical_and(inside, mx::greater_equal(indices, row(least), s), s);
+    }
+    return mx::where(inside, indices, mx::zeros_like(indices, s), s);
+  }
+
+  std::pair<Arrays, std::vector<int>> vmap(const Arrays& in, const std::vector<int>& axes) override {
+    auto of = of_;
+    auto indices = axes[0] > 0 ? mx::moveaxis(in[0], axes[0], 0, stream()) : in[0];
+    int mapped = in.size() > 1 ? axes[1] : -1;
+    if (mapped >= 0) {
+      for (auto& axis : of.axes) {
+        axis += axis >= mapped;
+      }
+    }
+    if (in.size() > 1) {
+      return {{node(stream(), what_, of, indices, in[1])}, {axes[0] >= 0 ? 0 : -1}};
+    }
+    auto node = std::make_shared<CheckIndices>(stream(), what_, std::move(of), sizes_);
+    return {{mx::array(indices.shape(), indices.dtype(), std::move(node), {indices})}, {axes[0] >= 0 ? 0 : -1}};
+  }
+
+  const char* name() const override {
+    return "CheckIndices";
+  }
+  bool is_equivalent(const mx::Primitive& other) const override {
+    const auto& that = static_cast<const CheckIndices&>(other);
+    return of_ == that.of_ && sizes_ == that.sizes_ && what_ == that.what_;
+  }
+
+ protected:
+  void encode(const Arrays& in, mx::array& x) override {
+    auto sizes = in.size() > 1 ? sizes_of(of_, in[1]) : sizes_;
+    auto ranges = ranges_of(of_, sizes);
+    for (size_t i = 0; i < ranges.size(); i++) {
+      if (ranges[i].most < 0) {
+        // Not even 0 is inside, so what follows must not run.
+        throw std::out_of_range(message(what_, 0, sizes[i], of_.windows[i]));
+      }
+    }
+    auto& encoder = mx::cpu::get_command_encoder(stream());
+    encoder.set_input_array(in[0]);
+    encoder.set_output_array(x);
+    switch (x.dtype()) {
+      case mx::int8:
+        return dispatch<int8_t>(encoder, in[0], x, ranges, sizes);
+      case mx::int16:
+        return dispatch<int16_t>(encoder, in[0], x, ranges, sizes);
+      case mx::int32:
+        return dispatch<int32_t>(encoder, in[0], x, ranges, sizes);
+      case mx::int64:
+        return dispatch<int64_t>(encoder, in[0], x, ranges, sizes);
+      case mx::uint8:
+        return dispatch<uint8_t>(encoder, in[0], x, ranges, sizes);
+      case mx::uint16:
+        return dispatch<uint16_t>(encoder, in[0], x, ranges, sizes);
+      case mx::uint32:
+        return dispatch<uint32_t>(encoder, in[0], x, ranges, sizes);
+      case mx::uint64:
+        return dispatch<uint64_t>(encoder, in[0], x, ranges, sizes);
+      default:
+        throw std::invalid_argument(what_ + ": indices must be integers");
+    }
+  }
+
+ private:
+  static std::vector<int64_t> sizes_of(const Of& of, const mx::array& source) {
+    if (of.product) {
+      int64_t size = 1;
+      for (int axis : of.axes) {
+        size *= source.shape(axis);
+      }
+      return {size};
+    }
+    std::vector<int64_t> sizes;
+    for (int axis : of.axes) {
+      sizes.push_back(source.shape(axis));
+    }
+    return sizes;
+  }
+
+  static std::vector<Range> ranges_of(const Of& of, const std::vector<int64_t>& sizes) {
+    std::vector<Range> ranges;
+    for (size_t i = 0; i < sizes.size(); i++) {
+      ranges.push_back({sizes[i] - of.windows[i], of.from_end ? sizes[i] : 0});
+    }
+    return ranges;
+  }
+
+  static std::string message(const std::string& what, int64_t index, int64_t size, int window) {
+    auto text = what + ": index " + std::to_string(index) + " is outside an axis of " + std::to_string(size);
+    return window > 1 ? text + " for a window of " + std::to_string(window) : text;
+  }
+
+  template <typename T>
+  void dispatch(
+      mx::cpu::CommandEncoder& encoder, const mx::array& in, mx::array& x, std::vector<Range> ranges,
+      std::vector<int64_t> sizes) {
+    encoder.dispatch([in = mx::array::unsafe_weak_copy(in), out = x.data<T>(), ranges = std::move(ranges),
+                      sizes = std::move(sizes), windows = of_.windows, what = what_]() {
+      size_t n = ranges.size();
+      bool failed = false;
+      T wrong = 0;
+      size_t place = 0;
+      auto value = [](T given) {
+        // What exceeds I64 exceeds any axis.
+        return std::is_same_v<T, uint64_t> && given > uint64_t(INT64_MAX) ? INT64_MAX : static_cast<int64_t>(given);
+      };
+      auto refuse = [&](T given, size_t i) {
+        if (!failed) {
+          failed = true;
+          wrong = given;
+          place = i;
+        }
+        return T(0);
+      };
+      if (n == 1) {
+        auto range = ranges[0];
+        each<T>(in, out, [&](T given, size_t) { return range.holds(value(given)) ? given : refuse(given, 0); });
+      } else {
+        each<T>(in, out, [&](T given, size_t i) {
+          return ranges[i % n].holds(value(given)) ? given : refuse(given, i % n);
+        });
+      }
+      if (failed) {
+        throw std::out_of_range(message(what, value(wrong), sizes[place], windows[place]));
+      }
+    });
+  }
+
+  Of of_;
+  std::vector<int64_t> sizes_;
+};
+
+class CheckFinite : public Check {
+ public:
+  using Check::Check;
+
+  std::pair<Arrays, std::vector<int>> vmap(const Arrays& in, const std::vector<int>& axes) override {
+    auto node = std::make_shared<CheckFinite>(stream(), what_);
+    return {{mx::array(in[0].shape(), in[0].dtype(), std::move(node), {in[0]})}, {axes[0]}};
+  }
+  const char* name() const override {
+    return "CheckFinite";
+  }
+  bool is_equivalent(const mx::Primitive& other) const override {
+    return what_ == static_cast<const CheckFinite&>(other).what_;
+  }
+
+ protected:
+  void encode(const Arrays& in, mx::array& x) override {
+    auto& encoder = mx::cpu::get_command_encoder(stream());
+    encoder.set_input_array(in[0]);
+    encoder.set_output_array(x);
+    switch (x.dtype()) {
+      case mx::float32:
+        return dispatch<float>(encoder, in[0], x);
+      case mx::float64:
+        return dispatch<double>(encoder, in[0], x);
+      case mx::complex64:
+        return dispatch<mx::complex64_t>(encoder, in[0], x);
+      default:
+        throw std::invalid_argument(what_ + ": expected F32, F64 or C64");
+    }
+  }
+
+ private:
+  template <typename T>
+  void dispatch(mx::cpu::CommandEncoder& encoder, const mx::array& in, mx::array& x) {
+    encoder.dispatch([in = mx::array::unsafe_weak_copy(in), out = x.data<T>(), what = what_]() {
+      bool finite = true;
+      each<T>(in, out, [&](T given, size_t) {
+        bool good;
+        if constexpr (std::is_same_v<T, mx::complex64_t>) {
+          good = std::isfinite(given.real()) && std::isfinite(given.imag());
+        } else {
+          good = std::isfinite(given);
+        }
+        finite &= good;
+        return good ? given : T(0);
+      });
+      if (!finite) {
+        throw std::domain_error(what + ": the matrix holds NaN or an infinity");
+      }
+    });
+  }
+};
+
+} // namespace
+
+namespace mlxrs {
+
+mx::array check_indices(
+    const std::string& what, const mx::array& indices, const mx::array& source, std::vector<int> axes,
+    std::vector<int> windows, bool from_end, mx::Stream s) {
+  bool product = axes.empty();
+  int ndim = static_cast<int>(source.ndim());
+  auto require = [&](bool ok, const std::string& expected) {
+    if (!ok) {
+      throw std::invalid_argument(what + ": " + expected);
+    }
+  };
+  require(mx::issubdtype(indices.dtype(), mx::integer), "indices must be integers");
+  for (int axis = 0; product && axis < ndim - 2; axis++) {
+    axes.push_back(axis);
+  }
+  for (int& axis : axes) {
+    axis += axis < 0 ? ndim : 0;
+    require(axis >= 0 && axis < ndim, "no such axis among " + std::to_string(ndim) + " dimensions");
+  }
+  require(windows.size() == (product ? 1 : axes.size()), "one window for each axis");
+  bool several = !product && axes.size() > 1;
+  require(
+      !several || (indices.ndim() > 0 && indices.shape(-1) == static_cast<int>(axes.size())), "one index for each axis");
+  CheckIndices::Of of{std::move(axes), std::move(windows), product, from_end};
+  return s.device == mx::Device::cpu ? CheckIndices::node(s, what, std::move(of), indices, source)
+                                     : CheckIndices::bounded(s, of, indices, source);
+}
+
+} // namespace mlxrs
+
+#ifndef __APPLE__
+// LAPACK calls this for an argument that it refuses, NaN among them. Its own ends the process, and from a stream's thread
+// never returns. Without it the routine returns a status, which MLX turns into an error.
+extern "C" void xerbla_(const char*, const int*, size_t) {}
+#endif
+
+extern "C" int mlxrs_check_indices(
+    mlx_array* res,
+    mlx_array indices,
+    const char* what,
+    mlx_array source,
+    const int* axes,
+    size_t axes_num,
+    const int* windows,
+    size_t windows_num,
+    bool from_end,
+    mlx_stream s) {
+  return guarded([&] {
+    mlx_array_set_(
+        *res,
+        check_indices(
+            what, mlx_array_get_(indices), mlx_array_get_(source), {axes, axes + axes_num},
+            {windows, windows + windows_num}, from_end, mlx_stream_get_(s)));
+  });
+}
+
+extern "C" int mlxrs_check_finite(mlx_array* res, mlx_array a, const char* what, mlx_stream s) {
+  return guarded([&] {
+    const auto& x = mlx_array_get_(a);
+    mx::Stream stream = mlx_stream_get_(s);
+    if (stream.device != mx::Device::cpu) {
+      throw std::invalid_argument(std::string(what) + ": this check runs on the CPU only");
+    }
+    mlx_array_set_(
+        *res, mx::array(x.shape(), x.dtype(), std::make_shared<CheckFinite>(stream, what), {x}));
+  });
+}

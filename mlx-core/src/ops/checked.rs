@@ -1,0 +1,111 @@
+//! Checks of values when they are evaluated.
+//!
+//! MLX's gathers and scatters trust the indices that they are given, and its LAPACK calls may end the process or never
+//! return when a matrix holds NaN. The nodes here stand before them: they pass their input on, or fail the evaluation.
+
+use std::ffi::CStr;
+
+use crate::array::Array;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ffi::op;
+use crate::ops::require;
+
+/// What an index array chooses from.
+pub(crate) struct Indexed<'a> {
+    /// The operation, for errors.
+    pub op: &'static CStr,
+    /// The array that is indexed.
+    pub source: &'a Array,
+    /// Its axes: one for all indices, several for one index each, none for the flattened leading axes of matrices.
+    pub axes: &'a [i32],
+    /// How many places of an axis, from the index on, must exist.
+    pub windows: &'a [i32],
+    /// Whether negative indices count from the end. Else they are out of range.
+    pub from_end: bool,
+}
+
+impl Indexed<'_> {
+    /// `indices`, whose evaluation fails where one of them is out of range.
+    ///
+    /// On a GPU, where a kernel cannot fail, an index that is out of range becomes 0.
+    pub(crate) fn check(&self, indices: &Array) -> Result<Array> {
+        let Self {
+            op,
+            source,
+            axes,
+            windows,
+            from_end,
+        } = self;
+        op!(mlxrs_check_indices(
+            indices,
+            op,
+            source,
+            [axes],
+            [windows],
+            *from_end
+        ))
+    }
+}
+
+/// `indices` of single places along `axis`, negative ones from the end.
+pub(crate) fn along(
+    op: &'static CStr,
+    source: &Array,
+    axis: i32,
+    indices: &Array,
+) -> Result<Array> {
+    Indexed {
+        op,
+        source,
+        axes: &[axis],
+        windows: &[1],
+        from_end: true,
+    }
+    .check(indices)
+}
+
+/// One index array for each of `axes`, each of the corner of a window of `sizes`.
+pub(crate) fn corners(
+    op: &'static CStr,
+    source: &Array,
+    indices: &[&Array],
+    axes: &[i32],
+    sizes: &[i32],
+) -> Result<Vec<Array>> {
+    let name = op.to_str().unwrap_or_default();
+    let ndim = source.ndim();
+    require(
+        indices.len() == axes.len(),
+        name,
+        "axes",
+        "one for each index array",
+        axes,
+    )?;
+    let fits = sizes.len() == ndim && sizes.iter().all(|&size| size >= 0);
+    let expected = "one for each dimension, none negative";
+    require(fits, name, "window sizes", expected, sizes)?;
+    let pairs = indices.iter().zip(axes);
+    pairs
+        .map(|(indices, &axis)| {
+            let at = usize::try_from(axis).ok().filter(|&axis| axis < ndim);
+            require(at.is_some(), name, "axes", "those of the array", axes)?;
+            Indexed {
+                op,
+                source,
+                axes: &[axis],
+                windows: &[sizes[at.unwrap_or_default()]],
+                from_end: true,
+            }
+            .check(indices)
+        })
+        .collect()
+}
+
+/// `matrix`, whose evaluation fails where it holds NaN or an infinity. Belongs on a CPU stream.
+pub(crate) fn finite(op: &'static CStr, matrix: &Array) -> Result<Array> {
+    if matrix.dtype().is_integer() || matrix.dtype() == DType::Bool {
+        return Ok(matrix.clone());
+    }
+    op!(mlxrs_check_finite(matrix, op))
+}
