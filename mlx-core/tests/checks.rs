@@ -24,7 +24,8 @@ fn filled(shape: &[i32], value: f32) -> Array {
 fn matrices_with_nan_are_refused_by_decompositions() -> Result<()> {
     for bad in [f32::NAN, f32::INFINITY] {
         let a = Array::from_slice(&[bad, 2.0, 2.0, 4.0], &[2, 2])?;
-        let cases: [(&str, fn(&Array) -> Result<Array>); 9] = [
+        type Case = (&'static str, fn(&Array) -> Result<Array>);
+        let cases: [Case; 9] = [
             ("eig", |a| Ok(linalg::eig(a)?.0)),
             ("eigvals", linalg::eigvals),
             ("eigh", |a| Ok(linalg::eigh(a, Half::Lower)?.1)),
@@ -172,7 +173,7 @@ fn checks_of_indices_follow_transforms() -> Result<()> {
     let rows = evaluated(ints(&[0, 2, 1, 1], DType::I32).reshape(&[2, 2])?);
     let slope = grad(
         |x| Ok(vec![x[0].take(&rows, 0)?.sum(.., false)?]),
-        &[x.clone()],
+        std::slice::from_ref(&x),
         &[0],
     )?;
     assert_eq!(slope[0].to_vec::<f32>()?, [1.0, 1.0, 2.0, 2.0, 1.0, 1.0]);
@@ -227,7 +228,7 @@ fn checks_of_indices_follow_transforms() -> Result<()> {
             true,
         );
         for _ in 0..2 {
-            let out = both.call(&[x.clone()])?;
+            let out = both.call(std::slice::from_ref(&x))?;
             assert_eq!(out[0].to_vec::<f32>()?, sum);
             assert_eq!(out[1].to_vec::<f32>()?, most);
             assert!(!out[2].to_vec::<bool>()?[0]);
