@@ -2,7 +2,7 @@
 //
 // On the CPU a check passes its input on. A value that fails becomes 0, so that a later operation stays inside its arrays
 // even if it runs, and the evaluation ends in an error. A GPU cannot report an error from a kernel without a
-// synchronisation: there an index that is out of range becomes 0.
+// synchronisation: there an index that is out of range becomes one that is in range.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -132,13 +132,18 @@ class CheckIndices : public Check {
     return follows ? mx::stop_gradient(checked, s) : checked;
   }
 
-  // The same range by MLX's operations: what is outside becomes 0.
+  // In the same range by MLX's operations: what is outside becomes another place of the axis, in one node where the range
+  // is a whole axis.
   static mx::array bounded(mx::Stream s, const Of& of, const mx::array& indices, const mx::array& source) {
     auto dtype = indices.dtype();
     auto ranges = ranges_of(of, sizes_of(of, source));
-    int64_t largest = mx::issubdtype(dtype, mx::unsignedinteger)
-        ? (mx::size_of(dtype) < 8 ? (int64_t(1) << (8 * mx::size_of(dtype))) - 1 : INT64_MAX)
-        : INT64_MAX >> (64 - 8 * mx::size_of(dtype));
+    int bits = 8 * static_cast<int>(mx::size_of(dtype)) - !mx::issubdtype(dtype, mx::unsignedinteger);
+    int64_t largest = bits < 63 ? (int64_t(1) << bits) - 1 : INT64_MAX;
+    if (ranges.size() == 1 && of.windows[0] == 1) {
+      // Small dtypes do not reach beyond a large axis.
+      int64_t size = ranges[0].most + 1;
+      return size > largest ? indices : mx::remainder(indices, mx::array(size, dtype), s);
+    }
     std::vector<int64_t> most, least;
     for (const auto& range : ranges) {
       most.push_back(std::min(range.most, largest));

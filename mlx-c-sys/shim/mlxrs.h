@@ -71,7 +71,7 @@ int mlxrs_stream_index(int* res, mlx_stream s);
  * holds for all indices, with several each is for one element of the last axis, and with none the indices are of the
  * flattened leading axes, all but the last two. From an index on, as many places as its axis has in `windows` (one an
  * axis, or one) must exist. Negative indices count from the end if `from_end`, else they are outside.
- * On the CPU the evaluation fails; on a GPU an index that is outside becomes 0. */
+ * On the CPU the evaluation fails; on a GPU an index that is outside becomes one that is inside. */
 int mlxrs_check_indices(
     mlx_array* res,
     mlx_array indices,

@@ -9,7 +9,7 @@
 //!   count from the end.
 //! - **Shapes** broadcast as in NumPy.
 //! - **Indices** inside arrays are checked when they are evaluated. On the CPU, one out of range fails
-//!   the evaluation; on a GPU, where a kernel cannot fail, it counts as 0.
+//!   the evaluation; on a GPU, where a kernel cannot fail, another place of the array takes its part.
 //! - **Laziness.** Nothing here computes; an error of a kernel arrives at evaluation.
 
 use std::borrow::{Borrow, Cow};

@@ -1,7 +1,7 @@
 //! Reading and writing parts of arrays: slices and index arrays.
 //!
 //! Positions given as Rust numbers are checked or clamped. Positions inside arrays are checked when they are evaluated:
-//! one out of range fails the evaluation on the CPU, and counts as 0 on a GPU, where a kernel cannot fail.
+//! one out of range fails the evaluation on the CPU. On a GPU, where a kernel cannot fail, another place of the array takes its part.
 
 use std::ffi::CStr;
 

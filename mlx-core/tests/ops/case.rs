@@ -14,7 +14,7 @@ pub type Op = fn(&Case) -> Result<Vec<Array>>;
 pub struct Case {
     pub op: String,
     pub inputs: Vec<Array>,
-    args: Vec<Value>,
+    pub args: Vec<Value>,
     expected: Vec<Golden>,
 }
 
@@ -183,6 +183,24 @@ fn close(found: f64, expected: f64, tolerance: f64) -> bool {
 }
 
 impl Case {
+    /// A case without a golden.
+    pub fn new(op: &str, inputs: Vec<Array>, args: Value) -> Self {
+        Self {
+            op: op.into(),
+            inputs,
+            args: list(&args).to_vec(),
+            expected: Vec::new(),
+        }
+    }
+
+    /// The operation with other inputs and arguments.
+    pub fn with(&self, inputs: Vec<Array>, args: Vec<Value>) -> Self {
+        Self {
+            args,
+            ..Self::new(&self.op, inputs, Value::Array(Vec::new()))
+        }
+    }
+
     pub fn x(&self, index: usize) -> &Array {
         &self.inputs[index]
     }

@@ -4,6 +4,7 @@ mod array_ops;
 mod case;
 mod coverage;
 mod elementwise;
+mod hostile;
 mod matrix;
 mod numeric;
 mod promotion;

@@ -1,8 +1,10 @@
+#include "checked.h"
 #include "experts.h"
 
 namespace mlxrs::ops {
 
-mx::array experts_plainly(const mx::array& x, const Parts& w, const mx::array& indices, mx::Stream s) {
+mx::array experts_plainly(const mx::array& x, const Parts& w, const mx::array& given, mx::Stream s) {
+  auto indices = check_indices("experts", given, w.weight, {}, {1}, false, s);
   if (!w.scales) {
     auto product = [&](const mx::array& x, const mx::array& w) {
       return mx::gather_mm(x, mx::swapaxes(w, -1, -2, s), std::nullopt, indices, false, s);

@@ -1,9 +1,11 @@
+#include "checked.h"
 #include "lookup.h"
 
 namespace mlxrs::ops {
 
 mx::array lookup_plainly(const mx::array& indices, const Parts& w, mx::Dtype dtype, mx::Stream s) {
-  auto taken = [&](const mx::array& a) { return mx::take(a, indices, 0, s); };
+  auto inside = check_indices("rows", indices, w.weight, {0}, {1}, true, s);
+  auto taken = [&](const mx::array& a) { return mx::take(a, inside, 0, s); };
   if (!w.scales) {
     return mx::astype(taken(w.weight), dtype, s);
   }
