@@ -8,6 +8,7 @@
 //! `MLX_CORE_HOSTILE=rounds` takes that many variations of each golden; the default is few enough for CI.
 
 mod calls;
+mod cases;
 mod fused;
 mod inputs;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::{fused, inputs};
+use super::{cases, fused, inputs};
 use crate::case::{Case, Op, load, values};
 use crate::table;
 
@@ -31,7 +31,7 @@ impl Calls {
                 *count <= EACH
             })
             .collect();
-        cases.extend(fused::cases());
+        cases.extend(cases::cases());
         let missing: Vec<_> = table
             .keys()
             .filter(|name| !cases.iter().any(|case| case.op == **name))

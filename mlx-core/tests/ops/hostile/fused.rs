@@ -3,223 +3,76 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use mlx_core::ops::quantize::{QuantMode, Quantized, Scheme, quantize};
+use mlx_core::ops::quantize::Scheme;
 use mlx_core::transforms::{Compiled, compile, grad, vmap};
-use mlx_core::{Array, DType, Result, fast, inplace, random};
-use serde_json::{Value, json};
+use mlx_core::{Array, Result, fast, inplace};
 
+use super::cases::affine;
 use crate::case::{Case, Op, Results, rows};
-
-fn float(shape: &[i32]) -> Array {
-    let key = random::Key::new(1).unwrap();
-    let array = random::normal(&key, shape, DType::BF16, 0.0, 1.0).unwrap();
-    mlx_core::eval([&array]).unwrap();
-    array
-}
-
-fn ints(values: &[i32], shape: &[i32]) -> Array {
-    Array::from_slice(values, shape).unwrap()
-}
-
-fn affine() -> Scheme {
-    Scheme::new(QuantMode::Affine, 8, 32).unwrap()
-}
-
-fn packed(shape: &[i32]) -> Vec<Array> {
-    let Quantized {
-        packed,
-        scales,
-        biases,
-    } = quantize(&float(shape), affine()).unwrap();
-    let parts = vec![packed, scales, biases.unwrap()];
-    mlx_core::eval(&parts).unwrap();
-    parts
-}
-
-/// The cases that calls are made of.
-pub fn cases() -> Vec<Case> {
-    let mut cases = Vec::new();
-    let mut case = |op: &str, inputs: Vec<Array>, args: Value| {
-        // More often than a golden, of which an operation has several.
-        for _ in 0..12 {
-            cases.push(Case::new(op, inputs.clone(), args.clone()));
-        }
-    };
-    let with = |mut first: Vec<Array>, rest: Vec<Array>| {
-        first.extend(rest);
-        first
-    };
-    let (x, w) = (|| float(&[2, 3, 64]), || float(&[64]));
-    let at = || ints(&[1, 0, 2], &[3]);
-    case("fast::rms_norm", vec![x(), w()], json!([1e-5]));
-    case("fast::layer_norm", vec![x(), w(), w()], json!([1e-5]));
-    case("fast::linear", vec![x(), float(&[32, 64])], json!([]));
-    case(
-        "fast::quantized_linear",
-        with(vec![x()], packed(&[32, 64])),
-        json!([]),
-    );
-    case(
-        "fast::experts_linear",
-        vec![float(&[3, 1, 64]), float(&[4, 32, 64]), at()],
-        json!([]),
-    );
-    let experts = with(vec![float(&[3, 1, 64])], packed(&[4, 32, 64]));
-    case(
-        "fast::quantized_experts_linear",
-        with(experts, vec![at()]),
-        json!([]),
-    );
-    case("fast::rows", vec![float(&[5, 64]), at()], json!([]));
-    case(
-        "fast::quantized_rows",
-        with(packed(&[5, 64]), vec![at()]),
-        json!(["BF16"]),
-    );
-    case("fast::blank", vec![], json!([[2, 3], "F16"]));
-    for op in ["fast::swiglu", "fast::geglu", "fast::add"] {
-        case(op, vec![x(), x()], json!([]));
-    }
-    case("fast::soft_cap", vec![x()], json!([5.0]));
-    case("fast::rms_norm_add", vec![x(), w(), x()], json!([1e-5]));
-    case(
-        "fast::add_rms_norm",
-        vec![x(), x(), w(), w()],
-        json!([1e-5]),
-    );
-    let heads = || float(&[2, 2, 3, 64]);
-    case(
-        "fast::rope",
-        vec![heads(), ints(&[3, 0], &[2])],
-        json!([64, true, 10000.5, 1.0]),
-    );
-    let freqs = float(&[32]).astype(DType::F32).unwrap();
-    case(
-        "fast::heads",
-        vec![float(&[2, 3, 128]), w(), freqs, ints(&[3, 0], &[2])],
-        json!([64, 1e-5, 64]),
-    );
-    case(
-        "fast::cross_entropy",
-        vec![float(&[3, 64]), at()],
-        json!([]),
-    );
-    for op in ["fast::attention", "fast::scaled_dot_product_attention"] {
-        let mask = float(&[3, 5]);
-        let inputs = vec![
-            heads(),
-            float(&[2, 1, 5, 64]),
-            float(&[2, 1, 5, 64]),
-            mask,
-            float(&[2]),
-        ];
-        case(op, inputs, json!([0.5, 5.0, 0]));
-    }
-    let placed = || {
-        vec![
-            heads(),
-            float(&[2, 1, 8, 64]),
-            float(&[2, 1, 8, 64]),
-            ints(&[3, 0], &[2]),
-        ]
-    };
-    case("attention_placed", placed(), json!([0.5, 4, 0]));
-    let rows = fast::pack(&float(&[2, 1, 8, 64]), affine()).unwrap();
-    mlx_core::eval([&rows]).unwrap();
-    let buffers = || vec![rows.clone(), rows.clone()];
-    case(
-        "fast::packed_attention",
-        with(with(vec![heads()], buffers()), vec![ints(&[3, 0], &[2])]),
-        json!([0.5, 4, 0]),
-    );
-    case("fast::pack", vec![x()], json!([]));
-    case("fast::packed_words", vec![], json!([64, "BF16"]));
-    case("fast::argmax", vec![x()], json!([]));
-    case("fast::logsumexp", vec![x()], json!([]));
-    case("fast::top", vec![x()], json!([3]));
-    let logits = || float(&[2, 64]).astype(DType::F32).unwrap();
-    let p = Array::from_slice(&[0.5f32, 0.9], &[2, 1]).unwrap();
-    case("fast::nucleus", vec![logits(), p], json!([]));
-    case(
-        "store",
-        vec![
-            float(&[2, 1, 8, 64]),
-            float(&[2, 1, 3, 64]),
-            ints(&[3, 0], &[2]),
-        ],
-        json!([true, true]),
-    );
-    case(
-        "store_packed",
-        with(buffers(), vec![float(&[2, 1, 3, 64]), ints(&[3, 0], &[2])]),
-        json!([true, true]),
-    );
-    case(
-        "update_in_place",
-        vec![float(&[4, 8]), float(&[2, 8])],
-        json!([[1, 0], [3, 8]]),
-    );
-    case(
-        "update_dynamic_in_place",
-        vec![float(&[4, 8]), float(&[2, 8]), ints(&[1], &[1])],
-        json!([[0]]),
-    );
-    case(
-        "put_in_place",
-        vec![float(&[4, 8]), ints(&[1; 8], &[1, 8]), float(&[1, 8])],
-        json!([0]),
-    );
-    case(
-        "scatter_in_place",
-        vec![float(&[4, 8]), at(), float(&[3, 1, 8])],
-        json!([[0]]),
-    );
-    case(
-        "shapeless",
-        vec![float(&[1, 2]), float(&[3, 2])],
-        json!([0]),
-    );
-    case("grad_of_take", vec![float(&[4, 8]), at()], json!([0]));
-    case("vmap_of_take", vec![float(&[4, 8]), at()], json!([0, 0]));
-    cases
-}
 
 fn option(c: &Case, index: usize) -> Option<f32> {
     Some(c.float(index) as f32).filter(|number| *number != 0.0)
 }
 
-fn placed<'a>(c: &'a Case, offsets: &'a Array) -> fast::Attention<'a> {
+fn placed(c: &Case, offsets: &Array) -> fast::Attention<'static> {
     let slots = [
         fast::KeySlots::Straight,
         fast::KeySlots::Ring,
         fast::KeySlots::Behind,
     ];
+    let slots = slots[c.int(2).rem_euclid(3) as usize];
+    let window = (c.int(1) != 0).then(|| c.int(1));
     fast::Attention {
         scale: c.float(0) as f32,
         soft_cap: None,
-        mask: fast::Mask::Placed(fast::Placed {
-            offsets,
-            window: (c.int(1) != 0).then(|| c.int(1)),
-            slots: slots[c.int(2).rem_euclid(3) as usize],
-        }),
+        mask: fast::Mask::Positions(fast::Positions::new(offsets, window, slots)),
         sinks: None,
     }
 }
 
-fn mask(c: &Case) -> fast::Mask<'_> {
+fn mask(c: &Case) -> fast::Mask {
     match c.int(2).rem_euclid(3) {
-        0 => fast::Mask::Array(c.x(3)),
+        0 => fast::Mask::Array(c.x(3).clone()),
         1 => fast::Mask::Causal,
         _ => fast::Mask::None,
     }
 }
 
+fn projection(c: &Case) -> fast::Projection<'_> {
+    fast::Projection {
+        x: c.x(0),
+        head_dim: c.int(0),
+        norm: Some((c.x(1), c.float(1) as f32)),
+        dims: c.int(2),
+        freqs: c.x(2),
+        offsets: c.x(3),
+    }
+}
+
+fn quantized(c: &Case, first: usize) -> fast::Matrix<'_> {
+    fast::Matrix::Quantized {
+        packed: c.x(first),
+        scales: c.x(first + 1),
+        biases: Some(c.x(first + 2)),
+        scheme: affine(),
+    }
+}
+
 fn store(c: &Case, buffers: [&Array; 2], new: usize, scheme: Option<Scheme>) -> Result<Vec<Array>> {
-    let (new, offsets) = ((c.x(new), c.x(new)), c.x(new + 1));
-    let copy = inplace::store_in_copy((buffers[0], buffers[1]), new, offsets, c.bool(0), scheme)?;
-    let owned = (buffers[0].copy()?, buffers[1].copy()?);
-    let place = inplace::store_in_place(owned, new, offsets, c.bool(0), scheme)?;
-    Ok([copy.list(), place.list()].concat())
+    let (new, offsets) = (c.x(new), c.x(new + 1));
+    let slots = fast::Slots {
+        ring: c.bool(0),
+        scheme,
+    };
+    let shared = fast::Buffers::Shared(buffers[0], buffers[1]);
+    let own = fast::Buffers::Own(buffers[0].copy()?, buffers[1].copy()?);
+    let results = [shared, own, fast::Buffers::New(c.int(1))]
+        .map(|buffers| fast::store(buffers, new, new, offsets, slots));
+    Ok(results
+        .into_iter()
+        .flatten()
+        .flat_map(Results::list)
+        .collect())
 }
 
 pub fn rows() -> Vec<(&'static str, Op)> {
@@ -239,18 +92,42 @@ pub fn rows() -> Vec<(&'static str, Op)> {
         "fast::geglu" => |c| fast::geglu(c.x(0), c.x(1));
         "fast::add" => |c| fast::add(c.x(0), c.x(1));
         "fast::soft_cap" => |c| fast::soft_cap(c.x(0), c.float(0) as f32);
-        "fast::rms_norm_add" => |c| fast::rms_norm_add(c.x(0), c.x(1), c.x(2), c.float(0) as f32);
-        "fast::add_rms_norm" => |c| {
-            fast::add_rms_norm(c.x(0), c.x(1), Some(c.x(2)), c.x(3), c.float(0) as f32)
+        "fast::norm_add" => |c| fast::norm_add(c.x(0), c.x(1), c.x(2), c.float(0) as f32);
+        "fast::add_norm" => |c| {
+            fast::add_norm(c.x(0), c.x(1), Some(c.x(2)), c.x(3), c.float(0) as f32)
         };
         "fast::rope" => |c| {
             let (base, scale) = (option(c, 2), c.float(3) as f32);
             let rope = fast::Rope { dims: c.int(0), traditional: c.bool(1), base, scale, freqs: None };
             fast::rope(c.x(0), &rope, c.x(1))
         };
-        "fast::heads" => |c| {
-            fast::heads(c.x(0), c.int(0), Some((c.x(1), c.float(1) as f32)), c.int(2), c.x(2), c.x(3))
+        "fast::heads" => |c| fast::heads(&projection(c));
+        "fast::store_heads" => |c| {
+            let slots = fast::Slots { ring: c.bool(3), scheme: None };
+            fast::store_heads(fast::Buffers::New(c.int(4)), &projection(c), c.x(4), slots)
         };
+        "fast::linear_many" => |c| fast::linear_many(c.x(0), &[fast::Matrix::Dense(c.x(1)), quantized(c, 2)]);
+        "fast::gated_linear" => |c| {
+            let gate = if c.bool(0) { fast::Gate::Silu } else { fast::Gate::GeluTanh };
+            fast::gated_linear(gate, c.x(0), &quantized(c, 1), &quantized(c, 4))
+        };
+        "fast::gated" => |c| fast::gated(fast::Gate::Silu, c.x(0), c.x(1));
+        "fast::unpack" => |c| fast::unpack(c.x(0), affine(), c.dtype(0));
+        "fast::draw" => |c| {
+            let draw = || fast::Draw {
+                temperature: c.float(0) as f32,
+                top_p: c.float(1) as f32,
+                min_p: c.float(2) as f32,
+                top_k: c.int(3) as usize,
+                key: [1, 2],
+            };
+            fast::draw(c.x(0), &[draw(), draw()])
+        };
+        "plain" => |c| fast::plainly(|| {
+            let experts = fast::experts_linear(c.x(0), c.x(1), c.x(2));
+            let rows = fast::rows(c.x(3), c.x(2));
+            Ok([experts, rows].into_iter().flatten().collect::<Vec<_>>())
+        });
         "fast::cross_entropy" => |c| fast::cross_entropy(c.x(0), c.x(1));
         "fast::attention" => |c| {
             let (scale, soft_cap) = (c.float(0) as f32, option(c, 1));
@@ -270,7 +147,7 @@ pub fn rows() -> Vec<(&'static str, Op)> {
         "fast::logsumexp" => |c| fast::logsumexp(c.x(0));
         "fast::top" => |c| fast::top(c.x(0), c.int(0) as usize);
         "fast::nucleus" => |c| fast::nucleus(c.x(0), c.x(1));
-        "store" => |c| store(c, [c.x(0), c.x(0)], 1, None);
+        "fast::store" => |c| store(c, [c.x(0), c.x(0)], 1, None);
         "store_packed" => |c| store(c, [c.x(0), c.x(1)], 2, Some(affine()));
         "update_in_place" => |c| inplace::slice_update_in_place(c.x(0).copy()?, c.x(1), &c.ints(0), &c.ints(1));
         "update_dynamic_in_place" => |c| {
@@ -303,9 +180,9 @@ pub fn rows() -> Vec<(&'static str, Op)> {
 
 /// Functions of `fast` that take no array of numbers, or are called by another name.
 const OTHERWISE: [&str; 4] = [
-    "fast::together",
-    "fast::draw",
-    "fast::has_kernels",
+    "fast::form",
+    "fast::plainly",
+    "fast::gumbel",
     "fast::check_packing",
 ];
 

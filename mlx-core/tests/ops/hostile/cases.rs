@@ -1,0 +1,211 @@
+//! The cases of [`fused`](super::fused) that calls are made of.
+
+use mlx_core::ops::quantize::{QuantMode, Quantized, Scheme, quantize};
+use mlx_core::{Array, DType, fast, random};
+use serde_json::{Value, json};
+
+use crate::case::Case;
+
+fn float(shape: &[i32]) -> Array {
+    let key = random::Key::new(1).unwrap();
+    let array = random::normal(&key, shape, DType::BF16, 0.0, 1.0).unwrap();
+    mlx_core::eval([&array]).unwrap();
+    array
+}
+
+fn ints(values: &[i32], shape: &[i32]) -> Array {
+    Array::from_slice(values, shape).unwrap()
+}
+
+/// The scheme of all quantised matrices and packed rows.
+pub fn affine() -> Scheme {
+    Scheme::new(QuantMode::Affine, 8, 32).unwrap()
+}
+
+fn packed(shape: &[i32]) -> Vec<Array> {
+    let Quantized {
+        packed,
+        scales,
+        biases,
+    } = quantize(&float(shape), affine()).unwrap();
+    let parts = vec![packed, scales, biases.unwrap()];
+    mlx_core::eval(&parts).unwrap();
+    parts
+}
+
+/// The cases that calls are made of.
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut case = |op: &str, inputs: Vec<Array>, args: Value| {
+        // More often than a golden, of which an operation has several.
+        for _ in 0..12 {
+            cases.push(Case::new(op, inputs.clone(), args.clone()));
+        }
+    };
+    let with = |mut first: Vec<Array>, rest: Vec<Array>| {
+        first.extend(rest);
+        first
+    };
+    let (x, w) = (|| float(&[2, 3, 64]), || float(&[64]));
+    let at = || ints(&[1, 0, 2], &[3]);
+    case("fast::rms_norm", vec![x(), w()], json!([1e-5]));
+    case("fast::layer_norm", vec![x(), w(), w()], json!([1e-5]));
+    case("fast::linear", vec![x(), float(&[32, 64])], json!([]));
+    case(
+        "fast::quantized_linear",
+        with(vec![x()], packed(&[32, 64])),
+        json!([]),
+    );
+    case(
+        "fast::experts_linear",
+        vec![float(&[3, 1, 64]), float(&[4, 32, 64]), at()],
+        json!([]),
+    );
+    let experts = with(vec![float(&[3, 1, 64])], packed(&[4, 32, 64]));
+    case(
+        "fast::quantized_experts_linear",
+        with(experts, vec![at()]),
+        json!([]),
+    );
+    case("fast::rows", vec![float(&[5, 64]), at()], json!([]));
+    case(
+        "fast::quantized_rows",
+        with(packed(&[5, 64]), vec![at()]),
+        json!(["BF16"]),
+    );
+    case("fast::blank", vec![], json!([[2, 3], "F16"]));
+    for op in ["fast::swiglu", "fast::geglu", "fast::add"] {
+        case(op, vec![x(), x()], json!([]));
+    }
+    case("fast::soft_cap", vec![x()], json!([5.0]));
+    case("fast::norm_add", vec![x(), w(), x()], json!([1e-5]));
+    case("fast::add_norm", vec![x(), x(), w(), w()], json!([1e-5]));
+    let heads = || float(&[2, 2, 3, 64]);
+    case(
+        "fast::rope",
+        vec![heads(), ints(&[3, 0], &[2])],
+        json!([64, true, 10000.5, 1.0]),
+    );
+    let freqs = float(&[32]).astype(DType::F32).unwrap();
+    case(
+        "fast::heads",
+        vec![float(&[2, 3, 128]), w(), freqs, ints(&[3, 0], &[2])],
+        json!([64, 1e-5, 64]),
+    );
+    case(
+        "fast::cross_entropy",
+        vec![float(&[3, 64]), at()],
+        json!([]),
+    );
+    let freqs = float(&[32]).astype(DType::F32).unwrap();
+    let inputs = vec![
+        float(&[2, 3, 128]),
+        w(),
+        freqs,
+        ints(&[3, 0], &[2]),
+        float(&[2, 2, 3, 64]),
+    ];
+    case("fast::store_heads", inputs, json!([64, 1e-5, 64, true, 8]));
+    case(
+        "fast::linear_many",
+        with(vec![x(), float(&[32, 64])], packed(&[32, 64])),
+        json!([]),
+    );
+    let both = with(packed(&[32, 64]), packed(&[32, 64]));
+    case("fast::gated_linear", with(vec![x()], both), json!([true]));
+    case("fast::gated", vec![x(), x()], json!([]));
+    case(
+        "fast::draw",
+        vec![float(&[2, 64])],
+        json!([0.7, 0.9, 0.05, 5]),
+    );
+    case(
+        "plain",
+        vec![
+            float(&[3, 1, 64]),
+            float(&[4, 32, 64]),
+            at(),
+            float(&[5, 64]),
+        ],
+        json!([]),
+    );
+    for op in ["fast::attention", "fast::scaled_dot_product_attention"] {
+        let mask = float(&[3, 5]);
+        let inputs = vec![
+            heads(),
+            float(&[2, 1, 5, 64]),
+            float(&[2, 1, 5, 64]),
+            mask,
+            float(&[2]),
+        ];
+        case(op, inputs, json!([0.5, 5.0, 0]));
+    }
+    let placed = || {
+        vec![
+            heads(),
+            float(&[2, 1, 8, 64]),
+            float(&[2, 1, 8, 64]),
+            ints(&[3, 0], &[2]),
+        ]
+    };
+    case("attention_placed", placed(), json!([0.5, 4, 0]));
+    let rows = fast::pack(&float(&[2, 1, 8, 64]), affine()).unwrap();
+    mlx_core::eval([&rows]).unwrap();
+    let buffers = || vec![rows.clone(), rows.clone()];
+    case(
+        "fast::packed_attention",
+        with(with(vec![heads()], buffers()), vec![ints(&[3, 0], &[2])]),
+        json!([0.5, 4, 0]),
+    );
+    case("fast::pack", vec![x()], json!([]));
+    case("fast::unpack", vec![rows.clone()], json!(["BF16"]));
+    case("fast::packed_words", vec![], json!([64, "BF16"]));
+    case("fast::argmax", vec![x()], json!([]));
+    case("fast::logsumexp", vec![x()], json!([]));
+    case("fast::top", vec![x()], json!([3]));
+    let logits = || float(&[2, 64]).astype(DType::F32).unwrap();
+    let p = Array::from_slice(&[0.5f32, 0.9], &[2, 1]).unwrap();
+    case("fast::nucleus", vec![logits(), p], json!([]));
+    case(
+        "fast::store",
+        vec![
+            float(&[2, 1, 8, 64]),
+            float(&[2, 1, 3, 64]),
+            ints(&[3, 0], &[2]),
+        ],
+        json!([true, 8]),
+    );
+    case(
+        "store_packed",
+        with(buffers(), vec![float(&[2, 1, 3, 64]), ints(&[3, 0], &[2])]),
+        json!([true, 8]),
+    );
+    case(
+        "update_in_place",
+        vec![float(&[4, 8]), float(&[2, 8])],
+        json!([[1, 0], [3, 8]]),
+    );
+    case(
+        "update_dynamic_in_place",
+        vec![float(&[4, 8]), float(&[2, 8]), ints(&[1], &[1])],
+        json!([[0]]),
+    );
+    case(
+        "put_in_place",
+        vec![float(&[4, 8]), ints(&[1; 8], &[1, 8]), float(&[1, 8])],
+        json!([0]),
+    );
+    case(
+        "scatter_in_place",
+        vec![float(&[4, 8]), at(), float(&[3, 1, 8])],
+        json!([[0]]),
+    );
+    case(
+        "shapeless",
+        vec![float(&[1, 2]), float(&[3, 2])],
+        json!([0]),
+    );
+    case("grad_of_take", vec![float(&[4, 8]), at()], json!([0]));
+    case("vmap_of_take", vec![float(&[4, 8]), at()], json!([0, 0]));
+    cases
+}
