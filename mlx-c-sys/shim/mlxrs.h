@@ -3,8 +3,7 @@
  * Conventions
  *  - `int` results: 0 is success. On failure the message is in mlxrs_error_get() of the same thread.
  *  - `mlx_array* res` out-parameters follow mlx-c: a null handle is allocated, a live one is assigned into.
- *  - Callbacks never throw, never unwind and never longjmp. They report a failure by returning non-zero, with
- *    the text in mlxrs_error_set() (or in the `err` buffer where there is one).
+ *  - Callbacks never unwind. They report a failure by a non-zero result, with its text in mlxrs_error_set() or `err`.
  */
 #ifndef MLXRS_H
 #define MLXRS_H
@@ -19,17 +18,14 @@
 extern "C" {
 #endif
 
-/* The version of the MLX headers this library was compiled with, such as "0.32.4". The library that was found at
- * run time says its own in mlx_version(). */
+/* The version of the MLX headers this library was compiled with ("0.32.4"). That of the MLX in use: mlx_version(). */
 const char* mlxrs_headers_version(void);
-/* Names what this library was made from: a digest of the shim, the patches and the pinned mlx-c. A program loads only a
- * library with the digest it was built with. */
+/* A digest of the sources of this library. A program loads only a library with the digest that it was built with. */
 const char* mlxrs_inputs(void);
 
 /* ---- Errors ---------------------------------------------------------------------------------------------------
- * One slot a thread. It keeps the FIRST message since the last clear, because the later ones of a failing call are
- * only its echoes ("closure returned a non-zero value"). A message is text: "%" in it means nothing.
- * mlx_set_error_handler() is accepted and has no effect: the process is never ended and nothing is printed. */
+ * One slot a thread keeps the FIRST message since the last clear: later ones of a failing call only echo it. A message is
+ * text: "%" in it means nothing. mlx_set_error_handler() has no effect: nothing is printed and the process goes on. */
 void mlxrs_error_clear(void);
 /* NULL when there is none; valid until the next clear on this thread. */
 const char* mlxrs_error_get(void);
@@ -60,8 +56,7 @@ int mlxrs_array_is_tracer(bool* res, mlx_array a);
 int mlxrs_array_has_primitive(bool* res, mlx_array a);
 /* Address of the first element. Fails when the array is not available. On a GPU back end this may move the data. */
 int mlxrs_array_data_ptr(const void** res, mlx_array a);
-/* Strides in elements, with their sign (mlx_array_strides casts them to unsigned). `n` must be the rank.
- * Meaningful only after evaluation. */
+/* Strides in elements, with their sign, of an evaluated array (mlx_array_strides casts to unsigned). `n` is the rank. */
 int mlxrs_array_strides(int64_t* out, size_t n, mlx_array a);
 /* Index of a stream, to tell streams apart. */
 int mlxrs_stream_index(int* res, mlx_stream s);
