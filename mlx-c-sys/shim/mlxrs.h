@@ -89,7 +89,7 @@ int mlxrs_any_shape(mlx_vector_array* res, mlx_vector_array outputs);
  * the same shape and dtype. The result computes the same, but writes into source's buffer although earlier steps
  * that read it are still in flight, where MLX by itself would copy the whole of it.
  *
- * The caller promises that nobody reads `source`, or another view of its buffer, in work that is queued later than
+ * The caller promises that no work reads `source`, or another view of its buffer, if it is queued later than
  * this update: after the call only the result may be used.
  *
  * When `lazy` does not have `source` among its inputs (slice_update that covers everything returns the update
@@ -99,7 +99,7 @@ int mlxrs_force_donate(mlx_array* res, mlx_array lazy, mlx_array source);
 
 /* For code that lends out the memory of arrays, on the thread that owns them.
  * Says whether an update in place has written, or is about to write, into a's buffer, and waits for it. A reader must
- * then copy what it wants to keep. */
+ * then copy the data that it keeps. */
 int mlxrs_array_settle(bool* updated, mlx_array a);
 /* Between (true) and (false), which nest, updates that this thread evaluates copy instead of writing in place: a
  * reader may hold a pointer into their buffer. */

@@ -1,4 +1,4 @@
-// What the C functions of operations share: handles that may be null, and options as C has them.
+// Helpers of the C functions: handles that may be null.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// The derivative of a fused operation as a node: what training runs most.
+// The base of derivatives that are nodes.
 #pragma once
 
 #include <algorithm>

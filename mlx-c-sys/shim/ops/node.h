@@ -1,5 +1,5 @@
-// A fused operation as a node of MLX's graph. Its transformations are those of the plain graph that MLX has for it, but
-// for the derivatives that training needs (derivative.h).
+// The base of our nodes in MLX's graph. Transformations use the plain form, except for the derivatives that training needs most
+// (derivative.h).
 #pragma once
 
 #include <algorithm>
@@ -26,8 +26,8 @@ namespace mlxrs::ops {
 
 using Arrays = std::vector<mx::array>;
 
-// Runs `body(i)` for each i in [0, n); shared out when all of it is `work` multiplications and that is worth it. For code that is on a
-// stream's thread already.
+// Runs `body(i)` for each i in [0, n). The loop is split over threads if its `work`, in multiplications, is large enough. To be called on
+// a stream's thread.
 template <typename Body>
 void share(uint32_t n, double work, const Body& body) {
   auto& threads = Threads::shared();
@@ -44,7 +44,7 @@ class Node : public mx::Primitive {
  public:
   using mx::Primitive::Primitive;
 
-  // The same results by MLX's own operations: a node has one of the two.
+  // The plain form. A node overrides one of the two.
   virtual mx::array plain(const Arrays& inputs) {
     return plain_all(inputs).at(0);
   }
@@ -65,7 +65,7 @@ class Node : public mx::Primitive {
     timed(stream(), name(), [&] { encode(in, out); });
     size_t bytes = 0;
     for (const auto& y : out) {
-      // Not what is written in place.
+      // A buffer that is written in place is not new memory.
       bytes += y.data_shared_ptr().use_count() > 1 ? 0 : y.nbytes();
     }
     run_ahead(stream(), bytes);

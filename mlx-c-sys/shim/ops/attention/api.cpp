@@ -29,7 +29,7 @@ extern "C" int mlxrs_fast_attention(
     auto mask = options.mask;
     bool is_told = mask == MLXRS_MASK_ARRAY || mask == MLXRS_MASK_POSITIONS;
     if (mask < MLXRS_MASK_NONE || mask > MLXRS_MASK_POSITIONS || is_told != (told.ctx != nullptr)) {
-      throw std::invalid_argument("attention: the kind of the mask and what is told do not fit each other");
+      throw std::invalid_argument("attention: this kind of mask needs another argument");
     }
     ops::AttentionOptions how{
         options.scale, options.soft_cap, static_cast<ops::Mask>(mask), layout_of(options.slots), options.window,

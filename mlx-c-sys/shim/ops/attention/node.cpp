@@ -20,7 +20,7 @@ void finish(const Task& task, const AttentionKernels& kernel, const Partial& all
     const float* values = all.values + r * a.value_dim;
     long head = r % a.group;
     if (task.sinks != nullptr && sum != 0) {
-      // One more score, without a value: what there is shrinks when it is the largest.
+      // The sink is one more score, without a value: other weights shrink if it is the largest.
       float sink = task.sinks[head * task.sink_step], best = std::max(sink, all.largest[r]);
       float old = std::exp(all.largest[r] - best);
       sum = sum * old + std::exp(sink - best);

@@ -1,4 +1,4 @@
-// An attention as its threads see it: where everything is, and what a task of it does.
+// The plan of an attention: addresses and strides of its operands, and its division into tasks.
 #pragma once
 
 #include <algorithm>
@@ -72,7 +72,7 @@ struct Plan {
   long offset(int row) const {
     return offsets != nullptr ? offsets[row * offset_step] : slots - tokens;
   }
-  // What a token sees.
+  // The positions that a token sees.
   std::pair<int, int> span(int row, int token) const {
     if (options.mask == Mask::none || options.mask == Mask::array) {
       return {0, slots};

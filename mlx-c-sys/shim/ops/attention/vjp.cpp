@@ -45,7 +45,7 @@ void multiply(long m, long n, long k, Side a, Side b, bool adds, float* c, long 
       whole(a.row), b.at, whole(b.row), adds ? 1.0f : 0.0f, c, whole(c_row));
 }
 
-// Scores of one query, scaled and with what is added to them, or as if they were minus infinity.
+// Scores of one query, scaled and masked.
 void mask(const QueryHeads& a, long head, long token, long keys, float* scores) {
   long at = head * a.head_step + token * a.query_step;
   for (long s = 0; s < keys; s++) {

@@ -1,7 +1,7 @@
-// The arithmetic of the fused operations, for each instruction set and type of element. Elements are f32, f16 or bf16 and
+// The table of CPU kernels: one for each instruction set, with entries for each element type. Elements are f32, f16 or bf16 and
 // dense; everything is computed in f32 and rounded once, at the end.
 //
-// As in sgemm, results do not depend on who computes them: a sum is taken in an order that depends on its length alone.
+// As in sgemm, results do not depend on threads: the order of a sum depends on its length alone.
 #pragma once
 
 #include "isa.h"
@@ -39,7 +39,7 @@ struct RowPacking {
   }
 };
 
-// What is done to one vector of n elements.
+// Kernels over one vector of n elements.
 struct RowKernels {
   // y = x / sqrt(mean(x^2) + eps) * weight; without weight when it is null.
   void (*rms_norm)(const void* x, const void* weight, float eps, long n, void* y);
@@ -55,10 +55,9 @@ struct RowKernels {
   void (*pack)(const void* x, const RowPacking& packing, long n, uint32_t* y);
 };
 
-// Attention goes through keys in chunks: those of a chunk are at positions that begin at a multiple of this. What a query
-// gets is a function of it and of the keys that it sees with their positions: each chunk gives the softmax over its own
-// keys, and chunks are put together in their order. So neither who computes what, nor the other queries, nor the slots
-// show in a result.
+// Attention reads keys in chunks of so many positions; a chunk begins at a multiple of this. Each chunk gives the softmax over
+// its own keys, and chunks are merged in order. So a query's result depends on the query, the keys that it sees and their positions
+// alone: not on threads, other queries, or slots.
 constexpr long chunk = 256;
 
 // Queries that share a head of keys and values: `group` heads of a number of tokens, query r of token r / group.
@@ -145,7 +144,7 @@ struct ChooseKernels {
   long (*argmax)(const void* x, long n, float* value);
   // The largest number of each `peak_of` elements, the last of which may be fewer; whether all of them are numbers.
   bool (*peaks)(const void* x, long n, float* to);
-  // e^(x - best), 0 for what is no number, and their sum.
+  // e^(x - best), 0 for NaN, and their sum.
   double (*weigh)(const void* x, float best, long n, float* e);
   // Hashes `first` to `end` of n / 2: whichever is better than `best` takes its place. The one in the middle of an odd number is not
   // among them.

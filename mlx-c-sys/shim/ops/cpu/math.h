@@ -37,7 +37,7 @@ INLINE Lanes exp_below(Lanes x) {
 INLINE Lanes sigmoid(Lanes x) {
   constexpr float most = 87.0f;
   Ints below = x < -most;
-  // What is no number stays that.
+  // NaN stays NaN.
   x = choose(below, all(-most), choose(x > most, all(most), x));
   Lanes shifted = fma(x, all(-1.44269502f), all(rounder));
   Lanes f = fma(x, all(-1.44269502f), rounder - shifted);

@@ -76,7 +76,7 @@ class ExpertsLinear : public Node {
               multiply(e);
             }
           } else {
-            // A thread has one for itself, and waits for nobody. The long ones first, which is from the end.
+            // Each thread takes whole matrices. Those with most rows go first: threads count downwards.
             std::stable_sort(asked.begin(), asked.end(), [&](long a, long b) { return rows[a].size() < rows[b].size(); });
             threads.each(static_cast<uint32_t>(asked.size()), [&](uint32_t i) { multiply(asked[i]); });
           }

@@ -1,4 +1,4 @@
-// What nodes of matrix products share: their operands as the kernels of matmul/ take them.
+// Operands of matrix products as the kernels of matmul/ take them.
 #pragma once
 
 #include <cstring>

@@ -61,7 +61,7 @@ class Operands {
   std::vector<void*> y_rows_;
 };
 
-// What x @ w.T has in common, whatever w is. Gradients are products in f32: MLX's own of 16-bit and packed arrays are slow,
+// The base of x @ w.T for all codings of w. Gradients are products in f32: MLX's own of 16-bit and packed arrays are slow,
 // and round more.
 class Product : public Node {
  public:

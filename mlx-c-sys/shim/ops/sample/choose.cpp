@@ -1,4 +1,4 @@
-// Choosing among a vocabulary: the largest of a row, its n largest, the log of what it sums to, and where the likeliest have a probability together.
+// Reductions over a vocabulary: argmax, top-n, logsumexp, and the threshold of top-p.
 #include "sample.h"
 #include "vocabulary.h"
 

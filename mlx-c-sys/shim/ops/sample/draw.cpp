@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t no_token = ~uint32_t{0};
 
-// What a row is told.
+// Each row's settings.
 struct Settings {
   const uint32_t* keys;
   const float* numbers;

@@ -1,4 +1,4 @@
-// Choosing among a vocabulary.
+// Sampling: reductions over a vocabulary, and the draw of a token.
 #pragma once
 
 #include "ops/node.h"
@@ -19,7 +19,7 @@ std::optional<mx::array> nucleus(const mx::array& x, const mx::array& p, mx::Str
 mx::array nucleus_plainly(const mx::array& x, const mx::array& p, mx::Stream s);
 // How rows of x [B, V] draw: keys, U32 [B, 2], of their noise; [B, 3] what logits are multiplied by (0: the largest is taken), p of the
 // nucleus and the least logit below the largest; I32 [B]: how many of the largest take part. 1, minus infinity and V for none. All
-// dense. U32 [B]; ~0 where the logits are no numbers. The plain form is in mlx-core (fast/draw/plain.rs).
+// dense. U32 [B]; ~0 where the logits are NaN. The plain form is in mlx-core (fast/draw/plain.rs).
 std::optional<mx::array> draw(
     const mx::array& x, const mx::array& keys, const mx::array& numbers, const mx::array& counts, mx::Stream s);
 

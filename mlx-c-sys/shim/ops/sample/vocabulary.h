@@ -1,4 +1,4 @@
-// What choosing among a vocabulary is made of.
+// The parts that sampling kernels share.
 #pragma once
 
 #include <vector>
@@ -14,13 +14,13 @@ inline const ChooseKernels& choose_kernels(mx::Dtype dtype) {
 struct Entry {
   float value;
   uint32_t id;
-  // Best first: the larger, and of equal ones the one of the lower id. What is no number is as minus infinity.
+  // Best first: the larger, and of equal ones the one of the lower id. NaN counts as minus infinity.
   bool operator<(const Entry& that) const {
     return value != that.value ? value > that.value : id < that.id;
   }
 };
 
-// Rows of a vocabulary, cut into pieces that are the same whoever takes them.
+// Rows of logits, cut into pieces that do not depend on the number of threads.
 class Vocabulary {
  public:
   explicit Vocabulary(const mx::array& x);

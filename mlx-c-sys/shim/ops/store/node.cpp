@@ -1,4 +1,4 @@
-// New keys and values go into the cache: both buffers in one node, by positions, and in place.
+// Writes new keys and values into both buffers of a cache: by positions, and in place.
 #include <array>
 #include <cstring>
 
@@ -57,7 +57,7 @@ struct Buffer {
   }
 };
 
-// Brings lines near that will be written.
+// Prefetches lines that will be written.
 void fetch(const char* at, size_t n) {
   for (size_t i = 0; i < n; i += 64) {
     __builtin_prefetch(at + i, 1);
@@ -146,7 +146,7 @@ class Store : public Node {
   }
 
  private:
-  // What is behind the buffers in the inputs.
+  // The inputs after the buffers.
   struct Given {
     const mx::array &values, &offsets;
     Arrays keys;
@@ -187,7 +187,7 @@ class Store : public Node {
 
   template <typename Keys>
   void write(const Keys& keys, const mx::array& v, Arrays& out, const Slots& slots) {
-    // A task is a token with all its heads. These go far apart: where to is fetched while they are computed.
+    // A task is a token with all its heads. Their slots are far apart: the lines are prefetched while heads are computed.
     dispatch(
         static_cast<uint32_t>(v.shape(0) * slots.tokens), 10.0 * v.size(),
         [=, k_to = Buffer(out[0]), v_to = Buffer(out[1]), values = Fresh(v, options_.packing)](uint32_t task) {
@@ -228,7 +228,7 @@ std::array<mx::Shape, 2> buffer_shapes(const StoreInputs& of, const RowPacking& 
           unpacked_size(buffer, packing, type) == fresh[i][3] && shapes[i][2] == shapes[0][2] && shapes[i][2] > 0;
     }
     if (!fits) {
-      throw std::invalid_argument("store: the buffers of a cache and what is new do not fit each other");
+      throw std::invalid_argument("store: the buffers of a cache and new keys or values do not fit each other");
     }
   }
   const auto& offsets = of.offsets;

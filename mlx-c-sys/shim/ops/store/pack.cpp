@@ -1,4 +1,4 @@
-// Packed vectors: what a quantised cache keeps of a key or a value.
+// Packed vectors: the storage format of keys and values in a quantised cache.
 #include "store.h"
 
 namespace mlxrs::ops {

@@ -1,6 +1,6 @@
 // Attention of bf16 with AMX: both products by tiles of 16 x 16 sums (Intel 64 and IA-32 Architectures Software Developer's
 // Manual, TDPBF16PS). A tile's sum is a function of its row and its column alone, so a query's result is the same alone as
-// among others, and a token that is decoded gets what it would have got in a prompt.
+// among others, and a decoded token gets the same bits as in a prompt.
 //
 // Scores are made as keys x queries: keys are then read where they are, and the softmax runs along tiles. Weights are
 // rounded to bf16 for the second product, as models that were trained in bf16 do.
@@ -68,7 +68,7 @@ long tiled_work_size(const Attention& a) {
   return chunk * a.value_dim / 2 + side * a.dim + 2 * (chunk * side + chunk * side / 2);
 }
 
-// The values of 32 keys from position `first` of the chunk; zeros for those from `end` on, which nobody sees.
+// The values of 32 keys from position `first` of the chunk; zeros for those from `end` on, which no query sees.
 void load_values(const Attention& a, const Keys<bf16>& keys, long first, long end, float* to) {
   const __m512i low = _mm512_set_epi16(
       47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
@@ -102,7 +102,7 @@ void load_values(const Attention& a, const Keys<bf16>& keys, long first, long en
   }
 }
 
-// 16 keys from position `first` of the chunk: where they are, or copied. What is behind `end` is not read.
+// 16 keys from position `first` of the chunk: where they are, or copied. Keys behind `end` are not read.
 INLINE const bf16* load_keys(const Attention& a, const Keys<bf16>& keys, long first, long end, bf16* copy, long* step) {
   long slot = keys.slot(first);
   if (slot + side <= keys.slots && first + side <= end) {
@@ -209,7 +209,7 @@ void weigh_tile(const Attention& a, long c, long query, long begin, long end, fl
   for (int by = width / 2; by >= COLUMNS; by /= 2) {
     best = larger(best, turned(best, by));
   }
-  // Where nobody is seen, all weights are 0.
+  // Where a query sees no key, all weights are 0.
   Ints unseen = best == all(lowest);
   const Lanes unit = all(1.44269504f * (plain ? a.scale : 1)), zero = choose(unseen, Lanes{}, -best * unit);
   auto weight = [&](const float* score) __attribute__((always_inline)) { return exp2_near(fma(load(score), unit, zero)); };

@@ -298,7 +298,7 @@ inline void merge(long queries, long value_dim, const Partial& to, const Partial
       continue;
     }
     if (to.sum[r] == 0) {
-      // What is there means nothing.
+      // The values there are undefined.
       to.largest[r] = more.largest[r];
       to.sum[r] = more.sum[r];
       memcpy(to.values + r * value_dim, more.values + r * value_dim, value_dim * sizeof(float));

@@ -72,7 +72,7 @@ INLINE void store_rows(const __m512i x[ROWS], float* to, long step) {
 }
 
 // 2^t for t up to 0, within 3e-6 of itself: a thousandth of what bf16 rounds by. The polynomial has the least largest error
-// for 2^r, |r| <= 1/2. What is below f32's normal numbers is 0 at once: rounding one takes the machine 150 cycles.
+// for 2^r, |r| <= 1/2. Results below the normal numbers of f32 are 0 at once: a subnormal result takes 150 cycles.
 INLINE Lanes exp2_near(Lanes t) {
   __mmask16 above = _mm512_cmp_ps_mask(cast<__m512>(t), _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
   __m512 n = _mm512_roundscale_ps(cast<__m512>(t), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

@@ -26,7 +26,7 @@ INLINE bool any(Ints mask) {
 #endif
 }
 
-// The first of the largest; what is no number is passed by.
+// The first of the largest; NaN is skipped.
 template <class T>
 long argmax(const void* x_at, long n, float* value) {
   const T* x = static_cast<const T*>(x_at);
@@ -120,7 +120,7 @@ double weigh(const void* x_at, float best, long n, float* e) {
       Lanes v = load(x + begin + j);
       Lanes y = choose(v == v, exp_below(v - best), Lanes{});
       store(e + begin + j, y);
-      // What is behind the end of a part of a vector is read as zeros.
+      // Lanes behind the end of a partial vector are read as zeros.
       part += j + width <= rest ? y : load_part(e + begin + j, rest - j);
     });
     sum += __builtin_convertvector(part, Doubles);
