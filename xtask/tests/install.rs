@@ -75,7 +75,13 @@ fn libraries(program: &Path) -> Vec<PathBuf> {
     let mut lines = printed.lines();
     assert_eq!(lines.next(), Some("6"));
     let own = |name: &str| {
-        let stems = ["libmlx", "libblas", "liblapack", "libgfortran", "libquadmath"];
+        let stems = [
+            "libmlx",
+            "libblas",
+            "liblapack",
+            "libgfortran",
+            "libquadmath",
+        ];
         stems.iter().any(|stem| name.starts_with(stem))
     };
     lines
@@ -164,6 +170,10 @@ fn an_installed_command_needs_nothing_of_the_target_folder() {
     assert_eq!(printed.trim(), "85");
     let program = fs::read(folder.path().join("bin/mlx-infer")).unwrap();
     let inside = target.join("mlx").to_string_lossy().into_owned();
-    let holds = |text: &str| program.windows(text.len()).any(|part| part == text.as_bytes());
+    let holds = |text: &str| {
+        program
+            .windows(text.len())
+            .any(|part| part == text.as_bytes())
+    };
     assert!(!holds(&inside), "the program names {inside}");
 }
