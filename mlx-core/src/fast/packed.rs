@@ -59,7 +59,12 @@ pub fn packed_words(d: i32, dtype: DType, scheme: Scheme) -> Result<i32> {
         let message = format!("rows are packed of F32, F16 or BF16, found {dtype}");
         return Err(Error::new(ErrorKind::DType, message));
     }
-    Ok(d * bits / 32 + d / group_size * 2 * dtype.size() as i32 / 4)
+    let (d, bits, groups) = (i64::from(d), i64::from(bits), i64::from(d / group_size));
+    let words = d * bits / 32 + groups * 2 * dtype.size() as i64 / 4;
+    i32::try_from(words).map_err(|_| {
+        let message = format!("rows of {d} need {words} words, more than an axis may have");
+        Error::new(ErrorKind::Shape, message)
+    })
 }
 
 /// Whether rows are packed in this scheme: affine, 4 or 8 bits, groups of 32, 64 or 128.

@@ -3,7 +3,7 @@
 use mlx_c_sys as sys;
 
 use crate::array::Array;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{Arg, Opt, op};
 use crate::poison;
 
@@ -76,7 +76,19 @@ impl Arg for Projection<'_> {
     fn check(&self) -> Result<()> {
         let weight = self.norm.map(|(weight, _)| weight);
         let all = [self.x, self.freqs, self.offsets];
-        all.into_iter().chain(weight).try_for_each(poison::check)
+        all.into_iter().chain(weight).try_for_each(poison::check)?;
+        let (head_dim, dims, shape) = (self.head_dim, self.dims, self.x.shape());
+        let fault = match *shape {
+            [_, _, width] if head_dim < 1 || width < 1 || width % head_dim != 0 => {
+                format!("an axis of {width} does not divide into heads of {head_dim}")
+            }
+            [_, _, _] if dims < 0 || dims > head_dim || dims % 2 != 0 => {
+                format!("an even number of at most {head_dim} features is rotated, given {dims}")
+            }
+            [_, _, _] => return Ok(()),
+            _ => format!("a projection has three axes, found {shape:?}"),
+        };
+        Err(Error::new(ErrorKind::Shape, format!("heads: {fault}")))
     }
 }
 

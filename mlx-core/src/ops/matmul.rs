@@ -148,6 +148,14 @@ impl Array {
             "a matrix",
             self,
         )?;
+        let fits = other.ndim() == 2 && other.shape()[0] == self.shape()[1];
+        require(
+            fits && self.size() > 0 && other.size() > 0,
+            "segmented_mm",
+            "the right side",
+            "a matrix with as many rows as the left side has columns, neither empty",
+            other,
+        )?;
         // An end may be behind the last place.
         let segments = Indexed {
             op: c"segmented_mm",

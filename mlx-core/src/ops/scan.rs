@@ -43,6 +43,8 @@ impl Array {
     /// # Errors
     /// There is no such axis, or `n` is negative.
     pub fn diff(&self, n: i32, axis: i32) -> Result<Array> {
+        // Beyond its length an axis stays empty, however often neighbours are taken.
+        let n = n.min(self.dim(axis)?);
         op!(mlx_diff(self, n, axis))
     }
 }

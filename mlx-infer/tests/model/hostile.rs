@@ -233,6 +233,10 @@ fn malformed_files_are_refused_in_one_line() {
     ];
     for (name, bytes, word) in files {
         let copy = checkpoint::with_config(case, |_| ());
+        if name.ends_with(".index.json") {
+            // The index is read only where there is no whole file, as in transformers.
+            std::fs::remove_file(copy.path().join("model.safetensors")).unwrap();
+        }
         std::fs::write(copy.path().join(name), &bytes).unwrap();
         let stderr = refusal(copy.path());
         assert!(stderr.contains(word), "{name}: {stderr}");

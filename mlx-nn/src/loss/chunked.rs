@@ -111,8 +111,8 @@ impl Slices {
     }
 
     /// Where the target is among the tokens `from .. to`, its logit, and elsewhere 0.
-    fn picked(&self, logits: &Array, from: i32, to: i32) -> Result<Array> {
-        let at = self.targets.subtract(from)?;
+    fn picked(targets: &Array, logits: &Array, from: i32, to: i32) -> Result<Array> {
+        let at = targets.subtract(from)?;
         let inside = at.greater_equal(0)?.logical_and(at.less(to - from)?)?;
         let at = at.clip(0, to - from - 1)?.expand_dims(-1)?;
         inside.select(logits.take_along_axis(&at, -1)?.squeeze(-1)?, 0.0)
@@ -147,7 +147,12 @@ impl Slices {
         to: i32,
     ) -> Result<(Array, Array)> {
         let lse = fast::logsumexp(logits)?;
-        let picked = self.picked(logits, from, to)?;
+        // Indices of a slice are computed with the slice, not all of them at the beginning.
+        let targets = match &known {
+            Some((lse, _)) => after(&self.targets, &[lse])?,
+            None => self.targets.clone(),
+        };
+        let picked = Self::picked(&targets, logits, from, to)?;
         match known {
             None => Ok((lse, picked)),
             Some((a, b)) => Ok((a.logaddexp(&lse)?, b.add(&picked)?)),
@@ -209,15 +214,17 @@ impl Slices {
             let (_, params) = part.trainable()?;
             let inputs = [vec![hidden.clone()], params].concat();
             let all: Vec<usize> = (0..inputs.len()).collect();
+            let targets = after(&self.targets, &[&hidden])?;
             // With the sum held constant, the derivative of `exp(logit - lse)` is the probability.
             let (_, grads) = value_and_grad(
                 |inputs| {
                     let logits = part.with(&inputs[1..])?.forward(&inputs[0])?;
                     let logits = logits.astype(DType::F32)?;
+                    // Picked first, so that the difference takes the memory of the logits.
+                    let picked = Self::picked(&targets, &logits, from, to)?;
+                    let logits = after(&logits, &[&picked])?;
                     let shares = logits.subtract(lse.expand_dims(-1)?)?.exp()?;
-                    let losses = shares
-                        .sum(-1, false)?
-                        .subtract(self.picked(&logits, from, to)?)?;
+                    let losses = shares.sum(-1, false)?.subtract(picked)?;
                     Ok(vec![losses.multiply(cotangent)?.sum(.., false)?])
                 },
                 &inputs,
