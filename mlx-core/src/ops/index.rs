@@ -170,6 +170,7 @@ impl Array {
     /// The dimensions do not fit, or `indices` are no integers.
     pub fn put_along_axis(&self, indices: &Array, values: &Array, axis: i32) -> Result<Array> {
         let indices = along(c"put_along_axis", self, axis, indices)?;
+        let (indices, values) = placed(self, &indices, values, axis)?;
         op!(mlx_put_along_axis(self, indices, values, axis))
     }
 
@@ -195,6 +196,33 @@ impl Array {
         };
         op!(mlx_searchsorted(self, values, side))
     }
+}
+
+/// `indices` and `values` of the shape of `array` but for `axis`: MLX writes past the end where they are larger.
+pub(crate) fn placed(
+    array: &Array,
+    indices: &Array,
+    values: &Array,
+    axis: i32,
+) -> Result<(Array, Array)> {
+    let at = if axis < 0 {
+        axis + array.ndim() as i32
+    } else {
+        axis
+    } as usize;
+    let mut shape = array.shape().to_vec();
+    let count = indices.dim(axis)?;
+    match shape.get_mut(at) {
+        Some(size) => *size = count,
+        None => {
+            array.dim(axis)?;
+        }
+    }
+    let fitted = |part: &Array| match part.shape() == shape {
+        true => Ok(part.clone()),
+        false => part.broadcast_to(&shape),
+    };
+    Ok((fitted(indices)?, fitted(values)?))
 }
 
 /// The sizes of a window along `axes`.

@@ -8,7 +8,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ffi::{op, vector::VectorArray};
 use crate::ops::checked::{Indexed, along, corners};
-use crate::ops::index::check_bounds;
+use crate::ops::index::{check_bounds, placed};
 use crate::ops::{borrowed, require, zeros};
 
 macro_rules! scatters {
@@ -91,6 +91,7 @@ impl Array {
     /// The dimensions do not fit, or `indices` are no integers.
     pub fn scatter_add_axis(&self, indices: &Array, values: &Array, axis: i32) -> Result<Array> {
         let indices = along(c"scatter_add_axis", self, axis, indices)?;
+        let (indices, values) = placed(self, &indices, values, axis)?;
         op!(mlx_scatter_add_axis(self, indices, values, axis))
     }
 
