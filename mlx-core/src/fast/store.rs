@@ -2,7 +2,10 @@
 
 use mlx_c_sys as sys;
 
-use super::{Projection, packed::packing};
+use super::{
+    Projection,
+    packed::{packed_words, packing},
+};
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
@@ -42,6 +45,8 @@ pub fn store(
     offsets: &Array,
     slots: Slots,
 ) -> Result<(Array, Array)> {
+    let [b, heads, _, d] = keys.dims()?;
+    slots.check(&buffers, [b, heads, d], keys.dtype(), values)?;
     let options = slots.options(&buffers)?;
     let (k, v) = buffers.arrays();
     op!(pair mlxrs_fast_store(k, v, keys, values, offsets, options))
@@ -58,6 +63,10 @@ pub fn store_heads(
     values: &Array,
     slots: Slots,
 ) -> Result<(Array, Array)> {
+    let [b, _, width] = keys.x.dims()?;
+    let d = keys.head_dim;
+    let heads = if d < 1 { 0 } else { width / d };
+    slots.check(&buffers, [b, heads, d], keys.x.dtype(), values)?;
     let options = slots.options(&buffers)?;
     let (k, v) = buffers.arrays();
     op!(pair mlxrs_fast_store_heads(k, v, keys, values, options))
@@ -74,6 +83,35 @@ impl Buffers<'_> {
 }
 
 impl Slots {
+    /// Buffers must have the rows, heads and row length of what is written into them: kernels trust that.
+    fn check(
+        self,
+        buffers: &Buffers<'_>,
+        [b, heads, d]: [i32; 3],
+        dtype: DType,
+        values: &Array,
+    ) -> Result<()> {
+        let (Some(k), Some(v)) = buffers.arrays() else {
+            return Ok(());
+        };
+        let [_, _, _, of_values] = values.dims()?;
+        for (buffer, d, dtype) in [(k, d, dtype), (v, of_values, values.dtype())] {
+            let row = match self.scheme {
+                Some(scheme) => packed_words(d, dtype, scheme)?,
+                None => d,
+            };
+            let [rows, of, slots, length] = buffer.dims()?;
+            if [rows, of, length] != [b, heads, row] || slots < 1 {
+                let message = format!(
+                    "store: a buffer {:?} and {b} rows of {heads} heads with {row} elements do not fit each other",
+                    buffer.shape()
+                );
+                return Err(Error::new(ErrorKind::Shape, message));
+            }
+        }
+        Ok(())
+    }
+
     fn options(self, buffers: &Buffers<'_>) -> Result<sys::mlxrs_store_options> {
         let (bits, group_size) = self.scheme.map_or(Ok((0, 0)), packing)?;
         let slots = match *buffers {
