@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
-use mlx_core::{Array, Result};
+use mlx_core::{Array, Result, fast};
 use mlx_nn::{CacheOptions, ModelCache};
 use proptest::prelude::*;
 
@@ -165,6 +165,8 @@ impl Beside {
     fn check(&self, found: &Array, widths: &[usize], ids: &[u32]) -> Result<()> {
         let found = found.to_vec::<f32>()?;
         let l = ids.len() / widths.len();
+        // The BLAS of MLX's wheel adds in another order for other numbers of rows; our kernels do not.
+        let to_the_bit = fast::form(fast::Op::Linear)? == fast::Form::Cpu;
         for (row, &width) in widths.iter().enumerate() {
             let before = self.rows[row].tokens.len();
             let whole = [&self.rows[row].tokens, &ids[row * l..row * l + width]].concat();
@@ -174,8 +176,15 @@ impl Beside {
             let expected = alone(&whole, self.window);
             for token in 0..width {
                 let at = (row * l + token) * E;
-                let found: Vec<u32> = found[at..at + E].iter().map(|x| x.to_bits()).collect();
-                assert_eq!(found, expected[before + token], "row {row}, token {token}");
+                let (found, expected) = (&found[at..at + E], &expected[before + token]);
+                if to_the_bit {
+                    let found: Vec<u32> = found.iter().map(|x| x.to_bits()).collect();
+                    assert_eq!(&found, expected, "row {row}, token {token}");
+                } else {
+                    let near = |(a, b): (&f32, &u32)| (a - f32::from_bits(*b)).abs() < 1e-4;
+                    let all = found.iter().zip(expected).all(near);
+                    assert!(all, "row {row}, token {token}: {found:?}");
+                }
             }
         }
         Ok(())
