@@ -55,7 +55,7 @@ impl Array {
     pub fn slice_axis(&self, axis: i32, start: i32, stop: i32) -> Result<Array> {
         self.dim(axis)?;
         let ndim = self.ndim();
-        let index = if axis < 0 { axis + ndim as i32 } else { axis } as usize;
+        let index = place(axis, ndim);
         let mut starts = vec![0; ndim];
         let mut stops = self.shape().to_vec();
         (starts[index], stops[index]) = (start, stop);
@@ -124,11 +124,7 @@ impl Array {
         sizes.extend_from_slice(update.shape());
         for &axis in axes {
             self.dim(axis)?;
-            let axis = if axis < 0 {
-                axis + self.ndim() as i32
-            } else {
-                axis
-            } as usize;
+            let axis = place(axis, self.ndim());
             if axis < self.ndim() - update.ndim() {
                 sizes[axis] = 1;
             }
@@ -198,6 +194,15 @@ impl Array {
     }
 }
 
+/// The place of an axis that exists; a negative one counts from the end.
+fn place(axis: i32, ndim: usize) -> usize {
+    if axis < 0 {
+        (axis + ndim as i32) as usize
+    } else {
+        axis as usize
+    }
+}
+
 /// `indices` and `values` of the shape of `array` but for `axis`: MLX writes past the end where they are larger.
 pub(crate) fn placed(
     array: &Array,
@@ -205,19 +210,9 @@ pub(crate) fn placed(
     values: &Array,
     axis: i32,
 ) -> Result<(Array, Array)> {
-    let at = if axis < 0 {
-        axis + array.ndim() as i32
-    } else {
-        axis
-    } as usize;
+    array.dim(axis)?;
     let mut shape = array.shape().to_vec();
-    let count = indices.dim(axis)?;
-    match shape.get_mut(at) {
-        Some(size) => *size = count,
-        None => {
-            array.dim(axis)?;
-        }
-    }
+    shape[place(axis, array.ndim())] = indices.dim(axis)?;
     let fitted = |part: &Array| match part.shape() == shape {
         true => Ok(part.clone()),
         false => part.broadcast_to(&shape),
@@ -238,7 +233,7 @@ fn at_axes(op: &str, array: &Array, sizes: &[i32], axes: &[i32]) -> Result<Vec<i
     axes.iter()
         .map(|&axis| {
             array.dim(axis)?;
-            Ok(sizes[if axis < 0 { axis + ndim as i32 } else { axis } as usize])
+            Ok(sizes[place(axis, ndim)])
         })
         .collect()
 }
