@@ -23,8 +23,10 @@ pub enum ErrorKind {
     Budget,
     /// A Rust closure called by MLX returned an error.
     Closure,
-    /// A file could not be read or written, or does not hold what it should.
+    /// The system refused to read or write a file: it is missing, permission is denied, the disk is full.
     Io,
+    /// A file was read, and its content is not what its format asks for.
+    Format,
     /// The back end or this build cannot do it.
     Unsupported,
     /// An argument is outside its domain.
@@ -84,6 +86,9 @@ impl From<std::io::Error> for Error {
     fn from(error: std::io::Error) -> Self {
         let kind = match error.kind() {
             std::io::ErrorKind::OutOfMemory => ErrorKind::Memory,
+            std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof => {
+                ErrorKind::Format
+            }
             _ => ErrorKind::Io,
         };
         Self::new(kind, error.to_string())

@@ -115,7 +115,7 @@ impl Safetensors {
 
     fn new(label: String, source: Source) -> Result<Self> {
         let header = Header::parse(source.bytes())
-            .map_err(|what| Error::new(ErrorKind::Io, format!("{label}: {what}")))?;
+            .map_err(|what| Error::new(ErrorKind::Format, format!("{label}: {what}")))?;
         Ok(Self {
             label,
             source: Arc::new(source),
@@ -243,10 +243,12 @@ impl Safetensors {
     }
 
     fn tensor(&self, name: &str) -> Result<&Tensor> {
-        self.header
-            .tensors
-            .get(name)
-            .ok_or_else(|| Error::new(ErrorKind::Io, format!("{}: no tensor {name:?}", self.label)))
+        self.header.tensors.get(name).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Format,
+                format!("{}: no tensor {name:?}", self.label),
+            )
+        })
     }
 
     fn load(&self, tensor: &Tensor) -> Result<Array> {
@@ -256,7 +258,7 @@ impl Safetensors {
             && let Some(byte) = bytes.iter().find(|&&byte| byte > 1)
         {
             return Err(Error::new(
-                ErrorKind::Io,
+                ErrorKind::Format,
                 format!("byte {byte} where BOOL has 0 and 1"),
             ));
         }

@@ -115,7 +115,7 @@ fn messages_name_file_and_tensor() -> Result<()> {
     )?;
     let read = Safetensors::open(&path)?;
     let error = read.array("%s%n").unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Io);
+    assert_eq!(error.kind(), ErrorKind::Format);
     let expected = format!(
         "{}: tensor \"%s%n\": byte 2 where BOOL has 0 and 1",
         path.display()

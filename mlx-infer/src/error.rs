@@ -7,7 +7,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A file could not be read.
+    /// The system refused to read or write a file.
     Io,
     /// A file that is needed is not there.
     Missing,
@@ -119,12 +119,35 @@ impl StdError for Error {
 impl From<mlx_core::Error> for Error {
     fn from(error: mlx_core::Error) -> Self {
         let kind = match error.kind() {
-            mlx_core::ErrorKind::Io => ErrorKind::Format,
+            mlx_core::ErrorKind::Io => ErrorKind::Io,
+            mlx_core::ErrorKind::Format => ErrorKind::Format,
             mlx_core::ErrorKind::Unsupported => ErrorKind::Unsupported,
             mlx_core::ErrorKind::Invalid => ErrorKind::Argument,
-            mlx_core::ErrorKind::Budget => ErrorKind::Memory,
+            mlx_core::ErrorKind::Budget | mlx_core::ErrorKind::Memory => ErrorKind::Memory,
             _ => ErrorKind::Compute,
         };
         Self::new(kind, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_of_the_crates_below_keep_their_meaning() {
+        use mlx_core::ErrorKind as Core;
+        for (core, expected) in [
+            (Core::Io, ErrorKind::Io),
+            (Core::Format, ErrorKind::Format),
+            (Core::Memory, ErrorKind::Memory),
+            (Core::Budget, ErrorKind::Memory),
+            (Core::Invalid, ErrorKind::Argument),
+            (Core::Unsupported, ErrorKind::Unsupported),
+            (Core::Eval, ErrorKind::Compute),
+        ] {
+            let error = Error::from(mlx_core::Error::new(core, "it"));
+            assert_eq!((error.kind(), error.to_string()), (expected, "it".into()));
+        }
     }
 }

@@ -123,7 +123,7 @@ fn tensors(file: &Safetensors, label: &str) -> Result<BTreeMap<String, Array>> {
         let array = file.array(published)?;
         if tensors.insert(name.clone(), array).is_some() {
             let message = format!("{label}: two tensors claim to be {name}");
-            return Err(Error::new(ErrorKind::Io, message));
+            return Err(Error::new(ErrorKind::Format, message));
         }
     }
     Ok(tensors)
@@ -187,7 +187,7 @@ fn not_empty(label: &str, tensors: &BTreeMap<String, Array>) -> Result<()> {
         return Ok(());
     }
     let message = format!("{label}: the adapter has no tensors");
-    Err(Error::new(ErrorKind::Io, message))
+    Err(Error::new(ErrorKind::Format, message))
 }
 
 fn report(label: &str, what: &str, faults: &[String]) -> Result<()> {
@@ -203,7 +203,7 @@ fn report(label: &str, what: &str, faults: &[String]) -> Result<()> {
         "the {what} in {label} do not fit the model:\n  {}{more}",
         shown.join("\n  ")
     );
-    Err(Error::new(ErrorKind::Io, message))
+    Err(Error::new(ErrorKind::Format, message))
 }
 
 /// What [`write()`] says in `adapter_config.json`.

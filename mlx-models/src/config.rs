@@ -118,7 +118,7 @@ impl Config {
                 read: RefCell::new(BTreeSet::new()),
             }),
             _ => Err(Error::new(
-                ErrorKind::Io,
+                ErrorKind::Format,
                 format!("{place}: expected a JSON object"),
             )),
         }
@@ -126,7 +126,7 @@ impl Config {
 
     /// An error about this document.
     pub fn error(&self, message: impl std::fmt::Display) -> Error {
-        Error::new(ErrorKind::Io, format!("{}: {message}", self.place))
+        Error::new(ErrorKind::Format, format!("{}: {message}", self.place))
     }
 
     /// An error about something this version does not do.

@@ -105,7 +105,7 @@ pub fn convert(
     };
     let Value::Object(mut object) = config.clone() else {
         return Err(Error::new(
-            ErrorKind::Io,
+            ErrorKind::Format,
             format!("{label}: config.json: expected a JSON object"),
         ));
     };

@@ -15,11 +15,9 @@ use crate::config::parse;
 /// It is no ordinary file, too large, or not JSON.
 pub(crate) fn read_json(dir: &Path, name: &str) -> Result<Value> {
     let path = dir.join(name);
-    let fail = |error: &dyn std::fmt::Display| {
-        Error::new(ErrorKind::Io, format!("{}: {error}", path.display()))
-    };
     let text = files::read(&path, files::JSON_LIMIT)?;
-    parse(&text).map_err(|error| fail(&error))
+    parse(&text)
+        .map_err(|error| Error::new(ErrorKind::Format, format!("{}: {error}", path.display())))
 }
 
 /// Opens the safetensors files of a folder, by the first rule that applies: `model.safetensors` alone, the
@@ -35,8 +33,8 @@ pub fn open(dir: &Path) -> Result<Vec<Safetensors>> {
     } else if dir.join(INDEX).exists() {
         index(dir, &read_json(dir, INDEX)?)?
     } else {
-        let entries = std::fs::read_dir(dir)
-            .map_err(|error| Error::new(ErrorKind::Io, format!("{}: {error}", dir.display())))?;
+        let entries =
+            std::fs::read_dir(dir).map_err(|error| Error::from(error).context(dir.display()))?;
         entries
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .filter(|name| name.starts_with("model") && name.ends_with(".safetensors"))
@@ -81,7 +79,7 @@ pub fn non_finite(files: &[Safetensors]) -> Result<Option<NonFinite>> {
 fn index(dir: &Path, index: &Value) -> Result<BTreeSet<String>> {
     let fail = |message: String| {
         Error::new(
-            ErrorKind::Io,
+            ErrorKind::Format,
             format!("{}: model.safetensors.index.json: {message}", dir.display()),
         )
     };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use mlx_core::{Array, Safetensors, safetensors};
+use mlx_core::{Array, ErrorKind, Safetensors, safetensors};
 use mlx_models::{LoadOptions, load, load_from};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -242,5 +242,38 @@ proptest! {
         if let Err(error) = load_from("here", config, files(case), LoadOptions::default()) {
             prop_assert!(!error.to_string().is_empty());
         }
+    }
+}
+
+/// `Io` is the system's refusal, `Format` is wrong content.
+#[test]
+fn an_absent_file_and_a_wrong_one_are_of_different_kinds() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let kind = || match load(folder.path(), LoadOptions::default()) {
+        Ok(_) => panic!("loaded"),
+        Err(error) => error.kind(),
+    };
+    assert_eq!(kind(), ErrorKind::Io, "no config.json");
+    std::fs::copy(dir("qwen3").join("config.json"), at("config.json")).unwrap();
+    assert_eq!(kind(), ErrorKind::Io, "no tensors");
+    for bytes in ["", "no safetensors", "\u{2}\0\0\0\0\0\0\0{}"] {
+        std::fs::write(at("model.safetensors"), bytes).unwrap();
+        assert_eq!(kind(), ErrorKind::Format, "{bytes:?}");
+    }
+    std::fs::remove_file(at("model.safetensors")).unwrap();
+    let index = json!({"weight_map": {"a": "b.safetensors"}}).to_string();
+    for index in ["{", "[]", &index] {
+        std::fs::write(at("model.safetensors.index.json"), index).unwrap();
+        assert_eq!(kind(), ErrorKind::Format, "{index}");
+    }
+    for config in ["{", "[]", r#"{"model_type": "qwen3", "hidden_size": -1}"#] {
+        std::fs::write(at("config.json"), config).unwrap();
+        std::fs::copy(
+            dir("qwen3").join("model.safetensors"),
+            at("model.safetensors"),
+        )
+        .unwrap();
+        assert_eq!(kind(), ErrorKind::Format, "{config}");
     }
 }

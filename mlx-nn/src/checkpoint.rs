@@ -62,7 +62,7 @@ impl Checkpoint {
         let mut tensors = BTreeMap::new();
         let twice = |name: &str| {
             Error::new(
-                ErrorKind::Io,
+                ErrorKind::Format,
                 format!("{label}: two tensors claim to be {name}"),
             )
         };
@@ -125,7 +125,7 @@ impl Checkpoint {
                     let (other, found) = self.files[*file].info(name)?;
                     if *index != position || (other, found) != (dtype, shape) {
                         return Err(Error::new(
-                            ErrorKind::Io,
+                            ErrorKind::Format,
                             format!(
                                 "{}: {name} is {found:?} {other}; item {position} of its stack must be {shape:?} {dtype}",
                                 self.label
@@ -232,7 +232,7 @@ pub fn fill(
         return Ok(());
     }
     Err(Error::new(
-        ErrorKind::Io,
+        ErrorKind::Format,
         format!(
             "the tensors of {} do not match its config.json:{report}",
             checkpoint.label
@@ -257,7 +257,7 @@ impl VisitMut for Filler<'_, '_> {
         }
         let scheme = (self.options.scheme)(path.as_str())?.ok_or_else(|| {
             Error::new(
-                ErrorKind::Io,
+                ErrorKind::Format,
                 format!(
                     "{}: {} is quantised, but config.json has no quantization for it",
                     self.checkpoint.label,
