@@ -1,7 +1,8 @@
-//! Several prompts at a time, without a thread: the decode loop runs until all have ended.
+//! Several prompts at a time on the caller's thread.
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
+use std::rc::Rc;
 use std::time::Instant;
 
 use crate::cancel::CancelToken;
@@ -82,11 +83,81 @@ impl BatchResult {
     }
 }
 
+/// A batch that requests join at any time, computed on the caller's thread.
+///
+/// ```
+/// # fn main() -> mlx_infer::Result<()> {
+/// use mlx_infer::{GenerateOptions, Limits, LoadedModel, Request};
+/// let model = LoadedModel::load_default()?;
+/// let options = GenerateOptions { max_tokens: 8, ..Default::default() };
+/// let mut batch = model.batch(&Limits::default())?;
+/// for (key, prompt) in ["The red fox", "The old man"].into_iter().enumerate() {
+///     batch.submit(key, Request::new(prompt, options.clone()));
+///     for (key, result) in batch.advance() {
+///         println!("{key}: {:?}", result.text);
+///     }
+/// }
+/// while !batch.is_idle() {
+///     for (key, result) in batch.advance() {
+///         println!("{key}: {:?}", result.text);
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct Batch<'m> {
+    worker: Worker<'m, 'static>,
+    has_text: bool,
+    done: Rc<RefCell<Vec<(usize, BatchResult)>>>,
+}
+
+impl Batch<'_> {
+    /// Takes a request in. Its result comes with `key`.
+    pub fn submit(&mut self, key: usize, request: Request) {
+        let mut result = BatchResult::new(self.has_text);
+        let done = self.done.clone();
+        let sink = move |event| {
+            if result.take(event) {
+                done.borrow_mut().push((key, std::mem::take(&mut result)));
+            }
+            ControlFlow::Continue(())
+        };
+        let (now, dropped) = (Instant::now(), CancelToken::new());
+        (self.worker).submit(request, now, dropped, None, Box::new(sink));
+    }
+
+    /// Whether every request has ended and its result was taken.
+    pub fn is_idle(&self) -> bool {
+        self.worker.is_idle() && self.done.borrow().is_empty()
+    }
+
+    /// Computes a part of the work, unless results are there already. Gives the results of requests that have ended since the last call.
+    pub fn advance(&mut self) -> Vec<(usize, BatchResult)> {
+        if self.done.borrow().is_empty() {
+            self.worker.advance();
+        }
+        self.done.take()
+    }
+}
+
 impl LoadedModel {
+    /// A batch without requests.
+    ///
+    /// # Errors
+    /// A limit is 0.
+    pub fn batch(&self, limits: &Limits) -> Result<Batch<'_>> {
+        limits.check()?;
+        Ok(Batch {
+            worker: Worker::new(self, limits.clone()),
+            has_text: self.tokenizer_if_any().is_some(),
+            done: Rc::default(),
+        })
+    }
+
     /// Continues several prompts at a time. Each has its own settings, stop conditions and seed, and gets
     /// the tokens that it would get alone (in single precision to the bit); its error is its own.
     ///
-    /// `on_done` is told of each result as soon as it is there, with its place among the requests, and
+    /// `on_done` gets each result as soon as it is there, with its place among the requests, and
     /// ends everything by breaking.
     ///
     /// # Errors
@@ -97,38 +168,18 @@ impl LoadedModel {
         limits: &Limits,
         mut on_done: impl FnMut(usize, BatchResult) -> ControlFlow<()>,
     ) -> Result<()> {
-        limits.check()?;
-        let has_text = self.tokenizer_if_any().is_some();
-        let done = RefCell::new(Vec::new());
-        let mut worker = Worker::new(self, limits.clone());
+        let mut batch = self.batch(limits)?;
         for (index, request) in requests.into_iter().enumerate() {
-            let mut result = BatchResult::new(has_text);
-            let done = &done;
-            let sink = move |event| {
-                if result.take(event) {
-                    done.borrow_mut().push((index, std::mem::take(&mut result)));
-                }
-                ControlFlow::Continue(())
-            };
-            worker.submit(
-                request,
-                Instant::now(),
-                CancelToken::new(),
-                None,
-                Box::new(sink),
-            );
+            batch.submit(index, request);
         }
-        loop {
-            for (index, result) in done.take() {
+        while !batch.is_idle() {
+            for (index, result) in batch.advance() {
                 if on_done(index, result).is_break() {
                     return Ok(());
                 }
             }
-            if worker.is_idle() {
-                return Ok(());
-            }
-            worker.advance();
         }
+        Ok(())
     }
 
     /// Continues several prompts at a time; results in the order of the requests.

@@ -64,7 +64,7 @@ mod score;
 mod text;
 
 pub use backend::{Classification, OnEvent, TextModel};
-pub use batch::BatchResult;
+pub use batch::{Batch, BatchResult};
 pub use cancel::CancelToken;
 pub use classify::{ClassifyOptions, ClassifyResult, LabelScores};
 pub use default_model::files as default_model_files;

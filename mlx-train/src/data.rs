@@ -24,6 +24,9 @@ use crate::error::{ErrorKind, Result, argument, format};
 
 mod line;
 
+/// The most bytes of a data file: all its examples are kept in memory.
+const MAX_BYTES: u64 = 16 << 30;
+
 /// A checkpoint's tokenizer and chat template, which turn texts into tokens.
 #[derive(Default)]
 pub struct Encoder {
@@ -115,7 +118,6 @@ impl DataFiles {
     /// # Errors
     /// Nothing lies there, or a folder without any of the files.
     pub fn find(path: &Path) -> Result<Self> {
-        // A file, or a pipe.
         if path.exists() && !path.is_dir() {
             return Ok(Self {
                 train: Some(path.to_owned()),
@@ -123,7 +125,7 @@ impl DataFiles {
                 test: None,
             });
         }
-        let of = |name: &str| Some(path.join(name)).filter(|path| path.is_file());
+        let of = |name: &str| Some(path.join(name)).filter(|path| path.exists());
         let files = Self {
             train: of("train.jsonl"),
             valid: of("valid.jsonl"),
@@ -142,10 +144,10 @@ impl DataFiles {
 /// Reads a file of JSON lines.
 ///
 /// # Errors
-/// It cannot be read, a line is too long, is none of the known forms or holds ids outside the
+/// It is no ordinary file and not the standard input, has more than 16 GiB or cannot be read, a line is too long, is none of the known forms or holds ids outside the
 /// vocabulary, or there is nothing to learn in all of it.
 pub fn read(path: &Path, encoder: &Encoder, options: &DataOptions) -> Result<Dataset> {
-    let mut lines = Lines::open(path)?;
+    let mut lines = Lines::open_file(path, MAX_BYTES)?;
     let mut dataset = Dataset::default();
     while let Some((number, text)) = lines.next()? {
         let place =

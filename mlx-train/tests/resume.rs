@@ -158,12 +158,9 @@ fn moments_that_do_not_fit_are_refused_by_name() {
     }
 }
 
-/// A validation loss that is no number is not the best, and a later one that is may be.
-#[test]
-fn a_nan_in_validation_stops_nothing() {
-    let dir = folder();
-    // Token 50 has an embedding of huge numbers; training does not meet it, validation does.
-    let model = dir.path().join("model");
+/// A model whose embedding of token 50 is NaN: training does not meet it.
+fn model_with_nan(dir: &Path) {
+    let model = dir.join("model");
     fs::create_dir(&model).unwrap();
     let source = testdata("qwen3");
     fs::copy(source.join("config.json"), model.join("config.json")).unwrap();
@@ -188,7 +185,13 @@ fn a_nan_in_validation_stops_nothing() {
     );
     let pairs = all.iter().map(|(name, array)| (name.as_str(), array));
     safetensors::save(model.join("model.safetensors"), pairs, &BTreeMap::new()).unwrap();
+}
 
+/// A validation loss that is no number is not the best, and a later one that is may be.
+#[test]
+fn a_nan_in_validation_stops_nothing() {
+    let dir = folder();
+    model_with_nan(dir.path());
     let data = dir.path().join("data");
     fs::create_dir(&data).unwrap();
     fs::rename(dir.path().join("data.jsonl"), data.join("train.jsonl")).unwrap();
@@ -259,4 +262,33 @@ fn absurd_numbers_are_no_panic() {
         &dir,
         &format!("--out c --steps 1 --max-seq-length {} --pack", u64::MAX),
     );
+}
+
+/// The result is saved, and the run fails as `eval` does.
+#[test]
+fn a_nan_in_the_test_is_an_error() {
+    let dir = folder();
+    model_with_nan(dir.path());
+    let data = dir.path().join("data");
+    fs::create_dir(&data).unwrap();
+    fs::rename(dir.path().join("data.jsonl"), data.join("train.jsonl")).unwrap();
+    let train = "lora --data data --model model --out out --steps 1 --batch-size 2 --rank 2";
+    for (tokens, status, word) in [
+        ("5,6,7", 0, "test: loss "),
+        ("5,50,6", 1, "model.embed_tokens.weight has NaN"),
+    ] {
+        fs::write(
+            data.join("test.jsonl"),
+            format!("{{\"tokens\":[{tokens}]}}\n"),
+        )
+        .unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mlx-train"));
+        let output = command.current_dir(dir.path()).args(train.split(' '));
+        let output = output.output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(status), "{stderr}");
+        assert!(stderr.contains(word), "{stderr}");
+        assert!(dir.path().join("out/adapters.safetensors").is_file());
+        fs::remove_dir_all(dir.path().join("out")).unwrap();
+    }
 }

@@ -96,3 +96,69 @@ fn an_evaluation_that_cannot_be_written_is_an_error() {
         assert!(output.stderr.is_empty());
     }
 }
+
+/// Data, settings and the parts of a checkpoint of the run: ordinary files of a sane size, each refused by name at once.
+#[test]
+fn pipes_devices_folders_and_endless_files_are_refused() {
+    let dir = folder();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir(at("data")).unwrap();
+    fs::copy(at("data.jsonl"), at("data/train.jsonl")).unwrap();
+    let base = "lora --data data --rank 2 --steps 2 --save-every 1 --out out";
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/models/qwen3");
+    let train = |flags: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mlx-train"));
+        let command = command.current_dir(dir.path()).args(base.split(' '));
+        let command = command.args(flags.split_whitespace()).arg("--model");
+        let output = command.arg(&model).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let error = stderr.lines().find(|line| line.starts_with("error: "));
+        (output.status.code(), error.unwrap_or_default().to_owned())
+    };
+    assert_eq!(train(""), (Some(0), String::new()));
+    for (name, flags) in [
+        ("data/train.jsonl", ""),
+        ("data/valid.jsonl", ""),
+        ("data/test.jsonl", ""),
+        ("settings.yaml", "--config settings.yaml"),
+        ("out/metrics.jsonl", "--resume"),
+        ("out/checkpoints/00000002/state.json", "--resume"),
+        (
+            "out/checkpoints/00000002/parameters.safetensors",
+            "--resume",
+        ),
+        ("out/checkpoints/00000002/optimizer.safetensors", "--resume"),
+    ] {
+        let aside = at("aside");
+        let _ = fs::rename(at(name), &aside);
+        for kind in ["pipe", "device", "folder", "terabyte"] {
+            match kind {
+                "pipe" => {
+                    let made = Command::new("mkfifo").arg(at(name)).status();
+                    assert!(made.unwrap().success());
+                }
+                "device" => std::os::unix::fs::symlink("/dev/zero", at(name)).unwrap(),
+                "folder" => fs::create_dir(at(name)).unwrap(),
+                _ => File::create(at(name)).unwrap().set_len(1 << 40).unwrap(),
+            }
+            let started = std::time::Instant::now();
+            let (code, error) = train(flags);
+            let took = started.elapsed().as_secs_f64();
+            assert_eq!(code, Some(1), "{name} {kind}: {error}");
+            let reason = match kind {
+                "terabyte" => String::new(),
+                _ => format!(": not a file but a {kind}"),
+            };
+            let is_named = error.contains(name) && error.contains(&reason);
+            assert!(is_named, "{name} {kind}: {error}");
+            assert!(took < 5.0, "{name} {kind}: {took} s");
+            let remove = if kind == "folder" {
+                fs::remove_dir
+            } else {
+                fs::remove_file
+            };
+            remove(at(name)).unwrap();
+        }
+        let _ = fs::rename(&aside, at(name));
+    }
+}

@@ -1,10 +1,11 @@
 //! `mlx-infer batch`.
 
-use std::ops::ControlFlow;
+use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
-use mlx_infer::input::Lines;
+use mlx_infer::input::{self, Arrival, Lines};
 use mlx_infer::{
     BatchResult, Error, ErrorKind, GenerateOptions, Limits, LoadedModel, Message, Prompt, Request,
     RequestOptions,
@@ -13,7 +14,7 @@ use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
-use super::lines::{Progress, failed};
+use super::lines::{MAX_BYTES, MAX_LINES, Progress, WAIT, failed};
 use super::{Result, args, interrupt};
 
 #[derive(Args)]
@@ -21,7 +22,7 @@ use super::{Result, args, interrupt};
 pub(super) struct Batch {
     #[command(flatten)]
     load: args::Load,
-    /// File with the requests; - is stdin
+    /// File with the requests, of any length: a few are read ahead; - is stdin
     #[arg(long, value_name = "FILE", default_value = "-")]
     input: PathBuf,
     /// Most requests that are computed at a time
@@ -159,6 +160,8 @@ impl<'de> Deserialize<'de> for Object {
 struct Place {
     line: usize,
     id: Option<Value>,
+    /// Bytes of its text.
+    bytes: usize,
     document: Option<Value>,
 }
 
@@ -187,6 +190,55 @@ impl Place {
     }
 }
 
+/// The lines that were read and whose documents are not written, in their order.
+struct Flight {
+    places: VecDeque<Place>,
+    bytes: usize,
+    progress: Progress,
+    tokens: usize,
+    not_finite: Option<Error>,
+}
+
+impl Flight {
+    fn has_room(&self) -> bool {
+        self.places.len() < MAX_LINES && self.bytes < MAX_BYTES
+    }
+
+    fn add(&mut self, place: Place) -> Result {
+        self.bytes += place.bytes;
+        self.places.push_back(place);
+        self.write()
+    }
+
+    fn take(&mut self, line: usize, result: BatchResult) -> Result {
+        self.tokens += result.tokens.len();
+        if let Some(error) = &result.error
+            && error.kind() == ErrorKind::NotFinite
+        {
+            let copy = || Error::new(error.kind(), error.to_string());
+            self.not_finite.get_or_insert_with(copy);
+        }
+        // Every line has a place, and those before the first are written.
+        let first = self.places.front().map_or(line, |place| place.line);
+        if let Some(place) = self.places.get_mut(line - first) {
+            place.take(result);
+        }
+        self.write()
+    }
+
+    /// Writes the documents of the first lines, as far as they are there.
+    fn write(&mut self) -> Result {
+        while let Some(place) = self.places.front_mut()
+            && let Some(document) = place.document.take()
+        {
+            self.bytes -= place.bytes;
+            self.places.pop_front();
+            self.progress.print(&document)?;
+        }
+        Ok(())
+    }
+}
+
 impl Batch {
     pub(super) fn run(self) -> Result {
         let mut defaults = self.generation.options()?;
@@ -200,67 +252,83 @@ impl Batch {
         limits
             .check()
             .map_err(|error| super::Failure::Usage(error.to_string()))?;
-        let mut lines = Lines::open(&self.input)?;
+        let lines = Lines::open(&self.input)?;
         let model = self.load.load()?;
-        let (mut requests, mut indices, mut places) = (Vec::new(), Vec::new(), Vec::new());
-        while let Some((number, line)) = lines.next()? {
-            let mut place = Place {
-                line: number,
-                id: None,
-                document: None,
-            };
-            let parsed = line.and_then(|line| Line::read(&line));
-            let request = parsed.and_then(|mut line| {
-                place.id = line.id.take();
-                line.request(&model, &defaults).map_err(|e| e.to_string())
-            });
-            match request {
-                Ok(request) => {
-                    indices.push(places.len());
-                    requests.push(request);
-                }
-                Err(error) => place.set(failed(number, error)),
-            }
-            places.push(place);
-        }
-
         let _running = interrupt::running();
-        let mut progress = Progress::new(|| Some(places.len()));
-        let (mut written, mut tokens, mut fault) = (0, 0, Ok(()));
-        let mut not_finite = None;
-        let mut write = |places: &mut [Place]| -> Result {
-            while let Some(document) = places.get_mut(written).and_then(|p| p.document.take()) {
-                progress.print(&document)?;
-                written += 1;
-            }
-            Ok(())
+        let mut flight = Flight {
+            places: VecDeque::new(),
+            bytes: 0,
+            progress: Progress::new(|| lines.total()),
+            tokens: 0,
+            not_finite: None,
         };
-        write(&mut places)?;
-        model.batch_generate_with(requests, &limits, |index, result| {
-            tokens += result.tokens.len();
-            if let Some(error) = &result.error
-                && error.kind() == ErrorKind::NotFinite
+        let mut batch = model.batch(&limits)?;
+        let (mut input, mut fault) = (Some(lines.stream()?), None);
+        loop {
+            while let Some(lines) = &mut input
+                && flight.has_room()
             {
-                not_finite.get_or_insert_with(|| Error::new(error.kind(), error.to_string()));
+                let wait = match batch.is_idle() {
+                    true => WAIT,
+                    false => Duration::ZERO,
+                };
+                match lines.next(wait) {
+                    _ if defaults.cancel.is_cancelled() => input = None,
+                    Ok(Arrival::Line(line)) => {
+                        let (place, request) = start(line, &model, &defaults);
+                        if let Some(request) = request {
+                            batch.submit(place.line, request);
+                        }
+                        flight.add(place)?;
+                    }
+                    Ok(Arrival::Later) if batch.is_idle() => {}
+                    Ok(Arrival::Later) => break,
+                    Ok(Arrival::End) => input = None,
+                    Err(error) => (input, fault) = (None, Some(error)),
+                }
             }
-            places[indices[index]].take(result);
-            fault = write(&mut places);
-            match fault {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(_) => ControlFlow::Break(()),
+            if batch.is_idle() {
+                break;
             }
-        })?;
-        fault?;
-        let seconds = progress.seconds();
-        let rate = tokens as f64 / seconds.max(1e-9);
+            for (line, result) in batch.advance() {
+                flight.take(line, result)?;
+            }
+        }
+        let (progress, tokens) = (flight.progress, flight.tokens);
+        let rate = tokens as f64 / progress.seconds().max(1e-9);
         progress.finish(
             "requests",
             &format!(", {tokens} tokens, {rate:.1} tokens/s"),
         );
-        match (defaults.cancel.is_cancelled(), not_finite) {
-            (true, _) => Err(Error::new(ErrorKind::Cancelled, "cancelled").into()),
-            (false, Some(error)) => Err(error.into()),
-            (false, None) => Ok(()),
+        let cancelled = || Error::new(ErrorKind::Cancelled, "cancelled");
+        let is_cancelled = defaults.cancel.is_cancelled();
+        let error = is_cancelled.then(cancelled).or(fault).or(flight.not_finite);
+        error.map_or(Ok(()), |error| Err(error.into()))
+    }
+}
+
+/// The place of a line, and its request or, in the place, what is wrong with it.
+fn start(
+    (number, line): input::Line,
+    model: &LoadedModel,
+    defaults: &GenerateOptions,
+) -> (Place, Option<Request>) {
+    let mut place = Place {
+        line: number,
+        id: None,
+        bytes: line.as_ref().map_or(0, String::len),
+        document: None,
+    };
+    let parsed = line.and_then(|line| Line::read(&line));
+    let request = parsed.and_then(|mut line| {
+        place.id = line.id.take();
+        line.request(model, defaults).map_err(|e| e.to_string())
+    });
+    match request {
+        Ok(request) => (place, Some(request)),
+        Err(error) => {
+            place.set(failed(number, error));
+            (place, None)
         }
     }
 }

@@ -1,17 +1,20 @@
 //! `mlx-infer classify`.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use clap::Args;
-use mlx_infer::input::Lines;
-use mlx_infer::{ClassifyOptions, Error, ErrorKind, LoadedModel, Message, Prompt, RenderOptions};
+use mlx_infer::input::{Arrival, Line, LineStream, Lines};
+use mlx_infer::{
+    CancelToken, ClassifyOptions, Error, ErrorKind, LoadedModel, Message, Prompt, RenderOptions,
+};
 use serde_json::{Map, Value, json};
 
-use super::lines::{Progress, failed};
+use super::lines::{MAX_BYTES, MAX_LINES, Progress, WAIT, failed};
 use super::{Failure, Result, args, interrupt};
 
-/// Lines that are read before their results are written: what sorting by length has to choose from.
-const WINDOW: usize = 4096;
+/// How long a window of lines waits for more of them, once it has one.
+const GATHER: Duration = Duration::from_millis(50);
 /// Where the template has the text.
 const PLACE: &str = "{}";
 
@@ -62,7 +65,7 @@ impl Classify {
             let message = format!("template must have {PLACE} where the text goes");
             return Err(Failure::Usage(message));
         }
-        let mut lines = Lines::open(&self.input)?;
+        let lines = Lines::open(&self.input)?;
         let model = self.load.load()?;
         // What is wrong with the options shows before the first line is read.
         model.classify(Vec::new(), &options)?;
@@ -71,13 +74,14 @@ impl Classify {
         }
         let _running = interrupt::running();
         let mut progress = Progress::new(|| lines.total());
-        let mut not_finite = None;
-        while !options.cancel.is_cancelled() {
+        let mut lines = lines.stream()?;
+        let (mut not_finite, mut end) = (None, None);
+        while end.is_none() && !options.cancel.is_cancelled() {
+            let (window, is_end) = gather(&mut lines, &options.cancel);
+            end = is_end;
             let mut documents = Vec::new();
             let (mut prompts, mut places) = (Vec::new(), Vec::new());
-            while documents.len() < WINDOW
-                && let Some((number, line)) = lines.next()?
-            {
+            for (number, line) in window {
                 match line.and_then(|line| self.prompt(&model, &line)) {
                     Ok(prompt) => {
                         prompts.push(prompt);
@@ -86,9 +90,6 @@ impl Classify {
                     }
                     Err(error) => documents.push(failed(number, error)),
                 }
-            }
-            if documents.is_empty() {
-                break;
             }
             model.classify_with(prompts, &options, |index, result| {
                 let (place, number) = places[index];
@@ -108,11 +109,11 @@ impl Classify {
             }
         }
         progress.finish("lines", "");
-        match (options.cancel.is_cancelled(), not_finite) {
-            (true, _) => Err(Error::new(ErrorKind::Cancelled, "cancelled").into()),
-            (false, Some(error)) => Err(error.into()),
-            (false, None) => Ok(()),
-        }
+        let cancelled = || Error::new(ErrorKind::Cancelled, "cancelled");
+        let is_cancelled = options.cancel.is_cancelled();
+        let fault = end.and_then(mlx_infer::Result::err);
+        let error = is_cancelled.then(cancelled).or(fault).or(not_finite);
+        error.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// The prompt that a line makes.
@@ -179,4 +180,31 @@ impl Classify {
         }
         document.into()
     }
+}
+
+/// The lines that are classified together: sorting by length chooses among them. They are all that a file has, up to the limits, and what
+/// comes within a moment from a pipe. Beside them the result of reading, if it has ended.
+fn gather(
+    lines: &mut LineStream,
+    cancel: &CancelToken,
+) -> (Vec<Line>, Option<mlx_infer::Result<()>>) {
+    let (mut window, mut bytes, mut until) = (Vec::new(), 0, None);
+    while window.len() < MAX_LINES && bytes < MAX_BYTES && !cancel.is_cancelled() {
+        let wait = match until {
+            None => WAIT,
+            Some(until) => Instant::saturating_duration_since(&until, Instant::now()),
+        };
+        match lines.next(wait) {
+            Ok(Arrival::Line(line)) => {
+                bytes += line.1.as_ref().map_or(0, String::len);
+                window.push(line);
+                until.get_or_insert_with(|| Instant::now() + GATHER);
+            }
+            Ok(Arrival::Later) if window.is_empty() => {}
+            Ok(Arrival::Later) => break,
+            Ok(Arrival::End) => return (window, Some(Ok(()))),
+            Err(error) => return (window, Some(Err(error))),
+        }
+    }
+    (window, None)
 }

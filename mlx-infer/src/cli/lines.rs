@@ -1,4 +1,4 @@
-//! JSON lines out, and how far the command is.
+//! Lines in and JSON documents out: limits of the lines under way, and the progress of the command.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -9,12 +9,19 @@ use serde_json::{Value, json};
 
 use super::{Result, output};
 
-/// What is said about a line that failed.
+/// Most lines that are read before their documents are written.
+pub(super) const MAX_LINES: usize = 4096;
+/// After so many bytes of such lines no further one is read.
+pub(super) const MAX_BYTES: usize = 64 << 20;
+/// How long to wait for a line before the token of Ctrl-C is looked at.
+pub(super) const WAIT: Duration = Duration::from_millis(50);
+
+/// The document of a line that failed.
 pub(super) fn failed(line: usize, error: impl std::fmt::Display) -> Value {
     json!({"line": line, "error": error.to_string()})
 }
 
-/// Writes documents, counts them, and shows that on a terminal.
+/// Writes documents, counts them, and shows the counts on a terminal.
 pub(super) struct Progress {
     bar: Option<ProgressBar>,
     started: Instant,
@@ -23,7 +30,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Starts the clock; `total` says how many there will be, if that is known.
+    /// Starts the clock. `total` gives the number of lines, if it is known.
     pub(super) fn new(total: impl FnOnce() -> Option<usize>) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| match total() {
             Some(total) => ProgressBar::new(total as u64).with_style(
@@ -57,12 +64,12 @@ impl Progress {
         output::print_json(document)
     }
 
-    /// Since the start.
+    /// Seconds since the start.
     pub(super) fn seconds(&self) -> f64 {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// Says what it took: `what` names the lines, `more` is said behind.
+    /// Notes counts and times: `what` names the lines, `more` is the end of the note.
     pub(super) fn finish(self, what: &str, more: &str) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

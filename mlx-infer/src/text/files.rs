@@ -1,10 +1,10 @@
-//! Where a checkpoint's small files come from: a directory, or bytes inside the binary.
+//! The small files of a checkpoint: in a directory, or embedded in the program.
 
 use std::borrow::Cow;
-use std::fs::File;
-use std::io::{ErrorKind as IoErrorKind, Read};
+use std::io::ErrorKind as IoErrorKind;
 use std::path::{Component, Path, PathBuf};
 
+use mlx_core::files;
 use serde_json::Value;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -13,7 +13,7 @@ use crate::json;
 /// `tokenizer.json` of the largest published vocabularies is about 35 MB.
 const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 /// Configurations and templates are at most a few megabytes (tokenizer_config.json lists added tokens).
-const MAX_SMALL_FILE_BYTES: u64 = 32 << 20;
+const MAX_SMALL_FILE_BYTES: u64 = files::JSON_LIMIT;
 
 /// The tokenizer, configuration and template files of one checkpoint.
 #[derive(Clone, Debug)]
@@ -70,8 +70,8 @@ impl Files {
     /// The content of a file, or `None` when there is none of that name.
     ///
     /// # Errors
-    /// When the name leaves the checkpoint, when the file is not a regular file or is larger than any
-    /// honest one, and when reading fails.
+    /// The name leaves the checkpoint, the file is not an ordinary one (a pipe, a device, a folder) or is larger than any
+    /// honest one, or reading fails.
     pub fn read(&self, name: &str) -> Result<Option<Cow<'static, [u8]>>> {
         let inside = Path::new(name)
             .components()
@@ -82,7 +82,10 @@ impl Files {
             )));
         }
         match self {
-            Self::Directory(path) => read_file(&path.join(name), max_bytes(name)),
+            Self::Directory(path) => {
+                let found = files::read_if_present(path.join(name), max_bytes(name))?;
+                Ok(found.map(Cow::Owned))
+            }
             Self::Embedded { files, .. } => Ok(files
                 .iter()
                 .find(|(found, _)| *found == name)
@@ -167,32 +170,6 @@ fn max_bytes(name: &str) -> u64 {
     }
 }
 
-fn read_file(path: &Path, limit: u64) -> Result<Option<Cow<'static, [u8]>>> {
-    let shown = path.display().to_string();
-    // Looked at before it is opened: opening a pipe would wait for a writer.
-    match std::fs::metadata(path) {
-        Ok(found) if !found.is_file() => {
-            return Err(Error::new(
-                ErrorKind::Io,
-                format!("{shown} is not a regular file"),
-            ));
-        }
-        Ok(found) if found.len() > limit => return Err(too_large(&shown, found.len(), limit)),
-        Ok(_) => {}
-        Err(error) if error.kind() == IoErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(io_error(&shown, error)),
-    }
-    let file = File::open(path).map_err(|error| io_error(&shown, error))?;
-    let mut bytes = Vec::new();
-    file.take(limit + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|error| io_error(&shown, error))?;
-    if bytes.len() as u64 > limit {
-        return Err(too_large(&shown, bytes.len() as u64, limit));
-    }
-    Ok(Some(Cow::Owned(bytes)))
-}
-
 /// Names that are not UTF-8 are left out: no file that this crate asks for has one.
 fn entries(path: &Path) -> Result<Vec<(String, bool)>> {
     let shown = path.display().to_string();
@@ -205,12 +182,6 @@ fn entries(path: &Path) -> Result<Vec<(String, bool)>> {
         }
     }
     Ok(found)
-}
-
-fn too_large(shown: &str, found: u64, limit: u64) -> Error {
-    Error::format(format!(
-        "{shown} has {found} bytes or more; expected at most {limit}"
-    ))
 }
 
 fn io_error(shown: &str, error: std::io::Error) -> Error {
@@ -265,7 +236,7 @@ mod tests {
                 .kind(),
             ErrorKind::Missing
         );
-        let large = File::create(dir.path().join("tokenizer.json")).unwrap();
+        let large = std::fs::File::create(dir.path().join("tokenizer.json")).unwrap();
         large.set_len(MAX_TOKENIZER_BYTES + 1).unwrap();
         let error = files.read("tokenizer.json").unwrap_err();
         assert!(

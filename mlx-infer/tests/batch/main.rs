@@ -8,6 +8,7 @@ mod awaiting;
 mod backlog;
 mod classify;
 mod command;
+mod endless;
 mod engine;
 mod independence;
 #[cfg(unix)]

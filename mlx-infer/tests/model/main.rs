@@ -7,6 +7,8 @@ mod finite;
 mod generate;
 mod hostile;
 mod interruption;
+#[cfg(unix)]
+mod ordinary;
 mod prompt_cache;
 mod score;
 mod streams;

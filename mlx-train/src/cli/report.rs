@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
+use mlx_core::files;
 use mlx_infer::console;
 use mlx_train::trainer::Event;
 use mlx_train::{Error, ErrorKind, Result, curve};
@@ -13,6 +14,9 @@ use serde_json::Value;
 
 /// The longest remaining time that is shown, in seconds; durations hold more.
 const LONGEST: f64 = 1e12;
+
+/// The most bytes of `metrics.jsonl`; a step takes about 200.
+const MAX_BYTES: u64 = 4 << 30;
 
 pub(super) struct Report {
     path: PathBuf,
@@ -30,12 +34,13 @@ impl Report {
     /// again.
     pub(super) fn open(dir: &Path, steps: u64, from: u64, every: u64, json: bool) -> Result<Self> {
         let path = dir.join("metrics.jsonl");
+        let before = match from {
+            0 => None,
+            _ => files::read_if_present(&path, MAX_BYTES)?,
+        };
+        let before = String::from_utf8_lossy(before.as_deref().unwrap_or_default());
         let open = || -> std::io::Result<File> {
             fs::create_dir_all(dir)?;
-            let before = match fs::read_to_string(&path) {
-                Ok(text) if from > 0 => text,
-                _ => String::new(),
-            };
             let kept: String = before
                 .lines()
                 .filter(|line| {
@@ -134,7 +139,8 @@ impl Report {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
-        let text = fs::read_to_string(&self.path).map_err(|error| failed(&self.path, error))?;
+        let text = files::read(&self.path, MAX_BYTES)?;
+        let text = String::from_utf8_lossy(&text);
         let path = self.path.with_file_name("loss.svg");
         fs::write(&path, curve::svg(&text)).map_err(|error| failed(&path, error))
     }

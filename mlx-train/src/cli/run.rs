@@ -15,7 +15,7 @@ use mlx_nn::lora::{LoraConfig, attach};
 use mlx_nn::trainable::{set_trainable, trainable};
 use mlx_train::checkpoint::Output;
 use mlx_train::data::{self, DataFiles, DataOptions, Dataset, Encoder};
-use mlx_train::evaluate::evaluate;
+use mlx_train::evaluate::{self, evaluate};
 use mlx_train::trainer::Event;
 use mlx_train::{Error, ErrorKind, Result, Trainer, TrainerConfig};
 use serde_json::{Map, json};
@@ -140,6 +140,7 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
     if let Some(test) = test {
         let (rows, chunk) = (config.batch_size, config.ce_chunk);
         let found = evaluate(model.as_ref(), &test.examples, rows, test_batches, chunk)?;
+        evaluate::check(&found, model.as_ref(), &test.examples, chunk)?;
         console::note(&format!(
             "test: loss {:.4}, perplexity {:.3}",
             found.loss, found.perplexity

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use mlx_infer::input::read_text;
+use mlx_infer::input::read_file;
 use mlx_train::{Error, ErrorKind, Method, Result, Schedule};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -202,7 +202,7 @@ const MAX_DEPTH: usize = 64;
 
 /// The text of a file of settings, which is short and not nested deep.
 fn read(path: &Path) -> Result<String> {
-    let text = read_text(path, MAX_BYTES)?;
+    let text = read_file(path, MAX_BYTES)?;
     let mut depth = 0usize;
     for byte in text.bytes() {
         match byte {

@@ -14,16 +14,14 @@ pub(super) const DEFAULT: &str = "default";
 /// Templates in files of their own, by name.
 pub(super) fn from_jinja_files(files: &Files) -> Result<BTreeMap<String, String>> {
     let mut sources = BTreeMap::new();
+    if let Some(source) = files.text("chat_template.jinja")? {
+        sources.insert(DEFAULT.to_owned(), source);
+    }
     for name in files.list()? {
         let template = name
             .strip_prefix("additional_chat_templates/")
             .and_then(|rest| rest.strip_suffix(".jinja"));
-        let template = if name == "chat_template.jinja" {
-            Some(DEFAULT)
-        } else {
-            template
-        };
-        // Other files are not looked at: weights are no text.
+        // Other files are not read: weights are no text.
         let Some(template) = template else { continue };
         if let Some(source) = files.text(&name)? {
             sources.insert(template.to_owned(), source);
