@@ -6,13 +6,16 @@ use mlx_infer::{Files, Tokenizer};
 use proptest::prelude::*;
 use serde_json::Value;
 
-const CASES: [&str; 16] = [
+const CASES: [&str; 20] = [
     "code_llama",
+    "code_llama_bare",
+    "codegen",
     "cohere",
     "flags",
     "gemma",
     "gemma_untyped",
     "gpt2",
+    "gpt_neox",
     "llama2",
     "llama2_legacy",
     "llama3",
@@ -21,6 +24,7 @@ const CASES: [&str; 16] = [
     "phi3",
     "qwen",
     "qwen2_overruled",
+    "qwen3_5",
     "unigram",
     "wordpiece",
 ];

@@ -13,6 +13,7 @@ import jinja2
 import tokenizers
 import transformers
 
+import text_classes
 import text_templates
 import text_tokenizers
 
@@ -22,6 +23,7 @@ def main():
     transformers.logging.set_verbosity_error()
     text_tokenizers.write(out / "tokenizers")
     text_templates.write(out)
+    text_classes.write(out)
     versions = {module.__name__: module.__version__ for module in (transformers, tokenizers, jinja2)}
     (out / "versions.json").write_text(json.dumps(versions, indent=1) + "\n")
 

@@ -31,6 +31,7 @@ TEXTS = [
     "1234567 12 3.14 1,000,000",
     "a\tb\r\nc\n\n\nd   \n e",
     "über Straße naïve ﬁ Å e\u0301 Привет",
+    "नमस्ते दुनिया e\u0301\u0302x \u0301 \u0301\u0301!",
     "世界你好，こんにちは 안녕",
     "👍🏽 👩‍👩‍👧 \U0001f1e9\U0001f1ea x",
     "\u00a0nbsp\u200bzero\u3000wide\ufeff",
@@ -208,6 +209,26 @@ def cases():
     code = begin_with(sentencepiece((*LLAMA, *infill), [], scheme="always"), "<s>")
     yield "code_llama", code, {
         "tokenizer_config": {"tokenizer_class": "CodeLlamaTokenizer", **names},
+        "config": {"model_type": "llama"},
+    }
+    # Code Llama begins with its bos_token and GPT-NeoX with nothing, whatever the file and the configuration say.
+    code = sentencepiece((*LLAMA, *infill), [], scheme="always")
+    yield "code_llama_bare", code, {
+        "tokenizer_config": {"tokenizer_class": "CodeLlamaTokenizerFast", "add_bos_token": False, "add_prefix_space": False, **names},
+        "config": {"model_type": "llama"},
+    }
+    neox = byte_level(LLAMA3_WORDS, special("<|endoftext|>", "<|padding|>"))
+    yield "gpt_neox", begin_with(neox, "<|endoftext|>"), {
+        "tokenizer_config": {"tokenizer_class": "GPTNeoXTokenizer", "add_bos_token": True, "add_eos_token": True, "add_prefix_space": True},
+        "config": {"model_type": "llama"},
+    }
+    # Combining marks belong to words, which the file does not say.
+    yield "qwen3_5", byte_level(QWEN_WORDS, special(*CHATML)), {
+        "tokenizer_config": {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>", "pad_token": None},
+        "config": {"model_type": "qwen3_5_text"},
+    }
+    yield "codegen", byte_level(LLAMA3_WORDS, special("<|endoftext|>")), {
+        "tokenizer_config": {"tokenizer_class": "CodeGenTokenizer", "add_prefix_space": True},
         "config": {"model_type": "llama"},
     }
     gemma = sentencepiece(GEMMA, [AddedToken("\n\n", normalized=False), AddedToken("  ", normalized=False)], scheme="never")

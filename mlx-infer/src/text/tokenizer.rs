@@ -3,11 +3,15 @@
 //! The work is done by the `tokenizers` crate; what is here decides what it is given: which pipeline a
 //! checkpoint means ([`pipeline`]), which special tokens it has ([`config`]), and which ids end a text.
 
+mod auto;
+mod blame;
 mod checks;
+mod classes;
 mod config;
 mod eos;
 mod pipeline;
 mod quiet;
+mod steps;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,9 +19,10 @@ use std::sync::Arc;
 use rayon::prelude::*;
 use tokenizers::{AddedToken, ModelWrapper};
 
+use self::classes::{Checkpoint, Class, class_defaults, class_of};
 use self::config::{Config, Token, object, string};
-use self::pipeline::{Class, TokenizerJson, class_of};
-use self::quiet::guarded;
+use self::pipeline::TokenizerJson;
+use self::quiet::quietly;
 use crate::error::{Error, ErrorKind, Result};
 use crate::text::detokenize::{Detokenizer, Steps};
 use crate::text::files::Files;
@@ -47,6 +52,8 @@ struct Inner {
     eos_ids: Vec<u32>,
     clean_up: bool,
     steps: Steps,
+    /// Where tokenizer.json is, for messages.
+    place: String,
 }
 
 impl Tokenizer {
@@ -70,22 +77,42 @@ impl Tokenizer {
             .class
             .clone()
             .or_else(|| string(&model_config, "tokenizer_class"));
-        let class = class_of(hub.as_deref(), model_type.as_deref(), &bytes);
+        let checkpoint = Checkpoint {
+            class: hub.as_deref(),
+            model_type: model_type.as_deref(),
+            has_code: config.has_code,
+            has_byte_level: contains(&bytes, b"\"ByteLevel\""),
+        };
+        let class = class_of(&checkpoint)
+            .map_err(|what| Error::unsupported(format!("{}: {what}", files.describe())))?;
         for (name, content) in class_defaults(class) {
             config.default_named(name, content);
         }
         if let Some(content) = json.pad_token() {
-            config.default_named("pad_token", content);
+            config.default_named("pad_token", &content);
         }
-        let mut inner = match class {
-            Class::Serialized => build(&bytes, &place)?,
-            rebuilt => build(json.rebuild(rebuilt, &config, &place)?.as_bytes(), &place)?,
+        let is_rebuilt = class != Class::Serialized;
+        let built = match is_rebuilt {
+            false => quietly(|| tokenizers::Tokenizer::from_bytes(&bytes)),
+            true => {
+                let text = json.rebuild(class, &config, &place)?;
+                quietly(|| tokenizers::Tokenizer::from_bytes(text))
+            }
         };
-        guarded(&place, || {
+        let mut inner = built.map_err(|fault| {
+            let part = blame::reading(&json, &bytes, is_rebuilt).unwrap_or(fault.what);
+            Error::format(format!("{place}: {part}"))
+        })?;
+        let added = quietly(|| {
             inner.with_truncation(None)?;
             inner.with_padding(None);
             inner.set_encode_special_tokens(config.split_special);
-            add_tokens(&mut inner, class, &config)
+            add_tokens(&mut inner, class, &config)?;
+            pipeline::post_process(&mut inner, class, &config)
+        });
+        added.map_err(|fault| {
+            let part = || blame::reading(&json, &bytes, is_rebuilt);
+            fault.error(&place, part)
         })?;
         let named = named_contents(&config);
         let id_of = |name: &str| {
@@ -105,6 +132,7 @@ impl Tokenizer {
             eos_ids,
             clean_up,
             steps,
+            place,
         })))
     }
 
@@ -114,14 +142,9 @@ impl Tokenizer {
     /// # Errors
     /// When the tokenizer refuses the text, for instance a word outside a vocabulary without unknown token.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
-        guarded("encode", || {
-            Ok(self
-                .0
-                .tokenizers
-                .encode_fast(text, add_special)?
-                .get_ids()
-                .to_vec())
-        })
+        let inner = &self.0.tokenizers;
+        let encoded = quietly(|| Ok(inner.encode_fast(text, add_special)?.get_ids().to_vec()));
+        encoded.map_err(|fault| fault.error("encode", || self.blamed(blame::encoding(inner, text))))
     }
 
     /// The ids of many texts, encoded on all cores; the same as [`Tokenizer::encode`] of each.
@@ -151,12 +174,22 @@ impl Tokenizer {
         {
             return Ok(String::new());
         }
-        let text = guarded("decode", || self.0.tokenizers.decode(ids, skip_special))?;
+        let inner = &self.0.tokenizers;
+        let text = quietly(|| inner.decode(ids, skip_special)).map_err(|fault| {
+            let token = |&id: &u32| self.token_for_decoding(id, skip_special);
+            let tokens = ids.iter().filter_map(token).collect();
+            fault.error("decode", || self.blamed(blame::decoding(inner, tokens)))
+        })?;
         Ok(if self.0.clean_up {
             clean_up(&text)
         } else {
             text
         })
+    }
+
+    /// The words for a part of the file and its fault.
+    fn blamed(&self, found: Option<(String, String)>) -> Option<String> {
+        found.map(|(part, what)| format!("{}: {part}: {what}", self.0.place))
     }
 
     /// A decoder that gives the text of ids as they come.
@@ -234,54 +267,6 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-/// The special tokens that a class has when its configuration does not mention them.
-fn class_defaults(class: Class) -> &'static [(&'static str, &'static str)] {
-    match class {
-        Class::Serialized => &[],
-        Class::Llama => &[
-            ("unk_token", "<unk>"),
-            ("bos_token", "<s>"),
-            ("eos_token", "</s>"),
-        ],
-        Class::Gemma => &[
-            ("unk_token", "<unk>"),
-            ("bos_token", "<bos>"),
-            ("eos_token", "<eos>"),
-            ("pad_token", "<pad>"),
-            ("mask_token", "<mask>"),
-        ],
-        Class::CodeLlama => &[
-            ("unk_token", "<unk>"),
-            ("bos_token", "<s>"),
-            ("eos_token", "</s>"),
-            ("prefix_token", "▁<PRE>"),
-            ("middle_token", "▁<MID>"),
-            ("suffix_token", "▁<SUF>"),
-            ("eot_token", "▁<EOT>"),
-            ("fill_token", "<FILL_ME>"),
-        ],
-        Class::Gpt2 => &[
-            ("unk_token", "<|endoftext|>"),
-            ("bos_token", "<|endoftext|>"),
-            ("eos_token", "<|endoftext|>"),
-        ],
-        Class::Cohere => &[
-            ("unk_token", "<UNK>"),
-            ("bos_token", "<BOS_TOKEN>"),
-            ("eos_token", "<|END_OF_TURN_TOKEN|>"),
-            ("pad_token", "<PAD>"),
-            ("cls_token", "<CLS>"),
-            ("sep_token", "<SEP>"),
-            ("mask_token", "<MASK_TOKEN>"),
-        ],
-        Class::Qwen2 => &[
-            ("unk_token", "<|endoftext|>"),
-            ("eos_token", "<|endoftext|>"),
-            ("pad_token", "<|endoftext|>"),
-        ],
-    }
-}
-
 fn no_tokenizer_json(files: &Files) -> Result<Error> {
     let names = files.list()?;
     let others = [
@@ -302,11 +287,6 @@ fn no_tokenizer_json(files: &Files) -> Result<Error> {
         )),
         None => Error::new(ErrorKind::Missing, format!("{place} has no {FILE}")),
     })
-}
-
-fn build(bytes: &[u8], place: &str) -> Result<tokenizers::Tokenizer> {
-    guarded(place, || tokenizers::Tokenizer::from_bytes(bytes))
-        .map_err(|error| Error::format(error.to_string()))
 }
 
 /// Adds what the configuration has and the pipeline has not, in the order that decides new ids.
@@ -357,6 +337,10 @@ fn add_tokens(
         inner.add_tokens(named.chain(&config.extra).map(plain).collect::<Vec<_>>())?;
     }
     Ok(())
+}
+
+fn contains(text: &[u8], sought: &[u8]) -> bool {
+    text.windows(sought.len()).any(|window| window == sought)
 }
 
 fn named_contents(config: &Config) -> Vec<(String, String)> {

@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use super::pipeline::TokenizerJson;
+use super::steps::{Step, position, steps};
 use crate::error::{Error, Result};
 
 /// How much longer a text may become by the replacements of one part. Published files stay below 8.
@@ -15,39 +16,21 @@ const MAX_PREFIX_BYTES: usize = 64;
 pub(super) fn check(json: &TokenizerJson<'_>, bytes: &[u8], place: &str) -> Result<()> {
     for (name, part) in json.parts() {
         let Some(part) = part else { continue };
-        let at = part
-            .get()
-            .as_ptr()
-            .addr()
-            .saturating_sub(bytes.as_ptr().addr());
-        let before = &bytes[..at.min(bytes.len())];
-        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
-        let column = 1 + before
-            .iter()
-            .rev()
-            .take_while(|byte| **byte != b'\n')
-            .count();
-        let refuse = |path: &str, what: &str| {
-            Error::format(format!(
-                "{place}: {path}: {what} ({name} begins at line {line} column {column})"
-            ))
+        let refuse = |step: &Step<'_>, what: &str| {
+            let at = position(bytes, step.json);
+            Error::format(format!("{place}: {}: {what} ({at})", step.name))
         };
-        if name == "model" {
-            let model: Prefix = serde_json::from_str(part.get())
-                .map_err(|error| refuse(name, &error.to_string()))?;
-            let length = model.continuing_subword_prefix.unwrap_or_default().len();
-            if length > MAX_PREFIX_BYTES {
-                let what = format!(
-                    "continuing_subword_prefix has {length} bytes; expected at most {MAX_PREFIX_BYTES}"
-                );
-                return Err(refuse(name, &what));
-            }
-            continue;
-        }
-        let value: Value =
-            serde_json::from_str(part.get()).map_err(|error| refuse(name, &error.to_string()))?;
+        let found = steps(name, part).map_err(|(step, what)| refuse(&step, &what))?;
         let mut growth = 1;
-        step(&value, name, &mut growth).map_err(|(path, what)| refuse(&path, &what))?;
+        for step in &found {
+            let fault = match name {
+                "model" => model_fault(step),
+                _ => step_fault(step, &mut growth),
+            };
+            if let Some(what) = fault {
+                return Err(refuse(step, &what));
+            }
+        }
     }
     Ok(())
 }
@@ -58,66 +41,53 @@ struct Prefix {
     continuing_subword_prefix: Option<String>,
 }
 
-/// Where and why a step is refused.
-type Refused = (String, String);
+fn model_fault(model: &Step<'_>) -> Option<String> {
+    let model: Prefix = match serde_json::from_str(model.json.get()) {
+        Ok(model) => model,
+        Err(error) => return Some(error.to_string()),
+    };
+    let length = model.continuing_subword_prefix.unwrap_or_default().len();
+    (length > MAX_PREFIX_BYTES).then(|| {
+        format!("continuing_subword_prefix has {length} bytes; expected at most {MAX_PREFIX_BYTES}")
+    })
+}
 
-fn step(value: &Value, path: &str, growth: &mut usize) -> std::result::Result<(), Refused> {
-    let refused = |what: String| Err((path.to_owned(), what));
-    let kind = value
-        .get("type")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    match kind {
+/// What is wrong with a step, if it makes a text `growth` times as long as it was.
+fn step_fault(step: &Step<'_>, growth: &mut usize) -> Option<String> {
+    let value: Value = match serde_json::from_str(step.json.get()) {
+        Ok(value) => value,
+        Err(error) => return Some(error.to_string()),
+    };
+    let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default();
+    match step.kind.as_str() {
         "Replace" => {
-            let content = value
-                .get("content")
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .len();
+            let content = text("content").len();
             let pattern = value.get("pattern").unwrap_or(&Value::Null);
             let factor = match pattern.get("String").and_then(Value::as_str) {
-                Some("") => return refused("Replace: the pattern is empty".to_owned()),
+                Some("") => return Some("the pattern is empty".to_owned()),
                 Some(text) => content.div_ceil(text.len()),
                 // A regular expression may match between any two characters.
                 None => content.saturating_add(1),
             };
             *growth = growth.saturating_mul(factor.max(1));
-            if *growth > MAX_GROWTH {
-                return refused(format!(
-                    "Replace makes a text up to {growth} times as long; expected at most {MAX_GROWTH} times"
-                ));
-            }
+            (*growth > MAX_GROWTH).then(|| {
+                format!(
+                    "it makes a text up to {growth} times as long; expected at most {MAX_GROWTH} times"
+                )
+            })
         }
         "FixedLength" if value.get("length").and_then(Value::as_u64) == Some(0) => {
-            return refused("FixedLength: the length is 0".to_owned());
+            Some("the length is 0".to_owned())
         }
-        "Precompiled" => {
-            let map = value
-                .get("precompiled_charsmap")
-                .and_then(Value::as_str)
-                .unwrap_or_default();
-            if let Some(what) = charsmap_fault(map) {
-                return refused(format!("Precompiled: {what}"));
-            }
-        }
+        "Precompiled" => charsmap_fault(text("precompiled_charsmap")),
         "TemplateProcessing" => {
             let single = value.get("single").and_then(Value::as_array);
             let mut sequences = single.into_iter().flatten().filter_map(sequence);
-            if sequences.clone().any(|id| id == "B") || !sequences.any(|id| id == "A") {
-                return refused(
-                    "TemplateProcessing: single must have sequence A, and no B".to_owned(),
-                );
-            }
+            let is_fault = sequences.clone().any(|id| id == "B") || !sequences.any(|id| id == "A");
+            is_fault.then(|| "single must have sequence A, and no B".to_owned())
         }
-        _ => {}
+        _ => None,
     }
-    for key in ["normalizers", "pretokenizers", "processors", "decoders"] {
-        let steps = value.get(key).and_then(Value::as_array);
-        for (at, inner) in steps.into_iter().flatten().enumerate() {
-            step(inner, &format!("{path}.{key}[{at}]"), growth)?;
-        }
-    }
-    Ok(())
 }
 
 /// The sequence that a piece of a template stands for: `{"Sequence": {"id": "A"}}`, or `$A` and the like.

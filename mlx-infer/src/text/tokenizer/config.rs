@@ -41,6 +41,8 @@ impl Token {
 #[derive(Debug, Default)]
 pub(super) struct Config {
     pub(super) class: Option<String>,
+    /// It names Python code of its own for a tokenizer.
+    pub(super) has_code: bool,
     /// Name and token, the standard names first; `None` where the file says null.
     pub(super) named: Vec<(String, Option<Token>)>,
     pub(super) extra: Vec<Token>,
@@ -94,6 +96,10 @@ impl Config {
         named.extend(custom.into_iter().map(|(name, token)| (name, Some(token))));
         Ok(Self {
             class: string(&values, "tokenizer_class"),
+            has_code: match values.get("auto_map") {
+                Some(Value::Object(map)) => truthy(map.get("AutoTokenizer")),
+                other => truthy(other),
+            },
             named,
             extra: token_list(values.get("extra_special_tokens"))?,
             clean_up: truthy(values.get("clean_up_tokenization_spaces")),

@@ -1,14 +1,16 @@
-//! Which pipeline a checkpoint's tokenizer runs: the one in `tokenizer.json`, or its class's own.
+//! The pipeline that a class makes of tokenizer.json.
 //!
-//! transformers 5 keeps only the vocabulary, the merges and the post-processor of `tokenizer.json` when
-//! the checkpoint's tokenizer is one of its model classes, and builds the rest of the pipeline anew from
-//! `tokenizer_config.json`. To give its ids, so do we, for the classes that our architectures use.
+//! transformers 5 keeps only the vocabulary, the merges and (but for two classes) the post-processor of `tokenizer.json`
+//! when the checkpoint's tokenizer is one of its model classes, and builds the rest of the pipeline anew from
+//! `tokenizer_config.json`. This module does the same, so that the ids are equal.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tokenizers::AddedToken;
+use tokenizers::processors::template::TemplateProcessing;
 
+use super::classes::Class;
 use super::config::{Config, added_token};
 use crate::error::{Error, Result};
 
@@ -17,27 +19,19 @@ const QWEN2_WORDS: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|",
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
-
-/// Who decides the pipeline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Class {
-    /// `tokenizer.json`, as it is.
-    Serialized,
-    Llama,
-    CodeLlama,
-    Gemma,
-    Gpt2,
-    Cohere,
-    Qwen2,
-}
+/// That of Qwen 3.5, whose words have combining marks too (`tokenization_qwen3_5.py`).
+const QWEN3_5_WORDS: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|",
+    r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
 
 /// The parts of `tokenizer.json` that are looked at; the vocabulary stays text until tokenizers reads it.
 #[derive(Deserialize)]
 pub(super) struct TokenizerJson<'a> {
     #[serde(borrow)]
     model: &'a RawValue,
-    #[serde(default)]
-    added_tokens: Vec<Value>,
+    #[serde(borrow, default)]
+    pub(super) added_tokens: Vec<&'a RawValue>,
     #[serde(borrow, default)]
     normalizer: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -46,8 +40,10 @@ pub(super) struct TokenizerJson<'a> {
     post_processor: Option<&'a RawValue>,
     #[serde(borrow, default)]
     decoder: Option<&'a RawValue>,
-    #[serde(default)]
-    padding: Value,
+    #[serde(borrow, default)]
+    pub(super) truncation: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(super) padding: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -79,22 +75,27 @@ impl<'a> TokenizerJson<'a> {
 
     /// Id and token of every added token.
     pub(super) fn added_tokens(&self, place: &str) -> Result<Vec<(u32, AddedToken)>> {
-        let read = |value: &Value| {
-            let id = value
-                .get("id")
-                .and_then(Value::as_u64)
-                .and_then(|id| u32::try_from(id).ok());
-            let id = id.ok_or_else(|| {
-                Error::format(format!("{place}: added token without id: {value}"))
-            })?;
-            Ok((id, added_token(place, value)?))
+        let read = |(index, json): (usize, &&RawValue)| {
+            let name = format!("{place}: added_tokens[{index}]");
+            let wrong = |what: String| Error::format(format!("{name}: {what}"));
+            let value: Value =
+                serde_json::from_str(json.get()).map_err(|error| wrong(error.to_string()))?;
+            let id = value.get("id").and_then(Value::as_u64);
+            let id = id.and_then(|id| u32::try_from(id).ok());
+            let id = id.ok_or_else(|| wrong(format!("no id in {value}")))?;
+            Ok((id, added_token(&name, &value)?))
         };
-        self.added_tokens.iter().map(read).collect()
+        self.added_tokens.iter().enumerate().map(read).collect()
     }
 
     /// The token that `padding` names.
-    pub(super) fn pad_token(&self) -> Option<&str> {
-        self.padding.get("pad_token").and_then(Value::as_str)
+    pub(super) fn pad_token(&self) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Padding {
+            pad_token: String,
+        }
+        let padding = serde_json::from_str::<Padding>(self.padding?.get()).ok();
+        padding.map(|padding| padding.pad_token)
     }
 
     /// The text of the tokenizer that `class` makes of this file.
@@ -103,7 +104,8 @@ impl<'a> TokenizerJson<'a> {
             .map_err(|error| Error::format(format!("{place}: model: {error}")))?;
         if model.kind.as_deref().is_some_and(|kind| kind != "BPE") {
             return Err(Error::unsupported(format!(
-                "{place}: tokenizer_class {class:?}Tokenizer needs a BPE model, found {}",
+                "{place}: tokenizer_class {} needs a BPE model, found {}",
+                class.name(),
                 model.kind.unwrap_or_default()
             )));
         }
@@ -139,9 +141,11 @@ impl Pipeline {
             Class::Llama => Self::llama(config),
             Class::Gemma => Self::gemma(config),
             Class::CodeLlama => Self::code_llama(config),
-            Class::Gpt2 => Self::gpt2(config),
+            Class::Gpt2 | Class::CodeGen => Self::gpt2(config),
+            Class::GptNeoX => Self::gpt_neox(config),
             Class::Cohere => Self::cohere(config),
-            Class::Qwen2 => Self::qwen2(config),
+            Class::Qwen2 => Self::qwen(config, QWEN2_WORDS),
+            Class::Qwen3_5 => Self::qwen(config, QWEN3_5_WORDS),
         }
     }
 
@@ -192,6 +196,13 @@ impl Pipeline {
         }
     }
 
+    fn gpt_neox(config: &Config) -> Self {
+        Self {
+            normalizer: json!({"type": "NFC"}),
+            ..Self::gpt2(config)
+        }
+    }
+
     fn cohere(config: &Config) -> Self {
         let prefix = config.add_prefix_space.unwrap_or(false);
         Self {
@@ -217,13 +228,13 @@ impl Pipeline {
         }
     }
 
-    fn qwen2(config: &Config) -> Self {
+    fn qwen(config: &Config, words: &str) -> Self {
         let prefix = config.add_prefix_space.unwrap_or(false);
         Self {
             model: flags(json!({"continuing_subword_prefix": "", "end_of_word_suffix": ""})),
             normalizer: json!({"type": "NFC"}),
             pre_tokenizer: json!({"type": "Sequence", "pretokenizers": [
-                {"type": "Split", "pattern": {"Regex": QWEN2_WORDS}, "behavior": "Isolated", "invert": false},
+                {"type": "Split", "pattern": {"Regex": words}, "behavior": "Isolated", "invert": false},
                 byte_level(prefix, false),
             ]}),
             decoder: byte_level(true, true),
@@ -252,40 +263,28 @@ fn flags(value: Value) -> Map<String, Value> {
     }
 }
 
-/// The class that transformers' `AutoTokenizer` takes.
-///
-/// `hub` is `tokenizer_class` (of tokenizer_config.json, else of config.json), `model_type` config.json's.
-pub(super) fn class_of(hub: Option<&str>, model_type: Option<&str>, json_text: &[u8]) -> Class {
-    let hub = hub.map(|name| name.strip_suffix("Fast").unwrap_or(name));
-    let of_model = match model_type {
-        Some("gemma" | "gemma2" | "gemma3" | "gemma3_text") => Some(Class::Gemma),
-        Some("qwen2" | "qwen3" | "qwen3_moe") => Some(Class::Qwen2),
-        // Sent to the serialized pipeline whatever the class says.
-        Some("mistral" | "mistral3" | "ministral" | "ministral3" | "mixtral" | "phi3") => {
-            return Class::Serialized;
+/// Sets the post-processor of the classes that have their own: Code Llama begins every text with its `bos_token`, GPT-NeoX puts no tokens
+/// around a text. What `add_bos_token` and `add_eos_token` say has no effect beside a tokenizer.json.
+pub(super) fn post_process(
+    inner: &mut tokenizers::Tokenizer,
+    class: Class,
+    config: &Config,
+) -> tokenizers::Result<()> {
+    let bos = match class {
+        Class::CodeLlama => config.named_content("bos_token"),
+        Class::GptNeoX => None,
+        _ => return Ok(()),
+    };
+    let template = match bos {
+        None => None,
+        Some(bos) => {
+            let id = inner.token_to_id(bos);
+            let id = id.ok_or_else(|| format!("bos_token {bos:?} is not in the vocabulary"))?;
+            let mut template = TemplateProcessing::builder();
+            template.try_single(vec![bos.to_owned(), "$A".to_owned()])?;
+            Some(template.special_tokens(vec![(bos, id)]).build()?)
         }
-        _ => None,
     };
-    let Some(hub) = hub else {
-        return of_model.unwrap_or(Class::Serialized);
-    };
-    // Qwen2 checkpoints were published under wrong classes; transformers overrules them.
-    if model_type == Some("qwen2") {
-        return Class::Qwen2;
-    }
-    match hub {
-        // Llama 3 says LlamaTokenizer over a byte-level vocabulary.
-        "LlamaTokenizer" if contains(json_text, b"\"ByteLevel\"") => Class::Serialized,
-        "LlamaTokenizer" => Class::Llama,
-        "CodeLlamaTokenizer" => Class::CodeLlama,
-        "GPT2Tokenizer" => Class::Gpt2,
-        "CohereTokenizer" => Class::Cohere,
-        "GemmaTokenizer" => Class::Gemma,
-        "Qwen2Tokenizer" => Class::Qwen2,
-        _ => Class::Serialized,
-    }
-}
-
-fn contains(text: &[u8], sought: &[u8]) -> bool {
-    text.windows(sought.len()).any(|window| window == sought)
+    inner.with_post_processor(template);
+    Ok(())
 }

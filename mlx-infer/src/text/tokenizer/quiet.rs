@@ -4,14 +4,21 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-use crate::error::{Error, Result};
+use crate::error::Error;
 
 thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
+/// What went wrong in a call into the tokenizers crate.
+pub(super) struct Fault {
+    pub(super) what: String,
+    /// Its error; none where it panicked.
+    pub(super) source: Option<tokenizers::Error>,
+}
+
 /// Runs a call into the tokenizers crate, which panics on some malformed pipelines, and makes an error of that.
-pub(super) fn guarded<T>(what: &str, call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
+pub(super) fn quietly<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, Fault> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = std::panic::take_hook();
@@ -26,15 +33,27 @@ pub(super) fn guarded<T>(what: &str, call: impl FnOnce() -> tokenizers::Result<T
     QUIET.set(outer);
     match done {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(Error::tokenizer(format!("{what}: {error}")).with_source(error)),
+        Ok(Err(error)) => Err(Fault {
+            what: error.to_string(),
+            source: Some(error),
+        }),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text
-                .or_else(|| panic.downcast_ref::<&str>().copied())
-                .unwrap_or("unknown fault");
-            Err(Error::tokenizer(format!(
-                "{what}: the tokenizer is malformed: {text}"
-            )))
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            // Some messages of panics have lines.
+            let what = text.unwrap_or("unknown fault").replace('\n', " ");
+            Err(Fault { what, source: None })
         }
+    }
+}
+
+impl Fault {
+    /// The error of this crate: `doing` is what was done, `part` finds the part that did it.
+    pub(super) fn error(self, doing: &str, part: impl FnOnce() -> Option<String>) -> Error {
+        let Some(source) = self.source else {
+            let what = part().unwrap_or(self.what);
+            return Error::tokenizer(format!("{doing}: the tokenizer is malformed: {what}"));
+        };
+        Error::tokenizer(format!("{doing}: {}", self.what)).with_source(source)
     }
 }
