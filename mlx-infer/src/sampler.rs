@@ -12,19 +12,21 @@ mod logits;
 mod noise;
 mod params;
 #[cfg(test)]
+mod statistics;
+#[cfg(test)]
 mod tests;
 
 use mlx_core::fast::{self, Draw, NO_TOKEN};
 use mlx_core::{Array, DType, async_eval};
 
-pub use self::history::History;
+pub(crate) use self::history::History;
 pub use self::params::SamplingParams;
 
 use crate::error::{Error, ErrorKind, Result};
 
 /// What the sampler has to know of one row.
 #[derive(Clone, Copy)]
-pub struct Row<'a> {
+pub(crate) struct Row<'a> {
     /// Its settings, which must be valid ([`SamplingParams::check`]).
     pub params: &'a SamplingParams,
     /// The seed of its noise.
@@ -48,7 +50,7 @@ pub struct Choice {
 }
 
 /// The next tokens of all rows, on their way.
-pub struct Sampled {
+pub(crate) struct Sampled {
     /// The ids, U32 `[B]`: what the next step takes before anybody has read them.
     ids: Array,
     /// The same, with [`NO_TOKEN`] where a logit is NaN or the largest is infinite.
@@ -70,7 +72,7 @@ struct Logprobs {
 ///
 /// # Errors
 /// There is not one row of settings for each row of logits, or MLX refuses.
-pub fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Sampled> {
+pub(crate) fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Sampled> {
     let [b, v] = logits.dims()?;
     if b as usize != rows.len() || v < 1 {
         return Err(Error::argument(format!(

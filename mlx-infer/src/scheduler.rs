@@ -10,11 +10,14 @@
 
 mod cost;
 mod plan;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 
-pub use self::cost::CacheCost;
-pub use self::plan::{Id, Job, Limits, Piece, Plan};
+pub(crate) use self::cost::CacheCost;
+pub use self::plan::Limits;
+pub(crate) use self::plan::{Id, Job, Piece, Plan};
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -48,7 +51,7 @@ impl Entry {
 
 /// The queue of requests, and what each has done.
 #[derive(Clone, Debug)]
-pub struct Scheduler {
+pub(crate) struct Scheduler {
     limits: Limits,
     cost: CacheCost,
     waiting: VecDeque<Entry>,
@@ -69,7 +72,7 @@ const HEADROOM: usize = 32;
 
 impl Scheduler {
     /// Nothing to do yet.
-    pub fn new(limits: Limits, cost: CacheCost) -> Self {
+    pub(crate) fn new(limits: Limits, cost: CacheCost) -> Self {
         Self {
             rows: limits.rows,
             limits,
@@ -84,7 +87,7 @@ impl Scheduler {
     }
 
     /// A request arrives.
-    pub fn submit(&mut self, job: Job) {
+    pub(crate) fn submit(&mut self, job: Job) {
         self.arrivals += 1;
         self.waiting.push_back(Entry {
             job,
@@ -98,7 +101,7 @@ impl Scheduler {
     }
 
     /// The bytes that a row of so many positions needs, if the limits do not allow them.
-    pub fn exceeds(&self, positions: usize) -> Option<usize> {
+    pub(crate) fn exceeds(&self, positions: usize) -> Option<usize> {
         let bytes = self.cost.bytes(1, positions);
         self.limits
             .cache_bytes
@@ -107,7 +110,7 @@ impl Scheduler {
     }
 
     /// Says what to do next.
-    pub fn plan(&mut self) -> Plan {
+    pub(crate) fn plan(&mut self) -> Plan {
         let mut plan = Plan::default();
         self.make_room(&mut plan);
         self.admit(&mut plan);
@@ -186,21 +189,21 @@ impl Scheduler {
     }
 
     /// Requests whose prompts have not begun, in order.
-    pub fn fresh(&self) -> impl Iterator<Item = Id> + '_ {
+    pub(crate) fn fresh(&self) -> impl Iterator<Item = Id> + '_ {
         let fresh = self.prefilling.iter().filter(|entry| entry.done == 0);
         fresh.map(|entry| entry.job.id)
     }
 
     /// The prompt of `id`, which has not begun, has its first `done` tokens from elsewhere; behind `cut` of
     /// them it is to pause, so that others can have those.
-    pub fn reuse(&mut self, id: Id, done: usize, cut: Option<usize>) {
+    pub(crate) fn reuse(&mut self, id: Id, done: usize, cut: Option<usize>) {
         if let Some(entry) = find(&mut self.prefilling, id) {
             (entry.done, entry.reused, entry.cut) = (done, done, cut);
         }
     }
 
     /// Prompts to compute before the next step: the pieces of each inner list in one forward pass.
-    pub fn pieces(&self) -> Vec<Vec<Piece>> {
+    pub(crate) fn pieces(&self) -> Vec<Vec<Piece>> {
         let mut groups = Vec::new();
         let is_short = |entry: &&Entry| entry.is_short();
         let mut by_order: Vec<&Entry> = self.prefilling.iter().collect();
@@ -239,20 +242,20 @@ impl Scheduler {
     }
 
     /// Whether `piece` is still what its prompt needs next: a failure may have ended its request, or sent it back to wait.
-    pub fn is_due(&self, piece: &Piece) -> bool {
+    pub(crate) fn is_due(&self, piece: &Piece) -> bool {
         let entry = self.prefilling.iter().find(|e| e.job.id == piece.id);
         entry.is_some_and(|entry| entry.done == piece.start)
     }
 
     /// A piece of `id`'s prompt was computed, up to `end`.
-    pub fn prefilled(&mut self, id: Id, end: usize) {
+    pub(crate) fn prefilled(&mut self, id: Id, end: usize) {
         if let Some(entry) = find(&mut self.prefilling, id) {
             entry.done = end;
         }
     }
 
     /// The row of `id` is in the batch, which has so many slots now.
-    pub fn joined(&mut self, id: Id, slots: usize) {
+    pub(crate) fn joined(&mut self, id: Id, slots: usize) {
         self.slots = slots;
         if let Some(at) = position(&self.prefilling, id) {
             let mut entry = self.prefilling.remove(at);
@@ -262,12 +265,12 @@ impl Scheduler {
     }
 
     /// The batch has so many slots now.
-    pub fn set_slots(&mut self, slots: usize) {
+    pub(crate) fn set_slots(&mut self, slots: usize) {
         self.slots = slots;
     }
 
     /// The row of `id` got one position longer.
-    pub fn stepped(&mut self, id: Id) {
+    pub(crate) fn stepped(&mut self, id: Id) {
         if let Some(entry) = find(&mut self.running, id) {
             entry.len += 1;
         }
@@ -275,7 +278,7 @@ impl Scheduler {
 
     /// The row of `id` is given up; it waits in its old place, with `prompt` tokens to be computed as a
     /// prompt and `replay` to be replayed.
-    pub fn restart(&mut self, id: Id, prompt: usize, replay: usize) {
+    pub(crate) fn restart(&mut self, id: Id, prompt: usize, replay: usize) {
         let Some(mut entry) = self.take(id) else {
             return;
         };
@@ -284,26 +287,26 @@ impl Scheduler {
     }
 
     /// The row of `id` is given up until its reader has caught up.
-    pub fn park(&mut self, id: Id) {
+    pub(crate) fn park(&mut self, id: Id) {
         if let Some(entry) = self.take(id) {
             self.parked.push(entry);
         }
     }
 
     /// Requests whose rows were given up for their readers.
-    pub fn parked(&self) -> impl Iterator<Item = Id> + '_ {
+    pub(crate) fn parked(&self) -> impl Iterator<Item = Id> + '_ {
         self.parked.iter().map(|entry| entry.job.id)
     }
 
     /// The request has ended.
-    pub fn remove(&mut self, id: Id) {
+    pub(crate) fn remove(&mut self, id: Id) {
         self.take(id);
         self.parked.retain(|entry| entry.job.id != id);
     }
 
     /// A step of all rows failed, and they are given up: fewer are tried at a time from now on. Returns
     /// the request that was alone, and so is to blame.
-    pub fn step_failed(&mut self) -> Option<Id> {
+    pub(crate) fn step_failed(&mut self) -> Option<Id> {
         let ids: Vec<Id> = self.running.iter().map(|entry| entry.job.id).collect();
         self.rows = (ids.len() / 2).max(1);
         for &id in &ids {
@@ -317,7 +320,7 @@ impl Scheduler {
 
     /// The prompts of these requests failed together: each is computed alone. Returns the request that
     /// was alone already.
-    pub fn prefill_failed(&mut self, ids: &[Id]) -> Option<Id> {
+    pub(crate) fn prefill_failed(&mut self, ids: &[Id]) -> Option<Id> {
         if let &[id] = ids {
             return Some(id);
         }
@@ -331,27 +334,22 @@ impl Scheduler {
     }
 
     /// A request has ended well: as many rows as the limits allow may be tried again, bit by bit.
-    pub fn recovered(&mut self) {
+    pub(crate) fn recovered(&mut self) {
         self.rows = (self.rows + 1).min(self.limits.rows);
     }
 
     /// Requests whose rows decode, oldest first.
-    pub fn running(&self) -> impl Iterator<Item = Id> + '_ {
+    pub(crate) fn running(&self) -> impl Iterator<Item = Id> + '_ {
         self.running.iter().map(|entry| entry.job.id)
     }
 
     /// Requests that wait, are being prefilled, and decode.
-    pub fn counts(&self) -> [usize; 3] {
+    pub(crate) fn counts(&self) -> [usize; 3] {
         [
             self.waiting.len(),
             self.prefilling.len(),
             self.running.len(),
         ]
-    }
-
-    /// Whether there are no requests.
-    pub fn is_idle(&self) -> bool {
-        self.counts() == [0; 3]
     }
 
     fn youngest(&self) -> Option<Id> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// A row's tokens, and how often each was generated.
 #[derive(Clone, Debug)]
-pub struct History {
+pub(crate) struct History {
     ids: Vec<u32>,
     prompt: usize,
     counts: BTreeMap<u32, u32>,
@@ -12,7 +12,7 @@ pub struct History {
 
 impl History {
     /// The history of a row whose prompt is `prompt`.
-    pub fn new(prompt: Vec<u32>) -> Self {
+    pub(crate) fn new(prompt: Vec<u32>) -> Self {
         Self {
             prompt: prompt.len(),
             ids: prompt,
@@ -21,7 +21,7 @@ impl History {
     }
 
     /// Adds a generated token.
-    pub fn push(&mut self, id: u32) {
+    pub(crate) fn push(&mut self, id: u32) {
         self.ids.push(id);
         *self.counts.entry(id).or_default() += 1;
     }
@@ -42,17 +42,17 @@ impl History {
     }
 
     /// All tokens, the prompt's first.
-    pub fn ids(&self) -> &[u32] {
+    pub(crate) fn ids(&self) -> &[u32] {
         &self.ids
     }
 
     /// The generated tokens.
-    pub fn generated(&self) -> &[u32] {
+    pub(crate) fn generated(&self) -> &[u32] {
         &self.ids[self.prompt..]
     }
 
     /// The number of the prompt's tokens.
-    pub fn prompt_len(&self) -> usize {
+    pub(crate) fn prompt_len(&self) -> usize {
         self.prompt
     }
 

@@ -330,23 +330,29 @@ fn logprobs_are_of_the_processed_distribution() {
     assert!((second.logprob.unwrap() - (8.0 - lse(&[1.0, 3.0, 2.0, 3.0, 8.0]))).abs() < 1e-5);
 }
 
-#[test]
-fn one_nan_among_the_logits_is_enough_and_infinity_below_is_none() {
-    let (nan, low) = (f32::NAN, f32::NEG_INFINITY);
-    let array = Array::from_slice(&[0.0, nan, 3.0, low, 2.0, low], &[2, 3]).unwrap();
+/// The choices of two rows, greedy and drawn.
+fn both_ways(logits: &[f32], shape: [i32; 2]) -> [Vec<Result<Choice>>; 2] {
+    let array = Array::from_slice(logits, &shape).unwrap();
     let drawn = SamplingParams {
         temperature: 1.0,
         ..Default::default()
     };
     let history = History::new(vec![0]);
-    for params in [SamplingParams::default(), drawn] {
+    [SamplingParams::default(), drawn].map(|params| {
         let row = Row {
             params: &params,
             seed: 0,
             history: &history,
             logprobs: None,
         };
-        let choices = sample(&array, &[row, row], None).unwrap().read().unwrap();
+        sample(&array, &[row, row], None).unwrap().read().unwrap()
+    })
+}
+
+#[test]
+fn one_nan_among_the_logits_is_enough_and_infinity_below_is_none() {
+    let (nan, low) = (f32::NAN, f32::NEG_INFINITY);
+    for choices in both_ways(&[0.0, nan, 3.0, low, 2.0, low], [2, 3]) {
         assert!(choices[0].is_err());
         assert_eq!(choices[1].as_ref().unwrap().id, 1);
     }
@@ -354,20 +360,7 @@ fn one_nan_among_the_logits_is_enough_and_infinity_below_is_none() {
 
 #[test]
 fn logits_that_are_no_numbers_are_an_error_of_their_row() {
-    let array = Array::from_slice(&[f32::NAN, f32::NAN, 0.0, 1.0], &[2, 2]).unwrap();
-    let drawn = SamplingParams {
-        temperature: 1.0,
-        ..Default::default()
-    };
-    let history = History::new(vec![0]);
-    for params in [SamplingParams::default(), drawn] {
-        let row = Row {
-            params: &params,
-            seed: 0,
-            history: &history,
-            logprobs: None,
-        };
-        let choices = sample(&array, &[row, row], None).unwrap().read().unwrap();
+    for choices in both_ways(&[f32::NAN, f32::NAN, 0.0, 1.0], [2, 2]) {
         assert_eq!(choices[0].as_ref().unwrap_err().kind(), ErrorKind::Compute);
         assert!(choices[1].as_ref().unwrap().id < 2);
     }

@@ -4,7 +4,7 @@ use mlx_nn::StateCost;
 
 /// The size of a batch's caches as a function of its rows and of the longest of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CacheCost {
+pub(crate) struct CacheCost {
     layers: Vec<StateCost>,
     /// Buffers grow by so many positions.
     growth: usize,
@@ -13,7 +13,7 @@ pub struct CacheCost {
 impl CacheCost {
     /// The cost of layers with these states, whose buffers grow by `growth` positions
     /// ([`CacheOptions::growth`](mlx_nn::CacheOptions::growth)).
-    pub fn new(layers: Vec<StateCost>, growth: usize) -> Self {
+    pub(crate) fn new(layers: Vec<StateCost>, growth: usize) -> Self {
         Self {
             layers,
             growth: growth.max(1),
@@ -21,7 +21,7 @@ impl CacheCost {
     }
 
     /// Bytes of the buffers of `rows` rows of which the longest holds `longest` positions.
-    pub fn bytes(&self, rows: usize, longest: usize) -> usize {
+    pub(crate) fn bytes(&self, rows: usize, longest: usize) -> usize {
         let room = longest.div_ceil(self.growth) * self.growth;
         let row: usize = self.layers.iter().map(|layer| layer.bytes(room)).sum();
         rows * row

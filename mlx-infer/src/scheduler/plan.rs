@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 
 /// Names a request.
-pub type Id = u64;
+pub(crate) type Id = u64;
 
 /// How much may be under way at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,41 +47,41 @@ impl Limits {
 
 /// What the scheduler has to know of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Job {
+pub(crate) struct Job {
     /// Its name.
-    pub id: Id,
+    pub(crate) id: Id,
     /// Tokens that are computed as a prompt.
-    pub prompt: usize,
+    pub(crate) prompt: usize,
     /// Tokens that are known beyond those: they are replayed one a step.
-    pub replay: usize,
+    pub(crate) replay: usize,
     /// Most positions it may ever hold.
-    pub most: usize,
+    pub(crate) most: usize,
     /// Tokens of the prompt that are computed at a time.
-    pub chunk: usize,
+    pub(crate) chunk: usize,
 }
 
 /// A part of a request's prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub(crate) struct Piece {
     /// The request.
-    pub id: Id,
+    pub(crate) id: Id,
     /// Its first token.
-    pub start: usize,
+    pub(crate) start: usize,
     /// The token behind its last.
-    pub end: usize,
+    pub(crate) end: usize,
     /// Whether others begin the same up to its end, so that it is worth keeping.
-    pub is_cut: bool,
+    pub(crate) is_cut: bool,
     /// Whether the prompt is done with it.
-    pub is_last: bool,
+    pub(crate) is_last: bool,
 }
 
 /// What to do next, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Requests that can never fit, with the bytes that they would need: they end with an error.
-    pub refuse: Vec<(Id, usize)>,
+    pub(crate) refuse: Vec<(Id, usize)>,
     /// Rows to give up; their requests wait again.
-    pub evict: Vec<Id>,
+    pub(crate) evict: Vec<Id>,
     /// Give up the slots without a row.
-    pub compact: bool,
+    pub(crate) compact: bool,
 }

@@ -18,6 +18,4 @@ mod poison;
 mod prefixes;
 mod processors;
 mod quantized;
-mod scheduler;
 mod schedules;
-mod statistics;

@@ -1,7 +1,8 @@
 //! Draws have the distribution that the settings ask for: chi-square over 200,000 draws at 0.001.
 
 use mlx_core::{Array, DType, random};
-use mlx_infer::{History, Row, SamplingParams, sample};
+
+use super::{History, Row, SamplingParams, sample};
 
 const DRAWS: usize = 200_000;
 const ROWS: usize = 2_000;
