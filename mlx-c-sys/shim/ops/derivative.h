@@ -48,13 +48,6 @@ class Derivative : public Node {
     return wanted;
   }
 
- protected:
-  static void allocate(Arrays& out) {
-    for (auto& array : out) {
-      array.set_data(mx::allocator::malloc(array.nbytes()));
-    }
-  }
-
  private:
   std::shared_ptr<Node> of_;
   size_t count_;

@@ -58,11 +58,23 @@ class Node : public mx::Primitive {
     return plain_all(inputs);
   }
 
-  // Gives the outputs memory and hands the work to the stream.
+  // Hands the work to the stream. The outputs have memory, and not all of them are empty.
   virtual void encode(const Arrays& in, Arrays& out) = 0;
 
+  // Gives the outputs memory. Returns whether there is something to compute: else `encode` is not called.
+  virtual bool allocate(const Arrays&, Arrays& out) {
+    for (auto& y : out) {
+      y.set_data(mx::allocator::malloc(y.nbytes()));
+    }
+    return std::any_of(out.begin(), out.end(), [](const mx::array& y) { return y.size() > 0; });
+  }
+
   void eval_cpu(const Arrays& in, Arrays& out) final {
-    timed(stream(), name(), [&] { encode(in, out); });
+    timed(stream(), name(), [&] {
+      if (allocate(in, out)) {
+        encode(in, out);
+      }
+    });
     size_t bytes = 0;
     for (const auto& y : out) {
       // A buffer that is written in place is not new memory.
@@ -73,6 +85,11 @@ class Node : public mx::Primitive {
 
   void eval_gpu(const Arrays&, Arrays&) override {
     throw std::runtime_error(std::string(name()) + ": this form runs on the CPU only");
+  }
+
+  // Of one output, which has the shape of the first input.
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
+    return {in[0].shape()};
   }
 
   Arrays vjp(
@@ -115,23 +132,47 @@ class Node : public mx::Primitive {
   void dispatch(uint32_t n, double work, Body body) {
     mx::cpu::get_command_encoder(stream()).dispatch([n, work, body = std::move(body)] { share(n, work, body); });
   }
+  // `allocate` for outputs that begin with a cache line where they are large.
+  static bool allocate_lines(Arrays& out) {
+    constexpr size_t line = 64, large = 1 << 16;
+    bool any = false;
+    for (auto& y : out) {
+      any = any || y.size() > 0;
+      if (y.nbytes() < large) {
+        y.set_data(mx::allocator::malloc(y.nbytes()));
+        continue;
+      }
+      y.set_data(mx::allocator::malloc(y.nbytes() + line));
+      size_t over = reinterpret_cast<uintptr_t>(y.data<char>()) % line, offset = (line - over) % line;
+      y.copy_shared_buffer(y, y.strides(), y.flags(), y.data_size(), static_cast<int64_t>(offset / y.itemsize()));
+    }
+    return any;
+  }
+
  private:
   std::function<Arrays(const Arrays&)> plainly() {
     return [this](const Arrays& inputs) { return plain_all(inputs); };
   }
 };
 
-// Gives an output memory, which begins with a line of the cache where it is large.
-inline void set_data(mx::array& y) {
-  constexpr size_t line = 64, large = 1 << 16;
-  if (y.nbytes() < large) {
-    y.set_data(mx::allocator::malloc(y.nbytes()));
-    return;
+struct NoSettings {
+  bool operator==(const NoSettings&) const = default;
+};
+
+// A node with settings: nodes of one class with equal settings and inputs are merged when a graph is compiled.
+template <class Settings = NoSettings>
+class NodeWith : public Node {
+ public:
+  explicit NodeWith(mx::Stream s, Settings settings = {}) : Node(s), settings_(std::move(settings)) {}
+
+  // MLX asks this of nodes of one class only.
+  bool is_equivalent(const mx::Primitive& other) const override {
+    return settings_ == static_cast<const NodeWith&>(other).settings_;
   }
-  y.set_data(mx::allocator::malloc(y.nbytes() + line));
-  size_t over = reinterpret_cast<uintptr_t>(y.data<char>()) % line, offset = (line - over) % line;
-  y.copy_shared_buffer(y, y.strides(), y.flags(), y.data_size(), static_cast<int64_t>(offset / y.itemsize()));
-}
+
+ protected:
+  Settings settings_;
+};
 
 // Where the vectors along the last axis of an array are; the array may be any view.
 class Rows {

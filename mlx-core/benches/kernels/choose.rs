@@ -40,6 +40,7 @@ pub fn choose(c: &mut Criterion) {
                 key: [1, 2],
             };
             for (name, draw) in [
+                ("greedy draw", with(1.0, 1.0, 1)),
                 ("draw", with(1.0, 1.0, 0)),
                 ("draw, top-p 0.9", with(0.7, 0.9, 0)),
                 ("draw, top-k 40", with(0.7, 1.0, 40)),

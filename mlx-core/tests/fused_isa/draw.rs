@@ -30,6 +30,8 @@ fn settings(key: u32) -> Vec<Draw> {
         with(3.0, 0.999, 0.0, 5000),
         with(0.0, 0.5, 0.1, 3),
         with(0.01, 1.0, 0.0, 0),
+        // As greedy sampling draws.
+        with(1.0, 1.0, 0.0, 1),
     ]
 }
 

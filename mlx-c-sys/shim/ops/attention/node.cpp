@@ -136,17 +136,19 @@ class AttentionNode : public Node {
   AttentionNode(mx::Stream s, const AttentionOptions& options, bool sinks)
       : Node(s), options_(options), sinks_(sinks) {}
 
-  void encode(const Arrays& in, Arrays& out) override {
-    const auto &q = in[0], &k = in[1], &v = in[2];
+  bool allocate(const Arrays&, Arrays& out) override {
     auto& y = out[0];
     // Tokens before heads in memory: what merges heads is then a view.
     int64_t heads = y.shape(1), tokens = y.shape(2), d = y.shape(3);
     y.set_data(
         mx::allocator::malloc(y.nbytes()), y.size(), {heads * tokens * d, d, heads * d, 1},
         {true, heads == 1 || tokens == 1, y.size() <= 1 || (heads * d == 1 && tokens == 1)});
-    if (y.size() == 0) {
-      return;
-    }
+    return y.size() > 0;
+  }
+  void encode(const Arrays& in, Arrays& out) override {
+    const auto &q = in[0], &k = in[1], &v = in[2];
+    auto& y = out[0];
+    int64_t d = y.shape(3);
     const auto* kernel = &attention_kernels(type_of(q.dtype()), q.shape(3), d, options_.packing.bits > 0);
     Plan p{options_, Dense(q), Dense(k), Dense(v), q.shape(0), q.shape(1), k.shape(1), q.shape(2), k.shape(2),
            q.shape(3), d, q.itemsize(), kernel};

@@ -92,7 +92,6 @@ class AttentionVjp : public Derivative {
       : Derivative(s, std::move(of), 3), scale_(scale), causal_(causal) {}
 
   void encode(const Arrays& in, Arrays& out) override {
-    allocate(out);
     const auto &q = in[0], &k = in[1], &v = in[2];
     if (q.size() == 0 || in.back().size() == 0) {
       for (auto& array : out) {

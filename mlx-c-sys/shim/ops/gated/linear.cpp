@@ -15,12 +15,11 @@ class GatedProducts : public Node {
   GatedProducts(mx::Stream s, Gate gate, std::shared_ptr<Product> product)
       : Node(s), gate_(gate), both_(s, std::move(product), 2) {}
 
+  bool allocate(const Arrays&, Arrays& out) override {
+    return allocate_lines(out);
+  }
   void encode(const Arrays& in, Arrays& out) override {
     auto& y = out[0];
-    set_data(y);
-    if (y.size() == 0) {
-      return;
-    }
     const auto& rows = row_kernels(y.dtype());
     mx::cpu::get_command_encoder(stream()).dispatch(
         [operands = Operands(in[0], y), a = both_.matrix(in, 0), b = both_.matrix(in, 1),

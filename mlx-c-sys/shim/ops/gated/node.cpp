@@ -4,18 +4,14 @@
 namespace mlxrs::ops {
 namespace {
 
-class Gated : public Node {
+class Gated : public NodeWith<Gate> {
  public:
-  Gated(mx::Stream s, Gate gate) : Node(s), gate_(gate) {}
+  using NodeWith::NodeWith;
 
   void encode(const Arrays& in, Arrays& out) override {
     auto& y = out[0];
-    y.set_data(mx::allocator::malloc(y.nbytes()));
-    if (y.size() == 0) {
-      return;
-    }
     const auto& rows = row_kernels(y.dtype());
-    auto f = gate_ == Gate::silu ? rows.swiglu : rows.geglu;
+    auto f = settings_ == Gate::silu ? rows.swiglu : rows.geglu;
     long n = y.shape(-1);
     size_t row = n * y.itemsize();
     dispatch(
@@ -28,7 +24,7 @@ class Gated : public Node {
   }
 
   mx::array plain(const Arrays& in) override {
-    return gated_plainly(gate_, in[0], in[1], stream());
+    return gated_plainly(settings_, in[0], in[1], stream());
   }
 
   Arrays vjp(
@@ -36,33 +32,20 @@ class Gated : public Node {
     if (!has_derivative(primals, cotangents, argnums, 2)) {
       return Node::vjp(primals, cotangents, argnums, outputs);
     }
-    return gated_vjp(std::make_shared<Gated>(stream(), gate_), gate_, primals, cotangents[0], argnums);
+    return gated_vjp(std::make_shared<Gated>(stream(), settings_), settings_, primals, cotangents[0], argnums);
   }
 
   const char* name() const override {
-    return gate_ == Gate::silu ? "Swiglu" : "Geglu";
+    return settings_ == Gate::silu ? "Swiglu" : "Geglu";
   }
-  bool is_equivalent(const mx::Primitive& other) const override {
-    return gate_ == static_cast<const Gated&>(other).gate_;
-  }
-  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
-    return {in[0].shape()};
-  }
-
- private:
-  Gate gate_;
 };
 
-class SoftCap : public Node {
+class SoftCap : public NodeWith<float> {
  public:
-  SoftCap(mx::Stream s, float cap) : Node(s), cap_(cap) {}
+  using NodeWith::NodeWith;
 
   void encode(const Arrays& in, Arrays& out) override {
     auto& y = out[0];
-    y.set_data(mx::allocator::malloc(y.nbytes()));
-    if (y.size() == 0) {
-      return;
-    }
     auto f = row_kernels(y.dtype()).soft_cap;
     // A vocabulary is one long row: pieces of it.
     constexpr long piece = 4096;
@@ -71,7 +54,7 @@ class SoftCap : public Node {
     dispatch(
         static_cast<uint32_t>(y.size() / n * pieces),
         8.0 * y.size(),
-        [=, cap = cap_, rows = Vectors(in[0]), to = y.data<char>()](uint32_t i) {
+        [=, cap = settings_, rows = Vectors(in[0]), to = y.data<char>()](uint32_t i) {
           long row = i / pieces, first = i % pieces * piece;
           const char* x = rows(row, workspace(n));
           f(x + first * size, cap, std::min(piece, n - first), to + (row * n + first) * size);
@@ -79,21 +62,12 @@ class SoftCap : public Node {
   }
 
   mx::array plain(const Arrays& in) override {
-    return soft_cap_plainly(in[0], cap_, stream());
+    return soft_cap_plainly(in[0], settings_, stream());
   }
 
   const char* name() const override {
     return "SoftCap";
   }
-  bool is_equivalent(const mx::Primitive& other) const override {
-    return cap_ == static_cast<const SoftCap&>(other).cap_;
-  }
-  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
-    return {in[0].shape()};
-  }
-
- private:
-  float cap_;
 };
 
 } // namespace

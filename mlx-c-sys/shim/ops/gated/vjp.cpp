@@ -8,10 +8,6 @@ class GatedVjp : public Derivative {
   GatedVjp(mx::Stream s, std::shared_ptr<Node> of, Gate gate) : Derivative(s, std::move(of), 2), gate_(gate) {}
 
   void encode(const Arrays& in, Arrays& out) override {
-    allocate(out);
-    if (in[0].size() == 0) {
-      return;
-    }
     long n = in[0].shape(-1);
     dispatch(
         static_cast<uint32_t>(in[0].size() / n),

@@ -20,14 +20,10 @@ void Products::encode(const Arrays& in, Arrays& out) {
   std::vector<Operands> operands;
   std::vector<Matrix> matrices;
   for (size_t i = 0; i < count_; i++) {
-    set_data(out[i]);
     if (out[i].size() > 0) {
       operands.emplace_back(in[0], out[i]);
       matrices.push_back(matrix(in, i));
     }
-  }
-  if (operands.empty()) {
-    return;
   }
   mx::cpu::get_command_encoder(stream()).dispatch(
       [operands = std::move(operands), matrices = std::move(matrices)]() mutable {

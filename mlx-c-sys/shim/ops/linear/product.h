@@ -67,14 +67,12 @@ class Product : public Node {
  public:
   using Node::Node;
 
+  bool allocate(const Arrays&, Arrays& out) override {
+    return allocate_lines(out);
+  }
   void encode(const Arrays& in, Arrays& out) override {
-    auto& y = out[0];
-    set_data(y);
-    if (y.size() == 0) {
-      return;
-    }
     mx::cpu::get_command_encoder(stream()).dispatch(
-        [operands = Operands(in[0], y), w = matrix(in[0], MatrixParts(in).subspan(1))]() mutable {
+        [operands = Operands(in[0], out[0]), w = matrix(in[0], MatrixParts(in).subspan(1))]() mutable {
           Matrix::Copies copies;
           matmul::multiply(operands.get(), w.get(copies));
         });
@@ -130,6 +128,9 @@ class Products : public Node {
   Products(mx::Stream s, std::shared_ptr<Product> product, size_t count)
       : Node(s), product_(std::move(product)), count_(count) {}
 
+  bool allocate(const Arrays&, Arrays& out) override {
+    return allocate_lines(out);
+  }
   void encode(const Arrays& in, Arrays& out) override;
   Arrays plain_all(const Arrays& in) override;
   Arrays parts(const Arrays& in) override;

@@ -16,10 +16,6 @@ class Lookup : public Node {
   void encode(const Arrays& in, Arrays& out) override {
     const auto &indices = in[0], &weight = in[1];
     auto& y = out[0];
-    y.set_data(mx::allocator::malloc(y.nbytes()));
-    if (y.size() == 0) {
-      return;
-    }
     bool packed = in.size() > 2, affine = in.size() > 3;
     const auto& scales = packed ? in[2] : weight;
     int bits = packed ? packing_.bits : static_cast<int>(weight.itemsize()) * 8;

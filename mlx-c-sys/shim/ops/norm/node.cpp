@@ -29,22 +29,19 @@ class Weight {
   int64_t step_ = 1;
 };
 
-class RmsNorm : public Node {
+// Its setting is eps.
+class RmsNorm : public NodeWith<float> {
  public:
-  RmsNorm(mx::Stream s, float eps) : Node(s), eps_(eps) {}
+  using NodeWith::NodeWith;
 
   void encode(const Arrays& in, Arrays& out) override {
     auto& y = out[0];
-    y.set_data(mx::allocator::malloc(y.nbytes()));
-    if (y.size() == 0) {
-      return;
-    }
     long n = y.shape(-1);
     size_t row = n * y.itemsize();
     dispatch(
         static_cast<uint32_t>(y.size() / n),
         2.0 * y.size(),
-        [=, norm = row_kernels(y.dtype()).rms_norm, eps = eps_, xs = Vectors(in[0]),
+        [=, norm = row_kernels(y.dtype()).rms_norm, eps = settings_, xs = Vectors(in[0]),
          weight = Weight(in.size() > 1 ? &in[1] : nullptr), to = y.data<char>()](uint32_t i) {
           float* work = workspace(2 * n);
           norm(xs(i, work), weight(work + n), eps, n, to + i * row);
@@ -52,7 +49,7 @@ class RmsNorm : public Node {
   }
 
   mx::array plain(const Arrays& in) override {
-    return rms_norm_plainly(in[0], in.size() > 1 ? std::make_optional(in[1]) : std::nullopt, eps_, stream());
+    return rms_norm_plainly(in[0], in.size() > 1 ? std::make_optional(in[1]) : std::nullopt, settings_, stream());
   }
 
   Arrays vjp(
@@ -60,44 +57,38 @@ class RmsNorm : public Node {
     if (!has_derivative(primals, cotangents, argnums, primals.size())) {
       return Node::vjp(primals, cotangents, argnums, outputs);
     }
-    return rms_norm_vjp(std::make_shared<RmsNorm>(stream(), eps_), eps_, primals, cotangents[0], argnums);
+    return rms_norm_vjp(std::make_shared<RmsNorm>(stream(), settings_), settings_, primals, cotangents[0], argnums);
   }
 
   const char* name() const override {
     return "RmsNorm";
   }
-  bool is_equivalent(const mx::Primitive& other) const override {
-    return eps_ == static_cast<const RmsNorm&>(other).eps_;
-  }
-  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
-    return {in[0].shape()};
-  }
+};
 
- private:
-  float eps_;
+struct AddNormSettings {
+  // Whether there is such a weight.
+  bool inner, outer;
+  float eps;
+
+  bool operator==(const AddNormSettings&) const = default;
 };
 
 // Inputs: x, residual, the inner weight if there is one, the outer if there is one.
-class AddRmsNorm : public Node {
+class AddRmsNorm : public NodeWith<AddNormSettings> {
  public:
-  AddRmsNorm(mx::Stream s, bool inner, bool outer, float eps) : Node(s), inner_(inner), outer_(outer), eps_(eps) {}
+  using NodeWith::NodeWith;
 
   void encode(const Arrays& in, Arrays& out) override {
-    for (auto& y : out) {
-      y.set_data(mx::allocator::malloc(y.nbytes()));
-    }
+    auto [has_inner, has_outer, eps] = settings_;
     auto& sum = out[0];
-    if (sum.size() == 0) {
-      return;
-    }
     long n = sum.shape(-1);
     size_t row = n * sum.itemsize();
     dispatch(
         static_cast<uint32_t>(sum.size() / n),
         4.0 * sum.size(),
-        [=, add_norm = row_kernels(sum.dtype()).add_norm, eps = eps_, xs = Vectors(in[0]), residuals = Vectors(in[1]),
-         inner = Weight(inner_ ? &in[2] : nullptr), outer = Weight(outer_ ? &in.back() : nullptr),
-         to_sum = sum.data<char>(), to = outer_ ? out[1].data<char>() : nullptr](uint32_t i) {
+        [=, add_norm = row_kernels(sum.dtype()).add_norm, eps = eps, xs = Vectors(in[0]), residuals = Vectors(in[1]),
+         inner = Weight(has_inner ? &in[2] : nullptr), outer = Weight(has_outer ? &in.back() : nullptr),
+         to_sum = sum.data<char>(), to = has_outer ? out[1].data<char>() : nullptr](uint32_t i) {
           float* work = workspace(4 * n);
           AddNorm a{xs(i, work), residuals(i, work + n), inner(work + 2 * n), outer(work + 3 * n), eps,
                     to_sum + i * row, to != nullptr ? to + i * row : nullptr};
@@ -106,16 +97,17 @@ class AddRmsNorm : public Node {
   }
 
   Arrays plain_all(const Arrays& in) override {
-    auto inner = inner_ ? std::make_optional(in[2]) : std::nullopt, outer = outer_ ? std::make_optional(in.back()) : std::nullopt;
-    return add_norm_plainly({in[0], in[1], inner, outer, eps_}, stream());
+    auto weight = [](bool given, const mx::array& a) { return given ? std::make_optional(a) : std::nullopt; };
+    auto inner = weight(settings_.inner, in[settings_.inner ? 2 : 0]), outer = weight(settings_.outer, in.back());
+    return add_norm_plainly({in[0], in[1], inner, outer, settings_.eps}, stream());
   }
 
   Arrays parts(const Arrays& in) override {
     auto norm = [&](const mx::array& x, const mx::array& weight) {
-      return mx::array(x.shape(), x.dtype(), std::make_shared<RmsNorm>(stream(), eps_), {x, weight});
+      return mx::array(x.shape(), x.dtype(), std::make_shared<RmsNorm>(stream(), settings_.eps), {x, weight});
     };
-    Arrays out{mx::add(in[1], inner_ ? norm(in[0], in[2]) : in[0], stream())};
-    if (outer_) {
+    Arrays out{mx::add(in[1], settings_.inner ? norm(in[0], in[2]) : in[0], stream())};
+    if (settings_.outer) {
       out.push_back(norm(out[0], in.back()));
     }
     return out;
@@ -124,17 +116,9 @@ class AddRmsNorm : public Node {
   const char* name() const override {
     return "AddRmsNorm";
   }
-  bool is_equivalent(const mx::Primitive& other) const override {
-    const auto& that = static_cast<const AddRmsNorm&>(other);
-    return inner_ == that.inner_ && outer_ == that.outer_ && eps_ == that.eps_;
-  }
   std::vector<mx::Shape> output_shapes(const Arrays& in) override {
-    return std::vector<mx::Shape>(outer_ ? 2 : 1, in[0].shape());
+    return std::vector<mx::Shape>(settings_.outer ? 2 : 1, in[0].shape());
   }
-
- private:
-  bool inner_, outer_;
-  float eps_;
 };
 
 bool fits(const std::optional<mx::array>& weight, const mx::array& x) {
@@ -171,7 +155,7 @@ std::optional<Arrays> add_norm(const AddNormInputs& of, mx::Stream s) {
   size_t n = of.outer ? 2 : 1;
   return mx::array::make_arrays(
       std::vector<mx::Shape>(n, x.shape()), std::vector<mx::Dtype>(n, x.dtype()),
-      std::make_shared<AddRmsNorm>(s, of.inner.has_value(), of.outer.has_value(), of.eps), std::move(inputs));
+      std::make_shared<AddRmsNorm>(s, AddNormSettings{of.inner.has_value(), of.outer.has_value(), of.eps}), std::move(inputs));
 }
 
 } // namespace mlxrs::ops

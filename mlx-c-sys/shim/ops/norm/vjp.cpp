@@ -23,7 +23,6 @@ class RmsNormVjp : public Derivative {
       : Derivative(s, std::move(of), count), eps_(eps) {}
 
   void encode(const Arrays& in, Arrays& out) override {
-    allocate(out);
     bool weighted = out.size() > 1;
     if (in[0].size() == 0) {
       if (weighted) {

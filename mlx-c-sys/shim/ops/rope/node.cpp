@@ -4,24 +4,20 @@
 namespace mlxrs::ops {
 namespace {
 
-class Rope : public Node {
+class Rope : public NodeWith<RopeOptions> {
  public:
-  Rope(mx::Stream s, RopeOptions options) : Node(s), options_(options) {}
+  using NodeWith::NodeWith;
 
   void encode(const Arrays& in, Arrays& out) override {
     const auto& x = in[0];
     auto& y = out[0];
-    y.set_data(mx::allocator::malloc(y.nbytes()));
-    if (y.size() == 0) {
-      return;
-    }
     uint32_t rows = x.shape(0), tokens = x.shape(-2), heads = y.size() / x.shape(-1) / tokens / rows;
     long n = x.shape(-1);
     size_t size = n * y.itemsize();
     // A task is one token of one row: the angles are the same for all its heads.
     dispatch(
         rows * tokens, 4.0 * y.size(),
-        [=, angles = Angles(options_, in[1], in.size() > 2 ? &in[2] : nullptr), rotate = row_kernels(y.dtype()).rotate,
+        [=, angles = Angles(settings_, in[1], in.size() > 2 ? &in[2] : nullptr), rotate = row_kernels(y.dtype()).rotate,
          xs = Vectors(x), to = y.data<char>()](uint32_t task) {
           uint32_t row = task / tokens, token = task % tokens;
           float* work = workspace(angles.work_size() + n);
@@ -34,7 +30,7 @@ class Rope : public Node {
   }
 
   mx::array plain(const Arrays& in) override {
-    return rope_plainly(in[0], options_, in[1], in.size() > 2 ? std::make_optional(in[2]) : std::nullopt, stream());
+    return rope_plainly(in[0], settings_, in[1], in.size() > 2 ? std::make_optional(in[2]) : std::nullopt, stream());
   }
 
   Arrays vjp(
@@ -43,7 +39,7 @@ class Rope : public Node {
       return Node::vjp(primals, cotangents, argnums, outputs);
     }
     // A rotation's transpose turns back.
-    auto back = options_;
+    auto back = settings_;
     back.scale = -back.scale;
     const auto& dy = cotangents[0];
     Arrays inputs = primals;
@@ -54,63 +50,43 @@ class Rope : public Node {
   const char* name() const override {
     return "Rope";
   }
-  bool is_equivalent(const mx::Primitive& other) const override {
-    return options_ == static_cast<const Rope&>(other).options_;
-  }
-  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
-    return {in[0].shape()};
-  }
-
- private:
-  RopeOptions options_;
 };
 
 // From a projection to heads. Inputs: x, offset, freqs, and the norm's weight if there is one.
-class Heads : public Node {
+class Heads : public NodeWith<HeadsOptions> {
  public:
-  Heads(mx::Stream s, HeadsOptions options) : Node(s), options_(options) {}
+  using NodeWith::NodeWith;
 
   void encode(const Arrays& in, Arrays& out) override {
     auto& y = out[0];
-    y.set_data(mx::allocator::malloc(y.nbytes()));
-    if (y.size() == 0) {
-      return;
-    }
     uint32_t heads = y.shape(1), tokens = y.shape(2);
     dispatch(
         y.shape(0) * tokens, 6.0 * y.size(),
-        [=, write = TokenHeads(options_, in), to = y.data<char>(), size = options_.dim * y.itemsize()](uint32_t task) {
+        [=, write = TokenHeads(settings_, in), to = y.data<char>(), size = settings_.dim * y.itemsize()](uint32_t task) {
           uint32_t row = task / tokens, token = task % tokens;
           write(row, token, tokens, [&](uint32_t head) { return to + ((row * heads + head) * tokens + token) * size; });
         });
   }
 
   mx::array plain(const Arrays& in) override {
-    return heads_plainly(Projection::of(in, options_), stream());
+    return heads_plainly(Projection::of(in, settings_), stream());
   }
   Arrays parts(const Arrays& in) override {
     const auto& x = in[0];
-    auto y = mx::reshape(x, {x.shape(0), x.shape(1), x.shape(2) / options_.dim, options_.dim}, stream());
+    auto y = mx::reshape(x, {x.shape(0), x.shape(1), x.shape(2) / settings_.dim, settings_.dim}, stream());
     y = mx::swapaxes(y, 1, 2, stream());
     if (in.size() > 3) {
-      y = *rms_norm(y, in[3], options_.eps, stream());
+      y = *rms_norm(y, in[3], settings_.eps, stream());
     }
-    return {*rope(y, options_.rope, in[1], in[2], stream())};
+    return {*rope(y, settings_.rope, in[1], in[2], stream())};
   }
 
   const char* name() const override {
     return "Heads";
   }
-  bool is_equivalent(const mx::Primitive& other) const override {
-    const auto& that = static_cast<const Heads&>(other).options_;
-    return options_.rope == that.rope && options_.dim == that.dim && options_.eps == that.eps;
-  }
   std::vector<mx::Shape> output_shapes(const Arrays& in) override {
-    return {Projection::of(in, options_).shape()};
+    return {Projection::of(in, settings_).shape()};
   }
-
- private:
-  HeadsOptions options_;
 };
 
 bool is_usual(

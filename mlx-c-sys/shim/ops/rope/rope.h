@@ -31,6 +31,8 @@ struct HeadsOptions {
   RopeOptions rope;
   int dim;
   float eps;
+
+  bool operator==(const HeadsOptions&) const = default;
 };
 // A projection [B, L, H dim] that becomes heads [B, H, L, dim]: apart, rms_norm where there is a weight, rope with `freqs`.
 struct Projection {

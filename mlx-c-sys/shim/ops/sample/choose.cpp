@@ -6,13 +6,10 @@ namespace mlxrs::ops {
 namespace {
 
 // One number of each row: [.., V] -> [..].
-class OfRows : public Node {
+class OfRows : public NodeWith<> {
  public:
-  using Node::Node;
+  using NodeWith::NodeWith;
 
-  bool is_equivalent(const mx::Primitive&) const override {
-    return true;
-  }
   std::vector<mx::Shape> output_shapes(const Arrays& in) override {
     auto shape = in[0].shape();
     shape.pop_back();
@@ -25,10 +22,6 @@ class ArgMax : public OfRows {
   using OfRows::OfRows;
 
   void encode(const Arrays& in, Arrays& out) override {
-    out[0].set_data(mx::allocator::malloc(out[0].nbytes()));
-    if (out[0].size() == 0) {
-      return;
-    }
     mx::cpu::get_command_encoder(stream()).dispatch([v = Vocabulary(in[0]), to = out[0].data<uint32_t>()]() mutable {
       for (Entry best : v.largest()) {
         *to++ = best.id;
@@ -50,10 +43,6 @@ class LogSumExp : public OfRows {
   using OfRows::OfRows;
 
   void encode(const Arrays& in, Arrays& out) override {
-    out[0].set_data(mx::allocator::malloc(out[0].nbytes()));
-    if (out[0].size() == 0) {
-      return;
-    }
     dispatch(
         static_cast<uint32_t>(out[0].size()), 10.0 * in[0].size(),
         [v = Vocabulary(in[0]), to = out[0].data<float>()](uint32_t row) {
@@ -70,19 +59,14 @@ class LogSumExp : public OfRows {
   }
 };
 
-class Top : public Node {
+// Its setting is how many are chosen.
+class Top : public NodeWith<int> {
  public:
-  Top(mx::Stream s, int n) : Node(s), n_(n) {}
+  using NodeWith::NodeWith;
 
   void encode(const Arrays& in, Arrays& out) override {
-    for (auto& y : out) {
-      y.set_data(mx::allocator::malloc(y.nbytes()));
-    }
-    if (out[0].size() == 0) {
-      return;
-    }
     mx::cpu::get_command_encoder(stream()).dispatch(
-        [v = Vocabulary(in[0]), n = static_cast<long>(n_), ids = out[0].data<uint32_t>(), values = out[1].data<float>()] {
+        [v = Vocabulary(in[0]), n = static_cast<long>(settings_), ids = out[0].data<uint32_t>(), values = out[1].data<float>()] {
           auto peaks = v.peaks();
           share(static_cast<uint32_t>(v.rows()), static_cast<double>(v.rows()) * v.size(), [&](uint32_t row) {
             auto best = v.contenders(v.row(row), peaks.of(row), n);
@@ -96,35 +80,25 @@ class Top : public Node {
   }
 
   Arrays plain_all(const Arrays& in) override {
-    return top_plainly(in[0], n_, stream());
+    return top_plainly(in[0], settings_, stream());
   }
 
   const char* name() const override {
     return "Top";
   }
-  bool is_equivalent(const mx::Primitive& other) const override {
-    return n_ == static_cast<const Top&>(other).n_;
-  }
   std::vector<mx::Shape> output_shapes(const Arrays& in) override {
     auto shape = in[0].shape();
-    shape.back() = n_;
+    shape.back() = settings_;
     return {shape, shape};
   }
-
- private:
-  int n_;
 };
 
 // The least logit that is kept when a row's likeliest tokens are kept for as long as those before have less than p together.
-class Nucleus : public Node {
+class Nucleus : public NodeWith<> {
  public:
-  using Node::Node;
+  using NodeWith::NodeWith;
 
   void encode(const Arrays& in, Arrays& out) override {
-    out[0].set_data(mx::allocator::malloc(out[0].nbytes()));
-    if (out[0].size() == 0) {
-      return;
-    }
     mx::cpu::get_command_encoder(stream()).dispatch(
         [v = Vocabulary(in[0]), p = in[1].data<float>(), step = in[1].size() > 1 ? in[1].strides(0) : 0,
          to = out[0].data<float>()] {
@@ -142,9 +116,6 @@ class Nucleus : public Node {
 
   const char* name() const override {
     return "Nucleus";
-  }
-  bool is_equivalent(const mx::Primitive&) const override {
-    return true;
   }
   std::vector<mx::Shape> output_shapes(const Arrays& in) override {
     return {in[1].shape()};

@@ -29,15 +29,17 @@ Row begin(const Vocabulary& v, long i, const float* peaks, bool numbers, const S
   const char* x = v.row(i);
   float scale = settings.numbers[3 * i], p = settings.numbers[3 * i + 1], least = settings.numbers[3 * i + 2];
   Entry best = v.best(x, peaks);
-  bool greedy = scale == 0.0f;
-  if (!std::isfinite(best.value) || (!greedy && !numbers)) {
+  bool noise = scale != 0.0f;
+  if (!std::isfinite(best.value) || (noise && !numbers)) {
     return {{}, {0, no_token}, true};
   }
-  if (greedy) {
+  long count = settings.counts[i];
+  // The largest alone takes part: no noise can change that.
+  if (!noise || count == 1) {
     return {{}, {0, best.id}, true};
   }
   Draw draw{x, v.size(), scale, best.value + least, v.size(), {settings.keys[2 * i], settings.keys[2 * i + 1]}};
-  if (long count = settings.counts[i]; count < v.size()) {
+  if (count < v.size()) {
     auto some = v.contenders(x, peaks, count);
     std::nth_element(some.begin(), some.begin() + (count - 1), some.end());
     if (Entry last = some[count - 1]; last.value >= draw.least) {
@@ -57,15 +59,11 @@ Row begin(const Vocabulary& v, long i, const float* peaks, bool numbers, const S
   return row;
 }
 
-class Drawing : public Node {
+class Drawing : public NodeWith<> {
  public:
-  using Node::Node;
+  using NodeWith::NodeWith;
 
   void encode(const Arrays& in, Arrays& out) override {
-    out[0].set_data(mx::allocator::malloc(out[0].nbytes()));
-    if (out[0].size() == 0) {
-      return;
-    }
     mx::cpu::get_command_encoder(stream()).dispatch(
         [v = Vocabulary(in[0]), settings = Settings{in[1].data<uint32_t>(), in[2].data<float>(), in[3].data<int32_t>()},
          to = out[0].data<uint32_t>()] { run(v, settings, to); });
@@ -77,9 +75,6 @@ class Drawing : public Node {
 
   const char* name() const override {
     return "Draw";
-  }
-  bool is_equivalent(const mx::Primitive&) const override {
-    return true;
   }
   std::vector<mx::Shape> output_shapes(const Arrays& in) override {
     return {{in[0].shape(0)}};
@@ -93,6 +88,13 @@ class Drawing : public Node {
     share(static_cast<uint32_t>(v.rows()), 4.0 * work, [&](uint32_t i) {
       rows[i] = begin(v, i, peaks.of(i), peaks.numbers[i], settings);
     });
+    // As in greedy sampling: the peaks were the only pass over the logits.
+    if (std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.is_done; })) {
+      for (const Row& row : rows) {
+        *to++ = static_cast<uint32_t>(row.best.id);
+      }
+      return;
+    }
 
     // Pieces of the hashes, each of which is for two ids.
     constexpr long piece = 8192;

@@ -103,6 +103,10 @@ class Store : public Node {
       std::optional<HeadsOptions> heads)
       : Node(s), options_(options), blank_(std::move(blank)), heads_(heads) {}
 
+  // `encode` writes into a buffer of the inputs, or makes one.
+  bool allocate(const Arrays&, Arrays&) override {
+    return true;
+  }
   void encode(const Arrays& in, Arrays& out) override {
     auto [v, offsets, keys] = given(in);
     Slots slots{offsets.data<int32_t>(), offsets.size() > 1 ? offsets.strides(0) : 0, out[0].shape(2), v.shape(2), options_.ring};

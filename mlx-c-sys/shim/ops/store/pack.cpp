@@ -4,43 +4,33 @@
 namespace mlxrs::ops {
 namespace {
 
-class Pack : public Node {
+class Pack : public NodeWith<RowPacking> {
  public:
-  Pack(mx::Stream s, const RowPacking& packing) : Node(s), packing_(packing) {}
+  using NodeWith::NodeWith;
 
   void encode(const Arrays& in, Arrays& out) override {
     const auto& x = in[0];
     auto& y = out[0];
-    y.set_data(mx::allocator::malloc(y.nbytes()));
-    if (y.size() == 0) {
-      return;
-    }
     long n = x.shape(-1), words = y.shape(-1);
     dispatch(
         static_cast<uint32_t>(x.size() / n), 8.0 * x.size(),
-        [=, packing = packing_, pack = row_kernels(x.dtype()).pack, from = Vectors(x), to = y.data<uint32_t>()](uint32_t v) {
+        [=, packing = settings_, pack = row_kernels(x.dtype()).pack, from = Vectors(x), to = y.data<uint32_t>()](uint32_t v) {
           pack(from(v, workspace(n)), packing, n, to + v * words);
         });
   }
 
   mx::array plain(const Arrays& in) override {
-    return pack_plainly(in[0], packing_, stream());
+    return pack_plainly(in[0], settings_, stream());
   }
 
   const char* name() const override {
     return "Pack";
   }
-  bool is_equivalent(const mx::Primitive& other) const override {
-    return packing_ == static_cast<const Pack&>(other).packing_;
-  }
   std::vector<mx::Shape> output_shapes(const Arrays& in) override {
     auto shape = in[0].shape();
-    shape.back() = static_cast<int>(packing_.words(shape.back(), in[0].itemsize()));
+    shape.back() = static_cast<int>(settings_.words(shape.back(), in[0].itemsize()));
     return {shape};
   }
-
- private:
-  RowPacking packing_;
 };
 
 } // namespace
