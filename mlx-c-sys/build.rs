@@ -68,6 +68,10 @@ fn run() -> Result<()> {
         println!("cargo::rustc-link-search=native={}", lib.display());
         println!("cargo::rustc-link-lib=dylib=mlxc");
     }
+    // For `tests/two_builds.rs`, which runs this program.
+    if let Ok(program) = env::current_exe() {
+        println!("cargo::rustc-env=MLXC_BUILD_SCRIPT={}", program.display());
+    }
     // For build scripts of dependents, as DEP_MLXC_ROOT and so on.
     let metadata: [(&str, &Path); 4] = [
         ("root", &prefix.dir),

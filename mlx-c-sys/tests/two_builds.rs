@@ -1,0 +1,183 @@
+//! Two builds at once with an empty cache: the build script of this crate in two processes, as two `cargo build`s run it, with a tool chain that
+//! writes files in place of compiling.
+#![cfg(unix)]
+
+#[path = "../build/native.rs"]
+mod native;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use native::{host, pins};
+
+/// In place of CMake: tells of overlaps, takes half a second, and makes what an installation has. It fails once where it is asked to.
+const CMAKE: &str = r#"#!/bin/sh
+case "$1" in
+--version) echo "cmake version 3.31.0" ;;
+--build)
+    mkdir "$LOG.busy" || echo overlap >> "$LOG"
+    echo start >> "$LOG"
+    sleep 0.5
+    rmdir "$LOG.busy"
+    if rm "$LOG.fails" 2>/dev/null; then exit 1; fi
+    prefix=$(cat "$2/prefix")
+    mkdir -p "$prefix/lib" "$prefix/include/mlx/c"
+    echo library > "$prefix/lib/$LIBRARY"
+    echo header > "$prefix/include/mlx/c/mlx.h"
+    echo header > "$prefix/include/mlxrs.h"
+    echo end >> "$LOG"
+    ;;
+*)
+    for argument; do
+        case "$argument" in
+        -DCMAKE_INSTALL_PREFIX=*) prefix=${argument#*=} ;;
+        esac
+        [ "$last" = -B ] && out=$argument
+        last=$argument
+    done
+    mkdir -p "$out"
+    echo "$prefix" > "$out/prefix"
+    ;;
+esac
+"#;
+
+const COMPILER: &str = "#!/bin/sh\necho 'pretended compiler 1.0'\n";
+const NINJA: &str = "#!/bin/sh\necho 1.12\n";
+
+struct Machine(tempfile::TempDir);
+
+impl Machine {
+    fn new() -> Self {
+        let machine = Self(tempfile::tempdir().unwrap());
+        for (name, text) in [("cmake", CMAKE), ("ninja", NINJA), ("c++", COMPILER)] {
+            let path = machine.write(&format!("bin/{name}"), text);
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let mut header = String::new();
+        for (name, number) in ["MAJOR", "MINOR", "PATCH"].iter().zip(pins::MLX.split('.')) {
+            header += &format!("#define MLX_VERSION_{name} {number}\n");
+        }
+        machine.write("mlx/include/mlx/version.h", &header);
+        machine.write(&format!("mlx/lib/{}", host::library("mlx")), "library");
+        machine
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.at(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.at("log")).unwrap_or_default()
+    }
+
+    /// Starts the build script of a project.
+    fn start(&self, project: &str) -> Child {
+        let out = self.at(project);
+        fs::create_dir_all(&out).unwrap();
+        let path = std::env::var("PATH").unwrap();
+        let mut command = Command::new(env!("MLXC_BUILD_SCRIPT"));
+        for name in native::VARIABLES {
+            command.env_remove(name);
+        }
+        command
+            .env("PATH", format!("{}:{path}", self.at("bin").display()))
+            .env("CXX", self.at("bin/c++"))
+            .env("MLX_CACHE_DIR", self.at("cache"))
+            .env("MLX_DIR", self.at("mlx"))
+            .env(
+                "MLX_C_BINDINGS",
+                Path::new(env!("OUT_DIR")).join("bindings.rs"),
+            )
+            .env("OUT_DIR", out)
+            .env("TARGET", host::triple())
+            .env("LOG", self.at("log"))
+            .env("LIBRARY", host::library("mlxc"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command.spawn().unwrap()
+    }
+
+    /// Starts two, the second while the first builds.
+    fn both(&self) -> [Output; 2] {
+        let first = self.start("first");
+        let started = Instant::now();
+        while self.log().is_empty() {
+            assert!(
+                started.elapsed() < Duration::from_secs(60),
+                "nothing is built"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let second = self.start("second");
+        [first, second].map(|build| build.wait_with_output().unwrap())
+    }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// The folder that a build script tells cargo of.
+fn root(output: &Output) -> PathBuf {
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stderr}");
+    let root = stdout
+        .lines()
+        .find_map(|line| line.strip_prefix("cargo::metadata=root="));
+    PathBuf::from(root.unwrap())
+}
+
+#[test]
+fn the_second_build_waits_and_takes_what_the_first_has_made() {
+    let machine = Machine::new();
+    let outputs = machine.both();
+    assert_eq!(machine.log(), "start\nend\n");
+    assert_eq!(root(&outputs[0]), root(&outputs[1]));
+    assert!(root(&outputs[0]).starts_with(machine.at("cache").canonicalize().unwrap()));
+    assert!(text(&outputs[0].stderr).contains("compiling mlx-c"));
+    assert_eq!(text(&outputs[1].stderr), "");
+    for project in ["first", "second"] {
+        assert!(machine.at(project).join("bindings.rs").is_file());
+    }
+    // Nothing but the finished folder and its lock is left, and a third build makes nothing.
+    let third = machine.start("third").wait_with_output().unwrap();
+    assert_eq!(root(&third), root(&outputs[0]));
+    assert_eq!(machine.log(), "start\nend\n");
+    let names = fs::read_dir(machine.at("cache")).unwrap();
+    let names = names.map(|item| item.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    let kept = root(&third)
+        .file_name()
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .to_owned();
+    assert_eq!(names, [kept.clone(), format!("{kept}.lock")]);
+}
+
+#[test]
+fn a_build_that_fails_leaves_its_place_to_the_other() {
+    let machine = Machine::new();
+    machine.write("log.fails", "");
+    let [first, second] = machine.both();
+    assert_eq!(first.status.code(), Some(1));
+    assert!(text(&first.stderr).contains("mlx-c does not compile"));
+    assert!(
+        root(&second)
+            .join("lib")
+            .join(host::library("mlxc"))
+            .is_file()
+    );
+    assert_eq!(machine.log(), "start\nstart\nend\n");
+}
