@@ -61,6 +61,7 @@ mod request;
 mod sampler;
 mod scheduler;
 mod score;
+mod speculate;
 mod text;
 
 pub use backend::{Classification, OnEvent, TextModel};
@@ -83,6 +84,7 @@ pub use request::Request;
 pub use sampler::{Choice, SamplingParams};
 pub use scheduler::Limits;
 pub use score::{Score, ScoreOptions};
+pub use speculate::Speculative;
 pub use text::chat::{self, ChatTemplate, Message, RenderOptions};
 pub use text::detokenize::Detokenizer;
 pub use text::files::Files;

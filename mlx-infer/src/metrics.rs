@@ -13,6 +13,10 @@ pub struct Metrics {
     pub cached_tokens: usize,
     /// Tokens that were generated, one that ends the text included.
     pub decode_tokens: usize,
+    /// Tokens that were drafted by speculation.
+    pub drafted_tokens: usize,
+    /// Those of them that are tokens of the answer.
+    pub accepted_draft_tokens: usize,
     /// What loading the model took, before any request.
     pub load: Duration,
     /// From the start to the first token: the prompt, and the choice of that token.
@@ -57,6 +61,8 @@ pub(crate) struct Counts {
     pub(crate) prompt: usize,
     pub(crate) cached: usize,
     pub(crate) decoded: usize,
+    pub(crate) drafted: usize,
+    pub(crate) accepted: usize,
 }
 
 /// The clock of one generation.
@@ -96,6 +102,8 @@ impl Watch {
             prompt_tokens: counts.prompt,
             cached_tokens: counts.cached,
             decode_tokens: counts.decoded,
+            drafted_tokens: counts.drafted,
+            accepted_draft_tokens: counts.accepted,
             load: self.load,
             prefill: first - self.started,
             decode: self.last - first,

@@ -14,6 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::frontend::{Frontend, read_tokenizer};
 use crate::generate::{GenerateOptions, Generation, Prompt};
 use crate::metrics::Metrics;
+use crate::speculate::{self, Speculative};
 use crate::text::chat::{ChatTemplate, Message, RenderOptions};
 use crate::text::files::Files;
 use crate::text::tokenizer::Tokenizer;
@@ -30,6 +31,9 @@ pub struct LoadOptions {
     pub kv_quantization: Option<Scheme>,
     /// NaN among the logits counts as a token that cannot follow, instead of ending the request with an error.
     pub allow_nan: bool,
+    /// The longest draft ([`Speculative`]), at most 8, that layers with sliding windows or recurrent states leave room for: so many positions
+    /// more in each ring, so many states more in a step. Models without such layers need none.
+    pub max_draft: usize,
 }
 
 /// A model with its tokenizer, chat template and end tokens. It stays on the thread that loaded it.
@@ -265,6 +269,30 @@ impl LoadedModel {
         mlx_core::Result::expect(costs, "loading has checked it")
     }
 
+    /// The longest draft that a row may bring to a step.
+    pub(crate) fn draft_room(&self) -> usize {
+        let keeps_all = |kind: &LayerKind| matches!(kind, LayerKind::Full);
+        match self.options.context_len {
+            None if self.model.layers().iter().all(keeps_all) => speculate::MOST,
+            _ => self.options.max_draft,
+        }
+    }
+
+    /// # Errors
+    /// Drafts are longer than the model was loaded for.
+    pub(crate) fn check_draft(&self, speculative: Speculative) -> Result<()> {
+        match speculative {
+            Speculative::Tokens(tokens) if tokens > self.draft_room() => {
+                Err(Error::argument(format!(
+                    "speculative: drafts of {tokens} tokens need a model that was loaded with max_draft of at least {tokens}, \
+                     as it has sliding windows or recurrent layers; given {}",
+                    self.options.max_draft
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The arrays of a row's state in each layer.
     pub(crate) fn row_parts(&self) -> Result<Vec<Vec<RowPart>>> {
         let (options, kv) = (self.cache_options(), kv_shape(self.info()));
@@ -291,6 +319,7 @@ fn cache_options(options: &LoadOptions) -> CacheOptions {
     CacheOptions {
         max_context: options.context_len,
         quantized: options.kv_quantization,
+        slack: options.max_draft,
         ..CacheOptions::default()
     }
 }
@@ -330,6 +359,13 @@ impl LoadOptions {
         if let Some(scheme) = self.kv_quantization {
             fast::check_packing(scheme)
                 .map_err(|error| Error::unsupported(format!("kv_quantization: {error}")))?;
+        }
+        if self.max_draft > speculate::MOST {
+            return Err(Error::argument(format!(
+                "max_draft must be at most {}, given {}",
+                speculate::MOST,
+                self.max_draft
+            )));
         }
         match self.dtype {
             None | Some(DType::F32 | DType::F16 | DType::BF16) => Ok(()),

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::generate::GenerateOptions;
 use crate::sampler::SamplingParams;
+use crate::speculate::Speculative;
 
 macro_rules! request_options {
     (sampling { $($s:ident: $s_type:ty,)* } generation { $($g:ident: $g_type:ty,)* }) => {
@@ -90,6 +91,7 @@ request_options! {
         stop_ids: Vec<u32>,
         ignore_eos: bool,
         logprobs: usize,
+        speculative: Speculative,
     }
 }
 

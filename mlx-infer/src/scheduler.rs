@@ -269,11 +269,19 @@ impl Scheduler {
         self.slots = slots;
     }
 
-    /// The row of `id` got one position longer.
-    pub(crate) fn stepped(&mut self, id: Id) {
+    /// The row of `id` got so many positions longer.
+    pub(crate) fn stepped(&mut self, id: Id, positions: usize) {
         if let Some(entry) = find(&mut self.running, id) {
-            entry.len += 1;
+            entry.len += positions;
         }
+    }
+
+    /// Whether the longest row may be so many positions longer in the next step than without drafts.
+    pub(crate) fn has_room(&self, positions: usize) -> bool {
+        let longest = self.running.iter().map(Entry::next_len).max();
+        let rows = self.running.len() + self.prefilling.len();
+        let bytes = self.cost.bytes(rows.max(self.slots), longest.unwrap_or(0) + positions);
+        self.limits.cache_bytes.is_none_or(|limit| bytes <= limit)
     }
 
     /// The row of `id` is given up; it waits in its old place, with `prompt` tokens to be computed as a

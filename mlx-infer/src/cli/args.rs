@@ -7,7 +7,8 @@ use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
 use mlx_core::{DType, QuantMode, Scheme, fast};
 use mlx_infer::{
-    Files, GenerateOptions, LoadOptions, LoadedModel, RequestOptions, SamplingParams, console,
+    Files, GenerateOptions, LoadOptions, LoadedModel, RequestOptions, SamplingParams, Speculative,
+    console,
 };
 
 use super::{Failure, Result};
@@ -78,6 +79,11 @@ impl Load {
 
     /// Loads the model, with a progress bar on a terminal.
     pub(super) fn load(&self) -> Result<LoadedModel> {
+        self.load_to_draft(Speculative::Off)
+    }
+
+    /// The same with room for the drafts of `speculative`.
+    pub(super) fn load_to_draft(&self, speculative: Speculative) -> Result<LoadedModel> {
         if self.context_len == Some(0) {
             return Err(Failure::Usage(
                 "context-len must be at least 1, given 0".to_owned(),
@@ -96,6 +102,7 @@ impl Load {
             context_len: self.context_len,
             dtype: self.dtype.map(Float::dtype),
             allow_nan: self.allow_nan,
+            max_draft: speculative.most(),
         };
         let files = self.files()?;
         let bar = std::io::stderr()
@@ -174,6 +181,9 @@ pub(super) struct Generation {
     /// Stop before this text; may be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
+    /// Guess next tokens from the text so far and compute several at a time: off, auto, or how many, 1 to 8. The tokens stay the same
+    #[arg(long, value_name = "MODE", default_value_t = Speculative::Off)]
+    speculative: Speculative,
     /// Do not stop at the model's end tokens
     #[arg(long)]
     ignore_eos: bool,
@@ -196,6 +206,7 @@ impl Generation {
             max_tokens: Some(self.max_tokens),
             stop: Some(self.stop.clone()),
             ignore_eos: Some(self.ignore_eos),
+            speculative: Some(self.speculative),
             ..Default::default()
         };
         let options = given.over(&GenerateOptions::default());

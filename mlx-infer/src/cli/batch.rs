@@ -253,7 +253,7 @@ impl Batch {
             .check()
             .map_err(|error| super::Failure::Usage(error.to_string()))?;
         let lines = Lines::open(&self.input)?;
-        let model = self.load.load()?;
+        let model = self.load.load_to_draft(defaults.speculative)?;
         let _running = interrupt::running();
         let mut flight = Flight {
             places: VecDeque::new(),

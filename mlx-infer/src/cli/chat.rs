@@ -60,7 +60,7 @@ impl Chat {
             return output::print(&template.render(&messages, &render)?);
         }
         options.cancel = interrupt::cancels()?;
-        let model = self.load.load()?;
+        let model = self.load.load_to_draft(options.speculative)?;
         // Faults of the template show before the first question.
         model.chat_template()?;
         let answer = |generation: &mut Generation<'_>| -> Result<Generated> {

@@ -57,7 +57,7 @@ impl Generate {
         let mut options = self.generation.options()?;
         let prompt = self.source.read()?;
         options.cancel = interrupt::cancels()?;
-        let model = self.load.load()?;
+        let model = self.load.load_to_draft(options.speculative)?;
         let mut generation = match &self.prompt_cache {
             None => model.generate(prompt, &options)?,
             Some(path) => {

@@ -3,8 +3,12 @@
 //! A step is queued before the tokens of the one before are read: it takes them as a lazy array. The host waits for one list of ids a step,
 //! while the device already has work.
 
+mod verify;
+
 use mlx_core::{Array, async_eval, eval};
 use mlx_nn::ModelCache;
+
+pub(crate) use self::verify::{Drafts, Verified};
 
 use super::task::Tasks;
 use crate::error::Result;

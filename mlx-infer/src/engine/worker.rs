@@ -2,8 +2,10 @@
 
 mod admission;
 mod prefill;
+mod speculate;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
 
 use mlx_core::{Array, memory};
 use mlx_nn::ModelCache;
@@ -18,6 +20,7 @@ use crate::processor;
 use crate::prompt_cache::is_beyond;
 use crate::sampler::Choice;
 use crate::scheduler::{CacheCost, Id, Limits, Scheduler};
+use crate::speculate::Costs;
 
 /// Forward passes after which MLX gives back the buffers that grown caches left behind.
 const CLEAR_EVERY: usize = 256;
@@ -35,6 +38,8 @@ pub(crate) struct Worker<'m, 's> {
     submitted: Id,
     forwards: usize,
     evictions: usize,
+    /// What steps cost, for rows that speculate.
+    costs: Costs,
     /// Whether the cache of a request that ends is put aside, and those that were.
     keeps_last: bool,
     last: Option<(Vec<u32>, ModelCache)>,
@@ -51,6 +56,7 @@ impl<'m, 's> Worker<'m, 's> {
             submitted: 0,
             forwards: 0,
             evictions: 0,
+            costs: Costs::default(),
             keeps_last: false,
             last: None,
             model,
@@ -201,20 +207,34 @@ impl<'m, 's> Worker<'m, 's> {
                 self.restart(id, Some(all));
             }
         }
+        if self.speculate() {
+            return;
+        }
+        let start = Instant::now();
         match self.rows.step(&self.tasks) {
             Ok(stepped) => {
                 for &id in &stepped.ids {
-                    self.scheduler.stepped(id);
+                    self.scheduler.stepped(id, 1);
                 }
-                self.forwards += usize::from(!stepped.ids.is_empty());
+                let (rows, is_steady) = (self.rows.slots(), stepped.previous.is_some());
                 self.read(stepped.previous);
-                if self.forwards.is_multiple_of(CLEAR_EVERY)
-                    && let Err(error) = memory::clear_cache()
-                {
-                    self.step_failed(error.into());
+                // Queueing one step and waiting for another take the time of a step.
+                if is_steady && !stepped.ids.is_empty() {
+                    self.costs.learn(rows, 1, start.elapsed().as_secs_f64());
                 }
+                self.ran(!stepped.ids.is_empty());
             }
             Err(error) => self.step_failed(error),
+        }
+    }
+
+    /// Counts a step.
+    fn ran(&mut self, has_rows: bool) {
+        self.forwards += usize::from(has_rows);
+        if self.forwards.is_multiple_of(CLEAR_EVERY)
+            && let Err(error) = memory::clear_cache()
+        {
+            self.step_failed(error.into());
         }
     }
 

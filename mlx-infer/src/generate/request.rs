@@ -6,6 +6,7 @@ use crate::cancel::CancelToken;
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::sampler::{Choice, SamplingParams};
+use crate::speculate::Speculative;
 
 /// What to continue.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,6 +50,8 @@ pub struct GenerateOptions {
     pub ignore_eos: bool,
     /// Give the log probability of each token, and of so many of the likeliest in its place.
     pub logprobs: Option<usize>,
+    /// Whether next tokens are guessed, to compute several at a time. The tokens stay the same.
+    pub speculative: Speculative,
     /// Tokens of the prompt that are computed at a time.
     pub prefill_chunk: usize,
     /// Ends the generation from outside.
@@ -65,6 +68,7 @@ impl Default for GenerateOptions {
             stop_ids: Vec::new(),
             ignore_eos: false,
             logprobs: None,
+            speculative: Speculative::Off,
             prefill_chunk: 512,
             cancel: CancelToken::new(),
         }
@@ -76,6 +80,7 @@ impl GenerateOptions {
     /// A value is outside its range; the message names it, the range and the value.
     pub fn check(&self) -> Result<()> {
         self.sampling.check()?;
+        self.speculative.check()?;
         for (name, value) in [
             ("max_tokens", self.max_tokens),
             ("prefill_chunk", self.prefill_chunk),
@@ -161,7 +166,7 @@ pub struct Generated {
 
 impl Generated {
     /// The document that the command line gives: `text`, `tokens`, `finish_reason`, `usage`, `timings`;
-    /// in `usage` `cached_tokens`, if there are any.
+    /// in `usage` `cached_tokens`, `drafted_tokens` and `accepted_draft_tokens`, if there are any.
     pub fn to_json(&self) -> Value {
         let m = &self.metrics;
         let ids: Vec<u32> = self.tokens.iter().map(|choice| choice.id).collect();
@@ -188,6 +193,10 @@ impl Generated {
         });
         if m.cached_tokens > 0 {
             document["usage"]["cached_tokens"] = m.cached_tokens.into();
+        }
+        if m.drafted_tokens > 0 {
+            document["usage"]["drafted_tokens"] = m.drafted_tokens.into();
+            document["usage"]["accepted_draft_tokens"] = m.accepted_draft_tokens.into();
         }
         document
     }

@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::metrics::{Counts, Watch};
 use crate::model::LoadedModel;
 use crate::sampler::{Choice, History, Row};
+use crate::speculate::Drafter;
 
 /// The tokens of a request, and when it ends.
 pub(crate) struct Sequence {
@@ -22,6 +23,7 @@ pub(crate) struct Sequence {
     watch: Watch,
     /// Tokens of the prompt that were not computed.
     cached: usize,
+    drafter: Option<Drafter>,
 }
 
 impl Sequence {
@@ -36,6 +38,7 @@ impl Sequence {
         requested: Instant,
     ) -> Result<Self> {
         model.frontend().check(&ids, options)?;
+        model.check_draft(options.speculative)?;
         let room = model
             .info()
             .max_positions
@@ -52,6 +55,7 @@ impl Sequence {
             limit: options.max_tokens.min(room),
             watch: Watch::start(model.load_time(), requested)?,
             cached: 0,
+            drafter: Drafter::new(options.speculative),
             history: History::new(ids),
             options: options.clone(),
         })
@@ -79,6 +83,25 @@ impl Sequence {
     /// So many tokens of the prompt were not computed.
     pub(crate) fn set_cached(&mut self, tokens: usize) {
         self.cached = tokens;
+    }
+
+    /// Its drafts, if it speculates.
+    pub(crate) fn drafter(&self) -> Option<&Drafter> {
+        self.drafter.as_ref()
+    }
+
+    /// The same, to draft or to learn.
+    pub(crate) fn drafter_mut(&mut self) -> Option<&mut Drafter> {
+        self.drafter.as_mut()
+    }
+
+    /// At most `room` tokens that may come next.
+    pub(crate) fn draft(&mut self, room: usize) -> Vec<u32> {
+        // One token comes without a draft.
+        let room = room.min(self.remaining().saturating_sub(1));
+        let ids = self.history.ids();
+        let drafter = self.drafter.as_mut();
+        drafter.map_or_else(Vec::new, |drafter| drafter.draft(ids, room))
     }
 
     /// What the sampler has to know.
@@ -116,6 +139,8 @@ impl Sequence {
             prompt: self.history.prompt_len(),
             cached: self.cached,
             decoded: self.history.generated().len(),
+            drafted: self.drafter.as_ref().map_or(0, |drafter| drafter.drafted),
+            accepted: self.drafter.as_ref().map_or(0, |drafter| drafter.kept),
         })?;
         Ok(Event::Finish {
             reason: if stopped { FinishReason::Stop } else { reason },

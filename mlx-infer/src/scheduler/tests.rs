@@ -302,7 +302,7 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
             let held = row.held.as_mut().unwrap();
             *held += 1;
             longest = longest.max(*held);
-            scheduler.stepped(id);
+            scheduler.stepped(id, 1);
             // Past what it had said before it was given up, a step is a new token.
             row.generated = row.generated.max(*held - asked(id).prompt + 1);
             if row.generated == asked(id).tokens {

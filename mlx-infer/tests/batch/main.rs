@@ -19,3 +19,4 @@ mod prefixes;
 mod processors;
 mod quantized;
 mod schedules;
+mod speculation;
