@@ -280,7 +280,9 @@ impl Scheduler {
     pub(crate) fn has_room(&self, positions: usize) -> bool {
         let longest = self.running.iter().map(Entry::next_len).max();
         let rows = self.running.len() + self.prefilling.len();
-        let bytes = self.cost.bytes(rows.max(self.slots), longest.unwrap_or(0) + positions);
+        let bytes = self
+            .cost
+            .bytes(rows.max(self.slots), longest.unwrap_or(0) + positions);
         self.limits.cache_bytes.is_none_or(|limit| bytes <= limit)
     }
 

@@ -268,12 +268,14 @@ impl Batch {
             while let Some(lines) = &mut input
                 && flight.has_room()
             {
-                let wait = match batch.is_idle() {
+                // Lines that have come before an interrupt are cancelled like those that have begun.
+                let is_cancelled = defaults.cancel.is_cancelled();
+                let wait = match batch.is_idle() || is_cancelled {
                     true => WAIT,
                     false => Duration::ZERO,
                 };
                 match lines.next(wait) {
-                    _ if defaults.cancel.is_cancelled() => input = None,
+                    Ok(Arrival::Later) if is_cancelled => input = None,
                     Ok(Arrival::Line(line)) => {
                         let (place, request) = start(line, &model, &defaults);
                         if let Some(request) = request {
@@ -286,6 +288,9 @@ impl Batch {
                     Ok(Arrival::End) => input = None,
                     Err(error) => (input, fault) = (None, Some(error)),
                 }
+            }
+            if defaults.cancel.is_cancelled() {
+                input = None;
             }
             if batch.is_idle() {
                 break;
