@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::frontend::{Frontend, read_tokenizer};
 use crate::generate::{GenerateOptions, Generation, Prompt};
 use crate::metrics::Metrics;
-use crate::speculate::{self, Speculative};
+use crate::speculate;
 use crate::text::chat::{ChatTemplate, Message, RenderOptions};
 use crate::text::files::Files;
 use crate::text::tokenizer::Tokenizer;
@@ -267,30 +267,6 @@ impl LoadedModel {
         let cost = |kind: &LayerKind| kind.cost(kv, self.info().dtype, &options);
         let costs = self.model.layers().iter().map(cost).collect();
         mlx_core::Result::expect(costs, "loading has checked it")
-    }
-
-    /// The longest draft that a row may bring to a step.
-    pub(crate) fn draft_room(&self) -> usize {
-        let keeps_all = |kind: &LayerKind| matches!(kind, LayerKind::Full);
-        match self.options.context_len {
-            None if self.model.layers().iter().all(keeps_all) => speculate::MOST,
-            _ => self.options.max_draft,
-        }
-    }
-
-    /// # Errors
-    /// Drafts are longer than the model was loaded for.
-    pub(crate) fn check_draft(&self, speculative: Speculative) -> Result<()> {
-        match speculative {
-            Speculative::Tokens(tokens) if tokens > self.draft_room() => {
-                Err(Error::argument(format!(
-                    "speculative: drafts of {tokens} tokens need a model that was loaded with max_draft of at least {tokens}, \
-                     as it has sliding windows or recurrent layers; given {}",
-                    self.options.max_draft
-                )))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// The arrays of a row's state in each layer.

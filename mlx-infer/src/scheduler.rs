@@ -9,45 +9,18 @@
 //! - A long prompt is computed a chunk at a time, beside a group of short ones and a decode step.
 
 mod cost;
+mod entry;
 mod plan;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
 
+use self::entry::Entry;
+
 pub(crate) use self::cost::CacheCost;
 pub use self::plan::Limits;
 pub(crate) use self::plan::{Id, Job, Piece, Plan};
-
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    job: Job,
-    /// Place in the order of arrival.
-    order: u64,
-    /// Prompt tokens that are done.
-    done: usize,
-    /// Those of them that were there before it began.
-    reused: usize,
-    /// Where its prompt is cut, because others begin the same.
-    cut: Option<usize>,
-    /// Positions that its row holds.
-    len: usize,
-    /// Its prompt must be computed alone.
-    alone: bool,
-}
-
-impl Entry {
-    /// Positions that its row holds after what it is known to do next.
-    fn next_len(&self) -> usize {
-        (self.job.prompt + self.job.replay).max(self.len) + 1
-    }
-
-    /// Whether what is left of its prompt is computed at once, beside others.
-    fn is_short(&self) -> bool {
-        let cut = self.cut.is_some_and(|cut| cut > self.done);
-        self.job.prompt - self.reused <= self.job.chunk && !self.alone && !cut
-    }
-}
 
 /// The queue of requests, and what each has done.
 #[derive(Clone, Debug)]

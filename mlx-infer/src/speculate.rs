@@ -16,6 +16,10 @@ use std::str::FromStr;
 use serde::de::{self, Deserialize, Deserializer};
 use serde::{Serialize, Serializer};
 
+use mlx_nn::LayerKind;
+
+use crate::model::LoadedModel;
+
 pub(crate) use self::cost::{Costs, Offer};
 pub(crate) use self::drafter::Drafter;
 
@@ -56,6 +60,32 @@ impl Speculative {
             Self::Tokens(tokens) if !(1..=MOST).contains(&tokens) => Err(crate::Error::argument(
                 format!("speculative must be off, auto, or from 1 to {MOST}, given {tokens}"),
             )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl LoadedModel {
+    /// The longest draft that a row may bring to a step.
+    pub(crate) fn draft_room(&self) -> usize {
+        let keeps_all = |kind: &LayerKind| matches!(kind, LayerKind::Full);
+        match self.options().context_len {
+            None if self.model().layers().iter().all(keeps_all) => MOST,
+            _ => self.options().max_draft,
+        }
+    }
+
+    /// # Errors
+    /// Drafts are longer than the model was loaded for.
+    pub(crate) fn check_draft(&self, speculative: Speculative) -> crate::Result<()> {
+        match speculative {
+            Speculative::Tokens(tokens) if tokens > self.draft_room() => {
+                Err(crate::Error::argument(format!(
+                    "speculative: drafts of {tokens} tokens need a model that was loaded with max_draft of at least {tokens}, \
+                     as it has sliding windows or recurrent layers; given {}",
+                    self.options().max_draft
+                )))
+            }
             _ => Ok(()),
         }
     }

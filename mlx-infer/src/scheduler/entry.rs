@@ -1,0 +1,34 @@
+//! A request in the scheduler.
+
+use super::Job;
+
+/// A request, and what it has done.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) job: Job,
+    /// Place in the order of arrival.
+    pub(super) order: u64,
+    /// Prompt tokens that are done.
+    pub(super) done: usize,
+    /// Those of them that were there before it began.
+    pub(super) reused: usize,
+    /// Where its prompt is cut, because others begin the same.
+    pub(super) cut: Option<usize>,
+    /// Positions that its row holds.
+    pub(super) len: usize,
+    /// Its prompt must be computed alone.
+    pub(super) alone: bool,
+}
+
+impl Entry {
+    /// Positions that its row holds after what it is known to do next.
+    pub(super) fn next_len(&self) -> usize {
+        (self.job.prompt + self.job.replay).max(self.len) + 1
+    }
+
+    /// Whether what is left of its prompt is computed at once, beside others.
+    pub(super) fn is_short(&self) -> bool {
+        let cut = self.cut.is_some_and(|cut| cut > self.done);
+        self.job.prompt - self.reused <= self.job.chunk && !self.alone && !cut
+    }
+}
