@@ -10,10 +10,11 @@ use std::path::Path;
 
 use mlx_core::safetensors::save;
 use mlx_core::{Array, Error, ErrorKind, Result, Safetensors};
-use mlx_nn::{Module, Param, VisitMut};
+use mlx_nn::{Checkpoint, Module, Param, Rules, VisitMut};
 use serde_json::{Map, Value, json};
 
-use crate::weights::{read_json, rename};
+use crate::Model;
+use crate::weights::read_json;
 
 mod parts;
 mod peft;
@@ -57,12 +58,12 @@ pub struct Adapter {
     pub dropout: f32,
 }
 
-/// Reads the adapter in `dir` into `module`; what it held for the same layers is replaced.
+/// Reads the adapter in `dir` into `model`; what it held for the same layers is replaced.
 ///
 /// # Errors
 /// The folder holds no adapter of a known format, or one of another model: one report names every
 /// tensor that has no place.
-pub fn load(dir: &Path, module: &mut dyn Module) -> Result<Adapter> {
+pub fn load(dir: &Path, model: &mut dyn Model) -> Result<Adapter> {
     let config = read_json(dir, CONFIG)?;
     let label = dir.display().to_string();
     let fail = |message: String| {
@@ -72,7 +73,7 @@ pub fn load(dir: &Path, module: &mut dyn Module) -> Result<Adapter> {
         )
     };
     if config.get("peft_type").is_some() {
-        return peft::load(dir, &config, module);
+        return peft::load(dir, &config, model);
     }
     let kind = match config.get("fine_tune_type").map(Value::as_str) {
         None | Some(Some("lora")) => AdapterKind::Lora,
@@ -100,13 +101,25 @@ pub fn load(dir: &Path, module: &mut dyn Module) -> Result<Adapter> {
         _ => (number("scale", None)?, number("dropout", Some(0.0))?),
     };
     let file = Safetensors::open(dir.join(WEIGHTS))?;
-    let tensors = tensors(&file, &label)?;
+    let rules = model.names().written();
     if kind == AdapterKind::Full {
-        return fill(&label, module, tensors);
+        let tensors = full(&label, file, &rules)?;
+        return fill(&label, model, tensors);
     }
+    let mut tensors = BTreeMap::new();
+    let mut faults = Vec::new();
+    for published in file.names() {
+        let array = file.array(published)?;
+        match published.rsplit_once('.') {
+            Some((layer, part)) => spread(&rules, layer, part, &array, &mut tensors)?,
+            None => Err("not a tensor of an adapter".to_owned()),
+        }
+        .unwrap_or_else(|fault| faults.push(format!("{published}: {fault}")));
+    }
+    report(&label, "adapter", &faults)?;
     put(
         &label,
-        module,
+        model,
         tensors,
         &|_| scale as f32,
         dropout as f32,
@@ -114,19 +127,52 @@ pub fn load(dir: &Path, module: &mut dyn Module) -> Result<Adapter> {
     )
 }
 
-/// The tensors by the names of our parameters.
-fn tensors(file: &Safetensors, label: &str) -> Result<BTreeMap<String, Array>> {
-    let mut tensors = BTreeMap::new();
+/// Full parameters by the names of ours.
+fn full(label: &str, file: Safetensors, rules: &Rules) -> Result<BTreeMap<String, Array>> {
+    let mut faults = Vec::new();
     for published in file.names() {
-        // A tied head is dropped by name only in whole checkpoints: here it would be lost silently.
-        let name = rename(published, false).unwrap_or_else(|| published.to_owned());
-        let array = file.array(published)?;
-        if tensors.insert(name.clone(), array).is_some() {
-            let message = format!("{label}: two tensors claim to be {name}");
-            return Err(Error::new(ErrorKind::Format, message));
+        if let Err(reason) = rules.pieces(published) {
+            faults.push(format!("{published}: {reason}"));
         }
     }
+    let checkpoint = Checkpoint::new(label, vec![file], rules)?;
+    let mut tensors = BTreeMap::new();
+    for name in checkpoint.names() {
+        match checkpoint.array(name)? {
+            Some(array) => drop(tensors.insert(name.to_owned(), array)),
+            None => faults.push(format!("{name}: its parts do not fit each other")),
+        }
+    }
+    report(label, "parameters", &faults)?;
     Ok(tensors)
+}
+
+/// Puts `part` of the adapter of a layer, as files call it, into `tensors` for every layer of ours that has a part of
+/// its matrix. The inner error is a fault of the adapter.
+fn spread(
+    rules: &Rules,
+    layer: &str,
+    part: &str,
+    array: &Array,
+    tensors: &mut BTreeMap<String, Array>,
+) -> Result<Result<(), String>> {
+    // A layer that is dropped from checkpoints, such as a tied head, is none of the model's: putting tells.
+    let whole = Rules::none();
+    let pieces = rules.modules(layer).or_else(|_| whole.modules(layer));
+    for piece in pieces.unwrap_or_default() {
+        let Some(array) = piece.adapter(part, array)? else {
+            return Ok(Err(format!(
+                "the model has {layer} in another form ({}), to which this adapter cannot be brought; merge it \
+                 with its checkpoint first",
+                piece.name()
+            )));
+        };
+        let name = format!("{}.{part}", piece.name());
+        if tensors.insert(name.clone(), array).is_some() {
+            return Ok(Err(format!("another tensor is {name} too")));
+        }
+    }
+    Ok(Ok(()))
 }
 
 /// Gives parameters of the model itself new values.

@@ -1,21 +1,21 @@
 //! From `config.json` and opened files to a model: the family is found, built, and filled.
 
-use std::collections::BTreeMap;
-
 use mlx_core::{Array, DType, Result, Safetensors};
-use mlx_nn::{Checkpoint, FillOptions, Path, Rename, Visit, fill};
+use mlx_nn::{Checkpoint, FillOptions, Path, Visit, fill};
 use serde_json::Value;
 
 use crate::config::Config;
 use crate::config::quantization::Quantization;
 use crate::head::HeadTensors;
-use crate::registry::{self, Source};
-use crate::{LoadOptions, Loaded, Model, ModelInfo, weights};
+use crate::names::{Names, prefixes};
+use crate::registry::{Family, Registry, Source};
+use crate::{LoadOptions, Loaded, Model, ModelInfo};
 
 /// A model whose parameters are filled, and not read: on the CPU they refer to the files.
 pub(crate) struct Assembled {
     pub model: Box<dyn Model>,
     pub model_type: &'static str,
+    pub family: Family,
     /// Of the text model.
     pub config: Config,
     /// Whether the text model's config.json is inside that of a multimodal checkpoint.
@@ -24,21 +24,19 @@ pub(crate) struct Assembled {
 }
 
 /// The model of a config, without values.
-pub(crate) fn empty(label: &str, config: Value) -> Result<Assembled> {
-    assemble(label, config, &[]).map(|(assembled, _)| assembled)
+pub(crate) fn empty(registry: &Registry, label: &str, config: Value) -> Result<Assembled> {
+    assemble(registry, label, config, Vec::new()).map(|(assembled, _)| assembled)
 }
 
 /// The model of a config, filled from files.
 pub(crate) fn filled(
+    registry: &Registry,
     label: &str,
     config: Value,
     files: Vec<Safetensors>,
     options: &mut LoadOptions<'_>,
 ) -> Result<Assembled> {
-    let (mut assembled, renames) = assemble(label, config, &files)?;
-    let checkpoint = Checkpoint::new(label, files, |name| {
-        renames.get(name).cloned().unwrap_or(Rename::Drop)
-    })?;
+    let (mut assembled, checkpoint) = assemble(registry, label, config, files)?;
     let total = checkpoint.names().count();
     let quantization = &assembled.quantization;
     fill(
@@ -57,54 +55,55 @@ pub(crate) fn filled(
     Ok(assembled)
 }
 
-/// What becomes of each tensor, by its published name.
-type Renames = BTreeMap<String, Rename>;
-
-/// Builds the model, and tells how tensors are called in its files.
-fn assemble(label: &str, config: Value, files: &[Safetensors]) -> Result<(Assembled, Renames)> {
+/// Builds the model, and brings the tensors of its files under the names of its parameters.
+fn assemble(
+    registry: &Registry,
+    label: &str,
+    config: Value,
+    files: Vec<Safetensors>,
+) -> Result<(Assembled, Checkpoint)> {
     let outer = Config::new(&format!("{label}: config.json"), config)?;
     // Multimodal checkpoints describe their text model inside; some keys stay outside.
     let text = outer.object("text_config")?;
-    let published = files.iter().flat_map(Safetensors::names);
-    let (model_type, family) = registry::find(&outer, published)?;
-    let tied = outer.or("tie_word_embeddings", family.tied)?;
     let nested = text.is_some();
+    let published = Checkpoint::new(label, files, &prefixes(nested))?;
+    let (model_type, family) = registry.find(&outer, &published)?;
+    let tied = outer.or("tie_word_embeddings", family.tied)?;
     let quantization_of = Config::clone(&outer);
     let mut config = text.unwrap_or(outer);
-    let plain = |name: &str| match weights::rename(name, nested) {
-        Some(name) => (family.rename)(&config, &name),
-        None => Rename::Drop,
-    };
-    let head = match tied {
-        true => HeadTensors::find(files, &plain)?,
-        false => HeadTensors::Own,
-    };
-    let mut renames = Renames::new();
-    for name in files.iter().flat_map(Safetensors::names) {
-        let rename = match plain(name) {
-            Rename::To(name) => head.rename(name).map_or(Rename::Drop, Rename::To),
-            other => other,
-        };
-        renames.insert(name.to_owned(), rename);
-    }
-    config.set("tie_word_embeddings", (head != HeadTensors::Own).into());
-    let quantization = Quantization::read(&quantization_of, |path| {
-        weights::rename(path, nested).and_then(|path| head.rename(path))
-    })?;
-    let tensors = renames.values().filter_map(Rename::name);
-    let model = (family.build)(&Source {
+    let rules = (family.names)(&Source {
         config: &config,
         nested,
-        tensors: &tensors.map(str::to_owned).collect(),
+        tensors: &published,
     })?;
+    let names = Names::new(nested, rules);
+    let mut rules = names.published();
+    let mut tensors = published.with_rules(&rules)?;
+    let head = match tied {
+        true => HeadTensors::find(&tensors)?,
+        false => HeadTensors::Own,
+    };
+    if head != HeadTensors::Own {
+        rules = rules.and(&head.rules());
+        tensors = tensors.with_rules(&rules)?;
+    }
+    config.set("tie_word_embeddings", (head != HeadTensors::Own).into());
+    let quantization = Quantization::read(&quantization_of, &rules)?;
+    let mut model = (family.build)(&Source {
+        config: &config,
+        nested,
+        tensors: &tensors,
+    })?;
+    model.set_names(names);
     let assembled = Assembled {
         model,
         model_type,
+        family: *family,
         nested,
         config,
         quantization,
     };
-    Ok((assembled, renames))
+    Ok((assembled, tensors))
 }
 
 impl Assembled {

@@ -3,7 +3,7 @@
 use mlx_core::{Array, Result};
 use mlx_nn::{Embedding, Head, Linear, Module, RmsNorm, Step, module};
 
-use crate::{Geometry, Model};
+use crate::{Geometry, Model, Names};
 
 /// One layer of a decoder.
 pub trait DecoderLayer: Module {
@@ -21,15 +21,18 @@ struct Backbone<L> {
 }
 module!(Backbone<L: Module> { embed_tokens, layers, norm });
 
-/// A decoder-only transformer: an embedding, layers, a final norm and an output head.
-pub struct CausalLm<L> {
+/// A decoder-only transformer: an embedding, layers, a final norm and an output head. Beside them it may own a head
+/// for multi-token prediction, a module set of its own named `mtp`.
+pub struct CausalLm<L, M = ()> {
     model: Backbone<L>,
     lm_head: Option<Linear>,
+    mtp: Option<M>,
     geometry: Geometry,
+    names: Names,
     embed_scale: Option<f32>,
     softcap: Option<f32>,
 }
-module!(CausalLm<L: Module> { model, lm_head } plain { geometry, embed_scale, softcap });
+module!(CausalLm<L: Module, M: Module> { model, lm_head, mtp } plain { geometry, names, embed_scale, softcap });
 
 /// What is around the layers.
 #[derive(Clone, Debug)]
@@ -66,14 +69,45 @@ impl<L> CausalLm<L> {
             } else {
                 Some(Linear::new(hidden, vocab, false)?)
             },
+            mtp: None,
             geometry: around.geometry,
+            names: Names::none(),
             embed_scale: around.embed_scale,
             softcap: around.softcap,
         })
     }
 }
 
-impl<L: DecoderLayer> Model for CausalLm<L> {
+impl<L, M> CausalLm<L, M> {
+    /// The model with this head for multi-token prediction.
+    pub fn with_mtp<N>(self, mtp: Option<N>) -> CausalLm<L, N> {
+        let Self {
+            model,
+            lm_head,
+            mtp: _,
+            geometry,
+            names,
+            embed_scale,
+            softcap,
+        } = self;
+        CausalLm {
+            model,
+            lm_head,
+            mtp,
+            geometry,
+            names,
+            embed_scale,
+            softcap,
+        }
+    }
+
+    /// The head for multi-token prediction.
+    pub fn mtp(&self) -> Option<&M> {
+        self.mtp.as_ref()
+    }
+}
+
+impl<L: DecoderLayer, M: Module> Model for CausalLm<L, M> {
     fn embed(&self, tokens: &Array) -> Result<Array> {
         let x = self.model.embed_tokens.forward(tokens)?;
         match self.embed_scale {
@@ -98,5 +132,13 @@ impl<L: DecoderLayer> Model for CausalLm<L> {
 
     fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    fn names(&self) -> &Names {
+        &self.names
+    }
+
+    fn set_names(&mut self, names: Names) {
+        self.names = names;
     }
 }

@@ -10,20 +10,22 @@ use std::io::Write;
 use std::path::Path;
 
 use mlx_core::safetensors::NonFinite;
-use mlx_core::{Array, DType, Error, ErrorKind, Result, Safetensors, Scheme};
-use mlx_nn::{Param, Visit, Weight};
+use mlx_core::{DType, Error, ErrorKind, Result, Safetensors, Scheme};
+use mlx_nn::{Patterns, Piece};
 use serde_json::{Map, Value, json};
 
 use crate::assemble::{Assembled, filled};
-use crate::{LoadOptions, Model, registry};
+use crate::{LoadOptions, Model, Registry};
 
 mod recipe;
 mod shards;
+mod tensors;
 
 use shards::Shards;
+use tensors::{Matrices, Tensors};
 
 pub use crate::weights::non_finite;
-pub use recipe::{Mixed, Recipe};
+pub use recipe::{Bits, Mixed, Recipe};
 pub use shards::SHARD_BYTES;
 
 /// What becomes of the weights.
@@ -97,6 +99,30 @@ pub fn convert(
     options: &ConvertOptions,
     progress: Progress<'_>,
 ) -> Result<Converted> {
+    convert_with(
+        &Registry::default(),
+        label,
+        config,
+        files,
+        dir,
+        options,
+        progress,
+    )
+}
+
+/// [`convert`] with these families.
+///
+/// # Errors
+/// As there.
+pub fn convert_with(
+    registry: &Registry,
+    label: &str,
+    config: Value,
+    files: Vec<Safetensors>,
+    dir: &Path,
+    options: &ConvertOptions,
+    progress: Progress<'_>,
+) -> Result<Converted> {
     let refuse = |message: String| {
         Err(Error::new(
             ErrorKind::Unsupported,
@@ -118,16 +144,19 @@ pub fn convert(
     let Assembled {
         mut model,
         model_type,
+        family,
         nested,
         quantization,
         ..
-    } = filled(label, config, files, &mut load)?;
-    if nested && model_type != "gemma3" {
+    } = filled(registry, label, config, files, &mut load)?;
+    if nested && !family.wrappers.contains(&model_type) {
         return refuse(format!(
-            "a model_type {model_type:?} with a text_config is not supported; known: gemma3"
+            "a model_type {model_type:?} with a text_config is not supported; known: {}",
+            registry.wrappers().join(", ")
         ));
     }
     let prefix = prefix(nested);
+    let inverse = model.names().inverse();
     let layers = model.layers().len();
     let mut matrices = Matrices::default();
     model.visit(&mut mlx_nn::Path::default(), &mut matrices)?;
@@ -147,11 +176,27 @@ pub fn convert(
             object.shift_remove("quantization_config");
         }
         (Packing::Quantize(recipe), None) => {
+            let bits: Vec<(Patterns, Bits)> = family
+                .bits
+                .iter()
+                .map(|&(path, bits)| (Patterns::new([path]), bits))
+                .collect();
             let mut schemes = BTreeMap::new();
+            let mut entries = BTreeMap::new();
             for (path, inputs) in &matrices.0 {
-                match recipe.scheme_of(path, *inputs, layers) {
-                    Some(scheme) => drop(schemes.insert(path.as_str(), scheme)),
-                    None => left_dense.push(format!("{prefix}{path}")),
+                let bits = bits.iter().find(|(paths, _)| paths.matches(path));
+                let bits = bits.map(|(_, bits)| *bits);
+                // What is one matrix in the files is packed by one scheme.
+                let pieces = inverse.modules(path).unwrap_or_default();
+                let written = pieces.first().map_or(path.as_str(), Piece::name);
+                let name = format!("{prefix}{written}");
+                match recipe.scheme_of(written, *inputs, layers, bits) {
+                    Some(scheme) => {
+                        schemes.insert(path.as_str(), scheme);
+                        entries.insert(name, scheme);
+                    }
+                    None if bits == Some(Bits::Dense) || left_dense.contains(&name) => {}
+                    None => left_dense.push(name),
                 }
             }
             if schemes.is_empty() {
@@ -162,9 +207,9 @@ pub fn convert(
             }
             mlx_nn::quantize::quantize(model.as_mut(), |path, _| schemes.get(path).copied())?;
             let mut entry = settings(recipe.scheme());
-            for (path, scheme) in &schemes {
-                if recipe.names(*scheme) {
-                    entry.insert(format!("{prefix}{path}"), Value::Object(settings(*scheme)));
+            for (path, scheme) in entries {
+                if recipe.names(scheme) {
+                    entry.insert(path, Value::Object(settings(scheme)));
                 }
             }
             object.insert("quantization".to_owned(), Value::Object(entry.clone()));
@@ -172,9 +217,8 @@ pub fn convert(
         }
     }
     describe(&mut object, options.dtype, nested);
-    let mut tensors = Tensors::new(prefix);
-    model.visit(&mut mlx_nn::Path::default(), &mut tensors)?;
-    untie(&mut object, &tensors);
+    let tensors = Tensors::of(model.as_ref(), prefix)?;
+    untie(&mut object, &tensors, registry);
     // The model's handles would keep every tensor that is evaluated while it is written.
     drop(model);
     let converted = write(tensors, &object, dir, options.shard_bytes, progress)?;
@@ -194,15 +238,14 @@ pub fn convert(
 pub fn save(model: &dyn Model, config: &Map<String, Value>, dir: &Path) -> Result<Converted> {
     let nested = config.contains_key("text_config");
     let mut config = config.clone();
-    let mut tensors = Tensors::new(prefix(nested));
-    model.visit(&mut mlx_nn::Path::default(), &mut tensors)?;
+    let tensors = Tensors::of(model, prefix(nested))?;
     let dtypes = tensors.arrays.iter().map(|(_, array)| array.dtype());
     describe(
         &mut config,
         dtypes.into_iter().find(|dtype| dtype.is_float()),
         nested,
     );
-    untie(&mut config, &tensors);
+    untie(&mut config, &tensors, &Registry::default());
     write(tensors, &config, dir, SHARD_BYTES, &mut |_, _| Ok(()))
 }
 
@@ -288,10 +331,10 @@ fn describe(config: &mut Map<String, Value>, dtype: Option<DType>, nested: bool)
 
 /// Where a model has a head of its own and its config says that it is tied, the config is corrected: other
 /// readers would drop the head.
-fn untie(config: &mut Map<String, Value>, tensors: &Tensors<'_>) {
+fn untie(config: &mut Map<String, Value>, tensors: &Tensors<'_>, registry: &Registry) {
     const KEY: &str = "tie_word_embeddings";
     let own = format!("{}lm_head.weight", tensors.prefix);
-    if !tensors.arrays.iter().any(|(name, _)| *name == own) || !registry::ties(config) {
+    if !tensors.arrays.iter().any(|(name, _)| *name == own) || !registry.ties(config) {
         return;
     }
     config.insert(KEY.to_owned(), json!(false));
@@ -311,74 +354,4 @@ fn write_json(dir: &Path, name: &str, value: &impl serde::Serialize) -> Result<(
         file.sync_all()
     };
     write().map_err(|error| Error::from(error).context(path.display()))
-}
-
-/// Paths and row sizes of the dense matrices.
-#[derive(Default)]
-struct Matrices(Vec<(String, i32)>);
-
-impl Visit for Matrices {
-    fn weight(&mut self, path: &mlx_nn::Path, weight: &Weight) -> Result<()> {
-        let Weight::Dense(dense) = weight else {
-            return Ok(());
-        };
-        let dtype = dense.value().dtype();
-        if !dtype.is_float() {
-            let message = format!("{}: a weight of {dtype} is not supported", path.as_str());
-            return Err(Error::new(ErrorKind::Unsupported, message));
-        }
-        let inputs = dense.shape().last().copied().unwrap_or(1);
-        self.0.push((path.as_str().to_owned(), inputs));
-        Ok(())
-    }
-}
-
-/// The arrays of a model by the names they are written under.
-struct Tensors<'a> {
-    prefix: &'a str,
-    arrays: Vec<(String, Array)>,
-    parameters: usize,
-    packed: usize,
-}
-
-impl<'a> Tensors<'a> {
-    fn new(prefix: &'a str) -> Self {
-        Self {
-            prefix,
-            arrays: Vec::new(),
-            parameters: 0,
-            packed: 0,
-        }
-    }
-}
-
-impl Visit for Tensors<'_> {
-    fn weight(&mut self, _path: &mlx_nn::Path, weight: &Weight) -> Result<()> {
-        if let Weight::Quantized {
-            packed,
-            scales,
-            biases,
-            ..
-        } = weight
-        {
-            let parts = [Some(packed), Some(scales), biases.as_ref()];
-            let stored: usize = parts
-                .into_iter()
-                .flatten()
-                .map(|part| part.value().size())
-                .sum();
-            let dense: usize = weight.shape().iter().map(|&n| n as usize).product();
-            // `param` adds what is stored.
-            self.parameters = self.parameters + dense - stored;
-            self.packed += 1;
-        }
-        Ok(())
-    }
-
-    fn param(&mut self, path: &mlx_nn::Path, param: &Param) -> Result<()> {
-        self.parameters += param.value().size();
-        let name = format!("{}{}", self.prefix, path.as_str());
-        self.arrays.push((name, param.value().clone()));
-        Ok(())
-    }
 }

@@ -2,8 +2,8 @@
 //!
 //! The file is the authority, as in transformers: a head that differs from the embedding is used.
 
-use mlx_core::{Array, DType, Result, Safetensors};
-use mlx_nn::Rename;
+use mlx_core::{Array, DType, Result};
+use mlx_nn::{Checkpoint, Rule, Rules};
 
 /// Our names, which every family gives its tensors.
 const HEAD: &str = "lm_head";
@@ -24,17 +24,9 @@ pub(crate) enum HeadTensors {
 }
 
 impl HeadTensors {
-    /// Looks at the tensors of `files`, which `rename` gives our names.
-    pub(crate) fn find(files: &[Safetensors], rename: &impl Fn(&str) -> Rename) -> Result<Self> {
-        let array = |layer: &str, array: &str| -> Result<Option<Array>> {
-            let wanted = Rename::To(format!("{layer}.{array}"));
-            for file in files {
-                if let Some(name) = file.names().find(|name| rename(name) == wanted) {
-                    return file.array(name).map(Some);
-                }
-            }
-            Ok(None)
-        };
+    /// Looks at the tensors of a checkpoint.
+    pub(crate) fn find(checkpoint: &Checkpoint) -> Result<Self> {
+        let array = |layer: &str, array: &str| checkpoint.array(&format!("{layer}.{array}"));
         if array(HEAD, ARRAYS[0])?.is_none() {
             return Ok(Self::Embedding);
         }
@@ -54,19 +46,17 @@ impl HeadTensors {
         Ok(Self::Embedding)
     }
 
-    /// The parameter that a tensor (or module) of this name fills, if any.
-    pub(crate) fn rename(self, name: String) -> Option<String> {
-        let part = match name.strip_prefix(HEAD) {
-            Some("") => Some(""),
-            Some(rest) => rest.strip_prefix('.').filter(|part| ARRAYS.contains(part)),
-            None => None,
+    /// What becomes of the head's tensors.
+    pub(crate) fn rules(self) -> Rules {
+        let rule = |array: &str| {
+            let head = format!("{HEAD}.{array}");
+            match self {
+                Self::Own => None,
+                Self::Embedding => Some(Rule::drop(&head, "the head is the embedding")),
+                Self::Only => Some(Rule::rename(&head, &format!("{EMBEDDING}.{array}"))),
+            }
         };
-        match (self, part) {
-            (Self::Own, _) | (_, None) => Some(name),
-            (Self::Embedding, Some(_)) => None,
-            (Self::Only, Some("")) => Some(EMBEDDING.to_owned()),
-            (Self::Only, Some(part)) => Some(format!("{EMBEDDING}.{part}")),
-        }
+        Rules::from(ARRAYS.into_iter().filter_map(rule))
     }
 }
 

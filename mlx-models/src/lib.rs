@@ -37,6 +37,7 @@ mod gemma3;
 mod head;
 mod llama;
 mod mistral;
+mod names;
 mod phi3;
 mod qwen2;
 mod qwen3;
@@ -57,7 +58,8 @@ use mlx_core::{Array, DType, Result, Safetensors};
 use mlx_nn::{Head, LayerKind, Module, Step};
 use serde_json::Value;
 
-pub use registry::known_types;
+pub use names::Names;
+pub use registry::{Family, Registry, Source, known_types};
 pub use weights::open as open_weights;
 
 /// A language model: tokens in, logits out, and nothing about text or caches.
@@ -111,6 +113,16 @@ pub trait Model: Module {
 
     /// The model's sizes, as it was built.
     fn geometry(&self) -> &Geometry;
+
+    /// How the tensors of its files are called.
+    fn names(&self) -> &Names {
+        static NONE: Names = Names::none();
+        &NONE
+    }
+
+    /// Loading calls this with the family's names. A model that does not keep them takes adapters and is saved under
+    /// the names of its parameters.
+    fn set_names(&mut self, _names: Names) {}
 
     /// What each layer has to remember.
     fn layers(&self) -> &[LayerKind] {
@@ -197,13 +209,7 @@ pub struct ModelInfo {
 /// The folder has no config.json or safetensors, the architecture is not known, or the tensors do
 /// not fit it.
 pub fn load(dir: &Path, options: LoadOptions<'_>) -> Result<Loaded> {
-    let config = weights::read_json(dir, "config.json")?;
-    load_from(
-        &dir.display().to_string(),
-        config,
-        weights::open(dir)?,
-        options,
-    )
+    Registry::default().load(dir, options)
 }
 
 /// Loads a checkpoint from its parsed config.json and opened files; `label` names it in errors.
@@ -214,9 +220,9 @@ pub fn load_from(
     label: &str,
     config: Value,
     files: Vec<Safetensors>,
-    mut options: LoadOptions<'_>,
+    options: LoadOptions<'_>,
 ) -> Result<Loaded> {
-    assemble::filled(label, config, files, &mut options)?.finish(label)
+    Registry::default().load_from(label, config, files, options)
 }
 
 /// A model that nothing was loaded into: F32 values drawn from `seed`, as
@@ -226,14 +232,47 @@ pub fn load_from(
 /// # Errors
 /// The architecture is not known, its config is wrong, or asks for quantised weights.
 pub fn initialised(label: &str, config: Value, seed: u64) -> Result<Loaded> {
-    let mut assembled = assemble::empty(label, config)?;
-    let config = &assembled.config;
-    if assembled.quantization.default_scheme().is_some() {
-        return Err(
-            config.unsupported("quantised weights cannot be initialised: train dense ones first")
-        );
+    Registry::default().initialised(label, config, seed)
+}
+
+impl Registry {
+    /// [`load`](fn@load) with these families.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load(&self, dir: &Path, options: LoadOptions<'_>) -> Result<Loaded> {
+        let config = weights::read_json(dir, "config.json")?;
+        let label = dir.display().to_string();
+        self.load_from(&label, config, weights::open(dir)?, options)
     }
-    let deviation = config.positive("initializer_range", Some(0.02))? as f32;
-    mlx_nn::init::initialise(assembled.model.as_mut(), seed, deviation)?;
-    assembled.finish(label)
+
+    /// [`load_from`] with these families.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load_from(
+        &self,
+        label: &str,
+        config: Value,
+        files: Vec<Safetensors>,
+        mut options: LoadOptions<'_>,
+    ) -> Result<Loaded> {
+        assemble::filled(self, label, config, files, &mut options)?.finish(label)
+    }
+
+    /// [`initialised`] with these families.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn initialised(&self, label: &str, config: Value, seed: u64) -> Result<Loaded> {
+        let mut assembled = assemble::empty(self, label, config)?;
+        let config = &assembled.config;
+        if assembled.quantization.default_scheme().is_some() {
+            return Err(config
+                .unsupported("quantised weights cannot be initialised: train dense ones first"));
+        }
+        let deviation = config.positive("initializer_range", Some(0.02))? as f32;
+        mlx_nn::init::initialise(assembled.model.as_mut(), seed, deviation)?;
+        assembled.finish(label)
+    }
 }

@@ -1,13 +1,15 @@
 //! Qwen 3 with a mixture of experts (arXiv:2505.09388) in most layers.
 
 use mlx_core::Result;
-use mlx_nn::{Activation, ExpertsConfig, Rename};
+use mlx_nn::{Activation, ExpertsConfig, Rule, Rules};
 
 use crate::config::Config;
 use crate::config::rope::Dialect;
+use crate::convert::Bits;
 use crate::decoder::{Decoder, MlpConfig};
 use crate::family::{self, Defaults};
 use crate::qwen3;
+use crate::registry::Source;
 
 /// What transformers assumes about absent keys.
 const DEFAULTS: Defaults = Defaults {
@@ -58,16 +60,13 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// Published files have one tensor an expert and projection; ours are stacked, as MLX's are.
-pub(crate) fn rename(_config: &Config, name: &str) -> Rename {
-    if let Some((layer, expert)) = name.split_once(".mlp.experts.")
-        && let Some((index, projection)) = expert.split_once('.')
-        && let Ok(index) = index.parse()
-    {
-        return Rename::Item {
-            name: format!("{layer}.mlp.switch_mlp.{projection}"),
-            index,
-        };
-    }
-    Rename::To(name.to_owned())
+/// Published files have one tensor for each expert and projection; ours are stacked, as MLX's are.
+pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
+    Ok(Rules::from([Rule::stack(
+        "*.mlp.experts.#.*",
+        "*.mlp.switch_mlp.*",
+    )]))
 }
+
+/// A token's way depends on small differences of the router.
+pub(crate) const BITS: &[(&str, Bits)] = &[("*.mlp.gate", Bits::EightUnlessMixed)];

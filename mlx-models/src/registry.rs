@@ -1,33 +1,67 @@
-//! From `model_type` to a constructor.
-
-use std::collections::BTreeSet;
+//! [`Registry`]: the families of models, and from `model_type` to one of them.
 
 use mlx_core::Result;
-use mlx_nn::Rename;
+use mlx_nn::{Checkpoint, Rules};
+use serde_json::{Map, Value};
 
 use crate::config::Config;
+use crate::convert::Bits;
 use crate::{Model, gemma2, gemma3, llama, mistral, phi3, qwen2, qwen3, qwen3_moe};
 
 /// What a model is built from.
-pub(crate) struct Source<'a> {
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
     /// Of the text model. `tie_word_embeddings` says what the tensors say.
     pub config: &'a Config,
     /// Whether the config is inside that of a multimodal checkpoint.
     pub nested: bool,
-    /// The names of the tensors, as the model's parameters are called; none where a model is initialised.
-    #[allow(dead_code)] // the families so far have no optional parts
-    pub tensors: &'a BTreeSet<String>,
+    /// The tensors: for [`Family::names`] as they are published, without the prefixes of multimodal checkpoints;
+    /// for [`Family::build`] under the names of parameters. A model that is initialised has none.
+    pub tensors: &'a Checkpoint,
 }
 
-/// A family of models.
-pub(crate) struct Architecture {
+impl Source<'_> {
+    /// Whether a tensor's name begins so: optional parts, such as `mtp.`, are built where the files have any of
+    /// their tensors, and loading then asks for all.
+    pub fn has(&self, prefix: &str) -> bool {
+        self.tensors.names().any(|name| name.starts_with(prefix))
+    }
+}
+
+/// A family of models: how its configs and tensors are read.
+#[derive(Clone, Copy)]
+pub struct Family {
     /// The `model_type`s it answers to.
     pub types: &'static [&'static str],
+    /// Builds the model, without values.
     pub build: fn(&Source<'_>) -> Result<Box<dyn Model>>,
-    /// What its own rule makes of a published name without the multimodal prefix.
-    pub rename: fn(&Config, &str) -> Rename,
+    /// How published tensors become parameters.
+    pub names: fn(&Source<'_>) -> Result<Rules>,
     /// What `tie_word_embeddings` is without a value.
     pub tied: bool,
+    /// Weights, by patterns of their paths, that quantising leaves dense or gives more bits. The first that matches
+    /// counts.
+    pub bits: &'static [(&'static str, Bits)],
+    /// Those of `types` that have the text model's config inside.
+    pub wrappers: &'static [&'static str],
+}
+
+impl Family {
+    /// A family whose tensors are called as the parameters, whose head is not tied, and whose weights are all
+    /// quantised alike.
+    pub const fn new(
+        types: &'static [&'static str],
+        build: fn(&Source<'_>) -> Result<Box<dyn Model>>,
+    ) -> Self {
+        Self {
+            types,
+            build,
+            names: |_| Ok(Rules::none()),
+            tied: false,
+            bits: &[],
+            wrappers: &[],
+        }
+    }
 }
 
 macro_rules! build {
@@ -36,119 +70,131 @@ macro_rules! build {
     };
 }
 
-fn keep(_config: &Config, name: &str) -> Rename {
-    Rename::To(name.to_owned())
-}
-
-const ARCHITECTURES: &[Architecture] = &[
-    Architecture {
-        types: &["llama"],
-        build: build!(llama),
-        rename: keep,
-        tied: false,
+const FAMILIES: &[Family] = &[
+    Family::new(&["llama"], build!(llama)),
+    Family::new(&["mistral"], build!(mistral)),
+    Family::new(&["qwen2"], build!(qwen2)),
+    Family::new(&["qwen3"], build!(qwen3)),
+    Family {
+        names: qwen3_moe::names,
+        bits: qwen3_moe::BITS,
+        ..Family::new(&["qwen3_moe"], build!(qwen3_moe))
     },
-    Architecture {
-        types: &["mistral"],
-        build: build!(mistral),
-        rename: keep,
-        tied: false,
-    },
-    Architecture {
-        types: &["qwen2"],
-        build: build!(qwen2),
-        rename: keep,
-        tied: false,
-    },
-    Architecture {
-        types: &["qwen3"],
-        build: build!(qwen3),
-        rename: keep,
-        tied: false,
-    },
-    Architecture {
-        types: &["qwen3_moe"],
-        build: build!(qwen3_moe),
-        rename: qwen3_moe::rename,
-        tied: false,
-    },
-    Architecture {
-        types: &["gemma2"],
-        build: build!(gemma2),
-        rename: keep,
+    Family {
         tied: true,
+        ..Family::new(&["gemma2"], build!(gemma2))
     },
-    Architecture {
-        types: &["gemma3_text", "gemma3"],
-        build: |source| Ok(Box::new(gemma3::load(source)?)),
-        rename: keep,
+    Family {
         tied: true,
+        wrappers: &["gemma3"],
+        ..Family::new(&["gemma3_text", "gemma3"], |source| {
+            Ok(Box::new(gemma3::load(source)?))
+        })
     },
-    Architecture {
-        types: &["phi3"],
-        build: build!(phi3),
-        rename: keep,
-        tied: false,
-    },
+    Family::new(&["phi3"], build!(phi3)),
 ];
 
-/// Every `model_type` that can be loaded.
-pub fn known_types() -> Vec<&'static str> {
-    ARCHITECTURES
-        .iter()
-        .flat_map(|architecture| architecture.types)
-        .copied()
-        .collect()
+/// The families that can be loaded: those of this crate, and a program's own.
+///
+/// ```
+/// use mlx_models::{Family, Registry};
+///
+/// // Checkpoints of another name for a model that is there.
+/// let llama = *Registry::default().family("llama").unwrap();
+/// let registry = Registry::default().with(Family { types: &["smol"], ..llama });
+/// assert!(registry.known_types().contains(&"smol"));
+/// ```
+#[derive(Clone)]
+pub struct Registry {
+    families: Vec<Family>,
 }
 
-/// Whether a config ties the head to the embedding.
-pub(crate) fn ties(config: &serde_json::Map<String, serde_json::Value>) -> bool {
-    let model_type = config.get("model_type").and_then(|name| name.as_str());
-    let family = ARCHITECTURES
-        .iter()
-        .find(|family| model_type.is_some_and(|name| family.types.contains(&name)));
-    match config
-        .get("tie_word_embeddings")
-        .filter(|value| !value.is_null())
-    {
-        Some(tied) => tied == true,
-        None => family.is_some_and(|family| family.tied),
+impl Default for Registry {
+    /// The families of this crate.
+    fn default() -> Self {
+        Self {
+            families: FAMILIES.to_vec(),
+        }
     }
 }
 
-/// The family of a config; without `model_type` the tensors' names tell qwen2 from qwen3.
-///
-/// # Errors
-/// An unknown type, or none and tensors that do not tell.
-pub(crate) fn find<'a>(
-    config: &Config,
-    mut tensors: impl Iterator<Item = &'a str>,
-) -> Result<(&'static str, &'static Architecture)> {
-    let name = match config.opt::<String>("model_type")? {
-        Some(name) => name,
-        None => {
-            let told = tensors.find_map(|name| match name.rsplit_once("self_attn.")?.1 {
-                "q_norm.weight" => Some("qwen3"),
-                "q_proj.bias" => Some("qwen2"),
-                _ => None,
-            });
-            told.map(str::to_owned).ok_or_else(|| {
-                config.error(
-                    "model_type is missing, and the tensors are neither those of qwen2 (biases on \
-                     q_proj) nor of qwen3 (q_norm)",
-                )
-            })?
+impl Registry {
+    /// One family more. It goes before others of the same `model_type`.
+    #[must_use]
+    pub fn with(mut self, family: Family) -> Self {
+        self.families.insert(0, family);
+        self
+    }
+
+    /// Every `model_type` that can be loaded.
+    pub fn known_types(&self) -> Vec<&'static str> {
+        let types = self.families.iter().flat_map(|family| family.types);
+        types.copied().collect()
+    }
+
+    /// The family of a `model_type`.
+    pub fn family(&self, model_type: &str) -> Option<&Family> {
+        let mut families = self.families.iter();
+        families.find(|family| family.types.contains(&model_type))
+    }
+
+    /// Every `model_type` with the text model's config inside.
+    pub(crate) fn wrappers(&self) -> Vec<&'static str> {
+        let types = self.families.iter().flat_map(|family| family.wrappers);
+        types.copied().collect()
+    }
+
+    /// Whether a config ties the head to the embedding.
+    pub(crate) fn ties(&self, config: &Map<String, Value>) -> bool {
+        let model_type = config.get("model_type").and_then(Value::as_str);
+        let family = model_type.and_then(|name| self.family(name));
+        let given = config.get("tie_word_embeddings");
+        match given.filter(|value| !value.is_null()) {
+            Some(tied) => tied == true,
+            None => family.is_some_and(|family| family.tied),
         }
-    };
-    ARCHITECTURES
-        .iter()
-        .find_map(|architecture| {
-            let known = architecture.types.iter().find(|&&known| known == name)?;
-            Some((*known, architecture))
-        })
-        .ok_or_else(|| {
+    }
+
+    /// The family of a config and its name; without `model_type` the tensors' names tell qwen2 from qwen3.
+    ///
+    /// # Errors
+    /// An unknown type, or none and tensors that do not tell.
+    pub(crate) fn find(
+        &self,
+        config: &Config,
+        tensors: &Checkpoint,
+    ) -> Result<(&'static str, &Family)> {
+        let name = match config.opt::<String>("model_type")? {
+            Some(name) => name,
+            None => {
+                let mut names = tensors.names();
+                let told = names.find_map(|name| match name.rsplit_once("self_attn.")?.1 {
+                    "q_norm.weight" => Some("qwen3"),
+                    "q_proj.bias" => Some("qwen2"),
+                    _ => None,
+                });
+                told.map(str::to_owned).ok_or_else(|| {
+                    config.error(
+                        "model_type is missing, and the tensors are neither those of qwen2 (biases on \
+                         q_proj) nor of qwen3 (q_norm)",
+                    )
+                })?
+            }
+        };
+        let found = self.family(&name).and_then(|family| {
+            let known = family.types.iter().find(|&&known| known == name)?;
+            Some((*known, family))
+        });
+        found.ok_or_else(|| {
             config.unsupported(format!(
                 "model_type {name:?} is not supported; known: {}",
-                known_types().join(", ")
+                self.known_types().join(", ")
             ))
         })
+    }
+}
+
+/// Every `model_type` that can be loaded.
+pub fn known_types() -> Vec<&'static str> {
+    Registry::default().known_types()
 }

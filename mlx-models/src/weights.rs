@@ -103,33 +103,3 @@ fn index(dir: &Path, index: &Value) -> Result<BTreeSet<String>> {
         })
         .collect()
 }
-
-/// Prefixes of tensors that belong to other towers of a multimodal checkpoint.
-const OTHER_TOWERS: [&str; 6] = [
-    "vision_tower.",
-    "vision_model.",
-    "multi_modal_projector.",
-    "audio_tower.",
-    "embed_vision.",
-    "visual.",
-];
-
-/// What every family does with a published name, before its own rule: multimodal prefixes go, and so do
-/// buffers that are no weights and, in a checkpoint with a `text_config`, the other towers.
-pub(crate) fn rename(name: &str, nested: bool) -> Option<String> {
-    let bare = name.strip_prefix("model.").unwrap_or(name);
-    let other = nested && OTHER_TOWERS.iter().any(|tower| bare.starts_with(tower));
-    if other || name.ends_with("rotary_emb.inv_freq") {
-        return None;
-    }
-    Some(
-        match (
-            name.strip_prefix("language_model."),
-            name.strip_prefix("model.language_model."),
-        ) {
-            (Some(rest), _) => rest.to_owned(),
-            (_, Some(rest)) => format!("model.{rest}"),
-            _ => name.to_owned(),
-        },
-    )
-}

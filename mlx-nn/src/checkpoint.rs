@@ -1,92 +1,37 @@
 //! Filling a module from a checkpoint, strictly: every tensor is claimed, or one report says why not.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::RefCell;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
 
-use mlx_core::ops::stack;
 use mlx_core::{Array, DType, Error, ErrorKind, Result, Safetensors, Scheme};
 
 use crate::module::{Module, Param, Path, VisitMut};
+use crate::names::{Gather, Rules};
 use crate::weight::Weight;
-
-/// What an architecture does with a tensor's published name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rename {
-    /// The tensor is this parameter.
-    To(String),
-    /// The tensor is item `index` of a stack, such as one expert of many.
-    Item {
-        /// The stacked parameter.
-        name: String,
-        /// Where along the new first axis.
-        index: usize,
-    },
-    /// The tensor is none of the model's business.
-    Drop,
-}
-
-impl Rename {
-    /// The parameter that the tensor fills, at least in part.
-    pub fn name(&self) -> Option<&str> {
-        match self {
-            Self::To(name) | Self::Item { name, .. } => Some(name),
-            Self::Drop => None,
-        }
-    }
-}
-
-/// One tensor or several stacked ones.
-enum Source {
-    One(usize, String),
-    Stack(BTreeMap<usize, (usize, String)>),
-}
 
 /// The tensors of a checkpoint under the names of our parameters.
 pub struct Checkpoint {
     /// What error messages call it.
     label: String,
     files: Vec<Safetensors>,
-    tensors: BTreeMap<String, Source>,
+    /// Each is made of tensors of files: their numbers and published names.
+    tensors: Gather<(usize, String)>,
 }
 
 impl Checkpoint {
-    /// Collects the tensors of `files`, renamed.
+    /// Collects the tensors of `files`, named and changed as `rules` say.
     ///
     /// # Errors
     /// Two tensors claim the same name.
-    pub fn new(
-        label: &str,
-        files: Vec<Safetensors>,
-        rename: impl Fn(&str) -> Rename,
-    ) -> Result<Self> {
-        let mut tensors = BTreeMap::new();
-        let twice = |name: &str| {
-            Error::new(
-                ErrorKind::Format,
-                format!("{label}: two tensors claim to be {name}"),
-            )
-        };
+    pub fn new(label: &str, files: Vec<Safetensors>, rules: &Rules) -> Result<Self> {
+        let mut tensors = Gather::default();
         for (file, safetensors) in files.iter().enumerate() {
             for published in safetensors.names() {
-                let published = published.to_owned();
-                match rename(&published) {
-                    Rename::Drop => {}
-                    Rename::To(name) => {
-                        let source = Source::One(file, published);
-                        if tensors.insert(name.clone(), source).is_some() {
-                            return Err(twice(&name));
-                        }
-                    }
-                    Rename::Item { name, index } => {
-                        let entry = tensors.entry(name.clone());
-                        let source = entry.or_insert_with(|| Source::Stack(BTreeMap::new()));
-                        let Source::Stack(items) = source else {
-                            return Err(twice(&name));
-                        };
-                        if items.insert(index, (file, published)).is_some() {
-                            return Err(twice(&format!("{name}[{index}]")));
-                        }
-                    }
+                if let Ok(pieces) = rules.pieces(published) {
+                    let added = tensors.add(pieces, &(file, published.to_owned()));
+                    added.map_err(|error| error.context(label))?;
                 }
             }
         }
@@ -97,59 +42,60 @@ impl Checkpoint {
         })
     }
 
+    /// The same files by other rules.
+    ///
+    /// # Errors
+    /// Two tensors claim the same name.
+    pub fn with_rules(self, rules: &Rules) -> Result<Self> {
+        Self::new(&self.label, self.files, rules)
+    }
+
     /// What error messages call this checkpoint.
     pub fn label(&self) -> &str {
         &self.label
     }
 
-    /// Whether a tensor of this (renamed) name exists.
+    /// Whether a tensor of this (new) name exists.
     pub fn contains(&self, name: &str) -> bool {
-        self.tensors.contains_key(name)
+        self.tensors.contains(name)
     }
 
     /// The names, as the module calls them.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.tensors.keys().map(String::as_str)
+        self.tensors.names()
     }
 
-    /// Shape and dtype of a tensor, without reading it.
-    fn info(&self, source: &Source) -> Result<(DType, Vec<i32>)> {
-        match source {
-            Source::One(file, name) => self.files[*file]
-                .info(name)
-                .map(|(dtype, shape)| (dtype, shape.to_vec())),
-            Source::Stack(items) => {
-                let first = items.values().next().expect("a stack has an item");
-                let (dtype, shape) = self.files[first.0].info(&first.1)?;
-                for (position, (index, (file, name))) in items.iter().enumerate() {
-                    let (other, found) = self.files[*file].info(name)?;
-                    if *index != position || (other, found) != (dtype, shape) {
-                        return Err(Error::new(
-                            ErrorKind::Format,
-                            format!(
-                                "{}: {name} is {found:?} {other}; item {position} of its stack must be {shape:?} {dtype}",
-                                self.label
-                            ),
-                        ));
-                    }
-                }
-                Ok((dtype, [&[items.len() as i32], shape].concat()))
-            }
+    /// The shape of a tensor, without reading it; `None` if there is none, or its parts do not fit each other.
+    ///
+    /// # Errors
+    /// None of its own.
+    pub fn shape(&self, name: &str) -> Result<Option<Vec<i32>>> {
+        Ok(self.shape_or_fault(name)?.and_then(Result::ok))
+    }
+
+    /// A tensor, if there is one.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn array(&self, name: &str) -> Result<Option<Array>> {
+        match self.shape_or_fault(name)? {
+            Some(Ok(_)) => self.tensors.array(name, None, |of| self.source(of)),
+            _ => Ok(None),
         }
+    }
+
+    fn shape_or_fault(&self, name: &str) -> Result<Option<Result<Vec<i32>, String>>> {
+        self.tensors.shape(name, |(file, name)| {
+            let (dtype, shape) = self.files[*file].info(name)?;
+            Ok((dtype, shape.to_vec()))
+        })
     }
 
     /// Reads what cannot be used where it is in the files, all at once.
     fn prepare(&self) -> Result<()> {
-        let mut names = vec![Vec::new(); self.files.len()];
-        for source in self.tensors.values() {
-            match source {
-                Source::One(file, name) => names[*file].push(name.as_str()),
-                Source::Stack(items) => {
-                    for (file, name) in items.values() {
-                        names[*file].push(name);
-                    }
-                }
-            }
+        let mut names = vec![BTreeSet::new(); self.files.len()];
+        for (file, name) in self.tensors.sources() {
+            names[*file].insert(name.as_str());
         }
         for (file, names) in self.files.iter().zip(names) {
             file.prepare(names)?;
@@ -157,17 +103,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    fn read(&self, source: &Source) -> Result<Array> {
-        match source {
-            Source::One(file, name) => self.files[*file].parameter(name),
-            Source::Stack(items) => {
-                let items: Result<Vec<_>> = items
-                    .values()
-                    .map(|(file, name)| self.files[*file].parameter(name))
-                    .collect();
-                stack(&items?, 0)
-            }
-        }
+    fn source(&self, (file, name): &(usize, String)) -> Result<Array> {
+        self.files[*file].parameter(name)
     }
 }
 
@@ -195,9 +132,10 @@ pub fn fill(
 ) -> Result<()> {
     checkpoint.prepare()?;
     let mut filler = Filler {
-        unclaimed: checkpoint.tensors.keys().map(String::as_str).collect(),
+        unclaimed: checkpoint.names().collect(),
         checkpoint,
         options,
+        sources: RefCell::default(),
         filled: 0,
         missing: Vec::new(),
         misshapen: Vec::new(),
@@ -243,6 +181,8 @@ pub fn fill(
 struct Filler<'a, 'o> {
     checkpoint: &'a Checkpoint,
     options: FillOptions<'o>,
+    /// What was read: several parameters may be rows of one tensor.
+    sources: RefCell<HashMap<(usize, String), Array>>,
     unclaimed: BTreeSet<&'a str>,
     filled: usize,
     missing: Vec<String>,
@@ -272,25 +212,30 @@ impl VisitMut for Filler<'_, '_> {
 
     fn param(&mut self, path: &Path, param: &mut Param) -> Result<()> {
         let name = path.as_str();
-        let Some((key, source)) = self.checkpoint.tensors.get_key_value(name) else {
+        let Some(found) = self.checkpoint.shape_or_fault(name)? else {
             self.missing.push(format!("{name} {:?}", param.shape()));
             return Ok(());
         };
-        self.unclaimed.remove(key.as_str());
-        let (_, found) = self.checkpoint.info(source)?;
-        if found != param.shape() {
-            self.misshapen.push(format!(
-                "{name}: expected {:?}, found {found:?}",
-                param.shape()
-            ));
+        self.unclaimed.remove(name);
+        let fault = match found {
+            Ok(found) if found == param.shape() => None,
+            Ok(found) => Some(format!("expected {:?}, found {found:?}", param.shape())),
+            Err(fault) => Some(fault),
+        };
+        if let Some(fault) = fault {
+            self.misshapen.push(format!("{name}: {fault}"));
             return Ok(());
         }
-        let mut value = self.checkpoint.read(source)?;
-        if let Some(dtype) = self.options.dtype
-            && value.dtype().is_float()
-        {
-            value = value.astype(dtype)?;
-        }
+        let (checkpoint, sources) = (self.checkpoint, &self.sources);
+        let value = checkpoint.tensors.array(name, self.options.dtype, |of| {
+            match sources.borrow_mut().entry(of.clone()) {
+                Entry::Occupied(entry) => Ok(entry.get().clone()),
+                Entry::Vacant(entry) => Ok(entry.insert(checkpoint.source(of)?).clone()),
+            }
+        })?;
+        let Some(value) = value else {
+            return Ok(());
+        };
         param.set(value);
         self.filled += 1;
         (self.options.progress)(self.filled);

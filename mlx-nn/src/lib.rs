@@ -12,7 +12,8 @@
 //! | normalise, embed, rotate, activate | [`RmsNorm`], [`LayerNorm`], [`Embedding`], [`Rope`], [`Activation`] |
 //! | attend | [`Attention`], [`Step::attend`] |
 //! | turn features into logits | [`Head`] |
-//! | load a checkpoint, with a report of all that does not fit | [`fill`], [`Checkpoint`], [`Rename`] |
+//! | load a checkpoint, with a report of all that does not fit | [`fill`], [`Checkpoint`] |
+//! | map published tensors to parameters: rename, transpose, split, join, stack | [`Rule`], [`Rules`] |
 //! | quantise a model, or attach adapters to it | [`mod@quantize`], [`lora`] |
 //! | choose what is trained | [`trainable`], [`Patterns`] |
 //! | keep the state of several rows | [`ModelCache`], [`CacheOptions`] |
@@ -97,6 +98,7 @@ pub mod loss;
 pub mod mask;
 pub mod mlp;
 pub mod module;
+pub mod names;
 pub mod norm;
 pub mod quantize;
 pub mod rope;
@@ -109,7 +111,7 @@ pub use attention::{Attention, AttentionConfig};
 pub use cache::{
     CacheOptions, KvShape, LayerKind, ModelCache, RecurrentShape, RowPart, StateCost, StatePart,
 };
-pub use checkpoint::{Checkpoint, FillOptions, Rename, fill};
+pub use checkpoint::{Checkpoint, FillOptions, fill};
 pub use embedding::Embedding;
 pub use experts::{ExpertsConfig, ExpertsLinear, ExpertsMlp};
 pub use head::{Head, HeadMatrix};
@@ -118,6 +120,7 @@ pub use linear::Linear;
 pub use lora::{Adaptable, Layout, Lora, LoraConfig};
 pub use mlp::{FeedForward, GatedMlp};
 pub use module::{Module, Param, Path, Visit, VisitMut};
+pub use names::{Piece, Rule, Rules};
 pub use norm::{LayerNorm, RmsNorm};
 pub use rope::{Rope, RopeConfig, RopeScaling};
 pub use step::{Attend, Keys, StateAfter, Step};

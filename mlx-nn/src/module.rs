@@ -197,6 +197,16 @@ impl Module for Param {
     }
 }
 
+/// No parameters.
+impl Module for () {
+    fn visit(&self, _path: &mut Path, _v: &mut dyn Visit) -> Result<()> {
+        Ok(())
+    }
+    fn visit_mut(&mut self, _path: &mut Path, _v: &mut dyn VisitMut) -> Result<()> {
+        Ok(())
+    }
+}
+
 impl<M: Module> Module for Box<M> {
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
         (**self).visit(path, v)
@@ -243,11 +253,11 @@ impl<M: Module> Module for Vec<M> {
 /// module!(Head { norm, lm_head } plain { vocab });
 /// ```
 ///
-/// A struct with one type parameter names the parameter's bound: `module!(Stack<L: Module> { layers })`.
+/// A struct with type parameters names their bounds: `module!(Stack<L: Module> { layers })`.
 #[macro_export]
 macro_rules! module {
-    ($ty:ident $(<$param:ident : $bound:path>)? { $($child:ident),* $(,)? } $(plain { $($plain:ident),* $(,)? })?) => {
-        impl $(<$param: $bound>)? $crate::Module for $ty $(<$param>)? {
+    ($ty:ident $(<$($param:ident : $bound:path),+>)? { $($child:ident),* $(,)? } $(plain { $($plain:ident),* $(,)? })?) => {
+        impl $(<$($param: $bound),+>)? $crate::Module for $ty $(<$($param),+>)? {
             fn visit(&self, path: &mut $crate::Path, v: &mut dyn $crate::Visit) -> ::mlx_core::Result<()> {
                 let Self { $($child,)* $($($plain: _,)*)? } = self;
                 $(path.scoped(stringify!($child), |path| $crate::Module::visit($child, path, v))?;)*

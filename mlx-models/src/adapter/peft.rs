@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use mlx_core::{Array, Error, ErrorKind, Result, Safetensors};
-use mlx_nn::{Layout, Module, Path as Name, Visit, Weight};
+use mlx_nn::{Layout, Module, Path as Name, Piece, Rules, Visit, Weight};
 use serde_json::Value;
 
-use super::{Adapter, AdapterKind, CONFIG, put, report};
-use crate::weights::rename;
+use super::{Adapter, AdapterKind, CONFIG, put, report, spread};
+use crate::Model;
 
 mod settings;
 
@@ -18,7 +18,7 @@ use settings::Settings;
 const WEIGHTS: &str = "adapter_model.safetensors";
 
 /// Reads the adapter in `dir`, of which `config` is the `adapter_config.json`.
-pub(super) fn load(dir: &Path, config: &Value, module: &mut dyn Module) -> Result<Adapter> {
+pub(super) fn load(dir: &Path, config: &Value, model: &mut dyn Model) -> Result<Adapter> {
     let label = dir.display().to_string();
     let fail = |message: String| {
         Error::new(
@@ -27,13 +27,14 @@ pub(super) fn load(dir: &Path, config: &Value, module: &mut dyn Module) -> Resul
         )
     };
     let settings = Settings::read(&label, config)?;
+    let rules = model.names().published();
     let file = Safetensors::open(dir.join(WEIGHTS))?;
     let mut tensors = BTreeMap::new();
     let mut faults = Vec::new();
     for published in file.names() {
         // Beside an adapted embedding PEFT writes the table itself, which training leaves alone.
         if let Some(layer) = published.strip_suffix(".base_layer.weight") {
-            unchanged(layer, &file.array(published)?, module).map_err(&fail)?;
+            unchanged(layer, &file.array(published)?, &rules, model).map_err(&fail)?;
             continue;
         }
         let Some((layer, part)) = split(published) else {
@@ -60,19 +61,17 @@ pub(super) fn load(dir: &Path, config: &Value, module: &mut dyn Module) -> Resul
         }
         // PEFT's matrices are transposed.
         let array = if array.ndim() == 2 { array.t()? } else { array };
-        let layer = rename(layer, false).unwrap_or_else(|| layer.to_owned());
-        let name = format!("{layer}.{part}");
-        if tensors.insert(name.clone(), array).is_some() {
-            faults.push(format!("{published}: another tensor is {name} too"));
+        if let Err(fault) = spread(&rules, layer, part, &array, &mut tensors)? {
+            faults.push(format!("{published}: {fault}"));
         }
     }
     report(&label, "adapter", &faults)?;
     if file.names().any(|name| name.ends_with(".lora_embedding_A")) {
-        embedding(module, settings.kind).map_err(&fail)?;
+        embedding(model, settings.kind).map_err(&fail)?;
     }
     put(
         &label,
-        module,
+        model,
         tensors,
         &|rank| settings.scale(rank),
         settings.dropout as f32,
@@ -115,7 +114,7 @@ fn embedding(module: &dyn Module, kind: AdapterKind) -> Result<(), String> {
 }
 
 /// Refuses a table that is not the model's own. Of a quantised one only the shape can be compared.
-fn unchanged(layer: &str, table: &Array, module: &dyn Module) -> Result<(), String> {
+fn unchanged(layer: &str, table: &Array, rules: &Rules, module: &dyn Module) -> Result<(), String> {
     struct Find<'a> {
         name: String,
         table: &'a Array,
@@ -136,8 +135,9 @@ fn unchanged(layer: &str, table: &Array, module: &dyn Module) -> Result<(), Stri
         }
     }
     let layer = bare(layer);
+    let pieces = rules.modules(layer).unwrap_or_default();
     let mut find = Find {
-        name: rename(layer, false).unwrap_or_else(|| layer.to_owned()),
+        name: pieces.first().map_or(layer, Piece::name).to_owned(),
         table,
         same: false,
     };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use mlx_core::{QuantMode, Result, Scheme};
+use mlx_nn::Rules;
 use serde_json::Value;
 
 use super::Config;
@@ -15,12 +16,12 @@ pub struct Quantization {
 }
 
 impl Quantization {
-    /// Reads `quantization` or, of the same form, `quantization_config`; module paths are renamed
-    /// as tensor names are.
+    /// Reads `quantization` or, of the same form, `quantization_config`; `rules` apply to
+    /// module paths as to the tensors.
     ///
     /// # Errors
     /// An unknown mode or method, or sizes that MLX does not have.
-    pub fn read(config: &Config, rename: impl Fn(&str) -> Option<String>) -> Result<Self> {
+    pub fn read(config: &Config, rules: &Rules) -> Result<Self> {
         let entry = match config.object("quantization")? {
             Some(entry) => entry,
             None => match config.object("quantization_config")? {
@@ -44,8 +45,8 @@ impl Quantization {
                 Value::Bool(false) => None,
                 _ => continue,
             };
-            if let Some(path) = rename(key) {
-                overrides.insert(path, scheme);
+            for piece in rules.modules(key).unwrap_or_default() {
+                overrides.insert(piece.name().to_owned(), scheme);
             }
         }
         Ok(Self {

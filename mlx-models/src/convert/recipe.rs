@@ -2,6 +2,23 @@
 
 use mlx_core::{Error, ErrorKind, QuantMode, Result, Scheme};
 
+/// What a family says about quantising some of its weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bits {
+    /// They stay dense.
+    Dense,
+    /// 8 affine bits in groups of 64.
+    Eight,
+    /// 8 bits too, but a mixed recipe counts its own: mlx-lm's do so for routers.
+    EightUnlessMixed,
+}
+
+const EIGHT: Scheme = Scheme {
+    mode: QuantMode::Affine,
+    bits: 8,
+    group_size: 64,
+};
+
 /// How a model is quantised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recipe {
@@ -10,8 +27,7 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// Every weight by one scheme, except that routers of experts keep 8 affine bits in groups of 64:
-    /// a token's way depends on small differences there.
+    /// Every weight by one scheme, except those for which the family says other [`Bits`].
     pub fn uniform(scheme: Scheme) -> Self {
         Self {
             scheme,
@@ -36,19 +52,22 @@ impl Recipe {
     }
 
     /// The scheme of the weight at `path`, whose rows have `inputs` numbers, in a model of so many
-    /// layers; `None` leaves it dense, because its rows are no whole number of groups.
-    pub(super) fn scheme_of(&self, path: &str, inputs: i32, layers: usize) -> Option<Scheme> {
-        let scheme = match self.mixed {
-            Some(mixed) => Scheme {
+    /// layers; `None` leaves it dense, because its rows are no whole number of groups, or the family says so.
+    pub(super) fn scheme_of(
+        &self,
+        path: &str,
+        inputs: i32,
+        layers: usize,
+        bits: Option<Bits>,
+    ) -> Option<Scheme> {
+        let scheme = match (bits, self.mixed) {
+            (Some(Bits::Dense), _) => return None,
+            (Some(Bits::Eight), _) | (Some(Bits::EightUnlessMixed), None) => EIGHT,
+            (_, Some(mixed)) => Scheme {
                 bits: mixed.bits(path, layers),
                 ..self.scheme
             },
-            None if path.ends_with("mlp.gate") => Scheme {
-                mode: QuantMode::Affine,
-                bits: 8,
-                group_size: 64,
-            },
-            None => self.scheme,
+            (None, None) => self.scheme,
         };
         let fits = |scheme: Scheme| inputs % scheme.group_size == 0;
         (fits(self.scheme) && fits(scheme)).then_some(scheme)

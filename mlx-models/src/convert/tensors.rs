@@ -1,0 +1,95 @@
+//! The arrays of a model, as its files have them.
+
+use mlx_core::{Array, Error, ErrorKind, Result};
+use mlx_nn::names::Gather;
+use mlx_nn::{Param, Visit, Weight};
+
+use crate::Model;
+
+/// Paths and row sizes of the dense matrices.
+#[derive(Default)]
+pub(super) struct Matrices(pub Vec<(String, i32)>);
+
+impl Visit for Matrices {
+    fn weight(&mut self, path: &mlx_nn::Path, weight: &Weight) -> Result<()> {
+        let Weight::Dense(dense) = weight else {
+            return Ok(());
+        };
+        let dtype = dense.value().dtype();
+        if !dtype.is_float() {
+            let message = format!("{}: a weight of {dtype} is not supported", path.as_str());
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        let inputs = dense.shape().last().copied().unwrap_or(1);
+        self.0.push((path.as_str().to_owned(), inputs));
+        Ok(())
+    }
+}
+
+/// The arrays of a model by the names they are written under.
+pub(super) struct Tensors<'a> {
+    pub prefix: &'a str,
+    pub arrays: Vec<(String, Array)>,
+    pub parameters: usize,
+    pub packed: usize,
+}
+
+impl<'a> Tensors<'a> {
+    /// The arrays of `model`, in the form that its files have.
+    pub fn of(model: &dyn Model, prefix: &'a str) -> Result<Self> {
+        let mut tensors = Self {
+            prefix,
+            arrays: Vec::new(),
+            parameters: 0,
+            packed: 0,
+        };
+        model.visit(&mut mlx_nn::Path::default(), &mut tensors)?;
+        let inverse = model.names().inverse();
+        let mut written = Gather::default();
+        for (name, array) in std::mem::take(&mut tensors.arrays) {
+            written.add(inverse.pieces(&name).unwrap_or_default(), &array)?;
+        }
+        for name in written.names() {
+            let shape = written.shape(name, |array| Ok((array.dtype(), array.shape().to_vec())))?;
+            if let Some(Err(fault)) = shape {
+                let message = format!("{name} cannot be written: {fault}");
+                return Err(Error::new(ErrorKind::Unsupported, message));
+            }
+            let array = written.array(name, None, |array| Ok(array.clone()))?;
+            let array = array.expect("it was added above");
+            tensors.arrays.push((format!("{prefix}{name}"), array));
+        }
+        Ok(tensors)
+    }
+}
+
+impl Visit for Tensors<'_> {
+    fn weight(&mut self, _path: &mlx_nn::Path, weight: &Weight) -> Result<()> {
+        if let Weight::Quantized {
+            packed,
+            scales,
+            biases,
+            ..
+        } = weight
+        {
+            let parts = [Some(packed), Some(scales), biases.as_ref()];
+            let stored: usize = parts
+                .into_iter()
+                .flatten()
+                .map(|part| part.value().size())
+                .sum();
+            let dense: usize = weight.shape().iter().map(|&n| n as usize).product();
+            // `param` adds what is stored.
+            self.parameters = self.parameters + dense - stored;
+            self.packed += 1;
+        }
+        Ok(())
+    }
+
+    fn param(&mut self, path: &mlx_nn::Path, param: &Param) -> Result<()> {
+        self.parameters += param.value().size();
+        let name = path.as_str().to_owned();
+        self.arrays.push((name, param.value().clone()));
+        Ok(())
+    }
+}

@@ -1,0 +1,243 @@
+//! From the names and forms of published tensors to a module's parameters, and back.
+//!
+//! A family has a table of [`Rule`]s, which is read from top to bottom: each rule sees the names that the rules
+//! above it made. Rules work on dense and on quantised tensors (rows of packed weights, scales and biases are
+//! split and joined alike), and on adapters where that is exact. Nothing is read or copied before a tensor is
+//! evaluated.
+//!
+//! ```
+//! use mlx_nn::{Rule, Rules};
+//!
+//! let rules = Rules::from([
+//!     Rule::drop("mtp.*", "not used without speculation"),
+//!     // One tensor for each expert becomes an item of a stack.
+//!     Rule::stack("*.experts.#.*", "*.switch_mlp.*"),
+//!     // [q | k | v] of 4 and 2 heads of 8, in files of MLX too.
+//!     Rule::split("*.qkv_proj.*", 1, [("*.q_proj.*", 32), ("*.k_proj.*", 16), ("*.v_proj.*", 16)]).written(),
+//!     Rule::transpose("*.conv1d.weight", &[0, 2, 1]),
+//!     Rule::add("*norm.weight", 1.0),
+//! ]);
+//! let pieces = rules.pieces("layers.0.qkv_proj.scales").unwrap();
+//! let names: Vec<&str> = pieces.iter().map(|piece| piece.name()).collect();
+//! assert_eq!(names, ["layers.0.q_proj.scales", "layers.0.k_proj.scales", "layers.0.v_proj.scales"]);
+//! assert_eq!(rules.pieces("mtp.fc.weight").unwrap_err(), "not used without speculation");
+//! let back = rules.inverse().pieces("layers.0.k_proj.weight").unwrap();
+//! assert_eq!(back[0].name(), "layers.0.qkv_proj.weight");
+//! ```
+
+use mlx_core::{Array, DType, Result};
+
+mod gather;
+mod pattern;
+mod rows;
+mod rule;
+
+pub use gather::Gather;
+use rows::Rows;
+pub use rule::Rule;
+
+/// A table of [`Rule`]s, read from top to bottom.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rules(Vec<Rule>);
+
+impl<R: IntoIterator<Item = Rule>> From<R> for Rules {
+    fn from(rules: R) -> Self {
+        Self(rules.into_iter().collect())
+    }
+}
+
+impl Rules {
+    /// No rules: tensors are parameters of the same name.
+    pub const fn none() -> Self {
+        Self(Vec::new())
+    }
+
+    /// These rules and below them those of `other`.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        Self([&self.0[..], &other.0[..]].concat())
+    }
+
+    /// What a tensor of this name becomes: parameters, or parts of them.
+    ///
+    /// # Errors
+    /// It is dropped: the reason.
+    pub fn pieces(&self, name: &str) -> Result<Vec<Piece>, &str> {
+        let mut pieces = vec![Piece {
+            name: name.to_owned(),
+            changes: Vec::new(),
+            place: Place::Whole,
+        }];
+        for rule in &self.0 {
+            let mut next = Vec::new();
+            let mut dropped = None;
+            for piece in pieces {
+                match rule.apply(piece, &mut next) {
+                    Ok(()) => {}
+                    Err(reason) => dropped = Some(reason),
+                }
+            }
+            if let (Some(reason), true) = (dropped, next.is_empty()) {
+                return Err(reason);
+            }
+            pieces = next;
+        }
+        Ok(pieces)
+    }
+
+    /// What a module becomes, such as a linear layer, of which a table may hold the path: as its weight.
+    ///
+    /// # Errors
+    /// Its weight is dropped: the reason.
+    pub fn modules(&self, path: &str) -> Result<Vec<Piece>, &str> {
+        const WEIGHT: &str = ".weight";
+        let mut pieces = self.pieces(&format!("{path}{WEIGHT}"))?;
+        for piece in &mut pieces {
+            if let Some(path) = piece.name.strip_suffix(WEIGHT) {
+                piece.name.truncate(path.len());
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// The rules that hold for [written](Rule::written) files.
+    #[must_use]
+    pub fn of_written(&self) -> Self {
+        Self(self.0.iter().filter(|rule| rule.written).cloned().collect())
+    }
+
+    /// The table that makes the tensors of a [written](Rule::written) file of a module's parameters.
+    #[must_use]
+    pub fn inverse(&self) -> Self {
+        let written = self.0.iter().rev().filter(|rule| rule.written);
+        Self(written.filter_map(Rule::inverse).collect())
+    }
+}
+
+/// A parameter or a part of one, and what makes it of a published tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Piece {
+    name: String,
+    changes: Vec<Change>,
+    place: Place,
+}
+
+/// Which part of a tensor a source is.
+#[derive(Clone, Debug, PartialEq)]
+enum Place {
+    Whole,
+    /// An item along a new first axis.
+    Item(usize),
+    /// Rows: part `index` of those that `names` have.
+    Part {
+        index: usize,
+        rows: Rows,
+        is_bias: bool,
+        names: Vec<String>,
+    },
+}
+
+/// A change of one tensor.
+#[derive(Clone, Debug, PartialEq)]
+enum Change {
+    Transpose(Vec<i32>),
+    Add(f32),
+    /// Only the rows of one part.
+    Rows {
+        rows: Rows,
+        part: usize,
+        is_bias: bool,
+    },
+}
+
+impl Piece {
+    /// The name of the parameter.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn then(mut self, change: Change) -> Self {
+        self.changes.push(change);
+        self
+    }
+
+    /// The array `part` (`lora_a`, `lora_b`, `m`, as [`Layout`](crate::Layout) has them) of an adapter of the published
+    /// layer, for the layer that has this piece of its matrix. `None` where there is no such adapter: the matrix is
+    /// transposed, stacked or joined with others.
+    ///
+    /// # Errors
+    /// The array does not divide into the parts.
+    pub fn adapter(&self, part: &str, array: &Array) -> Result<Option<Array>> {
+        let mut array = array.clone();
+        if self.place != Place::Whole {
+            return Ok(None);
+        }
+        for change in &self.changes {
+            let Change::Rows { rows, part: at, .. } = change else {
+                return Ok(None);
+            };
+            // A sees the inputs, which all parts share; B and the magnitudes make the rows.
+            let axis = match (part, array.ndim()) {
+                ("lora_a", _) => continue,
+                ("lora_b", ndim) if ndim > 1 => 1,
+                (_, ndim) => ndim.saturating_sub(1),
+            };
+            if rows.part_shape(array.shape(), axis, *at).is_none() {
+                return Ok(None);
+            }
+            array = rows.split(&array, axis, *at)?;
+        }
+        Ok(Some(array))
+    }
+}
+
+/// The shape of a tensor after these changes; the error says which cannot be.
+fn changed_shape(
+    dtype: DType,
+    mut shape: Vec<i32>,
+    changes: &[Change],
+) -> Result<Vec<i32>, String> {
+    for change in changes {
+        shape = match change {
+            Change::Transpose(_) | Change::Add(_) if dtype == DType::U32 => {
+                return Err(format!("packed {shape:?} cannot be transposed or added to"));
+            }
+            Change::Add(_) => shape,
+            Change::Transpose(axes) => {
+                if axes.len() != shape.len() {
+                    return Err(format!("{shape:?} has no axes {axes:?}"));
+                }
+                axes.iter().map(|&axis| shape[axis as usize]).collect()
+            }
+            Change::Rows {
+                rows,
+                part,
+                is_bias,
+            } => {
+                let axis = Rows::axis(*is_bias, shape.len());
+                let part = rows.part_shape(&shape, axis, *part);
+                part.ok_or_else(|| {
+                    let Rows { groups, parts } = rows;
+                    format!("{shape:?} cannot be split into {groups} groups of {parts:?} rows")
+                })?
+            }
+        };
+    }
+    Ok(shape)
+}
+
+/// The tensor after these changes, of a shape that can be changed so.
+fn changed(mut array: Array, changes: &[Change]) -> Result<Array> {
+    for change in changes {
+        array = match change {
+            Change::Transpose(axes) => array.transpose(axes)?.contiguous()?,
+            Change::Add(number) => array.astype(DType::F32)?.add(*number)?,
+            Change::Rows {
+                rows,
+                part,
+                is_bias,
+            } => rows.split(&array, Rows::axis(*is_bias, array.ndim()), *part)?,
+        };
+    }
+    Ok(array)
+}

@@ -1,0 +1,251 @@
+//! [`Gather`]: tensors under the names that rules give them, made of one source or several.
+
+use std::collections::{BTreeMap, HashMap};
+
+use mlx_core::ops::stack;
+use mlx_core::{Array, DType, Error, ErrorKind, Result};
+
+use super::rows::Rows;
+use super::{Change, Piece, Place, changed, changed_shape};
+
+/// A source and what is done with it.
+struct Changed<T> {
+    of: T,
+    changes: Vec<Change>,
+}
+
+/// How one tensor is made.
+enum Made<T> {
+    One(Changed<T>),
+    /// Items along a new first axis, by their index.
+    Stack(BTreeMap<usize, Changed<T>>),
+    /// Rows of several tensors.
+    Join {
+        rows: Rows,
+        is_bias: bool,
+        names: Vec<String>,
+        parts: BTreeMap<usize, Changed<T>>,
+    },
+}
+
+/// Tensors under their new names, in the order in which they were added. `T` is where one comes from.
+pub struct Gather<T> {
+    tensors: Vec<(String, Made<T>)>,
+    places: HashMap<String, usize>,
+}
+
+impl<T> Default for Gather<T> {
+    fn default() -> Self {
+        Self {
+            tensors: Vec::new(),
+            places: HashMap::new(),
+        }
+    }
+}
+
+impl<T: Clone> Gather<T> {
+    /// Adds a source as the pieces that [`Rules::pieces`](super::Rules::pieces) made of its name.
+    ///
+    /// # Errors
+    /// Another source has the same place.
+    pub fn add(&mut self, pieces: Vec<Piece>, source: &T) -> Result<()> {
+        for piece in pieces {
+            let name = piece.name.clone();
+            let taken = self.put(piece, source.clone());
+            taken.map_err(|place| {
+                let message = format!("two tensors claim to be {name}{place}");
+                Error::new(ErrorKind::Format, message)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The error tells where in the tensor another source is.
+    fn put(&mut self, piece: Piece, of: T) -> Result<(), String> {
+        let Piece {
+            name,
+            changes,
+            place,
+        } = piece;
+        let source = Changed { of, changes };
+        let Some(&at) = self.places.get(&name) else {
+            let made = match place {
+                Place::Whole => Made::One(source),
+                Place::Item(index) => Made::Stack(BTreeMap::from([(index, source)])),
+                Place::Part {
+                    index,
+                    rows,
+                    is_bias,
+                    names,
+                } => Made::Join {
+                    rows,
+                    is_bias,
+                    names,
+                    parts: BTreeMap::from([(index, source)]),
+                },
+            };
+            self.places.insert(name.clone(), self.tensors.len());
+            self.tensors.push((name, made));
+            return Ok(());
+        };
+        let (sources, index, place) = match (&mut self.tensors[at].1, place) {
+            (Made::Stack(items), Place::Item(index)) => (items, index, format!("[{index}]")),
+            (Made::Join { parts, names, .. }, Place::Part { index, .. }) => {
+                let place = format!(", part {}", names[index]);
+                (parts, index, place)
+            }
+            _ => return Err(String::new()),
+        };
+        match sources.insert(index, source) {
+            None => Ok(()),
+            Some(_) => Err(place),
+        }
+    }
+
+    /// The new names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Every source, as often as it is used.
+    pub fn sources(&self) -> impl Iterator<Item = &T> {
+        self.tensors
+            .iter()
+            .flat_map(|(_, made)| made.sources())
+            .map(|source| &source.of)
+    }
+
+    /// Whether there is a tensor of this name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.places.contains_key(name)
+    }
+
+    /// The shape of a tensor, if there is one, from those of its sources; the text says why it has none.
+    ///
+    /// # Errors
+    /// Those of `of`.
+    pub fn shape(
+        &self,
+        name: &str,
+        of: impl Fn(&T) -> Result<(DType, Vec<i32>)>,
+    ) -> Result<Option<Result<Vec<i32>, String>>> {
+        match self.places.get(name) {
+            None => Ok(None),
+            Some(&at) => self.tensors[at].1.shape(of).map(Some),
+        }
+    }
+
+    /// A tensor, if there is one, made of its sources, whose shapes [fit](Self::shape). Floating-point values
+    /// are converted to `dtype`, or to that of the first source.
+    ///
+    /// # Errors
+    /// Those of `of`.
+    pub fn array(
+        &self,
+        name: &str,
+        dtype: Option<DType>,
+        of: impl Fn(&T) -> Result<Array>,
+    ) -> Result<Option<Array>> {
+        let Some(&at) = self.places.get(name) else {
+            return Ok(None);
+        };
+        let array = |source: &Changed<T>| {
+            let array = of(&source.of)?;
+            let stored = array.dtype();
+            let array = changed(array, &source.changes)?;
+            match stored.is_float() {
+                true => array.astype(dtype.unwrap_or(stored)),
+                false => Ok(array),
+            }
+        };
+        let all = |sources: &BTreeMap<usize, Changed<T>>| {
+            sources.values().map(array).collect::<Result<Vec<_>>>()
+        };
+        match &self.tensors[at].1 {
+            Made::One(source) => array(source),
+            Made::Stack(items) => stack(&all(items)?, 0),
+            Made::Join {
+                rows,
+                is_bias,
+                parts,
+                ..
+            } => {
+                let parts = all(parts)?;
+                rows.join(&parts, Rows::axis(*is_bias, parts[0].ndim()))
+            }
+        }
+        .map(Some)
+    }
+}
+
+impl<T> Made<T> {
+    fn sources(&self) -> Vec<&Changed<T>> {
+        match self {
+            Self::One(source) => vec![source],
+            Self::Stack(sources) | Self::Join { parts: sources, .. } => sources.values().collect(),
+        }
+    }
+
+    fn shape(
+        &self,
+        of: impl Fn(&T) -> Result<(DType, Vec<i32>)>,
+    ) -> Result<Result<Vec<i32>, String>> {
+        let mut shapes = Vec::new();
+        for source in self.sources() {
+            let (dtype, shape) = of(&source.of)?;
+            match changed_shape(dtype, shape, &source.changes) {
+                Ok(shape) => shapes.push((dtype, shape)),
+                Err(fault) => return Ok(Err(fault)),
+            }
+        }
+        let (dtype, first) = &shapes[0];
+        Ok(match self {
+            Self::One(_) => Ok(first.clone()),
+            Self::Stack(items) => {
+                let place = items.keys().zip(&shapes).enumerate();
+                let wrong = place
+                    .map(|(position, (&index, found))| (position, index, found))
+                    .find(|(position, index, (kind, shape))| {
+                        index != position || (kind, shape) != (dtype, first)
+                    });
+                match wrong {
+                    None => Ok([&[items.len() as i32], &first[..]].concat()),
+                    Some((position, index, (kind, shape))) => Err(format!(
+                        "item {index} of the stack is {shape:?} {kind}; item {position} must be {first:?} {dtype}"
+                    )),
+                }
+            }
+            Self::Join {
+                rows,
+                is_bias,
+                names,
+                parts,
+            } => {
+                let missing: Vec<&str> = (0..names.len())
+                    .filter(|index| !parts.contains_key(index))
+                    .map(|index| names[index].as_str())
+                    .collect();
+                if !missing.is_empty() {
+                    return Ok(Err(format!("without {}", missing.join(", "))));
+                }
+                let axis = Rows::axis(*is_bias, first.len());
+                let mut joined = first.clone();
+                joined[axis] = shapes
+                    .iter()
+                    .map(|(_, shape)| shape.get(axis).unwrap_or(&0))
+                    .sum();
+                let fits = shapes.iter().enumerate().all(|(part, (kind, shape))| {
+                    kind == dtype && rows.part_shape(&joined, axis, part).as_ref() == Some(shape)
+                });
+                let found: Vec<&Vec<i32>> = shapes.iter().map(|(_, shape)| shape).collect();
+                match fits {
+                    true => Ok(joined),
+                    false => Err(format!(
+                        "{found:?} of {} cannot be joined",
+                        names.join(", ")
+                    )),
+                }
+            }
+        })
+    }
+}

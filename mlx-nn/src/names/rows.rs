@@ -1,0 +1,86 @@
+//! [`Rows`]: how the rows of one matrix are those of several.
+
+use mlx_core::ops::concat;
+use mlx_core::{Array, Result};
+
+/// Rows of a fused matrix. They lie in `groups` groups of equal size, and each group holds rows of every part
+/// in turn. One group is `[q | k | v]`; as many groups as heads is q, k and v head by head; as many groups as
+/// features of an MLP, with one row of each part, is gate and up in turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rows {
+    /// How often the parts follow each other.
+    pub groups: i32,
+    /// Rows of each part in a group; of a tensor with fewer rows, such as scales of blocks, the proportions.
+    pub parts: Vec<i32>,
+}
+
+impl Rows {
+    /// The axis of the rows of an array with `ndim` axes: the one before the last of matrices, their scales
+    /// and stacks of them; the last of a bias.
+    pub fn axis(is_bias: bool, ndim: usize) -> usize {
+        ndim.saturating_sub(if is_bias { 1 } else { 2 })
+    }
+
+    /// Where the parts of a group begin, and where the last ends, for an axis of `n` rows; `None` if they do
+    /// not divide it.
+    fn bounds(&self, n: i32) -> Option<Vec<i32>> {
+        let whole: i64 = self.parts.iter().map(|&rows| i64::from(rows)).sum();
+        if whole == 0 || n % self.groups != 0 {
+            return None;
+        }
+        let group = i64::from(n / self.groups);
+        let mut bounds = vec![0];
+        let mut rows = 0;
+        for &part in &self.parts {
+            if (i64::from(part) * group) % whole != 0 {
+                return None;
+            }
+            rows += i64::from(part) * group / whole;
+            bounds.push(rows as i32);
+        }
+        Some(bounds)
+    }
+
+    /// The shape of part `part` of an array of `shape`.
+    pub fn part_shape(&self, shape: &[i32], axis: usize, part: usize) -> Option<Vec<i32>> {
+        let bounds = self.bounds(*shape.get(axis)?)?;
+        let mut shape = shape.to_vec();
+        shape[axis] = (bounds[part + 1] - bounds[part]) * self.groups;
+        Some(shape)
+    }
+
+    /// The rows of part `part`.
+    pub fn split(&self, array: &Array, axis: usize, part: usize) -> Result<Array> {
+        let shape = array.shape().to_vec();
+        let bounds = self.bounds(shape[axis]).expect("the shape was checked");
+        let (begin, end) = (bounds[part], bounds[part + 1]);
+        if self.groups == 1 {
+            return array.slice_axis(axis as i32, begin, end);
+        }
+        let grouped = self.grouped(array, axis)?;
+        let rows = grouped.slice_axis(axis as i32 + 1, begin, end)?;
+        let shape = self.part_shape(&shape, axis, part).expect("as above");
+        rows.reshape(&shape)
+    }
+
+    /// The matrix of which these are the parts, in order.
+    pub fn join(&self, parts: &[Array], axis: usize) -> Result<Array> {
+        if self.groups == 1 {
+            return concat(parts, axis as i32);
+        }
+        let grouped = parts.iter().map(|part| self.grouped(part, axis));
+        let joined = concat(&grouped.collect::<Result<Vec<_>>>()?, axis as i32 + 1)?;
+        let mut shape = joined.shape().to_vec();
+        let rows = shape.remove(axis + 1);
+        shape[axis] *= rows;
+        joined.reshape(&shape)
+    }
+
+    /// `[.., rows, ..] -> [.., groups, rows / groups, ..]`
+    fn grouped(&self, array: &Array, axis: usize) -> Result<Array> {
+        let mut shape = array.shape().to_vec();
+        shape.insert(axis + 1, shape[axis] / self.groups);
+        shape[axis] = self.groups;
+        array.reshape(&shape)
+    }
+}

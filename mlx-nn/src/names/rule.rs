@@ -1,0 +1,205 @@
+//! [`Rule`]: one line of a table of names.
+
+use super::pattern::Pattern;
+use super::rows::Rows;
+use super::{Change, Piece, Place};
+
+/// One line of a family's table: what becomes of the tensors whose names match.
+///
+/// In names `*` stands for any run of characters, and `#` for a number. A new name has the same places in the
+/// same order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    from: Vec<Pattern>,
+    action: Action,
+    pub(super) written: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Action {
+    Drop(String),
+    Rename(Pattern),
+    Transpose(Vec<i32>),
+    Add(f32),
+    Stack(Pattern),
+    Split(Rows, Vec<Pattern>),
+    Join(Rows, Pattern),
+}
+
+impl Rule {
+    fn new(from: &str, action: Action) -> Self {
+        Self {
+            from: vec![Pattern::new(from)],
+            action,
+            written: false,
+        }
+    }
+
+    /// The tensor is not read; `reason` says why, to people who ask for it.
+    pub fn drop(from: &str, reason: &str) -> Self {
+        Self::new(from, Action::Drop(reason.to_owned()))
+    }
+
+    /// The tensor has another name.
+    ///
+    /// # Panics
+    /// The names have other places.
+    pub fn rename(from: &str, to: &str) -> Self {
+        Self::new(from, Action::Rename(Pattern::new(to))).checked()
+    }
+
+    /// The axes have another order: `axes[i]` of the published tensor is axis i. Not for packed weights.
+    ///
+    /// # Panics
+    /// The axes are not each one there is, once.
+    pub fn transpose(from: &str, axes: &[i32]) -> Self {
+        let all = (0..axes.len() as i32).all(|axis| axes.contains(&axis));
+        assert!(all, "{axes:?} is no order of axes");
+        Self::new(from, Action::Transpose(axes.to_vec()))
+    }
+
+    /// A number is added, in F32: 1 makes the weight of a norm of what is stored as `weight - 1`.
+    pub fn add(from: &str, number: f32) -> Self {
+        Self::new(from, Action::Add(number))
+    }
+
+    /// The tensor is an item of a stack, such as one expert of many; the last `#` is its index, and is no place
+    /// in `to`.
+    ///
+    /// # Panics
+    /// The names have other places.
+    pub fn stack(from: &str, to: &str) -> Self {
+        Self::new(from, Action::Stack(Pattern::new(to))).checked()
+    }
+
+    /// The rows of the tensor (features of a bias) belong to several: `groups` times follow each other so many
+    /// rows of each, in this order. Of tensors with other numbers of rows the same proportions are taken.
+    ///
+    /// # Panics
+    /// The names have other places, or numbers are not positive.
+    pub fn split<const N: usize>(from: &str, groups: i32, parts: [(&str, i32); N]) -> Self {
+        let rows = Rows {
+            groups,
+            parts: parts.iter().map(|&(_, rows)| rows).collect(),
+        };
+        let to = parts.iter().map(|&(to, _)| Pattern::new(to)).collect();
+        Self::new(from, Action::Split(rows, to)).checked()
+    }
+
+    /// The tensor is a part of the rows of another: what [`split`](Self::split) does, the other way round.
+    ///
+    /// # Panics
+    /// As [`split`](Self::split).
+    pub fn join<const N: usize>(parts: [(&str, i32); N], groups: i32, to: &str) -> Self {
+        Self::split(to, groups, parts)
+            .inverse()
+            .expect("splitting can be undone")
+    }
+
+    /// Files that are written have the published form as well, as mlx-lm's have: the rule also holds for
+    /// checkpoints and adapters that MLX programs wrote, and is undone when a model is saved.
+    ///
+    /// # Panics
+    /// The rule cannot be undone: it drops or stacks.
+    #[must_use]
+    pub fn written(mut self) -> Self {
+        assert!(self.inverse().is_some(), "{self:?} cannot be undone");
+        self.written = true;
+        self
+    }
+
+    /// A table is part of the program: one that makes no sense is a broken invariant.
+    fn checked(self) -> Self {
+        let (to, fewer): (&[Pattern], usize) = match &self.action {
+            Action::Drop(_) | Action::Transpose(_) | Action::Add(_) => (&[], 0),
+            Action::Rename(to) | Action::Join(_, to) => (std::slice::from_ref(to), 0),
+            Action::Stack(to) => (std::slice::from_ref(to), 1),
+            Action::Split(_, to) => (to, 0),
+        };
+        let mut from = self.from.iter();
+        assert!(
+            from.all(|from| to.iter().all(|to| from.fills(to, fewer))),
+            "the names of {self:?} have other places"
+        );
+        if let Action::Split(rows, _) | Action::Join(rows, _) = &self.action {
+            let positive = rows.groups > 0 && rows.parts.iter().all(|&rows| rows > 0);
+            assert!(positive, "{self:?} has rows that are not positive");
+        }
+        self
+    }
+
+    /// The rule that undoes this one.
+    pub(super) fn inverse(&self) -> Option<Self> {
+        let from = || self.from[0].clone();
+        let (action, from) = match &self.action {
+            Action::Drop(_) | Action::Stack(_) => return None,
+            Action::Rename(to) => (Action::Rename(from()), vec![to.clone()]),
+            Action::Transpose(axes) => {
+                let at = |axis| axes.iter().position(|&other| other == axis);
+                let place = |axis| at(axis).map(|at| at as i32);
+                let axes = (0..axes.len() as i32).map(place).collect::<Option<_>>()?;
+                (Action::Transpose(axes), self.from.clone())
+            }
+            Action::Add(number) => (Action::Add(-number), self.from.clone()),
+            Action::Split(rows, to) => (Action::Join(rows.clone(), from()), to.clone()),
+            Action::Join(rows, to) => {
+                let action = Action::Split(rows.clone(), self.from.clone());
+                (action, vec![to.clone()])
+            }
+        };
+        Some(Self {
+            from,
+            action,
+            written: self.written,
+        })
+    }
+
+    /// Puts what becomes of a piece behind `out`; the error is the reason why it is dropped.
+    pub(super) fn apply(&self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), &str> {
+        let found = self.from.iter().enumerate();
+        let mut found = found.filter_map(|(at, from)| Some((at, from.captures(&piece.name)?)));
+        let Some((at, mut captures)) = found.next() else {
+            out.push(piece);
+            return Ok(());
+        };
+        let is_bias = piece.name.ends_with("bias");
+        let renamed = |name: String, piece: Piece| Piece { name, ..piece };
+        match &self.action {
+            Action::Drop(reason) => return Err(reason),
+            Action::Rename(to) => out.push(renamed(to.fill(&captures), piece)),
+            Action::Transpose(axes) => out.push(piece.then(Change::Transpose(axes.clone()))),
+            Action::Add(number) => out.push(piece.then(Change::Add(*number))),
+            Action::Stack(to) => {
+                let index = captures.pop_number();
+                // A number that is too large for an index is no item of any stack.
+                let index = index.unwrap_or(usize::MAX);
+                out.push(Piece {
+                    name: to.fill(&captures),
+                    place: Place::Item(index),
+                    ..piece
+                });
+            }
+            Action::Split(rows, to) => {
+                for (part, to) in to.iter().enumerate() {
+                    let rows = Change::Rows {
+                        rows: rows.clone(),
+                        part,
+                        is_bias,
+                    };
+                    out.push(renamed(to.fill(&captures), piece.clone()).then(rows));
+                }
+            }
+            Action::Join(rows, to) => out.push(Piece {
+                name: to.fill(&captures),
+                place: Place::Part {
+                    index: at,
+                    rows: rows.clone(),
+                    is_bias,
+                    names: self.from.iter().map(|from| from.fill(&captures)).collect(),
+                },
+                ..piece
+            }),
+        }
+        Ok(())
+    }
+}

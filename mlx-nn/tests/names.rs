@@ -1,0 +1,321 @@
+//! Rules that change published tensors: the right rows in the right parameters, on dense and quantised tensors.
+
+use std::collections::BTreeMap;
+
+use mlx_core::ops::quantize::quantize;
+use mlx_core::{Array, DType, ErrorKind, QuantMode, Result, Safetensors, Scheme, safetensors};
+use mlx_nn::names::Gather;
+use mlx_nn::{
+    Checkpoint, FillOptions, Linear, Module, Param, Path, Rule, Rules, Visit, fill, module,
+};
+
+const SCHEME: Scheme = Scheme {
+    mode: QuantMode::Affine,
+    bits: 4,
+    group_size: 32,
+};
+
+/// `[rows, columns]` numbers that tell their place.
+fn matrix(rows: i32, columns: i32) -> Array {
+    let values: Vec<f32> = (0..rows * columns)
+        .map(|at| ((at * 37) % 101) as f32 / 8.0 - (at / columns) as f32)
+        .collect();
+    Array::from_slice(&values, &[rows, columns]).unwrap()
+}
+
+fn file(tensors: &[(&str, Array)]) -> Safetensors {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let arrays = tensors.iter().map(|(name, array)| (*name, array));
+    safetensors::save(&path, arrays, &BTreeMap::new()).unwrap();
+    Safetensors::open(path).unwrap()
+}
+
+fn read(module: &mut dyn Module, tensors: &[(&str, Array)], rules: &Rules) -> Result<()> {
+    let checkpoint = Checkpoint::new("here", vec![file(tensors)], rules)?;
+    let options = FillOptions {
+        dtype: None,
+        scheme: &|_| Ok(Some(SCHEME)),
+        progress: &mut |_| (),
+    };
+    fill(module, &checkpoint, options)
+}
+
+fn values(module: &dyn Module) -> BTreeMap<String, Array> {
+    struct Collect(BTreeMap<String, Array>);
+    impl Visit for Collect {
+        fn param(&mut self, path: &Path, param: &Param) -> Result<()> {
+            self.0
+                .insert(path.as_str().to_owned(), param.value().clone());
+            Ok(())
+        }
+    }
+    let mut collect = Collect(BTreeMap::new());
+    module.visit(&mut Path::default(), &mut collect).unwrap();
+    collect.0
+}
+
+fn equal(a: &Array, b: &Array) -> bool {
+    a.dtype() == b.dtype() && a.array_equal(b, false).unwrap().item().unwrap()
+}
+
+struct Qkv {
+    q: Linear,
+    k: Linear,
+}
+module!(Qkv { q, k });
+
+impl Qkv {
+    /// Two parts with so many outputs.
+    fn new(q: i32, k: i32, bias: bool) -> Self {
+        Self {
+            q: Linear::new(64, q, bias).unwrap(),
+            k: Linear::new(64, k, bias).unwrap(),
+        }
+    }
+}
+
+/// The rows of both parts, by a loop.
+fn rows(groups: i32, parts: [i32; 2]) -> [Vec<i32>; 2] {
+    let mut found = [Vec::new(), Vec::new()];
+    let mut row = 0;
+    for _ in 0..groups {
+        for (part, &n) in parts.iter().enumerate() {
+            found[part].extend(row..row + n);
+            row += n;
+        }
+    }
+    found
+}
+
+#[test]
+fn rows_are_split_and_joined_again() -> Result<()> {
+    // [q | k]; head by head; gate and up in turn.
+    for (groups, parts) in [(1, [6, 2]), (4, [4, 2]), (8, [1, 1])] {
+        let split = |from: &str| {
+            Rule::split(from, groups, [("q.*", parts[0]), ("k.*", parts[1])]).written()
+        };
+        let rules = Rules::from([split("qk.*")]);
+        let fused = matrix(groups * (parts[0] + parts[1]), 64);
+        let packed = quantize(&fused, SCHEME)?;
+        let bias = matrix(1, groups * (parts[0] + parts[1])).reshape(&[-1])?;
+        let dense = [("qk.weight", fused), ("qk.bias", bias)];
+        let quantized = [
+            ("qk.weight", packed.packed),
+            ("qk.scales", packed.scales),
+            ("qk.biases", packed.biases.expect("affine has biases")),
+        ];
+        for (tensors, bias) in [(&dense[..], true), (&quantized[..], false)] {
+            let mut module = Qkv::new(groups * parts[0], groups * parts[1], bias);
+            read(&mut module, tensors, &rules)?;
+            let found = values(&module);
+            assert_eq!(found.len(), 2 * tensors.len());
+            for (part, rows) in ["q", "k"].iter().zip(rows(groups, parts)) {
+                let rows = Array::from_slice(&rows, &[rows.len() as i32])?;
+                for (name, array) in tensors {
+                    let expected = array.take(&rows, 0)?;
+                    let name = name.replace("qk", part);
+                    assert!(equal(&found[&name], &expected), "{groups} {parts:?} {name}");
+                }
+            }
+            // The inverse table gives the published tensors again.
+            let mut gather = Gather::default();
+            let inverse = rules.inverse();
+            for (name, array) in &found {
+                gather.add(inverse.pieces(name).unwrap(), array)?;
+            }
+            assert_eq!(gather.names().count(), tensors.len());
+            for (name, array) in tensors {
+                let again = gather
+                    .array(name, None, |array| Ok(array.clone()))?
+                    .unwrap();
+                assert!(equal(&again, array), "{groups} {parts:?} {name}");
+            }
+            // And so does joining, read from a file.
+            let mut whole =
+                BTreeMap::from([("qk", Linear::new(64, groups * (parts[0] + parts[1]), bias)?)]);
+            let halves: Vec<(&str, Array)> = found
+                .iter()
+                .map(|(name, array)| (name.as_str(), array.clone()))
+                .collect();
+            let join = Rules::from([Rule::join(
+                [("q.*", parts[0]), ("k.*", parts[1])],
+                groups,
+                "*",
+            )]);
+            read(whole.get_mut("qk").unwrap(), &halves, &join)?;
+            let whole = values(&whole["qk"]);
+            for (name, array) in tensors {
+                assert!(
+                    equal(&whole[name.trim_start_matches("qk.")], array),
+                    "{name}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+struct Odd {
+    conv: Param,
+    norm: Param,
+    experts: Param,
+}
+module!(Odd {
+    conv,
+    norm,
+    experts
+});
+
+fn odd() -> Odd {
+    Odd {
+        conv: Param::empty(&[6, 4, 1]).unwrap(),
+        norm: Param::empty(&[4]).unwrap(),
+        experts: Param::empty(&[3, 2, 4]).unwrap(),
+    }
+}
+
+#[test]
+fn tensors_are_transposed_added_to_stacked_and_dropped() -> Result<()> {
+    let conv = matrix(6, 4).reshape(&[6, 1, 4])?;
+    // 1 + 2^-9 is no number of bf16, but in f32 it is: the sum is rounded last.
+    let norm = Array::from_slice(&[0.5f32, -0.25, 2f32.powi(-9), 0.0], &[4])?;
+    let mut tensors = vec![
+        ("a.conv1d", conv.clone()),
+        ("a.norm", norm.astype(DType::BF16)?),
+        ("a.rotary", matrix(1, 1)),
+    ];
+    let names: Vec<String> = (0..3)
+        .map(|index| format!("a.experts.{index}.up"))
+        .collect();
+    for (name, index) in names.iter().zip(0..) {
+        tensors.push((name, matrix(2, 4).add(index as f32)?));
+    }
+    let rules = Rules::from([
+        Rule::drop("*.rotary", "a buffer"),
+        Rule::rename("a.*", "*"),
+        Rule::rename("conv1d", "conv"),
+        // Rules see the names of those above them.
+        Rule::transpose("conv", &[0, 2, 1]),
+        Rule::add("norm", 1.0),
+        Rule::stack("experts.#.up", "experts"),
+    ]);
+    let mut module = odd();
+    read(&mut module, &tensors, &rules)?;
+    let found = values(&module);
+    assert!(equal(&found["conv"], &conv.reshape(&[6, 4, 1])?));
+    assert_eq!(found["norm"].dtype(), DType::BF16);
+    assert_eq!(
+        found["norm"].astype(DType::F32)?.to_vec::<f32>()?,
+        [1.5, 0.75, 1.0, 1.0]
+    );
+    for index in 0..3 {
+        let item = found["experts"]
+            .slice_axis(0, index, index + 1)?
+            .squeeze(0)?;
+        assert!(equal(&item, &matrix(2, 4).add(index as f32)?));
+    }
+    // In f32 nothing is lost.
+    let checkpoint = Checkpoint::new("here", vec![file(&tensors)], &rules)?;
+    let options = FillOptions {
+        dtype: Some(DType::F32),
+        scheme: &|_| Ok(None),
+        progress: &mut |_| (),
+    };
+    fill(&mut module, &checkpoint, options)?;
+    let norm = values(&module)["norm"].to_vec::<f32>()?;
+    assert_eq!(norm[2], 1.0 + 2f32.powi(-9));
+    Ok(())
+}
+
+#[test]
+fn what_does_not_fit_the_rules_is_in_the_report() {
+    let rules = Rules::from([
+        Rule::transpose("conv", &[0, 2, 1]),
+        Rule::add("norm", 1.0),
+        Rule::stack("experts.#", "experts"),
+    ]);
+    let tensors = [
+        ("conv", matrix(6, 4)),
+        (
+            "norm",
+            matrix(1, 4)
+                .reshape(&[4])
+                .unwrap()
+                .astype(DType::U32)
+                .unwrap(),
+        ),
+        ("experts.0", matrix(2, 4)),
+        ("experts.2", matrix(2, 4)),
+    ];
+    let error = read(&mut odd(), &tensors, &rules).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Format);
+    for part in [
+        "3 misshapen",
+        "conv: [6, 4] has no axes [0, 2, 1]",
+        "norm: packed [4] cannot be transposed or added to",
+        "item 2 of the stack",
+    ] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    // Rows that do not divide, and a part that is not there.
+    let split = Rules::from([Rule::split("qk.*", 1, [("q.*", 2), ("k.*", 1)])]);
+    let error = read(
+        &mut Qkv::new(2, 1, false),
+        &[("qk.weight", matrix(4, 64))],
+        &split,
+    );
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.contains("[4, 64] cannot be split into 1 groups of [2, 1] rows"),
+        "{error}"
+    );
+    let join = Rules::from([Rule::join([("q.*", 2), ("k.*", 1)], 1, "*")]);
+    let mut whole = Linear::new(64, 3, false).unwrap();
+    let error = read(&mut whole, &[("q.weight", matrix(2, 64))], &join).unwrap_err();
+    assert!(
+        error.to_string().contains("weight: without k.weight"),
+        "{error}"
+    );
+    let twice = [("q.weight", matrix(2, 64)), ("x.weight", matrix(2, 64))];
+    let rules = Rules::from([Rule::rename("x.*", "q.*")]);
+    let error = read(&mut Qkv::new(2, 2, false), &twice, &rules).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("two tensors claim to be q.weight"),
+        "{error}"
+    );
+}
+
+#[test]
+fn adapters_of_fused_matrices_are_split_where_that_is_exact() -> Result<()> {
+    let rules = Rules::from([
+        Rule::split("*.qk.*", 2, [("*.q.*", 2), ("*.k.*", 1)]),
+        Rule::transpose("t.weight", &[1, 0]),
+    ]);
+    let (a, b, m) = (matrix(64, 4), matrix(4, 6), matrix(1, 6).reshape(&[6])?);
+    for (piece, columns) in rules
+        .modules("l.qk")
+        .unwrap()
+        .iter()
+        .zip([[0, 1, 3, 4].as_slice(), &[2, 5]])
+    {
+        let columns = Array::from_slice(columns, &[columns.len() as i32])?;
+        assert!(equal(&piece.adapter("lora_a", &a)?.unwrap(), &a));
+        assert!(equal(
+            &piece.adapter("lora_b", &b)?.unwrap(),
+            &b.take(&columns, 1)?
+        ));
+        assert!(equal(
+            &piece.adapter("m", &m)?.unwrap(),
+            &m.take(&columns, 0)?
+        ));
+    }
+    assert!(
+        rules.modules("t").unwrap()[0]
+            .adapter("lora_a", &a)?
+            .is_none()
+    );
+    Ok(())
+}
