@@ -25,9 +25,9 @@ struct Entry<H> {
 
 /// The result of a search.
 pub(crate) struct Found<'s, H> {
-    /// The handle that serves the longest prefix of the text, and how many tokens that is.
+    /// The handle with the longest usable prefix of the text, and how many tokens that is.
     pub(crate) best: Option<(&'s H, usize)>,
-    /// The longest prefix that some entry shares with the text, served or not.
+    /// The longest prefix that some entry shares with the text, usable or not.
     pub(crate) common: usize,
 }
 
@@ -60,13 +60,13 @@ impl<H> PrefixStore<H> {
         self.bytes = 0;
     }
 
-    /// Looks for the longest prefix of `ids`, of at most `most` tokens, for which `serves` takes the
-    /// handle.
+    /// Looks for the longest prefix of `ids`, of at most `most` tokens. `usable` tells how many of the first tokens that an entry shares with
+    /// them its handle can be used for.
     pub(crate) fn find(
         &mut self,
         ids: &[u32],
         most: usize,
-        serves: impl Fn(&H, usize) -> bool,
+        usable: impl Fn(&H, usize) -> usize,
     ) -> Found<'_, H> {
         let mut common = 0;
         let mut best: Option<(Rc<[u32]>, usize)> = None;
@@ -75,12 +75,16 @@ impl<H> PrefixStore<H> {
         let mut look = |key: &Rc<[u32]>, entry: &Entry<H>| {
             let same = shared(key, ids).min(most);
             common = common.max(same);
-            // Those further away share no more.
-            let is_better = same > best.as_ref().map_or(0, |&(_, len)| len);
-            if is_better && serves(&entry.handle, same) {
-                best = Some((key.clone(), same));
+            // Entries further away share no more.
+            let longest = best.as_ref().map_or(0, |&(_, len)| len);
+            if same <= longest {
+                return false;
             }
-            is_better
+            let len = usable(&entry.handle, same);
+            if len > longest {
+                best = Some((key.clone(), len));
+            }
+            same > len
         };
         for (key, entry) in behind {
             if !look(key, entry) {
@@ -101,7 +105,8 @@ impl<H> PrefixStore<H> {
 
     /// Whether an entry serves these ids as a whole; it counts as used.
     pub(crate) fn covers(&mut self, ids: &[u32], serves: impl Fn(&H, usize) -> bool) -> bool {
-        matches!(self.find(ids, ids.len(), serves).best, Some((_, len)) if len == ids.len())
+        let usable = |handle: &H, same| if serves(handle, same) { same } else { 0 };
+        matches!(self.find(ids, ids.len(), usable).best, Some((_, len)) if len == ids.len())
     }
 
     /// Keeps a handle of so many bytes for `ids`, in place of those that it serves as well. What is
@@ -180,20 +185,27 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A handle that serves its whole text, or any prefix of it too.
+    /// A handle that can be used for its whole text, and for the prefixes of `lengths`.
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Handle {
         len: usize,
-        can_be_cut: bool,
+        lengths: [bool; 8],
     }
 
     fn serves(handle: &Handle, len: usize) -> bool {
-        len == handle.len || (handle.can_be_cut && len < handle.len)
+        len == handle.len || (len < handle.len && handle.lengths[len])
+    }
+
+    fn usable(handle: &Handle, most: usize) -> usize {
+        (1..=most)
+            .rev()
+            .find(|&len| serves(handle, len))
+            .unwrap_or(0)
     }
 
     #[derive(Clone, Debug)]
     enum Event {
-        Insert(Vec<u32>, usize, bool),
+        Insert(Vec<u32>, usize, [bool; 8]),
         Find(Vec<u32>, usize),
         Covers(Vec<u32>),
     }
@@ -201,7 +213,8 @@ mod tests {
     fn events() -> impl Strategy<Value = Vec<Event>> {
         let ids = || prop::collection::vec(0..3u32, 1..7);
         let event = prop_oneof![
-            3 => (ids(), 1..30usize, any::<bool>()).prop_map(|(ids, bytes, cut)| Event::Insert(ids, bytes, cut)),
+            3 => (ids(), 1..30usize, any::<[bool; 8]>()).prop_map(|(ids, bytes, cut)| Event::Insert(ids, bytes, cut)),
+            2 => (ids(), 1..30usize, any::<bool>()).prop_map(|(ids, bytes, cut)| Event::Insert(ids, bytes, [cut; 8])),
             3 => (ids(), 0..8usize).prop_map(|(ids, most)| Event::Find(ids, most)),
             1 => ids().prop_map(Event::Covers),
         ];
@@ -218,9 +231,7 @@ mod tests {
             for (key, handle, _) in &self.0 {
                 let same = shared(key, ids).min(most);
                 common = common.max(same);
-                if serves(handle, same) {
-                    best = best.max(same);
-                }
+                best = best.max(usable(handle, same));
             }
             (best, common)
         }
@@ -253,13 +264,13 @@ mod tests {
             let (mut store, mut plain) = (PrefixStore::new(limit), Plain::default());
             for event in events {
                 match event {
-                    Event::Insert(ids, bytes, can_be_cut) => {
-                        let handle = Handle { len: ids.len(), can_be_cut };
+                    Event::Insert(ids, bytes, lengths) => {
+                        let handle = Handle { len: ids.len(), lengths };
                         store.insert(&ids, handle, bytes, serves);
                         plain.insert(&ids, handle, bytes, limit);
                     }
                     Event::Find(ids, most) => {
-                        let found = store.find(&ids, most, serves);
+                        let found = store.find(&ids, most, usable);
                         let (best, common) = plain.find(&ids, most);
                         prop_assert_eq!(found.common, common);
                         prop_assert_eq!(found.best.map_or(0, |(_, len)| len), best);

@@ -13,6 +13,7 @@ use crate::frontend::{check_ids, check_positions};
 use crate::generate::Prompt;
 use crate::model::LoadedModel;
 use crate::prefix::shared;
+use crate::scheduler::next_end;
 
 /// The layer states of one row.
 #[derive(Clone, Debug)]
@@ -42,10 +43,13 @@ impl PromptState {
         Ok(Self { cache, is_beyond })
     }
 
-    /// Whether a text that `is_beyond` the switch can begin with the first `len` positions: a full ring has
-    /// overwritten its first, and a recurrent layer has the states of recorded lengths only.
-    pub(crate) fn serves(&self, len: usize, is_beyond: bool) -> bool {
-        self.is_beyond == is_beyond && self.cache.can_shorten(0, len)
+    /// With how many of the first `most` positions a text that `is_beyond` the switch can begin: a full ring has overwritten its first, and
+    /// a recurrent layer has the states of recorded lengths only.
+    pub(crate) fn longest(&self, most: usize, is_beyond: bool) -> usize {
+        match self.is_beyond == is_beyond {
+            true => self.cache.longest_prefix(0, most),
+            false => 0,
+        }
     }
 
     /// A cache with the first `len` positions, for a prompt of `positions`. The buffers are shared until the
@@ -133,9 +137,8 @@ impl PromptCache {
     /// the layers no longer hold it.
     pub(crate) fn start(&self, model: &LoadedModel, ids: &[u32]) -> Result<Option<ModelCache>> {
         let common = shared(&self.ids, ids).min(ids.len().saturating_sub(1));
-        let is_beyond = is_beyond(model, ids.len());
-        let len = self.state.cache.longest_prefix(0, common);
-        if len == 0 || !self.state.serves(len, is_beyond) {
+        let len = self.state.longest(common, is_beyond(model, ids.len()));
+        if len == 0 {
             return Ok(None);
         }
         self.state.start(len, ids.len()).map(Some)
@@ -169,12 +172,23 @@ impl LoadedModel {
         check_positions(ids.len(), self.info().max_positions, "")?;
         let mut cache = self.new_cache(1);
         cache.expect(0, ids.len());
-        for chunk in ids.chunks(options.prefill_chunk) {
+        let (mut start, chunk) = (0, options.prefill_chunk);
+        while start < ids.len() {
             if options.cancel.is_cancelled() {
                 let message = "the computation of the prompt was cancelled";
                 return Err(Error::new(ErrorKind::Cancelled, message));
             }
-            forward::prefill(self.model(), &mut cache, chunk)?;
+            let end = ids.len().min(start + chunk);
+            let (end, is_recorded) = match self.is_recurrent() {
+                true => next_end(ids.len(), chunk, start, end),
+                false => (end, false),
+            };
+            forward::prefill(self.model(), &mut cache, &ids[start..end])?;
+            if is_recorded {
+                cache.record(0)?;
+                eval(cache.arrays())?;
+            }
+            start = end;
         }
         PromptCache::copy(self, &ids, &cache)
     }

@@ -10,6 +10,7 @@
 
 mod cost;
 mod entry;
+mod pieces;
 mod plan;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use std::collections::VecDeque;
 use self::entry::Entry;
 
 pub(crate) use self::cost::CacheCost;
+pub(crate) use self::pieces::{TAIL, next_end};
 pub use self::plan::Limits;
 pub(crate) use self::plan::{Id, Job, Piece, Plan};
 
@@ -27,6 +29,8 @@ pub(crate) use self::plan::{Id, Job, Piece, Plan};
 pub(crate) struct Scheduler {
     limits: Limits,
     cost: CacheCost,
+    /// Whether the model's layers have to record the lengths from which prompts can go on ([`next_end`]).
+    records: bool,
     waiting: VecDeque<Entry>,
     prefilling: Vec<Entry>,
     running: Vec<Entry>,
@@ -44,12 +48,13 @@ pub(crate) struct Scheduler {
 const HEADROOM: usize = 32;
 
 impl Scheduler {
-    /// Nothing to do yet.
-    pub(crate) fn new(limits: Limits, cost: CacheCost) -> Self {
+    /// Nothing to do yet. `records`: lengths of prompts are to be recorded ([`Piece::is_recorded`]).
+    pub(crate) fn new(limits: Limits, cost: CacheCost, records: bool) -> Self {
         Self {
             rows: limits.rows,
             limits,
             cost,
+            records,
             waiting: VecDeque::new(),
             prefilling: Vec::new(),
             running: Vec::new(),
@@ -173,45 +178,6 @@ impl Scheduler {
         if let Some(entry) = find(&mut self.prefilling, id) {
             (entry.done, entry.reused, entry.cut) = (done, done, cut);
         }
-    }
-
-    /// Prompts to compute before the next step: the pieces of each inner list in one forward pass.
-    pub(crate) fn pieces(&self) -> Vec<Vec<Piece>> {
-        let mut groups = Vec::new();
-        let is_short = |entry: &&Entry| entry.is_short();
-        let mut by_order: Vec<&Entry> = self.prefilling.iter().collect();
-        by_order.sort_by_key(|entry| entry.order);
-        if let Some(entry) = by_order.iter().find(|entry| !is_short(entry)) {
-            let cut = entry.cut.filter(|&cut| cut > entry.done);
-            let end = cut.unwrap_or(entry.job.prompt);
-            let end = end.min(entry.done + entry.job.chunk);
-            groups.push(vec![Piece {
-                id: entry.job.id,
-                start: entry.done,
-                end,
-                is_cut: cut == Some(end),
-                is_last: end == entry.job.prompt,
-            }]);
-        }
-        let (mut group, mut width) = (Vec::new(), 0);
-        for entry in by_order.into_iter().filter(is_short) {
-            let wider = width.max(entry.job.prompt - entry.done);
-            if !group.is_empty() && wider * (group.len() + 1) > self.limits.prefill_tokens {
-                break;
-            }
-            width = wider;
-            group.push(Piece {
-                id: entry.job.id,
-                start: entry.done,
-                end: entry.job.prompt,
-                is_cut: false,
-                is_last: true,
-            });
-        }
-        if !group.is_empty() {
-            groups.push(group);
-        }
-        groups
     }
 
     /// Whether `piece` is still what its prompt needs next: a failure may have ended its request, or sent it back to wait.

@@ -218,6 +218,15 @@ impl ModelCache {
             .try_for_each(|layer| layer.state_mut().record(row, len))
     }
 
+    /// Forgets the [recorded](Self::record) lengths of all rows, and their states.
+    pub fn forget_recorded(&mut self) {
+        for layer in &mut self.layers {
+            if let LayerState::Recurrent(state) = layer {
+                state.forget_recorded();
+            }
+        }
+    }
+
     /// Shortens row `row` to its first `len` positions.
     ///
     /// # Errors

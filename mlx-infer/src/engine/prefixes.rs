@@ -1,13 +1,15 @@
 //! Prefixes: caches of token lists that were computed before, kept for prompts that begin with the same tokens.
 //!
 //! Three kinds are kept: prompts when they are done, rows when their request ends, and what several prompts have in common as soon as that
-//! shows. The last is needed because a full ring cannot be cut: the second prompt is then computed in two parts.
+//! shows. The last is needed because a full ring cannot be cut: the second prompt is then computed in two parts. Recurrent layers cannot be cut
+//! either, but have [recorded](ModelCache::record) some lengths of a prompt.
 
 use mlx_core::eval;
 use mlx_nn::ModelCache;
 
 use crate::prefix::PrefixStore;
 use crate::prompt_cache::PromptState;
+use crate::scheduler::TAIL;
 
 /// A shorter prefix costs more to find and copy than to compute.
 const MIN_TOKENS: usize = 16;
@@ -58,8 +60,9 @@ impl Prefixes {
     /// Looks for the longest prefix of a prompt.
     pub(super) fn find(&mut self, ids: &[u32], is_beyond: bool) -> Start {
         // The last token is computed in any case: its logits are needed.
-        let found = self.store.find(ids, ids.len() - 1, |state, len| {
-            len >= MIN_TOKENS && state.serves(len, is_beyond)
+        let found = self.store.find(ids, ids.len() - 1, |state, most| {
+            let len = state.longest(most, is_beyond);
+            if len >= MIN_TOKENS { len } else { 0 }
         });
         let start = found.best.and_then(|(state, len)| {
             // Evaluated, so that another pass that fails before the prompt is computed does not poison it.
@@ -84,9 +87,10 @@ impl Prefixes {
         if self.store.is_off() || ids.len() < MIN_TOKENS {
             return;
         }
-        // Also for the same prompt again, whose last token is computed in any case.
+        // Also for the same prompt again, whose last token is computed in any case; the layers may have recorded it a little before its end.
         let serves = |state: &PromptState, len: usize| {
-            state.serves(len, is_beyond) && state.serves(len - 1, is_beyond)
+            let again = state.longest(len - 1, is_beyond);
+            state.longest(len, is_beyond) == len && again > 0 && again + TAIL >= len
         };
         if self.store.covers(ids, serves) {
             return;

@@ -47,10 +47,15 @@ pub(crate) struct Worker<'m, 's> {
 
 impl<'m, 's> Worker<'m, 's> {
     pub(crate) fn new(model: &'m LoadedModel, limits: Limits) -> Self {
+        let records = limits.prefix_bytes > 0 && model.is_recurrent();
+        Self::with(model, limits, records)
+    }
+
+    fn with(model: &'m LoadedModel, limits: Limits, records: bool) -> Self {
         let cost = CacheCost::new(model.state_costs(), model.cache_options().growth);
         Self {
             prefixes: Prefixes::new(limits.prefix_bytes),
-            scheduler: Scheduler::new(limits, cost),
+            scheduler: Scheduler::new(limits, cost, records),
             rows: Rows::new(model),
             tasks: Tasks::new(),
             submitted: 0,
@@ -72,7 +77,7 @@ impl<'m, 's> Worker<'m, 's> {
         };
         Self {
             keeps_last: true,
-            ..Self::new(model, limits)
+            ..Self::with(model, limits, model.is_recurrent())
         }
     }
 

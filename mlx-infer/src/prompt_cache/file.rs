@@ -167,7 +167,8 @@ impl LoadedModel {
         })
     }
 
-    fn is_recurrent(&self) -> bool {
+    /// Whether some layer keeps a recurrent state.
+    pub(crate) fn is_recurrent(&self) -> bool {
         self.model().layers().iter().any(is_recurrent)
     }
 

@@ -286,3 +286,45 @@ fn recurrent_rows_of_a_batch_equal_single_runs() {
         }
     }
 }
+
+/// The engine records a long prompt a little before its end, where a ring cannot go back and a recurrent layer neither.
+#[test]
+fn long_prompts_are_recorded() {
+    let model = hybrid("qwen3");
+    let (ids, other) = (text(90, 5), text(12, 9));
+    let chunked = || GenerateOptions {
+        prefill_chunk: 32,
+        ..options(9)
+    };
+    let made = model.prompt_cache(ids.clone(), &chunked()).unwrap();
+    let mut generation = model.generate(ids.clone(), &chunked()).unwrap();
+    generation
+        .run(|_| std::ops::ControlFlow::Continue(()))
+        .unwrap();
+    let next = generation.into_prompt_cache().unwrap().unwrap();
+    // The next turns: the same prompt again, one whose last tokens are written in another way, and one that shares less.
+    let turns = [
+        (ids.clone(), 74),
+        ([&ids[..80], &other].concat(), 74),
+        ([&ids[..70], &other].concat(), 0),
+    ];
+    for (turn, cached) in &turns {
+        let expected = (run(&model, turn, None).0, *cached);
+        assert_eq!(run(&model, turn, Some(&made)), expected);
+        assert_eq!(run(&model, turn, Some(&next)), expected);
+        // Each by a worker of its own: prompts that share more than was recorded are cut for those after them.
+        let mut batch = model.batch(&Limits::default()).unwrap();
+        for (key, prompt) in [&ids, turn].into_iter().enumerate() {
+            batch.submit(key, Request::new(Prompt::Tokens(prompt.clone()), chunked()));
+            let mut results = Vec::new();
+            while !batch.is_idle() {
+                results.extend(batch.advance());
+            }
+            let (_, result) = results.pop().unwrap();
+            if key == 1 {
+                let tokens: Vec<u32> = result.tokens.iter().map(|choice| choice.id).collect();
+                assert_eq!((tokens, result.metrics.cached_tokens), expected);
+            }
+        }
+    }
+}

@@ -25,10 +25,4 @@ impl Entry {
     pub(super) fn next_len(&self) -> usize {
         (self.job.prompt + self.job.replay).max(self.len) + 1
     }
-
-    /// Whether what is left of its prompt is computed at once, beside others.
-    pub(super) fn is_short(&self) -> bool {
-        let cut = self.cut.is_some_and(|cut| cut > self.done);
-        self.job.prompt - self.reused <= self.job.chunk && !self.alone && !cut
-    }
 }

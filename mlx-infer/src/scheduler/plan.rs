@@ -71,6 +71,8 @@ pub(crate) struct Piece {
     pub(crate) end: usize,
     /// Whether others begin the same up to its end, so that it is worth keeping.
     pub(crate) is_cut: bool,
+    /// Whether recurrent layers record its end, so that other prompts can go on from there.
+    pub(crate) is_recorded: bool,
     /// Whether the prompt is done with it.
     pub(crate) is_last: bool,
 }

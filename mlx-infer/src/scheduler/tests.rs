@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{CacheCost, Job, Limits, Scheduler};
+use super::{CacheCost, Job, Limits, Scheduler, TAIL};
 use mlx_core::DType;
 use mlx_nn::{CacheOptions, KvShape, LayerKind, RecurrentShape, StateCost, StatePart};
 use proptest::prelude::*;
@@ -100,6 +100,8 @@ struct Day {
     limits: Limits,
     /// Ticks whose step or prefill fails.
     failures: Vec<usize>,
+    /// Whether prompts are recorded.
+    records: bool,
 }
 
 fn days() -> impl Strategy<Value = Day> {
@@ -135,13 +137,64 @@ fn days() -> impl Strategy<Value = Day> {
             ..Limits::default()
         });
     let failures = proptest::collection::vec(0..60usize, 0..3);
-    (proptest::collection::vec(asked, 1..12), limits, failures).prop_map(
-        |(asked, limits, failures)| Day {
-            asked,
-            limits,
-            failures,
-        },
-    )
+    let asked = proptest::collection::vec(asked, 1..12);
+    (asked, limits, failures, any::<bool>()).prop_map(|(asked, limits, failures, records)| Day {
+        asked,
+        limits,
+        failures,
+        records,
+    })
+}
+
+/// A prompt alone, with and without recording: its parts, and the lengths that are recorded.
+#[test]
+fn long_prompts_are_recorded_before_their_end() {
+    let parts = |prompt: usize, chunk: usize, reused: usize, records: bool| {
+        let mut scheduler = Scheduler::new(Limits::default(), cost(), records);
+        let (id, replay, most) = (1, 0, prompt + 1);
+        scheduler.submit(Job {
+            id,
+            prompt,
+            replay,
+            most,
+            chunk,
+        });
+        scheduler.plan();
+        scheduler.reuse(id, reused, None);
+        let (mut done, mut parts, mut recorded) = (reused, 0, Vec::new());
+        while done < prompt {
+            let [piece] = scheduler.pieces()[0][..] else {
+                panic!("one prompt")
+            };
+            assert!(piece.start == done && piece.end > done && piece.end <= done + chunk);
+            assert_eq!(piece.is_last, piece.end == prompt);
+            done = piece.end;
+            recorded.extend(piece.is_recorded.then_some(done));
+            scheduler.prefilled(id, done);
+            parts += 1;
+        }
+        (parts, recorded)
+    };
+    for chunk in [1, 7, 16, 17, 64] {
+        for prompt in (1..200).chain([1000, 4000]) {
+            for reused in [0, prompt / 3, prompt - 1] {
+                let (least, none) = parts(prompt, chunk, reused, false);
+                let (n, recorded) = parts(prompt, chunk, reused, true);
+                assert!(none.is_empty() && recorded.len() <= 5, "{recorded:?}");
+                assert!(n == least || n == least + 1, "{n} parts for {least}");
+                let tail = prompt.saturating_sub(TAIL);
+                let is_recorded = prompt > chunk && reused < tail;
+                assert_eq!(
+                    recorded.last() == Some(&tail),
+                    is_recorded,
+                    "{prompt} {chunk} {reused}"
+                );
+                assert!(recorded.iter().all(|&len| len > reused && len < prompt));
+            }
+        }
+    }
+    let (_, recorded) = parts(4000, 64, 0, true);
+    assert_eq!(recorded, [1024, 2048, 3008, 3984]);
 }
 
 /// A row of the machine: prompt tokens done, tokens generated, positions held if it decodes.
@@ -162,7 +215,7 @@ enum End {
 
 /// Runs a day; how each request ended.
 fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
-    let mut scheduler = Scheduler::new(day.limits.clone(), cost());
+    let mut scheduler = Scheduler::new(day.limits.clone(), cost(), day.records);
     let mut rows: BTreeMap<u64, Row> = BTreeMap::new();
     let mut ends = BTreeMap::new();
     let mut slots = 0;

@@ -91,6 +91,11 @@ impl RecurrentCache {
         self.recorded[row].get(&len).map(|arrays| &**arrays)
     }
 
+    /// Forgets the recorded lengths of all rows.
+    pub(crate) fn forget_recorded(&mut self) {
+        self.recorded.iter_mut().for_each(BTreeMap::clear);
+    }
+
     /// Takes the arrays of row `row` at length `len` from elsewhere.
     pub(crate) fn restore(&mut self, row: usize, len: usize, arrays: Vec<Array>) -> Result<()> {
         self.check(&arrays)?;

@@ -1,6 +1,6 @@
 //! Prompts: short ones together, long ones a chunk at a time, until their rows enter the batch.
 
-use mlx_core::Array;
+use mlx_core::{Array, eval};
 use mlx_nn::ModelCache;
 
 use super::super::rows::row_of;
@@ -74,6 +74,10 @@ impl Worker<'_, '_> {
         let mut cache = self.begun(piece)?;
         let ids = &self.tasks[&piece.id].sequence.history().ids()[piece.start..piece.end];
         forward::prefill(self.model.model(), &mut cache, ids)?;
+        if piece.is_recorded {
+            cache.record(0)?;
+            eval(cache.arrays())?;
+        }
         if piece.is_cut {
             self.keep_prefix(piece.id, piece.end, &cache, 0);
         }
@@ -125,11 +129,11 @@ impl Worker<'_, '_> {
 
     /// Chooses the first token of each request whose prompt ends with its piece, and puts its row into the batch. Row i of `cache` and of
     /// `logits` belongs to piece i.
-    fn enter(&mut self, pieces: &[Piece], cache: ModelCache, logits: &Array) -> Result<()> {
+    fn enter(&mut self, pieces: &[Piece], mut cache: ModelCache, logits: &Array) -> Result<()> {
         let row = |piece: &Piece| self.tasks[&piece.id].sequence.row();
         let rows: Vec<_> = pieces.iter().map(row).collect();
         let choices = sample(logits, &rows, None)?.read_any()?;
-        mlx_core::eval(cache.arrays())?;
+        eval(cache.arrays())?;
         for (row, (piece, choice)) in pieces.iter().zip(choices).enumerate() {
             let id = piece.id;
             let Some(task) = self.tasks.get(&id) else {
@@ -144,6 +148,10 @@ impl Worker<'_, '_> {
                 true => self.choose_on_host(id, &row_of(logits, row)?),
                 false => self.accept_any(id, choice),
             }
+        }
+        if !self.keeps_last {
+            // The kept prefixes have them.
+            cache.forget_recorded();
         }
         // A request may have ended with its first token.
         let entering: Vec<(usize, Id)> = (pieces.iter().enumerate())
