@@ -1,4 +1,4 @@
-//! One answer a text, without generating: the next token, or which of several labels follows best.
+//! Classification: for each text the next token, or the label that follows it best. Nothing is generated.
 //!
 //! Texts are encoded on all cores, sorted by length and packed into batches of so many tokens; each batch
 //! is one masked forward pass, and the head runs on each text's last token alone. The common prefix of all texts (an instruction, the head
@@ -22,7 +22,7 @@ use crate::model::LoadedModel;
 use crate::sampler::{History, Row, SamplingParams, sample};
 use crate::score::MAX_LOGITS;
 
-/// A shorter common prefix is computed with each text.
+/// The shortest common prefix that is computed separately.
 const MIN_SHARED: usize = 8;
 
 /// How texts are classified.
@@ -32,13 +32,13 @@ pub struct ClassifyOptions {
     pub labels: Vec<String>,
     /// Most tokens of a forward pass, padding included.
     pub batch_tokens: usize,
-    /// How the next token is chosen. Penalties look at the text as at a prompt.
+    /// How the next token is chosen. For penalties the text counts as a prompt.
     pub sampling: SamplingParams,
     /// Give the logits of the next token.
     pub logits: bool,
-    /// Put the tokenizer's own tokens (such as `<bos>`) around texts. A chat template has done that.
+    /// Put the tokenizer's own tokens (such as `<bos>`) around texts. A chat template has added them already.
     pub add_special: bool,
-    /// Ends it from outside; texts that were not reached give an error.
+    /// Cancels the call; texts that were not computed give an error.
     pub cancel: CancelToken,
 }
 
@@ -81,13 +81,13 @@ impl ClassifyOptions {
 pub struct ClassifyResult {
     /// The next token.
     pub token: u32,
-    /// The logits of all tokens in its place, if asked for.
+    /// The logits from which it was chosen, if requested.
     pub logits: Option<Vec<f32>>,
-    /// How the labels fare, if there are any.
+    /// The scores of the labels, if there are any.
     pub labels: Option<LabelScores>,
 }
 
-/// A text on its way: its place in the input, its ids, and the ids of each label behind it.
+/// A text that is being classified: its place in the input, its ids, and the ids of each label behind it.
 struct Item {
     index: usize,
     ids: Vec<u32>,
@@ -100,15 +100,15 @@ impl Item {
         self.ids.len() + self.labels.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// The text with each label behind it, one after another: tokens whose logits were read are among them.
+    /// The text followed by all labels. It contains every token whose logits were read.
     fn with_labels(&self) -> Vec<u32> {
         [&self.ids[..], &self.labels.concat()].concat()
     }
 }
 
 impl LoadedModel {
-    /// Tells for each text which token or label follows it; results in the order of the texts. A text that
-    /// is empty, too long or cannot be encoded gives an error in its place.
+    /// Finds for each text the token or label that follows it. Results are in the order of the texts. A text that is
+    /// empty, too long or cannot be encoded gives an error in its place.
     ///
     /// ```
     /// # fn main() -> mlx_infer::Result<()> {
@@ -144,7 +144,8 @@ impl LoadedModel {
             .collect())
     }
 
-    /// The same, telling `on_done` of each result with the place of its text, as batches end.
+    /// As [`classify`](Self::classify), but calls `on_done` with the index of a text and its result when its batch
+    /// ends.
     ///
     /// # Errors
     /// As [`classify`](Self::classify).
@@ -222,7 +223,7 @@ impl LoadedModel {
             false => self.tokenizer_if_any(),
         };
         if tokenizer.is_none() && prompts.iter().any(|p| matches!(p, Prompt::Text(_))) {
-            // Says what is missing.
+            // This error names what is missing.
             self.tokenizer()?;
         }
         let labels = &options.labels;
@@ -241,7 +242,7 @@ impl LoadedModel {
         if rest.is_empty() || self.model().switches_after().is_some() {
             return Ok(None);
         }
-        // Each text keeps a token of its own, for the head to read.
+        // At least one token of each text is left for the head.
         let common = rest.iter().fold(first.ids.len() - 1, |common, item| {
             let most = common.min(item.ids.len() - 1);
             (0..most)

@@ -1,11 +1,11 @@
 //! One graph that chooses the next token of every row of a batch.
 //!
-//! Rows may have different settings; a greedy row is a draw from its largest logit alone. What a row gets does not depend on
-//! the others. The chain is mlx-lm's: bias and penalties (`logits.rs`), then top-p, min-p and top-k on the distribution as the model
-//! gives it, then temperature, then a draw ([`fast::draw`]).
+//! Rows may have different settings; a greedy row is a draw from its largest logit alone. A row's token does not depend
+//! on the other rows. The chain is mlx-lm's: bias and penalties (`logits.rs`), then top-p, min-p and top-k on the
+//! distribution as the model gives it, then temperature, then a draw ([`fast::draw`]).
 //!
-//! The draw is the largest of logit plus Gumbel noise, where the noise depends only on the row's seed, the
-//! position and the token: a row's tokens do not depend on the other rows of its batch.
+//! The draw takes the largest sum of logit and Gumbel noise. The noise depends only on the row's seed, the position and
+//! the token.
 
 mod history;
 mod logits;
@@ -24,14 +24,14 @@ pub use self::params::SamplingParams;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// What the sampler has to know of one row.
+/// The sampler's input for one row.
 #[derive(Clone, Copy)]
 pub(crate) struct Row<'a> {
     /// Its settings, which must be valid ([`SamplingParams::check`]).
     pub params: &'a SamplingParams,
     /// The seed of its noise.
     pub seed: u64,
-    /// Its tokens, as far as they have been read.
+    /// Its tokens that the host has read.
     pub history: &'a History,
     /// How many log probabilities of the likeliest tokens to give beside that of the chosen one; `None`
     /// gives none at all.
@@ -49,9 +49,9 @@ pub struct Choice {
     pub top: Vec<(u32, f32)>,
 }
 
-/// The next tokens of all rows, on their way.
+/// The next tokens of all rows, queued and not yet read.
 pub(crate) struct Sampled {
-    /// The ids, U32 `[B]`: what the next step takes before anybody has read them.
+    /// The ids, U32 `[B]`: input of the next step, which is queued before the host reads them.
     ids: Array,
     /// The same, with [`NO_TOKEN`] where a logit is NaN or the largest is infinite.
     checked: Array,
@@ -80,14 +80,14 @@ pub(crate) fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) 
             rows.len()
         )));
     }
-    // As the model gives them, they may stay in its dtype.
+    // Logits without bias and penalty may stay in the model's dtype.
     let x = match rows.iter().all(|row| row.params.keeps_logits()) {
         true => logits.clone(),
         false => logits::process(logits, rows, pending)?,
     };
     let draws: Vec<Draw> = rows.iter().map(|row| row.draw(pending.is_some())).collect();
     let checked = fast::draw(&x, &draws)?;
-    // Some token, so that the next step can be computed before the host has looked.
+    // A valid id in place of [`NO_TOKEN`], so that the next step can be computed before the host checks.
     let ids = checked.equal(NO_TOKEN)?.select(0u32, &checked)?;
     let logprobs = if rows.iter().any(|row| row.logprobs.is_some()) {
         Some(Logprobs::new(&x, &ids, rows)?)
@@ -120,7 +120,7 @@ impl Row<'_> {
         };
         match self.params.is_greedy() {
             false => drawn,
-            // The largest logit, as temperature 0, but no token where a logit is NaN.
+            // The id of the largest logit, as temperature 0 has it; [`NO_TOKEN`] where a logit is NaN.
             true => Draw {
                 temperature: 1.0,
                 top_p: 1.0,
@@ -198,7 +198,7 @@ impl Sampled {
         Ok(choices.map(|choice| choice.ok_or_else(no_token)).collect())
     }
 
-    /// The same with nothing for a row whose logits are not numbers.
+    /// The same with `None` for a row whose logits are not numbers.
     pub(crate) fn read_any(&self) -> Result<Vec<Option<Choice>>> {
         let ids = self.checked.to_vec::<u32>()?;
         let (mut chosen, mut top, mut width) = (Vec::new(), None, 0);

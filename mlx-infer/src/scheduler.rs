@@ -1,10 +1,10 @@
-//! What is computed next, decided on numbers.
+//! Decides what is computed next. It works on plain numbers and holds no arrays.
 //!
-//! Requests wait in the order in which they came. Before each step [`Scheduler::plan`] names the rows to evict and admits requests,
-//! [`Scheduler::pieces`] names the prompts or parts of prompts to compute, and [`Scheduler::running`] the rows that decode. The worker carries
-//! that out and reports back. Three rules make it fair and let every request end:
+//! Requests wait in the order in which they came. Before each step [`Scheduler::plan`] names the rows to evict and
+//! admits requests, [`Scheduler::pieces`] names the prompts or parts of prompts to compute, and [`Scheduler::running`]
+//! the rows that decode. The worker computes that and reports back. Three rules make it fair and let every request end:
 //!
-//! - Requests enter in order; one that does not fit yet holds up those behind it.
+//! - Requests enter in order; a request that does not fit yet blocks those behind it.
 //! - The youngest row is evicted first, and the oldest never while there is another: so the oldest ends.
 //! - A long prompt is computed a chunk at a time, beside a group of short ones and a decode step.
 
@@ -24,7 +24,7 @@ pub(crate) use self::pieces::{TAIL, next_end};
 pub use self::plan::Limits;
 pub(crate) use self::plan::{Id, Job, Piece, Plan};
 
-/// The queue of requests, and what each has done.
+/// The queue of requests, and the progress of each.
 #[derive(Clone, Debug)]
 pub(crate) struct Scheduler {
     limits: Limits,
@@ -34,21 +34,20 @@ pub(crate) struct Scheduler {
     waiting: VecDeque<Entry>,
     prefilling: Vec<Entry>,
     running: Vec<Entry>,
-    /// Requests that gave up their rows because their events are not read.
+    /// Requests whose rows are evicted because their events are not read.
     parked: Vec<Entry>,
     /// Rows of the batch's cache, in use or not.
     slots: usize,
-    /// Most rows for now: fewer after a step that failed.
+    /// The most rows at present; it is lowered after a step that failed.
     rows: usize,
     arrivals: u64,
 }
 
-/// Positions that a row should have before it in order to enter beside others: without them it would
-/// soon have to leave again.
+/// Free positions that a row needs to enter beside others. With fewer it would soon be evicted.
 const HEADROOM: usize = 32;
 
 impl Scheduler {
-    /// Nothing to do yet. `records`: lengths of prompts are to be recorded ([`Piece::is_recorded`]).
+    /// A scheduler without requests. `records`: lengths of prompts are to be recorded ([`Piece::is_recorded`]).
     pub(crate) fn new(limits: Limits, cost: CacheCost, records: bool) -> Self {
         Self {
             rows: limits.rows,
@@ -64,7 +63,7 @@ impl Scheduler {
         }
     }
 
-    /// A request arrives.
+    /// Adds a request to the queue.
     pub(crate) fn submit(&mut self, job: Job) {
         self.arrivals += 1;
         self.waiting.push_back(Entry {
@@ -78,7 +77,7 @@ impl Scheduler {
         });
     }
 
-    /// The bytes that a row of so many positions needs, if the limits do not allow them.
+    /// The bytes of a row of so many positions if they exceed the limit, else `None`.
     pub(crate) fn exceeds(&self, positions: usize) -> Option<usize> {
         let bytes = self.cost.bytes(1, positions);
         self.limits
@@ -87,21 +86,21 @@ impl Scheduler {
             .then_some(bytes)
     }
 
-    /// Says what to do next.
+    /// Plans the next step.
     pub(crate) fn plan(&mut self) -> Plan {
         let mut plan = Plan::default();
         self.make_room(&mut plan);
         self.admit(&mut plan);
         let spare = self.slots - self.running.len();
         let idle = self.waiting.is_empty() && self.prefilling.is_empty();
-        // Empty slots cost a step what rows cost. Giving up a quarter at a time keeps the copies few.
+        // An empty slot costs a step as much as a row. Compacting only when a quarter is empty keeps copies rare.
         if spare > 0 && idle && spare * 4 >= self.slots {
             plan.compact = true;
         }
         plan
     }
 
-    /// Gives up the youngest rows until the next step fits.
+    /// Evicts the youngest rows until the next step fits into memory.
     fn make_room(&mut self, plan: &mut Plan) {
         let Some(limit) = self.limits.cache_bytes else {
             return;
@@ -127,7 +126,7 @@ impl Scheduler {
         }
     }
 
-    /// Lets requests in, in order.
+    /// Admits requests in their order.
     fn admit(&mut self, plan: &mut Plan) {
         while let Some(&head) = self.waiting.front() {
             let active = self.running.len() + self.prefilling.len();
@@ -151,14 +150,15 @@ impl Scheduler {
                 plan.refuse
                     .push((head.job.id, self.cost.bytes(1, head.next_len())));
             } else {
-                // Slots without rows are given up before the next plan.
+                // Compacting removes slots without rows before the next plan.
                 plan.compact |= self.slots > self.running.len();
                 return;
             }
         }
     }
 
-    /// What the caches take once every admitted request has a row and the next step is done; with a row of `newcomer` positions, if one enters.
+    /// Bytes of the caches when every admitted request has a row and the next step is done, with another row of
+    /// `newcomer` positions if one is given.
     fn bytes(&self, slots: usize, newcomer: Option<usize>) -> usize {
         let active = self.running.iter().chain(&self.prefilling);
         let longest = active.map(Entry::next_len).chain(newcomer).max();
@@ -172,15 +172,15 @@ impl Scheduler {
         fresh.map(|entry| entry.job.id)
     }
 
-    /// The prompt of `id`, which has not begun, has its first `done` tokens from elsewhere; behind `cut` of
-    /// them it is to pause, so that others can have those.
+    /// The first `done` tokens of the prompt of `id`, which has not begun, come from a kept prefix. A piece of the
+    /// prompt ends at `cut`, so that this prefix can be kept for others.
     pub(crate) fn reuse(&mut self, id: Id, done: usize, cut: Option<usize>) {
         if let Some(entry) = find(&mut self.prefilling, id) {
             (entry.done, entry.reused, entry.cut) = (done, done, cut);
         }
     }
 
-    /// Whether `piece` is still what its prompt needs next: a failure may have ended its request, or sent it back to wait.
+    /// Whether `piece` is still the next piece of its prompt. After a failure its request may have ended or wait again.
     pub(crate) fn is_due(&self, piece: &Piece) -> bool {
         let entry = self.prefilling.iter().find(|e| e.job.id == piece.id);
         entry.is_some_and(|entry| entry.done == piece.start)
@@ -193,7 +193,7 @@ impl Scheduler {
         }
     }
 
-    /// The row of `id` is in the batch, which has so many slots now.
+    /// The row of `id` has joined the batch, which has so many slots now.
     pub(crate) fn joined(&mut self, id: Id, slots: usize) {
         self.slots = slots;
         if let Some(at) = position(&self.prefilling, id) {
@@ -225,8 +225,8 @@ impl Scheduler {
         self.limits.cache_bytes.is_none_or(|limit| bytes <= limit)
     }
 
-    /// The row of `id` is given up; it waits in its old place, with `prompt` tokens to be computed as a
-    /// prompt and `replay` to be replayed.
+    /// The row of `id` is evicted. Its request waits in its old place, with `prompt` tokens to be computed as a prompt
+    /// and `replay` to be replayed.
     pub(crate) fn restart(&mut self, id: Id, prompt: usize, replay: usize) {
         let Some(mut entry) = self.take(id) else {
             return;
@@ -235,14 +235,14 @@ impl Scheduler {
         self.wait(entry);
     }
 
-    /// The row of `id` is given up until its reader has caught up.
+    /// The row of `id` is evicted until its caller has read enough events.
     pub(crate) fn park(&mut self, id: Id) {
         if let Some(entry) = self.take(id) {
             self.parked.push(entry);
         }
     }
 
-    /// Requests whose rows were given up for their readers.
+    /// Requests whose rows are evicted because their events are not read.
     pub(crate) fn parked(&self) -> impl Iterator<Item = Id> + '_ {
         self.parked.iter().map(|entry| entry.job.id)
     }
@@ -253,8 +253,8 @@ impl Scheduler {
         self.parked.retain(|entry| entry.job.id != id);
     }
 
-    /// A step of all rows failed, and they are given up: fewer are tried at a time from now on. Returns
-    /// the request that was alone, and so is to blame.
+    /// A step of all rows failed. All rows are evicted, and fewer are computed together from now on. If the step had
+    /// one row, its request is returned: it is the cause.
     pub(crate) fn step_failed(&mut self) -> Option<Id> {
         let ids: Vec<Id> = self.running.iter().map(|entry| entry.job.id).collect();
         self.rows = (ids.len() / 2).max(1);
@@ -267,8 +267,8 @@ impl Scheduler {
         }
     }
 
-    /// The prompts of these requests failed together: each is computed alone. Returns the request that
-    /// was alone already.
+    /// The prompts of these requests failed together. Each is computed alone from now on. If there was one, it is
+    /// returned: it is the cause.
     pub(crate) fn prefill_failed(&mut self, ids: &[Id]) -> Option<Id> {
         if let &[id] = ids {
             return Some(id);
@@ -282,7 +282,7 @@ impl Scheduler {
         None
     }
 
-    /// A request has ended well: as many rows as the limits allow may be tried again, bit by bit.
+    /// A request has ended without an error: one more row may be computed at a time, up to the limits.
     pub(crate) fn recovered(&mut self) {
         self.rows = (self.rows + 1).min(self.limits.rows);
     }

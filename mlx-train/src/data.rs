@@ -24,8 +24,10 @@ use crate::error::{ErrorKind, Result, argument, format};
 
 mod line;
 
-/// The most bytes of a data file: all its examples are kept in memory.
+/// The most bytes of a data file.
 const MAX_BYTES: u64 = 16 << 30;
+/// The most bytes of its examples, which are all kept in memory.
+const MAX_MEMORY: usize = 4 << 30;
 
 /// A checkpoint's tokenizer and chat template, which turn texts into tokens.
 #[derive(Default)]
@@ -82,6 +84,8 @@ pub struct Dataset {
     pub examples: Vec<Example>,
     /// Counts of examples and tokens.
     pub report: DataReport,
+    /// Bytes of the examples.
+    bytes: usize,
 }
 
 /// Counts of a file's examples and tokens.
@@ -145,8 +149,17 @@ impl DataFiles {
 ///
 /// # Errors
 /// It is no ordinary file and not the standard input, has more than 16 GiB or cannot be read, a line is too long, is none of the known forms or holds ids outside the
-/// vocabulary, or there is nothing to learn in all of it.
+/// vocabulary, there is nothing to learn in all of it, or its examples take more than 4 GiB of memory.
 pub fn read(path: &Path, encoder: &Encoder, options: &DataOptions) -> Result<Dataset> {
+    read_up_to(MAX_MEMORY, path, encoder, options)
+}
+
+fn read_up_to(
+    most: usize,
+    path: &Path,
+    encoder: &Encoder,
+    options: &DataOptions,
+) -> Result<Dataset> {
     let mut lines = Lines::open_file(path, MAX_BYTES)?;
     let mut dataset = Dataset::default();
     while let Some((number, text)) = lines.next()? {
@@ -159,6 +172,13 @@ pub fn read(path: &Path, encoder: &Encoder, options: &DataOptions) -> Result<Dat
         let example = line::example(&text, encoder, options)
             .map_err(|error| place(&error).with_source(error))?;
         dataset.take(example, options.max_tokens);
+        if dataset.bytes > most {
+            let what = format!(
+                "the {} examples up to here take more than {most} bytes of memory; divide the data",
+                dataset.examples.len()
+            );
+            return Err(place(&what));
+        }
     }
     if dataset.examples.is_empty() {
         return Err(format(format!(
@@ -179,8 +199,10 @@ impl Dataset {
             report.truncated += 1;
             report.lost_tokens += length - max_tokens;
             example.tokens.truncate(max_tokens);
+            example.tokens.shrink_to_fit();
             if let Some(weights) = &mut example.weights {
                 weights.truncate(max_tokens);
+                weights.shrink_to_fit();
             }
         }
         if example.learnt() == 0 {
@@ -190,6 +212,38 @@ impl Dataset {
         report.examples += 1;
         report.tokens += example.tokens.len();
         report.learnt += example.learnt();
+        let numbers = example.tokens.capacity() + example.weights.as_ref().map_or(0, Vec::capacity);
+        self.bytes += size_of::<Example>() + 4 * numbers;
         self.examples.push(example);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn examples_have_a_limit_in_memory() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "{\"tokens\": [1, 2, 3]}\n".repeat(100)).unwrap();
+        let (encoder, mut options) = (
+            Encoder::default(),
+            DataOptions {
+                max_tokens: 8,
+                mask_prompt: false,
+                vocab: 4,
+            },
+        );
+        let read = |most, options: &DataOptions| read_up_to(most, file.path(), &encoder, options);
+        let all = read(1 << 20, &options).unwrap();
+        assert_eq!(all.examples.len(), 100);
+        let error = read(all.bytes - 1, &options).unwrap_err().to_string();
+        assert!(
+            error.contains("line 100: the 100 examples up to here take more than"),
+            "{error}"
+        );
+        // What is cut away does not count.
+        options.max_tokens = 2;
+        assert!(read(1 << 20, &options).unwrap().bytes <= all.bytes);
     }
 }

@@ -1,7 +1,7 @@
-//! Which of several labels follows a text best.
+//! Scores of labels behind a text.
 //!
-//! A label's score is the sum of the log probabilities of its tokens, each after those before it. The
-//! labels of a batch share the cache of its texts: a label is a step of the cache that is taken back.
+//! A label's score is the sum of the log probabilities of its tokens, each after those before it. The labels of a batch
+//! share the cache of its texts: each label is one step of the cache, which is then rolled back.
 
 use mlx_core::{Array, fast};
 use mlx_nn::ModelCache;
@@ -13,7 +13,7 @@ use crate::generate::Prompt;
 use crate::model::LoadedModel;
 use crate::text::tokenizer::Tokenizer;
 
-/// How the labels fare behind a text.
+/// The scores of the labels behind a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LabelScores {
     /// The place of the likeliest label; of equals, the first.
@@ -149,7 +149,7 @@ impl LoadedModel {
         }
         let mut step = cache.begin(&widths)?;
         let hidden = self.model().hidden(&padded(&inputs)?, &mut step)?;
-        // Taken back: the next label begins where this one did.
+        // Rolled back: the next label begins at the same position.
         drop(step);
         let [_, width, e] = hidden.dims()?;
         let (mut places, mut targets) = (Vec::new(), Vec::new());

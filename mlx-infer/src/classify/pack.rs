@@ -1,9 +1,9 @@
-//! Texts of different lengths into batches of little padding.
+//! Packs texts of different lengths into batches with little padding.
 
 /// Splits indices of `lens` into batches whose padded size, rows times the longest, is at most `tokens`
 /// (a longer text is a batch of its own) and which have at most `rows` rows.
 ///
-/// Long ones come first: what memory can do shows at once, and later batches reuse their buffers.
+/// The longest texts come first, so that a lack of memory shows at once and later batches reuse the buffers.
 pub(super) fn pack(lens: &[usize], tokens: usize, rows: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lens.len()).collect();
     order.sort_by_key(|&at| std::cmp::Reverse(lens[at]));

@@ -1,4 +1,4 @@
-//! Flags that commands share, and what they mean.
+//! Flags that several commands share, and the options that they make.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ impl Source {
     }
 }
 
-/// How to load it.
+/// How the model is loaded.
 #[derive(Args)]
 pub(super) struct Load {
     #[command(flatten)]
@@ -150,7 +150,7 @@ pub(super) struct Generation {
     /// Draw from tokens at least so likely in proportion to the likeliest
     #[arg(long, value_name = "P", default_value_t = SamplingParams::default().min_p)]
     min_p: f32,
-    /// Penalty on tokens that were there lately; 1 is none
+    /// Penalty on recent tokens; 1 is none
     #[arg(long, value_name = "X", default_value_t = SamplingParams::default().repeat_penalty)]
     repeat_penalty: f32,
     /// How many of the last tokens --repeat-penalty looks at
@@ -217,7 +217,7 @@ impl Generation {
     }
 }
 
-/// One of a list of ids, which people and JSON write with spaces.
+/// An id of a list; spaces around it are ignored.
 pub(super) fn token_id(text: &str) -> std::result::Result<u32, std::num::ParseIntError> {
     text.trim().parse()
 }

@@ -34,7 +34,7 @@ pub(super) struct Batch {
     /// Most bytes of the requests' caches
     #[arg(long, value_name = "BYTES")]
     cache_bytes: Option<usize>,
-    /// Most bytes of computed beginnings that are kept for requests that begin the same; 0 keeps none
+    /// Most bytes of kept prefixes, which requests with the same beginning reuse; 0 keeps none
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().prefix_bytes)]
     prefix_bytes: usize,
     #[command(flatten)]
@@ -50,7 +50,7 @@ seed, stop, stop_ids, ignore_eos. An id is given back. Results are in the order 
 /// Keys of a line beside the options.
 const KEYS: [&str; 4] = ["id", "prompt", "tokens", "messages"];
 
-/// The option that lines do not have.
+/// The request option that lines do not have.
 const LOGPROBS: &str = "logprobs";
 
 /// A line of the input.
@@ -64,7 +64,7 @@ struct Line {
 
 impl Line {
     fn read(text: &str) -> std::result::Result<Self, String> {
-        // serde would take a list of values too.
+        // serde would also read a JSON list, as the fields in their order.
         if !text.trim_start().starts_with('{') {
             return Err("not a request: expected a JSON object".to_owned());
         }
@@ -127,7 +127,7 @@ fn field<T: DeserializeOwned>(
     Option::deserialize(value).map_err(|error| format!("{key}: {error}"))
 }
 
-/// A JSON object whose keys differ.
+/// A JSON object; a key that is given twice is an error.
 struct Object(Map<String, Value>);
 
 impl<'de> Deserialize<'de> for Object {
@@ -156,7 +156,7 @@ impl<'de> Deserialize<'de> for Object {
     }
 }
 
-/// A line on its way: its number, its id, and what came of it.
+/// A line under way: its number, its id and, when it has ended, its document.
 struct Place {
     line: usize,
     id: Option<Value>,
@@ -218,7 +218,7 @@ impl Flight {
             let copy = || Error::new(error.kind(), error.to_string());
             self.not_finite.get_or_insert_with(copy);
         }
-        // Every line has a place, and those before the first are written.
+        // The places are those of consecutive lines. Documents of earlier lines are written.
         let first = self.places.front().map_or(line, |place| place.line);
         if let Some(place) = self.places.get_mut(line - first) {
             place.take(result);
@@ -226,7 +226,7 @@ impl Flight {
         self.write()
     }
 
-    /// Writes the documents of the first lines, as far as they are there.
+    /// Writes the documents of the first lines, up to the first line that has not ended.
     fn write(&mut self) -> Result {
         while let Some(place) = self.places.front_mut()
             && let Some(document) = place.document.take()
@@ -312,7 +312,7 @@ impl Batch {
     }
 }
 
-/// The place of a line, and its request or, in the place, what is wrong with it.
+/// The place of a line, and its request. A line that is no request has none; its place has an error document.
 fn start(
     (number, line): input::Line,
     model: &LoadedModel,

@@ -61,7 +61,7 @@ impl Chat {
         }
         options.cancel = interrupt::cancels()?;
         let model = self.load.load_to_draft(options.speculative)?;
-        // Faults of the template show before the first question.
+        // A fault of the template is reported before the first question.
         model.chat_template()?;
         let answer = |generation: &mut Generation<'_>| -> Result<Generated> {
             let generated = output::show(generation, self.json)?;
@@ -74,7 +74,7 @@ impl Chat {
             let mut generation = model.chat(&messages, &render, &options)?;
             return output::not_cancelled(&answer(&mut generation)?);
         }
-        // What the turns before have left; those that the template writes otherwise now are computed again.
+        // The prompt cache of the turns before. Tokens that the template now renders differently are computed again.
         let mut computed: Option<PromptCache> = None;
         let mut questions = Questions::open()?;
         while let Some(line) = questions.next()? {
@@ -110,7 +110,7 @@ fn read_messages(path: &Path) -> Result<(Vec<Message>, Option<Vec<Value>>)> {
     Ok((messages, tools))
 }
 
-/// The user's lines; empty ones are passed over, and `/exit` ends them.
+/// The lines that the user types. Empty lines are skipped; `/exit` ends the conversation.
 struct Questions {
     lines: Lines,
     is_terminal: bool,

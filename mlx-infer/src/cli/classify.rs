@@ -13,9 +13,9 @@ use serde_json::{Map, Value, json};
 use super::lines::{MAX_BYTES, MAX_LINES, Progress, WAIT, failed};
 use super::{Failure, Result, args, interrupt};
 
-/// How long a window of lines waits for more of them, once it has one.
+/// How long to wait for more lines after the first line of a window.
 const GATHER: Duration = Duration::from_millis(50);
-/// Where the template has the text.
+/// The mark in a template that the text replaces.
 const PLACE: &str = "{}";
 
 #[derive(Args)]
@@ -67,7 +67,7 @@ impl Classify {
         }
         let lines = Lines::open(&self.input)?;
         let model = self.load.load()?;
-        // What is wrong with the options shows before the first line is read.
+        // A fault of the options is reported before the first line is read.
         model.classify(Vec::new(), &options)?;
         if self.chat {
             model.chat_template()?;
@@ -182,8 +182,9 @@ impl Classify {
     }
 }
 
-/// The lines that are classified together: sorting by length chooses among them. They are all that a file has, up to the limits, and what
-/// comes within a moment from a pipe. Beside them the result of reading, if it has ended.
+/// Reads the lines that are classified together, so that sorting by length has a choice. From a file these are all
+/// lines up to the limits; from a pipe, the lines that come within a moment. The second value is the result of reading,
+/// if the input has ended.
 fn gather(
     lines: &mut LineStream,
     cancel: &CancelToken,

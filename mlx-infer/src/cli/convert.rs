@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::{Failure, Result, args, interrupt, output};
 
-/// Weights that a message names at most.
+/// The most weights that a message names.
 const SHOWN: usize = 4;
 
 #[derive(Args)]

@@ -1,4 +1,5 @@
-//! Ctrl-C: ends a generation and keeps its text; where none runs, or the second time, ends the program.
+//! Ctrl-C. The first time it cancels the running generation, whose text is kept. The second time, or when nothing runs,
+//! it ends the program.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -9,17 +10,17 @@ use signal_hook::flag;
 
 use super::Result;
 
-/// What shells report for a program that Ctrl-C ended.
+/// The exit status that shells report for a program that Ctrl-C ended.
 const INTERRUPTED: i32 = 130;
 
 /// Whether Ctrl-C ends the program.
 static ENDS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// Sets Ctrl-C up to cancel what has this token. Until [`running`] it still ends the program.
+/// Makes Ctrl-C set the token that is returned. Before a call of [`running`] it still ends the program.
 pub(super) fn cancels() -> Result<CancelToken> {
     let cancelled = Arc::new(AtomicBool::new(false));
     let ends = Arc::new(AtomicBool::new(true));
-    // In this order: the first Ctrl-C of a generation must not find what it sets itself.
+    // The order matters: the handler that ends the program reads the flag before the next handler sets it.
     flag::register_conditional_shutdown(SIGINT, INTERRUPTED, ends.clone())
         .and_then(|_| flag::register(SIGINT, ends.clone()))
         .and_then(|_| flag::register(SIGINT, cancelled.clone()))
@@ -28,7 +29,7 @@ pub(super) fn cancels() -> Result<CancelToken> {
     Ok(CancelToken::from(cancelled))
 }
 
-/// While this lives, the first Ctrl-C cancels.
+/// While a value of this type exists, the first Ctrl-C cancels.
 pub(super) struct Running;
 
 /// Lets Ctrl-C cancel instead of ending the program.

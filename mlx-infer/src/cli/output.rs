@@ -1,4 +1,4 @@
-//! The standard output, and what is said about a generation beside it.
+//! Output of the commands: text and documents on stdout, statistics on stderr.
 
 use std::ops::ControlFlow;
 
@@ -20,7 +20,7 @@ pub(super) fn print_json(document: &Value) -> Result {
     print(&format!("{document}\n"))
 }
 
-/// The NaN and infinite weights of a checkpoint, for people.
+/// A sentence on the NaN and infinite weights of a checkpoint.
 pub(super) fn non_finite(found: &NonFinite) -> String {
     format!(
         "{} elements of {} tensors are NaN or infinite, first in {}",
@@ -28,7 +28,7 @@ pub(super) fn non_finite(found: &NonFinite) -> String {
     )
 }
 
-/// The same for programs.
+/// The same as JSON.
 pub(super) fn non_finite_json(found: &NonFinite) -> Value {
     json!({"elements": found.elements, "tensors": found.tensors, "first": found.first})
 }
@@ -38,7 +38,8 @@ pub(super) fn id_list(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Runs a generation that Ctrl-C ends, showing its text as it comes, or one document after it.
+/// Runs a generation until it ends or Ctrl-C cancels it. Its text is written as it comes, or with `json` one document
+/// at the end.
 pub(super) fn show(generation: &mut Generation<'_>, json: bool) -> Result<Generated> {
     let _running = interrupt::running();
     let mut written = Ok(());
@@ -65,7 +66,7 @@ pub(super) fn show(generation: &mut Generation<'_>, json: bool) -> Result<Genera
     Ok(generated)
 }
 
-/// Counts, times and memory, for people.
+/// Writes counts, times and memory to stderr.
 pub(super) fn print_stats(model: &LoadedModel, generated: &Generated) {
     let m = &generated.metrics;
     let cached = match m.cached_tokens {
@@ -87,7 +88,7 @@ pub(super) fn print_stats(model: &LoadedModel, generated: &Generated) {
     ));
 }
 
-/// A number of bytes, for people.
+/// A number of bytes with a unit.
 pub(super) fn bytes(n: usize) -> String {
     match n as f64 {
         n if n >= 1e9 => format!("{:.2} GB", n / 1e9),
@@ -96,7 +97,7 @@ pub(super) fn bytes(n: usize) -> String {
     }
 }
 
-/// A generation that Ctrl-C ended has not done what it was asked, whatever it has shown.
+/// An error if Ctrl-C ended the generation.
 pub(super) fn not_cancelled(generated: &Generated) -> Result {
     match generated.reason {
         FinishReason::Cancelled => Err(Error::new(ErrorKind::Cancelled, "cancelled").into()),

@@ -1,7 +1,7 @@
-//! Bias and penalties, before anything else.
+//! Bias and penalties, the first part of the chain.
 //!
-//! A row's history is on the host but for its last token, which has been chosen and not read; it takes part
-//! as an array. So there is no state on the device, and rows come and go freely.
+//! The history of a row is on the host. Its last token may be chosen and not yet read; that token takes part as an
+//! array. The device keeps no state, so rows can join and leave at any step.
 
 use mlx_core::ops::concat;
 use mlx_core::{Array, DType};
@@ -64,8 +64,8 @@ fn repeat(x: &Array, from: &Array, rows: &[Row<'_>], pending: Option<&Array>) ->
             ids[ids.len().saturating_sub(n)..].to_vec()
         })
         .collect();
-    // Filled up with a token of the row's own window, so that equal ids get equal values below. A row
-    // without a penalty writes back what it read.
+    // Padding repeats a token of the row's own window, so that equal ids get equal values below. For a row without a
+    // penalty the values that are written are those that were read.
     let ids = match pending {
         None => {
             let n = recent.iter().map(Vec::len).max().unwrap_or(0);

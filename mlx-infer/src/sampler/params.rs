@@ -21,8 +21,7 @@ pub struct SamplingParams {
     pub top_k: usize,
     /// Keeps tokens at least so likely in proportion to the likeliest; 0 keeps all.
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens that were there lately (CTRL,
-    /// arXiv:1909.05858); 1 changes nothing.
+    /// Divides positive and multiplies negative logits of recent tokens (CTRL, arXiv:1909.05858); 1 changes nothing.
     pub repeat_penalty: f32,
     /// How many of the last tokens, the prompt's included, `repeat_penalty` looks at.
     pub repeat_context: usize,
@@ -53,7 +52,7 @@ impl Default for SamplingParams {
     }
 }
 
-/// A penalty or bias beyond this is a mistake, and far from where single precision ends.
+/// The largest penalty or bias that is accepted; logits are far smaller, and single precision goes far beyond it.
 const MAX_SHIFT: f32 = 1e4;
 
 impl SamplingParams {

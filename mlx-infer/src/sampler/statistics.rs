@@ -6,7 +6,7 @@ use super::{History, Row, SamplingParams, sample};
 
 const DRAWS: usize = 200_000;
 const ROWS: usize = 2_000;
-/// How often each row has said the token 0.
+/// How often each row has generated token 0.
 const SAID: usize = 2;
 
 /// Twelve tokens, two of them equally likely.
@@ -14,7 +14,7 @@ const LOGITS: [f32; 12] = [
     2.0, 1.3, 1.3, 0.9, 0.4, 0.1, -0.2, -0.7, -1.1, -1.5, -2.0, -3.5,
 ];
 
-/// What the sampler promises: thresholds on the model's distribution, then temperature.
+/// The distribution that the settings define: thresholds on the model's distribution, then temperature.
 fn expected(params: &SamplingParams) -> Vec<f64> {
     let mut x: Vec<f64> = LOGITS.iter().map(|&l| f64::from(l)).collect();
     for (&id, &bias) in &params.logit_bias {
@@ -159,7 +159,7 @@ fn draws_have_the_distribution() {
     }
 }
 
-/// The test has the power to find what it looks for: samplers that are a little wrong fail it.
+/// The test detects samplers that are slightly wrong.
 #[test]
 fn biased_samplers_are_found() {
     let plain = &settings()[0].1;

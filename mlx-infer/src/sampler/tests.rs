@@ -18,7 +18,7 @@ fn noise(seed: u64, position: usize, v: i32) -> Vec<f32> {
     noise.to_vec().unwrap()
 }
 
-/// One row as the host would do it; `history` holds every token, the pending one too.
+/// A plain implementation for one row. `history` holds every token, the pending one too.
 fn reference(
     logits: &[f32],
     params: &SamplingParams,

@@ -10,9 +10,9 @@ pub(super) struct Entry {
     pub(super) order: u64,
     /// Prompt tokens that are done.
     pub(super) done: usize,
-    /// Those of them that were there before it began.
+    /// Those of them that came from a kept prefix.
     pub(super) reused: usize,
-    /// Where its prompt is cut, because others begin the same.
+    /// A length at which a piece of its prompt ends, because another prompt shares that prefix.
     pub(super) cut: Option<usize>,
     /// Positions that its row holds.
     pub(super) len: usize,

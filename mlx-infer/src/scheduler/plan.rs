@@ -1,11 +1,11 @@
-//! What goes into the scheduler, and what comes out.
+//! Input and output of the scheduler.
 
 use crate::error::{Error, Result};
 
 /// Names a request.
 pub(crate) type Id = u64;
 
-/// How much may be under way at a time.
+/// Limits on the work that is under way at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most rows of a step.
@@ -45,7 +45,7 @@ impl Limits {
     }
 }
 
-/// What the scheduler has to know of a request.
+/// The scheduler's view of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Job {
     /// Its name.
@@ -69,7 +69,7 @@ pub(crate) struct Piece {
     pub(crate) start: usize,
     /// The token behind its last.
     pub(crate) end: usize,
-    /// Whether others begin the same up to its end, so that it is worth keeping.
+    /// Whether another prompt has the same prefix up to its end, so that the prefix is kept.
     pub(crate) is_cut: bool,
     /// Whether recurrent layers record its end, so that other prompts can go on from there.
     pub(crate) is_recorded: bool,
@@ -82,8 +82,8 @@ pub(crate) struct Piece {
 pub(crate) struct Plan {
     /// Requests that can never fit, with the bytes that they would need: they end with an error.
     pub(crate) refuse: Vec<(Id, usize)>,
-    /// Rows to give up; their requests wait again.
+    /// Rows to evict; their requests wait again.
     pub(crate) evict: Vec<Id>,
-    /// Give up the slots without a row.
+    /// Whether to remove the slots without a row.
     pub(crate) compact: bool,
 }

@@ -1,4 +1,4 @@
-//! The scheduler on plain data: a thousand days, each beside a model of a machine that obeys it.
+//! The scheduler on plain data: random days, each beside a model of a machine that follows its plans.
 
 use std::collections::BTreeMap;
 
