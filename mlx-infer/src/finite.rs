@@ -65,10 +65,10 @@ fn layer(model: &dyn Model, options: CacheOptions, tokens: &[u32]) -> CoreResult
         if let Some(at) = place(&x)? {
             return Ok(Some(format!("the embedding of token {at}")));
         }
-        for index in 0..model.layers().len() {
+        for index in 0..model.geometry().layers().len() {
             x = model.layer(index, &x, &mut step)?;
             let Some(at) = place(&x)? else { continue };
-            let part = format!("layers.{index}.");
+            let part = format!("model.layers.{index}.");
             let weight = first_weight(model, &part, |x| x.isfinite()?.logical_not())?;
             let weight = weight.map_or(String::new(), |name| format!(", where {name} is infinite"));
             return Ok(Some(format!("layer {index} at token {at}{weight}")));
@@ -83,7 +83,7 @@ fn layer(model: &dyn Model, options: CacheOptions, tokens: &[u32]) -> CoreResult
     Ok(Some("the output head".to_owned()))
 }
 
-/// The first floating-point weight with `part` in its name that has a number for which `is_wrong` holds.
+/// The first floating-point weight whose name begins with `part` and that has a number for which `is_wrong` holds.
 fn first_weight(
     model: &dyn Model,
     part: &str,
@@ -97,7 +97,7 @@ fn first_weight(
     impl<F: Fn(&Array) -> CoreResult<Array>> Visit for Search<'_, F> {
         fn param(&mut self, path: &Path, param: &Param) -> CoreResult<()> {
             let (name, value) = (path.as_str(), param.value());
-            if self.found.is_some() || !name.contains(self.part) || !value.dtype().is_float() {
+            if self.found.is_some() || !name.starts_with(self.part) || !value.dtype().is_float() {
                 return Ok(());
             }
             let wrong = (self.is_wrong)(value)?.reshape(&[-1])?.any(-1, false)?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use mlx_core::{DType, Device, DeviceKind, Safetensors, Scheme, fast};
 use mlx_models::{Loaded, Model, ModelInfo};
-use mlx_nn::{CacheOptions, KvShape, LayerKind, ModelCache, RowPart, StateCost};
+use mlx_nn::{CacheOptions, ModelCache, RowPart, StateCost};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::frontend::{Frontend, read_tokenizer};
@@ -112,7 +112,7 @@ impl LoadedModel {
             Files::Directory(dir) => mlx_models::load(dir, model_options)?,
             embedded => load_embedded(embedded, model_options)?,
         };
-        kv_cost(&info, &cache_options(&options))?;
+        check_caches(&info, &cache_options(&options))?;
         Ok(Self {
             model,
             frontend: Arc::new(Frontend::new(info, files, tokenizer, eos_ids)),
@@ -255,30 +255,17 @@ impl LoadedModel {
         cache_options(&self.options)
     }
 
-    /// Bytes that keys and values of a position take in a layer's cache.
-    pub fn position_bytes(&self) -> usize {
-        let cost = kv_cost(self.info(), &self.cache_options());
-        cost.expect("loading has checked it").position_bytes
-    }
-
-    /// What the state of each layer costs.
+    /// What each of the states costs that the layers keep.
     pub fn state_costs(&self) -> Vec<StateCost> {
-        let (options, kv) = (self.cache_options(), kv_shape(self.info()));
-        let cost = |kind: &LayerKind| kind.cost(kv, self.info().dtype, &options);
-        let costs = self.model.layers().iter().map(cost).collect();
-        mlx_core::Result::expect(costs, "loading has checked it")
+        let sizes = self.model.geometry();
+        let costs = sizes.costs(self.info().dtype, &self.cache_options());
+        costs.expect("loading has checked it")
     }
 
-    /// The arrays of a row's state in each layer.
+    /// The arrays of a row in each of the states that the layers keep.
     pub(crate) fn row_parts(&self) -> Result<Vec<Vec<RowPart>>> {
-        let (options, kv) = (self.cache_options(), kv_shape(self.info()));
-        let parts = |kind: &LayerKind| kind.row_parts(kv, self.info().dtype, &options);
-        Ok(self
-            .model
-            .layers()
-            .iter()
-            .map(parts)
-            .collect::<mlx_core::Result<_>>()?)
+        let sizes = self.model.geometry();
+        Ok(sizes.row_parts(self.info().dtype, &self.cache_options())?)
     }
 
     /// An empty cache of so many rows.
@@ -300,26 +287,15 @@ fn cache_options(options: &LoadOptions) -> CacheOptions {
     }
 }
 
-fn kv_shape(info: &ModelInfo) -> KvShape {
-    KvShape {
-        heads: info.kv_heads,
-        key_dim: info.head_dim,
-        value_dim: info.head_dim,
-    }
-}
-
-/// What a layer with keys and values costs.
-///
 /// # Errors
-/// The model's heads cannot be packed as the options say.
-fn kv_cost(info: &ModelInfo, options: &CacheOptions) -> Result<StateCost> {
-    let cost = LayerKind::Full.cost(kv_shape(info), info.dtype, options);
-    cost.map_err(|error| {
+/// The heads of a layer cannot be packed as the options say.
+fn check_caches(info: &ModelInfo, options: &CacheOptions) -> Result<()> {
+    let costs = info.geometry.costs(info.dtype, options);
+    costs.map(drop).map_err(|error| {
         let scheme = options.quantized.map(|scheme| scheme.to_string());
         Error::unsupported(format!(
-            "keys and values of {}, head_dim {}, cannot be kept in {}: {error}",
+            "keys and values of {}, {error}; they cannot be kept in {}",
             info.model_type,
-            info.head_dim,
             scheme.unwrap_or_default()
         ))
     })

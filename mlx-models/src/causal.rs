@@ -7,11 +7,12 @@ use crate::{Geometry, Model, Names};
 
 /// One layer of a decoder.
 pub trait DecoderLayer: Module {
-    /// `[B, L, E] -> [B, L, E]`; `layer` is its number.
+    /// `[B, L, E] -> [B, L, E]`; `state` is the place of its state in the step's cache, or of the first of
+    /// several ([`Geometry::state_of`]).
     ///
     /// # Errors
     /// The step has other rows or another width.
-    fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array>;
+    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array>;
 }
 
 struct Backbone<L> {
@@ -118,7 +119,7 @@ impl<L: DecoderLayer, M: Module> Model for CausalLm<L, M> {
     }
 
     fn layer(&self, index: usize, x: &Array, step: &mut Step<'_>) -> Result<Array> {
-        self.model.layers[index].forward(x, index, step)
+        self.model.layers[index].forward(x, self.geometry.state_of(index), step)
     }
 
     fn norm(&self, x: &Array) -> Result<Array> {

@@ -157,7 +157,7 @@ pub fn convert_with(
     }
     let prefix = prefix(nested);
     let inverse = model.names().inverse();
-    let layers = model.layers().len();
+    let layers = model.geometry().layers().len();
     let mut matrices = Matrices::default();
     model.visit(&mut mlx_nn::Path::default(), &mut matrices)?;
     let mut left_dense = Vec::new();

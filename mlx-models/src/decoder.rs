@@ -58,10 +58,10 @@ impl Layer {
 }
 
 impl DecoderLayer for Layer {
-    fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array> {
+    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let y = self
             .self_attn
-            .forward(&self.input_layernorm.forward(x)?, layer, step)?;
+            .forward(&self.input_layernorm.forward(x)?, state, step)?;
         let (x, y) = self.post_attention_layernorm.after_add(x, &y, None)?;
         fast::add(&self.mlp.forward(&y)?, &x)
     }

@@ -7,8 +7,8 @@ use mlx_nn::{
     module,
 };
 
-use crate::Geometry;
 use crate::causal::{CausalLm, DecoderLayer, Surroundings};
+use crate::{Geometry, LayerGeometry, kv_heads};
 
 /// Gemma's norms multiply by `1 + weight`.
 const NORM_OFFSET: f32 = 1.0;
@@ -104,10 +104,10 @@ impl Layer {
 }
 
 impl DecoderLayer for Layer {
-    fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array> {
+    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let y = self
             .self_attn
-            .forward(&self.input_layernorm.forward(x)?, layer, step)?;
+            .forward(&self.input_layernorm.forward(x)?, state, step)?;
         let inner = Some(&self.post_attention_layernorm);
         let (x, y) = self.pre_feedforward_layernorm.after_add(x, &y, inner)?;
         let y = self.mlp.forward(&y)?;
@@ -126,17 +126,13 @@ impl Gemma {
     pub fn new(config: &GemmaConfig) -> Result<Self> {
         let layers = config.layers.iter();
         let layers = layers.map(|&kind| Layer::new(config, kind));
+        let switches_after = Rope::new(&config.rope, config.head_dim)?.switches_after();
+        let kv = kv_heads(config.kv_heads, config.head_dim);
+        let sizes = config.layers.iter();
+        let sizes = sizes.map(|&kind| LayerGeometry::attention(config.heads, kv, kind));
         let around = Surroundings {
-            geometry: Geometry {
-                vocab: config.vocab,
-                hidden: config.hidden,
-                heads: config.heads,
-                kv_heads: config.kv_heads,
-                head_dim: config.head_dim,
-                layers: config.layers.clone(),
-                max_positions: config.max_positions,
-                switches_after: Rope::new(&config.rope, config.head_dim)?.switches_after(),
-            },
+            geometry: Geometry::new(config.vocab, config.hidden, sizes.collect())
+                .with_positions(config.max_positions, switches_after),
             norm_eps: config.norm_eps,
             norm_offset: NORM_OFFSET,
             tied: config.tied,

@@ -34,6 +34,7 @@ mod assemble;
 mod family;
 mod gemma2;
 mod gemma3;
+mod geometry;
 mod head;
 mod llama;
 mod mistral;
@@ -58,6 +59,7 @@ use mlx_core::{Array, DType, Result, Safetensors};
 use mlx_nn::{Head, LayerKind, Module, Step};
 use serde_json::Value;
 
+pub use geometry::{Geometry, LayerGeometry, kv_heads};
 pub use names::Names;
 pub use registry::{Family, Registry, Source, known_types};
 pub use weights::open as open_weights;
@@ -79,7 +81,7 @@ pub trait Model: Module {
     /// The step has other rows or another width.
     ///
     /// # Panics
-    /// There is no such layer: they are as many as [`layers`](Self::layers) tells.
+    /// There is no such layer: they are those of [`Geometry::layers`].
     fn layer(&self, index: usize, x: &Array, step: &mut Step<'_>) -> Result<Array>;
 
     /// The final norm: `[.., E] -> [.., E]`
@@ -94,7 +96,7 @@ pub trait Model: Module {
     /// The step has other rows or another width.
     fn hidden(&self, tokens: &Array, step: &mut Step<'_>) -> Result<Array> {
         let mut x = self.embed(tokens)?;
-        for index in 0..self.layers().len() {
+        for index in 0..self.geometry().layers().len() {
             x = self.layer(index, &x, step)?;
         }
         self.norm(&x)
@@ -124,9 +126,9 @@ pub trait Model: Module {
     /// the names of its parameters.
     fn set_names(&mut self, _names: Names) {}
 
-    /// What each layer has to remember.
+    /// The states that all layers keep between steps, for a [`ModelCache`](mlx_nn::ModelCache).
     fn layers(&self) -> &[LayerKind] {
-        &self.geometry().layers
+        self.geometry().states()
     }
 
     /// The length beyond which positions are embedded differently (LongRoPE): a row that grows past
@@ -134,27 +136,6 @@ pub trait Model: Module {
     fn switches_after(&self) -> Option<usize> {
         self.geometry().switches_after
     }
-}
-
-/// The sizes of a model, as it was built: what the layers above ask for in place of config.json.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Geometry {
-    /// Rows of the embedding.
-    pub vocab: i32,
-    /// Features of a token.
-    pub hidden: i32,
-    /// Query heads.
-    pub heads: i32,
-    /// Key and value heads.
-    pub kv_heads: i32,
-    /// Features of a head.
-    pub head_dim: i32,
-    /// What each layer remembers.
-    pub layers: Vec<LayerKind>,
-    /// Positions the model was made for, if its config tells.
-    pub max_positions: Option<usize>,
-    /// See [`Model::switches_after`].
-    pub switches_after: Option<usize>,
 }
 
 /// How [`load`] reads a checkpoint.
@@ -183,14 +164,12 @@ pub struct ModelInfo {
     pub vocab: i32,
     /// Positions the model was made for.
     pub max_positions: Option<usize>,
-    /// The kind of each layer.
+    /// The states that all layers keep.
     pub layers: Vec<LayerKind>,
     /// Features of a token.
     pub hidden: i32,
-    /// Key and value heads and their size: what a position costs in the caches.
-    pub kv_heads: i32,
-    /// Features of a head.
-    pub head_dim: i32,
+    /// The sizes of each layer.
+    pub geometry: Geometry,
     /// Numbers in all weights, as if they were dense.
     pub n_parameters: usize,
     /// Bytes of all weights.

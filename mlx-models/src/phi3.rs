@@ -35,7 +35,7 @@ struct Attention {
 module!(Attention { qkv_proj, o_proj } plain { rope, heads, kv_heads, head_dim });
 
 impl Attention {
-    fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array> {
+    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let (q_end, k_end) = (self.heads, self.heads + self.kv_heads);
         let qkv = split_heads(&self.qkv_proj.forward(x)?, self.head_dim)?;
         let q = self.rope.forward(&qkv.slice_axis(1, 0, q_end)?, step)?;
@@ -46,7 +46,7 @@ impl Attention {
             softcap: None,
             sinks: None,
         };
-        let y = step.attend(layer, &q, &k, &v, &options)?;
+        let y = step.attend(state, &q, &k, &v, &options)?;
         self.o_proj.forward(&merge_heads(&y)?)
     }
 }
@@ -114,10 +114,10 @@ impl Layer {
 }
 
 impl DecoderLayer for Layer {
-    fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array> {
+    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let x = x.add(
             self.self_attn
-                .forward(&self.input_layernorm.forward(x)?, layer, step)?,
+                .forward(&self.input_layernorm.forward(x)?, state, step)?,
         )?;
         x.add(
             self.mlp

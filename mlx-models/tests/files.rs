@@ -261,43 +261,35 @@ fn agree(place: &str, found: &Loaded) {
     let shapes = shapes.0;
     let sizes = model.geometry();
     let rows = |name: &str| shapes.get(name).map(|shape| shape[0]);
-    let attention = "model.layers.0.self_attn";
     assert_eq!(
         shapes["model.embed_tokens"],
         [sizes.vocab, sizes.hidden],
         "{place}"
     );
-    let (q, kv) = (
-        sizes.heads * sizes.head_dim,
-        sizes.kv_heads * sizes.head_dim,
-    );
-    match rows(&format!("{attention}.qkv_proj")) {
-        Some(all) => assert_eq!(all, q + 2 * kv, "{place}"),
-        None => {
-            assert_eq!(rows(&format!("{attention}.q_proj")), Some(q), "{place}");
-            assert_eq!(rows(&format!("{attention}.k_proj")), Some(kv), "{place}");
-            assert_eq!(rows(&format!("{attention}.v_proj")), Some(kv), "{place}");
+    for (index, layer) in sizes.layers().iter().enumerate() {
+        let attention = format!("model.layers.{index}.self_attn");
+        let kv = layer.kv.unwrap();
+        let (q, k, v) = (
+            layer.heads * kv.key_dim,
+            kv.heads * kv.key_dim,
+            kv.heads * kv.value_dim,
+        );
+        match rows(&format!("{attention}.qkv_proj")) {
+            Some(all) => assert_eq!(all, q + k + v, "{place}"),
+            None => {
+                assert_eq!(rows(&format!("{attention}.q_proj")), Some(q), "{place}");
+                assert_eq!(rows(&format!("{attention}.k_proj")), Some(k), "{place}");
+                assert_eq!(rows(&format!("{attention}.v_proj")), Some(v), "{place}");
+            }
         }
     }
     let layer = |index: usize| format!("model.layers.{index}.input_layernorm.weight");
-    let layers = sizes.layers.len();
+    let layers = sizes.layers().len();
     assert!(shapes.contains_key(&layer(layers - 1)) && !shapes.contains_key(&layer(layers)));
     let info = &found.info;
     assert_eq!(
-        (
-            info.vocab,
-            info.hidden,
-            info.kv_heads,
-            info.head_dim,
-            info.layers.len()
-        ),
-        (
-            sizes.vocab,
-            sizes.hidden,
-            sizes.kv_heads,
-            sizes.head_dim,
-            layers
-        ),
+        (info.vocab, info.hidden, &info.geometry, info.layers.len()),
+        (sizes.vocab, sizes.hidden, sizes, layers),
         "{place}"
     );
 }

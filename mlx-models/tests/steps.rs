@@ -40,7 +40,7 @@ fn a_layer_is_few_operations() -> Result<()> {
         let outside = graph_size([&model.norm(&model.embed(&token)?)?])?;
         let mut step = cache.begin(&[1, 1])?;
         let size = graph_size([&model.hidden(&token, &mut step)?])?;
-        let layers = model.layers().len();
+        let layers = model.geometry().layers().len();
         println!(
             "{case}: {} a layer, {outside} outside",
             (size - outside) / layers

@@ -32,7 +32,7 @@ pub fn sum_loss_and_grads(
         .into_iter()
         .map(|(name, _)| name)
         .collect();
-    let layers = model.layers().len();
+    let layers = model.geometry().layers().len();
     let in_first = |layer: usize| names.iter().any(|name| layer_of(name) == Some(layer));
     let outside = |name: &str| layer_of(name).is_none();
     let embedding = names.iter().any(|name| outside(name));
@@ -122,6 +122,8 @@ fn add(grads: &mut Gradients, more: Gradients) -> Result<()> {
 
 /// The number of the decoder layer that a parameter belongs to.
 fn layer_of(name: &str) -> Option<usize> {
-    let (_, rest) = name.split_once("layers.")?;
+    let (_, rest) = name
+        .split_once("layers.")
+        .filter(|(set, _)| *set != "mtp.")?;
     rest.split_once('.')?.0.parse().ok()
 }

@@ -4,7 +4,7 @@ use clap::Args;
 use mlx_core::Scheme;
 use mlx_infer::convert::non_finite;
 use mlx_infer::{LoadedModel, ModelInfo};
-use mlx_nn::{LayerKind, StateCost};
+use mlx_nn::{KvShape, LayerKind, StateCost};
 use serde_json::{Value, json};
 
 use super::{Result, args, output};
@@ -36,6 +36,28 @@ impl Info {
     }
 }
 
+/// The state of a layer.
+#[derive(PartialEq)]
+struct Cache {
+    kind: &'static str,
+    kv: Option<KvShape>,
+    cost: StateCost,
+}
+
+impl Cache {
+    fn describe(&self, layers: usize) -> Value {
+        json!({
+            "layers": layers,
+            "kind": self.kind,
+            "positions": self.cost.limit,
+            "kv_heads": self.kv.map(|kv| kv.heads),
+            "head_dim": self.kv.map(|kv| kv.key_dim),
+            "bytes_per_row": self.cost.row_bytes,
+            "bytes_per_position": self.cost.position_bytes,
+        })
+    }
+}
+
 fn describe(model: &LoadedModel, name: &str) -> Value {
     let info: &ModelInfo = model.info();
     let ring = model.options().context_len;
@@ -43,24 +65,20 @@ fn describe(model: &LoadedModel, name: &str) -> Value {
     let costs = model.state_costs();
     let sum = |bytes: &dyn Fn(&StateCost) -> usize| costs.iter().map(bytes).sum::<usize>();
     let cache_bytes = sum(&|cost| cost.bytes(context));
-    let mut caches: Vec<(&str, Option<usize>, usize)> = Vec::new();
-    for (kind, cost) in info.layers.iter().zip(&costs) {
-        let word = match (kind, cost.limit) {
+    let mut caches: Vec<(Cache, usize)> = Vec::new();
+    for ((kind, &cost), &kv) in info.layers.iter().zip(&costs).zip(info.geometry.kv()) {
+        let kind = match (kind, cost.limit) {
             (LayerKind::Recurrent(_), _) => "recurrent",
             (_, None) => "growing",
             (_, Some(_)) => "ring",
         };
-        let found = caches.iter_mut();
-        let mut found = found.filter(|(w, limit, _)| (*w, *limit) == (word, cost.limit));
-        match found.next() {
-            Some((.., n)) => *n += 1,
-            None => caches.push((word, cost.limit, 1)),
+        let cache = Cache { kind, kv, cost };
+        match caches.iter_mut().find(|(found, _)| *found == cache) {
+            Some((_, n)) => *n += 1,
+            None => caches.push((cache, 1)),
         }
     }
-    let caches: Vec<Value> = caches
-        .into_iter()
-        .map(|(kind, limit, layers)| json!({"layers": layers, "kind": kind, "positions": limit}))
-        .collect();
+    let caches: Vec<Value> = caches.iter().map(|(cache, n)| cache.describe(*n)).collect();
     let described = |scheme: Option<Scheme>| {
         scheme.map(|scheme| {
             json!({"mode": scheme.mode.to_string(), "bits": scheme.bits, "group_size": scheme.group_size})
@@ -72,11 +90,11 @@ fn describe(model: &LoadedModel, name: &str) -> Value {
         "parameters": info.n_parameters,
         "dtype": info.dtype.to_string(),
         "quantization": described(info.quantization),
-        "layers": info.layers.len(),
+        "layers": info.geometry.layers().len(),
         "hidden": info.hidden,
         "vocab": info.vocab,
-        "kv_heads": info.kv_heads,
-        "head_dim": info.head_dim,
+        "kv_heads": of_layers(info, |kv| kv.heads),
+        "head_dim": of_layers(info, |kv| kv.key_dim),
         "context": info.max_positions,
         "context_len": ring,
         "kv_quantization": described(model.options().kv_quantization),
@@ -94,6 +112,16 @@ fn describe(model: &LoadedModel, name: &str) -> Value {
         "chat_template": model.chat_template().ok().map(|template| if template.is_built_in() { "built-in" } else { "own" }),
         "unread_config_keys": info.unread_keys,
     })
+}
+
+/// A size of every layer's keys and values (null without attention): one number if all are the same.
+fn of_layers(info: &ModelInfo, size: impl Fn(&KvShape) -> i32) -> Value {
+    let layers = info.geometry.layers().iter();
+    let sizes: Vec<Option<i32>> = layers.map(|layer| layer.kv.as_ref().map(&size)).collect();
+    match sizes.first() {
+        Some(first) if sizes.iter().all(|size| size == first) => json!(first),
+        _ => json!(sizes),
+    }
 }
 
 /// A value without the marks of JSON.
@@ -130,10 +158,14 @@ fn table(document: &Value) -> String {
             Value::Null => String::new(),
             n => format!(" of {n} positions"),
         };
+        let heads = match &cache["kv_heads"] {
+            Value::Null => String::new(),
+            n => format!(", {n} heads of {}", cache["head_dim"]),
+        };
         rows.push((
             "caches",
             format!(
-                "{} layers, {}{positions}",
+                "{} layers, {}{positions}{heads}",
                 cache["layers"],
                 text(&cache["kind"])
             ),

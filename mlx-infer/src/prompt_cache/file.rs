@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use mlx_core::{Array, DType, Safetensors, safetensors};
-use mlx_nn::{LayerKind, ModelCache, Param, RowPart, Visit};
+use mlx_models::Geometry;
+use mlx_nn::{KvShape, LayerKind, ModelCache, Param, RowPart, Visit};
 
 use super::{PromptCache, PromptState, is_beyond};
 use crate::error::{Error, Result};
@@ -196,7 +197,7 @@ impl LoadedModel {
 
     /// What a prompt cache depends on.
     fn fingerprint(&self) -> Result<BTreeMap<String, String>> {
-        let info = self.info();
+        let (info, sizes) = (self.info(), self.model().geometry());
         let layers = self.model().layers().iter();
         let layers: Vec<String> = layers.map(LayerKind::to_string).collect();
         let context = self.options().context_len;
@@ -209,8 +210,8 @@ impl LoadedModel {
         Ok([
             ("architecture", info.model_type.clone()),
             ("layers", layers.join(", ")),
-            ("kv_heads", info.kv_heads.to_string()),
-            ("head_dim", info.head_dim.to_string()),
+            ("kv_heads", of_layers(sizes, |kv| kv.heads)),
+            ("head_dim", of_layers(sizes, |kv| kv.key_dim)),
             ("dtype", info.dtype.to_string()),
             ("context_len", context),
             (KV, kv),
@@ -219,6 +220,16 @@ impl LoadedModel {
         .map(|(key, value)| (key.to_owned(), value))
         .into())
     }
+}
+
+/// A size of the layers with keys and values: once if it is that of all.
+fn of_layers(geometry: &Geometry, size: impl Fn(&KvShape) -> i32) -> String {
+    let mut sizes: Vec<i32> = geometry.kv().iter().flatten().map(size).collect();
+    if sizes.windows(2).all(|pair| pair[0] == pair[1]) {
+        sizes.truncate(1);
+    }
+    let sizes: Vec<String> = sizes.iter().map(i32::to_string).collect();
+    sizes.join(", ")
 }
 
 fn is_recurrent(kind: &LayerKind) -> bool {

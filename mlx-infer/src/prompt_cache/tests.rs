@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use mlx_core::{Array, DType, Result, Safetensors, safetensors, stack};
-use mlx_models::{Geometry, Model};
+use mlx_models::{Geometry, LayerGeometry, Model};
 use mlx_nn::{
-    Head, LayerKind, ModelCache, Module, Path as Name, RecurrentShape, StateAfter, StatePart, Step,
-    Visit, VisitMut,
+    Head, ModelCache, Module, Path as Name, RecurrentShape, StateAfter, StatePart, Step, Visit,
+    VisitMut,
 };
 
 use super::{PromptCache, PromptState};
@@ -52,7 +52,7 @@ impl Model for Hybrid {
         self.model.embed(tokens)
     }
     fn layer(&self, index: usize, x: &Array, step: &mut Step<'_>) -> Result<Array> {
-        if index + 1 < self.geometry.layers.len() {
+        if index + 1 < self.geometry.layers().len() {
             return self.model.layer(index, x, step);
         }
         let l = x.dim(1)?;
@@ -95,7 +95,7 @@ fn hybrid(case: &str) -> LoadedModel {
     let model = LoadedModel::load(models.join(case), options).unwrap();
     model.map(|model| {
         let mut geometry = model.geometry().clone();
-        geometry.layers.push(LayerKind::Recurrent(SHAPE));
+        geometry.push(LayerGeometry::recurrent(SHAPE));
         Box::new(Hybrid { model, geometry })
     })
 }

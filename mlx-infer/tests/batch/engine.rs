@@ -279,7 +279,8 @@ fn row_bytes(model: &LoadedModel) -> usize {
         LayerKind::Recurrent(_) => unreachable!("no such layer in these models"),
     };
     let slots: usize = info.layers.iter().map(slots).sum();
-    2 * slots * (info.kv_heads * info.head_dim * 4) as usize
+    let kv = info.geometry.kv()[0].expect("the layers have attention");
+    2 * slots * (kv.heads * kv.key_dim * 4) as usize
 }
 
 /// Three rows fit while they hold at most 256 positions; as they grow beyond that, fewer do.

@@ -255,7 +255,8 @@ fn neighbours_memory_and_order_do_not_show() {
         };
         // Bytes of the caches of one row of the longest request.
         let info = model.info();
-        let row = info.layers.len() * 256 * 2 * (info.kv_heads * info.head_dim * 4) as usize;
+        let kv = info.geometry.kv()[0].expect("the layers have attention");
+        let row = info.layers.len() * 256 * 2 * (kv.heads * kv.key_dim * 4) as usize;
         let limits = (
             1..9usize,
             1..80usize,

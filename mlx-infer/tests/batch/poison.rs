@@ -44,7 +44,8 @@ fn take(model: &Loaded, cache: &mut ModelCache, rows: &[&[u32]]) -> Result<Vec<V
 /// Writes ±1e4 into the next `width` slots of every row and layer, and takes the step back.
 fn poison(model: &Loaded, cache: &mut ModelCache, width: usize) -> Result<()> {
     let (rows, info) = (cache.rows() as i32, &model.info);
-    let shape = [rows, info.kv_heads, width as i32, info.head_dim];
+    let kv = info.geometry.kv()[0].expect("the layers have attention");
+    let shape = [rows, kv.heads, width as i32, kv.key_dim];
     let signs: Vec<f32> = (0..shape.iter().product::<i32>())
         .map(|at| if at % 3 == 0 { -1e4 } else { 1e4 })
         .collect();

@@ -97,7 +97,8 @@ fn batches_with_common_beginnings_equal_the_single_runs() {
     for case in CASES {
         let model = load(dir(case));
         let info = model.info();
-        let row = info.layers.len() * 256 * 2 * (info.kv_heads * info.head_dim * 4) as usize;
+        let kv = info.geometry.kv()[0].expect("the layers have attention");
+        let row = info.layers.len() * 256 * 2 * (kv.heads * kv.key_dim * 4) as usize;
         let text = prompt(90, 5);
         let requests: Vec<(Vec<u32>, GenerateOptions)> = (0..10u64)
             .map(|n| {

@@ -83,8 +83,11 @@ fn bytes_are_those_of_codes_and_scales() {
             Some(bits) => quantized(CASES[0], bits),
             None => load(dir(CASES[0])),
         };
-        let heads = model.info().kv_heads as usize;
-        assert_eq!(model.position_bytes(), 2 * heads * bytes, "{bits:?} bits");
+        let kv = model.info().geometry.kv()[0].expect("the layers have attention");
+        let heads = kv.heads as usize;
+        for cost in model.state_costs() {
+            assert_eq!(cost.position_bytes, 2 * heads * bytes, "{bits:?} bits");
+        }
         let cache = model.prompt_cache(prompt(50, 1), &greedy(1)).unwrap();
         let layers = model.info().layers.len();
         assert_eq!(
@@ -99,7 +102,8 @@ fn bytes_are_those_of_codes_and_scales() {
 #[test]
 fn an_engine_counts_quantised_bytes() {
     let exact = load(dir(CASES[0]));
-    let row = 256 * exact.info().layers.len() * exact.position_bytes();
+    let costs = exact.state_costs();
+    let row = 256 * costs.iter().map(|cost| cost.position_bytes).sum::<usize>();
     let limits = Limits {
         cache_bytes: Some(row / 2),
         ..Limits::default()

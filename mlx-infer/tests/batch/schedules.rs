@@ -151,7 +151,8 @@ fn a_thousand_random_days() {
         })
         .collect();
     let info = model.info().clone();
-    let row = info.layers.len() * 256 * 2 * (info.kv_heads * info.head_dim * 4) as usize;
+    let kv = info.geometry.kv()[0].expect("the layers have attention");
+    let row = info.layers.len() * 256 * 2 * (kv.heads * kv.key_dim * 4) as usize;
     drop(model);
     mlx_core::memory::clear_cache().unwrap();
     let before = mlx_core::memory::active().unwrap();

@@ -123,7 +123,8 @@ fn tokens_survive_evictions_and_small_caches() {
             .iter()
             .map(|request| plain(&model, request))
             .collect();
-        let row = model.position_bytes() * 256 * model.info().layers.len();
+        let costs = model.state_costs();
+        let row = 256 * costs.iter().map(|cost| cost.position_bytes).sum::<usize>();
         let limits = Limits {
             cache_bytes: Some(5 * row),
             ..Limits::default()

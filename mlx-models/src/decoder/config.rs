@@ -3,8 +3,8 @@
 use mlx_core::Result;
 use mlx_nn::{Activation, ExpertsConfig, LayerKind, Rope, RopeConfig};
 
-use crate::Geometry;
 use crate::causal::Surroundings;
+use crate::{Geometry, LayerGeometry, kv_heads};
 
 /// The feed-forward half of one layer.
 #[derive(Clone, Debug)]
@@ -61,17 +61,13 @@ impl DecoderConfig {
     /// # Errors
     /// The rope is none.
     pub fn surroundings(&self) -> Result<Surroundings> {
+        let switches_after = Rope::new(&self.rope, self.head_dim)?.switches_after();
+        let kv = kv_heads(self.kv_heads, self.head_dim);
+        let layers = self.layers.iter();
+        let layers = layers.map(|&kind| LayerGeometry::attention(self.heads, kv, kind));
         Ok(Surroundings {
-            geometry: Geometry {
-                vocab: self.vocab,
-                hidden: self.hidden,
-                heads: self.heads,
-                kv_heads: self.kv_heads,
-                head_dim: self.head_dim,
-                layers: self.layers.clone(),
-                max_positions: self.max_positions,
-                switches_after: Rope::new(&self.rope, self.head_dim)?.switches_after(),
-            },
+            geometry: Geometry::new(self.vocab, self.hidden, layers.collect())
+                .with_positions(self.max_positions, switches_after),
             norm_eps: self.norm_eps,
             norm_offset: 0.0,
             tied: self.tied,

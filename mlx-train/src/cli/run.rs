@@ -70,7 +70,7 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
     }
     let test = found.test.as_ref().filter(|_| settings.test != Some(false));
     let test = test.map(read).transpose()?;
-    let layers = loaded.info.layers.len();
+    let layers = loaded.info.geometry.layers().len();
     let adapter = if lora {
         choose_lora(model.as_mut(), &settings, layers)?
     } else {
@@ -205,7 +205,10 @@ fn first_layer(settings: &Settings, layers: usize) -> Result<usize> {
 
 /// The number of a path's decoder layer, and the path within it.
 fn in_layer(path: &str) -> Option<(usize, &str)> {
-    let (_, rest) = path.split_once("layers.")?;
+    // The layers of a head for multi-token prediction are none of the decoder's.
+    let (_, rest) = path
+        .split_once("layers.")
+        .filter(|(set, _)| *set != "mtp.")?;
     let (number, rest) = rest.split_once('.')?;
     Some((number.parse().ok()?, rest))
 }

@@ -1,0 +1,227 @@
+//! [`Geometry`]: the sizes of a model, layer by layer.
+
+use mlx_core::{DType, Result};
+use mlx_nn::{CacheOptions, KvShape, LayerKind, RecurrentShape, RowPart, StateCost};
+
+/// The sizes of a model, as it was built: what the crates above ask for in place of config.json.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Rows of the embedding.
+    pub vocab: i32,
+    /// Features of a token.
+    pub hidden: i32,
+    /// Positions the model was made for, if its config tells.
+    pub max_positions: Option<usize>,
+    /// See [`Model::switches_after`](crate::Model::switches_after).
+    pub switches_after: Option<usize>,
+    layers: Vec<LayerGeometry>,
+    states: Vec<LayerKind>,
+    /// Heads of the keys and values of each state, where it has some.
+    kv: Vec<Option<KvShape>>,
+    /// The state that each layer begins with.
+    firsts: Vec<usize>,
+}
+
+/// The sizes of one decoder layer, and what it keeps between steps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerGeometry {
+    /// Query heads; 0 without attention.
+    pub heads: i32,
+    /// The keys and values that its attention reads.
+    pub kv: Option<KvShape>,
+    /// What it keeps: one state as a rule, none if it reads those of another layer, two if attention and a recurrence
+    /// stand side by side.
+    pub states: Vec<LayerKind>,
+    /// The earlier layer whose keys and values it reads, if not its own.
+    pub shares: Option<usize>,
+}
+
+impl LayerGeometry {
+    /// A layer with so many query heads over keys and values of its own, which are kept as `kind` says.
+    pub fn attention(heads: i32, kv: KvShape, kind: LayerKind) -> Self {
+        Self {
+            heads,
+            kv: Some(kv),
+            states: vec![kind],
+            shares: None,
+        }
+    }
+
+    /// A layer with so many query heads over the keys and values of layer `layer`.
+    pub fn sharing(heads: i32, kv: KvShape, layer: usize) -> Self {
+        Self {
+            heads,
+            kv: Some(kv),
+            states: Vec::new(),
+            shares: Some(layer),
+        }
+    }
+
+    /// A recurrent layer.
+    pub fn recurrent(shape: RecurrentShape) -> Self {
+        Self {
+            heads: 0,
+            kv: None,
+            states: vec![LayerKind::Recurrent(shape)],
+            shares: None,
+        }
+    }
+}
+
+/// Keys and values of heads of one size.
+pub fn kv_heads(heads: i32, head_dim: i32) -> KvShape {
+    KvShape {
+        heads,
+        key_dim: head_dim,
+        value_dim: head_dim,
+    }
+}
+
+impl Geometry {
+    /// A model of these layers, which neither limits positions nor switches their embedding.
+    ///
+    /// # Panics
+    /// A layer shares keys and values with one that is not before it.
+    pub fn new(vocab: i32, hidden: i32, layers: Vec<LayerGeometry>) -> Self {
+        let mut geometry = Self {
+            vocab,
+            hidden,
+            max_positions: None,
+            switches_after: None,
+            layers: Vec::with_capacity(layers.len()),
+            states: Vec::new(),
+            kv: Vec::new(),
+            firsts: Vec::new(),
+        };
+        for layer in layers {
+            geometry.push(layer);
+        }
+        geometry
+    }
+
+    /// The model with what its config says of positions.
+    #[must_use]
+    pub fn with_positions(mut self, most: Option<usize>, switches_after: Option<usize>) -> Self {
+        self.max_positions = most;
+        self.switches_after = switches_after;
+        self
+    }
+
+    /// Adds a last layer.
+    ///
+    /// # Panics
+    /// It shares keys and values with a layer that does not exist.
+    pub fn push(&mut self, layer: LayerGeometry) {
+        let first = match layer.shares {
+            Some(shared) => self.firsts[shared],
+            None => self.states.len(),
+        };
+        self.firsts.push(first);
+        for &kind in &layer.states {
+            self.states.push(kind);
+            let recurrent = matches!(kind, LayerKind::Recurrent(_));
+            self.kv.push(layer.kv.filter(|_| !recurrent));
+        }
+        self.layers.push(layer);
+    }
+
+    /// The decoder layers, in order.
+    pub fn layers(&self) -> &[LayerGeometry] {
+        &self.layers
+    }
+
+    /// The states that all layers keep, in order: those of a [`ModelCache`](mlx_nn::ModelCache).
+    pub fn states(&self) -> &[LayerKind] {
+        &self.states
+    }
+
+    /// The place among [`states`](Self::states) of the first one that layer `layer` reads.
+    ///
+    /// # Panics
+    /// There is no such layer.
+    pub fn state_of(&self, layer: usize) -> usize {
+        self.firsts[layer]
+    }
+
+    /// Heads of the keys and values of each of the [`states`](Self::states), where it has some.
+    pub fn kv(&self) -> &[Option<KvShape>] {
+        &self.kv
+    }
+
+    /// The arrays of a row in each of the [`states`](Self::states), for activations of this dtype.
+    ///
+    /// # Errors
+    /// Keys and values cannot be packed as the options say; the message names the first such state's sizes.
+    pub fn row_parts(&self, dtype: DType, options: &CacheOptions) -> Result<Vec<Vec<RowPart>>> {
+        self.each(|kind, kv| kind.row_parts(kv, dtype, options))
+    }
+
+    /// What each of the [`states`](Self::states) costs: bytes of a row and of a position.
+    ///
+    /// # Errors
+    /// As [`row_parts`](Self::row_parts).
+    pub fn costs(&self, dtype: DType, options: &CacheOptions) -> Result<Vec<StateCost>> {
+        self.each(|kind, kv| kind.cost(kv, dtype, options))
+    }
+
+    fn each<T>(&self, of: impl Fn(&LayerKind, KvShape) -> Result<T>) -> Result<Vec<T>> {
+        let states = self.states.iter().zip(&self.kv).enumerate();
+        let each = states.map(|(state, (kind, kv))| {
+            let kv = kv.unwrap_or(kv_heads(0, 0));
+            of(kind, kv)
+                .map_err(|error| error.context(format!("head_dim {} of cache {state}", kv.key_dim)))
+        });
+        each.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mlx_nn::StatePart;
+
+    const STATE: RecurrentShape = RecurrentShape::new(&[StatePart::Carry {
+        name: "state",
+        shape: [2, 3, 5],
+        dtype: DType::F32,
+    }]);
+
+    #[test]
+    fn layers_differ_in_what_they_keep_and_what_it_costs() {
+        let (small, large) = (kv_heads(4, 8), kv_heads(1, 32));
+        let mut both = LayerGeometry::attention(4, small, LayerKind::Full);
+        both.states.push(LayerKind::Recurrent(STATE));
+        let geometry = Geometry::new(
+            10,
+            16,
+            vec![
+                LayerGeometry::attention(4, small, LayerKind::Window(6)),
+                LayerGeometry::recurrent(STATE),
+                LayerGeometry::attention(2, large, LayerKind::Full),
+                LayerGeometry::sharing(4, small, 0),
+                both,
+            ],
+        );
+        let kinds = [
+            LayerKind::Window(6),
+            LayerKind::Recurrent(STATE),
+            LayerKind::Full,
+            LayerKind::Full,
+            LayerKind::Recurrent(STATE),
+        ];
+        assert_eq!(geometry.states(), kinds);
+        let firsts: Vec<usize> = (0..5).map(|layer| geometry.state_of(layer)).collect();
+        assert_eq!(firsts, [0, 1, 2, 0, 3]);
+        assert_eq!(
+            geometry.kv(),
+            [Some(small), None, Some(large), Some(small), None]
+        );
+        let costs = geometry
+            .costs(DType::BF16, &CacheOptions::default())
+            .unwrap();
+        let bytes = |cost: &StateCost| (cost.row_bytes, cost.position_bytes);
+        let bytes: Vec<(usize, usize)> = costs.iter().map(bytes).collect();
+        assert_eq!(bytes, [(0, 128), (120, 0), (0, 128), (0, 128), (120, 0)]);
+        assert!(costs[0].limit.is_some() && costs[2].limit.is_none());
+    }
+}
