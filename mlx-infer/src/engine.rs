@@ -33,11 +33,12 @@ use crate::scheduler::Limits;
 /// How an [`Engine`] runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineOptions {
-    /// How much is computed at a time.
+    /// Limits on what is computed at a time.
     pub limits: Limits,
     /// Most requests under way, waiting ones included; more are refused as [`ErrorKind::Busy`].
     pub max_requests: usize,
-    /// Events of a request that may wait to be read. While as many do, its row pauses; it is given up if another request waits for one.
+    /// Most unread events of a request. At this number its row pauses; it is evicted if another request waits for a
+    /// row.
     pub max_events: usize,
 }
 
@@ -90,13 +91,13 @@ pub struct EngineLoad {
     pub prefilling: usize,
     /// Requests that decode.
     pub decoding: usize,
-    /// Times since the start that the model has run, over prompts or a step of rows.
+    /// Forward passes since the start, over prompts or a step of rows.
     pub forwards: usize,
     /// Rows that were evicted since the start, because memory was short.
     pub evictions: usize,
     /// Prompts since the start that began with a kept prefix.
     pub prefix_hits: usize,
-    /// Prompt tokens since the start that kept prefixes saved.
+    /// Prompt tokens since the start that came from kept prefixes and were not computed.
     pub prefix_tokens: usize,
     /// Bytes of kept prefixes.
     pub prefix_bytes: usize,
@@ -112,7 +113,8 @@ struct Load {
 
 impl Load {
     fn set(&self, worker: &Worker<'_, '_>) {
-        // The counts of requests come last: a reader that sees none under way sees the final values of the others.
+        // The counts of requests are stored last: a reader that sees no request under way sees the final values of the
+        // other counters.
         self.forwards.store(worker.forwards(), Ordering::Release);
         self.evictions.store(worker.evictions(), Ordering::Release);
         let counts = worker.prefix_counts().into_iter().chain(worker.counts());
@@ -129,9 +131,9 @@ enum Command {
         dropped: CancelToken,
         outlet: Outlet,
     },
-    /// Ends when everything that came before it has ended.
+    /// Ends the engine when all requests before it have ended.
     Finish,
-    /// Looks at the flag.
+    /// Makes the thread look at the flag.
     Wake,
 }
 
@@ -289,7 +291,7 @@ impl Drop for Engine {
     }
 }
 
-/// The engine's thread, once the model is there.
+/// The loop of the engine's thread after the model has loaded.
 fn serve(
     model: &LoadedModel,
     limits: &Limits,
@@ -327,7 +329,7 @@ fn serve(
         let wait = match worker.is_idle() {
             true if is_finishing => return,
             true => Duration::from_secs(60),
-            // A reader that catches up or cancels sends no command.
+            // A caller that reads events or cancels sends no command.
             false if worker.is_stalled() => Duration::from_millis(5),
             false => Duration::ZERO,
         };

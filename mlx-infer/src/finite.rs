@@ -1,4 +1,4 @@
-//! Where a model's numbers stop being finite.
+//! Finds where a model's numbers stop being finite.
 //!
 //! The sampler and the scores see NaN in the logits at no cost. Only then a second pass looks for its origin: first in the weights, then
 //! layer by layer over the tokens. Infinite logits and biases are no fault: they forbid tokens.

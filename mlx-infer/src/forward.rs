@@ -1,4 +1,4 @@
-//! Forward passes: rows of tokens through a model and its cache. Everything that computes with a model goes this way.
+//! Forward passes: rows of tokens through a model and its cache. All computation with a model uses these functions.
 
 use mlx_core::{Array, eval, memory};
 use mlx_models::Model;
@@ -20,7 +20,7 @@ pub(crate) fn hidden(
     Ok(hidden)
 }
 
-/// Runs the layers on rows of any lengths. Returns what belongs to the last token of each: `[B, E]`, lazy.
+/// Runs the layers on rows of any lengths. Returns the hidden state of the last token of each: `[B, E]`, lazy.
 pub(crate) fn last_hidden(
     model: &dyn Model,
     cache: &mut ModelCache,
@@ -37,7 +37,7 @@ pub(crate) fn last_hidden(
     Ok(hidden.take_along_axis(&last, 1)?.squeeze(1)?)
 }
 
-/// Puts a part of a prompt into a cache of one row, and waits for it.
+/// Computes a part of a prompt into a cache of one row, and waits for it.
 pub(crate) fn prefill(model: &dyn Model, cache: &mut ModelCache, ids: &[u32]) -> Result<()> {
     hidden(model, cache, &padded(&[ids])?, &[ids.len()])?;
     eval(cache.arrays())?;

@@ -75,7 +75,7 @@ impl Frontend {
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
         match &self.tokenizer {
             Some(tokenizer) => Ok(tokenizer),
-            // Loading it says what is missing and what is there instead.
+            // The error of loading names what is missing and what is there instead.
             None => Err(match Tokenizer::load(&self.files) {
                 Err(error) => error,
                 Ok(_) => Error::new(
@@ -132,7 +132,7 @@ impl Frontend {
         not_empty(self.tokenizer()?.encode(&text, false)?)
     }
 
-    /// Checks a request: what is refused here would be refused by the model.
+    /// Checks a request as the engine does.
     ///
     /// # Errors
     /// An option is out of range, a stop string has no tokenizer, or the ids have no place in the model's vocabulary or positions.
@@ -170,7 +170,7 @@ fn not_empty(ids: Vec<u32>) -> Result<Vec<u32>> {
     }
 }
 
-/// Checks ids against the embedding, which does not.
+/// Checks ids against the vocabulary; the embedding does not check them.
 pub(crate) fn check_ids(ids: &[u32], vocab: usize) -> Result<()> {
     match ids.iter().position(|&id| id as usize >= vocab) {
         Some(at) => Err(Error::argument(format!(

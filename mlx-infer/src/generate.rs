@@ -42,7 +42,7 @@ pub struct Generation<'m> {
     model: &'m LoadedModel,
     worker: Worker<'m, 'm>,
     id: Id,
-    /// Those that the worker has given and the caller has not taken.
+    /// Events that the worker has sent and the caller has not taken.
     events: Rc<RefCell<VecDeque<Result<Event>>>>,
     cancel: CancelToken,
     is_done: bool,
@@ -78,7 +78,7 @@ impl<'m> Generation<'m> {
         })
     }
 
-    /// Does not compute again what `cache` holds of the prompt. What it cannot serve (another beginning; a
+    /// Begins with the tokens of the prompt that `cache` holds. What the cache cannot serve (another beginning; a
     /// window that has moved on) is computed.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl<'m> Generation<'m> {
         self
     }
 
-    /// Runs to the end, telling `on_event` of every event; it ends the generation by breaking.
+    /// Runs to the end and calls `on_event` with every event. `Break` cancels the generation.
     ///
     /// # Errors
     /// The computation fails, or the generation has ended before.
@@ -130,8 +130,8 @@ impl<'m> Generation<'m> {
         result.into_generated()
     }
 
-    /// What was computed of the prompt and of what came after it, so that the next turn of a conversation
-    /// need not compute it again. Nothing before the first event.
+    /// The layer states of the prompt and the generated tokens, with which the next turn of a conversation can begin.
+    /// `None` before the first event.
     ///
     /// # Errors
     /// There is no memory for a copy.

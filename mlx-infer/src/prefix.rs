@@ -1,7 +1,7 @@
 //! A store of prefixes, bounded by bytes: the least recently used is dropped first.
 //!
-//! The store knows token ids and sizes; what a handle holds is the caller's. Prefixes are sorted by their ids. In that order the entries that
-//! share most with a text are its neighbours.
+//! The store knows token ids and sizes; handles are opaque to it. Prefixes are sorted by their ids. In that order the
+//! entries that share most with a text are its neighbours.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -53,7 +53,7 @@ impl<H> PrefixStore<H> {
         self.bytes
     }
 
-    /// Gives up everything.
+    /// Drops all entries.
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
         self.order.clear();

@@ -1,4 +1,4 @@
-//! Code of the caller's that changes the logits of a row.
+//! Processors: code of the caller that changes the logits of a row.
 
 use std::error::Error as StdError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,15 +9,14 @@ use crate::error::{Error, ErrorKind};
 use crate::model::LoadedModel;
 use crate::sampler::{Choice, Row, sample};
 
-/// What a [`Processor`] fails with.
+/// The error of a [`Processor`].
 pub type ProcessorError = Box<dyn StdError + Send + Sync>;
 
 /// Changes a row's logits on the host before its token is chosen: it gets all tokens of the row so far,
 /// the prompt's first, and a logit for each token of the vocabulary. Bias and penalties come after it.
 ///
-/// An error or a panic ends its request and no other. Only the logits of its row travel to the host. While
-/// they do, the other rows of a batch take their next step: a row with a processor takes part in every
-/// other one.
+/// An error or a panic ends its request and no other. Only the logits of its row are copied to the host. Meanwhile the
+/// other rows of a batch take their next step, so a row with a processor takes part in every other step.
 pub type Processor = Box<dyn FnMut(&[u32], &mut [f32]) -> Result<(), ProcessorError> + Send>;
 
 /// Chooses the token of a row from its `logits` `[1, V]` as its processor leaves them.

@@ -1,4 +1,4 @@
-//! What is asked of a batch.
+//! A request of a batch or an engine.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::processor::{Processor, ProcessorError};
 pub struct Request {
     /// What to continue.
     pub prompt: Prompt,
-    /// How.
+    /// How to continue it.
     pub options: GenerateOptions,
     /// Changes the logits on the host.
     pub processor: Option<Processor>,

@@ -191,7 +191,7 @@ impl Queue {
     }
 }
 
-/// One of the requests that may be under way; given back when dropped.
+/// A place among the requests that may be under way. Dropping it frees the place.
 #[derive(Debug)]
 pub(super) struct Ticket(Arc<AtomicUsize>);
 

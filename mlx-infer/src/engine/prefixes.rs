@@ -14,21 +14,21 @@ use crate::scheduler::TAIL;
 /// A shorter prefix costs more to find and copy than to compute.
 const MIN_TOKENS: usize = 16;
 
-/// The store, and how often it served.
+/// The store, and counters of its use.
 pub(super) struct Prefixes {
     store: PrefixStore<PromptState>,
     hits: usize,
     tokens: usize,
 }
 
-/// What the store has for a prompt.
+/// The result of a search for a prompt.
 #[derive(Default)]
 pub(super) struct Start {
     /// A cache that begins with the prompt's first tokens.
     pub(super) cache: Option<ModelCache>,
     /// How many of them it holds.
     pub(super) len: usize,
-    /// How many of its first tokens the prompt shares with another one, if it is worth to keep them.
+    /// How many first tokens the prompt shares with another one, if that prefix is to be kept.
     pub(super) cut: Option<usize>,
 }
 
@@ -52,7 +52,7 @@ impl Prefixes {
         [self.hits, self.tokens, self.store.bytes()]
     }
 
-    /// Gives everything up.
+    /// Drops all prefixes.
     pub(super) fn clear(&mut self) {
         self.store.clear();
     }
@@ -82,7 +82,7 @@ impl Prefixes {
         }
     }
 
-    /// Keeps the tokens `ids`, whose cache is row `row` of `cache`, if they are worth it.
+    /// Keeps the prefix `ids`, whose cache is row `row` of `cache`, unless it is short or an entry serves it already.
     pub(super) fn keep(&mut self, ids: &[u32], cache: &ModelCache, row: usize, is_beyond: bool) {
         if self.store.is_off() || ids.len() < MIN_TOKENS {
             return;
@@ -100,7 +100,7 @@ impl Prefixes {
                 let bytes = state.nbytes();
                 self.store.insert(ids, state, bytes, serves);
             }
-            // No memory for a copy: the store is what can go first.
+            // There is no memory for a copy. The store is the first to give memory back.
             Err(_) => self.store.clear(),
         }
     }

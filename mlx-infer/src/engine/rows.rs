@@ -1,7 +1,7 @@
 //! The rows that decode together: one cache with a slot for each, and the step that is under way.
 //!
-//! A step is queued before the tokens of the one before are read: it takes them as a lazy array. The host waits for one list of ids a step,
-//! while the device already has work.
+//! A step is queued before the tokens of the step before it are read: it takes them as a lazy array. The host waits for
+//! one list of ids a step, and the device always has work.
 
 mod verify;
 
@@ -35,10 +35,10 @@ pub(crate) struct Queued {
     on_host: Vec<(Id, Array)>,
 }
 
-/// What came of queueing a step.
+/// The result of queueing a step.
 #[derive(Default)]
 pub(crate) struct Stepped {
-    /// The step before: its tokens are to be read now.
+    /// The step before, whose tokens are read next.
     pub(crate) previous: Option<Queued>,
     /// Requests that took a token; none if no row had one to take.
     pub(crate) ids: Vec<Id>,
@@ -86,7 +86,7 @@ impl<'m> Rows<'m> {
         switch.is_some() && self.slot(id).map(|slot| self.cache.lens()[slot]) == switch
     }
 
-    /// Gives up the row of `id`.
+    /// Frees the row of `id`.
     pub(crate) fn free(&mut self, id: Id) {
         if let Some(slot) = self.slot(id) {
             self.slots[slot] = None;
@@ -94,12 +94,12 @@ impl<'m> Rows<'m> {
         }
     }
 
-    /// Gives up everything.
+    /// Frees all rows.
     pub(crate) fn reset(&mut self) {
         *self = Self::new(self.model);
     }
 
-    /// Gives up the slots without a row, and memory that no row needs.
+    /// Removes the slots without a row, and frees memory that no row needs.
     pub(crate) fn compact(&mut self) -> Result<()> {
         let used: Vec<usize> = (0..self.slots.len())
             .filter(|&slot| self.slots[slot].is_some())
@@ -121,7 +121,7 @@ impl<'m> Rows<'m> {
         Ok(eval(self.cache.arrays())?)
     }
 
-    /// Takes in rows of `new`, in empty slots first. No step may be under way.
+    /// Adds rows of `new` to the batch, in empty slots first. No step may be under way.
     pub(crate) fn join(&mut self, mut new: ModelCache, rows: &[(usize, Id)]) -> Result<()> {
         let mut rows = rows.iter();
         for slot in 0..self.slots.len() {
@@ -148,7 +148,7 @@ impl<'m> Rows<'m> {
         Ok(())
     }
 
-    /// Takes the one row out, if there is one: its cache stays as it is. Nothing else is left.
+    /// Takes the cache of a batch whose only row is that of `id`. The batch is empty afterwards.
     pub(crate) fn take(&mut self, id: Id) -> Option<ModelCache> {
         let is_alone = self.slots[..] == [Some(id)];
         let new = Self::new(self.model);
@@ -234,7 +234,8 @@ impl<'m> Rows<'m> {
         }
     }
 
-    /// Waits for the tokens of a step: those of rows that are still there. `None`: logits that are not finite.
+    /// Waits for the tokens of a step, and returns those of rows that are still in the batch. `None`: logits that are
+    /// not finite.
     pub(crate) fn read(&self, queued: &Queued) -> Result<Vec<(Id, Option<Choice>)>> {
         let choices = queued.sampled.read_any()?;
         let found = choices.into_iter().zip(&queued.owners).enumerate();
@@ -246,7 +247,7 @@ impl<'m> Rows<'m> {
             .collect())
     }
 
-    /// The logits of a step's rows with a processor, as far as they are still there.
+    /// The logits of a step's rows with a processor that are still in the batch.
     pub(crate) fn on_host(&self, queued: Queued) -> Vec<(Id, Array)> {
         let mut rows = queued.on_host;
         rows.retain(|&(id, _)| self.slot(id).is_some());
@@ -294,7 +295,7 @@ fn choose(
 ) -> Result<Sampled> {
     let greedy = SamplingParams::default();
     let nothing = History::new(Vec::new());
-    // Where some rows' last tokens were not read, the histories of all end before theirs.
+    // If the last token of some row is not read, the histories of all rows end before their last token.
     let shortened: Vec<Option<History>> = owners
         .iter()
         .zip(inputs)

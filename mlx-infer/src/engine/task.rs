@@ -17,15 +17,15 @@ use crate::scheduler::{Id, Job};
 /// Takes the events of a request; breaking cancels it.
 pub(crate) type Sink<'s> = Box<dyn FnMut(Result<Event>) -> ControlFlow<()> + 's>;
 
-/// A request under way. This is its one owner: its tokens, its caches before it has a row, and where its events go.
+/// A request under way. It owns the request's tokens, its caches before it has a row, and the sink of its events.
 pub(crate) struct Task<'s> {
     pub(crate) sequence: Sequence,
-    /// How many of its tokens are computed as a prompt. After an eviction those behind them are replayed one a step, as they were computed
-    /// the first time.
+    /// How many of its tokens are computed as a prompt. After an eviction the tokens behind them are replayed one a
+    /// step, as they were computed the first time.
     pub(crate) base: usize,
     /// A cache that the caller gave, with the prompt's first tokens.
     pub(crate) given: Option<ModelCache>,
-    /// What was computed of its prompt, until that is done.
+    /// The cache of the part of its prompt that is computed, until the prompt is done.
     pub(crate) partial: Option<ModelCache>,
     pub(crate) processor: Option<Processor>,
     pub(crate) sink: Sink<'s>,
@@ -33,7 +33,7 @@ pub(crate) struct Task<'s> {
     pub(crate) backlog: Option<Arc<Queue>>,
     /// Cancels this request only. The token of its options may be shared with others.
     pub(crate) dropped: CancelToken,
-    /// Its sink has broken: the handle was dropped.
+    /// Its sink has returned `Break`: the handle was dropped.
     pub(crate) abandoned: bool,
 }
 
@@ -46,12 +46,12 @@ impl Task<'_> {
         self.sequence.history().ids().len() - self.base
     }
 
-    /// Whether its reader is so far behind that it should wait.
+    /// Whether its caller has so many unread events that the row pauses.
     pub(crate) fn is_paused(&self) -> bool {
         self.backlog.as_ref().is_some_and(|events| events.is_full())
     }
 
-    /// What the scheduler knows of it.
+    /// The scheduler's view of it.
     pub(crate) fn job(&self, id: Id) -> Job {
         let known = self.sequence.history().ids().len();
         Job {

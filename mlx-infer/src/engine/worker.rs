@@ -1,4 +1,4 @@
-//! What the engine's thread does: carries out the scheduler's plans on the rows.
+//! The decode loop: computes the scheduler's plans on the rows.
 
 mod admission;
 mod prefill;
@@ -22,13 +22,13 @@ use crate::sampler::Choice;
 use crate::scheduler::{CacheCost, Id, Limits, Scheduler};
 use crate::speculate::Costs;
 
-/// Forward passes after which MLX gives back the buffers that grown caches left behind.
+/// After so many forward passes MLX frees the buffers that grown caches have left.
 const CLEAR_EVERY: usize = 256;
 
 /// The decode loop: one for a single generation, a batch and an engine.
 ///
-/// Each part owns its state. The scheduler decides on numbers; `tasks` hold the requests' tokens and sinks; `rows` hold the caches and the
-/// step under way; `prefixes` what later prompts may begin with.
+/// Each part owns its state. The scheduler decides on numbers; `tasks` hold the requests' tokens and sinks; `rows` hold
+/// the caches and the step under way; `prefixes` the kept prefixes.
 pub(crate) struct Worker<'m, 's> {
     model: &'m LoadedModel,
     scheduler: Scheduler,
@@ -40,7 +40,7 @@ pub(crate) struct Worker<'m, 's> {
     evictions: usize,
     /// What steps cost, for rows that speculate.
     costs: Costs,
-    /// Whether the cache of a request that ends is put aside, and those that were.
+    /// Whether the cache of the last request that ends is kept, and that cache.
     keeps_last: bool,
     last: Option<(Vec<u32>, ModelCache)>,
 }
@@ -81,7 +81,7 @@ impl<'m, 's> Worker<'m, 's> {
         }
     }
 
-    /// The tokens and the cache of the one request, as far as they were computed.
+    /// The tokens of the one request and its cache, which holds those that were computed.
     pub(crate) fn into_cache(mut self, id: Id) -> Option<(Vec<u32>, ModelCache)> {
         self.settle();
         self.put_aside(id);
@@ -116,24 +116,23 @@ impl<'m, 's> Worker<'m, 's> {
         ]
     }
 
-    /// Times that the model has run.
+    /// Forward passes.
     pub(crate) fn forwards(&self) -> usize {
         self.forwards
     }
 
-    /// Rows that were given up for want of memory.
+    /// Rows that were evicted because memory was short.
     pub(crate) fn evictions(&self) -> usize {
         self.evictions
     }
 
-    /// Prompts that began with what was kept, their tokens that were not computed, and the bytes that are
-    /// kept.
+    /// Prompts that began with a kept prefix, their tokens that were not computed, and the bytes that are kept.
     pub(crate) fn prefix_counts(&self) -> [usize; 3] {
         self.prefixes.counts()
     }
 
-    /// Does a part of the work, as [`tick`](Self::tick) does. A panic ends the requests under way, each with an error, and the worker goes on
-    /// with those that come after.
+    /// Does one part of the work, as [`tick`](Self::tick) does. A panic ends the requests under way, each with an
+    /// error, and the worker goes on with those that come after.
     pub(crate) fn advance(&mut self) {
         if catch_unwind(AssertUnwindSafe(|| self.tick())).is_err() {
             self.fail_all("the engine has panicked while it computed this request");
@@ -149,7 +148,7 @@ impl<'m, 's> Worker<'m, 's> {
         self.scheduler.set_slots(0);
     }
 
-    /// Ends every request with an error, after something unforeseen.
+    /// Ends every request with an error.
     pub(crate) fn fail_all(&mut self, message: &str) {
         self.prefixes.clear();
         for id in self.ids() {
@@ -159,7 +158,7 @@ impl<'m, 's> Worker<'m, 's> {
         self.scheduler.set_slots(0);
     }
 
-    /// Does a part of the work: at most one chunk of a long prompt, one group of short ones, and one step.
+    /// Does one part of the work: at most one chunk of a long prompt, one group of short prompts, and one step.
     fn tick(&mut self) {
         for id in self.ids() {
             if self.tasks[&id].is_cancelled() {
@@ -203,7 +202,7 @@ impl<'m, 's> Worker<'m, 's> {
             return;
         }
         if running.iter().any(|id| self.rows.is_at_switch(*id)) {
-            // The host has to see all tokens first.
+            // The host has to read all tokens first.
             self.settle();
         }
         for id in running {
@@ -243,7 +242,7 @@ impl<'m, 's> Worker<'m, 's> {
         }
     }
 
-    /// Reads the step under way, so that rows may come and go.
+    /// Reads the step under way. Rows can join and leave only when no step is queued.
     fn settle(&mut self) {
         let queued = self.rows.take_queued();
         self.read(queued);
@@ -331,7 +330,7 @@ impl<'m, 's> Worker<'m, 's> {
         self.scheduler.remove(id);
     }
 
-    /// Gives up the row of a request, which waits again; with `base` its prompt is so many tokens now.
+    /// Evicts the row of a request, which waits again; with `base` its prompt has so many tokens from now on.
     fn restart(&mut self, id: Id, base: Option<usize>) {
         self.rows.free(id);
         if let Some(task) = self.tasks.get_mut(&id) {
@@ -341,9 +340,9 @@ impl<'m, 's> Worker<'m, 's> {
         }
     }
 
-    /// A step failed as a whole: its rows start again, fewer at a time; one that was alone fails.
+    /// A step failed as a whole. Its rows start again, fewer at a time; a row that was alone fails.
     fn step_failed(&mut self, error: Error) {
-        // The first that can go, if memory was short.
+        // The kept prefixes are dropped first, because memory may be short.
         self.prefixes.clear();
         self.rows.reset();
         self.scheduler.set_slots(0);

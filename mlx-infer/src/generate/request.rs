@@ -1,4 +1,4 @@
-//! What is asked of a generation, and what comes back.
+//! The prompt, options, events and result of a generation.
 
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ pub struct GenerateOptions {
     pub speculative: Speculative,
     /// Tokens of the prompt that are computed at a time.
     pub prefill_chunk: usize,
-    /// Ends the generation from outside.
+    /// Cancels the generation.
     pub cancel: CancelToken,
 }
 
@@ -121,7 +121,7 @@ impl FinishReason {
     }
 }
 
-/// What happens during a generation. The texts of all events, joined, are the generated text.
+/// An event of a generation. The texts of all events, joined, are the generated text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A token. The one that ends the text comes too.
@@ -135,7 +135,7 @@ pub enum Event {
     Finish {
         /// Why.
         reason: FinishReason,
-        /// Text that was held back.
+        /// The text that was held back.
         text: String,
         /// Counts, times and memory.
         metrics: Metrics,

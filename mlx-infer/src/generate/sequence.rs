@@ -80,7 +80,7 @@ impl Sequence {
         self.limit - self.history.generated().len()
     }
 
-    /// So many tokens of the prompt were not computed.
+    /// Sets how many tokens of the prompt were not computed.
     pub(crate) fn set_cached(&mut self, tokens: usize) {
         self.cached = tokens;
     }
@@ -104,7 +104,7 @@ impl Sequence {
         drafter.map_or_else(Vec::new, |drafter| drafter.draft(ids, room))
     }
 
-    /// What the sampler has to know.
+    /// The sampler's input.
     pub(crate) fn row(&self) -> Row<'_> {
         Row {
             params: &self.options.sampling,

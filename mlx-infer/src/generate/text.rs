@@ -1,4 +1,4 @@
-//! From ids to the text that is given out.
+//! Turns ids into the text that callers get.
 
 use crate::error::{Error, Result};
 use crate::text::detokenize::Detokenizer;

@@ -1,8 +1,8 @@
-//! Chat templates: a conversation to the text that a model was trained on.
+//! Chat templates turn a conversation into the text form that a model was trained on.
 //!
-//! A checkpoint's own template is rendered as transformers renders it (jinja2's sandbox with
-//! `trim_blocks`, `lstrip_blocks` and loop controls), to the byte. Where a checkpoint has none, a
-//! built-in template stands in for the families that have one published form ([`ChatTemplate::load`]).
+//! A checkpoint's own template is rendered as transformers renders it (jinja2's sandbox with `trim_blocks`,
+//! `lstrip_blocks` and loop controls), to the byte. Where a checkpoint has none, a built-in template is used for the
+//! families that have one published form ([`ChatTemplate::load`]).
 
 mod fallback;
 mod load;

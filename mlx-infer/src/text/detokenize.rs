@@ -1,8 +1,7 @@
 //! The text of ids as they come, one at a time.
 //!
-//! What the tokenizer's decoder does to all tokens at once is done here step by step, so that a token
-//! costs the same whether it is the tenth or the millionth, and so that the pieces joined are the text
-//! that decoding all ids gives, to the byte.
+//! The tokenizer's decoder works on all tokens at once. This module does the same token by token: the cost of a token
+//! does not grow with their number, and the joined pieces equal the decoded text to the byte.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -12,7 +11,7 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::text::tokenizer::Tokenizer;
 
-/// What a tokenizer's decoder does, in a form that can be done token by token.
+/// The steps of a tokenizer's decoder, in a form that works token by token.
 #[derive(Debug)]
 pub(crate) enum Steps {
     /// Tokens spell bytes (GPT-2, Llama 3, Qwen).
@@ -161,7 +160,7 @@ impl Detokenizer {
     /// Takes the next id and gives the text that is certain by now; it may be empty.
     ///
     /// # Errors
-    /// None of the decoders that work token by token has one; kept for those that may.
+    /// No decoder that works token by token fails today.
     pub fn push(&mut self, id: u32) -> Result<String> {
         if matches!(self.tokenizer.steps(), Steps::Whole) {
             self.ids.push(id);
@@ -203,7 +202,7 @@ impl Detokenizer {
         })
     }
 
-    /// The text that was held back; afterwards the detokenizer is as new.
+    /// The text that was held back. The detokenizer can then be used for another text.
     ///
     /// # Errors
     /// Where the decoder works on all ids at once, those of [`Tokenizer::decode`].

@@ -23,7 +23,7 @@ pub enum Files {
     Directory(PathBuf),
     /// Files that are part of the program, such as the default model's.
     Embedded {
-        /// What to call them in messages.
+        /// Their name in messages.
         name: &'static str,
         /// Name (with `/` between folders) and content of each file.
         files: &'static [(&'static str, &'static [u8])],

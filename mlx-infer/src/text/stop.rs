@@ -4,9 +4,9 @@ use crate::error::{Error, Result};
 
 /// Looks for stop strings in text that comes piece by piece.
 ///
-/// Text is given out as soon as it cannot be part of a stop string. The first stop string to be completed
-/// ends the text, wherever the pieces were cut; of several that end together, the longest. What follows
-/// it, and the stop string itself, is not given out.
+/// Text is released as soon as it cannot be part of a stop string. The first stop string to be completed ends the text,
+/// wherever the pieces were cut; of several that end together, the longest. The stop string and the text behind it are
+/// not released.
 ///
 /// ```
 /// let mut stops = mlx_infer::StopStrings::new(["\nUser:"])?;
@@ -54,7 +54,7 @@ impl StopStrings {
         })
     }
 
-    /// Takes the next piece and gives the text that is certain by now. After a stop, gives nothing.
+    /// Takes the next piece and returns the text that is certain by now. After a stop it returns nothing.
     pub fn push(&mut self, piece: &str) -> String {
         if self.hit.is_some() {
             return String::new();
@@ -90,7 +90,7 @@ impl StopStrings {
         std::mem::replace(&mut self.held, rest)
     }
 
-    /// The text that was held back, at the end of the text; afterwards the search is as new.
+    /// The text that was held back, at the end of the text. The search can then be used for another text.
     pub fn finish(&mut self) -> String {
         self.hit = None;
         for stop in &mut self.stops {
@@ -166,8 +166,7 @@ mod tests {
             let mut found = String::new();
             for (count, piece) in pieces.iter().enumerate() {
                 found.push_str(&search.push(piece));
-                // Nothing is given out that a later piece could make part of a stop string, and nothing
-                // is held that could not be.
+                // Text that a later piece could make part of a stop string is held; all other text is released.
                 prop_assert!(expected.starts_with(&found));
                 if search.stopped().is_none() {
                     let sofar = pieces[..=count].concat();

@@ -1,4 +1,4 @@
-//! Requests that come in, and those whose readers are behind.
+//! Admission of requests, and requests whose callers do not read their events.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::request::Request;
 use crate::scheduler::Id;
 
 impl<'s> Worker<'_, 's> {
-    /// Takes a request in. What is wrong with it is told to its sink.
+    /// Takes a request in. Its sink gets an error if it is refused.
     pub(crate) fn submit(
         &mut self,
         request: Request,
@@ -79,7 +79,7 @@ impl<'s> Worker<'_, 's> {
         self.submitted
     }
 
-    /// Whether there is nothing to compute until a reader catches up or cancels, or a request comes.
+    /// Whether there is nothing to compute until a caller reads events or cancels, or a request comes.
     pub(crate) fn is_stalled(&self) -> bool {
         let is_paused = |id: Id| self.tasks.get(&id).is_none_or(Task::is_paused);
         !self.rows.is_busy()
@@ -88,7 +88,7 @@ impl<'s> Worker<'_, 's> {
             && self.scheduler.parked().all(is_paused)
     }
 
-    /// Lets requests whose readers have caught up wait again, behind those that came meanwhile.
+    /// Queues parked requests again whose callers have read their events, behind requests that came meanwhile.
     pub(super) fn unpark(&mut self) {
         let parked: Vec<Id> = self.scheduler.parked().collect();
         for id in parked {
@@ -101,8 +101,8 @@ impl<'s> Worker<'_, 's> {
         }
     }
 
-    /// Gives up rows that pause for their readers where another request waits for a row or for memory. Their tokens are replayed when they
-    /// come back, so that they do not change.
+    /// Evicts paused rows while another request waits for a row or for memory. Their tokens are replayed when they come
+    /// back, so that they do not change.
     pub(super) fn park(&mut self) {
         let [waiting, ..] = self.scheduler.counts();
         let paused = |worker: &Self| -> Vec<Id> {

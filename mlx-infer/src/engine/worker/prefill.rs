@@ -1,4 +1,4 @@
-//! Prompts: short ones together, long ones a chunk at a time, until their rows enter the batch.
+//! Prefill: short prompts together, long ones a chunk at a time, until their rows join the batch.
 
 use mlx_core::{Array, eval};
 use mlx_nn::ModelCache;
@@ -12,7 +12,7 @@ use crate::sampler::sample;
 use crate::scheduler::{Id, Piece};
 
 impl Worker<'_, '_> {
-    /// Gives prompts that are about to begin what was computed of them before.
+    /// Looks for kept prefixes of the prompts that begin next.
     pub(super) fn reuse(&mut self) {
         let fresh: Vec<Id> = self.scheduler.fresh().collect();
         for id in fresh {
@@ -26,7 +26,7 @@ impl Worker<'_, '_> {
                 self.scheduler.reuse(id, len, None);
                 continue;
             }
-            // A row that was given up is computed as it was the first time, to the bit.
+            // A row that was evicted is computed as it was the first time, to the bit.
             if self.prefixes.is_off() || task.replay() > 0 {
                 continue;
             }
@@ -38,9 +38,9 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// Computes pieces of prompts in one forward pass, and lets in the rows whose prompts are done.
+    /// Computes pieces of prompts in one forward pass. Rows whose prompts are done join the batch.
     pub(super) fn prefill(&mut self, pieces: &[Piece]) {
-        // A failed evaluation poisons all arrays that are not known to be good: the rows' must be.
+        // A failed evaluation poisons all arrays that are not evaluated, so the rows' are evaluated first.
         self.settle();
         if let Err(error) = self.rows.finish() {
             self.step_failed(error);
@@ -69,7 +69,7 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// Computes a part of a prompt behind which more comes.
+    /// Computes a part of a prompt that is not its last.
     fn prefill_part(&mut self, piece: Piece) -> Result<()> {
         let mut cache = self.begun(piece)?;
         let ids = &self.tasks[&piece.id].sequence.history().ids()[piece.start..piece.end];
@@ -88,7 +88,7 @@ impl Worker<'_, '_> {
         Ok(())
     }
 
-    /// Computes what is left of prompts, padded on the right, and lets their rows in.
+    /// Computes the last parts of prompts, padded on the right. Their rows join the batch.
     fn prefill_rest(&mut self, pieces: &[Piece]) -> Result<()> {
         let mut cache = match *pieces {
             [piece] => self.begun(piece)?,
@@ -112,7 +112,7 @@ impl Worker<'_, '_> {
         self.enter(pieces, cache, &logits)
     }
 
-    /// The cache of one row with what was computed of a prompt before `piece`.
+    /// The cache of one row with the part of a prompt before `piece`.
     fn begun(&mut self, piece: Piece) -> Result<ModelCache> {
         let task = self.tasks.get_mut(&piece.id);
         if let Some(cache) = task.and_then(|task| task.partial.take()) {
@@ -150,7 +150,7 @@ impl Worker<'_, '_> {
             }
         }
         if !self.keeps_last {
-            // The kept prefixes have them.
+            // The kept prefixes hold these states.
             cache.forget_recorded();
         }
         // A request may have ended with its first token.

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::text::files::Files;
 use crate::text::tokenizer::json_kind;
 
-/// What a single template is called.
+/// The name of a single template.
 pub(super) const DEFAULT: &str = "default";
 
 /// Templates in files of their own, by name.

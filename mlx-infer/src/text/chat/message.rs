@@ -74,7 +74,7 @@ impl Message {
         list.into_iter().enumerate().map(message).collect()
     }
 
-    /// Who speaks.
+    /// The speaker.
     pub fn role(&self) -> Option<&str> {
         self.0.get("role").and_then(Value::as_str)
     }

@@ -14,7 +14,7 @@ use crate::text::tokenizer::Tokenizer;
 
 /// The largest published templates have about 20 kB.
 const MAX_SOURCE_BYTES: usize = 1 << 20;
-/// What a message shows of a text that the template chose.
+/// How much of a template's own text an error message shows.
 const MAX_MESSAGE_CHARS: usize = 2_000;
 
 /// A checkpoint's chat template, or its several named ones.
@@ -30,7 +30,7 @@ pub struct ChatTemplate {
     place: String,
 }
 
-/// What a rendering depends on besides the messages.
+/// Options of a rendering.
 ///
 /// ```
 /// let options = mlx_infer::RenderOptions {
@@ -47,11 +47,11 @@ pub struct RenderOptions {
     pub documents: Option<Vec<Json>>,
     /// Whether to end with what begins the model's answer.
     pub add_generation_prompt: bool,
-    /// Which of several named templates; `None` is `tool_use` when there are tools, else `default`.
+    /// The name of a template; `None` is `tool_use` when there are tools, else `default`.
     pub template: Option<String>,
-    /// Whatever else the template reads, such as `enable_thinking`; goes before the special tokens.
+    /// Other variables of the template, such as `enable_thinking`. They override special tokens of the same name.
     pub kwargs: Map<String, Json>,
-    /// What `strftime_now` calls now; `None` is the local time.
+    /// The time that `strftime_now` uses; `None` is the local time.
     pub now: Option<DateTime>,
 }
 
