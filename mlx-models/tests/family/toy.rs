@@ -1,0 +1,269 @@
+//! A family of a program's own: a window, a recurrence, an attention of other heads, and a head for multi-token
+//! prediction. The file is all that such a family is made of.
+
+use mlx_core::ops::stack;
+use mlx_core::{Array, DType, Result};
+use mlx_models::causal::{CausalLm, DecoderLayer, Surroundings};
+use mlx_models::convert::Bits;
+use mlx_models::{Family, Geometry, LayerGeometry, Model, Source, kv_heads};
+use mlx_nn::{
+    Activation, Attention, AttentionConfig, GatedMlp, LayerKind, Linear, Param, RecurrentShape,
+    RmsNorm, Rope, RopeConfig, RopeScaling, Rule, Rules, StateAfter, StatePart, Step, module,
+};
+
+pub const HIDDEN: i32 = 64;
+pub const INTERMEDIATE: i32 = 128;
+pub const VOCAB: i32 = 96;
+const TAPS: i32 = 4;
+const EPS: f32 = 1e-5;
+
+pub const STATE: RecurrentShape = RecurrentShape::new(&[
+    StatePart::Window {
+        name: "conv",
+        len: TAPS - 1,
+        width: HIDDEN,
+    },
+    StatePart::Carry {
+        name: "sum",
+        shape: [1, 1, HIDDEN],
+        dtype: DType::F32,
+    },
+]);
+
+/// Query heads, key and value heads, and their size: of layer 0 (a window of 8), and of layer 2 and the head.
+pub const SMALL: [i32; 3] = [4, 2, 16];
+pub const LARGE: [i32; 3] = [2, 1, 32];
+
+pub const FAMILY: Family = Family {
+    names,
+    tied: true,
+    bits: &[("mtp.fc", Bits::Dense), ("mtp.layers.*", Bits::Eight)],
+    ..Family::new(&["toy"], build)
+};
+
+/// Published files have gate and up in one, `[in, out]` for down, a kernel of three axes and norms without their 1;
+/// files of MLX have ours. Both have q, k and v in one, group by group of heads.
+fn names(source: &Source<'_>) -> Result<Rules> {
+    let mut rules = vec![
+        Rule::drop("*.attn.mask", "a buffer"),
+        Rule::rename("transformer.wte.*", "model.embed_tokens.*"),
+        Rule::rename("transformer.norm.*", "model.norm.*"),
+        Rule::rename("transformer.h.#.*", "model.layers.#.*"),
+        Rule::rename("*.attn.out.*", "*.self_attn.o_proj.*"),
+        Rule::split(
+            "*.mlp.gate_up.*",
+            1,
+            [("*.mlp.gate_proj.*", 1), ("*.mlp.up_proj.*", 1)],
+        ),
+    ];
+    for (layer, [heads, kv_heads, dim]) in [
+        ("model.layers.0", SMALL),
+        ("model.layers.2", LARGE),
+        ("mtp.layers.0", LARGE),
+    ] {
+        let part = |name: &str| format!("{layer}.self_attn.{name}.*");
+        let parts = [
+            (&*part("q_proj"), heads / kv_heads * dim),
+            (&*part("k_proj"), dim),
+            (&*part("v_proj"), dim),
+        ];
+        rules.push(Rule::split(&format!("{layer}.attn.qkv.*"), kv_heads, parts).written());
+    }
+    let kernel = source.tensors.shape("transformer.h.1.rec.conv1d.weight")?;
+    if kernel.is_some_and(|shape| shape[1] == 1) {
+        rules.push(Rule::transpose("*.conv1d.weight", &[0, 2, 1]));
+        rules.push(Rule::transpose("*.mlp.down_proj.weight", &[1, 0]));
+        rules.push(Rule::add("*norm*.weight", 1.0));
+    }
+    Ok(Rules::from(rules))
+}
+
+struct Conv {
+    weight: Param,
+}
+module!(Conv { weight });
+
+/// A causal convolution and a decaying sum.
+struct Recurrent {
+    in_proj: Linear,
+    conv1d: Conv,
+    decay: Param,
+    out_proj: Linear,
+}
+module!(Recurrent {
+    in_proj,
+    conv1d,
+    decay,
+    out_proj
+});
+
+impl Recurrent {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            in_proj: Linear::new(HIDDEN, HIDDEN, false)?,
+            conv1d: Conv {
+                weight: Param::empty(&[HIDDEN, TAPS, 1])?,
+            },
+            decay: Param::empty(&[HIDDEN])?,
+            out_proj: Linear::new(HIDDEN, HIDDEN, false)?,
+        })
+    }
+
+    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
+        let l = x.dim(1)?;
+        let inputs = step.window(state, 0, &self.in_proj.forward(x)?)?;
+        let kernel = self.conv1d.weight.value().squeeze(-1)?.t()?;
+        let mut y = None::<Array>;
+        for tap in 0..TAPS {
+            let term = inputs.slice_axis(1, tap, tap + l)?;
+            let term = term.multiply(kernel.slice_axis(0, tap, tap + 1)?)?;
+            y = Some(match y {
+                None => term,
+                Some(y) => y.add(&term)?,
+            });
+        }
+        let y = y.expect("a kernel has taps");
+        let decay = self.decay.value().sigmoid()?;
+        let real = step.real_tokens()?;
+        let mut sum = step.state(state, 1)?;
+        let mut sums = Vec::new();
+        for token in 0..l {
+            let at = |x: &Array| x.slice_axis(1, token, token + 1)?.expand_dims(1);
+            let new = sum.multiply(&decay)?.add(&at(&y)?)?;
+            sum = match &real {
+                Some(real) => at(&real.expand_dims(-1)?)?.select(&new, &sum)?,
+                None => new,
+            };
+            sums.push(sum.clone());
+        }
+        let each = stack(&sums, 1)?;
+        let after = match step.keeps_parts() {
+            true => StateAfter::Each(each.clone()),
+            false => StateAfter::End(sum),
+        };
+        step.set_state(state, 1, after)?;
+        self.out_proj.forward(&each.squeeze([2, 3])?)
+    }
+}
+
+struct Layer {
+    input_layernorm: RmsNorm,
+    self_attn: Option<Attention>,
+    rec: Option<Recurrent>,
+    post_attention_layernorm: RmsNorm,
+    mlp: GatedMlp,
+}
+module!(Layer {
+    input_layernorm,
+    self_attn,
+    rec,
+    post_attention_layernorm,
+    mlp
+});
+
+impl Layer {
+    /// A layer with attention of these heads, or recurrent.
+    fn new(attention: Option<[i32; 3]>) -> Result<Self> {
+        let (self_attn, rec) = match attention {
+            None => (None, Some(Recurrent::new()?)),
+            Some([heads, kv_heads, head_dim]) => {
+                let config = AttentionConfig {
+                    hidden: HIDDEN,
+                    heads,
+                    kv_heads,
+                    head_dim,
+                    scale: (head_dim as f32).powf(-0.5),
+                    qkv_bias: true,
+                    out_bias: false,
+                    qk_norm: None,
+                    softcap: None,
+                    sinks: false,
+                };
+                let rope = RopeConfig {
+                    base: 10_000.0,
+                    dims: head_dim,
+                    scaling: RopeScaling::Default,
+                };
+                (
+                    Some(Attention::new(&config, Rope::new(&rope, head_dim)?)?),
+                    None,
+                )
+            }
+        };
+        Ok(Self {
+            input_layernorm: RmsNorm::new(HIDDEN, EPS)?,
+            self_attn,
+            rec,
+            post_attention_layernorm: RmsNorm::new(HIDDEN, EPS)?,
+            mlp: GatedMlp::new(HIDDEN, INTERMEDIATE, false, Activation::Silu)?,
+        })
+    }
+}
+
+impl DecoderLayer for Layer {
+    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
+        let y = self.input_layernorm.forward(x)?;
+        let y = match (&self.self_attn, &self.rec) {
+            (Some(attention), _) => attention.forward(&y, state, step)?,
+            (None, Some(rec)) => rec.forward(&y, state, step)?,
+            (None, None) => unreachable!("a layer has a mixer"),
+        };
+        let x = x.add(&y)?;
+        x.add(
+            &self
+                .mlp
+                .forward(&self.post_attention_layernorm.forward(&x)?)?,
+        )
+    }
+}
+
+/// The head for multi-token prediction: a module set of its own.
+struct Mtp {
+    fc: Linear,
+    pre_fc_norm_embedding: RmsNorm,
+    pre_fc_norm_hidden: RmsNorm,
+    layers: Vec<Layer>,
+    norm: RmsNorm,
+}
+module!(Mtp {
+    fc,
+    pre_fc_norm_embedding,
+    pre_fc_norm_hidden,
+    layers,
+    norm
+});
+
+impl Mtp {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            fc: Linear::new(2 * HIDDEN, HIDDEN, false)?,
+            pre_fc_norm_embedding: RmsNorm::new(HIDDEN, EPS)?,
+            pre_fc_norm_hidden: RmsNorm::new(HIDDEN, EPS)?,
+            layers: vec![Layer::new(Some(LARGE))?],
+            norm: RmsNorm::new(HIDDEN, EPS)?,
+        })
+    }
+}
+
+fn build(source: &Source<'_>) -> Result<Box<dyn Model>> {
+    let window = source.config.size("sliding_window", None)? as usize;
+    let attention =
+        |[heads, kv, dim]: [i32; 3], kind| LayerGeometry::attention(heads, kv_heads(kv, dim), kind);
+    let sizes = vec![
+        attention(SMALL, LayerKind::Window(window)),
+        LayerGeometry::recurrent(STATE),
+        attention(LARGE, LayerKind::Full),
+    ];
+    let around = Surroundings {
+        geometry: Geometry::new(VOCAB, HIDDEN, sizes),
+        norm_eps: EPS,
+        norm_offset: 0.0,
+        tied: source.config.or("tie_word_embeddings", true)?,
+        embed_scale: None,
+        softcap: None,
+    };
+    let layers = [Some(SMALL), None, Some(LARGE)].map(Layer::new);
+    let layers = layers.into_iter().collect::<Result<_>>()?;
+    let mtp = source.has("mtp.").then(Mtp::new).transpose()?;
+    Ok(Box::new(CausalLm::around(layers, around)?.with_mtp(mtp)))
+}
