@@ -315,3 +315,58 @@ fn a_wrapper_may_leave_keys_out() {
     let error = error.to_string();
     assert!(error.contains("expected [2048, 2304]"), "{error}");
 }
+
+/// Models compute in F32 at most: F64 tensors are rounded to it, as transformers does with `torch_dtype: float32`.
+#[test]
+fn tensors_in_f64_load_as_f32() {
+    let mut tensors = tensors("llama_tied");
+    let expected = logits(&loaded(folder(&config("llama_tied"), &tensors).path()));
+    let f32s = |name: &str, tensors: &BTreeMap<String, Array>| {
+        tensors[name]
+            .astype(DType::F32)
+            .unwrap()
+            .to_vec::<f32>()
+            .unwrap()
+    };
+    let norm = "model.norm.weight";
+    let before = f32s(norm, &tensors);
+    for array in tensors.values_mut() {
+        let numbers = array.astype(DType::F32).unwrap().to_vec::<f32>().unwrap();
+        let numbers: Vec<f64> = numbers.into_iter().map(f64::from).collect();
+        *array = Array::from_slice(&numbers, array.shape()).unwrap();
+        assert_eq!(array.dtype(), DType::F64);
+    }
+    let dir = folder(&config("llama_tied"), &tensors);
+    let found = loaded(dir.path());
+    assert_eq!(found.info.dtype, DType::F32);
+    assert_eq!(logits(&found), expected);
+    // Rounded to the nearest, and not cut off.
+    let fine: Vec<f64> = before
+        .iter()
+        .map(|&n| f64::from(n) * (1.0 - 1e-9))
+        .collect();
+    let shape = [fine.len() as i32];
+    tensors.insert(norm.to_owned(), Array::from_slice(&fine, &shape).unwrap());
+    assert_eq!(
+        logits(&loaded(folder(&config("llama_tied"), &tensors).path())),
+        expected
+    );
+    // Converted, they are F32 in the file.
+    let out = tempfile::tempdir().unwrap();
+    let files = mlx_models::open_weights(dir.path()).unwrap();
+    let options = ConvertOptions::default();
+    convert(
+        "here",
+        config("llama_tied"),
+        files,
+        out.path(),
+        &options,
+        &mut |_, _| Ok(()),
+    )
+    .unwrap();
+    let file = Safetensors::open(out.path().join("model.safetensors")).unwrap();
+    assert!(
+        file.names()
+            .all(|name| file.info(name).unwrap().0 == DType::F32)
+    );
+}

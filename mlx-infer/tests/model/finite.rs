@@ -186,3 +186,52 @@ fn commands_fail_where_the_model_gives_nan() {
         assert_eq!(run(&["--allow-nan"]).status.code(), Some(0), "{command:?}");
     }
 }
+
+/// `info` and `convert` do their work and say what is wrong with the weights, in text and in JSON.
+#[test]
+fn info_and_convert_tell_of_weights_that_are_no_numbers() {
+    let name = "model.layers.1.mlp.up_proj.weight";
+    for number in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let dir = with_number(name, 7, number);
+        let model = dir.path().to_str().unwrap();
+        let out = tempfile::tempdir().unwrap();
+        let out = out.path().join("out");
+        let convert = [
+            "convert",
+            "--model",
+            model,
+            "--out",
+            out.to_str().unwrap(),
+            "--quantize",
+        ];
+        let run = |args: &[&str]| {
+            let output = mlx_infer(args);
+            let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(0), "{stderr}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let line = |text: &str, begin: &str| {
+            let mut lines = text.lines();
+            let found = lines
+                .find(|line| line.starts_with(begin))
+                .map(str::to_owned);
+            found.unwrap_or_else(|| panic!("no {begin:?} in {text}"))
+        };
+        let told = line(&run(&["info", "--model", model]), "NaN, infinite");
+        assert_eq!(
+            told,
+            format!("NaN, infinite   1 elements of 1 tensors, first in {name}")
+        );
+        let told = line(&run(&convert), "warning:");
+        let expected = "warning: 1 elements of 1 tensors are NaN or infinite, first in";
+        assert_eq!(told, format!("{expected} {name}"));
+        let json: serde_json::Value =
+            serde_json::from_str(&run(&["info", "--model", model, "--json"])).unwrap();
+        let expected = serde_json::json!({"elements": 1, "tensors": 1, "first": name});
+        assert_eq!(json["non_finite"], expected);
+    }
+    // A model whose weights are numbers has no such line.
+    let dir = with_number(name, 7, 0.5);
+    let output = mlx_infer(&["info", "--model", dir.path().to_str().unwrap()]);
+    assert!(!String::from_utf8(output.stdout).unwrap().contains("NaN"));
+}
