@@ -8,8 +8,8 @@ const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 320.0;
 const MARGIN: f64 = 48.0;
 
-/// The loss curve of a run's `metrics.jsonl`, as SVG: training in grey, evaluations in red. Lines
-/// that are no events are passed over.
+/// The loss curve of a run's `metrics.jsonl`, as SVG: training in grey, evaluations in red. Lines that are no events
+/// are skipped.
 pub fn svg(metrics: &str) -> String {
     let points = |event: &str| -> Vec<(f64, f64)> {
         metrics

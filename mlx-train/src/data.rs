@@ -9,9 +9,9 @@
 //!   each counts in the loss, 0 for what is only read; as many as tokens): ids, for models without a
 //!   tokenizer, and for what no template says.
 //!
-//! Texts end with the model's end token, and conversations with that of their last answer: blanks that
-//! a template writes behind it are cut. Empty lines are passed over; a line that cannot be used is
-//! an error with the file's name and its number.
+//! Texts end with the model's end token, and conversations with that of their last answer: blanks that a template
+//! writes behind it are cut. Empty lines are skipped; a line that cannot be used is an error with the file's name and
+//! its number.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ impl Encoder {
         };
         match ChatTemplate::load(files, &tokenizer) {
             Ok(template) => encoder.template = Some(template),
-            // There is none. A malformed one is no reason to go on without.
+            // The checkpoint has no template. A malformed template is an error instead.
             Err(error) if error.kind() == ErrorKind::Unsupported => {
                 encoder.no_template = error.to_string();
             }

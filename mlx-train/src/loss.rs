@@ -1,4 +1,4 @@
-//! What a model's training minimises.
+//! The loss that training minimises.
 
 use mlx_core::{Array, Error, ErrorKind, Result};
 use mlx_models::Model;
@@ -7,7 +7,7 @@ use mlx_nn::{CacheOptions, ModelCache};
 
 use crate::batch::Batch;
 
-/// Whole sequences are read in one step, after which nothing is remembered.
+/// A sequence is computed in one step, and its cache is dropped afterwards.
 pub(crate) const ONE_STEP: CacheOptions = CacheOptions {
     growth: 1,
     slack: 0,
@@ -34,8 +34,8 @@ pub fn sum_loss(model: &dyn Model, batch: &Batch, ce_chunk: Option<i32>) -> Resu
         .sum(.., false)
 }
 
-/// What the head reads at the places that are learnt, what it is to predict there, and how much that
-/// counts: `[N, E]`, `[N]`, `[N]`; where all are learnt, `[B, L, E]`, `[B, L]`, `[B, L]`.
+/// The head's input at the learnt places, the targets there and their weights: `[N, E]`, `[N]`, `[N]`; where all are
+/// learnt, `[B, L, E]`, `[B, L]`, `[B, L]`.
 fn learnt(model: &dyn Model, batch: &Batch) -> Result<(Array, Array, Array)> {
     let hidden = hidden(model, batch)?;
     let (targets, weights) = (&batch.targets, &batch.weights);
@@ -51,8 +51,8 @@ fn learnt(model: &dyn Model, batch: &Batch) -> Result<(Array, Array, Array)> {
     ))
 }
 
-/// What [`sum_loss`] gives, and of each place of `batch.places` whether its target is the likeliest
-/// token: an F32 scalar and bool `[N]`.
+/// The result of [`sum_loss`], and for each place of `batch.places` whether its target is the likeliest token: an F32
+/// scalar and bool `[N]`.
 ///
 /// # Errors
 /// As there.
@@ -74,8 +74,7 @@ pub(crate) fn sum_loss_and_right(
     Ok((sum, right.flatten(0, -1)?))
 }
 
-/// The negative log-probability of each target, by the head, from what it reads:
-/// `[.., E]`, `[..]` -> F32 `[..]`.
+/// The negative log-probability of each target, from the head's input: `[.., E]`, `[..]` -> F32 `[..]`.
 pub(crate) fn head_losses(
     model: &dyn Model,
     hidden: &Array,
@@ -96,7 +95,7 @@ pub fn logits(model: &dyn Model, batch: &Batch) -> Result<Array> {
     model.logits(&hidden(model, batch)?)
 }
 
-/// What the head reads, `[B, L, E]`.
+/// The head's input, `[B, L, E]`.
 fn hidden(model: &dyn Model, batch: &Batch) -> Result<Array> {
     check(model, batch)?;
     let mut cache = ModelCache::new(model.layers(), batch.documents.len(), ONE_STEP);

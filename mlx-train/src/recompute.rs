@@ -60,7 +60,7 @@ pub fn sum_loss_and_grads(
     }
     if embedding {
         let tokens = batch.inputs.clone();
-        // The embedding reads integers: what is pulled back to `x` is of no use, its parameters are.
+        // The embedding reads integers, so only its parameters have gradients.
         let none = Array::scalar(0.0f32)?;
         let (_, _, of_embedding) =
             pull_back(model, &none, &dx, outside, |model, _| model.embed(&tokens))?;
@@ -69,7 +69,7 @@ pub fn sum_loss_and_grads(
     Ok((loss, grads))
 }
 
-/// The loss, and what is pulled back to the head's input.
+/// The loss, and its gradient with respect to the head's input.
 fn head(
     model: &mut dyn Model,
     x: &Array,
@@ -96,7 +96,7 @@ fn head(
     Ok((loss, mlx_core::ops::concat(&parts, 1)?))
 }
 
-/// Differentiates one layer, and gives back what is pulled back to its input.
+/// Differentiates one layer; returns the gradient with respect to its input.
 fn back(
     model: &mut dyn Model,
     layer: usize,
@@ -114,7 +114,7 @@ fn back(
     Ok(dx)
 }
 
-/// Adds and evaluates: no graph is left to hold on to what it came from.
+/// Adds and evaluates, so that no graph keeps its inputs alive.
 fn add(grads: &mut Gradients, more: Gradients) -> Result<()> {
     accumulate(grads, more)?;
     mlx_core::eval(grads.values())

@@ -45,11 +45,11 @@ pub enum Schedule {
     },
     /// `first` for `steps` steps, then `then`, which counts from 0 again.
     Joined {
-        /// What comes first.
+        /// The first schedule.
         first: Box<Schedule>,
         /// How many steps that is.
         steps: u64,
-        /// What comes then.
+        /// The schedule behind it.
         then: Box<Schedule>,
     },
 }

@@ -194,7 +194,7 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// Goes on where the last checkpoint of the output stands; tells whether there is one.
+    /// Continues from the last checkpoint of the output. Returns whether there is one.
     ///
     /// # Errors
     /// The checkpoint is of other settings, data or parameters, or cannot be read.
@@ -218,7 +218,7 @@ impl<'a> Trainer<'a> {
         Ok(true)
     }
 
-    /// How far it is.
+    /// The progress.
     pub fn progress(&self) -> Progress {
         self.progress
     }
@@ -226,7 +226,7 @@ impl<'a> Trainer<'a> {
     /// Refuses an output that holds checkpoints which this run does not go on from.
     ///
     /// # Errors
-    /// It does.
+    /// The output holds some.
     pub fn check_output(&self) -> Result<()> {
         if self.progress.step == 0
             && let Some(output) = &self.output
@@ -351,7 +351,7 @@ impl<'a> Trainer<'a> {
         let (rows, chunk) = (self.config.batch_size, self.config.ce_chunk);
         let loss = evaluate(self.model, self.valid, rows, batches, chunk)?.loss;
         let step = self.progress.step;
-        // A loss that is no number is never the best: nothing would be less than it.
+        // A loss that is NaN or infinite is never the best: no later loss would be less than NaN.
         let best = loss.is_finite() && self.progress.best.is_none_or(|(best, _)| loss < best);
         if best {
             self.progress.best = Some((loss, step));

@@ -1,7 +1,7 @@
 //! `bench`: this library and others side by side, on the same checkpoints and prompts, into `records`.
 //!
-//! Whatever is compared takes turns on the machine, so that one that slows down slows all. The checkpoints are random
-//! and made once; times do not depend on what a model has learned. `docs/benchmarks.md` says what each number is.
+//! The programs that are compared run in turns, so that a busy machine slows all of them. The checkpoints are random
+//! and made once; times do not depend on the values of weights. `docs/benchmarks.md` defines each number.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,7 +49,7 @@ enum Benchmark {
 /// What all benchmarks take.
 #[derive(clap::Args)]
 struct Shared {
-    /// Two short runs of everything: does it work, not how fast is it
+    /// Two short runs of everything, to see that it works; the times mean nothing
     #[arg(long, global = true)]
     quick: bool,
     /// How often each side runs
@@ -102,12 +102,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// The folder of the random Qwen 3 that stands for a model, which is written when its script has changed or never ran.
+/// The folder of the random Qwen 3 checkpoint. It is written when its script has changed or never ran.
 fn checkpoints(python: &Path) -> Result<PathBuf> {
     let script = scripts().join("checkpoint.py");
     let tokenizer = cargo::repository().join("mlx-infer/assets/default-model");
     let folder = work()?.join("checkpoints");
-    // Written last: a folder whose writing broke off has none.
+    // This file is written last: an interrupted run leaves a folder without it.
     let stamp = folder.join("checkpoint.py");
     let source = std::fs::read(&script)?;
     if std::fs::read(&stamp).is_ok_and(|written| written == source) {
@@ -158,7 +158,7 @@ fn scripts() -> PathBuf {
     cargo::repository().join("xtask").join("bench")
 }
 
-/// What a command prints, if it runs.
+/// The output of a command, if it runs.
 fn output_of(command: &mut Command) -> Option<String> {
     let output = command.output().ok().filter(|o| o.status.success())?;
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())

@@ -118,7 +118,7 @@ impl Progress {
         }
         let seconds = self.start.elapsed().as_secs();
         let mut err = std::io::stderr();
-        // A lost progress line is no reason to stop.
+        // A progress line that cannot be written is ignored.
         let _ = if detail {
             let short: String = text.chars().take(70).collect();
             write!(err, "\r\x1b[K{seconds:4} s  {short}").and_then(|()| err.flush())

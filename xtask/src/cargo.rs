@@ -1,4 +1,4 @@
-//! Running cargo, and where things are in its world.
+//! Runs cargo and finds its folders.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub fn program() -> OsString {
 pub fn command<const N: usize>(arguments: [&str; N]) -> Command {
     let mut command = Command::new(program());
     command.args(arguments).current_dir(repository());
-    // Of the run that started this program; it would pin the nested cargo to this one package.
+    // Variables of the run that started this program would pin the nested cargo to this package.
     for name in [
         "CARGO_MANIFEST_DIR",
         "CARGO_MANIFEST_PATH",
@@ -34,7 +34,7 @@ pub fn command<const N: usize>(arguments: [&str; N]) -> Command {
     command
 }
 
-/// Runs a command to a good end, with its output where it belongs.
+/// Runs a command whose failure is an error; its output is not captured.
 pub fn run(command: &mut Command) -> Result<()> {
     let words: Vec<_> = std::iter::once(command.get_program())
         .chain(command.get_args())
@@ -49,9 +49,9 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// The folder where build scripts work, which is where they keep the native build: cargo's build directory.
+/// Cargo's build directory, in which build scripts work.
 pub fn build_directory() -> Result<PathBuf> {
-    // Cargo before 1.91 has one folder for both and no word for it.
+    // Cargo before 1.91 has one folder for both and does not name the build directory.
     folder(&["build_directory", "target_directory"])
 }
 
@@ -60,7 +60,7 @@ pub fn target_directory() -> Result<PathBuf> {
     folder(&["target_directory"])
 }
 
-/// The first folder that cargo's metadata has by one of these names.
+/// The first of these names that cargo's metadata has a folder for.
 fn folder(names: &[&str]) -> Result<PathBuf> {
     let output = command(["metadata", "--format-version=1", "--no-deps"])
         .output()

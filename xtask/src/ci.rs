@@ -49,8 +49,8 @@ const CLIPPY: [&str; 6] = [
     "warnings",
 ];
 
-/// The tests run twice, the second time without the CPU kernels of this repository: MLX's own operations are what they
-/// are held to, and what other devices compute by.
+/// The tests run twice, the second time without the CPU kernels of this repository: the kernels are compared with MLX's
+/// own operations, which other devices use.
 const STEPS: [Step; 6] = [
     step("tidy", Program::Xtask, &["tidy"], &[]),
     step("format", Program::Cargo, &["fmt", "--all", "--check"], &[]),
@@ -70,8 +70,8 @@ const STEPS: [Step; 6] = [
     ),
 ];
 
-/// Runs every step, also after one has failed, and says at the end which did and what it said of it: a log of
-/// thousands of lines is not where anybody looks for one.
+/// Runs every step, also after one has failed. At the end it prints which steps failed and the relevant part of their
+/// output.
 pub fn run() -> Result<()> {
     let xtask = env::current_exe().context("cannot tell where this program is")?;
     let mut verdicts = Vec::new();
@@ -102,13 +102,13 @@ pub fn run() -> Result<()> {
 }
 
 impl Step {
-    /// Whether it came to a good end, and all that it printed, which is printed here too.
+    /// Whether it succeeded, and its output, which is also printed as it comes.
     fn run(&self, xtask: &Path) -> Result<(bool, Vec<String>)> {
         let mut command = match self.program {
             Program::Cargo => cargo::command([]),
             Program::Xtask => Command::new(xtask),
         };
-        // One pipe for both, so that errors stand where they happened.
+        // One pipe for both streams keeps errors in their place.
         let (output, input) = io::pipe()?;
         command
             .args(self.arguments)
@@ -118,7 +118,7 @@ impl Step {
         let mut child = command
             .spawn()
             .with_context(|| format!("cannot run the step {}", self.name))?;
-        // It holds the input, and the output would have no end.
+        // It holds the write end of the pipe; without the drop reading would not end.
         drop(command);
         let mut lines = Vec::new();
         for line in BufReader::new(output).split(b'\n') {

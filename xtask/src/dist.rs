@@ -1,4 +1,4 @@
-//! `dist`: an archive with a release binary and every library it needs, that runs wherever it is unpacked.
+//! `dist`: an archive with a release binary and every library it needs, that runs from any folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `doctor`: what the build finds here, what is missing, and the one command that fixes each.
+//! `doctor`: reports what the build finds on this machine, what is missing, and the command that fixes it.
 
 use std::path::Path;
 use std::process::Command;
@@ -113,7 +113,7 @@ impl Report {
         }
     }
 
-    /// The order of search, every step with what is there.
+    /// The places that are searched, in order, each with what it holds.
     fn search(&mut self, options: &Options) {
         println!("where MLX comes from, the first that is set wins");
         println!(
@@ -196,7 +196,7 @@ impl Report {
     }
 }
 
-/// What a folder takes on disk.
+/// The size of a folder on disk.
 fn megabytes(folder: &Path) -> String {
     fn bytes(folder: &Path) -> u64 {
         let items = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -211,7 +211,7 @@ fn megabytes(folder: &Path) -> String {
     format!("{} MB", bytes(folder) / 1_000_000)
 }
 
-/// Where `cargo build` would put libmlxc, as far as it can be told before MLX is there.
+/// The folder in which `cargo build` would put libmlxc, if it is known before MLX is installed.
 fn planned(options: &Options) -> Option<Prefix> {
     let mlx = match (&options.mlx_dir, options.from_source) {
         (Some(dir), _) => Some(prefix::installed_mlx(dir).ok()?),

@@ -1,7 +1,7 @@
 //! `golden`: writes the reference results under `testdata` again, or checks that they would come out the same.
 //!
-//! The scripts are Python, because the references are. They run in an environment of their own below the target
-//! folder, with the versions of `xtask/golden/requirements.txt`; every golden names the versions it was made with.
+//! The scripts are Python, as the references are. They run in an environment of their own below the target folder, with
+//! the versions of `xtask/golden/requirements.txt`; every golden names the versions it was made with.
 
 use std::path::{Path, PathBuf};
 

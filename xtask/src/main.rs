@@ -1,4 +1,4 @@
-//! `cargo xtask`: the work on this repository that cargo itself has no word for, one file a command.
+//! `cargo xtask`: the commands of this repository that cargo does not have, one file a command.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use crate::cargo;
 
-/// An empty folder in place of whatever is there.
+/// Makes an empty folder and removes what was there.
 pub fn fresh(folder: &Path) -> Result<PathBuf> {
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))?;
@@ -24,7 +24,7 @@ pub fn environment(work: &Path, requirements: &Path) -> Result<PathBuf> {
         .with_context(|| format!("cannot read {}", requirements.display()))?;
     let folder = work.join("venv");
     let python = folder.join("bin").join("python");
-    // Written last: an environment whose installation broke off has none.
+    // This file is written last: an interrupted installation leaves an environment without it.
     let stamp = folder.join("installed-requirements.txt");
     if fs::read(&stamp).is_ok_and(|installed| installed == pins) {
         return Ok(python);
@@ -40,7 +40,7 @@ pub fn environment(work: &Path, requirements: &Path) -> Result<PathBuf> {
     Ok(python)
 }
 
-/// A Python that has nothing to fetch, and leaves no bytecode in the repository.
+/// A Python that does not use the network and writes no bytecode into the repository.
 pub fn command(python: &Path) -> Command {
     let mut command = Command::new(python);
     command

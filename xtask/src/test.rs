@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::cargo;
 
-/// What is handed on to `cargo test`.
+/// Arguments that are passed to `cargo test`.
 #[derive(clap::Args, Default)]
 pub struct Arguments {
     /// Arguments for `cargo test` in place of `--workspace`
@@ -23,7 +23,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let start = Instant::now();
     let mut command = cargo::command(["test"]);
     if arguments.cargo.is_empty() {
-        // All of them before the verdict, not only up to the first that fails.
+        // All tests run, also after one has failed.
         command.args(["--workspace", "--no-fail-fast"]);
     } else {
         command.args(&arguments.cargo);

@@ -10,7 +10,8 @@ use crate::cargo;
 
 /// The most lines a source file may have.
 const CEILING: usize = 400;
-/// Lower ceilings: the shared decoder is to be read in one go, a model is its differences.
+/// Lower ceilings: the shared decoder should be read in one sitting, and a model file holds only the model's
+/// differences.
 const DECODER: (&str, usize) = ("mlx-models/src/decoder.rs", 150);
 const MODEL: usize = 200;
 
@@ -19,12 +20,12 @@ const MODELS: [&str; 9] = [
     "llama", "mistral", "qwen", "gemma", "phi", "mixtral", "olmo", "deepseek", "gpt_oss",
 ];
 
-/// File stems that say nothing of what is inside.
+/// File stems that do not describe a content.
 const NAMELESS: [&str; 7] = [
     "util", "utils", "common", "helper", "helpers", "misc", "mod",
 ];
 
-/// Crates (and `xtask`) that do not talk to C.
+/// Crates (and `xtask`) that do not call C.
 const SAFE: [&str; 6] = [
     "mlx-alloc",
     "mlx-nn",
@@ -178,7 +179,7 @@ fn ceiling(file: &str) -> usize {
 
 fn faults_in(file: &str, text: &str) -> Vec<String> {
     let mut faults = Vec::new();
-    // Written by tools, or data: the names and licences in them are not ours to choose.
+    // Files written by tools, and data: we do not choose the names and licences in them.
     let written =
         file.ends_with(".lock") || file.starts_with("testdata/") || file.starts_with("LICENSE");
     let lines = text.lines().count();

@@ -1,7 +1,7 @@
-//! `train-default`: makes the built-in model from nothing but seeds: corpus and tokenizer by the scripts of
-//! `xtask/default-model`, weights by `mlx-train`, and says how well `mlx-infer` answers with it.
+//! `train-default`: makes the built-in model from seeds: corpus and tokenizer by the scripts of `xtask/default-model`,
+//! weights by `mlx-train`. It reports the accuracy of `mlx-infer` with it.
 //!
-//! Broken off, it goes on where it stood.
+//! An interrupted run continues where it was.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -90,7 +90,7 @@ struct Making {
 impl Making {
     /// Corpus, tokenizer, configuration, questions.
     fn prepare(&self) -> Result<()> {
-        // Written last: a folder where this broke off has none.
+        // This file is written last: an interrupted run leaves a folder without it.
         let stamp = self.out.join("prepared.json");
         let wanted = json!({"steps": self.steps, "seed": self.seed}).to_string();
         if let Ok(found) = fs::read_to_string(&stamp) {
@@ -258,7 +258,7 @@ fn is_number(path: &Path) -> bool {
     name.is_some_and(|name| name.parse::<u64>().is_ok())
 }
 
-/// Runs a command, and says what it took.
+/// Runs a command, and prints its time.
 fn timed(what: &str, command: &mut Command) -> Result<()> {
     eprintln!("{what}");
     let started = std::time::Instant::now();

@@ -11,7 +11,7 @@ use mlx_train::{Error, ErrorKind, Result};
 
 use super::source;
 
-/// What is measured.
+/// The model and the data that are measured.
 #[derive(Args)]
 pub(super) struct Eval {
     /// Checkpoint folder [default: the built-in model]

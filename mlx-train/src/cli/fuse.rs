@@ -11,7 +11,7 @@ use mlx_train::{Result, export};
 
 use super::source;
 
-/// What becomes one model.
+/// The model and the adapter that become one model.
 #[derive(Args)]
 pub(super) struct Fuse {
     /// Checkpoint folder [default: the built-in model]

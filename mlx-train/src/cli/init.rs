@@ -7,7 +7,7 @@ use mlx_infer::convert::NewCheckpoint;
 use mlx_infer::{Files, console};
 use mlx_train::{Error, ErrorKind, Result, export};
 
-/// What begins with random weights.
+/// The model that gets random weights.
 #[derive(Args)]
 pub(super) struct Init {
     /// Folder with config.json, and tokenizer and templates, which are copied

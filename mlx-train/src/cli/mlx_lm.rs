@@ -1,5 +1,5 @@
-//! The keys of mlx-lm's settings files (`lora.py` of mlx-lm 0.32) that have no flag here: what they
-//! mean for `mlx-train`, and which are refused.
+//! The keys of mlx-lm's settings files (`lora.py` of mlx-lm 0.32) that have no flag here: their meaning for
+//! `mlx-train`, and which keys are refused.
 //!
 //! A key without a value (`null`) counts as not given, as in mlx-lm.
 

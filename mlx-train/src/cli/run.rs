@@ -42,7 +42,7 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
     let config = trainer_config(&settings)?;
     let test_batches = batches("test_batches", settings.test_batches.unwrap_or(-1))?;
     let dir = settings.out.clone().unwrap_or_else(|| "adapters".into());
-    // Held to the end: a second run in the same folder fails here.
+    // The claim is held to the end: a second run in the same folder fails here.
     let _claim = Claim::new(&dir)?;
     let files = source::files(settings.model.as_deref())?;
     let encoder = Encoder::load(&files)?;
@@ -115,7 +115,7 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
             failed = Some(error);
             return ControlFlow::Break(());
         }
-        // One look a step: what comes after the step is done before the run ends.
+        // The flag is read once a step, so that the step's evaluation and checkpoint are done before the run ends.
         match event {
             Event::Step { .. } if interrupted.load(Ordering::SeqCst) => ControlFlow::Break(()),
             _ => ControlFlow::Continue(()),

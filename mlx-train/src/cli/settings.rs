@@ -200,7 +200,7 @@ const MAX_BYTES: usize = 64 << 10;
 /// How deep its brackets may be nested; a parser's work grows with the square of the depth.
 const MAX_DEPTH: usize = 64;
 
-/// The text of a file of settings, which is short and not nested deep.
+/// The text of a settings file, which must be short and not deeply nested.
 fn read(path: &Path) -> Result<String> {
     let text = read_file(path, MAX_BYTES)?;
     let mut depth = 0usize;

@@ -77,7 +77,7 @@ fn tokenizer(encoder: &Encoder) -> Result<&Tokenizer> {
         .ok_or_else(|| argument("the model has no tokenizer.json; only tokens can be used"))
 }
 
-/// With an end token behind, as mlx-lm has it.
+/// The ids with an end token behind them, as in mlx-lm.
 fn ended(mut tokens: Vec<u32>, prompt: usize, tokenizer: &Tokenizer) -> Example {
     if let Some(&eos) = tokenizer.eos_ids().first()
         && !tokens

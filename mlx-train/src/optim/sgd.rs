@@ -12,7 +12,7 @@ use super::{Update, check_range};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sgd {
-    /// How much of the last step goes on; in [0, 1).
+    /// How much of the last step is added to the next; in [0, 1).
     pub momentum: f64,
     /// How much of the gradient is left out of the momentum; in [0, 1).
     pub dampening: f64,

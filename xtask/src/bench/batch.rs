@@ -49,7 +49,7 @@ const PROMPT: usize = 8;
 const TEXT: usize = 24;
 /// How many texts are classified at a time, and how many in all.
 const TEXTS: [(usize, usize); 3] = [(1, 4), (8, 8), (32, 32)];
-/// How many times better than mlx-lm's all rows together are to be, and than our own single row 32 of them.
+/// Goals: all rows together against mlx-lm's, and 32 rows against our own single row.
 const GOAL: f64 = 1.5;
 const GOAL_OF_32: f64 = 8.0;
 
@@ -188,7 +188,7 @@ fn sweep(
         .collect())
 }
 
-/// How our rows together fare against our single row.
+/// Our rows together against our single row.
 fn scaling(checkpoint: Checkpoint, sizes: &[u16], aggregate: &[&Row]) -> Option<Goal> {
     let of = |size| aggregate[sizes.iter().position(|&s| s == size)?].median(0);
     Some(Goal {

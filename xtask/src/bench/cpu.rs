@@ -1,7 +1,7 @@
 //! `bench cpu`: checkpoints of published shapes on the CPU, against llama.cpp and mlx-lm.
 //!
-//! Weights are random and the same on every side; 4-bit checkpoints of MLX stand against Q4_0,
-//! 8-bit ones against Q8_0. mlx-lm takes seconds a token here: it decodes a few of one row.
+//! Weights are random and the same on every side; 4-bit checkpoints of MLX are compared with Q4_0, 8-bit ones with
+//! Q8_0. mlx-lm takes seconds a token here, so it decodes a few tokens of one row.
 
 mod files;
 mod work;
@@ -220,7 +220,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// How many times better than llama.cpp ours is to be.
+/// The goal: how many times better than llama.cpp ours should be.
 fn goals(sides: &[&str], measure: &str, amx: bool) -> Vec<Option<f64>> {
     let goal = match (measure, amx) {
         (work::PREFILL | work::CLASSIFY, true) => 5.0,

@@ -1,4 +1,4 @@
-//! What the machine can do at most, measured beside everything else.
+//! The machine's limits, measured in the same run as everything else.
 
 use std::path::Path;
 use std::process::Command;
@@ -46,7 +46,7 @@ impl Limits {
         if let Some(machine) = machine {
             cargo::run(&mut compile(machine))?;
         } else if output_of(&mut compile("-march=native")).is_none() {
-            // Compilers for ARM have another word for it.
+            // Compilers for ARM name the option differently.
             cargo::run(&mut compile("-mcpu=native"))?;
         }
         match output_of(Command::new(&program).arg(threads.to_string())) {

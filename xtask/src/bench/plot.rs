@@ -1,4 +1,4 @@
-//! Plots as SVG, readable without a program of ours and small enough to commit.
+//! Plots as SVG, small enough to commit.
 
 use std::fmt::Write;
 

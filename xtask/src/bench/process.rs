@@ -1,4 +1,4 @@
-//! Running either side once, as a process of its own.
+//! Runs one side once, in a process of its own.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -110,7 +110,7 @@ fn reported(command: &mut Command) -> Result<Run> {
     Ok(run)
 }
 
-/// Runs a command to a good end; what it printed, too.
+/// Runs a command whose failure is an error, and returns its output.
 pub fn measured(command: &mut Command) -> Result<(Run, String)> {
     let started = Instant::now();
     let mut child = command

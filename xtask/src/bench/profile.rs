@@ -1,4 +1,4 @@
-//! Where our side's time goes: shares of a step or a prompt by kinds of nodes.
+//! The profile of our side: shares of a step or a prompt by kinds of nodes.
 
 use std::fmt::Write;
 

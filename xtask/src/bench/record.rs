@@ -1,4 +1,4 @@
-//! Records: the measurements with all that is needed to judge them, as JSON, as a table and as plots.
+//! Records: the measurements with their circumstances, as JSON, as a table and as plots.
 
 use std::fmt::Write;
 use std::fs;
@@ -29,15 +29,15 @@ impl Goal {
     }
 }
 
-/// Everything that a benchmark found.
+/// The results of a benchmark.
 pub struct Record {
     /// The benchmark's name: part of the files'.
     pub kind: String,
-    /// What was run how, in sentences.
+    /// A description of the runs, in sentences.
     pub method: String,
     /// Runs of each side.
     pub runs: u32,
-    /// Too short for its numbers to mean much.
+    /// Whether the runs were too short for reliable numbers.
     pub quick: bool,
     /// Load of the machine before, our own included.
     pub load_before: Option<f64>,
@@ -47,9 +47,9 @@ pub struct Record {
     pub facts: Vec<String>,
     pub table: Table,
     pub goals: Vec<Goal>,
-    /// What the machine allows.
+    /// The limits of the machine.
     pub roofs: Vec<Roof>,
-    /// Where our time goes.
+    /// The profile of our side.
     pub profiles: Vec<Profile>,
     /// Whether the sides agree, what was left out.
     pub notes: Vec<String>,

@@ -1,6 +1,6 @@
-//! How long a work must take at least on this machine: the roofline of Williams et al. (2009). Weights and
-//! caches are read at the memory's rate, products run at the best rate for 16-bit products, and the slower of both
-//! is the limit. What a side reaches of it, and what a goal asks for, tells how much there is to gain.
+//! The least time of a computation on this machine: the roofline of Williams et al. (2009). Weights and caches are read
+//! at the memory's rate, products run at the best rate for 16-bit products, and the slower of both is the limit. The
+//! share that a side or a goal reaches of it shows how much can be gained.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::limits::Limits;
 use super::stats::{Row, digits, head};
 
-/// What a step, or a prompt, has to read and to compute.
+/// The bytes and operations of a step or a prompt.
 pub struct Amount {
     pub bytes: f64,
     /// Multiplications and additions.

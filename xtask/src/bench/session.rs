@@ -1,7 +1,7 @@
-//! A side that stays: a process that loads a checkpoint once and then answers a line of JSON with a line of JSON.
+//! A session: a process that loads a checkpoint once and then answers each line of JSON with a line of JSON.
 //!
-//! All sides of a comparison are open at the same time and are asked in turns; whoever is not asked waits for its next
-//! line and computes nothing. The drivers are `mlx-infer/examples/bench_session.rs` and the scripts `*_session.py`
+//! All sides of a comparison are open at the same time and are asked in turns; a side that is not asked waits for its
+//! next line and computes nothing. The drivers are `mlx-infer/examples/bench_session.rs` and the scripts `*_session.py`
 //! beside the other scripts. They know two requests:
 //!
 //! - `{"op": "generate", "prompts": [[…]], "max_tokens": n}`: a greedy continuation of all prompts at a time, past end
@@ -28,7 +28,7 @@ pub struct Session {
     // Closing it ends the process.
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    /// What it said of itself: `load_s` and `versions`.
+    /// Its first answer: `load_s` and `versions`.
     pub hello: Value,
 }
 
@@ -58,7 +58,7 @@ impl Session {
             self.ask(&json!({"op": "generate", "prompts": prompts, "max_tokens": max_tokens}))?;
         let tokens: Vec<Vec<u32>> = serde_json::from_value(answer["tokens"].take())
             .with_context(|| format!("{}: tokens of an answer", self.name))?;
-        // Whoever ends early would look fast.
+        // A side that ends early would seem fast.
         if tokens.len() != prompts.len() || tokens.iter().any(|row| row.len() != max_tokens) {
             let lens: Vec<usize> = tokens.iter().map(Vec::len).collect();
             bail!(
@@ -141,7 +141,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // The end of its input is its end; after an error it may be busy for long.
+        // It ends at the end of its input, but after an error it may compute for long.
         drop(self.input.take());
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -164,8 +164,8 @@ pub fn prompts(rows: usize, len: usize) -> Vec<Vec<u32>> {
         .collect()
 }
 
-/// Runs every side so many times in turns; the first to run is another one each time, so that neither always runs
-/// behind the same neighbour. A side that gives nothing is not measured this time.
+/// Runs every side so many times in turns; the first side changes from turn to turn, so that no side always runs behind
+/// the same one. A side that returns nothing is not measured in this turn.
 pub fn turns<T>(
     runs: u32,
     sides: usize,

@@ -1,4 +1,4 @@
-//! What was measured: spreads, rows and tables of them.
+//! Measurements: spreads, rows and tables.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of at least one value.
+    /// The spread of at least one value.
     pub fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -54,14 +54,14 @@ pub fn head<'a>(columns: impl IntoIterator<Item = (&'a str, bool)>) -> String {
 /// One measure of one case, on every side.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// What is measured on: one for each of the table's `labels`.
+    /// The case: one word for each of the table's `labels`.
     pub labels: Vec<String>,
     /// Its name and unit.
     pub measure: &'static str,
     pub more_is_better: bool,
     /// A list a side, ours first, in the order in which they ran; empty where a side was not measured.
     pub values: Vec<Vec<f64>>,
-    /// How many times better than each other side ours is to be.
+    /// The goals: how many times better than each other side ours should be.
     pub goals: Vec<Option<f64>>,
 }
 

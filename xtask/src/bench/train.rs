@@ -68,7 +68,7 @@ const SIDES: [&str; 2] = ["ours", "mlx-lm"];
 const BATCH: (usize, usize) = (2, 128);
 /// Layers of the checkpoint; mlx-lm wants their number.
 const LAYERS: usize = 8;
-/// How many times faster than mlx-lm ours is to be, with at most its memory.
+/// The goal: how many times faster than mlx-lm ours should be, with at most its memory.
 const GOALS: (f64, f64) = (1.3, 1.0);
 
 /// A step, as either side reports it. Ours reports more.
@@ -80,7 +80,7 @@ struct Step {
     peak_bytes: u64,
 }
 
-/// What a run comes to.
+/// The result of a run.
 struct Run {
     first_loss: f64,
     tokens_per_s: f64,
@@ -212,7 +212,7 @@ fn data() -> Result<PathBuf> {
 
 /// Runs a side, which prints its steps as JSON lines among others.
 fn read(mut command: std::process::Command, steps: usize, side: usize) -> Result<Run> {
-    // The run before has left a checkpoint that ours would not write over.
+    // The run before has left a checkpoint, which our trainer does not overwrite.
     let out = work()?.join("trained").join(SIDES[side]);
     python::fresh(&out)?;
     let (run, output) = measured(&mut command)?;

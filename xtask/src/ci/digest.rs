@@ -1,4 +1,4 @@
-//! Of what a failed step printed, the part that says why.
+//! The part of a failed step's output that explains the failure.
 
 /// Lines before an error that are shown with it: a program that ends by a signal says nothing, but the names of its
 /// tests tell how far it came.
@@ -6,7 +6,7 @@ const BEFORE: usize = 12;
 /// Lines behind an error: a compiler's explanation, or what cargo says of a program's end.
 const BEHIND: usize = 12;
 
-/// The errors with what stands around them, and the whole of what failing tests printed.
+/// The errors with the lines around them, and the whole output of failing tests.
 pub fn of(lines: &[String]) -> Vec<&str> {
     let mut shown = vec![false; lines.len()];
     let mut in_failures = false;
