@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::text::tokenizer::Tokenizer;
+use crate::text::tokenizer::{Tokenizer, clean_up};
 
 /// The steps of a tokenizer's decoder, in a form that works token by token.
 #[derive(Debug)]
@@ -307,29 +307,14 @@ fn strip_start(text: String, strip: Option<(char, usize)>, left: &mut usize) -> 
 }
 
 /// The `WordPiece` decoder on one token.
-fn word_piece(token: &str, prefix: &str, clean_up: bool, first: bool) -> String {
+fn word_piece(token: &str, prefix: &str, cleans_up: bool, first: bool) -> String {
     let text: Cow<'_, str> = match token.strip_prefix(prefix) {
         _ if first => token.into(),
         Some(rest) => rest.into(),
         None => format!(" {token}").into(),
     };
-    if !clean_up {
-        return text.into_owned();
+    match cleans_up {
+        true => clean_up(&text).replace(" do not", " don't"),
+        false => text.into_owned(),
     }
-    let pairs = [
-        (" .", "."),
-        (" ?", "?"),
-        (" !", "!"),
-        (" ,", ","),
-        (" ' ", "'"),
-        (" n't", "n't"),
-        (" 'm", "'m"),
-        (" do not", " don't"),
-        (" 's", "'s"),
-        (" 've", "'ve"),
-        (" 're", "'re"),
-    ];
-    pairs
-        .into_iter()
-        .fold(text.into_owned(), |text, (from, to)| text.replace(from, to))
 }

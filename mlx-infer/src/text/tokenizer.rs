@@ -350,8 +350,8 @@ fn named_contents(config: &Config) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Takes out the spaces that word-piece vocabularies put before punctuation (transformers' `clean_up_tokenization`).
-fn clean_up(text: &str) -> String {
+/// Removes the spaces that word-piece vocabularies put before punctuation (transformers' `clean_up_tokenization`).
+pub(crate) fn clean_up(text: &str) -> String {
     let pairs = [
         (" .", "."),
         (" ?", "?"),

@@ -1,20 +1,25 @@
 //! `mlx-infer classify` and `mlx-infer batch`, with the built-in model.
 
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use crate::checkpoint::testdata;
 use serde_json::{Value, json};
 
-/// Exit status, documents and standard error of the command with this input.
-fn run(args: &[&str], input: &str) -> (Option<i32>, Vec<Value>, String) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_mlx-infer"))
+/// Starts the command with pipes for its streams.
+pub fn spawn(args: &[&str]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_mlx-infer"))
         .args(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .unwrap();
+        .unwrap()
+}
+
+/// Exit status, documents and standard error of the command with this input.
+fn run(args: &[&str], input: &str) -> (Option<i32>, Vec<Value>, String) {
+    let mut child = spawn(args);
     // A command that does not read its input may have closed it.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     let output = child.wait_with_output().unwrap();
@@ -285,10 +290,7 @@ fn a_line_too_long_spoils_no_other() {
 #[cfg(target_os = "linux")]
 fn inputs_may_be_pipes_and_have_an_end() {
     let run = |args: &[&str], input: &str| {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_mlx-infer"));
-        let child = child.args(args).stdin(Stdio::piped());
-        let child = child.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = child.spawn().unwrap();
+        let mut child = spawn(args);
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
         let output = child.wait_with_output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();

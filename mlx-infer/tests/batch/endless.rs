@@ -1,20 +1,16 @@
 //! Inputs that go on: work begins before they end, and few lines are read ahead.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 
+use crate::command::spawn;
+
 fn start(args: &[&str]) -> (Child, ChildStdin, impl FnMut() -> Option<Value> + use<>) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_mlx-infer"))
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = spawn(args);
     let stdin = child.stdin.take().unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let next = move || read(&mut stdout);

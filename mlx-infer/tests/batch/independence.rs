@@ -76,6 +76,19 @@ pub fn same(found: &[Choice], expected: &[Choice]) -> bool {
     found.len() == expected.len() && found.iter().zip(expected).all(same)
 }
 
+/// Prompts of these lengths, as far as the model has positions; every other one is sampled.
+pub fn mixed(model: &LoadedModel, lengths: &[usize]) -> Vec<(Vec<u32>, GenerateOptions)> {
+    let room = model.info().max_positions.unwrap() - 25;
+    let request = |(row, &n): (usize, &usize)| {
+        let options = match row % 2 {
+            0 => greedy(24),
+            _ => sampled(24, row as u64),
+        };
+        (prompt(n.min(room), row as u64), options)
+    };
+    lengths.iter().enumerate().map(request).collect()
+}
+
 /// The same of requests that share batches.
 pub fn together(
     model: &LoadedModel,
@@ -178,19 +191,8 @@ fn identical_rows_of_every_batch_size_equal_the_single_run() {
 fn mixed_lengths_and_parameters_equal_the_single_runs() {
     for case in CASES {
         let model = load(dir(case));
-        let room = model.info().max_positions.unwrap() - 25;
         let mut variety = 0;
-        let requests: Vec<_> = [1, 3, 17, 40, 255, 256, 257, 40]
-            .iter()
-            .enumerate()
-            .map(|(row, &n)| {
-                let options = match row % 2 {
-                    0 => greedy(24),
-                    _ => sampled(24, row as u64),
-                };
-                (prompt(n.min(room), row as u64), options)
-            })
-            .collect();
+        let requests = mixed(&model, &[1, 3, 17, 40, 255, 256, 257, 40]);
         let found = together(&model, &requests, &Limits::default());
         for (row, (prompt, options)) in requests.iter().enumerate() {
             let expected = alone(&model, prompt, options);

@@ -1,21 +1,17 @@
-//! The commands for many lines when their reader leaves, or somebody stops them.
+//! The commands for many lines when their output is closed or Ctrl-C stops them.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command};
 
 use serde_json::Value;
 
+use crate::command::spawn;
+
 /// Starts the command, gives it its input from a thread, and reads the first document.
 fn start(args: &[&str], input: String) -> (Child, BufReader<ChildStdout>, Value) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_mlx-infer"))
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = spawn(args);
     let mut stdin = child.stdin.take().unwrap();
-    // Whoever is stopped does not read on.
+    // A command that is stopped does not read all of it.
     std::thread::spawn(move || stdin.write_all(input.as_bytes()).is_ok());
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();

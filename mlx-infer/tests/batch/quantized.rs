@@ -1,7 +1,7 @@
 //! Caches whose keys and values are quantised: the same promises as without, in fewer bytes.
 
 use crate::checkpoint::{dir, load};
-use crate::independence::{alone, greedy, prompt, same, sampled, together};
+use crate::independence::{alone, greedy, mixed, prompt, same, together};
 use mlx_core::{DType, QuantMode, Scheme};
 use mlx_infer::{
     Choice, Engine, EngineOptions, ErrorKind, Limits, LoadOptions, LoadedModel, Request,
@@ -26,18 +26,7 @@ fn quantized(case: &str, bits: i32) -> LoadedModel {
 fn batches_equal_single_runs_and_chunks_do_not_show() {
     for (case, bits) in CASES.into_iter().zip([4, 8, 4]) {
         let model = quantized(case, bits);
-        let room = model.info().max_positions.unwrap() - 25;
-        let requests: Vec<_> = [1, 3, 17, 40, 255, 257]
-            .iter()
-            .enumerate()
-            .map(|(row, &n)| {
-                let options = match row % 2 {
-                    0 => greedy(24),
-                    _ => sampled(24, row as u64),
-                };
-                (prompt(n.min(room), row as u64), options)
-            })
-            .collect();
+        let requests = mixed(&model, &[1, 3, 17, 40, 255, 257]);
         let found = together(&model, &requests, &Limits::default());
         for (row, (prompt, options)) in requests.iter().enumerate() {
             let expected = alone(&model, prompt, options);

@@ -1,13 +1,13 @@
-//! The command when its reader leaves or somebody stops it.
+//! The command when its output is closed or Ctrl-C stops it.
 
 use std::io::Read;
-use std::process::Command;
+use std::process::{Child, ChildStdout, Command};
 
 use crate::checkpoint;
 use crate::command::spawn;
 
-#[test]
-fn a_reader_that_leaves_is_no_failure() {
+/// A generation that has written its first byte.
+fn started(max_tokens: &str) -> (Child, ChildStdout) {
     let copy = checkpoint::with_tokenizer("llama_tied", "qwen");
     let dir = copy.path().to_str().unwrap();
     let mut child = spawn(&[
@@ -17,11 +17,17 @@ fn a_reader_that_leaves_is_no_failure() {
         "--tokens",
         "5,6,7",
         "--max-tokens",
-        "400",
+        max_tokens,
         "--ignore-eos",
     ]);
     let mut stdout = child.stdout.take().unwrap();
     stdout.read_exact(&mut [0]).unwrap();
+    (child, stdout)
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_failure() {
+    let (child, stdout) = started("400");
     drop(stdout);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0));
@@ -30,20 +36,7 @@ fn a_reader_that_leaves_is_no_failure() {
 
 #[test]
 fn an_interrupt_keeps_the_text_and_is_a_failure() {
-    let copy = checkpoint::with_tokenizer("llama_tied", "qwen");
-    let dir = copy.path().to_str().unwrap();
-    let mut child = spawn(&[
-        "generate",
-        "--model",
-        dir,
-        "--tokens",
-        "5,6,7",
-        "--max-tokens",
-        "500",
-        "--ignore-eos",
-    ]);
-    let mut stdout = child.stdout.take().unwrap();
-    stdout.read_exact(&mut [0]).unwrap();
+    let (child, mut stdout) = started("500");
     let kill = Command::new("kill")
         .args(["-INT", &child.id().to_string()])
         .status();
