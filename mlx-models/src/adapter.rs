@@ -1,9 +1,8 @@
-//! Adapters on disk: mlx-lm's `adapter_config.json` and `adapters.safetensors` both ways, and what
-//! PEFT writes (`adapter_model.safetensors`) to read.
+//! Adapters in files: mlx-lm's `adapter_config.json` and `adapters.safetensors` are read and written, PEFT's
+//! `adapter_model.safetensors` is read.
 //!
-//! What lies in the folder decides: every `q_proj.lora_a` puts an adapter on the layer it names, which
-//! may be linear, an embedding or a stack of experts, and a tensor that names nothing is refused, all of
-//! them in one report.
+//! The tensors decide where adapters go: `q_proj.lora_a` puts one on `q_proj`, which may be a linear layer, an
+//! embedding or a stack of experts. Tensors that name no layer are refused, all in one report.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -156,7 +155,7 @@ fn spread(
     array: &Array,
     tensors: &mut BTreeMap<String, Array>,
 ) -> Result<Result<(), String>> {
-    // A layer that is dropped from checkpoints, such as a tied head, is none of the model's: putting tells.
+    // The model has no layer for one that checkpoints drop, such as a tied head: `put` refuses it by name.
     let whole = Rules::none();
     let pieces = rules.modules(layer).or_else(|_| whole.modules(layer));
     for piece in pieces.unwrap_or_default() {
@@ -227,7 +226,7 @@ fn fill(label: &str, module: &mut dyn Module, tensors: BTreeMap<String, Array>) 
     })
 }
 
-/// An adapter without tensors changes nothing: a training run or a copy went wrong.
+/// Refuses an adapter without tensors: a training run or a copy went wrong.
 fn not_empty(label: &str, tensors: &BTreeMap<String, Array>) -> Result<()> {
     if !tensors.is_empty() {
         return Ok(());

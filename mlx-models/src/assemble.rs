@@ -11,7 +11,7 @@ use crate::names::{Names, prefixes};
 use crate::registry::{Family, Registry, Source};
 use crate::{LoadOptions, Loaded, Model, ModelInfo};
 
-/// A model whose parameters are filled, and not read: on the CPU they refer to the files.
+/// A model whose parameters have values that are not evaluated: on the CPU they refer to the files.
 pub(crate) struct Assembled {
     pub model: Box<dyn Model>,
     pub model_type: &'static str,
@@ -107,7 +107,7 @@ fn assemble(
 }
 
 impl Assembled {
-    /// Reads the values, and tells about them.
+    /// Evaluates the parameters, and collects facts about the model.
     pub(crate) fn finish(self, label: &str) -> Result<Loaded> {
         let Self {
             model,

@@ -13,7 +13,7 @@ pub mod rope;
 
 pub use json::parse;
 
-/// Keys that say nothing about the arithmetic of inference.
+/// Keys that do not change what inference computes.
 const IGNORED: &[&str] = &[
     "_attn_implementation_autoset",
     "_name_or_path",
@@ -97,7 +97,7 @@ const IGNORED: &[&str] = &[
     "vision_config",
 ];
 
-/// A JSON object of which it is known which keys were read.
+/// A JSON object that records which of its keys were read.
 #[derive(Clone, Debug)]
 pub struct Config {
     place: String,
@@ -161,7 +161,7 @@ impl Config {
         }
     }
 
-    /// An object of our own, in the place of one that is not there.
+    /// An object with these entries, in place of a missing one.
     pub fn part<const N: usize>(&self, key: &str, entries: [(&str, Value); N]) -> Config {
         Config {
             place: format!("{}: {key}", self.place),
@@ -191,7 +191,7 @@ impl Config {
         }
     }
 
-    /// A value, or what transformers assumes without one.
+    /// A value, or `default` if the key is absent.
     ///
     /// # Errors
     /// It has another type.
@@ -208,7 +208,7 @@ impl Config {
             .ok_or_else(|| self.error(format!("{key} is missing")))
     }
 
-    /// A size: a positive whole number of sane magnitude.
+    /// A size: a whole number from 1 to 2^24.
     ///
     /// # Errors
     /// It is missing (and has no default), or is not such a number.
@@ -249,17 +249,17 @@ impl Config {
         self.map.is_empty()
     }
 
-    /// Marks keys that this architecture has no use for.
+    /// Marks keys as read that this architecture ignores.
     pub fn ignore(&self, keys: &[&str]) {
         self.read
             .borrow_mut()
             .extend(keys.iter().map(|&key| key.to_owned()));
     }
 
-    /// The keys that nothing read and nothing is known about.
+    /// The keys that were not read and are not known to be irrelevant.
     pub fn unread(&self) -> Vec<String> {
         let read = self.read.borrow();
-        // A null asks for nothing.
+        // A null has no effect.
         let unread = |(key, value): &(&String, &Value)| {
             !value.is_null() && !read.contains(*key) && !IGNORED.contains(&key.as_str())
         };

@@ -1,8 +1,8 @@
 //! Converting checkpoints: quantising, unpacking, casting, as `mlx_lm.convert` does.
 //!
-//! What is written loads here and in mlx-lm: `model.safetensors` or shards with an index, and a
-//! `config.json` whose `quantization` says how each weight is packed. Tensors are read, changed and
-//! written one after the other, so that memory holds a few of them and not the model.
+//! The result loads here and in mlx-lm: `model.safetensors` or shards with an index, and a `config.json` whose
+//! `quantization` says how each weight is packed. Tensors are read, changed and written one after the other, so that
+//! memory holds a few of them and not the model.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -63,7 +63,7 @@ impl Default for ConvertOptions {
     }
 }
 
-/// What was written.
+/// What a conversion wrote.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Converted {
     /// The weights' files.
@@ -80,7 +80,7 @@ pub struct Converted {
     pub non_finite: Option<NonFinite>,
 }
 
-/// Is told the bytes written so far and their total; an error of its own stops the conversion.
+/// Called with the bytes written so far and their total. An error that it returns stops the conversion.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> Result<()>;
 
 /// Writes the checkpoint of a parsed config.json and opened files, converted, as `config.json` and
@@ -186,7 +186,7 @@ pub fn convert_with(
             for (path, inputs) in &matrices.0 {
                 let bits = bits.iter().find(|(paths, _)| paths.matches(path));
                 let bits = bits.map(|(_, bits)| *bits);
-                // What is one matrix in the files is packed by one scheme.
+                // Weights that are one matrix in the files share one scheme.
                 let pieces = inverse.modules(path).unwrap_or_default();
                 let written = pieces.first().map_or(path.as_str(), Piece::name);
                 let name = format!("{prefix}{written}");
@@ -219,7 +219,7 @@ pub fn convert_with(
     describe(&mut object, options.dtype, nested);
     let tensors = Tensors::of(model.as_ref(), prefix)?;
     untie(&mut object, &tensors, registry);
-    // The model's handles would keep every tensor that is evaluated while it is written.
+    // The model's handles would keep each tensor in memory after it is evaluated and written.
     drop(model);
     let converted = write(tensors, &object, dir, options.shard_bytes, progress)?;
     Ok(Converted {
@@ -249,7 +249,7 @@ pub fn save(model: &dyn Model, config: &Map<String, Value>, dir: &Path) -> Resul
     write(tensors, &config, dir, SHARD_BYTES, &mut |_, _| Ok(()))
 }
 
-/// mlx-lm's models of multimodal checkpoints call their text model so.
+/// The prefix that mlx-lm gives the text model of a multimodal checkpoint.
 fn prefix(nested: bool) -> &'static str {
     if nested { "language_model." } else { "" }
 }
@@ -275,7 +275,7 @@ fn write(
         write_json(dir, "model.safetensors.index.json", &index)?;
     }
     shards.write(dir, &mut |done| progress(done, converted.bytes))?;
-    // Last: without it the folder is no checkpoint.
+    // Written last: without config.json a folder is not taken for a checkpoint.
     write_json(dir, "config.json", config)?;
     Ok(converted)
 }
@@ -304,7 +304,7 @@ fn settings(scheme: Scheme) -> Map<String, Value> {
     map
 }
 
-/// Makes config.json say what is written.
+/// Brings config.json in line with the weights: their dtype, and no vision tower.
 fn describe(config: &mut Map<String, Value>, dtype: Option<DType>, nested: bool) {
     config.shift_remove("_name_or_path");
     if nested {

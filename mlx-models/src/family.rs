@@ -7,10 +7,10 @@ use crate::config::Config;
 use crate::config::rope::{Dialect, RopeDefaults, context, rope};
 use crate::decoder::{DecoderConfig, MlpConfig};
 
-/// Most layers that a config may ask for: beyond what exists, below what exhausts memory.
+/// The most layers that a config may have: more than any published model, and few enough to build.
 const MAX_LAYERS: i32 = 1024;
 
-/// Largest head and widest row of heads, likewise.
+/// The largest head size, and the largest product of heads and head size.
 const MAX_HEAD_DIM: i32 = 8192;
 const MAX_HEADS_WIDTH: i64 = 1 << 22;
 
@@ -69,12 +69,12 @@ pub(crate) fn layer_kinds(
         .collect()
 }
 
-/// The kind of a layer with this window, or none.
+/// The kind of a layer with this window; without one it keeps all positions.
 pub(crate) fn kind(window: Option<i32>) -> LayerKind {
     window.map_or(LayerKind::Full, |window| LayerKind::Window(window as usize))
 }
 
-/// `sliding_window`: null means there is none, absence what transformers assumes.
+/// The value of `sliding_window`. Null means no window; an absent key means what transformers assumes.
 ///
 /// # Errors
 /// It is not a size.
@@ -89,10 +89,10 @@ pub(crate) fn window(c: &Config, default: Option<i32>) -> Result<Option<i32>> {
     }
 }
 
-/// Checks that heads divide each other and are of a size that exists.
+/// Checks that query heads are a multiple of key and value heads, and that no size is absurd.
 ///
 /// # Errors
-/// They do not, or are not.
+/// They are not, or one is.
 pub(crate) fn check_heads(c: &Config, heads: i32, kv_heads: i32, head_dim: i32) -> Result<()> {
     if heads % kv_heads != 0 {
         return Err(c.error(format!(

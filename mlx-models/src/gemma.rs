@@ -30,9 +30,9 @@ pub struct GemmaConfig {
     pub head_dim: i32,
     /// Scores are divided by the root of this.
     pub query_pre_attn_scalar: f64,
-    /// What each layer remembers.
+    /// What each layer's KV cache keeps.
     pub layers: Vec<LayerKind>,
-    /// Rope of layers that remember everything.
+    /// Rope of layers with full attention.
     pub rope: RopeConfig,
     /// Rope of layers with a window.
     pub local_rope: RopeConfig,

@@ -14,10 +14,7 @@ pub(crate) fn load(c: &Config) -> Result<Gemma> {
     causal(c)?;
     shared_by_layers(c)?;
     let n = family::n_layers(c, Some(26))?;
-    let head_dim = c.size("head_dim", Some(256))?;
-    let heads = c.size("num_attention_heads", Some(8))?;
-    let kv_heads = c.size("num_key_value_heads", Some(4))?;
-    family::check_heads(c, heads, kv_heads, head_dim)?;
+    let (heads, kv_heads, head_dim) = heads(c)?;
     let window = family::window(c, Some(4096))?;
     let max_positions = c.size("max_position_embeddings", Some(8192))?;
     let rope = rope(
@@ -51,15 +48,23 @@ pub(crate) fn load(c: &Config) -> Result<Gemma> {
     })
 }
 
-/// Gemma's activation stands in `hidden_activation`; `hidden_act` is a leftover that early files
-/// have wrong.
+/// Query heads, key and value heads, and their size.
+pub(crate) fn heads(c: &Config) -> Result<(i32, i32, i32)> {
+    let head_dim = c.size("head_dim", Some(256))?;
+    let heads = c.size("num_attention_heads", Some(8))?;
+    let kv_heads = c.size("num_key_value_heads", Some(4))?;
+    family::check_heads(c, heads, kv_heads, head_dim)?;
+    Ok((heads, kv_heads, head_dim))
+}
+
+/// Gemma's activation is `hidden_activation`. `hidden_act` is ignored: early files have a wrong value there.
 pub(crate) fn activation(c: &Config) -> Result<Activation> {
     c.ignore(&["hidden_act"]);
     Activation::parse(&c.or("hidden_activation", "gelu_pytorch_tanh".to_owned())?)
         .map_err(|error| c.unsupported(format!("hidden_activation: {error}")))
 }
 
-/// Refuses models in which tokens see later ones.
+/// Refuses models with attention to later tokens.
 pub(crate) fn causal(c: &Config) -> Result<()> {
     if c.or("use_bidirectional_attention", false)? {
         return Err(

@@ -6,7 +6,7 @@ use mlx_core::Result;
 use crate::config::rope::{Dialect, RopeDefaults, context, rope_of_layer_type};
 use crate::family;
 use crate::gemma::{Gemma, GemmaConfig};
-use crate::gemma2::{activation, causal, softcap};
+use crate::gemma2::{activation, causal, heads, softcap};
 use crate::registry::Source;
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Gemma> {
@@ -15,10 +15,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Gemma> {
     // transformers keeps these, and computes without them.
     c.ignore(&["attn_logit_softcapping", "_sliding_window_pattern"]);
     let n = family::n_layers(c, Some(26))?;
-    let head_dim = c.size("head_dim", Some(256))?;
-    let heads = c.size("num_attention_heads", Some(8))?;
-    let kv_heads = c.size("num_key_value_heads", Some(4))?;
-    family::check_heads(c, heads, kv_heads, head_dim)?;
+    let (heads, kv_heads, head_dim) = heads(c)?;
     let window = family::window(c, Some(4096))?;
     let max_positions = c.size("max_position_embeddings", Some(131_072))?;
     let pattern = c.size("sliding_window_pattern", Some(6))? as usize;

@@ -5,21 +5,21 @@
 use mlx_core::{Array, DType, Result};
 use mlx_nn::{Checkpoint, Rule, Rules};
 
-/// Our names, which every family gives its tensors.
+/// The names of the head and the embedding, in every family.
 const HEAD: &str = "lm_head";
 const EMBEDDING: &str = "model.embed_tokens";
 
 /// The arrays of a matrix, dense or quantised.
 const ARRAYS: [&str; 3] = ["weight", "scales", "biases"];
 
-/// What is in the files in the place of a tied head.
+/// What the files hold for a head that the config ties to the embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadTensors {
     /// A matrix of its own: the model is not tied, whatever its config says.
     Own,
     /// Nothing, or the embedding again.
     Embedding,
-    /// The matrix that is missing in the embedding's place.
+    /// The only copy of the matrix: the files have no embedding.
     Only,
 }
 

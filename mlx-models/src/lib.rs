@@ -1,7 +1,23 @@
 //! Language model architectures on MLX: `config.json` and safetensors in, logits out.
 //!
-//! A model's file reads like the model. Families that differ in values share
-//! [`Decoder`](decoder::Decoder); Gemma has [its own](gemma::Gemma).
+//! [`load`](fn@load) reads a checkpoint folder and returns a [`Model`]. A family is one file that turns a config into a
+//! model: most share [`Decoder`](decoder::Decoder), Gemma 2 and 3 share [`Gemma`](gemma::Gemma). Text, sampling and
+//! scheduling are in `mlx-infer`, training is in `mlx-train`.
+//!
+//! | transformers, PEFT | mlx-lm | here |
+//! |---|---|---|
+//! | `AutoModelForCausalLM.from_pretrained` | `load` | [`load`](fn@load), [`load_from`] |
+//! | `AutoModelForCausalLM.from_config` | | [`initialised`] |
+//! | `PreTrainedModel` | `nn.Module` with `model`, `lm_head` | [`Model`] |
+//! | `PretrainedConfig` | `ModelArgs` | [`config::Config`], [`Geometry`] |
+//! | `AutoConfig.register`, `AutoModel.register` | `MODEL_REMAPPING` | [`Registry::with`], [`Family`] |
+//! | conversion mapping of weights | `sanitize` | [`Family::names`], [`mlx_nn::Rules`] |
+//! | `DynamicCache` | `make_prompt_cache` | [`mlx_nn::ModelCache`] of [`Model::layers`] |
+//! | `save_pretrained` | `save_model` | [`convert::save`] |
+//! | `quantization_config` | `mlx_lm.convert -q`, `quant_predicate` | [`convert::convert`], [`convert::Recipe`], [`Family::bits`] |
+//! | `PeftModel.from_pretrained` | `load_adapters` | [`adapter::load`] |
+//!
+//! # Loading, and one forward pass
 //!
 //! ```
 //! use mlx_core::{Array, Result};
@@ -75,7 +91,7 @@ pub trait Model: Module {
     /// The tokens are no integers.
     fn embed(&self, tokens: &Array) -> Result<Array>;
 
-    /// What layer `index` makes of its input: `[B, L, E] -> [B, L, E]`.
+    /// The output of decoder layer `index`: `[B, L, E] -> [B, L, E]`.
     ///
     /// # Errors
     /// The step has other rows or another width.
@@ -151,14 +167,14 @@ pub struct LoadOptions<'a> {
 pub struct Loaded {
     /// The model, filled.
     pub model: Box<dyn Model>,
-    /// Facts for people and for the layers above.
+    /// Facts about it.
     pub info: ModelInfo,
 }
 
 /// Facts about a loaded model.
 #[derive(Clone, Debug)]
 pub struct ModelInfo {
-    /// `model_type`, given or told from the tensors.
+    /// `model_type`, as given or as the tensors show it.
     pub model_type: String,
     /// Rows of the embedding.
     pub vocab: i32,

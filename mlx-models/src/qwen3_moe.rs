@@ -68,5 +68,5 @@ pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
     )]))
 }
 
-/// A token's way depends on small differences of the router.
+/// The router keeps more bits: small differences of its scores choose other experts.
 pub(crate) const BITS: &[(&str, Bits)] = &[("*.mlp.gate", Bits::EightUnlessMixed)];

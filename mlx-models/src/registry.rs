@@ -11,7 +11,7 @@ use crate::{Model, gemma2, gemma3, llama, mistral, phi3, qwen2, qwen3, qwen3_moe
 /// What a model is built from.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
-    /// Of the text model. `tie_word_embeddings` says what the tensors say.
+    /// The config of the text model. Its `tie_word_embeddings` is corrected by the tensors.
     pub config: &'a Config,
     /// Whether the config is inside that of a multimodal checkpoint.
     pub nested: bool,
@@ -21,8 +21,8 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Whether a tensor's name begins so: optional parts, such as `mtp.`, are built where the files have any of
-    /// their tensors, and loading then asks for all.
+    /// Whether any tensor's name begins so. A family builds an optional part, such as `mtp.`, if the files have any
+    /// tensor of it; loading then asks for all of them.
     pub fn has(&self, prefix: &str) -> bool {
         self.tensors.names().any(|name| name.starts_with(prefix))
     }
@@ -42,7 +42,7 @@ pub struct Family {
     /// Weights, by patterns of their paths, that quantising leaves dense or gives more bits. The first that matches
     /// counts.
     pub bits: &'static [(&'static str, Bits)],
-    /// Those of `types` that have the text model's config inside.
+    /// Those of `types` that are multimodal wrappers: the text model's config is their `text_config`.
     pub wrappers: &'static [&'static str],
 }
 
@@ -94,7 +94,7 @@ const FAMILIES: &[Family] = &[
     Family::new(&["phi3"], build!(phi3)),
 ];
 
-/// The families that can be loaded: those of this crate, and a program's own.
+/// The families that can be loaded: those of this crate, and those that a program adds.
 ///
 /// ```
 /// use mlx_models::{Family, Registry};

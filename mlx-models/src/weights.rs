@@ -1,4 +1,4 @@
-//! Finding the files of a checkpoint and the names of its tensors.
+//! Finding the files of a checkpoint.
 
 use std::collections::BTreeSet;
 use std::path::Path;

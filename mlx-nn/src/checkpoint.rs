@@ -1,4 +1,5 @@
-//! Filling a module from a checkpoint, strictly: every tensor is claimed, or one report says why not.
+//! Filling a module from a checkpoint, strictly: one report names every tensor that is missing, unexpected or
+//! misshapen.
 
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;

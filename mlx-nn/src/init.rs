@@ -1,10 +1,10 @@
-//! Values for modules that no checkpoint fills: where training from nothing begins.
+//! First values of parameters, for training from nothing.
 
 use mlx_core::{Array, DType, Result, ops, random};
 
 use crate::module::{Module, Param, Path, VisitMut};
 
-/// How a parameter begins. The layer that owns it says so, since shapes do not tell.
+/// How a parameter begins. The layer that owns it says so, because its shape does not.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Initial {
     /// All the same: biases, and norms at the value with which they multiply by 1.

@@ -56,7 +56,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Makes trainable what `rule` takes by its name, and nothing else; tells how many numbers that is.
+/// Makes the parameters trainable whose names `rule` accepts, and no others. Returns how many numbers they hold.
 ///
 /// # Errors
 /// Nothing is taken, or something that has no gradient: a packed weight, its scales, integers. What

@@ -1,29 +1,13 @@
 //! Rope and attention against their definitions, written out.
 
-use mlx_core::{Array, DType, random};
+use mlx_core::Array;
 use mlx_nn::{Attend, CacheOptions, LayerKind, ModelCache, Rope, RopeConfig, RopeScaling};
 use proptest::prelude::*;
 
-fn input(shape: &[i32], seed: u64) -> Array {
-    random::normal(
-        &random::Key::new(seed).unwrap(),
-        shape,
-        DType::F32,
-        0.0,
-        1.0,
-    )
-    .unwrap()
-}
+#[path = "layers/numbers.rs"]
+mod numbers;
 
-fn close(found: &[f32], expected: &[f32]) {
-    assert_eq!(found.len(), expected.len());
-    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
-        assert!(
-            (found - expected).abs() < 1e-4 * (1.0 + expected.abs()),
-            "{index}: {found}, expected {expected}"
-        );
-    }
-}
+use numbers::{close, input};
 
 /// The rotation of one pair by hand, at offsets that differ by row.
 #[test]

@@ -1,10 +1,14 @@
 //! Layers against their formulas, written out.
 
+#[path = "layers/numbers.rs"]
+mod numbers;
+
 use mlx_core::{Array, DType, Result, ops, random};
 use mlx_nn::{
     Activation, Embedding, ExpertsConfig, ExpertsMlp, LayerNorm, Linear, Module, Param, Path,
     RmsNorm, Visit, VisitMut, Weight, loss,
 };
+use numbers::{close, input};
 
 /// Random values for every parameter, and the values by name.
 struct Init {
@@ -43,27 +47,6 @@ fn named(module: &dyn Module) -> std::collections::BTreeMap<String, Vec<f32>> {
     let mut collect = Collect(Default::default());
     module.visit(&mut Path::default(), &mut collect).unwrap();
     collect.0
-}
-
-fn input(shape: &[i32], seed: u64) -> Array {
-    random::normal(
-        &random::Key::new(seed).unwrap(),
-        shape,
-        DType::F32,
-        0.0,
-        1.0,
-    )
-    .unwrap()
-}
-
-fn close(found: &[f32], expected: &[f32]) {
-    assert_eq!(found.len(), expected.len());
-    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
-        assert!(
-            (found - expected).abs() < 1e-4 * (1.0 + expected.abs()),
-            "{index}: {found}, expected {expected}"
-        );
-    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! From tensors to adapters: `q_proj.lora_a` and what belongs to it, put on the layer of that name.
+//! From tensors to adapters: `q_proj.lora_a`, `q_proj.lora_b` and `q_proj.m` become the adapter of `q_proj`.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,7 @@ struct Parts {
     m: Option<Array>,
 }
 
-/// Puts A, B and m on the layers that the tensors' names name; `scale` gives what their product is
-/// multiplied by from its rank.
+/// Puts adapters on the layers that the tensors name. `scale` gives an adapter's factor from its rank.
 pub(super) fn put(
     label: &str,
     module: &mut dyn Module,
@@ -96,7 +95,7 @@ pub(super) fn put(
     })
 }
 
-/// Only when all fits is the model touched.
+/// Attaches the adapters, after all of them were found to fit: an error leaves the model unchanged.
 fn set(module: &mut dyn Module, made: BTreeMap<String, Lora>) -> Result<()> {
     struct Set(BTreeMap<String, Lora>);
     impl VisitMut for Set {
@@ -111,7 +110,7 @@ fn set(module: &mut dyn Module, made: BTreeMap<String, Lora>) -> Result<()> {
 }
 
 impl Parts {
-    /// The adapter, if its arrays fit the layer, and its rank. Scale and dropout are not theirs to know.
+    /// The adapter, if its arrays fit the layer, and its rank. The caller sets scale and dropout.
     fn lora(self, layer: &Adaptable<'_>, dora: bool) -> Result<(Lora, i32), String> {
         let (Some(a), Some(b)) = (self.a, self.b) else {
             return Err("lora_a or lora_b is missing".to_owned());

@@ -152,7 +152,7 @@ fn unchanged(layer: &str, table: &Array, rules: &Rules, module: &dyn Module) -> 
     ))
 }
 
-/// The path of a tensor's module, as PEFT knows it, and our name of the tensor within it.
+/// The path of a tensor's module in PEFT, and our name for the tensor's part of the adapter.
 fn split(published: &str) -> Option<(&str, &'static str)> {
     let parts = [
         (".lora_A.weight", "lora_a"),

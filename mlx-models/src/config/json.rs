@@ -4,11 +4,11 @@ use serde_json::Value;
 
 const NUMBERS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
-/// Parses a document in which numbers may be infinite or none, which plain JSON cannot say. They become what
-/// transformers 5 writes in their place: `{"__float__": "Infinity"}`.
+/// Parses a document that may hold infinite numbers and NaN, which JSON does not have. They become the objects that
+/// transformers 5 writes: `{"__float__": "Infinity"}`.
 ///
 /// # Errors
-/// The document is not JSON otherwise.
+/// The document has another fault.
 pub fn parse(text: &[u8]) -> serde_json::Result<Value> {
     // Editors on Windows write a byte order mark.
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
@@ -18,7 +18,7 @@ pub fn parse(text: &[u8]) -> serde_json::Result<Value> {
     })
 }
 
-/// The text with numbers that JSON does not have as objects; `None` if there are none outside of strings.
+/// The text with infinite numbers and NaN written as objects; `None` if it has none outside of strings.
 fn tagged(text: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len());
     let (mut at, mut in_string, mut found) = (0, false, false);
@@ -35,7 +35,7 @@ fn tagged(text: &[u8]) -> Option<Vec<u8>> {
         }
         match rest[0] {
             b'"' => in_string = !in_string,
-            // What is escaped ends no string.
+            // An escaped quote does not end the string.
             b'\\' if in_string && rest.len() > 1 => {
                 out.push(rest[0]);
                 at += 1;

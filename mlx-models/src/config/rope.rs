@@ -6,21 +6,21 @@ use mlx_nn::{RopeConfig, RopeScaling};
 
 use super::Config;
 
-/// The layer types that transformers 5 has an entry each for.
+/// The layer types for which transformers 5 writes separate entries.
 const LAYER_TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
 
-/// `original_max_position_embeddings` of a Phi 3 config that does not tell.
+/// The default of `original_max_position_embeddings` in Phi 3 configs.
 const PHI3_ORIGINAL: f64 = 4096.0;
 
 const KNOWN: &str = "default, linear, llama3, yarn, longrope, proportional";
 
-/// Which of two readings of the keys a family has in transformers.
+/// How transformers reads the rope keys of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// The whole head rotates, and `original_max_position_embeddings` is what it is called.
+    /// The whole head rotates. The original context length is `original_max_position_embeddings`.
     Plain,
-    /// Phi 3: a part of the head may rotate, `su` and `yarn` are older names of `longrope`, and
-    /// `original_max_position_embeddings` is the model's own key.
+    /// Phi 3: a part of the head may rotate. `su` and `yarn` are older names of `longrope`.
+    /// `original_max_position_embeddings` stands beside the rope entry, not in it.
     Phi3,
 }
 
@@ -42,7 +42,7 @@ struct Source<'a> {
     config: &'a Config,
     entry: Option<Config>,
     theta: Option<f64>,
-    /// Whether `original_max_position_embeddings` may stand beside the entry. It then wins.
+    /// Whether `original_max_position_embeddings` may stand beside the entry. That value goes before the entry's own.
     outer_original: bool,
 }
 
@@ -67,7 +67,7 @@ pub fn rope(config: &Config, defaults: RopeDefaults) -> Result<RopeConfig> {
     source.read(defaults)
 }
 
-/// Refuses entries for single layer types, in a family whose layers have types and share one rope.
+/// Refuses rope entries for single layer types, in a family whose layers share one rope.
 ///
 /// # Errors
 /// There is one.
@@ -144,8 +144,8 @@ impl Source<'_> {
         }
         let phi3 = defaults.dialect == Dialect::Phi3;
         let kind = self.kind(phi3)?;
-        // Outside Phi 3 transformers computes the default rope without looking at this key, fails with most
-        // other types, and knows one that is made for it.
+        // Outside Phi 3, transformers ignores this key in the default rope, uses it in `proportional`, and fails with
+        // most other types.
         let partial = match kind.as_str() {
             "default" | "mrope" if !phi3 => 1.0,
             _ => self.partial()?,

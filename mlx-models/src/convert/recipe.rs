@@ -1,4 +1,4 @@
-//! Which weight is packed how: the rules of `mlx_lm.convert`.
+//! How each weight is packed: the rules of `mlx_lm.convert`.
 
 use mlx_core::{Error, ErrorKind, QuantMode, Result, Scheme};
 
@@ -9,7 +9,7 @@ pub enum Bits {
     Dense,
     /// 8 affine bits in groups of 64.
     Eight,
-    /// 8 bits too, but a mixed recipe counts its own: mlx-lm's do so for routers.
+    /// 8 bits in a uniform recipe. A mixed recipe chooses as for other weights, as mlx-lm does for routers.
     EightUnlessMixed,
 }
 

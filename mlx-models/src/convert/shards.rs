@@ -61,8 +61,7 @@ impl Shards {
         })
     }
 
-    /// Evaluates and writes one tensor after the other and lets go of each; `progress` is told the
-    /// bytes so far.
+    /// Evaluates, writes and frees one tensor after the other; `progress` is told the bytes so far.
     pub fn write(self, dir: &Path, progress: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
         let metadata = BTreeMap::from([("format".to_owned(), "mlx".to_owned())]);
         let mut done = 0;

@@ -35,7 +35,7 @@ pub struct DecoderConfig {
     pub kv_heads: i32,
     /// Features of a head.
     pub head_dim: i32,
-    /// What each layer remembers.
+    /// What each layer's KV cache keeps.
     pub layers: Vec<LayerKind>,
     /// The feed-forward half of each layer.
     pub mlps: Vec<MlpConfig>,

@@ -59,8 +59,8 @@ impl LoraConfig {
     }
 }
 
-/// Puts a new adapter on every linear layer, embedding and stack of experts that `select` takes by its
-/// path, and tells which. A tied head shares the embedding's.
+/// Puts a new adapter on every linear layer, embedding and stack of experts whose path `select` accepts. Returns
+/// their paths. A tied head shares the embedding's.
 ///
 /// A is uniform in ±1/√in, of an embedding ±1/√V (mlx-lm's choices), B is zero: the module computes what it did before.
 /// The adapter's arrays are trainable, nothing else is.
@@ -165,7 +165,7 @@ fn new_lora(
     Ok(lora)
 }
 
-/// Takes every adapter off, and gives them back by the paths of their layers.
+/// Takes every adapter off. Returns them with the paths of their layers.
 ///
 /// # Errors
 /// None of its own.
@@ -184,7 +184,7 @@ pub fn detach(module: &mut dyn Module) -> Result<Vec<(String, Lora)>> {
     Ok(visitor.0)
 }
 
-/// Makes every adapter part of its layer's matrix, and tells of how many layers.
+/// Adds every adapter to its layer's matrix. Returns the number of layers.
 ///
 /// The sum is taken in F32. A dense matrix keeps its dtype; a quantised one is packed again by its
 /// scheme, which rounds, or with `dequantize` stays dense in the dtype of its scales (BF16 where

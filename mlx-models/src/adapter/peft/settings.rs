@@ -13,7 +13,7 @@ const HARMLESS: [&str; 14] = [
     "base_model_name_or_path",
     "corda_config",
     "eva_config",
-    // PEFT itself takes it back for the modules that these models have.
+    // PEFT resets it for all modules that these models have.
     "fan_in_fan_out",
     "inference_mode",
     "loftq_config",
