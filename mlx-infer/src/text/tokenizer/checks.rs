@@ -2,10 +2,11 @@
 //! memory without bound, or never ends.
 
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::pipeline::TokenizerJson;
 use super::steps::{Step, position, steps};
-use crate::error::{Error, Result};
+use crate::error::{self, Error};
 
 /// How much longer a text may become by the replacements of one part. Published files stay below 8.
 const MAX_GROWTH: usize = 64;
@@ -13,46 +14,51 @@ const MAX_GROWTH: usize = 64;
 const MAX_PREFIX_BYTES: usize = 64;
 
 /// Refuses a malformed part, by name and place in the file.
-pub(super) fn check(json: &TokenizerJson<'_>, bytes: &[u8], place: &str) -> Result<()> {
+pub(super) fn check(json: &TokenizerJson<'_>, bytes: &[u8], place: &str) -> error::Result<()> {
+    let refuse = |step: &Step<'_>, what: &str| {
+        let at = position(bytes, step.json);
+        Error::format(format!("{place}: {}: {what} ({at})", step.name))
+    };
     for (name, part) in json.parts() {
         let Some(part) = part else { continue };
-        let refuse = |step: &Step<'_>, what: &str| {
-            let at = position(bytes, step.json);
-            Error::format(format!("{place}: {}: {what} ({at})", step.name))
-        };
-        let found = steps(name, part).map_err(|(step, what)| refuse(&step, &what))?;
+        if name == "model" {
+            model(part).map_err(|(step, what)| refuse(&step, &what))?;
+            continue;
+        }
         let mut growth = 1;
-        for step in &found {
-            let fault = match name {
-                "model" => model_fault(step),
-                _ => step_fault(step, &mut growth),
-            };
-            if let Some(what) = fault {
-                return Err(refuse(step, &what));
+        for step in steps(name, part).map_err(|(step, what)| refuse(&step, &what))? {
+            if let Some(what) = step_fault(&step, &mut growth) {
+                return Err(refuse(&step, &what));
             }
         }
     }
     Ok(())
 }
 
-#[derive(serde::Deserialize)]
-struct Prefix {
+/// Checks the model, which is read once: it has the whole vocabulary.
+fn model(json: &RawValue) -> Result<(), (Step<'_>, String)> {
+    #[derive(Default, serde::Deserialize)]
     #[serde(default)]
-    continuing_subword_prefix: Option<String>,
-}
-
-fn model_fault(model: &Step<'_>) -> Option<String> {
-    let model: Prefix = match serde_json::from_str(model.json.get()) {
-        Ok(model) => model,
-        Err(error) => return Some(error.to_string()),
-    };
-    let length = model.continuing_subword_prefix.unwrap_or_default().len();
-    (length > MAX_PREFIX_BYTES).then(|| {
+    struct Outline {
+        r#type: Option<String>,
+        continuing_subword_prefix: Option<String>,
+    }
+    let read = serde_json::from_str::<Outline>(json.get());
+    let fault = read.as_ref().err().map(ToString::to_string);
+    let Outline {
+        r#type,
+        continuing_subword_prefix,
+    } = read.unwrap_or_default();
+    let length = continuing_subword_prefix.unwrap_or_default().len();
+    let is_long = length > MAX_PREFIX_BYTES;
+    let fault = fault.or(is_long.then(|| {
         format!("continuing_subword_prefix has {length} bytes; expected at most {MAX_PREFIX_BYTES}")
-    })
+    }));
+    let step = || Step::new("model", r#type.unwrap_or_default(), json);
+    fault.map_or(Ok(()), |what| Err((step(), what)))
 }
 
-/// What is wrong with a step, if it makes a text `growth` times as long as it was.
+/// The fault of a step, if it has one. `growth` counts how many times longer the steps of a part can make a text.
 fn step_fault(step: &Step<'_>, growth: &mut usize) -> Option<String> {
     let value: Value = match serde_json::from_str(step.json.get()) {
         Ok(value) => value,

@@ -13,6 +13,17 @@ pub(super) struct Step<'a> {
     pub(super) json: &'a RawValue,
 }
 
+impl<'a> Step<'a> {
+    /// The step of type `kind` at `path`.
+    pub(super) fn new(path: &str, kind: String, json: &'a RawValue) -> Self {
+        let name = match kind.is_empty() {
+            true => path.to_owned(),
+            false => format!("{path} ({kind})"),
+        };
+        Self { name, kind, json }
+    }
+}
+
 /// What a step looks like from outside: its type, and in a sequence the steps inside.
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -51,11 +62,7 @@ fn walk<'a>(
         .kind
         .and_then(|kind| serde_json::from_str(kind.get()).ok());
     let kind: String = kind.unwrap_or_default();
-    let name = match kind.is_empty() {
-        true => path.clone(),
-        false => format!("{path} ({kind})"),
-    };
-    let step = Step { name, kind, json };
+    let step = Step::new(&path, kind, json);
     if depth > MAX_DEPTH {
         let what = format!("sequences are nested deeper than {MAX_DEPTH}");
         return Err((step, what));
