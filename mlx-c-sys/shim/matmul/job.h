@@ -39,6 +39,9 @@ inline long size_of(Float type) {
   return type == Float::f32 ? 4 : 2;
 }
 
+// Up to so many rows of x, a product takes as long as its weights take to come from memory. A task is then one long piece of them.
+constexpr long memory_bound_rows = 128;
+
 inline long round_up(long n, long unit) {
   return (n + unit - 1) / unit * unit;
 }

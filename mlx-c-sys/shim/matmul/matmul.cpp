@@ -1,124 +1,93 @@
 #include "matmul.h"
 
-#include <algorithm>
+#include <limits>
 
 #include "../isa.h"
 #include "../sgemm/product.h"
-#include "amx.h"
-#include "expand.h"
+#include "bf16_pairs.h"
+#include "bf16_tiles.h"
+#include "f32_panels.h"
+#include "int_kernels.h"
 #include "job.h"
-#include "pairs.h"
-#include "panels.h"
-#include "whole.h"
 
 namespace mlxrs::matmul {
 namespace {
 
-void by_tiles(const Product& p, const Job& job, const Amx& amx, const Expander& expander) {
-  const Weights& w = job.w();
-  int dealt = expander.dealt(w);
-  // A few rows of x take as long as reading the weights: in long pieces, each of which one core has fetched. Of many, each core takes
-  // a band, which stays in its second cache, with as many weights as there are.
-  const bool few = p.m <= Amx::some;
-  const long parts = few || Amx::is_large(p.m, w.k) ? 1 : 4, all = round_up(job.n(), Amx::unit);
-  const long band = few ? p.m : Amx::band(p.m, w.k), most = few ? all : std::min(all, Amx::most(p.m, w.k));
-  // A band is packed by whom it will likely be multiplied by: who comes first here comes first there.
-  const long blocks = (p.m + 15) / 16, together = band == p.m ? 1 : std::max(1L, band / 16 / threads_of((p.m + band - 1) / band));
-  const long steps = Amx::steps(w.k, dealt);
-  auto* packed = for_all.of<uint16_t>(Amx::packed_size(p.m, steps));
-  each((blocks + together - 1) / together, p.m * w.k, [&](uint32_t i) {
-    for (long block = i * together; block < std::min(blocks, (i + 1) * together); block++) {
-      amx.pack(p, w.k, dealt, block, packed);
-    }
-  });
-  share_bands(p, job, band, Amx::unit, parts, most_joined(p, job, band, Amx::unit, most), [&](const Band& b, long row, long row_end) {
-    each_matrix(p, job, b, row, row_end, [&](const Product& q, const Weights& w, long row, long row_end) {
-      void* scratch = for_task.of<char>(amx.scratch_size(q, w, expander, row_end - row));
-      amx.rows(q, w, expander, packed + Amx::packed_size(b.first, steps), row, row_end, scratch);
-    });
-  });
+// Sets of codings and of types of x.
+template <typename... T>
+constexpr unsigned set(T... items) {
+  return ((1u << static_cast<int>(items)) | ...);
+}
+constexpr unsigned affine = set(Coding::affine), mxfp4 = set(Coding::mxfp4), nvfp4 = set(Coding::nvfp4), mxfp8 = set(Coding::mxfp8),
+                   bf16 = set(Coding::bf16), packed = affine | mxfp4 | nvfp4 | mxfp8;
+constexpr unsigned x_bf16 = set(Float::bf16), x_f16 = set(Float::f16), x_16 = x_bf16 | x_f16;
+constexpr long any = std::numeric_limits<long>::max();
+
+template <const IntKernels* KERNELS()>
+void by_int(const Product& p, const Job& job) {
+  by_int_kernels(p, job, *KERNELS());
+}
+void by_tiles(const Product& p, const Job& job) {
+  by_bf16_tiles(p, job, *bf16_tiles_amx(), dequantizer_of(isa()));
+}
+void by_pairs(const Product& p, const Job& job) {
+  by_bf16_pairs(p, job, *bf16_pairs_avx512bf16(), dequantizer_of(isa()));
+}
+void by_f32(const Product& p, const Job& job) {
+  by_f32_panels(p, job, sgemm::chosen(), dequantizer_of(isa()));
 }
 
-// In whole numbers.
-void by_whole_numbers(const Product& p, const Job& job, const Whole& kernels) {
-  const Weights& w = job.w();
-  long block = std::min(p.m, kernels.block), blocks = (p.m + block - 1) / block, size = kernels.packed_size(w, block);
-  char* packed = for_all.of<char>(blocks * size);
-  each(blocks, p.m * w.k, [&](uint32_t i) { kernels.pack(p, w, i * block, block, packed + i * size); });
-  long parts = p.m <= Amx::some ? 1 : 4;
-  long most = most_joined(p, job, p.m, kernels.unit, round_up(job.n(), kernels.unit));
-  share_rows(p, job, kernels.unit, parts, most, [&](long row, long row_end) {
-    void* scratch = for_task.of<char>(kernels.scratch_size(p, w));
-    each_matrix(p, job, {0, p.m}, row, row_end, [&](const Product& p, const Weights& w, long row, long row_end) {
-      kernels.rows(p, w, packed, row, row_end, scratch);
-    });
-  });
-}
+// A line of the table.
+struct Line {
+  // An instruction set, and those that have it too.
+  Isa isa;
+  unsigned codings, x;
+  // The most rows of x.
+  long rows;
+  // What the weights' group, and what their k, must be a multiple of.
+  long group, k;
+  void (*multiply)(const Product& p, const Job& job);
 
-const Whole* small_floats_of(Isa machine) {
-  switch (machine) {
-    case Isa::portable:
-      return nullptr;
-    case Isa::avx2:
-    case Isa::avx512:
-      return small_floats_avx2();
-    default:
-      return small_floats_avx512();
+  bool fits(Isa machine, const Product& p, const Weights& w) const {
+    return machine >= isa && (codings & set(w.coding)) != 0 && (x & set(p.type)) != 0 && p.m <= rows && w.group % group == 0 &&
+        w.k % k == 0;
   }
-}
+};
 
-// The kernels for these products in whole numbers, or few of E4M3; null where others are faster.
-const Whole* whole_of(Isa machine, const Product& p, const Weights& w) {
-  if (!Whole::takes(p, w)) {
-    return nullptr;
-  }
-  const bool few = p.m <= Whole::few, least = p.m <= Whole::few_beside_tiles;
-  if (w.coding == Coding::mxfp8) {
-    return (machine == Isa::amx ? least : few) ? small_floats_of(machine) : nullptr;
-  }
-  if (!Whole::takes_many(w) && (!few || machine == Isa::portable)) {
-    return nullptr;
-  }
-  switch (machine) {
-    case Isa::portable:
-      return whole_neon();
-    case Isa::avx2:
-    case Isa::avx512:
-      return least || !Whole::takes_many(w) ? whole_avx2() : whole_tiles_avx2();
-    case Isa::avx512vnni:
-    case Isa::avx512bf16:
-      return least || !Whole::takes_many(w) ? whole_vnni() : whole_tiles_vnni(p.m);
-    case Isa::amx:
-      if (least) {
-        return whole_vnni();
-      }
-      if (few && Whole::takes_steps(w)) {
-        return whole_amx();
-      }
-      // Tiles of bf16 do not have f16's precision.
-      return p.type == Float::f16 && Whole::takes_many(w) ? whole_tiles_vnni(p.m) : nullptr;
-  }
-  return nullptr;
-}
+// Which kernel multiplies: the first line that fits. Where none does, weights become f32 and are multiplied by sgemm's kernels.
+// avx512 has no line of its own: in 16 bits its products are no faster than those of avx2.
+constexpr Line table[] = {
+    // ISA            coding                  x     rows group  k  kernel
+    {Isa::avx512vnni, affine | mxfp4 | nvfp4, x_16,   4,   1,  32, by_int<int8_few_rows_avx512vnni>},
+    {Isa::avx512vnni, mxfp8,                  x_16,   4,   1,   1, by_int<fp8_few_rows_avx512vnni>},
+    {Isa::amx,        affine,                 x_16,   8,  64,   1, by_int<int8_amx>},
+    {Isa::amx,        packed | bf16,          x_bf16, any, 1,   1, by_tiles},
+    {Isa::amx,        nvfp4 | mxfp8,          x_f16,  any, 1,   1, by_f32},
+    {Isa::avx512vnni, affine | mxfp4,         x_16,   8,   1,   1, by_int<int8_8_rows_avx512vnni>},
+    {Isa::avx512vnni, affine | mxfp4,         x_16,   any, 1,   1, by_int<int8_many_rows_avx512vnni>},
+    {Isa::avx512vnni, nvfp4,                  x_16,   8,   1,  32, by_int<int8_few_rows_avx512vnni>},
+    {Isa::avx512vnni, mxfp8,                  x_16,   8,   1,   1, by_int<fp8_few_rows_avx512vnni>},
+    {Isa::avx512bf16, packed | bf16,          x_bf16, any, 1,   1, by_pairs},
+    {Isa::avx2,       affine | mxfp4,         x_16,   4,   1,   1, by_int<int16_few_rows_avx2>},
+    {Isa::avx2,       affine | mxfp4,         x_16,   any, 1,   1, by_int<int16_many_rows_avx2>},
+    {Isa::avx2,       nvfp4,                  x_16,   8,   1,  32, by_int<int16_few_rows_avx2>},
+    {Isa::avx2,       mxfp8,                  x_16,   8,   1,   1, by_int<fp8_few_rows_avx2>},
+#ifdef __aarch64__
+    {Isa::portable,   affine | mxfp4,         x_16,   any, 1,   1, by_int<int16_neon>},
+#endif
+};
 
 void multiply_by(const Product& p, const Job& job) {
-  const Weights& w = job.w();
   if (p.m == 0 || job.n() == 0) {
     return;
   }
-  Isa machine = isa();
-  const Expander& expander = expander_of(machine);
-  if (const Whole* whole = whole_of(machine, p, w)) {
-    return by_whole_numbers(p, job, *whole);
+  const Isa machine = isa();
+  for (const Line& line : table) {
+    if (line.fits(machine, p, job.w())) {
+      return line.multiply(p, job);
+    }
   }
-  bool is_bf16 = p.type == Float::bf16 && w.coding != Coding::f32 && w.coding != Coding::f16;
-  if (is_bf16 && machine == Isa::amx) {
-    return by_tiles(p, job, *amx(), expander);
-  }
-  if (is_bf16 && machine == Isa::avx512bf16) {
-    return by_pairs(p, job, *pairs(), expander);
-  }
-  by_panels(p, job, sgemm::chosen(), expander);
+  by_f32(p, job);
 }
 
 } // namespace

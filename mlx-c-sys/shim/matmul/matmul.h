@@ -5,7 +5,7 @@
 // into a panel that stays in a cache, and all activations go by. What is multiplied:
 //   x in bf16            weights rounded to bf16, products and sums in f32: AMX, VDPBF16PS, or f32 FMA
 //   x in f16 or f32      weights in f32 (those of f16 and packed ones are not rounded), f32 FMA
-//   x in bf16 or f16 and weights in affine codes or E2M1, few rows of x, or f16, or no tiles: whole numbers (whole.h)
+//   x in bf16 or f16 and weights in affine codes or E2M1, few rows of x, or f16, or no tiles: whole numbers (int_kernels.h)
 // The result is rounded once, to x's type. As in sgemm, an element of y is a function of its row of x, its row of w and the
 // instruction set: sums have a fixed order, whatever else is in the call and whichever thread computes it. Only where packed weights go different
 // ways, on tiles or in nvfp4 and mxfp8, it also tells whether x has more rows than a few, or than some.

@@ -1,6 +1,6 @@
 // The kernels for any machine, with vectors of four: SSE on x86-64 (a multiply and an add, where others fuse), NEON on
 // aarch64.
-#include "../matmul/floats.h"
+#include "../matmul/convert.h"
 #include "kernels.h"
 
 #ifdef __aarch64__

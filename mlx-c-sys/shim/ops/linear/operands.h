@@ -85,7 +85,14 @@ inline bool packs(int64_t k, mx::Dtype type, const Parts& w) {
   const auto& [packed, scales, biases, packing] = w;
   bool affine = packing.mode == "affine";
   if (packed.dtype() != mx::uint32 || packed.ndim() != scales->ndim() || affine != biases.has_value() ||
-      packing.bits < 1 || packing.bits > 8 || packing.group < 16) {
+      packing.bits < 1 || packing.bits > 8) {
+    return false;
+  }
+  // The groups that kernels are made for.
+  const auto& mode = packing.mode;
+  bool known = affine ? packing.group == 32 || packing.group == 64 || packing.group == 128
+                      : packing.bits == (mode == "mxfp8" ? 8 : 4) && packing.group == (mode == "nvfp4" ? 16 : 32);
+  if (!known) {
     return false;
   }
   auto groups = packed.shape();

@@ -35,7 +35,7 @@ void load_tiles(const Attention& a, float* to) {
       for (long i = 0; i < side; i++) {
         x[i] = rows[i] != nullptr ? _mm512_loadu_si512(rows[i] + 2 * d) : _mm512_setzero_si512();
       }
-      turn(x);
+      transpose(x);
       for (long i = 0; i < side; i++) {
         _mm512_storeu_si512(to + i * side, x[i]);
       }
@@ -230,7 +230,7 @@ void weigh_tile(const Attention& a, long c, long query, long begin, long end, fl
       for (int j = 0; j < side; j++) {
         pairs[j] = paired(pairs[j]);
       }
-      turn(pairs);
+      transpose(pairs);
 #pragma GCC unroll 16
       for (int j = 0; j < side; j++) {
         _mm512_storeu_si512(rows + j * side, pairs[j]);

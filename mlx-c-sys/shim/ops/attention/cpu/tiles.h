@@ -4,13 +4,13 @@
 #include "ops/cpu/lanes.h"
 
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__)
-#include "matmul/turn.h"
+#include "matmul/transpose_avx512.h"
 
 namespace mlxrs::ops {
 namespace {
 
 using matmul::paired;
-using matmul::turn;
+using matmul::transpose;
 
 // A tile as it is in memory: 16 rows of 64 bytes.
 constexpr long tile_floats = 256;

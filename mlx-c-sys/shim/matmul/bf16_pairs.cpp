@@ -1,16 +1,15 @@
-#include "pairs.h"
+#include "bf16_pairs.h"
 
 #include <cstring>
 
-#include "amx.h"
-#include "floats.h"
+#include "convert.h"
 #include "job.h"
 
 namespace mlxrs::matmul {
 namespace {
 
 // Rows of a panel of weights that is written out, and elements of k that it has at a time: so many stay in the first cache.
-constexpr long panel = 4 * Pairs::unit, part = 256;
+constexpr long panel = 4 * Bf16Pairs::unit, part = 256;
 // Up to so many rows of x are multiplied with dense weights where these are: there is little to read twice.
 constexpr long few_dense = 64;
 
@@ -22,10 +21,10 @@ long far_apart(long rows, long side_by_side) {
   return far % 2 != 0 ? far : far / 2 | 1;
 }
 
-// What all of by_pairs knows.
+// What all of by_bf16_pairs knows.
 struct Call {
-  const Pairs& kernels;
-  const Expander& expander;
+  const Bf16Pairs& kernels;
+  const Dequantizer& dequantizer;
   // Packed x.
   const char* x;
   long block_size, unit_k, pairs;
@@ -33,7 +32,7 @@ struct Call {
 
 // y for rows of dense weights from `row` on, as many as go side by side; the first of those that are left. Weights are turned.
 long by_turning(const Call& call, const Product& p, const Weights& w, long row, long row_end) {
-  constexpr long lanes = Pairs::lanes_of_few;
+  constexpr long lanes = Bf16Pairs::lanes_of_few;
   while (row_end - row >= lanes) {
     const long far = far_apart(row_end - row, lanes), rows = far * lanes;
     float *sums = for_task.of<float>((rows + lanes) * p.m), *some = sums + rows * p.m;
@@ -53,12 +52,12 @@ long by_turning(const Call& call, const Product& p, const Weights& w, long row, 
 
 // The same for more rows of x, which are turned.
 long in_place(const Call& call, const Product& p, const Weights& w, long row, long row_end) {
-  const long distance = round_up(p.m, Pairs::lanes(p.m));
-  while (row_end - row >= Pairs::unit) {
-    const long far = far_apart(row_end - row, Pairs::unit), rows = far * Pairs::unit;
+  const long distance = round_up(p.m, Bf16Pairs::lanes(p.m));
+  while (row_end - row >= Bf16Pairs::unit) {
+    const long far = far_apart(row_end - row, Bf16Pairs::unit), rows = far * Bf16Pairs::unit;
     float* sums = for_task.of<float>(round_up(rows, 16) * distance);
     for (long i = 0; i < far; i++) {
-      call.kernels.multiply({w.row(row + i), far * w.row_bytes(), Pairs::unit, call.x, call.block_size, p.m, call.pairs,
+      call.kernels.multiply({w.row(row + i), far * w.row_bytes(), Bf16Pairs::unit, call.x, call.block_size, p.m, call.pairs,
                              sums + i * distance, far * distance, true, nullptr, 0});
     }
     call.kernels.write(sums, distance, p.m, rows, row, p.y);
@@ -71,9 +70,9 @@ long in_place(const Call& call, const Product& p, const Weights& w, long row, lo
 void write_panel(const Call& call, const Panel& from, long k, long k_end, uint16_t* to) {
   const Weights& w = from.w;
   if (w.coding != Coding::bf16) {
-    call.expander.to_bf16(from, k, k_end, to, part);
+    call.dequantizer.to_bf16(from, k, k_end, to, part);
   }
-  for (long r = 0; r < round_up(from.rows, Pairs::unit); r++, to += part) {
+  for (long r = 0; r < round_up(from.rows, Bf16Pairs::unit); r++, to += part) {
     if (r >= from.rows) {
       std::memcpy(to, to - part, part * sizeof *to);
     } else if (w.coding == Coding::bf16) {
@@ -87,7 +86,7 @@ void write_panel(const Call& call, const Panel& from, long k, long k_end, uint16
 
 // y for rows of any weights.
 void by_written_panels(const Call& call, const Product& p, const Weights& w, long row, long row_end) {
-  const long distance = round_up(p.m, Pairs::lanes(p.m)), groups = round_up(panel * w.groups(), 16);
+  const long distance = round_up(p.m, Bf16Pairs::lanes(p.m)), groups = round_up(panel * w.groups(), 16);
   float* sums = for_task.of<float>(panel * distance + 2 * groups + panel * part / 2);
   float *scales = sums + panel * distance, *biases = scales + groups;
   auto* out = reinterpret_cast<uint16_t*>(biases + groups);
@@ -96,16 +95,16 @@ void by_written_panels(const Call& call, const Product& p, const Weights& w, lon
   for (; row < row_end; row += panel) {
     const long rows = std::min(panel, row_end - row);
     const bool has_next = row_end - row >= 2 * panel;
-    expand_groups(call.expander, w, row, rows, scales, biases);
+    dequantize_groups(call.dequantizer, w, row, rows, scales, biases);
     const Panel from{w, row, rows, 0, w.groups(), scales, biases, nullptr};
-    PairTiles tiles{out, part * static_cast<long>(sizeof *out), round_up(rows, Pairs::unit), call.x, call.block_size, p.m, 0, sums, distance, true,
+    PairTiles tiles{out, part * static_cast<long>(sizeof *out), round_up(rows, Bf16Pairs::unit), call.x, call.block_size, p.m, 0, sums, distance, true,
                     has_next ? w.row(row + rows) : call.x, has_next ? fetch_step : 0};
     for (long k = 0; k < w.k; k += part) {
       const long k_end = std::min(k + part, w.k);
       write_panel(call, from, k, k_end, out);
       tiles.pairs = round_up(k_end - k, call.unit_k) / 2;
       call.kernels.multiply(tiles);
-      tiles.x = static_cast<const char*>(tiles.x) + Pairs::block_size(p.m, tiles.pairs);
+      tiles.x = static_cast<const char*>(tiles.x) + Bf16Pairs::block_size(p.m, tiles.pairs);
       tiles.fetch += has_next ? rows * (k_end - k) * w.bits / 8 : 0;
       tiles.first = false;
     }
@@ -115,13 +114,13 @@ void by_written_panels(const Call& call, const Product& p, const Weights& w, lon
 
 } // namespace
 
-void by_pairs(const Product& p, const Job& job, const Pairs& kernels, const Expander& expander) {
+void by_bf16_pairs(const Product& p, const Job& job, const Bf16Pairs& kernels, const Dequantizer& dequantizer) {
   const Weights& w = job.w();
-  const int dealt = expander.dealt(w);
+  const int dealt = dequantizer.dealt(w);
   const long unit_k = dealt > 1 ? 64 : 2, pairs = round_up(w.k, unit_k) / 2;
-  const long lanes = Pairs::lanes(p.m), blocks = (p.m + lanes - 1) / lanes, size = Pairs::block_size(p.m, pairs);
-  const bool where_they_are = w.coding == Coding::bf16 && w.k % 2 == 0 && p.m <= few_dense, is_turned = where_they_are && p.m <= Pairs::few;
-  const long unit = is_turned ? Pairs::lanes_of_few : Pairs::unit;
+  const long lanes = Bf16Pairs::lanes(p.m), blocks = (p.m + lanes - 1) / lanes, size = Bf16Pairs::block_size(p.m, pairs);
+  const bool where_they_are = w.coding == Coding::bf16 && w.k % 2 == 0 && p.m <= few_dense, is_turned = where_they_are && p.m <= Bf16Pairs::few;
+  const long unit = is_turned ? Bf16Pairs::lanes_of_few : Bf16Pairs::unit;
   char* x = for_all.of<char>(blocks * size);
   // Where all weights are turned, x is read where it is.
   if (!is_turned || std::any_of(job.parts.begin(), job.parts.end(), [&](const Part& part) { return part.w.n % unit != 0; })) {
@@ -129,8 +128,8 @@ void by_pairs(const Product& p, const Job& job, const Pairs& kernels, const Expa
       kernels.pack(p.x + i * lanes, std::min(lanes, p.m - i * lanes), w.k, dealt, lanes, pairs, x + i * size);
     });
   }
-  const Call call{kernels, expander, x, size, unit_k, pairs};
-  const long parts = p.m <= Amx::some ? 1 : 4;
+  const Call call{kernels, dequantizer, x, size, unit_k, pairs};
+  const long parts = p.m <= memory_bound_rows ? 1 : 4;
   const long most = most_joined(p, job, p.m, unit, round_up(job.n(), unit));
   share_rows(p, job, unit, parts, most, [&](long row, long row_end) {
     each_matrix(p, job, {0, p.m}, row, row_end, [&](const Product& p, const Weights& w, long row, long row_end) {

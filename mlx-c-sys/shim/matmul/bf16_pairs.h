@@ -7,13 +7,13 @@
 // bits are the same for one row of x and for many.
 #pragma once
 
-#include "expand.h"
+#include "dequantize.h"
 
 namespace mlxrs::matmul {
 
 struct Job;
 
-// Pairs::unit rows of weights, or a multiple of it, and rows of x, over some of k.
+// Bf16Pairs::unit rows of weights, or a multiple of it, and rows of x, over some of k.
 struct PairTiles {
   // The first row of weights, and bytes from one to the next.
   const void* w;
@@ -33,7 +33,7 @@ struct PairTiles {
   long fetch_step;
 };
 
-// Pairs::lanes_of_few rows of weights, `w_row` bytes apart, and at most Pairs::few rows of x.
+// Bf16Pairs::lanes_of_few rows of weights, `w_row` bytes apart, and at most Bf16Pairs::few rows of x.
 struct PairRows {
   const void* w;
   long w_row;
@@ -43,7 +43,7 @@ struct PairRows {
   float* sums;
 };
 
-struct Pairs {
+struct Bf16Pairs {
   static constexpr long unit = 12, few = 4, lanes_of_few = 16;
 
   // How many rows of x a block of them has, and its bytes.
@@ -54,7 +54,7 @@ struct Pairs {
     return lanes(m) * pairs * 4;
   }
 
-  // Packs a block of `rows` rows, of k elements each: others that it has room for become zeros. `dealt` is what Expander::dealt says of
+  // Packs a block of `rows` rows, of k elements each: others that it has room for become zeros. `dealt` is what Dequantizer::dealt says of
   // the weights.
   void (*pack)(const void* const* x, long rows, long k, int dealt, long lanes, long pairs, void* to);
   void (*multiply)(const PairTiles& t);
@@ -64,8 +64,8 @@ struct Pairs {
 };
 
 // Null without AVX-512 BF16.
-const Pairs* pairs();
+const Bf16Pairs* bf16_pairs_avx512bf16();
 
-void by_pairs(const Product& p, const Job& job, const Pairs& kernels, const Expander& expander);
+void by_bf16_pairs(const Product& p, const Job& job, const Bf16Pairs& kernels, const Dequantizer& dequantizer);
 
 } // namespace mlxrs::matmul

@@ -1,8 +1,8 @@
 // Expansion in plain loops, which the compiler makes vectors of. Included by one file for each instruction set.
 #pragma once
 
-#include "expand.h"
-#include "floats.h"
+#include "dequantize.h"
+#include "convert.h"
 
 namespace mlxrs::matmul {
 namespace {
@@ -133,7 +133,7 @@ void scales_to_f32(Coding coding, Float type, const void* from, long at, long n,
   }
 }
 
-constexpr Expander plain{rows_to_f32, rows_to_bf16, [](const Weights&) { return 1; }, scales_to_f32};
+constexpr Dequantizer plain{rows_to_f32, rows_to_bf16, [](const Weights&) { return 1; }, scales_to_f32};
 
 } // namespace
 } // namespace mlxrs::matmul

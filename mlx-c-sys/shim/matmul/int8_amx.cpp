@@ -1,13 +1,13 @@
-#include "whole.h"
+#include "int_kernels.h"
 
 #if defined(__AMX_INT8__) && defined(__AVX512VBMI__)
 #include <immintrin.h>
 
-#include "amx_configuration.h"
-#include "turn.h"
-#include "unpack.h"
-#include "whole_amx_x.h"
-#include "whole_avx512.h"
+#include "tiles_amx.h"
+#include "transpose_avx512.h"
+#include "unpack_avx512.h"
+#include "int8_amx.h"
+#include "int_avx512.h"
 
 // Products of bytes on AMX's tiles. TDPBUSD adds to 16 x 16 sums the products of 16 rows of weights, 64 codes of each, and 16
 // columns of x, which are the high and the low bytes of eight rows. A sum belongs to one group of weights: 16 x 16 of them are stored,
@@ -315,7 +315,7 @@ class Pass {
     for (long r = 0; r < columns; r++) {
       lanes[r] = _mm512_load_si512(sums + r * apart);
     }
-    turn(lanes);
+    transpose(lanes);
     for (long r = 0; r < p.m; r++) {
       __m512 sum = _mm512_add_ps(_mm512_castsi512_ps(lanes[r]), _mm512_castsi512_ps(lanes[x_rows + r]));
       write(p.type, sum, n, static_cast<uint16_t*>(p.y[r]) + row);
@@ -364,11 +364,11 @@ long scratch_size(const Product&, const Weights&) {
   return sizeof(Scratch);
 }
 
-constexpr Whole kernels{rows_of_tile, x_rows, packed_size, pack, scratch_size, rows};
+constexpr IntKernels kernels{rows_of_tile, x_rows, packed_size, pack, scratch_size, rows};
 
 } // namespace
 
-const Whole* whole_amx() {
+const IntKernels* int8_amx() {
   return &kernels;
 }
 
@@ -376,7 +376,7 @@ const Whole* whole_amx() {
 
 #else
 
-const mlxrs::matmul::Whole* mlxrs::matmul::whole_amx() {
+const mlxrs::matmul::IntKernels* mlxrs::matmul::int8_amx() {
   return nullptr;
 }
 

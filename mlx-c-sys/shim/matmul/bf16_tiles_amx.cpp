@@ -1,10 +1,10 @@
-#include "amx.h"
+#include "bf16_tiles.h"
 
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512BF16__)
 #include <cstring>
 
-#include "amx_tiles.h"
-#include "floats.h"
+#include "bf16_tiles_amx.h"
+#include "convert.h"
 
 namespace mlxrs::matmul {
 namespace {
@@ -16,7 +16,7 @@ constexpr long few = 64, panel_rows = 16, panel_k = 256;
 // past which x is loaded.
 constexpr long block_rows = 32, block_k = 512;
 
-// The order in which x goes with the weights, see Expander: which of 64 elements go to the first 32 and to the others.
+// The order in which x goes with the weights, see Dequantizer: which of 64 elements go to the first 32 and to the others.
 struct Order {
   int dealt;
   __m512i halves[2];
@@ -46,14 +46,14 @@ struct Order {
 
 void pack(const Product& p, long k, int dealt, long block, uint16_t* packed) {
   const Order order(dealt);
-  long steps = Amx::steps(k, dealt), rows = smaller(16, p.m - 16 * block), columns = columns_of(p.m);
+  long steps = Bf16Tiles::steps(k, dealt), rows = smaller(16, p.m - 16 * block), columns = columns_of(p.m);
   uint16_t* to = packed + block * steps * 512;
   for (long s = 0; s < steps; s++, to += 32 * columns) {
     __m512i r[16];
     for (long i = 0; i < 16; i++) {
       r[i] = i < rows ? order(static_cast<const uint16_t*>(p.x[16 * block + i]), s, k) : _mm512_setzero_si512();
     }
-    turn(r);
+    transpose(r);
     for (long i = 0; i < 16; i++) {
       if (columns == 8) {
         _mm256_store_si256(reinterpret_cast<__m256i*>(to + 16 * i), _mm512_castsi512_si256(r[i]));
@@ -70,9 +70,9 @@ struct Plan {
   long m, k, steps, piece_k, part_k;
 
   Plan(const Product& p, const Weights& w, int dealt)
-      : m(p.m), k(w.k), steps(Amx::steps(w.k, dealt)), piece_k(Amx::piece(p.m, w.k)), part_k(panel_k) {
+      : m(p.m), k(w.k), steps(Bf16Tiles::steps(w.k, dealt)), piece_k(Bf16Tiles::piece(p.m, w.k)), part_k(panel_k) {
     if (m > few) {
-      part_k = Amx::part_of(piece_k, block_k, 128);
+      part_k = Bf16Tiles::part_of(piece_k, block_k, 128);
     }
   }
   // The sums of a block of weights.
@@ -105,7 +105,7 @@ struct Scratch {
   static long floats(const Weights& w) {
     return (block_rows * w.groups() + 15) / 16 * 16;
   }
-  static long size(const Product& p, const Weights& w, const Expander& e, long rows) {
+  static long size(const Product& p, const Weights& w, const Dequantizer& e, long rows) {
     Plan plan(p, w, e.dealt(w));
     long blocks = (rows + block_rows - 1) / block_rows;
     long tiles = out_tiles + (plan.m > few ? (plan.all_wait() ? blocks : 1) * plan.tiles() : 0);
@@ -120,7 +120,7 @@ struct Scratch {
   }
 
   // Rows [row, row + rows) with their scales for [k, k_end).
-  Panel prepare(const Weights& w, const Expander& e, long row, long rows, long k, long k_end) const {
+  Panel prepare(const Weights& w, const Dequantizer& e, long row, long rows, long k, long k_end) const {
     Panel panel{w, row, rows, 0, 0, scales, biases, nullptr};
     if (w.group > 0) {
       panel.group = k / w.group;
@@ -141,7 +141,7 @@ struct Scratch {
 };
 
 // Makes `height` rows of a panel from those that there are, [k, k_end), with zeros for the others and behind the end.
-void fill(const Expander& e, const Panel& p, long k, long k_end, long height, uint16_t* to, long ld) {
+void fill(const Dequantizer& e, const Panel& p, long k, long k_end, long height, uint16_t* to, long ld) {
   if (p.rows < height || (k_end - k) % 32 != 0) {
     std::memset(to, 0, height * ld * sizeof(uint16_t));
   }
@@ -173,7 +173,7 @@ long dense_stretches(const Product& p, const Weights& w, const uint16_t* x, long
 // all sums stay in registers.
 template <int X, int W = 16>
 void few_columns(
-    const Product& p, const Plan& plan, const Weights& w, const Expander& e, const uint16_t* x, long row, long row_end,
+    const Product& p, const Plan& plan, const Weights& w, const Dequantizer& e, const uint16_t* x, long row, long row_end,
     const Scratch& s) {
   int dealt = e.dealt(w);
   long block = plan.steps * 512, ld = Scratch::ld(plan);
@@ -195,7 +195,7 @@ void few_columns(
         long next = row + 16 < row_end ? row + 16 : row;
         panel.next = static_cast<const uint8_t*>(w.data) + (next * w.k + rows * k) * w.bits / 8;
         fill(e, panel, k, k_end, panel_rows, s.panel, ld);
-        tiles<X, W, Ahead::no>(s.panel, 2 * ld, x + k * W, block, Amx::steps(k_end - k, dealt), s.out);
+        tiles<X, W, Ahead::no>(s.panel, 2 * ld, x + k * W, block, Bf16Tiles::steps(k_end - k, dealt), s.out);
         _tile_stored(5, s.out, 64);
       }
     }
@@ -238,7 +238,7 @@ void multiply_block(const Product& p, const Plan& plan, const Piece& piece, cons
 }
 
 void many_columns(
-    const Product& p, const Plan& plan, const Weights& w, const Expander& e, const uint16_t* x, long first, long row_end,
+    const Product& p, const Plan& plan, const Weights& w, const Dequantizer& e, const uint16_t* x, long first, long row_end,
     const Scratch& s) {
   for (long k = 0; k < w.k; k += plan.piece_k) {
     const long k_end = smaller(w.k, k + plan.piece_k);
@@ -266,7 +266,7 @@ void many_columns(
 }
 
 void rows(
-    const Product& p, const Weights& w, const Expander& e, const uint16_t* packed, long row, long row_end,
+    const Product& p, const Weights& w, const Dequantizer& e, const uint16_t* packed, long row, long row_end,
     void* scratch) {
   Configuration configuration(columns_of(p.m));
   const Plan plan(p, w, e.dealt(w));
@@ -286,11 +286,11 @@ void rows(
   }
 }
 
-constexpr Amx kernels{pack, Scratch::size, rows};
+constexpr Bf16Tiles kernels{pack, Scratch::size, rows};
 
 } // namespace
 
-const Amx* amx() {
+const Bf16Tiles* bf16_tiles_amx() {
   return &kernels;
 }
 
@@ -298,7 +298,7 @@ const Amx* amx() {
 
 #else
 
-const mlxrs::matmul::Amx* mlxrs::matmul::amx() {
+const mlxrs::matmul::Bf16Tiles* mlxrs::matmul::bf16_tiles_amx() {
   return nullptr;
 }
 

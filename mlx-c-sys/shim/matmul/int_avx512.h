@@ -1,10 +1,10 @@
-// What the kernels of whole.h with AVX-512 have in common.
+// What the kernels of int_kernels.h with AVX-512 have in common.
 #pragma once
 
 #include <immintrin.h>
 
-#include "floats_avx512.h"
-#include "whole_numbers.h"
+#include "convert_avx512.h"
+#include "int_codes.h"
 
 namespace mlxrs::matmul {
 namespace {

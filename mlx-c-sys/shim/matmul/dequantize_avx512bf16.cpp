@@ -1,11 +1,11 @@
 // With AVX-512 VBMI and BF16: 64 elements at a time.
-#include "expand_plain.h"
+#include "dequantize_portable.h"
 
 #if defined(__AVX512VBMI__) && defined(__AVX512BF16__)
 #include <immintrin.h>
 
-#include "floats_avx512.h"
-#include "unpack.h"
+#include "convert_avx512.h"
+#include "unpack_avx512.h"
 
 namespace mlxrs::matmul {
 namespace {
@@ -109,7 +109,7 @@ void packed_to_bf16(const Panel& p, long k, long k_end, uint16_t* to, long ld) {
 }
 
 // Codes of 4 bits: a group has but 16 values, which are computed once and looked up, 32 at a time, where the codes lie:
-// the order that comes out is that of the nibbles of the words or bytes (see Expander).
+// the order that comes out is that of the nibbles of the words or bytes (see Dequantizer).
 template <bool AFFINE>
 INLINE __m512 values_of(const Row& row, long g) {
   __m512 scale = _mm512_set1_ps(row.scales[g]);
@@ -216,7 +216,7 @@ void panel_to_f32(const Panel& p, long k, long k_end, float* to, long ld) {
     case Coding::nvfp4:
       return packed_to_f32<Coding::mxfp4, false>(p, k, k_end, to, ld);
     default:
-      return expand_avx2()->to_f32(p, k, k_end, to, ld);
+      return dequantize_avx2()->to_f32(p, k, k_end, to, ld);
   }
 }
 
@@ -239,7 +239,7 @@ void panel_to_bf16(const Panel& p, long k, long k_end, uint16_t* to, long ld) {
     case Coding::bf16:
       return dense_to_bf16(p, k, k_end, to, ld);
     default:
-      return expand_portable().to_bf16(p, k, k_end, to, ld);
+      return dequantize_portable().to_bf16(p, k, k_end, to, ld);
   }
 }
 
@@ -247,19 +247,19 @@ int dealt(const Weights& w) {
   return w.bits != 4 ? 1 : w.group < 64 ? 2 : 4;
 }
 
-constexpr Expander expander{panel_to_f32, panel_to_bf16, dealt, scales_to_f32};
+constexpr Dequantizer dequantizer{panel_to_f32, panel_to_bf16, dealt, scales_to_f32};
 
 } // namespace
 
-const Expander* expand_avx512() {
-  return &expander;
+const Dequantizer* dequantize_avx512bf16() {
+  return &dequantizer;
 }
 
 } // namespace mlxrs::matmul
 
 #else
 
-const mlxrs::matmul::Expander* mlxrs::matmul::expand_avx512() {
+const mlxrs::matmul::Dequantizer* mlxrs::matmul::dequantize_avx512bf16() {
   return nullptr;
 }
 

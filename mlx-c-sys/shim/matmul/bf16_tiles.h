@@ -5,12 +5,12 @@
 // Each element is summed pair after pair, in the order of k, whatever the other rows of the tile are.
 #pragma once
 
-#include "expand.h"
+#include "dequantize.h"
 
 namespace mlxrs::matmul {
 
-struct Amx {
-  // Tiles along k, of 32 each; `dealt` is what Expander::dealt says of the weights.
+struct Bf16Tiles {
+  // Tiles along k, of 32 each; `dealt` is what Dequantizer::dealt says of the weights.
   static long steps(long k, int dealt) {
     return dealt > 1 ? (k + 63) / 64 * 2 : (k + 31) / 32;
   }
@@ -23,9 +23,9 @@ struct Amx {
   void (*pack)(const Product& p, long k, int dealt, long block, uint16_t* packed);
 
   // Rows [row, row_end) of the weights, on one thread. `scratch` has scratch_size bytes, aligned to 64.
-  long (*scratch_size)(const Product& p, const Weights& w, const Expander& expander, long rows);
+  long (*scratch_size)(const Product& p, const Weights& w, const Dequantizer& dequantizer, long rows);
   void (*rows)(
-      const Product& p, const Weights& w, const Expander& expander, const uint16_t* packed, long row, long row_end,
+      const Product& p, const Weights& w, const Dequantizer& dequantizer, const uint16_t* packed, long row, long row_end,
       void* scratch);
 
   // How much of x, in bytes, stays in the second cache while weights go by: well, and at most.
@@ -50,9 +50,8 @@ struct Amx {
     return ((n + parts - 1) / parts + unit - 1) / unit * unit;
   }
 
-  // What rows a task should have a multiple of, and how many at most where there are more than `some` rows of x: with fewer, it reads its
-  // weights in the order of memory; where x is large, it reads all of a band.
-  static constexpr long unit = 64, some = 128;
+  // What the rows of weights of a task are a multiple of, and the most of them with more than `memory_bound_rows` rows of x.
+  static constexpr long unit = 64;
   static long most(long m, long k) {
     constexpr long some_rows = 256, waiting = 512, all = 1L << 40;
     return !is_large(m, k) ? some_rows : piece(band(m, k), k) < k ? waiting : all;
@@ -60,6 +59,10 @@ struct Amx {
 };
 
 // Null where the compiler does not know the instructions.
-const Amx* amx();
+const Bf16Tiles* bf16_tiles_amx();
+
+struct Job;
+
+void by_bf16_tiles(const Product& p, const Job& job, const Bf16Tiles& tiles, const Dequantizer& dequantizer);
 
 } // namespace mlxrs::matmul

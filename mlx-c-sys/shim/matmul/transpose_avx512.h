@@ -7,7 +7,7 @@ namespace mlxrs::matmul {
 namespace {
 
 // Exchanges rows and columns of 16 x 16 elements of 32 bits.
-inline __attribute__((always_inline)) void turn(__m512i (&r)[16]) {
+inline __attribute__((always_inline)) void transpose(__m512i (&r)[16]) {
   __m512i t[16];
 #pragma GCC unroll 8
   for (int i = 0; i < 16; i += 2) {

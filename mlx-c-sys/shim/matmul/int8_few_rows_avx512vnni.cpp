@@ -1,4 +1,4 @@
-#include "whole.h"
+#include "int_kernels.h"
 
 #if defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
 #include <immintrin.h>
@@ -6,10 +6,10 @@
 #include <numeric>
 
 #include "../memory.h"
-#include "floats_avx512.h"
-#include "unpack.h"
-#include "whole_avx512.h"
-#include "whole_rows.h"
+#include "convert_avx512.h"
+#include "unpack_avx512.h"
+#include "int_avx512.h"
+#include "few_rows.h"
 
 namespace mlxrs::matmul {
 namespace {
@@ -384,15 +384,15 @@ struct Planes {
 
 } // namespace
 
-const Whole* whole_vnni() {
-  return &whole_of<Planes>;
+const IntKernels* int8_few_rows_avx512vnni() {
+  return &few_rows_of<Planes>;
 }
 
 } // namespace mlxrs::matmul
 
 #else
 
-const mlxrs::matmul::Whole* mlxrs::matmul::whole_vnni() {
+const mlxrs::matmul::IntKernels* mlxrs::matmul::int8_few_rows_avx512vnni() {
   return nullptr;
 }
 

@@ -18,7 +18,7 @@ struct Panel {
 };
 
 // The functions for one instruction set. [k, k_end) are whole groups, and k is a multiple of 128.
-struct Expander {
+struct Dequantizer {
   // Element i of row r goes to to[r * ld + i - k].
   void (*to_f32)(const Panel& p, long k, long k_end, float* to, long ld);
   // Rounded to bf16, in an order that dealt(w) tells:
@@ -33,15 +33,15 @@ struct Expander {
 };
 
 // Scales and biases of rows [row, row + rows), as far as there are any.
-void expand_groups(const Expander& expander, const Weights& w, long row, long rows, float* scales, float* biases);
+void dequantize_groups(const Dequantizer& dequantizer, const Weights& w, long row, long rows, float* scales, float* biases);
 
 // Null where the machine or the compiler cannot.
-const Expander& expand_portable();
-const Expander* expand_avx2();
+const Dequantizer& dequantize_portable();
+const Dequantizer* dequantize_avx2();
 // With VBMI and BF16.
-const Expander* expand_avx512();
+const Dequantizer* dequantize_avx512bf16();
 
 // That of an instruction set that the machine has.
-const Expander& expander_of(Isa machine);
+const Dequantizer& dequantizer_of(Isa machine);
 
 } // namespace mlxrs::matmul

@@ -1,10 +1,10 @@
-#include "pairs.h"
+#include "bf16_pairs.h"
 
 #ifdef __AVX512BF16__
 #include <immintrin.h>
 
-#include "floats.h"
-#include "turn.h"
+#include "convert.h"
+#include "transpose_avx512.h"
 
 namespace mlxrs::matmul {
 namespace {
@@ -75,7 +75,7 @@ constexpr int near = 3;
 constexpr long ahead = 1024, ahead_of_turned = 512;
 
 // Rows of weights of a tile.
-constexpr int side = Pairs::unit;
+constexpr int side = Bf16Pairs::unit;
 
 // Adds products of a tile's rows of weights with X blocks of x to the sums at `to`. What is fetched is what comes behind the rows, or `fetch`
 // and so on.
@@ -174,7 +174,7 @@ INLINE const char* tiles(const PairTiles& t, long block, const char* fetch) {
 
 template <bool BEHIND>
 void multiply_by(const PairTiles& t) {
-  if (Pairs::lanes(t.m) == 8) {
+  if (Bf16Pairs::lanes(t.m) == 8) {
     tiles<Eight, 1, BEHIND>(t, 0, t.fetch);
     return;
   }
@@ -218,7 +218,7 @@ void few_rows(const PairRows& r) {
         turned[i] = _mm512_maskz_loadu_epi32(there, w + i * r.w_row);
       }
     }
-    turn(turned);
+    transpose(turned);
     auto add = [&](int k) ALWAYS_INLINE {
 #pragma GCC unroll 8
       for (int i = 0; i < M; i++) {
@@ -242,7 +242,7 @@ void few_rows(const PairRows& r) {
 }
 
 void multiply_few(const PairRows& r) {
-  constexpr void (*kernels[Pairs::few])(const PairRows&) = {few_rows<1>, few_rows<2>, few_rows<3>, few_rows<4>};
+  constexpr void (*kernels[Bf16Pairs::few])(const PairRows&) = {few_rows<1>, few_rows<2>, few_rows<3>, few_rows<4>};
   kernels[r.m - 1](r);
 }
 
@@ -269,7 +269,7 @@ void pack(const void* const* x, long rows, long k, int dealt, long lanes, long p
     for (int r = 0; r < 16; r++) {
       turned[r] = _mm512_load_si512(part[r]);
     }
-    turn(turned);
+    transpose(turned);
     for (long i = 0; i < here; i++, out += lanes) {
       lanes == 16 ? _mm512_storeu_si512(out, turned[i])
                   : _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm512_castsi512_si256(turned[i]));
@@ -285,7 +285,7 @@ void write(const float* sums, long distance, long m, long n, long row, void* con
       for (long r = 0; r < 16; r++) {
         turned[r] = _mm512_maskz_loadu_epi32(there, sums + (q + r) * distance + i);
       }
-      turn(turned);
+      transpose(turned);
       const long rows = n - q < 16 ? n - q : 16;
       for (long r = 0; r < 16 && r < m - i; r++) {
         alignas(64) float out[16];
@@ -298,8 +298,8 @@ void write(const float* sums, long distance, long m, long n, long row, void* con
 
 } // namespace
 
-const Pairs* pairs() {
-  static constexpr Pairs kernels{pack, multiply, multiply_few, write};
+const Bf16Pairs* bf16_pairs_avx512bf16() {
+  static constexpr Bf16Pairs kernels{pack, multiply, multiply_few, write};
   return &kernels;
 }
 
@@ -307,7 +307,7 @@ const Pairs* pairs() {
 
 #else
 
-const mlxrs::matmul::Pairs* mlxrs::matmul::pairs() {
+const mlxrs::matmul::Bf16Pairs* mlxrs::matmul::bf16_pairs_avx512bf16() {
   return nullptr;
 }
 

@@ -6,9 +6,9 @@
 
 #include <immintrin.h>
 
-#include "amx_configuration.h"
+#include "tiles_amx.h"
 #include "matmul.h"
-#include "turn.h"
+#include "transpose_avx512.h"
 
 namespace mlxrs::matmul {
 namespace {
@@ -155,7 +155,7 @@ void write(const Product& p, const float* sums, long distance, long first_row, l
   for (int i = 0; i < 16; i++) {
     r[i] = _mm512_load_si512(sums + i * distance);
   }
-  turn(r);
+  transpose(r);
   for (long i = 0; i < rows; i++) {
     __m256bh half = _mm512_cvtneps_pbh(_mm512_castsi512_ps(r[i]));
     _mm256_mask_storeu_epi16(to(i), there, reinterpret_cast<__m256i&>(half));
@@ -176,7 +176,7 @@ void write_pair(const Product& p, const Tile* tiles, long first_row, long column
     __m512bh both = _mm512_cvtne2ps_pbh(_mm512_load_ps(two + 16), _mm512_load_ps(two));
     r[i] = paired(reinterpret_cast<__m512i&>(both));
   }
-  turn(r);
+  transpose(r);
   for (long i = 0; i < smaller(16, p.m - first_row); i++) {
     uint16_t* to = static_cast<uint16_t*>(p.y[first_row + i]) + column;
     // A whole line need not be read before it is written. An _mm_sfence must follow.

@@ -7,13 +7,13 @@
 // (one number), multiply, fma, and sum, of the lanes.
 #pragma once
 
-#include "whole_rows.h"
+#include "few_rows.h"
 
 namespace mlxrs::matmul {
 namespace {
 
 template <class V>
-struct SmallFloats {
+struct Fp8FewRows {
   using Real = typename V::Real;
 
   static constexpr long width = V::width, pairs = 2 * width;

@@ -1,13 +1,13 @@
-#include "whole.h"
+#include "int_kernels.h"
 
 #if defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
 #include <immintrin.h>
 
-#include "small_floats.h"
-#include "turn.h"
-#include "unpack.h"
-#include "whole_avx512.h"
-#include "whole_tiles.h"
+#include "fp8_few_rows.h"
+#include "transpose_avx512.h"
+#include "unpack_avx512.h"
+#include "int_avx512.h"
+#include "int_many_rows.h"
 
 namespace mlxrs::matmul {
 namespace {
@@ -69,7 +69,7 @@ struct Sixteen {
   };
 
   using Real = __m512;
-  using Whole = __m512i;
+  using Words = __m512i;
   struct Sums {
     __m512i high, low;
   };
@@ -85,8 +85,8 @@ struct Sixteen {
   static INLINE void put(float* to, const Real (&x)[1]) {
     store(to, x[0]);
   }
-  static INLINE void turn(Whole (&rows)[16]) {
-    matmul::turn(rows);
+  static INLINE void transpose(Words (&rows)[16]) {
+    matmul::transpose(rows);
   }
   static void lay(const Layout& layout, const int16_t (&whole)[16][128], long n, int16_t* to) {
     for (long k = 0; k < n; k += 32) {
@@ -94,7 +94,7 @@ struct Sixteen {
       for (long r = 0; r < 16; r++) {
         rows[r] = layout(whole[r] + k);
       }
-      turn(rows);
+      transpose(rows);
       for (long i = 0; i < 8; i++, to += 64) {
         _mm512_storeu_si512(to, rows[i]);
         _mm512_storeu_si512(to + 32, rows[8 + i]);
@@ -122,17 +122,17 @@ struct Sixteen {
   static INLINE Real from(Sums sums) {
     return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(sums.high, 8), sums.low));
   }
-  static INLINE Whole bits(Real x) {
+  static INLINE Words bits(Real x) {
     return _mm512_castps_si512(x);
   }
-  static INLINE Real real(Whole x) {
+  static INLINE Real real(Words x) {
     return _mm512_castsi512_ps(x);
   }
 
-  struct Pairs {
+  struct EvenOdd {
     Real even, odd;
   };
-  static INLINE Pairs pairs(const uint8_t* from) {
+  static INLINE EvenOdd pairs(const uint8_t* from) {
     const __m256i places = _mm256_set1_epi16(static_cast<short>(0xbf80)), two = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
     auto real = [&](__m256i high) ALWAYS_INLINE { return _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(high, 1), places)); };
     return {real(_mm256_slli_epi16(two, 8)), real(two)};
@@ -202,22 +202,30 @@ struct Eight : Sixteen {
 
 } // namespace
 
-const Whole* whole_tiles_vnni(long m) {
-  return m <= WholeTiles<Eight>::of_x ? &tiles_of<Eight> : &tiles_of<Sixteen>;
+const IntKernels* int8_8_rows_avx512vnni() {
+  static_assert(IntManyRows<Eight>::of_x == 8);
+  return &many_rows_of<Eight>;
 }
 
-const Whole* small_floats_avx512() {
-  return &whole_of<SmallFloats<Sixteen>, OfMxfp8>;
+const IntKernels* int8_many_rows_avx512vnni() {
+  return &many_rows_of<Sixteen>;
+}
+
+const IntKernels* fp8_few_rows_avx512vnni() {
+  return &few_rows_of<Fp8FewRows<Sixteen>, OfMxfp8>;
 }
 
 } // namespace mlxrs::matmul
 
 #else
 
-const mlxrs::matmul::Whole* mlxrs::matmul::whole_tiles_vnni(long) {
+const mlxrs::matmul::IntKernels* mlxrs::matmul::int8_8_rows_avx512vnni() {
   return nullptr;
 }
-const mlxrs::matmul::Whole* mlxrs::matmul::small_floats_avx512() {
+const mlxrs::matmul::IntKernels* mlxrs::matmul::int8_many_rows_avx512vnni() {
+  return nullptr;
+}
+const mlxrs::matmul::IntKernels* mlxrs::matmul::fp8_few_rows_avx512vnni() {
   return nullptr;
 }
 

@@ -1,10 +1,9 @@
-#include "panels.h"
+#include "f32_panels.h"
 
 #include <cstring>
 
 #include "../isa.h"
-#include "amx.h"
-#include "floats.h"
+#include "convert.h"
 
 namespace mlxrs::matmul {
 namespace {
@@ -21,9 +20,9 @@ long distance(const void* const* rows, long m) {
   return step;
 }
 
-void row_to_f32(const Expander& expander, Float type, const void* from, long n, float* to) {
+void row_to_f32(const Dequantizer& dequantizer, Float type, const void* from, long n, float* to) {
   Coding coding = type == Float::f32 ? Coding::f32 : type == Float::f16 ? Coding::f16 : Coding::bf16;
-  expander.to_f32({{coding, type == Float::f32 ? 32 : 16, 0, 1, n, from, type, nullptr, nullptr}, 0, 1, 0, 0,
+  dequantizer.to_f32({{coding, type == Float::f32 ? 32 : 16, 0, 1, n, from, type, nullptr, nullptr}, 0, 1, 0, 0,
                    nullptr, nullptr, nullptr}, 0, n, to, n);
 }
 
@@ -69,11 +68,11 @@ InPlace in_place_of(const Weights& w, const sgemm::Kernels& kernels) {
 
 // Rows [row, row + rows) of the weights to `panel`, with memory for their scales and biases.
 void write_panel(
-    const Product& p, const Weights& w, const Expander& expander, long row, long rows, float* scales, float* biases,
+    const Product& p, const Weights& w, const Dequantizer& dequantizer, long row, long rows, float* scales, float* biases,
     float* panel, long ld) {
-  expand_groups(expander, w, row, rows, scales, biases);
+  dequantize_groups(dequantizer, w, row, rows, scales, biases);
   Panel from{w, row, rows, 0, w.groups(), scales, biases, nullptr};
-  expander.to_f32(from, 0, w.k, panel, ld);
+  dequantizer.to_f32(from, 0, w.k, panel, ld);
   // What other codings stand for are numbers of bf16.
   if (p.type == Float::bf16 && w.coding == Coding::affine) {
     for (long i = 0; i < rows * ld; i++) {
@@ -111,7 +110,7 @@ long by_stretches(
 
 } // namespace
 
-void by_panels(const Product& p, const Job& job, const sgemm::Kernels& kernels, const Expander& expander) {
+void by_f32_panels(const Product& p, const Job& job, const sgemm::Kernels& kernels, const Dequantizer& dequantizer) {
   const Weights& w = job.w();
   const long k = w.k, ld = round_up(k, 16);
   const float* x = static_cast<const float*>(p.x[0]);
@@ -120,7 +119,7 @@ void by_panels(const Product& p, const Job& job, const sgemm::Kernels& kernels, 
   if (p.m > 1 ? x_row <= 0 : p.type != Float::f32) {
     converted.resize(p.m * ld);
     each(p.m, p.m * w.k, [&](uint32_t i) {
-      row_to_f32(expander, p.type, p.x[i], k, converted.data() + i * ld);
+      row_to_f32(dequantizer, p.type, p.x[i], k, converted.data() + i * ld);
     });
     x = converted.data();
     x_row = ld;
@@ -160,7 +159,7 @@ void by_panels(const Product& p, const Job& job, const sgemm::Kernels& kernels, 
         q.b = row_of(w, row);
         q.b_col = k;
       } else {
-        write_panel(p, w, expander, row, rows, scales, scales + groups, panel, ld);
+        write_panel(p, w, dequantizer, row, rows, scales, scales + groups, panel, ld);
       }
       if (!direct) {
         (is_direct_w ? in_place.pack : kernels.pack_cols)(q, 0, rows, columns);
@@ -185,13 +184,13 @@ void by_panels(const Product& p, const Job& job, const sgemm::Kernels& kernels, 
       }
     }
   };
-  long parts = p.m <= (p.type == Float::f32 ? 4 : Amx::some) ? 1 : 4;
+  long parts = p.m <= (p.type == Float::f32 ? 4 : memory_bound_rows) ? 1 : 4;
   long most = most_joined(p, job, p.m, panel_rows, round_up(job.n(), panel_rows));
   share_rows(p, job, panel_rows, parts, most, [&](long row, long row_end) { each_matrix(p, job, {0, p.m}, row, row_end, task); });
 }
 
 void write_rows(const Weights& w, const std::vector<long>& rows, Float type, void* y) {
-  const Expander& expander = expander_of(isa());
+  const Dequantizer& dequantizer = dequantizer_of(isa());
   long bytes = w.k * size_of(type), groups = round_up(w.groups(), 16), n = static_cast<long>(rows.size());
   auto write = [&](uint32_t i) {
     void* to = static_cast<char*>(y) + i * bytes;
@@ -202,8 +201,8 @@ void write_rows(const Weights& w, const std::vector<long>& rows, Float type, voi
     }
     float* row = for_task.of<float>(round_up(w.k, 64) + 2 * groups);
     float *scales = row + round_up(w.k, 64), *biases = scales + groups;
-    expand_groups(expander, w, rows[i], 1, scales, biases);
-    expander.to_f32({w, rows[i], 1, 0, w.groups(), scales, biases, nullptr}, 0, w.k, row, w.k);
+    dequantize_groups(dequantizer, w, rows[i], 1, scales, biases);
+    dequantizer.to_f32({w, rows[i], 1, 0, w.groups(), scales, biases, nullptr}, 0, w.k, row, w.k);
     row_from_f32(type, row, w.k, to);
   };
   each(n, n * w.k, write);

@@ -1,13 +1,13 @@
-#include "whole.h"
+#include "int_kernels.h"
 
 #ifdef __AVX2__
 #include <immintrin.h>
 
-#include "small_floats.h"
-#include "turn_avx2.h"
+#include "fp8_few_rows.h"
+#include "transpose_avx2.h"
 #include "unpack_avx2.h"
-#include "whole_tiles.h"
-#include "whole_vectors.h"
+#include "int_many_rows.h"
+#include "int16_few_rows.h"
 
 namespace mlxrs::matmul {
 namespace {
@@ -74,10 +74,10 @@ struct Avx2 {
     return _mm256_permutevar8x32_epi32(_mm256_hadd_epi32(sums[0], sums[1]), _mm256_setr_epi32(0, 1, 4, 5, 2, 3, 6, 7));
   }
 
-  struct Pairs {
+  struct EvenOdd {
     Real even, odd;
   };
-  static INLINE Pairs pairs(const uint8_t* from) {
+  static INLINE EvenOdd pairs(const uint8_t* from) {
     const __m128i places = _mm_set1_epi16(static_cast<short>(0xbf80)), two = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     auto real = [&](__m128i high) ALWAYS_INLINE { return _mm256_cvtph_ps(_mm_and_si128(_mm_srai_epi16(high, 1), places)); };
     return {real(_mm_slli_epi16(two, 8)), real(two)};
@@ -123,7 +123,7 @@ struct Avx2 {
 struct Tiles : Avx2 {
   using Code = int16_t;
   using X = Codes;
-  using Whole = __m256i;
+  using Words = __m256i;
   static constexpr long codes = 16, loaded_of_any = 16, in_lane = 2, of_w = 1, panel = 24;
   static constexpr int side = 6, across = 2;
 
@@ -139,8 +139,8 @@ struct Tiles : Avx2 {
   static INLINE Affine<Avx2> groups(const Weights& w, long at, long n) {
     return some_groups<Avx2, FORM>(w, at, n);
   }
-  static INLINE void turn(Whole (&rows)[8]) {
-    matmul::turn(rows);
+  static INLINE void transpose(Words (&rows)[8]) {
+    matmul::transpose(rows);
   }
   struct Layout {
     explicit Layout(int) {}
@@ -148,21 +148,21 @@ struct Tiles : Avx2 {
   // Pairs, in their order.
   static void lay(const Layout&, const int16_t (&whole)[8][128], long n, int16_t* to) {
     for (long k = 0; k < n; k += 16) {
-      Whole rows[8];
+      Words rows[8];
       for (long r = 0; r < 8; r++) {
         rows[r] = load(whole[r] + k);
       }
-      turn(rows);
+      transpose(rows);
       for (long r = 0; r < 8; r++, to += 16) {
         put(to, {rows[r]});
       }
     }
   }
 
-  static INLINE Whole bits(Real x) {
+  static INLINE Words bits(Real x) {
     return _mm256_castps_si256(x);
   }
-  static INLINE Real real(Whole x) {
+  static INLINE Real real(Words x) {
     return _mm256_castsi256_ps(x);
   }
   static INLINE Codes few(const int16_t* from) {
@@ -190,29 +190,29 @@ struct Tiles : Avx2 {
 
 } // namespace
 
-const Whole* whole_tiles_avx2() {
-  return &tiles_of<Tiles>;
+const IntKernels* int16_many_rows_avx2() {
+  return &many_rows_of<Tiles>;
 }
 
-const Whole* whole_avx2() {
-  return &whole_of<WholeVectors<Avx2>>;
+const IntKernels* int16_few_rows_avx2() {
+  return &few_rows_of<Int16FewRows<Avx2>>;
 }
 
-const Whole* small_floats_avx2() {
-  return &whole_of<SmallFloats<Avx2>, OfMxfp8>;
+const IntKernels* fp8_few_rows_avx2() {
+  return &few_rows_of<Fp8FewRows<Avx2>, OfMxfp8>;
 }
 
 } // namespace mlxrs::matmul
 
 #else
 
-const mlxrs::matmul::Whole* mlxrs::matmul::whole_avx2() {
+const mlxrs::matmul::IntKernels* mlxrs::matmul::int16_few_rows_avx2() {
   return nullptr;
 }
-const mlxrs::matmul::Whole* mlxrs::matmul::whole_tiles_avx2() {
+const mlxrs::matmul::IntKernels* mlxrs::matmul::int16_many_rows_avx2() {
   return nullptr;
 }
-const mlxrs::matmul::Whole* mlxrs::matmul::small_floats_avx2() {
+const mlxrs::matmul::IntKernels* mlxrs::matmul::fp8_few_rows_avx2() {
   return nullptr;
 }
 

@@ -13,9 +13,9 @@
 // An element of E2M1 is a whole number from -12 to 12 when it is doubled, and one from 0 to 24 with 12 added: the weight is
 // (q - 12) * scale / 2, where q is looked up.
 //
-// Elements of E4M3 are no whole numbers; few rows of x are multiplied with them in f32 (small_floats.h).
+// Elements of E4M3 are no whole numbers; few rows of x are multiplied with them in f32 (fp8_few_rows.h).
 //
-// So an element of y is the same to the bit however many rows go with it, and whatever the vectors are. (On tiles, whole_amx.cpp has an
+// So an element of y is the same to the bit however many rows go with it, and whatever the vectors are. (On tiles, int8_amx.cpp has an
 // order of its own.)
 #pragma once
 
@@ -24,7 +24,7 @@
 namespace mlxrs::matmul {
 
 // The functions for one instruction set, for few rows of x or for many.
-struct Whole {
+struct IntKernels {
   // What the rows of weights of a task should be a multiple of, and how many rows of x at most are packed as one.
   long unit, block;
   // Bytes of so many rows of x when packed, a multiple of 64.
@@ -36,45 +36,25 @@ struct Whole {
   long (*scratch_size)(const Product& p, const Weights& w);
   // Rows [row, row_end) of the weights, on one thread. `packed` are all blocks, one behind the other.
   void (*rows)(const Product& p, const Weights& w, const void* packed, long row, long row_end, void* scratch);
-
-  // Up to so many rows of x are few. Where the machine has tiles, up to the other number do not fill them.
-  static constexpr long few = 8, few_beside_tiles = 4;
-
-  static bool takes(const Product& p, const Weights& w) {
-    switch (p.type == Float::f32 ? Coding::f32 : w.coding) {
-      case Coding::affine:
-        return w.group % 32 == 0 && w.group <= 128;
-      case Coding::mxfp4:
-      case Coding::mxfp8:
-        return w.group == 32;
-      case Coding::nvfp4:
-        return w.group == 16 && w.k % 32 == 0;
-      default:
-        return false;
-    }
-  }
-  // Many rows are read 32 codes of one group at a time, and on Arm all are.
-  static bool takes_many(const Weights& w) {
-    return w.group % 32 == 0;
-  }
-  // On tiles of bytes, 64 codes of one group go at a time.
-  static bool takes_steps(const Weights& w) {
-    return w.group % 64 == 0;
-  }
 };
 
-// Null where the compiler does not know the instructions.
-// By VPDPBUSD: x is two planes of bytes, 256 high + low.
-const Whole* whole_vnni();
-const Whole* whole_tiles_vnni(long m);
-// By TDPBUSD, the same two planes.
-const Whole* whole_amx();
-// By products of 16 bits, VPMADDWD on x86 and SMLAL on Arm.
-const Whole* whole_avx2();
-const Whole* whole_tiles_avx2();
-const Whole* whole_neon();
-// Few rows of x with elements of E4M3.
-const Whole* small_floats_avx512();
-const Whole* small_floats_avx2();
+struct Job;
+
+void by_int_kernels(const Product& p, const Job& job, const IntKernels& kernels);
+
+// Null where the compiler does not know the instructions. Which of them runs is decided by the table in matmul.cpp.
+// int8: x is two planes of bytes, 256 high + low, by VPDPBUSD or TDPBUSD. For few rows (any number, but each is multiplied apart), for
+// up to 8, and for more.
+const IntKernels* int8_few_rows_avx512vnni();
+const IntKernels* int8_8_rows_avx512vnni();
+const IntKernels* int8_many_rows_avx512vnni();
+const IntKernels* int8_amx();
+// int16: products of 16 bits, by VPMADDWD on x86 and SMLAL on Arm.
+const IntKernels* int16_few_rows_avx2();
+const IntKernels* int16_many_rows_avx2();
+const IntKernels* int16_neon();
+// fp8: elements of E4M3, in f32.
+const IntKernels* fp8_few_rows_avx512vnni();
+const IntKernels* fp8_few_rows_avx2();
 
 } // namespace mlxrs::matmul

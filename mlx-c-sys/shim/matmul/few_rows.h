@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "../isa.h"
-#include "whole_numbers.h"
+#include "int_codes.h"
 
 namespace mlxrs::matmul {
 namespace {
@@ -70,7 +70,7 @@ struct AnyForm {
                        : by_group(std::integral_constant<Form, Form::any>{});
   }
 };
-// The one kernel of small_floats.h.
+// The one kernel of fp8_few_rows.h.
 struct OfMxfp8 {
   template <class Kernel, int R>
   static auto rows_for(const Weights&) {
@@ -93,7 +93,7 @@ long packed_size(const Weights& w, long rows) {
 }
 
 template <class Kernel, class Forms = AnyForm>
-constexpr Whole whole_of = {
+constexpr IntKernels few_rows_of = {
     lanes, 4, packed_size<Kernel>, Kernel::pack, [](const Product&, const Weights& w) { return Kernel::scratch_size(w); }, rows<Kernel, Forms>};
 
 } // namespace

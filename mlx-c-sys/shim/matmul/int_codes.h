@@ -1,8 +1,8 @@
-// What the kernels of whole.h have in common.
+// What the kernels of int_kernels.h have in common.
 #pragma once
 
-#include "floats.h"
-#include "whole.h"
+#include "convert.h"
+#include "int_kernels.h"
 
 namespace mlxrs::matmul {
 namespace {

@@ -1,10 +1,10 @@
-// Rows of x as tiles of bytes, for whole_amx.cpp.
+// Rows of x as tiles of bytes, for int8_amx.cpp.
 #pragma once
 
 #include <immintrin.h>
 
-#include "turn.h"
-#include "whole_avx512.h"
+#include "transpose_avx512.h"
+#include "int_avx512.h"
 
 namespace mlxrs::matmul {
 namespace {
@@ -104,7 +104,7 @@ void pack(const Product& p, const Weights& w, long first, long rows, void* packe
       }
     }
     for (long s = 0; s < steps; s++) {
-      turn(bytes[s]);
+      transpose(bytes[s]);
       std::memcpy(to->bytes[s], bytes[s], sizeof bytes[s]);
     }
   }

@@ -1,4 +1,4 @@
-#include "expand_plain.h"
+#include "dequantize_portable.h"
 
 #ifdef __AVX2__
 #include <immintrin.h>
@@ -33,7 +33,7 @@ void dense_to_f32(const Panel& p, long k, long k_end, float* to, long ld) {
   }
 }
 
-// Eight codes as numbers: those of four bits look up a magnitude and have a sign, those of eight are e4m3 (see floats.h).
+// Eight codes as numbers: those of four bits look up a magnitude and have a sign, those of eight are e4m3 (see convert.h).
 template <Coding CODING>
 INLINE __m256 value_of(__m256i codes) {
   if constexpr (CODING == Coding::affine) {
@@ -105,19 +105,19 @@ void panel_to_f32(const Panel& p, long k, long k_end, float* to, long ld) {
   }
 }
 
-constexpr Expander expander{panel_to_f32, rows_to_bf16, [](const Weights&) { return 1; }, scales_to_f32};
+constexpr Dequantizer dequantizer{panel_to_f32, rows_to_bf16, [](const Weights&) { return 1; }, scales_to_f32};
 
 } // namespace
 
-const Expander* expand_avx2() {
-  return &expander;
+const Dequantizer* dequantize_avx2() {
+  return &dequantizer;
 }
 
 } // namespace mlxrs::matmul
 
 #else
 
-const mlxrs::matmul::Expander* mlxrs::matmul::expand_avx2() {
+const mlxrs::matmul::Dequantizer* mlxrs::matmul::dequantize_avx2() {
   return &plain;
 }
 

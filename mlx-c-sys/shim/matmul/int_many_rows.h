@@ -1,4 +1,4 @@
-// The kernel of whole.h for many rows of x, for any vectors V. Included by the file of each instruction set.
+// The kernel of int_kernels.h for many rows of x, for any vectors V. Included by the file of each instruction set.
 //
 // x is packed so that a vector's lanes are rows: each has a few numbers of its row. Some rows of weights are written out as
 // whole numbers, and a product with as many of them, which all lanes get, adds their terms to each lane's sum. What scales the
@@ -7,7 +7,7 @@
 // written out in turns, a few codes of the one and then of the other.
 //
 // V has:
-//   Real, Sums     `width` numbers of f32 and of whole numbers; real numbers as in whole_vectors.h
+//   Real, Sums     `width` numbers of f32 and of whole numbers; real numbers as in int16_few_rows.h
 //   of_w           rows of weights that go together, in lanes of their own
 //   panel          rows of weights that are written out at a time: a multiple of of_w * side and of of_w * width
 //   Code, Codes    what codes are written out as, and a vector of `codes` of them
@@ -20,18 +20,18 @@
 //   put            writes codes, or real numbers, of the rows that go together in turns
 //   Layout, lay    packs a group of x for the codes' order
 //   none_yet, add, from    of sums
-//   turn           exchanges rows and columns of `width` by `width` numbers
+//   transpose      exchanges rows and columns of `width` by `width` numbers
 #pragma once
 
 #include <array>
 
-#include "whole_numbers.h"
+#include "int_codes.h"
 
 namespace mlxrs::matmul {
 namespace {
 
 template <class V>
-struct WholeTiles {
+struct IntManyRows {
   using Real = typename V::Real;
   using Sums = typename V::Sums;
   using Code = typename V::Code;
@@ -230,11 +230,11 @@ struct WholeTiles {
     for (long i = 0; i < p.m; i += of_x) {
       const float* from = sums + i * of_w;
       for (long q = row; q < smaller(row + panel, row_end); q += width * of_w, from += width * distance) {
-        typename V::Whole turned[width];
+        typename V::Words turned[width];
         for (long r = 0; r < width; r++) {
           turned[r] = V::bits(V::load(from + r * distance));
         }
-        V::turn(turned);
+        V::transpose(turned);
         for (long j = 0; j < smaller(of_x, p.m - i); j++) {
           Real rows[of_w];
           for (long l = 0; l < of_w; l++) {
@@ -303,13 +303,13 @@ struct WholeTiles {
 };
 
 template <class V>
-constexpr Whole tiles_of = {
-    WholeTiles<V>::side * WholeTiles<V>::of_w,
-    WholeTiles<V>::of_x,
-    WholeTiles<V>::packed_size,
-    WholeTiles<V>::pack,
-    WholeTiles<V>::Scratch::size,
-    WholeTiles<V>::rows};
+constexpr IntKernels many_rows_of = {
+    IntManyRows<V>::side * IntManyRows<V>::of_w,
+    IntManyRows<V>::of_x,
+    IntManyRows<V>::packed_size,
+    IntManyRows<V>::pack,
+    IntManyRows<V>::Scratch::size,
+    IntManyRows<V>::rows};
 
 } // namespace
 } // namespace mlxrs::matmul

@@ -2,11 +2,11 @@
 #pragma once
 
 #include "../sgemm/product.h"
-#include "expand.h"
+#include "dequantize.h"
 #include "job.h"
 
 namespace mlxrs::matmul {
 
-void by_panels(const Product& p, const Job& job, const sgemm::Kernels& kernels, const Expander& expander);
+void by_f32_panels(const Product& p, const Job& job, const sgemm::Kernels& kernels, const Dequantizer& dequantizer);
 
 } // namespace mlxrs::matmul

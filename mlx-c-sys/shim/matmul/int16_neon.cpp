@@ -1,9 +1,9 @@
-#include "whole.h"
+#include "int_kernels.h"
 
 #ifdef __aarch64__
 #include <arm_neon.h>
 
-#include "whole_vectors.h"
+#include "int16_few_rows.h"
 
 namespace mlxrs::matmul {
 namespace {
@@ -113,15 +113,15 @@ struct Neon {
 
 } // namespace
 
-const Whole* whole_neon() {
-  return &whole_of<WholeVectors<Neon>>;
+const IntKernels* int16_neon() {
+  return &few_rows_of<Int16FewRows<Neon>>;
 }
 
 } // namespace mlxrs::matmul
 
 #else
 
-const mlxrs::matmul::Whole* mlxrs::matmul::whole_neon() {
+const mlxrs::matmul::IntKernels* mlxrs::matmul::int16_neon() {
   return nullptr;
 }
 
