@@ -40,7 +40,7 @@ impl Array {
     /// Takes over a handle that mlx-c allocated; a null one is an error.
     ///
     /// # Safety
-    /// Nobody else may own or free `raw`.
+    /// `raw` has no other owner.
     pub(crate) unsafe fn from_raw(raw: sys::mlx_array) -> Result<Self> {
         if raw.ctx.is_null() {
             return Err(ffi::take_error(ErrorKind::Mlx));
@@ -202,7 +202,7 @@ impl Array {
             return Ok(f(&[]));
         }
         self.with_dense(|dense| {
-            // SAFETY: evaluated, dense and row-major, and of dtype `T`, with nobody writing to it.
+            // SAFETY: evaluated, dense and row-major, and of dtype `T`, and not written to meanwhile.
             unsafe { dense.elements::<T>(dense.size()) }.map(|elements| f(&elements))
         })?
     }

@@ -1,4 +1,4 @@
-//! Safe, lazy MLX arrays for Rust.
+//! Safe, lazy MLX arrays for Rust: the crate that the others of this workspace compute with.
 //!
 //! ```
 //! use mlx_core::{Array, Result};
@@ -12,9 +12,38 @@
 //! ```
 //!
 //! - **Lazy.** Operations build a graph; [`eval()`], [`async_eval`] and reading run it.
-//! - **One thread.** MLX's streams belong to threads, so [`Array`] is neither `Send` nor `Sync`.
-//! - **Errors, not aborts.** Every operation returns [`Result`]; a panic or error in a Rust closure
-//!   that MLX calls comes back as a panic or error after the call.
+//! - **One thread.** MLX's streams belong to threads, so [`Array`] is neither `Send` nor `Sync`. A [`Frozen`] array can cross threads.
+//! - **Errors, not aborts.** Every operation returns [`Result`]. Indices are checked when they are used, a failed allocation is an
+//!   error, and a panic or error in a Rust closure that MLX calls comes back as a panic or error after the call.
+//!
+//! # From MLX and NumPy
+//!
+//! | Python | here |
+//! |---|---|
+//! | `mx.array([1.0, 2.0])` | [`Array::from_slice`], [`Array::scalar`] |
+//! | `np.asarray(a)`, `a.tolist()`, `a.item()` | [`Array::to_vec`], [`Array::item`] |
+//! | `a.shape`, `a.dtype`, `mx.bfloat16` | [`Array::shape`], [`Array::dtype`], [`DType::BF16`] |
+//! | `mx.zeros`, `mx.arange`, `mx.linspace` | [`zeros`], [`arange`], [`linspace`] |
+//! | `a + b`, `a + 1`, `a @ b`, `a < b` | [`Array::add`] (arrays and numbers), [`Array::matmul`], [`Array::less`] |
+//! | `a.astype(mx.float16)` | [`Array::astype`] |
+//! | `a[1:3]`, `a[..., i]`, `mx.take` | [`Array::slice_axis`], [`Array::take`], [`Array::take_along_axis`] |
+//! | `a[i] = b`, `a.at[i].add(b)` | [`Array::put_along_axis`], [`Array::scatter_add_axis`] (a new array each), [`inplace`] |
+//! | `mx.where(c, a, b)` | [`Array::select`] of `c` |
+//! | `mx.sum(a, axis=-1, keepdims=True)` | [`Array::sum`]`(-1, true)`; `..` is all axes |
+//! | `mx.eval`, `mx.async_eval` | [`eval()`], [`async_eval`] |
+//! | `mx.grad`, `mx.value_and_grad`, `mx.vmap` | [`transforms::grad`], [`transforms::value_and_grad`], [`transforms::vmap`] |
+//! | `mx.compile`, `mx.checkpoint` | [`transforms::Compiled`], [`transforms::checkpoint`] |
+//! | `mx.random.key(0)`, `mx.random.normal` | [`random::Key`] (explicit: there is no global state), [`random::normal`] |
+//! | `mx.quantize`, `mx.quantized_matmul` | [`quantize::quantize`], [`fast::quantized_linear`] |
+//! | `mx.fast.rms_norm`, `mx.fast.scaled_dot_product_attention` | [`fast`] |
+//! | `mx.fast.metal_kernel`, custom kernels | [`kernel`] (Metal, CUDA, and CPU kernels in Rust) |
+//! | `mx.load`, `mx.save_safetensors` | [`Safetensors`], [`safetensors`] |
+//! | `mx.linalg`, `mx.fft` | [`linalg`], [`fft`] |
+//! | `mx.set_default_device`, `mx.stream` | [`Device`], [`Stream`] |
+//! | `mx.get_peak_memory`, `mx.set_memory_limit` | [`memory`] |
+//!
+//! Functions have MLX's names where MLX has them. A number beside an array takes the array's dtype, and is refused where that dtype
+//! cannot hold it.
 
 mod array;
 mod dtype;

@@ -49,7 +49,7 @@ pub fn end() -> Vec<Node> {
 }
 
 /// # Safety
-/// `to` is a `Vec<Node>` that nobody else uses, `name` a C string.
+/// `to` is a `Vec<Node>` without another reference, `name` a C string.
 unsafe extern "C" fn tell(to: *mut c_void, name: *const c_char, times: u64, seconds: f64) {
     // SAFETY: the caller's promise.
     let (nodes, name) = unsafe { (&mut *to.cast::<Vec<Node>>(), CStr::from_ptr(name)) };

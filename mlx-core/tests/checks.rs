@@ -5,16 +5,10 @@ use mlx_core::ops::quantize::{QuantMode, Scheme, quantize};
 use mlx_core::transforms::{Compiled, compile, grad, vmap};
 use mlx_core::{Array, DType, ErrorKind, Result, arange, fast, full};
 
-/// Evaluated, so that a failure of something else does not poison it.
-fn evaluated(array: Array) -> Array {
-    mlx_core::eval([&array]).unwrap();
-    array
-}
+#[path = "shared/evaluated.rs"]
+mod shared;
 
-fn ints(values: &[i32], dtype: DType) -> Array {
-    let array = Array::from_slice(values, &[values.len() as i32]).unwrap();
-    evaluated(array.astype(dtype).unwrap())
-}
+use shared::{evaluated, ints};
 
 fn filled(shape: &[i32], value: f32) -> Array {
     evaluated(full(shape, value, DType::F32).unwrap())

@@ -5,6 +5,11 @@ use mlx_core::random::{self, Key};
 use mlx_core::transforms::{Compiled, grad, jvp, vmap};
 use mlx_core::{Array, DType, Result};
 
+#[path = "shared/projection.rs"]
+mod shared;
+
+use shared::projection;
+
 fn normal(seed: u64, shape: &[i32]) -> Result<Array> {
     random::normal(&Key::new(seed)?, shape, DType::F32, 0.0, 1.0)
 }
@@ -73,24 +78,6 @@ fn rope(traditional: bool, freqs: Option<&Array>) -> Rope<'_> {
         base: freqs.is_none().then_some(100.0),
         scale: 0.5,
         freqs,
-    }
-}
-
-fn projection<'a>(
-    x: &'a Array,
-    head_dim: i32,
-    norm: Option<(&'a Array, f32)>,
-    dims: i32,
-    freqs: &'a Array,
-    offsets: &'a Array,
-) -> fast::Projection<'a> {
-    fast::Projection {
-        x,
-        head_dim,
-        norm,
-        dims,
-        freqs,
-        offsets,
     }
 }
 

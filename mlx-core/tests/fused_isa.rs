@@ -17,8 +17,12 @@ mod choose;
 mod draw;
 #[path = "fused_isa/packed.rs"]
 mod packed;
+#[path = "shared/projection.rs"]
+mod shared;
 #[path = "fused_isa/unseen.rs"]
 mod unseen;
+
+use shared::projection;
 
 const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
@@ -188,24 +192,6 @@ fn rows() -> Result<()> {
     rotations(&mut digest)?;
     println!("digest {digest:016x}");
     Ok(())
-}
-
-fn projection<'a>(
-    x: &'a Array,
-    head_dim: i32,
-    norm: Option<(&'a Array, f32)>,
-    dims: i32,
-    freqs: &'a Array,
-    offsets: &'a Array,
-) -> fast::Projection<'a> {
-    fast::Projection {
-        x,
-        head_dim,
-        norm,
-        dims,
-        freqs,
-        offsets,
-    }
 }
 
 fn rotations(digest: &mut u64) -> Result<()> {

@@ -5,6 +5,11 @@ use mlx_core::ops::quantize::{QuantMode, Scheme, dequantize, quantize, quantized
 use mlx_core::random::{self, Key};
 use mlx_core::{Array, DType, ErrorKind, Result, arange, full, linspace, ones, zeros};
 
+#[path = "shared/evaluated.rs"]
+mod shared;
+
+use shared::ints;
+
 fn bools(array: Result<Array>) -> Vec<bool> {
     array.unwrap().to_vec().unwrap()
 }
@@ -15,17 +20,6 @@ fn float(array: Result<Array>) -> f32 {
 
 fn last(array: Result<Array>) -> f32 {
     float(array.unwrap().slice_axis(0, -1, i32::MAX))
-}
-
-/// Evaluated, so that a failure of something else does not poison it.
-fn evaluated(array: Array) -> Array {
-    mlx_core::eval([&array]).unwrap();
-    array
-}
-
-fn ints(values: &[i32], dtype: DType) -> Array {
-    let array = Array::from_slice(values, &[values.len() as i32]).unwrap();
-    evaluated(array.astype(dtype).unwrap())
 }
 
 #[test]

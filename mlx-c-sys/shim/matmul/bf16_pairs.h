@@ -1,10 +1,9 @@
 // Products in bf16 by VDPBF16PS, which adds the products of two pairs to each lane.
 //
-// A lane is a row of x, and has a pair of its elements; a pair of a row of weights goes to all lanes, as loads do at no cost. So rows of
-// weights are multiplied where they are, in the checkpoint's own layout, nothing is added across lanes, and x, which is small, is the
-// one that is turned. For very few rows of x, most lanes would be empty: there it is weights that are turned in registers, and a lane is
-// one of their rows. Either way the sum of an element of y takes the pairs of k one after the other, whatever else is in the call: its
-// bits are the same for one row of x and for many.
+// A lane holds a pair of elements of a row of x; a pair of a row of weights is broadcast to all lanes by its load. So weights are read in the
+// checkpoint's layout, nothing is added across lanes, and only x, which is small, is transposed. For up to 4 rows of x most lanes would be
+// empty: there weights are transposed in registers, and a lane is a row of weights. Either way an element of y sums the pairs of k in
+// order, so that one row of x has the same bits alone and among many.
 #pragma once
 
 #include "dequantize.h"

@@ -28,23 +28,23 @@ struct Bf16Tiles {
       const Product& p, const Weights& w, const Dequantizer& dequantizer, const uint16_t* packed, long row, long row_end,
       void* scratch);
 
-  // How much of x, in bytes, stays in the second cache while weights go by: well, and at most.
+  // How many bytes of x stay in L2 while weights are read: easily, and at most.
   static constexpr long band_bytes = 5 << 18, most_band_bytes = 13 << 17;
   static bool is_large(long m, long k) {
     return 2 * m * k > band_bytes;
   }
-  // How many rows of x a task takes: a multiple of 16 where these are not all. All weights are written out for each such band, so it has
-  // no fewer rows than that pays for.
+  // The rows of x of a task: all, or a multiple of 16. All weights are dequantised once for each such band, which has enough rows for that
+  // to pay.
   static long band(long m, long k) {
     constexpr long least = 288;
     const long most = band_bytes / (2 * k);
     return is_large(m, k) ? part_of(m, most < least ? least : most, 16) : m;
   }
-  // Of how many elements of k so many rows of x stay in the second cache.
+  // For how many elements of k a band of x stays in L2.
   static long piece(long band, long k) {
     return part_of(k, most_band_bytes / (2 * band), 128);
   }
-  // How long parts of n are that are equally so, at most `most`, and multiples of `unit`.
+  // The length of equal parts of n: at most `most`, and a multiple of `unit`.
   static long part_of(long n, long most, long unit) {
     long parts = (n + most - 1) / most;
     return ((n + parts - 1) / parts + unit - 1) / unit * unit;

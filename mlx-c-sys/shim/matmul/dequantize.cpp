@@ -1,4 +1,4 @@
-// The plain loops for every machine.
+// Dequantisation for every machine, and the choice by instruction set.
 #include "dequantize_portable.h"
 
 namespace mlxrs::matmul {

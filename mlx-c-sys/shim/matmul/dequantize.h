@@ -1,4 +1,4 @@
-// Rows of packed weights, written out.
+// Rows of weights written out as f32 or bf16: packed ones are dequantised.
 #pragma once
 
 #include "../isa.h"
@@ -12,8 +12,7 @@ struct Panel {
   long row, rows;
   long group, groups;
   const float *scales, *biases;
-  // What will be wanted after this, to have it fetched: for each row so many bytes as are read of it, one after the
-  // other from here on. May be null.
+  // What is prefetched for the next panel: from here on, as many bytes as this panel reads. May be null.
   const uint8_t* next;
 };
 
@@ -21,27 +20,27 @@ struct Panel {
 struct Dequantizer {
   // Element i of row r goes to to[r * ld + i - k].
   void (*to_f32)(const Panel& p, long k, long k_end, float* to, long ld);
-  // Rounded to bf16, in an order that dealt(w) tells:
+  // Rounded to bf16. The order of elements within each 64 follows from dealt(w):
   //   1   as they are;
-  //   2   of each 64, the 32 even ones, then the odd ones;
-  //   4   of each 64 and for j = 0 to 3, the 16 that leave j when divided by 4.
-  // Where the last 64 are not complete, zeros stand for those that are missing, for which there must be room.
+  //   2   the 32 even ones, then the odd ones;
+  //   4   for j = 0 to 3, the 16 whose index leaves j when divided by 4.
+  // The last 64 are filled up with zeros, for which there must be room.
   void (*to_bf16)(const Panel& p, long k, long k_end, uint16_t* to, long ld);
   int (*dealt)(const Weights& w);
   // n scales or biases from element `at` on, as f32.
   void (*scales)(Coding coding, Float type, const void* from, long at, long n, float* to);
 };
 
-// Scales and biases of rows [row, row + rows), as far as there are any.
+// Scales and biases of rows [row, row + rows), if w has them.
 void dequantize_groups(const Dequantizer& dequantizer, const Weights& w, long row, long rows, float* scales, float* biases);
 
-// Null where the machine or the compiler cannot.
+// Null where the compiler does not know the instructions.
 const Dequantizer& dequantize_portable();
 const Dequantizer* dequantize_avx2();
 // With VBMI and BF16.
 const Dequantizer* dequantize_avx512bf16();
 
-// That of an instruction set that the machine has.
+// The functions for an instruction set that the machine has.
 const Dequantizer& dequantizer_of(Isa machine);
 
 } // namespace mlxrs::matmul

@@ -1,4 +1,4 @@
-// With AVX-512 VBMI and BF16: 64 elements at a time.
+// Dequantisation with AVX-512 VBMI and BF16: 64 elements at a time.
 #include "dequantize_portable.h"
 
 #if defined(__AVX512VBMI__) && defined(__AVX512BF16__)

@@ -1,4 +1,4 @@
-// Expansion in plain loops, which the compiler makes vectors of. Included by one file for each instruction set.
+// Dequantisation in plain loops, which the compiler vectorises. Included by one file for each instruction set.
 #pragma once
 
 #include "dequantize.h"

@@ -36,18 +36,18 @@ void row_from_f32(Float type, const float* from, long n, void* to) {
   }
 }
 
-// Rows of weights in a panel: it has its place in the second cache.
+// Rows of weights in a panel, which stays in L2.
 constexpr long panel_rows = 48;
 // Rows of x that are multiplied with a panel at a time.
 constexpr long band = 96;
-// Up to so many rows of x are multiplied with dense weights where these are: the kernels widen what they load.
+// Up to so many rows of x, dense weights are read in place: the kernels widen them as they load them.
 constexpr long few_dense = 16;
 
 const float* row_of(const Weights& w, long row) {
   return reinterpret_cast<const float*>(w.row(row));
 }
 
-// Kernels that take dense weights as they are: that for few rows of x, and the one that packs for many. Both null for other weights.
+// Kernels that read dense weights in place: for few rows of x, and packing for many. Null for packed weights.
 struct InPlace {
   void (*direct)(const sgemm::Product&, const float* rows, long col, long col_end) = nullptr;
   void (*pack)(const sgemm::Product&, long col, long col_end, float* cols) = nullptr;
@@ -81,12 +81,12 @@ void write_panel(
   }
 }
 
-// y for rows of the weights from `first` on, as many as go side by side; the first of those that are left.
-// Rows side by side lie far apart, each in a long stretch of memory of its own, which is read faster.
+// Computes y for rows of weights from `first` on, `side_by_side` at a time, and returns the first row that is left. Rows that are read
+// side by side lie far apart: several long streams of memory are faster than one.
 long by_stretches(
     const Product& p, const Weights& w, sgemm::Product q, decltype(InPlace::direct) kernel, long side_by_side, const float* packed_x, long first,
     long row_end) {
-  // What waits to be rounded stays in a cache.
+  // Sums stay in a cache until they are rounded.
   constexpr long most = 1 << 12;
   while (row_end - first >= side_by_side) {
     const long far = std::min(most, row_end - first) / side_by_side, rows = side_by_side * far;

@@ -1,4 +1,4 @@
-// Products by panels: rows of weights are written out in f32 and multiplied by the kernels of sgemm.
+// Products in f32: panels of weights are dequantised and multiplied by the kernels of sgemm.
 #pragma once
 
 #include "../sgemm/product.h"

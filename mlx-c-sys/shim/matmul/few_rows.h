@@ -1,4 +1,4 @@
-// How the rows of a matrix are shared out among calls of a kernel. Included by the file of each instruction set.
+// Kernels for few rows of x: the loop over the rows of weights. Included by the file of each instruction set.
 //
 // A Kernel has lanes_of<FORM, GROUP, Q, R>(product, weights, first, packed, row, rows, distance, scratch), which computes y for Q
 // times at most `lanes` rows of weights, `distance` apart, and R rows of x from the first on, of which product.m are
@@ -20,7 +20,7 @@ constexpr long lanes = 16;
 // Rows [row, row_end) of the weights with R rows of x, Q side by side.
 template <class Kernel, Form FORM, int GROUP, int R, int Q>
 void rows_beside(const Product& p, const Weights& w, const char* packed, long row, long row_end, void* scratch) {
-  // Rows side by side lie far apart, so that each is one of some long stretches of memory, which are read faster than one.
+  // Rows that are read side by side lie far apart: several long streams of memory are faster than one.
   const long distance = (row_end - row) / (Q * lanes) * lanes, size = Kernel::row_size(w);
   auto each_block = [&](auto lanes_of, long row, long rows) {
     for (long first = 0; first < p.m; first += R) {

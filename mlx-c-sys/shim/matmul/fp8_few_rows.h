@@ -1,7 +1,7 @@
 // The kernel for few rows of x with elements of E4M3 (mxfp8), for any vectors V. Included by the file of each instruction set.
 //
-// An element's bits, moved to where f16 has them, are a number of f16 that is 2^8 times too small, also where it is subnormal. From
-// there it becomes f32, and products are those of f32: nothing is rounded but sums.
+// The bits of E4M3, shifted to the places of f16's, are the element times 2^-8, also where it is subnormal. It is widened to f32, where
+// products are multiplied and added: only sums are rounded.
 //
 // V has: Real, a vector of `width` numbers of f32; pairs, the even and the odd ones of 2 * width elements; and load, store, zero, all
 // (one number), multiply, fma, and sum, of the lanes.

@@ -16,7 +16,7 @@ struct Avx2 {
   using Real = __m256;
   using Sums = __m256i;
   using Codes = __m256i;
-  static constexpr long width = 8, least_group = 16;
+  static constexpr long width = 8, least_group = 32;
   // Of 16 registers, rows of weights times rows of x take twice as many.
   static constexpr int beside = 2;
 

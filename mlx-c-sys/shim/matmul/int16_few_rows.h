@@ -1,4 +1,4 @@
-// The kernel of int_kernels.h in products of 16 bits, for any vectors V. Included by the file of each instruction set.
+// Few rows of x in products of 16 bits, for any vectors V. Included by the file of each instruction set.
 //
 // V has: Real, Sums and Codes, vectors of f32, of whole numbers of 32 bits, `width` of each, and of twice as many of 16 bits;
 // load, of Codes; widen, of bytes to Codes; nibble<I>, the codes of 4 bits whose places are I, I + 4, I + 8 ..., and e2m1<I>,

@@ -1,4 +1,4 @@
-// Rows of x as tiles of bytes, for int8_amx.cpp.
+// Packs rows of x into tiles of bytes, for int8_amx.cpp.
 #pragma once
 
 #include <immintrin.h>

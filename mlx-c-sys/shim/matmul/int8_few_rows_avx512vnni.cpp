@@ -161,7 +161,7 @@ INLINE void multiply(const Unpack& unpack, Streams<Q, R>& streams, __m512i (&sum
     const uint8_t*& from = streams.w[q];
     const long half = FORM == Form::any ? 8 * unpack.bits : 64, bytes = bits_of(FORM) == 4 ? half : 2 * half;
     for (long i = 0; i < bytes; i += 64) {
-      // Four streams of few rows are Intel's, who is better at what is near.
+      // Intel's machines read four streams, and prefetch into L1.
       if constexpr (Q == 4) {
         _mm_prefetch(reinterpret_cast<const char*>(from + ahead + i), _MM_HINT_T0);
       } else {

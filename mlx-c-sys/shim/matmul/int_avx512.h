@@ -1,4 +1,4 @@
-// What the kernels of int_kernels.h with AVX-512 have in common.
+// Loads, scales and rounding for the kernels of int_kernels.h with AVX-512.
 #pragma once
 
 #include <immintrin.h>

@@ -1,4 +1,4 @@
-// What the kernels of int_kernels.h have in common.
+// Codes, scales and x as whole numbers, for the kernels of int_kernels.h.
 #pragma once
 
 #include "convert.h"
@@ -10,7 +10,7 @@ namespace {
 #define ALWAYS_INLINE __attribute__((always_inline))
 #define INLINE inline ALWAYS_INLINE
 
-// How the codes of a row become whole numbers: those of 4 and 8 bits have ways of their own, and those of E2M1 a table.
+// How codes become whole numbers: 4 and 8 bits have code of their own, E2M1 has a table.
 enum class Form { any, four, e2m1, eight };
 constexpr int bits_of(Form form) {
   return form == Form::any ? 0 : form == Form::eight ? 8 : 4;
@@ -23,9 +23,9 @@ alignas(16) constexpr uint8_t e2m1_codes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 
 // The largest whole number, whose high byte is 127. Products with 128 codes of 8 bits stay below 2^31.
 constexpr float largest = 127 * 256 + 127;
 
-// How far behind what is read a line is fetched, into the first cache.
+// How many bytes after the current place a line is prefetched into L1.
 constexpr long ahead = 1024;
-// And into the second one, where fewer are under way at a time.
+// The same for L2.
 constexpr long far_ahead = 4096;
 
 INLINE long smaller(long a, long b) {
@@ -35,7 +35,7 @@ INLINE constexpr long round_up(long n, long unit) {
   return (n + unit - 1) / unit * unit;
 }
 
-// What whole numbers are multiplied with, and numbers that become such.
+// A whole number times `scale` is the number that it stands for; a number times `to_whole`, rounded, is a whole number.
 struct Factors {
   float scale, to_whole;
 };
@@ -50,7 +50,7 @@ INLINE Factors factors_of(uint32_t most) {
   return bound < 0x1p-100f ? Factors{0, 0} : Factors{bound / largest, largest / bound};
 }
 
-// What a group of whole numbers is multiplied with, and the sum that they stand for.
+// The scale of a group of whole numbers, and the sum of the numbers that they stand for.
 struct Scaled {
   float scale, sum;
 };
@@ -83,7 +83,7 @@ inline long scale_bytes(const Weights& w) {
   return w.groups() * (w.coding != Coding::affine ? 1 : w.scale_type == Float::f32 ? 4 : 2);
 }
 
-// What whole numbers are multiplied with, and what each stands for besides.
+// A code q stands for q * scale + bias.
 template <class V>
 struct Affine {
   typename V::Real scale, bias;

@@ -3,20 +3,18 @@
 // An affine weight is q * scale + bias with a code q of 1 to 8 bits, so a product over one group of k is
 //   scale * sum(q * x) + bias * sum(x),
 // and sum(q * x) is a sum of whole numbers if x is one. So each group of a row of x becomes whole numbers of 16 bits and a
-// scale, and codes are only spread to bytes or to 16 bits. A group's products are added as whole numbers, which loses nothing; what it
-// adds to an element of y is then scale * sum(q * x) + bias * sum(x), and these terms are added one after the other.
+// scale, and codes are widened to bytes or to 16 bits. The products of a group are added as whole numbers, exactly. Its term of an
+// element of y is then scale * sum(q * x) + bias * sum(x), and terms are added one after the other.
 //
-// How exact that is: of the largest element of a group of x 2^-16 is rounded away, and of its other elements no more, where
-// bf16 rounds 2^-9 of every weight away. No element is above 8 (group of 64), 11.3 (of 128) or 16 (of 256, on tiles) times the root
+// Error: an element of x is rounded by at most 2^-16 of the largest in its group, where bf16 rounds every weight by 2^-9. No element is above 8 (group of 64), 11.3 (of 128) or 16 (of 256, on tiles) times the root
 // mean square of its group. So the products are more exact than those of the same weights rounded to bf16, by eight times at least.
 //
-// An element of E2M1 is a whole number from -12 to 12 when it is doubled, and one from 0 to 24 with 12 added: the weight is
-// (q - 12) * scale / 2, where q is looked up.
+// Twice an element of E2M1 is a whole number from -12 to 12. With 12 added it is a code q, which a table gives: the weight is
+// (q - 12) * scale / 2.
 //
-// Elements of E4M3 are no whole numbers; few rows of x are multiplied with them in f32 (fp8_few_rows.h).
+// Elements of E4M3 are not whole numbers: fp8_few_rows.h multiplies them in f32.
 //
-// So an element of y is the same to the bit however many rows go with it, and whatever the vectors are. (On tiles, int8_amx.cpp has an
-// order of its own.)
+// So an element of y has the same bits for any number of rows and any width of vectors. (int8_amx.cpp sums in another order.)
 #pragma once
 
 #include "matmul.h"
@@ -25,7 +23,7 @@ namespace mlxrs::matmul {
 
 // The functions for one instruction set, for few rows of x or for many.
 struct IntKernels {
-  // What the rows of weights of a task should be a multiple of, and how many rows of x at most are packed as one.
+  // The rows of weights of a task are a multiple of `unit`. At most `block` rows of x are packed together.
   long unit, block;
   // Bytes of so many rows of x when packed, a multiple of 64.
   long (*packed_size)(const Weights& w, long rows);

@@ -1,10 +1,9 @@
-// The kernel of int_kernels.h for many rows of x, for any vectors V. Included by the file of each instruction set.
+// Many rows of x in whole numbers, for any vectors V. Included by the file of each instruction set.
 //
-// x is packed so that a vector's lanes are rows: each has a few numbers of its row. Some rows of weights are written out as
-// whole numbers, and a product with as many of them, which all lanes get, adds their terms to each lane's sum. What scales the
-// sums of a group are then vectors too. An element's sums are exact within a group, and added group by group: they are the same in
-// any vectors. Where x has too few rows for the lanes, each row is in two of them, which are for two rows of weights: those of a pair are
-// written out in turns, a few codes of the one and then of the other.
+// x is packed so that a lane of a vector is a row of x, and holds a few numbers of it. A panel of weights is widened to whole numbers. A
+// few codes of a row of weights are broadcast to all lanes and multiplied with a vector of x. Sums are exact within a group and added group
+// by group, so that the width of vectors does not change them. Where x has fewer rows than there are lanes, each row is in two lanes, for two
+// rows of weights, whose codes are interleaved.
 //
 // V has:
 //   Real, Sums     `width` numbers of f32 and of whole numbers; real numbers as in int16_few_rows.h

@@ -12,11 +12,11 @@
 
 namespace mlxrs::matmul {
 
-// Where products wait to be joined.
+// Products of two matrices, before `join`.
 inline thread_local Memory for_join;
 
-// Matrices that are multiplied with one x, alike but for their rows, and what becomes of the products: each has its y, or `join`
-// makes one y of two.
+// Matrices that are multiplied with one x. They differ in their number of rows only. Each has its y, or `join` makes one y of two
+// products.
 struct Job {
   std::span<const Part> parts;
   Join join;
@@ -63,7 +63,7 @@ struct Band {
   long first, m;
 };
 
-// How many threads must share each of so many bands for all to have as much to do.
+// How many threads share a band, so that all threads have the same amount of work.
 inline long threads_of(long bands) {
   long count = Threads::shared().count();
   return count / std::gcd(bands, count);
@@ -80,7 +80,7 @@ void share_bands(const Product& p, const Job& job, long band, long unit, long pa
   long count = threads_of(bands), least = (n + most - 1) / most;
   long pieces = std::max(threads.count() < 2 || work < 200e3 ? 1 : parts * count, least > 1 ? round_up(least, count) : 1);
   long size = round_up((n + pieces - 1) / pieces, unit), tasks = (n + size - 1) / size * bands;
-  // Those that share weights are next to each other.
+  // Tasks that read the same weights are next to each other.
   threads.each(static_cast<uint32_t>(tasks), [&](uint32_t i) {
     long first = i % bands * band, row = i / bands * size;
     body(Band{first, std::min(band, p.m - first)}, row, std::min(n, row + size));
@@ -93,14 +93,14 @@ void share_rows(const Product& p, const Job& job, long unit, long parts, long mo
   share_bands(p, job, p.m, unit, parts, most, [&](const Band&, long row, long row_end) { body(row, row_end); });
 }
 
-// The most rows of a task where two products of m rows of x wait to be joined: so many that both stay in the second cache.
+// The most rows of weights of a task with `join`: both products of m rows of x stay in L2.
 inline long most_joined(const Product& p, const Job& job, long m, long unit, long most) {
   constexpr long bytes = 1 << 19;
   return job.join == nullptr ? most : std::clamp(bytes / (2 * m * size_of(p.type)) / unit * unit, unit, most);
 }
 
-// Calls kernel(product, weights, row, row_end) for a task's rows of the matrices: of each for its y, or of two for memory from which
-// they are joined.
+// Calls kernel(product, weights, row, row_end) for a task's rows of each matrix. With `join`, products go to the thread's memory, and
+// are then joined.
 template <typename Kernel>
 void each_matrix(const Product& p, const Job& job, const Band& band, long row, long row_end, const Kernel& kernel) {
   const void* const* x = p.x + band.first;

@@ -55,23 +55,19 @@ struct Line {
 };
 
 // Which kernel multiplies: the first line that fits. Where none does, weights become f32 and are multiplied by sgemm's kernels.
-// avx512 has no line of its own: in 16 bits its products are no faster than those of avx2.
+// avx512 without VNNI has the lines of avx2.
 constexpr Line table[] = {
     // ISA            coding                  x     rows group  k  kernel
     {Isa::avx512vnni, affine | mxfp4 | nvfp4, x_16,   4,   1,  32, by_int<int8_few_rows_avx512vnni>},
     {Isa::avx512vnni, mxfp8,                  x_16,   4,   1,   1, by_int<fp8_few_rows_avx512vnni>},
     {Isa::amx,        affine,                 x_16,   8,  64,   1, by_int<int8_amx>},
     {Isa::amx,        packed | bf16,          x_bf16, any, 1,   1, by_tiles},
-    {Isa::amx,        nvfp4 | mxfp8,          x_f16,  any, 1,   1, by_f32},
     {Isa::avx512vnni, affine | mxfp4,         x_16,   8,   1,   1, by_int<int8_8_rows_avx512vnni>},
     {Isa::avx512vnni, affine | mxfp4,         x_16,   any, 1,   1, by_int<int8_many_rows_avx512vnni>},
-    {Isa::avx512vnni, nvfp4,                  x_16,   8,   1,  32, by_int<int8_few_rows_avx512vnni>},
-    {Isa::avx512vnni, mxfp8,                  x_16,   8,   1,   1, by_int<fp8_few_rows_avx512vnni>},
     {Isa::avx512bf16, packed | bf16,          x_bf16, any, 1,   1, by_pairs},
     {Isa::avx2,       affine | mxfp4,         x_16,   4,   1,   1, by_int<int16_few_rows_avx2>},
     {Isa::avx2,       affine | mxfp4,         x_16,   any, 1,   1, by_int<int16_many_rows_avx2>},
-    {Isa::avx2,       nvfp4,                  x_16,   8,   1,  32, by_int<int16_few_rows_avx2>},
-    {Isa::avx2,       mxfp8,                  x_16,   8,   1,   1, by_int<fp8_few_rows_avx2>},
+    {Isa::avx2,       mxfp8,                  x_16,   4,   1,   1, by_int<fp8_few_rows_avx2>},
 #ifdef __aarch64__
     {Isa::portable,   affine | mxfp4,         x_16,   any, 1,   1, by_int<int16_neon>},
 #endif

@@ -1,14 +1,17 @@
-// Products of activations with the rows of a weight matrix, y = x w^T, for 16-bit and packed weights. Products of f32
-// with f32 are cblas_sgemm's.
+// Products of activations with the rows of a weight matrix, y = x w^T, for 16-bit and packed weights. Products of f32 with f32 are
+// cblas_sgemm's (sgemm.cpp). docs/cpu-matmul.md describes the design.
 //
-// Weights are read where they are, once for each call: a few rows at a time are expanded to the type that is multiplied
-// into a panel that stays in a cache, and all activations go by. What is multiplied:
-//   x in bf16            weights rounded to bf16, products and sums in f32: AMX, VDPBF16PS, or f32 FMA
-//   x in f16 or f32      weights in f32 (those of f16 and packed ones are not rounded), f32 FMA
-//   x in bf16 or f16 and weights in affine codes or E2M1, few rows of x, or f16, or no tiles: whole numbers (int_kernels.h)
-// The result is rounded once, to x's type. As in sgemm, an element of y is a function of its row of x, its row of w and the
-// instruction set: sums have a fixed order, whatever else is in the call and whichever thread computes it. Only where packed weights go different
-// ways, on tiles or in nvfp4 and mxfp8, it also tells whether x has more rows than a few, or than some.
+// matmul.cpp has the table that says which kernel multiplies. Files are named by the numbers that are multiplied and, at the end, by the
+// instruction set that they are compiled for:
+//   bf16_tiles_*     weights rounded to bf16, on AMX tiles
+//   bf16_pairs_*     weights rounded to bf16, by VDPBF16PS
+//   int8_*, int16_*  whole numbers: codes of packed weights, and x as whole numbers of 16 bits, in two planes of bytes for int8
+//   fp8_*            codes of E4M3, widened to f32
+//   f32_panels       weights dequantised to f32, multiplied by sgemm's kernels
+//   dequantize_*     rows of weights written out as f32 or bf16
+//
+// Sums are f32 and the result is rounded once, to x's type. An element of y depends on its row of x, its row of w, the instruction set,
+// and the line of the table: sums have a fixed order, whatever else is in the call and whichever thread computes it.
 #pragma once
 
 #include <cstdint>

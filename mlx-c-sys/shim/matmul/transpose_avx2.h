@@ -1,4 +1,4 @@
-// With AVX2.
+// Transposition with AVX2.
 #pragma once
 
 #include <immintrin.h>

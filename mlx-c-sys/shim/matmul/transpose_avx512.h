@@ -1,4 +1,4 @@
-// With AVX-512.
+// Transposition with AVX-512.
 #pragma once
 
 #include <immintrin.h>

@@ -1,4 +1,4 @@
-// Codes of any width out of a stream of bits, and numbers of 16 bits, with AVX2.
+// Unpacks codes of 1 to 8 bits, and widens 16-bit floats, with AVX2.
 #pragma once
 
 #include <immintrin.h>

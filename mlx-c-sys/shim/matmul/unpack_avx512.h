@@ -1,4 +1,4 @@
-// Codes of any width out of a stream of bits, with VBMI.
+// Unpacks codes of 1 to 8 bits, with VBMI.
 #pragma once
 
 #include <immintrin.h>

@@ -1,13 +1,13 @@
 // What the kernels are told: one f32 matrix product, C = alpha A B + beta C, and the parts of it that a task computes.
 //
-// The kernels keep one rule, on which callers rely ("a request's tokens do not depend on who shares its batch"): an
+// The kernels keep one rule, on which callers rely (a request's tokens do not depend on its batch): an
 // element of C is a function of its row of A, its column of B and K alone. It is always summed in this order:
 //   1. lane l of V::width lanes sums, by fused multiply-add and from zero, the products of k = l, l + width, ...;
 //      when width does not divide K, the lanes that run out add one product of zeros, which only turns -0 into 0;
 //   2. the lanes are added as a tree: l and l + width/2, then l and l + width/4, and so on;
 //   3. alpha times that sum, plus beta times the old element when beta is not zero.
-// Blocking never ends a lane's sum: a sum that is cut at a block of K is put away as it is and taken up again. So
-// neither M, N, the layout, the path taken, the number of threads nor who computes what shows in a result.
+// Blocking never ends a lane's sum: at the end of a block of K, its partial sum is stored, and loaded again for the next block. So
+// a result does not depend on M, N, the layout, the kernel, or the number of threads.
 #pragma once
 
 #include <cstdint>

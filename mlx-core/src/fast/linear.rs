@@ -29,17 +29,30 @@ pub enum Matrix<'a> {
     },
 }
 
-impl Matrix<'_> {
+impl<'a> Matrix<'a> {
+    /// The matrix of these parts, which belong together.
+    fn quantized(
+        operation: &str,
+        packed: &'a Array,
+        scales: &'a Array,
+        biases: Option<&'a Array>,
+        scheme: Scheme,
+    ) -> Result<Self> {
+        scheme.check_parts(operation, packed, scales, biases)?;
+        Ok(Self::Quantized {
+            packed,
+            scales,
+            biases,
+            scheme,
+        })
+    }
+
     /// Whether the parts belong together, and `x` can be multiplied with it.
     pub(super) fn check(&self, operation: &str, x: &Array) -> Result<()> {
         if x.ndim() == 0 {
             let message = format!("{operation} needs x to be at least a vector, found a scalar");
             return Err(Error::new(ErrorKind::Shape, message));
         }
-        self.check_parts(operation)
-    }
-
-    fn check_parts(&self, operation: &str) -> Result<()> {
         match *self {
             Self::Dense(_) => Ok(()),
             Self::Quantized {
@@ -119,12 +132,7 @@ pub fn quantized_linear(
     biases: Option<&Array>,
     scheme: Scheme,
 ) -> Result<Array> {
-    let w = Matrix::Quantized {
-        packed,
-        scales,
-        biases,
-        scheme,
-    };
+    let w = Matrix::quantized("quantized_linear", packed, scales, biases, scheme)?;
     w.check("quantized_linear", x)?;
     op!(mlxrs_fast_linear(x, w))
 }
@@ -166,13 +174,7 @@ pub fn quantized_experts_linear(
     indices: &Array,
     scheme: Scheme,
 ) -> Result<Array> {
-    let w = Matrix::Quantized {
-        packed,
-        scales,
-        biases,
-        scheme,
-    };
-    w.check_parts("quantized_experts_linear")?;
+    let w = Matrix::quantized("quantized_experts_linear", packed, scales, biases, scheme)?;
     op!(mlxrs_fast_experts(x, w, indices))
 }
 
@@ -196,12 +198,6 @@ pub fn quantized_rows(
     scheme: Scheme,
     dtype: DType,
 ) -> Result<Array> {
-    let w = Matrix::Quantized {
-        packed,
-        scales,
-        biases,
-        scheme,
-    };
-    w.check_parts("quantized_rows")?;
+    let w = Matrix::quantized("quantized_rows", packed, scales, biases, scheme)?;
     op!(mlxrs_fast_lookup(indices, w, dtype))
 }

@@ -84,7 +84,7 @@ unsafe impl Sync for View<'_> {}
 
 impl<'a> View<'a> {
     /// # Safety
-    /// `view` must describe a live dense operand for `'a`, which nobody writes unless `donated`.
+    /// `view` must describe a live dense operand for `'a`, which is not written unless `donated`.
     pub(super) unsafe fn new(view: &'a sys::mlxrs_view, donated: bool) -> Option<Self> {
         // SAFETY: the caller's promise.
         unsafe { Raw::new(view) }.map(|raw| Self { raw, donated })
@@ -113,7 +113,7 @@ impl<'a> View<'a> {
         if self.raw.len == 0 {
             return Ok(&[]);
         }
-        // SAFETY: dense, of dtype `T`, aligned, `len` elements, written by nobody.
+        // SAFETY: dense, of dtype `T`, aligned, `len` elements, not written.
         Ok(unsafe { std::slice::from_raw_parts(self.raw.data.cast(), self.raw.len) })
     }
 }
@@ -131,7 +131,7 @@ unsafe impl Sync for ViewMut<'_> {}
 
 impl<'a> ViewMut<'a> {
     /// # Safety
-    /// `view` must describe a live dense operand for `'a`, initialised, which nobody else touches.
+    /// `view` must describe a live dense operand for `'a`, initialised, without another user.
     pub(super) unsafe fn new(view: &'a sys::mlxrs_view) -> Option<Self> {
         // SAFETY: the caller's promise.
         unsafe { Raw::new(view) }.map(|raw| Self {

@@ -81,7 +81,7 @@ impl Array {
     }
 
     /// This array with `update` (broadcast to its place) at `starts .. stops`; see
-    /// [`slice`](Self::slice). Done in place where nobody else holds this array.
+    /// [`slice`](Self::slice). Done in place where no other handle of this array exists.
     ///
     /// # Errors
     /// The bounds do not fit the dimensions, or `update` does not broadcast.

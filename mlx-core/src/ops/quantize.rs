@@ -32,14 +32,15 @@ pub struct Quantized {
 /// # Errors
 /// MLX does not know the scheme, or `k` does not divide into groups.
 pub fn quantize(w: &Array, scheme: Scheme) -> Result<Quantized> {
+    let scheme = scheme.checked()?;
     let Scheme {
         mode,
         bits,
         group_size,
-    } = scheme.checked()?;
-    let name = mode.c_name();
+    } = scheme;
     let run = |w: &Array| -> Result<Quantized> {
-        let parts = op!(vector mlx_quantize(w, Opt(Some(group_size)), Opt(Some(bits)), name, None::<&Array>))?;
+        let (group_size, bits, mode) = scheme.args();
+        let parts = op!(vector mlx_quantize(w, group_size, bits, mode, None::<&Array>))?;
         let mut parts = parts.into_iter();
         match (parts.next(), parts.next()) {
             (Some(packed), Some(scales)) => Ok(Quantized {
@@ -98,19 +99,14 @@ pub fn dequantize(
     dtype: Option<DType>,
 ) -> Result<Array> {
     scheme.check_parts("dequantize", packed, scales, biases)?;
-    let Scheme {
-        mode,
-        bits,
-        group_size,
-    } = scheme;
-    let name = mode.c_name();
+    let (group_size, bits, mode) = scheme.args();
     op!(mlx_dequantize(
         packed,
         scales,
         biases,
-        Opt(Some(group_size)),
-        Opt(Some(bits)),
-        name,
+        group_size,
+        bits,
+        mode,
         None::<&Array>,
         Opt(dtype)
     ))
@@ -136,21 +132,9 @@ pub fn quantized_matmul(
         x,
     )?;
     scheme.check_parts("quantized_matmul", packed, scales, biases)?;
-    let Scheme {
-        mode,
-        bits,
-        group_size,
-    } = scheme;
-    let name = mode.c_name();
+    let (group_size, bits, mode) = scheme.args();
     let y = op!(mlx_quantized_matmul(
-        x,
-        packed,
-        scales,
-        biases,
-        transpose,
-        Opt(Some(group_size)),
-        Opt(Some(bits)),
-        name
+        x, packed, scales, biases, transpose, group_size, bits, mode
     ))?;
     zeros_if_empty(y, &[x, packed])
 }
@@ -174,12 +158,7 @@ pub fn gather_qmm(
 ) -> Result<Array> {
     require(x.ndim() > 1, "gather_qmm", "x", "at least a matrix", x)?;
     scheme.check_parts("gather_qmm", packed, scales, biases)?;
-    let Scheme {
-        mode,
-        bits,
-        group_size,
-    } = scheme;
-    let name = mode.c_name();
+    let (group_size, bits, mode) = scheme.args();
     let lhs_indices = checked_matrices(c"gather_qmm", x, lhs_indices)?;
     let rhs_indices = checked_matrices(c"gather_qmm", packed, rhs_indices)?;
     let y = op!(mlx_gather_qmm(
@@ -190,9 +169,9 @@ pub fn gather_qmm(
         lhs_indices,
         rhs_indices,
         transpose,
-        Opt(Some(group_size)),
-        Opt(Some(bits)),
-        name,
+        group_size,
+        bits,
+        mode,
         sorted
     ))?;
     zeros_if_empty(y, &[x, packed])
@@ -214,13 +193,9 @@ fn zeros_if_empty(y: Array, factors: &[&Array]) -> Result<Array> {
 /// row and a packed `w` only.
 pub fn qqmm(x: &Array, w: &Array, w_scales: Option<&Array>, scheme: Scheme) -> Result<Array> {
     require(x.ndim() > 0 && w.ndim() == 2, "qqmm", "w", "a matrix", w)?;
-    let Scheme {
-        mode,
-        bits,
-        group_size,
-    } = scheme.checked()?;
+    let scheme = scheme.checked()?;
     let refuse = |message| Err(Error::new(ErrorKind::Unsupported, message));
-    if mode == QuantMode::Affine {
+    if scheme.mode == QuantMode::Affine {
         return refuse(
             "qqmm: affine quantization has no such product; mxfp4, mxfp8 and nvfp4 have",
         );
@@ -233,18 +208,9 @@ pub fn qqmm(x: &Array, w: &Array, w_scales: Option<&Array>, scheme: Scheme) -> R
     if let Some(scales) = w_scales {
         scheme.check_parts("qqmm", w, scales, None)?;
     }
-    let name = mode.c_name();
+    let (group_size, bits, mode) = scheme.args();
     let none = None::<&Array>;
-    op!(mlx_qqmm(
-        x,
-        w,
-        w_scales,
-        Opt(Some(group_size)),
-        Opt(Some(bits)),
-        name,
-        none,
-        none
-    ))
+    op!(mlx_qqmm(x, w, w_scales, group_size, bits, mode, none, none))
 }
 
 impl Array {

@@ -170,7 +170,7 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         // SAFETY: a live handle to (a weak reference to) the cache, freed once. Nothing can be done
-        // about a failure, which would only leave an entry behind that nobody asks for again.
+        // about a failure, which would only leave an entry behind that is never asked for again.
         unsafe {
             sys::mlx_detail_compile_erase(self.cache, self.id);
             sys::mlx_compile_cache_free(self.cache);

@@ -6,6 +6,7 @@ use std::fmt;
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
+use crate::ffi::Opt;
 use crate::ops::require;
 
 /// How the integers of a quantised matrix stand for numbers.
@@ -94,6 +95,12 @@ impl fmt::Display for Scheme {
 }
 
 impl Scheme {
+    /// Group size, bits and mode, as mlx-c takes them.
+    pub(crate) fn args(self) -> (Opt<i32>, Opt<i32>, &'static CStr) {
+        let (group_size, bits) = (Opt(Some(self.group_size)), Opt(Some(self.bits)));
+        (group_size, bits, self.mode.c_name())
+    }
+
     /// A scheme that MLX knows.
     ///
     /// # Errors

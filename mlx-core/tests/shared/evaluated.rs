@@ -1,0 +1,13 @@
+//! Arrays that are evaluated, so that the failure of something else does not poison them.
+
+use mlx_core::{Array, DType};
+
+pub fn evaluated(array: Array) -> Array {
+    mlx_core::eval([&array]).unwrap();
+    array
+}
+
+pub fn ints(values: &[i32], dtype: DType) -> Array {
+    let array = Array::from_slice(values, &[values.len() as i32]).unwrap();
+    evaluated(array.astype(dtype).unwrap())
+}
