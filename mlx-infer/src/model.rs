@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use mlx_core::{DType, Device, DeviceKind, Safetensors, Scheme, fast};
-use mlx_models::{Loaded, Model, ModelInfo};
+use mlx_models::{Loaded, Model, ModelInfo, Registry};
 use mlx_nn::{CacheOptions, ModelCache, RowPart, StateCost};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -100,6 +100,19 @@ impl LoadedModel {
         options: LoadOptions,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self> {
+        Self::load_with(&Registry::default(), files, options, progress)
+    }
+
+    /// [`load_files`](Self::load_files) with these families of models, among them a program's own.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_with(
+        registry: &Registry,
+        files: Files,
+        options: LoadOptions,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Self> {
         let started = Instant::now();
         options.check()?;
         // The small files first: their faults are found before the weights are read.
@@ -109,8 +122,8 @@ impl LoadedModel {
             progress: Some(progress),
         };
         let Loaded { model, info } = match &files {
-            Files::Directory(dir) => mlx_models::load(dir, model_options)?,
-            embedded => load_embedded(embedded, model_options)?,
+            Files::Directory(dir) => registry.load(dir, model_options)?,
+            embedded => load_embedded(registry, embedded, model_options)?,
         };
         check_caches(&info, &cache_options(&options))?;
         Ok(Self {
@@ -328,7 +341,11 @@ impl LoadOptions {
     }
 }
 
-fn load_embedded(files: &Files, options: mlx_models::LoadOptions<'_>) -> Result<Loaded> {
+fn load_embedded(
+    registry: &Registry,
+    files: &Files,
+    options: mlx_models::LoadOptions<'_>,
+) -> Result<Loaded> {
     let missing = |name: &str| {
         Error::new(
             ErrorKind::Missing,
@@ -350,10 +367,5 @@ fn load_embedded(files: &Files, options: mlx_models::LoadOptions<'_>) -> Result<
     let on_cpu = Device::default_device()?.kind == DeviceKind::Cpu;
     let dtype = options.dtype.or(on_cpu.then_some(DType::F32));
     let options = mlx_models::LoadOptions { dtype, ..options };
-    Ok(mlx_models::load_from(
-        &files.describe(),
-        config,
-        vec![weights],
-        options,
-    )?)
+    Ok(registry.load_from(&files.describe(), config, vec![weights], options)?)
 }

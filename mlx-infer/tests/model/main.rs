@@ -3,6 +3,7 @@
 mod checkpoint;
 mod command;
 mod default_model;
+mod family;
 mod finite;
 mod generate;
 mod hostile;
