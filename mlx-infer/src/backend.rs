@@ -14,10 +14,10 @@ use crate::request::Request;
 use crate::scheduler::Limits;
 use crate::text::chat::{Message, RenderOptions};
 
-/// Is told of every event; ends the generation by breaking.
+/// Gets every event; `Break` cancels the generation.
 pub type OnEvent<'a> = dyn FnMut(&Event) -> ControlFlow<()> + 'a;
 
-/// How a text was classified.
+/// The classification of a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Classification {
     /// The label that fits best.
@@ -26,15 +26,15 @@ pub struct Classification {
     pub probabilities: Vec<f32>,
 }
 
-/// A model that generates text, whatever computes it.
+/// A model that generates text, of any back end.
 ///
-/// Methods that a back end lacks give an error of kind [`ErrorKind::Unsupported`](crate::ErrorKind), which
-/// is what the defaults do.
+/// The default methods give an error of kind [`ErrorKind::Unsupported`](crate::ErrorKind), for back ends that lack
+/// them.
 pub trait TextModel {
     /// Facts about the model.
     fn info(&self) -> &ModelInfo;
 
-    /// What the last generation that came to its end took.
+    /// The metrics of the last generation that has finished.
     fn metrics(&self) -> Metrics;
 
     /// Continues a prompt.

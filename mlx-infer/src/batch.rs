@@ -15,7 +15,7 @@ use crate::request::Request;
 use crate::sampler::Choice;
 use crate::scheduler::Limits;
 
-/// What came of one request of a batch.
+/// The result of one request of a batch.
 #[derive(Debug, Default)]
 pub struct BatchResult {
     /// The tokens, also those before an error.
@@ -26,12 +26,12 @@ pub struct BatchResult {
     pub finish_reason: Option<FinishReason>,
     /// Counts, times and memory, if it came to its end.
     pub metrics: Metrics,
-    /// What went wrong.
+    /// The error that ended it.
     pub error: Option<Error>,
 }
 
 impl BatchResult {
-    /// The same as one generation gives it.
+    /// The same in the form of a single generation.
     ///
     /// # Errors
     /// The one of this request.
@@ -55,7 +55,7 @@ impl BatchResult {
         }
     }
 
-    /// Adds the next event; whether it was the last.
+    /// Adds the next event. Returns whether it was the last.
     pub(crate) fn take(&mut self, event: Result<Event>) -> bool {
         match event {
             Ok(event) => {

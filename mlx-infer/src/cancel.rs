@@ -23,7 +23,7 @@ impl CancelToken {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Makes it as new, for the next use.
+    /// Resets it for the next use.
     pub fn reset(&self) {
         self.0.store(false, Ordering::Relaxed);
     }

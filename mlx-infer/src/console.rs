@@ -55,7 +55,7 @@ pub fn prompt(text: &str) {
     }
 }
 
-/// The end of a command that did what it was asked, or failed.
+/// The exit status of a command that succeeded or failed.
 pub fn end(result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => status(0),

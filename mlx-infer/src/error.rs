@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-/// What went wrong, for callers that act differently on it.
+/// The kind of an error, for callers that act on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -13,7 +13,7 @@ pub enum ErrorKind {
     Missing,
     /// A file was read, and does not hold what its format asks for.
     Format,
-    /// The input is well formed and asks for something that this crate does not do.
+    /// The input is well formed and asks for something that is not supported.
     Unsupported,
     /// An argument of the caller is out of range or contradicts another one.
     Argument,

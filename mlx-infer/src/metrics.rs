@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::Result;
 
-/// What a generation took.
+/// Counts, times and memory of one generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Metrics {
     /// Tokens of the prompt.
@@ -17,7 +17,7 @@ pub struct Metrics {
     pub drafted_tokens: usize,
     /// Those of them that are tokens of the answer.
     pub accepted_draft_tokens: usize,
-    /// What loading the model took, before any request.
+    /// The time that loading the model took, before any request.
     pub load: Duration,
     /// From the start to the first token: the prompt, and the choice of that token.
     pub prefill: Duration,

@@ -22,7 +22,7 @@ use crate::text::tokenizer::Tokenizer;
 /// How a checkpoint is loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LoadOptions {
-    /// Every layer remembers only so many of the last tokens: its cache is a ring of that length.
+    /// Every layer keeps only so many of the last tokens: its cache is a ring of that length.
     pub context_len: Option<usize>,
     /// Floating-point weights are converted to this; by default they stay as stored.
     pub dtype: Option<DType>,
@@ -91,7 +91,8 @@ impl LoadedModel {
         )
     }
 
-    /// Loads a checkpoint from wherever its files are; `progress` is told of parameters done and their total.
+    /// Loads a checkpoint from a folder or from embedded files. `progress` gets the number of parameters that are read
+    /// and their total.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -189,7 +190,7 @@ impl LoadedModel {
         self.load_time
     }
 
-    /// What the last generation that came to its end took.
+    /// The metrics of the last generation that has finished.
     pub fn metrics(&self) -> Metrics {
         self.metrics.get()
     }
@@ -268,7 +269,7 @@ impl LoadedModel {
         cache_options(&self.options)
     }
 
-    /// What each of the states costs that the layers keep.
+    /// The cost of each layer's state.
     pub fn state_costs(&self) -> Vec<StateCost> {
         let sizes = self.model.geometry();
         let costs = sizes.costs(self.info().dtype, &self.cache_options());

@@ -1,7 +1,7 @@
 //! The options of a request as a caller gives them: each field given or not.
 //!
-//! The fields' meanings, defaults and ranges are those of [`SamplingParams`] and [`GenerateOptions`]; they are stated there once. This is
-//! how they are read: from flags, from the JSON lines of a batch, from the body of an HTTP request.
+//! Meanings, defaults and ranges of the fields are those of [`SamplingParams`] and [`GenerateOptions`]. This type reads
+//! them from flags, from the JSON lines of a batch, and from the body of an HTTP request.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ macro_rules! request_options {
             /// The names of all options.
             pub const NAMES: &[&str] = &[$(stringify!($s),)* $(stringify!($g),)*];
 
-            /// Takes the options out of a JSON object, and leaves everything else in it.
+            /// Takes the options out of a JSON object and leaves its other keys.
             ///
             /// # Errors
             /// An option has a value of another type; the message names it.
@@ -95,7 +95,7 @@ request_options! {
     }
 }
 
-/// How a given value becomes that of a field, which may be an option itself.
+/// Converts a given value to that of a field, which may be an option itself.
 trait Given<T> {
     fn put(self) -> T;
 }

@@ -26,7 +26,7 @@ const FORMAT: &str = "mlx-infer prompt cache";
 const VERSIONS: [&str; 2] = ["1", "2"];
 /// The key with the lengths that recurrent layers recorded.
 const RECORDED: &str = "recorded";
-/// The key that says how keys and values are kept, and what it says if they are not quantised.
+/// The key for the form of keys and values, and its value if they are not quantised.
 const KV: &str = "kv_quantization";
 const UNQUANTIZED: &str = "the model's dtype";
 /// Numbers of each parameter that its fingerprint looks at.
@@ -195,7 +195,7 @@ impl LoadedModel {
         Ok(names)
     }
 
-    /// What a prompt cache depends on.
+    /// The facts on which a prompt cache depends.
     fn fingerprint(&self) -> Result<BTreeMap<String, String>> {
         let (info, sizes) = (self.info(), self.model().geometry());
         let layers = self.model().layers().iter();

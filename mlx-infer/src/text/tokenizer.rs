@@ -1,7 +1,7 @@
 //! Text to ids and back, with the ids that transformers gives.
 //!
-//! The work is done by the `tokenizers` crate; what is here decides what it is given: which pipeline a
-//! checkpoint means ([`pipeline`]), which special tokens it has ([`config`]), and which ids end a text.
+//! The `tokenizers` crate does the work. This module decides its input: the pipeline that a checkpoint means
+//! ([`pipeline`]), its special tokens ([`config`]), and the ids that end a text.
 
 mod auto;
 mod blame;
@@ -167,7 +167,7 @@ impl Tokenizer {
     /// # Errors
     /// When the decoder refuses the tokens.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        // Some decoders of the tokenizers crate take the last of no tokens.
+        // Some decoders of the tokenizers crate fail on an empty list.
         if ids
             .iter()
             .all(|id| self.token_for_decoding(*id, skip_special).is_none())

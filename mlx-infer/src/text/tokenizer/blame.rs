@@ -1,4 +1,4 @@
-//! Finds the part of a tokenizer that the tokenizers crate refuses or panics on: it does the same again, part by part.
+//! Finds the part of a tokenizer on which the tokenizers crate fails or panics, by doing the same again part by part.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -16,8 +16,8 @@ use super::pipeline::TokenizerJson;
 use super::quiet::quietly;
 use super::steps::{Step, position, steps};
 
-/// The part of a file that cannot be read, what is wrong with it, and where it begins. `is_rebuilt`: the class builds the pipeline, and
-/// only the model, the post-processor and the added tokens are of the file.
+/// The part of a file that cannot be read, its fault, and its position. `is_rebuilt`: the class builds the pipeline,
+/// and only the model, the post-processor and the added tokens are of the file.
 pub(super) fn reading(json: &TokenizerJson<'_>, bytes: &[u8], is_rebuilt: bool) -> Option<String> {
     type Read = fn(&str) -> Option<String>;
     let [normalizer, pre_tokenizer, model, post_processor, decoder] = json.parts();
@@ -85,14 +85,14 @@ fn said(step: &Step<'_>, what: &str, bytes: &[u8]) -> String {
     format!("{}: {what} ({})", step.name, position(bytes, step.json))
 }
 
-/// What is wrong with a part of type `T`.
+/// The fault of a part of type `T`.
 fn fault<T: DeserializeOwned>(text: &str) -> Option<String> {
     quietly(|| Ok(serde_json::from_str::<T>(text).map(drop)?))
         .err()
         .map(|fault| fault.what)
 }
 
-/// A part, and what is wrong with it.
+/// A part, and its fault.
 type Found = Option<(String, String)>;
 
 /// The step that fails on a text.

@@ -105,7 +105,7 @@ fn sequence(piece: &Value) -> Option<&str> {
     piece.get("Sequence")?.get("id")?.as_str()
 }
 
-/// What is wrong with a character map: base64 of the length of a table in bytes, the table, and a text.
+/// The fault of a character map: base64 of the length of a table in bytes, the table, and a text.
 fn charsmap_fault(base64: &str) -> Option<String> {
     let digits = base64.trim_end_matches('=');
     let value = |byte: u8| match byte {

@@ -1,4 +1,4 @@
-//! Which class a checkpoint's tokenizer has: it decides whether the pipeline is that of tokenizer.json or the class's own.
+//! The class of a checkpoint's tokenizer. It decides whether the pipeline is that of tokenizer.json or the class's own.
 
 use super::auto::{OTHERS, OVERRULED, REGISTERED, UNNAMED};
 
@@ -56,7 +56,7 @@ impl Class {
     }
 }
 
-/// What decides the class.
+/// The facts that decide the class.
 pub(super) struct Checkpoint<'a> {
     /// `tokenizer_class` of tokenizer_config.json, else of config.json.
     pub(super) class: Option<&'a str>,
@@ -167,7 +167,7 @@ mod tests {
 
     use super::*;
 
-    /// What transformers' class is here: a class, or none where it is refused.
+    /// The class here for a class of transformers; `None` where it is refused.
     fn expected(name: &str) -> Option<Class> {
         let found = REBUILT.iter().find(|&&(known, _)| known == name);
         match name {

@@ -1,4 +1,4 @@
-//! What `tokenizer_config.json` and its older companions say, read as transformers reads them.
+//! Reads `tokenizer_config.json` and its older companions as transformers does.
 
 use std::collections::BTreeMap;
 
@@ -350,7 +350,7 @@ fn truthy(value: Option<&Value>) -> bool {
     }
 }
 
-/// What kind of JSON a value is, for messages.
+/// The JSON type of a value, for messages.
 pub(crate) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -6,8 +6,8 @@ use super::config::object;
 use crate::error::{Error, Result};
 use crate::text::files::Files;
 
-/// Those of the first source that names any: generation_config.json, config.json, its `text_config`, the
-/// tokenizer's own. That is what transformers' `generate` stops at.
+/// The ids of the first source that names any: generation_config.json, config.json, its `text_config`, the tokenizer's
+/// own. transformers' `generate` stops at the same ids.
 pub(super) fn ids(
     files: &Files,
     model: &Map<String, Value>,

@@ -25,7 +25,7 @@ const QWEN3_5_WORDS: &str = concat!(
     r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
 
-/// The parts of `tokenizer.json` that are looked at; the vocabulary stays text until tokenizers reads it.
+/// The parts of `tokenizer.json` that are read here. The vocabulary stays text until the tokenizers crate reads it.
 #[derive(Deserialize)]
 pub(super) struct TokenizerJson<'a> {
     #[serde(borrow)]
@@ -263,8 +263,9 @@ fn flags(value: Value) -> Map<String, Value> {
     }
 }
 
-/// Sets the post-processor of the classes that have their own: Code Llama begins every text with its `bos_token`, GPT-NeoX puts no tokens
-/// around a text. What `add_bos_token` and `add_eos_token` say has no effect beside a tokenizer.json.
+/// Sets the post-processor of the classes that have their own: Code Llama begins every text with its `bos_token`,
+/// GPT-NeoX puts no tokens around a text. `add_bos_token` and `add_eos_token` have no effect beside a tokenizer.json,
+/// as in transformers.
 pub(super) fn post_process(
     inner: &mut tokenizers::Tokenizer,
     class: Class,

@@ -1,4 +1,4 @@
-//! Panics of the tokenizers crate, as errors and without a word on stderr.
+//! Turns panics of the tokenizers crate into errors, without output on stderr.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,7 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What went wrong in a call into the tokenizers crate.
+/// The failure of a call into the tokenizers crate.
 pub(super) struct Fault {
     pub(super) what: String,
     /// Its error; none where it panicked.
@@ -40,7 +40,7 @@ pub(super) fn quietly<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-            // Some messages of panics have lines.
+            // Some panic messages have several lines.
             let what = text.unwrap_or("unknown fault").replace('\n', " ");
             Err(Fault { what, source: None })
         }

@@ -24,7 +24,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// What a step looks like from outside: its type, and in a sequence the steps inside.
+/// The outline of a step: its type, and in a sequence the steps inside.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Outline<'a> {
@@ -56,7 +56,7 @@ fn walk<'a>(
     depth: usize,
     found: &mut Vec<Step<'a>>,
 ) -> Result<(), (Step<'a>, String)> {
-    // What is no object, or has no list where one belongs, is one step; its reader says what is wrong.
+    // A value that is no object, or has no list where one belongs, is one step. Its reader reports the fault.
     let outline: Outline<'a> = serde_json::from_str(json.get()).unwrap_or_default();
     let kind = outline
         .kind
@@ -80,7 +80,7 @@ fn walk<'a>(
     Ok(())
 }
 
-/// Where a part of the file `bytes` begins: `line 1 column 20`.
+/// The position of a part in the file `bytes`: `line 1 column 20`.
 pub(super) fn position(bytes: &[u8], json: &RawValue) -> String {
     let at = json.get().as_ptr().addr();
     let at = at.saturating_sub(bytes.as_ptr().addr()).min(bytes.len());
