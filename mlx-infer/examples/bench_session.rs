@@ -11,7 +11,6 @@ use std::io::{BufRead, Write, stdin, stdout};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use mlx_alloc as _;
 use mlx_core::profile;
 use mlx_infer::{
     ClassifyOptions, Error, ErrorKind, GenerateOptions, Limits, LoadOptions, LoadedModel, Prompt,

@@ -3,8 +3,6 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-use mlx_alloc as _;
-
 mod cli;
 
 #[global_allocator]

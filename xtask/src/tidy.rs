@@ -26,18 +26,10 @@ const NAMELESS: [&str; 7] = [
 ];
 
 /// Crates (and `xtask`) that do not call C.
-const SAFE: [&str; 6] = [
-    "mlx-alloc",
-    "mlx-nn",
-    "mlx-models",
-    "mlx-infer",
-    "mlx-train",
-    "xtask",
-];
+const SAFE: [&str; 5] = ["mlx-nn", "mlx-models", "mlx-infer", "mlx-train", "xtask"];
 
-/// Where `unsafe` may stand: the bindings, a test of what they allocate, and the files and folders of mlx-core that call them.
-const UNSAFE: [&str; 19] = [
-    "mlx-alloc/tests/",
+/// Where `unsafe` may stand: the bindings, and the files and folders of mlx-core that call them.
+const UNSAFE: [&str; 18] = [
     "mlx-c-sys/",
     "mlx-core/src/array.rs",
     "mlx-core/src/device.rs",
