@@ -18,6 +18,8 @@ use std::io::ErrorKind as IoErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use mlx_core::files;
+
 use crate::error::{Error, ErrorKind, Result};
 
 const LOCK: &str = ".mlx-lock";
@@ -184,7 +186,7 @@ fn is_named(_file: &File, path: &Path) -> bool {
     path.exists()
 }
 
-/// Removes what killed processes left in a folder. Whatever resists is left to its next claim.
+/// Removes what killed processes left in a folder. What cannot be removed is left to the next claim.
 fn clean(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let file_name = entry.file_name();
@@ -192,8 +194,8 @@ fn clean(parent: &Path) {
         let Some(name) = name.and_then(|name| name.strip_suffix(LOCK)) else {
             continue;
         };
-        let file = File::open(entry.path());
-        if let Ok(file) = file
+        // A lock is an ordinary file: opening a pipe would wait for its other end.
+        if let Ok(file) = files::open(entry.path(), u64::MAX)
             && file.try_lock().is_ok()
             && is_named(&file, &entry.path())
         {

@@ -253,6 +253,11 @@ fn leftovers_of_a_killed_conversion_are_cleaned_up() {
     fs::write(at(".other.mlx-lock"), "").unwrap();
     converted(&source, &at("out"), &["--force"]);
     assert_eq!(names(), ["out"]);
+    // A pipe of such a name is no lock.
+    let mut mkfifo = std::process::Command::new("mkfifo");
+    assert!(mkfifo.arg(at(".pipe.mlx-lock")).status().unwrap().success());
+    converted(&source, &at("out"), &["--force"]);
+    assert_eq!(names(), [".pipe.mlx-lock", "out"]);
 }
 
 #[test]
