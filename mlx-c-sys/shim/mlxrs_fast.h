@@ -163,7 +163,7 @@ typedef struct mlxrs_matrix {
 } mlxrs_matrix;
 /* x @ w.T: mlx_quantized_matmul where `w` is quantised. */
 int mlxrs_fast_linear(mlx_array* res, mlx_array x, mlxrs_matrix w, mlx_stream s);
-/* The products of x with `n` matrices: one node where these are written alike and x is of 16 bits. */
+/* The products of x with `n` matrices: one node where these have one coding and x is of 16 bits. */
 int mlxrs_fast_linear_many(mlx_vector_array* res, mlx_array x, const mlxrs_matrix* ws, size_t n, mlx_stream s);
 /* x [.., 1, in] by the matrix of w [experts, out, in] that indices name: mlx_gather_mm or mlx_gather_qmm, without indices on the
  * left. */

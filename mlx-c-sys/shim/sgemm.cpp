@@ -37,7 +37,7 @@ using Sgemm = void (*)(
 
 // Products with fewer multiplications than this take less time than sharing them out.
 constexpr double worth_sharing = 100e3;
-// How many rows of A go by a panel of B at a time, with sums that wait for the next block of k: these stay in the second cache.
+// How many rows of A are multiplied with a panel of B at a time: their partial sums stay in L2 until the next block of k.
 constexpr long band_rows = 96;
 // How much of A is packed at a time, in floats.
 constexpr long packed_floats = 4 << 20;
@@ -76,7 +76,7 @@ void each(long n, double work, const Body& body) {
   }
 }
 
-// How many pieces make `work` multiplications, so that a thread that comes late or is slow costs little.
+// How many pieces `work` multiplications are cut into, so that a late or slow thread costs little.
 long pieces_of(double work) {
   int threads = Threads::shared().count();
   return threads < 2 || work < worth_sharing ? 1 : std::min<long>(4 * threads, static_cast<long>(work / 32e3));
@@ -89,7 +89,7 @@ void multiply_packed(const Product& p, const Kernels& kernels, long first, long 
   float* rows = for_all.of<float>(bands * band_size);
   auto row_of = [&](long band) { return std::min(end, first + band * band_rows); };
   each(bands, work, [&](long i) { kernels.pack_rows(p, row_of(i), row_of(i + 1), rows + i * band_size); });
-  // A panel of B for each task, and where that makes too few, some of the bands.
+  // A task is a panel of B, and where these are too few, a panel and some of the bands.
   long panels = (p.n + kernels.tile_cols - 1) / kernels.tile_cols;
   long parts = std::clamp(4L * Threads::shared().count() / panels, 1L, bands), most = (bands + parts - 1) / parts;
   long cols_size = kernels.cols_size(p, kernels.tile_cols), open_size = kernels.open_size(p, std::min(band_rows, end - first));
@@ -105,7 +105,7 @@ void multiply_packed(const Product& p, const Kernels& kernels, long first, long 
 
 void multiply(Product p, const Kernels& kernels) {
   if (p.n < p.m && p.n <= (p.a_k == 1 ? max_direct_rows : p.a_row == 1 ? max_stream_rows : 0)) {
-    // The same product turned over: a row times a column is a column times a row, to the bit.
+    // The transposed product: its elements have the same bits.
     p = {p.n, p.m, p.k, p.b, p.b_col, p.b_k, p.a, p.a_row, p.a_k, p.c, p.c_col, p.c_row, p.alpha, p.beta};
   }
   double work = static_cast<double>(p.m) * p.n * p.k;

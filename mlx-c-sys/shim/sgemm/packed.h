@@ -1,9 +1,9 @@
 // Many rows and columns, for any vector type V (see tile.h): products of copies of A and B in the order of use.
 //
-// A vector's lanes are columns of C, so nothing is added across lanes; the lanes that product.h speaks of are taken one after
-// the other. Lane l of an element sums k = l, l + width, ...: all k of one lane stand together in the copies, lane behind lane
-// in the order in which the tree's leaves are met from left to right. So at the end of a lane what is complete of the tree is
-// added, as a binary counter carries: after leaf i, as many sums that wait as i has ones at its end.
+// A vector's lanes are columns of C, so nothing is added across lanes. The lanes of product.h's rule are computed one after the other:
+// lane l of an element sums k = l, l + width, ... In the copies all k of one lane are adjacent, and lanes have the order of the tree's
+// leaves from left to right. After a lane, the complete parts of the tree are added as a binary counter carries: after leaf i, as many
+// sums as i has trailing ones.
 #pragma once
 
 #include <type_traits>
@@ -19,13 +19,13 @@ struct Packed {
 
   // A tile of C: `side` rows, `cols` columns.
   static constexpr long width = V::width, side = V::side, cols = V::wide * width;
-  // How many sums of a tile can wait: those of the tree, and one that a block of k has cut.
+  // The most partial sums of a tile: those of the tree, and one that a block of k has cut.
   static constexpr int levels = __builtin_ctz(V::width), waiting = levels + 1;
   static constexpr long tile_floats = side * cols, open_floats = waiting * tile_floats;
-  // How much of k a block takes: its columns stay in the first cache.
+  // The k of a block, whose columns stay in L1.
   static constexpr long block_size = 24 * 1024 / (4 * cols);
 
-  // Which leaf of the tree each lane is: the lane's bits the other way round.
+  // Which leaf of the tree a lane is: its bits reversed.
   struct Leaves {
     long of[width] = {};
     constexpr Leaves() {
@@ -42,7 +42,7 @@ struct Packed {
   static long steps(const Product& p) {
     return ceil_div(p.k, width);
   }
-  // With a line to spare: what is written together would else fall into the same sets of a cache.
+  // One cache line more: else lines that are written together fall into the same sets.
   static long leaf_size(long steps, long height) {
     return steps * height + 16;
   }
@@ -189,7 +189,7 @@ struct Packed {
     return ceil_div(rows, side) * open_floats;
   }
 
-  // Where a tile's sums are when they wait.
+  // The partial sums of a tile.
   static float* at(float* open, int level, int i, int j) {
     return open + level * tile_floats + i * cols + j * width;
   }
@@ -198,9 +198,9 @@ struct Packed {
   struct Block {
     const float *rows, *columns;
     long steps, begin, end;
-    // The sums that wait; those of all of k, when it ends here, in the first places.
+    // The partial sums; at the end of k the first ones are the result.
     float* open;
-    // What is fetched meanwhile: the panel of rows that comes next, and bytes from `fetch` on, so many for each place.
+    // What is prefetched meanwhile: the next panel of rows, and bytes from `fetch` on, so many for each k.
     const float* next;
     const char* fetch;
     long fetch_step;
@@ -278,7 +278,7 @@ struct Packed {
     static_assert(V::wide == 2 || V::wide == 3, "one case for each number of vectors");
     const long k = steps(p) * width, row_panel = panel_size(p, side);
     const long tiles = ceil_div(part.row_end - part.row, side) * ceil_div(part.col_end - part.col, cols);
-    // Where there is nothing to fetch, what is there: to look for an address of nothing takes long, each time.
+    // With nothing to prefetch, an address that is mapped: a prefetch of an unmapped one walks the page table each time.
     const char* fetch = reinterpret_cast<const char*>(meanwhile.bytes > 0 ? meanwhile.from : columns);
     const long fetch_step = ceil_div(meanwhile.bytes, tiles * k);
     for (long j = part.col; j < part.col_end; j += cols, columns += panel_size(p, cols)) {

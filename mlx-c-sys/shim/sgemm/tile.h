@@ -1,4 +1,4 @@
-// What all kernels are made of, for any vector type V: the tile, and panels for it.
+// The tile of sums that all kernels use, and its panels, for any vector type V.
 //
 // V has: type, width, rows and cols (of a tile: rows * cols sums, rows + 1 operands and all of them in registers),
 // zero, set1, load, load_part (the first n, then zeros), store, fma, add, and sum4: the lanes of four vectors, each
@@ -51,7 +51,7 @@ struct Count {
   static constexpr int value = N;
 };
 
-// How far behind what is read a line of 16-bit elements is fetched: a tenth less time for one row.
+// How many bytes ahead 16-bit elements are prefetched: a tenth less time for one row.
 constexpr long ahead = 1024;
 
 // Rows or columns that a tile reads: vector s of row r starts at data + r * row + s * step.
@@ -95,7 +95,7 @@ inline __attribute__((always_inline)) void tile(
       sum[i][j] = first ? V::zero() : V::load(put_away + (i * COLS + j) * V::width);
     }
   }
-  // The fewer of rows and columns wait in registers for the others.
+  // The fewer of rows and columns stay in registers.
   auto accumulate = [&](auto load) __attribute__((always_inline)) {
     constexpr int held = ROWS <= COLS ? ROWS : COLS, passing = ROWS <= COLS ? COLS : ROWS;
     auto add = [&](const auto& h, const auto& p) __attribute__((always_inline)) {
@@ -230,7 +230,7 @@ void pack(
     }
     return;
   }
-  // Blocks of 4 x 4 are turned in registers where rows lie side by side; the last may go over rows of the one before.
+  // Blocks of 4 x 4 are transposed in registers where rows are adjacent. The last block may overlap the one before.
   bool turn = row_stride == 1 && rows >= 4;
   for (long s = 0; s < steps; s++) {
     if (!turn || s == full) {

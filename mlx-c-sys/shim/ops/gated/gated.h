@@ -11,8 +11,8 @@ enum class Gate { silu = MLXRS_GATE_SILU, gelu_tanh = MLXRS_GATE_GELU_TANH };
 std::optional<mx::array> gated(Gate gate, const mx::array& x, const mx::array& up, mx::Stream s);
 mx::array gated_plainly(Gate gate, const mx::array& x, const mx::array& up, mx::Stream s);
 
-// gated(x a^T, x b^T) as one node, in which neither product is in memory as a whole. Nothing for f32, whose products may be sgemm's,
-// and for matrices that are not written alike.
+// gated(x a^T, x b^T) as one node, in which neither product is in memory as a whole. Nothing for f32, whose products may be
+// sgemm's, and for matrices of different codings.
 std::optional<mx::array> gated_linear(Gate gate, const mx::array& x, const Parts& a, const Parts& b, mx::Stream s);
 
 Arrays gated_vjp(std::shared_ptr<Node> of, Gate gate, const Arrays& primals, const mx::array& dy,

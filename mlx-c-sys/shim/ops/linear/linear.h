@@ -27,8 +27,8 @@ struct Parts {
 std::optional<mx::array> linear(const mx::array& x, const Parts& w, mx::Stream s);
 mx::array linear_plainly(const mx::array& x, const Parts& w, mx::Stream s);
 
-// The products of x with several matrices as one node: x is packed once, and threads meet once. Nothing for f32, whose products may
-// be sgemm's, and for matrices that are not written alike.
+// The products of x with several matrices as one node: x is packed once, and threads meet once. Nothing for f32, whose products may be
+// sgemm's, and for matrices of different codings.
 std::optional<Arrays> linear_many(const mx::array& x, const std::vector<Parts>& ws, mx::Stream s);
 
 // The same in the form of the stream.

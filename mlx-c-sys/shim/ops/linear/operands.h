@@ -13,8 +13,8 @@ inline matmul::Float float_of(mx::Dtype dtype) {
   return dtype == mx::float32 ? matmul::Float::f32 : dtype == mx::float16 ? matmul::Float::f16 : matmul::Float::bf16;
 }
 
-// Where the elements of an array are, once it is evaluated: its memory, or a copy in row-major order. Small, as all that a node hands to
-// its stream's thread should be: neither thread finds it in a cache.
+// Where the elements of an evaluated array are: its memory, or a copy in row-major order. It is small, because the stream's thread does not
+// have it in a cache.
 class Dense {
  public:
   // None.
@@ -61,7 +61,7 @@ class Dense {
   std::shared_ptr<const View> view_;
 };
 
-// Where `n` rows of so many bytes begin, one behind the other.
+// The addresses of `n` adjacent rows of so many bytes.
 template <typename T, typename Byte>
 std::vector<T*> rows_of(Byte* at, long n, long bytes) {
   std::vector<T*> rows(n);

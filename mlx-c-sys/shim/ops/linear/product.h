@@ -1,4 +1,4 @@
-// A node that is x @ w.T, whatever w is, and its operands as the kernels of matmul/ take them.
+// The node of x @ w.T for dense and packed w, and its operands as the kernels of matmul/ take them.
 #pragma once
 
 #include <array>
@@ -78,7 +78,7 @@ class Product : public Node {
         });
   }
 
-  // A matrix for x of which these are the parts: in a node's inputs they stand behind x.
+  // The matrix of these parts, which follow x in a node's inputs.
   virtual Matrix matrix(const mx::array& x, MatrixParts parts) const = 0;
 
   Arrays vjp(
@@ -119,7 +119,7 @@ struct Made {
 };
 // Nothing for operands that our kernels do not take.
 std::optional<Made> product_of(const mx::array& x, const Parts& w, mx::Stream s);
-// Products of one x whose matrices are written alike, as one node has them: x, and the parts of each matrix.
+// Products of one x with matrices of one coding, as one node: its inputs are x and the parts of each matrix.
 std::optional<Made> products_of(const mx::array& x, const std::vector<Parts>& ws, mx::Stream s);
 
 // Products of one x as one node. The inputs are x and the parts of each matrix.

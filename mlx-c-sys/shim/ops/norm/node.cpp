@@ -29,7 +29,7 @@ class Weight {
   int64_t step_ = 1;
 };
 
-// Its setting is eps.
+// The setting is eps.
 class RmsNorm : public NodeWith<float> {
  public:
   using NodeWith::NodeWith;

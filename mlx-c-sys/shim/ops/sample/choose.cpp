@@ -59,7 +59,7 @@ class LogSumExp : public OfRows {
   }
 };
 
-// Its setting is how many are chosen.
+// The setting is n.
 class Top : public NodeWith<int> {
  public:
   using NodeWith::NodeWith;
@@ -93,7 +93,7 @@ class Top : public NodeWith<int> {
   }
 };
 
-// The least logit that is kept when a row's likeliest tokens are kept for as long as those before have less than p together.
+// The threshold of top-p.
 class Nucleus : public NodeWith<> {
  public:
   using NodeWith::NodeWith;

@@ -1,4 +1,5 @@
-// The next token of each row: which logits take part, and the largest of them with noise. Noise is computed only where it can matter.
+// The next token of each row: filters leave some logits, and the largest of them with noise wins. Noise is computed only for tokens that
+// can win.
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -54,7 +55,7 @@ Row begin(const Vocabulary& v, long i, const float* peaks, bool numbers, const S
     }
   }
   Row row{draw, {-std::numeric_limits<float>::infinity(), best.id}, false};
-  // The largest always takes part: the others have to beat it.
+  // The largest logit passes every filter: the others have to beat it.
   v.kernels().draw_one(draw, best.id, &row.best);
   return row;
 }
@@ -96,14 +97,14 @@ class Drawing : public NodeWith<> {
       return;
     }
 
-    // Pieces of the hashes, each of which is for two ids.
+    // A hash gives the noise of two ids. Tasks are pieces of the hashes.
     constexpr long piece = 8192;
     long half = v.size() / 2, of_row = (half + piece - 1) / piece;
     std::vector<Drawn> found(v.rows() * of_row);
     share(static_cast<uint32_t>(found.size()), 4.0 * work, [&](uint32_t i) {
       Row row = rows[i / of_row];
       if (!row.is_done) {
-        // A row that was copied is in the memory of another thread.
+        // The copy of a strided row is in another thread's workspace.
         row.draw.x = v.row(i / of_row);
         long first = i % of_row * piece;
         v.kernels().draw(row.draw, first, std::min(half, first + piece), &row.best);

@@ -60,7 +60,7 @@ Entry Vocabulary::best(const char* row, const float* peaks) const {
 }
 
 std::vector<Entry> Vocabulary::contenders(const char* row, const float* peaks, long count) const {
-  // There are `count` that are not below the count-th largest of the peaks.
+  // At least `count` logits are not below the count-th largest peak.
   float least = nothing;
   if (count < peaks_of_row_) {
     std::vector<float> sorted(peaks, peaks + peaks_of_row_);
@@ -82,11 +82,11 @@ std::vector<Entry> Vocabulary::contenders(const char* row, const float* peaks, l
   return found;
 }
 
-// Instead of sorting, the e^(x - best) are summed above four floors at a time, until the one where p is reached is among few.
+// Without a sort: e^(x - best) is summed above four floors at a time, until the threshold lies between floors with few logits.
 float Vocabulary::nucleus(const char* row, float best, float p) const {
   float* e = workspace(3 * n_) + n_;
   double wanted = p * kernels_->weigh(row, best, n_, e);
-  // Those not below `high` have `before` together, which is less than what is wanted; those not below `low`, `enough`.
+  // `before` is the sum of those not below `high`, and less than `wanted`; `enough` is the sum of those not below `low`.
   float high = std::numeric_limits<float>::infinity(), low = 0;
   double before = 0, enough = 0;
   float floors[floors_at_once] = {0x1p-1f, 0x1p-4f, 0x1p-10f, 0x1p-22f};

@@ -1,4 +1,4 @@
-// The parts that sampling kernels share.
+// Passes over logits that the nodes of sampling share.
 #pragma once
 
 #include <vector>
@@ -39,10 +39,10 @@ class Vocabulary {
     return xs_(static_cast<uint32_t>(row), xs_.in_order() ? nullptr : workspace(3 * n_));
   }
 
-  // The first of the largest of each row; all threads take part.
+  // The largest of each row, of equal ones the first. Runs on all threads.
   std::vector<Entry> largest() const;
 
-  // What `peaks` tells of all rows, one after the other, and where they are numbers only; all threads take part.
+  // The peaks of all rows, one row after the other, and whether a row is without NaN. Runs on all threads.
   struct Peaks {
     std::vector<float> values;
     std::vector<char> numbers; // a row
@@ -53,12 +53,12 @@ class Vocabulary {
     }
   };
   Peaks peaks() const;
-  // The first of the largest of a row.
+  // The largest of a row, of equal ones the first.
   Entry best(const char* row, const float* peaks) const;
-  // All that can be among the `count` largest of a row, in the order of their ids.
+  // A superset of the `count` largest of a row, by id.
   std::vector<Entry> contenders(const char* row, const float* peaks, long count) const;
-  // The least of a row that is kept when the likeliest are kept for as long as those before have less than `p` together; minus infinity
-  // for all. `best`: the largest.
+  // The threshold of top-p: the least logit that is kept when the likeliest are kept until they reach the probability `p`; minus infinity
+  // keeps all. `best` is the largest logit.
   float nucleus(const char* row, float best, float p) const;
 
  private:
