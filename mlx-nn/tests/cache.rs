@@ -1,7 +1,7 @@
 //! The caches beside a plain model of them: one list of token numbers a row.
 //!
 //! Queries and keys are zero, so that a query spreads its attention evenly over what it sees; the
-//! value of a token is a one in the column of its number. What comes out tells who was seen.
+//! value of a token is a one in the column of its number. The output tells which tokens a query saw.
 
 use mlx_core::{Array, DType, QuantMode, Result, Scheme, ops::create::zeros};
 use mlx_nn::{Attend, CacheOptions, LayerKind, ModelCache};

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use mlx_core::ops::quantize::quantize;
-use mlx_core::{Array, DType, ErrorKind, QuantMode, Result, Safetensors, Scheme, safetensors};
+use mlx_core::{
+    Array, DType, Device, ErrorKind, QuantMode, Result, Safetensors, Scheme, memory, safetensors,
+};
 use mlx_nn::names::Gather;
 use mlx_nn::{
     Checkpoint, FillOptions, Linear, Module, Param, Path, Rule, Rules, Visit, fill, module,
@@ -317,5 +319,37 @@ fn adapters_of_fused_matrices_are_split_where_that_is_exact() -> Result<()> {
             .adapter("lora_a", &a)?
             .is_none()
     );
+    Ok(())
+}
+
+/// On the CPU parts of a fused matrix are views of the mapped file: loading them allocates nothing.
+#[test]
+fn contiguous_rows_are_not_copied() -> Result<()> {
+    if Device::GPU.is_available()? {
+        return Ok(());
+    }
+    let (q, k) = (3072, 1024);
+    let rules = Rules::from([Rule::split("qk.*", 1, [("q.*", q), ("k.*", k)])]);
+    let checkpoint = {
+        let tensors = [("qk.weight", matrix(q + k, 64))];
+        Checkpoint::new("here", vec![file(&tensors)], &rules)?
+    };
+    let mut module = Qkv::new(q, k, false);
+    let before = memory::active()?;
+    let options = FillOptions {
+        dtype: None,
+        scheme: &|_| Ok(None),
+        progress: &mut |_| (),
+    };
+    fill(&mut module, &checkpoint, options)?;
+    drop(checkpoint);
+    let values = values(&module);
+    mlx_core::eval(values.values())?;
+    let allocated = memory::active()?.saturating_sub(before);
+    assert!(allocated < 1 << 16, "{allocated} bytes");
+    assert!(equal(
+        &values["k.weight"],
+        &matrix(q + k, 64).slice_axis(0, q, q + k)?
+    ));
     Ok(())
 }

@@ -73,7 +73,8 @@ impl Rule {
     }
 
     /// The rows of the tensor (features of a bias) belong to several: `groups` times follow each other so many
-    /// rows of each, in this order. Of tensors with other numbers of rows the same proportions are taken.
+    /// rows of each, in this order. Of tensors with other numbers of rows the same proportions are taken. Columns of a
+    /// dense matrix are split between two [`transpose`](Self::transpose)s.
     ///
     /// # Panics
     /// The names have other places, or numbers are not positive.
