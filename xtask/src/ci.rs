@@ -4,9 +4,10 @@ use std::env;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::cargo;
 
@@ -49,39 +50,54 @@ const CLIPPY: [&str; 6] = [
     "warnings",
 ];
 
-/// The tests run twice, the second time without the CPU kernels of this repository: the kernels are compared with MLX's
-/// own operations, which other devices use.
-const STEPS: [Step; 6] = [
-    step("tidy", Program::Xtask, &["tidy"], &[]),
-    step("format", Program::Cargo, &["fmt", "--all", "--check"], &[]),
-    step("lints", Program::Cargo, &CLIPPY, &[]),
-    step(
+/// The steps of a stage run at the same time. The tests run twice, the second time without the CPU kernels of this repository: the kernels are
+/// compared with MLX's own operations, which other devices use. Most tests compute on one thread, so both runs together take little longer
+/// than one.
+const STAGES: [&[Step]; 6] = [
+    &[step("tidy", Program::Xtask, &["tidy"], &[])],
+    &[step(
+        "format",
+        Program::Cargo,
+        &["fmt", "--all", "--check"],
+        &[],
+    )],
+    &[step("lints", Program::Cargo, &CLIPPY, &[])],
+    &[step(
         "documentation",
         Program::Cargo,
         &["doc", "--workspace", "--no-deps"],
         &[("RUSTDOCFLAGS", "--deny warnings")],
-    ),
-    step("tests", Program::Xtask, &["test"], &[]),
-    step(
-        "tests without our CPU kernels",
-        Program::Xtask,
-        &["test"],
-        &[("MLX_CPU_KERNELS", "off")],
-    ),
+    )],
+    &[step(
+        "build of the tests",
+        Program::Cargo,
+        &["test", "--workspace", "--no-run"],
+        &[],
+    )],
+    &[
+        step("tests", Program::Xtask, &["test"], &[]),
+        step(
+            "tests without our CPU kernels",
+            Program::Xtask,
+            &["test"],
+            &[("MLX_CPU_KERNELS", "off")],
+        ),
+    ],
 ];
+
+/// What came of a step: whether it succeeded, its output, and how long it took.
+type Outcome = (bool, Vec<String>, Duration);
 
 /// Runs every step, also after one has failed. At the end it prints which steps failed and the relevant part of their
 /// output.
 pub fn run() -> Result<()> {
     let xtask = env::current_exe().context("cannot tell where this program is")?;
     let mut verdicts = Vec::new();
-    for step in &STEPS {
-        println!("==> {}", step.name);
-        let start = Instant::now();
-        let (passed, lines) = step.run(&xtask)?;
-        verdicts.push((step.name, passed, start.elapsed(), lines));
+    for stage in STAGES {
+        let outcomes = together(stage, &xtask)?;
+        verdicts.extend(stage.iter().map(|step| step.name).zip(outcomes));
     }
-    for (name, passed, _, lines) in &verdicts {
+    for (name, (passed, lines, _)) in &verdicts {
         if !passed {
             println!("\n==> what failed in {name}");
             for line in digest::of(lines) {
@@ -90,20 +106,44 @@ pub fn run() -> Result<()> {
         }
     }
     println!();
-    for (name, passed, time, _) in &verdicts {
+    for (name, (passed, _, time)) in &verdicts {
         let verdict = if *passed { "passed" } else { "FAILED" };
         println!("{verdict} {name} ({:.0} s)", time.as_secs_f64());
     }
-    let failed: Vec<&str> = verdicts.iter().filter(|v| !v.1).map(|v| v.0).collect();
+    let failed = verdicts.iter().filter(|(_, outcome)| !outcome.0);
+    let failed: Vec<&str> = failed.map(|(name, _)| *name).collect();
     if !failed.is_empty() {
         bail!("failed: {}", failed.join(", "));
     }
     Ok(())
 }
 
+/// Runs the steps of a stage. The output of the first is printed as it comes, that of the others when they have ended.
+fn together(stage: &[Step], xtask: &Path) -> Result<Vec<Outcome>> {
+    thread::scope(|scope| {
+        let mut steps = stage.iter();
+        let first = steps.next().context("a stage has a step")?;
+        let others: Vec<_> = steps
+            .map(|step| (step.name, scope.spawn(|| step.run(xtask, &|_| ()))))
+            .collect();
+        println!("==> {}", first.name);
+        let mut outcomes = vec![first.run(xtask, &|line| println!("{line}"))?];
+        for (name, step) in others {
+            let outcome = step
+                .join()
+                .map_err(|_| anyhow!("the step {name} panicked"))??;
+            println!("==> {name}");
+            outcome.1.iter().for_each(|line| println!("{line}"));
+            outcomes.push(outcome);
+        }
+        Ok(outcomes)
+    })
+}
+
 impl Step {
-    /// Whether it succeeded, and its output, which is also printed as it comes.
-    fn run(&self, xtask: &Path) -> Result<(bool, Vec<String>)> {
+    /// Runs it, and shows each line of its output as it comes.
+    fn run(&self, xtask: &Path, show: &dyn Fn(&str)) -> Result<Outcome> {
+        let start = Instant::now();
         let mut command = match self.program {
             Program::Cargo => cargo::command([]),
             Program::Xtask => Command::new(xtask),
@@ -123,13 +163,13 @@ impl Step {
         let mut lines = Vec::new();
         for line in BufReader::new(output).split(b'\n') {
             let line = String::from_utf8_lossy(&line?).into_owned();
-            println!("{line}");
+            show(&line);
             lines.push(line);
         }
         let status = child.wait()?;
         if !status.success() {
             lines.push(format!("error: {}: {status}", self.name));
         }
-        Ok((status.success(), lines))
+        Ok((status.success(), lines, start.elapsed()))
     }
 }
