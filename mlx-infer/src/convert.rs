@@ -15,8 +15,8 @@ use crate::text::files::Files;
 
 pub use mlx_models::convert::{ConvertOptions, Converted, Mixed, Packing, Recipe, SHARD_BYTES};
 
-/// Quantises, unpacks or casts the checkpoint in `files` into the new folder `out`, with its
-/// tokenizer, templates and generation settings; `progress` is told the bytes so far and their total.
+/// Quantises, unpacks or casts the checkpoint in `files` into the new folder `out`, with its tokenizer, templates and
+/// generation settings; `progress` gets the bytes that are written so far and their total.
 ///
 /// ```
 /// # fn main() -> mlx_infer::Result<()> {

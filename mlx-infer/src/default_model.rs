@@ -2,7 +2,7 @@
 
 use crate::text::files::Files;
 
-/// What messages call it.
+/// Its name in messages.
 const NAME: &str = "the built-in model";
 
 macro_rules! files {

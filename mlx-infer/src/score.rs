@@ -1,4 +1,4 @@
-//! How likely a text is to the model.
+//! Scoring: how likely a text is to the model.
 
 use mlx_core::{Array, DType, eval, fast};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ pub struct ScoreOptions {
     pub top: usize,
     /// Tokens that are computed at a time.
     pub chunk: usize,
-    /// Stops the computation from outside.
+    /// Cancels the computation.
     pub cancel: CancelToken,
 }
 
@@ -36,7 +36,7 @@ impl Default for ScoreOptions {
     }
 }
 
-/// What a model makes of a text.
+/// The score of a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Score {
     /// The text's tokens.

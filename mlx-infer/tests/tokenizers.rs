@@ -243,7 +243,7 @@ fn ends_of_text_come_from_the_first_file_that_names_one() {
         "the tokenizer, where config.json says null"
     );
     assert_eq!(of("llama2"), "</s>", "the tokenizer");
-    assert!(load("wordpiece").0.eos_ids().is_empty(), "nobody");
+    assert!(load("wordpiece").0.eos_ids().is_empty(), "no file");
 }
 
 /// Without the class's own pipeline, the ids would be others: what the file says is not what it means.

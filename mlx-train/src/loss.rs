@@ -19,8 +19,7 @@ pub(crate) const ONE_STEP: CacheOptions = CacheOptions {
 /// The sum of the negative log-probabilities of all tokens of a batch that are learnt, each times
 /// its weight: an F32 scalar. The head runs on those places only.
 ///
-/// A sum, and not a mean: sums of several batches add up to that of the large batch, whatever the
-/// number of tokens in each.
+/// A sum, and not a mean: the sums of several batches add up to that of the large batch, for any number of tokens in each.
 ///
 /// With `ce_chunk` the head runs on so many tokens of the vocabulary at a time, and `[B, L, V]` logits
 /// never exist: see [`chunked_cross_entropy`].

@@ -161,8 +161,8 @@ fn resumed_equals_uninterrupted() {
     }
 }
 
-/// A save that is killed half-way leaves the checkpoint before it: whatever lies in the unfinished
-/// folder is passed over, and the run goes on to the same bits.
+/// A save that is killed half-way leaves the checkpoint before it. The content of the unfinished folder is ignored,
+/// and the run goes on to the same bits.
 #[test]
 fn an_unfinished_save_is_passed_over() {
     let whole = tempfile::tempdir().unwrap();

@@ -113,7 +113,7 @@ def write_tensors(folder, tensors, dtype=torch.float32, shards=1):
 
 
 def read_tensors(folder):
-    """All tensors of a checkpoint, whatever files they lie in."""
+    """All tensors of a checkpoint, of one file or several."""
     tensors = {}
     for file in sorted(folder.glob("model*.safetensors")):
         tensors.update(load_file(file))

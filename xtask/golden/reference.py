@@ -40,7 +40,7 @@ def load(folder, dtype=torch.float32, strict=True):
     faults = {k: sorted(v) for k, v in info.items() if k != "unexpected_keys" and v}
     if strict and faults:
         raise SystemExit(f"{folder}: transformers could not load every tensor: {faults}")
-    # No end of sequence: the goldens are 24 tokens whatever they are.
+    # No end of sequence: the goldens have 24 tokens, end tokens included.
     model.generation_config = GenerationConfig(do_sample=False, max_new_tokens=NEW_TOKENS, pad_token_id=0)
     return model.eval()
 

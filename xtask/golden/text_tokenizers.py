@@ -211,7 +211,7 @@ def cases():
         "tokenizer_config": {"tokenizer_class": "CodeLlamaTokenizer", **names},
         "config": {"model_type": "llama"},
     }
-    # Code Llama begins with its bos_token and GPT-NeoX with nothing, whatever the file and the configuration say.
+    # Code Llama begins with its bos_token and GPT-NeoX with nothing, for any post-processor in the file and any setting.
     code = sentencepiece((*LLAMA, *infill), [], scheme="always")
     yield "code_llama_bare", code, {
         "tokenizer_config": {"tokenizer_class": "CodeLlamaTokenizerFast", "add_bos_token": False, "add_prefix_space": False, **names},

@@ -242,14 +242,14 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
         let plan = scheduler.plan();
         for (id, _) in plan.refuse {
             // Only what cannot fit alone is refused.
-            let row = rows.remove(&id).expect("who is refused is there");
+            let row = rows.remove(&id).expect("a refused request exists");
             let needs = cost().bytes(1, asked(id).prompt + row.generated + 1);
             prop_assert!(day.limits.cache_bytes.is_some_and(|limit| needs > limit));
             prop_assert!(scheduler.running().all(|other| other != id));
             ends.insert(id, End::Refused);
         }
         for id in plan.evict {
-            let row = rows.get_mut(&id).expect("who is evicted is there");
+            let row = rows.get_mut(&id).expect("an evicted request exists");
             (row.done, row.held) = (0, None);
             scheduler.restart(id, asked(id).prompt, row.generated);
         }
@@ -265,7 +265,7 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
                 cut,
                 ..
             } = asked(id);
-            let row = rows.get_mut(&id).expect("who begins is there");
+            let row = rows.get_mut(&id).expect("a request that begins exists");
             prop_assert_eq!(row.done, 0);
             row.done = prompt * reused / 16;
             let cut = cut
@@ -289,7 +289,9 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
                 continue;
             }
             for piece in pieces {
-                let row = rows.get_mut(&piece.id).expect("who is prefilled is there");
+                let row = rows
+                    .get_mut(&piece.id)
+                    .expect("a request in prefill exists");
                 prop_assert_eq!(row.done, piece.start, "no part twice, none left out");
                 prop_assert!(piece.end - piece.start <= asked(piece.id).chunk);
                 row.done = piece.end;
@@ -374,7 +376,7 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
         }
     }
     Err(TestCaseError::fail(format!(
-        "somebody waits for ever: {rows:?}"
+        "a request waits for ever: {rows:?}"
     )))
 }
 

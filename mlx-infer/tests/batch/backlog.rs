@@ -1,4 +1,4 @@
-//! Readers that do not read: their queues are bounded, and nobody waits for them.
+//! Callers that do not read their events: the queues are bounded, and other requests do not wait.
 
 use std::task::Poll;
 use std::time::Duration;

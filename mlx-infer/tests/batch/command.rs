@@ -224,7 +224,7 @@ os.close(theirs)
 try:
     while data := os.read(ours, 4096):
         sys.stdout.buffer.write(data)
-except OSError:  # how Linux says that nobody is left at the other end
+except OSError:  # on Linux: the other end is closed
     pass
 sys.exit(child.wait())
 "#;

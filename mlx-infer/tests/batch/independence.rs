@@ -121,8 +121,7 @@ const PACKED: [&str; 10] = [
     "q_qwen3_moe_b4_g32",
 ];
 
-/// Whether few rows of x in 16 bits are multiplied with these as many are: not on tiles, and by MLX's own kernels nobody
-/// promises it.
+/// Whether few rows of x in 16 bits give the same products as many rows. That does not hold on AMX tiles, nor always for MLX's own kernels.
 fn rows_are_one_in_16_bits() -> bool {
     let set = |name| std::env::var(name).ok();
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -245,7 +244,7 @@ impl Asked {
 }
 
 /// Rows enter as others leave, at steps that depend on all lengths; with little memory some are given up
-/// and come back. Nothing of that shows in anybody's tokens.
+/// and come back. The tokens of all requests stay the same.
 #[test]
 fn neighbours_memory_and_order_do_not_show() {
     for case in CASES {

@@ -1,4 +1,4 @@
-//! Beginnings that were computed before: nobody's tokens tell.
+//! Kept prefixes do not change tokens.
 
 use std::ops::ControlFlow;
 
@@ -40,7 +40,7 @@ fn conversations_go_on_where_they_were() {
             let (tokens, cached) = ask(&engine, &text, &options);
             let expected = alone(&model, &text, &options);
             assert!(same(&tokens, &expected), "{case}, turn {turn}");
-            // All but the last token of the turn before, which nobody has computed.
+            // All but the last token of the turn before, which was not computed.
             assert_eq!(cached, before, "{case}, turn {turn}");
             text.extend(tokens.iter().map(|choice| choice.id));
             before = text.len() - 1;

@@ -28,11 +28,11 @@ fn kind(kind: u64) -> (Vec<u32>, GenerateOptions) {
 
 #[derive(Clone, Copy, Debug)]
 enum Fate {
-    /// Nobody disturbs it.
+    /// It runs to its end.
     Lives,
     /// It is cancelled after so many tokens.
     Cancelled(usize),
-    /// Whoever asked goes away after so many tokens.
+    /// Its handle is dropped after so many tokens.
     Dropped(usize),
     /// Its processor fails after so many tokens.
     Fails(usize),
@@ -88,7 +88,7 @@ fn live(
                 Err(error) => break Some(Err(error.kind())),
             }
         };
-        // No token is lost or doubled, whatever happened.
+        // No token is lost or doubled in any schedule.
         let beginning = &expected[..tokens.len().min(expected.len())];
         prop_assert!(same(&tokens, beginning), "{:?} {:?}", tokens, expected);
         match (fate, end) {
@@ -125,7 +125,7 @@ fn idle(engine: &Engine) {
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    panic!("somebody waits for ever: {:?}", engine.load());
+    panic!("a request waits for ever: {:?}", engine.load());
 }
 
 /// The memory in use, once it is at most `wanted`: a step that was queued for rows that have ended since holds its

@@ -124,7 +124,7 @@ fn conversions_equal_those_of_mlx_lm() {
             let told =
                 |array: &Array| format!("{} {:?} {}", array.dtype(), array.shape(), digest(array));
             let expected = &expected[key];
-            // mlx-lm unpacks modes without floating-point scales into BF16, whatever the config says.
+            // mlx-lm unpacks modes without floating-point scales into BF16, for any dtype in the config.
             let narrow = expected.starts_with("BF16") && array.dtype() == DType::F32;
             let array = match narrow {
                 true => array.astype(DType::BF16).unwrap(),

@@ -1,4 +1,4 @@
-//! The built-in model: the tokens of transformers, and answers that nobody taught it.
+//! The built-in model: the tokens of transformers, and answers to questions that were not trained.
 
 use std::ops::ControlFlow;
 

@@ -8,7 +8,7 @@ use super::{Update, check_range};
 /// `w -= rate * b`, where `b = momentum * b + (1 - dampening) * g` and `g` is the gradient with
 /// `weight_decay * w` added; with Nesterov's look ahead, `w -= rate * (g + momentum * b)`.
 ///
-/// PyTorch's `SGD`: at the first step `b = g`, whatever the dampening.
+/// PyTorch's `SGD`: at the first step `b = g`, for any dampening.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sgd {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::text::tokenizer::json_kind;
 
-/// A message: `role`, `content`, and whatever else a template reads (`tool_calls`, `name`, …), in order.
+/// A message: `role`, `content`, and other keys that a template reads (`tool_calls`, `name`, …), in order.
 ///
 /// ```
 /// use mlx_infer::Message;
