@@ -30,7 +30,7 @@ pub struct Lora {
     pub scale: f32,
     /// The part of the inputs that training drops; of a looked up row, the part of its correction.
     pub dropout: f32,
-    /// What is dropped is drawn from this; without a key nothing is dropped.
+    /// The key from which dropped inputs are drawn; without one nothing is dropped.
     pub key: Option<random::Key>,
 }
 
@@ -103,7 +103,7 @@ impl Lora {
         weight: &Weight,
     ) -> Result<Array> {
         let (a, b) = (self.lora_a.value(), self.lora_b.value());
-        // What a product of both types has.
+        // The dtype of a product of both.
         let dtype = if x.dtype() == a.dtype() {
             x.dtype()
         } else {
@@ -121,7 +121,7 @@ impl Lora {
         y.multiply(factor.astype(y.dtype())?)
     }
 
-    /// Inverted dropout: what is kept grows by what is dropped.
+    /// Inverted dropout: kept values are divided by the part that is kept.
     fn dropped(&self, x: &Array, key: Option<&random::Key>) -> Result<Array> {
         let Some(key) = key.filter(|_| self.dropout > 0.0) else {
             return Ok(x.clone());

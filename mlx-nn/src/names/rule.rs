@@ -35,7 +35,7 @@ impl Rule {
         }
     }
 
-    /// The tensor is not read; `reason` says why, to people who ask for it.
+    /// The tensor is not read; messages give the `reason`.
     pub fn drop(from: &str, reason: &str) -> Self {
         Self::new(from, Action::Drop(reason.to_owned()))
     }
