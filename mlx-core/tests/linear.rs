@@ -171,7 +171,8 @@ fn a_row_is_the_same_in_every_company() -> Result<()> {
             for (from, to) in companies.into_iter().chain(between) {
                 let found = of(from, to)?;
                 let rows = to - from;
-                let expected = if !apart || rows > SOME || (few_too && rows <= FEW) {
+                let most = if has_tiles { SOME } else { FEW };
+                let expected = if !apart || rows > most || (few_too && rows <= FEW) {
                     &all
                 } else if rows > FEW {
                     &of_some

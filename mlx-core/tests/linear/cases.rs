@@ -100,9 +100,9 @@ pub struct Case {
     pub product: Product,
 }
 
-/// On tiles, up to so many rows of x in 16 bits are multiplied with packed weights in another way than more of them.
+/// Up to so many rows of x in 16 bits have a kernel of their own: on tiles for all packed weights, without tiles for nvfp4 and mxfp8.
 pub const FEW: i32 = 4;
-/// So are more than these, up to so many. Without tiles these are the few.
+/// On tiles, more rows have another one, up to so many.
 pub const SOME: i32 = 8;
 
 pub fn dense(dtype: DType, n: i32, k: i32) -> Result<Case> {
