@@ -25,7 +25,7 @@ use crate::score::MAX_LOGITS;
 /// The shortest common prefix that is computed separately.
 const MIN_SHARED: usize = 8;
 
-/// How texts are classified.
+/// Options of classification.
 #[derive(Clone, Debug)]
 pub struct ClassifyOptions {
     /// The labels to choose from; without any, the next token is the answer.
@@ -76,7 +76,7 @@ impl ClassifyOptions {
     }
 }
 
-/// What follows a text.
+/// The result for a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClassifyResult {
     /// The next token.

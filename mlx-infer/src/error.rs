@@ -66,7 +66,7 @@ impl Error {
         self
     }
 
-    /// What went wrong.
+    /// The kind.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

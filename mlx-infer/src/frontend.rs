@@ -11,7 +11,7 @@ use crate::text::chat::{ChatTemplate, Message, RenderOptions};
 use crate::text::files::Files;
 use crate::text::tokenizer::{self, Tokenizer};
 
-/// What is known of a model without its weights: it validates and tokenises requests.
+/// The facts and the text side of a model, without its weights. It validates and tokenises requests.
 ///
 /// The model itself stays on one thread. This part can be shared by all: a server gets it from
 /// [`Engine::frontend`](crate::Engine::frontend), refuses a bad request with a typed error, and submits token ids.

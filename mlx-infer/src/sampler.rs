@@ -108,7 +108,7 @@ fn column(rows: &[Row<'_>], number: impl FnMut(&Row<'_>) -> f32) -> Result<Array
 }
 
 impl Row<'_> {
-    /// How its next token is drawn, where the last one may be `pending`.
+    /// The settings of the draw of its next token. The last token may be `pending`.
     fn draw(&self, pending: bool) -> Draw {
         let position = self.history.ids().len() + usize::from(pending);
         let drawn = Draw {

@@ -15,7 +15,7 @@ const CHUNK: usize = 512;
 /// Most logits that exist at a time: 64 MiB in single precision.
 pub(crate) const MAX_LOGITS: usize = 1 << 24;
 
-/// How a text is scored.
+/// Options of scoring.
 #[derive(Clone, Debug)]
 pub struct ScoreOptions {
     /// How many of the likeliest next tokens to give.

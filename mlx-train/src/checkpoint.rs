@@ -46,7 +46,7 @@ const KEPT: usize = 2;
 /// The version of this layout.
 const FORMAT: u32 = 1;
 
-/// Where a run saves.
+/// The output folder of a run.
 #[derive(Clone, Debug)]
 pub struct Output {
     /// The folder.
@@ -116,7 +116,7 @@ fn fresh(parent: &Path, name: &str) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// What `state.json` holds.
+/// The content of `state.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Saved {
     pub config: TrainerConfig,

@@ -37,7 +37,7 @@ enum Command {
     Eval(eval::Eval),
 }
 
-/// How a command ended that did not fail.
+/// The end of a command that did not fail.
 enum Done {
     All,
     Interrupted,

@@ -242,7 +242,7 @@ mod tests {
             error.contains("line 100: the 100 examples up to here take more than"),
             "{error}"
         );
-        // What is cut away does not count.
+        // Tokens that are cut away do not count.
         options.max_tokens = 2;
         assert!(read(1 << 20, &options).unwrap().bytes <= all.bytes);
     }

@@ -2,17 +2,17 @@
 
 pub use mlx_infer::{Error, ErrorKind, Result};
 
-/// What the input asks for does not exist or contradicts itself.
+/// An error for input that names something absent or contradicts itself.
 pub(crate) fn argument(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Argument, message)
 }
 
-/// A file does not hold what it should.
+/// An error for a file with wrong content.
 pub(crate) fn format(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Format, message)
 }
 
-/// A file cannot be read or written.
+/// An error for a file that cannot be read or written.
 pub(crate) fn io(path: &std::path::Path, error: std::io::Error) -> Error {
     Error::new(ErrorKind::Io, format!("{}: {error}", path.display())).with_source(error)
 }

@@ -38,7 +38,7 @@ pub fn model(new: NewCheckpoint<'_>, files: &Files, model: &dyn Model, dense: bo
     })
 }
 
-/// What config.json calls the dtype of the first floating-point weight.
+/// The name in config.json for the dtype of the first floating-point weight.
 struct FirstDtype(Option<&'static str>);
 
 impl Visit for FirstDtype {

@@ -46,7 +46,7 @@ enum Benchmark {
     Train(train::Arguments),
 }
 
-/// What all benchmarks take.
+/// The flags of all benchmarks.
 #[derive(clap::Args)]
 struct Shared {
     /// Two short runs of everything, to see that it works; the times mean nothing

@@ -46,7 +46,7 @@ fn options(arguments: &Arguments) -> Result<Options> {
     Ok(options)
 }
 
-/// What `cargo build` would do.
+/// The options that `cargo build` would use.
 pub fn from_env() -> Result<Options> {
     Options::from_env(&host::triple()).map_err(|e| anyhow!("{e}"))
 }

@@ -85,7 +85,7 @@ const STAGES: [&[Step]; 6] = [
     ],
 ];
 
-/// What came of a step: whether it succeeded, its output, and how long it took.
+/// The result of a step: whether it succeeded, its output, and its time.
 type Outcome = (bool, Vec<String>, Duration);
 
 /// Runs every step, also after one has failed. At the end it prints which steps failed and the relevant part of their

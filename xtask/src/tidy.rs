@@ -207,7 +207,7 @@ fn faults_in(file: &str, text: &str) -> Vec<String> {
     faults
 }
 
-/// What a line of the text folder imports of the engine or of the crates below it.
+/// The import of the engine or of a crate below it in a line of the text folder.
 fn foreign_to_text(line: &str) -> Option<String> {
     let code = line.split("//").next().unwrap_or_default();
     let code = &code.replace(FILES, "");

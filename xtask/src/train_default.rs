@@ -17,7 +17,7 @@ use crate::{cargo, golden, python};
 
 /// The part of the steps in which the learning rate falls to nothing.
 const COOL_DOWN: f64 = 0.6;
-/// What makes a checkpoint.
+/// The files of a checkpoint.
 const FILES: [&str; 5] = [
     "config.json",
     "generation_config.json",

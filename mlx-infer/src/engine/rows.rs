@@ -44,7 +44,7 @@ pub(crate) struct Stepped {
     pub(crate) ids: Vec<Id>,
 }
 
-/// What a row brings to a step.
+/// The input of a row to a step.
 #[derive(Clone, Copy, PartialEq)]
 enum Input {
     /// Nothing: the slot is empty, or its row is at its end.

@@ -103,7 +103,7 @@ fn requests() -> Vec<Request> {
     prompts.into_iter().map(request).collect()
 }
 
-/// What comes of the requests if forward pass `at` goes wrong, and how many passes there were.
+/// The results of the requests if forward pass `at` fails, and the number of passes.
 fn run(fault: Fault, at: usize) -> (Vec<BatchResult>, usize) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/models/llama_llama3");
     let passes = Rc::new(Cell::new(0));

@@ -126,7 +126,7 @@ impl FinishReason {
 pub enum Event {
     /// A token. The one that ends the text comes too.
     Token {
-        /// What was chosen.
+        /// The token.
         choice: Choice,
         /// The text that is certain by now; it may be empty, and never ends inside a character.
         text: String,

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Lines that the thread reads ahead of its caller.
 const AHEAD: usize = 8;
 
-/// What a [`LineStream`] has for its caller.
+/// The answer of a [`LineStream`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// The next line.

@@ -18,7 +18,7 @@ pub(super) fn process(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>)
         x = bias(&x, rows)?;
     }
     if rows.iter().any(|row| row.params.repeat_penalty != 1.0) {
-        // What is read is not what is written where that can be: else all of it is copied.
+        // Where possible the array that is read is not the one that is written; otherwise MLX copies all logits.
         let from = if biased { x.clone() } else { logits.clone() };
         x = repeat(&x, &from, rows, pending)?;
     }

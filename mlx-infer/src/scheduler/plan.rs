@@ -77,7 +77,7 @@ pub(crate) struct Piece {
     pub(crate) is_last: bool,
 }
 
-/// What to do next, in this order.
+/// The next work, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// Requests that can never fit, with the bytes that they would need: they end with an error.

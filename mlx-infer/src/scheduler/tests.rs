@@ -80,7 +80,7 @@ fn a_recurrent_layer_costs_the_same_at_any_length() {
     }
 }
 
-/// What a request is: its prompt, and the tokens that it generates before it ends.
+/// A request: its prompt, and the tokens that it generates before it ends.
 #[derive(Clone, Debug)]
 struct Asked {
     prompt: usize,

@@ -21,7 +21,7 @@ pub struct Adafactor {
     /// The largest root mean square of an update; above 0.
     #[serde(alias = "clip_threshold")]
     pub clip: f64,
-    /// What every step takes off the parameter, times the rate.
+    /// Every step subtracts this times the rate times the parameter.
     pub weight_decay: f64,
 }
 

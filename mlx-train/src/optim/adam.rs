@@ -23,7 +23,7 @@ use super::{Update, check_range};
 pub struct Adam {
     /// How slowly the mean of the gradients changes, and that of their squares; in [0, 1).
     pub betas: [f64; 2],
-    /// What keeps the quotient finite.
+    /// Added to the divisor, so that the quotient stays finite.
     pub eps: f64,
     /// AdamW: `w -= rate * weight_decay * w` first; Adam: `g += weight_decay * w`.
     pub weight_decay: f64,

@@ -13,7 +13,7 @@ use super::{Update, check_range};
 pub struct Lion {
     /// How much the momentum counts in a step, and how slowly it changes; in [0, 1).
     pub betas: [f64; 2],
-    /// What every step takes off the parameter, times the rate.
+    /// Every step subtracts this times the rate times the parameter.
     pub weight_decay: f64,
 }
 

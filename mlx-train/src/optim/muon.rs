@@ -23,12 +23,12 @@ pub struct Muon {
     pub momentum: f64,
     /// Looks ahead along the momentum.
     pub nesterov: bool,
-    /// What every step takes off a matrix, times the rate.
+    /// Every step subtracts this times the rate times the matrix.
     pub weight_decay: f64,
     /// Rounds of the iteration.
     #[serde(alias = "ns_steps")]
     pub rounds: u32,
-    /// What a step is multiplied by, according to the matrix's shape.
+    /// The factor of a step, by the matrix's shape.
     pub adjust_lr: AdjustLr,
     /// Names of matrices that are no hidden layers, as patterns in which `*` is any text.
     pub others_of: Vec<String>,
@@ -38,7 +38,7 @@ pub struct Muon {
     pub others_rate: f64,
 }
 
-/// How long a step of [`Muon`] is; the names are those of PyTorch's `adjust_lr_fn`.
+/// The length of a step of [`Muon`]; the names are those of PyTorch's `adjust_lr_fn`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdjustLr {

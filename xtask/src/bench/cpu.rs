@@ -44,7 +44,7 @@ pub struct Arguments {
     isa: Option<Isa>,
 }
 
-/// What a smaller machine has.
+/// The instructions of a smaller machine.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Isa {
     /// AVX2 and FMA
@@ -54,7 +54,7 @@ enum Isa {
 }
 
 impl Isa {
-    /// What `MLX_CPU_ISA` calls it.
+    /// Its name for `MLX_CPU_ISA`.
     fn name(self) -> &'static str {
         match self {
             Self::Avx2 => "avx2",
@@ -62,7 +62,7 @@ impl Isa {
         }
     }
 
-    /// What compilers call a machine that has it.
+    /// The compilers' name for a machine that has it.
     fn machine(self) -> &'static str {
         match self {
             Self::Avx2 => "-march=x86-64-v3",

@@ -30,7 +30,7 @@ pub fn memory() -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// How many processes wanted to run lately, on average over a minute.
+/// The load: processes that wanted to run, on average over the last minute.
 pub fn load_average() -> Option<f64> {
     let text = fs::read_to_string("/proc/loadavg").ok()?;
     text.split_whitespace().next()?.parse().ok()

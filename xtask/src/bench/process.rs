@@ -11,7 +11,7 @@ use wait4::Wait4;
 
 use crate::python;
 
-/// What one run took.
+/// The tokens, times and memory of one run.
 pub struct Run {
     /// The tokens it generated; none where only the time is measured.
     pub tokens: Vec<u32>,
@@ -32,7 +32,7 @@ pub struct Sides {
     script: PathBuf,
 }
 
-/// What both are asked to continue where the whole process is measured.
+/// The prompt of both sides where the whole process is measured.
 const PROMPT: &str = "The red fox runs.";
 
 impl Sides {

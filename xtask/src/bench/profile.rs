@@ -17,10 +17,10 @@ pub struct Node {
 
 /// A work as a sum of nodes.
 pub struct Profile {
-    /// What was computed: the first columns.
+    /// The case: the first columns.
     pub labels: Vec<String>,
     pub measure: &'static str,
-    /// How many steps the nodes are of.
+    /// The number of steps of the nodes.
     pub steps: f64,
     pub nodes: Vec<Node>,
 }

@@ -13,7 +13,7 @@ use super::roofline::{self, Roof};
 use super::stats::{Table, digits};
 use crate::native::pins;
 
-/// What is asked of several rows together.
+/// A goal over several rows.
 pub struct Goal {
     pub what: String,
     pub wanted: f64,

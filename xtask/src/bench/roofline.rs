@@ -44,7 +44,7 @@ impl Roof {
         }
     }
 
-    /// What is reached of the limit by each side, where it was measured.
+    /// The share of the limit that each side reaches, where it was measured.
     fn parts(&self) -> Vec<Option<f64>> {
         let sides = 0..self.row.values.len();
         sides
@@ -52,7 +52,7 @@ impl Roof {
             .collect()
     }
 
-    /// What the goals ask of it.
+    /// The share that the goals need.
     fn asked(&self) -> Vec<f64> {
         let goals = self.row.goals.iter().enumerate();
         goals

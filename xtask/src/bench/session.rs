@@ -148,7 +148,7 @@ impl Drop for Session {
     }
 }
 
-/// What a generation took and gave.
+/// The times and tokens of a generation.
 pub struct Generated {
     pub prefill_s: f64,
     pub decode_s: f64,

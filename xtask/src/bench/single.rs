@@ -93,7 +93,7 @@ enum Measure {
 }
 
 impl Measure {
-    /// What a part measures.
+    /// The quantities that a part measures.
     fn of(part: Part) -> &'static [Self] {
         match part {
             Part::Decode => &[Self::Decode, Self::Load, Self::PeakRss, Self::PeakArrays],
@@ -113,7 +113,7 @@ impl Measure {
         }
     }
 
-    /// What the project asks of the ratio, for a checkpoint.
+    /// The goal for the ratio of a checkpoint.
     fn goal(self, checkpoint: &str) -> Option<f64> {
         match (self, checkpoint) {
             (Self::Decode, "f32") => Some(1.5),
@@ -212,7 +212,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
     })
 }
 
-/// How far the tokens of the two sides are the same; an error if they should be and are not.
+/// The number of equal tokens of the two sides; an error if they must be equal and are not.
 fn agreement(checkpoint: &Checkpoint, part: Part, ours: &[Run], peer: &[Run]) -> Result<String> {
     let name = format!("{} {}", checkpoint.name, part.name());
     let (first, theirs) = (&ours[0].tokens, &peer[0].tokens);

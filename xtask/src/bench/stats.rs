@@ -121,7 +121,7 @@ impl Row {
 /// Rows of the same kind.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// What the labels of a row are.
+    /// The names of a row's labels.
     pub labels: &'static [&'static str],
     /// The sides, ours first.
     pub sides: Vec<&'static str>,

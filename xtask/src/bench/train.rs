@@ -254,7 +254,7 @@ fn read(mut command: std::process::Command, steps: usize, side: usize) -> Result
     })
 }
 
-/// How near the first losses are; an error if they are not those of the same computation.
+/// The distance of the first losses; an error if it is too large for the same computation.
 fn agreement(kind: Kind, found: &[Vec<Run>]) -> Result<String> {
     let median = |side: usize| {
         let losses: Vec<f64> = found[side].iter().map(|run| run.first_loss).collect();

@@ -26,7 +26,7 @@ pub struct ChatTemplate {
     built_in: bool,
     /// `bos_token` and the like.
     special_tokens: Vec<(String, String)>,
-    /// What to call the checkpoint in messages.
+    /// The name of the checkpoint in messages.
     place: String,
 }
 

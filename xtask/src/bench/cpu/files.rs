@@ -12,7 +12,7 @@ use super::{Arguments, Format, Isa, Model, Peer};
 use crate::bench::{Shared, scripts, work};
 use crate::{cargo, python};
 
-/// What a step has to read and to multiply.
+/// The bytes and multiplications of a step.
 pub struct Shape {
     /// Bytes of all weights. The embedding is the head too, so a step reads all of them.
     pub bytes: u64,
@@ -26,7 +26,7 @@ pub struct Shape {
     pub attention_products: u64,
 }
 
-/// Where everything is.
+/// The folders.
 pub struct Files {
     python: PathBuf,
     llama_python: Option<PathBuf>,
@@ -144,7 +144,7 @@ impl Files {
         commands
     }
 
-    /// What our checkpoint holds.
+    /// The content of our checkpoint.
     pub fn shape(&self, model: Model, format: Format) -> Result<Shape> {
         let folder = self.model(model).join(format.name());
         let mut bytes = 0;

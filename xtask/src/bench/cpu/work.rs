@@ -1,4 +1,4 @@
-//! What each side of `bench cpu` is asked to do.
+//! The work of each side of `bench cpu`.
 
 use std::cell::RefCell;
 use std::process::Command;
@@ -39,7 +39,7 @@ pub const WORKS: [Work; 6] = [
     Work::Fresh,
 ];
 
-/// What was run how, in sentences.
+/// A description of the runs, in sentences.
 pub fn method(threads: usize, layers: Option<u16>, sides: &[&str]) -> String {
     let slow = match sides.contains(&"mlx-lm") {
         true => " mlx-lm: one row, 2 steps behind 2 tokens, when the others have run.",
@@ -93,7 +93,7 @@ impl Work {
         }
     }
 
-    /// What a prompt, all texts or a step in the middle read and compute; nothing for a process of its own.
+    /// The bytes and operations of a prompt, of all texts or of a step in the middle; none for a process of its own.
     pub fn amount(self, shape: &Shape, quick: bool) -> Option<Amount> {
         let (prompts, tokens) = self.prompts(quick)?;
         let (rows, length) = (prompts.len() as f64, prompts[0].len() as f64);
@@ -115,7 +115,7 @@ impl Work {
         })
     }
 
-    /// What is measured of it.
+    /// The measure.
     fn measure(self) -> &'static str {
         match self {
             Self::Fresh => LOAD,
@@ -151,7 +151,7 @@ impl Case {
         })
     }
 
-    /// Where our side's time goes in a work.
+    /// The profile of our side in a work.
     pub fn profile(
         &self,
         ours: &mut Session,
