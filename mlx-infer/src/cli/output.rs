@@ -73,8 +73,15 @@ pub(super) fn print_stats(model: &LoadedModel, generated: &Generated) {
         0 => String::new(),
         n => format!(" ({n} computed before)"),
     };
+    let drafts = match m.drafted_tokens {
+        0 => String::new(),
+        n => format!(
+            " ({} of {n} drafted ones accepted)",
+            m.accepted_draft_tokens
+        ),
+    };
     console::note(&format!(
-        "prompt: {} tokens{cached}, {:.1} tokens/s\ngeneration: {} tokens, {:.1} tokens/s, {}\n\
+        "prompt: {} tokens{cached}, {:.1} tokens/s\ngeneration: {} tokens{drafts}, {:.1} tokens/s, {}\n\
          load: {:.3} s, first token: {:.3} s, total: {:.3} s\npeak memory: {}",
         m.prompt_tokens,
         m.prefill_tokens_per_s(),
