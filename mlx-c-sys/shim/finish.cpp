@@ -1,6 +1,6 @@
-// Waits, when the program exits, for what CPU streams still compute. MLX destroys its allocator at exit, and a stream that
-// computes after that corrupts the heap. This happens to every program that exits after queuing a step whose result it
-// does not need.
+// Waits, when the program exits, for what CPU streams still compute. Static objects are destroyed at exit (MLX's own
+// allocator among them, where ours does not replace it), and a stream that computes after that corrupts the heap. This
+// happens to every program that exits after queuing a step whose result it does not need.
 #include <cstdlib>
 #include <future>
 

@@ -41,4 +41,15 @@ class Memory {
 // too, so it uses both.
 inline thread_local Memory for_all, for_task;
 
+// Called at the start of a thread. The system registers the destructors at the first use, and ends the process where it
+// has no memory for that.
+inline void prepare_thread() noexcept {
+  try {
+    for_all.of<char>(1);
+    for_task.of<char>(1);
+  } catch (const std::exception&) {
+    // Registered: memory will be asked for again.
+  }
+}
+
 } // namespace mlxrs

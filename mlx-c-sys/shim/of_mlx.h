@@ -21,6 +21,9 @@ static Function* of_mlx(const char* name) {
   return reinterpret_cast<Function*>(found);
 }
 
+// Whether libmlx is the CPU library. Others keep their own scheduler and allocator.
+bool is_cpu_library();
+
 } // namespace mlxrs
 
 #endif

@@ -16,8 +16,6 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <atomic>
-#include <condition_variable>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -34,32 +32,12 @@
 
 #include "guard.h"
 #include "of_mlx.h"
-
-namespace mlx::core {
-
-// What an event of the CPU library holds (backend/no_gpu/event.cpp of the pinned version). The function of `Event` that
-// gives its error is not exported.
-struct EventCounter {
-  uint64_t value;
-  std::mutex mutex;
-  std::condition_variable condition;
-  std::atomic<Error*> error;
-};
-
-} // namespace mlx::core
+#include "worker.h"
 
 namespace {
 
 namespace mx = mlx::core;
-
-// Whether libmlx is the CPU library: the others export the class of their GPU's streams.
-bool is_cpu_library() {
-  static const bool found = [] {
-    void* cuda = dlsym(RTLD_DEFAULT, "_ZN3mlx4core2cu19get_command_encoderENS0_6StreamE");
-    return cuda == nullptr && !mx::gpu::is_available();
-  }();
-  return found;
-}
+using mlxrs::Worker;
 
 // An operation's work, as opposed to a signal, a count, or whatever else must happen although the stream failed. The
 // encoder makes it with std::bind, and only the encoder does.
@@ -67,132 +45,6 @@ bool is_work(const std::function<void()>& task) {
   constexpr const char bound[] = "St5_Bind";
   return std::strncmp(task.target_type().name(), bound, sizeof bound - 1) == 0;
 }
-
-struct Task {
-  std::function<void()> run;
-  bool is_work;
-};
-
-// The thread of a stream and the tasks that wait for it.
-class Worker {
- public:
-  Worker() {
-    waiting_.reserve(room);
-    thread_ = std::thread([this] { work(); });
-  }
-  ~Worker() {
-    {
-      std::lock_guard lock(mutex_);
-      is_ending_ = true;
-    }
-    wake_.notify_one();
-    thread_.join();
-  }
-
-  void push(Task task) {
-    std::unique_lock lock(mutex_);
-    for (int tries = 0; waiting_.size() == waiting_.capacity(); tries++) {
-      try {
-        waiting_.reserve(std::max(room, 2 * waiting_.capacity()));
-      } catch (const std::bad_alloc&) {
-        // The thread will have taken what waits. It cannot be late for ever, unless it waits for this one.
-        if (tries == 1000) {
-          throw;
-        }
-        lock.unlock();
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        lock.lock();
-      }
-    }
-    waiting_.push_back(std::move(task));
-    lock.unlock();
-    wake_.notify_one();
-  }
-
-  bool has_failed() const {
-    return has_failed_.load(std::memory_order_acquire);
-  }
-  // Only where the worker has failed, or on its thread.
-  std::string reason() const {
-    return reason_ != nullptr ? *reason_ : std::string("std::bad_alloc");
-  }
-  // The first failure counts. Only on the worker's thread.
-  void fail(const char* reason) noexcept {
-    if (has_failed()) {
-      return;
-    }
-    try {
-      reason_ = std::make_unique<std::string>(reason);
-    } catch (const std::bad_alloc&) {
-      reason_ = nullptr;
-    }
-    has_failed_.store(true, std::memory_order_release);
-  }
-  // Only while the thread has nothing to do.
-  void rearm() {
-    if (error_ != nullptr) {
-      error_->set_message(nullptr);
-    }
-    has_failed_.store(false, std::memory_order_release);
-  }
-
-  // Gives the event the error of this stream, if it has one. Events may outlive the worker, so its error is never freed.
-  void tell(const mx::Event& event) {
-    if (!has_failed()) {
-      return;
-    }
-    if (error_ == nullptr) {
-      error_ = new mx::Error;
-    }
-    error_->set_message(std::make_shared<std::string>(reason()));
-    event.cast<mx::EventCounter>().error.store(error_);
-  }
-
- private:
-  static constexpr size_t room = 1024;
-
-  void work() {
-    std::vector<Task> taken;
-    taken.reserve(room);
-    for (;;) {
-      {
-        std::unique_lock lock(mutex_);
-        wake_.wait(lock, [this] { return is_ending_ || !waiting_.empty(); });
-        if (waiting_.empty()) {
-          return;
-        }
-        taken.swap(waiting_);
-      }
-      for (auto& task : taken) {
-        if (!task.is_work || !has_failed()) {
-          run(task);
-        }
-        // Frees the inputs that the task kept, which later tasks may be given as memory.
-        task.run = nullptr;
-      }
-      taken.clear();
-    }
-  }
-
-  void run(Task& task) noexcept {
-    try {
-      task.run();
-    } catch (const std::exception& e) {
-      fail(e.what());
-    } catch (...) {
-      fail("an exception of unknown type");
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::vector<Task> waiting_;
-  bool is_ending_ = false;
-  std::atomic<bool> has_failed_ = false;
-  std::unique_ptr<std::string> reason_;
-  mx::Error* error_ = nullptr;
-  std::thread thread_;
-};
 
 // The workers of all streams, by their index. Never destroyed: streams work while a program ends.
 struct Workers {
@@ -210,7 +62,7 @@ struct Workers {
     std::shared_lock lock(mutex);
     auto found = of.find(stream);
     if (found != of.end() && found->second->has_failed()) {
-      worker.fail(found->second->reason().c_str());
+      worker.fail(found->second->reason());
     }
   }
 };
@@ -293,10 +145,40 @@ void push(mx::Stream stream, bool is_work, Make make) {
   make(nullptr)();
 }
 
+// Sets MLX's count of tasks to 0 after `finish`. A task that could not be queued stays counted, and evaluations wait for
+// the count to fall. Where other threads have streams too, the count may be theirs.
+void balance() {
+  std::shared_lock lock(workers().mutex);
+  if (workers().of.size() > own.workers.size()) {
+    return;
+  }
+  mx::Stream any(0, mx::Device::cpu);
+  while (mx::scheduler::n_active_tasks() > 0) {
+    mx::scheduler::notify_task_completion(any);
+  }
+  while (mx::scheduler::n_active_tasks() < 0) {
+    mx::scheduler::notify_new_task(any);
+  }
+}
+
 } // namespace
+
+namespace mlxrs {
+
+bool is_cpu_library() {
+  static const bool found = [] {
+    // Other libraries export the class of their GPU's streams.
+    void* cuda = dlsym(RTLD_DEFAULT, "_ZN3mlx4core2cu19get_command_encoderENS0_6StreamE");
+    return cuda == nullptr && !mx::gpu::is_available();
+  }();
+  return found;
+}
+
+} // namespace mlxrs
 
 namespace mlx::core::scheduler {
 
+using mlxrs::is_cpu_library;
 using mlxrs::of_mlx;
 
 void Scheduler::enqueue(Stream stream, std::function<void()> task) {
@@ -347,7 +229,7 @@ void Scheduler::check_error(Stream stream) {
   }
   Worker* worker = has_ended ? nullptr : own.find(stream.index);
   if (worker != nullptr && worker->has_failed()) {
-    throw std::runtime_error(worker->reason());
+    throw std::runtime_error(*worker->reason());
   }
 }
 
@@ -355,24 +237,17 @@ void Scheduler::check_error(Stream stream) {
 
 extern "C" int mlxrs_rearm(void) {
   return mlxrs::guarded([] {
-    if (has_ended || !is_cpu_library()) {
-      return;
-    }
-    auto failed = [](const auto& entry) { return entry.second->has_failed(); };
-    if (std::none_of(own.workers.begin(), own.workers.end(), failed)) {
+    if (has_ended || !mlxrs::is_cpu_library()) {
       return;
     }
     // All before any: one stream may wait for another.
     for (const auto& [index, worker] : own.workers) {
-      try {
-        mx::synchronize(mx::Stream(index, mx::Device::cpu));
-      } catch (const std::exception&) {
-        // What failed is known.
-      }
+      worker->finish();
     }
     for (const auto& [index, worker] : own.workers) {
       worker->rearm();
     }
+    balance();
   });
 }
 

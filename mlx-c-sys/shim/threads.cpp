@@ -1,5 +1,7 @@
 #include "threads.h"
 
+#include "memory.h"
+
 #ifdef __linux__
 #include <sched.h>
 #endif
@@ -132,6 +134,7 @@ void Threads::run(uint32_t n, Call call, const void* body) {
 }
 
 void Threads::work() {
+  prepare_thread();
   is_inside = true;
   uint32_t seen = loops_.load(std::memory_order_acquire);
   // A loop may have begun before this thread did.

@@ -45,6 +45,12 @@ pub(crate) fn stamp() -> u64 {
     })
 }
 
+/// Prepares the calling thread for a failure: registering the destructor of a thread-local ends the process where memory
+/// has ended.
+pub(crate) fn prepare() {
+    FAILED.with(|_| ());
+}
+
 /// This thread uses a second stream from now on.
 pub(crate) fn several_streams() {
     SEVERAL.set(true);

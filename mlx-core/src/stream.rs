@@ -263,6 +263,7 @@ pub fn current() -> Result<sys::mlx_stream> {
         if let Some(stream) = current.last() {
             return Ok(stream.0);
         }
+        poison::prepare();
         let stream = Stream::default_stream()?;
         let raw = stream.0;
         current.push(stream);

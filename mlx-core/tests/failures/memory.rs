@@ -52,3 +52,66 @@ fn the_steps_before_and_after_are_not_touched() -> Result<()> {
     assert_eq!(good.add(&x)?.to_vec::<f32>()?, [3.0; 4]);
     Ok(())
 }
+
+const CHILD: &str = "MLX_CORE_TEST_MEMORY_ENDS";
+
+/// What the child does: it fills its memory with small and large arrays, again and again.
+#[test]
+#[cfg(target_os = "linux")]
+fn memory_is_filled() -> Result<()> {
+    if std::env::var_os(CHILD).is_none() {
+        return Ok(());
+    }
+    let x = ones(&[4], DType::F32)?;
+    eval([&x])?;
+    let before = memory::active()?;
+    for size in [300_000, 30_000, 300_000] {
+        let mut held = Vec::new();
+        let error = loop {
+            let next = (0..10)
+                .try_fold(x.sum(.., false)?, |y, _| y.add(1.0))
+                .and_then(|y| {
+                    let y = zeros(&[size], DType::F32)?.add(&y)?;
+                    async_eval([&y])?;
+                    Ok(y)
+                });
+            match next {
+                Ok(y) => held.push(y),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::Memory, "{error}");
+        assert!(held.len() > 5, "{}", held.len());
+        drop(held);
+        synchronize().ok();
+        assert_eq!(memory::active()?, before);
+        assert_eq!(x.add(1.0)?.to_vec::<f32>()?, [2.0; 4]);
+    }
+    println!("filled");
+    Ok(())
+}
+
+/// In a process that may have little more memory than it starts with.
+#[test]
+#[cfg(target_os = "linux")]
+fn memory_that_ends_is_an_error_and_comes_back() {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = pages.split(' ').next().unwrap().parse().unwrap();
+    for more in [100, 101] {
+        let limit = pages * 4 + more * 1024;
+        let output = std::process::Command::new("sh")
+            .args(["-c", &format!("ulimit -v {limit}; exec \"$@\""), "sh"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "memory::memory_is_filled", "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && said.contains("filled"),
+            "{more} MB: {}: {said}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}

@@ -1,0 +1,109 @@
+#include "reserve.h"
+
+#ifdef __linux__
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <mutex>
+#include <new>
+
+namespace mlxrs {
+
+namespace {
+
+// Room for small objects: address space of its own, else what std::malloc has. Nothing writes there, so that it takes no
+// memory. A thread's arena may have much room in a process that is given no more address space.
+struct Room {
+  void* at = nullptr;
+  bool is_mapped = false;
+
+  bool take(size_t bytes) {
+    at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    is_mapped = at != MAP_FAILED;
+    if (!is_mapped) {
+      at = std::malloc(bytes);
+    }
+    return at != nullptr;
+  }
+  void give_back(size_t bytes) {
+    if (is_mapped) {
+      munmap(at, bytes);
+    } else {
+      std::free(at);
+    }
+    at = nullptr;
+  }
+};
+
+// The reserve is given up piece by piece.
+constexpr size_t pieces = 4, piece_bytes = 1 << 19;
+// What `has_headroom` asks for.
+constexpr size_t headroom_bytes = 1 << 20;
+
+std::mutex mutex;
+Room reserve[pieces];
+std::atomic<bool> is_open{false};
+// How often a piece was given up, and up to which of them the calling thread has tried again.
+std::atomic<unsigned> openings{0};
+thread_local constinit unsigned tried = 0;
+
+// Only under the mutex. Returns whether the reserve is complete.
+bool take() {
+  for (auto& piece : reserve) {
+    if (piece.at == nullptr && !piece.take(piece_bytes)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// The new-handler: `operator new` tries again when it returns.
+void open() {
+  std::lock_guard lock(mutex);
+  if (tried != openings) {
+    // Another thread has opened the reserve since.
+    tried = openings;
+    return;
+  }
+  for (auto& piece : reserve) {
+    if (piece.at != nullptr) {
+      piece.give_back(piece_bytes);
+      is_open = true;
+      tried = ++openings;
+      return;
+    }
+  }
+  throw std::bad_alloc();
+}
+
+} // namespace
+
+void keep_reserve() {
+  std::lock_guard lock(mutex);
+  if (std::get_new_handler() == nullptr && take()) {
+    std::set_new_handler(open);
+  }
+}
+
+bool is_memory_short() {
+  if (!is_open.load(std::memory_order_relaxed)) {
+    return false;
+  }
+  std::lock_guard lock(mutex);
+  is_open = !take();
+  return is_open;
+}
+
+bool has_headroom() {
+  Room room;
+  if (!room.take(headroom_bytes)) {
+    return false;
+  }
+  room.give_back(headroom_bytes);
+  return true;
+}
+
+} // namespace mlxrs
+
+#endif

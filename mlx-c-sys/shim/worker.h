@@ -1,0 +1,177 @@
+// The thread of a CPU stream: it runs the tasks of the stream in their order.
+#pragma once
+
+#ifdef __linux__
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "mlx/error.h"
+#include "mlx/event.h"
+
+#include "memory.h"
+
+namespace mlx::core {
+
+// What an event of the CPU library holds (backend/no_gpu/event.cpp of the pinned version). The function of `Event` that
+// gives its error is not exported.
+struct EventCounter {
+  uint64_t value;
+  std::mutex mutex;
+  std::condition_variable condition;
+  std::atomic<Error*> error;
+};
+
+} // namespace mlx::core
+
+namespace mlxrs {
+
+namespace mx = mlx::core;
+
+struct Task {
+  std::function<void()> run;
+  bool is_work;
+};
+
+// The thread of a stream and the tasks that wait for it.
+class Worker {
+ public:
+  Worker() : no_memory_(std::make_shared<std::string>("std::bad_alloc")), error_(new mx::Error) {
+    waiting_.reserve(room);
+    taken_.reserve(room);
+    thread_ = std::thread([this] { work(); });
+  }
+  ~Worker() {
+    {
+      std::lock_guard lock(mutex_);
+      is_ending_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+
+  void push(Task task) {
+    std::unique_lock lock(mutex_);
+    for (int tries = 0; waiting_.size() == waiting_.capacity(); tries++) {
+      try {
+        waiting_.reserve(std::max(room, 2 * waiting_.capacity()));
+      } catch (const std::bad_alloc&) {
+        // The thread will have taken what waits. It cannot be late for ever, unless it waits for this one.
+        if (tries == 1000) {
+          throw;
+        }
+        lock.unlock();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        lock.lock();
+      }
+    }
+    waiting_.push_back(std::move(task));
+    lock.unlock();
+    wake_.notify_one();
+  }
+
+  bool has_failed() const {
+    return has_failed_.load(std::memory_order_acquire);
+  }
+  // Only where the worker has failed, or on its thread.
+  const mx::Error::Message& reason() const {
+    return reason_;
+  }
+  // The first failure counts. Only on the worker's thread.
+  void fail(mx::Error::Message reason) noexcept {
+    if (has_failed()) {
+      return;
+    }
+    reason_ = std::move(reason);
+    has_failed_.store(true, std::memory_order_release);
+  }
+  // Waits until the thread has nothing to do. Allocates nothing.
+  void finish() {
+    std::unique_lock lock(mutex_);
+    finished_.wait(lock, [this] { return waiting_.empty() && !is_busy_; });
+  }
+  // Only after `finish`.
+  void rearm() {
+    error_->set_message(nullptr);
+    has_failed_.store(false, std::memory_order_release);
+  }
+
+  // Gives the event the error of this stream, if it has one. Allocates nothing, because the event must be signalled then.
+  void tell(const mx::Event& event) noexcept {
+    if (has_failed()) {
+      error_->set_message(reason_);
+      event.cast<mx::EventCounter>().error.store(error_);
+    }
+  }
+
+ private:
+  static constexpr size_t room = 1024;
+
+  void work() {
+    prepare_thread();
+    for (;;) {
+      {
+        std::unique_lock lock(mutex_);
+        is_busy_ = false;
+        if (waiting_.empty()) {
+          finished_.notify_all();
+        }
+        wake_.wait(lock, [this] { return is_ending_ || !waiting_.empty(); });
+        if (waiting_.empty()) {
+          return;
+        }
+        taken_.swap(waiting_);
+        is_busy_ = true;
+      }
+      for (auto& task : taken_) {
+        if (!task.is_work || !has_failed()) {
+          run(task);
+        }
+        // Frees the inputs that the task kept, which later tasks may be given as memory.
+        task.run = nullptr;
+      }
+      taken_.clear();
+    }
+  }
+
+  void run(Task& task) noexcept {
+    try {
+      task.run();
+    } catch (const std::exception& e) {
+      fail(message(e.what()));
+    } catch (...) {
+      fail(message("an exception of unknown type"));
+    }
+  }
+  mx::Error::Message message(const char* text) const noexcept {
+    try {
+      return std::make_shared<std::string>(text);
+    } catch (const std::bad_alloc&) {
+      return no_memory_;
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_, finished_;
+  std::vector<Task> waiting_;
+  // Only the thread's.
+  std::vector<Task> taken_;
+  bool is_ending_ = false, is_busy_ = false;
+  std::atomic<bool> has_failed_ = false;
+  const mx::Error::Message no_memory_;
+  mx::Error::Message reason_;
+  // Events may outlive the worker, so their error is never freed.
+  mx::Error* const error_;
+  std::thread thread_;
+};
+
+} // namespace mlxrs
+
+#endif
