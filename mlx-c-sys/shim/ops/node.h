@@ -163,7 +163,9 @@ struct NoSettings {
 template <class Settings = NoSettings>
 class NodeWith : public Node {
  public:
-  explicit NodeWith(mx::Stream s, Settings settings = {}) : Node(s), settings_(std::move(settings)) {}
+  NodeWith(mx::Stream s, Settings settings) : Node(s), settings_(std::move(settings)) {}
+  explicit NodeWith(mx::Stream s) requires std::is_default_constructible_v<Settings>
+      : Node(s), settings_{} {}
 
   // MLX asks this of nodes of one class only.
   bool is_equivalent(const mx::Primitive& other) const override {

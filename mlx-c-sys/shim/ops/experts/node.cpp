@@ -9,20 +9,20 @@ namespace {
 
 // Each of many rows of x by one of several matrices, which an index names: rows that share a matrix are multiplied
 // together. The inputs are x, as many rows as indices, the indices, the matrices, and scales and biases if there are.
-class ExpertsLinear : public Node {
+class ExpertsLinear : public NodeWith<Coded> {
  public:
-  ExpertsLinear(mx::Stream s, matmul::Coding coding, const Packing& packing)
-      : Node(s), coding_(coding), packing_(packing) {}
+  using NodeWith::NodeWith;
 
   void encode(const Arrays& in, Arrays& out) override {
+    const auto& [coding, packing] = settings_;
     const auto &x = in[0], &indices = in[1], &weight = in[2];
     auto& y = out[0];
-    bool packed = in.size() > 3, affine = coding_ == matmul::Coding::affine;
+    bool packed = in.size() > 3, affine = coding == matmul::Coding::affine;
     long experts = weight.shape(0), n = weight.shape(1), k = x.shape(-1), m = indices.size();
-    int bits = packed ? packing_.bits : static_cast<int>(weight.itemsize()) * 8;
+    int bits = packed ? packing.bits : static_cast<int>(weight.itemsize()) * 8;
     const auto& scales = packed ? in[3] : weight;
     const auto& biases = packed && affine ? in[4] : weight;
-    matmul::Weights first{coding_, bits, packed ? packing_.group : 0, n, k, nullptr, float_of(scales.dtype()),
+    matmul::Weights first{coding, bits, packed ? packing.group : 0, n, k, nullptr, float_of(scales.dtype()),
                           nullptr, nullptr};
     long scale_bytes = packed ? n * first.groups() * static_cast<long>(scales.itemsize()) : 0;
     mx::cpu::get_command_encoder(stream()).dispatch(
@@ -90,7 +90,8 @@ class ExpertsLinear : public Node {
     Arrays wanted;
     for (int i : argnums) {
       if (i == 0) {
-        Parts turned{mx::contiguous(mx::swapaxes(wide(primals), -1, -2, s), false, s), {}, {}, packing_};
+        auto wide = Parts::of(primals, 2, settings_.packing).in_f32(s);
+        Parts turned{mx::contiguous(mx::swapaxes(wide, -1, -2, s), false, s), {}, {}, settings_.packing};
         auto dx = experts(dy, turned, indices, s);
         if (!dx) {
           return Node::vjp(primals, cotangents, argnums, outputs);
@@ -118,42 +119,17 @@ class ExpertsLinear : public Node {
   }
 
   mx::array plain(const Arrays& in) override {
-    Parts w{in[2], std::nullopt, std::nullopt, packing_};
-    if (in.size() > 3) {
-      w.scales = in[3];
-    }
-    if (in.size() > 4) {
-      w.biases = in[4];
-    }
-    return experts_plainly(in[0], w, in[1], stream());
+    return experts_plainly(in[0], Parts::of(in, 2, settings_.packing), in[1], stream());
   }
 
   const char* name() const override {
     return "ExpertsLinear";
-  }
-  bool is_equivalent(const mx::Primitive& other) const override {
-    const auto& that = static_cast<const ExpertsLinear&>(other);
-    return coding_ == that.coding_ && packing_.bits == that.packing_.bits && packing_.group == that.packing_.group;
   }
   std::vector<mx::Shape> output_shapes(const Arrays& in) override {
     auto shape = in[0].shape();
     shape.back() = in[2].shape(1);
     return {shape};
   }
-
- private:
-  // The matrices in f32.
-  mx::array wide(const Arrays& in) {
-    if (in.size() == 3) {
-      return mx::astype(in[2], mx::float32, stream());
-    }
-    auto biases = in.size() > 4 ? std::make_optional(in[4]) : std::nullopt;
-    return mx::dequantize(
-        in[2], in[3], biases, packing_.group, packing_.bits, packing_.mode, std::nullopt, mx::float32, stream());
-  }
-
-  matmul::Coding coding_;
-  Packing packing_;
 };
 
 } // namespace
@@ -192,7 +168,7 @@ std::optional<mx::array> experts(const mx::array& x, const Parts& w, const mx::a
     inputs.push_back(*w.biases);
   }
   return mx::array(
-      std::move(y_shape), x.dtype(), std::make_shared<ExpertsLinear>(s, coding, w.packing), std::move(inputs));
+      std::move(y_shape), x.dtype(), std::make_shared<ExpertsLinear>(s, Coded{coding, w.packing}), std::move(inputs));
 }
 
 #else

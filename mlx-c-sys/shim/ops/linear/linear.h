@@ -14,6 +14,8 @@ namespace mlxrs::ops {
 struct Packing {
   int group, bits;
   std::string mode;
+
+  bool operator==(const Packing&) const = default;
 };
 
 // A matrix [.., out, in], or several; quantised where there are scales.
@@ -21,6 +23,19 @@ struct Parts {
   mx::array weight;
   std::optional<mx::array> scales, biases;
   Packing packing;
+
+  // The matrix whose parts are a node's inputs from `first` to the end.
+  static Parts of(const Arrays& inputs, size_t first, const Packing& packing) {
+    auto part = [&](size_t i) { return i < inputs.size() ? std::make_optional(inputs[i]) : std::nullopt; };
+    return {inputs[first], part(first + 1), part(first + 2), packing};
+  }
+  mx::array in_f32(mx::Stream s) const {
+    if (!scales) {
+      return mx::astype(weight, mx::float32, s);
+    }
+    return mx::dequantize(
+        weight, *scales, biases, packing.group, packing.bits, packing.mode, std::nullopt, mx::float32, s);
+  }
 };
 
 // x @ w.T as one node.

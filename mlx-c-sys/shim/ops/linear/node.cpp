@@ -64,38 +64,33 @@ class Linear : public Product {
 // The inputs are x, packed, scales and, for affine codes, biases.
 class PackedLinear : public Product {
  public:
-  PackedLinear(mx::Stream s, matmul::Coding coding, const Packing& packing)
-      : Product(s), coding_(coding), packing_(packing) {}
+  PackedLinear(mx::Stream s, Coded coded) : Product(s), coded_(std::move(coded)) {}
 
   Matrix matrix(const mx::array& x, MatrixParts parts) const override {
     long n = parts[0].shape(0), k = x.shape(-1);
     auto type = float_of(parts[1].dtype());
-    return {{coding_, packing_.bits, packing_.group, n, k, nullptr, type, nullptr, nullptr}, parts};
+    const auto& [coding, packing] = coded_;
+    return {{coding, packing.bits, packing.group, n, k, nullptr, type, nullptr, nullptr}, parts};
   }
 
   mx::array plain(const Arrays& in) override {
-    auto biases = in.size() > 3 ? std::make_optional(in[3]) : std::nullopt;
-    return linear_plainly(in[0], {in[1], in[2], biases, packing_}, stream());
+    return linear_plainly(in[0], Parts::of(in, 1, coded_.packing), stream());
   }
 
   const char* name() const override {
     return "PackedLinear";
   }
   bool is_equivalent(const mx::Primitive& other) const override {
-    const auto& that = static_cast<const PackedLinear&>(other);
-    return coding_ == that.coding_ && packing_.bits == that.packing_.bits && packing_.group == that.packing_.group;
+    return coded_ == static_cast<const PackedLinear&>(other).coded_;
   }
 
  protected:
   mx::array wide(const Arrays& in) override {
-    auto biases = in.size() > 3 ? std::make_optional(in[3]) : std::nullopt;
-    return mx::dequantize(
-        in[1], in[2], biases, packing_.group, packing_.bits, packing_.mode, std::nullopt, mx::float32, stream());
+    return Parts::of(in, 1, coded_.packing).in_f32(stream());
   }
 
  private:
-  matmul::Coding coding_;
-  Packing packing_;
+  Coded coded_;
 };
 
 } // namespace
@@ -114,7 +109,7 @@ std::optional<Made> product_of(const mx::array& x, const Parts& w, mx::Stream s)
   if (!coding || x.shape(-1) == 0 || !packs(x.shape(-1), x.dtype(), w)) {
     return std::nullopt;
   }
-  Made made{std::make_shared<PackedLinear>(s, *coding, w.packing), {x, weight, *w.scales}};
+  Made made{std::make_shared<PackedLinear>(s, Coded{*coding, w.packing}), {x, weight, *w.scales}};
   if (w.biases) {
     made.in.push_back(*w.biases);
   }

@@ -13,6 +13,14 @@ inline matmul::Float float_of(mx::Dtype dtype) {
   return dtype == mx::float32 ? matmul::Float::f32 : dtype == mx::float16 ? matmul::Float::f16 : matmul::Float::bf16;
 }
 
+// How the elements of a node's matrix are written.
+struct Coded {
+  matmul::Coding coding;
+  Packing packing;
+
+  bool operator==(const Coded&) const = default;
+};
+
 // Where the elements of an evaluated array are: its memory, or a copy in row-major order. It is small, because the stream's thread does not
 // have it in a cache.
 class Dense {

@@ -7,22 +7,31 @@ namespace mlxrs::ops {
 
 namespace {
 
-// Rows of a matrix, written out. The inputs are the rows' numbers, the matrix, and scales and biases if there are.
-class Lookup : public Node {
+struct LookupSettings {
+  Coded coded;
+  mx::Dtype dtype;
+
+  bool operator==(const LookupSettings& that) const {
+    return coded == that.coded && dtype == that.dtype;
+  }
+};
+
+// Rows of a matrix, dequantised. The inputs are the rows' numbers, the matrix, and scales and biases if there are.
+class Lookup : public NodeWith<LookupSettings> {
  public:
-  Lookup(mx::Stream s, matmul::Coding coding, const Packing& packing, mx::Dtype dtype)
-      : Node(s), coding_(coding), packing_(packing), dtype_(dtype) {}
+  using NodeWith::NodeWith;
 
   void encode(const Arrays& in, Arrays& out) override {
+    const auto& [coding, packing] = settings_.coded;
     const auto &indices = in[0], &weight = in[1];
     auto& y = out[0];
     bool packed = in.size() > 2, affine = in.size() > 3;
     const auto& scales = packed ? in[2] : weight;
-    int bits = packed ? packing_.bits : static_cast<int>(weight.itemsize()) * 8;
-    matmul::Weights w{coding_, bits, packed ? packing_.group : 0, weight.shape(0), y.shape(-1), nullptr,
+    int bits = packed ? packing.bits : static_cast<int>(weight.itemsize()) * 8;
+    matmul::Weights w{coding, bits, packed ? packing.group : 0, weight.shape(0), y.shape(-1), nullptr,
                       float_of(scales.dtype()), nullptr, nullptr};
     mx::cpu::get_command_encoder(stream()).dispatch(
-        [=, type = float_of(dtype_), weight = Dense(weight), scales = Dense(scales),
+        [=, type = float_of(settings_.dtype), weight = Dense(weight), scales = Dense(scales),
          biases = Dense(affine ? in[3] : weight), at = indices.data<char>(), of = Rows(indices),
          is_signed = indices.dtype() == mx::int32, m = static_cast<long>(indices.size()),
          wide = static_cast<long>(indices.ndim() > 0 ? indices.shape(-1) : 1), y_at = y.data<char>()]() mutable {
@@ -47,35 +56,18 @@ class Lookup : public Node {
   }
 
   mx::array plain(const Arrays& in) override {
-    Parts w{in[1], std::nullopt, std::nullopt, packing_};
-    if (in.size() > 2) {
-      w.scales = in[2];
-    }
-    if (in.size() > 3) {
-      w.biases = in[3];
-    }
-    return lookup_plainly(in[0], w, dtype_, stream());
+    return lookup_plainly(in[0], Parts::of(in, 1, settings_.coded.packing), settings_.dtype, stream());
   }
 
   const char* name() const override {
     return "Lookup";
   }
-  bool is_equivalent(const mx::Primitive& other) const override {
-    const auto& that = static_cast<const Lookup&>(other);
-    return coding_ == that.coding_ && packing_.bits == that.packing_.bits && packing_.group == that.packing_.group &&
-        dtype_ == that.dtype_;
-  }
   std::vector<mx::Shape> output_shapes(const Arrays& in) override {
     auto shape = in[0].shape();
     bool packed = in.size() > 2;
-    shape.push_back(packed ? in[1].shape(1) * 32 / packing_.bits : in[1].shape(1));
+    shape.push_back(packed ? in[1].shape(1) * 32 / settings_.coded.packing.bits : in[1].shape(1));
     return {shape};
   }
-
- private:
-  matmul::Coding coding_;
-  Packing packing_;
-  mx::Dtype dtype_;
 };
 
 } // namespace
@@ -105,7 +97,7 @@ std::optional<mx::array> lookup(const mx::array& indices, const Parts& w, mx::Dt
   auto shape = indices.shape();
   shape.push_back(static_cast<int>(wide));
   return mx::array(
-      std::move(shape), dtype, std::make_shared<Lookup>(s, *coding, w.packing, dtype), std::move(inputs));
+      std::move(shape), dtype, std::make_shared<Lookup>(s, LookupSettings{{*coding, w.packing}, dtype}), std::move(inputs));
 }
 
 #else
