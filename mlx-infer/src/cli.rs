@@ -10,7 +10,9 @@ mod generate;
 mod info;
 mod interrupt;
 mod lines;
+mod list;
 mod output;
+mod pull;
 mod score;
 mod tokenize;
 
@@ -47,6 +49,10 @@ enum Command {
     Info(info::Info),
     /// Write a checkpoint quantised, unpacked or in another type
     Convert(convert::Convert),
+    /// Fetch models from the hub into the cache
+    Pull(pull::Pull),
+    /// List the models in the cache
+    List(list::List),
 }
 
 /// Why a command did not do what it was asked.
@@ -81,6 +87,8 @@ pub(crate) fn main() -> ExitCode {
         Command::Tokenize(command) => command.run(),
         Command::Info(command) => command.run(),
         Command::Convert(command) => command.run(),
+        Command::Pull(command) => command.run(),
+        Command::List(command) => command.run(),
     });
     match result {
         Ok(()) => console::end(Ok(())),

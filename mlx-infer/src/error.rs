@@ -33,6 +33,8 @@ pub enum ErrorKind {
     Busy,
     /// The engine has ended.
     Closed,
+    /// A server cannot be reached, or refuses.
+    Network,
     /// The reader of the standard output has closed it.
     OutputClosed,
 }

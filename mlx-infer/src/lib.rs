@@ -11,6 +11,7 @@
 //! | choose among labels without generating | [`LoadedModel::classify`] |
 //! | measure how likely a text is | [`LoadedModel::score`] |
 //! | keep a computed prompt | [`PromptCache`] |
+//! | load a model by its name on a hub | [`hub::Hub`] |
 //! | set how tokens are chosen and when to stop | [`GenerateOptions`] with [`SamplingParams`]; read from JSON as [`RequestOptions`] |
 //! | change logits in code | [`Processor`] |
 //! | put another back end behind the same calls | [`TextModel`] |
@@ -36,6 +37,7 @@
 
 pub mod console;
 pub mod convert;
+pub mod hub;
 pub mod input;
 pub mod output;
 

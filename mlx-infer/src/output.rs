@@ -173,16 +173,18 @@ fn open(path: &Path) -> std::io::Result<File> {
     options.open(path)
 }
 
+/// Whether a path still names this file.
 #[cfg(unix)]
-fn is_named(file: &File, path: &Path) -> bool {
+pub(crate) fn is_named(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let id =
         |found: std::io::Result<fs::Metadata>| found.map(|found| (found.dev(), found.ino())).ok();
     fs::symlink_metadata(path).is_ok() && id(file.metadata()) == id(fs::symlink_metadata(path))
 }
 
+/// Whether a path still names this file.
 #[cfg(not(unix))]
-fn is_named(_file: &File, path: &Path) -> bool {
+pub(crate) fn is_named(_file: &File, path: &Path) -> bool {
     path.exists()
 }
 

@@ -347,3 +347,38 @@ fn data_is_bounded_and_may_be_a_pipe() {
         "{stderr}"
     );
 }
+
+#[test]
+fn a_model_may_be_a_name_of_the_hub() {
+    let dir = folder();
+    let commit = "0123456789abcdef0123456789abcdef01234567";
+    let repo = dir.path().join("hub/models--org--name");
+    let snapshot = repo.join("snapshots").join(commit);
+    std::fs::create_dir_all(&snapshot).unwrap();
+    std::fs::create_dir_all(repo.join("refs")).unwrap();
+    std::fs::write(repo.join("refs/main"), commit).unwrap();
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/models/qwen3");
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(model.join(file), snapshot.join(file)).unwrap();
+    }
+    let line = |name: &str| format!("eval --model {name} --data train.jsonl --json");
+    let eval = |name: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_mlx-train"));
+        command
+            .current_dir(dir.path())
+            .args(line(name).split_whitespace())
+            .env("HF_HUB_CACHE", "hub")
+            .env("HF_HUB_OFFLINE", "1")
+            .output()
+            .unwrap()
+    };
+    let output = eval("org/name");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let output = eval("org/other");
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    for part in ["org/other does not exist as a folder", "HF_HUB_OFFLINE"] {
+        assert!(said.contains(part), "{said}");
+    }
+}

@@ -1,10 +1,11 @@
 //! `test`: builds everything and passes every test, with one command and nothing to set.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 
-use crate::cargo;
+use crate::{cargo, python};
 
 /// Arguments that are passed to `cargo test`.
 #[derive(clap::Args, Default)]
@@ -21,7 +22,14 @@ pub struct Arguments {
 /// Unit, integration and documentation tests of all crates.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let start = Instant::now();
+    let python = match arguments.cargo.is_empty() {
+        true => with_packages()?,
+        false => None,
+    };
     let mut command = cargo::command(["test"]);
+    if let Some(python) = python {
+        command.env("MLX_TEST_PYTHON", python);
+    }
     if arguments.cargo.is_empty() {
         // All tests run, also after one has failed.
         command.args(["--workspace", "--no-fail-fast"]);
@@ -33,4 +41,29 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     cargo::run(&mut command)?;
     eprintln!("all tests passed in {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// A Python with the packages that tests compare with, installed while the tests are built. None where it cannot be had:
+/// those tests then say that they were left out.
+fn with_packages() -> Result<Option<PathBuf>> {
+    if let Some(given) = std::env::var_os("MLX_TEST_PYTHON") {
+        return Ok(Some(given.into()));
+    }
+    let requirements = cargo::repository().join("xtask/tests/requirements.txt");
+    let work = cargo::build_directory()?.join("test-python");
+    let install = std::thread::spawn(move || python::environment(&work, &requirements));
+    let built = cargo::run(
+        cargo::command(["test", "--workspace", "--no-run"]).env("RUST_TEST_THREADS", "1"),
+    );
+    let installed = install
+        .join()
+        .map_err(|_| anyhow!("the installation panicked"))?;
+    built?;
+    Ok(match installed {
+        Ok(python) => Some(python),
+        Err(error) => {
+            eprintln!("warning: tests against Python packages are left out: {error:#}");
+            None
+        }
+    })
 }

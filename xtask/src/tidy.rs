@@ -75,9 +75,15 @@ const FORBIDDEN: [(&str, &str); 12] = [
     (concat!("#[ig", "nore"), "a test that does not run"),
 ];
 
-/// Text knows strings and token ids: beside itself and the crate's error it imports nothing of mlx-infer,
-/// and of the crates below only [`FILES`], the reading of ordinary files.
-const TEXT: (&str, [&str; 3]) = ("mlx-infer/src/text", ["error", "json", "text"]);
+/// Parts of mlx-infer that stand alone: what each may import of the crate beside itself. Of the crates below they
+/// may import [`FILES`], the reading of ordinary files.
+const ROOMS: [(&str, &[&str]); 2] = [
+    ("mlx-infer/src/text", &["error", "json", "text"]),
+    (
+        "mlx-infer/src/hub",
+        &["cancel", "console", "error", "hub", "output", "text"],
+    ),
+];
 const FILES: &str = "mlx_core::files";
 
 /// Checks every file that is or would be committed.
@@ -192,9 +198,9 @@ fn faults_in(file: &str, text: &str) -> Vec<String> {
                 "{at}: unsafe code belongs in mlx-c-sys, or in a file that tidy lists"
             ));
         }
-        if file.starts_with(TEXT.0) {
-            let found = foreign_to_text(line);
-            faults.extend(found.map(|name| format!("{at}: text imports {name}")));
+        for (room, known) in ROOMS.iter().filter(|(room, _)| file.starts_with(room)) {
+            let found = foreign(line, known);
+            faults.extend(found.map(|name| format!("{at}: {room} imports {name}")));
         }
         if file == DECODER.0 {
             let lower = line.to_lowercase();
@@ -207,8 +213,8 @@ fn faults_in(file: &str, text: &str) -> Vec<String> {
     faults
 }
 
-/// The import of the engine or of a crate below it in a line of the text folder.
-fn foreign_to_text(line: &str) -> Option<String> {
+/// What a line imports of the crate, other than `known`, or of the crates below it.
+fn foreign(line: &str, known: &[&str]) -> Option<String> {
     let code = line.split("//").next().unwrap_or_default();
     let code = &code.replace(FILES, "");
     let below = ["mlx_core", "mlx_nn", "mlx_models", "mlx_c_sys"];
@@ -217,7 +223,7 @@ fn foreign_to_text(line: &str) -> Option<String> {
     let found = below.or_else(|| {
         code.split("crate::").skip(1).find_map(|rest| {
             let first = &rest[..name(rest).unwrap_or(rest.len())];
-            (!TEXT.1.contains(&first)).then_some(first)
+            (!known.contains(&first)).then_some(first)
         })
     });
     found.map(str::to_owned)
@@ -254,12 +260,17 @@ mod tests {
             (
                 "mlx-infer/src/text/stop.rs",
                 "use crate::engine::Engine;",
-                "text imports engine",
+                "mlx-infer/src/text imports engine",
             ),
             (
                 "mlx-infer/src/text/stop.rs",
                 "let a = mlx_core::zeros();",
-                "text imports mlx_core",
+                "mlx-infer/src/text imports mlx_core",
+            ),
+            (
+                "mlx-infer/src/hub/name.rs",
+                "use crate::{LoadedModel};",
+                "mlx-infer/src/hub imports ",
             ),
             (
                 "mlx-nn/src/a.rs",

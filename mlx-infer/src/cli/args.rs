@@ -1,5 +1,6 @@
 //! Flags that several commands share, and the options that they make.
 
+use std::cell::OnceCell;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
@@ -8,7 +9,7 @@ use indicatif::ProgressBar;
 use mlx_core::{DType, QuantMode, Scheme, fast};
 use mlx_infer::{
     Files, GenerateOptions, LoadOptions, LoadedModel, RequestOptions, SamplingParams, Speculative,
-    console,
+    console, hub,
 };
 
 use super::{Failure, Result};
@@ -16,17 +17,24 @@ use super::{Failure, Result};
 /// Where the model is.
 #[derive(Args)]
 pub(super) struct Source {
-    /// Checkpoint folder [default: the built-in model]
-    #[arg(long, value_name = "DIR")]
+    /// Checkpoint folder, or the name of a model on the hub [default: the built-in model]
+    #[arg(long, value_name = "DIR|ORG/NAME[@REV]")]
     model: Option<PathBuf>,
+    /// What it names, looked up once.
+    #[arg(skip)]
+    found: OnceCell<Files>,
 }
 
 impl Source {
     pub(super) fn files(&self) -> Result<Files> {
-        Ok(match &self.model {
-            Some(dir) => Files::directory(dir)?,
+        if let Some(found) = self.found.get() {
+            return Ok(found.clone());
+        }
+        let found = match &self.model {
+            Some(model) => hub::open(model)?,
             None => mlx_infer::default_model_files(),
-        })
+        };
+        Ok(self.found.get_or_init(|| found).clone())
     }
 }
 

@@ -14,8 +14,8 @@ use super::source;
 /// The model and the adapter that become one model.
 #[derive(Args)]
 pub(super) struct Fuse {
-    /// Checkpoint folder [default: the built-in model]
-    #[arg(long, value_name = "DIR")]
+    /// Checkpoint folder, or the name of a model on the hub [default: the built-in model]
+    #[arg(long, value_name = "DIR|ORG/NAME[@REV]")]
     model: Option<PathBuf>,
     /// Adapter folder
     #[arg(long, value_name = "DIR")]

@@ -3,15 +3,17 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use mlx_infer::console;
 use mlx_infer::convert::NewCheckpoint;
-use mlx_infer::{Files, console};
 use mlx_train::{Error, ErrorKind, Result, export};
+
+use super::source;
 
 /// The model that gets random weights.
 #[derive(Args)]
 pub(super) struct Init {
-    /// Folder with config.json, and tokenizer and templates, which are copied
-    #[arg(long, value_name = "DIR")]
+    /// Folder, or model of the hub, with config.json, and tokenizer and templates, which are copied
+    #[arg(long, value_name = "DIR|ORG/NAME[@REV]")]
     model: PathBuf,
     /// What the weights are drawn from
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -23,7 +25,7 @@ pub(super) struct Init {
 
 impl Init {
     pub(super) fn run(self) -> Result<()> {
-        let files = Files::directory(&self.model)?;
+        let files = source::files(Some(&self.model))?;
         let new = NewCheckpoint::begin(&files, &self.out, false)?;
         let config = files.json("config.json")?.ok_or_else(|| {
             let message = format!("{} has no config.json", files.describe());

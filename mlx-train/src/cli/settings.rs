@@ -16,8 +16,8 @@ use super::mlx_lm::{LoraParameters, LrSchedule, or_default};
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Settings {
-    /// Checkpoint folder [default: the built-in model]
-    #[arg(long, value_name = "DIR")]
+    /// Checkpoint folder, or the name of a model on the hub [default: the built-in model]
+    #[arg(long, value_name = "DIR|ORG/NAME[@REV]")]
     pub model: Option<PathBuf>,
     /// Folder with train.jsonl, and maybe valid.jsonl and test.jsonl; or one JSONL file
     #[arg(long, value_name = "PATH")]

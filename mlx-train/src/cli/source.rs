@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use mlx_core::{DType, Safetensors};
-use mlx_infer::Files;
+use mlx_infer::{Files, hub};
 use mlx_models::{LoadOptions, Loaded};
 use mlx_train::{Error, ErrorKind, Result};
 
-/// The files of a folder, or of the built-in model.
+/// The files of a folder, of a model of the hub, or of the built-in model.
 pub(super) fn files(model: Option<&Path>) -> Result<Files> {
     match model {
-        Some(dir) => Files::directory(dir),
+        Some(model) => hub::open(model),
         None => Ok(mlx_infer::default_model_files()),
     }
 }
