@@ -70,8 +70,8 @@ const STAGES: [&[Step]; 6] = [
     )],
     &[step(
         "build of the tests",
-        Program::Cargo,
-        &["test", "--workspace", "--no-run"],
+        Program::Xtask,
+        &["test", "--no-run"],
         &[],
     )],
     &[

@@ -10,6 +10,9 @@ use crate::{cargo, python};
 /// Arguments that are passed to `cargo test`.
 #[derive(clap::Args, Default)]
 pub struct Arguments {
+    /// Only build what the tests need
+    #[arg(long)]
+    no_run: bool,
     /// Arguments for `cargo test` in place of `--workspace`
     #[arg(
         trailing_var_arg = true,
@@ -26,6 +29,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         true => with_packages()?,
         false => None,
     };
+    if arguments.no_run {
+        return Ok(());
+    }
     let mut command = cargo::command(["test"]);
     if let Some(python) = python {
         command.env("MLX_TEST_PYTHON", python);

@@ -59,7 +59,8 @@ impl Repo {
             return;
         }
         let path = self.dir.join("refs").join(revision);
-        let new = path.with_added_extension(format!("{}.tmp", std::process::id()));
+        let mut new = path.clone().into_os_string();
+        new.push(format!(".{}.tmp", std::process::id()));
         let write = || {
             fs::create_dir_all(path.parent().unwrap_or(&self.dir))?;
             fs::write(&new, commit)?;

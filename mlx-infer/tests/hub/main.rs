@@ -6,6 +6,7 @@ mod faults;
 mod mock;
 #[cfg(unix)]
 mod python;
+mod redirects;
 
 use std::path::Path;
 use std::time::Duration;
