@@ -354,16 +354,16 @@ fn a_model_may_be_a_name_of_the_hub() {
     let commit = "0123456789abcdef0123456789abcdef01234567";
     let repo = dir.path().join("hub/models--org--name");
     let snapshot = repo.join("snapshots").join(commit);
-    std::fs::create_dir_all(&snapshot).unwrap();
-    std::fs::create_dir_all(repo.join("refs")).unwrap();
-    std::fs::write(repo.join("refs/main"), commit).unwrap();
+    fs::create_dir_all(&snapshot).unwrap();
+    fs::create_dir_all(repo.join("refs")).unwrap();
+    fs::write(repo.join("refs/main"), commit).unwrap();
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/models/qwen3");
     for file in ["config.json", "model.safetensors"] {
-        std::fs::copy(model.join(file), snapshot.join(file)).unwrap();
+        fs::copy(model.join(file), snapshot.join(file)).unwrap();
     }
     let line = |name: &str| format!("eval --model {name} --data train.jsonl --json");
     let eval = |name: &str| {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_mlx-train"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mlx-train"));
         command
             .current_dir(dir.path())
             .args(line(name).split_whitespace())
