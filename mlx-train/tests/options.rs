@@ -361,7 +361,7 @@ fn a_model_may_be_a_name_of_the_hub() {
     for file in ["config.json", "model.safetensors"] {
         fs::copy(model.join(file), snapshot.join(file)).unwrap();
     }
-    let line = |name: &str| format!("eval --model {name} --data train.jsonl --json");
+    let line = |name: &str| format!("eval --model {name} --data data.jsonl --json");
     let eval = |name: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mlx-train"));
         command
