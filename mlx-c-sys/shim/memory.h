@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -38,15 +39,17 @@ class Memory {
 };
 
 // `for_all` is what the caller of a loop prepares for all its tasks, `for_task` what one task needs. The caller runs tasks
-// too, so it uses both.
-inline thread_local Memory for_all, for_task;
+// too, so it uses both. `for_join` has products of two matrices before they are joined, `for_row` a row of x as whole
+// numbers, before it is bytes, and `for_node` what an operation's kernel needs.
+inline thread_local Memory for_all, for_task, for_join, for_row, for_node;
 
-// Called at the start of a thread. The system registers the destructors at the first use, and ends the process where it
-// has no memory for that.
+// Called at the start of a thread. The C library registers a destructor at the first use of each, and ends the process
+// where it has no memory for that.
 inline void prepare_thread() noexcept {
   try {
-    for_all.of<char>(1);
-    for_task.of<char>(1);
+    for (Memory* memory : {&for_all, &for_task, &for_join, &for_row, &for_node}) {
+      memory->of<char>(1);
+    }
   } catch (const std::exception&) {
     // Registered: memory will be asked for again.
   }

@@ -14,9 +14,6 @@
 namespace mlxrs::matmul {
 namespace {
 
-// Where a row of x is whole numbers, before it is bytes.
-thread_local Memory for_x;
-
 // Codes are multiplied 128 at a time, as two vectors of bytes whose lanes are of the same groups: of 4 bits the even ones and the odd
 // ones, of others the first halves of all groups and the second ones.
 constexpr long together = 128;
@@ -66,7 +63,7 @@ void pack(const Product& p, const Weights& w, long first, long rows, void* packe
     order[i] = static_cast<uint8_t>(2 * (w.bits != 4 ? i : i < 32 ? 2 * i : 2 * i - 63));
   }
   const __m512i places = _mm512_load_si512(order);
-  auto* whole = for_x.of<int16_t>(all);
+  auto* whole = for_row.of<int16_t>(all);
   for (long r = 0; r < rows; r++) {
     char* at = static_cast<char*>(packed) + r * Row::size(w);
     if (first + r >= p.m) {

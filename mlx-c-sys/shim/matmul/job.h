@@ -12,9 +12,6 @@
 
 namespace mlxrs::matmul {
 
-// Products of two matrices, before `join`.
-inline thread_local Memory for_join;
-
 // Matrices that are multiplied with one x. They differ in their number of rows only. Each has its y, or `join` makes one y of two
 // products.
 struct Job {

@@ -16,6 +16,7 @@
 #include "mlx/primitives.h"
 #include "mlx/transforms.h"
 
+#include "memory.h"
 #include "profile.h"
 #include "run_ahead.h"
 #include "threads.h"
@@ -263,12 +264,7 @@ class Vectors {
 
 // Memory of the thread for `n` floats, on a cache line.
 inline float* workspace(size_t n) {
-  thread_local std::vector<float> memory;
-  if (memory.size() < n + 16) {
-    memory.resize(n + 16);
-  }
-  auto at = reinterpret_cast<uintptr_t>(memory.data());
-  return reinterpret_cast<float*>((at + 63) / 64 * 64);
+  return for_node.of<float>(static_cast<long>(n));
 }
 
 // The kernels for a dtype of `is_float`.

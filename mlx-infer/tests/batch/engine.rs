@@ -357,3 +357,25 @@ fn zero_is_no_limit() {
         .unwrap_err();
     assert_eq!(error.to_string(), "rows must be at least 1, given 0");
 }
+
+/// How many threads the process has.
+#[cfg(target_os = "linux")]
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn two_hundred_engines_leave_no_more_threads_than_one() {
+    let one = || {
+        let engine = start("llama_bias", EngineOptions::default());
+        let request = Request::new(prompt(3, 1), greedy(2));
+        assert_eq!(tokens(engine.submit(request).unwrap()).0.len(), 2);
+    };
+    one();
+    let after_one = threads();
+    for _ in 1..200 {
+        one();
+    }
+    assert_eq!(threads(), after_one);
+}
