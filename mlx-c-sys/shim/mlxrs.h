@@ -16,6 +16,7 @@
 #include "mlx/c/mlx.h"
 #include "mlxrs_fast.h"
 #include "mlxrs_kernel.h"
+#include "mlxrs_recurrent.h"
 
 #ifdef __cplusplus
 extern "C" {

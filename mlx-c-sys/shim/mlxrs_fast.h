@@ -18,6 +18,8 @@ extern "C" {
 
 typedef enum mlxrs_op {
   MLXRS_OP_ATTENTION,
+  MLXRS_OP_CONV,
+  MLXRS_OP_DELTA,
   MLXRS_OP_EXPERTS,
   MLXRS_OP_GATED,
   MLXRS_OP_LINEAR,

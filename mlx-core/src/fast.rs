@@ -9,6 +9,7 @@
 //! | positions | [`rope()`], [`heads`] |
 //! | caches | [`store()`], [`store_heads`], [`pack`], [`unpack`], [`blank`] |
 //! | sampling | [`draw()`], [`argmax`], [`top`], [`nucleus`], [`logsumexp`] |
+//! | recurrent layers | [`causal_conv`], [`gated_delta`] |
 //! | training | [`cross_entropy`] |
 //!
 //! Each has a plain form, a graph of MLX's own operations. It says what is computed, tests hold the kernels to it, and it is what
@@ -27,6 +28,7 @@ mod loss;
 mod mask;
 mod norm;
 mod packed;
+mod recurrent;
 mod rope;
 mod store;
 
@@ -43,5 +45,6 @@ pub use loss::cross_entropy;
 pub use mask::{KeySlots, Mask, Positions};
 pub use norm::{add, add_norm, layer_norm, norm_add, rms_norm};
 pub use packed::{check_packing, pack, packed_words, unpack};
+pub use recurrent::{GatedDelta, causal_conv, gated_delta};
 pub use rope::{Projection, Rope, heads, rope};
 pub use store::{Buffers, Slots, blank, store, store_heads};

@@ -3,8 +3,10 @@
 use mlx_core::fast::{self, Attention, Form, KeySlots, Mask, Op, Positions, plainly};
 use mlx_core::{Array, DType, Error, ErrorKind, Result, graph_size};
 
-const OPS: [Op; 10] = [
+const OPS: [Op; 12] = [
     Op::Attention,
+    Op::Conv,
+    Op::Delta,
     Op::Experts,
     Op::Gated,
     Op::Linear,

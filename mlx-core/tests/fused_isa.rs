@@ -19,6 +19,8 @@ mod draw;
 mod packed;
 #[path = "shared/projection.rs"]
 mod shared;
+#[path = "fused_isa/recurrent.rs"]
+mod recurrent;
 #[path = "fused_isa/unseen.rs"]
 mod unseen;
 
@@ -241,6 +243,7 @@ fn every_instruction_set_and_number_of_threads() {
         "choose::choices",
         "draw::draws",
         "packed::packed_rows_are_quantised_ones",
+        "recurrent::recurrences",
         "unseen::what_was_in_memory_does_not_show",
     ] {
         let mut digests = Vec::new();

@@ -177,12 +177,12 @@ class NodeWith : public Node {
   Settings settings_;
 };
 
-// Where the vectors along the last axis of an array are; the array may be any view.
+// Where the vectors along the last axis of an array are; the array may be any view. A scalar is a vector of one.
 class Rows {
  public:
   explicit Rows(const mx::array& a)
-      : shape_(a.shape().begin(), a.shape().end() - 1), strides_(a.strides().begin(), a.strides().end() - 1),
-        step_(a.strides().back()) {}
+      : shape_(a.shape().begin(), a.shape().end() - (a.ndim() > 0)),
+        strides_(a.strides().begin(), a.strides().end() - (a.ndim() > 0)), step_(a.ndim() > 0 ? a.strides().back() : 1) {}
 
   // Elements from the beginning of the array to row `i`, in row-major order.
   int64_t operator()(uint32_t i) const {

@@ -10,6 +10,10 @@ use crate::ffi;
 pub enum Op {
     /// [`attention`](super::attention()) and [`packed_attention`](super::packed_attention).
     Attention,
+    /// [`causal_conv`](super::causal_conv).
+    Conv,
+    /// [`gated_delta`](super::gated_delta()).
+    Delta,
     /// [`experts_linear`](super::experts_linear) and its quantised form.
     Experts,
     /// [`gated`](super::gated()) and [`soft_cap`](super::soft_cap).
@@ -57,6 +61,8 @@ pub enum Form {
 pub fn form(op: Op) -> Result<Form> {
     let op = match op {
         Op::Attention => sys::MLXRS_OP_ATTENTION,
+        Op::Conv => sys::MLXRS_OP_CONV,
+        Op::Delta => sys::MLXRS_OP_DELTA,
         Op::Experts => sys::MLXRS_OP_EXPERTS,
         Op::Gated => sys::MLXRS_OP_GATED,
         Op::Linear => sys::MLXRS_OP_LINEAR,

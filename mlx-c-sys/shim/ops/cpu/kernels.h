@@ -136,6 +136,31 @@ struct Drawn {
 constexpr long peak_of = 64;
 constexpr long floors_at_once = 4;
 
+// Some rows of one head's state [rows, key_dim], and the tokens that change it.
+struct Delta {
+  long key_dim, rows, tokens;
+  // Of the first token: a query and a key of `key_dim`, and the values of the rows; elements from token to token.
+  const void *q, *k, *v;
+  long step;
+  // The factor of the state and that of the change, of the first token; elements from token to token.
+  const float *decay, *beta;
+  long gate_step;
+  const float* before;
+  float* after;
+  // What the rows give for the first token; elements from token to token.
+  void* y;
+  long y_step;
+};
+
+struct RecurrentKernels {
+  // y = silu(sum of x[j] * taps[j]) of n channels, where x has `count` vectors and taps are `step` elements apart.
+  void (*conv)(const void* const* x, const void* taps, long count, long step, long n, void* y);
+  // Floats that `delta` needs to work in.
+  long (*delta_size)(const Delta& d);
+  // The gated delta rule. A row's results depend on the row and its tokens alone, and a token's on nothing after it.
+  void (*delta)(const Delta& d, float* work);
+};
+
 // Among the logits of a vocabulary.
 struct ChooseKernels {
   float (*at)(const void* x, long i);
@@ -168,6 +193,7 @@ struct Kernels {
   // Where low <= e < high, ascending, and their number; for `to` there is room for all.
   long (*between)(const float* e, long n, float low, float high, uint32_t* to);
   GradientKernels gradients;
+  RecurrentKernels recurrent[types];
 };
 
 // Those of isa().

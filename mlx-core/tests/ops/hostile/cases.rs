@@ -80,6 +80,24 @@ pub fn cases() -> Vec<Case> {
     case("fast::soft_cap", vec![x()], json!([5.0]));
     case("fast::norm_add", vec![x(), w(), x()], json!([1e-5]));
     case("fast::add_norm", vec![x(), x(), w(), w()], json!([1e-5]));
+    case(
+        "fast::causal_conv",
+        vec![float(&[2, 6, 17]), float(&[4, 17])],
+        json!([]),
+    );
+    let number = || float(&[4]).astype(DType::F32).unwrap();
+    let state = float(&[2, 4, 5, 8]).astype(DType::F32).unwrap();
+    let gates = || float(&[2, 3, 4]);
+    let inputs = vec![
+        float(&[2, 3, 52]),
+        gates(),
+        gates(),
+        number(),
+        number(),
+        state,
+        ints(&[3, 1], &[2]),
+    ];
+    case("fast::gated_delta", inputs, json!([2]));
     let heads = || float(&[2, 2, 3, 64]);
     case(
         "fast::rope",

@@ -101,6 +101,17 @@ pub fn rows() -> Vec<(&'static str, Op)> {
             let rope = fast::Rope { dims: c.int(0), traditional: c.bool(1), base, scale, freqs: None };
             fast::rope(c.x(0), &rope, c.x(1))
         };
+        "fast::causal_conv" => |c| fast::causal_conv(c.x(0), c.x(1));
+        "fast::gated_delta" => |c| fast::gated_delta(&fast::GatedDelta {
+            qkv: c.x(0),
+            a: c.x(1),
+            b: c.x(2),
+            rate: c.x(3),
+            bias: c.x(4),
+            state: c.x(5),
+            widths: c.x(6),
+            key_heads: c.int(0),
+        });
         "fast::heads" => |c| fast::heads(&projection(c));
         "fast::store_heads" => |c| {
             let slots = fast::Slots { ring: c.bool(3), scheme: None };

@@ -1,0 +1,34 @@
+/* Fused operations of recurrent layers: a part of mlxrs.h. */
+#ifndef MLXRS_RECURRENT_H
+#define MLXRS_RECURRENT_H
+
+#include "mlx/c/mlx.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* silu of a causal convolution of each channel: y[b, t, c] = silu(sum over j of x[b, t + j, c] taps[j, c]). x [B, J - 1 + L, C],
+ * taps [J, C]; the result is [B, L, C]. */
+int mlxrs_fast_causal_conv(mlx_array* res, mlx_array x, mlx_array taps, mlx_stream s);
+
+/* The inputs of the gated delta rule. */
+typedef struct mlxrs_gated_delta {
+  mlx_array qkv;    /* [B, L, 2 K D + H V]: queries and keys of `key_heads` = K heads, values of H heads */
+  mlx_array a;      /* [B, L, H] */
+  mlx_array b;      /* [B, L, H] */
+  mlx_array rate;   /* F32 [H] */
+  mlx_array bias;   /* F32 [H] */
+  mlx_array state;  /* F32 [B, H, V, D] */
+  mlx_array widths; /* I32 [B]: so many tokens of a row are real, the others change nothing and give 0 */
+  int key_heads;
+} mlxrs_gated_delta;
+/* Of each token, with q = q / |q| / sqrt(D), k = k / |k|, beta = sigmoid(b) and g = exp(-rate softplus(a + bias)):
+ * S <- g S, S <- S + beta (v - S k) k^T, y = S q. `y` is [B, L, H V], `after` is S after each row's last token. */
+int mlxrs_fast_gated_delta(mlx_array* y, mlx_array* after, mlxrs_gated_delta of, mlx_stream s);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

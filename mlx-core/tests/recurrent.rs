@@ -1,0 +1,433 @@
+//! Causal convolutions and the gated delta rule, held to plain loops in f64.
+
+use mlx_core::fast::{self, Form, GatedDelta, Op, plainly};
+use mlx_core::random::{self, Key};
+use mlx_core::transforms::{Compiled, grad};
+use mlx_core::{Array, DType, Result, ops::concat};
+
+fn normal(seed: u64, shape: &[i32]) -> Result<Array> {
+    random::normal(&Key::new(seed)?, shape, DType::F32, 0.0, 1.0)
+}
+
+fn floats(array: &Array) -> Result<Vec<f64>> {
+    let floats = array.astype(DType::F32)?.to_vec::<f32>()?;
+    Ok(floats.into_iter().map(f64::from).collect())
+}
+
+fn bits(array: &Array) -> Result<Vec<u32>> {
+    let floats = array.astype(DType::F32)?.to_vec::<f32>()?;
+    Ok(floats.into_iter().map(f32::to_bits).collect())
+}
+
+fn assert_near(found: &Array, expected: &[f64], step: f64, what: &str) -> Result<()> {
+    let found = floats(found)?;
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let off = (found - expected).abs();
+        let limit = step * expected.abs().max(1.0);
+        assert!(off <= limit, "{what}, element {at}: {found} for {expected}");
+    }
+    Ok(())
+}
+
+/// Sizes: key heads and value heads, and features of a key and a value.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    k: i32,
+    h: i32,
+    d: i32,
+    v: i32,
+}
+
+impl Sizes {
+    fn width(self) -> i32 {
+        2 * self.k * self.d + self.h * self.v
+    }
+}
+
+struct Inputs {
+    sizes: Sizes,
+    /// qkv, a, b, rate, bias, state
+    arrays: [Array; 6],
+    widths: Vec<i32>,
+}
+
+impl Inputs {
+    fn new(sizes: Sizes, widths: &[i32], seed: u64) -> Result<Self> {
+        let (b, l) = (widths.len() as i32, *widths.iter().max().unwrap());
+        let arrays = [
+            normal(seed, &[b, l, sizes.width()])?,
+            normal(seed + 1, &[b, l, sizes.h])?,
+            normal(seed + 2, &[b, l, sizes.h])?.multiply(3.0)?,
+            normal(seed + 3, &[sizes.h])?.exp()?,
+            normal(seed + 4, &[sizes.h])?,
+            normal(seed + 5, &[b, sizes.h, sizes.v, sizes.d])?,
+        ];
+        let widths = widths.to_vec();
+        Ok(Self {
+            sizes,
+            arrays,
+            widths,
+        })
+    }
+
+    fn run(&self) -> Result<(Array, Array)> {
+        self.run_of(&self.arrays)
+    }
+
+    fn run_of(&self, arrays: &[Array]) -> Result<(Array, Array)> {
+        let widths = Array::from_slice(&self.widths, &[self.widths.len() as i32])?;
+        fast::gated_delta(&GatedDelta {
+            qkv: &arrays[0],
+            a: &arrays[1],
+            b: &arrays[2],
+            rate: &arrays[3],
+            bias: &arrays[4],
+            state: &arrays[5],
+            widths: &widths,
+            key_heads: self.sizes.k,
+        })
+    }
+
+    /// Tokens `from .. to` of each row, with another state.
+    fn part(&self, from: i32, to: i32, state: &Array) -> Result<Self> {
+        let mut arrays = self.arrays.clone();
+        for array in &mut arrays[..3] {
+            *array = array.slice_axis(1, from, to)?;
+        }
+        arrays[5] = state.clone();
+        let widths = self.widths.iter();
+        Ok(Self {
+            sizes: self.sizes,
+            arrays,
+            widths: widths.map(|w| (w - from).clamp(0, to - from)).collect(),
+        })
+    }
+
+    /// Outputs and states by the definition.
+    fn expected(&self) -> Result<(Vec<f64>, Vec<f64>)> {
+        let Sizes {
+            k: kn,
+            h: hn,
+            d: dn,
+            v: vn,
+        } = self.sizes;
+        let [kn, hn, dn, vn] = [kn, hn, dn, vn].map(|n| n as usize);
+        let l = self.arrays[0].shape()[1] as usize;
+        let arrays: Result<Vec<_>> = self.arrays.iter().map(floats).collect();
+        let [qkv, a, b, rate, bias, mut state] = <[Vec<f64>; 6]>::try_from(arrays?).unwrap();
+        let width = self.sizes.width() as usize;
+        let mut y = vec![0.0; self.widths.len() * l * hn * vn];
+        for (row, &real) in self.widths.iter().enumerate() {
+            for (t, h) in (0..real as usize).flat_map(|t| (0..hn).map(move |h| (t, h))) {
+                let token = row * l + t;
+                let at = |column: usize, n: usize| &qkv[token * width + column..][..n];
+                let unit = |x: &[f64]| {
+                    let size = (x.iter().map(|x| x * x).sum::<f64>() + 1e-6).sqrt();
+                    x.iter().map(|x| x / size).collect::<Vec<_>>()
+                };
+                let key_head = h / (hn / kn);
+                let q = unit(at(key_head * dn, dn));
+                let k = unit(at((kn + key_head) * dn, dn));
+                let softplus = (1.0 + (a[token * hn + h] + bias[h]).exp()).ln();
+                let g = (-rate[h] * softplus).exp();
+                let beta = 1.0 / (1.0 + (-b[token * hn + h]).exp());
+                for v in 0..vn {
+                    let s = &mut state[((row * hn + h) * vn + v) * dn..][..dn];
+                    s.iter_mut().for_each(|s| *s *= g);
+                    let known: f64 = s.iter().zip(&k).map(|(s, k)| s * k).sum();
+                    let change = beta * (qkv[token * width + 2 * kn * dn + h * vn + v] - known);
+                    s.iter_mut().zip(&k).for_each(|(s, k)| *s += change * k);
+                    let read: f64 = s.iter().zip(&q).map(|(s, q)| s * q).sum();
+                    y[(token * hn + h) * vn + v] = read / (dn as f64).sqrt();
+                }
+            }
+        }
+        Ok((y, state))
+    }
+}
+
+const SIZES: [Sizes; 4] = [
+    Sizes {
+        k: 1,
+        h: 1,
+        d: 128,
+        v: 128,
+    },
+    Sizes {
+        k: 2,
+        h: 4,
+        d: 16,
+        v: 16,
+    },
+    Sizes {
+        k: 2,
+        h: 6,
+        d: 20,
+        v: 13,
+    },
+    Sizes {
+        k: 1,
+        h: 2,
+        d: 64,
+        v: 32,
+    },
+];
+
+#[test]
+fn the_delta_rule_is_that_of_plain_loops() -> Result<()> {
+    for (at, sizes) in SIZES.into_iter().enumerate() {
+        for widths in [
+            &[1][..],
+            &[1, 1, 1],
+            &[3, 0, 5],
+            &[64],
+            &[70, 1, 33],
+            &[150],
+        ] {
+            let inputs = Inputs::new(sizes, widths, at as u64 * 10)?;
+            let (y, state) = inputs.expected()?;
+            for (form, found) in [
+                ("fused", inputs.run()?),
+                ("plain", plainly(|| inputs.run())?),
+            ] {
+                let what = format!("{form}, {sizes:?}, {widths:?}");
+                assert_near(&found.0, &y, 2e-5, &what)?;
+                assert_near(&found.1, &state, 2e-5, &format!("state, {what}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Keys that are nearly alike, with betas near 1 and no decay: the inverse of a chunk is not well conditioned.
+#[test]
+fn keys_that_repeat_are_right_in_both_forms() -> Result<()> {
+    let mut inputs = Inputs::new(SIZES[3], &[130], 3)?;
+    let one = inputs.arrays[0].slice_axis(1, 0, 1)?;
+    let noise = inputs.arrays[0].multiply(0.01)?;
+    inputs.arrays[0] = noise.add(&one)?;
+    inputs.arrays[1] = inputs.arrays[1].multiply(0.0)?.add(-20.0)?;
+    inputs.arrays[2] = inputs.arrays[2].multiply(0.0)?.add(6.0)?;
+    let (y, state) = inputs.expected()?;
+    for found in [inputs.run()?, plainly(|| inputs.run())?] {
+        assert_near(&found.0, &y, 1e-4, "y")?;
+        assert_near(&found.1, &state, 1e-4, "state")?;
+    }
+    Ok(())
+}
+
+/// Many tokens are single ones, one after the other, and a row is what it is alone: to the bit in our kernels. Padding does not
+/// show, whatever it holds.
+#[test]
+fn tokens_one_by_one_are_all_at_once() -> Result<()> {
+    if fast::form(Op::Delta)? == Form::Plain {
+        return Ok(());
+    }
+    for sizes in SIZES {
+        let mut inputs = Inputs::new(sizes, &[37, 5, 0], 7)?;
+        let (y, state) = inputs.run()?;
+        let mut ys = Vec::new();
+        let mut now = inputs.arrays[5].clone();
+        let mut from = 0;
+        for n in [1, 1, 2, 16, 1, 3, 13] {
+            let (y, after) = inputs.part(from, from + n, &now)?.run()?;
+            ys.push(y);
+            (now, from) = (after, from + n);
+        }
+        assert_eq!(bits(&concat(&ys, 1)?)?, bits(&y)?, "{sizes:?}");
+        assert_eq!(bits(&now)?, bits(&state)?, "{sizes:?}");
+        assert_eq!(
+            bits(&state.slice_axis(0, 2, 3)?)?,
+            bits(&inputs.arrays[5].slice_axis(0, 2, 3)?)?
+        );
+        for row in 0..2 {
+            let width = inputs.widths[row as usize];
+            let mut alone = inputs.part(0, width, &inputs.arrays[5])?;
+            alone.widths = vec![width];
+            for at in [0, 1, 2, 5] {
+                alone.arrays[at] = alone.arrays[at].slice_axis(0, row, row + 1)?;
+            }
+            let (found, after) = alone.run()?;
+            let expected = y.slice_axis(0, row, row + 1)?.slice_axis(1, 0, width)?;
+            assert_eq!(bits(&found)?, bits(&expected)?, "{sizes:?}");
+            assert_eq!(bits(&after)?, bits(&state.slice_axis(0, row, row + 1)?)?);
+        }
+        let real = [37, 5, 0]
+            .map(|n| (0..37).map(move |t| t < n))
+            .into_iter()
+            .flatten();
+        let real = Array::from_slice(&real.collect::<Vec<bool>>(), &[3, 37, 1])?;
+        for at in 0..3 {
+            inputs.arrays[at] = real.select(&inputs.arrays[at], f32::NAN)?;
+        }
+        for found in [inputs.run()?, plainly(|| inputs.run())?] {
+            assert_near(&found.0, &floats(&y)?, 2e-5, "with NaN as padding")?;
+            assert_near(&found.1, &floats(&state)?, 2e-5, "with NaN as padding")?;
+        }
+    }
+    Ok(())
+}
+
+/// Of the sum of what is read and of the state, each times numbers: by differences of the definition in f64.
+#[test]
+fn derivatives_are_those_of_differences() -> Result<()> {
+    let sizes = Sizes {
+        k: 1,
+        h: 2,
+        d: 4,
+        v: 3,
+    };
+    let inputs = Inputs::new(sizes, &[7, 3], 5)?;
+    let (y, state) = inputs.expected()?;
+    let (wy, ws) = (
+        normal(50, &[y.len() as i32])?,
+        normal(51, &[state.len() as i32])?,
+    );
+    let sum = |arrays: &[Array]| {
+        let (y, state) = inputs.run_of(arrays)?;
+        let y = y.reshape(&[-1])?.multiply(&wy)?.sum(.., false)?;
+        Ok(vec![y.add(
+            &state.reshape(&[-1])?.multiply(&ws)?.sum(.., false)?,
+        )?])
+    };
+    let found = grad(sum, &inputs.arrays, &[0, 1, 2, 3, 4, 5])?;
+    let (wy, ws) = (floats(&wy)?, floats(&ws)?);
+    let value = |inputs: &Inputs| -> Result<f64> {
+        let (y, state) = inputs.expected()?;
+        let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        Ok(dot(&y, &wy) + dot(&state, &ws))
+    };
+    for (which, found) in found.iter().enumerate() {
+        let found = floats(found)?;
+        for at in (0..found.len()).step_by(3) {
+            let moved = |by: f32| -> Result<(f64, f64)> {
+                let mut other = Inputs::new(sizes, &[7, 3], 5)?;
+                let mut numbers = other.arrays[which].to_vec::<f32>()?;
+                numbers[at] += by;
+                let shape = other.arrays[which].shape().to_vec();
+                other.arrays[which] = Array::from_slice(&numbers, &shape)?;
+                Ok((value(&other)?, f64::from(numbers[at])))
+            };
+            let (high, low) = (moved(1e-3)?, moved(-1e-3)?);
+            let expected = (high.0 - low.0) / (high.1 - low.1);
+            let off = (found[at] - expected).abs();
+            assert!(
+                off <= 1e-4 * expected.abs().max(1.0),
+                "input {which}, element {at}: {} for {expected}",
+                found[at]
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn convolutions_are_those_of_plain_loops() -> Result<()> {
+    for (b, l, c, count) in [
+        (1, 1, 64, 4),
+        (2, 5, 70, 4),
+        (3, 40, 21, 3),
+        (1, 9, 4100, 2),
+        (2, 3, 8, 1),
+        (1, 4, 8, 9),
+    ] {
+        let (x, taps) = (normal(1, &[b, l + count - 1, c])?, normal(2, &[count, c])?);
+        let (xs, ws) = (floats(&x)?, floats(&taps)?);
+        let [b, l, c, count] = [b, l, c, count].map(|n| n as usize);
+        let mut expected = Vec::new();
+        for (row, t, channel) in (0..b * l * c).map(|i| (i / c / l, i / c % l, i % c)) {
+            let at = |j: usize| xs[(row * (l + count - 1) + t + j) * c + channel];
+            let sum: f64 = (0..count).map(|j| at(j) * ws[j * c + channel]).sum();
+            expected.push(sum / (1.0 + (-sum).exp()));
+        }
+        let other = x.swap_axes(1, 2)?.contiguous()?.swap_axes(1, 2)?;
+        for x in [&x, &other] {
+            let what = format!("{b} x {l} x {c}, {count} taps");
+            let found = fast::causal_conv(x, &taps)?;
+            assert_near(&found, &expected, 1e-5, &what)?;
+            assert_near(
+                &plainly(|| fast::causal_conv(x, &taps))?,
+                &expected,
+                1e-5,
+                &what,
+            )?;
+        }
+        if l > 1 && fast::form(Op::Conv)? == Form::Cpu {
+            let whole = fast::causal_conv(&x, &taps)?;
+            for t in 0..l as i32 {
+                let one = fast::causal_conv(&x.slice_axis(1, t, t + count as i32)?, &taps)?;
+                assert_eq!(bits(&one)?, bits(&whole.slice_axis(1, t, t + 1)?)?);
+            }
+        }
+    }
+    let (x, taps) = (normal(1, &[2, 8, 5])?, normal(2, &[4, 5])?);
+    let sum = |a: &[Array]| {
+        Ok(vec![
+            fast::causal_conv(&a[0], &a[1])?.square()?.sum(.., false)?,
+        ])
+    };
+    let args = [x, taps];
+    let (found, expected) = (
+        grad(sum, &args, &[0, 1])?,
+        grad(|a| plainly(|| sum(a)), &args, &[0, 1])?,
+    );
+    for (found, expected) in found.iter().zip(&expected) {
+        assert_near(
+            found,
+            &floats(expected)?,
+            2e-5,
+            "derivative of the convolution",
+        )?;
+    }
+    Ok(())
+}
+
+/// 16-bit inputs give what the same numbers give in F32, rounded once; a compiled graph gives what the graph gives.
+#[test]
+fn types_and_graphs() -> Result<()> {
+    let inputs = Inputs::new(SIZES[1], &[5, 3], 9)?;
+    for dtype in [DType::F16, DType::BF16] {
+        let mut rounded = Inputs::new(SIZES[1], &[5, 3], 9)?;
+        for array in &mut rounded.arrays[..3] {
+            *array = array.astype(dtype)?;
+        }
+        let (y, state) = rounded.run()?;
+        assert_eq!((y.dtype(), state.dtype()), (dtype, DType::F32));
+        let (exact, expected) = rounded.expected()?;
+        let step = if dtype == DType::F16 { 6e-4 } else { 5e-3 };
+        assert_near(&y, &exact, step, &format!("{dtype}"))?;
+        assert_near(&state, &expected, 2e-5, &format!("state, {dtype}"))?;
+    }
+    let (y, state) = inputs.run()?;
+    let arrays = inputs.arrays.clone();
+    let compiled = Compiled::new(
+        move |a: &[Array]| inputs.run_of(a).map(|(y, state)| vec![y, state]),
+        false,
+    );
+    let found = compiled.call(&arrays)?;
+    assert_near(&found[0], &floats(&y)?, 2e-5, "compiled")?;
+    assert_near(&found[1], &floats(&state)?, 2e-5, "compiled")
+}
+
+#[test]
+fn what_does_not_fit_is_refused() -> Result<()> {
+    let inputs = Inputs::new(SIZES[1], &[2], 1)?;
+    let refused = |at: usize, array: Array| {
+        let mut arrays = inputs.arrays.clone();
+        arrays[at] = array;
+        let error = inputs.run_of(&arrays).expect_err("it does not fit");
+        error.to_string()
+    };
+    let text = refused(0, normal(1, &[1, 2, 127])?);
+    assert!(
+        text.contains("4 key heads") || text.contains("2 key heads"),
+        "{text}"
+    );
+    assert!(refused(1, normal(1, &[1, 3, 4])?).contains("a is [1, 3, 4], expected [1, 2, 4]"));
+    let half = inputs.arrays[5].astype(DType::F16)?;
+    assert!(refused(5, half).contains("state is F16, expected F32"));
+    let error = fast::causal_conv(&normal(1, &[1, 3, 4])?, &normal(1, &[4, 4])?);
+    assert!(error.unwrap_err().to_string().contains("at least J inputs"));
+    Ok(())
+}
