@@ -17,10 +17,10 @@ mod choose;
 mod draw;
 #[path = "fused_isa/packed.rs"]
 mod packed;
-#[path = "shared/projection.rs"]
-mod shared;
 #[path = "fused_isa/recurrent.rs"]
 mod recurrent;
+#[path = "shared/projection.rs"]
+mod shared;
 #[path = "fused_isa/unseen.rs"]
 mod unseen;
 
