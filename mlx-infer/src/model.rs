@@ -31,7 +31,7 @@ pub struct LoadOptions {
     pub kv_quantization: Option<Scheme>,
     /// NaN among the logits counts as a token that cannot follow, instead of ending the request with an error.
     pub allow_nan: bool,
-    /// The longest draft ([`Speculative`]), at most 8, that layers with sliding windows or recurrent states leave room for: so many positions
+    /// The longest draft ([`Speculative`](crate::Speculative)), at most 8, that layers with sliding windows or recurrent states leave room for: so many positions
     /// more in each ring, so many states more in a step. Models without such layers need none.
     pub max_draft: usize,
 }
