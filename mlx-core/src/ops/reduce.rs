@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use crate::array::Array;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::op;
 use crate::ops::{Axes, full};
 
@@ -193,6 +193,12 @@ impl Array {
         dtype: DType,
     ) -> Result<Array> {
         let axes = axes.axes(self.ndim());
+        // MLX divides by the number of dimensions.
+        let ndim = self.ndim() as i32;
+        if let Some(axis) = axes.iter().find(|&&axis| axis < -ndim || axis >= ndim) {
+            let message = format!("number_of_elements: no axis {axis} in {ndim} dimensions");
+            return Err(Error::new(ErrorKind::Shape, message));
+        }
         op!(mlx_number_of_elements(self, [axes], inverted, dtype))
     }
 }

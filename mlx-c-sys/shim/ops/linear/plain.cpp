@@ -11,7 +11,9 @@ mx::array linear_plainly(const mx::array& x, const Parts& w, mx::Stream s) {
     auto wide = mx::dequantize(w.weight, *w.scales, w.biases, group, bits, mode, std::nullopt, x.dtype(), s);
     return mx::matmul(x, mx::swapaxes(wide, -1, -2, s), s);
   }
-  return mx::quantized_matmul(x, w.weight, *w.scales, w.biases, true, group, bits, mode, s);
+  auto y = mx::quantized_matmul(x, w.weight, *w.scales, w.biases, true, group, bits, mode, s);
+  // MLX divides by the number of rows.
+  return x.size() == 0 || w.weight.size() == 0 ? mx::zeros(y.shape(), y.dtype(), s) : y;
 }
 
 mx::array linear_in_form(const mx::array& x, const Parts& w, mx::Stream s) {
