@@ -24,7 +24,9 @@ macro_rules! scatters {
         pub fn $name(&self, indices: &[&Array], updates: &Array, axes: &[i32]) -> Result<Array> {
             let indices = checked_places(self, indices, updates, axes)?;
             let indices = VectorArray::new(borrowed(&indices))?;
-            op!($c(self, indices, updates, [axes]))
+            let result = op!($c(self, indices, updates, [axes]))?;
+            // MLX divides by the size of an update.
+            Ok(if updates.size() == 0 { self.clone() } else { result })
         }
     )* } };
 }
