@@ -38,6 +38,7 @@ impl Layer {
             out_bias: c.out_bias,
             qk_norm: c.qk_norm.then_some((c.norm_eps, 0.0)),
             softcap: None,
+            output_gate: false,
             sinks: false,
         };
         let mlp = match *mlp {
@@ -45,8 +46,15 @@ impl Layer {
                 intermediate,
                 bias,
                 activation,
-            } => FeedForward::Dense(GatedMlp::new(c.hidden, intermediate, bias, activation)?),
-            MlpConfig::Experts(experts) => FeedForward::Experts(ExpertsMlp::new(experts)?),
+            } => FeedForward::Dense(Box::new(GatedMlp::new(
+                c.hidden,
+                intermediate,
+                bias,
+                activation,
+            )?)),
+            MlpConfig::Experts(experts) => {
+                FeedForward::Experts(Box::new(ExpertsMlp::new(experts)?))
+            }
         };
         Ok(Self {
             input_layernorm: RmsNorm::new(c.hidden, c.norm_eps)?,

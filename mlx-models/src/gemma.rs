@@ -84,6 +84,7 @@ impl Layer {
             out_bias: c.attention_bias,
             qk_norm: c.qk_norm.then_some((c.norm_eps, NORM_OFFSET)),
             softcap: c.attn_softcap,
+            output_gate: false,
             sinks: false,
         };
         let rope = if kind == LayerKind::Full {

@@ -43,6 +43,7 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
         top_k: c.size("num_experts_per_tok", Some(8))?,
         norm_topk_prob: c.or("norm_topk_prob", false)?,
         activation: Activation::parse(&c.or("hidden_act", "silu".to_owned())?)?,
+        shared: None,
     };
     if experts.top_k > experts.n_experts {
         return Err(c.error(format!(

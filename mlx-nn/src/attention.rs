@@ -29,6 +29,8 @@ pub struct AttentionConfig {
     pub qk_norm: Option<(f32, f32)>,
     /// `cap * tanh(scores / cap)`
     pub softcap: Option<f32>,
+    /// `q_proj` also has a gate for each output of a head, through whose sigmoid it goes: per head `[query | gate]`.
+    pub output_gate: bool,
     /// One learned score a query head that takes part in the softmax and adds no value.
     pub sinks: bool,
 }
@@ -47,10 +49,11 @@ pub struct Attention {
     head_dim: i32,
     scale: f32,
     softcap: Option<f32>,
+    output_gate: bool,
 }
 
 crate::module!(Attention { q_proj, k_proj, v_proj, o_proj, q_norm, k_norm, sinks }
-               plain { rope, head_dim, scale, softcap });
+               plain { rope, head_dim, scale, softcap, output_gate });
 
 impl Attention {
     /// Attention without values.
@@ -70,8 +73,9 @@ impl Attention {
             Some((eps, offset)) => RmsNorm::with_offset(head_dim, eps, offset).map(Some),
             None => Ok(None),
         };
+        let queries = if config.output_gate { 2 } else { 1 };
         Ok(Self {
-            q_proj: Linear::new(hidden, heads * head_dim, qkv_bias)?,
+            q_proj: Linear::new(hidden, heads * head_dim * queries, qkv_bias)?,
             k_proj: Linear::new(hidden, kv_heads * head_dim, qkv_bias)?,
             v_proj: Linear::new(hidden, kv_heads * head_dim, qkv_bias)?,
             o_proj: Linear::new(heads * head_dim, hidden, config.out_bias)?,
@@ -86,6 +90,7 @@ impl Attention {
             head_dim,
             scale: config.scale,
             softcap: config.softcap,
+            output_gate: config.output_gate,
         })
     }
 
@@ -96,6 +101,10 @@ impl Attention {
     pub fn forward(&self, x: &Array, layer: usize, step: &mut Step) -> Result<Array> {
         let [q, k, v] = Linear::forward_all([&self.q_proj, &self.k_proj, &self.v_proj], x)?;
         let (offsets, dim) = (step.offsets().clone(), self.head_dim);
+        let (q, gate) = match self.output_gate {
+            true => split_gate(&q, dim).map(|(q, gate)| (q, Some(gate)))?,
+            false => (q, None),
+        };
         let q = (self.rope).heads(&q, dim, self.q_norm.as_ref(), &offsets, step)?;
         let k = (self.rope).keys(&k, dim, self.k_norm.as_ref(), &offsets, step)?;
         let v = split_heads(&v, dim)?;
@@ -105,8 +114,23 @@ impl Attention {
             sinks: self.sinks.as_ref().map(Param::value),
         };
         let y = step.attend(layer, &q, k, &v, &options)?;
-        self.o_proj.forward(&merge_heads(&y)?)
+        let mut y = merge_heads(&y)?;
+        if let Some(gate) = gate {
+            y = y.multiply(gate.sigmoid()?)?;
+        }
+        self.o_proj.forward(&y)
     }
+}
+
+/// `[B, L, H * 2 D] -> 2 of [B, L, H * D]`: of each head the first half and the second.
+fn split_gate(x: &Array, head_dim: i32) -> Result<(Array, Array)> {
+    let [b, l, width] = x.dims()?;
+    let heads = x.reshape(&[b, l, width / (2 * head_dim), 2 * head_dim])?;
+    let half = |from: i32| {
+        let half = heads.slice_axis(-1, from, from + head_dim)?;
+        half.reshape(&[b, l, width / 2])
+    };
+    Ok((half(0)?, half(head_dim)?))
 }
 
 /// `[B, L, H * D] -> [B, H, L, D]`

@@ -228,12 +228,15 @@ impl VisitMut for Filler<'_, '_> {
             return Ok(());
         }
         let (checkpoint, sources) = (self.checkpoint, &self.sources);
-        let value = checkpoint.tensors.array(name, self.options.dtype, |of| {
-            match sources.borrow_mut().entry(of.clone()) {
+        let value = checkpoint
+            .tensors
+            .array(name, param.dtype_in(self.options.dtype), |of| match sources
+                .borrow_mut()
+                .entry(of.clone())
+            {
                 Entry::Occupied(entry) => Ok(entry.get().clone()),
                 Entry::Vacant(entry) => Ok(entry.insert(checkpoint.source(of)?).clone()),
-            }
-        })?;
+            })?;
         let Some(value) = value else {
             return Ok(());
         };

@@ -5,6 +5,7 @@ use mlx_core::{Array, DType, Result};
 use crate::activation::Activation;
 use crate::linear::Linear;
 use crate::lora::{Adaptable, Layout, Lora};
+use crate::mlp::GatedMlp;
 use crate::module::{Module, Path, Visit, VisitMut};
 use crate::weight::Weight;
 
@@ -98,6 +99,8 @@ pub struct ExpertsConfig {
     pub norm_topk_prob: bool,
     /// The experts' activation.
     pub activation: Activation,
+    /// Features inside a further expert, which sees every token and is weighted by a sigmoid of its own.
+    pub shared: Option<i32>,
 }
 
 /// A router that sends each token to `top_k` experts, and the weighted sum of their outputs.
@@ -108,10 +111,12 @@ pub struct ExpertsConfig {
 pub struct ExpertsMlp {
     gate: Linear,
     switch_mlp: StackedExperts,
+    shared_expert: Option<GatedMlp>,
+    shared_expert_gate: Option<Linear>,
     config: ExpertsConfig,
 }
 
-crate::module!(ExpertsMlp { gate, switch_mlp } plain { config });
+crate::module!(ExpertsMlp { gate, switch_mlp, shared_expert, shared_expert_gate } plain { config });
 
 impl ExpertsMlp {
     /// Router and experts without values.
@@ -126,6 +131,13 @@ impl ExpertsMlp {
             activation,
             ..
         } = config;
+        let (shared_expert, shared_expert_gate) = match config.shared {
+            Some(inner) => (
+                Some(GatedMlp::new(hidden, inner, false, activation)?),
+                Some(Linear::new(hidden, 1, false)?),
+            ),
+            None => (None, None),
+        };
         Ok(Self {
             gate: Linear::new(hidden, n_experts, false)?,
             switch_mlp: StackedExperts {
@@ -134,6 +146,8 @@ impl ExpertsMlp {
                 down_proj: ExpertsLinear::new(n_experts, intermediate, hidden)?,
                 activation,
             },
+            shared_expert,
+            shared_expert_gate,
             config,
         })
     }
@@ -164,6 +178,13 @@ impl ExpertsMlp {
             .switch_mlp
             .forward(&tokens.reshape(&[-1, 1, 1, hidden])?, &experts)?;
         let weights = weights.astype(x.dtype())?.expand_dims(-1)?;
-        y.multiply(weights)?.sum(-2, false)?.reshape(x.shape())
+        let y = y.multiply(weights)?.sum(-2, false)?.reshape(x.shape())?;
+        match (&self.shared_expert, &self.shared_expert_gate) {
+            (Some(shared), Some(gate)) => {
+                let shared = shared.forward(x)?.multiply(gate.forward(x)?.sigmoid()?)?;
+                y.add(&shared)
+            }
+            _ => Ok(y),
+        }
     }
 }

@@ -12,6 +12,10 @@ pub enum Initial {
     /// A matrix `[.., out, in]`: normal with a standard deviation of `in^-1/2`, so that a product has
     /// the size of what is multiplied (LeCun et al. 1998, "Efficient BackProp").
     Matrix,
+    /// Normal with this standard deviation.
+    Normal(f32),
+    /// The logarithm of a number that is uniform between 0 and this one.
+    LogUniform(f32),
     /// Rows of a table: normal with the standard deviation that [`initialise`] is given.
     Embedding,
 }
@@ -55,6 +59,12 @@ pub fn initialise<M: Module + ?Sized>(module: &mut M, seed: u64, embedding: f32)
                 Initial::Matrix => {
                     let inputs = shape.last().copied().unwrap_or(1).max(1);
                     self.normal(&shape, (inputs as f32).powf(-0.5))?
+                }
+                Initial::Normal(deviation) => self.normal(&shape, deviation)?,
+                Initial::LogUniform(most) => {
+                    let [now, later] = self.key.split_pair()?;
+                    self.key = later;
+                    random::uniform(&now, &shape, DType::F32, 1e-3, most)?.log()?
                 }
                 Initial::Embedding => self.normal(&shape, self.embedding)?,
             };

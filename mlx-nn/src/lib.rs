@@ -11,6 +11,7 @@
 //! | route tokens to experts | [`ExpertsMlp`], [`ExpertsLinear`] |
 //! | normalise, embed, rotate, activate | [`RmsNorm`], [`LayerNorm`], [`Embedding`], [`Rope`], [`Activation`] |
 //! | attend | [`Attention`], [`Step::attend`] |
+//! | mix tokens by a recurrence | [`GatedDeltaNet`] |
 //! | turn features into logits | [`Head`] |
 //! | load a checkpoint, with a report of all that does not fit | [`fill`], [`Checkpoint`] |
 //! | map published tensors to parameters: rename, transpose, split, join, stack | [`Rule`], [`Rules`] |
@@ -88,6 +89,7 @@ pub mod activation;
 pub mod attention;
 pub mod cache;
 pub mod checkpoint;
+pub mod delta;
 pub mod embedding;
 pub mod experts;
 pub mod head;
@@ -112,6 +114,7 @@ pub use cache::{
     CacheOptions, KvShape, LayerKind, ModelCache, RecurrentShape, RowPart, StateCost, StatePart,
 };
 pub use checkpoint::{Checkpoint, FillOptions, fill};
+pub use delta::{DeltaConfig, GatedDeltaNet};
 pub use embedding::Embedding;
 pub use experts::{ExpertsConfig, ExpertsLinear, ExpertsMlp};
 pub use head::{Head, HeadMatrix};
@@ -123,6 +126,6 @@ pub use module::{Module, Param, Path, Visit, VisitMut};
 pub use names::{Piece, Rule, Rules};
 pub use norm::{LayerNorm, RmsNorm};
 pub use rope::{Rope, RopeConfig, RopeScaling};
-pub use step::{Attend, Keys, StateAfter, Step};
+pub use step::{Attend, Keys, Replay, StateAfter, Step};
 pub use trainable::Patterns;
 pub use weight::Weight;

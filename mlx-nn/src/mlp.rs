@@ -52,9 +52,9 @@ impl GatedMlp {
 #[derive(Clone, Debug)]
 pub enum FeedForward {
     /// One gated MLP for every token.
-    Dense(GatedMlp),
+    Dense(Box<GatedMlp>),
     /// A router and experts.
-    Experts(ExpertsMlp),
+    Experts(Box<ExpertsMlp>),
 }
 
 impl FeedForward {

@@ -4,7 +4,7 @@
 //! parameters (load, save, cast, count, quantise, attach LoRA, choose trainables) is a visitor in
 //! a file of its own, and layers know none of them.
 
-use mlx_core::{Array, Result};
+use mlx_core::{Array, DType, Result};
 
 use crate::init::Initial;
 use crate::lora::{Adaptable, Layout};
@@ -53,6 +53,7 @@ pub struct Param {
     value: Array,
     shape: Vec<i32>,
     initial: Initial,
+    in_f32: bool,
     /// Whether training changes it.
     pub trainable: bool,
 }
@@ -76,6 +77,7 @@ impl Param {
             value: Array::scalar(0.0f32)?,
             shape: shape.to_vec(),
             initial,
+            in_f32: false,
             trainable: false,
         })
     }
@@ -86,8 +88,21 @@ impl Param {
             shape: value.shape().to_vec(),
             value,
             initial: Initial::Constant(0.0),
+            in_f32: false,
             trainable: false,
         }
+    }
+
+    /// The same parameter, which is F32 whatever the dtype of the model: numbers whose rounding changes what is computed.
+    #[must_use]
+    pub fn in_f32(mut self) -> Self {
+        self.in_f32 = true;
+        self
+    }
+
+    /// The dtype that it has in a model of `dtype`, where one is asked for.
+    pub fn dtype_in(&self, dtype: Option<DType>) -> Option<DType> {
+        if self.in_f32 { Some(DType::F32) } else { dtype }
     }
 
     /// The array. A parameter that was never filled holds a zero scalar.

@@ -14,7 +14,7 @@ use crate::cache::kv::{Extent, KvCache, Places, Slots};
 use crate::cache::state::{Kept, LayerState, refusal};
 use crate::cache::{ModelCache, in_layer};
 
-pub use self::recurrent::StateAfter;
+pub use self::recurrent::{Replay, StateAfter};
 pub use crate::attend::{Attend, Keys};
 
 mod packed;
@@ -49,6 +49,8 @@ pub struct Step<'c> {
     documents: Option<Vec<Vec<usize>>>,
     /// Which tokens are not padding, once a layer has asked.
     real: Option<Array>,
+    /// The widths as an array, once a layer has asked.
+    real_widths: Option<Array>,
     committed: bool,
 }
 
@@ -93,6 +95,7 @@ impl<'c> Step<'c> {
             by_position: fast::form(Op::Attention)? == Form::Cpu,
             documents: None,
             real: None,
+            real_widths: None,
             committed: false,
             cache,
         })

@@ -74,6 +74,7 @@ fn block(scheme: Option<Scheme>, dtype: DType) -> Block {
         top_k: 2,
         norm_topk_prob: true,
         activation: Activation::Silu,
+        shared: None,
     };
     let mut block = Block {
         embed: Embedding::new(VOCAB, 64).unwrap(),

@@ -177,6 +177,7 @@ impl Layer {
                     out_bias: false,
                     qk_norm: None,
                     softcap: None,
+                    output_gate: false,
                     sinks: false,
                 };
                 let rope = RopeConfig {

@@ -14,6 +14,7 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result, fast, ops::concat};
 
 use super::kind::{RecurrentShape, StatePart};
 use super::state::{Kept, LayerState, RowLen, State, not_kin, refusal};
+use crate::step::Replay;
 
 /// What a step has handed over for one part.
 #[derive(Clone, Debug)]
@@ -24,6 +25,8 @@ pub(crate) enum Handed {
     Each { before: Array, states: Array },
     /// The state before the step, and the state after each row's last token: `[B, …]`.
     End { before: Array, state: Array },
+    /// The state after each row's last token, and how to compute that after fewer.
+    Again { end: Array, replay: Replay },
 }
 
 /// The recurrent state of one layer.
@@ -150,6 +153,14 @@ impl RecurrentCache {
             Some(Handed::Each { before, states }) => {
                 let after = states.flatten(0, 1)?.take(&token_before(kept)?, 0)?;
                 keep_some(before, after, kept)
+            }
+            Some(Handed::Again { end, replay }) => {
+                if kept.is_whole() {
+                    return Ok(end.clone());
+                }
+                let keep: Vec<i32> = kept.keep.iter().map(|&keep| keep as i32).collect();
+                let keep = Array::from_slice(&keep, &[keep.len() as i32])?;
+                (replay.run)(&replay.inputs, &keep)
             }
             Some(Handed::End { before, state }) => {
                 let is_part = |(&keep, &width): (&usize, &usize)| keep != 0 && keep != width;

@@ -61,6 +61,23 @@ pub enum StateAfter {
     /// After the last real token of each row: `[B, …]`. A row of width 0 has the state it had before. A row
     /// can keep all of its tokens or none.
     End(Array),
+    /// As `End`, and how the state is computed again where a row keeps a part of its tokens: nothing is stored for each
+    /// token, and what is rejected costs a second run.
+    Again {
+        /// After the last real token of each row: `[B, …]`.
+        end: Array,
+        /// The recurrence.
+        replay: Replay,
+    },
+}
+
+/// A recurrence that can be run again over the first tokens of each row.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    /// What `run` needs, the state before the step included.
+    pub inputs: Vec<Array>,
+    /// The state `[B, …]` after the first `keep[b]` tokens of row b, of the inputs and `keep`, I32 `[B]`.
+    pub run: fn(&[Array], &Array) -> Result<Array>,
 }
 
 impl Step<'_> {
@@ -79,6 +96,18 @@ impl Step<'_> {
             self.real = Some(Array::from_slice(&real, &shape)?);
         }
         Ok(self.real.clone())
+    }
+
+    /// How many tokens each row brings: I32 `[B]`.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn real_widths(&mut self) -> Result<Array> {
+        if self.real_widths.is_none() {
+            let widths: Vec<i32> = self.widths.iter().map(|&width| width as i32).collect();
+            self.real_widths = Some(Array::from_slice(&widths, &[widths.len() as i32])?);
+        }
+        Ok(self.real_widths.clone().expect("it was made"))
     }
 
     /// Whether rows may keep some of several tokens ([`CacheOptions::slack`](crate::CacheOptions::slack)), so
@@ -144,7 +173,7 @@ impl Step<'_> {
                 wanted.insert(1, self.width as i32);
                 states
             }
-            StateAfter::End(state) => state,
+            StateAfter::End(state) | StateAfter::Again { end: state, .. } => state,
         };
         if array.shape() != wanted || array.dtype() != before.dtype() {
             return Err(Error::new(
@@ -161,6 +190,7 @@ impl Step<'_> {
         let handed = match after {
             StateAfter::Each(states) => Handed::Each { before, states },
             StateAfter::End(state) => Handed::End { before, state },
+            StateAfter::Again { end, replay } => Handed::Again { end, replay },
         };
         self.hand_over(layer, part, handed)
     }
