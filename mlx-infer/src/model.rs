@@ -31,8 +31,9 @@ pub struct LoadOptions {
     pub kv_quantization: Option<Scheme>,
     /// NaN among the logits counts as a token that cannot follow, instead of ending the request with an error.
     pub allow_nan: bool,
-    /// The longest draft ([`Speculative`](crate::Speculative)), at most 8, that layers with sliding windows or recurrent states leave room for: so many positions
-    /// more in each ring, so many states more in a step. Models without such layers need none.
+    /// The longest draft ([`Speculative`](crate::Speculative)), at most 8, that layers with sliding windows leave room for: so many positions
+    /// more in each ring. Recurrent layers that compute their state again where a draft is rejected need none, others keep so many states
+    /// more in a step.
     pub max_draft: usize,
 }
 

@@ -68,7 +68,11 @@ impl Speculative {
 impl LoadedModel {
     /// The longest draft that a row may bring to a step.
     pub(crate) fn draft_room(&self) -> usize {
-        let keeps_all = |kind: &LayerKind| matches!(kind, LayerKind::Full);
+        let keeps_all = |kind: &LayerKind| match kind {
+            LayerKind::Full => true,
+            LayerKind::Window(_) => false,
+            LayerKind::Recurrent(shape) => shape.replays(),
+        };
         match self.options().context_len {
             None if self.model().layers().iter().all(keeps_all) => MOST,
             _ => self.options().max_draft,

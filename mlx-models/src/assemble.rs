@@ -23,6 +23,9 @@ pub(crate) struct Assembled {
     pub quantization: Quantization,
 }
 
+/// The key that says whether the head is the embedding.
+pub(crate) const TIED: &str = "tie_word_embeddings";
+
 /// The model of a config, without values.
 pub(crate) fn empty(registry: &Registry, label: &str, config: Value) -> Result<Assembled> {
     assemble(registry, label, config, Vec::new()).map(|(assembled, _)| assembled)
@@ -68,8 +71,13 @@ fn assemble(
     let nested = text.is_some();
     let published = Checkpoint::new(label, files, &prefixes(nested))?;
     let (model_type, family) = registry.find(&outer, &published)?;
-    let tied = outer.or("tie_word_embeddings", family.tied)?;
+    let tied = outer.or(TIED, family.tied)?;
     let quantization_of = Config::clone(&outer);
+    // Some name it outside, some inside, some on both sides.
+    let tied = tied
+        || text
+            .as_ref()
+            .is_some_and(|text| text.value(TIED) == Some(&true.into()));
     let mut config = text.unwrap_or(outer);
     let rules = (family.names)(&Source {
         config: &config,
@@ -87,7 +95,7 @@ fn assemble(
         rules = rules.and(&head.rules());
         tensors = tensors.with_rules(&rules)?;
     }
-    config.set("tie_word_embeddings", (head != HeadTensors::Own).into());
+    config.set(TIED, (head != HeadTensors::Own).into());
     let quantization = Quantization::read(&quantization_of, &rules)?;
     let mut model = (family.build)(&Source {
         config: &config,

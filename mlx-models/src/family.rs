@@ -38,26 +38,8 @@ pub(crate) fn layer_kinds(
     window: Option<i32>,
     fallback: impl Fn(usize) -> bool,
 ) -> Result<Vec<LayerKind>> {
-    let sliding: Vec<bool> = match c.opt::<Vec<String>>("layer_types")? {
-        None => (0..n).map(fallback).collect(),
-        Some(types) if types.len() != n => {
-            return Err(c.error(format!(
-                "layer_types has {} entries for {n} layers",
-                types.len()
-            )));
-        }
-        Some(types) => types
-            .iter()
-            .map(|name| match name.as_str() {
-                "full_attention" => Ok(false),
-                "sliding_attention" => Ok(true),
-                other => Err(c.unsupported(format!(
-                    "layer type {other:?} is unknown; known: full_attention, sliding_attention"
-                ))),
-            })
-            .collect::<Result<_>>()?,
-    };
-    sliding
+    const KNOWN: [(&str, bool); 2] = [("full_attention", false), ("sliding_attention", true)];
+    layer_types(c, n, KNOWN, fallback)?
         .into_iter()
         .map(|sliding| match (sliding, window) {
             (false, _) => Ok(LayerKind::Full),
@@ -67,6 +49,33 @@ pub(crate) fn layer_kinds(
             )),
         })
         .collect()
+}
+
+/// What `layer_types` says of each layer, if the config has them, else `fallback`.
+///
+/// # Errors
+/// Types that are not `known`, or another number of them than layers.
+pub(crate) fn layer_types<T: Copy, const N: usize>(
+    c: &Config,
+    n: usize,
+    known: [(&str, T); N],
+    fallback: impl Fn(usize) -> T,
+) -> Result<Vec<T>> {
+    let Some(types) = c.opt::<Vec<String>>("layer_types")? else {
+        return Ok((0..n).map(fallback).collect());
+    };
+    if types.len() != n {
+        let found = types.len();
+        return Err(c.error(format!("layer_types has {found} entries for {n} layers")));
+    }
+    let kind = |name: &String| {
+        let found = known.iter().find(|(known, _)| known == name);
+        found.map(|&(_, kind)| kind).ok_or_else(|| {
+            let known = known.map(|(name, _)| name).join(", ");
+            c.unsupported(format!("layer type {name:?} is unknown; known: {known}"))
+        })
+    };
+    types.iter().map(kind).collect()
 }
 
 /// The kind of a layer with this window; without one it keeps all positions.
@@ -199,6 +208,8 @@ pub(crate) fn decoder(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> 
         qkv_bias: false,
         out_bias: false,
         qk_norm: false,
+        output_gate: false,
+        delta: None,
         tied: tied(c, false)?,
     })
 }

@@ -54,11 +54,15 @@ mod geometry;
 mod head;
 mod llama;
 mod mistral;
+mod mtp;
 mod names;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen3_5;
+mod qwen3_5_moe;
 mod qwen3_moe;
+mod qwen3_next;
 mod registry;
 mod weights;
 

@@ -4,9 +4,13 @@ use mlx_core::Result;
 use mlx_nn::{Checkpoint, Rules};
 use serde_json::{Map, Value};
 
+use crate::assemble::TIED;
 use crate::config::Config;
 use crate::convert::Bits;
-use crate::{Model, gemma2, gemma3, llama, mistral, phi3, qwen2, qwen3, qwen3_moe};
+use crate::{
+    Model, gemma2, gemma3, llama, mistral, phi3, qwen2, qwen3, qwen3_5, qwen3_5_moe, qwen3_moe,
+    qwen3_next,
+};
 
 /// What a model is built from.
 #[derive(Clone, Copy)]
@@ -81,6 +85,29 @@ const FAMILIES: &[Family] = &[
         ..Family::new(&["qwen3_moe"], build!(qwen3_moe))
     },
     Family {
+        names: qwen3_5::names,
+        bits: qwen3_5::BITS,
+        wrappers: &["qwen3_5"],
+        ..Family::new(&["qwen3_5", "qwen3_5_text"], |source| {
+            Ok(Box::new(qwen3_5::load(source)?))
+        })
+    },
+    Family {
+        names: qwen3_5::names,
+        bits: qwen3_5::BITS,
+        wrappers: &["qwen3_5_moe"],
+        ..Family::new(&["qwen3_5_moe", "qwen3_5_moe_text"], |source| {
+            Ok(Box::new(qwen3_5_moe::load(source)?))
+        })
+    },
+    Family {
+        names: qwen3_next::names,
+        bits: qwen3_5::BITS,
+        ..Family::new(&["qwen3_next"], |source| {
+            Ok(Box::new(qwen3_next::load(source)?))
+        })
+    },
+    Family {
         tied: true,
         ..Family::new(&["gemma2"], build!(gemma2))
     },
@@ -148,11 +175,13 @@ impl Registry {
     pub(crate) fn ties(&self, config: &Map<String, Value>) -> bool {
         let model_type = config.get("model_type").and_then(Value::as_str);
         let family = model_type.and_then(|name| self.family(name));
-        let given = config.get("tie_word_embeddings");
-        match given.filter(|value| !value.is_null()) {
+        let given = config.get(TIED).filter(|value| !value.is_null());
+        let inside = config.get("text_config").and_then(|text| text.get(TIED));
+        let outside = match given {
             Some(tied) => tied == true,
             None => family.is_some_and(|family| family.tied),
-        }
+        };
+        outside || inside.is_some_and(|tied| tied == true)
     }
 
     /// The family of a config and its name; without `model_type` the tensors' names tell qwen2 from qwen3.

@@ -232,7 +232,7 @@ proptest! {
     /// Any value at any key gives a model or an error.
     #[test]
     fn no_config_panics(
-        case in prop::sample::select(vec!["llama_bias", "qwen3_moe", "gemma2", "gemma3_text_v5", "phi3_longrope", "q_qwen3_mixed", "mistral"]),
+        case in prop::sample::select(vec!["llama_bias", "qwen3_moe", "gemma2", "gemma3_text_v5", "phi3_longrope", "q_qwen3_mixed", "mistral", "qwen3_5_moe", "qwen3_next"]),
         key in any::<prop::sample::Index>(),
         value in value(),
     ) {

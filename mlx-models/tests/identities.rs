@@ -79,6 +79,9 @@ fn rows_of_a_batch_equal_single_rows() {
         "gemma2",
         "gemma3_text",
         "phi3",
+        "qwen3_5_text",
+        "qwen3_5_moe",
+        "qwen3_next",
     ] {
         let model = model(case);
         let rows: Vec<Vec<u32>> = [1, 13, 4, 30]
@@ -160,7 +163,7 @@ fn a_ring_equals_the_whole_prompt_under_a_mask() {
 /// Tokens that a step does not keep leave no trace.
 #[test]
 fn rejected_tokens_leave_no_trace() {
-    for case in ["qwen3", "gemma3_text"] {
+    for case in ["qwen3", "gemma3_text", "qwen3_5", "qwen3_next"] {
         let model = model(case);
         let prompt = tokens(21, 9);
         let options = CacheOptions {
@@ -195,6 +198,8 @@ fn quantised_equals_dequantised() {
         "q_qwen3_moe_b4_g32",
         "q_gemma3_text_b4_g32",
         "q_llama_nvfp4",
+        "q_qwen3_5_mixed",
+        "q_qwen3_next_b4_g32",
     ] {
         let mut model = model(case);
         let prompt = tokens(12, 3);

@@ -3,6 +3,7 @@
 use mlx_core::fast::{self, Gate, GatedDelta};
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
 
+use crate::activation::Activation;
 use crate::cache::{LayerKind, RecurrentShape, StatePart};
 use crate::init::Initial;
 use crate::linear::Linear;
@@ -25,6 +26,8 @@ pub struct DeltaConfig {
     pub value_dim: i32,
     /// Taps of the convolution, at least 2.
     pub taps: i32,
+    /// What the convolution goes through.
+    pub activation: Activation,
     /// Epsilon of the output's norm.
     pub norm_eps: f32,
 }
@@ -49,7 +52,7 @@ impl DeltaConfig {
 
     /// What the layer keeps of a row: the last inputs of the convolution, and an F32 state for each value head.
     pub fn kind(&self) -> LayerKind {
-        LayerKind::Recurrent(RecurrentShape::new(&[
+        let shape = RecurrentShape::new(&[
             StatePart::Window {
                 name: "conv",
                 len: self.taps - 1,
@@ -60,7 +63,8 @@ impl DeltaConfig {
                 shape: [self.value_heads, self.value_dim, self.key_dim],
                 dtype: DType::F32,
             },
-        ]))
+        ]);
+        LayerKind::Recurrent(shape.replayed())
     }
 
     fn check(&self) -> Result<()> {
@@ -101,6 +105,26 @@ impl Conv {
             weight,
         })
     }
+
+    /// `[B, taps - 1 + L, channels] -> [B, L, channels]`
+    fn forward(&self, x: &Array, activation: Activation) -> Result<Array> {
+        if activation == Activation::Silu {
+            return fast::causal_conv(x, &self.taps);
+        }
+        let [taps, _] = self.taps.dims()?;
+        let tokens = x.dim(1)? - taps + 1;
+        let mut sum = None::<Array>;
+        for tap in 0..taps {
+            let inputs = x.slice_axis(1, tap, tap + tokens)?.astype(DType::F32)?;
+            let term = inputs.multiply(self.taps.slice_axis(0, tap, tap + 1)?)?;
+            sum = Some(match sum {
+                None => term,
+                Some(sum) => sum.add(&term)?,
+            });
+        }
+        let sum = sum.expect("there are taps");
+        activation.forward(&sum)?.astype(x.dtype())
+    }
 }
 
 impl Module for Conv {
@@ -130,7 +154,7 @@ struct Decay {
 
 impl Decay {
     fn new(heads: i32) -> Result<Self> {
-        let a_log = Param::starting(&[heads], Initial::LogUniform(16.0))?.in_f32();
+        let a_log = Param::starting(&[heads], Initial::LogUniform(16.0))?.never_narrowed();
         let dt_bias = Param::starting(&[heads], Initial::Constant(1.0))?;
         Ok(Self {
             rate: a_log.value().clone(),
@@ -206,7 +230,8 @@ impl GatedDeltaNet {
             &self.in_proj_a,
         ];
         let [qkv, z, b, a] = Linear::forward_all(projections, x)?;
-        let qkv = fast::causal_conv(&step.window(layer, CONV, &qkv)?, &self.conv1d.taps)?;
+        let window = step.window(layer, CONV, &qkv)?;
+        let qkv = self.conv1d.forward(&window, self.config.activation)?;
         let inputs = [
             qkv,
             a,

@@ -53,7 +53,7 @@ pub struct Param {
     value: Array,
     shape: Vec<i32>,
     initial: Initial,
-    in_f32: bool,
+    never_narrowed: bool,
     /// Whether training changes it.
     pub trainable: bool,
 }
@@ -77,7 +77,7 @@ impl Param {
             value: Array::scalar(0.0f32)?,
             shape: shape.to_vec(),
             initial,
-            in_f32: false,
+            never_narrowed: false,
             trainable: false,
         })
     }
@@ -88,21 +88,22 @@ impl Param {
             shape: value.shape().to_vec(),
             value,
             initial: Initial::Constant(0.0),
-            in_f32: false,
+            never_narrowed: false,
             trainable: false,
         }
     }
 
-    /// The same parameter, which is F32 whatever the dtype of the model: numbers whose rounding changes what is computed.
+    /// The same parameter, which stays as it is stored where a model is converted to 16 bits: rounding would change what
+    /// is computed.
     #[must_use]
-    pub fn in_f32(mut self) -> Self {
-        self.in_f32 = true;
+    pub fn never_narrowed(mut self) -> Self {
+        self.never_narrowed = true;
         self
     }
 
-    /// The dtype that it has in a model of `dtype`, where one is asked for.
+    /// The dtype that it is converted to where the model is converted to `dtype`.
     pub fn dtype_in(&self, dtype: Option<DType>) -> Option<DType> {
-        if self.in_f32 { Some(DType::F32) } else { dtype }
+        dtype.filter(|&dtype| !self.never_narrowed || dtype == DType::F32)
     }
 
     /// The array. A parameter that was never filled holds a zero scalar.

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use mlx_core::fast::{self, Form, Op};
 use mlx_core::{Array, DType, Result, random};
 use mlx_nn::{
-    CacheOptions, DeltaConfig, GatedDeltaNet, ModelCache, Module, Param, Path, Visit, init,
+    Activation, CacheOptions, DeltaConfig, GatedDeltaNet, ModelCache, Module, Param, Path, Visit,
+    init,
 };
 
 const CONFIG: DeltaConfig = DeltaConfig {
@@ -15,6 +16,7 @@ const CONFIG: DeltaConfig = DeltaConfig {
     key_dim: 16,
     value_dim: 8,
     taps: 4,
+    activation: Activation::Silu,
     norm_eps: 1e-3,
 };
 const E: usize = CONFIG.hidden as usize;
@@ -124,7 +126,10 @@ fn reference(config: &DeltaConfig, of: &HashMap<String, Vec<f64>>, x: &[f64]) ->
             .map(|c| {
                 let tap = |tap: usize| window[tap][c] * of["conv1d.weight"][c * taps + tap];
                 let sum: f64 = (0..taps).map(tap).sum();
-                sum * sigmoid(sum)
+                match config.activation {
+                    Activation::Relu => sum.max(0.0),
+                    _ => sum * sigmoid(sum),
+                }
             })
             .collect();
         window.remove(0);
@@ -184,6 +189,7 @@ fn it_computes_its_definition() {
             key_dim: 5,
             value_dim: 7,
             taps: 3,
+            activation: Activation::Relu,
             ..CONFIG
         },
     ];
@@ -307,7 +313,9 @@ fn half_precision_keeps_its_state_in_f32() {
                 "norm.weight" => Some(DType::F32),
                 _ => param.dtype_in(Some(DType::BF16)),
             };
-            param.set(param.value().astype(dtype.unwrap())?);
+            if let Some(dtype) = dtype {
+                param.set(param.value().astype(dtype)?);
+            }
             Ok(())
         }
     }

@@ -91,6 +91,7 @@ fn gradients_of_adapters_are_those_of_their_matrices() {
         "q_qwen3_moe_b4_g32",
         "gemma3_text",
         "q_gemma3_text_b4_g32",
+        "q_qwen3_5_mixed",
     ] {
         let mut model = adapted(name);
         let values = trainable(model.as_ref()).unwrap();
@@ -140,7 +141,12 @@ fn gradients_of_adapters_are_those_of_their_matrices() {
 /// The vocabulary in parts, and layer by layer: also where the head shares the embedding's adapter.
 #[test]
 fn every_way_to_the_loss_has_the_same_gradients() {
-    for name in ["qwen3_moe", "gemma3_text", "q_gemma3_text_b4_g32"] {
+    for name in [
+        "qwen3_moe",
+        "gemma3_text",
+        "q_gemma3_text_b4_g32",
+        "q_qwen3_5_mixed",
+    ] {
         let mut model = adapted(name);
         let (loss, whole) = grads(model.as_mut(), None);
         let (chunked_loss, chunked) = grads(model.as_mut(), Some(25));

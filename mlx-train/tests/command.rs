@@ -141,6 +141,7 @@ fn an_adapter_is_trained_used_and_fused() {
             "q_qwen3_moe_b4_g32",
             "--keys mlp.*,model.embed_tokens --dropout 0.1",
         ),
+        ("q_qwen3_5_mixed", "--keys linear_attn.*"),
     ] {
         let model = testdata(name);
         let out = format!("out-{name}");

@@ -32,11 +32,10 @@ fn case(model: &str, kind: &str) -> Case {
         dtype: Some(DType::F32),
         ..LoadOptions::default()
     };
-    let mut model = load(&testdata(&format!("models/{model}")), options)
-        .unwrap()
-        .model;
+    let loaded = load(&testdata(&format!("models/{model}")), options);
+    let mut model = loaded.unwrap().model;
     if facts["lora"].is_null() {
-        set_trainable(model.as_mut(), |_| true).unwrap();
+        set_trainable(model.as_mut(), |path| !path.starts_with("mtp.")).unwrap();
     } else {
         attach_lora(model.as_mut(), &facts["lora"], kind == "dora", &arrays);
     }
@@ -170,6 +169,7 @@ fn full_training_follows_torch() {
     for model in ["llama_tied", "qwen3", "gemma3_text"] {
         follow(model, "full", 10);
     }
+    follow("qwen3_5_text", "full", 1); // Weight decay moves norms stored less 1 to another place.
 }
 
 /// Routers learn through the weights of the experts that they chose, and experts from their own rows.

@@ -2,6 +2,7 @@
 mutations that must change what the model generates."""
 
 from dataclasses import dataclass, field
+from typing import Callable
 
 import torch
 
@@ -24,6 +25,7 @@ class Case:
     untyped: bool = False  # also a config without model_type and architectures
     extra: dict = field(default_factory=dict)  # tensors that a loader skips: name -> shape, or the name to copy
     alternates: dict = field(default_factory=dict)  # more config files: name -> function of the config
+    change: Callable = None  # what becomes of the tensors, by name, before they are renamed and written
     rename: tuple = ()  # (old prefix, new prefix) pairs, first match wins
     generation: dict = None  # generation_config.json
     prompts: tuple = (5, 21)  # lengths

@@ -39,6 +39,8 @@ BASES = [
     ("phi3", "config.json"),
     ("phi3_longrope", "config.json"),
     ("phi3_longrope", "config.v5.json"),
+    ("qwen3_5", "config.json"),
+    ("qwen3_next", "config.json"),
 ]
 
 # Keys of every family, whether its class has them or not.
@@ -50,11 +52,14 @@ VALUES = {
     "decoder_sparse_step": [2],
     "embedding_multiplier": [3.0],
     "final_logit_softcapping": [2.0, None],
+    "full_attention_interval": [3],
     "head_dim": [None],
     "hidden_act": ["gelu", "relu"],
     "hidden_activation": ["gelu", "silu"],
     "initializer_range": [1.0],
-    "layer_types": ["full", "sliding"],
+    "layer_types": ["full", "linear", "sliding"],
+    "linear_key_head_dim": [None],
+    "linear_num_value_heads": [2],
     "logit_scale": [2.0],
     "max_position_embeddings": [16],
     "max_window_layers": [0, 99],
@@ -107,7 +112,7 @@ def text_of(config):
 def fitted(value, config):
     """Lists that are as long as the model has layers or its heads have pairs."""
     text = text_of(config)
-    if value in ("full", "sliding"):
+    if value in ("full", "linear", "sliding"):
         return [f"{value}_attention"] * text["num_hidden_layers"]
     if value in ("long", "short"):
         partial = text.get("partial_rotary_factor", (text.get("rope_parameters") or {}).get("partial_rotary_factor", 1.0))

@@ -174,8 +174,22 @@ def dequantize(case, folder, target):
                     mode=one.get("mode", "affine"),
                 )
         dense[name] = torch.from_numpy(np.array(tensor.astype(mx.float32)))
-    write_tensors(target, unstack_experts(dense))
+    write_tensors(target, unstack_experts(as_published(dense)))
     write_config(target, case.config)
+
+
+def as_published(tensors):
+    """Of decoders with recurrent layers: convolutions with their axes in torch's order, norms less 1."""
+    if not any(name.endswith(".conv1d.weight") for name in tensors):
+        return tensors
+    result = {}
+    for name, tensor in tensors.items():
+        if name.endswith(".conv1d.weight"):
+            tensor = tensor.movedim(1, 2)
+        elif name.endswith("norm.weight") and "linear_attn" not in name:
+            tensor = tensor - 1
+        result[re.sub(r"^language_model\.(model\.)?", lambda found: "model." if found[1] else "", name)] = tensor
+    return result
 
 
 def unstack_experts(tensors):

@@ -5,6 +5,8 @@ from typing import Callable
 
 from cases import V, base
 from gemma_cases import SPREADS, multimodal
+from hybrid_cases import DELTA, EXPERTS, ROPE, wrapper
+from hybrid_cases import SPREADS as HYBRID_SPREADS
 
 
 @dataclass
@@ -104,6 +106,25 @@ MIXED = {
 }
 
 
+HYBRID = {
+    "full_attention_interval": 2,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 1,
+    **DELTA,
+    # Rows of the projection back are whole groups.
+    "linear_value_head_dim": 16,
+}
+# As converters with a budget choose: more bits where they count, one matrix dense.
+HYBRID_MIXED = {
+    "language_model.model.layers.0.linear_attn.in_proj_a": False,
+    "language_model.model.layers.0.linear_attn.in_proj_qkv": {"group_size": 64, "bits": 6},
+    "language_model.model.layers.0.linear_attn.out_proj": {"group_size": 32, "bits": 8},
+    "language_model.model.layers.1.self_attn.q_proj": {"group_size": 32, "bits": 5},
+    "language_model.lm_head": {"group_size": 64, "bits": 8},
+}
+
+
 def with_false(config):
     """The modules that are not quantised are named too, as some converters do."""
     false = {path: False for path, settings in MIXED.items() if settings is False}
@@ -192,4 +213,35 @@ def quantized_cases():
         8,
         64,
         spreads=[("embed_tokens.weight", (0.1, 0.0)), *SPREADS],
+    )
+    text = wide(
+        "", "qwen3_5_text", attention_bias=False, rope_theta=None, rope_parameters=ROPE, **HYBRID | {"intermediate_size": 64}
+    )
+    yield Quantized(
+        "q_qwen3_5_mixed",
+        "text tower of a multimodal checkpoint with recurrent layers as mlx-lm converts it: convolutions of a last axis of 1, "
+        "norms with their 1; settings of single modules, one not quantised; default 4 bits, groups of 32",
+        wrapper("Qwen3_5ForConditionalGeneration", "qwen3_5", text, tie_word_embeddings=False),
+        4,
+        32,
+        predicate=lambda path, _: HYBRID_MIXED.get(path, True),
+        spreads=HYBRID_SPREADS,
+    )
+    yield Quantized(
+        "q_qwen3_next_b4_g32",
+        "fused projections of recurrent layers, stacked and shared experts, 4 bits, groups of 32; router and the shared "
+        "expert's gate in 8 bits, groups of 64",
+        wide(
+            "Qwen3NextForCausalLM",
+            "qwen3_next",
+            attention_bias=False,
+            decoder_sparse_step=1,
+            mlp_only_layers=[],
+            norm_topk_prob=True,
+            partial_rotary_factor=0.25,
+            **HYBRID | EXPERTS | {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 32},
+        ),
+        4,
+        32,
+        spreads=HYBRID_SPREADS,
     )

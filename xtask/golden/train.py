@@ -339,9 +339,9 @@ def main():
     mlx_lm_adapter(models, "llama_tied", out / "adapters" / "dora-head-llama_tied", dora=True, keys=keys)
     mlx_lm_adapter(models, "q_gemma3_text_b4_g32", out / "adapters" / "lora-q_gemma3_text_b4_g32", dora=False, keys=keys)
     peft_adapter(models, "llama_bias", out / "adapters" / "peft-llama_bias", ["q_proj", "embed_tokens"])
-    for name in ("llama_tied", "qwen3", "gemma3_text", "qwen3_moe"):
+    for name in ("llama_tied", "qwen3", "gemma3_text", "qwen3_moe", "qwen3_5_text"):
         # peft has no experts.
-        kinds = {"qwen3_moe": ["full"], "qwen3": ["full", "lora", "dora"]}
+        kinds = {"qwen3_moe": ["full"], "qwen3": ["full", "lora", "dora"], "qwen3_5_text": ["full"]}
         for kind in kinds.get(name, ["full", "lora"]):
             facts, tensors = train(models / name, kind)
             (out / f"{name}-{kind}.json").write_text(json.dumps(facts, indent=1) + "\n")

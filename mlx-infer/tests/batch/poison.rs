@@ -44,7 +44,8 @@ fn take(model: &Loaded, cache: &mut ModelCache, rows: &[&[u32]]) -> Result<Vec<V
 /// Writes ±1e4 into the next `width` slots of every row and layer, and takes the step back.
 fn poison(model: &Loaded, cache: &mut ModelCache, width: usize) -> Result<()> {
     let (rows, info) = (cache.rows() as i32, &model.info);
-    let kv = info.geometry.kv()[0].expect("the layers have attention");
+    let kv = info.geometry.kv().iter().flatten().next();
+    let kv = kv.expect("some layer has attention");
     let shape = [rows, kv.heads, width as i32, kv.key_dim];
     let signs: Vec<f32> = (0..shape.iter().product::<i32>())
         .map(|at| if at % 3 == 0 { -1e4 } else { 1e4 })
@@ -59,6 +60,10 @@ fn poison(model: &Loaded, cache: &mut ModelCache, width: usize) -> Result<()> {
     let mut step = cache.begin(&vec![width; rows as usize])?;
     let mut seen = Vec::new();
     for layer in 0..info.layers.len() {
+        // A recurrent state has no slots behind a row's length.
+        if matches!(info.layers[layer], LayerKind::Recurrent(_)) {
+            continue;
+        }
         seen.push(step.attend(layer, &queries, &poison, &poison, &options)?);
     }
     eval(&seen)?;

@@ -237,3 +237,76 @@ fn an_engine_takes_fewer_steps_for_a_text_that_repeats() {
     assert_eq!(found, expected);
     assert!(2 * fewer < plain, "{fewer} steps, {plain} without");
 }
+
+/// Recurrent layers compute their state again where drafts are rejected: no room has to be kept for drafts, and what was
+/// rejected leaves no trace.
+#[test]
+fn recurrent_layers_speculate_without_room() {
+    for case in ["qwen3_5_text", "qwen3_5_moe", "qwen3_next"] {
+        let options = LoadOptions {
+            dtype: Some(mlx_core::DType::F32),
+            ..LoadOptions::default()
+        };
+        let model = LoadedModel::load(dir(case), options).unwrap();
+        let requests: Vec<_> = rows(10, 40)
+            .into_iter()
+            .map(|(prompt, mut options)| {
+                // Of few tokens, so that drafts are there in each step, some right and some wrong.
+                let few = 5..10;
+                let bias = |id: u32| (id, if few.contains(&id) { 0.0 } else { -1000.0 });
+                options.sampling.logit_bias = (0..64).map(bias).collect();
+                (prompt, options)
+            })
+            .collect();
+        let expected: Vec<_> = requests
+            .iter()
+            .map(|request| plain(&model, request))
+            .collect();
+        for rows in [10, 3] {
+            let limits = Limits {
+                rows,
+                ..Limits::default()
+            };
+            let (found, [drafted, accepted]) = run(&model, &requests, &limits);
+            for (row, found) in found.iter().enumerate() {
+                assert!(same(found, &expected[row]), "{case}: row {row} of {rows}");
+            }
+            let rejected = drafted - accepted;
+            assert!(
+                accepted > 30 && rejected > 30,
+                "{case}: {accepted} and {rejected}"
+            );
+        }
+    }
+}
+
+/// Rows with recurrent states and quantised keys and values are given up and come back, others go on from what a text
+/// before recorded, and drafts are rejected all the while.
+#[test]
+fn quantised_caches_of_recurrent_models_are_evicted_and_resumed() {
+    let options = LoadOptions {
+        kv_quantization: Some(mlx_core::Scheme::new(mlx_core::QuantMode::Affine, 8, 32).unwrap()),
+        ..LoadOptions::default()
+    };
+    for case in ["q_qwen3_5_mixed", "q_qwen3_next_b4_g32"] {
+        let model = LoadedModel::load(dir(case), options).unwrap();
+        let requests = rows(9, 40);
+        let expected: Vec<_> = requests
+            .iter()
+            .map(|request| plain(&model, request))
+            .collect();
+        let costs = model.state_costs();
+        let row: usize = costs.iter().map(|cost| cost.bytes(64)).sum();
+        let limits = Limits {
+            cache_bytes: Some(4 * row),
+            ..Limits::default()
+        };
+        let (found, _) = run(&model, &requests, &limits);
+        for (row, found) in found.iter().enumerate() {
+            assert!(
+                crate::independence::same(found, &expected[row]),
+                "{case}: row {row}"
+            );
+        }
+    }
+}

@@ -15,10 +15,12 @@ const PHI3_ORIGINAL: f64 = 4096.0;
 const KNOWN: &str = "default, linear, llama3, yarn, longrope, proportional";
 
 /// How transformers reads the rope keys of a family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Dialect {
     /// The whole head rotates. The original context length is `original_max_position_embeddings`.
     Plain,
+    /// As `Plain`, and a part of the head rotates: without a value this one.
+    Partial(f64),
     /// Phi 3: a part of the head may rotate. `su` and `yarn` are older names of `longrope`.
     /// `original_max_position_embeddings` stands beside the rope entry, not in it.
     Phi3,
@@ -144,13 +146,15 @@ impl Source<'_> {
         }
         let phi3 = defaults.dialect == Dialect::Phi3;
         let kind = self.kind(phi3)?;
-        // Outside Phi 3, transformers ignores this key in the default rope, uses it in `proportional`, and fails with
-        // most other types.
-        let partial = match kind.as_str() {
-            "default" | "mrope" if !phi3 => 1.0,
-            _ => self.partial()?,
+        // Where the whole head rotates, transformers ignores this key in the default rope, uses it in `proportional`, and
+        // fails with most other types.
+        let plain = defaults.dialect == Dialect::Plain;
+        let partial = match (kind.as_str(), defaults.dialect) {
+            ("default" | "mrope", Dialect::Plain) => 1.0,
+            (_, Dialect::Partial(default)) => self.partial(default)?,
+            _ => self.partial(1.0)?,
         };
-        if !phi3 && partial != 1.0 && kind != "proportional" {
+        if plain && partial != 1.0 && kind != "proportional" {
             return Err(config.unsupported(format!(
                 "partial_rotary_factor {partial} with rope_type {kind:?} is not supported"
             )));
@@ -188,14 +192,14 @@ impl Source<'_> {
         }
     }
 
-    fn partial(&self) -> Result<f64> {
+    fn partial(&self, default: f64) -> Result<f64> {
         let own = self
             .entry
             .as_ref()
             .map(|entry| entry.opt("partial_rotary_factor"));
         let partial = match own.transpose()?.flatten() {
             Some(partial) => partial,
-            None => self.config.or("partial_rotary_factor", 1.0)?,
+            None => self.config.or("partial_rotary_factor", default)?,
         };
         if !(partial > 0.0 && partial <= 1.0) {
             return Err(self.config.error(format!(
@@ -216,8 +220,8 @@ impl Source<'_> {
         let original = match (outer, own.transpose()?.flatten(), defaults.dialect) {
             (Some(outer), _, _) => outer,
             (None, _, Dialect::Phi3) => PHI3_ORIGINAL,
-            (None, Some(own), Dialect::Plain) => own,
-            (None, None, Dialect::Plain) => f64::from(defaults.max_positions),
+            (None, Some(own), _) => own,
+            (None, None, _) => f64::from(defaults.max_positions),
         };
         if original >= 1.0 && original.is_finite() {
             return Ok(original);

@@ -1,7 +1,7 @@
 //! What distinguishes one pre-norm decoder from another.
 
 use mlx_core::Result;
-use mlx_nn::{Activation, ExpertsConfig, LayerKind, Rope, RopeConfig};
+use mlx_nn::{Activation, DeltaConfig, ExpertsConfig, LayerKind, Rope, RopeConfig};
 
 use crate::causal::Surroundings;
 use crate::{Geometry, LayerGeometry, kv_heads};
@@ -35,7 +35,7 @@ pub struct DecoderConfig {
     pub kv_heads: i32,
     /// Features of a head.
     pub head_dim: i32,
-    /// What each layer's KV cache keeps.
+    /// What each layer keeps. Recurrent layers mix tokens as `delta` says, the others attend.
     pub layers: Vec<LayerKind>,
     /// The feed-forward half of each layer.
     pub mlps: Vec<MlpConfig>,
@@ -49,6 +49,10 @@ pub struct DecoderConfig {
     pub out_bias: bool,
     /// Norms on each head's q and k.
     pub qk_norm: bool,
+    /// A gate on the attention's output.
+    pub output_gate: bool,
+    /// The gated delta rule of recurrent layers.
+    pub delta: Option<DeltaConfig>,
     /// The head is the embedding.
     pub tied: bool,
     /// Positions the model was made for, if its config tells.
@@ -64,7 +68,10 @@ impl DecoderConfig {
         let switches_after = Rope::new(&self.rope, self.head_dim)?.switches_after();
         let kv = kv_heads(self.kv_heads, self.head_dim);
         let layers = self.layers.iter();
-        let layers = layers.map(|&kind| LayerGeometry::attention(self.heads, kv, kind));
+        let layers = layers.map(|&kind| match kind {
+            LayerKind::Recurrent(shape) => LayerGeometry::recurrent(shape),
+            kind => LayerGeometry::attention(self.heads, kv, kind),
+        });
         Ok(Surroundings {
             geometry: Geometry::new(self.vocab, self.hidden, layers.collect())
                 .with_positions(self.max_positions, switches_after),

@@ -27,6 +27,7 @@ const MAX_PARTS: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecurrentShape {
     parts: [Option<StatePart>; MAX_PARTS],
+    replays: bool,
 }
 
 /// One array of a recurrent state, for one row.
@@ -93,6 +94,7 @@ impl RecurrentShape {
         );
         let mut shape = Self {
             parts: [None; MAX_PARTS],
+            replays: false,
         };
         let mut part = 0;
         while part < parts.len() {
@@ -100,6 +102,19 @@ impl RecurrentShape {
             part += 1;
         }
         shape
+    }
+
+    /// The same state of a layer that hands it over by [`StateAfter::Again`](crate::StateAfter::Again) only: rows can keep
+    /// any number of a step's tokens, whatever the [slack](CacheOptions::slack).
+    #[must_use]
+    pub const fn replayed(mut self) -> Self {
+        self.replays = true;
+        self
+    }
+
+    /// Whether the layer computes its state [again](Self::replayed) where a row keeps a part of a step.
+    pub fn replays(&self) -> bool {
+        self.replays
     }
 
     /// The arrays, in order.

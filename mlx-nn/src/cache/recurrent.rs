@@ -67,6 +67,11 @@ impl RecurrentCache {
         }
     }
 
+    /// [`RecurrentShape::replays`]
+    pub(crate) fn replays(&self) -> bool {
+        self.shape.replays()
+    }
+
     /// Part number `part`.
     pub(crate) fn part(&self, part: usize) -> Result<StatePart> {
         let parts = self.handed.len();

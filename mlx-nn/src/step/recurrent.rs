@@ -187,7 +187,15 @@ impl Step<'_> {
                 ),
             ));
         }
+        let replays = self.recurrent(layer)?.replays();
         let handed = match after {
+            StateAfter::Each(_) | StateAfter::End(_) if replays => {
+                let message = format!(
+                    "layer {layer}: {} was handed over without a replay, which its shape promises",
+                    found.name()
+                );
+                return Err(refusal(message));
+            }
             StateAfter::Each(states) => Handed::Each { before, states },
             StateAfter::End(state) => Handed::End { before, state },
             StateAfter::Again { end, replay } => Handed::Again { end, replay },

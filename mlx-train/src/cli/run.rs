@@ -203,12 +203,13 @@ fn first_layer(settings: &Settings, layers: usize) -> Result<usize> {
     }
 }
 
+/// The prefix of a head for multi-token prediction.
+const HEAD: &str = "mtp.";
+
 /// The number of a path's decoder layer, and the path within it.
 fn in_layer(path: &str) -> Option<(usize, &str)> {
     // The layers of a head for multi-token prediction are none of the decoder's.
-    let (_, rest) = path
-        .split_once("layers.")
-        .filter(|(set, _)| *set != "mtp.")?;
+    let (_, rest) = path.split_once("layers.").filter(|(set, _)| *set != HEAD)?;
     let (number, rest) = rest.split_once('.')?;
     Some((number.parse().ok()?, rest))
 }
@@ -291,7 +292,11 @@ fn choose_full(model: &mut dyn Model, settings: &Settings, layers: usize) -> Res
     set_trainable(&mut *model, |path| {
         let within = match in_layer(path) {
             Some((layer, _)) => layer >= first,
-            None => settings.num_layers.is_none(),
+            // A head for multi-token prediction takes no part in the loss: weight decay alone would move it.
+            None => {
+                let is_asked = settings.trainable.is_some() || !path.starts_with(HEAD);
+                settings.num_layers.is_none() && is_asked
+            }
         };
         within && rule.matches(path)
     })?;

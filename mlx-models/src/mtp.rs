@@ -1,0 +1,112 @@
+//! [`Mtp`]: a head that predicts a token further, from the features of a position and the token behind it
+//! (multi-token prediction; DeepSeek-V3, arXiv:2412.19437, §2.2). It shares embedding and output head with its model.
+
+use mlx_core::{DType, Result};
+use mlx_nn::{Checkpoint, LayerKind, Linear, RmsNorm, module};
+
+use crate::config::Config;
+use crate::decoder::{DecoderConfig, Layer, MlpConfig};
+use crate::registry::Source;
+
+/// The prefix of its tensors.
+pub(crate) const PREFIX: &str = "mtp.";
+
+/// The key of config.json that says what has to be added to the stored weights of the head's norms: 0 or 1.
+pub(crate) const NORM_OFFSET: &str = "mtp_norm_offset";
+
+/// A head for multi-token prediction: norms of both inputs, a projection of both to one, layers with attention, a norm.
+pub struct Mtp {
+    fc: Linear,
+    pre_fc_norm_embedding: RmsNorm,
+    pre_fc_norm_hidden: RmsNorm,
+    layers: Vec<Layer>,
+    norm: RmsNorm,
+}
+module!(Mtp {
+    fc,
+    pre_fc_norm_embedding,
+    pre_fc_norm_hidden,
+    layers,
+    norm
+});
+
+impl Mtp {
+    /// The head of a checkpoint that has tensors of one, without values.
+    ///
+    /// # Errors
+    /// The config describes a head of another form, or its sizes do not fit.
+    pub(crate) fn of(source: &Source<'_>, config: &DecoderConfig) -> Result<Option<Self>> {
+        let c = source.config;
+        let keys = [
+            "mtp_num_hidden_layers",
+            "num_nextn_predict_layers",
+            "mtp_use_dedicated_embeddings",
+            NORM_OFFSET,
+        ];
+        c.ignore(&keys);
+        if !source.has(PREFIX) {
+            return Ok(None);
+        }
+        if c.or(keys[2], false)? {
+            return Err(c.unsupported(
+                "mtp_use_dedicated_embeddings is not supported: the head must share the model's embedding",
+            ));
+        }
+        let key = keys.into_iter().take(2).find(|key| c.value(key).is_some());
+        let n = c.size(key.unwrap_or(keys[0]), Some(1))?;
+        // A model with experts in some layers has them in the head, too, where its tensors say so.
+        let experts = source.has("mtp.layers.0.mlp.switch_mlp.");
+        let fits = |mlp: &&MlpConfig| matches!(mlp, MlpConfig::Experts(_)) == experts;
+        let mlp = config.mlps.iter().find(fits).unwrap_or(&config.mlps[0]);
+        let layer = |_| Layer::new(config, LayerKind::Full, mlp);
+        let norm = || RmsNorm::new(config.hidden, config.norm_eps);
+        Ok(Some(Self {
+            fc: Linear::new(2 * config.hidden, config.hidden, false)?,
+            pre_fc_norm_embedding: norm()?,
+            pre_fc_norm_hidden: norm()?,
+            layers: (0..n).map(layer).collect::<Result<_>>()?,
+            norm: norm()?,
+        }))
+    }
+}
+
+/// What has to be added to the stored weights of the head's norms. A head may come from another file than its model, so
+/// the model's form does not tell: where config.json does not, the numbers do. Weights are stored near 1, or near 0 as
+/// `weight - 1`.
+///
+/// # Errors
+/// They are near neither.
+pub(crate) fn norm_offset(c: &Config, tensors: &Checkpoint) -> Result<f32> {
+    match c.opt::<f64>(NORM_OFFSET)? {
+        Some(0.0) => return Ok(0.0),
+        Some(1.0) => return Ok(1.0),
+        Some(other) => return Err(c.error(format!("{NORM_OFFSET} must be 0 or 1, found {other}"))),
+        None => {}
+    }
+    let is_norm = |name: &&str| name.starts_with(PREFIX) && name.contains("norm");
+    let mut means = Vec::new();
+    for name in tensors.names().filter(is_norm) {
+        let Some(weight) = tensors.array(name)? else {
+            continue;
+        };
+        if weight.dtype().is_float() && weight.size() > 0 {
+            let mean = weight.astype(DType::F32)?.mean(.., false)?;
+            means.push(mean.item::<f32>()?);
+        }
+    }
+    means.sort_by(f32::total_cmp);
+    let Some(&mean) = means.get(means.len() / 2) else {
+        return Ok(0.0);
+    };
+    const NEAR: f32 = 0.3;
+    if mean.abs() < NEAR {
+        Ok(1.0)
+    } else if (mean - 1.0).abs() < NEAR {
+        Ok(0.0)
+    } else {
+        Err(c.error(format!(
+            "the norms of the mtp head have a mean weight of {mean:.2}, which is neither near 0 nor near 1; set \
+             {NORM_OFFSET} to 1 if they are stored less 1, to 0 if not"
+        )))
+    }
+}

@@ -1,0 +1,50 @@
+//! Qwen 3.5 and 3.6 with a mixture of experts, and one that sees every token, in each layer.
+
+use mlx_core::Result;
+use mlx_nn::ExpertsConfig;
+
+use crate::config::Config;
+use crate::config::rope::Dialect;
+use crate::decoder::MlpConfig;
+use crate::family::Defaults;
+use crate::qwen3_5::{self, Hybrid};
+use crate::qwen3_moe::{self, ExpertsDefaults};
+use crate::registry::Source;
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 248_320,
+    hidden: 2048,
+    intermediate: 512,
+    layers: 40,
+    heads: 16,
+    kv_heads: Some(2),
+    head_dim: Some(256),
+    max_positions: 32_768,
+    norm_eps: 1e-6,
+    rope: Dialect::Partial(0.25),
+};
+
+const EXPERTS: ExpertsDefaults = ExpertsDefaults {
+    intermediate: 512,
+    n_experts: 256,
+    top_k: 8,
+};
+
+pub(crate) fn load(source: &Source<'_>) -> Result<Hybrid> {
+    let c = source.config;
+    let mut config = qwen3_5::config(c, &DEFAULTS)?;
+    // The weights of the chosen experts always sum to 1.
+    c.ignore(&["norm_topk_prob"]);
+    let experts = with_shared(c, qwen3_moe::experts(c, config.hidden, &EXPERTS, true)?)?;
+    config.mlps.fill(MlpConfig::Experts(experts));
+    qwen3_5::hybrid(source, &config)
+}
+
+/// Experts and the shared one.
+pub(crate) fn with_shared(c: &Config, experts: ExpertsConfig) -> Result<ExpertsConfig> {
+    Ok(ExpertsConfig {
+        shared: Some(c.size("shared_expert_intermediate_size", Some(512))?),
+        ..experts
+    })
+}
