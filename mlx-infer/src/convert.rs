@@ -5,7 +5,7 @@ use std::path::Path;
 
 use mlx_core::Safetensors;
 pub use mlx_core::safetensors::NonFinite;
-use mlx_models::convert as models;
+use mlx_models::{Weights, convert as models};
 use serde_json::Value;
 
 use crate::cancel::CancelToken;
@@ -80,7 +80,7 @@ pub fn non_finite(files: &Files) -> Result<Option<NonFinite>> {
 ///
 /// # Errors
 /// One of them is missing or malformed.
-fn open(files: &Files) -> Result<(Value, Vec<Safetensors>)> {
+fn open(files: &Files) -> Result<(Value, Weights)> {
     let missing = |name: &str| {
         let message = format!("{} has no {name}", files.describe());
         Error::new(ErrorKind::Missing, message)
@@ -92,7 +92,7 @@ fn open(files: &Files) -> Result<(Value, Vec<Safetensors>)> {
         Files::Embedded { files, .. } => {
             let found = files.iter().find(|(name, _)| *name == "model.safetensors");
             let (_, bytes) = found.ok_or_else(|| missing("model.safetensors"))?;
-            vec![Safetensors::from_static(bytes)?]
+            vec![Safetensors::from_static(bytes)?].into()
         }
     };
     Ok((config, weights))
@@ -144,7 +144,7 @@ impl<'a> NewCheckpoint<'a> {
         copy(self.files, &work)?;
         let result = fill(&work)?;
         if self.replaces {
-            keep(self.out, &work, true)?;
+            keep(self.out, &work, "")?;
         }
         self.claim.publish(&work)?;
         Ok(result)
@@ -190,15 +190,17 @@ fn check(files: &Files, out: &Path, replace: bool) -> Result<bool> {
 }
 
 /// Puts what stays of the folder `old` into the folder `new`: everything that `new` does not have, but
-/// for the `weights` of the old checkpoint. Files are linked, so that both folders are whole until `old`
-/// is removed; they are copied where the file system has no links.
-fn keep(old: &Path, new: &Path, weights: bool) -> Result<()> {
+/// for the weights of the old checkpoint. Files are linked, so that both folders are whole until `old`
+/// is removed; they are copied where the file system has no links. `within` is the path of both in the checkpoint.
+fn keep(old: &Path, new: &Path, within: &str) -> Result<()> {
     for entry in fs::read_dir(old).map_err(|error| io("read", old, error))? {
         let entry = entry.map_err(|error| io("read", old, error))?;
         let name = entry.file_name();
-        if weights && name.to_str().is_some_and(is_weights) {
+        let path = name.to_str().map(|name| format!("{within}{name}"));
+        if path.as_deref().is_some_and(is_weights) {
             continue;
         }
+        let inside = path.map_or_else(|| "?/".to_owned(), |path| path + "/");
         let (from, to) = (entry.path(), new.join(&name));
         let fail = |error| io("keep", &from, error);
         let is_dir = entry.file_type().map_err(fail)?.is_dir();
@@ -209,10 +211,10 @@ fn keep(old: &Path, new: &Path, weights: bool) -> Result<()> {
                 return Err(Error::argument(message));
             }
             Ok(found) if !found.is_dir() => continue,
-            Ok(_) => keep(&from, &to, false)?,
+            Ok(_) => keep(&from, &to, &inside)?,
             Err(_) if is_dir => {
                 fs::create_dir(&to).map_err(fail)?;
-                keep(&from, &to, false)?;
+                keep(&from, &to, &inside)?;
                 let permissions = entry.metadata().map_err(fail)?.permissions();
                 fs::set_permissions(&to, permissions).map_err(fail)?;
             }
@@ -227,7 +229,7 @@ fn keep(old: &Path, new: &Path, weights: bool) -> Result<()> {
 }
 
 /// Whether a checkpoint writer, this one or another, has given a file this name: the weights, whole or
-/// in shards, and their index.
+/// in shards, their index, and those of a head for multi-token prediction.
 fn is_weights(name: &str) -> bool {
     let shard = |name: &str| {
         let (number, count) = name.split_once("-of-")?;
@@ -235,12 +237,12 @@ fn is_weights(name: &str) -> bool {
         Some(digits(number) && digits(count))
     };
     match name.strip_prefix("model") {
-        Some(".safetensors" | ".safetensors.index.json") => true,
+        Some(".safetensors" | ".safetensors.index.json" | "-mtp.safetensors") => true,
         Some(rest) => rest
             .strip_prefix('-')
             .and_then(|rest| shard(rest.strip_suffix(".safetensors")?))
             .unwrap_or(false),
-        None => false,
+        None => matches!(name, "mtp.safetensors" | "mtp/weights.safetensors"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! From `config.json` and opened files to a model: the family is found, built, and filled.
 
-use mlx_core::{Array, DType, Result, Safetensors};
+use mlx_core::{Array, DType, Result};
 use mlx_nn::{Checkpoint, FillOptions, Path, Visit, fill};
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::config::quantization::Quantization;
 use crate::head::HeadTensors;
 use crate::names::{Names, prefixes};
 use crate::registry::{Family, Registry, Source};
-use crate::{LoadOptions, Loaded, Model, ModelInfo};
+use crate::{LoadOptions, Loaded, Model, ModelInfo, Weights, mtp};
 
 /// A model whose parameters have values that are not evaluated: on the CPU they refer to the files.
 pub(crate) struct Assembled {
@@ -28,7 +28,7 @@ pub(crate) const TIED: &str = "tie_word_embeddings";
 
 /// The model of a config, without values.
 pub(crate) fn empty(registry: &Registry, label: &str, config: Value) -> Result<Assembled> {
-    assemble(registry, label, config, Vec::new()).map(|(assembled, _)| assembled)
+    assemble(registry, label, config, Vec::new().into()).map(|(assembled, _)| assembled)
 }
 
 /// The model of a config, filled from files.
@@ -36,10 +36,10 @@ pub(crate) fn filled(
     registry: &Registry,
     label: &str,
     config: Value,
-    files: Vec<Safetensors>,
+    weights: Weights,
     options: &mut LoadOptions<'_>,
 ) -> Result<Assembled> {
-    let (mut assembled, checkpoint) = assemble(registry, label, config, files)?;
+    let (mut assembled, checkpoint) = assemble(registry, label, config, weights)?;
     let total = checkpoint.names().count();
     let quantization = &assembled.quantization;
     fill(
@@ -63,14 +63,24 @@ fn assemble(
     registry: &Registry,
     label: &str,
     config: Value,
-    files: Vec<Safetensors>,
+    weights: Weights,
 ) -> Result<(Assembled, Checkpoint)> {
     let outer = Config::new(&format!("{label}: config.json"), config)?;
     // Multimodal checkpoints describe their text model inside; some keys stay outside.
     let text = outer.object("text_config")?;
     let nested = text.is_some();
-    let published = Checkpoint::new(label, files, &prefixes(nested))?;
+    let mut published = Checkpoint::new(label, weights.model, &prefixes(nested))?;
     let (model_type, family) = registry.find(&outer, &published)?;
+    let head_beside = family.head_file.is_some() && !weights.head.is_empty();
+    if family.head_file.is_some() {
+        let rules = published.files().map(mtp::renames);
+        let rules = rules.collect::<Result<Vec<_>>>()?;
+        published = published.with_own_rules(rules)?;
+        for file in weights.head {
+            let rules = mtp::renames(&file)?;
+            published = published.beside(file, rules)?;
+        }
+    }
     let tied = outer.or(TIED, family.tied)?;
     let quantization_of = Config::clone(&outer);
     // Some name it outside, some inside, some on both sides.
@@ -82,6 +92,7 @@ fn assemble(
     let rules = (family.names)(&Source {
         config: &config,
         nested,
+        head_beside,
         tensors: &published,
     })?;
     let names = Names::new(nested, rules);
@@ -100,6 +111,7 @@ fn assemble(
     let mut model = (family.build)(&Source {
         config: &config,
         nested,
+        head_beside,
         tensors: &tensors,
     })?;
     model.set_names(names);

@@ -10,12 +10,13 @@ use std::io::Write;
 use std::path::Path;
 
 use mlx_core::safetensors::NonFinite;
-use mlx_core::{DType, Error, ErrorKind, Result, Safetensors, Scheme};
+use mlx_core::{DType, Error, ErrorKind, Result, Scheme};
 use mlx_nn::{Patterns, Piece};
 use serde_json::{Map, Value, json};
 
-use crate::assemble::{Assembled, filled};
-use crate::{LoadOptions, Model, Registry};
+use crate::assemble::{Assembled, TIED, filled};
+use crate::mtp::NORM_OFFSET;
+use crate::{LoadOptions, Model, Registry, Weights};
 
 mod recipe;
 mod shards;
@@ -94,7 +95,7 @@ pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> Result<()>;
 pub fn convert(
     label: &str,
     config: Value,
-    files: Vec<Safetensors>,
+    weights: impl Into<Weights>,
     dir: &Path,
     options: &ConvertOptions,
     progress: Progress<'_>,
@@ -103,7 +104,7 @@ pub fn convert(
         &Registry::default(),
         label,
         config,
-        files,
+        weights,
         dir,
         options,
         progress,
@@ -118,7 +119,7 @@ pub fn convert_with(
     registry: &Registry,
     label: &str,
     config: Value,
-    files: Vec<Safetensors>,
+    weights: impl Into<Weights>,
     dir: &Path,
     options: &ConvertOptions,
     progress: Progress<'_>,
@@ -135,7 +136,8 @@ pub fn convert_with(
             format!("{label}: config.json: expected a JSON object"),
         ));
     };
-    let non_finite = non_finite(&files)?;
+    let weights = weights.into();
+    let non_finite = non_finite(&weights)?;
     let dtype = options.dtype.or_else(|| config_dtype(&object));
     let mut load = LoadOptions {
         dtype,
@@ -148,7 +150,7 @@ pub fn convert_with(
         nested,
         quantization,
         ..
-    } = filled(registry, label, config, files, &mut load)?;
+    } = filled(registry, label, config, weights, &mut load)?;
     if nested && !family.wrappers.contains(&model_type) {
         return refuse(format!(
             "a model_type {model_type:?} with a text_config is not supported; known: {}",
@@ -217,8 +219,9 @@ pub fn convert_with(
         }
     }
     describe(&mut object, options.dtype, nested);
-    let tensors = Tensors::of(model.as_ref(), prefix)?;
+    let tensors = Tensors::of(model.as_ref(), prefix, family.head_file)?;
     untie(&mut object, &tensors, registry);
+    tell_head(&mut object, &tensors);
     // The model's handles would keep each tensor in memory after it is evaluated and written.
     drop(model);
     let converted = write(tensors, &object, dir, options.shard_bytes, progress)?;
@@ -238,14 +241,19 @@ pub fn convert_with(
 pub fn save(model: &dyn Model, config: &Map<String, Value>, dir: &Path) -> Result<Converted> {
     let nested = config.contains_key("text_config");
     let mut config = config.clone();
-    let tensors = Tensors::of(model, prefix(nested))?;
+    let registry = Registry::default();
+    let model_type = config.get("model_type").and_then(Value::as_str);
+    let family = model_type.and_then(|name| registry.family(name));
+    let head_file = family.and_then(|family| family.head_file);
+    let tensors = Tensors::of(model, prefix(nested), head_file)?;
     let dtypes = tensors.arrays.iter().map(|(_, array)| array.dtype());
     describe(
         &mut config,
         dtypes.into_iter().find(|dtype| dtype.is_float()),
         nested,
     );
-    untie(&mut config, &tensors, &Registry::default());
+    untie(&mut config, &tensors, &registry);
+    tell_head(&mut config, &tensors);
     write(tensors, &config, dir, SHARD_BYTES, &mut |_, _| Ok(()))
 }
 
@@ -261,7 +269,11 @@ fn write(
     shard_bytes: u64,
     progress: Progress<'_>,
 ) -> Result<Converted> {
-    let shards = Shards::new(tensors.arrays, shard_bytes);
+    let mut shards = Shards::new(tensors.arrays, shard_bytes);
+    let index = (shards.names().len() > 1).then(|| shards.index(tensors.parameters));
+    if let Some((file, head)) = tensors.head {
+        shards.beside(file, head);
+    }
     let converted = Converted {
         files: shards.names(),
         bytes: shards.bytes,
@@ -270,8 +282,7 @@ fn write(
         left_dense: Vec::new(),
         non_finite: None,
     };
-    if converted.files.len() > 1 {
-        let index = shards.index(converted.parameters);
+    if let Some(index) = index {
         write_json(dir, "model.safetensors.index.json", &index)?;
     }
     shards.write(dir, &mut |done| progress(done, converted.bytes))?;
@@ -332,16 +343,26 @@ fn describe(config: &mut Map<String, Value>, dtype: Option<DType>, nested: bool)
 /// Where a model has a head of its own and its config says that it is tied, the config is corrected: other
 /// readers would drop the head.
 fn untie(config: &mut Map<String, Value>, tensors: &Tensors<'_>, registry: &Registry) {
-    const KEY: &str = "tie_word_embeddings";
     let own = format!("{}lm_head.weight", tensors.prefix);
     if !tensors.arrays.iter().any(|(name, _)| *name == own) || !registry.ties(config) {
         return;
     }
-    config.insert(KEY.to_owned(), json!(false));
+    config.insert(TIED.to_owned(), json!(false));
     if let Some(Value::Object(text)) = config.get_mut("text_config")
-        && text.contains_key(KEY)
+        && text.contains_key(TIED)
     {
-        text.insert(KEY.to_owned(), json!(false));
+        text.insert(TIED.to_owned(), json!(false));
+    }
+}
+
+/// Says how the norms of a head are stored that is written: as the model has them. A reader need not guess.
+fn tell_head(config: &mut Map<String, Value>, tensors: &Tensors<'_>) {
+    if tensors.head.is_some() {
+        let config = match config.get_mut("text_config") {
+            Some(Value::Object(text)) => text,
+            _ => config,
+        };
+        config.insert(NORM_OFFSET.to_owned(), json!(0));
     }
 }
 

@@ -75,14 +75,14 @@ pub mod gemma;
 
 use std::path::Path;
 
-use mlx_core::{Array, DType, Result, Safetensors};
+use mlx_core::{Array, DType, Result};
 use mlx_nn::{Head, LayerKind, Module, Step};
 use serde_json::Value;
 
 pub use geometry::{Geometry, LayerGeometry, kv_heads};
 pub use names::Names;
 pub use registry::{Family, Registry, Source, known_types};
-pub use weights::open as open_weights;
+pub use weights::{Weights, open as open_weights};
 
 /// A language model: tokens in, logits out, and nothing about text or caches.
 ///
@@ -218,10 +218,10 @@ pub fn load(dir: &Path, options: LoadOptions<'_>) -> Result<Loaded> {
 pub fn load_from(
     label: &str,
     config: Value,
-    files: Vec<Safetensors>,
+    weights: impl Into<Weights>,
     options: LoadOptions<'_>,
 ) -> Result<Loaded> {
-    Registry::default().load_from(label, config, files, options)
+    Registry::default().load_from(label, config, weights, options)
 }
 
 /// A model that nothing was loaded into: F32 values drawn from `seed`, as
@@ -253,10 +253,10 @@ impl Registry {
         &self,
         label: &str,
         config: Value,
-        files: Vec<Safetensors>,
+        weights: impl Into<Weights>,
         mut options: LoadOptions<'_>,
     ) -> Result<Loaded> {
-        assemble::filled(self, label, config, files, &mut options)?.finish(label)
+        assemble::filled(self, label, config, weights.into(), &mut options)?.finish(label)
     }
 
     /// [`initialised`] with these families.

@@ -1,12 +1,17 @@
 //! [`Mtp`]: a head that predicts a token further, from the features of a position and the token behind it
 //! (multi-token prediction; DeepSeek-V3, arXiv:2412.19437, §2.2). It shares embedding and output head with its model.
 
-use mlx_core::{DType, Result};
-use mlx_nn::{Checkpoint, LayerKind, Linear, RmsNorm, module};
+use std::collections::BTreeSet;
+
+use mlx_core::{DType, Error, ErrorKind, Result, Safetensors};
+use mlx_nn::{Checkpoint, LayerKind, Linear, RmsNorm, Rule, Rules, module};
 
 use crate::config::Config;
 use crate::decoder::{DecoderConfig, Layer, MlpConfig};
 use crate::registry::Source;
+
+/// The file that it is written to.
+pub(crate) const FILE: &str = "mtp.safetensors";
 
 /// The prefix of its tensors.
 pub(crate) const PREFIX: &str = "mtp.";
@@ -68,6 +73,45 @@ impl Mtp {
             norm: norm()?,
         }))
     }
+}
+
+/// Brings the tensors of a head that a file has under the prefix `mtp.`: those with other prefixes before it, and those of a
+/// file that holds a head alone, without it.
+///
+/// # Errors
+/// A prefix cannot be one.
+pub(crate) fn renames(file: &Safetensors) -> Result<Rules> {
+    // Of every head, and of nothing else.
+    const MARK: &str = "pre_fc_norm_hidden.weight";
+    let mut prefixes = BTreeSet::new();
+    for name in file.names() {
+        let place = name
+            .rfind(PREFIX)
+            .filter(|&at| at == 0 || name[..at].ends_with('.'));
+        match (place, name.strip_suffix(MARK)) {
+            (Some(0), _) => {}
+            (Some(at), _) => {
+                prefixes.insert((&name[..at], PREFIX));
+            }
+            (None, Some(prefix)) => {
+                prefixes.insert((prefix, ""));
+            }
+            (None, None) => {}
+        }
+    }
+    let rule = |(prefix, rest): (&str, &str)| {
+        if prefix.contains(['*', '#']) {
+            let message = format!("{prefix:?} is no prefix of tensors");
+            return Err(Error::new(ErrorKind::Format, message));
+        }
+        let (from, to) = (format!("{prefix}{rest}*"), format!("{PREFIX}*"));
+        Ok(Rule::rename(&from, &to))
+    };
+    prefixes
+        .into_iter()
+        .map(rule)
+        .collect::<Result<Vec<_>>>()
+        .map(Rules::from)
 }
 
 /// What has to be added to the stored weights of the head's norms. A head may come from another file than its model, so

@@ -151,7 +151,7 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
             rules.push(Rule::add(norm, 1.0));
         }
     }
-    let offset = match published {
+    let offset = match published && !source.head_beside {
         true => 1.0,
         false => norm_offset(c, tensors)?,
     };

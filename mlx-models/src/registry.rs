@@ -8,8 +8,8 @@ use crate::assemble::TIED;
 use crate::config::Config;
 use crate::convert::Bits;
 use crate::{
-    Model, gemma2, gemma3, llama, mistral, phi3, qwen2, qwen3, qwen3_5, qwen3_5_moe, qwen3_moe,
-    qwen3_next,
+    Model, gemma2, gemma3, llama, mistral, mtp, phi3, qwen2, qwen3, qwen3_5, qwen3_5_moe,
+    qwen3_moe, qwen3_next,
 };
 
 /// What a model is built from.
@@ -19,6 +19,8 @@ pub struct Source<'a> {
     pub config: &'a Config,
     /// Whether the config is inside that of a multimodal checkpoint.
     pub nested: bool,
+    /// Whether a head for multi-token prediction comes from files of its own.
+    pub head_beside: bool,
     /// The tensors: for [`Family::names`] as they are published, without the prefixes of multimodal checkpoints;
     /// for [`Family::build`] under the names of parameters. A model that is initialised has none.
     pub tensors: &'a Checkpoint,
@@ -48,6 +50,9 @@ pub struct Family {
     pub bits: &'static [(&'static str, Bits)],
     /// Those of `types` that are multimodal wrappers: the text model's config is their `text_config`.
     pub wrappers: &'static [&'static str],
+    /// Where it has a head for multi-token prediction (tensors named `mtp.`), the file that is written for it. Other programs
+    /// do not read the head, and some refuse its tensors.
+    pub head_file: Option<&'static str>,
 }
 
 impl Family {
@@ -64,6 +69,7 @@ impl Family {
             tied: false,
             bits: &[],
             wrappers: &[],
+            head_file: None,
         }
     }
 }
@@ -87,6 +93,7 @@ const FAMILIES: &[Family] = &[
     Family {
         names: qwen3_5::names,
         bits: qwen3_5::BITS,
+        head_file: Some(mtp::FILE),
         wrappers: &["qwen3_5"],
         ..Family::new(&["qwen3_5", "qwen3_5_text"], |source| {
             Ok(Box::new(qwen3_5::load(source)?))
@@ -95,6 +102,7 @@ const FAMILIES: &[Family] = &[
     Family {
         names: qwen3_5::names,
         bits: qwen3_5::BITS,
+        head_file: Some(mtp::FILE),
         wrappers: &["qwen3_5_moe"],
         ..Family::new(&["qwen3_5_moe", "qwen3_5_moe_text"], |source| {
             Ok(Box::new(qwen3_5_moe::load(source)?))
@@ -103,6 +111,7 @@ const FAMILIES: &[Family] = &[
     Family {
         names: qwen3_next::names,
         bits: qwen3_5::BITS,
+        head_file: Some(mtp::FILE),
         ..Family::new(&["qwen3_next"], |source| {
             Ok(Box::new(qwen3_next::load(source)?))
         })

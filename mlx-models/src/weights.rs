@@ -20,12 +20,45 @@ pub(crate) fn read_json(dir: &Path, name: &str) -> Result<Value> {
         .map_err(|error| Error::new(ErrorKind::Format, format!("{}: {error}", path.display())))
 }
 
+/// Files of a head for multi-token prediction beside the model's own, as they are published and as
+/// [`convert`](crate::convert::convert) writes them.
+pub(crate) const HEADS: [&str; 3] = [
+    "model-mtp.safetensors",
+    "mtp.safetensors",
+    "mtp/weights.safetensors",
+];
+
+/// The safetensors files of a checkpoint.
+pub struct Weights {
+    /// The model's.
+    pub model: Vec<Safetensors>,
+    /// Those of a head for multi-token prediction that is not in the model's files. Families without one leave them alone.
+    pub head: Vec<Safetensors>,
+}
+
+impl Weights {
+    /// All files.
+    pub fn files(&self) -> impl Iterator<Item = &Safetensors> {
+        self.model.iter().chain(&self.head)
+    }
+}
+
+impl From<Vec<Safetensors>> for Weights {
+    fn from(model: Vec<Safetensors>) -> Self {
+        Self {
+            model,
+            head: Vec::new(),
+        }
+    }
+}
+
 /// Opens the safetensors files of a folder, by the first rule that applies: `model.safetensors` alone, the
-/// files that its index names, or all `model*.safetensors`. transformers has the first two, in this order.
+/// files that its index names, or all `model*.safetensors`. transformers has the first two, in this order. A head for
+/// multi-token prediction may lie beside them, in `mtp.safetensors`, `model-mtp.safetensors` or `mtp/weights.safetensors`.
 ///
 /// # Errors
 /// There are none, the index names files outside the folder or absent ones, or one is malformed.
-pub fn open(dir: &Path) -> Result<Vec<Safetensors>> {
+pub fn open(dir: &Path) -> Result<Weights> {
     const WHOLE: &str = "model.safetensors";
     const INDEX: &str = "model.safetensors.index.json";
     let names: BTreeSet<String> = if dir.join(WHOLE).is_file() {
@@ -38,6 +71,7 @@ pub fn open(dir: &Path) -> Result<Vec<Safetensors>> {
         entries
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .filter(|name| name.starts_with("model") && name.ends_with(".safetensors"))
+            .filter(|name| !HEADS.contains(&name.as_str()))
             .collect()
     };
     if names.is_empty() {
@@ -49,19 +83,22 @@ pub fn open(dir: &Path) -> Result<Vec<Safetensors>> {
             ),
         ));
     }
-    names
-        .iter()
-        .map(|name| Safetensors::open(dir.join(name)))
-        .collect()
+    let heads = HEADS.into_iter();
+    let heads = heads.filter(|name| !names.contains(*name) && dir.join(name).is_file());
+    let open = |name: &str| Safetensors::open(dir.join(name));
+    Ok(Weights {
+        model: names.iter().map(|name| open(name)).collect::<Result<_>>()?,
+        head: heads.map(open).collect::<Result<_>>()?,
+    })
 }
 
 /// The NaN and infinite elements of a checkpoint's files, in the order of the files.
 ///
 /// # Errors
 /// A file cannot be read.
-pub fn non_finite(files: &[Safetensors]) -> Result<Option<NonFinite>> {
+pub fn non_finite(weights: &Weights) -> Result<Option<NonFinite>> {
     let mut all: Option<NonFinite> = None;
-    for file in files {
+    for file in weights.files() {
         let Some(found) = file.non_finite()? else {
             continue;
         };

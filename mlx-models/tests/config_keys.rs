@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use mlx_core::{Array, DType, Result, Safetensors};
+use mlx_core::{Array, DType, Result};
 use mlx_models::{LoadOptions, Loaded, load_from};
 use mlx_nn::{CacheOptions, ModelCache};
 use serde_json::Value;
@@ -22,8 +22,7 @@ fn loaded(dir: &Path, config: Value) -> Result<Loaded> {
         dtype: Some(DType::F32),
         ..LoadOptions::default()
     };
-    let files: Vec<Safetensors> = mlx_models::open_weights(dir)?;
-    load_from("here", config, files, options)
+    load_from("here", config, mlx_models::open_weights(dir)?, options)
 }
 
 /// Log probabilities of the first tokens after the prompt.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use mlx_core::{Array, DType, Safetensors, safetensors};
 use mlx_models::convert::{ConvertOptions, convert};
 use mlx_models::{LoadOptions, Loaded, load};
-use mlx_nn::{CacheOptions, ModelCache, Param, Visit};
+use mlx_nn::{CacheOptions, LayerKind, ModelCache, Param, StatePart, Visit};
 use serde_json::{Value, json};
 
 const PROMPT: [u32; 6] = [1, 5, 9, 17, 3, 22];
@@ -266,11 +266,26 @@ fn agree(place: &str, found: &Loaded) {
         [sizes.vocab, sizes.hidden],
         "{place}"
     );
+    // Beside recurrent layers the queries' projection has gates too.
+    let is_gated = shapes.keys().any(|name| name.contains(".linear_attn."));
+    let gates = if is_gated { 2 } else { 1 };
     for (index, layer) in sizes.layers().iter().enumerate() {
         let attention = format!("model.layers.{index}.self_attn");
-        let kv = layer.kv.unwrap();
+        let Some(kv) = layer.kv else {
+            let [LayerKind::Recurrent(shape)] = layer.states[..] else {
+                panic!("{place}: layer {index} has neither attention nor a recurrence");
+            };
+            let taps = &shapes[&format!("model.layers.{index}.linear_attn.conv1d.weight")];
+            let window = StatePart::Window {
+                name: "conv",
+                len: taps[1] - 1,
+                width: taps[0],
+            };
+            assert_eq!(shape.parts().next(), Some(&window), "{place}");
+            continue;
+        };
         let (q, k, v) = (
-            layer.heads * kv.key_dim,
+            layer.heads * kv.key_dim * gates,
             kv.heads * kv.key_dim,
             kv.heads * kv.value_dim,
         );

@@ -23,7 +23,7 @@ fn config(case: &str) -> Value {
 /// The tensors of a case, in F32.
 fn published(case: &str) -> Tensors {
     let mut tensors = Tensors::new();
-    for file in open_weights(&dir(case)).unwrap() {
+    for file in open_weights(&dir(case)).unwrap().files() {
         for name in file.names() {
             let array = file.array(name).unwrap().astype(DType::F32).unwrap();
             tensors.insert(name.to_owned(), array);

@@ -16,9 +16,10 @@ use crate::weight::Weight;
 pub struct Checkpoint {
     /// What error messages call it.
     label: String,
-    files: Vec<Safetensors>,
+    files: Vec<(Safetensors, Rules)>,
     /// Each is made of tensors of files: their numbers and published names.
     tensors: Gather<(usize, String)>,
+    rules: Rules,
 }
 
 impl Checkpoint {
@@ -27,8 +28,14 @@ impl Checkpoint {
     /// # Errors
     /// Two tensors claim the same name.
     pub fn new(label: &str, files: Vec<Safetensors>, rules: &Rules) -> Result<Self> {
+        let files = files.into_iter().map(|file| (file, Rules::none()));
+        Self::gather(label, files.collect(), rules)
+    }
+
+    fn gather(label: &str, files: Vec<(Safetensors, Rules)>, rules: &Rules) -> Result<Self> {
         let mut tensors = Gather::default();
-        for (file, safetensors) in files.iter().enumerate() {
+        for (file, (safetensors, own)) in files.iter().enumerate() {
+            let rules = own.and(rules);
             for published in safetensors.names() {
                 if let Ok(pieces) = rules.pieces(published) {
                     let added = tensors.add(pieces, &(file, published.to_owned()));
@@ -40,7 +47,31 @@ impl Checkpoint {
             label: label.to_owned(),
             files,
             tensors,
+            rules: rules.clone(),
         })
+    }
+
+    /// The files, in order.
+    pub fn files(&self) -> impl Iterator<Item = &Safetensors> {
+        self.files.iter().map(|(file, _)| file)
+    }
+
+    /// The same files, of which each has rules of its own before those of all.
+    ///
+    /// # Errors
+    /// Two tensors claim the same name.
+    pub fn with_own_rules(self, own: Vec<Rules>) -> Result<Self> {
+        let files = self.files.into_iter().map(|(file, _)| file).zip(own);
+        Self::gather(&self.label, files.collect(), &self.rules)
+    }
+
+    /// These files and another one, with rules of its own before those of all.
+    ///
+    /// # Errors
+    /// Two tensors claim the same name.
+    pub fn beside(mut self, file: Safetensors, own: Rules) -> Result<Self> {
+        self.files.push((file, own));
+        Self::gather(&self.label, self.files, &self.rules)
     }
 
     /// The same files by other rules.
@@ -48,7 +79,7 @@ impl Checkpoint {
     /// # Errors
     /// Two tensors claim the same name.
     pub fn with_rules(self, rules: &Rules) -> Result<Self> {
-        Self::new(&self.label, self.files, rules)
+        Self::gather(&self.label, self.files, rules)
     }
 
     /// What error messages call this checkpoint.
@@ -87,7 +118,7 @@ impl Checkpoint {
 
     fn shape_or_fault(&self, name: &str) -> Result<Option<Result<Vec<i32>, String>>> {
         self.tensors.shape(name, |(file, name)| {
-            let (dtype, shape) = self.files[*file].info(name)?;
+            let (dtype, shape) = self.files[*file].0.info(name)?;
             Ok((dtype, shape.to_vec()))
         })
     }
@@ -98,14 +129,14 @@ impl Checkpoint {
         for (file, name) in self.tensors.sources() {
             names[*file].insert(name.as_str());
         }
-        for (file, names) in self.files.iter().zip(names) {
+        for ((file, _), names) in self.files.iter().zip(names) {
             file.prepare(names)?;
         }
         Ok(())
     }
 
     fn source(&self, (file, name): &(usize, String)) -> Result<Array> {
-        self.files[*file].parameter(name)
+        self.files[*file].0.parameter(name)
     }
 }
 

@@ -51,6 +51,10 @@ CASES = [
     ("multimodal-mxfp4", "multimodal-dense", "-q --mode mxfp4"),
     ("multimodal-mixed", "multimodal-dense", "-q --predicate mixed_3_4"),
     ("mxfp4-dense", "q_llama_mxfp4", "-d"),
+    ("fused-dense", "q_qwen3_next_b4_g32", "-d"),
+    ("fused-4-bits", "fused-dense", "-q --bits 4 --group-size 32"),
+    ("hybrid-dense", "q_qwen3_5_mixed", "-d"),
+    ("hybrid-mixed", "hybrid-dense", "-q --predicate mixed_3_6"),
 ]
 
 

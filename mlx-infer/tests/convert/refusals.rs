@@ -185,7 +185,10 @@ fn what_cannot_be_converted_is_refused_by_name() {
     nested["text_config"] = config(&dense);
     fs::write(source.join("config.json"), nested.to_string()).unwrap();
     let message = refused(&source, &out, &["--dtype", "f16"], 1);
-    assert!(message.contains("known: gemma3"), "{message}");
+    assert!(
+        message.contains("known: qwen3_5, qwen3_5_moe, gemma3"),
+        "{message}"
+    );
 }
 
 #[test]

@@ -48,6 +48,15 @@ impl Shards {
         self.files.iter().map(|(name, _)| name.clone()).collect()
     }
 
+    /// Adds a file of its own, which the index does not name.
+    pub fn beside(&mut self, file: &str, tensors: Vec<(String, Array)>) {
+        if !tensors.is_empty() {
+            let bytes = tensors.iter().map(|(_, array)| array.nbytes() as u64);
+            self.bytes += bytes.sum::<u64>();
+            self.files.push((file.to_owned(), tensors));
+        }
+    }
+
     /// The index that tells in which file a tensor is.
     pub fn index(&self, parameters: usize) -> serde_json::Value {
         let map: BTreeMap<&str, &str> = self

@@ -4,7 +4,7 @@ use mlx_core::{Array, Error, ErrorKind, Result};
 use mlx_nn::names::Gather;
 use mlx_nn::{Param, Visit, Weight};
 
-use crate::Model;
+use crate::{Model, mtp};
 
 /// Paths and row sizes of the dense matrices.
 #[derive(Default)]
@@ -30,16 +30,19 @@ impl Visit for Matrices {
 pub(super) struct Tensors<'a> {
     pub prefix: &'a str,
     pub arrays: Vec<(String, Array)>,
+    /// Those of a head for multi-token prediction, and the file for them, where they have one.
+    pub head: Option<(&'static str, Vec<(String, Array)>)>,
     pub parameters: usize,
     pub packed: usize,
 }
 
 impl<'a> Tensors<'a> {
-    /// The arrays of `model`, in the form that its files have.
-    pub fn of(model: &dyn Model, prefix: &'a str) -> Result<Self> {
+    /// The arrays of `model`, in the form that its files have; those of a head are apart if there is a file for them.
+    pub fn of(model: &dyn Model, prefix: &'a str, head_file: Option<&'static str>) -> Result<Self> {
         let mut tensors = Self {
             prefix,
             arrays: Vec::new(),
+            head: head_file.map(|file| (file, Vec::new())),
             parameters: 0,
             packed: 0,
         };
@@ -57,8 +60,14 @@ impl<'a> Tensors<'a> {
             }
             let array = written.array(name, None, |array| Ok(array.clone()))?;
             let array = array.expect("it was added above");
-            tensors.arrays.push((format!("{prefix}{name}"), array));
+            match &mut tensors.head {
+                Some((_, head)) if name.starts_with(mtp::PREFIX) => {
+                    head.push((name.to_owned(), array));
+                }
+                _ => tensors.arrays.push((format!("{prefix}{name}"), array)),
+            }
         }
+        tensors.head.take_if(|(_, head)| head.is_empty());
         Ok(tensors)
     }
 }
