@@ -8,7 +8,7 @@
 //! | norms | [`rms_norm`], [`layer_norm`], [`add`], [`norm_add`], [`add_norm`] |
 //! | positions | [`rope()`], [`heads`] |
 //! | caches | [`store()`], [`store_heads`], [`pack`], [`unpack`], [`blank`] |
-//! | sampling | [`draw()`], [`argmax`], [`top`], [`nucleus`], [`logsumexp`] |
+//! | sampling | [`draw()`], [`allow()`], [`argmax`], [`top`], [`nucleus`], [`logsumexp`] |
 //! | recurrent layers | [`causal_conv`], [`gated_delta`] |
 //! | training | [`cross_entropy`] |
 //!
@@ -18,6 +18,7 @@
 //! Axes: `B` rows, `H` query heads, `K` heads of keys and values, `L` new tokens, `S` stored tokens,
 //! `D` head dimension.
 
+mod allow;
 mod attention;
 mod choose;
 mod draw;
@@ -32,6 +33,7 @@ mod recurrent;
 mod rope;
 mod store;
 
+pub use allow::allow;
 pub use attention::{Attention, attention, packed_attention, scaled_dot_product_attention};
 pub use choose::{argmax, logsumexp, nucleus, top};
 pub use draw::{Draw, NO_TOKEN, draw, gumbel};

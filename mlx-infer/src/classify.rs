@@ -302,6 +302,7 @@ impl LoadedModel {
                 seed,
                 history,
                 logprobs: None,
+                mask: None,
             })
             .collect();
         let choices = sample(&logits, &rows, None)?.read_any()?;

@@ -199,6 +199,10 @@ impl Engine {
     /// Too many requests are under way ([`ErrorKind::Busy`]), or the engine has ended
     /// ([`ErrorKind::Closed`]).
     pub fn submit(&self, request: Request) -> Result<Handle> {
+        if let Some(constraint) = &request.options.grammar {
+            // Compiled on the caller's thread; the engine's finds it there, or its fault.
+            let _ = self.frontend.compiled(constraint);
+        }
         let Some(ticket) = Ticket::take(&self.under_way, self.max_requests) else {
             let message = format!(
                 "{} requests are under way, as many as the engine takes",

@@ -1,12 +1,13 @@
 //! A model's text side: facts, tokenizer, chat template, end tokens.
 
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use mlx_models::ModelInfo;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::generate::{GenerateOptions, Prompt};
+use crate::grammar::{Compiled, Constraint, Grammars};
 use crate::text::chat::{ChatTemplate, Message, RenderOptions};
 use crate::text::files::Files;
 use crate::text::tokenizer::{self, Tokenizer};
@@ -35,6 +36,7 @@ pub struct Frontend {
     tokenizer: Option<Tokenizer>,
     template: OnceLock<ChatTemplate>,
     eos_ids: Vec<u32>,
+    grammars: Grammars,
 }
 
 /// The tokenizer of a checkpoint, if it has one, and the tokens that end a text.
@@ -60,6 +62,7 @@ impl Frontend {
             tokenizer,
             template: OnceLock::new(),
             eos_ids,
+            grammars: Grammars::default(),
         }
     }
 
@@ -135,7 +138,8 @@ impl Frontend {
     /// Checks a request as the engine does.
     ///
     /// # Errors
-    /// An option is out of range, a stop string has no tokenizer, or the ids have no place in the model's vocabulary or positions.
+    /// An option is out of range, a stop string or grammar has no tokenizer, a grammar is malformed or not supported, or the ids have no place
+    /// in the model's vocabulary or positions.
     pub fn check(&self, ids: &[u32], options: &GenerateOptions) -> Result<()> {
         options.check()?;
         let vocab = self.info.vocab as usize;
@@ -148,7 +152,43 @@ impl Frontend {
             return Err(Error::argument(message));
         }
         let room_for = " (the prompt and one more)";
-        check_positions(ids.len() + 1, self.info.max_positions, room_for)
+        check_positions(ids.len() + 1, self.info.max_positions, room_for)?;
+        match &options.grammar {
+            Some(constraint) => self.compiled(constraint).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Builds what all grammars of this model share, unless it is there. Without this call the first request with a grammar builds it, on the
+    /// thread that checks the request: 2.5 seconds for 200,000 tokens.
+    ///
+    /// # Errors
+    /// There is no tokenizer, or it does not suit.
+    pub fn prepare_grammars(&self) -> Result<()> {
+        let (vocab, eos_ids) = (self.info.vocab as usize, self.eos_ids());
+        self.grammars.prepare(self.tokenizer()?, vocab, eos_ids)
+    }
+
+    /// The keywords of a JSON schema that are without effect, because they are not supported and the constraint is not strict.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub fn ignored_keywords(&self, constraint: &Constraint) -> Result<Vec<String>> {
+        constraint.check()?;
+        Ok(self.compiled(constraint)?.ignored.clone())
+    }
+
+    /// The compiled form of a grammar; it is kept for the next request with the same one.
+    pub(crate) fn compiled(&self, constraint: &Constraint) -> Result<Arc<Compiled>> {
+        let Some(tokenizer) = &self.tokenizer else {
+            let message = format!(
+                "{} needs a tokenizer, and this checkpoint has none",
+                constraint.grammar.name()
+            );
+            return Err(Error::argument(message));
+        };
+        let (vocab, eos_ids) = (self.info.vocab as usize, self.eos_ids());
+        self.grammars.get(constraint, tokenizer, vocab, eos_ids)
     }
 }
 

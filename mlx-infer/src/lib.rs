@@ -13,6 +13,7 @@
 //! | keep a computed prompt | [`PromptCache`] |
 //! | load a model by its name on a hub | [`hub::Hub`] |
 //! | set how tokens are chosen and when to stop | [`GenerateOptions`] with [`SamplingParams`]; read from JSON as [`RequestOptions`] |
+//! | make a text match a JSON schema, a regular expression, a list or a grammar | [`GenerateOptions::grammar`]: a [`Grammar`] |
 //! | change logits in code | [`Processor`] |
 //! | put another back end behind the same calls | [`TextModel`] |
 //!
@@ -52,6 +53,7 @@ mod finite;
 mod forward;
 mod frontend;
 mod generate;
+mod grammar;
 mod json;
 mod metrics;
 mod model;
@@ -76,6 +78,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use finite::not_finite;
 pub use frontend::Frontend;
 pub use generate::{Event, FinishReason, GenerateOptions, Generated, Generation, Prompt};
+pub use grammar::{Constraint, Grammar};
 pub use metrics::Metrics;
 pub use mlx_models::ModelInfo;
 pub use model::{LoadOptions, LoadedModel};

@@ -1,6 +1,6 @@
 //! The options of a request as a caller gives them: each field given or not.
 //!
-//! Meanings, defaults and ranges of the fields are those of [`SamplingParams`] and [`GenerateOptions`]. This type reads
+//! Meanings, defaults and ranges of the fields are those of [`SamplingParams`], [`GenerateOptions`] and [`Constraint`]. This type reads
 //! them from flags, from the JSON lines of a batch, and from the body of an HTTP request.
 
 use std::collections::BTreeMap;
@@ -10,11 +10,16 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::generate::GenerateOptions;
+use crate::grammar::{Constraint, Grammar};
 use crate::sampler::SamplingParams;
 use crate::speculate::Speculative;
 
 macro_rules! request_options {
-    (sampling { $($s:ident: $s_type:ty,)* } generation { $($g:ident: $g_type:ty,)* }) => {
+    (
+        sampling { $($s:ident: $s_type:ty,)* }
+        generation { $($g:ident: $g_type:ty,)* }
+        grammar { $($(#[$doc:meta])* $c:ident: $c_type:ty,)* }
+    ) => {
         /// The options of a request, each given or not. `null` in JSON is not given.
         ///
         /// ```
@@ -39,28 +44,38 @@ macro_rules! request_options {
                 #[serde(skip_serializing_if = "Option::is_none")]
                 pub $g: Option<$g_type>,
             )*
+            $(
+                $(#[$doc])*
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub $c: Option<$c_type>,
+            )*
         }
 
         impl RequestOptions {
             /// The names of all options.
-            pub const NAMES: &[&str] = &[$(stringify!($s),)* $(stringify!($g),)*];
+            pub const NAMES: &[&str] = &[
+                $(stringify!($s),)* $(stringify!($g),)* $(stringify!($c),)*
+            ];
 
             /// Takes the options out of a JSON object and leaves its other keys.
             ///
             /// # Errors
-            /// An option has a value of another type; the message names it.
+            /// An option has a value of another type, or there are two grammars; the message names them.
             pub fn take_from(object: &mut Map<String, Value>) -> Result<Self> {
-                Ok(Self {
+                let taken = Self {
                     $($s: take(object, stringify!($s))?,)*
                     $($g: take(object, stringify!($g))?,)*
-                })
+                    $($c: take(object, stringify!($c))?,)*
+                };
+                taken.check_grammars().map(|()| taken)
             }
 
             /// These options where they are given, and `defaults` where they are not. The values are not checked
-            /// ([`GenerateOptions::check`]).
+            /// ([`GenerateOptions::check`]); of several grammars the first counts.
             pub fn over(self, defaults: &GenerateOptions) -> GenerateOptions {
                 let base = defaults.clone();
                 GenerateOptions {
+                    grammar: self.constraint(base.grammar),
                     sampling: SamplingParams {
                         $($s: given(self.$s, base.sampling.$s),)*
                     },
@@ -92,6 +107,64 @@ request_options! {
         ignore_eos: bool,
         logprobs: usize,
         speculative: Speculative,
+    }
+    grammar {
+        /// [`Grammar::JsonSchema`].
+        json_schema: Value,
+        /// [`Grammar::Regex`].
+        regex: String,
+        /// [`Grammar::Choice`].
+        choice: Vec<String>,
+        /// [`Grammar::Lark`].
+        grammar: String,
+        /// [`Constraint::after`].
+        grammar_after: String,
+    }
+}
+
+impl RequestOptions {
+    /// The grammars that are given.
+    fn grammars(&self) -> Vec<Grammar> {
+        let json_schema = self.json_schema.clone().map(Grammar::JsonSchema);
+        let regex = self.regex.clone().map(Grammar::Regex);
+        let choice = self.choice.clone().map(Grammar::Choice);
+        let lark = self.grammar.clone().map(Grammar::Lark);
+        [json_schema, regex, choice, lark]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    fn check_grammars(&self) -> Result<()> {
+        let all = "json_schema, regex, choice and grammar";
+        match &self.grammars()[..] {
+            [one, two, ..] => Err(Error::argument(format!(
+                "{} and {}: expected at most one of {all}",
+                one.name(),
+                two.name()
+            ))),
+            [] if self.grammar_after.is_some() => {
+                Err(Error::argument(format!("grammar_after needs one of {all}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The grammar that is given, or `base`.
+    fn constraint(&self, base: Option<Constraint>) -> Option<Constraint> {
+        let given = self.grammars().into_iter().next().map(Constraint::from);
+        let constraint = match (given, base) {
+            (Some(given), Some(base)) => Constraint {
+                grammar: given.grammar,
+                ..base
+            },
+            (given, base) => given.or(base)?,
+        };
+        let after = self.grammar_after.clone().or(constraint.after);
+        Some(Constraint {
+            after,
+            ..constraint
+        })
     }
 }
 
@@ -155,6 +228,50 @@ mod tests {
             json!({"temperature": 0.5, "logit_bias": {"7": -1.5}, "seed": 3})
         );
         assert!(RequestOptions::NAMES.contains(&"min_p"));
+    }
+
+    #[test]
+    fn one_grammar_is_taken() {
+        let take = |mut value: Value| RequestOptions::take_from(value.as_object_mut().unwrap());
+        let flags = GenerateOptions {
+            grammar: Some(Constraint {
+                after: Some("</think>".to_owned()),
+                ..Grammar::Regex("a".to_owned()).into()
+            }),
+            ..Default::default()
+        };
+        let none = GenerateOptions::default();
+        let found = take(json!({"choice": ["a", "b"]})).unwrap();
+        let choice = Grammar::Choice(vec!["a".to_owned(), "b".to_owned()]);
+        assert_eq!(
+            found.clone().over(&none).grammar,
+            Some(choice.clone().into())
+        );
+        let over = found.over(&flags).grammar.unwrap();
+        assert_eq!(over.grammar, choice);
+        assert_eq!(over.after.as_deref(), Some("</think>"));
+        let found = take(json!({"json_schema": true, "grammar_after": "x"})).unwrap();
+        let over = found.over(&flags).grammar.unwrap();
+        assert_eq!(over.grammar, Grammar::JsonSchema(json!(true)));
+        assert_eq!((over.after.as_deref(), over.strict), (Some("x"), true));
+        let nothing = take(json!({"regex": null})).unwrap();
+        assert_eq!(nothing.over(&flags).grammar, flags.grammar);
+        for (value, message) in [
+            (
+                json!({"regex": "a", "grammar": "start: \"a\""}),
+                "regex and grammar: expected at most one of json_schema, regex, choice and grammar",
+            ),
+            (
+                json!({"grammar_after": "x"}),
+                "grammar_after needs one of json_schema, regex, choice and grammar",
+            ),
+            (
+                json!({"choice": "a"}),
+                "choice: invalid type: string \"a\", expected a sequence",
+            ),
+        ] {
+            assert_eq!(take(value).unwrap_err().to_string(), message);
+        }
     }
 
     #[test]

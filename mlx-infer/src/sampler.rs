@@ -2,7 +2,7 @@
 //!
 //! Rows may have different settings; a greedy row is a draw from its largest logit alone. A row's token does not depend
 //! on the other rows. The chain is mlx-lm's: bias and penalties (`logits.rs`), then top-p, min-p and top-k on the
-//! distribution as the model gives it, then temperature, then a draw ([`fast::draw`]).
+//! distribution as the model gives it, then temperature, then a draw ([`fast::draw`]). The mask of a grammar stands before the filters.
 //!
 //! The draw takes the largest sum of logit and Gumbel noise. The noise depends only on the row's seed, the position and
 //! the token.
@@ -23,6 +23,7 @@ pub(crate) use self::history::History;
 pub use self::params::SamplingParams;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::grammar::Mask;
 
 /// The sampler's input for one row.
 #[derive(Clone, Copy)]
@@ -36,6 +37,8 @@ pub(crate) struct Row<'a> {
     /// How many log probabilities of the likeliest tokens to give beside that of the chosen one; `None`
     /// gives none at all.
     pub logprobs: Option<usize>,
+    /// The tokens that a grammar allows, if it has one.
+    pub mask: Option<&'a Mask>,
 }
 
 /// A token that was chosen.
@@ -43,9 +46,10 @@ pub(crate) struct Row<'a> {
 pub struct Choice {
     /// Its id.
     pub id: u32,
-    /// Its log probability after bias and penalties and before filters and temperature, if asked for.
+    /// Its log probability after bias, penalties and the mask of a grammar, and before filters and temperature, if asked for.
     pub logprob: Option<f32>,
-    /// The likeliest tokens of that distribution and their log probabilities, best first.
+    /// The likeliest tokens of that distribution and their log probabilities, best first. Tokens that a grammar or bias forbids are not
+    /// among them.
     pub top: Vec<(u32, f32)>,
 }
 
@@ -84,6 +88,13 @@ pub(crate) fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) 
     let x = match rows.iter().all(|row| row.params.keeps_logits()) {
         true => logits.clone(),
         false => logits::process(logits, rows, pending)?,
+    };
+    let x = match rows.iter().any(|row| row.mask.is_some()) {
+        false => x,
+        true => {
+            let masks: Vec<Option<Mask>> = rows.iter().map(|row| row.mask.cloned()).collect();
+            fast::allow(&x, &masks)?
+        }
     };
     let draws: Vec<Draw> = rows.iter().map(|row| row.draw(pending.is_some())).collect();
     let checked = fast::draw(&x, &draws)?;
@@ -221,7 +232,9 @@ impl Sampled {
                 (Some((ids, values)), Some(n)) => {
                     let span = row * width..row * width + n.min(width);
                     let values = values[span.clone()].iter().copied();
-                    ids[span].iter().copied().zip(values).collect()
+                    let best = ids[span].iter().copied().zip(values);
+                    best.filter(|(_, value)| *value != f32::NEG_INFINITY)
+                        .collect()
                 }
                 _ => Vec::new(),
             };

@@ -7,5 +7,6 @@ pub mod chat;
 pub(crate) mod detokenize;
 pub(crate) mod files;
 mod jinja;
+pub(crate) mod spelling;
 pub(crate) mod stop;
 pub(crate) mod tokenizer;

@@ -29,7 +29,7 @@ pub enum Op {
     /// [`rope`](super::rope()) and [`heads`](super::heads).
     Rope,
     /// [`argmax`](super::argmax), [`top`](super::top), [`nucleus`](super::nucleus), [`logsumexp`](super::logsumexp),
-    /// [`draw`](super::draw()).
+    /// [`draw`](super::draw()), [`allow`](super::allow()).
     Sample,
     /// [`store`](super::store()), [`store_heads`](super::store_heads), [`pack`](super::pack), [`blank`](super::blank).
     Store,

@@ -1,5 +1,7 @@
 //! Draws of tokens, against the same by ordinary operations.
 
+use std::sync::Arc;
+
 use mlx_core::fast::{self, Draw, NO_TOKEN, plainly};
 use mlx_core::{Array, DType, Result, random};
 
@@ -178,6 +180,62 @@ fn what_cannot_be_drawn_from_is_refused() -> Result<()> {
     ] {
         let error = fast::draw(&x, &[bad]).expect_err("out of range");
         assert!(error.to_string().contains("top_p in (0, 1]"), "{error}");
+    }
+    Ok(())
+}
+
+/// Forbidden tokens get minus infinity; NaN, infinity and rows without a mask stay.
+#[test]
+fn masks_forbid_tokens() -> Result<()> {
+    for dtype in TYPES {
+        for v in [1i32, 31, 32, 33, 1000, 50_001] {
+            let x = normal(v as u64, &[3, v], DType::F32)?;
+            let mut values = x.to_vec::<f32>()?;
+            let last = values.len() - 1;
+            (values[0], values[last]) = (f32::NAN, f32::INFINITY);
+            let x = Array::from_slice(&values, &[3, v])?.astype(dtype)?;
+            let words = (v as usize).div_ceil(32);
+            let mask = |seed: u32| -> Arc<[u32]> {
+                let word = |at: usize| (at as u32 + seed).wrapping_mul(0x9e37_79b9);
+                (0..words).map(word).collect()
+            };
+            let rows = [Some(mask(1)), None, Some(mask(2))];
+            let bits = |x: &Array| -> Result<Vec<u32>> {
+                let values = x.astype(DType::F32)?.to_vec::<f32>()?;
+                Ok(values.iter().map(|value| value.to_bits()).collect())
+            };
+            let mut expected = bits(&x)?;
+            for (at, bits) in expected.iter_mut().enumerate() {
+                let (row, id) = (at / v as usize, at % v as usize);
+                let is_allowed = |mask: &Arc<[u32]>| mask[id / 32] >> (id % 32) & 1 == 1;
+                let value = f32::from_bits(*bits);
+                let stays = value.is_nan() || value == f32::INFINITY;
+                if !stays && !rows[row].as_ref().is_none_or(is_allowed) {
+                    *bits = f32::NEG_INFINITY.to_bits();
+                }
+            }
+            assert_eq!(bits(&fast::allow(&x, &rows)?)?, expected, "{v} of {dtype}");
+            let plain = plainly(|| fast::allow(&x, &rows))?;
+            assert_eq!(bits(&plain)?, expected, "{v} of {dtype}, plainly");
+            // The logits themselves are as they were.
+            let turned = x.swap_axes(0, 1)?.contiguous()?.swap_axes(0, 1)?;
+            assert_eq!(bits(&fast::allow(&turned, &rows)?)?, expected);
+            assert_eq!(
+                x.slice_axis(0, 1, 2)?
+                    .isinf()?
+                    .any(-1, false)?
+                    .to_vec::<bool>()?,
+                [false]
+            );
+        }
+    }
+    let x = normal(1, &[2, 33], DType::F32)?;
+    let short: Arc<[u32]> = vec![0].into();
+    for rows in [vec![None], vec![None, Some(short)]] {
+        let error = fast::allow(&x, &rows)
+            .expect_err("they do not fit")
+            .to_string();
+        assert!(error.starts_with("a mask of tokens needs"), "{error}");
     }
     Ok(())
 }

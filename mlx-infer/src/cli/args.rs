@@ -2,15 +2,17 @@
 
 use std::cell::OnceCell;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
 use mlx_core::{DType, QuantMode, Scheme, fast};
+use mlx_infer::input::{MAX_TEXT, read_text};
 use mlx_infer::{
-    Files, GenerateOptions, LoadOptions, LoadedModel, RequestOptions, SamplingParams, Speculative,
-    console, hub,
+    Error, ErrorKind, Files, GenerateOptions, LoadOptions, LoadedModel, RequestOptions,
+    SamplingParams, Speculative, console, hub,
 };
+use serde_json::Value;
 
 use super::{Failure, Result};
 
@@ -192,6 +194,36 @@ pub(super) struct Generation {
     /// Guess next tokens from the text so far and compute several at a time: off, auto, or how many, 1 to 8. The tokens stay the same
     #[arg(long, value_name = "MODE", default_value_t = Speculative::Off)]
     speculative: Speculative,
+    /// The text must be JSON that the schema in this file describes; - is stdin
+    #[arg(long, value_name = "FILE", group = "constraint")]
+    json_schema: Option<PathBuf>,
+    /// The text must match this regular expression from its beginning to its end
+    #[arg(
+        long,
+        value_name = "REGEX",
+        group = "constraint",
+        allow_hyphen_values = true
+    )]
+    regex: Option<String>,
+    /// The text must be this, or another one given so; may be given several times
+    #[arg(
+        long,
+        value_name = "TEXT",
+        group = "constraint",
+        allow_hyphen_values = true
+    )]
+    choice: Vec<String>,
+    /// The text must match the grammar in this file, written in Lark; - is stdin
+    #[arg(long, value_name = "FILE", group = "constraint")]
+    grammar: Option<PathBuf>,
+    /// What the text must match holds behind this mark, as </think>; what comes before it is free
+    #[arg(
+        long,
+        value_name = "MARK",
+        requires = "constraint",
+        allow_hyphen_values = true
+    )]
+    grammar_after: Option<String>,
     /// Do not stop at the model's end tokens
     #[arg(long)]
     ignore_eos: bool,
@@ -215,6 +247,13 @@ impl Generation {
             stop: Some(self.stop.clone()),
             ignore_eos: Some(self.ignore_eos),
             speculative: Some(self.speculative),
+            json_schema: self.json_schema.as_deref().map(json).transpose()?,
+            regex: self.regex.clone(),
+            choice: (!self.choice.is_empty()).then(|| self.choice.clone()),
+            grammar: (self.grammar.as_deref())
+                .map(|path| read_text(path, MAX_TEXT))
+                .transpose()?,
+            grammar_after: self.grammar_after.clone(),
             ..Default::default()
         };
         let options = given.over(&GenerateOptions::default());
@@ -223,6 +262,16 @@ impl Generation {
             .map_err(|error| Failure::Usage(error.to_string()))?;
         Ok(options)
     }
+}
+
+/// The value in a JSON file.
+fn json(path: &Path) -> Result<Value> {
+    let text = read_text(path, MAX_TEXT)?;
+    let value = serde_json::from_str(&text).map_err(|error| {
+        let message = format!("{}: not valid json: {error}", path.display());
+        Error::new(ErrorKind::Format, message)
+    });
+    Ok(value?)
 }
 
 /// An id of a list; spaces around it are ignored.

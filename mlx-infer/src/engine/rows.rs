@@ -3,18 +3,20 @@
 //! A step is queued before the tokens of the step before it are read: it takes them as a lazy array. The host waits for
 //! one list of ids a step, and the device always has work.
 
+mod open;
 mod verify;
 
 use mlx_core::{Array, async_eval, eval};
 use mlx_nn::ModelCache;
 
+use self::open::Open;
 pub(crate) use self::verify::{Drafts, Verified};
 
 use super::task::Tasks;
 use crate::error::Result;
 use crate::forward;
 use crate::model::LoadedModel;
-use crate::sampler::{Choice, History, Row, Sampled, SamplingParams, sample};
+use crate::sampler::{Choice, Sampled};
 use crate::scheduler::Id;
 
 /// The rows that decode together.
@@ -24,6 +26,8 @@ pub(crate) struct Rows<'m> {
     slots: Vec<Option<Id>>,
     /// The step of which the tokens have not been read.
     queued: Option<Queued>,
+    /// The step behind it, if its tokens are chosen only after that one's are read.
+    open: Option<Open>,
 }
 
 /// A step under way.
@@ -61,6 +65,7 @@ impl<'m> Rows<'m> {
             cache: model.new_cache(0),
             slots: Vec::new(),
             queued: None,
+            open: None,
             model,
         }
     }
@@ -78,6 +83,11 @@ impl<'m> Rows<'m> {
     /// Rows of the cache, in use or not.
     pub(crate) fn slots(&self) -> usize {
         self.slots.len()
+    }
+
+    /// The requests that have a row.
+    pub(crate) fn ids(&self) -> Vec<Id> {
+        self.slots.iter().copied().flatten().collect()
     }
 
     /// Whether the next position of the row would change how the model embeds all of them.
@@ -158,16 +168,12 @@ impl<'m> Rows<'m> {
     /// Queues a step behind the one under way.
     pub(crate) fn step(&mut self, tasks: &Tasks<'_>) -> Result<Stepped> {
         let previous = self.queued.take();
-        let (queued, ids) = self.next(tasks, previous.as_ref())?;
-        self.queued = queued;
+        let ids = self.next(tasks, previous.as_ref())?;
         Ok(Stepped { previous, ids })
     }
 
-    fn next(
-        &mut self,
-        tasks: &Tasks<'_>,
-        previous: Option<&Queued>,
-    ) -> Result<(Option<Queued>, Vec<Id>)> {
+    /// Queues the step that follows `previous`. Returns the requests that took a token.
+    fn next(&mut self, tasks: &Tasks<'_>, previous: Option<&Queued>) -> Result<Vec<Id>> {
         let inputs: Vec<Input> = (0..self.slots.len())
             .map(|slot| self.input(slot, tasks, previous))
             .collect();
@@ -176,7 +182,7 @@ impl<'m> Rows<'m> {
             .map(|&input| usize::from(input != Input::Nothing))
             .collect();
         if widths.iter().all(|&width| width == 0) {
-            return Ok((None, Vec::new()));
+            return Ok(Vec::new());
         }
         let unread = previous.filter(|_| inputs.contains(&Input::Unread));
         let tokens = tokens(&inputs, unread)?;
@@ -198,19 +204,26 @@ impl<'m> Rows<'m> {
                 on_host.push((id, row_of(&logits, slot)?));
             }
         }
-        let sampled = choose(&logits, &owners, &inputs, tasks, unread.map(|_| &tokens))?;
-        sampled.start()?;
-        async_eval(on_host.iter().map(|(_, logits)| logits))?;
         let ids = (inputs.iter().zip(&self.slots))
             .filter(|(input, _)| **input != Input::Nothing)
             .filter_map(|(_, &id)| id)
             .collect();
-        let queued = Queued {
-            sampled,
+        let is_guided = |id: &Id| tasks[id].sequence.is_guided();
+        let needs_tokens = owners.iter().flatten().any(is_guided);
+        let open = Open {
+            logits,
+            inputs,
             owners,
             on_host,
         };
-        Ok((Some(queued), ids))
+        if needs_tokens {
+            async_eval(open.on_host.iter().map(|(_, logits)| logits))?;
+            async_eval([&open.logits])?;
+            self.open = Some(open);
+        } else {
+            self.queued = Some(open.choose(tasks, unread.map(|_| &tokens))?);
+        }
+        Ok(ids)
     }
 
     fn input(&self, slot: usize, tasks: &Tasks, previous: Option<&Queued>) -> Input {
@@ -283,49 +296,6 @@ fn tokens(inputs: &[Input], unread: Option<&Queued>) -> Result<Array> {
     let is_unread: Vec<bool> = inputs.iter().map(|&input| input == Input::Unread).collect();
     let is_unread = Array::from_slice(&is_unread, &[b])?;
     Ok(is_unread.select(unread.sampled.ids(), &Array::from_slice(&known, &[b])?)?)
-}
-
-/// Chooses a token for every row. `last`: each row's last token, if some were not read.
-fn choose(
-    logits: &Array,
-    owners: &[Option<Id>],
-    inputs: &[Input],
-    tasks: &Tasks,
-    last: Option<&Array>,
-) -> Result<Sampled> {
-    let greedy = SamplingParams::default();
-    let nothing = History::new(Vec::new());
-    // If the last token of some row is not read, the histories of all rows end before their last token.
-    let shortened: Vec<Option<History>> = owners
-        .iter()
-        .zip(inputs)
-        .map(|(&id, input)| match (id, input, last) {
-            (Some(id), Input::Known { .. }, Some(_)) => {
-                Some(tasks[&id].sequence.history().without_last())
-            }
-            _ => None,
-        })
-        .collect();
-    let rows: Vec<Row<'_>> = owners
-        .iter()
-        .zip(&shortened)
-        .map(|(id, shortened)| match id {
-            Some(id) => {
-                let row = tasks[id].sequence.row();
-                Row {
-                    history: shortened.as_ref().unwrap_or(row.history),
-                    ..row
-                }
-            }
-            None => Row {
-                params: &greedy,
-                seed: 0,
-                history: &nothing,
-                logprobs: None,
-            },
-        })
-        .collect();
-    sample(logits, &rows, last)
 }
 
 /// Row `row` of `[B, V]`: `[1, V]`.

@@ -1,6 +1,7 @@
 //! The decode loop: computes the scheduler's plans on the rows.
 
 mod admission;
+mod guide;
 mod prefill;
 mod speculate;
 
@@ -222,6 +223,7 @@ impl<'m, 's> Worker<'m, 's> {
                 }
                 let (rows, is_steady) = (self.rows.slots(), stepped.previous.is_some());
                 self.read(stepped.previous);
+                self.choose();
                 // Queueing one step and waiting for another take the time of a step.
                 if is_steady && !stepped.ids.is_empty() {
                     self.costs.learn(rows, 1, start.elapsed().as_secs_f64());
@@ -265,6 +267,7 @@ impl<'m, 's> Worker<'m, 's> {
 
     /// Chooses the next token of a request from its `logits` `[1, V]`, with its processor.
     fn choose_on_host(&mut self, id: Id, logits: &Array) {
+        self.prepare_masks(&[id]);
         if let Some(task) = self.tasks.get_mut(&id)
             && let Some(processor) = &mut task.processor
         {
@@ -275,11 +278,13 @@ impl<'m, 's> Worker<'m, 's> {
 
     /// Takes a token of a request; `None`: its logits are not finite.
     fn accept_any(&mut self, id: Id, choice: Option<Choice>) {
-        let ids = |task: &Task<'_>| task.sequence.history().ids().to_vec();
-        let choice = match (choice, self.tasks.get(&id).map(ids)) {
-            (Some(choice), _) => Ok(choice),
-            (None, ids) => Err(self.model.not_finite(&ids.unwrap_or_default())),
+        let Some(task) = self.tasks.get(&id) else {
+            return;
         };
+        let choice = choice.ok_or_else(|| {
+            let blocked = task.sequence.blocked();
+            blocked.unwrap_or_else(|| self.model.not_finite(task.sequence.history().ids()))
+        });
         self.accept(id, choice);
     }
 

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::cancel::CancelToken;
 use crate::error::{Error, Result};
+use crate::grammar::Constraint;
 use crate::metrics::Metrics;
 use crate::sampler::{Choice, SamplingParams};
 use crate::speculate::Speculative;
@@ -50,6 +51,9 @@ pub struct GenerateOptions {
     pub ignore_eos: bool,
     /// Give the log probability of each token, and of so many of the likeliest in its place.
     pub logprobs: Option<usize>,
+    /// What the text must match. The request ends with [`FinishReason::Stop`] where the text is complete and cannot go on, and where the model
+    /// ends a complete text; `max_tokens`, a stop string or a stop token can cut it. Such a request takes no drafts.
+    pub grammar: Option<Constraint>,
     /// Whether next tokens are guessed, to compute several at a time. The tokens stay the same.
     pub speculative: Speculative,
     /// Tokens of the prompt that are computed at a time.
@@ -68,6 +72,7 @@ impl Default for GenerateOptions {
             stop_ids: Vec::new(),
             ignore_eos: false,
             logprobs: None,
+            grammar: None,
             speculative: Speculative::Off,
             prefill_chunk: 512,
             cancel: CancelToken::new(),
@@ -95,14 +100,14 @@ impl GenerateOptions {
             let message = format!("stop string {at} is empty; expected at least one character");
             return Err(Error::argument(message));
         }
-        Ok(())
+        self.grammar.as_ref().map_or(Ok(()), Constraint::check)
     }
 }
 
 /// Why a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FinishReason {
-    /// An end token, a stop token or a stop string.
+    /// An end token, a stop token, a stop string, or the end of a grammar.
     Stop,
     /// `max_tokens`, or the last of the model's positions.
     Length,

@@ -5,7 +5,8 @@ use std::time::Instant;
 use super::request::{Event, FinishReason, GenerateOptions};
 use super::text::TextStream;
 use crate::cancel::CancelToken;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::grammar::{Constraint, Guide};
 use crate::metrics::{Counts, Watch};
 use crate::model::LoadedModel;
 use crate::sampler::{Choice, History, Row};
@@ -24,6 +25,8 @@ pub(crate) struct Sequence {
     /// Tokens of the prompt that were not computed.
     cached: usize,
     drafter: Option<Drafter>,
+    /// The state of its grammar, if it has one.
+    guide: Option<Box<Guide>>,
 }
 
 impl Sequence {
@@ -48,10 +51,19 @@ impl Sequence {
         } else {
             model.eos_ids()
         };
+        let stop_ids = [eos, &options.stop_ids].concat();
+        let guide = |constraint: &Constraint| -> Result<Box<Guide>> {
+            let compiled = model.frontend().compiled(constraint)?;
+            let ignore_eos = options.ignore_eos;
+            Ok(Box::new(Guide::new(
+                compiled, constraint, &stop_ids, ignore_eos,
+            )))
+        };
         Ok(Self {
+            guide: options.grammar.as_ref().map(guide).transpose()?,
             text: TextStream::new(model.tokenizer_if_any(), &options.stop)?,
             seed: options.sampling.seed.unwrap_or_else(random_seed),
-            stop_ids: [eos, &options.stop_ids].concat(),
+            stop_ids,
             limit: options.max_tokens.min(room),
             watch: Watch::start(model.load_time(), requested)?,
             cached: 0,
@@ -111,19 +123,42 @@ impl Sequence {
             seed: self.seed,
             history: &self.history,
             logprobs: self.options.logprobs,
+            mask: self.guide.as_ref().and_then(|guide| guide.mask()),
         }
+    }
+
+    /// Whether it has a grammar. Each of its tokens is then read before the next one is chosen.
+    pub(crate) fn is_guided(&self) -> bool {
+        self.guide.is_some()
+    }
+
+    /// The state of its grammar, which computes the mask of the next token before that token is chosen.
+    pub(crate) fn guide_mut(&mut self) -> Option<&mut Guide> {
+        self.guide.as_deref_mut()
+    }
+
+    /// The error of a request whose grammar allows only tokens that its bias forbids.
+    pub(crate) fn blocked(&self) -> Option<Error> {
+        let bias = &self.options.sampling.logit_bias;
+        let is_forbidden = |id| bias.get(&id) == Some(&f32::NEG_INFINITY);
+        self.guide.as_ref()?.blocked(is_forbidden)
     }
 
     /// Takes a token that was read; a reason if it is the last.
     pub(crate) fn accept(&mut self, choice: Choice) -> Result<(Event, Option<FinishReason>)> {
+        if let Some(guide) = &mut self.guide {
+            guide.check()?;
+        }
         self.watch.token();
         self.history.push(choice.id);
         let mut text = String::new();
         let ends = if self.stop_ids.contains(&choice.id) {
             Some(FinishReason::Stop)
         } else {
+            let guide = self.guide.as_mut();
+            let is_complete = guide.map_or(Ok(false), |guide| guide.accept(choice.id))?;
             text = self.text.push(choice.id)?;
-            if self.text.is_stopped() {
+            if is_complete || self.text.is_stopped() {
                 Some(FinishReason::Stop)
             } else {
                 (self.remaining() == 0).then_some(FinishReason::Length)

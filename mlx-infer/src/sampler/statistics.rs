@@ -1,8 +1,11 @@
 //! Draws have the distribution that the settings ask for: chi-square over 200,000 draws at 0.001.
 
+use std::collections::BTreeMap;
+
 use mlx_core::{Array, DType, random};
 
 use super::{History, Row, SamplingParams, sample};
+use crate::grammar::Mask;
 
 const DRAWS: usize = 200_000;
 const ROWS: usize = 2_000;
@@ -54,6 +57,11 @@ fn expected(params: &SamplingParams) -> Vec<f64> {
 
 /// How often the sampler draws each token.
 fn drawn(params: &SamplingParams) -> Vec<usize> {
+    drawn_of(params, None)
+}
+
+/// The same, of the tokens that a mask allows.
+fn drawn_of(params: &SamplingParams, mask: Option<&Mask>) -> Vec<usize> {
     let logits = LOGITS.repeat(ROWS);
     let logits = Array::from_slice(&logits, &[ROWS as i32, LOGITS.len() as i32]).unwrap();
     let mut counts = vec![0; LOGITS.len()];
@@ -67,6 +75,7 @@ fn drawn(params: &SamplingParams) -> Vec<usize> {
                 seed: row as u64,
                 history: &history,
                 logprobs: None,
+                mask,
             })
             .collect();
         for choice in sample(&logits, &rows, None).unwrap().read().unwrap() {
@@ -159,6 +168,34 @@ fn draws_have_the_distribution() {
     }
 }
 
+/// A mask leaves the distribution of the tokens that it allows, before the filters: as a bias of minus infinity on the others.
+#[test]
+fn masked_draws_have_the_distribution_of_the_rest() {
+    let allowed = [0usize, 2, 3, 5, 8, 9];
+    let mask: Mask = vec![allowed.iter().map(|id| 1 << id).sum::<u32>()].into();
+    let others = (0..LOGITS.len()).filter(|id| !allowed.contains(id));
+    let others: BTreeMap<u32, f32> = others.map(|id| (id as u32, f32::NEG_INFINITY)).collect();
+    for (name, params) in settings() {
+        let mut biased = params.clone();
+        biased.logit_bias.extend(others.clone());
+        let expected = expected(&biased);
+        let counts = drawn_of(&params, Some(&mask));
+        if expected.iter().filter(|p| **p > 0.0).count() == 1 {
+            assert_eq!(counts.iter().sum::<usize>(), counts[most(&expected)]);
+            continue;
+        }
+        let (statistic, freedom) = chi_square(&counts, &expected);
+        assert!(
+            statistic < critical(freedom),
+            "{name}: {statistic} with {freedom} degrees of freedom: {counts:?}"
+        );
+    }
+}
+
+fn most(p: &[f64]) -> usize {
+    (0..p.len()).fold(0, |best, id| if p[id] > p[best] { id } else { best })
+}
+
 /// The test detects samplers that are slightly wrong.
 #[test]
 fn biased_samplers_are_found() {
@@ -222,6 +259,7 @@ fn neighbours_draw_independently() {
                 seed: row as u64,
                 history: &history,
                 logprobs: None,
+                mask: None,
             })
             .collect();
         let choices = sample(&logits, &rows, None).unwrap().read().unwrap();

@@ -177,6 +177,7 @@ fn graph(cases: &[Case], pending: bool) -> Vec<u32> {
             seed: case.seed,
             history,
             logprobs: None,
+            mask: None,
         })
         .collect();
     let flat: Vec<f32> = cases.iter().flat_map(|case| case.logits.clone()).collect();
@@ -271,6 +272,7 @@ fn draws_have_the_distribution() {
             seed,
             history: &history,
             logprobs: None,
+            mask: None,
         };
         let choices = sample(&logits, &[row], None).unwrap().read().unwrap();
         counts[choices[0].as_ref().unwrap().id as usize] += 1;
@@ -308,12 +310,14 @@ fn logprobs_are_of_the_processed_distribution() {
             seed: 0,
             history: &history,
             logprobs: Some(3),
+            mask: None,
         },
         Row {
             params: &biased,
             seed: 0,
             history: &history,
             logprobs: Some(0),
+            mask: None,
         },
     ];
     let choices = sample(&array, &rows, None).unwrap().read().unwrap();
@@ -344,6 +348,7 @@ fn both_ways(logits: &[f32], shape: [i32; 2]) -> [Vec<Result<Choice>>; 2] {
             seed: 0,
             history: &history,
             logprobs: None,
+            mask: None,
         };
         sample(&array, &[row, row], None).unwrap().read().unwrap()
     })

@@ -220,7 +220,7 @@ impl Detokenizer {
 }
 
 /// The bytes of a byte-level token. A token that was added, and so spells text, counts as its own bytes.
-fn append_bytes(token: &str, out: &mut Vec<u8>) {
+pub(super) fn append_bytes(token: &str, out: &mut Vec<u8>) {
     /// Byte of each character that stands for one, from U+0000 on: printable Latin-1 for itself, the other
     /// bytes in order from U+0100 (GPT-2's `bytes_to_unicode`).
     static BYTES: LazyLock<Vec<Option<u8>>> = LazyLock::new(|| {
@@ -273,7 +273,7 @@ fn take_whole_chars(held: &mut Vec<u8>) -> String {
 }
 
 /// The byte that a `<0xE4>` token stands for.
-fn byte_token(token: &str) -> Option<u8> {
+pub(super) fn byte_token(token: &str) -> Option<u8> {
     let digits = token
         .strip_prefix("<0x")?
         .strip_suffix('>')

@@ -18,7 +18,7 @@ pub fn spawn(args: &[&str]) -> Child {
 }
 
 /// Exit status, documents and standard error of the command with this input.
-fn run(args: &[&str], input: &str) -> (Option<i32>, Vec<Value>, String) {
+pub fn run(args: &[&str], input: &str) -> (Option<i32>, Vec<Value>, String) {
     let mut child = spawn(args);
     // A command that does not read its input may have closed it.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());

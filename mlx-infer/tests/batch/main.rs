@@ -10,6 +10,7 @@ mod classify;
 mod command;
 mod endless;
 mod engine;
+mod grammar;
 mod independence;
 #[cfg(unix)]
 mod interruption;

@@ -8,7 +8,7 @@ use mlx_infer::{
 };
 
 /// Whether these are the same tokens, with log probabilities to the bit. MLX's own kernels add in an order that depends on the number of rows.
-fn same(found: &[Choice], expected: &[Choice]) -> bool {
+pub fn same(found: &[Choice], expected: &[Choice]) -> bool {
     match std::env::var("MLX_CPU_KERNELS").as_deref() {
         Ok("off") => crate::independence::same(found, expected),
         _ => found == expected,

@@ -137,6 +137,7 @@ pub fn cases() -> Vec<Case> {
         vec![float(&[2, 64])],
         json!([0.7, 0.9, 0.05, 5]),
     );
+    case("fast::allow", vec![float(&[2, 64])], json!([5, 2]));
     case(
         "plain",
         vec![

@@ -134,6 +134,10 @@ pub fn rows() -> Vec<(&'static str, Op)> {
             };
             fast::draw(c.x(0), &[draw(), draw()])
         };
+        "fast::allow" => |c| {
+            let words = vec![c.int(0) as u32; c.int(1).clamp(0, 1 << 20) as usize];
+            fast::allow(c.x(0), &[Some(words.into()), None])
+        };
         "plain" => |c| fast::plainly(|| {
             let experts = fast::experts_linear(c.x(0), c.x(1), c.x(2));
             let rows = fast::rows(c.x(3), c.x(2));

@@ -130,6 +130,8 @@ impl Worker<'_, '_> {
     /// Chooses the first token of each request whose prompt ends with its piece, and puts its row into the batch. Row i of `cache` and of
     /// `logits` belongs to piece i.
     fn enter(&mut self, pieces: &[Piece], mut cache: ModelCache, logits: &Array) -> Result<()> {
+        let ids: Vec<Id> = pieces.iter().map(|piece| piece.id).collect();
+        self.prepare_masks(&ids);
         let row = |piece: &Piece| self.tasks[&piece.id].sequence.row();
         let rows: Vec<_> = pieces.iter().map(row).collect();
         let choices = sample(logits, &rows, None)?.read_any()?;

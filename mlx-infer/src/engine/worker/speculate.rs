@@ -36,7 +36,8 @@ impl Worker<'_, '_> {
         let Some(task) = self.tasks.get_mut(&id) else {
             return false;
         };
-        let is_free = task.processor.is_none() && !task.is_paused();
+        let is_plain = task.processor.is_none() && !task.sequence.is_guided();
+        let is_free = is_plain && !task.is_paused();
         let drafter = task.sequence.drafter_mut().filter(|_| is_free);
         drafter.is_some_and(|drafter| drafter.is_due())
     }
@@ -85,6 +86,7 @@ impl Worker<'_, '_> {
 
     fn verify(&mut self, drafts: &Drafts) -> bool {
         let start = Instant::now();
+        self.prepare_masks(&self.rows.ids());
         let rows = match self.rows.verify(&self.tasks, drafts) {
             Ok(rows) => rows,
             Err(error) => {

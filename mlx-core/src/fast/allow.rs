@@ -1,0 +1,119 @@
+//! Logits of which some tokens are forbidden.
+
+use std::sync::Arc;
+
+use half::{bf16, f16};
+
+use super::{Form, Op, form};
+use crate::array::Array;
+use crate::dtype::DType;
+use crate::error::{Error, ErrorKind, Result};
+use crate::kernel::{self, CpuKernel, Spec, View, ViewMut};
+
+/// Bits of a word of a mask.
+const BITS: usize = 32;
+
+/// The logits `[B, V]`, of floating point, with minus infinity for each token that its row does not allow. Bit `i % 32` of word `i / 32` of a
+/// row's mask allows token `i`; a mask has `ceil(V / 32)` words. A row without a mask stays as it is. NaN and infinity stay everywhere, so
+/// that [`draw`](super::draw()) finds them.
+///
+/// # Errors
+/// There is not one mask or `None` for each row, a mask has another length, or `logits` has another shape or dtype.
+pub fn allow(logits: &Array, rows: &[Option<Arc<[u32]>>]) -> Result<Array> {
+    let [b, v] = logits.dims()?;
+    let words = (v.max(0) as usize).div_ceil(BITS);
+    let fits = |row: &Option<Arc<[u32]>>| row.as_ref().is_none_or(|mask| mask.len() == words);
+    if b as usize != rows.len() || !logits.dtype().is_float() || !rows.iter().all(fits) {
+        let lens: Vec<usize> = rows.iter().flatten().map(|mask| mask.len()).collect();
+        let message = format!(
+            "a mask of tokens needs logits [B, V] of floating point and ceil(V / 32) words for each row, found {} {:?} and {lens:?} words for {} rows",
+            logits.dtype(),
+            logits.shape(),
+            rows.len()
+        );
+        return Err(Error::new(ErrorKind::Shape, message));
+    }
+    let has_kernel = [DType::F32, DType::F16, DType::BF16].contains(&logits.dtype());
+    if !has_kernel || form(Op::Sample)? == Form::Plain {
+        return plain(logits, rows, words);
+    }
+    let kernel = Allow {
+        rows: rows.to_vec(),
+    };
+    Ok(kernel::apply(kernel, &[logits])?.remove(0))
+}
+
+fn plain(logits: &Array, rows: &[Option<Arc<[u32]>>], words: usize) -> Result<Array> {
+    let [b, v] = logits.dims()?;
+    let all = vec![u32::MAX; words];
+    let bits: Vec<u32> = rows
+        .iter()
+        .flat_map(|row| row.as_deref().unwrap_or(&all))
+        .copied()
+        .collect();
+    let of_word: Vec<u32> = (0..BITS).map(|bit| 1 << bit).collect();
+    let of_word = Array::from_slice(&of_word, &[1, 1, BITS as i32])?;
+    let allowed = Array::from_slice(&bits, &[b, words as i32, 1])?
+        .bitwise_and(&of_word)?
+        .not_equal(0u32)?
+        .reshape(&[b, (words * BITS) as i32])?
+        .slice_axis(-1, 0, v)?;
+    let stays = logits.less(f32::INFINITY)?.logical_not()?;
+    allowed
+        .logical_or(&stays)?
+        .select(logits, f32::NEG_INFINITY)
+}
+
+/// Writes minus infinity over the tokens that are forbidden.
+struct Allow {
+    rows: Vec<Option<Arc<[u32]>>>,
+}
+
+impl CpuKernel for Allow {
+    fn name(&self) -> &'static str {
+        "allow"
+    }
+
+    fn output(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
+        Ok(vec![Spec::new(&inputs[0].shape, inputs[0].dtype)])
+    }
+
+    fn eval(&self, _: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
+        let x = &mut outputs[0];
+        match x.dtype() {
+            DType::F32 => forbid(x.as_mut_slice()?, &self.rows, f32::NEG_INFINITY, |x| {
+                x < f32::INFINITY
+            }),
+            DType::F16 => forbid(x.as_mut_slice()?, &self.rows, f16::NEG_INFINITY, |x| {
+                x < f16::INFINITY
+            }),
+            _ => forbid(x.as_mut_slice()?, &self.rows, bf16::NEG_INFINITY, |x| {
+                x < bf16::INFINITY
+            }),
+        }
+        Ok(())
+    }
+
+    fn donate_input(&self) -> Option<usize> {
+        Some(0)
+    }
+}
+
+fn forbid<T: Copy>(
+    x: &mut [T],
+    rows: &[Option<Arc<[u32]>>],
+    forbidden: T,
+    is_below: impl Fn(T) -> bool,
+) {
+    let v = x.len() / rows.len().max(1);
+    for (x, mask) in x.chunks_mut(v.max(1)).zip(rows) {
+        let Some(mask) = mask else { continue };
+        for (x, &word) in x.chunks_mut(BITS).zip(mask.iter()) {
+            for (bit, x) in x.iter_mut().enumerate() {
+                if word >> bit & 1 == 0 && is_below(*x) {
+                    *x = forbidden;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Compiled grammars of a model.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use llguidance::{Matcher, ParserFactory};
+use serde_json::Value;
+
+use super::guide::{Mask, NO_TOKEN, mask_of};
+use super::source::source;
+use super::vocabulary::Vocabulary;
+use super::{Constraint, Grammar};
+use crate::error::{Error, ErrorKind, Result};
+use crate::text::tokenizer::Tokenizer;
+
+/// How many compiled grammars are kept for the next requests.
+const KEPT: usize = 32;
+
+/// The most subschemas of a JSON schema.
+const SUBSCHEMAS: usize = 16_384;
+
+/// The most rules and terminals of a Lark grammar: nested terminals take time that grows with the square of their number, and 10 seconds here.
+const RULES: usize = 1000;
+
+/// The stack of a compilation, which recurses from part to part: measured, a part takes up to 16 KiB.
+fn stack(parts: usize) -> usize {
+    (16 << 20) + parts * (32 << 10)
+}
+
+/// An error that can be given more than once.
+type Fault = (ErrorKind, String);
+
+/// A grammar that is ready to guide requests.
+pub(crate) struct Compiled {
+    pub(super) vocabulary: Arc<Vocabulary>,
+    /// The state before the first token.
+    pub(super) start: Matcher,
+    /// The tokens that it allows there.
+    pub(super) first: Mask,
+    /// Keywords of a JSON schema that are without effect.
+    pub(crate) ignored: Vec<String>,
+}
+
+/// The grammars of one model: the parts that all share, and those that were compiled last.
+#[derive(Default)]
+pub(crate) struct Grammars {
+    factory: OnceLock<std::result::Result<Factory, Fault>>,
+    kept: Mutex<VecDeque<Kept>>,
+}
+
+struct Factory {
+    parsers: ParserFactory,
+    vocabulary: Arc<Vocabulary>,
+}
+
+struct Kept {
+    grammar: Grammar,
+    strict: bool,
+    compiled: std::result::Result<Arc<Compiled>, Fault>,
+}
+
+impl Grammars {
+    /// Builds what all grammars share, if no other thread has. It takes seconds for a large vocabulary.
+    ///
+    /// # Errors
+    /// The tokenizer does not suit.
+    pub(crate) fn prepare(&self, tokenizer: &Tokenizer, vocab: usize, eos: &[u32]) -> Result<()> {
+        self.factory(tokenizer, vocab, eos).map(drop)
+    }
+
+    fn factory(&self, tokenizer: &Tokenizer, vocab: usize, eos: &[u32]) -> Result<&Factory> {
+        let build = || Factory::new(tokenizer, vocab, eos).map_err(|e| (e.kind(), e.to_string()));
+        self.factory.get_or_init(build).as_ref().map_err(error)
+    }
+
+    /// The compiled form of a grammar.
+    ///
+    /// # Errors
+    /// The grammar is malformed, not supported, or cannot be spelled with the model's tokens.
+    pub(crate) fn get(
+        &self,
+        constraint: &Constraint,
+        tokenizer: &Tokenizer,
+        vocab: usize,
+        eos: &[u32],
+    ) -> Result<Arc<Compiled>> {
+        let Constraint {
+            grammar, strict, ..
+        } = constraint;
+        let is_it = |kept: &Kept| kept.strict == *strict && kept.grammar == *grammar;
+        let lock = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            let mut kept = lock();
+            if let Some(at) = kept.iter().position(is_it)
+                && let Some(found) = kept.remove(at)
+            {
+                let compiled = found.compiled.clone();
+                kept.push_back(found);
+                return compiled.map_err(|fault| error(&fault));
+            }
+        }
+        let factory = self.factory(tokenizer, vocab, eos)?;
+        let compiled = factory.compile(grammar, *strict).map(Arc::new);
+        let compiled = compiled.map_err(|what| {
+            let message = format!("{}: {what}", grammar.name());
+            (ErrorKind::Argument, message)
+        });
+        let mut kept = lock();
+        if !kept.iter().any(is_it) {
+            if kept.len() == KEPT {
+                kept.pop_front();
+            }
+            kept.push_back(Kept {
+                grammar: grammar.clone(),
+                strict: *strict,
+                compiled: compiled.clone(),
+            });
+        }
+        compiled.map_err(|fault| error(&fault))
+    }
+}
+
+fn error((kind, message): &Fault) -> Error {
+    Error::new(*kind, message.clone())
+}
+
+impl Factory {
+    fn new(tokenizer: &Tokenizer, vocab: usize, eos: &[u32]) -> Result<Self> {
+        let vocabulary = Arc::new(Vocabulary::new(tokenizer, vocab, eos)?);
+        let mut parsers = ParserFactory::new_simple(vocabulary.env()).map_err(|error| {
+            Error::unsupported(format!("grammars do not work with this tokenizer: {error}"))
+        })?;
+        parsers.quiet().limits_mut().verbose_errors = false;
+        Ok(Self {
+            parsers,
+            vocabulary,
+        })
+    }
+
+    fn compile(&self, grammar: &Grammar, strict: bool) -> std::result::Result<Compiled, String> {
+        let (parts, most, name) = parts(grammar);
+        if parts > most {
+            return Err(format!(
+                "it has {parts} {name}, and at most {most} are supported"
+            ));
+        }
+        let top = source(grammar, strict)?;
+        let build = || {
+            let parser = (self.parsers.create_parser(top)).map_err(|e| said(grammar, &e))?;
+            let mut start = Matcher::new(Ok(parser));
+            let warnings = start.grammar_warnings();
+            let ignored = warnings.iter().flat_map(|warning| keywords(warning));
+            let ignored = ignored.collect();
+            let first = mask_of(&mut start, self.vocabulary.words())?;
+            let allowed = match self.vocabulary.not_first() {
+                None => first,
+                Some(not_first) => {
+                    let both = first.iter().zip(not_first.iter());
+                    both.map(|(first, not)| first & !not).collect()
+                }
+            };
+            if allowed.iter().all(|&word| word == 0) {
+                return Err(NO_TOKEN.to_owned());
+            }
+            Ok(Compiled {
+                vocabulary: self.vocabulary.clone(),
+                start,
+                first: allowed,
+                ignored,
+            })
+        };
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new()
+                .name("grammar".to_owned())
+                .stack_size(stack(parts))
+                .spawn_scoped(scope, build);
+            match thread {
+                Ok(thread) => thread
+                    .join()
+                    .unwrap_or_else(|_| Err("its compilation panicked".to_owned())),
+                Err(error) => Err(format!("cannot start a thread to compile it: {error}")),
+            }
+        })
+    }
+}
+
+/// The beginning of llguidance's message for keywords that it does not know how to hold.
+const UNIMPLEMENTED: &str = "Unimplemented keys: ";
+
+/// The beginning of its message for `oneOf` where several schemas may match.
+const ONE_OF: &str = "oneOf constraints are not supported";
+
+/// llguidance's words for a fault, in one line.
+fn said(grammar: &Grammar, error: &dyn std::fmt::Display) -> String {
+    let text = error.to_string();
+    if let Some(what) = text.strip_prefix("panic: ") {
+        let what = what.lines().next().unwrap_or_default();
+        return format!("its compilation failed ({what})");
+    }
+    if let Some(names) = text.strip_prefix(UNIMPLEMENTED) {
+        let names = quoted(names).join(", ");
+        return format!("not supported: {names} (without strict they are without effect)");
+    }
+    if text.starts_with(ONE_OF) {
+        return "not supported: oneOf of schemas that may match the same value (without strict it is taken as anyOf)".to_owned();
+    }
+    // A fault of a regular expression is on a line of its own, behind a picture of its place.
+    let of_regex = text.lines().find_map(|line| line.strip_prefix("error: "));
+    let first = text.lines().next().unwrap_or_default();
+    let text = match grammar {
+        Grammar::JsonSchema(_) => {
+            let lines: Vec<&str> = text.lines().map(str::trim).collect();
+            lines.join(" ")
+        }
+        Grammar::Regex(_) => {
+            let behind = first
+                .split_once("(in regex): ")
+                .map_or(first, |(_, said)| said);
+            of_regex.unwrap_or(behind).to_owned()
+        }
+        Grammar::Lark(_) | Grammar::Choice(_) => match of_regex {
+            Some(said) => format!("{}: {said}", first.trim_end_matches(": regex parse error:")),
+            None => first.to_owned(),
+        },
+    };
+    let mut chars = text.trim().trim_end_matches('.').chars();
+    let first = chars.next().map(|c| c.to_lowercase().to_string());
+    first.unwrap_or_default() + &chars.take(400).collect::<String>()
+}
+
+/// An upper bound of a grammar's parts, how many are supported, and their name.
+fn parts(grammar: &Grammar) -> (usize, usize, &'static str) {
+    fn objects(value: &Value) -> usize {
+        match value {
+            Value::Object(entries) => 1 + entries.values().map(objects).sum::<usize>(),
+            Value::Array(items) => items.iter().map(objects).sum(),
+            _ => 0,
+        }
+    }
+    match grammar {
+        Grammar::JsonSchema(schema) => (objects(schema), SUBSCHEMAS, "subschemas"),
+        Grammar::Lark(text) => {
+            let colons = text.bytes().filter(|byte| *byte == b':').count();
+            (colons, RULES, "rules and terminals")
+        }
+        Grammar::Regex(_) | Grammar::Choice(_) => (0, 0, ""),
+    }
+}
+
+/// The texts in quotes of a list such as `["a", "b"]`.
+fn quoted(list: &str) -> Vec<&str> {
+    let list = list.split_once(']').map_or(list, |(list, _)| list);
+    list.split('"').skip(1).step_by(2).collect()
+}
+
+/// The keywords that a warning is about, or the warning itself.
+fn keywords(warning: &str) -> Vec<String> {
+    match warning.strip_prefix(UNIMPLEMENTED) {
+        Some(names) => quoted(names).into_iter().map(str::to_owned).collect(),
+        None if warning.starts_with("oneOf ") => vec!["oneOf (as anyOf)".to_owned()],
+        None if warning.starts_with("min/maxProperties") => {
+            vec!["minProperties, maxProperties".to_owned()]
+        }
+        None => match warning.strip_prefix("Unknown format: ") {
+            Some(format) => vec![format!("format {format}")],
+            None => vec![warning.to_owned()],
+        },
+    }
+}

@@ -1,0 +1,147 @@
+//! The bytes of tokens are what the detokenizer shows, and masks are to the point.
+
+use std::path::Path;
+
+use super::compile::Grammars;
+use super::guide::Guide;
+use super::{Constraint, Grammar};
+use crate::text::files::Files;
+use crate::text::spelling::{Spelled, Spelling};
+use crate::text::tokenizer::Tokenizer;
+
+fn tokenizer(name: &str) -> Tokenizer {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/text/tokenizers");
+    Tokenizer::load(&Files::directory(folder.join(name)).unwrap()).unwrap()
+}
+
+#[test]
+fn tokens_spell_what_the_detokenizer_shows() {
+    for name in [
+        "qwen", "llama3", "llama2", "gemma", "mistral", "unigram", "gpt2", "flags",
+    ] {
+        let tokenizer = tokenizer(name);
+        let spelling = Spelling::new(&tokenizer).unwrap();
+        let ids = 0..tokenizer.vocab_size() as u32;
+        let is_text = |id: &u32| matches!(spelling.of(*id), Spelled::Text(bytes) if bytes == b"a");
+        let first = ids.clone().find(is_text).unwrap();
+        let mut checked = 0;
+        for id in ids {
+            let (bytes, is_special) = match spelling.of(id) {
+                Spelled::Text(bytes) => (bytes, false),
+                _ => (Vec::new(), true),
+            };
+            // A part of a character shows as U+FFFD.
+            let Ok(text) = String::from_utf8(bytes.clone()) else {
+                continue;
+            };
+            checked += 1;
+            let behind = tokenizer.decode(&[first, id], true).unwrap();
+            assert_eq!(behind, format!("a{text}"), "{name}: {id}");
+            let alone = tokenizer.decode(&[id], true).unwrap();
+            let is_shortened = !is_special && spelling.is_shortened(&bytes);
+            assert_eq!(alone != text, is_shortened, "{name}: {id}: {alone:?}");
+        }
+        assert!(checked > 150, "{name}: {checked} tokens");
+    }
+}
+
+fn guide(tokenizer: &Tokenizer, vocab: usize, constraint: &Constraint) -> Guide {
+    let grammars = Grammars::default();
+    let compiled = grammars.get(constraint, tokenizer, vocab, tokenizer.eos_ids());
+    Guide::new(compiled.unwrap(), constraint, tokenizer.eos_ids(), false)
+}
+
+fn allowed(guide: &mut Guide) -> Vec<u32> {
+    guide.prepare();
+    let mask = guide.mask().expect("no fault").clone();
+    (0..mask.len() as u32 * 32)
+        .filter(|id| mask[*id as usize / 32] >> (id % 32) & 1 == 1)
+        .collect()
+}
+
+/// Each token that spells a beginning of what may follow, no other, and no id without a token.
+#[test]
+fn masks_hold_every_token_that_fits() {
+    let tokenizer = tokenizer("qwen");
+    let size = tokenizer.vocab_size();
+    let spelling = Spelling::new(&tokenizer).unwrap();
+    let sought = "the theme of these things";
+    let constraint = Constraint::from(Grammar::Choice(vec![sought.to_owned()]));
+    let mut guide = guide(&tokenizer, size + 77, &constraint);
+    let mut rest = sought.as_bytes();
+    while !rest.is_empty() {
+        let fits = |id: &u32| match spelling.of(*id) {
+            Spelled::Text(bytes) => !bytes.is_empty() && rest.starts_with(&bytes),
+            _ => false,
+        };
+        let expected: Vec<u32> = (0..size as u32).filter(fits).collect();
+        assert_eq!(allowed(&mut guide), expected);
+        let Some(&last) = expected.last() else { break };
+        guide.check().unwrap();
+        let is_complete = guide.accept(last).unwrap();
+        if let Spelled::Text(bytes) = spelling.of(last) {
+            rest = &rest[bytes.len()..];
+        }
+        assert_eq!(is_complete, rest.is_empty());
+    }
+    assert!(rest.is_empty());
+}
+
+#[test]
+fn a_mark_may_be_split_and_ends_with_a_token() {
+    let tokenizer = tokenizer("qwen");
+    let size = tokenizer.vocab_size();
+    let id = |text: &str| tokenizer.encode(text, false).unwrap()[0];
+    let after = |mark: &str, regex: &str| Constraint {
+        after: Some(mark.to_owned()),
+        ..Grammar::Regex(regex.to_owned()).into()
+    };
+    let feed = |guide: &mut Guide, text: &str| -> crate::Result<bool> {
+        guide.prepare();
+        guide.check()?;
+        guide.accept(id(text))
+    };
+    // Over two tokens, and not by the same letters further apart.
+    let mut split = guide(&tokenizer, size, &after("nt", "[0-9]"));
+    for text in ["t", "n", "n", "t"] {
+        assert!(split.mask().is_none());
+        assert!(!feed(&mut split, text).unwrap());
+    }
+    assert!(allowed(&mut split).contains(&id("7")) && !allowed(&mut split).contains(&id("n")));
+    // Tokens that begin with the mark, or with its end, and go on: `he` behind the `t` of `th`.
+    let is_allowed = |guide: &mut Guide, token: &str| {
+        guide.prepare();
+        let id = tokenizer.token_to_id(token).unwrap();
+        (guide.mask()).is_none_or(|mask| mask[id as usize / 32] >> (id % 32) & 1 == 1)
+    };
+    let mut whole = guide(&tokenizer, size, &after("l", "[0-9]"));
+    for (token, may_come) in [("l", true), ("ll", false), ("llo", false), ("il", true)] {
+        let known = tokenizer.token_to_id(token).is_some();
+        assert!(
+            !known || is_allowed(&mut whole, token) == may_come,
+            "{token}"
+        );
+    }
+    let mut part = guide(&tokenizer, size, &after("th", "[0-9]"));
+    assert!(is_allowed(&mut part, "he"));
+    assert!(!feed(&mut part, "t").unwrap());
+    assert!(!is_allowed(&mut part, "he") && is_allowed(&mut part, "h"));
+    assert!(!feed(&mut part, "h").unwrap());
+    assert!(is_allowed(&mut part, "7") && !is_allowed(&mut part, "h"));
+}
+
+#[test]
+fn grammars_are_compiled_once() {
+    let tokenizer = tokenizer("qwen");
+    let grammars = Grammars::default();
+    let get = |regex: &str| {
+        let constraint = Constraint::from(Grammar::Regex(regex.to_owned()));
+        grammars.get(&constraint, &tokenizer, 350, &[])
+    };
+    let first = get("a").unwrap();
+    assert!(std::sync::Arc::ptr_eq(&first, &get("a").unwrap()));
+    let fault = get("(").err().unwrap().to_string();
+    assert_eq!(get("(").err().unwrap().to_string(), fault);
+    (0..40).for_each(|n| drop(get(&format!("b{n}"))));
+    assert!(!std::sync::Arc::ptr_eq(&first, &get("a").unwrap()));
+}

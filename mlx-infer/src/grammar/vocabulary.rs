@@ -1,0 +1,150 @@
+//! The bytes of all tokens.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, TokEnv, TokRxInfo, TokTrie};
+
+use super::guide::{Crossing, Mask};
+use crate::error::{Error, Result};
+use crate::text::spelling::{Spelled, Spelling};
+use crate::text::tokenizer::Tokenizer;
+
+/// How many marks are remembered.
+const MARKS: usize = 8;
+
+/// Longer tokens are never allowed; the trie has no room for them.
+const MAX_BYTES: usize = 512;
+
+/// The tokens of a model as grammars see them.
+pub(super) struct Vocabulary {
+    env: TokEnv,
+    /// Ids of the model, those beyond the tokenizer included.
+    size: usize,
+    eos_ids: Vec<u32>,
+    /// The tokens that go beyond marks, of the marks that were asked for last.
+    crossing: Mutex<Vec<(String, Arc<Crossing>)>>,
+    /// Tokens that spell less at the beginning of a text than behind other tokens. They may not come first.
+    not_first: Option<Mask>,
+}
+
+impl Vocabulary {
+    /// The vocabulary of a model with `size` ids. Ids without text are never allowed, and special tokens only where a grammar names them.
+    ///
+    /// # Errors
+    /// The text of a token depends on those beside it.
+    pub(super) fn new(tokenizer: &Tokenizer, size: usize, eos_ids: &[u32]) -> Result<Self> {
+        let spelling = Spelling::new(tokenizer)?;
+        let eos_ids: Vec<u32> = (eos_ids.iter().copied())
+            .filter(|&id| (id as usize) < size)
+            .collect();
+        let mut words = vec![Vec::new(); size];
+        let mut not_first = vec![0; size.div_ceil(32)];
+        for (id, word) in (0..).zip(&mut words) {
+            let bytes = match spelling.of(id) {
+                Spelled::Nothing => continue,
+                Spelled::Special(name) => special(&name),
+                Spelled::Text(_) if eos_ids.contains(&id) => {
+                    special(&tokenizer.id_to_token(id).unwrap_or_default())
+                }
+                Spelled::Text(bytes) => {
+                    if spelling.is_shortened(&bytes) {
+                        not_first[id as usize / 32] |= 1 << (id % 32);
+                    }
+                    bytes
+                }
+            };
+            if bytes.len() <= MAX_BYTES {
+                *word = bytes;
+            }
+        }
+        let first_eos = eos_ids.first().copied().unwrap_or(INVALID_TOKEN);
+        let build = || {
+            let trie = TokTrie::from(&TokRxInfo::new(size as u32, first_eos), &words);
+            match eos_ids.is_empty() {
+                true => trie,
+                false => trie.with_eos_tokens(&eos_ids),
+            }
+        };
+        let trie = catch_unwind(AssertUnwindSafe(build)).map_err(|_| {
+            Error::unsupported(format!(
+                "grammars do not work with this tokenizer: its {size} tokens do not fit into a trie"
+            ))
+        })?;
+        let has_shortened = not_first.iter().any(|&word| word != 0);
+        Ok(Self {
+            // Not canonical: forced text may come in any tokens that spell it.
+            env: Arc::new(ApproximateTokEnv::new(trie)),
+            size,
+            eos_ids,
+            crossing: Mutex::default(),
+            not_first: has_shortened.then(|| not_first.into()),
+        })
+    }
+
+    pub(super) fn env(&self) -> &TokEnv {
+        &self.env
+    }
+
+    /// Words of a mask.
+    pub(super) fn words(&self) -> usize {
+        self.size.div_ceil(32)
+    }
+
+    pub(super) fn eos_ids(&self) -> &[u32] {
+        &self.eos_ids
+    }
+
+    pub(super) fn not_first(&self) -> Option<&Mask> {
+        self.not_first.as_ref()
+    }
+
+    /// The text of a token, by name if it is special.
+    pub(super) fn text(&self, id: u32) -> &[u8] {
+        if id as usize >= self.size {
+            return &[];
+        }
+        let bytes = self.env.tok_trie().token(id);
+        bytes
+            .strip_prefix(&[TokTrie::SPECIAL_TOKEN_MARKER])
+            .unwrap_or(bytes)
+    }
+
+    /// The tokens that end a mark and go on with other text.
+    pub(super) fn crossing(&self, mark: &str) -> Arc<Crossing> {
+        let lock = || self.crossing.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = lock();
+        if let Some((_, found)) = known.iter().find(|(known, _)| known == mark) {
+            return found.clone();
+        }
+        drop(known);
+        let sought = mark.as_bytes();
+        let mut crossing = vec![Vec::new(); sought.len()];
+        for id in 0..self.size as u32 {
+            let bytes = self.text(id);
+            let at = |at: usize| bytes.get(at..).is_some_and(|rest| rest.starts_with(sought));
+            if let Some(at) = (0..bytes.len()).find(|&from| at(from))
+                && at + sought.len() < bytes.len()
+            {
+                crossing[0].push(id);
+            }
+            for (n, crossing) in crossing.iter_mut().enumerate().skip(1) {
+                let rest = bytes.strip_prefix(&sought[n..]);
+                if rest.is_some_and(|rest| !rest.is_empty()) {
+                    crossing.push(id);
+                }
+            }
+        }
+        let crossing = Arc::new(crossing);
+        let mut known = lock();
+        if known.len() == MARKS {
+            known.remove(0);
+        }
+        known.push((mark.to_owned(), crossing.clone()));
+        crossing
+    }
+}
+
+fn special(name: &str) -> Vec<u8> {
+    [&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat()
+}
