@@ -1,8 +1,9 @@
 //! [`CausalLm`]: what every decoder has around its layers.
 
-use mlx_core::{Array, Result};
-use mlx_nn::{Embedding, Head, Linear, Module, RmsNorm, Step, module};
+use mlx_core::{Array, DType, Result};
+use mlx_nn::{Embedding, Head, Linear, Module, Norm, NormConfig, Step, module};
 
+use crate::decoder::DecoderConfig;
 use crate::{Geometry, Model, Names};
 
 /// One layer of a decoder.
@@ -18,7 +19,7 @@ pub trait DecoderLayer: Module {
 struct Backbone<L> {
     embed_tokens: Embedding,
     layers: Vec<L>,
-    norm: RmsNorm,
+    norm: Norm,
 }
 module!(Backbone<L: Module> { embed_tokens, layers, norm });
 
@@ -31,23 +32,27 @@ pub struct CausalLm<L, M = ()> {
     geometry: Geometry,
     names: Names,
     embed_scale: Option<f32>,
+    logit_scale: Option<f32>,
     softcap: Option<f32>,
 }
-module!(CausalLm<L: Module, M: Module> { model, lm_head, mtp } plain { geometry, names, embed_scale, softcap });
+module!(CausalLm<L: Module, M: Module> { model, lm_head, mtp }
+        plain { geometry, names, embed_scale, logit_scale, softcap });
 
 /// What is around the layers.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
     /// The model's sizes.
     pub geometry: Geometry,
-    /// Epsilon of the final norm.
-    pub norm_eps: f32,
-    /// What the final norm adds to its weight.
-    pub norm_offset: f32,
+    /// The final norm.
+    pub norm: NormConfig,
     /// The head is the embedding.
     pub tied: bool,
+    /// A head of its own has a bias.
+    pub head_bias: bool,
     /// Embeddings are multiplied by this.
     pub embed_scale: Option<f32>,
+    /// Logits are multiplied by this.
+    pub logit_scale: Option<f32>,
     /// Soft cap of logits.
     pub softcap: Option<f32>,
 }
@@ -63,19 +68,31 @@ impl<L> CausalLm<L> {
             model: Backbone {
                 embed_tokens: Embedding::new(vocab, hidden)?,
                 layers,
-                norm: RmsNorm::with_offset(hidden, around.norm_eps, around.norm_offset)?,
+                norm: Norm::new(hidden, &around.norm)?,
             },
             lm_head: if around.tied {
                 None
             } else {
-                Some(Linear::new(hidden, vocab, false)?)
+                Some(Linear::new(hidden, vocab, around.head_bias)?)
             },
             mtp: None,
             geometry: around.geometry,
             names: Names::none(),
             embed_scale: around.embed_scale,
+            logit_scale: around.logit_scale,
             softcap: around.softcap,
         })
+    }
+}
+
+impl<L: DecoderLayer> CausalLm<L> {
+    /// A model of the layers that `layer` builds of a config.
+    pub(crate) fn of(
+        config: &DecoderConfig,
+        layer: impl Fn(&DecoderConfig, usize) -> Result<L>,
+    ) -> Result<Self> {
+        let layers = (0..config.layers.len()).map(|index| layer(config, index));
+        Self::around(layers.collect::<Result<_>>()?, config.surroundings()?)
     }
 }
 
@@ -89,6 +106,7 @@ impl<L, M> CausalLm<L, M> {
             geometry,
             names,
             embed_scale,
+            logit_scale,
             softcap,
         } = self;
         CausalLm {
@@ -98,6 +116,7 @@ impl<L, M> CausalLm<L, M> {
             geometry,
             names,
             embed_scale,
+            logit_scale,
             softcap,
         }
     }
@@ -110,7 +129,11 @@ impl<L, M> CausalLm<L, M> {
 
 impl<L: DecoderLayer, M: Module> Model for CausalLm<L, M> {
     fn embed(&self, tokens: &Array) -> Result<Array> {
-        let x = self.model.embed_tokens.forward(tokens)?;
+        let mut x = self.model.embed_tokens.forward(tokens)?;
+        // Rows of an embedding whose scales are bytes are BF16, also where the model is not.
+        if x.dtype() == DType::BF16 && self.model.norm.dtype() != DType::BF16 {
+            x = x.astype(DType::F32)?;
+        }
         match self.embed_scale {
             // The scalar takes the embedding's dtype: in bf16 the factor itself is rounded, as in training.
             Some(scale) => x.multiply(scale),
@@ -128,7 +151,7 @@ impl<L: DecoderLayer, M: Module> Model for CausalLm<L, M> {
 
     fn head(&self) -> Head<'_> {
         let embedding = &self.model.embed_tokens;
-        Head::of(self.lm_head.as_ref(), embedding, self.softcap)
+        Head::of(self.lm_head.as_ref(), embedding, self.softcap).scaled(self.logit_scale)
     }
 
     fn geometry(&self) -> &Geometry {

@@ -2,10 +2,7 @@
 //! [`DecoderConfig`], of presence Options or bools; a difference of order is a file of its own.
 
 use mlx_core::{Array, Error, ErrorKind, Result, fast};
-use mlx_nn::{
-    Attention, AttentionConfig, ExpertsMlp, FeedForward, GatedDeltaNet, GatedMlp, LayerKind,
-    RmsNorm, Rope, Step, module,
-};
+use mlx_nn::{Attention, FeedForward, GatedDeltaNet, LayerKind, Norm, RopeConfig, Step, module};
 
 use crate::causal::{CausalLm, DecoderLayer};
 
@@ -15,11 +12,12 @@ pub use config::{DecoderConfig, MlpConfig};
 
 /// A layer of a [`Decoder`].
 pub struct Layer {
-    input_layernorm: RmsNorm,
+    input_layernorm: Norm,
     self_attn: Option<Attention>,
     linear_attn: Option<GatedDeltaNet>,
-    post_attention_layernorm: RmsNorm,
+    post_attention_layernorm: Norm,
     mlp: FeedForward,
+    residual_scale: Option<f32>,
 }
 module!(Layer {
     input_layernorm,
@@ -27,60 +25,46 @@ module!(Layer {
     linear_attn,
     post_attention_layernorm,
     mlp
-});
+} plain { residual_scale });
 
 impl Layer {
+    fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
+        Self::with(c, c.layers[index], &c.mlps[index], c.ropes[index].as_ref())
+    }
+
     /// A layer without values, which keeps `kind`.
     ///
     /// # Errors
     /// Sizes that do not fit each other.
-    pub(crate) fn new(c: &DecoderConfig, kind: LayerKind, mlp: &MlpConfig) -> Result<Self> {
-        let attention = AttentionConfig {
-            hidden: c.hidden,
-            heads: c.heads,
-            kv_heads: c.kv_heads,
-            head_dim: c.head_dim,
-            scale: (c.head_dim as f32).powf(-0.5),
-            qkv_bias: c.qkv_bias,
-            out_bias: c.out_bias,
-            qk_norm: c.qk_norm.then_some((c.norm_eps, 0.0)),
-            softcap: None,
-            output_gate: c.output_gate,
-            sinks: false,
-        };
-        let mlp = match *mlp {
-            MlpConfig::Dense {
-                intermediate,
-                bias,
-                activation,
-            } => FeedForward::Dense(Box::new(GatedMlp::new(
-                c.hidden,
-                intermediate,
-                bias,
-                activation,
-            )?)),
-            MlpConfig::Experts(experts) => {
-                FeedForward::Experts(Box::new(ExpertsMlp::new(experts)?))
-            }
-        };
+    pub(crate) fn with(
+        c: &DecoderConfig,
+        kind: LayerKind,
+        mlp: &MlpConfig,
+        rope: Option<&RopeConfig>,
+    ) -> Result<Self> {
         let (self_attn, linear_attn) = match (kind, c.delta) {
             (LayerKind::Recurrent(_), Some(delta)) => (None, Some(GatedDeltaNet::new(delta)?)),
             (LayerKind::Recurrent(_), None) => {
                 let message = "a recurrent layer in a decoder without a recurrence";
                 return Err(Error::new(ErrorKind::Invalid, message));
             }
-            _ => {
-                let rope = Rope::new(&c.rope, c.head_dim)?;
-                (Some(Attention::new(&attention, rope)?), None)
-            }
+            _ => (Some(c.attention(rope)?), None),
         };
         Ok(Self {
-            input_layernorm: RmsNorm::new(c.hidden, c.norm_eps)?,
+            input_layernorm: c.norm()?,
             self_attn,
             linear_attn,
-            post_attention_layernorm: RmsNorm::new(c.hidden, c.norm_eps)?,
-            mlp,
+            post_attention_layernorm: c.norm()?,
+            mlp: c.mlp(mlp)?,
+            residual_scale: c.residual_scale,
         })
+    }
+
+    fn scaled(&self, y: Array) -> Result<Array> {
+        match self.residual_scale {
+            Some(scale) => y.multiply(scale),
+            None => Ok(y),
+        }
     }
 }
 
@@ -92,8 +76,9 @@ impl DecoderLayer for Layer {
             (None, Some(delta)) => delta.forward(&y, state, step)?,
             (None, None) => unreachable!("a layer has one of them"),
         };
+        let y = self.scaled(y)?;
         let (x, y) = self.post_attention_layernorm.after_add(x, &y, None)?;
-        fast::add(&self.mlp.forward(&y)?, &x)
+        fast::add(&self.scaled(self.mlp.forward(&y)?)?, &x)
     }
 }
 
@@ -106,8 +91,6 @@ impl Decoder {
     /// # Errors
     /// Sizes that do not fit each other.
     pub fn new(config: &DecoderConfig) -> Result<Self> {
-        let layers = config.layers.iter().zip(&config.mlps);
-        let layers = layers.map(|(&kind, mlp)| Layer::new(config, kind, mlp));
-        Self::around(layers.collect::<Result<_>>()?, config.surroundings()?)
+        Self::of(config, Layer::new)
     }
 }

@@ -1,11 +1,15 @@
 //! What the configs of the pre-norm families have in common.
 
 use mlx_core::Result;
-use mlx_nn::{Activation, LayerKind};
+use mlx_nn::{Activation, LayerKind, NormConfig};
 
 use crate::config::Config;
-use crate::config::rope::{Dialect, RopeDefaults, context, rope};
+use crate::config::rope::{Dialect, RopeDefaults, context, rope, rope_of_layer_type};
 use crate::decoder::{DecoderConfig, MlpConfig};
+
+mod experts;
+
+pub(crate) use experts::{ExpertsDefaults, experts, sparse_layers};
 
 /// The most layers that a config may have: more than any published model, and few enough to build.
 const MAX_LAYERS: i32 = 1024;
@@ -136,8 +140,38 @@ pub(crate) struct Defaults {
     /// `hidden / heads`, if `None`.
     pub head_dim: Option<i32>,
     pub max_positions: i32,
+    /// The key of the norms' epsilon, and its default.
+    pub norm_eps_key: &'static str,
     pub norm_eps: f64,
-    pub rope: Dialect,
+    /// The key of the activation, and its default.
+    pub activation_key: &'static str,
+    pub activation: &'static str,
+    pub theta: f64,
+    /// How the rope is read that all layers share; `None` if a family has one for each kind of layer.
+    pub rope: Option<Dialect>,
+    /// Rope pairs neighbours.
+    pub interleaved: bool,
+}
+
+impl Defaults {
+    /// Llama's.
+    pub(crate) const LLAMA: Self = Self {
+        vocab: 32_000,
+        hidden: 4096,
+        intermediate: 11_008,
+        layers: 32,
+        heads: 32,
+        kv_heads: None,
+        head_dim: None,
+        max_positions: 2048,
+        norm_eps_key: "rms_norm_eps",
+        norm_eps: 1e-6,
+        activation_key: "hidden_act",
+        activation: "silu",
+        theta: 10_000.0,
+        rope: Some(Dialect::Plain),
+        interleaved: false,
+    };
 }
 
 /// Query heads, key and value heads, and their size.
@@ -175,18 +209,23 @@ pub(crate) fn decoder(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> 
     let hidden = c.size("hidden_size", Some(defaults.hidden))?;
     let n = n_layers(c, Some(defaults.layers))?;
     let (heads, kv_heads, head_dim) = heads(c, hidden, defaults)?;
-    let activation = Activation::parse(&c.or("hidden_act", "silu".to_owned())?)
-        .map_err(|error| c.unsupported(format!("hidden_act: {error}")))?;
+    let activation = activation(c, defaults.activation_key, defaults.activation)?;
     let intermediate = c.size("intermediate_size", Some(defaults.intermediate))?;
-    let rope = rope(
-        c,
-        RopeDefaults {
-            base: 10_000.0,
-            head_dim,
-            max_positions: c.size("max_position_embeddings", Some(defaults.max_positions))?,
-            dialect: defaults.rope,
-        },
-    )?;
+    let max_positions = c.size("max_position_embeddings", Some(defaults.max_positions))?;
+    let given_positions = c.opt("max_position_embeddings")?;
+    let rope = match defaults.rope {
+        Some(dialect) => Some(rope(
+            c,
+            RopeDefaults {
+                base: defaults.theta,
+                head_dim,
+                max_positions,
+                dialect,
+                interleaved: defaults.interleaved,
+            },
+        )?),
+        None => None,
+    };
     Ok(DecoderConfig {
         hidden,
         vocab: c.size("vocab_size", Some(defaults.vocab))?,
@@ -202,14 +241,124 @@ pub(crate) fn decoder(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> 
             };
             n
         ],
-        max_positions: context(&rope, c.opt("max_position_embeddings")?),
-        rope,
-        norm_eps: c.positive("rms_norm_eps", Some(defaults.norm_eps))? as f32,
+        max_positions: rope
+            .as_ref()
+            .map_or(given_positions, |rope| context(rope, given_positions)),
+        ropes: vec![rope; n],
+        norm: NormConfig::rms(c.positive(defaults.norm_eps_key, Some(defaults.norm_eps))? as f32),
+        attention_scale: (head_dim as f32).powf(-0.5),
         qkv_bias: false,
         out_bias: false,
-        qk_norm: false,
+        qk_norm: None,
+        qkv_clip: None,
+        query_growth: None,
+        sinks: false,
+        attention_softcap: None,
         output_gate: false,
         delta: None,
+        embed_scale: None,
+        residual_scale: None,
+        logit_scale: None,
+        logit_softcap: None,
+        head_bias: false,
         tied: tied(c, false)?,
     })
+}
+
+/// The activation that `key` names.
+///
+/// # Errors
+/// It is unknown.
+pub(crate) fn activation(c: &Config, key: &str, default: &str) -> Result<Activation> {
+    Activation::parse(&c.or(key, default.to_owned())?)
+        .map_err(|error| c.unsupported(format!("{key}: {error}")))
+}
+
+/// Reads `attention_bias`: of all four projections.
+///
+/// # Errors
+/// It is not a bool.
+pub(crate) fn attention_bias(c: &Config, config: &mut DecoderConfig) -> Result<()> {
+    let bias = c.or("attention_bias", false)?;
+    config.qkv_bias = bias;
+    config.out_bias = bias;
+    Ok(())
+}
+
+/// Reads `mlp_bias`: of all projections of dense layers.
+///
+/// # Errors
+/// It is not a bool.
+pub(crate) fn mlp_bias(c: &Config, config: &mut DecoderConfig) -> Result<()> {
+    let bias = c.or("mlp_bias", false)?;
+    set_mlp_bias(config, bias);
+    Ok(())
+}
+
+/// Sets the bias of all projections of dense layers.
+pub(crate) fn set_mlp_bias(config: &mut DecoderConfig, given: bool) {
+    for mlp in &mut config.mlps {
+        match mlp {
+            MlpConfig::Dense { bias, .. } | MlpConfig::Plain { bias, .. } => *bias = given,
+            MlpConfig::Experts(_) => {}
+        }
+    }
+}
+
+/// Makes MLPs without a gate of dense layers.
+pub(crate) fn ungated(config: &mut DecoderConfig) {
+    for mlp in &mut config.mlps {
+        if let MlpConfig::Dense {
+            intermediate,
+            bias,
+            activation,
+        } = *mlp
+        {
+            *mlp = MlpConfig::Plain {
+                intermediate,
+                bias,
+                activation,
+            };
+        }
+    }
+}
+
+/// Reads the ropes of a family that has one for full layers, and another for those with a window. The keys are
+/// those of their bases in the older dialect, which has `rope_scaling` for the full layers only.
+///
+/// # Errors
+/// As [`rope_of_layer_type`].
+pub(crate) fn ropes_by_kind(
+    c: &Config,
+    config: &mut DecoderConfig,
+    max_positions: i32,
+    full: (&str, f64),
+    windows: (&str, f64),
+) -> Result<()> {
+    let rope = |layer_type, (key, base), scaled| {
+        let defaults = RopeDefaults {
+            base,
+            head_dim: config.head_dim,
+            max_positions: c.size("max_position_embeddings", Some(max_positions))?,
+            dialect: Dialect::Plain,
+            interleaved: false,
+        };
+        rope_of_layer_type(c, layer_type, key, scaled, defaults)
+    };
+    let full = rope("full_attention", full, true)?;
+    let windows = rope("sliding_attention", windows, false)?;
+    config.max_positions = context(&full, c.opt("max_position_embeddings")?);
+    let ropes = config.layers.iter().map(|kind| match kind {
+        LayerKind::Full => Some(full.clone()),
+        _ => Some(windows.clone()),
+    });
+    config.ropes = ropes.collect();
+    Ok(())
+}
+
+/// Takes the rope from layers without a window.
+pub(crate) fn rope_on_windows(config: &mut DecoderConfig) {
+    for (rope, kind) in config.ropes.iter_mut().zip(&config.layers) {
+        *rope = rope.take().filter(|_| *kind != LayerKind::Full);
+    }
 }

@@ -1,77 +1,67 @@
 //! Gemma 2 (arXiv:2408.00118): soft caps, a window on every second layer.
 
 use mlx_core::Result;
-use mlx_nn::Activation;
+use mlx_nn::{NormConfig, NormKind};
 
 use crate::config::Config;
-use crate::config::rope::{Dialect, RopeDefaults, context, rope, shared_by_layers};
-use crate::family;
-use crate::gemma::{Gemma, GemmaConfig};
+use crate::config::rope::shared_by_layers;
+use crate::decoder::DecoderConfig;
+use crate::family::{self, Defaults};
+use crate::sandwich::Sandwich;
 
-pub(crate) fn load(c: &Config) -> Result<Gemma> {
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 256_000,
+    hidden: 2304,
+    intermediate: 9216,
+    layers: 26,
+    heads: 8,
+    kv_heads: Some(4),
+    head_dim: Some(256),
+    max_positions: 8192,
+    activation_key: "hidden_activation",
+    activation: "gelu_pytorch_tanh",
+    ..Defaults::LLAMA
+};
+
+pub(crate) fn load(c: &Config) -> Result<Sandwich> {
     // An older name of sliding_window, in files that have both.
     c.ignore(&["sliding_window_size"]);
-    causal(c)?;
     shared_by_layers(c)?;
-    let n = family::n_layers(c, Some(26))?;
-    let (heads, kv_heads, head_dim) = heads(c)?;
+    let mut config = config(c, &DEFAULTS)?;
     let window = family::window(c, Some(4096))?;
-    let max_positions = c.size("max_position_embeddings", Some(8192))?;
-    let rope = rope(
-        c,
-        RopeDefaults {
-            base: 10_000.0,
-            head_dim,
-            max_positions,
-            dialect: Dialect::Plain,
-        },
-    )?;
-    Gemma::new(&GemmaConfig {
-        hidden: c.size("hidden_size", Some(2304))?,
-        intermediate: c.size("intermediate_size", Some(9216))?,
-        vocab: c.size("vocab_size", Some(256_000))?,
-        heads,
-        kv_heads,
-        head_dim,
-        query_pre_attn_scalar: c.positive("query_pre_attn_scalar", Some(256.0))?,
-        layers: family::layer_kinds(c, n, window, |layer| layer % 2 == 0)?,
-        max_positions: context(&rope, c.opt("max_position_embeddings")?),
-        local_rope: rope.clone(),
-        rope,
-        norm_eps: c.positive("rms_norm_eps", Some(1e-6))? as f32,
-        activation: activation(c)?,
-        attention_bias: c.or("attention_bias", false)?,
-        qk_norm: false,
-        attn_softcap: softcap(c, "attn_logit_softcapping", Some(50.0))?,
-        final_softcap: softcap(c, "final_logit_softcapping", Some(30.0))?,
-        tied: family::tied(c, true)?,
-    })
+    let n = config.layers.len();
+    config.layers = family::layer_kinds(c, n, window, |layer| layer % 2 == 0)?;
+    config.attention_softcap = softcap(c, "attn_logit_softcapping", Some(50.0))?;
+    config.logit_softcap = softcap(c, "final_logit_softcapping", Some(30.0))?;
+    Sandwich::new(&config)
 }
 
-/// Query heads, key and value heads, and their size.
-pub(crate) fn heads(c: &Config) -> Result<(i32, i32, i32)> {
-    let head_dim = c.size("head_dim", Some(256))?;
-    let heads = c.size("num_attention_heads", Some(8))?;
-    let kv_heads = c.size("num_key_value_heads", Some(4))?;
-    family::check_heads(c, heads, kv_heads, head_dim)?;
-    Ok((heads, kv_heads, head_dim))
-}
-
-/// Gemma's activation is `hidden_activation`. `hidden_act` is ignored: early files have a wrong value there.
-pub(crate) fn activation(c: &Config) -> Result<Activation> {
+/// What all Gemmas have, and the `query_pre_attn_scalar` of Gemma 2 and 3.
+pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
+    let mut config = common(c, defaults)?;
+    // Early files have a wrong value there.
     c.ignore(&["hidden_act"]);
-    Activation::parse(&c.or("hidden_activation", "gelu_pytorch_tanh".to_owned())?)
-        .map_err(|error| c.unsupported(format!("hidden_activation: {error}")))
+    let scalar = c.positive("query_pre_attn_scalar", Some(256.0))?;
+    config.attention_scale = scalar.powf(-0.5) as f32;
+    Ok(config)
 }
 
-/// Refuses models with attention to later tokens.
-pub(crate) fn causal(c: &Config) -> Result<()> {
+/// What all Gemmas have: norms that store `weight - 1`, and embeddings that are scaled by the root of their size.
+pub(crate) fn common(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     if c.or("use_bidirectional_attention", false)? {
         return Err(
             c.unsupported("use_bidirectional_attention is not supported: only causal text models")
         );
     }
-    Ok(())
+    let mut config = family::decoder(c, defaults)?;
+    config.norm = NormConfig {
+        kind: NormKind::Rms(1.0),
+        ..config.norm
+    };
+    config.embed_scale = Some(f64::from(config.hidden).sqrt() as f32);
+    family::attention_bias(c, &mut config)?;
+    Ok(config)
 }
 
 /// A soft cap; null switches it off, absence means `default`.

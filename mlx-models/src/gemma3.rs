@@ -2,57 +2,48 @@
 //! a window for each without. Also the text tower of the multimodal checkpoints.
 
 use mlx_core::Result;
+use mlx_nn::QkNorm;
 
-use crate::config::rope::{Dialect, RopeDefaults, context, rope_of_layer_type};
-use crate::family;
-use crate::gemma::{Gemma, GemmaConfig};
-use crate::gemma2::{activation, causal, heads, softcap};
+use crate::family::{self, Defaults};
+use crate::gemma2::{config, softcap};
 use crate::registry::Source;
+use crate::sandwich::Sandwich;
 
-pub(crate) fn load(source: &Source<'_>) -> Result<Gemma> {
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 262_208,
+    hidden: 2304,
+    intermediate: 9216,
+    layers: 26,
+    heads: 8,
+    kv_heads: Some(4),
+    head_dim: Some(256),
+    max_positions: 131_072,
+    activation_key: "hidden_activation",
+    activation: "gelu_pytorch_tanh",
+    theta: 1_000_000.0,
+    rope: None,
+    ..Defaults::LLAMA
+};
+
+pub(crate) fn load(source: &Source<'_>) -> Result<Sandwich> {
     let c = source.config;
-    causal(c)?;
     // transformers keeps these, and computes without them.
     c.ignore(&["attn_logit_softcapping", "_sliding_window_pattern"]);
-    let n = family::n_layers(c, Some(26))?;
-    let (heads, kv_heads, head_dim) = heads(c)?;
+    let mut config = config(c, &DEFAULTS)?;
     let window = family::window(c, Some(4096))?;
-    let max_positions = c.size("max_position_embeddings", Some(131_072))?;
     let pattern = c.size("sliding_window_pattern", Some(6))? as usize;
-    let rope = |layer_type, key, scaled, base| {
-        rope_of_layer_type(
-            c,
-            layer_type,
-            key,
-            scaled,
-            RopeDefaults {
-                base,
-                head_dim,
-                max_positions,
-                dialect: Dialect::Plain,
-            },
-        )
-    };
-    let full = rope("full_attention", "rope_theta", true, 1_000_000.0)?;
-    Gemma::new(&GemmaConfig {
-        hidden: c.size("hidden_size", Some(2304))?,
-        intermediate: c.size("intermediate_size", Some(9216))?,
-        vocab: c.size("vocab_size", Some(262_208))?,
-        heads,
-        kv_heads,
-        head_dim,
-        query_pre_attn_scalar: c.positive("query_pre_attn_scalar", Some(256.0))?,
-        layers: family::layer_kinds(c, n, window, |layer| (layer + 1) % pattern != 0)?,
-        max_positions: context(&full, c.opt("max_position_embeddings")?),
-        rope: full,
-        local_rope: rope("sliding_attention", "rope_local_base_freq", false, 10_000.0)?,
-        norm_eps: c.positive("rms_norm_eps", Some(1e-6))? as f32,
-        activation: activation(c)?,
-        attention_bias: c.or("attention_bias", false)?,
-        qk_norm: true,
-        attn_softcap: None,
-        // Only the text model's own class has the cap in transformers.
-        final_softcap: softcap(c, "final_logit_softcapping", None)?.filter(|_| !source.nested),
-        tied: family::tied(c, true)?,
-    })
+    let n = config.layers.len();
+    config.layers = family::layer_kinds(c, n, window, |layer| (layer + 1) % pattern != 0)?;
+    family::ropes_by_kind(
+        c,
+        &mut config,
+        DEFAULTS.max_positions,
+        ("rope_theta", DEFAULTS.theta),
+        ("rope_local_base_freq", 10_000.0),
+    )?;
+    config.qk_norm = Some(QkNorm::heads(config.norm.eps, 1.0));
+    // Only the text model's own class has the cap in transformers.
+    config.logit_softcap = softcap(c, "final_logit_softcapping", None)?.filter(|_| !source.nested);
+    Sandwich::new(&config)
 }

@@ -1,8 +1,8 @@
 //! Language model architectures on MLX: `config.json` and safetensors in, logits out.
 //!
 //! [`load`](fn@load) reads a checkpoint folder and returns a [`Model`]. A family is one file that turns a config into a
-//! model: most share [`Decoder`](decoder::Decoder), Gemma 2 and 3 share [`Gemma`](gemma::Gemma). Text, sampling and
-//! scheduling are in `mlx-infer`, training is in `mlx-train`.
+//! model: most share [`Decoder`](decoder::Decoder); [`Sandwich`](sandwich::Sandwich) and [`PostNorm`](postnorm::PostNorm)
+//! have their norms in other places. Text, sampling and scheduling are in `mlx-infer`, training is in `mlx-train`.
 //!
 //! | transformers, PEFT | mlx-lm | here |
 //! |---|---|---|
@@ -46,24 +46,47 @@
 
 #![forbid(unsafe_code)]
 
+mod arcee;
 mod assemble;
+mod cohere;
+mod cohere2;
+mod ernie4_5;
+mod exaone4;
 mod family;
+mod gemma;
 mod gemma2;
 mod gemma3;
 mod geometry;
+mod glm4;
+mod gpt_oss;
+mod granite;
 mod head;
+mod helium;
+mod hunyuan_v1_dense;
 mod llama;
+mod ministral3;
 mod mistral;
+mod mixtral;
 mod mtp;
 mod names;
+mod nemotron;
+mod olmo2;
+mod olmo3;
+mod olmoe;
+mod phi;
 mod phi3;
 mod qwen2;
+mod qwen2_moe;
 mod qwen3;
 mod qwen3_5;
 mod qwen3_5_moe;
 mod qwen3_moe;
 mod qwen3_next;
 mod registry;
+mod seed_oss;
+mod smollm3;
+mod stablelm;
+mod starcoder2;
 mod weights;
 
 pub mod adapter;
@@ -71,7 +94,9 @@ pub mod causal;
 pub mod config;
 pub mod convert;
 pub mod decoder;
-pub mod gemma;
+pub mod parallel;
+pub mod postnorm;
+pub mod sandwich;
 
 use std::path::Path;
 

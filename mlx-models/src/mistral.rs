@@ -3,22 +3,15 @@
 use mlx_core::Result;
 
 use crate::config::Config;
-use crate::config::rope::Dialect;
 use crate::decoder::Decoder;
 use crate::family::{self, Defaults};
 
 /// What transformers assumes about absent keys.
 const DEFAULTS: Defaults = Defaults {
-    vocab: 32_000,
-    hidden: 4096,
     intermediate: 14_336,
-    layers: 32,
-    heads: 32,
     kv_heads: Some(8),
-    head_dim: None,
     max_positions: 131_072,
-    norm_eps: 1e-6,
-    rope: Dialect::Plain,
+    ..Defaults::LLAMA
 };
 
 pub(crate) fn load(c: &Config) -> Result<Decoder> {

@@ -63,8 +63,9 @@ impl Mtp {
         let experts = source.has("mtp.layers.0.mlp.switch_mlp.");
         let fits = |mlp: &&MlpConfig| matches!(mlp, MlpConfig::Experts(_)) == experts;
         let mlp = config.mlps.iter().find(fits).unwrap_or(&config.mlps[0]);
-        let layer = |_| Layer::new(config, LayerKind::Full, mlp);
-        let norm = || RmsNorm::new(config.hidden, config.norm_eps);
+        let rope = config.ropes[0].as_ref();
+        let layer = |_| Layer::with(config, LayerKind::Full, mlp, rope);
+        let norm = || RmsNorm::new(config.hidden, config.norm.eps);
         Ok(Some(Self {
             fc: Linear::new(2 * config.hidden, config.hidden, false)?,
             pre_fc_norm_embedding: norm()?,

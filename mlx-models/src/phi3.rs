@@ -2,7 +2,7 @@
 
 use mlx_core::{Array, Result};
 use mlx_nn::attention::{merge_heads, split_heads};
-use mlx_nn::{Activation, Attend, Linear, RmsNorm, Rope, Step, module};
+use mlx_nn::{Activation, Attend, Linear, Norm, Rope, Step, module};
 
 use crate::causal::{CausalLm, DecoderLayer};
 use crate::config::Config;
@@ -15,13 +15,10 @@ const DEFAULTS: Defaults = Defaults {
     vocab: 32_064,
     hidden: 3072,
     intermediate: 8192,
-    layers: 32,
-    heads: 32,
-    kv_heads: None,
-    head_dim: None,
     max_positions: 4096,
     norm_eps: 1e-5,
-    rope: Dialect::Phi3,
+    rope: Some(Dialect::Phi3),
+    ..Defaults::LLAMA
 };
 
 struct Attention {
@@ -70,9 +67,9 @@ impl Mlp {
 
 /// A layer of a [`Phi3`].
 pub struct Layer {
-    input_layernorm: RmsNorm,
+    input_layernorm: Norm,
     self_attn: Attention,
-    post_attention_layernorm: RmsNorm,
+    post_attention_layernorm: Norm,
     mlp: Mlp,
 }
 module!(Layer {
@@ -83,26 +80,29 @@ module!(Layer {
 });
 
 impl Layer {
-    fn new(c: &DecoderConfig, mlp: &MlpConfig) -> Result<Self> {
-        let &MlpConfig::Dense {
-            intermediate,
-            activation,
-            ..
-        } = mlp
+    fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
+        let (
+            &MlpConfig::Dense {
+                intermediate,
+                activation,
+                ..
+            },
+            Some(rope),
+        ) = (&c.mlps[index], &c.ropes[index])
         else {
-            unreachable!("phi3's config has no experts");
+            unreachable!("phi3's config has dense layers with a rope");
         };
         Ok(Self {
-            input_layernorm: RmsNorm::new(c.hidden, c.norm_eps)?,
+            input_layernorm: c.norm()?,
             self_attn: Attention {
                 qkv_proj: Linear::new(c.hidden, (c.heads + 2 * c.kv_heads) * c.head_dim, false)?,
                 o_proj: Linear::new(c.heads * c.head_dim, c.hidden, false)?,
-                rope: Rope::new(&c.rope, c.head_dim)?,
+                rope: Rope::new(rope, c.head_dim)?,
                 heads: c.heads,
                 kv_heads: c.kv_heads,
                 head_dim: c.head_dim,
             },
-            post_attention_layernorm: RmsNorm::new(c.hidden, c.norm_eps)?,
+            post_attention_layernorm: c.norm()?,
             mlp: Mlp {
                 gate_up_proj: Linear::new(c.hidden, 2 * intermediate, false)?,
                 down_proj: Linear::new(intermediate, c.hidden, false)?,
@@ -132,9 +132,9 @@ pub type Phi3 = CausalLm<Layer>;
 pub(crate) fn load(c: &Config) -> Result<Phi3> {
     let mut config = family::decoder(c, &DEFAULTS)?;
     // In published files, and not read by transformers.
-    c.ignore(&["attention_bias"]);
+    c.ignore(&["attention_bias", "lm_head_bias", "mlp_bias"]);
+    c.ignore(&["full_attn_mod", "interpolate_factor"]);
     let window = family::window(c, None)?;
     config.layers = vec![family::kind(window); config.layers.len()];
-    let layers = config.mlps.iter().map(|mlp| Layer::new(&config, mlp));
-    CausalLm::around(layers.collect::<Result<_>>()?, config.surroundings()?)
+    CausalLm::of(&config, Layer::new)
 }

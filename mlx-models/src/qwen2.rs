@@ -4,22 +4,17 @@ use mlx_core::Result;
 use mlx_nn::LayerKind;
 
 use crate::config::Config;
-use crate::config::rope::{Dialect, shared_by_layers};
+use crate::config::rope::shared_by_layers;
 use crate::decoder::Decoder;
 use crate::family::{self, Defaults};
 
 /// What transformers assumes about absent keys.
 const DEFAULTS: Defaults = Defaults {
     vocab: 151_936,
-    hidden: 4096,
     intermediate: 22_016,
-    layers: 32,
-    heads: 32,
     kv_heads: Some(32),
-    head_dim: None,
     max_positions: 32_768,
-    norm_eps: 1e-6,
-    rope: Dialect::Plain,
+    ..Defaults::LLAMA
 };
 
 pub(crate) fn load(c: &Config) -> Result<Decoder> {

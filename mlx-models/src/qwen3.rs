@@ -1,9 +1,9 @@
 //! Qwen 3 (arXiv:2505.09388): norms on q and k, a head size of its own, no biases.
 
 use mlx_core::Result;
+use mlx_nn::QkNorm;
 
 use crate::config::Config;
-use crate::config::rope::Dialect;
 use crate::decoder::{Decoder, DecoderConfig};
 use crate::family::{self, Defaults};
 use crate::qwen2;
@@ -11,15 +11,11 @@ use crate::qwen2;
 /// What transformers assumes about absent keys.
 const DEFAULTS: Defaults = Defaults {
     vocab: 151_936,
-    hidden: 4096,
     intermediate: 22_016,
-    layers: 32,
-    heads: 32,
     kv_heads: Some(32),
     head_dim: Some(128),
     max_positions: 32_768,
-    norm_eps: 1e-6,
-    rope: Dialect::Plain,
+    ..Defaults::LLAMA
 };
 
 pub(crate) fn load(c: &Config) -> Result<Decoder> {
@@ -31,9 +27,7 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
 /// A decoder with norms on q and k, without windows.
 pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     let mut config = family::decoder(c, defaults)?;
-    let bias = c.or("attention_bias", false)?;
-    config.qkv_bias = bias;
-    config.out_bias = bias;
-    config.qk_norm = true;
+    family::attention_bias(c, &mut config)?;
+    config.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
     Ok(config)
 }

@@ -2,7 +2,7 @@
 //! quarter of the head rotates. Also the text tower of the multimodal checkpoints.
 
 use mlx_core::Result;
-use mlx_nn::{Activation, DeltaConfig, LayerKind, Rule, Rules};
+use mlx_nn::{Activation, DeltaConfig, LayerKind, QkNorm, Rule, Rules};
 
 use crate::causal::CausalLm;
 use crate::config::Config;
@@ -23,8 +23,8 @@ const DEFAULTS: Defaults = Defaults {
     kv_heads: Some(4),
     head_dim: Some(256),
     max_positions: 32_768,
-    norm_eps: 1e-6,
-    rope: Dialect::Partial(0.25),
+    rope: Some(Dialect::Partial(0.25)),
+    ..Defaults::LLAMA
 };
 
 /// A decoder with recurrent layers, and with a head for multi-token prediction where the checkpoint has one.
@@ -42,7 +42,7 @@ pub(crate) fn hybrid(source: &Source<'_>, config: &DecoderConfig) -> Result<Hybr
 /// The decoder that a config describes, with dense MLPs.
 pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     let mut config = family::decoder(c, defaults)?;
-    let delta = delta(c, config.hidden, config.norm_eps)?;
+    let delta = delta(c, config.hidden, config.norm.eps)?;
     let interval = c.size("full_attention_interval", Some(4))? as usize;
     const FULL: LayerKind = LayerKind::Full;
     let known = [("full_attention", FULL), ("linear_attention", delta.kind())];
@@ -52,9 +52,8 @@ pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
             _ => delta.kind(),
         }
     })?;
-    let bias = c.or("attention_bias", false)?;
-    (config.qkv_bias, config.out_bias) = (bias, bias);
-    config.qk_norm = true;
+    family::attention_bias(c, &mut config)?;
+    config.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
     config.output_gate = true;
     config.delta = Some(delta);
     // Published, and not read by transformers: there is no other form.

@@ -6,9 +6,8 @@ use mlx_nn::ExpertsConfig;
 use crate::config::Config;
 use crate::config::rope::Dialect;
 use crate::decoder::MlpConfig;
-use crate::family::Defaults;
+use crate::family::{self, Defaults, ExpertsDefaults};
 use crate::qwen3_5::{self, Hybrid};
-use crate::qwen3_moe::{self, ExpertsDefaults};
 use crate::registry::Source;
 
 /// What transformers assumes about absent keys.
@@ -21,14 +20,16 @@ const DEFAULTS: Defaults = Defaults {
     kv_heads: Some(2),
     head_dim: Some(256),
     max_positions: 32_768,
-    norm_eps: 1e-6,
-    rope: Dialect::Partial(0.25),
+    rope: Some(Dialect::Partial(0.25)),
+    ..Defaults::LLAMA
 };
 
 const EXPERTS: ExpertsDefaults = ExpertsDefaults {
+    intermediate_key: "moe_intermediate_size",
     intermediate: 512,
     n_experts: 256,
     top_k: 8,
+    norm_topk_prob: Some(true),
 };
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Hybrid> {
@@ -36,7 +37,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Hybrid> {
     let mut config = qwen3_5::config(c, &DEFAULTS)?;
     // The weights of the chosen experts always sum to 1.
     c.ignore(&["norm_topk_prob"]);
-    let experts = with_shared(c, qwen3_moe::experts(c, config.hidden, &EXPERTS, true)?)?;
+    let experts = with_shared(c, family::experts(c, config.hidden, &EXPERTS)?)?;
     config.mlps.fill(MlpConfig::Experts(experts));
     qwen3_5::hybrid(source, &config)
 }

@@ -1,13 +1,12 @@
 //! Qwen3-Next: what became Qwen 3.5, with fused projections in its recurrent layers.
 
 use mlx_core::Result;
-use mlx_nn::{Rule, Rules};
+use mlx_nn::{ExpertsConfig, Rule, Rules};
 
 use crate::config::rope::Dialect;
-use crate::family::Defaults;
+use crate::family::{self, Defaults, ExpertsDefaults};
 use crate::qwen3_5::{self, Hybrid};
 use crate::qwen3_5_moe::with_shared;
-use crate::qwen3_moe::{self, ExpertsDefaults};
 use crate::registry::Source;
 
 /// What transformers assumes about absent keys.
@@ -20,22 +19,26 @@ const DEFAULTS: Defaults = Defaults {
     kv_heads: Some(2),
     head_dim: Some(256),
     max_positions: 32_768,
-    norm_eps: 1e-6,
-    rope: Dialect::Partial(0.25),
+    rope: Some(Dialect::Partial(0.25)),
+    ..Defaults::LLAMA
 };
 
 const EXPERTS: ExpertsDefaults = ExpertsDefaults {
+    intermediate_key: "moe_intermediate_size",
     intermediate: 512,
     n_experts: 512,
     top_k: 10,
+    norm_topk_prob: None,
 };
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Hybrid> {
     let c = source.config;
     let mut config = qwen3_5::config(c, &DEFAULTS)?;
-    let normed = c.or("norm_topk_prob", true)?;
-    let experts = with_shared(c, qwen3_moe::experts(c, config.hidden, &EXPERTS, normed)?)?;
-    qwen3_moe::sparse(c, &mut config, experts)?;
+    let experts = ExpertsConfig {
+        norm_topk_prob: c.or("norm_topk_prob", true)?,
+        ..family::experts(c, config.hidden, &EXPERTS)?
+    };
+    family::sparse_layers(c, with_shared(c, experts)?, &mut config.mlps)?;
     qwen3_5::hybrid(source, &config)
 }
 

@@ -8,8 +8,10 @@ use crate::assemble::TIED;
 use crate::config::Config;
 use crate::convert::Bits;
 use crate::{
-    Model, gemma2, gemma3, llama, mistral, mtp, phi3, qwen2, qwen3, qwen3_5, qwen3_5_moe,
-    qwen3_moe, qwen3_next,
+    Model, arcee, cohere, cohere2, ernie4_5, exaone4, gemma, gemma2, gemma3, glm4, gpt_oss,
+    granite, helium, hunyuan_v1_dense, llama, ministral3, mistral, mixtral, mtp, nemotron, olmo2,
+    olmo3, olmoe, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_5_moe, qwen3_moe, qwen3_next,
+    seed_oss, smollm3, stablelm, starcoder2,
 };
 
 /// What a model is built from.
@@ -128,6 +130,77 @@ const FAMILIES: &[Family] = &[
         })
     },
     Family::new(&["phi3"], build!(phi3)),
+    Family {
+        names: mixtral::names,
+        ..Family::new(&["mixtral"], build!(mixtral))
+    },
+    Family {
+        tied: true,
+        ..Family::new(&["gemma"], build!(gemma))
+    },
+    Family {
+        tied: true,
+        ..Family::new(&["smollm3"], build!(smollm3))
+    },
+    Family::new(&["olmo2"], build!(olmo2)),
+    Family {
+        names: glm4::names,
+        ..Family::new(&["glm4"], build!(glm4))
+    },
+    Family::new(&["granite"], build!(granite)),
+    Family {
+        names: starcoder2::names,
+        tied: true,
+        ..Family::new(&["starcoder2"], build!(starcoder2))
+    },
+    Family::new(&["seed_oss"], build!(seed_oss)),
+    Family::new(&["arcee"], build!(arcee)),
+    Family::new(&["helium"], build!(helium)),
+    Family {
+        tied: true,
+        ..Family::new(&["ernie4_5"], build!(ernie4_5))
+    },
+    Family {
+        tied: true,
+        ..Family::new(&["cohere"], build!(cohere))
+    },
+    Family {
+        tied: true,
+        ..Family::new(&["cohere2"], build!(cohere2))
+    },
+    Family {
+        names: qwen3_moe::names,
+        ..Family::new(&["qwen2_moe"], build!(qwen2_moe))
+    },
+    Family {
+        names: qwen3_moe::names,
+        ..Family::new(&["olmoe"], build!(olmoe))
+    },
+    Family::new(&["olmo3"], build!(olmo3)),
+    Family::new(&["exaone4"], build!(exaone4)),
+    Family::new(&["nemotron"], build!(nemotron)),
+    Family {
+        names: phi::names,
+        ..Family::new(&["phi"], build!(phi))
+    },
+    Family::new(&["stablelm"], stablelm::load),
+    Family {
+        // The tensors tell: text models of 3 B are tied, and their wrappers do not say it.
+        tied: true,
+        wrappers: &["mistral3"],
+        ..Family::new(&["ministral3", "mistral3"], |source| {
+            Ok(Box::new(ministral3::load(source)?))
+        })
+    },
+    Family {
+        names: gpt_oss::names,
+        bits: gpt_oss::BITS,
+        ..Family::new(&["gpt_oss"], build!(gpt_oss))
+    },
+    Family {
+        names: hunyuan_v1_dense::names,
+        ..Family::new(&["hunyuan_v1_dense"], build!(hunyuan_v1_dense))
+    },
 ];
 
 /// The families that can be loaded: those of this crate, and those that a program adds.

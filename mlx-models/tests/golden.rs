@@ -2,6 +2,7 @@
 
 mod golden {
     pub mod case;
+    mod families;
     pub mod run;
 }
 
@@ -27,11 +28,13 @@ fn logits_and_tokens_equal_the_reference() {
             let model = case
                 .load(config, None)
                 .unwrap_or_else(|error| panic!("{place}: {error}"));
+            let mut worst = 0.0f32;
             for (index, prompt) in case.prompts.iter().enumerate() {
                 let golden = case.golden(index);
                 let found = log_probs(&prompt_logits(&model, prompt).unwrap()).unwrap();
                 let expected = log_probs(&golden.logits).unwrap();
                 let off = difference(&found, &expected);
+                worst = worst.max(off);
                 assert!(
                     off < case.tolerance,
                     "{place}, prompt {index}: log probabilities are off by {off}"
@@ -45,11 +48,13 @@ fn logits_and_tokens_equal_the_reference() {
                     &log_probs(&logits).unwrap(),
                     &log_probs(&golden.step_logits).unwrap(),
                 );
+                worst = worst.max(off);
                 assert!(
                     off < case.tolerance,
                     "{place}, prompt {index}: decode is off by {off}"
                 );
             }
+            println!("{place}: {worst:.1e}");
         }
     }
 }

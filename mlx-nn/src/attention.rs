@@ -1,7 +1,9 @@
 //! Attention of one layer: projections, q/k norm, rope, and the cache's `attend`.
 
-use mlx_core::{Array, Result};
+use mlx_core::ops::create;
+use mlx_core::{Array, DType, Result};
 
+use crate::attend::Keys;
 use crate::linear::Linear;
 use crate::module::Param;
 use crate::norm::RmsNorm;
@@ -25,14 +27,71 @@ pub struct AttentionConfig {
     pub qkv_bias: bool,
     /// Bias on the output projection.
     pub out_bias: bool,
-    /// Epsilon and weight offset of the norms on q and k, where there are any.
-    pub qk_norm: Option<(f32, f32)>,
+    /// Norms on q and k, where there are any.
+    pub qk_norm: Option<QkNorm>,
+    /// q, k and v are brought into `-clip ..= clip` (OLMo).
+    pub clip: Option<f32>,
     /// `cap * tanh(scores / cap)`
     pub softcap: Option<f32>,
+    /// Queries grow with their positions.
+    pub growth: Option<Growth>,
     /// `q_proj` also has a gate for each output of a head, through whose sigmoid it goes: per head `[query | gate]`.
     pub output_gate: bool,
     /// One learned score a query head that takes part in the softmax and adds no value.
     pub sinks: bool,
+}
+
+/// Queries are multiplied by `1 + beta * ln(1 + floor(position / period))` (Llama 4).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Growth {
+    /// How fast they grow.
+    pub beta: f32,
+    /// Positions until the next step.
+    pub period: f32,
+}
+
+impl Growth {
+    /// The factors of the queries at `offsets [B]` and behind: `[B, 1, L, 1]`, F32.
+    fn factors(self, offsets: &Array, l: i32) -> Result<Array> {
+        let places = create::arange(0.0, f64::from(l), 1.0, DType::F32)?;
+        let places = places.reshape(&[1, 1, l, 1])?;
+        let positions = offsets.astype(DType::F32)?.reshape(&[-1, 1, 1, 1])?;
+        let periods = positions.add(&places)?.divide(self.period)?.floor()?;
+        periods.add(1.0)?.log()?.multiply(self.beta)?.add(1.0)
+    }
+}
+
+/// The norms on q and k.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QkNorm {
+    /// Epsilon.
+    pub eps: f32,
+    /// What is added to the weight.
+    pub offset: f32,
+    /// What is normed.
+    pub place: QkPlace,
+}
+
+impl QkNorm {
+    /// Each head is normed, before rope.
+    pub const fn heads(eps: f32, offset: f32) -> Self {
+        Self {
+            eps,
+            offset,
+            place: QkPlace::Heads,
+        }
+    }
+}
+
+/// What a norm on q and k sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkPlace {
+    /// Each head, before rope.
+    Heads,
+    /// The whole projection, before rope.
+    Projection,
+    /// Each head, after rope.
+    Rotated,
 }
 
 /// Grouped-query attention (Ainslie et al., arXiv:2305.13245).
@@ -45,7 +104,10 @@ pub struct Attention {
     q_norm: Option<RmsNorm>,
     k_norm: Option<RmsNorm>,
     sinks: Option<Param>,
-    rope: Rope,
+    rope: Option<Rope>,
+    norm_place: QkPlace,
+    clip: Option<f32>,
+    growth: Option<Growth>,
     head_dim: i32,
     scale: f32,
     softcap: Option<f32>,
@@ -53,14 +115,14 @@ pub struct Attention {
 }
 
 crate::module!(Attention { q_proj, k_proj, v_proj, o_proj, q_norm, k_norm, sinks }
-               plain { rope, head_dim, scale, softcap, output_gate });
+               plain { rope, norm_place, clip, growth, head_dim, scale, softcap, output_gate });
 
 impl Attention {
-    /// Attention without values.
+    /// Attention without values. Without a rope, positions have no effect on the scores.
     ///
     /// # Errors
     /// No memory for a handle.
-    pub fn new(config: &AttentionConfig, rope: Rope) -> Result<Self> {
+    pub fn new(config: &AttentionConfig, rope: impl Into<Option<Rope>>) -> Result<Self> {
         let &AttentionConfig {
             hidden,
             heads,
@@ -69,9 +131,17 @@ impl Attention {
             qkv_bias,
             ..
         } = config;
-        let norm = || match config.qk_norm {
-            Some((eps, offset)) => RmsNorm::with_offset(head_dim, eps, offset).map(Some),
-            None => Ok(None),
+        let norm_place = config.qk_norm.map_or(QkPlace::Heads, |norm| norm.place);
+        let norm = |heads: i32| {
+            let norm = config.qk_norm.map(|QkNorm { eps, offset, place }| {
+                let heads = if place == QkPlace::Projection {
+                    heads
+                } else {
+                    1
+                };
+                RmsNorm::with_offset(heads * head_dim, eps, offset)
+            });
+            norm.transpose()
         };
         let queries = if config.output_gate { 2 } else { 1 };
         Ok(Self {
@@ -79,14 +149,17 @@ impl Attention {
             k_proj: Linear::new(hidden, kv_heads * head_dim, qkv_bias)?,
             v_proj: Linear::new(hidden, kv_heads * head_dim, qkv_bias)?,
             o_proj: Linear::new(heads * head_dim, hidden, config.out_bias)?,
-            q_norm: norm()?,
-            k_norm: norm()?,
+            q_norm: norm(heads)?,
+            k_norm: norm(kv_heads)?,
             sinks: if config.sinks {
                 Some(Param::empty(&[heads])?)
             } else {
                 None
             },
-            rope,
+            rope: rope.into(),
+            norm_place,
+            clip: config.clip,
+            growth: config.growth,
             head_dim,
             scale: config.scale,
             softcap: config.softcap,
@@ -105,9 +178,17 @@ impl Attention {
             true => split_gate(&q, dim).map(|(q, gate)| (q, Some(gate)))?,
             false => (q, None),
         };
-        let q = (self.rope).heads(&q, dim, self.q_norm.as_ref(), &offsets, step)?;
-        let k = (self.rope).keys(&k, dim, self.k_norm.as_ref(), &offsets, step)?;
-        let v = split_heads(&v, dim)?;
+        let q = self.prepared(q, self.q_norm.as_ref())?;
+        let k = self.prepared(k, self.k_norm.as_ref())?;
+        let mut q = self
+            .keys(&q, self.q_norm.as_ref(), &offsets, step)?
+            .heads()?;
+        if let Some(growth) = self.growth {
+            let factors = growth.factors(&offsets, q.dim(2)?)?;
+            q = q.multiply(factors.astype(q.dtype())?)?;
+        }
+        let k = self.keys(&k, self.k_norm.as_ref(), &offsets, step)?;
+        let v = split_heads(&self.clipped(v)?, dim)?;
         let options = Attend {
             scale: self.scale,
             softcap: self.softcap,
@@ -119,6 +200,45 @@ impl Attention {
             y = y.multiply(gate.sigmoid()?)?;
         }
         self.o_proj.forward(&y)
+    }
+
+    fn clipped(&self, x: Array) -> Result<Array> {
+        match self.clip {
+            Some(clip) => x.maximum(-clip)?.minimum(clip),
+            None => Ok(x),
+        }
+    }
+
+    /// A projection of queries or keys, normed where the norm sees all of it, and clipped.
+    fn prepared(&self, x: Array, norm: Option<&RmsNorm>) -> Result<Array> {
+        match norm {
+            Some(norm) if self.norm_place == QkPlace::Projection => self.clipped(norm.forward(&x)?),
+            _ => self.clipped(x),
+        }
+    }
+
+    /// The heads of queries or keys, normed and rotated, or what they are made of.
+    fn keys<'a>(
+        &'a self,
+        x: &'a Array,
+        norm: Option<&'a RmsNorm>,
+        offsets: &'a Array,
+        step: &Step,
+    ) -> Result<Keys<'a>> {
+        let before = norm.filter(|_| self.norm_place == QkPlace::Heads);
+        let after = norm.filter(|_| self.norm_place == QkPlace::Rotated);
+        let Some(rope) = &self.rope else {
+            let heads = split_heads(x, self.head_dim)?;
+            return match before.or(after) {
+                Some(norm) => norm.forward(&heads).map(Keys::Heads),
+                None => Ok(Keys::Heads(heads)),
+            };
+        };
+        let keys = rope.keys(x, self.head_dim, before, offsets, step)?;
+        match after {
+            Some(norm) => norm.forward(&keys.heads()?).map(Keys::Heads),
+            None => Ok(keys),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::activation::Activation;
 use crate::linear::Linear;
 use crate::lora::{Adaptable, Layout, Lora};
 use crate::mlp::GatedMlp;
-use crate::module::{Module, Path, Visit, VisitMut};
+use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::weight::Weight;
 
 /// One matrix of every expert, stacked along a first axis: `[n_experts, out, in]`, with or without
@@ -14,6 +14,8 @@ use crate::weight::Weight;
 #[derive(Clone, Debug)]
 pub struct ExpertsLinear {
     weight: Weight,
+    /// `[n_experts, out]`
+    bias: Option<Param>,
     // Most layers have none.
     lora: Option<Box<Lora>>,
 }
@@ -26,7 +28,19 @@ impl ExpertsLinear {
     pub fn new(n_experts: i32, inputs: i32, outputs: i32) -> Result<Self> {
         Ok(Self {
             weight: Weight::empty(&[n_experts, outputs, inputs])?,
+            bias: None,
             lora: None,
+        })
+    }
+
+    /// A stack of matrices that have biases, without values.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn with_bias(n_experts: i32, inputs: i32, outputs: i32) -> Result<Self> {
+        Ok(Self {
+            bias: Some(Param::empty(&[n_experts, outputs])?),
+            ..Self::new(n_experts, inputs, outputs)?
         })
     }
 
@@ -35,9 +49,12 @@ impl ExpertsLinear {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array, experts: &Array) -> Result<Array> {
-        let y = self.weight.project_experts(x, experts)?;
-        match &self.lora {
-            Some(lora) => lora.apply_to_experts(x, &y, experts, &self.weight),
+        let mut y = self.weight.project_experts(x, experts)?;
+        if let Some(lora) = &self.lora {
+            y = lora.apply_to_experts(x, &y, experts, &self.weight)?;
+        }
+        match &self.bias {
+            Some(bias) => y.add(bias.value().take(experts, 0)?.expand_dims(-2)?),
             None => Ok(y),
         }
     }
@@ -47,6 +64,7 @@ impl Module for ExpertsLinear {
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
         v.adaptable(path, Layout::Experts)?;
         self.weight.visit(path, v)?;
+        path.scoped("bias", |path| self.bias.visit(path, v))?;
         self.lora.visit(path, v)
     }
 
@@ -58,6 +76,7 @@ impl Module for ExpertsLinear {
         };
         v.adaptable(path, layer)?;
         self.weight.visit_mut(path, v)?;
+        path.scoped("bias", |path| self.bias.visit_mut(path, v))?;
         self.lora.visit_mut(path, v)
     }
 }
@@ -69,18 +88,40 @@ pub struct StackedExperts {
     up_proj: ExpertsLinear,
     down_proj: ExpertsLinear,
     activation: Activation,
+    clamp: Option<ClampedGate>,
 }
 
-crate::module!(StackedExperts { gate_proj, up_proj, down_proj } plain { activation });
+crate::module!(StackedExperts { gate_proj, up_proj, down_proj } plain { activation, clamp });
 
 impl StackedExperts {
     /// `x [N, 1, 1, E]`, `experts [N, top_k]` -> `[N, top_k, E]`
     fn forward(&self, x: &Array, experts: &Array) -> Result<Array> {
         let gate = self.gate_proj.forward(x, experts)?;
         let up = self.up_proj.forward(x, experts)?;
-        self.down_proj
-            .forward(&self.activation.gated(&gate, &up)?, experts)?
-            .squeeze(-2)
+        let inner = match &self.clamp {
+            Some(clamp) => clamp.gated(&gate, &up)?,
+            None => self.activation.gated(&gate, &up)?,
+        };
+        self.down_proj.forward(&inner, experts)?.squeeze(-2)
+    }
+}
+
+/// The gate of gpt-oss: `gate * sigmoid(alpha * gate) * (up + 1)`, where `gate <= limit` and `|up| <= limit`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClampedGate {
+    /// The factor in the sigmoid.
+    pub alpha: f32,
+    /// The most that gate and up may be.
+    pub limit: f32,
+}
+
+impl ClampedGate {
+    /// `[..] -> [..]`
+    fn gated(self, gate: &Array, up: &Array) -> Result<Array> {
+        let gate = gate.minimum(self.limit)?;
+        let up = up.maximum(-self.limit)?.minimum(self.limit)?.add(1.0)?;
+        let open = gate.multiply(self.alpha)?.sigmoid()?;
+        gate.multiply(open)?.multiply(up)
     }
 }
 
@@ -99,6 +140,10 @@ pub struct ExpertsConfig {
     pub norm_topk_prob: bool,
     /// The experts' activation.
     pub activation: Activation,
+    /// The gate in place of that of the activation.
+    pub clamp: Option<ClampedGate>,
+    /// Biases on the router and on the experts' matrices.
+    pub bias: bool,
     /// Features inside a further expert, which sees every token and is weighted by a sigmoid of its own.
     pub shared: Option<i32>,
 }
@@ -131,6 +176,10 @@ impl ExpertsMlp {
             activation,
             ..
         } = config;
+        let matrices = |inputs, outputs| match config.bias {
+            true => ExpertsLinear::with_bias(n_experts, inputs, outputs),
+            false => ExpertsLinear::new(n_experts, inputs, outputs),
+        };
         let (shared_expert, shared_expert_gate) = match config.shared {
             Some(inner) => (
                 Some(GatedMlp::new(hidden, inner, false, activation)?),
@@ -139,12 +188,13 @@ impl ExpertsMlp {
             None => (None, None),
         };
         Ok(Self {
-            gate: Linear::new(hidden, n_experts, false)?,
+            gate: Linear::new(hidden, n_experts, config.bias)?,
             switch_mlp: StackedExperts {
-                gate_proj: ExpertsLinear::new(n_experts, hidden, intermediate)?,
-                up_proj: ExpertsLinear::new(n_experts, hidden, intermediate)?,
-                down_proj: ExpertsLinear::new(n_experts, intermediate, hidden)?,
+                gate_proj: matrices(hidden, intermediate)?,
+                up_proj: matrices(hidden, intermediate)?,
+                down_proj: matrices(intermediate, hidden)?,
                 activation,
+                clamp: config.clamp,
             },
             shared_expert,
             shared_expert_gate,

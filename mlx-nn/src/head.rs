@@ -22,6 +22,8 @@ pub enum HeadMatrix<'a> {
 pub struct Head<'a> {
     /// The matrix.
     pub matrix: HeadMatrix<'a>,
+    /// Logits are multiplied by this (Granite, Cohere).
+    pub scale: Option<f32>,
     /// Logits go through `cap * tanh(logits / cap)` (Gemma 2).
     pub softcap: Option<f32>,
 }
@@ -31,8 +33,15 @@ impl<'a> Head<'a> {
     pub fn of(layer: Option<&'a Linear>, embedding: &'a Embedding, softcap: Option<f32>) -> Self {
         Self {
             matrix: layer.map_or(HeadMatrix::Tied(embedding), HeadMatrix::Own),
+            scale: None,
             softcap,
         }
+    }
+
+    /// The head whose logits are multiplied by a number, before a soft cap.
+    #[must_use]
+    pub fn scaled(self, scale: Option<f32>) -> Self {
+        Self { scale, ..self }
     }
 
     /// `[.., E] -> [.., V]`
@@ -44,7 +53,7 @@ impl<'a> Head<'a> {
             HeadMatrix::Own(layer) => layer.forward(hidden)?,
             HeadMatrix::Tied(embedding) => embedding.as_linear(hidden)?,
         };
-        capped(logits, self.softcap)
+        finished(logits, self.scale, self.softcap)
     }
 
     /// The head on its own. It shares the arrays and remembers which are trainable.
@@ -59,12 +68,17 @@ impl<'a> Head<'a> {
                     lora: embedding.lora.clone(),
                 },
             },
+            scale: self.scale,
             softcap: self.softcap,
         }
     }
 }
 
-fn capped(logits: Array, softcap: Option<f32>) -> Result<Array> {
+fn finished(logits: Array, scale: Option<f32>, softcap: Option<f32>) -> Result<Array> {
+    let logits = match scale {
+        Some(scale) => logits.multiply(scale)?,
+        None => logits,
+    };
     match softcap {
         Some(cap) => fast::soft_cap(&logits, cap),
         None => Ok(logits),
@@ -75,6 +89,7 @@ fn capped(logits: Array, softcap: Option<f32>) -> Result<Array> {
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedHead {
     layer: Linear,
+    scale: Option<f32>,
     softcap: Option<f32>,
 }
 
@@ -86,13 +101,14 @@ impl OwnedHead {
 
     /// `[.., E] -> [.., V]`
     pub(crate) fn forward(&self, hidden: &Array) -> Result<Array> {
-        capped(self.layer.forward(hidden)?, self.softcap)
+        finished(self.layer.forward(hidden)?, self.scale, self.softcap)
     }
 
     /// The part for the tokens `from .. to`.
     pub(crate) fn slice(&self, from: i32, to: i32) -> Result<Self> {
         Ok(Self {
             layer: self.layer.slice(from, to)?,
+            scale: self.scale,
             softcap: self.softcap,
         })
     }

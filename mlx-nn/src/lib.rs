@@ -109,22 +109,22 @@ pub mod trainable;
 pub mod weight;
 
 pub use activation::Activation;
-pub use attention::{Attention, AttentionConfig};
+pub use attention::{Attention, AttentionConfig, Growth, QkNorm, QkPlace};
 pub use cache::{
     CacheOptions, KvShape, LayerKind, ModelCache, RecurrentShape, RowPart, StateCost, StatePart,
 };
 pub use checkpoint::{Checkpoint, FillOptions, fill};
 pub use delta::{DeltaConfig, GatedDeltaNet};
 pub use embedding::Embedding;
-pub use experts::{ExpertsConfig, ExpertsLinear, ExpertsMlp};
+pub use experts::{ClampedGate, ExpertsConfig, ExpertsLinear, ExpertsMlp};
 pub use head::{Head, HeadMatrix};
 pub use init::Initial;
 pub use linear::Linear;
 pub use lora::{Adaptable, Layout, Lora, LoraConfig};
-pub use mlp::{FeedForward, GatedMlp};
+pub use mlp::{FeedForward, GatedMlp, PlainMlp};
 pub use module::{Module, Param, Path, Visit, VisitMut};
 pub use names::{Piece, Rule, Rules};
-pub use norm::{LayerNorm, RmsNorm};
+pub use norm::{LayerNorm, Norm, NormConfig, NormKind, RmsNorm};
 pub use rope::{Rope, RopeConfig, RopeScaling};
 pub use step::{Attend, Keys, Replay, StateAfter, Step};
 pub use trainable::Patterns;

@@ -48,11 +48,46 @@ impl GatedMlp {
     }
 }
 
+/// `down(activation(up(x)))`
+#[derive(Clone, Debug)]
+pub struct PlainMlp {
+    up_proj: Linear,
+    down_proj: Linear,
+    activation: Activation,
+}
+
+crate::module!(PlainMlp { up_proj, down_proj } plain { activation });
+
+impl PlainMlp {
+    /// An MLP over `hidden` features through `intermediate` ones, without values.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn new(hidden: i32, intermediate: i32, bias: bool, activation: Activation) -> Result<Self> {
+        Ok(Self {
+            up_proj: Linear::new(hidden, intermediate, bias)?,
+            down_proj: Linear::new(intermediate, hidden, bias)?,
+            activation,
+        })
+    }
+
+    /// `[.., E] -> [.., E]`
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn forward(&self, x: &Array) -> Result<Array> {
+        let inner = self.activation.forward(&self.up_proj.forward(x)?)?;
+        self.down_proj.forward(&inner)
+    }
+}
+
 /// The feed-forward half of a layer.
 #[derive(Clone, Debug)]
 pub enum FeedForward {
     /// One gated MLP for every token.
     Dense(Box<GatedMlp>),
+    /// One MLP without a gate for every token.
+    Plain(Box<PlainMlp>),
     /// A router and experts.
     Experts(Box<ExpertsMlp>),
 }
@@ -65,6 +100,7 @@ impl FeedForward {
     pub fn forward(&self, x: &Array) -> Result<Array> {
         match self {
             Self::Dense(mlp) => mlp.forward(x),
+            Self::Plain(mlp) => mlp.forward(x),
             Self::Experts(experts) => experts.forward(x),
         }
     }
@@ -74,6 +110,7 @@ impl Module for FeedForward {
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
         match self {
             Self::Dense(mlp) => mlp.visit(path, v),
+            Self::Plain(mlp) => mlp.visit(path, v),
             Self::Experts(experts) => experts.visit(path, v),
         }
     }
@@ -81,6 +118,7 @@ impl Module for FeedForward {
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
         match self {
             Self::Dense(mlp) => mlp.visit_mut(path, v),
+            Self::Plain(mlp) => mlp.visit_mut(path, v),
             Self::Experts(experts) => experts.visit_mut(path, v),
         }
     }

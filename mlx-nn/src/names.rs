@@ -142,6 +142,8 @@ enum Place {
 enum Change {
     Transpose(Vec<i32>),
     Add(f32),
+    /// Bytes become words.
+    Words,
     /// Only the rows of one part.
     Rows {
         rows: Rows,
@@ -203,6 +205,12 @@ fn changed_shape(
                 return Err(format!("packed {shape:?} cannot be transposed or added to"));
             }
             Change::Add(_) => shape,
+            Change::Words => match *shape {
+                [ref rest @ .., groups, bytes] if dtype == DType::U8 && groups * bytes % 4 == 0 => {
+                    [rest, &[groups * bytes / 4]].concat()
+                }
+                _ => return Err(format!("{shape:?} {dtype} are no bytes of packed codes")),
+            },
             Change::Transpose(axes) => {
                 if axes.len() != shape.len() {
                     return Err(format!("{shape:?} has no axes {axes:?}"));
@@ -232,6 +240,7 @@ fn changed(mut array: Array, changes: &[Change]) -> Result<Array> {
         array = match change {
             Change::Transpose(axes) => array.transpose(axes)?.contiguous()?,
             Change::Add(number) => array.astype(DType::F32)?.add(*number)?,
+            Change::Words => array.flatten(-2, -1)?.contiguous()?.view(DType::U32)?,
             Change::Rows {
                 rows,
                 part,

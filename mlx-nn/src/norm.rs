@@ -86,28 +86,31 @@ impl Module for RmsNorm {
 
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
         path.scoped("weight", |path| self.weight.visit_mut(path, v))?;
-        let weight = self.weight.value();
-        self.scale = if self.offset == 0.0 {
-            weight.clone()
-        } else {
-            weight
-                .astype(DType::F32)?
-                .add(self.offset)?
-                .astype(weight.dtype())?
-        };
+        self.scale = scale(&self.weight, self.offset)?;
         Ok(())
     }
 }
 
-/// `(x - mean) / sqrt(variance + eps) * weight + bias` (Ba et al., arXiv:1607.06450).
+/// `weight + offset`, added in F32.
+fn scale(weight: &Param, offset: f32) -> Result<Array> {
+    let weight = weight.value();
+    if offset == 0.0 {
+        return Ok(weight.clone());
+    }
+    let sum = weight.astype(DType::F32)?.add(offset)?;
+    sum.astype(weight.dtype())
+}
+
+/// `(x - mean) / sqrt(variance + eps) * (weight + offset) + bias` (Ba et al., arXiv:1607.06450).
 #[derive(Clone, Debug)]
 pub struct LayerNorm {
     weight: Param,
     bias: Option<Param>,
+    offset: f32,
     eps: f32,
+    /// `weight + offset`, derived once and not once a token.
+    scale: Array,
 }
-
-crate::module!(LayerNorm { weight, bias } plain { eps });
 
 impl LayerNorm {
     /// A norm over the last axis of `size`, without values.
@@ -115,15 +118,27 @@ impl LayerNorm {
     /// # Errors
     /// No memory for a handle.
     pub fn new(size: i32, eps: f32, bias: bool) -> Result<Self> {
+        Self::with_offset(size, eps, bias, 0.0)
+    }
+
+    /// A norm whose checkpoint stores `weight - offset`.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn with_offset(size: i32, eps: f32, bias: bool, offset: f32) -> Result<Self> {
         let bias = if bias {
             Some(Param::empty(&[size])?)
         } else {
             None
         };
+        let weight = Param::starting(&[size], Initial::Constant(1.0 - offset))?;
+        let scale = weight.value().clone();
         Ok(Self {
-            weight: Param::starting(&[size], Initial::Constant(1.0))?,
+            weight,
             bias,
+            offset,
             eps,
+            scale,
         })
     }
 
@@ -132,11 +147,156 @@ impl LayerNorm {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
-        fast::layer_norm(
-            x,
-            Some(self.weight.value()),
-            self.bias.as_ref().map(Param::value),
-            self.eps,
-        )
+        let bias = self.bias.as_ref().map(Param::value);
+        fast::layer_norm(x, Some(&self.scale), bias, self.eps)
+    }
+}
+
+impl Module for LayerNorm {
+    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
+        path.scoped("weight", |path| self.weight.visit(path, v))?;
+        path.scoped("bias", |path| self.bias.visit(path, v))?;
+        v.derived(&self.scale)
+    }
+
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        path.scoped("weight", |path| self.weight.visit_mut(path, v))?;
+        path.scoped("bias", |path| self.bias.visit_mut(path, v))?;
+        self.scale = scale(&self.weight, self.offset)?;
+        Ok(())
+    }
+}
+
+/// Which norm the layers of a model have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormConfig {
+    /// The formula.
+    pub kind: NormKind,
+    /// Epsilon.
+    pub eps: f32,
+}
+
+/// The formula of a norm.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum NormKind {
+    /// [`RmsNorm`], with what it adds to its weight.
+    Rms(f32),
+    /// [`LayerNorm`].
+    Layer {
+        /// Whether it has one.
+        bias: bool,
+        /// What it adds to its weight.
+        offset: f32,
+    },
+}
+
+impl NormKind {
+    /// A [`LayerNorm`] that multiplies by its weight.
+    pub const fn layer(bias: bool) -> Self {
+        Self::Layer { bias, offset: 0.0 }
+    }
+}
+
+impl NormConfig {
+    /// An [`RmsNorm`] that multiplies by its weight.
+    pub const fn rms(eps: f32) -> Self {
+        Self {
+            kind: NormKind::Rms(0.0),
+            eps,
+        }
+    }
+}
+
+/// The norm that a [`NormConfig`] describes.
+#[derive(Clone, Debug)]
+pub enum Norm {
+    /// Without a mean.
+    Rms(RmsNorm),
+    /// With a mean.
+    Layer(LayerNorm),
+}
+
+impl Norm {
+    /// A norm over the last axis of `size`, without values.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn new(size: i32, config: &NormConfig) -> Result<Self> {
+        Ok(match config.kind {
+            NormKind::Rms(offset) => Self::Rms(RmsNorm::with_offset(size, config.eps, offset)?),
+            NormKind::Layer { bias, offset } => {
+                Self::Layer(LayerNorm::with_offset(size, config.eps, bias, offset)?)
+            }
+        })
+    }
+
+    /// The dtype of its weight.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::Rms(norm) => norm.weight.value().dtype(),
+            Self::Layer(norm) => norm.weight.value().dtype(),
+        }
+    }
+
+    /// `[.., size] -> [.., size]`
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn forward(&self, x: &Array) -> Result<Array> {
+        match self {
+            Self::Rms(norm) => norm.forward(x),
+            Self::Layer(norm) => norm.forward(x),
+        }
+    }
+
+    /// `residual + self(x)`
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn add_to(&self, residual: &Array, x: &Array) -> Result<Array> {
+        match self {
+            Self::Rms(norm) => norm.add_to(residual, x),
+            Self::Layer(norm) => fast::add(&norm.forward(x)?, residual),
+        }
+    }
+
+    /// `sum = residual + x`, or `residual + inner(x)`, and `self(sum)`. `inner` is of the same config.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn after_add(
+        &self,
+        residual: &Array,
+        x: &Array,
+        inner: Option<&Self>,
+    ) -> Result<(Array, Array)> {
+        match (self, inner) {
+            (Self::Rms(norm), None) => norm.after_add(residual, x, None),
+            (Self::Rms(norm), Some(Self::Rms(inner))) => norm.after_add(residual, x, Some(inner)),
+            _ => {
+                let sum = match inner {
+                    Some(inner) => inner.add_to(residual, x)?,
+                    None => fast::add(x, residual)?,
+                };
+                let y = self.forward(&sum)?;
+                Ok((sum, y))
+            }
+        }
+    }
+}
+
+impl Module for Norm {
+    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
+        match self {
+            Self::Rms(norm) => norm.visit(path, v),
+            Self::Layer(norm) => norm.visit(path, v),
+        }
+    }
+
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        match self {
+            Self::Rms(norm) => norm.visit_mut(path, v),
+            Self::Layer(norm) => norm.visit_mut(path, v),
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! [`Rope`]: rotary position embedding (Su et al., arXiv:2104.09864) and its context extensions.
 //!
 //! Every variant is a table of frequencies and an amplitude, worked out once in f64; the rotation
-//! itself is one fused operation with an offset per row. Dimension `i` is paired with `i + dims/2`.
+//! itself is one fused operation with an offset per row. Dimension `i` is paired with `i + dims/2`, or with its neighbour.
 
 use std::f64::consts::PI;
 
@@ -75,6 +75,8 @@ pub struct RopeConfig {
     pub base: f64,
     /// How many of the head's dimensions rotate; the rest pass through.
     pub dims: i32,
+    /// Dimension `2i` is paired with `2i + 1`, in place of `i` with `i + dims / 2`.
+    pub interleaved: bool,
     /// The variant.
     pub scaling: RopeScaling,
 }
@@ -83,6 +85,7 @@ pub struct RopeConfig {
 #[derive(Clone, Debug)]
 pub struct Rope {
     dims: i32,
+    interleaved: bool,
     /// Reciprocals of the frequencies, `[dims / 2]`, as MLX wants them.
     periods: Array,
     /// LongRoPE's other table, for rows that reach beyond so many positions.
@@ -203,6 +206,7 @@ impl Rope {
         };
         Ok(Self {
             dims,
+            interleaved: config.interleaved,
             periods,
             long,
             amplitude,
@@ -222,7 +226,7 @@ impl Rope {
         let rotate = |periods| {
             let rope = fast::Rope {
                 dims: self.dims,
-                traditional: false,
+                traditional: self.interleaved,
                 base: None,
                 scale: 1.0,
                 freqs: Some(periods),
@@ -264,7 +268,7 @@ impl Rope {
         offsets: &'a Array,
         step: &Step,
     ) -> Result<Keys<'a>> {
-        if self.amplitude.is_some() {
+        if self.amplitude.is_some() || self.interleaved {
             let heads = split_heads(x, head_dim)?;
             let rotated = match norm {
                 Some(norm) => self.forward(&norm.forward(&heads)?, step),

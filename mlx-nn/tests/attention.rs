@@ -15,6 +15,7 @@ fn rope_rotates_pairs_by_position_times_frequency() {
     let config = RopeConfig {
         base: 100.0,
         dims: 4,
+        interleaved: false,
         scaling: RopeScaling::Linear { factor: 2.0 },
     };
     let rope = Rope::new(&config, 6).unwrap();
@@ -45,6 +46,7 @@ fn a_rope_that_cannot_be_is_refused() {
         let config = RopeConfig {
             base: 100.0,
             dims,
+            interleaved: false,
             scaling: RopeScaling::Default,
         };
         assert!(Rope::new(&config, 8).is_err(), "{dims}");
@@ -59,6 +61,7 @@ fn a_rope_that_cannot_be_is_refused() {
         &RopeConfig {
             base: 100.0,
             dims: 8,
+            interleaved: false,
             scaling,
         },
         8,
@@ -84,6 +87,7 @@ fn rows_on_both_sides_of_the_border_keep_their_own_table() {
         &RopeConfig {
             base: 100.0,
             dims: 4,
+            interleaved: false,
             scaling,
         },
         4,

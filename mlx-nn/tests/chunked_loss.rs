@@ -128,6 +128,7 @@ fn check<M: Module>(
 fn own(softcap: Option<f32>) -> impl Fn(&Linear) -> Head<'_> + Copy {
     move |layer| Head {
         matrix: HeadMatrix::Own(layer),
+        scale: None,
         softcap,
     }
 }
@@ -182,6 +183,7 @@ fn slices_equal_the_whole() {
 fn tied_head(embedding: &Embedding) -> Head<'_> {
     Head {
         matrix: HeadMatrix::Tied(embedding),
+        scale: None,
         softcap: None,
     }
 }

@@ -198,6 +198,8 @@ fn experts_equal_one_token_at_a_time() {
             top_k: 2,
             norm_topk_prob,
             activation: Activation::Relu,
+            clamp: None,
+            bias: false,
             shared: None,
         };
         let mut experts = ExpertsMlp::new(config).unwrap();

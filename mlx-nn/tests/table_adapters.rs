@@ -74,6 +74,8 @@ fn block(scheme: Option<Scheme>, dtype: DType) -> Block {
         top_k: 2,
         norm_topk_prob: true,
         activation: Activation::Silu,
+        clamp: None,
+        bias: false,
         shared: None,
     };
     let mut block = Block {

@@ -30,6 +30,7 @@ class Case:
     generation: dict = None  # generation_config.json
     prompts: tuple = (5, 21)  # lengths
     note: str = None
+    packed: bool = False  # experts in mxfp4, as gpt-oss is published; the reference has them unpacked
 
 
 def with_keys(**keys):

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+)
 
 # Spread of a weight, by the end of its name: first match wins. Matrices are (gain, None): std = gain / sqrt(fan in).
 # Vectors are (std, mean). Gains are larger than a trained model's, so that every term moves the logits: queries and
@@ -73,13 +79,18 @@ def without_defaults(config):
     return {k: v for k, v in config.items() if k == "model_type" or k not in known or known[k] != v}
 
 
+def model_class(config):
+    """The class of a text model, or of a multimodal one that has no text model's class."""
+    return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
+
+
 def random_tensors(config, seed, spreads):
     """Tensors under the names that published checkpoints use (transformers' own writer undoes its internal fusing)."""
     with tempfile.TemporaryDirectory() as scratch:
         scratch = Path(scratch)
         write_config(scratch, config)
         loaded = AutoConfig.from_pretrained(scratch)
-        model = AutoModelForCausalLM.from_config(loaded, dtype=torch.float32)
+        model = model_class(loaded).from_config(loaded, dtype=torch.float32)
         generator = torch.Generator().manual_seed(seed)
         parameters = dict(model.named_parameters())
         with torch.no_grad():

@@ -41,6 +41,35 @@ BASES = [
     ("phi3_longrope", "config.v5.json"),
     ("qwen3_5", "config.json"),
     ("qwen3_next", "config.json"),
+    ("mixtral", "config.json"),
+    ("gemma", "config.json"),
+    ("smollm3", "config.json"),
+    ("smollm3_window", "config.v5.json"),
+    ("olmo2", "config.json"),
+    ("glm4", "config.json"),
+    ("glm4", "config.v5.json"),
+    ("granite", "config.json"),
+    ("seed_oss", "config.json"),
+    ("arcee", "config.json"),
+    ("helium", "config.json"),
+    ("ernie4_5", "config.json"),
+    ("hunyuan_v1_dense", "config.json"),
+    ("starcoder2", "config.json"),
+    ("nemotron", "config.json"),
+    ("stablelm", "config.json"),
+    ("stablelm_parallel", "config.v5.json"),
+    ("cohere", "config.json"),
+    ("cohere2", "config.json"),
+    ("phi", "config.json"),
+    ("qwen2_moe", "config.json"),
+    ("qwen2_moe_window", "config.json"),
+    ("olmoe", "config.json"),
+    ("olmo3", "config.json"),
+    ("olmo3", "config.v5.json"),
+    ("exaone4", "config.json"),
+    ("gpt_oss", "config.json"),
+    ("ministral3", "config.json"),
+    ("mistral3_small", "config.json"),
 ]
 
 # Keys of every family, whether its class has them or not.
@@ -49,6 +78,7 @@ VALUES = {
     "attention_bias": [True],
     "attention_multiplier": [0.5],
     "attn_logit_softcapping": [2.0, None],
+    "clip_qkv": [0.8],
     "decoder_sparse_step": [2],
     "embedding_multiplier": [3.0],
     "final_logit_softcapping": [2.0, None],
@@ -57,15 +87,20 @@ VALUES = {
     "hidden_act": ["gelu", "relu"],
     "hidden_activation": ["gelu", "silu"],
     "initializer_range": [1.0],
+    "layer_norm_eps": [0.5],
     "layer_types": ["full", "linear", "sliding"],
     "linear_key_head_dim": [None],
     "linear_num_value_heads": [2],
     "logit_scale": [2.0],
+    "logits_scaling": [3.0],
     "max_position_embeddings": [16],
     "max_window_layers": [0, 99],
     "mlp_bias": [True],
     "mlp_only_layers": [[0], None],
+    "no_rope_layer_interval": [1],
     "no_rope_layers": [[0, 1]],
+    "norm_eps": [0.5],
+    "norm_epsilon": [0.5],
     "norm_topk_prob": [False, True],
     "num_experts_per_tok": [1],
     "num_key_value_heads": [None],
@@ -73,16 +108,20 @@ VALUES = {
     "partial_rotary_factor": [0.5],
     "pretraining_tp": [2],
     "query_pre_attn_scalar": [3],
+    "residual_multiplier": [0.3],
     "rms_norm_eps": [0.5],
     "rope_local_base_freq": [7.0],
     "rope_theta": [7.0],
     "sliding_window": [3, None],
     "sliding_window_pattern": [2],
+    "swiglu_limit": [0.7],
     "tie_word_embeddings": [True, False],
     "use_bidirectional_attention": [False],
+    "use_parallel_residual": [False],
     "use_qk_norm": [False],
     "use_sliding_window": [True, False],
 }
+ALPHA = {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0}
 LONG = {"long_factor": "long", "short_factor": "short"}
 SCALINGS = [
     {"rope_type": "default"},
@@ -128,12 +167,19 @@ def changes(config):
     text = text_of(config)
     for key, values in VALUES.items():
         for value in values:
+            # Windows that are switched off would be windows of 0, in which nothing is seen.
+            if value == "sliding" and text.get("use_sliding_window") is False:
+                continue
             value = fitted(value, config)
             if text.get(key, "absent") != value:
                 yield {key: value}
-        if key in text and not key.startswith("num_"):
+        # Without the key transformers leaves biases out that are in the file; here that is an error.
+        biases = key.endswith("_bias") and text.get(key)
+        if key in text and not key.startswith("num_") and not biases:
             yield {key: "absent"}
-    for scaling in SCALINGS:
+    # Elsewhere `dynamic` follows the length of the call, which is refused.
+    has_alpha = text["model_type"].startswith("hunyuan")
+    for scaling in [*SCALINGS, *([ALPHA] if has_alpha else [])]:
         scaling = fitted(scaling, config)
         yield {"rope_scaling": scaling}
         yield {"rope_parameters": {"rope_theta": 50.0, **scaling}}

@@ -18,6 +18,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
+import mxfp4
 from cases import V, llama_cases, phi3_cases, qwen_cases
 from checkpoint import (
     in_transformers_dialect,
@@ -27,9 +28,12 @@ from checkpoint import (
     write_json,
     write_tensors,
 )
+from expert_cases import expert_cases
+from family_cases import family_cases
 from gemma_cases import gemma_cases
 from hybrid_cases import hybrid_cases
 from index import write_index
+from norm_cases import norm_cases
 from reference import copy_with_config, load, logprob_error, mutated, run, token_change
 
 TOLERANCE = 1e-4  # of log probabilities, for a float32 implementation
@@ -45,7 +49,8 @@ class Unfit(Exception):
 
 
 def cases():
-    return [*llama_cases(), *qwen_cases(), *gemma_cases(), *phi3_cases(), *hybrid_cases()]
+    known = [llama_cases, qwen_cases, gemma_cases, phi3_cases, hybrid_cases, family_cases, norm_cases, expert_cases]
+    return [case for cases in known for case in cases()]
 
 
 def main():
@@ -77,6 +82,8 @@ def write_case(case, out):
                 why[str(unfit)] = why.get(str(unfit), 0) + 1
                 continue
             golden["seed"] = seed
+            if case.packed:
+                pack(folder)
             write_json(folder / "golden.json", golden)
             save_file(tensors, folder / "golden.safetensors", metadata={"format": "pt"})
             shutil.rmtree(out / case.name, ignore_errors=True)
@@ -91,6 +98,7 @@ def write_checkpoint(case, config, seed, folder):
     tensors = random_tensors(case.config, seed, case.spreads)
     tensors = case.change(tensors) if case.change else tensors
     tensors = {renamed(name, case.rename): tensor for name, tensor in tensors.items()}
+    tensors = mxfp4.rounded(tensors) if case.packed else tensors
     generator = torch.Generator().manual_seed(seed)
     for name, source in case.extra.items():
         tensors[name] = tensors[source].clone() if isinstance(source, str) else torch.rand(source, generator=generator)
@@ -107,6 +115,14 @@ def write_checkpoint(case, config, seed, folder):
         write_config(folder, bare, "config.untyped.json")
     if case.generation:
         write_json(folder / "generation_config.json", case.generation)
+
+
+def pack(folder):
+    """Makes of a dense folder what is published."""
+    mxfp4.pack_file(folder / "model.safetensors")
+    settings = {"modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"], "quant_method": "mxfp4"}
+    for path in folder.glob("config*.json"):
+        write_json(path, json.loads(path.read_text()) | {"quantization_config": settings})
 
 
 def renamed(name, pairs):

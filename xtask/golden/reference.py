@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import AutoConfig, GenerationConfig
 
-from checkpoint import merge_patch, read_tensors, write_config, write_tensors
+from checkpoint import merge_patch, model_class, read_tensors, write_config, write_tensors
 
 NEW_TOKENS = 24
 
@@ -30,7 +30,7 @@ class Run:
 
 def load(folder, dtype=torch.float32, strict=True):
     """The model with weights cast to `dtype`. Eager attention: the plain formulas, and the only one with soft caps."""
-    model, info = AutoModelForCausalLM.from_pretrained(
+    model, info = model_class(AutoConfig.from_pretrained(folder)).from_pretrained(
         folder,
         dtype=dtype,
         attn_implementation="eager",

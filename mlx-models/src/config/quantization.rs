@@ -30,9 +30,16 @@ impl Quantization {
             },
         };
         if let Some(method) = entry.opt::<String>("quant_method")? {
+            // gpt-oss as it is published: only experts are packed.
+            if method == "mxfp4" {
+                return Ok(Self {
+                    default: Some(Scheme::default_of(QuantMode::Mxfp4)),
+                    overrides: BTreeMap::new(),
+                });
+            }
             return Err(entry.unsupported(format!(
-                "quant_method {method:?} is not supported; known: checkpoints quantised by MLX \
-                 (affine, mxfp4, mxfp8, nvfp4)"
+                "quant_method {method:?} is not supported; known: mxfp4, and checkpoints \
+                 quantised by MLX (affine, mxfp4, mxfp8, nvfp4)"
             )));
         }
         let mut overrides = BTreeMap::new();

@@ -19,8 +19,10 @@ const KNOWN: &str = "default, linear, llama3, yarn, longrope, proportional";
 pub enum Dialect {
     /// The whole head rotates. The original context length is `original_max_position_embeddings`.
     Plain,
-    /// As `Plain`, and a part of the head rotates: without a value this one.
+    /// As plain, but a part of the head rotates: `partial_rotary_factor`, or this much without the key.
     Partial(f64),
+    /// As plain, but with `alpha` the type `dynamic` is a larger base, whatever the length.
+    Alpha,
     /// Phi 3: a part of the head may rotate. `su` and `yarn` are older names of `longrope`.
     /// `original_max_position_embeddings` stands beside the rope entry, not in it.
     Phi3,
@@ -37,6 +39,8 @@ pub struct RopeDefaults {
     pub max_positions: i32,
     /// How the family reads the keys.
     pub dialect: Dialect,
+    /// See [`RopeConfig::interleaved`].
+    pub interleaved: bool,
 }
 
 /// The keys of one rope, and where its original context length is.
@@ -146,12 +150,16 @@ impl Source<'_> {
         }
         let phi3 = defaults.dialect == Dialect::Phi3;
         let kind = self.kind(phi3)?;
-        // Where the whole head rotates, transformers ignores this key in the default rope, uses it in `proportional`, and
-        // fails with most other types.
-        let plain = defaults.dialect == Dialect::Plain;
+        // Of plain families, transformers ignores this key in the default rope, uses it in `proportional`, and fails with
+        // most other types.
+        let plain = matches!(defaults.dialect, Dialect::Plain | Dialect::Alpha);
+        let (kind, base) = match defaults.dialect {
+            Dialect::Alpha => self.with_alpha(kind, base, f64::from(head_dim))?,
+            _ => (kind, base),
+        };
         let partial = match (kind.as_str(), defaults.dialect) {
-            ("default" | "mrope", Dialect::Plain) => 1.0,
-            (_, Dialect::Partial(default)) => self.partial(default)?,
+            ("default" | "mrope", Dialect::Plain | Dialect::Alpha) => 1.0,
+            (_, Dialect::Partial(usual)) => self.partial(usual)?,
             _ => self.partial(1.0)?,
         };
         if plain && partial != 1.0 && kind != "proportional" {
@@ -170,6 +178,7 @@ impl Source<'_> {
         Ok(RopeConfig {
             base,
             dims,
+            interleaved: defaults.interleaved,
             scaling,
         })
     }
@@ -192,14 +201,26 @@ impl Source<'_> {
         }
     }
 
-    fn partial(&self, default: f64) -> Result<f64> {
+    /// Hunyuan's rope: what it calls `dynamic` is the default with a base of its own.
+    fn with_alpha(&self, kind: String, base: f64, dim: f64) -> Result<(String, f64)> {
+        let alpha = match &self.entry {
+            Some(entry) if kind == "dynamic" => entry.opt::<f64>("alpha")?,
+            _ => None,
+        };
+        Ok(match alpha.filter(|&alpha| alpha != 0.0) {
+            Some(alpha) => ("default".to_owned(), base * alpha.powf(dim / (dim - 2.0))),
+            None => (kind, base),
+        })
+    }
+
+    fn partial(&self, usual: f64) -> Result<f64> {
         let own = self
             .entry
             .as_ref()
             .map(|entry| entry.opt("partial_rotary_factor"));
         let partial = match own.transpose()?.flatten() {
             Some(partial) => partial,
-            None => self.config.or("partial_rotary_factor", default)?,
+            None => self.config.or("partial_rotary_factor", usual)?,
         };
         if !(partial > 0.0 && partial <= 1.0) {
             return Err(self.config.error(format!(

@@ -1,7 +1,10 @@
-//! What distinguishes one pre-norm decoder from another.
+//! What distinguishes one decoder from another.
 
 use mlx_core::Result;
-use mlx_nn::{Activation, DeltaConfig, ExpertsConfig, LayerKind, Rope, RopeConfig};
+use mlx_nn::{
+    Activation, Attention, AttentionConfig, DeltaConfig, ExpertsConfig, ExpertsMlp, FeedForward,
+    GatedMlp, Growth, LayerKind, Norm, NormConfig, PlainMlp, QkNorm, Rope, RopeConfig,
+};
 
 use crate::causal::Surroundings;
 use crate::{Geometry, LayerGeometry, kv_heads};
@@ -18,11 +21,20 @@ pub enum MlpConfig {
         /// Its activation.
         activation: Activation,
     },
+    /// One MLP without a gate.
+    Plain {
+        /// Features inside.
+        intermediate: i32,
+        /// Bias on its two projections.
+        bias: bool,
+        /// Its activation.
+        activation: Activation,
+    },
     /// A router and experts.
     Experts(ExpertsConfig),
 }
 
-/// Everything that distinguishes one pre-norm decoder from another.
+/// Everything that distinguishes one decoder from another of the same order of operations.
 #[derive(Clone, Debug)]
 pub struct DecoderConfig {
     /// Features of a token.
@@ -39,20 +51,40 @@ pub struct DecoderConfig {
     pub layers: Vec<LayerKind>,
     /// The feed-forward half of each layer.
     pub mlps: Vec<MlpConfig>,
-    /// Rotary embedding.
-    pub rope: RopeConfig,
-    /// Epsilon of every norm.
-    pub norm_eps: f32,
+    /// The rotary embedding of each layer, where it has one.
+    pub ropes: Vec<Option<RopeConfig>>,
+    /// Every norm, but those on q and k.
+    pub norm: NormConfig,
+    /// The factor of attention scores.
+    pub attention_scale: f32,
     /// Bias on q, k and v.
     pub qkv_bias: bool,
     /// Bias on the attention's output.
     pub out_bias: bool,
-    /// Norms on each head's q and k.
-    pub qk_norm: bool,
+    /// Norms on q and k.
+    pub qk_norm: Option<QkNorm>,
+    /// q, k and v are brought into `-clip ..= clip`.
+    pub qkv_clip: Option<f32>,
+    /// Queries grow with their positions.
+    pub query_growth: Option<Growth>,
+    /// One learned score a query head that takes part in the softmax and adds no value.
+    pub sinks: bool,
+    /// Soft cap of attention scores.
+    pub attention_softcap: Option<f32>,
     /// A gate on the attention's output.
     pub output_gate: bool,
     /// The gated delta rule of recurrent layers.
     pub delta: Option<DeltaConfig>,
+    /// Embeddings are multiplied by this.
+    pub embed_scale: Option<f32>,
+    /// What each half of a layer adds is multiplied by this.
+    pub residual_scale: Option<f32>,
+    /// Logits are multiplied by this.
+    pub logit_scale: Option<f32>,
+    /// Soft cap of logits.
+    pub logit_softcap: Option<f32>,
+    /// Bias on the output head.
+    pub head_bias: bool,
     /// The head is the embedding.
     pub tied: bool,
     /// Positions the model was made for, if its config tells.
@@ -63,9 +95,13 @@ impl DecoderConfig {
     /// What is around the layers.
     ///
     /// # Errors
-    /// The rope is none.
+    /// A rope is none.
     pub fn surroundings(&self) -> Result<Surroundings> {
-        let switches_after = Rope::new(&self.rope, self.head_dim)?.switches_after();
+        let mut switches_after = None;
+        for rope in self.ropes.iter().flatten() {
+            let border = Rope::new(rope, self.head_dim)?.switches_after();
+            switches_after = switches_after.or(border);
+        }
         let kv = kv_heads(self.kv_heads, self.head_dim);
         let layers = self.layers.iter();
         let layers = layers.map(|&kind| match kind {
@@ -75,11 +111,78 @@ impl DecoderConfig {
         Ok(Surroundings {
             geometry: Geometry::new(self.vocab, self.hidden, layers.collect())
                 .with_positions(self.max_positions, switches_after),
-            norm_eps: self.norm_eps,
-            norm_offset: 0.0,
+            norm: self.norm,
             tied: self.tied,
-            embed_scale: None,
-            softcap: None,
+            head_bias: self.head_bias,
+            embed_scale: self.embed_scale,
+            logit_scale: self.logit_scale,
+            softcap: self.logit_softcap,
         })
+    }
+
+    /// The attention of a layer with this rope, without values.
+    ///
+    /// # Errors
+    /// The rope is none.
+    pub fn attention(&self, rope: Option<&RopeConfig>) -> Result<Attention> {
+        let rope = rope
+            .map(|rope| Rope::new(rope, self.head_dim))
+            .transpose()?;
+        let config = AttentionConfig {
+            hidden: self.hidden,
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            scale: self.attention_scale,
+            qkv_bias: self.qkv_bias,
+            out_bias: self.out_bias,
+            qk_norm: self.qk_norm,
+            clip: self.qkv_clip,
+            growth: self.query_growth,
+            softcap: self.attention_softcap,
+            output_gate: self.output_gate,
+            sinks: self.sinks,
+        };
+        Attention::new(&config, rope)
+    }
+
+    /// The feed-forward half of a layer, without values.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn mlp(&self, mlp: &MlpConfig) -> Result<FeedForward> {
+        Ok(match *mlp {
+            MlpConfig::Dense {
+                intermediate,
+                bias,
+                activation,
+            } => FeedForward::Dense(Box::new(GatedMlp::new(
+                self.hidden,
+                intermediate,
+                bias,
+                activation,
+            )?)),
+            MlpConfig::Plain {
+                intermediate,
+                bias,
+                activation,
+            } => FeedForward::Plain(Box::new(PlainMlp::new(
+                self.hidden,
+                intermediate,
+                bias,
+                activation,
+            )?)),
+            MlpConfig::Experts(experts) => {
+                FeedForward::Experts(Box::new(ExpertsMlp::new(experts)?))
+            }
+        })
+    }
+
+    /// A norm over a token's features, without values.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn norm(&self) -> Result<Norm> {
+        Norm::new(self.hidden, &self.norm)
     }
 }

@@ -7,8 +7,9 @@ use mlx_models::causal::{CausalLm, DecoderLayer, Surroundings};
 use mlx_models::convert::Bits;
 use mlx_models::{Family, Geometry, LayerGeometry, Model, Source, kv_heads};
 use mlx_nn::{
-    Activation, Attention, AttentionConfig, GatedMlp, LayerKind, Linear, Param, RecurrentShape,
-    RmsNorm, Rope, RopeConfig, RopeScaling, Rule, Rules, StateAfter, StatePart, Step, module,
+    Activation, Attention, AttentionConfig, GatedMlp, LayerKind, Linear, NormConfig, Param,
+    RecurrentShape, RmsNorm, Rope, RopeConfig, RopeScaling, Rule, Rules, StateAfter, StatePart,
+    Step, module,
 };
 
 pub const HIDDEN: i32 = 64;
@@ -176,6 +177,8 @@ impl Layer {
                     qkv_bias: true,
                     out_bias: false,
                     qk_norm: None,
+                    clip: None,
+                    growth: None,
                     softcap: None,
                     output_gate: false,
                     sinks: false,
@@ -183,6 +186,7 @@ impl Layer {
                 let rope = RopeConfig {
                     base: 10_000.0,
                     dims: head_dim,
+                    interleaved: false,
                     scaling: RopeScaling::Default,
                 };
                 (
@@ -257,10 +261,11 @@ fn build(source: &Source<'_>) -> Result<Box<dyn Model>> {
     ];
     let around = Surroundings {
         geometry: Geometry::new(VOCAB, HIDDEN, sizes),
-        norm_eps: EPS,
-        norm_offset: 0.0,
+        norm: NormConfig::rms(EPS),
         tied: source.config.or("tie_word_embeddings", true)?,
+        head_bias: false,
         embed_scale: None,
+        logit_scale: None,
         softcap: None,
     };
     let layers = [Some(SMALL), None, Some(LARGE)].map(Layer::new);

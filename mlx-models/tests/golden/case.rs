@@ -29,6 +29,7 @@ impl Mutation {
 
 pub struct Case {
     pub name: String,
+    pub model_type: String,
     pub kind: Kind,
     pub configs: Vec<String>,
     pub prompts: Vec<Vec<u32>>,
@@ -90,6 +91,7 @@ impl Case {
             scale: numbers(&value["scale"]),
         };
         Case {
+            model_type: entry["model_type"].as_str().unwrap().to_owned(),
             kind: match entry["kind"].as_str().unwrap() {
                 "float" => Kind::Float,
                 "quantized" => Kind::Quantized,
@@ -135,7 +137,7 @@ impl Case {
 
     /// The model, in f32, with another config file or a flag set wrong.
     pub fn load(&self, config: &str, mutation: Option<&Mutation>) -> Result<Loaded> {
-        let mut value = json(&self.dir.join(config));
+        let mut value = self.config(config);
         let mut files = self.files();
         if let Some(mutation) = mutation {
             if let Some(patch) = &mutation.config {
@@ -159,7 +161,13 @@ impl Case {
         )
     }
 
-    fn files(&self) -> Vec<Safetensors> {
+    /// A config file.
+    pub fn config(&self, name: &str) -> Value {
+        json(&self.dir.join(name))
+    }
+
+    /// The weights' files.
+    pub fn files(&self) -> Vec<Safetensors> {
         let mut paths: Vec<PathBuf> = std::fs::read_dir(&self.dir)
             .unwrap()
             .map(|entry| entry.unwrap().path())

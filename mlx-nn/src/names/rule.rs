@@ -21,6 +21,7 @@ enum Action {
     Rename(Pattern),
     Transpose(Vec<i32>),
     Add(f32),
+    Words,
     Stack(Pattern),
     Split(Rows, Vec<Pattern>),
     Join(Rows, Pattern),
@@ -63,6 +64,11 @@ impl Rule {
         Self::new(from, Action::Add(number))
     }
 
+    /// Bytes of packed codes, `[.., groups, bytes]`, are words `[.., groups * bytes / 4]`.
+    pub fn words(from: &str) -> Self {
+        Self::new(from, Action::Words)
+    }
+
     /// The tensor is an item of a stack, such as one expert of many; the last `#` is its index, and is no place
     /// in `to`.
     ///
@@ -101,7 +107,7 @@ impl Rule {
     /// checkpoints and adapters that MLX programs wrote, and is undone when a model is saved.
     ///
     /// # Panics
-    /// The rule cannot be undone: it drops or stacks.
+    /// The rule cannot be undone: it drops, stacks or makes words.
     #[must_use]
     pub fn written(mut self) -> Self {
         assert!(self.inverse().is_some(), "{self:?} cannot be undone");
@@ -112,7 +118,7 @@ impl Rule {
     /// A table is part of the program: one that makes no sense is a broken invariant.
     fn checked(self) -> Self {
         let (to, fewer): (&[Pattern], usize) = match &self.action {
-            Action::Drop(_) | Action::Transpose(_) | Action::Add(_) => (&[], 0),
+            Action::Drop(_) | Action::Transpose(_) | Action::Add(_) | Action::Words => (&[], 0),
             Action::Rename(to) | Action::Join(_, to) => (std::slice::from_ref(to), 0),
             Action::Stack(to) => (std::slice::from_ref(to), 1),
             Action::Split(_, to) => (to, 0),
@@ -133,7 +139,7 @@ impl Rule {
     pub(super) fn inverse(&self) -> Option<Self> {
         let from = || self.from[0].clone();
         let (action, from) = match &self.action {
-            Action::Drop(_) | Action::Stack(_) => return None,
+            Action::Drop(_) | Action::Stack(_) | Action::Words => return None,
             Action::Rename(to) => (Action::Rename(from()), vec![to.clone()]),
             Action::Transpose(axes) => {
                 let at = |axis| axes.iter().position(|&other| other == axis);
@@ -170,6 +176,7 @@ impl Rule {
             Action::Rename(to) => out.push(renamed(to.fill(&captures), piece)),
             Action::Transpose(axes) => out.push(piece.then(Change::Transpose(axes.clone()))),
             Action::Add(number) => out.push(piece.then(Change::Add(*number))),
+            Action::Words => out.push(piece.then(Change::Words)),
             Action::Stack(to) => {
                 let index = captures.pop_number();
                 // A number that is too large for an index is no item of any stack.

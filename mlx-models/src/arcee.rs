@@ -1,0 +1,25 @@
+//! Arcee (AFM): Llama with an MLP that squares and has no gate.
+
+use mlx_core::Result;
+
+use crate::config::Config;
+use crate::decoder::Decoder;
+use crate::family::{self, Defaults};
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    hidden: 2560,
+    intermediate: 18_432,
+    max_positions: 4096,
+    norm_eps: 1e-5,
+    activation: "relu2",
+    ..Defaults::LLAMA
+};
+
+pub(crate) fn load(c: &Config) -> Result<Decoder> {
+    let mut config = family::decoder(c, &DEFAULTS)?;
+    family::attention_bias(c, &mut config)?;
+    family::ungated(&mut config);
+    family::mlp_bias(c, &mut config)?;
+    Decoder::new(&config)
+}

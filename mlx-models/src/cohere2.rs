@@ -1,0 +1,39 @@
+//! Command R 7B and Command A (arXiv:2504.00698): Cohere's decoder with windows; full layers do not see positions.
+
+use mlx_core::Result;
+
+use crate::cohere;
+use crate::config::Config;
+use crate::family::{self, Defaults};
+use crate::parallel::Parallel;
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    theta: 10_000.0,
+    ..cohere::DEFAULTS
+};
+
+/// Keys of published files that transformers does not read.
+const IGNORED: &[&str] = &[
+    "_sliding_window_pattern",
+    "layer_switch",
+    "order_of_interleaved_layers",
+    "position_embedding_type",
+    "rotary_pct",
+    "use_embedding_sharing",
+    "use_gated_activation",
+    "use_parallel_block",
+    "use_parallel_embedding",
+    "use_qk_norm",
+];
+
+pub(crate) fn load(c: &Config) -> Result<Parallel> {
+    c.ignore(IGNORED);
+    let mut config = cohere::config(c, &DEFAULTS)?;
+    let window = family::window(c, Some(4096))?;
+    let every = c.size("sliding_window_pattern", Some(4))? as usize;
+    let n = config.layers.len();
+    config.layers = family::layer_kinds(c, n, window, |layer| (layer + 1) % every != 0)?;
+    family::rope_on_windows(&mut config);
+    Parallel::new(&config)
+}

@@ -1,0 +1,31 @@
+//! ERNIE 4.5, dense: Llama with a rope that pairs neighbours, and one key for all biases.
+
+use mlx_core::Result;
+
+use crate::config::Config;
+use crate::decoder::Decoder;
+use crate::family::{self, Defaults};
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 103_424,
+    hidden: 1024,
+    intermediate: 3072,
+    layers: 18,
+    heads: 16,
+    kv_heads: Some(2),
+    head_dim: Some(128),
+    max_positions: 131_072,
+    norm_eps: 1e-5,
+    theta: 500_000.0,
+    interleaved: true,
+    ..Defaults::LLAMA
+};
+
+pub(crate) fn load(c: &Config) -> Result<Decoder> {
+    let mut config = family::decoder(c, &DEFAULTS)?;
+    let bias = c.or("use_bias", false)?;
+    (config.qkv_bias, config.out_bias) = (bias, bias);
+    family::set_mlp_bias(&mut config, bias);
+    Decoder::new(&config)
+}

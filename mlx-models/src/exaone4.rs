@@ -1,0 +1,54 @@
+//! EXAONE 4 (arXiv:2507.11407): norms behind each half of a layer and on q and k; with windows, full layers do not
+//! see positions.
+
+use mlx_core::Result;
+use mlx_nn::QkNorm;
+
+use crate::config::Config;
+use crate::family::{self, Defaults};
+use crate::postnorm::PostNorm;
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 102_400,
+    intermediate: 16_384,
+    kv_heads: Some(32),
+    norm_eps: 1e-5,
+    ..Defaults::LLAMA
+};
+
+pub(crate) fn load(c: &Config) -> Result<PostNorm> {
+    let mut config = family::decoder(c, &DEFAULTS)?;
+    config.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
+    let window = family::window(c, Some(4096))?;
+    let n = config.layers.len();
+    // Without a window the pattern is null or 0.
+    c.ignore(&["sliding_window_pattern"]);
+    let every = match window {
+        Some(_) => pattern(c)?,
+        None => 1,
+    };
+    config.layers = family::layer_kinds(c, n, window, |layer| (layer + 1) % every != 0)?;
+    if window.is_some() {
+        family::rope_on_windows(&mut config);
+    }
+    PostNorm::new(&config)
+}
+
+/// Every so-manieth layer is full: a number, or letters of one period such as `LLLG`.
+fn pattern(c: &Config) -> Result<usize> {
+    match c.value("sliding_window_pattern") {
+        Some(serde_json::Value::String(letters)) => {
+            let locals = letters
+                .strip_suffix('G')
+                .filter(|rest| rest.chars().all(|c| c == 'L'));
+            let locals = locals.ok_or_else(|| {
+                c.unsupported(format!(
+                    "sliding_window_pattern {letters:?} is not supported; known: a number, or L… and one G"
+                ))
+            })?;
+            Ok(locals.len() + 1)
+        }
+        _ => Ok(c.size("sliding_window_pattern", Some(4))? as usize),
+    }
+}

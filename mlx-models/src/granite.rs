@@ -1,0 +1,17 @@
+//! Granite 3: Llama with multipliers of embeddings, attention scores, residuals and logits.
+
+use mlx_core::Result;
+
+use crate::config::Config;
+use crate::decoder::Decoder;
+use crate::llama;
+
+pub(crate) fn load(c: &Config) -> Result<Decoder> {
+    let mut config = llama::config(c)?;
+    let multiplier = |key| c.positive(key, Some(1.0)).map(|number| number as f32);
+    config.attention_scale = multiplier("attention_multiplier")?;
+    config.embed_scale = Some(multiplier("embedding_multiplier")?);
+    config.residual_scale = Some(multiplier("residual_multiplier")?);
+    config.logit_scale = Some(1.0 / multiplier("logits_scaling")?);
+    Decoder::new(&config)
+}

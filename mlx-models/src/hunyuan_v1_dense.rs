@@ -1,0 +1,38 @@
+//! Hunyuan 1, dense: norms on q and k behind rope, and a rope base that grows with a fixed `alpha`.
+
+use mlx_core::Result;
+use mlx_nn::{QkNorm, QkPlace, Rule, Rules};
+
+use crate::config::Config;
+use crate::config::rope::Dialect;
+use crate::decoder::Decoder;
+use crate::family::{self, Defaults};
+use crate::registry::Source;
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 290_943,
+    norm_eps: 1e-5,
+    rope: Some(Dialect::Alpha),
+    ..Defaults::LLAMA
+};
+
+pub(crate) fn load(c: &Config) -> Result<Decoder> {
+    let mut config = family::decoder(c, &DEFAULTS)?;
+    c.ignore(&["eod_token_id"]);
+    family::attention_bias(c, &mut config)?;
+    config.qk_norm = Some(QkNorm {
+        eps: config.norm.eps,
+        offset: 0.0,
+        place: QkPlace::Rotated,
+    });
+    Decoder::new(&config)
+}
+
+/// The norms on q and k have other names.
+pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
+    Ok(Rules::from([
+        Rule::rename("*.query_layernorm.*", "*.q_norm.*").written(),
+        Rule::rename("*.key_layernorm.*", "*.k_norm.*").written(),
+    ]))
+}

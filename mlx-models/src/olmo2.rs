@@ -1,0 +1,31 @@
+//! OLMo 2 (arXiv:2501.00656): norms behind each half of a layer, and over all heads of q and k at once.
+
+use mlx_core::Result;
+use mlx_nn::{QkNorm, QkPlace};
+
+use crate::config::Config;
+use crate::decoder::DecoderConfig;
+use crate::family::{self, Defaults};
+use crate::postnorm::PostNorm;
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 50_304,
+    norm_eps: 1e-5,
+    ..Defaults::LLAMA
+};
+
+pub(crate) fn load(c: &Config) -> Result<PostNorm> {
+    PostNorm::new(&config(c, &DEFAULTS)?)
+}
+
+pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
+    let mut config = family::decoder(c, defaults)?;
+    family::attention_bias(c, &mut config)?;
+    config.qk_norm = Some(QkNorm {
+        eps: config.norm.eps,
+        offset: 0.0,
+        place: QkPlace::Projection,
+    });
+    Ok(config)
+}

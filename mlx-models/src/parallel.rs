@@ -1,0 +1,50 @@
+//! A decoder whose attention and MLP both read one norm of the layer's input (Cohere, Phi 2, some StableLM).
+
+use mlx_core::{Array, Result, fast};
+use mlx_nn::{Attention, FeedForward, Norm, Step, module};
+
+use crate::causal::{CausalLm, DecoderLayer};
+use crate::decoder::DecoderConfig;
+
+/// A layer of a [`Parallel`].
+pub struct Layer {
+    input_layernorm: Norm,
+    self_attn: Attention,
+    mlp: FeedForward,
+}
+module!(Layer {
+    input_layernorm,
+    self_attn,
+    mlp
+});
+
+impl Layer {
+    fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
+        Ok(Self {
+            input_layernorm: c.norm()?,
+            self_attn: c.attention(c.ropes[index].as_ref())?,
+            mlp: c.mlp(&c.mlps[index])?,
+        })
+    }
+}
+
+impl DecoderLayer for Layer {
+    fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
+        let inner = self.input_layernorm.forward(x)?;
+        let attended = fast::add(&self.self_attn.forward(&inner, state, step)?, x)?;
+        fast::add(&self.mlp.forward(&inner)?, &attended)
+    }
+}
+
+/// A decoder-only transformer with one norm a layer.
+pub type Parallel = CausalLm<Layer>;
+
+impl Parallel {
+    /// The decoder of a config, without values.
+    ///
+    /// # Errors
+    /// Sizes that do not fit each other.
+    pub fn new(config: &DecoderConfig) -> Result<Self> {
+        Self::of(config, Layer::new)
+    }
+}

@@ -1,0 +1,47 @@
+//! Phi 1 and 2: attention and MLP side by side behind a layer norm, biases everywhere, a part of a head rotates.
+
+use mlx_core::Result;
+use mlx_nn::{NormKind, Rule, Rules};
+
+use crate::config::Config;
+use crate::config::rope::Dialect;
+use crate::family::{self, Defaults};
+use crate::parallel::Parallel;
+use crate::registry::Source;
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 51_200,
+    hidden: 2048,
+    intermediate: 8192,
+    layers: 24,
+    norm_eps_key: "layer_norm_eps",
+    norm_eps: 1e-5,
+    activation: "gelu_new",
+    rope: Some(Dialect::Partial(0.5)),
+    ..Defaults::LLAMA
+};
+
+pub(crate) fn load(c: &Config) -> Result<Parallel> {
+    if c.or("qk_layernorm", false)? {
+        return Err(c.unsupported(
+            "qk_layernorm true is not supported: only models without norms on q and k (Phi 1, 1.5, 2)",
+        ));
+    }
+    let mut config = family::decoder(c, &DEFAULTS)?;
+    config.norm.kind = NormKind::layer(true);
+    (config.qkv_bias, config.out_bias, config.head_bias) = (true, true, true);
+    family::ungated(&mut config);
+    family::set_mlp_bias(&mut config, true);
+    Parallel::new(&config)
+}
+
+/// Names of the matrices that other families call otherwise.
+pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
+    Ok(Rules::from([
+        Rule::rename("*.self_attn.dense.*", "*.self_attn.o_proj.*").written(),
+        Rule::rename("*.mlp.fc1.*", "*.mlp.up_proj.*").written(),
+        Rule::rename("*.mlp.fc2.*", "*.mlp.down_proj.*").written(),
+        Rule::rename("model.final_layernorm.*", "model.norm.*").written(),
+    ]))
+}

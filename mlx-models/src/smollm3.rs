@@ -1,0 +1,47 @@
+//! SmolLM 3: Llama with layers that do not see positions.
+
+use mlx_core::Result;
+
+use crate::config::Config;
+use crate::decoder::Decoder;
+use crate::family::{self, Defaults};
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 128_256,
+    hidden: 2048,
+    layers: 36,
+    heads: 16,
+    kv_heads: Some(4),
+    max_positions: 32_768,
+    theta: 2_000_000.0,
+    ..Defaults::LLAMA
+};
+
+pub(crate) fn load(c: &Config) -> Result<Decoder> {
+    let mut config = family::decoder(c, &DEFAULTS)?;
+    family::attention_bias(c, &mut config)?;
+    family::mlp_bias(c, &mut config)?;
+    let n = config.layers.len();
+    let every = c.size("no_rope_layer_interval", Some(4))? as usize;
+    // 1 for a layer with rope, in spite of the key's name.
+    let has_rope: Vec<bool> = match c.opt::<Vec<i32>>("no_rope_layers")? {
+        Some(layers) if layers.len() >= n => layers.iter().map(|&rope| rope != 0).collect(),
+        Some(layers) => {
+            return Err(c.error(format!(
+                "no_rope_layers has {} entries for {n} layers",
+                layers.len()
+            )));
+        }
+        None => (1..=n).map(|layer| layer % every != 0).collect(),
+    };
+    for (rope, has_rope) in config.ropes.iter_mut().zip(&has_rope) {
+        *rope = rope.take().filter(|_| *has_rope);
+    }
+    let window = family::window(c, None)?;
+    let used = c.or("use_sliding_window", false)? && window.is_some();
+    // In files that were made from another family's; transformers does not read it here.
+    c.ignore(&["max_window_layers"]);
+    config.layers = family::layer_kinds(c, n, window, |layer| used && !has_rope[layer])?;
+    Decoder::new(&config)
+}

@@ -1,0 +1,41 @@
+//! StableLM 2 and 3: layer norms, a quarter of a head rotates, halves of a layer after each other or side by side.
+
+use mlx_core::Result;
+use mlx_nn::NormKind;
+
+use crate::Model;
+use crate::config::rope::Dialect;
+use crate::decoder::Decoder;
+use crate::family::{self, Defaults};
+use crate::parallel::Parallel;
+use crate::registry::Source;
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 50_304,
+    hidden: 2560,
+    intermediate: 6912,
+    kv_heads: Some(32),
+    max_positions: 4096,
+    norm_eps_key: "layer_norm_eps",
+    norm_eps: 1e-5,
+    rope: Some(Dialect::Partial(0.25)),
+    ..Defaults::LLAMA
+};
+
+pub(crate) fn load(source: &Source<'_>) -> Result<Box<dyn Model>> {
+    let c = source.config;
+    if c.or("qk_layernorm", false)? {
+        return Err(c.unsupported(
+            "qk_layernorm true is not supported: only models without norms on q and k",
+        ));
+    }
+    let mut config = family::decoder(c, &DEFAULTS)?;
+    config.norm.kind = NormKind::layer(true);
+    config.qkv_bias = c.or("use_qkv_bias", false)?;
+    c.ignore(&["hidden_dropout"]);
+    Ok(match c.or("use_parallel_residual", false)? {
+        true => Box::new(Parallel::new(&config)?),
+        false => Box::new(Decoder::new(&config)?),
+    })
+}

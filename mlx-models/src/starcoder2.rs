@@ -1,0 +1,51 @@
+//! StarCoder 2 (arXiv:2402.19173): layer norms, biases everywhere, an MLP without a gate, a window.
+
+use mlx_core::Result;
+use mlx_nn::{NormKind, Rule, Rules};
+
+use crate::config::Config;
+use crate::decoder::Decoder;
+use crate::family::{self, Defaults};
+use crate::registry::Source;
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 49_152,
+    hidden: 3072,
+    intermediate: 12_288,
+    layers: 30,
+    heads: 24,
+    kv_heads: Some(2),
+    max_positions: 4096,
+    norm_eps_key: "norm_epsilon",
+    norm_eps: 1e-5,
+    activation: "gelu_pytorch_tanh",
+    ..Defaults::LLAMA
+};
+
+pub(crate) fn load(c: &Config) -> Result<Decoder> {
+    let mut config = family::decoder(c, &DEFAULTS)?;
+    let bias = c.or("use_bias", true)?;
+    (config.qkv_bias, config.out_bias) = (bias, bias);
+    config.norm.kind = NormKind::layer(true);
+    family::ungated(&mut config);
+    family::set_mlp_bias(&mut config, bias);
+    // Dropout, and keys of files that transformers does not read.
+    c.ignore(&[
+        "residual_dropout",
+        "embedding_dropout",
+        "norm_type",
+        "mlp_type",
+    ]);
+    let window = family::window(c, None)?;
+    config.layers.fill(family::kind(window));
+    Decoder::new(&config)
+}
+
+/// The MLP's matrices have names of convolutions.
+pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
+    Ok(Rules::from([
+        Rule::rename("*.mlp.c_fc.*", "*.mlp.up_proj.*").written(),
+        Rule::rename("*.mlp.c_proj.*", "*.mlp.down_proj.*").written(),
+    ]))
+}

@@ -1,0 +1,199 @@
+"""The float cases of families with experts."""
+
+import torch
+
+from cases import ACTIVATION, EPS, K_NORM, NO_SCALING, Q_NORM, THETA, Case, base, mutation, no_bias, windows, with_keys
+from family_cases import BF16, QKVO
+
+
+def expert_cases():
+    yield from mixtral_cases()
+    yield from moe_cases()
+    yield from gpt_oss_cases()
+
+
+def mixtral_cases():
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "output_router_logits": False}
+    noise = {"router_aux_loss_coef": 0.02, "router_jitter_noise": 0.0}
+    yield Case(
+        "mixtral",
+        "experts w1, w2, w3 under block_sparse_moe; window on every layer; bfloat16 file",
+        base(
+            "MixtralForCausalLM", "mixtral", intermediate_size=24, rope_theta=1e6, sliding_window=8, **experts, **noise
+        ),
+        [
+            THETA,
+            EPS,
+            ACTIVATION,
+            mutation("num_experts_per_tok", {"num_experts_per_tok": 3}),
+            mutation("sliding_window", {"sliding_window": None}),
+            *windows(8),
+        ],
+        spreads=[("gate.weight", (2.0, None))],
+        sparse=True,
+        alternates={"config.null.json": with_keys(head_dim=None)},
+        dtype=torch.bfloat16,
+    )
+
+
+def moe_cases():
+    more_experts = mutation("num_experts_per_tok", {"num_experts_per_tok": 3})
+    norm = mutation("norm_topk_prob", {"norm_topk_prob": False})
+    yield Case(
+        "qwen2_moe",
+        "an expert that sees every token, a dense layer by mlp_only_layers, biases on q, k and v; bfloat16 file",
+        base(
+            "Qwen2MoeForCausalLM",
+            "qwen2_moe",
+            decoder_sparse_step=1,
+            max_window_layers=28,
+            mlp_only_layers=[1],
+            moe_intermediate_size=24,
+            norm_topk_prob=True,
+            num_experts=4,
+            num_experts_per_tok=2,
+            output_router_logits=False,
+            router_aux_loss_coef=0.001,
+            shared_expert_intermediate_size=40,
+            sliding_window=32768,
+            use_sliding_window=False,
+        ),
+        [
+            THETA,
+            EPS,
+            ACTIVATION,
+            more_experts,
+            norm,
+            mutation("shared_expert", fill={"shared_expert.down_proj.weight": 0.0}),
+            mutation("shared_expert_gate", fill={"shared_expert_gate.weight": 0.0}),
+            *no_bias("q_proj", "k_proj", "v_proj"),
+        ],
+        **BF16,
+    )
+    yield Case(
+        "qwen2_moe_window",
+        "a window on every second layer, every second layer with experts, probabilities not normalised; bfloat16 file",
+        base(
+            "Qwen2MoeForCausalLM",
+            "qwen2_moe",
+            decoder_sparse_step=2,
+            max_window_layers=2,
+            mlp_only_layers=[],
+            moe_intermediate_size=24,
+            norm_topk_prob=False,
+            num_experts=4,
+            num_experts_per_tok=2,
+            shared_expert_intermediate_size=24,
+            sliding_window=8,
+            use_sliding_window=True,
+        ),
+        [
+            THETA,
+            more_experts,
+            mutation("norm_topk_prob", {"norm_topk_prob": True}),
+            mutation("max_window_layers", {"max_window_layers": 0}),
+            mutation("use_sliding_window", {"use_sliding_window": False}),
+            *windows(8),
+        ],
+        **BF16,
+    )
+    yield Case(
+        "olmoe",
+        "experts in every layer, q and k normed over all heads at once and clipped, biases; bfloat16 file",
+        base(
+            "OlmoeForCausalLM",
+            "olmoe",
+            attention_bias=True,
+            clip_qkv=1.5,
+            intermediate_size=24,
+            norm_topk_prob=True,
+            num_experts=4,
+            num_experts_per_tok=2,
+            output_router_logits=False,
+            router_aux_loss_coef=0.01,
+        ),
+        [
+            THETA,
+            EPS,
+            ACTIVATION,
+            Q_NORM,
+            K_NORM,
+            more_experts,
+            norm,
+            mutation("clip_qkv", {"clip_qkv": None}),
+            *no_bias(*QKVO),
+        ],
+        **BF16,
+    )
+
+
+def gpt_oss(**more):
+    rope = {
+        "beta_fast": 8.0,
+        "beta_slow": 1.0,
+        "factor": 8.0,
+        "original_max_position_embeddings": 64,
+        "rope_type": "yarn",
+        "truncate": False,
+    }
+    config = {
+        "attention_bias": True,
+        "experts_per_token": 2,
+        "head_dim": 16,
+        "initial_context_length": 64,
+        "intermediate_size": 32,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "num_experts_per_tok": 2,
+        "num_local_experts": 4,
+        "output_router_logits": False,
+        "rope_scaling": rope,
+        "rope_theta": 1000.0,
+        "router_aux_loss_coef": 0.9,
+        "sliding_window": 8,
+        "swiglu_limit": 1.5,
+    }
+    return base("GptOssForCausalLM", "gpt_oss", **config | more)
+
+
+def gpt_oss_cases():
+    spreads = [
+        ("mlp.router.weight", (2.0, None)),
+        ("mlp.router.bias", (0.6, 0.0)),
+        ("_proj_bias", (0.6, 0.0)),
+        ("sinks", (1.0, 1.0)),
+    ]
+    common = [
+        mutation("rope_theta", {"rope_theta": 30.0}),
+        NO_SCALING,
+        mutation("sinks", fill={"self_attn.sinks": -50.0}),
+        mutation("num_experts_per_tok", {"num_experts_per_tok": 3, "experts_per_token": 3}),
+        mutation("swiglu_limit", {"swiglu_limit": 7.0}),
+        mutation("layer_types", {"layer_types": ["full_attention", "sliding_attention"]}),
+        *windows(8),
+    ]
+    yield Case(
+        "gpt_oss",
+        "sinks, a window on every second layer, experts with biases and a clamped gate, yarn without rounding; "
+        "dense experts, bfloat16 file",
+        gpt_oss(),
+        [
+            *common,
+            EPS,
+            mutation("truncate", {"rope_scaling": {"truncate": True}}, changes="logits"),
+            mutation("router.bias", fill={"router.bias": 0.0}),
+            mutation("gate_up_proj_bias", fill={"gate_up_proj_bias": 0.0}),
+            mutation("down_proj_bias", fill={"down_proj_bias": 0.0}),
+            *no_bias(*QKVO),
+        ],
+        spreads=spreads,
+        **BF16,
+    )
+    yield Case(
+        "gpt_oss_mxfp4",
+        "experts in mxfp4 as published: blocks of bytes and scales; bfloat16 file",
+        gpt_oss(),
+        common,
+        spreads=spreads,
+        packed=True,
+        **BF16,
+    )
