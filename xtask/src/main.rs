@@ -11,6 +11,7 @@ mod cargo;
 mod ci;
 mod dist;
 mod doctor;
+mod families;
 mod golden;
 /// The native build, the same files as in the build script of `mlx-c-sys`.
 #[path = "../../mlx-c-sys/build/native.rs"]
@@ -40,6 +41,8 @@ enum Task {
     Ci,
     /// Check the house rules that no compiler knows
     Tidy,
+    /// Write README's table of architectures from the registry
+    Families,
     /// Write the goldens under testdata again from the reference implementations, or check them
     Golden(golden::Arguments),
     /// Measure this library and mlx-lm side by side, and write a record
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         Task::Test(arguments) => test::run(&arguments),
         Task::Ci => ci::run(),
         Task::Tidy => tidy::run(),
+        Task::Families => families::run(),
         Task::Golden(arguments) => golden::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::TrainDefault(arguments) => train_default::run(&arguments),

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo;
+use crate::{cargo, families};
 
 /// The most lines a source file may have.
 const CEILING: usize = 400;
@@ -111,6 +111,7 @@ pub fn run() -> Result<()> {
             }
         }
     }
+    faults.extend(families::fault(root)?);
     for fault in &faults {
         eprintln!("{fault}");
     }
