@@ -27,6 +27,9 @@ fn stack(parts: usize) -> usize {
     (16 << 20) + parts * (32 << 10)
 }
 
+/// The most ways in which a text may go on at a place, such as optional properties of an object, each of which counts four times.
+const MAX_ITEMS: usize = 10_000;
+
 /// An error that can be given more than once.
 type Fault = (ErrorKind, String);
 
@@ -130,7 +133,9 @@ impl Factory {
         let mut parsers = ParserFactory::new_simple(vocabulary.env()).map_err(|error| {
             Error::unsupported(format!("grammars do not work with this tokenizer: {error}"))
         })?;
-        parsers.quiet().limits_mut().verbose_errors = false;
+        let limits = parsers.quiet().limits_mut();
+        limits.verbose_errors = false;
+        limits.max_items_in_row = MAX_ITEMS;
         Ok(Self {
             parsers,
             vocabulary,
@@ -144,13 +149,12 @@ impl Factory {
                 "it has {parts} {name}, and at most {most} are supported"
             ));
         }
-        let top = source(grammar, strict)?;
+        let (top, mut ignored) = source(grammar, strict)?;
         let build = || {
             let parser = (self.parsers.create_parser(top)).map_err(|e| said(grammar, &e))?;
             let mut start = Matcher::new(Ok(parser));
             let warnings = start.grammar_warnings();
-            let ignored = warnings.iter().flat_map(|warning| keywords(warning));
-            let ignored = ignored.collect();
+            ignored.extend(warnings.iter().flat_map(|warning| keywords(warning)));
             let first = mask_of(&mut start, self.vocabulary.words())?;
             let allowed = match self.vocabulary.not_first() {
                 None => first,

@@ -161,7 +161,7 @@ pub(super) fn mask_of(matcher: &mut Matcher, words: usize) -> std::result::Resul
         let said = first_line(&error);
         match said.contains("NoExtensionBias") {
             true => NO_TOKEN.to_owned(),
-            false => said,
+            false => format!("no mask could be computed: {said}"),
         }
     })?;
     let mut bits = Vec::from(set);

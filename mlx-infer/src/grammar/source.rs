@@ -1,7 +1,7 @@
 //! Grammars in the form that llguidance compiles.
 
 use llguidance::api::TopLevelGrammar;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Grammar;
 
@@ -11,19 +11,38 @@ const BLANKS: &str = r"[\x20\x0A\x0D\x09]{1,32}";
 /// The key of a schema that sets llguidance's options.
 const OPTIONS: &str = "x-guidance";
 
+/// The grammar, and keywords of a schema that were taken out.
+///
 /// # Errors
 /// What is wrong with the grammar.
-pub(super) fn source(grammar: &Grammar, strict: bool) -> Result<TopLevelGrammar, String> {
-    match grammar {
-        Grammar::JsonSchema(schema) => json_schema(schema.clone(), strict),
-        Grammar::Regex(regex) => Ok(TopLevelGrammar::from_regex(whole(regex)?)),
-        Grammar::Choice(texts) => choice(texts),
-        Grammar::Lark(text) if text.trim().is_empty() => Err("it is empty".to_owned()),
-        Grammar::Lark(text) => Ok(TopLevelGrammar::from_lark(text.clone())),
-    }
+pub(super) fn source(grammar: &Grammar, strict: bool) -> Result<Source, String> {
+    let top = match grammar {
+        Grammar::JsonSchema(schema) => return json_schema(schema.clone(), strict),
+        Grammar::Regex(regex) => TopLevelGrammar::from_regex(whole(regex)?),
+        Grammar::Choice(texts) => choice(texts)?,
+        Grammar::Lark(text) if text.trim().is_empty() => return Err("it is empty".to_owned()),
+        Grammar::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
+    };
+    Ok((top, Vec::new()))
 }
 
-fn json_schema(schema: Value, strict: bool) -> Result<TopLevelGrammar, String> {
+pub(super) type Source = (TopLevelGrammar, Vec<String>);
+
+fn json_schema(mut schema: Value, strict: bool) -> Result<Source, String> {
+    let mut ignored = Vec::new();
+    if !divides(&schema) {
+        if strict {
+            return Err(format!(
+                "{MULTIPLE}: the least common multiple of all, in units of their last decimal place, must be at most {MULTIPLES} (without strict they are without effect)"
+            ));
+        }
+        each_object(&mut schema, &mut |entries| {
+            if entries.get(MULTIPLE).is_some_and(Value::is_number) {
+                entries.shift_remove(MULTIPLE);
+            }
+        });
+        ignored.push(MULTIPLE.to_owned());
+    }
     let mut schema = match schema {
         Value::Object(schema) => schema,
         Value::Bool(true) => Default::default(),
@@ -35,7 +54,56 @@ fn json_schema(schema: Value, strict: bool) -> Result<TopLevelGrammar, String> {
     };
     let options = json!({"whitespace_pattern": BLANKS, "lenient": !strict});
     schema.insert(OPTIONS.to_owned(), options);
-    Ok(TopLevelGrammar::from_json_schema(Value::Object(schema)))
+    let top = TopLevelGrammar::from_json_schema(Value::Object(schema));
+    Ok((top, ignored))
+}
+
+const MULTIPLE: &str = "multipleOf";
+
+/// An automaton for multiples of a number has so many states; 100,000 take a second.
+const MULTIPLES: u64 = 100_000;
+
+/// Whether an automaton for multiples of all numbers that the schema names is small. Where schemas are intersected it is one automaton.
+fn divides(schema: &Value) -> bool {
+    let mut numbers = Vec::new();
+    each_object(&mut schema.clone(), &mut |entries| {
+        numbers.extend(entries.get(MULTIPLE).and_then(Value::as_f64));
+    });
+    let units = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6].into_iter();
+    let mut multiples = units.map(|unit| {
+        numbers.iter().try_fold(1, |multiple, number| {
+            let whole = (number * unit).round();
+            let is_whole = (number * unit - whole).abs() < 1e-6 * whole.abs();
+            let fits = is_whole && (1.0..=MULTIPLES as f64).contains(&whole);
+            let both = multiple / common(multiple, whole as u64) * whole as u64;
+            (fits && both <= MULTIPLES).then_some(both)
+        })
+    });
+    multiples.any(|multiple| multiple.is_some())
+}
+
+/// The greatest common divisor.
+fn common(a: u64, b: u64) -> u64 {
+    match b {
+        0 => a,
+        _ => common(b, a % b),
+    }
+}
+
+/// Calls `visit` with each object that may be a subschema.
+fn each_object(value: &mut Value, visit: &mut impl FnMut(&mut Map<String, Value>)) {
+    match value {
+        Value::Object(entries) => {
+            visit(entries);
+            for (key, value) in entries.iter_mut() {
+                if !["const", "enum", "default", "examples"].contains(&key.as_str()) {
+                    each_object(value, visit);
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| each_object(item, visit)),
+        _ => {}
+    }
 }
 
 /// The expression without the anchors of the whole text, which it always matches.

@@ -336,6 +336,15 @@ fn logprobs_are_of_the_processed_distribution() {
 
 /// The choices of two rows, greedy and drawn.
 fn both_ways(logits: &[f32], shape: [i32; 2]) -> [Vec<Result<Choice>>; 2] {
+    masked_both_ways(logits, shape, None)
+}
+
+/// The same, of the tokens that a mask allows.
+fn masked_both_ways(
+    logits: &[f32],
+    shape: [i32; 2],
+    mask: Option<&Mask>,
+) -> [Vec<Result<Choice>>; 2] {
     let array = Array::from_slice(logits, &shape).unwrap();
     let drawn = SamplingParams {
         temperature: 1.0,
@@ -348,7 +357,7 @@ fn both_ways(logits: &[f32], shape: [i32; 2]) -> [Vec<Result<Choice>>; 2] {
             seed: 0,
             history: &history,
             logprobs: None,
-            mask: None,
+            mask,
         };
         sample(&array, &[row, row], None).unwrap().read().unwrap()
     })
@@ -368,5 +377,18 @@ fn logits_that_are_no_numbers_are_an_error_of_their_row() {
     for choices in both_ways(&[f32::NAN, f32::NAN, 0.0, 1.0], [2, 2]) {
         assert_eq!(choices[0].as_ref().unwrap_err().kind(), ErrorKind::Compute);
         assert!(choices[1].as_ref().unwrap().id < 2);
+    }
+}
+
+#[test]
+fn masks_do_not_hide_what_is_no_number() {
+    let (nan, low, high) = (f32::NAN, f32::NEG_INFINITY, f32::INFINITY);
+    let mask: Mask = vec![0b110].into();
+    for choices in masked_both_ways(&[9.0, 1.0, low, nan, 1.0, 2.0], [2, 3], Some(&mask)) {
+        assert_eq!(choices[0].as_ref().unwrap().id, 1);
+        assert!(choices[1].is_err());
+    }
+    for choices in masked_both_ways(&[high, 1.0, 2.0, 9.0, low, low], [2, 3], Some(&mask)) {
+        assert!(choices.iter().all(Result::is_err));
     }
 }

@@ -144,6 +144,21 @@ fn a_schema_holds_for_every_seed() {
         most = most.max(parts.map(str::len).max().unwrap());
     }
     assert_eq!(most, 32);
+    // Multiples, of whole numbers and of others.
+    let schema = json!({"type": "array", "items": {"type": "integer", "multipleOf": 7, "minimum": 1, "maximum": 999},
+        "prefixItems": [{"type": "number", "multipleOf": 0.25, "minimum": 1, "maximum": 9}], "minItems": 2, "maxItems": 2});
+    let options = GenerateOptions {
+        grammar: Some(Grammar::JsonSchema(schema).into()),
+        ..options
+    };
+    for generated in sampled_with(&model, 8, &options) {
+        let [quarters, sevens]: [f64; 2] = serde_json::from_str(text(&generated)).unwrap();
+        assert!(
+            (quarters * 4.0).fract() == 0.0 && sevens % 7.0 == 0.0,
+            "{}",
+            text(&generated)
+        );
+    }
     // A client's options are no options of the compiler's.
     let mut schema = json!({"type": "boolean"});
     schema["x-guidance"] = json!({"lenient": true, "no such": 1});

@@ -104,6 +104,18 @@ fn bad_grammars_are_refused_before_submission() {
             "json_schema: not supported: oneOf of schemas that may match the same value",
         ),
         (
+            schema(json!({"type": "integer", "multipleOf": 100_003})),
+            "json_schema: multipleOf: the least common multiple",
+        ),
+        (
+            schema(json!({"allOf": [{"multipleOf": 1009}, {"multipleOf": 1.013}]})),
+            "json_schema: multipleOf: the least common multiple",
+        ),
+        (
+            schema(json!({"type": "number", "multipleOf": 1e-9})),
+            "json_schema: multipleOf: the least common multiple",
+        ),
+        (
             chain(20_000, |next| json!({"allOf": [{"$ref": next}]})),
             "json_schema: it has 40003 subschemas, and at most 16384 are supported",
         ),
@@ -194,9 +206,38 @@ fn keywords_are_ignored_by_request_only() {
     let generated = alone(&model, "The red fox", &options);
     let list: Vec<String> = serde_json::from_str(text(&generated)).unwrap();
     assert!(list.len() <= 2);
+    let schema = json!({"type": "integer", "multipleOf": 1_000_003, "maximum": 9, "minimum": 1});
+    let large = Constraint {
+        grammar: Grammar::JsonSchema(schema),
+        ..lenient.clone()
+    };
+    let ignored = model.frontend().ignored_keywords(&large).unwrap();
+    assert_eq!(ignored, ["multipleOf"]);
     let strict = Constraint {
         strict: true,
         ..lenient
     };
     assert!(model.frontend().ignored_keywords(&strict).is_err());
+}
+
+/// A mask that takes too much work is an error of its request. Those beside it get their tokens.
+#[test]
+fn a_grammar_that_becomes_too_complex_ends_its_own_request() {
+    let model = model();
+    let mut greedy = with(regex(r"((.{2,2428}|\.\d)+){1,1481}"), 100, 1);
+    greedy.sampling.temperature = 0.0;
+    let neighbour = with(regex("[a-z]{9}"), 40, 2);
+    let asked = vec![
+        Request::new("The red fox", greedy),
+        Request::new("The red fox", neighbour.clone()),
+    ];
+    let mut results = model.batch_generate(asked, &Limits::default()).unwrap();
+    let expected = alone(&model, "The red fox", &neighbour).tokens;
+    assert_eq!(results.pop().unwrap().tokens, expected);
+    let complex = results.pop().unwrap();
+    let error = complex.error.as_ref().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Argument);
+    let message = "regex: no mask could be computed: lexer error: too many";
+    assert!(error.to_string().starts_with(message), "{error}");
+    assert!(!complex.tokens.is_empty());
 }

@@ -132,23 +132,31 @@ fn rows_that_were_evicted_go_on() {
     engine.finish().unwrap();
 }
 
-/// A row with a grammar and those beside it take a token in every step.
+/// A row with a grammar and those beside it take a token in every step, so they end in the order of their lengths.
 #[test]
 fn no_row_waits() {
-    let engine = Engine::start(LoadedModel::load_default, EngineOptions::default()).unwrap();
-    let free = GenerateOptions {
+    let model = model();
+    let free = |max_tokens, seed| GenerateOptions {
         ignore_eos: true,
-        ..with(None, 30, 1)
+        ..with(None, max_tokens, seed)
     };
-    let handles: Vec<_> = [with(regex("[a-z]{400}"), 30, 2), free]
-        .map(|options| engine.submit(Request::new("The red fox", options)).unwrap())
-        .into();
-    for handle in handles {
-        assert_eq!(handle.wait().tokens.len(), 30);
-    }
-    let forwards = engine.load().forwards;
-    assert!(forwards <= 32, "{forwards} forward passes for 30 tokens");
-    engine.finish().unwrap();
+    let asked = [
+        free(31, 1),
+        with(regex("[a-z]{400}"), 30, 2),
+        free(29, 3),
+        with(regex("[a-z]{400}"), 32, 4),
+    ];
+    let asked = asked.map(|options| Request::new("The red fox", options));
+    let mut order = Vec::new();
+    let on_done = |index, result: mlx_infer::BatchResult| {
+        assert!(result.error.is_none());
+        order.push(index);
+        std::ops::ControlFlow::Continue(())
+    };
+    model
+        .batch_generate_with(asked.into(), &Limits::default(), on_done)
+        .unwrap();
+    assert_eq!(order, [2, 1, 0, 3]);
 }
 
 #[test]
