@@ -4,6 +4,7 @@
 //! depend on other requests: an error, a cancellation or an eviction of one leaves the tokens of the others as they are.
 
 mod handle;
+mod load;
 mod prefixes;
 mod rows;
 mod task;
@@ -11,6 +12,8 @@ mod task;
 mod tests;
 mod worker;
 
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,9 +23,11 @@ use std::time::{Duration, Instant};
 use mlx_models::ModelInfo;
 
 pub use self::handle::Handle;
+pub use self::load::EngineLoad;
 pub(crate) use self::worker::Worker;
 
 use self::handle::{Outlet, Ticket, gone};
+use self::load::Load;
 use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind, Result};
 use crate::frontend::Frontend;
@@ -82,47 +87,8 @@ pub struct Engine {
     load: Arc<Load>,
 }
 
-/// Counters of an engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EngineLoad {
-    /// Requests that wait for a row.
-    pub waiting: usize,
-    /// Requests in prefill.
-    pub prefilling: usize,
-    /// Requests that decode.
-    pub decoding: usize,
-    /// Forward passes since the start, over prompts or a step of rows.
-    pub forwards: usize,
-    /// Rows that were evicted since the start, because memory was short.
-    pub evictions: usize,
-    /// Prompts since the start that began with a kept prefix.
-    pub prefix_hits: usize,
-    /// Prompt tokens since the start that came from kept prefixes and were not computed.
-    pub prefix_tokens: usize,
-    /// Bytes of kept prefixes.
-    pub prefix_bytes: usize,
-}
-
-#[derive(Debug, Default)]
-struct Load {
-    counts: [AtomicUsize; 3],
-    forwards: AtomicUsize,
-    evictions: AtomicUsize,
-    prefixes: [AtomicUsize; 3],
-}
-
-impl Load {
-    fn set(&self, worker: &Worker<'_, '_>) {
-        // The counts of requests are stored last: a reader that sees no request under way sees the final values of the
-        // other counters.
-        self.forwards.store(worker.forwards(), Ordering::Release);
-        self.evictions.store(worker.evictions(), Ordering::Release);
-        let counts = worker.prefix_counts().into_iter().chain(worker.counts());
-        for (shown, count) in self.prefixes.iter().chain(&self.counts).zip(counts) {
-            shown.store(count, Ordering::Release);
-        }
-    }
-}
+/// Work on the model between two steps.
+type Job = Box<dyn FnOnce(&LoadedModel) + Send>;
 
 enum Command {
     Submit {
@@ -131,6 +97,7 @@ enum Command {
         dropped: CancelToken,
         outlet: Outlet,
     },
+    Run(Job),
     /// Ends the engine when all requests before it have ended.
     Finish,
     /// Makes the thread look at the flag.
@@ -158,7 +125,7 @@ impl Engine {
         }
         let (commands, inbox) = channel();
         let (ready, loaded) = channel();
-        let (aborted, counts) = (Arc::new(AtomicBool::new(false)), Arc::new(Load::default()));
+        let (aborted, counts) = (Arc::new(AtomicBool::new(false)), Arc::new(Load::new()));
         let (limits, flag, shown) = (options.limits, aborted.clone(), counts.clone());
         let thread = std::thread::Builder::new()
             .name("mlx-engine".to_owned())
@@ -222,6 +189,23 @@ impl Engine {
         Ok(handle)
     }
 
+    /// Calls `job` with the model on the engine's thread, between two steps of the rows. All rows wait for it, so a long computation is to be
+    /// split into several jobs, which run one between two steps. `job` is dropped without a call if the engine is aborted before, and a panic of
+    /// `job` ends nothing else.
+    ///
+    /// # Errors
+    /// The engine has ended ([`ErrorKind::Closed`]).
+    pub fn run(&self, job: impl FnOnce(&LoadedModel) + Send + 'static) -> Result<()> {
+        let sent = self.commands.send(Command::Run(Box::new(job)));
+        sent.map_err(|_| gone())
+    }
+
+    /// Whether the engine's thread takes requests. `false` after it has ended or panicked.
+    pub fn is_alive(&self) -> bool {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
     /// Facts about the model.
     pub fn info(&self) -> &ModelInfo {
         self.frontend.info()
@@ -234,19 +218,7 @@ impl Engine {
 
     /// Counters, as of the last step.
     pub fn load(&self) -> EngineLoad {
-        let read = |count: &AtomicUsize| count.load(Ordering::Acquire);
-        let [waiting, prefilling, decoding] = self.load.counts.each_ref().map(read);
-        let [prefix_hits, prefix_tokens, prefix_bytes] = self.load.prefixes.each_ref().map(read);
-        EngineLoad {
-            waiting,
-            prefilling,
-            decoding,
-            forwards: read(&self.load.forwards),
-            evictions: read(&self.load.evictions),
-            prefix_hits,
-            prefix_tokens,
-            prefix_bytes,
-        }
+        self.load.read()
     }
 
     /// Takes no more requests, and returns when those under way have ended.
@@ -267,7 +239,8 @@ impl Engine {
         self.join()
     }
 
-    fn stop(&self) {
+    /// Ends every request at once, as cancelled, and takes no more.
+    pub fn stop(&self) {
         self.aborted.store(true, Ordering::Release);
         let _ = self.commands.send(Command::Wake);
     }
@@ -305,7 +278,8 @@ fn serve(
 ) {
     let mut worker = Worker::new(model, limits.clone());
     let mut is_finishing = false;
-    let take = |command, worker: &mut Worker<'_, '_>| match command {
+    let mut jobs = VecDeque::new();
+    let take = |command, worker: &mut Worker<'_, '_>, jobs: &mut VecDeque<Job>| match command {
         Command::Submit {
             request,
             requested,
@@ -317,6 +291,10 @@ fn serve(
             worker.submit(*request, requested, dropped, backlog, sink);
             false
         }
+        Command::Run(job) => {
+            jobs.push_back(job);
+            false
+        }
         Command::Finish => true,
         Command::Wake => false,
     };
@@ -324,13 +302,14 @@ fn serve(
         if aborted.load(Ordering::Acquire) {
             // Requests that were just submitted too.
             inbox.try_iter().for_each(|command| {
-                take(command, &mut worker);
+                take(command, &mut worker, &mut jobs);
             });
             worker.cancel_all();
             return;
         }
         // Blocks only when there is nothing to compute.
         let wait = match worker.is_idle() {
+            _ if !jobs.is_empty() => Duration::ZERO,
             true if is_finishing => return,
             true => Duration::from_secs(60),
             // A caller that reads events or cancels sends no command.
@@ -346,10 +325,14 @@ fn serve(
             }
         };
         while let Some(next) = command {
-            is_finishing |= take(next, &mut worker);
+            is_finishing |= take(next, &mut worker, &mut jobs);
             command = inbox.try_recv().ok();
         }
         worker.advance();
+        if let Some(job) = jobs.pop_front() {
+            // The caller sees that its job has ended without a result.
+            let _ = catch_unwind(AssertUnwindSafe(|| job(model)));
+        }
         load.set(&worker);
     }
 }

@@ -4,10 +4,12 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use mlx_models::ModelInfo;
+use serde_json::Value;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::generate::{GenerateOptions, Prompt};
 use crate::grammar::{Compiled, Constraint, Grammars};
+use crate::options::RequestOptions;
 use crate::text::chat::{ChatTemplate, Message, RenderOptions};
 use crate::text::files::Files;
 use crate::text::tokenizer::{self, Tokenizer};
@@ -103,6 +105,32 @@ impl Frontend {
         }
         let template = ChatTemplate::load(&self.files, self.tokenizer()?)?;
         Ok(self.template.get_or_init(|| template))
+    }
+
+    /// The options that the checkpoint's `generation_config.json` gives to requests that leave them open: `temperature`, `top_p`, `top_k`,
+    /// `min_p`, and `repetition_penalty`, which looks at the whole text as in transformers.
+    ///
+    /// # Errors
+    /// The file is malformed, or one of these has a value of another type.
+    pub fn generation_defaults(&self) -> Result<RequestOptions> {
+        const FILE: &str = "generation_config.json";
+        let mut object = match self.files.json(FILE)? {
+            None => return Ok(RequestOptions::default()),
+            Some(Value::Object(object)) => object,
+            Some(_) => {
+                let place = self.files.locate(FILE);
+                return Err(Error::format(format!("{place}: expected an object")));
+            }
+        };
+        object.retain(|name, _| {
+            ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"].contains(&name.as_str())
+        });
+        if let Some(penalty) = object.shift_remove("repetition_penalty") {
+            object.insert("repeat_penalty".to_owned(), penalty);
+            object.insert("repeat_context".to_owned(), u32::MAX.into());
+        }
+        RequestOptions::take_from(&mut object)
+            .map_err(|error| Error::format(format!("{}: {error}", self.files.locate(FILE))))
     }
 
     /// The tokens that end a text.

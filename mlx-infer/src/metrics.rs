@@ -19,7 +19,9 @@ pub struct Metrics {
     pub accepted_draft_tokens: usize,
     /// The time that loading the model took, before any request.
     pub load: Duration,
-    /// From the start to the first token: the prompt, and the choice of that token.
+    /// From the request to the begin of its prompt's computation: the time in the queue.
+    pub queued: Duration,
+    /// From there to the first token: the prompt, and the choice of that token.
     pub prefill: Duration,
     /// From the first token to the last.
     pub decode: Duration,
@@ -70,7 +72,7 @@ pub(crate) struct Counts {
 pub(crate) struct Watch {
     load: Duration,
     requested: Instant,
-    started: Instant,
+    began: Option<Instant>,
     first: Option<Instant>,
     last: Instant,
 }
@@ -83,10 +85,15 @@ impl Watch {
         Ok(Self {
             load,
             requested,
-            started: now,
+            began: None,
             first: None,
             last: now,
         })
+    }
+
+    /// The computation of the prompt begins. Another call, after an eviction, changes nothing.
+    pub(crate) fn begin(&mut self) {
+        self.began.get_or_insert_with(Instant::now);
     }
 
     /// A token has arrived.
@@ -98,6 +105,7 @@ impl Watch {
     /// Counts of tokens come from the caller.
     pub(crate) fn metrics(&self, counts: Counts) -> Result<Metrics> {
         let first = self.first.unwrap_or(self.last);
+        let began = self.began.unwrap_or(first);
         Ok(Metrics {
             prompt_tokens: counts.prompt,
             cached_tokens: counts.cached,
@@ -105,7 +113,8 @@ impl Watch {
             drafted_tokens: counts.drafted,
             accepted_draft_tokens: counts.accepted,
             load: self.load,
-            prefill: first - self.started,
+            queued: began - self.requested,
+            prefill: first - began,
             decode: self.last - first,
             time_to_first_token: first - self.requested,
             total: self.requested.elapsed(),

@@ -166,6 +166,11 @@ impl Scheduler {
         self.cost.bytes(rows.max(slots), longest.unwrap_or(0))
     }
 
+    /// Bytes of the rows' caches.
+    pub(crate) fn cache_bytes(&self) -> usize {
+        self.bytes(self.slots, None)
+    }
+
     /// Requests whose prompts have not begun, in order.
     pub(crate) fn fresh(&self) -> impl Iterator<Item = Id> + '_ {
         let fresh = self.prefilling.iter().filter(|entry| entry.done == 0);

@@ -20,6 +20,8 @@ pub(crate) const MAX_LOGITS: usize = 1 << 24;
 pub struct ScoreOptions {
     /// How many of the likeliest next tokens to give.
     pub top: usize,
+    /// How many of the likeliest tokens to give in the place of each token; 0 gives none.
+    pub top_each: usize,
     /// Tokens that are computed at a time.
     pub chunk: usize,
     /// Cancels the computation.
@@ -30,6 +32,7 @@ impl Default for ScoreOptions {
     fn default() -> Self {
         Self {
             top: 5,
+            top_each: 0,
             chunk: CHUNK,
             cancel: CancelToken::new(),
         }
@@ -43,6 +46,9 @@ pub struct Score {
     pub tokens: Vec<u32>,
     /// The log probability (natural logarithm) of each token after those before it; none for the first.
     pub logprobs: Vec<Option<f32>>,
+    /// The likeliest tokens in the place of each token and their log probabilities, best first; none for the first token, and an empty list
+    /// if [`ScoreOptions::top_each`] is 0.
+    pub top: Vec<Vec<(u32, f32)>>,
     /// Negative log likelihood: minus the sum of the log probabilities.
     pub nll: f64,
     /// `e ^ (nll / n)` over the n tokens that have a log probability; 1 if there are none.
@@ -83,7 +89,7 @@ impl LoadedModel {
         check_positions(tokens.len(), self.info().max_positions, "")?;
         let mut cache = self.new_cache(1);
         cache.expect(0, tokens.len());
-        let mut logprobs = vec![None];
+        let (mut logprobs, mut top) = (vec![None], Vec::new());
         let mut last = None;
         for (index, chunk) in tokens.chunks(options.chunk).enumerate() {
             if options.cancel.is_cancelled() {
@@ -95,6 +101,7 @@ impl LoadedModel {
             let next = index * options.chunk + 1;
             let targets = &tokens[next..tokens.len().min(next + chunk.len())];
             self.score_chunk(&hidden, targets, &mut logprobs)?;
+            self.top_chunk(&hidden, targets.len(), options.top_each, &mut top)?;
             let is_nan = |logprob: &Option<f32>| logprob.is_some_and(f32::is_nan);
             if let Some(at) = logprobs.iter().position(is_nan)
                 && !self.options().allow_nan
@@ -115,6 +122,7 @@ impl LoadedModel {
         }
         Ok(Score {
             next,
+            top,
             perplexity: (nll / f64::from(n.max(1))).exp(),
             tokens,
             logprobs,
@@ -145,15 +153,46 @@ impl LoadedModel {
         Ok(())
     }
 
+    /// Appends the `n` likeliest tokens after each of the first `len` positions of `hidden` `[1, L, E]`; before the first of a text comes an
+    /// empty list.
+    fn top_chunk(
+        &self,
+        hidden: &Array,
+        len: usize,
+        n: usize,
+        top: &mut Vec<Vec<(u32, f32)>>,
+    ) -> Result<()> {
+        let n = n.min(self.vocab());
+        if n == 0 {
+            return Ok(());
+        }
+        if top.is_empty() {
+            top.push(Vec::new());
+        }
+        let rows = (MAX_LOGITS / self.vocab().max(1)).max(1);
+        for start in (0..len).step_by(rows) {
+            let end = len.min(start + rows);
+            let logits = self.logits(&hidden.slice_axis(1, start as i32, end as i32)?)?;
+            let logits = logits.astype(DType::F32)?.squeeze(0)?;
+            let found = self.likeliest(&logits, n)?;
+            top.extend(found.chunks(n).map(<[_]>::to_vec));
+        }
+        Ok(())
+    }
+
     /// The `n` likeliest tokens after `hidden` `[1, 1, E]`.
     fn next(&self, hidden: &Array, n: usize) -> Result<Vec<(u32, f32)>> {
         let n = n.min(self.vocab());
         if n == 0 {
             return Ok(Vec::new());
         }
-        let logits = self.logits(hidden)?.astype(DType::F32)?;
-        let (ids, values) = fast::top(&logits, n)?;
-        let values = values.subtract(fast::logsumexp(&logits)?.expand_dims(-1)?)?;
+        self.likeliest(&self.logits(hidden)?.astype(DType::F32)?, n)
+    }
+
+    /// The `n` likeliest tokens of each row of `logits`, F32 `[.., V]`, with their log probabilities.
+    fn likeliest(&self, logits: &Array, n: usize) -> Result<Vec<(u32, f32)>> {
+        let (ids, values) = fast::top(logits, n)?;
+        let values = values.subtract(fast::logsumexp(logits)?.expand_dims(-1)?)?;
         eval([&ids, &values])?;
         Ok(ids
             .to_vec::<u32>()?

@@ -132,6 +132,11 @@ impl<'m, 's> Worker<'m, 's> {
         self.prefixes.counts()
     }
 
+    /// Bytes of the caches of all rows.
+    pub(crate) fn cache_bytes(&self) -> usize {
+        self.scheduler.cache_bytes()
+    }
+
     /// Does one part of the work, as [`tick`](Self::tick) does. A panic ends the requests under way, each with an
     /// error, and the worker goes on with those that come after.
     pub(crate) fn advance(&mut self) {

@@ -61,7 +61,7 @@ impl Sequence {
         };
         Ok(Self {
             guide: options.grammar.as_ref().map(guide).transpose()?,
-            text: TextStream::new(model.tokenizer_if_any(), &options.stop)?,
+            text: TextStream::new(model.tokenizer_if_any(), &options.stop, &options.kept_special)?,
             seed: options.sampling.seed.unwrap_or_else(random_seed),
             stop_ids,
             limit: options.max_tokens.min(room),
@@ -90,6 +90,11 @@ impl Sequence {
     /// How many tokens may still be generated.
     pub(crate) fn remaining(&self) -> usize {
         self.limit - self.history.generated().len()
+    }
+
+    /// The computation of the prompt begins.
+    pub(crate) fn begin(&mut self) {
+        self.watch.begin();
     }
 
     /// Sets how many tokens of the prompt were not computed.

@@ -50,6 +50,11 @@ impl Worker<'_, '_> {
         if pieces.is_empty() {
             return;
         }
+        for piece in &pieces {
+            if let Some(task) = self.tasks.get_mut(&piece.id) {
+                task.sequence.begin();
+            }
+        }
         self.forwards += 1;
         let result = match pieces[..] {
             [piece] if !piece.is_last => self.prefill_part(piece),
