@@ -54,6 +54,8 @@ pub struct GenerateOptions {
     /// What the text must match. The request ends with [`FinishReason::Stop`] where the text is complete and cannot go on, and where the model
     /// ends a complete text; `max_tokens`, a stop string or a stop token can cut it. Such a request takes no drafts.
     pub grammar: Option<Constraint>,
+    /// Special tokens that are part of the text all the same, such as the marks of a call of a tool.
+    pub kept_special: Vec<u32>,
     /// Whether next tokens are guessed, to compute several at a time. The tokens stay the same.
     pub speculative: Speculative,
     /// Tokens of the prompt that are computed at a time.
@@ -73,6 +75,7 @@ impl Default for GenerateOptions {
             ignore_eos: false,
             logprobs: None,
             grammar: None,
+            kept_special: Vec::new(),
             speculative: Speculative::Off,
             prefill_chunk: 512,
             cancel: CancelToken::new(),

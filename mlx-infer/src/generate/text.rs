@@ -12,18 +12,22 @@ pub(super) struct TextStream {
 }
 
 impl TextStream {
-    /// Without a tokenizer all texts are empty.
+    /// Without a tokenizer all texts are empty. Special tokens are no text, but for `kept_special`.
     ///
     /// # Errors
     /// There are stop strings and no tokenizer, or an empty stop string.
-    pub(super) fn new(tokenizer: Option<&Tokenizer>, stops: &[String]) -> Result<Self> {
+    pub(super) fn new(
+        tokenizer: Option<&Tokenizer>,
+        stops: &[String],
+        kept_special: &[u32],
+    ) -> Result<Self> {
         if tokenizer.is_none() && !stops.is_empty() {
             let message =
                 "stop strings need a tokenizer, and this checkpoint has none; stop at token ids";
             return Err(Error::argument(message));
         }
         Ok(Self {
-            detokenizer: tokenizer.map(|tokenizer| tokenizer.detokenizer(true)),
+            detokenizer: tokenizer.map(|tokenizer| tokenizer.detokenizer(true).keeping(kept_special)),
             stops: StopStrings::new(stops)?,
         })
     }

@@ -5,9 +5,12 @@
 //! families that have one published form ([`ChatTemplate::load`]).
 
 mod fallback;
+mod history;
 mod load;
 mod message;
+pub mod reply;
 mod template;
 
+pub use self::history::{merge_system, prepare};
 pub use self::message::Message;
 pub use self::template::{ChatTemplate, RenderOptions};

@@ -106,6 +106,36 @@ fn kind(step: &Value) -> &str {
     step.get("type").and_then(Value::as_str).unwrap_or_default()
 }
 
+impl Tokenizer {
+    /// The bytes that a token adds to a text, behind other tokens; those of its name for a special one. `None` for an id outside the vocabulary.
+    /// The bytes of a token may be a part of a character.
+    pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        let token = self.token_for_decoding(id, false)?;
+        Some(match self.steps() {
+            Steps::ByteLevel => {
+                let mut bytes = Vec::new();
+                append_bytes(&token, &mut bytes);
+                bytes
+            }
+            Steps::SentencePiece { replace, bytes, .. } => {
+                let replaced = replace
+                    .iter()
+                    .fold(token, |token, (from, to)| token.replace(from, to));
+                match byte_token(&replaced).filter(|_| *bytes) {
+                    Some(byte) => vec![byte],
+                    None => replaced.into_bytes(),
+                }
+            }
+            Steps::Metaspace { mark, .. } => token.replace(*mark, " ").into_bytes(),
+            Steps::WordPiece { prefix, clean_up } => {
+                word_piece(&token, prefix, *clean_up, false).into_bytes()
+            }
+            Steps::Joined => format!(" {token}").into_bytes(),
+            Steps::Whole => self.decode(&[id], false).ok()?.into_bytes(),
+        })
+    }
+}
+
 /// Turns ids into text as they come.
 ///
 /// The pieces of [`Detokenizer::push`] and the last one of [`Detokenizer::finish`], joined, are
@@ -128,6 +158,8 @@ fn kind(step: &Value) -> &str {
 pub struct Detokenizer {
     tokenizer: Tokenizer,
     skip_special: bool,
+    /// Special tokens that are text all the same.
+    kept: Vec<u32>,
     /// Bytes of a character that is not whole, or of a run of single bytes.
     held: Vec<u8>,
     /// Whether a token has been decoded.
@@ -150,11 +182,23 @@ impl Detokenizer {
         Self {
             tokenizer,
             skip_special,
+            kept: Vec::new(),
             held: Vec::new(),
             started: false,
             strip_left,
             ids: Vec::new(),
         }
+    }
+
+    /// The same, but these special tokens are text.
+    #[must_use]
+    pub fn keeping(mut self, special: &[u32]) -> Self {
+        self.kept = special.to_vec();
+        self
+    }
+
+    fn skips(&self, id: u32) -> bool {
+        self.skip_special && !self.kept.contains(&id)
     }
 
     /// Takes the next id and gives the text that is certain by now; it may be empty.
@@ -166,7 +210,7 @@ impl Detokenizer {
             self.ids.push(id);
             return Ok(String::new());
         }
-        let Some(token) = self.tokenizer.token_for_decoding(id, self.skip_special) else {
+        let Some(token) = self.tokenizer.token_for_decoding(id, self.skips(id)) else {
             return Ok(String::new());
         };
         let first = !std::mem::replace(&mut self.started, true);
@@ -208,13 +252,21 @@ impl Detokenizer {
     /// Where the decoder works on all ids at once, those of [`Tokenizer::decode`].
     pub fn finish(&mut self) -> Result<String> {
         let text = match self.tokenizer.steps() {
-            Steps::Whole => self.tokenizer.decode(&self.ids, self.skip_special)?,
+            Steps::Whole => {
+                let is_text = |&&id: &&u32| {
+                    let token = self.tokenizer.token_for_decoding(id, self.skips(id));
+                    token.is_some()
+                };
+                let ids: Vec<u32> = self.ids.iter().filter(is_text).copied().collect();
+                self.tokenizer.decode(&ids, false)?
+            }
             Steps::SentencePiece { strip, .. } => {
                 strip_start(take_run(&mut self.held), *strip, &mut self.strip_left)
             }
             _ => String::from_utf8_lossy(&self.held).into_owned(),
         };
-        *self = Self::new(self.tokenizer.clone(), self.skip_special);
+        let kept = std::mem::take(&mut self.kept);
+        *self = Self::new(self.tokenizer.clone(), self.skip_special).keeping(&kept);
         Ok(text)
     }
 }

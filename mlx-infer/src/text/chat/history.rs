@@ -1,0 +1,159 @@
+//! Conversations as clients send them, in the form that templates read.
+
+use serde_json::{Map, Value};
+
+use super::reply::{ReplyFormat, ToolFormat};
+use super::Message;
+use crate::error::{Error, Result};
+
+/// Brings messages into the form that templates read:
+///
+/// - the role `developer` is `system`;
+/// - a list of parts becomes one text, with line breaks between the parts;
+/// - arguments of calls become objects, as transformers passes them, where they are texts with JSON; `""` and `"null"` are no arguments. DeepSeek's
+///   templates read texts, and get texts.
+///
+/// # Errors
+/// A part is no text, or arguments are no JSON object; the message names the place.
+pub fn prepare(messages: Vec<Message>, format: &ReplyFormat) -> Result<Vec<Message>> {
+    let wants_text = format.tools() == ToolFormat::DeepSeek;
+    let messages = messages.into_iter().enumerate();
+    messages
+        .map(|(at, message)| {
+            let mut map = message.as_map().clone();
+            if map.get("role").is_some_and(|role| role == "developer") {
+                map.insert("role".to_owned(), "system".into());
+            }
+            if let Some(Value::Array(parts)) = map.get("content") {
+                let text = join(parts).map_err(|what| place(at, &what))?;
+                map.insert("content".to_owned(), text.into());
+            }
+            if let Some(Value::Array(calls)) = map.get_mut("tool_calls") {
+                for (index, call) in calls.iter_mut().enumerate() {
+                    let function = match call.get_mut("function") {
+                        Some(Value::Object(function)) => function,
+                        _ => match call {
+                            Value::Object(call) => call,
+                            _ => return Err(place(at, &format!("tool_calls[{index}] is no object"))),
+                        },
+                    };
+                    arguments(function, wants_text)
+                        .map_err(|what| place(at, &format!("tool_calls[{index}]: {what}")))?;
+                }
+            }
+            Ok(map.into())
+        })
+        .collect()
+}
+
+/// The same conversation with all system messages in one at its front, for templates that refuse them elsewhere. `None` if none stands
+/// elsewhere.
+pub fn merge_system(messages: &[Message]) -> Option<Vec<Message>> {
+    let is_system = |message: &&Message| message.role() == Some("system");
+    if !messages.iter().skip(1).any(|message| is_system(&message)) {
+        return None;
+    }
+    let texts = messages.iter().filter(is_system).filter_map(Message::text);
+    let text = texts.collect::<Vec<_>>().join("\n\n");
+    let rest = messages.iter().filter(|message| !is_system(message)).cloned();
+    Some([Message::new("system", text)].into_iter().chain(rest).collect())
+}
+
+fn place(at: usize, what: &str) -> Error {
+    Error::format(format!("messages[{at}]: {what}"))
+}
+
+fn join(parts: &[Value]) -> std::result::Result<String, String> {
+    let mut texts = Vec::with_capacity(parts.len());
+    for part in parts {
+        let kind = part["type"].as_str().unwrap_or("text");
+        let text = match (part, kind) {
+            (Value::String(text), _) => Some(text.as_str()),
+            (_, "text" | "input_text" | "output_text") => part["text"].as_str(),
+            (_, "refusal") => part["refusal"].as_str(),
+            _ => None,
+        };
+        match text {
+            Some(text) => texts.push(text),
+            None => return Err(format!("a part of type {kind:?} is no text, and only texts are supported")),
+        }
+    }
+    Ok(texts.join("\n"))
+}
+
+fn arguments(function: &mut Map<String, Value>, wants_text: bool) -> std::result::Result<(), String> {
+    let Some(given) = function.get_mut("arguments") else {
+        return Ok(());
+    };
+    let object = match std::mem::take(given) {
+        Value::Object(object) => object,
+        Value::Null => Map::new(),
+        Value::String(text) => match text.trim() {
+            "" | "null" => Map::new(),
+            text => match serde_json::from_str(text) {
+                Ok(Value::Object(object)) => object,
+                Ok(_) => return Err("arguments must be a JSON object".to_owned()),
+                Err(error) => return Err(format!("arguments are not valid JSON: {error}")),
+            },
+        },
+        _ => return Err("arguments must be a JSON object".to_owned()),
+    };
+    *given = match wants_text {
+        true => Value::Object(object).to_string().into(),
+        false => object.into(),
+    };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reply::ReplyFormat;
+    use super::*;
+    use serde_json::json;
+
+    fn prepared(messages: Value) -> Result<Vec<Message>> {
+        let format = ReplyFormat::of(None, ToolFormat::Hermes);
+        prepare(Message::list_from_json(messages).unwrap(), &format)
+    }
+
+    #[test]
+    fn arguments_become_objects() {
+        for (given, expected) in [
+            (json!("{\"a\": 1}"), json!({"a": 1})),
+            (json!({"a": 1}), json!({"a": 1})),
+            (json!(""), json!({})),
+            (json!("null"), json!({})),
+            (Value::Null, json!({})),
+        ] {
+            let call = json!({"function": {"name": "f", "arguments": given}});
+            let messages = prepared(json!([{"role": "assistant", "content": null, "tool_calls": [call]}]));
+            let found = messages.unwrap()[0].as_map()["tool_calls"][0]["function"]["arguments"].clone();
+            assert_eq!(found, expected);
+        }
+        for bad in [json!("{\"a\": "), json!("[1]"), json!(3)] {
+            let call = json!({"function": {"name": "f", "arguments": bad}});
+            let error = prepared(json!([{"role": "assistant", "tool_calls": [call]}])).unwrap_err();
+            assert!(error.to_string().starts_with("messages[0]: tool_calls[0]: arguments"), "{error}");
+        }
+    }
+
+    #[test]
+    fn parts_are_joined_and_others_refused() {
+        let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
+        let messages = prepared(json!([{"role": "developer", "content": parts}])).unwrap();
+        assert_eq!((messages[0].role(), messages[0].text()), (Some("system"), Some("a\nb")));
+        let image = json!([{"role": "user", "content": [{"type": "image_url"}]}]);
+        let error = prepared(image).unwrap_err().to_string();
+        assert!(error.contains("image_url"), "{error}");
+    }
+
+    #[test]
+    fn system_messages_move_to_the_front() {
+        let messages = [("system", "a"), ("user", "b"), ("system", "c")];
+        let messages = messages.map(|(role, text)| Message::new(role, text));
+        let merged = merge_system(&messages).unwrap();
+        assert_eq!(merged.len(), 2);
+        assert_eq!(merged[0].text(), Some("a\n\nc"));
+        assert!(merge_system(&merged).is_none());
+    }
+}
