@@ -20,6 +20,7 @@ mod process;
 mod profile;
 mod record;
 mod roofline;
+mod serve;
 mod session;
 mod single;
 mod stats;
@@ -44,6 +45,8 @@ enum Benchmark {
     Cpu(cpu::Arguments),
     /// Steps of LoRA and of full training against mlx_lm.lora
     Train(train::Arguments),
+    /// The HTTP server under load, against mlx_lm.server and llama_cpp.server
+    Serve(serve::Arguments),
 }
 
 /// The flags of all benchmarks.
@@ -99,6 +102,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Some(Benchmark::Batch(arguments)) => batch::run(shared, arguments),
         Some(Benchmark::Cpu(arguments)) => cpu::run(shared, arguments),
         Some(Benchmark::Train(arguments)) => train::run(shared, arguments),
+        Some(Benchmark::Serve(arguments)) => serve::run(shared, arguments),
     }
 }
 

@@ -1,0 +1,195 @@
+//! One request to `/v1/completions`, streamed, and the times at which its tokens came.
+
+use std::io::{BufRead, BufReader};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+/// The times of a request, in seconds.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// From sending the request to the first text.
+    pub first_s: f64,
+    /// Between two pieces of text, one after the other.
+    pub gaps_s: Vec<f64>,
+    /// From sending the request to the end of the answer.
+    pub whole_s: f64,
+    /// Tokens of the answer, as the server counts them.
+    pub tokens: u64,
+}
+
+/// A client of one server. Clones share the connections.
+#[derive(Clone)]
+pub struct Client {
+    agent: ureq::Agent,
+    base: String,
+    /// What the request needs beside prompt and length: some servers take other parameters.
+    extra: Value,
+}
+
+impl Client {
+    /// For the server at `127.0.0.1:port`.
+    pub fn new(port: u16, extra: Value) -> Self {
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(Duration::from_secs(600)))
+            .max_idle_connections_per_host(64)
+            .http_status_as_error(false)
+            .build();
+        Self {
+            agent: config.into(),
+            base: format!("http://127.0.0.1:{port}"),
+            extra,
+        }
+    }
+
+    /// Whether the server answers.
+    pub fn is_ready(&self) -> bool {
+        let models = self.agent.get(format!("{}/v1/models", self.base)).call();
+        models.is_ok_and(|response| response.status() == 200)
+    }
+
+    /// A JSON document for another.
+    pub fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        let mut response = self.send(path, body)?;
+        Ok(serde_json::from_str(
+            &response.body_mut().read_to_string()?,
+        )?)
+    }
+
+    /// Continues a prompt greedily by `max_tokens` tokens.
+    pub fn complete(&self, prompt: &str, max_tokens: usize) -> Result<Outcome> {
+        let mut body = json!({
+            "prompt": prompt,
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "stream": true,
+            "stream_options": {"include_usage": true},
+        });
+        if let (Value::Object(body), Value::Object(extra)) = (&mut body, &self.extra) {
+            body.extend(extra.clone());
+        }
+        let start = Instant::now();
+        let response = self.send("/v1/completions", &body)?;
+        let mut reading = Reading::new(start);
+        for line in BufReader::new(response.into_body().into_reader()).lines() {
+            if reading.line(&line.context("an answer broke off")?)? {
+                return reading.end();
+            }
+        }
+        bail!("an answer ended without [DONE]")
+    }
+
+    fn send(&self, path: &str, body: &Value) -> Result<ureq::http::Response<ureq::Body>> {
+        let request = self.agent.post(format!("{}{path}", self.base));
+        let mut response = request
+            .header("Content-Type", "application/json")
+            .send(body.to_string())
+            .with_context(|| format!("cannot reach {}{path}", self.base))?;
+        if response.status() != 200 {
+            let text = response.body_mut().read_to_string().unwrap_or_default();
+            bail!("{path}: status {}: {text}", response.status());
+        }
+        Ok(response)
+    }
+}
+
+/// An answer while its lines come.
+struct Reading {
+    start: Instant,
+    first: Option<Instant>,
+    last: Instant,
+    gaps_s: Vec<f64>,
+    tokens: Option<u64>,
+}
+
+impl Reading {
+    fn new(start: Instant) -> Self {
+        Self {
+            start,
+            first: None,
+            last: start,
+            gaps_s: Vec::new(),
+            tokens: None,
+        }
+    }
+
+    /// Takes a line of the stream; true at its end.
+    fn line(&mut self, line: &str) -> Result<bool> {
+        // Other lines are blank, or comments that keep the connection open.
+        let Some(data) = line.strip_prefix("data:").map(str::trim) else {
+            return Ok(false);
+        };
+        if data == "[DONE]" {
+            return Ok(true);
+        }
+        let event: Value =
+            serde_json::from_str(data).with_context(|| format!("no JSON: {data}"))?;
+        if !event["error"].is_null() {
+            bail!("an answer failed: {}", event["error"]);
+        }
+        if let Some(tokens) = event["usage"]["completion_tokens"].as_u64() {
+            self.tokens = Some(tokens);
+        }
+        if event["choices"][0]["text"]
+            .as_str()
+            .is_some_and(|text| !text.is_empty())
+        {
+            let now = Instant::now();
+            match self.first {
+                None => self.first = Some(now),
+                Some(_) => self.gaps_s.push((now - self.last).as_secs_f64()),
+            }
+            self.last = now;
+        }
+        Ok(false)
+    }
+
+    fn end(self) -> Result<Outcome> {
+        let first = self.first.context("an answer without text")?;
+        Ok(Outcome {
+            first_s: (first - self.start).as_secs_f64(),
+            gaps_s: self.gaps_s,
+            whole_s: self.start.elapsed().as_secs_f64(),
+            tokens: self.tokens.context("an answer without usage")?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(lines: &[&str]) -> Result<Outcome> {
+        let mut reading = Reading::new(Instant::now());
+        for line in lines {
+            if reading.line(line)? {
+                return reading.end();
+            }
+        }
+        bail!("no end")
+    }
+
+    #[test]
+    fn text_is_timed_and_usage_counts_tokens() {
+        let outcome = read(&[
+            r#"data: {"choices":[{"text":""}],"usage":null}"#,
+            r#"data: {"choices":[{"text":"a"}],"usage":null}"#,
+            "",
+            ": ping",
+            r#"data: {"choices":[{"text":"bc"}],"usage":null}"#,
+            r#"data: {"choices":[],"usage":{"completion_tokens":3}}"#,
+            "data: [DONE]",
+        ])
+        .unwrap();
+        assert_eq!((outcome.tokens, outcome.gaps_s.len()), (3, 1));
+        assert!(outcome.first_s <= outcome.whole_s);
+    }
+
+    #[test]
+    fn an_error_in_the_stream_is_an_error() {
+        let error = read(&[r#"data: {"error":{"message":"no memory"}}"#]).unwrap_err();
+        assert!(error.to_string().contains("no memory"));
+        assert!(read(&[r#"data: {"choices":[{"text":"a"}]}"#, "data: [DONE]"]).is_err());
+    }
+}
