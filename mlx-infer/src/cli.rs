@@ -14,6 +14,8 @@ mod list;
 mod output;
 mod pull;
 mod score;
+#[cfg(feature = "serve")]
+mod serve;
 mod tokenize;
 
 use std::process::ExitCode;
@@ -41,6 +43,9 @@ enum Command {
     Classify(classify::Classify),
     /// Compute a prompt and keep that in a file, for generate --prompt-cache
     Cache(cache::Cache),
+    /// Serve the model over HTTP, with OpenAI's and Anthropic's APIs
+    #[cfg(feature = "serve")]
+    Serve(Box<serve::Serve>),
     /// Tell how likely a text is, and what may come next
     Score(score::Score),
     /// Turn text into token ids, or ids into text
@@ -83,6 +88,8 @@ pub(crate) fn main() -> ExitCode {
         Command::Batch(command) => command.run(),
         Command::Classify(command) => command.run(),
         Command::Cache(command) => command.run(),
+        #[cfg(feature = "serve")]
+        Command::Serve(command) => command.run(),
         Command::Score(command) => command.run(),
         Command::Tokenize(command) => command.run(),
         Command::Info(command) => command.run(),

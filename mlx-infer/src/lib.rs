@@ -41,6 +41,8 @@ pub mod convert;
 pub mod hub;
 pub mod input;
 pub mod output;
+#[cfg(feature = "serve")]
+pub mod serve;
 
 mod backend;
 mod batch;

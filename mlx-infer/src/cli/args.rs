@@ -38,6 +38,21 @@ impl Source {
         };
         Ok(self.found.get_or_init(|| found).clone())
     }
+
+    /// A name for it: the one on the hub, the folder's, or that of the built-in model.
+    #[cfg(feature = "serve")]
+    pub(super) fn name(&self) -> Result<String> {
+        let Some(model) = &self.model else {
+            return Ok("built-in".to_owned());
+        };
+        if !model.is_dir() {
+            let name = model.to_string_lossy();
+            return Ok(name.split('@').next().unwrap_or_default().to_owned());
+        }
+        let folder = std::path::absolute(model).unwrap_or_else(|_| model.clone());
+        let name = folder.file_name().map(|name| name.to_string_lossy());
+        Ok(name.map_or_else(|| "default".to_owned(), std::borrow::Cow::into_owned))
+    }
 }
 
 /// How the model is loaded.
@@ -85,6 +100,12 @@ impl Float {
 impl Load {
     pub(super) fn files(&self) -> Result<Files> {
         self.source.files()
+    }
+
+    /// A name for the model.
+    #[cfg(feature = "serve")]
+    pub(super) fn name(&self) -> Result<String> {
+        self.source.name()
     }
 
     /// Loads the model, with a progress bar on a terminal.

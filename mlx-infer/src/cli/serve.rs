@@ -1,0 +1,189 @@
+//! `mlx-infer serve`.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use mlx_infer::serve::{ServeOptions, Server};
+use mlx_infer::{EngineOptions, Error, ErrorKind, Limits, RequestOptions, Speculative, console};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::{Failure, Result, args};
+
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct Serve {
+    #[command(flatten)]
+    load: args::Load,
+    /// Address to listen at; others than this machine's own need an API key
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    host: String,
+    /// Port; 0 takes a free one
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    port: u16,
+    /// Name of the model in requests; may be given several times, answers bear the first [default: the model's own name]
+    #[arg(long, value_name = "NAME")]
+    name: Vec<String>,
+    /// API key that requests must bear; may be given several times. Other users of the machine can read it in the list of processes: prefer the file
+    #[arg(long, value_name = "KEY", env = "MLX_INFER_API_KEY", hide_env_values = true)]
+    api_key: Vec<String>,
+    /// File with API keys, one a line
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Listen beyond this machine without an API key
+    #[arg(long)]
+    insecure: bool,
+    /// Origin of web pages that may ask, as in https://example.org, or * for all; may be given several times
+    #[arg(long, value_name = "ORIGIN")]
+    cors_origin: Vec<String>,
+    /// Refuse requests with parameters that are not known, instead of naming these in the header x-ignored-params
+    #[arg(long)]
+    strict: bool,
+    /// Most tokens of an answer whose request says no number
+    #[arg(long, value_name = "N", default_value_t = ServeOptions::default().max_output)]
+    max_output: usize,
+    /// Most requests that are computed at a time
+    #[arg(long, value_name = "N", default_value_t = Limits::default().rows)]
+    rows: usize,
+    /// Most requests under way, those in the queue included; more are refused with 503
+    #[arg(long, value_name = "N", default_value_t = EngineOptions::default().max_requests)]
+    max_requests: usize,
+    /// Most requests of one API key at a time; more are refused with 429
+    #[arg(long, value_name = "N")]
+    key_requests: Option<usize>,
+    /// Most tokens of short prompts that are computed at a time, padding included
+    #[arg(long, value_name = "N", default_value_t = Limits::default().prefill_tokens)]
+    prefill_tokens: usize,
+    /// Most bytes of the requests' caches
+    #[arg(long, value_name = "BYTES")]
+    cache_bytes: Option<usize>,
+    /// Most bytes of kept prefixes, which requests with the same beginning reuse; 0 keeps none
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().prefix_bytes)]
+    prefix_bytes: usize,
+    /// Seconds that requests may go on after SIGTERM or Ctrl-C; a second signal ends the server at once
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    drain: u64,
+    /// Write no line to stderr for each request
+    #[arg(long)]
+    quiet: bool,
+    /// Temperature of requests that say none [default: generation_config.json's, else 1]
+    #[arg(long, value_name = "T")]
+    temperature: Option<f32>,
+    /// top_p of requests that say none [default: generation_config.json's, else 1]
+    #[arg(long, value_name = "P")]
+    top_p: Option<f32>,
+    /// top_k of requests that say none [default: generation_config.json's, else all]
+    #[arg(long, value_name = "K")]
+    top_k: Option<usize>,
+    /// min_p of requests that say none [default: generation_config.json's, else 0]
+    #[arg(long, value_name = "P")]
+    min_p: Option<f32>,
+    /// Speculation of requests that say nothing of it, and the longest draft of all: off, auto, or how many, 1 to 8. The tokens stay the same
+    #[arg(long, value_name = "MODE", default_value_t = Speculative::Off)]
+    speculative: Speculative,
+}
+
+const AFTER_HELP: &str = "\
+Routes: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/classify, /tokenize, /detokenize;
+GET /v1/models, /health, /ready, /metrics, and a page at /. docs/serving.md tells of each.";
+
+impl Serve {
+    pub(super) fn run(self) -> Result {
+        let options = self.options()?;
+        let server = Server::bind(options).map_err(|error| match error.kind() {
+            ErrorKind::Argument => Failure::Usage(error.to_string()),
+            _ => error.into(),
+        })?;
+        let stopper = server.stopper();
+        let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| {
+            Error::new(ErrorKind::Io, "cannot watch for signals").with_source(error)
+        })?;
+        std::thread::spawn(move || {
+            let mut received = signals.forever();
+            if received.next().is_some() {
+                console::note("ending: requests under way may finish; another signal ends them");
+                stopper.stop();
+            }
+            if let Some(signal) = received.next() {
+                std::process::exit(128 + signal);
+            }
+        });
+        console::note(&format!("listening at http://{}", server.address()));
+        let (load, speculative) = (self.load, self.speculative);
+        Ok(server.run(move || {
+            let model = load.load_to_draft(speculative);
+            let model = model.map_err(|failure| match failure {
+                Failure::Failed(error) => error,
+                Failure::Usage(message) => Error::new(ErrorKind::Argument, message),
+            })?;
+            console::note(&format!("ready: {}", model.info().model_type));
+            Ok(model)
+        })?)
+    }
+
+    fn options(&self) -> Result<ServeOptions> {
+        let mut keys = self.api_key.clone();
+        if let Some(file) = &self.api_key_file {
+            let text = std::fs::read_to_string(file).map_err(|error| {
+                let message = format!("cannot read {}", file.display());
+                Error::new(ErrorKind::Io, message).with_source(error)
+            })?;
+            let lines = text.lines().map(str::trim);
+            keys.extend(lines.filter(|line| !line.is_empty()).map(str::to_owned));
+            if keys.is_empty() {
+                let message = format!("{} has no API key", file.display());
+                return Err(Failure::Usage(message));
+            }
+        }
+        let names = match self.name.is_empty() {
+            true => vec![self.load.name()?],
+            false => self.name.clone(),
+        };
+        Ok(ServeOptions {
+            address: self.address()?,
+            names,
+            keys,
+            insecure: self.insecure,
+            cors_origins: self.cors_origin.clone(),
+            strict: self.strict,
+            max_output: self.max_output,
+            key_requests: self.key_requests,
+            defaults: RequestOptions {
+                temperature: self.temperature,
+                top_p: self.top_p,
+                top_k: self.top_k,
+                min_p: self.min_p,
+                speculative: Some(self.speculative),
+                ..Default::default()
+            },
+            drain: Duration::from_secs(self.drain),
+            engine: EngineOptions {
+                limits: Limits {
+                    rows: self.rows,
+                    prefill_tokens: self.prefill_tokens,
+                    cache_bytes: self.cache_bytes,
+                    prefix_bytes: self.prefix_bytes,
+                },
+                max_requests: self.max_requests,
+                ..Default::default()
+            },
+            log: !self.quiet,
+        })
+    }
+
+    fn address(&self) -> Result<SocketAddr> {
+        if let Ok(ip) = self.host.parse::<IpAddr>() {
+            return Ok(SocketAddr::new(ip, self.port));
+        }
+        let found = (self.host.as_str(), self.port).to_socket_addrs();
+        found
+            .ok()
+            .and_then(|mut found| found.next())
+            .ok_or_else(|| {
+                let message = format!("host must be an address or a known name, given {:?}", self.host);
+                Failure::Usage(message)
+            })
+    }
+}

@@ -1,0 +1,262 @@
+//! `POST /v1/chat/completions`.
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value, json};
+
+use super::choices::{Choices, Step};
+use super::completions::{StreamUsage, finish_word};
+use super::error::ApiError;
+use super::fields::Fields;
+use super::state::{Loaded, Shared, now};
+use super::trace::{Trace, new_id};
+use super::turn::{self, Call, Delta, End, Replies, Turn, Whole, call_id};
+use super::{logprobs, params, sse};
+use crate::metrics::Metrics;
+use crate::sampler::Choice;
+use crate::text::chat::Message;
+use crate::text::chat::reply::Part;
+use crate::text::tokenizer::Tokenizer;
+
+/// Keys of this route that change nothing here.
+const HARMLESS: &[&str] = &["modalities"];
+
+pub(super) async fn chat(
+    State(app): State<Shared>,
+    Extension(trace): Extension<Trace>,
+    mut fields: Fields,
+) -> Result<Response, ApiError> {
+    let model = app.served_name(fields.model()?.as_deref())?.to_owned();
+    let loaded = app.ready()?;
+    let turn = read(&mut fields, loaded)?;
+    let is_stream = fields.take("stream")?.unwrap_or(false);
+    let usage = StreamUsage::take(&mut fields)?;
+    let headers = fields.end(HARMLESS)?;
+    let tokenizer = loaded.frontend().tokenizer()?.clone();
+    let tokenizer = turn.options.logprobs.map(|_| tokenizer);
+    let n = turn.n;
+    let mut answers = turn.start(&app, loaded, &trace)?;
+    let object = match is_stream {
+        true => "chat.completion.chunk",
+        false => "chat.completion",
+    };
+    let head =
+        json!({"id": new_id("chatcmpl-"), "object": object, "created": now(), "model": model});
+    if is_stream {
+        let writer = Writer {
+            head,
+            replies: answers.replies,
+            tokenizer,
+            usage,
+            rows: n,
+            trace: trace.clone(),
+        };
+        return Ok(sse::response(answers.choices, writer, trace, headers));
+    }
+    let mut rows: Vec<Whole> = (0..n).map(|_| Whole::default()).collect();
+    while let Some(delta) = answers.next().await {
+        let delta = delta?;
+        rows[delta.row].add(delta);
+    }
+    let mut document = head;
+    if let [Whole { end: Some(end), .. }] = &rows[..] {
+        document["timings"] = timings(&end.metrics);
+    }
+    let choices = rows.into_iter().enumerate();
+    let choices = choices.map(|(index, row)| choice(index, row, tokenizer.as_ref()));
+    let choices: Vec<Value> = choices.collect();
+    document["choices"] = choices.into();
+    document["usage"] = trace.usage().openai();
+    Ok((headers, Json(document)).into_response())
+}
+
+/// Reads the keys of a conversation.
+fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
+    let messages: Value = fields.require("messages")?;
+    let messages = Message::list_from_json(messages)
+        .map_err(|error| ApiError::from(error).with_param("messages"))?;
+    let (tools, tool_choice, is_parallel) = turn::tools(fields)?;
+    let mut options = params::options(fields, &loaded.defaults)?;
+    options.logprobs = logprobs::of_chat(fields)?;
+    let newer: Option<usize> = fields.take("max_completion_tokens")?;
+    let older: Option<usize> = fields.any(&["max_tokens", "n_predict"])?;
+    let max_tokens = newer.or(older);
+    if max_tokens == Some(0) {
+        let message = "max_tokens must be at least 1, given 0";
+        return Err(ApiError::bad("max_tokens", message));
+    }
+    let mut kwargs: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
+    if let Some(effort) = fields.take::<String>("reasoning_effort")? {
+        turn::effort(&mut kwargs, &effort);
+    }
+    Ok(Turn {
+        messages,
+        tools,
+        tool_choice,
+        is_parallel,
+        continues: fields.take("continue_final_message")?.unwrap_or(false),
+        add_generation_prompt: fields.take("add_generation_prompt")?.unwrap_or(true),
+        kwargs,
+        options,
+        max_tokens,
+        n: params::choices(fields)?,
+    })
+}
+
+/// llama.cpp's times of a request, which some clients show.
+fn timings(metrics: &Metrics) -> Value {
+    let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+    json!({
+        "cache_n": metrics.cached_tokens,
+        "prompt_n": metrics.prompt_tokens - metrics.cached_tokens,
+        "prompt_ms": ms(metrics.prefill),
+        "prompt_per_second": metrics.prefill_tokens_per_s(),
+        "predicted_n": metrics.decode_tokens,
+        "predicted_ms": ms(metrics.decode),
+        "predicted_per_second": metrics.decode_tokens_per_s(),
+    })
+}
+
+fn finish(end: &End) -> Option<&'static str> {
+    match end.has_calls {
+        true => Some("tool_calls"),
+        false => finish_word(Some(end.reason)),
+    }
+}
+
+fn logprobs_of(tokens: &[Choice], tokenizer: Option<&Tokenizer>) -> Value {
+    match tokenizer {
+        None => Value::Null,
+        Some(tokenizer) => {
+            let content = tokens
+                .iter()
+                .map(|token| logprobs::entry(tokenizer, token));
+            json!({"content": content.collect::<Vec<_>>(), "refusal": null})
+        }
+    }
+}
+
+/// A whole answer.
+fn choice(index: usize, row: Whole, tokenizer: Option<&Tokenizer>) -> Value {
+    let mut message = json!({"role": "assistant", "content": row.content});
+    if !row.reasoning.is_empty() {
+        message["reasoning_content"] = row.reasoning.into();
+    }
+    if !row.calls.is_empty() {
+        if row.content.is_empty() {
+            message["content"] = Value::Null;
+        }
+        let call = |call: Call| {
+            json!({
+                "id": call.id, "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            })
+        };
+        message["tool_calls"] = row.calls.into_iter().map(call).collect();
+    }
+    json!({
+        "index": index,
+        "message": message,
+        "logprobs": logprobs_of(&row.tokens, tokenizer),
+        "finish_reason": row.end.as_ref().and_then(finish),
+    })
+}
+
+/// The `delta` of a chunk.
+fn delta_of(parts: Vec<Part>) -> Map<String, Value> {
+    let mut delta = Map::new();
+    let mut calls: Vec<Value> = Vec::new();
+    let mut append = |name: &str, text: String| {
+        let said = delta.get(name).and_then(Value::as_str).unwrap_or_default();
+        let said = format!("{said}{text}");
+        delta.insert(name.to_owned(), said.into());
+    };
+    for part in parts {
+        match part {
+            Part::Reasoning(text) => append("reasoning_content", text),
+            Part::Content(text) => append("content", text),
+            Part::CallStart { index, name } => calls.push(json!({
+                "index": index, "id": call_id(), "type": "function",
+                "function": {"name": name, "arguments": ""},
+            })),
+            Part::CallArguments { index, json } => {
+                let begun = calls.last_mut().filter(|call| call["index"] == index);
+                match begun.map(|call| &mut call["function"]["arguments"]) {
+                    Some(Value::String(begun)) => begun.push_str(&json),
+                    _ => calls.push(json!({"index": index, "function": {"arguments": json}})),
+                }
+            }
+            Part::CallEnd { .. } => {}
+        }
+    }
+    if !calls.is_empty() {
+        delta.insert("tool_calls".to_owned(), calls.into());
+    }
+    delta
+}
+
+/// Writes the chunks of a stream.
+struct Writer {
+    head: Value,
+    replies: Replies,
+    tokenizer: Option<Tokenizer>,
+    usage: StreamUsage,
+    rows: usize,
+    trace: Trace,
+}
+
+impl Writer {
+    fn chunk(&self, row: usize, delta: Value, tokens: &[Choice], end: Option<&End>) -> String {
+        let mut chunk = self.head.clone();
+        let mut choice = json!({"index": row, "delta": delta, "logprobs": null});
+        if !tokens.is_empty() {
+            choice["logprobs"] = logprobs_of(tokens, self.tokenizer.as_ref());
+        }
+        choice["finish_reason"] = end.and_then(finish).into();
+        chunk["choices"] = json!([choice]);
+        self.usage.mark(&mut chunk);
+        if let Some(end) = end.filter(|_| self.rows == 1) {
+            chunk["timings"] = timings(&end.metrics);
+        }
+        sse::data(&chunk)
+    }
+}
+
+impl sse::Writer for Writer {
+    fn begin(&mut self) -> String {
+        let role = json!({"role": "assistant", "content": ""});
+        (0..self.rows)
+            .map(|row| self.chunk(row, role.clone(), &[], None))
+            .collect()
+    }
+
+    fn step(&mut self, step: Step, choices: &mut Choices) -> String {
+        let Delta {
+            row,
+            parts,
+            tokens,
+            end,
+        } = self.replies.read(step, choices);
+        let delta = delta_of(parts);
+        let has_logprobs = self.tokenizer.is_some() && !tokens.is_empty();
+        let mut text = match delta.is_empty() && !has_logprobs {
+            true => String::new(),
+            false => self.chunk(row, delta.into(), &tokens, None),
+        };
+        if let Some(end) = end {
+            text += &self.chunk(row, json!({}), &[], Some(&end));
+        }
+        text
+    }
+
+    fn end(&mut self) -> String {
+        let usage = self.usage.last(&self.head, &self.trace.usage());
+        format!("{usage}data: [DONE]\n\n")
+    }
+
+    fn fail(&mut self, error: &ApiError) -> String {
+        let error = sse::data(&error.openai(&self.trace.id));
+        format!("{error}data: [DONE]\n\n")
+    }
+}

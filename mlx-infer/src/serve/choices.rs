@@ -1,0 +1,205 @@
+//! The rows of a request (`n` choices of each of its prompts), and their events as one stream.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use futures_core::Stream;
+use futures_util::StreamExt;
+
+use super::error::ApiError;
+use super::state::{Loaded, Shared};
+use super::trace::Trace;
+use crate::engine::Handle;
+use crate::error::{Error, ErrorKind};
+use crate::generate::{Event, FinishReason, GenerateOptions, random_seed};
+use crate::metrics::Metrics;
+use crate::request::Request;
+use crate::sampler::Choice;
+
+/// Most choices of a prompt.
+pub(super) const MAX_CHOICES: usize = 16;
+/// Most rows of a request.
+pub(super) const MAX_ROWS: usize = 1024;
+
+/// What one row has done since the last look at it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Step {
+    /// Which row: prompt times `n` plus choice.
+    pub(super) row: usize,
+    /// Its tokens, each with the text that it made certain.
+    pub(super) tokens: Vec<(Choice, String)>,
+    /// The text that was held back until the end.
+    pub(super) rest: String,
+    /// Why the row ended, and its counts and times.
+    pub(super) end: Option<(FinishReason, Metrics)>,
+}
+
+impl Step {
+    /// All text of the step.
+    pub(super) fn text(&self) -> String {
+        let pieces = self.tokens.iter().map(|(_, text)| text.as_str());
+        pieces.chain([self.rest.as_str()]).collect()
+    }
+}
+
+/// The rows of a request. Dropping them cancels those under way.
+pub(super) struct Choices {
+    rows: Vec<Option<Row>>,
+    /// The row to look at first, so that no row starves.
+    first: usize,
+    /// Choices of each prompt.
+    n: usize,
+    ready: VecDeque<Step>,
+    trace: Trace,
+    app: Shared,
+}
+
+struct Row {
+    handle: Handle,
+    /// Whether the row was ended because its text is complete.
+    is_complete: bool,
+    last_token: Option<Instant>,
+}
+
+impl Choices {
+    /// Submits `n` rows for each prompt. Row i of a prompt has the seed plus i.
+    ///
+    /// # Errors
+    /// The queue is full: no row was submitted, or those that were are cancelled.
+    pub(super) fn start(
+        app: &Shared,
+        loaded: &Loaded,
+        trace: &Trace,
+        prompts: &[Vec<u32>],
+        n: usize,
+        options: &GenerateOptions,
+    ) -> Result<Self, ApiError> {
+        let seed = options.sampling.seed.unwrap_or_else(random_seed);
+        let mut rows = Vec::with_capacity(prompts.len() * n);
+        for ids in prompts {
+            for choice in 0..n as u64 {
+                let mut options = options.clone();
+                options.sampling.seed = Some(seed.wrapping_add(choice));
+                let request = Request::new(ids.clone(), options);
+                let handle = loaded.engine.submit(request).map_err(|error| {
+                    let wait = wait_for_room(loaded, app.settings.engine.limits.rows);
+                    match error.kind() {
+                        ErrorKind::Busy => ApiError::later(wait, error.to_string()),
+                        _ => error.into(),
+                    }
+                })?;
+                rows.push(Some(Row {
+                    handle,
+                    is_complete: false,
+                    last_token: None,
+                }));
+            }
+        }
+        Ok(Self {
+            rows,
+            first: 0,
+            n,
+            ready: VecDeque::new(),
+            trace: trace.clone(),
+            app: app.clone(),
+        })
+    }
+
+    /// How many rows there are.
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The next step of a row; `None` when all rows have ended. It can be dropped before it is ready and called again.
+    ///
+    /// # Errors
+    /// A row failed. The others are cancelled when this value is dropped.
+    pub(super) async fn next(&mut self) -> Option<Result<Step, ApiError>> {
+        StreamExt::next(self).await
+    }
+
+    /// Ends a row early, as its text is complete.
+    pub(super) fn end(&mut self, row: usize) {
+        if let Some(Some(row)) = self.rows.get_mut(row) {
+            row.is_complete = true;
+            row.handle.cancel();
+        }
+    }
+
+    /// All that a row has done since the last look at it: several tokens at a time, if it is faster than its reader.
+    fn look(&mut self, at: usize, cx: &mut Context<'_>) -> Option<Result<Step, Error>> {
+        let row = self.rows[at].as_mut()?;
+        let mut step = None;
+        while let Poll::Ready(event) = Pin::new(&mut row.handle).poll_next(cx) {
+            let step = step.get_or_insert_with(|| Step {
+                row: at,
+                ..Step::default()
+            });
+            let ended = match event {
+                Some(Ok(Event::Token { choice, text })) => {
+                    let now = Instant::now();
+                    if let Some(last) = row.last_token.replace(now) {
+                        self.app.metrics.between_tokens(now - last);
+                    }
+                    step.tokens.push((choice, text));
+                    continue;
+                }
+                Some(Ok(Event::Finish {
+                    reason,
+                    text,
+                    metrics,
+                })) => {
+                    step.rest = text;
+                    step.end = Some((reason, metrics));
+                    self.trace.finished(reason, &metrics, at % self.n != 0);
+                    match reason == FinishReason::Cancelled && !row.is_complete {
+                        true => Err(Error::new(ErrorKind::Cancelled, "cancelled by the server")),
+                        false => Ok(()),
+                    }
+                }
+                Some(Err(error)) => Err(error),
+                None => Err(Error::new(ErrorKind::Closed, "the engine has ended")),
+            };
+            self.rows[at] = None;
+            if let Err(error) = ended {
+                self.trace.failed(error.to_string());
+                return Some(Err(error));
+            }
+            break;
+        }
+        step.map(Ok)
+    }
+}
+
+impl Stream for Choices {
+    type Item = Result<Step, ApiError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        if let Some(step) = this.ready.pop_front() {
+            return Poll::Ready(Some(Ok(step)));
+        }
+        let (n, first) = (this.rows.len(), this.first);
+        for at in (0..n).map(|offset| (first + offset) % n) {
+            match this.look(at, cx) {
+                None => {}
+                Some(Ok(step)) => this.ready.push_back(step),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
+            }
+        }
+        this.first = (first + 1) % n.max(1);
+        match this.ready.pop_front() {
+            Some(step) => Poll::Ready(Some(Ok(step))),
+            None if this.rows.iter().all(Option::is_none) => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// Seconds after which there may be room for another request: one for each time that all rows have to change.
+fn wait_for_room(loaded: &Loaded, rows: usize) -> u64 {
+    let waiting = loaded.engine.load().waiting;
+    (1 + waiting / rows.max(1)).min(60) as u64
+}

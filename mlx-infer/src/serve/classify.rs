@@ -1,0 +1,164 @@
+//! `POST /v1/classify`: the label that follows each text best.
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use axum::http::HeaderMap;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::error::ApiError;
+use super::fields::Fields;
+use super::params::OneOrMany;
+use super::state::{Shared, heavy, now};
+use super::trace::Trace;
+use crate::classify::{ClassifyOptions, ClassifyResult};
+use crate::error::Result as Outcome;
+use crate::frontend::Frontend;
+use crate::generate::Prompt;
+use crate::text::chat::{Message, RenderOptions};
+
+/// The mark in a template that the text replaces.
+const PLACE: &str = "{}";
+/// Most texts of a request.
+const MAX_TEXTS: usize = 4096;
+/// Texts that are computed between two steps of the engine.
+const AT_A_TIME: usize = 64;
+
+/// Texts or conversations, one or many.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected a text, a list of texts, or conversations"
+)]
+enum Input {
+    Texts(OneOrMany),
+    Conversations(Vec<Vec<Value>>),
+    Conversation(Vec<Value>),
+}
+
+pub(super) async fn classify(
+    State(app): State<Shared>,
+    Extension(trace): Extension<Trace>,
+    mut fields: Fields,
+) -> Result<(HeaderMap, Json<Value>), ApiError> {
+    let model = app.served_name(fields.model()?.as_deref())?.to_owned();
+    let frontend = app.ready()?.frontend();
+    let input: Input = fields.require("input")?;
+    let labels: Vec<String> = fields.require("labels")?;
+    let template: Option<String> = fields.take("template")?;
+    let headers = fields.end(&[])?;
+    if labels.is_empty() {
+        return Err(ApiError::bad("labels", "labels is empty"));
+    }
+    if template.as_ref().is_some_and(|text| !text.contains(PLACE)) {
+        let message = format!("template must have {PLACE} where the text goes");
+        return Err(ApiError::bad("template", message));
+    }
+    let prompts = heavy(|| prompts(frontend, input, template.as_deref()))?;
+    let n = prompts.len();
+    if n > MAX_TEXTS {
+        let message = format!("input has {n} texts, at most {MAX_TEXTS}");
+        return Err(ApiError::bad("input", message));
+    }
+    let tokens: usize = prompts.iter().flatten().map(Vec::len).sum();
+    let options = ClassifyOptions {
+        labels,
+        // The ids are there already.
+        add_special: false,
+        ..Default::default()
+    };
+    let mut data = Vec::with_capacity(n);
+    let mut prompts = prompts.into_iter().peekable();
+    while prompts.peek().is_some() {
+        let (mut part, mut places) = (Vec::new(), Vec::new());
+        let mut results: Vec<Outcome<ClassifyResult>> = Vec::new();
+        for prompt in prompts.by_ref().take(AT_A_TIME) {
+            places.push(prompt.is_ok());
+            match prompt {
+                Ok(ids) => part.push(Prompt::Tokens(ids)),
+                Err(error) => results.push(Err(error)),
+            }
+        }
+        let mut faults = results.into_iter();
+        let options = options.clone();
+        let computed = app
+            .with_model(move |model| model.classify(part, &options))
+            .await??;
+        let mut computed = computed.into_iter();
+        for is_computed in places {
+            let result = match is_computed {
+                true => computed.next(),
+                false => faults.next(),
+            };
+            let result = result.ok_or_else(ApiError::internal)?;
+            data.push(entry(data.len(), result, &trace));
+        }
+    }
+    let labels = options.labels;
+    for one in &mut data {
+        if let Some(best) = one["label"].as_u64() {
+            one["label"] = labels[best as usize].clone().into();
+            one["labels"] = labels.clone().into();
+            one["num_classes"] = labels.len().into();
+        }
+    }
+    let answer = json!({
+        "id": super::trace::new_id("classify-"),
+        "object": "list",
+        "created": now(),
+        "model": model,
+        "data": data,
+        "usage": {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens},
+    });
+    Ok((headers, Json(answer)))
+}
+
+/// The ids of each text; an error for one that cannot be encoded.
+fn prompts(
+    frontend: &Frontend,
+    input: Input,
+    template: Option<&str>,
+) -> Result<Vec<Outcome<Vec<u32>>>, ApiError> {
+    let of_text = |text: String| {
+        let text = match template {
+            Some(template) => template.replace(PLACE, &text),
+            None => text,
+        };
+        frontend.prompt_ids(Prompt::Text(text))
+    };
+    let of_messages = |messages: Vec<Value>| {
+        let messages = Message::list_from_json(messages.into())?;
+        frontend.chat_ids(&messages, &RenderOptions::default())
+    };
+    if template.is_some() && !matches!(input, Input::Texts(_)) {
+        let message = "template is for texts; the model's chat template is around conversations";
+        return Err(ApiError::bad("template", message));
+    }
+    frontend.tokenizer()?;
+    Ok(match input {
+        Input::Texts(texts) => texts.list().into_iter().map(of_text).collect(),
+        Input::Conversations(all) => all.into_iter().map(of_messages).collect(),
+        Input::Conversation(one) => vec![of_messages(one)],
+    })
+}
+
+/// A text's part of the answer. `label` is the index of the best one here.
+fn entry(index: usize, result: Outcome<ClassifyResult>, trace: &Trace) -> Value {
+    match result {
+        Ok(result) => match result.labels {
+            Some(scores) => json!({
+                "index": index,
+                "label": scores.best,
+                "probs": scores.probabilities,
+                "num_classes": null,
+                "labels": null,
+                "logprobs": scores.logprobs,
+            }),
+            None => json!({"index": index, "error": {"message": "there is no label"}}),
+        },
+        Err(error) => {
+            let error = ApiError::from(error);
+            json!({"index": index, "error": error.openai(&trace.id)["error"]})
+        }
+    }
+}

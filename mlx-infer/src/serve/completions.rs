@@ -1,0 +1,314 @@
+//! `POST /v1/completions`: continuations of texts or ids, with the log probabilities of the prompt if asked for.
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::choices::{Choices, MAX_ROWS, Step};
+use super::error::ApiError;
+use super::fields::Fields;
+use super::logprobs::{Lists, check_top};
+use super::state::{Loaded, Shared, heavy, now};
+use super::trace::{Trace, Usage, new_id};
+use super::{params, sse};
+use crate::generate::{FinishReason, Prompt};
+use crate::score::{Score, ScoreOptions};
+use crate::text::tokenizer::Tokenizer;
+
+/// Tokens of an answer whose request says no number, as in OpenAI's API.
+const MAX_TOKENS: usize = 16;
+
+/// Keys of this route that change nothing.
+const HARMLESS: &[&str] = &["stream_options", "best_of"];
+
+/// A prompt, or several.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected a text, a list of texts, a list of ids, or a list of lists of ids"
+)]
+enum Prompts {
+    Text(String),
+    Texts(Vec<String>),
+    Ids(Vec<u32>),
+    Lists(Vec<Vec<u32>>),
+}
+
+impl Prompts {
+    fn list(self) -> Vec<Prompt> {
+        match self {
+            Self::Text(text) => vec![text.into()],
+            Self::Texts(texts) => texts.into_iter().map(Prompt::Text).collect(),
+            Self::Ids(ids) => vec![ids.into()],
+            Self::Lists(lists) => lists.into_iter().map(Prompt::Tokens).collect(),
+        }
+    }
+}
+
+pub(super) async fn completions(
+    State(app): State<Shared>,
+    Extension(trace): Extension<Trace>,
+    mut fields: Fields,
+) -> Result<Response, ApiError> {
+    let model = app.served_name(fields.model()?.as_deref())?.to_owned();
+    let loaded = app.ready()?;
+    let prompts = fields.require::<Prompts>("prompt")?.list();
+    let n = params::choices(&mut fields)?;
+    let mut options = params::options(&mut fields, &loaded.defaults)?;
+    let max_tokens = fields.any(&["max_tokens", "max_completion_tokens"])?;
+    let max_tokens = max_tokens.unwrap_or(MAX_TOKENS);
+    let logprobs: Option<usize> = fields.take("logprobs")?;
+    options.logprobs = logprobs.map(|top| check_top("logprobs", top)).transpose()?;
+    let is_echo = fields.take("echo")?.unwrap_or(false);
+    let is_stream = fields.take("stream")?.unwrap_or(false);
+    let usage = StreamUsage::take(&mut fields)?;
+    let headers = fields.end(HARMLESS)?;
+    if max_tokens == 0 && !is_echo {
+        let message = "max_tokens must be at least 1, given 0; with echo it may be 0";
+        return Err(ApiError::bad("max_tokens", message));
+    }
+    if prompts.is_empty() || prompts.len() * n > MAX_ROWS {
+        let rows = prompts.len() * n;
+        let message = format!("prompt and n make {rows} answers, expected 1 to {MAX_ROWS}");
+        return Err(ApiError::bad("prompt", message));
+    }
+    options.max_tokens = max_tokens.max(1);
+    let frontend = loaded.frontend();
+    let tokenizer = frontend.tokenizer_if_any();
+    let (ids, texts) = heavy(|| -> Result<_, ApiError> {
+        let (mut all, mut texts) = (Vec::new(), Vec::new());
+        for prompt in prompts {
+            let text = match &prompt {
+                Prompt::Text(text) if is_echo => Some(text.clone()),
+                _ => None,
+            };
+            let in_prompt = |error| ApiError::from(error).with_param("prompt");
+            let ids = frontend.prompt_ids(prompt).map_err(in_prompt)?;
+            params::check(frontend, &ids, &options)?;
+            texts.push(match (text, tokenizer) {
+                (Some(text), _) => text,
+                (None, Some(tokenizer)) if is_echo => {
+                    tokenizer.decode(&ids, true).map_err(in_prompt)?
+                }
+                _ => String::new(),
+            });
+            all.push(ids);
+        }
+        Ok((all, texts))
+    })?;
+    let scores = match (is_echo, options.logprobs) {
+        (true, Some(top)) => score(&app, &ids, top).await?,
+        _ => Vec::new(),
+    };
+    let rows = ids.len() * n;
+    let lists = tokenizer.filter(|_| options.logprobs.is_some());
+    let mut writer = Writer {
+        head: json!({
+            "id": new_id("cmpl-"), "object": "text_completion", "created": now(), "model": model,
+        }),
+        rows: (0..rows)
+            .map(|at| Row::new(&texts[at / n], scores.get(at / n), lists))
+            .collect(),
+        usage,
+        trace: trace.clone(),
+    };
+    if max_tokens == 0 {
+        trace.prompt(ids.iter().map(Vec::len).sum());
+        let finish = Some(FinishReason::Length);
+        writer.rows.iter_mut().for_each(|row| row.finish = finish);
+        return Ok((headers, Json(writer.whole())).into_response());
+    }
+    let mut choices = Choices::start(&app, loaded, &trace, &ids, n, &options)?;
+    if is_stream {
+        return Ok(sse::response(choices, writer, trace, headers));
+    }
+    while let Some(step) = choices.next().await {
+        writer.take(step?);
+    }
+    Ok((headers, Json(writer.whole())).into_response())
+}
+
+/// The log probabilities of each prompt. They are computed one prompt between two steps of the engine.
+async fn score(app: &Shared, ids: &[Vec<u32>], top: usize) -> Result<Vec<Score>, ApiError> {
+    let mut scores = Vec::with_capacity(ids.len());
+    for ids in ids {
+        let options = ScoreOptions {
+            top: 0,
+            // A token is the likeliest if it is first of these, so there is always one.
+            top_each: top.max(1),
+            ..Default::default()
+        };
+        let ids = ids.clone();
+        let score = app.with_model(move |model| model.score(ids, &options));
+        scores.push(score.await??);
+    }
+    Ok(scores)
+}
+
+/// Whether a stream tells its usage.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct StreamUsage {
+    is_included: bool,
+}
+
+impl StreamUsage {
+    /// Takes `stream_options`.
+    ///
+    /// # Errors
+    /// It is no object, or a value has another type.
+    pub(super) fn take(fields: &mut Fields) -> Result<Self, ApiError> {
+        #[derive(Deserialize)]
+        struct Options {
+            include_usage: Option<bool>,
+        }
+        let options: Option<Options> = fields.take("stream_options")?;
+        let is_included = options.and_then(|options| options.include_usage);
+        Ok(Self {
+            is_included: is_included.unwrap_or(false),
+        })
+    }
+
+    /// Adds `usage: null` to a chunk, where the last one has it.
+    pub(super) fn mark(self, chunk: &mut Value) {
+        if self.is_included {
+            chunk["usage"] = Value::Null;
+        }
+    }
+
+    /// The chunk with the usage, if it was asked for.
+    pub(super) fn last(self, head: &Value, counts: &Usage) -> String {
+        if !self.is_included {
+            return String::new();
+        }
+        let mut chunk = head.clone();
+        chunk["choices"] = json!([]);
+        chunk["usage"] = counts.openai();
+        sse::data(&chunk)
+    }
+}
+
+/// The word for an end in OpenAI's API.
+pub(super) fn finish_word(finish: Option<FinishReason>) -> Option<&'static str> {
+    finish.map(|reason| match reason {
+        FinishReason::Stop | FinishReason::Cancelled => "stop",
+        FinishReason::Length => "length",
+    })
+}
+
+/// The state of a row's answer.
+struct Row {
+    /// Text that was not written yet.
+    text: String,
+    lists: Option<Lists>,
+    finish: Option<FinishReason>,
+}
+
+impl Row {
+    fn new(prompt: &str, score: Option<&Score>, tokenizer: Option<&Tokenizer>) -> Self {
+        let mut lists = tokenizer.map(Lists::new);
+        if let (Some(lists), Some(score)) = (&mut lists, score) {
+            for (at, (&id, &logprob)) in score.tokens.iter().zip(&score.logprobs).enumerate() {
+                lists.push(id, logprob, score.top.get(at).map_or(&[], Vec::as_slice));
+            }
+        }
+        Self {
+            text: prompt.to_owned(),
+            lists,
+            finish: None,
+        }
+    }
+
+    /// What was not written yet, as a choice.
+    fn choice(&mut self, index: usize) -> Value {
+        json!({
+            "index": index,
+            "text": std::mem::take(&mut self.text),
+            "logprobs": self.lists.as_mut().map(Lists::take),
+            "finish_reason": finish_word(self.finish),
+        })
+    }
+}
+
+/// Writes answers, whole or as a stream.
+struct Writer {
+    head: Value,
+    rows: Vec<Row>,
+    usage: StreamUsage,
+    trace: Trace,
+}
+
+impl Writer {
+    fn take(&mut self, step: Step) -> usize {
+        let row = &mut self.rows[step.row];
+        row.text.push_str(&step.text());
+        if let Some(lists) = &mut row.lists {
+            for (token, _) in &step.tokens {
+                lists.push(token.id, token.logprob, &token.top);
+            }
+        }
+        if let Some((reason, _)) = step.end {
+            row.finish = Some(reason);
+        }
+        step.row
+    }
+
+    fn whole(mut self) -> Value {
+        let choices = self.rows.iter_mut().enumerate();
+        let choices = choices.map(|(index, row)| row.choice(index));
+        let choices: Vec<Value> = choices.collect();
+        self.head["choices"] = choices.into();
+        self.head["usage"] = self.trace.usage().openai();
+        self.head
+    }
+
+    fn chunk(&mut self, row: usize) -> String {
+        let mut chunk = self.head.clone();
+        chunk["choices"] = json!([self.rows[row].choice(row)]);
+        self.usage.mark(&mut chunk);
+        sse::data(&chunk)
+    }
+}
+
+impl sse::Writer for Writer {
+    /// The prompts, where they are echoed.
+    fn begin(&mut self) -> String {
+        let rows = 0..self.rows.len();
+        let echoed = rows.filter(|&row| !self.rows[row].text.is_empty());
+        let echoed: Vec<usize> = echoed.collect();
+        let begin = echoed.into_iter().map(|row| self.chunk(row)).collect();
+        // A comment sends the headers before the prompt is computed.
+        if String::is_empty(&begin) { ": \n\n".to_owned() } else { begin }
+    }
+
+    fn step(&mut self, step: Step, _: &mut Choices) -> String {
+        let (is_end, has_tokens) = (step.end.is_some(), !step.tokens.is_empty());
+        let row = self.take(step);
+        let state = &self.rows[row];
+        let has_lists = state.lists.is_some() && has_tokens;
+        match is_end || !state.text.is_empty() || has_lists {
+            true => self.chunk(row),
+            false => String::new(),
+        }
+    }
+
+    fn end(&mut self) -> String {
+        let usage = self.usage.last(&self.head, &self.trace.usage());
+        format!("{usage}data: [DONE]\n\n")
+    }
+
+    fn fail(&mut self, error: &ApiError) -> String {
+        let error = sse::data(&error.openai(&self.trace.id));
+        format!("{error}data: [DONE]\n\n")
+    }
+}
+
+impl Loaded {
+    /// The most tokens of an answer to a prompt: what the request says, or the rest of the context up to the server's limit.
+    pub(super) fn max_tokens(&self, given: Option<usize>, prompt: usize, limit: usize) -> usize {
+        let positions = self.frontend().info().max_positions;
+        let room = positions.map_or(usize::MAX, |max| max.saturating_sub(prompt));
+        given.unwrap_or(limit).min(room).max(1)
+    }
+}

@@ -1,0 +1,150 @@
+//! Routes, and what happens to every request before and after its handler.
+
+use std::any::Any;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::cors::{AllowOrigin, Any as AnyValue, CorsLayer};
+
+use super::error::ApiError;
+use super::state::Shared;
+use super::trace::{self, Trace};
+use super::{
+    MAX_BODY, chat, classify, completions, guard, health, messages, metrics, models, page, responses,
+    tokenize,
+};
+
+/// Routes that need no key.
+const OPEN: &[&str] = &["/", "/health", "/ready"];
+
+/// The router of all routes.
+pub(super) fn router(app: Shared) -> Router {
+    let cors = cors(&app.settings.cors_origins);
+    let router = Router::new()
+        .route("/", get(page::page))
+        .route("/health", get(health::health))
+        .route("/ready", get(health::ready))
+        .route("/metrics", get(metrics::metrics))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*name}", get(models::one))
+        .route("/v1/chat/completions", post(chat::chat))
+        .route("/v1/messages", post(messages::messages))
+        .route("/v1/messages/count_tokens", post(messages::count_tokens))
+        .route("/v1/responses", post(responses::responses))
+        .route("/v1/responses/{id}", get(responses::stored))
+        .route("/v1/completions", post(completions::completions))
+        .route("/v1/classify", post(classify::classify))
+        .route("/classify", post(classify::classify))
+        .route("/v1/embeddings", post(no_embeddings))
+        .route("/tokenize", post(tokenize::tokenize))
+        .route("/detokenize", post(tokenize::detokenize))
+        .route("/tokenizer_info", get(tokenize::info))
+        .fallback(not_found)
+        .method_not_allowed_fallback(not_allowed)
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn_with_state(app.clone(), around))
+        .with_state(app);
+    match cors {
+        Some(cors) => router.layer(cors),
+        None => router,
+    }
+}
+
+/// Web pages of these origins may ask.
+fn cors(origins: &[String]) -> Option<CorsLayer> {
+    if origins.is_empty() {
+        return None;
+    }
+    let origin = match origins.iter().any(|origin| origin == "*") {
+        true => AllowOrigin::any(),
+        false => AllowOrigin::list(origins.iter().filter_map(|origin| origin.parse().ok())),
+    };
+    let layer = CorsLayer::new().allow_origin(origin);
+    Some(
+        layer
+            .allow_methods([Method::GET, Method::POST])
+            .allow_headers(AnyValue),
+    )
+}
+
+/// Around every handler: the request's id, who may ask, the shape of errors, the line in the log.
+async fn around(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
+    let path = request.uri().path().to_owned();
+    let route = format!("{} {path}", request.method());
+    let trace = trace::begin(app.clone(), request.headers(), route);
+    request.extensions_mut().insert(trace.clone());
+    let response = match admit(&app, &request, &path, &trace) {
+        Ok(()) => next.run(request).await,
+        Err(error) => error.into_response(),
+    };
+    let mut response = shaped(response, &path, &trace);
+    let id = HeaderValue::from_str(&trace.id).unwrap_or(HeaderValue::from_static("-"));
+    for name in ["x-request-id", "request-id"] {
+        let name = HeaderName::from_static(name);
+        response.headers_mut().insert(name, id.clone());
+    }
+    trace.respond(response.status().as_u16());
+    response
+}
+
+/// Whether a request may be handled.
+fn admit(app: &Shared, request: &Request, path: &str, trace: &Trace) -> Result<(), ApiError> {
+    let is_open = OPEN.contains(&path);
+    if app.settings.address.ip().is_loopback() && !app.keys.are_needed() {
+        guard::check_host(request.headers())?;
+    }
+    if !is_open {
+        let key = app.keys.check(request.headers())?;
+        if request.method() == Method::POST {
+            trace.hold(app.keys.enter(key)?);
+        }
+    }
+    Ok(())
+}
+
+/// Writes an error in the shape of the route's API.
+fn shaped(mut response: Response, path: &str, trace: &Trace) -> Response {
+    let Some(error) = response.extensions_mut().remove::<ApiError>() else {
+        return response;
+    };
+    let (status, body) = match path.starts_with("/v1/messages") {
+        true => (error.anthropic_status(), error.anthropic(&trace.id)),
+        false => (error.status, error.openai(&trace.id)),
+    };
+    let mut shaped = (status, axum::Json(body)).into_response();
+    let headers = std::mem::take(response.headers_mut());
+    for (name, value) in headers {
+        if let Some(name) = name.filter(|name| *name != header::CONTENT_LENGTH) {
+            shaped.headers_mut().insert(name, value);
+        }
+    }
+    if status.is_server_error() {
+        trace.blame(error.message);
+    }
+    shaped
+}
+
+fn panicked(_: Box<dyn Any + Send + 'static>) -> Response {
+    ApiError::internal().into_response()
+}
+
+async fn not_found(request: Request) -> ApiError {
+    let message = format!("there is no {} here", request.uri().path());
+    ApiError::new(StatusCode::NOT_FOUND, message)
+}
+
+async fn not_allowed(request: Request) -> ApiError {
+    let message = format!("{} does not take {}", request.uri().path(), request.method());
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message)
+}
+
+async fn no_embeddings() -> ApiError {
+    let message = "this server computes no embeddings: generative checkpoints are not trained for them";
+    ApiError::new(StatusCode::NOT_FOUND, message)
+}

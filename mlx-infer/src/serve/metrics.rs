@@ -1,0 +1,265 @@
+//! Counters of the server in Prometheus' text format, under the names that vLLM has for the same things, so that dashboards for it work.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+
+use super::state::{App, Shared};
+use crate::generate::FinishReason;
+use crate::metrics;
+
+/// Upper bounds, in seconds, of the buckets of times of a whole request.
+const LONG: &[f64] = &[
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
+    480.0, 960.0, 1920.0, 7680.0,
+];
+/// Of the time to the first token.
+const FIRST: &[f64] = &[
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+];
+/// Of the time between two tokens.
+const BETWEEN: &[f64] = &[
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
+    5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+];
+
+/// How often times fell into each bucket.
+#[derive(Debug, Default)]
+struct Histogram {
+    /// One more than there are bounds.
+    counts: Vec<u64>,
+    sum: f64,
+}
+
+/// The times that are kept: name without the prefix, meaning, bounds.
+const TIMES: [(&str, &str, &[f64]); 6] = [
+    ("time_to_first_token_seconds", "From the request to its first token.", FIRST),
+    ("inter_token_latency_seconds", "Between two tokens of a request.", BETWEEN),
+    ("e2e_request_latency_seconds", "From the request to its last token.", LONG),
+    ("request_queue_time_seconds", "From the request to the begin of its prompt.", LONG),
+    ("request_prefill_time_seconds", "From the begin of the prompt to the first token.", LONG),
+    ("request_decode_time_seconds", "From the first token to the last.", LONG),
+];
+
+/// Which of [`TIMES`].
+#[derive(Clone, Copy, Debug)]
+enum Time {
+    First,
+    Between,
+    Whole,
+    Queue,
+    Prefill,
+    Decode,
+}
+
+/// The counters of the server since its start.
+#[derive(Debug, Default)]
+pub(super) struct Metrics {
+    times: [Mutex<Histogram>; TIMES.len()],
+    prompt_tokens: AtomicU64,
+    generation_tokens: AtomicU64,
+    queried_tokens: AtomicU64,
+    hit_tokens: AtomicU64,
+    drafted_tokens: AtomicU64,
+    accepted_tokens: AtomicU64,
+    finished: [AtomicU64; 4],
+    disconnects: AtomicU64,
+    /// Responses by status.
+    responses: Mutex<BTreeMap<u16, u64>>,
+}
+
+/// Why rows ended, as vLLM names it.
+const REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
+
+impl Metrics {
+    /// A row came to its end.
+    pub(super) fn finished(&self, reason: FinishReason, row: &metrics::Metrics) {
+        let index = match reason {
+            FinishReason::Stop => 0,
+            FinishReason::Length => 1,
+            FinishReason::Cancelled => 2,
+        };
+        self.finished[index].fetch_add(1, Ordering::Relaxed);
+        let add = |counter: &AtomicU64, n: usize| counter.fetch_add(n as u64, Ordering::Relaxed);
+        add(&self.prompt_tokens, row.prompt_tokens);
+        add(&self.generation_tokens, row.decode_tokens);
+        add(&self.queried_tokens, row.prompt_tokens);
+        add(&self.hit_tokens, row.cached_tokens);
+        add(&self.drafted_tokens, row.drafted_tokens);
+        add(&self.accepted_tokens, row.accepted_draft_tokens);
+        if row.decode_tokens > 0 {
+            self.observe(Time::First, row.time_to_first_token);
+            self.observe(Time::Whole, row.total);
+            self.observe(Time::Queue, row.queued);
+            self.observe(Time::Prefill, row.prefill);
+            self.observe(Time::Decode, row.decode);
+        }
+    }
+
+    /// A row ended with an error.
+    pub(super) fn failed(&self) {
+        self.finished[3].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// So much time lay between two tokens of a row.
+    pub(super) fn between_tokens(&self, time: Duration) {
+        self.observe(Time::Between, time);
+    }
+
+    /// A client left before its answer was complete.
+    pub(super) fn disconnected(&self) {
+        self.disconnects.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A response began.
+    pub(super) fn responded(&self, status: u16) {
+        *lock(&self.responses).entry(status).or_default() += 1;
+    }
+
+    fn observe(&self, time: Time, value: Duration) {
+        let bounds = TIMES[time as usize].2;
+        let seconds = value.as_secs_f64();
+        let mut histogram = lock(&self.times[time as usize]);
+        histogram.counts.resize(bounds.len() + 1, 0);
+        histogram.counts[bounds.partition_point(|&bound| bound < seconds)] += 1;
+        histogram.sum += seconds;
+    }
+
+    /// All counters as text.
+    fn text(&self, app: &App) -> String {
+        let mut out = Text {
+            text: String::new(),
+            labels: format!(
+                "model_name={},engine=\"0\"",
+                quoted(&app.settings.names[0])
+            ),
+        };
+        let load = app.loaded().map(|loaded| loaded.engine.load());
+        let load = load.unwrap_or_default();
+        let limits = &app.settings.engine.limits;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
+        let running = load.prefilling + load.decoding;
+        let usage = match limits.cache_bytes {
+            Some(limit) if limit > 0 => load.cache_bytes as f64 / limit as f64,
+            _ => running as f64 / limits.rows as f64,
+        };
+        out.one("vllm:num_requests_running", "gauge", "Requests in prefill or decode.", running as f64);
+        out.one("vllm:num_requests_waiting", "gauge", "Requests that wait for a row.", load.waiting as f64);
+        out.one("vllm:kv_cache_usage_perc", "gauge", "Share of --cache-bytes in use, 0 to 1; without that limit, share of the rows.", usage);
+        out.one("vllm:num_preemptions_total", "counter", "Rows that were evicted because memory was short.", load.evictions as f64);
+        out.one("vllm:prefix_cache_queries_total", "counter", "Prompt tokens that were looked for in the kept prefixes.", read(&self.queried_tokens));
+        out.one("vllm:prefix_cache_hits_total", "counter", "Prompt tokens that came from kept prefixes.", read(&self.hit_tokens));
+        out.one("vllm:prompt_tokens_total", "counter", "Prompt tokens.", read(&self.prompt_tokens));
+        out.one("vllm:generation_tokens_total", "counter", "Generated tokens.", read(&self.generation_tokens));
+        out.one("vllm:spec_decode_num_draft_tokens_total", "counter", "Tokens that were drafted.", read(&self.drafted_tokens));
+        out.one("vllm:spec_decode_num_accepted_tokens_total", "counter", "Drafted tokens that became tokens of an answer.", read(&self.accepted_tokens));
+        out.head("vllm:request_success_total", "counter", "Rows that ended, by reason.");
+        for (reason, counter) in REASONS.iter().zip(&self.finished) {
+            out.line("vllm:request_success_total", &format!("finished_reason=\"{reason}\""), read(counter));
+        }
+        for ((name, help, bounds), histogram) in TIMES.iter().zip(&self.times) {
+            out.histogram(&format!("vllm:{name}"), help, bounds, &lock(histogram));
+        }
+        let memory = |value: mlx_core::Result<usize>| value.unwrap_or(0) as f64;
+        out.one("mlx_memory_active_bytes", "gauge", "Bytes of arrays, the weights included.", memory(mlx_core::memory::active()));
+        out.one("mlx_memory_peak_bytes", "gauge", "Most bytes of arrays since a request began last.", memory(mlx_core::memory::peak()));
+        out.one("mlx_row_cache_bytes", "gauge", "Bytes of the rows' caches.", load.cache_bytes as f64);
+        out.one("mlx_prefix_bytes", "gauge", "Bytes of kept prefixes.", load.prefix_bytes as f64);
+        out.one("mlx_forwards_total", "counter", "Forward passes.", load.forwards as f64);
+        out.one("mlx_disconnects_total", "counter", "Clients that left before their answer was complete.", read(&self.disconnects));
+        out.head("mlx_responses_total", "counter", "Responses by status.");
+        for (status, count) in lock(&self.responses).iter() {
+            out.line("mlx_responses_total", &format!("code=\"{status}\""), *count as f64);
+        }
+        out.text
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A label's value: backslash, quotation mark and line break escaped.
+fn quoted(value: &str) -> String {
+    let escaped = value.replace('\\', "\\\\").replace('"', "\\\"");
+    format!("\"{}\"", escaped.replace('\n', "\\n"))
+}
+
+/// Prometheus' text format.
+struct Text {
+    text: String,
+    /// Labels of every line.
+    labels: String,
+}
+
+impl Text {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn line(&mut self, name: &str, label: &str, value: f64) {
+        let comma = if label.is_empty() { "" } else { "," };
+        let _ = writeln!(self.text, "{name}{{{}{comma}{label}}} {value}", self.labels);
+    }
+
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: f64) {
+        self.head(name, kind, help);
+        self.line(name, "", value);
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, bounds: &[f64], histogram: &Histogram) {
+        self.head(name, "histogram", help);
+        let mut sum = 0;
+        let counts = histogram.counts.iter().copied().chain(std::iter::repeat(0));
+        let bounds = bounds.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
+        for (bound, count) in bounds.zip(counts) {
+            sum += count;
+            self.line(&format!("{name}_bucket"), &format!("le=\"{bound}\""), sum as f64);
+        }
+        self.line(&format!("{name}_count"), "", sum as f64);
+        self.line(&format!("{name}_sum"), "", histogram.sum);
+    }
+}
+
+/// `GET /metrics`.
+pub(super) async fn metrics(State(app): State<Shared>) -> Response {
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    ([(header::CONTENT_TYPE, kind)], app.metrics.text(&app)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_add_up() {
+        let metrics = Metrics::default();
+        for milliseconds in [1, 3, 100_000] {
+            metrics.between_tokens(Duration::from_millis(milliseconds));
+        }
+        let mut out = Text {
+            text: String::new(),
+            labels: "model_name=\"m\"".to_owned(),
+        };
+        let histogram = lock(&metrics.times[Time::Between as usize]);
+        out.histogram("x", "Help.", BETWEEN, &histogram);
+        for line in [
+            "# TYPE x histogram",
+            "x_bucket{model_name=\"m\",le=\"0.001\"} 1",
+            "x_bucket{model_name=\"m\",le=\"0.005\"} 2",
+            "x_bucket{model_name=\"m\",le=\"80\"} 2",
+            "x_bucket{model_name=\"m\",le=\"+Inf\"} 3",
+            "x_count{model_name=\"m\"} 3",
+            "x_sum{model_name=\"m\"} 100.004",
+        ] {
+            assert!(out.text.lines().any(|found| found == line), "{line}\n{}", out.text);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! `GET /v1/models` and `GET /v1/models/NAME`.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::HeaderMap;
+use serde_json::{Value, json};
+
+use super::error::ApiError;
+use super::state::{App, Shared};
+
+/// The list of models: one entry for each name that requests may give.
+pub(super) async fn list(State(app): State<Shared>, headers: HeaderMap) -> Json<Value> {
+    let is_anthropic = headers.contains_key("anthropic-version");
+    let names = &app.settings.names;
+    let data: Vec<Value> = names
+        .iter()
+        .map(|name| entry(&app, name, is_anthropic))
+        .collect();
+    Json(match is_anthropic {
+        true => json!({
+            "data": data, "has_more": false,
+            "first_id": names.first(), "last_id": names.last(),
+        }),
+        false => json!({"object": "list", "data": data}),
+    })
+}
+
+/// One model.
+pub(super) async fn one(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Result<Json<Value>, ApiError> {
+    let found = app.settings.names.iter().find(|known| **known == name);
+    let Some(name) = found else {
+        app.served_name(Some(&name))?;
+        return Err(ApiError::internal());
+    };
+    Ok(Json(entry(
+        &app,
+        name,
+        headers.contains_key("anthropic-version"),
+    )))
+}
+
+fn entry(app: &App, name: &str, is_anthropic: bool) -> Value {
+    let positions = (app.loaded())
+        .and_then(|loaded| loaded.frontend().info().max_positions);
+    if is_anthropic {
+        let created = jiff::Timestamp::from_second(app.created as i64).unwrap_or_default();
+        return json!({
+            "type": "model", "id": name, "display_name": name,
+            "created_at": created.to_string(), "max_input_tokens": positions,
+        });
+    }
+    json!({
+        "id": name,
+        "object": "model",
+        "created": app.created,
+        "owned_by": "mlx-infer",
+        "root": app.settings.names[0],
+        "parent": null,
+        "max_model_len": positions,
+    })
+}

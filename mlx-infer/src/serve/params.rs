@@ -1,0 +1,217 @@
+//! The options that the keys of a body make, under the names of OpenAI, vLLM and llama.cpp.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::choices::MAX_CHOICES;
+use super::error::ApiError;
+use super::fields::Fields;
+use super::grammar;
+use crate::error::ErrorKind;
+use crate::frontend::Frontend;
+use crate::generate::GenerateOptions;
+use crate::options::RequestOptions;
+use crate::speculate::Speculative;
+
+/// Most stop strings of a request.
+const MAX_STOPS: usize = 16;
+/// The least temperature that still draws; those below are 0.
+const LEAST_TEMPERATURE: f32 = 1e-4;
+
+/// One value or a list.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a text or a list of texts")]
+pub(super) enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl OneOrMany {
+    pub(super) fn list(self) -> Vec<String> {
+        match self {
+            Self::One(one) => vec![one],
+            Self::Many(many) => many,
+        }
+    }
+}
+
+/// Takes the options that all routes share. `max_tokens` is the caller's.
+///
+/// # Errors
+/// A key has a value of another type or out of range.
+pub(super) fn options(
+    fields: &mut Fields,
+    defaults: &GenerateOptions,
+) -> Result<GenerateOptions, ApiError> {
+    let mut given = RequestOptions {
+        temperature: fields.take("temperature")?,
+        top_p: fields.take("top_p")?,
+        top_k: fields.take::<i64>("top_k")?.map(top_k).transpose()?,
+        min_p: fields.take("min_p")?,
+        presence_penalty: fields.take("presence_penalty")?,
+        frequency_penalty: fields.take("frequency_penalty")?,
+        seed: fields.take::<i64>("seed")?.map(i64::cast_unsigned),
+        stop_ids: fields.any(&["stop_token_ids", "stop_ids"])?,
+        ignore_eos: fields.take("ignore_eos")?,
+        speculative: fields.take::<Speculative>("speculative")?,
+        logit_bias: bias(fields)?,
+        ..Default::default()
+    };
+    given.temperature = given.temperature.map(|t| match t {
+        t if t > 0.0 && t < LEAST_TEMPERATURE => 0.0,
+        t => t,
+    });
+    if given.top_p == Some(0.0) {
+        // OpenAI's range begins at 0, which keeps the likeliest token alone.
+        (given.top_p, given.top_k) = (None, Some(1));
+    }
+    // vLLM's and transformers' penalty looks at the whole text, llama.cpp's at a part.
+    let whole: Option<f32> = fields.take("repetition_penalty")?;
+    let part: Option<f32> = fields.take("repeat_penalty")?;
+    given.repeat_penalty = whole.or(part);
+    given.repeat_context = fields.any(&["repeat_last_n", "repeat_context"])?;
+    if whole.is_some() && given.repeat_context.is_none() {
+        given.repeat_context = Some(u32::MAX as usize);
+    }
+    if let Some(stop) = fields.take::<OneOrMany>("stop")? {
+        let mut stop = stop.list();
+        if stop.len() > MAX_STOPS {
+            let message = format!("stop has {} texts, at most {MAX_STOPS}", stop.len());
+            return Err(ApiError::bad("stop", message));
+        }
+        // Clients send "" for none.
+        stop.retain(|text| !text.is_empty());
+        given.stop = Some(stop);
+    }
+    let min_tokens = fields.take::<usize>("min_tokens")?;
+    if min_tokens.is_some_and(|n| n > 0) {
+        let message = "min_tokens is not supported; ignore_eos with max_tokens gives a fixed length";
+        return Err(ApiError::bad("min_tokens", message));
+    }
+    let mut options = given.over(defaults);
+    options.grammar = grammar::take(fields)?;
+    Ok(options)
+}
+
+fn top_k(k: i64) -> Result<usize, ApiError> {
+    match k {
+        -1 => Ok(0),
+        k => usize::try_from(k).map_err(|_| {
+            let message = format!("top_k must be at least 0, or -1 for all, given {k}");
+            ApiError::bad("top_k", message)
+        }),
+    }
+}
+
+fn bias(fields: &mut Fields) -> Result<Option<BTreeMap<u32, f32>>, ApiError> {
+    let given: Option<BTreeMap<String, f32>> = fields.take("logit_bias")?;
+    let Some(given) = given else { return Ok(None) };
+    let entry = |(id, bias): (String, f32)| match id.parse() {
+        Ok(id) => Ok((id, bias)),
+        Err(_) => {
+            let message = format!("logit_bias: {id:?} is not a token id");
+            Err(ApiError::bad("logit_bias", message))
+        }
+    };
+    given.into_iter().map(entry).collect::<Result<_, _>>().map(Some)
+}
+
+/// Takes `n`.
+///
+/// # Errors
+/// It is out of range.
+pub(super) fn choices(fields: &mut Fields) -> Result<usize, ApiError> {
+    match fields.take::<usize>("n")?.unwrap_or(1) {
+        n @ 1..=MAX_CHOICES => Ok(n),
+        n => {
+            let message = format!("n must be in 1..={MAX_CHOICES}, given {n}");
+            Err(ApiError::bad("n", message))
+        }
+    }
+}
+
+/// Checks a prompt with its options as the engine does, and names the parameter at fault.
+///
+/// # Errors
+/// The prompt has no place in the model's positions or vocabulary, or an option is out of range.
+pub(super) fn check(
+    frontend: &Frontend,
+    ids: &[u32],
+    options: &GenerateOptions,
+) -> Result<(), ApiError> {
+    if let Some(max) = frontend.info().max_positions
+        && ids.len() + 1 > max
+    {
+        let message = format!(
+            "the prompt has {} tokens; the model's context length is {max} tokens, of which one is for the answer",
+            ids.len()
+        );
+        return Err(ApiError::bad("messages", message).with_code("context_length_exceeded"));
+    }
+    let vocab = frontend.info().vocab.unsigned_abs();
+    if let Some(id) = options.sampling.logit_bias.keys().find(|&&id| id >= vocab) {
+        let message = format!("logit_bias: token id {id} is outside the model's vocabulary of {vocab}");
+        return Err(ApiError::bad("logit_bias", message));
+    }
+    frontend.check(ids, options).map_err(|error| {
+        let message = error.to_string();
+        let kind = error.kind();
+        let refused = ApiError::from(error);
+        // Messages of options begin with the option's name.
+        let name = message.split([' ', ':']).next().unwrap_or_default();
+        let param = match name {
+            "repeat_penalty" => "repetition_penalty",
+            "stop_ids" => "stop_token_ids",
+            name => name,
+        };
+        match kind == ErrorKind::Argument && name.contains(['_', 'e']) && is_option(name) {
+            true => refused.with_param(param),
+            false => refused,
+        }
+    })
+}
+
+fn is_option(name: &str) -> bool {
+    name == "stop" || RequestOptions::NAMES.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Result<GenerateOptions, ApiError> {
+        let mut fields = Fields::parse(json.as_bytes(), false)?;
+        let found = options(&mut fields, &GenerateOptions::default())?;
+        assert!(fields.end(&[])?.is_empty(), "{json}");
+        Ok(found)
+    }
+
+    #[test]
+    fn names_of_other_servers_are_read() {
+        let options = read(
+            r#"{"temperature": 1e-5, "top_p": 0, "top_k": -1, "stop": "x", "seed": -1, "logit_bias": {"7": -100},
+                "repetition_penalty": 1.1, "stop_token_ids": [3], "min_tokens": 0}"#,
+        )
+        .unwrap();
+        let sampling = options.sampling;
+        assert_eq!((sampling.temperature, sampling.top_p, sampling.top_k), (0.0, 1.0, 1));
+        assert_eq!((sampling.seed, sampling.logit_bias[&7]), (Some(u64::MAX), -100.0));
+        assert_eq!((sampling.repeat_penalty, sampling.repeat_context), (1.1, u32::MAX as usize));
+        assert_eq!((options.stop, options.stop_ids), (vec!["x".to_owned()], vec![3]));
+    }
+
+    #[test]
+    fn faults_name_the_parameter() {
+        for (json, param) in [
+            (r#"{"top_k": -2}"#, "top_k"),
+            (r#"{"stop": 3}"#, "stop"),
+            (r#"{"logit_bias": {"x": 1}}"#, "logit_bias"),
+            (r#"{"temperature": "hot"}"#, "temperature"),
+            (r#"{"min_tokens": 4}"#, "min_tokens"),
+            (r#"{"stop": ["a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a"]}"#, "stop"),
+        ] {
+            assert_eq!(read(json).unwrap_err().param.as_deref(), Some(param), "{json}");
+        }
+    }
+}

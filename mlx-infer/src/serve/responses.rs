@@ -1,0 +1,226 @@
+//! `POST /v1/responses`: OpenAI's newer API, without a memory of earlier responses.
+
+mod input;
+mod writer;
+
+use axum::Json;
+use axum::extract::{Extension, Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value, json};
+
+use self::input::conversation;
+use self::writer::Writer;
+use super::error::ApiError;
+use super::fields::Fields;
+use super::state::{Loaded, Shared, now};
+use super::trace::{Trace, Usage, new_id};
+use super::turn::{self, End, Turn, Whole};
+use super::{logprobs, params, sse};
+use crate::generate::FinishReason;
+use crate::text::chat::reply::ToolChoice;
+
+/// Keys of this route that change nothing here.
+const HARMLESS: &[&str] = &["max_tool_calls", "moderation", "stream_options", "truncation"];
+
+pub(super) async fn responses(
+    State(app): State<Shared>,
+    Extension(trace): Extension<Trace>,
+    mut fields: Fields,
+) -> Result<Response, ApiError> {
+    let model = app.served_name(fields.model()?.as_deref())?.to_owned();
+    let loaded = app.ready()?;
+    let (turn, settings) = read(&mut fields, loaded)?;
+    let is_stream = fields.take("stream")?.unwrap_or(false);
+    let headers = fields.end(HARMLESS)?;
+    let mut head = json!({
+        "id": new_id("resp_"),
+        "object": "response",
+        "created_at": now(),
+        "model": model,
+        "status": "in_progress",
+        "error": null,
+        "incomplete_details": null,
+        "previous_response_id": null,
+        "background": false,
+        "store": false,
+        "output": [],
+        "usage": null,
+    });
+    if let Value::Object(head) = &mut head {
+        head.extend(settings);
+    }
+    let tokenizer = match turn.options.logprobs {
+        Some(_) => Some(loaded.frontend().tokenizer()?.clone()),
+        None => None,
+    };
+    let answers = turn.start(&app, loaded, &trace)?;
+    let mut writer = Writer::new(head, answers.replies, trace.clone(), tokenizer);
+    let mut choices = answers.choices;
+    if is_stream {
+        return Ok(sse::response(choices, writer, trace, headers));
+    }
+    while let Some(step) = choices.next().await {
+        writer.read(step?, &mut choices);
+    }
+    Ok((headers, Json(writer.whole())).into_response())
+}
+
+/// A stored response: there are none.
+pub(super) async fn stored(Path(id): Path<String>) -> ApiError {
+    let message = format!("there is no response {id:?}: this server stores none");
+    ApiError::new(StatusCode::NOT_FOUND, message)
+}
+
+/// `usage` of this API.
+fn usage(counts: &Usage) -> Value {
+    json!({
+        "input_tokens": counts.prompt,
+        "input_tokens_details": {"cached_tokens": counts.cached},
+        "output_tokens": counts.completion,
+        "output_tokens_details": {"reasoning_tokens": counts.reasoning},
+        "total_tokens": counts.prompt + counts.completion,
+    })
+}
+
+/// Reads the keys; the second value repeats the settings in the answer, as clients expect.
+fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value>), ApiError> {
+    if let Some(id) = fields.take::<String>("previous_response_id")? {
+        let message = format!("there is no response {id:?}: this server stores none; send the whole input");
+        return Err(ApiError::new(StatusCode::NOT_FOUND, message).with_param("previous_response_id"));
+    }
+    for name in ["background", "conversation", "prompt"] {
+        let is_off = |value: &Value| matches!(value, Value::Bool(false));
+        if fields.take::<Value>(name)?.is_some_and(|value| !is_off(&value)) {
+            return Err(ApiError::bad(name, format!("{name} is not supported")));
+        }
+    }
+    let instructions: Option<String> = fields.take("instructions")?;
+    let messages = conversation(fields.require("input")?, instructions.as_deref())?;
+    let given: Vec<Value> = fields.take("tools")?.unwrap_or_default();
+    let tools: Vec<Value> = given.iter().filter_map(tool).collect();
+    let tool_choice = tool_choice(fields, &tools)?;
+    let mut options = params::options(fields, &loaded.defaults)?;
+    let include: Vec<String> = fields.take("include")?.unwrap_or_default();
+    let top: Option<usize> = fields.take("top_logprobs")?;
+    let wants_logprobs = include.iter().any(|name| name == "message.output_text.logprobs");
+    if wants_logprobs || top.is_some_and(|top| top > 0) {
+        options.logprobs = Some(logprobs::check_top("top_logprobs", top.unwrap_or(0))?);
+    }
+    let mut kwargs: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
+    let reasoning: Option<Map<String, Value>> = fields.take("reasoning")?;
+    let reasoning = reasoning.unwrap_or_default();
+    if let Some(effort) = reasoning.get("effort").and_then(Value::as_str) {
+        turn::effort(&mut kwargs, effort);
+    }
+    let max_tokens: Option<usize> = fields.take("max_output_tokens")?;
+    if max_tokens == Some(0) {
+        let message = "max_output_tokens must be at least 1, given 0";
+        return Err(ApiError::bad("max_output_tokens", message));
+    }
+    let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
+    let text: Map<String, Value> = fields.take("text")?.unwrap_or_default();
+    let format = text.get("format").cloned();
+    let format = format.unwrap_or_else(|| json!({"type": "text"}));
+    options.grammar = super::grammar::of_format(&format, "text.format")?;
+    let settings = json!({
+        "instructions": instructions,
+        "max_output_tokens": max_tokens,
+        "parallel_tool_calls": is_parallel,
+        "reasoning": {"effort": reasoning.get("effort"), "summary": null},
+        "temperature": options.sampling.temperature,
+        "text": {"format": format},
+        "tool_choice": match &tool_choice {
+            ToolChoice::Auto => json!("auto"),
+            ToolChoice::None => json!("none"),
+            ToolChoice::Required => json!("required"),
+            ToolChoice::Named(name) => json!({"type": "function", "name": name}),
+        },
+        "tools": given.iter().filter(|given| tool(given).is_some()).collect::<Vec<_>>(),
+        "top_p": options.sampling.top_p,
+        "truncation": "disabled",
+        "metadata": {},
+    });
+    let Value::Object(settings) = settings else {
+        return Err(ApiError::internal());
+    };
+    let turn = Turn {
+        messages,
+        tools,
+        tool_choice,
+        is_parallel,
+        continues: false,
+        add_generation_prompt: true,
+        kwargs,
+        options,
+        max_tokens,
+        n: 1,
+    };
+    Ok((turn, settings))
+}
+
+/// A function in the form of chat completions. Tools that OpenAI's servers run are left out.
+fn tool(tool: &Value) -> Option<Value> {
+    if tool["type"] != "function" {
+        return None;
+    }
+    let name = tool["name"].as_str().filter(|name| !name.is_empty())?;
+    let mut function = json!({"name": name});
+    for key in ["description", "parameters", "strict"] {
+        if !tool[key].is_null() {
+            function[key] = tool[key].clone();
+        }
+    }
+    Some(json!({"type": "function", "function": function}))
+}
+
+fn tool_choice(fields: &mut Fields, tools: &[Value]) -> Result<ToolChoice, ApiError> {
+    let bad = |message: String| Err(ApiError::bad("tool_choice", message));
+    match fields.take::<Value>("tool_choice")? {
+        None => Ok(ToolChoice::Auto),
+        Some(Value::String(word)) => match word.as_str() {
+            "auto" => Ok(ToolChoice::Auto),
+            "none" => Ok(ToolChoice::None),
+            "required" if !tools.is_empty() => Ok(ToolChoice::Required),
+            "required" => bad("tool_choice is required, and there are no functions".to_owned()),
+            word => bad(format!("tool_choice {word:?} is not known")),
+        },
+        Some(object) => {
+            let name = object["name"].as_str().unwrap_or_default();
+            match tools.iter().any(|tool| tool["function"]["name"] == name) {
+                true => Ok(ToolChoice::Named(name.to_owned())),
+                false => bad(format!("tool_choice asks for {name:?}, which is not among the functions")),
+            }
+        }
+    }
+}
+
+/// The items of a whole answer.
+fn items(ids: &writer::Ids, whole: &Whole, logprobs: &Value) -> Vec<Value> {
+    let mut items = Vec::new();
+    let status = match whole.end.map(|end: End| end.reason) {
+        Some(FinishReason::Length) => "incomplete",
+        _ => "completed",
+    };
+    if !whole.reasoning.is_empty() {
+        items.push(json!({
+            "id": ids.reasoning, "type": "reasoning", "status": "completed", "summary": [],
+            "content": [{"type": "reasoning_text", "text": whole.reasoning}],
+        }));
+    }
+    if !whole.content.is_empty() || whole.calls.is_empty() {
+        items.push(json!({
+            "id": ids.message, "type": "message", "role": "assistant", "status": status,
+            "content": [{
+                "type": "output_text", "text": whole.content, "annotations": [], "logprobs": logprobs,
+            }],
+        }));
+    }
+    for (call, id) in whole.calls.iter().zip(&ids.calls) {
+        items.push(json!({
+            "id": id, "type": "function_call", "status": "completed",
+            "call_id": call.id, "name": call.name, "arguments": call.arguments,
+        }));
+    }
+    items
+}

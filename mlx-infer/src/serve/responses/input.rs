@@ -1,0 +1,161 @@
+//! The items of a request's `input` as messages.
+
+use serde_json::{Value, json};
+
+use super::super::error::ApiError;
+use crate::text::chat::Message;
+
+/// The conversation that `instructions` and `input` make.
+///
+/// # Errors
+/// An item is not known or not supported.
+pub(super) fn conversation(
+    input: Value,
+    instructions: Option<&str>,
+) -> Result<Vec<Message>, ApiError> {
+    let mut messages = Vec::new();
+    if let Some(text) = instructions.filter(|text| !text.is_empty()) {
+        messages.push(Message::new("system", text));
+    }
+    let items = match input {
+        Value::String(text) => {
+            messages.push(Message::new("user", text));
+            return Ok(messages);
+        }
+        Value::Array(items) => items,
+        _ => {
+            let message = "input must be a text or a list of items";
+            return Err(ApiError::bad("input", message));
+        }
+    };
+    let mut reasoning = String::new();
+    for (at, item) in items.iter().enumerate() {
+        take(&mut messages, &mut reasoning, item)
+            .map_err(|what| ApiError::bad("input", format!("input[{at}]: {what}")))?;
+    }
+    Ok(messages)
+}
+
+fn take(messages: &mut Vec<Message>, reasoning: &mut String, item: &Value) -> Result<(), String> {
+    let word = |name: &str| item[name].as_str().unwrap_or_default();
+    match word("type") {
+        "" | "message" => {
+            let role = match word("role") {
+                "developer" => "system",
+                role @ ("user" | "assistant" | "system") => role,
+                role => {
+                    let known = "user, assistant, system or developer";
+                    return Err(format!("its role must be {known}, given {role:?}"));
+                }
+            };
+            let message = Message::new(role, text_of(&item["content"])?);
+            messages.push(with_reasoning(message, reasoning, role));
+        }
+        "function_call" => {
+            let call = json!({
+                "id": item["call_id"], "type": "function",
+                "function": {"name": item["name"], "arguments": item["arguments"]},
+            });
+            // Calls after a text or another call of the same answer belong to its message.
+            let last = messages.pop();
+            let message = match last {
+                Some(last) if last.role() == Some("assistant") => last,
+                other => {
+                    messages.extend(other);
+                    Message::new("assistant", "")
+                }
+            };
+            let calls = message.as_map().get("tool_calls").and_then(Value::as_array);
+            let mut calls = calls.cloned().unwrap_or_default();
+            calls.push(call);
+            let message = message.with("tool_calls", calls);
+            messages.push(with_reasoning(message, reasoning, "assistant"));
+        }
+        "function_call_output" => {
+            let result = Message::new("tool", text_of(&item["output"])?);
+            messages.push(result.with("tool_call_id", item["call_id"].clone()));
+        }
+        "reasoning" => {
+            let parts = item["content"].as_array();
+            for part in parts.into_iter().flatten() {
+                reasoning.push_str(part["text"].as_str().unwrap_or_default());
+            }
+        }
+        other => return Err(format!("an item of type {other:?} is not supported")),
+    }
+    Ok(())
+}
+
+/// Reasoning comes as an item of its own, before what it led to.
+fn with_reasoning(message: Message, reasoning: &mut String, role: &str) -> Message {
+    match role == "assistant" && !reasoning.is_empty() {
+        true => message.with("reasoning_content", std::mem::take(reasoning)),
+        false => message,
+    }
+}
+
+/// A text, or parts of text.
+fn text_of(content: &Value) -> Result<String, String> {
+    match content {
+        Value::Null => Ok(String::new()),
+        Value::String(text) => Ok(text.clone()),
+        Value::Array(parts) => {
+            let mut text = String::new();
+            for part in parts {
+                let kind = part["type"].as_str().unwrap_or("text");
+                let name = if kind == "refusal" { "refusal" } else { "text" };
+                match (kind, part[name].as_str()) {
+                    ("text" | "input_text" | "output_text" | "refusal", Some(more)) => {
+                        text.push_str(more);
+                    }
+                    _ => {
+                        return Err(format!(
+                            "a part of type {kind:?} is not supported: this server reads text"
+                        ));
+                    }
+                }
+            }
+            Ok(text)
+        }
+        _ => Err("its content must be a text or a list of parts".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_become_messages() {
+        let input = json!([
+            {"role": "developer", "content": "be brief"},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "why"}]},
+            {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+            {"type": "function_call", "call_id": "c2", "name": "g", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "42"}]},
+        ]);
+        let messages = conversation(input, Some("rules")).unwrap();
+        let roles: Vec<&str> = messages.iter().filter_map(Message::role).collect();
+        assert_eq!(roles, ["system", "system", "user", "assistant", "tool"]);
+        let calls = &messages[3].as_map()["tool_calls"];
+        assert_eq!(calls.as_array().map(Vec::len), Some(2));
+        assert_eq!(messages[3].as_map()["reasoning_content"], "why");
+        assert_eq!(messages[4].text(), Some("42"));
+    }
+
+    #[test]
+    fn other_items_are_refused_by_name() {
+        for (item, what) in [
+            (json!({"type": "item_reference", "id": "x"}), "item_reference"),
+            (
+                json!({"role": "user", "content": [{"type": "input_image"}]}),
+                "input_image",
+            ),
+            (json!({"role": "robot", "content": ""}), "robot"),
+        ] {
+            let error = conversation(json!([item]), None).unwrap_err();
+            assert!(error.message.contains(what), "{}", error.message);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Start, drain and end of the server.
+
+use std::net::{SocketAddr, TcpListener};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Builder;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::http;
+use super::settings::ServeOptions;
+use super::state::{App, Loaded};
+use crate::console;
+use crate::engine::Engine;
+use crate::error::{Error, ErrorKind, Result};
+use crate::generate::GenerateOptions;
+use crate::model::LoadedModel;
+use crate::sampler::SamplingParams;
+
+/// Threads that handle connections and tokenise. The engine has its own.
+const THREADS: usize = 2;
+
+/// How long answers may take to end after their requests were cancelled.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// An HTTP server that listens, but has no model yet.
+///
+/// ```no_run
+/// # fn main() -> mlx_infer::Result<()> {
+/// use mlx_infer::LoadedModel;
+/// use mlx_infer::serve::{ServeOptions, Server};
+/// let server = Server::bind(ServeOptions::default())?;
+/// println!("http://{}", server.address());
+/// server.run(LoadedModel::load_default)
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    settings: ServeOptions,
+    stop: watch::Sender<bool>,
+}
+
+/// Ends a [`Server`] from another thread.
+#[derive(Clone, Debug)]
+pub struct Stopper(watch::Sender<bool>);
+
+impl Stopper {
+    /// Lets the server take no more requests, finish those under way for at most [`ServeOptions::drain`], and end.
+    pub fn stop(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+impl Server {
+    /// Listens at the address of the settings. Connections wait until [`run`](Self::run).
+    ///
+    /// # Errors
+    /// A setting is out of range, or the address is taken.
+    pub fn bind(settings: ServeOptions) -> Result<Self> {
+        settings.check()?;
+        let cannot = |error| {
+            let message = format!("cannot listen at {}", settings.address);
+            Error::new(ErrorKind::Io, message).with_source(error)
+        };
+        let listener = TcpListener::bind(settings.address).map_err(cannot)?;
+        listener.set_nonblocking(true).map_err(cannot)?;
+        let address = listener.local_addr().map_err(cannot)?;
+        Ok(Self {
+            listener,
+            address,
+            settings,
+            stop: watch::Sender::new(false),
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What ends it.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(self.stop.clone())
+    }
+
+    /// Serves until the [`Stopper`] ends it. The model is loaded meanwhile: until it is there, requests are refused with 503.
+    ///
+    /// # Errors
+    /// Those of `load`; the system refuses a thread or a socket.
+    pub fn run(self, load: impl FnOnce() -> Result<LoadedModel> + Send + 'static) -> Result<()> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("mlx-http")
+            .enable_all()
+            .build()
+            .map_err(|error| failed("cannot start the server's threads", error))?;
+        let result = runtime.block_on(self.serve(load));
+        // A model that is still loading, or a connection that is still open, does not hold up the end.
+        runtime.shutdown_background();
+        result
+    }
+
+    async fn serve(
+        self,
+        load: impl FnOnce() -> Result<LoadedModel> + Send + 'static,
+    ) -> Result<()> {
+        let (drain, engine_options) = (self.settings.drain, self.settings.engine.clone());
+        let app = Arc::new(App::new(self.settings));
+        let listener = tokio::net::TcpListener::from_std(self.listener)
+            .map_err(|error| failed("cannot serve the socket", error))?;
+        let close = watch::Sender::new(false);
+        let serving = axum::serve(listener, http::router(app.clone()))
+            .with_graceful_shutdown(is_set(close.subscribe()));
+        let serving = tokio::spawn(serving.into_future());
+        let mut stopped = pin!(is_set(self.stop.subscribe()));
+        let started = tokio::task::spawn_blocking(move || Engine::start(load, engine_options));
+        let engine = tokio::select! {
+            () = &mut stopped => return Ok(()),
+            engine = started => engine.map_err(|error| failed("loading has panicked", error))??,
+        };
+        app.set_loaded(loaded(&app, engine)?);
+        stopped.await;
+        app.drain();
+        if timeout(drain, app.is_idle()).await.is_err()
+            && let Some(loaded) = app.loaded()
+        {
+            // Requests under way end with an error.
+            loaded.engine.stop();
+            let _ = timeout(LAST_WORDS, app.is_idle()).await;
+        }
+        close.send_replace(true);
+        match timeout(LAST_WORDS, serving).await {
+            Ok(Ok(Err(error))) => Err(failed("the server has failed", error)),
+            // A client that holds its connection open does not hold up the end.
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+}
+
+/// The engine with what requests leave open: flags, then generation_config.json, then OpenAI's defaults.
+fn loaded(app: &App, engine: Engine) -> Result<Loaded> {
+    let frontend = engine.frontend();
+    let openai = GenerateOptions {
+        sampling: SamplingParams {
+            temperature: 1.0,
+            ..Default::default()
+        },
+        ..Default::default()
+    };
+    let published = frontend.generation_defaults()?.over(&openai);
+    let defaults = app.settings.defaults.clone().over(&published);
+    defaults.check()?;
+    // A template that cannot be read is reported at the start, and not by the first conversation alone.
+    if let Err(error) = frontend.chat_template() {
+        console::note(&format!("warning: conversations are refused: {error}"));
+    }
+    Ok(Loaded::new(engine, defaults))
+}
+
+/// Waits until the value is true; for ever, if nothing can set it any more.
+async fn is_set(mut value: watch::Receiver<bool>) {
+    if value.wait_for(|is_set| *is_set).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn failed(
+    message: &str,
+    error: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> Error {
+    Error::new(ErrorKind::Io, message).with_source(error)
+}

@@ -1,0 +1,88 @@
+//! How the server runs.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::engine::EngineOptions;
+use crate::error::{Error, Result};
+use crate::options::RequestOptions;
+
+/// How the server runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServeOptions {
+    /// Where it listens; port 0 takes a free one.
+    pub address: SocketAddr,
+    /// The names that requests may give for the model; the first is the one that answers bear.
+    pub names: Vec<String>,
+    /// Keys, one of which a request must bear; without any, everyone may ask.
+    pub keys: Vec<String>,
+    /// Listen beyond this machine although there is no key.
+    pub insecure: bool,
+    /// Origins of web pages that may ask (`https://example.org`); `*` is all.
+    pub cors_origins: Vec<String>,
+    /// Refuse requests with keys that are not known, instead of naming these in a header.
+    pub strict: bool,
+    /// Most tokens of an answer that says no number itself.
+    pub max_output: usize,
+    /// Most requests of one key at a time.
+    pub key_requests: Option<usize>,
+    /// Options for what a request leaves open, before those of the checkpoint's generation_config.json.
+    pub defaults: RequestOptions,
+    /// How long requests may go on after the server was told to end.
+    pub drain: Duration,
+    /// How the engine runs.
+    pub engine: EngineOptions,
+    /// Write a line to stderr for each request.
+    pub log: bool,
+}
+
+impl Default for ServeOptions {
+    /// Port 8080 of this machine alone.
+    fn default() -> Self {
+        Self {
+            address: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            names: vec!["default".to_owned()],
+            keys: Vec::new(),
+            insecure: false,
+            cors_origins: Vec::new(),
+            strict: false,
+            max_output: 16_384,
+            key_requests: None,
+            defaults: RequestOptions::default(),
+            drain: Duration::from_secs(30),
+            engine: EngineOptions::default(),
+            log: true,
+        }
+    }
+}
+
+impl ServeOptions {
+    /// # Errors
+    /// A value is out of range, or the server would be open to a network without a key.
+    pub fn check(&self) -> Result<()> {
+        let is_local = self.address.ip().is_loopback();
+        if !is_local && self.keys.is_empty() && !self.insecure {
+            return Err(Error::argument(format!(
+                "{} can be reached from other machines, and there is no API key; give one, or allow everyone to ask with --insecure",
+                self.address
+            )));
+        }
+        if self.names.iter().any(String::is_empty) || self.names.is_empty() {
+            return Err(Error::argument("the model needs a name that is not empty"));
+        }
+        if self.keys.iter().any(|key| key.trim().is_empty()) {
+            return Err(Error::argument("an API key is empty"));
+        }
+        for (name, value) in [
+            ("max_output", Some(self.max_output)),
+            ("key_requests", self.key_requests),
+        ] {
+            if value == Some(0) {
+                return Err(Error::argument(format!(
+                    "{name} must be at least 1, given 0"
+                )));
+            }
+        }
+        self.defaults.clone().over(&Default::default()).check()
+    }
+}

@@ -1,0 +1,200 @@
+//! What all handlers share.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::http::StatusCode;
+use tokio::sync::watch;
+
+use super::error::ApiError;
+use super::guard::Keys;
+use super::metrics::Metrics;
+use super::settings::ServeOptions;
+use crate::engine::Engine;
+use crate::frontend::Frontend;
+use crate::generate::GenerateOptions;
+use crate::model::LoadedModel;
+use crate::text::chat::reply::ReplyFormat;
+
+/// The state of the server, shared by all handlers.
+pub(super) type Shared = Arc<App>;
+
+/// The state of the server.
+pub(super) struct App {
+    pub(super) settings: ServeOptions,
+    pub(super) keys: Keys,
+    pub(super) metrics: Metrics,
+    loaded: OnceLock<Loaded>,
+    is_draining: AtomicBool,
+    /// Requests under way.
+    active: watch::Sender<usize>,
+    /// When the server was started, in seconds since 1970.
+    pub(super) created: u64,
+}
+
+/// What is there once the model is loaded.
+pub(super) struct Loaded {
+    pub(super) engine: Engine,
+    /// What requests leave open.
+    pub(super) defaults: GenerateOptions,
+    reply_format: OnceLock<ReplyFormat>,
+}
+
+/// A step of the engine that takes longer is a fault.
+const STUCK: Duration = Duration::from_secs(60);
+
+impl App {
+    pub(super) fn new(settings: ServeOptions) -> Self {
+        Self {
+            keys: Keys::new(&settings.keys, settings.key_requests),
+            metrics: Metrics::default(),
+            loaded: OnceLock::new(),
+            is_draining: AtomicBool::new(false),
+            active: watch::Sender::new(0),
+            created: now(),
+            settings,
+        }
+    }
+
+    /// The engine is ready.
+    pub(super) fn set_loaded(&self, loaded: Loaded) {
+        // There is one load a server.
+        let _ = self.loaded.set(loaded);
+    }
+
+    /// The engine, whether or not it still takes requests.
+    pub(super) fn loaded(&self) -> Option<&Loaded> {
+        self.loaded.get()
+    }
+
+    /// The engine, for a new request.
+    ///
+    /// # Errors
+    /// It is loading, draining or dead.
+    pub(super) fn ready(&self) -> Result<&Loaded, ApiError> {
+        if self.is_draining() {
+            return Err(ApiError::later(10, "the server is shutting down"));
+        }
+        let Some(loaded) = self.loaded.get() else {
+            return Err(ApiError::later(5, "the model is loading"));
+        };
+        if !loaded.engine.is_alive() {
+            return Err(ApiError::later(10, "the engine has ended"));
+        }
+        Ok(loaded)
+    }
+
+    /// Why the engine makes no progress although there is work, if so.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.loaded.get().is_some_and(|loaded| {
+            let load = loaded.engine.load();
+            load.prefilling + load.decoding > 0 && load.since_step > STUCK
+        })
+    }
+
+    /// New requests are refused from now on.
+    pub(super) fn drain(&self) {
+        self.is_draining.store(true, Ordering::Release);
+    }
+
+    /// A request has come.
+    pub(super) fn enter(&self) {
+        self.active.send_modify(|active| *active += 1);
+    }
+
+    /// A request has ended.
+    pub(super) fn leave(&self) {
+        self.active.send_modify(|active| *active -= 1);
+    }
+
+    /// Waits until no request is under way.
+    pub(super) async fn is_idle(&self) {
+        // The sender lives as long as this.
+        let _ = self.active.subscribe().wait_for(|active| *active == 0).await;
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::Acquire)
+    }
+
+    /// The name that an answer bears, for the name that a request gives.
+    ///
+    /// # Errors
+    /// 404 with the names that there are.
+    pub(super) fn served_name(&self, asked: Option<&str>) -> Result<&str, ApiError> {
+        let names = &self.settings.names;
+        match asked {
+            None | Some("" | "default") => Ok(&names[0]),
+            Some(asked) => {
+                let found = names.iter().find(|name| *name == asked);
+                found.map(String::as_str).ok_or_else(|| {
+                    let message = format!(
+                        "there is no model {asked:?} here; there is {}",
+                        names.join(", ")
+                    );
+                    ApiError::new(StatusCode::NOT_FOUND, message)
+                        .with_code("model_not_found")
+                        .with_param("model")
+                })
+            }
+        }
+    }
+
+    /// Calls `job` with the model between two steps of the engine.
+    ///
+    /// # Errors
+    /// The engine has ended, or the job has panicked.
+    pub(super) async fn with_model<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&LoadedModel) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let (send, receive) = tokio::sync::oneshot::channel();
+        self.ready()?.engine.run(move |model| {
+            // Nobody waits for a job whose client has left.
+            if !send.is_closed() {
+                let _ = send.send(job(model));
+            }
+        })?;
+        receive.await.map_err(|_| ApiError::internal())
+    }
+}
+
+impl Loaded {
+    pub(super) fn new(engine: Engine, defaults: GenerateOptions) -> Self {
+        Self {
+            engine,
+            defaults,
+            reply_format: OnceLock::new(),
+        }
+    }
+
+    /// How the model writes reasoning and calls of tools.
+    ///
+    /// # Errors
+    /// There is no tokenizer or no chat template.
+    pub(super) fn reply_format(&self) -> Result<&ReplyFormat, ApiError> {
+        if let Some(format) = self.reply_format.get() {
+            return Ok(format);
+        }
+        let frontend = self.frontend();
+        let format = ReplyFormat::detect(frontend.chat_template()?, frontend.tokenizer()?);
+        Ok(self.reply_format.get_or_init(|| format))
+    }
+
+    pub(super) fn frontend(&self) -> &Frontend {
+        self.engine.frontend()
+    }
+}
+
+/// Seconds since 1970.
+pub(super) fn now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}
+
+/// Runs work that takes more than a moment, such as the tokenisation of a long text, without holding up other connections of this thread.
+pub(super) fn heavy<T>(work: impl FnOnce() -> T) -> T {
+    tokio::task::block_in_place(work)
+}

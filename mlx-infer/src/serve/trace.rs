@@ -1,0 +1,205 @@
+//! The trace of one request: its id, its line in the log, its part of the metrics.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use axum::http::HeaderMap;
+
+use super::guard::Permit;
+use super::state::{Shared, now};
+use crate::console;
+use crate::generate::{FinishReason, random_seed};
+use crate::metrics::Metrics;
+
+/// A request from its arrival to the last byte of its answer. Dropping the last clone writes the line in the log.
+pub(super) type Trace = Arc<Inner>;
+
+pub(super) struct Inner {
+    app: Shared,
+    /// The request's id, the client's own or a new one.
+    pub(super) id: String,
+    route: String,
+    is_probe: bool,
+    arrived: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    permit: Option<Permit>,
+    status: Option<u16>,
+    /// Whether the answer goes on after the response's head.
+    is_stream: bool,
+    has_ended: bool,
+    finishes: Vec<FinishReason>,
+    usage: Usage,
+    fault: Option<String>,
+}
+
+/// Counts of a request's tokens, over all of its choices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Usage {
+    pub(super) prompt: usize,
+    pub(super) cached: usize,
+    pub(super) completion: usize,
+    pub(super) reasoning: usize,
+    pub(super) drafted: usize,
+    pub(super) accepted: usize,
+}
+
+impl Usage {
+    /// Adds a row. Rows of the same prompt count it once.
+    pub(super) fn add(&mut self, row: &Metrics, is_same_prompt: bool) {
+        if !is_same_prompt {
+            self.prompt += row.prompt_tokens;
+            self.cached += row.cached_tokens;
+        }
+        self.completion += row.decode_tokens;
+        self.drafted += row.drafted_tokens;
+        self.accepted += row.accepted_draft_tokens;
+    }
+
+    /// OpenAI's `usage`.
+    pub(super) fn openai(&self) -> serde_json::Value {
+        let mut usage = serde_json::json!({
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.completion,
+            "total_tokens": self.prompt + self.completion,
+            "prompt_tokens_details": {"cached_tokens": self.cached},
+            "completion_tokens_details": {"reasoning_tokens": self.reasoning},
+        });
+        if self.drafted > 0 {
+            let details = &mut usage["completion_tokens_details"];
+            details["accepted_prediction_tokens"] = self.accepted.into();
+            details["rejected_prediction_tokens"] = (self.drafted - self.accepted).into();
+        }
+        usage
+    }
+}
+
+/// The longest id of a client that is taken.
+const MAX_ID: usize = 128;
+
+/// A trace of a request that has just arrived.
+pub(super) fn begin(app: Shared, headers: &HeaderMap, route: String) -> Trace {
+    let given = headers.get("x-request-id");
+    let given = given.and_then(|id| id.to_str().ok()).filter(|id| {
+        !id.is_empty() && id.len() <= MAX_ID && id.bytes().all(|byte| byte.is_ascii_graphic())
+    });
+    app.enter();
+    Arc::new(Inner {
+        id: given.map_or_else(|| new_id("req_"), str::to_owned),
+        is_probe: ["GET /health", "GET /ready", "GET /metrics"].contains(&route.as_str()),
+        route,
+        arrived: Instant::now(),
+        state: Mutex::default(),
+        app,
+    })
+}
+
+/// A new id with a prefix and 24 hexadecimal digits.
+pub(super) fn new_id(prefix: &str) -> String {
+    let (a, b) = (random_seed(), random_seed());
+    format!("{prefix}{a:016x}{:08x}", b as u32)
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Holds a place among the requests of a key until the request has ended.
+    pub(super) fn hold(&self, permit: Permit) {
+        self.state().permit = Some(permit);
+    }
+
+    /// The response begins.
+    pub(super) fn respond(&self, status: u16) {
+        self.app.metrics.responded(status);
+        self.state().status = Some(status);
+    }
+
+    /// The answer is a stream, which [`end`](Self::end) ends.
+    pub(super) fn stream(&self) {
+        self.state().is_stream = true;
+    }
+
+    /// The stream has come to its end.
+    pub(super) fn end(&self) {
+        self.state().has_ended = true;
+    }
+
+    /// A prompt of so many tokens was computed without an answer.
+    pub(super) fn prompt(&self, tokens: usize) {
+        self.state().usage.prompt += tokens;
+    }
+
+    /// So many tokens of the answer were reasoning.
+    pub(super) fn reasoned(&self, tokens: usize) {
+        self.state().usage.reasoning += tokens;
+    }
+
+    /// The counts so far.
+    pub(super) fn usage(&self) -> Usage {
+        self.state().usage
+    }
+
+    /// A row has ended.
+    pub(super) fn finished(&self, reason: FinishReason, row: &Metrics, is_same_prompt: bool) {
+        self.app.metrics.finished(reason, row);
+        let mut state = self.state();
+        state.finishes.push(reason);
+        state.usage.add(row, is_same_prompt);
+    }
+
+    /// A row failed.
+    pub(super) fn failed(&self, fault: String) {
+        self.app.metrics.failed();
+        self.blame(fault);
+    }
+
+    /// Why the request failed: the log has the details, the client may not.
+    pub(super) fn blame(&self, fault: String) {
+        self.state().fault.get_or_insert(fault);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let mut state = std::mem::take(&mut *self.state());
+        drop(state.permit.take());
+        self.app.leave();
+        let has_left = state.status.is_none() || (state.is_stream && !state.has_ended);
+        if has_left {
+            self.app.metrics.disconnected();
+        }
+        // Probes come every few seconds and would hide the rest.
+        let is_probe = self.is_probe && state.status == Some(200);
+        if is_probe || !self.app.settings.log {
+            return;
+        }
+        let time = jiff::Timestamp::from_second(now() as i64).unwrap_or_default();
+        // nginx's status for a client that has left before the answer.
+        let status = state.status.unwrap_or(499);
+        let mut line = format!("{time} {status} {} id={}", self.route, self.id);
+        let usage = state.usage;
+        if usage.prompt > 0 {
+            line += &format!(
+                " prompt={} cached={} tokens={}",
+                usage.prompt, usage.cached, usage.completion
+            );
+        }
+        line += &format!(" s={:.3}", self.arrived.elapsed().as_secs_f64());
+        if !state.finishes.is_empty() {
+            let words: Vec<&str> = state.finishes.iter().map(|one| one.as_str()).collect();
+            line += &format!(" finish={}", words.join(","));
+        }
+        if has_left {
+            line += " left";
+        }
+        if let Some(fault) = state.fault {
+            line += &format!(" error={fault:?}");
+        }
+        console::note(&line);
+    }
+}

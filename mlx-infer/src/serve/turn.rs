@@ -1,0 +1,409 @@
+//! A conversation to answer: what the routes for chats have in common, whatever their JSON looks like.
+
+use serde_json::{Map, Value};
+
+use super::choices::{Choices, Step};
+use super::error::ApiError;
+use super::fields::Fields;
+use super::params;
+use super::state::{Loaded, Shared, heavy};
+use super::trace::{Trace, new_id};
+use crate::generate::{FinishReason, GenerateOptions};
+use crate::grammar::Grammar;
+use crate::metrics::Metrics;
+use crate::sampler::Choice;
+use crate::text::chat::reply::{Part, ReplyParser, ToolChoice};
+use crate::text::chat::{self, Message, RenderOptions};
+use crate::text::tokenizer::Tokenizer;
+
+/// A conversation, and how to answer it.
+pub(super) struct Turn {
+    pub(super) messages: Vec<Message>,
+    /// In OpenAI's form.
+    pub(super) tools: Vec<Value>,
+    pub(super) tool_choice: ToolChoice,
+    /// Whether an answer may call several tools.
+    pub(super) is_parallel: bool,
+    /// Go on with the last message, which is the model's own.
+    pub(super) continues: bool,
+    pub(super) add_generation_prompt: bool,
+    /// Variables of the template.
+    pub(super) kwargs: Map<String, Value>,
+    pub(super) options: GenerateOptions,
+    pub(super) max_tokens: Option<usize>,
+    pub(super) n: usize,
+}
+
+/// The answers of a turn's rows as they come.
+pub(super) struct Answers {
+    pub(super) choices: Choices,
+    pub(super) replies: Replies,
+    /// Tokens of the prompt.
+    pub(super) prompt: usize,
+}
+
+/// What parses the rows' texts.
+pub(super) struct Replies {
+    rows: Vec<Reply>,
+    is_parallel: bool,
+    stop: Vec<String>,
+    tokenizer: Tokenizer,
+    trace: Trace,
+}
+
+struct Reply {
+    parser: ReplyParser,
+    /// Whether the last token belongs to the reasoning.
+    is_reasoning: bool,
+    calls: usize,
+    is_complete: bool,
+    /// The answer's ids, if it has stop strings.
+    ids: Vec<u32>,
+}
+
+/// What a row has added to its answer.
+#[derive(Debug, Default)]
+pub(super) struct Delta {
+    pub(super) row: usize,
+    pub(super) parts: Vec<Part>,
+    pub(super) tokens: Vec<Choice>,
+    pub(super) end: Option<End>,
+}
+
+/// The end of a row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct End {
+    pub(super) reason: FinishReason,
+    /// Whether the answer calls tools.
+    pub(super) has_calls: bool,
+    /// The stop string that ended it: its index among those of the request.
+    pub(super) stopped_at: Option<usize>,
+    pub(super) metrics: Metrics,
+}
+
+/// Marks the end of the message to go on with. Transformers' `continue_final_message` finds it in the same way.
+const TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+impl Turn {
+    /// The ids of the prompt and its text.
+    fn prompt(&self, loaded: &Loaded) -> Result<(Vec<u32>, String), ApiError> {
+        let frontend = loaded.frontend();
+        let template = frontend.chat_template()?;
+        let in_messages = |error| ApiError::from(error).with_param("messages");
+        let format = loaded.reply_format()?;
+        let mut messages = chat::prepare(self.messages.clone(), format).map_err(in_messages)?;
+        let offers_tools = !self.tools.is_empty() && self.tool_choice != ToolChoice::None;
+        let render = RenderOptions {
+            tools: offers_tools.then(|| self.tools.clone()),
+            add_generation_prompt: self.add_generation_prompt && !self.continues,
+            kwargs: self.kwargs.clone(),
+            ..Default::default()
+        };
+        let written = |messages: &[Message]| {
+            let text = template.render(messages, &render);
+            let merged = text.as_ref().err().and_then(|_| chat::merge_system(messages));
+            let text = merged.map_or(text, |merged| template.render(&merged, &render));
+            text.map_err(in_messages)
+        };
+        let text = match self.continues {
+            false => written(&messages)?,
+            true => {
+                let last = messages.pop();
+                let said = last.as_ref().and_then(Message::text).unwrap_or("").to_owned();
+                let Some(last) = last.filter(|last| last.role() == Some("assistant")) else {
+                    let message =
+                        "continue_final_message needs a last message of the assistant, with a text";
+                    return Err(ApiError::bad("messages", message));
+                };
+                messages.push(last.with("content", format!("{said}{TAG}")));
+                let text = written(&messages)?;
+                let Some(at) = text.rfind(TAG.trim_end()) else {
+                    let message = "the model's chat template does not show the last message as it is; it cannot be gone on with";
+                    return Err(ApiError::bad("continue_final_message", message));
+                };
+                match text[at..].starts_with(TAG) {
+                    true => text[..at].to_owned(),
+                    // The template has trimmed the message.
+                    false => text[..at].trim_end().to_owned(),
+                }
+            }
+        };
+        let ids = frontend.tokenizer()?.encode(&text, false)?;
+        if ids.is_empty() {
+            return Err(ApiError::bad("messages", "messages is empty"));
+        }
+        Ok((ids, text))
+    }
+
+    /// The number of tokens of the prompt.
+    ///
+    /// # Errors
+    /// The template refuses the conversation.
+    pub(super) fn count(&self, loaded: &Loaded) -> Result<usize, ApiError> {
+        heavy(|| Ok(self.prompt(loaded)?.0.len()))
+    }
+
+    /// Submits the turn.
+    ///
+    /// # Errors
+    /// The template refuses the conversation, an option is out of range, or the queue is full.
+    pub(super) fn start(
+        mut self,
+        app: &Shared,
+        loaded: &Loaded,
+        trace: &Trace,
+    ) -> Result<Answers, ApiError> {
+        let frontend = loaded.frontend();
+        let format = loaded.reply_format()?;
+        let (ids, text) = heavy(|| {
+            let (ids, text) = self.prompt(loaded)?;
+            self.options.max_tokens =
+                loaded.max_tokens(self.max_tokens, ids.len(), app.settings.max_output);
+            self.options.kept_special = format.kept_special().to_vec();
+            let tokenizer = frontend.tokenizer()?;
+            let calls =
+                format.grammar(tokenizer, &self.tools, &self.tool_choice, self.is_parallel);
+            let calls = calls.map_err(|error| ApiError::from(error).with_param("tool_choice"))?;
+            if let Some(grammar) = calls {
+                self.options.grammar = Some(Grammar::Lark(grammar).into());
+            }
+            if let Some(constraint) = &mut self.options.grammar {
+                let end = format.reasoning_end(&text).map(str::to_owned);
+                constraint.after = constraint.after.take().or(end);
+            }
+            params::check(frontend, &ids, &self.options)?;
+            Ok::<_, ApiError>((ids, text))
+        })?;
+        let tools: &[Value] = match self.tool_choice {
+            ToolChoice::None => &[],
+            _ => &self.tools,
+        };
+        let prompt = ids.len();
+        let choices = Choices::start(app, loaded, trace, &[ids], self.n, &self.options)?;
+        let reply = |_| Reply {
+            parser: format.parser(&text, tools),
+            is_reasoning: format.begins_in_reasoning(&text),
+            calls: 0,
+            is_complete: false,
+            ids: Vec::new(),
+        };
+        Ok(Answers {
+            replies: Replies {
+                rows: (0..choices.len()).map(reply).collect(),
+                is_parallel: self.is_parallel,
+                stop: self.options.stop.clone(),
+                tokenizer: frontend.tokenizer()?.clone(),
+                trace: trace.clone(),
+            },
+            choices,
+            prompt,
+        })
+    }
+}
+
+impl Replies {
+    /// Parses a step. An answer that may call one tool alone ends with its call.
+    pub(super) fn read(&mut self, step: Step, choices: &mut Choices) -> Delta {
+        let row = &mut self.rows[step.row];
+        let mut delta = Delta {
+            row: step.row,
+            ..Delta::default()
+        };
+        let mut reasoned = 0;
+        for (choice, text) in step.tokens {
+            if row.is_complete {
+                break;
+            }
+            for part in row.parser.push(&text) {
+                row.take(part, self.is_parallel, &mut delta.parts);
+            }
+            reasoned += usize::from(row.is_reasoning);
+            if !self.stop.is_empty() {
+                row.ids.push(choice.id);
+            }
+            delta.tokens.push(choice);
+        }
+        if row.is_complete {
+            choices.end(step.row);
+        }
+        if let Some((reason, metrics)) = step.end {
+            if !row.is_complete {
+                let rest = row.parser.push(&step.rest);
+                for part in rest.into_iter().chain(row.parser.finish()) {
+                    row.take(part, self.is_parallel, &mut delta.parts);
+                }
+            }
+            delta.end = Some(End {
+                reason: match row.is_complete {
+                    true => FinishReason::Stop,
+                    false => reason,
+                },
+                has_calls: row.calls > 0,
+                stopped_at: match reason {
+                    FinishReason::Stop => stopped_at(&self.tokenizer, &row.ids, &self.stop),
+                    _ => None,
+                },
+                metrics,
+            });
+        }
+        if reasoned > 0 {
+            self.trace.reasoned(reasoned);
+        }
+        delta
+    }
+}
+
+/// Which stop string comes first in the text of these ids.
+fn stopped_at(tokenizer: &Tokenizer, ids: &[u32], stop: &[String]) -> Option<usize> {
+    if stop.is_empty() {
+        return None;
+    }
+    let text = tokenizer.decode(ids, true).ok()?;
+    let places = stop.iter().enumerate();
+    let places = places.filter_map(|(index, stop)| Some((text.find(stop)?, index)));
+    places.min().map(|(_, index)| index)
+}
+
+impl Reply {
+    fn take(&mut self, part: Part, is_parallel: bool, parts: &mut Vec<Part>) {
+        if self.is_complete {
+            return;
+        }
+        match &part {
+            Part::Reasoning(_) => self.is_reasoning = true,
+            Part::Content(_) | Part::CallArguments { .. } => self.is_reasoning = false,
+            Part::CallStart { .. } => {
+                self.is_reasoning = false;
+                self.calls += 1;
+            }
+            Part::CallEnd { .. } => self.is_complete = !is_parallel,
+        }
+        parts.push(part);
+    }
+}
+
+impl Answers {
+    /// What a row has added next; `None` when all have ended.
+    ///
+    /// # Errors
+    /// A row failed.
+    pub(super) async fn next(&mut self) -> Option<Result<Delta, ApiError>> {
+        let step = self.choices.next().await?;
+        Some(step.map(|step| self.replies.read(step, &mut self.choices)))
+    }
+}
+
+/// The whole answer of a row.
+#[derive(Debug, Default)]
+pub(super) struct Whole {
+    pub(super) reasoning: String,
+    pub(super) content: String,
+    pub(super) calls: Vec<Call>,
+    pub(super) tokens: Vec<Choice>,
+    pub(super) end: Option<End>,
+}
+
+/// A call of a tool.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Call {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) arguments: String,
+}
+
+impl Whole {
+    /// Adds what came.
+    pub(super) fn add(&mut self, delta: Delta) {
+        for part in delta.parts {
+            match part {
+                Part::Reasoning(text) => self.reasoning.push_str(&text),
+                Part::Content(text) => self.content.push_str(&text),
+                Part::CallStart { name, .. } => self.calls.push(Call {
+                    id: call_id(),
+                    name,
+                    arguments: String::new(),
+                }),
+                Part::CallArguments { json, .. } => {
+                    if let Some(call) = self.calls.last_mut() {
+                        call.arguments.push_str(&json);
+                    }
+                }
+                Part::CallEnd { .. } => {}
+            }
+        }
+        self.tokens.extend(delta.tokens);
+        self.end = delta.end.or(self.end);
+    }
+}
+
+/// A new id of a call: nine letters or digits at its end, which is all that Mistral's templates take.
+pub(super) fn call_id() -> String {
+    new_id("")[..9].to_owned()
+}
+
+/// Takes what decides about tools: `tools`, `tool_choice`, `parallel_tool_calls`, in OpenAI's form.
+///
+/// # Errors
+/// They contradict each other, or a tool is no function.
+pub(super) fn tools(fields: &mut Fields) -> Result<(Vec<Value>, ToolChoice, bool), ApiError> {
+    let tools: Vec<Value> = fields.take("tools")?.unwrap_or_default();
+    for (at, tool) in tools.iter().enumerate() {
+        let name = tool.pointer("/function/name").and_then(Value::as_str);
+        if tool["type"] != "function" || name.is_none_or(str::is_empty) {
+            let message = format!("tools[{at}] is not a function with a name");
+            return Err(ApiError::bad("tools", message));
+        }
+    }
+    let choice = match fields.take::<Value>("tool_choice")? {
+        None => ToolChoice::Auto,
+        Some(Value::String(word)) => match word.as_str() {
+            "auto" => ToolChoice::Auto,
+            "none" => ToolChoice::None,
+            "required" | "any" => ToolChoice::Required,
+            word => {
+                let message =
+                    format!("tool_choice must be auto, none, required or a function, given {word:?}");
+                return Err(ApiError::bad("tool_choice", message));
+            }
+        },
+        Some(object) => {
+            let name = object.pointer("/function/name").or(object.get("name"));
+            match name.and_then(Value::as_str) {
+                Some(name) => ToolChoice::Named(name.to_owned()),
+                None => {
+                    let message = "tool_choice names no function";
+                    return Err(ApiError::bad("tool_choice", message));
+                }
+            }
+        }
+    };
+    let is_known = |name: &String| {
+        let named = |tool: &Value| tool["function"]["name"] == **name;
+        tools.iter().any(named)
+    };
+    match &choice {
+        ToolChoice::Named(name) if !is_known(name) => {
+            let message = format!("tool_choice asks for {name:?}, which is not among tools");
+            return Err(ApiError::bad("tool_choice", message));
+        }
+        ToolChoice::Required if tools.is_empty() => {
+            let message = "tool_choice is required, and there are no tools";
+            return Err(ApiError::bad("tool_choice", message));
+        }
+        _ => {}
+    }
+    let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
+    Ok((tools, choice, is_parallel))
+}
+
+/// Puts `reasoning_effort` among the template's variables. `none` also switches reasoning off where the template has a switch.
+pub(super) fn effort(kwargs: &mut Map<String, Value>, effort: &str) {
+    kwargs
+        .entry("reasoning_effort")
+        .or_insert_with(|| effort.into());
+    if effort == "none" {
+        kwargs
+            .entry("enable_thinking")
+            .or_insert_with(|| false.into());
+    }
+}

@@ -1,0 +1,14 @@
+//! The HTTP server: answers equal the library's, errors have their shape, clients that leave free their rows.
+#![cfg(feature = "serve")]
+
+mod answers;
+mod client;
+mod clients;
+mod fuzz;
+mod lifecycle;
+mod messages;
+mod page;
+mod refusals;
+mod responses;
+mod soak;
+mod streams;
