@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::choices::{Choices, Step};
 use super::completions::{StreamUsage, finish_word};
 use super::error::ApiError;
-use super::fields::Fields;
+use super::fields::{Fields, name_ignored};
 use super::state::{Loaded, Shared, now};
 use super::trace::{Trace, new_id};
 use super::turn::{self, Call, Delta, End, Replies, Turn, Whole, call_id};
@@ -32,11 +32,12 @@ pub(super) async fn chat(
     let turn = read(&mut fields, loaded)?;
     let is_stream = fields.take("stream")?.unwrap_or(false);
     let usage = StreamUsage::take(&mut fields)?;
-    let headers = fields.end(HARMLESS)?;
+    let mut headers = fields.end(HARMLESS)?;
     let tokenizer = loaded.frontend().tokenizer()?.clone();
     let tokenizer = turn.options.logprobs.map(|_| tokenizer);
     let n = turn.n;
     let mut answers = turn.start(&app, loaded, &trace)?;
+    name_ignored(&mut headers, &answers.ignored);
     let object = match is_stream {
         true => "chat.completion.chunk",
         false => "chat.completion",

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::choices::{Choices, MAX_ROWS, Step};
 use super::error::ApiError;
-use super::fields::Fields;
+use super::fields::{Fields, name_ignored};
 use super::logprobs::{Lists, check_top};
 use super::state::{Loaded, Shared, heavy, now};
 use super::trace::{Trace, Usage, new_id};
@@ -64,7 +64,7 @@ pub(super) async fn completions(
     let is_echo = fields.take("echo")?.unwrap_or(false);
     let is_stream = fields.take("stream")?.unwrap_or(false);
     let usage = StreamUsage::take(&mut fields)?;
-    let headers = fields.end(HARMLESS)?;
+    let mut headers = fields.end(HARMLESS)?;
     if max_tokens == 0 && !is_echo {
         let message = "max_tokens must be at least 1, given 0; with echo it may be 0";
         return Err(ApiError::bad("max_tokens", message));
@@ -77,8 +77,8 @@ pub(super) async fn completions(
     options.max_tokens = max_tokens.max(1);
     let frontend = loaded.frontend();
     let tokenizer = frontend.tokenizer_if_any();
-    let (ids, texts) = heavy(|| -> Result<_, ApiError> {
-        let (mut all, mut texts) = (Vec::new(), Vec::new());
+    let (ids, texts, ignored) = heavy(|| -> Result<_, ApiError> {
+        let (mut all, mut texts, mut ignored) = (Vec::new(), Vec::new(), Vec::new());
         for prompt in prompts {
             let text = match &prompt {
                 Prompt::Text(text) if is_echo => Some(text.clone()),
@@ -86,7 +86,7 @@ pub(super) async fn completions(
             };
             let in_prompt = |error| ApiError::from(error).with_param("prompt");
             let ids = frontend.prompt_ids(prompt).map_err(in_prompt)?;
-            params::check(frontend, &ids, &options)?;
+            ignored = params::check(frontend, &ids, &options)?;
             texts.push(match (text, tokenizer) {
                 (Some(text), _) => text,
                 (None, Some(tokenizer)) if is_echo => {
@@ -96,8 +96,9 @@ pub(super) async fn completions(
             });
             all.push(ids);
         }
-        Ok((all, texts))
+        Ok((all, texts, ignored))
     })?;
+    name_ignored(&mut headers, &ignored);
     let scores = match (is_echo, options.logprobs) {
         (true, Some(top)) => score(&app, &ids, top).await?,
         _ => Vec::new(),

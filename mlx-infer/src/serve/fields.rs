@@ -131,12 +131,20 @@ impl Fields {
             ignored.push(name.as_str());
         }
         let mut headers = HeaderMap::new();
-        // Names that cannot stand in a header are left out.
-        let value = HeaderValue::from_str(&ignored.join(","));
-        if !ignored.is_empty() && let Ok(value) = value {
-            headers.insert(IGNORED, value);
-        }
+        name_ignored(&mut headers, &ignored);
         Ok(headers)
+    }
+}
+
+/// Adds names of what had no effect to the header that tells of them. Names that cannot stand in a header are left out.
+pub(super) fn name_ignored(headers: &mut HeaderMap, names: &[impl AsRef<str>]) {
+    let known = headers.get(IGNORED).and_then(|value| value.to_str().ok());
+    let names = names.iter().map(AsRef::as_ref);
+    let all: Vec<&str> = known.into_iter().chain(names).collect();
+    if !all.is_empty()
+        && let Ok(value) = HeaderValue::from_str(&all.join(","))
+    {
+        headers.insert(IGNORED, value);
     }
 }
 

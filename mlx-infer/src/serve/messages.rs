@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::choices::{Choices, Step};
 use super::error::ApiError;
-use super::fields::Fields;
+use super::fields::{Fields, name_ignored};
 use super::state::{Loaded, Shared};
 use super::trace::{Trace, Usage, new_id};
 use super::turn::{self, Delta, End, Replies, Turn, Whole, call_id};
@@ -41,8 +41,9 @@ pub(super) async fn messages(
     turn.max_tokens = Some(max_tokens);
     let stop = turn.options.stop.clone();
     let is_stream = fields.take("stream")?.unwrap_or(false);
-    let headers = fields.end(HARMLESS)?;
+    let mut headers = fields.end(HARMLESS)?;
     let mut answers = turn.start(&app, loaded, &trace)?;
+    name_ignored(&mut headers, &answers.ignored);
     let head = json!({
         "id": new_id("msg_"), "type": "message", "role": "assistant", "model": model,
         "content": [], "stop_reason": null, "stop_sequence": null,

@@ -131,7 +131,7 @@ pub(super) fn choices(fields: &mut Fields) -> Result<usize, ApiError> {
     }
 }
 
-/// Checks a prompt with its options as the engine does, and names the parameter at fault.
+/// Checks a prompt with its options as the engine does, and names the parameter at fault. Gives the keywords of a schema that have no effect.
 ///
 /// # Errors
 /// The prompt has no place in the model's positions or vocabulary, or an option is out of range.
@@ -139,7 +139,7 @@ pub(super) fn check(
     frontend: &Frontend,
     ids: &[u32],
     options: &GenerateOptions,
-) -> Result<(), ApiError> {
+) -> Result<Vec<String>, ApiError> {
     if let Some(max) = frontend.info().max_positions
         && ids.len() + 1 > max
     {
@@ -154,7 +154,13 @@ pub(super) fn check(
         let message = format!("logit_bias: token id {id} is outside the model's vocabulary of {vocab}");
         return Err(ApiError::bad("logit_bias", message));
     }
-    frontend.check(ids, options).map_err(|error| {
+    let ignored = match &options.grammar {
+        Some(constraint) => frontend
+            .ignored_keywords(constraint)
+            .map_err(|error| ApiError::from(error).with_param("response_format"))?,
+        None => Vec::new(),
+    };
+    frontend.check(ids, options).map(|()| ignored).map_err(|error| {
         let message = error.to_string();
         let kind = error.kind();
         let refused = ApiError::from(error);

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use self::input::conversation;
 use self::writer::Writer;
 use super::error::ApiError;
-use super::fields::Fields;
+use super::fields::{Fields, name_ignored};
 use super::state::{Loaded, Shared, now};
 use super::trace::{Trace, Usage, new_id};
 use super::turn::{self, End, Turn, Whole};
@@ -32,7 +32,7 @@ pub(super) async fn responses(
     let loaded = app.ready()?;
     let (turn, settings) = read(&mut fields, loaded)?;
     let is_stream = fields.take("stream")?.unwrap_or(false);
-    let headers = fields.end(HARMLESS)?;
+    let mut headers = fields.end(HARMLESS)?;
     let mut head = json!({
         "id": new_id("resp_"),
         "object": "response",
@@ -55,6 +55,7 @@ pub(super) async fn responses(
         None => None,
     };
     let answers = turn.start(&app, loaded, &trace)?;
+    name_ignored(&mut headers, &answers.ignored);
     let mut writer = Writer::new(head, answers.replies, trace.clone(), tokenizer);
     let mut choices = answers.choices;
     if is_stream {

@@ -158,6 +158,9 @@ fn loaded(app: &App, engine: Engine) -> Result<Loaded> {
     if let Err(error) = frontend.chat_template() {
         console::note(&format!("warning: conversations are refused: {error}"));
     }
+    // The first request with a grammar does not wait for what all grammars share, which takes seconds for a large vocabulary.
+    let shared = frontend.clone();
+    std::thread::spawn(move || shared.prepare_grammars());
     Ok(Loaded::new(engine, defaults))
 }
 

@@ -40,6 +40,8 @@ pub(super) struct Answers {
     pub(super) replies: Replies,
     /// Tokens of the prompt.
     pub(super) prompt: usize,
+    /// Keywords of the schema that have no effect.
+    pub(super) ignored: Vec<String>,
 }
 
 /// What parses the rows' texts.
@@ -155,7 +157,7 @@ impl Turn {
     ) -> Result<Answers, ApiError> {
         let frontend = loaded.frontend();
         let format = loaded.reply_format()?;
-        let (ids, text) = heavy(|| {
+        let (ids, text, ignored) = heavy(|| {
             let (ids, text) = self.prompt(loaded)?;
             self.options.max_tokens =
                 loaded.max_tokens(self.max_tokens, ids.len(), app.settings.max_output);
@@ -171,8 +173,8 @@ impl Turn {
                 let end = format.reasoning_end(&text).map(str::to_owned);
                 constraint.after = constraint.after.take().or(end);
             }
-            params::check(frontend, &ids, &self.options)?;
-            Ok::<_, ApiError>((ids, text))
+            let ignored = params::check(frontend, &ids, &self.options)?;
+            Ok::<_, ApiError>((ids, text, ignored))
         })?;
         let tools: &[Value] = match self.tool_choice {
             ToolChoice::None => &[],
@@ -197,6 +199,7 @@ impl Turn {
             },
             choices,
             prompt,
+            ignored,
         })
     }
 }

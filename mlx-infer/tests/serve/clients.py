@@ -17,7 +17,7 @@ TOOL = {
         "description": "Adds two numbers.",
         "parameters": {
             "type": "object",
-            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+            "properties": {"a": {"enum": [20, 22]}, "b": {"enum": [20, 22]}},
             "required": ["a", "b"],
             "additionalProperties": False,
         },
@@ -63,7 +63,7 @@ def openai_client():
     assert kinds[0] == "response.created" and kinds[-1] == "response.completed"
 
     called = client.chat.completions.create(
-        model="tiny", messages=QUESTION, tools=[TOOL], tool_choice="required", parallel_tool_calls=False, max_tokens=200, seed=1
+        model="tiny", messages=QUESTION, tools=[TOOL], tool_choice="required", parallel_tool_calls=False, max_tokens=400, seed=1
     )
     [call] = called.choices[0].message.tool_calls
     arguments = json.loads(call.function.arguments)
@@ -71,7 +71,7 @@ def openai_client():
     assert set(arguments) == {"a", "b"} and all(isinstance(value, int) for value in arguments.values())
 
     held = client.chat.completions.create(
-        model="tiny", messages=QUESTION, max_tokens=100, seed=2,
+        model="tiny", messages=QUESTION, max_tokens=400, seed=2,
         response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}},
     )
     held = json.loads(held.choices[0].message.content)
@@ -102,7 +102,7 @@ def anthropic_client():
     assert count.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
     tool = {"name": "add", "description": "Adds.", "input_schema": TOOL["function"]["parameters"]}
     with client.messages.stream(
-        model="tiny", max_tokens=200, messages=QUESTION, tools=[tool], tool_choice={"type": "tool", "name": "add"}
+        model="tiny", max_tokens=400, messages=QUESTION, tools=[tool], tool_choice={"type": "tool", "name": "add"}
     ) as stream:
         final = stream.get_final_message()
     assert final.stop_reason == "tool_use" and set(final.content[-1].input) == {"a", "b"}

@@ -12,3 +12,4 @@ mod refusals;
 mod responses;
 mod soak;
 mod streams;
+mod structured;

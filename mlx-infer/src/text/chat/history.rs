@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// Brings messages into the form that templates read:
 ///
 /// - the role `developer` is `system`;
-/// - a list of parts becomes one text, with line breaks between the parts;
+/// - a list of parts becomes one text, with line breaks between the parts; no content is an empty text;
 /// - arguments of calls become objects, as transformers passes them, where they are texts with JSON; `""` and `"null"` are no arguments. DeepSeek's
 ///   templates read texts, and get texts.
 ///
@@ -23,6 +23,9 @@ pub fn prepare(messages: Vec<Message>, format: &ReplyFormat) -> Result<Vec<Messa
             let mut map = message.as_map().clone();
             if map.get("role").is_some_and(|role| role == "developer") {
                 map.insert("role".to_owned(), "system".into());
+            }
+            if map.get("content").is_none_or(Value::is_null) {
+                map.insert("content".to_owned(), "".into());
             }
             if let Some(Value::Array(parts)) = map.get("content") {
                 let text = join(parts).map_err(|what| place(at, &what))?;

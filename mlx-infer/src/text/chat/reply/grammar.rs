@@ -1,6 +1,6 @@
 //! Grammars that hold a reply to calls of tools.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{ReplyFormat, ToolFormat};
 use crate::error::{Error, Result};
@@ -75,10 +75,15 @@ impl ReplyFormat {
         let mut names = Vec::new();
         for (index, tool) in tools.iter().filter(wanted).enumerate() {
             let function = &tool["function"];
-            let schema = match &function["parameters"] {
-                Value::Null => serde_json::json!({"type": "object"}),
-                schema => schema.clone(),
+            let mut schema = match &function["parameters"] {
+                schema @ Value::Object(_) => schema.clone(),
+                _ => json!({"type": "object"}),
             };
+            // Separators as templates write them, and no other blanks: a model that prefers blanks would never end.
+            schema["x-guidance"] = json!({
+                "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ",
+                "lenient": function["strict"] != true,
+            });
             let (front, middle, back) = frame.call;
             let name = function["name"].to_string();
             rules.push(format!(
