@@ -123,7 +123,14 @@ impl Frontend {
             }
         };
         object.retain(|name, _| {
-            ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"].contains(&name.as_str())
+            [
+                "temperature",
+                "top_p",
+                "top_k",
+                "min_p",
+                "repetition_penalty",
+            ]
+            .contains(&name.as_str())
         });
         if let Some(penalty) = object.shift_remove("repetition_penalty") {
             object.insert("repeat_penalty".to_owned(), penalty);

@@ -27,7 +27,12 @@ pub(super) struct Serve {
     #[arg(long, value_name = "NAME")]
     name: Vec<String>,
     /// API key that requests must bear; may be given several times. Other users of the machine can read it in the list of processes: prefer the file
-    #[arg(long, value_name = "KEY", env = "MLX_INFER_API_KEY", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "MLX_INFER_API_KEY",
+        hide_env_values = true
+    )]
     api_key: Vec<String>,
     /// File with API keys, one a line
     #[arg(long, value_name = "FILE")]
@@ -182,7 +187,10 @@ impl Serve {
             .ok()
             .and_then(|mut found| found.next())
             .ok_or_else(|| {
-                let message = format!("host must be an address or a known name, given {:?}", self.host);
+                let message = format!(
+                    "host must be an address or a known name, given {:?}",
+                    self.host
+                );
                 Failure::Usage(message)
             })
     }

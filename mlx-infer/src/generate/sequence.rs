@@ -61,7 +61,11 @@ impl Sequence {
         };
         Ok(Self {
             guide: options.grammar.as_ref().map(guide).transpose()?,
-            text: TextStream::new(model.tokenizer_if_any(), &options.stop, &options.kept_special)?,
+            text: TextStream::new(
+                model.tokenizer_if_any(),
+                &options.stop,
+                &options.kept_special,
+            )?,
             seed: options.sampling.seed.unwrap_or_else(random_seed),
             stop_ids,
             limit: options.max_tokens.min(room),

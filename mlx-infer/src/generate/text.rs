@@ -27,7 +27,8 @@ impl TextStream {
             return Err(Error::argument(message));
         }
         Ok(Self {
-            detokenizer: tokenizer.map(|tokenizer| tokenizer.detokenizer(true).keeping(kept_special)),
+            detokenizer: tokenizer
+                .map(|tokenizer| tokenizer.detokenizer(true).keeping(kept_special)),
             stops: StopStrings::new(stops)?,
         })
     }

@@ -130,9 +130,7 @@ fn logprobs_of(tokens: &[Choice], tokenizer: Option<&Tokenizer>) -> Value {
     match tokenizer {
         None => Value::Null,
         Some(tokenizer) => {
-            let content = tokens
-                .iter()
-                .map(|token| logprobs::entry(tokenizer, token));
+            let content = tokens.iter().map(|token| logprobs::entry(tokenizer, token));
             json!({"content": content.collect::<Vec<_>>(), "refusal": null})
         }
     }

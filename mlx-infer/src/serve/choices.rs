@@ -153,7 +153,8 @@ impl Choices {
                 })) => {
                     step.rest = text;
                     step.end = Some((reason, metrics));
-                    self.trace.finished(reason, &metrics, at % self.n != 0);
+                    self.trace
+                        .finished(reason, &metrics, !at.is_multiple_of(self.n));
                     match reason == FinishReason::Cancelled && !row.is_complete {
                         true => Err(Error::new(ErrorKind::Cancelled, "cancelled by the server")),
                         false => Ok(()),

@@ -280,7 +280,11 @@ impl sse::Writer for Writer {
         let echoed: Vec<usize> = echoed.collect();
         let begin = echoed.into_iter().map(|row| self.chunk(row)).collect();
         // A comment sends the headers before the prompt is computed.
-        if String::is_empty(&begin) { ": \n\n".to_owned() } else { begin }
+        if String::is_empty(&begin) {
+            ": \n\n".to_owned()
+        } else {
+            begin
+        }
     }
 
     fn step(&mut self, step: Step, _: &mut Choices) -> String {

@@ -163,10 +163,9 @@ impl From<Error> for ApiError {
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "the model gives numbers that are not finite",
             ),
-            ErrorKind::Io
-            | ErrorKind::Compute
-            | ErrorKind::Network
-            | ErrorKind::OutputClosed => Self::internal(),
+            ErrorKind::Io | ErrorKind::Compute | ErrorKind::Network | ErrorKind::OutputClosed => {
+                Self::internal()
+            }
         }
     }
 }

@@ -196,6 +196,11 @@ mod tests {
         assert_eq!(strict.unwrap_err().param.as_deref(), Some("colour"));
         let refused = fields(r#"{"suffix": "x"}"#, false).end(&[]);
         assert_eq!(refused.unwrap_err().message, "suffix is not supported");
-        assert!(fields(r#"{"suffix": null, "mirostat": 0}"#, false).end(&[]).unwrap().is_empty());
+        assert!(
+            fields(r#"{"suffix": null, "mirostat": 0}"#, false)
+                .end(&[])
+                .unwrap()
+                .is_empty()
+        );
     }
 }

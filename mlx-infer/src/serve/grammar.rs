@@ -44,7 +44,9 @@ pub(super) fn take(fields: &mut Fields) -> Result<Option<Constraint>, ApiError> 
     let rest = [
         fields.any(&["guided_regex"])?.map(Grammar::Regex),
         fields.any(&["guided_choice"])?.map(Grammar::Choice),
-        fields.any(&["guided_grammar", "grammar"])?.map(Grammar::Lark),
+        fields
+            .any(&["guided_grammar", "grammar"])?
+            .map(Grammar::Lark),
     ];
     found.extend(rest.into_iter().flatten().map(lenient));
     match found.len() {
@@ -65,7 +67,10 @@ pub(super) fn of_format(format: &Value, name: &str) -> Result<Option<Constraint>
     match format["type"].as_str() {
         Some("text") => Ok(None),
         Some("json_object") => {
-            let given = format.get("schema").filter(|given| !given.is_null()).cloned();
+            let given = format
+                .get("schema")
+                .filter(|given| !given.is_null())
+                .cloned();
             let any = json!({"type": "object"});
             Ok(Some(lenient(Grammar::JsonSchema(given.unwrap_or(any)))))
         }

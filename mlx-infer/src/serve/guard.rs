@@ -167,17 +167,30 @@ mod tests {
         let keys = Keys::new(&[], Some(1));
         let first = keys.enter(0).unwrap();
         let refused = keys.enter(0).unwrap_err();
-        assert_eq!((refused.status.as_u16(), refused.retry_after), (429, Some(1)));
+        assert_eq!(
+            (refused.status.as_u16(), refused.retry_after),
+            (429, Some(1))
+        );
         drop(first);
         assert!(keys.enter(0).is_ok());
     }
 
     #[test]
     fn foreign_hosts_are_refused() {
-        for host in ["localhost:80", "127.0.0.1:8080", "[::1]:1", "a.localhost", "LOCALHOST"] {
+        for host in [
+            "localhost:80",
+            "127.0.0.1:8080",
+            "[::1]:1",
+            "a.localhost",
+            "LOCALHOST",
+        ] {
             assert!(check_host(&headers("host", host)).is_ok(), "{host}");
         }
-        for host in ["evil.example", "127.0.0.1.evil.example:80", "localhost.evil"] {
+        for host in [
+            "evil.example",
+            "127.0.0.1.evil.example:80",
+            "localhost.evil",
+        ] {
             assert_eq!(check_host(&headers("host", host)).unwrap_err().status, 403);
         }
     }

@@ -15,8 +15,8 @@ use super::error::ApiError;
 use super::state::Shared;
 use super::trace::{self, Trace};
 use super::{
-    MAX_BODY, chat, classify, completions, guard, health, messages, metrics, models, page, responses,
-    tokenize,
+    MAX_BODY, chat, classify, completions, guard, health, messages, metrics, models, page,
+    responses, tokenize,
 };
 
 /// Routes that need no key.
@@ -140,11 +140,16 @@ async fn not_found(request: Request) -> ApiError {
 }
 
 async fn not_allowed(request: Request) -> ApiError {
-    let message = format!("{} does not take {}", request.uri().path(), request.method());
+    let message = format!(
+        "{} does not take {}",
+        request.uri().path(),
+        request.method()
+    );
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message)
 }
 
 async fn no_embeddings() -> ApiError {
-    let message = "this server computes no embeddings: generative checkpoints are not trained for them";
+    let message =
+        "this server computes no embeddings: generative checkpoints are not trained for them";
     ApiError::new(StatusCode::NOT_FOUND, message)
 }

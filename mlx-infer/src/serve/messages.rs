@@ -1,6 +1,7 @@
 //! `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's API.
 
-use std::collections::HashMap;
+mod input;
+mod writer;
 
 use axum::Json;
 use axum::extract::{Extension, State};
@@ -8,22 +9,25 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
-use super::choices::{Choices, Step};
+use self::input::{convert, system_text, tool, tool_choice};
+use self::writer::Writer;
 use super::error::ApiError;
 use super::fields::{Fields, name_ignored};
 use super::state::{Loaded, Shared};
 use super::trace::{Trace, Usage, new_id};
-use super::turn::{self, Delta, End, Replies, Turn, Whole, call_id};
+use super::turn::{self, End, Turn, Whole};
 use super::{grammar, params, sse};
 use crate::generate::FinishReason;
 use crate::text::chat::Message;
-use crate::text::chat::reply::{Part, ToolChoice};
 
 /// Keys of this route that change nothing here.
-const HARMLESS: &[&str] = &["container", "context_management", "inference_geo", "mcp_servers", "betas"];
-
-/// Begins a block of the system text that Claude Code sends. It changes with every request, and no prefix would ever be found again.
-const BILLING: &str = "x-anthropic-billing-header";
+const HARMLESS: &[&str] = &[
+    "container",
+    "context_management",
+    "inference_geo",
+    "mcp_servers",
+    "betas",
+];
 
 pub(super) async fn messages(
     State(app): State<Shared>,
@@ -186,251 +190,4 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
         max_tokens: None,
         n: 1,
     })
-}
-
-/// The text of `system`: a text, or blocks of text.
-fn system_text(system: &Value) -> Result<String, ApiError> {
-    match system {
-        Value::String(text) => Ok(text.clone()),
-        Value::Array(blocks) => {
-            let texts = blocks.iter().map(|block| block["text"].as_str());
-            let texts: Option<Vec<&str>> = texts.collect();
-            let texts = texts.ok_or_else(|| {
-                ApiError::bad("system", "system: expected blocks of text")
-            })?;
-            let kept = texts.into_iter().filter(|text| !text.starts_with(BILLING));
-            Ok(kept.collect::<Vec<_>>().join("\n\n"))
-        }
-        _ => Err(ApiError::bad("system", "system: expected a text or blocks of text")),
-    }
-}
-
-/// Adds a message in OpenAI's form. Results of tools become messages of their own, before the text of the same turn.
-fn convert(conversation: &mut Vec<Message>, message: &Value) -> Result<(), String> {
-    let role = message["role"].as_str().ok_or("it has no role")?;
-    if !["user", "assistant", "system"].contains(&role) {
-        return Err(format!("its role must be user, assistant or system, given {role:?}"));
-    }
-    let blocks = match &message["content"] {
-        Value::String(text) => {
-            conversation.push(Message::new(role, text.as_str()));
-            return Ok(());
-        }
-        Value::Array(blocks) => blocks,
-        _ => return Err("its content must be a text or a list of blocks".to_owned()),
-    };
-    let (mut text, mut thinking, mut calls) = (Vec::new(), String::new(), Vec::new());
-    for block in blocks {
-        let word = |name: &str| block[name].as_str().unwrap_or_default();
-        match word("type") {
-            "text" => text.push(word("text").to_owned()),
-            "thinking" => thinking.push_str(word("thinking")),
-            // Nobody but its maker can read it.
-            "redacted_thinking" => {}
-            "tool_use" => calls.push(json!({
-                "id": block["id"], "type": "function",
-                "function": {"name": block["name"], "arguments": block["input"]},
-            })),
-            "tool_result" => {
-                let result = result_text(&block["content"])?;
-                let result = Message::new("tool", result);
-                conversation.push(result.with("tool_call_id", block["tool_use_id"].clone()));
-            }
-            "image" | "document" => {
-                return Err(format!("{}s are not supported: this server reads text", word("type")));
-            }
-            other => return Err(format!("a block of type {other:?} is not known")),
-        }
-    }
-    if text.is_empty() && thinking.is_empty() && calls.is_empty() {
-        return Ok(());
-    }
-    let mut converted = Message::new(role, text.join("\n"));
-    if !thinking.is_empty() {
-        converted = converted.with("reasoning_content", thinking);
-    }
-    if !calls.is_empty() {
-        converted = converted.with("tool_calls", calls);
-    }
-    conversation.push(converted);
-    Ok(())
-}
-
-fn result_text(content: &Value) -> Result<String, String> {
-    match content {
-        Value::Null => Ok(String::new()),
-        Value::String(text) => Ok(text.clone()),
-        Value::Array(parts) => {
-            let texts = parts.iter().map(|part| part["text"].as_str());
-            let texts: Option<Vec<&str>> = texts.collect();
-            let message = "results of tools must be texts: images are not supported";
-            Ok(texts.ok_or(message)?.join("\n"))
-        }
-        _ => Err("the result of a tool must be a text or a list of parts".to_owned()),
-    }
-}
-
-/// A tool in OpenAI's form; `None` for one that only Anthropic's servers run.
-fn tool(tool: &Value) -> Result<Option<Value>, ApiError> {
-    let kind = tool["type"].as_str().unwrap_or("custom");
-    if kind != "custom" {
-        return Ok(None);
-    }
-    let Some(name) = tool["name"].as_str().filter(|name| !name.is_empty()) else {
-        return Err(ApiError::bad("tools", "a tool has no name"));
-    };
-    let mut function = json!({"name": name, "parameters": tool["input_schema"]});
-    if let Some(text) = tool["description"].as_str() {
-        function["description"] = text.into();
-    }
-    Ok(Some(json!({"type": "function", "function": function})))
-}
-
-fn tool_choice(fields: &mut Fields, tools: &[Value]) -> Result<(ToolChoice, bool), ApiError> {
-    let Some(choice) = fields.take::<HashMap<String, Value>>("tool_choice")? else {
-        return Ok((ToolChoice::Auto, true));
-    };
-    let kind = choice.get("type").and_then(Value::as_str).unwrap_or("auto");
-    let found = match kind {
-        "auto" => ToolChoice::Auto,
-        "none" => ToolChoice::None,
-        "any" if !tools.is_empty() => ToolChoice::Required,
-        "tool" => {
-            let name = choice.get("name").and_then(Value::as_str).unwrap_or("");
-            let is_known = tools.iter().any(|tool| tool["function"]["name"] == name);
-            if !is_known {
-                let message = format!("tool_choice asks for {name:?}, which is not among tools");
-                return Err(ApiError::bad("tool_choice", message));
-            }
-            ToolChoice::Named(name.to_owned())
-        }
-        kind => {
-            let message = format!("tool_choice {kind:?} is not known, or needs tools");
-            return Err(ApiError::bad("tool_choice", message));
-        }
-    };
-    let is_single = choice.get("disable_parallel_tool_use") == Some(&Value::Bool(true));
-    Ok((found, !is_single))
-}
-
-/// What the open block of a stream holds.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Open {
-    Thinking,
-    Text,
-    Tool,
-}
-
-/// Writes the events of a stream.
-struct Writer {
-    head: Value,
-    prompt: usize,
-    stop: Vec<String>,
-    replies: Replies,
-    open: Option<Open>,
-    blocks: usize,
-    end: Option<End>,
-    trace: Trace,
-}
-
-impl Writer {
-    fn event(name: &str, mut json: Value) -> String {
-        json["type"] = name.into();
-        sse::event(name, &json)
-    }
-
-    fn delta(&self, delta: Value) -> String {
-        let index = self.blocks - 1;
-        Self::event("content_block_delta", json!({"index": index, "delta": delta}))
-    }
-
-    fn start(&mut self, kind: Open, block: Value) -> String {
-        let mut text = self.stop();
-        self.open = Some(kind);
-        let start = json!({"index": self.blocks, "content_block": block});
-        text += &Self::event("content_block_start", start);
-        self.blocks += 1;
-        text
-    }
-
-    /// Ends the open block.
-    fn stop(&mut self) -> String {
-        let Some(kind) = self.open.take() else {
-            return String::new();
-        };
-        let mut text = String::new();
-        if kind == Open::Thinking {
-            text += &self.delta(json!({"type": "signature_delta", "signature": SIGNATURE}));
-        }
-        text + &Self::event("content_block_stop", json!({"index": self.blocks - 1}))
-    }
-
-    fn part(&mut self, part: Part) -> String {
-        match part {
-            Part::Reasoning(text) => {
-                let mut out = String::new();
-                if self.open != Some(Open::Thinking) {
-                    let block = json!({"type": "thinking", "thinking": "", "signature": ""});
-                    out += &self.start(Open::Thinking, block);
-                }
-                out + &self.delta(json!({"type": "thinking_delta", "thinking": text}))
-            }
-            Part::Content(text) => {
-                let mut out = String::new();
-                if self.open != Some(Open::Text) {
-                    out += &self.start(Open::Text, json!({"type": "text", "text": ""}));
-                }
-                out + &self.delta(json!({"type": "text_delta", "text": text}))
-            }
-            Part::CallStart { name, .. } => {
-                let id = format!("toolu_{}", call_id());
-                let block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
-                self.start(Open::Tool, block)
-            }
-            Part::CallArguments { json, .. } => {
-                self.delta(json!({"type": "input_json_delta", "partial_json": json}))
-            }
-            Part::CallEnd { .. } => self.stop(),
-        }
-    }
-}
-
-impl sse::Writer for Writer {
-    fn begin(&mut self) -> String {
-        let mut message = self.head.clone();
-        let counts = Usage {
-            prompt: self.prompt,
-            ..Usage::default()
-        };
-        message["usage"] = usage(&counts);
-        let ping = Self::event("ping", json!({}));
-        Self::event("message_start", json!({"message": message})) + &ping
-    }
-
-    fn step(&mut self, step: Step, choices: &mut Choices) -> String {
-        let Delta { parts, end, .. } = self.replies.read(step, choices);
-        self.end = end.or(self.end);
-        parts.into_iter().map(|part| self.part(part)).collect()
-    }
-
-    fn end(&mut self) -> String {
-        let mut text = String::new();
-        if self.blocks == 0 {
-            text += &self.start(Open::Text, json!({"type": "text", "text": ""}));
-        }
-        text += &self.stop();
-        let delta = json!({
-            "delta": {
-                "stop_reason": stop_reason(self.end.as_ref()),
-                "stop_sequence": stop_sequence(self.end.as_ref(), &self.stop),
-            },
-            "usage": usage(&self.trace.usage()),
-        });
-        text += &Self::event("message_delta", delta);
-        text + &Self::event("message_stop", json!({}))
-    }
-
-    fn fail(&mut self, error: &ApiError) -> String {
-        sse::event("error", &error.anthropic(&self.trace.id))
-    }
 }

@@ -40,12 +40,36 @@ struct Histogram {
 
 /// The times that are kept: name without the prefix, meaning, bounds.
 const TIMES: [(&str, &str, &[f64]); 6] = [
-    ("time_to_first_token_seconds", "From the request to its first token.", FIRST),
-    ("inter_token_latency_seconds", "Between two tokens of a request.", BETWEEN),
-    ("e2e_request_latency_seconds", "From the request to its last token.", LONG),
-    ("request_queue_time_seconds", "From the request to the begin of its prompt.", LONG),
-    ("request_prefill_time_seconds", "From the begin of the prompt to the first token.", LONG),
-    ("request_decode_time_seconds", "From the first token to the last.", LONG),
+    (
+        "time_to_first_token_seconds",
+        "From the request to its first token.",
+        FIRST,
+    ),
+    (
+        "inter_token_latency_seconds",
+        "Between two tokens of a request.",
+        BETWEEN,
+    ),
+    (
+        "e2e_request_latency_seconds",
+        "From the request to its last token.",
+        LONG,
+    ),
+    (
+        "request_queue_time_seconds",
+        "From the request to the begin of its prompt.",
+        LONG,
+    ),
+    (
+        "request_prefill_time_seconds",
+        "From the begin of the prompt to the first token.",
+        LONG,
+    ),
+    (
+        "request_decode_time_seconds",
+        "From the first token to the last.",
+        LONG,
+    ),
 ];
 
 /// Which of [`TIMES`].
@@ -136,10 +160,7 @@ impl Metrics {
     fn text(&self, app: &App) -> String {
         let mut out = Text {
             text: String::new(),
-            labels: format!(
-                "model_name={},engine=\"0\"",
-                quoted(&app.settings.names[0])
-            ),
+            labels: format!("model_name={},engine=\"0\"", quoted(&app.settings.names[0])),
         };
         let load = app.loaded().map(|loaded| loaded.engine.load());
         let load = load.unwrap_or_default();
@@ -150,33 +171,125 @@ impl Metrics {
             Some(limit) if limit > 0 => load.cache_bytes as f64 / limit as f64,
             _ => running as f64 / limits.rows as f64,
         };
-        out.one("vllm:num_requests_running", "gauge", "Requests in prefill or decode.", running as f64);
-        out.one("vllm:num_requests_waiting", "gauge", "Requests that wait for a row.", load.waiting as f64);
-        out.one("vllm:kv_cache_usage_perc", "gauge", "Share of --cache-bytes in use, 0 to 1; without that limit, share of the rows.", usage);
-        out.one("vllm:num_preemptions_total", "counter", "Rows that were evicted because memory was short.", load.evictions as f64);
-        out.one("vllm:prefix_cache_queries_total", "counter", "Prompt tokens that were looked for in the kept prefixes.", read(&self.queried_tokens));
-        out.one("vllm:prefix_cache_hits_total", "counter", "Prompt tokens that came from kept prefixes.", read(&self.hit_tokens));
-        out.one("vllm:prompt_tokens_total", "counter", "Prompt tokens.", read(&self.prompt_tokens));
-        out.one("vllm:generation_tokens_total", "counter", "Generated tokens.", read(&self.generation_tokens));
-        out.one("vllm:spec_decode_num_draft_tokens_total", "counter", "Tokens that were drafted.", read(&self.drafted_tokens));
-        out.one("vllm:spec_decode_num_accepted_tokens_total", "counter", "Drafted tokens that became tokens of an answer.", read(&self.accepted_tokens));
-        out.head("vllm:request_success_total", "counter", "Rows that ended, by reason.");
+        out.one(
+            "vllm:num_requests_running",
+            "gauge",
+            "Requests in prefill or decode.",
+            running as f64,
+        );
+        out.one(
+            "vllm:num_requests_waiting",
+            "gauge",
+            "Requests that wait for a row.",
+            load.waiting as f64,
+        );
+        out.one(
+            "vllm:kv_cache_usage_perc",
+            "gauge",
+            "Share of --cache-bytes in use, 0 to 1; without that limit, share of the rows.",
+            usage,
+        );
+        out.one(
+            "vllm:num_preemptions_total",
+            "counter",
+            "Rows that were evicted because memory was short.",
+            load.evictions as f64,
+        );
+        out.one(
+            "vllm:prefix_cache_queries_total",
+            "counter",
+            "Prompt tokens that were looked for in the kept prefixes.",
+            read(&self.queried_tokens),
+        );
+        out.one(
+            "vllm:prefix_cache_hits_total",
+            "counter",
+            "Prompt tokens that came from kept prefixes.",
+            read(&self.hit_tokens),
+        );
+        out.one(
+            "vllm:prompt_tokens_total",
+            "counter",
+            "Prompt tokens.",
+            read(&self.prompt_tokens),
+        );
+        out.one(
+            "vllm:generation_tokens_total",
+            "counter",
+            "Generated tokens.",
+            read(&self.generation_tokens),
+        );
+        out.one(
+            "vllm:spec_decode_num_draft_tokens_total",
+            "counter",
+            "Tokens that were drafted.",
+            read(&self.drafted_tokens),
+        );
+        out.one(
+            "vllm:spec_decode_num_accepted_tokens_total",
+            "counter",
+            "Drafted tokens that became tokens of an answer.",
+            read(&self.accepted_tokens),
+        );
+        out.head(
+            "vllm:request_success_total",
+            "counter",
+            "Rows that ended, by reason.",
+        );
         for (reason, counter) in REASONS.iter().zip(&self.finished) {
-            out.line("vllm:request_success_total", &format!("finished_reason=\"{reason}\""), read(counter));
+            out.line(
+                "vllm:request_success_total",
+                &format!("finished_reason=\"{reason}\""),
+                read(counter),
+            );
         }
         for ((name, help, bounds), histogram) in TIMES.iter().zip(&self.times) {
             out.histogram(&format!("vllm:{name}"), help, bounds, &lock(histogram));
         }
         let memory = |value: mlx_core::Result<usize>| value.unwrap_or(0) as f64;
-        out.one("mlx_memory_active_bytes", "gauge", "Bytes of arrays, the weights included.", memory(mlx_core::memory::active()));
-        out.one("mlx_memory_peak_bytes", "gauge", "Most bytes of arrays since a request began last.", memory(mlx_core::memory::peak()));
-        out.one("mlx_row_cache_bytes", "gauge", "Bytes of the rows' caches.", load.cache_bytes as f64);
-        out.one("mlx_prefix_bytes", "gauge", "Bytes of kept prefixes.", load.prefix_bytes as f64);
-        out.one("mlx_forwards_total", "counter", "Forward passes.", load.forwards as f64);
-        out.one("mlx_disconnects_total", "counter", "Clients that left before their answer was complete.", read(&self.disconnects));
+        out.one(
+            "mlx_memory_active_bytes",
+            "gauge",
+            "Bytes of arrays, the weights included.",
+            memory(mlx_core::memory::active()),
+        );
+        out.one(
+            "mlx_memory_peak_bytes",
+            "gauge",
+            "Most bytes of arrays since a request began last.",
+            memory(mlx_core::memory::peak()),
+        );
+        out.one(
+            "mlx_row_cache_bytes",
+            "gauge",
+            "Bytes of the rows' caches.",
+            load.cache_bytes as f64,
+        );
+        out.one(
+            "mlx_prefix_bytes",
+            "gauge",
+            "Bytes of kept prefixes.",
+            load.prefix_bytes as f64,
+        );
+        out.one(
+            "mlx_forwards_total",
+            "counter",
+            "Forward passes.",
+            load.forwards as f64,
+        );
+        out.one(
+            "mlx_disconnects_total",
+            "counter",
+            "Clients that left before their answer was complete.",
+            read(&self.disconnects),
+        );
         out.head("mlx_responses_total", "counter", "Responses by status.");
         for (status, count) in lock(&self.responses).iter() {
-            out.line("mlx_responses_total", &format!("code=\"{status}\""), *count as f64);
+            out.line(
+                "mlx_responses_total",
+                &format!("code=\"{status}\""),
+                *count as f64,
+            );
         }
         out.text
     }
@@ -221,7 +334,11 @@ impl Text {
         let bounds = bounds.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
         for (bound, count) in bounds.zip(counts) {
             sum += count;
-            self.line(&format!("{name}_bucket"), &format!("le=\"{bound}\""), sum as f64);
+            self.line(
+                &format!("{name}_bucket"),
+                &format!("le=\"{bound}\""),
+                sum as f64,
+            );
         }
         self.line(&format!("{name}_count"), "", sum as f64);
         self.line(&format!("{name}_sum"), "", histogram.sum);
@@ -259,7 +376,11 @@ mod tests {
             "x_count{model_name=\"m\"} 3",
             "x_sum{model_name=\"m\"} 100.004",
         ] {
-            assert!(out.text.lines().any(|found| found == line), "{line}\n{}", out.text);
+            assert!(
+                out.text.lines().any(|found| found == line),
+                "{line}\n{}",
+                out.text
+            );
         }
     }
 }

@@ -44,8 +44,7 @@ pub(super) async fn one(
 }
 
 fn entry(app: &App, name: &str, is_anthropic: bool) -> Value {
-    let positions = (app.loaded())
-        .and_then(|loaded| loaded.frontend().info().max_positions);
+    let positions = (app.loaded()).and_then(|loaded| loaded.frontend().info().max_positions);
     if is_anthropic {
         let created = jiff::Timestamp::from_second(app.created as i64).unwrap_or_default();
         return json!({

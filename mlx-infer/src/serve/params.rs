@@ -86,7 +86,8 @@ pub(super) fn options(
     }
     let min_tokens = fields.take::<usize>("min_tokens")?;
     if min_tokens.is_some_and(|n| n > 0) {
-        let message = "min_tokens is not supported; ignore_eos with max_tokens gives a fixed length";
+        let message =
+            "min_tokens is not supported; ignore_eos with max_tokens gives a fixed length";
         return Err(ApiError::bad("min_tokens", message));
     }
     let mut options = given.over(defaults);
@@ -114,7 +115,11 @@ fn bias(fields: &mut Fields) -> Result<Option<BTreeMap<u32, f32>>, ApiError> {
             Err(ApiError::bad("logit_bias", message))
         }
     };
-    given.into_iter().map(entry).collect::<Result<_, _>>().map(Some)
+    given
+        .into_iter()
+        .map(entry)
+        .collect::<Result<_, _>>()
+        .map(Some)
 }
 
 /// Takes `n`.
@@ -151,7 +156,8 @@ pub(super) fn check(
     }
     let vocab = frontend.info().vocab.unsigned_abs();
     if let Some(id) = options.sampling.logit_bias.keys().find(|&&id| id >= vocab) {
-        let message = format!("logit_bias: token id {id} is outside the model's vocabulary of {vocab}");
+        let message =
+            format!("logit_bias: token id {id} is outside the model's vocabulary of {vocab}");
         return Err(ApiError::bad("logit_bias", message));
     }
     let ignored = match &options.grammar {
@@ -160,22 +166,25 @@ pub(super) fn check(
             .map_err(|error| ApiError::from(error).with_param("response_format"))?,
         None => Vec::new(),
     };
-    frontend.check(ids, options).map(|()| ignored).map_err(|error| {
-        let message = error.to_string();
-        let kind = error.kind();
-        let refused = ApiError::from(error);
-        // Messages of options begin with the option's name.
-        let name = message.split([' ', ':']).next().unwrap_or_default();
-        let param = match name {
-            "repeat_penalty" => "repetition_penalty",
-            "stop_ids" => "stop_token_ids",
-            name => name,
-        };
-        match kind == ErrorKind::Argument && name.contains(['_', 'e']) && is_option(name) {
-            true => refused.with_param(param),
-            false => refused,
-        }
-    })
+    frontend
+        .check(ids, options)
+        .map(|()| ignored)
+        .map_err(|error| {
+            let message = error.to_string();
+            let kind = error.kind();
+            let refused = ApiError::from(error);
+            // Messages of options begin with the option's name.
+            let name = message.split([' ', ':']).next().unwrap_or_default();
+            let param = match name {
+                "repeat_penalty" => "repetition_penalty",
+                "stop_ids" => "stop_token_ids",
+                name => name,
+            };
+            match kind == ErrorKind::Argument && name.contains(['_', 'e']) && is_option(name) {
+                true => refused.with_param(param),
+                false => refused,
+            }
+        })
 }
 
 fn is_option(name: &str) -> bool {
@@ -201,10 +210,22 @@ mod tests {
         )
         .unwrap();
         let sampling = options.sampling;
-        assert_eq!((sampling.temperature, sampling.top_p, sampling.top_k), (0.0, 1.0, 1));
-        assert_eq!((sampling.seed, sampling.logit_bias[&7]), (Some(u64::MAX), -100.0));
-        assert_eq!((sampling.repeat_penalty, sampling.repeat_context), (1.1, u32::MAX as usize));
-        assert_eq!((options.stop, options.stop_ids), (vec!["x".to_owned()], vec![3]));
+        assert_eq!(
+            (sampling.temperature, sampling.top_p, sampling.top_k),
+            (0.0, 1.0, 1)
+        );
+        assert_eq!(
+            (sampling.seed, sampling.logit_bias[&7]),
+            (Some(u64::MAX), -100.0)
+        );
+        assert_eq!(
+            (sampling.repeat_penalty, sampling.repeat_context),
+            (1.1, u32::MAX as usize)
+        );
+        assert_eq!(
+            (options.stop, options.stop_ids),
+            (vec!["x".to_owned()], vec![3])
+        );
     }
 
     #[test]
@@ -215,9 +236,16 @@ mod tests {
             (r#"{"logit_bias": {"x": 1}}"#, "logit_bias"),
             (r#"{"temperature": "hot"}"#, "temperature"),
             (r#"{"min_tokens": 4}"#, "min_tokens"),
-            (r#"{"stop": ["a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a"]}"#, "stop"),
+            (
+                r#"{"stop": ["a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a"]}"#,
+                "stop",
+            ),
         ] {
-            assert_eq!(read(json).unwrap_err().param.as_deref(), Some(param), "{json}");
+            assert_eq!(
+                read(json).unwrap_err().param.as_deref(),
+                Some(param),
+                "{json}"
+            );
         }
     }
 }

@@ -21,7 +21,12 @@ use crate::generate::FinishReason;
 use crate::text::chat::reply::ToolChoice;
 
 /// Keys of this route that change nothing here.
-const HARMLESS: &[&str] = &["max_tool_calls", "moderation", "stream_options", "truncation"];
+const HARMLESS: &[&str] = &[
+    "max_tool_calls",
+    "moderation",
+    "stream_options",
+    "truncation",
+];
 
 pub(super) async fn responses(
     State(app): State<Shared>,
@@ -87,12 +92,18 @@ fn usage(counts: &Usage) -> Value {
 /// Reads the keys; the second value repeats the settings in the answer, as clients expect.
 fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value>), ApiError> {
     if let Some(id) = fields.take::<String>("previous_response_id")? {
-        let message = format!("there is no response {id:?}: this server stores none; send the whole input");
-        return Err(ApiError::new(StatusCode::NOT_FOUND, message).with_param("previous_response_id"));
+        let message =
+            format!("there is no response {id:?}: this server stores none; send the whole input");
+        return Err(
+            ApiError::new(StatusCode::NOT_FOUND, message).with_param("previous_response_id")
+        );
     }
     for name in ["background", "conversation", "prompt"] {
         let is_off = |value: &Value| matches!(value, Value::Bool(false));
-        if fields.take::<Value>(name)?.is_some_and(|value| !is_off(&value)) {
+        if fields
+            .take::<Value>(name)?
+            .is_some_and(|value| !is_off(&value))
+        {
             return Err(ApiError::bad(name, format!("{name} is not supported")));
         }
     }
@@ -104,7 +115,9 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
     let mut options = params::options(fields, &loaded.defaults)?;
     let include: Vec<String> = fields.take("include")?.unwrap_or_default();
     let top: Option<usize> = fields.take("top_logprobs")?;
-    let wants_logprobs = include.iter().any(|name| name == "message.output_text.logprobs");
+    let wants_logprobs = include
+        .iter()
+        .any(|name| name == "message.output_text.logprobs");
     if wants_logprobs || top.is_some_and(|top| top > 0) {
         options.logprobs = Some(logprobs::check_top("top_logprobs", top.unwrap_or(0))?);
     }
@@ -190,7 +203,9 @@ fn tool_choice(fields: &mut Fields, tools: &[Value]) -> Result<ToolChoice, ApiEr
             let name = object["name"].as_str().unwrap_or_default();
             match tools.iter().any(|tool| tool["function"]["name"] == name) {
                 true => Ok(ToolChoice::Named(name.to_owned())),
-                false => bad(format!("tool_choice asks for {name:?}, which is not among the functions")),
+                false => bad(format!(
+                    "tool_choice asks for {name:?}, which is not among the functions"
+                )),
             }
         }
     }

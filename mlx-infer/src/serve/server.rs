@@ -171,9 +171,6 @@ async fn is_set(mut value: watch::Receiver<bool>) {
     }
 }
 
-fn failed(
-    message: &str,
-    error: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-) -> Error {
+fn failed(message: &str, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::new(ErrorKind::Io, message).with_source(error)
 }

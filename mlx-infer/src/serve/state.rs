@@ -111,7 +111,11 @@ impl App {
     /// Waits until no request is under way.
     pub(super) async fn is_idle(&self) {
         // The sender lives as long as this.
-        let _ = self.active.subscribe().wait_for(|active| *active == 0).await;
+        let _ = self
+            .active
+            .subscribe()
+            .wait_for(|active| *active == 0)
+            .await;
     }
 
     pub(super) fn is_draining(&self) -> bool {

@@ -100,7 +100,10 @@ pub(super) async fn info(State(app): State<Shared>) -> Result<Json<Value>, ApiEr
         .iter()
         .map(|(name, text)| (name.clone(), text.clone().into()))
         .collect();
-    info.insert("tokenizer_class".to_owned(), "PreTrainedTokenizerFast".into());
+    info.insert(
+        "tokenizer_class".to_owned(),
+        "PreTrainedTokenizerFast".into(),
+    );
     info.insert("vocab_size".to_owned(), tokenizer.vocab_size().into());
     info.insert(
         "model_max_length".to_owned(),

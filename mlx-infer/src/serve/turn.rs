@@ -1,20 +1,22 @@
 //! A conversation to answer: what the routes for chats have in common, whatever their JSON looks like.
 
+mod replies;
+
 use serde_json::{Map, Value};
 
-use super::choices::{Choices, Step};
+pub(super) use self::replies::{Call, Delta, End, Replies, Whole, call_id};
+
+use self::replies::Reply;
+use super::choices::Choices;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::params;
 use super::state::{Loaded, Shared, heavy};
-use super::trace::{Trace, new_id};
-use crate::generate::{FinishReason, GenerateOptions};
+use super::trace::Trace;
+use crate::generate::GenerateOptions;
 use crate::grammar::Grammar;
-use crate::metrics::Metrics;
-use crate::sampler::Choice;
-use crate::text::chat::reply::{Part, ReplyParser, ToolChoice};
+use crate::text::chat::reply::ToolChoice;
 use crate::text::chat::{self, Message, RenderOptions};
-use crate::text::tokenizer::Tokenizer;
 
 /// A conversation, and how to answer it.
 pub(super) struct Turn {
@@ -44,45 +46,6 @@ pub(super) struct Answers {
     pub(super) ignored: Vec<String>,
 }
 
-/// What parses the rows' texts.
-pub(super) struct Replies {
-    rows: Vec<Reply>,
-    is_parallel: bool,
-    stop: Vec<String>,
-    tokenizer: Tokenizer,
-    trace: Trace,
-}
-
-struct Reply {
-    parser: ReplyParser,
-    /// Whether the last token belongs to the reasoning.
-    is_reasoning: bool,
-    calls: usize,
-    is_complete: bool,
-    /// The answer's ids, if it has stop strings.
-    ids: Vec<u32>,
-}
-
-/// What a row has added to its answer.
-#[derive(Debug, Default)]
-pub(super) struct Delta {
-    pub(super) row: usize,
-    pub(super) parts: Vec<Part>,
-    pub(super) tokens: Vec<Choice>,
-    pub(super) end: Option<End>,
-}
-
-/// The end of a row.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct End {
-    pub(super) reason: FinishReason,
-    /// Whether the answer calls tools.
-    pub(super) has_calls: bool,
-    /// The stop string that ended it: its index among those of the request.
-    pub(super) stopped_at: Option<usize>,
-    pub(super) metrics: Metrics,
-}
-
 /// Marks the end of the message to go on with. Transformers' `continue_final_message` finds it in the same way.
 const TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
@@ -103,7 +66,10 @@ impl Turn {
         };
         let written = |messages: &[Message]| {
             let text = template.render(messages, &render);
-            let merged = text.as_ref().err().and_then(|_| chat::merge_system(messages));
+            let merged = text
+                .as_ref()
+                .err()
+                .and_then(|_| chat::merge_system(messages));
             let text = merged.map_or(text, |merged| template.render(&merged, &render));
             text.map_err(in_messages)
         };
@@ -111,7 +77,11 @@ impl Turn {
             false => written(&messages)?,
             true => {
                 let last = messages.pop();
-                let said = last.as_ref().and_then(Message::text).unwrap_or("").to_owned();
+                let said = last
+                    .as_ref()
+                    .and_then(Message::text)
+                    .unwrap_or("")
+                    .to_owned();
                 let Some(last) = last.filter(|last| last.role() == Some("assistant")) else {
                     let message =
                         "continue_final_message needs a last message of the assistant, with a text";
@@ -163,8 +133,7 @@ impl Turn {
                 loaded.max_tokens(self.max_tokens, ids.len(), app.settings.max_output);
             self.options.kept_special = format.kept_special().to_vec();
             let tokenizer = frontend.tokenizer()?;
-            let calls =
-                format.grammar(tokenizer, &self.tools, &self.tool_choice, self.is_parallel);
+            let calls = format.grammar(tokenizer, &self.tools, &self.tool_choice, self.is_parallel);
             let calls = calls.map_err(|error| ApiError::from(error).with_param("tool_choice"))?;
             if let Some(grammar) = calls {
                 self.options.grammar = Some(Grammar::Lark(grammar).into());
@@ -182,106 +151,21 @@ impl Turn {
         };
         let prompt = ids.len();
         let choices = Choices::start(app, loaded, trace, &[ids], self.n, &self.options)?;
-        let reply = |_| Reply {
-            parser: format.parser(&text, tools),
-            is_reasoning: format.begins_in_reasoning(&text),
-            calls: 0,
-            is_complete: false,
-            ids: Vec::new(),
+        let replies = Replies {
+            rows: (0..choices.len())
+                .map(|_| Reply::new(format, &text, tools))
+                .collect(),
+            is_parallel: self.is_parallel,
+            stop: self.options.stop.clone(),
+            tokenizer: frontend.tokenizer()?.clone(),
+            trace: trace.clone(),
         };
         Ok(Answers {
-            replies: Replies {
-                rows: (0..choices.len()).map(reply).collect(),
-                is_parallel: self.is_parallel,
-                stop: self.options.stop.clone(),
-                tokenizer: frontend.tokenizer()?.clone(),
-                trace: trace.clone(),
-            },
+            replies,
             choices,
             prompt,
             ignored,
         })
-    }
-}
-
-impl Replies {
-    /// Parses a step. An answer that may call one tool alone ends with its call.
-    pub(super) fn read(&mut self, step: Step, choices: &mut Choices) -> Delta {
-        let row = &mut self.rows[step.row];
-        let mut delta = Delta {
-            row: step.row,
-            ..Delta::default()
-        };
-        let mut reasoned = 0;
-        for (choice, text) in step.tokens {
-            if row.is_complete {
-                break;
-            }
-            for part in row.parser.push(&text) {
-                row.take(part, self.is_parallel, &mut delta.parts);
-            }
-            reasoned += usize::from(row.is_reasoning);
-            if !self.stop.is_empty() {
-                row.ids.push(choice.id);
-            }
-            delta.tokens.push(choice);
-        }
-        if row.is_complete {
-            choices.end(step.row);
-        }
-        if let Some((reason, metrics)) = step.end {
-            if !row.is_complete {
-                let rest = row.parser.push(&step.rest);
-                for part in rest.into_iter().chain(row.parser.finish()) {
-                    row.take(part, self.is_parallel, &mut delta.parts);
-                }
-            }
-            delta.end = Some(End {
-                reason: match row.is_complete {
-                    true => FinishReason::Stop,
-                    false => reason,
-                },
-                has_calls: row.calls > 0,
-                stopped_at: match reason {
-                    FinishReason::Stop => stopped_at(&self.tokenizer, &row.ids, &self.stop),
-                    _ => None,
-                },
-                metrics,
-            });
-        }
-        if reasoned > 0 {
-            self.trace.reasoned(reasoned);
-        }
-        delta
-    }
-}
-
-/// Which stop string comes first in the text of these ids.
-fn stopped_at(tokenizer: &Tokenizer, ids: &[u32], stop: &[String]) -> Option<usize> {
-    if stop.is_empty() {
-        return None;
-    }
-    let text = tokenizer.decode(ids, true).ok()?;
-    let places = stop.iter().enumerate();
-    let places = places.filter_map(|(index, stop)| Some((text.find(stop)?, index)));
-    places.min().map(|(_, index)| index)
-}
-
-impl Reply {
-    fn take(&mut self, part: Part, is_parallel: bool, parts: &mut Vec<Part>) {
-        if self.is_complete {
-            return;
-        }
-        match &part {
-            Part::Reasoning(_) => self.is_reasoning = true,
-            Part::Content(_) | Part::CallArguments { .. } => self.is_reasoning = false,
-            Part::CallStart { .. } => {
-                self.is_reasoning = false;
-                self.calls += 1;
-            }
-            Part::CallEnd { .. } => self.is_complete = !is_parallel,
-        }
-        parts.push(part);
     }
 }
 
@@ -294,54 +178,6 @@ impl Answers {
         let step = self.choices.next().await?;
         Some(step.map(|step| self.replies.read(step, &mut self.choices)))
     }
-}
-
-/// The whole answer of a row.
-#[derive(Debug, Default)]
-pub(super) struct Whole {
-    pub(super) reasoning: String,
-    pub(super) content: String,
-    pub(super) calls: Vec<Call>,
-    pub(super) tokens: Vec<Choice>,
-    pub(super) end: Option<End>,
-}
-
-/// A call of a tool.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Call {
-    pub(super) id: String,
-    pub(super) name: String,
-    pub(super) arguments: String,
-}
-
-impl Whole {
-    /// Adds what came.
-    pub(super) fn add(&mut self, delta: Delta) {
-        for part in delta.parts {
-            match part {
-                Part::Reasoning(text) => self.reasoning.push_str(&text),
-                Part::Content(text) => self.content.push_str(&text),
-                Part::CallStart { name, .. } => self.calls.push(Call {
-                    id: call_id(),
-                    name,
-                    arguments: String::new(),
-                }),
-                Part::CallArguments { json, .. } => {
-                    if let Some(call) = self.calls.last_mut() {
-                        call.arguments.push_str(&json);
-                    }
-                }
-                Part::CallEnd { .. } => {}
-            }
-        }
-        self.tokens.extend(delta.tokens);
-        self.end = delta.end.or(self.end);
-    }
-}
-
-/// A new id of a call: nine letters or digits at its end, which is all that Mistral's templates take.
-pub(super) fn call_id() -> String {
-    new_id("")[..9].to_owned()
 }
 
 /// Takes what decides about tools: `tools`, `tool_choice`, `parallel_tool_calls`, in OpenAI's form.
@@ -364,8 +200,9 @@ pub(super) fn tools(fields: &mut Fields) -> Result<(Vec<Value>, ToolChoice, bool
             "none" => ToolChoice::None,
             "required" | "any" => ToolChoice::Required,
             word => {
-                let message =
-                    format!("tool_choice must be auto, none, required or a function, given {word:?}");
+                let message = format!(
+                    "tool_choice must be auto, none, required or a function, given {word:?}"
+                );
                 return Err(ApiError::bad("tool_choice", message));
             }
         },

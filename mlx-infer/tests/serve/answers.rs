@@ -86,7 +86,10 @@ fn echo_scores_the_prompt_as_the_library_does() {
             let found = logprobs[at].as_f64().unwrap();
             assert!((found - f64::from(expected.unwrap())).abs() < 1e-6);
             let top = lists["top_logprobs"][at].as_object().unwrap();
-            let best = top.values().filter_map(Value::as_f64).fold(f64::MIN, f64::max);
+            let best = top
+                .values()
+                .filter_map(Value::as_f64)
+                .fold(f64::MIN, f64::max);
             assert!((best - f64::from(score.top[at][0].1)).abs() < 1e-6);
             assert!(top.contains_key(lists["tokens"][at].as_str().unwrap()));
         }
@@ -95,7 +98,8 @@ fn echo_scores_the_prompt_as_the_library_does() {
         // Offsets cut the text into its tokens.
         let offsets = lists["text_offset"].as_array().unwrap();
         for at in 1..score.tokens.len() - 1 {
-            let span = offsets[at].as_u64().unwrap() as usize..offsets[at + 1].as_u64().unwrap() as usize;
+            let span =
+                offsets[at].as_u64().unwrap() as usize..offsets[at + 1].as_u64().unwrap() as usize;
             assert_eq!(lists["tokens"][at], echoed[span]);
         }
     }
@@ -107,7 +111,11 @@ fn conversations_are_the_librarys() {
     let question = "What is 20 + 22?";
     let options = GenerateOptions::default();
     let answer = model
-        .chat(&[Message::new("user", question)], &Default::default(), &options)
+        .chat(
+            &[Message::new("user", question)],
+            &Default::default(),
+            &options,
+        )
         .unwrap()
         .run(|_| std::ops::ControlFlow::Continue(()))
         .unwrap();
@@ -117,7 +125,10 @@ fn conversations_are_the_librarys() {
     });
     let served = SERVER.ok("/v1/chat/completions", &body);
     let choice = &served["choices"][0];
-    assert_eq!(choice["message"], json!({"role": "assistant", "content": answer.text}));
+    assert_eq!(
+        choice["message"],
+        json!({"role": "assistant", "content": answer.text})
+    );
     assert_eq!(choice["finish_reason"], "stop");
     assert_eq!(served["object"], "chat.completion");
     assert_eq!(served["usage"]["completion_tokens"], answer.tokens.len());
@@ -143,12 +154,34 @@ fn an_answer_is_gone_on_with() {
 #[test]
 fn null_is_absent_everywhere() {
     let names = [
-        "model", "temperature", "top_p", "n", "stream", "stream_options", "stop", "max_tokens",
-        "max_completion_tokens", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs",
-        "top_logprobs", "seed", "tools", "tool_choice", "parallel_tool_calls", "response_format",
-        "user", "suffix", "reasoning_effort", "chat_template_kwargs", "min_tokens", "audio",
+        "model",
+        "temperature",
+        "top_p",
+        "n",
+        "stream",
+        "stream_options",
+        "stop",
+        "max_tokens",
+        "max_completion_tokens",
+        "presence_penalty",
+        "frequency_penalty",
+        "logit_bias",
+        "logprobs",
+        "top_logprobs",
+        "seed",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "response_format",
+        "user",
+        "suffix",
+        "reasoning_effort",
+        "chat_template_kwargs",
+        "min_tokens",
+        "audio",
     ];
-    let mut body = json!({"messages": [{"role": "user", "content": "What is 1 + 1?", "name": null}]});
+    let mut body =
+        json!({"messages": [{"role": "user", "content": "What is 1 + 1?", "name": null}]});
     for name in names {
         body[name] = Value::Null;
     }
@@ -167,7 +200,9 @@ fn labels_are_the_librarys() {
         labels: labels.map(str::to_owned).to_vec(),
         ..Default::default()
     };
-    let expected = model.classify(texts.map(Into::into).to_vec(), &options).unwrap();
+    let expected = model
+        .classify(texts.map(Into::into).to_vec(), &options)
+        .unwrap();
     // More texts than are computed between two steps, and one that is empty.
     let mut input: Vec<&str> = texts.iter().copied().cycle().take(150).collect();
     input[70] = "";
@@ -178,30 +213,37 @@ fn labels_are_the_librarys() {
         assert_eq!(one["index"], at);
         if at == 70 {
             // The tokenizer puts <bos> in front of an empty text, which makes it a prompt.
-            assert!(one["label"].is_string() || one["error"].is_object());
+            assert!(one["label"].is_string(), "{one}");
             continue;
         }
         let scores = expected[at % 2].as_ref().unwrap().labels.as_ref().unwrap();
         assert_eq!(one["label"], labels[scores.best]);
         assert_eq!(one["num_classes"], 2);
         let found = one["logprobs"][0].as_f64().unwrap();
-        assert!((found - f64::from(scores.logprobs[0])).abs() < 1e-3, "{at}");
+        assert!((found - scores.logprobs[0]).abs() < 1e-3, "{at}");
     }
 }
 
 #[test]
 fn texts_become_ids_and_come_back() {
-    let body = json!({"prompt": "The red fox", "add_special_tokens": false, "return_token_strs": true});
+    let body =
+        json!({"prompt": "The red fox", "add_special_tokens": false, "return_token_strs": true});
     let answer = SERVER.ok("/tokenize", &body);
     let ids = answer["tokens"].clone();
     assert_eq!(answer["count"], ids.as_array().unwrap().len());
     let back = SERVER.ok("/detokenize", &json!({"tokens": ids}));
     assert_eq!(back["prompt"], "The red fox");
-    let pieces = SERVER.ok("/tokenize", &json!({"content": "The fox", "with_pieces": true}));
+    let pieces = SERVER.ok(
+        "/tokenize",
+        &json!({"content": "The fox", "with_pieces": true}),
+    );
     assert_eq!(pieces["tokens"][1]["piece"], "The");
     let chat = json!({"messages": [{"role": "user", "content": "hi"}]});
     let count = SERVER.ok("/v1/messages/count_tokens", &chat);
-    assert_eq!(SERVER.ok("/tokenize", &chat)["count"], count["input_tokens"]);
+    assert_eq!(
+        SERVER.ok("/tokenize", &chat)["count"],
+        count["input_tokens"]
+    );
     let info = SERVER.get("/tokenizer_info").json();
     assert_eq!(info["model_max_length"], 512);
 }

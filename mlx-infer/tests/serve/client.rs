@@ -53,7 +53,10 @@ impl Answer {
         let event = |event: &str| {
             let (name, data) = event.split_once('\n').unwrap();
             let name = name.strip_prefix("event: ").unwrap();
-            (name.to_owned(), parsed(data.strip_prefix("data: ").unwrap()))
+            (
+                name.to_owned(),
+                parsed(data.strip_prefix("data: ").unwrap()),
+            )
         };
         events.map(event).collect()
     }
@@ -88,7 +91,10 @@ impl TestServer {
     pub fn until(&self, mut is_so: impl FnMut() -> bool) {
         let start = Instant::now();
         while !is_so() {
-            assert!(start.elapsed() < Duration::from_secs(60), "it takes too long");
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "it takes too long"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -177,7 +183,10 @@ fn answer(bytes: &[u8]) -> Answer {
     let mut reader = BufReader::new(bytes);
     let mut line = String::new();
     reader.read_line(&mut line).unwrap();
-    let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let status = line
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok());
     let status = status.unwrap_or_else(|| panic!("no status in {line:?}"));
     let mut headers = Vec::new();
     loop {

@@ -19,13 +19,53 @@ const ROUTES: [&str; 8] = [
 
 /// Names that mean something on a route.
 const NAMES: &[&str] = &[
-    "messages", "prompt", "input", "content", "tokens", "labels", "template", "system", "instructions",
-    "model", "temperature", "top_p", "top_k", "min_p", "n", "seed", "stop", "stop_sequences",
-    "stop_token_ids", "max_completion_tokens", "logprobs", "top_logprobs", "echo", "stream",
-    "stream_options", "logit_bias", "presence_penalty", "frequency_penalty", "repetition_penalty",
-    "tools", "tool_choice", "parallel_tool_calls", "response_format", "text", "include", "reasoning",
-    "reasoning_effort", "chat_template_kwargs", "continue_final_message", "thinking", "output_config",
-    "ignore_eos", "add_special_tokens", "with_pieces", "speculative", "guided_regex", "suffix",
+    "messages",
+    "prompt",
+    "input",
+    "content",
+    "tokens",
+    "labels",
+    "template",
+    "system",
+    "instructions",
+    "model",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "n",
+    "seed",
+    "stop",
+    "stop_sequences",
+    "stop_token_ids",
+    "max_completion_tokens",
+    "logprobs",
+    "top_logprobs",
+    "echo",
+    "stream",
+    "stream_options",
+    "logit_bias",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "response_format",
+    "text",
+    "include",
+    "reasoning",
+    "reasoning_effort",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "thinking",
+    "output_config",
+    "ignore_eos",
+    "add_special_tokens",
+    "with_pieces",
+    "speculative",
+    "guided_regex",
+    "suffix",
 ];
 
 fn leaf() -> impl Strategy<Value = Value> {
@@ -73,10 +113,15 @@ fn body() -> impl Strategy<Value = Value> {
     let pair = (prop::sample::select(NAMES), value());
     let pairs = prop::collection::vec(pair, 0..6);
     (pairs, any::<[bool; 4]>()).prop_map(|(pairs, is_good)| {
-        let pairs = pairs.into_iter().map(|(name, value)| (name.to_owned(), value));
+        let pairs = pairs
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value));
         let mut body: Map<String, Value> = pairs.collect();
         // Most bodies would otherwise fail at the first key.
-        for (name, is_good) in ["messages", "prompt", "input", "tokens"].into_iter().zip(is_good) {
+        for (name, is_good) in ["messages", "prompt", "input", "tokens"]
+            .into_iter()
+            .zip(is_good)
+        {
             if is_good && let Some(value) = good(name) {
                 body.insert(name.to_owned(), value);
             }
@@ -90,7 +135,9 @@ fn body() -> impl Strategy<Value = Value> {
 /// Ten thousand bodies with `MLX_INFER_FUZZ=10000`; CI takes fewer.
 #[test]
 fn any_body_gets_an_answer() {
-    let cases = std::env::var("MLX_INFER_FUZZ").ok().and_then(|n| n.parse().ok());
+    let cases = std::env::var("MLX_INFER_FUZZ")
+        .ok()
+        .and_then(|n| n.parse().ok());
     let config = Config {
         cases: cases.unwrap_or(1000),
         failure_persistence: None,
@@ -100,7 +147,10 @@ fn any_body_gets_an_answer() {
     let mut runner = TestRunner::new(config);
     let result = runner.run(&(route, body()), |(route, body)| {
         let answer = SERVER.post(route, &body);
-        prop_assert!([200, 400, 404].contains(&answer.status), "{route} {body}: {answer:?}");
+        prop_assert!(
+            [200, 400, 404].contains(&answer.status),
+            "{route} {body}: {answer:?}"
+        );
         if answer.status != 200 {
             let message = answer.json()["error"]["message"].clone();
             prop_assert!(message.as_str().is_some_and(|text| !text.is_empty()));

@@ -40,7 +40,10 @@ fn a_client_that_leaves_frees_its_row() {
     // The engine is whole.
     let body = json!({"prompt": "The red fox", "max_tokens": 8, "temperature": 0});
     let here = server.ok("/v1/completions", &body)["choices"][0]["text"].clone();
-    assert_eq!(here, SERVER.ok("/v1/completions", &body)["choices"][0]["text"]);
+    assert_eq!(
+        here,
+        SERVER.ok("/v1/completions", &body)["choices"][0]["text"]
+    );
 }
 
 #[test]
@@ -65,7 +68,12 @@ fn a_full_queue_is_told_with_a_time() {
         answer.body.clear();
     }
     drop(stream);
-    server.until(|| server.post("/v1/completions", &json!({"prompt": "x"})).status == 200);
+    server.until(|| {
+        server
+            .post("/v1/completions", &json!({"prompt": "x"}))
+            .status
+            == 200
+    });
 }
 
 #[test]
@@ -82,7 +90,10 @@ fn a_server_that_ends_finishes_what_is_under_way() {
     });
     let mut rest = String::new();
     stream.read_to_string(&mut rest).unwrap();
-    assert!(rest.contains("\"finish_reason\":\"length\"") && rest.contains("[DONE]"), "{rest}");
+    assert!(
+        rest.contains("\"finish_reason\":\"length\"") && rest.contains("[DONE]"),
+        "{rest}"
+    );
     server.join().unwrap();
 }
 
@@ -113,7 +124,10 @@ fn until_the_model_is_there_requests_are_refused() {
     let thread = std::thread::spawn(move || {
         server.run(move || {
             let _ = wait.recv();
-            Err(mlx_infer::Error::new(mlx_infer::ErrorKind::Missing, "there is no model"))
+            Err(mlx_infer::Error::new(
+                mlx_infer::ErrorKind::Missing,
+                "there is no model",
+            ))
         })
     });
     let status = |path: &str| {
@@ -121,7 +135,12 @@ fn until_the_model_is_there_requests_are_refused() {
             .http_status_as_error(false)
             .build()
             .into();
-        agent.get(format!("http://{address}{path}")).call().unwrap().status().as_u16()
+        agent
+            .get(format!("http://{address}{path}"))
+            .call()
+            .unwrap()
+            .status()
+            .as_u16()
     };
     assert_eq!((status("/health"), status("/ready")), (200, 503));
     go.send(()).unwrap();

@@ -33,11 +33,17 @@ fn a_stop_sequence_is_named() {
     body["stop_sequences"] = json!(["7", "2"]);
     let answer = SERVER.ok("/v1/messages", &body);
     assert_eq!(answer["content"][0]["text"], "4");
-    assert_eq!((&answer["stop_reason"], &answer["stop_sequence"]), (&json!("stop_sequence"), &json!("2")));
+    assert_eq!(
+        (&answer["stop_reason"], &answer["stop_sequence"]),
+        (&json!("stop_sequence"), &json!("2"))
+    );
     body["max_tokens"] = 1.into();
     body["stop_sequences"] = json!([]);
     let cut = SERVER.ok("/v1/messages", &body);
-    assert_eq!((&cut["stop_reason"], &cut["stop_sequence"]), (&json!("max_tokens"), &Value::Null));
+    assert_eq!(
+        (&cut["stop_reason"], &cut["stop_sequence"]),
+        (&json!("max_tokens"), &Value::Null)
+    );
 }
 
 #[test]
@@ -59,7 +65,11 @@ fn events_come_in_their_order() {
             "message_stop"
         ]
     );
-    assert!(events.iter().all(|(name, data)| data["type"] == name.as_str()));
+    assert!(
+        events
+            .iter()
+            .all(|(name, data)| data["type"] == name.as_str())
+    );
     assert_eq!(events[0].1["message"]["usage"]["input_tokens"], 19);
     let text: String = events
         .iter()
@@ -86,14 +96,23 @@ fn system_turns_and_results_of_tools_are_read() {
     });
     let answer = SERVER.post("/v1/messages", &body);
     // Gemma's template refuses two turns of the user in a row, in its own words.
-    assert!(answer.status == 200 || answer.body.contains("alternate"), "{}", answer.body);
+    assert!(
+        answer.status == 200 || answer.body.contains("alternate"),
+        "{}",
+        answer.body
+    );
 }
 
 #[test]
 fn errors_have_anthropics_shape() {
     for (body, status, kind, word) in [
         (json!({"messages": []}), 400, "invalid_request_error", ""),
-        (json!({"messages": [{"role": "user", "content": "x"}]}), 400, "invalid_request_error", "max_tokens"),
+        (
+            json!({"messages": [{"role": "user", "content": "x"}]}),
+            400,
+            "invalid_request_error",
+            "max_tokens",
+        ),
         (
             json!({"max_tokens": 3, "messages": [{"role": "user", "content": [{"type": "image"}]}]}),
             400,
@@ -112,7 +131,14 @@ fn errors_have_anthropics_shape() {
         assert_eq!(answer.status, status, "{}", answer.body);
         assert_eq!(document["type"], "error");
         assert_eq!(document["error"]["type"], kind);
-        assert!(document["error"]["message"].as_str().unwrap().contains(word), "{}", answer.body);
+        assert!(
+            document["error"]["message"]
+                .as_str()
+                .unwrap()
+                .contains(word),
+            "{}",
+            answer.body
+        );
         assert_eq!(document["request_id"].as_str(), answer.header("request-id"));
     }
 }

@@ -9,18 +9,29 @@ fn refused(path: &str, body: &Value) -> (u16, Value, Value, String) {
     let answer = SERVER.post(path, body);
     let error = answer.json()["error"].clone();
     let message = error["message"].as_str().unwrap_or_default().to_owned();
-    (answer.status, error["param"].clone(), error["code"].clone(), message)
+    (
+        answer.status,
+        error["param"].clone(),
+        error["code"].clone(),
+        message,
+    )
 }
 
 #[test]
 fn faults_of_a_request_name_the_parameter() {
     let chat = |mut more: Value| {
         let body = json!([{"role": "user", "content": "x"}]);
-        more.as_object_mut().unwrap().entry("messages").or_insert(body);
+        more.as_object_mut()
+            .unwrap()
+            .entry("messages")
+            .or_insert(body);
         ("/v1/chat/completions", more)
     };
     let complete = |mut more: Value| {
-        more.as_object_mut().unwrap().entry("prompt").or_insert("x".into());
+        more.as_object_mut()
+            .unwrap()
+            .entry("prompt")
+            .or_insert("x".into());
         ("/v1/completions", more)
     };
     for ((path, body), param) in [
@@ -41,16 +52,31 @@ fn faults_of_a_request_name_the_parameter() {
         (chat(json!({"messages": [{"content": "x"}]})), "messages"),
         (chat(json!({"messages": []})), "messages"),
         (chat(json!({"top_logprobs": 2})), "top_logprobs"),
-        (chat(json!({"logprobs": true, "top_logprobs": 21})), "top_logprobs"),
+        (
+            chat(json!({"logprobs": true, "top_logprobs": 21})),
+            "top_logprobs",
+        ),
         (chat(json!({"tools": [{"type": "x"}]})), "tools"),
         (chat(json!({"tool_choice": "required"})), "tool_choice"),
         (chat(json!({"audio": {"voice": "x"}})), "audio"),
         (chat(json!({"max_tokens": 0})), "max_tokens"),
         (chat(json!({"continue_final_message": true})), "messages"),
-        (chat(json!({"response_format": {"type": "xml"}})), "response_format"),
-        (("/v1/classify", json!({"input": "x", "labels": []})), "labels"),
+        (
+            chat(json!({"response_format": {"type": "xml"}})),
+            "response_format",
+        ),
+        (
+            ("/v1/classify", json!({"input": "x", "labels": []})),
+            "labels",
+        ),
         (("/v1/classify", json!({"labels": ["a"]})), "input"),
-        (("/v1/classify", json!({"input": "x", "labels": ["a"], "template": "y"})), "template"),
+        (
+            (
+                "/v1/classify",
+                json!({"input": "x", "labels": ["a"], "template": "y"}),
+            ),
+            "template",
+        ),
         (("/detokenize", json!({"tokens": [99999]})), "tokens"),
         (("/tokenize", json!({})), "prompt"),
     ] {
@@ -64,11 +90,17 @@ fn a_prompt_that_is_too_long_gives_both_numbers() {
     let long = "fox ".repeat(600);
     for (path, body) in [
         ("/v1/completions", json!({"prompt": long})),
-        ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": long}]})),
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "user", "content": long}]}),
+        ),
     ] {
         let (status, _, code, message) = refused(path, &body);
         assert_eq!((status, code), (400, json!("context_length_exceeded")));
-        assert!(message.contains("512 tokens") && message.contains("the prompt has"), "{message}");
+        assert!(
+            message.contains("512 tokens") && message.contains("the prompt has"),
+            "{message}"
+        );
     }
 }
 
@@ -88,10 +120,20 @@ fn bodies_that_are_no_requests_are_refused() {
         assert!(answer.json()["error"]["message"].is_string());
     }
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
-    let answer = SERVER.send("POST", "/v1/completions", &json_type, &format!("{{\"prompt\": {deep}}}"));
+    let answer = SERVER.send(
+        "POST",
+        "/v1/completions",
+        &json_type,
+        &format!("{{\"prompt\": {deep}}}"),
+    );
     assert_eq!(answer.status, 400);
     let large = "x".repeat(9 << 20);
-    let answer = SERVER.send("POST", "/v1/completions", &json_type, &format!("{{\"prompt\": \"{large}\"}}"));
+    let answer = SERVER.send(
+        "POST",
+        "/v1/completions",
+        &json_type,
+        &format!("{{\"prompt\": \"{large}\"}}"),
+    );
     assert_eq!(answer.status, 413, "{}", answer.body);
 }
 
@@ -99,14 +141,18 @@ fn bodies_that_are_no_requests_are_refused() {
 fn routes_and_models_that_are_not_here() {
     assert_eq!(SERVER.get("/v1/nothing").status, 404);
     assert_eq!(SERVER.get("/v1/completions").status, 405);
-    let (status, _, code, message) = refused("/v1/completions", &json!({"model": "gpt-4", "prompt": "x"}));
+    let (status, _, code, message) =
+        refused("/v1/completions", &json!({"model": "gpt-4", "prompt": "x"}));
     assert_eq!((status, code), (404, json!("model_not_found")));
     assert!(message.contains("tiny, org/tiny"), "{message}");
     let (status, _, _, message) = refused("/v1/embeddings", &json!({"input": "x"}));
     assert_eq!(status, 404);
     assert!(message.contains("embeddings"), "{message}");
     for model in ["", "default", "org/tiny"] {
-        SERVER.ok("/v1/completions", &json!({"model": model, "prompt": "x", "max_tokens": 1}));
+        SERVER.ok(
+            "/v1/completions",
+            &json!({"model": model, "prompt": "x", "max_tokens": 1}),
+        );
     }
 }
 
@@ -117,7 +163,10 @@ fn parameters_without_effect_are_named() {
     assert_eq!(answer.header("x-ignored-params"), Some("colour"));
     let strict = TestServer::start(|options| options.strict = true);
     let answer = strict.post("/v1/completions", &body);
-    assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!("colour")));
+    assert_eq!(
+        (answer.status, &answer.json()["error"]["param"]),
+        (400, &json!("colour"))
+    );
 }
 
 #[test]
@@ -147,23 +196,40 @@ fn keys_are_needed_where_there_are_some() {
     // With a key a server answers to any name.
     let host = ("Host", "gpu.example");
     let headers = [kind, host, ("x-api-key", "other")];
-    assert_eq!(server.send("POST", "/v1/completions", &headers, &body).status, 200);
+    assert_eq!(
+        server
+            .send("POST", "/v1/completions", &headers, &body)
+            .status,
+        200
+    );
 }
 
 #[test]
 fn a_page_of_another_site_cannot_ask() {
-    let headers = [("Host", "evil.example:8080"), ("Content-Type", "application/json")];
+    let headers = [
+        ("Host", "evil.example:8080"),
+        ("Content-Type", "application/json"),
+    ];
     let answer = SERVER.send("POST", "/v1/completions", &headers, "{\"prompt\": \"x\"}");
     assert_eq!(answer.status, 403);
-    let preflight = [("Origin", "https://evil.example"), ("Access-Control-Request-Method", "POST")];
+    let preflight = [
+        ("Origin", "https://evil.example"),
+        ("Access-Control-Request-Method", "POST"),
+    ];
     let answer = SERVER.send("OPTIONS", "/v1/completions", &preflight, "");
     assert_eq!(answer.header("access-control-allow-origin"), None);
     let server = TestServer::start(|options| {
         options.cors_origins = vec!["https://good.example".to_owned()];
     });
-    let preflight = [("Origin", "https://good.example"), ("Access-Control-Request-Method", "POST")];
+    let preflight = [
+        ("Origin", "https://good.example"),
+        ("Access-Control-Request-Method", "POST"),
+    ];
     let answer = server.send("OPTIONS", "/v1/completions", &preflight, "");
-    assert_eq!(answer.header("access-control-allow-origin"), Some("https://good.example"));
+    assert_eq!(
+        answer.header("access-control-allow-origin"),
+        Some("https://good.example")
+    );
 }
 
 #[test]
@@ -171,7 +237,11 @@ fn ids_of_requests_are_taken_or_made() {
     let answer = SERVER.send("GET", "/health", &[("x-request-id", "abc-1")], "");
     assert_eq!(answer.header("x-request-id"), Some("abc-1"));
     let answer = SERVER.send("GET", "/health", &[("x-request-id", "a b")], "");
-    assert!(answer.header("request-id").is_some_and(|id| id.starts_with("req_")));
+    assert!(
+        answer
+            .header("request-id")
+            .is_some_and(|id| id.starts_with("req_"))
+    );
 }
 
 #[test]

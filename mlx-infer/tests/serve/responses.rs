@@ -20,7 +20,10 @@ fn an_input_is_answered() {
         assert_eq!(answer["status"], "completed");
         assert_eq!(answer["store"], false);
         let part = &answer["output"][0]["content"][0];
-        assert_eq!((&part["type"], &part["text"]), (&json!("output_text"), &json!("42")));
+        assert_eq!(
+            (&part["type"], &part["text"]),
+            (&json!("output_text"), &json!("42"))
+        );
         assert_eq!(part["logprobs"].as_array().unwrap().len(), 3);
         assert_eq!(answer["usage"]["output_tokens"], 3);
     }
@@ -48,8 +51,12 @@ fn events_build_the_response() {
         assert_eq!(data["sequence_number"], at);
         assert_eq!(data["type"], name.as_str());
     }
-    let deltas = events.iter().filter(|(name, _)| name == "response.output_text.delta");
-    let text: String = deltas.map(|(_, data)| data["delta"].as_str().unwrap()).collect();
+    let deltas = events
+        .iter()
+        .filter(|(name, _)| name == "response.output_text.delta");
+    let text: String = deltas
+        .map(|(_, data)| data["delta"].as_str().unwrap())
+        .collect();
     assert_eq!(text, "42");
     let whole = &events.last().unwrap().1["response"];
     assert_eq!(whole["output"][0]["content"][0]["text"], "42");
@@ -68,9 +75,17 @@ fn an_answer_that_is_cut_is_incomplete() {
 #[test]
 fn what_would_need_a_memory_is_refused() {
     for (body, status, param) in [
-        (json!({"input": "x", "previous_response_id": "resp_1"}), 404, "previous_response_id"),
+        (
+            json!({"input": "x", "previous_response_id": "resp_1"}),
+            404,
+            "previous_response_id",
+        ),
         (json!({"input": "x", "background": true}), 400, "background"),
-        (json!({"input": [{"type": "item_reference", "id": "x"}]}), 400, "input"),
+        (
+            json!({"input": [{"type": "item_reference", "id": "x"}]}),
+            400,
+            "input",
+        ),
         (json!({}), 400, "input"),
     ] {
         let answer = SERVER.post("/v1/responses", &body);
@@ -78,5 +93,8 @@ fn what_would_need_a_memory_is_refused() {
         assert_eq!(answer.json()["error"]["param"], param);
     }
     assert_eq!(SERVER.get("/v1/responses/resp_1").status, 404);
-    assert_eq!(SERVER.ok("/v1/responses", &json!({"input": "x", "background": false}))["error"], Value::Null);
+    assert_eq!(
+        SERVER.ok("/v1/responses", &json!({"input": "x", "background": false}))["error"],
+        Value::Null
+    );
 }

@@ -14,7 +14,12 @@ use crate::client::TestServer;
 /// Requests that the server takes at a time, and clients that ask.
 const CAPACITY: usize = 8;
 const CLIENTS: usize = 4 * CAPACITY;
-const PROMPTS: [&str; 4] = ["The red fox", "The old man", "A small boat", "In the garden"];
+const PROMPTS: [&str; 4] = [
+    "The red fox",
+    "The old man",
+    "A small boat",
+    "In the garden",
+];
 const MALFORMED: [&str; 5] = [
     "{",
     "[]",
@@ -70,12 +75,16 @@ fn answers() -> Vec<[String; 2]> {
         let end = generation.run(|_| std::ops::ControlFlow::Continue(()));
         end.unwrap().text.unwrap()
     };
-    PROMPTS.map(|prompt| [answer(prompt, 0), answer(prompt, 1)]).to_vec()
+    PROMPTS
+        .map(|prompt| [answer(prompt, 0), answer(prompt, 1)])
+        .to_vec()
 }
 
 #[test]
 fn a_server_under_four_times_its_load_stays_whole() {
-    let seconds = std::env::var("MLX_INFER_SOAK").ok().and_then(|n| n.parse().ok());
+    let seconds = std::env::var("MLX_INFER_SOAK")
+        .ok()
+        .and_then(|n| n.parse().ok());
     let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(3));
     let answers = answers();
     let server = TestServer::start(|options| {
@@ -85,7 +94,10 @@ fn a_server_under_four_times_its_load_stays_whole() {
         options.engine.limits.prefix_bytes = 0;
     });
     // The first request allocates what stays.
-    server.ok("/v1/completions", &json!({"prompt": "The red fox", "max_tokens": 60}));
+    server.ok(
+        "/v1/completions",
+        &json!({"prompt": "The red fox", "max_tokens": 60}),
+    );
     // The last row's caches are freed a moment after its answer.
     let memory = || server.metric("mlx_memory_active_bytes");
     let mut start = f64::INFINITY;
@@ -108,9 +120,13 @@ fn a_server_under_four_times_its_load_stays_whole() {
     let idle = |name: &str| server.metric(name) == 0.0;
     server.until(|| idle("vllm:num_requests_running") && idle("vllm:num_requests_waiting"));
     server.until(|| memory() == start);
-    let [whole, left, refused, malformed] =
-        [&counts.whole, &counts.left, &counts.refused, &counts.malformed]
-            .map(|count| count.load(Ordering::Relaxed));
+    let [whole, left, refused, malformed] = [
+        &counts.whole,
+        &counts.left,
+        &counts.refused,
+        &counts.malformed,
+    ]
+    .map(|count| count.load(Ordering::Relaxed));
     eprintln!("{whole} answered, {left} left, {refused} refused, {malformed} malformed");
     assert!(whole > 0 && left > 0 && refused > 0 && malformed > 0);
 }
@@ -151,7 +167,9 @@ fn visit(server: &TestServer, answers: &[[String; 2]], counts: &Counts, dice: &m
     }
     assert_eq!(answer.status, 200, "{}", answer.body);
     let texts = answer.chunks();
-    let texts = texts.iter().map(|chunk| chunk["choices"][0]["text"].as_str().unwrap());
+    let texts = texts
+        .iter()
+        .map(|chunk| chunk["choices"][0]["text"].as_str().unwrap());
     assert_eq!(texts.collect::<String>(), answers[prompt][seed]);
     count(&counts.whole);
 }

@@ -28,7 +28,10 @@ fn completions_joined_are_the_whole() {
     body["stream"] = true.into();
     body["stream_options"] = json!({"include_usage": true});
     let answer = SERVER.post("/v1/completions", &body);
-    assert_eq!(answer.header("content-type"), Some("text/event-stream; charset=utf-8"));
+    assert_eq!(
+        answer.header("content-type"),
+        Some("text/event-stream; charset=utf-8")
+    );
     let chunks = answer.chunks();
     for index in 0..4 {
         let choice = &whole["choices"][index];
@@ -71,13 +74,19 @@ fn conversations_joined_are_the_whole() {
     let chunks = SERVER.post("/v1/chat/completions", &body).chunks();
     for index in 0..2 {
         let choice = &whole["choices"][index];
-        assert_eq!(text(&chunks, index, "/delta/content"), choice["message"]["content"]);
+        assert_eq!(
+            text(&chunks, index, "/delta/content"),
+            choice["message"]["content"]
+        );
         assert_eq!(joined(&chunks, index, "/delta/role"), ["assistant"]);
         let tokens: usize = joined(&chunks, index, "/logprobs/content")
             .iter()
             .map(|part| part.as_array().unwrap().len())
             .sum();
-        assert_eq!(tokens, choice["logprobs"]["content"].as_array().unwrap().len());
+        assert_eq!(
+            tokens,
+            choice["logprobs"]["content"].as_array().unwrap().len()
+        );
         let ends = joined(&chunks, index, "/finish_reason");
         assert_eq!(ends, [&choice["finish_reason"]]);
     }

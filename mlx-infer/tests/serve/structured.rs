@@ -20,20 +20,44 @@ fn schema() -> Value {
 fn each_way_to_ask_for_a_form_holds_it() {
     let is_json = |text: &str| {
         let value: Value = serde_json::from_str(text).unwrap();
-        assert!([1, 2, 3].map(Value::from).contains(&value["answer"]) && value["sure"].is_boolean(), "{text}");
+        assert!(
+            [1, 2, 3].map(Value::from).contains(&value["answer"]) && value["sure"].is_boolean(),
+            "{text}"
+        );
     };
     let is_colour = |text: &str| assert!(["red", "blue"].contains(&text), "{text}");
-    let digits = |text: &str| assert!(text.len() == 3 && text.bytes().all(|b| b.is_ascii_digit()), "{text}");
-    let ways: [(Value, &dyn Fn(&str)); 9] = [
-        (json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema(), "strict": true}}}), &is_json),
-        (json!({"response_format": {"type": "json_schema", "schema": schema()}}), &is_json),
-        (json!({"response_format": {"type": "json_object", "schema": schema()}}), &is_json),
+    let digits = |text: &str| {
+        assert!(
+            text.len() == 3 && text.bytes().all(|b| b.is_ascii_digit()),
+            "{text}"
+        )
+    };
+    type Check<'c> = &'c dyn Fn(&str);
+    let ways: [(Value, Check<'_>); 9] = [
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema(), "strict": true}}}),
+            &is_json,
+        ),
+        (
+            json!({"response_format": {"type": "json_schema", "schema": schema()}}),
+            &is_json,
+        ),
+        (
+            json!({"response_format": {"type": "json_object", "schema": schema()}}),
+            &is_json,
+        ),
         (json!({"guided_json": schema()}), &is_json),
         (json!({"guided_json": schema().to_string()}), &is_json),
         (json!({"structured_outputs": {"json": schema()}}), &is_json),
-        (json!({"structured_outputs": {"choice": ["red", "blue"]}}), &is_colour),
+        (
+            json!({"structured_outputs": {"choice": ["red", "blue"]}}),
+            &is_colour,
+        ),
         (json!({"guided_regex": "[0-9]{3}"}), &digits),
-        (json!({"guided_grammar": "start: \"red\" | \"blue\""}), &is_colour),
+        (
+            json!({"guided_grammar": "start: \"red\" | \"blue\""}),
+            &is_colour,
+        ),
     ];
     for (at, (way, check)) in ways.into_iter().enumerate() {
         let mut body = way;
@@ -45,7 +69,11 @@ fn each_way_to_ask_for_a_form_holds_it() {
         assert_eq!(answer["choices"][0]["finish_reason"], "stop");
         body.as_object_mut().unwrap().remove("messages");
         body["prompt"] = "The fox is".into();
-        check(SERVER.ok("/v1/completions", &body)["choices"][0]["text"].as_str().unwrap());
+        check(
+            SERVER.ok("/v1/completions", &body)["choices"][0]["text"]
+                .as_str()
+                .unwrap(),
+        );
     }
     let body = json!({
         "input": "x", "max_output_tokens": 400, "text": {"format": {"type": "json_schema", "name": "x", "schema": schema()}},
@@ -56,7 +84,11 @@ fn each_way_to_ask_for_a_form_holds_it() {
         "messages": question(), "max_tokens": 400,
         "output_config": {"format": {"type": "json_schema", "schema": schema()}},
     });
-    is_json(SERVER.ok("/v1/messages", &body)["content"][0]["text"].as_str().unwrap());
+    is_json(
+        SERVER.ok("/v1/messages", &body)["content"][0]["text"]
+            .as_str()
+            .unwrap(),
+    );
 }
 
 #[test]
@@ -83,7 +115,10 @@ fn a_form_that_cannot_be_held_is_refused_before_anything_is_generated() {
     });
     let answer = SERVER.post("/v1/chat/completions", &body);
     let ignored = answer.header("x-ignored-params").unwrap_or_default();
-    assert!(answer.status == 200 && ignored.contains("unevaluatedProperties"), "{answer:?}");
+    assert!(
+        answer.status == 200 && ignored.contains("unevaluatedProperties"),
+        "{answer:?}"
+    );
 }
 
 fn tools() -> Value {
@@ -99,7 +134,10 @@ fn tools() -> Value {
 fn calls_are_made_and_streamed() {
     for (choice, names) in [
         (json!("required"), &["add", "multiply"][..]),
-        (json!({"type": "function", "function": {"name": "multiply"}}), &["multiply"][..]),
+        (
+            json!({"type": "function", "function": {"name": "multiply"}}),
+            &["multiply"][..],
+        ),
     ] {
         let mut body = json!({
             "messages": question(), "tools": tools(), "tool_choice": choice, "max_tokens": 400, "seed": 5,
@@ -107,27 +145,43 @@ fn calls_are_made_and_streamed() {
         });
         let whole = SERVER.ok("/v1/chat/completions", &body);
         let message = &whole["choices"][0]["message"];
-        assert_eq!(whole["choices"][0]["finish_reason"], "tool_calls", "{whole}");
+        assert_eq!(
+            whole["choices"][0]["finish_reason"], "tool_calls",
+            "{whole}"
+        );
         assert_eq!(message["content"], Value::Null);
         let calls = message["tool_calls"].as_array().unwrap();
         assert_eq!(calls.len(), 1);
         let function = &calls[0]["function"];
         assert!(names.contains(&function["name"].as_str().unwrap()));
-        let arguments: Value = serde_json::from_str(function["arguments"].as_str().unwrap()).unwrap();
+        let arguments: Value =
+            serde_json::from_str(function["arguments"].as_str().unwrap()).unwrap();
         assert!(arguments["a"].is_i64() && ["x", "y"].map(Value::from).contains(&arguments["b"]));
         assert_eq!(calls[0]["id"].as_str().map(str::len), Some(9));
 
         body["stream"] = true.into();
         let chunks = SERVER.post("/v1/chat/completions", &body).chunks();
-        let deltas = chunks.iter().filter_map(|chunk| chunk.pointer("/choices/0/delta/tool_calls/0"));
+        let deltas = chunks
+            .iter()
+            .filter_map(|chunk| chunk.pointer("/choices/0/delta/tool_calls/0"));
         let (mut name, mut text, mut ids) = (String::new(), String::new(), 0);
         for delta in deltas {
             ids += usize::from(delta["id"].is_string());
-            name += delta.pointer("/function/name").and_then(Value::as_str).unwrap_or("");
+            name += delta
+                .pointer("/function/name")
+                .and_then(Value::as_str)
+                .unwrap_or("");
             text += delta["function"]["arguments"].as_str().unwrap();
             assert_eq!(delta["index"], 0);
         }
-        assert_eq!((ids, name.as_str(), text.as_str()), (1, function["name"].as_str().unwrap(), function["arguments"].as_str().unwrap()));
+        assert_eq!(
+            (ids, name.as_str(), text.as_str()),
+            (
+                1,
+                function["name"].as_str().unwrap(),
+                function["arguments"].as_str().unwrap()
+            )
+        );
         let last = chunks.last().unwrap();
         assert_eq!(last["choices"][0]["finish_reason"], "tool_calls");
     }
@@ -148,13 +202,22 @@ fn calls_have_the_shape_of_each_api() {
         "parallel_tool_calls": false, "stream": true,
     });
     let events = SERVER.post("/v1/responses", &body).events();
-    let done = events.iter().find(|(name, _)| name == "response.function_call_arguments.done");
-    let deltas = events.iter().filter(|(name, _)| name == "response.function_call_arguments.delta");
-    let text: String = deltas.map(|(_, data)| data["delta"].as_str().unwrap()).collect();
+    let done = events
+        .iter()
+        .find(|(name, _)| name == "response.function_call_arguments.done");
+    let deltas = events
+        .iter()
+        .filter(|(name, _)| name == "response.function_call_arguments.delta");
+    let text: String = deltas
+        .map(|(_, data)| data["delta"].as_str().unwrap())
+        .collect();
     assert_eq!(done.unwrap().1["arguments"], text);
     let whole = &events.last().unwrap().1["response"];
     let item = &whole["output"][0];
-    assert_eq!((&item["type"], &item["name"], &item["arguments"]), (&json!("function_call"), &json!("add"), &json!(text)));
+    assert_eq!(
+        (&item["type"], &item["name"], &item["arguments"]),
+        (&json!("function_call"), &json!("add"), &json!(text))
+    );
 
     let inputs: Vec<Value> = (tools().as_array().unwrap().iter())
         .map(|tool| {
@@ -172,9 +235,14 @@ fn calls_have_the_shape_of_each_api() {
     assert!(whole["content"][0]["input"]["a"].is_i64());
     body["stream"] = true.into();
     let events = SERVER.post("/v1/messages", &body).events();
-    let parts = events.iter().filter_map(|(_, data)| data.pointer("/delta/partial_json"));
+    let parts = events
+        .iter()
+        .filter_map(|(_, data)| data.pointer("/delta/partial_json"));
     let text: String = parts.map(|part| part.as_str().unwrap()).collect();
-    assert!(serde_json::from_str::<Value>(&text).unwrap()["a"].is_i64(), "{text}");
+    assert!(
+        serde_json::from_str::<Value>(&text).unwrap()["a"].is_i64(),
+        "{text}"
+    );
 }
 
 #[test]
@@ -187,10 +255,21 @@ fn history_with_calls_is_read_or_refused_in_its_place() {
             {"role": "user", "content": "y"},
         ]})
     };
-    for good in [json!(""), json!("null"), json!("{\"a\": 1}"), json!({"a": 1})] {
+    for good in [
+        json!(""),
+        json!("null"),
+        json!("{\"a\": 1}"),
+        json!({"a": 1}),
+    ] {
         SERVER.ok("/v1/chat/completions", &body(good));
     }
     let answer = SERVER.post("/v1/chat/completions", &body(json!("{\"a\": ")));
     assert_eq!(answer.status, 400);
-    assert!(answer.body.contains("messages[1]: tool_calls[0]: arguments"), "{}", answer.body);
+    assert!(
+        answer
+            .body
+            .contains("messages[1]: tool_calls[0]: arguments"),
+        "{}",
+        answer.body
+    );
 }

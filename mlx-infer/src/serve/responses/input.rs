@@ -147,7 +147,10 @@ mod tests {
     #[test]
     fn other_items_are_refused_by_name() {
         for (item, what) in [
-            (json!({"type": "item_reference", "id": "x"}), "item_reference"),
+            (
+                json!({"type": "item_reference", "id": "x"}),
+                "item_reference",
+            ),
             (
                 json!({"role": "user", "content": [{"type": "input_image"}]}),
                 "input_image",

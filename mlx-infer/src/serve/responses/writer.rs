@@ -43,7 +43,12 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(head: Value, replies: Replies, trace: Trace, tokenizer: Option<Tokenizer>) -> Self {
+    pub(super) fn new(
+        head: Value,
+        replies: Replies,
+        trace: Trace,
+        tokenizer: Option<Tokenizer>,
+    ) -> Self {
         Self {
             head,
             replies,
@@ -75,7 +80,9 @@ impl Writer {
         match &self.tokenizer {
             Some(tokenizer) => {
                 let tokens = self.whole.tokens.iter();
-                tokens.map(|token| logprobs::entry(tokenizer, token)).collect()
+                tokens
+                    .map(|token| logprobs::entry(tokenizer, token))
+                    .collect()
             }
             None => json!([]),
         }
@@ -119,7 +126,10 @@ impl Writer {
         self.open = Some(kind);
         self.begun += 1;
         let index = self.index();
-        text += &self.event("output_item.added", json!({"output_index": index, "item": item}));
+        text += &self.event(
+            "output_item.added",
+            json!({"output_index": index, "item": item}),
+        );
         text
     }
 
@@ -158,7 +168,10 @@ impl Writer {
             }
         }
         let index = self.index();
-        text + &self.event("output_item.done", json!({"output_index": index, "item": item}))
+        text + &self.event(
+            "output_item.done",
+            json!({"output_index": index, "item": item}),
+        )
     }
 
     fn begin_message(&mut self) -> String {

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::reply::{ReplyFormat, ToolFormat};
 use super::Message;
+use super::reply::{ReplyFormat, ToolFormat};
 use crate::error::{Error, Result};
 
 /// Brings messages into the form that templates read:
@@ -37,7 +37,12 @@ pub fn prepare(messages: Vec<Message>, format: &ReplyFormat) -> Result<Vec<Messa
                         Some(Value::Object(function)) => function,
                         _ => match call {
                             Value::Object(call) => call,
-                            _ => return Err(place(at, &format!("tool_calls[{index}] is no object"))),
+                            _ => {
+                                return Err(place(
+                                    at,
+                                    &format!("tool_calls[{index}] is no object"),
+                                ));
+                            }
                         },
                     };
                     arguments(function, wants_text)
@@ -58,8 +63,16 @@ pub fn merge_system(messages: &[Message]) -> Option<Vec<Message>> {
     }
     let texts = messages.iter().filter(is_system).filter_map(Message::text);
     let text = texts.collect::<Vec<_>>().join("\n\n");
-    let rest = messages.iter().filter(|message| !is_system(message)).cloned();
-    Some([Message::new("system", text)].into_iter().chain(rest).collect())
+    let rest = messages
+        .iter()
+        .filter(|message| !is_system(message))
+        .cloned();
+    Some(
+        [Message::new("system", text)]
+            .into_iter()
+            .chain(rest)
+            .collect(),
+    )
 }
 
 fn place(at: usize, what: &str) -> Error {
@@ -78,13 +91,20 @@ fn join(parts: &[Value]) -> std::result::Result<String, String> {
         };
         match text {
             Some(text) => texts.push(text),
-            None => return Err(format!("a part of type {kind:?} is no text, and only texts are supported")),
+            None => {
+                return Err(format!(
+                    "a part of type {kind:?} is no text, and only texts are supported"
+                ));
+            }
         }
     }
     Ok(texts.join("\n"))
 }
 
-fn arguments(function: &mut Map<String, Value>, wants_text: bool) -> std::result::Result<(), String> {
+fn arguments(
+    function: &mut Map<String, Value>,
+    wants_text: bool,
+) -> std::result::Result<(), String> {
     let Some(given) = function.get_mut("arguments") else {
         return Ok(());
     };
@@ -129,14 +149,21 @@ mod tests {
             (Value::Null, json!({})),
         ] {
             let call = json!({"function": {"name": "f", "arguments": given}});
-            let messages = prepared(json!([{"role": "assistant", "content": null, "tool_calls": [call]}]));
-            let found = messages.unwrap()[0].as_map()["tool_calls"][0]["function"]["arguments"].clone();
+            let messages =
+                prepared(json!([{"role": "assistant", "content": null, "tool_calls": [call]}]));
+            let found =
+                messages.unwrap()[0].as_map()["tool_calls"][0]["function"]["arguments"].clone();
             assert_eq!(found, expected);
         }
         for bad in [json!("{\"a\": "), json!("[1]"), json!(3)] {
             let call = json!({"function": {"name": "f", "arguments": bad}});
             let error = prepared(json!([{"role": "assistant", "tool_calls": [call]}])).unwrap_err();
-            assert!(error.to_string().starts_with("messages[0]: tool_calls[0]: arguments"), "{error}");
+            assert!(
+                error
+                    .to_string()
+                    .starts_with("messages[0]: tool_calls[0]: arguments"),
+                "{error}"
+            );
         }
     }
 
@@ -144,7 +171,10 @@ mod tests {
     fn parts_are_joined_and_others_refused() {
         let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
         let messages = prepared(json!([{"role": "developer", "content": parts}])).unwrap();
-        assert_eq!((messages[0].role(), messages[0].text()), (Some("system"), Some("a\nb")));
+        assert_eq!(
+            (messages[0].role(), messages[0].text()),
+            (Some("system"), Some("a\nb"))
+        );
         let image = json!([{"role": "user", "content": [{"type": "image_url"}]}]);
         let error = prepared(image).unwrap_err().to_string();
         assert!(error.contains("image_url"), "{error}");

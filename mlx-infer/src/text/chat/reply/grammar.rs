@@ -52,7 +52,11 @@ impl ReplyFormat {
         let frame = match self.tools {
             ToolFormat::Hermes => Frame {
                 outer: ("", ""),
-                call: ("<tool_call>\n{\"name\": ", ", \"arguments\": ", "}\n</tool_call>"),
+                call: (
+                    "<tool_call>\n{\"name\": ",
+                    ", \"arguments\": ",
+                    "}\n</tool_call>",
+                ),
                 between: "\n",
             },
             ToolFormat::Llama3 => Frame {
@@ -106,7 +110,10 @@ impl ReplyFormat {
             literal(tokenizer, front),
             literal(tokenizer, back)
         );
-        Ok(Some(format!("{start}\ncall: {calls}\n{}\n", rules.join("\n"))))
+        Ok(Some(format!(
+            "{start}\ncall: {calls}\n{}\n",
+            rules.join("\n")
+        )))
     }
 }
 

@@ -19,7 +19,13 @@ pub(super) const MARKS: &[&str] = &[
 ];
 
 /// Marks that end a message.
-const ENDS: &[&str] = &["<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>"];
+const ENDS: &[&str] = &[
+    "<|end|>",
+    "<|call|>",
+    "<|return|>",
+    "<|start|>",
+    "<|channel|>",
+];
 
 /// Where in the format a reply is. It begins in the head of a message, as the prompt ends with `<|start|>assistant`.
 #[derive(Debug, Default)]

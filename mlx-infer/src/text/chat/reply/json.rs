@@ -147,11 +147,23 @@ mod tests {
     fn heads_are_told_apart() {
         let call = r#" {"name": "f\u0031", "arguments": {"a""#;
         let start = call.find(r#"{"a""#).unwrap();
-        assert_eq!(head(call), Head::Call { name: "f1".into(), start });
+        assert_eq!(
+            head(call),
+            Head::Call {
+                name: "f1".into(),
+                start
+            }
+        );
         for cut in 0..=start {
             assert_eq!(head(&call[..cut]), Head::Unfinished, "{cut}");
         }
-        for other in [r#"{"arguments": {}"#, r#"{"name": 3"#, "x", r#"{"name": "f", "arguments": "{}""#, "{}"] {
+        for other in [
+            r#"{"arguments": {}"#,
+            r#"{"name": 3"#,
+            "x",
+            r#"{"name": "f", "arguments": "{}""#,
+            "{}",
+        ] {
             assert_eq!(head(other), Head::Other, "{other}");
         }
     }

@@ -177,7 +177,11 @@ impl ReplyParser {
         } else if reasoning == Some(mark) {
             // Content came before it after all: it is text.
             self.say(mark, false);
-        } else if !self.tools.as_ref().is_some_and(|tools| tools.is_frame(mark)) {
+        } else if !self
+            .tools
+            .as_ref()
+            .is_some_and(|tools| tools.is_frame(mark))
+        {
             self.state = State::Call(Block::new(mark));
         }
         true
@@ -292,4 +296,3 @@ pub(super) fn held<'m>(text: &str, marks: impl Iterator<Item = &'m str>) -> usiz
     };
     marks.filter_map(longest).max().unwrap_or(0)
 }
-

@@ -15,7 +15,13 @@ fn tools() -> Vec<Value> {
 }
 
 /// The parts of a reply that comes in pieces which end at these places.
-fn parts(format: &ReplyFormat, prompt: &str, text: &str, cuts: &[usize], tools: &[Value]) -> Vec<Part> {
+fn parts(
+    format: &ReplyFormat,
+    prompt: &str,
+    text: &str,
+    cuts: &[usize],
+    tools: &[Value],
+) -> Vec<Part> {
     let mut parser = format.parser(prompt, tools);
     let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (text.len() + 1)).collect();
     ends.retain(|&end| text.is_char_boundary(end));
@@ -39,7 +45,10 @@ fn joined(parts: Vec<Part>) -> Vec<Part> {
             | (Some(Part::Reasoning(said)), Part::Reasoning(more)) => said.push_str(&more),
             (
                 Some(Part::CallArguments { index, json }),
-                Part::CallArguments { index: next, json: more },
+                Part::CallArguments {
+                    index: next,
+                    json: more,
+                },
             ) if *index == next => json.push_str(&more),
             (_, part) => all.push(part),
         }
@@ -66,8 +75,18 @@ fn shown(parts: &[Part]) -> String {
 fn cases() -> Vec<(ToolFormat, Option<usize>, &'static str, &'static str)> {
     use ToolFormat::*;
     vec![
-        (Hermes, Some(0), "<think>\nwhy\n</think>\n\nhello", "[why]hello"),
-        (Hermes, Some(0), "hello <think> there", "hello <think> there"),
+        (
+            Hermes,
+            Some(0),
+            "<think>\nwhy\n</think>\n\nhello",
+            "[why]hello",
+        ),
+        (
+            Hermes,
+            Some(0),
+            "hello <think> there",
+            "hello <think> there",
+        ),
         (Hermes, None, "hello <tool", "hello <tool"),
         (
             Hermes,
@@ -93,8 +112,18 @@ fn cases() -> Vec<(ToolFormat, Option<usize>, &'static str, &'static str)> {
             "<tool_call>{\"name\": \"other\", \"arguments\": {}}</tool_call>",
             "<tool_call>{\"name\": \"other\", \"arguments\": {}}</tool_call>",
         ),
-        (Hermes, None, "<tool_call>{\"name\": \"add\"", "<tool_call>{\"name\": \"add\""),
-        (Hermes, None, "<tool_call>no json</tool_call>", "<tool_call>no json</tool_call>"),
+        (
+            Hermes,
+            None,
+            "<tool_call>{\"name\": \"add\"",
+            "<tool_call>{\"name\": \"add\"",
+        ),
+        (
+            Hermes,
+            None,
+            "<tool_call>no json</tool_call>",
+            "<tool_call>no json</tool_call>",
+        ),
         // A reply that is cut: what is there of the call stands.
         (
             Hermes,
@@ -139,7 +168,12 @@ fn cases() -> Vec<(ToolFormat, Option<usize>, &'static str, &'static str)> {
             "#0add{\"days\":1}#",
         ),
         (Llama3, None, "{\"answer\": 42}", "{\"answer\": 42}"),
-        (Llama3, None, "text {\"name\": \"add\", \"parameters\": {}}", "text {\"name\": \"add\", \"parameters\": {}}"),
+        (
+            Llama3,
+            None,
+            "text {\"name\": \"add\", \"parameters\": {}}",
+            "text {\"name\": \"add\", \"parameters\": {}}",
+        ),
         (
             Mistral,
             Some(1),
@@ -152,14 +186,24 @@ fn cases() -> Vec<(ToolFormat, Option<usize>, &'static str, &'static str)> {
             "[TOOL_CALLS]add[ARGS]{\"days\": 1}[TOOL_CALLS]weather[CALL_ID]abc[ARGS]{}",
             "#0add{\"days\": 1}##1weather{}#",
         ),
-        (Mistral, None, "[TOOL_CALLS]nope[ARGS]{}", "[TOOL_CALLS]nope[ARGS]{}"),
+        (
+            Mistral,
+            None,
+            "[TOOL_CALLS]nope[ARGS]{}",
+            "[TOOL_CALLS]nope[ARGS]{}",
+        ),
         (
             Gemma4,
             Some(2),
             "<|channel>thought\nhm<channel|><|tool_call>call:weather{city:<|\"|>Köln<|\"|>,days:2}<tool_call|>",
             "[hm]#0weather{\"city\":\"Köln\",\"days\":2}#",
         ),
-        (Gemma4, None, "<|tool_call>call:nope{}<tool_call|>", "<|tool_call>call:nope{}<tool_call|>"),
+        (
+            Gemma4,
+            None,
+            "<|tool_call>call:nope{}<tool_call|>",
+            "<|tool_call>call:nope{}<tool_call|>",
+        ),
         (
             FunctionGemma,
             None,
@@ -211,7 +255,10 @@ fn single_characters_give_the_same() {
 fn without_tools_calls_are_content() {
     let text = "<tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>";
     let format = ReplyFormat::of(Some(0), ToolFormat::Hermes);
-    assert_eq!(parts(&format, "", text, &[5], &[]), [Part::Content(text.to_owned())]);
+    assert_eq!(
+        parts(&format, "", text, &[5], &[]),
+        [Part::Content(text.to_owned())]
+    );
 }
 
 #[test]
@@ -220,7 +267,11 @@ fn a_prompt_that_has_opened_the_reasoning() {
     let prompt = "<|im_start|>assistant\n<think>\n";
     for text in ["\nwhy\n</think>\n\nso", "<think>\nwhy</think>so"] {
         for cut in 0..text.len() {
-            assert_eq!(shown(&parts(&format, prompt, text, &[cut], &[])), "[why]so", "{text} {cut}");
+            assert_eq!(
+                shown(&parts(&format, prompt, text, &[cut], &[])),
+                "[why]so",
+                "{text} {cut}"
+            );
         }
     }
     assert_eq!(format.reasoning_end(prompt), Some("</think>"));
@@ -231,12 +282,45 @@ fn a_prompt_that_has_opened_the_reasoning() {
 
 fn piece() -> impl Strategy<Value = String> {
     let marks = prop::sample::select(vec![
-        "<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<function=add>",
-        "<parameter=days>", "</parameter>", "</function>", "<|python_tag|>", "<|tool_call>", "<tool_call|>",
-        "call:add{days:1}", "{\"name\": \"add\", \"arguments\": {\"days\": 1}}", "{\"name\": \"add\", ",
-        "\"arguments\": {", "{\"name\": \"no\", \"arguments\": {}}", "}", "[", "]", ",", ";", "\n", " ",
-        "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "add", "<|channel|>final", "<|message|>",
-        "<|end|>", "to=functions.add", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "ü", "<",
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "<function=add>",
+        "<parameter=days>",
+        "</parameter>",
+        "</function>",
+        "<|python_tag|>",
+        "<|tool_call>",
+        "<tool_call|>",
+        "call:add{days:1}",
+        "{\"name\": \"add\", \"arguments\": {\"days\": 1}}",
+        "{\"name\": \"add\", ",
+        "\"arguments\": {",
+        "{\"name\": \"no\", \"arguments\": {}}",
+        "}",
+        "[",
+        "]",
+        ",",
+        ";",
+        "\n",
+        " ",
+        "<arg_key>",
+        "</arg_key>",
+        "<arg_value>",
+        "</arg_value>",
+        "add",
+        "<|channel|>final",
+        "<|message|>",
+        "<|end|>",
+        "to=functions.add",
+        "<｜tool▁call▁begin｜>",
+        "<｜tool▁sep｜>",
+        "<｜tool▁call▁end｜>",
+        "ü",
+        "<",
     ]);
     prop_oneof![4 => marks.prop_map(str::to_owned), 1 => "[a-c<{ \n]{0,4}"]
 }

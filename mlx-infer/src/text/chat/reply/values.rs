@@ -145,10 +145,14 @@ mod tests {
 
     #[test]
     fn gemmas_notation_is_read() {
-        let text = r#"{city:<|"|>Köln, "{}"<|"|>,days:3,deep:{l:[1,<|"|>x<|"|>,true],e:{}},n:null}"#;
+        let text =
+            r#"{city:<|"|>Köln, "{}"<|"|>,days:3,deep:{l:[1,<|"|>x<|"|>,true],e:{}},n:null}"#;
         let value = json!({"city": "Köln, \"{}\"", "days": 3, "deep": {"l": [1, "x", true], "e": {}}, "n": null});
         assert_eq!(gemma(text, "<|\"|>"), Some(value));
-        assert_eq!(gemma("{a:<escape>b<escape>}", "<escape>"), Some(json!({"a": "b"})));
+        assert_eq!(
+            gemma("{a:<escape>b<escape>}", "<escape>"),
+            Some(json!({"a": "b"}))
+        );
         for bad in ["{a:1", "a", "{a}", "{a:1}x", ""] {
             assert_eq!(gemma(bad, "<escape>"), None, "{bad}");
         }

@@ -1,0 +1,148 @@
+//! The parts of a request in OpenAI's form.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+
+use super::super::error::ApiError;
+use super::super::fields::Fields;
+use crate::text::chat::Message;
+use crate::text::chat::reply::ToolChoice;
+
+/// Begins a block of the system text that Claude Code sends. It changes with every request, and no prefix would ever be found again.
+const BILLING: &str = "x-anthropic-billing-header";
+
+/// The text of `system`: a text, or blocks of text.
+pub(super) fn system_text(system: &Value) -> Result<String, ApiError> {
+    match system {
+        Value::String(text) => Ok(text.clone()),
+        Value::Array(blocks) => {
+            let texts = blocks.iter().map(|block| block["text"].as_str());
+            let texts: Option<Vec<&str>> = texts.collect();
+            let texts =
+                texts.ok_or_else(|| ApiError::bad("system", "system: expected blocks of text"))?;
+            let kept = texts.into_iter().filter(|text| !text.starts_with(BILLING));
+            Ok(kept.collect::<Vec<_>>().join("\n\n"))
+        }
+        _ => Err(ApiError::bad(
+            "system",
+            "system: expected a text or blocks of text",
+        )),
+    }
+}
+
+/// Adds a message in OpenAI's form. Results of tools become messages of their own, before the text of the same turn.
+pub(super) fn convert(conversation: &mut Vec<Message>, message: &Value) -> Result<(), String> {
+    let role = message["role"].as_str().ok_or("it has no role")?;
+    if !["user", "assistant", "system"].contains(&role) {
+        return Err(format!(
+            "its role must be user, assistant or system, given {role:?}"
+        ));
+    }
+    let blocks = match &message["content"] {
+        Value::String(text) => {
+            conversation.push(Message::new(role, text.as_str()));
+            return Ok(());
+        }
+        Value::Array(blocks) => blocks,
+        _ => return Err("its content must be a text or a list of blocks".to_owned()),
+    };
+    let (mut text, mut thinking, mut calls) = (Vec::new(), String::new(), Vec::new());
+    for block in blocks {
+        let word = |name: &str| block[name].as_str().unwrap_or_default();
+        match word("type") {
+            "text" => text.push(word("text").to_owned()),
+            "thinking" => thinking.push_str(word("thinking")),
+            // Nobody but its maker can read it.
+            "redacted_thinking" => {}
+            "tool_use" => calls.push(json!({
+                "id": block["id"], "type": "function",
+                "function": {"name": block["name"], "arguments": block["input"]},
+            })),
+            "tool_result" => {
+                let result = result_text(&block["content"])?;
+                let result = Message::new("tool", result);
+                conversation.push(result.with("tool_call_id", block["tool_use_id"].clone()));
+            }
+            "image" | "document" => {
+                return Err(format!(
+                    "{}s are not supported: this server reads text",
+                    word("type")
+                ));
+            }
+            other => return Err(format!("a block of type {other:?} is not known")),
+        }
+    }
+    if text.is_empty() && thinking.is_empty() && calls.is_empty() {
+        return Ok(());
+    }
+    let mut converted = Message::new(role, text.join("\n"));
+    if !thinking.is_empty() {
+        converted = converted.with("reasoning_content", thinking);
+    }
+    if !calls.is_empty() {
+        converted = converted.with("tool_calls", calls);
+    }
+    conversation.push(converted);
+    Ok(())
+}
+
+fn result_text(content: &Value) -> Result<String, String> {
+    match content {
+        Value::Null => Ok(String::new()),
+        Value::String(text) => Ok(text.clone()),
+        Value::Array(parts) => {
+            let texts = parts.iter().map(|part| part["text"].as_str());
+            let texts: Option<Vec<&str>> = texts.collect();
+            let message = "results of tools must be texts: images are not supported";
+            Ok(texts.ok_or(message)?.join("\n"))
+        }
+        _ => Err("the result of a tool must be a text or a list of parts".to_owned()),
+    }
+}
+
+/// A tool in OpenAI's form; `None` for one that only Anthropic's servers run.
+pub(super) fn tool(tool: &Value) -> Result<Option<Value>, ApiError> {
+    let kind = tool["type"].as_str().unwrap_or("custom");
+    if kind != "custom" {
+        return Ok(None);
+    }
+    let Some(name) = tool["name"].as_str().filter(|name| !name.is_empty()) else {
+        return Err(ApiError::bad("tools", "a tool has no name"));
+    };
+    let mut function = json!({"name": name, "parameters": tool["input_schema"]});
+    if let Some(text) = tool["description"].as_str() {
+        function["description"] = text.into();
+    }
+    Ok(Some(json!({"type": "function", "function": function})))
+}
+
+pub(super) fn tool_choice(
+    fields: &mut Fields,
+    tools: &[Value],
+) -> Result<(ToolChoice, bool), ApiError> {
+    let Some(choice) = fields.take::<HashMap<String, Value>>("tool_choice")? else {
+        return Ok((ToolChoice::Auto, true));
+    };
+    let kind = choice.get("type").and_then(Value::as_str).unwrap_or("auto");
+    let found = match kind {
+        "auto" => ToolChoice::Auto,
+        "none" => ToolChoice::None,
+        "any" if !tools.is_empty() => ToolChoice::Required,
+        "tool" => {
+            let name = choice.get("name").and_then(Value::as_str).unwrap_or("");
+            let is_known = tools.iter().any(|tool| tool["function"]["name"] == name);
+            if !is_known {
+                let message = format!("tool_choice asks for {name:?}, which is not among tools");
+                return Err(ApiError::bad("tool_choice", message));
+            }
+            ToolChoice::Named(name.to_owned())
+        }
+        kind => {
+            let message = format!("tool_choice {kind:?} is not known, or needs tools");
+            return Err(ApiError::bad("tool_choice", message));
+        }
+    };
+    let is_single = choice.get("disable_parallel_tool_use") == Some(&Value::Bool(true));
+    Ok((found, !is_single))
+}

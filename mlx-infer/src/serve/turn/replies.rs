@@ -1,0 +1,190 @@
+//! Reads the texts of a turn's rows as reasoning, content and calls.
+
+use serde_json::Value;
+
+use super::super::choices::{Choices, Step};
+use super::super::trace::{Trace, new_id};
+use crate::generate::FinishReason;
+use crate::metrics::Metrics;
+use crate::sampler::Choice;
+use crate::text::chat::reply::{Part, ReplyFormat, ReplyParser};
+use crate::text::tokenizer::Tokenizer;
+
+/// What parses the rows' texts.
+pub(in super::super) struct Replies {
+    pub(super) rows: Vec<Reply>,
+    pub(super) is_parallel: bool,
+    pub(super) stop: Vec<String>,
+    pub(super) tokenizer: Tokenizer,
+    pub(super) trace: Trace,
+}
+
+pub(super) struct Reply {
+    parser: ReplyParser,
+    /// Whether the last token belongs to the reasoning.
+    is_reasoning: bool,
+    calls: usize,
+    is_complete: bool,
+    /// The answer's ids, if it has stop strings.
+    ids: Vec<u32>,
+}
+
+/// What a row has added to its answer.
+#[derive(Debug, Default)]
+pub(in super::super) struct Delta {
+    pub(in super::super) row: usize,
+    pub(in super::super) parts: Vec<Part>,
+    pub(in super::super) tokens: Vec<Choice>,
+    pub(in super::super) end: Option<End>,
+}
+
+/// The end of a row.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct End {
+    pub(in super::super) reason: FinishReason,
+    /// Whether the answer calls tools.
+    pub(in super::super) has_calls: bool,
+    /// The stop string that ended it: its index among those of the request.
+    pub(in super::super) stopped_at: Option<usize>,
+    pub(in super::super) metrics: Metrics,
+}
+
+impl Replies {
+    /// Parses a step. An answer that may call one tool alone ends with its call.
+    pub(in super::super) fn read(&mut self, step: Step, choices: &mut Choices) -> Delta {
+        let row = &mut self.rows[step.row];
+        let mut delta = Delta {
+            row: step.row,
+            ..Delta::default()
+        };
+        let mut reasoned = 0;
+        for (choice, text) in step.tokens {
+            if row.is_complete {
+                break;
+            }
+            for part in row.parser.push(&text) {
+                row.take(part, self.is_parallel, &mut delta.parts);
+            }
+            reasoned += usize::from(row.is_reasoning);
+            if !self.stop.is_empty() {
+                row.ids.push(choice.id);
+            }
+            delta.tokens.push(choice);
+        }
+        if row.is_complete {
+            choices.end(step.row);
+        }
+        if let Some((reason, metrics)) = step.end {
+            if !row.is_complete {
+                let rest = row.parser.push(&step.rest);
+                for part in rest.into_iter().chain(row.parser.finish()) {
+                    row.take(part, self.is_parallel, &mut delta.parts);
+                }
+            }
+            delta.end = Some(End {
+                reason: match row.is_complete {
+                    true => FinishReason::Stop,
+                    false => reason,
+                },
+                has_calls: row.calls > 0,
+                stopped_at: match reason {
+                    FinishReason::Stop => stopped_at(&self.tokenizer, &row.ids, &self.stop),
+                    _ => None,
+                },
+                metrics,
+            });
+        }
+        if reasoned > 0 {
+            self.trace.reasoned(reasoned);
+        }
+        delta
+    }
+}
+
+/// Which stop string comes first in the text of these ids.
+fn stopped_at(tokenizer: &Tokenizer, ids: &[u32], stop: &[String]) -> Option<usize> {
+    if stop.is_empty() {
+        return None;
+    }
+    let text = tokenizer.decode(ids, true).ok()?;
+    let places = stop.iter().enumerate();
+    let places = places.filter_map(|(index, stop)| Some((text.find(stop)?, index)));
+    places.min().map(|(_, index)| index)
+}
+
+impl Reply {
+    /// A reply to `prompt`, the text that the template made.
+    pub(super) fn new(format: &ReplyFormat, prompt: &str, tools: &[Value]) -> Self {
+        Self {
+            parser: format.parser(prompt, tools),
+            is_reasoning: format.begins_in_reasoning(prompt),
+            calls: 0,
+            is_complete: false,
+            ids: Vec::new(),
+        }
+    }
+
+    fn take(&mut self, part: Part, is_parallel: bool, parts: &mut Vec<Part>) {
+        if self.is_complete {
+            return;
+        }
+        match &part {
+            Part::Reasoning(_) => self.is_reasoning = true,
+            Part::Content(_) | Part::CallArguments { .. } => self.is_reasoning = false,
+            Part::CallStart { .. } => {
+                self.is_reasoning = false;
+                self.calls += 1;
+            }
+            Part::CallEnd { .. } => self.is_complete = !is_parallel,
+        }
+        parts.push(part);
+    }
+}
+
+/// The whole answer of a row.
+#[derive(Debug, Default)]
+pub(in super::super) struct Whole {
+    pub(in super::super) reasoning: String,
+    pub(in super::super) content: String,
+    pub(in super::super) calls: Vec<Call>,
+    pub(in super::super) tokens: Vec<Choice>,
+    pub(in super::super) end: Option<End>,
+}
+
+/// A call of a tool.
+#[derive(Clone, Debug, Default)]
+pub(in super::super) struct Call {
+    pub(in super::super) id: String,
+    pub(in super::super) name: String,
+    pub(in super::super) arguments: String,
+}
+
+impl Whole {
+    /// Adds what came.
+    pub(in super::super) fn add(&mut self, delta: Delta) {
+        for part in delta.parts {
+            match part {
+                Part::Reasoning(text) => self.reasoning.push_str(&text),
+                Part::Content(text) => self.content.push_str(&text),
+                Part::CallStart { name, .. } => self.calls.push(Call {
+                    id: call_id(),
+                    name,
+                    arguments: String::new(),
+                }),
+                Part::CallArguments { json, .. } => {
+                    if let Some(call) = self.calls.last_mut() {
+                        call.arguments.push_str(&json);
+                    }
+                }
+                Part::CallEnd { .. } => {}
+            }
+        }
+        self.tokens.extend(delta.tokens);
+        self.end = delta.end.or(self.end);
+    }
+}
+
+/// A new id of a call: nine letters or digits at its end, which is all that Mistral's templates take.
+pub(in super::super) fn call_id() -> String {
+    new_id("")[..9].to_owned()
+}
