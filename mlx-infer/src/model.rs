@@ -33,7 +33,7 @@ pub struct LoadOptions {
     pub allow_nan: bool,
     /// The longest draft ([`Speculative`](crate::Speculative)), at most 8, that layers with sliding windows leave room for: so many positions
     /// more in each ring. Recurrent layers that compute their state again where a draft is rejected need none, others keep so many states
-    /// more in a step.
+    /// more in a step. If it is not 0, a head for multi-token prediction that the checkpoint has drafts, too.
     pub max_draft: usize,
 }
 
@@ -121,6 +121,7 @@ impl LoadedModel {
         let (tokenizer, eos_ids) = read_tokenizer(&files)?;
         let model_options = mlx_models::LoadOptions {
             dtype: options.dtype,
+            drafts: options.max_draft > 0 && options.context_len.is_none(),
             progress: Some(progress),
         };
         let Loaded { model, info } = match &files {

@@ -1,6 +1,7 @@
 //! Speculation: several tokens of a row in one forward pass.
 //!
-//! A drafter proposes the tokens that may follow a row's text. The next step computes the row's last token and the draft at once, and the sampler
+//! A drafter proposes the tokens that may follow a row's text: what followed the same tokens before, or what the model's head for multi-token
+//! prediction says. The next step computes the row's last token and the draft at once, and the sampler
 //! chooses the token behind each of them as it always does: its noise depends on seed and position only. The draft is kept as far as it equals
 //! what was chosen, so the tokens are those of the same request without speculation (*sampler match*; greedy or sampled, any drafter, any length).
 //! What a rejected token has written is behind the row's length, and is overwritten.
@@ -29,7 +30,9 @@ pub(crate) const MOST: usize = 8;
 /// Whether a request's next tokens are guessed, and how many at a time.
 ///
 /// Drafts come from the request's own text: where its last tokens stood before, what followed them there (prompt lookup, also called n-gram
-/// speculation). It pays where an answer repeats its prompt: edits of a text, code, summaries, extraction.
+/// speculation). It pays where an answer repeats its prompt: edits of a text, code, summaries, extraction. Where nothing did, a model's head for
+/// multi-token prediction drafts, if the checkpoint has one and it was loaded with
+/// [`LoadOptions::max_draft`](crate::LoadOptions::max_draft) above 0.
 ///
 /// In JSON and on the command line: `"off"`, `"auto"`, or a number from 1 to 8.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,11 @@
 //! [`CausalLm`]: what every decoder has around its layers.
 
-use mlx_core::{Array, DType, Result};
-use mlx_nn::{Embedding, Head, Linear, Module, Norm, NormConfig, Step, module};
+use mlx_core::ops::{concat, create::zeros};
+use mlx_core::{Array, DType, Error, ErrorKind, Result};
+use mlx_nn::{
+    Embedding, Head, KvShape, LayerKind, Linear, Module, Norm, NormConfig, RecurrentShape,
+    StatePart, Step, module,
+};
 
 use crate::decoder::DecoderConfig;
 use crate::{Geometry, Model, Names};
@@ -15,6 +19,33 @@ pub trait DecoderLayer: Module {
     /// The step has other rows or another width.
     fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array>;
 }
+
+/// A head for multi-token prediction that a model owns.
+pub trait Predict: Module {
+    /// The keys and values of its attention. `None`: it is loaded and written, and drafts nothing.
+    fn kv(&self) -> Option<KvShape> {
+        None
+    }
+
+    /// Features behind tokens, of the embedded tokens and of the features before them, all `[B, L, E]`. `state` is the place of
+    /// its keys and values in the step's cache.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    fn forward(
+        &self,
+        _embedded: &Array,
+        _before: &Array,
+        _state: usize,
+        _step: &mut Step<'_>,
+    ) -> Result<Array> {
+        Err(Error::new(ErrorKind::Unsupported, NO_DRAFTS))
+    }
+}
+
+impl Predict for () {}
+
+const NO_DRAFTS: &str = "the head of this model drafts nothing";
 
 struct Backbone<L> {
     embed_tokens: Embedding,
@@ -34,9 +65,11 @@ pub struct CausalLm<L, M = ()> {
     embed_scale: Option<f32>,
     logit_scale: Option<f32>,
     softcap: Option<f32>,
+    /// Where the head's states begin, if it follows the steps.
+    drafts: Option<usize>,
 }
 module!(CausalLm<L: Module, M: Module> { model, lm_head, mtp }
-        plain { geometry, names, embed_scale, logit_scale, softcap });
+        plain { geometry, names, embed_scale, logit_scale, softcap, drafts });
 
 /// What is around the layers.
 #[derive(Clone, Debug)]
@@ -81,6 +114,7 @@ impl<L> CausalLm<L> {
             embed_scale: around.embed_scale,
             logit_scale: around.logit_scale,
             softcap: around.softcap,
+            drafts: None,
         })
     }
 }
@@ -102,12 +136,12 @@ impl<L, M> CausalLm<L, M> {
         let Self {
             model,
             lm_head,
-            mtp: _,
             geometry,
             names,
             embed_scale,
             logit_scale,
             softcap,
+            ..
         } = self;
         CausalLm {
             model,
@@ -118,6 +152,7 @@ impl<L, M> CausalLm<L, M> {
             embed_scale,
             logit_scale,
             softcap,
+            drafts: None,
         }
     }
 
@@ -127,7 +162,39 @@ impl<L, M> CausalLm<L, M> {
     }
 }
 
-impl<L: DecoderLayer, M: Module> Model for CausalLm<L, M> {
+impl<L: DecoderLayer, M: Predict> CausalLm<L, M> {
+    /// The head's features behind the step's tokens, `[B, L, E]`; `hidden` are those of the tokens, of which the last of each row
+    /// is kept for the next step. Of a row that begins, the features behind its first token are left out.
+    fn follow(
+        &self,
+        state: usize,
+        tokens: &Array,
+        hidden: &Array,
+        step: &mut Step<'_>,
+    ) -> Result<Array> {
+        let Some(mtp) = &self.mtp else {
+            return Err(Error::new(ErrorKind::Unsupported, NO_DRAFTS));
+        };
+        let window = step.window(state + 1, 0, hidden)?;
+        let [b, l] = tokens.dims()?;
+        let begins = |(&len, &width): (&usize, &usize)| len == 0 && width > 0;
+        let begins: Vec<bool> = step.lens().iter().zip(step.widths()).map(begins).collect();
+        let (mut before, mut tokens) = (window.slice_axis(1, 0, l)?, tokens.clone());
+        if begins.contains(&true) {
+            let next = concat(
+                &[tokens.slice_axis(1, 1, l)?, tokens.slice_axis(1, 0, 1)?],
+                1,
+            )?;
+            let begins = Array::from_slice(&begins, &[b, 1])?;
+            tokens = begins.select(&next, &tokens)?;
+            before = begins.expand_dims(-1)?.select(hidden, &before)?;
+        }
+        let embedded = self.embed(&tokens)?;
+        step.behind(|step| mtp.forward(&embedded, &before, state, step))
+    }
+}
+
+impl<L: DecoderLayer, M: Predict> Model for CausalLm<L, M> {
     fn embed(&self, tokens: &Array) -> Result<Array> {
         let mut x = self.model.embed_tokens.forward(tokens)?;
         // Rows of an embedding whose scales are bytes are BF16, also where the model is not.
@@ -160,6 +227,43 @@ impl<L: DecoderLayer, M: Module> Model for CausalLm<L, M> {
 
     fn names(&self) -> &Names {
         &self.names
+    }
+
+    fn keep(&self, tokens: &Array, hidden: &Array, step: &mut Step<'_>) -> Result<()> {
+        match self.drafts {
+            Some(state) => self.follow(state, tokens, hidden, step).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    fn enable_drafts(&mut self) {
+        if let (Some(kv), None) = (self.mtp.as_ref().and_then(M::kv), self.drafts) {
+            let last = RecurrentShape::new(&[StatePart::Window {
+                name: "hidden",
+                len: 1,
+                width: self.geometry.hidden,
+            }]);
+            let states = [LayerKind::Full, LayerKind::Recurrent(last.replayed())];
+            self.drafts = Some(self.geometry.beside(kv, &states));
+        }
+    }
+
+    fn drafts(&self) -> bool {
+        self.drafts.is_some()
+    }
+
+    fn draft(&self, tokens: &Array, features: &[Array], step: &mut Step<'_>) -> Result<Array> {
+        let state = self
+            .drafts
+            .ok_or_else(|| Error::new(ErrorKind::Unsupported, NO_DRAFTS))?;
+        let [b, l] = tokens.dims()?;
+        let dtype = self.embed(tokens)?.dtype();
+        let columns = features.iter().map(|features| features.expand_dims(1));
+        let mut columns = columns.collect::<Result<Vec<_>>>()?;
+        // Nothing follows the last token yet.
+        columns.push(zeros(&[b, 1, self.geometry.hidden], dtype)?);
+        let behind = self.follow(state, tokens, &concat(&columns, 1)?, step)?;
+        behind.slice_axis(1, l - 1, l)?.squeeze(1)
     }
 
     fn set_names(&mut self, names: Names) {

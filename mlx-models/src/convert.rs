@@ -141,7 +141,7 @@ pub fn convert_with(
     let dtype = options.dtype.or_else(|| config_dtype(&object));
     let mut load = LoadOptions {
         dtype,
-        progress: None,
+        ..LoadOptions::default()
     };
     let Assembled {
         mut model,

@@ -125,6 +125,18 @@ impl Geometry {
         self.layers.push(layer);
     }
 
+    /// Adds states that are none of a decoder layer, such as those of a head; `kv` says the heads of those with keys and values.
+    /// The place of the first.
+    pub fn beside(&mut self, kv: KvShape, states: &[LayerKind]) -> usize {
+        let first = self.states.len();
+        for &kind in states {
+            self.states.push(kind);
+            let recurrent = matches!(kind, LayerKind::Recurrent(_));
+            self.kv.push(Some(kv).filter(|_| !recurrent));
+        }
+        first
+    }
+
     /// The decoder layers, in order.
     pub fn layers(&self) -> &[LayerGeometry] {
         &self.layers

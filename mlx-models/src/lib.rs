@@ -144,7 +144,40 @@ pub trait Model: Module {
         for index in 0..self.geometry().layers().len() {
             x = self.layer(index, &x, step)?;
         }
-        self.norm(&x)
+        let hidden = self.norm(&x)?;
+        self.keep(tokens, &hidden, step)?;
+        Ok(hidden)
+    }
+
+    /// Keeps what [`draft`](Self::draft) needs of a step's tokens and their features; [`hidden`](Self::hidden) calls it last.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    fn keep(&self, _tokens: &Array, _hidden: &Array, _step: &mut Step<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Makes a head for multi-token prediction, if the model has one, follow every step from now on, so that it can
+    /// [`draft`](Self::draft). Its states are behind those of the layers.
+    fn enable_drafts(&mut self) {}
+
+    /// Whether the model can [`draft`](Self::draft).
+    fn drafts(&self) -> bool {
+        false
+    }
+
+    /// Features `[B, E]` from which [`logits`](Self::logits) tells what may follow `tokens` `[B, L]`: each row's next token, which
+    /// no layer has read, and the drafts behind it. `features` are those that this function gave for all but the last of them. The
+    /// step must not be committed.
+    ///
+    /// # Errors
+    /// The model has no head, or the shapes do not fit.
+    fn draft(&self, _tokens: &Array, _features: &[Array], _step: &mut Step<'_>) -> Result<Array> {
+        let message = "the model has no head that drafts tokens";
+        Err(mlx_core::Error::new(
+            mlx_core::ErrorKind::Unsupported,
+            message,
+        ))
     }
 
     /// The output head.
@@ -188,6 +221,8 @@ pub trait Model: Module {
 pub struct LoadOptions<'a> {
     /// Floating-point weights are converted to this; they stay as stored if not given.
     pub dtype: Option<DType>,
+    /// A head for multi-token prediction is used ([`Model::enable_drafts`]).
+    pub drafts: bool,
     /// Called with parameters filled and their total.
     pub progress: Option<&'a mut dyn FnMut(usize, usize)>,
 }
@@ -281,7 +316,11 @@ impl Registry {
         weights: impl Into<Weights>,
         mut options: LoadOptions<'_>,
     ) -> Result<Loaded> {
-        assemble::filled(self, label, config, weights.into(), &mut options)?.finish(label)
+        let mut assembled = assemble::filled(self, label, config, weights.into(), &mut options)?;
+        if options.drafts {
+            assembled.model.enable_drafts();
+        }
+        assembled.finish(label)
     }
 
     /// [`initialised`] with these families.

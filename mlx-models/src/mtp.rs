@@ -3,11 +3,14 @@
 
 use std::collections::BTreeSet;
 
-use mlx_core::{DType, Error, ErrorKind, Result, Safetensors};
-use mlx_nn::{Checkpoint, LayerKind, Linear, RmsNorm, Rule, Rules, module};
+use mlx_core::ops::concat;
+use mlx_core::{Array, DType, Error, ErrorKind, Result, Safetensors};
+use mlx_nn::{Checkpoint, KvShape, LayerKind, Linear, RmsNorm, Rule, Rules, Step, module};
 
+use crate::causal::{DecoderLayer, Predict};
 use crate::config::Config;
 use crate::decoder::{DecoderConfig, Layer, MlpConfig};
+use crate::kv_heads;
 use crate::registry::Source;
 
 /// The file that it is written to.
@@ -26,14 +29,9 @@ pub struct Mtp {
     pre_fc_norm_hidden: RmsNorm,
     layers: Vec<Layer>,
     norm: RmsNorm,
+    kv: KvShape,
 }
-module!(Mtp {
-    fc,
-    pre_fc_norm_embedding,
-    pre_fc_norm_hidden,
-    layers,
-    norm
-});
+module!(Mtp { fc, pre_fc_norm_embedding, pre_fc_norm_hidden, layers, norm } plain { kv });
 
 impl Mtp {
     /// The head of a checkpoint that has tensors of one, without values.
@@ -72,6 +70,7 @@ impl Mtp {
             pre_fc_norm_hidden: norm()?,
             layers: (0..n).map(layer).collect::<Result<_>>()?,
             norm: norm()?,
+            kv: kv_heads(config.kv_heads, config.head_dim),
         }))
     }
 }
@@ -113,6 +112,29 @@ pub(crate) fn renames(file: &Safetensors) -> Result<Rules> {
         .map(rule)
         .collect::<Result<Vec<_>>>()
         .map(Rules::from)
+}
+
+impl Predict for Mtp {
+    /// Several layers are for one token each, one after the other, which this version does not do.
+    fn kv(&self) -> Option<KvShape> {
+        (self.layers.len() == 1).then_some(self.kv)
+    }
+
+    fn forward(
+        &self,
+        embedded: &Array,
+        before: &Array,
+        state: usize,
+        step: &mut Step<'_>,
+    ) -> Result<Array> {
+        let embedded = self.pre_fc_norm_embedding.forward(embedded)?;
+        let before = self.pre_fc_norm_hidden.forward(before)?;
+        let mut x = self.fc.forward(&concat(&[embedded, before], -1)?)?;
+        for layer in &self.layers {
+            x = layer.forward(&x, state, step)?;
+        }
+        self.norm.forward(&x)
+    }
 }
 
 /// What has to be added to the stored weights of the head's norms. A head may come from another file than its model, so

@@ -17,6 +17,7 @@ use crate::cache::{ModelCache, in_layer};
 pub use self::recurrent::{Replay, StateAfter};
 pub use crate::attend::{Attend, Keys};
 
+mod behind;
 mod packed;
 mod recurrent;
 mod ring;

@@ -31,6 +31,7 @@ from checkpoint import (
 from expert_cases import expert_cases
 from family_cases import family_cases
 from gemma_cases import gemma_cases
+from heads import draft_logits
 from hybrid_cases import hybrid_cases
 from index import write_index
 from norm_cases import norm_cases
@@ -169,6 +170,7 @@ def examine(case, folder, prompts):
     tensors = {}
     for i, r in enumerate(runs):
         tensors |= {f"logits.{i}": r.logits, f"step_logits.{i}": r.steps, f"tokens.{i}": r.tokens}
+    tensors |= draft_logits(folder, load(folder), prompts)
     return golden, {name: tensor.contiguous() for name, tensor in tensors.items()}
 
 

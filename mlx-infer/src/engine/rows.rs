@@ -3,6 +3,7 @@
 //! A step is queued before the tokens of the step before it are read: it takes them as a lazy array. The host waits for
 //! one list of ids a step, and the device always has work.
 
+mod draft;
 mod open;
 mod verify;
 

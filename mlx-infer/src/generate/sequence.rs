@@ -116,13 +116,19 @@ impl Sequence {
         self.drafter.as_mut()
     }
 
-    /// At most `room` tokens that may come next.
-    pub(crate) fn draft(&mut self, room: usize) -> Vec<u32> {
+    /// At most `room` tokens that may come next; where there are none, how many the model's `head` should draft.
+    pub(crate) fn draft(&mut self, room: usize, head: bool) -> (Vec<u32>, usize) {
         // One token comes without a draft.
         let room = room.min(self.remaining().saturating_sub(1));
-        let ids = self.history.ids();
-        let drafter = self.drafter.as_mut();
-        drafter.map_or_else(Vec::new, |drafter| drafter.draft(ids, room))
+        let Some(drafter) = &mut self.drafter else {
+            return (Vec::new(), 0);
+        };
+        let draft = drafter.draft(self.history.ids(), room, head);
+        let most = match head && draft.is_empty() {
+            true => room.min(drafter.head_most()),
+            false => 0,
+        };
+        (draft, most)
     }
 
     /// The sampler's input.

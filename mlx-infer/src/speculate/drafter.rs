@@ -7,6 +7,9 @@ use super::rate::Rate;
 /// Longest pause after drafts that did not pay, and after texts without a draft, in steps.
 const LONGEST_PAUSE: u32 = 256;
 const LONGEST_SEARCH: u32 = 8;
+/// Tokens that a head for multi-token prediction drafts where the length is not given: each takes time, and the later ones are
+/// rarely kept.
+const HEAD_MOST: usize = 2;
 
 /// The drafts of one request.
 ///
@@ -47,13 +50,21 @@ impl Drafter {
         due
     }
 
-    /// At most `room` tokens that may follow `ids`.
-    pub(crate) fn draft(&mut self, ids: &[u32], room: usize) -> Vec<u32> {
+    /// At most `room` tokens that may follow `ids`. Where there are none, the model's `head` may draft some.
+    pub(crate) fn draft(&mut self, ids: &[u32], room: usize, head: bool) -> Vec<u32> {
         let draft = self.ngrams.draft(ids, room.min(self.setting.most()));
-        if draft.is_empty() {
+        if draft.is_empty() && !head {
             self.rest(LONGEST_SEARCH);
         }
         draft
+    }
+
+    /// How many tokens the model's head should draft.
+    pub(crate) fn head_most(&self) -> usize {
+        match self.setting {
+            Speculative::Auto => HEAD_MOST,
+            setting => setting.most(),
+        }
     }
 
     /// Whether its drafts are taken whatever they cost.
@@ -108,10 +119,20 @@ mod tests {
     #[test]
     fn a_setting_bounds_drafts() {
         let ids = [1, 2, 1, 2, 1, 2];
-        let draft = |setting, room| Drafter::new(setting).unwrap().draft(&ids, room).len();
+        let draft = |setting, room| {
+            Drafter::new(setting)
+                .unwrap()
+                .draft(&ids, room, false)
+                .len()
+        };
         assert_eq!(draft(Speculative::Tokens(3), 100), 3);
         assert_eq!(draft(Speculative::Auto, 100), 8);
         assert_eq!(draft(Speculative::Auto, 2), 2);
+        let head = |setting| Drafter::new(setting).unwrap().head_most();
+        assert_eq!(
+            [Speculative::Auto, Speculative::Tokens(5)].map(head),
+            [2, 5]
+        );
         assert!(Drafter::new(Speculative::Off).is_none());
     }
 }

@@ -310,3 +310,57 @@ fn quantised_caches_of_recurrent_models_are_evicted_and_resumed() {
         }
     }
 }
+
+/// A head for multi-token prediction drafts where the text does not repeat. Tokens are those of a model without it, also of rows
+/// that are given up and come back and of prompts that share a beginning.
+#[test]
+fn a_head_drafts_and_does_not_show() {
+    for case in ["qwen3_5_text", "qwen3_5_moe"] {
+        let load = |max_draft| {
+            let options = LoadOptions {
+                dtype: Some(mlx_core::DType::F32),
+                max_draft,
+                ..LoadOptions::default()
+            };
+            LoadedModel::load(dir(case), options).unwrap()
+        };
+        let without = load(0);
+        let with = load(3);
+        let requests: Vec<_> = (0..8)
+            .map(|row| {
+                let speculative = match row % 4 {
+                    0 => Speculative::Off,
+                    3 => Speculative::Auto,
+                    tokens => Speculative::Tokens(tokens),
+                };
+                let options = match row % 3 {
+                    0 => greedy(30),
+                    _ => sampled(30, row as u64),
+                };
+                let text = [prompt(20, 1), prompt(1 + row, row as u64)].concat();
+                (text, speculating(speculative, options))
+            })
+            .collect();
+        let expected: Vec<_> = requests
+            .iter()
+            .map(|request| plain(&without, request))
+            .collect();
+        let costs = with.state_costs();
+        let row: usize = costs.iter().map(|cost| cost.bytes(256)).sum();
+        for (rows, cache_bytes) in [(8, None), (3, None), (8, Some(3 * row))] {
+            let limits = Limits {
+                rows,
+                cache_bytes,
+                ..Limits::default()
+            };
+            let (found, [drafted, accepted]) = run(&with, &requests, &limits);
+            for (row, found) in found.iter().enumerate() {
+                assert!(same(found, &expected[row]), "{case}: row {row} of {rows}");
+            }
+            assert!(
+                drafted > 100 && accepted > 0,
+                "{case}: {accepted} of {drafted}"
+            );
+        }
+    }
+}

@@ -3,7 +3,7 @@
 
 use mlx_core::ops::stack;
 use mlx_core::{Array, DType, Result};
-use mlx_models::causal::{CausalLm, DecoderLayer, Surroundings};
+use mlx_models::causal::{CausalLm, DecoderLayer, Predict, Surroundings};
 use mlx_models::convert::Bits;
 use mlx_models::{Family, Geometry, LayerGeometry, Model, Source, kv_heads};
 use mlx_nn::{
@@ -237,6 +237,8 @@ module!(Mtp {
     layers,
     norm
 });
+
+impl Predict for Mtp {}
 
 impl Mtp {
     fn new() -> Result<Self> {

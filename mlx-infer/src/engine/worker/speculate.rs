@@ -1,5 +1,6 @@
 //! Steps with drafts.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::super::rows::{Drafts, Verified};
@@ -17,18 +18,32 @@ impl Worker<'_, '_> {
         }
         // Drafts follow the last token, so it has to be read. That may end requests.
         self.settle();
-        let mut drafts = Drafts::new();
+        let start = Instant::now();
+        let head = self.model.model().drafts();
+        let (mut drafts, mut wanted) = (Drafts::new(), BTreeMap::new());
         for id in due {
             let room = self.rows.room(id);
             if let Some(task) = self.tasks.get_mut(&id) {
-                let draft = task.sequence.draft(room);
+                let (draft, most) = task.sequence.draft(room, head);
+                let most = (0..=most).rev().find(|&most| self.scheduler.has_room(most));
                 if !draft.is_empty() {
                     drafts.insert(id, draft);
+                } else if let Some(most) = most.filter(|&most| most > 0) {
+                    wanted.insert(id, most);
+                }
+            }
+        }
+        if !wanted.is_empty() {
+            match self.rows.draft(&self.tasks, &wanted) {
+                Ok(more) => drafts.extend(more),
+                Err(error) => {
+                    self.step_failed(error);
+                    return true;
                 }
             }
         }
         self.shorten(&mut drafts);
-        !drafts.is_empty() && self.verify(&drafts)
+        !drafts.is_empty() && self.verify(&drafts, start)
     }
 
     /// Whether a draft may be made for the row of `id` now. Asked once a step.
@@ -84,8 +99,8 @@ impl Worker<'_, '_> {
         self.costs.best(self.rows.slots(), &offers)
     }
 
-    fn verify(&mut self, drafts: &Drafts) -> bool {
-        let start = Instant::now();
+    /// Takes the step with `drafts`, which began at `start`.
+    fn verify(&mut self, drafts: &Drafts, start: Instant) -> bool {
         self.prepare_masks(&self.rows.ids());
         let rows = match self.rows.verify(&self.tasks, drafts) {
             Ok(rows) => rows,

@@ -1,0 +1,199 @@
+//! Heads for multi-token prediction that draft: what they say, and that rejected tokens leave no trace in what they keep.
+
+use std::path::{Path, PathBuf};
+
+use mlx_core::fast::{self, Form, Op};
+use mlx_core::{Array, DType, Safetensors};
+use mlx_models::{LoadOptions, Loaded, load};
+use mlx_nn::{CacheOptions, LayerKind, ModelCache};
+use serde_json::Value;
+
+const CASES: [&str; 3] = ["qwen3_5_text", "qwen3_5", "qwen3_5_moe"];
+
+fn dir(case: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../testdata/models")
+        .join(case)
+}
+
+fn model(case: &str, drafts: bool) -> Loaded {
+    let options = LoadOptions {
+        dtype: Some(DType::F32),
+        drafts,
+        ..LoadOptions::default()
+    };
+    load(&dir(case), options).unwrap()
+}
+
+fn cache(model: &Loaded, rows: usize) -> ModelCache {
+    ModelCache::new(model.model.layers(), rows, CacheOptions::default())
+}
+
+fn ids(rows: &[&[u32]]) -> Array {
+    let width = rows.iter().map(|row| row.len()).max().unwrap();
+    let padded = |row: &&[u32]| {
+        let padding = std::iter::repeat_n(9, width - row.len());
+        row.iter().copied().chain(padding).collect::<Vec<u32>>()
+    };
+    let flat: Vec<u32> = rows.iter().flat_map(padded).collect();
+    Array::from_slice(&flat, &[rows.len() as i32, width as i32]).unwrap()
+}
+
+/// The rows read their tokens and keep the first of them. Features `[B, L, E]`.
+fn read(model: &Loaded, cache: &mut ModelCache, rows: &[&[u32]], keep: &[usize]) -> Vec<u32> {
+    let widths: Vec<usize> = rows.iter().map(|row| row.len()).collect();
+    let mut step = cache.begin(&widths).unwrap();
+    let hidden = model.model.hidden(&ids(rows), &mut step).unwrap();
+    step.commit(keep).unwrap();
+    bits(&hidden)
+}
+
+fn bits(array: &Array) -> Vec<u32> {
+    let values: Vec<f32> = array.to_vec().unwrap();
+    values.into_iter().map(f32::to_bits).collect()
+}
+
+/// Features behind a row's next token and so many greedy drafts.
+fn chain(model: &Loaded, cache: &mut ModelCache, next: u32, drafts: usize) -> Vec<Vec<u32>> {
+    let (mut tokens, mut features, mut found) = (vec![next], Vec::new(), Vec::new());
+    for _ in 0..=drafts {
+        let mut step = cache.begin(&[tokens.len()]).unwrap();
+        let behind = model
+            .model
+            .draft(&ids(&[&tokens]), &features, &mut step)
+            .unwrap();
+        drop(step);
+        let logits = model.model.logits(&behind).unwrap();
+        tokens.push(logits.argmax(-1, false).unwrap().item().unwrap());
+        found.push(bits(&behind));
+        features.push(behind);
+    }
+    found
+}
+
+#[test]
+fn drafts_equal_the_reference() {
+    for case in CASES {
+        let model = model(case, true);
+        assert!(model.model.drafts());
+        let golden = Safetensors::open(dir(case).join("golden.safetensors")).unwrap();
+        let facts: Value =
+            serde_json::from_slice(&std::fs::read(dir(case).join("golden.json")).unwrap()).unwrap();
+        let prompts: Vec<Vec<u32>> = serde_json::from_value(facts["prompts"].clone()).unwrap();
+        for (index, prompt) in prompts.iter().enumerate() {
+            let expected = golden.array(&format!("draft_logits.{index}")).unwrap();
+            for n in 1..prompt.len() {
+                let mut cache = cache(&model, 1);
+                for part in prompt[..n].chunks(7) {
+                    read(&model, &mut cache, &[part], &[part.len()]);
+                }
+                let mut step = cache.begin(&[1]).unwrap();
+                let next = ids(&[&prompt[n..n + 1]]);
+                let behind = model.model.draft(&next, &[], &mut step).unwrap();
+                let logits = model.model.logits(&behind).unwrap();
+                let expected = expected.slice_axis(0, n as i32 - 1, n as i32).unwrap();
+                let off = logits.subtract(&expected).unwrap().abs().unwrap();
+                let off: f32 = off.max(.., false).unwrap().item().unwrap();
+                assert!(
+                    off < 1e-4,
+                    "{case}, prompt {index}, token {n}: off by {off}"
+                );
+            }
+        }
+    }
+}
+
+/// The head changes nothing of what the model computes, and keeps one layer's keys and values and one position's features.
+#[test]
+fn a_head_follows_and_does_not_show() {
+    for case in CASES {
+        let (with, without) = (model(case, true), model(case, false));
+        assert!(!without.model.drafts());
+        let prompt: Vec<u32> = (3..40).collect();
+        let [found, expected] = [&with, &without].map(|model| {
+            let mut cache = cache(model, 1);
+            read(model, &mut cache, &[&prompt], &[prompt.len()])
+        });
+        assert_eq!(found, expected, "{case}");
+        let layers = without.model.layers().len();
+        let states = with.model.layers();
+        assert_eq!(states[..layers], *without.model.layers());
+        assert!(
+            matches!(states[layers..], [LayerKind::Full, LayerKind::Recurrent(_)]),
+            "{case}"
+        );
+        let options = CacheOptions::default();
+        let costs = with.model.geometry().costs(DType::F32, &options).unwrap();
+        let kv = 2 * 16 * 4;
+        assert_eq!(
+            (costs[layers].position_bytes, costs[layers + 1].row_bytes),
+            (kv, 32 * 4)
+        );
+        let mut cache = cache(&without, 1);
+        let mut step = cache.begin(&[1]).unwrap();
+        let error = without
+            .model
+            .draft(&ids(&[&[3]]), &[], &mut step)
+            .unwrap_err();
+        assert!(error.to_string().contains("drafts nothing"), "{error}");
+    }
+    assert!(!model("qwen3_next", true).model.drafts());
+    assert!(!model("qwen3", true).model.drafts());
+}
+
+/// Rows of any widths that keep any part of their tokens draft as rows that were alone and never had the rest; drafts
+/// themselves leave nothing behind either.
+#[test]
+fn rejected_tokens_leave_no_trace() {
+    const ROWS: usize = 3;
+    let to_the_bit = fast::form(Op::Delta).unwrap() == Form::Cpu;
+    let mut state = 7u64;
+    let mut draw = |below: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    for case in CASES {
+        let model = model(case, true);
+        for round in 0..4 {
+            let mut batch = cache(&model, ROWS);
+            let mut texts = vec![Vec::new(); ROWS];
+            for turn in 0..5 {
+                let most = if turn == 0 { 20 } else { 5 };
+                let rows: Vec<Vec<u32>> = (0..ROWS)
+                    .map(|_| (0..1 + draw(most)).map(|_| draw(60) as u32).collect())
+                    .collect();
+                let keep: Vec<usize> = rows.iter().map(|row| 1 + draw(row.len())).collect();
+                let slices: Vec<&[u32]> = rows.iter().map(Vec::as_slice).collect();
+                read(&model, &mut batch, &slices, &keep);
+                for ((text, row), &keep) in texts.iter_mut().zip(&rows).zip(&keep) {
+                    text.extend_from_slice(&row[..keep]);
+                }
+                if turn == 2 {
+                    // A slot is used again.
+                    batch.clear(1);
+                    texts[1].clear();
+                    continue;
+                }
+                for (row, text) in texts.iter().enumerate() {
+                    let mut alone = cache(&model, 1);
+                    read(&model, &mut alone, &[text], &[text.len()]);
+                    let expected = chain(&model, &mut alone, 11, 2);
+                    let mut own = batch.prefix(row, text.len()).unwrap();
+                    let found = chain(&model, &mut own, 11, 2);
+                    let place = format!("{case}, round {round}, turn {turn}, row {row}");
+                    if to_the_bit {
+                        assert_eq!(found, expected, "{place}");
+                    } else {
+                        let near = |a: &u32, b: &u32| {
+                            (f32::from_bits(*a) - f32::from_bits(*b)).abs() < 1e-3
+                        };
+                        let mut pairs = found[0].iter().zip(&expected[0]);
+                        assert!(pairs.all(|(a, b)| near(a, b)), "{place}");
+                    }
+                }
+            }
+        }
+    }
+}
