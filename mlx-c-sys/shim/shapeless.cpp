@@ -1,10 +1,17 @@
 // Graphs that are traced once and run for all shapes.
 //
-// MLX leaves a reduction out where each reduced axis has size 1, and its CPU kernels rely on it: they read the strides of
-// the axes that are left, of which there are none. A graph without shapes cannot leave it out. So a traced graph gets
-// reductions that look at their input when they are evaluated.
+// MLX looks at shapes when it builds a graph, and its CPU kernels rely on it. It leaves a reduction out where each reduced
+// axis has size 1: the kernel reads the strides of the other axes. It leaves a softmax out where there are no elements: the
+// kernel divides by the size of an axis. A graph that is traced once for all shapes has no shapes to look at. So these
+// primitives are replaced in a traced graph by ones that look at their inputs when they are evaluated.
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <typeinfo>
 #include <unordered_map>
 
+#include "mlx/allocator.h"
 #include "mlx/ops.h"
 #include "mlx/primitives.h"
 
@@ -15,23 +22,46 @@ namespace {
 using namespace mlxrs;
 using Arrays = std::vector<mx::array>;
 
-class AnyReduce : public mx::Primitive {
+// The mangled name of an MLX class ends with its own name. Most classes are not exported, so that no cast to them links.
+bool is_one_of(const mx::Primitive& primitive, std::initializer_list<std::string_view> names) {
+  std::string_view type = typeid(primitive).name();
+  return std::any_of(names.begin(), names.end(), [&](std::string_view name) {
+    return type == "N3mlx4core" + std::to_string(name.size()) + std::string(name) + "E";
+  });
+}
+
+bool is_reduction(const mx::Primitive& primitive) {
+  return dynamic_cast<const mx::Reduce*>(&primitive) != nullptr;
+}
+// Those whose result is zeros where an input has no elements.
+bool is_zero_of_nothing(const mx::Primitive& primitive) {
+  return is_one_of(primitive, {"QuantizedMatmul", "QQMatmul", "GatherQMM", "SearchSorted"});
+}
+// Those that MLX computes right for an inner axis of size 0, and whose empty results products.cpp replaces.
+bool is_product(const mx::Primitive& primitive) {
+  return is_one_of(primitive, {"Matmul", "AddMM", "GatherMM"});
+}
+// Those whose CPU kernels divide by sizes, or read a first element.
+bool needs_elements(const mx::Primitive& primitive) {
+  return is_product(primitive) || is_zero_of_nothing(primitive) ||
+      is_one_of(
+          primitive,
+          {"Softmax", "LogSumExp", "ArgReduce", "Scan", "Sort", "ArgSort", "Partition", "ArgPartition", "MaskedScatter"});
+}
+
+class AnyShape : public mx::Primitive {
  public:
-  explicit AnyReduce(std::shared_ptr<mx::Primitive> inner)
+  explicit AnyShape(std::shared_ptr<mx::Primitive> inner)
       : mx::Primitive(inner->stream()), inner_(std::move(inner)) {}
 
   void eval_cpu(const Arrays& in, Arrays& out) override {
-    for (int axis : static_cast<mx::Reduce&>(*inner_).state().second) {
-      if (in[0].shape(axis) != 1) {
-        return inner_->eval_cpu(in, out);
-      }
+    if (is_reduction(*inner_)) {
+      reduce(in, out);
+    } else if (out[0].size() == 0 || (!is_product(*inner_) && is_any_empty(in))) {
+      of_nothing(out);
+    } else {
+      inner_->eval_cpu(in, out);
     }
-    if (in[0].dtype() == out[0].dtype()) {
-      return out[0].copy_shared_buffer(in[0]);
-    }
-    // MLX's class is not exported.
-    auto cast = mx::astype(mx::zeros({}, in[0].dtype(), stream()), out[0].dtype(), stream());
-    cast.primitive().eval_cpu(in, out);
   }
   void eval_gpu(const Arrays& in, Arrays& out) override {
     inner_->eval_gpu(in, out);
@@ -51,21 +81,52 @@ class AnyReduce : public mx::Primitive {
     return inner_->output_shapes(inputs);
   }
   bool is_equivalent(const mx::Primitive& other) const override {
-    return inner_->is_equivalent(*static_cast<const AnyReduce&>(other).inner_);
+    const auto& that = *static_cast<const AnyShape&>(other).inner_;
+    return typeid(*inner_) == typeid(that) && inner_->is_equivalent(that);
   }
   const char* name() const override {
     return inner_->name();
   }
 
  private:
+  static bool is_any_empty(const Arrays& arrays) {
+    return std::any_of(arrays.begin(), arrays.end(), [](const mx::array& a) { return a.size() == 0; });
+  }
+
+  void reduce(const Arrays& in, Arrays& out) {
+    for (int axis : static_cast<mx::Reduce&>(*inner_).state().second) {
+      if (in[0].shape(axis) != 1) {
+        return inner_->eval_cpu(in, out);
+      }
+    }
+    if (in[0].dtype() == out[0].dtype()) {
+      return out[0].copy_shared_buffer(in[0]);
+    }
+    // MLX's class is not exported.
+    auto cast = mx::astype(mx::zeros({}, in[0].dtype(), stream()), out[0].dtype(), stream());
+    cast.primitive().eval_cpu(in, out);
+  }
+
+  void of_nothing(Arrays& out) {
+    for (auto& y : out) {
+      if (y.size() > 0 && !is_zero_of_nothing(*inner_)) {
+        throw std::invalid_argument(std::string(name()) + " has no result where an input has no elements");
+      }
+      y.set_data(mx::allocator::malloc(y.nbytes()));
+      if (y.nbytes() > 0) {
+        std::memset(y.data<char>(), 0, y.nbytes());
+      }
+    }
+  }
+
   std::shared_ptr<mx::Primitive> inner_;
 };
 
-bool is_reduction(const mx::array& a) {
-  return dynamic_cast<const mx::Reduce*>(&a.primitive()) != nullptr;
+bool is_replaced(const mx::array& a) {
+  return is_reduction(a.primitive()) || needs_elements(a.primitive());
 }
 
-// The same graph with such reductions. `Arrays` are in the order of their computation.
+// The same graph with such primitives. `Arrays` are in the order of their computation.
 class Rebuilt {
  public:
   mx::array operator()(const mx::array& root) {
@@ -102,7 +163,7 @@ class Rebuilt {
       return;
     }
     Arrays inputs;
-    bool same = !is_reduction(a);
+    bool same = !is_replaced(a);
     for (const auto& in : a.inputs()) {
       inputs.push_back(made_.at(in.id()));
       same &= inputs.back().id() == in.id();
@@ -120,7 +181,7 @@ class Rebuilt {
       shapes.push_back(output.shape());
       dtypes.push_back(output.dtype());
     }
-    auto primitive = is_reduction(a) ? std::make_shared<AnyReduce>(a.primitive_ptr()) : a.primitive_ptr();
+    auto primitive = is_replaced(a) ? std::make_shared<AnyShape>(a.primitive_ptr()) : a.primitive_ptr();
     auto arrays = mx::array::make_arrays(std::move(shapes), dtypes, primitive, inputs);
     for (size_t i = 0; i < outputs.size(); i++) {
       made_.insert({outputs[i].id(), arrays[i]});

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use mlx_core::transforms::{Compiled, checkpoint, compile, grad};
-use mlx_core::{Array, DType, Error, ErrorKind, Result};
+use mlx_core::{Array, DType, Error, ErrorKind, Result, ones};
 
 fn row(values: &[f32]) -> Array {
     Array::from_slice(values, &[values.len() as i32]).unwrap()
@@ -103,6 +103,48 @@ fn captures_live_as_long_as_the_compiled_function_and_no_longer() -> Result<()> 
     assert_eq!(y[0].item::<f32>()?, 1.0);
     drop(y);
     assert_eq!(Rc::strong_count(&held), 1);
+    compile::set_enabled(false);
+    Ok(())
+}
+
+/// MLX builds other graphs for arrays without elements, and a graph for all shapes is built once.
+#[test]
+fn a_graph_for_all_shapes_takes_arrays_without_elements() -> Result<()> {
+    compile::set_enabled(true);
+    type Function = fn(&Array) -> Result<Array>;
+    let functions: [(&str, Function); 9] = [
+        ("softmax", |x| x.softmax(-1, true)),
+        ("cumsum", |x| x.cumsum(-1, false, true)),
+        ("sort", |x| x.sort(-1)),
+        ("argsort", |x| x.argsort(-1)),
+        ("partition", |x| x.partition(0, -1)),
+        ("argpartition", |x| x.argpartition(0, -1)),
+        ("argmax", |x| x.argmax(-1, false)),
+        ("logsumexp", |x| x.logsumexp(-1, false)),
+        ("sum", |x| x.sum(-1, false)),
+    ];
+    for (name, f) in functions {
+        let compiled = Compiled::new(move |x: &[Array]| Ok(vec![f(&x[0])?]), true);
+        compiled.call(&[ones(&[1, 2], DType::BF16)?])?[0]
+            .astype(DType::F32)?
+            .to_vec::<f32>()?;
+        for shape in [[3, 0], [0, 3], [0, 0]] {
+            let y = compiled
+                .call(&[ones(&shape, DType::BF16)?])
+                .and_then(|y| y[0].astype(DType::F32)?.to_vec::<f32>());
+            match name {
+                "sum" => assert_eq!(y?, vec![0.0; shape[0] as usize], "{shape:?}"),
+                "argmax" | "logsumexp" if shape[0] > 0 => {
+                    let error = y.unwrap_err().to_string();
+                    assert!(error.contains("has no result"), "{name}: {error}");
+                }
+                _ => assert!(y?.is_empty(), "{name} {shape:?}"),
+            }
+        }
+        let y = compiled.call(&[ones(&[2, 2], DType::F32)?])?;
+        let same = y[0].array_equal(&f(&ones(&[2, 2], DType::F32)?)?, false)?;
+        assert!(same.item::<bool>()?, "{name}");
+    }
     compile::set_enabled(false);
     Ok(())
 }

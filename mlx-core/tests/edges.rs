@@ -1,6 +1,6 @@
 //! Where MLX would trap or leave its result unwritten.
 
-use mlx_core::{Array, DType, linalg, ones};
+use mlx_core::{Array, DType, Result, async_eval, eval, linalg, ones, synchronize};
 
 fn floats(shape: &[i32]) -> Array {
     ones(shape, DType::F32).unwrap()
@@ -105,4 +105,40 @@ fn reductions_of_nothing_are_their_identity() {
             .unwrap(),
         0.0
     );
+}
+
+/// The stream is busy when the product is evaluated, so that work on memory that was freed would come after its next use.
+#[test]
+fn products_without_elements_touch_no_memory() -> Result<()> {
+    let busy = floats(&[400, 400]);
+    let wide = floats(&[100, 128]);
+    // Neither dense nor the transpose of a dense matrix: MLX copies it.
+    let strided = wide.slice_strided(&[0, 0], &[100, 128], &[1, 2])?;
+    eval([&busy, &strided])?;
+    let none = mlx_core::zeros(&[0, 100], DType::F32)?;
+    let products: [fn(&Array, &Array) -> Result<Array>; 3] = [
+        |a, b| a.matmul(b),
+        |a, b| floats(&[0, 64]).addmm(a, b, 1.0, 1.0),
+        |a, b| a.gather_mm(b, None, None, false),
+    ];
+    for product in products {
+        async_eval([busy.matmul(&busy)?])?;
+        let empty = product(&none, &strided)?;
+        async_eval([&empty])?;
+        let next = Array::from_slice(&[5f32; 6400], &[6400])?;
+        synchronize()?;
+        assert_eq!(empty.shape(), [0, 64]);
+        assert_eq!(next.to_vec::<f32>()?, [5.0; 6400]);
+    }
+    // An inner axis without elements is a sum of nothing.
+    let (a, b) = (
+        mlx_core::zeros(&[2, 0], DType::F32)?,
+        mlx_core::zeros(&[0, 3], DType::F32)?,
+    );
+    assert_eq!(a.matmul(&b)?.to_vec::<f32>()?, [0.0; 6]);
+    assert_eq!(
+        floats(&[2, 3]).addmm(&a, &b, 1.0, 2.0)?.to_vec::<f32>()?,
+        [2.0; 6]
+    );
+    Ok(())
 }

@@ -361,3 +361,16 @@ fn large_arrays_are_right_too() -> Result<()> {
         "attention",
     )
 }
+
+/// Tasks are cut into fewer queries while threads have nothing to do, and one query cannot be cut.
+#[test]
+fn many_heads_of_one_key_head_and_few_queries() -> Result<()> {
+    for (heads, tokens) in [(33, 1), (33, 3), (64, 2), (131, 3)] {
+        let q = normal(1, &[1, heads, tokens, 64])?;
+        let (k, v) = (normal(2, &[1, 1, 8, 64])?, normal(3, &[1, 1, 8, 64])?);
+        let attend = || fast::scaled_dot_product_attention(&q, &k, &v, 0.125, Mask::Causal, None);
+        let what = format!("{heads} heads, {tokens} tokens");
+        assert_close(&attend()?, &plainly(attend)?, 1e-4, &what)?;
+    }
+    Ok(())
+}

@@ -1,5 +1,6 @@
 //! Quantised matrices: which schemes exist, what belongs together, products against plain ones.
 
+use mlx_core::fast::quantized_experts_linear;
 use mlx_core::random::{self, Key};
 use mlx_core::{
     Array, DType, Device, DeviceKind, ErrorKind, QuantMode, Quantized, Result, Scheme, dequantize,
@@ -90,6 +91,46 @@ fn unknown_schemes_are_refused() {
         error.to_string(),
         "affine quantization has bits [1, 2, 3, 4, 5, 6, 8], given 7"
     );
+}
+
+#[test]
+fn nothing_quantises_to_nothing() -> Result<()> {
+    for scheme in schemes() {
+        for shape in [[0, 0], [3, 0], [0, 256]] {
+            let parts = quantize(&zeros(&shape, DType::BF16)?, scheme)?;
+            let words = shape[1] * scheme.bits / 32;
+            let groups = [shape[0], shape[1] / scheme.group_size];
+            assert_eq!(parts.packed.shape(), [shape[0], words], "{scheme}");
+            assert_eq!(parts.scales.shape(), groups, "{scheme}");
+            let affine = scheme.mode == QuantMode::Affine;
+            let dtype = if affine { DType::BF16 } else { DType::U8 };
+            assert_eq!(parts.scales.dtype(), dtype, "{scheme}");
+            assert_eq!(parts.biases.is_some(), affine, "{scheme}");
+            let packed = parts.packed.to_vec::<u32>()?;
+            assert!(packed.is_empty(), "{scheme}");
+        }
+    }
+    // What does not fit is refused as it is with elements.
+    let scheme = Scheme::default_of(QuantMode::Affine);
+    assert!(quantize(&zeros(&[0, 3], DType::BF16)?, scheme).is_err());
+    assert!(quantize(&zeros(&[0, 64], DType::I32)?, scheme).is_err());
+    assert!(quantize(&zeros(&[0], DType::BF16)?, scheme).is_err());
+    Ok(())
+}
+
+#[test]
+fn experts_of_no_rows_give_no_rows() -> Result<()> {
+    let scheme = Scheme::new(QuantMode::Affine, 8, 32)?;
+    let w = quantize(&normal(1, &[4, 32, 64]), scheme)?;
+    let at = Array::from_slice(&[1i32, 0, 2], &[3])?;
+    for rows in [0, 2] {
+        let x = normal(2, &[3, rows, 64]);
+        let biases = w.biases.as_ref();
+        let y = quantized_experts_linear(&x, &w.packed, &w.scales, biases, &at, scheme)?;
+        assert_eq!(y.shape(), [3, rows, 32]);
+        assert_eq!(y.to_vec::<f32>()?.len(), 3 * 32 * rows as usize);
+    }
+    Ok(())
 }
 
 #[test]

@@ -55,7 +55,22 @@ pub fn quantize(w: &Array, scheme: Scheme) -> Result<Quantized> {
         }
     };
     let fits = w.ndim() > 1 && w.dtype().is_float() && w.dim(-1)? % group_size == 0;
-    if mode == QuantMode::Affine || !fits || w.size() == 0 {
+    if fits && w.size() == 0 {
+        // MLX reads a first element.
+        let part = |per_group: i32, dtype| {
+            let mut shape = w.shape().to_vec();
+            *shape.last_mut().unwrap_or(&mut 0) = w.dim(-1)? / group_size * per_group;
+            zeros(&shape, dtype)
+        };
+        let affine = mode == QuantMode::Affine;
+        let dtype = if affine { w.dtype() } else { DType::U8 };
+        return Ok(Quantized {
+            packed: part(group_size * bits / 32, DType::U32)?,
+            scales: part(1, dtype)?,
+            biases: affine.then(|| part(1, dtype)).transpose()?,
+        });
+    }
+    if mode == QuantMode::Affine || !fits {
         return run(w);
     }
     // One group a row.

@@ -18,6 +18,14 @@ pub enum PadMode {
     Edge,
 }
 
+/// The most arrays that one call makes of an array. Each takes memory and time, also where there are no elements.
+const MOST_PARTS: i32 = 1 << 20;
+
+fn require_few(op: &str, parts: i32) -> Result<()> {
+    let most = format!("at most {MOST_PARTS}");
+    require(parts <= MOST_PARTS, op, "the number of parts", &most, parts)
+}
+
 impl Array {
     /// The elements converted to `dtype`; the shape stays.
     ///
@@ -188,8 +196,9 @@ impl Array {
     /// `parts` equal pieces along `axis`.
     ///
     /// # Errors
-    /// The dimension does not divide into `parts`.
+    /// The dimension does not divide into `parts`, or these are more than 2^20.
     pub fn split(&self, parts: i32, axis: i32) -> Result<Vec<Array>> {
+        require_few("split", parts)?;
         op!(vector mlx_split(self, parts, axis))
     }
 
@@ -204,8 +213,9 @@ impl Array {
     /// One array a slot of `axis`, without that dimension.
     ///
     /// # Errors
-    /// There is no such dimension.
+    /// There is no such dimension, or it has more than 2^20 slots.
     pub fn unstack(&self, axis: i32) -> Result<Vec<Array>> {
+        require_few("unstack", self.dim(axis)?)?;
         op!(vector mlx_unstack_axis(self, axis))
     }
 

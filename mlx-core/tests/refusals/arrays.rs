@@ -45,6 +45,16 @@ fn shapes_refuse() {
     refuse(vec![
         ("reshape to another size", x.reshape(&[3])),
         ("reshape with two unknowns", x.reshape(&[-1, -1])),
+        (
+            "split of nothing into billions",
+            first(empty.split(i32::MAX, 0)),
+        ),
+        (
+            "unstack into billions",
+            floats(&[1])
+                .broadcast_to(&[i32::MAX])
+                .and_then(|x| first(x.unstack(0))),
+        ),
         ("reshape to negative sizes", x.reshape(&[-2, -4])),
         (
             "reshape of nothing with an unknown",

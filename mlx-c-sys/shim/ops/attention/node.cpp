@@ -93,7 +93,7 @@ void run(const Plan& p) {
   // So many queries read a chunk's keys together, but every thread should have something to do.
   int at_once = std::max<int>(1, 128 / p.group());
   auto pieces = [&] { return (p.tokens + at_once - 1) / at_once * p.rows * p.kv_heads; };
-  while (threads.count() > 1 && at_once * p.group() > 32 && pieces() < 4 * threads.count()) {
+  while (threads.count() > 1 && at_once > 1 && at_once * p.group() > 32 && pieces() < 4 * threads.count()) {
     at_once = (at_once + 1) / 2;
   }
   int parts = (p.tokens + at_once - 1) / at_once;

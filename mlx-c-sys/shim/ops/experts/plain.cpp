@@ -22,9 +22,11 @@ mx::array experts_plainly(const mx::array& x, const Parts& w, const mx::array& g
         w.weight, *w.scales, w.biases, packing.group, packing.bits, packing.mode, std::nullopt, x.dtype(), s);
     return experts_plainly(x, {wide, std::nullopt, std::nullopt, packing}, indices, s);
   }
-  return mx::gather_qmm(
+  auto y = mx::gather_qmm(
       x, w.weight, *w.scales, w.biases, std::nullopt, indices, true, packing.group, packing.bits, packing.mode,
       std::nullopt, false, s);
+  // MLX divides by the number of rows.
+  return x.size() == 0 || w.weight.size() == 0 ? mx::zeros(y.shape(), y.dtype(), s) : y;
 }
 
 } // namespace mlxrs::ops
