@@ -9,7 +9,7 @@ use crate::decoder::{DecoderConfig, MlpConfig};
 
 mod experts;
 
-pub(crate) use experts::{ExpertsDefaults, experts, sparse_layers};
+pub(crate) use experts::{ExpertsDefaults, corrected, corrected_names, experts, sparse_layers};
 
 /// The most layers that a config may have: more than any published model, and few enough to build.
 const MAX_LAYERS: i32 = 1024;

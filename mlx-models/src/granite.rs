@@ -3,15 +3,19 @@
 use mlx_core::Result;
 
 use crate::config::Config;
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, DecoderConfig};
 use crate::llama;
 
 pub(crate) fn load(c: &Config) -> Result<Decoder> {
+    Decoder::new(&config(c)?)
+}
+
+pub(crate) fn config(c: &Config) -> Result<DecoderConfig> {
     let mut config = llama::config(c)?;
     let multiplier = |key| c.positive(key, Some(1.0)).map(|number| number as f32);
     config.attention_scale = multiplier("attention_multiplier")?;
     config.embed_scale = Some(multiplier("embedding_multiplier")?);
     config.residual_scale = Some(multiplier("residual_multiplier")?);
     config.logit_scale = Some(1.0 / multiplier("logits_scaling")?);
-    Decoder::new(&config)
+    Ok(config)
 }

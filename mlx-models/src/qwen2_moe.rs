@@ -1,7 +1,7 @@
 //! Qwen 1.5 and 2 with experts (arXiv:2407.10671): biases on q, k and v, and one expert that sees every token.
 
 use mlx_core::Result;
-use mlx_nn::ExpertsConfig;
+use mlx_nn::{ExpertsConfig, SharedExpert};
 
 use crate::config::Config;
 use crate::config::rope::shared_by_layers;
@@ -44,7 +44,10 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
     let sliding = |layer: usize| window.is_some() && layer.is_multiple_of(2) && layer < below;
     config.layers = family::layer_kinds(c, n, window, sliding)?;
     let experts = ExpertsConfig {
-        shared: Some(c.size("shared_expert_intermediate_size", Some(5632))?),
+        shared: Some(SharedExpert {
+            intermediate: c.size("shared_expert_intermediate_size", Some(5632))?,
+            gate: true,
+        }),
         ..family::experts(c, config.hidden, &EXPERTS)?
     };
     family::sparse_layers(c, experts, &mut config.mlps)?;

@@ -1,7 +1,7 @@
 //! Qwen 3.5 and 3.6 with a mixture of experts, and one that sees every token, in each layer.
 
 use mlx_core::Result;
-use mlx_nn::ExpertsConfig;
+use mlx_nn::{ExpertsConfig, SharedExpert};
 
 use crate::config::Config;
 use crate::config::rope::Dialect;
@@ -45,7 +45,10 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Hybrid> {
 /// Experts and the shared one.
 pub(crate) fn with_shared(c: &Config, experts: ExpertsConfig) -> Result<ExpertsConfig> {
     Ok(ExpertsConfig {
-        shared: Some(c.size("shared_expert_intermediate_size", Some(512))?),
+        shared: Some(SharedExpert {
+            intermediate: c.size("shared_expert_intermediate_size", Some(512))?,
+            gate: true,
+        }),
         ..experts
     })
 }

@@ -1,7 +1,7 @@
 //! Qwen3-Next: what became Qwen 3.5, with fused projections in its recurrent layers.
 
 use mlx_core::Result;
-use mlx_nn::{ExpertsConfig, Rule, Rules};
+use mlx_nn::{ExpertsConfig, Routing, Rule, Rules};
 
 use crate::config::rope::Dialect;
 use crate::family::{self, Defaults, ExpertsDefaults};
@@ -35,7 +35,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Hybrid> {
     let c = source.config;
     let mut config = qwen3_5::config(c, &DEFAULTS)?;
     let experts = ExpertsConfig {
-        norm_topk_prob: c.or("norm_topk_prob", true)?,
+        routing: Routing::softmax(c.or("norm_topk_prob", true)?),
         ..family::experts(c, config.hidden, &EXPERTS)?
     };
     family::sparse_layers(c, with_shared(c, experts)?, &mut config.mlps)?;

@@ -8,10 +8,10 @@ use crate::assemble::TIED;
 use crate::config::Config;
 use crate::convert::Bits;
 use crate::{
-    Model, arcee, cohere, cohere2, ernie4_5, exaone4, gemma, gemma2, gemma3, glm4, gpt_oss,
-    granite, helium, hunyuan_v1_dense, llama, ministral3, mistral, mixtral, mtp, nemotron, olmo2,
-    olmo3, olmoe, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_5_moe, qwen3_moe, qwen3_next,
-    seed_oss, smollm3, stablelm, starcoder2,
+    Model, arcee, cohere, cohere2, dots1, ernie4_5, exaone4, gemma, gemma2, gemma3, glm4, glm4_moe,
+    gpt_oss, granite, granitemoe, helium, hunyuan_v1_dense, llama, minimax_m2, ministral3, mistral,
+    mixtral, mtp, nemotron, olmo2, olmo3, olmoe, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_5,
+    qwen3_5_moe, qwen3_moe, qwen3_next, seed_oss, smollm3, stablelm, starcoder2,
 };
 
 /// What a model is built from.
@@ -191,6 +191,23 @@ const FAMILIES: &[Family] = &[
         ..Family::new(&["ministral3", "mistral3"], |source| {
             Ok(Box::new(ministral3::load(source)?))
         })
+    },
+    Family {
+        names: glm4_moe::names,
+        ..Family::new(&["glm4_moe"], build!(glm4_moe))
+    },
+    Family {
+        names: minimax_m2::names,
+        ..Family::new(&["minimax_m2"], build!(minimax_m2))
+    },
+    Family {
+        names: dots1::names,
+        ..Family::new(&["dots1"], build!(dots1))
+    },
+    Family {
+        names: granitemoe::names,
+        bits: gpt_oss::BITS,
+        ..Family::new(&["granitemoe"], build!(granitemoe))
     },
     Family {
         names: gpt_oss::names,

@@ -1,6 +1,6 @@
 //! Mixture of experts: a router and stacked expert matrices (Shazeer et al., arXiv:1701.06538).
 
-use mlx_core::{Array, DType, Result};
+use mlx_core::{Array, Result};
 
 use crate::activation::Activation;
 use crate::linear::Linear;
@@ -8,6 +8,10 @@ use crate::lora::{Adaptable, Layout, Lora};
 use crate::mlp::GatedMlp;
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::weight::Weight;
+
+mod routing;
+
+pub use routing::{Groups, Routing, Scoring};
 
 /// One matrix of every expert, stacked along a first axis: `[n_experts, out, in]`, with or without
 /// LoRA.
@@ -136,16 +140,25 @@ pub struct ExpertsConfig {
     pub n_experts: i32,
     /// How many of them see a token.
     pub top_k: i32,
-    /// Whether the weights of the chosen experts are made to sum to 1.
-    pub norm_topk_prob: bool,
+    /// How they are chosen and weighed.
+    pub routing: Routing,
     /// The experts' activation.
     pub activation: Activation,
     /// The gate in place of that of the activation.
     pub clamp: Option<ClampedGate>,
     /// Biases on the router and on the experts' matrices.
     pub bias: bool,
-    /// Features inside a further expert, which sees every token and is weighted by a sigmoid of its own.
-    pub shared: Option<i32>,
+    /// A further expert, which sees every token.
+    pub shared: Option<SharedExpert>,
+}
+
+/// An expert that sees every token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedExpert {
+    /// Features inside it.
+    pub intermediate: i32,
+    /// Whether it is weighted by a sigmoid of its own.
+    pub gate: bool,
 }
 
 /// A router that sends each token to `top_k` experts, and the weighted sum of their outputs.
@@ -158,10 +171,12 @@ pub struct ExpertsMlp {
     switch_mlp: StackedExperts,
     shared_expert: Option<GatedMlp>,
     shared_expert_gate: Option<Linear>,
+    e_score_correction_bias: Option<Param>,
     config: ExpertsConfig,
 }
 
-crate::module!(ExpertsMlp { gate, switch_mlp, shared_expert, shared_expert_gate } plain { config });
+crate::module!(ExpertsMlp { gate, switch_mlp, shared_expert, shared_expert_gate, e_score_correction_bias }
+               plain { config });
 
 impl ExpertsMlp {
     /// Router and experts without values.
@@ -180,12 +195,17 @@ impl ExpertsMlp {
             true => ExpertsLinear::with_bias(n_experts, inputs, outputs),
             false => ExpertsLinear::new(n_experts, inputs, outputs),
         };
-        let (shared_expert, shared_expert_gate) = match config.shared {
-            Some(inner) => (
-                Some(GatedMlp::new(hidden, inner, false, activation)?),
-                Some(Linear::new(hidden, 1, false)?),
-            ),
-            None => (None, None),
+        let shared_expert = config
+            .shared
+            .map(|shared| GatedMlp::new(hidden, shared.intermediate, false, activation));
+        let shared_expert_gate = config
+            .shared
+            .filter(|shared| shared.gate)
+            .map(|_| Linear::new(hidden, 1, false));
+        let correction = match config.routing.correction {
+            // Its rounding would change which experts are chosen.
+            true => Some(Param::empty(&[n_experts])?.never_narrowed()),
+            false => None,
         };
         Ok(Self {
             gate: Linear::new(hidden, n_experts, config.bias)?,
@@ -196,45 +216,35 @@ impl ExpertsMlp {
                 activation,
                 clamp: config.clamp,
             },
-            shared_expert,
-            shared_expert_gate,
+            shared_expert: shared_expert.transpose()?,
+            shared_expert_gate: shared_expert_gate.transpose()?,
+            e_score_correction_bias: correction,
             config,
         })
     }
 
-    /// `[.., E] -> [.., E]`; the router's softmax is taken over all experts in f32.
+    /// `[.., E] -> [.., E]`; the router's probabilities are F32.
     ///
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         let (hidden, top_k) = (self.config.hidden, self.config.top_k);
         let tokens = x.reshape(&[-1, hidden])?;
-        let probs = self
-            .gate
-            .forward(&tokens)?
-            .astype(DType::F32)?
-            .softmax(-1, true)?;
-        // Which experts are chosen has no gradient; how much they count has.
-        let experts = probs
-            .negative()?
-            .argpartition(top_k - 1, -1)?
-            .slice_axis(-1, 0, top_k)?
-            .stop_gradient()?;
-        let mut weights = probs.take_along_axis(&experts, -1)?;
-        if self.config.norm_topk_prob {
-            weights = weights.divide(weights.sum(-1, true)?)?;
-        }
+        let correction = self.e_score_correction_bias.as_ref().map(Param::value);
+        let scores = self.gate.forward(&tokens)?;
+        let (experts, weights) = self.config.routing.choose(&scores, correction, top_k)?;
         let y = self
             .switch_mlp
             .forward(&tokens.reshape(&[-1, 1, 1, hidden])?, &experts)?;
         let weights = weights.astype(x.dtype())?.expand_dims(-1)?;
         let y = y.multiply(weights)?.sum(-2, false)?.reshape(x.shape())?;
-        match (&self.shared_expert, &self.shared_expert_gate) {
-            (Some(shared), Some(gate)) => {
-                let shared = shared.forward(x)?.multiply(gate.forward(x)?.sigmoid()?)?;
-                y.add(&shared)
-            }
-            _ => Ok(y),
+        let Some(shared) = &self.shared_expert else {
+            return Ok(y);
+        };
+        let mut shared = shared.forward(x)?;
+        if let Some(gate) = &self.shared_expert_gate {
+            shared = shared.multiply(gate.forward(x)?.sigmoid()?)?;
         }
+        y.add(&shared)
     }
 }

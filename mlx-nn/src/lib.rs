@@ -116,7 +116,9 @@ pub use cache::{
 pub use checkpoint::{Checkpoint, FillOptions, fill};
 pub use delta::{DeltaConfig, GatedDeltaNet};
 pub use embedding::Embedding;
-pub use experts::{ClampedGate, ExpertsConfig, ExpertsLinear, ExpertsMlp};
+pub use experts::{
+    ClampedGate, ExpertsConfig, ExpertsLinear, ExpertsMlp, Groups, Routing, Scoring, SharedExpert,
+};
 pub use head::{Head, HeadMatrix};
 pub use init::Initial;
 pub use linear::Linear;

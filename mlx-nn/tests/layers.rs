@@ -6,7 +6,7 @@ mod numbers;
 use mlx_core::{Array, DType, Result, ops, random};
 use mlx_nn::{
     Activation, Embedding, ExpertsConfig, ExpertsMlp, LayerNorm, Linear, Module, Param, Path,
-    RmsNorm, Visit, VisitMut, Weight, loss,
+    RmsNorm, Routing, Visit, VisitMut, Weight, loss,
 };
 use numbers::{close, input};
 
@@ -196,7 +196,7 @@ fn experts_equal_one_token_at_a_time() {
             intermediate: 3,
             n_experts: 5,
             top_k: 2,
-            norm_topk_prob,
+            routing: Routing::softmax(norm_topk_prob),
             activation: Activation::Relu,
             clamp: None,
             bias: false,

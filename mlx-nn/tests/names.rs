@@ -353,3 +353,30 @@ fn contiguous_rows_are_not_copied() -> Result<()> {
     ));
     Ok(())
 }
+
+#[test]
+fn bytes_of_packed_codes_become_words() -> Result<()> {
+    struct Words {
+        weight: Param,
+    }
+    module!(Words { weight });
+    let bytes: Vec<u8> = (0..16).collect();
+    let rules = Rules::from([Rule::words("blocks"), Rule::rename("blocks", "weight")]);
+    let mut words = Words {
+        weight: Param::empty(&[1, 4])?,
+    };
+    let blocks = Array::from_slice(&bytes, &[1, 2, 8])?;
+    read(&mut words, &[("blocks", blocks)], &rules)?;
+    // The first byte is the lowest.
+    assert_eq!(
+        words.weight.value().to_vec::<u32>()?,
+        [0x0302_0100, 0x0706_0504, 0x0b0a_0908, 0x0f0e_0d0c]
+    );
+    let floats = Array::from_slice(&[0.0f32; 16], &[1, 2, 8])?;
+    let error = read(&mut words, &[("blocks", floats)], &rules).unwrap_err();
+    assert!(
+        error.to_string().contains("no bytes of packed codes"),
+        "{error}"
+    );
+    Ok(())
+}

@@ -6,8 +6,8 @@ mod numbers;
 use mlx_core::{Array, DType, QuantMode, Result, Scheme, random};
 use mlx_nn::lora::{LoraConfig, attach, detach, fuse, set_dropout_key};
 use mlx_nn::{
-    Activation, Embedding, ExpertsConfig, ExpertsMlp, Head, Layout, Module, Param, Path, Visit,
-    VisitMut, Weight, module, quantize,
+    Activation, Embedding, ExpertsConfig, ExpertsMlp, Head, Layout, Module, Param, Path, Routing,
+    Visit, VisitMut, Weight, module, quantize,
 };
 use numbers::{bits, off, values};
 
@@ -72,7 +72,7 @@ fn block(scheme: Option<Scheme>, dtype: DType) -> Block {
         intermediate: 32,
         n_experts: 4,
         top_k: 2,
-        norm_topk_prob: true,
+        routing: Routing::softmax(true),
         activation: Activation::Silu,
         clamp: None,
         bias: false,

@@ -1,8 +1,8 @@
 """Writes testdata/models/config_keys.json: what transformers computes when one thing of a config.json is changed.
 
-    python config_keys.py OUT
+    python config_keys.py OUT [CASE …]
 
-OUT is testdata/models with the checkpoints that models.py writes. For each family the keys of its configuration
+With cases, the others stay as the file has them. OUT is testdata/models with the checkpoints that models.py writes. For each family the keys of its configuration
 class, and keys that only others have, take other values in both dialects. A case holds the change (keys with their
 values, or "absent"), and the log probabilities of some tokens after the prompt, or `null` where transformers fails
 or does not find the tensors in the checkpoint that it looks for.
@@ -70,6 +70,10 @@ BASES = [
     ("gpt_oss", "config.json"),
     ("ministral3", "config.json"),
     ("mistral3_small", "config.json"),
+    ("glm4_moe", "config.json"),
+    ("minimax_m2", "config.json"),
+    ("dots1", "config.json"),
+    ("granitemoe", "config.json"),
 ]
 
 # Keys of every family, whether its class has them or not.
@@ -228,8 +232,12 @@ def main():
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    families = []
+    wanted, families = sys.argv[2:], []
+    written = json.loads((out / "config_keys.json").read_text())["families"] if wanted else []
     for name, file in BASES:
+        if wanted and name not in wanted:
+            families += [family for family in written if (family["case"], family["config"]) == (name, file)]
+            continue
         config = json.loads((out / name / file).read_text())
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)

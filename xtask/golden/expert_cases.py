@@ -10,6 +10,8 @@ def expert_cases():
     yield from mixtral_cases()
     yield from moe_cases()
     yield from gpt_oss_cases()
+    yield from corrected_cases()
+    yield from granitemoe_cases()
 
 
 def mixtral_cases():
@@ -195,5 +197,144 @@ def gpt_oss_cases():
         common,
         spreads=spreads,
         packed=True,
+        **BF16,
+    )
+
+
+def corrected_cases():
+    """Experts that are chosen by sigmoids and a correction."""
+    spreads = [("mlp.gate.weight", (2.0, None)), ("e_score_correction_bias", (0.4, 0.0))]
+    more_experts = mutation("num_experts_per_tok", {"num_experts_per_tok": 3})
+    correction = mutation("e_score_correction_bias", fill={"e_score_correction_bias": 0.0})
+    shared = {
+        "first_k_dense_replace": 1,
+        "moe_intermediate_size": 24,
+        "n_group": 2,
+        "n_routed_experts": 8,
+        "n_shared_experts": 2,
+        "norm_topk_prob": True,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 3,
+        "routed_scaling_factor": 1.6,
+        "topk_group": 1,
+    }
+    mutations = [
+        THETA,
+        EPS,
+        ACTIVATION,
+        Q_NORM,
+        K_NORM,
+        correction,
+        more_experts,
+        mutation("topk_group", {"topk_group": 2}),
+        mutation("norm_topk_prob", {"norm_topk_prob": False}),
+        mutation("routed_scaling_factor", {"routed_scaling_factor": 1.0}),
+        mutation("shared_experts", fill={"shared_experts.down_proj.weight": 0.0}),
+    ]
+    yield Case(
+        "glm4_moe",
+        "sigmoids with a correction, groups, shared experts without a gate, a dense layer in front, half of a head "
+        "rotates, norms on q and k, biases; a layer for multi-token prediction that is not read; bfloat16 file",
+        base(
+            "Glm4MoeForCausalLM",
+            "glm4_moe",
+            attention_bias=True,
+            head_dim=16,
+            num_nextn_predict_layers=1,
+            partial_rotary_factor=0.5,
+            use_qk_norm=True,
+            **shared,
+        ),
+        [
+            *mutations,
+            mutation("partial_rotary_factor", {"partial_rotary_factor": 1.0}),
+            *no_bias("q_proj", "k_proj", "v_proj"),
+        ],
+        spreads=spreads,
+        extra={"model.layers.3.eh_proj.weight": (32, 64), "model.layers.3.enorm.weight": (32,)},
+        **BF16,
+    )
+    yield Case(
+        "dots1",
+        "sigmoids with a correction, groups, shared experts, a window on the upper layers, biases; bfloat16 file",
+        base(
+            "Dots1ForCausalLM",
+            "dots1",
+            attention_bias=True,
+            head_dim=16,
+            max_window_layers=1,
+            sliding_window=8,
+            **shared | {"n_group": 1, "n_routed_experts": 4, "num_hidden_layers": 2, "n_shared_experts": 1},
+        ),
+        [
+            *[m for m in mutations if m["name"] != "topk_group"],
+            mutation("max_window_layers", {"max_window_layers": 0}),
+            *windows(8),
+            *no_bias(*QKVO),
+        ],
+        spreads=spreads,
+        **BF16,
+    )
+    yield Case(
+        "minimax_m2",
+        "sigmoids with a correction, q and k normed over all heads at once, rotary_dim; bfloat16 file",
+        base(
+            "MiniMaxM2ForCausalLM",
+            "minimax_m2",
+            attn_type_list=[1, 1],
+            head_dim=16,
+            intermediate_size=24,
+            num_experts_per_tok=2,
+            num_local_experts=4,
+            rotary_dim=8,
+            scoring_func="sigmoid",
+            shared_intermediate_size=0,
+            use_qk_norm=True,
+            use_routing_bias=True,
+        ),
+        [
+            THETA,
+            EPS,
+            ACTIVATION,
+            Q_NORM,
+            K_NORM,
+            correction,
+            more_experts,
+            mutation("rotary_dim", {"rotary_dim": 16}),
+        ],
+        spreads=spreads,
+        **BF16,
+    )
+
+
+def granitemoe_cases():
+    yield Case(
+        "granitemoe",
+        "gate and up of all experts in one tensor, multipliers, biases; bfloat16 file",
+        base(
+            "GraniteMoeForCausalLM",
+            "granitemoe",
+            attention_bias=True,
+            attention_multiplier=0.6,
+            embedding_multiplier=3.0,
+            intermediate_size=24,
+            logits_scaling=4.0,
+            num_experts_per_tok=2,
+            num_local_experts=4,
+            residual_multiplier=0.6,
+            rope_scaling=None,
+        ),
+        [
+            THETA,
+            EPS,
+            ACTIVATION,
+            mutation("num_experts_per_tok", {"num_experts_per_tok": 3}),
+            mutation("attention_multiplier", {"attention_multiplier": 0.35}),
+            mutation("embedding_multiplier", {"embedding_multiplier": 1.0}),
+            mutation("residual_multiplier", {"residual_multiplier": 1.0}),
+            mutation("logits_scaling", {"logits_scaling": 2.0}, changes="logits"),
+            *no_bias(*QKVO),
+        ],
+        spreads=[("router.layer.weight", (2.0, None)), ("router.weight", (2.0, None))],
         **BF16,
     )

@@ -45,10 +45,36 @@ pub fn chunked_logits(model: &Loaded, prompt: &[u32], chunk: usize) -> Result<Ar
 
 /// `n` greedy tokens, and the logits each was chosen from: `[n, V]`.
 pub fn greedy(model: &Loaded, prompt: &[u32], n: usize) -> Result<(Vec<u32>, Array)> {
+    let (mut tokens, mut rows) = (Vec::new(), Vec::new());
+    each_greedy(model, prompt, n, |token, logits| {
+        tokens.push(token);
+        rows.push(logits);
+        true
+    })?;
+    Ok((tokens, concat(&rows, 0)?))
+}
+
+/// Whether the greedy tokens are others.
+pub fn strays(model: &Loaded, prompt: &[u32], expected: &[u32]) -> Result<bool> {
+    let mut at = 0;
+    each_greedy(model, prompt, expected.len(), |token, _| {
+        let same = token == expected[at];
+        at += usize::from(same);
+        same
+    })?;
+    Ok(at < expected.len())
+}
+
+/// Gives up to `n` greedy tokens, each with the logits `[1, V]` that it was chosen from, while `more` wants them.
+fn each_greedy(
+    model: &Loaded,
+    prompt: &[u32],
+    n: usize,
+    mut more: impl FnMut(u32, Array) -> bool,
+) -> Result<()> {
     let mut all = prompt.to_vec();
     let mut cache_ = cache(model, prompt.len());
     let mut next = prompt.to_vec();
-    let mut rows = Vec::new();
     for _ in 0..n {
         if model
             .model
@@ -61,11 +87,13 @@ pub fn greedy(model: &Loaded, prompt: &[u32], n: usize) -> Result<(Vec<u32>, Arr
         let logits = step(model, &mut cache_, &next)?;
         let last = logits.slice_axis(0, -1, logits.dim(0)?)?;
         let token: u32 = last.argmax(-1, false)?.item()?;
-        rows.push(last);
+        if !more(token, last) {
+            break;
+        }
         all.push(token);
         next = vec![token];
     }
-    Ok((all.split_off(prompt.len()), concat(&rows, 0)?))
+    Ok(())
 }
 
 /// Log probabilities in row-major order.

@@ -1,0 +1,46 @@
+//! dots.llm1 (arXiv:2506.05767): experts of DeepSeek's kind, norms on q and k, a window on the upper layers if asked.
+
+use mlx_core::Result;
+use mlx_nn::{QkNorm, Rules};
+
+use crate::config::Config;
+use crate::decoder::Decoder;
+use crate::family::{self, Defaults, ExpertsDefaults};
+use crate::registry::Source;
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 152_064,
+    hidden: 4608,
+    intermediate: 10_944,
+    layers: 62,
+    kv_heads: Some(32),
+    ..Defaults::LLAMA
+};
+
+const EXPERTS: ExpertsDefaults = ExpertsDefaults {
+    intermediate_key: "moe_intermediate_size",
+    intermediate: 1408,
+    n_experts: 128,
+    top_k: 6,
+    norm_topk_prob: None,
+};
+
+pub(crate) fn load(c: &Config) -> Result<Decoder> {
+    let mut config = family::decoder(c, &DEFAULTS)?;
+    family::attention_bias(c, &mut config)?;
+    config.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
+    let window = family::window(c, Some(4096))?;
+    let first: usize = c.or("max_window_layers", 62)?;
+    let n = config.layers.len();
+    let sliding = |layer: usize| window.is_some() && layer >= first;
+    config.layers = family::layer_kinds(c, n, window, sliding)?;
+    // Keys of published files that transformers does not read.
+    c.ignore(&["moe_layer_freq", "ep_size", "scoring_func", "topk_method"]);
+    family::corrected(c, &mut config, &EXPERTS, false, 0)?;
+    Decoder::new(&config)
+}
+
+pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
+    family::corrected_names(source.config, DEFAULTS.layers)
+}

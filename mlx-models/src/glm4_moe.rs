@@ -1,0 +1,46 @@
+//! GLM 4.5 to 4.7: experts of DeepSeek's kind, half of a head rotates, norms on q and k in the largest.
+
+use mlx_core::Result;
+use mlx_nn::{QkNorm, Rules};
+
+use crate::config::Config;
+use crate::config::rope::Dialect;
+use crate::decoder::Decoder;
+use crate::family::{self, Defaults, ExpertsDefaults};
+use crate::registry::Source;
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 151_552,
+    intermediate: 10_944,
+    layers: 46,
+    heads: 96,
+    kv_heads: Some(8),
+    max_positions: 131_072,
+    norm_eps: 1e-5,
+    rope: Some(Dialect::Partial(0.5)),
+    ..Defaults::LLAMA
+};
+
+const EXPERTS: ExpertsDefaults = ExpertsDefaults {
+    intermediate_key: "moe_intermediate_size",
+    intermediate: 1408,
+    n_experts: 128,
+    top_k: 8,
+    norm_topk_prob: None,
+};
+
+pub(crate) fn load(c: &Config) -> Result<Decoder> {
+    let mut config = family::decoder(c, &DEFAULTS)?;
+    config.qkv_bias = c.or("attention_bias", false)?;
+    if c.or("use_qk_norm", false)? {
+        config.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
+    }
+    c.ignore(&["num_nextn_predict_layers", "num_mtp_layers"]);
+    family::corrected(c, &mut config, &EXPERTS, true, 1)?;
+    Decoder::new(&config)
+}
+
+pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
+    family::corrected_names(source.config, DEFAULTS.layers)
+}

@@ -1,0 +1,89 @@
+//! MiniMax M2: experts in every layer, chosen by corrected sigmoids; norms over all heads of q and k at once; a part of
+//! a head rotates.
+
+use mlx_core::Result;
+use mlx_nn::{QkNorm, QkPlace, Routing, Rules, Scoring};
+
+use crate::config::Config;
+use crate::config::rope::Dialect;
+use crate::decoder::{Decoder, MlpConfig};
+use crate::family::{self, Defaults, ExpertsDefaults};
+use crate::mixtral;
+use crate::registry::Source;
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 200_064,
+    hidden: 3072,
+    intermediate: 1536,
+    layers: 62,
+    heads: 48,
+    kv_heads: Some(8),
+    head_dim: Some(128),
+    max_positions: 196_608,
+    theta: 5_000_000.0,
+    ..Defaults::LLAMA
+};
+
+const EXPERTS: ExpertsDefaults = ExpertsDefaults {
+    intermediate_key: "intermediate_size",
+    intermediate: 1536,
+    n_experts: 256,
+    top_k: 8,
+    norm_topk_prob: Some(true),
+};
+
+/// Keys of published files that transformers does not read: there is no other form.
+const IGNORED: &[&str] = &[
+    "attn_type_list",
+    "layernorm_full_attention_beta",
+    "layernorm_linear_attention_beta",
+    "layernorm_mlp_beta",
+    "mlp_intermediate_size",
+    "mtp_transformer_layers",
+    "num_mtp_modules",
+    "output_router_logits",
+    "qk_norm_type",
+    "router_jitter_noise",
+    "rotary_dim",
+    "scoring_func",
+    "shared_intermediate_size",
+    "shared_moe_mode",
+    "use_mtp",
+    "use_qk_norm",
+    "use_routing_bias",
+];
+
+pub(crate) fn load(c: &Config) -> Result<Decoder> {
+    c.ignore(IGNORED);
+    let head_dim = match c.value("head_dim") {
+        Some(_) => c.size("head_dim", None)?,
+        None => 128,
+    };
+    let part = match c.value("rotary_dim") {
+        Some(_) => f64::from(c.size("rotary_dim", None)?) / f64::from(head_dim),
+        None => 1.0,
+    };
+    let defaults = Defaults {
+        rope: Some(Dialect::Partial(part)),
+        ..DEFAULTS
+    };
+    let mut config = family::decoder(c, &defaults)?;
+    config.qk_norm = Some(QkNorm {
+        eps: config.norm.eps,
+        offset: 0.0,
+        place: QkPlace::Projection,
+    });
+    let mut experts = family::experts(c, config.hidden, &EXPERTS)?;
+    experts.routing = Routing {
+        scoring: Scoring::Sigmoid,
+        correction: true,
+        ..experts.routing
+    };
+    config.mlps.fill(MlpConfig::Experts(experts));
+    Decoder::new(&config)
+}
+
+pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
+    mixtral::names(source)
+}

@@ -1,0 +1,112 @@
+//! How the scores of a router choose experts and weigh them.
+
+use mlx_core::{Array, DType, Result};
+
+/// How the scores of a router choose experts and weigh them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Routing {
+    /// From scores to probabilities.
+    pub scoring: Scoring,
+    /// A learned number an expert, which is added to its probability for the choice and does not weigh (DeepSeek-V3,
+    /// arXiv:2412.19437, §2.1.2).
+    pub correction: bool,
+    /// Only experts of some groups are chosen from.
+    pub groups: Option<Groups>,
+    /// Whether the weights of the chosen experts are made to sum to 1.
+    pub norm_topk_prob: bool,
+    /// Weights are multiplied by this.
+    pub scale: Option<f32>,
+}
+
+/// From scores to probabilities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scoring {
+    /// A softmax over all experts.
+    Softmax,
+    /// The sigmoid of each.
+    Sigmoid,
+}
+
+/// Experts in groups of one size. A group is as good as its two best experts are together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Groups {
+    /// How many there are.
+    pub n: i32,
+    /// How many of them are chosen from.
+    pub top: i32,
+}
+
+impl Routing {
+    /// A softmax over all experts, whose weights may be made to sum to 1.
+    pub const fn softmax(norm_topk_prob: bool) -> Self {
+        Self {
+            scoring: Scoring::Softmax,
+            correction: false,
+            groups: None,
+            norm_topk_prob,
+            scale: None,
+        }
+    }
+
+    /// Scores `[N, E]` -> the experts `[N, top_k]` and their weights, F32 `[N, top_k]`.
+    pub(super) fn choose(
+        &self,
+        scores: &Array,
+        correction: Option<&Array>,
+        top_k: i32,
+    ) -> Result<(Array, Array)> {
+        let scores = scores.astype(DType::F32)?;
+        let probs = match self.scoring {
+            Scoring::Softmax => scores.softmax(-1, true)?,
+            Scoring::Sigmoid => scores.sigmoid()?,
+        };
+        let mut choice = match correction {
+            Some(correction) => probs.add(correction)?,
+            None => probs.clone(),
+        };
+        if let Some(groups) = self.groups {
+            choice = groups.only_best(&choice)?;
+        }
+        // Which experts are chosen has no gradient; how much they count has.
+        let experts = choice
+            .negative()?
+            .argpartition(top_k - 1, -1)?
+            .slice_axis(-1, 0, top_k)?
+            .stop_gradient()?;
+        let mut weights = probs.take_along_axis(&experts, -1)?;
+        if self.norm_topk_prob {
+            let mut sum = weights.sum(-1, true)?;
+            if self.scoring == Scoring::Sigmoid {
+                // All of them may be 0.
+                sum = sum.add(1e-20)?;
+            }
+            weights = weights.divide(sum)?;
+        }
+        if let Some(scale) = self.scale {
+            weights = weights.multiply(scale)?;
+        }
+        Ok((experts, weights))
+    }
+}
+
+impl Groups {
+    /// `[N, E] -> [N, E]`: minus infinity outside of the best groups.
+    fn only_best(self, choice: &Array) -> Result<Array> {
+        let [n, experts] = choice.dims()?;
+        let size = experts / self.n;
+        let grouped = choice.reshape(&[n, self.n, size])?;
+        let best = grouped.sort(-1)?.slice_axis(-1, size - 2, size)?;
+        let best = best.sum(-1, false)?;
+        let others = self.n - self.top;
+        if others == 0 {
+            return Ok(choice.clone());
+        }
+        let worst = best.argpartition(others - 1, -1)?;
+        let worst = worst.slice_axis(-1, 0, others)?.expand_dims(-1)?;
+        let lowest = Array::scalar(f32::NEG_INFINITY)?.broadcast_to(&[n, others, size])?;
+        let worst = worst.broadcast_to(&[n, others, size])?;
+        grouped
+            .put_along_axis(&worst, &lowest, 1)?
+            .reshape(&[n, experts])
+    }
+}
