@@ -171,15 +171,17 @@ def changes(config):
     text = text_of(config)
     for key, values in VALUES.items():
         for value in values:
+            if key == "use_qk_norm" and text.get(key):
+                continue
             # Windows that are switched off would be windows of 0, in which nothing is seen.
             if value == "sliding" and text.get("use_sliding_window") is False:
                 continue
             value = fitted(value, config)
             if text.get(key, "absent") != value:
                 yield {key: value}
-        # Without the key transformers leaves biases out that are in the file; here that is an error.
-        biases = key.endswith("_bias") and text.get(key)
-        if key in text and not key.startswith("num_") and not biases:
+        # Without the key transformers leaves out what is in the file; here that is an error.
+        leaves_out = (key.endswith("_bias") or key == "use_qk_norm") and text.get(key)
+        if key in text and not key.startswith("num_") and not leaves_out:
             yield {key: "absent"}
     # Elsewhere `dynamic` follows the length of the call, which is refused.
     has_alpha = text["model_type"].startswith("hunyuan")
