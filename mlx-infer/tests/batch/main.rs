@@ -11,6 +11,7 @@ mod command;
 mod endless;
 mod engine;
 mod grammar;
+mod heads;
 mod independence;
 #[cfg(unix)]
 mod interruption;
