@@ -10,15 +10,15 @@ mod rows;
 mod task;
 #[cfg(test)]
 mod tests;
+mod thread;
 mod worker;
 
-use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use mlx_models::ModelInfo;
 
@@ -26,9 +26,9 @@ pub use self::handle::Handle;
 pub use self::load::EngineLoad;
 pub(crate) use self::worker::Worker;
 
-use self::handle::{Outlet, Ticket, gone};
+use self::handle::{Ticket, gone};
 use self::load::Load;
-use crate::cancel::CancelToken;
+use self::thread::Command;
 use crate::error::{Error, ErrorKind, Result};
 use crate::frontend::Frontend;
 use crate::model::LoadedModel;
@@ -45,6 +45,9 @@ pub struct EngineOptions {
     /// Most unread events of a request. At this number its row pauses; it is evicted if another request waits for a
     /// row.
     pub max_events: usize,
+    /// Names and folders of adapters, of which a request may choose one ([`Request::with_adapter`]). The model's arrays are shared; a step
+    /// computes rows of one adapter, and each adapter's rows and prefixes have an equal part of the bytes of [`limits`](Self::limits).
+    pub adapters: Vec<(String, PathBuf)>,
 }
 
 impl Default for EngineOptions {
@@ -53,6 +56,7 @@ impl Default for EngineOptions {
             limits: Limits::default(),
             max_requests: 1024,
             max_events: 256,
+            adapters: Vec::new(),
         }
     }
 }
@@ -80,28 +84,12 @@ pub struct Engine {
     commands: Sender<Command>,
     thread: Mutex<Option<JoinHandle<()>>>,
     frontend: Arc<Frontend>,
+    adapters: Vec<String>,
     max_requests: usize,
     max_events: usize,
     under_way: Arc<AtomicUsize>,
     aborted: Arc<AtomicBool>,
     load: Arc<Load>,
-}
-
-/// Work on the model between two steps.
-type Job = Box<dyn FnOnce(&LoadedModel) + Send>;
-
-enum Command {
-    Submit {
-        request: Box<Request>,
-        requested: Instant,
-        dropped: CancelToken,
-        outlet: Outlet,
-    },
-    Run(Job),
-    /// Ends the engine when all requests before it have ended.
-    Finish,
-    /// Makes the thread look at the flag.
-    Wake,
 }
 
 impl Engine {
@@ -114,6 +102,17 @@ impl Engine {
         options: EngineOptions,
     ) -> Result<Self> {
         options.limits.check()?;
+        for (at, (name, _)) in options.adapters.iter().enumerate() {
+            if name.is_empty()
+                || options.adapters[..at]
+                    .iter()
+                    .any(|(known, _)| known == name)
+            {
+                let message =
+                    format!("adapter {name:?}: names must not be empty, and not be given twice");
+                return Err(Error::argument(message));
+            }
+        }
         for (name, value) in [
             ("max_requests", options.max_requests),
             ("max_events", options.max_events),
@@ -126,19 +125,21 @@ impl Engine {
         let (commands, inbox) = channel();
         let (ready, loaded) = channel();
         let (aborted, counts) = (Arc::new(AtomicBool::new(false)), Arc::new(Load::new()));
+        let adapters = options.adapters;
+        let names = adapters.iter().map(|(name, _)| name.clone()).collect();
         let (limits, flag, shown) = (options.limits, aborted.clone(), counts.clone());
         let thread = std::thread::Builder::new()
             .name("mlx-engine".to_owned())
             .spawn(move || {
-                let model = match load() {
-                    Ok(model) => model,
+                let models = match load().and_then(|model| with_adapters(model, &adapters)) {
+                    Ok(models) => models,
                     Err(error) => {
                         let _ = ready.send(Err(error));
                         return;
                     }
                 };
-                if ready.send(Ok(model.frontend().clone())).is_ok() {
-                    serve(&model, &limits, &inbox, &flag, &shown);
+                if ready.send(Ok(models[0].frontend().clone())).is_ok() {
+                    thread::serve(&models, limits, &inbox, &flag, &shown);
                 }
             })
             .map_err(|error| {
@@ -152,6 +153,7 @@ impl Engine {
             commands,
             thread: Mutex::new(Some(thread)),
             frontend,
+            adapters: names,
             max_requests: options.max_requests,
             max_events: options.max_events,
             under_way: Arc::new(AtomicUsize::new(0)),
@@ -163,9 +165,10 @@ impl Engine {
     /// Submits a request. A fault of the request comes as its first event; [`frontend`](Self::frontend) finds it before.
     ///
     /// # Errors
-    /// Too many requests are under way ([`ErrorKind::Busy`]), or the engine has ended
-    /// ([`ErrorKind::Closed`]).
-    pub fn submit(&self, request: Request) -> Result<Handle> {
+    /// Too many requests are under way ([`ErrorKind::Busy`]), the engine has ended ([`ErrorKind::Closed`]), or there is no adapter of the
+    /// request's name.
+    pub fn submit(&self, mut request: Request) -> Result<Handle> {
+        let model = self.model(request.adapter.take().as_deref())?;
         if let Some(constraint) = &request.options.grammar {
             // Compiled on the caller's thread; the engine's finds it there, or its fault.
             let _ = self.frontend.compiled(constraint);
@@ -180,6 +183,7 @@ impl Engine {
         let has_text = self.frontend.tokenizer_if_any().is_some();
         let (handle, outlet) = Handle::new(self.max_events, ticket, has_text);
         let command = Command::Submit {
+            model,
             request: Box::new(request),
             requested: Instant::now(),
             dropped: handle.cancel_token(),
@@ -189,14 +193,31 @@ impl Engine {
         Ok(handle)
     }
 
-    /// Calls `job` with the model on the engine's thread, between two steps of the rows. All rows wait for it, so a long computation is to be
+    /// The place of a model: 0 without an adapter.
+    fn model(&self, adapter: Option<&str>) -> Result<usize> {
+        let Some(adapter) = adapter else { return Ok(0) };
+        let found = self.adapters.iter().position(|name| name == adapter);
+        found.map(|at| at + 1).ok_or_else(|| {
+            let known = self.adapters.join(", ");
+            Error::argument(format!(
+                "there is no adapter {adapter:?}; there are: {known}"
+            ))
+        })
+    }
+
+    /// Calls `job` with the model, or with that of an adapter, on the engine's thread, between two steps of the rows. All rows wait for it, so a long computation is to be
     /// split into several jobs, which run one between two steps. `job` is dropped without a call if the engine is aborted before, and a panic of
     /// `job` ends nothing else.
     ///
     /// # Errors
-    /// The engine has ended ([`ErrorKind::Closed`]).
-    pub fn run(&self, job: impl FnOnce(&LoadedModel) + Send + 'static) -> Result<()> {
-        let sent = self.commands.send(Command::Run(Box::new(job)));
+    /// The engine has ended ([`ErrorKind::Closed`]), or there is no such adapter.
+    pub fn run(
+        &self,
+        adapter: Option<&str>,
+        job: impl FnOnce(&LoadedModel) + Send + 'static,
+    ) -> Result<()> {
+        let model = self.model(adapter)?;
+        let sent = self.commands.send(Command::Run(model, Box::new(job)));
         sent.map_err(|_| gone())
     }
 
@@ -268,71 +289,11 @@ impl Drop for Engine {
     }
 }
 
-/// The loop of the engine's thread after the model has loaded.
-fn serve(
-    model: &LoadedModel,
-    limits: &Limits,
-    inbox: &Receiver<Command>,
-    aborted: &AtomicBool,
-    load: &Load,
-) {
-    let mut worker = Worker::new(model, limits.clone());
-    let mut is_finishing = false;
-    let mut jobs = VecDeque::new();
-    let take = |command, worker: &mut Worker<'_, '_>, jobs: &mut VecDeque<Job>| match command {
-        Command::Submit {
-            request,
-            requested,
-            dropped,
-            mut outlet,
-        } => {
-            let backlog = Some(outlet.queue());
-            let sink = Box::new(move |event| outlet.put(event));
-            worker.submit(*request, requested, dropped, backlog, sink);
-            false
-        }
-        Command::Run(job) => {
-            jobs.push_back(job);
-            false
-        }
-        Command::Finish => true,
-        Command::Wake => false,
-    };
-    loop {
-        if aborted.load(Ordering::Acquire) {
-            // Requests that were just submitted too.
-            inbox.try_iter().for_each(|command| {
-                take(command, &mut worker, &mut jobs);
-            });
-            worker.cancel_all();
-            return;
-        }
-        // Blocks only when there is nothing to compute.
-        let wait = match worker.is_idle() {
-            _ if !jobs.is_empty() => Duration::ZERO,
-            true if is_finishing => return,
-            true => Duration::from_secs(60),
-            // A caller that reads events or cancels sends no command.
-            false if worker.is_stalled() => Duration::from_millis(5),
-            false => Duration::ZERO,
-        };
-        let mut command = match inbox.recv_timeout(wait) {
-            Ok(command) => Some(command),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => {
-                is_finishing = true;
-                None
-            }
-        };
-        while let Some(next) = command {
-            is_finishing |= take(next, &mut worker, &mut jobs);
-            command = inbox.try_recv().ok();
-        }
-        worker.advance();
-        if let Some(job) = jobs.pop_front() {
-            // The caller sees that its job has ended without a result.
-            let _ = catch_unwind(AssertUnwindSafe(|| job(model)));
-        }
-        load.set(&worker);
+/// The model, and behind it the model with each adapter.
+fn with_adapters(model: LoadedModel, adapters: &[(String, PathBuf)]) -> Result<Vec<LoadedModel>> {
+    let mut models = vec![model];
+    for (_, dir) in adapters {
+        models.push(models[0].with_adapter(dir)?);
     }
+    Ok(models)
 }

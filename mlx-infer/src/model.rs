@@ -151,6 +151,24 @@ impl LoadedModel {
         Ok(())
     }
 
+    /// The same model with another adapter, or with its first. The arrays are shared, so that it takes the adapter's memory alone.
+    ///
+    /// # Errors
+    /// The folder holds none, or one of another model; or models of this family cannot be held twice.
+    pub fn with_adapter(&self, dir: impl AsRef<Path>) -> Result<Self> {
+        let mut other = Self {
+            model: self.model.duplicate()?,
+            frontend: self.frontend.clone(),
+            options: self.options,
+            load_time: self.load_time,
+            metrics: Cell::default(),
+            nan_weight: OnceCell::new(),
+            serial: next_serial(),
+        };
+        other.load_adapter(dir)?;
+        Ok(other)
+    }
+
     /// Facts about the model.
     pub fn info(&self) -> &ModelInfo {
         self.frontend.info()

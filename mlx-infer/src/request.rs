@@ -13,6 +13,8 @@ pub struct Request {
     pub options: GenerateOptions,
     /// Changes the logits on the host.
     pub processor: Option<Processor>,
+    /// The adapter to use, one of [`EngineOptions::adapters`](crate::EngineOptions::adapters); without one, the model as it was loaded.
+    pub adapter: Option<String>,
 }
 
 impl Request {
@@ -22,7 +24,15 @@ impl Request {
             prompt: prompt.into(),
             options,
             processor: None,
+            adapter: None,
         }
+    }
+
+    /// The same with an adapter.
+    #[must_use]
+    pub fn with_adapter(mut self, name: impl Into<String>) -> Self {
+        self.adapter = Some(name.into());
+        self
     }
 
     /// The same with a processor.
@@ -42,6 +52,7 @@ impl fmt::Debug for Request {
             .field("prompt", &self.prompt)
             .field("options", &self.options)
             .field("processor", &self.processor.as_ref().map(|_| ".."))
+            .field("adapter", &self.adapter)
             .finish()
     }
 }

@@ -47,6 +47,7 @@ impl Predict for () {}
 
 const NO_DRAFTS: &str = "the head of this model drafts nothing";
 
+#[derive(Clone)]
 struct Backbone<L> {
     embed_tokens: Embedding,
     layers: Vec<L>,
@@ -56,6 +57,7 @@ module!(Backbone<L: Module> { embed_tokens, layers, norm });
 
 /// A decoder-only transformer: an embedding, layers, a final norm and an output head. Beside them it may own a head
 /// for multi-token prediction, a module set of its own named `mtp`.
+#[derive(Clone)]
 pub struct CausalLm<L, M = ()> {
     model: Backbone<L>,
     lm_head: Option<Linear>,
@@ -162,7 +164,11 @@ impl<L, M> CausalLm<L, M> {
     }
 }
 
-impl<L: DecoderLayer, M: Predict> CausalLm<L, M> {
+impl<L, M> CausalLm<L, M>
+where
+    L: DecoderLayer + Clone + 'static,
+    M: Predict + Clone + 'static,
+{
     /// The head's features behind the step's tokens, `[B, L, E]`; `hidden` are those of the tokens, of which the last of each row
     /// is kept for the next step. Of a row that begins, the features behind its first token are left out.
     fn follow(
@@ -194,7 +200,15 @@ impl<L: DecoderLayer, M: Predict> CausalLm<L, M> {
     }
 }
 
-impl<L: DecoderLayer, M: Predict> Model for CausalLm<L, M> {
+impl<L, M> Model for CausalLm<L, M>
+where
+    L: DecoderLayer + Clone + 'static,
+    M: Predict + Clone + 'static,
+{
+    fn duplicate(&self) -> Result<Box<dyn Model>> {
+        Ok(Box::new(self.clone()))
+    }
+
     fn embed(&self, tokens: &Array) -> Result<Array> {
         let mut x = self.model.embed_tokens.forward(tokens)?;
         // Rows of an embedding whose scales are bytes are BF16, also where the model is not.

@@ -11,6 +11,7 @@ mod config;
 pub use config::{DecoderConfig, MlpConfig};
 
 /// A layer of a [`Decoder`].
+#[derive(Clone)]
 pub struct Layer {
     input_layernorm: Norm,
     self_attn: Option<Attention>,

@@ -104,7 +104,7 @@ pub mod sandwich;
 
 use std::path::Path;
 
-use mlx_core::{Array, DType, Result};
+use mlx_core::{Array, DType, Error, ErrorKind, Result};
 use mlx_nn::{Head, LayerKind, Module, Step};
 use serde_json::Value;
 
@@ -178,10 +178,16 @@ pub trait Model: Module {
     /// The model has no head, or the shapes do not fit.
     fn draft(&self, _tokens: &Array, _features: &[Array], _step: &mut Step<'_>) -> Result<Array> {
         let message = "the model has no head that drafts tokens";
-        Err(mlx_core::Error::new(
-            mlx_core::ErrorKind::Unsupported,
-            message,
-        ))
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+
+    /// The same model once more, for an adapter of its own: the arrays are shared.
+    ///
+    /// # Errors
+    /// The family does not say how ([`CausalLm`] does).
+    fn duplicate(&self) -> Result<Box<dyn Model>> {
+        let message = "models of this family cannot be held twice, with different adapters";
+        Err(Error::new(ErrorKind::Unsupported, message))
     }
 
     /// The output head.

@@ -23,6 +23,7 @@ pub(crate) const PREFIX: &str = "mtp.";
 pub(crate) const NORM_OFFSET: &str = "mtp_norm_offset";
 
 /// A head for multi-token prediction: norms of both inputs, a projection of both to one, layers with attention, a norm.
+#[derive(Clone)]
 pub struct Mtp {
     fc: Linear,
     pre_fc_norm_embedding: RmsNorm,

@@ -7,6 +7,7 @@ use crate::causal::{CausalLm, DecoderLayer};
 use crate::decoder::DecoderConfig;
 
 /// A layer of a [`Parallel`].
+#[derive(Clone)]
 pub struct Layer {
     input_layernorm: Norm,
     self_attn: Attention,

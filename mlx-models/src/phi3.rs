@@ -21,6 +21,7 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
+#[derive(Clone)]
 struct Attention {
     qkv_proj: Linear,
     o_proj: Linear,
@@ -48,6 +49,7 @@ impl Attention {
     }
 }
 
+#[derive(Clone)]
 struct Mlp {
     gate_up_proj: Linear,
     down_proj: Linear,
@@ -66,6 +68,7 @@ impl Mlp {
 }
 
 /// A layer of a [`Phi3`].
+#[derive(Clone)]
 pub struct Layer {
     input_layernorm: Norm,
     self_attn: Attention,

@@ -7,6 +7,7 @@ use crate::causal::{CausalLm, DecoderLayer};
 use crate::decoder::DecoderConfig;
 
 /// A layer of a [`PostNorm`].
+#[derive(Clone)]
 pub struct Layer {
     self_attn: Attention,
     post_attention_layernorm: Norm,

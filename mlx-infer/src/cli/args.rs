@@ -55,9 +55,19 @@ impl Source {
     }
 }
 
-/// How the model is loaded.
+/// How the model is loaded, and its adapter.
 #[derive(Args)]
 pub(super) struct Load {
+    #[command(flatten)]
+    base: Base,
+    /// Adapter folder of mlx-train, mlx-lm or PEFT
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
+}
+
+/// How the model is loaded.
+#[derive(Args)]
+pub(super) struct Base {
     #[command(flatten)]
     source: Source,
     /// Convert floating-point weights [default: as stored]
@@ -72,9 +82,6 @@ pub(super) struct Load {
     /// Numbers that share a scale there, 32, 64 or 128 [default: 64]
     #[arg(long, value_name = "N", requires = "kv_bits")]
     kv_group_size: Option<i32>,
-    /// Adapter folder of mlx-train, mlx-lm or PEFT
-    #[arg(long, value_name = "DIR")]
-    adapter: Option<PathBuf>,
     /// Go on where the model gives NaN: such a token cannot follow [default: an error]
     #[arg(long)]
     allow_nan: bool,
@@ -99,13 +106,7 @@ impl Float {
 
 impl Load {
     pub(super) fn files(&self) -> Result<Files> {
-        self.source.files()
-    }
-
-    /// A name for the model.
-    #[cfg(feature = "serve")]
-    pub(super) fn name(&self) -> Result<String> {
-        self.source.name()
+        self.base.source.files()
     }
 
     /// Loads the model, with a progress bar on a terminal.
@@ -114,6 +115,23 @@ impl Load {
     }
 
     /// The same with room for the drafts of `speculative`.
+    pub(super) fn load_to_draft(&self, speculative: Speculative) -> Result<LoadedModel> {
+        let mut model = self.base.load_to_draft(speculative)?;
+        if let Some(dir) = &self.adapter {
+            model.load_adapter(dir)?;
+        }
+        Ok(model)
+    }
+}
+
+impl Base {
+    /// A name for the model.
+    #[cfg(feature = "serve")]
+    pub(super) fn name(&self) -> Result<String> {
+        self.source.name()
+    }
+
+    /// Loads the model with room for the drafts of `speculative`, with a progress bar on a terminal.
     pub(super) fn load_to_draft(&self, speculative: Speculative) -> Result<LoadedModel> {
         if self.context_len == Some(0) {
             return Err(Failure::Usage(
@@ -135,7 +153,7 @@ impl Load {
             allow_nan: self.allow_nan,
             max_draft: speculative.most(),
         };
-        let files = self.files()?;
+        let files = self.source.files()?;
         let bar = std::io::stderr()
             .is_terminal()
             .then(|| ProgressBar::new(0).with_message("loading"));
@@ -148,10 +166,7 @@ impl Load {
         if let Some(bar) = bar {
             bar.finish_and_clear();
         }
-        let mut model = loaded?;
-        if let Some(dir) = &self.adapter {
-            model.load_adapter(dir)?;
-        }
+        let model = loaded?;
         let unread = &model.info().unread_keys;
         if !unread.is_empty() {
             console::note(&format!(

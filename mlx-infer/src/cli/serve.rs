@@ -16,7 +16,7 @@ use super::{Failure, Result, args};
 #[command(after_help = AFTER_HELP)]
 pub(super) struct Serve {
     #[command(flatten)]
-    load: args::Load,
+    load: args::Base,
     /// Address to listen at; others than this machine's own need an API key
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     host: String,
@@ -26,6 +26,9 @@ pub(super) struct Serve {
     /// Name of the model in requests; may be given several times, answers bear the first [default: the model's own name]
     #[arg(long, value_name = "NAME")]
     name: Vec<String>,
+    /// Adapter that requests may choose by its name, beside the model without it; may be given several times
+    #[arg(long, value_name = "NAME=DIR", value_parser = name_and_folder)]
+    adapter: Vec<(String, PathBuf)>,
     /// API key that requests must bear; may be given several times. Other users of the machine can read it in the list of processes: prefer the file
     #[arg(
         long,
@@ -172,6 +175,7 @@ impl Serve {
                     prefix_bytes: self.prefix_bytes,
                 },
                 max_requests: self.max_requests,
+                adapters: self.adapter.clone(),
                 ..Default::default()
             },
             log: !self.quiet,
@@ -193,5 +197,14 @@ impl Serve {
                 );
                 Failure::Usage(message)
             })
+    }
+}
+
+fn name_and_folder(text: &str) -> std::result::Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((name, dir)) if !name.is_empty() && !dir.is_empty() => {
+            Ok((name.to_owned(), dir.into()))
+        }
+        _ => Err("expected a name and a folder, as in sport=adapters/sport".to_owned()),
     }
 }

@@ -55,16 +55,27 @@ impl Load {
         }
     }
 
-    pub(super) fn set(&self, worker: &Worker<'_, '_>) {
+    pub(super) fn set<'m, 's>(&self, workers: &[Worker<'m, 's>]) {
         let now = self.started.elapsed().as_millis() as u64;
         self.stepped.store(now, Ordering::Release);
-        self.cache_bytes
-            .store(worker.cache_bytes(), Ordering::Release);
+        let sum = |of: fn(&Worker<'m, 's>) -> usize| workers.iter().map(of).sum();
         // The counts of requests are stored last: a reader that sees no request under way sees the final values of the
         // other counters.
-        self.forwards.store(worker.forwards(), Ordering::Release);
-        self.evictions.store(worker.evictions(), Ordering::Release);
-        let counts = worker.prefix_counts().into_iter().chain(worker.counts());
+        self.cache_bytes
+            .store(sum(Worker::cache_bytes), Ordering::Release);
+        self.forwards
+            .store(sum(Worker::forwards), Ordering::Release);
+        self.evictions
+            .store(sum(Worker::evictions), Ordering::Release);
+        let sums = |of: fn(&Worker<'m, 's>) -> [usize; 3]| {
+            let all = workers.iter().map(of);
+            all.fold([0; 3], |sums, counts| {
+                [0, 1, 2].map(|at| sums[at] + counts[at])
+            })
+        };
+        let counts = sums(Worker::prefix_counts)
+            .into_iter()
+            .chain(sums(Worker::counts));
         for (shown, count) in self.prefixes.iter().chain(&self.counts).zip(counts) {
             shown.store(count, Ordering::Release);
         }

@@ -27,7 +27,7 @@ pub(super) async fn chat(
     Extension(trace): Extension<Trace>,
     mut fields: Fields,
 ) -> Result<Response, ApiError> {
-    let model = app.served_name(fields.model()?.as_deref())?.to_owned();
+    let served = app.served(fields.model()?.as_deref())?;
     let loaded = app.ready()?;
     let turn = read(&mut fields, loaded)?;
     let is_stream = fields.take("stream")?.unwrap_or(false);
@@ -36,14 +36,13 @@ pub(super) async fn chat(
     let tokenizer = loaded.frontend().tokenizer()?.clone();
     let tokenizer = turn.options.logprobs.map(|_| tokenizer);
     let n = turn.n;
-    let mut answers = turn.start(&app, loaded, &trace)?;
+    let mut answers = turn.start(&app, loaded, &served, &trace)?;
     name_ignored(&mut headers, &answers.ignored);
     let object = match is_stream {
         true => "chat.completion.chunk",
         false => "chat.completion",
     };
-    let head =
-        json!({"id": new_id("chatcmpl-"), "object": object, "created": now(), "model": model});
+    let head = json!({"id": new_id("chatcmpl-"), "object": object, "created": now(), "model": served.name});
     if is_stream {
         let writer = Writer {
             head,

@@ -9,7 +9,7 @@ use futures_core::Stream;
 use futures_util::StreamExt;
 
 use super::error::ApiError;
-use super::state::{Loaded, Shared};
+use super::state::{Loaded, Served, Shared};
 use super::trace::Trace;
 use crate::engine::Handle;
 use crate::error::{Error, ErrorKind};
@@ -71,6 +71,7 @@ impl Choices {
     pub(super) fn start(
         app: &Shared,
         loaded: &Loaded,
+        served: &Served,
         trace: &Trace,
         prompts: &[Vec<u32>],
         n: usize,
@@ -82,7 +83,8 @@ impl Choices {
             for choice in 0..n as u64 {
                 let mut options = options.clone();
                 options.sampling.seed = Some(seed.wrapping_add(choice));
-                let request = Request::new(ids.clone(), options);
+                let mut request = Request::new(ids.clone(), options);
+                request.adapter.clone_from(&served.adapter);
                 let handle = loaded.engine.submit(request).map_err(|error| {
                     let wait = wait_for_room(loaded, app.settings.engine.limits.rows);
                     match error.kind() {

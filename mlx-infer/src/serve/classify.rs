@@ -41,7 +41,7 @@ pub(super) async fn classify(
     Extension(trace): Extension<Trace>,
     mut fields: Fields,
 ) -> Result<(HeaderMap, Json<Value>), ApiError> {
-    let model = app.served_name(fields.model()?.as_deref())?.to_owned();
+    let served = app.served(fields.model()?.as_deref())?;
     let frontend = app.ready()?.frontend();
     let input: Input = fields.require("input")?;
     let labels: Vec<String> = fields.require("labels")?;
@@ -82,7 +82,7 @@ pub(super) async fn classify(
         let mut faults = results.into_iter();
         let options = options.clone();
         let computed = app
-            .with_model(move |model| model.classify(part, &options))
+            .with_model(&served, move |model| model.classify(part, &options))
             .await??;
         let mut computed = computed.into_iter();
         for is_computed in places {
@@ -106,7 +106,7 @@ pub(super) async fn classify(
         "id": super::trace::new_id("classify-"),
         "object": "list",
         "created": now(),
-        "model": model,
+        "model": served.name,
         "data": data,
         "usage": {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens},
     });

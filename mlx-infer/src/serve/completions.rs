@@ -10,7 +10,7 @@ use super::choices::{Choices, MAX_ROWS, Step};
 use super::error::ApiError;
 use super::fields::{Fields, name_ignored};
 use super::logprobs::{Lists, check_top};
-use super::state::{Loaded, Shared, heavy, now};
+use super::state::{Loaded, Served, Shared, heavy, now};
 use super::trace::{Trace, Usage, new_id};
 use super::{params, sse};
 use crate::generate::{FinishReason, Prompt};
@@ -52,7 +52,7 @@ pub(super) async fn completions(
     Extension(trace): Extension<Trace>,
     mut fields: Fields,
 ) -> Result<Response, ApiError> {
-    let model = app.served_name(fields.model()?.as_deref())?.to_owned();
+    let served = app.served(fields.model()?.as_deref())?;
     let loaded = app.ready()?;
     let prompts = fields.require::<Prompts>("prompt")?.list();
     let n = params::choices(&mut fields)?;
@@ -100,14 +100,14 @@ pub(super) async fn completions(
     })?;
     name_ignored(&mut headers, &ignored);
     let scores = match (is_echo, options.logprobs) {
-        (true, Some(top)) => score(&app, &ids, top).await?,
+        (true, Some(top)) => score(&app, &served, &ids, top).await?,
         _ => Vec::new(),
     };
     let rows = ids.len() * n;
     let lists = tokenizer.filter(|_| options.logprobs.is_some());
     let mut writer = Writer {
         head: json!({
-            "id": new_id("cmpl-"), "object": "text_completion", "created": now(), "model": model,
+            "id": new_id("cmpl-"), "object": "text_completion", "created": now(), "model": served.name,
         }),
         rows: (0..rows)
             .map(|at| Row::new(&texts[at / n], scores.get(at / n), lists))
@@ -121,7 +121,7 @@ pub(super) async fn completions(
         writer.rows.iter_mut().for_each(|row| row.finish = finish);
         return Ok((headers, Json(writer.whole())).into_response());
     }
-    let mut choices = Choices::start(&app, loaded, &trace, &ids, n, &options)?;
+    let mut choices = Choices::start(&app, loaded, &served, &trace, &ids, n, &options)?;
     if is_stream {
         return Ok(sse::response(choices, writer, trace, headers));
     }
@@ -132,7 +132,12 @@ pub(super) async fn completions(
 }
 
 /// The log probabilities of each prompt. They are computed one prompt between two steps of the engine.
-async fn score(app: &Shared, ids: &[Vec<u32>], top: usize) -> Result<Vec<Score>, ApiError> {
+async fn score(
+    app: &Shared,
+    served: &Served,
+    ids: &[Vec<u32>],
+    top: usize,
+) -> Result<Vec<Score>, ApiError> {
     let mut scores = Vec::with_capacity(ids.len());
     for ids in ids {
         let options = ScoreOptions {
@@ -142,7 +147,7 @@ async fn score(app: &Shared, ids: &[Vec<u32>], top: usize) -> Result<Vec<Score>,
             ..Default::default()
         };
         let ids = ids.clone();
-        let score = app.with_model(move |model| model.score(ids, &options));
+        let score = app.with_model(served, move |model| model.score(ids, &options));
         scores.push(score.await??);
     }
     Ok(scores)

@@ -34,7 +34,7 @@ pub(super) async fn messages(
     Extension(trace): Extension<Trace>,
     mut fields: Fields,
 ) -> Result<Response, ApiError> {
-    let model = app.served_name(fields.model()?.as_deref())?.to_owned();
+    let served = app.served(fields.model()?.as_deref())?;
     let loaded = app.ready()?;
     let mut turn = read(&mut fields, loaded)?;
     let max_tokens: usize = fields.require("max_tokens")?;
@@ -46,10 +46,10 @@ pub(super) async fn messages(
     let stop = turn.options.stop.clone();
     let is_stream = fields.take("stream")?.unwrap_or(false);
     let mut headers = fields.end(HARMLESS)?;
-    let mut answers = turn.start(&app, loaded, &trace)?;
+    let mut answers = turn.start(&app, loaded, &served, &trace)?;
     name_ignored(&mut headers, &answers.ignored);
     let head = json!({
-        "id": new_id("msg_"), "type": "message", "role": "assistant", "model": model,
+        "id": new_id("msg_"), "type": "message", "role": "assistant", "model": served.name,
         "content": [], "stop_reason": null, "stop_sequence": null,
     });
     if is_stream {
@@ -81,7 +81,7 @@ pub(super) async fn count_tokens(
     State(app): State<Shared>,
     mut fields: Fields,
 ) -> Result<(HeaderMap, Json<Value>), ApiError> {
-    app.served_name(fields.model()?.as_deref())?;
+    app.served(fields.model()?.as_deref())?;
     let loaded = app.ready()?;
     let turn = read(&mut fields, loaded)?;
     let headers = fields.end(HARMLESS)?;

@@ -12,6 +12,9 @@ use super::state::{App, Shared};
 pub(super) async fn list(State(app): State<Shared>, headers: HeaderMap) -> Json<Value> {
     let is_anthropic = headers.contains_key("anthropic-version");
     let names = &app.settings.names;
+    let names: Vec<&str> = (names.iter().map(String::as_str))
+        .chain(app.adapters())
+        .collect();
     let data: Vec<Value> = names
         .iter()
         .map(|name| entry(&app, name, is_anthropic))
@@ -31,16 +34,9 @@ pub(super) async fn one(
     Path(name): Path<String>,
     headers: HeaderMap,
 ) -> Result<Json<Value>, ApiError> {
-    let found = app.settings.names.iter().find(|known| **known == name);
-    let Some(name) = found else {
-        app.served_name(Some(&name))?;
-        return Err(ApiError::internal());
-    };
-    Ok(Json(entry(
-        &app,
-        name,
-        headers.contains_key("anthropic-version"),
-    )))
+    let served = app.served(Some(&name))?;
+    let is_anthropic = headers.contains_key("anthropic-version");
+    Ok(Json(entry(&app, &served.name, is_anthropic)))
 }
 
 fn entry(app: &App, name: &str, is_anthropic: bool) -> Value {
@@ -58,7 +54,7 @@ fn entry(app: &App, name: &str, is_anthropic: bool) -> Value {
         "created": app.created,
         "owned_by": "mlx-infer",
         "root": app.settings.names[0],
-        "parent": null,
+        "parent": (app.adapters().any(|adapter| adapter == name)).then_some(&app.settings.names[0]),
         "max_model_len": positions,
     })
 }

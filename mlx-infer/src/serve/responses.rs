@@ -33,7 +33,7 @@ pub(super) async fn responses(
     Extension(trace): Extension<Trace>,
     mut fields: Fields,
 ) -> Result<Response, ApiError> {
-    let model = app.served_name(fields.model()?.as_deref())?.to_owned();
+    let served = app.served(fields.model()?.as_deref())?;
     let loaded = app.ready()?;
     let (turn, settings) = read(&mut fields, loaded)?;
     let is_stream = fields.take("stream")?.unwrap_or(false);
@@ -42,7 +42,7 @@ pub(super) async fn responses(
         "id": new_id("resp_"),
         "object": "response",
         "created_at": now(),
-        "model": model,
+        "model": served.name,
         "status": "in_progress",
         "error": null,
         "incomplete_details": null,
@@ -59,7 +59,7 @@ pub(super) async fn responses(
         Some(_) => Some(loaded.frontend().tokenizer()?.clone()),
         None => None,
     };
-    let answers = turn.start(&app, loaded, &trace)?;
+    let answers = turn.start(&app, loaded, &served, &trace)?;
     name_ignored(&mut headers, &answers.ignored);
     let mut writer = Writer::new(head, answers.replies, trace.clone(), tokenizer);
     let mut choices = answers.choices;

@@ -70,6 +70,12 @@ impl ServeOptions {
         if self.names.iter().any(String::is_empty) || self.names.is_empty() {
             return Err(Error::argument("the model needs a name that is not empty"));
         }
+        let taken = |(name, _): &&(String, _)| self.names.contains(name);
+        if let Some((name, _)) = self.engine.adapters.iter().find(taken) {
+            return Err(Error::argument(format!(
+                "adapter {name:?} has the name of the model"
+            )));
+        }
         if self.keys.iter().any(|key| key.trim().is_empty()) {
             return Err(Error::argument("an API key is empty"));
         }

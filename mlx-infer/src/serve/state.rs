@@ -33,6 +33,14 @@ pub(super) struct App {
     pub(super) created: u64,
 }
 
+/// The model that a request asks for.
+#[derive(Clone, Debug)]
+pub(super) struct Served {
+    /// The name that the answer bears.
+    pub(super) name: String,
+    pub(super) adapter: Option<String>,
+}
+
 /// What is there once the model is loaded.
 pub(super) struct Loaded {
     pub(super) engine: Engine,
@@ -122,27 +130,41 @@ impl App {
         self.is_draining.load(Ordering::Acquire)
     }
 
-    /// The name that an answer bears, for the name that a request gives.
+    /// The names of adapters.
+    pub(super) fn adapters(&self) -> impl Iterator<Item = &str> {
+        let adapters = self.settings.engine.adapters.iter();
+        adapters.map(|(name, _)| name.as_str())
+    }
+
+    /// The model of the name that a request gives.
     ///
     /// # Errors
     /// 404 with the names that there are.
-    pub(super) fn served_name(&self, asked: Option<&str>) -> Result<&str, ApiError> {
+    pub(super) fn served(&self, asked: Option<&str>) -> Result<Served, ApiError> {
         let names = &self.settings.names;
-        match asked {
-            None | Some("" | "default") => Ok(&names[0]),
-            Some(asked) => {
-                let found = names.iter().find(|name| *name == asked);
-                found.map(String::as_str).ok_or_else(|| {
-                    let message = format!(
-                        "there is no model {asked:?} here; there is {}",
-                        names.join(", ")
-                    );
-                    ApiError::new(StatusCode::NOT_FOUND, message)
-                        .with_code("model_not_found")
-                        .with_param("model")
-                })
-            }
+        let asked = match asked {
+            None | Some("" | "default") => &names[0],
+            Some(asked) => asked,
+        };
+        let adapter = self.adapters().find(|name| *name == asked);
+        if adapter.is_none() && !names.iter().any(|name| name == asked) {
+            let known: Vec<&str> = names
+                .iter()
+                .map(String::as_str)
+                .chain(self.adapters())
+                .collect();
+            let message = format!(
+                "there is no model {asked:?} here; there is {}",
+                known.join(", ")
+            );
+            return Err(ApiError::new(StatusCode::NOT_FOUND, message)
+                .with_code("model_not_found")
+                .with_param("model"));
         }
+        Ok(Served {
+            name: asked.to_owned(),
+            adapter: adapter.map(str::to_owned),
+        })
     }
 
     /// Calls `job` with the model between two steps of the engine.
@@ -151,10 +173,12 @@ impl App {
     /// The engine has ended, or the job has panicked.
     pub(super) async fn with_model<T: Send + 'static>(
         &self,
+        served: &Served,
         job: impl FnOnce(&LoadedModel) -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         let (send, receive) = tokio::sync::oneshot::channel();
-        self.ready()?.engine.run(move |model| {
+        let adapter = served.adapter.as_deref();
+        self.ready()?.engine.run(adapter, move |model| {
             // Nobody waits for a job whose client has left.
             if !send.is_closed() {
                 let _ = send.send(job(model));

@@ -16,7 +16,7 @@ pub(super) async fn tokenize(
     State(app): State<Shared>,
     mut fields: Fields,
 ) -> Result<(HeaderMap, Json<Value>), ApiError> {
-    app.served_name(fields.model()?.as_deref())?;
+    app.served(fields.model()?.as_deref())?;
     let frontend = app.ready()?.frontend();
     let text: Option<String> = fields.any(&["prompt", "content"])?;
     let messages: Option<Value> = fields.take("messages")?;
@@ -78,7 +78,7 @@ pub(super) async fn detokenize(
     State(app): State<Shared>,
     mut fields: Fields,
 ) -> Result<(HeaderMap, Json<Value>), ApiError> {
-    app.served_name(fields.model()?.as_deref())?;
+    app.served(fields.model()?.as_deref())?;
     let ids: Vec<u32> = fields.require("tokens")?;
     let headers = fields.end(&[])?;
     let tokenizer = app.ready()?.frontend().tokenizer()?;

@@ -11,7 +11,7 @@ use super::choices::Choices;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::params;
-use super::state::{Loaded, Shared, heavy};
+use super::state::{Loaded, Served, Shared, heavy};
 use super::trace::Trace;
 use crate::generate::GenerateOptions;
 use crate::grammar::Grammar;
@@ -123,6 +123,7 @@ impl Turn {
         mut self,
         app: &Shared,
         loaded: &Loaded,
+        served: &Served,
         trace: &Trace,
     ) -> Result<Answers, ApiError> {
         let frontend = loaded.frontend();
@@ -150,7 +151,7 @@ impl Turn {
             _ => &self.tools,
         };
         let prompt = ids.len();
-        let choices = Choices::start(app, loaded, trace, &[ids], self.n, &self.options)?;
+        let choices = Choices::start(app, loaded, served, trace, &[ids], self.n, &self.options)?;
         let replies = Replies {
             rows: (0..choices.len())
                 .map(|_| Reply::new(format, &text, tools))

@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "shared with the tests of single requests")]
 mod checkpoint;
 
+mod adapters;
 mod awaiting;
 mod backlog;
 mod classify;

@@ -5,7 +5,7 @@ use mlx_infer::{
 };
 use serde_json::{Value, json};
 
-use crate::client::SERVER;
+use crate::client::{SERVER, TestServer};
 
 fn model() -> LoadedModel {
     LoadedModel::load_default().unwrap()
@@ -259,4 +259,35 @@ fn models_are_listed_with_slashes_in_their_names() {
     let headers = [("anthropic-version", "2023-06-01")];
     let anthropic = SERVER.send("GET", "/v1/models", &headers, "").json();
     assert_eq!(anthropic["data"][0]["type"], "model");
+}
+
+/// That each adapter's tokens are its own is shown in `tests/batch/adapters.rs`: the checkpoint has no tokenizer, and so no texts.
+#[test]
+fn adapters_are_models_with_names() {
+    let testdata = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata");
+    let adapter = testdata.join("train/adapters/peft-qwen3");
+    let load = move || LoadedModel::load(testdata.join("models/qwen3"), Default::default());
+    let server = TestServer::of(load, |options| {
+        options.engine.adapters = vec![("sport".to_owned(), adapter)];
+    });
+    for name in ["tiny", "sport"] {
+        let body =
+            json!({"model": name, "prompt": [7, 1, 30, 12], "max_tokens": 4, "ignore_eos": true});
+        let answer = server.ok("/v1/completions", &body);
+        assert_eq!(
+            (&answer["model"], &answer["usage"]["completion_tokens"]),
+            (&json!(name), &json!(4))
+        );
+    }
+    let list = server.get("/v1/models").json();
+    assert_eq!(
+        (&list["data"][2]["id"], &list["data"][2]["parent"]),
+        (&json!("sport"), &json!("tiny"))
+    );
+    let unknown = server.post("/v1/completions", &json!({"model": "art", "prompt": [7]}));
+    assert!(
+        unknown.status == 404 && unknown.body.contains("sport"),
+        "{}",
+        unknown.body
+    );
 }

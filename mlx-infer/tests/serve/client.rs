@@ -68,6 +68,14 @@ fn parsed(text: &str) -> Value {
 
 impl TestServer {
     pub fn start(change: impl FnOnce(&mut ServeOptions)) -> Self {
+        Self::of(LoadedModel::load_default, change)
+    }
+
+    /// A server of another model.
+    pub fn of(
+        load: impl FnOnce() -> Result<LoadedModel> + Send + 'static,
+        change: impl FnOnce(&mut ServeOptions),
+    ) -> Self {
         let mut options = ServeOptions {
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
             names: vec!["tiny".to_owned(), "org/tiny".to_owned()],
@@ -77,7 +85,7 @@ impl TestServer {
         change(&mut options);
         let server = Server::bind(options).unwrap();
         let (address, stopper) = (server.address(), server.stopper());
-        let thread = std::thread::spawn(move || server.run(LoadedModel::load_default));
+        let thread = std::thread::spawn(move || server.run(load));
         let server = Self {
             address,
             stopper,

@@ -79,12 +79,14 @@ fn names(source: &Source<'_>) -> Result<Rules> {
     Ok(Rules::from(rules))
 }
 
+#[derive(Clone)]
 struct Conv {
     weight: Param,
 }
 module!(Conv { weight });
 
 /// A causal convolution and a decaying sum.
+#[derive(Clone)]
 struct Recurrent {
     in_proj: Linear,
     conv1d: Conv,
@@ -147,6 +149,7 @@ impl Recurrent {
     }
 }
 
+#[derive(Clone)]
 struct Layer {
     input_layernorm: RmsNorm,
     self_attn: Option<Attention>,
@@ -223,6 +226,7 @@ impl DecoderLayer for Layer {
 }
 
 /// The head for multi-token prediction: a module set of its own.
+#[derive(Clone)]
 struct Mtp {
     fc: Linear,
     pre_fc_norm_embedding: RmsNorm,

@@ -25,6 +25,10 @@ impl<'s> Worker<'_, 's> {
     ) {
         let model = self.model;
         let sequence = || {
+            if let Some(name) = &request.adapter {
+                let message = format!("adapter {name:?}: only an engine has adapters by name");
+                return Err(Error::argument(message));
+            }
             let ids = model.prompt_ids(request.prompt)?;
             Sequence::new(model, ids, &request.options, requested)
         };

@@ -1,0 +1,127 @@
+//! The engine's thread after its models have loaded: the model, and the model with each adapter.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use super::Worker;
+use super::handle::Outlet;
+use super::load::Load;
+use crate::cancel::CancelToken;
+use crate::model::LoadedModel;
+use crate::request::Request;
+use crate::scheduler::Limits;
+
+/// Work on the model between two steps.
+pub(super) type Job = Box<dyn FnOnce(&LoadedModel) + Send>;
+
+pub(super) enum Command {
+    Submit {
+        /// The place of its model.
+        model: usize,
+        request: Box<Request>,
+        requested: Instant,
+        dropped: CancelToken,
+        outlet: Outlet,
+    },
+    /// Work on the model at this place.
+    Run(usize, Job),
+    /// Ends the engine when all requests before it have ended.
+    Finish,
+    /// Makes the thread look at the flag.
+    Wake,
+}
+
+/// What the thread works at.
+struct Work<'m> {
+    /// One for each model.
+    workers: Vec<Worker<'m, 'm>>,
+    jobs: VecDeque<(usize, Job)>,
+    is_finishing: bool,
+}
+
+/// Serves requests until the engine is finished or aborted. Each round computes one part of the work of every model that has some.
+pub(super) fn serve(
+    models: &[LoadedModel],
+    limits: Limits,
+    inbox: &Receiver<Command>,
+    aborted: &AtomicBool,
+    load: &Load,
+) {
+    let limits = Limits {
+        cache_bytes: limits.cache_bytes.map(|bytes| bytes / models.len()),
+        prefix_bytes: limits.prefix_bytes / models.len(),
+        ..limits
+    };
+    let worker = |model| Worker::new(model, limits.clone());
+    let mut work = Work {
+        workers: models.iter().map(worker).collect(),
+        jobs: VecDeque::new(),
+        is_finishing: false,
+    };
+    loop {
+        if aborted.load(Ordering::Acquire) {
+            // Requests that were just submitted too.
+            inbox.try_iter().for_each(|command| work.take(command));
+            work.workers.iter_mut().for_each(Worker::cancel_all);
+            return;
+        }
+        let Some(wait) = work.wait() else { return };
+        let mut command = match inbox.recv_timeout(wait) {
+            Ok(command) => Some(command),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => {
+                work.is_finishing = true;
+                None
+            }
+        };
+        while let Some(next) = command {
+            work.take(next);
+            command = inbox.try_recv().ok();
+        }
+        let busy = work.workers.iter_mut().filter(|worker| !worker.is_idle());
+        busy.for_each(Worker::advance);
+        if let Some((model, job)) = work.jobs.pop_front() {
+            // The caller sees that its job has ended without a result.
+            let _ = catch_unwind(AssertUnwindSafe(|| job(&models[model])));
+        }
+        load.set(&work.workers);
+    }
+}
+
+impl Work<'_> {
+    fn take(&mut self, command: Command) {
+        match command {
+            Command::Submit {
+                model,
+                request,
+                requested,
+                dropped,
+                mut outlet,
+            } => {
+                let backlog = Some(outlet.queue());
+                let sink = Box::new(move |event| outlet.put(event));
+                self.workers[model].submit(*request, requested, dropped, backlog, sink);
+            }
+            Command::Run(model, job) => self.jobs.push_back((model, job)),
+            Command::Finish => self.is_finishing = true,
+            Command::Wake => {}
+        }
+    }
+
+    /// How long to wait for a command; `None` if the thread has ended its work. It blocks only when there is nothing to compute.
+    fn wait(&self) -> Option<Duration> {
+        let mut busy = self.workers.iter().filter(|worker| !worker.is_idle());
+        let is_idle = busy.clone().next().is_none();
+        match is_idle {
+            _ if !self.jobs.is_empty() => Some(Duration::ZERO),
+            true if self.is_finishing => None,
+            true => Some(Duration::from_secs(60)),
+            // A caller that reads events or cancels sends no command.
+            false if busy.all(Worker::is_stalled) => Some(Duration::from_millis(5)),
+            false => Some(Duration::ZERO),
+        }
+    }
+}
