@@ -1,5 +1,7 @@
 //! The bytes of tokens are what the detokenizer shows, and masks are to the point.
 
+mod calls;
+
 use std::path::Path;
 
 use super::compile::Grammars;

@@ -136,7 +136,9 @@ impl Turn {
             let tokenizer = frontend.tokenizer()?;
             let calls = format.grammar(tokenizer, &self.tools, &self.tool_choice, self.is_parallel);
             let calls = calls.map_err(|error| ApiError::from(error).with_param("tool_choice"))?;
-            if let Some(grammar) = calls {
+            // Calls that are left open give way to a form that the whole answer must have.
+            let is_open = self.tool_choice == ToolChoice::Auto && self.options.grammar.is_some();
+            if let Some(grammar) = calls.filter(|_| !is_open) {
                 self.options.grammar = Some(Grammar::Lark(grammar).into());
             }
             if let Some(constraint) = &mut self.options.grammar {

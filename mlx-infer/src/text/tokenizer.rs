@@ -231,6 +231,13 @@ impl Tokenizer {
             .is_special_token(token)
     }
 
+    /// The texts of all special tokens.
+    pub(crate) fn special_texts(&self) -> Vec<String> {
+        let added = self.0.tokenizers.get_added_tokens_decoder();
+        let special = added.values().filter(|token| token.special);
+        special.map(|token| token.content.clone()).collect()
+    }
+
     /// Name and text of the named special tokens (`bos_token`, …): what a chat template may use.
     pub fn special_tokens(&self) -> &[(String, String)] {
         &self.0.named

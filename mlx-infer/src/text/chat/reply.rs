@@ -1,14 +1,26 @@
 //! What is in a model's reply: reasoning, content, and calls of tools.
 //!
 //! Families write reasoning and calls in forms of their own. [`ReplyFormat::detect`] recognises the form by the chat template and the vocabulary;
-//! a [`ReplyParser`] reads a reply as it comes. The parts do not depend on how the text is cut into pieces. A text that looks like a call and is
-//! none stays content, so nothing is lost.
+//! a [`ReplyParser`] reads a reply as it comes. The parts, joined, do not depend on how the text is cut into pieces.
+//!
+//! - A text that looks like a call and is none stays content: it does not parse, or no tool on offer has the name. Arguments are given from 128
+//!   bytes on; a call that breaks after that ends there, and the rest is content.
+//! - A reply that ends within the arguments of a call gives the call as far as it goes, without [`Part::CallEnd`]. One that ends before them stays
+//!   content.
+//! - White space behind the marks of reasoning and in front of its end is no text, and none is white space between calls.
 
+mod body;
 mod calls;
+mod envelope;
+mod forms;
 mod grammar;
 mod harmony;
 mod json;
+mod named;
+mod notation;
 mod parser;
+mod seek;
+mod tags;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -58,39 +70,93 @@ pub enum ToolFormat {
     Qwen3Coder,
     /// `<tool_call>f<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>` (GLM 4.5).
     Glm,
+    /// `<minimax:tool_call><invoke name="f"><parameter name="p">..</parameter></invoke></minimax:tool_call>` (MiniMax M2).
+    MiniMax,
     /// `{"name": .., "parameters": {..}}`, alone or behind `<|python_tag|>` (Llama 3).
     Llama3,
-    /// `[TOOL_CALLS][{"name": .., "arguments": {..}}]` or `[TOOL_CALLS]f[ARGS]{..}` (Mistral).
+    /// `[TOOL_CALLS][{"name": .., "arguments": {..}}]` (Mistral).
     Mistral,
+    /// `[TOOL_CALLS]f[ARGS]{..}` (Mistral since 2025).
+    MistralArgs,
     /// `<|tool_call>call:f{k:<|"|>v<|"|>}<tool_call|>` (Gemma 4).
     Gemma4,
     /// `<start_function_call>call:f{k:<escape>v<escape>}<end_function_call>` (FunctionGemma).
     FunctionGemma,
-    /// `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{..}<｜tool▁call▁end｜>` (DeepSeek V3.1).
+    /// `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{..}<｜tool▁call▁end｜>` (DeepSeek V3.1, and the longer form of V3).
     DeepSeek,
+    /// `<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{..}<|tool_call_end|>` (Kimi K2).
+    Kimi,
     /// Channels of the harmony format (gpt-oss).
     Harmony,
 }
 
-/// The marks around reasoning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Marks {
-    pub(super) open: &'static str,
-    pub(super) close: &'static str,
+impl ToolFormat {
+    /// The form whose marks a template or a vocabulary has.
+    fn detect(has: impl Fn(&str) -> bool, is_token: impl Fn(&str) -> bool) -> Self {
+        if has("<|channel|>") && (has("<|call|>") || is_token("<|call|>")) {
+            Self::Harmony
+        } else if has("<|tool_call>") {
+            Self::Gemma4
+        } else if has("<start_function_call>") {
+            Self::FunctionGemma
+        } else if has("<｜tool▁call▁begin｜>") {
+            Self::DeepSeek
+        } else if has("<|tool_call_begin|>") {
+            Self::Kimi
+        } else if has("[TOOL_CALLS]") && has("[ARGS]") {
+            Self::MistralArgs
+        } else if has("[TOOL_CALLS]") {
+            Self::Mistral
+        } else if has("<minimax:tool_call>") {
+            Self::MiniMax
+        } else if has("<function=") {
+            Self::Qwen3Coder
+        } else if has("<arg_key>") {
+            Self::Glm
+        } else if has("<tool_call>") {
+            Self::Hermes
+        } else if has("<|python_tag|>") || is_token("<|python_tag|>") {
+            Self::Llama3
+        } else {
+            Self::Hermes
+        }
+    }
 }
 
-const REASONING: [Marks; 3] = [
+/// The marks around reasoning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Marks {
+    open: &'static str,
+    close: &'static str,
+    /// Whether the mark opens reasoning behind content too. Others do at the beginning of a reply only.
+    is_anywhere: bool,
+}
+
+const REASONING: [Marks; 5] = [
     Marks {
         open: "<think>",
         close: "</think>",
+        is_anywhere: false,
     },
     Marks {
         open: "[THINK]",
         close: "[/THINK]",
+        is_anywhere: true,
     },
     Marks {
-        open: "<|channel>thought\n",
+        open: "<|channel>thought",
         close: "<channel|>",
+        is_anywhere: true,
+    },
+    Marks {
+        open: "<seed:think>",
+        close: "</seed:think>",
+        is_anywhere: false,
+    },
+    Marks {
+        open: "<|START_THINKING|>",
+        close: "<|END_THINKING|>",
+        is_anywhere: true,
     },
 ];
 
@@ -117,6 +183,10 @@ pub struct ReplyFormat {
     reasoning: Option<Marks>,
     tools: ToolFormat,
     kept: Vec<u32>,
+    /// The texts of the special tokens.
+    special: Vec<String>,
+    /// Whether DeepSeek's calls have a fence around their arguments.
+    is_fenced: bool,
 }
 
 impl ReplyFormat {
@@ -128,35 +198,18 @@ impl ReplyFormat {
             .collect();
         let has = |mark: &str| sources.iter().any(|source| source.contains(mark));
         let is_token = |mark: &str| tokenizer.token_to_id(mark).is_some();
-        let tools = if has("<|channel|>") && (has("<|call|>") || is_token("<|call|>")) {
-            ToolFormat::Harmony
-        } else if has("<|tool_call>") {
-            ToolFormat::Gemma4
-        } else if has("<start_function_call>") {
-            ToolFormat::FunctionGemma
-        } else if has("<｜tool▁call▁begin｜>") {
-            ToolFormat::DeepSeek
-        } else if has("[TOOL_CALLS]") {
-            ToolFormat::Mistral
-        } else if has("<function=") {
-            ToolFormat::Qwen3Coder
-        } else if has("<arg_key>") {
-            ToolFormat::Glm
-        } else if has("<tool_call>") {
-            ToolFormat::Hermes
-        } else if has("<|python_tag|>") || is_token("<|python_tag|>") {
-            ToolFormat::Llama3
-        } else {
-            ToolFormat::Hermes
-        };
+        let tools = ToolFormat::detect(has, is_token);
+        let is_fenced = has("```json");
         let reasoning = REASONING
             .into_iter()
             .find(|marks| is_token(marks.close) || has(marks.close));
         let reasoning = reasoning.filter(|_| tools != ToolFormat::Harmony);
+        // Gemma 4 opens reasoning with a token and a word.
         let marks = reasoning.iter().flat_map(|marks| [marks.open, marks.close]);
         let kept = marks
-            .chain(calls::marks(tools).iter().copied())
             .chain(["<|channel>"])
+            .chain(tools.marks().iter().copied())
+            .chain(tools.inner_marks().iter().copied())
             .filter(|mark| tokenizer.is_special(mark))
             .filter_map(|mark| tokenizer.token_to_id(mark))
             .collect();
@@ -164,6 +217,8 @@ impl ReplyFormat {
             reasoning,
             tools,
             kept,
+            special: tokenizer.special_texts(),
+            is_fenced,
         }
     }
 
@@ -173,6 +228,8 @@ impl ReplyFormat {
             reasoning: reasoning.map(|index| REASONING[index]),
             tools,
             kept: Vec::new(),
+            special: vec!["<|im_end|>".to_owned()],
+            is_fenced: false,
         }
     }
 
@@ -192,15 +249,20 @@ impl ReplyFormat {
         ReplyParser::new(self, self.begins_in_reasoning(prompt), tools)
     }
 
-    /// Whether a reply to `prompt` begins inside of the reasoning, because the prompt has opened it and not closed it.
+    /// Whether a reply to `prompt` begins inside of the reasoning, because the prompt has opened it in the turn of the reply and not closed it.
     pub fn begins_in_reasoning(&self, prompt: &str) -> bool {
-        self.reasoning.is_some_and(|marks| {
-            let opened = prompt.rfind(marks.open.trim_end());
-            opened.is_some_and(|at| {
-                let rest = &prompt[at + marks.open.trim_end().len()..];
-                rest.trim().is_empty()
-            })
-        })
+        let Some(marks) = self.reasoning else {
+            return false;
+        };
+        let Some((_, begun)) = prompt.rsplit_once(marks.open) else {
+            return false;
+        };
+        // Behind a mark of another turn stands a special token.
+        !begun.contains(marks.close)
+            && !self
+                .special
+                .iter()
+                .any(|token| begun.contains(token.as_str()))
     }
 
     /// The mark behind which the answer to `prompt` begins, if the reply begins with reasoning.

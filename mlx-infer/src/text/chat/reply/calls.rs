@@ -1,395 +1,151 @@
-//! Calls of tools in the forms of the families.
-
-mod xml;
-
-use std::collections::HashMap;
+//! The parts that a parser has found, and the calls among them.
 
 use serde_json::Value;
 
-use super::ToolFormat;
-use super::json::{self, Head, Scan};
-use super::parser::Out;
-use super::values;
+use super::Part;
+
+/// So many bytes of a call's arguments are held back. A shorter call is given when it is complete, so that it stays content if it turns out to
+/// be none; the arguments of a longer one come as the model writes them.
+const HELD_BYTES: usize = 128;
 
 /// The tools on offer.
-#[derive(Debug)]
-pub(super) struct Tools {
-    pub(super) format: ToolFormat,
-    /// The schema of each tool's parameters.
-    schemas: HashMap<String, Value>,
-}
+#[derive(Debug, Default)]
+pub(super) struct Tools(Vec<(String, Value)>);
 
 impl Tools {
-    pub(super) fn new(format: ToolFormat, tools: &[Value]) -> Self {
-        let schema = |tool: &Value| {
-            let function = &tool["function"];
-            let name = function["name"].as_str()?.to_owned();
-            Some((name, function["parameters"].clone()))
+    /// Reads tools in OpenAI's form, `{"type": "function", "function": {..}}`, or the inner object of it.
+    pub(super) fn new(tools: &[Value]) -> Self {
+        let tool = |tool: &Value| {
+            let function = tool.get("function").unwrap_or(tool);
+            let name = function.get("name")?.as_str()?.to_owned();
+            Some((
+                name,
+                function.get("parameters").cloned().unwrap_or_default(),
+            ))
         };
-        Self {
-            format,
-            schemas: tools.iter().filter_map(schema).collect(),
-        }
+        Self(tools.iter().filter_map(tool).collect())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
-        self.schemas.contains_key(name)
+        self.0.iter().any(|(known, _)| known == name)
     }
 
-    fn schema(&self, tool: &str, parameter: &str) -> Option<&Value> {
-        self.schemas.get(tool)?.get("properties")?.get(parameter)
-    }
-
-    /// Whether a call may stand alone, without a mark.
-    pub(super) fn has_bare_calls(&self) -> bool {
-        self.format == ToolFormat::Llama3
-    }
-
-    /// The marks that open a block of calls, or stand around several.
-    pub(super) fn opens(&self) -> &'static [&'static str] {
-        match self.format {
-            ToolFormat::Hermes | ToolFormat::Glm => &["<tool_call>"],
-            ToolFormat::Qwen3Coder => &["<tool_call>", "<function="],
-            ToolFormat::Llama3 => &["<|python_tag|>"],
-            ToolFormat::Mistral => &["[TOOL_CALLS]"],
-            ToolFormat::Gemma4 => &["<|tool_call>"],
-            ToolFormat::FunctionGemma => &["<start_function_call>"],
-            ToolFormat::DeepSeek => &[
-                "<｜tool▁calls▁begin｜>",
-                "<｜tool▁call▁begin｜>",
-                "<｜tool▁calls▁end｜>",
-            ],
-            ToolFormat::Harmony => &[],
-        }
-    }
-
-    /// Whether a mark stands around calls and says nothing itself.
-    pub(super) fn is_frame(&self, mark: &str) -> bool {
-        mark.starts_with("<｜tool▁calls▁")
+    /// The schema of a parameter, if the tool has one of that name.
+    pub(super) fn parameter(&self, tool: &str, name: &str) -> Option<&Value> {
+        let (_, schema) = self.0.iter().find(|(known, _)| known == tool)?;
+        schema.get("properties")?.get(name)
     }
 }
 
-/// All marks of a form.
-pub(super) fn marks(format: ToolFormat) -> &'static [&'static str] {
-    match format {
-        ToolFormat::Hermes => &["<tool_call>", "</tool_call>"],
-        ToolFormat::Qwen3Coder => &["<tool_call>", "</tool_call>"],
-        ToolFormat::Glm => &[
-            "<tool_call>",
-            "</tool_call>",
-            "<arg_key>",
-            "</arg_key>",
-            "<arg_value>",
-            "</arg_value>",
-        ],
-        ToolFormat::Llama3 => &["<|python_tag|>"],
-        ToolFormat::Mistral => &["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"],
-        ToolFormat::Gemma4 => &["<|tool_call>", "<tool_call|>", GEMMA4_TEXT],
-        ToolFormat::FunctionGemma => &["<start_function_call>", "<end_function_call>", "<escape>"],
-        ToolFormat::DeepSeek => &[
-            "<｜tool▁calls▁begin｜>",
-            "<｜tool▁call▁begin｜>",
-            "<｜tool▁sep｜>",
-            "<｜tool▁call▁end｜>",
-            "<｜tool▁calls▁end｜>",
-        ],
-        ToolFormat::Harmony => super::harmony::MARKS,
-    }
+/// The parts of a reply.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    parts: Vec<Part>,
+    /// Calls that have begun.
+    calls: usize,
+    open: Option<Open>,
+    /// Whether something of a call was given since the last [`Parts::moved`].
+    has_moved: bool,
 }
 
-/// Around texts in Gemma 4's notation.
-const GEMMA4_TEXT: &str = "<|\"|>";
-
-/// How far a block was read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
-    /// More text is needed.
-    Wait,
-    /// The block is complete and taken from the text.
-    Done,
-    /// What stands in the text is no call of a tool on offer.
-    NotACall,
-}
-
-/// A block of calls behind a mark.
+/// A call that is not complete.
 #[derive(Debug)]
-pub(super) struct Block {
-    open: &'static str,
-    has_begun: bool,
-    stage: Stage,
+struct Open {
+    name: String,
+    /// Arguments that are held back.
+    held: String,
+    is_given: bool,
 }
 
-#[derive(Debug)]
-enum Stage {
-    /// In front of a call.
-    Head,
-    /// In the JSON of the arguments. `is_inner`: an object around them is still open.
-    Json { scan: Scan, is_inner: bool },
-    /// Behind the arguments, in the object around them.
-    Outer(Scan),
-    /// Among parameters in XML; so many were given.
-    Parameters { tool: String, given: usize },
-    /// Behind a call.
-    Tail,
-}
+impl Parts {
+    pub(super) fn take(&mut self) -> Vec<Part> {
+        std::mem::take(&mut self.parts)
+    }
 
-impl Block {
-    pub(super) fn new(open: &'static str) -> Self {
-        Self {
-            open,
-            has_begun: false,
-            stage: Stage::Head,
+    pub(super) fn content(&mut self, text: &str) {
+        match self.parts.last_mut() {
+            _ if text.is_empty() => {}
+            Some(Part::Content(said)) => said.push_str(text),
+            _ => self.parts.push(Part::Content(text.to_owned())),
         }
     }
 
-    pub(super) fn open(&self) -> &'static str {
-        self.open
-    }
-
-    /// Whether a call of the block was given.
-    pub(super) fn has_begun(&self) -> bool {
-        self.has_begun
-    }
-
-    /// Reads from the front of `text`, and takes what is decided.
-    pub(super) fn read(&mut self, text: &mut String, tools: &Tools, out: &mut Out) -> Progress {
-        loop {
-            let step = match &mut self.stage {
-                Stage::Head => self.head(text, tools, out),
-                Stage::Json { scan, is_inner } => match scan.read(text) {
-                    Some(end) => {
-                        out.arguments(&text[..end]);
-                        text.drain(..end);
-                        out.end();
-                        self.stage = match is_inner {
-                            true => Stage::Outer(Scan::inside()),
-                            false => Stage::Tail,
-                        };
-                        None
-                    }
-                    None => {
-                        out.arguments(text);
-                        text.clear();
-                        Some(Progress::Wait)
-                    }
-                },
-                Stage::Outer(scan) => match scan.read(text) {
-                    Some(end) => {
-                        text.drain(..end);
-                        self.stage = Stage::Tail;
-                        None
-                    }
-                    None => {
-                        text.clear();
-                        Some(Progress::Wait)
-                    }
-                },
-                Stage::Parameters { .. } => self.parameters(text, tools, out),
-                Stage::Tail => self.tail(text, tools),
-            };
-            if let Some(progress) = step {
-                return progress;
-            }
+    pub(super) fn reasoning(&mut self, text: &str) {
+        match self.parts.last_mut() {
+            _ if text.is_empty() => {}
+            Some(Part::Reasoning(said)) => said.push_str(text),
+            _ => self.parts.push(Part::Reasoning(text.to_owned())),
         }
     }
 
-    fn begin(&mut self, name: &str, out: &mut Out) {
-        self.has_begun = true;
-        out.start(name);
+    /// Whether a call was given.
+    pub(super) fn has_calls(&self) -> bool {
+        self.calls > 0
     }
 
-    /// Reads up to the arguments. `None`: there is more to read.
-    fn head(&mut self, text: &mut String, tools: &Tools, out: &mut Out) -> Option<Progress> {
-        match tools.format {
-            ToolFormat::Hermes | ToolFormat::Llama3 => self.json_head(text, tools, out),
-            ToolFormat::Mistral => {
-                let begun = text.trim_start();
-                match begun.chars().next() {
-                    None => Some(Progress::Wait),
-                    Some('[' | ',') => {
-                        *text = begun[1..].to_owned();
-                        None
-                    }
-                    Some('{') => self.json_head(text, tools, out),
-                    Some(_) => self.named_head(text, tools, out, &["[ARGS]"]),
-                }
-            }
-            ToolFormat::DeepSeek => self.named_head(text, tools, out, &["<｜tool▁sep｜>"]),
-            ToolFormat::Gemma4 => self.gemma(text, tools, out, "<tool_call|>", GEMMA4_TEXT),
-            ToolFormat::FunctionGemma => {
-                self.gemma(text, tools, out, "<end_function_call>", "<escape>")
-            }
-            ToolFormat::Qwen3Coder | ToolFormat::Glm => self.xml_head(text, tools, out),
-            ToolFormat::Harmony => Some(Progress::NotACall),
-        }
+    /// Whether something of a call was given since the last question.
+    pub(super) fn moved(&mut self) -> bool {
+        std::mem::take(&mut self.has_moved)
     }
 
-    /// The head of `{"name": .., "arguments": ..}`.
-    fn json_head(&mut self, text: &mut String, tools: &Tools, out: &mut Out) -> Option<Progress> {
-        match json::head(text) {
-            Head::Unfinished => Some(Progress::Wait),
-            Head::Call { name, start } => {
-                if !tools.has(&name) {
-                    return Some(Progress::NotACall);
-                }
-                self.begin(&name, out);
-                text.drain(..start);
-                self.stage = Stage::Json {
-                    scan: Scan::default(),
-                    is_inner: true,
-                };
-                None
-            }
-            Head::Other => {
-                if !text.trim_start().starts_with('{') {
-                    return Some(Progress::NotACall);
-                }
-                let Some(end) = Scan::default().read(text) else {
-                    return Some(Progress::Wait);
-                };
-                let Some((name, arguments)) = whole_call(&text[..end], tools) else {
-                    return Some(Progress::NotACall);
-                };
-                self.begin(&name, out);
-                out.arguments(&arguments);
-                out.end();
-                text.drain(..end);
-                self.stage = Stage::Tail;
-                None
-            }
-        }
-    }
-
-    /// A name, a mark, and the JSON of the arguments.
-    fn named_head(
-        &mut self,
-        text: &mut String,
-        tools: &Tools,
-        out: &mut Out,
-        marks: &[&str],
-    ) -> Option<Progress> {
-        // DeepSeek V3 has `function`, the mark, the name, and a fence around the JSON.
-        let Some(brace) = text.find('{') else {
-            let is_long = text.len() > MAX_NAME;
-            return Some(if is_long {
-                Progress::NotACall
-            } else {
-                Progress::Wait
-            });
-        };
-        let mut name = text[..brace].trim();
-        name = name.strip_suffix("```json").unwrap_or(name).trim();
-        for mark in marks {
-            name = name.strip_suffix(mark).unwrap_or(name);
-            if let Some((_, behind)) = name.split_once(mark) {
-                name = behind;
-            }
-        }
-        if let Some((front, _)) = name.split_once("[CALL_ID]") {
-            name = front;
-        }
-        let name = name.trim().to_owned();
-        if !tools.has(&name) {
-            return Some(Progress::NotACall);
-        }
-        self.begin(&name, out);
-        text.drain(..brace);
-        self.stage = Stage::Json {
-            scan: Scan::default(),
-            is_inner: false,
-        };
-        None
-    }
-
-    /// A whole call in Gemma's notation.
-    fn gemma(
-        &mut self,
-        text: &mut String,
-        tools: &Tools,
-        out: &mut Out,
-        close: &str,
-        mark: &str,
-    ) -> Option<Progress> {
-        let Some(end) = text.find(close) else {
-            return Some(Progress::Wait);
-        };
-        let call = text[..end].trim().strip_prefix("call:");
-        let call = call.and_then(|call| {
-            let (name, _) = call.split_once('{')?;
-            let arguments = values::gemma(&call[name.len()..], mark)?;
-            Some((name.trim(), arguments)).filter(|(name, _)| tools.has(name))
+    /// Begins a call.
+    pub(super) fn start(&mut self, name: &str) {
+        self.open = Some(Open {
+            name: name.to_owned(),
+            held: String::new(),
+            is_given: false,
         });
-        let Some((name, arguments)) = call else {
-            return Some(Progress::NotACall);
-        };
-        self.begin(name, out);
-        out.arguments(&arguments.to_string());
-        out.end();
-        text.drain(..end + close.len());
-        Some(Progress::Done)
     }
 
-    /// What stands behind a call: the mark that closes the block, or another call of the same block.
-    fn tail(&mut self, text: &mut String, tools: &Tools) -> Option<Progress> {
-        let close = match tools.format {
-            ToolFormat::Hermes => "</tool_call>",
-            ToolFormat::Qwen3Coder if self.open == "<tool_call>" => "</tool_call>",
-            ToolFormat::DeepSeek => "<｜tool▁call▁end｜>",
-            ToolFormat::Mistral => "]",
-            ToolFormat::Llama3 => ";",
-            _ => return Some(Progress::Done),
-        };
-        let mut rest = text.trim_start();
-        if tools.format == ToolFormat::DeepSeek {
-            rest = rest.strip_prefix("```").unwrap_or(rest).trim_start();
-        }
-        let next = match tools.format {
-            ToolFormat::Mistral => rest.strip_prefix(','),
-            ToolFormat::Llama3 => rest.strip_prefix(';'),
-            _ => None,
-        };
-        if let Some(next) = next {
-            if next.trim_start().is_empty() {
-                return Some(Progress::Wait);
+    /// More of the arguments of the call that was begun.
+    pub(super) fn arguments(&mut self, text: &str) {
+        if let Some(open) = &mut self.open {
+            open.held.push_str(text);
+            if open.is_given || open.held.len() >= HELD_BYTES {
+                self.give();
             }
-            if next.trim_start().starts_with('{') {
-                *text = next.to_owned();
-                self.stage = Stage::Head;
-                return None;
-            }
-        }
-        match rest.strip_prefix(close) {
-            Some(behind) => {
-                *text = behind.to_owned();
-                Some(Progress::Done)
-            }
-            None if close.starts_with(rest) || "```".starts_with(rest) => Some(Progress::Wait),
-            None => Some(Progress::Done),
         }
     }
-}
 
-/// A longer name is none.
-const MAX_NAME: usize = 256;
-
-/// Name and arguments of an object whose keys stand in any order.
-fn whole_call(text: &str, tools: &Tools) -> Option<(String, String)> {
-    let call: Value = serde_json::from_str(text).ok()?;
-    // Some write {"type": "function", "function": {..}}.
-    let call = call
-        .get("function")
-        .filter(|inner| inner.is_object())
-        .unwrap_or(&call);
-    let name = call["name"].as_str().filter(|name| tools.has(name))?;
-    let arguments = call.get("arguments").or(call.get("parameters"));
-    let arguments = match arguments {
-        None | Some(Value::Null) => "{}".to_owned(),
-        Some(object @ Value::Object(_)) => object.to_string(),
-        Some(Value::String(text)) => {
-            let inner: Value = serde_json::from_str(text).ok()?;
-            inner.is_object().then(|| text.clone())?
+    /// The call is complete.
+    pub(super) fn end(&mut self) {
+        self.give();
+        if self.open.take().is_some() {
+            self.parts.push(Part::CallEnd {
+                index: self.calls - 1,
+            });
         }
-        Some(_) => return None,
-    };
-    Some((name.to_owned(), arguments))
+    }
+
+    /// The call does not go on. Whether what there is of it was given; `force` gives it if there are arguments.
+    pub(super) fn cut(&mut self, force: bool) -> bool {
+        if force && self.open.as_ref().is_some_and(|open| !open.held.is_empty()) {
+            self.give();
+        }
+        self.open.take().is_some_and(|open| open.is_given)
+    }
+
+    fn give(&mut self) {
+        let Some(open) = &mut self.open else { return };
+        if !open.is_given {
+            open.is_given = true;
+            self.calls += 1;
+            let (index, name) = (self.calls - 1, open.name.clone());
+            self.parts.push(Part::CallStart { index, name });
+        }
+        let text = std::mem::take(&mut open.held);
+        match self.parts.last_mut() {
+            _ if text.is_empty() => {}
+            Some(Part::CallArguments { json, .. }) => json.push_str(&text),
+            _ => self.parts.push(Part::CallArguments {
+                index: self.calls - 1,
+                json: text,
+            }),
+        }
+        self.has_moved = true;
+    }
 }

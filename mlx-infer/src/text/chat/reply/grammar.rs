@@ -1,9 +1,13 @@
-//! Grammars that hold a reply to calls of tools.
+//! Grammars that hold a reply to calls of tools, in llguidance's variant of Lark.
+
+mod arguments;
+mod rules;
 
 use serde_json::{Value, json};
 
+use self::rules::Rules;
 use super::{ReplyFormat, ToolFormat};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::text::tokenizer::Tokenizer;
 
 /// Which tools a reply may or must call.
@@ -20,21 +24,40 @@ pub enum ToolChoice {
     Named(String),
 }
 
-/// The text around the calls of a form.
+/// The text around the calls of a form. The first text that is not empty, of `outer.0` and `front`, begins with `open`.
 struct Frame {
+    /// The mark that begins calls.
+    open: &'static str,
     /// Before the first call, and behind the last.
     outer: (&'static str, &'static str),
-    /// In front of a call's name, between name and arguments, behind the arguments.
-    call: (&'static str, &'static str, &'static str),
-    between: &'static str,
+    /// In front of a call's name.
+    front: &'static str,
+    /// Whether the name is a JSON string.
+    is_quoted: bool,
+    /// Behind the name, and behind the arguments.
+    middle: &'static str,
+    back: &'static str,
+    /// Between two calls; `None` if a reply has one call.
+    between: Option<&'static str>,
 }
 
+/// JSON in an object of its own, without marks.
+const OBJECT: Frame = Frame {
+    open: "",
+    outer: ("", ""),
+    front: "{\"name\": ",
+    is_quoted: true,
+    middle: ", \"arguments\": ",
+    back: "}",
+    between: Some(", "),
+};
+
 impl ReplyFormat {
-    /// The grammar (llguidance's variant of Lark) of a reply that calls tools as `choice` demands: one call, or several with `is_parallel`. `None`
-    /// if the choice leaves it open.
+    /// The grammar of a reply that calls tools as `choice` demands: one call, or several with `is_parallel`. Where the choice leaves it open,
+    /// the grammar holds calls within free text, if a tool is `strict`; else there is none.
     ///
     /// # Errors
-    /// The family's form has no such grammar here.
+    /// A strict tool's schema has a keyword that the family's form cannot hold.
     pub fn grammar(
         &self,
         tokenizer: &Tokenizer,
@@ -42,95 +65,196 @@ impl ReplyFormat {
         choice: &ToolChoice,
         is_parallel: bool,
     ) -> Result<Option<String>> {
+        let is_strict = |tool: &Value| tool["function"]["strict"] == true;
+        let is_free = match choice {
+            ToolChoice::None => return Ok(None),
+            ToolChoice::Auto if !tools.iter().any(is_strict) => return Ok(None),
+            ToolChoice::Auto => true,
+            ToolChoice::Required | ToolChoice::Named(_) => false,
+        };
         let wanted = |tool: &&Value| match choice {
             ToolChoice::Named(name) => tool["function"]["name"] == **name,
             _ => true,
         };
-        if matches!(choice, ToolChoice::Auto | ToolChoice::None) {
-            return Ok(None);
+        let mut frame = self.frame();
+        let mut rules = Rules::new(tokenizer, self.tools);
+        // A mark that is spelled in letters ends the free text in front of calls, and is no part of them.
+        let is_cut = is_free && !frame.open.is_empty() && !rules.is_special(frame.open);
+        let is_each = is_cut && frame.outer.0.is_empty();
+        if is_cut {
+            let cut = |text: &'static str| text.strip_prefix(frame.open).unwrap_or(text);
+            (frame.outer.0, frame.front) = (cut(frame.outer.0), cut(frame.front));
         }
-        let frame = match self.tools {
-            ToolFormat::Hermes => Frame {
-                outer: ("", ""),
-                call: (
-                    "<tool_call>\n{\"name\": ",
-                    ", \"arguments\": ",
-                    "}\n</tool_call>",
-                ),
-                between: "\n",
-            },
-            ToolFormat::Llama3 => Frame {
-                outer: ("", ""),
-                call: ("{\"name\": ", ", \"parameters\": ", "}"),
-                between: "; ",
-            },
-            ToolFormat::Mistral => Frame {
-                outer: ("[TOOL_CALLS]", ""),
-                call: ("[{\"name\": ", ", \"arguments\": ", "}]"),
-                between: "",
-            },
-            form => {
-                return Err(Error::unsupported(format!(
-                    "a reply cannot be held to calls in the form of this model ({form:?}); tool_choice may be auto or none"
-                )));
-            }
-        };
-        let mut rules = Vec::new();
-        let mut names = Vec::new();
-        for (index, tool) in tools.iter().filter(wanted).enumerate() {
+        let mut calls = Vec::new();
+        for tool in tools.iter().filter(wanted) {
             let function = &tool["function"];
-            let mut schema = match &function["parameters"] {
+            let name = function["name"].as_str().unwrap_or_default();
+            let name = match frame.is_quoted {
+                true => json!(name).to_string(),
+                false => name.to_owned(),
+            };
+            let schema = match &function["parameters"] {
                 schema @ Value::Object(_) => schema.clone(),
                 _ => json!({"type": "object"}),
             };
-            // Separators as templates write them, and no other blanks: a model that prefers blanks would never end.
-            schema["x-guidance"] = json!({
-                "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ",
-                "lenient": function["strict"] != true,
-            });
-            let (front, middle, back) = frame.call;
-            let name = function["name"].to_string();
-            rules.push(format!(
-                "call{index}: {} args{index} {}\nargs{index}: %json {schema}",
-                literal(tokenizer, &format!("{front}{name}{middle}")),
-                literal(tokenizer, back),
-            ));
-            names.push(format!("call{index}"));
+            let arguments = rules.arguments(self.tools, &schema, is_strict(tool))?;
+            let (front, back) = (
+                rules.literal(&format!("{}{name}", frame.front)),
+                rules.literal(frame.back),
+            );
+            let middle = rules.literal(frame.middle);
+            let number = if self.tools == ToolFormat::Kimi {
+                "\":\" /[0-9]{1,2}/"
+            } else {
+                ""
+            };
+            calls.push(rules.rule(&format!("{front} {number} {middle} {arguments} {back}")));
         }
-        let calls = names.join(" | ");
-        let between = literal(tokenizer, frame.between);
-        // Mistral's list is one block: one call in it.
-        let more = match is_parallel && self.tools != ToolFormat::Mistral {
-            true => format!("({between} call)*"),
-            false => String::new(),
+        let call = rules.rule(&calls.join(" | "));
+        let (front, back) = (rules.literal(frame.outer.0), rules.literal(frame.outer.1));
+        let block = match frame.between.filter(|_| is_parallel && !is_each) {
+            Some(between) => format!("{front} {call} ({} {call})* {back}", rules.literal(between)),
+            None => format!("{front} {call} {back}"),
         };
-        let (front, back) = frame.outer;
-        let start = format!(
-            "start: {} call {more} {}",
-            literal(tokenizer, front),
-            literal(tokenizer, back)
-        );
-        Ok(Some(format!(
-            "{start}\ncall: {calls}\n{}\n",
-            rules.join("\n")
-        )))
+        let start = match is_free {
+            false if self.tools == ToolFormat::Harmony => {
+                let open = rules.literal("<|channel|>analysis<|message|>");
+                let text = rules.text_until("<|end|><|start|>assistant");
+                format!("({open} {text})? {block}")
+            }
+            false => block,
+            true => free(&mut rules, &block, frame.open),
+        };
+        Ok(Some(rules.finish(&start)))
+    }
+
+    fn frame(&self) -> Frame {
+        match self.tools {
+            ToolFormat::Hermes => Frame {
+                open: "<tool_call>",
+                front: "<tool_call>\n{\"name\": ",
+                back: "}\n</tool_call>",
+                between: Some("\n"),
+                ..OBJECT
+            },
+            ToolFormat::Llama3 => Frame {
+                middle: ", \"parameters\": ",
+                between: Some("; "),
+                ..OBJECT
+            },
+            ToolFormat::Mistral => Frame {
+                open: "[TOOL_CALLS]",
+                outer: ("[TOOL_CALLS][", "]"),
+                ..OBJECT
+            },
+            ToolFormat::MistralArgs => Frame {
+                open: "[TOOL_CALLS]",
+                front: "[TOOL_CALLS]",
+                is_quoted: false,
+                middle: "[ARGS]",
+                back: "",
+                between: Some(""),
+                ..OBJECT
+            },
+            ToolFormat::DeepSeek => Frame {
+                open: "<｜tool▁calls▁begin｜>",
+                outer: ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+                is_quoted: false,
+                between: Some(""),
+                ..match self.is_fenced {
+                    true => Frame {
+                        front: "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+                        middle: "\n```json\n",
+                        back: "\n```<｜tool▁call▁end｜>",
+                        ..OBJECT
+                    },
+                    false => Frame {
+                        front: "<｜tool▁call▁begin｜>",
+                        middle: "<｜tool▁sep｜>",
+                        back: "<｜tool▁call▁end｜>",
+                        ..OBJECT
+                    },
+                }
+            },
+            ToolFormat::Kimi => Frame {
+                open: "<|tool_calls_section_begin|>",
+                outer: ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+                front: "<|tool_call_begin|>functions.",
+                is_quoted: false,
+                middle: "<|tool_call_argument_begin|>",
+                back: "<|tool_call_end|>",
+                between: Some(""),
+            },
+            ToolFormat::Harmony => Frame {
+                open: "<|channel|>",
+                front: "<|channel|>commentary to=functions.",
+                is_quoted: false,
+                middle: " <|constrain|>json<|message|>",
+                back: "",
+                between: None,
+                ..OBJECT
+            },
+            ToolFormat::Gemma4 => Frame {
+                open: "<|tool_call>",
+                front: "<|tool_call>call:",
+                is_quoted: false,
+                middle: "",
+                back: "<tool_call|>",
+                between: Some(""),
+                ..OBJECT
+            },
+            ToolFormat::FunctionGemma => Frame {
+                open: "<start_function_call>",
+                front: "<start_function_call>call:",
+                is_quoted: false,
+                middle: "",
+                back: "<end_function_call>",
+                between: Some(""),
+                ..OBJECT
+            },
+            ToolFormat::Qwen3Coder => Frame {
+                open: "<tool_call>",
+                front: "<tool_call>\n<function=",
+                is_quoted: false,
+                middle: ">\n",
+                back: "</function>\n</tool_call>",
+                between: Some("\n"),
+                ..OBJECT
+            },
+            ToolFormat::MiniMax => Frame {
+                open: "<minimax:tool_call>",
+                outer: ("<minimax:tool_call>\n", "</minimax:tool_call>"),
+                front: "<invoke name=",
+                is_quoted: true,
+                middle: ">\n",
+                back: "</invoke>\n",
+                between: Some(""),
+            },
+            ToolFormat::Glm => Frame {
+                open: "<tool_call>",
+                front: "<tool_call>",
+                is_quoted: false,
+                middle: "\n",
+                back: "</tool_call>",
+                between: Some("\n"),
+                ..OBJECT
+            },
+        }
     }
 }
 
-/// A text in a rule: special tokens by their ids, the rest in quotation marks.
-fn literal(tokenizer: &Tokenizer, text: &str) -> String {
-    if text.is_empty() {
-        return String::new();
+/// Free text in which every mark of a call begins a call.
+fn free(rules: &mut Rules<'_>, block: &str, open: &str) -> String {
+    if open.is_empty() {
+        // A call is the whole reply, and begins as no other reply does.
+        return format!("{block} | /[^{{ \\n](.|\\n)*/");
     }
-    for mark in ["<tool_call>", "</tool_call>", "[TOOL_CALLS]"] {
-        if let Some((front, back)) = text.split_once(mark)
-            && tokenizer.is_special(mark)
-            && let Some(id) = tokenizer.token_to_id(mark)
-        {
-            let (front, back) = (literal(tokenizer, front), literal(tokenizer, back));
-            return format!("{front} <[{id}]> {back}");
+    let (text, block) = (rules.text(), rules.rule(block));
+    match rules.is_special(open) {
+        true => format!("{text} ({block} {text})*"),
+        false => {
+            let front = rules.text_until(open);
+            format!("({front} {block})* {text}")
         }
     }
-    // A JSON string is a string of Lark.
-    Value::from(text).to_string()
 }

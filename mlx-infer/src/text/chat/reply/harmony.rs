@@ -3,9 +3,10 @@
 //! Source: OpenAI's description of the format. The channel `analysis` is reasoning, `final` and `commentary` are content, and a message to
 //! `functions.NAME` is a call of a tool.
 
-use super::calls::Tools;
-use super::json::Scan;
-use super::parser::{Out, held};
+use super::body::{Block, Body, End};
+use super::calls::{Parts, Tools};
+use super::named::Named;
+use super::seek::Seek;
 
 /// The format's marks.
 pub(super) const MARKS: &[&str] = &[
@@ -18,103 +19,113 @@ pub(super) const MARKS: &[&str] = &[
     "<|return|>",
 ];
 
-/// Marks that end a message.
-const ENDS: &[&str] = &[
-    "<|end|>",
-    "<|call|>",
-    "<|return|>",
-    "<|start|>",
-    "<|channel|>",
-];
-
 /// Where in the format a reply is. It begins in the head of a message, as the prompt ends with `<|start|>assistant`.
 #[derive(Debug, Default)]
 pub(super) struct Harmony {
-    body: Option<Body>,
-    /// Whether any mark has come: a text without one is content.
+    seek: Seek,
+    head: String,
+    text: Option<Text>,
+    /// Whether a mark has come: a reply without one is content.
     has_marks: bool,
 }
 
 #[derive(Debug)]
-enum Body {
+enum Text {
     Reasoning,
     Content,
-    Call { scan: Scan, is_complete: bool },
+    Call(Block),
+    /// Behind the arguments of a call.
+    Behind,
 }
 
 impl Harmony {
-    /// Reads from the front of `text`, and takes what is decided.
-    pub(super) fn read(
-        &mut self,
-        text: &mut String,
-        tools: Option<&Tools>,
-        out: &mut Out,
-        is_end: bool,
-    ) {
-        loop {
-            let Some(body) = &mut self.body else {
-                let Some(at) = text.find("<|message|>") else {
-                    if is_end && !self.has_marks {
-                        out.content(text);
-                        text.clear();
-                    }
-                    return;
-                };
-                self.has_marks = true;
-                self.body = Some(begin(&text[..at], tools, out));
-                text.drain(..at + "<|message|>".len());
-                continue;
-            };
-            let end = ENDS
-                .iter()
-                .filter_map(|mark| Some((text.find(mark)?, mark.len())))
-                .min();
-            let (said, taken) = match end {
-                Some((at, len)) => (at, at + len),
-                None if is_end => (text.len(), text.len()),
-                None => {
-                    let said = text.len() - held(text, ENDS.iter().copied());
-                    (said, said)
-                }
-            };
-            let is_over = end.is_some() || is_end;
-            match body {
-                Body::Reasoning => out.reasoning(&text[..said]),
-                Body::Content => out.content(&text[..said]),
-                Body::Call { scan, is_complete } => {
-                    *is_complete |= scan.read(&text[..said]).is_some();
-                    out.arguments(&text[..said]);
-                    if is_over && *is_complete {
-                        out.end();
-                    }
+    pub(super) fn take(&mut self, c: char, tools: &Tools, parts: &mut Parts) {
+        let mut free = String::new();
+        let mark = self.seek.take(c, MARKS, &mut free).map(|at| MARKS[at]);
+        self.free(&free, tools, parts);
+        let Some(mark) = mark else { return };
+        match (mark, &self.text) {
+            ("<|message|>", None) => {
+                let head = std::mem::take(&mut self.head);
+                self.text = Some(begin(&head, tools, parts));
+            }
+            ("<|channel|>" | "<|constrain|>", None) => self.head.push_str(mark),
+            ("<|message|>" | "<|constrain|>", Some(_)) => self.free(mark, tools, parts),
+            _ => {
+                self.end(parts);
+                if mark == "<|channel|>" {
+                    self.head.push_str(mark);
                 }
             }
-            text.drain(..taken);
-            if end.is_none() {
-                return;
+        }
+        self.has_marks = true;
+    }
+
+    /// The end of the reply.
+    pub(super) fn finish(&mut self, tools: &Tools, parts: &mut Parts) {
+        let rest = self.seek.finish();
+        self.free(&rest, tools, parts);
+        self.end(parts);
+    }
+
+    /// Text between marks.
+    fn free(&mut self, text: &str, tools: &Tools, parts: &mut Parts) {
+        match &mut self.text {
+            None => self.head.push_str(text),
+            Some(Text::Reasoning) => parts.reasoning(text),
+            Some(Text::Content) => parts.content(text),
+            Some(Text::Behind) => {
+                let text = text.trim_start();
+                if !text.is_empty() {
+                    parts.content(text);
+                    self.text = Some(Text::Content);
+                }
             }
-            self.body = None;
+            Some(Text::Call(block)) => {
+                for (at, c) in text.char_indices() {
+                    let Some(end) = block.take(c, tools, parts) else {
+                        continue;
+                    };
+                    self.text = Some(match end {
+                        End::Whole => Text::Behind,
+                        End::Text { text, .. } => {
+                            parts.content(&text);
+                            Text::Content
+                        }
+                    });
+                    return self.free(&text[at + c.len_utf8()..], tools, parts);
+                }
+            }
+        }
+    }
+
+    /// The end of a message.
+    fn end(&mut self, parts: &mut Parts) {
+        let head = std::mem::take(&mut self.head);
+        match self.text.take() {
+            None if !self.has_marks => parts.content(&head),
+            Some(Text::Call(mut block)) => {
+                if let End::Text { text, .. } = block.finish(parts) {
+                    parts.content(&text);
+                }
+            }
+            _ => {}
         }
     }
 }
 
 /// What the message with this head is.
-fn begin(head: &str, tools: Option<&Tools>, out: &mut Out) -> Body {
+fn begin(head: &str, tools: &Tools, parts: &mut Parts) -> Text {
     let recipient = head.split_once("to=functions.").map(|(_, rest)| {
         let end = rest.find(|c: char| c.is_whitespace() || c == '<');
         &rest[..end.unwrap_or(rest.len())]
     });
-    if let Some(name) = recipient
-        && tools.is_some_and(|tools| tools.has(name))
-    {
-        out.start(name);
-        return Body::Call {
-            scan: Scan::default(),
-            is_complete: false,
-        };
-    }
-    match head.contains("analysis") {
-        true => Body::Reasoning,
-        false => Body::Content,
+    match recipient {
+        Some(name) if tools.has(name) => {
+            parts.start(name);
+            Text::Call(Block::new("", Body::Named(Named::arguments())))
+        }
+        _ if head.contains("<|channel|>analysis") => Text::Reasoning,
+        _ => Text::Content,
     }
 }

@@ -1,170 +1,269 @@
-//! JSON as it comes: where a value ends, and the head of a call.
+//! JSON character by character.
 
-/// Finds the end of a JSON value that comes in pieces.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Scan {
-    depth: usize,
-    in_string: bool,
-    is_escaped: bool,
-    has_begun: bool,
+/// What a character is to a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// It belongs to the value, which goes on.
+    More,
+    /// It is the last of the value.
+    Last,
+    /// It is no part of the value, which ended before it (numbers only).
+    Behind,
+    /// No JSON value goes on with it.
+    Broken,
 }
 
-impl Scan {
-    /// Inside of an object that was opened before.
-    pub(super) fn inside() -> Self {
+/// Reads one JSON value and accepts what RFC 8259 does.
+#[derive(Clone, Debug)]
+pub(super) struct Json {
+    /// The brackets that are open.
+    open: Vec<char>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// In front of a value; `may_close` behind `[`.
+    Value {
+        may_close: bool,
+    },
+    /// In front of a key; `may_close` behind `{`.
+    Key {
+        may_close: bool,
+    },
+    Text {
+        is_key: bool,
+    },
+    Escape {
+        is_key: bool,
+    },
+    /// So many digits of `\u` are missing.
+    Hex {
+        is_key: bool,
+        missing: u8,
+    },
+    Colon,
+    /// Behind a value inside of brackets.
+    After,
+    Number(Number),
+    /// The rest of `true`, `false` or `null`.
+    Word(&'static str),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Number {
+    Minus,
+    Zero,
+    Whole,
+    Point,
+    Fraction,
+    Exponent,
+    Sign,
+    Power,
+}
+
+impl Default for Json {
+    fn default() -> Self {
         Self {
-            depth: 1,
-            has_begun: true,
-            ..Self::default()
+            open: Vec::new(),
+            state: State::Value { may_close: false },
         }
-    }
-
-    /// Reads more of an object or a list. The number of bytes up to its end, if it ends here.
-    pub(super) fn read(&mut self, text: &str) -> Option<usize> {
-        for (at, byte) in text.bytes().enumerate() {
-            if self.in_string {
-                match byte {
-                    _ if self.is_escaped => self.is_escaped = false,
-                    b'\\' => self.is_escaped = true,
-                    b'"' => self.in_string = false,
-                    _ => {}
-                }
-                continue;
-            }
-            match byte {
-                b'"' => self.in_string = true,
-                b'{' | b'[' => {
-                    self.depth += 1;
-                    self.has_begun = true;
-                }
-                b'}' | b']' => self.depth = self.depth.saturating_sub(1),
-                _ => {}
-            }
-            if self.has_begun && self.depth == 0 {
-                return Some(at + 1);
-            }
-        }
-        None
     }
 }
 
-/// What the beginning of a text is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Head {
-    /// It may become a call.
-    Unfinished,
-    /// `{"name": NAME, "arguments": ` and the place where the arguments begin, with `{`.
-    Call { name: String, start: usize },
-    /// An object of another order, or something else: to be looked at when it is complete.
-    Other,
-}
-
-/// The head of a call in JSON.
-pub(super) fn head(text: &str) -> Head {
-    let mut rest = Rest(text);
-    let found = (|| {
-        rest.expect('{')?;
-        if rest.string()? != "name" {
-            return None;
-        }
-        rest.expect(':')?;
-        let name = rest.string()?;
-        rest.expect(',')?;
-        let key = rest.string()?;
-        if key != "arguments" && key != "parameters" {
-            return None;
-        }
-        rest.expect(':')?;
-        rest.peek('{')?;
-        Some(name)
-    })();
-    match found {
-        Some(name) => Head::Call {
-            name,
-            start: text.len() - rest.0.len(),
-        },
-        None if rest.0.is_empty() => Head::Unfinished,
-        None => Head::Other,
-    }
-}
-
-/// What was not read yet. At its end it is empty, which tells a text that is cut from one that is wrong.
-struct Rest<'t>(&'t str);
-
-impl Rest<'_> {
-    fn peek(&mut self, wanted: char) -> Option<()> {
-        self.0 = self.0.trim_start();
-        self.0.starts_with(wanted).then_some(())
-    }
-
-    fn expect(&mut self, wanted: char) -> Option<()> {
-        self.peek(wanted)?;
-        self.0 = &self.0[wanted.len_utf8()..];
-        Some(())
-    }
-
-    fn string(&mut self) -> Option<String> {
-        self.peek('"')?;
-        let mut is_escaped = false;
-        for (at, byte) in self.0.bytes().enumerate().skip(1) {
-            match byte {
-                _ if is_escaped => is_escaped = false,
-                b'\\' => is_escaped = true,
-                b'"' => {
-                    let (string, rest) = self.0.split_at(at + 1);
-                    let parsed = serde_json::from_str(string).ok()?;
-                    self.0 = rest;
-                    return Some(parsed);
-                }
-                _ => {}
+impl Json {
+    /// Takes the next character. Blanks in front of the value belong to it.
+    pub(super) fn take(&mut self, c: char) -> Step {
+        let is_blank = is_blank(c);
+        self.state = match self.state {
+            State::Value { .. } | State::Key { .. } | State::Colon | State::After if is_blank => {
+                return Step::More;
             }
-        }
-        self.0 = "";
-        None
+            State::Value { may_close } => match c {
+                '{' => {
+                    self.open.push('}');
+                    State::Key { may_close: true }
+                }
+                '[' => {
+                    self.open.push(']');
+                    State::Value { may_close: true }
+                }
+                ']' if may_close => return self.close(c),
+                '"' => State::Text { is_key: false },
+                '-' => State::Number(Number::Minus),
+                '0' => State::Number(Number::Zero),
+                '1'..='9' => State::Number(Number::Whole),
+                't' => State::Word("rue"),
+                'f' => State::Word("alse"),
+                'n' => State::Word("ull"),
+                _ => return Step::Broken,
+            },
+            State::Key { may_close } => match c {
+                '"' => State::Text { is_key: true },
+                '}' if may_close => return self.close(c),
+                _ => return Step::Broken,
+            },
+            State::Text { is_key } => match c {
+                '"' if is_key => State::Colon,
+                '"' => return self.ended(),
+                '\\' => State::Escape { is_key },
+                '\0'..='\u{1f}' => return Step::Broken,
+                _ => return Step::More,
+            },
+            State::Escape { is_key } => match c {
+                'u' => State::Hex { is_key, missing: 4 },
+                '"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't' => State::Text { is_key },
+                _ => return Step::Broken,
+            },
+            State::Hex { is_key, missing } if c.is_ascii_hexdigit() => match missing {
+                1 => State::Text { is_key },
+                _ => State::Hex {
+                    is_key,
+                    missing: missing - 1,
+                },
+            },
+            State::Hex { .. } => return Step::Broken,
+            State::Colon if c == ':' => State::Value { may_close: false },
+            State::Colon => return Step::Broken,
+            State::After => match (c, self.open.last()) {
+                (',', Some('}')) => State::Key { may_close: false },
+                (',', Some(_)) => State::Value { may_close: false },
+                _ => return self.close(c),
+            },
+            State::Number(number) => match number.next(c) {
+                Some(number) => State::Number(number),
+                None if !number.may_end() => return Step::Broken,
+                None if self.open.is_empty() => return Step::Behind,
+                None => {
+                    self.state = State::After;
+                    return self.take(c);
+                }
+            },
+            State::Word(rest) => match rest.strip_prefix(c) {
+                Some("") => return self.ended(),
+                Some(rest) => State::Word(rest),
+                None => return Step::Broken,
+            },
+        };
+        Step::More
     }
+
+    /// Whether nothing of the value has come.
+    pub(super) fn is_front(&self) -> bool {
+        self.open.is_empty() && matches!(self.state, State::Value { .. })
+    }
+
+    fn close(&mut self, c: char) -> Step {
+        match self.open.pop() {
+            Some(open) if open == c => self.ended(),
+            _ => Step::Broken,
+        }
+    }
+
+    fn ended(&mut self) -> Step {
+        self.state = State::After;
+        match self.open.is_empty() {
+            true => Step::Last,
+            false => Step::More,
+        }
+    }
+}
+
+impl Number {
+    fn next(self, c: char) -> Option<Self> {
+        Some(match (self, c) {
+            (Self::Minus, '0') => Self::Zero,
+            (Self::Minus | Self::Whole, '0'..='9') => Self::Whole,
+            (Self::Zero | Self::Whole, '.') => Self::Point,
+            (Self::Point | Self::Fraction, '0'..='9') => Self::Fraction,
+            (Self::Zero | Self::Whole | Self::Fraction, 'e' | 'E') => Self::Exponent,
+            (Self::Exponent, '+' | '-') => Self::Sign,
+            (Self::Exponent | Self::Sign | Self::Power, '0'..='9') => Self::Power,
+            _ => return None,
+        })
+    }
+
+    fn may_end(self) -> bool {
+        matches!(
+            self,
+            Self::Zero | Self::Whole | Self::Fraction | Self::Power
+        )
+    }
+}
+
+/// White space of JSON.
+pub(super) fn is_blank(c: char) -> bool {
+    matches!(c, ' ' | '\n' | '\r' | '\t')
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
-    #[test]
-    fn ends_are_found_in_any_pieces() {
-        let text = r#"{"a": "}\"{", "b": [1, {"c": "\\"}]}rest"#;
-        let end = text.len() - 4;
-        for cut in 0..=text.len() {
-            if !text.is_char_boundary(cut) {
+    /// Whether the text is one value.
+    fn accepts(text: &str) -> bool {
+        let mut json = Json::default();
+        let mut has_ended = false;
+        for c in text.chars().chain([' ']) {
+            if has_ended {
+                if !is_blank(c) {
+                    return false;
+                }
                 continue;
             }
-            let mut scan = Scan::default();
-            let first = scan.read(&text[..cut]);
-            let found = first.or_else(|| scan.read(&text[cut..]).map(|at| cut + at));
-            assert_eq!(found, Some(end), "{cut}");
+            match json.take(c) {
+                Step::More => {}
+                Step::Last => has_ended = true,
+                Step::Behind if is_blank(c) => has_ended = true,
+                Step::Behind => return false,
+                Step::Broken => return false,
+            }
+        }
+        has_ended
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..Default::default() })]
+
+        #[test]
+        fn accepts_what_serde_json_accepts(text in r#"[-{}\[\],:"0-2.eE+ \\untrfalsb]{0,12}"#) {
+            // A number may be too large for serde_json, and surrogates must come in pairs.
+            let parsed = serde_json::from_str::<serde_json::Value>(&text);
+            let by_value = parsed.as_ref().is_err_and(|error| error.to_string().contains("out of range"));
+            prop_assert_eq!(accepts(&text), parsed.is_ok() || by_value, "{:?}", text);
         }
     }
 
     #[test]
-    fn heads_are_told_apart() {
-        let call = r#" {"name": "f\u0031", "arguments": {"a""#;
-        let start = call.find(r#"{"a""#).unwrap();
-        assert_eq!(
-            head(call),
-            Head::Call {
-                name: "f1".into(),
-                start
-            }
-        );
-        for cut in 0..=start {
-            assert_eq!(head(&call[..cut]), Head::Unfinished, "{cut}");
-        }
-        for other in [
-            r#"{"arguments": {}"#,
-            r#"{"name": 3"#,
-            "x",
-            r#"{"name": "f", "arguments": "{}""#,
-            "{}",
+    fn values_end_where_they_end() {
+        for text in [
+            r#"{"a": "}\"{", "b": [1, {"c": "\\"}, -0.5e+3, true], "d": {}}"#,
+            "[]",
+            "\"\\u00e9\"",
+            "null",
         ] {
-            assert_eq!(head(other), Head::Other, "{other}");
+            assert!(accepts(text), "{text}");
+            let mut json = Json::default();
+            let steps: Vec<Step> = text.chars().map(|c| json.take(c)).collect();
+            assert_eq!(
+                steps.iter().position(|step| *step != Step::More),
+                Some(steps.len() - 1)
+            );
+        }
+        for bad in [
+            "{\"a\" 1}",
+            "[1,]",
+            "{,}",
+            "\"a\nb\"",
+            "01",
+            "1.",
+            "\"\\x\"",
+            "nul",
+            "{]",
+            "\"\\u12g4\"",
+        ] {
+            assert!(!accepts(bad), "{bad}");
         }
     }
 }

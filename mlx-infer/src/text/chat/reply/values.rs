@@ -1,122 +1,114 @@
-//! Arguments that are not written as JSON: text by the type of a schema, and Gemma's notation.
+//! Arguments that are not written as JSON, as JSON.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-/// A parameter's text as JSON, by the type that the tool's schema gives it: a text, unless the type says otherwise and the text is of it.
-pub(super) fn by_schema(schema: Option<&Value>, text: &str) -> Value {
-    let types: Vec<&str> = match schema.map(|schema| &schema["type"]) {
-        Some(Value::String(one)) => vec![one],
-        Some(Value::Array(many)) => many.iter().filter_map(Value::as_str).collect(),
-        // `anyOf` and the like: what is JSON is taken as JSON.
-        Some(_) if schema.is_some_and(|schema| schema.get("type").is_none()) => Vec::new(),
-        _ => vec!["string"],
+/// The deepest nesting of `anyOf` and its relatives that is read for types.
+const MAX_DEPTH: usize = 8;
+
+/// The types that a schema allows. `None`: it names none.
+pub(super) fn types(schema: &Value) -> Option<Vec<&str>> {
+    let mut types = Vec::new();
+    collect(schema, MAX_DEPTH, &mut types);
+    (!types.is_empty()).then_some(types)
+}
+
+fn collect<'s>(schema: &'s Value, depth: usize, types: &mut Vec<&'s str>) {
+    if depth == 0 {
+        return;
+    }
+    match &schema["type"] {
+        Value::String(one) => types.push(one),
+        Value::Array(many) => types.extend(many.iter().filter_map(Value::as_str)),
+        _ => {
+            let values = schema["enum"].as_array().into_iter().flatten();
+            types.extend(values.map(|value| type_of(value)));
+        }
+    }
+    for key in ["anyOf", "oneOf", "allOf"] {
+        for inner in schema[key].as_array().into_iter().flatten() {
+            collect(inner, depth - 1, types);
+        }
+    }
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// Whether values of these types are texts, which are given as they come.
+pub(super) fn are_texts(types: &[&str]) -> bool {
+    types.iter().all(|kind| matches!(*kind, "string" | "null"))
+}
+
+/// A parameter's text as JSON, by the types that the schema allows (`None`: any). `null` in any case is no value, whatever the type, as in
+/// Qwen3-Coder's published parser. A text that is of none of the types stays a text.
+pub(super) fn by_type(types: Option<&[&str]>, text: &str) -> String {
+    let word = text.trim();
+    if word.eq_ignore_ascii_case("null") {
+        return "null".to_owned();
+    }
+    let parsed = || serde_json::from_str::<Value>(word).ok();
+    let found = match types {
+        None => parsed(),
+        Some(types) => {
+            // From the narrowest type to the widest.
+            let order = ["integer", "number", "boolean", "object", "array"];
+            let wanted = order.iter().filter(|kind| types.contains(kind));
+            wanted.filter_map(|kind| of_type(kind, word)).next()
+        }
     };
-    let parsed: Option<Value> = serde_json::from_str(text.trim()).ok();
-    let word = text.trim().to_ascii_lowercase();
-    let is_of = |wanted: &str, value: &Value| match wanted {
-        "integer" => value.is_i64() || value.is_u64(),
-        "number" => value.is_number(),
-        "boolean" => value.is_boolean(),
-        "object" => value.is_object(),
-        "array" => value.is_array(),
-        "null" => value.is_null(),
-        _ => false,
-    };
-    if types.contains(&"boolean") && (word == "true" || word == "false") {
-        return (word == "true").into();
-    }
-    if types.contains(&"null") && (word == "null" || word == "none") {
-        return Value::Null;
-    }
-    match parsed {
-        Some(value) if types.is_empty() => value,
-        Some(value) if types.iter().any(|wanted| is_of(wanted, &value)) => value,
-        _ => text.into(),
+    found.unwrap_or_else(|| text.into()).to_string()
+}
+
+fn of_type(kind: &str, word: &str) -> Option<Value> {
+    let parsed = || serde_json::from_str::<Value>(word).ok();
+    match kind {
+        "integer" => match parsed()? {
+            Value::Number(number) if !number.is_f64() => Some(number.into()),
+            Value::Number(number) => whole(number.as_f64()?),
+            _ => None,
+        },
+        "number" => match parsed()? {
+            Value::Number(number) if number.is_f64() => {
+                Some(whole(number.as_f64()?).unwrap_or_else(|| number.into()))
+            }
+            number => number.is_number().then_some(number),
+        },
+        "boolean" if word.eq_ignore_ascii_case("true") => Some(true.into()),
+        "boolean" if word.eq_ignore_ascii_case("false") => Some(false.into()),
+        "object" => parsed().filter(Value::is_object),
+        "array" => parsed().filter(Value::is_array),
+        _ => None,
     }
 }
 
-/// Gemma's notation of an object, `{k:MARKtextMARK,n:3,l:[true]}`, where a mark stands around texts. `None` if it is something else.
-pub(super) fn gemma(text: &str, mark: &str) -> Option<Value> {
-    let mut reader = Gemma { rest: text, mark };
-    let value = reader.object(0)?;
-    reader.rest.trim().is_empty().then_some(value)
+/// A number without fraction as an integer.
+fn whole(number: f64) -> Option<Value> {
+    // Integers up to 2^53 are exact.
+    (number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0)
+        .then(|| Value::from(number as i64))
 }
 
-/// The deepest nesting that is read.
-const MAX_DEPTH: usize = 64;
-
-struct Gemma<'t> {
-    rest: &'t str,
-    mark: &'t str,
+/// A bare word of Gemma's notation: JSON if it is, else a text.
+pub(super) fn bare(word: &str) -> String {
+    match serde_json::from_str::<Value>(word) {
+        Ok(_) => word.to_owned(),
+        Err(_) => Value::from(word).to_string(),
+    }
 }
 
-impl Gemma<'_> {
-    fn take(&mut self, wanted: &str) -> Option<()> {
-        self.rest = self.rest.trim_start().strip_prefix(wanted)?;
-        Some(())
-    }
-
-    fn text(&mut self) -> Option<String> {
-        self.take(self.mark)?;
-        let (text, rest) = self.rest.split_once(self.mark)?;
-        self.rest = rest;
-        Some(text.to_owned())
-    }
-
-    fn object(&mut self, depth: usize) -> Option<Value> {
-        self.take("{")?;
-        let mut object = Map::new();
-        if self.take("}").is_some() {
-            return Some(object.into());
-        }
-        loop {
-            let key = match self.text() {
-                Some(key) => key,
-                None => {
-                    let (key, rest) = self.rest.split_once(':')?;
-                    self.rest = &self.rest[self.rest.len() - rest.len() - 1..];
-                    key.trim().trim_matches('"').to_owned()
-                }
-            };
-            self.take(":")?;
-            object.insert(key, self.value(depth + 1)?);
-            if self.take("}").is_some() {
-                return Some(object.into());
-            }
-            self.take(",")?;
-        }
-    }
-
-    fn value(&mut self, depth: usize) -> Option<Value> {
-        if depth > MAX_DEPTH {
-            return None;
-        }
-        self.rest = self.rest.trim_start();
-        if self.rest.starts_with(self.mark) {
-            return self.text().map(Value::from);
-        }
-        if self.rest.starts_with('{') {
-            return self.object(depth);
-        }
-        if self.take("[").is_some() {
-            let mut list = Vec::new();
-            if self.take("]").is_some() {
-                return Some(list.into());
-            }
-            loop {
-                list.push(self.value(depth + 1)?);
-                if self.take("]").is_some() {
-                    return Some(list.into());
-                }
-                self.take(",")?;
-            }
-        }
-        let end = self.rest.find([',', '}', ']'])?;
-        let (word, rest) = self.rest.split_at(end);
-        self.rest = rest;
-        let word = word.trim();
-        Some(serde_json::from_str(word).unwrap_or_else(|_| word.into()))
-    }
+/// A text as it stands inside of a JSON string.
+pub(super) fn escaped(text: &str) -> String {
+    let quoted = Value::from(text).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
 }
 
 #[cfg(test)]
@@ -127,35 +119,38 @@ mod tests {
     #[test]
     fn texts_become_values_of_their_type() {
         for (schema, text, value) in [
-            (json!({"type": "string"}), "3", json!("3")),
-            (json!({"type": "integer"}), "3", json!(3)),
-            (json!({"type": "integer"}), "3.5", json!("3.5")),
-            (json!({"type": "number"}), "3.5", json!(3.5)),
-            (json!({"type": "boolean"}), "True", json!(true)),
-            (json!({"type": ["null", "integer"]}), "null", Value::Null),
-            (json!({"type": "object"}), "{\"a\": [1]}", json!({"a": [1]})),
-            (json!({"type": "object"}), "{\"a\": [1", json!("{\"a\": [1")),
-            (json!({"anyOf": []}), "7", json!(7)),
-            (json!({"anyOf": []}), "seven", json!("seven")),
+            (json!({"type": "string"}), "3", "\"3\""),
+            (json!({"type": "string"}), "NULL", "null"),
+            (json!({"type": "integer"}), "3", "3"),
+            (json!({"type": "integer"}), "3.0", "3"),
+            (json!({"type": "integer"}), "3.5", "\"3.5\""),
+            (json!({"type": "integer"}), "three", "\"three\""),
+            (json!({"type": "number"}), "3.5", "3.5"),
+            (json!({"type": "number"}), "-4.0", "-4"),
+            (json!({"type": "boolean"}), "True", "true"),
+            (json!({"type": "boolean"}), "maybe", "\"maybe\""),
+            (json!({"type": ["null", "integer"]}), "null", "null"),
+            (json!({"type": "object"}), "{\"a\": [1]}", "{\"a\":[1]}"),
+            (json!({"type": "array"}), "[1, \"b\"]", "[1,\"b\"]"),
+            (
+                json!({"type": "object"}),
+                "{\"a\": [1",
+                "\"{\\\"a\\\": [1\"",
+            ),
+            (
+                json!({"anyOf": [{"type": "integer"}, {"type": "string"}]}),
+                "7",
+                "7",
+            ),
+            (json!({"enum": [1, 2]}), "2", "2"),
+            (json!({}), "7", "7"),
+            (json!({}), "seven", "\"seven\""),
         ] {
-            assert_eq!(by_schema(Some(&schema), text), value, "{schema} {text}");
+            assert_eq!(
+                by_type(types(&schema).as_deref(), text),
+                value,
+                "{schema} {text}"
+            );
         }
-        assert_eq!(by_schema(None, "3"), json!("3"));
-    }
-
-    #[test]
-    fn gemmas_notation_is_read() {
-        let text =
-            r#"{city:<|"|>Köln, "{}"<|"|>,days:3,deep:{l:[1,<|"|>x<|"|>,true],e:{}},n:null}"#;
-        let value = json!({"city": "Köln, \"{}\"", "days": 3, "deep": {"l": [1, "x", true], "e": {}}, "n": null});
-        assert_eq!(gemma(text, "<|\"|>"), Some(value));
-        assert_eq!(
-            gemma("{a:<escape>b<escape>}", "<escape>"),
-            Some(json!({"a": "b"}))
-        );
-        for bad in ["{a:1", "a", "{a}", "{a:1}x", ""] {
-            assert_eq!(gemma(bad, "<escape>"), None, "{bad}");
-        }
-        assert_eq!(gemma(&"{a:".repeat(500), "<escape>"), None);
     }
 }

@@ -1,0 +1,327 @@
+//! Grammars of calls hold what the parser of the same form reads.
+
+use serde_json::{Value, json};
+
+use super::super::{Constraint, Grammar};
+use super::{allowed, guide, tokenizer};
+use crate::text::chat::ChatTemplate;
+use crate::text::chat::reply::{Part, ReplyFormat, ToolChoice};
+use crate::text::files::Files;
+use crate::text::tokenizer::Tokenizer;
+
+fn tools(is_strict: bool) -> Vec<Value> {
+    let weather = json!({"type": "object", "required": ["city"], "properties": {
+        "city": {"type": "string"}, "days": {"type": "integer"}, "unit": {"enum": ["C", "F"]}, "all": {"type": "boolean"},
+    }});
+    let tool = |name: &str, schema: Value| json!({"type": "function", "function": {"name": name, "parameters": schema, "strict": is_strict}});
+    vec![
+        tool("weather", weather),
+        tool(
+            "now",
+            json!({"type": "object", "properties": {}, "additionalProperties": false}),
+        ),
+    ]
+}
+
+/// Whether the grammar allows the whole text, and an end behind it.
+fn allows(tokenizer: &Tokenizer, lark: &str, text: &str) -> bool {
+    let constraint = Constraint::from(Grammar::Lark(lark.to_owned()));
+    let mut guide = guide(tokenizer, tokenizer.vocab_size(), &constraint);
+    let mut is_complete = false;
+    for id in tokenizer.encode(text, false).unwrap() {
+        if is_complete || !allowed(&mut guide).contains(&id) {
+            return false;
+        }
+        guide.check().unwrap();
+        is_complete = guide.accept(id).unwrap();
+    }
+    is_complete || {
+        let ends = allowed(&mut guide);
+        tokenizer.eos_ids().iter().any(|id| ends.contains(id))
+    }
+}
+
+/// Marks of a template, a call of `weather` and two calls, as `{}` stands for the arguments.
+const FORMS: [(&str, &str, &str); 12] = [
+    (
+        "<tool_call>",
+        "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Ulm\", \"days\": 3, \"unit\": \"C\"}}\n</tool_call>",
+        "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>",
+    ),
+    (
+        "<|python_tag|>",
+        "{\"name\": \"weather\", \"parameters\": {\"city\": \"Ulm\", \"days\": 3, \"unit\": \"C\"}}",
+        "{\"name\": \"now\", \"parameters\": {}}; {\"name\": \"now\", \"parameters\": {}}",
+    ),
+    (
+        "[TOOL_CALLS]",
+        "[TOOL_CALLS][{\"name\": \"weather\", \"arguments\": {\"city\": \"Ulm\", \"days\": 3, \"unit\": \"C\"}}]",
+        "[TOOL_CALLS][{\"name\": \"now\", \"arguments\": {}}, {\"name\": \"now\", \"arguments\": {}}]",
+    ),
+    (
+        "[TOOL_CALLS] [ARGS]",
+        "[TOOL_CALLS]weather[ARGS]{\"city\": \"Ulm\", \"days\": 3, \"unit\": \"C\"}",
+        "[TOOL_CALLS]now[ARGS]{}[TOOL_CALLS]now[ARGS]{}",
+    ),
+    (
+        "<｜tool▁call▁begin｜>",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\": \"Ulm\", \"days\": 3, \"unit\": \"C\"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    ),
+    (
+        "<｜tool▁call▁begin｜> ```json",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\": \"Ulm\", \"days\": 3, \"unit\": \"C\"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "",
+    ),
+    (
+        "<|tool_call_begin|>",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{\"city\": \"Ulm\", \"days\": 3, \"unit\": \"C\"}<|tool_call_end|><|tool_calls_section_end|>",
+        "",
+    ),
+    (
+        "<|tool_call>",
+        "<|tool_call>call:weather{city:<|\"|>Ulm<|\"|>,days:3,unit:<|\"|>C<|\"|>}<tool_call|>",
+        "<|tool_call>call:now{}<tool_call|><|tool_call>call:now{}<tool_call|>",
+    ),
+    (
+        "<start_function_call>",
+        "<start_function_call>call:weather{city:<escape>Ulm<escape>,days:3,unit:<escape>C<escape>}<end_function_call>",
+        "",
+    ),
+    (
+        "<tool_call> <function=",
+        "<tool_call>\n<function=weather>\n<parameter=city>\nUlm\n</parameter>\n<parameter=days>\n3\n</parameter>\n<parameter=unit>\nC\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=now>\n</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
+    ),
+    (
+        "<minimax:tool_call>",
+        "<minimax:tool_call>\n<invoke name=\"weather\">\n<parameter name=\"city\">\nUlm\n</parameter>\n<parameter name=\"days\">\n3\n</parameter>\n<parameter name=\"unit\">\nC\n</parameter>\n</invoke>\n</minimax:tool_call>",
+        "",
+    ),
+    (
+        "<arg_key>",
+        "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Ulm</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n<arg_key>unit</arg_key>\n<arg_value>C</arg_value>\n</tool_call>",
+        "",
+    ),
+];
+
+/// The tokenizer with these special tokens more.
+fn with_special(tokens: &[&str]) -> Tokenizer {
+    let folder =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/text/tokenizers/qwen");
+    let to = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.path().join(entry.file_name())).unwrap();
+    }
+    let path = to.path().join("tokenizer_config.json");
+    let mut config: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    config["additional_special_tokens"] = json!(tokens);
+    std::fs::write(&path, config.to_string()).unwrap();
+    Tokenizer::load(&Files::directory(to.path()).unwrap()).unwrap()
+}
+
+fn check(tokenizer: &Tokenizer) {
+    for (marks, call, two) in FORMS {
+        let template = ChatTemplate::from_source(&format!("{{# {marks} #}}x"), tokenizer).unwrap();
+        let format = ReplyFormat::detect(&template, tokenizer);
+        let tools = tools(true);
+        let grammar = |choice: &ToolChoice, is_parallel| {
+            format
+                .grammar(tokenizer, &tools, choice, is_parallel)
+                .unwrap()
+                .unwrap()
+        };
+        let required = grammar(&ToolChoice::Required, true);
+        assert!(allows(tokenizer, &required, call), "{marks}: {required}");
+        assert!(
+            two.is_empty() || allows(tokenizer, &required, two),
+            "{marks}: {required}"
+        );
+        for wrong in [
+            "hello".to_owned(),
+            call.replace("weather", "nothing"),
+            call.replace('3', "x"),
+            call.replace('C', "K"),
+            call.replace("city", "town"),
+        ] {
+            assert!(!allows(tokenizer, &required, &wrong), "{marks}: {wrong}");
+        }
+        let single = grammar(&ToolChoice::Required, false);
+        assert!(allows(tokenizer, &single, call), "{marks}");
+        assert!(
+            two.is_empty() || !allows(tokenizer, &single, two),
+            "{marks}"
+        );
+        let named = grammar(&ToolChoice::Named("now".to_owned()), true);
+        assert!(!allows(tokenizer, &named, call), "{marks}");
+        // Calls within free text.
+        let auto = grammar(&ToolChoice::Auto, true);
+        assert!(allows(tokenizer, &auto, "Hello, you."), "{marks}: {auto}");
+        assert!(allows(tokenizer, &auto, call), "{marks}: {auto}");
+        assert!(
+            !allows(tokenizer, &auto, &call.replace('3', "x")),
+            "{marks}: {auto}"
+        );
+        if !call.starts_with('{') {
+            assert!(
+                allows(tokenizer, &auto, &format!("So: {call}")),
+                "{marks}: {auto}"
+            );
+        }
+        // The parser reads what the grammar holds.
+        let mut parser = format.parser("", &tools);
+        let mut parts = parser.push(call);
+        parts.extend(parser.finish());
+        let [
+            Part::CallStart { name, .. },
+            Part::CallArguments { json, .. },
+            Part::CallEnd { .. },
+        ] = &parts[..]
+        else {
+            panic!("{marks}: {parts:?}");
+        };
+        assert_eq!(name, "weather");
+        let arguments: Value = serde_json::from_str(json).unwrap();
+        assert_eq!(
+            arguments,
+            json!({"city": "Ulm", "days": 3, "unit": "C"}),
+            "{marks}"
+        );
+    }
+}
+
+#[test]
+fn calls_are_held_where_marks_are_spelled() {
+    check(&tokenizer("qwen"));
+}
+
+#[test]
+fn calls_are_held_where_marks_are_special_tokens() {
+    let marks = [
+        "<tool_call>",
+        "</tool_call>",
+        "<|python_tag|>",
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁calls▁end｜>",
+        "<｜tool▁call▁begin｜>",
+        "<｜tool▁call▁end｜>",
+        "<｜tool▁sep｜>",
+        "<|tool_call_begin|>",
+        "<|tool_call_end|>",
+        "<|tool_calls_section_begin|>",
+        "<|tool_calls_section_end|>",
+        "<|tool_call_argument_begin|>",
+        "<|tool_call>",
+        "<tool_call|>",
+        "<|\"|>",
+        "<start_function_call>",
+        "<end_function_call>",
+        "<escape>",
+        "<minimax:tool_call>",
+        "</minimax:tool_call>",
+        "<arg_key>",
+        "</arg_key>",
+        "<arg_value>",
+        "</arg_value>",
+    ];
+    let tokenizer = with_special(&marks);
+    assert!(marks.iter().all(|mark| tokenizer.is_special(mark)));
+    check(&tokenizer);
+}
+
+#[test]
+fn harmony_may_reason_before_the_call() {
+    let marks = [
+        "<|start|>",
+        "<|channel|>",
+        "<|message|>",
+        "<|end|>",
+        "<|constrain|>",
+        "<|call|>",
+    ];
+    let tokenizer = with_special(&marks);
+    let template = ChatTemplate::from_source("{# <|channel|> <|call|> #}x", &tokenizer).unwrap();
+    let format = ReplyFormat::detect(&template, &tokenizer);
+    let grammar = format
+        .grammar(&tokenizer, &tools(false), &ToolChoice::Required, true)
+        .unwrap()
+        .unwrap();
+    let call = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\": \"Ulm\"}";
+    assert!(allows(&tokenizer, &grammar, call), "{grammar}");
+    let reasoned =
+        format!("<|channel|>analysis<|message|>Ulm, then.<|end|><|start|>assistant{call}");
+    assert!(allows(&tokenizer, &grammar, &reasoned), "{grammar}");
+    assert!(!allows(
+        &tokenizer,
+        &grammar,
+        "<|channel|>final<|message|>Hello"
+    ));
+    // No tool is strict: the model may answer as it likes.
+    assert_eq!(
+        format
+            .grammar(&tokenizer, &tools(false), &ToolChoice::Auto, true)
+            .unwrap(),
+        None
+    );
+    assert_eq!(
+        format
+            .grammar(&tokenizer, &tools(true), &ToolChoice::None, true)
+            .unwrap(),
+        None
+    );
+}
+
+#[test]
+fn gemmas_notation_holds_every_type() {
+    let tokenizer = tokenizer("qwen");
+    let template = ChatTemplate::from_source("{# <|tool_call> #}x", &tokenizer).unwrap();
+    let format = ReplyFormat::detect(&template, &tokenizer);
+    let grammar = |schema: Value, is_strict: bool| {
+        let tool = json!({"type": "function", "function": {"name": "f", "parameters": schema, "strict": is_strict}});
+        format.grammar(&tokenizer, &[tool], &ToolChoice::Required, false)
+    };
+    let call = |arguments: &str| format!("<|tool_call>call:f{arguments}<tool_call|>");
+    let schema = json!({"type": "object", "required": ["b", "d"], "properties": {
+        "a": {"type": ["integer", "null"]},
+        "b": {"type": "array", "items": {"type": "number"}},
+        "c": {"anyOf": [{"type": "string"}, {"type": "object", "properties": {"x": {"type": "boolean"}}}]},
+        "d": {"type": "object"},
+        "e": {},
+    }});
+    let lark = grammar(schema, true).unwrap().unwrap();
+    for right in [
+        "{b:[],d:{}}",
+        "{a:null,b:[1,2.5],c:{x:true},d:{k:[<|\"|>v<|\"|>,{}]},e:false}",
+        "{a:-3,b:[0],c:<|\"|>t<|\"|>,d:{}}",
+        "{b:[],c:{},d:{},e:{}}",
+    ] {
+        assert!(allows(&tokenizer, &lark, &call(right)), "{right} {lark}");
+    }
+    for wrong in [
+        "{}",
+        "{b:[],}",
+        "{d:{}}",
+        "{b:[x],d:{}}",
+        "{,b:[],d:{}}",
+        "{b:[],d:{},f:1}",
+        "{b:[],c:1,d:{}}",
+    ] {
+        assert!(!allows(&tokenizer, &lark, &call(wrong)), "{wrong}");
+    }
+    let optional =
+        json!({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"const": "x"}}});
+    let lark = grammar(optional, false).unwrap().unwrap();
+    for right in ["{}", "{a:1}", "{b:<|\"|>x<|\"|>}", "{a:1,b:<|\"|>x<|\"|>}"] {
+        assert!(allows(&tokenizer, &lark, &call(right)), "{right} {lark}");
+    }
+    let least = json!({"type": "object", "properties": {"a": {"type": "integer", "minimum": 3}}});
+    assert!(grammar(least.clone(), false).is_ok());
+    let error = grammar(least, true).unwrap_err().to_string();
+    assert!(
+        error.starts_with("a strict tool's schema has minimum"),
+        "{error}"
+    );
+}

@@ -1,0 +1,321 @@
+//! Calls in JSON: `{"name": .., "arguments": {..}}`, one or a list of them.
+
+use super::body::Step;
+use super::calls::{Parts, Tools};
+use super::json::{self, Json, is_blank};
+
+/// Reads the objects of a block of calls, and the mark that closes the block.
+#[derive(Debug)]
+pub(super) struct Envelope {
+    close: &'static str,
+    /// Stands between two objects that are in no list.
+    separator: Option<char>,
+    /// Whether other keys than those of calls make the object something else.
+    is_strict: bool,
+    in_list: bool,
+    at: At,
+    call: Call,
+}
+
+#[derive(Debug)]
+enum At {
+    /// In front of an object or a list.
+    Front,
+    /// In front of a key; `may_close` behind `{`.
+    Key {
+        may_close: bool,
+    },
+    /// In a key, as it is written.
+    KeyText {
+        json: Json,
+        text: String,
+    },
+    Colon(String),
+    Value {
+        key: Key,
+        json: Json,
+        text: String,
+        is_live: bool,
+    },
+    AfterValue,
+    /// Behind an object of a list.
+    AfterItem,
+    /// Behind the last object or the list: so many bytes of the closing mark have come.
+    Tail(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Key {
+    Name,
+    Arguments,
+    /// Its object, if the value is one, holds name and arguments.
+    Function,
+    Other,
+}
+
+/// What is known of a call.
+#[derive(Debug, Default)]
+struct Call {
+    name: Option<String>,
+    /// Arguments that came before the name.
+    early: String,
+    has_arguments: bool,
+    /// Whether the object of the call stands in another one, under `function`.
+    is_inner: bool,
+}
+
+impl Envelope {
+    /// In front of the first object of a block that `close` ends.
+    pub(super) fn new(close: &'static str) -> Self {
+        Self {
+            close,
+            separator: None,
+            is_strict: false,
+            in_list: false,
+            at: At::Front,
+            call: Call::default(),
+        }
+    }
+
+    /// Objects that stand alone, separated by `;`.
+    pub(super) fn bare() -> Self {
+        Self {
+            separator: Some(';'),
+            is_strict: true,
+            ..Self::new("")
+        }
+    }
+
+    /// Whether only a closing mark is missing.
+    pub(super) fn is_tail(&self) -> bool {
+        matches!(self.at, At::Tail(_)) || self.in_list && matches!(self.at, At::AfterItem)
+    }
+
+    /// Whether the arguments of the call that was begun are complete.
+    pub(super) fn is_complete(&self) -> bool {
+        self.call.has_arguments && matches!(self.at, At::AfterValue)
+    }
+
+    pub(super) fn take(&mut self, c: char, tools: &Tools, parts: &mut Parts) -> Step {
+        let is_blank = is_blank(c);
+        match &mut self.at {
+            At::Front
+            | At::Key { .. }
+            | At::Colon(_)
+            | At::AfterValue
+            | At::AfterItem
+            | At::Tail(0)
+                if is_blank => {}
+            At::Front => match c {
+                '{' => {
+                    self.call = Call::default();
+                    self.at = At::Key { may_close: true };
+                }
+                '[' if !self.in_list && !self.is_strict => self.in_list = true,
+                _ => return Step::Broken,
+            },
+            At::Key { may_close } => match c {
+                '"' => {
+                    let mut json = Json::default();
+                    json.take(c);
+                    self.at = At::KeyText {
+                        json,
+                        text: c.to_string(),
+                    };
+                }
+                '}' if *may_close => return self.close_object(tools, parts),
+                _ => return Step::Broken,
+            },
+            At::KeyText { json, text } => {
+                text.push(c);
+                match json.take(c) {
+                    json::Step::More => {}
+                    json::Step::Last => match decoded(text) {
+                        Some(key) => self.at = At::Colon(key),
+                        None => return Step::Broken,
+                    },
+                    _ => return Step::Broken,
+                }
+            }
+            At::Colon(key) => {
+                let kind = match key.as_str() {
+                    "name" => Key::Name,
+                    "arguments" | "parameters" => Key::Arguments,
+                    "function" if !self.call.is_inner => Key::Function,
+                    "type" | "id" | "function" => Key::Other,
+                    _ if self.is_strict => return Step::Broken,
+                    _ => Key::Other,
+                };
+                // A key that comes twice makes the call ambiguous.
+                let is_known = match kind {
+                    Key::Name => self.call.name.is_some(),
+                    Key::Arguments => self.call.has_arguments,
+                    Key::Function | Key::Other => false,
+                };
+                if c != ':' || is_known {
+                    return Step::Broken;
+                }
+                self.at = At::Value {
+                    key: kind,
+                    json: Json::default(),
+                    text: String::new(),
+                    is_live: false,
+                };
+            }
+            At::Value { .. } => return self.value(c, tools, parts),
+            At::AfterValue => match c {
+                ',' => self.at = At::Key { may_close: false },
+                '}' => return self.close_object(tools, parts),
+                _ => return Step::Broken,
+            },
+            At::AfterItem => match c {
+                ',' => self.at = At::Front,
+                ']' => return self.tail(),
+                _ => return Step::Broken,
+            },
+            At::Tail(0) if Some(c) == self.separator => self.at = At::Front,
+            At::Tail(matched) => {
+                if !self.close[*matched..].starts_with(c) {
+                    return Step::Broken;
+                }
+                *matched += c.len_utf8();
+                if *matched == self.close.len() {
+                    return Step::Done;
+                }
+            }
+        }
+        Step::More
+    }
+
+    fn value(&mut self, c: char, tools: &Tools, parts: &mut Parts) -> Step {
+        let At::Value {
+            key,
+            json,
+            text,
+            is_live,
+        } = &mut self.at
+        else {
+            return Step::Broken;
+        };
+        if text.is_empty() {
+            if is_blank(c) {
+                return Step::More;
+            }
+            if *key == Key::Function && c == '{' {
+                self.call.is_inner = true;
+                self.at = At::Key { may_close: true };
+                return Step::More;
+            }
+            // Arguments are given as they come if the tool is known.
+            *is_live = *key == Key::Arguments && c == '{' && self.call.name.is_some();
+            if *is_live && let Some(name) = &self.call.name {
+                parts.start(name);
+            }
+        }
+        let step = json.take(c);
+        match step {
+            json::Step::Broken => return Step::Broken,
+            json::Step::Behind => {}
+            _ if *is_live => {
+                parts.arguments(c.encode_utf8(&mut [0; 4]));
+                // Something, so that it is no longer in front of the value.
+                if text.is_empty() {
+                    text.push(c);
+                }
+            }
+            _ => text.push(c),
+        }
+        if step == json::Step::More {
+            return Step::More;
+        }
+        let (key, text, is_live) = (*key, std::mem::take(text), *is_live);
+        self.at = At::AfterValue;
+        let is_right = match key {
+            Key::Name => self.name(&text, tools, parts),
+            Key::Arguments if is_live => {
+                self.call.has_arguments = true;
+                true
+            }
+            Key::Arguments => self.arguments(&text, parts),
+            Key::Function | Key::Other => true,
+        };
+        match step {
+            _ if !is_right => Step::Broken,
+            json::Step::Behind => self.take(c, tools, parts),
+            _ => Step::More,
+        }
+    }
+
+    /// Takes the name. Whether a tool on offer has it.
+    fn name(&mut self, text: &str, tools: &Tools, parts: &mut Parts) -> bool {
+        let Some(name) = decoded(text).filter(|name| tools.has(name)) else {
+            return false;
+        };
+        if self.call.has_arguments {
+            parts.start(&name);
+            parts.arguments(&std::mem::take(&mut self.call.early));
+        }
+        self.call.name = Some(name);
+        true
+    }
+
+    /// Takes arguments that came before the name, or that are no object: a text with JSON in it, or `null`.
+    fn arguments(&mut self, text: &str, parts: &mut Parts) -> bool {
+        let text = match text {
+            "null" | "\"\"" | "\"null\"" => "{}".to_owned(),
+            object if object.starts_with('{') => object.to_owned(),
+            other => match decoded(other) {
+                Some(inner) if is_object(&inner) => inner,
+                _ => return false,
+            },
+        };
+        self.call.has_arguments = true;
+        match &self.call.name {
+            Some(name) => {
+                parts.start(name);
+                parts.arguments(&text);
+            }
+            None => self.call.early = text,
+        }
+        true
+    }
+
+    fn close_object(&mut self, tools: &Tools, parts: &mut Parts) -> Step {
+        if std::mem::take(&mut self.call.is_inner) {
+            self.at = At::AfterValue;
+            return Step::More;
+        }
+        let Some(name) = self.call.name.take().filter(|name| tools.has(name)) else {
+            return Step::Broken;
+        };
+        if !self.call.has_arguments {
+            parts.start(&name);
+            parts.arguments("{}");
+        }
+        parts.end();
+        match self.in_list {
+            true => {
+                self.at = At::AfterItem;
+                Step::More
+            }
+            false => self.tail(),
+        }
+    }
+
+    fn tail(&mut self) -> Step {
+        self.at = At::Tail(0);
+        match self.close.is_empty() && self.separator.is_none() {
+            true => Step::Done,
+            false => Step::More,
+        }
+    }
+}
+
+/// The text that a JSON string stands for.
+fn decoded(text: &str) -> Option<String> {
+    serde_json::from_str(text).ok()
+}
+
+fn is_object(text: &str) -> bool {
+    serde_json::from_str::<serde_json::Value>(text).is_ok_and(|value| value.is_object())
+}

@@ -1,0 +1,100 @@
+//! The forms in which families write calls: their marks, and what reads the text behind them.
+
+use super::ToolFormat;
+use super::body::Body;
+use super::envelope::Envelope;
+use super::named::{self, Named};
+use super::notation::Notation;
+use super::tags::{self, Tags};
+
+/// What a mark in a reply begins.
+pub(super) enum Begins {
+    /// A block of calls.
+    Block(Body),
+    /// Nothing: it stands around blocks.
+    Nothing,
+}
+
+impl ToolFormat {
+    /// The marks that begin calls, and those around them.
+    pub(super) fn marks(self) -> &'static [&'static str] {
+        match self {
+            Self::Hermes => &["<tool_call>"],
+            Self::Qwen3Coder => &["<tool_call>", "<function="],
+            Self::Glm => &["<tool_call>"],
+            Self::MiniMax => &["<minimax:tool_call>"],
+            Self::Llama3 => &["<|python_tag|>"],
+            Self::Mistral | Self::MistralArgs => &["[TOOL_CALLS]"],
+            Self::Gemma4 => &["<|tool_call>"],
+            Self::FunctionGemma => &["<start_function_call>"],
+            Self::DeepSeek => &[
+                "<｜tool▁call▁begin｜>",
+                "<｜tool▁calls▁begin｜>",
+                "<｜tool▁calls▁end｜>",
+            ],
+            Self::Kimi => &[
+                "<|tool_call_begin|>",
+                "<|tool_calls_section_begin|>",
+                "<|tool_calls_section_end|>",
+            ],
+            Self::Harmony => &[],
+        }
+    }
+
+    /// Marks inside of calls.
+    pub(super) fn inner_marks(self) -> &'static [&'static str] {
+        match self {
+            Self::Hermes | Self::Qwen3Coder => &["</tool_call>"],
+            Self::Glm => &[
+                "</tool_call>",
+                "<arg_key>",
+                "</arg_key>",
+                "<arg_value>",
+                "</arg_value>",
+            ],
+            Self::MiniMax => &["</minimax:tool_call>"],
+            Self::Llama3 => &[],
+            Self::Mistral | Self::MistralArgs => &["[ARGS]", "[CALL_ID]"],
+            Self::Gemma4 => &["<tool_call|>", "<|\"|>"],
+            Self::FunctionGemma => &["<end_function_call>", "<escape>"],
+            Self::DeepSeek => &["<｜tool▁sep｜>", "<｜tool▁call▁end｜>"],
+            Self::Kimi => &["<|tool_call_argument_begin|>", "<|tool_call_end|>"],
+            Self::Harmony => super::harmony::MARKS,
+        }
+    }
+
+    /// Whether a reply that begins with `{` may be a call.
+    pub(super) fn has_bare_calls(self) -> bool {
+        self == Self::Llama3
+    }
+
+    /// What a mark begins.
+    pub(super) fn begins(self, mark: &str) -> Begins {
+        Begins::Block(match self {
+            Self::Hermes => Body::Envelope(Envelope::new("</tool_call>")),
+            Self::Qwen3Coder if mark == "<function=" => Body::Tags(Tags::named(&tags::QWEN3_CODER)),
+            Self::Qwen3Coder => json_or(Body::Tags(Tags::new(&tags::QWEN3_CODER))),
+            Self::Glm => json_or(Body::Tags(Tags::new(&tags::GLM))),
+            Self::MiniMax => Body::Tags(Tags::new(&tags::MINIMAX)),
+            Self::Llama3 => Body::Envelope(Envelope::bare()),
+            Self::Mistral | Self::MistralArgs => {
+                let named = Body::Named(Named::new(named::mistral, ""));
+                Body::Either(Box::new((Envelope::new(""), named)))
+            }
+            Self::Gemma4 => Body::Notation(Notation::new("<|\"|>", "<tool_call|>")),
+            Self::FunctionGemma => Body::Notation(Notation::new("<escape>", "<end_function_call>")),
+            Self::DeepSeek if mark == self.marks()[0] => {
+                Body::Named(Named::new(named::deepseek, "<｜tool▁call▁end｜>"))
+            }
+            Self::Kimi if mark == self.marks()[0] => {
+                Body::Named(Named::new(named::kimi, "<|tool_call_end|>"))
+            }
+            Self::DeepSeek | Self::Kimi | Self::Harmony => return Begins::Nothing,
+        })
+    }
+}
+
+/// Some models write JSON between the marks of the other form.
+fn json_or(other: Body) -> Body {
+    Body::Either(Box::new((Envelope::new("</tool_call>"), other)))
+}

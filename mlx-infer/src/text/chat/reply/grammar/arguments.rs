@@ -1,0 +1,295 @@
+//! Grammars of arguments by a tool's schema.
+
+use serde_json::{Map, Value, json};
+
+use super::super::values;
+use super::super::{ToolFormat, tags};
+use super::rules::Rules;
+use crate::error::{Error, Result};
+
+/// Keywords that a grammar holds, or that say nothing about a value.
+const KEYWORDS: [&str; 19] = [
+    "type",
+    "enum",
+    "const",
+    "anyOf",
+    "oneOf",
+    "properties",
+    "required",
+    "items",
+    "additionalProperties",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "$schema",
+    "$id",
+    "$comment",
+    "strict",
+    "deprecated",
+    "nullable",
+];
+
+/// The deepest nesting of a schema.
+const MAX_DEPTH: usize = 32;
+
+const INTEGER: &str = "/-?(0|[1-9][0-9]{0,17})/";
+const NUMBER: &str = "/-?(0|[1-9][0-9]{0,17})(\\.[0-9]{1,17})?([eE][+-]?[0-9]{1,3})?/";
+
+impl Rules<'_> {
+    /// The arguments of a call in a form.
+    ///
+    /// # Errors
+    /// A strict tool's schema has a keyword that the form cannot hold.
+    pub(super) fn arguments(
+        &mut self,
+        form: ToolFormat,
+        schema: &Value,
+        is_strict: bool,
+    ) -> Result<String> {
+        match form {
+            ToolFormat::Gemma4 => self.noted(schema, "<|\"|>", is_strict, 0),
+            ToolFormat::FunctionGemma => self.noted(schema, "<escape>", is_strict, 0),
+            ToolFormat::Qwen3Coder => self.tagged(schema, &tags::QWEN3_CODER, is_strict),
+            ToolFormat::MiniMax => self.tagged(schema, &tags::MINIMAX, is_strict),
+            ToolFormat::Glm => self.tagged(schema, &tags::GLM, is_strict),
+            _ => Ok(self.json(schema, is_strict)),
+        }
+    }
+
+    fn json(&mut self, schema: &Value, is_strict: bool) -> String {
+        let mut schema = schema.clone();
+        // Separators as templates write them, and no other blanks: a model that prefers blanks would never end.
+        schema["x-guidance"] = json!({
+            "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ", "lenient": !is_strict,
+        });
+        self.rule(&format!("%json {schema}"))
+    }
+
+    /// Parameters in tags: those that the schema requires, others if the model gives them, in the schema's order.
+    fn tagged(&mut self, schema: &Value, form: &tags::Form, is_strict: bool) -> Result<String> {
+        let mut all = Vec::new();
+        let line = if form.has_lines { "\n" } else { "" };
+        for (key, schema_of, is_required) in properties(schema) {
+            let name = match form.parameter.ends_with("name=") {
+                true => json!(key).to_string(),
+                false => key.to_owned(),
+            };
+            let between = if form.value.is_empty() { "" } else { "\n" };
+            let open = format!(
+                "{}{name}{}{between}{}{line}",
+                form.parameter, form.name_end, form.value
+            );
+            let end = format!("{line}{}\n", form.value_end);
+            let open = self.literal(&open);
+            let types = values::types(schema_of);
+            let has_text = types.as_ref().is_none_or(|types| types.contains(&"string"));
+            let value = if let Some(choices) = choices(schema_of) {
+                let texts = choices.iter().map(|choice| match choice {
+                    Value::String(text) => self.literal(text),
+                    other => self.literal(&other.to_string()),
+                });
+                let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
+                format!("({}) {}", texts.join(" | "), self.literal(&end))
+            } else if has_text {
+                self.held(schema_of, is_strict)?;
+                self.text_until(&end)
+            } else {
+                let mut schema_of = schema_of.clone();
+                // References are to the definitions of the whole schema.
+                for definitions in ["$defs", "definitions"] {
+                    if let (Some(object), Some(found)) =
+                        (schema_of.as_object_mut(), schema.get(definitions))
+                    {
+                        object.insert(definitions.to_owned(), found.clone());
+                    }
+                }
+                format!(
+                    "{} {}",
+                    self.json(&schema_of, is_strict),
+                    self.literal(&end)
+                )
+            };
+            let rule = self.rule(&format!("{open} {value}"));
+            all.push(if is_required {
+                rule
+            } else {
+                format!("{rule}?")
+            });
+        }
+        Ok(all.join(" "))
+    }
+
+    /// A value in Gemma's notation.
+    fn noted(
+        &mut self,
+        schema: &Value,
+        mark: &'static str,
+        is_strict: bool,
+        depth: usize,
+    ) -> Result<String> {
+        if depth > MAX_DEPTH {
+            return Err(Error::unsupported(format!(
+                "a tool's schema is nested deeper than {MAX_DEPTH} levels"
+            )));
+        }
+        self.held(schema, is_strict)?;
+        if let Some(choices) = choices(schema) {
+            let texts: Vec<String> = choices
+                .iter()
+                .map(|choice| self.literal(&written(choice, mark)))
+                .collect();
+            return Ok(format!("({})", texts.join(" | ")));
+        }
+        for key in ["anyOf", "oneOf"] {
+            if let Some(Value::Array(inner)) = schema.get(key) {
+                let inner = inner
+                    .iter()
+                    .map(|schema| self.noted(schema, mark, is_strict, depth + 1));
+                return Ok(format!(
+                    "({})",
+                    inner.collect::<Result<Vec<_>>>()?.join(" | ")
+                ));
+            }
+        }
+        let types = match values::types(schema) {
+            Some(types) => types,
+            None if schema.get("properties").is_some() => vec!["object"],
+            None => return Ok(self.any(mark)),
+        };
+        let mut all = Vec::new();
+        for kind in types {
+            all.push(match kind {
+                "string" => self.quoted(mark),
+                "integer" => INTEGER.to_owned(),
+                "number" => NUMBER.to_owned(),
+                "boolean" => "\"true\" | \"false\"".to_owned(),
+                "null" => "\"null\"".to_owned(),
+                "array" => {
+                    let item = match schema.get("items") {
+                        Some(items) => self.noted(items, mark, is_strict, depth + 1)?,
+                        None => self.any(mark),
+                    };
+                    format!("\"[\" ({item} (\",\" {item})*)? \"]\"")
+                }
+                "object" if schema.get("properties").is_some() => {
+                    let members = self.members(schema, mark, is_strict, depth)?;
+                    format!("\"{{\" {members} \"}}\"")
+                }
+                "object" => {
+                    self.any(mark);
+                    "any_object".to_owned()
+                }
+                other => {
+                    return Err(Error::unsupported(format!(
+                        "a tool's schema has type {other:?}; known: string, integer, number, boolean, null, array, object"
+                    )));
+                }
+            });
+        }
+        Ok(self.rule(&all.join(" | ")))
+    }
+
+    /// Members of an object with commas between them.
+    fn members(
+        &mut self,
+        schema: &Value,
+        mark: &'static str,
+        is_strict: bool,
+        depth: usize,
+    ) -> Result<String> {
+        let mut pairs = Vec::new();
+        for (key, schema, is_required) in properties(schema) {
+            let value = self.noted(schema, mark, is_strict, depth + 1)?;
+            let key = self.literal(&format!("{key}:"));
+            pairs.push((self.rule(&format!("{key} {value}")), is_required));
+        }
+        // From the last to the first: what may come behind others, and what may come first.
+        let (mut behind, mut first) = (String::new(), String::new());
+        let mut may_be_empty = true;
+        for (pair, is_required) in pairs.into_iter().rev() {
+            let optional = if is_required { "" } else { "?" };
+            let with_it = format!("{pair} {behind}");
+            first = match is_required || first.is_empty() {
+                true => self.rule(&with_it),
+                false => self.rule(&format!("{with_it} | {first}")),
+            };
+            may_be_empty &= !is_required;
+            behind = self.rule(&format!("(\",\" {pair}){optional} {behind}"));
+        }
+        Ok(match may_be_empty && !first.is_empty() {
+            true => format!("{first}?"),
+            false => first,
+        })
+    }
+
+    fn quoted(&mut self, mark: &'static str) -> String {
+        let text = self.text_until(mark);
+        format!("{} {text}", self.literal(mark))
+    }
+
+    fn any(&mut self, mark: &'static str) -> String {
+        if !self.has("any") {
+            let text = self.quoted(mark);
+            let words = "\"true\" | \"false\" | \"null\"";
+            let any = format!(
+                "{text} | {NUMBER} | {words} | \"[\" (any (\",\" any)*)? \"]\" | any_object"
+            );
+            self.once("any", &any);
+            let pair = "/[a-zA-Z_][a-zA-Z0-9_]{0,63}/ \":\" any";
+            self.once(
+                "any_object",
+                &format!("\"{{\" ({pair} (\",\" {pair})*)? \"}}\""),
+            );
+        }
+        "any".to_owned()
+    }
+
+    /// # Errors
+    /// A strict schema has a keyword that is not held.
+    fn held(&self, schema: &Value, is_strict: bool) -> Result<()> {
+        let keys = schema.as_object().into_iter().flat_map(Map::keys);
+        let unknown = keys.filter(|key| !KEYWORDS.contains(&key.as_str()));
+        match unknown.into_iter().next().filter(|_| is_strict) {
+            None => Ok(()),
+            Some(key) => Err(Error::unsupported(format!(
+                "a strict tool's schema has {key}, to which calls in the form of this model cannot be held; held: type, \
+                 enum, const, anyOf, oneOf, properties, required, items"
+            ))),
+        }
+    }
+}
+
+/// Name, schema and whether it is required of each property.
+fn properties(schema: &Value) -> Vec<(&str, &Value, bool)> {
+    let required = schema["required"].as_array();
+    let is_required = |key: &str| required.is_some_and(|list| list.iter().any(|name| name == key));
+    let all = schema["properties"].as_object().into_iter().flatten();
+    all.map(|(key, value)| (key.as_str(), value, is_required(key)))
+        .collect()
+}
+
+/// The values of `enum` or `const`.
+fn choices(schema: &Value) -> Option<Vec<Value>> {
+    match (schema.get("const"), schema.get("enum")) {
+        (Some(value), _) => Some(vec![value.clone()]),
+        (None, Some(Value::Array(values))) if !values.is_empty() => Some(values.clone()),
+        _ => None,
+    }
+}
+
+/// A value in Gemma's notation.
+fn written(value: &Value, mark: &str) -> String {
+    match value {
+        Value::String(text) => format!("{mark}{text}{mark}"),
+        Value::Array(list) => {
+            let items: Vec<String> = list.iter().map(|item| written(item, mark)).collect();
+            format!("[{}]", items.join(","))
+        }
+        Value::Object(map) => {
+            let pair = |(key, item): (&String, &Value)| format!("{key}:{}", written(item, mark));
+            format!("{{{}}}", map.iter().map(pair).collect::<Vec<_>>().join(","))
+        }
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,136 @@
+//! Calls with the name in front of the arguments: `name[ARGS]{..}` and its relatives.
+
+use super::body::Step;
+use super::calls::{Parts, Tools};
+use super::json::{self, Json, is_blank};
+
+/// A longer head holds no name.
+const MAX_HEAD: usize = 256;
+
+/// Finds a tool's name in the text in front of the arguments.
+pub(super) type Name = fn(&str) -> &str;
+
+/// Reads one call: a head with the name, the arguments, the mark that closes the call.
+#[derive(Debug)]
+pub(super) struct Named {
+    name: Name,
+    close: &'static str,
+    at: At,
+}
+
+#[derive(Debug)]
+enum At {
+    Head(String),
+    Arguments(Json),
+    /// Behind the arguments: so many bytes of the closing mark have come.
+    Tail(usize),
+}
+
+impl Named {
+    /// In front of a head. Without `close` a call ends with its arguments.
+    pub(super) fn new(name: Name, close: &'static str) -> Self {
+        Self {
+            name,
+            close,
+            at: At::Head(String::new()),
+        }
+    }
+
+    /// In front of the arguments of a call that was begun.
+    pub(super) fn arguments() -> Self {
+        Self {
+            name: |head| head,
+            close: "",
+            at: At::Arguments(Json::default()),
+        }
+    }
+
+    pub(super) fn is_tail(&self) -> bool {
+        matches!(self.at, At::Tail(_))
+    }
+
+    pub(super) fn take(&mut self, c: char, tools: &Tools, parts: &mut Parts) -> Step {
+        match &mut self.at {
+            At::Head(head) if c == '{' => {
+                let name = (self.name)(head).trim();
+                if !tools.has(name) {
+                    return Step::Broken;
+                }
+                parts.start(name);
+                self.at = At::Arguments(Json::default());
+                self.take(c, tools, parts)
+            }
+            At::Head(head) => {
+                head.push(c);
+                match head.len() > MAX_HEAD {
+                    true => Step::Broken,
+                    false => Step::More,
+                }
+            }
+            At::Arguments(json) => {
+                let is_front = json.is_front();
+                match json.take(c) {
+                    json::Step::More if is_front && is_blank(c) => Step::More,
+                    json::Step::More if is_front && c != '{' => Step::Broken,
+                    json::Step::More => {
+                        parts.arguments(c.encode_utf8(&mut [0; 4]));
+                        Step::More
+                    }
+                    json::Step::Last => {
+                        parts.arguments(c.encode_utf8(&mut [0; 4]));
+                        parts.end();
+                        self.at = At::Tail(0);
+                        match self.close.is_empty() {
+                            true => Step::Done,
+                            false => Step::More,
+                        }
+                    }
+                    json::Step::Behind | json::Step::Broken => Step::Broken,
+                }
+            }
+            // DeepSeek closes the fence around the arguments in front of the mark.
+            At::Tail(0) if is_blank(c) || c == '`' => Step::More,
+            At::Tail(matched) => {
+                if !self.close[*matched..].starts_with(c) {
+                    return Step::Broken;
+                }
+                *matched += c.len_utf8();
+                match *matched == self.close.len() {
+                    true => Step::Done,
+                    false => Step::More,
+                }
+            }
+        }
+    }
+}
+
+/// Mistral: `name[ARGS]`, since 2025 with `[CALL_ID]id` between them.
+pub(super) fn mistral(head: &str) -> &str {
+    let head = head.split("[ARGS]").next().unwrap_or_default();
+    head.split("[CALL_ID]").next().unwrap_or_default()
+}
+
+/// DeepSeek: `name<｜tool▁sep｜>` in V3.1; before, `function<｜tool▁sep｜>name` and a fence.
+pub(super) fn deepseek(head: &str) -> &str {
+    let head = head.trim_end();
+    let head = head.strip_suffix("```json").unwrap_or(head).trim_end();
+    match head.rsplit_once("<｜tool▁sep｜>") {
+        Some((name, "")) => name,
+        Some((_, name)) => name,
+        None => head,
+    }
+}
+
+/// Kimi: `functions.name:0<|tool_call_argument_begin|>`.
+pub(super) fn kimi(head: &str) -> &str {
+    let head = head
+        .split("<|tool_call_argument_begin|>")
+        .next()
+        .unwrap_or_default()
+        .trim();
+    let head = head.strip_prefix("functions.").unwrap_or(head);
+    match head.rsplit_once(':') {
+        Some((name, number)) if number.chars().all(|c| c.is_ascii_digit()) => name,
+        _ => head,
+    }
+}

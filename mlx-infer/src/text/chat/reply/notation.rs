@@ -1,0 +1,207 @@
+//! Calls in Gemma's notation: `call:name{key:MARKtextMARK,n:3,l:[true]}`.
+
+use super::body::Step;
+use super::calls::{Parts, Tools};
+use super::json::{self, Json};
+use super::seek::Seek;
+use super::values;
+
+/// A longer name or key is none.
+const MAX_NAME: usize = 256;
+/// A longer word is none: texts stand in marks.
+const MAX_WORD: usize = 1024;
+
+/// Reads a call and the mark that closes it.
+#[derive(Debug)]
+pub(super) struct Notation {
+    /// Around texts.
+    mark: &'static str,
+    close: &'static str,
+    at: At,
+    /// The brackets that are open.
+    open: Vec<char>,
+}
+
+#[derive(Debug)]
+enum At {
+    /// So many bytes of `call:` have come.
+    Call(usize),
+    Name(String),
+    /// In front of a key or inside of one; `may_close` behind `{`.
+    Key {
+        text: String,
+        may_close: bool,
+    },
+    /// In front of a value; `may_close` behind `[`.
+    Value {
+        may_close: bool,
+    },
+    /// A word without marks, or the beginning of a mark.
+    Word(String),
+    Text(Seek),
+    /// A text in JSON's quotation marks.
+    Quoted(Json),
+    AfterValue,
+    /// Behind the call: so many bytes of the closing mark have come.
+    Tail(usize),
+}
+
+const CALL: &str = "call:";
+
+impl Notation {
+    pub(super) fn new(mark: &'static str, close: &'static str) -> Self {
+        Self {
+            mark,
+            close,
+            at: At::Call(0),
+            open: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_tail(&self) -> bool {
+        matches!(self.at, At::Tail(_))
+    }
+
+    pub(super) fn take(&mut self, c: char, tools: &Tools, parts: &mut Parts) -> Step {
+        let is_blank = c.is_whitespace();
+        match &mut self.at {
+            At::Call(0) | At::Value { .. } | At::AfterValue | At::Tail(0) if is_blank => {}
+            At::Call(matched) => {
+                if !CALL[*matched..].starts_with(c) {
+                    return Step::Broken;
+                }
+                *matched += 1;
+                if *matched == CALL.len() {
+                    self.at = At::Name(String::new());
+                }
+            }
+            At::Name(name) if c == '{' => {
+                let name = name.trim();
+                if !tools.has(name) {
+                    return Step::Broken;
+                }
+                parts.start(name);
+                self.open_bracket(c, parts);
+            }
+            At::Name(text) | At::Key { text, .. } if text.len() > MAX_NAME => return Step::Broken,
+            At::Name(name) => name.push(c),
+            At::Key { text, may_close } => match c {
+                '}' if *may_close && text.trim().is_empty() => return self.close_bracket(c, parts),
+                // A text in marks may hold a colon.
+                ':' if !text.trim_start().starts_with(self.mark)
+                    || text.matches(self.mark).count() > 1 =>
+                {
+                    let key = text.trim().trim_matches('"');
+                    let key = key.strip_prefix(self.mark).unwrap_or(key);
+                    let key = key.strip_suffix(self.mark).unwrap_or(key);
+                    parts.arguments(&format!("{}: ", serde_json::Value::from(key)));
+                    self.at = At::Value { may_close: false };
+                }
+                '{' | '}' | '[' | ']' | ',' => return Step::Broken,
+                _ => text.push(c),
+            },
+            At::Value { may_close } => match c {
+                '{' | '[' => self.open_bracket(c, parts),
+                ']' if *may_close => return self.close_bracket(c, parts),
+                '"' => {
+                    let mut json = Json::default();
+                    json.take(c);
+                    parts.arguments("\"");
+                    self.at = At::Quoted(json);
+                }
+                '}' | ']' | ',' => return Step::Broken,
+                _ => self.at = At::Word(c.to_string()),
+            },
+            At::Word(word) => match c {
+                '}' | ']' | ',' => {
+                    parts.arguments(&values::bare(word.trim()));
+                    return self.after_value(c, parts);
+                }
+                _ if word.len() > MAX_WORD => return Step::Broken,
+                _ => {
+                    word.push(c);
+                    if word == self.mark {
+                        parts.arguments("\"");
+                        self.at = At::Text(Seek::default());
+                    }
+                }
+            },
+            At::Text(seek) => {
+                let mut text = String::new();
+                let is_end = seek.take(c, &[self.mark], &mut text).is_some();
+                if !text.is_empty() {
+                    parts.arguments(&values::escaped(&text));
+                }
+                if is_end {
+                    parts.arguments("\"");
+                    self.at = At::AfterValue;
+                }
+            }
+            At::Quoted(json) => match json.take(c) {
+                json::Step::More => parts.arguments(c.encode_utf8(&mut [0; 4])),
+                json::Step::Last => {
+                    parts.arguments("\"");
+                    self.at = At::AfterValue;
+                }
+                _ => return Step::Broken,
+            },
+            At::AfterValue => return self.after_value(c, parts),
+            At::Tail(matched) => {
+                if !self.close[*matched..].starts_with(c) {
+                    return Step::Broken;
+                }
+                *matched += c.len_utf8();
+                if *matched == self.close.len() {
+                    return Step::Done;
+                }
+            }
+        }
+        Step::More
+    }
+
+    fn open_bracket(&mut self, c: char, parts: &mut Parts) {
+        parts.arguments(c.encode_utf8(&mut [0; 4]));
+        let (close, at) = match c {
+            '{' => (
+                '}',
+                At::Key {
+                    text: String::new(),
+                    may_close: true,
+                },
+            ),
+            _ => (']', At::Value { may_close: true }),
+        };
+        self.open.push(close);
+        self.at = at;
+    }
+
+    fn close_bracket(&mut self, c: char, parts: &mut Parts) -> Step {
+        if self.open.pop() != Some(c) {
+            return Step::Broken;
+        }
+        parts.arguments(c.encode_utf8(&mut [0; 4]));
+        self.at = At::AfterValue;
+        if self.open.is_empty() {
+            parts.end();
+            self.at = At::Tail(0);
+        }
+        Step::More
+    }
+
+    fn after_value(&mut self, c: char, parts: &mut Parts) -> Step {
+        match c {
+            ',' => {
+                parts.arguments(", ");
+                self.at = match self.open.last() {
+                    Some('}') => At::Key {
+                        text: String::new(),
+                        may_close: false,
+                    },
+                    _ => At::Value { may_close: false },
+                };
+                Step::More
+            }
+            _ => self.close_bracket(c, parts),
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Calls in tags: a tag with the name, and a tag for each parameter with its value as text.
+
+use super::body::Step;
+use super::calls::{Parts, Tools};
+use super::seek::Seek;
+use super::values;
+
+/// A longer name is none.
+const MAX_NAME: usize = 256;
+
+/// The tags of a family.
+#[derive(Debug)]
+pub(super) struct Form {
+    /// In front of a tool's name.
+    pub(super) call: &'static str,
+    /// What ends the name. A `<` also begins the next tag.
+    pub(super) name_ends: &'static [char],
+    /// In front of a parameter's name, behind it, in front of its value, behind that.
+    pub(super) parameter: &'static str,
+    pub(super) name_end: &'static str,
+    pub(super) value: &'static str,
+    pub(super) value_end: &'static str,
+    /// Whether a line break in front of the value and one behind it are no part of it.
+    pub(super) has_lines: bool,
+    /// Behind the last parameter.
+    pub(super) call_end: &'static str,
+    /// Behind the last call of a block; empty if a block has one call.
+    pub(super) block_end: &'static str,
+}
+
+pub(super) const QWEN3_CODER: Form = Form {
+    call: "<function=",
+    name_ends: &['>'],
+    parameter: "<parameter=",
+    name_end: ">",
+    value: "",
+    value_end: "</parameter>",
+    has_lines: true,
+    call_end: "</function>",
+    block_end: "</tool_call>",
+};
+
+pub(super) const MINIMAX: Form = Form {
+    call: "<invoke name=",
+    parameter: "<parameter name=",
+    call_end: "</invoke>",
+    block_end: "</minimax:tool_call>",
+    ..QWEN3_CODER
+};
+
+pub(super) const GLM: Form = Form {
+    call: "",
+    name_ends: &['\n', '<'],
+    parameter: "<arg_key>",
+    name_end: "</arg_key>",
+    value: "<arg_value>",
+    value_end: "</arg_value>",
+    has_lines: false,
+    call_end: "</tool_call>",
+    block_end: "",
+};
+
+/// Reads the calls of a block.
+#[derive(Debug)]
+pub(super) struct Tags {
+    form: &'static Form,
+    at: At,
+    tool: String,
+    /// The name of the parameter.
+    key: String,
+    /// Parameters of the call.
+    given: usize,
+}
+
+#[derive(Debug)]
+enum At {
+    /// In front of a tag; the part of it that has come.
+    Tag(Place, String),
+    Name(String),
+    Key(String),
+    Value {
+        seek: Seek,
+        writer: Writer,
+    },
+}
+
+/// Which tags may come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Call,
+    Parameter,
+    Value,
+    Tail,
+}
+
+impl Tags {
+    /// In front of the first call of a block.
+    pub(super) fn new(form: &'static Form) -> Self {
+        let at = match form.call {
+            "" => At::Name(String::new()),
+            _ => At::Tag(Place::Call, String::new()),
+        };
+        Self {
+            form,
+            at,
+            tool: String::new(),
+            key: String::new(),
+            given: 0,
+        }
+    }
+
+    /// Behind the tag that begins a call.
+    pub(super) fn named(form: &'static Form) -> Self {
+        Self {
+            at: At::Name(String::new()),
+            ..Self::new(form)
+        }
+    }
+
+    pub(super) fn is_tail(&self) -> bool {
+        matches!(self.at, At::Tag(Place::Tail, _))
+    }
+
+    pub(super) fn take(&mut self, c: char, tools: &Tools, parts: &mut Parts) -> Step {
+        let form = self.form;
+        match &mut self.at {
+            At::Tag(_, held) if held.is_empty() && c.is_whitespace() => Step::More,
+            At::Tag(place, held) => {
+                held.push(c);
+                let tags = match place {
+                    Place::Call => [form.call, form.call],
+                    Place::Parameter => [form.parameter, form.call_end],
+                    Place::Value => [form.value, form.value],
+                    Place::Tail => [form.block_end, form.call],
+                };
+                if !tags.contains(&held.as_str()) {
+                    let may_be = tags.iter().any(|tag| tag.starts_with(held.as_str()));
+                    return if may_be { Step::More } else { Step::Broken };
+                }
+                let is_first = held == tags[0];
+                match (*place, is_first) {
+                    (Place::Call, _) | (Place::Tail, false) => self.at = At::Name(String::new()),
+                    (Place::Parameter, true) => self.at = At::Key(String::new()),
+                    (Place::Parameter, false) => return self.end(parts),
+                    (Place::Value, _) => self.value(tools),
+                    (Place::Tail, true) => return Step::Done,
+                }
+                Step::More
+            }
+            At::Name(name) if form.name_ends.contains(&c) => {
+                let name = name.trim().trim_matches('"');
+                if name.is_empty() && c == '\n' {
+                    return Step::More;
+                }
+                if !tools.has(name) {
+                    return Step::Broken;
+                }
+                parts.start(name);
+                self.tool = name.to_owned();
+                self.given = 0;
+                let begun = if c == '<' { "<" } else { "" };
+                self.at = At::Tag(Place::Parameter, begun.to_owned());
+                Step::More
+            }
+            At::Name(name) | At::Key(name) if name.len() > MAX_NAME => Step::Broken,
+            At::Name(name) => {
+                name.push(c);
+                Step::More
+            }
+            At::Key(key) => {
+                key.push(c);
+                if let Some(key) = key.strip_suffix(form.name_end) {
+                    let key = key.trim().trim_matches('"').to_owned();
+                    let begin = if self.given == 0 { "{" } else { ", " };
+                    parts.arguments(&format!(
+                        "{begin}{}: ",
+                        serde_json::Value::from(key.as_str())
+                    ));
+                    self.given += 1;
+                    self.key = key;
+                    match form.value {
+                        "" => self.value(tools),
+                        _ => self.at = At::Tag(Place::Value, String::new()),
+                    }
+                }
+                Step::More
+            }
+            At::Value { seek, writer } => {
+                let mut text = String::new();
+                let is_end = seek.take(c, &[form.value_end], &mut text).is_some();
+                for c in text.chars() {
+                    writer.push(c, parts);
+                }
+                if is_end {
+                    writer.end(parts);
+                    self.at = At::Tag(Place::Parameter, String::new());
+                }
+                Step::More
+            }
+        }
+    }
+    /// The value of the parameter begins.
+    fn value(&mut self, tools: &Tools) {
+        let types = match tools.parameter(&self.tool, &self.key) {
+            Some(schema) => values::types(schema),
+            None => Some(vec!["string"]),
+        };
+        let types = types.map(|types| types.into_iter().map(str::to_owned).collect());
+        self.at = At::Value {
+            seek: Seek::default(),
+            writer: Writer::new(types, self.form.has_lines),
+        };
+    }
+
+    fn end(&mut self, parts: &mut Parts) -> Step {
+        parts.arguments(if self.given == 0 { "{}" } else { "}" });
+        parts.end();
+        self.at = At::Tag(Place::Tail, String::new());
+        match self.form.block_end {
+            "" => Step::Done,
+            _ => Step::More,
+        }
+    }
+}
+
+/// Writes the text of a value as JSON. Texts are given as they come.
+#[derive(Debug)]
+struct Writer {
+    /// The types that the schema allows, if it names some.
+    types: Option<Vec<String>>,
+    is_text: bool,
+    has_lines: bool,
+    is_front: bool,
+    /// Whether a line break has come that may be the last of the value.
+    has_break: bool,
+    /// Text that was not given.
+    held: String,
+    has_quote: bool,
+}
+
+const NULL: &str = "null";
+
+impl Writer {
+    fn new(types: Option<Vec<String>>, has_lines: bool) -> Self {
+        let is_text = types.as_ref().is_some_and(|types| {
+            let types: Vec<&str> = types.iter().map(String::as_str).collect();
+            values::are_texts(&types)
+        });
+        Self {
+            types,
+            is_text,
+            has_lines,
+            is_front: true,
+            has_break: false,
+            held: String::new(),
+            has_quote: false,
+        }
+    }
+
+    fn push(&mut self, c: char, parts: &mut Parts) {
+        let is_break = self.has_lines && c == '\n';
+        if std::mem::take(&mut self.is_front) && is_break {
+            return;
+        }
+        if std::mem::replace(&mut self.has_break, is_break) {
+            self.write('\n', parts);
+        }
+        if !is_break {
+            self.write(c, parts);
+        }
+    }
+
+    fn write(&mut self, c: char, parts: &mut Parts) {
+        self.held.push(c);
+        // `null` is no text, whatever the type.
+        let may_be_null = || {
+            let begun = NULL.get(..self.held.len());
+            begun.is_some_and(|begun| begun.eq_ignore_ascii_case(&self.held))
+        };
+        if !self.is_text || !self.has_quote && may_be_null() {
+            return;
+        }
+        if !std::mem::replace(&mut self.has_quote, true) {
+            parts.arguments("\"");
+        }
+        parts.arguments(&values::escaped(&std::mem::take(&mut self.held)));
+    }
+
+    fn end(&mut self, parts: &mut Parts) {
+        if self.has_quote {
+            parts.arguments("\"");
+            return;
+        }
+        let types: Option<Vec<&str>> = self
+            .types
+            .as_ref()
+            .map(|types| types.iter().map(String::as_str).collect());
+        parts.arguments(&values::by_type(types.as_deref(), &self.held));
+    }
+}
