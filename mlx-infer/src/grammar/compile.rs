@@ -143,12 +143,15 @@ impl Factory {
     }
 
     fn compile(&self, grammar: &Grammar, strict: bool) -> std::result::Result<Compiled, String> {
-        let (parts, most, name) = parts(grammar);
-        if parts > most {
-            return Err(format!(
-                "it has {parts} {name}, and at most {most} are supported"
-            ));
+        let parts = parts(grammar);
+        for (count, most, name) in parts {
+            if count > most {
+                return Err(format!(
+                    "it has {count} {name}, and at most {most} are supported"
+                ));
+            }
         }
+        let count: usize = parts.iter().map(|(count, ..)| count).sum();
         let (top, mut ignored) = source(grammar, strict)?;
         let build = || {
             let parser = (self.parsers.create_parser(top)).map_err(|e| said(grammar, &e))?;
@@ -176,7 +179,7 @@ impl Factory {
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new()
                 .name("grammar".to_owned())
-                .stack_size(stack(parts))
+                .stack_size(stack(count))
                 .spawn_scoped(scope, build);
             match thread {
                 Ok(thread) => thread
@@ -232,8 +235,8 @@ fn said(grammar: &Grammar, error: &dyn std::fmt::Display) -> String {
     first.unwrap_or_default() + &chars.take(400).collect::<String>()
 }
 
-/// An upper bound of a grammar's parts, how many are supported, and their name.
-fn parts(grammar: &Grammar) -> (usize, usize, &'static str) {
+/// Upper bounds of a grammar's parts, how many are supported, and their names.
+fn parts(grammar: &Grammar) -> [(usize, usize, &'static str); 2] {
     fn objects(value: &Value) -> usize {
         match value {
             Value::Object(entries) => 1 + entries.values().map(objects).sum::<usize>(),
@@ -241,14 +244,36 @@ fn parts(grammar: &Grammar) -> (usize, usize, &'static str) {
             _ => 0,
         }
     }
+    let (mut rules, mut subschemas) = (0, 0);
     match grammar {
-        Grammar::JsonSchema(schema) => (objects(schema), SUBSCHEMAS, "subschemas"),
+        Grammar::JsonSchema(schema) => subschemas = objects(schema),
         Grammar::Lark(text) => {
-            let colons = text.bytes().filter(|byte| *byte == b':').count();
-            (colons, RULES, "rules and terminals")
+            let mut rest = text.as_str();
+            while let Some((front, behind)) = rest.split_once("%json") {
+                rules += colons(front);
+                let mut schemas = serde_json::Deserializer::from_str(behind).into_iter::<Value>();
+                let end = match schemas.next() {
+                    Some(Ok(schema)) => {
+                        subschemas += objects(&schema);
+                        schemas.byte_offset()
+                    }
+                    // The compiler says what is wrong with it.
+                    _ => 0,
+                };
+                rest = &behind[end..];
+            }
+            rules += colons(rest);
         }
-        Grammar::Regex(_) | Grammar::Choice(_) => (0, 0, ""),
+        Grammar::Regex(_) | Grammar::Choice(_) => {}
     }
+    [
+        (rules, RULES, "rules and terminals"),
+        (subschemas, SUBSCHEMAS, "subschemas"),
+    ]
+}
+
+fn colons(text: &str) -> usize {
+    text.bytes().filter(|byte| *byte == b':').count()
 }
 
 /// The texts in quotes of a list such as `["a", "b"]`.

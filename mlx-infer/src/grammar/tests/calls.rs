@@ -325,3 +325,26 @@ fn gemmas_notation_holds_every_type() {
         "{error}"
     );
 }
+
+#[test]
+fn many_tools_with_wide_schemas_are_held() {
+    let tokenizer = tokenizer("qwen");
+    let template = ChatTemplate::from_source("x", &tokenizer).unwrap();
+    let format = ReplyFormat::detect(&template, &tokenizer);
+    let property = |at: usize| {
+        (
+            format!("p{at}"),
+            json!({"type": "string", "description": "a: b: c"}),
+        )
+    };
+    let properties: serde_json::Map<String, Value> = (0..20).map(property).collect();
+    let tool = |at: usize| {
+        let schema = json!({"type": "object", "properties": properties});
+        json!({"type": "function", "function": {"name": format!("f{at}"), "parameters": schema}})
+    };
+    let tools: Vec<Value> = (0..30).map(tool).collect();
+    let grammar = format.grammar(&tokenizer, &tools, &ToolChoice::Required, false);
+    let grammar = grammar.unwrap().unwrap();
+    let call = "<tool_call>\n{\"name\": \"f29\", \"arguments\": {\"p19\": \"x\"}}\n</tool_call>";
+    assert!(allows(&tokenizer, &grammar, call));
+}
