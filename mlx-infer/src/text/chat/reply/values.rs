@@ -21,7 +21,9 @@ fn collect<'s>(schema: &'s Value, depth: usize, types: &mut Vec<&'s str>) {
         Value::Array(many) => types.extend(many.iter().filter_map(Value::as_str)),
         _ => {
             let values = schema["enum"].as_array().into_iter().flatten();
-            types.extend(values.map(|value| type_of(value)));
+            for value in values {
+                types.push(type_of(value));
+            }
         }
     }
     for key in ["anyOf", "oneOf", "allOf"] {
