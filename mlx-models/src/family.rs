@@ -300,7 +300,7 @@ pub(crate) fn set_mlp_bias(config: &mut DecoderConfig, given: bool) {
     for mlp in &mut config.mlps {
         match mlp {
             MlpConfig::Dense { bias, .. } | MlpConfig::Plain { bias, .. } => *bias = given,
-            MlpConfig::Experts(_) => {}
+            MlpConfig::Learned { .. } | MlpConfig::Experts(_) => {}
         }
     }
 }

@@ -3,6 +3,7 @@
 use mlx_core::Result;
 
 use crate::config::Config;
+use crate::convert::Bits;
 use crate::decoder::{Decoder, DecoderConfig};
 use crate::llama;
 
@@ -19,3 +20,11 @@ pub(crate) fn config(c: &Config) -> Result<DecoderConfig> {
     config.logit_scale = Some(1.0 / multiplier("logits_scaling")?);
     Ok(config)
 }
+
+/// Small numbers, which few bits lose: more bits, as in mlx-lm.
+pub(crate) const BITS: &[(&str, Bits)] = &[
+    ("*.self_attn.o_proj", Bits::EightUnlessMixed),
+    ("*.mlp.down_proj", Bits::EightUnlessMixed),
+    ("lm_head", Bits::EightUnlessMixed),
+    ("*.mlp.gate", Bits::EightUnlessMixed),
+];

@@ -46,6 +46,7 @@
 
 #![forbid(unsafe_code)]
 
+mod apertus;
 mod arcee;
 mod assemble;
 mod cohere;

@@ -8,10 +8,10 @@ use crate::assemble::TIED;
 use crate::config::Config;
 use crate::convert::Bits;
 use crate::{
-    Model, arcee, cohere, cohere2, dots1, ernie4_5, exaone4, gemma, gemma2, gemma3, glm4, glm4_moe,
-    gpt_oss, granite, granitemoe, helium, hunyuan_v1_dense, llama, minimax_m2, ministral3, mistral,
-    mixtral, mtp, nemotron, olmo2, olmo3, olmoe, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_5,
-    qwen3_5_moe, qwen3_moe, qwen3_next, seed_oss, smollm3, stablelm, starcoder2,
+    Model, apertus, arcee, cohere, cohere2, dots1, ernie4_5, exaone4, gemma, gemma2, gemma3, glm4,
+    glm4_moe, gpt_oss, granite, granitemoe, helium, hunyuan_v1_dense, llama, minimax_m2,
+    ministral3, mistral, mixtral, mtp, nemotron, olmo2, olmo3, olmoe, phi, phi3, qwen2, qwen2_moe,
+    qwen3, qwen3_5, qwen3_5_moe, qwen3_moe, qwen3_next, seed_oss, smollm3, stablelm, starcoder2,
 };
 
 /// What a model is built from.
@@ -147,7 +147,10 @@ const FAMILIES: &[Family] = &[
         names: glm4::names,
         ..Family::new(&["glm4"], build!(glm4))
     },
-    Family::new(&["granite"], build!(granite)),
+    Family {
+        bits: granite::BITS,
+        ..Family::new(&["granite"], build!(granite))
+    },
     Family {
         names: starcoder2::names,
         tied: true,
@@ -193,11 +196,16 @@ const FAMILIES: &[Family] = &[
         })
     },
     Family {
+        names: apertus::names,
+        ..Family::new(&["apertus"], |source| Ok(Box::new(apertus::load(source)?)))
+    },
+    Family {
         names: glm4_moe::names,
         ..Family::new(&["glm4_moe"], build!(glm4_moe))
     },
     Family {
         names: minimax_m2::names,
+        bits: gpt_oss::BITS,
         ..Family::new(&["minimax_m2"], build!(minimax_m2))
     },
     Family {
@@ -206,7 +214,7 @@ const FAMILIES: &[Family] = &[
     },
     Family {
         names: granitemoe::names,
-        bits: gpt_oss::BITS,
+        bits: granite::BITS,
         ..Family::new(&["granitemoe"], build!(granitemoe))
     },
     Family {

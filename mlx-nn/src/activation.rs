@@ -4,6 +4,10 @@ use std::fmt;
 
 use mlx_core::{Array, Error, ErrorKind, Result, fast};
 
+mod xielu;
+
+pub use xielu::Xielu;
+
 /// An elementwise activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {

@@ -108,7 +108,7 @@ pub mod step;
 pub mod trainable;
 pub mod weight;
 
-pub use activation::Activation;
+pub use activation::{Activation, Xielu};
 pub use attention::{Attention, AttentionConfig, Growth, QkNorm, QkPlace};
 pub use cache::{
     CacheOptions, KvShape, LayerKind, ModelCache, RecurrentShape, RowPart, StateCost, StatePart,

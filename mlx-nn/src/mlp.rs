@@ -2,7 +2,7 @@
 
 use mlx_core::{Array, Result};
 
-use crate::activation::Activation;
+use crate::activation::{Activation, Xielu};
 use crate::experts::ExpertsMlp;
 use crate::linear::Linear;
 use crate::module::{Module, Path, Visit, VisitMut};
@@ -53,10 +53,11 @@ impl GatedMlp {
 pub struct PlainMlp {
     up_proj: Linear,
     down_proj: Linear,
+    act_fn: Option<Xielu>,
     activation: Activation,
 }
 
-crate::module!(PlainMlp { up_proj, down_proj } plain { activation });
+crate::module!(PlainMlp { up_proj, down_proj, act_fn } plain { activation });
 
 impl PlainMlp {
     /// An MLP over `hidden` features through `intermediate` ones, without values.
@@ -67,8 +68,15 @@ impl PlainMlp {
         Ok(Self {
             up_proj: Linear::new(hidden, intermediate, bias)?,
             down_proj: Linear::new(intermediate, hidden, bias)?,
+            act_fn: None,
             activation,
         })
+    }
+
+    /// The MLP with a learned activation.
+    #[must_use]
+    pub fn with_xielu(self, act_fn: Option<Xielu>) -> Self {
+        Self { act_fn, ..self }
     }
 
     /// `[.., E] -> [.., E]`
@@ -76,7 +84,11 @@ impl PlainMlp {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
-        let inner = self.activation.forward(&self.up_proj.forward(x)?)?;
+        let up = self.up_proj.forward(x)?;
+        let inner = match &self.act_fn {
+            Some(xielu) => xielu.forward(&up)?,
+            None => self.activation.forward(&up)?,
+        };
         self.down_proj.forward(&inner)
     }
 }

@@ -74,6 +74,7 @@ BASES = [
     ("minimax_m2", "config.json"),
     ("dots1", "config.json"),
     ("granitemoe", "config.json"),
+    ("apertus", "config.json"),
 ]
 
 # Keys of every family, whether its class has them or not.
@@ -171,7 +172,8 @@ def changes(config):
     text = text_of(config)
     for key, values in VALUES.items():
         for value in values:
-            if key == "use_qk_norm" and text.get(key):
+            # Without norms on q and k, or slopes, tensors of the file would be left over.
+            if text.get(key) in (True, "xielu") and key in ("use_qk_norm", "hidden_act"):
                 continue
             # Windows that are switched off would be windows of 0, in which nothing is seen.
             if value == "sliding" and text.get("use_sliding_window") is False:

@@ -18,6 +18,7 @@ def family_cases():
     yield from granite_cases()
     yield from llama_like_cases()
     yield from ministral3_cases()
+    yield from apertus_cases()
 
 
 def gemma1_cases():
@@ -304,5 +305,40 @@ def ministral3_cases():
             mutation("rope_theta", {"text_config": {"rope_theta": 30.0}}),
             mutation("sliding_window", {"text_config": {"sliding_window": 4}}),
         ],
+        **BF16,
+    )
+
+
+def apertus_cases():
+    yield Case(
+        "apertus",
+        "an activation with learned slopes, norms on q and k, biases, llama3 rope; bfloat16 file",
+        base(
+            "ApertusForCausalLM",
+            "apertus",
+            attention_bias=True,
+            hidden_act="xielu",
+            mlp_bias=False,
+            post_norm=False,
+            qk_norm=True,
+            rope_scaling={
+                "factor": 8.0,
+                "high_freq_factor": 4.0,
+                "low_freq_factor": 1.0,
+                "original_max_position_embeddings": 64,
+                "rope_type": "llama3",
+            },
+        ),
+        [
+            THETA,
+            EPS,
+            NO_SCALING,
+            mutation("q_norm", fill={"q_norm.weight": 1.0}),
+            mutation("k_norm", fill={"k_norm.weight": 1.0}),
+            mutation("alpha_p", fill={"act_fn.alpha_p": -3.0}),
+            mutation("alpha_n", fill={"act_fn.alpha_n": -3.0}),
+            *no_bias(*QKVO),
+        ],
+        spreads=[("alpha_p", (0.5, 0.5)), ("alpha_n", (0.5, 0.5)), ("attention_layernorm.weight", (0.4, 1.0))],
         **BF16,
     )

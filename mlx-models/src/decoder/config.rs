@@ -3,7 +3,7 @@
 use mlx_core::Result;
 use mlx_nn::{
     Activation, Attention, AttentionConfig, DeltaConfig, ExpertsConfig, ExpertsMlp, FeedForward,
-    GatedMlp, Growth, LayerKind, Norm, NormConfig, PlainMlp, QkNorm, Rope, RopeConfig,
+    GatedMlp, Growth, LayerKind, Norm, NormConfig, PlainMlp, QkNorm, Rope, RopeConfig, Xielu,
 };
 
 use crate::causal::Surroundings;
@@ -29,6 +29,13 @@ pub enum MlpConfig {
         bias: bool,
         /// Its activation.
         activation: Activation,
+    },
+    /// One MLP without a gate, whose activation is [`Xielu`] with slopes of this many axes.
+    Learned {
+        /// Features inside.
+        intermediate: i32,
+        /// Axes of the slopes in the files: 0 or 1.
+        axes: usize,
     },
     /// A router and experts.
     Experts(ExpertsConfig),
@@ -172,6 +179,11 @@ impl DecoderConfig {
                 bias,
                 activation,
             )?)),
+            MlpConfig::Learned { intermediate, axes } => {
+                let mlp = PlainMlp::new(self.hidden, intermediate, false, Activation::Relu)?;
+                let xielu = Xielu::new(&[1][..axes])?;
+                FeedForward::Plain(Box::new(mlp.with_xielu(Some(xielu))))
+            }
             MlpConfig::Experts(experts) => {
                 FeedForward::Experts(Box::new(ExpertsMlp::new(experts)?))
             }
