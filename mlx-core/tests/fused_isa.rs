@@ -234,8 +234,12 @@ fn rotations(digest: &mut u64) -> Result<()> {
     Ok(())
 }
 
+/// The children compute with our kernels, so that a run without them would repeat the run with them.
 #[test]
 fn every_instruction_set_and_number_of_threads() {
+    if kernels_are_off() {
+        return;
+    }
     for test in [
         "rows",
         "attention::attentions",

@@ -18,12 +18,13 @@ fn gated_products_are_those_of_three_nodes() -> Result<()> {
             .into_iter()
             .zip([Gate::Silu, Gate::GeluTanh].into_iter().cycle())
         {
+            let one = normal(3, &[1, 576], dtype)?;
+            let (a, b) = (
+                Weights::new(&one, 1, 230, scheme)?,
+                Weights::new(&one, 2, 230, scheme)?,
+            );
             for m in [1, 3, 6, 40, 130, 300, 1200] {
                 let x = normal(3, &[m, 576], dtype)?.multiply(0.1)?;
-                let (a, b) = (
-                    Weights::new(&x, 1, 230, scheme)?,
-                    Weights::new(&x, 2, 230, scheme)?,
-                );
                 let together = gated_linear(gate, &x, &a.matrix(), &b.matrix())?;
                 let apart = gated(gate, &a.product(&x)?, &b.product(&x)?)?;
                 assert_eq!(together.shape(), [m, 230]);
