@@ -9,7 +9,7 @@ use crate::native::prefix::Prefix;
 use crate::native::report::{Failure, Result};
 use crate::native::{pins, tools};
 
-/// Changes whenever this file generates something else from the same headers.
+/// The version of the generated code. It must change when this file generates other code from the same headers.
 const GENERATOR: &str = concat!("2 ", env!("CARGO_PKG_VERSION"));
 
 /// Writes the bindings to `out`, and returns them.
@@ -78,7 +78,7 @@ fn generate(options: &Options, prefix: &Prefix) -> Result<String> {
     Ok(bindings.to_string())
 }
 
-/// Leaves a libclang where bindgen finds it: `LIBCLANG_PATH`, the machine's, else the wheel's.
+/// Makes bindgen find a libclang: `LIBCLANG_PATH`, the machine's, or the pinned wheel's.
 fn find_libclang(options: &Options) -> Result<()> {
     if std::env::var_os("LIBCLANG_PATH").is_some() {
         return Ok(());
@@ -92,7 +92,7 @@ fn find_libclang(options: &Options) -> Result<()> {
         return Ok(());
     }
     let dir = tools::libclang(&options.root, &mut |_| {})?;
-    // SAFETY: a build script has one thread at this point, so nobody reads the environment meanwhile.
+    // SAFETY: a build script has one thread at this point, so no other thread reads the environment.
     unsafe { std::env::set_var("LIBCLANG_PATH", dir) };
     Ok(())
 }

@@ -25,7 +25,7 @@ pub fn build(
     tools::compiler()?;
     let cmake = tools::cmake(&options.root, say)?;
     let ninja = tools::ninja(&options.root, say)?;
-    // Always anew: what a killed build has left is not to be trusted.
+    // Always an empty folder: files of a killed build may be incomplete.
     let work = store::sibling(&prefix.dir, "work");
     store::remove(&work)?;
     say("fetching the mlx-c sources");

@@ -12,7 +12,7 @@ pub enum Backend {
     Cuda12,
     /// Linux, CUDA 13.
     Cuda13,
-    /// macOS on Apple silicon. Its path through the build is written but has not been run.
+    /// macOS on Apple silicon. This part of the build has never been run.
     Metal,
 }
 
@@ -40,7 +40,7 @@ impl Backend {
         }
     }
 
-    /// What the target uses when nothing is said.
+    /// The default back end of a target.
     pub fn default_for(target: &str) -> Self {
         if target.contains("apple") {
             Self::Metal

@@ -1,5 +1,5 @@
-//! What `src/loader.rs` needs to load libmlxc at run time: an entry point for each function of the bindings, and where
-//! the library was when the program was built.
+//! Code for `src/loader.rs`, which loads libmlxc at run time: an entry point for each function of the bindings, and the
+//! path of the library at build time.
 //!
 //! Linking against the library would need an rpath in every program that depends on this crate, and cargo lets no
 //! library set one for its users.
@@ -74,7 +74,7 @@ fn assembly(target: &str, names: &[&str]) -> Result<String> {
             ".globl {name}\n.hidden {name}\n.type {name}, %function\n.p2align 2\n{name}:\n{jump}\n.size {name}, .-{name}\n"
         );
     }
-    // The loader runs with the constructors. Whatever uses a function of the library brings this section along.
+    // The loader runs with the constructors. A program that uses any function of the library links this section too.
     let _ = write!(
         text,
         ".section .init_array,\"aw\"\n.p2align 3\n.quad mlxc_load\n\

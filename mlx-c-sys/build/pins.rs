@@ -1,4 +1,5 @@
-//! What is built, to the byte: versions, hashes, our changes. The shim's sources are what is in its folder, the rest is embedded.
+//! The exact inputs of the native build: versions, hashes and patches. They are embedded in the program, except for the
+//! shim's sources, which are read from its folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -77,7 +78,7 @@ fn read_folder(folder: &Path, prefix: &str, files: &mut Vec<(String, String)>) {
     }
 }
 
-/// A short name for what is built from our side (FNV-1a, 64 bit): it changes when any of it does.
+/// A hash (FNV-1a, 64 bit) of this repository's inputs to the build.
 pub fn inputs() -> String {
     let patches = PATCHES.iter().flat_map(|(name, text)| [*name, *text]);
     let shim = SHIM.iter().flat_map(|(name, text)| [&**name, &**text]);

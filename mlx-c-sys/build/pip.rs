@@ -14,7 +14,7 @@ pub fn python() -> OsString {
     std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into())
 }
 
-/// What `python -m pip --version` says, or why it says nothing.
+/// The output of `python -m pip --version`, or the reason why there is none.
 pub fn version() -> Result<String> {
     let python = python();
     let failure = |found: String| {
@@ -39,7 +39,7 @@ pub fn version() -> Result<String> {
     }
 }
 
-/// Unpacks the wheels of a requirement file into `dir`, once. `files` are what they are wanted for.
+/// Unpacks the wheels of a requirement file into `dir`, once. `files` must exist afterwards.
 pub fn unpack<const N: usize>(
     dir: PathBuf,
     what: &str,

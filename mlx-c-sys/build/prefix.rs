@@ -68,7 +68,7 @@ impl Prefix {
         format!("{kind}-{}-{}", pins::MLX, pins::MLX_C)
     }
 
-    /// What the folder is made from and for.
+    /// The folder's inputs, and the files that it must have.
     pub fn entry(&self) -> Entry {
         let (location, mlx, inputs) = (
             self.dir.to_string_lossy(),

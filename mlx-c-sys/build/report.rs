@@ -1,4 +1,4 @@
-//! Failures of the build, told so that they can be mended: what was sought, what was found, what to set.
+//! Failures of the build. Each message says what was looked for, what was found, and what fixes it.
 
 use std::fmt;
 use std::path::Path;
@@ -34,7 +34,7 @@ impl Failure {
         Self::new(format!("cannot {what} {}", path.display())).found(error.to_string())
     }
 
-    /// A command that ended badly: its last lines are what was found.
+    /// The failure of a command. Its last lines of output become the `found` part.
     pub fn command(what: &str, output: &Output) -> Self {
         let text = format!(
             "{}{}",
@@ -54,7 +54,7 @@ impl Failure {
         self
     }
 
-    /// Adds what was there instead.
+    /// Adds what was found instead.
     pub fn found(mut self, text: impl Into<String>) -> Self {
         self.found.push(text.into());
         self
@@ -71,7 +71,7 @@ impl Failure {
         &self.fixes
     }
 
-    /// What failed, in one line.
+    /// The failure in one line.
     pub fn what(&self) -> &str {
         &self.what
     }

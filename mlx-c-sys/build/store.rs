@@ -14,9 +14,9 @@ pub const MARKER: &str = "complete";
 pub struct Entry {
     /// Where it will be.
     pub dir: PathBuf,
-    /// What it is made from: any difference means that it has to be made again.
+    /// The inputs of the folder. If they differ from the recorded ones, the folder is made again.
     pub facts: BTreeMap<String, String>,
-    /// The files, relative to `dir`, that it is made for.
+    /// The files, relative to `dir`, that must exist in a finished folder.
     pub files: Vec<PathBuf>,
 }
 
@@ -35,7 +35,7 @@ impl Entry {
         }
     }
 
-    /// Why the folder is not to be used as it is, if so.
+    /// The reason why the folder cannot be used as it is, if there is one.
     pub fn unfinished(&self) -> Option<String> {
         let marker = self.dir.join(MARKER);
         let Ok(text) = fs::read_to_string(&marker) else {

@@ -23,7 +23,7 @@ pub fn ninja_on_path() -> Option<PathBuf> {
     output_of(Command::new("ninja").arg("--version")).map(|_| "ninja".into())
 }
 
-/// CMake of the machine, else of its wheel.
+/// The machine's CMake, or the pinned wheel's.
 pub fn cmake(root: &Path, say: &mut dyn FnMut(&str)) -> Result<PathBuf> {
     match cmake_on_path() {
         Some(path) => Ok(path),
@@ -37,7 +37,7 @@ pub fn cmake(root: &Path, say: &mut dyn FnMut(&str)) -> Result<PathBuf> {
     }
 }
 
-/// Ninja of the machine, else of its wheel.
+/// The machine's Ninja, or the pinned wheel's.
 pub fn ninja(root: &Path, say: &mut dyn FnMut(&str)) -> Result<PathBuf> {
     match ninja_on_path() {
         Some(path) => Ok(path),
@@ -99,7 +99,7 @@ pub fn compiler_include() -> Option<PathBuf> {
     path.is_absolute().then_some(path)
 }
 
-/// What a command prints, if it can be run and succeeds.
+/// The output of a command, if it can be run and succeeds.
 pub fn output_of(command: &mut Command) -> Option<String> {
     let output = command.output().ok()?;
     output

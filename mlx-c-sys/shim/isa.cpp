@@ -22,7 +22,7 @@ bool is_amd() {
   return amd;
 }
 
-// Linux gives tile registers to processes that ask; those that do not are killed at the first use.
+// A process must ask Linux for the tile registers. Without that, their first use kills it.
 // https://docs.kernel.org/arch/x86/xstate.html
 bool may_use_tiles() {
 #if defined(__linux__) && defined(HAVE_AMX)
@@ -70,7 +70,7 @@ Isa best() {
   if (has(Isa::amx)) {
     return Isa::amx;
   }
-  // Measured on Sapphire Rapids: VDPBF16PS does 0.6 of the products a second that f32 FMA does.
+  // Measured on Sapphire Rapids: VDPBF16PS has 0.6 of the throughput of f32 FMA.
   if (has(Isa::avx512bf16) && is_amd()) {
     return Isa::avx512bf16;
   }
@@ -116,7 +116,7 @@ const char* name_of(Isa isa) {
   switch (isa) {
     case Isa::portable:
 #ifdef __aarch64__
-      return "neon"; // Vectors of four, fused: every such machine has them.
+      return "neon"; // Vectors of four with FMA, on every such machine.
 #else
       return "portable";
 #endif

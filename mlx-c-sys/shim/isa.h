@@ -5,8 +5,8 @@
 
 namespace mlxrs {
 
-// Each has what those before it have. On machines that are not x86-64 there is only `portable`: vectors as the compiler
-// makes them, NEON on Arm.
+// Each instruction set includes the ones before it. Machines other than x86-64 have only `portable`, with the compiler's
+// generic vectors: NEON on Arm.
 enum class Isa {
   portable,
   // AVX2, FMA and F16C.
@@ -15,20 +15,21 @@ enum class Isa {
   avx512,
   // VPDPBUSD and VPDPWSSD, and VBMI to unpack.
   avx512vnni,
-  // VDPBF16PS. Wanted only where it is faster than f32 FMA: twice on AMD's machines, not on Intel's.
+  // VDPBF16PS. Chosen only on AMD, where it has twice the throughput of f32 FMA. On Intel it is slower.
   avx512bf16,
   // Tiles of bf16, and AVX-512 BF16 for its conversions.
   amx,
 };
 
-// The machine's best, or the one that MLX_CPU_ISA names. Throws std::invalid_argument when that is no name, or when the
-// machine or the compiler that built this does not have it.
+// The machine's best instruction set, or the one that MLX_CPU_ISA names. Throws std::invalid_argument if the name is
+// unknown, or if the machine or the compiler of this library does not support it.
 Isa isa();
 
-// Whether memory comes faster in two stretches side by side than in four. Measured: Zen 4 reads 34 and 29 GB/s, Sapphire Rapids 26 and 27.
+// Whether reading two streams of memory side by side is faster than reading four. Measured: Zen 4 reads 34 and 29 GB/s,
+// Sapphire Rapids 26 and 27.
 bool reads_best_in_two();
 
-// The name that MLX_CPU_ISA has for it.
+// Its name in MLX_CPU_ISA.
 const char* name_of(Isa isa);
 
 } // namespace mlxrs

@@ -30,7 +30,7 @@ std::map<std::string, Total> totals;
 // counted.
 std::atomic<uint64_t> profile{0};
 
-// Of a stream's thread: when its last node began and the one before it ended, if both belong to the profile.
+// State of a stream's thread: when its last node began, and when the node before it ended, if both are in the profile.
 struct Times {
   uint64_t profile = 0;
   Clock::time_point begun, ended;

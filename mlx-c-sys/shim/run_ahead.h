@@ -1,4 +1,4 @@
-// How far a thread may be ahead of the stream that it gives work to.
+// How many nodes a thread may queue before it waits for the stream.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace mlxrs {
 
-// To be called when a node with so many bytes of outputs has been given to `stream`: it does not count among the tasks for which
-// MLX makes threads wait, if it and others before it are small. See run_ahead.cpp.
+// Must be called after a node with `bytes` of outputs was queued on `stream`. If it and the queued nodes before it are small,
+// MLX does not count it among the tasks that a thread waits for. See run_ahead.cpp.
 void run_ahead(mlx::core::Stream stream, size_t bytes);
 
 } // namespace mlxrs

@@ -2,8 +2,8 @@
 //!
 //! Places are tried in this order, as if they stood in the program's rpath: the program's own folder, `../lib` and
 //! `lib/mlx/lib` (archives of `cargo xtask dist`) from there, where the library was when the program was built, and the
-//! cache of the user who runs it. A program can so be moved with its libraries, and needs nothing beside it where it was
-//! built.
+//! cache of the user that runs the program. So a program can be moved together with its libraries, and on the machine
+//! that built it, it runs without them beside it.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -53,14 +53,14 @@ extern "C" fn mlxc_load() {
         Ok(functions) => unsafe { mlxc_entries = functions },
         Err(text) => {
             use std::io::Write;
-            // A closed stderr is no reason for anything else than the exit that follows.
+            // A failed write to stderr changes nothing: the program exits next.
             let _ = std::io::stderr().write_all(text.as_bytes());
             std::process::exit(1);
         }
     }
 }
 
-/// What `dlopen` gave for libmlxc.
+/// The handle of libmlxc from `dlopen`.
 static LIBRARY_HANDLE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
 type Functions = [*mut c_void; NAMES.len()];
@@ -85,10 +85,11 @@ fn find() -> Result<Functions, String> {
     ))
 }
 
-/// Where the library may be, the best first.
+/// The paths of the library to try, in order.
 fn places() -> Vec<PathBuf> {
     let mut places = Vec::new();
-    // A shared library of Rust code has a folder of its own; a program's may be named relative to where it was started.
+    // The code may be in a shared library with a folder of its own. A program's path may be relative to the folder that it
+    // was started in.
     let folders = [own_file(), std::env::current_exe().ok()]
         .into_iter()
         .flatten();
@@ -172,7 +173,7 @@ fn load(path: &Path) -> Result<Functions, String> {
     Ok(functions)
 }
 
-/// Opens a library. Those that it needs may be beside it, in whatever order they need each other.
+/// Opens a library, and the libraries that it needs from the same folder, which are opened in the order of their needs.
 fn open(path: &Path) -> Result<*mut c_void, String> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut opened: Vec<String> = Vec::new();

@@ -1,8 +1,8 @@
-//! What can go wrong, and where.
+//! The error type of this crate and its kinds.
 
 use std::fmt;
 
-/// What kind of failure an [`Error`] is, where a caller may act differently.
+/// The kind of an [`Error`], for callers that act on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -25,7 +25,7 @@ pub enum ErrorKind {
     Closure,
     /// The system refused to read or write a file: it is missing, permission is denied, the disk is full.
     Io,
-    /// A file was read, and its content is not what its format asks for.
+    /// A file was read, and its content does not follow its format.
     Format,
     /// The back end or this build cannot do it.
     Unsupported,
@@ -43,7 +43,7 @@ struct Inner {
     message: String,
 }
 
-/// The result of everything here that can fail.
+/// The result of every function of this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
@@ -55,7 +55,7 @@ impl Error {
         }))
     }
 
-    /// What kind of failure this is.
+    /// The kind of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }

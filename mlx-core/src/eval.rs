@@ -13,12 +13,14 @@ use crate::{poison, stream};
 /// Computes `arrays` and waits for them.
 ///
 /// # Errors
-/// A kernel fails, or an asynchronous one failed earlier on the same stream; or the file of an array
-/// that [`Safetensors`](crate::Safetensors) gave was truncated. Every array of this
-/// thread that is not known to be good is then poisoned: reading or using it is an error. Good are
-/// arrays made from data, arrays that were given to a successful `eval` or read, and, on a thread
-/// that uses one stream, arrays that were found computed when they were used since. The stream skips
-/// all operations after the one that failed, until this error is returned; then it can be used again.
+/// - A kernel fails, or a kernel that was queued earlier on the same stream failed.
+/// - The file of an array of [`Safetensors`](crate::Safetensors) was truncated.
+///
+/// The error poisons every array of this thread that is not known to be good: reading or using it is an error.
+/// These arrays are known to be good: arrays made from data, arrays that were read or given to a successful
+/// `eval`, and, on a thread with one stream, arrays that were already computed when a later operation used them.
+/// The stream skips all operations after the failed one until this error is returned. Then it can be used again.
+///
 /// Inside `vmap` and `compile` nothing can be evaluated.
 pub fn eval<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()> {
     let arrays: Vec<A> = arrays.into_iter().collect();
@@ -36,8 +38,8 @@ pub fn eval<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()>
     Ok(())
 }
 
-/// The number of operations that evaluating `arrays` would run. Each costs some microseconds of bookkeeping,
-/// views included; a decode step of a small model consists of little else.
+/// The number of operations, views included, that evaluating `arrays` would run. Each costs some microseconds of
+/// bookkeeping, which dominates a decode step of a small model.
 ///
 /// # Errors
 /// No memory for a handle.
@@ -55,7 +57,7 @@ pub fn graph_size<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Resu
 /// Queues the computation of `arrays` and returns at once.
 ///
 /// # Errors
-/// As [`eval`], but an error of a kernel is returned by the next wait.
+/// As [`eval`]. A kernel's error is returned by the next call that waits for the stream.
 pub fn async_eval<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()> {
     let arrays: Vec<A> = arrays.into_iter().collect();
     let roots = || arrays.iter().map(Borrow::borrow);

@@ -46,9 +46,9 @@ pub use quantize::{
 };
 pub use shape::{PadMode, broadcast_arrays, concat, depends, stack};
 
-/// What can stand beside an array in a binary operation: an array, or a number.
+/// The second operand of a binary operation: an array or a number.
 pub trait Operand {
-    /// The dtype of an array; a number has none of its own.
+    /// The dtype of an array. `None` for a number.
     fn dtype(&self) -> Option<DType> {
         None
     }
@@ -72,7 +72,7 @@ pub trait Operand {
     /// `like` cannot hold the integer, or the scalar array cannot be made.
     fn to_array(&self, like: DType) -> Result<Cow<'_, Array>>;
 
-    /// This operand beside `like`, whose dtype a number takes.
+    /// This operand as an array. A number takes the dtype `like`.
     ///
     /// # Errors
     /// The scalar array cannot be made.

@@ -23,9 +23,9 @@ use mlx_c_sys as sys;
 pub struct Node {
     /// As [`fast`](crate::fast) and [`CpuKernel`](crate::kernel::CpuKernel) name them, or [`BETWEEN`].
     pub name: String,
-    /// How many were computed.
+    /// How many of these nodes were computed.
     pub times: u64,
-    /// From begin to end on the thread of the stream, while other threads may help.
+    /// Wall time on the stream's thread. Other threads may have worked on the same nodes.
     pub seconds: f64,
 }
 

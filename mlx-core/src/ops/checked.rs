@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::ffi::op;
 use crate::ops::require;
 
-/// What an index array chooses from.
+/// The array that indices choose from, and its axes.
 pub(crate) struct Indexed<'a> {
     /// The operation, for errors.
     pub op: &'static CStr,
@@ -21,7 +21,7 @@ pub(crate) struct Indexed<'a> {
     pub axes: &'a [i32],
     /// How many places of an axis, from the index on, must exist.
     pub windows: &'a [i32],
-    /// Whether negative indices count from the end. Else they are out of range.
+    /// Whether negative indices count from the end. Otherwise they are out of range.
     pub from_end: bool,
 }
 

@@ -9,7 +9,7 @@ use crate::ffi::op;
 use crate::ops::reduce::or_if_empty;
 use crate::ops::{Operand, integers};
 
-/// What an array of integers is compared with.
+/// The other side of a comparison with an array of integers.
 enum Other<'a> {
     Array(Cow<'a, Array>),
     /// A number that the dtype cannot hold, or that is no integer: the comparison has this answer everywhere.

@@ -72,7 +72,7 @@ pub struct ConvGeneral {
     pub input_dilation: Vec<i32>,
     /// Separate convolutions of equal shares of the channels.
     pub groups: i32,
-    /// Whether the kernel is read backwards, as mathematics has it.
+    /// Whether the kernel is flipped: a convolution in the mathematical sense instead of a cross-correlation.
     pub flip: bool,
 }
 

@@ -119,7 +119,7 @@ impl Array {
         let missing = self.ndim().checked_sub(update.ndim());
         let expected = "of no more dimensions than the array";
         require(missing.is_some(), op, "update", expected, update)?;
-        // As MLX broadcasts it: whole in dimensions that it lacks, but for those in `axes`.
+        // MLX broadcasts it over the dimensions that it lacks, except for those in `axes`.
         let mut sizes = self.shape()[..missing.unwrap_or_default()].to_vec();
         sizes.extend_from_slice(update.shape());
         for &axis in axes {

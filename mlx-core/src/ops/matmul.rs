@@ -187,7 +187,7 @@ impl Array {
     }
 }
 
-/// Indices of matrices of an array, as its flattened leading dimensions.
+/// Checks indices of matrices, which count along the flattened leading dimensions of `source`.
 pub(super) fn checked_matrices(
     op: &'static CStr,
     source: &Array,

@@ -76,7 +76,7 @@ pub fn quantize(w: &Array, scheme: Scheme) -> Result<Quantized> {
     // One group a row.
     let mut groups = w.astype(DType::F32)?.reshape(&[-1, group_size])?;
     if mode != QuantMode::Nvfp4 {
-        // Of numbers this small the scale's exponent is below what its 8 bits hold.
+        // The scale of a group this small would have an exponent below the range of its 8 bits.
         let largest_code = if bits == 4 { 6.0 } else { 448.0 };
         let least = largest_code * f32::MIN_POSITIVE;
         let tiny = groups.abs()?.max(1, true)?.less(least)?;

@@ -81,8 +81,7 @@ pub(crate) fn narrow(result: Array, wide: &Array, array: &Array) -> Result<Array
     result.astype(array.dtype())
 }
 
-/// What a reduction of no elements is: MLX's CPU kernels leave the result unwritten, in some
-/// layouts, when there is nothing to read.
+/// The result of a reduction of no elements. MLX's CPU kernels leave it unwritten for some layouts.
 pub(crate) fn or_if_empty(reduced: &Array, result: Array, empty: f32) -> Result<Array> {
     if reduced.size() > 0 || result.size() == 0 {
         return Ok(result);

@@ -1,4 +1,4 @@
-//! Writing into arrays, combining with what is there.
+//! Scatters: new arrays in which updates replace elements, or are combined with them.
 //!
 //! Index arrays are checked when they are evaluated (see [`index`](super::index)). Equal indices combine
 //! all their updates, except in `scatter`, where one of them wins, unspecified which.

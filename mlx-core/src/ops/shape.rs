@@ -9,7 +9,7 @@ use crate::ffi::{op, vector::VectorArray};
 use crate::memory::check_shape;
 use crate::ops::{Axes, Operand, borrowed, require};
 
-/// What [`Array::pad`] puts outside.
+/// The elements that [`Array::pad`] adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PadMode {
     /// The given value.
@@ -228,7 +228,7 @@ impl Array {
         op!(mlx_flip_axes(self, [axes]))
     }
 
-    /// Moves every element `shift` places along `axis`; what falls off the end comes in at the start.
+    /// Moves every element `shift` places along `axis`. Elements that leave at the end come back at the start.
     ///
     /// # Errors
     /// There is no such dimension.

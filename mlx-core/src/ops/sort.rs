@@ -22,8 +22,8 @@ impl Array {
         op!(mlx_argsort_axis(self, axis))
     }
 
-    /// Reorders along `axis` so that slot `kth` holds what sorting would put there, smaller or
-    /// equal elements before it and larger or equal ones after; the shape stays.
+    /// Reorders along `axis` so that slot `kth` holds the element that sorting would put there. Smaller or equal
+    /// elements come before it, larger or equal elements after it. The shape stays.
     ///
     /// # Errors
     /// There is no such axis, or `kth` is outside it.

@@ -5,15 +5,15 @@
 
 namespace mlxrs::ops {
 
-// Which keys a query sees. `positions`: those at its own position or before it and, with a window, only the last so many positions,
-// its own included; the position of each row's first query is given.
+// Which keys a query sees. With `positions` a query sees the keys at its own position and before it. A window limits them to
+// the last `window` positions, its own included. The position of each row's first query is an input.
 enum class Mask {
   none = MLXRS_MASK_NONE,
   causal = MLXRS_MASK_CAUSAL,
   array = MLXRS_MASK_ARRAY,
   positions = MLXRS_MASK_POSITIONS,
 };
-// Where the keys of `positions` are. `straight`: slot j has position j. `ring`: slot j of S has the last position congruent
+// The position of each slot's key. `straight`: slot j has position j. `ring`: slot j of S has the last position congruent
 // to j. `behind`: slot j has position offset - (S - L) + j, so that the last L slots have the queries' own.
 enum class Layout {
   straight = MLXRS_SLOTS_STRAIGHT,
@@ -34,7 +34,7 @@ struct AttentionInputs {
   const mx::array &q, &k, &v;
   // The mask of `array`, or the offsets of `positions`.
   std::optional<mx::array> told;
-  // [H]: scores of one further token each, without a value.
+  // [H]: for each head, the score of one more token, which has no value.
   std::optional<mx::array> sinks;
 };
 std::optional<mx::array> attention(const AttentionInputs& of, const AttentionOptions& options, mx::Stream s);
@@ -44,7 +44,7 @@ mx::array attention_plainly(const AttentionInputs& of, const AttentionOptions& o
 mx::array dense_mask(
     int queries, int slots, Layout layout, int window, const mx::array& offsets, mx::Stream s);
 
-// The mask of `positions` must have been made an array.
+// A mask of `positions` must be passed as an array (dense_mask).
 Arrays attention_vjp(std::shared_ptr<Node> of, const AttentionOptions& options, const Arrays& primals,
                      const mx::array& dy, const std::vector<int>& argnums);
 

@@ -20,7 +20,7 @@ void finish(const Task& task, const AttentionKernels& kernel, const Partial& all
     const float* values = all.values + r * a.value_dim;
     long head = r % a.group;
     if (task.sinks != nullptr && sum != 0) {
-      // The sink is one more score, without a value: other weights shrink if it is the largest.
+      // The sink is a score without a value. It joins the softmax's sum, and its maximum if it is the largest.
       float sink = task.sinks[head * task.sink_step], best = std::max(sink, all.largest[r]);
       float old = std::exp(all.largest[r] - best);
       sum = sum * old + std::exp(sink - best);
@@ -30,7 +30,7 @@ void finish(const Task& task, const AttentionKernels& kernel, const Partial& all
   }
 }
 
-// Chunk after chunk.
+// Runs a task on one thread, chunk after chunk.
 void run(Task& task, const AttentionKernels& kernel) {
   const auto& a = task.attention();
   long loaded = kernel.loaded_size(a), work = kernel.work_size(a), size = task.partial_size();
@@ -50,7 +50,7 @@ void run(Task& task, const AttentionKernels& kernel) {
   finish(task, kernel, all);
 }
 
-// Few tasks and many keys: chunks are shared out, and put together afterwards in the same order.
+// Runs few tasks over many keys: threads share the chunks, and the partial results are merged in the order of `run`.
 void run_split(std::vector<Task>& tasks, const AttentionKernels& kernel) {
   struct Piece {
     Task* task;
@@ -90,14 +90,14 @@ void run(const Plan& p) {
   }
   auto& threads = Threads::shared();
   double work = double(p.rows) * p.heads * p.tokens * p.slots * (p.dim + p.value_dim);
-  // So many queries read a chunk's keys together, but every thread should have something to do.
+  // The number of queries that read a chunk's keys together. It shrinks until every thread has a task.
   int at_once = std::max<int>(1, 128 / p.group());
   auto pieces = [&] { return (p.tokens + at_once - 1) / at_once * p.rows * p.kv_heads; };
   while (threads.count() > 1 && at_once > 1 && at_once * p.group() > 32 && pieces() < 4 * threads.count()) {
     at_once = (at_once + 1) / 2;
   }
   int parts = (p.tokens + at_once - 1) / at_once;
-  // Where there are fewer tasks than threads, and no chunks to share out, tasks are some of the heads that read the same keys.
+  // With fewer tasks than threads and a single chunk, query heads that read the same keys are split over several tasks.
   long heads = p.group();
   while (parts * p.rows * (p.heads / heads) < threads.count() && p.slots <= chunk && heads % 2 == 0) {
     heads /= 2;
@@ -123,7 +123,7 @@ void run(const Plan& p) {
     }
     run_split(tasks, *p.kernel);
   } else {
-    // The last parts of a prompt see most: they begin first (threads count downwards).
+    // The last parts of a prompt see the most keys, so they begin first. Threads take tasks from the highest index down.
     threads.each_several(n, 32, [&](uint32_t i) {
       auto one = task(i / across + i % across * parts);
       run(one, *p.kernel);
@@ -138,7 +138,7 @@ class AttentionNode : public Node {
 
   bool allocate(const Arrays&, Arrays& out) override {
     auto& y = out[0];
-    // Tokens before heads in memory: what merges heads is then a view.
+    // In memory tokens come before heads, so that merging the heads is a view.
     int64_t heads = y.shape(1), tokens = y.shape(2), d = y.shape(3);
     y.set_data(
         mx::allocator::malloc(y.nbytes()), y.size(), {heads * tokens * d, d, heads * d, 1},

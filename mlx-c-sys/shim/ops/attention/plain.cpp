@@ -1,4 +1,4 @@
-// Attention by MLX's own operations: elsewhere than on the CPU, and for transforms.
+// Attention by MLX's own operations, for GPUs and for transforms.
 #include <limits>
 
 #include "mlx/fast.h"
@@ -30,7 +30,7 @@ mx::array dense_mask(
 
 namespace {
 
-// No fused attention of MLX has a soft cap. Scores and softmax in f32.
+// Attention with a soft cap, which MLX's fused attention lacks. The softmax is in f32.
 mx::array capped(
     const AttentionInputs& of, const AttentionOptions& options, const std::optional<mx::array>& mask, mx::Stream s) {
   const mx::array &q = of.q, &k = of.k, &v = of.v;

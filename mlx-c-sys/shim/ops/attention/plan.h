@@ -29,7 +29,7 @@ class Dense {
     strides = {h * s * d, s * d, d, 1};
   }
 
-  // On the stream's thread, before it is read.
+  // Must run on the stream's thread before the elements are read.
   void copy() const {
     for (uint32_t i = 0; copy_ != nullptr && i < copy_->n; i++) {
       copy_->vectors.copy(i, copy_->memory.data() + i * copy_->vectors.nbytes());
@@ -47,7 +47,7 @@ class Dense {
   std::shared_ptr<Copy> copy_;
 };
 
-// All that the stream's thread has to know of an attention.
+// The plan of one attention, for the stream's thread.
 struct Plan {
   AttentionOptions options;
   Dense q, k, v;
@@ -145,7 +145,7 @@ struct Task {
     y = p.y + (static_cast<int64_t>(row) * p.tokens + token) * y_token + head * y_head;
   }
 
-  // Vectors do not move with the task.
+  // Sets the pointers to the task's vectors, which change when the task is moved.
   const Attention& attention() {
     a.first = first.data();
     a.last = last.data();

@@ -6,7 +6,7 @@
 
 #include "attention.h"
 
-// Of sgemm.cpp, or Apple's.
+// From sgemm.cpp or, on macOS, from Accelerate.
 extern "C" void cblas_sgemm(
     int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda, const float* b,
     int ldb, float beta, float* c, int ldc);
@@ -22,14 +22,14 @@ struct QueryHeads {
   // [heads, queries, dim], [keys, dim], [keys, value_dim], [heads, queries, value_dim]
   const float *q, *k, *v, *dy;
   float *dq, *dk, *dv;
-  // At most one of them: true where a key is seen, or what is added to the scores. Steps from head to head, query to
-  // query, key to key.
+  // At most one of the two is set: booleans, true where a query sees a key, or numbers to add to the scores. The steps go
+  // from head to head, query to query and key to key.
   const bool* seen;
   const float* added;
   long head_step, query_step, key_step;
 };
 
-// A row-major m x n matrix, or what is read as its transpose.
+// A row-major m x n matrix, or a matrix that is read as its transpose.
 struct Side {
   const float* at;
   long row;
@@ -60,7 +60,7 @@ void mask(const QueryHeads& a, long head, long token, long keys, float* scores) 
 }
 
 void derive(const QueryHeads& a) {
-  // Their scores and the derivatives of these stay in the second cache.
+  // The scores of a block and their derivatives stay in L2.
   constexpr long together = 96;
   std::vector<float> memory(2 * together * a.keys);
   float *p = memory.data(), *ds = p + together * a.keys;
@@ -143,7 +143,7 @@ class AttentionVjp : public Derivative {
             a.added = added != nullptr ? added + from : nullptr;
             derive(a);
           };
-          // Products within a task are shared out only where there are too few tasks.
+          // Threads share the products of one task only if there are fewer tasks than threads.
           if (static_cast<int>(tasks) < Threads::shared().count()) {
             for (uint32_t task = 0; task < tasks; task++) {
               attend(task);

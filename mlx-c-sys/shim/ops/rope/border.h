@@ -1,4 +1,4 @@
-// Projections as C has them.
+// Projections of the C interface.
 #pragma once
 
 #include "ops/border.h"

@@ -1,5 +1,5 @@
-// Heads of attention out of a projection, norm and rotation included, token by token: for the node that gives them, and for the one
-// that writes keys where they stay.
+// Attention heads of a projection, with norm and rotation, one token at a time. Two nodes use it: one returns the heads, and
+// one writes keys into the KV cache.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,7 @@
 
 namespace mlxrs::ops {
 
-// The angles of tokens, for any thread. What an array says of frequencies is known on the stream's thread only.
+// The angles of tokens. Any thread may read them. Frequencies from an array are read on the stream's thread.
 class Angles {
  public:
   Angles(const RopeOptions& options, const mx::array& offset, const mx::array* freqs)
@@ -29,7 +29,7 @@ class Angles {
   long half() const {
     return options_.dims / 2;
   }
-  // What `of` needs, in floats.
+  // The size of the `work` of `of`, in floats.
   long work_size() const {
     return 3 * half();
   }
@@ -53,7 +53,7 @@ class Angles {
   std::shared_ptr<const std::vector<float>> frequencies_;
 };
 
-// The heads of each token of an evaluated projection. `in`: [B, L, H dim], offset, freqs, and the norm's weight if there is one.
+// The heads of each token of an evaluated projection. `in` holds x [B, L, H dim], offset, freqs and, with a norm, its weight.
 class TokenHeads {
  public:
   TokenHeads(const HeadsOptions& options, const Arrays& in)

@@ -38,7 +38,7 @@ class Rope : public NodeWith<RopeOptions> {
     if (argnums != std::vector<int>{0}) {
       return Node::vjp(primals, cotangents, argnums, outputs);
     }
-    // A rotation's transpose turns back.
+    // The transpose of a rotation is the rotation by the negative angle.
     auto back = settings_;
     back.scale = -back.scale;
     const auto& dy = cotangents[0];
@@ -52,7 +52,7 @@ class Rope : public NodeWith<RopeOptions> {
   }
 };
 
-// From a projection to heads. Inputs: x, offset, freqs, and the norm's weight if there is one.
+// Heads of a projection. Inputs: x, offset, freqs and, with a norm, its weight.
 class Heads : public NodeWith<HeadsOptions> {
  public:
   using NodeWith::NodeWith;

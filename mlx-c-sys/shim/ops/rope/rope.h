@@ -5,7 +5,7 @@
 
 namespace mlxrs::ops {
 
-// Exactly one of `base` and an array of periods says how fast pairs turn.
+// The rotation's speed. Exactly one of `base` and an array of periods is given.
 struct RopeOptions {
   int dims;
   bool traditional;
@@ -34,13 +34,14 @@ struct HeadsOptions {
 
   bool operator==(const HeadsOptions&) const = default;
 };
-// A projection [B, L, H dim] that becomes heads [B, H, L, dim]: apart, rms_norm where there is a weight, rope with `freqs`.
+// A projection [B, L, H dim] that becomes heads [B, H, L, dim]: it is split into heads, normed by rms_norm if there is a
+// weight, and rotated by rope with `freqs`.
 struct Projection {
   mx::array x, offset, freqs;
   std::optional<mx::array> weight;
   HeadsOptions options;
 
-  // As inputs of a node. `weight` comes last.
+  // The inputs of a node. `weight` comes last.
   Arrays inputs(mx::Stream s) const;
   static Projection of(const Arrays& inputs, const HeadsOptions& options);
   // The shape of the heads.
@@ -48,7 +49,7 @@ struct Projection {
     return {x.shape(0), x.shape(2) / options.dim, x.shape(1), options.dim};
   }
 };
-// Whether our kernels take it.
+// Whether our kernels support these shapes and dtypes.
 bool is_usual(const Projection& of);
 std::optional<mx::array> heads(const Projection& of, mx::Stream s);
 mx::array heads_plainly(const Projection& of, mx::Stream s);

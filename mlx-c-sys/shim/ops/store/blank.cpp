@@ -15,8 +15,8 @@ namespace {
 constexpr size_t least_bytes = 1 << 20;
 
 #ifdef __linux__
-// Gives the whole pages of some memory back to the system, which brings pages of zeros when they are touched. Returns
-// where those pages are; nothing if it did not, as with pages that are locked, or shared.
+// Gives the whole pages of a block back to the system, which provides zeroed pages at the next access. Returns the range
+// of these pages. Returns an empty range if the system refused, as it does for locked or shared pages.
 std::pair<char*, char*> give_back(char* begin, char* end) {
   static const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   auto address = reinterpret_cast<uintptr_t>(begin);
@@ -52,7 +52,7 @@ class Blank : public Node {
   const char* name() const override {
     return "Blank";
   }
-  // Buffers that are written in place are not to be merged.
+  // Two buffers that are written in place must stay two buffers.
   bool is_equivalent(const mx::Primitive&) const override {
     return false;
   }

@@ -1,4 +1,4 @@
-// Writes new keys and values into both buffers of a cache: by positions, and in place.
+// Writes new keys and values in place into the key buffer and the value buffer of a KV cache, by position.
 #include <array>
 #include <cstring>
 
@@ -16,7 +16,8 @@ struct Slots {
   long slots, tokens;
   bool ring;
 
-  // The slot of a token, or -1: of several tokens for one slot the last stays, and slots that are not there take none.
+  // The slot of a token. Returns -1 for a token that is not written: a later token has its slot, or the slot is outside
+  // the buffer.
   long of(long row, long token) const {
     long position = at[row * step] + token;
     if (ring) {
@@ -25,7 +26,7 @@ struct Slots {
     return position < slots ? std::max(position, -1L) : -1;
   }
 
-  // Calls body(first, end) for the slots of a row that no token takes.
+  // Calls body(first, end) for each range of a row's slots that this step does not write.
   template <typename Body>
   void each_other(long row, const Body& body) const {
     long begin = at[row * step], end = begin + tokens;
@@ -57,14 +58,14 @@ struct Buffer {
   }
 };
 
-// Prefetches lines that will be written.
+// Prefetches cache lines that will be written.
 void fetch(const char* at, size_t n) {
   for (size_t i = 0; i < n; i += 64) {
     __builtin_prefetch(at + i, 1);
   }
 }
 
-// Vectors [B, K, L, D] on their way into a buffer, packed where there is a packing.
+// New keys or values [B, K, L, D], packed if the cache is quantised.
 class Fresh {
  public:
   Fresh(const mx::array& fresh, const RowPacking& packing)
@@ -93,17 +94,17 @@ class Fresh {
   decltype(RowKernels::pack) pack_;
 };
 
-// Inputs: both buffers [B, K, S, D], unless they are new; new values [B, K, L, D]; the position of each row's first token; new keys,
-// or the inputs of the projection that becomes them.
+// Inputs, in this order: both buffers [B, K, S, D] unless they are new, new values [B, K, L, D], the position of each row's
+// first token, and the new keys or the inputs of their projection.
 class Store : public Node {
  public:
-  // `blank`: the shapes of new buffers. `heads`: how a projection becomes keys.
+  // `blank` holds the shapes of new buffers. `heads` says how a projection becomes keys.
   Store(
       mx::Stream s, const StoreOptions& options, std::optional<std::array<mx::Shape, 2>> blank,
       std::optional<HeadsOptions> heads)
       : Node(s), options_(options), blank_(std::move(blank)), heads_(heads) {}
 
-  // `encode` writes into a buffer of the inputs, or makes one.
+  // Nothing: `encode` writes into an input buffer or allocates a new one.
   bool allocate(const Arrays&, Arrays&) override {
     return true;
   }
@@ -140,7 +141,7 @@ class Store : public Node {
   const char* name() const override {
     return "Store";
   }
-  // Nodes that write in place are not to be merged.
+  // Two nodes that write in place must stay two nodes.
   bool is_equivalent(const mx::Primitive&) const override {
     return false;
   }
@@ -160,7 +161,7 @@ class Store : public Node {
     return {first[0], first[1], {first + 2, in.end()}};
   }
 
-  // Gives a buffer memory, with all that is in it before.
+  // Allocates a buffer, and fills it with the previous content.
   void begin(const Arrays& in, size_t i, mx::array& y, const Slots& slots) {
     if (!blank_ && options_.in_place && may_overwrite(in, i)) {
       note_written(in[i], stream());
@@ -177,7 +178,7 @@ class Store : public Node {
           static_cast<uint32_t>(y.size() / y.shape(3)), y.size(),
           [=, from = Vectors(in[i])](uint32_t i) { from.copy(i, buffer.at + i * buffer.vector); });
     } else if (2 * slots.tokens < slots.slots) {
-      // Most of it may never be touched.
+      // Untouched pages of a zeroed buffer take no memory.
       mx::cpu::get_command_encoder(stream()).dispatch([at = buffer.at, n = y.nbytes()] { fill_with_zeros(at, n); });
     } else {
       dispatch(static_cast<uint32_t>(y.shape(0) * y.shape(1)), y.size(), [=](uint32_t i) {
@@ -191,7 +192,8 @@ class Store : public Node {
 
   template <typename Keys>
   void write(const Keys& keys, const mx::array& v, Arrays& out, const Slots& slots) {
-    // A task is a token with all its heads. Their slots are far apart: the lines are prefetched while heads are computed.
+    // A task is a token with all its heads. The slots of the heads are far apart in memory, so their cache lines are
+    // prefetched while the heads are computed.
     dispatch(
         static_cast<uint32_t>(v.shape(0) * slots.tokens), 10.0 * v.size(),
         [=, k_to = Buffer(out[0]), v_to = Buffer(out[1]), values = Fresh(v, options_.packing)](uint32_t task) {
@@ -213,7 +215,7 @@ class Store : public Node {
   std::optional<HeadsOptions> heads_;
 };
 
-// The shapes of both buffers, which must fit what goes into them.
+// The shapes of both buffers. Throws if the new keys or values do not fit.
 std::array<mx::Shape, 2> buffer_shapes(const StoreInputs& of, const RowPacking& packing) {
   auto type = of.keys ? of.keys->dtype() : of.projection->x.dtype();
   std::array<mx::Shape, 2> fresh{of.keys_shape(), of.values.shape()}, shapes;
@@ -248,7 +250,7 @@ std::array<mx::Shape, 2> buffer_shapes(const StoreInputs& of, const RowPacking& 
 Arrays store(const StoreInputs& of, const StoreOptions& options, mx::Stream s) {
   if (of.projection) {
     const auto& keys = *of.projection;
-    // Keys are not packed by the node that rotates them.
+    // The node that rotates keys cannot pack them.
     bool joined = options.packing.bits == 0 && is_usual(keys) &&
         !is_traced({&keys.x, keys.weight ? &*keys.weight : &keys.x});
     if (!joined) {

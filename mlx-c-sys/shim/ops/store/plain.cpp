@@ -25,7 +25,7 @@ mx::array unpack_plainly(const mx::array& words, const RowPacking& packing, mx::
   auto shape = factors.shape();
   shape.back() = groups;
   shape.push_back(2);
-  // As the kernels: products and sums in f32.
+  // Products and sums are in f32, as in the kernels.
   factors = mx::astype(mx::reshape(factors, shape, s), mx::float32, s);
   auto of = [&](int i) { return mx::squeeze(part(factors, i, i + 1), -1, s); };
   return mx::dequantize(

@@ -1,4 +1,4 @@
-// New keys and values on their way into a KV cache: packed, and written into their slots.
+// Packs new keys and values, and writes them into the slots of a KV cache.
 #pragma once
 
 #include <array>
@@ -7,27 +7,28 @@
 
 namespace mlxrs::ops {
 
-// Packed vectors of 4 or 8 bits and a group that MLX has, or, with zeros, none.
+// The packing of 4 or 8 bits and a group size of MLX. Two zeros mean no packing.
 RowPacking row_packing(int bits, int group);
 // Vectors along the last axis as RowPacking says: [.., D] of floating point -> [.., words] U32, and back.
 mx::array pack(const mx::array& x, const RowPacking& packing, mx::Stream s);
 mx::array pack_plainly(const mx::array& x, const RowPacking& packing, mx::Stream s);
-// `dtype`: of the elements before they were packed, and of their scales. F32.
+// `dtype` is the type of the elements before packing, and of their scales. The result is F32.
 mx::array unpack_plainly(const mx::array& words, const RowPacking& packing, mx::Dtype dtype, mx::Stream s);
-// Elements of the packed vectors of an array; 0 if they are none. Without a packing: the last axis.
+// The number of elements of each packed vector. 0 if the last axis is no packed vector. Without a packing, the last axis.
 int unpacked_size(const mx::array& words, const RowPacking& packing, mx::Dtype dtype);
 
-// Zeros, of which big ones take memory where they are touched only.
+// Zeros. Large arrays take memory only for pages that are touched.
 mx::array blank(const mx::Shape& shape, mx::Dtype dtype, mx::Stream s);
-// The same for memory that is there.
+// The same for memory that is already allocated.
 void fill_with_zeros(char* begin, size_t size);
 
-// What goes into the two buffers of a cache.
+// The inputs of a store: buffers, new keys and values, and their slots.
 struct StoreInputs {
-  // [B, K, S, D] each, of packed vectors where there is a packing. None: new ones of `slots` slots, zero where no token is written.
+  // The key and the value buffer, [B, K, S, D] each, of packed vectors if there is a packing. Without buffers, new ones of
+  // `slots` slots are made, with zeros in slots that are not written.
   std::optional<std::array<mx::array, 2>> buffers;
   int slots;
-  // New keys [B, K, L, D], or the projection that becomes them.
+  // Either the new keys [B, K, L, D], or the projection from which the node computes them.
   std::optional<mx::array> keys;
   std::optional<Projection> projection;
   mx::array values;
@@ -40,12 +41,12 @@ struct StoreInputs {
 };
 struct StoreOptions {
   RowPacking packing;
-  // Slots are modulo their number.
+  // The buffers are rings: position p goes to slot p mod S.
   bool ring;
-  // On the promises of mlxrs_force_donate. The plain form copies.
+  // Writes into the given buffers. The caller makes the promises of mlxrs_force_donate. The plain form copies the buffers.
   bool in_place;
 };
-// Both buffers with the new tokens. Throws where parts do not fit each other.
+// Both buffers with the new tokens. Throws if shapes or dtypes do not fit.
 Arrays store(const StoreInputs& of, const StoreOptions& options, mx::Stream s);
 Arrays store_plainly(const StoreInputs& of, const StoreOptions& options, mx::Stream s);
 

@@ -1,4 +1,4 @@
-//! Which quantisations there are, and what belongs to one.
+//! The known quantisation schemes, and the parts of a quantised matrix.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -129,7 +129,7 @@ impl Scheme {
         })
     }
 
-    /// The scheme `mode` has if nothing else is said.
+    /// The default scheme of `mode`.
     pub const fn default_of(mode: QuantMode) -> Self {
         let (bits, group_size) = match mode {
             QuantMode::Affine => (4, 64),

@@ -43,11 +43,11 @@ void load_tiles(const Attention& a, float* to) {
   }
 }
 
-// What `tiled_chunk` works in, in floats from its beginning.
+// The layout of the workspace of `tiled_chunk`: offsets in floats.
 struct Areas {
   // Values as the right side of a product: pairs of keys x elements. Tiles by 32 keys, then by 16 elements.
   float* values;
-  // Keys that are not one behind the other in memory.
+  // A dense copy of keys that are not contiguous in memory.
   bf16* keys;
   // Scores of two blocks of queries, keys x queries; and their weights, queries x keys.
   float *scores[2], *weights[2];
@@ -73,7 +73,7 @@ void load_values(const Attention& a, const Keys<bf16>& keys, long first, long en
   const __m512i low = _mm512_set_epi16(
       47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
   const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
-  // Keys come from memory too, and are wanted next.
+  // Prefetches the keys that are read next.
   const bool is_first_use = a.queries <= side;
   for (long pair = 0; pair < side; pair++) {
     long i = first + 2 * pair;
@@ -102,7 +102,7 @@ void load_values(const Attention& a, const Keys<bf16>& keys, long first, long en
   }
 }
 
-// 16 keys from position `first` of the chunk: where they are, or copied. Keys behind `end` are not read.
+// 16 keys from position `first` of the chunk, in place or as a copy. Keys from `end` on are not read.
 INLINE const bf16* load_keys(const Attention& a, const Keys<bf16>& keys, long first, long end, bf16* copy, long* step) {
   long slot = keys.slot(first);
   if (slot + side <= keys.slots && first + side <= end) {
@@ -116,7 +116,7 @@ INLINE const bf16* load_keys(const Attention& a, const Keys<bf16>& keys, long fi
   return copy;
 }
 
-// Scores of 32 keys, of which those from `end` on mean nothing, for one or two blocks of COLUMNS queries.
+// Scores of 32 keys for one or two blocks of COLUMNS queries. Scores of keys from `end` on are undefined.
 template <int BLOCKS, int COLUMNS>
 INLINE void tile_scores(
     const Attention& a, const Keys<bf16>& keys, const float* q, long first, long end, const Areas& areas) {
@@ -188,7 +188,7 @@ void weigh_tile(const Attention& a, long c, long query, long begin, long end, fl
     all_from = most(all_from, span.begin);
     all_to = least(all_to, span.end);
   }
-  // Scaled in the exponent, unless more is done to scores than that.
+  // The scale is part of the exponent's factor, unless scores are also capped or masked.
   const bool plain = a.scale > 0 && a.cap == 0 && a.seen == nullptr && a.added == nullptr;
   Lanes best = all(lowest);
   for (long i = begin; i < end; i += at_once) {

@@ -77,8 +77,8 @@ struct Span {
 template <class T, int N>
 INLINE void scores(const Attention& a, const float* q, const Keys<T>& keys, long begin, long end, float* to) {
   long step = padded(a.dim);
-  // A few queries wait for memory: the values of these keys are fetched meanwhile, and the keys of a page further on, as the machine's own
-  // prefetching ends with each page.
+  // With few queries memory is the bottleneck. The values of these keys are prefetched, and keys one page ahead, because the
+  // hardware prefetcher stops at a page's end.
   const bool is_alone = a.queries <= tile_queries;
   constexpr long page = 4096 / sizeof(T);
   const long keys_of_page = page / most(keys.k_step, 1);
@@ -115,7 +115,7 @@ INLINE void scores(const Attention& a, const float* q, const Keys<T>& keys, long
       }
     }
     if (d < a.dim) {
-      // Queries are filled up with zeros.
+      // Queries are padded with zeros.
       for (long j = 0; j < 4; j++) {
         Lanes y = load_part(k[j] + d, a.dim - d);
         for (long i = 0; i < N; i++) {

@@ -1,5 +1,5 @@
-// Attention over packed keys and values: those of a chunk are written out, f32 or, for tiles, bf16, and the chunk is then
-// one like others. Nothing outlives its chunk.
+// Attention over packed keys and values. Each chunk is unpacked to f32 or, for AMX tiles, to bf16, and then processed as an
+// unpacked chunk. The unpacked copy is reused for the next chunk.
 #pragma once
 
 #include "attention.h"

@@ -1,4 +1,4 @@
-// What attention does with tiles of AMX, and with their lanes.
+// Operations of attention on AMX tiles and their lanes.
 #pragma once
 
 #include "ops/cpu/lanes.h"
@@ -40,7 +40,7 @@ INLINE void written() {
   asm volatile("" ::: "memory");
 }
 
-// The lanes `by` further on, behind the last the first again.
+// Rotates the lanes by `by`.
 INLINE Lanes turned(Lanes x, int by) {
   Ints from;
   for (int l = 0; l < width; l++) {

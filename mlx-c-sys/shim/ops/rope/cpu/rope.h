@@ -29,11 +29,11 @@ void rotate(const Rotation& r, const void* x_at, void* y_at) {
   }
 }
 
-// cos and sin of position / period. `position` is a whole number, so that f32 has it up to 2^24.
+// cos and sin of position / period. `position` is an integer; f32 represents integers exactly up to 2^24.
 inline void angles(float position, const float* frequencies, long half, float* cos, float* sin) {
   for_each(half, [&](long i, auto load, auto store) __attribute__((always_inline)) {
     Lanes angle = position * load(frequencies + i), s, c;
-    // sin_cos is right up to 2^22 times pi/2; positions beyond that are no model's.
+    // sin_cos is accurate up to 2^22 times pi/2. No model has positions beyond that.
     if (largest(choose(angle < 0.0f, -angle, angle)) < 4e6f) {
       sin_cos(angle, &s, &c);
     } else {

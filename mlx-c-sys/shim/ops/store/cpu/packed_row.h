@@ -1,5 +1,5 @@
-// Packed vectors (see RowPacking in kernels.h): how they are made and read. Products and sums are those of MLX's graph, each
-// rounded, so that every instruction set has the same numbers.
+// Packing and unpacking of vectors (see RowPacking in kernels.h). Each product and sum is rounded as in MLX's graph, so that
+// all instruction sets give the same numbers.
 #pragma once
 
 #include "ops/cpu/kernels.h"
@@ -23,16 +23,16 @@ INLINE float widened(f16 x) {
   return load_part(&x, 1)[0];
 }
 
-// To the nearest whole number, of two to the even one.
+// Rounds to the nearest integer, ties to even.
 INLINE Lanes rounded(Lanes x) {
-  // From 2^23 on there are only whole numbers.
+  // From 2^23 on, every f32 is an integer.
   Lanes far = choose(x < Lanes{}, all(-8388608.0f), all(8388608.0f)), near = (x + far) - far;
   Ints is_whole = (x >= 8388608.0f) | (x <= -8388608.0f) | (x != x);
   return choose(is_whole, x, near);
 }
 
-// Bytes in lanes of 32 and of 64 bits. What compilers make of a vector's conversion goes element by element where it is
-// more than twice as wide.
+// Widens bytes to lanes of 32 or 64 bits. Compilers convert element by element where the result is more than twice as
+// wide, hence the intrinsics.
 INLINE Ints widened(const Bytes* from) {
 #if defined(__AVX512F__)
   return cast<Ints>(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
@@ -64,14 +64,14 @@ INLINE Lanes codes(const uint8_t* from, long i) {
   if constexpr (BITS == 8) {
     return __builtin_convertvector(widened(reinterpret_cast<const Bytes*>(from + i)), Lanes);
   } else {
-    // A byte in each 64 bits: its low half goes to the first 32 of them, its high half to the others.
+    // Each 64-bit lane holds one byte. Its low half becomes the first 32-bit lane, its high half the second.
     Longs pairs = widened(reinterpret_cast<const Pairs*>(from + (i >> 1)));
     pairs = (pairs | pairs << 28) & 0x0000000f0000000fu;
     return __builtin_convertvector(cast<Ints>(pairs), Lanes);
   }
 }
 
-// Elements rounded to bf16 where they are expanded for tiles; by one instruction where there is one.
+// Stores elements; as bf16, for AMX tiles, by one instruction if the machine has it.
 INLINE void put(float* p, Lanes x) {
   store(p, x);
 }
@@ -101,7 +101,8 @@ INLINE void unpack(const uint32_t* words, long group, long n, To* to) {
   }
 }
 
-// As MLX's quantize: the end of a group's range that is farther from zero is met exactly, and zero too.
+// The arithmetic of MLX's quantize: zero is represented exactly, and so is the end of the group's range that is farther
+// from zero.
 template <class T>
 void pack(const void* x_at, const RowPacking& packing, long n, uint32_t* y) {
   const T* x = static_cast<const T*>(x_at);
