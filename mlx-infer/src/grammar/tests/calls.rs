@@ -348,3 +348,23 @@ fn many_tools_with_wide_schemas_are_held() {
     let call = "<tool_call>\n{\"name\": \"f29\", \"arguments\": {\"p19\": \"x\"}}\n</tool_call>";
     assert!(allows(&tokenizer, &grammar, call));
 }
+
+#[test]
+fn marks_of_calls_are_text_and_other_special_tokens_are_not() {
+    let tokenizer = with_special(&["[TOOL_CALLS]", "[ARGS]", "[OTHER]"]);
+    let template = ChatTemplate::from_source("{# [TOOL_CALLS] [ARGS] #}x", &tokenizer).unwrap();
+    let format = ReplyFormat::detect(&template, &tokenizer);
+    let ids = tokenizer
+        .encode("[OTHER]a[TOOL_CALLS]f[ARGS]{}[OTHER]", false)
+        .unwrap();
+    let text = |kept: &[u32]| {
+        let mut detokenizer = tokenizer.detokenizer(true).keeping(kept);
+        let pieces: String = ids
+            .iter()
+            .map(|id| detokenizer.push(*id).unwrap())
+            .collect();
+        pieces + &detokenizer.finish().unwrap()
+    };
+    assert_eq!(text(format.kept_special()), "a[TOOL_CALLS]f[ARGS]{}");
+    assert_eq!(text(&[]), "af{}");
+}
