@@ -18,6 +18,10 @@ pub struct EngineLoad {
     pub forwards: usize,
     /// Rows that were evicted since the start, because memory was short.
     pub evictions: usize,
+    /// Masks of grammars that were computed since the start.
+    pub masks: usize,
+    /// How long the engine's thread has computed them or waited for them; meanwhile forward passes ran.
+    pub mask_time: Duration,
     /// Prompts since the start that began with a kept prefix.
     pub prefix_hits: usize,
     /// Prompt tokens since the start that came from kept prefixes and were not computed.
@@ -35,6 +39,8 @@ pub(super) struct Load {
     counts: [AtomicUsize; 3],
     forwards: AtomicUsize,
     evictions: AtomicUsize,
+    masks: AtomicUsize,
+    mask_micros: AtomicU64,
     prefixes: [AtomicUsize; 3],
     cache_bytes: AtomicUsize,
     started: Instant,
@@ -48,6 +54,8 @@ impl Load {
             counts: Default::default(),
             forwards: AtomicUsize::new(0),
             evictions: AtomicUsize::new(0),
+            masks: AtomicUsize::new(0),
+            mask_micros: AtomicU64::new(0),
             prefixes: Default::default(),
             cache_bytes: AtomicUsize::new(0),
             started: Instant::now(),
@@ -67,6 +75,11 @@ impl Load {
             .store(sum(Worker::forwards), Ordering::Release);
         self.evictions
             .store(sum(Worker::evictions), Ordering::Release);
+        let masks = workers.iter().map(|worker| worker.masks().0).sum();
+        self.masks.store(masks, Ordering::Release);
+        let time: Duration = workers.iter().map(|worker| worker.masks().1).sum();
+        self.mask_micros
+            .store(time.as_micros() as u64, Ordering::Release);
         let sums = |of: fn(&Worker<'m, 's>) -> [usize; 3]| {
             let all = workers.iter().map(of);
             all.fold([0; 3], |sums, counts| {
@@ -92,6 +105,8 @@ impl Load {
             decoding,
             forwards: read(&self.forwards),
             evictions: read(&self.evictions),
+            masks: read(&self.masks),
+            mask_time: Duration::from_micros(self.mask_micros.load(Ordering::Acquire)),
             prefix_hits,
             prefix_tokens,
             prefix_bytes,

@@ -6,7 +6,7 @@ mod prefill;
 mod speculate;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mlx_core::{Array, memory};
 use mlx_nn::ModelCache;
@@ -39,6 +39,8 @@ pub(crate) struct Worker<'m, 's> {
     submitted: Id,
     forwards: usize,
     evictions: usize,
+    /// Masks of grammars, and how long they took.
+    masks: (usize, Duration),
     /// What steps cost, for rows that speculate.
     costs: Costs,
     /// Whether the cache of the last request that ends is kept, and that cache.
@@ -62,6 +64,7 @@ impl<'m, 's> Worker<'m, 's> {
             submitted: 0,
             forwards: 0,
             evictions: 0,
+            masks: Default::default(),
             costs: Costs::default(),
             keeps_last: false,
             last: None,

@@ -69,6 +69,11 @@ impl Guide {
         }
     }
 
+    /// Whether the mask of the next token is there.
+    pub(crate) fn is_prepared(&self) -> bool {
+        self.is_prepared
+    }
+
     /// The tokens that may come next, if not all may.
     pub(crate) fn mask(&self) -> Option<&Mask> {
         self.mask.as_ref()

@@ -74,9 +74,11 @@ fn divides(schema: &Value) -> bool {
         numbers.iter().try_fold(1, |multiple, number| {
             let whole = (number * unit).round();
             let is_whole = (number * unit - whole).abs() < 1e-6 * whole.abs();
-            let fits = is_whole && (1.0..=MULTIPLES as f64).contains(&whole);
+            if !is_whole || !(1.0..=MULTIPLES as f64).contains(&whole) {
+                return None;
+            }
             let both = multiple / common(multiple, whole as u64) * whole as u64;
-            (fits && both <= MULTIPLES).then_some(both)
+            (both <= MULTIPLES).then_some(both)
         })
     });
     multiples.any(|multiple| multiple.is_some())

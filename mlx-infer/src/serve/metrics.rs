@@ -278,6 +278,12 @@ impl Metrics {
             load.forwards as f64,
         );
         out.one(
+            "mlx_mask_seconds_total",
+            "counter",
+            "Time for the masks of grammars, beside forward passes.",
+            load.mask_time.as_secs_f64(),
+        );
+        out.one(
             "mlx_disconnects_total",
             "counter",
             "Clients that left before their answer was complete.",

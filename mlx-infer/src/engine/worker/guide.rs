@@ -1,5 +1,7 @@
 //! The masks of rows with a grammar.
 
+use std::time::{Duration, Instant};
+
 use rayon::prelude::*;
 
 use super::Worker;
@@ -23,10 +25,19 @@ impl Worker<'_, '_> {
         let mut guides: Vec<&mut Guide> = due
             .filter_map(|(_, task)| task.sequence.guide_mut())
             .collect();
+        guides.retain(|guide| !guide.is_prepared());
+        let start = Instant::now();
         match &mut guides[..] {
-            [] => {}
+            [] => return,
             [guide] => guide.prepare(),
             guides => guides.par_iter_mut().for_each(|guide| guide.prepare()),
         }
+        self.masks.0 += guides.len();
+        self.masks.1 += start.elapsed();
+    }
+
+    /// Masks that were computed, and how long this thread has computed them or waited for them.
+    pub(crate) fn masks(&self) -> (usize, Duration) {
+        self.masks
     }
 }

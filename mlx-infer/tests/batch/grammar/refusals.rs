@@ -112,6 +112,10 @@ fn bad_grammars_are_refused_before_submission() {
             "json_schema: multipleOf: the least common multiple",
         ),
         (
+            schema(json!({"anyOf": [{"multipleOf": 7}, {"multipleOf": 1e308}, {"multipleOf": 0}]})),
+            "json_schema: multipleOf: the least common multiple",
+        ),
+        (
             schema(json!({"type": "number", "multipleOf": 1e-9})),
             "json_schema: multipleOf: the least common multiple",
         ),

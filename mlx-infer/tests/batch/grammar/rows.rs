@@ -128,7 +128,9 @@ fn rows_that_were_evicted_go_on() {
         assert!(result.error.is_none(), "{:?}", result.error);
         assert_eq!(result.tokens, expected);
     }
-    assert!(engine.load().evictions > 0, "nothing was evicted");
+    let load = engine.load();
+    assert!(load.evictions > 0, "nothing was evicted");
+    assert!(load.masks > 60 && !load.mask_time.is_zero(), "{load:?}");
     engine.finish().unwrap();
 }
 
