@@ -1,6 +1,6 @@
 //! The page.
 
-use crate::client::SERVER;
+use crate::client::{SERVER, TestServer};
 
 #[test]
 fn the_page_is_one_document_that_asks_nobody_else() {
@@ -25,4 +25,36 @@ fn the_page_is_one_document_that_asks_nobody_else() {
             "{outside}"
         );
     }
+}
+
+/// A Chromium that is installed.
+fn chromium() -> Option<std::path::PathBuf> {
+    let folders = std::env::var_os("PATH")?;
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let candidates = std::env::split_paths(&folders)
+        .flat_map(|folder| names.map(|name| folder.join(name)))
+        .filter(|path| path.is_file());
+    candidates.into_iter().next()
+}
+
+/// `cargo xtask test` names a Python that has playwright; without it or a Chromium the test says that it was left out.
+#[test]
+fn the_page_works_in_a_browser() {
+    let (Some(python), Some(chromium)) = (std::env::var_os("MLX_TEST_PYTHON"), chromium()) else {
+        eprintln!("left out: there is no MLX_TEST_PYTHON, or no Chromium");
+        return;
+    };
+    let closed = TestServer::start(|options| options.keys = vec!["sesame".to_owned()]);
+    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/serve/page.py");
+    let output = std::process::Command::new(python)
+        .arg(script)
+        .args([SERVER.address, closed.address].map(|address| format!("http://{address}")))
+        .arg("sesame")
+        .arg(chromium)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 5);
 }
