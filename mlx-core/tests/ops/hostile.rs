@@ -26,7 +26,7 @@ const CHILD: &str = "MLX_CORE_TEST_HOSTILE_CALLS";
 const ROUNDS: &str = "MLX_CORE_HOSTILE";
 const DEFAULT_ROUNDS: usize = 30;
 /// Without our CPU kernels.
-const PLAIN_ROUNDS: usize = 2;
+const PLAIN_ROUNDS: usize = 10;
 /// A call that takes longer never returns.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// So that no call takes long because there is much to do.

@@ -1,5 +1,7 @@
 #include "store.h"
 
+#include <algorithm>
+
 namespace mlxrs::ops {
 
 mx::array pack_plainly(const mx::array& x, const RowPacking& packing, mx::Stream s) {
@@ -38,8 +40,18 @@ Arrays store_plainly(const StoreInputs& of, const StoreOptions& options, mx::Str
   auto places = mx::add(
       mx::reshape(of.offsets, {-1, 1, 1, 1}, s),
       mx::reshape(mx::arange(0, tokens, 1, mx::int32, s), {1, 1, tokens, 1}, s), s);
-  if (options.ring) {
+  if (options.ring && slots > 0) {
     places = mx::remainder(places, mx::array(slots, mx::int32), s);
+  }
+  // A token whose place is not in the buffer is not written, as in the kernels: on CPUs it goes to one more slot, which is cut off. GPUs bring the
+  // place into range, because that copy of the cache would cost each step more than the products do.
+  bool has_spare = s.device == mx::Device::cpu;
+  auto zero = mx::array(0, mx::int32), end = mx::array(slots, mx::int32);
+  if (has_spare) {
+    auto is_inside = mx::logical_and(mx::greater_equal(places, zero, s), mx::less(places, end, s), s);
+    places = mx::where(is_inside, places, end, s);
+  } else {
+    places = mx::clip(places, zero, mx::array(std::max(slots - 1, 0), mx::int32), s);
   }
   Arrays out;
   for (size_t i = 0; i < 2; i++) {
@@ -48,7 +60,16 @@ Arrays store_plainly(const StoreInputs& of, const StoreOptions& options, mx::Str
     auto shape = fresh.shape();
     shape[2] = slots;
     auto buffer = of.buffers ? (*of.buffers)[i] : mx::zeros(shape, fresh.dtype(), s);
-    out.push_back(mx::put_along_axis(buffer, mx::broadcast_to(places, fresh.shape(), s), fresh, 2, s));
+    if (has_spare) {
+      shape[2] = 1;
+      buffer = mx::concatenate({buffer, mx::zeros(shape, buffer.dtype(), s)}, 2, s);
+    }
+    auto stored = mx::put_along_axis(buffer, mx::broadcast_to(places, fresh.shape(), s), fresh, 2, s);
+    if (has_spare) {
+      shape[2] = slots;
+      stored = mx::slice(stored, mx::Shape(shape.size(), 0), shape, s);
+    }
+    out.push_back(stored);
   }
   return out;
 }
