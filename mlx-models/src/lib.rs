@@ -185,7 +185,7 @@ pub trait Model: Module {
     /// The same model once more, for an adapter of its own: the arrays are shared.
     ///
     /// # Errors
-    /// The family does not say how ([`CausalLm`] does).
+    /// The family does not say how ([`CausalLm`](causal::CausalLm) does).
     fn duplicate(&self) -> Result<Box<dyn Model>> {
         let message = "models of this family cannot be held twice, with different adapters";
         Err(Error::new(ErrorKind::Unsupported, message))
