@@ -94,6 +94,9 @@ class AnyShape : public mx::Primitive {
   }
 
   void reduce(const Arrays& in, Arrays& out) {
+    if (in[0].size() == 0) {
+      return reduce_nothing(out[0]);
+    }
     for (int axis : static_cast<mx::Reduce&>(*inner_).state().second) {
       if (in[0].shape(axis) != 1) {
         return inner_->eval_cpu(in, out);
@@ -105,6 +108,20 @@ class AnyShape : public mx::Primitive {
     // MLX's class is not exported.
     auto cast = mx::astype(mx::zeros({}, in[0].dtype(), stream()), out[0].dtype(), stream());
     cast.primitive().eval_cpu(in, out);
+  }
+
+  // MLX's kernel plans its loops by strides, which an array without elements may not have.
+  void reduce_nothing(mx::array& out) {
+    auto type = static_cast<mx::Reduce&>(*inner_).state().first;
+    bool has_result = type != mx::Reduce::Max && type != mx::Reduce::Min;
+    if (out.size() > 0 && !has_result) {
+      throw std::invalid_argument(std::string(name()) + " has no result where there are no elements");
+    }
+    out.set_data(mx::allocator::malloc(out.nbytes()));
+    mx::array identity(type == mx::Reduce::Prod || type == mx::Reduce::And ? 1 : 0, out.dtype());
+    for (size_t at = 0; at < out.nbytes(); at += out.itemsize()) {
+      std::memcpy(out.data<char>() + at, identity.data<char>(), out.itemsize());
+    }
   }
 
   void of_nothing(Arrays& out) {

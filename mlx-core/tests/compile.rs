@@ -112,7 +112,9 @@ fn captures_live_as_long_as_the_compiled_function_and_no_longer() -> Result<()> 
 fn a_graph_for_all_shapes_takes_arrays_without_elements() -> Result<()> {
     compile::set_enabled(true);
     type Function = fn(&Array) -> Result<Array>;
-    let functions: [(&str, Function); 9] = [
+    let functions: [(&str, Function); 11] = [
+        ("prod", |x| x.prod(-1, false)),
+        ("max", |x| x.max(-1, false)),
         ("softmax", |x| x.softmax(-1, true)),
         ("cumsum", |x| x.cumsum(-1, false, true)),
         ("sort", |x| x.sort(-1)),
@@ -134,7 +136,8 @@ fn a_graph_for_all_shapes_takes_arrays_without_elements() -> Result<()> {
                 .and_then(|y| y[0].astype(DType::F32)?.to_vec::<f32>());
             match name {
                 "sum" => assert_eq!(y?, vec![0.0; shape[0] as usize], "{shape:?}"),
-                "argmax" | "logsumexp" if shape[0] > 0 => {
+                "prod" => assert_eq!(y?, vec![1.0; shape[0] as usize], "{shape:?}"),
+                "argmax" | "logsumexp" | "max" if shape[0] > 0 => {
                     let error = y.unwrap_err().to_string();
                     assert!(error.contains("has no result"), "{name}: {error}");
                 }
