@@ -85,7 +85,6 @@ fn a_server_under_four_times_its_load_stays_whole() {
     let seconds = std::env::var("MLX_INFER_SOAK")
         .ok()
         .and_then(|n| n.parse().ok());
-    let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(3));
     let answers = answers();
     let server = TestServer::start(|options| {
         options.engine.max_requests = CAPACITY;
@@ -106,12 +105,15 @@ fn a_server_under_four_times_its_load_stays_whole() {
         std::mem::replace(&mut start, memory()) == start
     });
     let counts = Counts::default();
+    let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(3));
+    let is_over =
+        |counts: &Counts| Instant::now() >= end && counts.whole.load(Ordering::Relaxed) > 0;
     std::thread::scope(|scope| {
         for client in 0..CLIENTS {
-            let (server, answers, counts) = (&server, &answers, &counts);
+            let (server, answers, counts, is_over) = (&server, &answers, &counts, &is_over);
             scope.spawn(move || {
                 let mut dice = Dice(client as u64);
-                while Instant::now() < end {
+                while !is_over(counts) {
                     visit(server, answers, counts, &mut dice);
                 }
             });
