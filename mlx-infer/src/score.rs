@@ -89,7 +89,8 @@ impl LoadedModel {
         check_positions(tokens.len(), self.info().max_positions, "")?;
         let mut cache = self.new_cache(1);
         cache.expect(0, tokens.len());
-        let (mut logprobs, mut top) = (vec![None], Vec::new());
+        let mut logprobs = vec![None];
+        let mut top = vec![Vec::new(); usize::from(options.top_each > 0)];
         let mut last = None;
         for (index, chunk) in tokens.chunks(options.chunk).enumerate() {
             if options.cancel.is_cancelled() {
@@ -100,8 +101,7 @@ impl LoadedModel {
             eval(cache.arrays().chain([&hidden]))?;
             let next = index * options.chunk + 1;
             let targets = &tokens[next..tokens.len().min(next + chunk.len())];
-            self.score_chunk(&hidden, targets, &mut logprobs)?;
-            self.top_chunk(&hidden, targets.len(), options.top_each, &mut top)?;
+            self.score_with_top(&hidden, targets, options.top_each, &mut logprobs, &mut top)?;
             let is_nan = |logprob: &Option<f32>| logprob.is_some_and(f32::is_nan);
             if let Some(at) = logprobs.iter().position(is_nan)
                 && !self.options().allow_nan
@@ -138,6 +138,19 @@ impl LoadedModel {
         targets: &[u32],
         logprobs: &mut Vec<Option<f32>>,
     ) -> Result<()> {
+        self.score_with_top(hidden, targets, 0, logprobs, &mut Vec::new())
+    }
+
+    /// The same, and to `top` the `n_top` likeliest tokens in the place of each target.
+    fn score_with_top(
+        &self,
+        hidden: &Array,
+        targets: &[u32],
+        n_top: usize,
+        logprobs: &mut Vec<Option<f32>>,
+        top: &mut Vec<Vec<(u32, f32)>>,
+    ) -> Result<()> {
+        let n_top = n_top.min(self.vocab());
         let rows = (MAX_LOGITS / self.vocab().max(1)).max(1);
         for (index, targets) in targets.chunks(rows).enumerate() {
             let start = (index * rows) as i32;
@@ -149,33 +162,10 @@ impl LoadedModel {
                 .subtract(&fast::logsumexp(&logits)?)?
                 .to_vec::<f32>()?;
             logprobs.extend(found.into_iter().map(Some));
-        }
-        Ok(())
-    }
-
-    /// Appends the `n` likeliest tokens after each of the first `len` positions of `hidden` `[1, L, E]`; before the first of a text comes an
-    /// empty list.
-    fn top_chunk(
-        &self,
-        hidden: &Array,
-        len: usize,
-        n: usize,
-        top: &mut Vec<Vec<(u32, f32)>>,
-    ) -> Result<()> {
-        let n = n.min(self.vocab());
-        if n == 0 {
-            return Ok(());
-        }
-        if top.is_empty() {
-            top.push(Vec::new());
-        }
-        let rows = (MAX_LOGITS / self.vocab().max(1)).max(1);
-        for start in (0..len).step_by(rows) {
-            let end = len.min(start + rows);
-            let logits = self.logits(&hidden.slice_axis(1, start as i32, end as i32)?)?;
-            let logits = logits.astype(DType::F32)?.squeeze(0)?;
-            let found = self.likeliest(&logits, n)?;
-            top.extend(found.chunks(n).map(<[_]>::to_vec));
+            if n_top > 0 {
+                let found = self.likeliest(&logits.astype(DType::F32)?.squeeze(0)?, n_top)?;
+                top.extend(found.chunks(n_top).map(<[_]>::to_vec));
+            }
         }
         Ok(())
     }
