@@ -1,15 +1,17 @@
 //! Heads for multi-token prediction in files of their own: the forms in which they are found, and the one that is written.
 
+#[path = "shared/parameters.rs"]
+mod shared;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use mlx_core::{Array, DType, QuantMode, Result, Safetensors, Scheme, random, safetensors};
 use mlx_models::convert::{ConvertOptions, Converted, Packing, Recipe, convert, save};
 use mlx_models::{LoadOptions, Loaded, load, open_weights};
-use mlx_nn::{Param, Visit};
 use serde_json::{Value, json};
 
-type Tensors = BTreeMap<String, Array>;
+use shared::{Tensors, same};
 
 const HIDDEN: i32 = 64;
 
@@ -110,25 +112,10 @@ fn refused(dir: &Path) -> String {
 
 /// The parameters of the head.
 fn parameters(model: &Loaded) -> Tensors {
-    struct Collect(Tensors);
-    impl Visit for Collect {
-        fn param(&mut self, path: &mlx_nn::Path, param: &Param) -> Result<()> {
-            if let Some(name) = path.as_str().strip_prefix("mtp.") {
-                self.0.insert(name.to_owned(), param.value().clone());
-            }
-            Ok(())
-        }
-    }
-    let mut collect = Collect(Tensors::new());
-    let model = &model.model;
-    model
-        .visit(&mut mlx_nn::Path::default(), &mut collect)
-        .unwrap();
-    collect.0
-}
-
-fn same(a: &Array, b: &Array) -> bool {
-    a.array_equal(b, false).unwrap().item().unwrap()
+    let all = shared::parameters(model).into_iter();
+    let of_head =
+        |(name, array): (String, Array)| Some((name.strip_prefix("mtp.")?.to_owned(), array));
+    all.filter_map(of_head).collect()
 }
 
 fn assert_head(found: &Tensors, place: &str) {

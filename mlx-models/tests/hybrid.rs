@@ -1,14 +1,17 @@
 //! Decoders with recurrent layers: the forms in which their checkpoints are found, and what is refused.
 
+#[path = "shared/parameters.rs"]
+mod shared;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use mlx_core::{Array, DType, Result, Safetensors, safetensors};
 use mlx_models::{LoadOptions, Loaded, load_from, open_weights};
-use mlx_nn::{CacheOptions, LayerKind, ModelCache, Param, Visit};
+use mlx_nn::{CacheOptions, LayerKind, ModelCache};
 use serde_json::{Value, json};
 
-type Tensors = BTreeMap<String, Array>;
+use shared::{Tensors, parameters, same};
 
 fn dir(case: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -65,27 +68,6 @@ fn logits(model: &Loaded) -> Vec<f32> {
     step.commit_all().unwrap();
     let logits = model.model.logits(&hidden).unwrap();
     logits.astype(DType::F32).unwrap().to_vec().unwrap()
-}
-
-fn parameters(model: &Loaded) -> Tensors {
-    struct Collect(Tensors);
-    impl Visit for Collect {
-        fn param(&mut self, path: &mlx_nn::Path, param: &Param) -> Result<()> {
-            let name = path.as_str().to_owned();
-            self.0.insert(name, param.value().clone());
-            Ok(())
-        }
-    }
-    let mut collect = Collect(Tensors::new());
-    let model = &model.model;
-    model
-        .visit(&mut mlx_nn::Path::default(), &mut collect)
-        .unwrap();
-    collect.0
-}
-
-fn same(a: &Array, b: &Array) -> bool {
-    a.array_equal(b, false).unwrap().item().unwrap()
 }
 
 /// The rows of one part of a matrix that lies in `groups` groups of `[parts…]`.

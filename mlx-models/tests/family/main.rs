@@ -2,17 +2,21 @@
 //! what holds for every family.
 
 mod adapters;
+#[path = "../shared/parameters.rs"]
+#[allow(dead_code, reason = "shared with tests of checkpoints")]
+mod shared;
 mod toy;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use mlx_core::{Array, DType, QuantMode, Result, Safetensors, Scheme, random, safetensors};
+use mlx_core::{Array, DType, QuantMode, Safetensors, Scheme, random, safetensors};
 use mlx_models::convert::{ConvertOptions, Converted, Packing, Recipe, convert_with};
 use mlx_models::{LoadOptions, Loaded, Registry, open_weights};
-use mlx_nn::{CacheOptions, LayerKind, ModelCache, Param, Visit};
+use mlx_nn::{CacheOptions, LayerKind, ModelCache};
 use serde_json::{Value, json};
+use shared::{Tensors, parameters};
 use toy::{HIDDEN, INTERMEDIATE, LARGE, SMALL, VOCAB};
 
 fn registry() -> Registry {
@@ -22,8 +26,6 @@ fn registry() -> Registry {
 fn config() -> Value {
     json!({"model_type": "toy", "sliding_window": 8})
 }
-
-type Tensors = BTreeMap<String, Array>;
 
 /// The tensors of a published checkpoint, drawn from their names.
 fn published() -> Tensors {
@@ -145,23 +147,6 @@ fn off(a: &[f32], b: &[f32]) -> f32 {
         .zip(b)
         .map(|(a, b)| (a - b).abs())
         .fold(0.0, f32::max)
-}
-
-fn parameters(model: &Loaded) -> Tensors {
-    struct Collect(Tensors);
-    impl Visit for Collect {
-        fn param(&mut self, path: &mlx_nn::Path, param: &Param) -> Result<()> {
-            self.0
-                .insert(path.as_str().to_owned(), param.value().clone());
-            Ok(())
-        }
-    }
-    let mut collect = Collect(Tensors::new());
-    model
-        .model
-        .visit(&mut mlx_nn::Path::default(), &mut collect)
-        .unwrap();
-    collect.0
 }
 
 fn converted(from: &Path, to: &Path, packing: Packing) -> Converted {
