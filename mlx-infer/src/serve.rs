@@ -6,13 +6,14 @@
 //! | file | has |
 //! |---|---|
 //! | `server`, `settings` | start, drain, end; the settings |
-//! | `http`, `guard`, `trace`, `error` | routes, who may do what, the log line and metrics of a request, errors |
+//! | `http`, `guard`, `trace`, `error` | routes, access, the log line and metrics of a request, errors |
 //! | `fields`, `params` | a body's keys, and the options they make |
 //! | `choices`, `sse` | the events of a request's rows, and streams of server-sent events |
 //! | `completions`, `chat`, … | one file a route |
 
 mod chat;
 mod choices;
+mod chunks;
 mod classify;
 mod completions;
 mod error;

@@ -6,9 +6,9 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
 use super::choices::{Choices, Step};
-use super::completions::{StreamUsage, finish_word};
+use super::chunks::{Chunks, StreamUsage, finish_word};
 use super::error::ApiError;
-use super::fields::{Fields, name_ignored};
+use super::fields::Fields;
 use super::state::{Loaded, Shared, now};
 use super::trace::{Trace, new_id};
 use super::turn::{self, Call, Delta, End, Replies, Turn, Whole, call_id};
@@ -36,21 +36,22 @@ pub(super) async fn chat(
     let tokenizer = loaded.frontend().tokenizer()?.clone();
     let tokenizer = turn.options.logprobs.map(|_| tokenizer);
     let n = turn.n;
-    let mut answers = turn.start(&app, loaded, &served, &trace)?;
-    name_ignored(&mut headers, &answers.ignored);
+    let mut answers = turn.start(&app, loaded, &served, &trace, &mut headers)?;
     let object = match is_stream {
         true => "chat.completion.chunk",
         false => "chat.completion",
     };
-    let head = json!({"id": new_id("chatcmpl-"), "object": object, "created": now(), "model": served.name});
+    let chunks = Chunks {
+        head: json!({"id": new_id("chatcmpl-"), "object": object, "created": now(), "model": served.name}),
+        usage,
+        trace: trace.clone(),
+    };
     if is_stream {
         let writer = Writer {
-            head,
+            chunks,
             replies: answers.replies,
             tokenizer,
-            usage,
             rows: n,
-            trace: trace.clone(),
         };
         return Ok(sse::response(answers.choices, writer, trace, headers));
     }
@@ -59,15 +60,16 @@ pub(super) async fn chat(
         let delta = delta?;
         rows[delta.row].add(delta);
     }
-    let mut document = head;
-    if let [Whole { end: Some(end), .. }] = &rows[..] {
-        document["timings"] = timings(&end.metrics);
-    }
+    let times = match &rows[..] {
+        [Whole { end: Some(end), .. }] => Some(timings(&end.metrics)),
+        _ => None,
+    };
     let choices = rows.into_iter().enumerate();
     let choices = choices.map(|(index, row)| choice(index, row, tokenizer.as_ref()));
-    let choices: Vec<Value> = choices.collect();
-    document["choices"] = choices.into();
-    document["usage"] = trace.usage().openai();
+    let mut document = chunks.whole(choices.collect());
+    if let Some(times) = times {
+        document["timings"] = times;
+    }
     Ok((headers, Json(document)).into_response())
 }
 
@@ -76,16 +78,13 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
     let messages: Value = fields.require("messages")?;
     let messages = Message::list_from_json(messages)
         .map_err(|error| ApiError::from(error).with_param("messages"))?;
-    let (tools, tool_choice, is_parallel) = turn::tools(fields)?;
+    let tools = turn::tools(fields)?;
+    let tool_choice = turn::tool_choice(fields, &tools)?;
+    let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
     let mut options = params::options(fields, &loaded.defaults)?;
     options.logprobs = logprobs::of_chat(fields)?;
-    let newer: Option<usize> = fields.take("max_completion_tokens")?;
-    let older: Option<usize> = fields.any(&["max_tokens", "n_predict"])?;
-    let max_tokens = newer.or(older);
-    if max_tokens == Some(0) {
-        let message = "max_tokens must be at least 1, given 0";
-        return Err(ApiError::bad("max_tokens", message));
-    }
+    let max_tokens = fields.any(&["max_completion_tokens", "max_tokens", "n_predict"])?;
+    params::check_max_tokens("max_tokens", max_tokens)?;
     let mut kwargs: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
     if let Some(effort) = fields.take::<String>("reasoning_effort")? {
         turn::effort(&mut kwargs, &effort);
@@ -196,24 +195,20 @@ fn delta_of(parts: Vec<Part>) -> Map<String, Value> {
 
 /// Writes the chunks of a stream.
 struct Writer {
-    head: Value,
+    chunks: Chunks,
     replies: Replies,
     tokenizer: Option<Tokenizer>,
-    usage: StreamUsage,
     rows: usize,
-    trace: Trace,
 }
 
 impl Writer {
     fn chunk(&self, row: usize, delta: Value, tokens: &[Choice], end: Option<&End>) -> String {
-        let mut chunk = self.head.clone();
         let mut choice = json!({"index": row, "delta": delta, "logprobs": null});
         if !tokens.is_empty() {
             choice["logprobs"] = logprobs_of(tokens, self.tokenizer.as_ref());
         }
         choice["finish_reason"] = end.and_then(finish).into();
-        chunk["choices"] = json!([choice]);
-        self.usage.mark(&mut chunk);
+        let mut chunk = self.chunks.chunk(choice);
         if let Some(end) = end.filter(|_| self.rows == 1) {
             chunk["timings"] = timings(&end.metrics);
         }
@@ -249,12 +244,10 @@ impl sse::Writer for Writer {
     }
 
     fn end(&mut self) -> String {
-        let usage = self.usage.last(&self.head, &self.trace.usage());
-        format!("{usage}data: [DONE]\n\n")
+        self.chunks.end()
     }
 
     fn fail(&mut self, error: &ApiError) -> String {
-        let error = sse::data(&error.openai(&self.trace.id));
-        format!("{error}data: [DONE]\n\n")
+        self.chunks.fail(error)
     }
 }

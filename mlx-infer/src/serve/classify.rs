@@ -9,13 +9,12 @@ use serde_json::{Value, json};
 use super::error::ApiError;
 use super::fields::Fields;
 use super::params::OneOrMany;
-use super::state::{Shared, heavy, now};
+use super::state::{Loaded, Shared, heavy, now};
 use super::trace::Trace;
 use crate::classify::{ClassifyOptions, ClassifyResult};
 use crate::error::Result as Outcome;
-use crate::frontend::Frontend;
 use crate::generate::Prompt;
-use crate::text::chat::{Message, RenderOptions};
+use crate::text::chat::{self, Message, RenderOptions};
 
 /// The mark in a template that the text replaces.
 const PLACE: &str = "{}";
@@ -42,7 +41,7 @@ pub(super) async fn classify(
     mut fields: Fields,
 ) -> Result<(HeaderMap, Json<Value>), ApiError> {
     let served = app.served(fields.model()?.as_deref())?;
-    let frontend = app.ready()?.frontend();
+    let loaded = app.ready()?;
     let input: Input = fields.require("input")?;
     let labels: Vec<String> = fields.require("labels")?;
     let template: Option<String> = fields.take("template")?;
@@ -54,7 +53,7 @@ pub(super) async fn classify(
         let message = format!("template must have {PLACE} where the text goes");
         return Err(ApiError::bad("template", message));
     }
-    let prompts = heavy(|| prompts(frontend, input, template.as_deref()))?;
+    let prompts = heavy(|| prompts(loaded, input, template.as_deref()))?;
     let n = prompts.len();
     if n > MAX_TEXTS {
         let message = format!("input has {n} texts, at most {MAX_TEXTS}");
@@ -115,10 +114,11 @@ pub(super) async fn classify(
 
 /// The ids of each text; an error for one that cannot be encoded.
 fn prompts(
-    frontend: &Frontend,
+    loaded: &Loaded,
     input: Input,
     template: Option<&str>,
 ) -> Result<Vec<Outcome<Vec<u32>>>, ApiError> {
+    let frontend = loaded.frontend();
     let of_text = |text: String| {
         let text = match template {
             Some(template) => template.replace(PLACE, &text),
@@ -126,20 +126,22 @@ fn prompts(
         };
         frontend.prompt_ids(Prompt::Text(text))
     };
-    let of_messages = |messages: Vec<Value>| {
-        let messages = Message::list_from_json(messages.into())?;
-        frontend.chat_ids(&messages, &RenderOptions::default())
+    frontend.tokenizer()?;
+    let conversations = match input {
+        Input::Texts(texts) => return Ok(texts.list().into_iter().map(of_text).collect()),
+        Input::Conversations(all) => all,
+        Input::Conversation(one) => vec![one],
     };
-    if template.is_some() && !matches!(input, Input::Texts(_)) {
+    if template.is_some() {
         let message = "template is for texts; the model's chat template is around conversations";
         return Err(ApiError::bad("template", message));
     }
-    frontend.tokenizer()?;
-    Ok(match input {
-        Input::Texts(texts) => texts.list().into_iter().map(of_text).collect(),
-        Input::Conversations(all) => all.into_iter().map(of_messages).collect(),
-        Input::Conversation(one) => vec![of_messages(one)],
-    })
+    let format = loaded.reply_format()?;
+    let of_messages = |messages: Vec<Value>| {
+        let messages = chat::prepare(Message::list_from_json(messages.into())?, format)?;
+        frontend.chat_ids(&messages, &RenderOptions::default())
+    };
+    Ok(conversations.into_iter().map(of_messages).collect())
 }
 
 /// A text's part of the answer. `label` is the index of the best one here.

@@ -7,11 +7,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::choices::{Choices, MAX_ROWS, Step};
+use super::chunks::{Chunks, StreamUsage, finish_word};
 use super::error::ApiError;
 use super::fields::{Fields, name_ignored};
 use super::logprobs::{Lists, check_top};
-use super::state::{Loaded, Served, Shared, heavy, now};
-use super::trace::{Trace, Usage, new_id};
+use super::state::{Served, Shared, heavy, now};
+use super::trace::{Trace, new_id};
 use super::{params, sse};
 use crate::generate::{FinishReason, Prompt};
 use crate::score::{Score, ScoreOptions};
@@ -19,9 +20,6 @@ use crate::text::tokenizer::Tokenizer;
 
 /// Tokens of an answer whose request says no number, as in OpenAI's API.
 const MAX_TOKENS: usize = 16;
-
-/// Keys of this route that change nothing.
-const HARMLESS: &[&str] = &["stream_options", "best_of"];
 
 /// A prompt, or several.
 #[derive(Deserialize)]
@@ -64,7 +62,7 @@ pub(super) async fn completions(
     let is_echo = fields.take("echo")?.unwrap_or(false);
     let is_stream = fields.take("stream")?.unwrap_or(false);
     let usage = StreamUsage::take(&mut fields)?;
-    let mut headers = fields.end(HARMLESS)?;
+    let mut headers = fields.end(&[])?;
     if max_tokens == 0 && !is_echo {
         let message = "max_tokens must be at least 1, given 0; with echo it may be 0";
         return Err(ApiError::bad("max_tokens", message));
@@ -86,7 +84,7 @@ pub(super) async fn completions(
             };
             let in_prompt = |error| ApiError::from(error).with_param("prompt");
             let ids = frontend.prompt_ids(prompt).map_err(in_prompt)?;
-            ignored = params::check(frontend, &ids, &options)?;
+            ignored = params::check(frontend, "prompt", &ids, &options)?;
             texts.push(match (text, tokenizer) {
                 (Some(text), _) => text,
                 (None, Some(tokenizer)) if is_echo => {
@@ -105,15 +103,18 @@ pub(super) async fn completions(
     };
     let rows = ids.len() * n;
     let lists = tokenizer.filter(|_| options.logprobs.is_some());
+    let head = json!({
+        "id": new_id("cmpl-"), "object": "text_completion", "created": now(), "model": served.name,
+    });
     let mut writer = Writer {
-        head: json!({
-            "id": new_id("cmpl-"), "object": "text_completion", "created": now(), "model": served.name,
-        }),
+        chunks: Chunks {
+            head,
+            usage,
+            trace: trace.clone(),
+        },
         rows: (0..rows)
             .map(|at| Row::new(&texts[at / n], scores.get(at / n), lists))
             .collect(),
-        usage,
-        trace: trace.clone(),
     };
     if max_tokens == 0 {
         trace.prompt(ids.iter().map(Vec::len).sum());
@@ -153,56 +154,6 @@ async fn score(
     Ok(scores)
 }
 
-/// Whether a stream tells its usage.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct StreamUsage {
-    is_included: bool,
-}
-
-impl StreamUsage {
-    /// Takes `stream_options`.
-    ///
-    /// # Errors
-    /// It is no object, or a value has another type.
-    pub(super) fn take(fields: &mut Fields) -> Result<Self, ApiError> {
-        #[derive(Deserialize)]
-        struct Options {
-            include_usage: Option<bool>,
-        }
-        let options: Option<Options> = fields.take("stream_options")?;
-        let is_included = options.and_then(|options| options.include_usage);
-        Ok(Self {
-            is_included: is_included.unwrap_or(false),
-        })
-    }
-
-    /// Adds `usage: null` to a chunk, where the last one has it.
-    pub(super) fn mark(self, chunk: &mut Value) {
-        if self.is_included {
-            chunk["usage"] = Value::Null;
-        }
-    }
-
-    /// The chunk with the usage, if it was asked for.
-    pub(super) fn last(self, head: &Value, counts: &Usage) -> String {
-        if !self.is_included {
-            return String::new();
-        }
-        let mut chunk = head.clone();
-        chunk["choices"] = json!([]);
-        chunk["usage"] = counts.openai();
-        sse::data(&chunk)
-    }
-}
-
-/// The word for an end in OpenAI's API.
-pub(super) fn finish_word(finish: Option<FinishReason>) -> Option<&'static str> {
-    finish.map(|reason| match reason {
-        FinishReason::Stop | FinishReason::Cancelled => "stop",
-        FinishReason::Length => "length",
-    })
-}
-
 /// The state of a row's answer.
 struct Row {
     /// Text that was not written yet.
@@ -239,10 +190,8 @@ impl Row {
 
 /// Writes answers, whole or as a stream.
 struct Writer {
-    head: Value,
+    chunks: Chunks,
     rows: Vec<Row>,
-    usage: StreamUsage,
-    trace: Trace,
 }
 
 impl Writer {
@@ -261,19 +210,14 @@ impl Writer {
     }
 
     fn whole(mut self) -> Value {
-        let choices = self.rows.iter_mut().enumerate();
-        let choices = choices.map(|(index, row)| row.choice(index));
-        let choices: Vec<Value> = choices.collect();
-        self.head["choices"] = choices.into();
-        self.head["usage"] = self.trace.usage().openai();
-        self.head
+        let rows = self.rows.iter_mut().enumerate();
+        self.chunks
+            .whole(rows.map(|(index, row)| row.choice(index)).collect())
     }
 
     fn chunk(&mut self, row: usize) -> String {
-        let mut chunk = self.head.clone();
-        chunk["choices"] = json!([self.rows[row].choice(row)]);
-        self.usage.mark(&mut chunk);
-        sse::data(&chunk)
+        let choice = self.rows[row].choice(row);
+        sse::data(&self.chunks.chunk(choice))
     }
 }
 
@@ -304,21 +248,10 @@ impl sse::Writer for Writer {
     }
 
     fn end(&mut self) -> String {
-        let usage = self.usage.last(&self.head, &self.trace.usage());
-        format!("{usage}data: [DONE]\n\n")
+        self.chunks.end()
     }
 
     fn fail(&mut self, error: &ApiError) -> String {
-        let error = sse::data(&error.openai(&self.trace.id));
-        format!("{error}data: [DONE]\n\n")
-    }
-}
-
-impl Loaded {
-    /// The most tokens of an answer to a prompt: what the request says, or the rest of the context up to the server's limit.
-    pub(super) fn max_tokens(&self, given: Option<usize>, prompt: usize, limit: usize) -> usize {
-        let positions = self.frontend().info().max_positions;
-        let room = positions.map_or(usize::MAX, |max| max.saturating_sub(prompt));
-        given.unwrap_or(limit).min(room).max(1)
+        self.chunks.fail(error)
     }
 }

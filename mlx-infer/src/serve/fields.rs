@@ -1,4 +1,4 @@
-//! The body of a request: a JSON object whose keys are taken one by one, so that those nobody reads are known at the end.
+//! The body of a request: a JSON object whose keys are taken one by one. Those that are left at the end have no effect.
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};

@@ -1,4 +1,4 @@
-//! Who may ask: API keys, requests at a time, and the `Host` of a server on this machine alone.
+//! Access: API keys, requests at a time, and the `Host` of a server on this machine alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -73,7 +73,7 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
     )
 }
 
-/// Around every handler: the request's id, who may ask, the shape of errors, the line in the log.
+/// Around every handler: the request's id, access, the shape of errors, the line in the log.
 async fn around(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
     let route = format!("{} {path}", request.method());

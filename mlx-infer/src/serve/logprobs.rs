@@ -90,7 +90,7 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    /// Lists for a text of which so many characters come before.
+    /// Empty lists, at the beginning of a text.
     pub(super) fn new(tokenizer: &Tokenizer) -> Self {
         Self {
             detokenizer: tokenizer.detokenizer(true),

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use self::input::{convert, system_text, tool, tool_choice};
 use self::writer::Writer;
 use super::error::ApiError;
-use super::fields::{Fields, name_ignored};
+use super::fields::Fields;
 use super::state::{Loaded, Shared};
 use super::trace::{Trace, Usage, new_id};
 use super::turn::{self, End, Turn, Whole};
@@ -37,17 +37,12 @@ pub(super) async fn messages(
     let served = app.served(fields.model()?.as_deref())?;
     let loaded = app.ready()?;
     let mut turn = read(&mut fields, loaded)?;
-    let max_tokens: usize = fields.require("max_tokens")?;
-    if max_tokens == 0 {
-        let message = "max_tokens must be at least 1, given 0";
-        return Err(ApiError::bad("max_tokens", message));
-    }
-    turn.max_tokens = Some(max_tokens);
+    turn.max_tokens = Some(fields.require("max_tokens")?);
+    params::check_max_tokens("max_tokens", turn.max_tokens)?;
     let stop = turn.options.stop.clone();
     let is_stream = fields.take("stream")?.unwrap_or(false);
     let mut headers = fields.end(HARMLESS)?;
-    let mut answers = turn.start(&app, loaded, &served, &trace)?;
-    name_ignored(&mut headers, &answers.ignored);
+    let mut answers = turn.start(&app, loaded, &served, &trace, &mut headers)?;
     let head = json!({
         "id": new_id("msg_"), "type": "message", "role": "assistant", "model": served.name,
         "content": [], "stop_reason": null, "stop_sequence": null,
@@ -174,7 +169,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
             options.grammar = grammar::of_format(&config["format"], "output_config.format")?;
         }
     }
-    // A conversation that ends with the assistant's own words is gone on with.
+    // An answer continues a conversation that ends with the assistant's own words.
     let continues = conversation
         .last()
         .is_some_and(|last| last.role() == Some("assistant") && last.text().is_some());

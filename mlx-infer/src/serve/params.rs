@@ -122,6 +122,20 @@ fn bias(fields: &mut Fields) -> Result<Option<BTreeMap<u32, f32>>, ApiError> {
         .map(Some)
 }
 
+/// Checks the most tokens of an answer.
+///
+/// # Errors
+/// It is 0.
+pub(super) fn check_max_tokens(name: &str, given: Option<usize>) -> Result<(), ApiError> {
+    match given {
+        Some(0) => {
+            let message = format!("{name} must be at least 1, given 0");
+            Err(ApiError::bad(name, message))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Takes `n`.
 ///
 /// # Errors
@@ -136,12 +150,14 @@ pub(super) fn choices(fields: &mut Fields) -> Result<usize, ApiError> {
     }
 }
 
-/// Checks a prompt with its options as the engine does, and names the parameter at fault. Gives the keywords of a schema that have no effect.
+/// Checks a prompt with its options as the engine does, and names the parameter at fault. `prompt` is the name of the
+/// prompt's parameter. Gives the keywords of a schema that have no effect.
 ///
 /// # Errors
 /// The prompt has no place in the model's positions or vocabulary, or an option is out of range.
 pub(super) fn check(
     frontend: &Frontend,
+    prompt: &str,
     ids: &[u32],
     options: &GenerateOptions,
 ) -> Result<Vec<String>, ApiError> {
@@ -152,7 +168,7 @@ pub(super) fn check(
             "the prompt has {} tokens; the model's context length is {max} tokens, of which one is for the answer",
             ids.len()
         );
-        return Err(ApiError::bad("messages", message).with_code("context_length_exceeded"));
+        return Err(ApiError::bad(prompt, message).with_code("context_length_exceeded"));
     }
     let vocab = frontend.info().vocab.unsigned_abs();
     if let Some(id) = options.sampling.logit_bias.keys().find(|&&id| id >= vocab) {
@@ -180,15 +196,11 @@ pub(super) fn check(
                 "stop_ids" => "stop_token_ids",
                 name => name,
             };
-            match kind == ErrorKind::Argument && name.contains(['_', 'e']) && is_option(name) {
+            match kind == ErrorKind::Argument && RequestOptions::NAMES.contains(&name) {
                 true => refused.with_param(param),
                 false => refused,
             }
         })
-}
-
-fn is_option(name: &str) -> bool {
-    name == "stop" || RequestOptions::NAMES.contains(&name)
 }
 
 #[cfg(test)]

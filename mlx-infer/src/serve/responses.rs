@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use self::input::conversation;
 use self::writer::Writer;
 use super::error::ApiError;
-use super::fields::{Fields, name_ignored};
+use super::fields::Fields;
 use super::state::{Loaded, Shared, now};
 use super::trace::{Trace, Usage, new_id};
 use super::turn::{self, End, Turn, Whole};
@@ -59,8 +59,7 @@ pub(super) async fn responses(
         Some(_) => Some(loaded.frontend().tokenizer()?.clone()),
         None => None,
     };
-    let answers = turn.start(&app, loaded, &served, &trace)?;
-    name_ignored(&mut headers, &answers.ignored);
+    let answers = turn.start(&app, loaded, &served, &trace, &mut headers)?;
     let mut writer = Writer::new(head, answers.replies, trace.clone(), tokenizer);
     let mut choices = answers.choices;
     if is_stream {
@@ -111,7 +110,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
     let messages = conversation(fields.require("input")?, instructions.as_deref())?;
     let given: Vec<Value> = fields.take("tools")?.unwrap_or_default();
     let tools: Vec<Value> = given.iter().filter_map(tool).collect();
-    let tool_choice = tool_choice(fields, &tools)?;
+    let tool_choice = turn::tool_choice(fields, &tools)?;
     let mut options = params::options(fields, &loaded.defaults)?;
     let include: Vec<String> = fields.take("include")?.unwrap_or_default();
     let top: Option<usize> = fields.take("top_logprobs")?;
@@ -128,15 +127,13 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
         turn::effort(&mut kwargs, effort);
     }
     let max_tokens: Option<usize> = fields.take("max_output_tokens")?;
-    if max_tokens == Some(0) {
-        let message = "max_output_tokens must be at least 1, given 0";
-        return Err(ApiError::bad("max_output_tokens", message));
-    }
+    params::check_max_tokens("max_output_tokens", max_tokens)?;
     let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
     let text: Map<String, Value> = fields.take("text")?.unwrap_or_default();
     let format = text.get("format").cloned();
     let format = format.unwrap_or_else(|| json!({"type": "text"}));
-    options.grammar = super::grammar::of_format(&format, "text.format")?;
+    let constraint = super::grammar::of_format(&format, "text.format")?;
+    options.grammar = constraint.or(options.grammar);
     let settings = json!({
         "instructions": instructions,
         "max_output_tokens": max_tokens,
@@ -186,29 +183,6 @@ fn tool(tool: &Value) -> Option<Value> {
         }
     }
     Some(json!({"type": "function", "function": function}))
-}
-
-fn tool_choice(fields: &mut Fields, tools: &[Value]) -> Result<ToolChoice, ApiError> {
-    let bad = |message: String| Err(ApiError::bad("tool_choice", message));
-    match fields.take::<Value>("tool_choice")? {
-        None => Ok(ToolChoice::Auto),
-        Some(Value::String(word)) => match word.as_str() {
-            "auto" => Ok(ToolChoice::Auto),
-            "none" => Ok(ToolChoice::None),
-            "required" if !tools.is_empty() => Ok(ToolChoice::Required),
-            "required" => bad("tool_choice is required, and there are no functions".to_owned()),
-            word => bad(format!("tool_choice {word:?} is not known")),
-        },
-        Some(object) => {
-            let name = object["name"].as_str().unwrap_or_default();
-            match tools.iter().any(|tool| tool["function"]["name"] == name) {
-                true => Ok(ToolChoice::Named(name.to_owned())),
-                false => bad(format!(
-                    "tool_choice asks for {name:?}, which is not among the functions"
-                )),
-            }
-        }
-    }
 }
 
 /// The items of a whole answer.

@@ -12,7 +12,7 @@ use super::choices::{Choices, Step};
 use super::error::ApiError;
 use super::trace::Trace;
 
-/// A comment is sent after so long without an event, so that nobody between server and client closes the connection.
+/// A comment is sent after so long without an event, so that no proxy closes the connection as idle.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// An event without a name.

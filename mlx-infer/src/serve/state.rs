@@ -179,7 +179,7 @@ impl App {
         let (send, receive) = tokio::sync::oneshot::channel();
         let adapter = served.adapter.as_deref();
         self.ready()?.engine.run(adapter, move |model| {
-            // Nobody waits for a job whose client has left.
+            // The result of a job has no reader if its client has left.
             if !send.is_closed() {
                 let _ = send.send(job(model));
             }

@@ -9,6 +9,7 @@ use super::error::ApiError;
 use super::fields::Fields;
 use super::logprobs::token_text;
 use super::state::{Shared, heavy};
+use super::turn::{prepared, written};
 use crate::text::chat::{Message, RenderOptions};
 
 /// The ids of a text (`prompt` or `content`) or of a conversation (`messages`).
@@ -17,7 +18,8 @@ pub(super) async fn tokenize(
     mut fields: Fields,
 ) -> Result<(HeaderMap, Json<Value>), ApiError> {
     app.served(fields.model()?.as_deref())?;
-    let frontend = app.ready()?.frontend();
+    let loaded = app.ready()?;
+    let frontend = loaded.frontend();
     let text: Option<String> = fields.any(&["prompt", "content"])?;
     let messages: Option<Value> = fields.take("messages")?;
     let add_special: Option<bool> = fields.any(&["add_special_tokens", "add_special"])?;
@@ -37,9 +39,9 @@ pub(super) async fn tokenize(
             };
             let messages = Message::list_from_json(messages)
                 .map_err(|error| ApiError::from(error).with_param("messages"))?;
-            heavy(|| {
-                let text = frontend.chat_template()?.render(&messages, &render)?;
-                tokenizer.encode(&text, add_special.unwrap_or(false))
+            heavy(|| -> Result<_, ApiError> {
+                let text = written(loaded, &prepared(loaded, messages)?, &render)?;
+                Ok(tokenizer.encode(&text, add_special.unwrap_or(false))?)
             })?
         }
         _ => {

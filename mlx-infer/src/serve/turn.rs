@@ -2,6 +2,7 @@
 
 mod replies;
 
+use axum::http::HeaderMap;
 use serde_json::{Map, Value};
 
 pub(super) use self::replies::{Call, Delta, End, Replies, Whole, call_id};
@@ -9,10 +10,11 @@ pub(super) use self::replies::{Call, Delta, End, Replies, Whole, call_id};
 use self::replies::Reply;
 use super::choices::Choices;
 use super::error::ApiError;
-use super::fields::Fields;
+use super::fields::{Fields, name_ignored};
 use super::params;
 use super::state::{Loaded, Served, Shared, heavy};
 use super::trace::Trace;
+use crate::error::Error;
 use crate::generate::GenerateOptions;
 use crate::grammar::Grammar;
 use crate::text::chat::reply::ToolChoice;
@@ -26,7 +28,7 @@ pub(super) struct Turn {
     pub(super) tool_choice: ToolChoice,
     /// Whether an answer may call several tools.
     pub(super) is_parallel: bool,
-    /// Go on with the last message, which is the model's own.
+    /// Whether the answer continues the last message, which is the model's own.
     pub(super) continues: bool,
     pub(super) add_generation_prompt: bool,
     /// Variables of the template.
@@ -42,21 +44,16 @@ pub(super) struct Answers {
     pub(super) replies: Replies,
     /// Tokens of the prompt.
     pub(super) prompt: usize,
-    /// Keywords of the schema that have no effect.
-    pub(super) ignored: Vec<String>,
 }
 
-/// Marks the end of the message to go on with. Transformers' `continue_final_message` finds it in the same way.
+/// Marks the end of the message that is continued. Transformers' `continue_final_message` finds the end in the same way.
 const TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 impl Turn {
     /// The ids of the prompt and its text.
     fn prompt(&self, loaded: &Loaded) -> Result<(Vec<u32>, String), ApiError> {
         let frontend = loaded.frontend();
-        let template = frontend.chat_template()?;
-        let in_messages = |error| ApiError::from(error).with_param("messages");
-        let format = loaded.reply_format()?;
-        let mut messages = chat::prepare(self.messages.clone(), format).map_err(in_messages)?;
+        let mut messages = prepared(loaded, self.messages.clone())?;
         let offers_tools = !self.tools.is_empty() && self.tool_choice != ToolChoice::None;
         let render = RenderOptions {
             tools: offers_tools.then(|| self.tools.clone()),
@@ -64,15 +61,7 @@ impl Turn {
             kwargs: self.kwargs.clone(),
             ..Default::default()
         };
-        let written = |messages: &[Message]| {
-            let text = template.render(messages, &render);
-            let merged = text
-                .as_ref()
-                .err()
-                .and_then(|_| chat::merge_system(messages));
-            let text = merged.map_or(text, |merged| template.render(&merged, &render));
-            text.map_err(in_messages)
-        };
+        let written = |messages: &[Message]| written(loaded, messages, &render);
         let text = match self.continues {
             false => written(&messages)?,
             true => {
@@ -90,7 +79,7 @@ impl Turn {
                 messages.push(last.with("content", format!("{said}{TAG}")));
                 let text = written(&messages)?;
                 let Some(at) = text.rfind(TAG.trim_end()) else {
-                    let message = "the model's chat template does not show the last message as it is; it cannot be gone on with";
+                    let message = "the model's chat template does not show the last message as it is, so it cannot be continued";
                     return Err(ApiError::bad("continue_final_message", message));
                 };
                 match text[at..].starts_with(TAG) {
@@ -115,7 +104,7 @@ impl Turn {
         heavy(|| Ok(self.prompt(loaded)?.0.len()))
     }
 
-    /// Submits the turn.
+    /// Submits the turn. Keywords of a schema that have no effect are named in `headers`.
     ///
     /// # Errors
     /// The template refuses the conversation, an option is out of range, or the queue is full.
@@ -125,6 +114,7 @@ impl Turn {
         loaded: &Loaded,
         served: &Served,
         trace: &Trace,
+        headers: &mut HeaderMap,
     ) -> Result<Answers, ApiError> {
         let frontend = loaded.frontend();
         let format = loaded.reply_format()?;
@@ -145,9 +135,10 @@ impl Turn {
                 let end = format.reasoning_end(&text).map(str::to_owned);
                 constraint.after = constraint.after.take().or(end);
             }
-            let ignored = params::check(frontend, &ids, &self.options)?;
+            let ignored = params::check(frontend, "messages", &ids, &self.options)?;
             Ok::<_, ApiError>((ids, text, ignored))
         })?;
+        name_ignored(headers, &ignored);
         let tools: &[Value] = match self.tool_choice {
             ToolChoice::None => &[],
             _ => &self.tools,
@@ -167,9 +158,41 @@ impl Turn {
             replies,
             choices,
             prompt,
-            ignored,
         })
     }
+}
+
+/// A conversation in the form that templates read.
+///
+/// # Errors
+/// A message is malformed.
+pub(super) fn prepared(loaded: &Loaded, messages: Vec<Message>) -> Result<Vec<Message>, ApiError> {
+    let prepared = chat::prepare(messages, loaded.reply_format()?);
+    prepared.map_err(in_messages)
+}
+
+/// The text of a conversation that was prepared. Where the template refuses system messages behind others, they are merged in front.
+///
+/// # Errors
+/// The template refuses the conversation.
+pub(super) fn written(
+    loaded: &Loaded,
+    messages: &[Message],
+    render: &RenderOptions,
+) -> Result<String, ApiError> {
+    let template = loaded.frontend().chat_template()?;
+    let text = template.render(messages, render);
+    let merged = match &text {
+        Ok(_) => None,
+        Err(_) => chat::merge_system(messages),
+    };
+    merged
+        .map_or(text, |merged| template.render(&merged, render))
+        .map_err(in_messages)
+}
+
+fn in_messages(error: Error) -> ApiError {
+    ApiError::from(error).with_param("messages")
 }
 
 impl Answers {
@@ -183,11 +206,11 @@ impl Answers {
     }
 }
 
-/// Takes what decides about tools: `tools`, `tool_choice`, `parallel_tool_calls`, in OpenAI's form.
+/// Takes `tools`, in the form of chat completions.
 ///
 /// # Errors
-/// They contradict each other, or a tool is no function.
-pub(super) fn tools(fields: &mut Fields) -> Result<(Vec<Value>, ToolChoice, bool), ApiError> {
+/// A tool is no function.
+pub(super) fn tools(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
     let tools: Vec<Value> = fields.take("tools")?.unwrap_or_default();
     for (at, tool) in tools.iter().enumerate() {
         let name = tool.pointer("/function/name").and_then(Value::as_str);
@@ -196,6 +219,15 @@ pub(super) fn tools(fields: &mut Fields) -> Result<(Vec<Value>, ToolChoice, bool
             return Err(ApiError::bad("tools", message));
         }
     }
+    Ok(tools)
+}
+
+/// Takes `tool_choice` of OpenAI's routes. The name of a function stands under `function` in chat completions, beside `type` in responses.
+///
+/// # Errors
+/// It is not known, or contradicts `tools`.
+pub(super) fn tool_choice(fields: &mut Fields, tools: &[Value]) -> Result<ToolChoice, ApiError> {
+    let bad = |message: String| Err(ApiError::bad("tool_choice", message));
     let choice = match fields.take::<Value>("tool_choice")? {
         None => ToolChoice::Auto,
         Some(Value::String(word)) => match word.as_str() {
@@ -203,40 +235,46 @@ pub(super) fn tools(fields: &mut Fields) -> Result<(Vec<Value>, ToolChoice, bool
             "none" => ToolChoice::None,
             "required" | "any" => ToolChoice::Required,
             word => {
-                let message = format!(
+                return bad(format!(
                     "tool_choice must be auto, none, required or a function, given {word:?}"
-                );
-                return Err(ApiError::bad("tool_choice", message));
+                ));
             }
         },
         Some(object) => {
             let name = object.pointer("/function/name").or(object.get("name"));
             match name.and_then(Value::as_str) {
                 Some(name) => ToolChoice::Named(name.to_owned()),
-                None => {
-                    let message = "tool_choice names no function";
-                    return Err(ApiError::bad("tool_choice", message));
-                }
+                None => return bad("tool_choice names no function".to_owned()),
             }
         }
     };
-    let is_known = |name: &String| {
-        let named = |tool: &Value| tool["function"]["name"] == **name;
-        tools.iter().any(named)
-    };
-    match &choice {
-        ToolChoice::Named(name) if !is_known(name) => {
-            let message = format!("tool_choice asks for {name:?}, which is not among tools");
-            return Err(ApiError::bad("tool_choice", message));
+    check_choice(choice, tools)
+}
+
+/// Checks a choice against the tools, which are in the form of chat completions.
+///
+/// # Errors
+/// It asks for a tool that is not there.
+pub(super) fn check_choice(choice: ToolChoice, tools: &[Value]) -> Result<ToolChoice, ApiError> {
+    let message = match &choice {
+        ToolChoice::Named(name) if !tools.iter().any(|tool| tool["function"]["name"] == **name) => {
+            format!("tool_choice asks for {name:?}, which is not among tools")
         }
         ToolChoice::Required if tools.is_empty() => {
-            let message = "tool_choice is required, and there are no tools";
-            return Err(ApiError::bad("tool_choice", message));
+            "tool_choice is required, and there are no tools".to_owned()
         }
-        _ => {}
+        _ => return Ok(choice),
+    };
+    Err(ApiError::bad("tool_choice", message))
+}
+
+impl Loaded {
+    /// The most tokens of an answer to a prompt: what the request says, or the rest of the context up to the server's limit.
+    pub(super) fn max_tokens(&self, given: Option<usize>, prompt: usize, limit: usize) -> usize {
+        let positions = self.frontend().info().max_positions;
+        let room = positions.map_or(usize::MAX, |max| max.saturating_sub(prompt));
+        given.unwrap_or(limit).min(room).max(1)
     }
-    let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
-    Ok((tools, choice, is_parallel))
 }
 
 /// Puts `reasoning_effort` among the template's variables. `none` also switches reasoning off where the template has a switch.

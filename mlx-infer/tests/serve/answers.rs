@@ -139,7 +139,7 @@ fn conversations_are_the_librarys() {
 }
 
 #[test]
-fn an_answer_is_gone_on_with() {
+fn an_answer_is_continued() {
     let body = json!({
         "messages": [
             {"role": "user", "content": "What is 20 + 22?"},
@@ -243,6 +243,13 @@ fn texts_become_ids_and_come_back() {
     assert_eq!(
         SERVER.ok("/tokenize", &chat)["count"],
         count["input_tokens"]
+    );
+    // Parts and roles are read as for an answer.
+    let parts =
+        json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]});
+    assert_eq!(
+        SERVER.ok("/tokenize", &parts)["tokens"],
+        SERVER.ok("/tokenize", &chat)["tokens"]
     );
     let info = SERVER.get("/tokenizer_info").json();
     assert_eq!(info["model_max_length"], 512);

@@ -46,6 +46,7 @@ fn faults_of_a_request_name_the_parameter() {
         (complete(json!({"prompt": []})), "prompt"),
         (complete(json!({"prompt": {"x": 1}})), "prompt"),
         (complete(json!({"suffix": "y"})), "suffix"),
+        (complete(json!({"best_of": 3})), "best_of"),
         (complete(json!({"logit_bias": {"99999": 1}})), "logit_bias"),
         (complete(json!({"stop_token_ids": "x"})), "stop_token_ids"),
         (chat(json!({"messages": "x"})), "messages"),
@@ -95,8 +96,9 @@ fn a_prompt_that_is_too_long_gives_both_numbers() {
             json!({"messages": [{"role": "user", "content": long}]}),
         ),
     ] {
-        let (status, _, code, message) = refused(path, &body);
+        let (status, param, code, message) = refused(path, &body);
         assert_eq!((status, code), (400, json!("context_length_exceeded")));
+        assert!(body.get(param.as_str().unwrap()).is_some(), "{param}");
         assert!(
             message.contains("512 tokens") && message.contains("the prompt has"),
             "{message}"

@@ -80,6 +80,9 @@ fn each_way_to_ask_for_a_form_holds_it() {
     });
     let answer = SERVER.ok("/v1/responses", &body);
     is_json(answer["output"][0]["content"][0]["text"].as_str().unwrap());
+    let body = json!({"input": "x", "max_output_tokens": 40, "guided_choice": ["red", "blue"]});
+    let answer = SERVER.ok("/v1/responses", &body);
+    is_colour(answer["output"][0]["content"][0]["text"].as_str().unwrap());
     let body = json!({
         "messages": question(), "max_tokens": 400,
         "output_config": {"format": {"type": "json_schema", "schema": schema()}},

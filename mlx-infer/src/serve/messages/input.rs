@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::error::ApiError;
 use super::super::fields::Fields;
+use super::super::turn::check_choice;
 use crate::text::chat::Message;
 use crate::text::chat::reply::ToolChoice;
 
@@ -53,7 +54,7 @@ pub(super) fn convert(conversation: &mut Vec<Message>, message: &Value) -> Resul
         match word("type") {
             "text" => text.push(word("text").to_owned()),
             "thinking" => thinking.push_str(word("thinking")),
-            // Nobody but its maker can read it.
+            // It is encrypted for Anthropic's servers.
             "redacted_thinking" => {}
             "tool_use" => calls.push(json!({
                 "id": block["id"], "type": "function",
@@ -125,24 +126,18 @@ pub(super) fn tool_choice(
         return Ok((ToolChoice::Auto, true));
     };
     let kind = choice.get("type").and_then(Value::as_str).unwrap_or("auto");
+    let name = choice.get("name").and_then(Value::as_str);
     let found = match kind {
         "auto" => ToolChoice::Auto,
         "none" => ToolChoice::None,
-        "any" if !tools.is_empty() => ToolChoice::Required,
-        "tool" => {
-            let name = choice.get("name").and_then(Value::as_str).unwrap_or("");
-            let is_known = tools.iter().any(|tool| tool["function"]["name"] == name);
-            if !is_known {
-                let message = format!("tool_choice asks for {name:?}, which is not among tools");
-                return Err(ApiError::bad("tool_choice", message));
-            }
-            ToolChoice::Named(name.to_owned())
-        }
+        "any" => ToolChoice::Required,
+        "tool" => ToolChoice::Named(name.unwrap_or_default().to_owned()),
         kind => {
-            let message = format!("tool_choice {kind:?} is not known, or needs tools");
+            let message = format!("tool_choice must be auto, none, any or tool, given {kind:?}");
             return Err(ApiError::bad("tool_choice", message));
         }
     };
+    let found = check_choice(found, tools)?;
     let is_single = choice.get("disable_parallel_tool_use") == Some(&Value::Bool(true));
     Ok((found, !is_single))
 }

@@ -184,7 +184,7 @@ impl Whole {
     }
 }
 
-/// A new id of a call: nine letters or digits at its end, which is all that Mistral's templates take.
+/// A new id of a call: nine hexadecimal digits, as Mistral's templates refuse ids of another length.
 pub(in super::super) fn call_id() -> String {
     new_id("")[..9].to_owned()
 }
