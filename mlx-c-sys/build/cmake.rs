@@ -6,14 +6,16 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread;
 
-use super::Options;
+use super::cuda;
 use super::host::Backend;
+use super::kernels;
 use super::pins;
 use super::prefix::Prefix;
 use super::report::{Failure, Result};
 use super::source;
 use super::store;
 use super::tools;
+use super::{Options, kernel_cache};
 
 /// Builds into `partial`, which becomes `prefix.dir`.
 pub fn build(
@@ -37,6 +39,19 @@ pub fn build(
         text
     };
 
+    let embedded = work.join("kernels");
+    let toolkit = match options.backend {
+        Backend::Cuda13 => Some(cuda::Toolkit::ensure(&options.root, say)?),
+        _ => None,
+    };
+    if let Some(toolkit) = &toolkit {
+        say("compiling the CUDA kernels");
+        let cache = kernel_cache(&options.root);
+        let (files, targets) = (&pins::SHIM, &options.architectures);
+        let compiled = kernels::compile(toolkit, &cache, &shim, files, targets, say)?;
+        kernels::embed(toolkit, &compiled, &embedded)?;
+    }
+
     say("configuring mlx-c");
     let out = work.join("out");
     let mut configure = Command::new(&cmake);
@@ -51,6 +66,10 @@ pub fn build(
     configure.arg(define("MLX_RUNPATH", &prefix.mlx.join("lib")));
     configure.arg(define("INSTALL_DIR", &prefix.lib()));
     configure.arg(format!("-DMLXRS_INPUTS={}", pins::inputs()));
+    if let Some(toolkit) = &toolkit {
+        configure.arg(define("MLXRS_CUDA_TOOLKIT", &toolkit.dir));
+        configure.arg(define("MLXRS_CUDA_KERNELS", &embedded));
+    }
     if from_source {
         configure.arg(format!("-DMLX_TAG=v{}", pins::MLX));
         let cuda = matches!(options.backend, Backend::Cuda12 | Backend::Cuda13);

@@ -14,7 +14,9 @@ use std::path::{Path, PathBuf};
 
 pub mod cache;
 pub mod cmake;
+pub mod cuda;
 pub mod host;
+pub mod kernels;
 pub mod pins;
 pub mod pip;
 pub mod prefix;
@@ -28,12 +30,13 @@ use prefix::Prefix;
 use report::{Failure, Result};
 
 /// The variables that [`Options::from_env`] reads.
-pub const VARIABLES: [&str; 5] = [
+pub const VARIABLES: [&str; 6] = [
     "MLX_BACKEND",
     "MLX_DIR",
     "MLX_C_DIR",
     "MLX_FROM_SOURCE",
     cache::VARIABLE,
+    cuda::VARIABLE,
 ];
 
 /// What to build.
@@ -49,6 +52,8 @@ pub struct Options {
     pub mlx_dir: Option<PathBuf>,
     /// Build MLX itself too.
     pub from_source: bool,
+    /// For which cards our CUDA kernels are compiled, where the back end has them.
+    pub architectures: Vec<cuda::Architecture>,
 }
 
 impl Options {
@@ -75,12 +80,18 @@ impl Options {
             set("MLX_C_DIR").map(PathBuf::from),
             set("MLX_DIR").map(PathBuf::from),
         );
+        let architectures = match set(cuda::VARIABLE) {
+            Some(text) => text.to_string_lossy().into_owned(),
+            None => String::new(),
+        };
+        let architectures = cuda::Architecture::list(&architectures)?;
         Ok(Self {
             root: cache_folder()?,
             backend,
             mlx_c_dir,
             mlx_dir,
             from_source,
+            architectures,
         })
     }
 }
@@ -91,12 +102,20 @@ pub fn ensure(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Prefix> {
     if let Some(dir) = &options.mlx_c_dir {
         return Prefix::given(dir);
     }
+    if let Some(why) = cuda::left_out(options.backend) {
+        say(&format!("kernels for {}: {why}", options.backend.name()));
+    }
     let mlx = mlx(options, say)?;
     let prefix = Prefix::find(options, mlx.as_deref())?;
     prefix
         .entry()
         .ensure(|partial| cmake::build(options, &prefix, partial, say))?;
     Ok(prefix)
+}
+
+/// The folder of compiled CUDA kernels.
+pub fn kernel_cache(root: &Path) -> PathBuf {
+    root.join("kernels")
 }
 
 /// The MLX to build against; nothing when MLX is to be built too.

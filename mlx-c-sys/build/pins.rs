@@ -21,6 +21,8 @@ pub const REQUIRE_MLX_CUDA_13: &str = include_str!("../requirements/mlx-cuda-13.
 /// See [`REQUIRE_MLX_CPU`].
 pub const REQUIRE_MLX_METAL: &str = include_str!("../requirements/mlx-metal.txt");
 /// See [`REQUIRE_MLX_CPU`].
+pub const REQUIRE_CUDA_TOOLKIT_13: &str = include_str!("../requirements/cuda-toolkit-13.txt");
+/// See [`REQUIRE_MLX_CPU`].
 pub const REQUIRE_CMAKE: &str = include_str!("../requirements/cmake.txt");
 /// See [`REQUIRE_MLX_CPU`].
 pub const REQUIRE_NINJA: &str = include_str!("../requirements/ninja.txt");

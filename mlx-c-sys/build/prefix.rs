@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Options;
+use super::cuda;
 use super::host;
 use super::pins;
 use super::report::{Failure, Result};
@@ -19,6 +20,8 @@ pub struct Prefix {
     pub mlx: PathBuf,
     /// The compiler that makes libmlxc, and its flags.
     pub compiler: String,
+    /// The compiler of its CUDA kernels, and for which cards; empty without them.
+    pub kernels: String,
 }
 
 impl Prefix {
@@ -44,7 +47,12 @@ impl Prefix {
 
     /// The folder that `compiler` fills.
     pub fn planned(options: &Options, mlx: Option<&Path>, compiler: &str) -> Self {
-        let key = pins::digest([&*pins::inputs(), compiler]);
+        let kernels = cuda::fact(options);
+        let inputs = pins::inputs();
+        let key = match &*kernels {
+            "" => pins::digest([&*inputs, compiler]),
+            kernels => pins::digest([&*inputs, compiler, kernels]),
+        };
         let dir = options
             .root
             .join(format!("{}-{key}", Self::stem(options, mlx)));
@@ -52,6 +60,7 @@ impl Prefix {
             mlx: mlx.map_or_else(|| dir.clone(), Path::to_owned),
             dir,
             compiler: compiler.to_owned(),
+            kernels,
         }
     }
 
@@ -91,6 +100,9 @@ impl Prefix {
             PathBuf::from("include/mlxrs.h"),
         ];
         let mut entry = Entry::new(self.dir.clone(), facts, files);
+        if !self.kernels.is_empty() {
+            entry.facts.insert("kernels".into(), self.kernels.clone());
+        }
         if self.mlx == self.dir {
             // MLX was built too.
             entry
@@ -134,6 +146,7 @@ impl Prefix {
             dir,
             mlx: fact("mlx-dir").into(),
             compiler: fact("compiler"),
+            kernels: fact("kernels"),
         };
         if let Some(reason) = prefix.entry().unfinished() {
             return Err(refused(reason));

@@ -92,6 +92,18 @@ fn compiler_command() -> Command {
     command
 }
 
+/// The compiler without arguments and without a cache in front, as nvcc takes it.
+pub fn preprocessor() -> String {
+    let text = std::env::var("CXX").unwrap_or_default();
+    let mut words = text.split_whitespace();
+    let caches = ["ccache", "sccache"];
+    let is_cache = |word: &&str| caches.iter().any(|cache| Path::new(word).ends_with(cache));
+    words
+        .find(|word| !is_cache(word))
+        .unwrap_or("c++")
+        .to_owned()
+}
+
 /// The compiler's own headers (stddef.h), which the libclang wheel comes without.
 pub fn compiler_include() -> Option<PathBuf> {
     let text = output_of(compiler_command().arg("-print-file-name=include"))?;

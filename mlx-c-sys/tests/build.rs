@@ -239,6 +239,7 @@ fn a_finished_folder_that_was_moved_is_refused() {
         mlx_c_dir: None,
         mlx_dir: None,
         from_source: false,
+        architectures: Vec::new(),
     };
     let prefix = Prefix::planned(&options, Some(&root.join("mlx")), "c++ 14");
     let fill = |dir: &Path| {

@@ -1,0 +1,20 @@
+// The CUDA kernels in libmlxc, compiled by the build (mlx-c-sys/build/kernels.rs).
+#pragma once
+
+#include <cstddef>
+
+namespace mlxrs::cuda {
+
+// The kernels of one file, ops/<op>/cuda/<stem>.cu.
+struct Embedded {
+  // "<op>/<stem>"
+  const char* name;
+  // A fat binary, as cuModuleLoadData takes it: machine code for several cards, and PTX.
+  const unsigned char* begin;
+  size_t size;
+};
+
+extern const Embedded embedded[];
+extern const size_t embedded_count;
+
+}  // namespace mlxrs::cuda
