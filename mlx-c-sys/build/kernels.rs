@@ -201,7 +201,7 @@ fn run(command: &mut Command) -> Result<std::process::Output> {
 
 /// A digest of what a file of kernels is made from: its text, those of our headers that it includes, the compiler and its
 /// flags.
-fn digest(files: &[(String, String)], path: &str) -> String {
+pub fn digest(files: &[(String, String)], path: &str) -> String {
     let mut seen = BTreeSet::new();
     collect(files, path, &mut seen);
     let texts = files

@@ -175,12 +175,14 @@ fn a_wheel_with_another_hash_is_refused() {
 
 #[test]
 fn requirements_are_all_pinned_with_hashes() {
-    use native::pins::{REQUIRE_CMAKE, REQUIRE_LIBCLANG, REQUIRE_NINJA};
+    use native::pins::{REQUIRE_CMAKE, REQUIRE_CUDA_TOOLKIT_13, REQUIRE_LIBCLANG, REQUIRE_NINJA};
     let wheels = Backend::ALL.map(Backend::requirements);
-    for text in wheels
-        .iter()
-        .chain(&[REQUIRE_CMAKE, REQUIRE_LIBCLANG, REQUIRE_NINJA])
-    {
+    for text in wheels.iter().chain(&[
+        REQUIRE_CMAKE,
+        REQUIRE_CUDA_TOOLKIT_13,
+        REQUIRE_LIBCLANG,
+        REQUIRE_NINJA,
+    ]) {
         let joined = text.replace("\\\n", "");
         for line in joined.lines().filter(|line| !line.starts_with('#')) {
             assert!(

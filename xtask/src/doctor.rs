@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::build_mlx;
+use crate::native::cuda::{self, Architecture, Toolkit};
 use crate::native::host::{self, Backend};
 use crate::native::prefix::{self, Prefix};
 use crate::native::report::Failure;
@@ -168,18 +169,51 @@ impl Report {
         }
     }
 
+    /// The compiler of the CUDA kernels, and for which cards it compiles.
+    fn kernels(&self, options: &Options) {
+        if let Some(why) = cuda::left_out(options.backend) {
+            println!("  -        CUDA kernels: {why}");
+            return;
+        }
+        self.good("CUDA kernels for", &names(&options.architectures));
+        let place = Toolkit::place(&options.root);
+        if place.join(native::store::MARKER).is_file() {
+            self.good("CUDA compiler", "its wheels are in the build folder");
+        } else {
+            self.later("CUDA compiler", "the build fetches its wheels (130 MB)");
+        }
+    }
+
+    /// The driver, the cards, and what each of them runs.
+    fn cards(&self, options: &Options) {
+        let query = [
+            "--query-gpu=name,compute_cap,driver_version",
+            "--format=csv,noheader",
+        ];
+        let Some(cards) = tools::output_of(Command::new("nvidia-smi").args(query)) else {
+            println!(
+                "  -        GPU: none: no NVIDIA driver answers (nvidia-smi). The build needs none; programs do not start without"
+            );
+            return;
+        };
+        for card in cards.lines() {
+            self.good("GPU", card);
+            let capability = card.split(',').nth_back(1).and_then(cuda::capability);
+            if options.backend == Backend::Cuda13
+                && let Some(capability) = capability
+            {
+                println!(
+                    "           runs {}",
+                    binary(&options.architectures, capability)
+                );
+            }
+        }
+    }
+
     fn back_end(&mut self, options: &Options) {
         if matches!(options.backend, Backend::Cuda12 | Backend::Cuda13) {
-            let query = ["--query-gpu=name,driver_version", "--format=csv,noheader"];
-            match tools::output_of(Command::new("nvidia-smi").args(query)) {
-                Some(gpus) => self.good("GPU", &gpus),
-                None => {
-                    let failure = Failure::new("no NVIDIA driver answers")
-                        .sought("nvidia-smi")
-                        .fix("install the driver; or use another back end: unset MLX_BACKEND");
-                    self.bad("GPU", &failure);
-                }
-            }
+            self.kernels(options);
+            self.cards(options);
         }
         for dir in std::env::var("LD_LIBRARY_PATH")
             .unwrap_or_default()
@@ -194,6 +228,27 @@ impl Report {
             }
         }
     }
+}
+
+/// What a card of this compute capability runs of a build's kernels.
+fn binary(list: &[Architecture], capability: u32) -> String {
+    match cuda::choice(list, capability) {
+        Some(one) if one.ptx => format!(
+            "the PTX for {}, which the driver compiles at its first use",
+            one.number()
+        ),
+        Some(one) => format!("the kernels for sm_{}", one.number()),
+        None => format!(
+            "none of the kernels: they are compiled for {}; set {} to {capability}, or unset it",
+            names(list),
+            cuda::VARIABLE
+        ),
+    }
+}
+
+fn names(list: &[Architecture]) -> String {
+    let names: Vec<String> = list.iter().map(ToString::to_string).collect();
+    names.join(", ")
 }
 
 /// The size of a folder on disk.

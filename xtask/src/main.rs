@@ -13,6 +13,7 @@ mod dist;
 mod doctor;
 mod families;
 mod golden;
+mod kernels;
 /// The native build, the same files as in the build script of `mlx-c-sys`.
 #[path = "../../mlx-c-sys/build/native.rs"]
 mod native;
@@ -49,6 +50,8 @@ enum Task {
     Bench(bench::Arguments),
     /// Make the built-in model from seeds: corpus, tokenizer, weights, and how well it answers
     TrainDefault(train_default::Arguments),
+    /// Compile the CUDA kernels without a GPU, and compare their registers and spills with the committed table
+    Kernels(kernels::Arguments),
     /// Pack a release binary with the libraries it needs
     Dist(dist::Arguments),
 }
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Task::Golden(arguments) => golden::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::TrainDefault(arguments) => train_default::run(&arguments),
+        Task::Kernels(arguments) => kernels::run(&arguments),
         Task::Dist(arguments) => dist::run(&arguments),
     };
     match result {
