@@ -1,18 +1,114 @@
-//! The interface of a back end that generates text.
+//! Back ends that generate text: their interface, which ones there are, and whether they can be used.
+
+mod mlx_lm;
 
 use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+pub use self::mlx_lm::{MlxLm, MlxLmOptions};
 
 use mlx_models::ModelInfo;
 
-use crate::batch::BatchResult;
+use crate::batch::{Batch, BatchResult};
 use crate::classify::{ClassifyOptions, ClassifyResult};
 use crate::error::{Error, Result};
+use crate::frontend::Frontend;
 use crate::generate::{Event, GenerateOptions, Generated, Prompt};
 use crate::metrics::Metrics;
 use crate::model::LoadedModel;
 use crate::request::Request;
 use crate::scheduler::Limits;
 use crate::text::chat::{Message, RenderOptions};
+
+/// A model of any back end, as an [`Engine`](crate::Engine) takes it.
+pub enum BackEnd {
+    /// A model in this process.
+    Native(Box<LoadedModel>),
+    /// A model that Python's mlx_lm computes.
+    MlxLm(Box<MlxLm>),
+}
+
+impl From<LoadedModel> for BackEnd {
+    fn from(model: LoadedModel) -> Self {
+        Self::Native(Box::new(model))
+    }
+}
+
+impl From<MlxLm> for BackEnd {
+    fn from(model: MlxLm) -> Self {
+        Self::MlxLm(Box::new(model))
+    }
+}
+
+impl BackEnd {
+    /// Facts about the model.
+    pub fn info(&self) -> &ModelInfo {
+        match self {
+            Self::Native(model) => model.info(),
+            Self::MlxLm(model) => model.info(),
+        }
+    }
+
+    /// The model behind the interface that all back ends have.
+    pub fn text_model(&self) -> &dyn TextModel {
+        match self {
+            Self::Native(model) => model.as_ref(),
+            Self::MlxLm(model) => model.as_ref(),
+        }
+    }
+
+    /// The model's text side.
+    pub fn frontend(&self) -> &Frontend {
+        match self {
+            Self::Native(model) => model.frontend(),
+            Self::MlxLm(model) => model.frontend(),
+        }
+    }
+
+    /// A batch without requests.
+    ///
+    /// # Errors
+    /// A limit is 0, or is one that the back end lacks.
+    pub fn batch(&self, limits: &Limits) -> Result<Batch<'_>> {
+        match self {
+            Self::Native(model) => model.batch(limits),
+            Self::MlxLm(model) => model.batch(limits),
+        }
+    }
+}
+
+/// A back end that this version knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Availability {
+    /// Its name, as `--backend` takes it.
+    pub name: &'static str,
+    /// What computes.
+    pub about: &'static str,
+    /// Its version, or why it cannot be used and what would help.
+    pub version: std::result::Result<String, String>,
+    /// The program that it runs, if it is not this one.
+    pub program: Option<PathBuf>,
+}
+
+/// Every back end, and whether it can be used here. `python` is the Python of mlx-lm ([`MlxLmOptions::python`]).
+pub fn backends(python: Option<&Path>) -> Vec<Availability> {
+    let python = mlx_lm::python::choose(python);
+    vec![
+        Availability {
+            name: "native",
+            about: "this program",
+            version: Ok(env!("CARGO_PKG_VERSION").to_owned()),
+            program: None,
+        },
+        Availability {
+            name: mlx_lm::NAME,
+            about: "Python's mlx_lm in a process of its own",
+            version: mlx_lm::python::version(&python),
+            program: Some(python),
+        },
+    ]
+}
 
 /// Gets every event; `Break` cancels the generation.
 pub type OnEvent<'a> = dyn FnMut(&Event) -> ControlFlow<()> + 'a;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use crate::cancel::CancelToken;
-use crate::engine::Worker;
+use crate::engine::{Decode, Worker};
 use crate::error::{Error, Result};
 use crate::generate::{Event, FinishReason, Generated};
 use crate::metrics::Metrics;
@@ -106,12 +106,20 @@ impl BatchResult {
 /// # }
 /// ```
 pub struct Batch<'m> {
-    worker: Worker<'m, 'static>,
+    worker: Box<dyn Decode<'static> + 'm>,
     has_text: bool,
     done: Rc<RefCell<Vec<(usize, BatchResult)>>>,
 }
 
-impl Batch<'_> {
+impl<'m> Batch<'m> {
+    pub(crate) fn new(worker: impl Decode<'static> + 'm, has_text: bool) -> Self {
+        Self {
+            worker: Box::new(worker),
+            has_text,
+            done: Rc::default(),
+        }
+    }
+
     /// Takes a request in. Its result comes with `key`.
     pub fn submit(&mut self, key: usize, request: Request) {
         let mut result = BatchResult::new(self.has_text);
@@ -147,11 +155,8 @@ impl LoadedModel {
     /// A limit is 0.
     pub fn batch(&self, limits: &Limits) -> Result<Batch<'_>> {
         limits.check()?;
-        Ok(Batch {
-            worker: Worker::new(self, limits.clone()),
-            has_text: self.tokenizer_if_any().is_some(),
-            done: Rc::default(),
-        })
+        let worker = Worker::new(self, limits.clone());
+        Ok(Batch::new(worker, self.tokenizer_if_any().is_some()))
     }
 
     /// Continues several prompts at a time. Each has its own settings, stop conditions and seed, and gets

@@ -1,6 +1,7 @@
 //! The command line. Exit status: 0 done, or the reader of the output is gone; 1 failed; 2 wrong usage.
 
 mod args;
+mod backend;
 mod batch;
 mod cache;
 mod chat;
@@ -58,6 +59,8 @@ enum Command {
     Pull(pull::Pull),
     /// List the models in the cache
     List(list::List),
+    /// List what can compute, and why something cannot
+    Backends(backend::Backends),
 }
 
 /// Why a command did not do what it was asked.
@@ -96,6 +99,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Convert(command) => command.run(),
         Command::Pull(command) => command.run(),
         Command::List(command) => command.run(),
+        Command::Backends(command) => command.run(),
     });
     match result {
         Ok(()) => console::end(Ok(())),

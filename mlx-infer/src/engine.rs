@@ -3,6 +3,7 @@
 //! An [`Engine`] is a thread that owns a model. Any thread submits requests and reads their events from a [`Handle`]. A request's tokens do not
 //! depend on other requests: an error, a cancellation or an eviction of one leaves the tokens of the others as they are.
 
+mod decode;
 mod handle;
 mod load;
 mod prefixes;
@@ -22,13 +23,17 @@ use std::time::Instant;
 
 use mlx_models::ModelInfo;
 
+pub(crate) use self::decode::Decode;
 pub use self::handle::Handle;
+pub(crate) use self::handle::Queue;
 pub use self::load::EngineLoad;
+pub(crate) use self::task::Sink;
 pub(crate) use self::worker::Worker;
 
 use self::handle::{Ticket, gone};
 use self::load::Load;
 use self::thread::Command;
+use crate::backend::{BackEnd, MlxLm};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frontend::Frontend;
 use crate::model::LoadedModel;
@@ -92,13 +97,20 @@ pub struct Engine {
     load: Arc<Load>,
 }
 
+/// A back end and its adapters, on the engine's thread.
+enum Ready {
+    Native(Vec<LoadedModel>),
+    MlxLm(Box<MlxLm>),
+}
+
 impl Engine {
-    /// Starts a thread, loads a model on it, and returns when that is done.
+    /// Starts a thread, loads a model on it, and returns when that is done. The model is a [`LoadedModel`], or one of another
+    /// [`BackEnd`].
     ///
     /// # Errors
-    /// Those of `load`; a limit is 0.
-    pub fn start(
-        load: impl FnOnce() -> Result<LoadedModel> + Send + 'static,
+    /// Those of `load`; a limit is 0; the back end lacks what the options ask for.
+    pub fn start<M: Into<BackEnd>>(
+        load: impl FnOnce() -> Result<M> + Send + 'static,
         options: EngineOptions,
     ) -> Result<Self> {
         options.limits.check()?;
@@ -131,15 +143,26 @@ impl Engine {
         let thread = std::thread::Builder::new()
             .name("mlx-engine".to_owned())
             .spawn(move || {
-                let models = match load().and_then(|model| with_adapters(model, &adapters)) {
-                    Ok(models) => models,
+                let loaded = load().and_then(|model| prepare(model.into(), &adapters, &limits));
+                let model = match loaded {
+                    Ok(model) => model,
                     Err(error) => {
                         let _ = ready.send(Err(error));
                         return;
                     }
                 };
-                if ready.send(Ok(models[0].frontend().clone())).is_ok() {
-                    thread::serve(&models, limits, &inbox, &flag, &shown);
+                if ready.send(Ok(model.frontend())).is_err() {
+                    return;
+                }
+                match model {
+                    Ready::Native(models) => {
+                        let workers = decode::workers(&models, limits);
+                        thread::serve(workers, &models, &inbox, &flag, &shown);
+                    }
+                    Ready::MlxLm(model) => {
+                        let session = model.into_session(limits.rows);
+                        thread::serve(vec![session], &[], &inbox, &flag, &shown);
+                    }
                 }
             })
             .map_err(|error| {
@@ -210,13 +233,15 @@ impl Engine {
     /// `job` ends nothing else.
     ///
     /// # Errors
-    /// The engine has ended ([`ErrorKind::Closed`]), or there is no such adapter.
+    /// The engine has ended ([`ErrorKind::Closed`]), there is no such adapter, or the model is of another back end
+    /// ([`ErrorKind::Unsupported`]).
     pub fn run(
         &self,
         adapter: Option<&str>,
         job: impl FnOnce(&LoadedModel) + Send + 'static,
     ) -> Result<()> {
         let model = self.model(adapter)?;
+        self.frontend.check_native()?;
         let sent = self.commands.send(Command::Run(model, Box::new(job)));
         sent.map_err(|_| gone())
     }
@@ -289,11 +314,28 @@ impl Drop for Engine {
     }
 }
 
-/// The model, and behind it the model with each adapter.
-fn with_adapters(model: LoadedModel, adapters: &[(String, PathBuf)]) -> Result<Vec<LoadedModel>> {
-    let mut models = vec![model];
-    for (_, dir) in adapters {
-        models.push(models[0].with_adapter(dir)?);
+impl Ready {
+    fn frontend(&self) -> Arc<Frontend> {
+        match self {
+            Self::Native(models) => models[0].frontend().clone(),
+            Self::MlxLm(model) => model.frontend().clone(),
+        }
     }
-    Ok(models)
+}
+
+/// The model, and behind it the model with each adapter.
+fn prepare(model: BackEnd, adapters: &[(String, PathBuf)], limits: &Limits) -> Result<Ready> {
+    match model {
+        BackEnd::Native(model) => {
+            let mut models = vec![*model];
+            for (_, dir) in adapters {
+                models.push(models[0].with_adapter(dir)?);
+            }
+            Ok(Ready::Native(models))
+        }
+        BackEnd::MlxLm(model) => {
+            model.check_engine(adapters, limits)?;
+            Ok(Ready::MlxLm(model))
+        }
+    }
 }

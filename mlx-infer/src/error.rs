@@ -73,6 +73,11 @@ impl Error {
         self.kind
     }
 
+    /// The same error for another reader, without its cause.
+    pub(crate) fn copy(&self) -> Self {
+        Self::new(self.kind, self.message.clone())
+    }
+
     pub(crate) fn format(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Format, message)
     }

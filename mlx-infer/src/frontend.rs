@@ -39,6 +39,16 @@ pub struct Frontend {
     template: OnceLock<ChatTemplate>,
     eos_ids: Vec<u32>,
     grammars: Grammars,
+    /// Refuses options that the back end of the model lacks; `None` for the native one, which has all.
+    lacks: Option<Lacks>,
+}
+
+/// Refuses what a back end lacks.
+#[derive(Clone, Copy)]
+pub(crate) struct Lacks {
+    /// The back end's name.
+    pub(crate) name: &'static str,
+    pub(crate) check: fn(&GenerateOptions) -> Result<()>,
 }
 
 /// The tokenizer of a checkpoint, if it has one, and the tokens that end a text.
@@ -65,6 +75,26 @@ impl Frontend {
             template: OnceLock::new(),
             eos_ids,
             grammars: Grammars::default(),
+            lacks: None,
+        }
+    }
+
+    /// The same for a model of another back end.
+    pub(crate) fn lacking(self, lacks: Lacks) -> Self {
+        Self {
+            lacks: Some(lacks),
+            ..self
+        }
+    }
+
+    /// # Errors
+    /// The model is not in this process: it neither classifies nor scores.
+    pub(crate) fn check_native(&self) -> Result<()> {
+        match self.lacks {
+            None => Ok(()),
+            Some(Lacks { name, .. }) => Err(Error::unsupported(format!(
+                "the {name} back end neither classifies nor scores prompts; the native one does"
+            ))),
         }
     }
 
@@ -177,6 +207,9 @@ impl Frontend {
     /// in the model's vocabulary or positions.
     pub fn check(&self, ids: &[u32], options: &GenerateOptions) -> Result<()> {
         options.check()?;
+        if let Some(lacks) = self.lacks {
+            (lacks.check)(options)?;
+        }
         let vocab = self.info.vocab as usize;
         check_ids(ids, vocab)?;
         let bias: Vec<u32> = options.sampling.logit_bias.keys().copied().collect();

@@ -16,6 +16,7 @@
 //! | make a text match a JSON schema, a regular expression, a list or a grammar | [`GenerateOptions::grammar`]: a [`Grammar`] |
 //! | change logits in code | [`Processor`] |
 //! | put another back end behind the same calls | [`TextModel`] |
+//! | run a model that only Python's mlx_lm has | [`MlxLm`]; [`backends`] tells what is there |
 //!
 //! Errors are of one type, [`Error`], with an [`ErrorKind`] to act on.
 //!
@@ -70,7 +71,9 @@ mod score;
 mod speculate;
 mod text;
 
-pub use backend::{Classification, OnEvent, TextModel};
+pub use backend::{
+    Availability, BackEnd, Classification, MlxLm, MlxLmOptions, OnEvent, TextModel, backends,
+};
 pub use batch::{Batch, BatchResult};
 pub use cancel::CancelToken;
 pub use classify::{ClassifyOptions, ClassifyResult, LabelScores};

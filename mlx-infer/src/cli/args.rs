@@ -9,12 +9,12 @@ use indicatif::ProgressBar;
 use mlx_core::{DType, QuantMode, Scheme, fast};
 use mlx_infer::input::{MAX_TEXT, read_text};
 use mlx_infer::{
-    Error, ErrorKind, Files, GenerateOptions, LoadOptions, LoadedModel, RequestOptions,
+    BackEnd, Error, ErrorKind, Files, GenerateOptions, LoadOptions, LoadedModel, RequestOptions,
     SamplingParams, Speculative, console, hub,
 };
 use serde_json::Value;
 
-use super::{Failure, Result};
+use super::{Failure, Result, backend};
 
 /// Where the model is.
 #[derive(Args)]
@@ -106,7 +106,18 @@ impl Float {
 
 impl Load {
     pub(super) fn files(&self) -> Result<Files> {
-        self.base.source.files()
+        self.base.files()
+    }
+
+    /// Loads the model in the back end of `choice`, with room for the drafts of `speculative`.
+    pub(super) fn load_in(
+        &self,
+        choice: &backend::Choice,
+        speculative: Speculative,
+    ) -> Result<BackEnd> {
+        choice.load(&self.base, self.adapter.clone(), || {
+            self.load_to_draft(speculative)
+        })
     }
 
     /// Loads the model, with a progress bar on a terminal.
@@ -115,7 +126,7 @@ impl Load {
     }
 
     /// The same with room for the drafts of `speculative`.
-    pub(super) fn load_to_draft(&self, speculative: Speculative) -> Result<LoadedModel> {
+    fn load_to_draft(&self, speculative: Speculative) -> Result<LoadedModel> {
         let mut model = self.base.load_to_draft(speculative)?;
         if let Some(dir) = &self.adapter {
             model.load_adapter(dir)?;
@@ -125,6 +136,34 @@ impl Load {
 }
 
 impl Base {
+    pub(super) fn files(&self) -> Result<Files> {
+        self.source.files()
+    }
+
+    /// The type that weights are converted to.
+    pub(super) fn dtype(&self) -> Option<DType> {
+        self.dtype.map(Float::dtype)
+    }
+
+    /// Flags that only the native back end has, and whether they are given.
+    pub(super) fn native_only(&self) -> [(&'static str, bool); 3] {
+        [
+            ("context-len", self.context_len.is_some()),
+            ("kv-bits", self.kv_bits.is_some()),
+            ("allow-nan", self.allow_nan),
+        ]
+    }
+
+    /// Loads the model in the back end of `choice`, with room for the drafts of `speculative`.
+    #[cfg(feature = "serve")]
+    pub(super) fn load_in(
+        &self,
+        choice: &backend::Choice,
+        speculative: Speculative,
+    ) -> Result<BackEnd> {
+        choice.load(self, None, || self.load_to_draft(speculative))
+    }
+
     /// A name for the model.
     #[cfg(feature = "serve")]
     pub(super) fn name(&self) -> Result<String> {
@@ -132,7 +171,7 @@ impl Base {
     }
 
     /// Loads the model with room for the drafts of `speculative`, with a progress bar on a terminal.
-    pub(super) fn load_to_draft(&self, speculative: Speculative) -> Result<LoadedModel> {
+    fn load_to_draft(&self, speculative: Speculative) -> Result<LoadedModel> {
         if self.context_len == Some(0) {
             return Err(Failure::Usage(
                 "context-len must be at least 1, given 0".to_owned(),
@@ -149,11 +188,11 @@ impl Base {
         let options = LoadOptions {
             kv_quantization,
             context_len: self.context_len,
-            dtype: self.dtype.map(Float::dtype),
+            dtype: self.dtype(),
             allow_nan: self.allow_nan,
             max_draft: speculative.most(),
         };
-        let files = self.source.files()?;
+        let files = self.files()?;
         let bar = std::io::stderr()
             .is_terminal()
             .then(|| ProgressBar::new(0).with_message("loading"));

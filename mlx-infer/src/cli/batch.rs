@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use mlx_infer::input::{self, Arrival, Lines};
 use mlx_infer::{
-    BatchResult, Error, ErrorKind, GenerateOptions, Limits, LoadedModel, Message, Prompt, Request,
+    BatchResult, Error, ErrorKind, Frontend, GenerateOptions, Limits, Message, Prompt, Request,
     RequestOptions,
 };
 use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
@@ -15,13 +15,15 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
 use super::lines::{MAX_BYTES, MAX_LINES, Progress, WAIT, failed};
-use super::{Result, args, interrupt};
+use super::{Result, args, backend, interrupt};
 
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct Batch {
     #[command(flatten)]
     load: args::Load,
+    #[command(flatten)]
+    backend: backend::Choice,
     /// File with the requests, of any length: a few are read ahead; - is stdin
     #[arg(long, value_name = "FILE", default_value = "-")]
     input: PathBuf,
@@ -101,7 +103,7 @@ impl Line {
 
     fn request(
         self,
-        model: &LoadedModel,
+        frontend: &Frontend,
         defaults: &GenerateOptions,
     ) -> mlx_infer::Result<Request> {
         let prompt = match (self.prompt, self.tokens, self.messages) {
@@ -109,7 +111,7 @@ impl Line {
             (None, Some(ids), None) => Prompt::Tokens(ids),
             (None, None, Some(messages)) => {
                 let messages = Message::list_from_json(messages)?;
-                Prompt::Tokens(model.chat_ids(&messages, &Default::default())?)
+                Prompt::Tokens(frontend.chat_ids(&messages, &Default::default())?)
             }
             _ => {
                 let message = "expected one of prompt, tokens and messages";
@@ -253,8 +255,9 @@ impl Batch {
         limits
             .check()
             .map_err(|error| super::Failure::Usage(error.to_string()))?;
+        self.backend.check(&defaults)?;
         let lines = Lines::open(&self.input)?;
-        let model = self.load.load_to_draft(defaults.speculative)?;
+        let model = self.load.load_in(&self.backend, defaults.speculative)?;
         let _running = interrupt::running();
         let mut flight = Flight {
             places: VecDeque::new(),
@@ -278,7 +281,7 @@ impl Batch {
                 match lines.next(wait) {
                     Ok(Arrival::Later) if is_cancelled => input = None,
                     Ok(Arrival::Line(line)) => {
-                        let (place, request) = start(line, &model, &defaults);
+                        let (place, request) = start(line, model.frontend(), &defaults);
                         if let Some(request) = request {
                             batch.submit(place.line, request);
                         }
@@ -316,7 +319,7 @@ impl Batch {
 /// The place of a line, and its request. A line that is no request has none; its place has an error document.
 fn start(
     (number, line): input::Line,
-    model: &LoadedModel,
+    frontend: &Frontend,
     defaults: &GenerateOptions,
 ) -> (Place, Option<Request>) {
     let mut place = Place {
@@ -328,7 +331,7 @@ fn start(
     let parsed = line.and_then(|line| Line::read(&line));
     let request = parsed.and_then(|mut line| {
         place.id = line.id.take();
-        line.request(model, defaults).map_err(|e| e.to_string())
+        line.request(frontend, defaults).map_err(|e| e.to_string())
     });
     match request {
         Ok(request) => (place, Some(request)),

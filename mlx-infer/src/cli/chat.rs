@@ -6,17 +6,19 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use mlx_infer::input::{Lines, MAX_TEXT, read_text};
 use mlx_infer::{
-    ChatTemplate, Error, ErrorKind, Generated, Generation, Message, PromptCache, RenderOptions,
-    Tokenizer, console,
+    BackEnd, ChatTemplate, Error, ErrorKind, Generated, Message, PromptCache, RenderOptions,
+    TextModel, Tokenizer, console,
 };
 use serde_json::Value;
 
-use super::{Result, args, interrupt, output};
+use super::{Result, args, backend, interrupt, output};
 
 #[derive(Args)]
 pub(super) struct Chat {
     #[command(flatten)]
     load: args::Load,
+    #[command(flatten)]
+    backend: backend::Choice,
     /// Answer the conversation in this file instead: a JSON list of messages, or an object with
     /// messages and tools; - is stdin
     #[arg(long, value_name = "FILE")]
@@ -59,33 +61,44 @@ impl Chat {
             let template = ChatTemplate::load(&files, &Tokenizer::load(&files)?)?;
             return output::print(&template.render(&messages, &render)?);
         }
+        self.backend.check(&options)?;
         options.cancel = interrupt::cancels()?;
-        let model = self.load.load_to_draft(options.speculative)?;
+        let model = self.load.load_in(&self.backend, options.speculative)?;
         // A fault of the template is reported before the first question.
-        model.chat_template()?;
-        let answer = |generation: &mut Generation<'_>| -> Result<Generated> {
-            let generated = output::show(generation, self.json)?;
+        model.frontend().chat_template()?;
+        let is_one = self.messages.is_some();
+        // The prompt cache of the turns before. Tokens that the template now renders differently are computed again.
+        let mut computed: Option<PromptCache> = None;
+        let mut answer = |messages: &[Message]| -> Result<Generated> {
+            let generated = match &model {
+                BackEnd::Native(model) => {
+                    let mut generation = model.chat(messages, &render, &options)?;
+                    if let Some(computed) = computed.take() {
+                        generation = generation.with_prompt_cache(&computed)?;
+                    }
+                    let generated = output::show(self.json, |on_event| generation.run(on_event))?;
+                    if !is_one {
+                        computed = generation.into_prompt_cache()?;
+                    }
+                    generated
+                }
+                BackEnd::MlxLm(model) => output::show(self.json, |on_event| {
+                    model.chat(messages, &render, &options, on_event)
+                })?,
+            };
             if self.stats {
-                output::print_stats(&model, &generated);
+                output::print_stats(&generated);
             }
             Ok(generated)
         };
-        if self.messages.is_some() {
-            let mut generation = model.chat(&messages, &render, &options)?;
-            return output::not_cancelled(&answer(&mut generation)?);
+        if is_one {
+            return output::not_cancelled(&answer(&messages)?);
         }
-        // The prompt cache of the turns before. Tokens that the template now renders differently are computed again.
-        let mut computed: Option<PromptCache> = None;
         let mut questions = Questions::open()?;
         while let Some(line) = questions.next()? {
             options.cancel.reset();
             messages.push(Message::new("user", line));
-            let mut generation = model.chat(&messages, &render, &options)?;
-            if let Some(computed) = computed.take() {
-                generation = generation.with_prompt_cache(&computed)?;
-            }
-            let generated = answer(&mut generation)?;
-            computed = generation.into_prompt_cache()?;
+            let generated = answer(&messages)?;
             messages.push(Message::new(
                 "assistant",
                 generated.text.unwrap_or_default(),

@@ -3,15 +3,17 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use mlx_infer::Prompt;
 use mlx_infer::input::{MAX_TEXT, read_text};
+use mlx_infer::{BackEnd, Prompt};
 
-use super::{Result, args, interrupt, output};
+use super::{Result, args, backend, interrupt, output};
 
 #[derive(Args)]
 pub(super) struct Generate {
     #[command(flatten)]
     load: args::Load,
+    #[command(flatten)]
+    backend: backend::Choice,
     #[command(flatten)]
     source: PromptSource,
     #[command(flatten)]
@@ -56,21 +58,28 @@ impl Generate {
     pub(super) fn run(self) -> Result {
         let mut options = self.generation.options()?;
         let prompt = self.source.read()?;
+        self.backend.check(&options)?;
+        self.backend
+            .refuse(&[("prompt-cache", self.prompt_cache.is_some())])?;
         options.cancel = interrupt::cancels()?;
-        let model = self.load.load_to_draft(options.speculative)?;
-        let mut generation = match &self.prompt_cache {
-            None => model.generate(prompt, &options)?,
-            Some(path) => {
+        let model = self.load.load_in(&self.backend, options.speculative)?;
+        let generated = match (&model, &self.prompt_cache) {
+            (BackEnd::Native(model), Some(path)) => {
                 let cache = model.load_prompt_cache(path)?;
-                let prompt = cache.followed_by(&model, prompt)?;
-                model
-                    .generate(prompt, &options)?
-                    .with_prompt_cache(&cache)?
+                let prompt = cache.followed_by(model, prompt)?;
+                let generation = model.generate(prompt, &options)?;
+                let mut generation = generation.with_prompt_cache(&cache)?;
+                output::show(self.json, |on_event| generation.run(on_event))?
+            }
+            _ => {
+                let model = model.text_model();
+                output::show(self.json, |on_event| {
+                    model.generate(&prompt, &options, on_event)
+                })?
             }
         };
-        let generated = output::show(&mut generation, self.json)?;
         if self.stats {
-            output::print_stats(&model, &generated);
+            output::print_stats(&generated);
         }
         output::not_cancelled(&generated)
     }

@@ -3,9 +3,7 @@
 use std::ops::ControlFlow;
 
 use mlx_infer::convert::NonFinite;
-use mlx_infer::{
-    Error, ErrorKind, Event, FinishReason, Generated, Generation, LoadedModel, console,
-};
+use mlx_infer::{Error, ErrorKind, Event, FinishReason, Generated, OnEvent, console};
 use serde_json::{Value, json};
 
 use super::{Result, interrupt};
@@ -38,12 +36,15 @@ pub(super) fn id_list(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Runs a generation until it ends or Ctrl-C cancels it. Its text is written as it comes, or with `json` one document
-/// at the end.
-pub(super) fn show(generation: &mut Generation<'_>, json: bool) -> Result<Generated> {
+/// Runs a generation until it ends or Ctrl-C cancels it: `run` calls its argument with each event. Its text is written as it comes, or with
+/// `json` one document at the end.
+pub(super) fn show(
+    json: bool,
+    run: impl FnOnce(&mut OnEvent<'_>) -> mlx_infer::Result<Generated>,
+) -> Result<Generated> {
     let _running = interrupt::running();
     let mut written = Ok(());
-    let generated = generation.run(|event: &Event| {
+    let generated = run(&mut |event: &Event| {
         if json || event.text().is_empty() {
             return ControlFlow::Continue(());
         }
@@ -67,7 +68,7 @@ pub(super) fn show(generation: &mut Generation<'_>, json: bool) -> Result<Genera
 }
 
 /// Writes counts, times and memory to stderr.
-pub(super) fn print_stats(model: &LoadedModel, generated: &Generated) {
+pub(super) fn print_stats(generated: &Generated) {
     let m = &generated.metrics;
     let cached = match m.cached_tokens {
         0 => String::new(),
@@ -88,7 +89,7 @@ pub(super) fn print_stats(model: &LoadedModel, generated: &Generated) {
         m.decode_tokens,
         m.decode_tokens_per_s(),
         generated.reason.as_str(),
-        model.load_time().as_secs_f64(),
+        m.load.as_secs_f64(),
         m.time_to_first_token.as_secs_f64(),
         m.total.as_secs_f64(),
         bytes(m.peak_memory_bytes),

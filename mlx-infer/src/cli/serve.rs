@@ -6,17 +6,21 @@ use std::time::Duration;
 
 use clap::Args;
 use mlx_infer::serve::{ServeOptions, Server};
-use mlx_infer::{EngineOptions, Error, ErrorKind, Limits, RequestOptions, Speculative, console};
+use mlx_infer::{
+    EngineOptions, Error, ErrorKind, GenerateOptions, Limits, RequestOptions, Speculative, console,
+};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::{Failure, Result, args};
+use super::{Failure, Result, args, backend};
 
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct Serve {
     #[command(flatten)]
     load: args::Base,
+    #[command(flatten)]
+    backend: backend::Choice,
     /// Address to listen at; others than this machine's own need an API key
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     host: String,
@@ -100,6 +104,12 @@ GET /v1/models, /health, /ready, /metrics, and a page at /. docs/serving.md tell
 impl Serve {
     pub(super) fn run(self) -> Result {
         let options = self.options()?;
+        self.backend.check(&GenerateOptions {
+            speculative: self.speculative,
+            ..Default::default()
+        })?;
+        self.backend
+            .refuse(&[("adapter", !self.adapter.is_empty())])?;
         let server = Server::bind(options).map_err(|error| match error.kind() {
             ErrorKind::Argument => Failure::Usage(error.to_string()),
             _ => error.into(),
@@ -119,9 +129,9 @@ impl Serve {
             }
         });
         console::note(&format!("listening at http://{}", server.address()));
-        let (load, speculative) = (self.load, self.speculative);
+        let (load, backend, speculative) = (self.load, self.backend, self.speculative);
         Ok(server.run(move || {
-            let model = load.load_to_draft(speculative);
+            let model = load.load_in(&backend, speculative);
             let model = model.map_err(|failure| match failure {
                 Failure::Failed(error) => error,
                 Failure::Usage(message) => Error::new(ErrorKind::Argument, message),

@@ -3,8 +3,6 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::Worker;
-
 /// Counters of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineLoad {
@@ -32,6 +30,26 @@ pub struct EngineLoad {
     pub cache_bytes: usize,
     /// The time since the engine's thread last ended a part of its work.
     pub since_step: Duration,
+}
+
+impl EngineLoad {
+    /// The counters of two parts of an engine together.
+    fn plus(self, other: Self) -> Self {
+        Self {
+            waiting: self.waiting + other.waiting,
+            prefilling: self.prefilling + other.prefilling,
+            decoding: self.decoding + other.decoding,
+            forwards: self.forwards + other.forwards,
+            evictions: self.evictions + other.evictions,
+            masks: self.masks + other.masks,
+            mask_time: self.mask_time + other.mask_time,
+            prefix_hits: self.prefix_hits + other.prefix_hits,
+            prefix_tokens: self.prefix_tokens + other.prefix_tokens,
+            prefix_bytes: self.prefix_bytes + other.prefix_bytes,
+            cache_bytes: self.cache_bytes + other.cache_bytes,
+            since_step: Duration::ZERO,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -63,34 +81,25 @@ impl Load {
         }
     }
 
-    pub(super) fn set<'m, 's>(&self, workers: &[Worker<'m, 's>]) {
+    /// Shows the sum of these counters.
+    pub(super) fn set(&self, loads: impl Iterator<Item = EngineLoad>) {
+        let sum = loads.fold(EngineLoad::default(), EngineLoad::plus);
         let now = self.started.elapsed().as_millis() as u64;
         self.stepped.store(now, Ordering::Release);
-        let sum = |of: fn(&Worker<'m, 's>) -> usize| workers.iter().map(of).sum();
         // The counts of requests are stored last: a reader that sees no request under way sees the final values of the
         // other counters.
-        self.cache_bytes
-            .store(sum(Worker::cache_bytes), Ordering::Release);
-        self.forwards
-            .store(sum(Worker::forwards), Ordering::Release);
-        self.evictions
-            .store(sum(Worker::evictions), Ordering::Release);
-        let masks = workers.iter().map(|worker| worker.masks().0).sum();
-        self.masks.store(masks, Ordering::Release);
-        let time: Duration = workers.iter().map(|worker| worker.masks().1).sum();
-        self.mask_micros
-            .store(time.as_micros() as u64, Ordering::Release);
-        let sums = |of: fn(&Worker<'m, 's>) -> [usize; 3]| {
-            let all = workers.iter().map(of);
-            all.fold([0; 3], |sums, counts| {
-                [0, 1, 2].map(|at| sums[at] + counts[at])
-            })
-        };
-        let counts = sums(Worker::prefix_counts)
-            .into_iter()
-            .chain(sums(Worker::counts));
-        for (shown, count) in self.prefixes.iter().chain(&self.counts).zip(counts) {
-            shown.store(count, Ordering::Release);
+        let set = |shown: &AtomicUsize, count| shown.store(count, Ordering::Release);
+        set(&self.cache_bytes, sum.cache_bytes);
+        set(&self.forwards, sum.forwards);
+        set(&self.evictions, sum.evictions);
+        set(&self.masks, sum.masks);
+        let micros = sum.mask_time.as_micros() as u64;
+        self.mask_micros.store(micros, Ordering::Release);
+        let prefixes = [sum.prefix_hits, sum.prefix_tokens, sum.prefix_bytes];
+        let requests = [sum.waiting, sum.prefilling, sum.decoding];
+        let shown = self.prefixes.iter().chain(&self.counts);
+        for (shown, count) in shown.zip(prefixes.into_iter().chain(requests)) {
+            set(shown, count);
         }
     }
 

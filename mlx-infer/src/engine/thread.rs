@@ -1,4 +1,4 @@
-//! The engine's thread after its models have loaded: the model, and the model with each adapter.
+//! The engine's thread after its models have loaded: the model, and the model with each adapter; or one of another back end.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,13 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use super::Worker;
+use super::decode::Decode;
 use super::handle::Outlet;
 use super::load::Load;
 use crate::cancel::CancelToken;
 use crate::model::LoadedModel;
 use crate::request::Request;
-use crate::scheduler::Limits;
 
 /// Work on the model between two steps.
 pub(super) type Job = Box<dyn FnOnce(&LoadedModel) + Send>;
@@ -35,29 +34,24 @@ pub(super) enum Command {
 }
 
 /// What the thread works at.
-struct Work<'m> {
+struct Work<D> {
     /// One for each model.
-    workers: Vec<Worker<'m, 'm>>,
+    workers: Vec<D>,
     jobs: VecDeque<(usize, Job)>,
     is_finishing: bool,
 }
 
-/// Serves requests until the engine is finished or aborted. Each round computes one part of the work of every model that has some.
-pub(super) fn serve(
+/// Serves requests until the engine is finished or aborted. Each round computes one part of the work of every model that has some. A back end
+/// without models of this process has no `models`, and its jobs are dropped.
+pub(super) fn serve<D: Decode<'static>>(
+    workers: Vec<D>,
     models: &[LoadedModel],
-    limits: Limits,
     inbox: &Receiver<Command>,
     aborted: &AtomicBool,
     load: &Load,
 ) {
-    let limits = Limits {
-        cache_bytes: limits.cache_bytes.map(|bytes| bytes / models.len()),
-        prefix_bytes: limits.prefix_bytes / models.len(),
-        ..limits
-    };
-    let worker = |model| Worker::new(model, limits.clone());
     let mut work = Work {
-        workers: models.iter().map(worker).collect(),
+        workers,
         jobs: VecDeque::new(),
         is_finishing: false,
     };
@@ -65,7 +59,7 @@ pub(super) fn serve(
         if aborted.load(Ordering::Acquire) {
             // Requests that were just submitted too.
             inbox.try_iter().for_each(|command| work.take(command));
-            work.workers.iter_mut().for_each(Worker::cancel_all);
+            work.workers.iter_mut().for_each(D::cancel_all);
             return;
         }
         let Some(wait) = work.wait() else { return };
@@ -82,16 +76,18 @@ pub(super) fn serve(
             command = inbox.try_recv().ok();
         }
         let busy = work.workers.iter_mut().filter(|worker| !worker.is_idle());
-        busy.for_each(Worker::advance);
-        if let Some((model, job)) = work.jobs.pop_front() {
+        busy.for_each(D::advance);
+        if let Some((model, job)) = work.jobs.pop_front()
+            && let Some(model) = models.get(model)
+        {
             // The caller sees that its job has ended without a result.
-            let _ = catch_unwind(AssertUnwindSafe(|| job(&models[model])));
+            let _ = catch_unwind(AssertUnwindSafe(|| job(model)));
         }
-        load.set(&work.workers);
+        load.set(work.workers.iter().map(D::load));
     }
 }
 
-impl Work<'_> {
+impl<D: Decode<'static>> Work<D> {
     fn take(&mut self, command: Command) {
         match command {
             Command::Submit {
@@ -120,7 +116,7 @@ impl Work<'_> {
             true if self.is_finishing => None,
             true => Some(Duration::from_secs(60)),
             // A caller that reads events or cancels sends no command.
-            false if busy.all(Worker::is_stalled) => Some(Duration::from_millis(5)),
+            false if busy.all(D::is_stalled) => Some(Duration::from_millis(5)),
             false => Some(Duration::ZERO),
         }
     }

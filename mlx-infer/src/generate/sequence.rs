@@ -1,11 +1,12 @@
 //! A request's tokens and text: sampling settings, stop conditions, detokenisation, metrics.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::request::{Event, FinishReason, GenerateOptions};
 use super::text::TextStream;
 use crate::cancel::CancelToken;
 use crate::error::{Error, Result};
+use crate::frontend::Frontend;
 use crate::grammar::{Constraint, Guide};
 use crate::metrics::{Counts, Watch};
 use crate::model::LoadedModel;
@@ -30,7 +31,7 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// A request to continue these ids.
+    /// A request to continue these ids with a model of this process.
     ///
     /// # Errors
     /// An option is out of range, or the ids have no place in the model's vocabulary or positions.
@@ -40,8 +41,23 @@ impl Sequence {
         options: &GenerateOptions,
         requested: Instant,
     ) -> Result<Self> {
-        model.frontend().check(&ids, options)?;
+        let sequence = Self::of(model.frontend(), model.load_time(), ids, options, requested)?;
         model.check_draft(options.speculative)?;
+        Ok(sequence)
+    }
+
+    /// The same with any model that has this text side, and that took `load` to load.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), or the model's back end lacks an option.
+    pub(crate) fn of(
+        model: &Frontend,
+        load: Duration,
+        ids: Vec<u32>,
+        options: &GenerateOptions,
+        requested: Instant,
+    ) -> Result<Self> {
+        model.check(&ids, options)?;
         let room = model
             .info()
             .max_positions
@@ -53,7 +69,7 @@ impl Sequence {
         };
         let stop_ids = [eos, &options.stop_ids].concat();
         let guide = |constraint: &Constraint| -> Result<Box<Guide>> {
-            let compiled = model.frontend().compiled(constraint)?;
+            let compiled = model.compiled(constraint)?;
             let ignore_eos = options.ignore_eos;
             Ok(Box::new(Guide::new(
                 compiled, constraint, &stop_ids, ignore_eos,
@@ -69,7 +85,7 @@ impl Sequence {
             seed: options.sampling.seed.unwrap_or_else(random_seed),
             stop_ids,
             limit: options.max_tokens.min(room),
-            watch: Watch::start(model.load_time(), requested)?,
+            watch: Watch::start(load, requested)?,
             cached: 0,
             drafter: Drafter::new(options.speculative),
             history: History::new(ids),
@@ -89,6 +105,11 @@ impl Sequence {
     /// Tokens of the prompt that are computed at a time.
     pub(crate) fn prefill_chunk(&self) -> usize {
         self.options.prefill_chunk
+    }
+
+    /// The tokens that end it.
+    pub(crate) fn stop_ids(&self) -> &[u32] {
+        &self.stop_ids
     }
 
     /// How many tokens may still be generated.

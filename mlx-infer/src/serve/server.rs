@@ -13,11 +13,11 @@ use tokio::time::timeout;
 use super::http;
 use super::settings::ServeOptions;
 use super::state::{App, Loaded};
+use crate::backend::BackEnd;
 use crate::console;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generate::GenerateOptions;
-use crate::model::LoadedModel;
 use crate::sampler::SamplingParams;
 
 /// Threads that handle connections and tokenise. The engine has its own.
@@ -92,7 +92,10 @@ impl Server {
     ///
     /// # Errors
     /// Those of `load`; the system refuses a thread or a socket.
-    pub fn run(self, load: impl FnOnce() -> Result<LoadedModel> + Send + 'static) -> Result<()> {
+    pub fn run<M: Into<BackEnd>>(
+        self,
+        load: impl FnOnce() -> Result<M> + Send + 'static,
+    ) -> Result<()> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(THREADS)
             .thread_name("mlx-http")
@@ -105,9 +108,9 @@ impl Server {
         result
     }
 
-    async fn serve(
+    async fn serve<M: Into<BackEnd>>(
         self,
-        load: impl FnOnce() -> Result<LoadedModel> + Send + 'static,
+        load: impl FnOnce() -> Result<M> + Send + 'static,
     ) -> Result<()> {
         let (drain, engine_options) = (self.settings.drain, self.settings.engine.clone());
         let app = Arc::new(App::new(self.settings));

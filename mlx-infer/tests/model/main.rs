@@ -1,5 +1,7 @@
 //! Models of `testdata`, with the library and with the command.
 
+#[cfg(unix)]
+mod backend;
 mod checkpoint;
 mod command;
 mod default_model;

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mlx_infer::serve::{ServeOptions, Server, Stopper};
-use mlx_infer::{LoadedModel, Result};
+use mlx_infer::{BackEnd, LoadedModel, Result};
 use serde_json::Value;
 
 /// A server of the built-in model.
@@ -72,8 +72,8 @@ impl TestServer {
     }
 
     /// A server of another model.
-    pub fn of(
-        load: impl FnOnce() -> Result<LoadedModel> + Send + 'static,
+    pub fn of<M: Into<BackEnd>>(
+        load: impl FnOnce() -> Result<M> + Send + 'static,
         change: impl FnOnce(&mut ServeOptions),
     ) -> Self {
         let mut options = ServeOptions {

@@ -124,7 +124,7 @@ fn until_the_model_is_there_requests_are_refused() {
     let thread = std::thread::spawn(move || {
         server.run(move || {
             let _ = wait.recv();
-            Err(mlx_infer::Error::new(
+            Err::<mlx_infer::LoadedModel, _>(mlx_infer::Error::new(
                 mlx_infer::ErrorKind::Missing,
                 "there is no model",
             ))

@@ -2,6 +2,8 @@
 #![cfg(feature = "serve")]
 
 mod answers;
+#[cfg(unix)]
+mod backend;
 mod client;
 mod clients;
 mod fuzz;

@@ -1,0 +1,176 @@
+//! The messages between this process and the bridge, one JSON document a line.
+
+use std::path::Path;
+
+use mlx_core::DType;
+use serde::{Deserialize, Serialize};
+
+use crate::generate::{GenerateOptions, Sequence};
+use crate::sampler::Choice;
+
+/// A message to the bridge.
+#[derive(Serialize)]
+#[serde(tag = "op", rename_all = "lowercase")]
+pub(super) enum Command<'a> {
+    Load {
+        model: &'a Path,
+        adapter: Option<&'a Path>,
+        dtype: Option<&'static str>,
+        chunk: usize,
+    },
+    Generate(Box<Generate<'a>>),
+    Cancel {
+        id: u64,
+    },
+}
+
+/// A request, as the bridge takes it.
+#[derive(Serialize)]
+pub(super) struct Generate<'a> {
+    id: u64,
+    tokens: &'a [u32],
+    max_tokens: usize,
+    stop_ids: &'a [u32],
+    logprobs: Option<usize>,
+    temperature: f32,
+    top_p: f32,
+    top_k: usize,
+    min_p: f32,
+    seed: u64,
+    repeat_penalty: f32,
+    repeat_context: usize,
+    presence_penalty: f32,
+    frequency_penalty: f32,
+    /// `None` for minus infinity, which JSON lacks.
+    logit_bias: Vec<(u32, Option<f32>)>,
+}
+
+impl<'a> Generate<'a> {
+    pub(super) fn new(id: u64, sequence: &'a Sequence) -> Self {
+        let row = sequence.row();
+        let p = row.params;
+        let finite = |x: f32| x.is_finite().then_some(x);
+        Self {
+            id,
+            tokens: sequence.history().ids(),
+            max_tokens: sequence.remaining(),
+            stop_ids: sequence.stop_ids(),
+            logprobs: row.logprobs,
+            temperature: p.temperature,
+            top_p: p.top_p,
+            top_k: p.top_k,
+            min_p: p.min_p,
+            seed: row.seed,
+            repeat_penalty: p.repeat_penalty,
+            repeat_context: p.repeat_context,
+            presence_penalty: p.presence_penalty,
+            frequency_penalty: p.frequency_penalty,
+            logit_bias: p
+                .logit_bias
+                .iter()
+                .map(|(&id, &x)| (id, finite(x)))
+                .collect(),
+        }
+    }
+}
+
+/// A message of the bridge.
+#[derive(Deserialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub(super) enum Answer {
+    Loaded(Loaded),
+    Step(Step),
+    Error {
+        /// The requests that it ends.
+        ids: Vec<u64>,
+        message: String,
+    },
+}
+
+/// Facts about the model, once it is loaded.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Loaded {
+    /// mlx_lm's version.
+    pub(super) version: String,
+    pub(super) vocab: i32,
+    pub(super) parameters: usize,
+    pub(super) bytes: usize,
+    pub(super) dtype: String,
+    /// Whether several requests are computed at a time.
+    pub(super) batches: bool,
+}
+
+/// What a step has brought.
+#[derive(Deserialize)]
+pub(super) struct Step {
+    /// The requests whose prompts went on.
+    pub(super) prompts: Vec<u64>,
+    pub(super) tokens: Vec<Token>,
+    /// Bytes of arrays.
+    pub(super) active: usize,
+    pub(super) peak: usize,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Token {
+    pub(super) id: u64,
+    token: u32,
+    logprob: Option<f32>,
+    #[serde(default)]
+    top: Vec<(u32, f32)>,
+    /// Whether its logits are numbers.
+    #[serde(default = "yes")]
+    pub(super) finite: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Token {
+    pub(super) fn choice(self) -> Choice {
+        Choice {
+            id: self.token,
+            logprob: self.logprob,
+            top: self.top,
+        }
+    }
+}
+
+/// A number type's name in MLX's Python.
+pub(super) fn python_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F16 => "float16",
+        DType::BF16 => "bfloat16",
+        _ => "float32",
+    }
+}
+
+/// The number type of a name; single precision for one that this crate does not compute in.
+pub(super) fn dtype(name: &str) -> DType {
+    match name {
+        "float16" => DType::F16,
+        "bfloat16" => DType::BF16,
+        _ => DType::F32,
+    }
+}
+
+/// # Errors
+/// The bridge lacks an option; the message names it.
+pub(super) fn check(options: &GenerateOptions) -> crate::Result<()> {
+    let default = GenerateOptions::default();
+    let lacks = [
+        ("grammar", options.grammar.is_some()),
+        ("speculative", options.speculative != default.speculative),
+        (
+            "prefill_chunk",
+            options.prefill_chunk != default.prefill_chunk,
+        ),
+    ];
+    match lacks.iter().find(|(_, is_given)| *is_given) {
+        None => Ok(()),
+        Some((name, _)) => Err(crate::Error::unsupported(format!(
+            "{name} is not supported by the mlx-lm back end; the native one has it"
+        ))),
+    }
+}

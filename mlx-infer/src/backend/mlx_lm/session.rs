@@ -1,0 +1,387 @@
+//! The requests under way on a bridge, and the start of a new one after it has ended.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::child::Child;
+use super::protocol::{Answer, Command, Generate, Step, Token};
+use super::start::{Folder, Start, refused};
+use super::task::{Stage, Task};
+use crate::cancel::CancelToken;
+use crate::console;
+use crate::engine::{Decode, EngineLoad, Queue, Sink};
+use crate::error::{Error, ErrorKind, Result};
+use crate::frontend::Frontend;
+use crate::generate::{Event, FinishReason, Sequence};
+use crate::metrics::Metrics;
+use crate::request::Request;
+use crate::scheduler::Limits;
+
+/// How long a part of the work waits for an answer. Commands, cancellations and timeouts wait as long.
+pub(super) const WAIT: Duration = Duration::from_millis(5);
+
+enum State {
+    /// There is no process. The next request starts one.
+    Down,
+    /// The model is loading.
+    Starting {
+        child: Child,
+        since: Instant,
+        /// Holds the files of the built-in model until they are loaded.
+        _folder: Option<Folder>,
+    },
+    Up(Child),
+}
+
+/// The requests under way on a bridge.
+pub(crate) struct Session {
+    frontend: Arc<Frontend>,
+    start: Start,
+    state: State,
+    tasks: BTreeMap<u64, Task>,
+    submitted: u64,
+    /// Most requests that the bridge computes at a time.
+    rows: usize,
+    /// Whether mlx_lm computes several at a time.
+    batches: bool,
+    load_time: Duration,
+    /// When the bridge was last heard, or became busy.
+    heard: Instant,
+    steps: usize,
+    metrics: Metrics,
+    /// Whether the end of a process is told on stderr.
+    notes: bool,
+}
+
+impl Session {
+    pub(super) fn new(
+        frontend: Arc<Frontend>,
+        start: Start,
+        child: Child,
+        batches: bool,
+        load_time: Duration,
+    ) -> Self {
+        Self {
+            frontend,
+            start,
+            state: State::Up(child),
+            tasks: BTreeMap::new(),
+            submitted: 0,
+            rows: Limits::default().rows,
+            batches,
+            load_time,
+            heard: Instant::now(),
+            steps: 0,
+            metrics: Metrics::default(),
+            notes: false,
+        }
+    }
+
+    pub(super) fn set_rows(&mut self, rows: usize) {
+        self.rows = rows;
+    }
+
+    pub(super) fn set_notes(&mut self) {
+        self.notes = true;
+    }
+
+    pub(super) fn load_time(&self) -> Duration {
+        self.load_time
+    }
+
+    /// The metrics of the last generation that has finished.
+    pub(super) fn metrics(&self) -> Metrics {
+        self.metrics
+    }
+
+    fn admit(&self, request: Request, requested: Instant) -> Result<Sequence> {
+        let lacks = [
+            ("adapter", request.adapter.is_some()),
+            ("processor", request.processor.is_some()),
+        ];
+        if let Some((name, _)) = lacks.iter().find(|(_, is_given)| *is_given) {
+            return Err(Error::unsupported(format!(
+                "{name} of a request is not supported by the mlx-lm back end; the native one has it"
+            )));
+        }
+        let ids = self.frontend.prompt_ids(request.prompt)?;
+        Sequence::of(
+            &self.frontend,
+            self.load_time,
+            ids,
+            &request.options,
+            requested,
+        )
+    }
+
+    fn count(&self, stage: Stage) -> usize {
+        self.tasks
+            .values()
+            .filter(|task| task.stage == stage)
+            .count()
+    }
+
+    fn is_busy(&self) -> bool {
+        self.tasks.values().any(|task| task.stage != Stage::Waiting)
+    }
+
+    /// Sends waiting requests, as many as are computed at a time.
+    fn feed(&mut self) {
+        let State::Up(child) = &self.state else {
+            return;
+        };
+        let rows = if self.batches { self.rows } else { 1 };
+        let free = rows.saturating_sub(self.tasks.len() - self.count(Stage::Waiting));
+        if free > 0 && !self.is_busy() {
+            self.heard = Instant::now();
+        }
+        let waiting = self
+            .tasks
+            .iter_mut()
+            .filter(|(_, task)| task.stage == Stage::Waiting);
+        for (&id, task) in waiting.take(free) {
+            child.send(&Command::Generate(Box::new(Generate::new(
+                id,
+                &task.sequence,
+            ))));
+            task.stage = Stage::Prefill;
+        }
+    }
+
+    /// Takes a request that ends out, here and there.
+    fn remove(&mut self, id: u64) -> Option<Task> {
+        let task = self.tasks.remove(&id)?;
+        if let State::Up(child) = &self.state
+            && task.stage != Stage::Waiting
+        {
+            // If it has ended there too, this changes nothing.
+            child.send(&Command::Cancel { id });
+        }
+        Some(task)
+    }
+
+    fn finish(&mut self, id: u64, reason: FinishReason, memory: Option<&Step>) {
+        let Some(mut task) = self.remove(id) else {
+            return;
+        };
+        let mut event = task.sequence.finish(reason);
+        if let Ok(Event::Finish { metrics, .. }) = &mut event {
+            // The arrays are in the other process.
+            metrics.peak_memory_bytes = memory.map_or(0, |step| step.peak);
+            metrics.active_memory_bytes = memory.map_or(0, |step| step.active);
+            self.metrics = *metrics;
+        }
+        task.tell(event);
+    }
+
+    fn fail(&mut self, id: u64, error: Error) {
+        if let Some(mut task) = self.remove(id) {
+            task.tell(Err(error));
+        }
+    }
+
+    /// The bridge is of no more use: all requests end, and the next one starts a new bridge.
+    fn ended(&mut self, error: &Error) {
+        // Ends the process.
+        self.state = State::Down;
+        if self.notes {
+            console::note(&format!(
+                "warning: {error}; the next request starts a new process"
+            ));
+        }
+        for id in self.tasks.keys().copied().collect::<Vec<_>>() {
+            self.fail(id, error.copy());
+        }
+    }
+
+    /// Takes an answer that came too late for its request, or sees that the process has ended; whether there was an answer.
+    fn hear_idle(&mut self) -> bool {
+        let State::Up(child) = &mut self.state else {
+            return false;
+        };
+        match child.hear(Duration::ZERO) {
+            Ok(answer) => answer.is_some(),
+            Err(_) => {
+                self.state = State::Down;
+                false
+            }
+        }
+    }
+
+    fn take(&mut self, answer: Answer) {
+        self.heard = Instant::now();
+        match answer {
+            Answer::Loaded(_) => {
+                if let State::Starting { child, .. } =
+                    std::mem::replace(&mut self.state, State::Down)
+                {
+                    self.state = State::Up(child);
+                }
+            }
+            Answer::Error { message, .. } if !matches!(self.state, State::Up(_)) => {
+                self.ended(&refused(&message))
+            }
+            Answer::Error { ids, message } => {
+                for id in ids {
+                    self.fail(
+                        id,
+                        Error::new(ErrorKind::Compute, format!("mlx_lm: {message}")),
+                    );
+                }
+            }
+            Answer::Step(mut step) => {
+                self.steps += 1;
+                for id in &step.prompts {
+                    if let Some(task) = self.tasks.get_mut(id) {
+                        task.sequence.begin();
+                    }
+                }
+                for token in std::mem::take(&mut step.tokens) {
+                    self.accept(token, &step);
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self, token: Token, step: &Step) {
+        let id = token.id;
+        // A request that has ended here may have tokens on their way.
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        if !token.finite {
+            let message = "the model gives numbers that are not finite";
+            return self.fail(id, Error::new(ErrorKind::NotFinite, message));
+        }
+        task.stage = Stage::Decode;
+        task.sequence.begin();
+        match task.sequence.accept(token.choice()) {
+            Ok((event, ends)) => {
+                task.tell(Ok(event));
+                if let Some(reason) = ends {
+                    self.finish(id, reason, Some(step));
+                }
+            }
+            Err(error) => self.fail(id, error),
+        }
+    }
+
+    /// Hears the bridge once; whether there was an answer.
+    fn hear(&mut self, wait: Duration) -> bool {
+        let timeout = self.start.timeout();
+        let is_busy = self.is_busy();
+        let heard = match &mut self.state {
+            State::Down => return false,
+            State::Starting { child, since, .. } => match child.hear(wait) {
+                Ok(None) if since.elapsed() > timeout => Err(self.start.too_slow(child)),
+                heard => heard,
+            },
+            State::Up(child) => match child.hear(wait) {
+                Ok(None) if is_busy && self.heard.elapsed() > timeout => {
+                    let seconds = timeout.as_secs_f64();
+                    Err(child.failed(&format!("no answer for {seconds} s")))
+                }
+                heard => heard,
+            },
+        };
+        match heard {
+            Ok(None) => false,
+            Ok(Some(answer)) => {
+                self.take(answer);
+                true
+            }
+            Err(error) => {
+                self.ended(&error);
+                false
+            }
+        }
+    }
+}
+
+impl Decode<'static> for Session {
+    fn submit(
+        &mut self,
+        request: Request,
+        requested: Instant,
+        dropped: CancelToken,
+        _backlog: Option<Arc<Queue>>,
+        mut sink: Sink<'static>,
+    ) {
+        match self.admit(request, requested) {
+            Ok(sequence) => {
+                self.submitted += 1;
+                let task = Task {
+                    sequence,
+                    sink,
+                    dropped,
+                    abandoned: false,
+                    stage: Stage::Waiting,
+                };
+                self.tasks.insert(self.submitted, task);
+            }
+            Err(error) => {
+                let _ = sink(Err(error));
+            }
+        }
+    }
+
+    fn advance(&mut self) {
+        let cancelled = self.tasks.iter().filter(|(_, task)| task.is_cancelled());
+        for id in cancelled.map(|(&id, _)| id).collect::<Vec<_>>() {
+            self.finish(id, FinishReason::Cancelled, None);
+        }
+        if self.tasks.is_empty() {
+            return;
+        }
+        // A process that has ended while it had nothing to do is found before requests go to it.
+        if !self.is_busy() {
+            while let State::Up(_) = self.state
+                && self.hear_idle()
+            {}
+        }
+        if let State::Down = self.state {
+            match self.start.begin() {
+                Ok((child, _folder)) => {
+                    let since = Instant::now();
+                    self.state = State::Starting {
+                        child,
+                        since,
+                        _folder,
+                    };
+                }
+                Err(error) => return self.ended(&error),
+            }
+        }
+        self.feed();
+        let mut wait = WAIT;
+        while self.hear(wait) {
+            wait = Duration::ZERO;
+            self.feed();
+        }
+    }
+
+    fn cancel_all(&mut self) {
+        for id in self.tasks.keys().copied().collect::<Vec<_>>() {
+            self.finish(id, FinishReason::Cancelled, None);
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    fn is_stalled(&self) -> bool {
+        false
+    }
+
+    fn load(&self) -> EngineLoad {
+        EngineLoad {
+            waiting: self.count(Stage::Waiting),
+            prefilling: self.count(Stage::Prefill),
+            decoding: self.count(Stage::Decode),
+            forwards: self.steps,
+            ..Default::default()
+        }
+    }
+}

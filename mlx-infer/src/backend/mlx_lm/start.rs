@@ -1,0 +1,127 @@
+//! The start of a bridge, and the load of a model there.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::MlxLmOptions;
+use super::child::Child;
+use super::protocol::{Answer, Command, Loaded, python_name};
+use super::python;
+use super::session::WAIT;
+use crate::error::{Error, ErrorKind, Result};
+use crate::generate::GenerateOptions;
+use crate::text::files::Files;
+
+/// All that a bridge is started with.
+pub(super) struct Start {
+    files: Files,
+    options: MlxLmOptions,
+}
+
+/// A folder with the files of a checkpoint that is part of the program. Dropping it removes it.
+pub(super) struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Start {
+    pub(super) fn new(files: &Files, options: &MlxLmOptions) -> Self {
+        Self {
+            files: files.clone(),
+            options: options.clone(),
+        }
+    }
+
+    /// How long loading may take, and how long the bridge may say nothing while it computes.
+    pub(super) fn timeout(&self) -> Duration {
+        self.options.timeout
+    }
+
+    /// Starts a bridge, which then loads the model.
+    pub(super) fn begin(&self) -> Result<(Child, Option<Folder>)> {
+        let (path, folder) = match &self.files {
+            Files::Directory(path) => (path.clone(), None),
+            Files::Embedded { files, .. } => {
+                let folder = unpack(files).map_err(|error| {
+                    let message = format!("cannot unpack {}", self.files.describe());
+                    Error::new(ErrorKind::Io, message).with_source(error)
+                })?;
+                (folder.0.clone(), Some(folder))
+            }
+        };
+        let child = Child::start(&python::choose(self.options.python.as_deref()))?;
+        child.send(&Command::Load {
+            model: &absolute(&path),
+            adapter: self.options.adapter.as_deref().map(absolute).as_deref(),
+            dtype: self.dtype(),
+            chunk: GenerateOptions::default().prefill_chunk,
+        });
+        Ok((child, folder))
+    }
+
+    /// The built-in model is stored in bf16 and computed in f32, as by the native back end on CPUs.
+    fn dtype(&self) -> Option<&'static str> {
+        let is_built_in = matches!(self.files, Files::Embedded { .. });
+        let given = self.options.dtype.map(python_name);
+        given.or(is_built_in.then_some("float32"))
+    }
+
+    /// Starts a bridge and waits until the model is loaded.
+    pub(super) fn run(&self) -> Result<(Child, Loaded)> {
+        let began = Instant::now();
+        let (mut child, _folder) = self.begin()?;
+        loop {
+            match child.hear(WAIT)? {
+                Some(Answer::Loaded(loaded)) => return Ok((child, loaded)),
+                Some(Answer::Error { message, .. }) => return Err(refused(&message)),
+                Some(Answer::Step(_)) => {
+                    return Err(child.failed("a step came before the model was loaded"));
+                }
+                None if began.elapsed() > self.options.timeout => return Err(self.too_slow(&child)),
+                None => {}
+            }
+        }
+    }
+
+    pub(super) fn too_slow(&self, child: &Child) -> Error {
+        let seconds = self.options.timeout.as_secs_f64();
+        child.failed(&format!("the model was not loaded within {seconds} s"))
+    }
+}
+
+/// The model was not loaded, for this reason.
+pub(super) fn refused(message: &str) -> Error {
+    let help = match message.contains("No module named 'mlx_lm'") {
+        true => {
+            "; pip install mlx-lm, or name a Python that has it with --python or MLX_INFER_PYTHON"
+        }
+        false => "",
+    };
+    Error::new(
+        ErrorKind::Unsupported,
+        format!("mlx_lm cannot load the model: {message}{help}"),
+    )
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+fn unpack(files: &[(&str, &[u8])]) -> std::io::Result<Folder> {
+    let now = std::time::SystemTime::now();
+    let since = now
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    let name = format!("mlx-infer-{}-{}", std::process::id(), since.as_nanos());
+    let path = std::env::temp_dir().join(name);
+    // Fails if there is anything of this name.
+    std::fs::create_dir(&path)?;
+    let folder = Folder(path);
+    for (name, bytes) in files {
+        std::fs::write(folder.0.join(name), bytes)?;
+    }
+    Ok(folder)
+}

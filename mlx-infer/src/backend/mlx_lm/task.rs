@@ -1,0 +1,34 @@
+//! A request under way on a bridge.
+
+use crate::cancel::CancelToken;
+use crate::engine::Sink;
+use crate::error::Result;
+use crate::generate::{Event, Sequence};
+
+/// How far a request is.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Stage {
+    Waiting,
+    Prefill,
+    Decode,
+}
+
+/// A request under way on a bridge.
+pub(super) struct Task {
+    pub(super) sequence: Sequence,
+    pub(super) sink: Sink<'static>,
+    pub(super) dropped: CancelToken,
+    /// Its caller has left.
+    pub(super) abandoned: bool,
+    pub(super) stage: Stage,
+}
+
+impl Task {
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.abandoned || self.dropped.is_cancelled() || self.sequence.cancel().is_cancelled()
+    }
+
+    pub(super) fn tell(&mut self, event: Result<Event>) {
+        self.abandoned |= (self.sink)(event).is_break();
+    }
+}

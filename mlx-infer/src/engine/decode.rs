@@ -1,0 +1,101 @@
+//! What an engine's thread drives: the decode loop of this program, or that of another back end.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::handle::Queue;
+use super::load::EngineLoad;
+use super::task::Sink;
+use super::worker::Worker;
+use crate::cancel::CancelToken;
+use crate::model::LoadedModel;
+use crate::request::Request;
+use crate::scheduler::Limits;
+
+/// Many requests on one model, a part of the work at a time. Errors of requests go to their sinks.
+pub(crate) trait Decode<'s> {
+    /// Takes a request in. Its sink gets an error if it is refused.
+    fn submit(
+        &mut self,
+        request: Request,
+        requested: Instant,
+        dropped: CancelToken,
+        backlog: Option<Arc<Queue>>,
+        sink: Sink<'s>,
+    );
+
+    /// Does a part of the work.
+    fn advance(&mut self);
+
+    /// Ends every request now, as cancelled.
+    fn cancel_all(&mut self);
+
+    /// Whether there is nothing to do.
+    fn is_idle(&self) -> bool;
+
+    /// Whether there is nothing to do until a caller reads events or cancels, or a request comes.
+    fn is_stalled(&self) -> bool;
+
+    /// Counters.
+    fn load(&self) -> EngineLoad;
+}
+
+impl<'s> Decode<'s> for Worker<'_, 's> {
+    fn submit(
+        &mut self,
+        request: Request,
+        requested: Instant,
+        dropped: CancelToken,
+        backlog: Option<Arc<Queue>>,
+        sink: Sink<'s>,
+    ) {
+        Worker::submit(self, request, requested, dropped, backlog, sink);
+    }
+
+    fn advance(&mut self) {
+        Worker::advance(self);
+    }
+
+    fn cancel_all(&mut self) {
+        Worker::cancel_all(self);
+    }
+
+    fn is_idle(&self) -> bool {
+        Worker::is_idle(self)
+    }
+
+    fn is_stalled(&self) -> bool {
+        Worker::is_stalled(self)
+    }
+
+    fn load(&self) -> EngineLoad {
+        let [waiting, prefilling, decoding] = self.counts();
+        let [prefix_hits, prefix_tokens, prefix_bytes] = self.prefix_counts();
+        let (masks, mask_time) = self.masks();
+        EngineLoad {
+            waiting,
+            prefilling,
+            decoding,
+            forwards: self.forwards(),
+            evictions: self.evictions(),
+            masks,
+            mask_time,
+            prefix_hits,
+            prefix_tokens,
+            prefix_bytes,
+            cache_bytes: self.cache_bytes(),
+            ..Default::default()
+        }
+    }
+}
+
+/// A decode loop for each model; each gets its part of the bytes.
+pub(super) fn workers(models: &[LoadedModel], limits: Limits) -> Vec<Worker<'_, 'static>> {
+    let limits = Limits {
+        cache_bytes: limits.cache_bytes.map(|bytes| bytes / models.len()),
+        prefix_bytes: limits.prefix_bytes / models.len(),
+        ..limits
+    };
+    let worker = |model| Worker::new(model, limits.clone());
+    models.iter().map(worker).collect()
+}
