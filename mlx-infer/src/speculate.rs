@@ -72,7 +72,7 @@ impl LoadedModel {
     /// The longest draft that a row may bring to a step.
     pub(crate) fn draft_room(&self) -> usize {
         let keeps_all = |kind: &LayerKind| match kind {
-            LayerKind::Full => true,
+            LayerKind::Full | LayerKind::Latent => true,
             LayerKind::Window(_) => false,
             LayerKind::Recurrent(shape) => shape.replays(),
         };

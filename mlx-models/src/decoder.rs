@@ -2,19 +2,21 @@
 //! [`DecoderConfig`], of presence Options or bools; a difference of order is a file of its own.
 
 use mlx_core::{Array, Error, ErrorKind, Result, fast};
-use mlx_nn::{Attention, FeedForward, GatedDeltaNet, LayerKind, Norm, RopeConfig, Step, module};
+use mlx_nn::{FeedForward, GatedDeltaNet, LayerKind, Norm, RopeConfig, Step, module};
 
 use crate::causal::{CausalLm, DecoderLayer};
 
+mod attention;
 mod config;
 
+use attention::SelfAttention;
 pub use config::{DecoderConfig, MlpConfig};
 
 /// A layer of a [`Decoder`].
 #[derive(Clone)]
 pub struct Layer {
     input_layernorm: Norm,
-    self_attn: Option<Attention>,
+    self_attn: Option<SelfAttention>,
     linear_attn: Option<GatedDeltaNet>,
     post_attention_layernorm: Norm,
     mlp: FeedForward,
@@ -49,7 +51,7 @@ impl Layer {
                 let message = "a recurrent layer in a decoder without a recurrence";
                 return Err(Error::new(ErrorKind::Invalid, message));
             }
-            _ => (Some(c.attention(rope)?), None),
+            _ => (Some(SelfAttention::new(c, rope)?), None),
         };
         Ok(Self {
             input_layernorm: c.norm()?,

@@ -5,7 +5,7 @@ use mlx_nn::{QkNorm, Rules};
 
 use crate::config::Config;
 use crate::decoder::Decoder;
-use crate::family::{self, Defaults, ExpertsDefaults};
+use crate::family::{self, Deep, Defaults, ExpertsDefaults};
 use crate::registry::Source;
 
 /// What transformers assumes about absent keys.
@@ -37,10 +37,10 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
     config.layers = family::layer_kinds(c, n, window, sliding)?;
     // Keys of published files that transformers does not read.
     c.ignore(&["moe_layer_freq", "ep_size", "scoring_func", "topk_method"]);
-    family::corrected(c, &mut config, &EXPERTS, false, 0)?;
+    family::deep(c, &mut config, &Deep::corrected(EXPERTS, false, 0))?;
     Decoder::new(&config)
 }
 
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
-    family::corrected_names(source.config, DEFAULTS.layers)
+    family::deep_names(source.config, DEFAULTS.layers)
 }

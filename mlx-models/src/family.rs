@@ -4,103 +4,24 @@ use mlx_core::Result;
 use mlx_nn::{Activation, LayerKind, NormConfig};
 
 use crate::config::Config;
-use crate::config::rope::{Dialect, RopeDefaults, context, rope, rope_of_layer_type};
+use crate::config::rope::{Dialect, RopeDefaults, context, rope};
 use crate::decoder::{DecoderConfig, MlpConfig};
 
 mod experts;
+mod latent;
+mod layers;
 
-pub(crate) use experts::{ExpertsDefaults, corrected, corrected_names, experts, sparse_layers};
-
-/// The most layers that a config may have: more than any published model, and few enough to build.
-const MAX_LAYERS: i32 = 1024;
+pub(crate) use experts::{
+    Deep, ExpertsDefaults, deep, deep_names, experts, experts_of, sparse_layers,
+};
+pub(crate) use latent::{LatentDefaults, latent};
+pub(crate) use layers::{
+    kind, layer_kinds, layer_types, n_layers, rope_on_windows, ropes_by_kind, types_of, window,
+};
 
 /// The largest head size, and the largest product of heads and head size.
 const MAX_HEAD_DIM: i32 = 8192;
 const MAX_HEADS_WIDTH: i64 = 1 << 22;
-
-/// The number of layers.
-///
-/// # Errors
-/// It is missing or absurd.
-pub(crate) fn n_layers(c: &Config, default: Option<i32>) -> Result<usize> {
-    let n = c.size("num_hidden_layers", default)?;
-    if n > MAX_LAYERS {
-        return Err(c.error(format!(
-            "num_hidden_layers must be at most {MAX_LAYERS}, found {n}"
-        )));
-    }
-    Ok(n as usize)
-}
-
-/// The kind of each layer: `layer_types` if the config has them, else `fallback`.
-///
-/// # Errors
-/// Unknown types, another number of them than layers, or a window that is not given.
-pub(crate) fn layer_kinds(
-    c: &Config,
-    n: usize,
-    window: Option<i32>,
-    fallback: impl Fn(usize) -> bool,
-) -> Result<Vec<LayerKind>> {
-    const KNOWN: [(&str, bool); 2] = [("full_attention", false), ("sliding_attention", true)];
-    layer_types(c, n, KNOWN, fallback)?
-        .into_iter()
-        .map(|sliding| match (sliding, window) {
-            (false, _) => Ok(LayerKind::Full),
-            (true, Some(_)) => Ok(kind(window)),
-            (true, None) => Err(c.error(
-                "layers have sliding_attention, but sliding_window is null or switched off",
-            )),
-        })
-        .collect()
-}
-
-/// What `layer_types` says of each layer, if the config has them, else `fallback`.
-///
-/// # Errors
-/// Types that are not `known`, or another number of them than layers.
-pub(crate) fn layer_types<T: Copy, const N: usize>(
-    c: &Config,
-    n: usize,
-    known: [(&str, T); N],
-    fallback: impl Fn(usize) -> T,
-) -> Result<Vec<T>> {
-    let Some(types) = c.opt::<Vec<String>>("layer_types")? else {
-        return Ok((0..n).map(fallback).collect());
-    };
-    if types.len() != n {
-        let found = types.len();
-        return Err(c.error(format!("layer_types has {found} entries for {n} layers")));
-    }
-    let kind = |name: &String| {
-        let found = known.iter().find(|(known, _)| known == name);
-        found.map(|&(_, kind)| kind).ok_or_else(|| {
-            let known = known.map(|(name, _)| name).join(", ");
-            c.unsupported(format!("layer type {name:?} is unknown; known: {known}"))
-        })
-    };
-    types.iter().map(kind).collect()
-}
-
-/// The kind of a layer with this window; without one it keeps all positions.
-pub(crate) fn kind(window: Option<i32>) -> LayerKind {
-    window.map_or(LayerKind::Full, |window| LayerKind::Window(window as usize))
-}
-
-/// The value of `sliding_window`. Null means no window; an absent key means what transformers assumes.
-///
-/// # Errors
-/// It is not a size.
-pub(crate) fn window(c: &Config, default: Option<i32>) -> Result<Option<i32>> {
-    if c.is_null("sliding_window") {
-        c.ignore(&["sliding_window"]);
-        return Ok(None);
-    }
-    match (c.value("sliding_window"), default) {
-        (None, None) => Ok(None),
-        (_, default) => c.size("sliding_window", default).map(Some),
-    }
-}
 
 /// Checks that query heads are a multiple of key and value heads, and that no size is absurd.
 ///
@@ -207,8 +128,20 @@ fn heads(c: &Config, hidden: i32, defaults: &Defaults) -> Result<(i32, i32, i32)
 /// Sizes that do not fit.
 pub(crate) fn decoder(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     let hidden = c.size("hidden_size", Some(defaults.hidden))?;
+    decoder_of_heads(c, defaults, heads(c, hidden, defaults)?)
+}
+
+/// [`decoder`] with these query heads, key and value heads, and features of a head that may be rotated.
+///
+/// # Errors
+/// As there.
+fn decoder_of_heads(
+    c: &Config,
+    defaults: &Defaults,
+    (heads, kv_heads, head_dim): (i32, i32, i32),
+) -> Result<DecoderConfig> {
+    let hidden = c.size("hidden_size", Some(defaults.hidden))?;
     let n = n_layers(c, Some(defaults.layers))?;
-    let (heads, kv_heads, head_dim) = heads(c, hidden, defaults)?;
     let activation = activation(c, defaults.activation_key, defaults.activation)?;
     let intermediate = c.size("intermediate_size", Some(defaults.intermediate))?;
     let max_positions = c.size("max_position_embeddings", Some(defaults.max_positions))?;
@@ -247,6 +180,7 @@ pub(crate) fn decoder(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> 
         ropes: vec![rope; n],
         norm: NormConfig::rms(c.positive(defaults.norm_eps_key, Some(defaults.norm_eps))? as f32),
         attention_scale: (head_dim as f32).powf(-0.5),
+        latent: None,
         qkv_bias: false,
         out_bias: false,
         qk_norm: None,
@@ -320,45 +254,5 @@ pub(crate) fn ungated(config: &mut DecoderConfig) {
                 activation,
             };
         }
-    }
-}
-
-/// Reads the ropes of a family that has one for full layers, and another for those with a window. The keys are
-/// those of their bases in the older dialect, which has `rope_scaling` for the full layers only.
-///
-/// # Errors
-/// As [`rope_of_layer_type`].
-pub(crate) fn ropes_by_kind(
-    c: &Config,
-    config: &mut DecoderConfig,
-    max_positions: i32,
-    full: (&str, f64),
-    windows: (&str, f64),
-) -> Result<()> {
-    let rope = |layer_type, (key, base), scaled| {
-        let defaults = RopeDefaults {
-            base,
-            head_dim: config.head_dim,
-            max_positions: c.size("max_position_embeddings", Some(max_positions))?,
-            dialect: Dialect::Plain,
-            interleaved: false,
-        };
-        rope_of_layer_type(c, layer_type, key, scaled, defaults)
-    };
-    let full = rope("full_attention", full, true)?;
-    let windows = rope("sliding_attention", windows, false)?;
-    config.max_positions = context(&full, c.opt("max_position_embeddings")?);
-    let ropes = config.layers.iter().map(|kind| match kind {
-        LayerKind::Full => Some(full.clone()),
-        _ => Some(windows.clone()),
-    });
-    config.ropes = ropes.collect();
-    Ok(())
-}
-
-/// Takes the rope from layers without a window.
-pub(crate) fn rope_on_windows(config: &mut DecoderConfig) {
-    for (rope, kind) in config.ropes.iter_mut().zip(&config.layers) {
-        *rope = rope.take().filter(|_| *kind != LayerKind::Full);
     }
 }

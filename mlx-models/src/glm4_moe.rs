@@ -6,7 +6,7 @@ use mlx_nn::{QkNorm, Rules};
 use crate::config::Config;
 use crate::config::rope::Dialect;
 use crate::decoder::Decoder;
-use crate::family::{self, Defaults, ExpertsDefaults};
+use crate::family::{self, Deep, Defaults, ExpertsDefaults};
 use crate::registry::Source;
 
 /// What transformers assumes about absent keys.
@@ -37,10 +37,10 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
         config.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
     }
     c.ignore(&["num_nextn_predict_layers", "num_mtp_layers"]);
-    family::corrected(c, &mut config, &EXPERTS, true, 1)?;
+    family::deep(c, &mut config, &Deep::corrected(EXPERTS, true, 1))?;
     Decoder::new(&config)
 }
 
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
-    family::corrected_names(source.config, DEFAULTS.layers)
+    family::deep_names(source.config, DEFAULTS.layers)
 }

@@ -5,7 +5,7 @@ use mlx_nn::{QkNorm, QkPlace, Rule, Rules};
 
 use crate::config::Config;
 use crate::config::rope::Dialect;
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, DecoderConfig};
 use crate::family::{self, Defaults};
 use crate::registry::Source;
 
@@ -18,6 +18,10 @@ const DEFAULTS: Defaults = Defaults {
 };
 
 pub(crate) fn load(c: &Config) -> Result<Decoder> {
+    Decoder::new(&config(c)?)
+}
+
+pub(crate) fn config(c: &Config) -> Result<DecoderConfig> {
     let mut config = family::decoder(c, &DEFAULTS)?;
     c.ignore(&["eod_token_id"]);
     family::attention_bias(c, &mut config)?;
@@ -26,7 +30,7 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
         offset: 0.0,
         place: QkPlace::Rotated,
     });
-    Decoder::new(&config)
+    Ok(config)
 }
 
 /// The norms on q and k have other names.

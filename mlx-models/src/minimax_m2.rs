@@ -2,7 +2,7 @@
 //! a head rotates.
 
 use mlx_core::Result;
-use mlx_nn::{QkNorm, QkPlace, Routing, Rules, Scoring};
+use mlx_nn::{Correction, QkNorm, QkPlace, Routing, Rules, Scoring};
 
 use crate::config::Config;
 use crate::config::rope::Dialect;
@@ -77,7 +77,7 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
     let mut experts = family::experts(c, config.hidden, &EXPERTS)?;
     experts.routing = Routing {
         scoring: Scoring::Sigmoid,
-        correction: true,
+        correction: Correction::Vector,
         ..experts.routing
     };
     config.mlps.fill(MlpConfig::Experts(experts));

@@ -3,12 +3,14 @@
 
 use mlx_core::Result;
 use mlx_nn::{Growth, RopeScaling};
+use serde_json::Value;
 
+use crate::config::Config;
 use crate::config::rope::context;
 use crate::decoder::Decoder;
 use crate::family::{self, Defaults};
-use crate::mistral;
 use crate::registry::Source;
+use crate::{mistral, mistral4};
 
 /// What transformers assumes about absent keys.
 const DEFAULTS: Defaults = Defaults {
@@ -31,24 +33,19 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     match c.or("model_type", "ministral3".to_owned())?.as_str() {
         "ministral3" => {}
         "mistral" if source.nested => return mistral::load(c),
+        "mistral4" if source.nested => return mistral4::load(source),
         other => {
             return Err(c.unsupported(format!(
-                "a text model of model_type {other:?} is not supported; known: ministral3, mistral"
+                "a text model of model_type {other:?} is not supported; known: ministral3, mistral, mistral4"
             )));
         }
     }
     let mut config = family::decoder(c, &DEFAULTS)?;
-    let (mut growth, mut original) = (None, None);
-    let mut has_rope = false;
-    for key in ["rope_parameters", "rope_scaling"] {
-        if let Some(entry) = c.object(key)?.filter(|entry| !entry.is_empty()) {
-            has_rope = true;
-            growth = growth.or(entry.opt::<f64>("llama_4_scaling_beta")?);
-            original = original.or(entry.opt::<f64>("original_max_position_embeddings")?);
-        }
-    }
+    let has_rope = ["rope_parameters", "rope_scaling"].iter().any(|key| {
+        let entry = c.value(key).and_then(Value::as_object);
+        entry.is_some_and(|entry| !entry.is_empty())
+    });
     if !has_rope {
-        (growth, original) = (Some(0.1), Some(ORIGINAL));
         let scaling = RopeScaling::Yarn {
             factor: 16.0,
             original: ORIGINAL,
@@ -62,19 +59,35 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
             config.max_positions = context(rope, config.max_positions);
         }
     }
-    config.query_growth = match (growth, original) {
-        (Some(beta), Some(original)) if original >= 1.0 => Some(Growth {
-            beta: beta as f32,
-            period: original as f32,
-        }),
-        (None, _) => None,
-        (Some(_), _) => {
-            return Err(c.error("llama_4_scaling_beta needs original_max_position_embeddings"));
-        }
-    };
+    config.query_growth = growth(c, has_rope)?;
     // transformers does not read it here.
     c.ignore(&["layer_types"]);
     let window = family::window(c, None)?;
     config.layers.fill(family::kind(window));
     Decoder::new(&config)
+}
+
+/// How queries grow, as the entry of the rope says, or as without one.
+///
+/// # Errors
+/// The entry has no context length.
+pub(crate) fn growth(c: &Config, has_rope: bool) -> Result<Option<Growth>> {
+    let (mut beta, mut original) = match has_rope {
+        true => (None, None),
+        false => (Some(0.1), Some(ORIGINAL)),
+    };
+    for key in ["rope_parameters", "rope_scaling"] {
+        if let Some(entry) = c.object(key)? {
+            beta = beta.or(entry.opt::<f64>("llama_4_scaling_beta")?);
+            original = original.or(entry.opt::<f64>("original_max_position_embeddings")?);
+        }
+    }
+    match (beta, original) {
+        (Some(beta), Some(original)) if original >= 1.0 => Ok(Some(Growth {
+            beta: beta as f32,
+            period: original as f32,
+        })),
+        (None, _) => Ok(None),
+        (Some(_), _) => Err(c.error("llama_4_scaling_beta needs original_max_position_embeddings")),
+    }
 }

@@ -3,10 +3,11 @@
 use mlx_nn::{Rule, Rules};
 
 /// Prefixes of tensors that belong to other towers of a multimodal checkpoint.
-const OTHER_TOWERS: [&str; 6] = [
+const OTHER_TOWERS: [&str; 7] = [
     "vision_tower.",
     "vision_model.",
     "multi_modal_projector.",
+    "mm_projector.",
     "audio_tower.",
     "embed_vision.",
     "visual.",

@@ -46,6 +46,7 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
     let experts = ExpertsConfig {
         shared: Some(SharedExpert {
             intermediate: c.size("shared_expert_intermediate_size", Some(5632))?,
+            bias: false,
             gate: true,
         }),
         ..family::experts(c, config.hidden, &EXPERTS)?

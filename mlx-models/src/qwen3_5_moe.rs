@@ -47,6 +47,7 @@ pub(crate) fn with_shared(c: &Config, experts: ExpertsConfig) -> Result<ExpertsC
     Ok(ExpertsConfig {
         shared: Some(SharedExpert {
             intermediate: c.size("shared_expert_intermediate_size", Some(512))?,
+            bias: false,
             gate: true,
         }),
         ..experts

@@ -4,15 +4,14 @@ use mlx_core::Result;
 use mlx_nn::{Checkpoint, Rules};
 use serde_json::{Map, Value};
 
+use crate::Model;
 use crate::assemble::TIED;
 use crate::config::Config;
 use crate::convert::Bits;
-use crate::{
-    Model, apertus, arcee, cohere, cohere2, dots1, ernie4_5, exaone4, gemma, gemma2, gemma3, glm4,
-    glm4_moe, gpt_oss, granite, granitemoe, helium, hunyuan_v1_dense, llama, minimax_m2,
-    ministral3, mistral, mixtral, mtp, nemotron, olmo2, olmo3, olmoe, phi, phi3, qwen2, qwen2_moe,
-    qwen3, qwen3_5, qwen3_5_moe, qwen3_moe, qwen3_next, seed_oss, smollm3, stablelm, starcoder2,
-};
+
+mod families;
+
+use families::FAMILIES;
 
 /// What a model is built from.
 #[derive(Clone, Copy)]
@@ -75,158 +74,6 @@ impl Family {
         }
     }
 }
-
-macro_rules! build {
-    ($family:ident) => {
-        |source| Ok(Box::new($family::load(source.config)?))
-    };
-}
-
-const FAMILIES: &[Family] = &[
-    Family::new(&["llama"], build!(llama)),
-    Family::new(&["mistral"], build!(mistral)),
-    Family::new(&["qwen2"], build!(qwen2)),
-    Family::new(&["qwen3"], build!(qwen3)),
-    Family {
-        names: qwen3_moe::names,
-        bits: qwen3_moe::BITS,
-        ..Family::new(&["qwen3_moe"], build!(qwen3_moe))
-    },
-    Family {
-        names: qwen3_5::names,
-        bits: qwen3_5::BITS,
-        head_file: Some(mtp::FILE),
-        wrappers: &["qwen3_5"],
-        ..Family::new(&["qwen3_5", "qwen3_5_text"], |source| {
-            Ok(Box::new(qwen3_5::load(source)?))
-        })
-    },
-    Family {
-        names: qwen3_5::names,
-        bits: qwen3_5::BITS,
-        head_file: Some(mtp::FILE),
-        wrappers: &["qwen3_5_moe"],
-        ..Family::new(&["qwen3_5_moe", "qwen3_5_moe_text"], |source| {
-            Ok(Box::new(qwen3_5_moe::load(source)?))
-        })
-    },
-    Family {
-        names: qwen3_next::names,
-        bits: qwen3_5::BITS,
-        head_file: Some(mtp::FILE),
-        ..Family::new(&["qwen3_next"], |source| {
-            Ok(Box::new(qwen3_next::load(source)?))
-        })
-    },
-    Family {
-        tied: true,
-        ..Family::new(&["gemma2"], build!(gemma2))
-    },
-    Family {
-        tied: true,
-        wrappers: &["gemma3"],
-        ..Family::new(&["gemma3_text", "gemma3"], |source| {
-            Ok(Box::new(gemma3::load(source)?))
-        })
-    },
-    Family::new(&["phi3"], build!(phi3)),
-    Family {
-        names: mixtral::names,
-        ..Family::new(&["mixtral"], build!(mixtral))
-    },
-    Family {
-        tied: true,
-        ..Family::new(&["gemma"], build!(gemma))
-    },
-    Family {
-        tied: true,
-        ..Family::new(&["smollm3"], build!(smollm3))
-    },
-    Family::new(&["olmo2"], build!(olmo2)),
-    Family {
-        names: glm4::names,
-        ..Family::new(&["glm4"], build!(glm4))
-    },
-    Family {
-        bits: granite::BITS,
-        ..Family::new(&["granite"], build!(granite))
-    },
-    Family {
-        names: starcoder2::names,
-        tied: true,
-        ..Family::new(&["starcoder2"], build!(starcoder2))
-    },
-    Family::new(&["seed_oss"], build!(seed_oss)),
-    Family::new(&["arcee"], build!(arcee)),
-    Family::new(&["helium"], build!(helium)),
-    Family {
-        tied: true,
-        ..Family::new(&["ernie4_5"], build!(ernie4_5))
-    },
-    Family {
-        tied: true,
-        ..Family::new(&["cohere"], build!(cohere))
-    },
-    Family {
-        tied: true,
-        ..Family::new(&["cohere2"], build!(cohere2))
-    },
-    Family {
-        names: qwen3_moe::names,
-        ..Family::new(&["qwen2_moe"], build!(qwen2_moe))
-    },
-    Family {
-        names: qwen3_moe::names,
-        ..Family::new(&["olmoe"], build!(olmoe))
-    },
-    Family::new(&["olmo3"], build!(olmo3)),
-    Family::new(&["exaone4"], build!(exaone4)),
-    Family::new(&["nemotron"], build!(nemotron)),
-    Family {
-        names: phi::names,
-        ..Family::new(&["phi"], build!(phi))
-    },
-    Family::new(&["stablelm"], stablelm::load),
-    Family {
-        // The tensors tell: text models of 3 B are tied, and their wrappers do not say it.
-        tied: true,
-        wrappers: &["mistral3"],
-        ..Family::new(&["ministral3", "mistral3"], |source| {
-            Ok(Box::new(ministral3::load(source)?))
-        })
-    },
-    Family {
-        names: apertus::names,
-        ..Family::new(&["apertus"], |source| Ok(Box::new(apertus::load(source)?)))
-    },
-    Family {
-        names: glm4_moe::names,
-        ..Family::new(&["glm4_moe"], build!(glm4_moe))
-    },
-    Family {
-        names: minimax_m2::names,
-        bits: gpt_oss::BITS,
-        ..Family::new(&["minimax_m2"], build!(minimax_m2))
-    },
-    Family {
-        names: dots1::names,
-        ..Family::new(&["dots1"], build!(dots1))
-    },
-    Family {
-        names: granitemoe::names,
-        bits: granite::BITS,
-        ..Family::new(&["granitemoe"], build!(granitemoe))
-    },
-    Family {
-        names: gpt_oss::names,
-        bits: gpt_oss::BITS,
-        ..Family::new(&["gpt_oss"], build!(gpt_oss))
-    },
-    Family {
-        names: hunyuan_v1_dense::names,
-        ..Family::new(&["hunyuan_v1_dense"], build!(hunyuan_v1_dense))
-    },
-];
 
 /// The families that can be loaded: those of this crate, and those that a program adds.
 ///

@@ -284,6 +284,13 @@ fn agree(place: &str, found: &Loaded) {
             assert_eq!(shape.parts().next(), Some(&window), "{place}");
             continue;
         };
+        if layer.states == [LayerKind::Latent] {
+            let kept = rows(&format!("{attention}.kv_a_proj_with_mqa"));
+            assert_eq!((kv.heads, Some(kv.key_dim)), (1, kept), "{place}");
+            let norm = &shapes[&format!("{attention}.kv_a_layernorm.weight")];
+            assert_eq!(norm, &[kv.value_dim], "{place}");
+            continue;
+        }
         let (q, k, v) = (
             layer.heads * kv.key_dim * gates,
             kv.heads * kv.key_dim,

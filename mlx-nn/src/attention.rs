@@ -52,7 +52,7 @@ pub struct Growth {
 
 impl Growth {
     /// The factors of the queries at `offsets [B]` and behind: `[B, 1, L, 1]`, F32.
-    fn factors(self, offsets: &Array, l: i32) -> Result<Array> {
+    pub(crate) fn factors(self, offsets: &Array, l: i32) -> Result<Array> {
         let places = create::arange(0.0, f64::from(l), 1.0, DType::F32)?;
         let places = places.reshape(&[1, 1, l, 1])?;
         let positions = offsets.astype(DType::F32)?.reshape(&[-1, 1, 1, 1])?;

@@ -11,7 +11,7 @@ use crate::weight::Weight;
 
 mod routing;
 
-pub use routing::{Groups, Routing, Scoring};
+pub use routing::{Correction, GroupScore, Groups, Routing, Scoring};
 
 /// One matrix of every expert, stacked along a first axis: `[n_experts, out, in]`, with or without
 /// LoRA.
@@ -157,6 +157,8 @@ pub struct ExpertsConfig {
 pub struct SharedExpert {
     /// Features inside it.
     pub intermediate: i32,
+    /// Biases on its three projections.
+    pub bias: bool,
     /// Whether it is weighted by a sigmoid of its own.
     pub gate: bool,
 }
@@ -197,16 +199,14 @@ impl ExpertsMlp {
         };
         let shared_expert = config
             .shared
-            .map(|shared| GatedMlp::new(hidden, shared.intermediate, false, activation));
+            .map(|shared| GatedMlp::new(hidden, shared.intermediate, shared.bias, activation));
         let shared_expert_gate = config
             .shared
             .filter(|shared| shared.gate)
             .map(|_| Linear::new(hidden, 1, false));
-        let correction = match config.routing.correction {
-            // Its rounding would change which experts are chosen.
-            true => Some(Param::empty(&[n_experts])?.never_narrowed()),
-            false => None,
-        };
+        let correction = config.routing.correction.shape(n_experts);
+        // Its rounding would change which experts are chosen.
+        let correction = correction.map(|shape| Param::empty(&shape).map(Param::never_narrowed));
         Ok(Self {
             gate: Linear::new(hidden, n_experts, config.bias)?,
             switch_mlp: StackedExperts {
@@ -218,7 +218,7 @@ impl ExpertsMlp {
             },
             shared_expert: shared_expert.transpose()?,
             shared_expert_gate: shared_expert_gate.transpose()?,
-            e_score_correction_bias: correction,
+            e_score_correction_bias: correction.transpose()?,
             config,
         })
     }

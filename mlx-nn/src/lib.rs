@@ -94,6 +94,7 @@ pub mod embedding;
 pub mod experts;
 pub mod head;
 pub mod init;
+pub mod latent;
 pub mod linear;
 pub mod lora;
 pub mod loss;
@@ -117,10 +118,12 @@ pub use checkpoint::{Checkpoint, FillOptions, fill};
 pub use delta::{DeltaConfig, GatedDeltaNet};
 pub use embedding::Embedding;
 pub use experts::{
-    ClampedGate, ExpertsConfig, ExpertsLinear, ExpertsMlp, Groups, Routing, Scoring, SharedExpert,
+    ClampedGate, Correction, ExpertsConfig, ExpertsLinear, ExpertsMlp, GroupScore, Groups, Routing,
+    Scoring, SharedExpert,
 };
 pub use head::{Head, HeadMatrix};
 pub use init::Initial;
+pub use latent::{LatentAttention, LatentConfig};
 pub use linear::Linear;
 pub use lora::{Adaptable, Layout, Lora, LoraConfig};
 pub use mlp::{FeedForward, GatedMlp, PlainMlp};

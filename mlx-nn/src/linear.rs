@@ -80,6 +80,34 @@ impl Linear {
         }
     }
 
+    /// The dense matrix with what an adapter adds, in the weight's dtype: `[out, in]`.
+    ///
+    /// # Errors
+    /// The arrays do not fit each other.
+    pub(crate) fn whole(&self) -> Result<Array> {
+        let dense = self.weight.dense(None)?;
+        match &self.lora {
+            Some(lora) => lora.fused(&self.weight)?.astype(dense.dtype()),
+            None => Ok(dense),
+        }
+    }
+
+    /// Whether the matrix has values.
+    pub(crate) fn is_filled(&self) -> bool {
+        match &self.weight {
+            Weight::Dense(weight) => weight.is_filled(),
+            Weight::Quantized {
+                packed,
+                scales,
+                biases,
+                ..
+            } => {
+                let filled = |param: &Param| param.is_filled();
+                filled(packed) && filled(scales) && biases.as_ref().is_none_or(filled)
+            }
+        }
+    }
+
     /// The matrix, `[out, in]`.
     pub fn weight(&self) -> &Weight {
         &self.weight

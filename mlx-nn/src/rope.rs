@@ -58,6 +58,8 @@ pub enum RopeScaling {
         original: usize,
         /// What cosine and sine are multiplied by.
         amplitude: f64,
+        /// The same for rows that reach beyond `original`, where it differs.
+        long_amplitude: Option<f64>,
     },
     /// Only the first `partial` of the pairs rotate; the exponent runs over the whole head.
     Proportional {
@@ -86,12 +88,32 @@ pub struct RopeConfig {
 pub struct Rope {
     dims: i32,
     interleaved: bool,
+    table: Table,
+    /// LongRoPE's other table, for rows that reach beyond so many positions.
+    long: Option<(usize, Table)>,
+}
+
+/// How positions become angles.
+#[derive(Clone, Debug)]
+struct Table {
     /// Reciprocals of the frequencies, `[dims / 2]`, as MLX wants them.
     periods: Array,
-    /// LongRoPE's other table, for rows that reach beyond so many positions.
-    long: Option<(usize, Array)>,
     /// Per dimension of the head: the amplitude where it rotates, 1 elsewhere. `[D]`
     amplitude: Option<Array>,
+}
+
+impl Table {
+    fn new(periods: Array, amplitude: f64, dims: i32, head_dim: i32) -> Result<Self> {
+        let amplitude = if amplitude == 1.0 {
+            None
+        } else {
+            let values: Vec<f32> = (0..head_dim)
+                .map(|i| if i < dims { amplitude as f32 } else { 1.0 })
+                .collect();
+            Some(Array::from_slice(&values, &[head_dim])?)
+        };
+        Ok(Self { periods, amplitude })
+    }
 }
 
 impl Rope {
@@ -167,6 +189,7 @@ impl Rope {
                 short,
                 original,
                 amplitude,
+                long_amplitude,
             } => {
                 for (name, factors) in [("long_factor", longs), ("short_factor", short)] {
                     if factors.len() != half {
@@ -179,7 +202,10 @@ impl Rope {
                         ));
                     }
                 }
-                long = Some((*original, table(&|i| longs[i] * plain(i))?));
+                let periods = table(&|i| longs[i] * plain(i))?;
+                let amplitude_of_long = long_amplitude.unwrap_or(*amplitude);
+                let beyond = Table::new(periods, amplitude_of_long, dims, head_dim)?;
+                long = Some((*original, beyond));
                 (table(&|i| short[i] * plain(i))?, *amplitude)
             }
             &RopeScaling::Proportional { partial, factor } => {
@@ -196,20 +222,11 @@ impl Rope {
                 )
             }
         };
-        let amplitude = if amplitude == 1.0 {
-            None
-        } else {
-            let values: Vec<f32> = (0..head_dim)
-                .map(|i| if i < dims { amplitude as f32 } else { 1.0 })
-                .collect();
-            Some(Array::from_slice(&values, &[head_dim])?)
-        };
         Ok(Self {
             dims,
             interleaved: config.interleaved,
-            periods,
+            table: Table::new(periods, amplitude, dims, head_dim)?,
             long,
-            amplitude,
         })
     }
 
@@ -218,25 +235,24 @@ impl Rope {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array, step: &Step) -> Result<Array> {
-        let scaled = match &self.amplitude {
-            Some(amplitude) => Some(x.multiply(amplitude.astype(x.dtype())?)?),
-            None => None,
-        };
-        let x = scaled.as_ref().unwrap_or(x);
-        let rotate = |periods| {
+        let rotate = |table: &Table| {
+            let scaled = match &table.amplitude {
+                Some(amplitude) => Some(x.multiply(amplitude.astype(x.dtype())?)?),
+                None => None,
+            };
             let rope = fast::Rope {
                 dims: self.dims,
                 traditional: self.interleaved,
                 base: None,
                 scale: 1.0,
-                freqs: Some(periods),
+                freqs: Some(&table.periods),
             };
-            fast::rope(x, &rope, step.offsets())
+            fast::rope(scaled.as_ref().unwrap_or(x), &rope, step.offsets())
         };
         match self.tables(step)? {
-            Tables::One(periods) => rotate(periods),
+            Tables::One(table) => rotate(table),
             Tables::ByRow { is_long, long } => {
-                is_long.select(&rotate(long)?, &rotate(&self.periods)?)
+                is_long.select(&rotate(long)?, &rotate(&self.table)?)
             }
         }
     }
@@ -268,7 +284,12 @@ impl Rope {
         offsets: &'a Array,
         step: &Step,
     ) -> Result<Keys<'a>> {
-        if self.amplitude.is_some() || self.interleaved {
+        let tables = [
+            Some(&self.table),
+            self.long.as_ref().map(|(_, table)| table),
+        ];
+        let is_scaled = |table: &&Table| table.amplitude.is_some();
+        if tables.iter().flatten().any(is_scaled) || self.interleaved {
             let heads = split_heads(x, head_dim)?;
             let rotated = match norm {
                 Some(norm) => self.forward(&norm.forward(&heads)?, step),
@@ -276,18 +297,18 @@ impl Rope {
             };
             return rotated.map(Keys::Heads);
         }
-        let projection = |freqs| fast::Projection {
+        let projection = |table: &'a Table| fast::Projection {
             x,
             head_dim,
             norm: norm.map(RmsNorm::parts),
             dims: self.dims,
-            freqs,
+            freqs: &table.periods,
             offsets,
         };
         match self.tables(step)? {
-            Tables::One(freqs) => Ok(Keys::Projection(projection(freqs))),
+            Tables::One(table) => Ok(Keys::Projection(projection(table))),
             Tables::ByRow { is_long, long } => {
-                let (long, short) = (projection(long), projection(&self.periods));
+                let (long, short) = (projection(long), projection(&self.table));
                 let heads = is_long.select(&fast::heads(&long)?, &fast::heads(&short)?)?;
                 Ok(Keys::Heads(heads))
             }
@@ -297,12 +318,12 @@ impl Rope {
     /// The table that each row of a step uses: a row whose positions will reach beyond the original context uses the long one.
     fn tables(&self, step: &Step) -> Result<Tables<'_>> {
         let Some((original, long)) = &self.long else {
-            return Ok(Tables::One(&self.periods));
+            return Ok(Tables::One(&self.table));
         };
         let is_long = |&reach: &usize| reach > *original;
         let beyond: Vec<bool> = step.reach().iter().map(is_long).collect();
         Ok(match (beyond.contains(&true), beyond.contains(&false)) {
-            (false, _) => Tables::One(&self.periods),
+            (false, _) => Tables::One(&self.table),
             (true, false) => Tables::One(long),
             (true, true) => Tables::ByRow {
                 is_long: Array::from_slice(&beyond, &[beyond.len() as i32, 1, 1, 1])?,
@@ -318,12 +339,12 @@ impl Rope {
     }
 }
 
-/// Which table of periods the rows of a step use.
+/// Which table the rows of a step use.
 enum Tables<'a> {
     /// All rows the same.
-    One(&'a Array),
+    One(&'a Table),
     /// LongRoPE's long table where a row is long, Bool `[B, 1, 1, 1]`, else the short one.
-    ByRow { is_long: Array, long: &'a Array },
+    ByRow { is_long: Array, long: &'a Table },
 }
 
 /// Llama 3.1's rule on one period (reciprocal frequency).

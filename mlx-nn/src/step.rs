@@ -44,6 +44,7 @@ pub struct Step<'c> {
     reach: Vec<usize>,
     masks: HashMap<(Option<usize>, Layout), Mask>,
     turns: HashMap<usize, ring::Turn>,
+    places: HashMap<usize, Places>,
     /// Whether kernels derive slots and masks from positions, so that no index or mask array is made.
     by_position: bool,
     /// The document of each token of each row, where rows hold several.
@@ -93,6 +94,7 @@ impl<'c> Step<'c> {
             reach,
             masks: HashMap::new(),
             turns: HashMap::new(),
+            places: HashMap::new(),
             by_position: fast::form(Op::Attention)? == Form::Cpu,
             documents: None,
             real: None,
@@ -136,6 +138,45 @@ impl<'c> Step<'c> {
         options: &Attend<'_>,
     ) -> Result<Array> {
         let k = &k.into();
+        let (arrays, mask) = self.written(layer, k, Some(v))?;
+        let scheme = self.cache.options.quantized;
+        attend(q, &arrays[0], &arrays[1], scheme, mask, options)
+    }
+
+    /// [`attend`](Self::attend) of a layer that keeps one vector a position ([`LayerKind::Latent`](crate::LayerKind)):
+    /// `latents` `[B, 1, L, D]` are the keys of all queries, and their first `value_dim` features the values.
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend), or the cache is quantised.
+    pub fn attend_latents(
+        &mut self,
+        layer: usize,
+        q: &Array,
+        latents: &Array,
+        value_dim: i32,
+        options: &Attend<'_>,
+    ) -> Result<Array> {
+        if self.cache.options.quantized.is_some() {
+            return Err(refusal(format!("layer {layer}: latents are not quantised")));
+        }
+        let (arrays, mask) = self.written(layer, &latents.into(), None)?;
+        let keys = &arrays[0];
+        let values = keys.slice_axis(-1, 0, value_dim)?;
+        attend(q, keys, &values, None, mask, options)
+    }
+
+    /// Whether later steps read what this one writes.
+    pub fn stores(&self) -> bool {
+        self.cache.options.store
+    }
+
+    /// Writes keys and values to the cache of a layer: what the step's queries attend to, and which of it they see.
+    fn written(
+        &mut self,
+        layer: usize,
+        k: &Keys<'_>,
+        v: Option<&Array>,
+    ) -> Result<(Vec<Array>, Mask)> {
         let [b, _, l, _] = k.shape()?;
         if b as usize != self.widths.len() || l as usize != self.width {
             return Err(Error::new(
@@ -147,13 +188,11 @@ impl<'c> Step<'c> {
                 ),
             ));
         }
-        let (keys, values, window, layout) = match self.kv(layer)?.extent {
+        let (arrays, window, layout) = match self.kv(layer)?.extent {
             Extent::Grows { by } => self.straight(layer, k, v, by, None)?,
             Extent::Ring { window, slack, by } => self.ring(layer, k, v, window, slack, by)?,
         };
-        let mask = self.mask(window, layout)?;
-        let scheme = self.cache.options.quantized;
-        attend(q, &keys, &values, scheme, mask, options)
+        Ok((arrays, self.mask(window, layout)?))
     }
 
     /// Ends the step: row b keeps its first `keep[b]` tokens.
@@ -227,18 +266,17 @@ impl<'c> Step<'c> {
         &mut self,
         layer: usize,
         k: &Keys<'_>,
-        v: &Array,
+        v: Option<&Array>,
         by: usize,
         ring: Option<(usize, usize)>,
     ) -> Result<Attended> {
         let window = ring.map(|(window, _)| window);
         if !self.cache.options.store {
-            let cache = self.kv(layer)?;
-            let (k, v) = (cache.kept(&k.heads()?)?, cache.kept(v)?);
-            return Ok((k, v, window, Layout::Straight { slots: self.width }));
+            let arrays = self.kv(layer)?.kept_both(k, v)?;
+            return Ok((arrays, window, Layout::Straight { slots: self.width }));
         }
         let end = self.end();
-        let slots = self.slots(usize::MAX)?;
+        let slots = self.slots(usize::MAX, v.is_some())?;
         let held = self.kv(layer)?.capacity();
         let wanted = if end <= held {
             held
@@ -246,32 +284,39 @@ impl<'c> Step<'c> {
             end.div_ceil(by) * by
         };
         let capacity = ring.map_or(wanted, |(_, cap)| wanted.min(cap));
-        let (k, v) = self.kv(layer)?.write(k, v, &slots, capacity)?;
+        let arrays = self.kv(layer)?.write(k, v, &slots, capacity)?;
         if self.by_position {
             // The kernel reads no slot behind a row's last position.
-            let slots = k.dim(2)? as usize;
-            return Ok((k, v, window, Layout::Straight { slots }));
+            let slots = arrays[0].dim(2)? as usize;
+            return Ok((arrays, window, Layout::Straight { slots }));
         }
-        Ok((
-            first(&k, end)?,
-            first(&v, end)?,
-            window,
-            Layout::Straight { slots: end },
-        ))
+        let arrays = arrays.iter().map(|buffer| first(buffer, end));
+        let arrays = arrays.collect::<Result<_>>()?;
+        Ok((arrays, window, Layout::Straight { slots: end }))
     }
 
-    /// The slots of this step's tokens in buffers of `cap` slots, which positions wrap around.
-    fn slots(&self, cap: usize) -> Result<Slots> {
-        if self.by_position {
+    /// The slots of this step's tokens in buffers of `cap` slots, which positions wrap around. Kernels compute those
+    /// of keys and values that are `apart`.
+    fn slots(&mut self, cap: usize, apart: bool) -> Result<Slots> {
+        if self.by_position && apart {
             return Ok(Slots::Positions {
                 offsets: self.offsets.clone(),
                 ring: cap != usize::MAX,
             });
         }
+        if let Some(places) = self.places.get(&cap) {
+            return Ok(Slots::Each(places.clone()));
+        }
+        let places = self.host_places(cap)?;
+        self.places.insert(cap, places.clone());
+        Ok(Slots::Each(places))
+    }
+
+    fn host_places(&self, cap: usize) -> Result<Places> {
         if let Some(len) = self.common_len()
             && len % cap + self.width <= cap
         {
-            return Ok(Slots::Each(Places::Range(len % cap)));
+            return Ok(Places::Range(len % cap));
         }
         let (mut rows, mut slots) = (Vec::new(), Vec::new());
         for (row, &len) in self.cache.lens.iter().enumerate() {
@@ -279,10 +324,10 @@ impl<'c> Step<'c> {
             slots.extend((len..len + self.width).map(|position| (position % cap) as i32));
         }
         let shape = [self.widths.len() as i32, self.width as i32];
-        Ok(Slots::Each(Places::Scattered {
+        Ok(Places::Scattered {
             rows: Array::from_slice(&rows, &shape)?,
             slots: Array::from_slice(&slots, &shape)?,
-        }))
+        })
     }
 
     /// The mask for a window and layout, made once a step.
@@ -320,7 +365,7 @@ impl<'c> Step<'c> {
     }
 }
 
-type Attended = (Array, Array, Option<usize>, Layout);
+type Attended = (Vec<Array>, Option<usize>, Layout);
 
 fn first(buffer: &Array, slots: usize) -> Result<Array> {
     buffer.slice_axis(2, 0, slots as i32)

@@ -56,6 +56,7 @@ fn a_rope_that_cannot_be_is_refused() {
         short: vec![1.0; 4],
         original: 8,
         amplitude: 1.0,
+        long_amplitude: None,
     };
     let error = Rope::new(
         &RopeConfig {
@@ -82,6 +83,7 @@ fn rows_on_both_sides_of_the_border_keep_their_own_table() {
         short: vec![1.0, 1.5],
         original: 4,
         amplitude: 1.2,
+        long_amplitude: None,
     };
     let rope = Rope::new(
         &RopeConfig {

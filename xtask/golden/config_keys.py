@@ -75,6 +75,14 @@ BASES = [
     ("dots1", "config.json"),
     ("granitemoe", "config.json"),
     ("apertus", "config.json"),
+    ("deepseek_v2", "config.json"),
+    ("deepseek_v3", "config.json"),
+    ("glm4_moe_lite", "config.json"),
+    ("mistral4", "config.json"),
+    ("ernie4_5_moe", "config.json"),
+    ("hunyuan_v1_moe", "config.json"),
+    ("phimoe", "config.json"),
+    ("internlm3", "config.json"),
 ]
 
 # Keys of every family, whether its class has them or not.

@@ -17,6 +17,7 @@ def family_cases():
     yield from smollm3_cases()
     yield from granite_cases()
     yield from llama_like_cases()
+    yield from internlm3_cases()
     yield from ministral3_cases()
     yield from apertus_cases()
 
@@ -228,6 +229,16 @@ def llama_like_cases():
             *no_bias(*QKVO),
         ],
         spreads=[("query_layernorm.weight", (0.4, 1.5)), ("key_layernorm.weight", (0.4, 1.5))],
+        **BF16,
+    )
+
+
+def internlm3_cases():
+    yield Case(
+        "internlm3",
+        "Llama whose keys of biases have other names; bfloat16 file",
+        base("InternLM3ForCausalLM", "internlm3", bias=True, head_dim=16, qkv_bias=True),
+        [THETA, EPS, ACTIVATION, *no_bias(*QKVO, *GATED)],
         **BF16,
     )
 

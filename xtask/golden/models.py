@@ -34,6 +34,8 @@ from gemma_cases import gemma_cases
 from heads import draft_logits
 from hybrid_cases import hybrid_cases
 from index import write_index
+from latent_cases import latent_cases
+from moe_cases import moe_cases
 from norm_cases import norm_cases
 from reference import copy_with_config, load, logprob_error, mutated, run, token_change
 
@@ -50,7 +52,18 @@ class Unfit(Exception):
 
 
 def cases():
-    known = [llama_cases, qwen_cases, gemma_cases, phi3_cases, hybrid_cases, family_cases, norm_cases, expert_cases]
+    known = [
+        llama_cases,
+        qwen_cases,
+        gemma_cases,
+        phi3_cases,
+        hybrid_cases,
+        family_cases,
+        norm_cases,
+        expert_cases,
+        latent_cases,
+        moe_cases,
+    ]
     return [case for cases in known for case in cases()]
 
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use crate::cargo;
 
 const README: &str = "README.md";
-const REGISTRY: &str = "mlx-models/src/registry.rs";
+const REGISTRY: &str = "mlx-models/src/registry/families.rs";
 const BEGIN: &str = "<!-- written by `cargo xtask families` -->\n";
 const END: &str = "<!-- end -->\n";
 

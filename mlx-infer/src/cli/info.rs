@@ -69,6 +69,8 @@ fn describe(model: &LoadedModel, name: &str) -> Value {
     for ((kind, &cost), &kv) in info.layers.iter().zip(&costs).zip(info.geometry.kv()) {
         let kind = match (kind, cost.limit) {
             (LayerKind::Recurrent(_), _) => "recurrent",
+            (LayerKind::Latent, None) => "compressed",
+            (LayerKind::Latent, Some(_)) => "compressed ring",
             (_, None) => "growing",
             (_, Some(_)) => "ring",
         };

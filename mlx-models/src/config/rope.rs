@@ -21,6 +21,11 @@ pub enum Dialect {
     Plain,
     /// As plain, but a part of the head rotates: `partial_rotary_factor`, or this much without the key.
     Partial(f64),
+    /// As partial of heads of this size, of which other features are never rotated: those that may be are given.
+    Within(i32),
+    /// As plain. In all types but the default, amplitudes are `short_mscale` and, beyond the original context length,
+    /// `long_mscale`, and LongRoPE's factors are the short ones.
+    PhiMoe,
     /// As plain, but with `alpha` the type `dynamic` is a larger base, whatever the length.
     Alpha,
     /// Phi 3: a part of the head may rotate. `su` and `yarn` are older names of `longrope`.
@@ -152,14 +157,25 @@ impl Source<'_> {
         let kind = self.kind(phi3)?;
         // Of plain families, transformers ignores this key in the default rope, uses it in `proportional`, and fails with
         // most other types.
-        let plain = matches!(defaults.dialect, Dialect::Plain | Dialect::Alpha);
+        let plain = matches!(
+            defaults.dialect,
+            Dialect::Plain | Dialect::Alpha | Dialect::PhiMoe
+        );
         let (kind, base) = match defaults.dialect {
             Dialect::Alpha => self.with_alpha(kind, base, f64::from(head_dim))?,
             _ => (kind, base),
         };
         let partial = match (kind.as_str(), defaults.dialect) {
-            ("default" | "mrope", Dialect::Plain | Dialect::Alpha) => 1.0,
+            ("default" | "mrope", Dialect::Plain | Dialect::Alpha | Dialect::PhiMoe) => 1.0,
             (_, Dialect::Partial(usual)) => self.partial(usual)?,
+            (_, Dialect::Within(whole)) => {
+                let own = self
+                    .entry
+                    .as_ref()
+                    .map(|entry| entry.opt("partial_rotary_factor"));
+                let usual = f64::from(head_dim) / f64::from(whole);
+                own.transpose()?.flatten().unwrap_or(usual)
+            }
             _ => self.partial(1.0)?,
         };
         if plain && partial != 1.0 && kind != "proportional" {
@@ -167,7 +183,11 @@ impl Source<'_> {
                 "partial_rotary_factor {partial} with rope_type {kind:?} is not supported"
             )));
         }
-        let dims = (f64::from(head_dim) * partial) as i32;
+        let whole = match defaults.dialect {
+            Dialect::Within(whole) => whole,
+            _ => head_dim,
+        };
+        let dims = (f64::from(whole) * partial) as i32;
         let (dims, scaling) = match &self.entry {
             Some(_) if kind == "proportional" => {
                 (head_dim, self.scaling(&kind, partial, defaults)?)
@@ -258,6 +278,22 @@ impl Source<'_> {
         };
         Ok(match kind {
             "default" | "mrope" => RopeScaling::Default,
+            "longrope" if defaults.dialect == Dialect::PhiMoe => {
+                let short: Vec<f64> = entry.required("short_factor")?;
+                entry.ignore(&["long_factor", "factor", "attention_factor"]);
+                RopeScaling::Long {
+                    long: short.clone(),
+                    short,
+                    original: self.original(defaults)? as usize,
+                    amplitude: entry.positive("short_mscale", None)?,
+                    long_amplitude: Some(entry.positive("long_mscale", None)?),
+                }
+            }
+            other if defaults.dialect == Dialect::PhiMoe => {
+                let message =
+                    format!("rope_type {other:?} is not supported; known: default, longrope");
+                return Err(entry.unsupported(message));
+            }
             "linear" => RopeScaling::Linear {
                 factor: entry.positive("factor", None)?,
             },
@@ -294,6 +330,7 @@ impl Source<'_> {
                     short: entry.required("short_factor")?,
                     original: original as usize,
                     amplitude: entry.positive("attention_factor", Some(amplitude))?,
+                    long_amplitude: None,
                 }
             }
             "proportional" => {

@@ -3,7 +3,8 @@
 use mlx_core::Result;
 use mlx_nn::{
     Activation, Attention, AttentionConfig, DeltaConfig, ExpertsConfig, ExpertsMlp, FeedForward,
-    GatedMlp, Growth, LayerKind, Norm, NormConfig, PlainMlp, QkNorm, Rope, RopeConfig, Xielu,
+    GatedMlp, Growth, KvShape, LatentAttention, LatentConfig, LayerKind, Norm, NormConfig,
+    PlainMlp, QkNorm, Rope, RopeConfig, Xielu,
 };
 
 use crate::causal::Surroundings;
@@ -80,6 +81,8 @@ pub struct DecoderConfig {
     pub attention_softcap: Option<f32>,
     /// A gate on the attention's output.
     pub output_gate: bool,
+    /// Attention over compressed keys and values, in place of that over heads.
+    pub latent: Option<LatentConfig>,
     /// The gated delta rule of recurrent layers.
     pub delta: Option<DeltaConfig>,
     /// Embeddings are multiplied by this.
@@ -109,7 +112,7 @@ impl DecoderConfig {
             let border = Rope::new(rope, self.head_dim)?.switches_after();
             switches_after = switches_after.or(border);
         }
-        let kv = kv_heads(self.kv_heads, self.head_dim);
+        let kv = self.kv();
         let layers = self.layers.iter();
         let layers = layers.map(|&kind| match kind {
             LayerKind::Recurrent(shape) => LayerGeometry::recurrent(shape),
@@ -125,6 +128,31 @@ impl DecoderConfig {
             logit_scale: self.logit_scale,
             softcap: self.logit_softcap,
         })
+    }
+
+    /// What is kept of a position by layers with attention.
+    fn kv(&self) -> KvShape {
+        match &self.latent {
+            Some(latent) => KvShape {
+                heads: 1,
+                key_dim: latent.kept_dim(),
+                value_dim: latent.rank,
+            },
+            None => kv_heads(self.kv_heads, self.head_dim),
+        }
+    }
+
+    /// The attention over compressed keys and values of a layer with this rope, without values.
+    ///
+    /// # Errors
+    /// The rope is none.
+    pub fn latent_attention(
+        &self,
+        latent: LatentConfig,
+        rope: Option<&RopeConfig>,
+    ) -> Result<LatentAttention> {
+        let rope = rope.map(|rope| Rope::new(rope, latent.rope_dim));
+        LatentAttention::new(latent, rope.transpose()?)
     }
 
     /// The attention of a layer with this rope, without values.

@@ -1,7 +1,9 @@
 //! What the configs of families with experts have in common.
 
 use mlx_core::Result;
-use mlx_nn::{ExpertsConfig, Groups, Routing, Rule, Rules, Scoring, SharedExpert};
+use mlx_nn::{
+    Correction, ExpertsConfig, GroupScore, Groups, Routing, Rule, Rules, Scoring, SharedExpert,
+};
 
 use super::activation;
 use crate::config::Config;
@@ -19,7 +21,12 @@ pub(crate) struct ExpertsDefaults {
 }
 
 /// What families call the number of experts; transformers reads all of them for some, and writes the second.
-const KEYS: [&str; 3] = ["num_experts", "num_local_experts", "n_routed_experts"];
+const KEYS: [&str; 4] = [
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+];
 
 /// The experts of a config, without a shared one.
 ///
@@ -30,6 +37,26 @@ pub(crate) fn experts(
     hidden: i32,
     defaults: &ExpertsDefaults,
 ) -> Result<ExpertsConfig> {
+    // ERNIE's own name of the first key, which goes before it.
+    let key = match c.value("num_experts_per_tok") {
+        Some(_) => "num_experts_per_tok",
+        None => "moe_k",
+    };
+    let top_k = c.size(key, Some(defaults.top_k))?;
+    c.ignore(&["moe_k"]);
+    experts_of(c, hidden, defaults, top_k)
+}
+
+/// [`experts`] of which so many see a token.
+///
+/// # Errors
+/// As there.
+pub(crate) fn experts_of(
+    c: &Config,
+    hidden: i32,
+    defaults: &ExpertsDefaults,
+    top_k: i32,
+) -> Result<ExpertsConfig> {
     let experts = ExpertsConfig {
         hidden,
         intermediate: c.size(defaults.intermediate_key, Some(defaults.intermediate))?,
@@ -37,7 +64,7 @@ pub(crate) fn experts(
             Some(key) => c.size(key, None)?,
             None => defaults.n_experts,
         },
-        top_k: c.size("num_experts_per_tok", Some(defaults.top_k))?,
+        top_k,
         routing: Routing::softmax(match defaults.norm_topk_prob {
             Some(always) => always,
             None => c.or("norm_topk_prob", false)?,
@@ -75,57 +102,105 @@ pub(crate) fn sparse_layers(
     Ok(())
 }
 
-/// Experts as those of DeepSeek-V3 (arXiv:2412.19437): sigmoids, a correction of the choice, groups, a shared expert without
-/// a gate, and dense layers in front.
+/// What transformers assumes about absent keys of experts as those of DeepSeek.
+pub(crate) struct Deep {
+    pub experts: ExpertsDefaults,
+    pub scoring: Scoring,
+    /// Whether the choice is corrected.
+    pub correction: Correction,
+    /// What `norm_topk_prob` is without a value; `None` if the key has no effect.
+    pub normed: Option<bool>,
+    /// Dense layers in front.
+    pub dense: usize,
+    /// Groups of experts, how many of them are chosen from, and how good one is.
+    pub groups: Option<(i32, i32, GroupScore)>,
+    pub scale: f64,
+    pub shared: i32,
+}
+
+impl Deep {
+    /// Experts of DeepSeek-V3's form, without groups.
+    pub(crate) const fn corrected(experts: ExpertsDefaults, normed: bool, dense: usize) -> Self {
+        Self {
+            experts,
+            scoring: Scoring::Sigmoid,
+            correction: Correction::Vector,
+            normed: Some(normed),
+            dense,
+            groups: Some((1, 1, GroupScore::TwoBest)),
+            scale: 1.0,
+            shared: 1,
+        }
+    }
+}
+
+/// Experts as those of DeepSeek-V3 (arXiv:2412.19437): groups, a shared expert without a gate, and dense layers in front.
 ///
 /// # Errors
 /// Sizes that do not fit.
-pub(crate) fn corrected(
-    c: &Config,
-    config: &mut DecoderConfig,
-    defaults: &ExpertsDefaults,
-    normed: bool,
-    dense: i32,
-) -> Result<()> {
-    let mut experts = experts(c, config.hidden, defaults)?;
-    let groups = Groups {
-        n: c.size("n_group", Some(1))?,
-        top: c.size("topk_group", Some(1))?,
-    };
-    let (n, size) = (groups.n, experts.n_experts / groups.n);
-    if experts.n_experts % n != 0 || groups.top > n || groups.top * size < experts.top_k {
-        return Err(c.error(format!(
-            "{} of {} experts cannot be chosen from {} of {n} groups",
-            experts.top_k, experts.n_experts, groups.top
-        )));
-    }
-    if n > 1 && size < 2 {
-        return Err(c.error(format!("n_group {n} leaves groups of one expert")));
-    }
+pub(crate) fn deep(c: &Config, config: &mut DecoderConfig, defaults: &Deep) -> Result<()> {
+    let mut experts = experts(c, config.hidden, &defaults.experts)?;
     experts.routing = Routing {
-        scoring: Scoring::Sigmoid,
-        correction: true,
-        groups: (n > 1).then_some(groups),
-        norm_topk_prob: c.or("norm_topk_prob", normed)?,
-        scale: Some(c.positive("routed_scaling_factor", Some(1.0))? as f32),
+        scoring: defaults.scoring,
+        correction: defaults.correction,
+        groups: groups(c, &experts, defaults.groups)?,
+        norm_topk_prob: match defaults.normed {
+            Some(normed) => c.or("norm_topk_prob", normed)?,
+            None => {
+                c.ignore(&["norm_topk_prob"]);
+                false
+            }
+        },
+        least_sum: 0.0,
+        scale: Some(c.positive("routed_scaling_factor", Some(defaults.scale))? as f32),
     };
-    let shared = c.size("n_shared_experts", Some(1))?;
-    experts.shared = Some(SharedExpert {
-        intermediate: shared * experts.intermediate,
-        gate: false,
-    });
-    let first: usize = c.or("first_k_dense_replace", dense as usize)?;
+    let shared = c.size("n_shared_experts", Some(defaults.shared))?;
+    experts.shared = shared_expert(&experts, shared);
+    let first: usize = c.or("first_k_dense_replace", defaults.dense)?;
     for mlp in config.mlps.iter_mut().skip(first) {
         *mlp = MlpConfig::Experts(experts);
     }
     Ok(())
 }
 
-/// Names of [`corrected`] experts, and the layers for multi-token prediction behind the last, which are not read.
+/// An expert without a gate, as large as `n` of the others.
+pub(crate) fn shared_expert(experts: &ExpertsConfig, n: i32) -> Option<SharedExpert> {
+    Some(SharedExpert {
+        intermediate: n * experts.intermediate,
+        bias: false,
+        gate: false,
+    })
+}
+
+/// The groups of experts, if there are several.
+fn groups(
+    c: &Config,
+    experts: &ExpertsConfig,
+    defaults: Option<(i32, i32, GroupScore)>,
+) -> Result<Option<Groups>> {
+    let Some((n, top, score)) = defaults else {
+        return Ok(None);
+    };
+    let n = c.size("n_group", Some(n))?;
+    let top = c.size("topk_group", Some(top))?;
+    let size = experts.n_experts / n;
+    if experts.n_experts % n != 0 || top > n || top * size < experts.top_k {
+        return Err(c.error(format!(
+            "{} of {} experts cannot be chosen from {top} of {n} groups",
+            experts.top_k, experts.n_experts
+        )));
+    }
+    if n > 1 && size < 2 && score == GroupScore::TwoBest {
+        return Err(c.error(format!("n_group {n} leaves groups of one expert")));
+    }
+    Ok((n > 1).then_some(Groups { n, top, score }))
+}
+
+/// Names of [`deep`] experts, and the layers for multi-token prediction behind the last, which are not read.
 ///
 /// # Errors
 /// The config has no number of layers.
-pub(crate) fn corrected_names(c: &Config, layers: i32) -> Result<Rules> {
+pub(crate) fn deep_names(c: &Config, layers: i32) -> Result<Rules> {
     let n = super::n_layers(c, Some(layers))?;
     let extra = (n..n + 8).map(|layer| {
         let reason = "of a head for multi-token prediction";
@@ -139,6 +214,18 @@ pub(crate) fn corrected_names(c: &Config, layers: i32) -> Result<Rules> {
         .written(),
         Rule::rename("*.mlp.shared_experts.*", "*.mlp.shared_expert.*").written(),
         Rule::stack("*.mlp.experts.#.*", "*.mlp.switch_mlp.*"),
+        Rule::split(
+            "*.mlp.experts.gate_up_proj",
+            1,
+            [
+                ("*.mlp.switch_mlp.gate_proj.weight", 1),
+                ("*.mlp.switch_mlp.up_proj.weight", 1),
+            ],
+        ),
+        Rule::rename(
+            "*.mlp.experts.down_proj",
+            "*.mlp.switch_mlp.down_proj.weight",
+        ),
     ];
     Ok(Rules::from(extra.chain(rest)))
 }

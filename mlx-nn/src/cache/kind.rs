@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use mlx_core::{DType, Result, fast};
+use mlx_core::{DType, Error, ErrorKind, Result, fast};
 
 use super::CacheOptions;
 
@@ -16,6 +16,9 @@ pub enum LayerKind {
     Full,
     /// Keys and values of the last so many positions, the query's own included.
     Window(usize),
+    /// One vector a position, which is the key of all heads and whose first features are the value of all heads
+    /// (multi-head latent attention).
+    Latent,
     /// Arrays of a fixed size for each row, whatever its length.
     Recurrent(RecurrentShape),
 }
@@ -128,6 +131,7 @@ impl fmt::Display for LayerKind {
         match self {
             Self::Full => f.write_str("full"),
             Self::Window(window) => write!(f, "window {window}"),
+            Self::Latent => f.write_str("latent"),
             Self::Recurrent(shape) => {
                 f.write_str("recurrent")?;
                 for part in shape.parts() {
@@ -215,7 +219,7 @@ impl LayerKind {
     /// How many positions a layer with keys and values keeps; `None` is all of them.
     pub fn window(&self, options: &CacheOptions) -> Option<usize> {
         let own = match *self {
-            Self::Full => None,
+            Self::Full | Self::Latent => None,
             Self::Window(window) => Some(window),
             Self::Recurrent(_) => return None,
         };
@@ -228,6 +232,7 @@ impl LayerKind {
     pub fn part_names(&self) -> Vec<&'static str> {
         match self {
             Self::Full | Self::Window(_) => vec!["keys", "values"],
+            Self::Latent => vec!["latents"],
             Self::Recurrent(shape) => shape.parts().map(StatePart::name).collect(),
         }
     }
@@ -236,7 +241,7 @@ impl LayerKind {
     /// and values are, where the layer has some; `activations` is their dtype.
     ///
     /// # Errors
-    /// Keys or values of this width cannot be packed as the options say.
+    /// Keys or values of this width cannot be packed as the options say, or they are one vector.
     pub fn row_parts(
         &self,
         kv: KvShape,
@@ -251,6 +256,10 @@ impl LayerKind {
                 grows: false,
             };
             return Ok(shape.parts().map(part).collect());
+        }
+        if let (Self::Latent, Some(_)) = (self, options.quantized) {
+            let message = "keys and values are one compressed vector, which is not quantised";
+            return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let part = |(name, dim)| {
             let (width, dtype) = match options.quantized {

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use mlx_core::{Array, Result, Scheme, fast};
 
+use super::state::{not_kin, refusal};
 use super::{CacheOptions, LayerKind};
 use crate::attend::Keys;
 
@@ -26,22 +27,30 @@ pub(crate) enum Extent {
     },
 }
 
-/// Two buffers `[B, K, capacity, D]`; U32 `[B, K, capacity, words]` of packed rows.
+/// Buffers `[B, K, capacity, D]` of keys and, where they are not a part of the keys, of values; U32
+/// `[B, K, capacity, words]` of packed rows.
 #[derive(Debug)]
 struct Store {
-    k: Array,
-    v: Array,
+    arrays: Vec<Array>,
     /// The arrays are views of another cache's buffers, and are copied before they are written.
     borrowed: bool,
 }
 
 impl Store {
-    fn new(k: Array, v: Array) -> Rc<Self> {
+    fn new(arrays: Vec<Array>) -> Rc<Self> {
         Rc::new(Self {
-            k,
-            v,
+            arrays,
             borrowed: false,
         })
+    }
+
+    fn keys(&self) -> &Array {
+        &self.arrays[0]
+    }
+
+    /// What `change` makes of each buffer.
+    fn each(&self, change: impl Fn(&Array) -> Result<Array>) -> Result<Vec<Array>> {
+        self.arrays.iter().map(change).collect()
     }
 
     /// Whether it may be written in place.
@@ -103,60 +112,75 @@ impl KvCache {
     pub(crate) fn capacity(&self) -> usize {
         self.store
             .as_ref()
-            .map_or(0, |store| store.k.shape()[2] as usize)
+            .map_or(0, |store| store.keys().shape()[2] as usize)
     }
 
-    /// Writes `k` and `v`, `[B, K, L, D]`, in place: row b's token j at slot `slots[b][j]`, quantised if the
-    /// cache is.
+    /// Writes `k` and, where they are not a part of it, `v`, `[B, K, L, D]`, in place: row b's token j at slot
+    /// `slots[b][j]`, quantised if the cache is.
     ///
     /// Returns the buffers, of at least `capacity` slots.
     pub(crate) fn write(
         &mut self,
         k: &Keys<'_>,
-        v: &Array,
+        v: Option<&Array>,
         slots: &Slots,
         capacity: usize,
-    ) -> Result<(Array, Array)> {
+    ) -> Result<Vec<Array>> {
         // A write that fails leaves no store: a step that has failed must not be continued with half of it.
         let store = self.store.take();
-        let (k, v) = match slots {
-            Slots::Positions { offsets, ring } => write_both(
+        let arrays = match (slots, v) {
+            (Slots::Positions { offsets, ring }, Some(v)) => write_both(
                 store.as_ref(),
                 (k, v),
                 (offsets, *ring),
                 capacity,
                 self.scheme,
             )?,
-            Slots::Each(places) => {
-                let (k, v) = (self.kept(&k.heads()?)?, self.kept(v)?);
+            (Slots::Positions { .. }, None) => {
+                return Err(refusal(
+                    "slots of keys without values are computed by the host",
+                ));
+            }
+            (Slots::Each(places), v) => {
+                let new = self.kept_both(k, v)?;
                 let store = match store {
-                    Some(store) => store,
-                    None => Store::new(empty(&k, capacity)?, empty(&v, capacity)?),
+                    Some(store) if store.arrays.len() == new.len() => store,
+                    Some(_) => return Err(not_kin()),
+                    None => {
+                        let empty = new.iter().map(|new| empty(new, capacity));
+                        Store::new(empty.collect::<Result<_>>()?)
+                    }
                 };
-                (
-                    write(&store, |store| store.k.clone(), &k, places, capacity)?,
-                    write(&store, |store| store.v.clone(), &v, places, capacity)?,
-                )
+                let buffers = store.arrays.iter().zip(&new);
+                let written =
+                    buffers.map(|(buffer, new)| write(&store, buffer, new, places, capacity));
+                written.collect::<Result<Vec<_>>>()?
             }
         };
-        self.store = Some(Store::new(k.clone(), v.clone()));
-        Ok((k, v))
+        self.store = Some(Store::new(arrays.clone()));
+        Ok(arrays)
     }
 
-    /// The buffers as they are, filled up with empty slots to `capacity`.
-    pub(crate) fn read(&self, capacity: usize) -> Result<Option<(Array, Array)>> {
-        match &self.store {
-            Some(store) => Ok(Some((
-                grown(&store.k, capacity)?,
-                grown(&store.v, capacity)?,
-            ))),
-            None => Ok(None),
+    /// New keys and, where they are not a part of them, values in the cache's storage format.
+    pub(crate) fn kept_both(&self, k: &Keys<'_>, v: Option<&Array>) -> Result<Vec<Array>> {
+        let k = self.kept(&k.heads()?)?;
+        match v {
+            Some(v) => Ok(vec![k, self.kept(v)?]),
+            None => Ok(vec![k]),
         }
     }
 
+    /// The buffers as they are, filled up with empty slots to `capacity`.
+    pub(crate) fn read(&self, capacity: usize) -> Result<Option<Vec<Array>>> {
+        let store = self.store.as_ref();
+        store
+            .map(|store| store.each(|buffer| grown(buffer, capacity)))
+            .transpose()
+    }
+
     /// Takes the buffers that replace the ring's when the step commits.
-    pub(crate) fn stage(&mut self, k: Array, v: Array) {
-        self.pending = Some(Store::new(k, v));
+    pub(crate) fn stage(&mut self, arrays: Vec<Array>) {
+        self.pending = Some(Store::new(arrays));
     }
 }
 

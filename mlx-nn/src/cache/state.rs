@@ -109,7 +109,9 @@ pub(crate) enum LayerState {
 impl LayerState {
     pub(crate) fn new(kind: LayerKind, rows: usize, options: &CacheOptions) -> Self {
         match kind {
-            LayerKind::Full | LayerKind::Window(_) => Self::Kv(KvCache::new(kind, options)),
+            LayerKind::Full | LayerKind::Window(_) | LayerKind::Latent => {
+                Self::Kv(KvCache::new(kind, options))
+            }
             LayerKind::Recurrent(shape) => Self::Recurrent(RecurrentCache::new(shape, rows)),
         }
     }

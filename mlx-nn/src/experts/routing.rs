@@ -2,6 +2,8 @@
 
 use mlx_core::{Array, DType, Result};
 
+mod mixer;
+
 /// How the scores of a router choose experts and weigh them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Routing {
@@ -9,31 +11,72 @@ pub struct Routing {
     pub scoring: Scoring,
     /// A learned number an expert, which is added to its probability for the choice and does not weigh (DeepSeek-V3,
     /// arXiv:2412.19437, §2.1.2).
-    pub correction: bool,
+    pub correction: Correction,
     /// Only experts of some groups are chosen from.
     pub groups: Option<Groups>,
     /// Whether the weights of the chosen experts are made to sum to 1.
     pub norm_topk_prob: bool,
+    /// Their sum counts as at least this.
+    pub least_sum: f32,
     /// Weights are multiplied by this.
     pub scale: Option<f32>,
 }
 
 /// From scores to probabilities.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scoring {
     /// A softmax over all experts.
     Softmax,
     /// The sigmoid of each.
     Sigmoid,
+    /// The two best experts, each weighted by a softmax over those that are nearly as good as it is (SparseMixer, arXiv:2310.00811).
+    /// How near is a part of the scores: `(best - score) / max(|score|, best) <= 2 * noise`.
+    Mixer {
+        /// The noise on scores in training.
+        noise: f32,
+    },
 }
 
-/// Experts in groups of one size. A group is as good as its two best experts are together.
+/// The numbers that correct the choice of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Correction {
+    /// There are none.
+    None,
+    /// `[n_experts]` in files.
+    Vector,
+    /// `[1, n_experts]` in files.
+    Row,
+}
+
+impl Correction {
+    /// Their shape in files, if there are some.
+    pub(super) fn shape(self, n_experts: i32) -> Option<Vec<i32>> {
+        match self {
+            Self::None => None,
+            Self::Vector => Some(vec![n_experts]),
+            Self::Row => Some(vec![1, n_experts]),
+        }
+    }
+}
+
+/// Experts in groups of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Groups {
     /// How many there are.
     pub n: i32,
     /// How many of them are chosen from.
     pub top: i32,
+    /// How good a group is.
+    pub score: GroupScore,
+}
+
+/// How good a group of experts is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupScore {
+    /// As its best expert.
+    Best,
+    /// As its two best experts together.
+    TwoBest,
 }
 
 impl Routing {
@@ -41,9 +84,10 @@ impl Routing {
     pub const fn softmax(norm_topk_prob: bool) -> Self {
         Self {
             scoring: Scoring::Softmax,
-            correction: false,
+            correction: Correction::None,
             groups: None,
             norm_topk_prob,
+            least_sum: 0.0,
             scale: None,
         }
     }
@@ -59,6 +103,7 @@ impl Routing {
         let probs = match self.scoring {
             Scoring::Softmax => scores.softmax(-1, true)?,
             Scoring::Sigmoid => scores.sigmoid()?,
+            Scoring::Mixer { noise } => return mixer::choose(&scores, noise),
         };
         let mut choice = match correction {
             Some(correction) => probs.add(correction)?,
@@ -80,6 +125,9 @@ impl Routing {
                 // All of them may be 0.
                 sum = sum.add(1e-20)?;
             }
+            if self.least_sum > 0.0 {
+                sum = sum.maximum(self.least_sum)?;
+            }
             weights = weights.divide(sum)?;
         }
         if let Some(scale) = self.scale {
@@ -95,8 +143,13 @@ impl Groups {
         let [n, experts] = choice.dims()?;
         let size = experts / self.n;
         let grouped = choice.reshape(&[n, self.n, size])?;
-        let best = grouped.sort(-1)?.slice_axis(-1, size - 2, size)?;
-        let best = best.sum(-1, false)?;
+        let best = match self.score {
+            GroupScore::Best => grouped.max(-1, false)?,
+            GroupScore::TwoBest => {
+                let best = grouped.sort(-1)?.slice_axis(-1, size - 2, size)?;
+                best.sum(-1, false)?
+            }
+        };
         let others = self.n - self.top;
         if others == 0 {
             return Ok(choice.clone());

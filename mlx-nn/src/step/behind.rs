@@ -26,8 +26,10 @@ impl Step<'_> {
         let lens = std::mem::replace(&mut self.cache.lens, lens);
         let offsets = std::mem::replace(&mut self.offsets, offsets);
         let masks = std::mem::take(&mut self.masks);
+        let places = std::mem::take(&mut self.places);
         let result = run(self);
-        (self.cache.lens, self.offsets, self.masks) = (lens, offsets, masks);
+        (self.cache.lens, self.offsets) = (lens, offsets);
+        (self.masks, self.places) = (masks, places);
         result
     }
 }

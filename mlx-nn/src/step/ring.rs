@@ -25,7 +25,7 @@ impl Step<'_> {
         &mut self,
         layer: usize,
         k: &Keys<'_>,
-        v: &Array,
+        v: Option<&Array>,
         window: usize,
         slack: usize,
         by: usize,
@@ -36,15 +36,14 @@ impl Step<'_> {
         }
         let window = Some(window);
         if self.width <= slack + 1 {
-            let slots = self.slots(cap)?;
-            let (k, v) = self.kv(layer)?.write(k, v, &slots, cap)?;
-            return Ok((k, v, window, Layout::Wrapped { cap }));
+            let slots = self.slots(cap, v.is_some())?;
+            let arrays = self.kv(layer)?.write(k, v, &slots, cap)?;
+            return Ok((arrays, window, Layout::Wrapped { cap }));
         }
         // The step is wider than the slack: its last tokens may overwrite positions that its first tokens
         // see. So the queries attend to the old ring and the new tokens side by side.
         let cache = self.kv(layer)?;
-        let (k, v) = (cache.kept(&k.heads()?)?, cache.kept(v)?);
-        let (k, v) = (&k, &v);
+        let new = cache.kept_both(k, v)?;
         let old = cache.read(cap)?;
         let turn = self.turn(cap)?;
         let staged = |new: &Array, old: Option<&Array>| -> Result<Array> {
@@ -57,28 +56,23 @@ impl Step<'_> {
             };
             turn.is_new.select(&taken, &old)
         };
-        let (ks, vs) = match &old {
-            Some((old_k, old_v)) => (staged(k, Some(old_k))?, staged(v, Some(old_v))?),
-            None => (staged(k, None)?, staged(v, None)?),
-        };
-        self.kv(layer)?.stage(ks, vs);
+        let of = |at: usize| old.as_ref().and_then(|old| old.get(at));
+        let ring = new.iter().enumerate().map(|(at, new)| staged(new, of(at)));
+        let ring = ring.collect::<Result<_>>()?;
+        self.kv(layer)?.stage(ring);
         match old {
-            Some((old_k, old_v)) if self.cache.lens.iter().any(|&len| len > 0) => {
+            Some(old) if self.cache.lens.iter().any(|&len| len > 0) => {
                 // In the order of positions: sums then have the same bits as in one wide step, and the
                 // chunks of a prompt do not change its result.
                 let beside = |old: &Array, new: &Array| {
                     let order = turn.in_order.broadcast_to(old.shape())?;
                     concat(&[&old.take_along_axis(&order, 2)?, new], 2)
                 };
-                let (keys, values) = (beside(&old_k, k)?, beside(&old_v, v)?);
-                Ok((keys, values, window, Layout::Chunk { cap }))
+                let arrays = old.iter().zip(&new).map(|(old, new)| beside(old, new));
+                let arrays = arrays.collect::<Result<_>>()?;
+                Ok((arrays, window, Layout::Chunk { cap }))
             }
-            _ => Ok((
-                k.clone(),
-                v.clone(),
-                window,
-                Layout::Straight { slots: self.width },
-            )),
+            _ => Ok((new, window, Layout::Straight { slots: self.width })),
         }
     }
 

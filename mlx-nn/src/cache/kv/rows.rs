@@ -61,10 +61,7 @@ impl State for KvCache {
 
     fn select(&self, _rows: &[usize], indices: &Array) -> Result<LayerState> {
         let store = match &self.store {
-            Some(store) => {
-                let (k, v) = (store.k.take(indices, 0)?, store.v.take(indices, 0)?);
-                Some(Store::new(k, v))
-            }
+            Some(store) => Some(Store::new(store.each(|buffer| buffer.take(indices, 0))?)),
             None => None,
         };
         Ok(LayerState::Kv(self.with(store)))
@@ -83,18 +80,19 @@ impl State for KvCache {
         let Some(like) = self.store.as_ref().or(other.store.as_ref()) else {
             return Ok(LayerState::Kv(self.with(None)));
         };
-        let joined = |pick: fn(&Store) -> &Array| -> Result<Array> {
-            let [_, heads, _, d] = pick(like).dims()?;
+        let joined = |(at, like): (usize, &Array)| -> Result<Array> {
+            let [_, heads, _, d] = like.dims()?;
             let shape = [(rows + others) as i32, heads, capacity as i32, d];
-            let mut buffer = fast::blank(&shape, pick(like).dtype())?;
+            let mut buffer = fast::blank(&shape, like.dtype())?;
             for (store, first, used) in parts {
                 if let Some(store) = store {
-                    buffer = placed(&buffer, pick(store), first, used)?;
+                    buffer = placed(&buffer, &store.arrays[at], first, used)?;
                 }
             }
             Ok(buffer)
         };
-        let store = Store::new(joined(|store| &store.k)?, joined(|store| &store.v)?);
+        let arrays = like.arrays.iter().enumerate().map(joined);
+        let store = Store::new(arrays.collect::<Result<_>>()?);
         Ok(LayerState::Kv(self.with(Some(store))))
     }
 
@@ -113,17 +111,16 @@ impl State for KvCache {
         let used = other.slots(held) as i32;
         let capacity = self.capacity().max(other.capacity());
         let store = self.store.take();
-        let written = |pick: fn(&Store) -> &Array| -> Result<Array> {
-            let [_, heads, held, d] = pick(new).dims()?;
+        let written = |(at, new): (usize, &Array)| -> Result<Array> {
+            let [_, heads, held, d] = new.dims()?;
             let (row, from, held) = (row as i32, from as i32, held.min(used));
-            let new = pick(new)
-                .slice_axis(0, from, from + 1)?
-                .slice_axis(2, 0, held)?;
+            let new = new.slice_axis(0, from, from + 1)?.slice_axis(2, 0, held)?;
             let (starts, stops) = ([row, 0, 0, 0], [row + 1, heads, held, d]);
             match &store {
                 Some(store) => {
-                    let in_place = store.is_own() && pick(store).shape()[2] as usize >= capacity;
-                    let buffer = grown(pick(store), capacity)?;
+                    let held = &store.arrays[at];
+                    let in_place = store.is_own() && held.shape()[2] as usize >= capacity;
+                    let buffer = grown(held, capacity)?;
                     match in_place {
                         true => inplace::slice_update_in_place(buffer, &new, &starts, &stops),
                         false => buffer.slice_update(&new, &starts, &stops),
@@ -135,8 +132,8 @@ impl State for KvCache {
                 }
             }
         };
-        let (k, v) = (written(|store| &store.k)?, written(|store| &store.v)?);
-        self.store = Some(Store::new(k, v));
+        let arrays = new.arrays.iter().enumerate().map(written);
+        self.store = Some(Store::new(arrays.collect::<Result<_>>()?));
         Ok(())
     }
 
@@ -146,8 +143,7 @@ impl State for KvCache {
         let part = |array: &Array| array.slice_axis(0, row, row + 1)?.slice_axis(2, 0, slots);
         let store = match &self.store {
             Some(store) => Some(Rc::new(Store {
-                k: part(&store.k)?,
-                v: part(&store.v)?,
+                arrays: store.each(part)?,
                 borrowed: true,
             })),
             None => None,
@@ -166,15 +162,8 @@ impl State for KvCache {
                 )));
             }
         }
-        let [k, v] = arrays.try_into().map_err(|arrays: Vec<Array>| {
-            refusal(format!(
-                "{} arrays where keys and values belong",
-                arrays.len()
-            ))
-        })?;
         self.store = Some(Rc::new(Store {
-            k,
-            v,
+            arrays,
             borrowed: true,
         }));
         Ok(())
@@ -193,8 +182,7 @@ impl State for KvCache {
             self.store = match capacity {
                 0 => None,
                 _ => Some(Rc::new(Store {
-                    k: part(&store.k)?,
-                    v: part(&store.v)?,
+                    arrays: store.each(part)?,
                     // `contiguous` of a small array may be a view all the same.
                     borrowed: store.borrowed,
                 })),
@@ -205,10 +193,7 @@ impl State for KvCache {
 
     fn arrays(&self) -> Vec<&Array> {
         let store = self.pending.as_ref().or(self.store.as_ref());
-        store
-            .into_iter()
-            .flat_map(|store| [&store.k, &store.v])
-            .collect()
+        store.into_iter().flat_map(|store| &store.arrays).collect()
     }
 
     fn recorded_arrays(&self) -> Vec<&Array> {

@@ -7,6 +7,7 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result, Scheme, inplace};
 
 use super::{Store, grown};
 use crate::attend::Keys;
+use crate::cache::state::not_kin;
 
 /// The slots of a step's tokens.
 pub(crate) enum Slots {
@@ -18,6 +19,7 @@ pub(crate) enum Slots {
 }
 
 /// Slots that the host has computed.
+#[derive(Clone)]
 pub(crate) enum Places {
     /// Every row writes `start..start + L`.
     Range(usize),
@@ -32,25 +34,29 @@ pub(super) fn write_both(
     (offsets, ring): (&Array, bool),
     capacity: usize,
     scheme: Option<Scheme>,
-) -> Result<(Array, Array)> {
+) -> Result<Vec<Array>> {
     let buffers = match store {
         None => Buffers::New(capacity as i32),
         Some(store) => {
-            check(&store.k, keys.shape()?, keys.dtype(), scheme)?;
-            check(&store.v, values.dims()?, values.dtype(), scheme)?;
-            if store.k.shape()[2] as usize >= capacity && !store.is_own() {
-                Buffers::Shared(&store.k, &store.v)
+            let [k, v] = store.arrays.as_slice() else {
+                return Err(not_kin());
+            };
+            check(k, keys.shape()?, keys.dtype(), scheme)?;
+            check(v, values.dims()?, values.dtype(), scheme)?;
+            if k.shape()[2] as usize >= capacity && !store.is_own() {
+                Buffers::Shared(k, v)
             } else {
                 // A buffer that has grown is a new one, which nothing else reads.
-                Buffers::Own(grown(&store.k, capacity)?, grown(&store.v, capacity)?)
+                Buffers::Own(grown(k, capacity)?, grown(v, capacity)?)
             }
         }
     };
     let slots = fast::Slots { ring, scheme };
-    match keys {
-        Keys::Heads(keys) => fast::store(buffers, keys, values, offsets, slots),
-        Keys::Projection(keys) => fast::store_heads(buffers, keys, values, slots),
-    }
+    let (k, v) = match keys {
+        Keys::Heads(keys) => fast::store(buffers, keys, values, offsets, slots)?,
+        Keys::Projection(keys) => fast::store_heads(buffers, keys, values, slots)?,
+    };
+    Ok(vec![k, v])
 }
 
 /// Whether new keys or values of this shape, packed in the scheme if there is one, have the heads and features of a buffer.
@@ -70,19 +76,18 @@ fn check(buffer: &Array, shape: [i32; 4], dtype: DType, scheme: Option<Scheme>) 
     Err(Error::new(ErrorKind::Shape, message))
 }
 
-/// Writes keys or values that are already in the cache's storage format.
+/// Writes keys or values that are already in the cache's storage format to a buffer of the store.
 pub(super) fn write(
     store: &Rc<Store>,
-    pick: fn(&Store) -> Array,
+    buffer: &Array,
     new: &Array,
     places: &Places,
     capacity: usize,
 ) -> Result<Array> {
-    let buffer = pick(store);
-    check(&buffer, new.dims()?, new.dtype(), None)?;
+    check(buffer, new.dims()?, new.dtype(), None)?;
     let [b, heads, l, d] = new.dims()?;
     let in_place = store.is_own() && buffer.shape()[2] as usize >= capacity;
-    let buffer = grown(&buffer, capacity)?;
+    let buffer = grown(buffer, capacity)?;
     match places {
         Places::Range(start) => {
             let starts = [0, 0, *start as i32, 0];

@@ -1,0 +1,93 @@
+//! DeepSeek V3 and R1 (arXiv:2412.19437): latent attention, and experts in groups behind a few dense layers. Also the text
+//! tower of Kimi K2.5.
+
+use mlx_core::Result;
+use mlx_nn::{GroupScore, Rules};
+
+use crate::config::Config;
+use crate::convert::Bits;
+use crate::decoder::Decoder;
+use crate::family::{self, Deep, Defaults, ExpertsDefaults, LatentDefaults};
+use crate::registry::Source;
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 129_280,
+    hidden: 7168,
+    intermediate: 18_432,
+    layers: 61,
+    heads: 128,
+    max_positions: 4096,
+    ..Defaults::LLAMA
+};
+
+const SIZES: LatentDefaults = LatentDefaults {
+    query_rank: 1536,
+    rank: 512,
+    plain_dim: 128,
+    rope_dim: 64,
+    value_dim: 128,
+};
+
+const EXPERTS: Deep = Deep {
+    groups: Some((8, 4, GroupScore::TwoBest)),
+    scale: 2.5,
+    ..Deep::corrected(
+        ExpertsDefaults {
+            intermediate_key: "moe_intermediate_size",
+            intermediate: 2048,
+            n_experts: 256,
+            top_k: 8,
+            norm_topk_prob: None,
+        },
+        true,
+        3,
+    )
+};
+
+/// Keys of published files that transformers does not read: there is no other form.
+const IGNORED: &[&str] = &[
+    "aux_loss_alpha",
+    "ep_size",
+    "moe_layer_freq",
+    "num_mtp_layers",
+    "num_nextn_predict_layers",
+    "scoring_func",
+    "seq_aux",
+    "topk_method",
+];
+
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    let c = source.config;
+    match c.or("model_type", "deepseek_v3".to_owned())?.as_str() {
+        "deepseek_v3" | "kimi_k2" | "kimi_k25" => {}
+        other => {
+            return Err(c.unsupported(format!(
+                "a text model of model_type {other:?} is not supported; known: deepseek_v3, kimi_k2"
+            )));
+        }
+    }
+    let mut config = family::latent(source, &interleaved(c, &DEFAULTS)?, &SIZES)?;
+    c.ignore(IGNORED);
+    family::deep(c, &mut config, &EXPERTS)?;
+    Decoder::new(&config)
+}
+
+/// Whether rope pairs neighbours is a key of these families.
+pub(crate) fn interleaved(c: &Config, defaults: &Defaults) -> Result<Defaults> {
+    Ok(Defaults {
+        interleaved: c.or("rope_interleave", true)?,
+        ..*defaults
+    })
+}
+
+pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
+    family::deep_names(source.config, DEFAULTS.layers)
+}
+
+/// Other programs read neither a quantised router nor, in all schemes, a quantised projection from compressed vectors. The
+/// absorbed form multiplies with the latter's dense matrices.
+pub(crate) const BITS: &[(&str, Bits)] = &[
+    ("*.mlp.gate", Bits::Dense),
+    ("*.self_attn.kv_b_proj", Bits::Dense),
+];

@@ -1,0 +1,39 @@
+//! InternLM 3: Llama with other names of the keys of biases.
+
+use mlx_core::Result;
+
+use crate::config::Config;
+use crate::decoder::Decoder;
+use crate::family::{self, Defaults};
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 128_512,
+    intermediate: 10_240,
+    layers: 48,
+    kv_heads: Some(2),
+    head_dim: Some(128),
+    max_positions: 32_768,
+    norm_eps: 1e-5,
+    ..Defaults::LLAMA
+};
+
+pub(crate) fn load(c: &Config) -> Result<Decoder> {
+    let mut config = family::decoder(c, &DEFAULTS)?;
+    let either = |own: &str, usual: &str| match c.opt::<bool>(own)? {
+        Some(given) => Ok(given),
+        None => c.or(usual, false),
+    };
+    let (attention, mlp) = (
+        either("qkv_bias", "attention_bias")?,
+        either("bias", "mlp_bias")?,
+    );
+    if attention != mlp {
+        return Err(c.unsupported(format!(
+            "qkv_bias {attention} with bias {mlp} is not supported: both must be the same"
+        )));
+    }
+    (config.qkv_bias, config.out_bias) = (attention, attention);
+    family::set_mlp_bias(&mut config, mlp);
+    Decoder::new(&config)
+}

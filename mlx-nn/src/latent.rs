@@ -1,0 +1,294 @@
+//! Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, §2.1): keys and values of all heads are projections of one
+//! compressed vector a position, and only that vector and a rotated part of the key are cached.
+//!
+//! Steps that store what they compute attend in the absorbed form: `q · (K c) = (Kᵀ q) · c` and `Σ w (V c) = V (Σ w c)`, where
+//! `c` is the compressed vector, so that neither keys nor values of heads exist. Others expand them.
+
+use mlx_core::ops::{concat, create};
+use mlx_core::{Array, DType, Result, fast};
+
+use crate::attention::{Growth, merge_heads, split_heads};
+use crate::experts::ExpertsLinear;
+use crate::linear::Linear;
+use crate::module::{Module, Path, Visit, VisitMut};
+use crate::norm::RmsNorm;
+use crate::rope::Rope;
+use crate::step::{Attend, Step};
+
+/// Sizes and options of a [`LatentAttention`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LatentConfig {
+    /// Features of a token.
+    pub hidden: i32,
+    /// Query heads.
+    pub heads: i32,
+    /// Features of the compressed queries, if they are compressed.
+    pub query_rank: Option<i32>,
+    /// Features of the compressed keys and values.
+    pub rank: i32,
+    /// Features of a head's query and key that are not rotated.
+    pub plain_dim: i32,
+    /// Features of a query that are rotated; all heads share those of the key.
+    pub rope_dim: i32,
+    /// Features of a head's value.
+    pub value_dim: i32,
+    /// The factor of the scores.
+    pub scale: f32,
+    /// Epsilon of the norms of compressed vectors.
+    pub eps: f32,
+    /// Bias on the projections from and to the token's features, but for uncompressed queries.
+    pub bias: bool,
+    /// Queries grow with their positions.
+    pub growth: Option<Growth>,
+    /// The checkpoint has the projection from compressed vectors as two stacks of matrices (mlx-lm's `embed_q` and
+    /// `unembed_out`), not as one matrix.
+    pub split: bool,
+}
+
+impl LatentConfig {
+    /// Features of what is kept of a position.
+    pub fn kept_dim(&self) -> i32 {
+        self.rank + self.rope_dim
+    }
+}
+
+/// Multi-head latent attention. Fields are named as in published checkpoints.
+#[derive(Clone, Debug)]
+pub struct LatentAttention {
+    q_proj: Option<Linear>,
+    q_a_proj: Option<Linear>,
+    q_a_layernorm: Option<RmsNorm>,
+    q_b_proj: Option<Linear>,
+    kv_a_proj_with_mqa: Linear,
+    kv_a_layernorm: RmsNorm,
+    kv_b_proj: Option<Joint>,
+    embed_q: Option<ExpertsLinear>,
+    unembed_out: Option<ExpertsLinear>,
+    o_proj: Linear,
+    rope: Option<Rope>,
+    /// I32 `[H]`: the number of each head.
+    numbers: Array,
+    config: LatentConfig,
+}
+
+crate::module!(LatentAttention { q_proj, q_a_proj, q_a_layernorm, q_b_proj, kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj,
+                                 embed_q, unembed_out, o_proj } plain { rope, numbers, config });
+
+impl LatentAttention {
+    /// Attention without values. Without a rope, positions have no effect on the scores.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn new(config: LatentConfig, rope: Option<Rope>) -> Result<Self> {
+        let LatentConfig {
+            hidden,
+            heads,
+            rank,
+            plain_dim,
+            rope_dim,
+            value_dim,
+            eps,
+            bias,
+            ..
+        } = config;
+        let queries = heads * (plain_dim + rope_dim);
+        let only = |wanted: bool, linear: Result<Linear>| match wanted {
+            true => linear.map(Some),
+            false => Ok(None),
+        };
+        let stack = |inputs, outputs| match config.split {
+            true => ExpertsLinear::new(heads, inputs, outputs).map(Some),
+            false => Ok(None),
+        };
+        let compressed = config.query_rank;
+        let query_rank = compressed.unwrap_or(0);
+        Ok(Self {
+            q_proj: only(compressed.is_none(), Linear::new(hidden, queries, false))?,
+            q_a_proj: only(compressed.is_some(), Linear::new(hidden, query_rank, bias))?,
+            q_a_layernorm: compressed.map(|rank| RmsNorm::new(rank, eps)).transpose()?,
+            q_b_proj: only(
+                compressed.is_some(),
+                Linear::new(query_rank, queries, false),
+            )?,
+            kv_a_proj_with_mqa: Linear::new(hidden, rank + rope_dim, bias)?,
+            kv_a_layernorm: RmsNorm::new(rank, eps)?,
+            kv_b_proj: match config.split {
+                true => None,
+                false => Some(Joint::new(heads, rank, plain_dim, value_dim)?),
+            },
+            embed_q: stack(plain_dim, rank)?,
+            unembed_out: stack(rank, value_dim)?,
+            o_proj: Linear::new(heads * value_dim, hidden, bias)?,
+            rope,
+            numbers: create::arange(0.0, f64::from(heads), 1.0, DType::I32)?,
+            config,
+        })
+    }
+
+    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn forward(&self, x: &Array, layer: usize, step: &mut Step) -> Result<Array> {
+        let compressed = self.compressed_queries(x)?;
+        self.attend(x, &compressed, layer, step)
+    }
+
+    /// What queries are made of: compressed queries, or the token's features. `[B, L, E] -> [B, L, ..]`
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub(crate) fn compressed_queries(&self, x: &Array) -> Result<Array> {
+        match (&self.q_a_proj, &self.q_a_layernorm) {
+            (Some(linear), Some(norm)) => norm.forward(&linear.forward(x)?),
+            _ => Ok(x.clone()),
+        }
+    }
+
+    fn attend(
+        &self,
+        x: &Array,
+        compressed: &Array,
+        layer: usize,
+        step: &mut Step,
+    ) -> Result<Array> {
+        let c = &self.config;
+        let linear = self.q_proj.as_ref().or(self.q_b_proj.as_ref());
+        let q = linear.expect("queries are projected").forward(compressed)?;
+        let q = split_heads(&q, c.plain_dim + c.rope_dim)?;
+        let plain = q.slice_axis(-1, 0, c.plain_dim)?;
+        let q_rope = self.rotated(
+            q.slice_axis(-1, c.plain_dim, c.plain_dim + c.rope_dim)?,
+            step,
+        )?;
+        let both = self.kv_a_proj_with_mqa.forward(x)?;
+        let latents = both.slice_axis(-1, 0, c.rank)?;
+        let latents = self.kv_a_layernorm.forward(&latents)?;
+        let k_rope = both.slice_axis(-1, c.rank, c.kept_dim())?.expand_dims(1)?;
+        let k_rope = self.rotated(k_rope, step)?;
+        let options = Attend {
+            scale: c.scale,
+            softcap: None,
+            sinks: None,
+        };
+        if let Some(joint) = self.kv_b_proj.as_ref().filter(|_| !step.stores()) {
+            let [b, l, _] = x.dims()?;
+            let heads = split_heads(&joint.linear.forward(&latents)?, c.plain_dim + c.value_dim)?;
+            let k = heads.slice_axis(-1, 0, c.plain_dim)?;
+            let v = heads.slice_axis(-1, c.plain_dim, c.plain_dim + c.value_dim)?;
+            let k_rope = k_rope.broadcast_to(&[b, c.heads, l, c.rope_dim])?;
+            let k = concat(&[k, k_rope], -1)?;
+            let q = self.grown(concat(&[plain, q_rope], -1)?, step)?;
+            let y = step.attend(layer, &q, &k, &v, &options)?;
+            return self.o_proj.forward(&merge_heads(&y)?);
+        }
+        let q = self.by_head(Half::Keys, &plain.swap_axes(1, 2)?)?;
+        let q = self.grown(concat(&[q.swap_axes(1, 2)?, q_rope], -1)?, step)?;
+        let kept = concat(&[latents.expand_dims(1)?, k_rope], -1)?;
+        let y = step.attend_latents(layer, &q, &kept, c.rank, &options)?;
+        let y = self.by_head(Half::Values, &y.swap_axes(1, 2)?)?;
+        let [b, l, heads, value_dim] = y.dims()?;
+        self.o_proj.forward(&y.reshape(&[b, l, heads * value_dim])?)
+    }
+
+    /// Each head by its own matrix: `[B, L, H, in] -> [B, L, H, out]`
+    fn by_head(&self, half: Half, x: &Array) -> Result<Array> {
+        let [b, l, heads, _] = x.dims()?;
+        let numbers = self.numbers.broadcast_to(&[b, l, heads])?;
+        let x = x.expand_dims(-2)?;
+        let split = match half {
+            Half::Keys => &self.embed_q,
+            Half::Values => &self.unembed_out,
+        };
+        let y = match (split, &self.kv_b_proj) {
+            (Some(stack), _) => stack.forward(&x, &numbers)?,
+            (None, Some(joint)) => {
+                let [keys, values] = &joint.halves;
+                let matrices = match half {
+                    Half::Keys => keys,
+                    Half::Values => values,
+                };
+                fast::experts_linear(&x, &matrices.astype(x.dtype())?, &numbers)?
+            }
+            (None, None) => unreachable!("the projection has one of both forms"),
+        };
+        y.squeeze(-2)
+    }
+
+    fn rotated(&self, x: Array, step: &Step) -> Result<Array> {
+        match &self.rope {
+            Some(rope) => rope.forward(&x, step),
+            None => Ok(x),
+        }
+    }
+
+    /// Queries `[B, H, L, D]`, grown with their positions.
+    fn grown(&self, q: Array, step: &Step) -> Result<Array> {
+        match self.config.growth {
+            Some(growth) => {
+                let factors = growth.factors(step.offsets(), q.dim(2)?)?;
+                q.multiply(factors.astype(q.dtype())?)
+            }
+            None => Ok(q),
+        }
+    }
+}
+
+/// Which part of a head's matrix.
+#[derive(Clone, Copy)]
+enum Half {
+    Keys,
+    Values,
+}
+
+/// The projection from compressed vectors to keys and values of all heads, per head `[key | value]`.
+#[derive(Clone, Debug)]
+struct Joint {
+    linear: Linear,
+    /// `[H, rank, plain]` and `[H, value, rank]`: its matrices for the absorbed form, with adapters, derived once and not once a
+    /// token.
+    halves: [Array; 2],
+    heads: i32,
+    rank: i32,
+    plain_dim: i32,
+    value_dim: i32,
+}
+
+impl Joint {
+    fn new(heads: i32, rank: i32, plain_dim: i32, value_dim: i32) -> Result<Self> {
+        let nothing = || Array::scalar(0.0f32);
+        Ok(Self {
+            linear: Linear::new(rank, heads * (plain_dim + value_dim), false)?,
+            halves: [nothing()?, nothing()?],
+            heads,
+            rank,
+            plain_dim,
+            value_dim,
+        })
+    }
+
+    fn derive(&mut self) -> Result<()> {
+        if !self.linear.is_filled() {
+            return Ok(());
+        }
+        let (plain, whole) = (self.plain_dim, self.plain_dim + self.value_dim);
+        let matrices = self.linear.whole()?;
+        let matrices = matrices.reshape(&[self.heads, whole, self.rank])?;
+        let keys = matrices.slice_axis(1, 0, plain)?.swap_axes(-1, -2)?;
+        let values = matrices.slice_axis(1, plain, whole)?;
+        self.halves = [keys.contiguous()?, values.contiguous()?];
+        Ok(())
+    }
+}
+
+impl Module for Joint {
+    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
+        self.linear.visit(path, v)?;
+        self.halves.iter().try_for_each(|half| v.derived(half))
+    }
+
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        self.linear.visit_mut(path, v)?;
+        self.derive()
+    }
+}
