@@ -276,7 +276,9 @@ fn row_bytes(model: &LoadedModel) -> usize {
     let slots = |kind: &LayerKind| match *kind {
         LayerKind::Full => 256,
         LayerKind::Window(window) => window.min(256),
-        LayerKind::Recurrent(_) => unreachable!("no such layer in these models"),
+        LayerKind::Recurrent(_) | LayerKind::Latent => {
+            unreachable!("no such layer in these models")
+        }
     };
     let slots: usize = info.layers.iter().map(slots).sum();
     let kv = info.geometry.kv()[0].expect("the layers have attention");
