@@ -66,9 +66,9 @@ impl Growth {
 pub struct QkNorm {
     /// Epsilon.
     pub eps: f32,
-    /// What is added to the weight.
+    /// A number that is added to the stored weight.
     pub offset: f32,
-    /// What is normed.
+    /// The vectors that are normed, and when.
     pub place: QkPlace,
 }
 
@@ -83,7 +83,7 @@ impl QkNorm {
     }
 }
 
-/// What a norm on q and k sees.
+/// The place of a norm on q and k.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkPlace {
     /// Each head, before rope.
@@ -259,8 +259,12 @@ fn split_gate(x: &Array, head_dim: i32) -> Result<(Array, Array)> {
 /// The last axis is not a multiple of `head_dim`.
 pub fn split_heads(x: &Array, head_dim: i32) -> Result<Array> {
     let [b, l, width] = x.dims()?;
-    x.reshape(&[b, l, width / head_dim, head_dim])?
-        .swap_axes(1, 2)
+    let heads = width / head_dim;
+    if l == 1 {
+        // A decode step: one view instead of two.
+        return x.reshape(&[b, heads, 1, head_dim]);
+    }
+    x.reshape(&[b, l, heads, head_dim])?.swap_axes(1, 2)
 }
 
 /// `[B, H, L, D] -> [B, L, H * D]`
@@ -269,5 +273,8 @@ pub fn split_heads(x: &Array, head_dim: i32) -> Result<Array> {
 /// There are not four dimensions.
 pub fn merge_heads(x: &Array) -> Result<Array> {
     let [b, h, l, d] = x.dims()?;
+    if l == 1 {
+        return x.reshape(&[b, 1, h * d]);
+    }
     x.swap_axes(1, 2)?.reshape(&[b, l, h * d])
 }

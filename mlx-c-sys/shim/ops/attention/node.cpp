@@ -236,7 +236,9 @@ std::optional<mx::array> attention(const AttentionInputs& of, const AttentionOpt
   if (!usual) {
     return std::nullopt;
   }
-  Arrays inputs{q, k, v};
+  Arrays inputs;
+  inputs.reserve(5);
+  inputs.insert(inputs.end(), {q, k, v});
   if (mask == Mask::array) {
     auto dense = told->dtype() == mx::bool_ ? *told : mx::astype(*told, mx::float32, s);
     inputs.push_back(mx::broadcast_to(dense, {q.shape(0), q.shape(1), q.shape(2), k.shape(2)}, s));

@@ -31,12 +31,12 @@ extern "C" int mlxrs_fast_gated_linear(
   return guarded([&] {
     auto stream = mlx_stream_get_(s);
     const auto& in = mlx_array_get_(x);
-    auto a = ops::parts_of(gate), b = ops::parts_of(up);
+    std::array ws{ops::parts_of(gate), ops::parts_of(up)};
     auto by = gate_of(kind);
     auto y = ops::run(
-        MLXRS_OP_LINEAR, stream, [&] { return ops::gated_linear(by, in, a, b, stream); },
+        MLXRS_OP_LINEAR, stream, [&] { return ops::gated_linear(by, in, ws, stream); },
         [&] {
-          auto both = ops::linear_many_in_form(in, {a, b}, stream);
+          auto both = ops::linear_many_in_form(in, {ws[0], ws[1]}, stream);
           return gate_in_form(by, both[0], both[1], stream);
         });
     mlx_array_set_(*res, y);

@@ -56,14 +56,13 @@ class GatedProducts : public Node {
 
 } // namespace
 
-std::optional<mx::array> gated_linear(Gate gate, const mx::array& x, const Parts& a, const Parts& b, mx::Stream s) {
-  auto made = products_of(x, {a, b}, s);
-  if (!made || a.weight.shape(0) != b.weight.shape(0)) {
+std::optional<mx::array> gated_linear(Gate gate, const mx::array& x, const std::array<Parts, 2>& ws, mx::Stream s) {
+  auto kind = kind_of(x, ws);
+  if (!kind || ws[0].weight.shape(0) != ws[1].weight.shape(0)) {
     return std::nullopt;
   }
-  auto node = std::make_shared<GatedProducts>(s, gate, std::move(made->product));
-  auto shape = node->output_shapes(made->in)[0];
-  return mx::array(std::move(shape), x.dtype(), std::move(node), std::move(made->in));
+  auto node = std::make_shared<GatedProducts>(s, gate, product_of(std::move(*kind), s));
+  return mx::array(product_shape(x, ws[0].weight), x.dtype(), std::move(node), inputs_of(x, ws));
 }
 
 } // namespace mlxrs::ops
@@ -72,7 +71,7 @@ std::optional<mx::array> gated_linear(Gate gate, const mx::array& x, const Parts
 
 namespace mlxrs::ops {
 
-std::optional<mx::array> gated_linear(Gate, const mx::array&, const Parts&, const Parts&, mx::Stream) {
+std::optional<mx::array> gated_linear(Gate, const mx::array&, const std::array<Parts, 2>&, mx::Stream) {
   return std::nullopt;
 }
 

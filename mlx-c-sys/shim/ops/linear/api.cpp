@@ -12,6 +12,7 @@ extern "C" int mlxrs_fast_linear_many(
     mlx_vector_array* res, mlx_array x, const mlxrs_matrix* ws, size_t n, mlx_stream s) {
   return guarded([&] {
     std::vector<ops::Parts> all;
+    all.reserve(n);
     for (size_t i = 0; i < n; i++) {
       all.push_back(ops::parts_of(ws[i]));
     }

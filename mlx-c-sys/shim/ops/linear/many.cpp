@@ -19,6 +19,8 @@ bool is_same(Product& a, const Product& b) {
 void Products::encode(const Arrays& in, Arrays& out) {
   std::vector<Operands> operands;
   std::vector<Matrix> matrices;
+  operands.reserve(count_);
+  matrices.reserve(count_);
   for (size_t i = 0; i < count_; i++) {
     if (out[i].size() > 0) {
       operands.emplace_back(in[0], out[i]);
@@ -29,6 +31,7 @@ void Products::encode(const Arrays& in, Arrays& out) {
       [operands = std::move(operands), matrices = std::move(matrices)]() mutable {
         std::vector<Matrix::Copies> copies(matrices.size());
         std::vector<matmul::Part> parts;
+        parts.reserve(operands.size());
         auto product = operands[0].get();
         for (size_t i = 0; i < operands.size(); i++) {
           parts.push_back({matrices[i].get(copies[i]), i == 0 ? product.y : operands[i].rows()});
@@ -55,8 +58,9 @@ bool Products::is_equivalent(const mx::Primitive& other) const {
 
 std::vector<mx::Shape> Products::output_shapes(const Arrays& in) {
   std::vector<mx::Shape> shapes;
+  shapes.reserve(count_);
   for (size_t i = 0; i < count_; i++) {
-    shapes.push_back(product_->output_shapes(inputs_of(in, i))[0]);
+    shapes.push_back(product_shape(in[0], parts_of(in, i)[0]));
   }
   return shapes;
 }
@@ -86,40 +90,56 @@ Arrays Products::each(const Arrays& in, const Body& body) const {
   return out;
 }
 
-std::optional<Made> products_of(const mx::array& x, const std::vector<Parts>& ws, mx::Stream s) {
-  std::optional<Made> all;
+std::optional<Kind> kind_of(const mx::array& x, std::span<const Parts> ws) {
+  std::optional<Kind> kind;
+  // Numbers of rows may differ.
+  auto is_alike = [](const mx::array& a, const mx::array& b) {
+    return a.dtype() == b.dtype() && a.shape(-1) == b.shape(-1);
+  };
   for (const auto& w : ws) {
-    auto one = product_of(x, w, s);
-    if (!one || x.dtype() == mx::float32 || is_traced({&x, &w.weight})) {
+    auto own = kind_of(x, w);
+    if (!own || x.dtype() == mx::float32 || is_traced({&x, &w.weight})) {
       return std::nullopt;
     }
-    if (!all) {
-      all = std::move(one);
+    if (!kind) {
+      kind = std::move(own);
       continue;
     }
-    if (!is_same(*all->product, *one->product)) {
+    const auto& first = ws[0];
+    if (*kind != *own || !is_alike(first.weight, w.weight) || (w.scales && !is_alike(*first.scales, *w.scales)) ||
+        (w.biases && !is_alike(*first.biases, *w.biases))) {
       return std::nullopt;
     }
-    for (size_t i = 1; i < one->in.size(); i++) {
-      // Their numbers of rows may differ.
-      if (one->in[i].dtype() != all->in[i].dtype() || one->in[i].shape(-1) != all->in[i].shape(-1)) {
-        return std::nullopt;
-      }
-    }
-    all->in.insert(all->in.end(), one->in.begin() + 1, one->in.end());
   }
-  return all;
+  return kind;
+}
+
+Arrays inputs_of(const mx::array& x, std::span<const Parts> ws) {
+  Arrays in;
+  in.reserve(1 + 3 * ws.size());
+  in.push_back(x);
+  for (const auto& w : ws) {
+    in.push_back(w.weight);
+    if (w.scales) {
+      in.push_back(*w.scales);
+    }
+    if (w.biases) {
+      in.push_back(*w.biases);
+    }
+  }
+  return in;
 }
 
 std::optional<Arrays> linear_many(const mx::array& x, const std::vector<Parts>& ws, mx::Stream s) {
-  auto made = ws.size() > 1 ? products_of(x, ws, s) : std::nullopt;
-  if (!made) {
+  auto kind = ws.size() > 1 ? kind_of(x, ws) : std::nullopt;
+  if (!kind) {
     return std::nullopt;
   }
-  auto node = std::make_shared<Products>(s, std::move(made->product), ws.size());
-  auto shapes = node->output_shapes(made->in);
+  auto node = std::make_shared<Products>(s, product_of(std::move(*kind), s), ws.size());
+  auto in = inputs_of(x, ws);
+  auto shapes = node->output_shapes(in);
   return mx::array::make_arrays(
-      std::move(shapes), std::vector<mx::Dtype>(ws.size(), x.dtype()), node, std::move(made->in));
+      std::move(shapes), std::vector<mx::Dtype>(ws.size(), x.dtype()), std::move(node), std::move(in));
 }
 
 } // namespace mlxrs::ops

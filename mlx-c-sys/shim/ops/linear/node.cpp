@@ -95,7 +95,7 @@ class PackedLinear : public Product {
 
 } // namespace
 
-std::optional<Made> product_of(const mx::array& x, const Parts& w, mx::Stream s) {
+std::optional<Kind> kind_of(const mx::array& x, const Parts& w) {
   const auto& weight = w.weight;
   if (!is_float(x.dtype()) || x.ndim() < 1 || weight.ndim() != 2) {
     return std::nullopt;
@@ -103,26 +103,34 @@ std::optional<Made> product_of(const mx::array& x, const Parts& w, mx::Stream s)
   if (!w.scales) {
     bool usual = weight.dtype() == x.dtype() && x.shape(-1) == weight.shape(1) &&
         (x.dtype() == mx::float32 || x.shape(-1) > 0);
-    return usual ? std::optional(Made{std::make_shared<Linear>(s), {x, weight}}) : std::nullopt;
+    return usual ? std::optional(Kind{}) : std::nullopt;
   }
   auto coding = coding_of(w.packing.mode);
   if (!coding || x.shape(-1) == 0 || !packs(x.shape(-1), x.dtype(), w)) {
     return std::nullopt;
   }
-  Made made{std::make_shared<PackedLinear>(s, Coded{*coding, w.packing}), {x, weight, *w.scales}};
-  if (w.biases) {
-    made.in.push_back(*w.biases);
+  return Kind{Coded{*coding, w.packing}};
+}
+
+std::shared_ptr<Product> product_of(Kind kind, mx::Stream s) {
+  if (!kind.coded) {
+    return std::make_shared<Linear>(s);
   }
-  return made;
+  return std::make_shared<PackedLinear>(s, std::move(*kind.coded));
+}
+
+mx::Shape product_shape(const mx::array& x, const mx::array& weight) {
+  auto shape = x.shape();
+  shape.back() = weight.shape(0);
+  return shape;
 }
 
 std::optional<mx::array> linear(const mx::array& x, const Parts& w, mx::Stream s) {
-  auto made = product_of(x, w, s);
-  if (!made) {
+  auto kind = kind_of(x, w);
+  if (!kind) {
     return std::nullopt;
   }
-  auto shape = made->product->output_shapes(made->in)[0];
-  return mx::array(std::move(shape), x.dtype(), std::move(made->product), std::move(made->in));
+  return mx::array(product_shape(x, w.weight), x.dtype(), product_of(std::move(*kind), s), inputs_of(x, {&w, 1}));
 }
 
 } // namespace mlxrs::ops

@@ -61,6 +61,9 @@ class Operands {
   std::vector<void*> y_rows_;
 };
 
+// The shape of x @ weight.T.
+mx::Shape product_shape(const mx::array& x, const mx::array& weight);
+
 // The base of x @ w.T for all codings of w. Gradients are products in f32: MLX's own of 16-bit and packed arrays are slow,
 // and round more.
 class Product : public Node {
@@ -102,9 +105,7 @@ class Product : public Node {
   }
 
   std::vector<mx::Shape> output_shapes(const Arrays& in) override {
-    auto shape = in[0].shape();
-    shape.back() = in[1].shape(0);
-    return {shape};
+    return {product_shape(in[0], in[1])};
   }
 
  protected:
@@ -112,15 +113,19 @@ class Product : public Node {
   virtual mx::array wide(const Arrays& in) = 0;
 };
 
-// A product that is not a node of the graph yet: its node, and the node's inputs.
-struct Made {
-  std::shared_ptr<Product> product;
-  Arrays in;
+// Which node multiplies with a matrix: dense, or of a coding.
+struct Kind {
+  std::optional<Coded> coded;
+
+  bool operator==(const Kind&) const = default;
 };
 // Nothing for operands that our kernels do not take.
-std::optional<Made> product_of(const mx::array& x, const Parts& w, mx::Stream s);
-// Products of one x with matrices of one coding, as one node: its inputs are x and the parts of each matrix.
-std::optional<Made> products_of(const mx::array& x, const std::vector<Parts>& ws, mx::Stream s);
+std::optional<Kind> kind_of(const mx::array& x, const Parts& w);
+// The kind of several matrices that one node multiplies x with. Nothing for f32, and for matrices of different kinds.
+std::optional<Kind> kind_of(const mx::array& x, std::span<const Parts> ws);
+std::shared_ptr<Product> product_of(Kind kind, mx::Stream s);
+// The inputs of a node: x and the parts of each matrix.
+Arrays inputs_of(const mx::array& x, std::span<const Parts> ws);
 
 // Products of one x as one node. The inputs are x and the parts of each matrix.
 class Products : public Node {

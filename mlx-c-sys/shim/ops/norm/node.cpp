@@ -132,10 +132,7 @@ std::optional<mx::array> rms_norm(
   if (x.ndim() == 0 || !is_float(x.dtype()) || !fits(weight, x)) {
     return std::nullopt;
   }
-  Arrays inputs{x};
-  if (weight) {
-    inputs.push_back(*weight);
-  }
+  auto inputs = weight ? Arrays{x, *weight} : Arrays{x};
   return mx::array(x.shape(), x.dtype(), std::make_shared<RmsNorm>(s, eps), std::move(inputs));
 }
 
@@ -146,10 +143,12 @@ std::optional<Arrays> add_norm(const AddNormInputs& of, mx::Stream s) {
   if (!usual) {
     return std::nullopt;
   }
-  Arrays inputs{x, residual};
-  for (const auto& w : {of.inner, of.outer}) {
-    if (w) {
-      inputs.push_back(*w);
+  Arrays inputs;
+  inputs.reserve(4);
+  inputs.insert(inputs.end(), {x, residual});
+  for (const auto* w : {&of.inner, &of.outer}) {
+    if (*w) {
+      inputs.push_back(**w);
     }
   }
   size_t n = of.outer ? 2 : 1;

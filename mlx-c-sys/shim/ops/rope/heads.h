@@ -56,7 +56,7 @@ class Angles {
 // The heads of each token of an evaluated projection. `in` holds x [B, L, H dim], offset, freqs and, with a norm, its weight.
 class TokenHeads {
  public:
-  TokenHeads(const HeadsOptions& options, const Arrays& in)
+  TokenHeads(const HeadsOptions& options, std::span<const mx::array> in)
       : options_(options), angles_(options.rope, in[1], &in[2]), xs_(in[0]),
         count_(in[0].shape(2) / options.dim), rows_(&row_kernels(in[0].dtype())), itemsize_(in[0].itemsize()) {
     if (in.size() > 3) {

@@ -119,14 +119,20 @@ std::optional<mx::array> rope(
 }
 
 Arrays Projection::inputs(mx::Stream s) const {
-  Arrays all{x, mx::astype(offset, mx::int32, s), freqs};
-  if (weight) {
-    all.push_back(*weight);
-  }
+  Arrays all;
+  append(all, s);
   return all;
 }
 
-Projection Projection::of(const Arrays& inputs, const HeadsOptions& options) {
+void Projection::append(Arrays& to, mx::Stream s) const {
+  to.reserve(to.size() + 4);
+  to.insert(to.end(), {x, mx::astype(offset, mx::int32, s), freqs});
+  if (weight) {
+    to.push_back(*weight);
+  }
+}
+
+Projection Projection::of(std::span<const mx::array> inputs, const HeadsOptions& options) {
   return {inputs[0], inputs[1], inputs[2], inputs.size() > 3 ? std::make_optional(inputs[3]) : std::nullopt, options};
 }
 

@@ -1,6 +1,8 @@
 // Rotary position embedding, of heads and of projections that become heads.
 #pragma once
 
+#include <span>
+
 #include "ops/node.h"
 
 namespace mlxrs::ops {
@@ -43,7 +45,9 @@ struct Projection {
 
   // The inputs of a node. `weight` comes last.
   Arrays inputs(mx::Stream s) const;
-  static Projection of(const Arrays& inputs, const HeadsOptions& options);
+  // Adds them to other inputs.
+  void append(Arrays& to, mx::Stream s) const;
+  static Projection of(std::span<const mx::array> inputs, const HeadsOptions& options);
   // The shape of the heads.
   mx::Shape shape() const {
     return {x.shape(0), x.shape(2) / options.dim, x.shape(1), options.dim};

@@ -154,11 +154,12 @@ class Store : public Node {
   // The inputs after the buffers.
   struct Given {
     const mx::array &values, &offsets;
-    Arrays keys;
+    std::span<const mx::array> keys;
   };
   Given given(const Arrays& in) const {
-    auto first = in.begin() + (blank_ ? 0 : 2);
-    return {first[0], first[1], {first + 2, in.end()}};
+    std::span<const mx::array> all = in;
+    auto fresh = all.subspan(blank_ ? 0 : 2);
+    return {fresh[0], fresh[1], fresh.subspan(2)};
   }
 
   // Allocates a buffer, and fills it with the previous content.
@@ -264,17 +265,21 @@ Arrays store(const StoreInputs& of, const StoreOptions& options, mx::Stream s) {
   auto shapes = buffer_shapes(of, options.packing);
   auto type = options.packing.bits > 0 ? mx::uint32 : of.values.dtype();
   Arrays inputs;
+  // Two buffers, two arrays of the step, and at most four of a projection.
+  inputs.reserve(8);
   if (of.buffers) {
-    inputs = {(*of.buffers)[0], (*of.buffers)[1]};
+    inputs.insert(inputs.end(), of.buffers->begin(), of.buffers->end());
   }
-  inputs.push_back(of.values);
-  inputs.push_back(of.offsets);
-  auto keys = of.keys ? Arrays{*of.keys} : of.projection->inputs(s);
-  inputs.insert(inputs.end(), keys.begin(), keys.end());
+  inputs.insert(inputs.end(), {of.values, of.offsets});
+  if (of.keys) {
+    inputs.push_back(*of.keys);
+  } else {
+    of.projection->append(inputs, s);
+  }
   auto node = std::make_shared<Store>(
       s, options, of.buffers ? std::nullopt : std::make_optional(shapes),
       of.projection ? std::make_optional(of.projection->options) : std::nullopt);
-  return mx::array::make_arrays({shapes[0], shapes[1]}, {type, type}, node, inputs);
+  return mx::array::make_arrays({shapes[0], shapes[1]}, {type, type}, node, std::move(inputs));
 }
 
 } // namespace mlxrs::ops
