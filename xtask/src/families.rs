@@ -1,4 +1,5 @@
-//! `families`: README's table of architectures, from the registry and the first paragraph of each family's file.
+//! `families`: README's table of model types and the described one of `docs/models.md`, from the registry and the first
+//! paragraph of each family's file.
 
 use std::fs;
 use std::path::Path;
@@ -7,45 +8,82 @@ use anyhow::{Context, Result};
 
 use crate::cargo;
 
-const README: &str = "README.md";
 const REGISTRY: &str = "mlx-models/src/registry/families.rs";
 const BEGIN: &str = "<!-- written by `cargo xtask families` -->\n";
 const END: &str = "<!-- end -->\n";
+/// The files with a table, and how it is made of the registry.
+const TABLES: [(&str, Table); 2] = [("README.md", names), ("docs/models.md", descriptions)];
+const COLUMNS: usize = 6;
 
-/// Writes the table.
+type Table = fn(&Path, &[(Vec<&str>, &str)]) -> Result<String>;
+
+/// Writes the tables.
 pub fn run() -> Result<()> {
     let root = cargo::repository();
-    let readme = with_table(root)?;
-    fs::write(root.join(README), readme).context(README)
+    for (file, text) in with_tables(root)? {
+        fs::write(root.join(file), text).context(file)?;
+    }
+    Ok(())
 }
 
-/// What is wrong with the table, if anything is.
+/// What is wrong with the tables, if anything is.
 pub fn fault(root: &Path) -> Result<Option<String>> {
-    let is = fs::read_to_string(root.join(README)).context(README)?;
-    let stale = is != with_table(root)?;
-    Ok(stale.then(|| {
-        format!("{README}: its models are not those of the registry: cargo xtask families")
-    }))
+    for (file, text) in with_tables(root)? {
+        if fs::read_to_string(root.join(file)).context(file)? != text {
+            return Ok(Some(format!(
+                "{file}: its models are not those of the registry: cargo xtask families"
+            )));
+        }
+    }
+    Ok(None)
 }
 
-/// README with the table that belongs there.
-fn with_table(root: &Path) -> Result<String> {
-    let readme = fs::read_to_string(root.join(README)).context(README)?;
+/// The files with the tables that belong there.
+fn with_tables(root: &Path) -> Result<Vec<(&'static str, String)>> {
     let registry = fs::read_to_string(root.join(REGISTRY)).context(REGISTRY)?;
-    let (before, rest) = readme
-        .split_once(BEGIN)
-        .context("README.md has no table of models")?;
-    let (_, after) = rest
-        .split_once(END)
-        .context("README.md's table of models has no end")?;
+    let families = families(&registry)?;
+    let with = |(file, table): (&'static str, Table)| {
+        let text = fs::read_to_string(root.join(file)).context(file)?;
+        let (before, rest) = text
+            .split_once(BEGIN)
+            .with_context(|| format!("{file} has no table of models"))?;
+        let (_, after) = rest
+            .split_once(END)
+            .with_context(|| format!("the table of models in {file} has no end"))?;
+        let table = table(root, &families)?;
+        Ok((file, format!("{before}{BEGIN}{table}{END}{after}")))
+    };
+    TABLES.into_iter().map(with).collect()
+}
+
+/// All model types, in columns.
+fn names(_: &Path, families: &[(Vec<&str>, &str)]) -> Result<String> {
+    let names: Vec<&str> = families
+        .iter()
+        .flat_map(|(types, _)| types)
+        .copied()
+        .collect();
+    let mut table = format!("|{}\n|{}\n", " |".repeat(COLUMNS), "---|".repeat(COLUMNS));
+    for row in names.chunks(COLUMNS) {
+        for name in row {
+            table += &format!("| `{name}` ");
+        }
+        table += &"| ".repeat(COLUMNS - row.len());
+        table += "|\n";
+    }
+    Ok(table)
+}
+
+/// A row for each family, with what it is.
+fn descriptions(root: &Path, families: &[(Vec<&str>, &str)]) -> Result<String> {
     let mut table = String::from("| `model_type` | what it is |\n|---|---|\n");
-    for (types, module) in families(&registry)? {
+    for (types, module) in families {
         let file = format!("mlx-models/src/{module}.rs");
         let text = fs::read_to_string(root.join(&file)).context(file)?;
         let types: Vec<String> = types.iter().map(|name| format!("`{name}`")).collect();
         table += &format!("| {} | {} |\n", types.join(", "), paragraph(&text));
     }
-    Ok(format!("{before}{BEGIN}{table}{END}{after}"))
+    Ok(table)
 }
 
 /// The types of each family, and the module that loads it.
@@ -97,6 +135,12 @@ mod tests {
         let modules: Vec<&str> = found.iter().map(|family| family.1).collect();
         assert_eq!(modules, ["llama", "gemma3", "stablelm", "phi"]);
         assert_eq!(found[1].0, ["gemma3_text", "gemma3"]);
+        let table = names(Path::new("."), &found).unwrap();
+        let rows: Vec<&str> = table.lines().collect();
+        assert_eq!(
+            rows[2],
+            "| `llama` | `gemma3_text` | `gemma3` | `stablelm` | `phi` | |"
+        );
         assert_eq!(
             paragraph("//! One\n//! two.\n//!\n//! Three.\n"),
             "One two."

@@ -42,7 +42,7 @@ enum Task {
     Ci,
     /// Check the house rules that no compiler knows
     Tidy,
-    /// Write README's table of architectures from the registry
+    /// Write the tables of models in README and docs/models.md from the registry
     Families,
     /// Write the goldens under testdata again from the reference implementations, or check them
     Golden(golden::Arguments),
