@@ -64,6 +64,8 @@ fn run() -> Result<()> {
     let lib = prefix.lib();
     if target.contains("linux") {
         loader::write(&target, &text, &prefix, &out)?;
+        #[cfg(feature = "mimalloc")]
+        operators();
     } else {
         println!("cargo::rustc-link-search=native={}", lib.display());
         println!("cargo::rustc-link-lib=dylib=mlxc");
@@ -83,6 +85,18 @@ fn run() -> Result<()> {
         println!("cargo::metadata={key}={}", path.display());
     }
     Ok(())
+}
+
+/// Compiles `operator new` by mimalloc. Only programs that call its function link it.
+#[cfg(feature = "mimalloc")]
+fn operators() {
+    println!("cargo::rerun-if-changed=memory");
+    cc::Build::new()
+        .cpp(true)
+        .std("c++20")
+        .opt_level(2)
+        .file("memory/operators.cpp")
+        .compile("mlxrs_operators");
 }
 
 fn variable(name: &str) -> Result<String> {

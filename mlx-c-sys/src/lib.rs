@@ -4,6 +4,22 @@
 //! published wheel. Names and conventions are those of the C headers; `mlxrs_*` functions are the shim's and are
 //! documented in `shim/mlxrs.h`. Nothing here is safe: use `mlx-core`.
 //!
+//! | concept | in C | rule |
+//! |---|---|---|
+//! | array | `mlx_array` | an owned handle of one pointer; `mlx_array_free` frees it once |
+//! | result | the first parameter, a pointer to a handle | null before the call, a new handle after it |
+//! | status | the returned `int` | 0 is success; else [`mlxrs_error_get`] has the message, on the same thread |
+//! | stream | `mlx_stream` | belongs to the thread that made it |
+//! | list of arrays | `mlx_vector_array` | holds references of its own |
+//! | closure | `mlx_closure` | a C function with a payload and the payload's destructor |
+//! | fused operation | `mlxrs_fast_*`, in `shim/mlxrs_fast.h` | a CPU kernel or MLX's operations: [`mlxrs_fast_form`] tells |
+//! | kernel in Rust | [`mlxrs_kernel_apply`], in `shim/mlxrs_kernel.h` | a node of the graph whose evaluation calls back |
+//! | update in place | [`mlxrs_force_donate`] | the caller promises that nothing else reads the buffer |
+//! | memory of the caller | [`mlxrs_array_from_foreign`] | read in place, and given back when the last array has gone |
+//! | recovery | [`mlxrs_rearm`] | lets streams work again after a failed evaluation |
+//!
+//! On Linux a program does not link libmlxc: `src/loader.rs` opens it before `main`.
+//!
 //! ```
 //! use mlx_c_sys::{mlx_get_memory_limit, mlxrs_error_clear};
 //!
@@ -27,6 +43,8 @@
 
 #[cfg(target_os = "linux")]
 mod loader;
+#[cfg(all(target_os = "linux", feature = "mimalloc"))]
+pub mod operators;
 #[cfg(target_os = "linux")]
 pub use loader::symbol;
 

@@ -134,6 +134,18 @@ pub fn reset_peak() -> Result<()> {
     ffi::call(ErrorKind::Mlx, || unsafe { sys::mlx_reset_peak_memory() })
 }
 
+/// Lets all C++ of the program, MLX first of all, allocate its small objects by mimalloc on Linux, in a process whose address space is
+/// not limited. Returns whether it does. For programs only: `main` calls it.
+///
+/// The call links the allocator, which C++ uses from the start of the program. Memory of arrays and of Rust is not affected.
+#[cfg(feature = "mimalloc")]
+pub fn use_mimalloc() -> bool {
+    #[cfg(target_os = "linux")]
+    return sys::operators::mlxrs_operators_are_mimalloc();
+    #[cfg(not(target_os = "linux"))]
+    false
+}
+
 /// Gives the cached buffers back to the system.
 ///
 /// # Errors

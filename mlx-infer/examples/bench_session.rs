@@ -37,6 +37,9 @@ enum Question {
 }
 
 fn main() -> ExitCode {
+    // As in the command.
+    #[cfg(feature = "mimalloc")]
+    mlx_core::memory::use_mimalloc();
     let Some(model) = std::env::args().nth(1) else {
         eprintln!("usage: bench_session CHECKPOINT");
         return ExitCode::from(2);

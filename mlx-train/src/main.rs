@@ -9,5 +9,7 @@ mod cli;
 static MEMORY: mlx_core::memory::Allocator = mlx_core::memory::Allocator::SYSTEM;
 
 fn main() -> std::process::ExitCode {
+    #[cfg(feature = "mimalloc")]
+    mlx_core::memory::use_mimalloc();
     cli::main()
 }
