@@ -33,7 +33,7 @@ pub const JSON_LIMIT: u64 = 64 << 20;
 
 /// Opens a file to read it.
 ///
-/// The limit is on its length now: who reads a file that may grow reads at most so many bytes, as [`read`] does.
+/// The limit is checked against the present length. A file may grow while it is read: [`read`] stops at the limit too.
 ///
 /// # Errors
 /// It is no ordinary file or a link to one, it has more than `limit` bytes, or it cannot be opened.

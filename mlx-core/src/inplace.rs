@@ -15,8 +15,8 @@
 //!   on it. Between two updates of which the second overwrites what readers of the first still
 //!   need, queue the first. Appending is always right.
 //!
-//! What Rust lends out never changes: reading an array waits for updates of its buffer that are on
-//! their way and copies it, an update that is evaluated while memory is being read
+//! Memory that Rust code reads never changes: reading an array waits for pending updates of its buffer
+//! and copies it, an update that is evaluated while memory is being read
 //! ([`Array::with_slice`]) is a copy, and so is one of a buffer that was ever
 //! [frozen](Array::freeze). A buffer that is not MLX's own (a mapped file) or not dense is copied
 //! once, and the copy updated from then on. Use a cache on one [stream](crate::stream).

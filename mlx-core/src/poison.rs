@@ -27,7 +27,7 @@ struct Step {
 
 thread_local! {
     static CLOCK: Cell<u64> = const { Cell::new(1) };
-    /// Of arrays made up to here, all that were started were computed.
+    /// All evaluations of arrays that were made up to this time have succeeded.
     static LAST_GOOD: Cell<u64> = const { Cell::new(0) };
     /// Arrays made up to here are poisoned, unless they are known to be good.
     static LAST_FAILED: Cell<u64> = const { Cell::new(0) };

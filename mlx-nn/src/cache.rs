@@ -5,7 +5,7 @@
 //! layers write, and [`Step::commit`] says how many of its tokens each row keeps. Right padding, finished rows
 //! and rejected drafts are all written and not kept. A step that is dropped leaves the rows as they were.
 //!
-//! What a layer keeps is its [`LayerKind`]: keys and values of positions, or a recurrent state of a fixed size.
+//! The [`LayerKind`] of a layer says what it keeps: keys and values of positions, or a recurrent state of a fixed size.
 //! The cache asks both the same questions (commit, select, join, cut, bytes) and does not look inside.
 //!
 //! Slot `j` of a layer with keys and values holds position `j` (growing layers) or the last position congruent

@@ -14,7 +14,7 @@ use crate::weight::Weight;
 
 /// The tensors of a checkpoint under the names of our parameters.
 pub struct Checkpoint {
-    /// What error messages call it.
+    /// The name of the checkpoint in error messages.
     label: String,
     files: Vec<(Safetensors, Rules)>,
     /// Each is made of tensors of files: their numbers and published names.
@@ -56,7 +56,7 @@ impl Checkpoint {
         self.files.iter().map(|(file, _)| file)
     }
 
-    /// The same files, of which each has rules of its own before those of all.
+    /// Opens files that each have their own rules. The rules for all files are applied after them.
     ///
     /// # Errors
     /// Two tensors claim the same name.
@@ -74,7 +74,7 @@ impl Checkpoint {
         Self::gather(&self.label, self.files, &self.rules)
     }
 
-    /// The same files by other rules.
+    /// The same files with names by other rules.
     ///
     /// # Errors
     /// Two tensors claim the same name.
@@ -82,7 +82,7 @@ impl Checkpoint {
         Self::gather(&self.label, self.files, rules)
     }
 
-    /// What error messages call this checkpoint.
+    /// The name of this checkpoint in error messages.
     pub fn label(&self) -> &str {
         &self.label
     }
@@ -213,7 +213,7 @@ pub fn fill(
 struct Filler<'a, 'o> {
     checkpoint: &'a Checkpoint,
     options: FillOptions<'o>,
-    /// What was read: several parameters may be rows of one tensor.
+    /// The tensors that were read. They are kept because several parameters may be rows of one tensor.
     sources: RefCell<HashMap<(usize, String), Array>>,
     unclaimed: BTreeSet<&'a str>,
     filled: usize,

@@ -26,7 +26,7 @@ pub struct DeltaConfig {
     pub value_dim: i32,
     /// Taps of the convolution, at least 2.
     pub taps: i32,
-    /// What the convolution goes through.
+    /// The activation behind the convolution.
     pub activation: Activation,
     /// Epsilon of the output's norm.
     pub norm_eps: f32,
@@ -50,7 +50,7 @@ impl DeltaConfig {
         2 * self.keys() + self.values()
     }
 
-    /// What the layer keeps of a row: the last inputs of the convolution, and an F32 state for each value head.
+    /// The state of a row: the last inputs of the convolution, and a matrix in F32 for each value head.
     pub fn kind(&self) -> LayerKind {
         let shape = RecurrentShape::new(&[
             StatePart::Window {
@@ -257,7 +257,8 @@ impl GatedDeltaNet {
     }
 }
 
-/// What `widths` tokens of each row read, and the state after them. `inputs`: qkv, a, b, rate, bias and the state before.
+/// The outputs of the first `widths` tokens of each row, and the state after them. `inputs` are qkv, a, b, rate, bias and the
+/// state before.
 fn delta(inputs: &[Array], widths: &Array) -> Result<(Array, Array)> {
     let [qkv, a, b, rate, bias, state] = inputs else {
         let message = format!("the delta rule has 6 inputs, given {}", inputs.len());

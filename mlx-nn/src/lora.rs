@@ -26,7 +26,7 @@ pub struct Lora {
     pub lora_b: Param,
     /// DoRA's magnitude, F32: the length that each row of the adapted matrix has.
     pub m: Option<Param>,
-    /// What the product is multiplied by: alpha / rank.
+    /// The factor of the product: alpha / rank.
     pub scale: f32,
     /// The part of the inputs that training drops; of a looked up row, the part of its correction.
     pub dropout: f32,
@@ -172,7 +172,7 @@ fn row_lengths(matrix: &Array) -> Result<Array> {
     linalg::norm_l2(matrix, -1, false)
 }
 
-/// What rows of these lengths are multiplied by to have the magnitudes `m`. The length is held constant
+/// The factors that give rows of these lengths the magnitudes `m`. The length is held constant
 /// in the backward pass (section 4.3 of the paper). A row of zeros, such as that of a padding token, has
 /// no direction and stays.
 fn quotient(m: &Array, length: &Array) -> Result<Array> {

@@ -93,8 +93,8 @@ impl Param {
         }
     }
 
-    /// The same parameter, which stays as it is stored where a model is converted to 16 bits: rounding would change what
-    /// is computed.
+    /// Marks the parameter as one that keeps its stored dtype when a model is converted to 16 bits, because rounding would
+    /// change the results.
     #[must_use]
     pub fn never_narrowed(mut self) -> Self {
         self.never_narrowed = true;
@@ -116,7 +116,7 @@ impl Param {
         &self.shape
     }
 
-    /// What it begins with when no checkpoint gives it a value.
+    /// Its value where no checkpoint gives one.
     pub fn initial(&self) -> Initial {
         self.initial
     }

@@ -58,7 +58,7 @@ impl Rules {
         Self([&self.0[..], &other.0[..]].concat())
     }
 
-    /// What a tensor of this name becomes: parameters, or parts of them.
+    /// The parameters, or parts of parameters, that a tensor of this name becomes.
     ///
     /// # Errors
     /// It is dropped: the reason.
@@ -85,7 +85,7 @@ impl Rules {
         Ok(pieces)
     }
 
-    /// What a module becomes, such as a linear layer, of which a table may hold the path: as its weight.
+    /// The modules that a published module becomes. A path is treated as the path of its weight.
     ///
     /// # Errors
     /// Its weight is dropped: the reason.

@@ -185,7 +185,7 @@ pub enum NormKind {
     Layer {
         /// Whether it has one.
         bias: bool,
-        /// What it adds to its weight.
+        /// A number that is added to the stored weight.
         offset: f32,
     },
 }

@@ -70,7 +70,7 @@ pub enum RopeScaling {
     },
 }
 
-/// What a [`Rope`] is made of.
+/// The settings of a [`Rope`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeConfig {
     /// `theta`.
@@ -272,7 +272,8 @@ impl Rope {
         self.keys(x, head_dim, norm, offsets, step)?.heads()
     }
 
-    /// The same for keys, left as a projection where all rows use one table: the cache then rotates them as it stores them.
+    /// Rotated keys. Where all rows use one table, the projection is returned as it is, and the cache rotates the keys while it
+    /// stores them.
     ///
     /// # Errors
     /// The shapes do not fit.

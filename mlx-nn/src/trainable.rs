@@ -59,8 +59,8 @@ fn matches(pattern: &str, name: &str) -> bool {
 /// Makes the parameters trainable whose names `rule` accepts, and no others. Returns how many numbers they hold.
 ///
 /// # Errors
-/// Nothing is taken, or something that has no gradient: a packed weight, its scales, integers. What
-/// was trainable before then stays so in part.
+/// The rule takes no parameter, or one that has no gradient: a packed weight, its scales, integers. After an error some
+/// parameters may already be changed.
 pub fn set_trainable(module: &mut dyn Module, rule: impl Fn(&str) -> bool) -> Result<usize> {
     struct Choose<F> {
         rule: F,

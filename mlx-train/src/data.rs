@@ -95,7 +95,7 @@ pub struct DataReport {
     pub examples: usize,
     /// Their tokens.
     pub tokens: usize,
-    /// Those that count in the loss.
+    /// The tokens that count in the loss.
     pub learnt: usize,
     /// Examples that were longer than the limit.
     pub truncated: usize,
@@ -120,7 +120,7 @@ impl DataFiles {
     /// Looks up `path`, a folder or a file.
     ///
     /// # Errors
-    /// Nothing lies there, or a folder without any of the files.
+    /// There is no file or folder at the path, or the folder has none of the files.
     pub fn find(path: &Path) -> Result<Self> {
         if path.exists() && !path.is_dir() {
             return Ok(Self {

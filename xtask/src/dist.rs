@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow};
 use crate::native::{self, host};
 use crate::{build_mlx, cargo};
 
-/// What to pack.
+/// Arguments of `dist`.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// The program, which is also the name of its package

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 
 use crate::{cargo, python};
 
-/// What to write.
+/// Arguments of `golden`.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// The parts to write; all when none is named

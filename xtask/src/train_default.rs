@@ -26,7 +26,7 @@ const FILES: [&str; 5] = [
     "tokenizer_config.json",
 ];
 
-/// What to make.
+/// Arguments of `train-default`.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Where everything goes [default: default-model in the build folder]

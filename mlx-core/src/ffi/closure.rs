@@ -319,7 +319,7 @@ fn dismiss(kept: Box<KeptPayload>) {
     }
 }
 
-/// A closure whose last owner died on a foreign thread.
+/// A closure whose last reference was dropped on another thread than its own. It waits here for its own thread.
 struct Grave(Box<KeptPayload>);
 
 // SAFETY: the closure inside is neither called nor dropped before it is back on its own thread.
@@ -372,7 +372,7 @@ mod tests {
             let payload = payload;
             // SAFETY: the payload is dropped once, here.
             unsafe { drop_kept(payload.0) };
-            // What this thread makes and drops leaves the other's closure alone.
+            // Closures that this thread makes and drops do not touch the other thread's closure.
             drop(Closure::keep(|x| Ok(x.to_vec())).unwrap());
             thread_number()
         });

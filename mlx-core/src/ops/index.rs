@@ -92,7 +92,7 @@ impl Array {
     /// As [`slice_update`](Self::slice_update), at every `strides[i]`-th position.
     ///
     /// # Errors
-    /// As there; a stride is zero.
+    /// Those of [`slice_update`](Self::slice_update); a stride is zero.
     pub fn slice_update_strided(
         &self,
         update: &Array,

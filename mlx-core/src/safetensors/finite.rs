@@ -28,7 +28,7 @@ struct Pattern {
 }
 
 impl Pattern {
-    /// That of a dtype in the file's own words, or none if all its elements are numbers.
+    /// The pattern of a dtype as safetensors names it. `None` for dtypes without NaN and infinity.
     fn of(stored: &str) -> Option<Self> {
         let (bytes, mask, value) = match stored {
             "F16" => (2, 0x7c00, 0x7c00),

@@ -61,7 +61,7 @@ struct Place {
 unsafe impl Sync for Place {}
 
 static PLACES: AtomicPtr<Place> = AtomicPtr::new(ptr::null_mut());
-/// Held by whoever changes a place. The handler only reads.
+/// The lock for changes of the places. The signal handler only reads them, without a lock.
 static CHANGING: Mutex<()> = Mutex::new(());
 /// Whether any place has lost its end.
 static LOST: AtomicBool = AtomicBool::new(false);

@@ -6,7 +6,7 @@ use mlx_core::{DType, Error, ErrorKind, Result, fast};
 
 use super::CacheOptions;
 
-/// What a layer of a model keeps between steps.
+/// The kind of state that a layer of a model keeps between steps.
 ///
 /// A [`ModelCache`](super::ModelCache) has one state for each kind it is given. A layer with attention and a
 /// recurrence side by side takes two, and a layer that keeps nothing takes none.
@@ -107,7 +107,7 @@ impl RecurrentShape {
         shape
     }
 
-    /// The same state of a layer that hands it over by [`StateAfter::Again`](crate::StateAfter::Again) only: rows can keep
+    /// Promises that the layer hands its state over by [`StateAfter::Again`](crate::StateAfter::Again) only. Rows can then keep
     /// any number of a step's tokens, whatever the [slack](CacheOptions::slack).
     #[must_use]
     pub const fn replayed(mut self) -> Self {
@@ -277,7 +277,7 @@ impl LayerKind {
         self.part_names().into_iter().zip(dims).map(part).collect()
     }
 
-    /// What the layer's state costs; the arguments are those of [`row_parts`](Self::row_parts).
+    /// The bytes of the layer's state. The arguments are those of [`row_parts`](Self::row_parts).
     ///
     /// # Errors
     /// As [`row_parts`](Self::row_parts).

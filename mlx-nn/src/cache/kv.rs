@@ -67,7 +67,7 @@ pub(crate) struct KvCache {
     pub(crate) scheme: Option<Scheme>,
     /// Written in place by its only owner, copied when clones share it.
     store: Option<Rc<Store>>,
-    /// What the store becomes when the step commits.
+    /// The store after the step, which `store` becomes on commit.
     pending: Option<Rc<Store>>,
 }
 
@@ -90,7 +90,7 @@ impl KvCache {
         }
     }
 
-    /// The same layer with another store.
+    /// A copy of the layer with another store.
     fn with(&self, store: Option<Rc<Store>>) -> Self {
         Self {
             extent: self.extent,

@@ -16,7 +16,7 @@ use super::kind::{RecurrentShape, StatePart};
 use super::state::{Kept, LayerState, RowLen, State, not_kin, refusal};
 use crate::step::Replay;
 
-/// What a step has handed over for one part.
+/// The arrays that a layer handed over in a step for one part of its state.
 #[derive(Clone, Debug)]
 pub(crate) enum Handed {
     /// The window before the step and the step's inputs: `[B, len + L, width]`.
@@ -35,9 +35,9 @@ pub(crate) struct RecurrentCache {
     shape: RecurrentShape,
     /// One array a part, `[B, …]`; none before the first step.
     store: Option<Rc<[Array]>>,
-    /// What the step under way has handed over, by part.
+    /// For each part, the arrays that were handed over in the current step.
     handed: Vec<Option<Handed>>,
-    /// What the store becomes when the step commits.
+    /// The store after the step, which `store` becomes on commit.
     next: Option<Rc<[Array]>>,
     /// The states of each row at recorded lengths, `[1, …]` a part.
     recorded: Vec<BTreeMap<usize, Rc<[Array]>>>,
@@ -54,7 +54,7 @@ impl RecurrentCache {
         }
     }
 
-    /// The same layer with other rows.
+    /// A copy of the layer with other rows.
     fn with(
         &self,
         store: Option<Rc<[Array]>>,
@@ -79,7 +79,7 @@ impl RecurrentCache {
         found.ok_or_else(|| refusal(format!("there is no state array {part} of {parts}")))
     }
 
-    /// What is stored of part number `part`, `[B, …]`.
+    /// The stored state of part number `part`, `[B, …]`.
     pub(crate) fn stored(&self, part: usize) -> Option<&Array> {
         self.store.as_ref().map(|store| &store[part])
     }
@@ -147,7 +147,7 @@ impl RecurrentCache {
         Ok(())
     }
 
-    /// What becomes of a part when the step commits.
+    /// A part of the state after the step commits.
     fn after(part: &StatePart, handed: Option<&Handed>, kept: &Kept<'_>) -> Result<Array> {
         match handed {
             None => Err(Error::new(

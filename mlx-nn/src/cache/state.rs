@@ -16,7 +16,7 @@ pub(crate) struct RowLen {
     pub(crate) written: usize,
 }
 
-/// What each row keeps of a step that is about to commit.
+/// The tokens that each row keeps of a step that is about to commit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kept<'s> {
     /// Tokens that each row keeps, at most as many as it brought.
@@ -49,7 +49,7 @@ impl Kept<'_> {
     }
 }
 
-/// What the states of all kinds can do. Rows are numbers below the batch size; lengths live in the
+/// The operations of every kind of layer state. Rows are numbered from 0; their lengths live in the
 /// [`ModelCache`](super::ModelCache) and come as arguments.
 pub(crate) trait State {
     /// Builds the state after the step in which rows keep what `kept` says. It takes effect with

@@ -8,12 +8,12 @@ use super::{Adaptable, Layout, Lora, row_lengths};
 use crate::module::{Module, Param, Path, VisitMut};
 use crate::weight::Weight;
 
-/// What adapters are like.
+/// The settings of new adapters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoraConfig {
     /// Columns of A, rows of B.
     pub rank: i32,
-    /// What their product is multiplied by: alpha / rank.
+    /// The factor of the product A B: alpha / rank.
     pub scale: f32,
     /// The part of the inputs that training drops, below 1.
     pub dropout: f32,

@@ -3,7 +3,7 @@
 use super::Lora;
 use crate::weight::Weight;
 
-/// What a layer does with its matrix, and so the shapes of its adapter: those of mlx-lm.
+/// The operation of a layer with its matrix. It determines the shapes of the adapter, which are mlx-lm's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// `x @ weight.T` with a matrix `[out, in]`: A `[in, rank]`, B `[rank, out]`, m `[out]`.
@@ -58,7 +58,7 @@ impl Layout {
 /// A layer that can have an adapter, as visitors see it: its matrix, and the adapter's place.
 #[derive(Debug)]
 pub struct Adaptable<'a> {
-    /// What the layer does with the matrix.
+    /// The operation of the layer with the matrix.
     pub layout: Layout,
     /// The matrix.
     pub weight: &'a mut Weight,

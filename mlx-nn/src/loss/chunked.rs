@@ -60,7 +60,7 @@ pub fn chunked_cross_entropy(
         .ok_or_else(|| Error::new(ErrorKind::Mlx, "custom_vjp returned no arrays"))
 }
 
-/// What [`chunked_cross_entropy`] gives, and whether each target is the likeliest token (the first of
+/// The result of [`chunked_cross_entropy`], and whether each target is the likeliest token (the first of
 /// those that are): two arrays `[..]`, F32 and bool. It has no gradient.
 ///
 /// # Errors
@@ -118,7 +118,7 @@ impl Slices {
         inside.select(logits.take_along_axis(&at, -1)?.squeeze(-1)?, 0.0)
     }
 
-    /// What each slice of logits adds to what is known from those before it.
+    /// Folds the slices of the logits, from the first to the last, into one value.
     fn fold<T>(
         &self,
         head: &OwnedHead,

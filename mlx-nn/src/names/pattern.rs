@@ -4,11 +4,11 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pattern {
     text: String,
-    /// What stands between its places: a name without one of these does not match.
+    /// The literal text between the placeholders. A name without one of these texts does not match.
     literals: Vec<String>,
 }
 
-/// What a pattern's places hold in a name that it matches.
+/// The text of each placeholder in a name that the pattern matches.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Captures<'n> {
     runs: Vec<&'n str>,
@@ -42,7 +42,7 @@ impl Pattern {
         runs(self) == runs(to) && self.numbers() == to.numbers() + fewer
     }
 
-    /// What the places hold in `name`, each run as short as it can be; `None` if it does not match.
+    /// The text of each placeholder in `name`, as short as possible. `None` if the name does not match.
     pub(super) fn captures<'n>(&self, name: &'n str) -> Option<Captures<'n>> {
         // Large checkpoints have 90,000 names, and most rules are about few of them.
         let all = self.literals.iter().all(|literal| name.contains(literal));

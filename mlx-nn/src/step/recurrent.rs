@@ -74,7 +74,7 @@ pub enum StateAfter {
 /// A recurrence that can be run again over the first tokens of each row.
 #[derive(Clone, Debug)]
 pub struct Replay {
-    /// What `run` needs, the state before the step included.
+    /// The inputs of `run`, with the state before the step.
     pub inputs: Vec<Array>,
     /// The state `[B, …]` after the first `keep[b]` tokens of row b, of the inputs and `keep`, I32 `[B]`.
     pub run: fn(&[Array], &Array) -> Result<Array>,
@@ -226,7 +226,7 @@ impl Step<'_> {
         found.map_err(|error| in_layer(layer, &error))
     }
 
-    /// What is stored of a part, and zeros for the rows that begin.
+    /// A part of the state before the step: the stored one, or zeros for rows of length 0.
     fn before(
         &mut self,
         layer: usize,

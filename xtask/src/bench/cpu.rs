@@ -152,7 +152,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
             let mut sessions = case.sessions()?;
             for work in WORKS {
                 if work == Work::Fresh {
-                    // Nothing else is in memory then.
+                    // No other model may be in memory.
                     sessions.clear();
                 }
                 let measured = case.measure(&mut sessions, work)?;

@@ -16,15 +16,15 @@ pub struct Limits {
     pub memory_read_gb_s: f64,
     /// Multiplications and additions of f32.
     pub f32_gflop_s: f64,
-    /// The same of 8-bit integers in AVX-512 VNNI, where there is such a thing.
+    /// Operations of 8-bit integers in AVX-512 VNNI, if the machine has it.
     pub vnni_int8_gop_s: Option<f64>,
-    /// The same of bf16 in AVX-512, where there is such a thing.
+    /// Operations of bf16 in AVX-512, if the machine has it.
     pub avx512_bf16_gflop_s: Option<f64>,
-    /// The same of 16-bit integers, in the widest vectors that have them.
+    /// Operations of 16-bit integers, in the widest vectors that have them.
     pub int16_gop_s: Option<f64>,
-    /// The same of bf16 in AMX tiles.
+    /// Operations of bf16 in AMX tiles.
     pub amx_bf16_gflop_s: Option<f64>,
-    /// The same of 8-bit integers in AMX tiles.
+    /// Operations of 8-bit integers in AMX tiles.
     pub amx_int8_gop_s: Option<f64>,
 }
 

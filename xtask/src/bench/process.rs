@@ -56,7 +56,7 @@ impl Sides {
         )
     }
 
-    /// The same of mlx-lm.
+    /// A run of mlx-lm with the same prompt.
     pub fn peer(&self, model: &Path, ids: &[u32], max_tokens: usize) -> Result<Run> {
         reported(
             python::command(&self.python)

@@ -30,7 +30,7 @@ pub struct Roof {
 }
 
 impl Roof {
-    /// Of a rate that was measured.
+    /// The roofline of a measured rate.
     pub fn new(row: &Row, amount: &Amount, limits: &Limits) -> Self {
         let (gigabytes, gflop) = (amount.bytes / 1e9, amount.flop / 1e9);
         let reading = gigabytes / limits.memory_read_gb_s;

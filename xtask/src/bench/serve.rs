@@ -250,7 +250,7 @@ fn measures(label: &str, runs: &[Vec<Answers>]) -> Vec<Row> {
 
 const FIRST: &str = "first token p50, ms";
 
-/// What HTTP costs: the same requests in the library's batch.
+/// The cost of HTTP: the server's rate beside that of the library's batch with the same requests.
 fn goals(
     ours: &Server,
     checkpoint: &Path,

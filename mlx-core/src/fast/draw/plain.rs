@@ -43,7 +43,7 @@ pub(super) fn draw(logits: &Array, rows: &[Draw]) -> Result<Array> {
     witness.isfinite()?.select(&ids, NO_TOKEN)
 }
 
-/// Of rows none of which takes the largest.
+/// The tokens of rows that are sampled: no row is greedy.
 fn of_rows(x: &Array, rows: &[Draw]) -> Result<Array> {
     let keys: Vec<u32> = rows.iter().flat_map(|row| row.key).collect();
     let keys = Array::from_slice(&keys, &[rows.len() as i32, 2])?;

@@ -18,7 +18,7 @@ pub struct Shape {
     pub bytes: u64,
     /// Numbers in the matrices of the layers: what each token of a prompt is multiplied by.
     pub matrix_elements: u64,
-    /// Those of the head, which a row's last token is multiplied by.
+    /// Numbers in the output head, which only the last token of a row is multiplied by.
     pub head_elements: u64,
     /// Bytes of the cache for a token, in 16 bits.
     pub cache_bytes: u64,

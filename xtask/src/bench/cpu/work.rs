@@ -25,7 +25,7 @@ pub enum Work {
     /// A process that loads, answers and ends: times of the load and memory.
     Fresh,
     Prefill,
-    /// So many rows, from prompts of so many tokens.
+    /// Decoding: the number of rows, and the tokens of each prompt.
     Decode(usize, usize),
     Classify,
 }
@@ -97,7 +97,7 @@ impl Work {
     pub fn amount(self, shape: &Shape, quick: bool) -> Option<Amount> {
         let (prompts, tokens) = self.prompts(quick)?;
         let (rows, length) = (prompts.len() as f64, prompts[0].len() as f64);
-        // Of a row: tokens that go through the layers, the keys that all of them see, and keys that lie in the cache.
+        // For a row: the tokens that the layers compute, the keys that all of these see, and the keys in the KV cache.
         let (passed, seen, cached) = match tokens {
             ..2 => (length, length * (length + 1.0) / 2.0, 0.0),
             _ => {
@@ -161,7 +161,7 @@ impl Case {
         let Some((prompts, tokens)) = work.prompts(self.quick) else {
             return Ok(None);
         };
-        // Of three runs the middle one: a single one may be anything on a machine that is shared.
+        // The median of three runs, because a single run on a shared machine may be far off.
         let mut runs = Vec::new();
         for _ in 0..3 {
             runs.push(Profile {

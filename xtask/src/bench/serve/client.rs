@@ -24,7 +24,7 @@ pub struct Outcome {
 pub struct Client {
     agent: ureq::Agent,
     base: String,
-    /// What the request needs beside prompt and length: some servers take other parameters.
+    /// Further parameters of the request, which depend on the server.
     extra: Value,
 }
 

@@ -8,7 +8,7 @@ use anyhow::{Result, anyhow};
 
 use super::client::{Client, Outcome};
 
-/// What is sent: a text and the tokens to generate.
+/// A request: a text and the number of tokens to generate.
 pub struct Job {
     pub prompt: String,
     pub max_tokens: usize,
@@ -34,7 +34,7 @@ impl Load {
     }
 }
 
-/// What a run of all jobs gave.
+/// The measurements of a run of all jobs.
 pub struct Answers {
     pub outcomes: Vec<Outcome>,
     /// From the first request to the last answer.
