@@ -13,7 +13,7 @@ const BEGIN: &str = "<!-- written by `cargo xtask families` -->\n";
 const END: &str = "<!-- end -->\n";
 /// The files with a table, and how it is made of the registry.
 const TABLES: [(&str, Table); 2] = [("README.md", names), ("docs/models.md", descriptions)];
-const COLUMNS: usize = 6;
+const COLUMNS: usize = 8;
 
 type Table = fn(&Path, &[(Vec<&str>, &str)]) -> Result<String>;
 
@@ -139,7 +139,7 @@ mod tests {
         let rows: Vec<&str> = table.lines().collect();
         assert_eq!(
             rows[2],
-            "| `llama` | `gemma3_text` | `gemma3` | `stablelm` | `phi` | |"
+            "| `llama` | `gemma3_text` | `gemma3` | `stablelm` | `phi` | | | |"
         );
         assert_eq!(
             paragraph("//! One\n//! two.\n//!\n//! Three.\n"),
