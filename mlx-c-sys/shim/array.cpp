@@ -1,8 +1,13 @@
+#include <cstring>
 #include <unordered_set>
 
 #include "mlx/allocator.h"
 
 #include "guard.h"
+
+#ifdef MLXRS_CUDA
+#include "cuda/launch.h"
+#endif
 
 namespace {
 
@@ -38,6 +43,17 @@ class Payload {
   void* payload_;
   void (*dtor_)(void*);
 };
+
+// Memory that the host fills and the default device reads.
+mx::allocator::Data memory_for(size_t bytes) {
+#ifdef MLXRS_CUDA
+  constexpr size_t small = 1 << 16;
+  if (bytes > 0 && bytes <= small && mx::default_device() == mx::Device::gpu) {
+    return cuda::host_memory(bytes);
+  }
+#endif
+  return mx::allocator::malloc(bytes);
+}
 
 } // namespace
 
@@ -82,6 +98,20 @@ extern "C" int mlxrs_array_from_foreign(
     mx::allocator::Data lent(buffer, [owner](mx::allocator::Buffer) {});
     owner.reset();
     mlx_array_set_(*res, mx::array(std::move(lent), std::move(dims), type));
+  });
+}
+
+extern "C" int mlxrs_array_copy_of(mlx_array* res, const void* data, const int* shape, size_t ndim, mlx_dtype dtype) {
+  return guarded([&] {
+    mx::Dtype type = dtype_of(dtype);
+    mx::Shape dims = shape_of(shape, ndim, mx::size_of(type));
+    size_t bytes = mx::size_of(type);
+    for (auto dim : dims) {
+      bytes *= dim;
+    }
+    auto memory = memory_for(bytes);
+    std::memcpy(memory.buffer().raw_ptr(), data, bytes);
+    mlx_array_set_(*res, mx::array(std::move(memory), std::move(dims), type));
   });
 }
 

@@ -52,6 +52,8 @@ int mlxrs_array_from_foreign(
     void* payload,
     void (*dtor)(void*));
 
+/* A copy of `data`, in row-major order. For GPUs a small one is in pinned memory of the host, which kernels read without page faults. */
+int mlxrs_array_copy_of(mlx_array* res, const void* data, const int* shape, size_t ndim, mlx_dtype dtype);
 /* How many operations wait to be evaluated for `outputs`. */
 int mlxrs_graph_size(size_t* res, mlx_vector_array outputs);
 /* True while a transform (grad, vmap, compile) traces this array: it has no data and never will. */

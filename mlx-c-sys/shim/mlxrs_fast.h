@@ -33,8 +33,9 @@ typedef enum mlxrs_op {
 typedef enum mlxrs_form {
   MLXRS_FORM_PLAIN,
   MLXRS_FORM_CPU,
+  MLXRS_FORM_CUDA,
 } mlxrs_form;
-/* The form of an operation on a stream. Fails when MLX_CPU_KERNELS is neither on nor off. */
+/* The form of an operation on a stream. Fails when MLX_CPU_KERNELS or MLX_CUDA_KERNELS is neither on nor off. */
 int mlxrs_fast_form(mlxrs_form* res, mlxrs_op op, mlx_stream s);
 /* Between (true) and (false), which nest, operations that this thread builds take the plain form. */
 void mlxrs_fast_plainly(bool begin);

@@ -85,17 +85,12 @@ impl Array {
                 ),
             ));
         }
-        // SAFETY: the pointer is good for `size` elements of the dtype, which mlx-c copies.
-        let raw = unsafe {
-            sys::mlx_array_new_data(
-                data.as_ptr().cast(),
-                shape.as_ptr(),
-                shape.len() as i32,
-                T::DTYPE.raw(),
-            )
-        };
-        // SAFETY: freshly allocated for us.
-        unsafe { Self::from_raw(raw) }.map(Self::data)
+        let (at, dims) = (data.as_ptr().cast(), shape.as_ptr());
+        // SAFETY: the pointer is good for `size` elements of the dtype, which are copied, and `res` is a fresh handle.
+        let made = ffi::array(|res| unsafe {
+            sys::mlxrs_array_copy_of(res, at, dims, shape.len(), T::DTYPE.raw())
+        });
+        made.map(Self::data)
     }
 
     /// A scalar (zero-dimensional) array.

@@ -95,7 +95,12 @@ impl<'c> Step<'c> {
             masks: HashMap::new(),
             turns: HashMap::new(),
             places: HashMap::new(),
-            by_position: fast::form(Op::Attention)? == Form::Cpu,
+            by_position: match fast::form(Op::Attention)? {
+                Form::Plain => false,
+                Form::Cpu => true,
+                // GPUs have no kernel for packed keys.
+                Form::Cuda => cache.options.quantized.is_none(),
+            },
             documents: None,
             real: None,
             real_widths: None,

@@ -3,6 +3,10 @@
 #include "guard.h"
 #include "settings.h"
 
+#ifdef MLXRS_CUDA
+#include "cuda/launch.h"
+#endif
+
 namespace mlxrs::ops {
 namespace {
 
@@ -27,12 +31,38 @@ bool has_cpu_kernel(mlxrs_op op) {
 #endif
 }
 
+// Whether NVIDIA GPUs have kernels for an operation.
+bool has_cuda_kernel([[maybe_unused]] mlxrs_op op, [[maybe_unused]] mx::Stream s) {
+#ifdef MLXRS_CUDA
+  switch (op) {
+    case MLXRS_OP_ATTENTION:
+    case MLXRS_OP_GATED:
+    case MLXRS_OP_LINEAR:
+    case MLXRS_OP_LOOKUP:
+    case MLXRS_OP_NORM:
+    case MLXRS_OP_ROPE:
+    case MLXRS_OP_SAMPLE:
+    case MLXRS_OP_STORE:
+      return cuda::is_usable(s);
+    default:
+      return false;
+  }
+#else
+  return false;
+#endif
+}
+
 } // namespace
 
 Form form(mlxrs_op op, mx::Stream s) {
   static const bool wanted = kernels_wanted();
-  bool ours = wanted && plainly == 0 && s.device == mx::Device::cpu && has_cpu_kernel(op);
-  return ours ? Form::cpu : Form::plain;
+  if (plainly != 0) {
+    return Form::plain;
+  }
+  if (s.device == mx::Device::cpu) {
+    return wanted && has_cpu_kernel(op) ? Form::cpu : Form::plain;
+  }
+  return has_cuda_kernel(op, s) ? Form::cuda : Form::plain;
 }
 
 } // namespace mlxrs::ops

@@ -12,17 +12,19 @@ namespace mlxrs::ops {
 
 namespace mx = mlx::core;
 
-// `plain`: a graph of MLX's own operations. `cpu`: a node of ours with a kernel for each instruction set.
-enum class Form { plain = MLXRS_FORM_PLAIN, cpu = MLXRS_FORM_CPU };
+// `plain`: a graph of MLX's own operations. `cpu`: a node of ours with a kernel for each instruction set. `cuda`: a node of ours with
+// kernels for NVIDIA GPUs.
+enum class Form { plain = MLXRS_FORM_PLAIN, cpu = MLXRS_FORM_CPU, cuda = MLXRS_FORM_CUDA };
 
 // What runs on stream `s` for the operation, one of mlxrs_op.
 Form form(mlxrs_op op, mx::Stream s);
 
-// The operation in the form of its stream. `cpu` gives nothing for inputs that our kernels do not take: these are plain too.
-template <typename Cpu, typename Plain>
-auto run(mlxrs_op op, mx::Stream s, const Cpu& cpu, const Plain& plain) -> decltype(plain()) {
-  if (form(op, s) == Form::cpu) {
-    if (auto y = cpu()) {
+// The operation in the form of its stream. `node` gives nothing for inputs that our kernels for the stream do not take: these are plain
+// too.
+template <typename Node, typename Plain>
+auto run(mlxrs_op op, mx::Stream s, const Node& node, const Plain& plain) -> decltype(plain()) {
+  if (form(op, s) != Form::plain) {
+    if (auto y = node()) {
       return std::move(*y);
     }
   }

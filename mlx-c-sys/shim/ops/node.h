@@ -84,7 +84,11 @@ class Node : public mx::Primitive {
     run_ahead(stream(), bytes);
   }
 
-  void eval_gpu(const Arrays&, Arrays&) override {
+  void eval_gpu(const Arrays& in, Arrays& out) final {
+    encode_cuda(in, out);
+  }
+  // Gives the outputs memory of the GPU, and adds kernels to its stream. Only of nodes that have kernels for NVIDIA GPUs.
+  virtual void encode_cuda(const Arrays&, Arrays&) {
     throw std::runtime_error(std::string(name()) + ": this form runs on the CPU only");
   }
 
@@ -276,6 +280,11 @@ inline const RowKernels& row_kernels(mx::Dtype dtype) {
 }
 inline bool is_float(mx::Dtype dtype) {
   return dtype == mx::float32 || dtype == mx::float16 || dtype == mx::bfloat16;
+}
+// Whether the kernels for a stream take arrays of a dtype. GPUs multiply 16 bits, and leave graphs that are traced to MLX's own operations,
+// which have derivatives there.
+inline bool takes(mx::Stream s, const mx::array& x) {
+  return is_float(x.dtype()) && (s.device == mx::Device::cpu || (x.dtype() != mx::float32 && x.size() > 0 && !x.is_tracer()));
 }
 
 } // namespace mlxrs::ops

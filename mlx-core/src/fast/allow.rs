@@ -34,7 +34,7 @@ pub fn allow(logits: &Array, rows: &[Option<Arc<[u32]>>]) -> Result<Array> {
         return Err(Error::new(ErrorKind::Shape, message));
     }
     let has_kernel = [DType::F32, DType::F16, DType::BF16].contains(&logits.dtype());
-    if !has_kernel || form(Op::Sample)? == Form::Plain {
+    if !has_kernel || form(Op::Sample)? != Form::Cpu {
         return plain(logits, rows, words);
     }
     let kernel = Allow {

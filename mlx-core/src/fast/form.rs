@@ -42,6 +42,8 @@ pub enum Form {
     Plain,
     /// A node of ours, with CPU kernels for each instruction set. Inputs that these do not take are computed by the plain form.
     Cpu,
+    /// A node of ours, with kernels for NVIDIA GPUs. Inputs that these do not take are computed by the plain form.
+    Cuda,
 }
 
 /// The form of an operation on the current stream. One table of the shim (`ops/form.cpp`) decides it.
@@ -57,7 +59,7 @@ pub enum Form {
 /// ```
 ///
 /// # Errors
-/// `MLX_CPU_KERNELS` is neither `on` nor `off`.
+/// `MLX_CPU_KERNELS` or `MLX_CUDA_KERNELS` is neither `on` nor `off`.
 pub fn form(op: Op) -> Result<Form> {
     let op = match op {
         Op::Attention => sys::MLXRS_OP_ATTENTION,
@@ -75,6 +77,7 @@ pub fn form(op: Op) -> Result<Form> {
     };
     Ok(match ffi::form(op)? {
         sys::MLXRS_FORM_CPU => Form::Cpu,
+        sys::MLXRS_FORM_CUDA => Form::Cuda,
         _ => Form::Plain,
     })
 }

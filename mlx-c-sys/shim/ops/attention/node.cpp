@@ -2,6 +2,10 @@
 
 #include "ops/store/store.h"
 
+#ifdef MLXRS_CUDA
+#include "cuda/attention.h"
+#endif
+
 namespace mlxrs::ops {
 namespace {
 
@@ -145,6 +149,16 @@ class AttentionNode : public Node {
         {true, heads == 1 || tokens == 1, y.size() <= 1 || (heads * d == 1 && tokens == 1)});
     return y.size() > 0;
   }
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    auto& y = out[0];
+    int64_t heads = y.shape(1), tokens = y.shape(2), d = y.shape(3);
+    cuda::allocate_as(
+        y, {heads * tokens * d, d, heads * d, 1},
+        {true, heads == 1 || tokens == 1, y.size() <= 1 || (heads * d == 1 && tokens == 1)}, stream());
+    attention_on_cuda(in, y, options_, sinks_, stream());
+  }
+#endif
   void encode(const Arrays& in, Arrays& out) override {
     const auto &q = in[0], &k = in[1], &v = in[2];
     auto& y = out[0];
@@ -233,6 +247,11 @@ std::optional<mx::array> attention(const AttentionInputs& of, const AttentionOpt
         (told->size() == 1 || told->size() == static_cast<size_t>(q.shape(0))) && k.shape(2) >= q.shape(2);
   }
   usual = usual && (!sinks || (sinks->ndim() == 1 && sinks->shape(0) == q.shape(1)));
+#ifdef MLXRS_CUDA
+  if (usual && s.device == mx::Device::gpu) {
+    usual = takes(s, q) && fits_cuda(q, v, options);
+  }
+#endif
   if (!usual) {
     return std::nullopt;
   }

@@ -5,6 +5,10 @@
 
 #include "ops/linear/product.h"
 
+#ifdef MLXRS_CUDA
+#include "ops/linear/cuda/product.h"
+#endif
+
 namespace mlxrs::ops {
 namespace {
 
@@ -28,6 +32,14 @@ class GatedProducts : public Node {
           matmul::multiply_joined(operands.get(), a.get(of_a), b.get(of_b), join);
         });
   }
+
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    auto of = both_.operands(in);
+    of.gate = static_cast<int>(gate_);
+    products_on_cuda(of, out, stream());
+  }
+#endif
 
   mx::array plain(const Arrays& in) override {
     auto both = both_.plain_all(in);
@@ -57,7 +69,7 @@ class GatedProducts : public Node {
 } // namespace
 
 std::optional<mx::array> gated_linear(Gate gate, const mx::array& x, const std::array<Parts, 2>& ws, mx::Stream s) {
-  auto kind = kind_of(x, ws);
+  auto kind = kind_of(x, ws, s);
   if (!kind || ws[0].weight.shape(0) != ws[1].weight.shape(0)) {
     return std::nullopt;
   }

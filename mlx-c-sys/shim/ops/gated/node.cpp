@@ -1,6 +1,10 @@
 // Gates and soft caps: functions of single elements.
 #include "gated.h"
 
+#ifdef MLXRS_CUDA
+#include "cuda/gated.h"
+#endif
+
 namespace mlxrs::ops {
 namespace {
 
@@ -22,6 +26,12 @@ class Gated : public NodeWith<Gate> {
           f(gates(i, work), ups(i, work + n), n, to + i * row);
         });
   }
+
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    gated_on_cuda(static_cast<int>(settings_), in[0], &in[1], 0, out[0], stream());
+  }
+#endif
 
   mx::array plain(const Arrays& in) override {
     return gated_plainly(settings_, in[0], in[1], stream());
@@ -61,6 +71,12 @@ class SoftCap : public NodeWith<float> {
         });
   }
 
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    gated_on_cuda(2, in[0], nullptr, settings_, out[0], stream());
+  }
+#endif
+
   mx::array plain(const Arrays& in) override {
     return soft_cap_plainly(in[0], settings_, stream());
   }
@@ -73,14 +89,14 @@ class SoftCap : public NodeWith<float> {
 } // namespace
 
 std::optional<mx::array> gated(Gate gate, const mx::array& x, const mx::array& up, mx::Stream s) {
-  if (x.ndim() == 0 || x.shape() != up.shape() || x.dtype() != up.dtype() || !is_float(x.dtype())) {
+  if (x.ndim() == 0 || x.shape() != up.shape() || x.dtype() != up.dtype() || !takes(s, x)) {
     return std::nullopt;
   }
   return mx::array(x.shape(), x.dtype(), std::make_shared<Gated>(s, gate), {x, up});
 }
 
 std::optional<mx::array> soft_cap(const mx::array& x, float cap, mx::Stream s) {
-  if (x.ndim() == 0 || !is_float(x.dtype())) {
+  if (x.ndim() == 0 || !takes(s, x)) {
     return std::nullopt;
   }
   return mx::array(x.shape(), x.dtype(), std::make_shared<SoftCap>(s, cap), {x});

@@ -90,14 +90,14 @@ Arrays Products::each(const Arrays& in, const Body& body) const {
   return out;
 }
 
-std::optional<Kind> kind_of(const mx::array& x, std::span<const Parts> ws) {
+std::optional<Kind> kind_of(const mx::array& x, std::span<const Parts> ws, mx::Stream s) {
   std::optional<Kind> kind;
   // Numbers of rows may differ.
   auto is_alike = [](const mx::array& a, const mx::array& b) {
     return a.dtype() == b.dtype() && a.shape(-1) == b.shape(-1);
   };
   for (const auto& w : ws) {
-    auto own = kind_of(x, w);
+    auto own = kind_of(x, w, s);
     if (!own || x.dtype() == mx::float32 || is_traced({&x, &w.weight})) {
       return std::nullopt;
     }
@@ -131,7 +131,9 @@ Arrays inputs_of(const mx::array& x, std::span<const Parts> ws) {
 }
 
 std::optional<Arrays> linear_many(const mx::array& x, const std::vector<Parts>& ws, mx::Stream s) {
-  auto kind = ws.size() > 1 ? kind_of(x, ws) : std::nullopt;
+  // The kernels for GPUs take up to three.
+  bool fits = ws.size() > 1 && (s.device == mx::Device::cpu || ws.size() <= 3);
+  auto kind = fits ? kind_of(x, ws, s) : std::nullopt;
   if (!kind) {
     return std::nullopt;
   }

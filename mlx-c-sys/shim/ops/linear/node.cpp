@@ -76,6 +76,9 @@ class PackedLinear : public Product {
   mx::array plain(const Arrays& in) override {
     return linear_plainly(in[0], Parts::of(in, 1, coded_.packing), stream());
   }
+  Packing packing() const override {
+    return coded_.packing;
+  }
 
   const char* name() const override {
     return "PackedLinear";
@@ -95,9 +98,11 @@ class PackedLinear : public Product {
 
 } // namespace
 
-std::optional<Kind> kind_of(const mx::array& x, const Parts& w) {
+std::optional<Kind> kind_of(const mx::array& x, const Parts& w, mx::Stream s) {
   const auto& weight = w.weight;
-  if (!is_float(x.dtype()) || x.ndim() < 1 || weight.ndim() != 2) {
+  // GPUs read 32 columns at a time.
+  bool fits = s.device == mx::Device::cpu || (x.ndim() > 0 && x.shape(-1) % 32 == 0 && weight.size() > 0);
+  if (x.ndim() < 1 || !takes(s, x) || !fits || weight.ndim() != 2) {
     return std::nullopt;
   }
   if (!w.scales) {
@@ -126,7 +131,7 @@ mx::Shape product_shape(const mx::array& x, const mx::array& weight) {
 }
 
 std::optional<mx::array> linear(const mx::array& x, const Parts& w, mx::Stream s) {
-  auto kind = kind_of(x, w);
+  auto kind = kind_of(x, w, s);
   if (!kind) {
     return std::nullopt;
   }

@@ -6,6 +6,10 @@
 
 #include "operands.h"
 
+#ifdef MLXRS_CUDA
+#include "cuda/product.h"
+#endif
+
 namespace mlxrs::ops {
 
 using MatrixParts = std::span<const mx::array>;
@@ -81,6 +85,16 @@ class Product : public Node {
         });
   }
 
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    products_on_cuda({in[0], {MatrixParts(in).subspan(1)}, packing(), -1}, out, stream());
+  }
+#endif
+
+  // How the matrix is quantised, if it is.
+  virtual Packing packing() const {
+    return {1, 16, ""};
+  }
   // The matrix of these parts, which follow x in a node's inputs.
   virtual Matrix matrix(const mx::array& x, MatrixParts parts) const = 0;
 
@@ -120,9 +134,9 @@ struct Kind {
   bool operator==(const Kind&) const = default;
 };
 // Nothing for operands that our kernels do not take.
-std::optional<Kind> kind_of(const mx::array& x, const Parts& w);
+std::optional<Kind> kind_of(const mx::array& x, const Parts& w, mx::Stream s);
 // The kind of several matrices that one node multiplies x with. Nothing for f32, and for matrices of different kinds.
-std::optional<Kind> kind_of(const mx::array& x, std::span<const Parts> ws);
+std::optional<Kind> kind_of(const mx::array& x, std::span<const Parts> ws, mx::Stream s);
 std::shared_ptr<Product> product_of(Kind kind, mx::Stream s);
 // The inputs of a node: x and the parts of each matrix.
 Arrays inputs_of(const mx::array& x, std::span<const Parts> ws);
@@ -137,6 +151,18 @@ class Products : public Node {
     return allocate_lines(out);
   }
   void encode(const Arrays& in, Arrays& out) override;
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    products_on_cuda(operands(in), out, stream());
+  }
+  ProductOperands operands(const Arrays& in) const {
+    ProductOperands of{in[0], {}, product_->packing(), -1};
+    for (size_t i = 0; i < count_; i++) {
+      of.matrices.push_back(parts_of(in, i));
+    }
+    return of;
+  }
+#endif
   Arrays plain_all(const Arrays& in) override;
   Arrays parts(const Arrays& in) override;
   const char* name() const override {

@@ -1,6 +1,10 @@
 #include "lookup.h"
 #include "ops/linear/operands.h"
 
+#ifdef MLXRS_CUDA
+#include "cuda/lookup.h"
+#endif
+
 namespace mlxrs::ops {
 
 #ifndef __APPLE__
@@ -55,6 +59,12 @@ class Lookup : public NodeWith<LookupSettings> {
         });
   }
 
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    lookup_on_cuda(in, settings_.coded.packing, out[0], stream());
+  }
+#endif
+
   mx::array plain(const Arrays& in) override {
     return lookup_plainly(in[0], Parts::of(in, 1, settings_.coded.packing), settings_.dtype, stream());
   }
@@ -90,6 +100,10 @@ std::optional<mx::array> lookup(const mx::array& indices, const Parts& w, mx::Dt
       inputs.push_back(*w.biases);
     }
     usual = coding && packs(wide, mx::float32, w);
+  }
+  if (s.device == mx::Device::gpu) {
+    bool is_own = !w.scales || w.packing.mode != "affine" || w.scales->dtype() == dtype;
+    usual = usual && is_own && dtype != mx::float32 && wide % 32 == 0 && indices.size() > 0 && !indices.is_tracer();
   }
   if (!usual || wide == 0) {
     return std::nullopt;

@@ -1,5 +1,9 @@
 #include "norm.h"
 
+#ifdef MLXRS_CUDA
+#include "cuda/norm.h"
+#endif
+
 namespace mlxrs::ops {
 namespace {
 
@@ -47,6 +51,12 @@ class RmsNorm : public NodeWith<float> {
           norm(xs(i, work), weight(work + n), eps, n, to + i * row);
         });
   }
+
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    add_norm_on_cuda({in[0], nullptr, nullptr, in.size() > 1 ? &in[1] : nullptr, nullptr, &out[0]}, settings_, stream());
+  }
+#endif
 
   mx::array plain(const Arrays& in) override {
     return rms_norm_plainly(in[0], in.size() > 1 ? std::make_optional(in[1]) : std::nullopt, settings_, stream());
@@ -96,6 +106,15 @@ class AddRmsNorm : public NodeWith<AddNormSettings> {
         });
   }
 
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    auto [has_inner, has_outer, eps] = settings_;
+    add_norm_on_cuda(
+        {in[0], &in[1], has_inner ? &in[2] : nullptr, has_outer ? &in.back() : nullptr, &out[0], has_outer ? &out[1] : nullptr}, eps,
+        stream());
+  }
+#endif
+
   Arrays plain_all(const Arrays& in) override {
     auto weight = [](bool given, const mx::array& a) { return given ? std::make_optional(a) : std::nullopt; };
     auto inner = weight(settings_.inner, in[settings_.inner ? 2 : 0]), outer = weight(settings_.outer, in.back());
@@ -129,7 +148,7 @@ bool fits(const std::optional<mx::array>& weight, const mx::array& x) {
 
 std::optional<mx::array> rms_norm(
     const mx::array& x, const std::optional<mx::array>& weight, float eps, mx::Stream s) {
-  if (x.ndim() == 0 || !is_float(x.dtype()) || !fits(weight, x)) {
+  if (x.ndim() == 0 || !takes(s, x) || !fits(weight, x)) {
     return std::nullopt;
   }
   auto inputs = weight ? Arrays{x, *weight} : Arrays{x};
@@ -138,7 +157,7 @@ std::optional<mx::array> rms_norm(
 
 std::optional<Arrays> add_norm(const AddNormInputs& of, mx::Stream s) {
   const auto &x = of.x, &residual = of.residual;
-  bool usual = x.ndim() > 0 && is_float(x.dtype()) && residual.dtype() == x.dtype() && residual.shape() == x.shape() &&
+  bool usual = x.ndim() > 0 && takes(s, x) && residual.dtype() == x.dtype() && residual.shape() == x.shape() &&
       fits(of.inner, x) && fits(of.outer, x);
   if (!usual) {
     return std::nullopt;

@@ -1,6 +1,10 @@
 #include "heads.h"
 #include "ops/norm/norm.h"
 
+#ifdef MLXRS_CUDA
+#include "cuda/heads.h"
+#endif
+
 namespace mlxrs::ops {
 namespace {
 
@@ -68,6 +72,12 @@ class Heads : public NodeWith<HeadsOptions> {
         });
   }
 
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    heads_on_cuda(in, out[0], settings_, stream());
+  }
+#endif
+
   mx::array plain(const Arrays& in) override {
     return heads_plainly(Projection::of(in, settings_), stream());
   }
@@ -108,7 +118,8 @@ std::optional<mx::array> rope(
     const mx::array& offset,
     const std::optional<mx::array>& freqs,
     mx::Stream s) {
-  if (x.ndim() < 3 || !is_float(x.dtype()) || !is_usual(options, x.shape(0), x.shape(-1), offset, freqs)) {
+  // GPUs rotate by MLX's own kernel: only projections have one of ours.
+  if (s.device == mx::Device::gpu || x.ndim() < 3 || !is_float(x.dtype()) || !is_usual(options, x.shape(0), x.shape(-1), offset, freqs)) {
     return std::nullopt;
   }
   Arrays inputs{x, mx::astype(offset, mx::int32, s)};
@@ -145,7 +156,7 @@ bool is_usual(const Projection& of) {
 }
 
 std::optional<mx::array> heads(const Projection& of, mx::Stream s) {
-  if (!is_usual(of)) {
+  if (!is_usual(of) || !takes(s, of.x) || (s.device == mx::Device::gpu && of.options.dim > 512)) {
     return std::nullopt;
   }
   return mx::array(of.shape(), of.x.dtype(), std::make_shared<Heads>(s, of.options), of.inputs(s));

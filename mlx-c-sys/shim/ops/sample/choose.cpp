@@ -2,6 +2,10 @@
 #include "sample.h"
 #include "vocabulary.h"
 
+#ifdef MLXRS_CUDA
+#include "cuda/draw.h"
+#endif
+
 namespace mlxrs::ops {
 namespace {
 
@@ -29,6 +33,12 @@ class ArgMax : public OfRows {
     });
   }
 
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    logsumexp_on_cuda(in[0], true, out[0], stream());
+  }
+#endif
+
   mx::array plain(const Arrays& in) override {
     return argmax_plainly(in[0], stream());
   }
@@ -49,6 +59,12 @@ class LogSumExp : public OfRows {
           to[row] = v.kernels().logsumexp(v.row(row), v.size());
         });
   }
+
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    logsumexp_on_cuda(in[0], false, out[0], stream());
+  }
+#endif
 
   mx::array plain(const Arrays& in) override {
     return logsumexp_plainly(in[0], stream());
@@ -128,7 +144,7 @@ bool is_row(const mx::array& x) {
 
 template <typename N>
 std::optional<mx::array> of_rows(const mx::array& x, mx::Dtype dtype, mx::Stream s) {
-  if (!is_row(x) || !is_float(x.dtype())) {
+  if (!is_row(x) || !is_float(x.dtype()) || (s.device == mx::Device::gpu && (x.is_tracer() || x.size() == 0))) {
     return std::nullopt;
   }
   auto node = std::make_shared<N>(s);
@@ -146,7 +162,7 @@ std::optional<mx::array> logsumexp(const mx::array& x, mx::Stream s) {
 }
 
 std::optional<Arrays> top(const mx::array& x, int n, mx::Stream s) {
-  if (!is_row(x) || x.dtype() != mx::float32 || n < 1 || n > x.shape(-1)) {
+  if (s.device == mx::Device::gpu || !is_row(x) || x.dtype() != mx::float32 || n < 1 || n > x.shape(-1)) {
     return std::nullopt;
   }
   auto node = std::make_shared<Top>(s, n);
@@ -154,7 +170,7 @@ std::optional<Arrays> top(const mx::array& x, int n, mx::Stream s) {
 }
 
 std::optional<mx::array> nucleus(const mx::array& x, const mx::array& p, mx::Stream s) {
-  bool usual = x.ndim() == 2 && is_row(x) && x.dtype() == mx::float32 && p.dtype() == mx::float32 &&
+  bool usual = s.device == mx::Device::cpu && x.ndim() == 2 && is_row(x) && x.dtype() == mx::float32 && p.dtype() == mx::float32 &&
       p.shape() == mx::Shape{x.shape(0), 1};
   if (!usual) {
     return std::nullopt;

@@ -7,6 +7,10 @@
 #include "sample.h"
 #include "vocabulary.h"
 
+#ifdef MLXRS_CUDA
+#include "cuda/draw.h"
+#endif
+
 namespace mlxrs::ops {
 namespace {
 
@@ -70,6 +74,12 @@ class Drawing : public NodeWith<> {
          to = out[0].data<uint32_t>()] { run(v, settings, to); });
   }
 
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    draw_on_cuda(in, out[0], stream());
+  }
+#endif
+
   mx::array plain(const Arrays&) override {
     throw std::invalid_argument("a draw cannot be transformed");
   }
@@ -131,7 +141,7 @@ class Drawing : public NodeWith<> {
 
 std::optional<mx::array> draw(
     const mx::array& x, const mx::array& keys, const mx::array& numbers, const mx::array& counts, mx::Stream s) {
-  bool usual = x.ndim() == 2 && x.shape(1) > 0 && is_float(x.dtype()) && keys.dtype() == mx::uint32 &&
+  bool usual = x.ndim() == 2 && x.shape(1) > 0 && (s.device == mx::Device::cpu || x.shape(0) > 0) && is_float(x.dtype()) && keys.dtype() == mx::uint32 &&
       numbers.dtype() == mx::float32 && counts.dtype() == mx::int32;
   int rows = usual ? x.shape(0) : 0;
   usual = usual && keys.shape() == mx::Shape{rows, 2} && numbers.shape() == mx::Shape{rows, 3} && counts.shape() == mx::Shape{rows};

@@ -5,6 +5,12 @@ using namespace mlxrs;
 
 namespace {
 
+// Nothing on GPUs, which have no kernels for this.
+template <typename Node>
+std::optional<mx::array> on_cpu(mx::Stream s, const Node& node) {
+  return s.device == mx::Device::cpu ? std::make_optional(node()) : std::nullopt;
+}
+
 int store(
     mlx_array* first,
     mlx_array* second,
@@ -23,7 +29,7 @@ int store(
   of.slots = options.slots;
   ops::StoreOptions how{ops::row_packing(options.bits, options.group_size), options.ring, options.in_place};
   auto out = ops::run(
-      MLXRS_OP_STORE, stream, [&] { return std::make_optional(ops::store(of, how, stream)); },
+      MLXRS_OP_STORE, stream, [&] { return ops::store(of, how, stream); },
       [&] { return ops::store_plainly(of, how, stream); });
   mlx_array_set_(*first, out.at(0));
   mlx_array_set_(*second, out.at(1));
@@ -71,7 +77,7 @@ extern "C" int mlxrs_fast_pack(mlx_array* res, mlx_array x, int bits, int group_
     auto packing = ops::row_packing(bits, group_size);
     const auto& in = mlx_array_get_(x);
     auto y = ops::run(
-        MLXRS_OP_STORE, stream, [&] { return std::make_optional(ops::pack(in, packing, stream)); },
+        MLXRS_OP_STORE, stream, [&] { return on_cpu(stream, [&] { return ops::pack(in, packing, stream); }); },
         [&] { return ops::pack_plainly(in, packing, stream); });
     mlx_array_set_(*res, y);
   });
@@ -91,7 +97,7 @@ extern "C" int mlxrs_fast_blank(mlx_array* res, const int* shape, size_t shape_n
     mx::Shape sizes(shape, shape + shape_num);
     auto type = dtype_of(dtype);
     auto y = ops::run(
-        MLXRS_OP_STORE, stream, [&] { return std::make_optional(ops::blank(sizes, type, stream)); },
+        MLXRS_OP_STORE, stream, [&] { return on_cpu(stream, [&] { return ops::blank(sizes, type, stream); }); },
         [&] { return mx::zeros(sizes, type, stream); });
     mlx_array_set_(*res, y);
   });

@@ -6,6 +6,11 @@
 #include "ops/rope/heads.h"
 #include "store.h"
 
+#ifdef MLXRS_CUDA
+#include "cuda/launch.h"
+#include "cuda/store.h"
+#endif
+
 namespace mlxrs::ops {
 namespace {
 
@@ -123,6 +128,24 @@ class Store : public Node {
       write(Fresh(keys[0], options_.packing), v, out, slots);
     }
   }
+
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    auto [v, offsets, keys] = given(in);
+    for (size_t i = 0; i < 2; i++) {
+      if (!blank_ && options_.in_place && may_overwrite(in, i)) {
+        note_written(in[i], stream());
+        out[i].copy_shared_buffer(in[i]);
+      } else if (!blank_) {
+        cuda::copy(in[i], out[i], stream());
+      } else {
+        cuda::allocate(out[i], stream());
+        cuda::fill_with_zeros(out[i], stream());
+      }
+    }
+    store_on_cuda(keys, heads_, v, offsets, out, options_.ring, stream());
+  }
+#endif
 
   Arrays plain_all(const Arrays& in) override {
     auto [v, offsets, keys] = given(in);
@@ -248,7 +271,10 @@ std::array<mx::Shape, 2> buffer_shapes(const StoreInputs& of, const RowPacking& 
 
 } // namespace
 
-Arrays store(const StoreInputs& of, const StoreOptions& options, mx::Stream s) {
+std::optional<Arrays> store(const StoreInputs& of, const StoreOptions& options, mx::Stream s) {
+  if (s.device == mx::Device::gpu && (options.packing.bits > 0 || !takes(s, of.values))) {
+    return std::nullopt;
+  }
   if (of.projection) {
     const auto& keys = *of.projection;
     // The node that rotates keys cannot pack them.

@@ -1,0 +1,110 @@
+// The arguments of the kernels, as the host fills them and the device reads them. Pointers are addresses on the device.
+#pragma once
+
+#include <stdint.h>
+
+namespace mlxrs::cuda {
+
+// A matrix [n, k] of a product, and where its part of the result goes.
+struct Matrix {
+  const void* weight;
+  const void* scales;
+  const void* biases;
+  void* y; // [m, n]
+  int n;
+  int tiles; // Tiles of rows of this matrix and of those before it.
+};
+
+struct LinearArgs {
+  const void* x; // [m, k]
+  Matrix of[3];
+  int count, m, k, group;
+  int gate; // -1: none; else `of` has two matrices whose products the gate joins
+};
+
+struct LookupArgs {
+  const uint32_t* indices;
+  const void* weight;
+  const void* scales;
+  const void* biases;
+  void* y; // [count, k]
+  int count, n, k, group;
+  bool is_signed;
+};
+
+struct NormArgs {
+  const void* x;
+  const void* residual; // null: none
+  const void* inner;    // null: none
+  const void* outer;    // null: none
+  void* sum;            // null where there is no residual
+  void* normed;         // null where there is no outer weight
+  int n;
+  float eps;
+};
+
+// An array [B, H, L, D] whose last axis is dense. Strides are in elements.
+struct Heads {
+  const void* at;
+  int64_t row, head, token;
+};
+
+// Projections [B, L, H D] that become heads.
+struct HeadsArgs {
+  const void* x; // dense
+  const void* weight; // null: no norm
+  const float* periods; // [dims / 2]
+  const int32_t* offsets;
+  int offset_step, rows, tokens, heads, dim, dims;
+  float eps;
+  void* y; // [B, H, L, D], or a buffer [B, H, slots, D]
+  int slots; // 0: heads, else of a buffer
+  bool ring;
+  // Of a buffer: values that go beside the keys.
+  Heads values;
+  int value_heads, value_dim;
+  void* value_buffer;
+};
+
+// Which keys a query sees: mlxrs_mask and mlxrs_slots.
+struct AttentionArgs {
+  Heads q, k, v;
+  const int32_t* offsets; // null: the last query stands at the last slot
+  const float* sinks;     // null: none
+  void* y;                // [B, L, H, D of v]
+  float* partial;         // of each part, row, head and query: values, largest score, sum
+  uint32_t* tickets;      // of each row, head and tile of queries
+  int offset_step, rows, heads, kv_heads, tokens, slots;
+  float scale, cap;
+  int mask, layout, window;
+  int parts; // of the keys, each on a block of its own; 1: a block goes through all keys
+};
+
+struct DrawArgs {
+  const void* x; // [rows, n]
+  const uint32_t* keys;
+  const float* numbers;
+  const int32_t* counts; // of logsumexp: not null; of argmax: null
+  uint32_t* y;           // logsumexp writes floats
+  int n;
+};
+
+struct CopyArgs {
+  const void* from;
+  void* to;
+  int ndim;
+  int64_t size;
+  int shape[8];
+  int64_t strides[8];
+};
+
+struct GatedArgs {
+  const void* gate;
+  const void* up;
+  void* y;
+  int64_t n;
+  int kind; // mlxrs_gate; 2: cap tanh(gate / cap)
+  float cap;
+};
+
+} // namespace mlxrs::cuda

@@ -1,0 +1,207 @@
+// How quantised matrices are written, for 32 adjacent codes of a row: `bits` words. Eight codes become four words of two numbers each, in
+// the order of `Pairs`.
+#pragma once
+
+#include "cuda/device.cuh"
+
+namespace mlxrs::cuda {
+
+// Which of eight adjacent elements a word holds: (0, 1), (2, 3), .. or (0, 4), (1, 5), ..
+enum class Pairs { adjacent, halves };
+
+// Eight elements of T in the order of the pairs.
+template <Pairs P>
+__device__ inline void arrange(const uint4& x, uint32_t (&y)[4]) {
+  if constexpr (P == Pairs::adjacent) {
+    y[0] = x.x, y[1] = x.y, y[2] = x.z, y[3] = x.w;
+  } else {
+    y[0] = __byte_perm(x.x, x.z, 0x5410);
+    y[1] = __byte_perm(x.x, x.z, 0x7632);
+    y[2] = __byte_perm(x.y, x.w, 0x5410);
+    y[3] = __byte_perm(x.y, x.w, 0x7632);
+  }
+}
+
+// `Words` words of 4 bytes from an address that is a multiple of 16 where `aligned`.
+template <int Words>
+__device__ inline void load_words(const uint32_t* from, bool aligned, uint32_t (&to)[Words]) {
+  if (Words % 4 == 0 && aligned) {
+#pragma unroll
+    for (int i = 0; i < Words / 4; i++) {
+      uint4 v = load_once(reinterpret_cast<const uint4*>(from) + i);
+      to[4 * i] = v.x, to[4 * i + 1] = v.y, to[4 * i + 2] = v.z, to[4 * i + 3] = v.w;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < Words; i++) {
+      to[i] = load_once(from + i);
+    }
+  }
+}
+
+// Code i of a row's codes, which are one after the other from the lowest bit on.
+template <int Bits, int Words>
+__device__ inline uint32_t code(const uint32_t (&words)[Words], int i) {
+  int at = i * Bits, word = at / 32, shift = at % 32;
+  uint32_t v = words[word] >> shift;
+  if (shift + Bits > 32) {
+    v |= words[word + 1] << (32 - shift);
+  }
+  return v & ((1u << Bits) - 1);
+}
+
+// code * scale + bias, as MLX's `quantize` has it: scales and biases of T, rounded once.
+template <class T, int Bits>
+struct Affine {
+  static constexpr Pairs pairs = Bits == 4 ? Pairs::halves : Pairs::adjacent;
+  static constexpr bool is_packed = true;
+  static constexpr int bits = Bits;
+
+  uint32_t words[Bits];
+  T scale, bias;
+
+  __device__ void load(const void* weight, const void* scales, const void* biases, int64_t row, int k, int at, int group, bool aligned) {
+    load_words(static_cast<const uint32_t*>(weight) + (row * k + at) / 32 * Bits, aligned, words);
+    int64_t of = row * (k / group) + at / group;
+    scale = static_cast<const T*>(scales)[of];
+    bias = static_cast<const T*>(biases)[of];
+  }
+  __device__ void clear() {
+#pragma unroll
+    for (int i = 0; i < Bits; i++) {
+      words[i] = 0;
+    }
+    scale = narrow<T>(0.0f), bias = narrow<T>(0.0f);
+  }
+  // Elements 8 i to 8 i + 7.
+  __device__ void eight(int i, uint32_t (&y)[4]) const {
+    if constexpr (Bits == 8 && is_bf16<T>) {
+      // Codes above 127 have no place in the mantissa of bf16.
+      float s = wide(scale), b = wide(bias);
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        uint32_t word = words[2 * i + j / 2];
+        float low = __uint_as_float(__byte_perm(word, 0x4b000000, 0x7540 + (2 * j % 4))) - 8388608.0f;
+        float high = __uint_as_float(__byte_perm(word, 0x4b000000, 0x7540 + (2 * j % 4 + 1))) - 8388608.0f;
+        y[j] = pair<T>(fmaf(low, s, b), fmaf(high, s, b));
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        y[j] = affine(two(i, j));
+      }
+    }
+  }
+  __device__ float one(int i) const {
+    return rounded<T>(fmaf(static_cast<float>(code<Bits>(words, i)), wide(scale), wide(bias)));
+  }
+
+ private:
+  // Two codes in the halves of a word.
+  __device__ uint32_t two(int i, int j) const {
+    if constexpr (Bits == 4) {
+      return (words[i] >> (4 * j)) & 0x000f000fu;
+    } else {
+      return code<Bits>(words, 8 * i + 2 * j) | code<Bits>(words, 8 * i + 2 * j + 1) << 16;
+    }
+  }
+  // A code in the low bits of the mantissa of 128 (bf16) or 1024 (f16) adds itself to it.
+  __device__ uint32_t affine(uint32_t codes) const {
+    if constexpr (is_bf16<T>) {
+      uint32_t shifted = codes | 0x43004300u;
+      auto v = __hsub2(*reinterpret_cast<__nv_bfloat162*>(&shifted), __bfloat162bfloat162(__float2bfloat16_rn(128.0f)));
+      v = __hfma2(v, __bfloat162bfloat162(scale), __bfloat162bfloat162(bias));
+      return *reinterpret_cast<uint32_t*>(&v);
+    } else {
+      uint32_t shifted = codes | 0x64006400u;
+      auto v = __hsub2(*reinterpret_cast<__half2*>(&shifted), __half2half2(__float2half_rn(1024.0f)));
+      v = __hfma2(v, __half2half2(scale), __half2half2(bias));
+      return *reinterpret_cast<uint32_t*>(&v);
+    }
+  }
+};
+
+// 2^(byte - 127).
+__device__ inline float exponent_of(uint8_t byte) {
+  return byte == 0 ? __uint_as_float(0x00400000u) : __uint_as_float(static_cast<uint32_t>(byte) << 23);
+}
+// A float of 8 bits, e4m3.
+__device__ inline float e4m3(uint32_t byte) {
+  float v = __uint_as_float((byte & 0x80) << 24 | (byte & 0x7f) << 20) * 0x1p120f;
+  return (byte & 0x7f) == 0x7f ? __uint_as_float(0x7fc00000u) : v;
+}
+// A float of 4 bits, e2m1.
+__device__ inline float e2m1(uint32_t nibble) {
+  return __uint_as_float((nibble & 8) << 28 | (nibble & 7) << 22) * 0x1p126f;
+}
+
+// Floats of `Bits` bits with a scale for each `Group`: a power of two in groups of 32, e4m3 in groups of 16.
+template <class T, int Bits, int Group>
+struct Floats {
+  static constexpr Pairs pairs = Pairs::adjacent;
+  static constexpr bool is_packed = true;
+  static constexpr int bits = Bits;
+
+  uint32_t words[Bits];
+  float scales[32 / Group];
+
+  __device__ void load(const void* weight, const void* all, const void*, int64_t row, int k, int at, int, bool aligned) {
+    load_words(static_cast<const uint32_t*>(weight) + (row * k + at) / 32 * Bits, aligned, words);
+#pragma unroll
+    for (int i = 0; i < 32 / Group; i++) {
+      uint8_t byte = static_cast<const uint8_t*>(all)[row * (k / Group) + at / Group + i];
+      scales[i] = Group == 16 ? e4m3(byte) : exponent_of(byte);
+    }
+  }
+  __device__ void clear() {
+#pragma unroll
+    for (int i = 0; i < Bits; i++) {
+      words[i] = 0;
+    }
+#pragma unroll
+    for (int i = 0; i < 32 / Group; i++) {
+      scales[i] = 0;
+    }
+  }
+  __device__ float one(int i) const {
+    uint32_t v = code<Bits>(words, i);
+    return rounded<T>((Bits == 8 ? e4m3(v) : e2m1(v)) * scales[i / Group]);
+  }
+  __device__ void eight(int i, uint32_t (&y)[4]) const {
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      y[j] = pair<T>(one(8 * i + 2 * j), one(8 * i + 2 * j + 1));
+    }
+  }
+};
+
+// Elements of T as they are.
+template <class T>
+struct Dense {
+  static constexpr Pairs pairs = Pairs::adjacent;
+  static constexpr bool is_packed = false;
+  static constexpr int bits = 16;
+
+  uint32_t words[16];
+
+  __device__ void load(const void* weight, const void*, const void*, int64_t row, int k, int at, int, bool aligned) {
+    load_words(reinterpret_cast<const uint32_t*>(static_cast<const T*>(weight) + row * k + at), aligned, words);
+  }
+  __device__ void clear() {
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+      words[i] = 0;
+    }
+  }
+  __device__ void eight(int i, uint32_t (&y)[4]) const {
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      y[j] = words[4 * i + j];
+    }
+  }
+  __device__ float one(int i) const {
+    return wide(reinterpret_cast<const T*>(words)[i]);
+  }
+};
+
+} // namespace mlxrs::cuda

@@ -1,0 +1,133 @@
+// What the kernels share: numbers of 16 and 32 bits, sums over threads, and products on tensor cores.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+namespace mlxrs::cuda {
+
+using bf16 = __nv_bfloat16;
+using f16 = __half;
+
+template <class T>
+constexpr bool is_bf16 = false;
+template <>
+constexpr bool is_bf16<bf16> = true;
+
+constexpr int warp_size = 32;
+
+__device__ inline float wide(float x) {
+  return x;
+}
+__device__ inline float wide(bf16 x) {
+  return __bfloat162float(x);
+}
+__device__ inline float wide(f16 x) {
+  return __half2float(x);
+}
+template <class T>
+__device__ inline T narrow(float x);
+template <>
+__device__ inline float narrow<float>(float x) {
+  return x;
+}
+template <>
+__device__ inline bf16 narrow<bf16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <>
+__device__ inline f16 narrow<f16>(float x) {
+  return __float2half_rn(x);
+}
+// What a number is after it was written to memory.
+template <class T>
+__device__ inline float rounded(float x) {
+  return wide(narrow<T>(x));
+}
+
+// Two numbers of 16 bits in a word, the first in the low half.
+template <class T>
+__device__ inline uint32_t pair(float low, float high);
+template <>
+__device__ inline uint32_t pair<bf16>(float low, float high) {
+  auto two = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<uint32_t*>(&two);
+}
+template <>
+__device__ inline uint32_t pair<f16>(float low, float high) {
+  auto two = __floats2half2_rn(low, high);
+  return *reinterpret_cast<uint32_t*>(&two);
+}
+
+// c += a b for a 16 x 16 and b 16 x 8, both of T, in F32. Thread 4 g + t has of a the elements (g, 2 t), (g + 8, 2 t), (g, 2 t + 8) and
+// (g + 8, 2 t + 8), each with the next column; of b (2 t, g) and (2 t + 8, g), each with the next row; of c (g, 2 t) and (g + 8, 2 t),
+// each with the next column.
+template <class T>
+__device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+template <>
+__device__ inline void multiply<bf16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <>
+__device__ inline void multiply<f16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The sum over the threads of a block, in an order that depends on the number of threads alone. Every thread gets it.
+template <int Threads>
+__device__ inline float block_sum(float x) {
+  constexpr int warps = Threads / warp_size;
+  __shared__ float parts[warps];
+#pragma unroll
+  for (int step = warp_size / 2; step > 0; step /= 2) {
+    x += __shfl_xor_sync(~0u, x, step);
+  }
+  __syncthreads();
+  if (threadIdx.x % warp_size == 0) {
+    parts[threadIdx.x / warp_size] = x;
+  }
+  __syncthreads();
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < warps; i++) {
+    sum += parts[i];
+  }
+  return sum;
+}
+
+__device__ inline float warp_sum(float x) {
+#pragma unroll
+  for (int step = warp_size / 2; step > 0; step /= 2) {
+    x += __shfl_xor_sync(~0u, x, step);
+  }
+  return x;
+}
+
+__device__ inline float warp_max(float x) {
+#pragma unroll
+  for (int step = warp_size / 2; step > 0; step /= 2) {
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
+  }
+  return x;
+}
+
+// 16 bytes that no other block reads soon.
+__device__ inline uint4 load_once(const uint4* at) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
+  return v;
+}
+__device__ inline uint32_t load_once(const uint32_t* at) {
+  uint32_t v;
+  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(at));
+  return v;
+}
+
+} // namespace mlxrs::cuda

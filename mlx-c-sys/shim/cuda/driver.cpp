@@ -1,0 +1,43 @@
+#include "driver.h"
+
+#include <dlfcn.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace mlxrs::cuda {
+
+const Driver& Driver::get() {
+  static const Driver driver = [] {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) {
+      throw std::runtime_error(std::string("the NVIDIA driver is missing: ") + dlerror());
+    }
+    Driver d{};
+    auto find = [&](auto& function, const char* name) {
+      void* address = dlsym(library, name);
+      if (address == nullptr) {
+        throw std::runtime_error(std::string("the NVIDIA driver has no ") + name);
+      }
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(address);
+    };
+    find(d.error_string, "cuGetErrorString");
+    find(d.load_module, "cuModuleLoadData");
+    find(d.get_function, "cuModuleGetFunction");
+    find(d.set_attribute, "cuFuncSetAttribute");
+    find(d.allocate, "cuMemAllocAsync");
+    find(d.allocate_host, "cuMemHostAlloc");
+    return d;
+  }();
+  return driver;
+}
+
+void check(CUresult result, const char* what) {
+  if (result != CUDA_SUCCESS) {
+    const char* text = nullptr;
+    Driver::get().error_string(result, &text);
+    throw std::runtime_error(std::string(what) + ": " + (text != nullptr ? text : "an unknown error of CUDA"));
+  }
+}
+
+} // namespace mlxrs::cuda

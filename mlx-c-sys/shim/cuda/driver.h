@@ -1,0 +1,23 @@
+// The functions of the NVIDIA driver that we call, found at run time: a program without a GPU starts too.
+#pragma once
+
+#include <cuda.h>
+
+namespace mlxrs::cuda {
+
+struct Driver {
+  CUresult (*error_string)(CUresult, const char**);
+  CUresult (*load_module)(CUmodule*, const void*);
+  CUresult (*get_function)(CUfunction*, CUmodule, const char*);
+  CUresult (*set_attribute)(CUfunction, CUfunction_attribute, int);
+  CUresult (*allocate)(CUdeviceptr*, size_t, CUstream);
+  CUresult (*allocate_host)(void**, size_t, unsigned);
+
+  // Throws if there is no driver.
+  static const Driver& get();
+};
+
+// Throws with the driver's words if `result` is an error.
+void check(CUresult result, const char* what);
+
+} // namespace mlxrs::cuda

@@ -1,0 +1,103 @@
+// Memory of a GPU, and kernels as nodes of MLX's CUDA graphs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "mlx/array.h"
+#include "mlx/backend/cuda/device.h"
+#include "mlx/stream.h"
+
+#include "args.h"
+
+namespace mlxrs::cuda {
+
+namespace mx = mlx::core;
+
+// Gives an array memory on the device of a stream, from MLX's own cache of buffers.
+void allocate(mx::array& y, mx::Stream s);
+void allocate(mx::array& y, size_t bytes, mx::Stream s);
+void allocate_as(mx::array& y, mx::Strides strides, mx::array::Flags flags, mx::Stream s);
+// Gives an array memory of the host that GPUs read and write over the bus, without faults. For a few bytes that the host reads.
+mx::allocator::Data host_memory(size_t bytes);
+
+// An array of numbers that only kernels see. It lives until they have run.
+mx::array scratch(size_t bytes, mx::Stream s);
+// Zeros at the same address for all kernels of a stream: counters that kernels set back. At least `count` words.
+mx::array counters(size_t count, mx::Stream s);
+
+// One kernel. Inputs and outputs say which kernels it has to wait for.
+class Launch {
+ public:
+  explicit Launch(mx::Stream s) : encoder_(mx::cu::get_command_encoder(s)), device_(s.device.index) {}
+
+  template <typename T>
+  const T* read(const mx::array& a) {
+    inputs_.push_back(a);
+    return mx::gpu_ptr<T>(a);
+  }
+  template <typename T>
+  T* write(mx::array& a) {
+    outputs_.push_back(a);
+    return mx::gpu_ptr<T>(a);
+  }
+  const void* read(const mx::array& a) {
+    return read<char>(a);
+  }
+  void* write(mx::array& a) {
+    return write<char>(a);
+  }
+  // Keeps the array until the kernel has run.
+  void keep(const mx::array& a) {
+    encoder_.add_temporary(a);
+  }
+  // `module` is a name of embedded.h. The kernel takes `args` in this order.
+  template <typename... Args>
+  void run(const char* module, const std::string& kernel, dim3 blocks, int threads, Args... args) {
+    run_with(0, module, kernel, blocks, threads, args...);
+  }
+  // With so many bytes of shared memory, beside what the kernel declares.
+  template <typename... Args>
+  void run_with(
+      unsigned shared, const char* module, const std::string& kernel, dim3 blocks, int threads, Args... args) {
+    void* addresses[] = {&args...};
+    // The encoder counts what it is told as the next kernel's, and an input may have needed a kernel of its own.
+    for (const auto& a : inputs_) {
+      encoder_.set_input_array(a);
+    }
+    for (const auto& a : outputs_) {
+      encoder_.set_output_array(a);
+    }
+    encoder_.add_kernel_node_raw(
+        find(module, kernel, shared), blocks, dim3(static_cast<unsigned>(threads), 1, 1), dim3(0, 0, 0), shared, addresses);
+  }
+
+ private:
+  CUfunction find(const char* module, const std::string& kernel, unsigned shared);
+
+  mx::cu::CommandEncoder& encoder_;
+  int device_;
+  std::vector<mx::array> inputs_, outputs_;
+};
+
+// The same elements in row-major order: the array itself, or a copy that `launch` keeps.
+mx::array dense(const mx::array& a, mx::Stream s);
+// Gives `to`, which has the shape of `from`, memory and the same elements in row-major order.
+void copy(const mx::array& from, mx::array& to, mx::Stream s);
+// A 16-byte word of zeros over all of the array's memory.
+void fill_with_zeros(mx::array& a, mx::Stream s);
+
+// "bf16", "f16" or "f32".
+inline const char* name_of(mx::Dtype dtype) {
+  return dtype == mx::bfloat16 ? "bf16" : dtype == mx::float16 ? "f16" : "f32";
+}
+
+// Whether kernels of ours run on the device of a stream.
+bool is_usable(mx::Stream s);
+
+// How many blocks take so many tasks.
+inline unsigned blocks_of(int64_t tasks, int64_t per_block) {
+  return static_cast<unsigned>((tasks + per_block - 1) / per_block);
+}
+
+} // namespace mlxrs::cuda

@@ -1,0 +1,161 @@
+// Memory for the results of our kernels. MLX's allocator gives memory of a device only to code within libmlx: the function is not exported.
+// Its class is in a header, and this is its function, with the same rules, on the same cache and the same counts.
+#include "mlx/backend/cuda/allocator.h"
+
+#include <algorithm>
+#include <mutex>
+#include <sstream>
+#include <unordered_map>
+
+#include "driver.h"
+#include "launch.h"
+
+namespace mlx::core::cu {
+
+// As in MLX's own: small sizes are powers of two, larger ones whole pages.
+Buffer CudaAllocator::malloc_async(size_t size, int device, cudaStream_t stream) {
+  constexpr size_t small = 8, page = 16384;
+  if (size <= small) {
+    // Of a pool that only MLX's function reaches.
+    return static_cast<allocator::Allocator*>(this)->malloc(size);
+  }
+  if (size < page) {
+    size_t power = small;
+    while (power < size) {
+      power *= 2;
+    }
+    size = power;
+  } else {
+    size = page * ((size + page - 1) / page);
+  }
+  std::unique_lock lock(mutex_);
+  CudaBuffer* buffer = buffer_cache_.reuse_from_cache(size);
+  if (buffer == nullptr) {
+    auto over = static_cast<int64_t>(active_memory_ + buffer_cache_.cache_size() + size) - static_cast<int64_t>(memory_limit_);
+    if (over > 0) {
+      buffer_cache_.release_cached_buffers(static_cast<size_t>(over));
+    }
+    const auto& driver = mlxrs::cuda::Driver::get();
+    CUdeviceptr at = 0;
+    CUresult result = driver.allocate(&at, size, reinterpret_cast<CUstream>(stream));
+    if (result != CUDA_SUCCESS) {
+      buffer_cache_.clear();
+      result = driver.allocate(&at, size, reinterpret_cast<CUstream>(stream));
+    }
+    if (result != CUDA_SUCCESS) {
+      std::ostringstream text;
+      text << "[malloc] Unable to allocate " << size << " bytes.";
+      throw std::runtime_error(text.str());
+    }
+    buffer = new CudaBuffer{reinterpret_cast<void*>(at), size, device};
+  }
+  active_memory_ += buffer->size;
+  peak_memory_ = std::max(active_memory_, peak_memory_);
+  if (buffer_cache_.cache_size() > max_pool_size_) {
+    buffer_cache_.release_cached_buffers(buffer_cache_.cache_size() - max_pool_size_);
+  }
+  return Buffer{buffer};
+}
+
+allocator::Data malloc_async(size_t size, CommandEncoder& encoder) {
+  auto& all = static_cast<CudaAllocator&>(allocator::allocator());
+  return allocator::Data(all.malloc_async(size, encoder.device().cuda_device(), encoder.stream()));
+}
+
+} // namespace mlx::core::cu
+
+namespace mlxrs::cuda {
+
+void allocate(mx::array& y, size_t bytes, mx::Stream s) {
+  y.set_data(mx::cu::malloc_async(bytes, mx::cu::get_command_encoder(s)));
+}
+
+void allocate_as(mx::array& y, mx::Strides strides, mx::array::Flags flags, mx::Stream s) {
+  y.set_data(mx::cu::malloc_async(y.nbytes(), mx::cu::get_command_encoder(s)), y.size(), std::move(strides), flags);
+}
+
+void allocate(mx::array& y, mx::Stream s) {
+  allocate(y, y.nbytes(), s);
+}
+
+namespace {
+
+// Pinned memory in blocks of one size, cut from slabs that are never given back.
+class HostPool {
+ public:
+  static HostPool& of(size_t size) {
+    static std::mutex guard;
+    static auto* pools = new std::unordered_map<size_t, HostPool*>;
+    std::lock_guard lock(guard);
+    auto& pool = (*pools)[size];
+    if (pool == nullptr) {
+      pool = new HostPool(size);
+    }
+    return *pool;
+  }
+  mx::cu::CudaBuffer* take() {
+    std::lock_guard lock(guard_);
+    if (free_.empty()) {
+      grow();
+    }
+    auto* buffer = free_.back();
+    free_.pop_back();
+    return buffer;
+  }
+  void give(mx::cu::CudaBuffer* buffer) {
+    std::lock_guard lock(guard_);
+    free_.push_back(buffer);
+  }
+
+ private:
+  explicit HostPool(size_t size) : size_(size) {}
+
+  void grow() {
+    size_t slab = std::max<size_t>(size_, 64 << 10);
+    void* at = nullptr;
+    mx::cu::device(0).make_current();
+    check(Driver::get().allocate_host(&at, slab, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP), "no pinned memory");
+    for (size_t i = 0; i + size_ <= slab; i += size_) {
+      // MLX takes the device -1 for memory that the host can read.
+      free_.push_back(new mx::cu::CudaBuffer{static_cast<char*>(at) + i, size_, -1});
+    }
+  }
+
+  std::mutex guard_;
+  size_t size_;
+  std::vector<mx::cu::CudaBuffer*> free_;
+};
+
+} // namespace
+
+mx::allocator::Data host_memory(size_t bytes) {
+  size_t size = 64;
+  while (size < bytes) {
+    size *= 2;
+  }
+  auto& pool = HostPool::of(size);
+  auto give = [&pool](mx::allocator::Buffer buffer) {
+    pool.give(static_cast<mx::cu::CudaBuffer*>(const_cast<void*>(static_cast<const void*>(buffer.ptr()))));
+  };
+  return mx::allocator::Data(mx::allocator::Buffer(pool.take()), give);
+}
+
+mx::array scratch(size_t bytes, mx::Stream s) {
+  mx::array a(mx::Shape{static_cast<int>((bytes + 3) / 4)}, mx::uint32, nullptr, {});
+  allocate(a, s);
+  return a;
+}
+
+mx::array counters(size_t count, mx::Stream s) {
+  // A stream belongs to a thread.
+  thread_local std::unordered_map<int, mx::array> all;
+  auto found = all.find(s.index);
+  if (found == all.end() || found->second.size() < count) {
+    auto a = scratch(4 * std::max<size_t>(count, 4096), s);
+    fill_with_zeros(a, s);
+    found = all.insert_or_assign(s.index, a).first;
+  }
+  return found->second;
+}
+
+} // namespace mlxrs::cuda

@@ -1,0 +1,54 @@
+#include "cuda/args.h"
+#include "ops/linear/cuda/product.cuh"
+
+namespace mlxrs::cuda {
+
+template <class T>
+__device__ void gated(const GatedArgs& a) {
+  int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < a.n; i += step) {
+    float x = wide(static_cast<const T*>(a.gate)[i]);
+    float y = a.kind == 2 ? a.cap * tanhf(x / a.cap)
+                          : rounded<T>(gate_of(a.kind, x)) * wide(static_cast<const T*>(a.up)[i]);
+    static_cast<T*>(a.y)[i] = narrow<T>(y);
+  }
+}
+
+// Elements in row-major order from anywhere.
+template <class T>
+__device__ void copy(const CopyArgs& a) {
+  int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < a.size; i += step) {
+    int64_t rest = i, at = 0;
+    for (int d = a.ndim - 1; d >= 0; d--) {
+      at += rest % a.shape[d] * a.strides[d];
+      rest /= a.shape[d];
+    }
+    static_cast<T*>(a.to)[i] = static_cast<const T*>(a.from)[at];
+  }
+}
+
+} // namespace mlxrs::cuda
+
+extern "C" __global__ void gated_bf16(const __grid_constant__ mlxrs::cuda::GatedArgs a) {
+  mlxrs::cuda::gated<mlxrs::cuda::bf16>(a);
+}
+extern "C" __global__ void gated_f16(const __grid_constant__ mlxrs::cuda::GatedArgs a) {
+  mlxrs::cuda::gated<mlxrs::cuda::f16>(a);
+}
+extern "C" __global__ void gated_f32(const __grid_constant__ mlxrs::cuda::GatedArgs a) {
+  mlxrs::cuda::gated<float>(a);
+}
+extern "C" __global__ void copy_16(const __grid_constant__ mlxrs::cuda::CopyArgs a) {
+  mlxrs::cuda::copy<uint16_t>(a);
+}
+extern "C" __global__ void copy_32(const __grid_constant__ mlxrs::cuda::CopyArgs a) {
+  mlxrs::cuda::copy<uint32_t>(a);
+}
+// Zeros, 16 bytes at a time.
+extern "C" __global__ void zeros(const __grid_constant__ mlxrs::cuda::CopyArgs a) {
+  int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < a.size; i += step) {
+    static_cast<uint4*>(a.to)[i] = make_uint4(0, 0, 0, 0);
+  }
+}

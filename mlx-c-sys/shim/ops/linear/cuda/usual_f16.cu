@@ -1,0 +1,5 @@
+#include "product.cuh"
+
+MLXRS_PRODUCTS(affine4_f16, mlxrs::cuda::f16, Affine<f16, 4>)
+MLXRS_PRODUCTS(affine8_f16, mlxrs::cuda::f16, Affine<f16, 8>)
+MLXRS_PRODUCTS(dense_f16, mlxrs::cuda::f16, Dense<f16>)

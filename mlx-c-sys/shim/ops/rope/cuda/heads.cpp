@@ -1,0 +1,36 @@
+#include "heads.h"
+
+namespace mlxrs::ops {
+
+cuda::HeadsArgs heads_args(cuda::Launch& launch, const Arrays& in, const HeadsOptions& options, mx::Stream s) {
+  auto read = [&](const mx::array& a) {
+    auto own = cuda::dense(a, s);
+    launch.keep(own);
+    return launch.read(own);
+  };
+  const auto& x = in[0];
+  cuda::HeadsArgs args{};
+  args.x = read(x);
+  args.offsets = static_cast<const int32_t*>(read(in[1]));
+  args.offset_step = in[1].size() > 1 ? 1 : 0;
+  args.periods = static_cast<const float*>(read(in[2]));
+  args.weight = in.size() > 3 ? read(in[3]) : nullptr;
+  args.rows = x.shape(0);
+  args.tokens = x.shape(1);
+  args.heads = x.shape(2) / options.dim;
+  args.dim = options.dim;
+  args.dims = options.rope.dims;
+  args.eps = options.eps;
+  return args;
+}
+
+void heads_on_cuda(const Arrays& in, mx::array& y, const HeadsOptions& options, mx::Stream s) {
+  cuda::allocate(y, s);
+  cuda::Launch launch(s);
+  auto args = heads_args(launch, in, options, s);
+  args.y = launch.write(y);
+  int64_t tasks = static_cast<int64_t>(args.rows) * args.tokens * args.heads;
+  launch.run("rope/heads", std::string("heads_") + cuda::name_of(y.dtype()), cuda::blocks_of(tasks, 4), 128, args);
+}
+
+} // namespace mlxrs::ops
