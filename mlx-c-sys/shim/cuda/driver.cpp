@@ -24,6 +24,8 @@ const Driver& Driver::get() {
     find(d.error_string, "cuGetErrorString");
     find(d.load_module, "cuModuleLoadData");
     find(d.get_function, "cuModuleGetFunction");
+    find(d.get_pool, "cuDeviceGetDefaultMemPool");
+    find(d.set_pool_attribute, "cuMemPoolSetAttribute");
     find(d.set_attribute, "cuFuncSetAttribute");
     find(d.allocate, "cuMemAllocAsync");
     find(d.allocate_host, "cuMemHostAlloc");

@@ -9,6 +9,8 @@ struct Driver {
   CUresult (*error_string)(CUresult, const char**);
   CUresult (*load_module)(CUmodule*, const void*);
   CUresult (*get_function)(CUfunction*, CUmodule, const char*);
+  CUresult (*get_pool)(CUmemoryPool*, CUdevice);
+  CUresult (*set_pool_attribute)(CUmemoryPool, CUmemPool_attribute, void*);
   CUresult (*set_attribute)(CUfunction, CUfunction_attribute, int);
   CUresult (*allocate)(CUdeviceptr*, size_t, CUstream);
   CUresult (*allocate_host)(void**, size_t, unsigned);

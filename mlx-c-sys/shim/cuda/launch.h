@@ -82,6 +82,8 @@ class Launch {
 
 // The same elements in row-major order: the array itself, or a copy that `launch` keeps.
 mx::array dense(const mx::array& a, mx::Stream s);
+// The same for a small array that many kernels read: what the host has written is copied to the GPU once, not read over the bus by each.
+mx::array resident(const mx::array& a, mx::Stream s);
 // Gives `to`, which has the shape of `from`, memory and the same elements in row-major order.
 void copy(const mx::array& from, mx::array& to, mx::Stream s);
 // A 16-byte word of zeros over all of the array's memory.

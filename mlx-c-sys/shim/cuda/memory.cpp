@@ -4,11 +4,32 @@
 
 #include <algorithm>
 #include <mutex>
+#include <set>
 #include <sstream>
 #include <unordered_map>
 
 #include "driver.h"
 #include "launch.h"
+
+namespace mlxrs::cuda {
+namespace {
+
+// By default the driver gives the memory of freed buffers back at each synchronisation, and maps it again at the next allocation.
+void keep_freed_memory(int device) {
+  static std::mutex guard;
+  static std::set<int> done;
+  std::lock_guard lock(guard);
+  if (!done.insert(device).second) {
+    return;
+  }
+  CUmemoryPool pool = nullptr;
+  check(Driver::get().get_pool(&pool, device), "no pool of memory");
+  uint64_t all = UINT64_MAX;
+  check(Driver::get().set_pool_attribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all), "a pool of memory");
+}
+
+} // namespace
+} // namespace mlxrs::cuda
 
 namespace mlx::core::cu {
 
@@ -36,6 +57,7 @@ Buffer CudaAllocator::malloc_async(size_t size, int device, cudaStream_t stream)
       buffer_cache_.release_cached_buffers(static_cast<size_t>(over));
     }
     const auto& driver = mlxrs::cuda::Driver::get();
+    mlxrs::cuda::keep_freed_memory(device);
     CUdeviceptr at = 0;
     CUresult result = driver.allocate(&at, size, reinterpret_cast<CUstream>(stream));
     if (result != CUDA_SUCCESS) {

@@ -28,13 +28,13 @@ void attention_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& o
   args.layout = static_cast<int>(options.layout);
   args.window = options.window;
   if (options.mask == Mask::positions) {
-    auto offsets = cuda::dense(in[3], s);
+    auto offsets = cuda::resident(in[3], s);
     launch.keep(offsets);
     args.offsets = launch.read<int32_t>(offsets);
     args.offset_step = in[3].size() > 1 ? 1 : 0;
   }
   if (sinks) {
-    auto own = cuda::dense(in.back(), s);
+    auto own = cuda::resident(in.back(), s);
     launch.keep(own);
     args.sinks = launch.read<float>(own);
   }

@@ -16,8 +16,71 @@ __device__ float factor(const T* x, int n, float eps) {
   return rsqrtf(block_sum<norm_threads>(sum) / static_cast<float>(n) + eps);
 }
 
+// A row as the thread sees it: pairs of elements, in registers. Rows of an even number of at most 4,096.
+struct Row {
+  static constexpr int pairs = 8, most = 2 * pairs * norm_threads;
+  float2 v[pairs];
+
+  template <class F>
+  __device__ void each(int n, const F& f) {
+#pragma unroll
+    for (int i = 0; i < pairs; i++) {
+      int at = 2 * (threadIdx.x + i * norm_threads);
+      if (at < n) {
+        f(v[i], at);
+      }
+    }
+  }
+  __device__ float factor(int n, float eps) {
+    float sum = 0;
+    each(n, [&](float2& v, int) { sum += v.x * v.x + v.y * v.y; });
+    return rsqrtf(block_sum<norm_threads>(sum) / static_cast<float>(n) + eps);
+  }
+};
+
+template <class T>
+__device__ inline float2 two_of(const T* x) {
+  uint32_t word = *reinterpret_cast<const uint32_t*>(x);
+  return {wide(reinterpret_cast<const T*>(&word)[0]), wide(reinterpret_cast<const T*>(&word)[1])};
+}
+
+template <class T>
+__device__ void add_norm_in_registers(const NormArgs& a) {
+  int64_t at = static_cast<int64_t>(blockIdx.x) * a.n;
+  const T *x = static_cast<const T*>(a.x) + at, *inner = static_cast<const T*>(a.inner), *outer = static_cast<const T*>(a.outer);
+  Row row;
+  row.each(a.n, [&](float2& v, int i) { v = two_of(x + i); });
+  if (a.residual != nullptr) {
+    const T* residual = static_cast<const T*>(a.residual) + at;
+    T* sum = static_cast<T*>(a.sum) + at;
+    float r = inner != nullptr ? row.factor(a.n, a.eps) : 1.0f;
+    row.each(a.n, [&](float2& v, int i) {
+      if (inner != nullptr) {
+        float2 w = two_of(inner + i);
+        v = {rounded<T>(v.x * r * w.x), rounded<T>(v.y * r * w.y)};
+      }
+      float2 add = two_of(residual + i);
+      uint32_t both = pair<T>(v.x + add.x, v.y + add.y);
+      *reinterpret_cast<uint32_t*>(sum + i) = both;
+      v = two_of(reinterpret_cast<const T*>(&both));
+    });
+  }
+  if (a.normed != nullptr) {
+    T* y = static_cast<T*>(a.normed) + at;
+    float r = row.factor(a.n, a.eps);
+    row.each(a.n, [&](float2& v, int i) {
+      float2 w = outer != nullptr ? two_of(outer + i) : make_float2(1.0f, 1.0f);
+      *reinterpret_cast<uint32_t*>(y + i) = pair<T>(v.x * r * w.x, v.y * r * w.y);
+    });
+  }
+}
+
 template <class T>
 __device__ void add_norm(const NormArgs& a) {
+  if (a.n % 2 == 0 && a.n <= Row::most) {
+    add_norm_in_registers<T>(a);
+    return;
+  }
   int64_t at = static_cast<int64_t>(blockIdx.x) * a.n;
   const T* x = static_cast<const T*>(a.x) + at;
   if (a.residual != nullptr) {

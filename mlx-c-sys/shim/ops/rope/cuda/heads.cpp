@@ -11,9 +11,14 @@ cuda::HeadsArgs heads_args(cuda::Launch& launch, const Arrays& in, const HeadsOp
   const auto& x = in[0];
   cuda::HeadsArgs args{};
   args.x = read(x);
-  args.offsets = static_cast<const int32_t*>(read(in[1]));
+  auto resident = [&](const mx::array& a) {
+    auto own = cuda::resident(a, s);
+    launch.keep(own);
+    return launch.read(own);
+  };
+  args.offsets = static_cast<const int32_t*>(resident(in[1]));
   args.offset_step = in[1].size() > 1 ? 1 : 0;
-  args.periods = static_cast<const float*>(read(in[2]));
+  args.periods = static_cast<const float*>(resident(in[2]));
   args.weight = in.size() > 3 ? read(in[3]) : nullptr;
   args.rows = x.shape(0);
   args.tokens = x.shape(1);

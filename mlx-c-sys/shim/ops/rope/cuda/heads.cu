@@ -20,12 +20,12 @@ __device__ void heads(const HeadsArgs& a) {
   __shared__ float all[heads_warps][largest_dim];
   int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
   float* v = all[warp];
-  int per_token = a.heads + (a.slots > 0 ? a.value_heads : 0);
-  int64_t task = static_cast<int64_t>(blockIdx.x) * heads_warps + warp;
-  if (task >= static_cast<int64_t>(a.rows) * a.tokens * per_token) {
+  uint32_t per_token = a.heads + (a.slots > 0 ? a.value_heads : 0);
+  uint32_t task = blockIdx.x * heads_warps + warp, tokens = a.tokens;
+  if (task >= a.rows * tokens * per_token) {
     return;
   }
-  int head = task % per_token, token = task / per_token % a.tokens, row = task / per_token / a.tokens;
+  int head = task % per_token, token = task / per_token % tokens, row = task / per_token / tokens;
   int slot = a.slots > 0 ? slot_of(a, row, token) : token, length = a.slots > 0 ? a.slots : a.tokens;
   if (slot < 0) {
     return;
@@ -69,12 +69,13 @@ __device__ void heads(const HeadsArgs& a) {
 // Keys that are heads already, and values.
 template <class T>
 __device__ void store(const HeadsArgs& a, const Heads& keys) {
-  int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size, per_token = a.heads + a.value_heads;
-  int64_t task = static_cast<int64_t>(blockIdx.x) * heads_warps + warp;
-  if (task >= static_cast<int64_t>(a.rows) * a.tokens * per_token) {
+  int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
+  uint32_t per_token = a.heads + a.value_heads;
+  uint32_t task = blockIdx.x * heads_warps + warp, tokens = a.tokens;
+  if (task >= a.rows * tokens * per_token) {
     return;
   }
-  int head = task % per_token, token = task / per_token % a.tokens, row = task / per_token / a.tokens;
+  int head = task % per_token, token = task / per_token % tokens, row = task / per_token / tokens;
   int slot = slot_of(a, row, token);
   if (slot < 0) {
     return;

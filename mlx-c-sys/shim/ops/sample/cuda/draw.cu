@@ -60,6 +60,27 @@ __device__ inline double sum_of_block(double own) {
   return sum;
 }
 
+// Calls body(index, number) for the thread's part of a row, 16 bytes at a time where the row allows that.
+template <class T, class Body>
+__device__ inline void each_of_row(const T* x, int n, const Body& body) {
+  constexpr int of_load = 16 / sizeof(T);
+  bool whole = n % of_load == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
+  if (!whole) {
+    for (int i = threadIdx.x; i < n; i += draw_threads) {
+      body(i, wide(x[i]));
+    }
+    return;
+  }
+#pragma unroll 4
+  for (int i = threadIdx.x; i < n / of_load; i += draw_threads) {
+    uint4 v = reinterpret_cast<const uint4*>(x)[i];
+#pragma unroll
+    for (int j = 0; j < of_load; j++) {
+      body(i * of_load + j, wide(reinterpret_cast<const T*>(&v)[j]));
+    }
+  }
+}
+
 // The largest number of 32 bits for which the sum of `weight` over the elements whose `rank` is not below it reaches `wanted`. Three bits
 // of it are found in a pass over the row.
 template <class Rank, class Weight>
@@ -120,11 +141,10 @@ __device__ void draw(const DrawArgs& a) {
 
   Drawn largest{-INFINITY, no_token};
   bool strange = false;
-  for (int i = threadIdx.x; i < n; i += draw_threads) {
-    float x = at(i);
+  each_of_row(logits, n, [&](int i, float x) {
     strange |= x != x;
     largest = better(largest, {x, static_cast<uint32_t>(i)});
-  }
+  });
   largest = best_of_block(largest);
   strange = __syncthreads_or(strange) != 0;
   bool is_number = largest.y > -INFINITY && largest.y < INFINITY && !(scale != 0.0f && strange);
@@ -208,9 +228,7 @@ template <class T>
 __device__ void logsumexp(const DrawArgs& a) {
   const T* x = static_cast<const T*>(a.x) + static_cast<int64_t>(blockIdx.x) * a.n;
   Drawn largest{-INFINITY, 0};
-  for (int i = threadIdx.x; i < a.n; i += draw_threads) {
-    largest = better(largest, {wide(x[i]), static_cast<uint32_t>(i)});
-  }
+  each_of_row(x, a.n, [&](int i, float x) { largest = better(largest, {x, static_cast<uint32_t>(i)}); });
   largest = best_of_block(largest);
   if (a.counts == nullptr) {
     if (threadIdx.x == 0) {
@@ -220,9 +238,7 @@ __device__ void logsumexp(const DrawArgs& a) {
   }
   float most = largest.y > -INFINITY ? largest.y : 0.0f;
   double sum = 0;
-  for (int i = threadIdx.x; i < a.n; i += draw_threads) {
-    sum += static_cast<double>(expf(wide(x[i]) - most));
-  }
+  each_of_row(x, a.n, [&](int, float x) { sum += static_cast<double>(expf(x - most)); });
   sum = sum_of_block(sum);
   if (threadIdx.x == 0) {
     reinterpret_cast<float*>(a.y)[blockIdx.x] = most + logf(static_cast<float>(sum));

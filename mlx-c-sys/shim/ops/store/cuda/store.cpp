@@ -25,7 +25,7 @@ void store_on_cuda(
   } else {
     const auto& k = keys[0];
     from = heads_of(launch, k, s);
-    auto own = cuda::dense(offsets, s);
+    auto own = cuda::resident(offsets, s);
     launch.keep(own);
     args.offsets = launch.read<int32_t>(own);
     args.offset_step = offsets.size() > 1 ? 1 : 0;
