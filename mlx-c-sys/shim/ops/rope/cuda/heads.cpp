@@ -2,7 +2,7 @@
 
 namespace mlxrs::ops {
 
-cuda::HeadsArgs heads_args(cuda::Launch& launch, const Arrays& in, const HeadsOptions& options, mx::Stream s) {
+cuda::HeadsArgs heads_args(cuda::Launch& launch, std::span<const mx::array> in, const HeadsOptions& options, mx::Stream s) {
   auto read = [&](const mx::array& a) {
     auto own = cuda::dense(a, s);
     launch.keep(own);

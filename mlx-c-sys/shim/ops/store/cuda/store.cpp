@@ -15,7 +15,7 @@ cuda::Heads heads_of(cuda::Launch& launch, const mx::array& given, mx::Stream s)
 } // namespace
 
 void store_on_cuda(
-    const Arrays& keys, const std::optional<HeadsOptions>& options, const mx::array& values, const mx::array& offsets,
+    std::span<const mx::array> keys, const std::optional<HeadsOptions>& options, const mx::array& values, const mx::array& offsets,
     Arrays& out, bool ring, mx::Stream s) {
   cuda::Launch launch(s);
   cuda::HeadsArgs args{};
