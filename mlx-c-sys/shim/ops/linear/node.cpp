@@ -100,10 +100,16 @@ class PackedLinear : public Product {
 
 std::optional<Kind> kind_of(const mx::array& x, const Parts& w, mx::Stream s) {
   const auto& weight = w.weight;
-  // GPUs read 32 columns at a time.
-  bool fits = s.device == mx::Device::cpu || (x.ndim() > 0 && x.shape(-1) % 32 == 0 && weight.size() > 0);
-  if (x.ndim() < 1 || !takes(s, x) || !fits || weight.ndim() != 2) {
+  if (x.ndim() < 1 || !takes(s, x) || weight.ndim() != 2) {
     return std::nullopt;
+  }
+  if (s.device == mx::Device::gpu) {
+    // GPUs read 32 columns at a time. Many rows by a dense matrix are faster by cuBLAS.
+    constexpr size_t many = 128;
+    size_t columns = x.shape(-1);
+    if (columns == 0 || columns % 32 != 0 || weight.size() == 0 || (!w.scales && x.size() / columns > many)) {
+      return std::nullopt;
+    }
   }
   if (!w.scales) {
     bool usual = weight.dtype() == x.dtype() && x.shape(-1) == weight.shape(1) &&

@@ -1,0 +1,102 @@
+//! Products and embeddings.
+
+use mlx_core::fast::{self, Gate, plainly};
+use mlx_core::ops::quantize::{QuantMode, Scheme};
+use mlx_core::{Array, DType, Result};
+
+use super::{HALVES, Weights, close, noise, on_gpu, same, schemes};
+
+#[test]
+fn products_of_every_coding() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    for (dtype, tolerance) in HALVES {
+        for scheme in schemes().into_iter().map(Some).chain([None]) {
+            for (m, n, k) in [
+                (1, 48, 128),
+                (3, 40, 384),
+                (9, 64, 1152),
+                (17, 33, 2176),
+                (70, 16, 256),
+            ] {
+                let x = noise(1, &[m, k], dtype)?;
+                let (a, b) = (
+                    Weights::new(2, n, k, dtype, scheme)?,
+                    Weights::new(3, n + 8, k, dtype, scheme)?,
+                );
+                let what = format!("{dtype} {scheme:?} {m} {n} {k}");
+                let both = fast::linear_many(&x, &[a.matrix(), b.matrix()])?;
+                close(&what, &both[0], &a.times(&x)?, tolerance)?;
+                close(&what, &both[1], &b.times(&x)?, tolerance)?;
+                let c = Weights::new(4, n, k, dtype, scheme)?;
+                for gate in [Gate::Silu, Gate::GeluTanh] {
+                    let y = fast::gated_linear(gate, &x, &a.matrix(), &c.matrix())?;
+                    let wanted = plainly(|| fast::gated(gate, &a.times(&x)?, &c.times(&x)?))?;
+                    close(&format!("{what} {gate:?}"), &y, &wanted, 2.0 * tolerance)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_row_is_the_same_in_every_batch() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    let four = Scheme {
+        mode: QuantMode::Affine,
+        bits: 4,
+        group_size: 64,
+    };
+    for scheme in [None, Some(four)] {
+        for (n, k) in [(1152, 6912), (16640, 1152)] {
+            let w = Weights::new(2, n, k, DType::BF16, scheme)?;
+            // More rows by a dense matrix are cuBLAS's.
+            let x = noise(
+                1,
+                &[if scheme.is_some() { 200 } else { 128 }, k],
+                DType::BF16,
+            )?;
+            let all = fast::linear_many(&x, &[w.matrix(), w.matrix()])?.remove(0);
+            for m in [1, 2, 7, 8, 15, 16, 31, 64, 100] {
+                let some =
+                    fast::linear_many(&x.slice_axis(0, 3, 3 + m)?, &[w.matrix(), w.matrix()])?
+                        .remove(1);
+                same(
+                    &format!("{scheme:?} {n} {k} {m}"),
+                    &some,
+                    &all.slice_axis(0, 3, 3 + m)?,
+                )?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn rows_of_an_embedding() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    let ids = Array::from_slice(&[5u32, 0, 63, 5], &[2, 2])?;
+    for (dtype, _) in HALVES {
+        for scheme in schemes().into_iter().map(Some).chain([None]) {
+            let w = Weights::new(2, 64, 384, dtype, scheme)?;
+            let found = match &w.parts {
+                (weight, None) => fast::rows(weight, &ids)?,
+                (packed, Some((scales, biases, scheme))) => {
+                    fast::quantized_rows(packed, scales, biases.as_ref(), &ids, *scheme, dtype)?
+                }
+            };
+            same(
+                &format!("{dtype} {scheme:?}"),
+                &found,
+                &w.wide.take(&ids, 0)?,
+            )?;
+        }
+    }
+    Ok(())
+}
