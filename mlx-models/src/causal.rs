@@ -280,6 +280,17 @@ where
         behind.slice_axis(1, l - 1, l)?.squeeze(1)
     }
 
+    fn looks_ahead(&self) -> bool {
+        self.mtp.as_ref().and_then(M::kv).is_some()
+    }
+
+    fn ahead(&self, next: &Array, hidden: &Array, step: &mut Step<'_>) -> Result<Array> {
+        let Some(mtp) = &self.mtp else {
+            return Err(Error::new(ErrorKind::Unsupported, NO_DRAFTS));
+        };
+        mtp.forward(&self.embed(next)?, hidden, 0, step)
+    }
+
     fn set_names(&mut self, names: Names) {
         self.names = names;
     }

@@ -190,6 +190,22 @@ pub trait Model: Module {
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
+    /// Whether the model has a head that [`ahead`](Self::ahead) runs.
+    fn looks_ahead(&self) -> bool {
+        false
+    }
+
+    /// The head's features `[B, L, E]`, from which [`logits`](Self::logits) tells the token after the next: of the next tokens
+    /// `[B, L]` and the features `hidden` `[B, L, E]` of each position. `step` is that of a cache of its own, with one layer that
+    /// attends to everything. Training computes the loss of the head with it.
+    ///
+    /// # Errors
+    /// The model has no head, or the shapes do not fit.
+    fn ahead(&self, _next: &Array, _hidden: &Array, _step: &mut Step<'_>) -> Result<Array> {
+        let message = "the model has no head that predicts tokens";
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+
     /// The same model once more, for an adapter of its own: the arrays are shared.
     ///
     /// # Errors

@@ -35,7 +35,7 @@ pub struct Mtp {
 module!(Mtp { fc, pre_fc_norm_embedding, pre_fc_norm_hidden, layers, norm } plain { kv });
 
 impl Mtp {
-    /// The head of a checkpoint that has tensors of one, without values.
+    /// The head, without values, of a checkpoint that has tensors of one, or of a model that is initialised and whose config has one.
     ///
     /// # Errors
     /// The config describes a head of another form, or its sizes do not fit.
@@ -48,7 +48,9 @@ impl Mtp {
             NORM_OFFSET,
         ];
         c.ignore(&keys);
-        if !source.has(PREFIX) {
+        let is_initialised = source.tensors.names().next().is_none();
+        let is_wanted = is_initialised && c.opt::<i32>(keys[0])?.is_some_and(|layers| layers > 0);
+        if !source.has(PREFIX) && !is_wanted {
             return Ok(None);
         }
         if c.or(keys[2], false)? {

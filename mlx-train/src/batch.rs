@@ -102,20 +102,50 @@ impl Batch {
             }
             weights.resize((index + 1) * width, 0.0);
         }
+        let inputs = Array::from_slice(&inputs, &[rows.len() as i32, width as i32])?;
+        Self::with(inputs, &targets, &weights, &documents)
+    }
+
+    fn with(
+        inputs: Array,
+        targets: &[u32],
+        weights: &[f32],
+        documents: &[Vec<usize>],
+    ) -> Result<Self> {
         let places: Vec<u32> = (0u32..)
-            .zip(&weights)
+            .zip(weights)
             .filter_map(|(place, &weight)| (weight > 0.0).then_some(place))
             .collect();
-        let shape = [rows.len() as i32, width as i32];
+        let [rows, width] = inputs.dims()?;
         Ok(Self {
-            inputs: Array::from_slice(&inputs, &shape)?,
-            targets: Array::from_slice(&targets, &shape)?,
+            inputs,
+            targets: Array::from_slice(targets, &[rows, width])?,
             weight: weights.iter().map(|&weight| f64::from(weight)).sum(),
-            weights: Array::from_slice(&weights, &shape)?,
+            weights: Array::from_slice(weights, &[rows, width])?,
             learnt: places.len(),
             places: Array::from_slice(&places, &[places.len() as i32])?,
-            documents,
+            documents: documents.to_vec(),
         })
+    }
+
+    /// The same rows with the token after the next as target, which a head for multi-token prediction learns. The weight of a place is that of
+    /// its new target, and 0 for the last place of a document. Nothing may be learnt from it: then `learnt` is 0.
+    ///
+    /// # Errors
+    /// No memory for an array.
+    pub fn ahead(&self) -> Result<Self> {
+        let width = self.targets.dim(1)? as usize;
+        let (mut targets, mut weights) = (self.targets.to_vec::<u32>()?, self.weights.to_vec()?);
+        for (row, documents) in self.documents.iter().enumerate() {
+            let mut start = row * width;
+            for &len in documents {
+                targets[start..start + len].rotate_left(1);
+                weights[start..start + len].rotate_left(1);
+                start += len;
+                weights[start - 1] = 0.0;
+            }
+        }
+        Self::with(self.inputs.clone(), &targets, &weights, &self.documents)
     }
 
     /// The length of each row without its padding.

@@ -3,7 +3,7 @@
 use mlx_core::{Array, Error, ErrorKind, Result};
 use mlx_models::Model;
 use mlx_nn::loss::{chunked_accuracy, chunked_cross_entropy, cross_entropy};
-use mlx_nn::{CacheOptions, ModelCache};
+use mlx_nn::{CacheOptions, LayerKind, ModelCache};
 
 use crate::batch::Batch;
 
@@ -27,19 +27,111 @@ pub(crate) const ONE_STEP: CacheOptions = CacheOptions {
 /// # Errors
 /// The model refuses the batch, or learns nothing from it.
 pub fn sum_loss(model: &dyn Model, batch: &Batch, ce_chunk: Option<i32>) -> Result<Array> {
-    let (hidden, targets, weights) = learnt(model, batch)?;
+    let (hidden, targets, weights) = learnt(&hidden(model, batch)?, batch)?;
     head_losses(model, &hidden, &targets, ce_chunk)?
         .multiply(weights)?
         .sum(.., false)
 }
 
+/// The loss of a head for multi-token prediction (DeepSeek-V3, arXiv:2412.19437, section 2.2): of the features of a position and the next token it
+/// predicts the token after that.
+pub struct Ahead {
+    /// The next tokens, U32 `[B, L]`.
+    next: Array,
+    /// The batch with the tokens behind those as targets.
+    batch: Batch,
+    factor: f32,
+}
+
+impl Ahead {
+    /// The head's loss on `batch`, times `factor`.
+    ///
+    /// # Errors
+    /// The model has no head that predicts tokens.
+    pub fn new(model: &dyn Model, batch: &Batch, factor: f32) -> Result<Self> {
+        check_ahead(model)?;
+        Ok(Self {
+            next: batch.targets.clone(),
+            batch: batch.ahead()?,
+            factor,
+        })
+    }
+
+    /// The sum of the negative log-probabilities of all tokens that are learnt, each times its weight: an F32 scalar. `hidden`: the features
+    /// `[B, L, E]` behind the model's final norm.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub(crate) fn sum_loss(
+        &self,
+        model: &dyn Model,
+        hidden: &Array,
+        ce_chunk: Option<i32>,
+    ) -> Result<Array> {
+        if self.batch.learnt == 0 {
+            return Array::scalar(0.0f32);
+        }
+        let documents = &self.batch.documents;
+        let mut cache = ModelCache::new(&[LayerKind::Full], documents.len(), ONE_STEP);
+        let mut step = cache.begin_packed(documents)?;
+        let features = model.ahead(&self.next, hidden, &mut step)?;
+        let (features, targets, weights) = learnt(&features, &self.batch)?;
+        head_losses(model, &features, &targets, ce_chunk)?
+            .multiply(weights)?
+            .sum(.., false)
+    }
+
+    /// What the head's loss is multiplied by where it is added to the model's.
+    pub(crate) fn factor(&self) -> f32 {
+        self.factor
+    }
+
+    /// The sum of the weights of the tokens that the head learns.
+    pub(crate) fn weight(&self) -> f64 {
+        self.batch.weight
+    }
+}
+
+/// Refuses a model without a head that can be trained.
+///
+/// # Errors
+/// It has none.
+pub fn check_ahead(model: &dyn Model) -> Result<()> {
+    match model.looks_ahead() {
+        true => Ok(()),
+        false => Err(Error::new(
+            ErrorKind::Unsupported,
+            "mtp: the model has no head for multi-token prediction of one layer",
+        )),
+    }
+}
+
+/// The result of [`sum_loss`] and of the head's loss: `[model + factor * head, model, head]`, F32 scalars.
+///
+/// # Errors
+/// As there, or the model has no head.
+pub fn sum_losses(
+    model: &dyn Model,
+    batch: &Batch,
+    ahead: &Ahead,
+    ce_chunk: Option<i32>,
+) -> Result<Vec<Array>> {
+    let hidden = hidden(model, batch)?;
+    let (features, targets, weights) = learnt(&hidden, batch)?;
+    let loss = head_losses(model, &features, &targets, ce_chunk)?
+        .multiply(weights)?
+        .sum(.., false)?;
+    let of_head = ahead.sum_loss(model, &hidden, ce_chunk)?;
+    let total = loss.add(&of_head.multiply(ahead.factor)?)?;
+    Ok(vec![total, loss, of_head])
+}
+
 /// The head's input at the learnt places, the targets there and their weights: `[N, E]`, `[N]`, `[N]`; where all are
 /// learnt, `[B, L, E]`, `[B, L]`, `[B, L]`.
-fn learnt(model: &dyn Model, batch: &Batch) -> Result<(Array, Array, Array)> {
-    let hidden = hidden(model, batch)?;
+fn learnt(hidden: &Array, batch: &Batch) -> Result<(Array, Array, Array)> {
     let (targets, weights) = (&batch.targets, &batch.weights);
     if batch.learnt == targets.size() {
-        return Ok((hidden, targets.clone(), weights.clone()));
+        return Ok((hidden.clone(), targets.clone(), weights.clone()));
     }
     let width = hidden.dim(-1)?;
     let chosen = |array: &Array| array.flatten(0, -1)?.take(&batch.places, 0);
@@ -60,7 +152,7 @@ pub(crate) fn sum_loss_and_right(
     batch: &Batch,
     ce_chunk: Option<i32>,
 ) -> Result<(Array, Array)> {
-    let (hidden, targets, weights) = learnt(model, batch)?;
+    let (hidden, targets, weights) = learnt(&hidden(model, batch)?, batch)?;
     let (losses, right) = match ce_chunk {
         None => {
             let logits = model.logits(&hidden)?;

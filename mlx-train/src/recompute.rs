@@ -12,21 +12,22 @@ use mlx_nn::{ModelCache, Step};
 
 use crate::batch::Batch;
 use crate::grad::{Gradients, accumulate, pull_back};
-use crate::loss::{ONE_STEP, check, head_losses};
+use crate::loss::{Ahead, ONE_STEP, check, head_losses};
 
 /// How many positions of a row go through the head at once.
 const POSITIONS: i32 = 256;
 
-/// The sum of [`sum_loss`](crate::loss::sum_loss) and its gradients with respect to every trainable
-/// parameter of `model`, evaluated.
+/// The sum of [`sum_loss`](crate::loss::sum_loss), that of a head that is trained along (`ahead`), and the gradients of both with respect to every
+/// trainable parameter of `model`, evaluated.
 ///
 /// # Errors
 /// As there.
 pub fn sum_loss_and_grads(
     model: &mut dyn Model,
     batch: &Batch,
+    ahead: Option<&Ahead>,
     ce_chunk: Option<i32>,
-) -> Result<(Array, Gradients)> {
+) -> Result<(Vec<Array>, Gradients)> {
     check(model, batch)?;
     let names: Vec<String> = trainable(model)?
         .into_iter()
@@ -54,6 +55,17 @@ pub fn sum_loss_and_grads(
 
     let mut grads = Gradients::new();
     let (loss, mut dx) = head(model, &x, batch, ce_chunk, &outside, &mut grads)?;
+    let mut losses = vec![loss];
+    if let Some(ahead) = ahead {
+        let factor = Array::scalar(ahead.factor())?;
+        let (loss, of_head, more) = pull_back(model, &x, &factor, outside, |model, x| {
+            ahead.sum_loss(model, &model.norm(x)?, ce_chunk)
+        })?;
+        dx = dx.add(&of_head)?;
+        mlx_core::eval([&loss, &dx])?;
+        add(&mut grads, more)?;
+        losses.push(loss);
+    }
     for layer in (first..layers).rev() {
         let input = inputs.pop().unwrap_or_else(|| x.clone());
         dx = back(model, layer, &input, &dx, &mut step, &mut grads)?;
@@ -66,7 +78,7 @@ pub fn sum_loss_and_grads(
             pull_back(model, &none, &dx, outside, |model, _| model.embed(&tokens))?;
         add(&mut grads, of_embedding)?;
     }
-    Ok((loss, grads))
+    Ok((losses, grads))
 }
 
 /// The loss, and its gradient with respect to the head's input.

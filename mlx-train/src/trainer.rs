@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use mlx_core::{Array, memory, random};
+use mlx_core::{memory, random};
 use mlx_models::Model;
 use mlx_nn::lora::set_dropout_key;
 use mlx_nn::trainable::trainable;
@@ -17,13 +17,15 @@ use crate::batch::{Batch, Example};
 use crate::checkpoint::{self, Output, Saved};
 use crate::clip;
 use crate::error::{Error, ErrorKind, Result, argument};
-use crate::evaluate::evaluate;
 use crate::feed::{Feed, FeedOptions, Numbers, Position};
-use crate::grad::{Gradients, accumulate, value_and_grad};
-use crate::loss::sum_loss;
+use crate::grad::{Gradients, accumulate};
+use crate::loss::{Ahead, check_ahead};
 use crate::optim::{Method, Optimizer};
-use crate::recompute::sum_loss_and_grads;
 use crate::schedule::Schedule;
+
+mod losses;
+
+use losses::Ratio;
 
 /// The settings of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,6 +45,9 @@ pub struct TrainerConfig {
     /// Run the head on this many tokens of the vocabulary at a time, so that whole logits never exist.
     #[serde(default)]
     pub ce_chunk: Option<i32>,
+    /// Train the head for multi-token prediction along: its loss is added, times this.
+    #[serde(default)]
+    pub mtp: Option<f32>,
     /// The seed of data order and dropout.
     pub seed: u64,
     /// The norm to which gradients are clipped.
@@ -74,6 +79,13 @@ impl TrainerConfig {
             ("patience", self.patience.map_or(1, u64::from)),
             ("ce_chunk", self.ce_chunk.map_or(1, |n| n.max(0) as u64)),
         ];
+        if let Some(factor) = self.mtp
+            && !(factor > 0.0 && factor.is_finite())
+        {
+            return Err(argument(format!(
+                "mtp must be a number above 0, given {factor}"
+            )));
+        }
         match positive.iter().find(|(_, value)| *value == 0) {
             Some((name, _)) => Err(argument(format!("{name} must be at least 1, given 0"))),
             None => Ok(()),
@@ -108,6 +120,9 @@ pub enum Event {
         step: u64,
         /// The mean loss of its tokens by their weights, before the step.
         loss: f64,
+        /// The same of the head for multi-token prediction, if it is trained along.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        mtp_loss: Option<f64>,
         /// The rate it used.
         rate: f64,
         /// The norm of its gradients, before clipping.
@@ -170,6 +185,9 @@ impl<'a> Trainer<'a> {
         output: Option<Output>,
     ) -> Result<Self> {
         config.check()?;
+        if config.mtp.is_some() {
+            check_ahead(model)?;
+        }
         if train.iter().all(|example| example.learnt() == 0) {
             return Err(argument("no training example has anything to learn"));
         }
@@ -276,6 +294,7 @@ impl<'a> Trainer<'a> {
         let number = self.progress.step + 1;
         let mut total = Gradients::new();
         let (mut loss, mut weight, mut learnt, mut tokens) = (0.0, 0.0, 0, 0);
+        let mut of_head = Ratio::default();
         for part in 0..self.config.accumulate {
             let rows = self.feed.next_batch();
             let rows = rows
@@ -285,13 +304,19 @@ impl<'a> Trainer<'a> {
             let draw = Numbers::new(self.config.seed, number).next();
             let key = random::Key::new(draw.wrapping_add(part as u64))?;
             set_dropout_key(self.model, Some(&key))?;
-            let result = self.gradients(&batch);
+            let ahead = self.config.mtp;
+            let ahead = ahead.map(|factor| Ahead::new(self.model, &batch, factor));
+            let ahead = ahead.transpose()?;
+            let result = self.gradients(&batch, ahead.as_ref());
             set_dropout_key(self.model, None)?;
-            let (sum, grads) = result?;
+            let (sums, grads) = result?;
             accumulate(&mut total, grads)?;
             // Each part's graph is run before the next is built: memory holds one.
-            mlx_core::eval([&sum].into_iter().chain(total.values()))?;
-            loss += f64::from(sum.item::<f32>()?);
+            mlx_core::eval(sums.iter().chain(total.values()))?;
+            loss += f64::from(sums[0].item::<f32>()?);
+            if let (Some(ahead), Some(sum)) = (&ahead, sums.get(1)) {
+                of_head.add(f64::from(sum.item::<f32>()?), ahead.weight());
+            }
             weight += batch.weight;
             learnt += batch.learnt;
             tokens += batch.tokens();
@@ -314,6 +339,7 @@ impl<'a> Trainer<'a> {
                 ),
             ));
         }
+        let mtp_loss = self.config.mtp.map(|_| of_head.value());
         let rate = self.optimizer.rate();
         self.optimizer.apply(self.model, &total)?;
         let params = trainable(self.model)?;
@@ -325,50 +351,13 @@ impl<'a> Trainer<'a> {
         Ok(Event::Step {
             step: number,
             loss,
+            mtp_loss,
             rate,
             norm,
             tokens,
             learnt_tokens: self.progress.learnt_tokens,
             seconds: started.elapsed().as_secs_f64(),
             peak_bytes: memory::peak()?,
-        })
-    }
-
-    fn gradients(&mut self, batch: &Batch) -> mlx_core::Result<(Array, Gradients)> {
-        let chunk = self.config.ce_chunk;
-        if self.config.recompute {
-            return sum_loss_and_grads(self.model, batch, chunk);
-        }
-        let (mut values, grads) = value_and_grad(&mut *self.model, |model| {
-            Ok(vec![sum_loss(model, batch, chunk)?])
-        })?;
-        Ok((values.remove(0), grads))
-    }
-
-    fn evaluate(&mut self) -> Result<Event> {
-        let started = Instant::now();
-        let batches = self.config.eval_batches;
-        let (rows, chunk) = (self.config.batch_size, self.config.ce_chunk);
-        let loss = evaluate(self.model, self.valid, rows, batches, chunk)?.loss;
-        let step = self.progress.step;
-        // A loss that is NaN or infinite is never the best: no later loss would be less than NaN.
-        let best = loss.is_finite() && self.progress.best.is_none_or(|(best, _)| loss < best);
-        if best {
-            self.progress.best = Some((loss, step));
-            self.progress.since_best = 0;
-            if let Some(output) = &self.output {
-                output.write_best(self.model)?;
-            }
-        } else {
-            self.progress.since_best = self.progress.since_best.saturating_add(1);
-            let patience = self.config.patience;
-            self.progress.stopped = patience.is_some_and(|most| self.progress.since_best >= most);
-        }
-        Ok(Event::Evaluated {
-            step,
-            loss,
-            best,
-            seconds: started.elapsed().as_secs_f64(),
         })
     }
 

@@ -63,6 +63,7 @@ fn config(steps: u64) -> TrainerConfig {
         pack: None,
         recompute: false,
         ce_chunk: None,
+        mtp: None,
         seed: 3,
         clip: Some(1.0),
         method: Method::AdamW(Default::default()),

@@ -98,6 +98,7 @@ fn config(steps: u64, schedule: Schedule) -> TrainerConfig {
         pack: None,
         recompute: false,
         ce_chunk: None,
+        mtp: None,
         seed: 3,
         clip: None,
         method: Method::Sgd(Sgd::default()),

@@ -82,6 +82,7 @@ impl Report {
             Event::Step {
                 step,
                 loss,
+                mtp_loss,
                 rate,
                 tokens,
                 seconds,
@@ -97,8 +98,9 @@ impl Report {
                 let left = *time / *n as f64 * (self.steps - step) as f64;
                 let left = Duration::try_from_secs_f64(left.min(LONGEST)).unwrap_or_default();
                 let mean = *losses / *n as f64;
+                let head = mtp_loss.map_or(String::new(), |loss| format!(", head {loss:.4}"));
                 let facts = format!(
-                    "loss {mean:.4}, rate {rate:.3e}, {speed:.0} tokens/s, {}, {} left",
+                    "loss {mean:.4}{head}, rate {rate:.3e}, {speed:.0} tokens/s, {}, {} left",
                     HumanBytes(peak_bytes as u64),
                     HumanDuration(left),
                 );
@@ -163,6 +165,7 @@ mod tests {
             let event = Event::Step {
                 step: 1,
                 loss: 1.0,
+                mtp_loss: None,
                 rate: 1.0,
                 norm: 1.0,
                 tokens: 1,

@@ -177,6 +177,7 @@ fn trainer_config(settings: &Settings) -> Result<TrainerConfig> {
         accumulate: settings.accumulate.unwrap_or(1),
         recompute: settings.grad_checkpoint,
         ce_chunk: settings.ce_chunk,
+        mtp: settings.mtp,
         pack: settings.pack.then(|| max_tokens(settings)),
         seed: settings.seed.unwrap_or(0),
         clip: settings.clip,
@@ -232,8 +233,11 @@ fn choose_lora(model: &mut dyn Model, settings: &Settings, layers: usize) -> Res
     let key = random::Key::new(settings.seed.unwrap_or(0))?;
     let taken = attach(&mut *model, &config, &key, |path| match in_layer(path) {
         Some((layer, rest)) => layer >= first && keys.as_ref().unwrap_or(&all).matches(rest),
-        // The head and the like only by name.
-        None => keys.as_ref().is_some_and(|keys| keys.matches(path)),
+        // The output head and the like only by name.
+        None => match &keys {
+            Some(keys) => keys.matches(path),
+            None => settings.mtp.is_some() && path.starts_with(HEAD),
+        },
     })?;
     let mut names: Vec<String> = taken
         .iter()
@@ -292,11 +296,12 @@ fn choose_full(model: &mut dyn Model, settings: &Settings, layers: usize) -> Res
     set_trainable(&mut *model, |path| {
         let within = match in_layer(path) {
             Some((layer, _)) => layer >= first,
-            // A head for multi-token prediction takes no part in the loss: weight decay alone would move it.
-            None => {
-                let is_asked = settings.trainable.is_some() || !path.starts_with(HEAD);
-                settings.num_layers.is_none() && is_asked
+            // Without a loss of its own, weight decay alone would move a head for multi-token prediction.
+            None if path.starts_with(HEAD) => {
+                settings.mtp.is_some()
+                    || settings.num_layers.is_none() && settings.trainable.is_some()
             }
+            None => settings.num_layers.is_none(),
         };
         within && rule.matches(path)
     })?;

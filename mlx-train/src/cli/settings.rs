@@ -67,6 +67,9 @@ pub(super) struct Settings {
     /// exist: less memory, one more product with the head [default: all at once]
     #[arg(long, value_name = "TOKENS")]
     pub ce_chunk: Option<i32>,
+    /// Train the head for multi-token prediction along: its loss is added, times this [default: 0.3]
+    #[arg(long, value_name = "FACTOR", num_args = 0..=1, require_equals = true, default_missing_value = "0.3")]
+    pub mtp: Option<f32>,
     /// Learn the last message or the completion only
     #[arg(long)]
     #[serde(deserialize_with = "or_default")]
@@ -258,6 +261,7 @@ impl Settings {
             pack: self.pack || file.pack,
             grad_checkpoint: self.grad_checkpoint || file.grad_checkpoint,
             ce_chunk: self.ce_chunk.or(file.ce_chunk),
+            mtp: self.mtp.or(file.mtp),
             mask_prompt: self.mask_prompt || file.mask_prompt,
             seed: self.seed.or(file.seed),
             optimizer: self.optimizer.or(file.optimizer),
