@@ -16,7 +16,7 @@ use wait4::Wait4;
 use crate::{cargo, golden, python};
 
 /// The part of the steps in which the learning rate falls to nothing.
-const COOL_DOWN: f64 = 0.6;
+pub(crate) const COOL_DOWN: f64 = 0.6;
 /// The files of a checkpoint.
 const FILES: [&str; 5] = [
     "config.json",
@@ -144,9 +144,7 @@ impl Making {
             .args(["--cooldown", &cool_down.to_string()])
             .arg("--out")
             .arg(&run);
-        let begun = fs::read_dir(run.join("checkpoints"))
-            .is_ok_and(|entries| entries.flatten().any(|entry| is_number(&entry.path())));
-        if begun {
+        if is_begun(&run) {
             command.arg("--resume");
         }
         timed("training", &mut command)?;
@@ -252,6 +250,12 @@ fn accuracies(report: &Path) -> Result<BTreeMap<String, f64>> {
         .collect())
 }
 
+/// Whether a run has a checkpoint.
+pub(crate) fn is_begun(run: &Path) -> bool {
+    fs::read_dir(run.join("checkpoints"))
+        .is_ok_and(|entries| entries.flatten().any(|entry| is_number(&entry.path())))
+}
+
 /// Whether a folder is a checkpoint's: its step.
 fn is_number(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
@@ -259,7 +263,7 @@ fn is_number(path: &Path) -> bool {
 }
 
 /// Runs a command, and prints its time.
-fn timed(what: &str, command: &mut Command) -> Result<()> {
+pub(crate) fn timed(what: &str, command: &mut Command) -> Result<()> {
     eprintln!("{what}");
     let started = std::time::Instant::now();
     let mut child = command
@@ -279,19 +283,19 @@ fn timed(what: &str, command: &mut Command) -> Result<()> {
 }
 
 /// A program of the workspace, as `cargo build --release` left it.
-fn program(name: &str) -> Result<Command> {
+pub(crate) fn program(name: &str) -> Result<Command> {
     let file = format!("{name}{}", std::env::consts::EXE_SUFFIX);
     let folder = cargo::target_directory()?.join("release");
     Ok(Command::new(folder.join(file)))
 }
 
-fn copy(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::copy(from, to)
         .map(|_| ())
         .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
 }
 
-fn scripts() -> PathBuf {
+pub(crate) fn scripts() -> PathBuf {
     cargo::repository().join("xtask").join("default-model")
 }
 
