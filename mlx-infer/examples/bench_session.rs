@@ -1,7 +1,7 @@
 //! Our side of `cargo xtask bench`: loads a checkpoint, then answers each line of JSON on stdin with one on stdout.
 //!
 //! ```text
-//! cargo run --release -p mlx-infer --example bench_session -- CHECKPOINT
+//! cargo run --release -p mlx-infer --example bench_session -- CHECKPOINT [MAX_DRAFT]
 //! {"op": "generate", "prompts": [[300, 337]], "max_tokens": 4}
 //! ```
 //!
@@ -14,7 +14,7 @@ use std::time::Instant;
 use mlx_core::profile;
 use mlx_infer::{
     ClassifyOptions, Error, ErrorKind, GenerateOptions, Limits, LoadOptions, LoadedModel, Prompt,
-    Request, Result,
+    Request, Result, Speculative,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -34,17 +34,29 @@ enum Question {
         prompts: Vec<Vec<u32>>,
         max_tokens: usize,
     },
+    /// As `Generate`, with a setting for each prompt.
+    Speculate {
+        prompts: Vec<Vec<u32>>,
+        speculative: Vec<Speculative>,
+        max_tokens: usize,
+    },
 }
 
 fn main() -> ExitCode {
     // As in the command.
     #[cfg(feature = "mimalloc")]
     mlx_core::memory::use_mimalloc();
-    let Some(model) = std::env::args().nth(1) else {
-        eprintln!("usage: bench_session CHECKPOINT");
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (model, max_draft) = match &arguments[..] {
+        [model] => (model, Some(0)),
+        [model, max_draft] => (model, max_draft.parse().ok()),
+        _ => (&String::new(), None),
+    };
+    let Some(max_draft) = max_draft else {
+        eprintln!("usage: bench_session CHECKPOINT [MAX_DRAFT]");
         return ExitCode::from(2);
     };
-    match serve(&model) {
+    match serve(model, max_draft) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             println!("{}", json!({"error": error.to_string()}));
@@ -53,9 +65,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(model: &str) -> Result<()> {
+fn serve(model: &str, max_draft: usize) -> Result<()> {
     let started = Instant::now();
-    let model = LoadedModel::load(model, LoadOptions::default())?;
+    let options = LoadOptions {
+        max_draft,
+        ..LoadOptions::default()
+    };
+    let model = LoadedModel::load(model, options)?;
     let load_s = started.elapsed().as_secs_f64();
     say(&json!({"load_s": load_s, "versions": {"mlx-infer": env!("CARGO_PKG_VERSION")}}))?;
     for line in stdin().lock().lines() {
@@ -66,18 +82,29 @@ fn serve(model: &str) -> Result<()> {
             Question::Generate {
                 prompts,
                 max_tokens,
-            } => generate(&model, prompts, max_tokens)?,
+            } => generate(&model, prompts, &[], max_tokens)?,
             Question::Classify { prompts, batch } => classify(&model, prompts, batch)?,
             Question::Profile {
                 prompts,
                 max_tokens,
             } => profile(&model, &prompts, max_tokens)?,
+            Question::Speculate {
+                prompts,
+                speculative,
+                max_tokens,
+            } => generate(&model, prompts, &speculative, max_tokens)?,
         })?;
     }
     Ok(())
 }
 
-fn generate(model: &LoadedModel, prompts: Vec<Vec<u32>>, max_tokens: usize) -> Result<Value> {
+/// Continues all prompts at a time; those without a setting do not speculate.
+fn generate(
+    model: &LoadedModel,
+    prompts: Vec<Vec<u32>>,
+    speculative: &[Speculative],
+    max_tokens: usize,
+) -> Result<Value> {
     // All rows at a time, and their prompts too: what is measured is a step of so many rows.
     let limits = Limits {
         rows: prompts.len(),
@@ -91,10 +118,20 @@ fn generate(model: &LoadedModel, prompts: Vec<Vec<u32>>, max_tokens: usize) -> R
         ignore_eos: true,
         ..Default::default()
     };
+    let settings = speculative.iter().copied();
+    let settings = settings.chain(std::iter::repeat(Speculative::Off));
     let requests = prompts
         .into_iter()
-        .map(|prompt| Request::new(prompt, options.clone()))
+        .zip(settings)
+        .map(|(prompt, speculative)| {
+            let options = GenerateOptions {
+                speculative,
+                ..options.clone()
+            };
+            Request::new(prompt, options)
+        })
         .collect();
+    let (mut rates, mut drafted, mut accepted) = (Vec::new(), 0, 0);
     let (mut tokens, mut first, mut all_first, mut last) = (Vec::new(), f64::MAX, 0.0f64, 0.0f64);
     for result in model.batch_generate(requests, &limits)? {
         let generated = result.into_generated()?;
@@ -102,9 +139,14 @@ fn generate(model: &LoadedModel, prompts: Vec<Vec<u32>>, max_tokens: usize) -> R
         first = first.min(start);
         all_first = all_first.max(start);
         last = last.max(start + generated.metrics.decode.as_secs_f64());
+        rates.push(generated.metrics.decode_tokens_per_s());
+        drafted += generated.metrics.drafted_tokens;
+        accepted += generated.metrics.accepted_draft_tokens;
         tokens.push(generated.tokens.iter().map(|t| t.id).collect::<Vec<_>>());
     }
-    Ok(json!({"prefill_s": all_first, "decode_s": last - first, "tokens": tokens}))
+    Ok(json!({
+        "prefill_s": all_first, "decode_s": last - first, "tokens": tokens, "tokens_per_s": rates, "drafted": drafted, "accepted": accepted,
+    }))
 }
 
 fn classify(model: &LoadedModel, prompts: Vec<Vec<u32>>, batch: usize) -> Result<Value> {
@@ -129,7 +171,7 @@ fn profile(model: &LoadedModel, prompts: &[Vec<u32>], max_tokens: usize) -> Resu
         profile::start();
         let done = match max_tokens {
             0 => classify(model, prompts.to_vec(), prompts.len()),
-            _ => generate(model, prompts.to_vec(), max_tokens),
+            _ => generate(model, prompts.to_vec(), &[], max_tokens),
         };
         done.map(|_| profile::end())
     };

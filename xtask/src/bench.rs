@@ -23,6 +23,7 @@ mod roofline;
 mod serve;
 mod session;
 mod single;
+mod speculate;
 mod stats;
 mod train;
 
@@ -45,6 +46,8 @@ enum Benchmark {
     Cpu(cpu::Arguments),
     /// Steps of LoRA and of full training against mlx_lm.lora
     Train(train::Arguments),
+    /// Speculation against plain decoding, on shapes of Qwen3.5-0.8B with an acceptance of 0.8
+    Speculate(speculate::Arguments),
     /// The HTTP server under load, against mlx_lm.server and llama_cpp.server
     Serve(serve::Arguments),
 }
@@ -102,6 +105,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Some(Benchmark::Batch(arguments)) => batch::run(shared, arguments),
         Some(Benchmark::Cpu(arguments)) => cpu::run(shared, arguments),
         Some(Benchmark::Train(arguments)) => train::run(shared, arguments),
+        Some(Benchmark::Speculate(arguments)) => speculate::run(shared, arguments),
         Some(Benchmark::Serve(arguments)) => serve::run(shared, arguments),
     }
 }

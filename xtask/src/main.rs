@@ -21,6 +21,7 @@ mod python;
 mod test;
 mod tidy;
 mod train_default;
+mod train_hybrid;
 
 /// Work on this repository.
 #[derive(Parser)]
@@ -52,6 +53,8 @@ enum Task {
     TrainDefault(train_default::Arguments),
     /// Compile the CUDA kernels without a GPU, and compare their registers and spills with the committed table
     Kernels(kernels::Arguments),
+    /// Make the small hybrid model of the tests, whose head for multi-token prediction is trained
+    TrainHybrid(train_hybrid::Arguments),
     /// Pack a release binary with the libraries it needs
     Dist(dist::Arguments),
 }
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Task::Bench(arguments) => bench::run(&arguments),
         Task::TrainDefault(arguments) => train_default::run(&arguments),
         Task::Kernels(arguments) => kernels::run(&arguments),
+        Task::TrainHybrid(arguments) => train_hybrid::run(&arguments),
         Task::Dist(arguments) => dist::run(&arguments),
     };
     match result {

@@ -10,7 +10,8 @@
 //! - `{"op": "classify", "prompts": [[…]], "batch": n}`: the likeliest next token of each prompt, so many prompts at a
 //!   time, gives `seconds` and `tokens`.
 //!
-//! Ours knows a third one, [`profile`](Session::profile): prompts and `max_tokens`, gives `nodes`.
+//! Ours knows two more: [`profile`](Session::profile), of prompts and `max_tokens`, gives `nodes`; [`speculate`](Session::speculate) is `generate`
+//! with `speculative` for each prompt.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -54,22 +55,47 @@ impl Session {
 
     /// Continues prompts greedily.
     pub fn generate(&mut self, prompts: &[Vec<u32>], max_tokens: usize) -> Result<Generated> {
-        let mut answer =
-            self.ask(&json!({"op": "generate", "prompts": prompts, "max_tokens": max_tokens}))?;
+        let question = json!({"op": "generate", "prompts": prompts, "max_tokens": max_tokens});
+        self.generated(&question, prompts.len(), max_tokens)
+    }
+
+    /// The same with a setting of speculation for each prompt; ours alone knows it.
+    pub fn speculate(
+        &mut self,
+        prompts: &[Vec<u32>],
+        speculative: &[Value],
+        max_tokens: usize,
+    ) -> Result<Generated> {
+        let question = json!({
+            "op": "speculate", "prompts": prompts, "speculative": speculative, "max_tokens": max_tokens,
+        });
+        self.generated(&question, prompts.len(), max_tokens)
+    }
+
+    fn generated(
+        &mut self,
+        question: &Value,
+        prompts: usize,
+        max_tokens: usize,
+    ) -> Result<Generated> {
+        let mut answer = self.ask(question)?;
         let tokens: Vec<Vec<u32>> = serde_json::from_value(answer["tokens"].take())
             .with_context(|| format!("{}: tokens of an answer", self.name))?;
         // A side that ends early would seem fast.
-        if tokens.len() != prompts.len() || tokens.iter().any(|row| row.len() != max_tokens) {
+        if tokens.len() != prompts || tokens.iter().any(|row| row.len() != max_tokens) {
             let lens: Vec<usize> = tokens.iter().map(Vec::len).collect();
             bail!(
                 "{}: {} prompts were to get {max_tokens} tokens each and got {lens:?}",
                 self.name,
-                prompts.len()
+                prompts
             );
         }
+        let rates = answer["tokens_per_s"].as_array().into_iter().flatten();
         Ok(Generated {
             prefill_s: self.number(&answer, "prefill_s")?,
             decode_s: self.number(&answer, "decode_s")?,
+            tokens_per_s: rates.filter_map(Value::as_f64).collect(),
+            drafts: [&answer["drafted"], &answer["accepted"]].map(|n| n.as_u64().unwrap_or(0)),
             tokens,
         })
     }
@@ -152,6 +178,10 @@ impl Drop for Session {
 pub struct Generated {
     pub prefill_s: f64,
     pub decode_s: f64,
+    /// Of each row; ours alone tells.
+    pub tokens_per_s: Vec<f64>,
+    /// Drafted and accepted tokens; ours alone tells.
+    pub drafts: [u64; 2],
     pub tokens: Vec<Vec<u32>>,
 }
 
