@@ -301,6 +301,7 @@ impl LoadedModel {
                 params: &options.sampling,
                 seed,
                 history,
+                ahead: 0,
                 logprobs: None,
                 mask: None,
             })

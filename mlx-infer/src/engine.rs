@@ -4,6 +4,7 @@
 //! depend on other requests: an error, a cancellation or an eviction of one leaves the tokens of the others as they are.
 
 mod decode;
+mod drafters;
 mod handle;
 mod load;
 mod prefixes;

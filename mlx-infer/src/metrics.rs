@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::error::Result;
+use crate::speculate::MOST;
 
 /// Counts, times and memory of one generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -17,6 +18,12 @@ pub struct Metrics {
     pub drafted_tokens: usize,
     /// Those of them that are tokens of the answer.
     pub accepted_draft_tokens: usize,
+    /// Steps that gave tokens: each gives one, and the drafted ones that are right.
+    pub decode_steps: usize,
+    /// For each position of a draft: how often a token was drafted there.
+    pub drafted_at: [usize; MOST],
+    /// For each position of a draft: how often the token was accepted.
+    pub accepted_at: [usize; MOST],
     /// The time that loading the model took, before any request.
     pub load: Duration,
     /// From the request to the begin of its prompt's computation: the time in the queue.
@@ -42,6 +49,20 @@ impl Metrics {
         rate(self.prompt_tokens - self.cached_tokens, self.prefill)
     }
 
+    /// Tokens for each step that gave any; 0 without one.
+    pub fn tokens_per_step(&self) -> f64 {
+        match self.decode_steps {
+            0 => 0.0,
+            steps => self.decode_tokens as f64 / steps as f64,
+        }
+    }
+
+    /// The accepted tokens of each position of a draft, up to the last position that was drafted.
+    pub fn accepted_by_position(&self) -> &[usize] {
+        let drafted = self.drafted_at.iter().take_while(|&&n| n > 0).count();
+        &self.accepted_at[..drafted]
+    }
+
     /// Tokens for each second of [`decode`](Self::decode), which begins with the first token; 0 if there
     /// are fewer than two.
     pub fn decode_tokens_per_s(&self) -> f64 {
@@ -63,8 +84,9 @@ pub(crate) struct Counts {
     pub(crate) prompt: usize,
     pub(crate) cached: usize,
     pub(crate) decoded: usize,
-    pub(crate) drafted: usize,
-    pub(crate) accepted: usize,
+    pub(crate) steps: usize,
+    pub(crate) drafted: [usize; MOST],
+    pub(crate) accepted: [usize; MOST],
 }
 
 /// The clock of one generation.
@@ -110,8 +132,11 @@ impl Watch {
             prompt_tokens: counts.prompt,
             cached_tokens: counts.cached,
             decode_tokens: counts.decoded,
-            drafted_tokens: counts.drafted,
-            accepted_draft_tokens: counts.accepted,
+            drafted_tokens: counts.drafted.iter().sum(),
+            accepted_draft_tokens: counts.accepted.iter().sum(),
+            decode_steps: counts.steps,
+            drafted_at: counts.drafted,
+            accepted_at: counts.accepted,
             load: self.load,
             queued: began - self.requested,
             prefill: first - began,

@@ -34,6 +34,9 @@ pub(crate) struct Row<'a> {
     pub seed: u64,
     /// Its tokens that the host has read.
     pub history: &'a History,
+    /// Tokens between those and the one that is chosen: drafts that the host has not read. Bias needs none of them; penalties
+    /// would ([`SamplingParams::reads_history`]).
+    pub ahead: usize,
     /// How many log probabilities of the likeliest tokens to give beside that of the chosen one; `None`
     /// gives none at all.
     pub logprobs: Option<usize>,
@@ -121,7 +124,7 @@ fn column(rows: &[Row<'_>], number: impl FnMut(&Row<'_>) -> f32) -> Result<Array
 impl Row<'_> {
     /// The settings of the draw of its next token. The last token may be `pending`.
     fn draw(&self, pending: bool) -> Draw {
-        let position = self.history.ids().len() + usize::from(pending);
+        let position = self.history.ids().len() + self.ahead + usize::from(pending);
         let drawn = Draw {
             temperature: self.params.temperature,
             top_p: self.params.top_p,

@@ -6,10 +6,11 @@
 //! what was chosen, so the tokens are those of the same request without speculation (*sampler match*; greedy or sampled, any drafter, any length).
 //! What a rejected token has written is behind the row's length, and is overwritten.
 
+mod alarm;
 mod cost;
-mod drafter;
 mod ngram;
 mod rate;
+mod row;
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,11 +22,12 @@ use mlx_nn::LayerKind;
 
 use crate::model::LoadedModel;
 
-pub(crate) use self::cost::{Costs, Offer};
-pub(crate) use self::drafter::Drafter;
+pub(crate) use self::alarm::Alarm;
+pub(crate) use self::cost::{Costs, Offer, Origin};
+pub(crate) use self::row::Speculation;
 
 /// The most tokens of a draft. Rings of sliding windows have so many slots more.
-pub(crate) const MOST: usize = 8;
+pub const MOST: usize = 8;
 
 /// Whether a request's next tokens are guessed, and how many at a time.
 ///

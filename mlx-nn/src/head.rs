@@ -56,6 +56,14 @@ impl<'a> Head<'a> {
         finished(logits, self.scale, self.softcap)
     }
 
+    /// The logits of the first `tokens` tokens of the vocabulary: `[.., E] -> [.., tokens]`
+    ///
+    /// # Errors
+    /// The vocabulary has fewer, or the shapes do not fit.
+    pub fn first(&self, tokens: i32, hidden: &Array) -> Result<Array> {
+        self.owned().slice(0, tokens)?.forward(hidden)
+    }
+
     /// The head on its own. It shares the arrays and remembers which are trainable.
     pub(crate) fn owned(&self) -> OwnedHead {
         OwnedHead {

@@ -74,16 +74,23 @@ pub(super) fn print_stats(generated: &Generated) {
         0 => String::new(),
         n => format!(" ({n} computed before)"),
     };
-    let drafts = match m.drafted_tokens {
-        0 => String::new(),
-        n => format!(
-            " ({} of {n} drafted ones accepted)",
-            m.accepted_draft_tokens
+    let (drafts, positions) = match m.drafted_tokens {
+        0 => Default::default(),
+        n => (
+            format!(
+                " ({} of {n} drafted ones accepted)",
+                m.accepted_draft_tokens
+            ),
+            format!(
+                "drafts: {:?} accepted by position, {:.2} tokens a step\n",
+                m.accepted_by_position(),
+                m.tokens_per_step(),
+            ),
         ),
     };
     console::note(&format!(
         "prompt: {} tokens{cached}, {:.1} tokens/s\ngeneration: {} tokens{drafts}, {:.1} tokens/s, {}\n\
-         load: {:.3} s, first token: {:.3} s, total: {:.3} s\npeak memory: {}",
+         {positions}load: {:.3} s, first token: {:.3} s, total: {:.3} s\npeak memory: {}",
         m.prompt_tokens,
         m.prefill_tokens_per_s(),
         m.decode_tokens,

@@ -7,17 +7,19 @@ mod draft;
 mod open;
 mod verify;
 
+use std::sync::LazyLock;
+
 use mlx_core::{Array, async_eval, eval};
 use mlx_nn::ModelCache;
 
 use self::open::Open;
-pub(crate) use self::verify::{Drafts, Verified};
+pub(crate) use self::verify::Verified;
 
 use super::task::Tasks;
 use crate::error::Result;
 use crate::forward;
 use crate::model::LoadedModel;
-use crate::sampler::{Choice, Sampled};
+use crate::sampler::{Choice, History, Row, Sampled, SamplingParams};
 use crate::scheduler::Id;
 
 /// The rows that decode together.
@@ -84,11 +86,6 @@ impl<'m> Rows<'m> {
     /// Rows of the cache, in use or not.
     pub(crate) fn slots(&self) -> usize {
         self.slots.len()
-    }
-
-    /// The requests that have a row.
-    pub(crate) fn ids(&self) -> Vec<Id> {
-        self.slots.iter().copied().flatten().collect()
     }
 
     /// Whether the next position of the row would change how the model embeds all of them.
@@ -224,7 +221,16 @@ impl<'m> Rows<'m> {
         } else {
             self.queued = Some(open.choose(tasks, unread.map(|_| &tokens))?);
         }
+        self.follow()?;
         Ok(ids)
+    }
+
+    /// Queues the states of a head that follows the steps. Nothing else reads them until it drafts, and the graph of a long text would grow.
+    fn follow(&self) -> Result<()> {
+        if self.model.model().drafts() {
+            async_eval(self.cache.row_arrays())?;
+        }
+        Ok(())
     }
 
     fn input(&self, slot: usize, tasks: &Tasks, previous: Option<&Queued>) -> Input {
@@ -297,6 +303,20 @@ fn tokens(inputs: &[Input], unread: Option<&Queued>) -> Result<Array> {
     let is_unread: Vec<bool> = inputs.iter().map(|&input| input == Input::Unread).collect();
     let is_unread = Array::from_slice(&is_unread, &[b])?;
     Ok(is_unread.select(unread.sampled.ids(), &Array::from_slice(&known, &[b])?)?)
+}
+
+/// The sampler's settings of a slot whose token is not used.
+fn unused() -> Row<'static> {
+    static GREEDY: LazyLock<SamplingParams> = LazyLock::new(SamplingParams::default);
+    static NOTHING: LazyLock<History> = LazyLock::new(|| History::new(Vec::new()));
+    Row {
+        params: &GREEDY,
+        seed: 0,
+        history: &NOTHING,
+        ahead: 0,
+        logprobs: None,
+        mask: None,
+    }
 }
 
 /// Row `row` of `[B, V]`: `[1, V]`.

@@ -4,24 +4,24 @@ mod admission;
 mod guide;
 mod prefill;
 mod speculate;
+mod tokens;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use mlx_core::{Array, memory};
+use mlx_core::memory;
 use mlx_nn::ModelCache;
 
+use super::drafters::{self, Drafter};
 use super::prefixes::Prefixes;
 use super::rows::{Queued, Rows};
 use super::task::{Task, Tasks};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind};
 use crate::generate::{Event, FinishReason};
 use crate::model::LoadedModel;
-use crate::processor;
 use crate::prompt_cache::is_beyond;
-use crate::sampler::Choice;
 use crate::scheduler::{CacheCost, Id, Limits, Scheduler};
-use crate::speculate::Costs;
+use crate::speculate::{Alarm, Costs, Origin};
 
 /// After so many forward passes MLX frees the buffers that grown caches have left.
 const CLEAR_EVERY: usize = 256;
@@ -43,6 +43,9 @@ pub(crate) struct Worker<'m, 's> {
     masks: (usize, Duration),
     /// What steps cost, for rows that speculate.
     costs: Costs,
+    /// What computes drafts, if anything does.
+    drafter: Option<Box<dyn Drafter + 'm>>,
+    alarm: Alarm,
     /// Whether the cache of the last request that ends is kept, and that cache.
     keeps_last: bool,
     last: Option<(Vec<u32>, ModelCache)>,
@@ -66,6 +69,8 @@ impl<'m, 's> Worker<'m, 's> {
             evictions: 0,
             masks: Default::default(),
             costs: Costs::default(),
+            drafter: drafters::of(model),
+            alarm: Alarm::default(),
             keeps_last: false,
             last: None,
             model,
@@ -234,7 +239,8 @@ impl<'m, 's> Worker<'m, 's> {
                 self.choose();
                 // Queueing one step and waiting for another take the time of a step.
                 if is_steady && !stepped.ids.is_empty() {
-                    self.costs.learn(rows, 1, start.elapsed().as_secs_f64());
+                    let seconds = start.elapsed().as_secs_f64();
+                    self.costs.learn(rows, 1, Origin::Text, seconds);
                 }
                 self.ran(!stepped.ids.is_empty());
             }
@@ -263,52 +269,15 @@ impl<'m, 's> Worker<'m, 's> {
         match self.rows.read(&queued) {
             Ok(choices) => {
                 for (id, choice) in choices {
+                    self.stepped(id);
                     self.accept_any(id, choice);
                 }
                 for (id, logits) in self.rows.on_host(queued) {
+                    self.stepped(id);
                     self.choose_on_host(id, &logits);
                 }
             }
             Err(error) => self.step_failed(error),
-        }
-    }
-
-    /// Chooses the next token of a request from its `logits` `[1, V]`, with its processor.
-    fn choose_on_host(&mut self, id: Id, logits: &Array) {
-        self.prepare_masks(&[id]);
-        if let Some(task) = self.tasks.get_mut(&id)
-            && let Some(processor) = &mut task.processor
-        {
-            let choice = processor::choose(self.model, processor, logits, task.sequence.row());
-            self.accept(id, choice);
-        }
-    }
-
-    /// Takes a token of a request; `None`: its logits are not finite.
-    fn accept_any(&mut self, id: Id, choice: Option<Choice>) {
-        let Some(task) = self.tasks.get(&id) else {
-            return;
-        };
-        let choice = choice.ok_or_else(|| {
-            let blocked = task.sequence.blocked();
-            blocked.unwrap_or_else(|| self.model.not_finite(task.sequence.history().ids()))
-        });
-        self.accept(id, choice);
-    }
-
-    /// Takes a token of a request.
-    fn accept(&mut self, id: Id, choice: Result<Choice>) {
-        let Some(task) = self.tasks.get_mut(&id) else {
-            return;
-        };
-        match choice.and_then(|choice| task.sequence.accept(choice)) {
-            Ok((event, ends)) => {
-                task.tell(Ok(event));
-                if let Some(reason) = ends {
-                    self.finish(id, reason);
-                }
-            }
-            Err(error) => self.fail(id, error),
         }
     }
 

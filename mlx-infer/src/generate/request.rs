@@ -174,7 +174,8 @@ pub struct Generated {
 
 impl Generated {
     /// The document that the command line gives: `text`, `tokens`, `finish_reason`, `usage`, `timings`;
-    /// in `usage` `cached_tokens`, `drafted_tokens` and `accepted_draft_tokens`, if there are any.
+    /// in `usage` `cached_tokens`, if there are any, and of drafts `drafted_tokens`, `accepted_draft_tokens`, `accepted_by_position` and
+    /// `tokens_per_step`.
     pub fn to_json(&self) -> Value {
         let m = &self.metrics;
         let ids: Vec<u32> = self.tokens.iter().map(|choice| choice.id).collect();
@@ -205,6 +206,8 @@ impl Generated {
         if m.drafted_tokens > 0 {
             document["usage"]["drafted_tokens"] = m.drafted_tokens.into();
             document["usage"]["accepted_draft_tokens"] = m.accepted_draft_tokens.into();
+            document["usage"]["accepted_by_position"] = m.accepted_by_position().into();
+            document["usage"]["tokens_per_step"] = m.tokens_per_step().into();
         }
         document
     }

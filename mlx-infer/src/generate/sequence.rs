@@ -7,11 +7,11 @@ use super::text::TextStream;
 use crate::cancel::CancelToken;
 use crate::error::{Error, Result};
 use crate::frontend::Frontend;
-use crate::grammar::{Constraint, Guide};
+use crate::grammar::{Constraint, Guide, Mask};
 use crate::metrics::{Counts, Watch};
 use crate::model::LoadedModel;
 use crate::sampler::{Choice, History, Row};
-use crate::speculate::Drafter;
+use crate::speculate::{MOST, Speculation};
 
 /// The tokens of a request, and when it ends.
 pub(crate) struct Sequence {
@@ -25,7 +25,9 @@ pub(crate) struct Sequence {
     watch: Watch,
     /// Tokens of the prompt that were not computed.
     cached: usize,
-    drafter: Option<Drafter>,
+    /// Steps that gave it tokens.
+    steps: usize,
+    speculation: Option<Speculation>,
     /// The state of its grammar, if it has one.
     guide: Option<Box<Guide>>,
 }
@@ -87,7 +89,8 @@ impl Sequence {
             limit: options.max_tokens.min(room),
             watch: Watch::start(load, requested)?,
             cached: 0,
-            drafter: Drafter::new(options.speculative),
+            steps: 0,
+            speculation: Speculation::new(options.speculative),
             history: History::new(ids),
             options: options.clone(),
         })
@@ -127,29 +130,26 @@ impl Sequence {
         self.cached = tokens;
     }
 
-    /// Its drafts, if it speculates.
-    pub(crate) fn drafter(&self) -> Option<&Drafter> {
-        self.drafter.as_ref()
+    /// Its speculation, if it speculates.
+    pub(crate) fn speculation(&self) -> Option<&Speculation> {
+        self.speculation.as_ref()
     }
 
-    /// The same, to draft or to learn.
-    pub(crate) fn drafter_mut(&mut self) -> Option<&mut Drafter> {
-        self.drafter.as_mut()
+    /// The same, to learn.
+    pub(crate) fn speculation_mut(&mut self) -> Option<&mut Speculation> {
+        self.speculation.as_mut()
     }
 
-    /// At most `room` tokens that may come next; where there are none, how many the model's `head` should draft.
-    pub(crate) fn draft(&mut self, room: usize, head: bool) -> (Vec<u32>, usize) {
-        // One token comes without a draft.
-        let room = room.min(self.remaining().saturating_sub(1));
-        let Some(drafter) = &mut self.drafter else {
-            return (Vec::new(), 0);
-        };
-        let draft = drafter.draft(self.history.ids(), room, head);
-        let most = match head && draft.is_empty() {
-            true => room.min(drafter.head_most()),
-            false => 0,
-        };
-        (draft, most)
+    /// At most `most` tokens that followed the end of its text before.
+    pub(crate) fn look_up(&mut self, most: usize) -> Vec<u32> {
+        let ids = self.history.ids();
+        let row = self.speculation.as_mut();
+        row.map_or(Vec::new(), |row| row.look_up(ids, most))
+    }
+
+    /// A step gives it tokens.
+    pub(crate) fn stepped(&mut self) {
+        self.steps += 1;
     }
 
     /// The sampler's input.
@@ -158,9 +158,21 @@ impl Sequence {
             params: &self.options.sampling,
             seed: self.seed,
             history: &self.history,
+            ahead: 0,
             logprobs: self.options.logprobs,
             mask: self.guide.as_ref().and_then(|guide| guide.mask()),
         }
+    }
+
+    /// The masks of the next token and of those behind a draft, as far as they are known.
+    pub(crate) fn masks(&self) -> impl Iterator<Item = Option<&Mask>> {
+        let guide = self.guide.iter();
+        guide.flat_map(|guide| guide.masks())
+    }
+
+    /// Whether the host has to know a draft before the tokens behind it can be chosen.
+    pub(crate) fn reads_drafts(&self) -> bool {
+        self.is_guided() || self.options.sampling.reads_history()
     }
 
     /// Whether it has a grammar. Each of its tokens is then read before the next one is chosen.
@@ -206,12 +218,16 @@ impl Sequence {
     /// The last event.
     pub(crate) fn finish(&mut self, reason: FinishReason) -> Result<Event> {
         let (text, stopped) = self.text.finish()?;
+        let drafts = |of: fn(&Speculation) -> [usize; MOST]| {
+            self.speculation.as_ref().map(of).unwrap_or_default()
+        };
         let metrics = self.watch.metrics(Counts {
             prompt: self.history.prompt_len(),
             cached: self.cached,
             decoded: self.history.generated().len(),
-            drafted: self.drafter.as_ref().map_or(0, |drafter| drafter.drafted),
-            accepted: self.drafter.as_ref().map_or(0, |drafter| drafter.kept),
+            steps: self.steps,
+            drafted: drafts(|row| row.drafted),
+            accepted: drafts(|row| row.kept),
         })?;
         Ok(Event::Finish {
             reason: if stopped { FinishReason::Stop } else { reason },

@@ -1,5 +1,6 @@
 //! The state of a grammar in one request.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use llguidance::Matcher;
@@ -26,6 +27,10 @@ pub(crate) struct Guide {
     /// The tokens that may come next, if not all may. They are known once `is_prepared`.
     mask: Option<Mask>,
     is_prepared: bool,
+    /// The tokens of the grammar's text.
+    taken: Vec<u32>,
+    /// Drafts that may come next, and the mask behind each.
+    ahead: VecDeque<(u32, Option<Mask>)>,
     fault: Option<Error>,
     /// Tokens that end the request. They are allowed where the text is complete.
     ends: Vec<u32>,
@@ -50,6 +55,8 @@ impl Guide {
             is_at_start: after.is_none(),
             mask: None,
             is_prepared: false,
+            taken: Vec::new(),
+            ahead: VecDeque::new(),
             fault: None,
             ends: ends.to_vec(),
             ignore_eos,
@@ -72,6 +79,58 @@ impl Guide {
     /// Whether the mask of the next token is there.
     pub(crate) fn is_prepared(&self) -> bool {
         self.is_prepared
+    }
+
+    /// Computes the masks behind the tokens of a draft, too, as far as the grammar allows them: [`masks`](Self::masks). The grammar advances
+    /// over the draft and is rolled back.
+    pub(crate) fn foresee(&mut self, draft: &[u32]) {
+        self.prepare();
+        if self.fault.is_some() || !self.ahead.is_empty() {
+            return;
+        }
+        let before = (self.mask.clone(), self.mark.clone(), self.is_at_start);
+        let (taken, mut ahead) = (self.taken.len(), VecDeque::new());
+        for &id in draft {
+            let is_open = self.allows(id) && !self.ends.contains(&id);
+            // Nothing follows where the text is complete. A fault is told when the token is chosen: its mask is computed again then.
+            if !is_open || !matches!(self.accept(id), Ok(false)) {
+                break;
+            }
+            let Ok(mask) = self.allowed() else { break };
+            self.mask = mask.clone();
+            ahead.push_back((id, mask));
+        }
+        self.take_back(taken);
+        (self.mask, self.mark, self.is_at_start) = before;
+        (self.is_prepared, self.ahead) = (true, ahead);
+    }
+
+    /// Rolls the grammar back to its first `len` tokens.
+    fn take_back(&mut self, len: usize) {
+        let more = self.taken.len() - len;
+        self.taken.truncate(len);
+        if more == 0 || self.matcher.rollback(more).is_ok() {
+            return;
+        }
+        // A matcher that has failed cannot be rolled back.
+        self.matcher = self.compiled.start.deep_clone();
+        if let Err(error) = self.matcher.consume_tokens(&self.taken) {
+            self.fault = Some(self.error(&first_line(&error)));
+        }
+    }
+
+    /// The mask of the next token, and those behind the draft of [`foresee`](Self::foresee).
+    pub(crate) fn masks(&self) -> impl Iterator<Item = Option<&Mask>> {
+        let behind = self.ahead.iter().map(|(_, mask)| mask.as_ref());
+        std::iter::once(self.mask.as_ref()).chain(behind)
+    }
+
+    fn allows(&self, id: u32) -> bool {
+        let bit = |mask: &Mask| {
+            let word = mask.get(id as usize / 32);
+            word.is_some_and(|word| word >> (id % 32) & 1 == 1)
+        };
+        self.mask.as_ref().is_none_or(bit)
     }
 
     /// The tokens that may come next, if not all may.
@@ -128,7 +187,14 @@ impl Guide {
     /// # Errors
     /// The grammar does not allow the token.
     pub(crate) fn accept(&mut self, id: u32) -> Result<bool> {
-        (self.mask, self.is_prepared, self.is_at_start) = (None, false, false);
+        let foreseen = self.ahead.pop_front();
+        let foreseen = foreseen.filter(|(draft, _)| *draft == id);
+        if foreseen.is_none() {
+            self.ahead.clear();
+        }
+        self.is_prepared = foreseen.is_some();
+        self.mask = foreseen.and_then(|(_, mask)| mask);
+        self.is_at_start = false;
         let Some(mark) = &mut self.mark else {
             return self.consume(id);
         };
@@ -139,6 +205,7 @@ impl Guide {
     }
 
     fn consume(&mut self, id: u32) -> Result<bool> {
+        self.taken.push(id);
         let taken = self.matcher.consume_token(id);
         taken.map_err(|error| self.error(&first_line(&error)))?;
         Ok(self.matcher.is_stopped())
@@ -189,6 +256,7 @@ fn first_line(error: &impl std::fmt::Display) -> String {
 }
 
 /// Looks for a mark in the bytes of tokens.
+#[derive(Clone)]
 struct Mark {
     sought: Vec<u8>,
     /// The last bytes, fewer than the mark has.

@@ -66,9 +66,14 @@ impl SamplingParams {
         self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 
+    /// Whether the choice of a token depends on the tokens before it.
+    pub(crate) fn reads_history(&self) -> bool {
+        self.repeat_penalty != 1.0 || self.counts_tokens()
+    }
+
     /// Whether the logits stay as the model gives them: no bias and no penalty.
-    pub(super) fn keeps_logits(&self) -> bool {
-        self.logit_bias.is_empty() && self.repeat_penalty == 1.0 && !self.counts_tokens()
+    pub(crate) fn keeps_logits(&self) -> bool {
+        self.logit_bias.is_empty() && !self.reads_history()
     }
 
     /// # Errors

@@ -74,6 +74,7 @@ fn drawn_of(params: &SamplingParams, mask: Option<&Mask>) -> Vec<usize> {
                 params,
                 seed: row as u64,
                 history: &history,
+                ahead: 0,
                 logprobs: None,
                 mask,
             })
@@ -258,6 +259,7 @@ fn neighbours_draw_independently() {
                 params: &params,
                 seed: row as u64,
                 history: &history,
+                ahead: 0,
                 logprobs: None,
                 mask: None,
             })

@@ -176,6 +176,7 @@ fn graph(cases: &[Case], pending: bool) -> Vec<u32> {
             params: &case.params,
             seed: case.seed,
             history,
+            ahead: 0,
             logprobs: None,
             mask: None,
         })
@@ -271,6 +272,7 @@ fn draws_have_the_distribution() {
             params: &params,
             seed,
             history: &history,
+            ahead: 0,
             logprobs: None,
             mask: None,
         };
@@ -309,6 +311,7 @@ fn logprobs_are_of_the_processed_distribution() {
             params: &SamplingParams::default(),
             seed: 0,
             history: &history,
+            ahead: 0,
             logprobs: Some(3),
             mask: None,
         },
@@ -316,6 +319,7 @@ fn logprobs_are_of_the_processed_distribution() {
             params: &biased,
             seed: 0,
             history: &history,
+            ahead: 0,
             logprobs: Some(0),
             mask: None,
         },
@@ -356,6 +360,7 @@ fn masked_both_ways(
             params: &params,
             seed: 0,
             history: &history,
+            ahead: 0,
             logprobs: None,
             mask,
         };

@@ -1,7 +1,8 @@
 //! Counters of the server in Prometheus' text format, under the names that vLLM has for the same things, so that dashboards for it work.
 
+mod text;
+
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,9 +11,11 @@ use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 
+use self::text::{Text, quoted};
 use super::state::{App, Shared};
 use crate::generate::FinishReason;
 use crate::metrics;
+use crate::speculate::MOST;
 
 /// Upper bounds, in seconds, of the buckets of times of a whole request.
 const LONG: &[f64] = &[
@@ -93,6 +96,8 @@ pub(super) struct Metrics {
     hit_tokens: AtomicU64,
     drafted_tokens: AtomicU64,
     accepted_tokens: AtomicU64,
+    accepted_at: [AtomicU64; MOST],
+    decode_steps: AtomicU64,
     finished: [AtomicU64; 4],
     disconnects: AtomicU64,
     /// Responses by status.
@@ -118,6 +123,10 @@ impl Metrics {
         add(&self.hit_tokens, row.cached_tokens);
         add(&self.drafted_tokens, row.drafted_tokens);
         add(&self.accepted_tokens, row.accepted_draft_tokens);
+        for (sum, &n) in self.accepted_at.iter().zip(&row.accepted_at) {
+            add(sum, n);
+        }
+        add(&self.decode_steps, row.decode_steps);
         if row.decode_tokens > 0 {
             self.observe(Time::First, row.time_to_first_token);
             self.observe(Time::Whole, row.total);
@@ -232,6 +241,24 @@ impl Metrics {
             read(&self.accepted_tokens),
         );
         out.head(
+            "vllm:spec_decode_num_accepted_tokens_per_pos_total",
+            "counter",
+            "The same, by their positions in drafts.",
+        );
+        for (position, sum) in self.accepted_at.iter().enumerate() {
+            out.line(
+                "vllm:spec_decode_num_accepted_tokens_per_pos_total",
+                &format!("position=\"{position}\""),
+                read(sum),
+            );
+        }
+        out.one(
+            "mlx_decode_steps_total",
+            "counter",
+            "Steps of rows that gave tokens; generated tokens over these are the tokens a step.",
+            read(&self.decode_steps),
+        );
+        out.head(
             "vllm:request_success_total",
             "counter",
             "Rows that ended, by reason.",
@@ -303,52 +330,6 @@ impl Metrics {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A label's value: backslash, quotation mark and line break escaped.
-fn quoted(value: &str) -> String {
-    let escaped = value.replace('\\', "\\\\").replace('"', "\\\"");
-    format!("\"{}\"", escaped.replace('\n', "\\n"))
-}
-
-/// Prometheus' text format.
-struct Text {
-    text: String,
-    /// Labels of every line.
-    labels: String,
-}
-
-impl Text {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    }
-
-    fn line(&mut self, name: &str, label: &str, value: f64) {
-        let comma = if label.is_empty() { "" } else { "," };
-        let _ = writeln!(self.text, "{name}{{{}{comma}{label}}} {value}", self.labels);
-    }
-
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: f64) {
-        self.head(name, kind, help);
-        self.line(name, "", value);
-    }
-
-    fn histogram(&mut self, name: &str, help: &str, bounds: &[f64], histogram: &Histogram) {
-        self.head(name, "histogram", help);
-        let mut sum = 0;
-        let counts = histogram.counts.iter().copied().chain(std::iter::repeat(0));
-        let bounds = bounds.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
-        for (bound, count) in bounds.zip(counts) {
-            sum += count;
-            self.line(
-                &format!("{name}_bucket"),
-                &format!("le=\"{bound}\""),
-                sum as f64,
-            );
-        }
-        self.line(&format!("{name}_count"), "", sum as f64);
-        self.line(&format!("{name}_sum"), "", histogram.sum);
-    }
 }
 
 /// `GET /metrics`.

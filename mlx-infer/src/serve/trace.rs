@@ -10,6 +10,7 @@ use super::state::{Shared, now};
 use crate::console;
 use crate::generate::{FinishReason, random_seed};
 use crate::metrics::Metrics;
+use crate::speculate::MOST;
 
 /// A request from its arrival to the last byte of its answer. Dropping the last clone writes the line in the log.
 pub(super) type Trace = Arc<Inner>;
@@ -45,6 +46,10 @@ pub(super) struct Usage {
     pub(super) reasoning: usize,
     pub(super) drafted: usize,
     pub(super) accepted: usize,
+    /// Accepted draft tokens by their positions.
+    pub(super) accepted_at: [usize; MOST],
+    /// Steps that gave tokens.
+    pub(super) steps: usize,
 }
 
 impl Usage {
@@ -57,6 +62,10 @@ impl Usage {
         self.completion += row.decode_tokens;
         self.drafted += row.drafted_tokens;
         self.accepted += row.accepted_draft_tokens;
+        self.steps += row.decode_steps;
+        for (sum, n) in self.accepted_at.iter_mut().zip(row.accepted_by_position()) {
+            *sum += n;
+        }
     }
 
     /// OpenAI's `usage`.
@@ -72,6 +81,8 @@ impl Usage {
             let details = &mut usage["completion_tokens_details"];
             details["accepted_prediction_tokens"] = self.accepted.into();
             details["rejected_prediction_tokens"] = (self.drafted - self.accepted).into();
+            details["accepted_by_position"] = self.accepted_at.as_slice().into();
+            details["tokens_per_step"] = (self.completion as f64 / self.steps.max(1) as f64).into();
         }
         usage
     }

@@ -1,21 +1,41 @@
-//! What steps cost, and how long drafts should be.
+//! What steps cost, and how long drafts should be: a rule on plain numbers.
+//!
+//! A step of `r` rows, the widest of `w` tokens, takes a time that is measured (a moving average) or, before that, modelled: a straight line from the
+//! plain step through the widest measured one below. Drafts that are computed and those from a row's own text have times of their own, as computing
+//! takes time, too.
+//!
+//! The length of the drafts is that with the most expected tokens a second over all rows. A row brings fewer where it has fewer, or where the next
+//! one is hardly ever reached. While rows without drafts share the step, it may take 5 % longer than without drafts.
 
 use std::collections::HashMap;
 
-use super::rate::Rate;
+use super::rate::Rates;
 
 /// Weight of the latest time. The first times of a size are those of a machine that warms up, so they are forgotten soon.
 const WEIGHT: f64 = 0.25;
 /// How much longer than without drafts a step may take while other rows share it.
 const FAIR: f64 = 1.05;
-
+/// How many times as many tokens a second drafts have to give.
+const GAIN: f64 = 1.03;
+/// A draft token that is reached less often is not brought.
+const REACHED: f64 = 0.02;
 /// Steps after which the time of a width that was not used is no longer trusted: it may have been measured while the machine was busy.
 const STALE: usize = 1024;
 
-/// The times of steps, by their rows and by the tokens of the widest row.
+/// Where a draft comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Origin {
+    /// The row's own text.
+    #[default]
+    Text,
+    /// A head for multi-token prediction, or a second model.
+    Model,
+}
+
+/// The times of steps, by their rows, the tokens of the widest row, and whether drafts were computed.
 #[derive(Debug, Default)]
 pub(crate) struct Costs {
-    times: HashMap<(usize, usize), Time>,
+    times: HashMap<(usize, usize, Origin), Time>,
     /// Steps that were measured.
     steps: usize,
 }
@@ -28,57 +48,98 @@ struct Time {
 }
 
 /// A row of the step that comes.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Offer {
-    /// Tokens of its draft; 0 of a row without one.
-    pub(crate) drafted: usize,
+    /// The most tokens of its draft; 0 of a row without one.
+    pub(crate) most: usize,
+    /// Whether it brings so many whatever they cost.
+    pub(crate) is_fixed: bool,
+    pub(crate) origin: Origin,
     /// How often its drafts are right.
-    pub(crate) rate: Rate,
+    pub(crate) rates: Rates,
+}
+
+impl Offer {
+    /// Tokens of its draft where drafts have up to `draft`.
+    fn brings(&self, draft: usize) -> usize {
+        let is_reached = |&len: &usize| self.rates.reach(len) >= REACHED;
+        match self.is_fixed {
+            true => self.most,
+            false => (1..=self.most.min(draft)).take_while(is_reached).count(),
+        }
+    }
 }
 
 impl Costs {
     /// A step of `rows` rows, the widest of `width` tokens, took so long.
-    pub(crate) fn learn(&mut self, rows: usize, width: usize, seconds: f64) {
+    pub(crate) fn learn(&mut self, rows: usize, width: usize, origin: Origin, seconds: f64) {
         self.steps += 1;
         let step = self.steps;
         let first = Time { seconds, step };
-        let time = self.times.entry((rows, width)).or_insert(first);
+        let origin = if width == 1 { Origin::Text } else { origin };
+        let time = self.times.entry((rows, width, origin)).or_insert(first);
         time.seconds += WEIGHT * (seconds - time.seconds);
         time.step = step;
     }
 
-    /// The longest draft that rows of a step of `slots` rows should bring, 0 for none: the one that gives the most tokens a second. A width
-    /// without a time is tried, so that it is measured. Where rows without drafts share the step, it may take 5 % longer for them.
-    pub(crate) fn best(&self, slots: usize, rows: &[Offer]) -> usize {
-        let most = rows.iter().map(|row| row.drafted).max().unwrap_or(0);
-        let Some(plain) = self.of(slots, 0) else {
-            return 0;
+    /// The tokens of each row's draft in a step of `slots` rows.
+    pub(crate) fn plan(&self, slots: usize, rows: &[Offer]) -> Vec<usize> {
+        let brought = |draft: usize| -> Vec<usize> {
+            let each = rows.iter().map(|row| row.brings(draft));
+            each.collect()
         };
-        let is_shared = rows.iter().any(|row| row.drafted == 0);
-        let gain = |draft: usize, seconds: f64| {
-            let tokens = rows
-                .iter()
-                .map(|row| row.rate.expected(draft.min(row.drafted)));
-            tokens.sum::<f64>() / seconds
+        let most = rows.iter().map(|row| row.most).max().unwrap_or(0);
+        let Some(plain) = self.of(slots, 1, Origin::Text) else {
+            // Without a plain step nothing can be compared.
+            return brought(0);
         };
-        let mut best = (0, gain(0, plain));
-        for draft in 1..=most {
-            let Some(seconds) = self.of(slots, draft) else {
-                return draft;
-            };
-            if is_shared && seconds > FAIR * plain {
+        let tokens = |lens: &[usize]| -> f64 {
+            let each = rows.iter().zip(lens);
+            each.map(|(row, &len)| row.rates.expected(len)).sum()
+        };
+        let least = brought(0);
+        let mut best = (least, GAIN * rows.len() as f64 / plain);
+        let fixed = best.0.iter().copied().max().unwrap_or(0);
+        if fixed > 0 {
+            best.1 = 0.0;
+        }
+        for draft in fixed.max(1)..=most {
+            let lens = brought(draft);
+            let width = 1 + lens.iter().copied().max().unwrap_or(0);
+            if width <= draft {
                 break;
             }
-            let gain = gain(draft, seconds);
+            let drawn = rows.iter().zip(&lens);
+            let drawn = drawn.filter(|(row, len)| **len > 0 && row.origin == Origin::Model);
+            let origin = match drawn.count() {
+                0 => Origin::Text,
+                _ => Origin::Model,
+            };
+            let Some(seconds) = self.guess(slots, width, origin, plain) else {
+                // Measured by doing it.
+                return lens;
+            };
+            if draft > fixed && seconds > FAIR * plain && lens.contains(&0) {
+                break;
+            }
+            let gain = tokens(&lens) / seconds;
             if gain > best.1 {
-                best = (draft, gain);
+                best = (lens, gain);
             }
         }
         best.0
     }
 
-    fn of(&self, rows: usize, draft: usize) -> Option<f64> {
-        let time = self.times.get(&(rows, draft + 1))?;
+    /// The time of a step, measured or modelled; `None` if no step with drafts was measured.
+    fn guess(&self, rows: usize, width: usize, origin: Origin, plain: f64) -> Option<f64> {
+        let measured = |width| Some((width, self.of(rows, width, origin)?));
+        let (known, seconds) = (2..=width).rev().find_map(measured)?;
+        let each = (seconds - plain) / (known - 1) as f64;
+        Some(plain + each * (width - 1) as f64)
+    }
+
+    fn of(&self, rows: usize, width: usize, origin: Origin) -> Option<f64> {
+        let time = self.times.get(&(rows, width, origin))?;
         (self.steps - time.step < STALE).then_some(time.seconds)
     }
 }
@@ -86,59 +147,102 @@ impl Costs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::speculate::MOST;
 
     fn costs(rows: usize, seconds: &[f64]) -> Costs {
         let mut costs = Costs::default();
         for (at, &seconds) in seconds.iter().enumerate() {
-            costs.learn(rows, at + 1, seconds);
+            costs.learn(rows, at + 1, Origin::Text, seconds);
         }
         costs
     }
 
-    fn offer(drafted: usize, rate: f64) -> Offer {
+    fn offer(most: usize, rate: f64) -> Offer {
         Offer {
-            drafted,
-            rate: Rate(rate),
+            most,
+            rates: Rates([rate; MOST]),
+            ..Offer::default()
         }
+    }
+
+    fn one(costs: &Costs, offer: Offer) -> usize {
+        costs.plan(1, &[offer])[0]
     }
 
     #[test]
     fn the_draft_with_the_most_tokens_a_second_is_taken() {
         let costs = costs(1, &[1.0, 1.1, 1.2, 2.9, 3.0]);
-        assert_eq!(costs.best(1, &[offer(4, 1.0)]), 2);
-        assert_eq!(costs.best(1, &[offer(4, 0.5)]), 2);
-        assert_eq!(costs.best(1, &[offer(4, 0.0)]), 0);
+        assert_eq!(one(&costs, offer(4, 1.0)), 2);
+        assert_eq!(one(&costs, offer(4, 0.5)), 2);
+        assert_eq!(one(&costs, offer(4, 0.0)), 0);
+        // A gain of less than 3 % is none.
+        assert_eq!(one(&costs, offer(1, 0.12)), 0);
+        assert_eq!(one(&costs, offer(1, 0.15)), 1);
     }
 
     #[test]
-    fn widths_without_a_time_are_tried_after_a_plain_step() {
-        let rows = [offer(3, 1.0)];
-        assert_eq!(Costs::default().best(1, &rows), 0);
-        assert_eq!(costs(1, &[1.0]).best(1, &rows), 1);
-        assert_eq!(costs(1, &[1.0, 1.5]).best(1, &rows), 2);
+    fn steps_with_drafts_are_measured_once_and_then_modelled() {
+        assert_eq!(one(&Costs::default(), offer(3, 1.0)), 0);
+        assert_eq!(one(&costs(1, &[1.0]), offer(3, 1.0)), 1);
+        // 0.1 for each token more.
+        assert_eq!(one(&costs(1, &[1.0, 1.1]), offer(3, 1.0)), 3);
+        assert_eq!(one(&costs(1, &[1.0, 1.9]), offer(3, 0.5)), 0);
+        // Drafts that are computed have times of their own.
+        let drawn = Offer {
+            origin: Origin::Model,
+            ..offer(3, 1.0)
+        };
+        let mut costs = costs(1, &[1.0, 1.1]);
+        assert_eq!(one(&costs, drawn), 1);
+        costs.learn(1, 2, Origin::Model, 2.5);
+        assert_eq!(one(&costs, drawn), 0);
+        assert_eq!(one(&costs, offer(3, 1.0)), 3);
     }
 
     #[test]
     fn rows_without_drafts_lose_little() {
         let rows = [offer(2, 1.0), Offer::default()];
-        assert_eq!(costs(2, &[1.0, 1.04, 1.2]).best(2, &rows), 1);
-        assert_eq!(costs(2, &[1.0, 1.2, 1.2]).best(2, &rows), 0);
-        assert_eq!(costs(2, &[1.0, 1.2, 1.25]).best(2, &[rows[0]; 2]), 2);
+        assert_eq!(costs(2, &[1.0, 1.04, 1.2]).plan(2, &rows), [1, 0]);
+        assert_eq!(costs(2, &[1.0, 1.2, 1.2]).plan(2, &rows), [0, 0]);
+        assert_eq!(costs(2, &[1.0, 1.2, 1.25]).plan(2, &[rows[0]; 2]), [2, 2]);
+    }
+
+    #[test]
+    fn each_row_has_its_own_length() {
+        let rows = [
+            offer(4, 0.9),
+            offer(4, 0.1),
+            offer(1, 0.9),
+            Offer {
+                is_fixed: true,
+                ..offer(2, 0.0)
+            },
+        ];
+        // A row whose second token is reached once in a hundred times brings one.
+        assert_eq!(
+            costs(4, &[1.0, 1.0, 1.0, 1.0, 1.0]).plan(4, &rows),
+            [4, 1, 1, 2]
+        );
+        // Where the step is as wide as that anyway, the others go along.
+        assert_eq!(
+            costs(4, &[1.0, 5.0, 9.0, 30.0, 40.0]).plan(4, &rows),
+            [2, 1, 1, 2]
+        );
     }
 
     #[test]
     fn times_follow_the_latest() {
         let mut costs = costs(1, &[9.0]);
         for _ in 0..20 {
-            costs.learn(1, 1, 1.0);
+            costs.learn(1, 1, Origin::Text, 1.0);
         }
-        assert!(costs.of(1, 0).unwrap() < 1.1);
-        costs.learn(1, 2, 9.0);
-        assert_eq!(costs.best(1, &[offer(1, 1.0)]), 0);
+        assert!(costs.of(1, 1, Origin::Text).unwrap() < 1.1);
+        costs.learn(1, 2, Origin::Text, 9.0);
+        assert_eq!(one(&costs, offer(1, 1.0)), 0);
         // A time that is old is measured again.
         for _ in 0..STALE {
-            costs.learn(1, 1, 1.0);
+            costs.learn(1, 1, Origin::Text, 1.0);
         }
-        assert_eq!(costs.best(1, &[offer(1, 1.0)]), 1);
+        assert_eq!(one(&costs, offer(1, 1.0)), 1);
     }
 }

@@ -24,7 +24,7 @@ fn next(token: usize) -> usize {
 
 /// What the head's projection reads.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Head {
+pub enum Head {
     /// The token's embedding.
     Embedding,
     /// The features before it.
@@ -141,7 +141,7 @@ fn write(dir: &Path, head: Head) {
     safetensors::save(dir.join("model.safetensors"), arrays, &BTreeMap::new()).unwrap();
 }
 
-fn load(head: Head, max_draft: usize) -> LoadedModel {
+pub fn load(head: Head, max_draft: usize) -> LoadedModel {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), head);
     let options = LoadOptions {

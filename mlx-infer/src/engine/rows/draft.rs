@@ -1,120 +1,118 @@
-//! Drafts of the model's own head for multi-token prediction.
+//! Drafts that are computed one token after the other, without the host.
 
 use std::collections::BTreeMap;
 
-use super::{Drafts, Input, Rows};
+use mlx_core::ops::concat;
+use mlx_core::{Array, async_eval};
+use mlx_models::Model;
+use mlx_nn::ModelCache;
+
+use super::{Input, Rows, unused};
+use crate::engine::drafters::Drafts;
 use crate::engine::task::Tasks;
 use crate::error::Result;
-use crate::forward;
-use crate::sampler::{History, Row, SamplingParams, sample};
+use crate::model::LoadedModel;
+use crate::sampler::{Row, sample};
 use crate::scheduler::Id;
 
-/// What one slot drafts.
-struct Line {
-    id: Id,
-    /// The token that is read next, and the drafts behind it.
-    tokens: Vec<u32>,
-    history: History,
-    /// How many drafts are asked for.
-    most: usize,
-}
+/// Vocabularies of more tokens than twice this are not drafted whole: tokenizers give their frequent tokens small ids, and the product with the
+/// output head is most of what a draft costs (Zhao et al. 2025, "FR-Spec", arXiv:2502.14856).
+const VOCABULARY: i32 = 32_768;
 
-impl Line {
-    /// Whether draft number `number` is asked for, and all before it were made.
-    fn wants(&self, number: usize) -> bool {
-        number < self.most && self.tokens.len() == number + 1
+impl<'m> Rows<'m> {
+    pub(crate) fn model(&self) -> &'m LoadedModel {
+        self.model
     }
-}
 
-impl Rows<'_> {
-    /// Drafts up to so many tokens of these rows. Each is drawn with the noise of its position, as the sampler will draw: so it is
-    /// most often the same. No step may be under way; the cache is as before.
-    pub(crate) fn draft(
+    /// The batch's cache.
+    pub(crate) fn cache(&mut self) -> &mut ModelCache {
+        &mut self.cache
+    }
+
+    /// Draws up to so many tokens for each of the rows `wanted`, each behind those before it. `next` gives the features `[slots, E]` from which a
+    /// token is chosen, of each slot's last token and the drafts behind it, U32 `[slots]` each, and how many of these each slot reads.
+    ///
+    /// A token is drawn with the noise of its position, as the sampler will draw: so it is most often the same. Penalties know the tokens before the
+    /// draft, and a grammar holds the first one only: of what they would change, more is rejected.
+    pub(crate) fn draw(
         &mut self,
         tasks: &Tasks<'_>,
         wanted: &BTreeMap<Id, usize>,
-    ) -> Result<Drafts> {
-        let mut lines: Vec<Option<Line>> = (0..self.slots.len())
-            .map(|slot| self.drafting(slot, tasks, wanted))
+        drafts: &mut Drafts,
+        mut next: impl FnMut(&mut Self, &[Array], &[usize]) -> Result<Array>,
+    ) -> Result<()> {
+        let lines: Vec<Option<(Id, u32, usize)>> = (0..self.slots.len())
+            .map(|slot| self.drawing(slot, tasks, wanted))
             .collect();
-        let model = self.model.model();
-        let mut features = Vec::new();
-        for number in 0..wanted.values().copied().max().unwrap_or(0) {
-            let wants = |line: &Option<Line>| line.as_ref().is_some_and(|line| line.wants(number));
-            let widths: Vec<usize> = lines
+        let mosts = lines.iter().flatten().map(|&(_, _, most)| most);
+        let Some(most) = mosts.max() else {
+            return Ok(());
+        };
+        let last = lines
+            .iter()
+            .map(|line| line.map_or(0, |(_, token, _)| token));
+        let last: Vec<u32> = last.collect();
+        let mut tokens = vec![Array::from_slice(&last, &[last.len() as i32])?];
+        for number in 0..most {
+            let draws = |line: &Option<(Id, u32, usize)>| {
+                line.filter(|&(_, _, most)| number < most)
+                    .map(|(id, ..)| id)
+            };
+            let ids: Vec<Option<Id>> = lines.iter().map(draws).collect();
+            let widths = ids
                 .iter()
-                .map(|line| if wants(line) { number + 1 } else { 0 })
-                .collect();
-            if widths.iter().all(|&width| width == 0) {
-                break;
-            }
-            let rows: Vec<&[u32]> = lines
-                .iter()
-                .zip(&widths)
-                .map(|(line, &width)| line.as_ref().map_or(&[][..], |line| &line.tokens[..width]))
-                .collect();
-            let mut step = self.cache.begin(&widths)?;
-            let next = model.draft(&forward::padded(&rows)?, &features, &mut step)?;
-            drop(step);
-            let logits = self.model.logits(&next)?;
-            features.push(next);
-            let chosen = sample(&logits, &settings(&lines, &widths, tasks), None)?.read_any()?;
-            for (line, choice) in lines.iter_mut().zip(chosen) {
-                if let (Some(line), Some(choice)) = (line, choice)
-                    && line.wants(number)
-                {
-                    line.tokens.push(choice.id);
-                    line.history.push(choice.id);
+                .map(|id| if id.is_some() { number + 1 } else { 0 });
+            let widths: Vec<usize> = widths.collect();
+            let features = next(self, &tokens, &widths)?;
+            let row = |id: &Option<Id>| match id {
+                Some(id) => {
+                    let row = tasks[id].sequence.row();
+                    Row {
+                        ahead: number,
+                        logprobs: None,
+                        mask: row.mask.filter(|_| number == 0),
+                        ..row
+                    }
                 }
-            }
+                None => unused(),
+            };
+            let settings: Vec<Row<'_>> = ids.iter().map(row).collect();
+            let logits = logits(self.model.model(), &features, &settings)?;
+            tokens.push(sample(&logits, &settings, None)?.ids().clone());
         }
-        let drafts = lines.into_iter().flatten();
-        let drafts = drafts.map(|mut line| (line.id, line.tokens.split_off(1)));
-        Ok(drafts.filter(|(_, draft)| !draft.is_empty()).collect())
+        let columns = tokens[1..].iter().map(|tokens| tokens.expand_dims(-1));
+        let columns = columns.collect::<mlx_core::Result<Vec<_>>>()?;
+        let drawn = concat(&columns, 1)?;
+        async_eval([&drawn])?;
+        let lens = lines.into_iter().flatten();
+        drafts.draw(drawn, lens.map(|(id, _, most)| (id, most)).collect());
+        Ok(())
     }
 
-    fn drafting(
+    /// The request of a slot that drafts, its last token, and how many tokens it drafts.
+    fn drawing(
         &self,
         slot: usize,
         tasks: &Tasks<'_>,
         wanted: &BTreeMap<Id, usize>,
-    ) -> Option<Line> {
+    ) -> Option<(Id, u32, usize)> {
         let id = self.slots[slot]?;
         let most = *wanted.get(&id)?;
         match self.input(slot, tasks, None) {
             Input::Known {
                 token,
                 is_last: true,
-            } => Some(Line {
-                id,
-                tokens: vec![token],
-                history: tasks[&id].sequence.history().clone(),
-                most,
-            }),
+            } if most > 0 => Some((id, token, most)),
             _ => None,
         }
     }
 }
 
-/// What the sampler needs to know of each slot; of those that do not draft anything.
-fn settings<'a>(lines: &'a [Option<Line>], widths: &[usize], tasks: &'a Tasks<'_>) -> Vec<Row<'a>> {
-    static GREEDY: std::sync::LazyLock<SamplingParams> =
-        std::sync::LazyLock::new(SamplingParams::default);
-    static NOTHING: std::sync::LazyLock<History> =
-        std::sync::LazyLock::new(|| History::new(Vec::new()));
-    let row = |(line, &width): (&'a Option<Line>, &usize)| match line {
-        Some(line) if width > 0 => Row {
-            history: &line.history,
-            logprobs: None,
-            ..tasks[&line.id].sequence.row()
-        },
-        _ => Row {
-            params: &GREEDY,
-            seed: 0,
-            history: &NOTHING,
-            logprobs: None,
-            mask: None,
-        },
-    };
-    lines.iter().zip(widths).map(row).collect()
+/// Logits for drafts: of a part of a large vocabulary, if the settings of no row name tokens.
+fn logits(model: &dyn Model, features: &Array, rows: &[Row<'_>]) -> Result<Array> {
+    let names_tokens = |row: &Row<'_>| !row.params.keeps_logits() || row.mask.is_some();
+    match model.geometry().vocab > 2 * VOCABULARY && !rows.iter().any(names_tokens) {
+        true => Ok(model.head().first(VOCABULARY, features)?),
+        false => Ok(model.logits(features)?),
+    }
 }

@@ -2,10 +2,10 @@
 
 use mlx_core::{Array, async_eval};
 
-use super::{Input, Queued, Rows};
+use super::{Input, Queued, Rows, unused};
 use crate::engine::task::Tasks;
 use crate::error::Result;
-use crate::sampler::{History, Row, Sampled, SamplingParams, sample};
+use crate::sampler::{History, Row, Sampled, sample};
 use crate::scheduler::Id;
 
 /// A step whose logits are under way and whose tokens are not chosen.
@@ -64,8 +64,6 @@ fn choose(
     tasks: &Tasks,
     last: Option<&Array>,
 ) -> Result<Sampled> {
-    let greedy = SamplingParams::default();
-    let nothing = History::new(Vec::new());
     // If the last token of some row is not read, the histories of all rows end before their last token.
     let shortened: Vec<Option<History>> = owners
         .iter()
@@ -88,13 +86,7 @@ fn choose(
                     ..row
                 }
             }
-            None => Row {
-                params: &greedy,
-                seed: 0,
-                history: &nothing,
-                logprobs: None,
-                mask: None,
-            },
+            None => unused(),
         })
         .collect();
     sample(logits, &rows, last)

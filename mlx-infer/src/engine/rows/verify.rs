@@ -1,38 +1,54 @@
 //! A step in which rows bring drafts, and keep what the sampler chooses anyway.
 
-use std::collections::BTreeMap;
-
-use mlx_core::Array;
+use mlx_core::{Array, PadMode, async_eval};
 
 use super::{Input, Rows, row_of};
+use crate::engine::drafters::Drafts;
 use crate::engine::task::Tasks;
 use crate::error::Result;
-use crate::forward;
+use crate::generate::Sequence;
+use crate::processor;
 use crate::sampler::{Choice, History, Row, sample};
 use crate::scheduler::Id;
-
-/// The drafts of a step: at least one token for each request that is in it.
-pub(crate) type Drafts = BTreeMap<Id, Vec<u32>>;
 
 /// What a step gave one row.
 pub(crate) struct Verified {
     pub(crate) id: Id,
+    /// Tokens of its draft.
+    pub(crate) drafted: usize,
     /// Positions by which its cache grew.
     pub(crate) computed: usize,
-    /// Its tokens, in order. `None`: logits that are not finite; nothing comes after it. Empty where a known token was replayed.
-    pub(crate) choices: Vec<Option<Choice>>,
-    /// The logits `[1, V]` of a row with a processor, which chooses from them.
-    pub(crate) on_host: Option<Array>,
+    /// Its tokens, in order. `None`: logits that are not finite; an error: its processor failed. Nothing comes after these. Empty where a known token
+    /// was replayed.
+    pub(crate) choices: Vec<Result<Option<Choice>>>,
 }
 
 /// What one slot brings to the step.
 struct Line {
     id: Id,
-    /// A token that was read, and the draft behind it.
+    /// A token that was read, and the part of the draft that the host knows.
     tokens: Vec<u32>,
-    /// The text behind which each token is chosen, one for each of `tokens`. Empty where the next token is known.
+    /// The tokens of the draft.
+    drafted: usize,
+    /// Whether tokens are chosen: not where the next one is known.
+    is_last: bool,
+    /// The texts behind which tokens are chosen, as far as the host knows them. Those of the last one end before the rest of the draft.
     histories: Vec<History>,
 }
+
+impl Line {
+    fn width(&self) -> usize {
+        1 + self.drafted
+    }
+
+    /// Tokens that are chosen.
+    fn chosen(&self) -> usize {
+        if self.is_last { self.width() } else { 0 }
+    }
+}
+
+/// Computes the masks behind the drafts of rows with a grammar.
+pub(crate) type Foresee<'f> = &'f mut dyn FnMut(&mut Tasks<'_>, &[(Id, &[u32])]);
 
 impl Rows<'_> {
     /// Draft tokens that the row can bring: as many as its layers leave room for, before the position at which the model embeds all of them
@@ -47,34 +63,75 @@ impl Rows<'_> {
     }
 
     /// Takes a step with `drafts` and waits for it. No step may be under way.
-    pub(crate) fn verify(&mut self, tasks: &Tasks<'_>, drafts: &Drafts) -> Result<Vec<Verified>> {
-        let lines: Vec<Option<Line>> = (0..self.slots.len())
+    ///
+    /// Drafts that were computed, the step and the choice of its tokens are one graph, and the host waits once. Where a row has a grammar, a processor or
+    /// penalties, it reads the drafts first, while the step is computed.
+    pub(crate) fn verify(
+        &mut self,
+        tasks: &mut Tasks<'_>,
+        drafts: &Drafts,
+        foresee: Foresee<'_>,
+    ) -> Result<Vec<Verified>> {
+        let mut lines: Vec<Option<Line>> = (0..self.slots.len())
             .map(|slot| self.line(slot, tasks, drafts))
             .collect();
-        let tokens = |line: &Option<Line>| line.as_ref().map_or(0, |line| line.tokens.len());
-        let widths: Vec<usize> = lines.iter().map(tokens).collect();
-        if widths.iter().all(|&width| width == 0) {
+        let widths: Vec<usize> = lines
+            .iter()
+            .map(|line| line.as_ref().map_or(0, Line::width))
+            .collect();
+        let width = widths.iter().copied().max().unwrap_or(0);
+        if width == 0 {
             return Ok(Vec::new());
         }
-        let rows: Vec<&[u32]> = lines
-            .iter()
-            .map(|line| line.as_ref().map_or(&[][..], |line| &line.tokens))
-            .collect();
+        let tokens = tokens(&lines, width, drafts.tokens())?;
         let mut step = self.cache.begin(&widths)?;
-        let hidden = self
-            .model
-            .model()
-            .hidden(&forward::padded(&rows)?, &mut step)?;
-
-        let (places, settings): (Vec<i32>, Vec<Row<'_>>) = places(&lines, tasks, hidden.dim(1)?);
+        let hidden = self.model.model().hidden(&tokens, &mut step)?;
+        let places = places(&lines, width);
         let [b, l, e] = hidden.dims()?;
         let places = Array::from_slice(&places, &[places.len() as i32])?;
         let hidden = hidden.reshape(&[b * l, e])?.take(&places, 0)?;
         let logits = self.model.logits(&hidden)?;
-        let mut chosen = sample(&logits, &settings, None)?
-            .read_any()?
-            .into_iter()
-            .enumerate();
+
+        let needs_drafts = |line: &Line| {
+            let task = &tasks[&line.id];
+            let is_drawn = line.tokens.len() < line.width();
+            is_drawn && (task.sequence.reads_drafts() || task.processor.is_some())
+        };
+        if let Some(drawn) = drafts.tokens()
+            && lines.iter().flatten().any(needs_drafts)
+        {
+            async_eval([&logits])?;
+            read(&mut lines, drawn)?;
+        }
+        let guided: Vec<(Id, &[u32])> = (lines.iter().flatten())
+            .filter(|line| line.is_last && tasks[&line.id].sequence.is_guided())
+            .map(|line| (line.id, &line.tokens[1..]))
+            .collect();
+        if !guided.is_empty() {
+            foresee(tasks, &guided);
+        }
+        for line in lines.iter_mut().flatten().filter(|line| line.is_last) {
+            let mut history = tasks[&line.id].sequence.history().clone();
+            for &token in &line.tokens[1..] {
+                line.histories.push(history.clone());
+                history.push(token);
+            }
+            line.histories.push(history);
+        }
+        let mut chosen = {
+            let settings: Vec<Row<'_>> = lines
+                .iter()
+                .flatten()
+                .flat_map(|line| settings(line, tasks))
+                .collect();
+            let sampled = sample(&logits, &settings, None)?;
+            sampled.start()?;
+            sampled.read_any()?.into_iter().enumerate()
+        };
+        if let Some(drawn) = drafts.tokens() {
+            // Computed with the choices: nothing is waited for.
+            read(&mut lines, drawn)?;
+        }
 
         let (mut verified, mut keep) = (Vec::new(), Vec::new());
         for line in &lines {
@@ -84,27 +141,35 @@ impl Rows<'_> {
             };
             let mut row = Verified {
                 id: line.id,
+                drafted: line.drafted,
                 computed: 1,
                 choices: Vec::new(),
-                on_host: None,
             };
             let mut is_right = true;
-            for (at, (number, choice)) in chosen.by_ref().take(line.histories.len()).enumerate() {
-                if tasks[&line.id].processor.is_some() {
-                    row.on_host = Some(row_of(&logits, number)?);
-                } else if is_right {
-                    let next = line.tokens.get(at + 1);
-                    is_right = choice
-                        .as_ref()
-                        .is_some_and(|choice| Some(&choice.id) == next);
-                    row.computed += usize::from(is_right);
-                    row.choices.push(choice);
+            for (at, (number, choice)) in chosen.by_ref().take(line.chosen()).enumerate() {
+                if !is_right {
+                    continue;
                 }
+                let task = tasks.get_mut(&line.id).expect("it has a row");
+                let choice = match &mut task.processor {
+                    None => Ok(choice),
+                    Some(processor) => {
+                        let row = setting(line, &task.sequence, at);
+                        let logits = row_of(&logits, number)?;
+                        processor::choose(self.model, processor, &logits, row).map(Some)
+                    }
+                };
+                let next = line.tokens.get(at + 1);
+                let id = choice.as_ref().ok().and_then(Option::as_ref);
+                is_right = id.is_some_and(|choice| Some(&choice.id) == next);
+                row.computed += usize::from(is_right);
+                row.choices.push(choice);
             }
             keep.push(row.computed);
             verified.push(row);
         }
         step.commit(&keep)?;
+        self.follow()?;
         Ok(verified)
     }
 
@@ -114,39 +179,74 @@ impl Rows<'_> {
         else {
             return None;
         };
-        let mut line = Line {
+        let known = drafts.known(id).filter(|_| is_last).unwrap_or_default();
+        Some(Line {
             id,
-            tokens: vec![token],
+            tokens: [&[token], known].concat(),
+            drafted: if is_last { drafts.len(id) } else { 0 },
+            is_last,
             histories: Vec::new(),
-        };
-        if is_last {
-            let mut history = tasks[&id].sequence.history().clone();
-            for &token in drafts.get(&id).into_iter().flatten() {
-                line.tokens.push(token);
-                line.histories.push(history.clone());
-                history.push(token);
-            }
-            line.histories.push(history);
-        }
-        Some(line)
+        })
     }
 }
 
-/// The places in `[B * L]`, and what the sampler needs to know, of all tokens behind which one is chosen.
-fn places<'a>(
-    lines: &'a [Option<Line>],
-    tasks: &'a Tasks<'_>,
-    width: i32,
-) -> (Vec<i32>, Vec<Row<'a>>) {
-    let lines = lines.iter().enumerate();
-    let lines = lines.filter_map(|(slot, line)| Some((slot as i32, line.as_ref()?)));
-    let each = lines.flat_map(|(slot, line)| {
-        let row = tasks[&line.id].sequence.row();
-        let histories = line.histories.iter().enumerate();
-        histories.map(move |(at, history)| {
-            let row = Row { history, ..row };
-            (slot * width + at as i32, row)
-        })
+/// The tokens of the step, U32 `[slots, width]`, of which `drawn` `[slots, K]` are not read.
+fn tokens(lines: &[Option<Line>], width: usize, drawn: Option<&Array>) -> Result<Array> {
+    let shape = [lines.len() as i32, width as i32];
+    let mut known = vec![0; lines.len() * width];
+    let mut is_drawn = vec![false; lines.len() * width];
+    for (slot, line) in lines.iter().enumerate() {
+        let Some(line) = line else { continue };
+        let start = slot * width;
+        known[start..start + line.tokens.len()].copy_from_slice(&line.tokens);
+        is_drawn[start + line.tokens.len()..start + line.width()].fill(true);
+    }
+    let known = Array::from_slice(&known, &shape)?;
+    let Some(drawn) = drawn else {
+        return Ok(known);
+    };
+    // Column k of the drafts is column 1 + k of the step.
+    let behind = width as i32 - 1 - drawn.dim(1)?;
+    let drawn = drawn.pad(&[(1, 1, behind)], 0u32, PadMode::Constant)?;
+    Ok(Array::from_slice(&is_drawn, &shape)?.select(&drawn, &known)?)
+}
+
+/// Completes the lines' tokens by those that were computed.
+fn read(lines: &mut [Option<Line>], drawn: &Array) -> Result<()> {
+    let columns = drawn.dim(1)? as usize;
+    let drawn = drawn.to_vec::<u32>()?;
+    for (line, drawn) in lines.iter_mut().zip(drawn.chunks(columns)) {
+        if let Some(line) = line
+            && line.tokens.len() < line.width()
+        {
+            line.tokens.extend_from_slice(&drawn[..line.drafted]);
+        }
+    }
+    Ok(())
+}
+
+/// The places in `[slots * width]` behind which a token is chosen.
+fn places(lines: &[Option<Line>], width: usize) -> Vec<i32> {
+    let each = lines.iter().enumerate().flat_map(|(slot, line)| {
+        let chosen = line.as_ref().map_or(0, Line::chosen);
+        (0..chosen).map(move |at| (slot * width + at) as i32)
     });
-    each.unzip()
+    each.collect()
+}
+
+/// What the sampler needs to know of each token that is chosen.
+fn settings<'a>(line: &'a Line, tasks: &'a Tasks<'_>) -> impl Iterator<Item = Row<'a>> {
+    let sequence = &tasks[&line.id].sequence;
+    (0..line.chosen()).map(|at| setting(line, sequence, at))
+}
+
+fn setting<'a>(line: &'a Line, sequence: &'a Sequence, at: usize) -> Row<'a> {
+    let known = at.min(line.histories.len() - 1);
+    Row {
+        history: &line.histories[known],
+        ahead: at - known,
+        // Behind a token that the grammar does not allow, nothing is kept.
+        mask: sequence.masks().nth(at).flatten(),
+        ..sequence.row()
+    }
 }

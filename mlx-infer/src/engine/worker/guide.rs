@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 
 use super::Worker;
+use crate::engine::task::Tasks;
 use crate::grammar::Guide;
 use crate::scheduler::Id;
 
@@ -20,24 +21,39 @@ impl Worker<'_, '_> {
     /// Computes the masks of the next tokens of these requests, those of several at once on other threads. Meanwhile the device computes what
     /// was queued.
     pub(super) fn prepare_masks(&mut self, ids: &[Id]) {
-        let tasks = self.tasks.iter_mut();
-        let due = tasks.filter(|(id, _)| ids.contains(id));
-        let mut guides: Vec<&mut Guide> = due
-            .filter_map(|(_, task)| task.sequence.guide_mut())
-            .collect();
-        guides.retain(|guide| !guide.is_prepared());
-        let start = Instant::now();
-        match &mut guides[..] {
-            [] => return,
-            [guide] => guide.prepare(),
-            guides => guides.par_iter_mut().for_each(|guide| guide.prepare()),
-        }
-        self.masks.0 += guides.len();
-        self.masks.1 += start.elapsed();
+        let wanted: Vec<(Id, &[u32])> = ids.iter().map(|&id| (id, &[][..])).collect();
+        foresee(&mut self.tasks, &wanted, &mut self.masks);
     }
 
     /// Masks that were computed, and how long this thread has computed them or waited for them.
     pub(crate) fn masks(&self) -> (usize, Duration) {
         self.masks
     }
+}
+
+/// Computes the masks of the next tokens of these requests, and those behind their drafts. `masks` counts them, and their time.
+pub(super) fn foresee(
+    tasks: &mut Tasks<'_>,
+    drafts: &[(Id, &[u32])],
+    masks: &mut (usize, Duration),
+) {
+    let draft = |id: Id| drafts.iter().find(|(of, _)| *of == id);
+    let mut guides: Vec<(&mut Guide, &[u32])> = (tasks.iter_mut())
+        .filter_map(|(&id, task)| Some((draft(id)?.1, task)))
+        .filter_map(|(draft, task)| Some((task.sequence.guide_mut()?, draft)))
+        .collect();
+    guides.retain(|(guide, draft)| !guide.is_prepared() || !draft.is_empty());
+    let start = Instant::now();
+    match &mut guides[..] {
+        [] => return,
+        [(guide, draft)] => guide.foresee(draft),
+        guides => guides
+            .par_iter_mut()
+            .for_each(|(guide, draft)| guide.foresee(draft)),
+    }
+    masks.0 += guides
+        .iter()
+        .map(|(guide, _)| guide.masks().count())
+        .sum::<usize>();
+    masks.1 += start.elapsed();
 }

@@ -152,8 +152,14 @@ impl Worker<'_, '_> {
             match has_processor {
                 // Tokens that are known are replayed.
                 _ if is_known => {}
-                true => self.choose_on_host(id, &row_of(logits, row)?),
-                false => self.accept_any(id, choice),
+                true => {
+                    self.stepped(id);
+                    self.choose_on_host(id, &row_of(logits, row)?);
+                }
+                false => {
+                    self.stepped(id);
+                    self.accept_any(id, choice);
+                }
             }
         }
         if !self.keeps_last {

@@ -3,10 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use super::super::rows::{Drafts, Verified};
+use super::super::drafters::{Drafter, Drafts, Lookup};
+use super::super::rows::Verified;
 use super::Worker;
+use super::guide::foresee;
+use crate::console;
+use crate::error::Result;
 use crate::scheduler::Id;
-use crate::speculate::Offer;
+use crate::speculate::{MOST, Offer, Origin};
 
 impl Worker<'_, '_> {
     /// Takes a step with drafts, if rows have some that should pay. Whether it did.
@@ -19,130 +23,151 @@ impl Worker<'_, '_> {
         // Drafts follow the last token, so it has to be read. That may end requests.
         self.settle();
         let start = Instant::now();
-        let head = self.model.model().drafts();
-        let (mut drafts, mut wanted) = (Drafts::new(), BTreeMap::new());
-        for id in due {
-            let room = self.rows.room(id);
-            if let Some(task) = self.tasks.get_mut(&id) {
-                let (draft, most) = task.sequence.draft(room, head);
-                let most = (0..=most).rev().find(|&most| self.scheduler.has_room(most));
-                if !draft.is_empty() {
-                    drafts.insert(id, draft);
-                } else if let Some(most) = most.filter(|&most| most > 0) {
-                    wanted.insert(id, most);
-                }
+        match self.draft(&due) {
+            Ok(drafts) if drafts.is_empty() => false,
+            Ok(drafts) => {
+                self.verify(&drafts, start);
+                true
+            }
+            Err(error) => {
+                self.step_failed(error);
+                true
             }
         }
-        if !wanted.is_empty() {
-            match self.rows.draft(&self.tasks, &wanted) {
-                Ok(more) => drafts.extend(more),
-                Err(error) => {
-                    self.step_failed(error);
-                    return true;
-                }
-            }
-        }
-        self.shorten(&mut drafts);
-        !drafts.is_empty() && self.verify(&drafts, start)
     }
 
     /// Whether a draft may be made for the row of `id` now. Asked once a step.
     fn is_due(&mut self, id: Id) -> bool {
-        let Some(task) = self.tasks.get_mut(&id) else {
-            return false;
-        };
-        let is_plain = task.processor.is_none() && !task.sequence.is_guided();
-        let is_free = is_plain && !task.is_paused();
-        let drafter = task.sequence.drafter_mut().filter(|_| is_free);
-        drafter.is_some_and(|drafter| drafter.is_due())
+        let task = self.tasks.get_mut(&id).filter(|task| !task.is_paused());
+        let row = task.and_then(|task| task.sequence.speculation_mut());
+        row.is_some_and(|row| row.is_due())
     }
 
-    /// Cuts drafts to the length that should pay, and takes those out that should not.
-    fn shorten(&mut self, drafts: &mut Drafts) {
-        let most = self.worth(drafts);
-        drafts.retain(|id, draft| {
-            let task = self.tasks.get_mut(id);
-            let Some(drafter) = task.and_then(|task| task.sequence.drafter_mut()) else {
-                return false;
-            };
-            if !drafter.is_fixed() {
-                draft.truncate(most);
-                if draft.is_empty() {
-                    drafter.declined();
+    /// The drafts of the rows `due` that should pay.
+    fn draft(&mut self, due: &[Id]) -> Result<Drafts> {
+        // A step must not take more memory than one without drafts may.
+        let fits = |&most: &usize| self.scheduler.has_room(most);
+        let most = (0..=MOST).rev().find(fits).unwrap_or(0);
+        let mut rooms = BTreeMap::new();
+        for id in due {
+            if let Some(task) = self.tasks.get(id) {
+                // One token comes without a draft.
+                let room = task.sequence.remaining().saturating_sub(1);
+                rooms.insert(*id, room.min(self.rows.room(*id)).min(most));
+            }
+        }
+        let mut drafts = Drafts::default();
+        Lookup.draft(&mut self.rows, &mut self.tasks, &rooms, &mut drafts)?;
+        let offers: Vec<(Id, Offer)> = (self.scheduler.running())
+            .map(|id| (id, self.offer(id, rooms.get(&id), &drafts)))
+            .collect();
+        let rows: Vec<Offer> = offers.iter().map(|&(_, offer)| offer).collect();
+        let lens = self.costs.plan(self.rows.slots(), &rows);
+        let mut wanted = BTreeMap::new();
+        for ((id, offer), len) in offers.into_iter().zip(lens) {
+            let row = self.tasks.get_mut(&id);
+            let row = row.and_then(|task| task.sequence.speculation_mut());
+            if let Some(row) = row.filter(|_| rooms.contains_key(&id)) {
+                match (offer.most, len) {
+                    (0, _) => row.found_none(),
+                    (_, 0) => row.declined(),
+                    _ => {}
                 }
             }
-            !draft.is_empty()
-        });
-        // A step must not take more memory than one without drafts may.
-        while let Some(longest) = drafts.values().map(Vec::len).max()
-            && !self.scheduler.has_room(longest)
-        {
-            drafts.retain(|_, draft| {
-                draft.truncate(longest - 1);
-                !draft.is_empty()
-            });
+            drafts.shorten(id, len);
+            if offer.origin == Origin::Model && len > 0 {
+                wanted.insert(id, len);
+            }
         }
+        if let Some(drafter) = self.drafter.as_mut().filter(|_| !wanted.is_empty()) {
+            let guided: Vec<(Id, &[u32])> = wanted.keys().map(|&id| (id, &[][..])).collect();
+            foresee(&mut self.tasks, &guided, &mut self.masks);
+            drafter.draft(&mut self.rows, &mut self.tasks, &wanted, &mut drafts)?;
+        }
+        Ok(drafts)
     }
 
-    /// The longest draft that should pay in the step that comes.
-    fn worth(&self, drafts: &Drafts) -> usize {
-        let offer = |id: Id| {
-            let drafter = self.tasks.get(&id)?.sequence.drafter();
-            let drafted = drafts.get(&id).map_or(0, Vec::len);
-            Some(Offer {
-                drafted,
-                rate: drafter?.rate(),
-            })
-        };
-        let running = self.scheduler.running();
-        let offers: Vec<Offer> = running.map(|id| offer(id).unwrap_or_default()).collect();
-        self.costs.best(self.rows.slots(), &offers)
+    /// What a row may bring to the step, `room` tokens at most.
+    fn offer(&self, id: Id, room: Option<&usize>, drafts: &Drafts) -> Offer {
+        let row = self.tasks.get(&id);
+        let row = row.and_then(|task| task.sequence.speculation());
+        match (row, room) {
+            (Some(row), Some(&room)) => {
+                let found = drafts.known(id).map_or(0, <[u32]>::len);
+                row.offer(found, room, self.drafter.is_some())
+            }
+            _ => Offer::default(),
+        }
     }
 
     /// Takes the step with `drafts`, which began at `start`.
-    fn verify(&mut self, drafts: &Drafts, start: Instant) -> bool {
-        self.prepare_masks(&self.rows.ids());
-        let rows = match self.rows.verify(&self.tasks, drafts) {
+    fn verify(&mut self, drafts: &Drafts, start: Instant) {
+        let masks = &mut self.masks;
+        let rows = self
+            .rows
+            .verify(&mut self.tasks, drafts, &mut |tasks, drafts| {
+                foresee(tasks, drafts, masks);
+            });
+        let rows = match rows {
             Ok(rows) => rows,
             Err(error) => {
                 self.step_failed(error);
-                return true;
+                return;
             }
         };
-        let width = 1 + drafts.values().map(Vec::len).max().unwrap_or(0);
-        self.costs
-            .learn(self.rows.slots(), width, start.elapsed().as_secs_f64());
+        let width = 1 + rows.iter().map(|row| row.drafted).max().unwrap_or(0);
+        let origin = match drafts.tokens() {
+            None => Origin::Text,
+            Some(_) => Origin::Model,
+        };
+        let seconds = start.elapsed().as_secs_f64();
+        self.costs.learn(self.rows.slots(), width, origin, seconds);
         self.ran(!rows.is_empty());
         for row in rows {
-            let drafted = drafts.get(&row.id).map_or(0, Vec::len);
-            self.take(row, drafted);
+            let is_drawn = drafts.drawn(row.id) > 0;
+            self.take(row, is_drawn);
         }
-        true
     }
 
-    /// Takes the tokens of one row.
-    fn take(&mut self, row: Verified, drafted: usize) {
+    /// Takes the tokens of one row, whose draft was computed if `is_drawn`.
+    fn take(&mut self, row: Verified, is_drawn: bool) {
         let Verified {
             id,
+            drafted,
             computed,
             choices,
-            on_host,
         } = row;
         self.scheduler.stepped(id, computed);
-        if let Some(task) = self.tasks.get_mut(&id)
-            && let Some(drafter) = task.sequence.drafter_mut()
+        let task = self.tasks.get_mut(&id);
+        if let Some(row) = task.and_then(|task| task.sequence.speculation_mut())
             && drafted > 0
         {
-            drafter.learn(drafted, computed - 1);
+            let origin = if is_drawn {
+                Origin::Model
+            } else {
+                Origin::Text
+            };
+            row.learn(origin, drafted, computed - 1);
+            if is_drawn && let Some(rate) = self.alarm.learn(computed > 1) {
+                console::note(&format!(
+                    "warning: only {:.0} % of the first drafted tokens are right: the head or the draft model does not fit the model, or is \
+                     read in another way than it was trained",
+                    100.0 * rate
+                ));
+            }
+        }
+        if !choices.is_empty() {
+            self.stepped(id);
         }
         for choice in choices {
             // An end token or a stop string ends the request before the last of its tokens.
-            if self.tasks.contains_key(&id) {
-                self.accept_any(id, choice);
+            if !self.tasks.contains_key(&id) {
+                return;
             }
-        }
-        if let Some(logits) = on_host {
-            self.choose_on_host(id, &logits);
+            match choice {
+                Ok(choice) => self.accept_any(id, choice),
+                Err(error) => self.accept(id, Err(error)),
+            }
         }
     }
 }

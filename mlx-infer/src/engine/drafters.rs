@@ -1,0 +1,114 @@
+//! Drafters: what proposes tokens for the rows of a batch.
+
+mod head;
+
+use std::collections::BTreeMap;
+
+use mlx_core::Array;
+
+use self::head::Head;
+
+use super::rows::Rows;
+use super::task::Tasks;
+use crate::error::Result;
+use crate::model::LoadedModel;
+use crate::scheduler::Id;
+
+/// Proposes tokens for rows of the batch.
+pub(crate) trait Drafter {
+    /// Adds a draft of at most so many tokens for each of the rows `wanted`. No step may be under way; the batch's cache is as before.
+    ///
+    /// # Errors
+    /// A computation fails.
+    fn draft(
+        &mut self,
+        rows: &mut Rows<'_>,
+        tasks: &mut Tasks<'_>,
+        wanted: &BTreeMap<Id, usize>,
+        drafts: &mut Drafts,
+    ) -> Result<()>;
+}
+
+/// What computes drafts for rows of `model`, if anything does.
+pub(crate) fn of(model: &LoadedModel) -> Option<Box<dyn Drafter + '_>> {
+    model
+        .model()
+        .drafts()
+        .then(|| Box::new(Head) as Box<dyn Drafter>)
+}
+
+/// The drafts of a step.
+#[derive(Default)]
+pub(crate) struct Drafts {
+    /// Those that the host knows.
+    known: BTreeMap<Id, Vec<u32>>,
+    /// Those that are computed and not read: their tokens, U32 `[slots, K]`, and how many of them each row has.
+    drawn: Option<(Array, BTreeMap<Id, usize>)>,
+}
+
+impl Drafts {
+    /// A draft that the host knows.
+    pub(crate) fn add(&mut self, id: Id, tokens: Vec<u32>) {
+        if !tokens.is_empty() {
+            self.known.insert(id, tokens);
+        }
+    }
+
+    /// Drafts that are computed: `tokens` is U32 `[slots, K]`.
+    pub(crate) fn draw(&mut self, tokens: Array, lens: BTreeMap<Id, usize>) {
+        self.drawn = Some((tokens, lens));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.known.is_empty() && self.drawn.is_none()
+    }
+
+    /// The draft of a row, if the host knows it.
+    pub(crate) fn known(&self, id: Id) -> Option<&[u32]> {
+        self.known.get(&id).map(Vec::as_slice)
+    }
+
+    /// Cuts a known draft.
+    pub(crate) fn shorten(&mut self, id: Id, len: usize) {
+        if let Some(tokens) = self.known.get_mut(&id) {
+            tokens.truncate(len);
+        }
+        self.known.retain(|_, tokens| !tokens.is_empty());
+    }
+
+    /// The computed drafts, U32 `[slots, K]`.
+    pub(crate) fn tokens(&self) -> Option<&Array> {
+        self.drawn.as_ref().map(|(tokens, _)| tokens)
+    }
+
+    /// The tokens of a row's draft that is computed.
+    pub(crate) fn drawn(&self, id: Id) -> usize {
+        let lens = self.drawn.iter().map(|(_, lens)| lens.get(&id));
+        lens.flatten().next().copied().unwrap_or(0)
+    }
+
+    /// The tokens of a row's draft.
+    pub(crate) fn len(&self, id: Id) -> usize {
+        self.known(id).map_or(self.drawn(id), <[u32]>::len)
+    }
+}
+
+/// Drafts from the rows' own texts.
+pub(crate) struct Lookup;
+
+impl Drafter for Lookup {
+    fn draft(
+        &mut self,
+        _rows: &mut Rows<'_>,
+        tasks: &mut Tasks<'_>,
+        wanted: &BTreeMap<Id, usize>,
+        drafts: &mut Drafts,
+    ) -> Result<()> {
+        for (&id, &most) in wanted {
+            if let Some(task) = tasks.get_mut(&id) {
+                drafts.add(id, task.sequence.look_up(most));
+            }
+        }
+        Ok(())
+    }
+}

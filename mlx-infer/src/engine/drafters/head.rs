@@ -1,0 +1,39 @@
+//! Drafts of the model's own head for multi-token prediction.
+
+use std::collections::BTreeMap;
+
+use mlx_core::ops::concat;
+
+use super::{Drafter, Drafts};
+use crate::engine::rows::Rows;
+use crate::engine::task::Tasks;
+use crate::error::Result;
+use crate::scheduler::Id;
+
+/// The model's head. Its states lie in the batch's cache and follow every step.
+pub(crate) struct Head;
+
+impl Drafter for Head {
+    fn draft(
+        &mut self,
+        rows: &mut Rows<'_>,
+        tasks: &mut Tasks<'_>,
+        wanted: &BTreeMap<Id, usize>,
+        drafts: &mut Drafts,
+    ) -> Result<()> {
+        let mut features = Vec::new();
+        rows.draw(tasks, wanted, drafts, |rows, tokens, widths| {
+            // Each draft runs the head over all drafts before it: one layer, and nothing of it stays.
+            let model = rows.model();
+            let columns = tokens.iter().map(|tokens| tokens.expand_dims(-1));
+            let columns = columns.collect::<mlx_core::Result<Vec<_>>>()?;
+            let mut step = rows.cache().begin(widths)?;
+            let next = model
+                .model()
+                .draft(&concat(&columns, 1)?, &features, &mut step)?;
+            drop(step);
+            features.push(next.clone());
+            Ok(next)
+        })
+    }
+}
