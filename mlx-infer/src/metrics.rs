@@ -21,9 +21,9 @@ pub struct Metrics {
     /// Steps that gave tokens: each gives one, and the drafted ones that are right.
     pub decode_steps: usize,
     /// For each position of a draft: how often a token was drafted there.
-    pub drafted_at: [usize; MOST],
+    pub drafted_at: [u32; MOST],
     /// For each position of a draft: how often the token was accepted.
-    pub accepted_at: [usize; MOST],
+    pub accepted_at: [u32; MOST],
     /// The time that loading the model took, before any request.
     pub load: Duration,
     /// From the request to the begin of its prompt's computation: the time in the queue.
@@ -58,7 +58,7 @@ impl Metrics {
     }
 
     /// The accepted tokens of each position of a draft, up to the last position that was drafted.
-    pub fn accepted_by_position(&self) -> &[usize] {
+    pub fn accepted_by_position(&self) -> &[u32] {
         let drafted = self.drafted_at.iter().take_while(|&&n| n > 0).count();
         &self.accepted_at[..drafted]
     }
@@ -85,8 +85,8 @@ pub(crate) struct Counts {
     pub(crate) cached: usize,
     pub(crate) decoded: usize,
     pub(crate) steps: usize,
-    pub(crate) drafted: [usize; MOST],
-    pub(crate) accepted: [usize; MOST],
+    pub(crate) drafted: [u32; MOST],
+    pub(crate) accepted: [u32; MOST],
 }
 
 /// The clock of one generation.
@@ -132,8 +132,8 @@ impl Watch {
             prompt_tokens: counts.prompt,
             cached_tokens: counts.cached,
             decode_tokens: counts.decoded,
-            drafted_tokens: counts.drafted.iter().sum(),
-            accepted_draft_tokens: counts.accepted.iter().sum(),
+            drafted_tokens: counts.drafted.iter().sum::<u32>() as usize,
+            accepted_draft_tokens: counts.accepted.iter().sum::<u32>() as usize,
             decode_steps: counts.steps,
             drafted_at: counts.drafted,
             accepted_at: counts.accepted,

@@ -218,7 +218,7 @@ impl Sequence {
     /// The last event.
     pub(crate) fn finish(&mut self, reason: FinishReason) -> Result<Event> {
         let (text, stopped) = self.text.finish()?;
-        let drafts = |of: fn(&Speculation) -> [usize; MOST]| {
+        let drafts = |of: fn(&Speculation) -> [u32; MOST]| {
             self.speculation.as_ref().map(of).unwrap_or_default()
         };
         let metrics = self.watch.metrics(Counts {

@@ -124,7 +124,7 @@ impl Metrics {
         add(&self.drafted_tokens, row.drafted_tokens);
         add(&self.accepted_tokens, row.accepted_draft_tokens);
         for (sum, &n) in self.accepted_at.iter().zip(&row.accepted_at) {
-            add(sum, n);
+            add(sum, n as usize);
         }
         add(&self.decode_steps, row.decode_steps);
         if row.decode_tokens > 0 {

@@ -64,7 +64,7 @@ impl Usage {
         self.accepted += row.accepted_draft_tokens;
         self.steps += row.decode_steps;
         for (sum, n) in self.accepted_at.iter_mut().zip(row.accepted_by_position()) {
-            *sum += n;
+            *sum += *n as usize;
         }
     }
 

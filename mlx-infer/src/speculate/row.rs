@@ -26,8 +26,8 @@ pub(crate) struct Speculation {
     /// Length of the next pause.
     next_pause: u32,
     /// Tokens that were drafted at each position, and those of them that were kept.
-    pub(crate) drafted: [usize; MOST],
-    pub(crate) kept: [usize; MOST],
+    pub(crate) drafted: [u32; MOST],
+    pub(crate) kept: [u32; MOST],
 }
 
 impl Speculation {

@@ -125,8 +125,8 @@ fn penalties_bias_and_processors_draft() {
                 max_draft == 0 || metrics.drafted_tokens > 0,
                 "{case}: row {row} drafts nothing"
             );
-            let drafted: usize = metrics.drafted_at.iter().sum();
-            let accepted: usize = metrics.accepted_by_position().iter().sum();
+            let drafted = metrics.drafted_at.iter().sum::<u32>() as usize;
+            let accepted = metrics.accepted_by_position().iter().sum::<u32>() as usize;
             assert_eq!(drafted, metrics.drafted_tokens);
             assert_eq!(accepted, metrics.accepted_draft_tokens);
             assert_eq!(metrics.decode_tokens, 40);
