@@ -53,12 +53,17 @@ pub(crate) struct Lacks {
 
 /// The tokenizer of a checkpoint, if it has one, and the tokens that end a text.
 pub(crate) fn read_tokenizer(files: &Files) -> Result<(Option<Tokenizer>, Vec<u32>)> {
-    if files.read("tokenizer.json")?.is_none() {
-        return Ok((None, tokenizer::eos_ids(files)?));
+    match Tokenizer::load(files) {
+        Ok(tokenizer) => {
+            let eos_ids = tokenizer.eos_ids().to_vec();
+            Ok((Some(tokenizer), eos_ids))
+        }
+        // Ids can be generated all the same. A text is refused with the error.
+        Err(error) if !tokenizer::is_readable(files, &error)? => {
+            Ok((None, tokenizer::eos_ids(files)?))
+        }
+        Err(error) => Err(error),
     }
-    let tokenizer = Tokenizer::load(files)?;
-    let eos_ids = tokenizer.eos_ids().to_vec();
-    Ok((Some(tokenizer), eos_ids))
 }
 
 impl Frontend {

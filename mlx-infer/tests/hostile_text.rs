@@ -294,12 +294,14 @@ fn tokenizers_that_are_not_there_are_named() {
         error.to_string().ends_with("has no tokenizer.json"),
         "{error}"
     );
-    let error = load_with(&[("tokenizer.model", b"x")]).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(
-        error.to_string().contains("tokenizer.model") && error.to_string().contains("transformers"),
-        "{error}"
-    );
+    for name in ["vocab.json", "qwen.tiktoken"] {
+        let error = load_with(&[(name, b"x")]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(
+            error.to_string().contains(name) && error.to_string().contains("python3 -c"),
+            "{error}"
+        );
+    }
     let unigram = load_with(&[
         ("tokenizer.json", &tokenizer_json("unigram")),
         (

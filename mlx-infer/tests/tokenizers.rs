@@ -6,7 +6,7 @@ use mlx_infer::{Files, Tokenizer};
 use proptest::prelude::*;
 use serde_json::Value;
 
-const CASES: [&str; 20] = [
+const CASES: [&str; 30] = [
     "code_llama",
     "code_llama_bare",
     "codegen",
@@ -25,6 +25,16 @@ const CASES: [&str; 20] = [
     "qwen",
     "qwen2_overruled",
     "qwen3_5",
+    "spm_gemma",
+    "spm_llama",
+    "spm_llama_legacy",
+    "spm_serialized",
+    "spm_unigram",
+    "spm_unigram_bytes",
+    "tekken",
+    "tekken_ends",
+    "tiktoken",
+    "tiktoken_as_model",
     "unigram",
     "wordpiece",
 ];

@@ -8,6 +8,8 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer
 
+import text_converted
+
 CORPUS = [
     "The quick brown fox jumps over the lazy dog, and the dog doesn't mind at all. They're friends; we've seen it!",
     "Numbers: 1, 22, 333, 4444 and 55555. In 2024 there were 366 days (not 365).",
@@ -303,13 +305,19 @@ def cases():
 def write(out):
     shutil.rmtree(out, ignore_errors=True)
     for name, tokenizer, files in cases():
-        folder = out / name
-        folder.mkdir(parents=True)
         compact = json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=False, separators=(",", ":"))
-        (folder / "tokenizer.json").write_text(compact)
-        for stem, value in files.items():
-            (folder / f"{stem}.json").write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
-        (folder / "golden.json").write_text(golden(folder))
+        write_case(out / name, {"tokenizer.json": compact.encode()}, files)
+    for name, originals, files in text_converted.cases(CORPUS, byte_level, LLAMA3_WORDS):
+        write_case(out / name, originals, files)
+
+
+def write_case(folder, originals, files):
+    folder.mkdir(parents=True)
+    for name, content in originals.items():
+        (folder / name).write_bytes(content)
+    for stem, value in files.items():
+        (folder / f"{stem}.json").write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    (folder / "golden.json").write_text(golden(folder))
 
 
 def golden(folder: Path):

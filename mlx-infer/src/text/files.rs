@@ -163,7 +163,14 @@ impl Files {
 }
 
 fn max_bytes(name: &str) -> u64 {
-    if name == "tokenizer.json" {
+    if [
+        "tokenizer.json",
+        "tokenizer.model",
+        "tekken.json",
+        "tiktoken.model",
+    ]
+    .contains(&name)
+    {
         MAX_TOKENIZER_BYTES
     } else {
         MAX_SMALL_FILE_BYTES

@@ -3,11 +3,13 @@
 //! The `tokenizers` crate does the work. This module decides its input: the pipeline that a checkpoint means
 //! ([`pipeline`]), its special tokens ([`config`]), and the ids that end a text.
 
+mod absent;
 mod auto;
 mod blame;
 mod checks;
 mod classes;
 mod config;
+mod convert;
 mod eos;
 mod pipeline;
 mod quiet;
@@ -17,16 +19,18 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use rayon::prelude::*;
+use serde_json::{Map, Value};
 use tokenizers::{AddedToken, ModelWrapper};
 
 use self::classes::{Checkpoint, Class, class_defaults, class_of};
 use self::config::{Config, Token, object, string};
 use self::pipeline::TokenizerJson;
 use self::quiet::quietly;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::text::detokenize::{Detokenizer, Steps};
 use crate::text::files::Files;
 
+pub(crate) use self::absent::is_readable;
 pub(crate) use self::config::kind as json_kind;
 
 const FILE: &str = "tokenizer.json";
@@ -58,33 +62,55 @@ struct Inner {
 
 impl Tokenizer {
     /// Reads `tokenizer.json` and what belongs to it: `tokenizer_config.json`, `special_tokens_map.json`,
-    /// `added_tokens.json`, and of `config.json` and `generation_config.json` the ids that end a text.
+    /// `added_tokens.json`, and of `config.json` and `generation_config.json` the ids that end a text. Without `tokenizer.json`, `tekken.json`,
+    /// `tiktoken.model` or SentencePiece's `tokenizer.model` is converted, as transformers does it.
     ///
     /// # Errors
-    /// When `tokenizer.json` is missing, when one of the files is malformed, or when they ask for
+    /// When none of them is there, when one of the files is malformed, or when they ask for
     /// something that is not supported.
     pub fn load(files: &Files) -> Result<Self> {
-        let place = files.locate(FILE);
-        let Some(bytes) = files.read(FILE)? else {
-            return Err(no_tokenizer_json(files)?);
-        };
-        let json = TokenizerJson::parse(&bytes, &place)?;
-        checks::check(&json, &bytes, &place)?;
-        let mut config = Config::load(files, &json.added_tokens(&place)?)?;
         let model_config = object(files, "config.json")?.unwrap_or_default();
-        let model_type = string(&model_config, "model_type");
-        let hub = config
-            .class
-            .clone()
-            .or_else(|| string(&model_config, "tokenizer_class"));
-        let checkpoint = Checkpoint {
-            class: hub.as_deref(),
-            model_type: model_type.as_deref(),
-            has_code: config.has_code,
-            has_byte_level: contains(&bytes, b"\"ByteLevel\""),
+        if let Some(bytes) = files.read(FILE)? {
+            let place = files.locate(FILE);
+            let json = TokenizerJson::parse(&bytes, &place)?;
+            checks::check(&json, &bytes, &place)?;
+            let config = Config::load(files, &json.added_tokens(&place)?)?;
+            let class = class_in(&config, &model_config, contains(&bytes, b"\"ByteLevel\""))
+                .map_err(|what| Error::unsupported(format!("{}: {what}", files.describe())))?;
+            return Self::build(
+                files,
+                &model_config,
+                (&json, &bytes, place),
+                class,
+                config,
+                None,
+            );
+        }
+        let Some((name, original)) = convert::find(files)? else {
+            return Err(absent::error(files)?);
         };
-        let class = class_of(&checkpoint)
-            .map_err(|what| Error::unsupported(format!("{}: {what}", files.describe())))?;
+        let place = files.locate(name);
+        let mut config = Config::load(files, &[])?;
+        let class = class_in(&config, &model_config, false);
+        let mut converted = convert::convert((name, &original), class, &config, &place)?;
+        converted.complete(&mut config);
+        let text = std::mem::take(&mut converted.json);
+        let json = TokenizerJson::parse(text.as_bytes(), &place)?;
+        checks::check(&json, text.as_bytes(), &place)?;
+        let class = converted.class;
+        let parts = (&json, text.as_bytes(), place);
+        Self::build(files, &model_config, parts, class, config, Some(converted))
+    }
+
+    /// The tokenizer of a tokenizer.json: parsed, as text, and where it is; or of one that was `converted`.
+    fn build(
+        files: &Files,
+        model_config: &Map<String, Value>,
+        (json, bytes, place): (&TokenizerJson<'_>, &[u8], String),
+        class: Class,
+        mut config: Config,
+        converted: Option<convert::Converted>,
+    ) -> Result<Self> {
         for (name, content) in class_defaults(class) {
             config.default_named(name, content);
         }
@@ -93,25 +119,31 @@ impl Tokenizer {
         }
         let is_rebuilt = class != Class::Serialized;
         let built = match is_rebuilt {
-            false => quietly(|| tokenizers::Tokenizer::from_bytes(&bytes)),
+            false => quietly(|| tokenizers::Tokenizer::from_bytes(bytes)),
             true => {
                 let text = json.rebuild(class, &config, &place)?;
                 quietly(|| tokenizers::Tokenizer::from_bytes(text))
             }
         };
         let mut inner = built.map_err(|fault| {
-            let part = blame::reading(&json, &bytes, is_rebuilt).unwrap_or(fault.what);
+            let part = blame::reading(json, bytes, is_rebuilt).unwrap_or(fault.what);
             Error::format(format!("{place}: {part}"))
         })?;
         let added = quietly(|| {
             inner.with_truncation(None)?;
             inner.with_padding(None);
             inner.set_encode_special_tokens(config.split_special);
+            if let Some(converted) = &converted {
+                inner.add_tokens(converted.added.clone())?;
+            }
             add_tokens(&mut inner, class, &config)?;
-            pipeline::post_process(&mut inner, class, &config)
+            match &converted {
+                Some(converted) => converted.post_process(&mut inner, &config),
+                None => pipeline::post_process(&mut inner, class, &config),
+            }
         });
         added.map_err(|fault| {
-            let part = || blame::reading(&json, &bytes, is_rebuilt);
+            let part = || blame::reading(json, bytes, is_rebuilt);
             fault.error(&place, part)
         })?;
         let named = named_contents(&config);
@@ -121,7 +153,7 @@ impl Tokenizer {
                 .and_then(|text| inner.token_to_id(text))
         };
         let bos_id = id_of("bos_token");
-        let eos_ids = eos::ids(files, &model_config, id_of("eos_token"))?;
+        let eos_ids = eos::ids(files, model_config, id_of("eos_token"))?;
         let is_bpe = matches!(inner.get_model(), ModelWrapper::BPE(_));
         let clean_up = config.clean_up && (!is_bpe || config.clean_up_bpe);
         let steps = Steps::of(&inner, clean_up)?;
@@ -274,25 +306,19 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-fn no_tokenizer_json(files: &Files) -> Result<Error> {
-    let names = files.list()?;
-    let others = [
-        "tokenizer.model",
-        "tekken.json",
-        "tiktoken.model",
-        "vocab.json",
-        "vocab.txt",
-    ];
-    let found = others
-        .into_iter()
-        .find(|other| names.iter().any(|name| name == other));
-    let place = files.describe();
-    Ok(match found {
-        Some(other) => Error::unsupported(format!(
-            "{place} has {other} but no {FILE}; only {FILE} is supported: convert it with transformers \
-             (AutoTokenizer.from_pretrained(..).save_pretrained(..))"
-        )),
-        None => Error::new(ErrorKind::Missing, format!("{place} has no {FILE}")),
+/// The class of a checkpoint's tokenizer, or why there is none.
+fn class_in(
+    config: &Config,
+    model_config: &Map<String, Value>,
+    has_byte_level: bool,
+) -> std::result::Result<Class, String> {
+    let class = config.class.clone();
+    let class = class.or_else(|| string(model_config, "tokenizer_class"));
+    class_of(&Checkpoint {
+        class: class.as_deref(),
+        model_type: string(model_config, "model_type").as_deref(),
+        has_code: config.has_code,
+        has_byte_level,
     })
 }
 

@@ -46,6 +46,10 @@ pub(super) struct Config {
     /// Name and token, the standard names first; `None` where the file says null.
     pub(super) named: Vec<(String, Option<Token>)>,
     pub(super) extra: Vec<Token>,
+    /// Whether the files mention `extra_special_tokens`, if only as an empty list.
+    pub(super) has_extra: bool,
+    pub(super) add_bos: Option<bool>,
+    pub(super) add_eos: Option<bool>,
     pub(super) added: BTreeMap<u32, AddedToken>,
     pub(super) clean_up: bool,
     pub(super) clean_up_bpe: bool,
@@ -102,6 +106,9 @@ impl Config {
             },
             named,
             extra: token_list(values.get("extra_special_tokens"))?,
+            has_extra: values.contains_key("extra_special_tokens"),
+            add_bos: values.get("add_bos_token").map(|flag| truthy(Some(flag))),
+            add_eos: values.get("add_eos_token").map(|flag| truthy(Some(flag))),
             clean_up: truthy(values.get("clean_up_tokenization_spaces")),
             clean_up_bpe: truthy(
                 values

@@ -1,0 +1,133 @@
+//! Tokenizers of other files than tokenizer.json: SentencePiece's `tokenizer.model`, Mistral's `tekken.json`, tiktoken's `tiktoken.model`.
+//!
+//! They become the text of a tokenizer.json, as transformers makes one when it loads such a checkpoint, and what it adds beside it.
+
+mod merges;
+mod proto;
+mod ranks;
+mod sentencepiece;
+
+use tokenizers::AddedToken;
+use tokenizers::processors::template::TemplateProcessing;
+
+use super::classes::Class;
+use super::config::{Config, Token};
+use crate::error::{Error, Result};
+use crate::text::files::Files;
+
+/// The files that can be converted, in the order in which they are looked for.
+pub(super) const NAMES: [&str; 3] = ["tekken.json", "tiktoken.model", "tokenizer.model"];
+
+/// A tokenizer that was converted.
+pub(super) struct Converted {
+    /// The text of tokenizer.json, without added tokens.
+    pub(super) json: String,
+    /// The class whose pipeline it gets.
+    pub(super) class: Class,
+    /// Tokens that are added before those of the configuration.
+    pub(super) added: Vec<AddedToken>,
+    /// Named tokens that the configuration may leave out.
+    pub(super) named: Vec<(&'static str, String)>,
+    /// Tokens that take the place of `extra_special_tokens`, if the configuration does not mention these.
+    pub(super) extra: Vec<AddedToken>,
+    /// Whether the tokens around a text are those of `add_bos_token` and `add_eos_token` also if the configuration mentions neither.
+    has_ends: bool,
+}
+
+/// The file of a checkpoint without tokenizer.json that is converted, and its content.
+pub(super) fn find(files: &Files) -> Result<Option<(&'static str, Vec<u8>)>> {
+    for name in NAMES {
+        if let Some(bytes) = files.read(name)? {
+            return Ok(Some((name, bytes.into_owned())));
+        }
+    }
+    Ok(None)
+}
+
+/// Converts the file of this name. `class` is the class that tokenizer.json would have.
+///
+/// # Errors
+/// The file is malformed, or the class does not read it.
+pub(super) fn convert(
+    (name, bytes): (&str, &[u8]),
+    class: std::result::Result<Class, String>,
+    config: &Config,
+    place: &str,
+) -> Result<Converted> {
+    let wrong = |what: String| Error::format(format!("{place}: {what}"));
+    if name == "tekken.json" {
+        return ranks::tekken(bytes).map_err(wrong);
+    }
+    // Files of both formats are called tokenizer.model.
+    if name == "tiktoken.model" || ranks::is_tiktoken(bytes) {
+        return ranks::tiktoken(bytes, config).map_err(wrong);
+    }
+    let class = class.map_err(|what| Error::unsupported(format!("{place}: {what}")))?;
+    let supported = [
+        Class::Serialized,
+        Class::Llama,
+        Class::CodeLlama,
+        Class::Gemma,
+    ];
+    if !supported.contains(&class) {
+        return Err(Error::unsupported(format!(
+            "{place}: tokenizer_class {} does not read SentencePiece's files; those that do: LlamaTokenizer, CodeLlamaTokenizer, GemmaTokenizer, \
+             PreTrainedTokenizerFast",
+            class.name()
+        )));
+    }
+    let model = proto::Model::parse(bytes).map_err(wrong)?;
+    sentencepiece::convert(&model, class, config).map_err(wrong)
+}
+
+impl Converted {
+    /// Gives the configuration what the file knows.
+    pub(super) fn complete(&mut self, config: &mut Config) {
+        for (name, content) in std::mem::take(&mut self.named) {
+            config.default_named(name, &content);
+        }
+        if !config.has_extra {
+            let extra = std::mem::take(&mut self.extra);
+            config.extra = extra.into_iter().map(Token::Full).collect();
+        }
+    }
+
+    /// Puts `bos_token` and `eos_token` around texts, as `add_bos_token` and `add_eos_token` say.
+    pub(super) fn post_process(
+        &self,
+        inner: &mut tokenizers::Tokenizer,
+        config: &Config,
+    ) -> tokenizers::Result<()> {
+        let is_told = config.add_bos.is_some() || config.add_eos.is_some();
+        if !self.has_ends && !is_told {
+            return Ok(());
+        }
+        let end =
+            |name: &str, is_added: Option<bool>| -> tokenizers::Result<Option<(String, u32)>> {
+                let Some(token) = config
+                    .named_content(name)
+                    .filter(|_| is_added == Some(true))
+                else {
+                    return Ok(None);
+                };
+                let id = inner.token_to_id(token);
+                let id = id.ok_or_else(|| format!("{name} {token:?} is not in the vocabulary"))?;
+                Ok(Some((token.to_owned(), id)))
+            };
+        let (bos, eos) = (
+            end("bos_token", config.add_bos)?,
+            end("eos_token", config.add_eos)?,
+        );
+        let text = |end: &Option<(String, u32)>| {
+            end.iter()
+                .map(|(token, _)| token.clone())
+                .collect::<Vec<_>>()
+        };
+        let single = [text(&bos), vec!["$A".to_owned()], text(&eos)].concat();
+        let mut template = TemplateProcessing::builder();
+        template.try_single(single)?;
+        let specials: Vec<(String, u32)> = bos.into_iter().chain(eos).collect();
+        inner.with_post_processor(Some(template.special_tokens(specials).build()?));
+        Ok(())
+    }
+}
