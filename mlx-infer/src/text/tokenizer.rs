@@ -22,8 +22,8 @@ use rayon::prelude::*;
 use serde_json::{Map, Value};
 use tokenizers::{AddedToken, ModelWrapper};
 
-use self::classes::{Checkpoint, Class, class_defaults, class_of};
-use self::config::{Config, Token, object, string};
+use self::classes::{Class, class_defaults, class_in};
+use self::config::{Config, Token, object};
 use self::pipeline::TokenizerJson;
 use self::quiet::quietly;
 use crate::error::{Error, Result};
@@ -304,22 +304,6 @@ impl std::fmt::Debug for Tokenizer {
             .field("eos_ids", &self.0.eos_ids)
             .finish_non_exhaustive()
     }
-}
-
-/// The class of a checkpoint's tokenizer, or why there is none.
-fn class_in(
-    config: &Config,
-    model_config: &Map<String, Value>,
-    has_byte_level: bool,
-) -> std::result::Result<Class, String> {
-    let class = config.class.clone();
-    let class = class.or_else(|| string(model_config, "tokenizer_class"));
-    class_of(&Checkpoint {
-        class: class.as_deref(),
-        model_type: string(model_config, "model_type").as_deref(),
-        has_code: config.has_code,
-        has_byte_level,
-    })
 }
 
 /// Adds what the configuration has and the pipeline has not, in the order that decides new ids.

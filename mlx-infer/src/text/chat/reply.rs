@@ -19,6 +19,7 @@ mod json;
 mod named;
 mod notation;
 mod parser;
+mod pythonic;
 mod seek;
 mod tags;
 #[cfg(test)]
@@ -88,6 +89,20 @@ pub enum ToolFormat {
     Kimi,
     /// Channels of the harmony format (gpt-oss).
     Harmony,
+    /// `<seed:tool_call><function=f><parameter=p>..</parameter></function></seed:tool_call>` (Seed-OSS).
+    Seed,
+    /// `<|tool_call|>[{"name": .., "arguments": {..}}]` (Granite 3, Phi 4 mini).
+    Granite,
+    /// `<|START_ACTION|>[{"tool_name": .., "parameters": {..}}]<|END_ACTION|>` (Command R7B, A).
+    Command,
+    /// `<tool_calls>[{"name": .., "arguments": {..}}]</tool_calls>` (Hunyuan).
+    Hunyuan,
+    /// `<TOOLCALL>[{"name": .., "arguments": {..}}]</TOOLCALL>` (Nemotron).
+    Nemotron,
+    /// `<|tool_call_start|>[f(k="v")]<|tool_call_end|>`, or JSON there (LFM 2). Given when the block is complete.
+    Lfm2,
+    /// `<function_calls>f(k="v")</function_calls>`, or JSON there (OLMo 3). Given when the block is complete.
+    Olmo3,
 }
 
 impl ToolFormat {
@@ -109,14 +124,31 @@ impl ToolFormat {
             Self::Mistral
         } else if has("<minimax:tool_call>") {
             Self::MiniMax
+        } else if has("<seed:tool_call>") {
+            Self::Seed
+        } else if has("<|START_ACTION|>") {
+            Self::Command
+        } else if has("<TOOLCALL>") {
+            Self::Nemotron
+        } else if has("<function_calls>") {
+            Self::Olmo3
         } else if has("<function=") {
             Self::Qwen3Coder
         } else if has("<arg_key>") {
             Self::Glm
         } else if has("<tool_call>") {
             Self::Hermes
+        } else if has("<|tool_call_start|>") {
+            Self::Lfm2
+        } else if has("<|tool_call|>") {
+            Self::Granite
+        } else if has("<tool_calls>") {
+            Self::Hunyuan
         } else if has("<|python_tag|>") || is_token("<|python_tag|>") {
             Self::Llama3
+        } else if is_token("<|tool_call_start|>") {
+            // Its templates show tools and say nothing of calls.
+            Self::Lfm2
         } else {
             Self::Hermes
         }

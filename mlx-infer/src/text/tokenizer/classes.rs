@@ -1,6 +1,9 @@
 //! The class of a checkpoint's tokenizer. It decides whether the pipeline is that of tokenizer.json or the class's own.
 
+use serde_json::{Map, Value};
+
 use super::auto::{OTHERS, OVERRULED, REGISTERED, UNNAMED};
+use super::config::{Config, string};
 
 /// A class of tokenizers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,22 +60,38 @@ impl Class {
 }
 
 /// The facts that decide the class.
-pub(super) struct Checkpoint<'a> {
+struct Checkpoint<'a> {
     /// `tokenizer_class` of tokenizer_config.json, else of config.json.
-    pub(super) class: Option<&'a str>,
+    class: Option<&'a str>,
     /// `model_type` of config.json.
-    pub(super) model_type: Option<&'a str>,
+    model_type: Option<&'a str>,
     /// Whether `auto_map` names Python code for the tokenizer. It is not run.
-    pub(super) has_code: bool,
+    has_code: bool,
     /// Whether tokenizer.json has a ByteLevel step.
-    pub(super) has_byte_level: bool,
+    has_byte_level: bool,
+}
+
+/// The class of a checkpoint's tokenizer, or why there is none.
+pub(super) fn class_in(
+    config: &Config,
+    model_config: &Map<String, Value>,
+    has_byte_level: bool,
+) -> Result<Class, String> {
+    let class = config.class.clone();
+    let class = class.or_else(|| string(model_config, "tokenizer_class"));
+    class_of(&Checkpoint {
+        class: class.as_deref(),
+        model_type: string(model_config, "model_type").as_deref(),
+        has_code: config.has_code,
+        has_byte_level,
+    })
 }
 
 /// The class that transformers' `AutoTokenizer` takes.
 ///
 /// # Errors
 /// The class has a pipeline of its own that is not supported.
-pub(super) fn class_of(checkpoint: &Checkpoint<'_>) -> Result<Class, String> {
+fn class_of(checkpoint: &Checkpoint<'_>) -> Result<Class, String> {
     let model_type = checkpoint.model_type.unwrap_or_default();
     let has = |types: &str| types.split(' ').any(|name| name == model_type);
     let of_type = |table: &[(&'static str, &str)]| {
@@ -163,8 +182,6 @@ pub(super) fn class_defaults(class: Class) -> &'static [(&'static str, &'static 
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
 
     /// The class here for a class of transformers; `None` where it is refused.

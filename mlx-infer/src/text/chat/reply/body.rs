@@ -5,6 +5,7 @@ use super::envelope::Envelope;
 use super::json::is_blank;
 use super::named::Named;
 use super::notation::Notation;
+use super::pythonic::Pythonic;
 use super::tags::Tags;
 
 /// What a character is to a block of calls.
@@ -25,6 +26,7 @@ pub(super) enum Body {
     Tags(Tags),
     Named(Named),
     Notation(Notation),
+    Pythonic(Pythonic),
     /// Either of two forms: the first if its text begins with `{` or `[`.
     Either(Box<(Envelope, Body)>),
 }
@@ -105,6 +107,7 @@ impl Body {
             Self::Tags(tags) => tags.take(c, tools, parts),
             Self::Named(named) => named.take(c, tools, parts),
             Self::Notation(notation) => notation.take(c, tools, parts),
+            Self::Pythonic(pythonic) => pythonic.take(c, tools, parts),
             Self::Either(_) if is_blank(c) => Step::More,
             Self::Either(both) => {
                 let envelope = std::mem::replace(&mut both.0, Envelope::new(""));
@@ -125,7 +128,7 @@ impl Body {
             Self::Tags(tags) => tags.is_tail(),
             Self::Named(named) => named.is_tail(),
             Self::Notation(notation) => notation.is_tail(),
-            Self::Either(_) => false,
+            Self::Pythonic(_) | Self::Either(_) => false,
         }
     }
 

@@ -140,6 +140,7 @@ impl Envelope {
             At::Colon(key) => {
                 let kind = match key.as_str() {
                     "name" => Key::Name,
+                    "tool_name" if !self.is_strict => Key::Name,
                     "arguments" | "parameters" => Key::Arguments,
                     "function" if !self.call.is_inner => Key::Function,
                     "type" | "id" | "function" => Key::Other,

@@ -5,6 +5,7 @@ use super::body::Body;
 use super::envelope::Envelope;
 use super::named::{self, Named};
 use super::notation::Notation;
+use super::pythonic::Pythonic;
 use super::tags::{self, Tags};
 
 /// What a mark in a reply begins.
@@ -38,6 +39,13 @@ impl ToolFormat {
                 "<|tool_calls_section_end|>",
             ],
             Self::Harmony => &[],
+            Self::Seed => &["<seed:tool_call>"],
+            Self::Granite => &["<|tool_call|>"],
+            Self::Command => &["<|START_ACTION|>"],
+            Self::Hunyuan => &["<tool_calls>"],
+            Self::Nemotron => &["<TOOLCALL>"],
+            Self::Lfm2 => &["<|tool_call_start|>"],
+            Self::Olmo3 => &["<function_calls>"],
         }
     }
 
@@ -53,7 +61,13 @@ impl ToolFormat {
                 "</arg_value>",
             ],
             Self::MiniMax => &["</minimax:tool_call>"],
-            Self::Llama3 => &[],
+            Self::Llama3 | Self::Granite => &[],
+            Self::Seed => &["</seed:tool_call>"],
+            Self::Command => &["<|END_ACTION|>"],
+            Self::Hunyuan => &["</tool_calls>"],
+            Self::Nemotron => &["</TOOLCALL>"],
+            Self::Lfm2 => &["<|tool_call_end|>"],
+            Self::Olmo3 => &["</function_calls>"],
             Self::Mistral | Self::MistralArgs => &["[ARGS]", "[CALL_ID]"],
             Self::Gemma4 => &["<tool_call|>", "<|\"|>"],
             Self::FunctionGemma => &["<end_function_call>", "<escape>"],
@@ -76,6 +90,13 @@ impl ToolFormat {
             Self::Qwen3Coder => json_or(Body::Tags(Tags::new(&tags::QWEN3_CODER))),
             Self::Glm => json_or(Body::Tags(Tags::new(&tags::GLM))),
             Self::MiniMax => Body::Tags(Tags::new(&tags::MINIMAX)),
+            Self::Seed => Body::Tags(Tags::new(&tags::SEED)),
+            Self::Granite => Body::Envelope(Envelope::new("")),
+            Self::Command => Body::Envelope(Envelope::new("<|END_ACTION|>")),
+            Self::Hunyuan => Body::Envelope(Envelope::new("</tool_calls>")),
+            Self::Nemotron => Body::Envelope(Envelope::new("</TOOLCALL>")),
+            Self::Lfm2 => Body::Pythonic(Pythonic::new("<|tool_call_end|>")),
+            Self::Olmo3 => Body::Pythonic(Pythonic::new("</function_calls>")),
             Self::Llama3 => Body::Envelope(Envelope::bare()),
             Self::Mistral | Self::MistralArgs => {
                 let named = Body::Named(Named::new(named::mistral, ""));

@@ -52,6 +52,15 @@ const OBJECT: Frame = Frame {
     between: Some(", "),
 };
 
+/// JSON in a list between marks.
+const fn listed(open: &'static str, outer: (&'static str, &'static str)) -> Frame {
+    Frame {
+        open,
+        outer,
+        ..OBJECT
+    }
+}
+
 impl ReplyFormat {
     /// The grammar of a reply that calls tools as `choice` demands: one call, or several with `is_parallel`. Where the choice leaves it open,
     /// the grammar holds calls within free text, if a tool is `strict`; else there is none.
@@ -229,6 +238,31 @@ impl ReplyFormat {
                 middle: ">\n",
                 back: "</invoke>\n",
                 between: Some(""),
+            },
+            ToolFormat::Seed => Frame {
+                open: "<seed:tool_call>",
+                front: "<seed:tool_call>\n<function=",
+                is_quoted: false,
+                middle: ">\n",
+                back: "</function>\n</seed:tool_call>",
+                between: Some("\n"),
+                ..OBJECT
+            },
+            ToolFormat::Granite => listed("<|tool_call|>", ("<|tool_call|>[", "]")),
+            ToolFormat::Hunyuan => listed("<tool_calls>", ("<tool_calls>[", "]</tool_calls>")),
+            ToolFormat::Nemotron => listed("<TOOLCALL>", ("<TOOLCALL>[", "]</TOOLCALL>")),
+            ToolFormat::Lfm2 => listed(
+                "<|tool_call_start|>",
+                ("<|tool_call_start|>[", "]<|tool_call_end|>"),
+            ),
+            ToolFormat::Olmo3 => listed(
+                "<function_calls>",
+                ("<function_calls>[", "]</function_calls>"),
+            ),
+            ToolFormat::Command => Frame {
+                front: "{\"tool_call_id\": \"0\", \"tool_name\": ",
+                middle: ", \"parameters\": ",
+                ..listed("<|START_ACTION|>", ("<|START_ACTION|>[", "]<|END_ACTION|>"))
             },
             ToolFormat::Glm => Frame {
                 open: "<tool_call>",

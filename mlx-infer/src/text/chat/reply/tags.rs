@@ -48,6 +48,12 @@ pub(super) const MINIMAX: Form = Form {
     ..QWEN3_CODER
 };
 
+pub(super) const SEED: Form = Form {
+    has_lines: false,
+    block_end: "</seed:tool_call>",
+    ..QWEN3_CODER
+};
+
 pub(super) const GLM: Form = Form {
     call: "",
     name_ends: &['\n', '<'],

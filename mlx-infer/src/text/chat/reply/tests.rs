@@ -173,6 +173,13 @@ fn forms_are_recognised_by_their_marks() {
         ),
         ("<|tool_call_begin|>", ToolFormat::Kimi),
         ("<|channel|> <|call|>", ToolFormat::Harmony),
+        ("<seed:tool_call> <function=", ToolFormat::Seed),
+        ("respond with <|tool_call|>", ToolFormat::Granite),
+        ("<|START_ACTION|>", ToolFormat::Command),
+        ("<tool_calls>", ToolFormat::Hunyuan),
+        ("<TOOLCALL>", ToolFormat::Nemotron),
+        ("<|tool_call_start|>", ToolFormat::Lfm2),
+        ("<function_calls>", ToolFormat::Olmo3),
         ("<start_of_turn>", ToolFormat::Hermes),
     ];
     for (template, form) in cases {
@@ -185,5 +192,9 @@ fn forms_are_recognised_by_their_marks() {
     assert_eq!(
         ToolFormat::detect(|_| false, |mark| mark == "<|python_tag|>"),
         ToolFormat::Llama3
+    );
+    assert_eq!(
+        ToolFormat::detect(|_| false, |mark| mark == "<|tool_call_start|>"),
+        ToolFormat::Lfm2
     );
 }

@@ -53,6 +53,7 @@ impl Rules<'_> {
             ToolFormat::Qwen3Coder => self.tagged(schema, &tags::QWEN3_CODER, is_strict),
             ToolFormat::MiniMax => self.tagged(schema, &tags::MINIMAX, is_strict),
             ToolFormat::Glm => self.tagged(schema, &tags::GLM, is_strict),
+            ToolFormat::Seed => self.tagged(schema, &tags::SEED, is_strict),
             _ => Ok(self.json(schema, is_strict)),
         }
     }

@@ -21,6 +21,13 @@ fn forms() -> impl Strategy<Value = ToolFormat> {
         DeepSeek,
         Kimi,
         Harmony,
+        Seed,
+        Granite,
+        Command,
+        Hunyuan,
+        Nemotron,
+        Lfm2,
+        Olmo3,
     ])
 }
 
@@ -72,6 +79,17 @@ fn piece() -> impl Strategy<Value = String> {
         "<｜tool▁call▁begin｜>",
         "<｜tool▁sep｜>",
         "<｜tool▁call▁end｜>",
+        "<seed:tool_call>",
+        "</seed:tool_call>",
+        "<|tool_call|>",
+        "<tool_calls>",
+        "</tool_calls>",
+        "<|tool_call_start|>",
+        "<|tool_call_end|>",
+        "add(days=1)",
+        "add(city='",
+        "'",
+        ")",
         "ü",
         "<",
         "a text that is so long that the arguments of a call are given before it ends, because more than 128 bytes came",
@@ -180,6 +198,41 @@ fn written(form: ToolFormat, arguments: &Map<String, Value>) -> String {
                 "<minimax:tool_call>\n<invoke name=\"add\">\n{pairs}</invoke>\n</minimax:tool_call>"
             )
         }
+        ToolFormat::Seed => {
+            let pairs =
+                pairs(&|key, value| format!("<parameter={key}>{}</parameter>\n", tagged(value)));
+            format!("<seed:tool_call>\n<function=add>\n{pairs}</function>\n</seed:tool_call>")
+        }
+        ToolFormat::Granite => {
+            format!("<|tool_call|>[{{\"name\": \"add\", \"arguments\": {json}}}]")
+        }
+        ToolFormat::Command => {
+            format!(
+                "<|START_ACTION|>[\n    {{\"tool_call_id\": \"0\", \"tool_name\": \"add\", \"parameters\": {json}}}\n]<|END_ACTION|>"
+            )
+        }
+        ToolFormat::Hunyuan => {
+            format!("<tool_calls>[{{\"name\": \"add\", \"arguments\": {json}}}]</tool_calls>")
+        }
+        ToolFormat::Nemotron => {
+            format!("<TOOLCALL>[{{\"name\": \"add\", \"arguments\": {json}}}]</TOOLCALL>")
+        }
+        ToolFormat::Lfm2 | ToolFormat::Olmo3 => {
+            let pairs: Vec<String> = arguments
+                .iter()
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect();
+            match form {
+                ToolFormat::Lfm2 => format!(
+                    "<|tool_call_start|>[add({})]<|tool_call_end|>",
+                    pairs.join(", ")
+                ),
+                _ => format!(
+                    "<function_calls>\nadd({})\n</function_calls>",
+                    pairs.join(",")
+                ),
+            }
+        }
         ToolFormat::Glm => {
             let pairs = pairs(&|key, value| {
                 format!(
@@ -201,7 +254,7 @@ fn written(form: ToolFormat, arguments: &Map<String, Value>) -> String {
 fn meant(form: ToolFormat, key: &str, value: Value) -> Value {
     if !matches!(
         form,
-        ToolFormat::Qwen3Coder | ToolFormat::MiniMax | ToolFormat::Glm
+        ToolFormat::Qwen3Coder | ToolFormat::MiniMax | ToolFormat::Glm | ToolFormat::Seed
     ) {
         return value;
     }
