@@ -5,6 +5,9 @@ use std::collections::HashMap;
 /// The most work that finding them may take: the sum of the squares of the tokens' lengths. Published vocabularies stay below 100 million.
 const MAX_WORK: usize = 1 << 30;
 
+/// The halves of a token, and its rank.
+pub(super) type Merge<'t> = (&'t [u8], &'t [u8], u32);
+
 /// The merges of tokens, best first: those of the token with the lowest rank, and of the same token those whose halves have the lowest. `cuts`
 /// gives the places where a token may be cut.
 ///
@@ -13,7 +16,7 @@ const MAX_WORK: usize = 1 << 30;
 pub(super) fn of<'t, C: Iterator<Item = usize>>(
     tokens: impl Iterator<Item = (&'t [u8], u32)> + Clone,
     cuts: impl Fn(&'t [u8]) -> C,
-) -> Result<Vec<(&'t [u8], &'t [u8], u32)>, String> {
+) -> Result<Vec<Merge<'t>>, String> {
     let work = tokens
         .clone()
         .map(|(token, _)| token.len().saturating_mul(token.len()));
