@@ -78,6 +78,6 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
-    family::deep_names(source.config, DEFAULTS.layers)
+pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
+    Ok(family::deep_names())
 }

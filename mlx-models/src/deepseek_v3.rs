@@ -4,10 +4,12 @@
 use mlx_core::Result;
 use mlx_nn::{GroupScore, Rules};
 
+use crate::causal::CausalLm;
 use crate::config::Config;
 use crate::convert::Bits;
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, DecoderConfig, Layer};
 use crate::family::{self, Deep, Defaults, ExpertsDefaults, LatentDefaults};
+use crate::nextn::{self, NextN};
 use crate::registry::Source;
 
 /// What transformers assumes about absent keys.
@@ -50,14 +52,12 @@ const IGNORED: &[&str] = &[
     "aux_loss_alpha",
     "ep_size",
     "moe_layer_freq",
-    "num_mtp_layers",
-    "num_nextn_predict_layers",
     "scoring_func",
     "seq_aux",
     "topk_method",
 ];
 
-pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<WithHeads> {
     let c = source.config;
     match c.or("model_type", "deepseek_v3".to_owned())?.as_str() {
         "deepseek_v3" | "kimi_k2" | "kimi_k25" => {}
@@ -70,7 +70,15 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let mut config = family::latent(source, &interleaved(c, &DEFAULTS)?, &SIZES)?;
     c.ignore(IGNORED);
     family::deep(c, &mut config, &EXPERTS)?;
-    Decoder::new(&config)
+    with_heads(source, &config)
+}
+
+/// A decoder with heads for multi-token prediction where the checkpoint has some.
+pub(crate) type WithHeads = CausalLm<Layer, NextN>;
+
+pub(crate) fn with_heads(source: &Source<'_>, config: &DecoderConfig) -> Result<WithHeads> {
+    let heads = NextN::of(source, config)?;
+    Ok(Decoder::new(config)?.with_mtp(heads))
 }
 
 /// Whether rope pairs neighbours is a key of these families.
@@ -81,13 +89,20 @@ pub(crate) fn interleaved(c: &Config, defaults: &Defaults) -> Result<Defaults> {
     })
 }
 
+/// Names of experts of DeepSeek's kind, and of the heads behind the last layer.
+pub(crate) fn names_with_heads(c: &Config, layers: i32) -> Result<Rules> {
+    Ok(nextn::names(c, layers)?.and(&family::deep_names()))
+}
+
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
-    family::deep_names(source.config, DEFAULTS.layers)
+    names_with_heads(source.config, DEFAULTS.layers)
 }
 
 /// Other programs read neither a quantised router nor, in all schemes, a quantised projection from compressed vectors. The
-/// absorbed form multiplies with the latter's dense matrices.
+/// absorbed form multiplies with the latter's dense matrices. Heads keep more bits: with fewer their drafts are rejected.
 pub(crate) const BITS: &[(&str, Bits)] = &[
     ("*.mlp.gate", Bits::Dense),
     ("*.self_attn.kv_b_proj", Bits::Dense),
+    ("mtp.*.eh_proj", Bits::Dense),
+    ("mtp.*", Bits::Eight),
 ];

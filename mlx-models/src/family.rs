@@ -12,7 +12,7 @@ mod latent;
 mod layers;
 
 pub(crate) use experts::{
-    Deep, ExpertsDefaults, deep, deep_names, experts, experts_of, sparse_layers,
+    Deep, ExpertsDefaults, deep, deep_by_types, deep_names, experts, experts_of, sparse_layers,
 };
 pub(crate) use latent::{LatentDefaults, latent};
 pub(crate) use layers::{

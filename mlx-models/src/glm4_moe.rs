@@ -3,9 +3,8 @@
 use mlx_core::Result;
 use mlx_nn::{QkNorm, Rules};
 
-use crate::config::Config;
 use crate::config::rope::Dialect;
-use crate::decoder::Decoder;
+use crate::deepseek_v3;
 use crate::family::{self, Deep, Defaults, ExpertsDefaults};
 use crate::registry::Source;
 
@@ -30,17 +29,17 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
     norm_topk_prob: None,
 };
 
-pub(crate) fn load(c: &Config) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<deepseek_v3::WithHeads> {
+    let c = source.config;
     let mut config = family::decoder(c, &DEFAULTS)?;
     config.qkv_bias = c.or("attention_bias", false)?;
     if c.or("use_qk_norm", false)? {
         config.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
     }
-    c.ignore(&["num_nextn_predict_layers", "num_mtp_layers"]);
     family::deep(c, &mut config, &Deep::corrected(EXPERTS, true, 1))?;
-    Decoder::new(&config)
+    deepseek_v3::with_heads(source, &config)
 }
 
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
-    family::deep_names(source.config, DEFAULTS.layers)
+    deepseek_v3::names_with_heads(source.config, DEFAULTS.layers)
 }

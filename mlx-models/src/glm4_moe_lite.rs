@@ -4,7 +4,6 @@ use mlx_core::Result;
 use mlx_nn::Rules;
 
 use crate::config::rope::Dialect;
-use crate::decoder::{Decoder, MlpConfig};
 use crate::deepseek_v3;
 use crate::family::{self, Deep, Defaults, ExpertsDefaults, LatentDefaults};
 use crate::registry::Source;
@@ -45,32 +44,16 @@ const EXPERTS: Deep = Deep {
     )
 };
 
-pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+pub(crate) fn load(source: &Source<'_>) -> Result<deepseek_v3::WithHeads> {
     let c = source.config;
     let defaults = deepseek_v3::interleaved(c, &DEFAULTS)?;
     let mut config = family::latent(source, &defaults, &SIZES)?;
     // Published, and not read by transformers.
-    c.ignore(&[
-        "first_k_dense_replace",
-        "num_nextn_predict_layers",
-        "topk_method",
-    ]);
-    let dense = config.mlps.clone();
-    family::deep(c, &mut config, &EXPERTS)?;
-    let experts = config.mlps.clone();
-    let kinds = family::types_of(
-        c,
-        "mlp_layer_types",
-        experts.len(),
-        [("dense", false), ("sparse", true)],
-        |layer| layer > 0,
-    )?;
-    let chosen = kinds.into_iter().zip(dense).zip(experts);
-    let chosen = chosen.map(|((sparse, dense), experts)| if sparse { experts } else { dense });
-    config.mlps = chosen.collect::<Vec<MlpConfig>>();
-    Decoder::new(&config)
+    c.ignore(&["first_k_dense_replace", "topk_method"]);
+    family::deep_by_types(c, &mut config, &EXPERTS, 1)?;
+    deepseek_v3::with_heads(source, &config)
 }
 
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
-    family::deep_names(source.config, DEFAULTS.layers)
+    deepseek_v3::names_with_heads(source.config, DEFAULTS.layers)
 }

@@ -82,6 +82,7 @@ mod mixtral;
 mod mtp;
 mod names;
 mod nemotron;
+mod nextn;
 mod olmo2;
 mod olmo3;
 mod olmoe;

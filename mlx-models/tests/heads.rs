@@ -244,3 +244,47 @@ fn a_conversion_keeps_the_head() {
     assert_eq!(saved.files, ["model.safetensors", "mtp.safetensors"]);
     assert_head(&parameters(&loaded(back.path())), "saved");
 }
+
+/// Layers behind the last, as DeepSeek and GLM publish their heads, go with the model: dense with the same numbers, and quantised
+/// with more bits.
+#[test]
+fn layers_behind_the_last_are_kept() {
+    for case in ["deepseek_v3", "glm4_moe_lite", "glm4_moe"] {
+        let from = testdata(case);
+        let source = shared::parameters(&loaded(&from));
+        let heads: Vec<&String> = source
+            .keys()
+            .filter(|name| name.starts_with("mtp."))
+            .collect();
+        for part in [
+            "eh_proj",
+            "enorm",
+            "shared_head.head",
+            "self_attn.o_proj",
+            "mlp.switch_mlp.up_proj",
+        ] {
+            let name = format!("mtp.layers.0.{part}.weight");
+            assert!(source.contains_key(&name), "{case}: {name}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        converted(&from, dir.path(), Packing::Keep).unwrap();
+        let file = Safetensors::open(dir.path().join("mtp.safetensors")).unwrap();
+        assert_eq!(file.names().count(), heads.len(), "{case}");
+        let kept = shared::parameters(&loaded(dir.path()));
+        assert!(source.keys().eq(kept.keys()), "{case}");
+        for (name, array) in &source {
+            assert!(same(array, &kept[name]), "{case}: {name}");
+        }
+
+        let four = Scheme::new(QuantMode::Affine, 4, 32).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let packing = Packing::Quantize(Recipe::uniform(four));
+        converted(&from, dir.path(), packing).unwrap();
+        let again = loaded(dir.path());
+        let found = shared::parameters(&again);
+        for name in heads {
+            assert!(found.contains_key(name), "{case}: {name}");
+        }
+        assert!(again.info.unread_keys.is_empty());
+    }
+}

@@ -4,6 +4,7 @@ import torch
 
 from cases import ACTIVATION, EPS, K_NORM, NO_SCALING, Q_NORM, THETA, Case, base, mutation, no_bias, windows, with_keys
 from family_cases import BF16, QKVO
+from latent_cases import with_head
 
 
 def expert_cases():
@@ -234,7 +235,7 @@ def corrected_cases():
     yield Case(
         "glm4_moe",
         "sigmoids with a correction, groups, shared experts without a gate, a dense layer in front, half of a head "
-        "rotates, norms on q and k, biases; a layer for multi-token prediction that is not read; bfloat16 file",
+        "rotates, norms on q and k, biases; a layer for multi-token prediction that is kept; bfloat16 file",
         base(
             "Glm4MoeForCausalLM",
             "glm4_moe",
@@ -251,7 +252,7 @@ def corrected_cases():
             *no_bias("q_proj", "k_proj", "v_proj"),
         ],
         spreads=spreads,
-        extra={"model.layers.3.eh_proj.weight": (32, 64), "model.layers.3.enorm.weight": (32,)},
+        change=with_head,
         **BF16,
     )
     yield Case(

@@ -1,5 +1,7 @@
 """The float cases of families with multi-head latent attention."""
 
+import torch
+
 from cases import ACTIVATION, EPS, NO_SCALING, THETA, Case, base, mutation, no_bias
 from family_cases import BF16
 
@@ -62,9 +64,21 @@ SCALING = [
 IGNORED = {"moe_layer_freq": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc"}
 
 
-def head_tensors(layer):
-    """Some tensors of a layer for multi-token prediction."""
-    return {f"model.layers.{layer}.eh_proj.weight": (32, 64), f"model.layers.{layer}.enorm.weight": (32,)}
+def with_head(tensors):
+    """The tensors and a layer for multi-token prediction behind the last: another one like it, and what is around it."""
+    layer = 1 + max(int(name.split(".")[2]) for name in tensors if name.startswith("model.layers."))
+    last = f"model.layers.{layer - 1}."
+    head = {name.removeprefix(last): tensor.clone() for name, tensor in tensors.items() if name.startswith(last)}
+    embedding, norm = tensors["model.embed_tokens.weight"], tensors["model.norm.weight"]
+    head |= {
+        "eh_proj.weight": torch.cat([embedding[:32], -embedding[32:64]], dim=1),
+        "embed_tokens.weight": embedding.clone(),
+        "enorm.weight": norm.clone(),
+        "hnorm.weight": norm.clone(),
+        "shared_head.head.weight": tensors["lm_head.weight"].clone(),
+        "shared_head.norm.weight": norm.clone(),
+    }
+    return tensors | {f"model.layers.{layer}.{name}": tensor for name, tensor in head.items()}
 
 
 def with_published_names(tensors):
@@ -123,7 +137,7 @@ def deepseek_cases():
     yield Case(
         "deepseek_v3",
         "latent attention, corrected sigmoids of the best groups, yarn with both mscales, a dense layer in front, biases; a layer "
-        "for multi-token prediction that is not read; bfloat16 file",
+        "for multi-token prediction that is kept; bfloat16 file",
         base(
             "DeepseekV3ForCausalLM",
             "deepseek_v3",
@@ -147,7 +161,7 @@ def deepseek_cases():
             mutation("n_group", {"n_group": 2}),
         ],
         spreads=SPREADS,
-        extra=head_tensors(3),
+        change=with_head,
         **BF16,
     )
 
@@ -156,7 +170,7 @@ def other_cases():
     yield Case(
         "glm4_moe_lite",
         "latent attention with values wider than plain keys, dense layers by mlp_layer_types, corrected sigmoids, biases; a layer "
-        "for multi-token prediction that is not read; bfloat16 file",
+        "for multi-token prediction that is kept; bfloat16 file",
         base(
             "Glm4MoeLiteForCausalLM",
             "glm4_moe_lite",
@@ -178,7 +192,7 @@ def other_cases():
             mutation("topk_group", {"topk_group": 2}),
         ],
         spreads=SPREADS,
-        extra=head_tensors(3),
+        change=with_head,
         **BF16,
     )
     yarn = YARN | {"llama_4_scaling_beta": 0.4, "original_max_position_embeddings": 8, "rope_theta": 1000.0}

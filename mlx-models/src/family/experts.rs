@@ -5,7 +5,7 @@ use mlx_nn::{
     Correction, ExpertsConfig, GroupScore, Groups, Routing, Rule, Rules, Scoring, SharedExpert,
 };
 
-use super::activation;
+use super::{activation, types_of};
 use crate::config::Config;
 use crate::decoder::{DecoderConfig, MlpConfig};
 
@@ -139,7 +139,38 @@ impl Deep {
 /// # Errors
 /// Sizes that do not fit.
 pub(crate) fn deep(c: &Config, config: &mut DecoderConfig, defaults: &Deep) -> Result<()> {
-    let mut experts = experts(c, config.hidden, &defaults.experts)?;
+    let experts = deep_experts(c, config.hidden, defaults)?;
+    let first: usize = c.or("first_k_dense_replace", defaults.dense)?;
+    for mlp in config.mlps.iter_mut().skip(first) {
+        *mlp = MlpConfig::Experts(experts);
+    }
+    Ok(())
+}
+
+/// [`deep`] in the layers that `mlp_layer_types` calls sparse; without the key in those behind `dense` others.
+///
+/// # Errors
+/// As there, or unknown types.
+pub(crate) fn deep_by_types(
+    c: &Config,
+    config: &mut DecoderConfig,
+    defaults: &Deep,
+    dense: usize,
+) -> Result<()> {
+    const KNOWN: [(&str, bool); 2] = [("dense", false), ("sparse", true)];
+    let experts = deep_experts(c, config.hidden, defaults)?;
+    let (key, n) = ("mlp_layer_types", config.mlps.len());
+    let kinds = types_of(c, key, n, KNOWN, |layer| layer >= dense)?;
+    for (mlp, sparse) in config.mlps.iter_mut().zip(kinds) {
+        if sparse {
+            *mlp = MlpConfig::Experts(experts);
+        }
+    }
+    Ok(())
+}
+
+fn deep_experts(c: &Config, hidden: i32, defaults: &Deep) -> Result<ExpertsConfig> {
+    let mut experts = experts(c, hidden, &defaults.experts)?;
     experts.routing = Routing {
         scoring: defaults.scoring,
         correction: defaults.correction,
@@ -156,11 +187,7 @@ pub(crate) fn deep(c: &Config, config: &mut DecoderConfig, defaults: &Deep) -> R
     };
     let shared = c.size("n_shared_experts", Some(defaults.shared))?;
     experts.shared = shared_expert(&experts, shared);
-    let first: usize = c.or("first_k_dense_replace", defaults.dense)?;
-    for mlp in config.mlps.iter_mut().skip(first) {
-        *mlp = MlpConfig::Experts(experts);
-    }
-    Ok(())
+    Ok(experts)
 }
 
 /// An expert without a gate, as large as `n` of the others.
@@ -196,17 +223,9 @@ fn groups(
     Ok((n > 1).then_some(Groups { n, top, score }))
 }
 
-/// Names of [`deep`] experts, and the layers for multi-token prediction behind the last, which are not read.
-///
-/// # Errors
-/// The config has no number of layers.
-pub(crate) fn deep_names(c: &Config, layers: i32) -> Result<Rules> {
-    let n = super::n_layers(c, Some(layers))?;
-    let extra = (n..n + 8).map(|layer| {
-        let reason = "of a head for multi-token prediction";
-        Rule::drop(&format!("model.layers.{layer}.*"), reason)
-    });
-    let rest = [
+/// Names of [`deep`] experts.
+pub(crate) fn deep_names() -> Rules {
+    Rules::from([
         Rule::rename(
             "*.mlp.gate.e_score_correction_bias",
             "*.mlp.e_score_correction_bias",
@@ -226,6 +245,5 @@ pub(crate) fn deep_names(c: &Config, layers: i32) -> Result<Rules> {
             "*.mlp.experts.down_proj",
             "*.mlp.switch_mlp.down_proj.weight",
         ),
-    ];
-    Ok(Rules::from(extra.chain(rest)))
+    ])
 }

@@ -136,7 +136,10 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         names: glm4_moe::names,
         bits: deepseek_v3::BITS,
-        ..Family::new(&["glm4_moe"], build!(glm4_moe))
+        head_file: Some(mtp::FILE),
+        ..Family::new(&["glm4_moe"], |source| {
+            Ok(Box::new(glm4_moe::load(source)?))
+        })
     },
     Family {
         names: deepseek_v2::names,
@@ -148,6 +151,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         names: deepseek_v3::names,
         bits: deepseek_v3::BITS,
+        head_file: Some(mtp::FILE),
         wrappers: &["kimi_k25"],
         ..Family::new(&["deepseek_v3", "kimi_k2", "kimi_k25"], |source| {
             Ok(Box::new(deepseek_v3::load(source)?))
@@ -156,6 +160,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         names: glm4_moe_lite::names,
         bits: deepseek_v3::BITS,
+        head_file: Some(mtp::FILE),
         ..Family::new(&["glm4_moe_lite"], |source| {
             Ok(Box::new(glm4_moe_lite::load(source)?))
         })
