@@ -32,7 +32,11 @@ module!(Layer {
 
 impl Layer {
     fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
-        Self::with(c, c.layers[index], &c.mlps[index], c.ropes[index].as_ref())
+        let mut layer = Self::with(c, c.layers[index], &c.mlps[index], c.ropes[index].as_ref())?;
+        if c.shares_index(index) {
+            layer.self_attn = layer.self_attn.map(SelfAttention::sharing_index);
+        }
+        Ok(layer)
     }
 
     /// A layer without values, which keeps `kind`.

@@ -181,6 +181,7 @@ fn decoder_of_heads(
         norm: NormConfig::rms(c.positive(defaults.norm_eps_key, Some(defaults.norm_eps))? as f32),
         attention_scale: (head_dim as f32).powf(-0.5),
         latent: None,
+        shares_index: Vec::new(),
         qkv_bias: false,
         out_bias: false,
         qk_norm: None,

@@ -32,6 +32,8 @@ pub struct LayerGeometry {
     /// What it keeps: one state as a rule, none if it reads those of another layer, two if attention and a recurrence
     /// stand side by side.
     pub states: Vec<LayerKind>,
+    /// Features of the vectors that its second state keeps, if that is one of [`LayerKind::Latent`].
+    pub index_dim: Option<i32>,
     /// The earlier layer whose keys and values it reads, if not its own.
     pub shares: Option<usize>,
 }
@@ -43,8 +45,17 @@ impl LayerGeometry {
             heads,
             kv: Some(kv),
             states: vec![kind],
+            index_dim: None,
             shares: None,
         }
+    }
+
+    /// The layer with a second state: a vector of so many features a position.
+    #[must_use]
+    pub fn with_index(mut self, features: i32) -> Self {
+        self.states.push(LayerKind::Latent);
+        self.index_dim = Some(features);
+        self
     }
 
     /// A layer with so many query heads over the keys and values of layer `layer`.
@@ -53,6 +64,7 @@ impl LayerGeometry {
             heads,
             kv: Some(kv),
             states: Vec::new(),
+            index_dim: None,
             shares: Some(layer),
         }
     }
@@ -63,6 +75,7 @@ impl LayerGeometry {
             heads: 0,
             kv: None,
             states: vec![LayerKind::Recurrent(shape)],
+            index_dim: None,
             shares: None,
         }
     }
@@ -117,10 +130,12 @@ impl Geometry {
             None => self.states.len(),
         };
         self.firsts.push(first);
-        for &kind in &layer.states {
+        for (at, &kind) in layer.states.iter().enumerate() {
             self.states.push(kind);
             let recurrent = matches!(kind, LayerKind::Recurrent(_));
-            self.kv.push(layer.kv.filter(|_| !recurrent));
+            let index = layer.index_dim.filter(|_| at > 0);
+            let index = index.map(|dim| kv_heads(1, dim));
+            self.kv.push(index.or(layer.kv).filter(|_| !recurrent));
         }
         self.layers.push(layer);
     }

@@ -126,3 +126,15 @@ pub(crate) fn names(c: &Config, layers: i32) -> Result<Rules> {
     });
     Ok(Rules::from(rules))
 }
+
+/// Rules that leave such heads out.
+///
+/// # Errors
+/// The config has no number of layers.
+pub(crate) fn dropped(c: &Config, layers: i32) -> Result<Rules> {
+    const REASON: &str = "of a head for multi-token prediction";
+    let n = family::n_layers(c, Some(layers))?;
+    let rules =
+        (n..n + MAX_HEADS).map(|layer| Rule::drop(&format!("model.layers.{layer}.*"), REASON));
+    Ok(Rules::from(rules))
+}

@@ -5,15 +5,20 @@
 //! `c` is the compressed vector, so that neither keys nor values of heads exist. Others expand them.
 
 use mlx_core::ops::{concat, create};
-use mlx_core::{Array, DType, Result, fast};
+use mlx_core::{Array, DType, Error, ErrorKind, Result, fast};
 
 use crate::attention::{Growth, merge_heads, split_heads};
 use crate::experts::ExpertsLinear;
 use crate::linear::Linear;
 use crate::module::{Module, Path, Visit, VisitMut};
 use crate::norm::RmsNorm;
-use crate::rope::Rope;
+use crate::rope::{Rope, RopeConfig};
 use crate::step::{Attend, Step};
+
+mod indexer;
+
+pub use indexer::IndexConfig;
+use indexer::Indexer;
 
 /// Sizes and options of a [`LatentAttention`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,6 +48,8 @@ pub struct LatentConfig {
     /// The checkpoint has the projection from compressed vectors as two stacks of matrices (mlx-lm's `embed_q` and
     /// `unembed_out`), not as one matrix.
     pub split: bool,
+    /// Queries see only the positions that an indexer chooses. Its keys are kept in a second state of the layer.
+    pub index: Option<IndexConfig>,
 }
 
 impl LatentConfig {
@@ -65,6 +72,7 @@ pub struct LatentAttention {
     embed_q: Option<ExpertsLinear>,
     unembed_out: Option<ExpertsLinear>,
     o_proj: Linear,
+    indexer: Option<Indexer>,
     rope: Option<Rope>,
     /// I32 `[H]`: the number of each head.
     numbers: Array,
@@ -72,14 +80,29 @@ pub struct LatentAttention {
 }
 
 crate::module!(LatentAttention { q_proj, q_a_proj, q_a_layernorm, q_b_proj, kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj,
-                                 embed_q, unembed_out, o_proj } plain { rope, numbers, config });
+                                 embed_q, unembed_out, o_proj, indexer } plain { rope, numbers, config });
 
 impl LatentAttention {
     /// Attention without values. Without a rope, positions have no effect on the scores.
     ///
     /// # Errors
-    /// No memory for a handle.
-    pub fn new(config: LatentConfig, rope: Option<Rope>) -> Result<Self> {
+    /// No memory for a handle, or an indexer without compressed queries.
+    pub fn new(config: LatentConfig, rope: Option<&RopeConfig>) -> Result<Self> {
+        let indexer = config.index.map(|index| {
+            let Some(query_rank) = config.query_rank else {
+                let message = "an indexer needs compressed queries";
+                return Err(Error::new(ErrorKind::Unsupported, message));
+            };
+            let rope = rope.map(|rope| {
+                let own = RopeConfig {
+                    interleaved: index.interleaved,
+                    ..rope.clone()
+                };
+                Rope::new(&own, index.dim)
+            });
+            Indexer::new(index, config.hidden, query_rank, rope.transpose()?)
+        });
+        let rope = rope.map(|rope| Rope::new(rope, config.rope_dim));
         let LatentConfig {
             hidden,
             heads,
@@ -119,10 +142,18 @@ impl LatentAttention {
             embed_q: stack(plain_dim, rank)?,
             unembed_out: stack(rank, value_dim)?,
             o_proj: Linear::new(heads * value_dim, hidden, bias)?,
-            rope,
+            indexer: indexer.transpose()?,
+            rope: rope.transpose()?,
             numbers: create::arange(0.0, f64::from(heads), 1.0, DType::I32)?,
             config,
         })
+    }
+
+    /// The same attention without an indexer of its own: queries see what the last one before it has chosen.
+    #[must_use]
+    pub fn sharing_index(mut self) -> Self {
+        self.indexer = None;
+        self
     }
 
     /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache.
@@ -131,6 +162,10 @@ impl LatentAttention {
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array, layer: usize, step: &mut Step) -> Result<Array> {
         let compressed = self.compressed_queries(x)?;
+        if let Some(indexer) = &self.indexer {
+            let selection = indexer.select(x, &compressed, layer + 1, step)?;
+            step.set_selection(selection);
+        }
         self.attend(x, &compressed, layer, step)
     }
 
@@ -166,6 +201,11 @@ impl LatentAttention {
         let latents = self.kv_a_layernorm.forward(&latents)?;
         let k_rope = both.slice_axis(-1, c.rank, c.kept_dim())?.expand_dims(1)?;
         let k_rope = self.rotated(k_rope, step)?;
+        let selection = match c.index {
+            Some(_) => step.selection().cloned(),
+            None => None,
+        };
+        let selection = selection.as_ref();
         let options = Attend {
             scale: c.scale,
             softcap: None,
@@ -179,13 +219,13 @@ impl LatentAttention {
             let k_rope = k_rope.broadcast_to(&[b, c.heads, l, c.rope_dim])?;
             let k = concat(&[k, k_rope], -1)?;
             let q = self.grown(concat(&[plain, q_rope], -1)?, step)?;
-            let y = step.attend(layer, &q, &k, &v, &options)?;
+            let y = step.attend_selected(layer, &q, &k, &v, selection, &options)?;
             return self.o_proj.forward(&merge_heads(&y)?);
         }
         let q = self.by_head(Half::Keys, &plain.swap_axes(1, 2)?)?;
         let q = self.grown(concat(&[q.swap_axes(1, 2)?, q_rope], -1)?, step)?;
         let kept = concat(&[latents.expand_dims(1)?, k_rope], -1)?;
-        let y = step.attend_latents(layer, &q, &kept, c.rank, &options)?;
+        let y = step.attend_latents(layer, &q, &kept, c.rank, selection, &options)?;
         let y = self.by_head(Half::Values, &y.swap_axes(1, 2)?)?;
         let [b, l, heads, value_dim] = y.dims()?;
         self.o_proj.forward(&y.reshape(&[b, l, heads * value_dim])?)

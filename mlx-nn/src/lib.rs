@@ -123,7 +123,7 @@ pub use experts::{
 };
 pub use head::{Head, HeadMatrix};
 pub use init::Initial;
-pub use latent::{LatentAttention, LatentConfig};
+pub use latent::{IndexConfig, LatentAttention, LatentConfig};
 pub use linear::Linear;
 pub use lora::{Adaptable, Layout, Lora, LoraConfig};
 pub use mlp::{FeedForward, GatedMlp, PlainMlp};

@@ -21,6 +21,7 @@ mod behind;
 mod packed;
 mod recurrent;
 mod ring;
+mod select;
 
 /// How the keys of an attention are laid out; with the window it determines the mask.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,6 +46,8 @@ pub struct Step<'c> {
     masks: HashMap<(Option<usize>, Layout), Mask>,
     turns: HashMap<usize, ring::Turn>,
     places: HashMap<usize, Places>,
+    /// Which positions the queries of layers see that choose some: Bool `[B, 1, L, S]`.
+    selection: Option<Array>,
     /// Whether kernels derive slots and masks from positions, so that no index or mask array is made.
     by_position: bool,
     /// The document of each token of each row, where rows hold several.
@@ -95,6 +98,7 @@ impl<'c> Step<'c> {
             masks: HashMap::new(),
             turns: HashMap::new(),
             places: HashMap::new(),
+            selection: None,
             by_position: match fast::form(Op::Attention)? {
                 Form::Plain => false,
                 Form::Cpu => true,
@@ -149,7 +153,8 @@ impl<'c> Step<'c> {
     }
 
     /// [`attend`](Self::attend) of a layer that keeps one vector a position ([`LayerKind::Latent`](crate::LayerKind)):
-    /// `latents` `[B, 1, L, D]` are the keys of all queries, and their first `value_dim` features the values.
+    /// `latents` `[B, 1, L, D]` are the keys of all queries, and their first `value_dim` features the values. Queries see what
+    /// the selection says, if there is one.
     ///
     /// # Errors
     /// As [`attend`](Self::attend), or the cache is quantised.
@@ -159,12 +164,14 @@ impl<'c> Step<'c> {
         q: &Array,
         latents: &Array,
         value_dim: i32,
+        selection: Option<&Array>,
         options: &Attend<'_>,
     ) -> Result<Array> {
         if self.cache.options.quantized.is_some() {
             return Err(refusal(format!("layer {layer}: latents are not quantised")));
         }
         let (arrays, mask) = self.written(layer, &latents.into(), None)?;
+        let mask = selection.map_or(mask, |seen| Mask::Array(seen.clone()));
         let keys = &arrays[0];
         let values = keys.slice_axis(-1, 0, value_dim)?;
         attend(q, keys, &values, None, mask, options)

@@ -5,7 +5,7 @@ use mlx_nn::init::initialise;
 use mlx_nn::lora::{LoraConfig, attach};
 use mlx_nn::{
     CacheOptions, KvShape, LatentAttention, LatentConfig, LayerKind, ModelCache, Module, Param,
-    Path, Rope, RopeConfig, RopeScaling, Visit, VisitMut,
+    Path, RopeConfig, RopeScaling, Visit, VisitMut,
 };
 
 /// DeepSeek's sizes of what is cached: keys of 576, values of 512.
@@ -22,6 +22,7 @@ const CONFIG: LatentConfig = LatentConfig {
     bias: false,
     growth: None,
     split: false,
+    index: None,
 };
 
 fn attention(config: LatentConfig) -> Result<LatentAttention> {
@@ -31,8 +32,7 @@ fn attention(config: LatentConfig) -> Result<LatentAttention> {
         interleaved: true,
         scaling: RopeScaling::Default,
     };
-    let rope = Rope::new(&rope, config.rope_dim)?;
-    let mut attention = LatentAttention::new(config, Some(rope))?;
+    let mut attention = LatentAttention::new(config, Some(&rope))?;
     initialise(&mut attention, 7, 0.02)?;
     Ok(attention)
 }

@@ -90,6 +90,7 @@ def with_published_names(tensors):
 def latent_cases():
     yield from deepseek_cases()
     yield from other_cases()
+    yield from indexed_cases()
 
 
 def deepseek_cases():
@@ -261,5 +262,57 @@ def other_cases():
         ],
         spreads=SPREADS,
         change=with_published_names,
+        **BF16,
+    )
+
+
+def indexed_cases():
+    """Queries see fewer positions than the prompts have."""
+    index = {"index_head_dim": 16, "index_n_heads": 8, "index_topk": 6}
+    spreads = [("weights_proj.weight", (2.0, None)), ("indexer.k_norm.weight", (0.4, 1.0)), *SPREADS]
+    common = [
+        THETA,
+        EPS,
+        QUERIES,
+        CORRECTION,
+        mutation("index_topk", {"index_topk": 9}),
+        mutation("indexer.k_norm.weight", fill={"indexer.k_norm.weight": 1.0}),
+        mutation("indexer.k_norm.bias", fill={"indexer.k_norm.bias": 0.0}),
+        mutation("weights_proj", fill={"indexer.weights_proj.weight": 1.0}),
+    ]
+    yield Case(
+        "deepseek_v32",
+        "queries that see what an indexer in each layer chooses, yarn with both mscales; bfloat16 file",
+        base(
+            "DeepseekV32ForCausalLM",
+            "deepseek_v32",
+            **SIZES,
+            **EXPERTS | {"num_hidden_layers": 2},
+            **index,
+            **IGNORED,
+            first_k_dense_replace=1,
+            rope_scaling=YARN,
+        ),
+        [*common, *SCALING[1:], mutation("topk_group", {"topk_group": 1})],
+        spreads=spreads,
+        **BF16,
+    )
+    yield Case(
+        "glm_moe_dsa",
+        "queries that see what the indexers of some layers choose, also for layers behind them; biases; bfloat16 file",
+        base(
+            "GlmMoeDsaForCausalLM",
+            "glm_moe_dsa",
+            **SIZES,
+            **EXPERTS | {"n_group": 1, "topk_group": 1},
+            **index,
+            attention_bias=True,
+            indexer_rope_interleave=True,
+            indexer_types=["full", "shared", "full"],
+            mlp_layer_types=["dense", "sparse", "sparse"],
+            rope_interleave=True,
+        ),
+        [*common, *BIASES],
+        spreads=spreads,
         **BF16,
     )

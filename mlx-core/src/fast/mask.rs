@@ -24,6 +24,24 @@ pub enum Mask {
     Positions(Positions),
 }
 
+impl Mask {
+    /// True where a query sees one of so many keys: Bool `[B or 1, 1, L, S]`, or the array of a mask that is one.
+    ///
+    /// # Errors
+    /// There are fewer keys than a causal mask has queries, or no memory.
+    pub fn visible(&self, queries: i32, slots: i32) -> Result<Array> {
+        match self {
+            Self::None => crate::ops::create::ones(&[1, 1, queries, slots], DType::Bool),
+            Self::Array(array) => Ok(array.clone()),
+            Self::Positions(positions) => positions.dense(queries, slots),
+            Self::Causal => {
+                let first = Array::from_slice(&[slots - queries], &[1])?;
+                Positions::new(&first, None, KeySlots::Straight).dense(queries, slots)
+            }
+        }
+    }
+}
+
 /// Where queries and keys stand, in place of a mask: a query sees keys at its own position or
 /// before it.
 ///

@@ -22,6 +22,14 @@ impl SelfAttention {
         })
     }
 
+    /// The same attention, whose queries see what an earlier layer has chosen.
+    pub(super) fn sharing_index(self) -> Self {
+        match self {
+            Self::Latent(attention) => Self::Latent(Box::new(attention.sharing_index())),
+            heads @ Self::Heads(_) => heads,
+        }
+    }
+
     /// `[B, L, E] -> [B, L, E]`
     pub(super) fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         match self {

@@ -83,6 +83,8 @@ pub struct DecoderConfig {
     pub output_gate: bool,
     /// Attention over compressed keys and values, in place of that over heads.
     pub latent: Option<LatentConfig>,
+    /// Layers whose queries see what the indexer of an earlier layer has chosen; none if empty.
+    pub shares_index: Vec<bool>,
     /// The gated delta rule of recurrent layers.
     pub delta: Option<DeltaConfig>,
     /// Embeddings are multiplied by this.
@@ -113,10 +115,16 @@ impl DecoderConfig {
             switches_after = switches_after.or(border);
         }
         let kv = self.kv();
-        let layers = self.layers.iter();
-        let layers = layers.map(|&kind| match kind {
+        let layers = self.layers.iter().enumerate();
+        let layers = layers.map(|(layer, &kind)| match kind {
             LayerKind::Recurrent(shape) => LayerGeometry::recurrent(shape),
-            kind => LayerGeometry::attention(self.heads, kv, kind),
+            kind => {
+                let attention = LayerGeometry::attention(self.heads, kv, kind);
+                match self.latent.and_then(|latent| latent.index) {
+                    Some(index) if !self.shares_index(layer) => attention.with_index(index.dim),
+                    _ => attention,
+                }
+            }
         });
         Ok(Surroundings {
             geometry: Geometry::new(self.vocab, self.hidden, layers.collect())
@@ -151,8 +159,12 @@ impl DecoderConfig {
         latent: LatentConfig,
         rope: Option<&RopeConfig>,
     ) -> Result<LatentAttention> {
-        let rope = rope.map(|rope| Rope::new(rope, latent.rope_dim));
-        LatentAttention::new(latent, rope.transpose()?)
+        LatentAttention::new(latent, rope)
+    }
+
+    /// Whether the queries of a layer see what an earlier one has chosen.
+    pub(crate) fn shares_index(&self, layer: usize) -> bool {
+        self.shares_index.get(layer) == Some(&true)
     }
 
     /// The attention of a layer with this rope, without values.

@@ -71,6 +71,7 @@ pub(crate) fn latent(
             .tensors
             .names()
             .any(|name| name.contains(".self_attn.embed_q.")),
+        index: None,
     });
     Ok(config)
 }

@@ -2,11 +2,12 @@
 
 use super::Family;
 use crate::{
-    apertus, arcee, cohere, cohere2, deepseek_v2, deepseek_v3, dots1, ernie4_5, ernie4_5_moe,
-    exaone4, gemma, gemma2, gemma3, glm4, glm4_moe, glm4_moe_lite, gpt_oss, granite, granitemoe,
-    helium, hunyuan_v1_dense, hunyuan_v1_moe, internlm3, llama, minimax_m2, ministral3, mistral,
-    mistral4, mixtral, mtp, nemotron, olmo2, olmo3, olmoe, phi, phi3, phimoe, qwen2, qwen2_moe,
-    qwen3, qwen3_5, qwen3_5_moe, qwen3_moe, qwen3_next, seed_oss, smollm3, stablelm, starcoder2,
+    apertus, arcee, cohere, cohere2, deepseek_v2, deepseek_v3, deepseek_v32, dots1, ernie4_5,
+    ernie4_5_moe, exaone4, gemma, gemma2, gemma3, glm_moe_dsa, glm4, glm4_moe, glm4_moe_lite,
+    gpt_oss, granite, granitemoe, helium, hunyuan_v1_dense, hunyuan_v1_moe, internlm3, llama,
+    minimax_m2, ministral3, mistral, mistral4, mixtral, mtp, nemotron, olmo2, olmo3, olmoe, phi,
+    phi3, phimoe, qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_5_moe, qwen3_moe, qwen3_next, seed_oss,
+    smollm3, stablelm, starcoder2,
 };
 
 macro_rules! build {
@@ -163,6 +164,20 @@ pub(super) const FAMILIES: &[Family] = &[
         head_file: Some(mtp::FILE),
         ..Family::new(&["glm4_moe_lite"], |source| {
             Ok(Box::new(glm4_moe_lite::load(source)?))
+        })
+    },
+    Family {
+        names: deepseek_v32::names,
+        bits: deepseek_v3::BITS,
+        ..Family::new(&["deepseek_v32"], |source| {
+            Ok(Box::new(deepseek_v32::load(source)?))
+        })
+    },
+    Family {
+        names: glm_moe_dsa::names,
+        bits: deepseek_v3::BITS,
+        ..Family::new(&["glm_moe_dsa"], |source| {
+            Ok(Box::new(glm_moe_dsa::load(source)?))
         })
     },
     Family {

@@ -1,0 +1,110 @@
+//! DeepSeek V3.2: DeepSeek V3 whose queries see only the positions that an indexer scores best.
+
+use mlx_core::Result;
+use mlx_nn::{GroupScore, IndexConfig, Rules};
+
+use crate::decoder::{Decoder, DecoderConfig};
+use crate::family::{self, Deep, Defaults, ExpertsDefaults, LatentDefaults};
+use crate::nextn;
+use crate::registry::Source;
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 129_280,
+    hidden: 7168,
+    intermediate: 18_432,
+    layers: 61,
+    heads: 128,
+    max_positions: 163_840,
+    interleaved: true,
+    ..Defaults::LLAMA
+};
+
+const SIZES: LatentDefaults = LatentDefaults {
+    query_rank: 1536,
+    rank: 512,
+    plain_dim: 128,
+    rope_dim: 64,
+    value_dim: 128,
+};
+
+const INDEX: IndexConfig = IndexConfig {
+    heads: 64,
+    dim: 128,
+    top: 2048,
+    interleaved: false,
+};
+
+/// DeepSeek's experts.
+pub(crate) const EXPERTS: Deep = Deep {
+    groups: Some((8, 4, GroupScore::TwoBest)),
+    scale: 2.5,
+    ..Deep::corrected(
+        ExpertsDefaults {
+            intermediate_key: "moe_intermediate_size",
+            intermediate: 2048,
+            n_experts: 256,
+            top_k: 8,
+            norm_topk_prob: None,
+        },
+        true,
+        0,
+    )
+};
+
+/// Keys of published files that transformers does not read: there is no other form.
+const IGNORED: &[&str] = &[
+    "aux_loss_alpha",
+    "ep_size",
+    "indexer_rope_interleave",
+    "mlp_bias",
+    "moe_layer_freq",
+    "num_mtp_layers",
+    "num_nextn_predict_layers",
+    "rope_interleave",
+    "scoring_func",
+    "seq_aux",
+    "topk_method",
+];
+
+pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
+    Decoder::new(&config(source, &DEFAULTS, &SIZES, INDEX, &EXPERTS)?)
+}
+
+/// A decoder with an indexer in each layer.
+pub(crate) fn config(
+    source: &Source<'_>,
+    defaults: &Defaults,
+    sizes: &LatentDefaults,
+    index: IndexConfig,
+    experts: &Deep,
+) -> Result<DecoderConfig> {
+    let c = source.config;
+    let mut config = family::latent(source, defaults, sizes)?;
+    c.ignore(IGNORED);
+    if let Some(latent) = &mut config.latent {
+        let index = IndexConfig {
+            heads: c.size("index_n_heads", Some(index.heads))?,
+            dim: c.size("index_head_dim", Some(index.dim))?,
+            top: c.size("index_topk", Some(index.top))?,
+            ..index
+        };
+        family::check_heads(c, index.heads, 1, index.dim)?;
+        if index.dim < latent.rope_dim {
+            return Err(c.error(format!(
+                "index_head_dim {} is less than qk_rope_head_dim {}",
+                index.dim, latent.rope_dim
+            )));
+        }
+        latent.index = Some(index);
+    }
+    let n = config.layers.len();
+    family::layer_types(c, n, [("indexed_attention", ())], |_| ())?;
+    let dense: usize = c.or("first_k_dense_replace", 3)?;
+    family::deep_by_types(c, &mut config, experts, dense)?;
+    Ok(config)
+}
+
+pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
+    Ok(nextn::dropped(source.config, DEFAULTS.layers)?.and(&family::deep_names()))
+}

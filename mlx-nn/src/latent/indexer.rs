@@ -1,0 +1,101 @@
+//! Which positions a query of latent attention sees: those that a small attention of its own scores best (DeepSeek-V3.2's sparse
+//! attention).
+
+use mlx_core::ops::create::zeros;
+use mlx_core::{Array, DType, Result};
+
+use crate::attention::split_heads;
+use crate::linear::Linear;
+use crate::norm::LayerNorm;
+use crate::rope::Rope;
+use crate::step::Step;
+
+/// Sizes of an indexer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexConfig {
+    /// Query heads.
+    pub heads: i32,
+    /// Features of a head, and of the one key a position.
+    pub dim: i32,
+    /// How many positions a query sees.
+    pub top: i32,
+    /// Its rope pairs neighbours.
+    pub interleaved: bool,
+}
+
+/// Epsilon of the norm of keys.
+const EPS: f32 = 1e-6;
+
+/// Scores every position for every query, and chooses the best. Fields are named as in published checkpoints.
+#[derive(Clone, Debug)]
+pub(super) struct Indexer {
+    wq_b: Linear,
+    wk: Linear,
+    k_norm: LayerNorm,
+    weights_proj: Linear,
+    rope: Option<Rope>,
+    config: IndexConfig,
+}
+
+crate::module!(Indexer { wq_b, wk, k_norm, weights_proj } plain { rope, config });
+
+impl Indexer {
+    pub(super) fn new(
+        config: IndexConfig,
+        hidden: i32,
+        query_rank: i32,
+        rope: Option<Rope>,
+    ) -> Result<Self> {
+        let IndexConfig { heads, dim, .. } = config;
+        Ok(Self {
+            wq_b: Linear::new(query_rank, heads * dim, false)?,
+            wk: Linear::new(hidden, dim, false)?,
+            k_norm: LayerNorm::new(dim, EPS, true)?,
+            weights_proj: Linear::new(hidden, heads, false)?,
+            rope,
+            config,
+        })
+    }
+
+    /// Which positions the step's queries see, Bool `[B, 1, L, S]`, of the token's features and the compressed queries; `None`
+    /// where no row is longer than what a query may see. `state` keeps the keys.
+    pub(super) fn select(
+        &self,
+        x: &Array,
+        compressed: &Array,
+        state: usize,
+        step: &mut Step,
+    ) -> Result<Option<Array>> {
+        let IndexConfig {
+            heads, dim, top, ..
+        } = self.config;
+        let k = self.k_norm.forward(&self.wk.forward(x)?)?.expand_dims(1)?;
+        let k = self.rotated(k, step)?;
+        let (keys, visible) = step.keep(state, &k)?;
+        if step.longest() <= top as usize {
+            return Ok(None);
+        }
+        let q = split_heads(&self.wq_b.forward(compressed)?, dim)?;
+        let q = self.rotated(q, step)?.astype(DType::F32)?;
+        let keys = keys.astype(DType::F32)?.swap_axes(-1, -2)?;
+        let scores = q.matmul(&keys)?.multiply((dim as f32).powf(-0.5))?;
+        let weights = self.weights_proj.forward(x)?.astype(DType::F32)?;
+        let weights = weights.multiply((heads as f32).powf(-0.5))?;
+        let weights = weights.swap_axes(1, 2)?.expand_dims(-1)?;
+        let scores = scores.maximum(0.0)?.multiply(weights)?.sum(1, true)?;
+        let scores = visible.select(&scores, f32::NEG_INFINITY)?;
+        let best = scores.negative()?.argpartition(top - 1, -1)?;
+        let best = best.slice_axis(-1, 0, top)?;
+        let chosen = zeros(scores.shape(), DType::Bool)?;
+        let yes = Array::scalar(true)?.broadcast_to(best.shape())?;
+        let chosen = chosen.put_along_axis(&best, &yes, -1)?;
+        visible.logical_and(&chosen)?.stop_gradient().map(Some)
+    }
+
+    fn rotated(&self, x: Array, step: &Step) -> Result<Array> {
+        match &self.rope {
+            Some(rope) => rope.forward(&x, step),
+            None => Ok(x),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Layers whose queries see only some of the positions before them.
+
+use mlx_core::fast::Mask;
+use mlx_core::{Array, Result};
+
+use super::Step;
+use crate::attend::{Attend, attend};
+
+impl Step<'_> {
+    /// The length of the longest row with what it brings to this step.
+    pub fn longest(&self) -> usize {
+        let rows = self.cache.lens.iter().zip(&self.widths);
+        rows.map(|(len, width)| len + width).max().unwrap_or(0)
+    }
+
+    /// Writes one vector a position, `[B, 1, L, D]`, to the cache of a layer that keeps such: all that the rows have,
+    /// `[B, 1, S, D]`, and which of them the step's queries may see, Bool `[B or 1, 1, L, S]`.
+    ///
+    /// # Errors
+    /// The shapes do not fit, or the layer keeps something else.
+    pub fn keep(&mut self, layer: usize, vectors: &Array) -> Result<(Array, Array)> {
+        let (arrays, mask) = self.written(layer, &vectors.into(), None)?;
+        let kept = arrays.into_iter().next().expect("a layer keeps an array");
+        let visible = mask.visible(self.width as i32, kept.dim(2)?)?;
+        Ok((kept, visible))
+    }
+
+    /// What the last layer has chosen that chooses: Bool `[B, 1, L, S]`; `None` if queries see all that they may.
+    pub fn selection(&self) -> Option<&Array> {
+        self.selection.as_ref()
+    }
+
+    /// Sets the [`selection`](Self::selection) for this layer and those behind it.
+    pub fn set_selection(&mut self, selection: Option<Array>) {
+        self.selection = selection;
+    }
+
+    /// [`attend`](Self::attend) of queries that see what the selection says, if there is one.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn attend_selected(
+        &mut self,
+        layer: usize,
+        q: &Array,
+        k: &Array,
+        v: &Array,
+        selection: Option<&Array>,
+        options: &Attend<'_>,
+    ) -> Result<Array> {
+        let (arrays, mask) = self.written(layer, &k.into(), Some(v))?;
+        let mask = selection.map_or(mask, |seen| Mask::Array(seen.clone()));
+        let scheme = self.cache.options.quantized;
+        attend(q, &arrays[0], &arrays[1], scheme, mask, options)
+    }
+}
