@@ -284,11 +284,14 @@ fn agree(place: &str, found: &Loaded) {
             assert_eq!(shape.parts().next(), Some(&window), "{place}");
             continue;
         };
-        if layer.states == [LayerKind::Latent] {
+        if layer.states.first() == Some(&LayerKind::Latent) {
             let kept = rows(&format!("{attention}.kv_a_proj_with_mqa"));
             assert_eq!((kv.heads, Some(kv.key_dim)), (1, kept), "{place}");
             let norm = &shapes[&format!("{attention}.kv_a_layernorm.weight")];
             assert_eq!(norm, &[kv.value_dim], "{place}");
+            let index = rows(&format!("{attention}.indexer.wk"));
+            assert_eq!(layer.index_dim, index, "{place}");
+            assert_eq!(layer.states.len(), if index.is_some() { 2 } else { 1 });
             continue;
         }
         let (q, k, v) = (
@@ -312,9 +315,10 @@ fn agree(place: &str, found: &Loaded) {
     let layers = sizes.layers().len();
     assert!(has_layer(layers - 1) && !has_layer(layers));
     let info = &found.info;
+    let states: usize = sizes.layers().iter().map(|layer| layer.states.len()).sum();
     assert_eq!(
         (info.vocab, info.hidden, &info.geometry, info.layers.len()),
-        (sizes.vocab, sizes.hidden, sizes, layers),
+        (sizes.vocab, sizes.hidden, sizes, states),
         "{place}"
     );
 }

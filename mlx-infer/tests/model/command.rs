@@ -384,32 +384,6 @@ fn info_describes_the_model() {
     }
 }
 
-/// Latent attention keeps one compressed vector a position and layer, and no packed ones.
-#[test]
-fn compressed_caches_tell_what_they_keep() {
-    let model = checkpoint::dir("deepseek_v3");
-    let args = ["info", "--json", "--model", model.to_str().unwrap()];
-    let found = document(mlx_infer(&args));
-    let cache = &found["caches"][0];
-    assert_eq!(
-        (&cache["kind"], &cache["layers"]),
-        (&json!("compressed"), &json!(3))
-    );
-    // 24 compressed features and 8 rotated ones, in bf16.
-    assert_eq!(
-        (&cache["kv_heads"], &cache["head_dim"]),
-        (&json!(1), &json!(32))
-    );
-    assert_eq!(cache["bytes_per_position"], 2 * 32);
-    assert_eq!(found["memory"]["cache_bytes_per_position"], 3 * 2 * 32);
-    let refused = mlx_infer(&[&args[..], &["--kv-bits", "8", "--kv-group-size", "32"]].concat());
-    assert_eq!(refused.status.code(), Some(1));
-    let stderr = String::from_utf8(refused.stderr).unwrap();
-    for word in ["error: ", "deepseek_v3", "one compressed vector"] {
-        assert!(stderr.contains(word), "{stderr}");
-    }
-}
-
 #[test]
 fn help_and_version_are_no_failures() {
     for args in [

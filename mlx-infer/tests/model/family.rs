@@ -12,6 +12,9 @@ use mlx_infer::{
 use mlx_models::{Registry, convert};
 use serde_json::{Value, json};
 
+use crate::checkpoint;
+use crate::command::mlx_infer;
+
 fn registry() -> Registry {
     Registry::default().with(toy::FAMILY)
 }
@@ -115,4 +118,30 @@ fn its_caches_cost_what_each_layer_keeps() {
         text.contains("keys and values of toy, head_dim 16 of cache 0"),
         "{text}"
     );
+}
+
+/// Latent attention keeps one compressed vector a position and layer, and no packed ones.
+#[test]
+fn compressed_caches_tell_what_they_keep() {
+    let model = checkpoint::dir("deepseek_v3");
+    let args = ["info", "--json", "--model", model.to_str().unwrap()];
+    let found = serde_json::from_slice::<Value>(&mlx_infer(&args).stdout).unwrap();
+    let cache = &found["caches"][0];
+    assert_eq!(
+        (&cache["kind"], &cache["layers"]),
+        (&json!("compressed"), &json!(3))
+    );
+    // 24 compressed features and 8 rotated ones, in bf16.
+    assert_eq!(
+        (&cache["kv_heads"], &cache["head_dim"]),
+        (&json!(1), &json!(32))
+    );
+    assert_eq!(cache["bytes_per_position"], 2 * 32);
+    assert_eq!(found["memory"]["cache_bytes_per_position"], 3 * 2 * 32);
+    let refused = mlx_infer(&[&args[..], &["--kv-bits", "8", "--kv-group-size", "32"]].concat());
+    assert_eq!(refused.status.code(), Some(1));
+    let stderr = String::from_utf8(refused.stderr).unwrap();
+    for word in ["error: ", "deepseek_v3", "one compressed vector"] {
+        assert!(stderr.contains(word), "{stderr}");
+    }
 }
