@@ -53,7 +53,7 @@ const CLIPPY: [&str; 6] = [
 /// The steps of a stage run at the same time. The tests run twice, the second time without the CPU kernels of this repository: the kernels are
 /// compared with MLX's own operations, which other devices use. Most tests compute on one thread, so both runs together take little longer
 /// than one.
-const STAGES: [&[Step]; 7] = [
+const STAGES: [&[Step]; 6] = [
     &[step("tidy", Program::Xtask, &["tidy"], &[])],
     &[step(
         "format",
@@ -62,13 +62,15 @@ const STAGES: [&[Step]; 7] = [
         &[],
     )],
     &[step("lints", Program::Cargo, &CLIPPY, &[])],
-    &[step(
-        "documentation",
-        Program::Cargo,
-        &["doc", "--workspace", "--no-deps"],
-        &[("RUSTDOCFLAGS", "--deny warnings")],
-    )],
-    &[step("CUDA kernels", Program::Xtask, &["kernels"], &[])],
+    &[
+        step(
+            "documentation",
+            Program::Cargo,
+            &["doc", "--workspace", "--no-deps"],
+            &[("RUSTDOCFLAGS", "--deny warnings")],
+        ),
+        step("CUDA kernels", Program::Xtask, &["kernels"], &[]),
+    ],
     &[step(
         "build of the tests",
         Program::Xtask,

@@ -9,10 +9,12 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::native::cuda::{ARCHITECTURES, Architecture, Toolkit};
+use crate::native::cuda::{ARCHITECTURES, Architecture, Toolkit, VARIABLE};
 use crate::native::kernels::Compiled;
-use crate::native::{self, kernels, pins};
+use crate::native::{self, kernels, pins, source};
 use crate::{build_mlx, cargo};
+
+mod host;
 
 /// The committed table.
 const TABLE: &str = "mlx-c-sys/kernels.txt";
@@ -22,7 +24,7 @@ const ONE: &str = "90a";
 /// For which cards, and whether to write the table.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Compile for every architecture of a build instead of 90a
+    /// Compile for every architecture of a build instead of 90a or those in MLX_CUDA_ARCHITECTURES
     #[arg(long)]
     all: bool,
     /// Write the table instead of comparing with it
@@ -73,17 +75,23 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         return Ok(());
     }
     let start = Instant::now();
-    let text = if arguments.all { ARCHITECTURES } else { ONE };
-    let architectures = Architecture::list(text).map_err(|e| anyhow!("{e}"))?;
     let options = build_mlx::from_env()?;
+    let architectures = match (arguments.all, std::env::var_os(VARIABLE)) {
+        (false, Some(_)) => options.architectures.clone(),
+        (all, _) => {
+            Architecture::list(if all { ARCHITECTURES } else { ONE }).map_err(|e| anyhow!("{e}"))?
+        }
+    };
     let mut say = |step: &str| println!("{step}");
     let toolkit = Toolkit::ensure(&options.root, &mut say).map_err(|e| anyhow!("{e}"))?;
     let cache = native::kernel_cache(&options.root);
-    let folder = pins::shim_folder();
+    // A copy: a source that is edited meanwhile must not be compiled under the digest of its old text.
+    let work = tempfile::tempdir().context("a folder for the sources")?;
+    let (mlx_c, shim) = source::unpack(work.path()).map_err(|e| anyhow!("{e}"))?;
     let compiled = kernels::compile(
         &toolkit,
         &cache,
-        &folder,
+        &shim,
         &pins::SHIM,
         &architectures,
         &mut say,
@@ -97,11 +105,19 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         fs::write(&path, table_text(&updated(known, found.clone(), &names)))?;
         println!("wrote {TABLE}");
     } else {
-        faults.extend(differences(&known, &found, &names));
+        let (listed, unlisted): (BTreeSet<_>, BTreeSet<_>) =
+            names.into_iter().partition(|name| is_listed(&known, name));
+        for name in &unlisted {
+            println!("{TABLE} has nothing for {name}: `cargo xtask kernels --update` writes it");
+        }
+        faults.extend(differences(&known, &found, &listed));
+        let prefix = native::ensure(&options, &mut say).map_err(|e| anyhow!("{e}"))?;
+        faults.extend(host::faults(&toolkit, &prefix.mlx, &mlx_c, &shim)?);
     }
     println!(
-        "{} kernels for {text} in {:.0} s",
+        "{} kernels for {} in {:.0} s",
         found.len(),
+        joined(&architectures),
         start.elapsed().as_secs_f64()
     );
     for fault in &faults {
@@ -111,6 +127,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         0 => Ok(()),
         n => bail!("kernels: {n} faults; if they are meant, run `cargo xtask kernels --update`"),
     }
+}
+
+fn joined(architectures: &[Architecture]) -> String {
+    let names: Vec<String> = architectures.iter().map(ToString::to_string).collect();
+    names.join(", ")
+}
+
+/// Whether the table covers an architecture: always the one of short runs.
+fn is_listed(known: &Table, architecture: &str) -> bool {
+    architecture == ONE || known.values().any(|row| row.contains_key(architecture))
 }
 
 /// What the assembler reports, and the warnings of the compiler.
@@ -301,6 +327,9 @@ ptxas info    : Used 8 registers, used 0 barriers
         assert_eq!(
             differences(&one, &known, &only("90a")),
             ["a/b wide for 90a is new: 128/0"]
+        );
+        assert!(
+            is_listed(&known, "90a") && !is_listed(&known, "80") && is_listed(&Table::new(), "90a")
         );
         // Other architectures are not compared.
         assert_eq!(differences(&known, &one, &only("80")), [""; 0]);
