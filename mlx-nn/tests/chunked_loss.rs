@@ -370,3 +370,30 @@ fn what_does_not_fit_is_refused() {
     let short = hidden.slice_axis(1, 0, 2).unwrap();
     assert!(refused(&short, 8).contains("must have the same rows"));
 }
+
+/// The logits of the first tokens are those of the whole head, of dense, packed and tied matrices, scaled and capped.
+#[test]
+fn the_first_tokens_have_the_logits_of_the_whole() {
+    let (hidden, _, _) = inputs(DType::F32);
+    let scheme = Scheme::new(QuantMode::Affine, 4, 32).unwrap();
+    for packed in [false, true] {
+        let mut layer = filled(Linear::new(HIDDEN, VOCAB, true).unwrap());
+        let mut embedding = filled(Embedding::new(VOCAB, HIDDEN).unwrap());
+        if packed {
+            mlx_nn::quantize::quantize(&mut layer, |_, _| Some(scheme)).unwrap();
+            mlx_nn::quantize::quantize(&mut embedding, |_, _| Some(scheme)).unwrap();
+        }
+        for own in [Some(&layer), None] {
+            let head = Head::of(own, &embedding, Some(5.0)).scaled(Some(0.5));
+            let whole = head.forward(&hidden).unwrap();
+            for tokens in [1, 40, VOCAB] {
+                let first = head.first(tokens, &hidden).unwrap();
+                let expected = whole.slice_axis(-1, 0, tokens).unwrap();
+                assert_eq!(first.shape(), expected.shape());
+                let off = first.subtract(&expected).unwrap().abs().unwrap();
+                let off: f32 = off.max(.., false).unwrap().item().unwrap();
+                assert!(off < 1e-5, "packed {packed}, {tokens} tokens: {off}");
+            }
+        }
+    }
+}
