@@ -22,6 +22,7 @@ mod packed;
 mod recurrent;
 mod ring;
 mod select;
+mod shared;
 
 /// How the keys of an attention are laid out; with the window it determines the mask.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -48,6 +49,8 @@ pub struct Step<'c> {
     places: HashMap<usize, Places>,
     /// Which positions the queries of layers see that choose some: Bool `[B, 1, L, S]`.
     selection: Option<Array>,
+    /// Keys and values that later layers of this step read.
+    shared: HashMap<usize, (Vec<Array>, Mask)>,
     /// Whether kernels derive slots and masks from positions, so that no index or mask array is made.
     by_position: bool,
     /// The document of each token of each row, where rows hold several.
@@ -99,6 +102,7 @@ impl<'c> Step<'c> {
             turns: HashMap::new(),
             places: HashMap::new(),
             selection: None,
+            shared: HashMap::new(),
             by_position: match fast::form(Op::Attention)? {
                 Form::Plain => false,
                 Form::Cpu => true,

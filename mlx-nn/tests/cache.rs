@@ -113,9 +113,40 @@ impl Beside {
                 softcap: (layer == 0).then_some(30.0),
                 sinks: None,
             };
-            seen.push(step.attend(layer, &q, &k, &v, &options)?);
+            seen.push(step.attend_shared(layer, &q, &k, &v, &options)?);
         }
+        // A layer that reads the keys and values of an earlier one sees what that one sees.
+        let mut again = Vec::new();
+        for (layer, seen) in seen.iter().enumerate() {
+            let options = Attend {
+                scale: 1.0,
+                softcap: None,
+                sinks: None,
+            };
+            let q = zeros(&[b as i32, 3, l as i32, D], DType::F32)?;
+            let all = step.attend_again(layer, &q, &options)?;
+            let head = all
+                .slice_axis(1, 2, 3)?
+                .subtract(seen.slice_axis(1, 0, 1)?)?;
+            again.push(head.abs()?.max(.., false)?);
+        }
+        assert!(
+            step.attend_again(
+                2,
+                &q,
+                &Attend {
+                    scale: 1.0,
+                    softcap: None,
+                    sinks: None
+                }
+            )
+            .is_err()
+        );
         step.commit(&keep)?;
+        for off in again {
+            let off = off.item::<f32>()?;
+            assert!(off < 1e-5, "an earlier layer's keys: off by {off}");
+        }
         for (layer, window) in self.windows.iter().enumerate() {
             let out = seen[layer].to_vec::<f32>()?;
             for (row, &width) in widths.iter().enumerate() {

@@ -1,0 +1,42 @@
+//! Layers that attend over the keys and values of an earlier layer, and store none.
+
+use mlx_core::{Array, Result};
+
+use super::Step;
+use crate::attend::{Attend, Keys, attend};
+use crate::cache::state::refusal;
+
+impl Step<'_> {
+    /// [`attend`](Self::attend) of a layer whose keys and values later layers read, too.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn attend_shared<'k>(
+        &mut self,
+        layer: usize,
+        q: &Array,
+        k: impl Into<Keys<'k>>,
+        v: &Array,
+        options: &Attend<'_>,
+    ) -> Result<Array> {
+        let (arrays, mask) = self.written(layer, &k.into(), Some(v))?;
+        self.shared.insert(layer, (arrays.clone(), mask.clone()));
+        let scheme = self.cache.options.quantized;
+        attend(q, &arrays[0], &arrays[1], scheme, mask, options)
+    }
+
+    /// The attention of queries `[B, H, L, D]` over the keys and values that [`attend_shared`](Self::attend_shared) had for
+    /// layer `layer` in this step: `[B, H, L, Dv]`. Nothing is written.
+    ///
+    /// # Errors
+    /// That layer has not shared any in this step, or the shapes do not fit.
+    pub fn attend_again(&mut self, layer: usize, q: &Array, options: &Attend<'_>) -> Result<Array> {
+        let Some((arrays, mask)) = self.shared.get(&layer) else {
+            return Err(refusal(format!(
+                "layer {layer} has shared no keys and values in this step"
+            )));
+        };
+        let scheme = self.cache.options.quantized;
+        attend(q, &arrays[0], &arrays[1], scheme, mask.clone(), options)
+    }
+}
