@@ -47,19 +47,42 @@ impl Predict for () {}
 
 const NO_DRAFTS: &str = "the head of this model drafts nothing";
 
+/// What a decoder does in front of its first layer and behind its last. Between them runs a stream `[B, L, S]`, which may be
+/// wider than the features of a token.
+pub trait Ends: Module {
+    /// The stream, of `tokens [B, L]` and their embeddings `[B, L, E]`.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    fn enter(&self, _tokens: &Array, x: Array) -> Result<Array> {
+        Ok(x)
+    }
+
+    /// What the final norm reads of the stream: `[B, L, E]`.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    fn leave(&self, x: &Array) -> Result<Array> {
+        Ok(x.clone())
+    }
+}
+
+impl Ends for () {}
+
 #[derive(Clone)]
-struct Backbone<L> {
+struct Backbone<L, E> {
     embed_tokens: Embedding,
     layers: Vec<L>,
     norm: Norm,
+    ends: E,
 }
-module!(Backbone<L: Module> { embed_tokens, layers, norm });
+module!(Backbone<L: Module, E: Module> { embed_tokens, layers, norm } flat { ends });
 
 /// A decoder-only transformer: an embedding, layers, a final norm and an output head. Beside them it may own a head
 /// for multi-token prediction, a module set of its own named `mtp`.
 #[derive(Clone)]
-pub struct CausalLm<L, M = ()> {
-    model: Backbone<L>,
+pub struct CausalLm<L, M = (), E = ()> {
+    model: Backbone<L, E>,
     lm_head: Option<Linear>,
     mtp: Option<M>,
     geometry: Geometry,
@@ -70,7 +93,7 @@ pub struct CausalLm<L, M = ()> {
     /// Where the head's states begin, if it follows the steps.
     drafts: Option<usize>,
 }
-module!(CausalLm<L: Module, M: Module> { model, lm_head, mtp }
+module!(CausalLm<L: Module, M: Module, E: Module> { model, lm_head, mtp }
         plain { geometry, names, embed_scale, logit_scale, softcap, drafts });
 
 /// What is around the layers.
@@ -104,6 +127,7 @@ impl<L> CausalLm<L> {
                 embed_tokens: Embedding::new(vocab, hidden)?,
                 layers,
                 norm: Norm::new(hidden, &around.norm)?,
+                ends: (),
             },
             lm_head: if around.tied {
                 None
@@ -132,28 +156,45 @@ impl<L: DecoderLayer> CausalLm<L> {
     }
 }
 
-impl<L, M> CausalLm<L, M> {
+impl<L, M, E> CausalLm<L, M, E> {
     /// The model with this head for multi-token prediction.
-    pub fn with_mtp<N>(self, mtp: Option<N>) -> CausalLm<L, N> {
-        let Self {
-            model,
-            lm_head,
-            geometry,
-            names,
-            embed_scale,
-            logit_scale,
-            softcap,
-            ..
-        } = self;
+    pub fn with_mtp<N>(self, mtp: Option<N>) -> CausalLm<L, N, E> {
+        self.with(|model, _| (model, mtp))
+    }
+
+    /// The model with these ends.
+    pub fn with_ends<F>(self, ends: F) -> CausalLm<L, M, F> {
+        self.with(|model, mtp| {
+            let Backbone {
+                embed_tokens,
+                layers,
+                norm,
+                ..
+            } = model;
+            let model = Backbone {
+                embed_tokens,
+                layers,
+                norm,
+                ends,
+            };
+            (model, mtp)
+        })
+    }
+
+    fn with<N, F>(
+        self,
+        change: impl FnOnce(Backbone<L, E>, Option<M>) -> (Backbone<L, F>, Option<N>),
+    ) -> CausalLm<L, N, F> {
+        let (model, mtp) = change(self.model, self.mtp);
         CausalLm {
             model,
-            lm_head,
+            lm_head: self.lm_head,
             mtp,
-            geometry,
-            names,
-            embed_scale,
-            logit_scale,
-            softcap,
+            geometry: self.geometry,
+            names: self.names,
+            embed_scale: self.embed_scale,
+            logit_scale: self.logit_scale,
+            softcap: self.softcap,
             drafts: None,
         }
     }
@@ -164,10 +205,11 @@ impl<L, M> CausalLm<L, M> {
     }
 }
 
-impl<L, M> CausalLm<L, M>
+impl<L, M, E> CausalLm<L, M, E>
 where
     L: DecoderLayer + Clone + 'static,
     M: Predict + Clone + 'static,
+    E: Ends + Clone + 'static,
 {
     /// The head's features behind the step's tokens, `[B, L, E]`; `hidden` are those of the tokens, of which the last of each row
     /// is kept for the next step. Of a row that begins, the features behind its first token are left out.
@@ -200,10 +242,11 @@ where
     }
 }
 
-impl<L, M> Model for CausalLm<L, M>
+impl<L, M, E> Model for CausalLm<L, M, E>
 where
     L: DecoderLayer + Clone + 'static,
     M: Predict + Clone + 'static,
+    E: Ends + Clone + 'static,
 {
     fn duplicate(&self) -> Result<Box<dyn Model>> {
         Ok(Box::new(self.clone()))
@@ -215,11 +258,11 @@ where
         if x.dtype() == DType::BF16 && self.model.norm.dtype() != DType::BF16 {
             x = x.astype(DType::F32)?;
         }
-        match self.embed_scale {
-            // The scalar takes the embedding's dtype: in bf16 the factor itself is rounded, as in training.
-            Some(scale) => x.multiply(scale),
-            None => Ok(x),
+        // The scalar takes the embedding's dtype: in bf16 the factor itself is rounded, as in training.
+        if let Some(scale) = self.embed_scale {
+            x = x.multiply(scale)?;
         }
+        self.model.ends.enter(tokens, x)
     }
 
     fn layer(&self, index: usize, x: &Array, step: &mut Step<'_>) -> Result<Array> {
@@ -227,7 +270,7 @@ where
     }
 
     fn norm(&self, x: &Array) -> Result<Array> {
-        self.model.norm.forward(x)
+        self.model.norm.forward(&self.model.ends.leave(x)?)
     }
 
     fn head(&self) -> Head<'_> {

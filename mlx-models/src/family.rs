@@ -10,6 +10,7 @@ use crate::decoder::{DecoderConfig, MlpConfig};
 mod experts;
 mod latent;
 mod layers;
+mod sharing;
 
 pub(crate) use experts::{
     Deep, ExpertsDefaults, deep, deep_by_types, deep_names, experts, experts_of, sparse_layers,
@@ -18,6 +19,7 @@ pub(crate) use latent::{LatentDefaults, latent};
 pub(crate) use layers::{
     kind, layer_kinds, layer_types, n_layers, rope_on_windows, ropes_by_kind, types_of, window,
 };
+pub(crate) use sharing::{shared_layers, unused_projections, with_sharing};
 
 /// The largest head size, and the largest product of heads and head size.
 const MAX_HEAD_DIM: i32 = 8192;

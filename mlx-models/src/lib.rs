@@ -62,6 +62,8 @@ mod family;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma4;
+mod gemma4_unified;
 mod geometry;
 mod glm4;
 mod glm4_moe;
@@ -88,6 +90,7 @@ mod nextn;
 mod olmo2;
 mod olmo3;
 mod olmoe;
+mod per_layer;
 mod phi;
 mod phi3;
 mod phimoe;
@@ -130,13 +133,14 @@ pub use weights::{Weights, open as open_weights};
 /// [`hidden`](Self::hidden) and [`logits`](Self::logits) are apart, so that a prompt runs the output
 /// head on the positions that are read.
 pub trait Model: Module {
-    /// `tokens [B, L]` (U32 or I32) -> `[B, L, E]`, what the first layer reads.
+    /// `tokens [B, L]` (U32 or I32) -> `[B, L, S]`, what the first layer reads. Most models have `S = E`; others carry more
+    /// through their layers.
     ///
     /// # Errors
     /// The tokens are no integers.
     fn embed(&self, tokens: &Array) -> Result<Array>;
 
-    /// The output of decoder layer `index`: `[B, L, E] -> [B, L, E]`.
+    /// The output of decoder layer `index`: `[B, L, S] -> [B, L, S]`; a layer may leave out what no later one reads.
     ///
     /// # Errors
     /// The step has other rows or another width.
@@ -145,7 +149,7 @@ pub trait Model: Module {
     /// There is no such layer: they are those of [`Geometry::layers`].
     fn layer(&self, index: usize, x: &Array, step: &mut Step<'_>) -> Result<Array>;
 
-    /// The final norm: `[.., E] -> [.., E]`
+    /// The final norm: `[B, L, S] -> [B, L, E]`
     ///
     /// # Errors
     /// The shapes do not fit.

@@ -86,6 +86,7 @@ pub(crate) fn growth(c: &Config, has_rope: bool) -> Result<Option<Growth>> {
         (Some(beta), Some(original)) if original >= 1.0 => Ok(Some(Growth {
             beta: beta as f32,
             period: original as f32,
+            shift: 0.0,
         })),
         (None, _) => Ok(None),
         (Some(_), _) => Err(c.error("llama_4_scaling_beta needs original_max_position_embeddings")),

@@ -3,13 +3,15 @@
 use mlx_nn::{Rule, Rules};
 
 /// Prefixes of tensors that belong to other towers of a multimodal checkpoint.
-const OTHER_TOWERS: [&str; 7] = [
+const OTHER_TOWERS: [&str; 9] = [
     "vision_tower.",
     "vision_model.",
     "multi_modal_projector.",
     "mm_projector.",
     "audio_tower.",
+    "embed_audio.",
     "embed_vision.",
+    "vision_embedder.",
     "visual.",
 ];
 

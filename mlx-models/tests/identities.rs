@@ -78,6 +78,7 @@ fn rows_of_a_batch_equal_single_rows() {
         "qwen3_moe",
         "gemma2",
         "gemma3_text",
+        "gemma4_text",
         "phi3",
         "qwen3_5_text",
         "qwen3_5_moe",
@@ -124,7 +125,14 @@ fn rows_of_a_batch_equal_single_rows() {
 /// stores nothing has only the mask.
 #[test]
 fn a_ring_equals_the_whole_prompt_under_a_mask() {
-    let usual = ["mistral", "gemma2", "gemma3_text", "qwen2_window"].map(|case| (case, None));
+    let usual = [
+        "mistral",
+        "gemma2",
+        "gemma3_text",
+        "gemma4_text",
+        "qwen2_window",
+    ]
+    .map(|case| (case, None));
     let eight = Scheme::new(QuantMode::Affine, 8, 32).unwrap();
     let packed = ["q_gemma3_text_b4_g32", "q_qwen3_mixed"].map(|case| (case, Some(eight)));
     for (case, quantized) in usual.into_iter().chain(packed) {
@@ -163,7 +171,7 @@ fn a_ring_equals_the_whole_prompt_under_a_mask() {
 /// Tokens that a step does not keep leave no trace.
 #[test]
 fn rejected_tokens_leave_no_trace() {
-    for case in ["qwen3", "gemma3_text", "qwen3_5", "qwen3_next"] {
+    for case in ["qwen3", "gemma3_text", "gemma4", "qwen3_5", "qwen3_next"] {
         let model = model(case);
         let prompt = tokens(21, 9);
         let options = CacheOptions {

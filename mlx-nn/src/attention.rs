@@ -1,7 +1,7 @@
 //! Attention of one layer: projections, q/k norm, rope, and the cache's `attend`.
 
 use mlx_core::ops::create;
-use mlx_core::{Array, DType, Result};
+use mlx_core::{Array, DType, Result, fast};
 
 use crate::attend::Keys;
 use crate::linear::Linear;
@@ -39,15 +39,58 @@ pub struct AttentionConfig {
     pub output_gate: bool,
     /// One learned score a query head that takes part in the softmax and adds no value.
     pub sinks: bool,
+    /// Where keys and values come from.
+    pub source: KvSource,
+    /// Later layers read its keys and values, too.
+    pub shared: bool,
+    /// The epsilon of an RMS norm without a weight on each head of v.
+    pub value_norm: Option<f32>,
 }
 
-/// Queries are multiplied by `1 + beta * ln(1 + floor(position / period))` (Llama 4).
+impl AttentionConfig {
+    /// Projections of these sizes, scores divided by the root of the head size, and nothing else.
+    pub fn plain(hidden: i32, heads: i32, kv_heads: i32, head_dim: i32) -> Self {
+        Self {
+            hidden,
+            heads,
+            kv_heads,
+            head_dim,
+            scale: (head_dim as f32).powf(-0.5),
+            qkv_bias: false,
+            out_bias: false,
+            qk_norm: None,
+            clip: None,
+            softcap: None,
+            growth: None,
+            output_gate: false,
+            sinks: false,
+            source: KvSource::Own,
+            shared: false,
+            value_norm: None,
+        }
+    }
+}
+
+/// Where the keys and values of an attention come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvSource {
+    /// A projection for each.
+    Own,
+    /// One projection for both: values are keys before norm and rope.
+    Alike,
+    /// The layer whose state it is given, in the same step. That one is `shared`.
+    Earlier,
+}
+
+/// Queries are multiplied by `1 + beta * ln(1 + floor((position + shift) / period))` (Llama 4).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Growth {
     /// How fast they grow.
     pub beta: f32,
     /// Positions until the next step.
     pub period: f32,
+    /// What is added to positions.
+    pub shift: f32,
 }
 
 impl Growth {
@@ -56,7 +99,8 @@ impl Growth {
         let places = create::arange(0.0, f64::from(l), 1.0, DType::F32)?;
         let places = places.reshape(&[1, 1, l, 1])?;
         let positions = offsets.astype(DType::F32)?.reshape(&[-1, 1, 1, 1])?;
-        let periods = positions.add(&places)?.divide(self.period)?.floor()?;
+        let positions = positions.add(places.add(self.shift)?)?;
+        let periods = positions.divide(self.period)?.floor()?;
         periods.add(1.0)?.log()?.multiply(self.beta)?.add(1.0)
     }
 }
@@ -92,20 +136,25 @@ pub enum QkPlace {
     Projection,
     /// Each head, after rope.
     Rotated,
+    /// Each head, after rope, without a weight.
+    RotatedUnweighted,
 }
 
 /// Grouped-query attention (Ainslie et al., arXiv:2305.13245).
 #[derive(Clone, Debug)]
 pub struct Attention {
     q_proj: Linear,
-    k_proj: Linear,
-    v_proj: Linear,
+    k_proj: Option<Linear>,
+    v_proj: Option<Linear>,
     o_proj: Linear,
     q_norm: Option<RmsNorm>,
     k_norm: Option<RmsNorm>,
     sinks: Option<Param>,
     rope: Option<Rope>,
     norm_place: QkPlace,
+    unweighted: Option<f32>,
+    value_norm: Option<f32>,
+    shared: bool,
     clip: Option<f32>,
     growth: Option<Growth>,
     head_dim: i32,
@@ -115,7 +164,7 @@ pub struct Attention {
 }
 
 crate::module!(Attention { q_proj, k_proj, v_proj, o_proj, q_norm, k_norm, sinks }
-               plain { rope, norm_place, clip, growth, head_dim, scale, softcap, output_gate });
+               plain { rope, norm_place, unweighted, value_norm, shared, clip, growth, head_dim, scale, softcap, output_gate });
 
 impl Attention {
     /// Attention without values. Without a rope, positions have no effect on the scores.
@@ -132,8 +181,11 @@ impl Attention {
             ..
         } = config;
         let norm_place = config.qk_norm.map_or(QkPlace::Heads, |norm| norm.place);
+        let is_unweighted = |norm: &QkNorm| norm.place == QkPlace::RotatedUnweighted;
+        let unweighted = config.qk_norm.filter(is_unweighted).map(|norm| norm.eps);
         let norm = |heads: i32| {
-            let norm = config.qk_norm.map(|QkNorm { eps, offset, place }| {
+            let weighted = config.qk_norm.filter(|norm| !is_unweighted(norm));
+            let norm = weighted.map(|QkNorm { eps, offset, place }| {
                 let heads = if place == QkPlace::Projection {
                     heads
                 } else {
@@ -144,13 +196,21 @@ impl Attention {
             norm.transpose()
         };
         let queries = if config.output_gate { 2 } else { 1 };
+        let own = |is_own: bool| {
+            let linear = is_own.then(|| Linear::new(hidden, kv_heads * head_dim, qkv_bias));
+            linear.transpose()
+        };
+        let has_keys = config.source != KvSource::Earlier;
         Ok(Self {
             q_proj: Linear::new(hidden, heads * head_dim * queries, qkv_bias)?,
-            k_proj: Linear::new(hidden, kv_heads * head_dim, qkv_bias)?,
-            v_proj: Linear::new(hidden, kv_heads * head_dim, qkv_bias)?,
+            k_proj: own(has_keys)?,
+            v_proj: own(config.source == KvSource::Own)?,
             o_proj: Linear::new(heads * head_dim, hidden, config.out_bias)?,
             q_norm: norm(heads)?,
-            k_norm: norm(kv_heads)?,
+            k_norm: match has_keys {
+                true => norm(kv_heads)?,
+                false => None,
+            },
             sinks: if config.sinks {
                 Some(Param::empty(&[heads])?)
             } else {
@@ -158,6 +218,9 @@ impl Attention {
             },
             rope: rope.into(),
             norm_place,
+            unweighted,
+            value_norm: config.value_norm,
+            shared: config.shared,
             clip: config.clip,
             growth: config.growth,
             head_dim,
@@ -170,16 +233,15 @@ impl Attention {
     /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache.
     ///
     /// # Errors
-    /// The shapes do not fit.
+    /// The shapes do not fit, or an earlier layer's keys and values are not there.
     pub fn forward(&self, x: &Array, layer: usize, step: &mut Step) -> Result<Array> {
-        let [q, k, v] = Linear::forward_all([&self.q_proj, &self.k_proj, &self.v_proj], x)?;
+        let (q, kv) = self.projections(x)?;
         let (offsets, dim) = (step.offsets().clone(), self.head_dim);
         let (q, gate) = match self.output_gate {
             true => split_gate(&q, dim).map(|(q, gate)| (q, Some(gate)))?,
             false => (q, None),
         };
         let q = self.prepared(q, self.q_norm.as_ref())?;
-        let k = self.prepared(k, self.k_norm.as_ref())?;
         let mut q = self
             .keys(&q, self.q_norm.as_ref(), &offsets, step)?
             .heads()?;
@@ -187,19 +249,46 @@ impl Attention {
             let factors = growth.factors(&offsets, q.dim(2)?)?;
             q = q.multiply(factors.astype(q.dtype())?)?;
         }
-        let k = self.keys(&k, self.k_norm.as_ref(), &offsets, step)?;
-        let v = split_heads(&self.clipped(v)?, dim)?;
         let options = Attend {
             scale: self.scale,
             softcap: self.softcap,
             sinks: self.sinks.as_ref().map(Param::value),
         };
-        let y = step.attend(layer, &q, k, &v, &options)?;
+        let y = match kv {
+            Some((k, v)) => {
+                let k = self.prepared(k, self.k_norm.as_ref())?;
+                let k = self.keys(&k, self.k_norm.as_ref(), &offsets, step)?;
+                let mut v = split_heads(&self.clipped(v)?, dim)?;
+                if let Some(eps) = self.value_norm {
+                    v = fast::rms_norm(&v, None, eps)?;
+                }
+                match self.shared {
+                    true => step.attend_shared(layer, &q, k, &v, &options)?,
+                    false => step.attend(layer, &q, k, &v, &options)?,
+                }
+            }
+            None => step.attend_again(layer, &q, &options)?,
+        };
         let mut y = merge_heads(&y)?;
         if let Some(gate) = gate {
             y = y.multiply(gate.sigmoid()?)?;
         }
         self.o_proj.forward(&y)
+    }
+
+    /// What queries are made of, and keys and values where they are not those of an earlier layer: `[B, L, H * D]`.
+    fn projections(&self, x: &Array) -> Result<(Array, Option<(Array, Array)>)> {
+        Ok(match (&self.k_proj, &self.v_proj) {
+            (Some(k_proj), Some(v_proj)) => {
+                let [q, k, v] = Linear::forward_all([&self.q_proj, k_proj, v_proj], x)?;
+                (q, Some((k, v)))
+            }
+            (Some(k_proj), None) => {
+                let [q, k] = Linear::forward_all([&self.q_proj, k_proj], x)?;
+                (q, Some((k.clone(), k)))
+            }
+            (None, _) => (self.q_proj.forward(x)?, None),
+        })
     }
 
     fn clipped(&self, x: Array) -> Result<Array> {
@@ -227,17 +316,23 @@ impl Attention {
     ) -> Result<Keys<'a>> {
         let before = norm.filter(|_| self.norm_place == QkPlace::Heads);
         let after = norm.filter(|_| self.norm_place == QkPlace::Rotated);
+        let normed = |heads: Array| match (after, self.unweighted) {
+            (Some(norm), _) => norm.forward(&heads),
+            (None, Some(eps)) => fast::rms_norm(&heads, None, eps),
+            (None, None) => Ok(heads),
+        };
         let Some(rope) = &self.rope else {
             let heads = split_heads(x, self.head_dim)?;
-            return match before.or(after) {
-                Some(norm) => norm.forward(&heads).map(Keys::Heads),
-                None => Ok(Keys::Heads(heads)),
+            let heads = match before {
+                Some(norm) => norm.forward(&heads)?,
+                None => heads,
             };
+            return normed(heads).map(Keys::Heads);
         };
         let keys = rope.keys(x, self.head_dim, before, offsets, step)?;
-        match after {
-            Some(norm) => norm.forward(&keys.heads()?).map(Keys::Heads),
-            None => Ok(keys),
+        match after.is_some() || self.unweighted.is_some() {
+            true => normed(keys.heads()?).map(Keys::Heads),
+            false => Ok(keys),
         }
     }
 }

@@ -98,8 +98,35 @@ pub struct StackedExperts {
 crate::module!(StackedExperts { gate_proj, up_proj, down_proj } plain { activation, clamp });
 
 impl StackedExperts {
+    /// Experts of these sizes, without values.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn new(config: &ExpertsConfig) -> Result<Self> {
+        let &ExpertsConfig {
+            hidden,
+            intermediate,
+            n_experts,
+            ..
+        } = config;
+        let matrices = |inputs, outputs| match config.bias {
+            true => ExpertsLinear::with_bias(n_experts, inputs, outputs),
+            false => ExpertsLinear::new(n_experts, inputs, outputs),
+        };
+        Ok(Self {
+            gate_proj: matrices(hidden, intermediate)?,
+            up_proj: matrices(hidden, intermediate)?,
+            down_proj: matrices(intermediate, hidden)?,
+            activation: config.activation,
+            clamp: config.clamp,
+        })
+    }
+
     /// `x [N, 1, 1, E]`, `experts [N, top_k]` -> `[N, top_k, E]`
-    fn forward(&self, x: &Array, experts: &Array) -> Result<Array> {
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn forward(&self, x: &Array, experts: &Array) -> Result<Array> {
         let gate = self.gate_proj.forward(x, experts)?;
         let up = self.up_proj.forward(x, experts)?;
         let inner = match &self.clamp {
@@ -188,15 +215,10 @@ impl ExpertsMlp {
     pub fn new(config: ExpertsConfig) -> Result<Self> {
         let ExpertsConfig {
             hidden,
-            intermediate,
             n_experts,
             activation,
             ..
         } = config;
-        let matrices = |inputs, outputs| match config.bias {
-            true => ExpertsLinear::with_bias(n_experts, inputs, outputs),
-            false => ExpertsLinear::new(n_experts, inputs, outputs),
-        };
         let shared_expert = config
             .shared
             .map(|shared| GatedMlp::new(hidden, shared.intermediate, shared.bias, activation));
@@ -209,13 +231,7 @@ impl ExpertsMlp {
         let correction = correction.map(|shape| Param::empty(&shape).map(Param::never_narrowed));
         Ok(Self {
             gate: Linear::new(hidden, n_experts, config.bias)?,
-            switch_mlp: StackedExperts {
-                gate_proj: matrices(hidden, intermediate)?,
-                up_proj: matrices(hidden, intermediate)?,
-                down_proj: matrices(intermediate, hidden)?,
-                activation,
-                clamp: config.clamp,
-            },
+            switch_mlp: StackedExperts::new(&config)?,
             shared_expert: shared_expert.transpose()?,
             shared_expert_gate: shared_expert_gate.transpose()?,
             e_score_correction_bias: correction.transpose()?,

@@ -110,7 +110,7 @@ pub mod trainable;
 pub mod weight;
 
 pub use activation::{Activation, Xielu};
-pub use attention::{Attention, AttentionConfig, Growth, QkNorm, QkPlace};
+pub use attention::{Attention, AttentionConfig, Growth, KvSource, QkNorm, QkPlace};
 pub use cache::{
     CacheOptions, KvShape, LayerKind, ModelCache, RecurrentShape, RowPart, StateCost, StatePart,
 };
@@ -119,7 +119,7 @@ pub use delta::{DeltaConfig, GatedDeltaNet};
 pub use embedding::Embedding;
 pub use experts::{
     ClampedGate, Correction, ExpertsConfig, ExpertsLinear, ExpertsMlp, GroupScore, Groups, Routing,
-    Scoring, SharedExpert,
+    Scoring, SharedExpert, StackedExperts,
 };
 pub use head::{Head, HeadMatrix};
 pub use init::Initial;

@@ -269,19 +269,24 @@ impl<M: Module> Module for Vec<M> {
 /// module!(Head { norm, lm_head } plain { vocab });
 /// ```
 ///
+/// Modules that are `flat` have the names of their own children, without that of the field:
+/// `module!(Layer { mlp } flat { gate } plain { vocab })`.
+///
 /// A struct with type parameters names their bounds: `module!(Stack<L: Module> { layers })`.
 #[macro_export]
 macro_rules! module {
-    ($ty:ident $(<$($param:ident : $bound:path),+>)? { $($child:ident),* $(,)? } $(plain { $($plain:ident),* $(,)? })?) => {
+    ($ty:ident $(<$($param:ident : $bound:path),+>)? { $($child:ident),* $(,)? } $(flat { $($flat:ident),* $(,)? })? $(plain { $($plain:ident),* $(,)? })?) => {
         impl $(<$($param: $bound),+>)? $crate::Module for $ty $(<$($param),+>)? {
             fn visit(&self, path: &mut $crate::Path, v: &mut dyn $crate::Visit) -> ::mlx_core::Result<()> {
-                let Self { $($child,)* $($($plain: _,)*)? } = self;
+                let Self { $($child,)* $($($flat,)*)? $($($plain: _,)*)? } = self;
                 $(path.scoped(stringify!($child), |path| $crate::Module::visit($child, path, v))?;)*
+                $($($crate::Module::visit($flat, path, v)?;)*)?
                 Ok(())
             }
             fn visit_mut(&mut self, path: &mut $crate::Path, v: &mut dyn $crate::VisitMut) -> ::mlx_core::Result<()> {
-                let Self { $($child,)* $($($plain: _,)*)? } = self;
+                let Self { $($child,)* $($($flat,)*)? $($($plain: _,)*)? } = self;
                 $(path.scoped(stringify!($child), |path| $crate::Module::visit_mut($child, path, v))?;)*
+                $($($crate::Module::visit_mut($flat, path, v)?;)*)?
                 Ok(())
             }
         }

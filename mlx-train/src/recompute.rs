@@ -3,10 +3,12 @@
 //! The forward pass keeps what each layer reads and nothing of its inside. The backward pass goes
 //! from the last layer to the first, computes each again and differentiates it alone; of the head
 //! it sees a few positions at a time, so that `[B, L, V]` logits never exist. It ends at the first
-//! layer that has something to train.
+//! layer that has something to train. Layers from the first one on whose keys and values others read are one piece.
+
+use std::ops::Range;
 
 use mlx_core::{Array, Result};
-use mlx_models::Model;
+use mlx_models::{Geometry, Model};
 use mlx_nn::trainable::trainable;
 use mlx_nn::{ModelCache, Step};
 
@@ -33,24 +35,28 @@ pub fn sum_loss_and_grads(
         .into_iter()
         .map(|(name, _)| name)
         .collect();
-    let layers = model.geometry().layers().len();
-    let in_first = |layer: usize| names.iter().any(|name| layer_of(name) == Some(layer));
+    let pieces = pieces(model.geometry());
+    let in_piece = |name: &str, piece: &Range<usize>| {
+        layer_of(name).is_some_and(|layer| piece.contains(&layer))
+    };
     let outside = |name: &str| layer_of(name).is_none();
     let embedding = names.iter().any(|name| outside(name));
-    let first = (0..layers)
-        .find(|&layer| embedding || in_first(layer))
-        .unwrap_or(layers);
+    let trains = |piece: &Range<usize>| names.iter().any(|name| in_piece(name, piece));
+    let first = pieces.iter().position(|piece| embedding || trains(piece));
+    let first = first.unwrap_or(pieces.len());
 
     let mut cache = ModelCache::new(model.layers(), batch.documents.len(), ONE_STEP);
     let mut step = cache.begin_packed(&batch.documents)?;
-    let mut inputs = Vec::with_capacity(layers - first + 1);
+    let mut inputs = Vec::with_capacity(pieces.len() - first + 1);
     let mut x = model.embed(&batch.inputs)?;
-    for layer in 0..layers {
-        if layer >= first {
+    for (at, piece) in pieces.iter().enumerate() {
+        if at >= first {
             inputs.push(x.clone());
         }
-        x = model.layer(layer, &x, &mut step)?;
-        mlx_core::eval([&x])?;
+        for layer in piece.clone() {
+            x = model.layer(layer, &x, &mut step)?;
+            mlx_core::eval([&x])?;
+        }
     }
 
     let mut grads = Gradients::new();
@@ -66,9 +72,9 @@ pub fn sum_loss_and_grads(
         add(&mut grads, more)?;
         losses.push(loss);
     }
-    for layer in (first..layers).rev() {
+    for piece in pieces[first..].iter().rev() {
         let input = inputs.pop().unwrap_or_else(|| x.clone());
-        dx = back(model, layer, &input, &dx, &mut step, &mut grads)?;
+        dx = back(model, piece, &input, &dx, &mut step, &mut grads)?;
     }
     if embedding {
         let tokens = batch.inputs.clone();
@@ -108,18 +114,31 @@ fn head(
     Ok((loss, mlx_core::ops::concat(&parts, 1)?))
 }
 
-/// Differentiates one layer; returns the gradient with respect to its input.
+/// The layers that are computed again together.
+fn pieces(geometry: &Geometry) -> Vec<Range<usize>> {
+    let layers = geometry.layers();
+    let n = layers.len();
+    let shared = layers.iter().filter_map(|layer| layer.shares).min();
+    let alone = (0..shared.unwrap_or(n)).map(|layer| layer..layer + 1);
+    alone.chain(shared.map(|shared| shared..n)).collect()
+}
+
+/// Differentiates a piece; returns the gradient with respect to its input.
 fn back(
     model: &mut dyn Model,
-    layer: usize,
+    piece: &Range<usize>,
     input: &Array,
     dx: &Array,
     step: &mut Step<'_>,
     grads: &mut Gradients,
 ) -> Result<Array> {
-    let inside = |name: &str| layer_of(name) == Some(layer);
+    let inside = |name: &str| layer_of(name).is_some_and(|layer| piece.contains(&layer));
     let (_, dx, of_layer) = pull_back(model, input, dx, inside, |model, x| {
-        model.layer(layer, x, step)
+        let mut x = x.clone();
+        for layer in piece.clone() {
+            x = model.layer(layer, &x, step)?;
+        }
+        Ok(x)
     })?;
     mlx_core::eval([&dx])?;
     add(grads, of_layer)?;

@@ -144,6 +144,7 @@ fn every_way_to_the_loss_has_the_same_gradients() {
     for name in [
         "qwen3_moe",
         "gemma3_text",
+        "gemma4_text",
         "q_gemma3_text_b4_g32",
         "q_qwen3_5_mixed",
     ] {

@@ -92,8 +92,9 @@ def random_tensors(config, seed, spreads):
         loaded = AutoConfig.from_pretrained(scratch)
         model = model_class(loaded).from_config(loaded, dtype=torch.float32)
         generator = torch.Generator().manual_seed(seed)
-        # A router's correction is a buffer.
-        buffers = {name: buffer for name, buffer in model.named_buffers() if name.endswith("correction_bias")}
+        # Some numbers of the file are buffers.
+        stored = ("correction_bias", "layer_scalar")
+        buffers = {name: buffer for name, buffer in model.named_buffers() if name.endswith(stored)}
         parameters = dict(model.named_parameters()) | buffers
         with torch.no_grad():
             for name in sorted(parameters):

@@ -30,6 +30,7 @@ from checkpoint import (
 )
 from expert_cases import expert_cases
 from family_cases import family_cases
+from gemma4_cases import gemma4_cases
 from gemma_cases import gemma_cases
 from heads import draft_logits
 from hybrid_cases import hybrid_cases
@@ -56,6 +57,7 @@ def cases():
         llama_cases,
         qwen_cases,
         gemma_cases,
+        gemma4_cases,
         phi3_cases,
         hybrid_cases,
         family_cases,

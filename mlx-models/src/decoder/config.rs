@@ -109,11 +109,6 @@ impl DecoderConfig {
     /// # Errors
     /// A rope is none.
     pub fn surroundings(&self) -> Result<Surroundings> {
-        let mut switches_after = None;
-        for rope in self.ropes.iter().flatten() {
-            let border = Rope::new(rope, self.head_dim)?.switches_after();
-            switches_after = switches_after.or(border);
-        }
         let kv = self.kv();
         let layers = self.layers.iter().enumerate();
         let layers = layers.map(|(layer, &kind)| match kind {
@@ -126,8 +121,24 @@ impl DecoderConfig {
                 }
             }
         });
+        self.surroundings_of(layers.collect())
+    }
+
+    /// What is around layers of these sizes.
+    ///
+    /// # Errors
+    /// A rope is none.
+    pub fn surroundings_of(&self, layers: Vec<LayerGeometry>) -> Result<Surroundings> {
+        let mut switches_after = None;
+        for (rope, layer) in self.ropes.iter().zip(&layers) {
+            let head_dim = layer.kv.map_or(self.head_dim, |kv| kv.key_dim);
+            if let Some(rope) = rope {
+                let border = Rope::new(rope, head_dim)?.switches_after();
+                switches_after = switches_after.or(border);
+            }
+        }
         Ok(Surroundings {
-            geometry: Geometry::new(self.vocab, self.hidden, layers.collect())
+            geometry: Geometry::new(self.vocab, self.hidden, layers)
                 .with_positions(self.max_positions, switches_after),
             norm: self.norm,
             tied: self.tied,
@@ -172,14 +183,13 @@ impl DecoderConfig {
     /// # Errors
     /// The rope is none.
     pub fn attention(&self, rope: Option<&RopeConfig>) -> Result<Attention> {
-        let rope = rope
-            .map(|rope| Rope::new(rope, self.head_dim))
-            .transpose()?;
-        let config = AttentionConfig {
-            hidden: self.hidden,
-            heads: self.heads,
-            kv_heads: self.kv_heads,
-            head_dim: self.head_dim,
+        let rope = rope.map(|rope| Rope::new(rope, self.head_dim));
+        Attention::new(&self.attention_config(), rope.transpose()?)
+    }
+
+    /// The sizes and options of a layer's attention.
+    pub fn attention_config(&self) -> AttentionConfig {
+        AttentionConfig {
             scale: self.attention_scale,
             qkv_bias: self.qkv_bias,
             out_bias: self.out_bias,
@@ -189,8 +199,8 @@ impl DecoderConfig {
             softcap: self.attention_softcap,
             output_gate: self.output_gate,
             sinks: self.sinks,
-        };
-        Attention::new(&config, rope)
+            ..AttentionConfig::plain(self.hidden, self.heads, self.kv_heads, self.head_dim)
+        }
     }
 
     /// The feed-forward half of a layer, without values.

@@ -3,11 +3,11 @@
 use super::Family;
 use crate::{
     apertus, arcee, cohere, cohere2, deepseek_v2, deepseek_v3, deepseek_v32, dots1, ernie4_5,
-    ernie4_5_moe, exaone4, gemma, gemma2, gemma3, glm_moe_dsa, glm4, glm4_moe, glm4_moe_lite,
-    gpt_oss, granite, granitemoe, helium, hunyuan_v1_dense, hunyuan_v1_moe, internlm3, llama,
-    minimax_m2, ministral3, mistral, mistral4, mixtral, mtp, nemotron, olmo2, olmo3, olmoe, phi,
-    phi3, phimoe, qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_5_moe, qwen3_moe, qwen3_next, seed_oss,
-    smollm3, stablelm, starcoder2,
+    ernie4_5_moe, exaone4, gemma, gemma2, gemma3, gemma4, gemma4_unified, glm_moe_dsa, glm4,
+    glm4_moe, glm4_moe_lite, gpt_oss, granite, granitemoe, helium, hunyuan_v1_dense,
+    hunyuan_v1_moe, internlm3, llama, minimax_m2, ministral3, mistral, mistral4, mixtral, mtp,
+    nemotron, olmo2, olmo3, olmoe, phi, phi3, phimoe, qwen2, qwen2_moe, qwen3, qwen3_5,
+    qwen3_5_moe, qwen3_moe, qwen3_next, seed_oss, smollm3, stablelm, starcoder2,
 };
 
 macro_rules! build {
@@ -62,6 +62,21 @@ pub(super) const FAMILIES: &[Family] = &[
         wrappers: &["gemma3"],
         ..Family::new(&["gemma3_text", "gemma3"], |source| {
             Ok(Box::new(gemma3::load(source)?))
+        })
+    },
+    Family {
+        tied: true,
+        wrappers: &["gemma4"],
+        names: |source| gemma4::names(source.config),
+        bits: gemma4::BITS,
+        ..Family::new(&["gemma4_text", "gemma4"], build!(gemma4))
+    },
+    Family {
+        tied: true,
+        wrappers: &["gemma4_unified"],
+        names: |source| gemma4::names(source.config),
+        ..Family::new(&["gemma4_unified_text", "gemma4_unified"], |source| {
+            Ok(Box::new(gemma4_unified::load(source.config)?))
         })
     },
     Family::new(&["phi3"], build!(phi3)),

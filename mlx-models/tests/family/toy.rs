@@ -172,19 +172,8 @@ impl Layer {
             None => (None, Some(Recurrent::new()?)),
             Some([heads, kv_heads, head_dim]) => {
                 let config = AttentionConfig {
-                    hidden: HIDDEN,
-                    heads,
-                    kv_heads,
-                    head_dim,
-                    scale: (head_dim as f32).powf(-0.5),
                     qkv_bias: true,
-                    out_bias: false,
-                    qk_norm: None,
-                    clip: None,
-                    growth: None,
-                    softcap: None,
-                    output_gate: false,
-                    sinks: false,
+                    ..AttentionConfig::plain(HIDDEN, heads, kv_heads, head_dim)
                 };
                 let rope = RopeConfig {
                     base: 10_000.0,

@@ -93,7 +93,10 @@ impl Routing {
     }
 
     /// Scores `[N, E]` -> the experts `[N, top_k]` and their weights, F32 `[N, top_k]`.
-    pub(super) fn choose(
+    ///
+    /// # Errors
+    /// There are fewer experts, or the shapes do not fit.
+    pub fn choose(
         &self,
         scores: &Array,
         correction: Option<&Array>,

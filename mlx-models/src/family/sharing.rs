@@ -1,0 +1,76 @@
+//! Layers that read the keys and values of earlier ones.
+
+use mlx_core::Result;
+use mlx_nn::{AttentionConfig, KvSource, LayerKind, Rule};
+
+use crate::config::Config;
+
+/// For each layer the one whose keys and values it reads, if not its own: the last `num_kv_shared_layers` read those of the
+/// last layer of their kind before them.
+///
+/// # Errors
+/// There is no such layer.
+pub(crate) fn shared_layers(
+    c: &Config,
+    kinds: &[LayerKind],
+    default: usize,
+) -> Result<Vec<Option<usize>>> {
+    let first = kinds.len().checked_sub(n_shared(c, default)?);
+    let source = |(layer, kind): (usize, &LayerKind)| -> Result<Option<usize>> {
+        let first = first.filter(|&first| first > 0).ok_or_else(|| {
+            c.error(format!(
+                "num_kv_shared_layers must be less than the {} layers",
+                kinds.len()
+            ))
+        })?;
+        if layer < first {
+            return Ok(None);
+        }
+        let source = kinds[..first].iter().rposition(|own| own == kind);
+        source.map(Some).ok_or_else(|| {
+            c.error(format!(
+                "layer {layer} ({kind}) has no earlier layer of its kind whose keys and values it can read"
+            ))
+        })
+    };
+    kinds.iter().enumerate().map(source).collect()
+}
+
+fn n_shared(c: &Config, default: usize) -> Result<usize> {
+    c.or("num_kv_shared_layers", default)
+}
+
+/// The attention of a layer, where layers read the keys and values of others as `shares` says.
+pub(crate) fn with_sharing(
+    config: AttentionConfig,
+    layer: usize,
+    shares: &[Option<usize>],
+) -> AttentionConfig {
+    AttentionConfig {
+        source: match shares[layer] {
+            Some(_) => KvSource::Earlier,
+            None => config.source,
+        },
+        shared: shares.contains(&Some(layer)),
+        ..config
+    }
+}
+
+/// Published files have projections for layers that do not use them.
+///
+/// # Errors
+/// There are no such layers.
+pub(crate) fn unused_projections(c: &Config, layers: i32, default: usize) -> Result<Vec<Rule>> {
+    let n = super::n_layers(c, Some(layers))?;
+    let first = n.saturating_sub(n_shared(c, default)?);
+    let each = (first..n).flat_map(|layer| {
+        ["k_proj", "v_proj", "k_norm", "v_norm"].map(|name| {
+            let tensors = format!("model.layers.{layer}.self_attn.{name}.*");
+            Rule::drop(
+                &tensors,
+                "the layer reads keys and values of an earlier one",
+            )
+        })
+    });
+    Ok(each.collect())
+}
