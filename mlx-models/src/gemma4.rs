@@ -4,13 +4,13 @@
 
 use mlx_core::Result;
 use mlx_nn::{
-    Attention, AttentionConfig, ExpertsConfig, KvSource, LayerKind, QkNorm, Rope, RopeConfig,
-    RopeScaling, Routing, Rule, Rules,
+    Attention, AttentionConfig, ExpertsConfig, KvSource, LayerKind, QkNorm, Rope, Routing, Rule,
+    Rules,
 };
 
 use crate::causal::CausalLm;
 use crate::config::Config;
-use crate::config::rope::{Dialect, RopeDefaults, context, rope_of_layer_type};
+use crate::config::rope::context;
 use crate::convert::Bits;
 use crate::decoder::{DecoderConfig, MlpConfig};
 use crate::family::{self, Defaults};
@@ -124,7 +124,7 @@ pub(crate) fn build(
     let (mut layers, mut geometry) = (Vec::new(), Vec::new());
     for (index, &(kv, head_dim)) in heads.iter().enumerate() {
         let kind = config.layers[index];
-        let rope = rope(c, &config, kind, head_dim)?;
+        let rope = sizes::rope(c, &config, kind, head_dim)?;
         let of_kind = AttentionConfig {
             kv_heads: kv,
             head_dim,
@@ -170,38 +170,6 @@ pub(crate) fn build(
     }
     let model = CausalLm::around(layers, config.surroundings_of(geometry)?)?;
     Ok(model.with_ends(inputs.map(LayerInputs::new).transpose()?))
-}
-
-/// The rope of layers of a kind.
-fn rope(c: &Config, config: &DecoderConfig, kind: LayerKind, head_dim: i32) -> Result<RopeConfig> {
-    let (layer_type, base) = match kind {
-        LayerKind::Full => ("full_attention", 1_000_000.0),
-        _ => ("sliding_attention", 10_000.0),
-    };
-    if c.value("rope_parameters").is_none() {
-        c.ignore(&["rope_theta", "partial_rotary_factor"]);
-        return Ok(RopeConfig {
-            base,
-            dims: head_dim,
-            interleaved: false,
-            scaling: match kind {
-                LayerKind::Full => RopeScaling::Proportional {
-                    partial: 0.25,
-                    factor: 1.0,
-                },
-                _ => RopeScaling::Default,
-            },
-        });
-    }
-    let max_positions = config.max_positions.map_or(0, |n| n as i32);
-    let defaults = RopeDefaults {
-        base,
-        head_dim,
-        max_positions: c.size("max_position_embeddings", Some(max_positions.max(1)))?,
-        dialect: Dialect::Plain,
-        interleaved: false,
-    };
-    rope_of_layer_type(c, layer_type, "rope_theta", false, defaults)
 }
 
 /// Published files have gates and ups of all experts as one tensor, and projections of layers that do not use them.

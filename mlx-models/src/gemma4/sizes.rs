@@ -1,9 +1,10 @@
-//! Key and value heads of each layer, and their size.
+//! Key and value heads of each layer, their size, and how they rotate.
 
 use mlx_core::Result;
-use mlx_nn::LayerKind;
+use mlx_nn::{LayerKind, RopeConfig, RopeScaling};
 
 use crate::config::Config;
+use crate::config::rope::{Dialect, RopeDefaults, rope_of_layer_type};
 use crate::decoder::DecoderConfig;
 use crate::family;
 
@@ -57,4 +58,44 @@ fn global(c: &Config) -> Result<(Option<i32>, i32)> {
         c.or("attention_k_eq_v", false)? && c.value("num_global_key_value_heads").is_some();
     let kv_heads = counts.then(|| c.size("num_global_key_value_heads", None));
     Ok((kv_heads.transpose()?, head_dim))
+}
+
+/// The rope of layers of a kind.
+///
+/// # Errors
+/// As [`rope_of_layer_type`].
+pub(super) fn rope(
+    c: &Config,
+    config: &DecoderConfig,
+    kind: LayerKind,
+    head_dim: i32,
+) -> Result<RopeConfig> {
+    let (layer_type, base) = match kind {
+        LayerKind::Full => ("full_attention", 1_000_000.0),
+        _ => ("sliding_attention", 10_000.0),
+    };
+    if c.value("rope_parameters").is_none() {
+        c.ignore(&["rope_theta", "partial_rotary_factor"]);
+        return Ok(RopeConfig {
+            base,
+            dims: head_dim,
+            interleaved: false,
+            scaling: match kind {
+                LayerKind::Full => RopeScaling::Proportional {
+                    partial: 0.25,
+                    factor: 1.0,
+                },
+                _ => RopeScaling::Default,
+            },
+        });
+    }
+    let max_positions = config.max_positions.map_or(0, |n| n as i32);
+    let defaults = RopeDefaults {
+        base,
+        head_dim,
+        max_positions: c.size("max_position_embeddings", Some(max_positions.max(1)))?,
+        dialect: Dialect::Plain,
+        interleaved: false,
+    };
+    rope_of_layer_type(c, layer_type, "rope_theta", false, defaults)
 }
