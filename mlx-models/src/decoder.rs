@@ -55,7 +55,7 @@ impl Layer {
                 let message = "a recurrent layer in a decoder without a recurrence";
                 return Err(Error::new(ErrorKind::Invalid, message));
             }
-            _ => (Some(SelfAttention::new(c, rope)?), None),
+            _ => (Some(SelfAttention::new(c, kind, rope)?), None),
         };
         Ok(Self {
             input_layernorm: c.norm()?,

@@ -13,11 +13,13 @@ mod layers;
 mod sharing;
 
 pub(crate) use experts::{
-    Deep, ExpertsDefaults, deep, deep_by_types, deep_names, experts, experts_of, sparse_layers,
+    Deep, ExpertsDefaults, deep, deep_by_types, deep_names, experts, experts_of, shared_expert,
+    sparse_layers,
 };
 pub(crate) use latent::{LatentDefaults, latent};
 pub(crate) use layers::{
-    kind, layer_kinds, layer_types, n_layers, rope_on_windows, ropes_by_kind, types_of, window,
+    has_rope, kind, layer_kinds, layer_types, n_layers, rope_on_windows, ropes_by_kind, types_of,
+    window,
 };
 pub(crate) use sharing::{shared_layers, unused_projections, with_sharing};
 
@@ -190,6 +192,7 @@ fn decoder_of_heads(
         qkv_clip: None,
         query_growth: None,
         sinks: false,
+        chunk: None,
         attention_softcap: None,
         output_gate: false,
         delta: None,

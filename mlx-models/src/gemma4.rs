@@ -75,6 +75,7 @@ fn experts(c: &Config) -> Result<Option<ExpertsConfig>> {
         activation: family::activation(c, DEFAULTS.activation_key, DEFAULTS.activation)?,
         clamp: None,
         bias: false,
+        scales_inputs: false,
         shared: None,
     };
     if experts.top_k > experts.n_experts {

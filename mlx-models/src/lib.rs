@@ -78,6 +78,7 @@ mod hunyuan_v1_dense;
 mod hunyuan_v1_moe;
 mod internlm3;
 mod llama;
+mod llama4;
 mod minimax_m2;
 mod ministral3;
 mod mistral;

@@ -87,6 +87,7 @@ pub(crate) fn growth(c: &Config, has_rope: bool) -> Result<Option<Growth>> {
             beta: beta as f32,
             period: original as f32,
             shift: 0.0,
+            unrotated: false,
         })),
         (None, _) => Ok(None),
         (Some(_), _) => Err(c.error("llama_4_scaling_beta needs original_max_position_embeddings")),

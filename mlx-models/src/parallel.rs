@@ -23,7 +23,7 @@ impl Layer {
     fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
         Ok(Self {
             input_layernorm: c.norm()?,
-            self_attn: c.attention(c.ropes[index].as_ref())?,
+            self_attn: c.attention(None, c.ropes[index].as_ref())?,
             mlp: c.mlp(&c.mlps[index])?,
         })
     }

@@ -24,7 +24,7 @@ module!(Layer {
 impl Layer {
     fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
         Ok(Self {
-            self_attn: c.attention(c.ropes[index].as_ref())?,
+            self_attn: c.attention(None, c.ropes[index].as_ref())?,
             post_attention_layernorm: c.norm()?,
             mlp: c.mlp(&c.mlps[index])?,
             post_feedforward_layernorm: c.norm()?,

@@ -28,7 +28,7 @@ module!(Layer {
 impl Layer {
     fn new(c: &DecoderConfig, index: usize) -> Result<Self> {
         Ok(Self {
-            self_attn: c.attention(c.ropes[index].as_ref())?,
+            self_attn: c.attention(None, c.ropes[index].as_ref())?,
             mlp: c.mlp(&c.mlps[index])?,
             input_layernorm: c.norm()?,
             post_attention_layernorm: c.norm()?,

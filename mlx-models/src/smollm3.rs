@@ -23,18 +23,7 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
     family::attention_bias(c, &mut config)?;
     family::mlp_bias(c, &mut config)?;
     let n = config.layers.len();
-    let every = c.size("no_rope_layer_interval", Some(4))? as usize;
-    // 1 for a layer with rope, in spite of the key's name.
-    let has_rope: Vec<bool> = match c.opt::<Vec<i32>>("no_rope_layers")? {
-        Some(layers) if layers.len() >= n => layers.iter().map(|&rope| rope != 0).collect(),
-        Some(layers) => {
-            return Err(c.error(format!(
-                "no_rope_layers has {} entries for {n} layers",
-                layers.len()
-            )));
-        }
-        None => (1..=n).map(|layer| layer % every != 0).collect(),
-    };
+    let has_rope = family::has_rope(c, n, false)?;
     for (rope, has_rope) in config.ropes.iter_mut().zip(&has_rope) {
         *rope = rope.take().filter(|_| *has_rope);
     }

@@ -43,6 +43,8 @@ pub struct AttentionConfig {
     pub source: KvSource,
     /// Later layers read its keys and values, too.
     pub shared: bool,
+    /// Tokens see only those of their own chunk of so many positions.
+    pub chunk: Option<usize>,
     /// The epsilon of an RMS norm without a weight on each head of v.
     pub value_norm: Option<f32>,
 }
@@ -66,6 +68,7 @@ impl AttentionConfig {
             sinks: false,
             source: KvSource::Own,
             shared: false,
+            chunk: None,
             value_norm: None,
         }
     }
@@ -91,6 +94,8 @@ pub struct Growth {
     pub period: f32,
     /// What is added to positions.
     pub shift: f32,
+    /// Only in layers without rope.
+    pub unrotated: bool,
 }
 
 impl Growth {
@@ -136,7 +141,7 @@ pub enum QkPlace {
     Projection,
     /// Each head, after rope.
     Rotated,
-    /// Each head, after rope, without a weight.
+    /// Each head, after rope, without a weight, and not in layers that have none.
     RotatedUnweighted,
 }
 
@@ -155,6 +160,7 @@ pub struct Attention {
     unweighted: Option<f32>,
     value_norm: Option<f32>,
     shared: bool,
+    chunk: Option<usize>,
     clip: Option<f32>,
     growth: Option<Growth>,
     head_dim: i32,
@@ -164,7 +170,7 @@ pub struct Attention {
 }
 
 crate::module!(Attention { q_proj, k_proj, v_proj, o_proj, q_norm, k_norm, sinks }
-               plain { rope, norm_place, unweighted, value_norm, shared, clip, growth, head_dim, scale, softcap, output_gate });
+               plain { rope, norm_place, unweighted, value_norm, shared, chunk, clip, growth, head_dim, scale, softcap, output_gate });
 
 impl Attention {
     /// Attention without values. Without a rope, positions have no effect on the scores.
@@ -182,7 +188,13 @@ impl Attention {
         } = config;
         let norm_place = config.qk_norm.map_or(QkPlace::Heads, |norm| norm.place);
         let is_unweighted = |norm: &QkNorm| norm.place == QkPlace::RotatedUnweighted;
-        let unweighted = config.qk_norm.filter(is_unweighted).map(|norm| norm.eps);
+        let rope = rope.into();
+        let unweighted = config
+            .qk_norm
+            .filter(|norm| is_unweighted(norm) && rope.is_some());
+        let unweighted = unweighted.map(|norm| norm.eps);
+        let grows = |growth: &Growth| !growth.unrotated || rope.is_none();
+        let growth = config.growth.filter(grows);
         let norm = |heads: i32| {
             let weighted = config.qk_norm.filter(|norm| !is_unweighted(norm));
             let norm = weighted.map(|QkNorm { eps, offset, place }| {
@@ -216,13 +228,14 @@ impl Attention {
             } else {
                 None
             },
-            rope: rope.into(),
+            rope,
             norm_place,
             unweighted,
             value_norm: config.value_norm,
             shared: config.shared,
+            chunk: config.chunk,
             clip: config.clip,
-            growth: config.growth,
+            growth,
             head_dim,
             scale: config.scale,
             softcap: config.softcap,
@@ -262,9 +275,12 @@ impl Attention {
                 if let Some(eps) = self.value_norm {
                     v = fast::rms_norm(&v, None, eps)?;
                 }
-                match self.shared {
-                    true => step.attend_shared(layer, &q, k, &v, &options)?,
-                    false => step.attend(layer, &q, k, &v, &options)?,
+                match (self.shared, self.chunk) {
+                    (true, _) => step.attend_shared(layer, &q, k, &v, &options)?,
+                    (false, Some(chunk)) => {
+                        step.attend_chunked(layer, chunk, &q, k, &v, &options)?
+                    }
+                    (false, None) => step.attend(layer, &q, k, &v, &options)?,
                 }
             }
             None => step.attend_again(layer, &q, &options)?,

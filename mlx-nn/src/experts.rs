@@ -175,6 +175,8 @@ pub struct ExpertsConfig {
     pub clamp: Option<ClampedGate>,
     /// Biases on the router and on the experts' matrices.
     pub bias: bool,
+    /// Weights multiply what experts read, not what they give.
+    pub scales_inputs: bool,
     /// A further expert, which sees every token.
     pub shared: Option<SharedExpert>,
 }
@@ -249,11 +251,16 @@ impl ExpertsMlp {
         let correction = self.e_score_correction_bias.as_ref().map(Param::value);
         let scores = self.gate.forward(&tokens)?;
         let (experts, weights) = self.config.routing.choose(&scores, correction, top_k)?;
-        let y = self
-            .switch_mlp
-            .forward(&tokens.reshape(&[-1, 1, 1, hidden])?, &experts)?;
         let weights = weights.astype(x.dtype())?.expand_dims(-1)?;
-        let y = y.multiply(weights)?.sum(-2, false)?.reshape(x.shape())?;
+        let mut inputs = tokens.reshape(&[-1, 1, 1, hidden])?;
+        if self.config.scales_inputs {
+            inputs = inputs.multiply(weights.expand_dims(-1)?)?;
+        }
+        let mut y = self.switch_mlp.forward(&inputs, &experts)?;
+        if !self.config.scales_inputs {
+            y = y.multiply(weights)?;
+        }
+        let y = y.sum(-2, false)?.reshape(x.shape())?;
         let Some(shared) = &self.shared_expert else {
             return Ok(y);
         };

@@ -18,6 +18,7 @@ pub use self::recurrent::{Replay, StateAfter};
 pub use crate::attend::{Attend, Keys};
 
 mod behind;
+mod chunked;
 mod packed;
 mod recurrent;
 mod ring;
@@ -46,6 +47,8 @@ pub struct Step<'c> {
     reach: Vec<usize>,
     masks: HashMap<(Option<usize>, Layout), Mask>,
     turns: HashMap<usize, ring::Turn>,
+    /// Masks of chunks, by their size.
+    chunks: HashMap<(usize, Option<usize>, Layout), Mask>,
     places: HashMap<usize, Places>,
     /// Which positions the queries of layers see that choose some: Bool `[B, 1, L, S]`.
     selection: Option<Array>,
@@ -100,6 +103,7 @@ impl<'c> Step<'c> {
             reach,
             masks: HashMap::new(),
             turns: HashMap::new(),
+            chunks: HashMap::new(),
             places: HashMap::new(),
             selection: None,
             shared: HashMap::new(),
@@ -193,6 +197,12 @@ impl<'c> Step<'c> {
         k: &Keys<'_>,
         v: Option<&Array>,
     ) -> Result<(Vec<Array>, Mask)> {
+        let (arrays, window, layout) = self.stored(layer, k, v)?;
+        Ok((arrays, self.mask(window, layout)?))
+    }
+
+    /// Writes keys and values to the cache of a layer: what the step's queries attend to, and how it lies.
+    fn stored(&mut self, layer: usize, k: &Keys<'_>, v: Option<&Array>) -> Result<Attended> {
         let [b, _, l, _] = k.shape()?;
         if b as usize != self.widths.len() || l as usize != self.width {
             return Err(Error::new(
@@ -204,11 +214,10 @@ impl<'c> Step<'c> {
                 ),
             ));
         }
-        let (arrays, window, layout) = match self.kv(layer)?.extent {
-            Extent::Grows { by } => self.straight(layer, k, v, by, None)?,
-            Extent::Ring { window, slack, by } => self.ring(layer, k, v, window, slack, by)?,
-        };
-        Ok((arrays, self.mask(window, layout)?))
+        match self.kv(layer)?.extent {
+            Extent::Grows { by } => self.straight(layer, k, v, by, None),
+            Extent::Ring { window, slack, by } => self.ring(layer, k, v, window, slack, by),
+        }
     }
 
     /// Ends the step: row b keeps its first `keep[b]` tokens.

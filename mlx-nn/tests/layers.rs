@@ -200,6 +200,7 @@ fn experts_equal_one_token_at_a_time() {
             activation: Activation::Relu,
             clamp: None,
             bias: false,
+            scales_inputs: false,
             shared: None,
         };
         let mut experts = ExpertsMlp::new(config).unwrap();

@@ -76,6 +76,7 @@ fn block(scheme: Option<Scheme>, dtype: DType) -> Block {
         activation: Activation::Silu,
         clamp: None,
         bias: false,
+        scales_inputs: false,
         shared: None,
     };
     let mut block = Block {

@@ -36,6 +36,7 @@ from heads import draft_logits
 from hybrid_cases import hybrid_cases
 from index import write_index
 from latent_cases import latent_cases
+from llama4_cases import llama4_cases
 from moe_cases import moe_cases
 from norm_cases import norm_cases
 from reference import copy_with_config, load, logprob_error, mutated, run, token_change
@@ -58,6 +59,7 @@ def cases():
         qwen_cases,
         gemma_cases,
         gemma4_cases,
+        llama4_cases,
         phi3_cases,
         hybrid_cases,
         family_cases,

@@ -1,7 +1,9 @@
 //! The attention of a layer of a pre-norm decoder.
 
 use mlx_core::{Array, Result};
-use mlx_nn::{Attention, LatentAttention, Module, Path, RopeConfig, Step, Visit, VisitMut};
+use mlx_nn::{
+    Attention, LatentAttention, LayerKind, Module, Path, RopeConfig, Step, Visit, VisitMut,
+};
 
 use super::DecoderConfig;
 
@@ -15,10 +17,17 @@ pub(super) enum SelfAttention {
 }
 
 impl SelfAttention {
-    pub(super) fn new(c: &DecoderConfig, rope: Option<&RopeConfig>) -> Result<Self> {
+    pub(super) fn new(
+        c: &DecoderConfig,
+        kind: LayerKind,
+        rope: Option<&RopeConfig>,
+    ) -> Result<Self> {
         Ok(match c.latent {
             Some(latent) => Self::Latent(Box::new(c.latent_attention(latent, rope)?)),
-            None => Self::Heads(Box::new(c.attention(rope)?)),
+            None => {
+                let chunk = c.chunk.filter(|_| kind != LayerKind::Full);
+                Self::Heads(Box::new(c.attention(chunk, rope)?))
+            }
         })
     }
 

@@ -77,6 +77,8 @@ pub struct DecoderConfig {
     pub query_growth: Option<Growth>,
     /// One learned score a query head that takes part in the softmax and adds no value.
     pub sinks: bool,
+    /// Windows are chunks of so many positions.
+    pub chunk: Option<usize>,
     /// Soft cap of attention scores.
     pub attention_softcap: Option<f32>,
     /// A gate on the attention's output.
@@ -178,13 +180,17 @@ impl DecoderConfig {
         self.shares_index.get(layer) == Some(&true)
     }
 
-    /// The attention of a layer with this rope, without values.
+    /// The attention of a layer with this rope and chunks of this size, without values.
     ///
     /// # Errors
     /// The rope is none.
-    pub fn attention(&self, rope: Option<&RopeConfig>) -> Result<Attention> {
+    pub fn attention(&self, chunk: Option<usize>, rope: Option<&RopeConfig>) -> Result<Attention> {
         let rope = rope.map(|rope| Rope::new(rope, self.head_dim));
-        Attention::new(&self.attention_config(), rope.transpose()?)
+        let config = AttentionConfig {
+            chunk,
+            ..self.attention_config()
+        };
+        Attention::new(&config, rope.transpose()?)
     }
 
     /// The sizes and options of a layer's attention.

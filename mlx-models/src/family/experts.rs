@@ -72,6 +72,7 @@ pub(crate) fn experts_of(
         activation: activation(c, "hidden_act", "silu")?,
         clamp: None,
         bias: false,
+        scales_inputs: false,
         shared: None,
     };
     if experts.top_k > experts.n_experts {

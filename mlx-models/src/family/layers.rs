@@ -147,3 +147,21 @@ pub(crate) fn rope_on_windows(config: &mut DecoderConfig) {
         *rope = rope.take().filter(|_| *kind != LayerKind::Full);
     }
 }
+
+/// Whether each layer has a rope: 1 in `no_rope_layers`, in spite of the key's name, or all but every
+/// `no_rope_layer_interval`th. An empty list may stand for none.
+///
+/// # Errors
+/// The list is shorter than the layers.
+pub(crate) fn has_rope(c: &Config, n: usize, empty_is_none: bool) -> Result<Vec<bool>> {
+    let every = c.size("no_rope_layer_interval", Some(4))? as usize;
+    let layers = c.opt::<Vec<i32>>("no_rope_layers")?;
+    match layers.filter(|layers| !(empty_is_none && layers.is_empty())) {
+        Some(layers) if layers.len() >= n => Ok(layers.iter().map(|&rope| rope != 0).collect()),
+        Some(layers) => Err(c.error(format!(
+            "no_rope_layers has {} entries for {n} layers",
+            layers.len()
+        ))),
+        None => Ok((1..=n).map(|layer| layer % every != 0).collect()),
+    }
+}

@@ -5,8 +5,8 @@ use crate::{
     apertus, arcee, cohere, cohere2, deepseek_v2, deepseek_v3, deepseek_v32, dots1, ernie4_5,
     ernie4_5_moe, exaone4, gemma, gemma2, gemma3, gemma4, gemma4_unified, glm_moe_dsa, glm4,
     glm4_moe, glm4_moe_lite, gpt_oss, granite, granitemoe, helium, hunyuan_v1_dense,
-    hunyuan_v1_moe, internlm3, llama, minimax_m2, ministral3, mistral, mistral4, mixtral, mtp,
-    nemotron, olmo2, olmo3, olmoe, phi, phi3, phimoe, qwen2, qwen2_moe, qwen3, qwen3_5,
+    hunyuan_v1_moe, internlm3, llama, llama4, minimax_m2, ministral3, mistral, mistral4, mixtral,
+    mtp, nemotron, olmo2, olmo3, olmoe, phi, phi3, phimoe, qwen2, qwen2_moe, qwen3, qwen3_5,
     qwen3_5_moe, qwen3_moe, qwen3_next, seed_oss, smollm3, stablelm, starcoder2,
 };
 
@@ -19,6 +19,11 @@ macro_rules! build {
 /// Every family, in the order of messages.
 pub(super) const FAMILIES: &[Family] = &[
     Family::new(&["llama"], build!(llama)),
+    Family {
+        wrappers: &["llama4"],
+        names: llama4::names,
+        ..Family::new(&["llama4_text", "llama4"], build!(llama4))
+    },
     Family::new(&["mistral"], build!(mistral)),
     Family::new(&["qwen2"], build!(qwen2)),
     Family::new(&["qwen3"], build!(qwen3)),

@@ -1,0 +1,73 @@
+//! Layers whose tokens see only those of their own chunk of positions.
+
+use mlx_core::fast::Mask;
+use mlx_core::{Array, Result};
+
+use super::{Layout, Step};
+use crate::attend::{Attend, Keys, attend};
+use crate::mask::{mask, position, visible};
+
+impl Step<'_> {
+    /// [`attend`](Self::attend) of a layer whose tokens see only those of their own chunk: position p belongs to chunk
+    /// `p / chunk` (Llama 4). The layer keeps a window of `chunk` positions, or all.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn attend_chunked<'k>(
+        &mut self,
+        layer: usize,
+        chunk: usize,
+        q: &Array,
+        k: impl Into<Keys<'k>>,
+        v: &Array,
+        options: &Attend<'_>,
+    ) -> Result<Array> {
+        let (arrays, window, layout) = self.stored(layer, &k.into(), Some(v))?;
+        let mask = match self.end() <= chunk {
+            // One chunk, of which a token sees what is before it.
+            true => self.mask(window, layout)?,
+            false => self.chunk_mask(chunk, window, layout)?,
+        };
+        let scheme = self.cache.options.quantized;
+        attend(q, &arrays[0], &arrays[1], scheme, mask, options)
+    }
+
+    /// The mask of chunks, made once a step.
+    fn chunk_mask(&mut self, chunk: usize, window: Option<usize>, layout: Layout) -> Result<Mask> {
+        let key = (chunk, window, layout);
+        if let Some(mask) = self.chunks.get(&key) {
+            return Ok(mask.clone());
+        }
+        let lens = &self.cache.lens;
+        let slots = match layout {
+            Layout::Straight { slots } => slots,
+            Layout::Wrapped { cap } => cap,
+            Layout::Chunk { cap } => cap + self.width,
+        };
+        let held = |row: usize, slot: usize| match layout {
+            Layout::Straight { .. } => slot as i64,
+            Layout::Wrapped { cap } => position(slot, lens[row] + self.width, cap),
+            Layout::Chunk { cap } => lens[row] as i64 + slot as i64 - cap as i64,
+        };
+        // Documents of one row have chunks of their own.
+        let first = |row: usize, token: usize| match &self.documents {
+            Some(documents) => {
+                let own = documents[row].get(token);
+                documents[row].iter().position(|of| Some(of) == own)
+            }
+            None => Some(0),
+        };
+        let array = mask(lens.len(), self.width, slots, |row, query, slot| {
+            let (q, k) = ((lens[row] + query) as i64, held(row, slot));
+            // Padding belongs to no document, and sees all tokens before it, so that its softmax has terms.
+            let Some(first) = first(row, query) else {
+                return visible(q, k, window);
+            };
+            let of = |position: i64| (position - first as i64).div_euclid(chunk as i64);
+            k >= first as i64 && visible(q, k, window) && of(q) == of(k)
+        })?;
+        let mask = Mask::Array(array);
+        self.chunks.insert(key, mask.clone());
+        Ok(mask)
+    }
+}
