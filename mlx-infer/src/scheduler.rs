@@ -10,6 +10,7 @@
 
 mod cost;
 mod entry;
+mod follow;
 mod pieces;
 mod plan;
 #[cfg(test)]
@@ -74,6 +75,7 @@ impl Scheduler {
             cut: None,
             len: 0,
             alone: false,
+            follows: None,
         });
     }
 
@@ -169,12 +171,6 @@ impl Scheduler {
     /// Bytes of the rows' caches.
     pub(crate) fn cache_bytes(&self) -> usize {
         self.bytes(self.slots, None)
-    }
-
-    /// Requests whose prompts have not begun, in order.
-    pub(crate) fn fresh(&self) -> impl Iterator<Item = Id> + '_ {
-        let fresh = self.prefilling.iter().filter(|entry| entry.done == 0);
-        fresh.map(|entry| entry.job.id)
     }
 
     /// The first `done` tokens of the prompt of `id`, which has not begun, come from a kept prefix. A piece of the
@@ -324,6 +320,7 @@ impl Scheduler {
 
     fn wait(&mut self, mut entry: Entry) {
         (entry.done, entry.reused, entry.cut, entry.len) = (0, 0, None, 0);
+        entry.follows = None;
         let at = self.waiting.partition_point(|e| e.order < entry.order);
         self.waiting.insert(at, entry);
     }

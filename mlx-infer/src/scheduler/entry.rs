@@ -1,6 +1,6 @@
 //! A request in the scheduler.
 
-use super::Job;
+use super::{Id, Job};
 
 /// A request, and what it has done.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +18,8 @@ pub(super) struct Entry {
     pub(super) len: usize,
     /// Its prompt must be computed alone.
     pub(super) alone: bool,
+    /// The request with the same prompt whose row is copied when that prompt is done, as long as it is in prefill.
+    pub(super) follows: Option<Id>,
 }
 
 impl Entry {

@@ -60,7 +60,11 @@ impl Scheduler {
     pub(crate) fn pieces(&self) -> Vec<Vec<Piece>> {
         let mut groups = Vec::new();
         let is_short = |entry: &&Entry| entry.is_short(self.records);
-        let mut by_order: Vec<&Entry> = self.prefilling.iter().collect();
+        let computed = self
+            .prefilling
+            .iter()
+            .filter(|entry| !self.is_behind(entry));
+        let mut by_order: Vec<&Entry> = computed.collect();
         by_order.sort_by_key(|entry| entry.order);
         if let Some(entry) = by_order.iter().find(|entry| !is_short(entry)) {
             groups.push(vec![entry.next_piece(self.records)]);

@@ -137,12 +137,21 @@ fn days() -> impl Strategy<Value = Day> {
             ..Limits::default()
         });
     let failures = proptest::collection::vec(0..60usize, 0..3);
-    let asked = proptest::collection::vec(asked, 1..12);
-    (asked, limits, failures, any::<bool>()).prop_map(|(asked, limits, failures, records)| Day {
-        asked,
-        limits,
-        failures,
-        records,
+    let asked = proptest::collection::vec((asked, any::<bool>()), 1..12);
+    (asked, limits, failures, any::<bool>()).prop_map(|(asked, limits, failures, records)| {
+        let (mut asked, same): (Vec<Asked>, Vec<bool>) = asked.into_iter().unzip();
+        // Some have the prompt of the request before.
+        for at in 1..asked.len() {
+            if same[at] {
+                (asked[at].prompt, asked[at].chunk) = (asked[at - 1].prompt, asked[at - 1].chunk);
+            }
+        }
+        Day {
+            asked,
+            limits,
+            failures,
+            records,
+        }
     })
 }
 
@@ -257,6 +266,14 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
             slots = rows.values().filter(|row| row.held.is_some()).count();
             scheduler.set_slots(slots);
         }
+        let mut leaders = BTreeMap::new();
+        for id in scheduler.leading().collect::<Vec<u64>>() {
+            let Asked { prompt, chunk, .. } = asked(id);
+            let leader = *leaders.entry((prompt, chunk)).or_insert(id);
+            if leader != id && rows[&id].done == 0 && rows[&id].generated == 0 {
+                scheduler.follow(id, leader);
+            }
+        }
         let fresh: Vec<u64> = scheduler.fresh().collect();
         for id in fresh {
             let Asked {
@@ -306,17 +323,22 @@ fn run(day: &Day) -> Result<BTreeMap<u64, End>, TestCaseError> {
                     scheduler.prefilled(piece.id, piece.end);
                     continue;
                 }
-                row.generated = row.generated.max(1);
-                if row.generated == asked(piece.id).tokens {
-                    rows.remove(&piece.id);
-                    scheduler.remove(piece.id);
-                    ends.insert(piece.id, End::Finished(asked(piece.id).tokens));
-                    continue;
+                let followers: Vec<u64> = scheduler.followers(piece.id).collect();
+                for id in [piece.id].into_iter().chain(followers) {
+                    prop_assert_eq!(asked(id).prompt, piece.end);
+                    let row = rows.get_mut(&id).expect("a request in prefill exists");
+                    row.generated = row.generated.max(1);
+                    if row.generated == asked(id).tokens {
+                        rows.remove(&id);
+                        scheduler.remove(id);
+                        ends.insert(id, End::Finished(asked(id).tokens));
+                        continue;
+                    }
+                    (row.done, row.held) = (piece.end, Some(piece.end));
+                    let live = rows.values().filter(|row| row.held.is_some()).count();
+                    slots = slots.max(live);
+                    scheduler.joined(id, slots);
                 }
-                row.held = Some(piece.end);
-                let live = rows.values().filter(|row| row.held.is_some()).count();
-                slots = slots.max(live);
-                scheduler.joined(piece.id, slots);
             }
         }
         let running: Vec<u64> = scheduler.running().collect();

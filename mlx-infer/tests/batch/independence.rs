@@ -182,10 +182,13 @@ fn identical_rows_of_every_batch_size_equal_the_single_run() {
         assert_eq!(expected.len(), 64);
         let check = |lengths: Vec<usize>| {
             let rows = lengths.len();
-            let requests: Vec<_> = lengths
-                .iter()
-                .map(|&n| (prompt.clone(), greedy(n)))
-                .collect();
+            // Each chunk is longer than the prompt, and each is another one: the prompt is computed in every row.
+            let of_row = |(row, &n): (usize, &usize)| GenerateOptions {
+                prefill_chunk: 512 + row,
+                ..greedy(n)
+            };
+            let of_rows = lengths.iter().enumerate();
+            let requests: Vec<_> = of_rows.map(|row| (prompt.clone(), of_row(row))).collect();
             let found = together(&model, &requests, &Limits::default());
             for ((row, tokens), n) in found.iter().enumerate().zip(lengths) {
                 assert_eq!(tokens, &expected[..n], "{case}: row {row} of {rows}");

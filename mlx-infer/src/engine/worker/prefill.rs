@@ -1,5 +1,7 @@
 //! Prefill: short prompts together, long ones a chunk at a time, until their rows join the batch.
 
+use std::collections::HashMap;
+
 use mlx_core::{Array, eval};
 use mlx_nn::ModelCache;
 
@@ -12,8 +14,9 @@ use crate::sampler::sample;
 use crate::scheduler::{Id, Piece};
 
 impl Worker<'_, '_> {
-    /// Looks for kept prefixes of the prompts that begin next.
+    /// Looks for kept prefixes of the prompts that begin next, and for prompts that are computed for another request.
     pub(super) fn reuse(&mut self) {
+        self.follow();
         let fresh: Vec<Id> = self.scheduler.fresh().collect();
         for id in fresh {
             let Some(task) = self.tasks.get_mut(&id) else {
@@ -35,6 +38,29 @@ impl Worker<'_, '_> {
             task.sequence.set_cached(found.len);
             task.partial = found.cache;
             self.scheduler.reuse(id, found.len, found.cut);
+        }
+    }
+
+    /// Lets requests that begin next follow another one with the same prompt.
+    fn follow(&mut self) {
+        let mut leaders: HashMap<(usize, &[u32]), Id> = HashMap::new();
+        let mut behind = Vec::new();
+        for id in self.scheduler.leading() {
+            let Some(task) = self.tasks.get(&id) else {
+                continue;
+            };
+            let prompt = &task.sequence.history().ids()[..task.base];
+            let leader = *leaders
+                .entry((task.sequence.prefill_chunk(), prompt))
+                .or_insert(id);
+            // A row that was evicted is computed as it was the first time, to the bit.
+            let is_free = task.given.is_none() && task.partial.is_none() && task.replay() == 0;
+            if leader != id && is_free {
+                behind.push((id, leader));
+            }
+        }
+        for (id, leader) in behind {
+            self.scheduler.follow(id, leader);
         }
     }
 
@@ -132,17 +158,33 @@ impl Worker<'_, '_> {
         Ok(cache)
     }
 
-    /// Chooses the first token of each request whose prompt ends with its piece, and puts its row into the batch. Row i of `cache` and of
-    /// `logits` belongs to piece i.
+    /// Chooses the first token of each request whose prompt ends with its piece, and of those that follow it, and puts their rows into the
+    /// batch. Row i of `cache` and of `logits` belongs to piece i.
     fn enter(&mut self, pieces: &[Piece], mut cache: ModelCache, logits: &Array) -> Result<()> {
-        let ids: Vec<Id> = pieces.iter().map(|piece| piece.id).collect();
+        let mut entering: Vec<(usize, Id)> = Vec::with_capacity(pieces.len());
+        for (row, piece) in pieces.iter().enumerate() {
+            entering.push((row, piece.id));
+            for id in self.scheduler.followers(piece.id) {
+                entering.push((row, id));
+                if let Some(task) = self.tasks.get_mut(&id) {
+                    task.sequence.begin();
+                    task.sequence.set_cached(task.base);
+                }
+            }
+        }
+        let ids: Vec<Id> = entering.iter().map(|&(_, id)| id).collect();
+        let logits = match entering.len() == pieces.len() {
+            true => logits.clone(),
+            false => {
+                let rows: Vec<i32> = entering.iter().map(|&(row, _)| row as i32).collect();
+                logits.take(&Array::from_slice(&rows, &[rows.len() as i32])?, 0)?
+            }
+        };
         self.prepare_masks(&ids);
-        let row = |piece: &Piece| self.tasks[&piece.id].sequence.row();
-        let rows: Vec<_> = pieces.iter().map(row).collect();
-        let choices = sample(logits, &rows, None)?.read_any()?;
+        let rows: Vec<_> = ids.iter().map(|id| self.tasks[id].sequence.row()).collect();
+        let choices = sample(&logits, &rows, None)?.read_any()?;
         eval(cache.arrays())?;
-        for (row, (piece, choice)) in pieces.iter().zip(choices).enumerate() {
-            let id = piece.id;
+        for (at, (&(row, id), choice)) in entering.iter().zip(choices).enumerate() {
             let Some(task) = self.tasks.get(&id) else {
                 continue;
             };
@@ -154,7 +196,7 @@ impl Worker<'_, '_> {
                 _ if is_known => {}
                 true => {
                     self.stepped(id);
-                    self.choose_on_host(id, &row_of(logits, row)?);
+                    self.choose_on_host(id, &row_of(&logits, at)?);
                 }
                 false => {
                     self.stepped(id);
@@ -167,10 +209,7 @@ impl Worker<'_, '_> {
             cache.forget_recorded();
         }
         // A request may have ended with its first token.
-        let entering: Vec<(usize, Id)> = (pieces.iter().enumerate())
-            .filter(|(_, piece)| self.scheduler.is_due(piece))
-            .map(|(row, piece)| (row, piece.id))
-            .collect();
+        entering.retain(|&(_, id)| self.scheduler.is_prefilling(id));
         let joined = self.rows.join(cache, &entering);
         for (_, id) in entering {
             self.scheduler.joined(id, self.rows.slots());
