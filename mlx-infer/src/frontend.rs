@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::generate::{GenerateOptions, Prompt};
-use crate::grammar::{Compiled, Constraint, Grammars};
+use crate::grammar::{Compiled, Constraint, Grammar, Grammars};
 use crate::options::RequestOptions;
 use crate::text::chat::{ChatTemplate, Message, RenderOptions};
 use crate::text::files::Files;
@@ -227,7 +227,10 @@ impl Frontend {
         let room_for = " (the prompt and one more)";
         check_positions(ids.len() + 1, self.info.max_positions, room_for)?;
         match &options.grammar {
-            Some(constraint) => self.compiled(constraint).map(drop),
+            Some(constraint) => {
+                self.compiled_front(constraint)?;
+                self.compiled(constraint).map(drop)
+            }
             None => Ok(()),
         }
     }
@@ -249,6 +252,12 @@ impl Frontend {
     pub fn ignored_keywords(&self, constraint: &Constraint) -> Result<Vec<String>> {
         constraint.check()?;
         Ok(self.compiled(constraint)?.ignored.clone())
+    }
+
+    /// The compiled form of what stands before a grammar's text, if a grammar holds that.
+    pub(crate) fn compiled_front(&self, constraint: &Constraint) -> Result<Option<Arc<Compiled>>> {
+        let front = constraint.front.clone().map(Grammar::Lark);
+        front.map(|front| self.compiled(&front.into())).transpose()
     }
 
     /// The compiled form of a grammar; it is kept for the next request with the same one.

@@ -4,6 +4,7 @@
 //! a `Guide` (`guide.rs`) follows one request and gives the mask of tokens that may come next.
 
 mod compile;
+mod front;
 mod guide;
 mod source;
 #[cfg(test)]
@@ -73,6 +74,13 @@ pub struct Constraint {
     /// token that ends the mark ends with it. Without a mark the text begins with the first token.
     #[serde(default)]
     pub after: Option<String>,
+    /// Begins what stands before the mark of [`after`](Self::after), such as `<think>`. A generation that begins otherwise is the text from its
+    /// first token. Without this mark every generation begins before that of `after`.
+    #[serde(default)]
+    pub opener: Option<String>,
+    /// A grammar in Lark of what stands before the text, in place of the marks. The text begins as soon as this grammar matches.
+    #[serde(default)]
+    pub front: Option<String>,
 }
 
 fn strictly() -> bool {
@@ -86,19 +94,32 @@ impl From<Grammar> for Constraint {
             grammar,
             strict: true,
             after: None,
+            opener: None,
+            front: None,
         }
     }
 }
 
 impl Constraint {
     /// # Errors
-    /// The mark is empty.
+    /// A mark is empty, or one is without its other.
     pub(crate) fn check(&self) -> Result<()> {
-        match self.after.as_deref() {
-            Some("") => Err(Error::argument(
-                "grammar_after is empty; expected at least one character",
-            )),
-            _ => Ok(()),
+        for (name, mark) in [
+            ("grammar_after", &self.after),
+            ("grammar_opener", &self.opener),
+        ] {
+            if mark.as_deref() == Some("") {
+                let message = format!("{name} is empty; expected at least one character");
+                return Err(Error::argument(message));
+            }
         }
+        if self.opener.is_some() && self.after.is_none() {
+            return Err(Error::argument("grammar_opener needs grammar_after"));
+        }
+        if self.front.is_some() && self.after.is_some() {
+            let message = "a grammar's text has a mark or a grammar in front of it, not both";
+            return Err(Error::argument(message));
+        }
+        Ok(())
     }
 }

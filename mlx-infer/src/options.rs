@@ -105,6 +105,7 @@ request_options! {
         stop: Vec<String>,
         stop_ids: Vec<u32>,
         ignore_eos: bool,
+        min_tokens: usize,
         logprobs: usize,
         speculative: Speculative,
     }
@@ -119,6 +120,8 @@ request_options! {
         grammar: String,
         /// [`Constraint::after`].
         grammar_after: String,
+        /// [`Constraint::opener`].
+        grammar_opener: String,
     }
 }
 
@@ -146,6 +149,9 @@ impl RequestOptions {
             [] if self.grammar_after.is_some() => {
                 Err(Error::argument(format!("grammar_after needs one of {all}")))
             }
+            [] if self.grammar_opener.is_some() => Err(Error::argument(format!(
+                "grammar_opener needs one of {all}"
+            ))),
             _ => Ok(()),
         }
     }
@@ -161,8 +167,10 @@ impl RequestOptions {
             (given, base) => given.or(base)?,
         };
         let after = self.grammar_after.clone().or(constraint.after);
+        let opener = self.grammar_opener.clone().or(constraint.opener);
         Some(Constraint {
             after,
+            opener,
             ..constraint
         })
     }

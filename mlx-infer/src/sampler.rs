@@ -7,6 +7,7 @@
 //! The draw takes the largest sum of logit and Gumbel noise. The noise depends only on the row's seed, the position and
 //! the token.
 
+mod held;
 mod history;
 mod logits;
 mod noise;
@@ -19,6 +20,7 @@ mod tests;
 use mlx_core::fast::{self, Draw, NO_TOKEN};
 use mlx_core::{Array, DType, async_eval};
 
+pub(crate) use self::held::{Held, without};
 pub(crate) use self::history::History;
 pub use self::params::SamplingParams;
 
@@ -40,8 +42,8 @@ pub(crate) struct Row<'a> {
     /// How many log probabilities of the likeliest tokens to give beside that of the chosen one; `None`
     /// gives none at all.
     pub logprobs: Option<usize>,
-    /// The tokens that a grammar allows, if it has one.
-    pub mask: Option<&'a Mask>,
+    /// The tokens that it is held to, if not all may come.
+    pub mask: Option<Held<'a>>,
 }
 
 /// A token that was chosen.
@@ -92,12 +94,13 @@ pub(crate) fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) 
         true => logits.clone(),
         false => logits::process(logits, rows, pending)?,
     };
-    let x = match rows.iter().any(|row| row.mask.is_some()) {
+    let masks: Vec<Option<Mask>> = rows
+        .iter()
+        .map(|row| row.allowed(pending.is_some()))
+        .collect();
+    let x = match masks.iter().any(Option::is_some) {
         false => x,
-        true => {
-            let masks: Vec<Option<Mask>> = rows.iter().map(|row| row.mask.cloned()).collect();
-            fast::allow(&x, &masks)?
-        }
+        true => fast::allow(&x, &masks)?,
     };
     let draws: Vec<Draw> = rows.iter().map(|row| row.draw(pending.is_some())).collect();
     let checked = fast::draw(&x, &draws)?;
@@ -122,6 +125,12 @@ fn column(rows: &[Row<'_>], number: impl FnMut(&Row<'_>) -> f32) -> Result<Array
 }
 
 impl Row<'_> {
+    /// The tokens that may come next, if not all may. The last token may be `pending`.
+    fn allowed(&self, pending: bool) -> Option<Mask> {
+        let generated = self.history.generated().len() + self.ahead + usize::from(pending);
+        self.mask.and_then(|held| held.allowed(generated))
+    }
+
     /// The settings of the draw of its next token. The last token may be `pending`.
     fn draw(&self, pending: bool) -> Draw {
         let position = self.history.ids().len() + self.ahead + usize::from(pending);

@@ -299,9 +299,20 @@ pub(super) struct Generation {
         allow_hyphen_values = true
     )]
     grammar_after: Option<String>,
+    /// The text may begin with this mark, as <think>, and only then is free up to that of --grammar-after
+    #[arg(
+        long,
+        value_name = "MARK",
+        requires = "grammar_after",
+        allow_hyphen_values = true
+    )]
+    grammar_opener: Option<String>,
     /// Do not stop at the model's end tokens
     #[arg(long)]
     ignore_eos: bool,
+    /// Stop at end tokens and stop texts only after so many tokens
+    #[arg(long, value_name = "N", default_value_t = GenerateOptions::default().min_tokens)]
+    min_tokens: usize,
 }
 
 impl Generation {
@@ -321,6 +332,7 @@ impl Generation {
             max_tokens: Some(self.max_tokens),
             stop: Some(self.stop.clone()),
             ignore_eos: Some(self.ignore_eos),
+            min_tokens: Some(self.min_tokens),
             speculative: Some(self.speculative),
             json_schema: self.json_schema.as_deref().map(json).transpose()?,
             regex: self.regex.clone(),
@@ -329,6 +341,7 @@ impl Generation {
                 .map(|path| read_text(path, MAX_TEXT))
                 .transpose()?,
             grammar_after: self.grammar_after.clone(),
+            grammar_opener: self.grammar_opener.clone(),
             ..Default::default()
         };
         let options = given.over(&GenerateOptions::default());

@@ -4,10 +4,11 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use mlx_infer::chat::reply::ReplyFormat;
 use mlx_infer::input::{Lines, MAX_TEXT, read_text};
 use mlx_infer::{
-    BackEnd, ChatTemplate, Error, ErrorKind, Generated, Message, PromptCache, RenderOptions,
-    TextModel, Tokenizer, console,
+    BackEnd, ChatTemplate, Error, ErrorKind, Generated, Message, Prompt, PromptCache, RenderOptions,
+    TextModel, Tokenizer, chat, console,
 };
 use serde_json::Value;
 
@@ -58,21 +59,27 @@ impl Chat {
         }
         if self.render {
             let files = self.load.files()?;
-            let template = ChatTemplate::load(&files, &Tokenizer::load(&files)?)?;
-            return output::print(&template.render(&messages, &render)?);
+            let tokenizer = Tokenizer::load(&files)?;
+            let template = ChatTemplate::load(&files, &tokenizer)?;
+            return output::print(&text(&template, &tokenizer, messages, &render)?);
         }
         self.backend.check(&options)?;
         options.cancel = interrupt::cancels()?;
         let model = self.load.load_in(&self.backend, options.speculative)?;
         // A fault of the template is reported before the first question.
-        model.frontend().chat_template()?;
+        let template = model.frontend().chat_template()?;
+        let tokenizer = model.frontend().tokenizer()?;
+        let prompt = |messages: &[Message]| -> Result<Prompt> {
+            let text = text(template, tokenizer, messages.to_vec(), &render)?;
+            Ok(tokenizer.encode(&text, false)?.into())
+        };
         let is_one = self.messages.is_some();
         // The prompt cache of the turns before. Tokens that the template now renders differently are computed again.
         let mut computed: Option<PromptCache> = None;
         let mut answer = |messages: &[Message]| -> Result<Generated> {
             let generated = match &model {
                 BackEnd::Native(model) => {
-                    let mut generation = model.chat(messages, &render, &options)?;
+                    let mut generation = model.generate(prompt(messages)?, &options)?;
                     if let Some(computed) = computed.take() {
                         generation = generation.with_prompt_cache(&computed)?;
                     }
@@ -82,9 +89,12 @@ impl Chat {
                     }
                     generated
                 }
-                BackEnd::MlxLm(model) => output::show(self.json, |on_event| {
-                    model.chat(messages, &render, &options, on_event)
-                })?,
+                BackEnd::MlxLm(model) => {
+                    let prompt = prompt(messages)?;
+                    output::show(self.json, |on_event| {
+                        model.generate(prompt, &options, on_event)
+                    })?
+                }
             };
             if self.stats {
                 output::print_stats(&generated);
@@ -106,6 +116,18 @@ impl Chat {
         }
         Ok(())
     }
+}
+
+/// The prompt text of a conversation, as the server makes it.
+fn text(
+    template: &ChatTemplate,
+    tokenizer: &Tokenizer,
+    messages: Vec<Message>,
+    render: &RenderOptions,
+) -> Result<String> {
+    let format = ReplyFormat::detect(template, tokenizer);
+    let messages = chat::prepare(messages, &format)?;
+    Ok(chat::prompt_text(template, &format, &messages, render)?)
 }
 
 /// The messages of a file, and its tools if it has some.

@@ -49,6 +49,9 @@ pub struct GenerateOptions {
     pub stop_ids: Vec<u32>,
     /// Do not end at the checkpoint's own end tokens.
     pub ignore_eos: bool,
+    /// The first tokens that do not end the generation: end tokens and stop tokens are not chosen in their place, and a stop string that is
+    /// complete with one of them is text. The end of a grammar ends it nevertheless.
+    pub min_tokens: usize,
     /// Give the log probability of each token, and of so many of the likeliest in its place.
     pub logprobs: Option<usize>,
     /// What the text must match. The request ends with [`FinishReason::Stop`] where the text is complete and cannot go on, and where the model
@@ -73,6 +76,7 @@ impl Default for GenerateOptions {
             stop: Vec::new(),
             stop_ids: Vec::new(),
             ignore_eos: false,
+            min_tokens: 0,
             logprobs: None,
             grammar: None,
             kept_special: Vec::new(),
@@ -98,6 +102,12 @@ impl GenerateOptions {
                     "{name} must be at least 1, given 0"
                 )));
             }
+        }
+        if self.min_tokens > self.max_tokens {
+            return Err(Error::argument(format!(
+                "min_tokens must be at most max_tokens, {}, given {}",
+                self.max_tokens, self.min_tokens
+            )));
         }
         if let Some(at) = self.stop.iter().position(String::is_empty) {
             let message = format!("stop string {at} is empty; expected at least one character");

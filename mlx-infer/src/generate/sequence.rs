@@ -10,7 +10,7 @@ use crate::frontend::Frontend;
 use crate::grammar::{Constraint, Guide, Mask};
 use crate::metrics::{Counts, Watch};
 use crate::model::LoadedModel;
-use crate::sampler::{Choice, History, Row};
+use crate::sampler::{self, Choice, Held, History, Row};
 use crate::speculate::{MOST, Speculation};
 
 /// The tokens of a request, and when it ends.
@@ -20,6 +20,8 @@ pub(crate) struct Sequence {
     options: GenerateOptions,
     seed: u64,
     stop_ids: Vec<u32>,
+    /// The tokens that do not end it, if some are generated before one that does.
+    going_on: Option<Mask>,
     /// How many tokens to generate at most.
     limit: usize,
     watch: Watch,
@@ -72,12 +74,18 @@ impl Sequence {
         let stop_ids = [eos, &options.stop_ids].concat();
         let guide = |constraint: &Constraint| -> Result<Box<Guide>> {
             let compiled = model.compiled(constraint)?;
-            let ignore_eos = options.ignore_eos;
+            let front = model.compiled_front(constraint)?;
             Ok(Box::new(Guide::new(
-                compiled, constraint, &stop_ids, ignore_eos,
+                compiled,
+                constraint,
+                front.as_deref(),
+                &stop_ids,
+                options.ignore_eos,
             )))
         };
+        let is_held = options.min_tokens > 0 && !stop_ids.is_empty();
         Ok(Self {
+            going_on: is_held.then(|| sampler::without(model.info().vocab as usize, &stop_ids)),
             guide: options.grammar.as_ref().map(guide).transpose()?,
             text: TextStream::new(
                 model.tokenizer_if_any(),
@@ -125,9 +133,11 @@ impl Sequence {
         self.watch.begin();
     }
 
-    /// Sets how many tokens of the prompt were not computed.
+    /// Sets how many tokens of the prompt are not computed. A prompt that is computed again later counts as it was the first time.
     pub(crate) fn set_cached(&mut self, tokens: usize) {
-        self.cached = tokens;
+        if self.history.generated().is_empty() {
+            self.cached = tokens;
+        }
     }
 
     /// Its speculation, if it speculates.
@@ -160,19 +170,32 @@ impl Sequence {
             history: &self.history,
             ahead: 0,
             logprobs: self.options.logprobs,
-            mask: self.guide.as_ref().and_then(|guide| guide.mask()),
+            mask: self.held(),
         }
-    }
-
-    /// The masks of the next token and of those behind a draft, as far as they are known.
-    pub(crate) fn masks(&self) -> impl Iterator<Item = Option<&Mask>> {
-        let guide = self.guide.iter();
-        guide.flat_map(|guide| guide.masks())
     }
 
     /// Whether the host has to know a draft before the tokens behind it can be chosen.
     pub(crate) fn reads_drafts(&self) -> bool {
         self.is_guided() || self.options.sampling.reads_history()
+    }
+
+    /// What the next token is held to.
+    fn held(&self) -> Option<Held<'_>> {
+        self.held_behind(0)
+    }
+
+    /// What the token behind so many drafts is held to, as far as it is known.
+    pub(crate) fn held_behind(&self, drafts: usize) -> Option<Held<'_>> {
+        let guide = self.guide.as_ref();
+        let grammar = guide.and_then(|guide| guide.masks().nth(drafts).flatten());
+        let least = self.going_on.as_ref();
+        let least = least.map(|mask| (self.options.min_tokens, mask));
+        (grammar.is_some() || least.is_some()).then_some(Held { grammar, least })
+    }
+
+    /// Whether a stop string may end it with the last token that was taken.
+    fn may_stop(&self) -> bool {
+        self.history.generated().len() > self.options.min_tokens
     }
 
     /// Whether it has a grammar. Each of its tokens is then read before the next one is chosen.
@@ -185,11 +208,17 @@ impl Sequence {
         self.guide.as_deref_mut()
     }
 
-    /// The error of a request whose grammar allows only tokens that its bias forbids.
+    /// The error of a request whose bias forbids every token that it is held to.
     pub(crate) fn blocked(&self) -> Option<Error> {
         let bias = &self.options.sampling.logit_bias;
         let is_forbidden = |id| bias.get(&id) == Some(&f32::NEG_INFINITY);
-        self.guide.as_ref()?.blocked(is_forbidden)
+        let is_blocked = (self.held()?).allows_only(self.history.generated().len(), is_forbidden);
+        let name = self
+            .guide
+            .as_ref()
+            .map_or("min_tokens", |guide| guide.name());
+        let message = format!("{name}: logit_bias forbids every token with which it could go on");
+        is_blocked.then(|| Error::argument(message))
     }
 
     /// Takes a token that was read; a reason if it is the last.
@@ -205,7 +234,8 @@ impl Sequence {
         } else {
             let guide = self.guide.as_mut();
             let is_complete = guide.map_or(Ok(false), |guide| guide.accept(choice.id))?;
-            text = self.text.push(choice.id)?;
+            let may_stop = self.may_stop();
+            text = self.text.push(choice.id, may_stop)?;
             if is_complete || self.text.is_stopped() {
                 Some(FinishReason::Stop)
             } else {
@@ -217,7 +247,8 @@ impl Sequence {
 
     /// The last event.
     pub(crate) fn finish(&mut self, reason: FinishReason) -> Result<Event> {
-        let (text, stopped) = self.text.finish()?;
+        let may_stop = self.may_stop();
+        let (text, stopped) = self.text.finish(may_stop)?;
         let drafts = |of: fn(&Speculation) -> [u32; MOST]| {
             self.speculation.as_ref().map(of).unwrap_or_default()
         };

@@ -33,10 +33,13 @@ impl TextStream {
         })
     }
 
-    /// The text that is certain after the next id.
-    pub(super) fn push(&mut self, id: u32) -> Result<String> {
+    /// The text that is certain after the next id. Unless it `may_stop`, a stop string that it completes is text.
+    pub(super) fn push(&mut self, id: u32, may_stop: bool) -> Result<String> {
         match &mut self.detokenizer {
-            Some(detokenizer) => Ok(self.stops.push(&detokenizer.push(id)?)),
+            Some(detokenizer) => {
+                let piece = detokenizer.push(id)?;
+                Ok(self.stops.take(&piece, may_stop))
+            }
             None => Ok(String::new()),
         }
     }
@@ -46,8 +49,8 @@ impl TextStream {
         self.stops.stopped().is_some()
     }
 
-    /// The rest of the text, and whether a stop string came in it.
-    pub(super) fn finish(&mut self) -> Result<(String, bool)> {
+    /// The rest of the text, and whether a stop string came in it, if it `may_stop` there.
+    pub(super) fn finish(&mut self, may_stop: bool) -> Result<(String, bool)> {
         if self.is_stopped() {
             return Ok((String::new(), true));
         }
@@ -55,7 +58,7 @@ impl TextStream {
             Some(detokenizer) => detokenizer.finish()?,
             None => String::new(),
         };
-        let mut text = self.stops.push(&held);
+        let mut text = self.stops.take(&held, may_stop);
         let stopped = self.is_stopped();
         if !stopped {
             text.push_str(&self.stops.finish());

@@ -7,6 +7,7 @@ use llguidance::Matcher;
 
 use super::Constraint;
 use super::compile::Compiled;
+use super::front::{Front, Step};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bit `i % 32` of word `i / 32` allows token `i`.
@@ -20,8 +21,8 @@ pub(super) const NO_TOKEN: &str =
 pub(crate) struct Guide {
     compiled: Arc<Compiled>,
     matcher: Matcher,
-    /// The mark before the grammar's text, until it has come.
-    mark: Option<Mark>,
+    /// What stands before the grammar's text, until that begins.
+    front: Option<Front>,
     /// Whether no token of the grammar's text has come, and that text is the whole generation.
     is_at_start: bool,
     /// The tokens that may come next, if not all may. They are known once `is_prepared`.
@@ -40,19 +41,20 @@ pub(crate) struct Guide {
 }
 
 impl Guide {
-    /// A request's state before its first token. `ends`: the tokens that end it.
+    /// A request's state before its first token. `front`: the compiled form of [`Constraint::front`]; `ends`: the tokens that end the request.
     pub(crate) fn new(
         compiled: Arc<Compiled>,
         constraint: &Constraint,
+        front: Option<&Compiled>,
         ends: &[u32],
         ignore_eos: bool,
     ) -> Self {
-        let after = constraint.after.as_deref();
+        let front = Front::new(constraint, front, &compiled.vocabulary);
         Self {
             // A copy of its own: what it computes depends on its tokens alone, and it waits for no other request.
             matcher: compiled.start.deep_clone(),
-            mark: after.map(|after| Mark::new(after, compiled.vocabulary.crossing(after))),
-            is_at_start: after.is_none(),
+            is_at_start: front.as_ref().is_none_or(Front::may_be_missing),
+            front,
             mask: None,
             is_prepared: false,
             taken: Vec::new(),
@@ -71,7 +73,7 @@ impl Guide {
         if !std::mem::replace(&mut self.is_prepared, true) {
             match self.allowed() {
                 Ok(mask) => self.mask = mask,
-                Err(what) => self.fault = Some(self.error(&what)),
+                Err(what) => self.fault = Some(error(self.name, &what)),
             }
         }
     }
@@ -88,7 +90,13 @@ impl Guide {
         if self.fault.is_some() || !self.ahead.is_empty() {
             return;
         }
-        let before = (self.mask.clone(), self.mark.clone(), self.is_at_start);
+        let mark = match &self.front {
+            None => None,
+            Some(Front::Free(mark)) => Some(mark.clone()),
+            // Few tokens, which no draft knows.
+            Some(Front::Opener(_) | Front::Held(_)) => return,
+        };
+        let before = (self.mask.clone(), self.is_at_start);
         let (taken, mut ahead) = (self.taken.len(), VecDeque::new());
         for &id in draft {
             let is_open = self.allows(id) && !self.ends.contains(&id);
@@ -101,7 +109,8 @@ impl Guide {
             ahead.push_back((id, mask));
         }
         self.take_back(taken);
-        (self.mask, self.mark, self.is_at_start) = before;
+        (self.mask, self.is_at_start) = before;
+        self.front = mark.map(Front::Free);
         (self.is_prepared, self.ahead) = (true, ahead);
     }
 
@@ -114,8 +123,8 @@ impl Guide {
         }
         // A matcher that has failed cannot be rolled back.
         self.matcher = self.compiled.start.deep_clone();
-        if let Err(error) = self.matcher.consume_tokens(&self.taken) {
-            self.fault = Some(self.error(&first_line(&error)));
+        if let Err(said) = self.matcher.consume_tokens(&self.taken) {
+            self.fault = Some(error(self.name, &first_line(&said)));
         }
     }
 
@@ -141,16 +150,30 @@ impl Guide {
     /// `None`: all tokens.
     fn allowed(&mut self) -> std::result::Result<Option<Mask>, String> {
         let words = self.compiled.vocabulary.words();
-        if let Some(mark) = &self.mark {
-            return Ok(mark.mask(words));
+        match &mut self.front {
+            None => self.allowed_by_grammar(words).map(Some),
+            Some(front) if !front.may_be_missing() => front.allowed(words),
+            Some(front) => {
+                let mut bits = front
+                    .allowed(words)?
+                    .map_or_else(Vec::new, |mask| mask.to_vec());
+                let grammar = self.allowed_by_grammar(words)?;
+                bits.iter_mut()
+                    .zip(grammar.iter())
+                    .for_each(|(bits, more)| *bits |= more);
+                Ok(Some(bits.into()))
+            }
         }
+    }
+
+    fn allowed_by_grammar(&mut self, words: usize) -> std::result::Result<Mask, String> {
         let mask = match self.is_at_start {
             true => self.compiled.first.clone(),
             false => mask_of(&mut self.matcher, words)?,
         };
         let may_end = self.matcher.is_accepting().unwrap_or(false);
         if !may_end || (self.ends.is_empty() && !self.ignore_eos) {
-            return Ok(Some(mask));
+            return Ok(mask);
         }
         let mut bits = mask.to_vec();
         if self.ignore_eos {
@@ -162,10 +185,10 @@ impl Guide {
             }
         }
         // Only the end can follow.
-        Ok(Some(match bits.iter().all(|&word| word == 0) {
+        Ok(match bits.iter().all(|&word| word == 0) {
             true => mask,
             false => bits.into(),
-        }))
+        })
     }
 
     /// Whether the next token was chosen by a mask.
@@ -195,36 +218,51 @@ impl Guide {
         self.is_prepared = foreseen.is_some();
         self.mask = foreseen.and_then(|(_, mask)| mask);
         self.is_at_start = false;
-        let Some(mark) = &mut self.mark else {
+        let Some(front) = &mut self.front else {
             return self.consume(id);
         };
-        if mark.push(self.compiled.vocabulary.text(id)) {
-            self.mark = None;
+        let text = self.compiled.vocabulary.text(id);
+        let step = front.accept(id, text);
+        match step.map_err(|what| error(self.name, &what))? {
+            Step::Stays if front.may_be_missing() => {
+                // The grammar may begin as the mark does.
+                let goes_on = self.matcher.consume_token(id).is_ok();
+                self.taken.push(id);
+                front.set_missing(goes_on);
+                Ok(goes_on && self.matcher.is_stopped())
+            }
+            Step::Stays => Ok(false),
+            Step::Opened => {
+                self.matcher = self.compiled.start.deep_clone();
+                self.taken.clear();
+                Ok(false)
+            }
+            Step::Over => {
+                self.front = None;
+                Ok(false)
+            }
+            Step::Missing => {
+                self.front = None;
+                self.consume(id)
+            }
         }
-        Ok(false)
     }
 
     fn consume(&mut self, id: u32) -> Result<bool> {
         self.taken.push(id);
         let taken = self.matcher.consume_token(id);
-        taken.map_err(|error| self.error(&first_line(&error)))?;
+        taken.map_err(|said| error(self.name, &first_line(&said)))?;
         Ok(self.matcher.is_stopped())
     }
 
-    /// The error if `is_forbidden` holds for every token that the grammar allows.
-    pub(crate) fn blocked(&self, is_forbidden: impl Fn(u32) -> bool) -> Option<Error> {
-        let mask = self.mask.as_ref()?;
-        let bits = (0..).zip(mask.iter()).flat_map(|(at, word)| {
-            let is_set = move |bit: &u32| word >> bit & 1 == 1;
-            (0..32u32).filter(is_set).map(move |bit: u32| at * 32 + bit)
-        });
-        let is_blocked = bits.into_iter().all(is_forbidden);
-        is_blocked.then(|| self.error("logit_bias forbids every token with which it could go on"))
+    /// Its kind, for messages.
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
     }
+}
 
-    fn error(&self, what: &str) -> Error {
-        Error::new(ErrorKind::Argument, format!("{}: {what}", self.name))
-    }
+fn error(name: &str, what: &str) -> Error {
+    Error::new(ErrorKind::Argument, format!("{name}: {what}"))
 }
 
 /// The tokens that a matcher allows next.
@@ -242,7 +280,7 @@ pub(super) fn mask_of(matcher: &mut Matcher, words: usize) -> std::result::Resul
     Ok(bits.into())
 }
 
-fn clear(words: &mut [u32], ids: &[u32]) {
+pub(super) fn clear(words: &mut [u32], ids: &[u32]) {
     for &id in ids {
         if let Some(word) = words.get_mut(id as usize / 32) {
             *word &= !(1 << (id % 32));
@@ -250,49 +288,7 @@ fn clear(words: &mut [u32], ids: &[u32]) {
     }
 }
 
-fn first_line(error: &impl std::fmt::Display) -> String {
+pub(super) fn first_line(error: &impl std::fmt::Display) -> String {
     let text = error.to_string();
     text.lines().next().unwrap_or_default().to_owned()
-}
-
-/// Looks for a mark in the bytes of tokens.
-#[derive(Clone)]
-struct Mark {
-    sought: Vec<u8>,
-    /// The last bytes, fewer than the mark has.
-    tail: Vec<u8>,
-    crossing: Arc<Crossing>,
-}
-
-/// For each number of the mark's bytes that may have come: the tokens that end the mark behind them and go on with other text. They are
-/// forbidden, so that the grammar's text begins with a token.
-pub(super) type Crossing = Vec<Vec<u32>>;
-
-impl Mark {
-    fn new(sought: &str, crossing: Arc<Crossing>) -> Self {
-        Self {
-            sought: sought.as_bytes().to_vec(),
-            tail: Vec::new(),
-            crossing,
-        }
-    }
-
-    /// Takes the next bytes. Returns whether the mark has come.
-    fn push(&mut self, bytes: &[u8]) -> bool {
-        self.tail.extend_from_slice(bytes);
-        let n = self.sought.len();
-        let has_come = self.tail.windows(n).any(|bytes| bytes == self.sought);
-        let keep = self.tail.len().min(n - 1);
-        self.tail.drain(..self.tail.len() - keep);
-        has_come
-    }
-
-    fn mask(&self, words: usize) -> Option<Mask> {
-        let may_have_come = |(n, _): &(usize, _)| self.tail.ends_with(&self.sought[..*n]);
-        let crossing = self.crossing.iter().enumerate().filter(may_have_come);
-        let forbidden: Vec<u32> = crossing.flat_map(|(_, ids)| ids).copied().collect();
-        let mut bits = vec![u32::MAX; words];
-        clear(&mut bits, &forbidden);
-        (!forbidden.is_empty()).then(|| bits.into())
-    }
 }

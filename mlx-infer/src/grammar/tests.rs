@@ -50,7 +50,17 @@ fn tokens_spell_what_the_detokenizer_shows() {
 fn guide(tokenizer: &Tokenizer, vocab: usize, constraint: &Constraint) -> Guide {
     let grammars = Grammars::default();
     let compiled = grammars.get(constraint, tokenizer, vocab, tokenizer.eos_ids());
-    Guide::new(compiled.unwrap(), constraint, tokenizer.eos_ids(), false)
+    let front = constraint
+        .front
+        .clone()
+        .map(|front| Constraint::from(Grammar::Lark(front)));
+    let front = front.map(|front| {
+        grammars
+            .get(&front, tokenizer, vocab, tokenizer.eos_ids())
+            .unwrap()
+    });
+    let ends = tokenizer.eos_ids();
+    Guide::new(compiled.unwrap(), constraint, front.as_deref(), ends, false)
 }
 
 fn allowed(guide: &mut Guide) -> Vec<u32> {
@@ -130,6 +140,66 @@ fn a_mark_may_be_split_and_ends_with_a_token() {
     assert!(!is_allowed(&mut part, "he") && is_allowed(&mut part, "h"));
     assert!(!feed(&mut part, "h").unwrap());
     assert!(is_allowed(&mut part, "7") && !is_allowed(&mut part, "h"));
+}
+
+/// A reply that opens its reasoning is free up to the mark behind it; another is held from its first token.
+#[test]
+fn reasoning_may_be_opened() {
+    let tokenizer = tokenizer("qwen");
+    let size = tokenizer.vocab_size();
+    let constraint = |opener: &str, regex: &str| Constraint {
+        after: Some("</t>".to_owned()),
+        opener: Some(opener.to_owned()),
+        ..Grammar::Regex(regex.to_owned()).into()
+    };
+    // Whether the masks allow all of the text, and whether its end can follow.
+    let allows = |constraint: &Constraint, text: &str| {
+        let mut guide = guide(&tokenizer, size, constraint);
+        for id in tokenizer.encode(text, false).unwrap() {
+            guide.prepare();
+            let mask = guide.mask().cloned();
+            if mask.is_some_and(|mask| mask[id as usize / 32] >> (id % 32) & 1 == 0) {
+                return None;
+            }
+            guide.check().unwrap();
+            if guide.accept(id).unwrap() {
+                return Some(true);
+            }
+        }
+        guide.prepare();
+        let end = tokenizer.eos_ids()[0];
+        Some(
+            guide
+                .mask()
+                .is_some_and(|mask| mask[end as usize / 32] >> (end % 32) & 1 == 1),
+        )
+    };
+    let digits = constraint("<t>", "[0-9]{3}");
+    for (text, expected) in [
+        ("123", Some(true)),
+        ("12", Some(false)),
+        ("abc", None),
+        ("<t>123", Some(false)),
+        ("<t>so: abc</t>123", Some(true)),
+        ("<t></t>12", Some(false)),
+        ("<t>so</t>abc", None),
+        ("<t123", None),
+        ("<x", None),
+        ("1<t>", None),
+    ] {
+        assert_eq!(allows(&digits, text), expected, "{text}");
+    }
+    // The text may begin as the mark does.
+    let alike = constraint("<t>", "<(a|t)[a-z]*");
+    for (text, expected) in [
+        ("<abc", Some(true)),
+        ("<tab", Some(true)),
+        ("<t>123</t><a", Some(true)),
+        ("<t>123</t>1", None),
+        ("<t1", None),
+    ] {
+        assert_eq!(allows(&alike, text), expected, "{text}");
+    }
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, TokEnv, TokRxInfo, TokTrie};
 
-use super::guide::{Crossing, Mask};
+use super::front::Crossing;
+use super::guide::Mask;
 use crate::error::{Error, Result};
 use crate::text::spelling::{Spelled, Spelling};
 use crate::text::tokenizer::Tokenizer;
@@ -24,6 +25,8 @@ pub(super) struct Vocabulary {
     eos_ids: Vec<u32>,
     /// The tokens that go beyond marks, of the marks that were asked for last.
     crossing: Mutex<Vec<(String, Arc<Crossing>)>>,
+    /// The tokens that go on with opening marks, of the marks that were asked for last.
+    opening: Mutex<Vec<([String; 2], Arc<Vec<Mask>>)>>,
     /// Tokens that spell less at the beginning of a text than behind other tokens. They may not come first.
     not_first: Option<Mask>,
 }
@@ -78,6 +81,7 @@ impl Vocabulary {
             size,
             eos_ids,
             crossing: Mutex::default(),
+            opening: Mutex::default(),
             not_first: has_shortened.then(|| not_first.into()),
         })
     }
@@ -112,37 +116,69 @@ impl Vocabulary {
 
     /// The tokens that end a mark and go on with other text.
     pub(super) fn crossing(&self, mark: &str) -> Arc<Crossing> {
-        let lock = || self.crossing.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = lock();
-        if let Some((_, found)) = known.iter().find(|(known, _)| known == mark) {
-            return found.clone();
-        }
-        drop(known);
-        let sought = mark.as_bytes();
-        let mut crossing = vec![Vec::new(); sought.len()];
-        for id in 0..self.size as u32 {
-            let bytes = self.text(id);
-            let at = |at: usize| bytes.get(at..).is_some_and(|rest| rest.starts_with(sought));
-            if let Some(at) = (0..bytes.len()).find(|&from| at(from))
-                && at + sought.len() < bytes.len()
-            {
-                crossing[0].push(id);
-            }
-            for (n, crossing) in crossing.iter_mut().enumerate().skip(1) {
-                let rest = bytes.strip_prefix(&sought[n..]);
-                if rest.is_some_and(|rest| !rest.is_empty()) {
-                    crossing.push(id);
+        remembered(&self.crossing, mark.to_owned(), || {
+            let sought = mark.as_bytes();
+            let mut crossing = vec![Vec::new(); sought.len()];
+            for id in 0..self.size as u32 {
+                let bytes = self.text(id);
+                let at = |at: usize| bytes.get(at..).is_some_and(|rest| rest.starts_with(sought));
+                if let Some(at) = (0..bytes.len()).find(|&from| at(from))
+                    && at + sought.len() < bytes.len()
+                {
+                    crossing[0].push(id);
+                }
+                for (n, crossing) in crossing.iter_mut().enumerate().skip(1) {
+                    let rest = bytes.strip_prefix(&sought[n..]);
+                    if rest.is_some_and(|rest| !rest.is_empty()) {
+                        crossing.push(id);
+                    }
                 }
             }
-        }
-        let crossing = Arc::new(crossing);
-        let mut known = lock();
-        if known.len() == MARKS {
-            known.remove(0);
-        }
-        known.push((mark.to_owned(), crossing.clone()));
-        crossing
+            crossing
+        })
     }
+
+    /// For each number of bytes of `opener` that have come: the tokens that go on with it. One may end it and go on with text in which `after` is
+    /// not whole.
+    pub(super) fn opening(&self, opener: &str, after: &str) -> Arc<Vec<Mask>> {
+        remembered(&self.opening, [opener, after].map(str::to_owned), || {
+            let (sought, after) = (opener.as_bytes(), after.as_bytes());
+            let has_after = |text: &[u8]| text.windows(after.len()).any(|part| part == after);
+            let masks = (0..sought.len()).map(|came| {
+                let rest = &sought[came..];
+                let mut words = vec![0; self.words()];
+                for id in 0..self.size as u32 {
+                    let bytes = self.text(id);
+                    let goes_on = match bytes.strip_prefix(rest) {
+                        Some(behind) => !has_after(behind),
+                        None => !bytes.is_empty() && rest.starts_with(bytes),
+                    };
+                    words[id as usize / 32] |= u32::from(goes_on) << (id % 32);
+                }
+                words.into()
+            });
+            masks.collect()
+        })
+    }
+}
+
+/// What was made for a mark; it is made unless it is among those that were asked for last.
+fn remembered<K: PartialEq, T>(
+    known: &Mutex<Vec<(K, Arc<T>)>>,
+    key: K,
+    make: impl FnOnce() -> T,
+) -> Arc<T> {
+    let lock = || known.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, found)) = lock().iter().find(|(known, _)| *known == key) {
+        return found.clone();
+    }
+    let made = Arc::new(make());
+    let mut known = lock();
+    if known.len() == MARKS {
+        known.remove(0);
+    }
+    known.push((key, made.clone()));
+    made
 }
 
 fn special(name: &str) -> Vec<u8> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use mlx_core::{Array, DType, random};
 
-use super::{History, Row, SamplingParams, sample};
+use super::{Held, History, Row, SamplingParams, sample};
 use crate::grammar::Mask;
 
 const DRAWS: usize = 200_000;
@@ -76,7 +76,7 @@ fn drawn_of(params: &SamplingParams, mask: Option<&Mask>) -> Vec<usize> {
                 history: &history,
                 ahead: 0,
                 logprobs: None,
-                mask,
+                mask: mask.map(Held::to),
             })
             .collect();
         for choice in sample(&logits, &rows, None).unwrap().read().unwrap() {

@@ -54,6 +54,7 @@ pub(super) fn options(
         seed: fields.take::<i64>("seed")?.map(i64::cast_unsigned),
         stop_ids: fields.any(&["stop_token_ids", "stop_ids"])?,
         ignore_eos: fields.take("ignore_eos")?,
+        min_tokens: fields.take("min_tokens")?,
         speculative: fields.take::<Speculative>("speculative")?,
         logit_bias: bias(fields)?,
         ..Default::default()
@@ -83,12 +84,6 @@ pub(super) fn options(
         // Clients send "" for none.
         stop.retain(|text| !text.is_empty());
         given.stop = Some(stop);
-    }
-    let min_tokens = fields.take::<usize>("min_tokens")?;
-    if min_tokens.is_some_and(|n| n > 0) {
-        let message =
-            "min_tokens is not supported; ignore_eos with max_tokens gives a fixed length";
-        return Err(ApiError::bad("min_tokens", message));
     }
     let mut options = given.over(defaults);
     options.grammar = grammar::take(fields)?;
@@ -146,6 +141,20 @@ pub(super) fn choices(fields: &mut Fields) -> Result<usize, ApiError> {
         n => {
             let message = format!("n must be in 1..={MAX_CHOICES}, given {n}");
             Err(ApiError::bad("n", message))
+        }
+    }
+}
+
+/// Takes `best_of`: how many answers are generated, of which the `n` best are given.
+///
+/// # Errors
+/// It is less than `n`, or too many.
+pub(super) fn best_of(fields: &mut Fields, n: usize) -> Result<usize, ApiError> {
+    match fields.take::<usize>("best_of")?.unwrap_or(n) {
+        tried if (n..=MAX_CHOICES).contains(&tried) => Ok(tried),
+        tried => {
+            let message = format!("best_of must be in n..={MAX_CHOICES}, n is {n}, given {tried}");
+            Err(ApiError::bad("best_of", message))
         }
     }
 }
@@ -218,7 +227,7 @@ mod tests {
     fn names_of_other_servers_are_read() {
         let options = read(
             r#"{"temperature": 1e-5, "top_p": 0, "top_k": -1, "stop": "x", "seed": -1, "logit_bias": {"7": -100},
-                "repetition_penalty": 1.1, "stop_token_ids": [3], "min_tokens": 0}"#,
+                "repetition_penalty": 1.1, "stop_token_ids": [3], "min_tokens": 5}"#,
         )
         .unwrap();
         let sampling = options.sampling;
@@ -235,8 +244,8 @@ mod tests {
             (1.1, u32::MAX as usize)
         );
         assert_eq!(
-            (options.stop, options.stop_ids),
-            (vec!["x".to_owned()], vec![3])
+            (options.stop, options.stop_ids, options.min_tokens),
+            (vec!["x".to_owned()], vec![3], 5)
         );
     }
 
@@ -247,7 +256,7 @@ mod tests {
             (r#"{"stop": 3}"#, "stop"),
             (r#"{"logit_bias": {"x": 1}}"#, "logit_bias"),
             (r#"{"temperature": "hot"}"#, "temperature"),
-            (r#"{"min_tokens": 4}"#, "min_tokens"),
+            (r#"{"min_tokens": -4}"#, "min_tokens"),
             (
                 r#"{"stop": ["a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a"]}"#,
                 "stop",

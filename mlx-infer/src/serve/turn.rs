@@ -17,7 +17,7 @@ use super::trace::Trace;
 use crate::error::Error;
 use crate::generate::GenerateOptions;
 use crate::grammar::Grammar;
-use crate::text::chat::reply::ToolChoice;
+use crate::text::chat::reply::{ReplyFront, ToolChoice};
 use crate::text::chat::{self, Message, RenderOptions};
 
 /// A conversation, and how to answer it.
@@ -128,12 +128,24 @@ impl Turn {
             let calls = calls.map_err(|error| ApiError::from(error).with_param("tool_choice"))?;
             // Calls that are left open give way to a form that the whole answer must have.
             let is_open = self.tool_choice == ToolChoice::Auto && self.options.grammar.is_some();
+            let front = match format.front(tokenizer, &text) {
+                // The grammar of calls has it.
+                ReplyFront::Form(_) if calls.is_some() && !is_open => ReplyFront::Nothing,
+                front => front,
+            };
             if let Some(grammar) = calls.filter(|_| !is_open) {
                 self.options.grammar = Some(Grammar::Lark(grammar).into());
             }
+            let may_think = self.kwargs.get("enable_thinking") != Some(&Value::Bool(false));
             if let Some(constraint) = &mut self.options.grammar {
-                let end = format.reasoning_end(&text).map(str::to_owned);
-                constraint.after = constraint.after.take().or(end);
+                match front {
+                    ReplyFront::Reasoning { open, close } if open.is_none() || may_think => {
+                        constraint.after = Some(close.to_owned());
+                        constraint.opener = open.map(str::to_owned);
+                    }
+                    ReplyFront::Form(form) => constraint.front = Some(form),
+                    ReplyFront::Reasoning { .. } | ReplyFront::Nothing => {}
+                }
             }
             let ignored = params::check(frontend, "messages", &ids, &self.options)?;
             Ok::<_, ApiError>((ids, text, ignored))
@@ -151,6 +163,7 @@ impl Turn {
                 .collect(),
             is_parallel: self.is_parallel,
             stop: self.options.stop.clone(),
+            min_tokens: self.options.min_tokens,
             tokenizer: frontend.tokenizer()?.clone(),
             trace: trace.clone(),
         };
@@ -171,7 +184,7 @@ pub(super) fn prepared(loaded: &Loaded, messages: Vec<Message>) -> Result<Vec<Me
     prepared.map_err(in_messages)
 }
 
-/// The text of a conversation that was prepared. Where the template refuses system messages behind others, they are merged in front.
+/// The prompt text of a conversation that was prepared.
 ///
 /// # Errors
 /// The template refuses the conversation.
@@ -181,14 +194,8 @@ pub(super) fn written(
     render: &RenderOptions,
 ) -> Result<String, ApiError> {
     let template = loaded.frontend().chat_template()?;
-    let text = template.render(messages, render);
-    let merged = match &text {
-        Ok(_) => None,
-        Err(_) => chat::merge_system(messages),
-    };
-    merged
-        .map_or(text, |merged| template.render(&merged, render))
-        .map_err(in_messages)
+    let text = chat::prompt_text(template, loaded.reply_format()?, messages, render);
+    text.map_err(in_messages)
 }
 
 fn in_messages(error: Error) -> ApiError {

@@ -8,9 +8,14 @@ mod fallback;
 mod history;
 mod load;
 mod message;
+mod prompt;
 pub mod reply;
 mod template;
+mod tools;
 
+#[cfg(feature = "serve")]
+pub(crate) use self::history::content_text;
 pub use self::history::{merge_system, prepare};
 pub use self::message::Message;
+pub use self::prompt::prompt_text;
 pub use self::template::{ChatTemplate, RenderOptions};

@@ -56,6 +56,12 @@ impl StopStrings {
 
     /// Takes the next piece and returns the text that is certain by now. After a stop it returns nothing.
     pub fn push(&mut self, piece: &str) -> String {
+        self.take(piece, true)
+    }
+
+    /// The same; unless it `may_stop`, a stop string that is complete within the piece is text. One that begins in it can be completed by the
+    /// next piece.
+    pub(crate) fn take(&mut self, piece: &str, may_stop: bool) -> String {
         if self.hit.is_some() {
             return String::new();
         }
@@ -69,7 +75,12 @@ impl StopStrings {
             let mut longest: Option<(usize, usize)> = None;
             for (index, stop) in self.stops.iter_mut().enumerate() {
                 let length = stop.text.len();
-                if stop.advance(byte) && longest.is_none_or(|(best, _)| best < length) {
+                if !stop.advance(byte) {
+                    continue;
+                }
+                if !may_stop {
+                    stop.matched = stop.fallback[length];
+                } else if longest.is_none_or(|(best, _)| best < length) {
                     longest = Some((length, index));
                 }
             }
@@ -141,9 +152,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Every end position in order, the longest stop string at it first.
-    fn naive(text: &str, stops: &[String]) -> (String, Option<String>) {
-        for end in (0..=text.len()).filter(|at| text.is_char_boundary(*at)) {
+    /// Every end position behind `passed` in order, the longest stop string at it first.
+    fn naive(text: &str, stops: &[String], passed: usize) -> (String, Option<String>) {
+        for end in (passed + 1..=text.len()).filter(|at| text.is_char_boundary(*at)) {
             let hits = stops
                 .iter()
                 .filter(|stop| text[..end].ends_with(stop.as_str()));
@@ -160,12 +171,14 @@ mod tests {
         fn pieces_do_not_matter(
             pieces in prop::collection::vec("[abé]{0,4}", 0..12),
             stops in prop::collection::vec("[abé]{1,4}", 0..4),
+            passed in 0..4usize,
         ) {
-            let (expected, stop) = naive(&pieces.concat(), &stops);
+            let passed = passed.min(pieces.len());
+            let (expected, stop) = naive(&pieces.concat(), &stops, pieces[..passed].concat().len());
             let mut search = StopStrings::new(stops.clone()).unwrap();
             let mut found = String::new();
             for (count, piece) in pieces.iter().enumerate() {
-                found.push_str(&search.push(piece));
+                found.push_str(&search.take(piece, count >= passed));
                 // Text that a later piece could make part of a stop string is held; all other text is released.
                 prop_assert!(expected.starts_with(&found));
                 if search.stopped().is_none() {

@@ -19,10 +19,12 @@ mod independence;
 #[cfg(unix)]
 mod interruption;
 mod joins;
+mod least;
 mod poison;
 mod prefixes;
 mod processors;
 mod quantized;
 mod schedules;
+mod shared;
 mod speculation;
 mod trained_head;

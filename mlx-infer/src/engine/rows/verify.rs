@@ -246,7 +246,7 @@ fn setting<'a>(line: &'a Line, sequence: &'a Sequence, at: usize) -> Row<'a> {
         history: &line.histories[known],
         ahead: at - known,
         // Behind a token that the grammar does not allow, nothing is kept.
-        mask: sequence.masks().nth(at).flatten(),
+        mask: sequence.held_behind(at),
         ..sequence.row()
     }
 }

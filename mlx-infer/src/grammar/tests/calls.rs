@@ -9,7 +9,7 @@ use self::forms::FORMS;
 use super::super::{Constraint, Grammar};
 use super::{allowed, guide, tokenizer};
 use crate::text::chat::ChatTemplate;
-use crate::text::chat::reply::{Part, ReplyFormat, ToolChoice};
+use crate::text::chat::reply::{Part, ReplyFormat, ReplyFront, ToolChoice};
 use crate::text::files::Files;
 use crate::text::tokenizer::Tokenizer;
 
@@ -29,8 +29,12 @@ fn tools(is_strict: bool) -> Vec<Value> {
 
 /// Whether the grammar allows the whole text, and an end behind it.
 fn allows(tokenizer: &Tokenizer, lark: &str, text: &str) -> bool {
-    let constraint = Constraint::from(Grammar::Lark(lark.to_owned()));
-    let mut guide = guide(tokenizer, tokenizer.vocab_size(), &constraint);
+    allows_all(tokenizer, &Grammar::Lark(lark.to_owned()).into(), text)
+}
+
+/// Whether the constraint does.
+fn allows_all(tokenizer: &Tokenizer, constraint: &Constraint, text: &str) -> bool {
+    let mut guide = guide(tokenizer, tokenizer.vocab_size(), constraint);
     let mut is_complete = false;
     for id in tokenizer.encode(text, false).unwrap() {
         if is_complete || !allowed(&mut guide).contains(&id) {
@@ -63,7 +67,9 @@ fn with_special(tokens: &[&str]) -> Tokenizer {
 
 fn check(tokenizer: &Tokenizer) {
     for (marks, call, two) in FORMS {
-        let template = ChatTemplate::from_source(&format!("{{# {marks} #}}x"), tokenizer).unwrap();
+        let template =
+            ChatTemplate::from_source(&format!("{{# {marks} #}}{{{{ tools }}}}x"), tokenizer)
+                .unwrap();
         let format = ReplyFormat::detect(&template, tokenizer);
         let tools = tools(true);
         let grammar = |choice: &ToolChoice, is_parallel| {
@@ -190,7 +196,8 @@ fn harmony_may_reason_before_the_call() {
         "<|call|>",
     ];
     let tokenizer = with_special(&marks);
-    let template = ChatTemplate::from_source("{# <|channel|> <|call|> #}x", &tokenizer).unwrap();
+    let template =
+        ChatTemplate::from_source("{# <|channel|> <|call|> #}{{ tools }}x", &tokenizer).unwrap();
     let format = ReplyFormat::detect(&template, &tokenizer);
     let grammar = format
         .grammar(&tokenizer, &tools(false), &ToolChoice::Required, true)
@@ -221,10 +228,64 @@ fn harmony_may_reason_before_the_call() {
     );
 }
 
+/// The form of an answer holds in the final channel, behind any reasoning.
+#[test]
+fn harmony_is_held_in_its_final_channel() {
+    let marks = [
+        "<|start|>",
+        "<|channel|>",
+        "<|message|>",
+        "<|end|>",
+        "<|constrain|>",
+        "<|call|>",
+    ];
+    let tokenizer = with_special(&marks);
+    let template =
+        ChatTemplate::from_source("{# <|channel|> <|call|> #}{{ tools }}x", &tokenizer).unwrap();
+    let format = ReplyFormat::detect(&template, &tokenizer);
+    let ReplyFront::Form(front) = format.front(&tokenizer, "<|start|>assistant") else {
+        panic!("harmony has a front");
+    };
+    let constraint = Constraint {
+        front: Some(front),
+        ..Grammar::Regex("[0-9]{3}".to_owned()).into()
+    };
+    let thought = "<|channel|>analysis<|message|>It is 12.<|end|><|start|>assistant";
+    let head = "<|channel|>final<|message|>";
+    for (text, is_allowed) in [
+        (format!("{head}123"), true),
+        (format!("{thought}{head}123"), true),
+        (format!("{thought}{thought}{head}123"), true),
+        (format!("{head}12"), false),
+        (format!("{head}abc"), false),
+        (format!("{thought}{head}abc"), false),
+        (thought.to_owned(), false),
+        ("123".to_owned(), false),
+        ("<|channel|>commentary<|message|>123".to_owned(), false),
+        (
+            format!("<|channel|>commentary<|message|>a<|end|><|start|>assistant{head}123"),
+            false,
+        ),
+    ] {
+        assert_eq!(
+            allows_all(&tokenizer, &constraint, &text),
+            is_allowed,
+            "{text}"
+        );
+    }
+    let mut parser = format.parser("", &[]);
+    let parts = parser.push(&format!("{thought}{head}123"));
+    let expected = [
+        Part::Reasoning("It is 12.".to_owned()),
+        Part::Content("123".to_owned()),
+    ];
+    assert_eq!(parts, expected);
+}
+
 #[test]
 fn gemmas_notation_holds_every_type() {
     let tokenizer = tokenizer("qwen");
-    let template = ChatTemplate::from_source("{# <|tool_call> #}x", &tokenizer).unwrap();
+    let template = ChatTemplate::from_source("{# <|tool_call> #}{{ tools }}x", &tokenizer).unwrap();
     let format = ReplyFormat::detect(&template, &tokenizer);
     let grammar = |schema: Value, is_strict: bool| {
         let tool = json!({"type": "function", "function": {"name": "f", "parameters": schema, "strict": is_strict}});

@@ -7,29 +7,24 @@ use serde_json::{Value, json};
 use super::super::error::ApiError;
 use super::super::fields::Fields;
 use super::super::turn::check_choice;
-use crate::text::chat::Message;
 use crate::text::chat::reply::ToolChoice;
+use crate::text::chat::{Message, content_text};
 
 /// Begins a block of the system text that Claude Code sends. It changes with every request, and no prefix would ever be found again.
 const BILLING: &str = "x-anthropic-billing-header";
 
 /// The text of `system`: a text, or blocks of text.
 pub(super) fn system_text(system: &Value) -> Result<String, ApiError> {
-    match system {
-        Value::String(text) => Ok(text.clone()),
-        Value::Array(blocks) => {
-            let texts = blocks.iter().map(|block| block["text"].as_str());
-            let texts: Option<Vec<&str>> = texts.collect();
-            let texts =
-                texts.ok_or_else(|| ApiError::bad("system", "system: expected blocks of text"))?;
-            let kept = texts.into_iter().filter(|text| !text.starts_with(BILLING));
-            Ok(kept.collect::<Vec<_>>().join("\n\n"))
-        }
-        _ => Err(ApiError::bad(
-            "system",
-            "system: expected a text or blocks of text",
-        )),
+    let mut system = system.clone();
+    if let Value::Array(blocks) = &mut system {
+        let is_billing = |block: &Value| {
+            block["text"]
+                .as_str()
+                .is_some_and(|text| text.starts_with(BILLING))
+        };
+        blocks.retain(|block| !is_billing(block));
     }
+    content_text(&system, "\n\n").map_err(|what| ApiError::bad("system", format!("system: {what}")))
 }
 
 /// Adds a message in OpenAI's form. Results of tools become messages of their own, before the text of the same turn.
@@ -61,7 +56,8 @@ pub(super) fn convert(conversation: &mut Vec<Message>, message: &Value) -> Resul
                 "function": {"name": block["name"], "arguments": block["input"]},
             })),
             "tool_result" => {
-                let result = result_text(&block["content"])?;
+                let result = content_text(&block["content"], "\n")
+                    .map_err(|what| format!("the result of a tool: {what}"))?;
                 let result = Message::new("tool", result);
                 conversation.push(result.with("tool_call_id", block["tool_use_id"].clone()));
             }
@@ -86,20 +82,6 @@ pub(super) fn convert(conversation: &mut Vec<Message>, message: &Value) -> Resul
     }
     conversation.push(converted);
     Ok(())
-}
-
-fn result_text(content: &Value) -> Result<String, String> {
-    match content {
-        Value::Null => Ok(String::new()),
-        Value::String(text) => Ok(text.clone()),
-        Value::Array(parts) => {
-            let texts = parts.iter().map(|part| part["text"].as_str());
-            let texts: Option<Vec<&str>> = texts.collect();
-            let message = "results of tools must be texts: images are not supported";
-            Ok(texts.ok_or(message)?.join("\n"))
-        }
-        _ => Err("the result of a tool must be a text or a list of parts".to_owned()),
-    }
 }
 
 /// A tool in OpenAI's form; `None` for one that only Anthropic's servers run.

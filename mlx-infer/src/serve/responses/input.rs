@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::error::ApiError;
-use crate::text::chat::Message;
+use crate::text::chat::{Message, content_text};
 
 /// The conversation that `instructions` and `input` make.
 ///
@@ -48,7 +48,7 @@ fn take(messages: &mut Vec<Message>, reasoning: &mut String, item: &Value) -> Re
                     return Err(format!("its role must be {known}, given {role:?}"));
                 }
             };
-            let message = Message::new(role, text_of(&item["content"])?);
+            let message = Message::new(role, content_text(&item["content"], "")?);
             messages.push(with_reasoning(message, reasoning, role));
         }
         "function_call" => {
@@ -72,7 +72,7 @@ fn take(messages: &mut Vec<Message>, reasoning: &mut String, item: &Value) -> Re
             messages.push(with_reasoning(message, reasoning, "assistant"));
         }
         "function_call_output" => {
-            let result = Message::new("tool", text_of(&item["output"])?);
+            let result = Message::new("tool", content_text(&item["output"], "")?);
             messages.push(result.with("tool_call_id", item["call_id"].clone()));
         }
         "reasoning" => {
@@ -91,33 +91,6 @@ fn with_reasoning(message: Message, reasoning: &mut String, role: &str) -> Messa
     match role == "assistant" && !reasoning.is_empty() {
         true => message.with("reasoning_content", std::mem::take(reasoning)),
         false => message,
-    }
-}
-
-/// A text, or parts of text.
-fn text_of(content: &Value) -> Result<String, String> {
-    match content {
-        Value::Null => Ok(String::new()),
-        Value::String(text) => Ok(text.clone()),
-        Value::Array(parts) => {
-            let mut text = String::new();
-            for part in parts {
-                let kind = part["type"].as_str().unwrap_or("text");
-                let name = if kind == "refusal" { "refusal" } else { "text" };
-                match (kind, part[name].as_str()) {
-                    ("text" | "input_text" | "output_text" | "refusal", Some(more)) => {
-                        text.push_str(more);
-                    }
-                    _ => {
-                        return Err(format!(
-                            "a part of type {kind:?} is not supported: this server reads text"
-                        ));
-                    }
-                }
-            }
-            Ok(text)
-        }
-        _ => Err("its content must be a text or a list of parts".to_owned()),
     }
 }
 

@@ -15,6 +15,8 @@ pub(in super::super) struct Replies {
     pub(super) rows: Vec<Reply>,
     pub(super) is_parallel: bool,
     pub(super) stop: Vec<String>,
+    /// Tokens of an answer with which no stop string is complete.
+    pub(super) min_tokens: usize,
     pub(super) tokenizer: Tokenizer,
     pub(super) trace: Trace,
 }
@@ -88,7 +90,9 @@ impl Replies {
                 },
                 has_calls: row.calls > 0,
                 stopped_at: match reason {
-                    FinishReason::Stop => stopped_at(&self.tokenizer, &row.ids, &self.stop),
+                    FinishReason::Stop => {
+                        stopped_at(&self.tokenizer, &row.ids, &self.stop, self.min_tokens)
+                    }
                     _ => None,
                 },
                 metrics,
@@ -101,15 +105,21 @@ impl Replies {
     }
 }
 
-/// Which stop string comes first in the text of these ids.
-fn stopped_at(tokenizer: &Tokenizer, ids: &[u32], stop: &[String]) -> Option<usize> {
+/// Which stop string ends first in the text of these ids, behind that of the first `passed` ones.
+fn stopped_at(tokenizer: &Tokenizer, ids: &[u32], stop: &[String], passed: usize) -> Option<usize> {
     if stop.is_empty() {
         return None;
     }
     let text = tokenizer.decode(ids, true).ok()?;
-    let places = stop.iter().enumerate();
-    let places = places.filter_map(|(index, stop)| Some((text.find(stop)?, index)));
-    places.min().map(|(_, index)| index)
+    let passed = tokenizer.decode(&ids[..passed.min(ids.len())], true).ok()?;
+    let ends = stop.iter().enumerate().filter_map(|(index, stop)| {
+        let mut starts =
+            (0..text.len()).filter(|&at| text.as_bytes()[at..].starts_with(stop.as_bytes()));
+        let start = starts.find(|at| at + stop.len() > passed.len())?;
+        Some((start + stop.len(), start, index))
+    });
+    // Of several that end together the longest counts.
+    ends.min().map(|(.., index)| index)
 }
 
 impl Reply {

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::Message;
 use super::reply::{ReplyFormat, ToolFormat};
+use super::{Message, tools};
 use crate::error::{Error, Result};
 
 /// Brings messages into the form that templates read:
@@ -11,24 +11,23 @@ use crate::error::{Error, Result};
 /// - the role `developer` is `system`;
 /// - a list of parts becomes one text, with line breaks between the parts; no content is an empty text;
 /// - arguments of calls become objects, as transformers passes them, where they are texts with JSON; `""` and `"null"` are no arguments. DeepSeek's
-///   templates read texts, and get texts.
+///   templates read texts, and get texts;
+/// - calls and their results become texts, where the template does not show them.
 ///
 /// # Errors
 /// A part is no text, or arguments are no JSON object; the message names the place.
 pub fn prepare(messages: Vec<Message>, format: &ReplyFormat) -> Result<Vec<Message>> {
     let wants_text = format.tools() == ToolFormat::DeepSeek;
     let messages = messages.into_iter().enumerate();
-    messages
+    let prepared: Result<Vec<Message>> = messages
         .map(|(at, message)| {
             let mut map = message.as_map().clone();
             if map.get("role").is_some_and(|role| role == "developer") {
                 map.insert("role".to_owned(), "system".into());
             }
-            if map.get("content").is_none_or(Value::is_null) {
-                map.insert("content".to_owned(), "".into());
-            }
-            if let Some(Value::Array(parts)) = map.get("content") {
-                let text = join(parts).map_err(|what| place(at, &what))?;
+            if let None | Some(Value::Null | Value::Array(_)) = map.get("content") {
+                let content = map.get("content").unwrap_or(&Value::Null);
+                let text = content_text(content, "\n").map_err(|what| place(at, &what))?;
                 map.insert("content".to_owned(), text.into());
             }
             if let Some(Value::Array(calls)) = map.get_mut("tool_calls") {
@@ -51,7 +50,11 @@ pub fn prepare(messages: Vec<Message>, format: &ReplyFormat) -> Result<Vec<Messa
             }
             Ok(map.into())
         })
-        .collect()
+        .collect();
+    match format.seen().calls {
+        true => prepared,
+        false => prepared.map(|messages| tools::spelled(messages, format)),
+    }
 }
 
 /// The same conversation with all system messages in one at its front, for templates that refuse them elsewhere. `None` if none stands
@@ -79,9 +82,18 @@ fn place(at: usize, what: &str) -> Error {
     Error::format(format!("messages[{at}]: {what}"))
 }
 
-fn join(parts: &[Value]) -> std::result::Result<String, String> {
-    let mut texts = Vec::with_capacity(parts.len());
-    for part in parts {
+/// The text of a content: a text, or parts of text with `between` between them; no content is an empty text.
+///
+/// # Errors
+/// A part is no text; the message names its type.
+pub(crate) fn content_text(content: &Value, between: &str) -> std::result::Result<String, String> {
+    let parts = match content {
+        Value::Null => return Ok(String::new()),
+        Value::String(text) => return Ok(text.clone()),
+        Value::Array(parts) => parts,
+        _ => return Err("its content must be a text or a list of parts".to_owned()),
+    };
+    let text = |part: &Value| {
         let kind = part["type"].as_str().unwrap_or("text");
         let text = match (part, kind) {
             (Value::String(text), _) => Some(text.as_str()),
@@ -89,16 +101,12 @@ fn join(parts: &[Value]) -> std::result::Result<String, String> {
             (_, "refusal") => part["refusal"].as_str(),
             _ => None,
         };
-        match text {
-            Some(text) => texts.push(text),
-            None => {
-                return Err(format!(
-                    "a part of type {kind:?} is no text, and only texts are supported"
-                ));
-            }
-        }
-    }
-    Ok(texts.join("\n"))
+        let message =
+            || format!("a part of type {kind:?} is no text, and only texts are supported");
+        text.map(str::to_owned).ok_or_else(message)
+    };
+    let texts: std::result::Result<Vec<String>, String> = parts.iter().map(text).collect();
+    Ok(texts?.join(between))
 }
 
 fn arguments(

@@ -21,6 +21,7 @@ mod notation;
 mod parser;
 mod pythonic;
 mod seek;
+mod seen;
 mod tags;
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,8 @@ use serde_json::Value;
 
 pub use self::grammar::ToolChoice;
 pub use self::parser::ReplyParser;
+
+use self::seen::Seen;
 
 use super::ChatTemplate;
 use crate::text::tokenizer::Tokenizer;
@@ -106,6 +109,12 @@ pub enum ToolFormat {
 }
 
 impl ToolFormat {
+    /// Whether a call's arguments are a JSON object.
+    fn is_json(self) -> bool {
+        use ToolFormat::*;
+        matches!(self, Hermes | Llama3 | Mistral | MistralArgs | DeepSeek)
+    }
+
     /// The form whose marks a template or a vocabulary has.
     fn detect(has: impl Fn(&str) -> bool, is_token: impl Fn(&str) -> bool) -> Self {
         if has("<|channel|>") && (has("<|call|>") || is_token("<|call|>")) {
@@ -219,6 +228,7 @@ pub struct ReplyFormat {
     special: Vec<String>,
     /// Whether DeepSeek's calls have a fence around their arguments.
     is_fenced: bool,
+    seen: Seen,
 }
 
 impl ReplyFormat {
@@ -230,7 +240,12 @@ impl ReplyFormat {
             .collect();
         let has = |mark: &str| sources.iter().any(|source| source.contains(mark));
         let is_token = |mark: &str| tokenizer.token_to_id(mark).is_some();
-        let tools = ToolFormat::detect(has, is_token);
+        let seen = Seen::by(template);
+        let tools = match ToolFormat::detect(has, is_token) {
+            // A text describes calls whose arguments are JSON only.
+            form if !seen.tools && !form.is_json() => ToolFormat::Hermes,
+            form => form,
+        };
         let is_fenced = has("```json");
         let reasoning = REASONING
             .into_iter()
@@ -251,6 +266,7 @@ impl ReplyFormat {
             kept,
             special: tokenizer.special_texts(),
             is_fenced,
+            seen,
         }
     }
 
@@ -262,6 +278,7 @@ impl ReplyFormat {
             kept: Vec::new(),
             special: vec!["<|im_end|>".to_owned()],
             is_fenced: false,
+            seen: Seen::ALL,
         }
     }
 
@@ -273,6 +290,11 @@ impl ReplyFormat {
     /// The form of calls.
     pub fn tools(&self) -> ToolFormat {
         self.tools
+    }
+
+    /// What the model sees of a conversation.
+    pub(super) fn seen(&self) -> Seen {
+        self.seen
     }
 
     /// A parser of one reply to `prompt`, the text that the template made. `tools` are those on offer, in OpenAI's form; without any, calls are
@@ -297,9 +319,52 @@ impl ReplyFormat {
                 .any(|token| begun.contains(token.as_str()))
     }
 
-    /// The mark behind which the answer to `prompt` begins, if the reply begins with reasoning.
-    pub fn reasoning_end(&self, prompt: &str) -> Option<&str> {
-        let marks = self.reasoning?;
-        self.begins_in_reasoning(prompt).then_some(marks.close)
+    /// What stands before the answer in a reply to `prompt`.
+    pub fn front(&self, tokenizer: &Tokenizer, prompt: &str) -> ReplyFront {
+        if self.tools == ToolFormat::Harmony {
+            return ReplyFront::Form(grammar::harmony_front(tokenizer));
+        }
+        let Some(Marks { open, close, .. }) = self.reasoning else {
+            return ReplyFront::Nothing;
+        };
+        if self.begins_in_reasoning(prompt) {
+            return ReplyFront::Reasoning { open: None, close };
+        }
+        // A prompt that has closed the reasoning of its own turn asks for none.
+        match self.of_turn(prompt).contains(close) {
+            true => ReplyFront::Nothing,
+            false => ReplyFront::Reasoning {
+                open: Some(open),
+                close,
+            },
+        }
     }
+
+    /// The end of the prompt, behind the last mark of a turn, which is a special token.
+    fn of_turn<'p>(&self, prompt: &'p str) -> &'p str {
+        let is_mark = |token: &&String| {
+            let marks = self.reasoning.iter();
+            let mut marks = marks.flat_map(|marks| [marks.open, marks.close]);
+            !marks.any(|mark| mark.contains(token.as_str()))
+        };
+        let ends = self.special.iter().filter(is_mark);
+        let ends = ends.filter_map(|token| Some(prompt.rfind(token.as_str())? + token.len()));
+        &prompt[ends.max().unwrap_or(0)..]
+    }
+}
+
+/// What stands before the answer in a reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReplyFront {
+    /// Nothing.
+    Nothing,
+    /// Reasoning up to `close`. With `open`, only if the reply begins with that mark.
+    Reasoning {
+        /// The mark that opens it.
+        open: Option<&'static str>,
+        /// The mark that ends it.
+        close: &'static str,
+    },
+    /// Text that this grammar in Lark holds: messages of other channels, and the head of the answer.
+    Form(String),
 }

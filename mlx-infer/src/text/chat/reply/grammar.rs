@@ -127,14 +127,37 @@ impl ReplyFormat {
         };
         let start = match is_free {
             false if self.tools == ToolFormat::Harmony => {
-                let open = rules.literal("<|channel|>analysis<|message|>");
-                let text = rules.text_until("<|end|><|start|>assistant");
-                format!("({open} {text})? {block}")
+                let analysis = analysis(&mut rules);
+                format!("({analysis})* {block}")
             }
             false => block,
             true => free(&mut rules, &block, frame.open),
         };
         Ok(Some(rules.finish(&start)))
+    }
+
+    /// Calls as a reply has them: names, and arguments in JSON.
+    pub(in super::super) fn written(&self, calls: &[(&str, String)]) -> String {
+        let frame = self.frame();
+        let call = |(name, arguments): &(&str, String)| {
+            let name = match frame.is_quoted {
+                true => json!(name).to_string(),
+                false => (*name).to_owned(),
+            };
+            let Frame {
+                front,
+                middle,
+                back,
+                ..
+            } = frame;
+            format!("{front}{name}{middle}{arguments}{back}")
+        };
+        let calls: Vec<String> = calls.iter().map(call).collect();
+        let (front, back) = frame.outer;
+        format!(
+            "{front}{}{back}",
+            calls.join(frame.between.unwrap_or_default())
+        )
     }
 
     fn frame(&self) -> Frame {
@@ -275,6 +298,21 @@ impl ReplyFormat {
             },
         }
     }
+}
+
+/// The grammar of what stands before an answer in the harmony format: its reasoning, and the head of its message.
+pub(super) fn harmony_front(tokenizer: &Tokenizer) -> String {
+    let mut rules = Rules::new(tokenizer, ToolFormat::Harmony);
+    let analysis = analysis(&mut rules);
+    let head = rules.literal("<|channel|>final<|message|>");
+    rules.finish(&format!("({analysis})* {head}"))
+}
+
+/// A message of reasoning, and what begins the next message.
+fn analysis(rules: &mut Rules<'_>) -> String {
+    let open = rules.literal("<|channel|>analysis<|message|>");
+    let text = rules.text_until("<|end|><|start|>assistant");
+    format!("{open} {text}")
 }
 
 /// Free text in which every mark of a call begins a call.

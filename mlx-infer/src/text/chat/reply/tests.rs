@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use self::cases::cases;
-use super::{Part, ReplyFormat, ToolFormat};
+use super::{Part, ReplyFormat, ReplyFront, ToolFormat};
+use crate::text::files::Files;
+use crate::text::tokenizer::Tokenizer;
 
 mod cases;
 mod properties;
@@ -118,16 +120,51 @@ fn a_prompt_that_has_opened_the_reasoning() {
             );
         }
     }
-    assert_eq!(format.reasoning_end(prompt), Some("</think>"));
-    // A reply that goes on in the middle of the reasoning; a mark in another turn.
-    assert_eq!(
-        format.reasoning_end("<|im_start|>assistant\n<think>\nFirst,"),
-        Some("</think>")
-    );
+}
+
+/// What stands before an answer that is held to a grammar.
+#[test]
+fn the_front_of_a_reply() {
+    let format = ReplyFormat::of(Some(0), ToolFormat::Hermes);
+    let reasoning = |open| ReplyFront::Reasoning {
+        open,
+        close: "</think>",
+    };
+    let turn = "<|im_start|>assistant\n";
+    let earlier = "<|im_start|>assistant\n<think>a</think>b<|im_end|>\n<|im_start|>assistant\n";
     let quoted = "<|im_start|>user\nwhat is <think>?<|im_end|>\n<|im_start|>assistant\n";
-    assert_eq!(format.reasoning_end(quoted), None);
+    let tokenizer = tokenizer();
+    for (prompt, expected) in [
+        (format!("{turn}<think>\n"), reasoning(None)),
+        // A reply that goes on in the middle of the reasoning.
+        (format!("{turn}<think>\nFirst,"), reasoning(None)),
+        (turn.to_owned(), reasoning(Some("<think>"))),
+        // Marks in other turns.
+        (earlier.to_owned(), reasoning(Some("<think>"))),
+        (quoted.to_owned(), reasoning(Some("<think>"))),
+        (
+            format!("{turn}<think>\n\n</think>\n\n"),
+            ReplyFront::Nothing,
+        ),
+    ] {
+        assert_eq!(format.front(&tokenizer, &prompt), expected, "{prompt}");
+    }
+    let format = ReplyFormat::of(None, ToolFormat::Hermes);
+    assert_eq!(format.front(&tokenizer, turn), ReplyFront::Nothing);
+}
+
+fn tokenizer() -> Tokenizer {
+    let folder = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../testdata/text/tokenizers/qwen"
+    );
+    Tokenizer::load(&Files::directory(folder).unwrap()).unwrap()
+}
+
+#[test]
+fn a_prompt_that_has_closed_the_reasoning() {
+    let format = ReplyFormat::of(Some(0), ToolFormat::Hermes);
     let closed = "<|im_start|>assistant\n<think>\n\n</think>\n\n";
-    assert_eq!(format.reasoning_end(closed), None);
     assert_eq!(shown(&parts(&format, closed, "so", &[1], &[])), "so");
 }
 

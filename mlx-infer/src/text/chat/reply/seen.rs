@@ -1,0 +1,71 @@
+//! What a chat template shows to its model.
+
+use jiff::civil::DateTime;
+use serde_json::{Value, json};
+
+use crate::text::chat::{ChatTemplate, Message, RenderOptions};
+
+/// Which parts of a conversation the model sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::text::chat) struct Seen {
+    /// The tools on offer.
+    pub(in crate::text::chat) tools: bool,
+    /// Calls and their results in messages.
+    pub(in crate::text::chat) calls: bool,
+    /// System messages. A template that does not show them refuses them.
+    pub(in crate::text::chat) system: bool,
+}
+
+/// Words that stand in no template.
+const NAME: &str = "probe_of_a_name";
+const RESULT: &str = "probe_of_a_result";
+
+impl Seen {
+    #[cfg(test)]
+    pub(super) const ALL: Self = Self {
+        tools: true,
+        calls: true,
+        system: true,
+    };
+
+    /// Renders small conversations.
+    pub(super) fn by(template: &ChatTemplate) -> Self {
+        let tool = json!({"type": "function", "function": {
+            "name": NAME, "description": "", "parameters": {"type": "object", "properties": {}},
+        }});
+        let text = |messages: &[Message], tools: Option<Vec<Value>>| {
+            let options = RenderOptions {
+                tools,
+                add_generation_prompt: true,
+                now: Some(DateTime::constant(2026, 1, 1, 0, 0, 0, 0)),
+                ..Default::default()
+            };
+            template.render(messages, &options).ok()
+        };
+        let question = Message::new("user", "x");
+        let shows_calls = |arguments: Value| {
+            let id = "call00001";
+            let call = json!({"id": id, "type": "function", "function": {"name": NAME, "arguments": arguments}});
+            let conversation = [
+                question.clone(),
+                Message::new("assistant", "").with("tool_calls", vec![call]),
+                Message::new("tool", RESULT)
+                    .with("tool_call_id", id)
+                    .with("name", NAME),
+            ];
+            // Without tools on offer, so that the name is that of the call.
+            text(&conversation, None)
+                .or_else(|| text(&conversation, Some(vec![tool.clone()])))
+                .is_some_and(|text| text.contains(NAME) && text.contains(RESULT))
+        };
+        let system = [Message::new("system", RESULT), question.clone()];
+        let [with, without] = [Some(vec![tool.clone()]), None]
+            .map(|tools| text(std::slice::from_ref(&question), tools));
+        Self {
+            // A template that refuses the question says nothing of tools.
+            tools: without.is_none() || with != without,
+            calls: shows_calls(json!({})) || shows_calls(json!("{}")),
+            system: text(&system, None).is_some_and(|text| text.contains(RESULT)),
+        }
+    }
+}
