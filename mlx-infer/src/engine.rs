@@ -6,6 +6,7 @@
 mod decode;
 mod drafters;
 mod handle;
+mod jobs;
 mod load;
 mod prefixes;
 mod rows;
@@ -15,6 +16,7 @@ mod tests;
 mod thread;
 mod worker;
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -32,6 +34,7 @@ pub(crate) use self::task::Sink;
 pub(crate) use self::worker::Worker;
 
 use self::handle::{Ticket, gone};
+use self::jobs::Job;
 use self::load::Load;
 use self::thread::Command;
 use crate::backend::{BackEnd, MlxLm};
@@ -229,9 +232,9 @@ impl Engine {
         })
     }
 
-    /// Calls `job` with the model, or with that of an adapter, on the engine's thread, between two steps of the rows. All rows wait for it, so a long computation is to be
-    /// split into several jobs, which run one between two steps. `job` is dropped without a call if the engine is aborted before, and a panic of
-    /// `job` ends nothing else.
+    /// Calls `job` with the model, or with that of an adapter, on the engine's thread, between two steps of the rows. All rows wait for it; a
+    /// long computation is for [`run_in_pieces`](Self::run_in_pieces). `job` is dropped without a call if the engine is aborted before, and a
+    /// panic of `job` ends nothing else.
     ///
     /// # Errors
     /// The engine has ended ([`ErrorKind::Closed`]), there is no such adapter, or the model is of another back end
@@ -241,9 +244,29 @@ impl Engine {
         adapter: Option<&str>,
         job: impl FnOnce(&LoadedModel) + Send + 'static,
     ) -> Result<()> {
+        self.run_in_pieces(adapter, move |model| {
+            job(model);
+            |_: &LoadedModel| ControlFlow::Break(())
+        })
+    }
+
+    /// The same for a long computation: `begin` makes what computes it, a piece with each call, until it breaks. The rows take a step between two
+    /// pieces, and several such computations take turns.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_in_pieces<P>(
+        &self,
+        adapter: Option<&str>,
+        begin: impl FnOnce(&LoadedModel) -> P + Send + 'static,
+    ) -> Result<()>
+    where
+        P: FnMut(&LoadedModel) -> ControlFlow<()> + 'static,
+    {
         let model = self.model(adapter)?;
         self.frontend.check_native()?;
-        let sent = self.commands.send(Command::Run(model, Box::new(job)));
+        let job: Job<LoadedModel> = Box::new(move |model| Box::new(begin(model)));
+        let sent = self.commands.send(Command::Run(model, job));
         sent.map_err(|_| gone())
     }
 

@@ -1,6 +1,7 @@
 //! Scoring: how likely a text is to the model.
 
 use mlx_core::{Array, DType, eval, fast};
+use mlx_nn::ModelCache;
 use serde_json::{Value, json};
 
 use crate::cancel::CancelToken;
@@ -75,59 +76,107 @@ impl Score {
     }
 }
 
+/// The score of a text as far as it is computed.
+pub(crate) struct Scoring {
+    tokens: Vec<u32>,
+    options: ScoreOptions,
+    cache: ModelCache,
+    /// Tokens that are computed.
+    done: usize,
+    logprobs: Vec<Option<f32>>,
+    top: Vec<Vec<(u32, f32)>>,
+}
+
+impl Scoring {
+    /// # Errors
+    /// The text is empty or has no place in the model's positions or vocabulary.
+    pub(crate) fn begin(
+        model: &LoadedModel,
+        prompt: Prompt,
+        options: &ScoreOptions,
+    ) -> Result<Self> {
+        if options.chunk == 0 {
+            return Err(Error::argument("chunk must be at least 1, given 0"));
+        }
+        let tokens = model.prompt_ids(prompt)?;
+        check_ids(&tokens, model.vocab())?;
+        check_positions(tokens.len(), model.info().max_positions, "")?;
+        let mut cache = model.new_cache(1);
+        cache.expect(0, tokens.len());
+        Ok(Self {
+            options: options.clone(),
+            cache,
+            done: 0,
+            logprobs: vec![None],
+            top: vec![Vec::new(); usize::from(options.top_each > 0)],
+            tokens,
+        })
+    }
+
+    /// Computes the next chunk of the text; the score, if that was the last.
+    ///
+    /// # Errors
+    /// The computation fails, or was cancelled.
+    pub(crate) fn advance(&mut self, model: &LoadedModel) -> Result<Option<Score>> {
+        if self.options.cancel.is_cancelled() {
+            return Err(Error::new(ErrorKind::Cancelled, "scoring was cancelled"));
+        }
+        let end = self.tokens.len().min(self.done + self.options.chunk);
+        let chunk = &self.tokens[self.done..end];
+        let ids = forward::padded(&[chunk])?;
+        let hidden = forward::hidden(model.model(), &mut self.cache, &ids, &[chunk.len()])?;
+        eval(self.cache.arrays().chain([&hidden]))?;
+        let targets = &self.tokens[self.done + 1..self.tokens.len().min(end + 1)];
+        let (n_top, logprobs) = (self.options.top_each, &mut self.logprobs);
+        model.score_with_top(&hidden, targets, n_top, logprobs, &mut self.top)?;
+        let is_nan = |logprob: &Option<f32>| logprob.is_some_and(f32::is_nan);
+        if let Some(at) = self.logprobs.iter().position(is_nan)
+            && !model.options().allow_nan
+        {
+            return Err(model.not_finite(&self.tokens[..at]));
+        }
+        let width = chunk.len() as i32;
+        self.done = end;
+        match end == self.tokens.len() {
+            false => Ok(None),
+            true => self
+                .end(model, &hidden.slice_axis(1, width - 1, width)?)
+                .map(Some),
+        }
+    }
+
+    /// The score. `last`: the hidden state of the last token, `[1, 1, E]`.
+    fn end(&mut self, model: &LoadedModel, last: &Array) -> Result<Score> {
+        let next = model.next(last, self.options.top)?;
+        if next.iter().any(|(_, logprob)| logprob.is_nan()) && !model.options().allow_nan {
+            return Err(model.not_finite(&self.tokens));
+        }
+        let logprobs = std::mem::take(&mut self.logprobs);
+        let found = logprobs.iter().flatten();
+        let (nll, n) = found.fold((0.0, 0), |(sum, n), &lp| (sum - f64::from(lp), n + 1));
+        Ok(Score {
+            next,
+            top: std::mem::take(&mut self.top),
+            perplexity: (nll / f64::from(n.max(1))).exp(),
+            tokens: std::mem::take(&mut self.tokens),
+            logprobs,
+            nll,
+        })
+    }
+}
+
 impl LoadedModel {
     /// Scores a text or ids. The logits of few positions exist at a time, however long the text is.
     ///
     /// # Errors
     /// The text is empty or has no place in the model's positions or vocabulary, or the computation fails.
     pub fn score(&self, prompt: impl Into<Prompt>, options: &ScoreOptions) -> Result<Score> {
-        if options.chunk == 0 {
-            return Err(Error::argument("chunk must be at least 1, given 0"));
-        }
-        let tokens = self.prompt_ids(prompt.into())?;
-        check_ids(&tokens, self.vocab())?;
-        check_positions(tokens.len(), self.info().max_positions, "")?;
-        let mut cache = self.new_cache(1);
-        cache.expect(0, tokens.len());
-        let mut logprobs = vec![None];
-        let mut top = vec![Vec::new(); usize::from(options.top_each > 0)];
-        let mut last = None;
-        for (index, chunk) in tokens.chunks(options.chunk).enumerate() {
-            if options.cancel.is_cancelled() {
-                return Err(Error::new(ErrorKind::Cancelled, "scoring was cancelled"));
+        let mut scoring = Scoring::begin(self, prompt.into(), options)?;
+        loop {
+            if let Some(score) = scoring.advance(self)? {
+                return Ok(score);
             }
-            let ids = forward::padded(&[chunk])?;
-            let hidden = forward::hidden(self.model(), &mut cache, &ids, &[chunk.len()])?;
-            eval(cache.arrays().chain([&hidden]))?;
-            let next = index * options.chunk + 1;
-            let targets = &tokens[next..tokens.len().min(next + chunk.len())];
-            self.score_with_top(&hidden, targets, options.top_each, &mut logprobs, &mut top)?;
-            let is_nan = |logprob: &Option<f32>| logprob.is_some_and(f32::is_nan);
-            if let Some(at) = logprobs.iter().position(is_nan)
-                && !self.options().allow_nan
-            {
-                return Err(self.not_finite(&tokens[..at]));
-            }
-            let end = chunk.len() as i32;
-            last = Some(hidden.slice_axis(1, end - 1, end)?);
         }
-        let last = last.expect("a prompt has a token");
-        let (nll, n) = logprobs
-            .iter()
-            .flatten()
-            .fold((0.0, 0), |(sum, n), &lp: &f32| (sum - f64::from(lp), n + 1));
-        let next = self.next(&last, options.top)?;
-        if next.iter().any(|(_, logprob)| logprob.is_nan()) && !self.options().allow_nan {
-            return Err(self.not_finite(&tokens));
-        }
-        Ok(Score {
-            next,
-            top,
-            perplexity: (nll / f64::from(n.max(1))).exp(),
-            tokens,
-            logprobs,
-            nll,
-        })
     }
 
     /// Appends the log probabilities of `targets`, the tokens after each position of `hidden` `[1, L, E]`

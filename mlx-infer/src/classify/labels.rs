@@ -6,7 +6,7 @@
 use mlx_core::{Array, fast};
 use mlx_nn::ModelCache;
 
-use super::Item;
+use super::{Encoded, Item};
 use crate::error::{Error, Result};
 use crate::forward::padded;
 use crate::generate::Prompt;
@@ -26,7 +26,7 @@ pub struct LabelScores {
 }
 
 impl LabelScores {
-    fn new(logprobs: Vec<f64>) -> Self {
+    pub(super) fn new(logprobs: Vec<f64>) -> Self {
         let mut best = 0;
         for (at, logprob) in logprobs.iter().enumerate() {
             if *logprob > logprobs[best] {
@@ -53,7 +53,7 @@ pub(super) fn encode(
     prompt: Prompt,
     labels: &[String],
     add_special: bool,
-) -> Result<(Vec<u32>, Vec<Vec<u32>>)> {
+) -> Encoded {
     let empty = || Error::argument("the text is empty; expected at least one token");
     let (mut ids, mut wholes) = match (prompt, tokenizer) {
         (Prompt::Tokens(ids), _) if labels.is_empty() => (ids, Vec::new()),
@@ -100,36 +100,37 @@ pub(super) fn encode(
 }
 
 impl LoadedModel {
-    /// Scores the labels of each item behind its text, whose rows `cache` holds. `logits`: `[B, V]`
-    /// behind the texts.
-    pub(super) fn score_labels(
-        &self,
-        items: &[&Item],
-        logits: &Array,
-        cache: &mut ModelCache,
-    ) -> Result<Vec<LabelScores>> {
-        let n_labels = items.first().map_or(0, |item| item.labels.len());
-        let firsts: Vec<u32> = items
-            .iter()
-            .flat_map(|item| item.labels.iter().map(|label| label[0]))
-            .collect();
-        let firsts = Array::from_slice(&firsts, &[items.len() as i32, n_labels as i32])?;
+    /// The log probability of the first token of each label of each item. `logits`: `[B, V]` behind the texts.
+    pub(super) fn first_of_labels(&self, items: &[&Item], logits: &Array) -> Result<Vec<Vec<f64>>> {
+        let most = items.iter().map(|item| item.labels.len()).max();
+        let most = most.unwrap_or(0);
+        if most == 0 {
+            return Ok(vec![Vec::new(); items.len()]);
+        }
+        // Texts with fewer labels are padded.
+        let firsts = items.iter().flat_map(|item| {
+            let firsts = item.labels.iter().map(|label| label[0]);
+            firsts.chain(std::iter::repeat(0)).take(most)
+        });
+        let firsts: Vec<u32> = firsts.collect();
+        let firsts = Array::from_slice(&firsts, &[items.len() as i32, most as i32])?;
         let logprobs = logits
             .take_along_axis(&firsts, -1)?
             .subtract(&fast::logsumexp(logits)?.expand_dims(-1)?)?
             .to_vec::<f32>()?;
-        let mut scores: Vec<Vec<f64>> = logprobs
-            .chunks(n_labels)
-            .map(|row| row.iter().map(|&logprob| f64::from(logprob)).collect())
-            .collect();
-        for label in 0..n_labels {
-            self.add_rest_of(label, items, cache, &mut scores)?;
-        }
-        Ok(scores.into_iter().map(LabelScores::new).collect())
+        let rows = items.iter().zip(logprobs.chunks(most));
+        Ok(rows
+            .map(|(item, row)| {
+                row[..item.labels.len()]
+                    .iter()
+                    .map(|&lp| f64::from(lp))
+                    .collect()
+            })
+            .collect())
     }
 
-    /// Adds the log probabilities of the tokens behind the first of one label.
-    fn add_rest_of(
+    /// Adds the log probabilities of the tokens behind the first of one label, which has some behind a text. `cache` holds the texts.
+    pub(super) fn add_rest_of(
         &self,
         label: usize,
         items: &[&Item],
@@ -139,14 +140,11 @@ impl LoadedModel {
         let inputs: Vec<&[u32]> = items
             .iter()
             .map(|item| {
-                let ids = &item.labels[label];
-                &ids[..ids.len() - 1]
+                let ids = item.labels.get(label).map_or(&[][..], Vec::as_slice);
+                &ids[..ids.len().saturating_sub(1)]
             })
             .collect();
         let widths: Vec<usize> = inputs.iter().map(|ids| ids.len()).collect();
-        if widths.iter().all(|&width| width == 0) {
-            return Ok(());
-        }
         let mut step = cache.begin(&widths)?;
         let hidden = self.model().hidden(&padded(&inputs)?, &mut step)?;
         // Rolled back: the next label begins at the same position.
@@ -155,7 +153,7 @@ impl LoadedModel {
         let (mut places, mut targets) = (Vec::new(), Vec::new());
         for (row, item) in items.iter().enumerate() {
             places.extend((0..widths[row]).map(|at| row as i32 * width + at as i32));
-            targets.extend_from_slice(&item.labels[label][1..]);
+            targets.extend(item.labels.get(label).into_iter().flat_map(|ids| &ids[1..]));
         }
         let places = Array::from_slice(&places, &[places.len() as i32])?;
         let hidden = hidden.reshape(&[-1, e])?.take(&places, 0)?.expand_dims(0)?;
@@ -164,7 +162,9 @@ impl LoadedModel {
         let mut logprobs = logprobs.into_iter();
         for (row, &width) in widths.iter().enumerate() {
             let of_row = logprobs.by_ref().take(width).flatten();
-            scores[row][label] += of_row.map(f64::from).sum::<f64>();
+            if let Some(score) = scores[row].get_mut(label) {
+                *score += of_row.map(f64::from).sum::<f64>();
+            }
         }
         Ok(())
     }

@@ -92,7 +92,7 @@ impl Chat {
                 BackEnd::MlxLm(model) => {
                     let prompt = prompt(messages)?;
                     output::show(self.json, |on_event| {
-                        model.generate(prompt, &options, on_event)
+                        model.generate(&prompt, &options, on_event)
                     })?
                 }
             };

@@ -1,20 +1,16 @@
 //! The engine's thread after its models have loaded: the model, and the model with each adapter; or one of another back end.
 
-use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use super::decode::Decode;
 use super::handle::Outlet;
+use super::jobs::{Job, Jobs};
 use super::load::Load;
 use crate::cancel::CancelToken;
 use crate::model::LoadedModel;
 use crate::request::Request;
-
-/// Work on the model between two steps.
-pub(super) type Job = Box<dyn FnOnce(&LoadedModel) + Send>;
 
 pub(super) enum Command {
     Submit {
@@ -26,7 +22,7 @@ pub(super) enum Command {
         outlet: Outlet,
     },
     /// Work on the model at this place.
-    Run(usize, Job),
+    Run(usize, Job<LoadedModel>),
     /// Ends the engine when all requests before it have ended.
     Finish,
     /// Makes the thread look at the flag.
@@ -37,7 +33,7 @@ pub(super) enum Command {
 struct Work<D> {
     /// One for each model.
     workers: Vec<D>,
-    jobs: VecDeque<(usize, Job)>,
+    jobs: Jobs<LoadedModel>,
     is_finishing: bool,
 }
 
@@ -52,7 +48,7 @@ pub(super) fn serve<D: Decode<'static>>(
 ) {
     let mut work = Work {
         workers,
-        jobs: VecDeque::new(),
+        jobs: Jobs::new(),
         is_finishing: false,
     };
     loop {
@@ -77,13 +73,7 @@ pub(super) fn serve<D: Decode<'static>>(
         }
         let busy = work.workers.iter_mut().filter(|worker| !worker.is_idle());
         busy.for_each(D::advance);
-        if let Some((model, job)) = work.jobs.pop_front()
-            && let Some(model) = models.get(model)
-        {
-            // The caller sees that its job has ended without a result.
-            let _ = catch_unwind(AssertUnwindSafe(|| job(model)));
-        }
-        load.set(work.workers.iter().map(D::load));
+        work.jobs.advance(models);
     }
 }
 
@@ -101,7 +91,7 @@ impl<D: Decode<'static>> Work<D> {
                 let sink = Box::new(move |event| outlet.put(event));
                 self.workers[model].submit(*request, requested, dropped, backlog, sink);
             }
-            Command::Run(model, job) => self.jobs.push_back((model, job)),
+            Command::Run(model, job) => self.jobs.push(model, job),
             Command::Finish => self.is_finishing = true,
             Command::Wake => {}
         }

@@ -143,6 +143,7 @@ impl Guide {
     }
 
     /// The tokens that may come next, if not all may.
+    #[cfg(test)]
     pub(crate) fn mask(&self) -> Option<&Mask> {
         self.mask.as_ref()
     }

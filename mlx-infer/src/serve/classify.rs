@@ -9,19 +9,18 @@ use serde_json::{Value, json};
 use super::error::ApiError;
 use super::fields::Fields;
 use super::params::OneOrMany;
-use super::state::{Loaded, Shared, heavy, now};
+use super::state::{Loaded, Served, Shared, heavy, now};
 use super::trace::Trace;
-use crate::classify::{ClassifyOptions, ClassifyResult};
+use crate::classify::{ClassifyOptions, ClassifyResult, Encoded, Run};
 use crate::error::Result as Outcome;
 use crate::generate::Prompt;
+use crate::model::LoadedModel;
 use crate::text::chat::{self, Message, RenderOptions};
 
 /// The mark in a template that the text replaces.
 const PLACE: &str = "{}";
 /// Most texts of a request.
 const MAX_TEXTS: usize = 4096;
-/// Texts that are computed between two steps of the engine.
-const AT_A_TIME: usize = 64;
 
 /// Texts or conversations, one or many.
 #[derive(Deserialize)]
@@ -64,36 +63,17 @@ pub(super) async fn classify(
         labels,
         // The ids are there already.
         add_special: false,
+        batch_tokens: app.settings.engine.limits.prefill_tokens,
         ..Default::default()
     };
-    let mut data = Vec::with_capacity(n);
-    let mut prompts = prompts.into_iter().peekable();
-    while prompts.peek().is_some() {
-        let (mut part, mut places) = (Vec::new(), Vec::new());
-        let mut results: Vec<Outcome<ClassifyResult>> = Vec::new();
-        for prompt in prompts.by_ref().take(AT_A_TIME) {
-            places.push(prompt.is_ok());
-            match prompt {
-                Ok(ids) => part.push(Prompt::Tokens(ids)),
-                Err(error) => results.push(Err(error)),
-            }
-        }
-        let mut faults = results.into_iter();
-        let options = options.clone();
-        let computed = app
-            .with_model(&served, move |model| model.classify(part, &options))
-            .await??;
-        let mut computed = computed.into_iter();
-        for is_computed in places {
-            let result = match is_computed {
-                true => computed.next(),
-                false => faults.next(),
-            };
-            let result = result.ok_or_else(ApiError::internal)?;
-            data.push(entry(data.len(), result, &trace));
-        }
-    }
-    let labels = options.labels;
+    let prompts = prompts.into_iter().map(|ids| ids.map(Prompt::Tokens));
+    let encoded = heavy(|| loaded.frontend().encode(prompts.collect(), &options))?;
+    let labels = options.labels.clone();
+    let results = computed(&app, &served, encoded, options).await?;
+    let results = results.into_iter().enumerate();
+    let mut data: Vec<Value> = results
+        .map(|(index, result)| entry(index, result, &trace))
+        .collect();
     for one in &mut data {
         if let Some(best) = one["label"].as_u64() {
             one["label"] = labels[best as usize].clone().into();
@@ -110,6 +90,30 @@ pub(super) async fn classify(
         "usage": {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens},
     });
     Ok((headers, Json(answer)))
+}
+
+/// The result of each text, computed a batch between two steps of the rows.
+///
+/// # Errors
+/// The engine has ended.
+pub(super) async fn computed(
+    app: &Shared,
+    served: &Served,
+    encoded: Vec<Encoded>,
+    options: ClassifyOptions,
+) -> Result<Vec<Outcome<ClassifyResult>>, ApiError> {
+    let pieces = move |model: &LoadedModel| {
+        let mut found: Vec<_> = encoded.iter().map(|_| None).collect();
+        let mut run = Run::begin(model, encoded, &options);
+        move |model: &LoadedModel| {
+            let mut on_done = |index: usize, result| found[index] = Some(result);
+            let goes_on = run.advance(model, &mut on_done);
+            (!goes_on).then(|| std::mem::take(&mut found))
+        }
+    };
+    let found: Vec<Option<_>> = app.in_pieces(served, pieces).await?;
+    let whole: Option<Vec<_>> = found.into_iter().collect();
+    whole.ok_or_else(ApiError::internal)
 }
 
 /// The ids of each text; an error for one that cannot be encoded.

@@ -14,8 +14,10 @@ use super::logprobs::{Lists, check_top};
 use super::state::{Served, Shared, heavy, now};
 use super::trace::{Trace, new_id};
 use super::{params, sse};
+use crate::error::Error;
 use crate::generate::{FinishReason, Prompt};
-use crate::score::{Score, ScoreOptions};
+use crate::model::LoadedModel;
+use crate::score::{Score, ScoreOptions, Scoring};
 use crate::text::tokenizer::Tokenizer;
 
 /// Tokens of an answer whose request says no number, as in OpenAI's API.
@@ -54,6 +56,7 @@ pub(super) async fn completions(
     let loaded = app.ready()?;
     let prompts = fields.require::<Prompts>("prompt")?.list();
     let n = params::choices(&mut fields)?;
+    let tried = params::best_of(&mut fields, n)?;
     let mut options = params::options(&mut fields, &loaded.defaults)?;
     let max_tokens = fields.any(&["max_tokens", "max_completion_tokens"])?;
     let max_tokens = max_tokens.unwrap_or(MAX_TOKENS);
@@ -67,10 +70,14 @@ pub(super) async fn completions(
         let message = "max_tokens must be at least 1, given 0; with echo it may be 0";
         return Err(ApiError::bad("max_tokens", message));
     }
-    if prompts.is_empty() || prompts.len() * n > MAX_ROWS {
-        let rows = prompts.len() * n;
+    if prompts.is_empty() || prompts.len() * tried > MAX_ROWS {
+        let rows = prompts.len() * tried;
         let message = format!("prompt and n make {rows} answers, expected 1 to {MAX_ROWS}");
         return Err(ApiError::bad("prompt", message));
+    }
+    if tried > n && is_stream {
+        let message = "best_of above n cannot be streamed: the best are known at the end";
+        return Err(ApiError::bad("best_of", message));
     }
     options.max_tokens = max_tokens.max(1);
     let frontend = loaded.frontend();
@@ -101,8 +108,12 @@ pub(super) async fn completions(
         (true, Some(top)) => score(&app, &served, &ids, top).await?,
         _ => Vec::new(),
     };
-    let rows = ids.len() * n;
+    let rows = ids.len() * tried;
     let lists = tokenizer.filter(|_| options.logprobs.is_some());
+    if tried > n {
+        // The best are those of the highest log probability.
+        options.logprobs = options.logprobs.or(Some(0));
+    }
     let head = json!({
         "id": new_id("cmpl-"), "object": "text_completion", "created": now(), "model": served.name,
     });
@@ -113,8 +124,10 @@ pub(super) async fn completions(
             trace: trace.clone(),
         },
         rows: (0..rows)
-            .map(|at| Row::new(&texts[at / n], scores.get(at / n), lists))
+            .map(|at| Row::new(&texts[at / tried], scores.get(at / tried), lists))
             .collect(),
+        tried,
+        n,
     };
     if max_tokens == 0 {
         trace.prompt(ids.iter().map(Vec::len).sum());
@@ -122,7 +135,7 @@ pub(super) async fn completions(
         writer.rows.iter_mut().for_each(|row| row.finish = finish);
         return Ok((headers, Json(writer.whole())).into_response());
     }
-    let mut choices = Choices::start(&app, loaded, &served, &trace, &ids, n, &options)?;
+    let mut choices = Choices::start(&app, loaded, &served, &trace, &ids, tried, &options)?;
     if is_stream {
         return Ok(sse::response(choices, writer, trace, headers));
     }
@@ -132,7 +145,7 @@ pub(super) async fn completions(
     Ok((headers, Json(writer.whole())).into_response())
 }
 
-/// The log probabilities of each prompt. They are computed one prompt between two steps of the engine.
+/// The log probabilities of each prompt, computed a chunk between two steps of the rows.
 async fn score(
     app: &Shared,
     served: &Served,
@@ -147,8 +160,14 @@ async fn score(
             top_each: top.max(1),
             ..Default::default()
         };
-        let ids = ids.clone();
-        let score = app.with_model(served, move |model| model.score(ids, &options));
+        let prompt = Prompt::Tokens(ids.clone());
+        let score = app.in_pieces(served, move |model| {
+            let mut scoring = Scoring::begin(model, prompt, &options);
+            move |model: &LoadedModel| match &mut scoring {
+                Ok(scoring) => scoring.advance(model).transpose(),
+                Err(error) => Some(Err(Error::new(error.kind(), error.to_string()))),
+            }
+        });
         scores.push(score.await??);
     }
     Ok(scores)
@@ -160,6 +179,8 @@ struct Row {
     text: String,
     lists: Option<Lists>,
     finish: Option<FinishReason>,
+    /// The sum of the tokens' log probabilities, where they are known, and the number of tokens.
+    logprob: (f64, usize),
 }
 
 impl Row {
@@ -174,7 +195,14 @@ impl Row {
             text: prompt.to_owned(),
             lists,
             finish: None,
+            logprob: (0.0, 0),
         }
+    }
+
+    /// The log probability of a token of it on average.
+    fn mean(&self) -> f64 {
+        let (sum, n) = self.logprob;
+        sum / n.max(1) as f64
     }
 
     /// What was not written yet, as a choice.
@@ -192,12 +220,19 @@ impl Row {
 struct Writer {
     chunks: Chunks,
     rows: Vec<Row>,
+    /// Answers to each prompt that are generated, and how many of them are given.
+    tried: usize,
+    n: usize,
 }
 
 impl Writer {
     fn take(&mut self, step: Step) -> usize {
         let row = &mut self.rows[step.row];
         row.text.push_str(&step.text());
+        for (token, _) in &step.tokens {
+            row.logprob.0 += f64::from(token.logprob.unwrap_or(0.0));
+            row.logprob.1 += 1;
+        }
         if let Some(lists) = &mut row.lists {
             for (token, _) in &step.tokens {
                 lists.push(token.id, token.logprob, &token.top);
@@ -210,9 +245,18 @@ impl Writer {
     }
 
     fn whole(mut self) -> Value {
-        let rows = self.rows.iter_mut().enumerate();
+        let mut given: Vec<&mut Row> = Vec::with_capacity(self.rows.len());
+        for rows in self.rows.chunks_mut(self.tried) {
+            let mut rows: Vec<&mut Row> = rows.iter_mut().collect();
+            if self.tried > self.n {
+                rows.sort_by(|a, b| b.mean().total_cmp(&a.mean()));
+                rows.truncate(self.n);
+            }
+            given.extend(rows);
+        }
+        let choices = given.into_iter().enumerate();
         self.chunks
-            .whole(rows.map(|(index, row)| row.choice(index)).collect())
+            .whole(choices.map(|(index, row)| row.choice(index)).collect())
     }
 
     fn chunk(&mut self, row: usize) -> String {

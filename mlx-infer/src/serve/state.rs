@@ -1,5 +1,6 @@
 //! What all handlers share.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -167,21 +168,34 @@ impl App {
         })
     }
 
-    /// Calls `job` with the model between two steps of the engine.
+    /// Computes something with the model in pieces, between steps of the rows: `begin` makes what computes a piece with each call, until it gives
+    /// the result. It ends early when its client leaves.
     ///
     /// # Errors
-    /// The engine has ended, or the job has panicked.
-    pub(super) async fn with_model<T: Send + 'static>(
+    /// The engine has ended, or the computation has panicked.
+    pub(super) async fn in_pieces<T, P>(
         &self,
         served: &Served,
-        job: impl FnOnce(&LoadedModel) -> T + Send + 'static,
-    ) -> Result<T, ApiError> {
+        begin: impl FnOnce(&LoadedModel) -> P + Send + 'static,
+    ) -> Result<T, ApiError>
+    where
+        T: Send + 'static,
+        P: FnMut(&LoadedModel) -> Option<T> + 'static,
+    {
         let (send, receive) = tokio::sync::oneshot::channel();
         let adapter = served.adapter.as_deref();
-        self.ready()?.engine.run(adapter, move |model| {
-            // The result of a job has no reader if its client has left.
-            if !send.is_closed() {
-                let _ = send.send(job(model));
+        self.ready()?.engine.run_in_pieces(adapter, move |model| {
+            let mut pieces = begin(model);
+            let mut send = Some(send);
+            move |model: &LoadedModel| {
+                if send.as_ref().is_none_or(|send| send.is_closed()) {
+                    return ControlFlow::Break(());
+                }
+                let Some(result) = pieces(model) else {
+                    return ControlFlow::Continue(());
+                };
+                let _ = send.take().map(|send| send.send(result));
+                ControlFlow::Break(())
             }
         })?;
         receive.await.map_err(|_| ApiError::internal())
