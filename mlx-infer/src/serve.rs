@@ -6,6 +6,7 @@
 //! | file | has |
 //! |---|---|
 //! | `server`, `settings` | start, drain, end; the settings |
+//! | `connection` | connections and the time that clients have |
 //! | `http`, `guard`, `trace`, `error` | routes, access, the log line and metrics of a request, errors |
 //! | `fields`, `params` | a body's keys, and the options they make |
 //! | `choices`, `sse` | the events of a request's rows, and streams of server-sent events |
@@ -16,6 +17,7 @@ mod choices;
 mod chunks;
 mod classify;
 mod completions;
+mod connection;
 mod error;
 mod fields;
 mod grammar;
@@ -33,6 +35,7 @@ mod server;
 mod settings;
 mod sse;
 mod state;
+mod systemone;
 mod tokenize;
 mod trace;
 mod turn;

@@ -77,6 +77,10 @@ pub(super) struct Serve {
     /// Seconds that requests may go on after SIGTERM or Ctrl-C; a second signal ends the server at once
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     drain: u64,
+    /// Seconds that the head of a request and its body may each take to come, and that a client may take no byte of its answer; idle connections
+    /// are closed after this time
+    #[arg(long, value_name = "SECONDS", default_value_t = ServeOptions::default().client_timeout.as_secs())]
+    client_timeout: u64,
     /// Write no line to stderr for each request
     #[arg(long)]
     quiet: bool,
@@ -177,6 +181,7 @@ impl Serve {
                 ..Default::default()
             },
             drain: Duration::from_secs(self.drain),
+            client_timeout: Duration::from_secs(self.client_timeout),
             engine: EngineOptions {
                 limits: Limits {
                     rows: self.rows,

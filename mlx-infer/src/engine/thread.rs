@@ -74,6 +74,7 @@ pub(super) fn serve<D: Decode<'static>>(
         let busy = work.workers.iter_mut().filter(|worker| !worker.is_idle());
         busy.for_each(D::advance);
         work.jobs.advance(models);
+        load.set(work.workers.iter().map(D::load));
     }
 }
 

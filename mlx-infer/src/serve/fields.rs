@@ -5,6 +5,7 @@ use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use tokio::time::timeout;
 
 use super::error::ApiError;
 use super::state::Shared;
@@ -159,7 +160,12 @@ impl FromRequest<Shared> for Fields {
             let message = "expected a body with Content-Type: application/json";
             return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
-        let body = Bytes::from_request(request, app).await;
+        let limit = app.settings.client_timeout;
+        let body = timeout(limit, Bytes::from_request(request, app)).await;
+        let body = body.map_err(|_| {
+            let message = format!("the body did not come within {} s", limit.as_secs_f32());
+            ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
+        })?;
         let body = body.map_err(|rejection| match rejection.status() {
             StatusCode::PAYLOAD_TOO_LARGE => ApiError::new(
                 StatusCode::PAYLOAD_TOO_LARGE,

@@ -16,7 +16,7 @@ use super::state::Shared;
 use super::trace::{self, Trace};
 use super::{
     MAX_BODY, chat, classify, completions, guard, health, messages, metrics, models, page,
-    responses, tokenize,
+    responses, systemone, tokenize,
 };
 
 /// Routes that need no key.
@@ -40,6 +40,7 @@ pub(super) fn router(app: Shared) -> Router {
         .route("/v1/completions", post(completions::completions))
         .route("/v1/classify", post(classify::classify))
         .route("/classify", post(classify::classify))
+        .route("/v1/systemone", post(systemone::systemone))
         .route("/v1/embeddings", post(no_embeddings))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))

@@ -5,14 +5,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::serve::ListenerExt;
 use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::http;
 use super::settings::ServeOptions;
 use super::state::{App, Loaded};
+use super::{connection, http};
 use crate::backend::BackEnd;
 use crate::console;
 use crate::engine::Engine;
@@ -115,15 +114,11 @@ impl Server {
         let (drain, engine_options) = (self.settings.drain, self.settings.engine.clone());
         let app = Arc::new(App::new(self.settings));
         let listener = tokio::net::TcpListener::from_std(self.listener)
-            .map_err(|error| failed("cannot serve the socket", error))?
-            // Without it an event waits for the client's acknowledgement of the one before, up to 40 ms (Nagle's algorithm).
-            .tap_io(|connection| {
-                let _ = connection.set_nodelay(true);
-            });
+            .map_err(|error| failed("cannot serve the socket", error))?;
         let close = watch::Sender::new(false);
-        let serving = axum::serve(listener, http::router(app.clone()))
-            .with_graceful_shutdown(is_set(close.subscribe()));
-        let serving = tokio::spawn(serving.into_future());
+        let (router, limit) = (http::router(app.clone()), app.settings.client_timeout);
+        let serving = connection::serve(listener, router, limit, close.subscribe());
+        let serving = tokio::spawn(serving);
         let mut stopped = pin!(is_set(self.stop.subscribe()));
         let started = tokio::task::spawn_blocking(move || Engine::start(load, engine_options));
         let engine = tokio::select! {
@@ -141,11 +136,9 @@ impl Server {
             let _ = timeout(LAST_WORDS, app.is_idle()).await;
         }
         close.send_replace(true);
-        match timeout(LAST_WORDS, serving).await {
-            Ok(Ok(Err(error))) => Err(failed("the server has failed", error)),
-            // A client that holds its connection open does not hold up the end.
-            Ok(_) | Err(_) => Ok(()),
-        }
+        // A client that holds its connection open does not hold up the end.
+        let _ = timeout(LAST_WORDS, serving).await;
+        Ok(())
     }
 }
 
@@ -173,7 +166,7 @@ fn loaded(app: &App, engine: Engine) -> Result<Loaded> {
 }
 
 /// Waits until the value is true; for ever, if nothing can set it any more.
-async fn is_set(mut value: watch::Receiver<bool>) {
+pub(super) async fn is_set(mut value: watch::Receiver<bool>) {
     if value.wait_for(|is_set| *is_set).await.is_err() {
         std::future::pending::<()>().await;
     }

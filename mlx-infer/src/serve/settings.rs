@@ -30,6 +30,9 @@ pub struct ServeOptions {
     pub defaults: RequestOptions,
     /// How long requests may go on after the server was told to end.
     pub drain: Duration,
+    /// How long the head of a request and its body may each take to come, and how long a client may take no byte of its answer. An idle
+    /// connection is closed after this time.
+    pub client_timeout: Duration,
     /// How the engine runs.
     pub engine: EngineOptions,
     /// Write a line to stderr for each request.
@@ -50,6 +53,8 @@ impl Default for ServeOptions {
             key_requests: None,
             defaults: RequestOptions::default(),
             drain: Duration::from_secs(30),
+            // Proxies keep idle connections for 60 seconds, and must be the first to close them.
+            client_timeout: Duration::from_secs(75),
             engine: EngineOptions::default(),
             log: true,
         }
@@ -78,6 +83,9 @@ impl ServeOptions {
         }
         if self.keys.iter().any(|key| key.trim().is_empty()) {
             return Err(Error::argument("an API key is empty"));
+        }
+        if self.client_timeout.is_zero() {
+            return Err(Error::argument("client_timeout must be more than 0"));
         }
         for (name, value) in [
             ("max_output", Some(self.max_output)),

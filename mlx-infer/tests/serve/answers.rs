@@ -43,6 +43,33 @@ fn completions_are_the_librarys() {
     }
 }
 
+/// `min_tokens` is the library's.
+#[test]
+fn an_answer_has_its_least_tokens() {
+    let body = json!({
+        "messages": [{"role": "user", "content": "What is 20 + 22?"}], "temperature": 0, "min_tokens": 9, "max_tokens": 12,
+    });
+    let answer = SERVER.ok("/v1/chat/completions", &body);
+    assert!(answer["usage"]["completion_tokens"].as_u64().unwrap() > 9);
+    let model = model();
+    let options = GenerateOptions {
+        min_tokens: 9,
+        max_tokens: 12,
+        ..Default::default()
+    };
+    let messages = [Message::new("user", "What is 20 + 22?")];
+    let mut generation = model
+        .chat(&messages, &Default::default(), &options)
+        .unwrap();
+    let end = generation
+        .run(|_| std::ops::ControlFlow::Continue(()))
+        .unwrap();
+    assert_eq!(
+        answer["choices"][0]["message"]["content"],
+        end.text.unwrap()
+    );
+}
+
 #[test]
 fn choices_have_seeds_in_a_row() {
     let model = model();
@@ -59,6 +86,59 @@ fn choices_have_seeds_in_a_row() {
         let seed = 7 + (index % 3) as u64;
         assert_eq!(choice["text"], run(&model, prompt, &sampled(seed)));
     }
+}
+
+/// Of several answers those with the highest log probability of a token on average.
+#[test]
+fn the_best_of_several_are_given() {
+    let body = json!({
+        "prompt": ["The red fox", "The old man"], "max_tokens": 12, "temperature": 1.2, "seed": 3, "n": 8, "logprobs": 0,
+    });
+    let all = SERVER.ok("/v1/completions", &body);
+    let mean = |choice: &Value| {
+        let logprobs = choice["logprobs"]["token_logprobs"].as_array().unwrap();
+        let sum: f64 = logprobs
+            .iter()
+            .map(|logprob| logprob.as_f64().unwrap())
+            .sum();
+        sum / logprobs.len() as f64
+    };
+    for has_logprobs in [true, false] {
+        let mut body = body.clone();
+        (body["n"], body["best_of"]) = (2.into(), 8.into());
+        if !has_logprobs {
+            body["logprobs"] = Value::Null;
+        }
+        let best = SERVER.ok("/v1/completions", &body);
+        assert_eq!(best["choices"].as_array().unwrap().len(), 4);
+        for (prompt, all) in all["choices"].as_array().unwrap().chunks(8).enumerate() {
+            let mut all: Vec<&Value> = all.iter().collect();
+            all.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
+            for (rank, expected) in all[..2].iter().enumerate() {
+                let found = &best["choices"][prompt * 2 + rank];
+                assert_eq!(found["text"], expected["text"]);
+                assert_eq!(found["index"], prompt * 2 + rank);
+                assert_eq!(found["logprobs"].is_null(), !has_logprobs);
+            }
+        }
+        assert_eq!(best["usage"], all["usage"]);
+    }
+}
+
+/// The prompt of several choices is computed once.
+#[test]
+fn choices_share_their_prompt() {
+    let server = TestServer::start(|options| options.engine.limits.prefix_bytes = 0);
+    let prompt = "The red fox jumps over the hill. ".repeat(10);
+    let body = |n: usize| json!({"prompt": prompt, "max_tokens": 4, "ignore_eos": true, "temperature": 1, "seed": 3, "n": n});
+    let mut forwards = Vec::new();
+    for n in [1, 6] {
+        let before = server.metric("mlx_forwards_total");
+        server.ok("/v1/completions", &body(n));
+        forwards.push(server.metric("mlx_forwards_total") - before);
+    }
+    // Rows that were submitted one after the other may enter in two groups.
+    assert!(forwards[1] <= 2.0 * forwards[0], "{forwards:?}");
 }
 
 #[test]

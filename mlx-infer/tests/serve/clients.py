@@ -1,4 +1,4 @@
-"""The official Python clients against a server of the built-in model, whose address is the first argument.
+"""The official Python clients against a server of the built-in model, whose address is the first argument; those that other arguments name, or all.
 
 Every check is an assertion; the last line names the packages that were there.
 """
@@ -140,6 +140,8 @@ def main():
         ("langchain-openai", langchain_client),
         ("litellm", litellm_client),
     ]:
+        if sys.argv[2:] and package not in sys.argv[2:]:
+            continue
         try:
             ran.append(f"{package} {version(package)}")
         except PackageNotFoundError:

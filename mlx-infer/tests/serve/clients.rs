@@ -1,28 +1,243 @@
-//! The official clients. `cargo xtask test` names a Python that has them; without one the test says that it was left out.
+//! The official clients: their packages where they are there, and what they send, recorded by `record.py`, in any case.
 
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use mlx_infer::{LoadedModel, ScoreOptions};
+use serde_json::Value;
 
 use crate::client::SERVER;
 
+/// The version of the client for node.
+const NODE_CLIENT: &str = "openai@6.49.0";
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/serve")
+}
+
+fn address() -> String {
+    format!("http://{}", SERVER.address)
+}
+
+/// What a command prints. It must succeed.
+fn printed(output: &Output) -> String {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// `cargo xtask test` names a Python that has the packages.
 #[test]
 fn the_official_clients_work() {
     let Some(python) = std::env::var_os("MLX_TEST_PYTHON") else {
         eprintln!("left out: MLX_TEST_PYTHON names no Python with the clients");
         return;
     };
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/serve/clients.py");
     let output = Command::new(python)
-        .arg(script)
-        .arg(format!("http://{}", SERVER.address))
+        .arg(folder().join("clients.py"))
+        .arg(address())
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         .env("NO_PROXY", "127.0.0.1")
         .output()
         .unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
-    let ran = String::from_utf8_lossy(&output.stdout).into_owned();
+    let ran = printed(&output);
     eprintln!("clients: {ran}");
     assert!(ran.contains("openai") && ran.contains("anthropic"), "{ran}");
+}
+
+/// The log likelihoods that lm-eval gets for a task of ours are sums of the library's log probabilities.
+#[test]
+fn lm_eval_scores_as_the_library_does() {
+    let Some(python) = std::env::var_os("MLX_TEST_PYTHON") else {
+        eprintln!("left out: MLX_TEST_PYTHON names no Python with lm-eval");
+        return;
+    };
+    let output = Command::new(python)
+        .arg(folder().join("lm_eval_task.py"))
+        .arg(address())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .output()
+        .unwrap();
+    let ran = printed(&output);
+    let Some(answers) = ran.lines().last() else {
+        // It brings 1 GB of packages, so that CI has the recorded requests alone.
+        eprintln!("left out: MLX_TEST_PYTHON has no lm-eval");
+        return;
+    };
+    let answers: Vec<(String, String, f64, bool)> = serde_json::from_str(answers).unwrap();
+    assert_eq!(answers.len(), 7);
+    let model = LoadedModel::load_default().unwrap();
+    for (context, continuation, logprob, is_greedy) in answers {
+        let encode = |text: &str| model.tokenizer().unwrap().encode(text, false).unwrap();
+        let (ids, start) = (
+            encode(&format!("{context}{continuation}")),
+            encode(&context).len(),
+        );
+        let (sum, best) = scored(&model, ids, start);
+        assert!(
+            (sum - logprob).abs() < 1e-4,
+            "{context}{continuation}: {sum} {logprob}"
+        );
+        assert_eq!(best, is_greedy, "{context}{continuation}");
+    }
+}
+
+/// The sum of the log probabilities of the tokens from `start` on, and whether each is the likeliest.
+fn scored(model: &LoadedModel, ids: Vec<u32>, start: usize) -> (f64, bool) {
+    let options = ScoreOptions {
+        top_each: 1,
+        ..Default::default()
+    };
+    let score = model.score(ids, &options).unwrap();
+    let sum = score.logprobs[start..]
+        .iter()
+        .flatten()
+        .map(|&lp| f64::from(lp))
+        .sum();
+    let mut places = start..score.tokens.len();
+    (sum, places.all(|at| score.top[at][0].0 == score.tokens[at]))
+}
+
+/// The recorded requests of lm-eval get the log probabilities of the library.
+#[test]
+fn recorded_scores_are_the_librarys() {
+    let path = folder().join("requests/lm-eval.json");
+    let requests: Vec<Value> =
+        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let model = LoadedModel::load_default().unwrap();
+    let scores = requests
+        .iter()
+        .filter(|request| request["path"] == "/v1/completions");
+    let mut count = 0;
+    for request in scores {
+        let answer = SERVER.ok("/v1/completions", &request["body"]);
+        let ids: Vec<u32> = serde_json::from_value(request["body"]["prompt"][0].clone()).unwrap();
+        let found = answer["choices"][0]["logprobs"]["token_logprobs"]
+            .as_array()
+            .unwrap();
+        let (sum, _) = scored(&model, ids.clone(), 1);
+        let found: f64 = found[1..ids.len()]
+            .iter()
+            .map(|lp| lp.as_f64().unwrap())
+            .sum();
+        assert!((sum - found).abs() < 1e-4, "{ids:?}: {sum} {found}");
+        count += 1;
+    }
+    assert_eq!(count, 7);
+}
+
+#[test]
+fn the_client_for_node_works() {
+    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("node-client");
+    std::fs::create_dir_all(&to).unwrap();
+    let npm = Command::new("npm")
+        .args([
+            "install",
+            "--no-audit",
+            "--no-fund",
+            "--no-save",
+            NODE_CLIENT,
+        ])
+        .arg("--prefix")
+        .arg(&to)
+        .output();
+    match npm {
+        Err(_) => {
+            return eprintln!("left out: npm, which installs the client for node, is not there");
+        }
+        Ok(output) if !output.status.success() => {
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            return eprintln!("left out: npm cannot install {NODE_CLIENT}: {stderr}");
+        }
+        Ok(_) => {}
+    }
+    let script = to.join("clients.mjs");
+    std::fs::copy(folder().join("clients.mjs"), &script).unwrap();
+    let output = Command::new("node").arg(script).arg(address()).output();
+    let ran = printed(&output.unwrap());
+    assert_eq!(ran.trim(), NODE_CLIENT.replace('@', " "));
+}
+
+/// The places of all values of a JSON document, as `a.b` or `a[].b`, as in `record.py`.
+fn places(value: &Value, place: &str, found: &mut Vec<String>) {
+    found.push(place.to_owned());
+    match value {
+        Value::Object(object) => {
+            for (key, inner) in object {
+                let place = match place {
+                    "" => key.clone(),
+                    place => format!("{place}.{key}"),
+                };
+                places(inner, &place, found);
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                places(item, &format!("{place}[]"), found);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Each recorded request gets an answer of the same status and type, which has every key of the answer that the client understood.
+#[test]
+fn what_clients_send_is_understood() {
+    let mut clients = 0;
+    for entry in std::fs::read_dir(folder().join("requests")).unwrap() {
+        let path = entry.unwrap().path();
+        let requests: Vec<Value> =
+            serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        assert!(!requests.is_empty(), "{}", path.display());
+        clients += 1;
+        for request in requests {
+            let place = format!("{}: {request}", path.display());
+            let headers: Vec<(&str, &str)> = (request["headers"].as_object().unwrap().iter())
+                .map(|(name, value)| (name.as_str(), value.as_str().unwrap()))
+                .collect();
+            let body = match &request["body"] {
+                Value::Null => String::new(),
+                body => body.to_string(),
+            };
+            let (method, path) = (&request["method"], &request["path"]);
+            let answer = SERVER.send(
+                method.as_str().unwrap(),
+                path.as_str().unwrap(),
+                &headers,
+                &body,
+            );
+            assert_eq!(request["status"], answer.status, "{place}: {}", answer.body);
+            let kind = answer.header("content-type").unwrap_or_default();
+            assert!(
+                kind.starts_with(request["type"].as_str().unwrap()),
+                "{place}: {kind}"
+            );
+            let mut found = Vec::new();
+            if kind.starts_with("text/event-stream") {
+                let events = answer.body.lines();
+                for event in events.filter_map(|line| line.strip_prefix("data: {")) {
+                    places(
+                        &serde_json::from_str(&format!("{{{event}")).unwrap(),
+                        "",
+                        &mut found,
+                    );
+                }
+            } else if kind.starts_with("application/json") {
+                places(&answer.json(), "", &mut found);
+            }
+            for key in request["keys"].as_array().unwrap() {
+                let key = key.as_str().unwrap();
+                assert!(
+                    found.iter().any(|known| known == key),
+                    "{place}: no {key}: {}",
+                    answer.body
+                );
+            }
+        }
+    }
+    assert_eq!(
+        clients, 6,
+        "openai for Python and node, anthropic, langchain-openai, litellm, lm-eval"
+    );
 }

@@ -6,13 +6,14 @@ use serde_json::{Map, Value, json};
 
 use crate::client::SERVER;
 
-const ROUTES: [&str; 8] = [
+const ROUTES: [&str; 9] = [
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/responses",
     "/v1/messages",
     "/v1/messages/count_tokens",
     "/v1/classify",
+    "/v1/systemone",
     "/tokenize",
     "/detokenize",
 ];
@@ -65,6 +66,10 @@ const NAMES: &[&str] = &[
     "with_pieces",
     "speculative",
     "guided_regex",
+    "min_tokens",
+    "best_of",
+    "state",
+    "questions",
     "suffix",
 ];
 
@@ -76,7 +81,8 @@ fn leaf() -> impl Strategy<Value = Value> {
         (-3i64..30).prop_map(Value::from),
         any::<f64>().prop_map(|x| json!(x)),
         ".{0,12}".prop_map(Value::from),
-        "(user|assistant|system|tool|auto|none|json_object|function|x)".prop_map(Value::from),
+        "(user|assistant|system|tool|auto|none|json_object|function|choice|noul|score|x)"
+            .prop_map(Value::from),
     ]
 }
 
@@ -89,6 +95,8 @@ fn value() -> impl Strategy<Value = Value> {
             Just("text".to_owned()),
             Just("function".to_owned()),
             Just("name".to_owned()),
+            Just("instructions".to_owned()),
+            Just("criteria".to_owned()),
             "[a-z]{0,4}",
         ];
         prop_oneof![
@@ -105,6 +113,8 @@ fn good(name: &str) -> Option<Value> {
         "prompt" | "input" => json!("hi"),
         "labels" => json!(["a", "b"]),
         "tokens" => json!([5, 6]),
+        "state" => json!("hi"),
+        "questions" => json!({"q": {"type": "noul", "instructions": "is it?"}}),
         _ => return None,
     })
 }
@@ -112,15 +122,22 @@ fn good(name: &str) -> Option<Value> {
 fn body() -> impl Strategy<Value = Value> {
     let pair = (prop::sample::select(NAMES), value());
     let pairs = prop::collection::vec(pair, 0..6);
-    (pairs, any::<[bool; 4]>()).prop_map(|(pairs, is_good)| {
+    (pairs, any::<[bool; 6]>()).prop_map(|(pairs, is_good)| {
         let pairs = pairs
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value));
         let mut body: Map<String, Value> = pairs.collect();
         // Most bodies would otherwise fail at the first key.
-        for (name, is_good) in ["messages", "prompt", "input", "tokens"]
-            .into_iter()
-            .zip(is_good)
+        for (name, is_good) in [
+            "messages",
+            "prompt",
+            "input",
+            "tokens",
+            "state",
+            "questions",
+        ]
+        .into_iter()
+        .zip(is_good)
         {
             if is_good && let Some(value) = good(name) {
                 body.insert(name.to_owned(), value);

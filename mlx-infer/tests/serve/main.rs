@@ -12,6 +12,8 @@ mod messages;
 mod page;
 mod refusals;
 mod responses;
+mod slow;
 mod soak;
 mod streams;
 mod structured;
+mod systemone;
