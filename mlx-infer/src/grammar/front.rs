@@ -16,7 +16,7 @@ pub(super) enum Front {
     /// Free text up to a mark.
     Free(Mark),
     /// Text that a grammar holds.
-    Held(Matcher),
+    Held(Box<Matcher>),
 }
 
 /// What a token does.
@@ -38,7 +38,7 @@ impl Front {
         vocabulary: &Vocabulary,
     ) -> Option<Self> {
         if let Some(front) = front {
-            return Some(Self::Held(front.start.deep_clone()));
+            return Some(Self::Held(Box::new(front.start.deep_clone())));
         }
         let after = constraint.after.as_deref()?;
         let mark = Mark::new(after, vocabulary.crossing(after));

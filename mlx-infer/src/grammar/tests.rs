@@ -1,6 +1,7 @@
 //! The bytes of tokens are what the detokenizer shows, and masks are to the point.
 
 mod calls;
+mod harmony;
 
 use std::path::Path;
 

@@ -14,6 +14,9 @@ use crate::text::tokenizer::Tokenizer;
 /// How many marks are remembered.
 const MARKS: usize = 8;
 
+/// What was made for the marks that were asked for last.
+type Remembered<K, T> = Mutex<Vec<(K, Arc<T>)>>;
+
 /// Longer tokens are never allowed; the trie has no room for them.
 const MAX_BYTES: usize = 512;
 
@@ -24,9 +27,9 @@ pub(super) struct Vocabulary {
     size: usize,
     eos_ids: Vec<u32>,
     /// The tokens that go beyond marks, of the marks that were asked for last.
-    crossing: Mutex<Vec<(String, Arc<Crossing>)>>,
+    crossing: Remembered<String, Crossing>,
     /// The tokens that go on with opening marks, of the marks that were asked for last.
-    opening: Mutex<Vec<([String; 2], Arc<Vec<Mask>>)>>,
+    opening: Remembered<[String; 2], Vec<Mask>>,
     /// Tokens that spell less at the beginning of a text than behind other tokens. They may not come first.
     not_first: Option<Mask>,
 }
@@ -164,7 +167,7 @@ impl Vocabulary {
 
 /// What was made for a mark; it is made unless it is among those that were asked for last.
 fn remembered<K: PartialEq, T>(
-    known: &Mutex<Vec<(K, Arc<T>)>>,
+    known: &Remembered<K, T>,
     key: K,
     make: impl FnOnce() -> T,
 ) -> Arc<T> {

@@ -26,7 +26,7 @@ use server::Server;
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Clients of the closed loops
-    #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=64), default_values_t = [1, 8, 32, 64])]
+    #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=64), default_values_t = [1, 4, 16, 32, 64])]
     clients: Vec<u16>,
     /// Shares of a server's own throughput at which requests arrive in the open loops
     #[arg(long, value_name = "S,S", value_delimiter = ',', default_values_t = [0.5, 0.8])]

@@ -9,11 +9,11 @@ use self::forms::FORMS;
 use super::super::{Constraint, Grammar};
 use super::{allowed, guide, tokenizer};
 use crate::text::chat::ChatTemplate;
-use crate::text::chat::reply::{Part, ReplyFormat, ReplyFront, ToolChoice};
+use crate::text::chat::reply::{Part, ReplyFormat, ToolChoice};
 use crate::text::files::Files;
 use crate::text::tokenizer::Tokenizer;
 
-fn tools(is_strict: bool) -> Vec<Value> {
+pub(super) fn tools(is_strict: bool) -> Vec<Value> {
     let weather = json!({"type": "object", "required": ["city"], "properties": {
         "city": {"type": "string"}, "days": {"type": "integer"}, "unit": {"enum": ["C", "F"]}, "all": {"type": "boolean"},
     }});
@@ -28,12 +28,12 @@ fn tools(is_strict: bool) -> Vec<Value> {
 }
 
 /// Whether the grammar allows the whole text, and an end behind it.
-fn allows(tokenizer: &Tokenizer, lark: &str, text: &str) -> bool {
+pub(super) fn allows(tokenizer: &Tokenizer, lark: &str, text: &str) -> bool {
     allows_all(tokenizer, &Grammar::Lark(lark.to_owned()).into(), text)
 }
 
 /// Whether the constraint does.
-fn allows_all(tokenizer: &Tokenizer, constraint: &Constraint, text: &str) -> bool {
+pub(super) fn allows_all(tokenizer: &Tokenizer, constraint: &Constraint, text: &str) -> bool {
     let mut guide = guide(tokenizer, tokenizer.vocab_size(), constraint);
     let mut is_complete = false;
     for id in tokenizer.encode(text, false).unwrap() {
@@ -50,7 +50,7 @@ fn allows_all(tokenizer: &Tokenizer, constraint: &Constraint, text: &str) -> boo
 }
 
 /// The tokenizer with these special tokens more.
-fn with_special(tokens: &[&str]) -> Tokenizer {
+pub(super) fn with_special(tokens: &[&str]) -> Tokenizer {
     let folder =
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/text/tokenizers/qwen");
     let to = tempfile::tempdir().unwrap();
@@ -183,103 +183,6 @@ fn calls_are_held_where_marks_are_special_tokens() {
     let tokenizer = with_special(&marks);
     assert!(marks.iter().all(|mark| tokenizer.is_special(mark)));
     check(&tokenizer);
-}
-
-#[test]
-fn harmony_may_reason_before_the_call() {
-    let marks = [
-        "<|start|>",
-        "<|channel|>",
-        "<|message|>",
-        "<|end|>",
-        "<|constrain|>",
-        "<|call|>",
-    ];
-    let tokenizer = with_special(&marks);
-    let template =
-        ChatTemplate::from_source("{# <|channel|> <|call|> #}{{ tools }}x", &tokenizer).unwrap();
-    let format = ReplyFormat::detect(&template, &tokenizer);
-    let grammar = format
-        .grammar(&tokenizer, &tools(false), &ToolChoice::Required, true)
-        .unwrap()
-        .unwrap();
-    let call = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\": \"Ulm\"}";
-    assert!(allows(&tokenizer, &grammar, call), "{grammar}");
-    let reasoned =
-        format!("<|channel|>analysis<|message|>Ulm, then.<|end|><|start|>assistant{call}");
-    assert!(allows(&tokenizer, &grammar, &reasoned), "{grammar}");
-    assert!(!allows(
-        &tokenizer,
-        &grammar,
-        "<|channel|>final<|message|>Hello"
-    ));
-    // No tool is strict: the model may answer as it likes.
-    assert_eq!(
-        format
-            .grammar(&tokenizer, &tools(false), &ToolChoice::Auto, true)
-            .unwrap(),
-        None
-    );
-    assert_eq!(
-        format
-            .grammar(&tokenizer, &tools(true), &ToolChoice::None, true)
-            .unwrap(),
-        None
-    );
-}
-
-/// The form of an answer holds in the final channel, behind any reasoning.
-#[test]
-fn harmony_is_held_in_its_final_channel() {
-    let marks = [
-        "<|start|>",
-        "<|channel|>",
-        "<|message|>",
-        "<|end|>",
-        "<|constrain|>",
-        "<|call|>",
-    ];
-    let tokenizer = with_special(&marks);
-    let template =
-        ChatTemplate::from_source("{# <|channel|> <|call|> #}{{ tools }}x", &tokenizer).unwrap();
-    let format = ReplyFormat::detect(&template, &tokenizer);
-    let ReplyFront::Form(front) = format.front(&tokenizer, "<|start|>assistant") else {
-        panic!("harmony has a front");
-    };
-    let constraint = Constraint {
-        front: Some(front),
-        ..Grammar::Regex("[0-9]{3}".to_owned()).into()
-    };
-    let thought = "<|channel|>analysis<|message|>It is 12.<|end|><|start|>assistant";
-    let head = "<|channel|>final<|message|>";
-    for (text, is_allowed) in [
-        (format!("{head}123"), true),
-        (format!("{thought}{head}123"), true),
-        (format!("{thought}{thought}{head}123"), true),
-        (format!("{head}12"), false),
-        (format!("{head}abc"), false),
-        (format!("{thought}{head}abc"), false),
-        (thought.to_owned(), false),
-        ("123".to_owned(), false),
-        ("<|channel|>commentary<|message|>123".to_owned(), false),
-        (
-            format!("<|channel|>commentary<|message|>a<|end|><|start|>assistant{head}123"),
-            false,
-        ),
-    ] {
-        assert_eq!(
-            allows_all(&tokenizer, &constraint, &text),
-            is_allowed,
-            "{text}"
-        );
-    }
-    let mut parser = format.parser("", &[]);
-    let parts = parser.push(&format!("{thought}{head}123"));
-    let expected = [
-        Part::Reasoning("It is 12.".to_owned()),
-        Part::Content("123".to_owned()),
-    ];
-    assert_eq!(parts, expected);
 }
 
 #[test]

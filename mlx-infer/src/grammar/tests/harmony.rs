@@ -1,0 +1,103 @@
+//! Grammars in the harmony format: calls, and answers in the final channel.
+
+use super::super::{Constraint, Grammar};
+use super::calls::{allows, allows_all, tools, with_special};
+use crate::text::chat::ChatTemplate;
+use crate::text::chat::reply::{Part, ReplyFormat, ReplyFront, ToolChoice};
+
+#[test]
+fn harmony_may_reason_before_the_call() {
+    let marks = [
+        "<|start|>",
+        "<|channel|>",
+        "<|message|>",
+        "<|end|>",
+        "<|constrain|>",
+        "<|call|>",
+    ];
+    let tokenizer = with_special(&marks);
+    let template =
+        ChatTemplate::from_source("{# <|channel|> <|call|> #}{{ tools }}x", &tokenizer).unwrap();
+    let format = ReplyFormat::detect(&template, &tokenizer);
+    let grammar = format
+        .grammar(&tokenizer, &tools(false), &ToolChoice::Required, true)
+        .unwrap()
+        .unwrap();
+    let call = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\": \"Ulm\"}";
+    assert!(allows(&tokenizer, &grammar, call), "{grammar}");
+    let reasoned =
+        format!("<|channel|>analysis<|message|>Ulm, then.<|end|><|start|>assistant{call}");
+    assert!(allows(&tokenizer, &grammar, &reasoned), "{grammar}");
+    assert!(!allows(
+        &tokenizer,
+        &grammar,
+        "<|channel|>final<|message|>Hello"
+    ));
+    // No tool is strict: the model may answer as it likes.
+    assert_eq!(
+        format
+            .grammar(&tokenizer, &tools(false), &ToolChoice::Auto, true)
+            .unwrap(),
+        None
+    );
+    assert_eq!(
+        format
+            .grammar(&tokenizer, &tools(true), &ToolChoice::None, true)
+            .unwrap(),
+        None
+    );
+}
+
+/// The form of an answer holds in the final channel, behind any reasoning.
+#[test]
+fn harmony_is_held_in_its_final_channel() {
+    let marks = [
+        "<|start|>",
+        "<|channel|>",
+        "<|message|>",
+        "<|end|>",
+        "<|constrain|>",
+        "<|call|>",
+    ];
+    let tokenizer = with_special(&marks);
+    let template =
+        ChatTemplate::from_source("{# <|channel|> <|call|> #}{{ tools }}x", &tokenizer).unwrap();
+    let format = ReplyFormat::detect(&template, &tokenizer);
+    let ReplyFront::Form(front) = format.front(&tokenizer, "<|start|>assistant") else {
+        panic!("harmony has a front");
+    };
+    let constraint = Constraint {
+        front: Some(front),
+        ..Grammar::Regex("[0-9]{3}".to_owned()).into()
+    };
+    let thought = "<|channel|>analysis<|message|>It is 12.<|end|><|start|>assistant";
+    let head = "<|channel|>final<|message|>";
+    for (text, is_allowed) in [
+        (format!("{head}123"), true),
+        (format!("{thought}{head}123"), true),
+        (format!("{thought}{thought}{head}123"), true),
+        (format!("{head}12"), false),
+        (format!("{head}abc"), false),
+        (format!("{thought}{head}abc"), false),
+        (thought.to_owned(), false),
+        ("123".to_owned(), false),
+        ("<|channel|>commentary<|message|>123".to_owned(), false),
+        (
+            format!("<|channel|>commentary<|message|>a<|end|><|start|>assistant{head}123"),
+            false,
+        ),
+    ] {
+        assert_eq!(
+            allows_all(&tokenizer, &constraint, &text),
+            is_allowed,
+            "{text}"
+        );
+    }
+    let mut parser = format.parser("", &[]);
+    let parts = parser.push(&format!("{thought}{head}123"));
+    let expected = [
+        Part::Reasoning("It is 12.".to_owned()),
+        Part::Content("123".to_owned()),
+    ];
+    assert_eq!(parts, expected);
+}
