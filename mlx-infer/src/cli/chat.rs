@@ -7,8 +7,8 @@ use clap::Args;
 use mlx_infer::chat::reply::ReplyFormat;
 use mlx_infer::input::{Lines, MAX_TEXT, read_text};
 use mlx_infer::{
-    BackEnd, ChatTemplate, Error, ErrorKind, Generated, Message, Prompt, PromptCache, RenderOptions,
-    TextModel, Tokenizer, chat, console,
+    BackEnd, ChatTemplate, Error, ErrorKind, Generated, Message, Prompt, PromptCache,
+    RenderOptions, TextModel, Tokenizer, chat, console,
 };
 use serde_json::Value;
 

@@ -162,6 +162,7 @@ pub(super) fn check(options: &GenerateOptions) -> crate::Result<()> {
     let lacks = [
         ("grammar", options.grammar.is_some()),
         ("speculative", options.speculative != default.speculative),
+        ("min_tokens", options.min_tokens != default.min_tokens),
         (
             "prefill_chunk",
             options.prefill_chunk != default.prefill_chunk,
