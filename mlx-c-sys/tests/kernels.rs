@@ -190,6 +190,7 @@ fn output_of(sources: &[PathBuf], folder: &Path, include: &[PathBuf]) -> String 
         "-O1",
         "-ffp-contract=off",
         "-Wall",
+        "-Wno-unknown-pragmas",
         "-Werror",
         "-o",
     ]);
@@ -297,6 +298,25 @@ fn kernels_are_compiled_once_and_embedded_under_their_names() {
         .filter(|name| name.to_string_lossy().starts_with("broken"))
         .collect();
     assert!(kept.is_empty(), "{kept:?}");
+}
+
+/// Runs a test in C++ of a header that the kernels and the CPU share, or of device code with stand-ins for CUDA's headers.
+fn device_code(name: &str) {
+    let tmp = tempfile::tempdir().unwrap();
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda");
+    let include = [own.join("device"), own, pins::shim_folder()];
+    let text = output_of(&[test_source(name)], tmp.path(), &include);
+    assert!(text.ends_with(" checked, 0 wrong\n"), "{text}");
+}
+
+#[test]
+fn queries_see_the_keys_that_a_cache_written_in_order_has_for_them() {
+    device_code("seen.cpp");
+}
+
+#[test]
+fn codes_are_unpacked_as_they_are_packed() {
+    device_code("codes.cpp");
 }
 
 #[test]
