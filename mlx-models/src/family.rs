@@ -58,6 +58,8 @@ pub(crate) struct Defaults {
     pub vocab: i32,
     pub hidden: i32,
     pub intermediate: i32,
+    /// `intermediate_size` may be a list, one for each layer.
+    pub intermediates: bool,
     pub layers: i32,
     pub heads: i32,
     /// As many as query heads, if `None`.
@@ -84,6 +86,7 @@ impl Defaults {
         vocab: 32_000,
         hidden: 4096,
         intermediate: 11_008,
+        intermediates: false,
         layers: 32,
         heads: 32,
         kv_heads: None,
@@ -147,7 +150,12 @@ fn decoder_of_heads(
     let hidden = c.size("hidden_size", Some(defaults.hidden))?;
     let n = n_layers(c, Some(defaults.layers))?;
     let activation = activation(c, defaults.activation_key, defaults.activation)?;
-    let intermediate = c.size("intermediate_size", Some(defaults.intermediate))?;
+    let intermediates = intermediates(c, defaults, n)?;
+    let dense = |intermediate| MlpConfig::Dense {
+        intermediate,
+        bias: false,
+        activation,
+    };
     let max_positions = c.size("max_position_embeddings", Some(defaults.max_positions))?;
     let given_positions = c.opt("max_position_embeddings")?;
     let rope = match defaults.rope {
@@ -170,14 +178,7 @@ fn decoder_of_heads(
         kv_heads,
         head_dim,
         layers: vec![LayerKind::Full; n],
-        mlps: vec![
-            MlpConfig::Dense {
-                intermediate,
-                bias: false,
-                activation
-            };
-            n
-        ],
+        mlps: intermediates.into_iter().map(dense).collect(),
         max_positions: rope
             .as_ref()
             .map_or(given_positions, |rope| context(rope, given_positions)),
@@ -203,6 +204,20 @@ fn decoder_of_heads(
         head_bias: false,
         tied: tied(c, false)?,
     })
+}
+
+/// The features inside the MLP of each layer.
+fn intermediates(c: &Config, defaults: &Defaults, n: usize) -> Result<Vec<i32>> {
+    const KEY: &str = "intermediate_size";
+    let listed = defaults.intermediates && c.value(KEY).is_some_and(serde_json::Value::is_array);
+    if !listed {
+        return Ok(vec![c.size(KEY, Some(defaults.intermediate))?; n]);
+    }
+    let sizes: Vec<i32> = c.required(KEY)?;
+    if sizes.len() != n || sizes.iter().any(|size| !(1..=1 << 24).contains(size)) {
+        return Err(c.error(format!("{KEY} must be {n} positive sizes, found {sizes:?}")));
+    }
+    Ok(sizes)
 }
 
 /// The activation that `key` names.

@@ -62,6 +62,7 @@ mod family;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
 mod gemma4;
 mod gemma4_unified;
 mod geometry;

@@ -30,6 +30,7 @@ from checkpoint import (
 )
 from expert_cases import expert_cases
 from family_cases import family_cases
+from gemma3n_cases import gemma3n_cases
 from gemma4_cases import gemma4_cases
 from gemma_cases import gemma_cases
 from heads import draft_logits
@@ -59,6 +60,7 @@ def cases():
         qwen_cases,
         gemma_cases,
         gemma4_cases,
+        gemma3n_cases,
         llama4_cases,
         phi3_cases,
         hybrid_cases,

@@ -3,8 +3,8 @@
 use super::Family;
 use crate::{
     apertus, arcee, cohere, cohere2, deepseek_v2, deepseek_v3, deepseek_v32, dots1, ernie4_5,
-    ernie4_5_moe, exaone4, gemma, gemma2, gemma3, gemma4, gemma4_unified, glm_moe_dsa, glm4,
-    glm4_moe, glm4_moe_lite, gpt_oss, granite, granitemoe, helium, hunyuan_v1_dense,
+    ernie4_5_moe, exaone4, gemma, gemma2, gemma3, gemma3n, gemma4, gemma4_unified, glm_moe_dsa,
+    glm4, glm4_moe, glm4_moe_lite, gpt_oss, granite, granitemoe, helium, hunyuan_v1_dense,
     hunyuan_v1_moe, internlm3, llama, llama4, minimax_m2, ministral3, mistral, mistral4, mixtral,
     mtp, nemotron, olmo2, olmo3, olmoe, phi, phi3, phimoe, qwen2, qwen2_moe, qwen3, qwen3_5,
     qwen3_5_moe, qwen3_moe, qwen3_next, seed_oss, smollm3, stablelm, starcoder2,
@@ -68,6 +68,12 @@ pub(super) const FAMILIES: &[Family] = &[
         ..Family::new(&["gemma3_text", "gemma3"], |source| {
             Ok(Box::new(gemma3::load(source)?))
         })
+    },
+    Family {
+        tied: true,
+        wrappers: &["gemma3n"],
+        names: |source| gemma3n::names(source.config),
+        ..Family::new(&["gemma3n_text", "gemma3n"], build!(gemma3n))
     },
     Family {
         tied: true,
