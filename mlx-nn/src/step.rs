@@ -19,6 +19,7 @@ pub use crate::attend::{Attend, Keys};
 
 mod behind;
 mod chunked;
+mod latent;
 mod packed;
 mod recurrent;
 mod ring;
@@ -158,31 +159,6 @@ impl<'c> Step<'c> {
         let (arrays, mask) = self.written(layer, k, Some(v))?;
         let scheme = self.cache.options.quantized;
         attend(q, &arrays[0], &arrays[1], scheme, mask, options)
-    }
-
-    /// [`attend`](Self::attend) of a layer that keeps one vector a position ([`LayerKind::Latent`](crate::LayerKind)):
-    /// `latents` `[B, 1, L, D]` are the keys of all queries, and their first `value_dim` features the values. Queries see what
-    /// the selection says, if there is one.
-    ///
-    /// # Errors
-    /// As [`attend`](Self::attend), or the cache is quantised.
-    pub fn attend_latents(
-        &mut self,
-        layer: usize,
-        q: &Array,
-        latents: &Array,
-        value_dim: i32,
-        selection: Option<&Array>,
-        options: &Attend<'_>,
-    ) -> Result<Array> {
-        if self.cache.options.quantized.is_some() {
-            return Err(refusal(format!("layer {layer}: latents are not quantised")));
-        }
-        let (arrays, mask) = self.written(layer, &latents.into(), None)?;
-        let mask = selection.map_or(mask, |seen| Mask::Array(seen.clone()));
-        let keys = &arrays[0];
-        let values = keys.slice_axis(-1, 0, value_dim)?;
-        attend(q, keys, &values, None, mask, options)
     }
 
     /// Whether later steps read what this one writes.
