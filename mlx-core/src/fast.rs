@@ -9,7 +9,7 @@
 //! | positions | [`rope()`], [`heads`] |
 //! | caches | [`store()`], [`store_heads`], [`pack`], [`unpack`], [`blank`] |
 //! | sampling | [`draw()`], [`allow()`], [`argmax`], [`top`], [`nucleus`], [`logsumexp`] |
-//! | recurrent layers | [`causal_conv`], [`gated_delta`] |
+//! | recurrent layers | [`causal_conv`], [`gated_delta`], [`scan`] |
 //! | training | [`cross_entropy`] |
 //!
 //! Each has a plain form, a graph of MLX's own operations. It says what is computed, tests hold the kernels to it, and it is what
@@ -47,6 +47,6 @@ pub use loss::cross_entropy;
 pub use mask::{KeySlots, Mask, Positions};
 pub use norm::{add, add_norm, layer_norm, norm_add, rms_norm};
 pub use packed::{check_packing, pack, packed_words, unpack};
-pub use recurrent::{GatedDelta, causal_conv, gated_delta};
+pub use recurrent::{GatedDelta, Scan, causal_conv, gated_delta, scan};
 pub use rope::{Projection, Rope, heads, rope};
 pub use store::{Buffers, Slots, blank, store, store_heads};

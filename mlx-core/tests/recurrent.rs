@@ -1,4 +1,4 @@
-//! Causal convolutions and the gated delta rule, held to plain loops in f64.
+//! Causal convolutions and the rules of linear attention, held to plain loops in f64.
 
 #[path = "recurrent/reference.rs"]
 mod reference;
@@ -7,10 +7,10 @@ use mlx_core::fast::{self, Form, Op, plainly};
 use mlx_core::transforms::{Compiled, grad};
 use mlx_core::{Array, DType, Result, ops::concat};
 
-use reference::{Inputs, SIZES, Sizes, assert_near, bits, floats, normal};
+use reference::{Inputs, Rule, SIZES, Sizes, assert_near, bits, floats, normal};
 
 #[test]
-fn the_delta_rule_is_that_of_plain_loops() -> Result<()> {
+fn rules_are_those_of_plain_loops() -> Result<()> {
     for (at, sizes) in SIZES.into_iter().enumerate() {
         for widths in [
             &[1][..],
@@ -80,7 +80,7 @@ fn tokens_one_by_one_are_all_at_once() -> Result<()> {
             let width = inputs.widths[row as usize];
             let mut alone = inputs.part(0, width, &inputs.arrays[5])?;
             alone.widths = vec![width];
-            for at in [0, 1, 2, 5] {
+            for at in (0..inputs.of_tokens()).chain([5]) {
                 alone.arrays[at] = alone.arrays[at].slice_axis(0, row, row + 1)?;
             }
             let (found, after) = alone.run()?;
@@ -93,7 +93,7 @@ fn tokens_one_by_one_are_all_at_once() -> Result<()> {
             .into_iter()
             .flatten();
         let real = Array::from_slice(&real.collect::<Vec<bool>>(), &[3, 37, 1])?;
-        for at in 0..3 {
+        for at in 0..inputs.of_tokens() {
             inputs.arrays[at] = real.select(&inputs.arrays[at], f32::NAN)?;
         }
         for found in [inputs.run()?, plainly(|| inputs.run())?] {
@@ -106,13 +106,20 @@ fn tokens_one_by_one_are_all_at_once() -> Result<()> {
 
 /// Of the sum of what is read and of the state, each times numbers: by differences of the definition in f64.
 #[test]
-fn derivatives_are_those_of_differences() -> Result<()> {
-    let sizes = Sizes {
-        k: 1,
-        h: 2,
-        d: 4,
-        v: 3,
-    };
+fn derivatives_are_those_of_differences() {
+    for rule in [Rule::Delta, Rule::Channels, Rule::Scan] {
+        let sizes = Sizes {
+            rule,
+            k: 1,
+            h: 2,
+            d: 4,
+            v: 3,
+        };
+        check_derivatives(sizes).unwrap_or_else(|error| panic!("{rule:?}: {error}"));
+    }
+}
+
+fn check_derivatives(sizes: Sizes) -> Result<()> {
     let inputs = Inputs::new(sizes, &[7, 3], 5)?;
     let (y, state) = inputs.expected()?;
     let (wy, ws) = (
@@ -170,42 +177,51 @@ fn convolutions_are_those_of_plain_loops() -> Result<()> {
         let (x, taps) = (normal(1, &[b, l + count - 1, c])?, normal(2, &[count, c])?);
         let (xs, ws) = (floats(&x)?, floats(&taps)?);
         let [b, l, c, count] = [b, l, c, count].map(|n| n as usize);
-        let mut expected = Vec::new();
+        let bias = normal(3, &[c as i32])?;
+        let bs = floats(&bias)?;
+        let (mut expected, mut shifted) = (Vec::new(), Vec::new());
         for (row, t, channel) in (0..b * l * c).map(|i| (i / c / l, i / c % l, i % c)) {
             let at = |j: usize| xs[(row * (l + count - 1) + t + j) * c + channel];
             let sum: f64 = (0..count).map(|j| at(j) * ws[j * c + channel]).sum();
             expected.push(sum / (1.0 + (-sum).exp()));
+            shifted.push(sum + bs[channel]);
         }
         let other = x.swap_axes(1, 2)?.contiguous()?.swap_axes(1, 2)?;
         for x in [&x, &other] {
             let what = format!("{b} x {l} x {c}, {count} taps");
-            let found = fast::causal_conv(x, &taps)?;
+            let without = || fast::causal_conv(x, &taps, Some(&bias), false);
+            assert_near(&without()?, &shifted, 1e-5, &what)?;
+            assert_near(&plainly(without)?, &shifted, 1e-5, &what)?;
+            let found = fast::causal_conv(x, &taps, None, true)?;
             assert_near(&found, &expected, 1e-5, &what)?;
             assert_near(
-                &plainly(|| fast::causal_conv(x, &taps))?,
+                &plainly(|| fast::causal_conv(x, &taps, None, true))?,
                 &expected,
                 1e-5,
                 &what,
             )?;
         }
         if l > 1 && fast::form(Op::Conv)? == Form::Cpu {
-            let whole = fast::causal_conv(&x, &taps)?;
+            let whole = fast::causal_conv(&x, &taps, None, true)?;
             for t in 0..l as i32 {
-                let one = fast::causal_conv(&x.slice_axis(1, t, t + count as i32)?, &taps)?;
+                let one =
+                    fast::causal_conv(&x.slice_axis(1, t, t + count as i32)?, &taps, None, true)?;
                 assert_eq!(bits(&one)?, bits(&whole.slice_axis(1, t, t + 1)?)?);
             }
         }
     }
-    let (x, taps) = (normal(1, &[2, 8, 5])?, normal(2, &[4, 5])?);
+    let args = [
+        normal(1, &[2, 8, 5])?,
+        normal(2, &[4, 5])?,
+        normal(3, &[5])?,
+    ];
     let sum = |a: &[Array]| {
-        Ok(vec![
-            fast::causal_conv(&a[0], &a[1])?.square()?.sum(.., false)?,
-        ])
+        let y = fast::causal_conv(&a[0], &a[1], Some(&a[2]), true)?;
+        Ok(vec![y.square()?.sum(.., false)?])
     };
-    let args = [x, taps];
     let (found, expected) = (
-        grad(sum, &args, &[0, 1])?,
-        grad(|a| plainly(|| sum(a)), &args, &[0, 1])?,
+        grad(sum, &args, &[0, 1, 2])?,
+        grad(|a| plainly(|| sum(a)), &args, &[0, 1, 2])?,
     );
     for (found, expected) in found.iter().zip(&expected) {
         assert_near(
@@ -262,7 +278,7 @@ fn what_does_not_fit_is_refused() -> Result<()> {
     assert!(refused(1, normal(1, &[1, 3, 4])?).contains("a is [1, 3, 4], expected [1, 2, 4]"));
     let half = inputs.arrays[5].astype(DType::F16)?;
     assert!(refused(5, half).contains("state is F16, expected F32"));
-    let error = fast::causal_conv(&normal(1, &[1, 3, 4])?, &normal(1, &[4, 4])?);
+    let error = fast::causal_conv(&normal(1, &[1, 3, 4])?, &normal(1, &[4, 4])?, None, true);
     assert!(error.unwrap_err().to_string().contains("at least J inputs"));
     Ok(())
 }

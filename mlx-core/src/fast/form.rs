@@ -12,7 +12,7 @@ pub enum Op {
     Attention,
     /// [`causal_conv`](super::causal_conv).
     Conv,
-    /// [`gated_delta`](super::gated_delta()).
+    /// [`gated_delta`](super::gated_delta()) and [`scan`](super::scan()).
     Delta,
     /// [`experts_linear`](super::experts_linear) and its quantised form.
     Experts,

@@ -1,4 +1,4 @@
-//! What recurrent layers compute: causal convolutions and the gated delta rule.
+//! What recurrent layers compute: causal convolutions, the gated delta rule, and the scan of Mamba 2.
 
 use mlx_c_sys as sys;
 
@@ -8,15 +8,15 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{Arg, op};
 use crate::poison;
 
-/// `silu` of a causal convolution of each channel by its own taps: token `t` of channel `c` is
-/// `silu(Σⱼ x[b, t + j, c] · taps[j, c])`, summed in F32.
+/// A causal convolution of each channel by its own taps: token `t` of channel `c` is
+/// `Σⱼ x[b, t + j, c] · taps[j, c] + bias[c]`, summed in F32, and through `silu` if asked for.
 ///
-/// `x` is `[B, J - 1 + L, C]`, the inputs before the tokens and those of the tokens; `taps` is `[J, C]`; the result is
-/// `[B, L, C]`.
+/// `x` is `[B, J - 1 + L, C]`, the inputs before the tokens and those of the tokens; `taps` is `[J, C]`; `bias` is `[C]`; the
+/// result is `[B, L, C]`.
 ///
 /// # Errors
-/// Shapes do not fit, or `x` is not F16, BF16 or F32, or `taps` is not floating point.
-pub fn causal_conv(x: &Array, taps: &Array) -> Result<Array> {
+/// Shapes do not fit, or `x` is not F16, BF16 or F32, or `taps` or `bias` are not floating point.
+pub fn causal_conv(x: &Array, taps: &Array, bias: Option<&Array>, silu: bool) -> Result<Array> {
     let ([_, inputs, channels], [count, width]) = (x.dims()?, taps.dims()?);
     if count < 1 || inputs < count || channels < 1 || width != channels {
         return Err(Error::new(
@@ -31,7 +31,11 @@ pub fn causal_conv(x: &Array, taps: &Array) -> Result<Array> {
     for (name, array) in [("x", x), ("taps", taps)] {
         floats("causal_conv", name, array)?;
     }
-    op!(mlxrs_fast_causal_conv(x, taps))
+    if let Some(bias) = bias {
+        shaped("causal_conv", "bias", bias, &[channels])?;
+        floats("causal_conv", "bias", bias)?;
+    }
+    op!(mlxrs_fast_causal_conv(x, taps, bias, silu))
 }
 
 /// The inputs of [`gated_delta`].
@@ -42,13 +46,13 @@ pub fn causal_conv(x: &Array, taps: &Array) -> Result<Array> {
 pub struct GatedDelta<'a> {
     /// `[B, L, 2·K·D + H·V]`: queries, keys and values, each head by head.
     pub qkv: &'a Array,
-    /// `[B, L, H]`: how much the state decays.
+    /// `[B, L, H]`: how much the state decays; `[B, L, H·D]` where each channel of a key decays by itself.
     pub a: &'a Array,
     /// `[B, L, H]`: how much of the difference between a value and what its key reads is written.
     pub b: &'a Array,
     /// F32 `[H]`: `exp(A_log)` of checkpoints.
     pub rate: &'a Array,
-    /// F32 `[H]`: `dt_bias` of checkpoints.
+    /// F32, of a token of `a`: `dt_bias` of checkpoints.
     pub bias: &'a Array,
     /// F32 `[B, H, V, D]`: the state before the first token.
     pub state: &'a Array,
@@ -64,27 +68,15 @@ pub struct GatedDelta<'a> {
 /// Of each token and head, in F32, with `q = q / ‖q‖ / √D`, `k = k / ‖k‖` (1e-6 is added to sums of squares), `β = sigmoid(b)` and
 /// `g = exp(-rate · softplus(a + bias))`: `S ← g S`, then `S ← S + β (v - S k) kᵀ`, and `y = S q`.
 ///
+/// Where channels decay by themselves (Kimi Delta Attention, arXiv:2510.26692), `g` is a diagonal matrix behind `S`.
+///
 /// On the CPU tokens are read one after the other, by rows of the state that stay in registers and L1. So many tokens give what
-/// single ones give, to the bit. The plain form computes chunks of 64 tokens by products of matrices.
+/// single ones give, to the bit. The plain form computes chunks of tokens by products of matrices.
 ///
 /// # Errors
 /// Shapes or dtypes do not fit, or an axis is 0.
 pub fn gated_delta(of: &GatedDelta<'_>) -> Result<(Array, Array)> {
     op!(pair mlxrs_fast_gated_delta(of))
-}
-
-impl GatedDelta<'_> {
-    fn arrays(&self) -> [(&'static str, &Array); 7] {
-        [
-            ("qkv", self.qkv),
-            ("a", self.a),
-            ("b", self.b),
-            ("rate", self.rate),
-            ("bias", self.bias),
-            ("state", self.state),
-            ("widths", self.widths),
-        ]
-    }
 }
 
 impl Arg for GatedDelta<'_> {
@@ -102,60 +94,166 @@ impl Arg for GatedDelta<'_> {
         }
     }
     fn check(&self) -> Result<()> {
-        for (_, array) in self.arrays() {
-            poison::check(array)?;
+        let [_, h, _, d] = self.state.dims()?;
+        let of_token = match self.a.dims()? {
+            [_, _, width] if width == h => h,
+            _ => h.saturating_mul(d),
+        };
+        check(
+            "gated_delta",
+            ("qkv", self.qkv, self.key_heads),
+            (self.state, self.widths),
+            &[("a", self.a, of_token), ("b", self.b, h)],
+            &[("rate", self.rate, h), ("bias", self.bias, of_token)],
+        )
+    }
+}
+
+/// The inputs of [`scan`].
+///
+/// Axes: `B` rows, `L` tokens, `H` heads of size `P`, `G` groups with a key and a query of size `N`. A group serves `H / G` heads,
+/// which follow each other.
+#[derive(Clone, Copy, Debug)]
+pub struct Scan<'a> {
+    /// `[B, L, H·P + 2·G·N]`: values, keys and queries (`x`, `B` and `C` of the paper), each head by head.
+    pub x: &'a Array,
+    /// `[B, L, H]`: time steps.
+    pub dt: &'a Array,
+    /// F32 `[H]`: `exp(A_log)` of checkpoints.
+    pub rate: &'a Array,
+    /// F32 `[H]`: `dt_bias` of checkpoints.
+    pub bias: &'a Array,
+    /// F32 `[H]`: `D` of checkpoints.
+    pub skip: &'a Array,
+    /// F32 `[B, H, P, N]`: the state before the first token.
+    pub state: &'a Array,
+    /// I32 `[B]`: how many tokens of a row are real. The others change nothing and give 0.
+    pub widths: &'a Array,
+    /// `G`
+    pub groups: i32,
+    /// The least and the most that a time step is.
+    pub limits: (f32, f32),
+}
+
+/// The scan of Mamba 2 (Dao and Gu, arXiv:2405.21060): what the tokens read, `[B, L, H·P]` in the dtype of `x`, and the state after
+/// each row's last real token.
+///
+/// Of each token and head, in F32, with `δ = softplus(dt + bias)` brought into the limits: `S ← exp(-rate · δ) S + δ x kᵀ`, and
+/// `y = S q + skip · x`.
+///
+/// With both limits 1 it is a linear attention whose heads decay at fixed rates.
+///
+/// # Errors
+/// Shapes or dtypes do not fit, or an axis is 0.
+pub fn scan(of: &Scan<'_>) -> Result<(Array, Array)> {
+    op!(pair mlxrs_fast_scan(of))
+}
+
+impl Arg for Scan<'_> {
+    type C = sys::mlxrs_scan;
+    fn c(&self) -> Self::C {
+        sys::mlxrs_scan {
+            x: self.x.c(),
+            dt: self.dt.c(),
+            rate: self.rate.c(),
+            bias: self.bias.c(),
+            skip: self.skip.c(),
+            state: self.state.c(),
+            widths: self.widths.c(),
+            groups: self.groups,
+            least: self.limits.0,
+            most: self.limits.1,
         }
-        let ([b, l, width], [_, h, v, d]) = (self.qkv.dims()?, self.state.dims()?);
-        let k = self.key_heads;
-        let wide = 2 * i64::from(k) * i64::from(d) + i64::from(h) * i64::from(v);
-        if [b, l, k, h, v, d].iter().any(|&n| n < 1) || h % k != 0 || wide != i64::from(width) {
+    }
+    fn check(&self) -> Result<()> {
+        let (least, most) = self.limits;
+        if !(least >= 0.0 && least <= most) {
             return Err(Error::new(
-                ErrorKind::Shape,
-                format!(
-                    "gated_delta of {k} key heads needs qkv [B, L, 2 K D + H V] and a state [B, H, V, D], found {:?} and {:?}",
-                    self.qkv.shape(),
-                    self.state.shape()
-                ),
+                ErrorKind::Invalid,
+                format!("scan: time steps in {least} ..= {most}, expected 0 <= least <= most"),
             ));
         }
-        let gates = [b, l, h];
-        let wanted: [&[i32]; 7] = [
-            &[b, l, width],
-            &gates,
-            &gates,
-            &[h],
-            &[h],
-            &[b, h, v, d],
-            &[b],
-        ];
-        for ((name, array), wanted) in self.arrays().into_iter().zip(wanted) {
-            if array.shape() != wanted {
-                return Err(Error::new(
-                    ErrorKind::Shape,
-                    format!(
-                        "gated_delta: {name} is {:?}, expected {wanted:?}",
-                        array.shape()
-                    ),
-                ));
-            }
-        }
-        for (name, array) in &self.arrays()[..3] {
-            floats("gated_delta", name, array)?;
-        }
-        for (at, (name, array)) in self.arrays()[3..].iter().enumerate() {
-            let wanted = if at == 3 { DType::I32 } else { DType::F32 };
-            if array.dtype() != wanted {
-                return Err(Error::new(
-                    ErrorKind::DType,
-                    format!(
-                        "gated_delta: {name} is {}, expected {wanted}",
-                        array.dtype()
-                    ),
-                ));
-            }
-        }
-        Ok(())
+        let [_, h, _, _] = self.state.dims()?;
+        check(
+            "scan",
+            ("x", self.x, self.groups),
+            (self.state, self.widths),
+            &[("dt", self.dt, h)],
+            &[
+                ("rate", self.rate, h),
+                ("bias", self.bias, h),
+                ("skip", self.skip, h),
+            ],
+        )
     }
+}
+
+/// Checks the inputs of a recurrence: tokens `[B, L, 2·K·D + H·V]` of K key heads, the state `[B, H, V, D]` and the widths, floats of
+/// so many numbers a token, and F32 vectors of so many numbers.
+fn check(
+    operation: &str,
+    (name, x, key_heads): (&str, &Array, i32),
+    (state, widths): (&Array, &Array),
+    gates: &[(&str, &Array, i32)],
+    numbers: &[(&str, &Array, i32)],
+) -> Result<()> {
+    for array in [x, state, widths] {
+        poison::check(array)?;
+    }
+    for (_, array, _) in gates.iter().chain(numbers) {
+        poison::check(array)?;
+    }
+    let ([b, l, width], [_, h, v, d], k) = (x.dims()?, state.dims()?, key_heads);
+    let wide = 2 * i64::from(k) * i64::from(d) + i64::from(h) * i64::from(v);
+    if [b, l, k, h, v, d].iter().any(|&n| n < 1) || h % k != 0 || wide != i64::from(width) {
+        return Err(Error::new(
+            ErrorKind::Shape,
+            format!(
+                "{operation} of {k} key heads needs {name} [B, L, 2 K D + H V] and a state [B, H, V, D], found {:?} and {:?}",
+                x.shape(),
+                state.shape()
+            ),
+        ));
+    }
+    for &(name, array, n) in gates {
+        shaped(operation, name, array, &[b, l, n])?;
+        floats(operation, name, array)?;
+    }
+    for &(name, array, n) in numbers {
+        shaped(operation, name, array, &[n])?;
+        typed(operation, name, array, DType::F32)?;
+    }
+    floats(operation, name, x)?;
+    shaped(operation, "state", state, &[b, h, v, d])?;
+    typed(operation, "state", state, DType::F32)?;
+    shaped(operation, "widths", widths, &[b])?;
+    typed(operation, "widths", widths, DType::I32)
+}
+
+fn shaped(operation: &str, name: &str, array: &Array, wanted: &[i32]) -> Result<()> {
+    if array.shape() == wanted {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Shape,
+        format!(
+            "{operation}: {name} is {:?}, expected {wanted:?}",
+            array.shape()
+        ),
+    ))
+}
+
+fn typed(operation: &str, name: &str, array: &Array, wanted: DType) -> Result<()> {
+    if array.dtype() == wanted {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::DType,
+        format!(
+            "{operation}: {name} is {}, expected {wanted}",
+            array.dtype()
+        ),
+    ))
 }
 
 fn floats(operation: &str, name: &str, array: &Array) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Convolutions and recurrences on every instruction set.
 
-use mlx_core::fast::{self, GatedDelta, plainly};
+use mlx_core::fast::{self, GatedDelta, Scan, plainly};
 use mlx_core::{Array, DType, Result};
 
 use super::{TYPES, check, kernels_are_off, normal};
@@ -23,11 +23,13 @@ fn recurrences() -> Result<()> {
                 normal(2, &[4, width], dtype)?,
             );
             let [wide_x, wide_taps] = [&x, &taps].map(|x| x.astype(DType::F32));
-            let qkv = fast::causal_conv(&x, &taps)?;
-            let exact = plainly(|| fast::causal_conv(&wide_x?, &wide_taps?))?;
+            let qkv = fast::causal_conv(&x, &taps, None, true)?;
+            let exact = plainly(|| fast::causal_conv(&wide_x?, &wide_taps?, None, true))?;
             let what = format!("{b} x {l}, {k} and {h} heads, {d} and {v} features, {dtype}");
             check(&qkv, &exact, 1.0, &mut digest, &what)?;
             let (a, beta) = (normal(3, &[b, l, h], dtype)?, normal(4, &[b, l, h], dtype)?);
+            let channels = normal(8, &[b, l, h * d], dtype)?;
+            let channels_bias = normal(9, &[h * d], DType::F32)?;
             let (rate, bias) = (
                 normal(5, &[h], DType::F32)?.exp()?,
                 normal(6, &[h], DType::F32)?,
@@ -35,8 +37,8 @@ fn recurrences() -> Result<()> {
             let state = normal(7, &[b, h, v, d], DType::F32)?;
             let widths: Vec<i32> = (0..b).map(|row| l - row.min(l)).collect();
             let widths = Array::from_slice(&widths, &[b])?;
-            let run = |qkv: &Array, a: &Array, b: &Array| {
-                fast::gated_delta(&GatedDelta {
+            let run = |qkv: &Array, [a, channels, b]: [&Array; 3]| -> Result<_> {
+                let one = GatedDelta {
                     qkv,
                     a,
                     b,
@@ -45,19 +47,40 @@ fn recurrences() -> Result<()> {
                     state: &state,
                     widths: &widths,
                     key_heads: k,
-                })
+                };
+                let each = GatedDelta {
+                    a: channels,
+                    bias: &channels_bias,
+                    ..one
+                };
+                // Its keys and queries are not brought to length 1.
+                let x = qkv.multiply(0.25)?;
+                let scan = Scan {
+                    x: &x,
+                    dt: a,
+                    rate: &rate,
+                    bias: &bias,
+                    skip: &bias,
+                    state: &state,
+                    widths: &widths,
+                    groups: k,
+                    limits: (0.0, f32::INFINITY),
+                };
+                Ok([
+                    fast::gated_delta(&one)?,
+                    fast::gated_delta(&each)?,
+                    fast::scan(&scan)?,
+                ])
             };
-            let (y, after) = run(&qkv, &a, &beta)?;
-            let [wide_qkv, wide_a, wide_beta] = [&qkv, &a, &beta].map(|x| x.astype(DType::F32));
-            let exact = plainly(|| run(&wide_qkv?, &wide_a?, &wide_beta?))?;
-            check(&y, &exact.0, 1.0, &mut digest, &what)?;
-            check(
-                &after,
-                &exact.1,
-                0.0,
-                &mut digest,
-                &format!("state, {what}"),
-            )?;
+            let found = run(&qkv, [&a, &channels, &beta])?;
+            let [wide_qkv, wide_a, wide_channels, wide_beta] =
+                [&qkv, &a, &channels, &beta].map(|x| x.astype(DType::F32).unwrap());
+            let exact = plainly(|| run(&wide_qkv, [&wide_a, &wide_channels, &wide_beta]))?;
+            for ((y, after), exact) in found.iter().zip(&exact) {
+                check(y, &exact.0, 1.0, &mut digest, &what)?;
+                let what = format!("state, {what}");
+                check(after, &exact.1, 0.0, &mut digest, &what)?;
+            }
         }
     }
     println!("digest {digest:016x}");

@@ -1,6 +1,6 @@
-//! Random inputs, and the gated delta rule as plain loops in f64.
+//! Random inputs, and the rules of linear attention as plain loops in f64.
 
-use mlx_core::fast::{self, GatedDelta};
+use mlx_core::fast::{self, GatedDelta, Scan};
 use mlx_core::random::{self, Key};
 use mlx_core::{Array, DType, Result};
 
@@ -29,9 +29,17 @@ pub fn assert_near(found: &Array, expected: &[f64], step: f64, what: &str) -> Re
     Ok(())
 }
 
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rule {
+    Delta,
+    Channels,
+    Scan,
+}
+
 /// Sizes: key heads and value heads, and features of a key and a value.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
+    pub rule: Rule,
     pub k: i32,
     pub h: i32,
     pub d: i32,
@@ -46,7 +54,7 @@ impl Sizes {
 
 pub struct Inputs {
     pub sizes: Sizes,
-    /// qkv, a, b, rate, bias, state
+    /// qkv, a, b, rate, bias, state; of a scan x, dt, skip, rate, bias, state
     pub arrays: [Array; 6],
     pub widths: Vec<i32>,
 }
@@ -54,13 +62,18 @@ pub struct Inputs {
 impl Inputs {
     pub fn new(sizes: Sizes, widths: &[i32], seed: u64) -> Result<Self> {
         let (b, l) = (widths.len() as i32, *widths.iter().max().unwrap());
+        let Sizes { rule, h, d, v, .. } = sizes;
+        let of_token = if rule == Rule::Channels { h * d } else { h };
+        let b_shape: &[i32] = if rule == Rule::Scan { &[h] } else { &[b, l, h] };
+        // A scan does not bring keys and queries to length 1.
+        let size = if rule == Rule::Scan { 0.25 } else { 1.0 };
         let arrays = [
-            normal(seed, &[b, l, sizes.width()])?,
-            normal(seed + 1, &[b, l, sizes.h])?,
-            normal(seed + 2, &[b, l, sizes.h])?.multiply(3.0)?,
-            normal(seed + 3, &[sizes.h])?.exp()?,
-            normal(seed + 4, &[sizes.h])?,
-            normal(seed + 5, &[b, sizes.h, sizes.v, sizes.d])?,
+            normal(seed, &[b, l, sizes.width()])?.multiply(size)?,
+            normal(seed + 1, &[b, l, of_token])?,
+            normal(seed + 2, b_shape)?.multiply(3.0)?,
+            normal(seed + 3, &[h])?.exp()?,
+            normal(seed + 4, &[of_token])?,
+            normal(seed + 5, &[b, h, v, d])?,
         ];
         let widths = widths.to_vec();
         Ok(Self {
@@ -76,22 +89,42 @@ impl Inputs {
 
     pub fn run_of(&self, arrays: &[Array]) -> Result<(Array, Array)> {
         let widths = Array::from_slice(&self.widths, &[self.widths.len() as i32])?;
+        let [x, a, b, rate, bias, state] = [0, 1, 2, 3, 4, 5].map(|at| &arrays[at]);
+        let widths = &widths;
+        if self.sizes.rule == Rule::Scan {
+            return fast::scan(&Scan {
+                x,
+                dt: a,
+                rate,
+                bias,
+                skip: b,
+                state,
+                widths,
+                groups: self.sizes.k,
+                limits: LIMITS,
+            });
+        }
         fast::gated_delta(&GatedDelta {
-            qkv: &arrays[0],
-            a: &arrays[1],
-            b: &arrays[2],
-            rate: &arrays[3],
-            bias: &arrays[4],
-            state: &arrays[5],
-            widths: &widths,
+            qkv: x,
+            a,
+            b,
+            rate,
+            bias,
+            state,
+            widths,
             key_heads: self.sizes.k,
         })
+    }
+
+    /// The first so many arrays have a place for each token.
+    pub fn of_tokens(&self) -> usize {
+        if self.sizes.rule == Rule::Scan { 2 } else { 3 }
     }
 
     /// Tokens `from .. to` of each row, with another state.
     pub fn part(&self, from: i32, to: i32, state: &Array) -> Result<Self> {
         let mut arrays = self.arrays.clone();
-        for array in &mut arrays[..3] {
+        for array in &mut arrays[..self.of_tokens()] {
             *array = array.slice_axis(1, from, to)?;
         }
         arrays[5] = state.clone();
@@ -106,39 +139,63 @@ impl Inputs {
     /// Outputs and states by the definition.
     pub fn expected(&self) -> Result<(Vec<f64>, Vec<f64>)> {
         let Sizes {
-            k: kn,
-            h: hn,
-            d: dn,
-            v: vn,
+            rule, k, h, d, v, ..
         } = self.sizes;
-        let [kn, hn, dn, vn] = [kn, hn, dn, vn].map(|n| n as usize);
+        let [kn, hn, dn, vn] = [k, h, d, v].map(|n| n as usize);
         let l = self.arrays[0].shape()[1] as usize;
         let arrays: Result<Vec<_>> = self.arrays.iter().map(floats).collect();
-        let [qkv, a, b, rate, bias, mut state] = <[Vec<f64>; 6]>::try_from(arrays?).unwrap();
+        let [x, a, b, rate, bias, mut state] = <[Vec<f64>; 6]>::try_from(arrays?).unwrap();
         let width = self.sizes.width() as usize;
+        // Where queries, keys and values begin.
+        let [qs, ks, vs] = match rule {
+            Rule::Scan => [hn * vn + kn * dn, hn * vn, 0],
+            _ => [0, kn * dn, 2 * kn * dn],
+        };
         let mut y = vec![0.0; self.widths.len() * l * hn * vn];
         for (row, &real) in self.widths.iter().enumerate() {
             for (t, h) in (0..real as usize).flat_map(|t| (0..hn).map(move |h| (t, h))) {
                 let token = row * l + t;
-                let at = |column: usize, n: usize| &qkv[token * width + column..][..n];
-                let unit = |x: &[f64]| {
-                    let size = (x.iter().map(|x| x * x).sum::<f64>() + 1e-6).sqrt();
-                    x.iter().map(|x| x / size).collect::<Vec<_>>()
+                let at = |column: usize| x[token * width + column..][..dn].to_vec();
+                let unit = |x: Vec<f64>| match rule {
+                    Rule::Scan => x,
+                    _ => {
+                        let size = (x.iter().map(|x| x * x).sum::<f64>() + 1e-6).sqrt();
+                        x.iter().map(|x| x / size).collect()
+                    }
                 };
                 let key_head = h / (hn / kn);
-                let q = unit(at(key_head * dn, dn));
-                let k = unit(at((kn + key_head) * dn, dn));
-                let softplus = (1.0 + (a[token * hn + h] + bias[h]).exp()).ln();
-                let g = (-rate[h] * softplus).exp();
-                let beta = 1.0 / (1.0 + (-b[token * hn + h]).exp());
+                let q = unit(at(qs + key_head * dn));
+                let k = unit(at(ks + key_head * dn));
+                let each = if rule == Rule::Channels { dn } else { 1 };
+                let steps = (0..each).map(|i| {
+                    let at = h * each + i;
+                    let step = (1.0 + (a[token * hn * each + at] + bias[at]).exp()).ln();
+                    match rule {
+                        Rule::Scan => step.clamp(LIMITS.0.into(), LIMITS.1.into()),
+                        _ => step,
+                    }
+                });
+                let steps: Vec<f64> = steps.collect();
                 for v in 0..vn {
+                    let value = x[token * width + vs + h * vn + v];
                     let s = &mut state[((row * hn + h) * vn + v) * dn..][..dn];
-                    s.iter_mut().for_each(|s| *s *= g);
-                    let known: f64 = s.iter().zip(&k).map(|(s, k)| s * k).sum();
-                    let change = beta * (qkv[token * width + 2 * kn * dn + h * vn + v] - known);
+                    for (i, s) in s.iter_mut().enumerate() {
+                        *s *= (-rate[h] * steps[i % each]).exp();
+                    }
+                    let change = match rule {
+                        Rule::Scan => steps[0] * value,
+                        _ => {
+                            let beta = 1.0 / (1.0 + (-b[token * hn + h]).exp());
+                            let known: f64 = s.iter().zip(&k).map(|(s, k)| s * k).sum();
+                            beta * (value - known)
+                        }
+                    };
                     s.iter_mut().zip(&k).for_each(|(s, k)| *s += change * k);
                     let read: f64 = s.iter().zip(&q).map(|(s, q)| s * q).sum();
-                    y[(token * hn + h) * vn + v] = read / (dn as f64).sqrt();
+                    y[(token * hn + h) * vn + v] = match rule {
+                        Rule::Scan => read + b[h] * value,
+                        _ => read / (dn as f64).sqrt(),
+                    };
                 }
             }
         }
@@ -146,29 +203,21 @@ impl Inputs {
     }
 }
 
-pub const SIZES: [Sizes; 4] = [
-    Sizes {
-        k: 1,
-        h: 1,
-        d: 128,
-        v: 128,
-    },
-    Sizes {
-        k: 2,
-        h: 4,
-        d: 16,
-        v: 16,
-    },
-    Sizes {
-        k: 2,
-        h: 6,
-        d: 20,
-        v: 13,
-    },
-    Sizes {
-        k: 1,
-        h: 2,
-        d: 64,
-        v: 32,
-    },
+/// Of the time steps of a scan.
+pub const LIMITS: (f32, f32) = (0.1, 1.5);
+
+const fn sizes(rule: Rule, [k, h, d, v]: [i32; 4]) -> Sizes {
+    Sizes { rule, k, h, d, v }
+}
+
+pub const SIZES: [Sizes; 9] = [
+    sizes(Rule::Delta, [1, 1, 128, 128]),
+    sizes(Rule::Delta, [2, 4, 16, 16]),
+    sizes(Rule::Delta, [2, 6, 20, 13]),
+    sizes(Rule::Delta, [1, 2, 64, 32]),
+    sizes(Rule::Channels, [2, 2, 64, 32]),
+    sizes(Rule::Channels, [1, 3, 20, 13]),
+    sizes(Rule::Scan, [1, 1, 128, 64]),
+    sizes(Rule::Scan, [2, 6, 20, 13]),
+    sizes(Rule::Scan, [1, 4, 16, 8]),
 ];

@@ -6,7 +6,8 @@ namespace {
 
 constexpr int most_taps = 8;
 
-class CausalConv : public NodeWith<> {
+// Its setting is whether silu follows.
+class CausalConv : public NodeWith<bool> {
  public:
   using NodeWith::NodeWith;
 
@@ -18,9 +19,9 @@ class CausalConv : public NodeWith<> {
     size_t size = y.itemsize();
     mx::cpu::get_command_encoder(stream()).dispatch(
         [=, conv = kernels().recurrent[static_cast<int>(type_of(y.dtype()))].conv, rows = y.shape(0), xs = Vectors(in[0]),
-         taps = Dense(in[1]), to = y.data<char>()] {
-          std::vector<char> copy;
-          const char* weights = taps.get(copy);
+         taps = Dense(in[1]), bias = Dense(in[in.size() - 1]), has_bias = in.size() > 2, silu = settings_, to = y.data<char>()] {
+          std::vector<char> copies[2];
+          const char *weights = taps.get(copies[0]), *biases = has_bias ? bias.get(copies[1]) : nullptr;
           auto body = [&](uint32_t i) {
             long at = i / pieces, first = i % pieces * piece;
             char* work = reinterpret_cast<char*>(workspace(count * n));
@@ -28,14 +29,15 @@ class CausalConv : public NodeWith<> {
             for (long j = 0; j < count; j++) {
               x[j] = xs(at / tokens * before + at % tokens + j, work + j * n * size) + first * size;
             }
-            conv(x, weights + first * size, count, n, std::min(piece, n - first), to + (at * n + first) * size);
+            const char* own = has_bias ? biases + first * size : nullptr;
+            conv(x, weights + first * size, own, count, n, std::min(piece, n - first), silu, to + (at * n + first) * size);
           };
           share(static_cast<uint32_t>(rows * tokens * pieces), 2.0 * (count + 4) * rows * tokens * n, body);
         });
   }
 
   mx::array plain(const Arrays& in) override {
-    return causal_conv_plainly(in[0], in[1], stream());
+    return causal_conv_plainly(in, settings_, stream());
   }
 
   const char* name() const override {
@@ -50,13 +52,15 @@ class CausalConv : public NodeWith<> {
 
 } // namespace
 
-std::optional<mx::array> causal_conv(const mx::array& x, const mx::array& taps, mx::Stream s) {
-  if (!is_float(x.dtype()) || taps.dtype() != x.dtype() || taps.shape(0) > most_taps) {
+std::optional<mx::array> causal_conv(const Arrays& in, bool silu, mx::Stream s) {
+  auto dtype = in[0].dtype();
+  bool same = std::all_of(in.begin(), in.end(), [&](const mx::array& a) { return a.dtype() == dtype; });
+  if (!is_float(dtype) || !same || in[1].shape(0) > most_taps) {
     return std::nullopt;
   }
-  auto node = std::make_shared<CausalConv>(s);
-  auto shape = node->output_shapes({x, taps})[0];
-  return mx::array(std::move(shape), x.dtype(), std::move(node), {x, taps});
+  auto node = std::make_shared<CausalConv>(s, silu);
+  auto shape = node->output_shapes(in)[0];
+  return mx::array(std::move(shape), dtype, std::move(node), in);
 }
 
 } // namespace mlxrs::ops

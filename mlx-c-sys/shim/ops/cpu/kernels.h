@@ -136,15 +136,28 @@ struct Drawn {
 constexpr long peak_of = 64;
 constexpr long floors_at_once = 4;
 
+// How a token changes a state.
+enum class Rule {
+  // The gated delta rule: the state decays, and the difference between a value and what its key reads is written.
+  delta,
+  // The same, where each channel of a key decays by itself.
+  channels,
+  // Of Mamba 2: the state decays, and values are written as they are. They also add to what is read.
+  scan,
+};
+
 // Some rows of one head's state [rows, key_dim], and the tokens that change it.
 struct Delta {
+  Rule rule;
   long key_dim, rows, tokens;
   // Of the first token: a query and a key of `key_dim`, and the values of the rows; elements from token to token.
   const void *q, *k, *v;
   long step;
-  // The factor of the state and that of the change, of the first token; elements from token to token.
+  // The factors of the state, one or `key_dim`, and that of the change, of the first token; elements from token to token.
   const float *decay, *beta;
-  long gate_step;
+  long decay_step, beta_step;
+  // What a value adds to what is read.
+  float skip;
   const float* before;
   float* after;
   // What the rows give for the first token; elements from token to token.
@@ -153,11 +166,13 @@ struct Delta {
 };
 
 struct RecurrentKernels {
-  // y = silu(sum of x[j] * taps[j]) of n channels, where x has `count` vectors and taps are `step` elements apart.
-  void (*conv)(const void* const* x, const void* taps, long count, long step, long n, void* y);
+  // y = sum of x[j] * taps[j], plus the bias if it is not null, through silu if asked for, of n channels. x has `count` vectors, and
+  // taps are `step` elements apart.
+  void (*conv)(
+      const void* const* x, const void* taps, const void* bias, long count, long step, long n, bool silu, void* y);
   // Floats that `delta` needs to work in.
   long (*delta_size)(const Delta& d);
-  // The gated delta rule. A row's results depend on the row and its tokens alone, and a token's on nothing after it.
+  // The rules of linear attention. A row's results depend on the row and its tokens alone, and a token's on nothing after it.
   void (*delta)(const Delta& d, float* work);
 };
 

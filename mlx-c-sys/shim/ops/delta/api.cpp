@@ -3,16 +3,33 @@
 
 using namespace mlxrs;
 
+namespace {
+
+void run(mlx_array* y, mlx_array* after, const ops::DeltaInputs& in, const ops::DeltaSettings& settings, mx::Stream s) {
+  auto out = ops::run(
+      MLXRS_OP_DELTA, s, [&] { return ops::delta(in, settings, s); },
+      [&] { return ops::delta_plainly(in, settings, s); });
+  mlx_array_set_(*y, out.at(0));
+  mlx_array_set_(*after, out.at(1));
+}
+
+} // namespace
+
 extern "C" int mlxrs_fast_gated_delta(mlx_array* y, mlx_array* after, mlxrs_gated_delta of, mlx_stream s) {
   return guarded([&] {
-    auto stream = mlx_stream_get_(s);
     ops::DeltaInputs in{
         mlx_array_get_(of.qkv), mlx_array_get_(of.a),     mlx_array_get_(of.b),     mlx_array_get_(of.rate),
         mlx_array_get_(of.bias), mlx_array_get_(of.state), mlx_array_get_(of.widths)};
-    auto out = ops::run(
-        MLXRS_OP_DELTA, stream, [&] { return ops::gated_delta(in, of.key_heads, stream); },
-        [&] { return ops::gated_delta_plainly(in, of.key_heads, stream); });
-    mlx_array_set_(*y, out.at(0));
-    mlx_array_set_(*after, out.at(1));
+    bool one = in.a.shape(2) == in.state.shape(1);
+    run(y, after, in, {one ? ops::Rule::delta : ops::Rule::channels, of.key_heads}, mlx_stream_get_(s));
+  });
+}
+
+extern "C" int mlxrs_fast_scan(mlx_array* y, mlx_array* after, mlxrs_scan of, mlx_stream s) {
+  return guarded([&] {
+    ops::DeltaInputs in{
+        mlx_array_get_(of.x),    mlx_array_get_(of.dt),    mlx_array_get_(of.skip),  mlx_array_get_(of.rate),
+        mlx_array_get_(of.bias), mlx_array_get_(of.state), mlx_array_get_(of.widths)};
+    run(y, after, in, {ops::Rule::scan, of.groups, of.least, of.most}, mlx_stream_get_(s));
   });
 }

@@ -6,8 +6,11 @@
 namespace mlxrs::ops {
 namespace {
 
-// Its setting is the number of key heads.
-class GatedDelta : public NodeWith<int> {
+float softplus(float x) {
+  return std::max(x, 0.0f) + std::log1p(std::exp(-std::abs(x)));
+}
+
+class LinearAttention : public NodeWith<DeltaSettings> {
  public:
   using NodeWith::NodeWith;
 
@@ -16,54 +19,67 @@ class GatedDelta : public NodeWith<int> {
   }
 
   void encode(const Arrays& in, Arrays& out) override {
-    const auto &qkv = in[0], &state = in[5];
-    long rows = qkv.shape(0), tokens = qkv.shape(1), width = qkv.shape(2);
-    long heads = state.shape(1), value_dim = state.shape(2), dim = state.shape(3), key_heads = settings_;
-    auto type = type_of(qkv.dtype());
+    const auto &x = in[0], &state = in[5];
+    long rows = x.shape(0), tokens = x.shape(1), width = x.shape(2);
+    long heads = state.shape(1), value_dim = state.shape(2), dim = state.shape(3);
+    auto type = type_of(x.dtype());
     // Each task begins with the norms of queries and keys: few large ones, unless threads would be idle.
     long pieces = rows * heads >= 4 * Threads::shared().count() ? 1 : 4;
     long piece = ((value_dim + pieces - 1) / pieces + 3) / 4 * 4;
     pieces = (value_dim + piece - 1) / piece;
     mx::cpu::get_command_encoder(stream()).dispatch(
-        [=, kernel = kernels().recurrent[static_cast<int>(type)], to_float = kernels().choose[static_cast<int>(type)].at,
-         size = static_cast<long>(qkv.itemsize()), qkv = Dense(qkv), a = Dense(in[1]), b = Dense(in[2]),
-         rate = Dense(in[3]), bias = Dense(in[4]), state = Dense(state), widths = Dense(in[6]),
-         y_at = out[0].data<char>(), after_at = out[1].data<float>()] {
+        [=, settings = settings_, kernel = kernels().recurrent[static_cast<int>(type)],
+         to_float = kernels().choose[static_cast<int>(type)].at, size = static_cast<long>(x.itemsize()), x = Dense(x),
+         a = Dense(in[1]), b = Dense(in[2]), rate = Dense(in[3]), bias = Dense(in[4]), state = Dense(state),
+         widths = Dense(in[6]), y_at = out[0].data<char>(), after_at = out[1].data<float>()] {
           std::vector<char> copies[7];
-          const char* x = qkv.get(copies[0]);
+          const char* from = x.get(copies[0]);
           const char *a_at = a.get(copies[1]), *b_at = b.get(copies[2]);
           auto rates = reinterpret_cast<const float*>(rate.get(copies[3]));
           auto biases = reinterpret_cast<const float*>(bias.get(copies[4]));
           auto before = reinterpret_cast<const float*>(state.get(copies[5]));
           auto wide = reinterpret_cast<const int32_t*>(widths.get(copies[6]));
-          std::vector<float> decay(rows * tokens * heads), beta(decay.size());
-          share(static_cast<uint32_t>(rows * tokens), 40.0 * rows * tokens * heads, [&](uint32_t token) {
-            for (long i = token * heads, h = 0; h < heads; i++, h++) {
-              float t = to_float(a_at, i) + biases[h];
-              float softplus = std::max(t, 0.0f) + std::log1p(std::exp(-std::abs(t)));
-              decay[i] = std::exp(-rates[h] * softplus);
+          bool scans = settings.rule == Rule::scan;
+          long of_head = settings.rule == Rule::channels ? dim : 1, of_token = heads * of_head, key_heads = settings.key_heads;
+          std::vector<float> decay(rows * tokens * of_token), beta(rows * tokens * heads);
+          share(static_cast<uint32_t>(rows * tokens), 40.0 * rows * tokens * of_token, [&](uint32_t token) {
+            for (long i = 0; i < of_token; i++) {
+              float step = softplus(to_float(a_at, token * of_token + i) + biases[i]);
+              if (scans) {
+                step = std::clamp(step, settings.least, settings.most);
+                beta[token * heads + i] = step;
+              }
+              decay[token * of_token + i] = std::exp(-rates[i / of_head] * step);
+            }
+            for (long i = token * heads; !scans && i < (token + 1) * heads; i++) {
               beta[i] = 1 / (1 + std::exp(-to_float(b_at, i)));
             }
           });
+          auto skips = reinterpret_cast<const float*>(b_at);
           share(
               static_cast<uint32_t>(rows * heads * pieces), 6.0 * rows * tokens * heads * value_dim * dim, [&](uint32_t i) {
                 long head = i / pieces % heads, row = i / pieces / heads, first = i % pieces * piece;
                 long real = std::clamp<long>(wide[row], 0, tokens), own = std::min(piece, value_dim - first);
-                long key_head = head / (heads / key_heads), gates = row * tokens * heads + head;
-                const char* of_row = x + row * tokens * width * size;
-                auto at = [&](long column) { return of_row + column * size; };
+                long key_head = head / (heads / key_heads), token = row * tokens;
+                // Where queries, keys and values begin in a row.
+                long keys = key_heads * dim, q = scans ? heads * value_dim + keys : 0, k = scans ? heads * value_dim : keys;
+                long v = scans ? 0 : 2 * keys;
+                auto at = [&](long column) { return from + (token * width + column) * size; };
                 long of_state = ((row * heads + head) * value_dim + first) * dim, y_step = heads * value_dim;
-                char* y = y_at + (row * tokens * y_step + head * value_dim + first) * size;
-                Delta d{dim,
+                char* y = y_at + (token * y_step + head * value_dim + first) * size;
+                Delta d{settings.rule,
+                        dim,
                         own,
                         real,
-                        at(key_head * dim),
-                        at((key_heads + key_head) * dim),
-                        at(2 * key_heads * dim + head * value_dim + first),
+                        at(q + key_head * dim),
+                        at(k + key_head * dim),
+                        at(v + head * value_dim + first),
                         width,
-                        decay.data() + gates,
-                        beta.data() + gates,
+                        decay.data() + token * of_token + head * of_head,
+                        beta.data() + token * heads + head,
+                        of_token,
                         heads,
+                        scans ? skips[head] : 0.0f,
                         before + of_state,
                         after_at + of_state,
                         y,
@@ -77,11 +93,11 @@ class GatedDelta : public NodeWith<int> {
   }
 
   Arrays plain_all(const Arrays& in) override {
-    return gated_delta_plainly({in[0], in[1], in[2], in[3], in[4], in[5], in[6]}, settings_, stream());
+    return delta_plainly({in[0], in[1], in[2], in[3], in[4], in[5], in[6]}, settings_, stream());
   }
 
   const char* name() const override {
-    return "GatedDelta";
+    return settings_.rule == Rule::scan ? "Scan" : "GatedDelta";
   }
   std::vector<mx::Shape> output_shapes(const Arrays& in) override {
     const auto& state = in[5].shape();
@@ -91,12 +107,12 @@ class GatedDelta : public NodeWith<int> {
 
 } // namespace
 
-std::optional<Arrays> gated_delta(const DeltaInputs& in, int key_heads, mx::Stream s) {
-  auto dtype = in.qkv.dtype();
-  if (!is_float(dtype) || in.a.dtype() != dtype || in.b.dtype() != dtype) {
+std::optional<Arrays> delta(const DeltaInputs& in, const DeltaSettings& settings, mx::Stream s) {
+  auto dtype = in.x.dtype();
+  if (!is_float(dtype) || in.a.dtype() != dtype || (settings.rule != Rule::scan && in.b.dtype() != dtype)) {
     return std::nullopt;
   }
-  auto node = std::make_shared<GatedDelta>(s, key_heads);
+  auto node = std::make_shared<LinearAttention>(s, settings);
   auto inputs = in.all();
   auto shapes = node->output_shapes(inputs);
   return mx::array::make_arrays(std::move(shapes), {dtype, mx::float32}, std::move(node), std::move(inputs));

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "delta.h"
@@ -34,72 +35,100 @@ mx::array unit_inverse(const mx::array& a, int n, mx::Stream s) {
   return inverse;
 }
 
-// Queries or keys [B, L, K D] in heads [B, H, L, D], each of length 1.
-mx::array unit_heads(const mx::array& x, int key_heads, int heads, int dim, mx::Stream s) {
+// Queries or keys [B, L, K D] in heads [B, H, L, D].
+mx::array split(const mx::array& x, int key_heads, int heads, int dim, mx::Stream s) {
   auto split = mx::reshape(x, {x.shape(0), x.shape(1), key_heads, dim}, s);
-  auto squares = mx::sum(mx::square(split, s), -1, true, s);
-  auto unit = mx::multiply(split, mx::rsqrt(mx::add(squares, mx::array(1e-6f), s), s), s);
-  return mx::swapaxes(mx::repeat(unit, heads / key_heads, 2, s), 1, 2, s);
+  return mx::swapaxes(mx::repeat(split, heads / key_heads, 2, s), 1, 2, s);
 }
 
-// One chunk: q and k [B, H, n, D], v [B, H, n, V], the logarithms of the decays and betas [B, H, n, 1]. Changes the state, and
-// returns what the tokens read.
-mx::array advance(
-    const mx::array& q, const mx::array& k, const mx::array& v, const mx::array& decay, const mx::array& beta,
-    mx::array& state, mx::Stream s) {
-  int n = q.shape(2);
-  // The decay from the start of the chunk to each token, and from token j to token i.
-  auto so_far = mx::cumsum(decay, 2, false, true, s);
-  auto between = mx::subtract(so_far, transposed(so_far, s), s);
+// Each vector of length 1.
+mx::array unit(const mx::array& x, mx::Stream s) {
+  auto squares = mx::sum(mx::square(x, s), -1, true, s);
+  return mx::multiply(x, mx::rsqrt(mx::add(squares, mx::array(1e-6f), s), s), s);
+}
+
+// Of some tokens: q and k [B, H, n, D], v [B, H, n, V], the logarithms of the decays [B, H, n, 1 or D], and the factors of what is
+// written [B, H, n, 1].
+struct Tokens {
+  mx::array q, k, v, decay, beta;
+};
+
+// One chunk of n tokens. Changes the state, and returns what the tokens read.
+mx::array advance(Rule rule, const Tokens& t, mx::array& state, mx::Stream s) {
+  int n = t.q.shape(2);
+  // The decay from the start of the chunk to each token.
+  auto so_far = mx::cumsum(t.decay, 2, false, true, s);
   auto past = square(n, 0, -std::numeric_limits<float>::infinity(), [](int i, int j) { return i >= j; });
-  auto is_past = mx::equal(past, mx::array(0.0f), s);
-  auto gamma = mx::exp(mx::where(is_past, between, past, s), s);
-  auto k_t = transposed(k, s);
-  auto strict = square(n, 1, 0, [](int i, int j) { return i > j; });
-  auto a = mx::multiply(mx::multiply(mx::multiply(mx::matmul(k, k_t, s), gamma, s), beta, s), strict, s);
-  auto inverse = unit_inverse(a, n, s);
+  auto from = [&](const mx::array& between, const mx::array& past) {
+    return mx::exp(mx::where(mx::equal(past, mx::array(0.0f), s), between, past, s), s);
+  };
+  auto k_t = transposed(t.k, s);
+  // Products of x and the keys not behind it, which decay from token to token: [.., n, n].
+  std::function<mx::array(const mx::array&)> with_keys;
+  if (rule == Rule::channels) {
+    auto between = mx::subtract(mx::expand_dims(so_far, 3, s), mx::expand_dims(so_far, 2, s), s);
+    auto keys = mx::multiply(mx::expand_dims(t.k, 2, s), from(between, mx::expand_dims(past, -1, s)), s);
+    with_keys = [=](const mx::array& x) { return mx::sum(mx::multiply(mx::expand_dims(x, 3, s), keys, s), -1, false, s); };
+  } else {
+    auto gamma = from(mx::subtract(so_far, transposed(so_far, s), s), past);
+    with_keys = [=](const mx::array& x) { return mx::multiply(mx::matmul(x, k_t, s), gamma, s); };
+  }
   auto grown = mx::exp(so_far, s), state_t = transposed(state, s);
-  auto known = mx::matmul(mx::multiply(mx::multiply(k, grown, s), beta, s), state_t, s);
-  auto change = mx::matmul(inverse, mx::subtract(mx::multiply(v, beta, s), known, s), s);
-  auto read = mx::matmul(mx::multiply(mx::matmul(q, k_t, s), gamma, s), change, s);
-  auto y = mx::add(mx::matmul(mx::multiply(q, grown, s), state_t, s), read, s);
-  auto shape = so_far.shape();
-  auto last = mx::slice(so_far, {0, 0, n - 1, 0}, shape, s);
-  auto kept = mx::multiply(k, mx::exp(mx::subtract(last, so_far, s), s), s);
-  auto added = mx::matmul(transposed(change, s), kept, s);
-  state = mx::add(mx::multiply(state, mx::exp(last, s), s), added, s);
+  auto change = mx::multiply(t.v, t.beta, s);
+  if (rule != Rule::scan) {
+    auto strict = square(n, 1, 0, [](int i, int j) { return i > j; });
+    auto a = mx::multiply(mx::multiply(with_keys(t.k), t.beta, s), strict, s);
+    auto known = mx::matmul(mx::multiply(mx::multiply(t.k, grown, s), t.beta, s), state_t, s);
+    change = mx::matmul(unit_inverse(a, n, s), mx::subtract(change, known, s), s);
+  }
+  auto read = mx::matmul(with_keys(t.q), change, s);
+  auto y = mx::add(mx::matmul(mx::multiply(t.q, grown, s), state_t, s), read, s);
+  auto last = mx::slice(so_far, {0, 0, n - 1, 0}, so_far.shape(), s);
+  auto kept = mx::multiply(t.k, mx::exp(mx::subtract(last, so_far, s), s), s);
+  state = mx::add(mx::multiply(state, mx::exp(last, s), s), mx::matmul(transposed(change, s), kept, s), s);
   return y;
 }
 
 } // namespace
 
-Arrays gated_delta_plainly(const DeltaInputs& in, int key_heads, mx::Stream s) {
-  int rows = in.qkv.shape(0), tokens = in.qkv.shape(1), heads = in.state.shape(1);
-  int value_dim = in.state.shape(2), dim = in.state.shape(3), keys = key_heads * dim;
+Arrays delta_plainly(const DeltaInputs& in, const DeltaSettings& settings, mx::Stream s) {
+  int rows = in.x.shape(0), tokens = in.x.shape(1), heads = in.state.shape(1);
+  int value_dim = in.state.shape(2), dim = in.state.shape(3), keys = settings.key_heads * dim, values = heads * value_dim;
+  bool scans = settings.rule == Rule::scan;
   auto zero = mx::array(0.0f);
   auto wide = [&](const mx::array& x) { return mx::astype(x, mx::float32, s); };
   auto real = mx::less(mx::arange(0, tokens, mx::int32, s), mx::reshape(in.widths, {rows, 1}, s), s);
   real = mx::expand_dims(real, -1, s);
-  auto qkv = mx::where(real, wide(in.qkv), zero, s);
-  auto part = [&](int from, int to) { return mx::slice(qkv, {0, 0, from}, {rows, tokens, to}, s); };
-  auto q = mx::multiply(
-      unit_heads(part(0, keys), key_heads, heads, dim, s), mx::array(1.0f / std::sqrt(static_cast<float>(dim))), s);
-  auto k = unit_heads(part(keys, 2 * keys), key_heads, heads, dim, s);
-  auto v = mx::reshape(part(2 * keys, 2 * keys + heads * value_dim), {rows, tokens, heads, value_dim}, s);
+  auto x = mx::where(real, wide(in.x), zero, s);
+  auto part = [&](int from, int size) { return mx::slice(x, {0, 0, from}, {rows, tokens, from + size}, s); };
+  auto key_heads = [&](int from) { return split(part(from, keys), settings.key_heads, heads, dim, s); };
+  auto q = key_heads(scans ? values + keys : 0), k = key_heads(scans ? values : keys);
+  if (!scans) {
+    q = mx::multiply(unit(q, s), mx::array(1.0f / std::sqrt(static_cast<float>(dim))), s);
+    k = unit(k, s);
+  }
+  auto v = mx::reshape(part(scans ? 0 : 2 * keys, values), {rows, tokens, heads, value_dim}, s);
   v = mx::swapaxes(v, 1, 2, s);
+  // [B, L, H n] to [B, H, L, n], without padding.
   auto by_head = [&](const mx::array& x) {
-    return mx::expand_dims(mx::swapaxes(mx::where(real, x, zero, s), 1, 2, s), -1, s);
+    auto split = mx::reshape(mx::where(real, x, zero, s), {rows, tokens, heads, x.shape(2) / heads}, s);
+    return mx::swapaxes(split, 1, 2, s);
   };
-  auto beta = by_head(mx::sigmoid(wide(in.b), s));
-  auto softplus = mx::logaddexp(mx::add(wide(in.a), in.bias, s), zero, s);
-  auto decay = by_head(mx::negative(mx::multiply(softplus, in.rate, s), s));
-  int n = 1;
-  while (n < tokens && n < 64) {
+  auto step = mx::logaddexp(mx::add(wide(in.a), in.bias, s), zero, s);
+  if (scans) {
+    step = mx::clip(step, mx::array(settings.least), mx::array(settings.most), s);
+  }
+  auto rate = settings.rule == Rule::channels ? mx::repeat(in.rate, dim, 0, s) : in.rate;
+  auto decay = by_head(mx::negative(mx::multiply(step, rate, s), s));
+  auto beta = by_head(scans ? step : mx::sigmoid(wide(in.b), s));
+  // Where channels decay by themselves, a chunk has products for each.
+  int n = 1, most = settings.rule == Rule::channels ? 16 : 64;
+  while (n < tokens && n < most) {
     n *= 2;
   }
   int more = (n - tokens % n) % n;
   auto filled = [&](const mx::array& x) { return more == 0 ? x : mx::pad(x, {2}, {0}, {more}, zero, "constant", s); };
-  Arrays all{filled(q), filled(k), filled(v), filled(decay), filled(beta)};
+  Tokens all{filled(q), filled(k), filled(v), filled(decay), filled(beta)};
   auto state = in.state;
   Arrays ys;
   for (int from = 0; from < tokens; from += n) {
@@ -108,12 +137,16 @@ Arrays gated_delta_plainly(const DeltaInputs& in, int key_heads, mx::Stream s) {
       stop[2] = from + n;
       return mx::slice(x, {0, 0, from, 0}, stop, s);
     };
-    ys.push_back(advance(piece(all[0]), piece(all[1]), piece(all[2]), piece(all[3]), piece(all[4]), state, s));
+    Tokens own{piece(all.q), piece(all.k), piece(all.v), piece(all.decay), piece(all.beta)};
+    ys.push_back(advance(settings.rule, own, state, s));
   }
   auto y = ys.size() == 1 ? ys[0] : mx::concatenate(ys, 2, s);
   y = mx::slice(y, {0, 0, 0, 0}, {rows, heads, tokens, value_dim}, s);
-  y = mx::reshape(mx::swapaxes(y, 1, 2, s), {rows, tokens, heads * value_dim}, s);
-  y = mx::astype(mx::where(real, y, zero, s), in.qkv.dtype(), s);
+  if (scans) {
+    y = mx::add(y, mx::multiply(v, mx::reshape(in.b, {1, heads, 1, 1}, s), s), s);
+  }
+  y = mx::reshape(mx::swapaxes(y, 1, 2, s), {rows, tokens, values}, s);
+  y = mx::astype(mx::where(real, y, zero, s), in.x.dtype(), s);
   return {y, state};
 }
 

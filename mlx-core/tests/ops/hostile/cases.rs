@@ -82,11 +82,11 @@ pub fn cases() -> Vec<Case> {
     case("fast::add_norm", vec![x(), x(), w(), w()], json!([1e-5]));
     case(
         "fast::causal_conv",
-        vec![float(&[2, 6, 17]), float(&[4, 17])],
-        json!([]),
+        vec![float(&[2, 6, 17]), float(&[4, 17]), float(&[17])],
+        json!([true]),
     );
     let number = || float(&[4]).astype(DType::F32).unwrap();
-    let state = float(&[2, 4, 5, 8]).astype(DType::F32).unwrap();
+    let state = || float(&[2, 4, 5, 8]).astype(DType::F32).unwrap();
     let gates = || float(&[2, 3, 4]);
     let inputs = vec![
         float(&[2, 3, 52]),
@@ -94,10 +94,13 @@ pub fn cases() -> Vec<Case> {
         gates(),
         number(),
         number(),
-        state,
+        state(),
         ints(&[3, 1], &[2]),
     ];
     case("fast::gated_delta", inputs, json!([2]));
+    let mut inputs = vec![float(&[2, 3, 52]), gates()];
+    inputs.extend([number(), number(), number(), state(), ints(&[3, 1], &[2])]);
+    case("fast::scan", inputs, json!([2, 0.0, 5.0]));
     let heads = || float(&[2, 2, 3, 64]);
     case(
         "fast::rope",

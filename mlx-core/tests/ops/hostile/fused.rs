@@ -101,7 +101,7 @@ pub fn rows() -> Vec<(&'static str, Op)> {
             let rope = fast::Rope { dims: c.int(0), traditional: c.bool(1), base, scale, freqs: None };
             fast::rope(c.x(0), &rope, c.x(1))
         };
-        "fast::causal_conv" => |c| fast::causal_conv(c.x(0), c.x(1));
+        "fast::causal_conv" => |c| fast::causal_conv(c.x(0), c.x(1), Some(c.x(2)), c.bool(0));
         "fast::gated_delta" => |c| fast::gated_delta(&fast::GatedDelta {
             qkv: c.x(0),
             a: c.x(1),
@@ -111,6 +111,17 @@ pub fn rows() -> Vec<(&'static str, Op)> {
             state: c.x(5),
             widths: c.x(6),
             key_heads: c.int(0),
+        });
+        "fast::scan" => |c| fast::scan(&fast::Scan {
+            x: c.x(0),
+            dt: c.x(1),
+            rate: c.x(2),
+            bias: c.x(3),
+            skip: c.x(4),
+            state: c.x(5),
+            widths: c.x(6),
+            groups: c.int(0),
+            limits: (c.float(1) as f32, c.float(2) as f32),
         });
         "fast::heads" => |c| fast::heads(&projection(c));
         "fast::store_heads" => |c| {

@@ -1,4 +1,4 @@
-// The gated delta rule on some rows of a state, computed in f32.
+// The rules of linear attention on some rows of a state, computed in f32.
 #pragma once
 
 #include "ops/cpu/kernels.h"
@@ -16,50 +16,77 @@ INLINE long delta_padded(long n) {
 }
 
 inline long delta_size(const Delta& d) {
-  return delta_tokens * 2 * (delta_padded(d.key_dim) + d.rows) + delta_rows * delta_padded(d.key_dim);
+  return delta_tokens * (3 * delta_padded(d.key_dim) + 2 * d.rows) + delta_rows * delta_padded(d.key_dim);
+}
+
+// y = x, and zeros behind it.
+template <class T>
+INLINE void delta_copied(const T* x, long n, long padded, float* y) {
+  for (long i = n / width * width; i < padded; i += width) {
+    store(y + i, Lanes{});
+  }
+  for_each(n, [&](long i, auto load, auto store) __attribute__((always_inline)) { store(y + i, load(x + i)); });
 }
 
 // y = x factor / sqrt(sum of squares + 1e-6), and zeros behind it.
 template <class T>
 INLINE void delta_unit(const T* x, float factor, long n, long padded, float* y) {
   Lanes sum = {};
-  for (long i = n / width * width; i < padded; i += width) {
-    store(y + i, Lanes{});
+  delta_copied(x, n, padded, y);
+  for (long i = 0; i < padded; i += width) {
+    sum = fma(load(y + i), load(y + i), sum);
   }
-  for_each(n, [&](long i, auto load, auto store) __attribute__((always_inline)) {
-    Lanes v = load(x + i);
-    sum = fma(v, v, sum);
-    store(y + i, v);
-  });
   Lanes scale = all(factor / __builtin_sqrtf(total(sum) + 1e-6f));
   for (long i = 0; i < padded; i += width) {
     store(y + i, load(y + i) * scale);
   }
 }
 
+// A query, a key, and the factors of the state's channels: of one token, padded.
+struct DeltaToken {
+  const float *q, *k, *decays;
+  float decay, beta;
+};
+
 // One token on R rows of the state, `n` apart: two sums a row, whose order depends on n alone.
-template <long R>
-INLINE void delta_token(
-    float* state, const float* q, const float* k, long n, float decay, float beta, const float* v, float* y) {
-  Lanes known[R][2] = {}, read[R][2] = {}, change[R];
-  for (long i = 0; i < n; i += 2 * width) {
-    Lanes k0 = load(k + i), k1 = load(k + i + width);
+template <Rule rule, long R>
+INLINE void delta_token(float* state, const DeltaToken& t, long n, const float* v, float skip, float* y) {
+  auto decay = [&](long i) __attribute__((always_inline)) {
+    return rule == Rule::channels ? load(t.decays + i) : all(t.decay);
+  };
+  Lanes read[R][2] = {}, change[R];
+  if constexpr (rule == Rule::scan) {
 #pragma GCC unroll 4
     for (long r = 0; r < R; r++) {
-      known[r][0] = fma(load(state + r * n + i), k0, known[r][0]);
-      known[r][1] = fma(load(state + r * n + i + width), k1, known[r][1]);
+      change[r] = all(t.beta * v[r]);
+    }
+  } else {
+    Lanes known[R][2] = {};
+    for (long i = 0; i < n; i += 2 * width) {
+      Lanes k0 = load(t.k + i), k1 = load(t.k + i + width);
+      if constexpr (rule == Rule::channels) {
+        k0 = k0 * decay(i);
+        k1 = k1 * decay(i + width);
+      }
+#pragma GCC unroll 4
+      for (long r = 0; r < R; r++) {
+        known[r][0] = fma(load(state + r * n + i), k0, known[r][0]);
+        known[r][1] = fma(load(state + r * n + i + width), k1, known[r][1]);
+      }
+    }
+    float factor = rule == Rule::channels ? 1.0f : t.decay;
+#pragma GCC unroll 4
+    for (long r = 0; r < R; r++) {
+      change[r] = all(t.beta * (v[r] - factor * total(known[r][0] + known[r][1])));
     }
   }
-#pragma GCC unroll 4
-  for (long r = 0; r < R; r++) {
-    change[r] = all(beta * (v[r] - decay * total(known[r][0] + known[r][1])));
-  }
   for (long i = 0; i < n; i += 2 * width) {
-    Lanes k0 = load(k + i), k1 = load(k + i + width), q0 = load(q + i), q1 = load(q + i + width);
+    Lanes k0 = load(t.k + i), k1 = load(t.k + i + width), q0 = load(t.q + i), q1 = load(t.q + i + width);
+    Lanes d0 = decay(i), d1 = decay(i + width);
 #pragma GCC unroll 4
     for (long r = 0; r < R; r++) {
       float* s = state + r * n + i;
-      Lanes s0 = fma(change[r], k0, load(s) * decay), s1 = fma(change[r], k1, load(s + width) * decay);
+      Lanes s0 = fma(change[r], k0, load(s) * d0), s1 = fma(change[r], k1, load(s + width) * d1);
       store(s, s0);
       store(s + width, s1);
       read[r][0] = fma(s0, q0, read[r][0]);
@@ -69,38 +96,44 @@ INLINE void delta_token(
 #pragma GCC unroll 4
   for (long r = 0; r < R; r++) {
     y[r] = total(read[r][0] + read[r][1]);
+    if constexpr (rule == Rule::scan) {
+      y[r] += skip * v[r];
+    }
   }
 }
 
-// R rows of the state through some tokens: `state` has room for them.
-template <long R>
-INLINE void delta_block(
-    const Delta& d, long row, long first, long tokens, const float* from, const float* qk, const float* v, float* y,
-    float* state) {
+// Where some tokens are in the working memory.
+struct DeltaWork {
+  float *qk, *state, *v, *y;
+};
+
+// R rows of the state through some tokens.
+template <Rule rule, long R>
+INLINE void delta_block(const Delta& d, long row, long first, long tokens, const float* from, const DeltaWork& work) {
   long n = delta_padded(d.key_dim);
   for (long r = 0; r < R; r++) {
-    const float* x = from + (row + r) * d.key_dim;
-    for (long i = d.key_dim / width * width; i < n; i += width) {
-      store(state + r * n + i, Lanes{});
-    }
-    for_each(d.key_dim, [&](long i, auto load, auto) __attribute__((always_inline)) { store(state + r * n + i, load(x + i)); });
+    delta_copied(from + (row + r) * d.key_dim, d.key_dim, n, work.state + r * n);
   }
   for (long t = 0; t < tokens; t++) {
-    long gate = (first + t) * d.gate_step;
-    delta_token<R>(
-        state, qk + 2 * t * n, qk + (2 * t + 1) * n, n, d.decay[gate], d.beta[gate], v + t * d.rows + row,
-        y + t * d.rows + row);
+    const float* qk = work.qk + 3 * t * n;
+    const float decay = rule == Rule::channels ? 0.0f : d.decay[(first + t) * d.decay_step];
+    DeltaToken token{qk, qk + n, qk + 2 * n, decay, d.beta[(first + t) * d.beta_step]};
+    delta_token<rule, R>(work.state, token, n, work.v + t * d.rows + row, d.skip, work.y + t * d.rows + row);
   }
   for (long r = 0; r < R; r++) {
     float* to = d.after + (row + r) * d.key_dim;
-    for_each(d.key_dim, [&](long i, auto, auto store) __attribute__((always_inline)) { store(to + i, load(state + r * n + i)); });
+    for_each(d.key_dim, [&](long i, auto, auto store) __attribute__((always_inline)) {
+      store(to + i, load(work.state + r * n + i));
+    });
   }
 }
 
-template <class T>
-void delta(const Delta& d, float* work) {
+template <Rule rule, class T>
+void delta_of(const Delta& d, float* memory) {
   long n = delta_padded(d.key_dim);
-  float *qk = work, *state = qk + 2 * delta_tokens * n, *v = state + delta_rows * n, *y = v + delta_tokens * d.rows;
+  DeltaWork work{memory, memory + 3 * delta_tokens * n};
+  work.v = work.state + delta_rows * n;
+  work.y = work.v + delta_tokens * d.rows;
   float q_factor = 1.0f / __builtin_sqrtf(static_cast<float>(d.key_dim));
   const float* from = d.before;
   // Without tokens the state is copied.
@@ -108,27 +141,49 @@ void delta(const Delta& d, float* work) {
     long tokens = least(delta_tokens, d.tokens - first);
     for (long t = 0; t < tokens; t++) {
       long at = (first + t) * d.step;
-      delta_unit(static_cast<const T*>(d.q) + at, q_factor, d.key_dim, n, qk + 2 * t * n);
-      delta_unit(static_cast<const T*>(d.k) + at, 1.0f, d.key_dim, n, qk + (2 * t + 1) * n);
+      const T *q = static_cast<const T*>(d.q) + at, *k = static_cast<const T*>(d.k) + at;
+      float* to = work.qk + 3 * t * n;
+      if constexpr (rule == Rule::scan) {
+        delta_copied(q, d.key_dim, n, to);
+        delta_copied(k, d.key_dim, n, to + n);
+      } else {
+        delta_unit(q, q_factor, d.key_dim, n, to);
+        delta_unit(k, 1.0f, d.key_dim, n, to + n);
+      }
+      if constexpr (rule == Rule::channels) {
+        delta_copied(d.decay + (first + t) * d.decay_step, d.key_dim, n, to + 2 * n);
+      }
       const T* values = static_cast<const T*>(d.v) + at;
       for_each(d.rows, [&](long i, auto load, auto store) __attribute__((always_inline)) {
-        store(v + t * d.rows + i, load(values + i));
+        store(work.v + t * d.rows + i, load(values + i));
       });
     }
     long row = 0;
     for (; row + delta_rows <= d.rows; row += delta_rows) {
-      delta_block<delta_rows>(d, row, first, tokens, from, qk, v, y, state);
+      delta_block<rule, delta_rows>(d, row, first, tokens, from, work);
     }
     for (; row < d.rows; row++) {
-      delta_block<1>(d, row, first, tokens, from, qk, v, y, state);
+      delta_block<rule, 1>(d, row, first, tokens, from, work);
     }
     for (long t = 0; t < tokens; t++) {
       T* to = static_cast<T*>(d.y) + (first + t) * d.y_step;
       for_each(d.rows, [&](long i, auto load, auto store) __attribute__((always_inline)) {
-        store(to + i, load(y + t * d.rows + i));
+        store(to + i, load(work.y + t * d.rows + i));
       });
     }
     from = d.after;
+  }
+}
+
+template <class T>
+void delta(const Delta& d, float* work) {
+  switch (d.rule) {
+    case Rule::delta:
+      return delta_of<Rule::delta, T>(d, work);
+    case Rule::channels:
+      return delta_of<Rule::channels, T>(d, work);
+    case Rule::scan:
+      return delta_of<Rule::scan, T>(d, work);
   }
 }
 
