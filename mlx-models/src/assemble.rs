@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::config::Config;
 use crate::config::quantization::Quantization;
+use crate::family::has_mlx_convolutions;
 use crate::head::HeadTensors;
 use crate::names::{Names, prefixes};
 use crate::registry::{Family, Registry, Source};
@@ -81,7 +82,11 @@ fn assemble(
             published = published.beside(file, rules)?;
         }
     }
-    let tied = outer.or(TIED, family.tied)?;
+    let mut tied = None;
+    for key in family.tied_keys {
+        tied = tied.or(outer.opt(key)?);
+    }
+    let tied = tied.unwrap_or(family.tied);
     let quantization_of = Config::clone(&outer);
     // Some name it outside, some inside, some on both sides.
     let tied = tied
@@ -89,11 +94,13 @@ fn assemble(
             .as_ref()
             .is_some_and(|text| text.value(TIED) == Some(&true.into()));
     let mut config = text.unwrap_or(outer);
+    let mlx_convolutions = has_mlx_convolutions(&published)?;
     let rules = (family.names)(&Source {
         config: &config,
         nested,
         head_beside,
         tensors: &published,
+        mlx_convolutions,
     })?;
     let names = Names::new(nested, rules);
     let mut rules = names.published();
@@ -113,6 +120,7 @@ fn assemble(
         nested,
         head_beside,
         tensors: &tensors,
+        mlx_convolutions,
     })?;
     model.set_names(names);
     let assembled = Assembled {

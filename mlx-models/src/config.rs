@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use mlx_core::{Error, ErrorKind, Result};
 use serde::de::DeserializeOwned;
@@ -102,7 +103,8 @@ const IGNORED: &[&str] = &[
 pub struct Config {
     place: String,
     map: Map<String, Value>,
-    read: RefCell<BTreeSet<String>>,
+    /// Copies share it.
+    read: Rc<RefCell<BTreeSet<String>>>,
 }
 
 impl Config {
@@ -115,7 +117,7 @@ impl Config {
             Value::Object(map) => Ok(Self {
                 place: place.to_owned(),
                 map,
-                read: RefCell::new(BTreeSet::new()),
+                read: Rc::default(),
             }),
             _ => Err(Error::new(
                 ErrorKind::Format,
@@ -138,6 +140,18 @@ impl Config {
     pub fn value(&self, key: &str) -> Option<&Value> {
         self.read.borrow_mut().insert(key.to_owned());
         self.map.get(key).filter(|value| !value.is_null())
+    }
+
+    /// The same object, in which keys also have other names: `(key, other name)`. The key goes before.
+    pub fn with_aliases(&self, aliases: &[(&str, &str)]) -> Self {
+        let mut aliased = self.clone();
+        for &(key, alias) in aliases {
+            let given = self.value(key).is_none().then(|| self.value(alias));
+            if let Some(value) = given.flatten() {
+                aliased.map.insert(key.to_owned(), value.clone());
+            }
+        }
+        aliased
     }
 
     /// Replaces the value of `key` by what the checkpoint's tensors say.
@@ -169,7 +183,7 @@ impl Config {
                 .into_iter()
                 .map(|(key, value)| (key.to_owned(), value))
                 .collect(),
-            read: RefCell::default(),
+            read: Rc::default(),
         }
     }
 

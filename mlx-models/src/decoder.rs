@@ -2,7 +2,7 @@
 //! [`DecoderConfig`], of presence Options or bools; a difference of order is a file of its own.
 
 use mlx_core::{Array, Error, ErrorKind, Result, fast};
-use mlx_nn::{FeedForward, GatedDeltaNet, LayerKind, Norm, RopeConfig, Step, module};
+use mlx_nn::{Embedding, FeedForward, LayerKind, Norm, Recurrence, RopeConfig, Step, module};
 
 use crate::causal::{CausalLm, DecoderLayer};
 
@@ -17,9 +17,10 @@ pub use config::{DecoderConfig, MlpConfig};
 pub struct Layer {
     input_layernorm: Norm,
     self_attn: Option<SelfAttention>,
-    linear_attn: Option<GatedDeltaNet>,
+    linear_attn: Option<Recurrence>,
     post_attention_layernorm: Norm,
     mlp: FeedForward,
+    positions: Option<Embedding>,
     residual_scale: Option<f32>,
 }
 module!(Layer {
@@ -27,7 +28,8 @@ module!(Layer {
     self_attn,
     linear_attn,
     post_attention_layernorm,
-    mlp
+    mlp,
+    positions
 } plain { residual_scale });
 
 impl Layer {
@@ -49,8 +51,8 @@ impl Layer {
         mlp: &MlpConfig,
         rope: Option<&RopeConfig>,
     ) -> Result<Self> {
-        let (self_attn, linear_attn) = match (kind, c.delta) {
-            (LayerKind::Recurrent(_), Some(delta)) => (None, Some(GatedDeltaNet::new(delta)?)),
+        let (self_attn, linear_attn) = match (kind, c.recurrence) {
+            (LayerKind::Recurrent(_), Some(config)) => (None, Some(Recurrence::new(config)?)),
             (LayerKind::Recurrent(_), None) => {
                 let message = "a recurrent layer in a decoder without a recurrence";
                 return Err(Error::new(ErrorKind::Invalid, message));
@@ -63,8 +65,26 @@ impl Layer {
             linear_attn,
             post_attention_layernorm: c.norm()?,
             mlp: c.mlp(mlp)?,
+            positions: None,
             residual_scale: c.residual_scale,
         })
+    }
+
+    /// The first layer of a decoder whose positions have learned features, which are added to those of tokens.
+    #[must_use]
+    pub(crate) fn with_positions(self, positions: Option<Embedding>) -> Self {
+        Self { positions, ..self }
+    }
+
+    fn positioned(&self, x: &Array, step: &Step<'_>) -> Result<Array> {
+        match &self.positions {
+            Some(table) => {
+                // Padding may be behind the last position.
+                let last = table.weight().shape()[0] - 1;
+                x.add(table.forward(&step.positions()?.minimum(last)?)?)
+            }
+            None => Ok(x.clone()),
+        }
     }
 
     fn scaled(&self, y: Array) -> Result<Array> {
@@ -77,10 +97,11 @@ impl Layer {
 
 impl DecoderLayer for Layer {
     fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
+        let x = &self.positioned(x, step)?;
         let y = self.input_layernorm.forward(x)?;
         let y = match (&self.self_attn, &self.linear_attn) {
             (Some(attention), _) => attention.forward(&y, state, step)?,
-            (None, Some(delta)) => delta.forward(&y, state, step)?,
+            (None, Some(recurrence)) => recurrence.forward(&y, state, step)?,
             (None, None) => unreachable!("a layer has one of them"),
         };
         let y = self.scaled(y)?;

@@ -10,16 +10,20 @@ use crate::decoder::{DecoderConfig, MlpConfig};
 mod experts;
 mod latent;
 mod layers;
+mod recurrent;
 mod sharing;
 
 pub(crate) use experts::{
-    Deep, ExpertsDefaults, deep, deep_by_types, deep_names, experts, experts_of, shared_expert,
-    sparse_layers,
+    Deep, ExpertsDefaults, corrected_routing, deep, deep_by_types, deep_names, experts, experts_of,
+    shared_expert, sparse_layers,
 };
 pub(crate) use latent::{LatentDefaults, latent};
 pub(crate) use layers::{
     has_rope, kind, layer_kinds, layer_types, n_layers, rope_on_windows, ropes_by_kind, types_of,
     window,
+};
+pub(crate) use recurrent::{
+    convolutions, has_mlx_convolutions, has_published_convolutions, taps, time_steps,
 };
 pub(crate) use sharing::{shared_layers, unused_projections, with_sharing};
 
@@ -70,7 +74,7 @@ pub(crate) struct Defaults {
     /// The key of the norms' epsilon, and its default.
     pub norm_eps_key: &'static str,
     pub norm_eps: f64,
-    /// The key of the activation, and its default.
+    /// The key of the activation, which is empty if a family has none, and its default.
     pub activation_key: &'static str,
     pub activation: &'static str,
     pub theta: f64,
@@ -196,7 +200,7 @@ fn decoder_of_heads(
         chunk: None,
         attention_softcap: None,
         output_gate: false,
-        delta: None,
+        recurrence: None,
         embed_scale: None,
         residual_scale: None,
         logit_scale: None,
@@ -256,6 +260,15 @@ pub(crate) fn set_mlp_bias(config: &mut DecoderConfig, given: bool) {
         match mlp {
             MlpConfig::Dense { bias, .. } | MlpConfig::Plain { bias, .. } => *bias = given,
             MlpConfig::Learned { .. } | MlpConfig::Experts(_) => {}
+        }
+    }
+}
+
+/// Sets the size of dense layers.
+pub(crate) fn set_intermediate(config: &mut DecoderConfig, size: i32) {
+    for mlp in &mut config.mlps {
+        if let MlpConfig::Dense { intermediate, .. } = mlp {
+            *intermediate = size;
         }
     }
 }

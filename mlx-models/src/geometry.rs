@@ -69,14 +69,22 @@ impl LayerGeometry {
         }
     }
 
-    /// A recurrent layer.
-    pub fn recurrent(shape: RecurrentShape) -> Self {
+    /// A layer that keeps nothing.
+    pub fn stateless() -> Self {
         Self {
             heads: 0,
             kv: None,
-            states: vec![LayerKind::Recurrent(shape)],
+            states: Vec::new(),
             index_dim: None,
             shares: None,
+        }
+    }
+
+    /// A recurrent layer.
+    pub fn recurrent(shape: RecurrentShape) -> Self {
+        Self {
+            states: vec![LayerKind::Recurrent(shape)],
+            ..Self::stateless()
         }
     }
 }

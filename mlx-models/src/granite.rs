@@ -13,12 +13,21 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
 
 pub(crate) fn config(c: &Config) -> Result<DecoderConfig> {
     let mut config = llama::config(c)?;
+    multipliers(c, &mut config)?;
+    Ok(config)
+}
+
+/// Reads the multipliers.
+///
+/// # Errors
+/// One is not a positive number.
+pub(crate) fn multipliers(c: &Config, config: &mut DecoderConfig) -> Result<()> {
     let multiplier = |key| c.positive(key, Some(1.0)).map(|number| number as f32);
     config.attention_scale = multiplier("attention_multiplier")?;
     config.embed_scale = Some(multiplier("embedding_multiplier")?);
     config.residual_scale = Some(multiplier("residual_multiplier")?);
     config.logit_scale = Some(1.0 / multiplier("logits_scaling")?);
-    Ok(config)
+    Ok(())
 }
 
 /// Small numbers, which few bits lose: more bits, as in mlx-lm.

@@ -1,4 +1,5 @@
-//! A decoder whose attention and MLP both read one norm of the layer's input (Cohere, Phi 2, some StableLM).
+//! A decoder whose attention and MLP stand side by side: both read one norm of the layer's input (Cohere, Phi 2, some StableLM), or
+//! each reads its own (GPT-NeoX).
 
 use mlx_core::{Array, Result, fast};
 use mlx_nn::{Attention, FeedForward, Norm, Step, module};
@@ -11,11 +12,14 @@ use crate::decoder::DecoderConfig;
 pub struct Layer {
     input_layernorm: Norm,
     self_attn: Attention,
+    /// In front of the MLP, where it has a norm of its own.
+    post_attention_layernorm: Option<Norm>,
     mlp: FeedForward,
 }
 module!(Layer {
     input_layernorm,
     self_attn,
+    post_attention_layernorm,
     mlp
 });
 
@@ -24,6 +28,7 @@ impl Layer {
         Ok(Self {
             input_layernorm: c.norm()?,
             self_attn: c.attention(None, c.ropes[index].as_ref())?,
+            post_attention_layernorm: None,
             mlp: c.mlp(&c.mlps[index])?,
         })
     }
@@ -33,11 +38,15 @@ impl DecoderLayer for Layer {
     fn forward(&self, x: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let inner = self.input_layernorm.forward(x)?;
         let attended = fast::add(&self.self_attn.forward(&inner, state, step)?, x)?;
+        let inner = match &self.post_attention_layernorm {
+            Some(norm) => norm.forward(x)?,
+            None => inner,
+        };
         fast::add(&self.mlp.forward(&inner)?, &attended)
     }
 }
 
-/// A decoder-only transformer with one norm a layer.
+/// A decoder-only transformer with attention and MLP side by side.
 pub type Parallel = CausalLm<Layer>;
 
 impl Parallel {
@@ -47,5 +56,18 @@ impl Parallel {
     /// Sizes that do not fit each other.
     pub fn new(config: &DecoderConfig) -> Result<Self> {
         Self::of(config, Layer::new)
+    }
+
+    /// The decoder whose MLPs have a norm of their own, without values.
+    ///
+    /// # Errors
+    /// Sizes that do not fit each other.
+    pub fn with_two_norms(config: &DecoderConfig) -> Result<Self> {
+        Self::of(config, |config, index| {
+            Ok(Layer {
+                post_attention_layernorm: Some(config.norm()?),
+                ..Layer::new(config, index)?
+            })
+        })
     }
 }

@@ -2,7 +2,7 @@
 //! quarter of the head rotates. Also the text tower of the multimodal checkpoints.
 
 use mlx_core::Result;
-use mlx_nn::{Activation, DeltaConfig, LayerKind, QkNorm, Rule, Rules};
+use mlx_nn::{Activation, DeltaConfig, LayerKind, QkNorm, RecurrenceConfig, Rule, Rules};
 
 use crate::causal::CausalLm;
 use crate::config::Config;
@@ -55,7 +55,7 @@ pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     family::attention_bias(c, &mut config)?;
     config.qk_norm = Some(QkNorm::heads(config.norm.eps, 0.0));
     config.output_gate = true;
-    config.delta = Some(delta);
+    config.recurrence = Some(RecurrenceConfig::Delta(delta));
     // Published, and not read by transformers: there is no other form.
     if !c.or("attn_output_gate", true)? {
         return Err(
@@ -75,14 +75,14 @@ pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
 }
 
 /// The recurrence of the layers without attention.
-fn delta(c: &Config, hidden: i32, norm_eps: f32) -> Result<DeltaConfig> {
+pub(crate) fn delta(c: &Config, hidden: i32, norm_eps: f32) -> Result<DeltaConfig> {
     let config = DeltaConfig {
         hidden,
         key_heads: c.size("linear_num_key_heads", Some(16))?,
         value_heads: c.size("linear_num_value_heads", Some(32))?,
         key_dim: c.size("linear_key_head_dim", Some(128))?,
         value_dim: c.size("linear_value_head_dim", Some(128))?,
-        taps: c.size("linear_conv_kernel_dim", Some(4))?,
+        taps: family::taps(c, "linear_conv_kernel_dim", 4)?,
         activation: Activation::parse(&c.or("hidden_act", "silu".to_owned())?)?,
         norm_eps,
     };
@@ -91,7 +91,6 @@ fn delta(c: &Config, hidden: i32, norm_eps: f32) -> Result<DeltaConfig> {
         value_heads,
         key_dim,
         value_dim,
-        taps,
         ..
     } = config;
     family::check_heads(c, key_heads, 1, key_dim)?;
@@ -99,11 +98,6 @@ fn delta(c: &Config, hidden: i32, norm_eps: f32) -> Result<DeltaConfig> {
     if value_heads % key_heads != 0 {
         return Err(c.error(format!(
             "linear_num_value_heads {value_heads} is not a multiple of linear_num_key_heads {key_heads}"
-        )));
-    }
-    if !(2..=64).contains(&taps) {
-        return Err(c.unsupported(format!(
-            "linear_conv_kernel_dim must be in 2..=64, found {taps}"
         )));
     }
     Ok(config)
@@ -129,15 +123,7 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
         ),
         Rule::stack("*.mlp.experts.#.*", "*.mlp.switch_mlp.*"),
     ];
-    let convolution = tensors
-        .names()
-        .find(|name| name.ends_with(".conv1d.weight"));
-    let published = match convolution {
-        Some(name) => tensors
-            .shape(name)?
-            .is_some_and(|shape| shape.last() != Some(&1)),
-        None => false,
-    };
+    let published = family::has_published_convolutions(tensors, ".conv1d.weight")?;
     if published {
         rules.push(Rule::transpose("*.conv1d.weight", &[0, 2, 1]));
         for norm in [

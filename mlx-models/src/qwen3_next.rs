@@ -45,8 +45,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Hybrid> {
 /// As of Qwen 3.5. The rows of the projections lie key head by key head: `in_proj_qkvz` has the query, the key, and the values
 /// and gates of the value heads that it serves, `in_proj_ba` their two gates. Files of MLX have them so as well.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
-    let delta = qwen3_5::config(source.config, &DEFAULTS)?.delta;
-    let delta = delta.expect("the family has recurrent layers");
+    let config = qwen3_5::config(source.config, &DEFAULTS)?;
+    let delta = qwen3_5::delta(source.config, config.hidden, config.norm.eps)?;
     let part = |name: &str| format!("*.linear_attn.{name}.*");
     let serves = delta.value_heads / delta.key_heads;
     let (keys, values) = (delta.key_dim, serves * delta.value_dim);

@@ -25,6 +25,8 @@ pub struct Source<'a> {
     /// The tensors: for [`Family::names`] as they are published, without the prefixes of multimodal checkpoints;
     /// for [`Family::build`] under the names of parameters. A model that is initialised has none.
     pub tensors: &'a Checkpoint,
+    /// Whether the files have convolutions with the axes of MLX's files, `[channels, taps, 1]`.
+    pub mlx_convolutions: bool,
 }
 
 impl Source<'_> {
@@ -46,6 +48,8 @@ pub struct Family {
     pub names: fn(&Source<'_>) -> Result<Rules>,
     /// What `tie_word_embeddings` is without a value.
     pub tied: bool,
+    /// The keys that say whether the head is the embedding. The first that has a value counts.
+    pub tied_keys: &'static [&'static str],
     /// Weights, by patterns of their paths, that quantising leaves dense or gives more bits. The first that matches
     /// counts.
     pub bits: &'static [(&'static str, Bits)],
@@ -68,6 +72,7 @@ impl Family {
             build,
             names: |_| Ok(Rules::none()),
             tied: false,
+            tied_keys: &[TIED],
             bits: &[],
             wrappers: &[],
             head_file: None,
@@ -129,7 +134,9 @@ impl Registry {
     pub(crate) fn ties(&self, config: &Map<String, Value>) -> bool {
         let model_type = config.get("model_type").and_then(Value::as_str);
         let family = model_type.and_then(|name| self.family(name));
-        let given = config.get(TIED).filter(|value| !value.is_null());
+        let keys = family.map_or(&[TIED][..], |family| family.tied_keys);
+        let mut given = keys.iter().filter_map(|key| config.get(*key));
+        let given = given.find(|value| !value.is_null());
         let inside = config.get("text_config").and_then(|text| text.get(TIED));
         let outside = match given {
             Some(tied) => tied == true,

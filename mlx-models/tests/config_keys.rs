@@ -14,7 +14,7 @@ fn models() -> PathBuf {
 }
 
 fn json(path: PathBuf) -> Value {
-    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+    mlx_models::config::parse(&std::fs::read(path).unwrap()).unwrap()
 }
 
 fn loaded(dir: &Path, config: Value) -> Result<Loaded> {

@@ -171,7 +171,17 @@ fn a_ring_equals_the_whole_prompt_under_a_mask() {
 /// Tokens that a step does not keep leave no trace.
 #[test]
 fn rejected_tokens_leave_no_trace() {
-    for case in ["qwen3", "gemma3_text", "gemma4", "qwen3_5", "qwen3_next"] {
+    for case in [
+        "qwen3",
+        "gemma3_text",
+        "gemma4",
+        "qwen3_5",
+        "qwen3_next",
+        "lfm2",
+        "mamba2",
+        "nemotron_h_moe",
+        "falcon_h1",
+    ] {
         let model = model(case);
         let prompt = tokens(21, 9);
         let options = CacheOptions {

@@ -1,13 +1,16 @@
 //! [`GatedDeltaNet`]: a linear attention whose state decays and corrects itself (Yang et al., arXiv:2412.06464).
 
+use std::rc::Rc;
+
 use mlx_core::fast::{self, Gate, GatedDelta};
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
 
 use crate::activation::Activation;
 use crate::cache::{LayerKind, RecurrentShape, StatePart};
-use crate::init::Initial;
+use crate::conv::CausalConv;
+use crate::decay::Decay;
 use crate::linear::Linear;
-use crate::module::{Module, Param, Path, Visit, VisitMut};
+use crate::module::{Module, Path, Visit, VisitMut};
 use crate::norm::RmsNorm;
 use crate::step::{Replay, StateAfter, Step};
 
@@ -87,99 +90,6 @@ impl DeltaConfig {
     }
 }
 
-/// The taps of a causal convolution of single channels.
-#[derive(Clone, Debug)]
-struct Conv {
-    /// `[channels, taps, 1]`, as MLX has them.
-    weight: Param,
-    /// `[taps, channels]`
-    taps: Array,
-}
-
-impl Conv {
-    fn new(channels: i32, taps: i32) -> Result<Self> {
-        let deviation = (taps as f32).powf(-0.5);
-        let weight = Param::starting(&[channels, taps, 1], Initial::Normal(deviation))?;
-        Ok(Self {
-            taps: weight.value().clone(),
-            weight,
-        })
-    }
-
-    /// `[B, taps - 1 + L, channels] -> [B, L, channels]`
-    fn forward(&self, x: &Array, activation: Activation) -> Result<Array> {
-        if activation == Activation::Silu {
-            return fast::causal_conv(x, &self.taps);
-        }
-        let [taps, _] = self.taps.dims()?;
-        let tokens = x.dim(1)? - taps + 1;
-        let mut sum = None::<Array>;
-        for tap in 0..taps {
-            let inputs = x.slice_axis(1, tap, tap + tokens)?.astype(DType::F32)?;
-            let term = inputs.multiply(self.taps.slice_axis(0, tap, tap + 1)?)?;
-            sum = Some(match sum {
-                None => term,
-                Some(sum) => sum.add(&term)?,
-            });
-        }
-        let sum = sum.expect("there are taps");
-        activation.forward(&sum)?.astype(x.dtype())
-    }
-}
-
-impl Module for Conv {
-    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        path.scoped("weight", |path| self.weight.visit(path, v))?;
-        v.derived(&self.taps)
-    }
-
-    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
-        path.scoped("weight", |path| self.weight.visit_mut(path, v))?;
-        if self.weight.is_filled() {
-            self.taps = self.weight.value().squeeze(-1)?.t()?.contiguous()?;
-        }
-        Ok(())
-    }
-}
-
-/// How much the state of each value head decays.
-#[derive(Clone, Debug)]
-struct Decay {
-    a_log: Param,
-    dt_bias: Param,
-    /// `exp(a_log)` and `dt_bias`, F32.
-    rate: Array,
-    bias: Array,
-}
-
-impl Decay {
-    fn new(heads: i32) -> Result<Self> {
-        let a_log = Param::starting(&[heads], Initial::LogUniform(16.0))?.never_narrowed();
-        let dt_bias = Param::starting(&[heads], Initial::Constant(1.0))?;
-        Ok(Self {
-            rate: a_log.value().clone(),
-            bias: dt_bias.value().clone(),
-            a_log,
-            dt_bias,
-        })
-    }
-
-    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
-        path.scoped("A_log", |path| self.a_log.visit(path, v))?;
-        path.scoped("dt_bias", |path| self.dt_bias.visit(path, v))?;
-        v.derived(&self.rate)?;
-        v.derived(&self.bias)
-    }
-
-    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
-        path.scoped("A_log", |path| self.a_log.visit_mut(path, v))?;
-        path.scoped("dt_bias", |path| self.dt_bias.visit_mut(path, v))?;
-        self.rate = self.a_log.value().astype(DType::F32)?.exp()?;
-        self.bias = self.dt_bias.value().astype(DType::F32)?;
-        Ok(())
-    }
-}
-
 /// A recurrent layer in the place of an attention.
 ///
 /// Projections, a causal convolution of queries, keys and values, the gated delta rule, a gated norm, and a projection
@@ -190,7 +100,7 @@ pub struct GatedDeltaNet {
     in_proj_z: Linear,
     in_proj_b: Linear,
     in_proj_a: Linear,
-    conv1d: Conv,
+    conv1d: CausalConv,
     decay: Decay,
     norm: RmsNorm,
     out_proj: Linear,
@@ -210,8 +120,13 @@ impl GatedDeltaNet {
             in_proj_z: Linear::new(hidden, config.values(), false)?,
             in_proj_b: Linear::new(hidden, heads, false)?,
             in_proj_a: Linear::new(hidden, heads, false)?,
-            conv1d: Conv::new(config.channels(), config.taps)?,
-            decay: Decay::new(heads)?,
+            conv1d: CausalConv::new(
+                config.channels(),
+                config.taps,
+                false,
+                Some(config.activation),
+            )?,
+            decay: Decay::new(&[heads], heads)?,
             norm: RmsNorm::new(config.value_dim, config.norm_eps)?,
             out_proj: Linear::new(config.values(), hidden, false)?,
             config,
@@ -231,19 +146,19 @@ impl GatedDeltaNet {
         ];
         let [qkv, z, b, a] = Linear::forward_all(projections, x)?;
         let window = step.window(layer, CONV, &qkv)?;
-        let qkv = self.conv1d.forward(&window, self.config.activation)?;
+        let qkv = self.conv1d.forward(&window)?;
         let inputs = [
             qkv,
             a,
             b,
-            self.decay.rate.clone(),
-            self.decay.bias.clone(),
+            self.decay.rate().clone(),
+            self.decay.bias().clone(),
             step.state(layer, DELTA)?,
         ];
         let (y, end) = delta(&inputs, &step.real_widths()?)?;
         let replay = Replay {
             inputs: inputs.into(),
-            run: |inputs, keep| Ok(delta(inputs, keep)?.1),
+            run: Rc::new(|inputs, keep| Ok(delta(inputs, keep)?.1)),
         };
         step.set_state(layer, DELTA, StateAfter::Again { end, replay })?;
         let [rows, tokens, width] = y.dims()?;

@@ -5,7 +5,7 @@ use mlx_core::{Array, Result};
 use crate::activation::Activation;
 use crate::linear::Linear;
 use crate::lora::{Adaptable, Layout, Lora};
-use crate::mlp::GatedMlp;
+use crate::mlp::{FeedForward, GatedMlp, PlainMlp};
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::weight::Weight;
 
@@ -85,10 +85,10 @@ impl Module for ExpertsLinear {
     }
 }
 
-/// Experts as gated MLPs.
+/// Experts as MLPs, with or without a gate.
 #[derive(Clone, Debug)]
 pub struct StackedExperts {
-    gate_proj: ExpertsLinear,
+    gate_proj: Option<ExpertsLinear>,
     up_proj: ExpertsLinear,
     down_proj: ExpertsLinear,
     activation: Activation,
@@ -113,10 +113,14 @@ impl StackedExperts {
             true => ExpertsLinear::with_bias(n_experts, inputs, outputs),
             false => ExpertsLinear::new(n_experts, inputs, outputs),
         };
+        let features = config.ungated.and_then(|of| of.latent).unwrap_or(hidden);
         Ok(Self {
-            gate_proj: matrices(hidden, intermediate)?,
-            up_proj: matrices(hidden, intermediate)?,
-            down_proj: matrices(intermediate, hidden)?,
+            gate_proj: match config.ungated {
+                None => Some(matrices(features, intermediate)?),
+                Some(_) => None,
+            },
+            up_proj: matrices(features, intermediate)?,
+            down_proj: matrices(intermediate, features)?,
             activation: config.activation,
             clamp: config.clamp,
         })
@@ -127,11 +131,13 @@ impl StackedExperts {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array, experts: &Array) -> Result<Array> {
-        let gate = self.gate_proj.forward(x, experts)?;
+        let gate = self.gate_proj.as_ref();
+        let gate = gate.map(|gate| gate.forward(x, experts)).transpose()?;
         let up = self.up_proj.forward(x, experts)?;
-        let inner = match &self.clamp {
-            Some(clamp) => clamp.gated(&gate, &up)?,
-            None => self.activation.gated(&gate, &up)?,
+        let inner = match (&gate, &self.clamp) {
+            (Some(gate), Some(clamp)) => clamp.gated(gate, &up)?,
+            (Some(gate), None) => self.activation.gated(gate, &up)?,
+            (None, _) => self.activation.forward(&up)?,
         };
         self.down_proj.forward(&inner, experts)?.squeeze(-2)
     }
@@ -179,6 +185,17 @@ pub struct ExpertsConfig {
     pub scales_inputs: bool,
     /// A further expert, which sees every token.
     pub shared: Option<SharedExpert>,
+    /// What experts without a gate are, the shared one among them.
+    pub ungated: Option<UngatedExperts>,
+}
+
+/// Experts without a gate (Nemotron H).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UngatedExperts {
+    /// The features that the experts read and write, if not those of a token.
+    pub latent: Option<i32>,
+    /// Bias on the projections to and from the latent features.
+    pub bias: bool,
 }
 
 /// An expert that sees every token.
@@ -200,13 +217,16 @@ pub struct SharedExpert {
 pub struct ExpertsMlp {
     gate: Linear,
     switch_mlp: StackedExperts,
-    shared_expert: Option<GatedMlp>,
+    shared_expert: Option<FeedForward>,
     shared_expert_gate: Option<Linear>,
     e_score_correction_bias: Option<Param>,
+    fc1_latent_proj: Option<Linear>,
+    fc2_latent_proj: Option<Linear>,
     config: ExpertsConfig,
 }
 
-crate::module!(ExpertsMlp { gate, switch_mlp, shared_expert, shared_expert_gate, e_score_correction_bias }
+crate::module!(ExpertsMlp { gate, switch_mlp, shared_expert, shared_expert_gate, e_score_correction_bias,
+                            fc1_latent_proj, fc2_latent_proj }
                plain { config });
 
 impl ExpertsMlp {
@@ -221,9 +241,22 @@ impl ExpertsMlp {
             activation,
             ..
         } = config;
-        let shared_expert = config
-            .shared
-            .map(|shared| GatedMlp::new(hidden, shared.intermediate, shared.bias, activation));
+        let shared_expert = config.shared.map(|shared| -> Result<FeedForward> {
+            let inner = shared.intermediate;
+            Ok(match config.ungated {
+                None => {
+                    let mlp = GatedMlp::new(hidden, inner, shared.bias, activation)?;
+                    FeedForward::Dense(Box::new(mlp))
+                }
+                Some(_) => {
+                    let mlp = PlainMlp::new(hidden, inner, shared.bias, activation)?;
+                    FeedForward::Plain(Box::new(mlp))
+                }
+            })
+        });
+        let latent = config
+            .ungated
+            .and_then(|of| of.latent.map(|size| (size, of.bias)));
         let shared_expert_gate = config
             .shared
             .filter(|shared| shared.gate)
@@ -235,6 +268,14 @@ impl ExpertsMlp {
             gate: Linear::new(hidden, n_experts, config.bias)?,
             switch_mlp: StackedExperts::new(&config)?,
             shared_expert: shared_expert.transpose()?,
+            fc1_latent_proj: match latent {
+                Some((size, bias)) => Some(Linear::new(hidden, size, bias)?),
+                None => None,
+            },
+            fc2_latent_proj: match latent {
+                Some((size, bias)) => Some(Linear::new(size, hidden, bias)?),
+                None => None,
+            },
             shared_expert_gate: shared_expert_gate.transpose()?,
             e_score_correction_bias: correction.transpose()?,
             config,
@@ -251,8 +292,13 @@ impl ExpertsMlp {
         let correction = self.e_score_correction_bias.as_ref().map(Param::value);
         let scores = self.gate.forward(&tokens)?;
         let (experts, weights) = self.config.routing.choose(&scores, correction, top_k)?;
+        let tokens = match &self.fc1_latent_proj {
+            Some(latent) => latent.forward(&tokens)?,
+            None => tokens,
+        };
         let weights = weights.astype(x.dtype())?.expand_dims(-1)?;
-        let mut inputs = tokens.reshape(&[-1, 1, 1, hidden])?;
+        let [n, features] = tokens.dims()?;
+        let mut inputs = tokens.reshape(&[n, 1, 1, features])?;
         if self.config.scales_inputs {
             inputs = inputs.multiply(weights.expand_dims(-1)?)?;
         }
@@ -260,7 +306,11 @@ impl ExpertsMlp {
         if !self.config.scales_inputs {
             y = y.multiply(weights)?;
         }
-        let y = y.sum(-2, false)?.reshape(x.shape())?;
+        let mut y = y.sum(-2, false)?;
+        if let Some(latent) = &self.fc2_latent_proj {
+            y = latent.forward(&y)?;
+        }
+        let y = y.reshape(x.shape())?;
         let Some(shared) = &self.shared_expert else {
             return Ok(y);
         };

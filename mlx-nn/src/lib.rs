@@ -11,7 +11,7 @@
 //! | route tokens to experts | [`ExpertsMlp`], [`ExpertsLinear`] |
 //! | normalise, embed, rotate, activate | [`RmsNorm`], [`LayerNorm`], [`Embedding`], [`Rope`], [`Activation`] |
 //! | attend | [`Attention`], [`Step::attend`] |
-//! | mix tokens by a recurrence | [`GatedDeltaNet`] |
+//! | mix tokens by a recurrence | [`Recurrence`]: [`GatedDeltaNet`], [`Mamba`], [`ShortConv`] |
 //! | turn features into logits | [`Head`] |
 //! | load a checkpoint, with a report of all that does not fit | [`fill`], [`Checkpoint`] |
 //! | map published tensors to parameters: rename, transpose, split, join, stack | [`Rule`], [`Rules`] |
@@ -89,6 +89,8 @@ pub mod activation;
 pub mod attention;
 pub mod cache;
 pub mod checkpoint;
+pub mod conv;
+mod decay;
 pub mod delta;
 pub mod embedding;
 pub mod experts;
@@ -98,13 +100,16 @@ pub mod latent;
 pub mod linear;
 pub mod lora;
 pub mod loss;
+pub mod mamba;
 pub mod mask;
 pub mod mlp;
 pub mod module;
 pub mod names;
 pub mod norm;
 pub mod quantize;
+pub mod recurrence;
 pub mod rope;
+pub mod short_conv;
 pub mod step;
 pub mod trainable;
 pub mod weight;
@@ -115,22 +120,26 @@ pub use cache::{
     CacheOptions, KvShape, LayerKind, ModelCache, RecurrentShape, RowPart, StateCost, StatePart,
 };
 pub use checkpoint::{Checkpoint, FillOptions, fill};
+pub use conv::CausalConv;
 pub use delta::{DeltaConfig, GatedDeltaNet};
 pub use embedding::Embedding;
 pub use experts::{
     ClampedGate, Correction, ExpertsConfig, ExpertsLinear, ExpertsMlp, GroupScore, Groups, Routing,
-    Scoring, SharedExpert, StackedExperts,
+    Scoring, SharedExpert, StackedExperts, UngatedExperts,
 };
 pub use head::{Head, HeadMatrix};
 pub use init::Initial;
 pub use latent::{IndexConfig, LatentAttention, LatentConfig};
 pub use linear::Linear;
 pub use lora::{Adaptable, Layout, Lora, LoraConfig};
+pub use mamba::{GroupNorm, Mamba, MambaConfig};
 pub use mlp::{FeedForward, GatedMlp, PlainMlp};
 pub use module::{Module, Param, Path, Visit, VisitMut};
 pub use names::{Piece, Rule, Rules};
 pub use norm::{LayerNorm, Norm, NormConfig, NormKind, RmsNorm};
+pub use recurrence::{Recurrence, RecurrenceConfig};
 pub use rope::{Rope, RopeConfig, RopeScaling};
+pub use short_conv::{ShortConv, ShortConvConfig};
 pub use step::{Attend, Keys, Replay, StateAfter, Step};
 pub use trainable::Patterns;
 pub use weight::Weight;

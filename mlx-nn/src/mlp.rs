@@ -14,9 +14,10 @@ pub struct GatedMlp {
     up_proj: Linear,
     down_proj: Linear,
     activation: Activation,
+    multipliers: Option<[f32; 2]>,
 }
 
-crate::module!(GatedMlp { gate_proj, up_proj, down_proj } plain { activation });
+crate::module!(GatedMlp { gate_proj, up_proj, down_proj } plain { activation, multipliers });
 
 impl GatedMlp {
     /// An MLP over `hidden` features through `intermediate` ones, without values.
@@ -29,7 +30,17 @@ impl GatedMlp {
             up_proj: Linear::new(hidden, intermediate, bias)?,
             down_proj: Linear::new(intermediate, hidden, bias)?,
             activation,
+            multipliers: None,
         })
+    }
+
+    /// The MLP with factors of what goes into the activation, and of what comes out of the MLP.
+    #[must_use]
+    pub fn with_multipliers(self, multipliers: Option<[f32; 2]>) -> Self {
+        Self {
+            multipliers,
+            ..self
+        }
     }
 
     /// `[.., E] -> [.., E]`
@@ -37,6 +48,11 @@ impl GatedMlp {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
+        if let Some([inside, outside]) = self.multipliers {
+            let [gate, up] = Linear::forward_all([&self.gate_proj, &self.up_proj], x)?;
+            let inner = self.activation.gated(&gate.multiply(inside)?, &up)?;
+            return self.down_proj.forward(&inner)?.multiply(outside);
+        }
         let inner = match self.activation.gate() {
             Some(gate) => self.gate_proj.gated(&self.up_proj, gate, x)?,
             None => {

@@ -49,6 +49,19 @@ impl RmsNorm {
         fast::rms_norm(x, Some(&self.scale), self.eps)
     }
 
+    /// `[.., size] -> [.., size]`, where each of `groups` parts of the features has a mean square of its own.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn by_group(&self, x: &Array, groups: i32) -> Result<Array> {
+        if groups == 1 {
+            return self.forward(x);
+        }
+        let grouped = x.reshape(&[-1, groups, x.dim(-1)? / groups])?;
+        let normed = fast::rms_norm(&grouped, None, self.eps)?;
+        normed.reshape(x.shape())?.multiply(&self.scale)
+    }
+
     /// `residual + self(x)`, one operation.
     ///
     /// # Errors

@@ -21,6 +21,7 @@ mod behind;
 mod chunked;
 mod latent;
 mod packed;
+mod places;
 mod recurrent;
 mod ring;
 mod select;

@@ -93,7 +93,7 @@ def random_tensors(config, seed, spreads):
         model = model_class(loaded).from_config(loaded, dtype=torch.float32)
         generator = torch.Generator().manual_seed(seed)
         # Some numbers of the file are buffers.
-        stored = ("correction_bias", "layer_scalar")
+        stored = ("correction_bias", "expert_bias", "layer_scalar")
         buffers = {name: buffer for name, buffer in model.named_buffers() if name.endswith(stored)}
         parameters = dict(model.named_parameters()) | buffers
         with torch.no_grad():

@@ -83,6 +83,14 @@ BASES = [
     ("hunyuan_v1_moe", "config.json"),
     ("phimoe", "config.json"),
     ("internlm3", "config.json"),
+    ("lfm2", "config.json"),
+    ("lfm2_types", "config.v5.json"),
+    ("lfm2_moe", "config.json"),
+    ("mamba2", "config.json"),
+    ("granitemoehybrid", "config.json"),
+    ("nemotron_h", "config.json"),
+    ("nemotron_h_moe", "config.json"),
+    ("falcon_h1", "config.json"),
 ]
 
 # Keys of every family, whether its class has them or not.
@@ -134,6 +142,34 @@ VALUES = {
     "use_qk_norm": [False],
     "use_sliding_window": [True, False],
 }
+# Tried where a config has the key.
+OWN_VALUES = {
+    "attention_in_multiplier": [0.5],
+    "attention_out_multiplier": [0.5],
+    "block_auto_adjust_ff_dim": [True],
+    "block_ffn_dim_multiplier": [None],
+    "block_multiple_of": [8],
+    "expand": [1],
+    "key_multiplier": [0.3],
+    "layer_norm_epsilon": [0.5],
+    "lm_head_multiplier": [3.0],
+    "mamba_dt_min": [0.8],
+    "mamba_hidden_act": ["gelu"],
+    "mamba_norm_before_gate": [True],
+    "mlp_hidden_act": ["gelu"],
+    "mlp_multipliers": [[0.3, 0.2]],
+    "num_dense_layers": [1],
+    "position_embedding_type": ["rope", "nope"],
+    "routed_scaling_factor": [0.4],
+    "ssm_in_multiplier": [0.3],
+    "ssm_multipliers": [[0.3, 0.4, 0.5, 0.6, 0.7]],
+    "ssm_out_multiplier": [0.3],
+    "tie_embedding": [False],
+    "time_step_limit": [[0.3, 0.6]],
+    "time_step_min": [0.7],
+    "topk_group": [1],
+    "use_expert_bias": [False],
+}
 ALPHA = {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0}
 LONG = {"long_factor": "long", "short_factor": "short"}
 SCALINGS = [
@@ -172,13 +208,15 @@ def fitted(value, config):
         half = int(head * partial) // 2
         return [round((1.3 if value == "long" else 1.1) ** i + 0.1, 3) for i in range(half)]
     if isinstance(value, dict):
-        return {key: fitted(one, config) for key, one in value.items()}
+        # The name of a rope is no type of layers.
+        return {key: one if key in ("type", "rope_type") else fitted(one, config) for key, one in value.items()}
     return value
 
 
 def changes(config):
     text = text_of(config)
-    for key, values in VALUES.items():
+    own = {key: values for key, values in OWN_VALUES.items() if key in text}
+    for key, values in (VALUES | own).items():
         for value in values:
             # Without norms on q and k, or slopes, tensors of the file would be left over.
             if text.get(key) in (True, "xielu") and key in ("use_qk_norm", "hidden_act"):

@@ -28,6 +28,7 @@ from checkpoint import (
     write_json,
     write_tensors,
 )
+from classic_cases import classic_cases
 from expert_cases import expert_cases
 from family_cases import family_cases
 from gemma3n_cases import gemma3n_cases
@@ -40,6 +41,7 @@ from latent_cases import latent_cases
 from llama4_cases import llama4_cases
 from moe_cases import moe_cases
 from norm_cases import norm_cases
+from recurrent_cases import recurrent_cases
 from reference import copy_with_config, load, logprob_error, mutated, run, token_change
 
 TOLERANCE = 1e-4  # of log probabilities, for a float32 implementation
@@ -69,6 +71,8 @@ def cases():
         expert_cases,
         latent_cases,
         moe_cases,
+        recurrent_cases,
+        classic_cases,
     ]
     return [case for cases in known for case in cases()]
 

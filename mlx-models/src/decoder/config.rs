@@ -2,9 +2,9 @@
 
 use mlx_core::Result;
 use mlx_nn::{
-    Activation, Attention, AttentionConfig, DeltaConfig, ExpertsConfig, ExpertsMlp, FeedForward,
-    GatedMlp, Growth, KvShape, LatentAttention, LatentConfig, LayerKind, Norm, NormConfig,
-    PlainMlp, QkNorm, Rope, RopeConfig, Xielu,
+    Activation, Attention, AttentionConfig, ExpertsConfig, ExpertsMlp, FeedForward, GatedMlp,
+    Growth, KvShape, LatentAttention, LatentConfig, LayerKind, Norm, NormConfig, PlainMlp, QkNorm,
+    RecurrenceConfig, Rope, RopeConfig, Xielu,
 };
 
 use crate::causal::Surroundings;
@@ -55,7 +55,7 @@ pub struct DecoderConfig {
     pub kv_heads: i32,
     /// Features of a head.
     pub head_dim: i32,
-    /// What each layer keeps. Recurrent layers mix tokens as `delta` says, the others attend.
+    /// What each layer keeps. Recurrent layers mix tokens as `recurrence` says, the others attend.
     pub layers: Vec<LayerKind>,
     /// The feed-forward half of each layer.
     pub mlps: Vec<MlpConfig>,
@@ -87,8 +87,8 @@ pub struct DecoderConfig {
     pub latent: Option<LatentConfig>,
     /// Layers whose queries see what the indexer of an earlier layer has chosen; none if empty.
     pub shares_index: Vec<bool>,
-    /// The gated delta rule of recurrent layers.
-    pub delta: Option<DeltaConfig>,
+    /// What recurrent layers do.
+    pub recurrence: Option<RecurrenceConfig>,
     /// Embeddings are multiplied by this.
     pub embed_scale: Option<f32>,
     /// What each half of a layer adds is multiplied by this.

@@ -74,6 +74,7 @@ pub(crate) fn experts_of(
         bias: false,
         scales_inputs: false,
         shared: None,
+        ungated: None,
     };
     if experts.top_k > experts.n_experts {
         return Err(c.error(format!(
@@ -189,6 +190,25 @@ fn deep_experts(c: &Config, hidden: i32, defaults: &Deep) -> Result<ExpertsConfi
     let shared = c.size("n_shared_experts", Some(defaults.shared))?;
     experts.shared = shared_expert(&experts, shared);
     Ok(experts)
+}
+
+/// How experts of DeepSeek-V3's form are chosen.
+///
+/// # Errors
+/// Sizes that do not fit.
+pub(crate) fn corrected_routing(
+    c: &Config,
+    experts: &ExpertsConfig,
+    normed: bool,
+) -> Result<Routing> {
+    Ok(Routing {
+        scoring: Scoring::Sigmoid,
+        correction: Correction::Vector,
+        groups: groups(c, experts, Some((1, 1, GroupScore::TwoBest)))?,
+        norm_topk_prob: c.or("norm_topk_prob", normed)?,
+        least_sum: 0.0,
+        scale: Some(c.positive("routed_scaling_factor", Some(1.0))? as f32),
+    })
 }
 
 /// An expert without a gate, as large as `n` of the others.

@@ -3,10 +3,11 @@
 use super::Family;
 use crate::{
     apertus, arcee, cohere, cohere2, deepseek_v2, deepseek_v3, deepseek_v32, dots1, ernie4_5,
-    ernie4_5_moe, exaone4, gemma, gemma2, gemma3, gemma3n, gemma4, gemma4_unified, glm_moe_dsa,
-    glm4, glm4_moe, glm4_moe_lite, gpt_oss, granite, granitemoe, helium, hunyuan_v1_dense,
-    hunyuan_v1_moe, internlm3, llama, llama4, minimax_m2, ministral3, mistral, mistral4, mixtral,
-    mtp, nemotron, olmo2, olmo3, olmoe, phi, phi3, phimoe, qwen2, qwen2_moe, qwen3, qwen3_5,
+    ernie4_5_moe, exaone4, falcon, falcon_h1, gemma, gemma2, gemma3, gemma3n, gemma4,
+    gemma4_unified, glm_moe_dsa, glm4, glm4_moe, glm4_moe_lite, gpt_neox, gpt_oss, gpt2, granite,
+    granitemoe, granitemoehybrid, helium, hunyuan_v1_dense, hunyuan_v1_moe, internlm3, lfm2,
+    lfm2_moe, llama, llama4, mamba2, minimax_m2, ministral3, mistral, mistral4, mixtral, mtp,
+    nemotron, nemotron_h, olmo2, olmo3, olmoe, phi, phi3, phimoe, qwen2, qwen2_moe, qwen3, qwen3_5,
     qwen3_5_moe, qwen3_moe, qwen3_next, seed_oss, smollm3, stablelm, starcoder2,
 };
 
@@ -251,5 +252,51 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         names: hunyuan_v1_dense::names,
         ..Family::new(&["hunyuan_v1_dense"], build!(hunyuan_v1_dense))
+    },
+    Family {
+        names: gpt2::names,
+        tied: true,
+        ..Family::new(&["gpt2"], build!(gpt2))
+    },
+    Family {
+        names: gpt_neox::names,
+        ..Family::new(&["gpt_neox"], gpt_neox::load)
+    },
+    Family {
+        names: falcon::names,
+        tied: true,
+        ..Family::new(&["falcon"], falcon::load)
+    },
+    Family {
+        names: mamba2::names,
+        ..Family::new(&["mamba2"], build!(mamba2))
+    },
+    Family {
+        names: granitemoehybrid::names,
+        bits: gpt_oss::BITS,
+        ..Family::new(&["granitemoehybrid"], build!(granitemoehybrid))
+    },
+    Family {
+        names: nemotron_h::names,
+        ..Family::new(&["nemotron_h"], build!(nemotron_h))
+    },
+    Family {
+        names: falcon_h1::names,
+        ..Family::new(&["falcon_h1"], |source| {
+            Ok(Box::new(falcon_h1::load(source)?))
+        })
+    },
+    Family {
+        names: lfm2::names,
+        tied: true,
+        tied_keys: lfm2::TIED_KEYS,
+        ..Family::new(&["lfm2"], build!(lfm2))
+    },
+    Family {
+        names: lfm2_moe::names,
+        bits: gpt_oss::BITS,
+        tied: true,
+        tied_keys: lfm2::TIED_KEYS,
+        ..Family::new(&["lfm2_moe"], build!(lfm2_moe))
     },
 ];

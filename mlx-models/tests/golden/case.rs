@@ -50,7 +50,8 @@ pub struct Golden {
 fn json(path: &Path) -> Value {
     let text =
         std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    mlx_models::config::parse(text.as_bytes())
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 fn numbers(value: &Value) -> BTreeMap<String, f32> {

@@ -1,5 +1,8 @@
 //! The side of a step that recurrent layers use.
 
+use std::fmt;
+use std::rc::Rc;
+
 use mlx_core::{Array, DType, Error, ErrorKind, Result, ops::concat};
 
 use super::Step;
@@ -72,12 +75,21 @@ pub enum StateAfter {
 }
 
 /// A recurrence that can be run again over the first tokens of each row.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Replay {
     /// The inputs of `run`, with the state before the step.
     pub inputs: Vec<Array>,
     /// The state `[B, …]` after the first `keep[b]` tokens of row b, of the inputs and `keep`, I32 `[B]`.
-    pub run: fn(&[Array], &Array) -> Result<Array>,
+    pub run: Rc<Run>,
+}
+
+type Run = dyn Fn(&[Array], &Array) -> Result<Array>;
+
+impl fmt::Debug for Replay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let replay = &mut f.debug_struct("Replay");
+        replay.field("inputs", &self.inputs).finish_non_exhaustive()
+    }
 }
 
 impl Step<'_> {

@@ -1,0 +1,145 @@
+//! Falcon: attention and MLP side by side, one pair of keys and values for all heads or for each group; with a rope. The layers of the
+//! larger models have two norms.
+
+use mlx_core::Result;
+use mlx_nn::{NormKind, Rule, Rules};
+
+use crate::Model;
+use crate::config::Config;
+use crate::decoder::{Decoder, DecoderConfig};
+use crate::family::{self, Defaults};
+use crate::parallel::Parallel;
+use crate::registry::Source;
+
+/// What transformers assumes about absent keys.
+const DEFAULTS: Defaults = Defaults {
+    vocab: 65_024,
+    hidden: 4544,
+    heads: 71,
+    norm_eps_key: "layer_norm_epsilon",
+    norm_eps: 1e-5,
+    activation_key: "activation",
+    activation: "gelu",
+    ..Defaults::LLAMA
+};
+
+/// Older names of keys.
+const ALIASES: [(&str, &str); 3] = [
+    ("hidden_size", "n_embed"),
+    ("num_hidden_layers", "n_layer"),
+    ("num_attention_heads", "n_head"),
+];
+
+/// How the layers of a config are made.
+struct Form {
+    /// Heads of keys and values each have their queries before them in the fused projection.
+    grouped: bool,
+    multi_query: bool,
+    parallel: bool,
+    two_norms: bool,
+}
+
+fn form(c: &Config) -> Result<Form> {
+    let grouped = c.or("new_decoder_architecture", false)?;
+    let parallel = c.or("parallel_attn", true)?;
+    let norms: i32 = c.or("num_ln_in_parallel_attn", if grouped { 2 } else { 1 })?;
+    if grouped && !parallel {
+        return Err(
+            c.unsupported("new_decoder_architecture without parallel_attn is not supported")
+        );
+    }
+    if c.or("alibi", false)? {
+        return Err(c.unsupported("alibi true is not supported; known: a rope (alibi false)"));
+    }
+    if !(1..=2).contains(&norms) || (norms == 2 && !grouped) {
+        return Err(c.unsupported(format!(
+            "num_ln_in_parallel_attn {norms} is not supported; known: 1, and 2 with new_decoder_architecture"
+        )));
+    }
+    Ok(Form {
+        grouped,
+        multi_query: c.or("multi_query", true)?,
+        parallel,
+        two_norms: norms == 2,
+    })
+}
+
+pub(crate) fn load(source: &Source<'_>) -> Result<Box<dyn Model>> {
+    let (config, form) = config(source.config)?;
+    Ok(match (form.parallel, form.two_norms) {
+        (true, true) => Box::new(Parallel::with_two_norms(&config)?),
+        (true, false) => Box::new(Parallel::new(&config)?),
+        (false, _) => Box::new(Decoder::new(&config)?),
+    })
+}
+
+fn config(c: &Config) -> Result<(DecoderConfig, Form)> {
+    let mut c = c.with_aliases(&ALIASES);
+    c.ignore(&["hidden_dropout", "intermediate_size", "num_key_value_heads"]);
+    let form = form(&c)?;
+    let heads = c.size("num_attention_heads", Some(DEFAULTS.heads))?;
+    let kv_heads = match (form.grouped, form.multi_query, c.value("num_kv_heads")) {
+        (false, true, _) => 1,
+        (_, _, Some(_)) => c.size("num_kv_heads", None)?,
+        _ => heads,
+    };
+    c.set("num_key_value_heads", kv_heads.into());
+    let mut config = family::decoder(&c, &DEFAULTS)?;
+    let inner = match c.value("ffn_hidden_size") {
+        Some(_) => c.size("ffn_hidden_size", None)?,
+        None => 4 * config.hidden,
+    };
+    family::set_intermediate(&mut config, inner);
+    family::ungated(&mut config);
+    let bias = c.or("bias", false)?;
+    family::set_mlp_bias(&mut config, bias);
+    config.qkv_bias = bias;
+    config.out_bias = bias;
+    config.norm.kind = NormKind::layer(true);
+    Ok((config, form))
+}
+
+/// Published names. Queries, keys and values are one matrix.
+pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
+    let (config, form) = config(source.config)?;
+    let dim = config.head_dim;
+    let (groups, queries) = match (form.grouped, form.multi_query) {
+        (true, _) => (config.kv_heads, config.heads / config.kv_heads),
+        (false, true) => (1, config.heads),
+        (false, false) => (config.heads, 1),
+    };
+    let layer = "model.layers.#";
+    let [q, k, v] = ["q", "k", "v"].map(|name| format!("{layer}.self_attn.{name}_proj.*"));
+    let of_layer = [
+        ("self_attention.dense", "self_attn.o_proj"),
+        ("mlp.dense_h_to_4h", "mlp.up_proj"),
+        ("mlp.dense_4h_to_h", "mlp.down_proj"),
+    ];
+    let norms = match form.two_norms {
+        true => ["ln_attn", "ln_mlp"],
+        false => ["input_layernorm", "post_attention_layernorm"],
+    };
+    let [first, second] = norms;
+    let norms = [
+        (first, "input_layernorm"),
+        (second, "post_attention_layernorm"),
+    ];
+    let of_layer = of_layer.into_iter().chain(norms).map(|(from, to)| {
+        Rule::rename(
+            &format!("transformer.h.#.{from}.*"),
+            &format!("{layer}.{to}.*"),
+        )
+        .written()
+    });
+    let around = [
+        Rule::rename("transformer.word_embeddings.*", "model.embed_tokens.*").written(),
+        Rule::rename("transformer.ln_f.*", "model.norm.*").written(),
+        Rule::split(
+            "transformer.h.#.self_attention.query_key_value.*",
+            groups,
+            [(&*q, queries * dim), (&*k, dim), (&*v, dim)],
+        )
+        .written(),
+    ];
+    Ok(Rules::from(around.into_iter().chain(of_layer)))
+}

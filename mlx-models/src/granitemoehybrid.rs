@@ -1,0 +1,133 @@
+//! Granite 4: scans of Mamba 2 and a few attention layers, Granite's multipliers, experts beside an MLP that sees every token.
+
+use mlx_core::Result;
+use mlx_nn::{GroupNorm, LayerKind, MambaConfig, RecurrenceConfig, Rule, Rules, SharedExpert};
+
+use crate::config::Config;
+use crate::decoder::{Decoder, DecoderConfig, MlpConfig};
+use crate::family::{self, Defaults, ExpertsDefaults};
+use crate::registry::Source;
+use crate::{granite, granitemoe, mamba2};
+
+const EXPERTS: ExpertsDefaults = ExpertsDefaults {
+    intermediate_key: "intermediate_size",
+    intermediate: 11_008,
+    n_experts: 8,
+    top_k: 2,
+    // A softmax over the chosen experts only is the same.
+    norm_topk_prob: Some(true),
+};
+
+/// Keys of published files that transformers does not read: there is no other form.
+const IGNORED: &[&str] = &[
+    "init_method",
+    "mamba_chunk_size",
+    "mlp_bias",
+    "normalization_function",
+];
+
+pub(crate) fn load(c: &Config) -> Result<Decoder> {
+    c.ignore(IGNORED);
+    let mut config = family::decoder(c, &Defaults::LLAMA)?;
+    family::attention_bias(c, &mut config)?;
+    granite::multipliers(c, &mut config)?;
+    let expand = c.size("mamba_expand", Some(2))?;
+    let mamba = mamba(c, &config, i64::from(expand) * i64::from(config.hidden))?;
+    config.recurrence = Some(RecurrenceConfig::Mamba(mamba));
+    config.layers = layers(c, config.layers.len(), mamba.kind())?;
+    match c.opt::<String>("position_embedding_type")?.as_deref() {
+        Some("rope") => {}
+        _ => config.ropes.fill(None),
+    }
+    let shared = c.size("shared_intermediate_size", Some(1024))?;
+    if !has_experts(c)? {
+        family::set_intermediate(&mut config, shared);
+        return Decoder::new(&config);
+    }
+    let mut experts = family::experts(c, config.hidden, &EXPERTS)?;
+    experts.shared = Some(SharedExpert {
+        intermediate: shared,
+        bias: false,
+        gate: false,
+    });
+    config.mlps.fill(MlpConfig::Experts(experts));
+    Decoder::new(&config)
+}
+
+fn has_experts(c: &Config) -> Result<bool> {
+    c.ignore(&["num_experts_per_tok"]);
+    Ok(c.or("num_local_experts", 8)? > 0)
+}
+
+/// What each layer keeps. Published files have older names of the types.
+fn layers(c: &Config, n: usize, scan: LayerKind) -> Result<Vec<LayerKind>> {
+    const FULL: LayerKind = LayerKind::Full;
+    let known = [
+        ("linear_attention", scan),
+        ("full_attention", FULL),
+        ("mamba", scan),
+        ("attention", FULL),
+    ];
+    let key = match c.value("layers_block_type") {
+        Some(_) => "layers_block_type",
+        None => "layer_types",
+    };
+    family::types_of(c, key, n, known, |_| scan)
+}
+
+/// The scan of recurrent layers, over `inner` features.
+pub(crate) fn mamba(c: &Config, config: &DecoderConfig, inner: i64) -> Result<MambaConfig> {
+    let heads = c.size("mamba_n_heads", Some(128))?;
+    let head_dim = match c.value("mamba_d_head") {
+        None => (inner / i64::from(heads)).clamp(1, 1 << 24) as i32,
+        Some(auto) if auto == "auto" => (inner / i64::from(heads)).clamp(1, 1 << 24) as i32,
+        Some(_) => c.size("mamba_d_head", None)?,
+    };
+    let bias = c.or("mamba_proj_bias", false)?;
+    let mamba = MambaConfig {
+        hidden: config.hidden,
+        heads,
+        head_dim,
+        groups: c.size("mamba_n_groups", Some(1))?,
+        state: c.size("mamba_d_state", Some(256))?,
+        taps: family::taps(c, "mamba_d_conv", 4)?,
+        in_bias: bias,
+        out_bias: bias,
+        conv_bias: c.or("mamba_conv_bias", true)?,
+        activation: family::activation(c, "hidden_act", "silu")?,
+        norm: Some(GroupNorm {
+            eps: config.norm.eps,
+            before_gate: false,
+        }),
+        limits: family::time_steps(c, "time_step_limit")?,
+        multipliers: None,
+    };
+    mamba2::check(c, &mamba, inner)?;
+    Ok(mamba)
+}
+
+/// As of Granite with experts. The MLP beside experts has gate and up as one tensor in all files; without experts files of MLX have
+/// two.
+pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
+    let conv = family::convolutions(source.tensors, ".conv1d.weight")?;
+    let scans = Rule::rename("*.mamba.*", "*.linear_attn.*").written();
+    let scans = Rules::from(conv.into_iter().chain([scans]));
+    let mlp = |place: &str, written: bool| {
+        let to = |name: &str| format!("*.{place}.{name}.*");
+        let rules = [
+            Rule::split(
+                "*.shared_mlp.input_linear.*",
+                1,
+                [(&*to("gate_proj"), 1), (&*to("up_proj"), 1)],
+            ),
+            Rule::rename("*.shared_mlp.output_linear.*", &to("down_proj")),
+        ];
+        Rules::from(rules.map(|rule| if written { rule.written() } else { rule }))
+    };
+    Ok(match has_experts(source.config)? {
+        true => scans
+            .and(&mlp("mlp.shared_expert", true))
+            .and(&granitemoe::names(source)?),
+        false => scans.and(&mlp("mlp", false)),
+    })
+}

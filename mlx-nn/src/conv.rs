@@ -1,0 +1,75 @@
+//! [`CausalConv`]: a convolution of single channels, of each token and those before it.
+
+use mlx_core::{Array, DType, Result, fast};
+
+use crate::activation::Activation;
+use crate::init::Initial;
+use crate::module::{Module, Param, Path, Visit, VisitMut};
+
+/// A causal convolution of single channels. The inputs before a step are a [window](crate::Step::window) of the layer's state.
+#[derive(Clone, Debug)]
+pub struct CausalConv {
+    /// `[channels, taps, 1]`, as MLX has them.
+    weight: Param,
+    bias: Option<Param>,
+    /// `[taps, channels]`
+    taps: Array,
+    activation: Option<Activation>,
+}
+
+impl CausalConv {
+    /// A convolution without values.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn new(
+        channels: i32,
+        taps: i32,
+        bias: bool,
+        activation: Option<Activation>,
+    ) -> Result<Self> {
+        let deviation = (taps as f32).powf(-0.5);
+        let weight = Param::starting(&[channels, taps, 1], Initial::Normal(deviation))?;
+        let bias = bias.then(|| Param::starting(&[channels], Initial::Constant(0.0)));
+        Ok(Self {
+            taps: weight.value().clone(),
+            weight,
+            bias: bias.transpose()?,
+            activation,
+        })
+    }
+
+    /// `[B, taps - 1 + L, channels] -> [B, L, channels]`
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn forward(&self, x: &Array) -> Result<Array> {
+        let bias = self.bias.as_ref().map(Param::value);
+        match self.activation {
+            None => fast::causal_conv(x, &self.taps, bias, false),
+            Some(Activation::Silu) => fast::causal_conv(x, &self.taps, bias, true),
+            Some(other) => {
+                let wide = x.astype(DType::F32)?;
+                let sums = fast::causal_conv(&wide, &self.taps, bias, false)?;
+                other.forward(&sums)?.astype(x.dtype())
+            }
+        }
+    }
+}
+
+impl Module for CausalConv {
+    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
+        path.scoped("weight", |path| self.weight.visit(path, v))?;
+        path.scoped("bias", |path| self.bias.visit(path, v))?;
+        v.derived(&self.taps)
+    }
+
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        path.scoped("weight", |path| self.weight.visit_mut(path, v))?;
+        path.scoped("bias", |path| self.bias.visit_mut(path, v))?;
+        if self.weight.is_filled() {
+            self.taps = self.weight.value().squeeze(-1)?.t()?.contiguous()?;
+        }
+        Ok(())
+    }
+}

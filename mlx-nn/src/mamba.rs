@@ -1,0 +1,259 @@
+//! [`Mamba`]: the state-space layer of Mamba 2 (Dao and Gu, arXiv:2405.21060).
+
+use std::rc::Rc;
+
+use mlx_core::fast::{self, Gate, Scan};
+use mlx_core::{Array, DType, Error, ErrorKind, Result};
+
+use crate::activation::Activation;
+use crate::cache::{LayerKind, RecurrentShape, StatePart};
+use crate::conv::CausalConv;
+use crate::decay::Decay;
+use crate::init::Initial;
+use crate::linear::Linear;
+use crate::module::{Module, Param, Path, Visit, VisitMut};
+use crate::norm::RmsNorm;
+use crate::step::{Replay, StateAfter, Step};
+
+/// Sizes and options of a [`Mamba`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MambaConfig {
+    /// Features of a token.
+    pub hidden: i32,
+    /// Heads.
+    pub heads: i32,
+    /// Features of a head.
+    pub head_dim: i32,
+    /// Groups of heads that share a key and a query (`B` and `C`); each has as many heads as follow each other.
+    pub groups: i32,
+    /// Features of a key.
+    pub state: i32,
+    /// Taps of the convolution, at least 2.
+    pub taps: i32,
+    /// Bias on the projection in.
+    pub in_bias: bool,
+    /// Bias on the projection out.
+    pub out_bias: bool,
+    /// Bias on the convolution.
+    pub conv_bias: bool,
+    /// What the convolution goes through.
+    pub activation: Activation,
+    /// The norm of what the scan gives.
+    pub norm: Option<GroupNorm>,
+    /// The least and the most that a time step is.
+    pub limits: (f32, f32),
+    /// The factors of the gate, the values, the keys, the queries and the time steps.
+    pub multipliers: Option<[f32; 5]>,
+}
+
+/// A norm of each group of features alone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GroupNorm {
+    /// Epsilon.
+    pub eps: f32,
+    /// Whether the gate comes behind it, not before.
+    pub before_gate: bool,
+}
+
+/// Parts of the layer state.
+const CONV: usize = 0;
+const SCAN: usize = 1;
+
+impl MambaConfig {
+    fn values(&self) -> i32 {
+        self.heads * self.head_dim
+    }
+
+    fn keys(&self) -> i32 {
+        self.groups * self.state
+    }
+
+    /// Channels of the convolution: values, keys and queries.
+    pub fn channels(&self) -> i32 {
+        self.values() + 2 * self.keys()
+    }
+
+    /// What the layer keeps of a row: the last inputs of the convolution, and an F32 state for each head.
+    pub fn kind(&self) -> LayerKind {
+        let shape = RecurrentShape::new(&[
+            StatePart::Window {
+                name: "conv",
+                len: self.taps - 1,
+                width: self.channels(),
+            },
+            StatePart::Carry {
+                name: "scan",
+                shape: [self.heads, self.head_dim, self.state],
+                dtype: DType::F32,
+            },
+        ]);
+        LayerKind::Recurrent(shape.replayed())
+    }
+}
+
+/// A projection to gates, values, keys, queries and time steps, a causal convolution of values, keys and queries, the scan, a gate
+/// and a norm, and a projection back.
+#[derive(Clone, Debug)]
+pub struct Mamba {
+    in_proj: Linear,
+    conv1d: CausalConv,
+    decay: Decay,
+    /// What values add to the scan.
+    d: Param,
+    norm: Option<RmsNorm>,
+    out_proj: Linear,
+    /// Derived from `d`: F32.
+    skip: Array,
+    config: MambaConfig,
+}
+
+impl Mamba {
+    /// A layer without values.
+    ///
+    /// # Errors
+    /// Heads are not a multiple of groups, or there are fewer than 2 taps.
+    pub fn new(config: MambaConfig) -> Result<Self> {
+        let MambaConfig {
+            hidden,
+            heads,
+            groups,
+            taps,
+            ..
+        } = config;
+        if groups < 1 || heads % groups != 0 || taps < 2 {
+            let message = format!(
+                "{heads} heads in {groups} groups and {taps} taps: heads must be a multiple of groups, and taps at least 2"
+            );
+            return Err(Error::new(ErrorKind::Shape, message));
+        }
+        let (values, channels) = (config.values(), config.channels());
+        let norm = config.norm.map(|norm| RmsNorm::new(values, norm.eps));
+        let d = Param::starting(&[heads], Initial::Constant(1.0))?;
+        Ok(Self {
+            in_proj: Linear::new(hidden, values + channels + heads, config.in_bias)?,
+            conv1d: CausalConv::new(channels, taps, config.conv_bias, Some(config.activation))?,
+            decay: Decay::new(&[heads], heads)?,
+            skip: d.value().clone(),
+            d,
+            norm: norm.transpose()?,
+            out_proj: Linear::new(values, hidden, config.out_bias)?,
+            config,
+        })
+    }
+
+    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. What padding gives means nothing.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array> {
+        let MambaConfig {
+            heads,
+            groups,
+            limits,
+            ..
+        } = self.config;
+        let (values, channels) = (self.config.values(), self.config.channels());
+        let projected = self.in_proj.forward(x)?;
+        let projected = match self.config.multipliers {
+            Some(multipliers) => projected.multiply(self.factors(multipliers, x.dtype())?)?,
+            None => projected,
+        };
+        let part = |from: i32, size: i32| projected.slice_axis(-1, from, from + size);
+        let window = step.window(layer, CONV, &part(values, channels)?)?;
+        let inputs = [
+            self.conv1d.forward(&window)?,
+            part(values + channels, heads)?,
+            self.decay.rate().clone(),
+            self.decay.bias().clone(),
+            self.skip.clone(),
+            step.state(layer, SCAN)?,
+        ];
+        let (y, end) = scan(&inputs, &step.real_widths()?, groups, limits)?;
+        let replay = Replay {
+            inputs: inputs.into(),
+            run: Rc::new(move |inputs, keep| Ok(scan(inputs, keep, groups, limits)?.1)),
+        };
+        step.set_state(layer, SCAN, StateAfter::Again { end, replay })?;
+        self.out_proj.forward(&self.gated(&part(0, values)?, y)?)
+    }
+
+    /// What the scan gave, gated and normed: `[B, L, H P] -> [B, L, H P]`.
+    fn gated(&self, gate: &Array, y: Array) -> Result<Array> {
+        let open = |y: &Array| fast::gated(Gate::Silu, gate, y);
+        let (Some(norm), Some(config)) = (&self.norm, self.config.norm) else {
+            return open(&y);
+        };
+        let y = if config.before_gate { y } else { open(&y)? };
+        let normed = norm.by_group(&y, self.config.groups)?;
+        // The norm's weight may be F32 in a model of 16 bits.
+        let normed = normed.astype(y.dtype())?;
+        if config.before_gate {
+            open(&normed)
+        } else {
+            Ok(normed)
+        }
+    }
+
+    /// The factor of each feature of the projection.
+    fn factors(&self, [gate, x, k, q, dt]: [f32; 5], dtype: DType) -> Result<Array> {
+        let (values, keys) = (self.config.values(), self.config.keys());
+        let parts = [
+            (gate, values),
+            (x, values),
+            (k, keys),
+            (q, keys),
+            (dt, self.config.heads),
+        ];
+        let each = |(factor, n): (f32, i32)| std::iter::repeat_n(factor, n as usize);
+        let factors: Vec<f32> = parts.into_iter().flat_map(each).collect();
+        Array::from_slice(&factors, &[factors.len() as i32])?.astype(dtype)
+    }
+}
+
+/// What `widths` tokens of each row read, and the state after them. `inputs`: values, keys and queries, time steps, rate, bias, skip
+/// and the state before.
+fn scan(
+    inputs: &[Array],
+    widths: &Array,
+    groups: i32,
+    limits: (f32, f32),
+) -> Result<(Array, Array)> {
+    let [x, dt, rate, bias, skip, state] = inputs else {
+        let message = format!("the scan has 6 inputs, given {}", inputs.len());
+        return Err(Error::new(ErrorKind::Invalid, message));
+    };
+    fast::scan(&Scan {
+        x,
+        dt,
+        rate,
+        bias,
+        skip,
+        state,
+        widths,
+        groups,
+        limits,
+    })
+}
+
+impl Module for Mamba {
+    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
+        path.scoped("in_proj", |path| self.in_proj.visit(path, v))?;
+        path.scoped("conv1d", |path| self.conv1d.visit(path, v))?;
+        self.decay.visit(path, v)?;
+        path.scoped("D", |path| self.d.visit(path, v))?;
+        path.scoped("norm", |path| self.norm.visit(path, v))?;
+        path.scoped("out_proj", |path| self.out_proj.visit(path, v))?;
+        v.derived(&self.skip)
+    }
+
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        path.scoped("in_proj", |path| self.in_proj.visit_mut(path, v))?;
+        path.scoped("conv1d", |path| self.conv1d.visit_mut(path, v))?;
+        self.decay.visit_mut(path, v)?;
+        path.scoped("D", |path| self.d.visit_mut(path, v))?;
+        path.scoped("norm", |path| self.norm.visit_mut(path, v))?;
+        path.scoped("out_proj", |path| self.out_proj.visit_mut(path, v))?;
+        self.skip = self.d.value().astype(DType::F32)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,89 @@
+//! [`Recurrence`]: what mixes tokens in layers that do not attend.
+
+use mlx_core::{Array, Result};
+
+use crate::cache::LayerKind;
+use crate::delta::{DeltaConfig, GatedDeltaNet};
+use crate::mamba::{Mamba, MambaConfig};
+use crate::module::{Module, Path, Visit, VisitMut};
+use crate::short_conv::{ShortConv, ShortConvConfig};
+use crate::step::Step;
+
+/// Sizes and options of a [`Recurrence`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RecurrenceConfig {
+    /// A gated delta rule.
+    Delta(DeltaConfig),
+    /// A scan of Mamba 2.
+    Mamba(MambaConfig),
+    /// A short convolution.
+    ShortConv(ShortConvConfig),
+}
+
+impl RecurrenceConfig {
+    /// What the layer keeps of a row.
+    pub fn kind(&self) -> LayerKind {
+        match self {
+            Self::Delta(config) => config.kind(),
+            Self::Mamba(config) => config.kind(),
+            Self::ShortConv(config) => config.kind(),
+        }
+    }
+}
+
+/// A layer that mixes tokens by a state of a fixed size.
+#[derive(Clone, Debug)]
+pub enum Recurrence {
+    /// A gated delta rule.
+    Delta(Box<GatedDeltaNet>),
+    /// A scan of Mamba 2.
+    Mamba(Box<Mamba>),
+    /// A short convolution.
+    ShortConv(Box<ShortConv>),
+}
+
+impl Recurrence {
+    /// A layer without values.
+    ///
+    /// # Errors
+    /// Sizes that do not fit each other.
+    pub fn new(config: RecurrenceConfig) -> Result<Self> {
+        Ok(match config {
+            RecurrenceConfig::Delta(config) => Self::Delta(Box::new(GatedDeltaNet::new(config)?)),
+            RecurrenceConfig::Mamba(config) => Self::Mamba(Box::new(Mamba::new(config)?)),
+            RecurrenceConfig::ShortConv(config) => {
+                Self::ShortConv(Box::new(ShortConv::new(config)?))
+            }
+        })
+    }
+
+    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. What padding gives means nothing.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array> {
+        match self {
+            Self::Delta(delta) => delta.forward(x, layer, step),
+            Self::Mamba(mamba) => mamba.forward(x, layer, step),
+            Self::ShortConv(conv) => conv.forward(x, layer, step),
+        }
+    }
+}
+
+impl Module for Recurrence {
+    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
+        match self {
+            Self::Delta(delta) => delta.visit(path, v),
+            Self::Mamba(mamba) => mamba.visit(path, v),
+            Self::ShortConv(conv) => conv.visit(path, v),
+        }
+    }
+
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        match self {
+            Self::Delta(delta) => delta.visit_mut(path, v),
+            Self::Mamba(mamba) => mamba.visit_mut(path, v),
+            Self::ShortConv(conv) => conv.visit_mut(path, v),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! [`ShortConv`]: a convolution of a few tokens between two gates (LFM2).
+
+use mlx_core::{Array, Result};
+
+use crate::cache::{LayerKind, RecurrentShape, StatePart};
+use crate::conv::CausalConv;
+use crate::linear::Linear;
+use crate::step::Step;
+
+/// Sizes of a [`ShortConv`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortConvConfig {
+    /// Features of a token.
+    pub hidden: i32,
+    /// Taps of the convolution, at least 2.
+    pub taps: i32,
+    /// Bias on the convolution and both projections.
+    pub bias: bool,
+}
+
+impl ShortConvConfig {
+    /// What the layer keeps of a row: the last inputs of the convolution.
+    pub fn kind(&self) -> LayerKind {
+        let window = StatePart::Window {
+            name: "conv",
+            len: self.taps - 1,
+            width: self.hidden,
+        };
+        LayerKind::Recurrent(RecurrentShape::new(&[window]).replayed())
+    }
+}
+
+/// `out(c * conv(b * x))`, where `in_proj` gives `[b | c | x]`.
+#[derive(Clone, Debug)]
+pub struct ShortConv {
+    conv: CausalConv,
+    in_proj: Linear,
+    out_proj: Linear,
+}
+
+crate::module!(ShortConv {
+    conv,
+    in_proj,
+    out_proj
+});
+
+impl ShortConv {
+    /// A layer without values.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn new(config: ShortConvConfig) -> Result<Self> {
+        let ShortConvConfig { hidden, taps, bias } = config;
+        Ok(Self {
+            conv: CausalConv::new(hidden, taps, bias, None)?,
+            in_proj: Linear::new(hidden, 3 * hidden, bias)?,
+            out_proj: Linear::new(hidden, hidden, bias)?,
+        })
+    }
+
+    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. What padding gives means nothing.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array> {
+        let parts = self.in_proj.forward(x)?;
+        let hidden = x.dim(-1)?;
+        let part = |at: i32| parts.slice_axis(-1, at * hidden, (at + 1) * hidden);
+        let window = step.window(layer, 0, &part(0)?.multiply(part(2)?)?)?;
+        let mixed = self.conv.forward(&window)?;
+        self.out_proj.forward(&part(1)?.multiply(&mixed)?)
+    }
+}
