@@ -28,17 +28,25 @@ const IGNORED: &[&str] = &[
 
 pub(crate) fn load(c: &Config) -> Result<Decoder> {
     c.ignore(IGNORED);
-    let mut config = family::decoder(c, &Defaults::LLAMA)?;
+    let has_rope = c.opt::<String>("position_embedding_type")?.as_deref() == Some("rope");
+    let mut config = match has_rope {
+        true => family::decoder(c, &Defaults::LLAMA)?,
+        false => {
+            c.ignore(&["rope_parameters", "rope_scaling", "rope_theta"]);
+            c.ignore(&["original_max_position_embeddings", "partial_rotary_factor"]);
+            let defaults = Defaults {
+                rope: None,
+                ..Defaults::LLAMA
+            };
+            family::decoder(c, &defaults)?
+        }
+    };
     family::attention_bias(c, &mut config)?;
     granite::multipliers(c, &mut config)?;
     let expand = c.size("mamba_expand", Some(2))?;
     let mamba = mamba(c, &config, i64::from(expand) * i64::from(config.hidden))?;
     config.recurrence = Some(RecurrenceConfig::Mamba(mamba));
     config.layers = layers(c, config.layers.len(), mamba.kind())?;
-    match c.opt::<String>("position_embedding_type")?.as_deref() {
-        Some("rope") => {}
-        _ => config.ropes.fill(None),
-    }
     let shared = c.size("shared_intermediate_size", Some(1024))?;
     if !has_experts(c)? {
         family::set_intermediate(&mut config, shared);

@@ -201,6 +201,7 @@ fn experts_equal_one_token_at_a_time() {
             clamp: None,
             bias: false,
             scales_inputs: false,
+            ungated: None,
             shared: None,
         };
         let mut experts = ExpertsMlp::new(config).unwrap();

@@ -77,6 +77,7 @@ fn block(scheme: Option<Scheme>, dtype: DType) -> Block {
         clamp: None,
         bias: false,
         scales_inputs: false,
+        ungated: None,
         shared: None,
     };
     let mut block = Block {
