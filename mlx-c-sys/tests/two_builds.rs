@@ -44,7 +44,14 @@ case "$1" in
 esac
 "#;
 
-const COMPILER: &str = "#!/bin/sh\necho 'pretended compiler 1.0'\n";
+/// In place of the C++ compiler: makes the file that it is asked for.
+const COMPILER: &str = r#"#!/bin/sh
+echo 'pretended compiler 1.0'
+while [ $# -gt 0 ]; do
+    if [ "$1" = -o ]; then : > "$2"; fi
+    shift
+done
+"#;
 const NINJA: &str = "#!/bin/sh\necho 1.12\n";
 
 struct Machine(tempfile::TempDir);
@@ -100,6 +107,9 @@ impl Machine {
             )
             .env("OUT_DIR", out)
             .env("TARGET", host::triple())
+            .env("HOST", host::triple())
+            .env("OPT_LEVEL", "0")
+            .env("DEBUG", "false")
             .env("LOG", self.at("log"))
             .env("LIBRARY", host::library("mlxc"))
             .stdout(Stdio::piped())
