@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use mlx_core::{Array, DType, Safetensors, safetensors};
 use mlx_models::convert::{ConvertOptions, convert};
 use mlx_models::{LoadOptions, Loaded, load};
-use mlx_nn::{CacheOptions, LayerKind, ModelCache, Param, StatePart, Visit};
+use mlx_nn::{CacheOptions, ModelCache};
 use serde_json::{Value, json};
 
 const PROMPT: [u32; 6] = [1, 5, 9, 17, 3, 22];
@@ -207,119 +207,6 @@ fn yarn_extends_the_context() {
             assert_eq!(found.info.max_positions, expected, "{case}");
         }
     }
-}
-
-/// The shapes of a model's matrices.
-#[derive(Default)]
-struct Shapes(BTreeMap<String, Vec<i32>>);
-
-impl Visit for Shapes {
-    fn weight(&mut self, path: &mlx_nn::Path, weight: &mlx_nn::Weight) -> mlx_core::Result<()> {
-        self.0.insert(path.as_str().to_owned(), weight.shape());
-        Ok(())
-    }
-    fn param(&mut self, path: &mlx_nn::Path, param: &Param) -> mlx_core::Result<()> {
-        self.0
-            .insert(path.as_str().to_owned(), param.shape().to_vec());
-        Ok(())
-    }
-}
-
-/// Of every fixture, with every config: what a model says of its sizes is what its tensors and its cache say.
-#[test]
-fn sizes_are_those_of_the_tensors() {
-    let mut cases = 0;
-    for entry in fs::read_dir(models()).unwrap() {
-        let dir = entry.unwrap().path();
-        if !dir.is_dir() {
-            continue;
-        }
-        let names = fs::read_dir(&dir)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name());
-        let names = names.filter_map(|name| name.into_string().ok());
-        for name in names.filter(|name| name.starts_with("config.")) {
-            let config: Value =
-                serde_json::from_slice(&fs::read(dir.join(&name)).unwrap()).unwrap();
-            let place = format!("{}/{name}", dir.display());
-            let files = mlx_models::open_weights(&dir).unwrap();
-            let found =
-                mlx_models::load_from(&place, config, files, LoadOptions::default()).unwrap();
-            agree(&place, &found);
-            cases += 1;
-        }
-    }
-    assert!(cases > 60, "{cases}");
-}
-
-fn agree(place: &str, found: &Loaded) {
-    let model = found.model.as_ref();
-    let mut shapes = Shapes::default();
-    model
-        .visit(&mut mlx_nn::Path::default(), &mut shapes)
-        .unwrap();
-    let shapes = shapes.0;
-    let sizes = model.geometry();
-    let rows = |name: &str| shapes.get(name).map(|shape| shape[0]);
-    assert_eq!(
-        shapes["model.embed_tokens"],
-        [sizes.vocab, sizes.hidden],
-        "{place}"
-    );
-    // Beside recurrent layers the queries' projection has gates too.
-    let is_gated = shapes.keys().any(|name| name.contains(".linear_attn."));
-    let gates = if is_gated { 2 } else { 1 };
-    for (index, layer) in sizes.layers().iter().enumerate() {
-        let attention = format!("model.layers.{index}.self_attn");
-        let Some(kv) = layer.kv else {
-            let [LayerKind::Recurrent(shape)] = layer.states[..] else {
-                panic!("{place}: layer {index} has neither attention nor a recurrence");
-            };
-            let taps = &shapes[&format!("model.layers.{index}.linear_attn.conv1d.weight")];
-            let window = StatePart::Window {
-                name: "conv",
-                len: taps[1] - 1,
-                width: taps[0],
-            };
-            assert_eq!(shape.parts().next(), Some(&window), "{place}");
-            continue;
-        };
-        if layer.states.first() == Some(&LayerKind::Latent) {
-            let kept = rows(&format!("{attention}.kv_a_proj_with_mqa"));
-            assert_eq!((kv.heads, Some(kv.key_dim)), (1, kept), "{place}");
-            let norm = &shapes[&format!("{attention}.kv_a_layernorm.weight")];
-            assert_eq!(norm, &[kv.value_dim], "{place}");
-            let index = rows(&format!("{attention}.indexer.wk"));
-            assert_eq!(layer.index_dim, index, "{place}");
-            continue;
-        }
-        let (q, k, v) = (
-            layer.heads * kv.key_dim * gates,
-            kv.heads * kv.key_dim,
-            kv.heads * kv.value_dim,
-        );
-        match rows(&format!("{attention}.qkv_proj")) {
-            Some(all) => assert_eq!(all, q + k + v, "{place}"),
-            None => {
-                assert_eq!(rows(&format!("{attention}.q_proj")), Some(q), "{place}");
-                assert_eq!(rows(&format!("{attention}.k_proj")), Some(k), "{place}");
-                assert_eq!(rows(&format!("{attention}.v_proj")), Some(v), "{place}");
-            }
-        }
-    }
-    let has_layer = |index: usize| {
-        let prefix = format!("model.layers.{index}.");
-        shapes.keys().any(|name| name.starts_with(&prefix))
-    };
-    let layers = sizes.layers().len();
-    assert!(has_layer(layers - 1) && !has_layer(layers));
-    let info = &found.info;
-    let states: usize = sizes.layers().iter().map(|layer| layer.states.len()).sum();
-    assert_eq!(
-        (info.vocab, info.hidden, &info.geometry, info.layers.len()),
-        (sizes.vocab, sizes.hidden, sizes, states),
-        "{place}"
-    );
 }
 
 /// Keys that a wrapper leaves out have the values of its own class, for the caches too.

@@ -1,0 +1,151 @@
+//! What a model says of its sizes is what its tensors say.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use mlx_models::{LoadOptions, Loaded};
+use mlx_nn::{LayerKind, Param, StatePart, Visit};
+use serde_json::Value;
+
+/// The shapes of a model's matrices.
+#[derive(Default)]
+struct Shapes(BTreeMap<String, Vec<i32>>);
+
+impl Visit for Shapes {
+    fn weight(&mut self, path: &mlx_nn::Path, weight: &mlx_nn::Weight) -> mlx_core::Result<()> {
+        self.0.insert(path.as_str().to_owned(), weight.shape());
+        Ok(())
+    }
+    fn param(&mut self, path: &mlx_nn::Path, param: &Param) -> mlx_core::Result<()> {
+        self.0
+            .insert(path.as_str().to_owned(), param.shape().to_vec());
+        Ok(())
+    }
+}
+
+/// Of every fixture, with every config: what a model says of its sizes is what its tensors and its cache say.
+#[test]
+fn sizes_are_those_of_the_tensors() {
+    let mut cases = 0;
+    for entry in
+        fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/models")).unwrap()
+    {
+        let dir = entry.unwrap().path();
+        if !dir.is_dir() {
+            continue;
+        }
+        let names = fs::read_dir(&dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name());
+        let names = names.filter_map(|name| name.into_string().ok());
+        for name in names.filter(|name| name.starts_with("config.")) {
+            // Python writes bare infinities, which the library reads.
+            let text = fs::read_to_string(dir.join(&name)).unwrap();
+            let text = text.replace(" Infinity", " {\"__float__\": \"Infinity\"}");
+            let config: Value = serde_json::from_str(&text).unwrap();
+            let place = format!("{}/{name}", dir.display());
+            let files = mlx_models::open_weights(&dir).unwrap();
+            let found =
+                mlx_models::load_from(&place, config, files, LoadOptions::default()).unwrap();
+            agree(&place, &found);
+            cases += 1;
+        }
+    }
+    assert!(cases > 60, "{cases}");
+}
+
+fn agree(place: &str, found: &Loaded) {
+    let model = found.model.as_ref();
+    let mut shapes = Shapes::default();
+    model
+        .visit(&mut mlx_nn::Path::default(), &mut shapes)
+        .unwrap();
+    let shapes = shapes.0;
+    let sizes = model.geometry();
+    let rows = |name: &str| shapes.get(name).map(|shape| shape[0]);
+    assert_eq!(
+        shapes["model.embed_tokens"],
+        [sizes.vocab, sizes.hidden],
+        "{place}"
+    );
+    // Beside delta rules the queries' projection has gates too.
+    let is_gated = shapes
+        .keys()
+        .any(|name| name.ends_with(".linear_attn.in_proj_qkv"));
+    let gates = if is_gated { 2 } else { 1 };
+    for (index, layer) in sizes.layers().iter().enumerate() {
+        // Layers of one block call it a mixer.
+        let attention = ["self_attn", "mixer"].map(|name| format!("model.layers.{index}.{name}"));
+        let has = |name: &&String| {
+            shapes
+                .keys()
+                .any(|key| key.starts_with(&format!("{name}.")))
+        };
+        let attention = attention.iter().find(has).cloned().unwrap_or_default();
+        for state in &layer.states {
+            let LayerKind::Recurrent(shape) = state else {
+                continue;
+            };
+            // The causal convolution has a filter for each channel.
+            let prefix = format!("model.layers.{index}.");
+            let taps = shapes.iter().find(|(name, _)| {
+                let own = name.strip_prefix(&prefix);
+                own.is_some_and(|own| {
+                    own.ends_with("conv.weight") || own.ends_with("conv1d.weight")
+                })
+            });
+            let (_, taps) = taps.unwrap_or_else(|| panic!("{place}: layer {index} has no filter"));
+            let window = StatePart::Window {
+                name: "conv",
+                len: taps[1] - 1,
+                width: taps[0],
+            };
+            assert_eq!(shape.parts().next(), Some(&window), "{place}");
+        }
+        let Some(kv) = layer.kv else {
+            continue;
+        };
+        if layer.states.is_empty() {
+            // It reads the keys and values of another layer.
+            continue;
+        }
+        if layer.states.first() == Some(&LayerKind::Latent) {
+            let kept = rows(&format!("{attention}.kv_a_proj_with_mqa"));
+            assert_eq!((kv.heads, Some(kv.key_dim)), (1, kept), "{place}");
+            let norm = &shapes[&format!("{attention}.kv_a_layernorm.weight")];
+            assert_eq!(norm, &[kv.value_dim], "{place}");
+            let index = rows(&format!("{attention}.indexer.wk"));
+            assert_eq!(layer.index_dim, index, "{place}");
+            continue;
+        }
+        let (q, k, v) = (
+            layer.heads * kv.key_dim * gates,
+            kv.heads * kv.key_dim,
+            kv.heads * kv.value_dim,
+        );
+        match rows(&format!("{attention}.qkv_proj")) {
+            Some(all) => assert_eq!(all, q + k + v, "{place}"),
+            None => {
+                assert_eq!(rows(&format!("{attention}.q_proj")), Some(q), "{place}");
+                assert_eq!(rows(&format!("{attention}.k_proj")), Some(k), "{place}");
+                // Values may be keys.
+                let values = rows(&format!("{attention}.v_proj")).unwrap_or(k);
+                assert_eq!(values, v, "{place}");
+            }
+        }
+    }
+    let has_layer = |index: usize| {
+        let prefix = format!("model.layers.{index}.");
+        shapes.keys().any(|name| name.starts_with(&prefix))
+    };
+    let layers = sizes.layers().len();
+    assert!(has_layer(layers - 1) && !has_layer(layers));
+    let info = &found.info;
+    let states: usize = sizes.layers().iter().map(|layer| layer.states.len()).sum();
+    assert_eq!(
+        (info.vocab, info.hidden, &info.geometry, info.layers.len()),
+        (sizes.vocab, sizes.hidden, sizes, states),
+        "{place}"
+    );
+}
