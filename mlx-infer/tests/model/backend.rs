@@ -165,7 +165,9 @@ fn faults_of_a_process_are_errors_that_name_them() {
         };
         let model = MlxLm::load(mlx_infer::default_model_files(), settings).unwrap();
         let error = generate(&model, &options(9)).unwrap_err();
-        assert_eq!(error.to_string(), expected, "{behaviour}");
+        // What the process says when its pipe is closed may follow.
+        let text = error.to_string();
+        assert!(text.starts_with(expected), "{behaviour}: {text}");
         // The next request is answered, by this process or a new one.
         let next = generate(&model, &options(1)).unwrap();
         assert_eq!(ids(&next), [5], "{behaviour}");
