@@ -48,7 +48,10 @@ esac
 const COMPILER: &str = r#"#!/bin/sh
 echo 'pretended compiler 1.0'
 while [ $# -gt 0 ]; do
-    if [ "$1" = -o ]; then : > "$2"; fi
+    case "$1" in
+    -o) echo object > "$2" ;;
+    -Fo*) echo object > "${1#-Fo}" ;;
+    esac
     shift
 done
 "#;
