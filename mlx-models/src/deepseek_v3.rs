@@ -31,7 +31,8 @@ const SIZES: LatentDefaults = LatentDefaults {
     value_dim: 128,
 };
 
-const EXPERTS: Deep = Deep {
+/// DeepSeek's experts.
+pub(crate) const EXPERTS: Deep = Deep {
     groups: Some((8, 4, GroupScore::TwoBest)),
     scale: 2.5,
     ..Deep::corrected(

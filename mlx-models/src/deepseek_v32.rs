@@ -1,10 +1,11 @@
 //! DeepSeek V3.2: DeepSeek V3 whose queries see only the positions that an indexer scores best.
 
 use mlx_core::Result;
-use mlx_nn::{GroupScore, IndexConfig, Rules};
+use mlx_nn::{IndexConfig, Rules};
 
 use crate::decoder::{Decoder, DecoderConfig};
-use crate::family::{self, Deep, Defaults, ExpertsDefaults, LatentDefaults};
+use crate::deepseek_v3;
+use crate::family::{self, Deep, Defaults, LatentDefaults};
 use crate::nextn;
 use crate::registry::Source;
 
@@ -35,21 +36,10 @@ const INDEX: IndexConfig = IndexConfig {
     interleaved: false,
 };
 
-/// DeepSeek's experts.
+/// Those of DeepSeek V3. A key of its own says how many dense layers are in front.
 pub(crate) const EXPERTS: Deep = Deep {
-    groups: Some((8, 4, GroupScore::TwoBest)),
-    scale: 2.5,
-    ..Deep::corrected(
-        ExpertsDefaults {
-            intermediate_key: "moe_intermediate_size",
-            intermediate: 2048,
-            n_experts: 256,
-            top_k: 8,
-            norm_topk_prob: None,
-        },
-        true,
-        0,
-    )
+    dense: 0,
+    ..deepseek_v3::EXPERTS
 };
 
 /// Keys of published files that transformers does not read: there is no other form.

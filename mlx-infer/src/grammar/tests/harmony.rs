@@ -4,9 +4,10 @@ use super::super::{Constraint, Grammar};
 use super::calls::{allows, allows_all, tools, with_special};
 use crate::text::chat::ChatTemplate;
 use crate::text::chat::reply::{Part, ReplyFormat, ReplyFront, ToolChoice};
+use crate::text::tokenizer::Tokenizer;
 
-#[test]
-fn harmony_may_reason_before_the_call() {
+/// A tokenizer with the marks of harmony, and the format that its template shows.
+fn harmony() -> (Tokenizer, ReplyFormat) {
     let marks = [
         "<|start|>",
         "<|channel|>",
@@ -19,6 +20,12 @@ fn harmony_may_reason_before_the_call() {
     let template =
         ChatTemplate::from_source("{# <|channel|> <|call|> #}{{ tools }}x", &tokenizer).unwrap();
     let format = ReplyFormat::detect(&template, &tokenizer);
+    (tokenizer, format)
+}
+
+#[test]
+fn harmony_may_reason_before_the_call() {
+    let (tokenizer, format) = harmony();
     let grammar = format
         .grammar(&tokenizer, &tools(false), &ToolChoice::Required, true)
         .unwrap()
@@ -51,18 +58,7 @@ fn harmony_may_reason_before_the_call() {
 /// The form of an answer holds in the final channel, behind any reasoning.
 #[test]
 fn harmony_is_held_in_its_final_channel() {
-    let marks = [
-        "<|start|>",
-        "<|channel|>",
-        "<|message|>",
-        "<|end|>",
-        "<|constrain|>",
-        "<|call|>",
-    ];
-    let tokenizer = with_special(&marks);
-    let template =
-        ChatTemplate::from_source("{# <|channel|> <|call|> #}{{ tools }}x", &tokenizer).unwrap();
-    let format = ReplyFormat::detect(&template, &tokenizer);
+    let (tokenizer, format) = harmony();
     let ReplyFront::Form(front) = format.front(&tokenizer, "<|start|>assistant") else {
         panic!("harmony has a front");
     };
