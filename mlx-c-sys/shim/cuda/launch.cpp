@@ -32,7 +32,7 @@ CUfunction Launch::find(const char* module, const std::string& kernel, unsigned 
   static std::mutex guard;
   static auto* devices = new std::unordered_map<int, Loaded>;
   std::lock_guard lock(guard);
-  auto& [modules, kernels] = (*devices)[device_];
+  auto& [modules, kernels] = (*devices)[stream_.device.index];
   auto found = kernels.find(kernel);
   if (found != kernels.end()) {
     return found->second;

@@ -18,7 +18,7 @@ namespace mx = mlx::core;
 void allocate(mx::array& y, mx::Stream s);
 void allocate(mx::array& y, size_t bytes, mx::Stream s);
 void allocate_as(mx::array& y, mx::Strides strides, mx::array::Flags flags, mx::Stream s);
-// Gives an array memory of the host that GPUs read and write over the bus, without faults. For a few bytes that the host reads.
+// Memory of the host that GPUs read and write over the bus, without page faults. For a few bytes.
 mx::allocator::Data host_memory(size_t bytes);
 
 // An array of numbers that only kernels see. It lives until they have run.
@@ -26,10 +26,16 @@ mx::array scratch(size_t bytes, mx::Stream s);
 // Zeros at the same address for all kernels of a stream: counters that kernels set back. At least `count` words.
 mx::array counters(size_t count, mx::Stream s);
 
+// The same elements in row-major order: the array itself, or a copy, which lives until the stream's kernels have run.
+mx::array dense(const mx::array& a, mx::Stream s);
+// The same for a small array that many kernels read: what the host has written is copied to the GPU once, not read over the bus by each
+// kernel.
+mx::array resident(const mx::array& a, mx::Stream s);
+
 // One kernel. Inputs and outputs say which kernels it has to wait for.
 class Launch {
  public:
-  explicit Launch(mx::Stream s) : encoder_(mx::cu::get_command_encoder(s)), device_(s.device.index) {}
+  explicit Launch(mx::Stream s) : encoder_(mx::cu::get_command_encoder(s)), stream_(s) {}
 
   template <typename T>
   const T* read(const mx::array& a) {
@@ -41,8 +47,20 @@ class Launch {
     outputs_.push_back(a);
     return mx::gpu_ptr<T>(a);
   }
+  // The same of `dense` and of `resident` of the array.
+  template <typename T>
+  const T* read_dense(const mx::array& a) {
+    return read_own<T>(dense(a, stream_));
+  }
+  template <typename T>
+  const T* read_resident(const mx::array& a) {
+    return read_own<T>(resident(a, stream_));
+  }
   const void* read(const mx::array& a) {
     return read<char>(a);
+  }
+  const void* read_dense(const mx::array& a) {
+    return read_dense<char>(a);
   }
   void* write(mx::array& a) {
     return write<char>(a);
@@ -73,20 +91,21 @@ class Launch {
   }
 
  private:
+  template <typename T>
+  const T* read_own(const mx::array& a) {
+    keep(a);
+    return read<T>(a);
+  }
   CUfunction find(const char* module, const std::string& kernel, unsigned shared);
 
   mx::cu::CommandEncoder& encoder_;
-  int device_;
+  mx::Stream stream_;
   std::vector<mx::array> inputs_, outputs_;
 };
 
-// The same elements in row-major order: the array itself, or a copy that `launch` keeps.
-mx::array dense(const mx::array& a, mx::Stream s);
-// The same for a small array that many kernels read: what the host has written is copied to the GPU once, not read over the bus by each.
-mx::array resident(const mx::array& a, mx::Stream s);
 // Gives `to`, which has the shape of `from`, memory and the same elements in row-major order.
 void copy(const mx::array& from, mx::array& to, mx::Stream s);
-// A 16-byte word of zeros over all of the array's memory.
+// Writes zeros to all of the array's memory.
 void fill_with_zeros(mx::array& a, mx::Stream s);
 
 // "bf16", "f16" or "f32".

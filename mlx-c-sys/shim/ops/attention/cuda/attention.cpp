@@ -28,15 +28,11 @@ void attention_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& o
   args.layout = static_cast<int>(options.layout);
   args.window = options.window;
   if (options.mask == Mask::positions) {
-    auto offsets = cuda::resident(in[3], s);
-    launch.keep(offsets);
-    args.offsets = launch.read<int32_t>(offsets);
+    args.offsets = launch.read_resident<int32_t>(in[3]);
     args.offset_step = in[3].size() > 1 ? 1 : 0;
   }
   if (sinks) {
-    auto own = cuda::resident(in.back(), s);
-    launch.keep(own);
-    args.sinks = launch.read<float>(own);
+    args.sinks = launch.read_resident<float>(in.back());
   }
   args.y = launch.write(y);
   // Tiles of queries share the GPU, or, where they are few, parts of their keys.

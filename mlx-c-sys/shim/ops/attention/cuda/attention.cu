@@ -90,7 +90,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     for (int i = threadIdx.x; i < part_slots * (D / 8); i += attention_threads) {
       int j = i / (D / 8), d = i % (D / 8) * 8;
       T* to = values + j * padded + d;
-      // What nobody sees may be anything, and 0 times that must be 0.
+      // Slots that no query sees may hold NaN, and 0 times NaN is NaN: they count as zeros.
       if (slot + j >= range.first && slot + j < range.end && d < value_dim) {
         copy_16_bytes(to, all_values + (slot + j) * a.v.token + d);
       } else {

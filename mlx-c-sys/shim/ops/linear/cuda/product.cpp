@@ -5,9 +5,8 @@
 namespace mlxrs::ops {
 
 void products_on_cuda(const ProductOperands& of, Arrays& out, mx::Stream s) {
-  auto x = cuda::dense(of.x, s);
+  const auto& x = of.x;
   cuda::Launch launch(s);
-  launch.keep(x);
   bool is_packed = of.matrices[0].size() > 1, has_gate = of.gate >= 0;
   int count = static_cast<int>(of.matrices.size()), k = x.shape(-1), m = static_cast<int>(x.size() / k);
   // Eights of rows of x in a block, and tiles of rows of w. They change how often operands are read, and no sum.
@@ -28,7 +27,7 @@ void products_on_cuda(const ProductOperands& of, Arrays& out, mx::Stream s) {
   bool many = m > 64 && (rows + 127) / 128 * cuda::blocks_of(m, many_rows) >= 96;
   int step = has_gate ? 1 : many ? 2 : tiles;
   cuda::LinearArgs args{};
-  args.x = launch.read(x);
+  args.x = launch.read_dense(x);
   args.count = count;
   args.m = m;
   args.k = k;
@@ -41,14 +40,7 @@ void products_on_cuda(const ProductOperands& of, Arrays& out, mx::Stream s) {
   for (int i = 0; i < count; i++) {
     auto& matrix = args.of[i];
     auto parts = of.matrices[i];
-    auto read = [&](size_t part) -> const void* {
-      if (part >= parts.size()) {
-        return nullptr;
-      }
-      auto own = cuda::dense(parts[part], s);
-      launch.keep(own);
-      return launch.read(own);
-    };
+    auto read = [&](size_t part) { return part < parts.size() ? launch.read_dense(parts[part]) : nullptr; };
     matrix.weight = read(0);
     matrix.scales = read(1);
     matrix.biases = read(2);

@@ -25,20 +25,10 @@ __device__ inline float gate_of(int kind, float x) {
   return 0.5f * x * (1.0f + tanhf(inner));
 }
 
-// `Tiles` tiles of rows of w and `Eights` times eight rows of x.
-template <class T, class Codes, int Eights, int Tiles>
-__device__ void product(const LinearArgs& a) {
-  constexpr int columns = 8 * Eights;
-  // A column of sums is padded so that the threads of a warp write to different banks.
-  constexpr int padded = tile_rows + 1;
-  __shared__ float sums[product_warps][columns * padded];
-
-  int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size, g = lane / 4, t = lane % 4;
-  int first_row = blockIdx.y * columns;
-  const T* x = static_cast<const T*>(a.x);
-
-  // The tiles of this block: of both matrices of a gate, or adjacent ones of one matrix.
-  int tile = blockIdx.x, which[Tiles], start[Tiles];
+// Which matrices the tiles are of, where they begin, and whether their codes begin at a multiple of 16 bytes: one tile of each matrix of a gate, or
+// adjacent tiles. `tile` counts tiles of a gate's matrices, or groups of `Tiles`.
+template <int Tiles>
+__device__ inline void place_tiles(const LinearArgs& a, int tile, int (&which)[Tiles], int (&start)[Tiles], bool (&aligned)[Tiles]) {
 #pragma unroll
   for (int r = 0; r < Tiles; r++) {
     int at = a.gate >= 0 ? tile : tile * Tiles + r, of = 0;
@@ -53,30 +43,51 @@ __device__ void product(const LinearArgs& a) {
     which[r] = of;
     start[r] = at * tile_rows;
   }
-
-  float c[Tiles][Eights][4] = {};
-  bool aligned[Tiles];
 #pragma unroll
   for (int r = 0; r < Tiles; r++) {
     aligned[r] = reinterpret_cast<uintptr_t>(a.of[which[r]].weight) % 16 == 0;
   }
+}
 
-  auto load = [&](int block, Codes (&codes)[Tiles][2]) {
-    int at = block * columns_of_warp + t * columns_of_thread;
+// A thread's codes of a block of columns, in rows g and g + 8 of each tile; cleared outside of the matrix.
+template <class Codes, int Tiles>
+__device__ inline void load_codes(
+    const LinearArgs& a, int block, int g, int t, const int (&which)[Tiles], const int (&start)[Tiles], const bool (&aligned)[Tiles],
+    Codes (&codes)[Tiles][2]) {
+  int at = block * columns_of_warp + t * columns_of_thread;
 #pragma unroll
-    for (int r = 0; r < Tiles; r++) {
-      const Matrix& w = a.of[which[r]];
+  for (int r = 0; r < Tiles; r++) {
+    const Matrix& w = a.of[which[r]];
 #pragma unroll
-      for (int h = 0; h < 2; h++) {
-        int row = start[r] + 8 * h + g;
-        if (at < a.k && row < w.n) {
-          codes[r][h].load(w.weight, w.scales, w.biases, row, a.k, at, a.group, aligned[r]);
-        } else {
-          codes[r][h].clear();
-        }
+    for (int h = 0; h < 2; h++) {
+      int row = start[r] + 8 * h + g;
+      if (at < a.k && row < w.n) {
+        codes[r][h].load(w.weight, w.scales, w.biases, row, a.k, at, a.group, aligned[r]);
+      } else {
+        codes[r][h].clear();
       }
     }
-  };
+  }
+}
+
+// `Tiles` tiles of rows of w and `Eights` times eight rows of x.
+template <class T, class Codes, int Eights, int Tiles>
+__device__ void product(const LinearArgs& a) {
+  constexpr int columns = 8 * Eights;
+  // A column of sums is padded so that the threads of a warp write to different banks.
+  constexpr int padded = tile_rows + 1;
+  __shared__ float sums[product_warps][columns * padded];
+
+  int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size, g = lane / 4, t = lane % 4;
+  int first_row = blockIdx.y * columns;
+  const T* x = static_cast<const T*>(a.x);
+
+  // The tiles of this block: of both matrices of a gate, or adjacent ones of one matrix.
+  int tile = blockIdx.x, which[Tiles], start[Tiles];
+  bool aligned[Tiles];
+  place_tiles(a, tile, which, start, aligned);
+  float c[Tiles][Eights][4] = {};
+  auto load = [&](int block, Codes (&codes)[Tiles][2]) { load_codes(a, block, g, t, which, start, aligned, codes); };
 
   // Codes are loaded some blocks of columns ahead: a block computes faster than memory answers.
   constexpr int ahead = Eights <= 2 && Tiles == 1 && sizeof(Codes) <= 28 ? 3 : 1;
@@ -187,41 +198,9 @@ __device__ void many_products(const LinearArgs& a) {
   const T* x = static_cast<const T*>(a.x);
 
   int which[tiles], start[tiles];
-#pragma unroll
-  for (int r = 0; r < tiles; r++) {
-    int at = a.gate >= 0 ? blockIdx.x * 4 + warp % 4 : blockIdx.x * 8 + warp % 4 * 2 + r, of = 0;
-    if (a.gate >= 0) {
-      of = r;
-    } else {
-      while (of + 1 < a.count && at >= a.of[of].tiles) {
-        of++;
-      }
-      at -= of > 0 ? a.of[of - 1].tiles : 0;
-    }
-    which[r] = of;
-    start[r] = at * tile_rows;
-  }
   bool aligned[tiles];
-#pragma unroll
-  for (int r = 0; r < tiles; r++) {
-    aligned[r] = reinterpret_cast<uintptr_t>(a.of[which[r]].weight) % 16 == 0;
-  }
-  auto load = [&](int block, Codes (&codes)[tiles][2]) {
-    int at = block * columns_of_warp + t * columns_of_thread;
-#pragma unroll
-    for (int r = 0; r < tiles; r++) {
-      const Matrix& w = a.of[which[r]];
-#pragma unroll
-      for (int h = 0; h < 2; h++) {
-        int row = start[r] + 8 * h + g;
-        if (at < a.k && row < w.n) {
-          codes[r][h].load(w.weight, w.scales, w.biases, row, a.k, at, a.group, aligned[r]);
-        } else {
-          codes[r][h].clear();
-        }
-      }
-    }
-  };
+  place_tiles(a, blockIdx.x * 4 + warp % 4, which, start, aligned);
+  auto load = [&](int block, Codes (&codes)[tiles][2]) { load_codes(a, block, g, t, which, start, aligned, codes); };
   auto fetch = [&](int block, int stage) {
 #pragma unroll
     for (int i = 0; i < many_rows * 16 / many_threads; i++) {

@@ -8,17 +8,12 @@ namespace mlxrs::ops {
 void lookup_on_cuda(const Arrays& in, const Packing& packing, mx::array& y, mx::Stream s) {
   cuda::allocate(y, s);
   cuda::Launch launch(s);
-  auto read = [&](const mx::array& a) {
-    auto own = cuda::dense(a, s);
-    launch.keep(own);
-    return launch.read(own);
-  };
   cuda::LookupArgs args{};
-  args.indices = static_cast<const uint32_t*>(read(in[0]));
+  args.indices = launch.read_dense<uint32_t>(in[0]);
   args.is_signed = in[0].dtype() == mx::int32;
-  args.weight = read(in[1]);
-  args.scales = in.size() > 2 ? read(in[2]) : nullptr;
-  args.biases = in.size() > 3 ? read(in[3]) : nullptr;
+  args.weight = launch.read_dense(in[1]);
+  args.scales = in.size() > 2 ? launch.read_dense(in[2]) : nullptr;
+  args.biases = in.size() > 3 ? launch.read_dense(in[3]) : nullptr;
   args.y = launch.write(y);
   args.count = static_cast<int>(in[0].size());
   args.n = in[1].shape(0);

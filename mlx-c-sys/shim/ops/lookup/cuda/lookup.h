@@ -4,7 +4,7 @@
 
 namespace mlxrs::ops {
 
-// Rows of a matrix, whose parts follow the indices in `in`. `coding`: "affine", "mxfp4", .., or "" for a dense one.
+// Rows of a matrix, whose parts follow the indices in `in`. `packing` means nothing for a dense one.
 void lookup_on_cuda(const Arrays& in, const Packing& packing, mx::array& y, mx::Stream s);
 
 } // namespace mlxrs::ops

@@ -5,21 +5,14 @@
 namespace mlxrs::ops {
 
 void add_norm_on_cuda(const NormOperands& of, float eps, mx::Stream s) {
-  auto x = cuda::dense(of.x, s);
+  const auto& x = of.x;
   int n = x.shape(-1);
   cuda::Launch launch(s);
   cuda::NormArgs args{};
   args.n = n;
   args.eps = eps;
-  auto read = [&](const mx::array* a) -> const void* {
-    if (a == nullptr) {
-      return nullptr;
-    }
-    auto own = cuda::dense(*a, s);
-    launch.keep(own);
-    return launch.read(own);
-  };
-  args.x = launch.read(x);
+  auto read = [&](const mx::array* a) { return a != nullptr ? launch.read_dense(*a) : nullptr; };
+  args.x = read(&x);
   args.residual = read(of.residual);
   args.inner = read(of.inner);
   args.outer = read(of.outer);

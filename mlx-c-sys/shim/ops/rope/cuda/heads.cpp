@@ -2,24 +2,14 @@
 
 namespace mlxrs::ops {
 
-cuda::HeadsArgs heads_args(cuda::Launch& launch, std::span<const mx::array> in, const HeadsOptions& options, mx::Stream s) {
-  auto read = [&](const mx::array& a) {
-    auto own = cuda::dense(a, s);
-    launch.keep(own);
-    return launch.read(own);
-  };
+cuda::HeadsArgs heads_args(cuda::Launch& launch, std::span<const mx::array> in, const HeadsOptions& options) {
   const auto& x = in[0];
   cuda::HeadsArgs args{};
-  args.x = read(x);
-  auto resident = [&](const mx::array& a) {
-    auto own = cuda::resident(a, s);
-    launch.keep(own);
-    return launch.read(own);
-  };
-  args.offsets = static_cast<const int32_t*>(resident(in[1]));
+  args.x = launch.read_dense(x);
+  args.offsets = launch.read_resident<int32_t>(in[1]);
   args.offset_step = in[1].size() > 1 ? 1 : 0;
-  args.periods = static_cast<const float*>(resident(in[2]));
-  args.weight = in.size() > 3 ? read(in[3]) : nullptr;
+  args.periods = launch.read_resident<float>(in[2]);
+  args.weight = in.size() > 3 ? launch.read_dense(in[3]) : nullptr;
   args.rows = x.shape(0);
   args.tokens = x.shape(1);
   args.heads = x.shape(2) / options.dim;
@@ -32,7 +22,7 @@ cuda::HeadsArgs heads_args(cuda::Launch& launch, std::span<const mx::array> in, 
 void heads_on_cuda(const Arrays& in, mx::array& y, const HeadsOptions& options, mx::Stream s) {
   cuda::allocate(y, s);
   cuda::Launch launch(s);
-  auto args = heads_args(launch, in, options, s);
+  auto args = heads_args(launch, in, options);
   args.y = launch.write(y);
   int64_t tasks = static_cast<int64_t>(args.rows) * args.tokens * args.heads;
   launch.run("rope/heads", std::string("heads_") + cuda::name_of(y.dtype()), cuda::blocks_of(tasks, 4), 128, args);

@@ -8,16 +8,11 @@ void draw_on_cuda(const Arrays& in, mx::array& y, mx::Stream s) {
   // The host reads the tokens at the end of each step.
   y.set_data(cuda::host_memory(y.nbytes()));
   cuda::Launch launch(s);
-  auto read = [&](const mx::array& a) {
-    auto own = cuda::dense(a, s);
-    launch.keep(own);
-    return launch.read(own);
-  };
   cuda::DrawArgs args{};
-  args.x = read(in[0]);
-  args.keys = static_cast<const uint32_t*>(read(in[1]));
-  args.numbers = static_cast<const float*>(read(in[2]));
-  args.counts = static_cast<const int32_t*>(read(in[3]));
+  args.x = launch.read_dense(in[0]);
+  args.keys = launch.read_dense<uint32_t>(in[1]);
+  args.numbers = launch.read_dense<float>(in[2]);
+  args.counts = launch.read_dense<int32_t>(in[3]);
   args.y = launch.write<uint32_t>(y);
   args.n = in[0].shape(1);
   launch.run("sample/draw", std::string("draw_") + cuda::name_of(in[0].dtype()), static_cast<unsigned>(in[0].shape(0)), 1024, args);
@@ -25,11 +20,9 @@ void draw_on_cuda(const Arrays& in, mx::array& y, mx::Stream s) {
 
 void logsumexp_on_cuda(const mx::array& x, bool places, mx::array& y, mx::Stream s) {
   cuda::allocate(y, s);
-  auto own = cuda::dense(x, s);
   cuda::Launch launch(s);
-  launch.keep(own);
   cuda::DrawArgs args{};
-  args.x = launch.read(own);
+  args.x = launch.read_dense(x);
   args.y = launch.write<uint32_t>(y);
   args.n = x.shape(-1);
   args.counts = places ? nullptr : reinterpret_cast<const int32_t*>(args.x);

@@ -21,13 +21,11 @@ void store_on_cuda(
   cuda::HeadsArgs args{};
   cuda::Heads from{};
   if (options) {
-    args = heads_args(launch, keys, *options, s);
+    args = heads_args(launch, keys, *options);
   } else {
     const auto& k = keys[0];
     from = heads_of(launch, k, s);
-    auto own = cuda::resident(offsets, s);
-    launch.keep(own);
-    args.offsets = launch.read<int32_t>(own);
+    args.offsets = launch.read_resident<int32_t>(offsets);
     args.offset_step = offsets.size() > 1 ? 1 : 0;
     args.rows = k.shape(0), args.heads = k.shape(1), args.tokens = k.shape(2), args.dim = k.shape(3);
   }
