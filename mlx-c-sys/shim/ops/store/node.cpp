@@ -239,7 +239,8 @@ class Store : public Node {
   std::optional<HeadsOptions> heads_;
 };
 
-// The shapes of both buffers. Throws if the new keys or values do not fit.
+} // namespace
+
 std::array<mx::Shape, 2> buffer_shapes(const StoreInputs& of, const RowPacking& packing) {
   auto type = of.keys ? of.keys->dtype() : of.projection->x.dtype();
   std::array<mx::Shape, 2> fresh{of.keys_shape(), of.values.shape()}, shapes;
@@ -268,8 +269,6 @@ std::array<mx::Shape, 2> buffer_shapes(const StoreInputs& of, const RowPacking& 
   }
   return shapes;
 }
-
-} // namespace
 
 std::optional<Arrays> store(const StoreInputs& of, const StoreOptions& options, mx::Stream s) {
   if (s.device == mx::Device::gpu && (options.packing.bits > 0 || !takes(s, of.values))) {

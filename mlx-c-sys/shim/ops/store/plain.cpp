@@ -34,8 +34,12 @@ mx::array unpack_plainly(const mx::array& words, const RowPacking& packing, mx::
       part(words, 0, codes), of(0), of(1), packing.group, packing.bits, "affine", std::nullopt, std::nullopt, s);
 }
 
-Arrays store_plainly(const StoreInputs& of, const StoreOptions& options, mx::Stream s) {
-  auto keys = of.keys ? *of.keys : heads_plainly(*of.projection, s);
+Arrays store_plainly(StoreInputs of, const StoreOptions& options, mx::Stream s) {
+  if (!of.keys) {
+    of.keys = heads_plainly(*of.projection, s);
+  }
+  buffer_shapes(of, options.packing);
+  const auto& keys = *of.keys;
   int tokens = keys.shape(2), slots = of.buffers ? (*of.buffers)[0].shape(2) : of.slots;
   auto places = mx::add(
       mx::reshape(of.offsets, {-1, 1, 1, 1}, s),

@@ -46,8 +46,10 @@ struct StoreOptions {
   // Writes into the given buffers. The caller makes the promises of mlxrs_force_donate. The plain form copies the buffers.
   bool in_place;
 };
+// The shapes of both buffers. Throws if buffers, new keys, new values and offsets do not fit each other.
+std::array<mx::Shape, 2> buffer_shapes(const StoreInputs& of, const RowPacking& packing);
 // Both buffers with the new tokens. Throws if shapes or dtypes do not fit. Nothing for inputs that the kernels of a GPU do not take.
 std::optional<Arrays> store(const StoreInputs& of, const StoreOptions& options, mx::Stream s);
-Arrays store_plainly(const StoreInputs& of, const StoreOptions& options, mx::Stream s);
+Arrays store_plainly(StoreInputs of, const StoreOptions& options, mx::Stream s);
 
 } // namespace mlxrs::ops
