@@ -51,8 +51,9 @@ fn run() -> Result<()> {
     let prefix = native::ensure(&options, &mut |step| eprintln!("{step}"))?;
     let text = bindings::write(&options, &prefix, &out.join("bindings.rs"))?;
 
-    // Gone or built anew: look again. A marker that this very run wrote is younger than the run's start, and
-    // cargo would run the script a second time for it.
+    // Cargo runs this script again when the marker of the finished folder is newer than the last run, or gone. A marker
+    // that this run has just written would be newer, and the script would run a second time for nothing: so it gets an
+    // old date.
     let marker = prefix.dir.join(native::store::MARKER);
     if let Ok(file) = std::fs::File::open(&marker) {
         let _ = file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1));

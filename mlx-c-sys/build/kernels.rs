@@ -73,7 +73,8 @@ pub fn units(files: &[(String, String)]) -> Result<Vec<Unit>> {
     Ok(units)
 }
 
-/// Compiles all files of kernels in `folder`, whose texts `files` has, as far as `cache` has them not.
+/// Compiles every file of kernels in `folder` for every architecture, unless `cache` already has the result. `files`
+/// has the texts of the files.
 pub fn compile(
     toolkit: &Toolkit,
     cache: &Path,

@@ -96,8 +96,8 @@ impl Options {
     }
 }
 
-/// The folder with everything to link with, built if it has to be. `say` hears of every step that takes time, and
-/// inside the long one of every file ("[3/31] …").
+/// The folder with everything to link with. It is built if it has to be. `say` is called for every step that takes
+/// time, and within the compilation for every file ("[3/31] …").
 pub fn ensure(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Prefix> {
     if let Some(dir) = &options.mlx_c_dir {
         return Prefix::given(dir);

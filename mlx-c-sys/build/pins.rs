@@ -52,7 +52,7 @@ pub static SHIM: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
     files
 });
 
-/// Where the shim's sources are, for all that this file is compiled into.
+/// The folder of the shim's sources. This file is compiled into `mlx-c-sys` and into `xtask`, whose folders are siblings.
 pub fn shim_folder() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let near = own.join("shim");

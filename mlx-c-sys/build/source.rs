@@ -81,7 +81,8 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
         if from.is_dir() {
             copy(&from, &to)?;
         } else {
-            // By content: files of the registry may be read-only, and the copy is patched.
+            // The bytes are copied, not the file with its permissions: files of the registry may be read-only, and the
+            // copy is patched.
             let bytes = fs::read(&from).map_err(|e| Failure::io("read", &from, &e))?;
             fs::write(&to, bytes).map_err(|e| Failure::io("write", &to, &e))?;
         }
@@ -96,8 +97,8 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).map_err(|e| Failure::io("write", path, &e))
 }
 
-/// One change, found by two anchors, so that it carries nothing more of the original:
-/// in `file`, behind the first `after` that follows the only `within`, puts `insert`.
+/// Applies one change. Two anchors find its place, so that a patch contains no more of the original: in `file`,
+/// `insert` goes behind the first `after` that follows the only `within`.
 pub fn patch(source: &Path, name: &str, text: &str) -> Result<()> {
     let broken = |why: String| {
         Failure::new(format!(

@@ -1,4 +1,5 @@
-//! Folders that are either finished or not there: made under a lock, beside their place, marked last, and renamed.
+//! Folders that are either finished or absent. A folder is made under a lock, beside its final place; its marker is
+//! written last, and then it is renamed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -85,8 +86,8 @@ impl Entry {
         None
     }
 
-    /// Makes the folder unless it is finished. `make` fills an empty folder that becomes `dir`; it gets that folder
-    /// while other processes wait. A process that dies on the way leaves nothing that counts as finished.
+    /// Makes the folder unless it is finished. `make` fills an empty folder, which becomes `dir`; other processes wait
+    /// meanwhile. A process that is killed leaves nothing that counts as finished.
     pub fn ensure(&self, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         if self.unfinished().is_none() {
             return Ok(());

@@ -75,15 +75,15 @@ pub fn compiler() -> Result<String> {
         })
 }
 
-/// What decides, beside the sources, what the compiler makes: which one it is, and the flags that CMake takes from the
-/// environment. One line.
+/// Everything beside the sources that decides what the compiler makes: its version, and the flags that CMake takes from
+/// the environment. One line.
 pub fn compiler_and_flags() -> Result<String> {
     let flags = std::env::var("CXXFLAGS").unwrap_or_default();
     let words = [compiler()?, std::env::var("CXX").unwrap_or_default(), flags].join(" ");
     Ok(words.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// `CXX` may have arguments, or a cache in front: "ccache g++".
+/// The command of the compiler: `CXX` may have arguments, or a compiler cache in front ("ccache g++").
 fn compiler_command() -> Command {
     let text = std::env::var("CXX").unwrap_or_default();
     let mut words = text.split_whitespace();

@@ -23,7 +23,8 @@ enum class Kind : int { unknown, system, mimalloc };
 
 std::atomic<Kind> chosen{Kind::unknown};
 
-// Chosen by the first allocation, for the whole process: memory goes back to the allocator that it came from.
+// Decided at the first allocation, for the whole process, because memory must go back to the allocator that it came
+// from.
 Kind kind() noexcept {
   Kind known = chosen.load(std::memory_order_relaxed);
   if (known != Kind::unknown) [[likely]] {

@@ -1,6 +1,6 @@
-// The allocator of MLX's CPU library, replaced. MLX's own gives null where the system has no memory, and its callers
-// write there; and it allocates when it frees, which ends the process where that fails. Here a failed allocation is an
-// error, and freeing cannot fail: free buffers are linked through their own memory.
+// The allocator of MLX's CPU library, replaced. MLX's own returns null when the system has no memory, and its callers
+// write to that address. It also allocates when it frees, which ends the process when that fails. Here a failed
+// allocation is an error, and freeing cannot fail: free buffers are linked through their own memory.
 //
 // As in MLX, a word with the size stands before the data, free buffers are kept up to a limit, and one is reused for
 // sizes close to its own. With other libraries of MLX these functions call MLX's.
@@ -46,12 +46,12 @@ struct Block {
 constexpr size_t header = offsetof(Block, next);
 static_assert(offsetof(Block, size) + sizeof(size_t) == header);
 
-// Data begins at a cache line, except for small buffers, which begin where std::malloc lets them. MLX's begin at
-// multiples of 8.
+// Data begins at a cache line. Small buffers are the exception: they begin where std::malloc puts them. MLX's own begin
+// at multiples of 8.
 constexpr size_t line = 64, small = 1024, malloc_alignment = 16;
 
 // Sizes up to `exact_from` are rounded up, so that all free buffers of a bin have one size: to multiples of 16 up to
-// `small`, then to eighths of a power of two. Larger sizes are kept, because an eighth of them is much memory.
+// `small`, then to eighths of a power of two. Larger sizes are not rounded, because an eighth of them is much memory.
 constexpr size_t exact_from = 1 << 16;
 
 size_t rounded(size_t size) {
@@ -238,7 +238,7 @@ class CpuAllocator : public Allocator {
     std::lock_guard lock(mutex_);
     return free_.bytes();
   }
-  // MLX asks for each node that it evaluates.
+  // MLX calls this for each node that it evaluates.
   size_t active() const {
     return active_.load(std::memory_order_relaxed);
   }
@@ -296,10 +296,11 @@ class CpuAllocator : public Allocator {
   std::mutex mutex_;
   Bins free_;
   size_t limit_ = 32 << 20, peak_ = 0;
-  // Bytes from the system since the last check that it has some left. All larger buffers are checked.
+  // How many bytes come from the system before the next check that it has memory left. Larger buffers are always
+  // checked.
   static constexpr size_t check_every = 1 << 17;
   size_t unchecked_ = 0;
-  // Changes only under the mutex.
+  // Written only under the mutex.
   std::atomic<size_t> active_ = 0;
 };
 

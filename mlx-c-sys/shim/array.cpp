@@ -16,8 +16,8 @@ using namespace mlxrs;
 // The CPU allocator puts the data of a buffer behind one word that holds the size.
 constexpr size_t kHeader = sizeof(size_t);
 
-// Foreign memory needs an allocator whose buffers are plain host memory behind a header. A real buffer shows whether they
-// are: GPU back ends would dereference a made-up one.
+// Foreign memory needs an allocator whose buffers are plain host memory behind a header. A buffer of the allocator is
+// made to find out: GPU back ends would dereference a made-up one.
 bool allocator_is_plain_memory() {
   static const bool plain = [] {
     mx::allocator::Data probe = mx::allocator::malloc(64);

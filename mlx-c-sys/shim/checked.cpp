@@ -24,7 +24,7 @@ namespace {
 using namespace mlxrs;
 using Arrays = std::vector<mx::array>;
 
-// The inclusive range of an index. Negative ones count from `from_end`, which is 0 where they are refused.
+// The inclusive range of an index. Negative indices count from `from_end`; it is 0 where they are refused.
 struct Range {
   int64_t most;
   int64_t from_end;
@@ -34,7 +34,7 @@ struct Range {
   }
 };
 
-// A node whose output is its first input, if that passes.
+// A node that passes its first input on if the check succeeds.
 class Check : public mx::Primitive {
  public:
   Check(mx::Stream s, std::string what) : mx::Primitive(s), what_(std::move(what)) {}
@@ -59,7 +59,7 @@ class Check : public mx::Primitive {
   Arrays vjp(const Arrays&, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) override {
     Arrays result;
     for (int i : argnums) {
-      // The source of a range has no part in the values.
+      // The source gives only the range. It has no part in the values, so its cotangent is 0.
       result.push_back(i == 0 ? cotangents[0] : mx::array(0.0f));
     }
     return result;
@@ -79,8 +79,9 @@ class Check : public mx::Primitive {
 
 class CheckIndices : public Check {
  public:
-  // Which axes of the source the indices are of: one axis for all, one an element of the last axis, or (`product`) all
-  // of them as one flattened axis. `windows`, one an axis, is how many places from an index on must exist.
+  // Which axes of the source the indices belong to: one axis for all indices, one axis for each element of the last
+  // axis, or (`product`) all axes as one flattened axis. An index of axis i must have `windows[i]` places from itself
+  // on.
   struct Of {
     std::vector<int> axes;
     std::vector<int> windows;
@@ -93,7 +94,8 @@ class CheckIndices : public Check {
   CheckIndices(mx::Stream s, std::string what, Of of, std::vector<int64_t> sizes)
       : Check(s, std::move(what)), of_(std::move(of)), sizes_(std::move(sizes)) {}
 
-  // The source is an input only where a transformation may change its shape later: as an input it would not be donated.
+  // The source is an input only where a transformation may change its shape later, because an input could not be
+  // donated.
   static mx::array node(mx::Stream s, std::string what, Of of, const mx::array& indices, const mx::array& source) {
     auto sizes = sizes_of(of, source);
     Arrays inputs{indices};
@@ -103,19 +105,19 @@ class CheckIndices : public Check {
     bool follows = inputs.size() > 1;
     auto node = std::make_shared<CheckIndices>(s, std::move(what), std::move(of), std::move(sizes));
     mx::array checked(indices.shape(), indices.dtype(), std::move(node), std::move(inputs));
-    // Indices have no derivative by the values of what they choose from.
+    // The result has no derivative with respect to an index.
     return follows ? mx::stop_gradient(checked, s) : checked;
   }
 
-  // In the same range by MLX's operations: what is outside becomes another place of the axis, in one node where the range
-  // is a whole axis.
+  // The GPU's form, by MLX's operations: an index outside the range becomes another place of the axis. It is one node
+  // where the range is a whole axis.
   static mx::array bounded(mx::Stream s, const Of& of, const mx::array& indices, const mx::array& source) {
     auto dtype = indices.dtype();
     auto ranges = ranges_of(of, sizes_of(of, source));
     int bits = 8 * static_cast<int>(mx::size_of(dtype)) - !mx::issubdtype(dtype, mx::unsignedinteger);
     int64_t largest = bits < 63 ? (int64_t(1) << bits) - 1 : INT64_MAX;
     if (ranges.size() == 1 && of.windows[0] == 1) {
-      // Small dtypes do not reach beyond a large axis.
+      // A small dtype cannot hold the size of a large axis.
       int64_t size = ranges[0].most + 1;
       return size > largest ? indices : mx::remainder(indices, mx::array(size, dtype), s);
     }
@@ -165,7 +167,7 @@ class CheckIndices : public Check {
     auto ranges = ranges_of(of_, sizes);
     for (size_t i = 0; i < ranges.size(); i++) {
       if (ranges[i].most < 0) {
-        // Not even 0 is inside, so what follows must not run.
+        // Even index 0 is out of range, so the operation that follows must not run.
         throw std::out_of_range(message(what_, 0, sizes[i], of_.windows[i]));
       }
     }
@@ -234,7 +236,7 @@ class CheckIndices : public Check {
       T wrong = 0;
       size_t place = 0;
       auto value = [](T given) {
-        // What exceeds I64 exceeds any axis.
+        // A value that exceeds I64 exceeds any axis.
         return std::is_same_v<T, uint64_t> && given > uint64_t(INT64_MAX) ? INT64_MAX : static_cast<int64_t>(given);
       };
       auto refuse = [&](T given, size_t i) {
@@ -351,8 +353,8 @@ mx::array check_indices(
 } // namespace mlxrs
 
 #ifndef __APPLE__
-// LAPACK calls this for an argument that it refuses, NaN among them. Its own ends the process, and from a stream's thread
-// never returns. Without it the routine returns a status, which MLX turns into an error.
+// LAPACK calls this for an argument that it refuses, such as NaN. LAPACK's own function ends the process, and from a
+// stream's thread it never returns. With this one the LAPACK routine returns a status, which MLX turns into an error.
 extern "C" void xerbla_(const char*, const int*, size_t) {}
 #endif
 

@@ -20,7 +20,7 @@ struct Defaults {
     setenv("MLX_ENABLE_TF32", "0", /* overwrite = */ 0);
 #ifdef __GLIBC__
     if (!std::getenv("MALLOC_TRIM_THRESHOLD_") && !std::getenv("MALLOC_MMAP_THRESHOLD_") && !std::getenv("GLIBC_TUNABLES")) {
-      // Setting one of the two alone fixes the other at 128 KiB.
+      // In glibc, setting one of the two thresholds alone fixes the other one at 128 KiB.
       mallopt(M_MMAP_THRESHOLD, 32 << 20);
       mallopt(M_TRIM_THRESHOLD, 64 << 20);
     }

@@ -17,9 +17,9 @@ namespace {
 using namespace mlxrs;
 using Data = mx::array::Data;
 
-// Buffers that are being updated in place, and the streams that do it: for readers on this thread.
+// Buffers that are being updated in place, and the streams that update them. Readers on this thread look here.
 struct Written {
-  std::weak_ptr<Data> data; // Keeps the address from being reused; does not keep the buffer.
+  std::weak_ptr<Data> data; // Keeps the address from being reused, but not the buffer.
   std::vector<mx::Stream> streams;
 };
 thread_local std::unordered_map<const Data*, Written> written;
@@ -64,8 +64,8 @@ bool may_overwrite(const std::vector<mx::array>& in, size_t index) {
 
 namespace {
 
-// Moves the ownership of a buffer (the Data object, which must own it to be donatable) to a stand-in array with a single
-// reference, and back at the end, also when the evaluation throws.
+// Moves the ownership of a buffer to a stand-in array with a single reference, and back at the end, also when the
+// evaluation throws. The owner is the Data object; an array must own it to be donatable.
 class Loan {
  public:
   explicit Loan(const mx::array& source)

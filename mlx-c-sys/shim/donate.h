@@ -1,4 +1,4 @@
-// Which buffers may be written although others hold them. See donate.cpp.
+// Which buffers may be written although other arrays hold them. See donate.cpp.
 #pragma once
 
 #include "mlx/array.h"
@@ -6,8 +6,9 @@
 
 namespace mlxrs {
 
-// Whether in[index] may be written in place by a node with these inputs, as its caller has promised: it is dense and from
-// the start of a buffer of MLX's own, no other input is a view of that, and this thread is not between mlxrs_reading(true) and (false).
+// Whether a node with these inputs may write in[index] in place, as its caller has promised. The array must be dense,
+// start at the start of its buffer, and the buffer must be MLX's own. No other input may be a view of the buffer, and
+// this thread must not be between mlxrs_reading(true) and mlxrs_reading(false).
 bool may_overwrite(const std::vector<mlx::core::array>& in, size_t index);
 
 // Records that work on `stream` will write into the array's buffer: mlxrs_array_settle waits for it.

@@ -7,7 +7,7 @@
 
 namespace mlxrs {
 
-// Writes the elements of `in`, in row-major order, through `pass(value, place)`.
+// Calls `pass(value, place)` for each element of `in`, in row-major order, and writes what it returns.
 template <typename T, typename Pass>
 void each(const mlx::core::array& in, T* out, const Pass& pass) {
   const T* from = in.data<T>();

@@ -1,4 +1,4 @@
-// Which instructions the kernels use.
+// The instruction sets that the kernels are compiled for, and the choice of one.
 #pragma once
 
 #include <string>
@@ -25,8 +25,8 @@ enum class Isa {
 // unknown, or if the machine or the compiler of this library does not support it.
 Isa isa();
 
-// Whether reading two streams of memory side by side is faster than reading four. Measured: Zen 4 reads 34 and 29 GB/s,
-// Sapphire Rapids 26 and 27.
+// Whether the machine reads two streams of memory side by side faster than four. Measured: Zen 4 reads 34 GB/s as two
+// and 29 as four, Sapphire Rapids 26 and 27.
 bool reads_best_in_two();
 
 // Its name in MLX_CPU_ISA.

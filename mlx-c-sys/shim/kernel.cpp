@@ -94,7 +94,7 @@ class Result {
   mlx_vector_array handle_{nullptr};
 };
 
-// A handle of a vector for a callback, which must not free it.
+// A handle of a vector for a callback. The callback must not free it.
 mlx_vector_array lend(const Arrays& arrays) {
   return {const_cast<Arrays*>(&arrays)};
 }
@@ -216,7 +216,7 @@ class KernelPrimitive : public mx::Primitive {
   }
 
  private:
-  // Puts the callback's message into the exception: the thread's error may be cleared before it is read.
+  // Puts the callback's message into the exception, because the thread's error may be cleared before it is read.
   [[noreturn]] void fail_as_reported(const char* what) const {
     const char* reported = mlxrs_error_get();
     kernel_->fail(what, reported);

@@ -38,20 +38,20 @@ class Memory {
   size_t size_ = 0;
 };
 
-// `for_all` is what the caller of a loop prepares for all its tasks, `for_task` what one task needs. The caller runs tasks
-// too, so it uses both. `for_join` has products of two matrices before they are joined, `for_row` a row of x as whole
-// numbers, before it is bytes, and `for_node` what an operation's kernel needs.
+// `for_all`: memory that the caller of a loop prepares for all its tasks. `for_task`: memory of one task. The caller
+// runs tasks too, so it uses both. `for_join`: the products of two matrices before they are joined. `for_row`: a row of
+// x as 16-bit integers before it is split into bytes. `for_node`: memory for an operation's kernel.
 inline thread_local Memory for_all, for_task, for_join, for_row, for_node;
 
-// Called at the start of a thread. The C library registers a destructor at the first use of each, and ends the process
-// where it has no memory for that.
+// Called when a thread starts. The C library registers a destructor at the first use of a thread-local object, and ends
+// the process if it has no memory for that.
 inline void prepare_thread() noexcept {
   try {
     for (Memory* memory : {&for_all, &for_task, &for_join, &for_row, &for_node}) {
       memory->of<char>(1);
     }
   } catch (const std::exception&) {
-    // Registered: memory will be asked for again.
+    // The destructor is registered now. The memory will be requested again when it is needed.
   }
 }
 

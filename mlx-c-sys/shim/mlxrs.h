@@ -28,8 +28,9 @@ const char* mlxrs_headers_version(void);
 const char* mlxrs_inputs(void);
 
 /* ---- Errors ---------------------------------------------------------------------------------------------------
- * One slot a thread keeps the FIRST message since the last clear: later ones of a failing call only echo it. A message is
- * text: "%" in it means nothing. mlx_set_error_handler() has no effect: nothing is printed and the process goes on. */
+ * Each thread has one slot, which keeps the FIRST message since the last clear: later messages of a failing call
+ * only repeat it. A message is plain text: "%" has no meaning in it. mlx_set_error_handler() has no effect: nothing
+ * is printed, and the process goes on. */
 void mlxrs_error_clear(void);
 /* NULL when there is none; valid until the next clear on this thread. */
 const char* mlxrs_error_get(void);
@@ -39,10 +40,11 @@ void mlxrs_error_set(const char* msg);
 /* ---- Arrays ---------------------------------------------------------------------------------------------------*/
 
 /* An array over memory that is not MLX's, without a copy. MLX only reads it: it is never donated to an operation and
- * never freed by MLX. `payload` is taken in every case: `dtor(payload)` runs when the last user of the memory is gone
- * (on any thread), or before the return when this fails. `dtor` may be null.
- * Fails when the back end's allocator does not hand out plain host memory (Metal, CUDA), when `data` is not aligned
- * to the element, and for bad shapes. The eight bytes before `data` must belong to the same readable mapping. */
+ * never freed by MLX. The function takes `payload` in every case: `dtor(payload)` runs when the last user of the
+ * memory is gone (on any thread), or before the return when this fails. `dtor` may be null.
+ * Fails when the allocator of the back end does not hand out plain host memory (Metal, CUDA), when `data` is not
+ * aligned to the element, and for invalid shapes. The eight bytes before `data` must belong to the same readable
+ * mapping. */
 int mlxrs_array_from_foreign(
     mlx_array* res,
     const void* data,
@@ -52,9 +54,10 @@ int mlxrs_array_from_foreign(
     void* payload,
     void (*dtor)(void*));
 
-/* A copy of `data`, in row-major order. For GPUs a small one is in pinned memory of the host, which kernels read without page faults. */
+/* A copy of `data`, in row-major order. For a GPU, a small copy is in pinned host memory, which kernels read without
+ * page faults. */
 int mlxrs_array_copy_of(mlx_array* res, const void* data, const int* shape, size_t ndim, mlx_dtype dtype);
-/* How many operations wait to be evaluated for `outputs`. */
+/* The number of operations that have to be evaluated for `outputs`. */
 int mlxrs_graph_size(size_t* res, mlx_vector_array outputs);
 /* True while a transform (grad, vmap, compile) traces this array: it has no data and never will. */
 int mlxrs_array_is_tracer(bool* res, mlx_array a);
@@ -68,11 +71,12 @@ int mlxrs_array_strides(int64_t* out, size_t n, mlx_array a);
 int mlxrs_stream_index(int* res, mlx_stream s);
 
 /* ---- Checked values -------------------------------------------------------------------------------------------
- * `indices`, of which each must lie in its axis of `source`; `what` names the operation in errors. With one axis it
- * holds for all indices, with several each is for one element of the last axis, and with none the indices are of the
- * flattened leading axes, all but the last two. From an index on, as many places as its axis has in `windows` (one an
- * axis, or one) must exist. Negative indices count from the end if `from_end`, else they are outside.
- * On the CPU the evaluation fails; on a GPU an index that is outside becomes one that is inside. */
+ * `indices`, checked: each must lie in its axis of `source`. `what` names the operation in errors. One axis holds
+ * for all indices. With several axes, each is for one element of the last axis of `indices`. With none, the indices
+ * are of the flattened leading axes: all but the last two. As many places as `windows` says for the axis (one entry
+ * for each axis, or one for all) must exist from an index on. Negative indices count from the end if `from_end`;
+ * else they are out of range.
+ * On the CPU the evaluation fails. On a GPU an index that is out of range becomes one that is in range. */
 int mlxrs_check_indices(
     mlx_array* res,
     mlx_array indices,
@@ -84,10 +88,10 @@ int mlxrs_check_indices(
     size_t windows_num,
     bool from_end,
     mlx_stream s);
-/* `a`, whose evaluation fails where it holds NaN or an infinity. On the CPU, and for F32, F64 and C64. */
+/* `a`, whose evaluation fails if it holds NaN or an infinity. On the CPU, for F32, F64 and C64. */
 int mlxrs_check_finite(mlx_array* res, mlx_array a, const char* what, mlx_stream s);
 
-/* The graphs of `outputs`, traced for all shapes, with reductions that bear axes of size 1 only. */
+/* The graphs of `outputs`, traced for all shapes, with reductions that support axes of size 1. */
 int mlxrs_any_shape(mlx_vector_array* res, mlx_vector_array outputs);
 
 /* ---- Updating in place ----------------------------------------------------------------------------------------
@@ -103,30 +107,33 @@ int mlxrs_any_shape(mlx_vector_array* res, mlx_vector_array outputs);
  * from the start of a buffer of MLX's own is copied as MLX would do, never overwritten. */
 int mlxrs_force_donate(mlx_array* res, mlx_array lazy, mlx_array source);
 
-/* For code that lends out the memory of arrays, on the thread that owns them.
- * Says whether an update in place has written, or is about to write, into a's buffer, and waits for it. A reader must
- * then copy the data that it keeps. */
+/* For code that lends out the memory of arrays. Call it on the thread that owns them.
+ * Tells whether an update in place has written, or is about to write, into a's buffer, and waits for it. A reader
+ * must then copy the data that it keeps. */
 int mlxrs_array_settle(bool* updated, mlx_array a);
-/* Between (true) and (false), which nest, updates that this thread evaluates copy instead of writing in place: a
- * reader may hold a pointer into their buffer. */
+/* Between (true) and (false), which nest, updates that this thread evaluates copy their buffer instead of writing in
+ * place, because a reader may hold a pointer into it. */
 void mlxrs_reading(bool begin);
-/* Never again is a's buffer donated to an operation or updated in place, through whichever array: other threads may
- * read it from now on. */
+/* From now on a's buffer is never donated to an operation or updated in place, through any array, so that other
+ * threads may read it. */
 int mlxrs_array_pin(mlx_array a);
 
-/* Makes the calling thread's streams usable again after one of them failed: waits until they have skipped what they were given, and
- * forgets the error. What they were to compute must not be used. A stream that failed gives its error at each wait until then. */
+/* Makes the calling thread's streams usable again after one of them failed: waits until they have skipped their
+ * remaining tasks, and forgets the error. The results of these tasks must not be used. Until then, a failed stream
+ * returns its error at each wait. */
 int mlxrs_rearm(void);
-/* How many streams have a thread: those that were given work by threads that have not ended. */
+/* The number of streams that have a thread: those with tasks from threads that have not ended. */
 size_t mlxrs_stream_threads(void);
-/* Fails where a setting of the environment is none of those that are allowed. */
+/* Fails if a setting of the environment is not one of the allowed values. */
 int mlxrs_check_settings(void);
-/* Has the program wait at its end for what streams of the CPU still compute. To be called before their first use. */
+/* Makes the program wait at its end for what CPU streams still compute. Must be called before the streams are first
+ * used. */
 int mlxrs_finish_at_exit(void);
 
-/* From the start to the end, each node of this library is timed on the CPU streams that compute it. There is one profile in a process: a
- * start ends the one before it. The end tells of each name how often it was there and the seconds that it took; "" is the time from one
- * node to the next of its stream. A node that is still computed then is not told. */
+/* Between start and end, each node of this library is timed on the CPU stream that computes it. A process has one
+ * profile: a start ends the one before it. The end reports, for each name, the number of nodes and the seconds they
+ * took; "" is the time between one node of a stream and the next. A node that is still running at the end is left
+ * out. */
 void mlxrs_profile_start(void);
 void mlxrs_profile_end(void* to, void (*tell)(void* to, const char* name, uint64_t times, double seconds));
 

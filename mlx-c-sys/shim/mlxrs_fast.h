@@ -1,8 +1,9 @@
 /* Fused operations. The conventions are those of mlxrs.h.
  *
- * Operations of language models. Each has a plain form, a graph of MLX's own operations, and on the CPU a kernel of ours: one node
- * for F32, F16 or BF16 arrays. ops/form.h decides which form runs. Inputs that our kernels do not take go to the plain form.
- * Arrays that may be null are named. */
+ * Operations of language models. Each has a plain form, a graph of MLX's own operations, and on the CPU a kernel of
+ * ours: one node for F32, F16 or BF16 arrays. ops/form.h decides which form runs. Inputs that our kernels do not
+ * support take the plain form.
+ * An array may be null only where this is said. */
 #ifndef MLXRS_FAST_H
 #define MLXRS_FAST_H
 
@@ -42,8 +43,8 @@ void mlxrs_fast_plainly(bool begin);
 
 /* x / sqrt(mean(x^2) + eps) * weight along the last axis. `weight` may be null. */
 int mlxrs_fast_rms_norm(mlx_array* res, mlx_array x, mlx_array weight, float eps, mlx_stream s);
-/* sum = residual + x, or residual + rms_norm(x, inner) where `inner` is not null; normed = rms_norm(sum, outer), or the sum where
- * `outer` is null. */
+/* sum = residual + x, or residual + rms_norm(x, inner) if `inner` is not null. normed = rms_norm(sum, outer), or the
+ * sum if `outer` is null. */
 int mlxrs_fast_add_norm(
     mlx_array* sum,
     mlx_array* normed,
@@ -54,18 +55,18 @@ int mlxrs_fast_add_norm(
     float eps,
     mlx_stream s);
 
-/* Rotary position embedding of x [B, .., L, D]: exactly one of `base` and the array of periods. */
+/* Rotary position embedding of x [B, .., L, D]. Exactly one of `base` and the array of periods is given. */
 typedef struct mlxrs_rope_options {
   int dims;
   bool traditional;
   mlx_optional_float base;
   float scale;
 } mlxrs_rope_options;
-/* Token l of row b stands at `offsets` [B] or [1] + l. `freqs`, [dims / 2] or null, are periods. */
+/* Token l of row b has position `offsets` [B] or [1] + l. `freqs`, [dims / 2] or null, are periods. */
 int mlxrs_fast_rope(
     mlx_array* res, mlx_array x, mlx_array offsets, mlx_array freqs, mlxrs_rope_options options, mlx_stream s);
-/* A projection x [B, L, H head_dim] that becomes heads [B, H, L, head_dim]: each through rms_norm with `weight`, [head_dim], where it is
- * not null, and rotated in its first `dims` elements with the periods `freqs`. */
+/* A projection x [B, L, H head_dim] that becomes heads [B, H, L, head_dim]. Each head goes through rms_norm with
+ * `weight`, [head_dim], if that is not null, and its first `dims` elements are rotated with the periods `freqs`. */
 typedef struct mlxrs_projection {
   mlx_array x;
   mlx_array weight; /* may be null */
@@ -77,16 +78,17 @@ typedef struct mlxrs_projection {
 } mlxrs_projection;
 int mlxrs_fast_heads(mlx_array* res, mlxrs_projection of, mlx_stream s);
 
-/* Which keys a query sees: all; all up to its own, the last query's own being the last key; what an array says, as in
- * mlx_fast_scaled_dot_product_attention; or what follows from positions. */
+/* The keys that a query sees. NONE: all. CAUSAL: all keys up to the query's own, where the last query's own key is
+ * the last one. ARRAY: as in mlx_fast_scaled_dot_product_attention. POSITIONS: computed from positions. */
 typedef enum mlxrs_mask {
   MLXRS_MASK_NONE,
   MLXRS_MASK_CAUSAL,
   MLXRS_MASK_ARRAY,
   MLXRS_MASK_POSITIONS,
 } mlxrs_mask;
-/* Where the keys of MLXRS_MASK_POSITIONS are. Straight: slot j has position j. Ring: slot j of S has the last position congruent to j.
- * Behind: the last L slots have the queries' own positions, and those before them what comes before. */
+/* The layout of the keys for MLXRS_MASK_POSITIONS. Straight: slot j has position j. Ring: slot j of S has the last
+ * position congruent to j. Behind: the last L slots have the queries' own positions, and the slots before them the
+ * positions before those. */
 typedef enum mlxrs_slots {
   MLXRS_SLOTS_STRAIGHT,
   MLXRS_SLOTS_RING,
@@ -97,12 +99,13 @@ typedef struct mlxrs_attention_options {
   float soft_cap; /* 0: none; else scores become soft_cap * tanh(score / soft_cap) */
   mlxrs_mask mask;
   mlxrs_slots slots;
-  int window;     /* 0: none; else only the last so many positions are seen, the query's own included */
-  int bits;       /* 0: keys and values are of the queries' dtype; else they are what mlxrs_fast_pack gives */
+  int window;     /* 0: none; else the number of last positions that are seen, including the query's own */
+  int bits;       /* 0: keys and values have the queries' dtype; else they are packed by mlxrs_fast_pack */
   int group_size;
 } mlxrs_attention_options;
-/* softmax(cap(scale q k^T) + mask) v. `told` is the array of MLXRS_MASK_ARRAY; for MLXRS_MASK_POSITIONS the position of each row's first
- * query, I32 [B] or [1]; else null. `sinks`, [H], may be null. What positions exclude costs nothing in kernels of ours. */
+/* softmax(cap(scale q k^T) + mask) v. `told` is the array of MLXRS_MASK_ARRAY; for MLXRS_MASK_POSITIONS it is the
+ * position of each row's first query, I32 [B] or [1]; else null. `sinks`, [H], may be null. Our kernels skip keys
+ * that positions exclude. */
 int mlxrs_fast_attention(
     mlx_array* res,
     mlx_array queries,
@@ -112,7 +115,7 @@ int mlxrs_fast_attention(
     mlx_array sinks,
     mlxrs_attention_options options,
     mlx_stream s);
-/* What positions say, as an array: true where a query sees a key, [B or 1, 1, queries, keys]. */
+/* The mask of positions as an array: true where a query sees a key, [B or 1, 1, queries, keys]. */
 int mlxrs_fast_dense_mask(
     mlx_array* res, mlx_array offsets, int queries, int keys, mlxrs_slots slots, int window, mlx_stream s);
 
@@ -123,8 +126,8 @@ typedef struct mlxrs_store_options {
   bool ring;      /* slots are modulo their number */
   bool in_place;  /* writes into the buffers, on the promises of mlxrs_force_donate; the plain form copies them */
 } mlxrs_store_options;
-/* The two buffers of a cache, [B, K, S, D] each, with new tokens [B, K, L, D] in slots `offsets` (I32 [B] or [1]) and following. Both
- * buffers are null where new ones are asked for, which are zero where no token is written. */
+/* The two buffers of a cache, [B, K, S, D] each, with new tokens [B, K, L, D] in slots `offsets` (I32 [B] or [1])
+ * and following. If both buffers are null, new ones are made, which are zero where no token is written. */
 int mlxrs_fast_store(
     mlx_array* first,
     mlx_array* second,
@@ -135,7 +138,7 @@ int mlxrs_fast_store(
     mlx_array offsets,
     mlxrs_store_options options,
     mlx_stream s);
-/* The same for keys that are heads of a projection, whose offsets are also those of the slots. */
+/* The same for keys that are heads of a projection. The projection's offsets are also the slots. */
 int mlxrs_fast_store_heads(
     mlx_array* first,
     mlx_array* second,
@@ -145,17 +148,17 @@ int mlxrs_fast_store_heads(
     mlx_array values,
     mlxrs_store_options options,
     mlx_stream s);
-/* Zeros, of which big ones take memory where they are touched only: mlx_zeros. */
+/* Zeros. A large array takes memory only for pages that are touched, unlike that of mlx_zeros. */
 int mlxrs_fast_blank(mlx_array* res, const int* shape, size_t shape_num, mlx_dtype dtype, mlx_stream s);
 /* The vectors along the last axis of x, [.., D], affinely quantised to 4 or 8 `bits` in groups of 32, 64 or 128:
  * [.., words] U32. First the codes, D * bits / 32 words, as mlx_quantize packs them; then scale and bias of each group, in
  * the dtype of x. */
 int mlxrs_fast_pack(mlx_array* res, mlx_array x, int bits, int group_size, mlx_stream s);
-/* What packed vectors of arrays of `dtype` stand for, in F32. Plain on every stream. */
+/* The values of packed vectors whose elements had type `dtype`, in F32. Plain on every stream. */
 int mlxrs_fast_unpack(mlx_array* res, mlx_array words, int bits, int group_size, mlx_dtype dtype, mlx_stream s);
 
-/* A matrix [.., out, in]. Where `scales` is not null, `weight` has its codes, packed as mlx_quantize does; else the last three
- * members mean nothing. */
+/* A matrix [.., out, in]. If `scales` is not null, `weight` has codes, packed as mlx_quantize packs them; else the
+ * last three members are not used. */
 typedef struct mlxrs_matrix {
   mlx_array weight;
   mlx_array scales; /* may be null */
@@ -164,14 +167,15 @@ typedef struct mlxrs_matrix {
   int bits;
   const char* mode; /* may be null without scales */
 } mlxrs_matrix;
-/* x @ w.T: mlx_quantized_matmul where `w` is quantised. */
+/* x @ w.T. The same as mlx_quantized_matmul where `w` is quantised. */
 int mlxrs_fast_linear(mlx_array* res, mlx_array x, mlxrs_matrix w, mlx_stream s);
-/* The products of x with `n` matrices: one node where these have one coding and x is of 16 bits. */
+/* The products of x with `n` matrices: one node if these have one coding and x has 16-bit elements. */
 int mlxrs_fast_linear_many(mlx_vector_array* res, mlx_array x, const mlxrs_matrix* ws, size_t n, mlx_stream s);
-/* x [.., 1, in] by the matrix of w [experts, out, in] that indices name: mlx_gather_mm or mlx_gather_qmm, without indices on the
- * left. */
+/* For each index, x [.., 1, in] times the indexed matrix of w [experts, out, in]. The same as mlx_gather_mm or
+ * mlx_gather_qmm without left indices. */
 int mlxrs_fast_experts(mlx_array* res, mlx_array x, mlxrs_matrix w, mlx_array indices, mlx_stream s);
-/* Rows of w [rows, in], which indices name, in dtype: mlx_take, and mlx_dequantize where `w` is quantised. */
+/* The rows of w [rows, in] that `indices` name, in dtype. The same as mlx_take, and mlx_dequantize where `w` is
+ * quantised. */
 int mlxrs_fast_lookup(mlx_array* res, mlx_array indices, mlxrs_matrix w, mlx_dtype dtype, mlx_stream s);
 
 /* gate * sigmoid(gate) * up, or gelu(gate) * up with the tanh approximation of gelu. */
@@ -180,25 +184,26 @@ typedef enum mlxrs_gate {
   MLXRS_GATE_GELU_TANH,
 } mlxrs_gate;
 int mlxrs_fast_gated(mlx_array* res, mlxrs_gate kind, mlx_array gate, mlx_array up, mlx_stream s);
-/* mlxrs_fast_gated of the products x @ gate.T and x @ up.T: one node under the conditions of mlxrs_fast_linear_many, in which neither
- * product is in memory as a whole. */
+/* mlxrs_fast_gated of the products x @ gate.T and x @ up.T. It is one node under the conditions of
+ * mlxrs_fast_linear_many; then neither product is ever complete in memory. */
 int mlxrs_fast_gated_linear(
     mlx_array* res, mlxrs_gate kind, mlx_array x, mlxrs_matrix gate, mlxrs_matrix up, mlx_stream s);
 /* cap * tanh(x / cap) */
 int mlxrs_fast_soft_cap(mlx_array* res, mlx_array x, float cap, mlx_stream s);
 
-/* Along the last axis: the place of the first of the largest; the n largest, best first, equal ones in the order of their
- * places; and of rows [B, V] the least element that is kept, [B, 1], when the likeliest are kept while those before have
- * less than p, [B, 1], together. NaN is never chosen by our kernels. */
+/* Along the last axis. argmax: the place of the largest element, the first of equal ones. top: the n largest, best
+ * first, equal ones in the order of their places. nucleus: of rows [B, V] the least element that top-p keeps, [B,
+ * 1]: the likeliest are kept while the kept ones before them have a probability below p, [B, 1], together. Our
+ * kernels never choose NaN. */
 int mlxrs_fast_argmax(mlx_array* res, mlx_array x, mlx_stream s);
 int mlxrs_fast_top(mlx_array* ids, mlx_array* values, mlx_array x, int n, mlx_stream s);
 int mlxrs_fast_nucleus(mlx_array* res, mlx_array x, mlx_array p, mlx_stream s);
 /* log(sum(e^x)) along the last axis, F32. */
 int mlxrs_fast_logsumexp(mlx_array* res, mlx_array x, mlx_stream s);
-/* The next token of rows of logits [B, V], U32 [B]; ~0 where they are NaN. Only in the CPU form. `keys`, U32 [B, 2],
- * are those of a row's noise; `numbers`, F32 [B, 3]: what logits are multiplied by (0: the largest is taken, without noise), p of the
- * nucleus, and how far below the largest a logit may be, as a negative number; `counts`, I32 [B]: how many of the largest take part. A
- * row without such filters has 1, minus infinity and V. */
+/* The next token of rows of logits [B, V], U32 [B]; ~0 where logits are NaN. Only in the CPU form. `keys`, U32 [B,
+ * 2], seed each row's noise. `numbers`, F32 [B, 3]: the factor of the logits (0 takes the largest, without noise), p
+ * of top-p, and how far below the largest a logit may be, as a negative number. `counts`, I32 [B]: k of top-k. A row
+ * without these filters has 1, minus infinity and V. */
 int mlxrs_fast_draw(mlx_array* res, mlx_array x, mlx_array keys, mlx_array numbers, mlx_array counts, mlx_stream s);
 /* logsumexp(logits) - logits[target] over the last axis; one node for f32 logits. */
 int mlxrs_fast_cross_entropy(mlx_array* res, mlx_array logits, mlx_array targets, mlx_stream s);

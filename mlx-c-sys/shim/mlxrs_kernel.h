@@ -23,8 +23,8 @@ typedef struct mlxrs_view {
   mlx_dtype dtype;
 } mlxrs_view;
 
-/* What a kernel can do. Must live for ever (a static); a null entry is an operation that the kernel does not have.
- * All entries but `eval` and `drop` run on the thread that builds or transforms the graph. */
+/* The functions of a kernel. They must live for ever (a static). A null entry is an operation that the kernel does
+ * not support. All entries but `eval` and `drop` run on the thread that builds or transforms the graph. */
 typedef struct mlxrs_kernel_vtable {
   const char* name; /* shown in errors and graph dumps */
   /* Fills the outputs. Runs on the stream's worker thread, concurrently with itself for other arrays: `ud` is shared.
@@ -67,8 +67,8 @@ typedef struct mlxrs_kernel_vtable {
   bool (*equivalent)(const void* a, const void* b);
   /* Frees `ud`, once, on any thread. */
   void (*drop)(void* ud);
-  /* Index of the input whose buffer may become output 0 when MLX has no more use for it (same size in bytes an
-   * element and in elements), or -1. The kernel must then bear input and output being the same memory. */
+  /* Index of the input whose buffer may become output 0 when MLX does not need it any more (with the same element
+   * size and the same number of elements), or -1. The kernel must then support an output that is the input's memory. */
   int donate_input;
 } mlxrs_kernel_vtable;
 

@@ -22,10 +22,10 @@ typedef struct mlxrs_gated_delta {
   mlx_array rate;   /* F32 [H] */
   mlx_array bias;   /* F32, of a token of `a` */
   mlx_array state;  /* F32 [B, H, V, D] */
-  mlx_array widths; /* I32 [B]: so many tokens of a row are real, the others change nothing and give 0 */
+  mlx_array widths; /* I32 [B]: the number of real tokens of a row; the others change nothing and give 0 */
   int key_heads;
 } mlxrs_gated_delta;
-/* Of each token, with q = q / |q| / sqrt(D), k = k / |k|, beta = sigmoid(b) and g = exp(-rate softplus(a + bias)):
+/* For each token, with q = q / |q| / sqrt(D), k = k / |k|, beta = sigmoid(b) and g = exp(-rate softplus(a + bias)):
  * S <- g S, S <- S + beta (v - S k) k^T, y = S q. `y` is [B, L, H V], `after` is S after each row's last token. */
 int mlxrs_fast_gated_delta(mlx_array* y, mlx_array* after, mlxrs_gated_delta of, mlx_stream s);
 
@@ -37,12 +37,12 @@ typedef struct mlxrs_scan {
   mlx_array bias;   /* F32 [H] */
   mlx_array skip;   /* F32 [H] */
   mlx_array state;  /* F32 [B, H, P, N] */
-  mlx_array widths; /* I32 [B]: as of the gated delta rule */
+  mlx_array widths; /* I32 [B]: as for the gated delta rule */
   int groups;
-  float least, most; /* of a time step */
+  float least, most; /* bounds of a time step */
 } mlxrs_scan;
-/* Of each token, with d = softplus(dt + bias) brought into least ..= most: S <- exp(-rate d) S + d x k^T, y = S q + skip x. `y` is
- * [B, L, H P], `after` is S after each row's last token. */
+/* For each token, with d = softplus(dt + bias) clamped to least ..= most:
+ * S <- exp(-rate d) S + d x k^T, y = S q + skip x. `y` is [B, L, H P], `after` is S after each row's last token. */
 int mlxrs_fast_scan(mlx_array* y, mlx_array* after, mlxrs_scan of, mlx_stream s);
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
-// Functions of libmlx that libmlxc replaces: libmlx calls them through its symbol table, where libmlxc's come first.
+// Finds functions of libmlx that libmlxc replaces: libmlx calls them through its symbol table, where libmlxc's come
+// first.
 #pragma once
 
 #ifdef __linux__
@@ -10,8 +11,8 @@
 
 namespace mlxrs {
 
-// MLX's own function of a mangled name: the next definition after that of the library that this is compiled into. Each file
-// has a copy of its own, because another library's copy would look after that library.
+// MLX's own function with a mangled name: the next definition after that of the library that this is compiled into.
+// Each file has its own copy of this template, because a copy in another library would search after that library.
 template <typename Function>
 static Function* of_mlx(const char* name) {
   void* found = dlsym(RTLD_NEXT, name);
@@ -21,7 +22,7 @@ static Function* of_mlx(const char* name) {
   return reinterpret_cast<Function*>(found);
 }
 
-// Whether libmlx is the CPU library. Others keep their own scheduler and allocator.
+// Whether libmlx is the CPU library. Other builds of libmlx keep their own scheduler and allocator.
 bool is_cpu_library();
 
 } // namespace mlxrs

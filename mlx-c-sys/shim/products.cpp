@@ -1,7 +1,7 @@
-// Products without elements, in place of MLX's. MLX queues the copy of an operand that is not dense, finds that the result
-// has no elements, and frees the copy's memory while the stream writes there. Here such a product is an array without
-// elements, and no operand is touched. libmlx calls these functions through its symbol table, where the definitions of
-// libmlxc come first.
+// Products without elements, in place of MLX's. MLX queues a copy of an operand that is not dense, finds that the
+// result has no elements, and frees the copy's memory while the stream writes to it. Here such a product is an array
+// without elements, and no operand is touched. libmlx calls these functions through its symbol table, where the
+// definitions of libmlxc come first.
 #ifdef __linux__
 
 #include "mlx/ops.h"

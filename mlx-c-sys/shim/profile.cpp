@@ -1,6 +1,6 @@
-// Times nodes on CPU streams. Evaluating a node only queues its tasks, so the tasks are timed: a profile queues one task
-// before and one after them. The time between two nodes is known too: MLX's own operations, bookkeeping, and waiting for
-// the thread that builds the graph.
+// Times nodes on CPU streams. Evaluating a node only queues its tasks, so the tasks are timed: a profile queues one
+// task before and one after them. The time between two nodes is measured too: it is MLX's own operations, bookkeeping,
+// and waiting for the thread that builds the graph.
 #include "profile.h"
 
 #include <atomic>
@@ -51,7 +51,8 @@ bool is_profiled() {
   return profile.load(std::memory_order_relaxed) != 0;
 }
 
-// Queued directly and not by the stream's encoder, which counts tasks and makes threads wait (run_ahead.cpp).
+// Queued directly and not by the stream's encoder, because the encoder counts tasks and makes threads wait
+// (run_ahead.cpp).
 void node_begins(mx::Stream stream) {
   mx::scheduler::enqueue(stream, [now = profile.load()] {
     if (now != times.profile) {

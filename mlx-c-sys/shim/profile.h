@@ -7,7 +7,7 @@ namespace mlxrs {
 
 // Whether a profile is running (mlxrs_profile_start).
 bool is_profiled();
-// Queue the begin or the end of a node, after the stream's earlier tasks. See profile.cpp.
+// Queues the begin or the end of a node, after the stream's earlier tasks. See profile.cpp.
 void node_begins(mlx::core::Stream stream);
 void node_ends(mlx::core::Stream stream, const char* name);
 

@@ -12,8 +12,8 @@ namespace mlxrs {
 
 namespace {
 
-// Room for small objects: address space of its own, else what std::malloc has. Nothing writes there, so that it takes no
-// memory. A thread's arena may have much room in a process that is given no more address space.
+// Room for small objects: address space of its own, else memory from std::malloc. Nothing writes there, so it takes no
+// physical memory. A process without more address space may still have much room in a thread's arena.
 struct Room {
   void* at = nullptr;
   bool is_mapped = false;
@@ -38,17 +38,17 @@ struct Room {
 
 // The reserve is given up piece by piece.
 constexpr size_t pieces = 4, piece_bytes = 1 << 19;
-// What `has_headroom` asks for.
+// The bytes that `has_headroom` tests for.
 constexpr size_t headroom_bytes = 1 << 20;
 
 std::mutex mutex;
 Room reserve[pieces];
 std::atomic<bool> is_open{false};
-// How often a piece was given up, and up to which of them the calling thread has tried again.
+// How often a piece was given up, and the last of these times that the calling thread has seen.
 std::atomic<unsigned> openings{0};
 thread_local constinit unsigned tried = 0;
 
-// Only under the mutex. Returns whether the reserve is complete.
+// Must hold the mutex. Returns whether the reserve is complete.
 bool take() {
   for (auto& piece : reserve) {
     if (piece.at == nullptr && !piece.take(piece_bytes)) {
@@ -58,11 +58,11 @@ bool take() {
   return true;
 }
 
-// The new-handler: `operator new` tries again when it returns.
+// The new-handler. When it returns, `operator new` tries again.
 void open() {
   std::lock_guard lock(mutex);
   if (tried != openings) {
-    // Another thread has opened the reserve since.
+    // Another thread has opened the reserve meanwhile.
     tried = openings;
     return;
   }

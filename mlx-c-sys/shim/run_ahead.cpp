@@ -1,4 +1,4 @@
-// Lets a thread queue more nodes than MLX allows, where their outputs are small.
+// Lets a thread queue more nodes than MLX allows, if their outputs are small.
 //
 // MLX counts every tenth task of a CPU stream from its queuing to its end. While more than ten are counted, which is about
 // fifty nodes, the thread that evaluates sleeps, and the end of each counted task wakes it. A decode step has five hundred
@@ -22,11 +22,11 @@ namespace mx = mlx::core;
 
 namespace {
 
-// The outputs of a small node have less than `small` bytes: larger ones are better written to memory that was just
-// freed, because it is still in the CPU's caches. Uncounted nodes have at most `most` bytes, and each has `overhead`
-// bytes besides its outputs.
+// The outputs of a small node have less than `small` bytes. Larger outputs are better written to memory that was just
+// freed, because it is still in the CPU's caches. Uncounted nodes have at most `most` bytes in all; each counts as its
+// outputs plus `overhead` bytes.
 constexpr size_t small = 1 << 18, most = 1 << 26, overhead = 1 << 12;
-// A node has a task, MLX adds one that keeps its inputs alive, and a view beside it has one.
+// The tasks of a node: its own, one that MLX adds to keep its inputs alive, and one for a view beside it.
 constexpr int tasks_of_node = 3;
 
 std::atomic<size_t> uncounted{0};

@@ -39,8 +39,8 @@ namespace {
 namespace mx = mlx::core;
 using mlxrs::Worker;
 
-// An operation's work, as opposed to a signal, a count, or whatever else must happen although the stream failed. The
-// encoder makes it with std::bind, and only the encoder does.
+// Whether a task is the work of an operation. Signals, counts and others must run although the stream failed. The
+// encoder makes work with std::bind, and only the encoder does.
 bool is_work(const std::function<void()>& task) {
   constexpr const char bound[] = "St5_Bind";
   return std::strncmp(task.target_type().name(), bound, sizeof bound - 1) == 0;
@@ -56,8 +56,8 @@ struct Workers {
     auto found = of.find(stream);
     return found == of.end() ? nullptr : found->second;
   }
-  // Has `worker` fail as the stream did, if it failed. Without a share of that stream's worker: the last one to be given
-  // back waits for the worker's thread.
+  // Makes `worker` fail with the error of the stream, if that failed. It does not take a share of the stream's worker,
+  // because the owner that releases a worker last waits for its thread.
   void inherit(int stream, Worker& worker) {
     std::shared_lock lock(mutex);
     auto found = of.find(stream);
@@ -95,7 +95,7 @@ Own::~Own() {
     std::unique_lock lock(::workers().mutex);
     ::workers().of.erase(index);
   }
-  // Waits for what they have left to do.
+  // Waits for the remaining tasks.
   workers.clear();
 }
 
@@ -123,8 +123,8 @@ Worker* hire(mx::Stream stream) {
   return worker.get();
 }
 
-// Gives a stream the task that `make` makes for its worker: null where another thread waits for a stream that has nothing
-// to do, whose task is run at once.
+// Gives a stream the task that `make` makes for its worker. `make` gets null if another thread waits for a stream that
+// has nothing to do; its task runs at once.
 template <typename Make>
 void push(mx::Stream stream, bool is_work, Make make) {
   Worker* worker = has_ended ? nullptr : own.find(stream.index);
@@ -145,8 +145,8 @@ void push(mx::Stream stream, bool is_work, Make make) {
   make(nullptr)();
 }
 
-// Sets MLX's count of tasks to 0 after `finish`. A task that could not be queued stays counted, and evaluations wait for
-// the count to fall. Where other threads have streams too, the count may be theirs.
+// Sets MLX's count of tasks to 0 after `finish`. A task that could not be queued stays counted, and evaluations would
+// wait for the count to fall. If other threads have streams too, the count may be theirs and is left alone.
 void balance() {
   std::shared_lock lock(workers().mutex);
   if (workers().of.size() > own.workers.size()) {
@@ -240,7 +240,7 @@ extern "C" int mlxrs_rearm(void) {
     if (has_ended || !mlxrs::is_cpu_library()) {
       return;
     }
-    // All before any: one stream may wait for another.
+    // All streams finish before any is rearmed, because one stream may wait for another.
     for (const auto& [index, worker] : own.workers) {
       worker->finish();
     }

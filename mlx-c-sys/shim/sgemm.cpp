@@ -1,8 +1,8 @@
 // cblas_sgemm for MLX's CPU back end, in place of the reference BLAS that MLX's wheel brings.
 //
-// MLX calls CBLAS through the dynamic linker, which looks for a name in the program, then in its libraries, then in
+// MLX calls CBLAS through the dynamic linker, which searches a name in the program, then in its libraries, then in
 // theirs. libmlxc is a library of the program and the BLAS one of libmlx, so this definition comes first. Other BLAS
-// functions are not defined here and stay as they are.
+// functions are not defined here and remain those of MLX's BLAS.
 //
 //   MLX_CPU_KERNELS=off                    the BLAS that MLX brought, and its own graphs (see ops/form.cpp)
 //   MLX_CPU_ISA=NAME                       the instruction set, instead of the machine's best (see isa.h)
@@ -35,14 +35,15 @@ enum : int { row_major = 101, col_major = 102, no_trans = 111, trans = 112, conj
 using Sgemm = void (*)(
     int, int, int, int, int, int, float, const float*, int, const float*, int, float, float*, int);
 
-// Products with fewer multiplications than this take less time than sharing them out.
+// Products with fewer multiplications than this take less time than dividing them among threads.
 constexpr double worth_sharing = 100e3;
-// How many rows of A are multiplied with a panel of B at a time: their partial sums stay in L2 until the next block of k.
+// The number of rows of A that are multiplied with a panel of B at a time. Their partial sums stay in L2 until the next
+// block of k.
 constexpr long band_rows = 96;
 // How much of A is packed at a time, in floats.
 constexpr long packed_floats = 4 << 20;
 
-// The BLAS that MLX brought when the kernels are off, else null.
+// The BLAS that came with MLX if the kernels are off, else null.
 Sgemm choose_other() {
   if (mlxrs::kernels_wanted()) {
     return nullptr;
@@ -54,7 +55,7 @@ Sgemm choose_other() {
   return reinterpret_cast<Sgemm>(found);
 }
 
-// Cuts [0, n) into at most `pieces` of a multiple of `unit`, and calls body(begin, end).
+// Cuts [0, n) into at most `pieces` ranges whose length is a multiple of `unit`, and calls body(begin, end).
 template <typename Body>
 void share(long n, long unit, long pieces, const Body& body) {
   long units = (n + unit - 1) / unit;
@@ -64,7 +65,7 @@ void share(long n, long unit, long pieces, const Body& body) {
   Threads::shared().each(static_cast<uint32_t>((n + size - 1) / size), piece);
 }
 
-// Calls body(i) for each i in [0, n), which make `work` multiplications in all.
+// Calls body(i) for each i in [0, n). The calls make `work` multiplications in all.
 template <typename Body>
 void each(long n, double work, const Body& body) {
   if (work < worth_sharing) {
@@ -76,7 +77,7 @@ void each(long n, double work, const Body& body) {
   }
 }
 
-// How many pieces `work` multiplications are cut into, so that a late or slow thread costs little.
+// The number of pieces that `work` multiplications are cut into, so that a late or slow thread costs little time.
 long pieces_of(double work) {
   int threads = Threads::shared().count();
   return threads < 2 || work < worth_sharing ? 1 : std::min<long>(4 * threads, static_cast<long>(work / 32e3));
@@ -89,7 +90,7 @@ void multiply_packed(const Product& p, const Kernels& kernels, long first, long 
   float* rows = for_all.of<float>(bands * band_size);
   auto row_of = [&](long band) { return std::min(end, first + band * band_rows); };
   each(bands, work, [&](long i) { kernels.pack_rows(p, row_of(i), row_of(i + 1), rows + i * band_size); });
-  // A task is a panel of B, and where these are too few, a panel and some of the bands.
+  // A task is a panel of B. If there are too few panels, a task is a panel and some of the bands.
   long panels = (p.n + kernels.tile_cols - 1) / kernels.tile_cols;
   long parts = std::clamp(4L * Threads::shared().count() / panels, 1L, bands), most = (bands + parts - 1) / parts;
   long cols_size = kernels.cols_size(p, kernels.tile_cols), open_size = kernels.open_size(p, std::min(band_rows, end - first));
@@ -105,7 +106,7 @@ void multiply_packed(const Product& p, const Kernels& kernels, long first, long 
 
 void multiply(Product p, const Kernels& kernels) {
   if (p.n < p.m && p.n <= (p.a_k == 1 ? max_direct_rows : p.a_row == 1 ? max_stream_rows : 0)) {
-    // The transposed product: its elements have the same bits.
+    // The transposed product, whose elements have the same bits.
     p = {p.n, p.m, p.k, p.b, p.b_col, p.b_k, p.a, p.a_row, p.a_k, p.c, p.c_col, p.c_row, p.alpha, p.beta};
   }
   double work = static_cast<double>(p.m) * p.n * p.k;
@@ -165,7 +166,8 @@ extern "C" __attribute__((visibility("default"))) void cblas_sgemm(
   if (m == 0 || n == 0) {
     return;
   }
-  // Strides along m, k of A, along n, k of B, and along m, n of C, as for rows; by columns the two change places.
+  // The strides of A along m and k, of B along n and k, and of C along m and n, for row-major order. In column-major
+  // order the two change places.
   bool by_rows = order == row_major;
   bool a_rows = (trans_a == no_trans) == by_rows, b_rows = (trans_b == no_trans) == by_rows;
   Product p{m, n, k, a, a_rows ? lda : 1, a_rows ? 1 : lda, b, b_rows ? 1 : ldb, b_rows ? ldb : 1,

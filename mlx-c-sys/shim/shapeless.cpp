@@ -1,9 +1,9 @@
 // Graphs that are traced once and run for all shapes.
 //
-// MLX looks at shapes when it builds a graph, and its CPU kernels rely on it. It leaves a reduction out where each reduced
-// axis has size 1: the kernel reads the strides of the other axes. It leaves a softmax out where there are no elements: the
-// kernel divides by the size of an axis. A graph that is traced once for all shapes has no shapes to look at. So these
-// primitives are replaced in a traced graph by ones that look at their inputs when they are evaluated.
+// MLX looks at shapes when it builds a graph, and its CPU kernels rely on that. It omits a reduction if each reduced
+// axis has size 1; its kernel would read the strides of the other axes. It omits a softmax if there are no elements;
+// its kernel would divide by the size of an axis. A graph that is traced once for all shapes cannot look at shapes. So
+// these primitives are replaced in a traced graph by ones that look at their inputs when they are evaluated.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -33,15 +33,15 @@ bool is_one_of(const mx::Primitive& primitive, std::initializer_list<std::string
 bool is_reduction(const mx::Primitive& primitive) {
   return dynamic_cast<const mx::Reduce*>(&primitive) != nullptr;
 }
-// Those whose result is zeros where an input has no elements.
+// Primitives whose result is zeros if an input has no elements.
 bool is_zero_of_nothing(const mx::Primitive& primitive) {
   return is_one_of(primitive, {"QuantizedMatmul", "QQMatmul", "GatherQMM", "SearchSorted"});
 }
-// Those that MLX computes right for an inner axis of size 0, and whose empty results products.cpp replaces.
+// Products, which MLX computes correctly for an inner axis of size 0. Their empty results are handled in products.cpp.
 bool is_product(const mx::Primitive& primitive) {
   return is_one_of(primitive, {"Matmul", "AddMM", "GatherMM"});
 }
-// Those whose CPU kernels divide by sizes, or read a first element.
+// Primitives whose CPU kernels divide by sizes, or read a first element.
 bool needs_elements(const mx::Primitive& primitive) {
   return is_product(primitive) || is_zero_of_nothing(primitive) ||
       is_one_of(
@@ -143,7 +143,7 @@ bool is_replaced(const mx::array& a) {
   return is_reduction(a.primitive()) || needs_elements(a.primitive());
 }
 
-// The same graph with such primitives. `Arrays` are in the order of their computation.
+// The same graph with those primitives replaced. `Arrays` are in the order of their computation.
 class Rebuilt {
  public:
   mx::array operator()(const mx::array& root) {

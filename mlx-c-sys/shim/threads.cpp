@@ -48,7 +48,7 @@ bool spin(const Done& done) {
   return done();
 }
 
-// The cores that the process may run on, and no more than its control group's share of time.
+// The number of cores that the process may run on, limited by its control group's share of time.
 int cores() {
   int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 #ifdef __linux__
@@ -97,7 +97,7 @@ Threads::Threads(int count) : count_(count) {
     try {
       std::thread([this] { work(); }).detach();
     } catch (const std::system_error&) {
-      // The system allows no more threads: the existing ones do the work.
+      // The system allows no more threads, so the pool stays at this size.
       count_ = i;
       break;
     }
@@ -123,7 +123,7 @@ void Threads::run(uint32_t n, Call call, const void* body) {
   drain();
   is_inside = false;
   if (!spin([&] { return unfinished_.load(std::memory_order_acquire) == 0; })) {
-    // The system has descheduled a thread in the middle of a body.
+    // Here the system has descheduled a thread in the middle of a body.
     while (uint32_t unfinished = unfinished_.load(std::memory_order_acquire)) {
       unfinished_.wait(unfinished, std::memory_order_acquire);
     }
@@ -152,7 +152,8 @@ void Threads::work() {
 void Threads::drain() {
   uint32_t left = left_.load(std::memory_order_acquire), done = 0;
   while (left > 0) {
-    // A thread that holds an index may read the loop: the loop cannot end before unfinished_ is decremented for it.
+    // A thread that holds an index may read the loop, because the loop cannot end before unfinished_ is decremented for
+    // it.
     if (!left_.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
       continue;
     }

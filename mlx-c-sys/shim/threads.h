@@ -8,13 +8,13 @@
 
 namespace mlxrs {
 
-// How many threads MLX_CPU_THREADS asks for, or how many cores the process may use. Throws std::invalid_argument when the
-// variable is no whole number from 1 to 1024.
+// The number of threads that MLX_CPU_THREADS asks for, or the number of cores that the process may use. Throws
+// std::invalid_argument if the variable is not an integer from 1 to 1024.
 int wanted_threads();
 
-// The caller runs bodies too, and waits only for bodies that have begun, never for a thread to wake. So the loop ends at
-// the latest when the caller has run all of it: a busy machine costs only speed, and a child process after fork(), which
-// has no thread but the caller, still works.
+// Runs loops. The caller runs bodies too, and waits only for bodies that have begun, never for a thread to wake up. So
+// the loop ends at the latest when the caller has run all of it: a busy machine costs only speed. After fork() a child
+// process, which has no thread but the caller, still works.
 class Threads {
  public:
   // The pool of the process, with wanted_threads() threads. They are never joined: at exit they sleep or spin, and hold
@@ -27,15 +27,15 @@ class Threads {
     return count_;
   }
 
-  // Calls body(i) for each i in [0, n), on any threads, and returns when all calls have returned. A loop that starts while
-  // another runs, or inside a body, runs on its caller alone. If a body throws, this throws std::bad_alloc.
+  // Calls body(i) for each i in [0, n), on any threads, and returns when all calls have returned. A loop that starts
+  // while another one runs, or inside a body, runs on its caller alone. If a body throws, this throws std::bad_alloc.
   template <typename Body>
   void each(uint32_t n, const Body& body) {
     run(n, [](const void* body, uint32_t i) { (*static_cast<const Body*>(body))(i); }, &body);
   }
 
-  // The same, with several indices a call where there are more than `pieces` for each thread: taking an index costs as
-  // much as processing a short vector.
+  // The same, with several indices for each call if there are more than `pieces` indices for each thread, because
+  // taking an index costs as much time as processing a short vector.
   template <typename Body>
   void each_several(uint32_t n, uint32_t pieces, const Body& body) {
     uint32_t several = std::max(1u, n / (pieces * static_cast<uint32_t>(count_)));
@@ -63,7 +63,7 @@ class Threads {
   alignas(64) std::atomic<uint32_t> left_{0};
   alignas(64) std::atomic<uint32_t> unfinished_{0};
   std::atomic<bool> failed_{false};
-  // Changes with every loop: sleeping threads wait for this.
+  // Incremented with every loop. Sleeping threads wait for a change.
   alignas(64) std::atomic<uint32_t> loops_{0};
 };
 

@@ -20,8 +20,8 @@
 
 namespace mlx::core {
 
-// What an event of the CPU library holds (backend/no_gpu/event.cpp of the pinned version). The function of `Event` that
-// gives its error is not exported.
+// The layout of an event of the CPU library (backend/no_gpu/event.cpp of the pinned version). The member function of
+// `Event` that sets its error is not exported.
 struct EventCounter {
   uint64_t value;
   std::mutex mutex;
@@ -63,7 +63,7 @@ class Worker {
       try {
         waiting_.reserve(std::max(room, 2 * waiting_.capacity()));
       } catch (const std::bad_alloc&) {
-        // The thread will have taken what waits. It cannot be late for ever, unless it waits for this one.
+        // The thread will take the waiting tasks soon, unless it waits for the calling thread.
         if (tries == 1000) {
           throw;
         }
@@ -80,11 +80,11 @@ class Worker {
   bool has_failed() const {
     return has_failed_.load(std::memory_order_acquire);
   }
-  // Only where the worker has failed, or on its thread.
+  // Only if the worker has failed, or on its thread.
   const mx::Error::Message& reason() const {
     return reason_;
   }
-  // The first failure counts. Only on the worker's thread.
+  // Keeps the first failure. Only on the worker's thread.
   void fail(mx::Error::Message reason) noexcept {
     if (has_failed()) {
       return;
@@ -97,13 +97,14 @@ class Worker {
     std::unique_lock lock(mutex_);
     finished_.wait(lock, [this] { return waiting_.empty() && !is_busy_; });
   }
-  // Only after `finish`.
+  // Call only after `finish`.
   void rearm() {
     error_->set_message(nullptr);
     has_failed_.store(false, std::memory_order_release);
   }
 
-  // Gives the event the error of this stream, if it has one. Allocates nothing, because the event must be signalled then.
+  // Gives the event the error of this stream, if there is one. Allocates nothing, because the event must be signalled
+  // in every case.
   void tell(const mx::Event& event) noexcept {
     if (has_failed()) {
       error_->set_message(reason_);
@@ -134,7 +135,7 @@ class Worker {
         if (!task.is_work || !has_failed()) {
           run(task);
         }
-        // Frees the inputs that the task kept, which later tasks may be given as memory.
+        // Frees the inputs that the task kept, so that later tasks can get their memory.
         task.run = nullptr;
       }
       taken_.clear();
@@ -161,7 +162,7 @@ class Worker {
   std::mutex mutex_;
   std::condition_variable wake_, finished_;
   std::vector<Task> waiting_;
-  // Only the thread's.
+  // Used only by the thread.
   std::vector<Task> taken_;
   bool is_ending_ = false, is_busy_ = false;
   std::atomic<bool> has_failed_ = false;

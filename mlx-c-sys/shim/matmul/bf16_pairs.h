@@ -1,9 +1,10 @@
 // Products in bf16 by VDPBF16PS, which adds the products of two pairs to each lane.
 //
-// A lane holds a pair of elements of a row of x; a pair of a row of weights is broadcast to all lanes by its load. So weights are read in the
-// checkpoint's layout, nothing is added across lanes, and only x, which is small, is transposed. For up to 4 rows of x most lanes would be
-// empty: there weights are transposed in registers, and a lane is a row of weights. Either way an element of y sums the pairs of k in
-// order, so that one row of x has the same bits alone and among many.
+// A lane holds a pair of elements of a row of x, and a load broadcasts a pair of a row of weights to all lanes. So
+// weights are read in the checkpoint's layout, nothing is added across lanes, and only x, which is small, is
+// transposed. With up to 4 rows of x most lanes would be empty: then weights are transposed in registers, and a lane is
+// a row of weights. In both forms an element of y adds the pairs in the order of k, so that a row of x gets the same
+// bits alone and among others.
 #pragma once
 
 #include "dequantize.h"
@@ -12,40 +13,42 @@ namespace mlxrs::matmul {
 
 struct Job;
 
-// Bf16Pairs::unit rows of weights, or a multiple of it, and rows of x, over some of k.
+// Operands of `multiply`: a multiple of Bf16Pairs::unit rows of weights, m rows of x, and a range of k.
 struct PairTiles {
-  // The first row of weights, and bytes from one to the next.
+  // The first row of weights, the bytes from one row to the next, and the number of rows.
   const void* w;
   long w_row, rows;
-  // Packed blocks of x from the first pair on, and bytes from one to the next.
+  // The packed blocks of x, from the first pair on, and the bytes from one block to the next.
   const void* x;
   long x_block;
-  // Rows of x, and pairs of each.
+  // The number of rows of x, and of pairs in each row.
   long m, pairs;
-  // Sums of row r of weights begin at sums + r * distance; what is there is added to unless `first`.
+  // The sums of row r of the weights begin at sums + r * distance. They start at zero if `first`, else at the values
+  // there.
   float* sums;
   long distance;
   bool first;
-  // What is fetched meanwhile, `fetch_step` bytes further each time: as often as the rows have lines, for each two blocks of x. If null,
-  // it is what comes behind each row.
+  // The memory that is prefetched meanwhile: `fetch`, then `fetch_step` bytes further each time, once for each cache
+  // line of the rows and each two blocks of x. If null, the memory behind each row is prefetched.
   const char* fetch;
   long fetch_step;
 };
 
-// Bf16Pairs::lanes_of_few rows of weights, `w_row` bytes apart, and at most Bf16Pairs::few rows of x.
+// Operands of `multiply_few`: Bf16Pairs::lanes_of_few rows of weights, `w_row` bytes apart, and at most Bf16Pairs::few
+// rows of x.
 struct PairRows {
   const void* w;
   long w_row;
   const void* const* x;
   long m, pairs;
-  // For each row of x those with all of the weights.
+  // For each row of x, its sums with all rows of weights.
   float* sums;
 };
 
 struct Bf16Pairs {
   static constexpr long unit = 12, few = 4, lanes_of_few = 16;
 
-  // How many rows of x a block of them has, and its bytes.
+  // The number of rows of x in a packed block, and the bytes of a block.
   static constexpr long lanes(long m) {
     return m <= 8 ? 8 : 16;
   }
@@ -53,12 +56,13 @@ struct Bf16Pairs {
     return lanes(m) * pairs * 4;
   }
 
-  // Packs a block of `rows` rows, of k elements each: others that it has room for become zeros. `dealt` is what Dequantizer::dealt says of
-  // the weights.
+  // Packs a block of `rows` rows of k elements each. The other rows of the block become zeros. `dealt` is the order of
+  // the weights' elements (Dequantizer::dealt).
   void (*pack)(const void* const* x, long rows, long k, int dealt, long lanes, long pairs, void* to);
   void (*multiply)(const PairTiles& t);
   void (*multiply_few)(const PairRows& r);
-  // Sums of n rows of weights with m of x, rounded, to y[i] + row. They may be read up to a multiple of 16 rows.
+  // Rounds the sums of n rows of weights with m rows of x and writes them to y[i] + row. Sums may be read up to a
+  // multiple of 16 rows.
   void (*write)(const float* sums, long distance, long m, long n, long row, void* const* y);
 };
 

@@ -68,17 +68,18 @@ struct Eight {
   }
 };
 
-// Rows whose addresses are made from one.
+// The number of rows whose addresses are computed from one pointer.
 constexpr int near = 3;
 
-// How far behind what is read of a row its lines are fetched, and of the rows that are turned, which are more.
+// How many bytes ahead a row's cache lines are prefetched. For transposed weights the distance is smaller, because more
+// rows are read at once.
 constexpr long ahead = 1024, ahead_of_turned = 512;
 
-// Rows of weights of a tile.
+// The number of rows of weights in a tile.
 constexpr int side = Bf16Pairs::unit;
 
-// Adds products of a tile's rows of weights with X blocks of x to the sums at `to`. What is fetched is what comes behind the rows, or `fetch`
-// and so on.
+// Adds the products of a tile's rows of weights with X blocks of x to the sums at `to`. With BEHIND the memory behind
+// each row is prefetched, else `fetch` and what follows.
 template <class V, int X, bool BEHIND>
 INLINE void tile(const PairTiles& t, const char* w, const char* x, float* to, const char* fetch) {
   typename V::Sums sums[side][X];
@@ -118,7 +119,7 @@ INLINE void tile(const PairTiles& t, const char* w, const char* x, float* to, co
 #pragma GCC unroll 2
       for (int v = 0; v < X; v++) {
         sums[q][v] = V::add(sums[q][v], of_x[v], of_w);
-        // Else GCC moves each sum for every product.
+        // Without this, GCC moves each sum to another register for every product.
         asm("" : "+v"(sums[q][v]));
       }
     }
@@ -127,7 +128,7 @@ INLINE void tile(const PairTiles& t, const char* w, const char* x, float* to, co
 #pragma GCC unroll 4
     for (auto& at : rows) {
       at += 4 * pairs;
-      // Else GCC makes all addresses anew from one.
+      // Without this, GCC computes all addresses from one.
       asm("" : "+r"(at));
     }
 #pragma GCC unroll 2
@@ -135,7 +136,7 @@ INLINE void tile(const PairTiles& t, const char* w, const char* x, float* to, co
       at += 4 * V::lanes * pairs;
     }
   };
-  // Four pairs, with the lines of the rows of one address: all of 16 pairs are fetched once.
+  // Four pairs. The rows of one pointer are prefetched meanwhile, so that 16 pairs prefetch each row once.
   auto four = [&](int i) ALWAYS_INLINE {
 #pragma GCC unroll 3
     for (int j = 0; j < near; j++, fetch += fetch_step) {
@@ -193,7 +194,7 @@ void multiply(const PairTiles& t) {
   t.fetch == nullptr ? multiply_by<true>(t) : multiply_by<false>(t);
 }
 
-// M rows of x.
+// Computes M rows of x.
 template <int M>
 void few_rows(const PairRows& r) {
   auto* w = static_cast<const char*>(r.w);
@@ -259,7 +260,7 @@ void pack(const void* const* x, long rows, long k, int dealt, long lanes, long p
         continue;
       }
       for (long i = 0; i < 2 * here; i++) {
-        // Where in its 64 an element lies that is dealt to place i.
+        // The place in its block of 64 of the element that goes to place i.
         const long place = 2 * first + i, of_64 = place % 64, part_of = 64 / dealt;
         const long element = place - of_64 + of_64 % part_of * dealt + of_64 / part_of;
         at[i] = element < k ? from[element] : 0;

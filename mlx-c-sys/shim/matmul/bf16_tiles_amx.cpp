@@ -9,14 +9,15 @@
 namespace mlxrs::matmul {
 namespace {
 
-// With up to so many rows of x, a panel of 16 rows of weights after the other goes by, [k, k + panel_k) of which lies in the first
-// cache, and sums stay in registers.
+// With up to `few` rows of x, weights are processed in panels of 16 rows. The elements [k, k + panel_k) of a panel stay
+// in L1, and sums stay in registers.
 constexpr long few = 64, panel_rows = 16, panel_k = 256;
-// More rows of x go by blocks of two tiles of weights, three tiles at a time. Of the weights [k, k + block_k) lies in the first cache,
-// past which x is loaded.
+// With more rows of x, weights are processed in blocks of two tiles, against three tiles of x at a time. The elements
+// [k, k + block_k) of a block stay in L1; x is loaded without displacing them.
 constexpr long block_rows = 32, block_k = 512;
 
-// The order in which x goes with the weights, see Dequantizer: which of 64 elements go to the first 32 and to the others.
+// Gives x the element order of the weights (see Dequantizer): which of 64 elements come in the first 32, and which in
+// the second.
 struct Order {
   int dealt;
   __m512i halves[2];
@@ -30,7 +31,7 @@ struct Order {
     halves[1] = _mm512_load_si512(from + 32);
   }
 
-  // Step s of a row of x: 32 elements; zeros beyond the end.
+  // Step s of a row of x, 32 elements. Elements from `end` on are zeros.
   INLINE __m512i operator()(const uint16_t* x, long s, long end) const {
     auto load = [&](long at) ALWAYS_INLINE {
       long n = end - at;
@@ -64,8 +65,8 @@ void pack(const Product& p, long k, int dealt, long block, uint16_t* packed) {
   }
 }
 
-// How a task goes through its weights, with more than a few rows of x: by pieces of k, of which x stays in the second cache, and
-// these by parts, of which a block of weights stays in the first. Sums wait in between.
+// The loop over the weights of a task with more than a few rows of x. The outer loop takes pieces of k, whose x stays
+// in L2. The inner loop takes parts of a piece, whose block of weights stays in L1. Sums are stored between parts.
 struct Plan {
   long m, k, steps, piece_k, part_k;
 
@@ -75,27 +76,27 @@ struct Plan {
       part_k = Bf16Tiles::part_of(piece_k, block_k, 128);
     }
   }
-  // The sums of a block of weights.
+  // The number of tiles of sums that a block of weights has.
   long tiles() const {
     return (m + 15) / 16 * 2;
   }
-  // Whether those of all blocks wait, or of one at a time.
+  // Whether the sums of all blocks are stored, or those of one block at a time.
   bool all_wait() const {
     return piece_k < k;
   }
 };
 
-// Where things are in the scratch memory of a task.
+// The layout of a task's scratch memory.
 struct Scratch {
-  // Weights that were written out.
+  // Weights, written out as bf16.
   uint16_t* panel;
   float *scales, *biases;
-  // Sums on their way to y, and those that wait for more of k.
+  // Sums that are about to be written to y, and sums that are continued at the next part of k.
   static constexpr long out_tiles = 16;
   Tile *out, *sums;
 
-  // Between rows of the panel lies an odd number of lines of the cache: so those of a tile, and those that are written one
-  // after the other, are of different sets.
+  // The distance between rows of the panel is an odd number of cache lines. So the rows of a tile, and rows that are
+  // written one after the other, fall into different cache sets.
   static long ld(const Plan& plan) {
     return (plan.part_k + 63) / 64 * 64 + 32;
   }
@@ -119,13 +120,13 @@ struct Scratch {
     sums = out + out_tiles;
   }
 
-  // Rows [row, row + rows) with their scales for [k, k_end).
+  // A panel of rows [row, row + rows), with their scales and biases for [k, k_end).
   Panel prepare(const Weights& w, const Dequantizer& e, long row, long rows, long k, long k_end) const {
     Panel panel{w, row, rows, 0, 0, scales, biases, nullptr};
     if (w.group > 0) {
       panel.group = k / w.group;
       panel.groups = (k_end + w.group - 1) / w.group - panel.group;
-      // All in one go where they lie side by side.
+      // One call where the groups of all rows are contiguous.
       bool all = panel.groups == w.groups();
       long times = all ? 1 : rows, n = all ? rows * panel.groups : panel.groups;
       for (long r = 0; r < times; r++) {
@@ -140,7 +141,7 @@ struct Scratch {
   }
 };
 
-// Makes `height` rows of a panel from those that there are, [k, k_end), with zeros for the others and behind the end.
+// Writes elements [k, k_end) of a panel, `height` rows of it. Missing rows, and elements behind the end, become zeros.
 void fill(const Dequantizer& e, const Panel& p, long k, long k_end, long height, uint16_t* to, long ld) {
   if (p.rows < height || (k_end - k) % 32 != 0) {
     std::memset(to, 0, height * ld * sizeof(uint16_t));
@@ -148,9 +149,9 @@ void fill(const Dequantizer& e, const Panel& p, long k, long k_end, long height,
   e.to_bf16(p, k, k_end, to, ld);
 }
 
-// Dense rows [row, row_end) with a block of x, where they are. The rows of a tile lie far apart, so that each is one of 16 long
-// stretches of memory, which are read faster than rows side by side. 16 tiles give each stretch 16 sums side by
-// side. Returns the first row that is left.
+// Multiplies dense rows [row, row_end) with one block of x, in place. The rows of a tile lie far apart: 16 long runs of
+// memory are read faster than adjacent rows. After 16 tiles, each run has 16 adjacent sums to write. Returns the first
+// row that is left.
 template <int W>
 long dense_stretches(const Product& p, const Weights& w, const uint16_t* x, long row, long row_end, Tile* sums) {
   const long distance = rows_apart(row_end - row);
@@ -169,7 +170,7 @@ long dense_stretches(const Product& p, const Weights& w, const uint16_t* x, long
   return row + 16 * distance;
 }
 
-// At most X blocks of 16 rows of x, for which a tile's rows of weights go by at a time: nearly in the order of memory, and
+// Multiplies with at most X blocks of 16 rows of x. The weights of a tile are read once, nearly in memory order, and
 // all sums stay in registers.
 template <int X, int W = 16>
 void few_columns(
@@ -191,7 +192,7 @@ void few_columns(
       Panel panel = s.prepare(w, e, row, rows, 0, w.k);
       for (long k = 0; k < w.k; k += panel_k) {
         long k_end = smaller(w.k, k + panel_k);
-        // The next rows in the order of memory, while these are read across it.
+        // The next rows in memory order are prefetched, because these rows are read across it.
         long next = row + 16 < row_end ? row + 16 : row;
         panel.next = static_cast<const uint8_t*>(w.data) + (next * w.k + rows * k) * w.bits / 8;
         fill(e, panel, k, k_end, panel_rows, s.panel, ld);
@@ -206,12 +207,12 @@ void few_columns(
   }
 }
 
-// Part of a block of weights: rows [row, row + rows), elements [k, k_end).
+// A part of a block of weights: rows [row, row + rows), elements [k, k_end).
 struct Piece {
   long row, rows, k, k_end;
 };
 
-// The products of a piece with 16 X rows of x from m on.
+// Computes the products of a piece with 16 X rows of x, from row m on.
 template <int X>
 void multiply_block(const Product& p, const Plan& plan, const Piece& piece, const uint16_t* x, long m, Tile* sums, const Scratch& s) {
   if (piece.k == 0) {
@@ -252,7 +253,7 @@ void many_columns(
         fill(e, panel, piece.k, piece.k_end, block_rows, s.panel, Scratch::ld(plan));
         for (long m = 0, tiles; m < p.m; m += 16 * tiles) {
           const long left = (p.m - m + 15) / 16;
-          // Two and two are faster than three and one.
+          // Two tiles twice are faster than three and one.
           tiles = left == 4 ? 2 : smaller(left, 3);
           const auto multiply = tiles == 3 ? multiply_block<3> : tiles == 2 ? multiply_block<2> : multiply_block<1>;
           multiply(p, plan, piece, x, m, sums + m / 16 * 2, s);
@@ -261,7 +262,7 @@ void many_columns(
       sums += plan.all_wait() ? plan.tiles() : 0;
     }
   }
-  // y may have been written past the caches.
+  // y may have been written by non-temporal stores.
   _mm_sfence();
 }
 

@@ -1,7 +1,8 @@
-// What is done with tiles: sums of products, and sums rounded and written to y.
+// Tile operations: sums of products, and rounding and writing of sums.
 //
-// Measured (docs/cpu-matmul.md): the unit that stores tiles falls asleep when it has stored none for some 2000 cycles,
-// and takes 700 to wake up, as does the one that multiplies them. So a loop that takes longer stores a tile `nowhere` now and then.
+// Measured (docs/cpu-matmul.md): the unit that stores tiles sleeps after about 2000 cycles without a store and takes
+// 700 to wake up, and so does the unit that multiplies tiles. So a loop that runs longer stores a tile to `nowhere`
+// from time to time.
 #pragma once
 
 #include <immintrin.h>
@@ -24,7 +25,8 @@ INLINE long smaller(long a, long b) {
   return a < b ? a : b;
 }
 
-// How many rows of x a tile has room for. Up to 8 take half of the first cache, where the weights pass through too.
+// The number of rows of x that a tile has room for. With up to 8 rows, x takes half of L1, and the weights pass through
+// the rest.
 INLINE long columns_of(long m) {
   return m <= 8 ? 8 : 16;
 }
@@ -38,7 +40,7 @@ INLINE void zero_sums() {
   if constexpr (SUMS > 4) _tile_zero(4);
   if constexpr (SUMS > 5) _tile_zero(5);
 }
-// Sums that were put away, past the first cache, as they will not be wanted again.
+// Loads stored sums without caching them in L1, because they are not needed again.
 template <int SUMS>
 INLINE void load_sums(const Tile* t) {
   _tile_stream_loadd(0, t, 64);
@@ -58,12 +60,12 @@ INLINE void store_sums(Tile* t) {
   if constexpr (SUMS > 5) _tile_stored(5, t + 5, 64);
 }
 
-// Whether the lines of weights that come soon are fetched, and what comes behind the ends of rows: what lies there, or
-// the 16 rows behind these, if they lie side by side.
+// Whether the next weights are prefetched, and from where at the end of the rows: the memory behind each row, or the
+// next 16 rows when rows are adjacent.
 enum class Ahead { no, stretches, side_by_side };
 
-// Where weights under way want the first cache, so much of x that it does not stay there is loaded past it. (Tiles are numbers in the
-// instructions, which no function can be given.)
+// Loads a tile of x. Where prefetched weights need L1 and x is too large to stay there, x is loaded without being
+// cached in L1. This is a macro because the tile's number is part of the instruction.
 #define LOAD_X(tile, from, row)                 \
   if constexpr (AHEAD == Ahead::no || X == 1) { \
     _tile_loadd(tile, from, row);               \
@@ -71,8 +73,8 @@ enum class Ahead { no, stretches, side_by_side };
     _tile_stream_loadd(tile, from, row);        \
   }
 
-// Adds to the sums 0 to X - 1 the products of one tile of weights and X of x, which lie `block` elements apart and have room
-// for W rows of x.
+// Adds the products of one tile of weights and X tiles of x to sums 0 to X - 1. The tiles of x lie `block` elements
+// apart and have room for W rows of x.
 template <int X, int W, Ahead AHEAD>
 INLINE void tiles(const uint16_t* w, long row, const uint16_t* x, long block, long steps, Tile* nowhere) {
   for (long s = 0; s < steps; s++, w += 32, x += 32 * W) {
@@ -106,8 +108,8 @@ INLINE void tiles(const uint16_t* w, long row, const uint16_t* x, long block, lo
 }
 #undef LOAD_X
 
-// Adds to the sums 0 to 2 X - 1 the products of two tiles of weights and X of x, which lie `block` elements apart. x comes from the second
-// cache past the first, where the weights stay.
+// Adds the products of two tiles of weights and X tiles of x to sums 0 to 2 X - 1. The tiles of x lie `block` elements
+// apart. They are loaded from L2 without being cached in L1, where the weights stay.
 template <int X>
 INLINE void multiply(const uint16_t* w, long ld, const uint16_t* x, long block, long steps, Tile* nowhere) {
   const uint16_t* w1 = w + 16 * ld;
@@ -136,8 +138,8 @@ INLINE void multiply(const uint16_t* w, long ld, const uint16_t* x, long block, 
   }
 }
 
-// Rounds sums of up to 16 rows of weights, `distance` apart, with 16 rows of x to bf16 and writes them:
-// y[first_row + row of x][column + row of weights].
+// Rounds sums to bf16 and writes them to y[first_row + row of x][column + row of weights]. There are up to 16 rows of
+// weights, `distance` apart, with 16 rows of x.
 void write(const Product& p, const float* sums, long distance, long first_row, long column, long columns) {
   long rows = smaller(16, p.m - first_row);
   auto to = [&](long i) ALWAYS_INLINE { return static_cast<uint16_t*>(p.y[first_row + i]) + column; };
@@ -166,9 +168,9 @@ void write(const Product& p, const Tile& tile, long first_row, long column, long
   write(p, tile.sums[0], 16, first_row, column, columns);
 }
 
-// As write(), of two tiles with 16 rows of weights each, the second behind the first.
+// The same as write(), for two tiles with 16 rows of weights each. The second tile follows the first.
 void write_pair(const Product& p, const Tile* tiles, long first_row, long column) {
-  // Rounded first, two rows of weights become one of pairs.
+  // Both are rounded first: then two rows of weights are one row of pairs.
   __m512i r[16];
 #pragma GCC unroll 16
   for (int i = 0; i < 16; i++) {
@@ -179,7 +181,7 @@ void write_pair(const Product& p, const Tile* tiles, long first_row, long column
   transpose(r);
   for (long i = 0; i < smaller(16, p.m - first_row); i++) {
     uint16_t* to = static_cast<uint16_t*>(p.y[first_row + i]) + column;
-    // A whole line need not be read before it is written. An _mm_sfence must follow.
+    // A whole cache line can be written without reading it first. An _mm_sfence must follow.
     if (!p.is_read && reinterpret_cast<uintptr_t>(to) % 64 == 0) {
       _mm512_stream_si512(reinterpret_cast<__m512i*>(to), r[i]);
     } else {

@@ -22,14 +22,15 @@ inline __attribute__((always_inline)) uint32_t as_bits(float x) {
 inline __attribute__((always_inline)) float from_bf16(uint16_t x) {
   return as_float(static_cast<uint32_t>(x) << 16);
 }
-// To the nearest, ties to even; NaN stays NaN.
+// Rounds to the nearest, ties to even. NaN stays NaN.
 inline __attribute__((always_inline)) uint16_t to_bf16(float x) {
   uint32_t bits = as_bits(x);
   uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
   return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? bits >> 16 | 0x40 : rounded);
 }
 
-// The bits in their places, and the exponent's bias made right by a product, which makes subnormal numbers right too.
+// Shifts the bits to their places, and corrects the exponent's bias by a multiplication, which is also right for
+// subnormal numbers.
 inline __attribute__((always_inline)) float from_f16(uint16_t x) {
   uint32_t magnitude = x & 0x7fff;
   uint32_t bits = as_bits(as_float(magnitude << 13) * 0x1p112f);

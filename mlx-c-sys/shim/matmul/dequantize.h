@@ -1,4 +1,4 @@
-// Rows of weights written out as f32 or bf16: packed ones are dequantised.
+// Writes rows of weights as f32 or bf16. Packed weights are dequantised.
 #pragma once
 
 #include "../isa.h"
@@ -6,13 +6,14 @@
 
 namespace mlxrs::matmul {
 
-// Rows [row, row + rows) of a matrix, with the scales and biases of groups [group, group + groups) as f32, row by row.
+// Rows [row, row + rows) of a matrix, with the scales and biases of the groups [group, group + groups) as f32, row by
+// row.
 struct Panel {
   const Weights& w;
   long row, rows;
   long group, groups;
   const float *scales, *biases;
-  // What is prefetched for the next panel: from here on, as many bytes as this panel reads. May be null.
+  // The memory to prefetch for the next panel: as many bytes from here on as this panel reads. May be null.
   const uint8_t* next;
 };
 
@@ -20,11 +21,11 @@ struct Panel {
 struct Dequantizer {
   // Element i of row r goes to to[r * ld + i - k].
   void (*to_f32)(const Panel& p, long k, long k_end, float* to, long ld);
-  // Rounded to bf16. The order of elements within each 64 follows from dealt(w):
-  //   1   as they are;
-  //   2   the 32 even ones, then the odd ones;
-  //   4   for j = 0 to 3, the 16 whose index leaves j when divided by 4.
-  // The last 64 are filled up with zeros, for which there must be room.
+  // Rounded to bf16. The order of the elements in each block of 64 depends on dealt(w):
+  //   1   unchanged;
+  //   2   the 32 even elements, then the odd ones;
+  //   4   for j = 0 to 3, the 16 elements whose index modulo 4 is j.
+  // The last block is filled up with zeros, for which there must be room.
   void (*to_bf16)(const Panel& p, long k, long k_end, uint16_t* to, long ld);
   int (*dealt)(const Weights& w);
   // n scales or biases from element `at` on, as f32.
@@ -34,13 +35,14 @@ struct Dequantizer {
 // Scales and biases of rows [row, row + rows), if w has them.
 void dequantize_groups(const Dequantizer& dequantizer, const Weights& w, long row, long rows, float* scales, float* biases);
 
-// Null where the compiler does not know the instructions.
+// The functions for every machine.
 const Dequantizer& dequantize_portable();
+// Null if the compiler does not support the instructions.
 const Dequantizer* dequantize_avx2();
-// With VBMI and BF16.
+// The same, with VBMI and BF16.
 const Dequantizer* dequantize_avx512bf16();
 
-// The functions for an instruction set that the machine has.
+// The functions for one of the machine's instruction sets.
 const Dequantizer& dequantizer_of(Isa machine);
 
 } // namespace mlxrs::matmul

@@ -33,7 +33,8 @@ void dense_to_f32(const Panel& p, long k, long k_end, float* to, long ld) {
   }
 }
 
-// Eight codes as numbers: those of four bits look up a magnitude and have a sign, those of eight are e4m3 (see convert.h).
+// Eight codes as numbers. A 4-bit code is a sign and the index of a magnitude in a table; an 8-bit code is E4M3 (see
+// convert.h).
 template <Coding CODING>
 INLINE __m256 value_of(__m256i codes) {
   if constexpr (CODING == Coding::affine) {
@@ -50,7 +51,7 @@ INLINE __m256 value_of(__m256i codes) {
   }
 }
 
-// Rows of codes of BITS bits, 0 for any other number of them.
+// Dequantises rows of codes of BITS bits. BITS 0 stands for any other number of bits.
 template <Coding CODING, int BITS>
 void packed_to_f32(const Panel& p, long k, long k_end, float* to, long ld) {
   const Weights& w = p.w;
@@ -64,7 +65,7 @@ void packed_to_f32(const Panel& p, long k, long k_end, float* to, long ld) {
       const __m256 scale = _mm256_set1_ps(scales[g]);
       const __m256 bias = CODING == Coding::affine ? _mm256_set1_ps(biases[g]) : _mm256_setzero_ps();
       for (long i = at; i < at + w.group; i += 16, y += 16) {
-        // The end of a row may be the end of the memory.
+        // The memory may end where the row ends.
         const uint8_t* here = from + i * w.bits / 8;
         const long left = (w.k - i) * w.bits / 8;
         uint8_t last[16];
@@ -75,7 +76,7 @@ void packed_to_f32(const Panel& p, long k, long k_end, float* to, long ld) {
         __m256i codes = BITS == 8 ? Sixteen::of_bytes(here) : BITS == 4 ? Sixteen::of_nibbles(here) : unpack(here);
         auto put = [&](__m128i eight, float* to) ALWAYS_INLINE {
           __m256 scaled = _mm256_mul_ps(value_of<CODING>(_mm256_cvtepi16_epi32(eight)), scale);
-          // Rounded twice, as the plain loops do it.
+          // Rounded twice, as in the portable loops.
           _mm256_storeu_ps(to, CODING == Coding::affine ? _mm256_add_ps(scaled, bias) : scaled);
         };
         put(_mm256_castsi256_si128(codes), y);

@@ -24,7 +24,7 @@ struct Row {
   const float *scales, *biases;
 };
 
-// Has brought near what comes after elements from `at` on, of `n` in all.
+// Prefetches the memory behind the elements from `at` on, of `n` in all.
 INLINE void fetch(const Panel& p, long r, long at, long n) {
   _mm_prefetch(reinterpret_cast<const char*>(p.next) + (r * n + at) * p.w.bits / 8, _MM_HINT_T1);
 }
@@ -42,13 +42,13 @@ INLINE void each_row(const Panel& p, const Body& body) {
   }
 }
 
-// Groups have 16, 32, 64 or 128 elements: of which group element k is, without a division.
+// The group of element k is k >> shift: groups have 16, 32, 64 or 128 elements, so that no division is needed.
 INLINE int shift_of(const Weights& w) {
   return __builtin_ctz(static_cast<unsigned>(w.group));
 }
 
-// Elements [16 i, 16 i + 16) of the 64 from k on, of group (k + 16 i) >> shift. Codes of whole bytes are read where they
-// are.
+// Elements [16 i, 16 i + 16) of the 64 elements from k on, which belong to group (k + 16 i) >> shift. Codes of whole
+// bytes are read in place.
 template <Coding CODING, bool BYTES>
 INLINE __m512 sixteen(const Row& row, __m512i codes, long k, int shift, int i) {
   long g = (k + 16 * i) >> shift;
@@ -108,8 +108,8 @@ void packed_to_bf16(const Panel& p, long k, long k_end, uint16_t* to, long ld) {
   });
 }
 
-// Codes of 4 bits: a group has but 16 values, which are computed once and looked up, 32 at a time, where the codes lie:
-// the order that comes out is that of the nibbles of the words or bytes (see Dequantizer).
+// Codes of 4 bits: a group has only 16 values. They are computed once and looked up, 32 at a time, by the codes in
+// memory order. The result has the order of the nibbles of the words or bytes (see Dequantizer).
 template <bool AFFINE>
 INLINE __m512 values_of(const Row& row, long g) {
   __m512 scale = _mm512_set1_ps(row.scales[g]);
@@ -124,8 +124,8 @@ INLINE __m512i table_of(const Row& row, long g, long g2) {
   return (__m512i)_mm512_cvtne2ps_pbh(values_of<AFFINE>(row, g2), values_of<AFFINE>(row, g));
 }
 
-// Groups of 64 or 128: 64 elements are 16 words of one group, four in each. The table stands twice, so that what an index
-// has above its four bits does not matter.
+// Groups of 64 or 128 elements: 64 elements are 16 words of one group, four elements in each. The table contains its
+// values twice, so that the bits of an index above the lowest four do not matter.
 template <int GROUP>
 void words_to_bf16(const Panel& p, long k, long k_end, uint16_t* to, long ld) {
   const __m512i first = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(4), 1);
@@ -154,7 +154,7 @@ void words_to_bf16(const Panel& p, long k, long k_end, uint16_t* to, long ld) {
   });
 }
 
-// Smaller groups: 64 elements are 32 bytes of two or four.
+// Smaller groups: 64 elements are 32 bytes of two or four groups.
 template <bool AFFINE, int GROUPS>
 void bytes_to_bf16(const Panel& p, long k, long k_end, uint16_t* to, long ld) {
   alignas(64) uint16_t which[32];
@@ -193,7 +193,7 @@ void bytes_to_bf16(const Panel& p, long k, long k_end, uint16_t* to, long ld) {
   });
 }
 
-// The dense ones of bf16 are copied.
+// Copies dense rows of bf16.
 void dense_to_bf16(const Panel& p, long k, long k_end, uint16_t* to, long ld) {
   const uint16_t* from = static_cast<const uint16_t*>(p.w.data) + p.row * p.w.k;
   for (long r = 0; r < p.rows; r++, from += p.w.k, to += ld) {

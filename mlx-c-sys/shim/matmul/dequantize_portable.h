@@ -9,7 +9,7 @@ namespace {
 
 constexpr float e2m1[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
 
-// The codes of 64 elements at most, one a byte. A group of eight begins at a byte's first bit.
+// Unpacks the codes of at most 64 elements, one to a byte. The codes of eight elements begin at a byte's first bit.
 inline void unpack(const uint8_t* from, int bits, long n, uint8_t* codes) {
   if (bits == 8) {
     for (long i = 0; i < n; i++) {
@@ -33,7 +33,7 @@ inline void unpack(const uint8_t* from, int bits, long n, uint8_t* codes) {
   }
 }
 
-// Elements [k, k_end) of row r, at most 64 and of one group, as f32.
+// Elements [k, k + n) of row r, at most 64 and all of one group, as f32.
 inline void part_to_f32(const Panel& p, long r, long k, long n, float* to) {
   const Weights& w = p.w;
   const uint8_t* row = static_cast<const uint8_t*>(w.data) + (p.row + r) * w.row_bytes() + k * w.bits / 8;

@@ -1,9 +1,12 @@
 // Kernels for few rows of x: the loop over the rows of weights. Included by the file of each instruction set.
 //
-// A Kernel has lanes_of<FORM, GROUP, Q, R>(product, weights, first, packed, row, rows, distance, scratch), which computes y for Q
-// times at most `lanes` rows of weights, `distance` apart, and R rows of x from the first on, of which product.m are
-// there, in scratch_size(weights) bytes; beside(form, rows): how many rows of weights go side by side, which share what is loaded of x; and least_group, the
-// smallest group that it takes.
+// A Kernel has:
+//   lanes_of<FORM, GROUP, Q, R>(product, weights, first, packed, row, rows, distance, scratch)
+//                          computes y for Q blocks of at most `lanes` rows of weights, `distance` rows apart, and for R
+//                          rows of x from row `first` on; rows of x from product.m on are skipped
+//   scratch_size(weights)  the bytes of `scratch`
+//   beside(form, rows)     the number Q of blocks that are processed side by side and share the loads of x
+//   least_group            the smallest group that it supports
 #pragma once
 
 #include <type_traits>
@@ -14,13 +17,13 @@
 namespace mlxrs::matmul {
 namespace {
 
-// Rows of weights whose sums are finished together.
+// The number of rows of weights whose sums are completed together.
 constexpr long lanes = 16;
 
-// Rows [row, row_end) of the weights with R rows of x, Q side by side.
+// Multiplies rows [row, row_end) of the weights with R rows of x, in Q blocks side by side.
 template <class Kernel, Form FORM, int GROUP, int R, int Q>
 void rows_beside(const Product& p, const Weights& w, const char* packed, long row, long row_end, void* scratch) {
-  // Rows that are read side by side lie far apart: several long streams of memory are faster than one.
+  // Rows that are read side by side lie far apart, because several long runs of memory are read faster than one.
   const long distance = (row_end - row) / (Q * lanes) * lanes, size = Kernel::row_size(w);
   auto each_block = [&](auto lanes_of, long row, long rows) {
     for (long first = 0; first < p.m; first += R) {
@@ -38,7 +41,7 @@ void rows_beside(const Product& p, const Weights& w, const char* packed, long ro
 template <class Kernel, Form FORM, int GROUP, int R>
 void rows_by(const Product& p, const Weights& w, const char* packed, long row, long row_end, void* scratch) {
   constexpr int Q = Kernel::beside(FORM, R);
-  // One row of x or two wait for memory.
+  // With one or two rows of x, memory is the bottleneck.
   if constexpr (R <= 2 && Q > 2) {
     if (reads_best_in_two()) {
       return rows_beside<Kernel, FORM, GROUP, R, 2>(p, w, packed, row, row_end, scratch);
@@ -47,7 +50,7 @@ void rows_by(const Product& p, const Weights& w, const char* packed, long row, l
   rows_beside<Kernel, FORM, GROUP, R, Q>(p, w, packed, row, row_end, scratch);
 }
 
-// Kernels by the form and the group of the weights.
+// Chooses the kernel by the form and the group size of the weights.
 struct AnyForm {
   template <class Kernel, int R>
   static auto rows_for(const Weights& w) {
@@ -70,7 +73,7 @@ struct AnyForm {
                        : by_group(std::integral_constant<Form, Form::any>{});
   }
 };
-// The one kernel of fp8_few_rows.h.
+// Chooses the only kernel of fp8_few_rows.h.
 struct OfMxfp8 {
   template <class Kernel, int R>
   static auto rows_for(const Weights&) {

@@ -1,9 +1,11 @@
-// The kernel for few rows of x with elements of E4M3 (mxfp8), for any vectors V. Included by the file of each instruction set.
+// The kernel for few rows of x with elements of E4M3 (mxfp8), for any vector type V. Included by the file of each
+// instruction set.
 //
-// The bits of E4M3, shifted to the places of f16's, are the element times 2^-8, also where it is subnormal. It is widened to f32, where
-// products are multiplied and added: only sums are rounded.
+// The bits of E4M3, shifted to the places of f16's bits, are the element times 2^-8, also where it is subnormal. It is
+// widened to f32, where products are multiplied and added: only sums are rounded.
 //
-// V has: Real, a vector of `width` numbers of f32; pairs, the even and the odd ones of 2 * width elements; and load, store, zero, all
+// V has: Real, a vector of `width` f32 numbers; pairs, the even and the odd elements of 2 * width; and load, store,
+// zero, all (broadcast), multiply, fma, and sum (of the lanes).
 // (one number), multiply, fma, and sum, of the lanes.
 #pragma once
 
@@ -22,7 +24,7 @@ struct Fp8FewRows {
     return rows == 1 ? 4 : 2;
   }
 
-  // A row of x in f32: even ones and odd ones of as many as are taken at a time.
+  // A row of x in f32: the even and then the odd elements of each block that is read at a time.
   static long row_size(const Weights& w) {
     return round_up(4 * w.k, 64);
   }
@@ -46,7 +48,7 @@ struct Fp8FewRows {
     }
   }
 
-  // The products of Q rows of weights, `distance` apart, with R rows of x, as `width` parts of a sum each.
+  // The products of Q rows of weights, `distance` apart, with R rows of x. Each is a vector of `width` partial sums.
   template <int GROUP, int Q, int R>
   static INLINE void rows_of(const Weights& w, long row, long distance, const char* packed, Real (&sums)[Q][R]) {
     const long groups = w.groups();
@@ -99,7 +101,8 @@ struct Fp8FewRows {
     }
   }
 
-  // y for Q times at most `lanes` rows of weights, `distance` apart, and R rows of x, of which there are p.m.
+  // Computes y for Q blocks of at most `lanes` rows of weights, `distance` apart, and R rows of x. Rows of x from p.m
+  // on are skipped.
   template <Form, int GROUP, int Q, int R>
   static void lanes_of(const Product& p, const Weights& w, long first, const char* packed, long row, long rows, long distance, void*) {
     float y[Q][R][lanes];

@@ -17,7 +17,7 @@ struct Avx2 {
   using Sums = __m256i;
   using Codes = __m256i;
   static constexpr long width = 8, least_group = 32;
-  // Of 16 registers, rows of weights times rows of x take twice as many.
+  // With 16 registers, twice as many sums (rows of weights times rows of x) fit.
   static constexpr int beside = 2;
 
   static INLINE Codes load(const void* from) {
@@ -48,7 +48,8 @@ struct Avx2 {
     return _mm256_madd_epi16(x, w);
   }
   static INLINE Sums add(Sums sums, Codes x, Codes w) {
-    // Written as a function, GCC puts off all additions until it has no registers left, or moves each sum to another one and back.
+    // With an intrinsic, GCC delays all additions until it has no registers left, or moves each sum to another register
+    // and back.
     asm("vpaddd %1, %0, %0" : "+x"(sums) : "x"(_mm256_madd_epi16(x, w)));
     return sums;
   }
@@ -59,7 +60,7 @@ struct Avx2 {
   static INLINE Sums sum_of(Sums a, Sums b) {
     return _mm256_add_epi32(a, b);
   }
-  // Sums of four lanes each, of the lower halves of four vectors and of the upper ones.
+  // Sums of four lanes each, of the lower halves of four vectors and of the upper halves.
   static INLINE Sums fours(Sums a, Sums b, Sums c, Sums d) {
     return _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
   }
@@ -145,7 +146,7 @@ struct Tiles : Avx2 {
   struct Layout {
     explicit Layout(int) {}
   };
-  // Pairs, in their order.
+  // Stores pairs, in the order of x.
   static void lay(const Layout&, const int16_t (&whole)[8][128], long n, int16_t* to) {
     for (long k = 0; k < n; k += 16) {
       Words rows[8];

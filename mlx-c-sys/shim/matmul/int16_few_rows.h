@@ -1,11 +1,17 @@
-// Few rows of x in products of 16 bits, for any vectors V. Included by the file of each instruction set.
+// The kernel for few rows of x with 16-bit products, for any vector type V. Included by the file of each instruction
+// set.
 //
-// V has: Real, Sums and Codes, vectors of f32, of whole numbers of 32 bits, `width` of each, and of twice as many of 16 bits;
-// load, of Codes; widen, of bytes to Codes; nibble<I>, the codes of 4 bits whose places are I, I + 4, I + 8 ..., and e2m1<I>,
-// what stands for them in e2m1_codes; Unpack, the next codes of any width out of 16 bytes of which not all need belong to
-// them; multiply and add, of the pairs of two Codes to a lane each; none_yet, sum_of, and folded, the sums of `width` groups out of so
-// many vectors, or of half or a quarter, each of which has one group after the other; for Real load, store, multiply, fma and from
-// (Sums); and least_group, the smallest group that it takes.
+// V has:
+//   Real, Sums, Codes  vectors of `width` f32, of `width` 32-bit integers, and of 2 * width 16-bit integers
+//   load, widen        Codes from memory, and from bytes
+//   nibble<I>, e2m1<I> the 4-bit codes at places I, I + 4, I + 8, ..., and their values in e2m1_codes
+//   Unpack             the next codes of any width; it reads 16 bytes, not all of which need belong to them
+//   multiply, add      the product of two Codes, each pair added to one lane, without and with earlier sums
+//   none_yet, sum_of   zero sums, and the addition of sums
+//   folded             the sums of `width` groups, from `width` vectors that hold one group each, or from half or a
+//                      quarter as many vectors that hold two or four groups
+//   Real's load, store, multiply, fma, and from (Sums)
+//   least_group        the smallest group that it supports
 #pragma once
 
 #include <type_traits>
@@ -23,7 +29,7 @@ struct Int16FewRows {
   using Codes = typename V::Codes;
 
   static constexpr long width = V::width;
-  // Codes of a vector, and of the four that are read at once.
+  // The number of codes in a vector, and in the four vectors that are read at once.
   static constexpr long codes = 2 * width, step = 4 * codes;
 
   static constexpr long least_group = V::least_group;
@@ -32,8 +38,8 @@ struct Int16FewRows {
     return rows == 1 ? 4 : V::beside;
   }
 
-  // A row of x: whole numbers, in the order of the codes; then for each group the scale; then for each the sum. Zeros behind
-  // what is there, up to a whole step and a whole vector.
+  // A packed row of x: its integers, in the order of the codes; then one scale for each group; then one sum for each
+  // group. Each part is filled up with zeros to a whole step or vector.
   struct Row {
     const int16_t* whole;
     const float *scales, *sums;
@@ -47,7 +53,8 @@ struct Int16FewRows {
     return round_up(2 * round_up(w.k, step) + 8 * round_up(w.groups(), width), 64);
   }
 
-  // Terms of a row of weights and one of x, and those of 16 rows for all that go side by side.
+  // The number of terms of one row of weights and one row of x, and the bytes for the terms of all rows that are
+  // processed side by side.
   static long terms(const Weights& w) {
     return round_up(w.groups(), width);
   }
@@ -67,7 +74,7 @@ struct Int16FewRows {
       auto *scales = const_cast<float*>(row.scales), *sums = const_cast<float*>(row.sums);
       auto* x = static_cast<const uint16_t*>(p.x[first + r]);
       for (long g = 0; g < groups; g += in_step) {
-        // One group, or some that make a step.
+        // One group, or as many groups as make a step.
         int16_t whole[128] = {};
         for (long i = g; i < smaller(g + in_step, groups); i++) {
           auto [scale, sum] = to_whole(p.type, x + i * w.group, w.group, whole + (i - g) * w.group);
@@ -83,7 +90,8 @@ struct Int16FewRows {
     }
   }
 
-  // Adds the products of N codes of Q rows of weights with R rows of x: of a step of 4-bit codes, else of as many as are in one group.
+  // Adds the products of N codes of Q rows of weights with R rows of x. N is a step of 4-bit codes, else at most the
+  // codes of one group.
   template <Form FORM, int N, int Q, int R>
   static INLINE void multiply(
       const typename V::Unpack& unpack, const uint8_t* const (&w)[Q], const int16_t* const (&x)[R], Sums (&sums)[Q][R]) {
@@ -119,13 +127,14 @@ struct Int16FewRows {
     add(std::integral_constant<int, 3>());
   }
 
-  // What each group adds to the products of Q rows of weights, `distance` apart, with R rows of x: those of weights q and x r are `each`
-  // terms behind the others.
+  // Computes the term of each group in the products of Q rows of weights, `distance` apart, with R rows of x. The terms
+  // of row q of the weights and row r of x begin `each_terms` behind those before them.
   template <Form FORM, int GROUP, int Q, int R>
   static INLINE void rows_of(
       const Weights& w, const typename V::Unpack& unpack, long row, long distance, const char* packed, float* terms, long each_terms) {
     constexpr int BITS = bits_of(FORM);
-    // What is multiplied at a time; what is added as whole numbers: one group or some; and how many of these `width` groups take.
+    // `part`: codes that are multiplied at a time. `whole`: codes whose products are added as integers, one group or
+    // several. `wholes`: the number of these that `width` groups take.
     constexpr long part = BITS == 4 || step < GROUP ? step : GROUP, whole = part < GROUP ? GROUP : part, wholes = width * GROUP / whole;
     const long groups = w.groups(), bits = BITS == 0 ? unpack.bits : BITS;
     const uint8_t* from[Q];
@@ -156,13 +165,13 @@ struct Int16FewRows {
 #pragma GCC unroll 1
       for (long i = 0; i < wholes; i++) {
         if (k >= w.k) {
-          // Anything will do.
+          // These sums are never used.
           each([&](int q, int r) ALWAYS_INLINE { of_groups[q][r][i] = of_groups[q][r][0]; });
           continue;
         }
 #pragma GCC unroll 4
         for (long j = 0; j < whole / part; j++, k += part) {
-          // The end of a row may be the end of the memory, and the last codes less than a part.
+          // The memory may end where the row ends, and the last codes may be less than a part.
           uint8_t last[Q][step + 16];
           const uint8_t* now[Q];
 #pragma GCC unroll 4
@@ -190,7 +199,7 @@ struct Int16FewRows {
       }
 #pragma GCC unroll 4
       for (int q = 0; q < Q; q++) {
-        // Groups behind the row's are not added, so they may be the next row's.
+        // Groups behind the row's end are not added, so they may belong to the next row.
         const long at = (row + q * distance) * groups + g;
         const auto [scale, bias] = some_groups<V, FORM>(w, at, w.n * groups - at);
 #pragma GCC unroll 4
@@ -202,7 +211,7 @@ struct Int16FewRows {
     }
   }
 
-  // A row's terms are added one after the other, those of four rows side by side.
+  // Adds each row's terms one after the other, for four rows side by side.
   static void add_terms(const float* terms, long n, long distance, float (&sums)[lanes]) {
     for (long i = 0; i < lanes; i += 4) {
       const float *a = terms + i * distance, *b = a + distance, *c = b + distance, *d = c + distance;
@@ -220,7 +229,8 @@ struct Int16FewRows {
     }
   }
 
-  // y for Q times at most `lanes` rows of weights, `distance` apart, and R rows of x, of which there are p.m.
+  // Computes y for Q blocks of at most `lanes` rows of weights, `distance` apart, and R rows of x. Rows of x from p.m
+  // on are skipped.
   template <Form FORM, int GROUP, int Q, int R>
   static void lanes_of(
       const Product& p, const Weights& w, long first, const char* packed, long row, long rows, long distance, void* scratch) {
@@ -228,7 +238,7 @@ struct Int16FewRows {
     const long in_row = terms(w), each = lanes * in_row;
     auto* all = static_cast<float*>(scratch);
     for (long i = 0; i < lanes; i++) {
-      // Behind the last row that there is, it stands again.
+      // The last row is repeated up to `lanes` rows.
       rows_of<FORM, GROUP, Q, R>(w, unpack, row + smaller(i, rows - 1), distance, packed, all + i * in_row, each);
     }
     for (long q = 0; q < Q; q++) {

@@ -12,7 +12,7 @@ struct Neon {
   using Real = float32x4_t;
   using Sums = int32x4_t;
   using Codes = int16x8_t;
-  // A lane's sum is of elements that may belong to two groups of 16.
+  // With groups of 16, a lane's sum would mix the elements of two groups.
   static constexpr long width = 4, least_group = 32;
   static constexpr int beside = 4;
 
@@ -44,7 +44,7 @@ struct Neon {
     return vreinterpretq_s16_u16(I < 2 ? vandq_u16(words, vdupq_n_u16(255)) : vshrq_n_u16(words, 8));
   }
 
-  // The two bytes that a code lies in go to a lane, which is shifted down and masked.
+  // Each lane gets the two bytes that contain its code, shifts them down and masks them.
   struct Unpack {
     uint8x16_t bytes;
     int16x8_t down;

@@ -9,9 +9,9 @@
 #include "int8_amx.h"
 #include "int_avx512.h"
 
-// Products of bytes on AMX's tiles. TDPBUSD adds to 16 x 16 sums the products of 16 rows of weights, 64 codes of each, and 16
-// columns of x, which are the high and the low bytes of eight rows. A sum belongs to one group of weights: 16 x 16 of them are stored,
-// scaled and added to those of the other groups, while tiles go on with the next ones.
+// Products of bytes on AMX tiles. TDPBUSD multiplies 16 rows of weights, 64 codes of each, with 16 columns of x, which
+// are the high and the low bytes of eight rows, and adds the products to 16 x 16 sums. A sum covers one group of
+// weights: it is stored, scaled and added to the sums of the other groups while the tiles compute the next group.
 
 namespace mlxrs::matmul {
 namespace {
@@ -29,11 +29,12 @@ struct alignas(64) Scales {
   float of[rows_of_tile][pieces * steps];
 };
 
-// Those of the sums that wait, of those computed, and of the next ones; at least.
+// The buffers of scales that are in use at once: those of the stored sums, of the sums being computed, and of the next
+// piece. This is the least number.
 constexpr long scales_in_use = 4;
-// As `ahead`, where 16 rows are read at a time: all that is fetched has to stay in the first cache.
+// The prefetch distance, like `ahead`, when 16 rows are read at a time: all prefetched lines have to stay in L1.
 constexpr long ahead_of_16 = 512;
-// Tiles of weights whose totals are finished together.
+// The number of tiles of weights whose totals are completed together.
 constexpr long tiles = 16;
 
 struct Scratch {
@@ -45,12 +46,12 @@ struct Scratch {
   Real totals[tiles];
 };
 
-// The compiler does not know that tiles are loaded from memory.
+// Tells the compiler that memory was written: it does not know that tile loads read memory.
 INLINE void written() {
   asm volatile("" ::: "memory");
 }
 
-// The scales of a row, one for each of 16 steps from `at` on.
+// The scales of a row, one for each of 16 steps from step `at` on.
 INLINE void to_steps(const Weights& w, long row, long at, float* to) {
   const long group_steps = w.group == step ? 1 : 2, group = at / group_steps;
   __m512 of = sixteen(w.scale_type, w.scales, row * w.groups() + group, first_lanes(smaller(16 / group_steps, w.groups() - group)));
@@ -58,26 +59,28 @@ INLINE void to_steps(const Weights& w, long row, long at, float* to) {
   _mm512_store_ps(to, group_steps == 1 ? of : _mm512_permutexvar_ps(twice, of));
 }
 
-// The codes of a step, as bytes. BITS is 4 or 0 for any width.
+// The codes of one step, as bytes. BITS is 4, or 0 for any width.
 template <int BITS>
 INLINE __m512i step_of(const Unpack& unpack, const uint8_t* from) {
   if constexpr (BITS == 0) {
     return unpack(from, step);
   }
-  // The even ones, then the odd ones.
+  // The even codes, then the odd ones.
   const __m512i shifts = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi64x(4), 1);
   __m512i twice = _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
   return _mm512_and_si512(_mm512_srlv_epi64(twice, shifts), _mm512_set1_epi8(15));
 }
 
-// A piece of some rows of weights: its codes as tiles, `apart` from row to row and step_apart from step to step.
+// A piece of some rows of weights: its codes as tiles, with `apart` bytes from row to row and `step_apart` from step to
+// step.
 struct Piece {
   const uint8_t* codes;
   long apart, step_apart;
   const float* scales;
 };
 
-// Goes through rows of weights. Those of a tile lie `distance` apart, each in a long stretch of memory of its own, which is read faster.
+// Loops over rows of weights. The rows of a tile lie `distance` apart, each in a long run of memory of its own, which
+// is read faster.
 template <int BITS>
 class Pass {
   const Weights& w;
@@ -88,14 +91,14 @@ class Pass {
   Scratch& scratch;
   long pieces_done = 0, scales_done = 0;
 
-  // Sums that wait to be scaled and added to a total. There are none at first.
+  // Stored sums that have yet to be scaled and added to a total. There are none at first.
   struct Waiting {
     Piece piece;
     const X* x;
     Real* total;
   } waiting{};
 
-  // The next piece, of which some rows at a time are made ready.
+  // The next piece. Some of its rows are prepared at a time.
   struct Next {
     const uint8_t* from;
     long row, rows, at, apart;
@@ -124,17 +127,17 @@ class Pass {
     return static_cast<const uint8_t*>(w.data) + row * row_bytes + at * bytes_of(piece);
   }
 
-  // Bytes of codes.
+  // The number of bytes of so many codes.
   INLINE long bytes_of(long codes) const {
     return codes * (BITS == 0 ? w.bits : BITS) / 8;
   }
 
-  // Rows [begin, end) of the next piece.
+  // Prepares rows [begin, end) of the next piece.
   INLINE void prepare(long begin, long end) {
     const bool is_whole = next.at + 1 < n || w.k % piece == 0, has_scales = next.at % Scales::pieces == 0;
 #pragma GCC unroll 6
     for (long r = begin; r < end; r++) {
-      // Behind the last row that there is, it stands again.
+      // The last row is repeated up to a whole tile.
       const long place = smaller(r, next.rows - 1);
       const uint8_t* from = next.from + place * next.apart;
       for (long i = 0; i < bytes_of(piece); i += 64) {
@@ -160,7 +163,7 @@ class Pass {
           store(s);
         }
       } else {
-        // Where x has none, codes that do not matter.
+        // x has no elements here (they are zeros), so these codes do not matter.
         for (long s = 0; s < (w.k % piece) / step; s++) {
           store(s);
         }
@@ -168,7 +171,7 @@ class Pass {
     }
   }
 
-  // Adds what step s of the sums that wait is, scaled.
+  // Scales the stored sums of step s and adds them.
   INLINE void add(long s, __m512 (&sums)[rows_of_tile]) {
 #pragma GCC unroll 16
     for (long r = 0; r < rows_of_tile; r++) {
@@ -188,7 +191,7 @@ class Pass {
     }
   }
 
-  // Of each of n biases number `part` of those in bf16 that it is the sum of.
+  // Writes part number `part` of n biases, each of which is the sum of several bf16 numbers.
   INLINE void write_part(int part, long from, long n, uint16_t* to) const {
     if (w.scale_type == Float::bf16) {
       const __mmask32 there = n >= 32 ? 0xffffffff : (1u << n) - 1;
@@ -206,8 +209,8 @@ class Pass {
     }
   }
 
-  // The products of a piece with x, while the next piece is made ready and the sums of the one before, which are stored three products
-  // late, are scaled.
+  // Multiplies a piece with x. Meanwhile the next piece is prepared, and the sums of the previous piece, which are
+  // stored three products late, are scaled.
   INLINE void multiply(const Piece& of, const X& x, Real* total) {
     __m512 sums[rows_of_tile];
 #pragma GCC unroll 16
@@ -253,10 +256,10 @@ class Pass {
         distance(distance),
         scratch(scratch) {}
 
-  // The products of the biases of up to 16 rows with the sums of x, with which the totals of tile i begin.
+  // Starts the totals of tile i: the products of the biases of up to 16 rows with the sums of x.
   void begin_totals(long row, long rows, long i) {
     const long groups = w.groups();
-    // How many numbers in bf16 make a bias.
+    // The number of bf16 numbers that add up to a bias.
     const int of_bias = w.scale_type == Float::bf16 ? 1 : w.scale_type == Float::f16 ? 2 : 3;
     _tile_zero(3);
     for (long at = 0; at < groups; at += bias_groups) {
@@ -279,14 +282,15 @@ class Pass {
     _tile_stored(3, scratch.totals + i, 64);
   }
 
-  // The first of them.
+  // Prepares the first piece.
   void begin(long row, long rows) {
     turn_to(row, rows, 0);
     prepare(0, rows_of_tile);
     waiting.piece = next.piece;
   }
 
-  // Adds to the totals of tile i, of up to 16 rows, of which the first is `row`; next_row comes then.
+  // Adds the products of up to 16 rows, from `row` on, to the totals of tile i. `next_row` is the first row of the next
+  // tile.
   INLINE void tile(long row, long rows, long next_row, long i) {
     for (long at = 0; at < n; at++) {
       const Piece now = next.piece;
@@ -296,7 +300,7 @@ class Pass {
     }
   }
 
-  // The last sums.
+  // Scales and adds the last stored sums.
   void end() {
     _tile_stored(5, scratch.sums + 1, 64);
     _tile_stored(6, scratch.sums + 2, 64);
@@ -309,7 +313,7 @@ class Pass {
     waiting.total = nullptr;
   }
 
-  // Adds the halves of 16 columns of sums, which lie `apart` for each row, rounds them and writes n of each.
+  // Adds the high and low halves of 16 columns of sums, `apart` for each row, rounds them and writes n of each.
   void finish(const Product& p, const float* sums, long apart, long n, long row) const {
     __m512i lanes[columns];
     for (long r = 0; r < columns; r++) {

@@ -14,8 +14,8 @@
 namespace mlxrs::matmul {
 namespace {
 
-// Codes are multiplied 128 at a time, as two vectors of bytes whose lanes are of the same groups: of 4 bits the even ones and the odd
-// ones, of others the first halves of all groups and the second ones.
+// Codes are multiplied 128 at a time, as two vectors of bytes whose lanes belong to the same groups: the even and the
+// odd codes if they have 4 bits, else the first and the second halves of all groups.
 constexpr long together = 128;
 template <int GROUP>
 INLINE __m512i halves(__m512i a, __m512i b, bool second) {
@@ -27,9 +27,10 @@ INLINE __m512i halves(__m512i a, __m512i b, bool second) {
   return second ? b : a;
 }
 
-// Rows of weights are read as one stream, in steps of 128 codes of which one may have the end of a row and the beginning of the next, and
-// of 16 groups. So a row of x is written as often as it takes to end with a step, and the first steps and groups behind the last.
-// For each step there are two vectors of the high bytes of x and two of the low ones; then for each group the scale; then for each the sum.
+// Rows of weights are read as one stream, in steps of 128 codes and of 16 groups. A step may contain the end of a row
+// and the beginning of the next one. So a packed row of x is repeated until it ends with a step, and its first steps
+// and groups follow once more behind the end. For each step there are two vectors of the high bytes of x and two of the
+// low bytes. Then come one scale and one sum for each group.
 struct Row {
   static constexpr long steps_behind = 4, groups_behind = 16;
 
@@ -40,7 +41,7 @@ struct Row {
       : bytes(static_cast<const int8_t*>(packed)),
         scales(reinterpret_cast<const float*>(bytes + 2 * (period(w) + steps_behind) * together)),
         sums(scales + w.groups() + groups_behind) {}
-  // In steps.
+  // The length of the repeated row, in steps.
   static long period(const Weights& w) {
     return std::lcm(w.k, together) / together;
   }
@@ -49,7 +50,7 @@ struct Row {
   }
 };
 
-// The high and the low bytes of 64 whole numbers, in the order that `places` tell: 2 i for number i.
+// The high and the low bytes of 64 integers, in the order of `places`: 2 i for integer i.
 INLINE void to_bytes(const int16_t* x, __m512i places, __m512i& high, __m512i& low) {
   __m512i x0 = _mm512_load_si512(x), x1 = _mm512_load_si512(x + 32);
   high = _mm512_permutex2var_epi8(high_bytes(x0), places, high_bytes(x1));
@@ -96,7 +97,7 @@ void pack(const Product& p, const Weights& w, long first, long rows, void* packe
           bytes[2 + i] = halves<group>(low, next_low, i == 1);
         }
       };
-      // Even codes stand before odd ones, as first halves do before second ones.
+      // Even codes come before odd ones in the same way as first halves before second halves.
       if (w.bits == 4 || w.group == 64) {
         write(std::integral_constant<int, 64>());
       } else if (w.group == 32) {
@@ -108,7 +109,8 @@ void pack(const Product& p, const Weights& w, long first, long rows, void* packe
   }
 }
 
-// Two vectors of sums, of which each has WIDE lanes, become one of half as many each.
+// Adds neighbouring lanes: two vectors of sums, with WIDE lanes for each group, become one vector with half as many
+// lanes for each.
 template <int WIDE>
 INLINE __m512i halved(__m512i a, __m512i b) {
   if constexpr (WIDE == 16) {
@@ -124,12 +126,12 @@ INLINE __m512i halved(__m512i a, __m512i b) {
   }
 }
 
-// Steps of 16 groups: as many as a group has lanes.
+// The number of steps that 16 groups take. It is also the number of lanes of a group in a vector of sums.
 constexpr int steps_of(int group) {
   return 16 * group / together;
 }
 
-// Q streams of codes and R rows of x.
+// Q streams of codes, and R rows of x.
 template <int Q, int R>
 struct Streams {
   const uint8_t* w[Q];
@@ -147,7 +149,7 @@ struct Streams {
   }
 };
 
-// Sums of whole numbers over the next step of each stream.
+// Integer sums over the next step of each stream.
 template <Form FORM, int GROUP, int Q, int R>
 INLINE void multiply(const Unpack& unpack, Streams<Q, R>& streams, __m512i (&sums)[Q][R]) {
   const __m512i nibble = _mm512_set1_epi8(15);
@@ -181,7 +183,7 @@ INLINE void multiply(const Unpack& unpack, Streams<Q, R>& streams, __m512i (&sum
       codes[q][1] = halves<GROUP>(first, second, true);
     }
     from += bytes;
-    // Once, not for each use.
+    // Makes GCC compute these once, not at each use.
     asm("" : "+v"(codes[q][0]), "+v"(codes[q][1]));
   }
 #pragma GCC unroll 4
@@ -204,7 +206,8 @@ INLINE void multiply(const Unpack& unpack, Streams<Q, R>& streams, __m512i (&sum
   }
 }
 
-// The same over the next N steps, of those that 16 groups take: sums with as many lanes for each group as others are left.
+// Integer sums over the next N steps, of those that 16 groups take. Each group keeps as many lanes as there are steps
+// left.
 template <Form FORM, int GROUP, int N, int Q, int R>
 INLINE void multiply_some(const Unpack& unpack, Streams<Q, R>& streams, __m512i (&sums)[Q][R]) {
   if constexpr (N == 1) {
@@ -218,7 +221,8 @@ INLINE void multiply_some(const Unpack& unpack, Streams<Q, R>& streams, __m512i 
   }
 }
 
-// Sums of whole numbers over the next 16 groups of each stream, one in a lane. `at` is where the streams are in a period of x.
+// Integer sums over the next 16 groups of each stream, one group to a lane. `at` is the streams' place in a period of
+// x.
 template <Form FORM, int GROUP, int Q, int R>
 INLINE void multiply_groups(const Unpack& unpack, Streams<Q, R>& streams, long& at, long period, __m512i (&sums)[Q][R]) {
   constexpr int steps = steps_of(GROUP), some = steps < Row::steps_behind ? steps : Row::steps_behind, parts = steps / some;
@@ -232,7 +236,7 @@ INLINE void multiply_groups(const Unpack& unpack, Streams<Q, R>& streams, long& 
       }
     }
   }
-  // In which lane the sum of each group is.
+  // The lane that holds the sum of each group.
   const __m512i places = steps > 2 ? _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)
                                    : _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
   streams.each([&](int q, int r) ALWAYS_INLINE {
@@ -246,8 +250,8 @@ INLINE void multiply_groups(const Unpack& unpack, Streams<Q, R>& streams, long& 
   });
 }
 
-// What each group of 16 rows of weights adds to the products with R rows of x, for Q times so many rows, `distance` apart: those of
-// weights q and x r are `each` terms behind the others.
+// Computes the term of each group in the products of Q blocks of 16 rows of weights, `distance` apart, with R rows of
+// x. The terms of block q and row r of x begin `each` behind those before them.
 template <Form FORM, int GROUP, int Q, int R>
 INLINE void terms_of(const Weights& w, long row, long distance, const char* packed, float* terms, long each) {
   const Unpack unpack(w.bits);
@@ -270,7 +274,7 @@ INLINE void terms_of(const Weights& w, long row, long distance, const char* pack
 #pragma GCC unroll 4
     for (int q = 0; q < Q; q++) {
       const long first = (row + q * distance) * groups + g;
-      // Those of the next rows.
+      // The scales of the next rows are prefetched.
       const long next = (row + q * distance + lanes) * bytes + g * bytes / groups;
       _mm_prefetch(static_cast<const char*>(w.scales) + next, _MM_HINT_T1);
       if constexpr (FORM != Form::e2m1) {
@@ -289,7 +293,7 @@ INLINE void terms_of(const Weights& w, long row, long distance, const char* pack
   }
 }
 
-// Sums of 16 rows of n terms, each row's one after the other.
+// Adds the n terms of 16 rows, each row's one after the other.
 INLINE __m512 added(const float* terms, long n) {
   __m512 sum = _mm512_setzero_ps();
   for (long g = 0; g < n; g += 4) {
@@ -315,7 +319,7 @@ INLINE __m512 added(const float* terms, long n) {
   return sum;
 }
 
-// Rows of x as two planes of bytes.
+// The kernel: rows of x are two planes of bytes.
 struct Planes {
   static constexpr long least_group = 16;
 
@@ -325,7 +329,7 @@ struct Planes {
   static long row_size(const Weights& w) {
     return Row::size(w);
   }
-  // Terms of 16 rows of weights and one of x. Some behind the last are read, and not added.
+  // The number of terms of 16 rows of weights and one row of x. Some terms behind the last one are read, but not added.
   static long terms(const Weights& w) {
     return lanes * w.groups() + 16;
   }
@@ -353,11 +357,11 @@ struct Planes {
   }
 
  private:
-  // Memory for 16 rows of codes, scales and biases.
+  // The bytes for a copy of 16 rows of codes, scales and biases.
   static long rows_size(const Weights& w) {
     return lanes * w.row_bytes() + 2 * lanes * scale_bytes(w) + 3 * 64;
   }
-  // Fewer rows than are read at a time, followed by zeros.
+  // A copy of fewer than 16 rows, followed by zeros, because 16 are read at a time.
   static Weights copied(const Weights& w, long row, long rows, void* memory) {
     auto* to = static_cast<char*>(memory);
     std::memset(to, 0, rows_size(w));

@@ -12,15 +12,15 @@
 namespace mlxrs::matmul {
 namespace {
 
-// Codes are bytes, of which four go to a lane, and x is two planes of bytes, 256 high + low: VPDPBUSD multiplies twice as many of them as
-// VPDPWSSD of numbers of 16 bits, so that both cost the same, but codes take half of the stores and loads.
+// Codes are bytes, four to a lane, and x is two planes of bytes, 256 high + low. VPDPBUSD multiplies twice as many
+// bytes as VPDPWSSD multiplies 16-bit integers, so both cost the same, but codes need half of the stores and loads.
 //
-// 16 rows of x.
+// Vectors for 16 rows of x.
 struct Sixteen {
   using Code = uint8_t;
   using Codes = __m512i;
   using Unpack = matmul::Unpack;
-  // Of those of any width no byte is loaded that is not theirs.
+  // Unpack loads no bytes beyond the codes.
   static constexpr long codes = 64, loaded_of_any = 0, in_lane = 4;
   static constexpr int side = 8, across = 1;
 
@@ -47,7 +47,7 @@ struct Sixteen {
     return sixteen_groups<FORM, 32>(w, at, first_lanes(n));
   }
 
-  // The high and the low bytes of 32 numbers of x, in the order of the codes.
+  // The high and the low bytes of 32 integers of x, in the order of the codes.
   class Layout {
    public:
     explicit Layout(int bits) {
@@ -116,7 +116,7 @@ struct Sixteen {
   static INLINE void add(Sums& sums, X x, __m512i w) {
     sums.high = _mm512_dpbusd_epi32(sums.high, w, x.high);
     sums.low = _mm512_dpbusd_epi32(sums.low, w, x.low);
-    // Else GCC moves each sum twice for every product.
+    // Without this, GCC moves each sum twice for every product.
     asm("" : "+v"(sums.high), "+v"(sums.low));
   }
   static INLINE Real from(Sums sums) {
@@ -171,7 +171,7 @@ struct Sixteen {
   }
 };
 
-// Eight rows of x by two of weights.
+// Vectors for eight rows of x and two of weights.
 struct Eight : Sixteen {
   static constexpr long of_w = 2, panel = 64;
 
@@ -185,7 +185,7 @@ struct Eight : Sixteen {
     std::memcpy(&two, from, sizeof two);
     return _mm512_castpd_ps(_mm512_set1_pd(two));
   }
-  // Numbers of 32 bits, in turns.
+  // Interleaves the 32-bit elements of two vectors.
   static INLINE void put(void* to, __m512i a, __m512i b) {
     const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const __m512i high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);

@@ -1,4 +1,4 @@
-// Codes, scales and x as whole numbers, for the kernels of int_kernels.h.
+// Codes, scales and x as integers, for the kernels of int_kernels.h.
 #pragma once
 
 #include "convert.h"
@@ -10,22 +10,22 @@ namespace {
 #define ALWAYS_INLINE __attribute__((always_inline))
 #define INLINE inline ALWAYS_INLINE
 
-// How codes become whole numbers: 4 and 8 bits have code of their own, E2M1 has a table.
+// How codes become integers: there is separate code for 4 and for 8 bits, and a table for E2M1.
 enum class Form { any, four, e2m1, eight };
 constexpr int bits_of(Form form) {
   return form == Form::any ? 0 : form == Form::eight ? 8 : 4;
 }
 
-// For each element of E2M1 a whole number from 0 to 24, of which 12 is zero: twice as large as what is written.
+// For each element of E2M1 an integer from 0 to 24: twice the element, plus 12.
 constexpr long e2m1_zero = 12;
 alignas(16) constexpr uint8_t e2m1_codes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
-// The largest whole number, whose high byte is 127. Products with 128 codes of 8 bits stay below 2^31.
+// The largest integer of x, whose high byte is 127. Its products with 128 codes of 8 bits stay below 2^31.
 constexpr float largest = 127 * 256 + 127;
 
-// How many bytes after the current place a line is prefetched into L1.
+// The prefetch distance into L1, in bytes.
 constexpr long ahead = 1024;
-// The same for L2.
+// The prefetch distance into L2, in bytes.
 constexpr long far_ahead = 4096;
 
 INLINE long smaller(long a, long b) {
@@ -35,12 +35,12 @@ INLINE constexpr long round_up(long n, long unit) {
   return (n + unit - 1) / unit * unit;
 }
 
-// A whole number times `scale` is the number that it stands for; a number times `to_whole`, rounded, is a whole number.
+// An integer times `scale` is the number that it stands for. A number times `to_whole`, rounded, is its integer.
 struct Factors {
   float scale, to_whole;
 };
 
-// For numbers of which the largest has these bits, without its sign. What is not finite makes the scale NaN.
+// The factors for numbers whose largest has these bits, without its sign. If a number is not finite, the scale is NaN.
 INLINE Factors factors_of(uint32_t most) {
   const float bound = as_float(most);
   // As bits, NaN is larger than infinity, and infinity than any number.
@@ -50,12 +50,12 @@ INLINE Factors factors_of(uint32_t most) {
   return bound < 0x1p-100f ? Factors{0, 0} : Factors{bound / largest, largest / bound};
 }
 
-// The scale of a group of whole numbers, and the sum of the numbers that they stand for.
+// The scale of a group of integers, and the sum of the numbers that they stand for.
 struct Scaled {
   float scale, sum;
 };
 
-// A group of x as whole numbers to `to`.
+// Writes a group of x as integers to `to`.
 inline Scaled to_whole(Float type, const uint16_t* x, long n, int16_t* to) {
   float values[128];
   uint32_t most = 0;
@@ -69,8 +69,8 @@ inline Scaled to_whole(Float type, const uint16_t* x, long n, int16_t* to) {
   const auto [scale, factor] = factors_of(most);
   int32_t sum = 0;
   for (long i = 0; i < n; i++) {
-    // Added to 1.5 * 2^23 a number is rounded to a whole one, which stands in the lower bits. Zero times what is not finite
-    // is NaN, of which any bits may be taken: the scale tells the truth.
+    // Adding 1.5 * 2^23 rounds a number to an integer, which is then in the low bits. If a number is not finite, its
+    // bits do not matter: the scale is NaN.
     auto whole = static_cast<int16_t>(as_bits(values[i] * factor + 0x1.8p23f));
     to[i] = whole;
     sum += whole;
@@ -78,18 +78,18 @@ inline Scaled to_whole(Float type, const uint16_t* x, long n, int16_t* to) {
   return {scale, static_cast<float>(sum) * scale};
 }
 
-// Bytes of the scales of a row, and of its biases if there are any.
+// The bytes of a row's scales, and of its biases if there are any.
 inline long scale_bytes(const Weights& w) {
   return w.groups() * (w.coding != Coding::affine ? 1 : w.scale_type == Float::f32 ? 4 : 2);
 }
 
-// A code q stands for q * scale + bias.
+// Scale and bias of a code q, which stands for q * scale + bias.
 template <class V>
 struct Affine {
   typename V::Real scale, bias;
 };
 
-// `width` scales or biases from `at` on, of which n are there; the others are zero.
+// `width` scales or biases from `at` on. The first n exist; the others are zero.
 template <class V>
 INLINE typename V::Real some_scales(Float type, const void* from, long at, long n) {
   const long size = type == Float::f32 ? sizeof(float) : sizeof(uint16_t);
@@ -105,7 +105,7 @@ INLINE typename V::Real some_scales(Float type, const void* from, long at, long 
                             : V::from_bf16(first);
 }
 
-// The same of scales that are a byte each.
+// The same for scales of one byte.
 template <class V>
 INLINE typename V::Real some_bytes(const Weights& w, long at, long n) {
   uint8_t bytes[V::width] = {};
@@ -117,7 +117,7 @@ INLINE typename V::Real some_bytes(const Weights& w, long at, long n) {
   return V::load(scales);
 }
 
-// Those of `width` groups.
+// The scales and biases of `width` groups.
 template <class V, Form FORM>
 INLINE Affine<V> some_groups(const Weights& w, long at, long n) {
   if constexpr (FORM != Form::e2m1) {

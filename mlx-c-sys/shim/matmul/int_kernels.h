@@ -1,38 +1,42 @@
-// Products with affine codes, and with those of E2M1, in whole numbers.
+// Integer products with affine codes and with E2M1.
 //
 // An affine weight is q * scale + bias with a code q of 1 to 8 bits, so a product over one group of k is
 //   scale * sum(q * x) + bias * sum(x),
-// and sum(q * x) is a sum of whole numbers if x is one. So each group of a row of x becomes whole numbers of 16 bits and a
-// scale, and codes are widened to bytes or to 16 bits. The products of a group are added as whole numbers, exactly. Its term of an
-// element of y is then scale * sum(q * x) + bias * sum(x), and terms are added one after the other.
+// and sum(q * x) is an integer sum if x consists of integers. So each group of a row of x becomes 16-bit integers and a
+// scale, and codes are widened to bytes or to 16 bits. The products of a group are added as integers, exactly. The term
+// of a group in an element of y is scale * sum(q * x) + bias * sum(x), and terms are added one after the other.
 //
-// Error: an element of x is rounded by at most 2^-16 of the largest in its group, where bf16 rounds every weight by 2^-9. No element is above 8 (group of 64), 11.3 (of 128) or 16 (of 256, on tiles) times the root
-// mean square of its group. So the products are more exact than those of the same weights rounded to bf16, by eight times at least.
+// Error: an element of x is rounded by at most 2^-16 of the largest element of its group, where bf16 rounds every
+// weight by 2^-9. No element is larger than 8 (groups of 64), 11.3 (of 128) or 16 (of 256, on tiles) times the root
+// mean square of its group. So the products are at least eight times more exact than those of the same weights rounded
+// to bf16.
 //
-// Twice an element of E2M1 is a whole number from -12 to 12. With 12 added it is a code q, which a table gives: the weight is
-// (q - 12) * scale / 2.
+// Twice an element of E2M1 is an integer from -12 to 12. With 12 added it is a code q, which a table gives: the weight
+// is (q - 12) * scale / 2.
 //
-// Elements of E4M3 are not whole numbers: fp8_few_rows.h multiplies them in f32.
+// Elements of E4M3 are not integers: fp8_few_rows.h multiplies them in f32.
 //
-// So an element of y has the same bits for any number of rows and any width of vectors. (int8_amx.cpp sums in another order.)
+// An element of y has the same bits for any number of rows and any width of vectors. (int8_amx.cpp adds in another
+// order.)
 #pragma once
 
 #include "matmul.h"
 
 namespace mlxrs::matmul {
 
-// The functions for one instruction set, for few rows of x or for many.
+// The functions of one instruction set, for few rows of x or for many.
 struct IntKernels {
   // The rows of weights of a task are a multiple of `unit`. At most `block` rows of x are packed together.
   long unit, block;
-  // Bytes of so many rows of x when packed, a multiple of 64.
+  // The bytes of so many packed rows of x, a multiple of 64.
   long (*packed_size)(const Weights& w, long rows);
-  // Packs rows [first, first + rows) of p.x to memory that is aligned to 64 bytes. Rows that p.x does not have are zeros.
+  // Packs rows [first, first + rows) of p.x into memory that is aligned to 64 bytes. Rows that p.x does not have become
+  // zeros.
   void (*pack)(const Product& p, const Weights& w, long first, long rows, void* packed);
 
-  // Bytes that a task needs.
+  // The bytes of scratch memory that a task needs.
   long (*scratch_size)(const Product& p, const Weights& w);
-  // Rows [row, row_end) of the weights, on one thread. `packed` are all blocks, one behind the other.
+  // Multiplies rows [row, row_end) of the weights, on one thread. `packed` has all blocks, one behind the other.
   void (*rows)(const Product& p, const Weights& w, const void* packed, long row, long row_end, void* scratch);
 };
 
@@ -40,9 +44,9 @@ struct Job;
 
 void by_int_kernels(const Product& p, const Job& job, const IntKernels& kernels);
 
-// Null where the compiler does not know the instructions. Which of them runs is decided by the table in matmul.cpp.
-// int8: x is two planes of bytes, 256 high + low, by VPDPBUSD or TDPBUSD. For few rows (any number, but each is multiplied apart), for
-// up to 8, and for more.
+// Null if the compiler does not support the instructions. The table in matmul.cpp decides which kernel runs.
+// int8: x is two planes of bytes, 256 high + low, by VPDPBUSD or TDPBUSD. In this order: for few rows (any number
+// works, but each is multiplied separately), for up to 8 rows, and for more.
 const IntKernels* int8_few_rows_avx512vnni();
 const IntKernels* int8_8_rows_avx512vnni();
 const IntKernels* int8_many_rows_avx512vnni();

@@ -1,24 +1,25 @@
-// Many rows of x in whole numbers, for any vectors V. Included by the file of each instruction set.
+// Integer products with many rows of x, for any vector type V. Included by the file of each instruction set.
 //
-// x is packed so that a lane of a vector is a row of x, and holds a few numbers of it. A panel of weights is widened to whole numbers. A
-// few codes of a row of weights are broadcast to all lanes and multiplied with a vector of x. Sums are exact within a group and added group
-// by group, so that the width of vectors does not change them. Where x has fewer rows than there are lanes, each row is in two lanes, for two
-// rows of weights, whose codes are interleaved.
+// x is packed so that a lane of a vector is a row of x and holds a few of its elements. A panel of weights is widened
+// to integers. A few codes of a row of weights are broadcast to all lanes and multiplied with a vector of x. Sums are
+// exact within a group and added group by group, so that the width of vectors does not change them. Where x has fewer
+// rows than there are lanes, each row of x is in two lanes, for two rows of weights, whose codes are interleaved.
 //
 // V has:
-//   Real, Sums     `width` numbers of f32 and of whole numbers; real numbers as in int16_few_rows.h
-//   of_w           rows of weights that go together, in lanes of their own
-//   panel          rows of weights that are written out at a time: a multiple of of_w * side and of of_w * width
-//   Code, Codes    what codes are written out as, and a vector of `codes` of them
-//   in_lane        codes that go to a lane
-//   few, X         those of all rows that go together, to all their lanes, and a vector of as many numbers of x for each lane
-//   spread         a real number of each row that goes together, to all its lanes
-//   side, across   a tile of sums is `side` times of_w rows of weights by `across` vectors of x; it should fit in registers with as many real numbers
-//   Unpack, expand<FORM>   the next codes written out; `loaded_of_any` bytes are loaded where FORM is any
-//   groups<FORM>   the next `scales` scales and biases, as far as they are there
-//   put            writes codes, or real numbers, of the rows that go together in turns
-//   Layout, lay    packs a group of x for the codes' order
-//   none_yet, add, from    of sums
+//   Real, Sums     vectors of `width` f32 and of `width` integers; the functions of Real are those of int16_few_rows.h
+//   of_w           the number of interleaved rows of weights, each in lanes of its own
+//   panel          the rows of weights that are widened at a time: a multiple of of_w * side and of of_w * width
+//   Code, Codes    the type of a widened code, and a vector of `codes` codes
+//   in_lane        the number of codes in a lane
+//   few, X         `in_lane` codes of all interleaved rows, broadcast; and a vector of as many elements of x a lane
+//   spread         one f32 of each interleaved row, broadcast
+//   side, across   a tile of sums has `side` times of_w rows of weights by `across` vectors of x; its integer sums and
+//                  its f32 sums should fit in registers together
+//   Unpack, expand<FORM>   the next codes, widened; with Form::any, `loaded_of_any` bytes are loaded
+//   groups<FORM>   the next `scales` scales and biases, as far as they exist
+//   put            interleaves and stores codes, or f32, of the interleaved rows
+//   Layout, lay    packs a group of x in the order of the codes
+//   none_yet, add, from    of Sums
 //   transpose      exchanges rows and columns of `width` by `width` numbers
 #pragma once
 
@@ -36,13 +37,15 @@ struct IntManyRows {
   using Code = typename V::Code;
 
   static constexpr long width = V::width, side = V::side;
-  // Rows of x that are packed as one, and of weights that go together.
+  // The number of rows of x in a packed block, and of interleaved rows of weights.
   static constexpr long of_w = V::of_w, of_x = width / of_w;
-  // Rows of weights, and elements of each, that are written out before they are multiplied: they stay in the first cache.
+  // The number of rows of weights, and of elements of each, that are widened before they are multiplied. They stay in
+  // L1.
   static constexpr long panel = V::panel, part = 4096 / width;
   static_assert(panel % (of_w * side) == 0 && panel % (of_w * width) == 0);
 
-  // `of_x` rows of x: whole numbers as `lay` leaves them; for each group the scales; for each the sums.
+  // A packed block of `of_x` rows of x: integers in the order of `lay`; then the scales of each group; then the sums of
+  // each group.
   struct Columns {
     const int16_t* whole;
     const float *scales, *sums;
@@ -79,8 +82,8 @@ struct IntManyRows {
     }
   }
 
-  // What a task needs: a part of a panel's rows, the scales and biases of all their groups, and sums for all rows of x. Of rows that go
-  // together, codes and scales stand in turns.
+  // The scratch memory of a task: a part of a panel's rows, the scales and biases of all their groups, and sums for all
+  // rows of x. Codes and scales of interleaved rows alternate.
   struct Scratch {
     Code* codes;
     long groups;
@@ -97,7 +100,8 @@ struct IntManyRows {
     }
   };
 
-  // What the next panel will be made of, fetched while this one is multiplied: behind the end of the memory that is no harm.
+  // Prefetches the memory of the next panel while this one is multiplied. A prefetch beyond the end of the memory does
+  // no harm.
   class Next {
    public:
     Next(const Weights& w, long row)
@@ -106,7 +110,7 @@ struct IntManyRows {
           biases_(w.biases == nullptr ? scales_ : static_cast<const char*>(w.biases) + row * scale_bytes(w)),
           code_bytes_(side * of_w * w.group * w.bits / 8),
           group_bytes_(side * of_w * scale_bytes(w) / w.groups()) {}
-    // As much as a tile takes for a group.
+    // Prefetches the share of one group of one tile.
     INLINE void fetch() {
       for (const char* end = codes_ + code_bytes_; codes_ < end; codes_ += 64) {
         __builtin_prefetch(codes_, 0, 2);
@@ -122,12 +126,12 @@ struct IntManyRows {
     long code_bytes_, group_bytes_;
   };
 
-  // Writes elements [k, k_end) of the rows out that go together.
+  // Widens elements [k, k_end) of the interleaved rows.
   template <Form FORM>
   static void expand(const Weights& w, const typename V::Unpack& unpack, const std::array<long, of_w>& rows, long k, long k_end, Code* to) {
     constexpr long codes = V::codes;
     const long bits = FORM == Form::any ? w.bits : bits_of(FORM), bytes = codes * bits / 8;
-    // What is loaded may be more than the codes, and the end of a row the end of the memory.
+    // A load may read beyond the codes, and the memory may end where the row ends.
     const long loaded = FORM == Form::any ? V::loaded_of_any : bytes;
     const long safe = smaller(k_end, w.k - (loaded * 8 + bits - 1) / bits + codes);
     const uint8_t* from[of_w];
@@ -157,8 +161,9 @@ struct IntManyRows {
     }
   }
 
-  // Adds products of groups [g, g_end) of `side` times the rows that go together, of a panel and from `row` on, with X vectors of x to
-  // sums, of which those that go together have `distance`. They begin here if `first`.
+  // Adds the products of groups [g, g_end) with X vectors of x to the sums. The rows are `side` times the interleaved
+  // ones, from row `row` of the panel on. The sums of interleaved rows are `distance` apart. They start at zero if
+  // `first`.
   template <int X>
   static void tile(
       const Weights& w, const Scratch& s, long row, const char* packed, long g, long g_end, bool first, float* sums, long distance,
@@ -224,7 +229,8 @@ struct IntManyRows {
     each([&](int q, int v) ALWAYS_INLINE { V::store(sums + q * distance + v * width, all[q][v]); });
   }
 
-  // Sums of a panel's rows, of which those that go together have `distance`, rounded to rows of y from `row` on.
+  // Rounds the sums of a panel's rows and writes them to y, from row `row` on. The sums of interleaved rows are
+  // `distance` apart.
   static void write_rows(const Product& p, const float* sums, long distance, long row, long row_end) {
     for (long i = 0; i < p.m; i += of_x) {
       const float* from = sums + i * of_w;
@@ -255,7 +261,7 @@ struct IntManyRows {
     for (; row < row_end; row += panel) {
       const long rows = smaller(round_up(row_end - row, side * of_w), panel);
       Next next(w, row + panel);
-      // Those that go together from q on. Behind the last row that there is, it stands again.
+      // The interleaved rows from row q on. The last row is repeated where there are fewer.
       auto together = [&](long q) ALWAYS_INLINE {
         std::array<long, of_w> at;
         for (long i = 0; i < of_w; i++) {

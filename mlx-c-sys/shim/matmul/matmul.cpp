@@ -39,12 +39,12 @@ void by_f32(const Product& p, const Job& job) {
 
 // A line of the table.
 struct Line {
-  // An instruction set, and those that have it too.
+  // The instruction set. Larger instruction sets include it.
   Isa isa;
   unsigned codings, x;
-  // The most rows of x.
+  // The largest number of rows of x.
   long rows;
-  // What the weights' group, and what their k, must be a multiple of.
+  // The weights' group size and k must be multiples of these.
   long group, k;
   void (*multiply)(const Product& p, const Job& job);
 
@@ -54,8 +54,8 @@ struct Line {
   }
 };
 
-// Which kernel multiplies: the first line that fits. Where none does, weights become f32 and are multiplied by sgemm's kernels.
-// avx512 without VNNI has the lines of avx2.
+// The kernel that multiplies: the first line that fits. If none does, weights become f32 and sgemm's kernels multiply
+// them. avx512 without VNNI uses the lines of avx2.
 constexpr Line table[] = {
     // ISA            coding                  x     rows group  k  kernel
     {Isa::avx512vnni, affine | mxfp4 | nvfp4, x_16,   4,   1,  32, by_int<int8_few_rows_avx512vnni>},

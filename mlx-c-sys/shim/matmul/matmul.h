@@ -1,17 +1,19 @@
-// Products of activations with the rows of a weight matrix, y = x w^T, for 16-bit and packed weights. Products of f32 with f32 are
-// cblas_sgemm's (sgemm.cpp). docs/cpu-matmul.md describes the design.
+// Products of activations with the rows of a weight matrix, y = x w^T, for 16-bit and packed weights. cblas_sgemm
+// (sgemm.cpp) multiplies f32 with f32. docs/cpu-matmul.md describes the design.
 //
-// matmul.cpp has the table that says which kernel multiplies. Files are named by the numbers that are multiplied and, at the end, by the
-// instruction set that they are compiled for:
+// The table in matmul.cpp decides which kernel multiplies. A file's name says which numbers are multiplied and, at its
+// end, the instruction set:
 //   bf16_tiles_*     weights rounded to bf16, on AMX tiles
 //   bf16_pairs_*     weights rounded to bf16, by VDPBF16PS
-//   int8_*, int16_*  whole numbers: codes of packed weights, and x as whole numbers of 16 bits, in two planes of bytes for int8
+//   int8_*, int16_*  integers: the codes of packed weights, and x as 16-bit integers, which int8 splits into two planes
+// of bytes
 //   fp8_*            codes of E4M3, widened to f32
 //   f32_panels       weights dequantised to f32, multiplied by sgemm's kernels
 //   dequantize_*     rows of weights written out as f32 or bf16
 //
-// Sums are f32 and the result is rounded once, to x's type. An element of y depends on its row of x, its row of w, the instruction set,
-// and the line of the table: sums have a fixed order, whatever else is in the call and whichever thread computes it.
+// Sums are f32, and the result is rounded once, to x's type. An element of y depends on its row of x, its row of w, the
+// instruction set, and the line of the table. Sums have a fixed order, which does not depend on the other rows or on
+// threads.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +24,12 @@ namespace mlxrs::matmul {
 
 enum class Float { f32, f16, bf16 };
 
-// How the elements of a row are written.
+// How the elements of a row are stored.
 enum class Coding {
   f32,
   f16,
   bf16,
-  // q * scale + bias, with `bits` for each q
+  // q * scale + bias, with `bits` for each code q
   affine,
   // 4-bit floating point (E2M1) times a scale: E8M0 for mxfp4, E4M3 for nvfp4
   mxfp4,
@@ -36,13 +38,14 @@ enum class Coding {
   mxfp8,
 };
 
-// A matrix n x k, one row after the other. Packed elements are a stream of bits, the first in the lowest.
+// A matrix n x k, stored row by row. Packed elements are a stream of bits, the first element in the lowest bits.
 struct Weights {
   Coding coding;
   int bits, group;
   long n, k;
   const void* data;
-  // One for each group of a row, n x k / group: of `scale_type` for affine, bytes for the others, which have no biases.
+  // One scale (and bias) for each group of a row, n x k / group in all. Their type is `scale_type` for affine codes,
+  // and bytes for the others, which have no biases.
   Float scale_type;
   const void* scales;
   const void* biases;
@@ -58,32 +61,31 @@ struct Weights {
   }
 };
 
-// Row i of x begins at x[i] and row i of y at y[i]; both are contiguous and of one type.
+// Row i of x begins at x[i], and row i of y at y[i]. Both are contiguous and of one type.
 struct Product {
   Float type;
   long m;
   const void* const* x;
   void* const* y;
-  // Whether y is read at once: it should stay in the caches.
+  // Whether y is read right away: then it should stay in the caches.
   bool is_read = false;
 };
 
-// Rows of w, one behind the other, each element rounded to `type` once.
+// Writes the given rows of w one behind the other, each element rounded once to `type`.
 void write_rows(const Weights& w, const std::vector<long>& rows, Float type, void* y);
 
-// On the threads of threads.h. Throws std::bad_alloc, and what isa() throws.
+// Multiplies on the threads of threads.h. Throws std::bad_alloc, and whatever isa() throws.
 void multiply(const Product& p, const Weights& w);
 
-// The same for several matrices, whose elements are written alike and whose rows are equally long, with one x: each has its y, the
-// product's own does not count.
+// The same for several matrices with one x. They have one coding and one k. Each has its own y; p.y is not used.
 struct Part {
   Weights w;
   void* const* y;
 };
 void multiply_parts(const Product& p, std::span<const Part> parts);
 
-// y = join(x aᵀ, x bᵀ), for n elements at a time. The products are rounded to x's type as those of `multiply` are, but are never in
-// memory as a whole. a and b have one size and one coding.
+// y = join(x aᵀ, x bᵀ), n elements at a time. The products are rounded to x's type, as `multiply` rounds them, but
+// neither is ever complete in memory. a and b have one size and one coding.
 using Join = void (*)(const void* a, const void* b, long n, void* y);
 void multiply_joined(const Product& p, const Weights& a, const Weights& b, Join join);
 

@@ -1,4 +1,4 @@
-// How AMX's tiles are laid out.
+// The layout of AMX tiles.
 #pragma once
 
 #include <immintrin.h>
@@ -8,14 +8,16 @@
 namespace mlxrs::matmul {
 namespace {
 
-// How far apart the rows of weights of a tile are, which come from so many rows: each from a stretch of memory of its own, which is
-// read faster. The number is odd, because 16 rows that lie a power of two apart are of one set of the first cache, which holds 12.
+// The distance between the rows of weights of a tile, out of so many rows. Each row lies in a long run of memory of its
+// own, which is read faster. The distance is odd, because 16 rows a power of two apart fall into one set of L1, which
+// has 12 ways.
 inline long rows_apart(long rows) {
   const long apart = rows / 16;
   return apart > 1 && apart % 2 == 0 ? apart - 1 : apart;
 }
 
-// As long as one of these lives, all tiles have 16 rows of 64 bytes; of fewer columns of 32 bits have the tiles 0 and 5.
+// While one of these lives, all tiles have 16 rows of 64 bytes, except that tiles 0 and 5 have only `columns` columns
+// of 32 bits.
 struct Configuration {
   explicit Configuration(long columns = 16) {
     struct alignas(64) {
@@ -24,7 +26,7 @@ struct Configuration {
       uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
     } tiles;
     tiles.row_bytes[0] = tiles.row_bytes[5] = static_cast<uint16_t>(4 * columns);
-    // GCC 12 believes that only the first eight bytes are read.
+    // Without this, GCC 12 assumes that only the first eight bytes are read.
     asm volatile("" ::"r"(&tiles) : "memory");
     _tile_loadconfig(&tiles);
   }

@@ -37,7 +37,7 @@ inline __attribute__((always_inline)) void transpose(__m512i (&r)[16]) {
   }
 }
 
-// 16 elements of 16 bits and 16 others behind them become pairs of one of each.
+// Pairs 16 elements of 16 bits with the 16 elements behind them.
 inline __attribute__((always_inline)) __m512i paired(__m512i both) {
   const __m512i together = _mm512_set_epi16(
       31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);

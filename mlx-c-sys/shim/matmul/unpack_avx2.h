@@ -17,8 +17,8 @@ inline __attribute__((always_inline)) __m256 eight_f16(const void* from) {
   return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(from)));
 }
 
-// The codes of 16 elements as numbers of 16 bits. The two bytes that a code lies in go to a lane; a product shifts it to the
-// upper end, from where it comes down alone.
+// The codes of 16 elements as 16-bit integers. Each lane gets the two bytes that contain its code. A multiplication
+// shifts the code to the upper end of the lane, and a shift brings it down alone.
 struct Sixteen {
   __m256i bytes, factors;
   __m128i down;
@@ -36,17 +36,17 @@ struct Sixteen {
     factors = _mm256_load_si256(reinterpret_cast<const __m256i*>(factor));
   }
 
-  // Of less than 8 bits each. 16 bytes are read, whether or not all belong to them.
+  // Codes of less than 8 bits each. 16 bytes are read, whether or not all belong to the codes.
   inline __attribute__((always_inline)) __m256i operator()(const uint8_t* from) const {
     __m256i raw = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
     return _mm256_srl_epi16(_mm256_mullo_epi16(_mm256_shuffle_epi8(raw, bytes), factors), down);
   }
 
-  // Of 8 bits each.
+  // Codes of 8 bits each.
   static inline __attribute__((always_inline)) __m256i of_bytes(const uint8_t* from) {
     return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
   }
-  // Of 4 bits each. A byte becomes a pair.
+  // Codes of 4 bits each. A byte becomes a pair.
   static inline __attribute__((always_inline)) __m256i of_nibbles(const uint8_t* from) {
     __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
     __m256i low = _mm256_and_si256(bytes, _mm256_set1_epi32(15)), high = _mm256_srli_epi32(bytes, 4);

@@ -12,8 +12,8 @@ inline __attribute__((always_inline)) __mmask64 first_bytes(long n) {
   return n >= 64 ? ~0ull : n > 0 ? (1ull << n) - 1 : 0;
 }
 
-// Takes the codes of 64 elements out of a stream of bits: each 64-bit lane gets the bytes that its eight elements lie
-// in, and VPMULTISHIFTQB takes them from there.
+// Unpacks the codes of 64 elements from a stream of bits. Each 64-bit lane gets the bytes that contain its eight
+// elements, and VPMULTISHIFTQB extracts them.
 struct Unpack {
   __m512i bytes, shifts, mask;
   int bits;
@@ -31,7 +31,7 @@ struct Unpack {
     mask = _mm512_set1_epi8(static_cast<char>((1 << bits) - 1));
   }
 
-  // `n` elements, the others are zero.
+  // The first `n` elements; the others are zero.
   inline __attribute__((always_inline)) __m512i operator()(const uint8_t* from, long n) const {
     __m512i raw = _mm512_maskz_loadu_epi8(first_bytes(n * bits / 8), from);
     if (bits == 8) {

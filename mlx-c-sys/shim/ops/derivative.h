@@ -1,4 +1,4 @@
-// The base of derivatives that are nodes.
+// The base of nodes that are derivatives.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,8 @@
 
 namespace mlxrs::ops {
 
-// Inputs are those of the operation and the cotangent of its result; outputs are the cotangents of its first inputs.
+// Inputs: those of the operation, and the cotangent of its result. Outputs: the cotangents of the operation's first
+// inputs.
 class Derivative : public Node {
  public:
   Derivative(mx::Stream s, std::shared_ptr<Node> of, size_t count) : Node(s), of_(std::move(of)), count_(count) {}
@@ -34,7 +35,7 @@ class Derivative : public Node {
     return shapes;
   }
 
-  // The outputs of this node, of those of the operation's inputs that `argnums` names, in their types. `inputs`: f32.
+  // The cotangents of the inputs that `argnums` names, in the types of these inputs. `inputs` must be f32.
   static Arrays make(
       std::shared_ptr<Derivative> node, Arrays inputs, const Arrays& primals, const std::vector<int>& argnums) {
     auto shapes = node->output_shapes(inputs);
@@ -53,7 +54,7 @@ class Derivative : public Node {
   size_t count_;
 };
 
-// Whether only the first `count` inputs are differentiated, and everything is of a type that is computed in f32.
+// Whether only the first `count` inputs are differentiated, and all types are ones that are computed in f32.
 inline bool has_derivative(
     const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, size_t count) {
   auto first = primals.begin(), end = primals.begin() + count;
@@ -61,7 +62,7 @@ inline bool has_derivative(
       std::all_of(first, end, [](const mx::array& x) { return is_float(x.dtype()); }) && is_float(cotangents[0].dtype());
 }
 
-// As a derivative takes it: f32 and dense.
+// x as f32 and dense, which derivatives require.
 inline mx::array widened(const mx::array& x, mx::Stream s) {
   return mx::contiguous(mx::astype(x, mx::float32, s), false, s);
 }

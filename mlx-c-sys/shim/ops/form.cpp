@@ -10,13 +10,13 @@
 namespace mlxrs::ops {
 namespace {
 
-// How many calls of mlxrs_fast_plainly(true) this thread has not ended.
+// The number of open calls of mlxrs_fast_plainly(true) on this thread.
 thread_local int plainly = 0;
 
 // Whether the CPU has kernels for an operation.
 bool has_cpu_kernel(mlxrs_op op) {
 #ifdef __APPLE__
-  // MLX's own matrix products are Accelerate's, and its gathers do.
+  // MLX's own matrix products and gathers use Accelerate there.
   switch (op) {
     case MLXRS_OP_LINEAR:
     case MLXRS_OP_EXPERTS:

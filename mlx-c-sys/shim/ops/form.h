@@ -16,11 +16,11 @@ namespace mx = mlx::core;
 // kernels for NVIDIA GPUs.
 enum class Form { plain = MLXRS_FORM_PLAIN, cpu = MLXRS_FORM_CPU, cuda = MLXRS_FORM_CUDA };
 
-// What runs on stream `s` for the operation, one of mlxrs_op.
+// The form that runs on stream `s` for the operation.
 Form form(mlxrs_op op, mx::Stream s);
 
-// The operation in the form of its stream. `node` gives nothing for inputs that our kernels for the stream do not take: these are plain
-// too.
+// The operation in the form of its stream. `node` returns nothing for inputs that our kernels for the stream do not
+// support; these take the plain form.
 template <typename Node, typename Plain>
 auto run(mlxrs_op op, mx::Stream s, const Node& node, const Plain& plain) -> decltype(plain()) {
   if (form(op, s) != Form::plain) {
@@ -31,8 +31,8 @@ auto run(mlxrs_op op, mx::Stream s, const Node& node, const Plain& plain) -> dec
   return plain();
 }
 
-// Whether a transformation (grad, vmap, compile) traces one of these. Operations that join several are then built of their parts:
-// these have derivatives that are nodes, and keep what the derivatives need.
+// Whether a transformation (grad, vmap, compile) traces one of these. Then operations that join several are built of
+// their parts, whose derivatives are nodes and keep the values that the derivatives need.
 inline bool is_traced(std::initializer_list<const mx::array*> arrays) {
   for (const mx::array* a : arrays) {
     if (a->is_tracer()) {

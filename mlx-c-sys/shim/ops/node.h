@@ -1,5 +1,5 @@
-// The base of our nodes in MLX's graph. Transformations use the plain form, except for the derivatives that training needs most
-// (derivative.h).
+// The base of our nodes in MLX's graph. Transformations use the plain form, except for the derivatives that matter most
+// in training (derivative.h).
 #pragma once
 
 #include <algorithm>
@@ -27,8 +27,8 @@ namespace mlxrs::ops {
 
 using Arrays = std::vector<mx::array>;
 
-// Runs `body(i)` for each i in [0, n). The loop is split over threads if its `work`, in multiplications, is large enough. To be called on
-// a stream's thread.
+// Runs `body(i)` for each i in [0, n). Threads share the loop if its `work`, in multiplications, is large enough. Must
+// be called on a stream's thread.
 template <typename Body>
 void share(uint32_t n, double work, const Body& body) {
   auto& threads = Threads::shared();
@@ -45,7 +45,7 @@ class Node : public mx::Primitive {
  public:
   using mx::Primitive::Primitive;
 
-  // The plain form. A node overrides one of the two.
+  // The plain form. A node overrides this or `parts`.
   virtual mx::array plain(const Arrays& inputs) {
     return plain_all(inputs).at(0);
   }
@@ -53,16 +53,16 @@ class Node : public mx::Primitive {
     return {plain(inputs)};
   }
 
-  // The same results by operations whose derivatives are taken in its place: MLX's own, or smaller nodes that have a
-  // derivative which is a node.
+  // The same results by operations whose derivatives are used in its place: MLX's own operations, or smaller nodes with
+  // a derivative that is a node.
   virtual Arrays parts(const Arrays& inputs) {
     return plain_all(inputs);
   }
 
-  // Hands the work to the stream. The outputs have memory, and not all of them are empty.
+  // Queues the work on the stream. The outputs have memory, and at least one is not empty.
   virtual void encode(const Arrays& in, Arrays& out) = 0;
 
-  // Gives the outputs memory. Returns whether there is something to compute: else `encode` is not called.
+  // Gives the outputs memory. Returns whether there is something to compute; if not, `encode` is not called.
   virtual bool allocate(const Arrays&, Arrays& out) {
     for (auto& y : out) {
       y.set_data(mx::allocator::malloc(y.nbytes()));
@@ -78,7 +78,7 @@ class Node : public mx::Primitive {
     });
     size_t bytes = 0;
     for (const auto& y : out) {
-      // A buffer that is written in place is not new memory.
+      // A buffer that is written in place adds no memory.
       bytes += y.data_shared_ptr().use_count() > 1 ? 0 : y.nbytes();
     }
     run_ahead(stream(), bytes);
@@ -87,19 +87,20 @@ class Node : public mx::Primitive {
   void eval_gpu(const Arrays& in, Arrays& out) final {
     encode_cuda(in, out);
   }
-  // Gives the outputs memory of the GPU, and adds kernels to its stream. Only of nodes that have kernels for NVIDIA GPUs.
+  // Gives the outputs GPU memory and adds kernels to the GPU's stream. Only for nodes that have kernels for NVIDIA
+  // GPUs.
   virtual void encode_cuda(const Arrays&, Arrays&) {
     throw std::runtime_error(std::string(name()) + ": this form runs on the CPU only");
   }
 
-  // Of one output, which has the shape of the first input.
+  // For one output with the shape of the first input.
   std::vector<mx::Shape> output_shapes(const Arrays& in) override {
     return {in[0].shape()};
   }
 
   Arrays vjp(
       const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) override {
-    // Only of those: others may have no gradient.
+    // Only the gradients that are asked for: other inputs may have none.
     Arrays some;
     for (int i : argnums) {
       some.push_back(primals[i]);
@@ -132,12 +133,12 @@ class Node : public mx::Primitive {
   }
 
  protected:
-  // The same on the stream's thread, later.
+  // Runs `body` later, on the stream's thread.
   template <typename Body>
   void dispatch(uint32_t n, double work, Body body) {
     mx::cpu::get_command_encoder(stream()).dispatch([n, work, body = std::move(body)] { share(n, work, body); });
   }
-  // `allocate` for outputs that begin with a cache line where they are large.
+  // `allocate` for outputs that begin at a cache line if they are large.
   static bool allocate_lines(Arrays& out) {
     constexpr size_t line = 64, large = 1 << 16;
     bool any = false;
@@ -164,7 +165,7 @@ struct NoSettings {
   bool operator==(const NoSettings&) const = default;
 };
 
-// A node with settings: nodes of one class with equal settings and inputs are merged when a graph is compiled.
+// A node with settings. When a graph is compiled, nodes of one class with equal settings and inputs are merged.
 template <class Settings = NoSettings>
 class NodeWith : public Node {
  public:
@@ -172,7 +173,7 @@ class NodeWith : public Node {
   explicit NodeWith(mx::Stream s) requires std::is_default_constructible_v<Settings>
       : Node(s), settings_{} {}
 
-  // MLX asks this of nodes of one class only.
+  // MLX calls this only for nodes of one class.
   bool is_equivalent(const mx::Primitive& other) const override {
     return settings_ == static_cast<const NodeWith&>(other).settings_;
   }
@@ -181,18 +182,19 @@ class NodeWith : public Node {
   Settings settings_;
 };
 
-// Where the vectors along the last axis of an array are; the array may be any view. A scalar is a vector of one.
+// The positions of the vectors along the last axis of an array, which may be any view. A scalar is a vector of one
+// element.
 class Rows {
  public:
   explicit Rows(const mx::array& a)
       : shape_(a.shape().begin(), a.shape().end() - (a.ndim() > 0)),
         strides_(a.strides().begin(), a.strides().end() - (a.ndim() > 0)), step_(a.ndim() > 0 ? a.strides().back() : 1) {}
 
-  // Elements from the beginning of the array to row `i`, in row-major order.
+  // The offset of row `i` from the start of the array, in elements. Rows are in row-major order.
   int64_t operator()(uint32_t i) const {
     return mx::elem_to_loc(static_cast<int>(i), shape_, strides_);
   }
-  // Elements from one to the next in a row.
+  // The distance from one element of a row to the next.
   int64_t step() const {
     return step_;
   }
@@ -203,7 +205,7 @@ class Rows {
   int64_t step_;
 };
 
-// The vectors along the last axis of an array, dense: where they are, or copied.
+// The vectors along the last axis of an array, dense: in place, or copied.
 class Vectors {
  public:
   explicit Vectors(const mx::array& a) : at_(a.data<char>()), n_(a.shape(-1)), size_(a.itemsize()) {
@@ -212,7 +214,7 @@ class Vectors {
     }
   }
 
-  // Vector `i`; `work` has room for one.
+  // Vector `i`. `work` must have room for one vector.
   const char* operator()(uint32_t i, void* work) const {
     if (in_order()) {
       return at_ + int64_t(i) * n_ * size_;
@@ -224,11 +226,11 @@ class Vectors {
     gather(from, rows_->step(), n_, size_, work);
     return static_cast<const char*>(work);
   }
-  // Whether vectors are where they are, and `work` is never needed.
+  // Whether vectors are in place, so that `work` is never used.
   bool in_place() const {
     return in_order() || rows_->step() == 1 || n_ == 1;
   }
-  // Puts vector `i` there.
+  // Copies vector `i` to `to`.
   void copy(uint32_t i, void* to) const {
     if (const char* from = (*this)(i, to); from != to) {
       std::memcpy(to, from, nbytes());
@@ -237,7 +239,7 @@ class Vectors {
   size_t nbytes() const {
     return n_ * size_;
   }
-  // One after the other in memory: nothing is copied.
+  // Whether vectors follow each other in memory, so that nothing is copied.
   bool in_order() const {
     return rows_ == nullptr;
   }
@@ -262,16 +264,16 @@ class Vectors {
   const char* at_;
   long n_;
   size_t size_;
-  // Null where they lie one after the other.
+  // Null if the vectors follow each other.
   std::shared_ptr<const Rows> rows_;
 };
 
-// Memory of the thread for `n` floats, on a cache line.
+// The thread's memory for `n` floats, aligned to a cache line.
 inline float* workspace(size_t n) {
   return for_node.of<float>(static_cast<long>(n));
 }
 
-// The kernels for a dtype of `is_float`.
+// The index of the kernels for a dtype that `is_float` accepts.
 inline Type type_of(mx::Dtype dtype) {
   return dtype == mx::float32 ? Type::f32 : dtype == mx::float16 ? Type::f16 : Type::bf16;
 }
@@ -281,8 +283,8 @@ inline const RowKernels& row_kernels(mx::Dtype dtype) {
 inline bool is_float(mx::Dtype dtype) {
   return dtype == mx::float32 || dtype == mx::float16 || dtype == mx::bfloat16;
 }
-// Whether the kernels for a stream take arrays of a dtype. GPUs multiply 16 bits, and leave graphs that are traced to MLX's own operations,
-// which have derivatives there.
+// Whether the kernels of a stream support arrays of this dtype. GPU kernels take 16-bit types. Traced graphs on GPUs
+// use MLX's own operations, which have derivatives there.
 inline bool takes(mx::Stream s, const mx::array& x) {
   return is_float(x.dtype()) && (s.device == mx::Device::cpu || (x.dtype() != mx::float32 && x.size() > 0 && !x.is_tracer()));
 }

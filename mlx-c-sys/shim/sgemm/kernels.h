@@ -9,10 +9,10 @@
 namespace mlxrs::sgemm {
 namespace {
 
-// How much of k a block takes: a tile's rows and columns stay in the first cache.
+// The length of a block of k in vectors: a tile's rows and columns stay in L1.
 constexpr long block_steps = 32;
 
-// The height of the panels in which `direct` has A: few rows are one tile or two, so that B passes by but once or twice.
+// The height of the panels of A for `direct`. Few rows are one tile or two, so that B is read only once or twice.
 template <class V>
 long direct_height(const Product& p) {
   return p.m <= max_rows ? p.m : p.m <= 8 ? 4 : V::rows;
@@ -64,11 +64,11 @@ void direct(const Product& p, const float* rows, long begin, long end) {
   }
 }
 
-// Sums a band of columns, lane by lane in memory: the rows of B are read in order, each once.
+// Sums a band of columns. Lanes are columns in memory order, so the rows of B are read in order, each once.
 template <class V, int ROWS>
 void stream_rows(const Product& p, long begin, long end) {
   using T = typename V::type;
-  // At most 32 KiB of sums: the first cache.
+  // At most 32 KiB of sums, the size of L1.
   constexpr long band = 512 / ROWS * 16 / V::width / 64 * 64;
   alignas(64) float sums[V::width][ROWS][band];
   long tail = p.k % V::width;

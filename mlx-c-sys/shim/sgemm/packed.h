@@ -1,9 +1,10 @@
-// Many rows and columns, for any vector type V (see tile.h): products of copies of A and B in the order of use.
+// Products with many rows and columns, for any vector type V (see tile.h). They read copies of A and B in the order of
+// use.
 //
-// A vector's lanes are columns of C, so nothing is added across lanes. The lanes of product.h's rule are computed one after the other:
-// lane l of an element sums k = l, l + width, ... In the copies all k of one lane are adjacent, and lanes have the order of the tree's
-// leaves from left to right. After a lane, the complete parts of the tree are added as a binary counter carries: after leaf i, as many
-// sums as i has trailing ones.
+// A vector's lanes are columns of C, so nothing is added across lanes. The lanes of product.h's rule are computed one
+// after the other: lane l of an element sums k = l, l + width, ... In the copies all k of one lane are adjacent, and
+// the lanes follow the leaves of the tree from left to right. After a lane, the complete parts of the tree are added as
+// a binary counter carries: after leaf i, as many sums as i has trailing ones.
 #pragma once
 
 #include <type_traits>
@@ -19,10 +20,10 @@ struct Packed {
 
   // A tile of C: `side` rows, `cols` columns.
   static constexpr long width = V::width, side = V::side, cols = V::wide * width;
-  // The most partial sums of a tile: those of the tree, and one that a block of k has cut.
+  // The largest number of partial sums of a tile: those of the tree, and one that the end of a block of k interrupted.
   static constexpr int levels = __builtin_ctz(V::width), waiting = levels + 1;
   static constexpr long tile_floats = side * cols, open_floats = waiting * tile_floats;
-  // The k of a block, whose columns stay in L1.
+  // The number of k in a block. The columns of a block stay in L1.
   static constexpr long block_size = 24 * 1024 / (4 * cols);
 
   // Which leaf of the tree a lane is: its bits reversed.
@@ -38,11 +39,11 @@ struct Packed {
   };
   static constexpr Leaves leaves{};
 
-  // How many k a lane has.
+  // The number of k in a lane.
   static long steps(const Product& p) {
     return ceil_div(p.k, width);
   }
-  // One cache line more: else lines that are written together fall into the same sets.
+  // One more cache line, because otherwise lines that are written together fall into the same sets.
   static long leaf_size(long steps, long height) {
     return steps * height + 16;
   }
@@ -53,11 +54,11 @@ struct Packed {
     return ceil_div(rows, height) * panel_size(p, height);
   }
 
-  // How many numbers `turn` takes of each of four rows.
+  // How many numbers `turn` takes from each of four rows.
   template <typename T>
   static constexpr long span = std::is_same_v<T, Bf16> ? 8 : 4;
 
-  // Number k of each of four rows goes to to[k].
+  // Transposes: number k of each of four rows goes to to[k].
   static void turn(const float* from, long row_stride, Four* to) {
     for (int r = 0; r < 4; r++) {
       to[r] = load4(from + r * row_stride);
@@ -70,7 +71,7 @@ struct Packed {
     }
     turn4(to);
   }
-  // Two beside each other go as one.
+  // The same for bf16. Two neighbouring elements are transposed as one.
   static void turn(const Bf16* from, long row_stride, Four* to) {
     Four pairs[4];
     for (int r = 0; r < 4; r++) {
@@ -94,7 +95,7 @@ struct Packed {
     return __builtin_bit_cast(float, uint32_t{p->bits} << 16);
   }
 
-  // A panel of `height` rows, for each lane where its leaf begins: element k of row r is at at(k) + r.
+  // A panel of `height` rows, with the start of each lane's leaf: element k of row r is at at(k) + r.
   struct Panel {
     float* lanes[width];
     long height;
@@ -109,7 +110,7 @@ struct Packed {
     }
   };
 
-  // Copies `rows` rows into panels of `height`; rows and elements beyond the end become zeros.
+  // Copies `rows` rows into panels of `height` rows. Rows and elements beyond the end become zeros.
   template <typename T>
   static void pack(float* memory, long height, const T* from, long row_stride, long k_stride, long rows, const Product& p) {
     for (; rows > 0; rows -= height, from += height * row_stride, memory += panel_size(p, height)) {
@@ -127,10 +128,10 @@ struct Packed {
     }
   }
 
-  // Rows that lie along k.
+  // Copies rows whose elements are adjacent along k.
   template <typename T>
   static void pack_along(const Panel& panel, const T* from, long row_stride, long rows, long k_end) {
-    // A line at a time: rows are often a power of two apart, so few of them fit in the first cache together.
+    // A cache line at a time: rows are often a power of two apart, so few of them fit in L1 together.
     constexpr long line = 64 / sizeof(T), turned = span<T>, together = turned < width ? turned : width;
     const long fours = rows - rows % 4;
     for (long k = 0; k < k_end; k += line) {
@@ -157,7 +158,7 @@ struct Packed {
     }
   }
 
-  // Others.
+  // Copies rows with other strides.
   template <typename T>
   static void pack_across(const Panel& panel, const T* from, long row_stride, long k_stride, long rows, long k_end) {
     for (long k = 0; k < k_end; k++, from += k_stride) {
@@ -194,13 +195,13 @@ struct Packed {
     return open + level * tile_floats + i * cols + j * width;
   }
 
-  // A part of k for a tile, in places of the panels: [begin, end).
+  // A range of k for a tile, as places in the panels: [begin, end).
   struct Block {
     const float *rows, *columns;
     long steps, begin, end;
-    // The partial sums; at the end of k the first ones are the result.
+    // The partial sums. At the end of k the first ones are the result.
     float* open;
-    // What is prefetched meanwhile: the next panel of rows, and bytes from `fetch` on, so many for each k.
+    // Memory to prefetch meanwhile: the next panel of rows, and `fetch` bytes for each k from `next` on.
     const float* next;
     const char* fetch;
     long fetch_step;
@@ -278,7 +279,8 @@ struct Packed {
     static_assert(V::wide == 2 || V::wide == 3, "one case for each number of vectors");
     const long k = steps(p) * width, row_panel = panel_size(p, side);
     const long tiles = ceil_div(part.row_end - part.row, side) * ceil_div(part.col_end - part.col, cols);
-    // With nothing to prefetch, an address that is mapped: a prefetch of an unmapped one walks the page table each time.
+    // If there is nothing to prefetch, a mapped address is used: a prefetch of an unmapped one walks the page table
+    // each time.
     const char* fetch = reinterpret_cast<const char*>(meanwhile.bytes > 0 ? meanwhile.from : columns);
     const long fetch_step = ceil_div(meanwhile.bytes, tiles * k);
     for (long j = part.col; j < part.col_end; j += cols, columns += panel_size(p, cols)) {

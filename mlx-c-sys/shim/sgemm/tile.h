@@ -1,8 +1,8 @@
 // The tile of sums that all kernels use, and its panels, for any vector type V.
 //
-// V has: type, width, rows and cols (of a tile: rows * cols sums, rows + 1 operands and all of them in registers),
-// zero, set1, load, load_part (the first n, then zeros), store, fma, add, and sum4: the lanes of four vectors, each
-// added as the tree that product.h describes.
+// V has: type, width, rows and cols (of a tile: rows * cols sums and rows + 1 operands fit in registers together),
+// zero, set1, load, load_part (the first n elements, then zeros), store, fma, add, and sum4: the sums of the lanes of
+// four vectors, each added as the tree that product.h describes.
 #pragma once
 
 #include "product.h"
@@ -36,7 +36,8 @@ constexpr long ceil_div(long a, long b) {
   return (a + b - 1) / b;
 }
 
-// Step 3 of the order. Compiled without contraction, so that the two forms agree.
+// Step 3 of product.h's rule. Compiled without contraction of multiplications and additions, so that the two forms
+// agree.
 inline void finish(const Product& p, float* c, float sum) {
   float scaled = p.alpha * sum;
   *c = p.beta == 0 ? scaled : scaled + p.beta * *c;
@@ -51,17 +52,17 @@ struct Count {
   static constexpr int value = N;
 };
 
-// How many bytes ahead 16-bit elements are prefetched: a tenth less time for one row.
+// The prefetch distance of 16-bit elements, in bytes. It saves a tenth of the time for one row.
 constexpr long ahead = 1024;
 
-// Rows or columns that a tile reads: vector s of row r starts at data + r * row + s * step.
+// The rows or columns that a tile reads: vector s of row r starts at data + r * row + s * step.
 template <typename T>
 struct Operand {
   const T* data;
   long row, step;
 };
 
-// Where a tile's sums go: `valid_rows` x `valid_cols` elements from `c`.
+// The place of a tile's sums: `valid_rows` x `valid_cols` elements from `c`.
 struct Target {
   float* c;
   long valid_rows, valid_cols;
@@ -81,8 +82,8 @@ inline typename V::type load_part(const T* p, long n) {
   return V::load(part);
 }
 
-// Adds `steps` vectors, and then a part of `tail` elements, to ROWS x COLS sums. The sums start at zero when `first`
-// and else from `put_away`; they end in C when `last` and else in `put_away`.
+// Adds `steps` vectors, and then a partial vector of `tail` elements, to ROWS x COLS sums. The sums start at zero if
+// `first`, else at `put_away`. They end in C if `last`, else in `put_away`.
 template <class V, int ROWS, int COLS, typename T>
 inline __attribute__((always_inline)) void tile(
     const Product& p, Operand<float> a, Operand<T> b, long steps, long tail, bool first, bool last, float* put_away, Target to) {
@@ -160,7 +161,7 @@ inline __attribute__((always_inline)) void tile(
   }
 }
 
-// How many columns a tile of so many rows takes, for no more sums than there are registers.
+// The number of columns of a tile of so many rows. The sums must fit in registers.
 template <class V>
 constexpr int cols_for(int rows) {
   int most = V::rows * V::cols / rows;
@@ -170,7 +171,7 @@ constexpr int cols_for(int rows) {
 // The most rows of a tile of tile_of.
 constexpr long max_rows = 6;
 
-// A tile of `rows` rows, 1 to max_rows, whether valid or not; of cols_for<V>(rows) columns, or of one.
+// A tile of `rows` rows, 1 to max_rows, some of which may be padding; of cols_for<V>(rows) columns, or of one.
 template <class V, typename T>
 void tile_of(
     long rows, const Product& p, Operand<float> a, Operand<T> b, long steps, long tail, bool first, bool last, float* put_away,

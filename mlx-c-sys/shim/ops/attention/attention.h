@@ -32,7 +32,7 @@ struct AttentionOptions {
 };
 struct AttentionInputs {
   const mx::array &q, &k, &v;
-  // The mask of `array`, or the offsets of `positions`.
+  // The array of Mask::array, or the offsets of Mask::positions.
   std::optional<mx::array> told;
   // [H]: for each head, the score of one more token, which has no value.
   std::optional<mx::array> sinks;
@@ -44,7 +44,7 @@ mx::array attention_plainly(const AttentionInputs& of, const AttentionOptions& o
 mx::array dense_mask(
     int queries, int slots, Layout layout, int window, const mx::array& offsets, mx::Stream s);
 
-// A mask of `positions` must be passed as an array (dense_mask).
+// Mask::positions must be passed as an array here (dense_mask).
 Arrays attention_vjp(std::shared_ptr<Node> of, const AttentionOptions& options, const Arrays& primals,
                      const mx::array& dy, const std::vector<int>& argnums);
 

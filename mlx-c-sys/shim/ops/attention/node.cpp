@@ -127,7 +127,8 @@ void run(const Plan& p) {
     }
     run_split(tasks, *p.kernel);
   } else {
-    // The last parts of a prompt see the most keys, so they begin first. Threads take tasks from the highest index down.
+    // The last parts of a prompt see the most keys, so they start first. Threads take tasks from the highest index
+    // down.
     threads.each_several(n, 32, [&](uint32_t i) {
       auto one = task(i / across + i % across * parts);
       run(one, *p.kernel);
@@ -142,7 +143,7 @@ class AttentionNode : public Node {
 
   bool allocate(const Arrays&, Arrays& out) override {
     auto& y = out[0];
-    // In memory tokens come before heads, so that merging the heads is a view.
+    // In memory, tokens come before heads, so that merging the heads is a view.
     int64_t heads = y.shape(1), tokens = y.shape(2), d = y.shape(3);
     y.set_data(
         mx::allocator::malloc(y.nbytes()), y.size(), {heads * tokens * d, d, heads * d, 1},

@@ -68,7 +68,7 @@ struct Plan {
   long group() const {
     return heads / kv_heads;
   }
-  // The position of a row's first query, and the range of positions that the cache has.
+  // The position of a row's first query, brought into the range of positions that the cache has.
   long offset(int row) const {
     return offsets != nullptr ? offsets[row * offset_step] : slots - tokens;
   }
@@ -101,7 +101,7 @@ struct Plan {
   }
 };
 
-// Some tokens of a row with some query heads that share a head of keys and values.
+// Some tokens of a row, with some query heads that share a KV head.
 struct Task {
   Attention a;
   std::vector<int> first, last;

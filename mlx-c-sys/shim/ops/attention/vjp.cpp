@@ -14,7 +14,7 @@ extern "C" void cblas_sgemm(
 namespace mlxrs::ops {
 namespace {
 
-// The queries of all heads that share a head of keys and values, in one row of the batch; all arrays dense.
+// The queries of all heads that share a KV head, in one row of the batch. All arrays are dense.
 struct QueryHeads {
   long heads, queries, keys, dim, value_dim;
   float scale;
@@ -45,7 +45,7 @@ void multiply(long m, long n, long k, Side a, Side b, bool adds, float* c, long 
       whole(a.row), b.at, whole(b.row), adds ? 1.0f : 0.0f, c, whole(c_row));
 }
 
-// Scores of one query, scaled and masked.
+// Scales and masks the scores of one query.
 void mask(const QueryHeads& a, long head, long token, long keys, float* scores) {
   long at = head * a.head_step + token * a.query_step;
   for (long s = 0; s < keys; s++) {
@@ -60,7 +60,7 @@ void mask(const QueryHeads& a, long head, long token, long keys, float* scores) 
 }
 
 void derive(const QueryHeads& a) {
-  // The scores of a block and their derivatives stay in L2.
+  // The number of queries in a block: its scores and their derivatives stay in L2.
   constexpr long together = 96;
   std::vector<float> memory(2 * together * a.keys);
   float *p = memory.data(), *ds = p + together * a.keys;

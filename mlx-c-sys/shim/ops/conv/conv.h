@@ -5,7 +5,8 @@
 
 namespace mlxrs::ops {
 
-// The sum of x[b, t + j, c] taps[j, c] over j, plus the bias, through silu if asked for. `in` is x, taps, and a bias where there is one.
+// The sum over j of x[b, t + j, c] taps[j, c], plus the bias, through silu if `silu`. `in` is x, taps, and optionally a
+// bias.
 std::optional<mx::array> causal_conv(const Arrays& in, bool silu, mx::Stream s);
 mx::array causal_conv_plainly(const Arrays& in, bool silu, mx::Stream s);
 

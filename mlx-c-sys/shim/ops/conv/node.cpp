@@ -6,7 +6,7 @@ namespace {
 
 constexpr int most_taps = 8;
 
-// Its setting is whether silu follows.
+// The node. Its setting is `silu`.
 class CausalConv : public NodeWith<bool> {
  public:
   using NodeWith::NodeWith;

@@ -1,4 +1,4 @@
-// Vectors of f32 of the instruction set that a file is compiled for, and what they are read from and written to.
+// Vectors of f32 of the instruction set that a file is compiled for, with loads and stores for each element type.
 // Included by the file of each instruction set: everything has internal linkage, and nothing of the standard library is
 // called, so that no function compiled for one instruction set can be linked into code for another.
 #pragma once
@@ -30,7 +30,7 @@ typedef int32_t Ints __attribute__((vector_size(4 * width)));
 typedef uint32_t Bits __attribute__((vector_size(4 * width)));
 typedef uint16_t Shorts __attribute__((vector_size(2 * width)));
 
-// Elements of 16 bits, for their type's sake.
+// 16-bit elements, as types of their own.
 struct bf16 {
   uint16_t bits;
 };
@@ -52,7 +52,7 @@ INLINE Lanes all(float x) {
 INLINE Ints all(int32_t x) {
   return x - Ints{};
 }
-// Where `mask` is set, x, else y.
+// x where `mask` is set, else y.
 INLINE Lanes choose(Ints mask, Lanes x, Lanes y) {
   return mask ? x : y;
 }
@@ -107,15 +107,15 @@ INLINE Lanes load(const f16* p) {
   Shorts halves;
   memcpy(&halves, p, sizeof halves);
   Bits x = __builtin_convertvector(halves, Bits);
-  // The exponent moves from a bias of 15 to one of 127, for which a product is exact, also of numbers below the normal.
+  // The exponent's bias changes from 15 to 127. The multiplication is exact, also for subnormal numbers.
   Lanes y = cast<Lanes>((x & 0x7fffu) << 13) * 5.192296858534828e33f;
   Bits special = cast<Bits>((x & 0x7c00u) == 0x7c00u) & 0x7f800000u;
   return cast<Lanes>(cast<Bits>(y) | special | (x & 0x8000u) << 16);
 #endif
 }
 
-// 1 / y for 1 <= y < 2^126 and x / y for 1 <= y <= 2, within a unit in the last place: where a division takes long, by an estimate of
-// 1 / y that is made better, each time to twice the digits.
+// 1 / y for 1 <= y < 2^126, and x / y for 1 <= y <= 2, within a unit in the last place. Where division is slow, an
+// estimate of 1 / y is refined; each step doubles the number of correct digits.
 INLINE Lanes inverse(Lanes y) {
 #if defined(__AVX512F__)
   Lanes r = cast<Lanes>(_mm512_rcp14_ps(cast<__m512>(y)));
@@ -136,7 +136,7 @@ INLINE Lanes quotient(Lanes x, Lanes y) {
 INLINE void store(float* p, Lanes x) {
   memcpy(p, &x, sizeof x);
 }
-// To the nearest, of two to the even one.
+// Rounds to the nearest, ties to even.
 INLINE Shorts to_bf16(Lanes x) {
   Bits bits = cast<Bits>(x);
   Bits rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
@@ -146,7 +146,7 @@ INLINE Shorts to_bf16(Lanes x) {
 }
 INLINE void store(bf16* p, Lanes x) {
 #if defined(__AVX512BF16__)
-  // Numbers below the normal become 0.
+  // The instruction flushes subnormal numbers to 0.
   __m256bh y = _mm512_cvtneps_pbh(cast<__m512>(x));
 #else
   Shorts y = to_bf16(x);
@@ -163,7 +163,7 @@ INLINE void store(f16* p, Lanes x) {
   Bits bits = cast<Bits>(x), sign = bits & 0x80000000u, size = bits ^ sign;
   auto pick = [](Bits mask, Bits x, Bits y) __attribute__((always_inline)) { return (mask & x) | (~mask & y); };
   Bits normal = (size - (112u << 23) + 0xfffu + (size >> 13 & 1u)) >> 13;
-  // Below the normal, adding 1/2 leaves the digits that there are in the low bits, rounded.
+  // For subnormal results, adding 1/2 leaves the rounded digits in the low bits.
   Bits small = cast<Bits>(cast<Lanes>(size) + 0.5f) - (126u << 23);
   Bits huge = pick(cast<Bits>(size > 0x7f800000u), Bits{} + 0x7e00u, Bits{} + 0x7c00u);
   Bits y = pick(cast<Bits>(size < 113u << 23), small, normal);
@@ -173,7 +173,8 @@ INLINE void store(f16* p, Lanes x) {
 #endif
 }
 
-// The first `n` elements, then zeros; and only the first `n` of a vector. For what a vector does not divide.
+// Partial vectors, for sizes that are no multiple of the width: the first `n` elements followed by zeros, and a store
+// of the first `n` only.
 template <class T>
 INLINE Lanes load_part(const T* p, long n) {
   T part[width] = {};
@@ -191,7 +192,7 @@ INLINE void store_part(T* p, Lanes x, long n) {
   }
 }
 
-// Calls f(i, load, store) for each vector of n elements; the last may be a part of one.
+// Calls f(i, load, store) for each vector of n elements. The last vector may be partial.
 template <class F>
 INLINE void for_each(long n, F f) {
   long i = 0;
@@ -207,7 +208,7 @@ INLINE void for_each(long n, F f) {
   }
 }
 
-// The lanes as a tree: l and l + width / 2, then l and l + width / 4, and so on.
+// Reduces the lanes as a tree: l and l + width / 2, then l and l + width / 4, and so on.
 template <class Op>
 INLINE float fold(Lanes v, Op op) {
   float x[width];

@@ -6,12 +6,12 @@
 namespace mlxrs::ops {
 namespace {
 
-// The nearest integer, for |x| < 2^22: adding 1.5 * 2^23 leaves it in the low bits.
+// Rounds to the nearest integer for |x| < 2^22: after the addition of 1.5 * 2^23 the integer is in the low bits.
 constexpr float rounder = 12582912.0f;
 
-// e^x for x <= 0, within 2 units in the last place, and 0 below -87, where f32 ends. x = n ln 2 + r with |r| <=
-// ln 2 / 2, ln 2 in two parts (Cody and Waite, Software Manual for the Elementary Functions, 1980), and the series of
-// e^r to its eighth term.
+// e^x for x <= 0, within 2 units in the last place, and 0 below -87, the end of f32's range. x = n ln 2 + r with |r| <=
+// ln 2 / 2, where ln 2 is split into two parts (Cody and Waite, Software Manual for the Elementary Functions, 1980).
+// e^r is its series to the eighth term.
 INLINE Lanes exp_below(Lanes x) {
   Ints below = x < -87.0f;
   Lanes inside = choose(below, all(-87.0f), x);
@@ -31,9 +31,9 @@ INLINE Lanes exp_below(Lanes x) {
   return choose(below, Lanes{}, e * power);
 }
 
-// 1 / (1 + e^-x) within 4 units in the last place (45 where products are rounded before they are added), and 0 below -87. Of
-// e^-x = 2^n 2^f the second is a polynomial (least relative error on |f| <= 1/2 with 2^0 = 1, 9e-8; fitted), and f is taken from x
-// with 1 / ln 2 in two parts.
+// 1 / (1 + e^-x) within 4 units in the last place (45 where products are rounded before they are added), and 0 below
+// -87. e^-x = 2^n 2^f. 2^f is a polynomial (fitted for the least relative error on |f| <= 1/2 with 2^0 = 1: 9e-8). f
+// comes from x times 1 / ln 2, which is split into two parts.
 INLINE Lanes sigmoid(Lanes x) {
   constexpr float most = 87.0f;
   Ints below = x < -most;
@@ -68,7 +68,7 @@ INLINE Lanes tanh(Lanes x) {
   return choose(size < 0.625f, near, choose(x < 0.0f, -far, far));
 }
 
-// Sine and cosine of angles up to 2^24. The rest of the angle by pi/2 is taken in f64, which has the digits for it.
+// Sine and cosine of angles up to 2^24. The angle is reduced by multiples of pi/2 in f64, which has enough digits.
 INLINE void sin_cos(Lanes x, Lanes* sin, Lanes* cos) {
   typedef double Doubles __attribute__((vector_size(8 * width)));
   Lanes shifted = fma(x, all(0.636619772f), all(rounder));

@@ -6,11 +6,16 @@
 
 namespace mlxrs::ops {
 
-// As mlxrs_gated_delta and mlxrs_scan describe them. A key head serves as many value heads as follow each other.
+// The inputs of mlxrs_gated_delta and mlxrs_scan. A key head serves several consecutive value heads.
 struct DeltaInputs {
-  // Rows are [queries | keys | values] of the delta rule, [values | keys | queries] of the scan, each head by head.
+  // A row is [queries
+  // keys
+  // values] for the delta rule and [values
+  // keys
+  // queries] for the scan, each head by head.
   mx::array x;
-  // What the decay comes from, and for the delta rule what beta comes from. For the scan `b` is what values add to what is read.
+  // `a` gives the decay, and `b` gives beta of the delta rule. For the scan, `b` is the factor with which values add to
+  // the output.
   mx::array a, b;
   mx::array rate, bias, state, widths;
 
@@ -22,15 +27,15 @@ struct DeltaInputs {
 struct DeltaSettings {
   Rule rule;
   int key_heads;
-  // Of a time step of the scan.
+  // The bounds of the scan's time step.
   float least = 0, most = 0;
 
   bool operator==(const DeltaSettings&) const = default;
 };
 
-// Outputs: what the tokens read, and the state after them.
+// Outputs: the tokens' outputs, and the state after them.
 std::optional<Arrays> delta(const DeltaInputs& in, const DeltaSettings& settings, mx::Stream s);
-// Computes chunks of tokens at once, by products of matrices.
+// Computes chunks of tokens at once, by matrix products.
 Arrays delta_plainly(const DeltaInputs& in, const DeltaSettings& settings, mx::Stream s);
 
 } // namespace mlxrs::ops

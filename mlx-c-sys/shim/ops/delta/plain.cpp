@@ -23,8 +23,8 @@ mx::array transposed(const mx::array& x, mx::Stream s) {
   return mx::swapaxes(x, -1, -2, s);
 }
 
-// (I + a)^-1 for a strictly lower triangular `a` [.., n, n], n a power of two: the inverse of blocks of 2m from those of m, as
-// of [[p, 0], [a, q]] it is [[p^-1, 0], [-q^-1 a p^-1, q^-1]].
+// (I + a)^-1 for a strictly lower triangular `a` [.., n, n], n a power of two. The inverse of blocks of 2m follows from
+// those of m: for [[p, 0], [a, q]] it is [[p^-1, 0], [-q^-1 a p^-1, q^-1]].
 mx::array unit_inverse(const mx::array& a, int n, mx::Stream s) {
   auto inverse = mx::broadcast_to(square(n, 1, 0, [](int i, int j) { return i == j; }), a.shape(), s);
   for (int m = 1; m < n; m *= 2) {
@@ -35,25 +35,25 @@ mx::array unit_inverse(const mx::array& a, int n, mx::Stream s) {
   return inverse;
 }
 
-// Queries or keys [B, L, K D] in heads [B, H, L, D].
+// Queries or keys [B, L, K D] as heads [B, H, L, D].
 mx::array split(const mx::array& x, int key_heads, int heads, int dim, mx::Stream s) {
   auto split = mx::reshape(x, {x.shape(0), x.shape(1), key_heads, dim}, s);
   return mx::swapaxes(mx::repeat(split, heads / key_heads, 2, s), 1, 2, s);
 }
 
-// Each vector of length 1.
+// Each vector, scaled to length 1.
 mx::array unit(const mx::array& x, mx::Stream s) {
   auto squares = mx::sum(mx::square(x, s), -1, true, s);
   return mx::multiply(x, mx::rsqrt(mx::add(squares, mx::array(1e-6f), s), s), s);
 }
 
-// Of some tokens: q and k [B, H, n, D], v [B, H, n, V], the logarithms of the decays [B, H, n, 1 or D], and the factors of what is
-// written [B, H, n, 1].
+// Some tokens: q and k [B, H, n, D], v [B, H, n, V], the logarithms of the decays [B, H, n, 1 or D], and the write
+// factors [B, H, n, 1].
 struct Tokens {
   mx::array q, k, v, decay, beta;
 };
 
-// One chunk of n tokens. Changes the state, and returns what the tokens read.
+// Processes a chunk of n tokens. Changes the state, and returns the tokens' outputs.
 mx::array advance(Rule rule, const Tokens& t, mx::array& state, mx::Stream s) {
   int n = t.q.shape(2);
   // The decay from the start of the chunk to each token.
@@ -63,7 +63,7 @@ mx::array advance(Rule rule, const Tokens& t, mx::array& state, mx::Stream s) {
     return mx::exp(mx::where(mx::equal(past, mx::array(0.0f), s), between, past, s), s);
   };
   auto k_t = transposed(t.k, s);
-  // Products of x and the keys not behind it, which decay from token to token: [.., n, n].
+  // The products of x with the keys up to x's own position, decayed from token to token: [.., n, n].
   std::function<mx::array(const mx::array&)> with_keys;
   if (rule == Rule::channels) {
     auto between = mx::subtract(mx::expand_dims(so_far, 3, s), mx::expand_dims(so_far, 2, s), s);
@@ -121,7 +121,7 @@ Arrays delta_plainly(const DeltaInputs& in, const DeltaSettings& settings, mx::S
   auto rate = settings.rule == Rule::channels ? mx::repeat(in.rate, dim, 0, s) : in.rate;
   auto decay = by_head(mx::negative(mx::multiply(step, rate, s), s));
   auto beta = by_head(scans ? step : mx::sigmoid(wide(in.b), s));
-  // Where channels decay by themselves, a chunk has products for each.
+  // Where channels decay separately, a chunk has products for each channel.
   int n = 1, most = settings.rule == Rule::channels ? 16 : 64;
   while (n < tokens && n < most) {
     n *= 2;

@@ -7,8 +7,9 @@ namespace mlxrs::ops {
 
 namespace {
 
-// Each of many rows of x by one of several matrices, which an index names: rows that share a matrix are multiplied
-// together. The inputs are x, as many rows as indices, the indices, the matrices, and scales and biases if there are.
+// Multiplies each of many rows of x with one of several matrices, chosen by an index. Rows that share a matrix are
+// multiplied together. The inputs are x (one row for each index), the indices, the matrices, and optionally scales and
+// biases.
 class ExpertsLinear : public NodeWith<Coded> {
  public:
   using NodeWith::NodeWith;
@@ -30,7 +31,7 @@ class ExpertsLinear : public NodeWith<Coded> {
          scales = Dense(scales), biases = Dense(biases), at = indices.data<char>(), of = Rows(indices),
          wide = indices.shape(-1), y_at = y.data<char>()] {
           std::vector<char> x_copy, w_copy, s_copy, b_copy;
-          // A token has a row of x for each of its experts, all of them in one place.
+          // A token's row of x stands once for each of its experts, all copies in one place.
           x_copy.resize(x.in_place() ? 0 : m * k * size);
           const char* w_at = weight.get(w_copy);
           const char* s_at = packed ? scales.get(s_copy) : nullptr;
@@ -67,20 +68,20 @@ class ExpertsLinear : public NodeWith<Coded> {
           }
           auto& threads = Threads::shared();
           if (static_cast<int>(asked.size()) < 4 * threads.count()) {
-            // All threads work on each.
+            // All threads share each product.
             for (long e : asked) {
               multiply(e);
             }
           } else {
-            // Each thread takes whole matrices. Those with most rows go first: threads count downwards.
+            // Each thread takes whole matrices. The matrices with most rows go first: threads count downwards.
             std::stable_sort(asked.begin(), asked.end(), [&](long a, long b) { return rows[a].size() < rows[b].size(); });
             threads.each(static_cast<uint32_t>(asked.size()), [&](uint32_t i) { multiply(asked[i]); });
           }
         });
   }
 
-  // Rows that share a matrix are multiplied together here too. MLX's own derivative multiplies them one by one, and of
-  // the matrices it makes a product of each row before it adds them.
+  // Rows that share a matrix are multiplied together here too. MLX's own derivative multiplies row by row, and makes a
+  // matrix gradient for each row before it adds them.
   Arrays vjp(
       const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs)
       override {
@@ -105,7 +106,7 @@ class ExpertsLinear : public NodeWith<Coded> {
         };
         auto columns = mx::swapaxes(sorted(dy), 0, 1, s);
         auto rows = sorted(mx::astype(x, mx::float32, s));
-        // Of each expert, how many rows are those of experts before it, and before the next.
+        // For each expert, the number of rows of earlier experts, and that number with its own rows.
         auto all = mx::reshape(mx::arange(0, weight.shape(0), expert.dtype(), s), {-1, 1}, s);
         auto from = mx::sum(mx::less(expert, all, s), -1, false, s);
         auto to = mx::sum(mx::less_equal(expert, all, s), -1, false, s);
@@ -154,7 +155,7 @@ std::optional<mx::array> experts(const mx::array& x, const Parts& w, const mx::a
   if (!usual) {
     return std::nullopt;
   }
-  // One row of x for each index.
+  // There is one row of x for each index.
   mx::Shape leading(x.shape().begin(), x.shape().end() - 2);
   leading = mx::broadcast_shapes(leading, indices.shape());
   auto x_shape = leading, y_shape = leading;

@@ -12,7 +12,7 @@ mx::array experts_plainly(const mx::array& x, const Parts& w, const mx::array& g
     if (s.device != mx::Device::cpu || x.dtype() == mx::float32) {
       return product(x, w.weight);
     }
-    // On the CPU, MLX has it for f32 only.
+    // On the CPU, MLX supports only f32.
     auto wide = [&](const mx::array& a) { return mx::astype(a, mx::float32, s); };
     return mx::astype(product(wide(x), wide(w.weight)), x.dtype(), s);
   }
@@ -25,7 +25,7 @@ mx::array experts_plainly(const mx::array& x, const Parts& w, const mx::array& g
   auto y = mx::gather_qmm(
       x, w.weight, *w.scales, w.biases, std::nullopt, indices, true, packing.group, packing.bits, packing.mode,
       std::nullopt, false, s);
-  // MLX divides by the number of rows.
+  // MLX divides by the number of rows, so empty products are zeros here.
   return x.size() == 0 || w.weight.size() == 0 ? mx::zeros(y.shape(), y.dtype(), s) : y;
 }
 

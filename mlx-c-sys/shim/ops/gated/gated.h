@@ -13,8 +13,8 @@ enum class Gate { silu = MLXRS_GATE_SILU, gelu_tanh = MLXRS_GATE_GELU_TANH };
 std::optional<mx::array> gated(Gate gate, const mx::array& x, const mx::array& up, mx::Stream s);
 mx::array gated_plainly(Gate gate, const mx::array& x, const mx::array& up, mx::Stream s);
 
-// gated(x a^T, x b^T) of two matrices as one node, in which neither product is in memory as a whole. Nothing for f32, whose products may be
-// sgemm's, and for matrices of different codings.
+// gated(x a^T, x b^T) of two matrices as one node; neither product is ever complete in memory. Returns nothing for f32,
+// which sgemm may multiply, and for matrices of different codings.
 std::optional<mx::array> gated_linear(Gate gate, const mx::array& x, const std::array<Parts, 2>& ws, mx::Stream s);
 
 Arrays gated_vjp(std::shared_ptr<Node> of, Gate gate, const Arrays& primals, const mx::array& dy,

@@ -12,8 +12,8 @@
 namespace mlxrs::ops {
 namespace {
 
-// gate(x aᵀ) · x bᵀ, to the bit as the three nodes that it stands for, without the memory of two of them. The inputs are those of
-// `Products`.
+// gate(x aᵀ) · x bᵀ. It has the same bits as the three nodes that it replaces, without the memory of two of them. The
+// inputs are those of `Products`.
 class GatedProducts : public Node {
  public:
   GatedProducts(mx::Stream s, Gate gate, std::shared_ptr<Product> product)

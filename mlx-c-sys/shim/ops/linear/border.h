@@ -1,4 +1,4 @@
-// Matrices as C has them.
+// Matrices of the C interface.
 #pragma once
 
 #include "linear.h"

@@ -10,7 +10,7 @@
 
 namespace mlxrs::ops {
 
-// How the codes of a quantised matrix are written, in MLX's words.
+// The packing of a quantised matrix, in MLX's terms.
 struct Packing {
   int group, bits;
   std::string mode;
@@ -18,13 +18,13 @@ struct Packing {
   bool operator==(const Packing&) const = default;
 };
 
-// A matrix [.., out, in], or several; quantised where there are scales.
+// A matrix [.., out, in], or several. It is quantised if it has scales.
 struct Parts {
   mx::array weight;
   std::optional<mx::array> scales, biases;
   Packing packing;
 
-  // The matrix whose parts are a node's inputs from `first` to the end.
+  // The matrix whose parts are a node's inputs from `first` to the last.
   static Parts of(const Arrays& inputs, size_t first, const Packing& packing) {
     auto part = [&](size_t i) { return i < inputs.size() ? std::make_optional(inputs[i]) : std::nullopt; };
     return {inputs[first], part(first + 1), part(first + 2), packing};
@@ -42,16 +42,16 @@ struct Parts {
 std::optional<mx::array> linear(const mx::array& x, const Parts& w, mx::Stream s);
 mx::array linear_plainly(const mx::array& x, const Parts& w, mx::Stream s);
 
-// The products of x with several matrices as one node: x is packed once, and threads meet once. Nothing for f32, whose products may be
-// sgemm's, and for matrices of different codings.
+// The products of x with several matrices as one node: x is packed once, and threads synchronise once. Returns nothing
+// for f32, which sgemm may multiply, and for matrices of different codings.
 std::optional<Arrays> linear_many(const mx::array& x, const std::vector<Parts>& ws, mx::Stream s);
 
-// The same in the form of the stream.
+// x @ w.T in the form of the stream.
 mx::array linear_in_form(const mx::array& x, const Parts& w, mx::Stream s);
 Arrays linear_many_in_form(const mx::array& x, const std::vector<Parts>& ws, mx::Stream s);
 
-// MLX 0.32.4's CUDA kernels give wrong products with rows of a single group (64 columns in groups of 64, say), and no error:
-// seen with 4 and 8 bits, mxfp4, and with experts.
+// MLX 0.32.4's CUDA kernels compute wrong products, without an error, where a row has a single group (64 columns in
+// groups of 64, say): seen with 4 and 8 bits, mxfp4, and with experts.
 inline bool is_wrong_on_gpus(const mx::array& scales, mx::Stream s) {
   return s.device == mx::Device::gpu && scales.shape(-1) == 1;
 }

@@ -7,7 +7,7 @@
 
 #include "product.h"
 
-// Of sgemm.cpp.
+// Defined in sgemm.cpp.
 extern "C" void cblas_sgemm(
     int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda, const float* b,
     int ldb, float beta, float* c, int ldc);
@@ -38,7 +38,7 @@ class Linear : public Product {
 
   Matrix matrix(const mx::array&, MatrixParts parts) const override {
     const auto& w = parts[0];
-    // In f32 it is sgemm's.
+    // Products in f32 are sgemm's.
     auto type = float_of(w.dtype());
     auto coding = type == matmul::Float::f16 ? matmul::Coding::f16 : matmul::Coding::bf16;
     return {{coding, 16, 0, w.shape(0), w.shape(1), nullptr, type, nullptr, nullptr}, parts};
@@ -104,7 +104,7 @@ std::optional<Kind> kind_of(const mx::array& x, const Parts& w, mx::Stream s) {
     return std::nullopt;
   }
   if (s.device == mx::Device::gpu) {
-    // GPUs read 32 columns at a time. Many rows by a dense matrix are faster by cuBLAS.
+    // GPU kernels read 32 columns at a time. For many rows and a dense matrix, cuBLAS is faster.
     constexpr size_t many = 128;
     size_t columns = x.shape(-1);
     if (columns == 0 || columns % 32 != 0 || weight.size() == 0 || (!w.scales && x.size() / columns > many)) {

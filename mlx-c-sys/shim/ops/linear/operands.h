@@ -1,4 +1,4 @@
-// Operands of matrix products as the kernels of matmul/ take them.
+// Operands of matrix products in the form of the kernels of matmul/.
 #pragma once
 
 #include <cstring>
@@ -13,7 +13,7 @@ inline matmul::Float float_of(mx::Dtype dtype) {
   return dtype == mx::float32 ? matmul::Float::f32 : dtype == mx::float16 ? matmul::Float::f16 : matmul::Float::bf16;
 }
 
-// How the elements of a node's matrix are written.
+// The coding of a node's matrix.
 struct Coded {
   matmul::Coding coding;
   Packing packing;
@@ -21,11 +21,11 @@ struct Coded {
   bool operator==(const Coded&) const = default;
 };
 
-// Where the elements of an evaluated array are: its memory, or a copy in row-major order. It is small, because the stream's thread does not
-// have it in a cache.
+// The elements of an evaluated array: its memory, or a copy in row-major order. The object is small, because the
+// stream's thread does not have it in its cache.
 class Dense {
  public:
-  // None.
+  // No elements.
   Dense() = default;
   explicit Dense(const mx::array& a) : data_(a.data<char>()) {
     if (!a.flags().row_contiguous && a.size() > 0) {
@@ -33,7 +33,7 @@ class Dense {
     }
   }
 
-  // The first row; all others follow it. `copy` lives as long as they are read.
+  // The address of the first row; all others follow it. `copy` must live as long as the elements are read.
   const char* get(std::vector<char>& copy) const {
     if (view_ == nullptr) {
       return data_;
@@ -69,7 +69,7 @@ class Dense {
   std::shared_ptr<const View> view_;
 };
 
-// The addresses of `n` adjacent rows of so many bytes.
+// The addresses of `n` adjacent rows of `bytes` bytes each.
 template <typename T, typename Byte>
 std::vector<T*> rows_of(Byte* at, long n, long bytes) {
   std::vector<T*> rows(n);
@@ -87,7 +87,7 @@ inline std::optional<matmul::Coding> coding_of(const std::string& mode) {
                           : std::nullopt;
 }
 
-// Whether the parts of a quantised matrix, or of several, belong together, have rows of k elements, and can be multiplied
+// Whether the parts of one or several quantised matrices fit each other, have rows of k elements, and can be multiplied
 // with x of `type`.
 inline bool packs(int64_t k, mx::Dtype type, const Parts& w) {
   const auto& [packed, scales, biases, packing] = w;
@@ -96,7 +96,7 @@ inline bool packs(int64_t k, mx::Dtype type, const Parts& w) {
       packing.bits < 1 || packing.bits > 8) {
     return false;
   }
-  // The groups that kernels are made for.
+  // The group sizes that kernels are compiled for.
   const auto& mode = packing.mode;
   bool known = affine ? packing.group == 32 || packing.group == 64 || packing.group == 128
                       : packing.bits == (mode == "mxfp8" ? 8 : 4) && packing.group == (mode == "nvfp4" ? 16 : 32);

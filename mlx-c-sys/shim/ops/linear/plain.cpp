@@ -12,7 +12,7 @@ mx::array linear_plainly(const mx::array& x, const Parts& w, mx::Stream s) {
     return mx::matmul(x, mx::swapaxes(wide, -1, -2, s), s);
   }
   auto y = mx::quantized_matmul(x, w.weight, *w.scales, w.biases, true, group, bits, mode, s);
-  // MLX divides by the number of rows.
+  // MLX divides by the number of rows, so empty products are zeros here.
   return x.size() == 0 || w.weight.size() == 0 ? mx::zeros(y.shape(), y.dtype(), s) : y;
 }
 

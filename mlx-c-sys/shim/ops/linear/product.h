@@ -1,4 +1,4 @@
-// The node of x @ w.T for dense and packed w, and its operands as the kernels of matmul/ take them.
+// The node of x @ w.T for dense and packed w, and its operands in the form of the kernels of matmul/.
 #pragma once
 
 #include <array>
@@ -14,17 +14,17 @@ namespace mlxrs::ops {
 
 using MatrixParts = std::span<const mx::array>;
 
-// A matrix as the kernels take it. Where its parts are is known when they are evaluated.
+// A matrix in the form of the kernels. The addresses of its parts are known when the parts are evaluated.
 class Matrix {
  public:
   using Copies = std::array<std::vector<char>, 3>;
 
-  // The parts are the elements or, of a packed matrix, codes, scales and, if it has some, biases.
+  // The parts are the elements; or, for a packed matrix, codes, scales and optionally biases.
   Matrix(const matmul::Weights& w, MatrixParts parts) : w_(w) {
     std::transform(parts.begin(), parts.end(), parts_.begin(), [](const mx::array& part) { return Dense(part); });
   }
 
-  // `copies` live as long as it is read.
+  // `copies` must live as long as the matrix is read.
   matmul::Weights get(Copies& copies) const {
     auto w = w_;
     w.data = parts_[0].get(copies[0]);
@@ -38,7 +38,7 @@ class Matrix {
   std::array<Dense, 3> parts_;
 };
 
-// x and y of a product, likewise.
+// x and y of a product, in the same way.
 class Operands {
  public:
   Operands(const mx::array& x, mx::array& y)
@@ -49,7 +49,7 @@ class Operands {
     x_rows_ = rows_of<const void>(x_.get(copy_), m_, x_bytes_);
     return {type_, m_, x_rows_.data(), rows()};
   }
-  // Those of y alone.
+  // The rows of y.
   void* const* rows() {
     y_rows_ = rows_of<void>(y_, m_, y_bytes_);
     return y_rows_.data();
@@ -68,8 +68,8 @@ class Operands {
 // The shape of x @ weight.T.
 mx::Shape product_shape(const mx::array& x, const mx::array& weight);
 
-// The base of x @ w.T for all codings of w. Gradients are products in f32: MLX's own of 16-bit and packed arrays are slow,
-// and round more.
+// The base of x @ w.T for all codings of w. Gradients are f32 products: MLX's own gradients of 16-bit and packed arrays
+// are slow and less exact.
 class Product : public Node {
  public:
   using Node::Node;
@@ -91,11 +91,11 @@ class Product : public Node {
   }
 #endif
 
-  // How the matrix is quantised, if it is.
+  // The packing of the matrix, if it is quantised.
   virtual Packing packing() const {
     return {1, 16, ""};
   }
-  // The matrix of these parts, which follow x in a node's inputs.
+  // The matrix with these parts, which follow x in a node's inputs.
   virtual Matrix matrix(const mx::array& x, MatrixParts parts) const = 0;
 
   Arrays vjp(
@@ -127,21 +127,22 @@ class Product : public Node {
   virtual mx::array wide(const Arrays& in) = 0;
 };
 
-// Which node multiplies with a matrix: dense, or of a coding.
+// The kind of node that multiplies with a matrix: dense, or of a coding.
 struct Kind {
   std::optional<Coded> coded;
 
   bool operator==(const Kind&) const = default;
 };
-// Nothing for operands that our kernels do not take.
+// Returns nothing for operands that our kernels do not support.
 std::optional<Kind> kind_of(const mx::array& x, const Parts& w, mx::Stream s);
-// The kind of several matrices that one node multiplies x with. Nothing for f32, and for matrices of different kinds.
+// The common kind of several matrices that one node multiplies x with. Returns nothing for f32, and for matrices of
+// different kinds.
 std::optional<Kind> kind_of(const mx::array& x, std::span<const Parts> ws, mx::Stream s);
 std::shared_ptr<Product> product_of(Kind kind, mx::Stream s);
 // The inputs of a node: x and the parts of each matrix.
 Arrays inputs_of(const mx::array& x, std::span<const Parts> ws);
 
-// Products of one x as one node. The inputs are x and the parts of each matrix.
+// Several products of one x as one node. The inputs are x and the parts of each matrix.
 class Products : public Node {
  public:
   Products(mx::Stream s, std::shared_ptr<Product> product, size_t count)

@@ -5,7 +5,7 @@
 
 namespace mlxrs::ops {
 
-// The rows that indices name, [..] -> [.., in].
+// The rows that `indices` name, [..] -> [.., in].
 std::optional<mx::array> lookup(const mx::array& indices, const Parts& w, mx::Dtype dtype, mx::Stream s);
 mx::array lookup_plainly(const mx::array& indices, const Parts& w, mx::Dtype dtype, mx::Stream s);
 

@@ -20,7 +20,8 @@ struct LookupSettings {
   }
 };
 
-// Rows of a matrix, dequantised. The inputs are the rows' numbers, the matrix, and scales and biases if there are.
+// The rows of a matrix that `indices` name, dequantised. The inputs are the indices, the matrix, and optionally scales
+// and biases.
 class Lookup : public NodeWith<LookupSettings> {
  public:
   using NodeWith::NodeWith;

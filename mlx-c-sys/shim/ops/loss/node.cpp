@@ -4,7 +4,7 @@
 namespace mlxrs::ops {
 namespace {
 
-// A target outside the classes is not noticed, as in MLX; it is not read from outside either.
+// As in MLX, a target outside the classes is not an error. It is clamped, so that no memory outside is read.
 long within(uint32_t target, long n) {
   return target < n ? target : n - 1;
 }

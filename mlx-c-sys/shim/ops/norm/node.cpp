@@ -7,7 +7,7 @@
 namespace mlxrs::ops {
 namespace {
 
-// A vector of weights where it is, or dense at the front of `work`; null without one.
+// A vector of weights, in place or as a dense copy at the front of `work`. Null without weights.
 class Weight {
  public:
   explicit Weight(const mx::array* a) {
@@ -33,7 +33,7 @@ class Weight {
   int64_t step_ = 1;
 };
 
-// The setting is eps.
+// The node. Its setting is eps.
 class RmsNorm : public NodeWith<float> {
  public:
   using NodeWith::NodeWith;
@@ -76,14 +76,14 @@ class RmsNorm : public NodeWith<float> {
 };
 
 struct AddNormSettings {
-  // Whether there is such a weight.
+  // Whether there are an inner and an outer weight.
   bool inner, outer;
   float eps;
 
   bool operator==(const AddNormSettings&) const = default;
 };
 
-// Inputs: x, residual, the inner weight if there is one, the outer if there is one.
+// Inputs: x, residual, and optionally the inner and the outer weight.
 class AddRmsNorm : public NodeWith<AddNormSettings> {
  public:
   using NodeWith::NodeWith;

@@ -5,19 +5,19 @@
 
 namespace mlxrs::ops {
 
-// x / sqrt(mean(x^2) + eps) * weight along the last axis. The weight may be missing.
+// x / sqrt(mean(x^2) + eps) * weight along the last axis. The weight is optional.
 std::optional<mx::array> rms_norm(
     const mx::array& x, const std::optional<mx::array>& weight, float eps, mx::Stream s);
 mx::array rms_norm_plainly(const mx::array& x, const std::optional<mx::array>& weight, float eps, mx::Stream s);
 
-// What is added and normed: sum = residual + x, or residual + rms_norm(x, inner); and rms_norm(sum, outer), where there is an outer
-// weight.
+// The inputs of add_norm: sum = residual + x, or residual + rms_norm(x, inner) with an inner weight; and rms_norm(sum,
+// outer) with an outer weight.
 struct AddNormInputs {
   const mx::array &x, &residual;
   std::optional<mx::array> inner, outer;
   float eps;
 };
-// One array, or two with an outer weight.
+// Returns the sum; with an outer weight also its norm.
 std::optional<Arrays> add_norm(const AddNormInputs& of, mx::Stream s);
 Arrays add_norm_plainly(const AddNormInputs& of, mx::Stream s);
 

@@ -34,7 +34,8 @@ class RmsNormVjp : public Derivative {
         [derivative = kernels().gradients.rms_norm, n = static_cast<long>(in[0].shape(-1)), rows = static_cast<long>(in[0].size() / in[0].shape(-1)), eps = eps_,
          x = in[0].data<float>(), w = weighted ? in[1].data<float>() : nullptr, dy = in.back().data<float>(),
          dx = out[0].data<float>(), dw = weighted ? out[1].data<float>() : nullptr] {
-          // The weight's derivative is summed over chunks whose size depends on nothing but this number.
+          // The weight's derivative is summed over chunks of this constant size, so that the sum does not depend on
+          // threads.
           constexpr long at_once = 64;
           uint32_t chunks = static_cast<uint32_t>((rows + at_once - 1) / at_once);
           std::vector<float> sums(dw != nullptr ? chunks * n : 0, 0.0f);

@@ -1,5 +1,5 @@
-// Attention heads of a projection, with norm and rotation, one token at a time. Two nodes use it: one returns the heads, and
-// one writes keys into the KV cache.
+// The heads of a projection, normed and rotated, one token at a time. Two nodes use it: one returns the heads, and the
+// other writes keys into the KV cache.
 #pragma once
 
 #include <cmath>
@@ -29,11 +29,11 @@ class Angles {
   long half() const {
     return options_.dims / 2;
   }
-  // The size of the `work` of `of`, in floats.
+  // The size of the workspace of `of`, in floats.
   long work_size() const {
     return 3 * half();
   }
-  // The rotation of one token of one row, which is in `work`.
+  // The rotation of one token of one row. It is stored in `work`.
   Rotation of(long row, long token, long n, float* work) const {
     float *sines = work + half(), *own = work + 2 * half();
     for (long i = 0; frequencies_ == nullptr && i < half(); i++) {
@@ -53,7 +53,8 @@ class Angles {
   std::shared_ptr<const std::vector<float>> frequencies_;
 };
 
-// The heads of each token of an evaluated projection. `in` holds x [B, L, H dim], offset, freqs and, with a norm, its weight.
+// The heads of each token of an evaluated projection. `in` holds x [B, L, H dim], offset, freqs and optionally the
+// weight of the norm.
 class TokenHeads {
  public:
   TokenHeads(const HeadsOptions& options, std::span<const mx::array> in)
@@ -65,7 +66,7 @@ class TokenHeads {
     }
   }
 
-  // Writes head h of a row's token, of `tokens`, to to(h).
+  // Writes head h of the token `token` of a row, out of `tokens` tokens, to to(h).
   template <typename To>
   void operator()(long row, long token, long tokens, const To& to) const {
     long n = options_.dim;

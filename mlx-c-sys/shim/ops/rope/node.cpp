@@ -18,7 +18,7 @@ class Rope : public NodeWith<RopeOptions> {
     uint32_t rows = x.shape(0), tokens = x.shape(-2), heads = y.size() / x.shape(-1) / tokens / rows;
     long n = x.shape(-1);
     size_t size = n * y.itemsize();
-    // A task is one token of one row: the angles are the same for all its heads.
+    // A task is one token of one row, because all its heads have the same angles.
     dispatch(
         rows * tokens, 4.0 * y.size(),
         [=, angles = Angles(settings_, in[1], in.size() > 2 ? &in[2] : nullptr), rotate = row_kernels(y.dtype()).rotate,
@@ -56,7 +56,7 @@ class Rope : public NodeWith<RopeOptions> {
   }
 };
 
-// Heads of a projection. Inputs: x, offset, freqs and, with a norm, its weight.
+// The heads of a projection. Inputs: x, offset, freqs and optionally the weight of the norm.
 class Heads : public NodeWith<HeadsOptions> {
  public:
   using NodeWith::NodeWith;
@@ -118,7 +118,7 @@ std::optional<mx::array> rope(
     const mx::array& offset,
     const std::optional<mx::array>& freqs,
     mx::Stream s) {
-  // GPUs rotate by MLX's own kernel: only projections have one of ours.
+  // On GPUs, MLX's own kernel rotates: only projections have a kernel of ours.
   if (s.device == mx::Device::gpu || x.ndim() < 3 || !is_float(x.dtype()) || !is_usual(options, x.shape(0), x.shape(-1), offset, freqs)) {
     return std::nullopt;
   }

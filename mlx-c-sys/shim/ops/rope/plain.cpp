@@ -15,8 +15,8 @@ mx::array rope_plainly(
   if (s.device != mx::Device::gpu) {
     return mx::fast::rope(x, dims, traditional, base, scale, offset, freqs, s);
   }
-  // MLX 0.32.4 has two faults on CUDA: it reads past the end of an array of one offset, and it rotates an x wrongly that is
-  // broadcast along its tokens.
+  // MLX 0.32.4 has two faults on CUDA: it reads past the end of an array of one offset, and it rotates wrongly an x
+  // that is broadcast along its tokens.
   auto at = offset.size() == 1 ? mx::reshape(offset, {}, s) : offset;
   return mx::fast::rope(mx::contiguous(x, false, s), dims, traditional, base, scale, at, freqs, s);
 }

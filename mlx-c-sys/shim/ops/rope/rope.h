@@ -1,4 +1,4 @@
-// Rotary position embedding, of heads and of projections that become heads.
+// Rotary position embedding of heads, and of projections that become heads.
 #pragma once
 
 #include <span>
@@ -36,8 +36,8 @@ struct HeadsOptions {
 
   bool operator==(const HeadsOptions&) const = default;
 };
-// A projection [B, L, H dim] that becomes heads [B, H, L, dim]: it is split into heads, normed by rms_norm if there is a
-// weight, and rotated by rope with `freqs`.
+// A projection [B, L, H dim] that becomes heads [B, H, L, dim]. Each head is normed by rms_norm if there is a weight,
+// and rotated by rope with `freqs`.
 struct Projection {
   mx::array x, offset, freqs;
   std::optional<mx::array> weight;
@@ -45,7 +45,7 @@ struct Projection {
 
   // The inputs of a node. `weight` comes last.
   Arrays inputs(mx::Stream s) const;
-  // Adds them to other inputs.
+  // Appends the inputs to other inputs.
   void append(Arrays& to, mx::Stream s) const;
   static Projection of(std::span<const mx::array> inputs, const HeadsOptions& options);
   // The shape of the heads.

@@ -9,7 +9,7 @@
 namespace mlxrs::ops {
 namespace {
 
-// One number of each row: [.., V] -> [..].
+// A node with one number for each row: [.., V] -> [..].
 class OfRows : public NodeWith<> {
  public:
   using NodeWith::NodeWith;
@@ -75,7 +75,7 @@ class LogSumExp : public OfRows {
   }
 };
 
-// The setting is n.
+// The node. Its setting is n.
 class Top : public NodeWith<int> {
  public:
   using NodeWith::NodeWith;

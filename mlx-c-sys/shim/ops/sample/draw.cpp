@@ -1,5 +1,5 @@
-// The next token of each row: filters leave some logits, and the largest of them with noise wins. Noise is computed only for tokens that
-// can win.
+// Draws the next token of each row: filters leave some logits, and the largest of them with noise wins. Noise is
+// computed only for tokens that can win.
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint32_t no_token = ~uint32_t{0};
 
-// Each row's settings.
+// The settings of each row.
 struct Settings {
   const uint32_t* keys;
   const float* numbers;
@@ -26,7 +26,7 @@ struct Settings {
 struct Row {
   Draw draw;
   Drawn best;
-  // Nothing is left to draw.
+  // The row's token is decided.
   bool is_done;
 };
 
@@ -39,7 +39,7 @@ Row begin(const Vocabulary& v, long i, const float* peaks, bool numbers, const S
     return {{}, {0, no_token}, true};
   }
   long count = settings.counts[i];
-  // The largest alone takes part: no noise can change that.
+  // Only the largest logit takes part, so noise cannot change the result.
   if (!noise || count == 1) {
     return {{}, {0, best.id}, true};
   }
@@ -59,7 +59,7 @@ Row begin(const Vocabulary& v, long i, const float* peaks, bool numbers, const S
     }
   }
   Row row{draw, {-std::numeric_limits<float>::infinity(), best.id}, false};
-  // The largest logit passes every filter: the others have to beat it.
+  // The largest logit passes every filter, so the others have to beat it.
   v.kernels().draw_one(draw, best.id, &row.best);
   return row;
 }
@@ -99,7 +99,7 @@ class Drawing : public NodeWith<> {
     share(static_cast<uint32_t>(v.rows()), 4.0 * work, [&](uint32_t i) {
       rows[i] = begin(v, i, peaks.of(i), peaks.numbers[i], settings);
     });
-    // As in greedy sampling: the peaks were the only pass over the logits.
+    // As in greedy sampling, computing the peaks was the only pass over the logits.
     if (std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.is_done; })) {
       for (const Row& row : rows) {
         *to++ = static_cast<uint32_t>(row.best.id);
@@ -107,14 +107,14 @@ class Drawing : public NodeWith<> {
       return;
     }
 
-    // A hash gives the noise of two ids. Tasks are pieces of the hashes.
+    // One hash gives the noise of two ids, so tasks are ranges of hashes.
     constexpr long piece = 8192;
     long half = v.size() / 2, of_row = (half + piece - 1) / piece;
     std::vector<Drawn> found(v.rows() * of_row);
     share(static_cast<uint32_t>(found.size()), 4.0 * work, [&](uint32_t i) {
       Row row = rows[i / of_row];
       if (!row.is_done) {
-        // The copy of a strided row is in another thread's workspace.
+        // A strided row is copied into this thread's workspace, because the earlier copy is in another thread's.
         row.draw.x = v.row(i / of_row);
         long first = i % of_row * piece;
         v.kernels().draw(row.draw, first, std::min(half, first + piece), &row.best);

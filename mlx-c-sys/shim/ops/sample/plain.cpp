@@ -13,7 +13,7 @@ mx::array logsumexp_plainly(const mx::array& x, mx::Stream s) {
 }
 
 Arrays top_plainly(const mx::array& x, int n, mx::Stream s) {
-  // A stable sort of everything: among equal values a partition keeps any of them.
+  // A stable sort of all elements, because a partition keeps an arbitrary one of several equal values.
   auto order = mx::argsort(mx::negative(x, s), -1, s);
   auto end = order.shape();
   end.back() = n;

@@ -7,7 +7,7 @@ namespace mlxrs::ops {
 namespace {
 
 constexpr float nothing = -std::numeric_limits<float>::infinity();
-// Elements of a piece: a multiple of `peak_of`.
+// The number of elements in a piece: a multiple of `peak_of`.
 constexpr long piece = 16384;
 static_assert(piece % peak_of == 0);
 
@@ -60,7 +60,7 @@ Entry Vocabulary::best(const char* row, const float* peaks) const {
 }
 
 std::vector<Entry> Vocabulary::contenders(const char* row, const float* peaks, long count) const {
-  // At least `count` logits are not below the count-th largest peak.
+  // At least `count` logits are greater than or equal to the count-th largest peak.
   float least = nothing;
   if (count < peaks_of_row_) {
     std::vector<float> sorted(peaks, peaks + peaks_of_row_);
@@ -82,11 +82,13 @@ std::vector<Entry> Vocabulary::contenders(const char* row, const float* peaks, l
   return found;
 }
 
-// Without a sort: e^(x - best) is summed above four floors at a time, until the threshold lies between floors with few logits.
+// No sort is needed: e^(x - best) is summed above four floors at a time, until only few logits are left between the
+// floors around the threshold.
 float Vocabulary::nucleus(const char* row, float best, float p) const {
   float* e = workspace(3 * n_) + n_;
   double wanted = p * kernels_->weigh(row, best, n_, e);
-  // `before` is the sum of those not below `high`, and less than `wanted`; `enough` is the sum of those not below `low`.
+  // `before` is the sum of the elements from `high` up, and less than `wanted`. `enough` is the sum of the elements
+  // from `low` up.
   float high = std::numeric_limits<float>::infinity(), low = 0;
   double before = 0, enough = 0;
   float floors[floors_at_once] = {0x1p-1f, 0x1p-4f, 0x1p-10f, 0x1p-22f};
@@ -118,7 +120,7 @@ float Vocabulary::nucleus(const char* row, float best, float p) const {
       for (long k = 0; k < floors_at_once; k++) {
         floors[k] = std::exp2(top + static_cast<float>(k + 1) * step);
       }
-      // All that are left are equal, or nearly.
+      // The remaining elements are equal, or nearly so.
       if (!(floors[0] < std::min(high, 1.0f) && floors[floors_at_once - 1] > low)) {
         break;
       }

@@ -1,4 +1,4 @@
-// Passes over logits that the nodes of sampling share.
+// Passes over logits, shared by the sampling nodes.
 #pragma once
 
 #include <vector>
@@ -14,7 +14,7 @@ inline const ChooseKernels& choose_kernels(mx::Dtype dtype) {
 struct Entry {
   float value;
   uint32_t id;
-  // Best first: the larger, and of equal ones the one of the lower id. NaN counts as minus infinity.
+  // Orders by value, the largest first, and equal values by id. NaN counts as minus infinity.
   bool operator<(const Entry& that) const {
     return value != that.value ? value > that.value : id < that.id;
   }
@@ -34,18 +34,18 @@ class Vocabulary {
   const ChooseKernels& kernels() const {
     return *kernels_;
   }
-  // A row, dense: it may lie in the thread's workspace, with room behind it for `nucleus`.
+  // A dense row. It may lie in the thread's workspace, with room behind it for `nucleus`.
   const char* row(long row) const {
     return xs_(static_cast<uint32_t>(row), xs_.in_order() ? nullptr : workspace(3 * n_));
   }
 
-  // The largest of each row, of equal ones the first. Runs on all threads.
+  // The largest element of each row, the first of equal ones. Runs on all threads.
   std::vector<Entry> largest() const;
 
-  // The peaks of all rows, one row after the other, and whether a row is without NaN. Runs on all threads.
+  // The peaks of all rows, one row after the other, and for each row whether it is free of NaN. Runs on all threads.
   struct Peaks {
     std::vector<float> values;
-    std::vector<char> numbers; // a row
+    std::vector<char> numbers; // one for each row
     long of_row;
 
     const float* of(long row) const {
@@ -53,16 +53,16 @@ class Vocabulary {
     }
   };
   Peaks peaks() const;
-  // The largest of a row, of equal ones the first.
+  // The largest element of a row, the first of equal ones.
   Entry best(const char* row, const float* peaks) const;
-  // A superset of the `count` largest of a row, by id.
+  // A superset of the `count` largest elements of a row, by id.
   std::vector<Entry> contenders(const char* row, const float* peaks, long count) const;
-  // The threshold of top-p: the least logit that is kept when the likeliest are kept until they reach the probability `p`; minus infinity
-  // keeps all. `best` is the largest logit.
+  // The threshold of top-p: the least logit that is kept when the likeliest are kept until they reach the probability
+  // `p`. Minus infinity keeps all. `best` is the largest logit.
   float nucleus(const char* row, float best, float p) const;
 
  private:
-  // Runs body(row, where in it, elements, piece) for each piece of all rows.
+  // Runs body(row, address of the piece, its elements, its number) for each piece of all rows.
   template <typename Body>
   void each_piece(const Body& body) const;
 

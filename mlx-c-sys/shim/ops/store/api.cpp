@@ -5,7 +5,7 @@ using namespace mlxrs;
 
 namespace {
 
-// Nothing on GPUs, which have no kernels for this.
+// Returns nothing on GPUs, which have no kernels for this.
 template <typename Node>
 std::optional<mx::array> on_cpu(mx::Stream s, const Node& node) {
   return s.device == mx::Device::cpu ? std::make_optional(node()) : std::nullopt;

@@ -1,4 +1,4 @@
-// Zeros that take memory only where they are written.
+// Zeros that take memory only for the pages that are written.
 #include <cstring>
 
 #include "store.h"
@@ -11,7 +11,7 @@
 namespace mlxrs::ops {
 namespace {
 
-// Below this, writing zeros costs less than asking the system.
+// Below this size, writing zeros takes less time than the system call.
 constexpr size_t least_bytes = 1 << 20;
 
 #ifdef __linux__
@@ -52,7 +52,7 @@ class Blank : public Node {
   const char* name() const override {
     return "Blank";
   }
-  // Two buffers that are written in place must stay two buffers.
+  // Two buffers that are written in place must not be merged into one.
   bool is_equivalent(const mx::Primitive&) const override {
     return false;
   }

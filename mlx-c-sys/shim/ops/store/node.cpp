@@ -14,7 +14,7 @@
 namespace mlxrs::ops {
 namespace {
 
-// Where the tokens of a step go: position p to slot p, or p mod S when the buffers are rings.
+// The slots of a step's tokens: position p goes to slot p, or to p mod S if the buffers are rings.
 struct Slots {
   const int32_t* at;
   int64_t step;
@@ -63,7 +63,7 @@ struct Buffer {
   }
 };
 
-// Prefetches cache lines that will be written.
+// Prefetches the cache lines that will be written.
 void fetch(const char* at, size_t n) {
   for (size_t i = 0; i < n; i += 64) {
     __builtin_prefetch(at + i, 1);
@@ -109,7 +109,7 @@ class Store : public Node {
       std::optional<HeadsOptions> heads)
       : Node(s), options_(options), blank_(std::move(blank)), heads_(heads) {}
 
-  // Nothing: `encode` writes into an input buffer or allocates a new one.
+  // Allocates nothing: `encode` writes into an input buffer or allocates a new one.
   bool allocate(const Arrays&, Arrays&) override {
     return true;
   }
@@ -164,7 +164,7 @@ class Store : public Node {
   const char* name() const override {
     return "Store";
   }
-  // Two nodes that write in place must stay two nodes.
+  // Two nodes that write in place must not be merged into one.
   bool is_equivalent(const mx::Primitive&) const override {
     return false;
   }
@@ -185,7 +185,7 @@ class Store : public Node {
     return {fresh[0], fresh[1], fresh.subspan(2)};
   }
 
-  // Allocates a buffer, and fills it with the previous content.
+  // Allocates a buffer and copies the previous content into it.
   void begin(const Arrays& in, size_t i, mx::array& y, const Slots& slots) {
     if (!blank_ && options_.in_place && may_overwrite(in, i)) {
       note_written(in[i], stream());

@@ -47,8 +47,9 @@ Arrays store_plainly(StoreInputs of, const StoreOptions& options, mx::Stream s) 
   if (options.ring && slots > 0) {
     places = mx::remainder(places, mx::array(slots, mx::int32), s);
   }
-  // A token whose place is not in the buffer is not written, as in the kernels: on CPUs it goes to one more slot, which is cut off. GPUs bring the
-  // place into range, because that copy of the cache would cost each step more than the products do.
+  // As in the kernels, a token is not written if its slot is not in the buffer. On CPUs it goes to one more slot, which
+  // is cut off. On GPUs the slot is brought into range instead, because the extra copy of the cache would take longer
+  // than the step's matrix products.
   bool has_spare = s.device == mx::Device::cpu;
   auto zero = mx::array(0, mx::int32), end = mx::array(slots, mx::int32);
   if (has_spare) {

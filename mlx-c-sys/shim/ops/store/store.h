@@ -9,12 +9,13 @@ namespace mlxrs::ops {
 
 // The packing of 4 or 8 bits and a group size of MLX. Two zeros mean no packing.
 RowPacking row_packing(int bits, int group);
-// Vectors along the last axis as RowPacking says: [.., D] of floating point -> [.., words] U32, and back.
+// Packs vectors along the last axis in the format of RowPacking: [.., D] of floating point -> [.., words] U32.
 mx::array pack(const mx::array& x, const RowPacking& packing, mx::Stream s);
 mx::array pack_plainly(const mx::array& x, const RowPacking& packing, mx::Stream s);
-// `dtype` is the type of the elements before packing, and of their scales. The result is F32.
+// Unpacks vectors to F32. `dtype` is the type of the elements before packing, and of their scales.
 mx::array unpack_plainly(const mx::array& words, const RowPacking& packing, mx::Dtype dtype, mx::Stream s);
-// The number of elements of each packed vector. 0 if the last axis is no packed vector. Without a packing, the last axis.
+// The number of elements of each packed vector; 0 if the last axis is not a packed vector. Without a packing, the
+// length of the last axis.
 int unpacked_size(const mx::array& words, const RowPacking& packing, mx::Dtype dtype);
 
 // Zeros. Large arrays take memory only for pages that are touched.
@@ -43,12 +44,14 @@ struct StoreOptions {
   RowPacking packing;
   // The buffers are rings: position p goes to slot p mod S.
   bool ring;
-  // Writes into the given buffers. The caller makes the promises of mlxrs_force_donate. The plain form copies the buffers.
+  // Writes into the given buffers. The caller makes the promises of mlxrs_force_donate. The plain form copies the
+  // buffers.
   bool in_place;
 };
 // The shapes of both buffers. Throws if buffers, new keys, new values and offsets do not fit each other.
 std::array<mx::Shape, 2> buffer_shapes(const StoreInputs& of, const RowPacking& packing);
-// Both buffers with the new tokens. Throws if shapes or dtypes do not fit. Nothing for inputs that the kernels of a GPU do not take.
+// Both buffers with the new tokens. Throws if shapes or dtypes do not fit. Returns nothing for inputs that GPU kernels
+// do not support.
 std::optional<Arrays> store(const StoreInputs& of, const StoreOptions& options, mx::Stream s);
 Arrays store_plainly(StoreInputs of, const StoreOptions& options, mx::Stream s);
 

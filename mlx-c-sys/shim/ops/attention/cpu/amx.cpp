@@ -1,9 +1,9 @@
-// Attention of bf16 with AMX: both products by tiles of 16 x 16 sums (Intel 64 and IA-32 Architectures Software Developer's
-// Manual, TDPBF16PS). A tile's sum is a function of its row and its column alone, so a query's result is the same alone as
-// among others, and a decoded token gets the same bits as in a prompt.
+// Attention of bf16 with AMX: both products use tiles of 16 x 16 sums (Intel 64 and IA-32 Architectures Software
+// Developer's Manual, TDPBF16PS). A sum depends only on its row and its column of the tile. So a query's result is the
+// same alone as among others, and a decoded token gets the same bits as in a prompt.
 //
-// Scores are made as keys x queries: keys are then read where they are, and the softmax runs along tiles. Weights are
-// rounded to bf16 for the second product, as models that were trained in bf16 do.
+// Scores are computed as keys x queries: keys are then read in place, and the softmax runs along tiles. Weights are
+// rounded to bf16 for the second product, as in models that were trained in bf16.
 #include "packed.h"
 #include "tiles.h"
 
@@ -68,7 +68,7 @@ long tiled_work_size(const Attention& a) {
   return chunk * a.value_dim / 2 + side * a.dim + 2 * (chunk * side + chunk * side / 2);
 }
 
-// The values of 32 keys from position `first` of the chunk; zeros for those from `end` on, which no query sees.
+// The values of 32 keys from position `first` of the chunk. Values from `end` on are zeros: no query sees them.
 void load_values(const Attention& a, const Keys<bf16>& keys, long first, long end, float* to) {
   const __m512i low = _mm512_set_epi16(
       47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
@@ -154,7 +154,8 @@ INLINE void tile_scores(
   }
 }
 
-// Scores of the keys from `key` of the chunk on, one vector, scaled, capped and masked by what is not a position.
+// Scores of the keys from `key` of the chunk on, one vector of them, scaled, capped and masked where the mask is an
+// array.
 template <int COLUMNS>
 INLINE Lanes adjusted(const Attention& a, long c, long query, long key, const Ints& first, const Ints& last, Lanes s) {
   s *= a.scale;
@@ -173,8 +174,9 @@ INLINE Lanes adjusted(const Attention& a, long c, long query, long key, const In
   return s;
 }
 
-// Scores of the keys [begin, end), multiples of 32, become weights. A vector has one key for all queries, or two, four or
-// eight where the queries are few; the weights of each eighth key are summed apart, so that the sum is the same.
+// Turns the scores of the keys [begin, end), multiples of 32, into weights. A vector has one key for all queries, or
+// two, four or eight keys where there are few queries. The weights of each eighth key are summed separately, so that
+// the sum is always the same.
 template <int COLUMNS>
 void weigh_tile(const Attention& a, long c, long query, long begin, long end, float* x, float* to, const Partial& out) {
   constexpr int at_once = width / COLUMNS, parts = 8 / at_once;
@@ -254,7 +256,7 @@ void weigh_tile(const Attention& a, long c, long query, long begin, long end, fl
   store_part(out.sum + query, sum, n);
 }
 
-// The values of 16 or 32 elements from `d`, for one or two blocks of queries.
+// The values of 16 or 32 elements from `d` on, for one or two blocks of queries.
 template <int BLOCKS, int COLS>
 INLINE void tile_values(
     const Attention& a, const Areas& areas, long begin, long end, long d, float* to) {
@@ -332,7 +334,7 @@ void tile_queries_of(
   }
 }
 
-// All queries, in blocks of COLUMNS; in one, where these are fewer than a side.
+// All queries, in blocks of COLUMNS, or in one block if there are fewer than a tile has columns.
 template <int COLUMNS>
 void tile_all(
     const Attention& a, const float* q, long c, const Keys<bf16>& keys, const Areas& areas, const Partial& to) {

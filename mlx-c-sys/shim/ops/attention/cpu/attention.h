@@ -1,5 +1,5 @@
-// Attention by f32 multiplications: keys and values of any type, made f32 as they are read. See kernels.h for the order of
-// sums; within a chunk,
+// Attention with f32 arithmetic, for keys and values of any type, which become f32 as they are read. See kernels.h for
+// the order of sums. Within a chunk,
 //   - a score is a sum over lanes of the head's elements, added as a tree;
 //   - the weights of a chunk are summed over lanes of its positions, added as a tree;
 //   - values are summed in the order of positions.
@@ -12,7 +12,7 @@ namespace mlxrs::ops {
 namespace {
 
 
-// Queries of a tile: sums and operands of all its products are in registers.
+// The number of queries in a tile. The sums and operands of all its products fit in registers.
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr long tile_queries = 4;
 #else
@@ -25,7 +25,7 @@ INLINE long padded(long n) {
 
 typedef float Four __attribute__((vector_size(16)));
 
-// The lanes of four vectors, each added as `fold` does.
+// The sums of the lanes of four vectors, each added as `fold` does.
 INLINE Four sum4(const Lanes v[4]) {
   Four x[4];
 #pragma GCC unroll 4
@@ -46,7 +46,7 @@ INLINE Four sum4(const Lanes v[4]) {
   return __builtin_shufflevector(ab, cd, 0, 2, 4, 6) + __builtin_shufflevector(ab, cd, 1, 3, 5, 7);
 }
 
-// A part of a chunk: the positions [begin, end) from its first, and where its keys and values are.
+// A part of a chunk: positions [begin, end) from the chunk's first, and the addresses of their keys and values.
 template <class T>
 struct Keys {
   const T *k, *v;
@@ -62,7 +62,7 @@ struct Keys {
   }
 };
 
-// Which positions of chunk c a query sees, from the chunk's first.
+// The positions of chunk c that a query sees, from the chunk's first.
 struct Span {
   long begin, end;
 
@@ -73,7 +73,7 @@ struct Span {
   }
 };
 
-// The scores of N queries for the keys [begin, end), four at a time, from a multiple of four.
+// The scores of N queries for the keys [begin, end), four keys at a time, starting at a multiple of four.
 template <class T, int N>
 INLINE void scores(const Attention& a, const float* q, const Keys<T>& keys, long begin, long end, float* to) {
   long step = padded(a.dim);
@@ -131,7 +131,7 @@ INLINE void scores(const Attention& a, const float* q, const Keys<T>& keys, long
   }
 }
 
-// Adds the values of keys [begin, end), weighted, for N queries.
+// Adds the weighted values of keys [begin, end) for N queries.
 template <class T, int N>
 INLINE void add_values(
     const Attention& a, const float* weights, const Keys<T>& keys, long begin, long end, float* to) {
@@ -167,7 +167,7 @@ INLINE void add_values(
   });
 }
 
-// Scores become weights, which are e^(score - the largest) where a key is seen, and 0 in the rest of [begin, end).
+// Turns scores into weights: e^(score - largest) where a key is seen, and 0 elsewhere in [begin, end).
 INLINE void weigh(
     const Attention& a, long c, long query, Span span, long begin, long end, float* x, float* best, float* sum) {
   long first = span.begin / width * width, last = (span.end + width - 1) / width * width;
@@ -281,7 +281,7 @@ void load_queries(const Attention& a, float* to) {
 
 template <class T>
 void finish_values(const float* values, float sum, long n, void* y) {
-  // A query that sees nothing gets zeros, whatever its values are.
+  // A query that sees no key gets zeros, whatever its values are.
   if (sum == 0) {
     memset(y, 0, n * sizeof(T));
     return;

@@ -26,7 +26,7 @@ long packed_work_size(const Attention& a) {
   return expanded_size<To>(a) + size(a);
 }
 
-// Scales and biases are of type T; `attend` reads keys and values of type To.
+// Scales and biases have type T; `attend` reads keys and values of type To.
 template <class T, class To, void (*attend)(const Attention&, const float*, long, float*, const Partial&)>
 void packed_chunk(const Attention& a, const float* q, long c, float* work, const Partial& to) {
   long begin = chunk, end = 0;
@@ -37,7 +37,7 @@ void packed_chunk(const Attention& a, const float* q, long c, float* work, const
       end = most(end, span.end);
     }
   }
-  // Whole blocks of 32, which is what tiles read.
+  // Whole blocks of 32 keys, because tiles read 32.
   begin = begin / 32 * 32;
   end = (end + 31) / 32 * 32;
   Attention expanded = a;

@@ -1,4 +1,4 @@
-// Operations of attention on AMX tiles and their lanes.
+// Operations on AMX tiles, and on lanes, for attention.
 #pragma once
 
 #include "ops/cpu/lanes.h"
@@ -14,7 +14,7 @@ using matmul::transpose;
 
 // A tile as it is in memory: 16 rows of 64 bytes.
 constexpr long tile_floats = 256;
-// Queries and keys of a tile, and the elements that one product runs over.
+// The number of queries and of keys in a tile, and the number of elements in one tile product.
 constexpr long side = 16, depth = 32;
 
 struct alignas(64) TileConfig {
@@ -22,8 +22,9 @@ struct alignas(64) TileConfig {
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 
-  // For blocks of `columns` queries, which are columns of scores and rows of weights. Where these are fewer than a side, there is
-  // one block: its scores are in tiles 0 and 1 and queries in 6, its values in 2 and 3 and weights in 7.
+  // Configures tiles for blocks of `columns` queries, which are columns of scores and rows of weights. If `columns` is
+  // less than `side`, there is one block: its scores are in tiles 0 and 1 and its queries in 6, its values in 2 and 3
+  // and its weights in 7.
   explicit TileConfig(int columns) {
     const int narrow[] = {0, 1, 6}, low[] = {2, 3, 7};
     for (int i : narrow) {
@@ -35,7 +36,7 @@ struct alignas(64) TileConfig {
   }
 };
 
-// The compiler does not know that tile loads read memory.
+// Tells the compiler that memory was written: it does not know that tile loads read memory.
 INLINE void written() {
   asm volatile("" ::: "memory");
 }
@@ -49,7 +50,7 @@ INLINE Lanes turned(Lanes x, int by) {
   return cast<Lanes>(_mm512_permutexvar_ps(cast<__m512i>(from), cast<__m512>(x)));
 }
 
-// 32 keys x ROWS elements of 16 bits become rows, `step` floats apart: what is in even places goes to even rows.
+// Transposes 32 keys x ROWS elements of 16 bits. Rows are `step` floats apart; even keys go to even places.
 template <int ROWS>
 INLINE void store_rows(const __m512i x[ROWS], float* to, long step) {
   if constexpr (ROWS == 1) {
@@ -71,8 +72,9 @@ INLINE void store_rows(const __m512i x[ROWS], float* to, long step) {
   }
 }
 
-// 2^t for t up to 0, within 3e-6 of itself: a thousandth of what bf16 rounds by. The polynomial has the least largest error
-// for 2^r, |r| <= 1/2. Results below the normal numbers of f32 are 0 at once: a subnormal result takes 150 cycles.
+// 2^t for t up to 0, with an error below 3e-6: a thousandth of bf16's rounding error. The polynomial has the smallest
+// maximum error for 2^r, |r| <= 1/2. Results below the normal numbers of f32 become 0, because a subnormal result takes
+// 150 cycles.
 INLINE Lanes exp2_near(Lanes t) {
   __mmask16 above = _mm512_cmp_ps_mask(cast<__m512>(t), _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
   __m512 n = _mm512_roundscale_ps(cast<__m512>(t), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

@@ -7,10 +7,11 @@
 namespace mlxrs::ops {
 namespace {
 
-// Tokens whose queries and keys are in L1 while all rows of the state see them, and rows that are in registers and L1 together.
+// The number of tokens whose queries and keys stay in L1 while all rows of the state read them, and the number of rows
+// that are processed in registers and L1 together.
 constexpr long delta_tokens = 16, delta_rows = 4;
 
-// The length of a row with zeros behind it, for two vectors at a time.
+// The padded length of a row: a multiple of two vectors.
 INLINE long delta_padded(long n) {
   return (n + 2 * width - 1) / (2 * width) * (2 * width);
 }
@@ -19,7 +20,7 @@ inline long delta_size(const Delta& d) {
   return delta_tokens * (3 * delta_padded(d.key_dim) + 2 * d.rows) + delta_rows * delta_padded(d.key_dim);
 }
 
-// y = x, and zeros behind it.
+// y = x, followed by zeros up to the padded length.
 template <class T>
 INLINE void delta_copied(const T* x, long n, long padded, float* y) {
   for (long i = n / width * width; i < padded; i += width) {
@@ -28,7 +29,7 @@ INLINE void delta_copied(const T* x, long n, long padded, float* y) {
   for_each(n, [&](long i, auto load, auto store) __attribute__((always_inline)) { store(y + i, load(x + i)); });
 }
 
-// y = x factor / sqrt(sum of squares + 1e-6), and zeros behind it.
+// y = x factor / sqrt(sum of squares + 1e-6), followed by zeros up to the padded length.
 template <class T>
 INLINE void delta_unit(const T* x, float factor, long n, long padded, float* y) {
   Lanes sum = {};
@@ -42,13 +43,13 @@ INLINE void delta_unit(const T* x, float factor, long n, long padded, float* y) 
   }
 }
 
-// A query, a key, and the factors of the state's channels: of one token, padded.
+// A query, a key, and the decay of each channel of the state, of one token, padded.
 struct DeltaToken {
   const float *q, *k, *decays;
   float decay, beta;
 };
 
-// One token on R rows of the state, `n` apart: two sums a row, whose order depends on n alone.
+// Processes one token on R rows of the state, `n` elements apart. Each row has two sums, whose order depends only on n.
 template <Rule rule, long R>
 INLINE void delta_token(float* state, const DeltaToken& t, long n, const float* v, float skip, float* y) {
   auto decay = [&](long i) __attribute__((always_inline)) {
@@ -102,12 +103,12 @@ INLINE void delta_token(float* state, const DeltaToken& t, long n, const float* 
   }
 }
 
-// Where some tokens are in the working memory.
+// The layout of the workspace for some tokens.
 struct DeltaWork {
   float *qk, *state, *v, *y;
 };
 
-// R rows of the state through some tokens.
+// Processes some tokens on R rows of the state.
 template <Rule rule, long R>
 INLINE void delta_block(const Delta& d, long row, long first, long tokens, const float* from, const DeltaWork& work) {
   long n = delta_padded(d.key_dim);

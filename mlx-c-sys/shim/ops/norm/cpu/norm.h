@@ -8,7 +8,7 @@
 namespace mlxrs::ops {
 namespace {
 
-// 1 / sqrt(mean of squares + eps). Four sums, so that one does not wait for the last.
+// 1 / sqrt(mean of squares + eps). There are four sums, so that an addition does not wait for the previous one.
 INLINE float norm_of(float squares, long n, float eps) {
   return 1.0f / __builtin_sqrtf(squares / static_cast<float>(n) + eps);
 }
@@ -61,7 +61,7 @@ void add_norm(const AddNorm& a, long n) {
     });
   }
   if (a.y != nullptr) {
-    // Of the sum as it was rounded: what the next layer reads.
+    // The norm of the rounded sum, because the next layer reads the rounded sum.
     rms_norm<T>(sum, a.weight, a.eps, n, a.y);
   }
 }

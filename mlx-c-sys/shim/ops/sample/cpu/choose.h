@@ -1,4 +1,4 @@
-// Choosing among a vocabulary. T is f32, f16 or bf16; everything is computed in f32.
+// Reductions of logits over a vocabulary. T is f32, f16 or bf16; everything is computed in f32.
 #pragma once
 
 #include "ops/cpu/kernels.h"
@@ -26,7 +26,7 @@ INLINE bool any(Ints mask) {
 #endif
 }
 
-// The first of the largest; NaN is skipped.
+// The index of the largest element, the first of equal ones. NaN is skipped.
 template <class T>
 long argmax(const void* x_at, long n, float* value) {
   const T* x = static_cast<const T*>(x_at);
@@ -59,7 +59,7 @@ long argmax(const void* x_at, long n, float* value) {
   for (; i < n; i++) {
     take(load_part(x + i, 1)[0], i);
   }
-  // Nothing above minus infinity.
+  // All elements are NaN or minus infinity.
   return found < 0 ? 0 : found;
 }
 
@@ -97,7 +97,7 @@ float logsumexp(const void* x, long n) {
   return of.most + __builtin_logf(of.sum);
 }
 
-// Vectors whose sum is taken in f32 before it goes to one in f64.
+// The number of vectors that are summed in f32 before the sum is added in f64.
 constexpr long sum_of = 8;
 typedef double Doubles __attribute__((vector_size(8 * width)));
 
@@ -189,19 +189,19 @@ INLINE void threefry(const uint32_t* key, Bits& x, Bits& y) {
   }
 }
 
-// In (0, 1], of 32 random bits.
+// 32 random bits as a number in (0, 1].
 INLINE Lanes uniform(Bits bits) {
   return (__builtin_convertvector(bits, Lanes) + 0.5f) * 0x1p-32f;
 }
 
-// logit * scale + noise, and whether it is the best so far, of equal ones the one of the lower id.
+// logit * scale + noise. It replaces the best so far if it is larger, or equal with a lower id.
 template <class T>
 INLINE void compete(const Draw& d, long id, float u, Drawn* best) {
   float x = number_at<T>(d.x, id);
   if (!(x > d.least || (x == d.least && id <= d.last))) {
     return;
   }
-  // -ln(1 - u), by two terms of its series where 1 - u loses digits.
+  // -ln(1 - u). Where 1 - u loses digits, the first two terms of the series are used.
   float exponential = u < 0x1p-8f ? (u * 0.5f + 1.0f) * u : -__builtin_logf(1.0f - u > 0x1p-24f ? 1.0f - u : 0x1p-24f);
   float y = x * d.scale + -__builtin_logf(exponential);
   if (y > best->y || (y == best->y && id < best->id)) {
@@ -221,10 +221,11 @@ void draw(const Draw& d, long first, long end, Drawn* best) {
     long n = least(width, end - i);
     Lanes a = n == width ? load(x + i) : load_part(x + i, n);
     Lanes b = n == width ? load(x + second + i) : load_part(x + second + i, n);
-    // What it takes to win. u is at most -ln(1 - u), so that only u <= e^(logit * scale - best) can win; a little more, for roundings.
+    // The largest u that can win. u is at most -ln(1 - u), so only u <= e^(logit * scale - best) can win. The allowance
+    // covers rounding errors.
     float allowance = 1e-3f + 4e-6f * (best->y < 0 ? -best->y : best->y);
     Lanes to_win = all(best->y - allowance), ahead = a * d.scale - to_win, behind = b * d.scale - to_win;
-    // ln 2^-33, the least u.
+    // ln 2^-33, below the logarithm of the least u.
     constexpr float hopeless = -22.9f;
     Ints may = (ahead > hopeless) & (a >= d.least), may_too = (behind > hopeless) & (b >= d.least);
     if (!any(may | may_too)) {
@@ -253,7 +254,7 @@ template <class T>
 void draw_one(const Draw& d, long id, Drawn* best) {
   long half = d.n / 2, second = d.n - half;
   bool later = id >= second;
-  // The one in the middle of an odd number has a counter without a second half.
+  // The middle id of an odd n has a counter of its own, without a second id.
   uint32_t counter = static_cast<uint32_t>(later ? id - second : id);
   Bits bits = Bits{} + counter, more = Bits{} + (id == half && half < second ? 0u : counter + static_cast<uint32_t>(second));
   threefry(d.key, bits, more);
