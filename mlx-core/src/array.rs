@@ -12,7 +12,7 @@ use crate::ffi::{self, vector};
 use crate::safetensors::mapped;
 use crate::{eval, memory, poison};
 
-/// Why a placeholder has no elements.
+/// The error for reading an array that a transform traces.
 const UNREADABLE: &str = "an array cannot be read while a transform traces it";
 
 /// A lazy, immutable, reference-counted array.
@@ -172,7 +172,8 @@ impl Array {
         DType::from_raw(raw).expect("mlx-c and this crate know the same dtypes")
     }
 
-    /// The elements in row-major order. Evaluates the array; views and broadcasts read right.
+    /// The elements in row-major order. Evaluates the array; a view or a broadcast array gives the elements that it
+    /// shows.
     ///
     /// # Errors
     /// `T` is not the array's dtype (nothing is converted: see [`astype`](Self::astype)), or the
@@ -186,7 +187,7 @@ impl Array {
         })?
     }
 
-    /// Calls `f` with the elements in row-major order, without copying them where they already are.
+    /// Calls `f` with the elements in row-major order. They are copied only if they are not dense.
     ///
     /// # Errors
     /// As [`to_vec`](Self::to_vec).
@@ -214,8 +215,8 @@ impl Array {
         })?
     }
 
-    /// Calls `f` with this array, evaluated, dense and row-major. Meanwhile nothing writes into
-    /// memory in place.
+    /// Calls `f` with this array, evaluated, dense and row-major. No update in place writes into its memory while `f`
+    /// runs.
     fn with_dense<R>(&self, f: impl FnOnce(&Array) -> R) -> Result<R> {
         struct Reading;
         impl Drop for Reading {
@@ -236,7 +237,7 @@ impl Array {
         unsafe { sys::mlxrs_reading(true) };
         let _reading = Reading;
         let result = f(&dense);
-        // It may have read a file that was truncated.
+        // The evaluation may have read a file that was truncated.
         mapped::check()?;
         Ok(result)
     }
@@ -282,8 +283,8 @@ impl Array {
         })
         .map_err(|error| poison::failed([self], error))?;
         let data = data.cast::<T>();
-        // A buffer that is updated in place may change after the reader's visit. A `view` of a
-        // slice of smaller elements begins where it likes.
+        // A buffer that is updated in place may change after `f` returns. A `view` of a slice of smaller elements may
+        // begin at an address that is not aligned to `T`.
         if !updated && data.is_aligned() {
             // SAFETY: the caller's promise, and aligned.
             let elements = unsafe { std::slice::from_raw_parts(data, len) };
@@ -300,7 +301,7 @@ impl Array {
         Ok(Cow::Owned(copy))
     }
 
-    /// Whether the elements of an evaluated array stand densely in row-major order.
+    /// Whether the elements of an evaluated array are dense and in row-major order.
     pub(crate) fn is_row_contiguous(&self) -> Result<bool> {
         let mut result = false;
         if !poison::is_available(self) {
@@ -313,7 +314,7 @@ impl Array {
         Ok(result)
     }
 
-    /// Where the elements of this array begin in memory. Evaluates it.
+    /// The address of this array's first element. Evaluates the array.
     ///
     /// For tests and diagnostics: two steps of an in-place update have the same address.
     ///

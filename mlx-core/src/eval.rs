@@ -77,7 +77,7 @@ fn is_lazy(array: &Array) -> bool {
     lazy
 }
 
-/// The error to return for a failed evaluation of `roots`. It poisons the step, except where MLX refused the evaluation
+/// The error to return for a failed evaluation of `roots`. It poisons the step, unless MLX refused the evaluation
 /// before it queued anything.
 fn fail<'a>(roots: impl Iterator<Item = &'a Array>, error: Error) -> Error {
     let text = error.to_string();

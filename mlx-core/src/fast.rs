@@ -1,4 +1,4 @@
-//! Operations of language models that are one kernel where the back end has it.
+//! Operations of language models that are one kernel if the back end has it.
 //!
 //! | module | operations |
 //! |---|---|
@@ -12,10 +12,11 @@
 //! | recurrent layers | [`causal_conv`], [`gated_delta`], [`scan`] |
 //! | training | [`cross_entropy`] |
 //!
-//! Each has a plain form, a graph of MLX's own operations. It says what is computed, tests hold the kernels to it, and it is what
-//! transformations and back ends without a kernel run. [`form()`] tells which form runs, and [`plainly`] asks for the plain one.
+//! Each has a plain form: a graph of MLX's own operations. The plain form defines what is computed, and tests compare
+//! the kernels with it. Transformations and back ends without a kernel run the plain form. [`form()`] tells which form
+//! runs, and [`plainly`] asks for the plain one.
 //!
-//! Axes: `B` rows, `H` query heads, `K` heads of keys and values, `L` new tokens, `S` stored tokens,
+//! Axes: `B` rows, `H` query heads, `K` KV heads, `L` new tokens, `S` stored tokens,
 //! `D` head dimension.
 
 mod allow;

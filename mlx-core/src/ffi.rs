@@ -1,7 +1,7 @@
 //! The border to C++: status codes become `Result`, handles become owned values.
 //!
-//! Every operation of the crate goes through [`op!`](crate::op), so that the reasoning about
-//! handles, streams and errors stands in one place:
+//! Every operation of the crate goes through [`op!`](crate::op), so that one place states the reasons why handles,
+//! streams and errors are handled soundly:
 //!
 //! - input handles come from live Rust values, which own a non-null C++ object each;
 //! - an out-parameter is a fresh null handle, wrapped as soon as the call succeeds;
@@ -23,7 +23,7 @@ use crate::poison;
 pub(crate) mod closure;
 pub(crate) mod vector;
 
-/// What a Rust closure left behind while C++ unwound its own frames.
+/// The failure of a Rust closure, kept while C++ unwinds its own frames.
 pub(crate) enum Stash {
     Panic(Box<dyn Any + Send>),
     Error(Error),
@@ -33,7 +33,7 @@ thread_local! {
     static STASH: RefCell<Option<Stash>> = const { RefCell::new(None) };
 }
 
-/// Keeps the first panic or error of a callback for the Rust frame below the C++ ones.
+/// Keeps the first panic or error of a callback for the Rust frame that called C++.
 pub(crate) fn stash(value: Stash) {
     STASH.with_borrow_mut(|slot| {
         slot.get_or_insert(value);
@@ -50,15 +50,15 @@ pub(crate) fn call(kind: ErrorKind, f: impl FnOnce() -> c_int) -> Result<()> {
     Err(take_error(kind))
 }
 
-/// The failure of the call that just returned. Resumes the panic of a callback, if that was it.
+/// The failure of the call that just returned. Resumes the panic of a callback, if that was the cause.
 pub(crate) fn take_error(kind: ErrorKind) -> Error {
     match STASH.with_borrow_mut(Option::take) {
         Some(Stash::Panic(payload)) => std::panic::resume_unwind(payload),
         Some(Stash::Error(error)) => return error,
         None => {}
     }
-    // SAFETY: the pointer is null or a C string valid until the next clear on this thread, which
-    // comes after its copy. Clearing keeps the text from being taken for that of a later failure.
+    // SAFETY: the pointer is null or a C string valid until the next clear on this thread, which comes after its copy.
+    // The clear ensures that a later failure does not report this text.
     let text = unsafe {
         let text = sys::mlxrs_error_get();
         let text = (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned());
@@ -81,7 +81,7 @@ pub(crate) fn array(f: impl FnOnce(*mut sys::mlx_array) -> c_int) -> Result<Arra
         ctx: std::ptr::null_mut(),
     };
     let status = call(ErrorKind::Mlx, || f(&mut raw));
-    // SAFETY: mlx-c allocated the handle for us (or left it null), and nobody else holds it.
+    // SAFETY: mlx-c allocated the handle for us (or left it null), and it has no other owner.
     let array = unsafe { Array::from_raw(raw) };
     status?;
     let array = array?;
@@ -89,7 +89,7 @@ pub(crate) fn array(f: impl FnOnce(*mut sys::mlx_array) -> c_int) -> Result<Arra
     Ok(array)
 }
 
-/// How a Rust argument looks to C. Implemented for what `op!` passes by value.
+/// How a Rust argument is passed to C. Implemented for the types that `op!` passes by value.
 pub(crate) trait Arg {
     type C;
     fn c(&self) -> Self::C;
@@ -208,9 +208,9 @@ pub(crate) fn cstring(text: &str) -> Result<CString> {
 
 /// Calls the mlx-c function `$name(&mut res, args…, stream)` on the current stream and wraps `res`.
 ///
-/// `[slice]` stands for C's pointer and length; everything else is an [`Arg`]. In front of the
-/// name: `vector` for a function that fills a vector of arrays, `pair` for one that fills two,
-/// `bare` (before those) for one that takes no stream.
+/// `[slice]` stands for C's pointer and length; everything else is an [`Arg`]. A word before the name says what the
+/// function returns: `vector` for a vector of arrays, `pair` for two arrays. `bare` before those stands for a function
+/// without a stream.
 macro_rules! op {
     (bare vector $name:ident($($args:tt)*)) => { op!(@munch (arrays) () $name () $($args)* ,) };
     (bare $name:ident($($args:tt)*)) => { op!(@munch (array) () $name () $($args)* ,) };
@@ -266,7 +266,7 @@ pub(crate) fn pair(
         ctx: std::ptr::null_mut(),
     };
     let first = array(|first| f(first, &mut second));
-    // SAFETY: mlx-c allocated the handle for us (or left it null), and nobody else holds it.
+    // SAFETY: mlx-c allocated the handle for us (or left it null), and it has no other owner.
     let second = unsafe { Array::from_raw(second) };
     let first = first?;
     let second = second?;
@@ -294,7 +294,7 @@ pub(crate) fn form(op: sys::mlxrs_op) -> Result<sys::mlxrs_form> {
     Ok(found)
 }
 
-/// Begins or ends a time in which this thread builds plain forms.
+/// Begins or ends a section in which this thread builds plain forms.
 pub(crate) fn plainly(begin: bool) {
     // SAFETY: changes a counter of this thread.
     unsafe { sys::mlxrs_fast_plainly(begin) }

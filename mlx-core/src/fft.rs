@@ -1,7 +1,7 @@
 //! Discrete Fourier transforms.
 //!
-//! Sizes: `None` takes the array's; a smaller one cuts, a larger one pads with zeros. They run on
-//! the current stream, on CUDA on the processor.
+//! Sizes: `None` takes the array's; a smaller size cuts, a larger size pads with zeros. Transforms run on the current
+//! stream; with CUDA they run on the CPU.
 
 use mlx_c_sys as sys;
 
@@ -12,7 +12,7 @@ use crate::linalg::on_cpu;
 use crate::memory::check_shape;
 use crate::ops::{Axes, require};
 
-/// Where the factor `1 / n` of a transform and its inverse goes.
+/// Where the factor `1 / n` of a transform and its inverse is applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Norm {
     /// To the inverse.
@@ -148,7 +148,7 @@ pub fn rfftfreq(n: i32, d: f64) -> Result<Array> {
     op!(mlx_fft_rfftfreq(n, d))
 }
 
-/// Only the processor and Metal have kernels.
+/// Runs a transform on a stream that has kernels: only the CPU and Metal do.
 fn transform(f: impl FnOnce() -> Result<Array>) -> Result<Array> {
     if cfg!(target_os = "macos") {
         f()

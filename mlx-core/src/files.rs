@@ -1,8 +1,8 @@
 //! Reading ordinary files, up to a limit.
 //!
-//! A checkpoint is a folder of files that somebody else made. A pipe in it would be waited for, and a device such as
-//! `/dev/zero` has no end. These functions refuse what is no ordinary file (a link to one is fine) and what is larger than
-//! any honest file of its kind, before they read.
+//! A checkpoint is a folder of files from elsewhere. Opening a pipe would wait for a writer, and a device such as
+//! `/dev/zero` has no end. Before they read, these functions refuse anything but an ordinary file (a link to one is
+//! fine), and a file that is larger than any honest file of its kind.
 //!
 //! ```
 //! use mlx_core::files;
@@ -36,7 +36,7 @@ pub const JSON_LIMIT: u64 = 64 << 20;
 /// The limit is checked against the present length. A file may grow while it is read: [`read`] stops at the limit too.
 ///
 /// # Errors
-/// It is no ordinary file or a link to one, it has more than `limit` bytes, or it cannot be opened.
+/// It is neither an ordinary file nor a link to one, it has more than `limit` bytes, or it cannot be opened.
 pub fn open(path: impl AsRef<Path>, limit: u64) -> Result<File> {
     let path = path.as_ref();
     open_io(path, limit).map_err(|error| named(path, error))
@@ -51,7 +51,7 @@ pub fn read(path: impl AsRef<Path>, limit: u64) -> Result<Vec<u8>> {
     read_io(path, limit).map_err(|error| named(path, error))
 }
 
-/// The content of a file, or `None` where there is no file of that name.
+/// The content of a file, or `None` if no file has this name.
 ///
 /// # Errors
 /// As [`read`].
@@ -70,11 +70,11 @@ fn named(path: &Path, error: io::Error) -> Error {
 
 /// As [`open`], with an error that does not name the file.
 pub(crate) fn open_io(path: &Path, limit: u64) -> io::Result<File> {
-    // Before it is opened: opening some devices does something.
+    // Checked before the file is opened, because opening some devices has effects.
     check(&std::fs::metadata(path)?, limit)?;
     let mut options = OpenOptions::new();
     options.read(true);
-    // Another file may stand there by now. Opening a pipe waits for a writer, but not with this.
+    // The path may name another file by now. Opening a pipe waits for a writer, but not with this flag.
     #[cfg(unix)]
     options.custom_flags(libc::O_NONBLOCK);
     let file = options.open(path)?;
@@ -86,10 +86,10 @@ fn read_io(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let file = open_io(path, limit)?;
     let mut bytes = Vec::new();
     let len = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
-    // One more, so that reading finds the end without growing.
+    // One byte more, so that reading reaches the end without growing the buffer.
     crate::memory::reserve(&mut bytes, len.saturating_add(1))?;
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
-    // It may have grown, and files of the system do not say how long they are.
+    // The file may have grown, and system files do not report their length.
     check_len(bytes.len() as u64, limit)?;
     Ok(bytes)
 }

@@ -1,13 +1,12 @@
 //! Updates that write into the buffer they update.
 //!
-//! MLX updates a buffer in place only when nothing else holds it, and work that is still running
-//! holds what it reads. A decoder that queues a step while the last one runs would therefore copy
-//! its whole KV cache every step. The functions here always reuse the buffer.
+//! MLX updates a buffer in place only when nothing else holds it, and running work holds the buffers that it reads. A
+//! decoder that queues a step while the last one runs would therefore copy its whole KV cache in every step. The
+//! functions here always reuse the buffer.
 //!
-//! They take the cache by value, because the value is used up: **every other handle to the same
-//! array, and every view of its buffer, sees the new contents** from the moment the update has run.
-//! So keep one handle, and read the cache only from the result of the latest update. Two rules make
-//! that right:
+//! They take the cache by value, because afterwards it must not be used: **every other handle to the same array, and
+//! every view of its buffer, sees the new contents** from the moment the update has run. So keep one handle, and read
+//! the cache only from the result of the latest update. Two rules make that right:
 //!
 //! - Work queued before an update (by [`async_eval`](crate::async_eval()) or
 //!   [`eval()`](crate::eval())) reads the old contents: a stream runs in order.
@@ -15,11 +14,10 @@
 //!   on it. Between two updates of which the second overwrites what readers of the first still
 //!   need, queue the first. Appending is always right.
 //!
-//! Memory that Rust code reads never changes: reading an array waits for pending updates of its buffer
-//! and copies it, an update that is evaluated while memory is being read
-//! ([`Array::with_slice`]) is a copy, and so is one of a buffer that was ever
-//! [frozen](Array::freeze). A buffer that is not MLX's own (a mapped file) or not dense is copied
-//! once, and the copy updated from then on. Use a cache on one [stream](crate::stream).
+//! Memory that Rust code reads never changes. Reading an array waits for pending updates of its buffer and copies it.
+//! An update that is evaluated while memory is being read ([`Array::with_slice`]) copies the buffer, and so does an
+//! update of a buffer that was ever [frozen](Array::freeze). A buffer that is not MLX's own (a mapped file) or not
+//! dense is copied once; later updates change the copy. Use a cache on one [stream](crate::stream).
 
 use mlx_c_sys as sys;
 
@@ -54,8 +52,8 @@ pub fn slice_update_in_place(
         let updated = cache.slice_update(update, starts, stops)?;
         return in_place(&cache, &updated);
     }
-    // MLX would return the update itself in place of the cache: later updates would then write
-    // into an array that is the caller's. The dynamic form always writes.
+    // MLX would return the update itself in place of the cache, and later updates would then write into an array of the
+    // caller. The dynamic form always writes into the cache.
     let axes: Vec<i32> = (0..starts.len() as i32).collect();
     let start = Array::from_slice(starts, &[starts.len() as i32])?;
     let update = update.broadcast_to(cache.shape())?;

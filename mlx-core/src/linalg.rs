@@ -1,8 +1,8 @@
 //! Linear algebra on the last two dimensions; leading ones are batches.
 //!
-//! Arrays are F32 or F64. Most back ends have these kernels on the processor only, so they run on
-//! the CPU stream of the thread whatever the current one is; `norm`s run on the current stream. A
-//! singular matrix is found at evaluation.
+//! Arrays are F32 or F64. Most back ends have these kernels on the CPU only, so they run on the CPU stream of the
+//! thread, whatever the current stream is; norms run on the current stream. A singular matrix is an error at
+//! evaluation.
 
 use std::ffi::CStr;
 
@@ -106,8 +106,8 @@ macro_rules! of_half {
 }
 
 of_half! {
-    /// The triangular factor of a symmetric positive definite matrix: `L L^T` or `U^T U`. What is
-    /// not positive definite gives no meaningful result.
+    /// The triangular factor of a symmetric positive definite matrix: `L L^T` or `U^T U`. Other matrices give no
+    /// meaningful result.
     cholesky = mlx_linalg_cholesky;
     /// The inverse of the matrix whose [`cholesky`] factor is given.
     cholesky_inv = mlx_linalg_cholesky_inv;
@@ -256,7 +256,7 @@ pub fn solve_triangular(a: &Array, b: &Array, half: Half) -> Result<Array> {
 pub fn norm(a: &Array, ord: f64, axes: impl Axes, keepdims: bool) -> Result<Array> {
     let axes = axes.axes(a.ndim());
     let this = wide(a, "norm")?;
-    // Of matrices, the 2-norms are singular values.
+    // The 2-norms of matrices are singular values.
     let singular = axes.len() == 2 && ord.abs() == 2.0;
     let result = on_cpu(|| {
         let this = if singular {

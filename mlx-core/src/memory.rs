@@ -19,9 +19,9 @@ static ARRAY_LIMIT: AtomicUsize = AtomicUsize::new(0);
 
 /// Refuses every array of more than `bytes` before MLX is asked for them.
 ///
-/// The limit refuses absurd shapes, as from an untrusted file, when an operation is built. What the system has no
-/// memory for is an error of the evaluation: [`ErrorKind::Memory`]. The default is [`memory_limit`]. A view counts with
-/// the bytes of a dense copy.
+/// The limit refuses absurd shapes, as from an untrusted file, when an operation is built. If the system has no memory
+/// for an array below the limit, the evaluation fails: [`ErrorKind::Memory`]. The default is [`memory_limit`]. A view
+/// counts as the bytes of a dense copy.
 pub fn set_array_limit(bytes: usize) {
     ARRAY_LIMIT.store(bytes.max(1), Ordering::Relaxed);
 }
@@ -41,7 +41,7 @@ pub fn array_limit() -> usize {
     }
 }
 
-/// The number of elements of `shape`, checked against overflow, negative sizes and the limit.
+/// The number of elements of `shape`. Overflow, negative sizes and sizes above the limit are errors.
 pub(crate) fn check_shape(shape: &[i32], dtype: DType) -> Result<usize> {
     let mut size = 1usize;
     for &dim in shape {
@@ -61,7 +61,7 @@ pub(crate) fn check_shape(shape: &[i32], dtype: DType) -> Result<usize> {
     }
 }
 
-/// Fails for a lazy array that would not fit. Nothing has been allocated for it yet.
+/// Fails for a lazy array that exceeds the limit. Nothing has been allocated for it yet.
 pub(crate) fn check_array(array: &Array) -> Result<()> {
     check_shape(array.shape(), array.dtype()).map(drop)
 }
@@ -117,7 +117,7 @@ macro_rules! limits {
 }
 
 limits! {
-    /// Sets [`memory_limit`]: back-pressure, not an error.
+    /// Sets [`memory_limit`]. Above it MLX waits for running work; it is not an error.
     set_memory_limit = mlx_set_memory_limit;
     /// Sets how many bytes of freed buffers MLX keeps.
     set_cache_limit = mlx_set_cache_limit;
@@ -125,7 +125,7 @@ limits! {
     set_wired_limit = mlx_set_wired_limit;
 }
 
-/// Starts [`peak`] anew.
+/// Resets [`peak`].
 ///
 /// # Errors
 /// MLX refuses.
@@ -134,10 +134,11 @@ pub fn reset_peak() -> Result<()> {
     ffi::call(ErrorKind::Mlx, || unsafe { sys::mlx_reset_peak_memory() })
 }
 
-/// Lets all C++ of the program, MLX first of all, allocate its small objects by mimalloc on Linux, in a process whose address space is
-/// not limited. Returns whether it does. For programs only: `main` calls it.
+/// Makes all C++ code of the program, MLX in the first place, allocate its small objects by mimalloc. This works on
+/// Linux, in a process whose address space is not limited. Returns whether it does. For programs only: `main` calls it.
 ///
-/// The call links the allocator, which C++ uses from the start of the program. Memory of arrays and of Rust is not affected.
+/// The call links the allocator, which C++ uses from the start of the program. Memory of arrays and of Rust is not
+/// affected.
 #[cfg(feature = "mimalloc")]
 pub fn use_mimalloc() -> bool {
     #[cfg(target_os = "linux")]

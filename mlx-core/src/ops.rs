@@ -1,6 +1,6 @@
 //! Operations, grouped as in MLX and named as there; one form each.
 //!
-//! A method where there is a main array, a function for constructors and lists. Conventions:
+//! An operation is a method if it has a main array, and a function if it makes an array or takes a list. Conventions:
 //!
 //! - **Operands.** Binary operations take `impl` [`Operand`]: an array, or a number, which takes
 //!   the array's dtype (a plain `2.0` never promotes bf16 to f32). An integer that the dtype cannot
@@ -8,9 +8,9 @@
 //! - **Axes.** Reductions take `impl` [`Axes`]: `1`, `-1`, `[0, 2]`, or `..` for all. Negative axes
 //!   count from the end.
 //! - **Shapes** broadcast as in NumPy.
-//! - **Indices** inside arrays are checked when they are evaluated. On the CPU, one out of range fails
-//!   the evaluation; on a GPU, where a kernel cannot fail, another place of the array takes its part.
-//! - **Laziness.** Nothing here computes; an error of a kernel arrives at evaluation.
+//! - **Indices** inside arrays are checked when they are evaluated. On the CPU, an index out of range fails the
+//!   evaluation. On a GPU, where a kernel cannot fail, another place of the array is used instead.
+//! - **Laziness.** Nothing here computes; the error of a kernel is reported at evaluation.
 
 use std::borrow::{Borrow, Cow};
 use std::ops::{RangeFull, RangeInclusive};
@@ -170,8 +170,8 @@ impl Operand for bool {
     }
 }
 
-/// The integers that a number beside an array of `dtype` may be: what the dtype holds, and I32 beside Bool. `None`
-/// for floating point.
+/// The integers that a number beside an array of `dtype` may have: the range of the dtype, or of I32 beside Bool.
+/// `None` for floating point.
 pub(crate) fn integers(dtype: DType) -> Option<RangeInclusive<i128>> {
     macro_rules! of {
         ($ty:ty) => {
@@ -204,7 +204,7 @@ pub(crate) fn require_fit(what: &str, value: i128, dtype: DType) -> Result<()> {
     }
 }
 
-/// Two operands of which either may be the number: each adopts the other's dtype.
+/// Two operands, either of which may be a number. A number adopts the dtype of the other operand.
 pub(crate) fn pair<'a>(
     a: &'a impl Operand,
     b: &'a impl Operand,
@@ -284,7 +284,7 @@ pub(crate) fn require(
     ))
 }
 
-/// Refuses a size that no `i32` dimension can hold, which MLX would let overflow.
+/// Refuses a size that does not fit an `i32` dimension, because MLX would let it overflow.
 pub(crate) fn dimension(op: &str, size: Option<i64>) -> Result<i32> {
     size.and_then(|size| i32::try_from(size).ok())
         .ok_or_else(|| {

@@ -1,14 +1,13 @@
 //! Keeps arrays of a failed evaluation from being used.
 //!
-//! When an evaluation fails, MLX reports the error once. Afterwards the arrays of that evaluation look
-//! computed and hold garbage. So every array carries the time at which it was made, until it is known
-//! to be good. Good are arrays made from data, the roots of a successful evaluation, and arrays that
-//! are found computed when they are used after a later successful evaluation.
+//! When an evaluation fails, MLX reports the error once. Afterwards the arrays of that evaluation look computed and
+//! hold garbage. So every array carries the time at which it was made, until it is known to be good. These arrays are
+//! good: arrays made from data, the roots of a successful evaluation, and arrays that are already computed when they
+//! are used after a later successful evaluation.
 //!
-//! A failed evaluation poisons all arrays of its thread that are not known to be good. Using or
-//! reading a poisoned array is an error that repeats the reason. Then the thread's streams, which
-//! skipped everything after the failure, are made usable again: arrays that are made from good
-//! arrays from then on are good.
+//! A failed evaluation poisons all arrays of its thread that are not known to be good. Using or reading a poisoned
+//! array is an error that repeats the reason. Then the thread's streams, which skipped everything after the failure,
+//! are made usable again. Arrays that are made from good arrays after that are good.
 
 use std::cell::{Cell, RefCell};
 
@@ -29,7 +28,7 @@ thread_local! {
     static CLOCK: Cell<u64> = const { Cell::new(1) };
     /// All evaluations of arrays that were made up to this time have succeeded.
     static LAST_GOOD: Cell<u64> = const { Cell::new(0) };
-    /// Arrays made up to here are poisoned, unless they are known to be good.
+    /// Arrays that were made up to this time are poisoned, unless they are known to be good.
     static LAST_FAILED: Cell<u64> = const { Cell::new(0) };
     /// Whether this thread uses more than one stream. Then a successful evaluation tells nothing
     /// about the other streams, and only its roots are known to be good.
@@ -45,8 +44,8 @@ pub(crate) fn stamp() -> u64 {
     })
 }
 
-/// Prepares the calling thread for a failure: registering the destructor of a thread-local ends the process where memory
-/// has ended.
+/// Prepares the calling thread for a failure: registering the destructor of a thread-local would end the process if
+/// there is no memory left.
 pub(crate) fn prepare() {
     FAILED.with(|_| ());
 }
@@ -56,7 +55,7 @@ pub(crate) fn several_streams() {
     SEVERAL.set(true);
 }
 
-/// Whether MLX counts the array as computed. It does so for arrays of a failed step too.
+/// Whether MLX regards the array as computed, which it also does for arrays of a failed step.
 pub(crate) fn is_available(array: &Array) -> bool {
     let mut available = false;
     // SAFETY: the handle is live, the out-parameter ours. On failure the array counts as not computed,
@@ -66,8 +65,8 @@ pub(crate) fn is_available(array: &Array) -> bool {
 }
 
 /// Notes that an evaluation of `arrays` succeeded and has ended.
-///
-/// `started` says that this evaluation started some of them. Then everything that the stream was given
+/// `started` tells that this evaluation started some of them. Then all earlier work of the stream has ended too;
+/// otherwise later work may still be running.
 /// before has ended too; otherwise later work may still be running.
 pub(crate) fn good<'a>(arrays: impl IntoIterator<Item = &'a Array>, started: bool) {
     let mut latest = 0;
@@ -86,7 +85,7 @@ pub(crate) fn failed<'a>(arrays: impl IntoIterator<Item = &'a Array>, error: Err
         array.set_made(until);
     }
     FAILED.with_borrow_mut(|steps| {
-        // Without its own reason, an older array names that of a later failure.
+        // Only so many reasons are kept. An array of a dropped one reports the reason of a later failure.
         if steps.len() == 64 {
             steps.remove(0);
         }

@@ -21,7 +21,7 @@ use mlx_c_sys as sys;
 /// All nodes of one name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// As [`fast`](crate::fast) and [`CpuKernel`](crate::kernel::CpuKernel) name them, or [`BETWEEN`].
+    /// The name that [`fast`](crate::fast) and [`CpuKernel`](crate::kernel::CpuKernel) give, or [`BETWEEN`].
     pub name: String,
     /// How many of these nodes were computed.
     pub times: u64,

@@ -76,7 +76,7 @@ impl Key {
     }
 }
 
-/// Uniform between `low` and without `high`, both of which broadcast to `shape`.
+/// Uniform from `low` to below `high`, both of which broadcast to `shape`.
 ///
 /// # Errors
 /// The dtype is not real floating point, or the array exceeds the byte limit.
@@ -193,12 +193,12 @@ pub fn bernoulli(key: &Key, shape: &[i32], p: impl Operand) -> Result<Array> {
     op!(mlx_random_bernoulli(*p, [shape], Some(&key.0)))
 }
 
-/// Integers from `low` up to and without `high`, both of which broadcast to `shape`. All are equally likely. In arrays
-/// of bounds, `low` is drawn where `high` is not above it.
+/// Integers from `low` to below `high`, both of which broadcast to `shape`. All are equally likely. If bounds are
+/// arrays, an element whose `high` is not above `low` is `low`.
 ///
 /// # Errors
-/// The dtype is not an integer or Bool, or cannot hold all numbers of the range; numbers of which `high` is not above
-/// `low` or that are no integers; or the array exceeds the byte limit.
+/// The dtype is not an integer or Bool, or cannot hold all numbers of the range; a `high` that is a number is not above
+/// `low`, or a number is not an integer; or the array exceeds the byte limit.
 pub fn randint(
     key: &Key,
     shape: &[i32],
@@ -220,7 +220,7 @@ pub fn randint(
         require(is_bit, "randint", "bounds of Bool", "0 to 2", (from, to))?;
         require_fit("randint: low", from, dtype)?;
         require_fit("randint: high - 1", to - 1, dtype)?;
-        // MLX draws F32 numbers, of 24 bits, and rounds them down.
+        // MLX draws F32 numbers of 24 bits and rounds them down, which suffices for small ranges.
         let simple = to - from <= 1 << 16 && from.abs() <= 1 << 20;
         if simple {
             let (low, high) = (Array::scalar(from as i32)?, Array::scalar(to as i32)?);
@@ -249,7 +249,7 @@ pub fn randint(
     below(key, shape, &span)?.add(start)?.astype(dtype)
 }
 
-/// A bound that is a number; `None` is an array.
+/// A bound as a number; `None` for an array.
 fn bound(operand: &impl Operand) -> Result<Option<i128>> {
     match (operand.integer(), operand.number()) {
         (Some(integer), _) => Ok(Some(integer.into())),
@@ -262,7 +262,7 @@ fn bound(operand: &impl Operand) -> Result<Option<i128>> {
     }
 }
 
-/// U64 numbers below `span`, U64 that broadcasts to `shape`: the upper half of the product with 64 random bits.
+/// U64 numbers below `span`, a U64 that broadcasts to `shape`: the upper half of its product with 64 random bits.
 fn below(key: &Key, shape: &[i32], span: &Array) -> Result<Array> {
     let mut pairs = vec![2];
     pairs.extend_from_slice(shape);
@@ -301,8 +301,7 @@ pub fn bits(key: &Key, shape: &[i32], width: i32) -> Result<Array> {
     op!(mlx_random_bits([shape], width, Some(&key.0)))
 }
 
-/// One index along `axis` drawn by the unnormalised log probabilities there, as U32:
-/// `[…, n, …]` → `[…, …]`.
+/// One index along `axis`, drawn by the unnormalised log probabilities there, as U32: `[…, n, …]` → `[…, …]`.
 ///
 /// # Errors
 /// There is no such axis, or it is empty.
@@ -310,7 +309,7 @@ pub fn categorical(key: &Key, logits: &Array, axis: i32) -> Result<Array> {
     op!(mlx_random_categorical(logits, axis, Some(&key.0)))
 }
 
-/// As [`categorical`], `n` draws of each: `[…, n]` of U32, the draws last.
+/// As [`categorical`], with `n` draws of each: `[…, n]` of U32, the draws last.
 ///
 /// # Errors
 /// There is no such axis or it is empty, or `n` is negative.

@@ -1,7 +1,7 @@
 //! The safetensors file format: reading without copies, writing without half-written files.
 //!
-//! A file is a length, a JSON header with the place of each tensor, and the tensors' bytes. The header
-//! is checked against the format when a file is opened, so that no tensor reaches outside the file.
+//! A file is a length, a JSON header with the position of each tensor, and the tensors' bytes. When a file is opened,
+//! the header is checked against the format, so that no tensor lies outside the file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -71,19 +71,19 @@ pub struct Safetensors {
     label: String,
     source: Arc<Source>,
     header: Header,
-    /// Tensors that [`prepare`](Self::prepare) has moved and [`array`](Self::array) has not returned: their range in the
-    /// file (an empty tensor may begin where another does), and their memory and place in it.
+    /// Tensors that [`prepare`](Self::prepare) has moved and [`array`](Self::array) has not returned yet: their range
+    /// in the file (an empty tensor may begin where another does), and their memory and position in it.
     moved: Mutex<Unfetched>,
 }
 
 impl Safetensors {
     /// Maps a file into memory and checks its header.
     ///
-    /// On the CPU back end arrays refer to the mapped file: nothing is read before it is used, and
-    /// processes share it. The file must stay as it is while its arrays are in use. Replacing it, as
-    /// [`save`] does, is harmless. If it is truncated, evaluations fail: the first file that is opened
-    /// installs a handler of SIGBUS, which gives zeros for what the file lost and leaves every other
-    /// SIGBUS to the handler before it. If it is overwritten in place, arrays hold what it holds then.
+    /// On the CPU back end arrays refer to the mapped file: nothing is read before it is used, and processes share it.
+    /// The file must not be changed while its arrays are in use. Replacing it, as [`save`] does, is harmless. If it is
+    /// truncated, evaluations fail: the first file that is opened installs a handler of SIGBUS, which supplies zeros
+    /// for the lost part of the file and passes every other SIGBUS to the handler before it. If the file is overwritten
+    /// in place, arrays see the new content.
     ///
     /// # Errors
     /// It is no ordinary file, cannot be read or is not a valid safetensors file; the message names the
@@ -192,13 +192,13 @@ impl Safetensors {
         }
     }
 
-    /// Reads the named tensors that cannot be used in place into memory, on all threads, for [`array`](Self::array) to
-    /// return.
+    /// Reads those of the named tensors that cannot be used in place into memory, on all threads.
+    /// [`array`](Self::array) then returns them.
     ///
     /// These are tensors that are not aligned to their elements, as in files that MLX wrote, and packed weights (U32)
-    /// that do not begin on a cache line, which are slow to use. If they are most bytes of all named tensors, the others
-    /// are read too. Without this, [`array`](Self::array) reads each on one thread. A tensor that `array` never returns
-    /// stays in memory as long as this value.
+    /// that do not begin on a cache line, which are slow to use. If they make up most bytes of all named tensors, the
+    /// others are read too. Without this call, [`array`](Self::array) reads each on one thread. A tensor that `array`
+    /// never returns stays in memory as long as this value.
     ///
     /// # Errors
     /// There is no such tensor, or the file cannot be read.
@@ -211,8 +211,8 @@ impl Safetensors {
             .into_iter()
             .partition(|tensor| self.is_aligned(tensor, preferred(tensor.dtype)));
         let bytes = |tensors: &[&Tensor]| tensors.iter().map(|t| t.end - t.start).sum::<usize>();
-        // The system maps the pages around a mapped tensor too: mapped scales between moved codes cost 230 MB of
-        // resident memory, where the scales have 37 MB (Qwen3-0.6B in 8 bits).
+        // The system also maps the pages around a mapped tensor: scales that stayed mapped between moved codes took 230
+        // MB of resident memory, although the scales have 37 MB (Qwen3-0.6B in 8 bits).
         if bytes(&moving) > bytes(&usable) {
             moving.extend(usable);
         }
@@ -299,8 +299,8 @@ impl fmt::Debug for Safetensors {
     }
 }
 
-/// The alignment that a tensor should have. A decode step of eight rows of Gemma3-1B in 4 bits took 42 ms with codes that
-/// begin 24 bytes after a cache line, 37 ms with codes that begin on one, and 35 ms with moved codes (Zen 5).
+/// The alignment that a tensor should have. A decode step of eight rows of Gemma3-1B in 4 bits took 42 ms with codes
+/// that begin 24 bytes after a cache line, 37 ms with codes that begin on one, and 35 ms with moved codes (Zen 5).
 fn preferred(dtype: DType) -> usize {
     match dtype {
         DType::U32 => moved::ALIGN,

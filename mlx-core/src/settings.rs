@@ -14,17 +14,17 @@ const MOST_THREADS: usize = 1024;
 ///
 /// | variable | allowed |
 /// |---|---|
-/// | `MLX_CPU_THREADS` | the threads of the CPU kernels, from 1 to 1024; without it, one a core |
+/// | `MLX_CPU_THREADS` | the threads of the CPU kernels, from 1 to 1024; the default is one for each core |
 /// | `MLX_CPU_ISA` | the instruction set of the CPU kernels, one that the machine has |
 /// | `MLX_CPU_KERNELS` | `on`, or `off` for MLX's own operations |
-/// | `RAYON_NUM_THREADS` | the threads that read files and text, from 0 (one a core) to 1024 |
+/// | `RAYON_NUM_THREADS` | the threads that read files and text, from 0 (one for each core) to 1024 |
 ///
 /// A program calls it at its start, so that a wrong setting is an error before any work. The first use of a stream
 /// calls it too.
 ///
 /// # Errors
-/// A variable has a value that is not allowed; the message names the variable, the value and what is allowed. Or the
-/// system has no threads.
+/// A variable has a value that is not allowed; the message names the variable, the value and the allowed values. Or the
+/// system cannot start threads.
 pub fn check() -> Result<()> {
     // SAFETY: takes nothing.
     ffi::call(ErrorKind::Invalid, || unsafe {
@@ -52,7 +52,7 @@ fn start_threads() -> Result<()> {
         .num_threads(threads)
         .build_global();
     match built {
-        // A program may have started them by itself. Then their number is its own choice.
+        // The program may have started the threads itself. Then their number is its own choice.
         Err(error) if std::error::Error::source(&error).is_none() => Ok(()),
         Err(error) => Err(Error::new(
             ErrorKind::Memory,

@@ -217,8 +217,7 @@ impl Stream {
         poison::several_streams();
         CURRENT.with_borrow_mut(|current| {
             if current.is_empty() {
-                // The bottom of the stack is the default stream, so that the scope's stream is
-                // never there.
+                // The bottom of the stack is the default stream, so that the scope's stream is never at the bottom.
                 if let Ok(stream) = Stream::default_stream() {
                     current.push(stream);
                 }

@@ -25,7 +25,7 @@ pub use vmap::vmap;
 use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};
 
-/// MLX reads the first output of some functions without asking whether there is one.
+/// MLX reads the first output of some functions without checking that there is one.
 fn not_empty(transform: &str, outputs: Vec<Array>) -> Result<Vec<Array>> {
     if outputs.is_empty() {
         let message =

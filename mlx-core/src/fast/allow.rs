@@ -1,4 +1,4 @@
-//! Logits of which some tokens are forbidden.
+//! Logits with some tokens forbidden.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::{self, CpuKernel, Spec, View, ViewMut};
 
-/// Bits of a word of a mask.
+/// Bits in a word of a mask.
 const BITS: usize = 32;
 
-/// The logits `[B, V]`, of floating point, with minus infinity for each token that its row does not allow. Bit `i % 32` of word `i / 32` of a
-/// row's mask allows token `i`; a mask has `ceil(V / 32)` words. A row without a mask stays as it is. NaN and infinity stay everywhere, so
-/// that [`draw`](super::draw()) finds them.
+/// The logits `[B, V]`, of floating point, with minus infinity for each token that its row's mask forbids. Bit `i % 32`
+/// of word `i / 32` of a mask allows token `i`; a mask has `ceil(V / 32)` words. A row without a mask is unchanged. NaN
+/// and infinity are never replaced, so that [`draw`](super::draw()) finds them.
 ///
 /// # Errors
 /// There is not one mask or `None` for each row, a mask has another length, or `logits` has another shape or dtype.

@@ -21,7 +21,7 @@ pub struct Attention<'a> {
     pub soft_cap: Option<f32>,
     /// Which keys a query sees.
     pub mask: Mask,
-    /// `[H]`: scores of one further token each that is attended to and has no value.
+    /// `[H]`: for each head, the score of one more token that takes part in the softmax and has no value.
     pub sinks: Option<&'a Array>,
 }
 
@@ -30,11 +30,11 @@ pub struct Attention<'a> {
 /// `q` is `[B, H, L, D]`, `k` and `v` are `[B, K, S, D]`; `H` is a multiple of `K`, and query head
 /// `h` reads head `h · K / H`. The result is `[B, H, L, D of v]`.
 ///
-/// On the CPU a query's result is a function of the keys that it sees and of their positions alone:
-/// other rows, other queries and how a prompt was cut into steps do not show, to the bit.
+/// On the CPU, a query's result depends only on the keys that it sees and on their positions. Other rows, other
+/// queries, and the chunks in which a prompt was computed do not change a bit of it.
 ///
-/// A query that sees nothing gives a meaningless but finite result; stored NaNs poison every
-/// result, seen or not.
+/// A query that sees no key gives a meaningless but finite result. A stored NaN makes every result NaN, even if no
+/// query sees its key.
 ///
 /// # Errors
 /// Shapes or dtypes do not fit.
@@ -45,12 +45,12 @@ pub fn attention(q: &Array, k: &Array, v: &Array, options: &Attention<'_>) -> Re
 /// [`attention`] over keys and values that [`pack`](super::pack) has packed: `k` and `v` are U32
 /// `[B, K, S, words]`, of arrays in `q`'s dtype.
 ///
-/// A key or value is the number that its codes, scale and bias give in F32. Where the back end
-/// multiplies in BF16 tiles, and elsewhere than on the CPU, it is rounded to `q`'s dtype. On the CPU
-/// they are written out a block at a time, never as a whole.
+/// A key or value is the number that its codes, scale and bias give in F32. It is rounded to `q`'s dtype if the back
+/// end multiplies in BF16 tiles, and on GPUs. On the CPU a block of keys or values is unpacked at a time, never all of
+/// them.
 ///
 /// # Errors
-/// The scheme is none that rows are packed in, or as [`attention`].
+/// Rows cannot be packed in this scheme, or as [`attention`].
 pub fn packed_attention(
     q: &Array,
     k: &Array,
@@ -108,7 +108,7 @@ fn attend(
         Mask::Positions(positions) => {
             positions.check(q, k)?;
             if form(Op::Attention)? == Form::Plain {
-                // Made once for all layers of a step.
+                // Made once, and shared by all layers of a step.
                 dense = positions.dense(queries, slots)?;
                 how.mask = sys::MLXRS_MASK_ARRAY;
                 Some(&dense)
@@ -151,7 +151,7 @@ pub fn scaled_dot_product_attention(
     attention(q, k, v, &options)
 }
 
-/// Checks that MLX lacks: it divides by the number of heads, and reads `v` up to the length of `k`.
+/// Checks that MLX lacks: it divides by the number of heads, and reads as many rows of `v` as `k` has.
 fn check_attention(q: &Array, k: &Array, v: &Array) -> Result<()> {
     let ([_, heads, ..], [_, kv_heads, stored, _], [_, _, values, _]) =
         (q.dims::<4>()?, k.dims::<4>()?, v.dims::<4>()?);

@@ -1,14 +1,14 @@
-//! Reductions over the vocabulary of logits `[.., V]`: argmax, top-n, logsumexp and the threshold of top-p. On the CPU each is split over
-//! threads.
+//! Reductions over the vocabulary of logits `[.., V]`: argmax, top-n, logsumexp and the threshold of top-p. On the CPU,
+//! threads share each of them.
 
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::op;
 
-/// The place of the first of the largest along the last axis: `[.., V]` -> U32 `[..]`.
+/// The index of the largest element along the last axis, the first of equal ones: `[.., V]` -> U32 `[..]`.
 ///
-/// Kernels of ours skip NaN; a row of NaN alone gives 0.
+/// Our kernels skip NaN; a row that is all NaN gives 0.
 ///
 /// # Errors
 /// `x` is a scalar, or its last axis is empty.
@@ -32,8 +32,8 @@ pub fn logsumexp(x: &Array) -> Result<Array> {
     op!(mlxrs_fast_logsumexp(x))
 }
 
-/// The `n` largest along the last axis, best first, equal ones in the order of their places:
-/// `[.., V]` -> places, U32 `[.., n]`, and values.
+/// The `n` largest elements along the last axis, best first, equal ones in the order of their indices: `[.., V]` ->
+/// indices, U32 `[.., n]`, and values.
 ///
 /// # Errors
 /// `n` is not in `1 ..= V`.
@@ -47,13 +47,13 @@ pub fn top(x: &Array, n: usize) -> Result<(Array, Array)> {
     op!(pair mlxrs_fast_top(x, n))
 }
 
-/// The least logit that is kept in each row of `x`, F32 `[B, V]`, when the likeliest tokens are kept
-/// for as long as those before have less than `p`, F32 `[B, 1]`, together: `[B, 1]`.
+/// The threshold of top-p: the least logit that is kept in each row of `x`, F32 `[B, V]`, if the likeliest tokens are
+/// kept for as long as those before have less than `p`, F32 `[B, 1]`, together. The result is `[B, 1]`.
 ///
 /// Source: Holtzman et al. 2019, "The Curious Case of Neural Text Degeneration".
 ///
 /// # Errors
-/// The shapes or dtypes are others.
+/// The shapes or dtypes differ from these.
 pub fn nucleus(x: &Array, p: &Array) -> Result<Array> {
     let [rows, _] = x.dims()?;
     if p.shape() != [rows, 1] || x.dtype() != DType::F32 || p.dtype() != DType::F32 {

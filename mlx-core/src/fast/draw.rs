@@ -10,24 +10,25 @@ mod plain;
 
 pub use plain::gumbel;
 
-/// The result of [`draw`] for a row without a valid token: its largest logit is not finite, or one of its logits is NaN. Kernels of ours
-/// skip NaN in greedy rows, as [`argmax`](super::argmax) does.
+/// The result of [`draw`] for a row without a valid token: its largest logit is not finite, or one of its logits is
+/// NaN. In greedy rows, our kernels skip NaN, as [`argmax`](super::argmax) does.
 pub const NO_TOKEN: u32 = u32::MAX;
 
-/// How a row's token is drawn: from the tokens that all three filters keep, with the probabilities that their logits, divided by the
-/// temperature, stand for. The filters look at the logits as they are. That of lowest id wins where tokens are equal.
+/// How a row's token is drawn: from the tokens that all three filters keep, with the probabilities of their logits
+/// divided by the temperature. The filters see the logits before that division. Among equal tokens the lowest id wins.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Draw {
-    /// The divisor of logits; 0 takes the largest logit, as [`argmax`](super::argmax) does, whatever the filters.
+    /// The divisor of logits; 0 takes the largest logit, as [`argmax`](super::argmax) does, and ignores the filters.
     pub temperature: f32,
-    /// Keeps the likeliest tokens for as long as those before have less than this probability together, and those equal to the
-    /// last of them (Holtzman et al. 2019, "The Curious Case of Neural Text Degeneration"); 1 keeps all.
+    /// Keeps the likeliest tokens for as long as those before have less than this probability together, and also tokens
+    /// equal to the last of them (Holtzman et al. 2019, "The Curious Case of Neural Text Degeneration"); 1 keeps all.
     pub top_p: f32,
-    /// Keeps tokens at least so likely in proportion to the likeliest (arXiv:2407.01082); 0 keeps all.
+    /// Keeps tokens whose probability is at least this fraction of the likeliest token's (arXiv:2407.01082); 0 keeps
+    /// all.
     pub min_p: f32,
-    /// Keeps so many of the likeliest, of equal ones those of the lowest ids; 0 keeps all.
+    /// Keeps this many of the likeliest tokens, of equal ones the lowest ids; 0 keeps all.
     pub top_k: usize,
-    /// The key of the noise that decides: the same key and logits give the same token.
+    /// The key of the noise: the same key and logits give the same token.
     pub key: [u32; 2],
 }
 

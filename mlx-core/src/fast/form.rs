@@ -40,9 +40,10 @@ pub enum Op {
 pub enum Form {
     /// A graph of MLX's own operations.
     Plain,
-    /// A node of ours, with CPU kernels for each instruction set. Inputs that these do not take are computed by the plain form.
+    /// A node of ours, with CPU kernels for each instruction set. Inputs that the kernels do not support take the plain
+    /// form.
     Cpu,
-    /// A node of ours, with kernels for NVIDIA GPUs. Inputs that these do not take are computed by the plain form.
+    /// A node of ours, with kernels for NVIDIA GPUs. Inputs that the kernels do not support take the plain form.
     Cuda,
 }
 
@@ -82,7 +83,7 @@ pub fn form(op: Op) -> Result<Form> {
     })
 }
 
-/// Runs `f` so that operations that it builds take the plain form. Tests hold kernels to it.
+/// Runs `f`; operations that it builds take the plain form. Tests compare the kernels with it.
 ///
 /// # Errors
 /// Those of `f`.

@@ -51,9 +51,9 @@ pub fn gated(kind: Gate, gate: &Array, up: &Array) -> Result<Array> {
 
 /// [`gated`] of the products `x gateᵀ` and `x upᵀ`.
 ///
-/// On the CPU it is one node where `x` has 16 bits and the matrices are written alike (as for
-/// [`linear_many`](super::linear_many)), and neither product is ever in memory as a whole. The numbers are those of the operations
-/// apart, to the bit.
+/// On the CPU it is one node if `x` has 16-bit elements and the matrices have one coding (as for
+/// [`linear_many`](super::linear_many)); then neither product is ever complete in memory. The result has the same bits
+/// as that of the separate operations.
 ///
 /// # Errors
 /// As [`linear_many`](super::linear_many), or the products have different shapes.

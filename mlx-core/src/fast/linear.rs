@@ -30,7 +30,7 @@ pub enum Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// The matrix of these parts, which belong together.
+    /// The matrix with these parts.
     fn quantized(
         operation: &str,
         packed: &'a Array,
@@ -47,7 +47,7 @@ impl<'a> Matrix<'a> {
         })
     }
 
-    /// Whether the parts belong together, and `x` can be multiplied with it.
+    /// Checks that the parts fit each other, and that `x` can be multiplied with the matrix.
     pub(super) fn check(&self, operation: &str, x: &Array) -> Result<()> {
         if x.ndim() == 0 {
             let message = format!("{operation} needs x to be at least a vector, found a scalar");
@@ -118,13 +118,13 @@ pub fn linear(x: &Array, weight: &Array) -> Result<Array> {
 
 /// `x wᵀ` for a quantised `w` `[out, in]`: `x` is `[.., in]`, the result `[.., out]`.
 ///
-/// The weights are those that [`dequantize`](crate::ops::quantize::dequantize) gives in `x`'s dtype, or the same without
-/// rounding; sums are in F32. On CPUs a 16-bit `x` with affine weights, on those with AMX up to eight rows of it, is
-/// first rounded to whole numbers of 16 bits, each group (or 256 elements) by its largest, which is less than rounding weights to BF16
-/// costs (`docs/cpu-matmul.md`).
+/// The weights are those that [`dequantize`](crate::ops::quantize::dequantize) gives in `x`'s dtype, or the same
+/// without rounding; sums are in F32. On CPUs, a 16-bit `x` is first rounded to 16-bit integers if weights are affine
+/// (on CPUs with AMX, if `x` also has at most eight rows). Each group (or 256 elements) has a scale of its own. The
+/// error is smaller than that of rounding weights to BF16 (`docs/cpu-matmul.md`).
 ///
 /// # Errors
-/// The parts do not belong together, the sizes do not fit, or MLX does not know the scheme.
+/// The parts do not fit each other, the sizes do not fit, or MLX does not support the scheme.
 pub fn quantized_linear(
     x: &Array,
     packed: &Array,
@@ -140,8 +140,8 @@ pub fn quantized_linear(
 /// The products of one `x` with several matrices, in order.
 ///
 /// On the CPU they are one node where `x` has 16 bits and the matrices are written alike: `x` is read once, and all threads work on
-/// all of it. The numbers are those of the products apart, to the bit.
-///
+/// On the CPU they are one node if `x` has 16-bit elements and the matrices have one coding: `x` is read once, and all
+/// threads share all products. The results have the same bits as those of separate products.
 /// # Errors
 /// As [`linear`] and [`quantized_linear`].
 pub fn linear_many(x: &Array, matrices: &[Matrix<'_>]) -> Result<Vec<Array>> {
@@ -178,7 +178,7 @@ pub fn quantized_experts_linear(
     op!(mlxrs_fast_experts(x, w, indices))
 }
 
-/// Rows of `w` `[rows, in]` that `indices` `[..]` name, counted from the end where they are negative: `[.., in]`.
+/// The rows of `w` `[rows, in]` that `indices` `[..]` name: `[.., in]`. Negative indices count from the end.
 ///
 /// # Errors
 /// `w` is not a matrix of floating point. On evaluation, on the CPU: an index beyond the end.

@@ -1,4 +1,4 @@
-//! Which keys a query sees: the one type from models to kernels.
+//! Which keys a query sees: one type, from models to kernels.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -25,7 +25,8 @@ pub enum Mask {
 }
 
 impl Mask {
-    /// True where a query sees one of so many keys: Bool `[B or 1, 1, L, S]`, or the array of a mask that is one.
+    /// True where one of `queries` queries sees one of `slots` keys: Bool `[B or 1, 1, L, S]`, or the array of
+    /// [`Mask::Array`].
     ///
     /// # Errors
     /// There are fewer keys than a causal mask has queries, or no memory.
@@ -42,34 +43,33 @@ impl Mask {
     }
 }
 
-/// Where queries and keys stand, in place of a mask: a query sees keys at its own position or
-/// before it.
+/// The positions of queries and keys, in place of a mask array: a query sees keys at its own position and before it.
 ///
-/// In [`Form::Cpu`](super::Form::Cpu) keys that no query sees cost nothing. The plain form makes a dense mask of it, once for all clones:
-/// a step clones one for all its layers.
+/// In [`Form::Cpu`](super::Form::Cpu) keys that no query sees cost nothing. The plain form makes a dense mask, once for
+/// all clones: the layers of a step share clones of one value.
 #[derive(Clone, Debug)]
 pub struct Positions {
     /// The position of each row's first query: I32 `[B]`, or `[1]` for all rows. The others follow.
     pub(super) offsets: Array,
-    /// Only the last so many positions are seen, the query's own included.
+    /// Only the last `window` positions are seen, including the query's own.
     window: Option<i32>,
     /// Where the keys are.
     pub(super) slots: KeySlots,
-    /// The dense mask of so many queries and slots, once it was asked for.
+    /// The dense mask, once a caller has asked for it.
     dense: Rc<RefCell<Option<Dense>>>,
 }
 
-/// A mask of so many queries and slots.
+/// The number of queries and slots, and their mask.
 type Dense = ([i32; 2], Array);
 
-/// Which position the key in slot `j` of `S` has.
+/// The position of the key in slot `j` of `S`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeySlots {
     /// Position `j`. Slots behind the last query's position may hold anything finite.
     Straight,
     /// The last position congruent to `j` modulo `S`, the queries' own included: a ring.
     Ring,
-    /// Position `offset - (S - L) + j`: the `L` new tokens behind those before them.
+    /// Position `offset - (S - L) + j`: the `L` new tokens follow the positions before them.
     Behind,
 }
 
@@ -84,8 +84,8 @@ impl KeySlots {
 }
 
 impl Positions {
-    /// `offsets`: the position of each row's first query, I32 `[B]`, or `[1]` for all rows; the others follow. With a window only the
-    /// last so many positions are seen, the query's own included.
+    /// `offsets`: the position of each row's first query, I32 `[B]`, or `[1]` for all rows; the other queries follow.
+    /// With a window, only the last `window` positions are seen, including the query's own.
     pub fn new(offsets: &Array, window: Option<i32>, slots: KeySlots) -> Self {
         Self {
             offsets: offsets.clone(),

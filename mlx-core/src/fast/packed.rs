@@ -1,9 +1,8 @@
 //! Packed rows: the storage format of keys and values in a quantised cache.
 //!
-//! A row of `D` numbers becomes one of U32 words: its codes, `D · bits / 32` words as
-//! [`quantize`](crate::ops::quantize::quantize) packs them, and behind them scale and bias of each
-//! group, in the row's own dtype. So a cache of packed rows is one array as one of numbers is, and
-//! everything that moves rows moves both alike.
+//! A row of `D` numbers becomes a row of U32 words: its codes (`D · bits / 32` words, as
+//! [`quantize`](crate::ops::quantize::quantize) packs them), then scale and bias of each group in the row's own dtype.
+//! So a cache of packed rows is a single array, like a cache of numbers, and the same code moves the rows of both.
 
 use crate::array::Array;
 use crate::dtype::DType;
@@ -16,7 +15,7 @@ use crate::ops::quantize::{QuantMode, Scheme};
 /// Codes, scales and biases are those of [`quantize`](crate::ops::quantize::quantize), to the bit.
 ///
 /// # Errors
-/// The scheme is none that rows are packed in ([`check_packing`]), `D` does not divide into its groups,
+/// Rows cannot be packed in this scheme ([`check_packing`]), `D` does not divide into its groups,
 /// or `x` is not F32, F16 or BF16.
 pub fn pack(x: &Array, scheme: Scheme) -> Result<Array> {
     packed_words(x.dim(-1)?, x.dtype(), scheme)?;
@@ -24,10 +23,10 @@ pub fn pack(x: &Array, scheme: Scheme) -> Result<Array> {
     op!(mlxrs_fast_pack(x, bits, group_size))
 }
 
-/// The numbers of packed rows that were made of `dtype`, in F32: `[…, words]` -> `[…, D]`.
+/// The numbers of packed rows that were made from `dtype`, in F32: `[…, words]` -> `[…, D]`.
 ///
 /// # Errors
-/// They are no packed rows of this scheme.
+/// They are not packed rows of this scheme.
 pub fn unpack(rows: &Array, scheme: Scheme, dtype: DType) -> Result<Array> {
     let words = rows.dim(-1)?;
     let of_group = packed_words(scheme.group_size, dtype, scheme)?;
@@ -42,7 +41,7 @@ pub fn unpack(rows: &Array, scheme: Scheme, dtype: DType) -> Result<Array> {
     op!(mlxrs_fast_unpack(rows, bits, group_size, dtype))
 }
 
-/// How many words a packed row of `d` numbers of `dtype` has.
+/// The number of words of a packed row of `d` numbers of `dtype`.
 ///
 /// # Errors
 /// As [`pack`].
@@ -67,10 +66,10 @@ pub fn packed_words(d: i32, dtype: DType, scheme: Scheme) -> Result<i32> {
     })
 }
 
-/// Whether rows are packed in this scheme: affine, 4 or 8 bits, groups of 32, 64 or 128.
+/// Checks that rows can be packed in this scheme: affine, 4 or 8 bits, groups of 32, 64 or 128.
 ///
 /// # Errors
-/// They are not; the message lists the known schemes.
+/// They cannot; the message lists the known schemes.
 pub fn check_packing(scheme: Scheme) -> Result<()> {
     let scheme = Scheme::new(scheme.mode, scheme.bits, scheme.group_size)?;
     if scheme.mode == QuantMode::Affine && matches!(scheme.bits, 4 | 8) {

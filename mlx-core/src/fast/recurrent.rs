@@ -1,4 +1,4 @@
-//! What recurrent layers compute: causal convolutions, the gated delta rule, and the scan of Mamba 2.
+//! Operations of recurrent layers: causal convolutions, the gated delta rule, and the scan of Mamba 2.
 
 use mlx_c_sys as sys;
 
@@ -11,8 +11,8 @@ use crate::poison;
 /// A causal convolution of each channel by its own taps: token `t` of channel `c` is
 /// `Σⱼ x[b, t + j, c] · taps[j, c] + bias[c]`, summed in F32, and through `silu` if asked for.
 ///
-/// `x` is `[B, J - 1 + L, C]`, the inputs before the tokens and those of the tokens; `taps` is `[J, C]`; `bias` is `[C]`; the
-/// result is `[B, L, C]`.
+/// `x` is `[B, J - 1 + L, C]`: the inputs before the tokens, then those of the tokens. `taps` is `[J, C]`, `bias` is
+/// `[C]`, and the result is `[B, L, C]`.
 ///
 /// # Errors
 /// Shapes do not fit, or `x` is not F16, BF16 or F32, or `taps` or `bias` are not floating point.
@@ -40,38 +40,38 @@ pub fn causal_conv(x: &Array, taps: &Array, bias: Option<&Array>, silu: bool) ->
 
 /// The inputs of [`gated_delta`].
 ///
-/// Axes: `B` rows, `L` tokens, `K` key heads of size `D`, `H` value heads of size `V`. A key head serves `H / K` value
-/// heads, which follow each other.
+/// Axes: `B` rows, `L` tokens, `K` key heads of size `D`, `H` value heads of size `V`. A key head serves `H / K`
+/// consecutive value heads.
 #[derive(Clone, Copy, Debug)]
 pub struct GatedDelta<'a> {
     /// `[B, L, 2·K·D + H·V]`: queries, keys and values, each head by head.
     pub qkv: &'a Array,
-    /// `[B, L, H]`: how much the state decays; `[B, L, H·D]` where each channel of a key decays by itself.
+    /// `[B, L, H]`: how much the state decays; `[B, L, H·D]` if each channel of a key has its own decay.
     pub a: &'a Array,
-    /// `[B, L, H]`: how much of the difference between a value and what its key reads is written.
+    /// `[B, L, H]`: the fraction of the difference between a value and what its key reads that is written.
     pub b: &'a Array,
     /// F32 `[H]`: `exp(A_log)` of checkpoints.
     pub rate: &'a Array,
-    /// F32, of a token of `a`: `dt_bias` of checkpoints.
+    /// F32, with as many elements as a token of `a`: `dt_bias` of checkpoints.
     pub bias: &'a Array,
     /// F32 `[B, H, V, D]`: the state before the first token.
     pub state: &'a Array,
-    /// I32 `[B]`: how many tokens of a row are real. The others change nothing and give 0.
+    /// I32 `[B]`: how many tokens of a row are real. The others do not change the state, and their output is 0.
     pub widths: &'a Array,
     /// `K`
     pub key_heads: i32,
 }
 
-/// The gated delta rule (Yang et al., arXiv:2412.06464): what the tokens read, `[B, L, H·V]` in the dtype of `qkv`, and the
-/// state after each row's last real token.
+/// The gated delta rule (Yang et al., arXiv:2412.06464). Returns the tokens' outputs, `[B, L, H·V]` in the dtype of
+/// `qkv`, and the state after each row's last real token.
 ///
-/// Of each token and head, in F32, with `q = q / ‖q‖ / √D`, `k = k / ‖k‖` (1e-6 is added to sums of squares), `β = sigmoid(b)` and
-/// `g = exp(-rate · softplus(a + bias))`: `S ← g S`, then `S ← S + β (v - S k) kᵀ`, and `y = S q`.
+/// For each token and head, in F32, with `q = q / ‖q‖ / √D`, `k = k / ‖k‖` (1e-6 is added to sums of squares), `β =
+/// sigmoid(b)` and `g = exp(-rate · softplus(a + bias))`: `S ← g S`, then `S ← S + β (v - S k) kᵀ`, and `y = S q`.
 ///
-/// Where channels decay by themselves (Kimi Delta Attention, arXiv:2510.26692), `g` is a diagonal matrix behind `S`.
+/// If channels decay separately (Kimi Delta Attention, arXiv:2510.26692), `g` is a diagonal matrix on the right of `S`.
 ///
-/// On the CPU tokens are read one after the other, by rows of the state that stay in registers and L1. So many tokens give what
-/// single ones give, to the bit. The plain form computes chunks of tokens by products of matrices.
+/// On the CPU tokens are processed one after the other, on rows of the state that stay in registers and L1. So several
+/// tokens at once give the same bits as single tokens. The plain form computes chunks of tokens by matrix products.
 ///
 /// # Errors
 /// Shapes or dtypes do not fit, or an axis is 0.
@@ -111,8 +111,8 @@ impl Arg for GatedDelta<'_> {
 
 /// The inputs of [`scan`].
 ///
-/// Axes: `B` rows, `L` tokens, `H` heads of size `P`, `G` groups with a key and a query of size `N`. A group serves `H / G` heads,
-/// which follow each other.
+/// Axes: `B` rows, `L` tokens, `H` heads of size `P`, `G` groups with a key and a query of size `N`. A group serves `H
+/// / G` consecutive heads.
 #[derive(Clone, Copy, Debug)]
 pub struct Scan<'a> {
     /// `[B, L, H·P + 2·G·N]`: values, keys and queries (`x`, `B` and `C` of the paper), each head by head.
@@ -127,21 +127,21 @@ pub struct Scan<'a> {
     pub skip: &'a Array,
     /// F32 `[B, H, P, N]`: the state before the first token.
     pub state: &'a Array,
-    /// I32 `[B]`: how many tokens of a row are real. The others change nothing and give 0.
+    /// I32 `[B]`: how many tokens of a row are real. The others do not change the state, and their output is 0.
     pub widths: &'a Array,
     /// `G`
     pub groups: i32,
-    /// The least and the most that a time step is.
+    /// The bounds of a time step.
     pub limits: (f32, f32),
 }
 
-/// The scan of Mamba 2 (Dao and Gu, arXiv:2405.21060): what the tokens read, `[B, L, H·P]` in the dtype of `x`, and the state after
-/// each row's last real token.
+/// The scan of Mamba 2 (Dao and Gu, arXiv:2405.21060). Returns the tokens' outputs, `[B, L, H·P]` in the dtype of `x`,
+/// and the state after each row's last real token.
 ///
-/// Of each token and head, in F32, with `δ = softplus(dt + bias)` brought into the limits: `S ← exp(-rate · δ) S + δ x kᵀ`, and
-/// `y = S q + skip · x`.
+/// For each token and head, in F32, with `δ = softplus(dt + bias)` clamped to the limits: `S ← exp(-rate · δ) S + δ x
+/// kᵀ`, and `y = S q + skip · x`.
 ///
-/// With both limits 1 it is a linear attention whose heads decay at fixed rates.
+/// If both limits are 1, it is a linear attention whose heads decay at fixed rates.
 ///
 /// # Errors
 /// Shapes or dtypes do not fit, or an axis is 0.
@@ -188,8 +188,8 @@ impl Arg for Scan<'_> {
     }
 }
 
-/// Checks the inputs of a recurrence: tokens `[B, L, 2·K·D + H·V]` of K key heads, the state `[B, H, V, D]` and the widths, floats of
-/// so many numbers a token, and F32 vectors of so many numbers.
+/// Checks the inputs of a recurrence: tokens `[B, L, 2·K·D + H·V]` of K key heads, the state `[B, H, V, D]`, the
+/// widths, arrays with these numbers of floats for each token, and F32 vectors of these lengths.
 fn check(
     operation: &str,
     (name, x, key_heads): (&str, &Array, i32),

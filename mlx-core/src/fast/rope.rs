@@ -23,8 +23,7 @@ pub struct Rope<'a> {
     pub freqs: Option<&'a Array>,
 }
 
-/// Rotates `x`, of shape `[B, …, L, D]`, by its positions: token `l` of row `b` stands at
-/// `offsets[b] + l`.
+/// Rotates `x`, of shape `[B, …, L, D]`, by its positions: token `l` of row `b` has position `offsets[b] + l`.
 ///
 /// `offsets` is an integer array `[B]`, or `[1]` or a scalar for all rows. Source: Su et al. 2021,
 /// "RoFormer".
@@ -43,7 +42,7 @@ pub fn rope(x: &Array, rope: &Rope<'_>, offsets: &Array) -> Result<Array> {
 
 /// A projection that becomes rotated heads of queries or keys.
 ///
-/// It is computed by [`heads`], or on its way into a cache by [`store_heads`](super::store_heads).
+/// [`heads`] computes it, or [`store_heads`](super::store_heads) while it writes keys into a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Projection<'a> {
     /// `[B, L, H · D]`
@@ -99,7 +98,7 @@ impl Arg for sys::mlxrs_rope_options {
     }
 }
 
-/// The heads of a projection: `[B, L, H · D]` -> `[B, H, L, D]`, each normed and rotated.
+/// The heads of a projection, each normed and rotated: `[B, L, H · D]` -> `[B, H, L, D]`.
 ///
 /// # Errors
 /// `head_dim` does not divide the last axis, or as [`rms_norm`](super::rms_norm) and [`rope`].

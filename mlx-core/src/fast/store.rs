@@ -1,4 +1,4 @@
-//! New keys and values on their way into the buffers of a KV cache.
+//! Writes new keys and values into the buffers of a KV cache.
 
 use mlx_c_sys as sys;
 
@@ -13,21 +13,22 @@ use crate::ffi::{Arg, op};
 use crate::memory::check_shape;
 use crate::ops::quantize::Scheme;
 
-/// The two buffers of a layer's cache, `[B, K, S, D]` each; of [packed](super::pack) rows with a scheme.
+/// The two buffers of a layer's cache, `[B, K, S, D]` each. With a scheme they hold [packed](super::pack) rows.
 #[derive(Debug)]
 pub enum Buffers<'a> {
-    /// New ones of so many slots, which are zero where no token is written. On the CPU one operation makes and fills them.
+    /// New buffers with this many slots, which are zero where no token is written. On the CPU one operation makes and
+    /// fills them.
     New(i32),
-    /// Written in place, on the promises of [`inplace`](crate::inplace). The plain form copies them.
+    /// Buffers that are written in place, on the conditions of [`inplace`](crate::inplace). The plain form copies them.
     Own(Array, Array),
-    /// Copied, because something else still reads them.
+    /// Buffers that are copied, because something else still reads them.
     Shared(&'a Array, &'a Array),
 }
 
-/// How tokens go into slots.
+/// How tokens are written into slots.
 #[derive(Clone, Copy, Debug)]
 pub struct Slots {
-    /// Slots are modulo their number; else positions that no slot has are passed by.
+    /// Position p goes to slot `p mod S`. Otherwise, a position without a slot is not written.
     pub ring: bool,
     /// How rows are packed, if they are.
     pub scheme: Option<Scheme>,
@@ -37,7 +38,7 @@ pub struct Slots {
 /// `offsets[b] + l`. `offsets` is I32 `[B]`, or `[1]` for all rows.
 ///
 /// # Errors
-/// Shapes or dtypes do not fit, or the scheme is none that rows are packed in.
+/// Shapes or dtypes do not fit, or rows cannot be packed in the scheme.
 pub fn store(
     buffers: Buffers<'_>,
     keys: &Array,
@@ -52,8 +53,8 @@ pub fn store(
     op!(pair mlxrs_fast_store(k, v, keys, values, offsets, options))
 }
 
-/// [`store`] of keys that are [`heads`](super::heads) of a projection, into the slots that its offsets name. On the CPU each key is
-/// normed, rotated and written into its slot, and is nowhere else in memory.
+/// [`store`] of keys that are [`heads`](super::heads) of a projection; its offsets are the slots. On the CPU each key
+/// is normed, rotated and written into its slot, and exists nowhere else in memory.
 ///
 /// # Errors
 /// As [`store`] and [`heads`](super::heads).
@@ -83,7 +84,7 @@ impl Buffers<'_> {
 }
 
 impl Slots {
-    /// Buffers must have the rows, heads and row length of what is written into them: kernels trust that.
+    /// Buffers must have the rows, heads and row length of the new keys and values, because kernels do not check this.
     fn check(
         self,
         buffers: &Buffers<'_>,
@@ -139,8 +140,8 @@ impl Arg for sys::mlxrs_store_options {
     }
 }
 
-/// Zeros of `shape` for a buffer that is filled step by step, such as a cache. On a CPU under Linux, large ones take memory only
-/// where they are touched.
+/// Zeros of `shape` for a buffer that is filled step by step, such as a cache. On a CPU under Linux, a large one takes
+/// memory only for pages that are touched.
 ///
 /// # Errors
 /// A dimension is negative, or the array exceeds the byte limit.

@@ -1,13 +1,12 @@
 //! Rust closures as functions that MLX calls.
 //!
-//! Two kinds. A *lent* closure lives on the caller's stack: MLX calls it before the C function
-//! returns, and its slot is emptied afterwards, so that a call that came too late would be an error
-//! and not a use after free. A *kept* closure belongs to MLX (inside a graph node or a compile
-//! cache), so it is `'static`; should the last reference die on another thread, the closure, which
-//! may hold arrays, goes back to its own thread to be dropped there.
+//! There are two kinds. A *lent* closure lives on the caller's stack: MLX calls it before the C function returns, and
+//! its slot is emptied afterwards, so that a late call would be an error and not a use after free. A *kept* closure
+//! belongs to MLX (inside a graph node or a compile cache), so it is `'static`. If its last reference is dropped on
+//! another thread, the closure, which may hold arrays, is sent back to its own thread and dropped there.
 //!
-//! A panic or an error inside is stashed, C++ sees a status, and [`call`](super::call) raises it
-//! again once the C++ frames are gone.
+//! A panic or an error inside a closure is stashed, C++ gets a status, and [`call`](super::call) raises the failure
+//! again when the C++ frames are gone.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -33,7 +32,7 @@ thread_local! {
     static THREAD: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A number for this thread that no other thread ever gets, readable until its very end.
+/// A number for this thread that no other thread ever gets. It can be read until the thread has ended.
 pub(crate) fn thread_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     if THREAD.get() == 0 {
@@ -186,8 +185,8 @@ pub(crate) fn lend<R>(
     let pointer: NonNull<Lent<'static>> = unsafe {
         std::mem::transmute::<NonNull<Lent<'_>>, NonNull<Lent<'static>>>(NonNull::from(function))
     };
-    // Reference counted because MLX may keep the slot, though not what is in it. The count is
-    // atomic because MLX may let go of it anywhere; the cell is touched on this thread only.
+    // Reference counted because MLX may keep the slot longer than the call, but not its content. The count is atomic
+    // because MLX may drop its reference on any thread; the cell is only used on this thread.
     #[allow(clippy::arc_with_non_send_sync)]
     let slot = Arc::new(Slot {
         thread: thread_number(),
@@ -226,7 +225,7 @@ unsafe extern "C" fn call_lent(
             if slot.thread != thread_number() {
                 return Err(late());
             }
-            // Taken out while it runs: a second call meanwhile would alias the `&mut`.
+            // Taken out while it runs, because a second call meanwhile would alias the `&mut`.
             let function = slot.function.take().ok_or_else(late)?;
             let inputs = vector::read(inputs)?;
             let result = catch_unwind(AssertUnwindSafe(|| (*function.as_ptr())(&inputs)));
@@ -311,8 +310,8 @@ unsafe extern "C" fn drop_kept(payload: *mut c_void) {
     }
 }
 
-/// Drops a closure below C++ frames, which a panic must not cross. Its payload is forgotten, since
-/// that could panic as well.
+/// Drops a closure below C++ frames, which a panic must not cross. The payload of a panic is forgotten, because
+/// dropping it could panic again.
 fn dismiss(kept: Box<KeptPayload>) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(kept))) {
         std::mem::forget(payload);
@@ -327,8 +326,8 @@ unsafe impl Send for Grave {}
 
 static GRAVES: Mutex<Vec<Grave>> = Mutex::new(Vec::new());
 
-/// Drops the closures of this thread that died elsewhere. What belongs to a thread that has ended
-/// stays: leaking it is safe, dropping it here would not be.
+/// Drops the closures of this thread that were returned to it. Closures of a thread that has ended are leaked: that is
+/// safe, and dropping them here would not be.
 fn bury() {
     let mine: Vec<Grave> = {
         let mut graves = GRAVES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -340,7 +339,7 @@ fn bury() {
             .extract_if(.., |grave| grave.0.thread == me)
             .collect()
     };
-    // Outside the lock, because a closure's drop may bury others.
+    // Outside the lock, because dropping a closure may call this function again.
     mine.into_iter().for_each(|grave| dismiss(grave.0));
 }
 
@@ -352,7 +351,7 @@ mod tests {
     // SAFETY: the payload is handed over, as C++ may do.
     unsafe impl Send for Address {}
 
-    /// Says on which thread it died.
+    /// Reports the thread on which it is dropped.
     struct Witness(std::sync::mpsc::Sender<u64>);
     impl Drop for Witness {
         fn drop(&mut self) {

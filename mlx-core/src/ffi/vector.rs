@@ -46,7 +46,7 @@ impl VectorArray {
     }
 }
 
-/// The arrays of a vector that someone else owns (C++ lends it to a callback).
+/// The arrays of a vector that C++ owns and lends to a callback.
 ///
 /// # Safety
 /// `raw` must be null or a live vector.

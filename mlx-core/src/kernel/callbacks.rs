@@ -20,7 +20,7 @@ use crate::transforms::check_derivatives;
 /// The payload of a node.
 pub(super) struct Node<K> {
     pub(super) kernel: Arc<K>,
-    // Fixed when the node is made: a `K` that answers otherwise later changes nothing.
+    // Fixed when the node is made, so that a later answer of `K` changes nothing.
     pub(super) outputs: usize,
     pub(super) donate: Option<usize>,
 }
@@ -94,7 +94,7 @@ unsafe extern "C" fn eval<K: CpuKernel>(
                 .downcast_ref::<&str>()
                 .map(|text| (*text).to_owned())
                 .or_else(|| panic.downcast_ref::<String>().cloned());
-            // Dropping the payload of a panic may panic again, which must not unwind into C++.
+            // Dropping the payload of a panic may panic again, and a panic must not unwind into C++.
             std::mem::forget(panic);
             format!(
                 "panicked: {}",
@@ -141,7 +141,7 @@ fn run_eval<K: CpuKernel>(
             .filter(|_| index == 0)
             .and_then(|index| inputs.get(index));
         if let Some(source) = source {
-            // Replays of a shapeless graph come with other shapes than `apply` saw.
+            // A replay of a shapeless graph may have other shapes than `apply` saw.
             if self::bytes(source)? != bytes {
                 return Err("donated input and output 0 differ in size".into());
             }
@@ -326,7 +326,7 @@ unsafe extern "C" fn output_shape<K: CpuKernel>(
 unsafe extern "C" fn equivalent<K: CpuKernel>(a: *const c_void, b: *const c_void) -> bool {
     // SAFETY: C++ compares payloads of this table only.
     let (a, b) = unsafe { (borrow::<K>(a), borrow::<K>(b)) };
-    // A panic cannot be reported here; nodes that cannot be compared count as different.
+    // A panic cannot be reported here. Nodes that cannot be compared count as different.
     catch_unwind(AssertUnwindSafe(|| a.kernel.equivalent(&b.kernel))).unwrap_or_else(|panic| {
         std::mem::forget(panic);
         false

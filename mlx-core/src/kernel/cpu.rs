@@ -55,7 +55,7 @@ pub trait CpuKernel: Send + Sync + Sized + 'static {
     /// Shapes and dtypes of the outputs (at least one) for inputs like these.
     ///
     /// # Errors
-    /// The kernel does not take such inputs; say what it takes.
+    /// The kernel does not support such inputs; the message should say which it supports.
     fn output(&self, inputs: &[Spec]) -> Result<Vec<Spec>>;
 
     /// Computes the outputs, which are zero at first.
@@ -67,8 +67,8 @@ pub trait CpuKernel: Send + Sync + Sized + 'static {
     /// The message becomes the error of the evaluation. So does a panic's.
     fn eval(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String>;
 
-    /// The derivatives with respect to the inputs that `argnums` names, from `cotangents`, one an
-    /// output. The same kernel can be used in it, by [`apply_shared`].
+    /// The derivatives with respect to the inputs that `argnums` names, from `cotangents`, one for each output. The
+    /// derivative may use the same kernel, by [`apply_shared`].
     ///
     /// # Errors
     /// [`Unsupported`](ErrorKind::Unsupported) unless implemented.
@@ -86,8 +86,8 @@ pub trait CpuKernel: Send + Sync + Sized + 'static {
         ))
     }
 
-    /// The outputs for inputs that carry an additional axis each (or `None`), and the axes they
-    /// carry it at. Applies the kernel to each slice unless implemented.
+    /// The outputs for inputs that may have an additional axis (an entry of `axes`, or `None`), and the position of
+    /// that axis in each output. Unless implemented, the kernel is applied to each slice.
     ///
     /// # Errors
     /// As the kernel's.
@@ -113,11 +113,11 @@ pub trait CpuKernel: Send + Sync + Sized + 'static {
     }
 }
 
-/// The outputs of `kernel` for `inputs`, to be computed when they are evaluated, on the CPU
-/// also where the default device is a GPU.
+/// The outputs of `kernel` for `inputs`, to be computed when they are evaluated. They are computed on the CPU even if
+/// the default device is a GPU.
 ///
 /// # Errors
-/// The kernel does not take such inputs.
+/// The kernel does not support such inputs.
 pub fn apply<K: CpuKernel>(kernel: K, inputs: &[&Array]) -> Result<Vec<Array>> {
     apply_shared(&Arc::new(kernel), inputs)
 }

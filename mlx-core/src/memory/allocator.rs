@@ -7,9 +7,9 @@ use std::io::{self, Write};
 /// A global allocator for programs: where the system has no memory, the program prints an error and ends with status 1.
 ///
 /// Rust's default is to abort. Memory of arrays does not come from here, and has an error of its own:
-/// [`ErrorKind::Memory`](crate::ErrorKind::Memory). Large memory whose size depends on an input is asked for with
-/// [`reserve`], which fails.
-///
+/// Rust's default is to abort. Memory of arrays does not come from here; its error is
+/// [`ErrorKind::Memory`](crate::ErrorKind::Memory). Code that needs memory in proportion to an input asks with
+/// [`reserve`], which can fail.
 /// ```
 /// #[global_allocator]
 /// static MEMORY: mlx_core::memory::Allocator = mlx_core::memory::Allocator::SYSTEM;
@@ -30,7 +30,7 @@ impl<A> Allocator<A> {
 }
 
 thread_local! {
-    /// Whether [`reserve`] is asking. Has no destructor, so that it may be read while a thread ends.
+    /// Whether [`reserve`] is allocating. Has no destructor, so that it may be read while a thread ends.
     static MAY_FAIL: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -61,20 +61,21 @@ fn checked(memory: *mut u8, bytes: usize) -> *mut u8 {
     memory
 }
 
-/// Ends the program for want of memory. Allocates nothing, and runs nothing that the program left for its end, which
-/// might.
+/// Ends the program because there is no memory. It allocates nothing, and runs no exit handlers, because these might
+/// allocate.
 #[cold]
 pub(crate) fn exhausted(bytes: usize) -> ! {
-    // Formatting a number takes no memory, and stderr has no buffer. If it cannot be written, the status is left.
+    // Formatting a number allocates nothing, and stderr has no buffer. If stderr cannot be written, the exit status
+    // still tells.
     let _ = writeln!(io::stderr(), "error: no memory for {bytes} bytes");
     // SAFETY: takes a number, and does not return.
     unsafe { libc::_exit(1) }
 }
 
-/// Makes room for `more` elements behind those of `vec`, or fails.
+/// Makes room for `more` elements behind those of `vec`.
 ///
 /// # Errors
-/// There is no memory, or no number for so many bytes.
+/// There is no memory, or the size overflows.
 pub fn reserve<T>(vec: &mut Vec<T>, more: usize) -> io::Result<()> {
     let before = MAY_FAIL.replace(true);
     let reserved = vec.try_reserve_exact(more);

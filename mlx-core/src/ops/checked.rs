@@ -1,7 +1,7 @@
 //! Checks of values when they are evaluated.
 //!
-//! MLX's gathers and scatters trust the indices that they are given, and its LAPACK calls may end the process or never
-//! return when a matrix holds NaN. The nodes here stand before them: they pass their input on, or fail the evaluation.
+//! MLX's gathers and scatters do not check indices, and its LAPACK calls may end the process or never return if a
+//! matrix holds NaN. The nodes here come before those operations: they pass their input on, or fail the evaluation.
 
 use std::ffi::CStr;
 
@@ -17,7 +17,7 @@ pub(crate) struct Indexed<'a> {
     pub op: &'static CStr,
     /// The array that is indexed.
     pub source: &'a Array,
-    /// Its axes: one for all indices, several for one index each, none for the flattened leading axes of matrices.
+    /// Its axes: one for all indices; several for one index each; none for the flattened leading axes of matrices.
     pub axes: &'a [i32],
     /// How many places of an axis, from the index on, must exist.
     pub windows: &'a [i32],
@@ -26,7 +26,7 @@ pub(crate) struct Indexed<'a> {
 }
 
 impl Indexed<'_> {
-    /// `indices`, whose evaluation fails where one of them is out of range.
+    /// `indices`, whose evaluation fails if one of them is out of range.
     ///
     /// On a GPU, where a kernel cannot fail, an index that is out of range becomes one that is in range.
     pub(crate) fn check(&self, indices: &Array) -> Result<Array> {
@@ -48,7 +48,7 @@ impl Indexed<'_> {
     }
 }
 
-/// `indices` of single places along `axis`, negative ones from the end.
+/// `indices` of single places along `axis`. Negative indices count from the end.
 pub(crate) fn along(
     op: &'static CStr,
     source: &Array,
@@ -65,7 +65,7 @@ pub(crate) fn along(
     .check(indices)
 }
 
-/// One index array for each of `axes`, each of the corner of a window of `sizes`.
+/// One index array for each of `axes`: the corners of windows of `sizes`.
 pub(crate) fn corners(
     op: &'static CStr,
     source: &Array,
@@ -102,7 +102,7 @@ pub(crate) fn corners(
         .collect()
 }
 
-/// `matrix`, whose evaluation fails where it holds NaN or an infinity. Belongs on a CPU stream.
+/// `matrix`, whose evaluation fails if it holds NaN or an infinity. Must be on a CPU stream.
 pub(crate) fn finite(op: &'static CStr, matrix: &Array) -> Result<Array> {
     if matrix.dtype().is_integer() || matrix.dtype() == DType::Bool {
         return Ok(matrix.clone());

@@ -9,19 +9,19 @@ use crate::ffi::op;
 use crate::ops::reduce::or_if_empty;
 use crate::ops::{Operand, integers};
 
-/// The other side of a comparison with an array of integers.
+/// The other operand of a comparison with an array of integers.
 enum Other<'a> {
     Array(Cow<'a, Array>),
-    /// A number that the dtype cannot hold, or that is no integer: the comparison has this answer everywhere.
+    /// A number that the dtype cannot hold, or that is not an integer: the comparison has this answer for all elements.
     Answer(bool),
 }
 
-/// How a comparison of integers with a number, which may lie between two of them, is one with an integer.
+/// How a comparison with a number, which may lie between two integers, becomes a comparison with an integer.
 struct Order {
     /// Turns the number into an integer; `None`: numbers between integers have the answer `between`.
     round: Option<fn(f64) -> f64>,
     between: bool,
-    /// The answers where the number is below and above all of the dtype, and for NaN.
+    /// The answers if the number is below or above the dtype's range, and for NaN.
     below: bool,
     above: bool,
     nan: bool,
@@ -52,7 +52,7 @@ impl Order {
         } else if let Ok(value) = i64::try_from(value) {
             Other::Array(Cow::Owned(value.to_array(like)?.into_owned()))
         } else {
-            // Only U64 reaches beyond I64.
+            // Only U64 has numbers above I64's range.
             Other::Array(Cow::Owned(Array::scalar(value as u64)?))
         })
     }
@@ -70,7 +70,7 @@ macro_rules! comparisons {
         pub fn $name(&self, other: impl Operand) -> Result<Array> {
             match $order.other(self, &other)? {
                 Other::Array(other) => op!($c(self, *other)),
-                // Integers equal themselves.
+                // Integers equal themselves, so the answer is true everywhere.
                 Other::Answer(true) => op!(mlx_equal(self, self)),
                 Other::Answer(false) => op!(mlx_not_equal(self, self)),
             }

@@ -1,5 +1,5 @@
-//! Making arrays. Sizes are held against [`memory::array_limit`](crate::memory::array_limit)
-//! before MLX is asked.
+//! Functions that make arrays. Sizes are compared with [`memory::array_limit`](crate::memory::array_limit) before MLX
+//! is called.
 
 use std::borrow::Borrow;
 
@@ -81,7 +81,7 @@ pub fn arange(start: f64, stop: f64, step: f64, dtype: DType) -> Result<Array> {
     let length = length.max(0.0) as i32;
     check_shape(&[length], dtype)?;
     if integers(dtype).is_some() {
-        // As MLX and NumPy do: whole steps from the first element.
+        // As in MLX and NumPy: integer steps from the first element.
         let (first, step) = (start.trunc(), (start + step).trunc() - start.trunc());
         let last = first + step * f64::from(length - 1).max(0.0);
         for value in [first, last, start + step] {
@@ -90,7 +90,7 @@ pub fn arange(start: f64, stop: f64, step: f64, dtype: DType) -> Result<Array> {
             }
         }
     } else if dtype != DType::F64 {
-        // MLX adds up steps, which 16 bits, or F32 beyond 2^24, round away.
+        // MLX adds up steps, and 16-bit types, or F32 beyond 2^24, would round them.
         let numbers = op!(mlx_arange(0.0, f64::from(length), 1.0, DType::I32))?;
         let numbers = numbers.astype(DType::F32)?;
         return numbers.multiply(step)?.add(start)?.astype(dtype);

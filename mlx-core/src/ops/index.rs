@@ -1,7 +1,8 @@
 //! Reading and writing parts of arrays: slices and index arrays.
 //!
-//! Positions given as Rust numbers are checked or clamped. Positions inside arrays are checked when they are evaluated:
-//! one out of range fails the evaluation on the CPU. On a GPU, where a kernel cannot fail, another place of the array takes its part.
+//! Positions that are Rust numbers are checked or clamped. Positions inside arrays are checked when they are evaluated:
+//! on the CPU, one out of range fails the evaluation; on a GPU, where a kernel cannot fail, another place of the array
+//! is used instead.
 
 use std::ffi::CStr;
 
@@ -11,7 +12,7 @@ use crate::ffi::{op, vector::VectorArray};
 use crate::ops::checked::{Indexed, along, corners};
 use crate::ops::{borrowed, require};
 
-/// Which of equal elements [`Array::searchsorted`] stops at.
+/// Where among equal elements [`Array::searchsorted`] puts a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Before the first of them.
@@ -35,8 +36,8 @@ impl Array {
         self.slice_strided(starts, stops, &unit(starts.len()))
     }
 
-    /// As [`slice`](Self::slice), of which every `strides[i]`-th; a negative stride runs backwards
-    /// from `starts[i]` down to and without `stops[i]`.
+    /// As [`slice`](Self::slice), of every `strides[i]`-th element. A negative stride runs backwards from `starts[i]`
+    /// to `stops[i]`, which is not included.
     ///
     /// # Errors
     /// There is not one start, stop and stride for each dimension, or a stride is zero.
@@ -62,8 +63,8 @@ impl Array {
         self.slice(&starts, &stops)
     }
 
-    /// `sizes[i]` elements of every dimension i, of which those in `axes` begin at the positions in
-    /// `start` (integers, one for each of `axes`, none negative) and the others at 0.
+    /// `sizes[i]` elements of every dimension i. The dimensions in `axes` begin at the positions in `start` (integers,
+    /// one for each of `axes`, not negative), and the others at 0.
     ///
     /// # Errors
     /// A size exceeds its dimension, or `axes` and `start` do not fit.
@@ -119,7 +120,7 @@ impl Array {
         let missing = self.ndim().checked_sub(update.ndim());
         let expected = "of no more dimensions than the array";
         require(missing.is_some(), op, "update", expected, update)?;
-        // MLX broadcasts it over the dimensions that it lacks, except for those in `axes`.
+        // MLX broadcasts `update` over the dimensions that it lacks, except for those in `axes`.
         let mut sizes = self.shape()[..missing.unwrap_or_default()].to_vec();
         sizes.extend_from_slice(update.shape());
         for &axis in axes {
@@ -170,8 +171,8 @@ impl Array {
         op!(mlx_put_along_axis(self, indices, values, axis))
     }
 
-    /// Windows of `slice_sizes` whose corners the `indices` name, one array for each of `axes`
-    /// (broadcast together): shape of the indices, then `slice_sizes`.
+    /// Windows of `slice_sizes`. `indices` has one array for each of `axes` (broadcast together), which name the
+    /// corners. The result has the shape of the indices, then `slice_sizes`.
     ///
     /// # Errors
     /// The lists do not fit, or a window is larger than the array.
@@ -194,7 +195,7 @@ impl Array {
     }
 }
 
-/// The place of an axis that exists; a negative one counts from the end.
+/// The index of an axis that exists. A negative axis counts from the end.
 fn place(axis: i32, ndim: usize) -> usize {
     if axis < 0 {
         (axis + ndim as i32) as usize
@@ -203,7 +204,8 @@ fn place(axis: i32, ndim: usize) -> usize {
     }
 }
 
-/// `indices` and `values` of the shape of `array` but for `axis`: MLX writes past the end where they are larger.
+/// `indices` and `values`, broadcast to the shape of `array` except for `axis`. MLX would write past the end if they
+/// were larger.
 pub(crate) fn placed(
     array: &Array,
     indices: &Array,
@@ -238,7 +240,7 @@ fn at_axes(op: &str, array: &Array, sizes: &[i32], axes: &[i32]) -> Result<Vec<i
         .collect()
 }
 
-/// `start`, whose evaluation fails where a window would leave the array.
+/// `start`, whose evaluation fails if a window would leave the array.
 fn check_start(
     op: &'static CStr,
     source: &Array,
@@ -268,7 +270,7 @@ fn check_start(
     .check(start)
 }
 
-/// MLX reads as many numbers as there are dimensions, and divides by the strides.
+/// Checks that MLX lacks: it reads as many numbers as there are dimensions, and divides by the strides.
 pub(super) fn check_bounds(
     op: &str,
     array: &Array,

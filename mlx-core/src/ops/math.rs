@@ -42,11 +42,11 @@ binary! {
     logaddexp = mlx_logaddexp;
     /// The angle of the point (`other`, `self`), in radians.
     arctan2 = mlx_arctan2;
-    /// The bits both have. Integers and Bool only.
+    /// The bits that are set in both. Integers and Bool only.
     bitwise_and = mlx_bitwise_and;
-    /// The bits either has. Integers and Bool only.
+    /// The bits that are set in either. Integers and Bool only.
     bitwise_or = mlx_bitwise_or;
-    /// The bits exactly one has. Integers and Bool only.
+    /// The bits that are set in exactly one. Integers and Bool only.
     bitwise_xor = mlx_bitwise_xor;
     /// `self << other`. Integers only; a shift by the width or more gives an unspecified value.
     left_shift = mlx_left_shift;
@@ -65,7 +65,7 @@ impl Array {
         op!(mlx_floor_divide(self, *divisor))
     }
 
-    /// The remainder of a division, with the sign of `other`. An integer by zero stays itself.
+    /// The remainder of a division, with the sign of `other`. For integers, a division by zero gives `self`.
     ///
     /// # Errors
     /// The shapes do not broadcast, or MLX refuses the dtypes.
@@ -75,8 +75,8 @@ impl Array {
         op!(mlx_remainder(self, *divisor))
     }
 
-    /// Quotient, rounded down, and remainder, which has the sign of `other`. An integer by zero gives
-    /// `self` and 0.
+    /// Quotient, rounded down, and remainder, which has the sign of `other`. For integers, a division by zero gives 0
+    /// and `self`.
     ///
     /// # Errors
     /// The shapes do not broadcast, or MLX refuses the dtypes.
@@ -88,7 +88,7 @@ impl Array {
         Ok((quotient, rest))
     }
 
-    /// The larger of the two; NaN if either is. An integer below all of the dtype changes nothing.
+    /// The larger of the two; NaN if either is. An integer below the dtype's range changes nothing.
     ///
     /// Elementwise; shapes broadcast, dtypes promote.
     ///
@@ -99,7 +99,7 @@ impl Array {
         op!(mlx_maximum(self, *other))
     }
 
-    /// The smaller of the two; NaN if either is. An integer above all of the dtype changes nothing.
+    /// The smaller of the two; NaN if either is. An integer above the dtype's range changes nothing.
     ///
     /// Elementwise; shapes broadcast, dtypes promote.
     ///
@@ -110,8 +110,8 @@ impl Array {
         op!(mlx_minimum(self, *other))
     }
 
-    /// Limits the elements to `lo ..= hi`; where `lo > hi` the result is `hi`. Integers beyond the
-    /// dtype limit nothing.
+    /// Clamps the elements to `lo ..= hi`; where `lo > hi` the result is `hi`. Integers beyond the dtype's range have
+    /// no effect.
     ///
     /// # Errors
     /// The shapes do not broadcast, or `lo` is above or `hi` below all of the dtype.
@@ -121,7 +121,7 @@ impl Array {
         op!(mlx_clip(self, Some(&*lo), Some(&*hi)))
     }
 
-    /// Where this array (as Bool) is true the element of `a`, else that of `b`: MLX's `where`.
+    /// Where this array (as Bool) is true, the element of `a`, else that of `b`. MLX calls it `where`.
     ///
     /// A number adopts the dtype of the other choice; two numbers are F32 or I32.
     ///
@@ -140,7 +140,7 @@ enum Bound {
     Most,
 }
 
-/// `other` as a bound of `array`: a number that no element can pass is the last one that the dtype has.
+/// `other` as a bound of `array`. A number beyond all elements becomes the last number of the dtype.
 fn bound<'a>(array: &Array, other: &'a impl Operand, end: Bound) -> Result<Cow<'a, Array>> {
     let range = integers(array.dtype()).map(RangeInclusive::into_inner);
     if let (Some(value), Some((least, most))) = (other.integer().map(i128::from), range) {
@@ -150,7 +150,7 @@ fn bound<'a>(array: &Array, other: &'a impl Operand, end: Bound) -> Result<Cow<'
         } else {
             value > most
         };
-        // Numbers are I64, so that U64 has none above it.
+        // Numbers are I64, and no I64 is above U64's range.
         if let (true, Ok(last)) = (idle, i64::try_from(last)) {
             return Ok(Cow::Owned(last.operand(array)?.into_owned()));
         }
@@ -158,8 +158,8 @@ fn bound<'a>(array: &Array, other: &'a impl Operand, end: Bound) -> Result<Cow<'
     other.operand(array)
 }
 
-/// The divisor with a 1 where the processor would trap, and end the process: at `MIN / -1` (to
-/// which 1 gives the wrapped result) and, where MLX does not test for it, at `x / 0`.
+/// The divisor, with a 1 where the CPU would trap and end the process: at `MIN / -1` (to which 1 gives the wrapped
+/// result) and, where MLX does not test for it, at `x / 0`.
 fn safe_divisor<'a>(
     dividend: &Array,
     divisor: Cow<'a, Array>,
@@ -170,7 +170,7 @@ fn safe_divisor<'a>(
     if inexact(dividend.dtype()) || inexact(divisor.dtype()) {
         return Ok(divisor);
     }
-    // Small enough not to wrap in any dtype.
+    // Such a number cannot wrap in any dtype.
     if number.is_some_and(|number| number != 0.0 && number != -1.0 && number.abs() < 128.0) {
         return Ok(divisor);
     }
@@ -198,7 +198,7 @@ fn safe_divisor<'a>(
         });
     }
     match traps {
-        // Not the number 1, which would promote Bool.
+        // An array, because the number 1 would promote Bool.
         Some(traps) => Ok(Cow::Owned(
             traps.select(ones(&[], divisor.dtype())?, &*divisor)?,
         )),

@@ -55,8 +55,8 @@ impl Array {
         op!(mlx_outer(self, other))
     }
 
-    /// Sums products over pairs of dimensions, `axes_a[i]` with `axes_b[i]`: what is left of this
-    /// shape, then what is left of the other.
+    /// Sums products over pairs of dimensions, `axes_a[i]` with `axes_b[i]`. The result has the other dimensions of
+    /// this array, then those of `other`.
     ///
     /// # Errors
     /// The axes differ in number or size, or do not exist.
@@ -76,7 +76,7 @@ impl Array {
     /// There is no such axis, or the shapes do not broadcast.
     pub fn vecdot(&self, other: &Array, axis: i32) -> Result<Array> {
         let empty = if self.size() == 0 { self } else { other };
-        // MLX adds up in the dtype of the products.
+        // MLX sums in the dtype of the products, so these are F32 first.
         let (this, that) = (wide(self, "vecdot")?, wide(other, "vecdot")?);
         let result = op!(mlx_vecdot(*this, *that, axis))?;
         let short = this.dtype() != self.dtype() && that.dtype() != other.dtype();
@@ -95,10 +95,9 @@ impl Array {
         op!(mlx_kron(self, other))
     }
 
-    /// Matrix products of chosen pairs: `[…A, m, k]` and `[…B, k, n]` → `[…I, m, n]`, where the
-    /// index arrays (broadcast together to `I`, none negative) choose from the flattened leading
-    /// dimensions. `None` takes all in order. `sorted` promises that the right indices ascend.
-    ///
+    /// Matrix products of chosen pairs: `[…A, m, k]` and `[…B, k, n]` → `[…I, m, n]`. The index arrays (broadcast
+    /// together to `I`, not negative) choose from the flattened leading dimensions. `None` takes all in order. `sorted`
+    /// promises that the right indices ascend.
     /// # Errors
     /// The sizes do not fit, or an index array holds no integers.
     pub fn gather_mm(
@@ -113,7 +112,7 @@ impl Array {
         op!(mlx_gather_mm(self, other, lhs_indices, rhs_indices, sorted))
     }
 
-    /// Matrix product of which blocks (of `block_size` squared, 32 or 64) are masked out.
+    /// Matrix product with some blocks (of `block_size` squared, 32 or 64) masked out.
     ///
     /// # Errors
     /// Another block size, or masks that do not fit.
@@ -156,7 +155,7 @@ impl Array {
             "a matrix with as many rows as the left side has columns, neither empty",
             other,
         )?;
-        // An end may be behind the last place.
+        // An end may be one behind the last place.
         let segments = Indexed {
             op: c"segmented_mm",
             source: self,
@@ -187,7 +186,7 @@ impl Array {
     }
 }
 
-/// Checks indices of matrices, which count along the flattened leading dimensions of `source`.
+/// Checks the indices of matrices, which count along the flattened leading dimensions of `source`.
 pub(super) fn checked_matrices(
     op: &'static CStr,
     source: &Array,

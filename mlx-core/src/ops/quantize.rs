@@ -56,7 +56,7 @@ pub fn quantize(w: &Array, scheme: Scheme) -> Result<Quantized> {
     };
     let fits = w.ndim() > 1 && w.dtype().is_float() && w.dim(-1)? % group_size == 0;
     if fits && w.size() == 0 {
-        // MLX reads a first element.
+        // MLX would read a first element, which does not exist.
         let part = |per_group: i32, dtype| {
             let mut shape = w.shape().to_vec();
             *shape.last_mut().unwrap_or(&mut 0) = w.dim(-1)? / group_size * per_group;
@@ -73,7 +73,7 @@ pub fn quantize(w: &Array, scheme: Scheme) -> Result<Quantized> {
     if mode == QuantMode::Affine || !fits {
         return run(w);
     }
-    // One group a row.
+    // One group in each row.
     let mut groups = w.astype(DType::F32)?.reshape(&[-1, group_size])?;
     if mode != QuantMode::Nvfp4 {
         // The scale of a group this small would have an exponent below the range of its 8 bits.
@@ -83,7 +83,7 @@ pub fn quantize(w: &Array, scheme: Scheme) -> Result<Quantized> {
         groups = tiny.select(0.0, &groups)?;
     }
     let n = groups.dim(0)?;
-    // MLX packs eight numbers at a time, four times.
+    // MLX packs eight numbers at a time, four times, and so needs a multiple of 32.
     let odd = n * group_size % 32 != 0;
     if odd {
         groups = groups.pad(&[(0, 0, 1)], 0.0, PadMode::Constant)?;
@@ -102,7 +102,7 @@ pub fn quantize(w: &Array, scheme: Scheme) -> Result<Quantized> {
     })
 }
 
-/// The matrix `[…, n, k]` that the parts stand for, in `dtype` (that of affine scales, or BF16).
+/// The matrix `[…, n, k]` of the parts, in `dtype` (or that of affine scales, or BF16).
 ///
 /// # Errors
 /// The parts do not belong together, or MLX does not know the scheme.
@@ -192,7 +192,7 @@ pub fn gather_qmm(
     zeros_if_empty(y, &[x, packed])
 }
 
-/// A product of factors without elements, by which MLX divides.
+/// A product of factors without elements, where MLX would divide by zero.
 fn zeros_if_empty(y: Array, factors: &[&Array]) -> Result<Array> {
     if y.size() == 0 || factors.iter().any(|factor| factor.size() == 0) {
         return zeros(y.shape(), y.dtype());
@@ -200,12 +200,12 @@ fn zeros_if_empty(y: Array, factors: &[&Array]) -> Result<Array> {
     Ok(y)
 }
 
-/// `x @ wᵀ` with both sides quantised, `x` on the way: `[…, k]` → `[…, n]`. `w` `[n, k]` may be
-/// packed already, with its scales.
+/// `x @ wᵀ` with both sides quantised; `x` is quantised here: `[…, k]` → `[…, n]`. `w` `[n, k]` may be packed already,
+/// with its scales.
 ///
 /// # Errors
-/// The mode is affine, the sizes do not fit, or the back end cannot do it: the CPU has it for one
-/// row and a packed `w` only.
+/// The mode is affine, the sizes do not fit, or the back end does not support it: the CPU supports only one row and a
+/// packed `w`.
 pub fn qqmm(x: &Array, w: &Array, w_scales: Option<&Array>, scheme: Scheme) -> Result<Array> {
     require(x.ndim() > 0 && w.ndim() == 2, "qqmm", "w", "a matrix", w)?;
     let scheme = scheme.checked()?;

@@ -49,7 +49,7 @@ reductions! {
     count_nonzero = mlx_count_nonzero_axes or 0.0;
 }
 
-/// Operations that add up or multiply: in 16 bits they lose elements, or overflow on the way.
+/// Operations that sum or multiply: in 16 bits they lose elements, or overflow on the way.
 const ACCUMULATE: [&str; 11] = [
     "sum",
     "prod",
@@ -64,7 +64,7 @@ const ACCUMULATE: [&str; 11] = [
     "logcumsumexp",
 ];
 
-/// The array that `op` runs over: F32 in place of F16 and BF16, if it accumulates.
+/// The array that `op` runs over: F32 in place of F16 and BF16 if `op` accumulates.
 pub(crate) fn wide<'a>(array: &'a Array, op: &str) -> Result<Cow<'a, Array>> {
     let short = matches!(array.dtype(), DType::F16 | DType::BF16);
     if short && ACCUMULATE.contains(&op) {
@@ -73,7 +73,7 @@ pub(crate) fn wide<'a>(array: &'a Array, op: &str) -> Result<Cow<'a, Array>> {
     Ok(Cow::Borrowed(array))
 }
 
-/// The result over `wide`, in the dtype of the array that it was made of.
+/// The result over `wide`, in the dtype of `array`.
 pub(crate) fn narrow(result: Array, wide: &Array, array: &Array) -> Result<Array> {
     if wide.dtype() == array.dtype() {
         return Ok(result);
@@ -81,7 +81,7 @@ pub(crate) fn narrow(result: Array, wide: &Array, array: &Array) -> Result<Array
     result.astype(array.dtype())
 }
 
-/// The result of a reduction of no elements. MLX's CPU kernels leave it unwritten for some layouts.
+/// The result of a reduction of no elements is `empty`. MLX's CPU kernels leave it unwritten for some layouts.
 pub(crate) fn or_if_empty(reduced: &Array, result: Array, empty: f32) -> Result<Array> {
     if reduced.size() > 0 || result.size() == 0 {
         return Ok(result);
@@ -147,8 +147,8 @@ impl Array {
         op!(mlx_argmin_axis(self, axis, keepdims))
     }
 
-    /// `e^x / sum(e^x)` over `axes`; the shape stays. Integers become F32. F16 and BF16 are accumulated in
-    /// F32, so that `precise`, which asks MLX for that, changes nothing else.
+    /// `e^x / sum(e^x)` over `axes`; the shape stays. Integers become F32. F16 and BF16 are always accumulated in F32,
+    /// which `precise` asks MLX for, so `precise` has no other effect.
     ///
     /// # Errors
     /// There is no such axis.
@@ -172,7 +172,7 @@ impl Array {
     /// There are no such dimensions, or they are the same.
     pub fn trace(&self, offset: i32, axis1: i32, axis2: i32, dtype: DType) -> Result<Array> {
         let diagonal = self.diagonal(offset, axis1, axis2)?;
-        // MLX converts before it adds up.
+        // MLX converts to `dtype` before it sums.
         let short = matches!(dtype, DType::F16 | DType::BF16);
         let within = if short { DType::F32 } else { dtype };
         let sum = op!(mlx_trace_axes(self, offset, axis1, axis2, within))?;
@@ -180,8 +180,8 @@ impl Array {
         or_if_empty(&diagonal, sum, 0.0)
     }
 
-    /// How many elements these axes hold together, or one over it if `inverted`: a scalar of
-    /// `dtype` that follows the shape inside a shapeless compilation.
+    /// The number of elements along these axes together, or its reciprocal if `inverted`: a scalar of `dtype` that
+    /// follows the shape inside a shapeless compilation.
     ///
     /// # Errors
     /// There is no such axis.

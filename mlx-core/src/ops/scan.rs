@@ -1,4 +1,5 @@
-//! Scans: as many elements out as in, each combining those before it along an axis. F16 and BF16 are accumulated in F32.
+//! Scans: as many elements out as in, each combined from the elements before it along an axis. F16 and BF16 are
+//! accumulated in F32.
 
 use crate::array::Array;
 use crate::dtype::DType;
@@ -43,7 +44,7 @@ impl Array {
     /// # Errors
     /// There is no such axis, or `n` is negative.
     pub fn diff(&self, n: i32, axis: i32) -> Result<Array> {
-        // Beyond its length an axis stays empty, however often neighbours are taken.
+        // An axis becomes empty after as many differences as its length, and stays empty.
         let n = n.min(self.dim(axis)?);
         op!(mlx_diff(self, n, axis))
     }

@@ -107,7 +107,7 @@ impl Array {
         if src.size() > 0 || result.size() == 0 {
             return Ok(result);
         }
-        // MLX divides by the number of elements. No place may ask for one.
+        // MLX divides by the number of elements. No place may need an element of an empty `src`.
         let places = Indexed {
             op: c"masked_scatter with an empty src",
             source: &zeros(&[1], DType::U8)?,

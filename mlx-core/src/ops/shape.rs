@@ -18,7 +18,7 @@ pub enum PadMode {
     Edge,
 }
 
-/// The most arrays that one call makes of an array. Each takes memory and time, also where there are no elements.
+/// The most arrays that one call makes from an array. Each takes memory and time, even without elements.
 const MOST_PARTS: i32 = 1 << 20;
 
 fn require_few(op: &str, parts: i32) -> Result<()> {
@@ -35,14 +35,13 @@ impl Array {
         op!(mlx_astype(self, dtype))
     }
 
-    /// The bytes read as another dtype: `[…, n]` → `[…, n * size / other size]`. As Bool, every byte
-    /// but 0 is true.
+    /// The bytes read as another dtype: `[…, n]` → `[…, n * size / other size]`. As Bool, every byte except 0 is true.
     ///
     /// # Errors
     /// The last dimension does not divide, or there is none and the sizes differ.
     pub fn view(&self, dtype: DType) -> Result<Array> {
         if dtype == DType::Bool {
-            // Elsewhere, and in Rust, a bool is the byte 0 or 1.
+            // MLX's other operations, and Rust, need a bool to be the byte 0 or 1.
             return op!(mlx_view(self, DType::U8))?.not_equal(0);
         }
         op!(mlx_view(self, dtype))
@@ -86,7 +85,7 @@ impl Array {
     /// # Errors
     /// There is no such dimension, or its size is not the product of `shape`.
     pub fn unflatten(&self, axis: i32, shape: &[i32]) -> Result<Array> {
-        // MLX would divide by the product of the others.
+        // MLX would divide by the product of the other sizes.
         let known = !(shape.contains(&-1) && shape.contains(&0));
         require(known, "unflatten", "shape", "without 0 beside -1", shape)?;
         op!(mlx_unflatten(self, axis, [shape]))
@@ -136,7 +135,7 @@ impl Array {
     /// Removes dimensions of size 1; `..` removes all of them.
     ///
     /// # Errors
-    /// A dimension is not of size 1 (with `..`, none is looked at that is not), or given twice.
+    /// A named dimension does not have size 1, or is given twice.
     pub fn squeeze(&self, axes: impl Axes) -> Result<Array> {
         let shape = self.shape();
         let axes = axes.axes(shape.len());
@@ -156,7 +155,7 @@ impl Array {
         op!(mlx_broadcast_to(self, [shape]))
     }
 
-    /// Puts elements around: `(axis, lo, hi)` adds `lo` before and `hi` after along `axis`.
+    /// Adds elements around the array: `(axis, lo, hi)` adds `lo` before and `hi` after along `axis`.
     ///
     /// # Errors
     /// There is no such dimension, or a size is negative.
@@ -210,7 +209,7 @@ impl Array {
         op!(vector mlx_split_sections(self, [indices], axis))
     }
 
-    /// One array a slot of `axis`, without that dimension.
+    /// One array for each slot of `axis`, without that dimension.
     ///
     /// # Errors
     /// There is no such dimension, or it has more than 2^20 slots.
@@ -265,8 +264,7 @@ impl Array {
     /// `offset + i * strides[0] + j * strides[1] + …` of the row-major array.
     ///
     /// # Errors
-    /// `shape` and `strides` differ in length, or a slot lies outside the array (which MLX would
-    /// not notice).
+    /// `shape` and `strides` differ in length, or a slot lies outside the array (MLX would not notice).
     pub fn as_strided(&self, shape: &[i32], strides: &[i64], offset: usize) -> Result<Array> {
         require(
             shape.len() == strides.len(),
@@ -330,7 +328,7 @@ pub fn concat<A: Borrow<Array>>(arrays: &[A], axis: i32) -> Result<Array> {
     op!(mlx_concatenate_axis(vector, axis))
 }
 
-/// `arrays`, which are computed only after `dependencies` are.
+/// `arrays`, which are computed only after `dependencies`.
 ///
 /// # Errors
 /// None that is known.

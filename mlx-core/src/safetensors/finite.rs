@@ -1,11 +1,11 @@
-//! Finding numbers that are none in a file, without making arrays.
+//! Finds NaN and infinite numbers in a file without making arrays.
 
 use rayon::prelude::*;
 
 use super::{Safetensors, Tensor, moved};
 use crate::error::{Error, Result};
 
-/// What a thread reads at a time.
+/// The bytes that a thread reads at a time.
 const PART: usize = 1 << 20;
 
 /// The NaN and infinite elements of a file.
@@ -19,7 +19,7 @@ pub struct NonFinite {
     pub elements: u64,
 }
 
-/// Which elements of a type are NaN or infinite: those of so many bytes of which the bits of `mask` are `value`.
+/// The pattern of NaN and infinity in a type: an element of `size` bytes is one if its bits under `mask` equal `value`.
 #[derive(Clone, Copy)]
 struct Pattern {
     bytes: usize,
@@ -33,7 +33,7 @@ impl Pattern {
         let (bytes, mask, value) = match stored {
             "F16" => (2, 0x7c00, 0x7c00),
             "BF16" => (2, 0x7f80, 0x7f80),
-            // A complex number is two of them.
+            // A complex number is two F32.
             "F32" | "C64" => (4, 0x7f80_0000, 0x7f80_0000),
             "F64" => (8, 0x7ff0 << 48, 0x7ff0 << 48),
             "F8_E4M3" => (1, 0x7f, 0x7f),
@@ -49,7 +49,7 @@ impl Pattern {
         macro_rules! count {
             ($type:ty) => {{
                 let (mask, value) = (self.mask as $type, self.value as $type);
-                // A sum of so few fits the type, so that the compiler adds vectors of it.
+                // The sum of this many elements fits the type, so the compiler can add vectors of it.
                 let blocks = bytes.chunks(128 * size_of::<$type>());
                 blocks
                     .map(|block| {
@@ -72,7 +72,7 @@ impl Pattern {
 }
 
 impl Safetensors {
-    /// Looks for NaN and infinite elements in the tensors of floating point, by all threads; `None` if there are none.
+    /// Looks for NaN and infinite elements in all floating-point tensors, on all threads; `None` if there are none.
     /// The file is read once, and not kept in memory.
     ///
     /// # Errors

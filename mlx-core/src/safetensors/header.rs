@@ -13,13 +13,13 @@ pub(super) const MAX_BYTES: usize = 100_000_000;
 /// More dimensions than this are refused.
 const MAX_NDIM: usize = 32;
 
-/// Place, dtype and shape of a tensor.
+/// Position, dtype and shape of a tensor.
 pub(super) struct Tensor {
     pub(super) dtype: DType,
     /// The name of the dtype in the file.
     pub(super) stored: &'static str,
     pub(super) shape: Vec<i32>,
-    /// Its bytes, counted from the start of the file.
+    /// The range of its bytes, from the start of the file.
     pub(super) start: usize,
     pub(super) end: usize,
 }
@@ -87,7 +87,7 @@ impl<'de> Deserialize<'de> for Raw {
                         let tensor = map.next_value().map_err(inside)?;
                         raw.tensors.push((key, tensor));
                     } else if raw.metadata.is_none() {
-                        // MLX's own writer puts null where there is none.
+                        // MLX's own writer puts null if there is no metadata.
                         let pairs: Option<Pairs> = map.next_value().map_err(inside)?;
                         raw.metadata = Some(pairs.map_or_else(Vec::new, |Pairs(pairs)| pairs));
                     } else {

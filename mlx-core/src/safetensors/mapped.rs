@@ -1,10 +1,10 @@
 //! Files that are mapped into memory.
 //!
-//! Using a mapped page behind the end of its file raises SIGBUS, which ends a process by default: so does a checkpoint
-//! that somebody truncates while its model runs. The handler here puts zeros in place of what the file lost and notes
-//! it, and from then on every evaluation in the process fails with an error that names the file, until the file's arrays
-//! and [`Safetensors`](super::Safetensors) are dropped. A SIGBUS of other memory goes to the handler that was there
-//! before.
+//! Reading a mapped page behind the end of its file raises SIGBUS, which ends a process by default. This happens if a
+//! checkpoint is truncated while its model runs. The handler here maps zeros in place of the lost part of the file and
+//! notes the loss. From then on every evaluation in the process fails with an error that names the file, until the
+//! file's arrays and [`Safetensors`](super::Safetensors) are dropped. A SIGBUS at any other address goes to the handler
+//! that was installed before.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A mapped file, which may lose its end.
+/// A mapped file, which may be truncated while it is mapped.
 pub(super) struct Mapped {
     file: File,
     map: memmap2::Mmap,
@@ -46,8 +46,8 @@ impl Drop for Mapped {
     }
 }
 
-/// Where a file is mapped. Places are never freed, so that the handler may read the list at any time; those of dropped
-/// files are used again.
+/// The address range of a mapped file. Entries are never freed, so that the handler may read the list at any time;
+/// entries of dropped files are used again.
 struct Place {
     /// Zero while no file is here.
     begin: AtomicUsize,
@@ -63,7 +63,7 @@ unsafe impl Sync for Place {}
 static PLACES: AtomicPtr<Place> = AtomicPtr::new(ptr::null_mut());
 /// The lock for changes of the places. The signal handler only reads them, without a lock.
 static CHANGING: Mutex<()> = Mutex::new(());
-/// Whether any place has lost its end.
+/// Whether any file was truncated.
 static LOST: AtomicBool = AtomicBool::new(false);
 
 fn places() -> impl Iterator<Item = &'static Place> {
@@ -96,7 +96,7 @@ impl Place {
         place
     }
 
-    /// Before the file is unmapped.
+    /// Removes the entry, before the file is unmapped.
     fn leave(&self) {
         let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
         self.begin.store(0, Ordering::Release);
@@ -108,7 +108,7 @@ impl Place {
     }
 }
 
-/// Fails while a file that is mapped has lost its end.
+/// Fails while a mapped file is truncated.
 pub(crate) fn check() -> Result<()> {
     if !LOST.load(Ordering::Acquire) {
         return Ok(());
@@ -146,7 +146,7 @@ fn install() -> io::Result<()> {
     if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &mut before) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // Before the handler may run.
+    // Set before the handler may run.
     let _ = BEFORE.set(before);
     ours.sa_sigaction = on_bus_error as extern "C" fn(_, _, _) as usize;
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
@@ -170,11 +170,11 @@ extern "C" fn on_bus_error(
         begin != 0 && (begin..place.end.load(Ordering::Relaxed)).contains(&at)
     });
     if let Some(place) = hit {
-        // All behind the first page that is gone is gone too.
+        // All pages behind the first lost page are lost too.
         let page = at - at % PAGE.load(Ordering::Relaxed);
         let len = place.end.load(Ordering::Relaxed) - page;
-        // SAFETY: replaces pages of a map that lives, because somebody reads it. The system call changes `errno` only
-        // when it fails.
+        // SAFETY: replaces pages of a live map: the faulting thread reads it. The system call changes `errno` only when
+        // it fails.
         let zeros = unsafe {
             libc::mmap(
                 ptr::without_provenance_mut(page),
@@ -191,8 +191,8 @@ extern "C" fn on_bus_error(
             return;
         }
     }
-    // SAFETY: the handler that was there before, called as it was installed; without one the access is tried again and
-    // ends the process.
+    // SAFETY: calls the handler that was installed before, in the way it was installed. Without one the access is
+    // repeated and ends the process.
     unsafe {
         match BEFORE.get() {
             Some(before)

@@ -52,8 +52,8 @@ fn write(
 /// Name, dtype and shape of a tensor to be written.
 type Spec<'a> = (&'a str, DType, &'a [i32]);
 
-/// A safetensors file whose tensors are named first and then written one at a time, in any order, so
-/// that they need not exist together.
+/// A safetensors file whose tensors are announced first and then written one at a time, in any order, so that they need
+/// not exist at the same time.
 ///
 /// As with [`save`], the file appears whole or not at all, and its bytes depend on names and contents
 /// only. Dropping a writer that was not [finished](Self::finish) leaves nothing behind.
@@ -77,7 +77,7 @@ pub struct Writer {
     path: PathBuf,
     folder: PathBuf,
     file: NamedTempFile,
-    /// The tensors that are not yet written: their place and what they must be.
+    /// The tensors that are not yet written: position, dtype and shape.
     left: BTreeMap<String, (u64, DType, Vec<i32>)>,
 }
 
@@ -135,8 +135,8 @@ impl Writer {
     /// Evaluates one of the tensors and writes it.
     ///
     /// # Errors
-    /// The file has no such tensor, or it is written already, or `array` is another than was
-    /// announced; the evaluation or the writing fails.
+    /// The file has no such tensor, or it is already written, or `array` has another dtype or shape than was announced;
+    /// or the evaluation or the writing fails.
     pub fn write(&mut self, name: &str, array: &Array) -> Result<()> {
         let result = self.put(name, array);
         result.map_err(|error| error.context(self.path.display()))
@@ -166,7 +166,7 @@ impl Writer {
     /// Gives the file its name.
     ///
     /// # Errors
-    /// A tensor is missing, or the file cannot be flushed or renamed: then there is none.
+    /// A tensor is missing, or the file cannot be flushed or renamed; then no file exists.
     pub fn finish(self) -> Result<()> {
         let path = self.path.clone();
         self.end().map_err(|error| error.context(path.display()))

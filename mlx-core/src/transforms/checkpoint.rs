@@ -1,4 +1,4 @@
-//! Recomputation instead of memory.
+//! Recomputation in the backward pass, to save memory.
 
 use mlx_c_sys as sys;
 
@@ -7,8 +7,8 @@ use crate::array::Array;
 use crate::error::Result;
 use crate::ffi::closure::Closure;
 
-/// A function that computes the same as `f` but keeps nothing of its inside for the backward pass,
-/// which runs `f` again instead.
+/// A function that computes the same as `f` but keeps no intermediate results for the backward pass, which runs `f`
+/// again instead.
 ///
 /// Gradients flow to the arguments only: pass parameters as arguments, do not capture them. The
 /// gradient cannot be mapped ([`vmap`](super::vmap())) over; the function itself can.

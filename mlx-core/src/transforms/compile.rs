@@ -1,7 +1,7 @@
 //! Compilation: a function is traced once and its graph reused.
 //!
-//! What is gained: no Rust runs to build the graph again, common subexpressions are computed once,
-//! and chains of elementwise operations become one kernel.
+//! This saves building the graph again in Rust, computes common subexpressions once, and makes one kernel of a chain of
+//! elementwise operations.
 //!
 //! On the CPU, MLX compiles those kernels by running a C++ compiler at run time, and keeps the
 //! results in a folder of predictable name under the system's folder for temporary files. Another
@@ -23,7 +23,7 @@ use crate::ffi::closure::Closure;
 use crate::ffi::vector::VectorArray;
 use crate::stream::{self, Device, DeviceKind};
 
-/// What is compiled.
+/// A function that is compiled.
 type Function = dyn Fn(&[Array]) -> Result<Vec<Array>>;
 
 const BY_DEVICE: u8 = 0;
@@ -37,8 +37,7 @@ pub fn set_enabled(enabled: bool) {
     ENABLED.store(if enabled { ON } else { OFF }, Ordering::Relaxed);
 }
 
-/// Whether calls of [`Compiled`] compile: what [`set_enabled`] said, else whether the default
-/// device is a GPU.
+/// Whether calls of [`Compiled`] compile: the last value of [`set_enabled`], or whether the default device is a GPU.
 ///
 /// # Errors
 /// MLX does not know its default device.
@@ -64,7 +63,7 @@ pub fn is_enabled() -> Result<bool> {
 pub struct Compiled {
     function: Rc<Function>,
     shapeless: bool,
-    // One a stream: a graph runs on the stream it was traced on.
+    // One program for each stream, because a graph runs on the stream on which it was traced.
     programs: RefCell<Vec<(i32, Rc<Program>)>>,
 }
 
@@ -94,7 +93,7 @@ impl Compiled {
         let program = self.program(index)?;
         let result = program.closure.call(inputs);
         if result.is_err() {
-            // MLX files a trace before it runs it: what failed half-way would be served as done.
+            // MLX stores a trace before it runs it, so a trace that failed half-way would be used as a complete one.
             self.programs
                 .borrow_mut()
                 .retain(|(other, _)| *other != index);
@@ -117,7 +116,7 @@ impl Compiled {
     }
 }
 
-/// The index of the stream that operations are put on now.
+/// The index of the current stream.
 fn current_stream() -> Result<i32> {
     let stream = stream::current()?;
     let mut index = 0;
@@ -130,8 +129,8 @@ fn current_stream() -> Result<i32> {
 
 /// A compiled function in MLX's cache, under a number of ours.
 ///
-/// MLX by itself files functions under their address, which the next function may get: a cache
-/// would then serve the old graph. Our numbers are never used twice.
+/// MLX itself stores functions under their address, which a later function may get: the cache would then return the old
+/// graph. Our numbers are never used twice.
 struct Program {
     id: usize,
     closure: Closure,
@@ -169,8 +168,8 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: a live handle to (a weak reference to) the cache, freed once. Nothing can be done
-        // about a failure, which would only leave an entry behind that is never asked for again.
+        // SAFETY: a live handle to (a weak reference to) the cache, freed once. A failure only leaves an entry in the
+        // cache that is never used again.
         unsafe {
             sys::mlx_detail_compile_erase(self.cache, self.id);
             sys::mlx_compile_cache_free(self.cache);

@@ -1,4 +1,4 @@
-//! Functions with a derivative of one's own.
+//! Functions with a derivative that the caller defines.
 
 use mlx_c_sys as sys;
 
@@ -33,7 +33,7 @@ where
     Ok(move |inputs: &[Array]| closure.call(inputs))
 }
 
-/// MLX takes the derivatives as they come, so a wrong number or shape would be garbage later.
+/// Checks number and shapes. MLX does not, and would compute garbage later.
 pub(crate) fn check_derivatives<'a>(
     what: &str,
     primals: impl IntoIterator<Item = &'a Array, IntoIter: ExactSizeIterator>,

@@ -106,7 +106,7 @@ pub fn value_and_grad<F>(mut f: F, args: &[Array], argnums: &[usize]) -> Result<
 where
     F: FnMut(&[Array]) -> Result<Vec<Array>>,
 {
-    // MLX sorts the numbers, and casts the size of an empty list away: both are settled here.
+    // MLX sorts the numbers, and does not accept an empty list. Both are handled here.
     let mut order: Vec<usize> = (0..argnums.len()).collect();
     order.sort_by_key(|&position| argnums[position]);
     let sorted: Vec<usize> = order.iter().map(|&position| argnums[position]).collect();

@@ -90,7 +90,7 @@ where
         let message = "an output of vmap depends on a mapped input, but has no out axis";
         Error::new(ErrorKind::Invalid, message)
     })?;
-    // Without an out axis the traced output itself is the result: MLX spreads it nevertheless.
+    // An output without an out axis is the traced output itself, because MLX would repeat it along an axis.
     let chosen = outputs.into_iter().zip(traces).zip(out_axes);
     Ok(chosen
         .map(|((output, trace), axis)| if axis.is_some() { output } else { trace })

@@ -1,6 +1,7 @@
 //! The plain form of [`draw`](super::draw).
 //!
-//! Each filter keeps the likeliest tokens up to some point, so all are thresholds on the logits and their order does not matter.
+//! Each filter keeps the likeliest tokens up to some point, so each is a threshold on the logits, and their order does
+//! not matter.
 
 use crate::array::Array;
 use crate::dtype::DType;
@@ -13,7 +14,7 @@ use crate::transforms::vmap;
 pub(super) fn draw(logits: &Array, rows: &[Draw]) -> Result<Array> {
     let x = logits.astype(DType::F32)?;
     let greedy = fast::argmax(&x)?;
-    // The largest is NaN if one logit is; in a greedy row of our kernels, if all are.
+    // The largest logit is NaN if one logit is NaN; in a greedy row of our kernels, only if all are.
     let largest = x
         .take_along_axis(&greedy.expand_dims(-1)?, -1)?
         .squeeze(-1)?;
@@ -30,7 +31,7 @@ pub(super) fn draw(logits: &Array, rows: &[Draw]) -> Result<Array> {
             largest.put_along_axis(&at, &x.take(&at, 0)?.max(-1, false)?, 0)?
         }
     };
-    // Noise and filters only for the rows that they can change.
+    // Noise and filters are computed only for the rows that they can change.
     let drawing = of(&|row| row.temperature != 0.0 && row.top_k != 1);
     let ids = match drawing.len() {
         0 => greedy,
@@ -57,13 +58,13 @@ fn of_rows(x: &Array, rows: &[Draw]) -> Result<Array> {
     fast::argmax(&y)
 }
 
-/// One number a row, as F32 `[B, 1]`.
+/// One number for each row, as F32 `[B, 1]`.
 fn column(rows: &[Draw], number: impl FnMut(&Draw) -> f32) -> Result<Array> {
     let numbers: Vec<f32> = rows.iter().map(number).collect();
     Array::from_slice(&numbers, &[rows.len() as i32, 1])
 }
 
-/// One flag a row, as Bool `[B, 1]`.
+/// One flag for each row, as Bool `[B, 1]`.
 fn flags(rows: &[Draw], flag: impl FnMut(&Draw) -> bool) -> Result<Array> {
     let flags: Vec<bool> = rows.iter().map(flag).collect();
     Array::from_slice(&flags, &[rows.len() as i32, 1])
@@ -71,8 +72,8 @@ fn flags(rows: &[Draw], flag: impl FnMut(&Draw) -> bool) -> Result<Array> {
 
 /// Gumbel noise for `v` tokens from each of `keys`, U32 `[B, 2]`: F32 `[B, V]`, never infinite.
 ///
-/// `-ln(-ln(1 - u))` for u uniform in (0, 1), from [`random::bits`]: the largest values, which decide, come from the smallest u, where
-/// single precision is finest.
+/// `-ln(-ln(1 - u))` for u uniform in (0, 1), from [`random::bits`]. The largest values, which decide the draw, come
+/// from the smallest u, where single precision is finest.
 ///
 /// # Errors
 /// The keys have another shape or dtype.
@@ -86,8 +87,8 @@ pub fn gumbel(keys: &Array, v: i32) -> Result<Array> {
         .astype(DType::F32)?
         .add(0.5f32)?
         .multiply(f32::powi(2.0, -32))?;
-    // `-ln(1 - u)`, the variable of an exponential distribution. MLX's `log1p` is eight times as slow as
-    // `log` on the CPU; where `1 - u` loses digits, two terms of the series have all that count.
+    // `-ln(1 - u)`, an exponentially distributed variable. MLX's `log1p` is eight times as slow as `log` on the CPU.
+    // Where `1 - u` loses digits, two terms of the series are exact enough.
     let rest = u.negative()?.add(1.0f32)?.maximum(f32::powi(2.0, -24))?;
     let series = u.multiply(0.5f32)?.add(1.0f32)?.multiply(&u)?;
     let exponential = u
@@ -100,14 +101,14 @@ pub fn gumbel(keys: &Array, v: i32) -> Result<Array> {
 fn keep(x: &Array, rows: &[Draw]) -> Result<Option<Array>> {
     let [_, v] = x.dims()?;
     let mut kept = None;
-    // The largest logits, as many as the widest top-k keeps.
+    // The largest logits, as many as the largest top-k of the batch keeps.
     let reach = rows.iter().filter_map(|row| row.count(v)).max();
     let sorted = match reach {
         Some(reach) => Some(fast::top(x, reach as usize)?.1),
         None => None,
     };
     if rows.iter().any(|row| row.nucleus().is_some()) {
-        // Where every row with top-p has top-k too, these are all that can be kept.
+        // If every row with top-p has top-k too, no other logits can be kept.
         let few = rows
             .iter()
             .all(|row| row.nucleus().is_none() || row.count(v).is_some());
@@ -137,7 +138,7 @@ fn both(a: Option<Array>, b: Array) -> Result<Option<Array>> {
     }))
 }
 
-/// The least logit of each row, F32 `[B, 1]`, that is kept while those before have less than p together, or the
+/// The least logit of each row, F32 `[B, 1]`, that is kept while the logits before it have less than p together, or the
 /// least of `sorted`: the largest logits, descending.
 fn top_p(x: &Array, sorted: &Array, p: &Array) -> Result<Array> {
     let probabilities = sorted.subtract(&x.logsumexp(-1, true)?)?.exp()?;

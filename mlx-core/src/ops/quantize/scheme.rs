@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::Opt;
 use crate::ops::require;
 
-/// How the integers of a quantised matrix stand for numbers.
+/// How the codes of a quantised matrix stand for numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QuantMode {
     /// `q * scale + bias`, with scales of the matrix's dtype.
@@ -149,7 +149,7 @@ impl Scheme {
         Self::new(self.mode, self.bits, self.group_size)
     }
 
-    /// Refuses parts that do not belong together: MLX would read beyond the smaller one.
+    /// Refuses parts that do not fit each other: MLX would read beyond the smaller one.
     pub(crate) fn check_parts(
         self,
         op: &str,
