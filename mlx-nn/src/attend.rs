@@ -10,7 +10,7 @@ pub struct Attend<'a> {
     pub scale: f32,
     /// `cap * tanh(scores / cap)`, before the mask (Gemma 2, arXiv:2408.00118).
     pub softcap: Option<f32>,
-    /// `[H]`: a score a query head that takes part in the softmax and adds no value.
+    /// `[H]`: for each query head, a score that takes part in the softmax and adds no value.
     pub sinks: Option<&'a Array>,
 }
 
@@ -19,7 +19,8 @@ pub struct Attend<'a> {
 pub enum Keys<'a> {
     /// Heads `[B, K, L, D]`.
     Heads(Array),
-    /// The projection that becomes heads. Where the back end has a kernel for it, they are written straight into the cache.
+    /// The projection that becomes heads. If the back end has a kernel for it, the heads are written straight into the
+    /// cache.
     Projection(fast::Projection<'a>),
 }
 
@@ -57,8 +58,8 @@ impl From<&Array> for Keys<'_> {
     }
 }
 
-/// `q [B, H, L, D]`, `k [B, K, S, D]`, `v [B, K, S, Dv]` -> `[B, H, L, Dv]`; `H` is a multiple of `K`. With
-/// a scheme keys and values are packed rows.
+/// `q [B, H, L, D]`, `k [B, K, S, D]`, `v [B, K, S, Dv]` -> `[B, H, L, Dv]`; `H` is a multiple of `K`. With a scheme,
+/// keys and values are packed rows.
 pub(crate) fn attend(
     q: &Array,
     k: &Array,

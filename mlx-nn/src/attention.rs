@@ -27,30 +27,32 @@ pub struct AttentionConfig {
     pub qkv_bias: bool,
     /// Bias on the output projection.
     pub out_bias: bool,
-    /// Norms on q and k, where there are any.
+    /// Norms on q and k, if there are any.
     pub qk_norm: Option<QkNorm>,
-    /// q, k and v are brought into `-clip ..= clip` (OLMo).
+    /// q, k and v are clamped to `-clip ..= clip` (OLMo).
     pub clip: Option<f32>,
     /// `cap * tanh(scores / cap)`
     pub softcap: Option<f32>,
-    /// Queries grow with their positions.
+    /// Queries are scaled by a factor that grows with their positions.
     pub growth: Option<Growth>,
-    /// `q_proj` also has a gate for each output of a head, through whose sigmoid it goes: per head `[query | gate]`.
+    /// `q_proj` also has a gate for each output feature of a head. The output is multiplied by the gate's sigmoid. The
+    /// layout is `[query
+    /// gate]` for each head.
     pub output_gate: bool,
-    /// One learned score a query head that takes part in the softmax and adds no value.
+    /// One learned score for each query head that takes part in the softmax and adds no value.
     pub sinks: bool,
-    /// Where keys and values come from.
+    /// The source of keys and values.
     pub source: KvSource,
-    /// Later layers read its keys and values, too.
+    /// Later layers also read this layer's keys and values.
     pub shared: bool,
-    /// Tokens see only those of their own chunk of so many positions.
+    /// Tokens see only the tokens of their own chunk of this many positions.
     pub chunk: Option<usize>,
-    /// The epsilon of an RMS norm without a weight on each head of v.
+    /// The epsilon of an RMS norm, without a weight, of each head of v.
     pub value_norm: Option<f32>,
 }
 
 impl AttentionConfig {
-    /// Projections of these sizes, scores divided by the root of the head size, and nothing else.
+    /// Projections of these sizes, scores divided by the root of the head size, and no other options.
     pub fn plain(hidden: i32, heads: i32, kv_heads: i32, head_dim: i32) -> Self {
         Self {
             hidden,
@@ -74,21 +76,21 @@ impl AttentionConfig {
     }
 }
 
-/// Where the keys and values of an attention come from.
+/// The source of an attention's keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvSource {
     /// A projection for each.
     Own,
     /// One projection for both: values are keys before norm and rope.
     Alike,
-    /// The layer whose state it is given, in the same step. That one is `shared`.
+    /// An earlier layer, which is named in the call and is `shared`.
     Earlier,
 }
 
 /// Queries are multiplied by `1 + beta * ln(1 + floor((position + shift) / period))` (Llama 4).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Growth {
-    /// How fast they grow.
+    /// The speed of the growth.
     pub beta: f32,
     /// Positions until the next step.
     pub period: f32,
@@ -99,7 +101,7 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// The factors of the queries at `offsets [B]` and behind: `[B, 1, L, 1]`, F32.
+    /// The factors of the queries at positions `offsets [B]` and following: `[B, 1, L, 1]`, F32.
     pub(crate) fn factors(self, offsets: &Array, l: i32) -> Result<Array> {
         let places = create::arange(0.0, f64::from(l), 1.0, DType::F32)?;
         let places = places.reshape(&[1, 1, l, 1])?;
@@ -141,7 +143,7 @@ pub enum QkPlace {
     Projection,
     /// Each head, after rope.
     Rotated,
-    /// Each head, after rope, without a weight, and not in layers that have none.
+    /// Each head, after rope, without a weight; only in layers that have a rope.
     RotatedUnweighted,
 }
 
@@ -292,7 +294,7 @@ impl Attention {
         self.o_proj.forward(&y)
     }
 
-    /// What queries are made of, and keys and values where they are not those of an earlier layer: `[B, L, H * D]`.
+    /// The input of queries, and that of keys and values unless they come from an earlier layer: `[B, L, H * D]`.
     fn projections(&self, x: &Array) -> Result<(Array, Option<(Array, Array)>)> {
         Ok(match (&self.k_proj, &self.v_proj) {
             (Some(k_proj), Some(v_proj)) => {
@@ -314,7 +316,7 @@ impl Attention {
         }
     }
 
-    /// A projection of queries or keys, normed where the norm sees all of it, and clipped.
+    /// A projection of queries or keys, normed if the norm is over the whole projection, and clipped.
     fn prepared(&self, x: Array, norm: Option<&RmsNorm>) -> Result<Array> {
         match norm {
             Some(norm) if self.norm_place == QkPlace::Projection => self.clipped(norm.forward(&x)?),
@@ -322,7 +324,7 @@ impl Attention {
         }
     }
 
-    /// The heads of queries or keys, normed and rotated, or what they are made of.
+    /// The heads of queries or keys, normed and rotated, or the projection that the cache makes them from.
     fn keys<'a>(
         &'a self,
         x: &'a Array,
@@ -353,7 +355,7 @@ impl Attention {
     }
 }
 
-/// `[B, L, H * 2 D] -> 2 of [B, L, H * D]`: of each head the first half and the second.
+/// `[B, L, H * 2 D] -> 2 of [B, L, H * D]`: the first and the second half of each head.
 fn split_gate(x: &Array, head_dim: i32) -> Result<(Array, Array)> {
     let [b, l, width] = x.dims()?;
     let heads = x.reshape(&[b, l, width / (2 * head_dim), 2 * head_dim])?;
@@ -372,7 +374,7 @@ pub fn split_heads(x: &Array, head_dim: i32) -> Result<Array> {
     let [b, l, width] = x.dims()?;
     let heads = width / head_dim;
     if l == 1 {
-        // A decode step: one view instead of two.
+        // A decode step needs one view instead of two.
         return x.reshape(&[b, heads, 1, head_dim]);
     }
     x.reshape(&[b, l, heads, head_dim])?.swap_axes(1, 2)

@@ -5,8 +5,8 @@
 //! layers write, and [`Step::commit`] says how many of its tokens each row keeps. Right padding, finished rows
 //! and rejected drafts are all written and not kept. A step that is dropped leaves the rows as they were.
 //!
-//! The [`LayerKind`] of a layer says what it keeps: keys and values of positions, or a recurrent state of a fixed size.
-//! The cache asks both the same questions (commit, select, join, cut, bytes) and does not look inside.
+//! The [`LayerKind`] of a layer says what its state is: keys and values of positions, or a recurrent state of a fixed
+//! size. The cache uses the same operations (commit, select, join, cut, bytes) for both, and does not look inside.
 //!
 //! Slot `j` of a layer with keys and values holds position `j` (growing layers) or the last position congruent
 //! to `j` (rings), so that keeping fewer tokens is only a change of length. A recurrent state cannot run
@@ -32,15 +32,15 @@ use state::{LayerState, RowLen, not_kin, refusal};
 pub struct CacheOptions {
     /// Growing buffers grow by this many positions.
     pub growth: usize,
-    /// Steps of up to `slack + 1` tokens may be kept in part: rings have so many extra slots, and recurrent
+    /// Rows may keep a part of a step of up to `slack + 1` tokens: rings have this many extra slots, and recurrent
     /// layers keep the state after each token until the step commits.
     pub slack: usize,
     /// The most positions that any layer with keys and values keeps.
     pub max_context: Option<usize>,
     /// `false`: the cache allows one step, over whole texts, and stores nothing.
     pub store: bool,
-    /// Keys and values are stored quantised ([`fast::pack`](mlx_core::fast::pack)). Attention reads the
-    /// quantised ones also in the step that brings them, so that the chunks of a text do not change its result.
+    /// Keys and values are stored quantised ([`fast::pack`](mlx_core::fast::pack)). Attention already reads the
+    /// quantised values in the step that writes them, so that the chunks of a prompt do not change its result.
     pub quantized: Option<Scheme>,
 }
 
@@ -56,7 +56,7 @@ impl Default for CacheOptions {
     }
 }
 
-/// The states of all layers, and how much of them belongs to each row.
+/// The states of all layers, and the length of each row.
 ///
 /// Cloning is cheap: the clones share buffers until one of them writes.
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ pub struct ModelCache {
     kinds: Rc<[LayerKind]>,
     pub(crate) lens: Vec<usize>,
     pub(crate) expected: Vec<usize>,
-    /// The most positions that each row has ever written; see [`RowLen`].
+    /// The largest number of positions that each row has ever had; see [`RowLen`].
     pub(crate) written: Vec<usize>,
     pub(crate) layers: Vec<LayerState>,
     pub(crate) options: CacheOptions,
@@ -97,14 +97,14 @@ impl ModelCache {
         self.lens.len()
     }
 
-    /// Says that row `row` will hold `positions` positions once its prompt is computed. Rotary embeddings that
-    /// depend on a text's length (LongRoPE) then treat all chunks of the prompt alike.
+    /// Announces that row `row` will hold `positions` positions when its prompt is computed. Rotary embeddings that
+    /// depend on the length of a text (LongRoPE) then treat all chunks of the prompt alike.
     pub fn expect(&mut self, row: usize, positions: usize) {
         self.expected[row] = positions;
     }
 
-    /// Opens a step in which row b brings `widths[b]` tokens; the tokens' array is as wide as the
-    /// widest, padded on the right with any valid token.
+    /// Opens a step in which row b brings `widths[b]` tokens. The array of tokens is as wide as the widest row; the
+    /// other rows are padded on the right with any valid token.
     ///
     /// # Errors
     /// `widths` has another number of rows, or every width is 0.
@@ -112,9 +112,9 @@ impl ModelCache {
         Step::new(self, widths)
     }
 
-    /// Opens a step in which row b brings documents of the lengths `documents[b]`, one behind the other.
-    /// Tokens attend within their document. Positions go on from document to document: rotary embeddings
-    /// depend only on distances.
+    /// Opens a step in which row b brings documents of the lengths `documents[b]`, one behind the other. Tokens attend
+    /// only within their document. Positions continue from document to document, because rotary embeddings depend only
+    /// on distances.
     ///
     /// # Errors
     /// The cache stores what it sees ([`CacheOptions::store`]), or as [`begin`](Self::begin).
@@ -167,8 +167,8 @@ impl ModelCache {
     /// Replaces row `row` by row `from` of `other`, a cache of the same model and options.
     ///
     /// # Errors
-    /// A row does not exist, or the caches have other layers or options. A write that fails half-way leaves
-    /// a cache that is not to be used any more.
+    /// A row does not exist, or the caches have other layers or options. After a write that failed half-way the cache
+    /// must not be used any more.
     pub fn put(&mut self, row: usize, other: &ModelCache, from: usize) -> Result<()> {
         self.check_kin(other)?;
         self.check_row(row)?;
@@ -184,7 +184,7 @@ impl ModelCache {
         Ok(())
     }
 
-    /// Forgets what row `row` holds; its place stays.
+    /// Clears row `row`. The row itself stays.
     pub fn clear(&mut self, row: usize) {
         for layer in &mut self.layers {
             layer.state_mut().clear(row);
@@ -194,7 +194,7 @@ impl ModelCache {
         self.written[row] = 0;
     }
 
-    /// Gives back what the buffers have beyond the longest row.
+    /// Frees the part of the buffers that is beyond the longest row.
     ///
     /// # Errors
     /// No memory for a handle.
@@ -205,7 +205,7 @@ impl ModelCache {
             .try_for_each(|layer| layer.state_mut().shrink(longest))
     }
 
-    /// Makes the present length of row `row` one that the row can be shortened to later. Growing layers can be
+    /// Records the present length of row `row`, so that the row can be shortened to it later. Growing layers can be
     /// shortened to any length; recurrent layers copy their state of the row.
     ///
     /// # Errors
@@ -230,8 +230,8 @@ impl ModelCache {
     /// Shortens row `row` to its first `len` positions.
     ///
     /// # Errors
-    /// The row is shorter, a ring no longer holds what tokens behind `len` see, or a recurrent layer has not
-    /// [recorded](Self::record) that length. The row is then as it was.
+    /// The row is shorter, a ring no longer holds positions that tokens behind `len` see, or a recurrent layer has not
+    /// [recorded](Self::record) that length. The row is then unchanged.
     pub fn truncate(&mut self, row: usize, len: usize) -> Result<()> {
         self.check_row(row)?;
         let held = self.lens[row];
@@ -258,8 +258,8 @@ impl ModelCache {
         Ok(())
     }
 
-    /// The arrays that hold the rows, layer by layer in the order of [`LayerKind::part_names`], and behind
-    /// them those of [recorded](Self::record) lengths: to evaluate or to count.
+    /// The arrays that hold the rows, layer by layer in the order of [`LayerKind::part_names`], then those of
+    /// [recorded](Self::record) lengths. For evaluation and for counting.
     pub fn arrays(&self) -> impl Iterator<Item = &Array> {
         let recorded = self.layers.iter();
         self.row_arrays()

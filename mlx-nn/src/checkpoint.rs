@@ -17,13 +17,13 @@ pub struct Checkpoint {
     /// The name of the checkpoint in error messages.
     label: String,
     files: Vec<(Safetensors, Rules)>,
-    /// Each is made of tensors of files: their numbers and published names.
+    /// Each tensor is made from tensors of files, which are given by their file's number and their published name.
     tensors: Gather<(usize, String)>,
     rules: Rules,
 }
 
 impl Checkpoint {
-    /// Collects the tensors of `files`, named and changed as `rules` say.
+    /// Collects the tensors of `files`, renamed and changed by `rules`.
     ///
     /// # Errors
     /// Two tensors claim the same name.
@@ -56,7 +56,7 @@ impl Checkpoint {
         self.files.iter().map(|(file, _)| file)
     }
 
-    /// Opens files that each have their own rules. The rules for all files are applied after them.
+    /// Gives each file rules of its own. The common rules are applied after them.
     ///
     /// # Errors
     /// Two tensors claim the same name.
@@ -65,7 +65,7 @@ impl Checkpoint {
         Self::gather(&self.label, files.collect(), &self.rules)
     }
 
-    /// These files and another one, with rules of its own before those of all.
+    /// Adds a file, with rules of its own that are applied before the common rules.
     ///
     /// # Errors
     /// Two tensors claim the same name.
@@ -92,15 +92,16 @@ impl Checkpoint {
         self.tensors.contains(name)
     }
 
-    /// The names, as the module calls them.
+    /// The names that the module uses.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.names()
     }
 
-    /// The shape of a tensor, without reading it; `None` if there is none, or its parts do not fit each other.
+    /// The shape of a tensor, without reading it. `None` if the tensor does not exist or its parts do not fit each
+    /// other.
     ///
     /// # Errors
-    /// None of its own.
+    /// Reading a header cannot fail here; the result type is that of `Gather`.
     pub fn shape(&self, name: &str) -> Result<Option<Vec<i32>>> {
         Ok(self.shape_or_fault(name)?.and_then(Result::ok))
     }
@@ -123,7 +124,7 @@ impl Checkpoint {
         })
     }
 
-    /// Reads what cannot be used where it is in the files, all at once.
+    /// Reads all tensors that cannot be used in place, at once.
     fn prepare(&self) -> Result<()> {
         let mut names = vec![BTreeSet::new(); self.files.len()];
         for (file, name) in self.tensors.sources() {
@@ -156,7 +157,7 @@ pub struct FillOptions<'a> {
 /// [`FillOptions::scheme`] and must fit the packed shape.
 ///
 /// # Errors
-/// One report of all that is missing, unexpected or misshapen.
+/// One report of everything that is missing, unexpected or misshapen.
 pub fn fill(
     module: &mut dyn Module,
     checkpoint: &Checkpoint,

@@ -1,4 +1,4 @@
-//! [`CausalConv`]: a convolution of single channels, of each token and those before it.
+//! [`CausalConv`]: a convolution of single channels over each token and the tokens before it.
 
 use mlx_core::{Array, DType, Result, fast};
 
@@ -6,10 +6,11 @@ use crate::activation::Activation;
 use crate::init::Initial;
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 
-/// A causal convolution of single channels. The inputs before a step are a [window](crate::Step::window) of the layer's state.
+/// A causal convolution of single channels. The inputs before a step are a [window](crate::Step::window) in the layer's
+/// state.
 #[derive(Clone, Debug)]
 pub struct CausalConv {
-    /// `[channels, taps, 1]`, as MLX has them.
+    /// `[channels, taps, 1]`, the layout of MLX.
     weight: Param,
     bias: Option<Param>,
     /// `[taps, channels]`

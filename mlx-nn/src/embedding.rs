@@ -11,7 +11,7 @@ use crate::weight::Weight;
 #[derive(Clone, Debug)]
 pub struct Embedding {
     weight: Weight,
-    // Most have none.
+    // Boxed, because most tables have none.
     pub(crate) lora: Option<Box<Lora>>,
 }
 

@@ -20,7 +20,7 @@ pub struct ExpertsLinear {
     weight: Weight,
     /// `[n_experts, out]`
     bias: Option<Param>,
-    // Most layers have none.
+    // Boxed, because most layers have none.
     lora: Option<Box<Lora>>,
 }
 
@@ -48,7 +48,7 @@ impl ExpertsLinear {
         })
     }
 
-    /// `x [.., 1, in]`, `experts [..]` -> `[.., 1, out]`: as [`Weight::project_experts`].
+    /// `x [.., 1, in]`, `experts [..]` -> `[.., 1, out]`, as in [`Weight::project_experts`].
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -148,7 +148,7 @@ impl StackedExperts {
 pub struct ClampedGate {
     /// The factor in the sigmoid.
     pub alpha: f32,
-    /// The most that gate and up may be.
+    /// The upper bound of the gate, and of the absolute value of `up`.
     pub limit: f32,
 }
 
@@ -169,30 +169,30 @@ pub struct ExpertsConfig {
     pub hidden: i32,
     /// Features inside an expert.
     pub intermediate: i32,
-    /// How many experts there are.
+    /// The number of experts.
     pub n_experts: i32,
-    /// How many of them see a token.
+    /// The number of experts that see a token.
     pub top_k: i32,
-    /// How they are chosen and weighed.
+    /// How experts are chosen and weighted.
     pub routing: Routing,
     /// The experts' activation.
     pub activation: Activation,
-    /// The gate in place of that of the activation.
+    /// A gate that replaces the activation's.
     pub clamp: Option<ClampedGate>,
     /// Biases on the router and on the experts' matrices.
     pub bias: bool,
-    /// Weights multiply what experts read, not what they give.
+    /// Weights multiply the inputs of experts, not their outputs.
     pub scales_inputs: bool,
-    /// A further expert, which sees every token.
+    /// One more expert, which sees every token.
     pub shared: Option<SharedExpert>,
-    /// What experts without a gate are, the shared one among them.
+    /// Options of experts without a gate, including the shared one.
     pub ungated: Option<UngatedExperts>,
 }
 
 /// Experts without a gate (Nemotron H).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UngatedExperts {
-    /// The features that the experts read and write, if not those of a token.
+    /// The size of the experts' inputs and outputs, if it is not that of a token.
     pub latent: Option<i32>,
     /// Bias on the projections to and from the latent features.
     pub bias: bool,
@@ -205,7 +205,7 @@ pub struct SharedExpert {
     pub intermediate: i32,
     /// Biases on its three projections.
     pub bias: bool,
-    /// Whether it is weighted by a sigmoid of its own.
+    /// Whether it is weighted by a sigmoid gate of its own.
     pub gate: bool,
 }
 
@@ -262,7 +262,7 @@ impl ExpertsMlp {
             .filter(|shared| shared.gate)
             .map(|_| Linear::new(hidden, 1, false));
         let correction = config.routing.correction.shape(n_experts);
-        // Its rounding would change which experts are chosen.
+        // Rounding it would change which experts are chosen.
         let correction = correction.map(|shape| Param::empty(&shape).map(Param::never_narrowed));
         Ok(Self {
             gate: Linear::new(hidden, n_experts, config.bias)?,

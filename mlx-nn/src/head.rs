@@ -1,4 +1,4 @@
-//! [`Head`]: the output head of a language model, whole or a slice of its vocabulary at a time.
+//! [`Head`]: the output head of a language model, for the whole vocabulary or a slice of it at a time.
 
 use mlx_core::{Array, Result, fast};
 
@@ -17,7 +17,7 @@ pub enum HeadMatrix<'a> {
     Tied(&'a Embedding),
 }
 
-/// The output head of a model: hidden states to logits. It borrows the model's parts.
+/// The output head of a model: hidden states to logits. It borrows parts of the model.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
     /// The matrix.
@@ -29,7 +29,7 @@ pub struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    /// The layer, if a model has one, and else the embedding.
+    /// The head of the model's output layer, or of its embedding if it has none.
     pub fn of(layer: Option<&'a Linear>, embedding: &'a Embedding, softcap: Option<f32>) -> Self {
         Self {
             matrix: layer.map_or(HeadMatrix::Tied(embedding), HeadMatrix::Own),
@@ -38,7 +38,7 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// The head whose logits are multiplied by a number, before a soft cap.
+    /// The same head with a factor for the logits, which is applied before a soft cap.
     #[must_use]
     pub fn scaled(self, scale: Option<f32>) -> Self {
         Self { scale, ..self }
@@ -64,12 +64,12 @@ impl<'a> Head<'a> {
         self.owned().slice(0, tokens)?.forward(hidden)
     }
 
-    /// The head on its own. It shares the arrays and remembers which are trainable.
+    /// The head as a value of its own. It shares the arrays and remembers which are trainable.
     pub(crate) fn owned(&self) -> OwnedHead {
         OwnedHead {
             layer: match self.matrix {
                 HeadMatrix::Own(layer) => layer.clone(),
-                // The adapter keeps the layout of an embedding's.
+                // The adapter keeps the layout of an embedding's adapter.
                 HeadMatrix::Tied(embedding) => Linear {
                     weight: embedding.weight().clone(),
                     bias: None,
@@ -121,8 +121,8 @@ impl OwnedHead {
         })
     }
 
-    /// How the gradient of a parameter comes from those of slices: `None` if the slices share it, else
-    /// along which axis they follow each other.
+    /// How to combine the gradients of a parameter from slices: `None` if all slices share the parameter, so that
+    /// gradients are added; else the axis along which the slices are concatenated.
     pub(crate) fn axis_of(&self, name: &str) -> Option<i32> {
         let tied = self.layer.lora().map(|lora| lora.layout) == Some(Layout::Embedding);
         match name {

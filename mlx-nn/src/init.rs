@@ -1,28 +1,28 @@
-//! First values of parameters, for training from nothing.
+//! Initial values of parameters, for training from scratch.
 
 use mlx_core::{Array, DType, Result, ops, random};
 
 use crate::module::{Module, Param, Path, VisitMut};
 
-/// How a parameter begins. The layer that owns it says so, because its shape does not.
+/// How a parameter is initialised. The layer that owns it says so, because the shape does not tell.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Initial {
-    /// All the same: biases, and norms at the value with which they multiply by 1.
+    /// All elements are equal: biases, and norm weights, which start at the value that multiplies by 1.
     Constant(f32),
-    /// A matrix `[.., out, in]`: normal with a standard deviation of `in^-1/2`, so that a product has
-    /// the size of what is multiplied (LeCun et al. 1998, "Efficient BackProp").
+    /// A matrix `[.., out, in]`: normal with a standard deviation of `in^-1/2`, so that a product has the magnitude of
+    /// its input (LeCun et al. 1998, "Efficient BackProp").
     Matrix,
     /// Normal with this standard deviation.
     Normal(f32),
-    /// The logarithm of a number that is uniform between 0 and this one.
+    /// The logarithm of a number that is uniform between 0 and this value.
     LogUniform(f32),
-    /// Rows of a table: normal with the standard deviation that [`initialise`] is given.
+    /// Rows of a table: normal, with the standard deviation that is passed to [`initialise`].
     Embedding,
 }
 
-/// Gives every parameter of `module` its first value, in F32, drawn from `seed`: the same seed gives
-/// the same values, on every machine's CPU. `embedding` is the standard deviation of embeddings, in
-/// config.json `initializer_range`.
+/// Gives every parameter of `module` its initial value, in F32, drawn from `seed`. The same seed gives the same values
+/// on every machine's CPU. `embedding` is the standard deviation of embeddings; config.json calls it
+/// `initializer_range`.
 ///
 /// ```
 /// use mlx_core::Result;

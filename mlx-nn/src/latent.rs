@@ -1,8 +1,8 @@
-//! Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, §2.1): keys and values of all heads are projections of one
-//! compressed vector a position, and only that vector and a rotated part of the key are cached.
+//! Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, §2.1): keys and values of all heads are projections of
+//! one compressed vector for each position. Only that vector and a rotated part of the key are cached.
 //!
-//! Steps that store what they compute attend in the absorbed form: `q · (K c) = (Kᵀ q) · c` and `Σ w (V c) = V (Σ w c)`, where
-//! `c` is the compressed vector, so that neither keys nor values of heads exist. Others expand them.
+//! A step with a cache attends in the absorbed form: `q · (K c) = (Kᵀ q) · c` and `Σ w (V c) = V (Σ w c)`, where `c` is
+//! the compressed vector. So the keys and values of heads are never computed. A step without a cache expands them.
 
 use mlx_core::ops::{concat, create};
 use mlx_core::{Array, DType, Error, ErrorKind, Result, fast};
@@ -33,7 +33,7 @@ pub struct LatentConfig {
     pub rank: i32,
     /// Features of a head's query and key that are not rotated.
     pub plain_dim: i32,
-    /// Features of a query that are rotated; all heads share those of the key.
+    /// Features of a query that are rotated; all heads share one rotated part of the key.
     pub rope_dim: i32,
     /// Features of a head's value.
     pub value_dim: i32,
@@ -41,19 +41,19 @@ pub struct LatentConfig {
     pub scale: f32,
     /// Epsilon of the norms of compressed vectors.
     pub eps: f32,
-    /// Bias on the projections from and to the token's features, but for uncompressed queries.
+    /// Bias on the projections from and to the token's features, except for uncompressed queries.
     pub bias: bool,
-    /// Queries grow with their positions.
+    /// Queries are scaled by a factor that grows with their positions.
     pub growth: Option<Growth>,
-    /// The checkpoint has the projection from compressed vectors as two stacks of matrices (mlx-lm's `embed_q` and
-    /// `unembed_out`), not as one matrix.
+    /// Whether the checkpoint has the projection from compressed vectors as two stacks of matrices (mlx-lm's `embed_q`
+    /// and `unembed_out`), and not as one matrix.
     pub split: bool,
-    /// Queries see only the positions that an indexer chooses. Its keys are kept in a second state of the layer.
+    /// Queries see only the positions that an indexer chooses. The indexer's keys are a second state of the layer.
     pub index: Option<IndexConfig>,
 }
 
 impl LatentConfig {
-    /// Features of what is kept of a position.
+    /// The features that are cached for each position.
     pub fn kept_dim(&self) -> i32 {
         self.rank + self.rope_dim
     }
@@ -149,7 +149,8 @@ impl LatentAttention {
         })
     }
 
-    /// The same attention without an indexer of its own: queries see what the last one before it has chosen.
+    /// The same attention without an indexer of its own: queries see the positions that the last indexer before it
+    /// chose.
     #[must_use]
     pub fn sharing_index(mut self) -> Self {
         self.indexer = None;
@@ -169,7 +170,7 @@ impl LatentAttention {
         self.attend(x, &compressed, layer, step)
     }
 
-    /// What queries are made of: compressed queries, or the token's features. `[B, L, E] -> [B, L, ..]`
+    /// The input of the query projection: compressed queries, or the token's features. `[B, L, E] -> [B, L, ..]`
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -231,7 +232,7 @@ impl LatentAttention {
         self.o_proj.forward(&y.reshape(&[b, l, heads * value_dim])?)
     }
 
-    /// Each head by its own matrix: `[B, L, H, in] -> [B, L, H, out]`
+    /// Multiplies each head by its own matrix: `[B, L, H, in] -> [B, L, H, out]`
     fn by_head(&self, half: Half, x: &Array) -> Result<Array> {
         let [b, l, heads, _] = x.dims()?;
         let numbers = self.numbers.broadcast_to(&[b, l, heads])?;
@@ -262,7 +263,7 @@ impl LatentAttention {
         }
     }
 
-    /// Queries `[B, H, L, D]`, grown with their positions.
+    /// Queries `[B, H, L, D]`, scaled by their positions.
     fn grown(&self, q: Array, step: &Step) -> Result<Array> {
         match self.config.growth {
             Some(growth) => {
@@ -274,19 +275,20 @@ impl LatentAttention {
     }
 }
 
-/// Which part of a head's matrix.
+/// The part of a head's matrix.
 #[derive(Clone, Copy)]
 enum Half {
     Keys,
     Values,
 }
 
-/// The projection from compressed vectors to keys and values of all heads, per head `[key | value]`.
+/// The projection from compressed vectors to keys and values of all heads: `[key
+/// value]` for each head.
 #[derive(Clone, Debug)]
 struct Joint {
     linear: Linear,
-    /// `[H, rank, plain]` and `[H, value, rank]`: its matrices for the absorbed form, with adapters, derived once and not once a
-    /// token.
+    /// `[H, rank, plain]` and `[H, value, rank]`: its matrices for the absorbed form, including adapters. They are
+    /// derived once, not for each token.
     halves: [Array; 2],
     heads: i32,
     rank: i32,

@@ -1,8 +1,8 @@
 //! Neural network layers, quantised linears, LoRA and caches on [`mlx_core`].
 //!
-//! A layer is a plain struct whose fields are named as the checkpoint names them. What works on parameters
-//! (loading, quantising, casting, counting, LoRA, freezing) is a visitor outside the layers. What a model keeps
-//! between forward passes is in a [`ModelCache`]; layers hold no state.
+//! A layer is a plain struct with the checkpoint's names as field names. Operations on parameters (loading, quantising,
+//! casting, counting, LoRA, freezing) are visitors outside the layers. The state between forward passes is in a
+//! [`ModelCache`]; layers hold no state.
 //!
 //! | to | see |
 //! |---|---|

@@ -12,7 +12,7 @@ use crate::weight::Weight;
 pub struct Linear {
     pub(crate) weight: Weight,
     pub(crate) bias: Option<Param>,
-    // Most layers have none.
+    // Boxed, because most layers have none.
     pub(crate) lora: Option<Box<Lora>>,
 }
 
@@ -41,7 +41,7 @@ impl Linear {
         self.finish(x, self.weight.project(x)?)
     }
 
-    /// [`forward`](Self::forward) of several layers on one `x`: their products are asked for together
+    /// [`forward`](Self::forward) of several layers on one `x`. Their products are computed together
     /// ([`fast::linear_many`]).
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl Linear {
         Ok(ys.try_into().expect("one for each layer"))
     }
 
-    /// `gate(self(x)) * up(x)`; one operation where neither layer has a bias or an adapter ([`fast::gated_linear`]).
+    /// `gate(self(x)) * up(x)`. It is one operation if neither layer has a bias or an adapter ([`fast::gated_linear`]).
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -69,7 +69,7 @@ impl Linear {
         fast::gated(gate, &gated, &up)
     }
 
-    /// The result, of the product of `x` with the matrix.
+    /// Adds adapter and bias to `y`, the product of `x` with the matrix.
     fn finish(&self, x: &Array, mut y: Array) -> Result<Array> {
         if let Some(lora) = &self.lora {
             y = lora.apply(x, &y, &self.weight)?;
@@ -80,7 +80,7 @@ impl Linear {
         }
     }
 
-    /// The dense matrix with what an adapter adds, in the weight's dtype: `[out, in]`.
+    /// The dense matrix including an adapter's correction, in the weight's dtype: `[out, in]`.
     ///
     /// # Errors
     /// The arrays do not fit each other.
@@ -113,7 +113,7 @@ impl Linear {
         &self.weight
     }
 
-    /// The matrix, to quantise it or to fuse an adapter into it.
+    /// The matrix, for quantising it or fusing an adapter into it.
     pub fn weight_mut(&mut self) -> &mut Weight {
         &mut self.weight
     }
@@ -123,7 +123,7 @@ impl Linear {
         self.lora.as_deref()
     }
 
-    /// The adapter, to set its dropout key.
+    /// The adapter, for setting its dropout key.
     pub fn lora_mut(&mut self) -> Option<&mut Lora> {
         self.lora.as_deref_mut()
     }

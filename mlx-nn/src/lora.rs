@@ -1,8 +1,8 @@
 //! [`Lora`]: a low-rank correction of a layer's matrix (Hu et al., arXiv:2106.09685), and its variant
 //! with a learned magnitude, DoRA (Liu et al., arXiv:2402.09353).
 //!
-//! Linear layers, embeddings and stacks of experts can have one; [`Layout`] says how each lays it out.
-//! The visitors that put adapters on a module, take them off and fuse them are in [`adapt`].
+//! Linear layers, embeddings and stacks of experts can have one; [`Layout`] describes the shapes for each. The visitors
+//! in [`adapt`] attach, detach and fuse adapters.
 
 use mlx_core::{Array, DType, Error, ErrorKind, Result, fast, linalg, random};
 
@@ -18,25 +18,25 @@ pub use layout::{Adaptable, Layout};
 /// A correction of rank R of a layer's matrix, with the names and layouts of mlx-lm's adapters.
 #[derive(Clone, Debug)]
 pub struct Lora {
-    /// How the arrays are laid out, and what the layer does with its matrix.
+    /// The layout of the arrays, which follows from the layer's operation.
     pub layout: Layout,
     /// The first factor; its shape is [`Layout`]'s.
     pub lora_a: Param,
     /// The second factor, zero in a new adapter.
     pub lora_b: Param,
-    /// DoRA's magnitude, F32: the length that each row of the adapted matrix has.
+    /// DoRA's magnitude, F32: the length of each row of the adapted matrix.
     pub m: Option<Param>,
     /// The factor of the product: alpha / rank.
     pub scale: f32,
-    /// The part of the inputs that training drops; of a looked up row, the part of its correction.
+    /// The fraction of the inputs that training drops; for an embedding, the fraction of a row's correction.
     pub dropout: f32,
-    /// The key from which dropped inputs are drawn; without one nothing is dropped.
+    /// The key for drawing which inputs are dropped. Without a key nothing is dropped.
     pub key: Option<random::Key>,
 }
 
 impl Lora {
-    /// The output of the adapted layer, `[.., out]`, from its input `x [.., in]`, its output `y`
-    /// without bias, and its matrix `[out, in]`; of an embedding, as a tied head.
+    /// The output of the adapted layer, `[.., out]`, from its input `x [.., in]`, its output `y` without bias, and its
+    /// matrix `[out, in]`. For an embedding, the output as a tied head.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -57,7 +57,7 @@ impl Lora {
         let (a, b) = (self.lora_a.value(), self.lora_b.value());
         let z = match self.layout {
             Layout::Embedding => {
-                // Lookups draw from the key itself.
+                // The key itself is used by lookups of an embedding.
                 let key = self.key.as_ref().map(random::Key::split_pair).transpose()?;
                 let key = key.map(|[_, head]| head);
                 self.dropped(x, key.as_ref())?
@@ -90,8 +90,8 @@ impl Lora {
         y.multiply(factor.astype(y.dtype())?)
     }
 
-    /// The output of adapted experts, `[.., 1, out]`, from their input `x [.., 1, in]`, their output
-    /// `y`, which expert each row goes to, and the stack.
+    /// The output of adapted experts, `[.., 1, out]`, from their input `x [.., 1, in]`, their output `y`, the expert of
+    /// each row, and the stack.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -103,7 +103,7 @@ impl Lora {
         weight: &Weight,
     ) -> Result<Array> {
         let (a, b) = (self.lora_a.value(), self.lora_b.value());
-        // The dtype of a product of both.
+        // A product of both has this dtype.
         let dtype = if x.dtype() == a.dtype() {
             x.dtype()
         } else {
@@ -121,7 +121,7 @@ impl Lora {
         y.multiply(factor.astype(y.dtype())?)
     }
 
-    /// Inverted dropout: kept values are divided by the part that is kept.
+    /// Inverted dropout: kept values are divided by the fraction that is kept.
     fn dropped(&self, x: &Array, key: Option<&random::Key>) -> Result<Array> {
         let Some(key) = key.filter(|_| self.dropout > 0.0) else {
             return Ok(x.clone());
@@ -143,7 +143,7 @@ impl Lora {
         weight.dense(Some(DType::F32))?.add(delta)
     }
 
-    /// The matrix that does in one product what layer and adapter do in three, F32 `[.., out, in]`.
+    /// The matrix that combines layer and adapter in one product, F32 `[.., out, in]`.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -172,14 +172,13 @@ fn row_lengths(matrix: &Array) -> Result<Array> {
     linalg::norm_l2(matrix, -1, false)
 }
 
-/// The factors that give rows of these lengths the magnitudes `m`. The length is held constant
-/// in the backward pass (section 4.3 of the paper). A row of zeros, such as that of a padding token, has
-/// no direction and stays.
+/// The factors that give rows of these lengths the magnitudes `m`. The length is constant in the backward pass (section
+/// 4.3 of the paper). A row of zeros, such as that of a padding token, has no direction and stays zero.
 fn quotient(m: &Array, length: &Array) -> Result<Array> {
     m.divide(length.maximum(f32::MIN_POSITIVE)?.stop_gradient()?)
 }
 
-// The adapter's arrays stand beside the layer's own: `q_proj.lora_a`, not `q_proj.lora.lora_a`.
+// The names of the adapter's arrays follow the layer's path directly: `q_proj.lora_a`, not `q_proj.lora.lora_a`.
 impl Module for Lora {
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
         path.scoped("lora_a", |path| self.lora_a.visit(path, v))?;

@@ -14,7 +14,7 @@ pub fn cross_entropy(logits: &Array, targets: &Array) -> Result<Array> {
     fast::cross_entropy(&logits.astype(DType::F32)?, targets)
 }
 
-/// The mean of `losses` where `mask` is true: a scalar, 0 if it is nowhere.
+/// The mean of `losses` where `mask` is true: a scalar. It is 0 if the mask is false everywhere.
 ///
 /// # Errors
 /// The shapes differ.

@@ -24,7 +24,7 @@ pub struct MambaConfig {
     pub heads: i32,
     /// Features of a head.
     pub head_dim: i32,
-    /// Groups of heads that share a key and a query (`B` and `C`); each has as many heads as follow each other.
+    /// Groups of heads that share a key and a query (`B` and `C`). A group has consecutive heads.
     pub groups: i32,
     /// Features of a key.
     pub state: i32,
@@ -36,22 +36,22 @@ pub struct MambaConfig {
     pub out_bias: bool,
     /// Bias on the convolution.
     pub conv_bias: bool,
-    /// What the convolution goes through.
+    /// The activation behind the convolution.
     pub activation: Activation,
-    /// The norm of what the scan gives.
+    /// The norm of the scan's output.
     pub norm: Option<GroupNorm>,
-    /// The least and the most that a time step is.
+    /// The bounds of a time step.
     pub limits: (f32, f32),
     /// The factors of the gate, the values, the keys, the queries and the time steps.
     pub multipliers: Option<[f32; 5]>,
 }
 
-/// A norm of each group of features alone.
+/// A norm over each group of features.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GroupNorm {
     /// Epsilon.
     pub eps: f32,
-    /// Whether the gate comes behind it, not before.
+    /// Whether the gate follows the norm, instead of coming before it.
     pub before_gate: bool,
 }
 
@@ -73,7 +73,7 @@ impl MambaConfig {
         self.values() + 2 * self.keys()
     }
 
-    /// What the layer keeps of a row: the last inputs of the convolution, and an F32 state for each head.
+    /// The state of a row: the last inputs of the convolution, and an F32 matrix for each head.
     pub fn kind(&self) -> LayerKind {
         let shape = RecurrentShape::new(&[
             StatePart::Window {
@@ -91,14 +91,14 @@ impl MambaConfig {
     }
 }
 
-/// A projection to gates, values, keys, queries and time steps, a causal convolution of values, keys and queries, the scan, a gate
-/// and a norm, and a projection back.
+/// The layer: a projection to gates, values, keys, queries and time steps; a causal convolution of values, keys and
+/// queries; the scan; a gate and a norm; and a projection back.
 #[derive(Clone, Debug)]
 pub struct Mamba {
     in_proj: Linear,
     conv1d: CausalConv,
     decay: Decay,
-    /// What values add to the scan.
+    /// The factor with which values add to the scan's output.
     d: Param,
     norm: Option<RmsNorm>,
     out_proj: Linear,
@@ -141,7 +141,8 @@ impl Mamba {
         })
     }
 
-    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. What padding gives means nothing.
+    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. The outputs of padding are
+    /// undefined.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -177,7 +178,7 @@ impl Mamba {
         self.out_proj.forward(&self.gated(&part(0, values)?, y)?)
     }
 
-    /// What the scan gave, gated and normed: `[B, L, H P] -> [B, L, H P]`.
+    /// The scan's output, gated and normed: `[B, L, H P] -> [B, L, H P]`.
     fn gated(&self, gate: &Array, y: Array) -> Result<Array> {
         let open = |y: &Array| fast::gated(Gate::Silu, gate, y);
         let (Some(norm), Some(config)) = (&self.norm, self.config.norm) else {
@@ -185,7 +186,7 @@ impl Mamba {
         };
         let y = if config.before_gate { y } else { open(&y)? };
         let normed = norm.by_group(&y, self.config.groups)?;
-        // The norm's weight may be F32 in a model of 16 bits.
+        // The norm's weight may be F32 in a 16-bit model.
         let normed = normed.astype(y.dtype())?;
         if config.before_gate {
             open(&normed)
@@ -210,8 +211,8 @@ impl Mamba {
     }
 }
 
-/// What `widths` tokens of each row read, and the state after them. `inputs`: values, keys and queries, time steps, rate, bias, skip
-/// and the state before.
+/// The outputs of the first `widths` tokens of each row, and the state after them. `inputs`: values, keys and queries,
+/// time steps, rate, bias, skip and the state before.
 fn scan(
     inputs: &[Array],
     widths: &Array,

@@ -1,6 +1,6 @@
-//! Which keys a query sees: the rule, written out for tests and for packed documents.
+//! Which keys a query sees: the rule as plain functions, for tests and for packed documents.
 //!
-//! Attention takes [`Mask`](mlx_core::fast::Mask); kernels follow positions, and no array is made.
+//! Attention takes a [`Mask`](mlx_core::fast::Mask). Kernels compute it from positions, so that no mask array is made.
 
 use mlx_core::{Array, Result};
 
@@ -10,8 +10,8 @@ pub fn visible(q: i64, k: i64, window: Option<usize>) -> bool {
     0 <= k && k <= q && window.is_none_or(|window| q - k < window as i64)
 }
 
-/// The position that slot `slot` of a ring of `cap` slots holds once `len` positions were written,
-/// each at `position % cap`. Negative: never written.
+/// The position in slot `slot` of a ring of `cap` slots after `len` positions were written, each at `position % cap`.
+/// It is negative if the slot was never written.
 pub fn position(slot: usize, len: usize, cap: usize) -> i64 {
     let (slot, len, cap) = (slot as i64, len as i64, cap as i64);
     slot + cap * (len - 1 - slot).div_euclid(cap)

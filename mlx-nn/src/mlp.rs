@@ -34,7 +34,7 @@ impl GatedMlp {
         })
     }
 
-    /// The MLP with factors of what goes into the activation, and of what comes out of the MLP.
+    /// The MLP with a factor for the activation's input, and one for the output.
     #[must_use]
     pub fn with_multipliers(self, multipliers: Option<[f32; 2]>) -> Self {
         Self {
@@ -89,7 +89,7 @@ impl PlainMlp {
         })
     }
 
-    /// The MLP with a learned activation.
+    /// The MLP with an activation that has parameters.
     #[must_use]
     pub fn with_xielu(self, act_fn: Option<Xielu>) -> Self {
         Self { act_fn, ..self }

@@ -1,8 +1,7 @@
 //! Modules: structs whose fields are named as the checkpoint names them.
 //!
-//! A layer lists its children once, with [`module!`](crate::module!). Everything that works on
-//! parameters (load, save, cast, count, quantise, attach LoRA, choose trainables) is a visitor in
-//! a file of its own, and layers know none of them.
+//! A layer lists its children once, with [`module!`](crate::module!). Operations on parameters (load, save, cast,
+//! count, quantise, attach LoRA, choose trainables) are visitors in files of their own; layers do not depend on them.
 
 use mlx_core::{Array, DType, Result};
 
@@ -10,7 +9,7 @@ use crate::init::Initial;
 use crate::lora::{Adaptable, Layout};
 use crate::weight::Weight;
 
-/// Where a visitor is: `model.layers.3.self_attn.q_proj`.
+/// The place of a visitor in the module tree: `model.layers.3.self_attn.q_proj`.
 #[derive(Clone, Debug, Default)]
 pub struct Path(String);
 
@@ -47,7 +46,7 @@ impl Path {
     }
 }
 
-/// An array that the checkpoint names. Gradients reach it only when `trainable`.
+/// An array with a name in the checkpoint. Gradients reach it only if it is `trainable`.
 #[derive(Clone, Debug)]
 pub struct Param {
     value: Array,
@@ -59,8 +58,8 @@ pub struct Param {
 }
 
 impl Param {
-    /// A parameter of `shape` that has no value yet: a checkpoint gives it one, or
-    /// [`initialise`](crate::init::initialise) zeros.
+    /// A parameter of `shape` without a value. A checkpoint sets the value, or [`initialise`](crate::init::initialise)
+    /// sets it to zeros.
     ///
     /// # Errors
     /// No memory for a handle.
@@ -68,7 +67,7 @@ impl Param {
         Self::starting(shape, Initial::Constant(0.0))
     }
 
-    /// A parameter of `shape` that has no value yet, and what it begins with when it is not loaded.
+    /// A parameter of `shape` without a value, and its initial value for when no checkpoint sets one.
     ///
     /// # Errors
     /// No memory for a handle.
@@ -101,22 +100,22 @@ impl Param {
         self
     }
 
-    /// The dtype that it is converted to where the model is converted to `dtype`.
+    /// The dtype of the parameter when the model is converted to `dtype`.
     pub fn dtype_in(&self, dtype: Option<DType>) -> Option<DType> {
         dtype.filter(|&dtype| !self.never_narrowed || dtype == DType::F32)
     }
 
-    /// The array. A parameter that was never filled holds a zero scalar.
+    /// The array. A parameter without a value holds a zero scalar.
     pub fn value(&self) -> &Array {
         &self.value
     }
 
-    /// The shape the module expects.
+    /// The shape that the module expects.
     pub fn shape(&self) -> &[i32] {
         &self.shape
     }
 
-    /// Its value where no checkpoint gives one.
+    /// The initial value for when no checkpoint sets one.
     pub fn initial(&self) -> Initial {
         self.initial
     }
@@ -126,7 +125,7 @@ impl Param {
         self.value.shape() == self.shape
     }
 
-    /// Replaces the value (by a loaded array, a cast, a tracer).
+    /// Replaces the value (with a loaded array, a cast array, a tracer).
     pub fn set(&mut self, value: Array) {
         self.shape = value.shape().to_vec();
         self.value = value;
@@ -135,28 +134,29 @@ impl Param {
 
 /// Reads the parameters of a module, in a fixed order.
 pub trait Visit {
-    /// Before the arrays of a layer that can have an adapter.
+    /// Called before the arrays of a layer that can have an adapter.
     ///
     /// # Errors
     /// The visitor's own.
     fn adaptable(&mut self, _path: &Path, _layout: Layout) -> Result<()> {
         Ok(())
     }
-    /// Before the arrays of a matrix.
+    /// Called before the arrays of a matrix.
     ///
     /// # Errors
     /// The visitor's own.
     fn weight(&mut self, _path: &Path, _weight: &Weight) -> Result<()> {
         Ok(())
     }
-    /// At each array; `path` is its full name.
+    /// Called for each array; `path` is its full name.
     ///
     /// # Errors
     /// The visitor's own.
     fn param(&mut self, _path: &Path, _param: &Param) -> Result<()> {
         Ok(())
     }
-    /// At each array that a module works out once from its parameters, to evaluate it in time.
+    /// Called for each array that a module derives once from its parameters, so that it can be evaluated when the model
+    /// is loaded.
     ///
     /// # Errors
     /// The visitor's own.
@@ -167,21 +167,21 @@ pub trait Visit {
 
 /// Changes the parameters of a module, in the same order as [`Visit`].
 pub trait VisitMut {
-    /// Before the arrays of a layer that can have an adapter: attach, detach, fuse.
+    /// Called before the arrays of a layer that can have an adapter: attach, detach, fuse.
     ///
     /// # Errors
     /// The visitor's own.
     fn adaptable(&mut self, _path: &Path, _layer: Adaptable<'_>) -> Result<()> {
         Ok(())
     }
-    /// Before the arrays of a matrix: quantise, dequantise, decide how it is stored.
+    /// Called before the arrays of a matrix: quantise, dequantise, or choose its storage.
     ///
     /// # Errors
     /// The visitor's own.
     fn weight(&mut self, _path: &Path, _weight: &mut Weight) -> Result<()> {
         Ok(())
     }
-    /// At each array: fill, cast, swap.
+    /// Called for each array: fill, cast, swap.
     ///
     /// # Errors
     /// The visitor's own.
@@ -269,8 +269,8 @@ impl<M: Module> Module for Vec<M> {
 /// module!(Head { norm, lm_head } plain { vocab });
 /// ```
 ///
-/// Modules that are `flat` have the names of their own children, without that of the field:
-/// `module!(Layer { mlp } flat { gate } plain { vocab })`.
+/// The children of `flat` fields have names without that of the field: `module!(Layer { mlp } flat { gate } plain {
+/// vocab })`.
 ///
 /// A struct with type parameters names their bounds: `module!(Stack<L: Module> { layers })`.
 #[macro_export]

@@ -1,9 +1,8 @@
-//! From the names and forms of published tensors to a module's parameters, and back.
+//! Maps published tensors to a module's parameters, and back: their names and their form.
 //!
-//! A family has a table of [`Rule`]s, which is read from top to bottom: each rule sees the names that the rules
-//! above it made. Rules work on dense and on quantised tensors (rows of packed weights, scales and biases are
-//! split and joined alike), and on adapters where that is exact. Nothing is read or copied before a tensor is
-//! evaluated.
+//! A family has a table of [`Rule`]s, which is applied from top to bottom: each rule sees the names that the rules
+//! above it made. Rules work on dense and on quantised tensors (rows of packed weights, scales and biases are split and
+//! joined alike), and on adapters if the result is exact. Nothing is read or copied before a tensor is evaluated.
 //!
 //! ```
 //! use mlx_nn::{Rule, Rules};
@@ -36,7 +35,7 @@ pub use gather::Gather;
 use rows::Rows;
 pub use rule::Rule;
 
-/// A table of [`Rule`]s, read from top to bottom.
+/// A table of [`Rule`]s, applied from top to bottom.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rules(Vec<Rule>);
 
@@ -47,12 +46,12 @@ impl<R: IntoIterator<Item = Rule>> From<R> for Rules {
 }
 
 impl Rules {
-    /// No rules: tensors are parameters of the same name.
+    /// No rules: each tensor is the parameter of the same name.
     pub const fn none() -> Self {
         Self(Vec::new())
     }
 
-    /// These rules and below them those of `other`.
+    /// These rules, followed by those of `other`.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         Self([&self.0[..], &other.0[..]].concat())
@@ -100,13 +99,13 @@ impl Rules {
         Ok(pieces)
     }
 
-    /// The rules that hold for [written](Rule::written) files.
+    /// The rules that apply to [written](Rule::written) files.
     #[must_use]
     pub fn of_written(&self) -> Self {
         Self(self.0.iter().filter(|rule| rule.written).cloned().collect())
     }
 
-    /// The table that makes the tensors of a [written](Rule::written) file of a module's parameters.
+    /// The table that makes the tensors of a [written](Rule::written) file from a module's parameters.
     #[must_use]
     pub fn inverse(&self) -> Self {
         let written = self.0.iter().rev().filter(|rule| rule.written);
@@ -114,7 +113,7 @@ impl Rules {
     }
 }
 
-/// A parameter or a part of one, and what makes it of a published tensor.
+/// A parameter or a part of one, with the changes that make it from a published tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Piece {
     name: String,
@@ -122,7 +121,7 @@ pub struct Piece {
     place: Place,
 }
 
-/// Which part of a tensor a source is.
+/// The part of a tensor that comes from one source.
 #[derive(Clone, Debug, PartialEq)]
 enum Place {
     Whole,
@@ -142,7 +141,7 @@ enum Place {
 enum Change {
     Transpose(Vec<i32>),
     Add(f32),
-    /// Bytes become words.
+    /// Bytes become 32-bit words.
     Words,
     /// Only the rows of one part.
     Rows {
@@ -163,8 +162,8 @@ impl Piece {
         self
     }
 
-    /// The array `part` (`lora_a`, `lora_b`, `m`, as [`Layout`](crate::Layout) has them) of an adapter of the published
-    /// layer, for the layer that has this piece of its matrix. `None` where there is no such adapter: the matrix is
+    /// The array `part` (`lora_a`, `lora_b` or `m`; see [`Layout`](crate::Layout)) of an adapter of the published
+    /// layer, for the layer that has this piece of its matrix. `None` if such an adapter is impossible: the matrix is
     /// transposed, stacked or joined with others.
     ///
     /// # Errors
@@ -178,7 +177,7 @@ impl Piece {
             let Change::Rows { rows, part: at, .. } = change else {
                 return Ok(None);
             };
-            // A sees the inputs, which all parts share; B and the magnitudes make the rows.
+            // A multiplies the inputs, which all parts share. B and the magnitudes belong to rows.
             let axis = match (part, array.ndim()) {
                 ("lora_a", _) => continue,
                 ("lora_b", ndim) if ndim > 1 => 1,
@@ -193,7 +192,7 @@ impl Piece {
     }
 }
 
-/// The shape of a tensor after these changes; the error says which cannot be.
+/// The shape of a tensor after these changes. The error names the change that does not fit.
 fn changed_shape(
     dtype: DType,
     mut shape: Vec<i32>,
@@ -234,7 +233,7 @@ fn changed_shape(
     Ok(shape)
 }
 
-/// The tensor after these changes, of a shape that can be changed so.
+/// The tensor after these changes, which must fit its shape.
 fn changed(mut array: Array, changes: &[Change]) -> Result<Array> {
     for change in changes {
         array = match change {

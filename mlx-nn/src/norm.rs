@@ -13,7 +13,7 @@ pub struct RmsNorm {
     weight: Param,
     offset: f32,
     eps: f32,
-    /// `weight + offset`, derived once and not once a token.
+    /// `weight + offset`, derived once, not for each token.
     scale: Array,
 }
 
@@ -49,7 +49,7 @@ impl RmsNorm {
         fast::rms_norm(x, Some(&self.scale), self.eps)
     }
 
-    /// `[.., size] -> [.., size]`, where each of `groups` parts of the features has a mean square of its own.
+    /// `[.., size] -> [.., size]`. Each of `groups` parts of the features has its own mean square.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -70,8 +70,8 @@ impl RmsNorm {
         fast::norm_add(x, &self.scale, residual, self.eps)
     }
 
-    /// `sum = residual + x`, or `residual + inner(x)`, and `self(sum)`: both, in one operation.
-    /// `inner` has the same epsilon.
+    /// Returns `sum` and `self(sum)`, in one operation, where `sum = residual + x`, or `residual + inner(x)` with an
+    /// inner norm. `inner` has the same epsilon.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -121,7 +121,7 @@ pub struct LayerNorm {
     bias: Option<Param>,
     offset: f32,
     eps: f32,
-    /// `weight + offset`, derived once and not once a token.
+    /// `weight + offset`, derived once, not for each token.
     scale: Array,
 }
 
@@ -180,7 +180,7 @@ impl Module for LayerNorm {
     }
 }
 
-/// Which norm the layers of a model have.
+/// The kind of norm that the layers of a model have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NormConfig {
     /// The formula.
@@ -192,11 +192,11 @@ pub struct NormConfig {
 /// The formula of a norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NormKind {
-    /// [`RmsNorm`], with what it adds to its weight.
+    /// [`RmsNorm`], with the number that is added to the stored weight.
     Rms(f32),
     /// [`LayerNorm`].
     Layer {
-        /// Whether it has one.
+        /// Whether there is a bias.
         bias: bool,
         /// A number that is added to the stored weight.
         offset: f32,
@@ -273,7 +273,8 @@ impl Norm {
         }
     }
 
-    /// `sum = residual + x`, or `residual + inner(x)`, and `self(sum)`. `inner` is of the same config.
+    /// Returns `sum` and `self(sum)`, where `sum = residual + x`, or `residual + inner(x)` with an inner norm. `inner`
+    /// has the same config.
     ///
     /// # Errors
     /// The shapes do not fit.

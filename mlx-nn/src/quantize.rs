@@ -6,10 +6,10 @@ use mlx_core::{DType, Result, Scheme};
 use crate::module::{Module, Param, Path, VisitMut};
 use crate::weight::Weight;
 
-/// Packs every dense weight for which `rule` names a scheme, given its path and shape.
+/// Packs every dense weight to which `rule` gives a scheme. `rule` gets the path and the shape.
 ///
 /// # Errors
-/// A row is not a whole number of groups.
+/// The length of a row is not a multiple of the group size.
 pub fn quantize(
     module: &mut dyn Module,
     rule: impl Fn(&str, &[i32]) -> Option<Scheme>,
@@ -37,7 +37,7 @@ pub fn quantize(
     module.visit_mut(&mut Path::default(), &mut Pack(rule))
 }
 
-/// Unpacks every quantised weight, into `dtype` or that of affine scales (BF16 where scales are none).
+/// Unpacks every quantised weight, into `dtype` or that of affine scales (BF16 if scales are not floating point).
 ///
 /// # Errors
 /// The arrays of a weight do not fit each other.

@@ -1,4 +1,4 @@
-//! [`ShortConv`]: a convolution of a few tokens between two gates (LFM2).
+//! [`ShortConv`]: a convolution over a few tokens, between two gates (LFM2).
 
 use mlx_core::{Array, Result};
 
@@ -19,7 +19,7 @@ pub struct ShortConvConfig {
 }
 
 impl ShortConvConfig {
-    /// What the layer keeps of a row: the last inputs of the convolution.
+    /// The state of a row: the last inputs of the convolution.
     pub fn kind(&self) -> LayerKind {
         let window = StatePart::Window {
             name: "conv",
@@ -30,7 +30,9 @@ impl ShortConvConfig {
     }
 }
 
-/// `out(c * conv(b * x))`, where `in_proj` gives `[b | c | x]`.
+/// `out(c * conv(b * x))`, where `in_proj` gives `[b
+/// c
+/// x]`.
 #[derive(Clone, Debug)]
 pub struct ShortConv {
     conv: CausalConv,
@@ -58,7 +60,8 @@ impl ShortConv {
         })
     }
 
-    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. What padding gives means nothing.
+    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. The outputs of padding are
+    /// undefined.
     ///
     /// # Errors
     /// The shapes do not fit.

@@ -27,12 +27,12 @@ mod ring;
 mod select;
 mod shared;
 
-/// How the keys of an attention are laid out; with the window it determines the mask.
+/// The layout of the keys of an attention. Together with the window it determines the mask.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Layout {
     /// Slot j holds position j.
     Straight { slots: usize },
-    /// Slot j of `cap` holds the last position congruent to j, this step's included.
+    /// Slot j of `cap` holds the last position congruent to j, including the positions of this step.
     Wrapped { cap: usize },
     /// The `cap` positions before this step in order, then this step's tokens.
     Chunk { cap: usize },
@@ -49,20 +49,20 @@ pub struct Step<'c> {
     reach: Vec<usize>,
     masks: HashMap<(Option<usize>, Layout), Mask>,
     turns: HashMap<usize, ring::Turn>,
-    /// Masks of chunks, by their size.
+    /// Masks of chunked attention, by the size of a chunk.
     chunks: HashMap<(usize, Option<usize>, Layout), Mask>,
     places: HashMap<usize, Places>,
-    /// Which positions the queries of layers see that choose some: Bool `[B, 1, L, S]`.
+    /// The positions that queries see in layers with a selection: Bool `[B, 1, L, S]`.
     selection: Option<Array>,
     /// Keys and values that later layers of this step read.
     shared: HashMap<usize, (Vec<Array>, Mask)>,
     /// Whether kernels derive slots and masks from positions, so that no index or mask array is made.
     by_position: bool,
-    /// The document of each token of each row, where rows hold several.
+    /// The document of each token of each row, if rows hold several documents.
     documents: Option<Vec<Vec<usize>>>,
-    /// Which tokens are not padding, once a layer has asked.
+    /// Which tokens are not padding, if a layer has asked.
     real: Option<Array>,
-    /// The widths as an array, once a layer has asked.
+    /// The widths as an array, if a layer has asked.
     real_widths: Option<Array>,
     committed: bool,
 }
@@ -86,7 +86,7 @@ impl<'c> Step<'c> {
             ));
         }
         for (row, &own) in widths.iter().enumerate() {
-            // A narrow step writes padding into a ring too; a wide one writes only the real tokens.
+            // A narrow step also writes padding into a ring; a wide one writes only the real tokens.
             let wrote = if width <= cache.options.slack + 1 {
                 width
             } else {
@@ -167,7 +167,8 @@ impl<'c> Step<'c> {
         self.cache.options.store
     }
 
-    /// Writes keys and values to the cache of a layer: what the step's queries attend to, and which of it they see.
+    /// Writes keys and values to the cache of a layer. Returns the keys and values that the step's queries attend to,
+    /// and the mask.
     fn written(
         &mut self,
         layer: usize,
@@ -178,7 +179,8 @@ impl<'c> Step<'c> {
         Ok((arrays, self.mask(window, layout)?))
     }
 
-    /// Writes keys and values to the cache of a layer: what the step's queries attend to, and how it lies.
+    /// Writes keys and values to the cache of a layer. Returns the keys and values that the step's queries attend to,
+    /// and their layout.
     fn stored(&mut self, layer: usize, k: &Keys<'_>, v: Option<&Array>) -> Result<Attended> {
         let [b, _, l, _] = k.shape()?;
         if b as usize != self.widths.len() || l as usize != self.width {
@@ -200,8 +202,8 @@ impl<'c> Step<'c> {
     /// Ends the step: row b keeps its first `keep[b]` tokens.
     ///
     /// # Errors
-    /// A row would keep more than it brought, or fewer of a step that is wider than the slack of a ring or
-    /// recurrent layer, or a recurrent layer has not handed its state over. The step is taken back.
+    /// A row would keep more tokens than it brought, or only a part of a step that is wider than the slack of a ring or
+    /// recurrent layer, or a recurrent layer has not handed over its state. The rows are then as before the step.
     pub fn commit(mut self, keep: &[usize]) -> Result<()> {
         if keep.len() != self.widths.len()
             || keep
@@ -263,7 +265,7 @@ impl<'c> Step<'c> {
         self.cache.lens.iter().max().copied().unwrap_or(0) + self.width
     }
 
-    /// A layer whose slot j holds position j; `ring` bounds it by a window and a capacity.
+    /// Attends in a layer whose slot j holds position j. `ring` has the window and the capacity, if there is one.
     fn straight(
         &mut self,
         layer: usize,
@@ -297,8 +299,8 @@ impl<'c> Step<'c> {
         Ok((arrays, window, Layout::Straight { slots: end }))
     }
 
-    /// The slots of this step's tokens in buffers of `cap` slots, which positions wrap around. Kernels compute those
-    /// of keys and values that are `apart`.
+    /// The slots of this step's tokens in buffers of `cap` slots, in which positions wrap around. If keys and values
+    /// are `apart`, kernels compute the slots.
     fn slots(&mut self, cap: usize, apart: bool) -> Result<Slots> {
         if self.by_position && apart {
             return Ok(Slots::Positions {
@@ -332,7 +334,7 @@ impl<'c> Step<'c> {
         })
     }
 
-    /// The mask for a window and layout, made once a step.
+    /// The mask for a window and layout, made once for each step.
     fn mask(&mut self, window: Option<usize>, layout: Layout) -> Result<Mask> {
         if let Some(mask) = self.masks.get(&(window, layout)) {
             return Ok(mask.clone());

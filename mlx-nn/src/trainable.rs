@@ -22,7 +22,7 @@ impl Patterns {
         Self(patterns.into_iter().map(Into::into).collect())
     }
 
-    /// Whether one of the patterns is the whole of `name`.
+    /// Whether one of the patterns matches the whole of `name`.
     pub fn matches(&self, name: &str) -> bool {
         self.0.iter().any(|pattern| matches(pattern, name))
     }
@@ -46,7 +46,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     let Some(last) = parts.next_back() else {
         return rest.is_empty();
     };
-    // Each part in the middle is taken where it comes first: that leaves most for those after it.
+    // Each part in the middle matches at its first occurrence, which leaves the most text for the parts after it.
     for part in parts {
         match rest.find(part) {
             Some(at) => rest = &rest[at + part.len()..],
@@ -56,10 +56,10 @@ fn matches(pattern: &str, name: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Makes the parameters trainable whose names `rule` accepts, and no others. Returns how many numbers they hold.
+/// Makes exactly those parameters trainable whose names `rule` accepts. Returns how many numbers they hold.
 ///
 /// # Errors
-/// The rule takes no parameter, or one that has no gradient: a packed weight, its scales, integers. After an error some
+/// The rule accepts no parameter, or one without a gradient: a packed weight, its scales, integers. After an error some
 /// parameters may already be changed.
 pub fn set_trainable(module: &mut dyn Module, rule: impl Fn(&str) -> bool) -> Result<usize> {
     struct Choose<F> {
@@ -113,7 +113,7 @@ pub fn set_trainable(module: &mut dyn Module, rule: impl Fn(&str) -> bool) -> Re
     Ok(visitor.numbers)
 }
 
-/// Names and values of what is trainable, in the module's order.
+/// Names and values of the trainable parameters, in the module's order.
 ///
 /// # Errors
 /// No memory for a handle.

@@ -72,7 +72,7 @@ impl Weight {
         }
     }
 
-    /// The matrix as fused operations take it.
+    /// The matrix in the form that fused operations take.
     pub(crate) fn matrix(&self) -> fast::Matrix<'_> {
         match self {
             Self::Dense(weight) => fast::Matrix::Dense(weight.value()),
@@ -136,7 +136,7 @@ impl Weight {
         }
     }
 
-    /// Rows of the matrix, dequantised, in `dtype` or as they come: `indices [..] -> [.., in]`
+    /// Rows of the matrix, dequantised, in `dtype` or their own dtype: `indices [..] -> [.., in]`
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -155,7 +155,7 @@ impl Weight {
                 biases,
                 scheme,
             } => {
-                // Scales of floating-point modes are bytes; MLX writes such matrices out in BF16.
+                // The scales of floating-point modes are bytes; MLX dequantises such matrices to BF16.
                 let own = match scheme.mode {
                     QuantMode::Affine => scales.value().dtype(),
                     _ => DType::BF16,
@@ -172,7 +172,7 @@ impl Weight {
         }
     }
 
-    /// The dense matrix, in `dtype` or as it comes.
+    /// The dense matrix, in `dtype` or its own dtype.
     ///
     /// # Errors
     /// The arrays do not fit each other.

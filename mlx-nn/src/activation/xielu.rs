@@ -5,8 +5,8 @@ use mlx_core::{Array, DType, Result};
 use crate::init::Initial;
 use crate::module::Param;
 
-/// xIELU (arXiv:2411.13010): `p x^2 + beta x` above 0, `n (exp(min(x, eps)) - 1 - x) + beta x` below, where `p` is the
-/// softplus of `alpha_p`, and `n` that of `alpha_n` and `beta` more.
+/// xIELU (arXiv:2411.13010): `p x^2 + beta x` above 0, `n (exp(min(x, eps)) - 1 - x) + beta x` below. `p` is the
+/// softplus of `alpha_p`; `n` is `beta` plus the softplus of `alpha_n`.
 #[derive(Clone, Debug)]
 pub struct Xielu {
     alpha_p: Param,
@@ -28,7 +28,7 @@ impl Xielu {
     /// # Errors
     /// No memory for a handle.
     pub fn new(shape: &[i32]) -> Result<Self> {
-        // Slopes of 0.8.
+        // Both slopes start at 0.8.
         let slope = |value: f32| Param::starting(shape, Initial::Constant(value.exp_m1().ln()));
         Ok(Self {
             alpha_p: slope(0.8)?,
@@ -38,7 +38,7 @@ impl Xielu {
         })
     }
 
-    /// `[..] -> [..]`; slopes are worked out in F32.
+    /// `[..] -> [..]`; slopes are computed in F32.
     ///
     /// # Errors
     /// MLX refuses the dtype.

@@ -1,4 +1,4 @@
-//! [`LayerKind`]: what a layer keeps between steps, the arrays that hold it, and their bytes.
+//! [`LayerKind`]: the kind of a layer's state, the arrays that hold it, and their bytes.
 
 use std::fmt;
 
@@ -14,9 +14,9 @@ use super::CacheOptions;
 pub enum LayerKind {
     /// Keys and values of every position.
     Full,
-    /// Keys and values of the last so many positions, the query's own included.
+    /// Keys and values of the last `window` positions, including the query's own.
     Window(usize),
-    /// One vector a position, which is the key of all heads and whose first features are the value of all heads
+    /// One vector for each position. It is the key of all heads, and its first features are the value of all heads
     /// (multi-head latent attention).
     Latent,
     /// Arrays of a fixed size for each row, whatever its length.
@@ -107,15 +107,15 @@ impl RecurrentShape {
         shape
     }
 
-    /// Promises that the layer hands its state over by [`StateAfter::Again`](crate::StateAfter::Again) only. Rows can then keep
-    /// any number of a step's tokens, whatever the [slack](CacheOptions::slack).
+    /// Promises that the layer always hands over its state by [`StateAfter::Again`](crate::StateAfter::Again). Rows can
+    /// then keep any number of a step's tokens, whatever the [slack](CacheOptions::slack).
     #[must_use]
     pub const fn replayed(mut self) -> Self {
         self.replays = true;
         self
     }
 
-    /// Whether the layer computes its state [again](Self::replayed) where a row keeps a part of a step.
+    /// Whether the layer [computes its state again](Self::replayed) when a row keeps a part of a step.
     pub fn replays(&self) -> bool {
         self.replays
     }
@@ -168,7 +168,7 @@ pub struct RowPart {
 }
 
 impl RowPart {
-    /// Whether an array of this dtype and shape is such a part, of any number of positions where it grows.
+    /// Whether an array of this dtype and shape is such a part. A part that grows may have any number of positions.
     pub fn fits(&self, dtype: DType, shape: &[i32]) -> bool {
         let same = |(axis, (n, own)): (usize, (&i32, &i32))| n == own || (self.grows && axis == 2);
         dtype == self.dtype
@@ -216,7 +216,7 @@ impl StateCost {
 }
 
 impl LayerKind {
-    /// How many positions a layer with keys and values keeps; `None` is all of them.
+    /// How many positions a layer with keys and values keeps; `None` means all of them.
     pub fn window(&self, options: &CacheOptions) -> Option<usize> {
         let own = match *self {
             Self::Full | Self::Latent => None,
@@ -237,11 +237,11 @@ impl LayerKind {
         }
     }
 
-    /// The arrays of a row's state, in the order of [`part_names`](Self::part_names). `kv` says how wide keys
-    /// and values are, where the layer has some; `activations` is their dtype.
+    /// The arrays of a row's state, in the order of [`part_names`](Self::part_names). `kv` gives the sizes of keys and
+    /// values, if the layer has some; `activations` is their dtype.
     ///
     /// # Errors
-    /// Keys or values of this width cannot be packed as the options say, or they are one vector.
+    /// Keys or values of these sizes cannot be packed as the options say, or keys and values are one vector.
     pub fn row_parts(
         &self,
         kv: KvShape,

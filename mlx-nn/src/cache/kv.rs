@@ -27,8 +27,8 @@ pub(crate) enum Extent {
     },
 }
 
-/// Buffers `[B, K, capacity, D]` of keys and, where they are not a part of the keys, of values; U32
-/// `[B, K, capacity, words]` of packed rows.
+/// Buffers `[B, K, capacity, D]` of keys and, unless values are a part of the keys, of values. For packed rows they are
+/// U32 `[B, K, capacity, words]`.
 #[derive(Debug)]
 struct Store {
     arrays: Vec<Array>,
@@ -48,7 +48,7 @@ impl Store {
         &self.arrays[0]
     }
 
-    /// What `change` makes of each buffer.
+    /// Applies `change` to each buffer.
     fn each(&self, change: impl Fn(&Array) -> Result<Array>) -> Result<Vec<Array>> {
         self.arrays.iter().map(change).collect()
     }
@@ -65,7 +65,7 @@ pub(crate) struct KvCache {
     pub(crate) extent: Extent,
     /// How keys and values are quantised, if they are.
     pub(crate) scheme: Option<Scheme>,
-    /// Written in place by its only owner, copied when clones share it.
+    /// Written in place while it has one owner, and copied if clones share it.
     store: Option<Rc<Store>>,
     /// The store after the step, which `store` becomes on commit.
     pending: Option<Rc<Store>>,
@@ -115,10 +115,10 @@ impl KvCache {
             .map_or(0, |store| store.keys().shape()[2] as usize)
     }
 
-    /// Writes `k` and, where they are not a part of it, `v`, `[B, K, L, D]`, in place: row b's token j at slot
+    /// Writes `k` and, unless values are a part of it, `v`, `[B, K, L, D]`, in place: row b's token j into slot
     /// `slots[b][j]`, quantised if the cache is.
     ///
-    /// Returns the buffers, of at least `capacity` slots.
+    /// Returns the buffers, which have at least `capacity` slots.
     pub(crate) fn write(
         &mut self,
         k: &Keys<'_>,
@@ -126,7 +126,7 @@ impl KvCache {
         slots: &Slots,
         capacity: usize,
     ) -> Result<Vec<Array>> {
-        // A write that fails leaves no store: a step that has failed must not be continued with half of it.
+        // A write that fails leaves no store, because a step that failed must not be continued with half of its tokens.
         let store = self.store.take();
         let arrays = match (slots, v) {
             (Slots::Positions { offsets, ring }, Some(v)) => write_both(
@@ -161,7 +161,7 @@ impl KvCache {
         Ok(arrays)
     }
 
-    /// New keys and, where they are not a part of them, values in the cache's storage format.
+    /// New keys and, unless values are a part of them, new values in the cache's storage format.
     pub(crate) fn kept_both(&self, k: &Keys<'_>, v: Option<&Array>) -> Result<Vec<Array>> {
         let k = self.kept(&k.heads()?)?;
         match v {
@@ -170,7 +170,7 @@ impl KvCache {
         }
     }
 
-    /// The buffers as they are, filled up with empty slots to `capacity`.
+    /// The buffers, extended with empty slots to `capacity`.
     pub(crate) fn read(&self, capacity: usize) -> Result<Option<Vec<Array>>> {
         let store = self.store.as_ref();
         store
@@ -184,8 +184,8 @@ impl KvCache {
     }
 }
 
-/// A buffer for keys or values like `new`, which are in the cache's storage format. Zeros: a masked slot that held NaN
-/// would poison the sum that it does not take part in.
+/// A buffer for keys or values like `new`, which are in the cache's storage format. It is filled with zeros, because
+/// NaN in a masked slot would make the whole sum NaN.
 fn empty(new: &Array, capacity: usize) -> Result<Array> {
     let [b, heads, _, d] = new.dims()?;
     fast::blank(&[b, heads, capacity as i32, d], new.dtype())
@@ -200,7 +200,7 @@ fn grown(buffer: &Array, capacity: usize) -> Result<Array> {
     placed(&more, buffer, 0, held as usize)
 }
 
-/// `larger` with the first `used` slots of `part` in its own, from row `first` on.
+/// `larger`, with the first `used` slots of `part` copied into its own, from row `first` on.
 fn placed(larger: &Array, part: &Array, first: i32, used: usize) -> Result<Array> {
     let [b, heads, held, d] = part.dims()?;
     let used = held.min(used as i32);

@@ -1,8 +1,8 @@
-//! State of a fixed size a row: convolution windows and recurrence matrices of one layer.
+//! A state of a fixed size for each row: convolution windows and recurrence matrices of one layer.
 //!
-//! A step reads the state at its start and hands over what its tokens make of it; the arrays are replaced when
-//! the step commits and never written in place, so that a step that is dropped has changed nothing. A row of
-//! length 0 has the zero state, whatever its place in the arrays held before.
+//! A step reads the state at its start and hands over the state after its tokens. The arrays are replaced when the step
+//! commits, and never written in place, so that a step that is dropped has changed nothing. A row of length 0 has the
+//! zero state, whatever its place in the arrays held before.
 //!
 //! A recurrence cannot run backwards. A row can be shortened to the lengths that were
 //! [recorded](super::ModelCache::record) and to 0.
@@ -25,7 +25,7 @@ pub(crate) enum Handed {
     Each { before: Array, states: Array },
     /// The state before the step, and the state after each row's last token: `[B, …]`.
     End { before: Array, state: Array },
-    /// The state after each row's last token, and how to compute that after fewer.
+    /// The state after each row's last token, and a function that computes the state after fewer tokens.
     Again { end: Array, replay: Replay },
 }
 
@@ -33,13 +33,13 @@ pub(crate) enum Handed {
 #[derive(Clone, Debug)]
 pub(crate) struct RecurrentCache {
     shape: RecurrentShape,
-    /// One array a part, `[B, …]`; none before the first step.
+    /// One array for each part, `[B, …]`; none before the first step.
     store: Option<Rc<[Array]>>,
     /// For each part, the arrays that were handed over in the current step.
     handed: Vec<Option<Handed>>,
     /// The store after the step, which `store` becomes on commit.
     next: Option<Rc<[Array]>>,
-    /// The states of each row at recorded lengths, `[1, …]` a part.
+    /// The states of each row at recorded lengths, `[1, …]` for each part.
     recorded: Vec<BTreeMap<usize, Rc<[Array]>>>,
 }
 
@@ -84,12 +84,12 @@ impl RecurrentCache {
         self.store.as_ref().map(|store| &store[part])
     }
 
-    /// Takes what the step under way has made of part number `part`.
+    /// Takes the arrays that the current step hands over for part number `part`.
     pub(crate) fn hand_over(&mut self, part: usize, handed: Handed) {
         self.handed[part] = Some(handed);
     }
 
-    /// The lengths that row `row` can be shortened to, beside 0.
+    /// The lengths that row `row` can be shortened to, apart from 0.
     pub(crate) fn lengths(&self, row: usize) -> impl Iterator<Item = usize> {
         self.recorded[row].keys().copied()
     }
@@ -104,7 +104,7 @@ impl RecurrentCache {
         self.recorded.iter_mut().for_each(BTreeMap::clear);
     }
 
-    /// Takes the arrays of row `row` at length `len` from elsewhere.
+    /// Sets the arrays of row `row` at length `len`, from a file or another cache.
     pub(crate) fn restore(&mut self, row: usize, len: usize, arrays: Vec<Array>) -> Result<()> {
         self.check(&arrays)?;
         self.recorded[row].insert(len, arrays.into());
@@ -181,8 +181,8 @@ impl RecurrentCache {
     }
 }
 
-/// The last inputs of each row once it has kept its tokens: of `[B, len + L, width]` those from token
-/// `keep[b]` on, `[B, len, width]`.
+/// The last inputs of each row after it has kept its tokens: the inputs from `keep[b]` on out of `[B, len + L, width]`,
+/// as `[B, len, width]`.
 fn last_inputs(joined: &Array, kept: &Kept<'_>) -> Result<Array> {
     let [b, all, width] = joined.dims()?;
     let len = all - kept.width as i32;
@@ -192,7 +192,7 @@ fn last_inputs(joined: &Array, kept: &Kept<'_>) -> Result<Array> {
     {
         return joined.slice_axis(1, first as i32, first as i32 + len);
     }
-    // A copy: a view would keep the inputs of a whole prompt alive.
+    // A copy, because a view would keep the inputs of a whole prompt alive.
     let rows = kept.keep.iter().enumerate();
     let places: Vec<i32> = rows
         .flat_map(|(row, &keep)| {
@@ -204,7 +204,7 @@ fn last_inputs(joined: &Array, kept: &Kept<'_>) -> Result<Array> {
     joined.reshape(&[b * all, width])?.take(&places, 0)
 }
 
-/// For each row the place of the last token it keeps in `[B * L]`; of rows that keep none the first.
+/// For each row, the index of its last kept token in `[B * L]`; the first index if a row keeps none.
 fn token_before(kept: &Kept<'_>) -> Result<Array> {
     let rows = kept.keep.iter().enumerate();
     let places: Vec<i32> = rows
@@ -213,7 +213,7 @@ fn token_before(kept: &Kept<'_>) -> Result<Array> {
     Array::from_slice(&places, &[places.len() as i32])
 }
 
-/// `after` for the rows that keep some of their tokens, `before` for the others.
+/// `after` for rows that keep some of their tokens, `before` for the others.
 fn keep_some(before: &Array, after: Array, kept: &Kept<'_>) -> Result<Array> {
     if kept.keep.iter().all(|&keep| keep > 0) {
         return Ok(after);

@@ -1,4 +1,4 @@
-//! One row on its own: cut out of a cache to be kept, or put together from a file.
+//! A single row: cut out of a cache to be kept, or restored from a file.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::state::{LayerState, RowLen, refusal};
 use super::{CacheOptions, LayerKind, ModelCache, in_layer};
 
 impl ModelCache {
-    /// Whether row `row` still holds all that tokens behind its first `len` positions depend on.
+    /// Whether row `row` still holds everything that tokens behind its first `len` positions depend on.
     pub fn can_shorten(&self, row: usize, len: usize) -> bool {
         let held = |layer: &LayerState| layer.state().can_rewind(row, self.row_len(row), len);
         len == self.lens[row] || (len < self.lens[row] && self.layers.iter().all(held))
@@ -23,11 +23,11 @@ impl ModelCache {
         lengths.find(|&len| self.can_shorten(row, len)).unwrap_or(0)
     }
 
-    /// The first `len` positions of row `row`, as a cache of one row. It shares the buffers of this one,
-    /// which must not be written before it has been computed with or [copied](Self::compacted).
+    /// The first `len` positions of row `row`, as a cache of one row. It shares the buffers of this cache. This cache
+    /// must not be written before the new one has been used or [copied](Self::compacted).
     ///
     /// # Errors
-    /// The row does not exist or does not [hold](Self::can_shorten) them.
+    /// The row does not exist, or [cannot be shortened](Self::can_shorten) to `len`.
     pub fn prefix(&self, row: usize, len: usize) -> Result<Self> {
         if row >= self.rows() || !self.can_shorten(row, len) {
             return Err(refusal(format!(
@@ -50,7 +50,7 @@ impl ModelCache {
         })
     }
 
-    /// A copy in buffers of its own, which are as large as what they hold. Nothing is evaluated.
+    /// A copy in buffers of its own, which are only as large as their content. Nothing is evaluated.
     ///
     /// # Errors
     /// No memory for a handle.
@@ -60,14 +60,14 @@ impl ModelCache {
         Ok(copy)
     }
 
-    /// How many positions row `row` has ever written; with its length, what [`from_row`](Self::from_row)
-    /// has to know.
+    /// The largest number of positions that row `row` has ever had. [`from_row`](Self::from_row) needs it beside the
+    /// row's length.
     pub fn written(&self, row: usize) -> usize {
         self.written[row]
     }
 
-    /// The lengths below its own at which the recurrent layers have [recorded](Self::record) row `row`. None
-    /// if there are no such layers: the others need no record.
+    /// The lengths below its own at which the recurrent layers have [recorded](Self::record) row `row`. Empty if there
+    /// are no recurrent layers: other layers need no record.
     pub fn recorded(&self, row: usize) -> Vec<usize> {
         let lengths = self.layers.iter().filter_map(|layer| match layer {
             LayerState::Recurrent(state) => Some(state.lengths(row)),
@@ -94,8 +94,7 @@ impl ModelCache {
     /// [`recorded_state`](Self::recorded_state) gave them.
     ///
     /// # Errors
-    /// The length is not below the row's, or the arrays are not those of such a state; the message names the
-    /// layer.
+    /// The length is not below the row's, or the arrays do not fit such a state; the message names the layer.
     pub fn restore(&mut self, row: usize, len: usize, states: Vec<Vec<Array>>) -> Result<()> {
         self.check_row(row)?;
         if len == 0 || len >= self.lens[row] {
@@ -120,11 +119,11 @@ impl ModelCache {
         Ok(())
     }
 
-    /// A cache of one row of `len` positions from the [arrays](Self::row_arrays) of a
-    /// [prefix](Self::prefix): the parts of each layer in turn.
+    /// A cache with one row of `len` positions from the [arrays](Self::row_arrays) of a [prefix](Self::prefix): the
+    /// parts of each layer in turn.
     ///
     /// # Errors
-    /// The arrays are not those of such a row; the message names the layer.
+    /// The arrays do not fit such a row; the message names the layer.
     pub fn from_row(
         kinds: &[LayerKind],
         options: CacheOptions,

@@ -1,4 +1,4 @@
-//! [`LayerState`]: the state of one layer, and what a [`ModelCache`](super::ModelCache) asks of it.
+//! [`LayerState`]: the state of one layer, and the operations that a [`ModelCache`](super::ModelCache) needs.
 
 use mlx_core::{Array, Error, ErrorKind, Result};
 
@@ -9,10 +9,10 @@ use super::{CacheOptions, LayerKind};
 /// The length of a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowLen {
-    /// Positions that it holds.
+    /// The number of positions that it holds.
     pub(crate) len: usize,
-    /// The most positions that it has ever written: what a ring lost does not come back when the row is
-    /// shortened.
+    /// The largest number of positions that it has ever had. Positions that a ring has overwritten do not come back
+    /// when the row is shortened.
     pub(crate) written: usize,
 }
 
@@ -30,12 +30,12 @@ pub(crate) struct Kept<'s> {
 }
 
 impl Kept<'_> {
-    /// Whether every row keeps all that it brought.
+    /// Whether every row keeps all of its tokens.
     pub(crate) fn is_whole(&self) -> bool {
         self.keep == self.widths
     }
 
-    /// The refusal of a step whose state exists only for all of its tokens.
+    /// The error for a step whose state exists only for all of its tokens.
     pub(crate) fn too_wide(&self) -> Error {
         let Self {
             keep,
@@ -52,29 +52,29 @@ impl Kept<'_> {
 /// The operations of every kind of layer state. Rows are numbered from 0; their lengths live in the
 /// [`ModelCache`](super::ModelCache) and come as arguments.
 pub(crate) trait State {
-    /// Builds the state after the step in which rows keep what `kept` says. It takes effect with
+    /// Builds the state after the step, when rows keep the tokens that `kept` says. It takes effect with
     /// [`settle`](Self::settle).
     fn prepare(&mut self, kept: &Kept<'_>) -> Result<()>;
 
-    /// Ends the step: takes what was prepared, or forgets it.
+    /// Ends the step: adopts the prepared state, or drops it.
     fn settle(&mut self, commit: bool);
 
     /// Whether row `row` can be shortened to `len` positions, fewer than it holds.
     fn can_rewind(&self, row: usize, held: RowLen, len: usize) -> bool;
 
-    /// Shortens row `row`, which [can](Self::can_rewind) be.
+    /// Shortens row `row`. It [can](Self::can_rewind) be shortened.
     fn truncate(&mut self, row: usize, len: usize) -> Result<()>;
 
-    /// Makes the present length of row `row` one that it can be shortened to later.
+    /// Records the present length of row `row`, so that the row can be shortened to it later.
     fn record(&mut self, row: usize, len: usize) -> Result<()>;
 
-    /// Forgets row `row`.
+    /// Clears row `row`.
     fn clear(&mut self, row: usize);
 
-    /// The rows `rows`, in that order; `indices` are the same numbers.
+    /// The rows `rows`, in that order. `indices` holds the same numbers.
     fn select(&self, rows: &[usize], indices: &Array) -> Result<LayerState>;
 
-    /// These rows and behind them those of `other`, which have these lengths.
+    /// These rows, then those of `other`. `lens` has the lengths of both.
     fn join(&self, other: &LayerState, lens: [&[RowLen]; 2]) -> Result<LayerState>;
 
     /// Writes row `from` of `other`, of length `held`, over row `row` of `rows`.
@@ -84,10 +84,11 @@ pub(crate) trait State {
     /// The first `len` positions of row `row`, as views.
     fn view(&self, row: usize, held: RowLen, len: usize) -> Result<LayerState>;
 
-    /// Takes the [arrays](Self::arrays) of one row from elsewhere. The error tells which array does not fit.
+    /// Sets the [arrays](Self::arrays) of one row, from a file or another cache. The error names the array that does
+    /// not fit.
     fn fill(&mut self, held: RowLen, arrays: Vec<Array>) -> Result<()>;
 
-    /// Gives back memory behind position `longest`.
+    /// Frees memory behind position `longest`.
     fn shrink(&mut self, longest: usize) -> Result<()>;
 
     /// The arrays that hold the rows, none before the first write.
@@ -147,12 +148,12 @@ impl LayerState {
     }
 }
 
-/// An operation that the cache's state does not allow.
+/// The error for an operation that the cache's state does not allow.
 pub(crate) fn refusal(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Invalid, message.into())
 }
 
-/// The refusal to combine states of different kinds.
+/// The error for combining states of different kinds.
 pub(crate) fn not_kin() -> Error {
     refusal("caches of different models or options cannot be joined")
 }

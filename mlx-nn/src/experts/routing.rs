@@ -1,22 +1,22 @@
-//! How the scores of a router choose experts and weigh them.
+//! Choosing experts by the scores of a router, and their weights.
 
 use mlx_core::{Array, DType, Result};
 
 mod mixer;
 
-/// How the scores of a router choose experts and weigh them.
+/// How experts are chosen by the scores of a router, and how they are weighted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Routing {
     /// From scores to probabilities.
     pub scoring: Scoring,
-    /// A learned number an expert, which is added to its probability for the choice and does not weigh (DeepSeek-V3,
-    /// arXiv:2412.19437, §2.1.2).
+    /// A learned number for each expert that is added to its probability for the choice, but not for its weight
+    /// (DeepSeek-V3, arXiv:2412.19437, §2.1.2).
     pub correction: Correction,
-    /// Only experts of some groups are chosen from.
+    /// Experts are chosen only from the best groups.
     pub groups: Option<Groups>,
-    /// Whether the weights of the chosen experts are made to sum to 1.
+    /// Whether the weights of the chosen experts are scaled to sum to 1.
     pub norm_topk_prob: bool,
-    /// Their sum counts as at least this.
+    /// The lower bound of the sum that weights are divided by.
     pub least_sum: f32,
     /// Weights are multiplied by this.
     pub scale: Option<f32>,
@@ -29,15 +29,15 @@ pub enum Scoring {
     Softmax,
     /// The sigmoid of each.
     Sigmoid,
-    /// The two best experts, each weighted by a softmax over those that are nearly as good as it is (SparseMixer, arXiv:2310.00811).
-    /// How near is a part of the scores: `(best - score) / max(|score|, best) <= 2 * noise`.
+    /// The two best experts. Each is weighted by a softmax over the experts that are nearly as good as it is
+    /// (SparseMixer, arXiv:2310.00811): those with `(best - score) / max(|score|, best) <= 2 * noise`.
     Mixer {
-        /// The noise on scores in training.
+        /// The noise that was added to scores in training.
         noise: f32,
     },
 }
 
-/// The numbers that correct the choice of experts.
+/// The shape of the numbers that correct the choice of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Correction {
     /// There are none.
@@ -49,7 +49,7 @@ pub enum Correction {
 }
 
 impl Correction {
-    /// Their shape in files, if there are some.
+    /// The shape in files, if there are such numbers.
     pub(super) fn shape(self, n_experts: i32) -> Option<Vec<i32>> {
         match self {
             Self::None => None,
@@ -59,28 +59,28 @@ impl Correction {
     }
 }
 
-/// Experts in groups of one size.
+/// Experts in groups of equal size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Groups {
-    /// How many there are.
+    /// The number of groups.
     pub n: i32,
-    /// How many of them are chosen from.
+    /// The number of groups from which experts are chosen.
     pub top: i32,
-    /// How good a group is.
+    /// The score of a group.
     pub score: GroupScore,
 }
 
-/// How good a group of experts is.
+/// The score of a group of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupScore {
-    /// As its best expert.
+    /// The score of its best expert.
     Best,
-    /// As its two best experts together.
+    /// The sum of the scores of its two best experts.
     TwoBest,
 }
 
 impl Routing {
-    /// A softmax over all experts, whose weights may be made to sum to 1.
+    /// A softmax over all experts. The weights of the chosen ones are scaled to sum to 1 if `norm_topk_prob`.
     pub const fn softmax(norm_topk_prob: bool) -> Self {
         Self {
             scoring: Scoring::Softmax,
@@ -115,7 +115,7 @@ impl Routing {
         if let Some(groups) = self.groups {
             choice = groups.only_best(&choice)?;
         }
-        // Which experts are chosen has no gradient; how much they count has.
+        // The choice of experts has no gradient; their weights have one.
         let experts = choice
             .negative()?
             .argpartition(top_k - 1, -1)?
@@ -125,7 +125,7 @@ impl Routing {
         if self.norm_topk_prob {
             let mut sum = weights.sum(-1, true)?;
             if self.scoring == Scoring::Sigmoid {
-                // All of them may be 0.
+                // All weights may be 0.
                 sum = sum.add(1e-20)?;
             }
             if self.least_sum > 0.0 {
@@ -141,7 +141,7 @@ impl Routing {
 }
 
 impl Groups {
-    /// `[N, E] -> [N, E]`: minus infinity outside of the best groups.
+    /// `[N, E] -> [N, E]`: minus infinity outside the best groups.
     fn only_best(self, choice: &Array) -> Result<Array> {
         let [n, experts] = choice.dims()?;
         let size = experts / self.n;

@@ -1,5 +1,5 @@
-//! Which positions a query of latent attention sees: those that a small attention of its own scores best (DeepSeek-V3.2's sparse
-//! attention).
+//! The choice of the positions that a query of latent attention sees: a small attention scores all positions, and the
+//! best are seen (DeepSeek-V3.2's sparse attention).
 
 use mlx_core::ops::create::zeros;
 use mlx_core::{Array, DType, Result};
@@ -15,11 +15,11 @@ use crate::step::Step;
 pub struct IndexConfig {
     /// Query heads.
     pub heads: i32,
-    /// Features of a head, and of the one key a position.
+    /// Features of a head, and of the single key of each position.
     pub dim: i32,
-    /// How many positions a query sees.
+    /// The number of positions that a query sees.
     pub top: i32,
-    /// Its rope pairs neighbours.
+    /// Whether its rope pairs neighbouring dimensions.
     pub interleaved: bool,
 }
 
@@ -57,8 +57,9 @@ impl Indexer {
         })
     }
 
-    /// Which positions the step's queries see, Bool `[B, 1, L, S]`, of the token's features and the compressed queries; `None`
-    /// where no row is longer than what a query may see. `state` keeps the keys.
+    /// Chooses positions for the step's queries from the token's features and the compressed queries: Bool `[B, 1, L,
+    /// S]`; `None` if no row is longer than the number of positions that a query may see. `state` is the layer state
+    /// that keeps the keys.
     pub(super) fn select(
         &self,
         x: &Array,

@@ -1,4 +1,4 @@
-//! Putting adapters on the layers of a module, taking them off, and making them part of it.
+//! Visitors that attach adapters to the layers of a module, detach them, and fuse them into the matrices.
 
 use mlx_core::ops::create::zeros;
 use mlx_core::ops::quantize::quantize;
@@ -15,11 +15,11 @@ pub struct LoraConfig {
     pub rank: i32,
     /// The factor of the product A B: alpha / rank.
     pub scale: f32,
-    /// The part of the inputs that training drops, below 1.
+    /// The fraction of the inputs that training drops, below 1.
     pub dropout: f32,
     /// The dtype of A and B.
     pub dtype: DType,
-    /// With a learned magnitude a row: DoRA.
+    /// Whether each row has a learned magnitude: DoRA.
     pub dora: bool,
 }
 
@@ -59,14 +59,14 @@ impl LoraConfig {
     }
 }
 
-/// Puts a new adapter on every linear layer, embedding and stack of experts whose path `select` accepts. Returns
-/// their paths. A tied head shares the embedding's.
+/// Attaches a new adapter to every linear layer, embedding and stack of experts whose path `select` accepts. Returns
+/// their paths. A tied head shares the embedding's adapter.
 ///
-/// A is uniform in ±1/√in, of an embedding ±1/√V (mlx-lm's choices), B is zero: the module computes what it did before.
-/// The adapter's arrays are trainable, nothing else is.
+/// A is uniform in ±1/√in, for an embedding in ±1/√V (mlx-lm's choices), and B is zero, so the module computes the same
+/// as before. Only the arrays of adapters are trainable.
 ///
 /// # Errors
-/// The configuration is out of range, or no layer is taken: the message lists those there are.
+/// The configuration is out of range, or `select` accepts no layer; then the message lists the layers.
 pub fn attach(
     module: &mut dyn Module,
     config: &LoraConfig,
@@ -159,13 +159,13 @@ fn new_lora(
         key: None,
     };
     if config.dora {
-        // The very expression that `apply` divides by: the quotient is 1 to the bit.
+        // The same expression that `apply` divides by, so that the quotient is exactly 1.
         lora.m = Some(Param::new(row_lengths(&lora.adapted(weight)?)?));
     }
     Ok(lora)
 }
 
-/// Takes every adapter off. Returns them with the paths of their layers.
+/// Detaches every adapter. Returns the adapters with the paths of their layers.
 ///
 /// # Errors
 /// None of its own.
@@ -186,9 +186,8 @@ pub fn detach(module: &mut dyn Module) -> Result<Vec<(String, Lora)>> {
 
 /// Adds every adapter to its layer's matrix. Returns the number of layers.
 ///
-/// The sum is taken in F32. A dense matrix keeps its dtype; a quantised one is packed again by its
-/// scheme, which rounds, or with `dequantize` stays dense in the dtype of its scales (BF16 where
-/// these are no floating-point numbers).
+/// The sum is computed in F32. A dense matrix keeps its dtype. A quantised one is packed again in its scheme, which
+/// rounds; with `dequantize` it stays dense, in the dtype of its scales (BF16 if these are not floating point).
 ///
 /// # Errors
 /// An adapter does not fit its layer.
@@ -245,7 +244,7 @@ fn fused(lora: &Lora, weight: &Weight, dequantize: bool) -> Result<Weight> {
     }
 }
 
-/// Gives every adapter a key of its own to draw what is dropped from, or with `None` ends dropping.
+/// Gives every adapter a dropout key of its own; `None` ends dropout.
 ///
 /// # Errors
 /// No memory for a handle.

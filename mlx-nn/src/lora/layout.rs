@@ -1,4 +1,4 @@
-//! [`Layout`]: how an adapter's arrays lie, by what its layer does with its matrix.
+//! [`Layout`]: the shapes of an adapter's arrays, which follow from its layer's operation.
 
 use super::Lora;
 use crate::weight::Weight;
@@ -8,7 +8,7 @@ use crate::weight::Weight;
 pub enum Layout {
     /// `x @ weight.T` with a matrix `[out, in]`: A `[in, rank]`, B `[rank, out]`, m `[out]`.
     Linear,
-    /// Rows of a table `[V, E]`: A `[V, rank]`, B `[rank, E]`, m `[V]`. As a tied head it is adapted too.
+    /// Lookup of rows of a table `[V, E]`: A `[V, rank]`, B `[rank, E]`, m `[V]`. A tied head is adapted too.
     Embedding,
     /// `x @ weight[expert].T` with a stack `[n, out, in]`: A `[n, rank, in]`, B `[n, out, rank]`,
     /// m `[n, out]`.
@@ -45,7 +45,7 @@ impl Layout {
         }
     }
 
-    /// The length of what A is multiplied by first: a new A is uniform in ±1 over its root.
+    /// The length of the vectors that A multiplies first: a new A is uniform in ±1 over the root of it.
     pub(super) fn inputs(self, weight: &[i32]) -> i32 {
         let inputs = match self {
             Self::Linear | Self::Experts => weight.last(),

@@ -1,4 +1,4 @@
-//! Cross entropy over a slice of the vocabulary at a time.
+//! Cross entropy, one slice of the vocabulary at a time.
 
 use mlx_core::ops::create::zeros;
 use mlx_core::ops::{concat, depends};
@@ -11,12 +11,12 @@ use crate::head::{Head, OwnedHead};
 /// of the vocabulary at a time, so that `[.., V]` logits never exist: `hidden [.., E]`, `targets [..]`
 /// -> F32 `[..]`.
 ///
-/// The forward pass keeps the running log of the sum of exponentials. The backward pass computes each
-/// slice of logits again: for one more product with the head it takes the memory of one slice. Slices
-/// follow each other, also in a lazy graph.
+/// The forward pass keeps a running log of the sum of exponentials. The backward pass computes each slice of logits
+/// again: it needs one more product with the head, but only the memory of one slice. Slices are computed one after the
+/// other, also in a lazy graph.
 ///
-/// Gradients reach `hidden` and what is [trainable](crate::Param::trainable) in the head: its matrix,
-/// bias or adapter.
+/// Gradients reach `hidden` and the [trainable](crate::Param::trainable) parameters of the head: its matrix, bias or
+/// adapter.
 ///
 /// ```
 /// use mlx_core::{Array, DType, random};
@@ -60,8 +60,8 @@ pub fn chunked_cross_entropy(
         .ok_or_else(|| Error::new(ErrorKind::Mlx, "custom_vjp returned no arrays"))
 }
 
-/// The result of [`chunked_cross_entropy`], and whether each target is the likeliest token (the first of
-/// those that are): two arrays `[..]`, F32 and bool. It has no gradient.
+/// The result of [`chunked_cross_entropy`], and whether each target is the likeliest token (the first one of equal
+/// logits): two arrays `[..]`, F32 and bool. There is no gradient.
 ///
 /// # Errors
 /// As there.
@@ -76,7 +76,7 @@ pub fn chunked_accuracy(
 
 #[derive(Clone)]
 struct Slices {
-    /// Its trainable parameters are given with each call: what is here of them is only their shapes.
+    /// The values of its trainable parameters are passed with each call; only their shapes are used here.
     head: OwnedHead,
     targets: Array,
     chunk: i32,
@@ -110,7 +110,7 @@ impl Slices {
         starts.map(move |from| (from, vocab.min(from.saturating_add(chunk))))
     }
 
-    /// Where the target is among the tokens `from .. to`, its logit, and elsewhere 0.
+    /// The logit of each target that is among the tokens `from .. to`; 0 for other targets.
     fn picked(targets: &Array, logits: &Array, from: i32, to: i32) -> Result<Array> {
         let at = targets.subtract(from)?;
         let inside = at.greater_equal(0)?.logical_and(at.less(to - from)?)?;
@@ -131,7 +131,7 @@ impl Slices {
         for (from, to) in self.ranges() {
             let logits = head.slice(from, to)?.forward(&hidden)?;
             let next = add(known, &logits.astype(DType::F32)?, from, to)?;
-            // The next slice begins when this one is done with.
+            // The next slice depends on this one, so that it starts when this one is finished.
             hidden = after(&hidden, &arrays(&next))?;
             known = Some(next);
         }
@@ -147,7 +147,7 @@ impl Slices {
         to: i32,
     ) -> Result<(Array, Array)> {
         let lse = fast::logsumexp(logits)?;
-        // Indices of a slice are computed with the slice, not all of them at the beginning.
+        // The indices of a slice are computed together with the slice, not all at the beginning.
         let targets = match &known {
             Some((lse, _)) => after(&self.targets, &[lse])?,
             None => self.targets.clone(),
@@ -215,12 +215,12 @@ impl Slices {
             let inputs = [vec![hidden.clone()], params].concat();
             let all: Vec<usize> = (0..inputs.len()).collect();
             let targets = after(&self.targets, &[&hidden])?;
-            // With the sum held constant, the derivative of `exp(logit - lse)` is the probability.
+            // If the sum is held constant, the derivative of `exp(logit - lse)` is the probability.
             let (_, grads) = value_and_grad(
                 |inputs| {
                     let logits = part.with(&inputs[1..])?.forward(&inputs[0])?;
                     let logits = logits.astype(DType::F32)?;
-                    // Picked first, so that the difference takes the memory of the logits.
+                    // Picked first, so that the difference can take the memory of the logits.
                     let picked = Self::picked(&targets, &logits, from, to)?;
                     let logits = after(&logits, &[&picked])?;
                     let shares = logits.subtract(lse.expand_dims(-1)?)?.exp()?;

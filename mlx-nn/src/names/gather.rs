@@ -1,4 +1,4 @@
-//! [`Gather`]: tensors under the names that rules give them, made of one source or several.
+//! [`Gather`]: tensors under the names that rules give them, each made from one source or several.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,7 +8,7 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result};
 use super::rows::Rows;
 use super::{Change, Piece, Place, changed, changed_shape};
 
-/// A source and what is done with it.
+/// A source and its changes.
 struct Changed<T> {
     of: T,
     changes: Vec<Change>,
@@ -28,7 +28,7 @@ enum Made<T> {
     },
 }
 
-/// Tensors under their new names, in the order in which they were added. `T` is where one comes from.
+/// Tensors under their new names, in the order in which they were added. `T` identifies a source.
 pub struct Gather<T> {
     tensors: Vec<(String, Made<T>)>,
     places: HashMap<String, usize>,
@@ -44,10 +44,10 @@ impl<T> Default for Gather<T> {
 }
 
 impl<T: Clone> Gather<T> {
-    /// Adds a source as the pieces that [`Rules::pieces`](super::Rules::pieces) made of its name.
+    /// Adds a source in the pieces that [`Rules::pieces`](super::Rules::pieces) made of its name.
     ///
     /// # Errors
-    /// Another source has the same place.
+    /// Another source already has the same place.
     pub fn add(&mut self, pieces: Vec<Piece>, source: &T) -> Result<()> {
         for piece in pieces {
             let name = piece.name.clone();
@@ -60,7 +60,7 @@ impl<T: Clone> Gather<T> {
         Ok(())
     }
 
-    /// The error tells where in the tensor another source is.
+    /// The error names the place that another source already has.
     fn put(&mut self, piece: Piece, of: T) -> Result<(), String> {
         let Piece {
             name,
@@ -107,7 +107,7 @@ impl<T: Clone> Gather<T> {
         self.tensors.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Every source, as often as it is used.
+    /// Every source, once for each use.
     pub fn sources(&self) -> impl Iterator<Item = &T> {
         self.tensors
             .iter()
@@ -120,7 +120,8 @@ impl<T: Clone> Gather<T> {
         self.places.contains_key(name)
     }
 
-    /// The shape of a tensor, if there is one, from those of its sources; the text says why it has none.
+    /// The shape of a tensor, from those of its sources; `None` if there is no such tensor. The text says why it has no
+    /// shape.
     ///
     /// # Errors
     /// Those of `of`.
@@ -135,8 +136,8 @@ impl<T: Clone> Gather<T> {
         }
     }
 
-    /// A tensor, if there is one, made of its sources, whose shapes [fit](Self::shape). Floating-point values
-    /// are converted to `dtype`, or to that of the first source.
+    /// A tensor, made from its sources, whose shapes [fit](Self::shape); `None` if there is no such tensor.
+    /// Floating-point values are converted to `dtype`, or to the dtype of the first source.
     ///
     /// # Errors
     /// Those of `of`.

@@ -1,10 +1,10 @@
-//! [`Pattern`]: names with places for what differs from tensor to tensor.
+//! [`Pattern`]: names with placeholders for the parts that differ from tensor to tensor.
 
 /// A name in which `*` stands for any run of characters and `#` for a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pattern {
     text: String,
-    /// The literal text between the placeholders. A name without one of these texts does not match.
+    /// The literal text between the placeholders. A name that lacks one of these texts does not match.
     literals: Vec<String>,
 }
 
@@ -31,12 +31,12 @@ impl Pattern {
         }
     }
 
-    /// How many places for numbers it has.
+    /// The number of `#` placeholders.
     pub(super) fn numbers(&self) -> usize {
         self.text.matches('#').count()
     }
 
-    /// Whether names that match `self` fill all places of `to`, apart from `fewer` numbers.
+    /// Whether names that match `self` give values for all placeholders of `to`, except for `fewer` numbers.
     pub(super) fn fills(&self, to: &Self, fewer: usize) -> bool {
         let runs = |pattern: &Self| pattern.text.matches('*').count();
         runs(self) == runs(to) && self.numbers() == to.numbers() + fewer
@@ -44,13 +44,13 @@ impl Pattern {
 
     /// The text of each placeholder in `name`, as short as possible. `None` if the name does not match.
     pub(super) fn captures<'n>(&self, name: &'n str) -> Option<Captures<'n>> {
-        // Large checkpoints have 90,000 names, and most rules are about few of them.
+        // Large checkpoints have 90,000 names, and most rules are for few of them.
         let all = self.literals.iter().all(|literal| name.contains(literal));
         let mut found = Captures::default();
         (all && matches(&self.text, name, &mut found)).then_some(found)
     }
 
-    /// The name with these values in its places.
+    /// The name with these values in its placeholders.
     pub(super) fn fill(&self, captures: &Captures<'_>) -> String {
         let (mut runs, mut numbers) = (captures.runs.iter(), captures.numbers.iter());
         let mut name = String::new();

@@ -1,28 +1,31 @@
-//! [`Rows`]: how the rows of one matrix are those of several.
+//! [`Rows`]: how the rows of one matrix divide into the rows of several.
 
 use mlx_core::ops::concat;
 use mlx_core::{Array, Result};
 
-/// Rows of a fused matrix. They lie in `groups` groups of equal size, and each group holds rows of every part
-/// in turn. One group is `[q | k | v]`; as many groups as heads is q, k and v head by head; as many groups as
-/// features of an MLP, with one row of each part, is gate and up in turn.
+/// The rows of a fused matrix. They are `groups` groups of equal size, and each group holds rows of every part in turn.
+/// One group is `[q
+/// k
+/// v]`. With as many groups as heads, the rows are q, k and v head by head. With as many groups as an MLP has features,
+/// and one row for each part, gate and up alternate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rows {
-    /// How often the parts follow each other.
+    /// The number of groups.
     pub groups: i32,
-    /// Rows of each part in a group; of a tensor with fewer rows, such as scales of blocks, the proportions.
+    /// The rows of each part in a group. For a tensor with fewer rows, such as scales of blocks, only the proportions
+    /// matter.
     pub parts: Vec<i32>,
 }
 
 impl Rows {
-    /// The axis of the rows of an array with `ndim` axes: the one before the last of matrices, their scales
-    /// and stacks of them; the last of a bias.
+    /// The axis of rows in an array with `ndim` axes: the last but one for matrices, their scales and stacks of them,
+    /// and the last for a bias.
     pub fn axis(is_bias: bool, ndim: usize) -> usize {
         ndim.saturating_sub(if is_bias { 1 } else { 2 })
     }
 
-    /// Where the parts of a group begin, and where the last ends, for an axis of `n` rows; `None` if they do
-    /// not divide it.
+    /// Where each part of a group begins, and where the last ends, for an axis of `n` rows. `None` if `n` does not
+    /// divide into the parts.
     fn bounds(&self, n: i32) -> Option<Vec<i32>> {
         let whole: i64 = self.parts.iter().map(|&rows| i64::from(rows)).sum();
         if whole == 0 || n % self.groups != 0 {
@@ -63,7 +66,7 @@ impl Rows {
         rows.reshape(&shape)
     }
 
-    /// The matrix of which these are the parts, in order.
+    /// The matrix with these parts, in order.
     pub fn join(&self, parts: &[Array], axis: usize) -> Result<Array> {
         if self.groups == 1 {
             return concat(parts, axis as i32);

@@ -4,9 +4,9 @@ use super::pattern::Pattern;
 use super::rows::Rows;
 use super::{Change, Piece, Place};
 
-/// One line of a family's table: what becomes of the tensors whose names match.
+/// One line of a family's table, for the tensors whose names match.
 ///
-/// In names `*` stands for any run of characters, and `#` for a number. A new name has the same places in the
+/// In names `*` stands for any run of characters, and `#` for a number. A new name has the same placeholders in the
 /// same order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
@@ -41,36 +41,36 @@ impl Rule {
         Self::new(from, Action::Drop(reason.to_owned()))
     }
 
-    /// The tensor has another name.
+    /// The tensor gets another name.
     ///
     /// # Panics
-    /// The names have other places.
+    /// The names have different placeholders.
     pub fn rename(from: &str, to: &str) -> Self {
         Self::new(from, Action::Rename(Pattern::new(to))).checked()
     }
 
-    /// The axes have another order: `axes[i]` of the published tensor is axis i. Not for packed weights.
+    /// The axes get another order: axis i is axis `axes[i]` of the published tensor. Not for packed weights.
     ///
     /// # Panics
-    /// The axes are not each one there is, once.
+    /// `axes` is not a permutation.
     pub fn transpose(from: &str, axes: &[i32]) -> Self {
         let all = (0..axes.len() as i32).all(|axis| axes.contains(&axis));
         assert!(all, "{axes:?} is no order of axes");
         Self::new(from, Action::Transpose(axes.to_vec()))
     }
 
-    /// A number is added, in F32: 1 makes the weight of a norm of what is stored as `weight - 1`.
+    /// A number is added, in F32. For example, 1 turns a stored `weight - 1` into the weight of a norm.
     pub fn add(from: &str, number: f32) -> Self {
         Self::new(from, Action::Add(number))
     }
 
-    /// Bytes of packed codes, `[.., groups, bytes]`, are words `[.., groups * bytes / 4]`.
+    /// Bytes of packed codes, `[.., groups, bytes]`, become words `[.., groups * bytes / 4]`.
     pub fn words(from: &str) -> Self {
         Self::new(from, Action::Words)
     }
 
-    /// The tensor is an item of a stack, such as one expert of many; the last `#` is its index, and is no place
-    /// in `to`.
+    /// The tensor becomes an item of a stack, such as one expert of many. The last `#` is its index, and is not a
+    /// placeholder of `to`.
     ///
     /// # Panics
     /// The names have other places.
@@ -78,9 +78,9 @@ impl Rule {
         Self::new(from, Action::Stack(Pattern::new(to))).checked()
     }
 
-    /// The rows of the tensor (features of a bias) belong to several: `groups` times follow each other so many
-    /// rows of each, in this order. Of tensors with other numbers of rows the same proportions are taken. Columns of a
-    /// dense matrix are split between two [`transpose`](Self::transpose)s.
+    /// The rows of the tensor (features of a bias) belong to several parameters: there are `groups` groups, each with
+    /// so many rows of each parameter, in this order. A tensor with another number of rows is split in the same
+    /// proportions. To split columns of a dense matrix, put the rule between two [`transpose`](Self::transpose)s.
     ///
     /// # Panics
     /// The names have other places, or numbers are not positive.
@@ -93,7 +93,7 @@ impl Rule {
         Self::new(from, Action::Split(rows, to)).checked()
     }
 
-    /// The tensor is a part of the rows of another: what [`split`](Self::split) does, the other way round.
+    /// The tensor is a part of the rows of another: the inverse of [`split`](Self::split).
     ///
     /// # Panics
     /// As [`split`](Self::split).
@@ -103,8 +103,8 @@ impl Rule {
             .expect("splitting can be undone")
     }
 
-    /// Files that are written have the published form as well, as mlx-lm's have: the rule also holds for
-    /// checkpoints and adapters that MLX programs wrote, and is undone when a model is saved.
+    /// Written files keep the published form, as mlx-lm's files do: the rule also applies to checkpoints and adapters
+    /// that MLX programs wrote, and is undone when a model is saved.
     ///
     /// # Panics
     /// The rule cannot be undone: it drops, stacks or makes words.
@@ -115,7 +115,7 @@ impl Rule {
         self
     }
 
-    /// A table is part of the program: one that makes no sense is a broken invariant.
+    /// Panics for a table without meaning, because a table is part of the program.
     fn checked(self) -> Self {
         let (to, fewer): (&[Pattern], usize) = match &self.action {
             Action::Drop(_) | Action::Transpose(_) | Action::Add(_) | Action::Words => (&[], 0),
@@ -161,7 +161,7 @@ impl Rule {
         })
     }
 
-    /// Puts what becomes of a piece behind `out`; the error is the reason why it is dropped.
+    /// Appends the results for a piece to `out`. The error is the reason why it is dropped.
     pub(super) fn apply(&self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), &str> {
         let found = self.from.iter().enumerate();
         let mut found = found.filter_map(|(at, from)| Some((at, from.captures(&piece.name)?)));
@@ -179,7 +179,7 @@ impl Rule {
             Action::Words => out.push(piece.then(Change::Words)),
             Action::Stack(to) => {
                 let index = captures.pop_number();
-                // A number that is too large for an index is no item of any stack.
+                // A number that does not fit an index is not an item of any stack.
                 let index = index.unwrap_or(usize::MAX);
                 out.push(Piece {
                     name: to.fill(&captures),

@@ -1,4 +1,4 @@
-//! Layers that run one position behind the others.
+//! Layers that are one position behind the others.
 
 use mlx_core::{Array, Result};
 
@@ -10,8 +10,9 @@ impl Step<'_> {
         &self.cache.lens
     }
 
-    /// Runs a layer for which every row is one position shorter than for the others: position p of its keys and values needs
-    /// the token at p + 1, so that the last one is written by the next step. A row that begins has the same length for all.
+    /// Runs a layer in which every row is one position shorter than in the others. Keys and values of position p need
+    /// the token at p + 1, so the next step writes the last position. A row that begins has the same length in all
+    /// layers.
     ///
     /// # Errors
     /// Those of `run`.

@@ -1,4 +1,4 @@
-//! Layers whose tokens see only those of their own chunk of positions.
+//! Layers whose tokens see only the tokens of their own chunk of positions.
 
 use mlx_core::fast::Mask;
 use mlx_core::{Array, Result};
@@ -8,8 +8,8 @@ use crate::attend::{Attend, Keys, attend};
 use crate::mask::{mask, position, visible};
 
 impl Step<'_> {
-    /// [`attend`](Self::attend) of a layer whose tokens see only those of their own chunk: position p belongs to chunk
-    /// `p / chunk` (Llama 4). The layer keeps a window of `chunk` positions, or all.
+    /// [`attend`](Self::attend) for a layer whose tokens see only the tokens of their own chunk: position p belongs to
+    /// chunk `p / chunk` (Llama 4). The layer keeps a window of `chunk` positions, or all.
     ///
     /// # Errors
     /// As there.
@@ -24,7 +24,7 @@ impl Step<'_> {
     ) -> Result<Array> {
         let (arrays, window, layout) = self.stored(layer, &k.into(), Some(v))?;
         let mask = match self.end() <= chunk {
-            // One chunk, of which a token sees what is before it.
+            // All rows are in one chunk, in which a token sees the tokens before it.
             true => self.mask(window, layout)?,
             false => self.chunk_mask(chunk, window, layout)?,
         };
@@ -32,7 +32,7 @@ impl Step<'_> {
         attend(q, &arrays[0], &arrays[1], scheme, mask, options)
     }
 
-    /// The mask of chunks, made once a step.
+    /// The mask of chunks, made once for each step.
     fn chunk_mask(&mut self, chunk: usize, window: Option<usize>, layout: Layout) -> Result<Mask> {
         let key = (chunk, window, layout);
         if let Some(mask) = self.chunks.get(&key) {
@@ -49,7 +49,7 @@ impl Step<'_> {
             Layout::Wrapped { cap } => position(slot, lens[row] + self.width, cap),
             Layout::Chunk { cap } => lens[row] as i64 + slot as i64 - cap as i64,
         };
-        // Documents of one row have chunks of their own.
+        // Each document of a row has its own chunks.
         let first = |row: usize, token: usize| match &self.documents {
             Some(documents) => {
                 let own = documents[row].get(token);
@@ -59,7 +59,7 @@ impl Step<'_> {
         };
         let array = mask(lens.len(), self.width, slots, |row, query, slot| {
             let (q, k) = ((lens[row] + query) as i64, held(row, slot));
-            // Padding belongs to no document, and sees all tokens before it, so that its softmax has terms.
+            // Padding belongs to no document. It sees all tokens before it, so that its softmax has terms.
             let Some(first) = first(row, query) else {
                 return visible(q, k, window);
             };

@@ -1,4 +1,4 @@
-//! Layers that keep one vector a position.
+//! Layers that keep one vector for each position.
 
 use mlx_core::fast::Mask;
 use mlx_core::{Array, Result};
@@ -8,9 +8,9 @@ use crate::attend::{Attend, attend};
 use crate::cache::state::refusal;
 
 impl Step<'_> {
-    /// [`attend`](Self::attend) of a layer that keeps one vector a position ([`LayerKind::Latent`](crate::LayerKind)):
-    /// `latents` `[B, 1, L, D]` are the keys of all queries, and their first `value_dim` features the values. Queries see what
-    /// the selection says, if there is one.
+    /// [`attend`](Self::attend) for a layer that keeps one vector for each position
+    /// ([`LayerKind::Latent`](crate::LayerKind)): `latents` `[B, 1, L, D]` are the keys of all queries, and their first
+    /// `value_dim` features are the values. If there is a selection, queries see only its positions.
     ///
     /// # Errors
     /// As [`attend`](Self::attend), or the cache is quantised.

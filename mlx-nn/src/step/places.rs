@@ -6,7 +6,7 @@ use mlx_core::{Array, DType, Result};
 use super::Step;
 
 impl Step<'_> {
-    /// The position of each token in its text, I32 `[B, L]`. Padding goes on behind a row's last token.
+    /// The position of each token in its text, I32 `[B, L]`. Positions of padding follow the row's last token.
     ///
     /// # Errors
     /// No memory for a handle.

@@ -1,4 +1,4 @@
-//! The side of a step that recurrent layers use.
+//! The part of [`Step`] that recurrent layers use.
 
 use std::fmt;
 use std::rc::Rc;
@@ -58,14 +58,14 @@ use crate::cache::state::refusal;
 /// ```
 #[derive(Clone, Debug)]
 pub enum StateAfter {
-    /// After each token: `[B, L, …]`. A row may keep any number of its tokens; what is behind its last real
-    /// token does not matter.
+    /// After each token: `[B, L, …]`. A row may keep any number of its tokens. States behind its last real token do not
+    /// matter.
     Each(Array),
     /// After the last real token of each row: `[B, …]`. A row of width 0 has the state it had before. A row
     /// can keep all of its tokens or none.
     End(Array),
-    /// As `End`, and how the state is computed again where a row keeps a part of its tokens: nothing is stored for each
-    /// token, and what is rejected costs a second run.
+    /// As `End`, with a function that computes the state again if a row keeps a part of its tokens. No state is stored
+    /// for each token, but a rejected token costs a second run.
     Again {
         /// After the last real token of each row: `[B, …]`.
         end: Array,
@@ -79,7 +79,7 @@ pub enum StateAfter {
 pub struct Replay {
     /// The inputs of `run`, with the state before the step.
     pub inputs: Vec<Array>,
-    /// The state `[B, …]` after the first `keep[b]` tokens of row b, of the inputs and `keep`, I32 `[B]`.
+    /// Returns the state `[B, …]` after the first `keep[b]` tokens of row b, from the inputs and `keep`, I32 `[B]`.
     pub run: Rc<Run>,
 }
 
@@ -122,19 +122,19 @@ impl Step<'_> {
         Ok(self.real_widths.clone().expect("it was made"))
     }
 
-    /// Whether rows may keep some of several tokens ([`CacheOptions::slack`](crate::CacheOptions::slack)), so
-    /// that recurrent layers should hand over the state after [each](StateAfter::Each). Wider steps, which
-    /// bring prompts, are kept whole, and the state at their [end](StateAfter::End) is enough.
+    /// Whether rows may keep a part of several tokens ([`CacheOptions::slack`](crate::CacheOptions::slack)). Then
+    /// recurrent layers should hand over the state after [each](StateAfter::Each) token. Wider steps, such as those of
+    /// prompts, are kept whole, so the state at their [end](StateAfter::End) is enough.
     pub fn keeps_parts(&self) -> bool {
         1 < self.width && self.width <= self.cache.options.slack + 1
     }
 
-    /// The input of a causal convolution whose window is part `part` of layer `layer`: the inputs before the
-    /// step and those of the step, `[B, L, width] -> [B, len + L, width]`. Output `t` of the convolution reads
-    /// `t ..= t + len`. When the step commits, each row's window is moved by the tokens it keeps.
+    /// The input of a causal convolution whose window is part `part` of layer `layer`: the inputs before the step,
+    /// followed by those of the step, `[B, L, width] -> [B, len + L, width]`. Output `t` of the convolution reads `t
+    /// ..= t + len`. When the step commits, each row's window moves by the tokens that the row keeps.
     ///
     /// # Errors
-    /// The part is no window, or the inputs have another shape.
+    /// The part is not a window, or the inputs have another shape.
     pub fn window(&mut self, layer: usize, part: usize, inputs: &Array) -> Result<Array> {
         let found = self.state_part(layer, part)?;
         let rows = self.widths.len();
@@ -172,7 +172,7 @@ impl Step<'_> {
         }
     }
 
-    /// Hands over what the step's tokens make of part `part` of layer `layer`'s state.
+    /// Hands over the state after the step's tokens, for part `part` of layer `layer`.
     ///
     /// # Errors
     /// The layer has no such part, or the array has another shape or dtype.

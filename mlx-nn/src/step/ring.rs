@@ -7,7 +7,7 @@ use super::{Attended, Layout, Step};
 use crate::attend::Keys;
 use crate::mask::position;
 
-/// Index arrays for a step that is wider than a ring's slack, made once a step for each size of ring.
+/// Index arrays for a step that is wider than a ring's slack, made once for each step and size of ring.
 #[derive(Clone)]
 pub(super) struct Turn {
     /// For each slot of the ring after the step, the number of the step's token that it holds:
@@ -40,8 +40,8 @@ impl Step<'_> {
             let arrays = self.kv(layer)?.write(k, v, &slots, cap)?;
             return Ok((arrays, window, Layout::Wrapped { cap }));
         }
-        // The step is wider than the slack: its last tokens may overwrite positions that its first tokens
-        // see. So the queries attend to the old ring and the new tokens side by side.
+        // The step is wider than the slack: its last tokens may overwrite positions that its first tokens see. So the
+        // queries attend to the old ring and the new tokens, side by side.
         let cache = self.kv(layer)?;
         let new = cache.kept_both(k, v)?;
         let old = cache.read(cap)?;
@@ -62,8 +62,8 @@ impl Step<'_> {
         self.kv(layer)?.stage(ring);
         match old {
             Some(old) if self.cache.lens.iter().any(|&len| len > 0) => {
-                // In the order of positions: sums then have the same bits as in one wide step, and the
-                // chunks of a prompt do not change its result.
+                // In the order of positions: so sums have the same bits as in one wide step, and the chunks of a prompt
+                // do not change its result.
                 let beside = |old: &Array, new: &Array| {
                     let order = turn.in_order.broadcast_to(old.shape())?;
                     concat(&[&old.take_along_axis(&order, 2)?, new], 2)

@@ -1,4 +1,4 @@
-//! Layers whose queries see only some of the positions before them.
+//! Layers whose queries see only a selection of the positions before them.
 
 use mlx_core::fast::Mask;
 use mlx_core::{Array, Result};
@@ -7,17 +7,17 @@ use super::Step;
 use crate::attend::{Attend, attend};
 
 impl Step<'_> {
-    /// The length of the longest row with what it brings to this step.
+    /// The length of the longest row, including its tokens of this step.
     pub fn longest(&self) -> usize {
         let rows = self.cache.lens.iter().zip(&self.widths);
         rows.map(|(len, width)| len + width).max().unwrap_or(0)
     }
 
-    /// Writes one vector a position, `[B, 1, L, D]`, to the cache of a layer that keeps such: all that the rows have,
-    /// `[B, 1, S, D]`, and which of them the step's queries may see, Bool `[B or 1, 1, L, S]`.
+    /// Writes one vector for each position, `[B, 1, L, D]`, to the cache of a layer that keeps such vectors. Returns
+    /// all vectors of the rows, `[B, 1, S, D]`, and which of them the step's queries may see, Bool `[B or 1, 1, L, S]`.
     ///
     /// # Errors
-    /// The shapes do not fit, or the layer keeps something else.
+    /// The shapes do not fit, or the layer has another kind of state.
     pub fn keep(&mut self, layer: usize, vectors: &Array) -> Result<(Array, Array)> {
         let (arrays, mask) = self.written(layer, &vectors.into(), None)?;
         let kept = arrays.into_iter().next().expect("a layer keeps an array");
@@ -25,17 +25,18 @@ impl Step<'_> {
         Ok((kept, visible))
     }
 
-    /// What the last layer has chosen that chooses: Bool `[B, 1, L, S]`; `None` if queries see all that they may.
+    /// The selection of the last layer that has chosen positions: Bool `[B, 1, L, S]`; `None` if queries see all
+    /// positions that they may see.
     pub fn selection(&self) -> Option<&Array> {
         self.selection.as_ref()
     }
 
-    /// Sets the [`selection`](Self::selection) for this layer and those behind it.
+    /// Sets the [`selection`](Self::selection) for this layer and the layers behind it.
     pub fn set_selection(&mut self, selection: Option<Array>) {
         self.selection = selection;
     }
 
-    /// [`attend`](Self::attend) of queries that see what the selection says, if there is one.
+    /// [`attend`](Self::attend), where queries see only the selection, if there is one.
     ///
     /// # Errors
     /// As there.

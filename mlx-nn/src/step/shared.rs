@@ -1,4 +1,4 @@
-//! Layers that attend over the keys and values of an earlier layer, and store none.
+//! Layers that attend to the keys and values of an earlier layer, and store none.
 
 use mlx_core::{Array, Result};
 
@@ -7,7 +7,7 @@ use crate::attend::{Attend, Keys, attend};
 use crate::cache::state::refusal;
 
 impl Step<'_> {
-    /// [`attend`](Self::attend) of a layer whose keys and values later layers read, too.
+    /// [`attend`](Self::attend) for a layer whose keys and values later layers read too.
     ///
     /// # Errors
     /// As there.
@@ -25,8 +25,8 @@ impl Step<'_> {
         attend(q, &arrays[0], &arrays[1], scheme, mask, options)
     }
 
-    /// The attention of queries `[B, H, L, D]` over the keys and values that [`attend_shared`](Self::attend_shared) had for
-    /// layer `layer` in this step: `[B, H, L, Dv]`. Nothing is written.
+    /// The attention of queries `[B, H, L, D]` over the keys and values that layer `layer` shared in this step with
+    /// [`attend_shared`](Self::attend_shared): `[B, H, L, Dv]`. Nothing is written.
     ///
     /// # Errors
     /// That layer has not shared any in this step, or the shapes do not fit.

@@ -38,8 +38,8 @@ impl State for KvCache {
         }
     }
 
-    /// A ring can be shortened while it holds all that a token at position `len` sees of the positions before
-    /// it: `window - 1` of them.
+    /// A ring can be shortened while it still holds the `window - 1` positions before `len`, which a token at position
+    /// `len` sees.
     fn can_rewind(&self, _row: usize, held: RowLen, len: usize) -> bool {
         match self.extent {
             Extent::Grows { .. } => true,
@@ -177,13 +177,13 @@ impl State for KvCache {
         if let Some(store) = &self.store
             && capacity < self.capacity()
         {
-            // A copy: a view would keep the whole buffer alive.
+            // A copy, because a view would keep the whole buffer alive.
             let part = |array: &Array| array.slice_axis(2, 0, capacity as i32)?.contiguous();
             self.store = match capacity {
                 0 => None,
                 _ => Some(Rc::new(Store {
                     arrays: store.each(part)?,
-                    // `contiguous` of a small array may be a view all the same.
+                    // `contiguous` of a small array may still be a view.
                     borrowed: store.borrowed,
                 })),
             };

@@ -11,8 +11,7 @@ use crate::cache::state::not_kin;
 
 /// The slots of a step's tokens.
 pub(crate) enum Slots {
-    /// Row b writes from position `offsets[b]` on, in a ring modulo the buffer's size. A kernel computes the
-    /// slots.
+    /// Row b writes from position `offsets[b]` on; in a ring, modulo the buffer's size. A kernel computes the slots.
     Positions { offsets: Array, ring: bool },
     /// The host has computed the slots.
     Each(Places),
@@ -27,7 +26,8 @@ pub(crate) enum Places {
     Scattered { rows: Array, slots: Array },
 }
 
-/// Both buffers with the tokens of a step in the slots that follow from positions; new buffers if there are none.
+/// Both buffers, with the step's tokens in the slots that follow from their positions. New buffers are made if there
+/// are none.
 pub(super) fn write_both(
     store: Option<&Rc<Store>>,
     (keys, values): (&Keys<'_>, &Array),
@@ -46,7 +46,7 @@ pub(super) fn write_both(
             if k.shape()[2] as usize >= capacity && !store.is_own() {
                 Buffers::Shared(k, v)
             } else {
-                // A buffer that has grown is a new one, which nothing else reads.
+                // A buffer that has grown is new, so nothing else reads it.
                 Buffers::Own(grown(k, capacity)?, grown(v, capacity)?)
             }
         }
@@ -59,7 +59,8 @@ pub(super) fn write_both(
     Ok(vec![k, v])
 }
 
-/// Whether new keys or values of this shape, packed in the scheme if there is one, have the heads and features of a buffer.
+/// Checks that new keys or values of this shape, packed in the scheme if there is one, have the heads and features of a
+/// buffer.
 fn check(buffer: &Array, shape: [i32; 4], dtype: DType, scheme: Option<Scheme>) -> Result<()> {
     let ([b, heads, _, d], [rows, new_heads, _, new_d]) = (buffer.dims()?, shape);
     let new_d = match scheme {
