@@ -1,7 +1,7 @@
 //! Adapters in files: mlx-lm's `adapter_config.json` and `adapters.safetensors` are read and written, PEFT's
 //! `adapter_model.safetensors` is read.
 //!
-//! The tensors decide where adapters go: `q_proj.lora_a` puts one on `q_proj`, which may be a linear layer, an
+//! The tensors decide which layers get adapters: `q_proj.lora_a` puts one on `q_proj`, which may be a linear layer, an
 //! embedding or a stack of experts. Tensors that name no layer are refused, all in one report.
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ pub const CONFIG: &str = "adapter_config.json";
 /// mlx-lm's name of an adapter's tensors.
 pub const WEIGHTS: &str = "adapters.safetensors";
 
-/// What a folder of trained parameters holds.
+/// The kind of the parameters in an adapter's folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdapterKind {
     /// A and B.
@@ -46,22 +46,22 @@ impl AdapterKind {
     }
 }
 
-/// What was read from an adapter's folder.
+/// The result of reading an adapter's folder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapter {
-    /// What it holds.
+    /// The kind of its parameters.
     pub kind: AdapterKind,
-    /// The names of its parameters, as the model calls them, in order.
+    /// The names of its parameters in the model, in order.
     pub names: Vec<String>,
-    /// The part of the inputs that training dropped.
+    /// The fraction of the inputs that training dropped.
     pub dropout: f32,
 }
 
-/// Reads the adapter in `dir` into `model`; what it held for the same layers is replaced.
+/// Reads the adapter in `dir` into `model`. Earlier adapters of the same layers are replaced.
 ///
 /// # Errors
-/// The folder holds no adapter of a known format, or one of another model: one report names every
-/// tensor that has no place.
+/// The folder holds no adapter of a known format, or the adapter of another model: one report names every tensor
+/// without a place.
 pub fn load(dir: &Path, model: &mut dyn Model) -> Result<Adapter> {
     let config = read_json(dir, CONFIG)?;
     let label = dir.display().to_string();
@@ -126,7 +126,7 @@ pub fn load(dir: &Path, model: &mut dyn Model) -> Result<Adapter> {
     )
 }
 
-/// Full parameters by the names of ours.
+/// Full parameters under the names of our parameters.
 fn full(label: &str, file: Safetensors, rules: &Rules) -> Result<BTreeMap<String, Array>> {
     let mut faults = Vec::new();
     for published in file.names() {
@@ -146,7 +146,7 @@ fn full(label: &str, file: Safetensors, rules: &Rules) -> Result<BTreeMap<String
     Ok(tensors)
 }
 
-/// Puts `part` of the adapter of a layer, as files call it, into `tensors` for every layer of ours that has a part of
+/// Puts `part` of the adapter of a layer (a name in files) into `tensors`, for every layer of ours that has a part of
 /// its matrix. The inner error is a fault of the adapter.
 fn spread(
     rules: &Rules,
@@ -155,7 +155,7 @@ fn spread(
     array: &Array,
     tensors: &mut BTreeMap<String, Array>,
 ) -> Result<Result<(), String>> {
-    // The model has no layer for one that checkpoints drop, such as a tied head: `put` refuses it by name.
+    // The model has no layer for one that checkpoints drop, such as a tied head, and `put` refuses it by name.
     let whole = Rules::none();
     let pieces = rules.modules(layer).or_else(|_| whole.modules(layer));
     for piece in pieces.unwrap_or_default() {
@@ -174,7 +174,7 @@ fn spread(
     Ok(Ok(()))
 }
 
-/// Gives parameters of the model itself new values.
+/// Sets parameters of the model itself to new values.
 fn fill(label: &str, module: &mut dyn Module, tensors: BTreeMap<String, Array>) -> Result<Adapter> {
     struct Fill<'a> {
         tensors: &'a BTreeMap<String, Array>,
@@ -226,7 +226,7 @@ fn fill(label: &str, module: &mut dyn Module, tensors: BTreeMap<String, Array>) 
     })
 }
 
-/// Refuses an adapter without tensors: a training run or a copy went wrong.
+/// Refuses an adapter without tensors, which a failed training run or an incomplete copy leaves behind.
 fn not_empty(label: &str, tensors: &BTreeMap<String, Array>) -> Result<()> {
     if !tensors.is_empty() {
         return Ok(());
@@ -251,7 +251,7 @@ fn report(label: &str, what: &str, faults: &[String]) -> Result<()> {
     Err(Error::new(ErrorKind::Format, message))
 }
 
-/// What [`write()`] says in `adapter_config.json`.
+/// The content of `adapter_config.json`, for [`write()`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterConfig {
     /// What is saved.
@@ -260,20 +260,20 @@ pub struct AdapterConfig {
     pub rank: i32,
     /// alpha / rank.
     pub scale: f32,
-    /// The part of the inputs that training drops.
+    /// The fraction of the inputs that training drops.
     pub dropout: f32,
     /// How many of the last layers have adapters; -1 means all.
     pub num_layers: i64,
-    /// The adapted layers, as mlx-lm names them: relative to a decoder layer, or in full.
+    /// The adapted layers under mlx-lm's names: relative to a decoder layer, or in full.
     pub keys: Vec<String>,
-    /// Further keys of the file: facts for people.
+    /// Further keys of the file, for information.
     pub facts: Map<String, Value>,
 }
 
 /// Writes `adapters.safetensors` and `adapter_config.json`, as mlx-lm reads them.
 ///
 /// # Errors
-/// A file cannot be written. Each appears whole or not at all, the tensors first.
+/// A file cannot be written. Each file appears whole or not at all, the tensors first.
 pub fn write<'a>(
     dir: &Path,
     config: &AdapterConfig,
@@ -287,7 +287,7 @@ pub fn write<'a>(
             "lora_parameters".into(),
             json!({
                 "rank": config.rank,
-                // A plain f32 would be written with the digits of its f64.
+                // A plain f32 would be written with all digits of the equal f64.
                 "scale": shortest(config.scale),
                 "dropout": shortest(config.dropout),
                 "keys": config.keys,

@@ -12,14 +12,14 @@ use crate::names::{Names, prefixes};
 use crate::registry::{Family, Registry, Source};
 use crate::{LoadOptions, Loaded, Model, ModelInfo, Weights, mtp};
 
-/// A model whose parameters have values that are not evaluated: on the CPU they refer to the files.
+/// A model whose parameters are set but not evaluated: on the CPU they refer to the files.
 pub(crate) struct Assembled {
     pub model: Box<dyn Model>,
     pub model_type: &'static str,
     pub family: Family,
-    /// Of the text model.
+    /// The config of the text model.
     pub config: Config,
-    /// Whether the text model's config.json is inside that of a multimodal checkpoint.
+    /// Whether the text model's config is inside that of a multimodal checkpoint.
     pub nested: bool,
     pub quantization: Quantization,
 }
@@ -59,7 +59,7 @@ pub(crate) fn filled(
     Ok(assembled)
 }
 
-/// Builds the model, and brings the tensors of its files under the names of its parameters.
+/// Builds the model, and maps the tensors of its files to the names of its parameters.
 fn assemble(
     registry: &Registry,
     label: &str,
@@ -67,7 +67,7 @@ fn assemble(
     weights: Weights,
 ) -> Result<(Assembled, Checkpoint)> {
     let outer = Config::new(&format!("{label}: config.json"), config)?;
-    // Multimodal checkpoints describe their text model inside; some keys stay outside.
+    // Multimodal checkpoints describe their text model in `text_config`; some keys stay outside.
     let text = outer.object("text_config")?;
     let nested = text.is_some();
     let mut published = Checkpoint::new(label, weights.model, &prefixes(nested))?;
@@ -88,7 +88,7 @@ fn assemble(
     }
     let tied = tied.unwrap_or(family.tied);
     let quantization_of = Config::clone(&outer);
-    // Some name it outside, some inside, some on both sides.
+    // Some checkpoints have the key outside, some inside, some in both places.
     let tied = tied
         || text
             .as_ref()
@@ -183,7 +183,7 @@ impl Visit for Weigh {
     fn weight(&mut self, _path: &Path, weight: &mlx_nn::Weight) -> Result<()> {
         let elements = |shape: &[i32]| shape.iter().map(|&n| n as usize).product::<usize>();
         if let mlx_nn::Weight::Quantized { packed, .. } = weight {
-            // `param` counts the packed words; the rest of the matrix is added here.
+            // `param` counts the packed words; here the rest of the matrix is added.
             self.n_parameters += elements(&weight.shape()) - elements(packed.shape());
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! [`CausalLm`]: what every decoder has around its layers.
+//! [`CausalLm`]: the parts around the layers of every decoder.
 
 use mlx_core::ops::{concat, create::zeros};
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
@@ -12,8 +12,8 @@ use crate::{Geometry, Model, Names};
 
 /// One layer of a decoder.
 pub trait DecoderLayer: Module {
-    /// `[B, L, E] -> [B, L, E]`; `state` is the place of its state in the step's cache, or of the first of
-    /// several ([`Geometry::state_of`]).
+    /// `[B, L, E] -> [B, L, E]`. `state` is the index of the layer's state in the step's cache, or of the first one if
+    /// it has several ([`Geometry::state_of`]).
     ///
     /// # Errors
     /// The step has other rows or another width.
@@ -78,8 +78,8 @@ struct Backbone<L, E> {
 }
 module!(Backbone<L: Module, E: Module> { embed_tokens, layers, norm } flat { ends });
 
-/// A decoder-only transformer: an embedding, layers, a final norm and an output head. Beside them it may own a head
-/// for multi-token prediction, a module set of its own named `mtp`.
+/// A decoder-only transformer: an embedding, layers, a final norm and an output head. It may also own a head for
+/// multi-token prediction, a module set named `mtp`.
 #[derive(Clone)]
 pub struct CausalLm<L, M = (), E = ()> {
     model: Backbone<L, E>,
@@ -96,7 +96,7 @@ pub struct CausalLm<L, M = (), E = ()> {
 module!(CausalLm<L: Module, M: Module, E: Module> { model, lm_head, mtp }
         plain { geometry, names, embed_scale, logit_scale, softcap, drafts });
 
-/// What is around the layers.
+/// The parts around the layers.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
     /// The model's sizes.

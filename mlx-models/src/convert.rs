@@ -1,8 +1,8 @@
 //! Converting checkpoints: quantising, unpacking, casting, as `mlx_lm.convert` does.
 //!
 //! The result loads here and in mlx-lm: `model.safetensors` or shards with an index, and a `config.json` whose
-//! `quantization` says how each weight is packed. Tensors are read, changed and written one after the other, so that
-//! memory holds a few of them and not the model.
+//! `quantization` describes the packing of each weight. Tensors are read, changed and written one after the other, so
+//! memory never holds the whole model.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -29,32 +29,32 @@ pub use crate::weights::non_finite;
 pub use recipe::{Bits, Mixed, Recipe};
 pub use shards::SHARD_BYTES;
 
-/// What becomes of the weights.
+/// What is done with the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Packing {
-    /// They stay dense, or packed as they are.
+    /// They stay as they are, dense or packed.
     #[default]
     Keep,
-    /// A dense model is quantised.
+    /// The weights of a dense model are quantised.
     Quantize(Recipe),
-    /// A quantised model is unpacked.
+    /// The weights of a quantised model are unpacked.
     Dequantize,
 }
 
 /// How [`convert`] converts.
 #[derive(Clone, Copy, Debug)]
 pub struct ConvertOptions {
-    /// What becomes of the weights.
+    /// What is done with the weights.
     pub packing: Packing,
-    /// The dtype of what is not packed; by default what config.json names as `torch_dtype` (or
-    /// `dtype` of its `text_config`), and without that as it is stored. So does mlx-lm.
+    /// The dtype of weights that are not packed. The default is that of config.json (`torch_dtype`, or `dtype` of its
+    /// `text_config`), and without that key the stored dtype. mlx-lm has the same rule.
     pub dtype: Option<DType>,
     /// The most bytes of a file, unless one tensor is larger.
     pub shard_bytes: u64,
 }
 
 impl Default for ConvertOptions {
-    /// Weights as they are, in files of up to [`SHARD_BYTES`].
+    /// Weights unchanged, in files of up to [`SHARD_BYTES`].
     fn default() -> Self {
         Self {
             packing: Packing::Keep,
@@ -64,20 +64,20 @@ impl Default for ConvertOptions {
     }
 }
 
-/// What a conversion wrote.
+/// The result of a conversion.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Converted {
     /// The weights' files.
     pub files: Vec<String>,
     /// Bytes of all weights.
     pub bytes: u64,
-    /// Numbers in all weights, as if they were dense.
+    /// The number of elements of all weights, as if they were dense.
     pub parameters: usize,
-    /// Weights that are packed.
+    /// The number of packed weights.
     pub packed: usize,
-    /// Matrices that quantising left dense, because their rows are no whole number of groups.
+    /// Matrices that quantising left dense, because the length of their rows is not a multiple of the group size.
     pub left_dense: Vec<String>,
-    /// What is NaN or infinite in the weights that were read.
+    /// NaN and infinite elements of the weights that were read.
     pub non_finite: Option<NonFinite>,
 }
 
@@ -90,8 +90,8 @@ pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> Result<()>;
 /// Of a multimodal checkpoint only the text model is written, under the names that mlx-lm reads.
 ///
 /// # Errors
-/// The checkpoint does not load; quantising one that is quantised, or unpacking one that is not; a
-/// file cannot be written, or `progress` stops it. What is in `dir` is then no checkpoint.
+/// The checkpoint does not load; it should be quantised but already is, or unpacked but is not quantised; a file cannot
+/// be written; or `progress` stops it. Then `dir` does not hold a checkpoint.
 pub fn convert(
     label: &str,
     config: Value,
@@ -188,7 +188,7 @@ pub fn convert_with(
             for (path, inputs) in &matrices.0 {
                 let bits = bits.iter().find(|(paths, _)| paths.matches(path));
                 let bits = bits.map(|(_, bits)| *bits);
-                // Weights that are one matrix in the files share one scheme.
+                // Weights that are one matrix in the files have one scheme.
                 let pieces = inverse.modules(path).unwrap_or_default();
                 let written = pieces.first().map_or(path.as_str(), Piece::name);
                 let name = format!("{prefix}{written}");
@@ -222,7 +222,7 @@ pub fn convert_with(
     let tensors = Tensors::of(model.as_ref(), prefix, family.head_file)?;
     untie(&mut object, &tensors, registry);
     tell_head(&mut object, &tensors);
-    // The model's handles would keep each tensor in memory after it is evaluated and written.
+    // The model's handles would keep each tensor in memory after it was evaluated and written.
     drop(model);
     let converted = write(tensors, &object, dir, options.shard_bytes, progress)?;
     Ok(Converted {
@@ -232,9 +232,9 @@ pub fn convert_with(
     })
 }
 
-/// Writes a model as `config.json` and safetensors files of the folder `dir`, which should be empty.
-/// `config` is that of the checkpoint the model was made from: its `quantization` must tell how the
-/// weights are packed now. Where it names a dtype, it will name that of the weights.
+/// Writes a model as `config.json` and safetensors files of the folder `dir`, which should be empty. `config` is that
+/// of the checkpoint from which the model was made. Its `quantization` must describe the present packing of the
+/// weights. If it has a dtype, the dtype is set to that of the weights.
 ///
 /// # Errors
 /// An evaluation fails or a file cannot be written.
@@ -286,7 +286,7 @@ fn write(
         write_json(dir, "model.safetensors.index.json", &index)?;
     }
     shards.write(dir, &mut |done| progress(done, converted.bytes))?;
-    // Written last: without config.json a folder is not taken for a checkpoint.
+    // Written last, because a folder without config.json does not count as a checkpoint.
     write_json(dir, "config.json", config)?;
     Ok(converted)
 }
@@ -303,7 +303,7 @@ fn config_dtype(config: &Map<String, Value>) -> Option<DType> {
     }
 }
 
-/// A scheme as config.json tells it.
+/// A scheme in the form of config.json.
 fn settings(scheme: Scheme) -> Map<String, Value> {
     let Value::Object(map) = json!({
         "group_size": scheme.group_size,
@@ -315,7 +315,7 @@ fn settings(scheme: Scheme) -> Map<String, Value> {
     map
 }
 
-/// Brings config.json in line with the weights: their dtype, and no vision tower.
+/// Adapts config.json to the weights: their dtype, and no vision tower.
 fn describe(config: &mut Map<String, Value>, dtype: Option<DType>, nested: bool) {
     config.shift_remove("_name_or_path");
     if nested {
@@ -340,8 +340,8 @@ fn describe(config: &mut Map<String, Value>, dtype: Option<DType>, nested: bool)
     }
 }
 
-/// Where a model has a head of its own and its config says that it is tied, the config is corrected: other
-/// readers would drop the head.
+/// If a model has its own head although its config says that it is tied, the config is corrected, because other readers
+/// would drop the head.
 fn untie(config: &mut Map<String, Value>, tensors: &Tensors<'_>, registry: &Registry) {
     let own = format!("{}lm_head.weight", tensors.prefix);
     if !tensors.arrays.iter().any(|(name, _)| *name == own) || !registry.ties(config) {
@@ -355,7 +355,7 @@ fn untie(config: &mut Map<String, Value>, tensors: &Tensors<'_>, registry: &Regi
     }
 }
 
-/// Says how the norms of a head are stored that is written: as the model has them. A reader need not guess.
+/// Records how the norms of a head are stored: in the form that the model has. So a reader need not guess.
 fn tell_head(config: &mut Map<String, Value>, tensors: &Tensors<'_>) {
     if tensors.head.is_some() {
         let config = match config.get_mut("text_config") {

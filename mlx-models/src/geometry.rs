@@ -3,7 +3,7 @@
 use mlx_core::{DType, Result};
 use mlx_nn::{CacheOptions, KvShape, LayerKind, RecurrentShape, RowPart, StateCost};
 
-/// The sizes of a model, as it was built: what the crates above ask for in place of config.json.
+/// The sizes of a model as it was built. Other crates use it instead of config.json.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Rows of the embedding.
@@ -16,30 +16,30 @@ pub struct Geometry {
     pub switches_after: Option<usize>,
     layers: Vec<LayerGeometry>,
     states: Vec<LayerKind>,
-    /// Heads of the keys and values of each state, where it has some.
+    /// The heads of the keys and values of each state, if it has some.
     kv: Vec<Option<KvShape>>,
-    /// The state that each layer begins with.
+    /// The index of each layer's first state.
     firsts: Vec<usize>,
 }
 
-/// The sizes of one decoder layer, and what it keeps between steps.
+/// The sizes of one decoder layer, and the kinds of its states.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerGeometry {
     /// Query heads; 0 without attention.
     pub heads: i32,
     /// The keys and values that its attention reads.
     pub kv: Option<KvShape>,
-    /// What it keeps: one state as a rule, none if it reads those of another layer, two if attention and a recurrence
-    /// stand side by side.
+    /// The kinds of its states: usually one; none if it reads the state of another layer; two if it has attention and a
+    /// recurrence side by side.
     pub states: Vec<LayerKind>,
-    /// Features of the vectors that its second state keeps, if that is one of [`LayerKind::Latent`].
+    /// The size of the vectors in its second state, if that is of the kind [`LayerKind::Latent`].
     pub index_dim: Option<i32>,
-    /// The earlier layer whose keys and values it reads, if not its own.
+    /// The earlier layer whose keys and values it reads, if it has none of its own.
     pub shares: Option<usize>,
 }
 
 impl LayerGeometry {
-    /// A layer with so many query heads over keys and values of its own, which are kept as `kind` says.
+    /// A layer with this number of query heads and its own keys and values, in a state of this kind.
     pub fn attention(heads: i32, kv: KvShape, kind: LayerKind) -> Self {
         Self {
             heads,
@@ -50,7 +50,7 @@ impl LayerGeometry {
         }
     }
 
-    /// The layer with a second state: a vector of so many features a position.
+    /// The layer with a second state: one vector of this size for each position.
     #[must_use]
     pub fn with_index(mut self, features: i32) -> Self {
         self.states.push(LayerKind::Latent);
@@ -58,7 +58,7 @@ impl LayerGeometry {
         self
     }
 
-    /// A layer with so many query heads over the keys and values of layer `layer`.
+    /// A layer with this number of query heads over the keys and values of layer `layer`.
     pub fn sharing(heads: i32, kv: KvShape, layer: usize) -> Self {
         Self {
             heads,
@@ -69,7 +69,7 @@ impl LayerGeometry {
         }
     }
 
-    /// A layer that keeps nothing.
+    /// A layer without a state.
     pub fn stateless() -> Self {
         Self {
             heads: 0,
@@ -99,7 +99,7 @@ pub fn kv_heads(heads: i32, head_dim: i32) -> KvShape {
 }
 
 impl Geometry {
-    /// A model of these layers, which neither limits positions nor switches their embedding.
+    /// A model with these layers. It has no limit of positions, and no switch of their embedding.
     ///
     /// # Panics
     /// A layer shares keys and values with one that is not before it.
@@ -120,7 +120,7 @@ impl Geometry {
         geometry
     }
 
-    /// The model with what its config says of positions.
+    /// The model with the limits of positions from its config.
     #[must_use]
     pub fn with_positions(mut self, most: Option<usize>, switches_after: Option<usize>) -> Self {
         self.max_positions = most;
@@ -148,8 +148,8 @@ impl Geometry {
         self.layers.push(layer);
     }
 
-    /// Adds states that are none of a decoder layer, such as those of a head; `kv` says the heads of those with keys and values.
-    /// The place of the first.
+    /// Adds states that do not belong to a decoder layer, such as those of a head. `kv` gives the heads of those with
+    /// keys and values. Returns the index of the first.
     pub fn beside(&mut self, kv: KvShape, states: &[LayerKind]) -> usize {
         let first = self.states.len();
         for &kind in states {
@@ -165,12 +165,12 @@ impl Geometry {
         &self.layers
     }
 
-    /// The states that all layers keep, in order: those of a [`ModelCache`](mlx_nn::ModelCache).
+    /// The states of all layers, in order: the states of a [`ModelCache`](mlx_nn::ModelCache).
     pub fn states(&self) -> &[LayerKind] {
         &self.states
     }
 
-    /// The place among [`states`](Self::states) of the first one that layer `layer` reads.
+    /// The index among [`states`](Self::states) of the first state that layer `layer` reads.
     ///
     /// # Panics
     /// There is no such layer.
@@ -178,7 +178,7 @@ impl Geometry {
         self.firsts[layer]
     }
 
-    /// Heads of the keys and values of each of the [`states`](Self::states), where it has some.
+    /// The heads of the keys and values of each of the [`states`](Self::states), if it has some.
     pub fn kv(&self) -> &[Option<KvShape>] {
         &self.kv
     }
@@ -191,7 +191,7 @@ impl Geometry {
         self.each(|kind, kv| kind.row_parts(kv, dtype, options))
     }
 
-    /// What each of the [`states`](Self::states) costs: bytes of a row and of a position.
+    /// The cost of each of the [`states`](Self::states): bytes of a row and of a position.
     ///
     /// # Errors
     /// As [`row_parts`](Self::row_parts).

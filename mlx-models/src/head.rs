@@ -1,6 +1,6 @@
-//! Which tensors are the output head of a model whose config ties it to the embedding.
+//! Finds the output head of a model whose config ties it to the embedding.
 //!
-//! The file is the authority, as in transformers: a head that differs from the embedding is used.
+//! The tensors in the files decide, as in transformers: a head that differs from the embedding is used.
 
 use mlx_core::{Array, DType, Result};
 use mlx_nn::{Checkpoint, Rule, Rules};
@@ -12,19 +12,19 @@ const EMBEDDING: &str = "model.embed_tokens";
 /// The arrays of a matrix, dense or quantised.
 const ARRAYS: [&str; 3] = ["weight", "scales", "biases"];
 
-/// What the files hold for a head that the config ties to the embedding.
+/// The tensors in the files for a head that the config ties to the embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadTensors {
-    /// A matrix of its own: the model is not tied, whatever its config says.
+    /// A matrix of its own: the model is not tied, although its config says so.
     Own,
-    /// Nothing, or the embedding again.
+    /// No tensor, or a copy of the embedding.
     Embedding,
     /// The only copy of the matrix: the files have no embedding.
     Only,
 }
 
 impl HeadTensors {
-    /// Looks at the tensors of a checkpoint.
+    /// Examines the tensors of a checkpoint.
     pub(crate) fn find(checkpoint: &Checkpoint) -> Result<Self> {
         let array = |layer: &str, array: &str| checkpoint.array(&format!("{layer}.{array}"));
         if array(HEAD, ARRAYS[0])?.is_none() {
@@ -46,7 +46,7 @@ impl HeadTensors {
         Ok(Self::Embedding)
     }
 
-    /// What becomes of the head's tensors.
+    /// The rules for the head's tensors.
     pub(crate) fn rules(self) -> Rules {
         let rule = |array: &str| {
             let head = format!("{HEAD}.{array}");
@@ -60,7 +60,7 @@ impl HeadTensors {
     }
 }
 
-/// Whether two tensors hold the same numbers, of whatever dtype.
+/// Whether two tensors hold the same numbers, also in different dtypes.
 fn equal(a: Array, b: Array) -> Result<bool> {
     if a.shape() != b.shape() {
         return Ok(false);

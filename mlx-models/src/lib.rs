@@ -140,25 +140,26 @@ pub use names::Names;
 pub use registry::{Family, Registry, Source, known_types};
 pub use weights::{Weights, open as open_weights};
 
-/// A language model: tokens in, logits out, and nothing about text or caches.
+/// A language model: tokens in, logits out. It knows nothing about text, and holds no cache.
 ///
-/// [`hidden`](Self::hidden) and [`logits`](Self::logits) are apart, so that a prompt runs the output
-/// head on the positions that are read.
+/// [`hidden`](Self::hidden) and [`logits`](Self::logits) are separate, so that the output head runs only on those
+/// positions of a prompt that are read.
 pub trait Model: Module {
-    /// `tokens [B, L]` (U32 or I32) -> `[B, L, S]`, what the first layer reads. Most models have `S = E`; others carry more
-    /// through their layers.
+    /// `tokens [B, L]` (U32 or I32) -> `[B, L, S]`, the input of the first layer. Most models have `S = E`; others
+    /// carry more features through their layers.
     ///
     /// # Errors
     /// The tokens are no integers.
     fn embed(&self, tokens: &Array) -> Result<Array>;
 
-    /// The output of decoder layer `index`: `[B, L, S] -> [B, L, S]`; a layer may leave out what no later one reads.
+    /// The output of decoder layer `index`: `[B, L, S] -> [B, L, S]`. A layer may omit features that no later layer
+    /// reads.
     ///
     /// # Errors
     /// The step has other rows or another width.
     ///
     /// # Panics
-    /// There is no such layer: they are those of [`Geometry::layers`].
+    /// There is no such layer; see [`Geometry::layers`].
     fn layer(&self, index: usize, x: &Array, step: &mut Step<'_>) -> Result<Array>;
 
     /// The final norm: `[B, L, S] -> [B, L, E]`
@@ -225,10 +226,10 @@ pub trait Model: Module {
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
-    /// The same model once more, for an adapter of its own: the arrays are shared.
+    /// The same model again, for another adapter. The arrays are shared.
     ///
     /// # Errors
-    /// The family does not say how ([`CausalLm`](causal::CausalLm) does).
+    /// The family does not support it ([`CausalLm`](causal::CausalLm) does).
     fn duplicate(&self) -> Result<Box<dyn Model>> {
         let message = "models of this family cannot be held twice, with different adapters";
         Err(Error::new(ErrorKind::Unsupported, message))
@@ -248,23 +249,23 @@ pub trait Model: Module {
     /// The model's sizes, as it was built.
     fn geometry(&self) -> &Geometry;
 
-    /// How the tensors of its files are called.
+    /// The names of the tensors in its files.
     fn names(&self) -> &Names {
         static NONE: Names = Names::none();
         &NONE
     }
 
-    /// Loading calls this with the family's names. A model that does not keep them takes adapters and is saved under
-    /// the names of its parameters.
+    /// Loading calls this with the family's names. A model that does not keep them uses the names of its parameters for
+    /// adapters and saved files.
     fn set_names(&mut self, _names: Names) {}
 
-    /// The states that all layers keep between steps, for a [`ModelCache`](mlx_nn::ModelCache).
+    /// The states of all layers between steps, for a [`ModelCache`](mlx_nn::ModelCache).
     fn layers(&self) -> &[LayerKind] {
         self.geometry().states()
     }
 
-    /// The length beyond which positions are embedded differently (LongRoPE): a row that grows past
-    /// it has to be computed anew.
+    /// The length from which on positions are embedded differently (LongRoPE). A row that grows past it has to be
+    /// computed again.
     fn switches_after(&self) -> Option<usize> {
         self.geometry().switches_after
     }
@@ -273,15 +274,15 @@ pub trait Model: Module {
 /// How [`load`] reads a checkpoint.
 #[derive(Default)]
 pub struct LoadOptions<'a> {
-    /// Floating-point weights are converted to this; they stay as stored if not given.
+    /// Floating-point weights are converted to this dtype; without it they stay as stored.
     pub dtype: Option<DType>,
-    /// A head for multi-token prediction is used ([`Model::enable_drafts`]).
+    /// Whether a head for multi-token prediction is used ([`Model::enable_drafts`]).
     pub drafts: bool,
-    /// Called with parameters filled and their total.
+    /// Called with the number of parameters filled so far, and their total.
     pub progress: Option<&'a mut dyn FnMut(usize, usize)>,
 }
 
-/// A model and what its checkpoint says about it.
+/// A model and information about its checkpoint.
 pub struct Loaded {
     /// The model, filled.
     pub model: Box<dyn Model>,
@@ -289,22 +290,22 @@ pub struct Loaded {
     pub info: ModelInfo,
 }
 
-/// Facts about a loaded model.
+/// Information about a loaded model.
 #[derive(Clone, Debug)]
 pub struct ModelInfo {
-    /// `model_type`, as given or as the tensors show it.
+    /// `model_type`, from the config or derived from the tensors.
     pub model_type: String,
     /// Rows of the embedding.
     pub vocab: i32,
-    /// Positions the model was made for.
+    /// The number of positions that the model was made for.
     pub max_positions: Option<usize>,
-    /// The states that all layers keep.
+    /// The states of all layers.
     pub layers: Vec<LayerKind>,
     /// Features of a token.
     pub hidden: i32,
     /// The sizes of each layer.
     pub geometry: Geometry,
-    /// Numbers in all weights, as if they were dense.
+    /// The number of elements of all weights, as if they were dense.
     pub n_parameters: usize,
     /// Bytes of all weights.
     pub weight_bytes: usize,
@@ -312,7 +313,7 @@ pub struct ModelInfo {
     pub quantization: Option<mlx_core::Scheme>,
     /// The dtype of the activations.
     pub dtype: DType,
-    /// Keys of config.json that this version neither reads nor knows to be irrelevant.
+    /// Keys of config.json that this version does not read and does not know to be irrelevant.
     pub unread_keys: Vec<String>,
 }
 
@@ -338,9 +339,9 @@ pub fn load_from(
     Registry::default().load_from(label, config, weights, options)
 }
 
-/// A model that nothing was loaded into: F32 values drawn from `seed`, as
-/// [`initialise`](mlx_nn::init::initialise) describes, with the config's `initializer_range` (0.02)
-/// for embeddings. `label` names the config in errors.
+/// A model that is initialised instead of loaded: F32 values drawn from `seed`, as
+/// [`initialise`](mlx_nn::init::initialise) describes, with the config's `initializer_range` (0.02) for embeddings.
+/// `label` names the config in errors.
 ///
 /// # Errors
 /// The architecture is not known, its config is wrong, or asks for quantised weights.

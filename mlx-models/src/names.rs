@@ -1,4 +1,4 @@
-//! [`Names`]: how the tensors of a model's files are called.
+//! [`Names`]: the names of the tensors in a model's files.
 
 use mlx_nn::{Rule, Rules};
 
@@ -15,7 +15,7 @@ const OTHER_TOWERS: [&str; 9] = [
     "visual.",
 ];
 
-/// From the names in a model's files to those of its parameters, and back.
+/// Maps the names in a model's files to those of its parameters, and back.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Names {
     prefixes: Rules,
@@ -23,7 +23,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Every parameter is called in files as it is in the model.
+    /// Every parameter has the same name in files and in the model.
     pub const fn none() -> Self {
         Self {
             prefixes: Rules::none(),
@@ -31,7 +31,7 @@ impl Names {
         }
     }
 
-    /// The names of a family's files, of which the text model may be `nested` in a multimodal one.
+    /// The names of a family's files. The text model may be `nested` in a multimodal checkpoint.
     pub(crate) fn new(nested: bool, family: Rules) -> Self {
         Self {
             prefixes: prefixes(nested),
@@ -39,24 +39,24 @@ impl Names {
         }
     }
 
-    /// For checkpoints and adapters as they are published.
+    /// The rules for published checkpoints and adapters.
     pub fn published(&self) -> Rules {
         self.prefixes.and(&self.family)
     }
 
-    /// For what this project and mlx-lm write, such as their adapters.
+    /// The rules for files of this project and of mlx-lm, such as their adapters.
     pub fn written(&self) -> Rules {
         self.prefixes.and(&self.family.of_written())
     }
 
-    /// From parameters to tensors of a file that is written, without the prefix of a multimodal checkpoint.
+    /// The rules from parameters to tensors of a written file, without the prefix of a multimodal checkpoint.
     pub fn inverse(&self) -> Rules {
         self.family.inverse()
     }
 }
 
-/// What every family does with a published name before its own rules: buffers that are no weights are dropped, in a
-/// checkpoint with a `text_config` also the other towers, and prefixes of the text model go.
+/// The rules that every family applies before its own: buffers that are not weights are dropped; in a checkpoint with a
+/// `text_config`, the other towers are dropped too and the prefixes of the text model are removed.
 pub(crate) fn prefixes(nested: bool) -> Rules {
     let mut rules = vec![Rule::drop(
         "*rotary_emb.inv_freq",

@@ -20,8 +20,8 @@ pub(crate) fn read_json(dir: &Path, name: &str) -> Result<Value> {
         .map_err(|error| Error::new(ErrorKind::Format, format!("{}: {error}", path.display())))
 }
 
-/// Files of a head for multi-token prediction beside the model's own, as they are published and as
-/// [`convert`](crate::convert::convert) writes them.
+/// Files of a head for multi-token prediction beside the model's own: the published names, and the name that
+/// [`convert`](crate::convert::convert) writes.
 pub(crate) const HEADS: [&str; 3] = [
     "model-mtp.safetensors",
     "mtp.safetensors",
@@ -30,9 +30,10 @@ pub(crate) const HEADS: [&str; 3] = [
 
 /// The safetensors files of a checkpoint.
 pub struct Weights {
-    /// The model's.
+    /// The files of the model.
     pub model: Vec<Safetensors>,
-    /// Those of a head for multi-token prediction that is not in the model's files. Families without one leave them alone.
+    /// The files of a head for multi-token prediction that is not in the model's files. Families without such a head
+    /// ignore them.
     pub head: Vec<Safetensors>,
 }
 
@@ -52,12 +53,13 @@ impl From<Vec<Safetensors>> for Weights {
     }
 }
 
-/// Opens the safetensors files of a folder, by the first rule that applies: `model.safetensors` alone, the
-/// files that its index names, or all `model*.safetensors`. transformers has the first two, in this order. A head for
-/// multi-token prediction may lie beside them, in `mtp.safetensors`, `model-mtp.safetensors` or `mtp/weights.safetensors`.
+/// Opens the safetensors files of a folder, by the first rule that applies: `model.safetensors` alone, the files that
+/// its index names, or all `model*.safetensors`. transformers has the first two rules, in this order. A head for
+/// multi-token prediction may be in `mtp.safetensors`, `model-mtp.safetensors` or `mtp/weights.safetensors` beside
+/// them.
 ///
 /// # Errors
-/// There are none, the index names files outside the folder or absent ones, or one is malformed.
+/// There are no files, the index names absent files or files outside the folder, or a file is malformed.
 pub fn open(dir: &Path) -> Result<Weights> {
     const WHOLE: &str = "model.safetensors";
     const INDEX: &str = "model.safetensors.index.json";

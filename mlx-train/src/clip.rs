@@ -1,4 +1,4 @@
-//! Clipping gradients by their common length.
+//! Clipping gradients by their common norm.
 
 use mlx_core::ops::stack;
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
@@ -21,8 +21,7 @@ pub fn global_norm(grads: &Gradients) -> Result<Array> {
     stack(&squares, 0)?.sum(.., false)?.sqrt()
 }
 
-/// Shortens all gradients by one factor, so that their [`global_norm`] is at most `max`; returns the
-/// norm from before.
+/// Scales all gradients by one factor, so that their [`global_norm`] is at most `max`. Returns the norm before.
 ///
 /// As PyTorch's `clip_grad_norm_`: the factor is `min(1, max / (norm + 1e-6))`.
 ///

@@ -8,7 +8,7 @@ const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 320.0;
 const MARGIN: f64 = 48.0;
 
-/// The loss curve of a run's `metrics.jsonl`, as SVG: training in grey, evaluations in red. Lines that are no events
+/// The loss curve of a run's `metrics.jsonl`, as SVG: training in grey, evaluations in red. Lines that are not events
 /// are skipped.
 pub fn svg(metrics: &str) -> String {
     let points = |event: &str| -> Vec<(f64, f64)> {
@@ -24,7 +24,7 @@ pub fn svg(metrics: &str) -> String {
     let last = all().map(|point| point.0).fold(1.0, f64::max);
     let low = all().map(|point| point.1).fold(f64::INFINITY, f64::min);
     let high = all().map(|point| point.1).fold(f64::NEG_INFINITY, f64::max);
-    // A flat curve gets an axis from 0.
+    // A flat curve gets an axis that starts at 0.
     let (low, high) = if low < high {
         (low, high)
     } else {

@@ -1,17 +1,17 @@
-//! Training data: JSON lines as mlx-lm takes them, turned into tokens.
+//! Training data: JSON lines in mlx-lm's formats, turned into tokens.
 //!
 //! A line is an object with one of
-//! - `messages`, a conversation, and maybe `tools`: the model's chat template makes the text;
-//! - `prompt` and `completion`: a conversation of two messages, or without a chat template both
-//!   texts one after the other;
-//! - `text`: as it stands;
-//! - `tokens`, and maybe `prompt_tokens` (how many of the first are not learnt) or `weights` (how much
-//!   each counts in the loss, 0 for what is only read; as many as tokens): ids, for models without a
-//!   tokenizer, and for what no template says.
+//! - `messages`, a conversation, and optionally `tools`: the model's chat template makes the text;
+//! - `prompt` and `completion`: a conversation of two messages, or, without a chat template, both texts one after the
+//!   other;
+//! - `text`: used unchanged;
+//! - `tokens`, and optionally `prompt_tokens` (the number of tokens at the start that are not learnt) or `weights` (the
+//!   weight of each token in the loss, 0 for tokens that are only read; one for each token): ids, for models without a
+//!   tokenizer, and for inputs that no template can express.
 //!
 //! Texts end with the model's end token, and conversations with that of their last answer: blanks that a template
-//! writes behind it are cut. Empty lines are skipped; a line that cannot be used is an error with the file's name and
-//! its number.
+//! writes behind it are removed. Empty lines are skipped. A line that cannot be used is an error with the name of the
+//! file and the number of the line.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ const MAX_BYTES: u64 = 16 << 30;
 /// The most bytes of its examples, which are all kept in memory.
 const MAX_MEMORY: usize = 4 << 30;
 
-/// A checkpoint's tokenizer and chat template, which turn texts into tokens.
+/// A checkpoint's tokenizer and chat template, which turn text into tokens.
 #[derive(Default)]
 pub struct Encoder {
     tokenizer: Option<Tokenizer>,
@@ -39,7 +39,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// The tokenizer and chat template of a checkpoint, each if it has one.
+    /// Loads the tokenizer and the chat template of a checkpoint, if it has them.
     ///
     /// # Errors
     /// One of them is malformed.
@@ -55,7 +55,7 @@ impl Encoder {
         };
         match ChatTemplate::load(files, &tokenizer) {
             Ok(template) => encoder.template = Some(template),
-            // The checkpoint has no template. A malformed template is an error instead.
+            // The checkpoint has no template. A malformed template is an error.
             Err(error) if error.kind() == ErrorKind::Unsupported => {
                 encoder.no_template = error.to_string();
             }
@@ -71,7 +71,7 @@ impl Encoder {
 pub struct DataOptions {
     /// Longer examples are cut.
     pub max_tokens: usize,
-    /// Whether prompts are left out of the loss: all of a conversation but its last message.
+    /// Whether prompts are left out of the loss. The prompt of a conversation is everything but its last message.
     pub mask_prompt: bool,
     /// Ids must be below this.
     pub vocab: u32,
@@ -148,8 +148,9 @@ impl DataFiles {
 /// Reads a file of JSON lines.
 ///
 /// # Errors
-/// It is no ordinary file and not the standard input, has more than 16 GiB or cannot be read, a line is too long, is none of the known forms or holds ids outside the
-/// vocabulary, there is nothing to learn in all of it, or its examples take more than 4 GiB of memory.
+/// It is neither an ordinary file nor the standard input, has more than 16 GiB or cannot be read; a line is too long,
+/// has none of the known forms or holds ids outside the vocabulary; the whole file has nothing to learn; or its
+/// examples take more than 4 GiB of memory.
 pub fn read(path: &Path, encoder: &Encoder, options: &DataOptions) -> Result<Dataset> {
     read_up_to(MAX_MEMORY, path, encoder, options)
 }
@@ -242,7 +243,7 @@ mod tests {
             error.contains("line 100: the 100 examples up to here take more than"),
             "{error}"
         );
-        // Tokens that are cut away do not count.
+        // Tokens that are cut off do not count.
         options.max_tokens = 2;
         assert!(read(1 << 20, &options).unwrap().bytes <= all.bytes);
     }

@@ -1,4 +1,5 @@
-//! Errors of the parts that read files and run: those of mlx-infer, whose text side they share.
+//! Errors of the modules that read files and run trainings. They are those of mlx-infer, whose text modules this crate
+//! uses.
 
 pub use mlx_infer::{Error, ErrorKind, Result};
 

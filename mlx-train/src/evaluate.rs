@@ -1,4 +1,4 @@
-//! How well a model predicts: loss, perplexity, accuracy.
+//! Measures how well a model predicts: loss, perplexity, accuracy.
 
 use mlx_infer::not_finite;
 use mlx_models::Model;
@@ -13,24 +13,24 @@ use crate::loss::sum_loss_and_right;
 /// The result of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
-    /// The mean negative log-probability of the learnt tokens, by their weights.
+    /// The weighted mean of the negative log-probabilities of the learnt tokens.
     pub loss: f64,
     /// `exp(loss)`
     pub perplexity: f64,
-    /// The part of the learnt tokens that are the likeliest.
+    /// The fraction of the learnt tokens that are the likeliest.
     pub token_accuracy: f64,
-    /// The part of the examples all of whose learnt tokens are the likeliest: on labelled data, how
-    /// many labels are right.
+    /// The fraction of the examples in which all learnt tokens are the likeliest: on labelled data, the fraction of
+    /// correct labels.
     pub accuracy: f64,
-    /// How many examples there were.
+    /// The number of examples.
     pub examples: usize,
-    /// How many tokens of theirs counted.
+    /// The number of their tokens that counted.
     pub tokens: usize,
 }
 
-/// Evaluates a model on examples, `batches` batches of them or all. The head runs on the places that
-/// count, as in training's [`sum_loss`](crate::loss::sum_loss), and with `ce_chunk` on so many tokens of
-/// the vocabulary at a time.
+/// Evaluates a model on `batches` batches of the examples, or on all of them. The head runs only on the places that
+/// count, as in training's [`sum_loss`](crate::loss::sum_loss); with `ce_chunk` it runs on this many tokens of the
+/// vocabulary at a time.
 ///
 /// # Errors
 /// There is no example, or the model refuses one.
@@ -77,10 +77,11 @@ pub fn evaluate(
     })
 }
 
-/// Checks an evaluation of these examples, all of them.
+/// Checks the evaluation of all of these examples.
 ///
 /// # Errors
-/// The loss is NaN: the model's logits are not finite. The error names their origin, which takes a second, slow pass.
+/// The loss is NaN, because the model's logits are not finite. The error names their origin, which takes a second, slow
+/// pass.
 pub fn check(
     found: &Evaluation,
     model: &dyn Model,

@@ -9,12 +9,12 @@ use serde_json::Value;
 
 use crate::error::{Result, format};
 
-/// Writes `model`, which was made from `files`, as the checkpoint `new`: weights, `config.json`, and
-/// the other files (tokenizer, templates, generation settings) as they are. `dense` says that a
-/// quantised model has been unpacked. Of a multimodal checkpoint the text model is written.
+/// Writes `model`, which was made from `files`, as the checkpoint `new`: weights, `config.json`, and unchanged copies
+/// of the other files (tokenizer, templates, generation settings). `dense` tells that a quantised model has been
+/// unpacked. Of a multimodal checkpoint only the text model is written.
 ///
 /// # Errors
-/// A file cannot be written: then there is no folder.
+/// A file cannot be written; then no folder is left.
 pub fn model(new: NewCheckpoint<'_>, files: &Files, model: &dyn Model, dense: bool) -> Result<()> {
     let config = files.json("config.json")?;
     let Some(Value::Object(mut config)) = config else {

@@ -4,15 +4,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::Example;
 
-/// How many batches' worth of examples are sorted by length, so that a batch has little padding.
+/// The number of batches whose examples are sorted by length together, so that a batch has little padding.
 const WINDOW: usize = 16;
 
 /// The position of a [`Feed`], which a checkpoint saves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
-    /// Rounds that are complete; each reads every example once.
+    /// The number of complete rounds. A round reads every example once.
     pub epoch: u64,
-    /// Batches of the current round that were read.
+    /// The number of batches of the current round that were read.
     pub batch: usize,
 }
 
@@ -31,8 +31,7 @@ pub struct FeedOptions {
 
 /// The batches of a data set, round after round; each round reads every example once.
 ///
-/// A round is planned as a whole from the seed and the round's number, so a [`Position`] is enough to
-/// continue.
+/// A whole round is planned from the seed and the round's number, so a [`Position`] is enough to continue.
 #[derive(Clone, Debug)]
 pub struct Feed {
     lengths: Vec<usize>,
@@ -134,7 +133,7 @@ impl Feed {
 
     /// First fit: each example goes to the first open row with room for it.
     fn packed(&self, order: &[usize], limit: usize) -> Vec<Vec<usize>> {
-        /// Rows that still take examples; older ones are nearly full.
+        /// The number of rows that still accept examples; older rows are nearly full.
         const OPEN: usize = 64;
 
         let mut rows: Vec<(usize, Vec<usize>)> = Vec::new();
@@ -157,12 +156,12 @@ impl Feed {
     }
 }
 
-/// SplitMix64 (Steele et al., OOPSLA 2014). Its own code, because resuming needs the same numbers in every
+/// SplitMix64 (Steele et al., OOPSLA 2014). It is implemented here because resuming needs the same numbers in every
 /// version.
 pub(crate) struct Numbers(u64);
 
 impl Numbers {
-    /// The generator of one of a seed's streams.
+    /// The generator of one of the streams of a seed.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         let mut first = Self(seed);
         let mixed = first.next();
@@ -180,7 +179,7 @@ impl Numbers {
     /// Fisher-Yates shuffle.
     fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
-            // The high half of the product: off by at most items.len() / 2^64 from even.
+            // The high half of the product. Its bias is at most items.len() / 2^64.
             let draw = (u128::from(self.next()) * (last as u128 + 1)) >> 64;
             items.swap(last, draw as usize);
         }

@@ -12,8 +12,8 @@ pub type Gradients = BTreeMap<String, Array>;
 /// The outputs of `loss`, and the gradients of the first one, a scalar, with respect to every
 /// trainable parameter of `module`: same shapes, same dtypes.
 ///
-/// While `loss` runs, the parameters hold placeholders: it must not evaluate or read arrays. When
-/// this returns, also with an error, they hold what they held before.
+/// While `loss` runs, the parameters hold placeholders, so it must not evaluate or read arrays. When this function
+/// returns, also with an error, they hold their old values again.
 ///
 /// ```
 /// use mlx_core::{Array, Result};
@@ -63,11 +63,11 @@ pub fn value_and_grad<M: Module + ?Sized>(
     Ok((outputs, names.into_iter().zip(grads).collect()))
 }
 
-/// The outputs of `f`, which reads `x`, and the cotangents pulled back to `x` (first) and to those
-/// trainable parameters that `choose` takes by their names. The others are constants.
+/// The outputs of `f`, which reads `x`, and the cotangents pulled back to `x` (first) and to the trainable parameters
+/// whose names `choose` accepts. The others are constants.
 ///
 /// # Errors
-/// As [`value_and_grad`], but for nothing being trainable.
+/// As [`value_and_grad`], except that nothing need be trainable.
 pub(crate) fn pull_back<M: Module + ?Sized>(
     module: &mut M,
     x: &Array,
@@ -117,7 +117,7 @@ pub(crate) fn pull_back<M: Module + ?Sized>(
     Ok((output, dx, grads))
 }
 
-/// A module whose parameters get their values back when this is dropped: on success, error, panic.
+/// A module whose parameters get their values back when this is dropped: after success, an error, or a panic.
 struct Lent<'m, M: Module + ?Sized> {
     module: &'m mut M,
     values: Vec<Array>,
@@ -125,7 +125,7 @@ struct Lent<'m, M: Module + ?Sized> {
 
 impl<M: Module + ?Sized> Drop for Lent<'_, M> {
     fn drop(&mut self) {
-        // Setting values fails only where a visited module does, and these have been visited before.
+        // Setting values fails only if visiting the module fails, and it has been visited before.
         let _ = swap(self.module, &self.values);
     }
 }
@@ -152,7 +152,7 @@ impl VisitMut for Names {
     }
 }
 
-/// Gives the trainable parameters of `module`, in order, the values `values`.
+/// Sets the trainable parameters of `module`, in order, to `values`.
 fn swap<M: Module + ?Sized>(module: &mut M, values: &[Array]) -> Result<()> {
     struct Swap<'a>(std::slice::Iter<'a, Array>);
     impl VisitMut for Swap<'_> {

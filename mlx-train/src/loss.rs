@@ -16,16 +16,17 @@ pub(crate) const ONE_STEP: CacheOptions = CacheOptions {
     quantized: None,
 };
 
-/// The sum of the negative log-probabilities of all tokens of a batch that are learnt, each times
-/// its weight: an F32 scalar. The head runs on those places only.
+/// The sum of the negative log-probabilities of all learnt tokens of a batch, each times its weight: an F32 scalar. The
+/// head runs only on their places.
 ///
-/// A sum, and not a mean: the sums of several batches add up to that of the large batch, for any number of tokens in each.
+/// It is a sum and not a mean, so that the sums of several batches add up to that of one large batch, for any number of
+/// tokens in each.
 ///
-/// With `ce_chunk` the head runs on so many tokens of the vocabulary at a time, and `[B, L, V]` logits
-/// never exist: see [`chunked_cross_entropy`].
+/// With `ce_chunk` the head runs on this many tokens of the vocabulary at a time, and `[B, L, V]` logits never exist:
+/// see [`chunked_cross_entropy`].
 ///
 /// # Errors
-/// The model refuses the batch, or learns nothing from it.
+/// The model refuses the batch, or nothing in it is learnt.
 pub fn sum_loss(model: &dyn Model, batch: &Batch, ce_chunk: Option<i32>) -> Result<Array> {
     let (hidden, targets, weights) = learnt(&hidden(model, batch)?, batch)?;
     head_losses(model, &hidden, &targets, ce_chunk)?
@@ -33,8 +34,8 @@ pub fn sum_loss(model: &dyn Model, batch: &Batch, ce_chunk: Option<i32>) -> Resu
         .sum(.., false)
 }
 
-/// The loss of a head for multi-token prediction (DeepSeek-V3, arXiv:2412.19437, section 2.2): of the features of a position and the next token it
-/// predicts the token after that.
+/// The loss of a head for multi-token prediction (DeepSeek-V3, arXiv:2412.19437, section 2.2). From the features of a
+/// position and the next token, the head predicts the token after that.
 pub struct Ahead {
     /// The next tokens, U32 `[B, L]`.
     next: Array,
@@ -57,8 +58,8 @@ impl Ahead {
         })
     }
 
-    /// The sum of the negative log-probabilities of all tokens that are learnt, each times its weight: an F32 scalar. `hidden`: the features
-    /// `[B, L, E]` behind the model's final norm.
+    /// The sum of the negative log-probabilities of all learnt tokens, each times its weight: an F32 scalar. `hidden`
+    /// are the features `[B, L, E]` after the model's final norm.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -81,7 +82,7 @@ impl Ahead {
             .sum(.., false)
     }
 
-    /// What the head's loss is multiplied by where it is added to the model's.
+    /// The factor of the head's loss when it is added to the model's.
     pub(crate) fn factor(&self) -> f32 {
         self.factor
     }
@@ -142,8 +143,8 @@ fn learnt(hidden: &Array, batch: &Batch) -> Result<(Array, Array, Array)> {
     ))
 }
 
-/// The result of [`sum_loss`], and for each place of `batch.places` whether its target is the likeliest token: an F32
-/// scalar and bool `[N]`.
+/// The result of [`sum_loss`], and for each of `batch.places` whether its target is the likeliest token: an F32 scalar
+/// and bool `[N]`.
 ///
 /// # Errors
 /// As there.
@@ -204,7 +205,7 @@ pub(crate) fn check(model: &dyn Model, batch: &Batch) -> Result<()> {
         && batch.is_packed()
         && batch.widths().iter().any(|&width| width > limit)
     {
-        // LongRoPE embeds a row by its length, and the documents of a packed one are shorter.
+        // LongRoPE embeds a row by its length, but the documents of a packed row are shorter than the row.
         let message = format!("rows of more than {limit} tokens cannot be packed for this model");
         return Err(Error::new(ErrorKind::Unsupported, message));
     }

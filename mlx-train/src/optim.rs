@@ -1,4 +1,4 @@
-//! Optimisers: a method, a schedule, and the method's state of each parameter.
+//! Optimisers: a method, a schedule, and the method's state for each parameter.
 //!
 //! Every method computes in F32 and keeps its state in F32, for parameters of any dtype:
 //! bf16 parameters with f32 moments need no setting. The schedule gives the rate of every step.

@@ -1,9 +1,9 @@
 //! Gradients layer by layer: less memory for one more forward pass (Chen et al., arXiv:1604.06174).
 //!
-//! The forward pass keeps what each layer reads and nothing of its inside. The backward pass goes
-//! from the last layer to the first, computes each again and differentiates it alone; of the head
-//! it sees a few positions at a time, so that `[B, L, V]` logits never exist. It ends at the first
-//! layer that has something to train. Layers from the first one on whose keys and values others read are one piece.
+//! The forward pass keeps the input of each layer and no intermediate results. The backward pass goes from the last
+//! layer to the first: it computes each layer again and differentiates it alone. It runs the head on a few positions at
+//! a time, so that `[B, L, V]` logits never exist. It ends at the first layer with trainable parameters. If layers
+//! share keys and values, the layers from the shared one on are one piece.
 
 use std::ops::Range;
 
@@ -19,8 +19,8 @@ use crate::loss::{Ahead, ONE_STEP, check, head_losses};
 /// How many positions of a row go through the head at once.
 const POSITIONS: i32 = 256;
 
-/// The sum of [`sum_loss`](crate::loss::sum_loss), that of a head that is trained along (`ahead`), and the gradients of both with respect to every
-/// trainable parameter of `model`, evaluated.
+/// The sum of [`sum_loss`](crate::loss::sum_loss), that of a head that is also trained (`ahead`), and the gradients of
+/// both with respect to every trainable parameter of `model`. All are evaluated.
 ///
 /// # Errors
 /// As there.
@@ -145,7 +145,7 @@ fn back(
     Ok(dx)
 }
 
-/// Adds and evaluates, so that no graph keeps its inputs alive.
+/// Adds and evaluates gradients, so that no graph keeps its inputs alive.
 fn add(grads: &mut Gradients, more: Gradients) -> Result<()> {
     accumulate(grads, more)?;
     mlx_core::eval(grads.values())

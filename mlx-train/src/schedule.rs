@@ -49,7 +49,7 @@ pub enum Schedule {
         first: Box<Schedule>,
         /// How many steps that is.
         steps: u64,
-        /// The schedule behind it.
+        /// The schedule that follows.
         then: Box<Schedule>,
     },
 }
@@ -70,7 +70,7 @@ impl Schedule {
         Self::Cosine { from, to, steps }
     }
 
-    /// This schedule after `steps` steps on a straight line from `from` to where it begins.
+    /// This schedule after a warm-up: `steps` steps on a straight line from `from` to its first rate.
     #[must_use]
     pub fn with_warmup(self, steps: u64, from: f64) -> Self {
         if steps == 0 {
@@ -83,8 +83,8 @@ impl Schedule {
         }
     }
 
-    /// This schedule for `steps` steps, of which the last `cooldown` fall from its rate at their
-    /// beginning on a straight line to 0 (Hägele et al., arXiv:2405.18392).
+    /// The first `steps` steps of this schedule. In the last `cooldown` of them the rate falls on a straight line to 0,
+    /// from its value at their start (Hägele et al., arXiv:2405.18392).
     #[must_use]
     pub fn with_cooldown(self, steps: u64, cooldown: u64) -> Self {
         if cooldown == 0 {

@@ -45,7 +45,7 @@ pub struct TrainerConfig {
     /// Run the head on this many tokens of the vocabulary at a time, so that whole logits never exist.
     #[serde(default)]
     pub ce_chunk: Option<i32>,
-    /// Train the head for multi-token prediction along: its loss is added, times this.
+    /// Also train the head for multi-token prediction: its loss is added, times this factor.
     #[serde(default)]
     pub mtp: Option<f32>,
     /// The seed of data order and dropout.
@@ -56,13 +56,13 @@ pub struct TrainerConfig {
     pub method: Method,
     /// The learning rates.
     pub schedule: Schedule,
-    /// Steps between evaluations; there is one at the end, too.
+    /// Steps between evaluations. There is always one at the end.
     pub eval_every: u64,
     /// Batches of an evaluation; `None` means all.
     pub eval_batches: Option<usize>,
-    /// Steps between checkpoints; there is one at the end, too.
+    /// Steps between checkpoints. There is always one at the end.
     pub save_every: u64,
-    /// Evaluations in a row without a lower loss after which the run stops.
+    /// The number of consecutive evaluations without a lower loss after which the run stops.
     pub patience: Option<u32>,
 }
 
@@ -100,11 +100,11 @@ pub struct Progress {
     pub step: u64,
     /// The position in the data.
     pub position: Position,
-    /// Tokens that the losses counted so far.
+    /// The number of tokens that the losses counted so far.
     pub learnt_tokens: u64,
     /// The lowest validation loss and its step.
     pub best: Option<(f64, u64)>,
-    /// Evaluations since then.
+    /// The number of evaluations since then.
     pub since_best: u32,
     /// Whether `patience` ended the run.
     pub stopped: bool,
@@ -229,7 +229,7 @@ impl<'a> Trainer<'a> {
             progress: self.progress,
         };
         let progress = checkpoint::load(&dir, &saved, self.model, &mut self.optimizer)?;
-        // The adapter files may be of another save, or gone.
+        // The adapter files may come from another save, or be missing.
         output.write_result(self.model)?;
         self.feed.seek(progress.position);
         self.progress = progress;
@@ -241,7 +241,7 @@ impl<'a> Trainer<'a> {
         self.progress
     }
 
-    /// Refuses an output that holds checkpoints which this run does not go on from.
+    /// Refuses an output with checkpoints from which this run does not continue.
     ///
     /// # Errors
     /// The output holds some.
@@ -258,11 +258,12 @@ impl<'a> Trainer<'a> {
         Ok(())
     }
 
-    /// Runs to the last step, or until `observe` breaks off, which saves first. Tells whether the
-    /// run is done.
+    /// Runs to the last step, or until `observe` returns a break; then the run is saved first. Returns whether the run
+    /// is finished.
     ///
     /// # Errors
-    /// The output holds another run's checkpoints, a step fails or its loss is no number, or saving fails. The last checkpoint stays.
+    /// The output holds another run's checkpoints, a step fails or its loss is NaN or infinite, or saving fails. The
+    /// last checkpoint stays.
     pub fn run(&mut self, mut observe: impl FnMut(&Event) -> ControlFlow<()>) -> Result<bool> {
         self.check_output()?;
         while self.progress.step < self.config.steps && !self.progress.stopped {
@@ -311,7 +312,7 @@ impl<'a> Trainer<'a> {
             set_dropout_key(self.model, None)?;
             let (sums, grads) = result?;
             accumulate(&mut total, grads)?;
-            // Each part's graph is run before the next is built: memory holds one.
+            // The graph of each part is run before the next is built, so that memory holds only one.
             mlx_core::eval(sums.iter().chain(total.values()))?;
             loss += f64::from(sums[0].item::<f32>()?);
             if let (Some(ahead), Some(sum)) = (&ahead, sums.get(1)) {

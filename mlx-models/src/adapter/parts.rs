@@ -1,4 +1,4 @@
-//! From tensors to adapters: `q_proj.lora_a`, `q_proj.lora_b` and `q_proj.m` become the adapter of `q_proj`.
+//! Makes adapters of tensors: `q_proj.lora_a`, `q_proj.lora_b` and `q_proj.m` become the adapter of `q_proj`.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ struct Parts {
     m: Option<Array>,
 }
 
-/// Puts adapters on the layers that the tensors name. `scale` gives an adapter's factor from its rank.
+/// Attaches adapters to the layers that the tensors name. `scale` computes an adapter's factor from its rank.
 pub(super) fn put(
     label: &str,
     module: &mut dyn Module,
@@ -95,7 +95,7 @@ pub(super) fn put(
     })
 }
 
-/// Attaches the adapters, after all of them were found to fit: an error leaves the model unchanged.
+/// Attaches the adapters after all of them have been checked, so that an error leaves the model unchanged.
 fn set(module: &mut dyn Module, made: BTreeMap<String, Lora>) -> Result<()> {
     struct Set(BTreeMap<String, Lora>);
     impl VisitMut for Set {

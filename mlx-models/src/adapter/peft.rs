@@ -17,7 +17,7 @@ use settings::Settings;
 
 const WEIGHTS: &str = "adapter_model.safetensors";
 
-/// Reads the adapter in `dir`, of which `config` is the `adapter_config.json`.
+/// Reads the adapter in `dir`. `config` is its `adapter_config.json`.
 pub(super) fn load(dir: &Path, config: &Value, model: &mut dyn Model) -> Result<Adapter> {
     let label = dir.display().to_string();
     let fail = |message: String| {
@@ -32,7 +32,7 @@ pub(super) fn load(dir: &Path, config: &Value, model: &mut dyn Model) -> Result<
     let mut tensors = BTreeMap::new();
     let mut faults = Vec::new();
     for published in file.names() {
-        // Beside an adapted embedding PEFT writes the table itself, which training leaves alone.
+        // Beside an adapted embedding, PEFT writes the table itself, which training does not change.
         if let Some(layer) = published.strip_suffix(".base_layer.weight") {
             unchanged(layer, &file.array(published)?, &rules, model).map_err(&fail)?;
             continue;
@@ -84,7 +84,7 @@ fn bare(published: &str) -> &str {
     bare.unwrap_or(published)
 }
 
-/// Refuses adapters of embeddings that compute something else in PEFT than a [`Lora`](mlx_nn::Lora) can.
+/// Refuses adapters of embeddings for which PEFT computes something that a [`Lora`](mlx_nn::Lora) cannot.
 fn embedding(module: &dyn Module, kind: AdapterKind) -> Result<(), String> {
     struct OwnHead(bool);
     impl Visit for OwnHead {
@@ -113,7 +113,7 @@ fn embedding(module: &dyn Module, kind: AdapterKind) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses a table that is not the model's own. Of a quantised one only the shape can be compared.
+/// Refuses a table that differs from the model's. For a quantised table only the shape can be compared.
 fn unchanged(layer: &str, table: &Array, rules: &Rules, module: &dyn Module) -> Result<(), String> {
     struct Find<'a> {
         name: String,

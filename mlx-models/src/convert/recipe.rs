@@ -1,15 +1,15 @@
-//! How each weight is packed: the rules of `mlx_lm.convert`.
+//! The scheme of each weight: the rules of `mlx_lm.convert`.
 
 use mlx_core::{Error, ErrorKind, QuantMode, Result, Scheme};
 
-/// What a family says about quantising some of its weights.
+/// A family's exception for quantising some of its weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bits {
     /// They stay dense.
     Dense,
     /// 8 affine bits in groups of 64.
     Eight,
-    /// 8 bits in a uniform recipe. A mixed recipe chooses as for other weights, as mlx-lm does for routers.
+    /// 8 bits in a uniform recipe. A mixed recipe treats them like other weights, as mlx-lm does for routers.
     EightUnlessMixed,
 }
 
@@ -27,7 +27,7 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// Every weight by one scheme, except those for which the family says other [`Bits`].
+    /// Every weight gets one scheme, except those for which the family has other [`Bits`].
     pub fn uniform(scheme: Scheme) -> Self {
         Self {
             scheme,
@@ -51,8 +51,8 @@ impl Recipe {
         self.scheme
     }
 
-    /// The scheme of the weight at `path`, whose rows have `inputs` numbers, in a model of so many
-    /// layers; `None` leaves it dense, because its rows are no whole number of groups, or the family says so.
+    /// The scheme of the weight at `path`, whose rows have `inputs` elements, in a model with this number of layers.
+    /// `None` leaves it dense, because `inputs` is not a multiple of the group size, or the family says so.
     pub(super) fn scheme_of(
         &self,
         path: &str,
@@ -73,15 +73,15 @@ impl Recipe {
         (fits(self.scheme) && fits(scheme)).then_some(scheme)
     }
 
-    /// Whether config.json has an entry for a weight of this scheme.
+    /// Whether config.json has an entry for a weight with this scheme.
     pub(super) fn names(&self, scheme: Scheme) -> bool {
         self.mixed.is_some() || scheme != self.scheme
     }
 }
 
-/// Few bits for most weights and more for the output head and, in the first and last eighth of the
-/// layers and every third one between, for `v_proj` and `down_proj`: mlx-lm's recipes, after
-/// llama.cpp's `Q4_K_M`.
+/// Few bits for most weights, and more for the output head and for `v_proj` and `down_proj` of some layers: the first
+/// and the last eighth of the layers, and every third one between them. These are mlx-lm's recipes, after llama.cpp's
+/// `Q4_K_M`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mixed {
     name: &'static str,
@@ -139,7 +139,7 @@ impl Mixed {
 mod tests {
     use super::*;
 
-    /// What `mixed_quant_predicate_builder` of mlx-lm 0.32.2 says of 16 layers.
+    /// The results of `mixed_quant_predicate_builder` of mlx-lm 0.32.2 for 16 layers.
     #[test]
     fn layers_with_more_bits() {
         let mixed = Mixed::parse("mixed_3_6").unwrap();

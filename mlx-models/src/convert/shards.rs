@@ -7,12 +7,12 @@ use mlx_core::safetensors::Writer;
 use mlx_core::{Array, DType, Result};
 use serde_json::json;
 
-/// A shard holds at most so many bytes, unless a single tensor is larger.
+/// The largest size of a shard in bytes, unless a single tensor is larger.
 pub const SHARD_BYTES: u64 = 5 << 30;
 
 /// The files of a model's weights, in order.
 pub(super) struct Shards {
-    /// File name and the tensors in it, of which there is at least one.
+    /// Each file's name and its tensors, of which there is at least one.
     files: Vec<(String, Vec<(String, Array)>)>,
     pub bytes: u64,
 }
@@ -48,7 +48,7 @@ impl Shards {
         self.files.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// Adds a file of its own, which the index does not name.
+    /// Adds a separate file that is not in the index.
     pub fn beside(&mut self, file: &str, tensors: Vec<(String, Array)>) {
         if !tensors.is_empty() {
             let bytes = tensors.iter().map(|(_, array)| array.nbytes() as u64);
@@ -57,7 +57,7 @@ impl Shards {
         }
     }
 
-    /// The index that tells in which file a tensor is.
+    /// The index: the file of each tensor.
     pub fn index(&self, parameters: usize) -> serde_json::Value {
         let map: BTreeMap<&str, &str> = self
             .files
@@ -70,7 +70,7 @@ impl Shards {
         })
     }
 
-    /// Evaluates, writes and frees one tensor after the other; `progress` is told the bytes so far.
+    /// Evaluates, writes and frees one tensor after the other. `progress` gets the number of bytes so far.
     pub fn write(self, dir: &Path, progress: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
         let metadata = BTreeMap::from([("format".to_owned(), "mlx".to_owned())]);
         let mut done = 0;

@@ -1,4 +1,4 @@
-//! The arrays of a model, as its files have them.
+//! The arrays of a model in the form of its files.
 
 use mlx_core::{Array, Error, ErrorKind, Result};
 use mlx_nn::names::Gather;
@@ -26,18 +26,18 @@ impl Visit for Matrices {
     }
 }
 
-/// The arrays of a model by the names they are written under.
+/// The arrays of a model under their names in files.
 pub(super) struct Tensors<'a> {
     pub prefix: &'a str,
     pub arrays: Vec<(String, Array)>,
-    /// Those of a head for multi-token prediction, and the file for them, where they have one.
+    /// The tensors of a head for multi-token prediction, and their file, if they get a separate one.
     pub head: Option<(&'static str, Vec<(String, Array)>)>,
     pub parameters: usize,
     pub packed: usize,
 }
 
 impl<'a> Tensors<'a> {
-    /// The arrays of `model`, in the form that its files have; those of a head are apart if there is a file for them.
+    /// The arrays of `model` in the form of its files. Those of a head are separate if there is a file for them.
     pub fn of(model: &dyn Model, prefix: &'a str, head_file: Option<&'static str>) -> Result<Self> {
         let mut tensors = Self {
             prefix,
@@ -88,7 +88,7 @@ impl Visit for Tensors<'_> {
                 .map(|part| part.value().size())
                 .sum();
             let dense: usize = weight.shape().iter().map(|&n| n as usize).product();
-            // `param` adds what is stored.
+            // `param` adds the stored size.
             self.parameters = self.parameters + dense - stored;
             self.packed += 1;
         }

@@ -110,7 +110,7 @@ impl Settings {
         Ok(self)
     }
 
-    /// The steps of mlx-lm's `iters`, which counts batches: `accumulate` of them make a step.
+    /// The number of steps for mlx-lm's `iters`, which counts batches: `accumulate` batches make a step.
     pub(super) fn steps_of(iters: u64, accumulate: usize) -> Result<u64> {
         match iters / (accumulate as u64).max(1) {
             0 => Err(wrong(format!(
@@ -145,7 +145,7 @@ impl LrSchedule {
         }
         Ok(Schedule::Joined {
             first: Box::new(Schedule::linear(self.warmup_init, from, self.warmup)),
-            // The highest rate is used twice: as the end of the warm-up and as the schedule's begin.
+            // The highest rate is used twice: at the end of the warm-up and at the start of the schedule.
             steps: self.warmup.saturating_add(1),
             then: Box::new(after),
         })

@@ -12,7 +12,7 @@ use mlx_train::trainer::Event;
 use mlx_train::{Error, ErrorKind, Result, curve};
 use serde_json::Value;
 
-/// The longest remaining time that is shown, in seconds; durations hold more.
+/// The longest remaining time that is shown, in seconds. Durations can be longer.
 const LONGEST: f64 = 1e12;
 
 /// The most bytes of `metrics.jsonl`; a step takes about 200.
@@ -25,7 +25,7 @@ pub(super) struct Report {
     json: bool,
     steps: u64,
     every: u64,
-    /// Since the last report: loss times steps, tokens, seconds, steps.
+    /// The sums since the last report: loss times steps, tokens, seconds, steps.
     sums: (f64, usize, f64, u64),
 }
 
@@ -156,7 +156,7 @@ fn failed(path: &Path, error: std::io::Error) -> Error {
 mod tests {
     use super::*;
 
-    /// Seconds that no duration holds, and a step of none.
+    /// Seconds that do not fit a duration, and a step that took none.
     #[test]
     fn absurd_times_are_told() {
         let dir = tempfile::tempdir().unwrap();

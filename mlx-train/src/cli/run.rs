@@ -42,7 +42,7 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
     let config = trainer_config(&settings)?;
     let test_batches = batches("test_batches", settings.test_batches.unwrap_or(-1))?;
     let dir = settings.out.clone().unwrap_or_else(|| "adapters".into());
-    // The claim is held to the end: a second run in the same folder fails here.
+    // The claim is held to the end, so that a second run in the same folder fails here.
     let _claim = Claim::new(&dir)?;
     let files = source::files(settings.model.as_deref())?;
     let encoder = Encoder::load(&files)?;
@@ -115,7 +115,8 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
             failed = Some(error);
             return ControlFlow::Break(());
         }
-        // The flag is read once a step, so that the step's evaluation and checkpoint are done before the run ends.
+        // The flag is read once in each step, so that the step's evaluation and checkpoint are done before the run
+        // ends.
         match event {
             Event::Step { .. } if interrupted.load(Ordering::SeqCst) => ControlFlow::Break(()),
             _ => ControlFlow::Continue(()),
@@ -125,7 +126,7 @@ pub(super) fn run(settings: Settings, lora: bool) -> Result<Done> {
         let step = trainer.progress().step;
         return Err(match done {
             true => error,
-            // Also if the reader of the output is gone: the run is not at its end.
+            // Also if stdout's reader is gone, because the run is not finished.
             false => {
                 let message = format!("{error}; saved after step {step}, --resume goes on");
                 Error::new(ErrorKind::Io, message)
@@ -209,7 +210,7 @@ const HEAD: &str = "mtp.";
 
 /// The number of a path's decoder layer, and the path within it.
 fn in_layer(path: &str) -> Option<(usize, &str)> {
-    // The layers of a head for multi-token prediction are none of the decoder's.
+    // The layers of a head for multi-token prediction are not decoder layers.
     let (_, rest) = path.split_once("layers.").filter(|(set, _)| *set != HEAD)?;
     let (number, rest) = rest.split_once('.')?;
     Some((number.parse().ok()?, rest))
@@ -233,7 +234,7 @@ fn choose_lora(model: &mut dyn Model, settings: &Settings, layers: usize) -> Res
     let key = random::Key::new(settings.seed.unwrap_or(0))?;
     let taken = attach(&mut *model, &config, &key, |path| match in_layer(path) {
         Some((layer, rest)) => layer >= first && keys.as_ref().unwrap_or(&all).matches(rest),
-        // The output head and the like only by name.
+        // The output head and similar parameters are chosen only by name.
         None => match &keys {
             Some(keys) => keys.matches(path),
             None => settings.mtp.is_some() && path.starts_with(HEAD),
@@ -267,7 +268,7 @@ fn choose_lora(model: &mut dyn Model, settings: &Settings, layers: usize) -> Res
     })
 }
 
-/// Refuses patterns that match nothing: a misspelt name would be left out of the training silently.
+/// Refuses patterns that match nothing, because a misspelt name would silently be left out of the training.
 fn all_used<'a>(
     setting: &str,
     patterns: &Patterns,
@@ -296,7 +297,7 @@ fn choose_full(model: &mut dyn Model, settings: &Settings, layers: usize) -> Res
     set_trainable(&mut *model, |path| {
         let within = match in_layer(path) {
             Some((layer, _)) => layer >= first,
-            // Without a loss of its own, weight decay alone would move a head for multi-token prediction.
+            // Without a loss for it, weight decay alone would change a head for multi-token prediction.
             None if path.starts_with(HEAD) => {
                 settings.mtp.is_some()
                     || settings.num_layers.is_none() && settings.trainable.is_some()
@@ -353,7 +354,7 @@ fn say(path: &std::path::Path, dataset: &Dataset) {
     }
 }
 
-/// Ctrl-C ends the run after its step; the second one ends the program.
+/// The first Ctrl-C ends the run after the current step, the second one ends the program.
 fn watch() -> Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {

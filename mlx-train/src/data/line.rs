@@ -77,7 +77,7 @@ fn tokenizer(encoder: &Encoder) -> Result<&Tokenizer> {
         .ok_or_else(|| argument("the model has no tokenizer.json; only tokens can be used"))
 }
 
-/// The ids with an end token behind them, as in mlx-lm.
+/// The ids, followed by an end token, as in mlx-lm.
 fn ended(mut tokens: Vec<u32>, prompt: usize, tokenizer: &Tokenizer) -> Example {
     if let Some(&eos) = tokenizer.eos_ids().first()
         && !tokens
@@ -110,7 +110,7 @@ fn conversation(
         tokenizer.encode(&template.render(messages, &options)?, false)
     };
     let mut tokens = encode(messages, false)?;
-    // Templates write a line break behind the last answer's end, which generation never reaches.
+    // Templates write a line break behind the end of the last answer, which generation never reaches.
     let is_end = |id: &u32| tokenizer.eos_ids().contains(id);
     if messages.last().and_then(Message::role) == Some("assistant")
         && let Some(end) = tokens.iter().rposition(is_end)
@@ -168,7 +168,7 @@ fn ids(tokens: &Value, prompt: Option<&Value>, vocab: u32) -> Result<Example> {
     Ok(Example::new(tokens, prompt))
 }
 
-/// With the weights of a line, if it has any.
+/// The example with the weights of its line, if the line has any.
 fn weighted(mut example: Example, weights: Option<&Value>) -> Result<Example> {
     let Some(value) = weights else {
         return Ok(example);

@@ -9,13 +9,11 @@ use super::{Adam, Update, check_range};
 /// Muon (Jordan et al., 2024, kellerjordan.github.io/posts/muon): the momentum of a matrix is
 /// replaced by the nearest matrix whose singular values are about 1.
 ///
-/// For a hidden matrix, `b = momentum * b + (1 - momentum) * g`, with Nesterov's look ahead
-/// `b' = (1 - momentum) * g + momentum * b`, and
-/// `w = (1 - rate * weight_decay) * w - rate * stretch * orthogonal(b')`, where `orthogonal` is five
-/// rounds of a quintic Newton-Schulz iteration in F32 and `stretch` is said by
-/// [`adjust_lr`](Self::adjust_lr). The method was made for hidden layers: parameters with another
-/// number of dimensions (norms, biases) and those that [`others_of`](Self::others_of) names
-/// (embeddings, heads) are left to AdamW, at `others_rate` times the rate.
+/// For a hidden matrix, `b = momentum * b + (1 - momentum) * g`, with Nesterov's look ahead `b' = (1 - momentum) * g +
+/// momentum * b`, and `w = (1 - rate * weight_decay) * w - rate * stretch * orthogonal(b')`. `orthogonal` is five
+/// rounds of a quintic Newton-Schulz iteration in F32, and [`adjust_lr`](Self::adjust_lr) determines `stretch`. The
+/// method was made for hidden layers. Parameters with another number of dimensions (norms, biases) and those that
+/// [`others_of`](Self::others_of) names (embeddings, heads) are updated by AdamW, with `others_rate` times the rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Muon {
@@ -30,9 +28,9 @@ pub struct Muon {
     pub rounds: u32,
     /// The factor of a step, by the matrix's shape.
     pub adjust_lr: AdjustLr,
-    /// Names of matrices that are no hidden layers, as patterns in which `*` is any text.
+    /// Names of matrices that are not hidden layers, as patterns in which `*` matches any text.
     pub others_of: Vec<String>,
-    /// AdamW for those and for what is no matrix.
+    /// AdamW, for those and for parameters that are not matrices.
     pub others: Adam,
     /// The rate of AdamW as a multiple of Muon's.
     pub others_rate: f64,
@@ -45,8 +43,8 @@ pub enum AdjustLr {
     /// `sqrt(max(1, rows / columns))`: the author's.
     #[default]
     Original,
-    /// `0.2 * sqrt(max(rows, columns))`: numbers of the size that AdamW's steps have, so that its rates
-    /// fit (Liu et al., arXiv:2502.16982).
+    /// `0.2 * sqrt(max(rows, columns))`: steps have about the size of AdamW's, so that AdamW's rates fit (Liu et al.,
+    /// arXiv:2502.16982).
     MatchRmsAdamw,
 }
 
@@ -74,7 +72,7 @@ impl Muon {
         self.others.check()
     }
 
-    /// Whether a parameter is a matrix of a hidden layer, or left to AdamW.
+    /// Whether a parameter is a matrix of a hidden layer. AdamW updates the others.
     pub(super) fn is_hidden(&self, name: &str, shape: &[i32]) -> bool {
         shape.len() == 2 && !Patterns::new(self.others_of.clone()).matches(name)
     }

@@ -39,7 +39,7 @@ impl Trainer<'_> {
         let (rows, chunk) = (self.config.batch_size, self.config.ce_chunk);
         let loss = evaluate(self.model, self.valid, rows, batches, chunk)?.loss;
         let step = self.progress.step;
-        // A loss that is NaN or infinite is never the best: no later loss would be less than NaN.
+        // A loss that is NaN or infinite is never the best, because no later loss would be less than NaN.
         let best = loss.is_finite() && self.progress.best.is_none_or(|(best, _)| loss < best);
         if best {
             self.progress.best = Some((loss, step));
@@ -61,7 +61,7 @@ impl Trainer<'_> {
     }
 }
 
-/// A sum of losses and that of their weights.
+/// A sum of losses, and the sum of their weights.
 #[derive(Default)]
 pub(super) struct Ratio(f64, f64);
 

@@ -6,14 +6,14 @@ use serde_json::Value;
 
 use crate::adapter::{AdapterKind, CONFIG};
 
-/// Keys that do not change what a saved adapter computes: facts for people, settings of training, and
-/// settings that count only beside another key that is refused.
+/// Keys that do not change the result of a saved adapter: information, settings of training, and settings that have an
+/// effect only together with another key that is refused.
 const HARMLESS: [&str; 14] = [
     "auto_mapping",
     "base_model_name_or_path",
     "corda_config",
     "eva_config",
-    // PEFT resets it for all modules that these models have.
+    // PEFT resets it for all kinds of modules that these models have.
     "fan_in_fan_out",
     "inference_mode",
     "loftq_config",
@@ -44,7 +44,7 @@ const READ: [&str; 14] = [
     "modules_to_save",
 ];
 
-/// Initial values that leave the base model as it is: what is saved is a plain adapter.
+/// Initialisations that leave the base model unchanged, so that the saved adapter is a plain one.
 const PLAIN_STARTS: [&str; 4] = ["gaussian", "eva", "orthogonal", "mica"];
 
 /// What PEFT's settings say about an adapter.
@@ -63,7 +63,7 @@ pub(super) struct Settings {
 
 /// A choice of modules by their paths.
 enum Modules {
-    /// A regular expression for the whole path.
+    /// A regular expression that must match the whole path.
     Pattern(Regex),
     /// Paths or their last parts.
     Names(Vec<String>),
@@ -81,7 +81,7 @@ impl Modules {
     }
 }
 
-/// A choice of layers by their numbers, and where in a path the number is.
+/// A choice of layers by their numbers, and the place of the number in a path.
 struct Layers {
     numbers: Vec<i64>,
     places: Vec<Regex>,
@@ -170,14 +170,14 @@ impl Settings {
         own.map_or(self.rank, |(_, rank)| *rank)
     }
 
-    /// What the product of A and B is multiplied by.
+    /// The factor of the product of A and B.
     pub fn scale(&self, rank: i32) -> f32 {
         let rank = f64::from(rank);
         (self.alpha / if self.by_root { rank.sqrt() } else { rank }) as f32
     }
 }
 
-/// Whether a value says that a setting is not used.
+/// Whether the value means that the setting is not used.
 fn is_unset(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
