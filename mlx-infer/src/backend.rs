@@ -1,4 +1,4 @@
-//! Back ends that generate text: their interface, which ones there are, and whether they can be used.
+//! Back ends that generate text: their interface, the list of them, and whether they can be used.
 
 mod mlx_lm;
 
@@ -20,7 +20,7 @@ use crate::request::Request;
 use crate::scheduler::Limits;
 use crate::text::chat::{Message, RenderOptions};
 
-/// A model of any back end, as an [`Engine`](crate::Engine) takes it.
+/// A loaded model of any back end, for an [`Engine`](crate::Engine).
 pub enum BackEnd {
     /// A model in this process.
     Native(Box<LoadedModel>),
@@ -41,7 +41,7 @@ impl From<MlxLm> for BackEnd {
 }
 
 impl BackEnd {
-    /// Facts about the model.
+    /// Information about the model.
     pub fn info(&self) -> &ModelInfo {
         match self {
             Self::Native(model) => model.info(),
@@ -49,7 +49,7 @@ impl BackEnd {
         }
     }
 
-    /// The model behind the interface that all back ends have.
+    /// The model behind the common interface of all back ends.
     pub fn text_model(&self) -> &dyn TextModel {
         match self {
             Self::Native(model) => model.as_ref(),
@@ -68,7 +68,7 @@ impl BackEnd {
     /// A batch without requests.
     ///
     /// # Errors
-    /// A limit is 0, or is one that the back end lacks.
+    /// A limit is 0, or the back end does not support it.
     pub fn batch(&self, limits: &Limits) -> Result<Batch<'_>> {
         match self {
             Self::Native(model) => model.batch(limits),
@@ -77,15 +77,15 @@ impl BackEnd {
     }
 }
 
-/// A back end that this version knows.
+/// A back end of this version, and whether it can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Availability {
-    /// Its name, as `--backend` takes it.
+    /// Its name, for `--backend`.
     pub name: &'static str,
-    /// What computes.
+    /// A description of what computes.
     pub about: &'static str,
-    /// Its version, or why it cannot be used and what would help.
+    /// Its version, or the reason why it cannot be used and a remedy.
     pub version: std::result::Result<String, String>,
     /// The program that it runs, if it is not this one.
     pub program: Option<PathBuf>,
@@ -110,13 +110,13 @@ pub fn backends(python: Option<&Path>) -> Vec<Availability> {
     ]
 }
 
-/// Gets every event; `Break` cancels the generation.
+/// Called with every event; `Break` cancels the generation.
 pub type OnEvent<'a> = dyn FnMut(&Event) -> ControlFlow<()> + 'a;
 
 /// The classification of a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Classification {
-    /// The label that fits best.
+    /// The best label.
     pub label: String,
     /// The probability of each label, in the order in which they were given.
     pub probabilities: Vec<f32>,
@@ -124,8 +124,8 @@ pub struct Classification {
 
 /// A model that generates text, of any back end.
 ///
-/// The default methods give an error of kind [`ErrorKind::Unsupported`](crate::ErrorKind), for back ends that lack
-/// them.
+/// The default methods return an error of kind [`ErrorKind::Unsupported`](crate::ErrorKind), for back ends that do not
+/// support them.
 pub trait TextModel {
     /// Facts about the model.
     fn info(&self) -> &ModelInfo;
@@ -171,7 +171,7 @@ pub trait TextModel {
         Err(lacks("classify"))
     }
 
-    /// Continues several prompts at a time; a request's error ends that request only.
+    /// Continues several prompts at a time. An error of a request ends only that request.
     ///
     /// # Errors
     /// The back end fails as a whole.

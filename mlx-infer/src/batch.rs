@@ -18,23 +18,23 @@ use crate::scheduler::Limits;
 /// The result of one request of a batch.
 #[derive(Debug, Default)]
 pub struct BatchResult {
-    /// The tokens, also those before an error.
+    /// The tokens, including those before an error.
     pub tokens: Vec<Choice>,
     /// The text without end tokens and stop strings; `None` without a tokenizer.
     pub text: Option<String>,
-    /// Why it ended; `None` if by an error.
+    /// Why it ended; `None` if it ended with an error.
     pub finish_reason: Option<FinishReason>,
-    /// Counts, times and memory, if it came to its end.
+    /// Counts, times and memory, if it ended without an error.
     pub metrics: Metrics,
     /// The error that ended it.
     pub error: Option<Error>,
 }
 
 impl BatchResult {
-    /// The same in the form of a single generation.
+    /// The result in the form of a single generation.
     ///
     /// # Errors
-    /// The one of this request.
+    /// The error of this request.
     pub fn into_generated(self) -> Result<Generated> {
         match (self.error, self.finish_reason) {
             (None, Some(reason)) => Ok(Generated {
@@ -120,7 +120,7 @@ impl<'m> Batch<'m> {
         }
     }
 
-    /// Takes a request in. Its result comes with `key`.
+    /// Adds a request. Its result comes with `key`.
     pub fn submit(&mut self, key: usize, request: Request) {
         let mut result = BatchResult::new(self.has_text);
         let done = self.done.clone();
@@ -139,7 +139,8 @@ impl<'m> Batch<'m> {
         self.worker.is_idle() && self.done.borrow().is_empty()
     }
 
-    /// Computes a part of the work, unless results are there already. Gives the results of requests that have ended since the last call.
+    /// Computes a part of the work, unless results are ready. Returns the results of requests that have ended since the
+    /// last call.
     pub fn advance(&mut self) -> Vec<(usize, BatchResult)> {
         if self.done.borrow().is_empty() {
             self.worker.advance();
@@ -159,11 +160,10 @@ impl LoadedModel {
         Ok(Batch::new(worker, self.tokenizer_if_any().is_some()))
     }
 
-    /// Continues several prompts at a time. Each has its own settings, stop conditions and seed, and gets
-    /// the tokens that it would get alone (in single precision to the bit); its error is its own.
+    /// Continues several prompts at a time. Each has its own settings, stop conditions and seed. It gets the tokens
+    /// that it would get alone (in single precision, with the same bits), and an error affects only its own request.
     ///
-    /// `on_done` gets each result as soon as it is there, with its place among the requests, and
-    /// ends everything by breaking.
+    /// `on_done` gets each result as soon as it is ready, with the index of its request. A break ends everything.
     ///
     /// # Errors
     /// A limit is 0.
@@ -187,7 +187,7 @@ impl LoadedModel {
         Ok(())
     }
 
-    /// Continues several prompts at a time; results in the order of the requests.
+    /// Continues several prompts at a time. Results are in the order of the requests.
     ///
     /// ```
     /// # fn main() -> mlx_infer::Result<()> {

@@ -1,8 +1,8 @@
-//! Classification: for each text the next token, or the label that follows it best. Nothing is generated.
+//! Classification: the next token of each text, or the label that fits it best. Nothing is generated.
 //!
-//! Texts are encoded on all cores, sorted by length and packed into batches of so many tokens; each batch
-//! is one masked forward pass, and the head runs on each text's last token alone. The common prefix of all texts (an instruction, the head
-//! of a template) is computed once.
+//! Texts are encoded on all cores, sorted by length and packed into batches with a limited number of tokens. Each batch
+//! is one masked forward pass, and the head runs only on each text's last token. The common prefix of all texts (an
+//! instruction, the start of a template) is computed once.
 
 mod batch;
 mod labels;
@@ -24,15 +24,16 @@ use crate::sampler::SamplingParams;
 /// Options of classification.
 #[derive(Clone, Debug)]
 pub struct ClassifyOptions {
-    /// The labels to choose from; without any, the next token is the answer.
+    /// The labels to choose from; without labels the answer is the next token.
     pub labels: Vec<String>,
     /// Most tokens of a forward pass, padding included.
     pub batch_tokens: usize,
     /// How the next token is chosen. For penalties the text counts as a prompt.
     pub sampling: SamplingParams,
-    /// Give the logits of the next token.
+    /// Return the logits of the next token.
     pub logits: bool,
-    /// Put the tokenizer's own tokens (such as `<bos>`) around texts. A chat template has added them already.
+    /// Put the tokenizer's own tokens (such as `<bos>`) around texts. If a chat template was used, it has added them
+    /// already.
     pub add_special: bool,
     /// Cancels the call; texts that were not computed give an error.
     pub cancel: CancelToken,
@@ -83,7 +84,7 @@ pub struct ClassifyResult {
     pub labels: Option<LabelScores>,
 }
 
-/// A text that is being classified: its place in the input, its ids, and the ids of each label behind it.
+/// A text that is being classified: its index in the input, its ids, and the ids of each label after it.
 struct Item {
     index: usize,
     ids: Vec<u32>,
@@ -91,20 +92,20 @@ struct Item {
 }
 
 impl Item {
-    /// Positions that it needs.
+    /// The number of positions that it needs.
     fn positions(&self) -> usize {
         self.ids.len() + self.labels.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// The text followed by all labels. It contains every token whose logits were read.
+    /// The text followed by all labels. It contains every token whose logits are read.
     fn with_labels(&self) -> Vec<u32> {
         [&self.ids[..], &self.labels.concat()].concat()
     }
 }
 
 impl LoadedModel {
-    /// Finds for each text the token or label that follows it. Results are in the order of the texts. A text that is
-    /// empty, too long or cannot be encoded gives an error in its place.
+    /// Finds the token or label that follows each text. Results are in the order of the texts. A text that is empty,
+    /// too long or cannot be encoded has an error in its place.
     ///
     /// ```
     /// # fn main() -> mlx_infer::Result<()> {
@@ -140,8 +141,8 @@ impl LoadedModel {
             .collect())
     }
 
-    /// As [`classify`](Self::classify), but calls `on_done` with the index of a text and its result when its batch
-    /// ends.
+    /// As [`classify`](Self::classify), but calls `on_done` with the index of a text and its result when its batch is
+    /// finished.
     ///
     /// # Errors
     /// As [`classify`](Self::classify).
@@ -162,11 +163,12 @@ impl LoadedModel {
     }
 }
 
-/// The ids of a text, and those of each label behind it.
+/// The ids of a text, and those of each label after it.
 pub(crate) type Encoded = Result<(Vec<u32>, Vec<Vec<u32>>)>;
 
 impl Frontend {
-    /// The ids of each text and of each label behind it, on all cores. A text that has an error already keeps it.
+    /// The ids of each text and of each label after it, computed on all cores. A text that already has an error keeps
+    /// it.
     ///
     /// # Errors
     /// An option is out of range, or there are texts or labels and no tokenizer.
@@ -182,7 +184,7 @@ impl Frontend {
             false => self.tokenizer_if_any(),
         };
         if tokenizer.is_none() && prompts.iter().any(|p| matches!(p, Ok(Prompt::Text(_)))) {
-            // This error names what is missing.
+            // This error names the missing file.
             self.tokenizer()?;
         }
         let (labels, add_special) = (&options.labels, options.add_special);
@@ -191,7 +193,7 @@ impl Frontend {
         Ok(prompts.map(|prompt| prompt.and_then(encode)).collect())
     }
 
-    /// The same for prompts that each have labels of their own.
+    /// The same for prompts that each have their own labels.
     ///
     /// # Errors
     /// There is no tokenizer.

@@ -63,11 +63,11 @@ enum Command {
     Backends(backend::Backends),
 }
 
-/// Why a command did not do what it was asked.
+/// The reason why a command failed.
 enum Failure {
     /// The flags contradict each other or are out of range.
     Usage(String),
-    /// It failed.
+    /// The command failed.
     Failed(Error),
 }
 

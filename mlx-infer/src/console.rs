@@ -4,13 +4,13 @@
 //! and `eprintln!` in both crates. Three rules follow from it:
 //!
 //! - A result that cannot be written is an error and ends the command with exit status 1.
-//! - A reader that closed stdout (`| head`) is an ordinary end: the error has the kind
-//!   [`ErrorKind::OutputClosed`], which ends a command with exit status 0, without a message.
-//! - A note that cannot be written stops nothing. The command goes on to its end, which is then exit
-//!   status 1; a closed stderr is not counted.
+//! - A reader that closes stdout (`| head`) is an ordinary end: the error has the kind [`ErrorKind::OutputClosed`],
+//!   which ends a command with exit status 0, without a message.
+//! - A note that cannot be written does not stop the command. At its end the exit status is 1; a closed stderr does not
+//!   count.
 //!
-//! Each text is written at once, straight to the file descriptor: the standard library's `stdout` takes
-//! one that is open for reading only for a success.
+//! Each text is written immediately, directly to the file descriptor: the standard library's `stdout` would report
+//! success for a descriptor that is open only for reading.
 
 use std::error::Error as _;
 use std::fs::File;
@@ -67,14 +67,14 @@ pub fn end(result: Result<()>) -> ExitCode {
     }
 }
 
-/// An exit status: 1 in place of 0 if a note could not be written.
+/// The exit status: 1 in place of 0 if a note could not be written.
 pub fn status(code: u8) -> ExitCode {
     let lost = LOST_NOTE.load(Ordering::Relaxed);
     ExitCode::from(if lost { code.max(1) } else { code })
 }
 
-/// The end of a command line that is wrong (exit status 2, on stderr), or that asked for help or the
-/// version (on stdout). Terminals get colours, unless `NO_COLOR` is set.
+/// Ends a command whose command line is wrong (exit status 2, on stderr), or asks for help or the version (on stdout).
+/// Terminals get colours, unless `NO_COLOR` is set.
 pub fn usage(error: &clap::Error) -> ExitCode {
     let is_terminal = match error.use_stderr() {
         true => io::stderr().is_terminal(),
@@ -92,7 +92,7 @@ pub fn usage(error: &clap::Error) -> ExitCode {
     end(print(&text))
 }
 
-/// Writes an error once, with those causes that it does not quote itself.
+/// Writes an error once, with the causes that its text does not contain.
 fn report(error: &Error) {
     let mut text = error.to_string();
     let mut cause = error.source();

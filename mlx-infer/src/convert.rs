@@ -36,8 +36,7 @@ pub use mlx_models::convert::{ConvertOptions, Converted, Mixed, Packing, Recipe,
 /// ```
 ///
 /// # Errors
-/// Those of [`NewCheckpoint`] and of [`mlx_models::convert::convert`]; `cancel` stops it. `out` is
-/// then as it was.
+/// Those of [`NewCheckpoint`] and of [`mlx_models::convert::convert`], or `cancel` stopped it. `out` is then unchanged.
 pub fn convert(
     files: &Files,
     out: &Path,
@@ -67,7 +66,7 @@ pub fn convert(
     })
 }
 
-/// The NaN and infinite elements of a checkpoint's weights; `None` if all are numbers. Reads all of the weights.
+/// The NaN and infinite elements of a checkpoint's weights; `None` if all are finite. Reads all of the weights.
 ///
 /// # Errors
 /// The weights are missing or malformed, or cannot be read.
@@ -98,10 +97,9 @@ fn open(files: &Files) -> Result<(Value, Weights)> {
     Ok((config, weights))
 }
 
-/// A checkpoint folder that is being made: claimed at the start, whole or not there at the end.
-///
-/// `config.json` and weights come from the caller, the other files that belong to a checkpoint from its
-/// source as they are. Everything happens in a hidden folder, which then takes the place of `out` in one
+/// A checkpoint folder that is being made. It is claimed at the start, and appears complete or not at all.
+/// The caller writes `config.json` and the weights; the other files of the checkpoint are copied unchanged from its
+/// source. Everything is written into a hidden folder, which then replaces `out` in one step.
 /// step.
 #[derive(Debug)]
 pub struct NewCheckpoint<'a> {
@@ -114,17 +112,17 @@ pub struct NewCheckpoint<'a> {
 impl<'a> NewCheckpoint<'a> {
     /// Claims `out` for a checkpoint that is made from `files`.
     ///
-    /// An `out` that is not empty is refused, or with `replace` replaced if it is a checkpoint: its
-    /// weights, their index and the files that are written anew go, everything else in it stays.
+    /// An `out` that is not empty is refused. With `replace` it is replaced if it is a checkpoint: its weights, their
+    /// index and the files that are written again are removed; all other files stay.
     ///
     /// # Errors
-    /// `out` cannot be replaced, is or holds the folder it is made from, or another process writes it.
+    /// `out` cannot be replaced, is the source folder or contains it, or another process writes it.
     pub fn begin(files: &'a Files, out: &'a Path, replace: bool) -> Result<Self> {
         if out.file_name().is_none() {
             let message = format!("{} is not a name for a new folder", out.display());
             return Err(Error::argument(message));
         }
-        // The claim restores a folder that a killed process set aside: only then is `out` looked at.
+        // The claim restores a folder that a killed process had set aside, so `out` is only checked after it.
         let claim = Claim::new(out)?;
         let replaces = check(files, out, replace)?;
         Ok(Self {
@@ -138,7 +136,7 @@ impl<'a> NewCheckpoint<'a> {
     /// Makes the folder: `fill` writes `config.json` and weights into the folder that it is given.
     ///
     /// # Errors
-    /// `fill` fails, or a file cannot be read or written. `out` is then as it was.
+    /// `fill` fails, or a file cannot be read or written. `out` is then unchanged.
     pub fn write<T>(self, fill: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
         let work = self.claim.scratch()?;
         copy(self.files, &work)?;
@@ -189,9 +187,9 @@ fn check(files: &Files, out: &Path, replace: bool) -> Result<bool> {
     Ok(true)
 }
 
-/// Puts what stays of the folder `old` into the folder `new`: everything that `new` does not have, but
-/// for the weights of the old checkpoint. Files are linked, so that both folders are whole until `old`
-/// is removed; they are copied where the file system has no links. `within` is the path of both in the checkpoint.
+/// Moves everything that stays of the folder `old` into the folder `new`: all files that `new` does not have, except
+/// for the weights of the old checkpoint. Files are linked, so that both folders are complete until `old` is removed;
+/// on a file system without links they are copied. `within` is the path of both in the checkpoint.
 fn keep(old: &Path, new: &Path, within: &str) -> Result<()> {
     for entry in fs::read_dir(old).map_err(|error| io("read", old, error))? {
         let entry = entry.map_err(|error| io("read", old, error))?;
@@ -228,8 +226,8 @@ fn keep(old: &Path, new: &Path, within: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether a checkpoint writer, this one or another, has given a file this name: the weights, whole or
-/// in shards, their index, and those of a head for multi-token prediction.
+/// Whether a checkpoint writer, of this project or another, gives files this name: the weights, whole or in shards,
+/// their index, and those of a head for multi-token prediction.
 fn is_weights(name: &str) -> bool {
     let shard = |name: &str| {
         let (number, count) = name.split_once("-of-")?;
@@ -246,8 +244,8 @@ fn is_weights(name: &str) -> bool {
     }
 }
 
-/// Whether a file belongs to a checkpoint beside its weights and config.json: tokenizers, templates,
-/// generation settings, code, licence.
+/// Whether a file besides weights and config.json belongs to a checkpoint: tokenizers, templates, generation settings,
+/// code, licence.
 fn is_copied(name: &str) -> bool {
     const ENDS: [&str; 7] = [
         ".json",

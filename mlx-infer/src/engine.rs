@@ -44,18 +44,19 @@ use crate::model::LoadedModel;
 use crate::request::Request;
 use crate::scheduler::Limits;
 
-/// How an [`Engine`] runs.
+/// Options of an [`Engine`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineOptions {
     /// Limits on what is computed at a time.
     pub limits: Limits,
-    /// Most requests under way, waiting ones included; more are refused as [`ErrorKind::Busy`].
+    /// The most requests in progress, including waiting ones. Further requests are refused with [`ErrorKind::Busy`].
     pub max_requests: usize,
-    /// Most unread events of a request. At this number its row pauses; it is evicted if another request waits for a
-    /// row.
+    /// The most unread events of a request. At this number its row pauses, and is evicted if another request waits for
+    /// a row.
     pub max_events: usize,
-    /// Names and folders of adapters, of which a request may choose one ([`Request::with_adapter`]). The model's arrays are shared; a step
-    /// computes rows of one adapter, and each adapter's rows and prefixes have an equal part of the bytes of [`limits`](Self::limits).
+    /// Names and folders of adapters, one of which a request may choose ([`Request::with_adapter`]). The model's arrays
+    /// are shared. A step computes rows of one adapter, and each adapter's rows and prefixes get an equal part of the
+    /// bytes of [`limits`](Self::limits).
     pub adapters: Vec<(String, PathBuf)>,
 }
 
@@ -70,7 +71,7 @@ impl Default for EngineOptions {
     }
 }
 
-/// A thread that owns a model and serves requests from any other.
+/// A thread that owns a model and serves requests from any other thread.
 ///
 /// Dropping it ends every request at once, as [`abort`](Self::abort) does.
 ///
@@ -108,11 +109,11 @@ enum Ready {
 }
 
 impl Engine {
-    /// Starts a thread, loads a model on it, and returns when that is done. The model is a [`LoadedModel`], or one of another
-    /// [`BackEnd`].
+    /// Starts a thread, loads a model on it, and returns when the model is loaded. The model is a [`LoadedModel`], or
+    /// one of another [`BackEnd`].
     ///
     /// # Errors
-    /// Those of `load`; a limit is 0; the back end lacks what the options ask for.
+    /// The errors of `load`; a limit is 0; the back end does not support an option.
     pub fn start<M: Into<BackEnd>>(
         load: impl FnOnce() -> Result<M> + Send + 'static,
         options: EngineOptions,
@@ -189,15 +190,16 @@ impl Engine {
         })
     }
 
-    /// Submits a request. A fault of the request comes as its first event; [`frontend`](Self::frontend) finds it before.
+    /// Submits a request. An error of the request comes as its first event; [`frontend`](Self::frontend) can find it
+    /// before.
     ///
     /// # Errors
-    /// Too many requests are under way ([`ErrorKind::Busy`]), the engine has ended ([`ErrorKind::Closed`]), or there is no adapter of the
-    /// request's name.
+    /// Too many requests are in progress ([`ErrorKind::Busy`]), the engine has ended ([`ErrorKind::Closed`]), or no
+    /// adapter has the request's name.
     pub fn submit(&self, mut request: Request) -> Result<Handle> {
         let model = self.model(request.adapter.take().as_deref())?;
         if let Some(constraint) = &request.options.grammar {
-            // Compiled on the caller's thread; the engine's finds it there, or its fault.
+            // The grammar is compiled on the caller's thread. The engine's thread then finds the result, or the error.
             let _ = self.frontend.compiled(constraint);
         }
         let Some(ticket) = Ticket::take(&self.under_way, self.max_requests) else {
@@ -220,7 +222,7 @@ impl Engine {
         Ok(handle)
     }
 
-    /// The place of a model: 0 without an adapter.
+    /// The index of a model: 0 without an adapter.
     fn model(&self, adapter: Option<&str>) -> Result<usize> {
         let Some(adapter) = adapter else { return Ok(0) };
         let found = self.adapters.iter().position(|name| name == adapter);
@@ -232,9 +234,9 @@ impl Engine {
         })
     }
 
-    /// Calls `job` with the model, or with that of an adapter, on the engine's thread, between two steps of the rows. All rows wait for it; a
-    /// long computation is for [`run_in_pieces`](Self::run_in_pieces). `job` is dropped without a call if the engine is aborted before, and a
-    /// panic of `job` ends nothing else.
+    /// Calls `job` with the model, or with that of an adapter, on the engine's thread, between two steps of the rows.
+    /// All rows wait for it, so a long computation should use [`run_in_pieces`](Self::run_in_pieces). If the engine is
+    /// aborted first, `job` is dropped without a call. A panic of `job` affects nothing else.
     ///
     /// # Errors
     /// The engine has ended ([`ErrorKind::Closed`]), there is no such adapter, or the model is of another back end
@@ -250,8 +252,8 @@ impl Engine {
         })
     }
 
-    /// The same for a long computation: `begin` makes what computes it, a piece with each call, until it breaks. The rows take a step between two
-    /// pieces, and several such computations take turns.
+    /// The same for a long computation: `begin` returns a function that computes one piece with each call, until it
+    /// breaks. The rows take a step between two pieces, and several such computations take turns.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -270,13 +272,13 @@ impl Engine {
         sent.map_err(|_| gone())
     }
 
-    /// Whether the engine's thread takes requests. `false` after it has ended or panicked.
+    /// Whether the engine's thread accepts requests; `false` after it has ended or panicked.
     pub fn is_alive(&self) -> bool {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Facts about the model.
+    /// Information about the model.
     pub fn info(&self) -> &ModelInfo {
         self.frontend.info()
     }
@@ -286,12 +288,12 @@ impl Engine {
         &self.frontend
     }
 
-    /// Counters, as of the last step.
+    /// The counters after the last step.
     pub fn load(&self) -> EngineLoad {
         self.load.read()
     }
 
-    /// Takes no more requests, and returns when those under way have ended.
+    /// Accepts no more requests, and returns when those in progress have ended.
     ///
     /// # Errors
     /// The engine has panicked.
@@ -300,7 +302,7 @@ impl Engine {
         self.join()
     }
 
-    /// Ends every request at once, as cancelled, and returns when the model is gone.
+    /// Cancels every request now, and returns when the model is dropped.
     ///
     /// # Errors
     /// The engine has panicked.
@@ -309,7 +311,7 @@ impl Engine {
         self.join()
     }
 
-    /// Ends every request at once, as cancelled, and takes no more.
+    /// Cancels every request now, and accepts no more.
     pub fn stop(&self) {
         self.aborted.store(true, Ordering::Release);
         let _ = self.commands.send(Command::Wake);
@@ -347,7 +349,7 @@ impl Ready {
     }
 }
 
-/// The model, and behind it the model with each adapter.
+/// The model, followed by the model with each adapter.
 fn prepare(model: BackEnd, adapters: &[(String, PathBuf)], limits: &Limits) -> Result<Ready> {
     match model {
         BackEnd::Native(model) => {

@@ -9,11 +9,11 @@ use std::fmt;
 pub enum ErrorKind {
     /// The system refused to read or write a file.
     Io,
-    /// A file that is needed is not there.
+    /// A file that is needed does not exist.
     Missing,
-    /// A file was read, and does not hold what its format asks for.
+    /// A file was read, but its content does not follow its format.
     Format,
-    /// The input is well formed and asks for something that is not supported.
+    /// The input is well formed but asks for something that is not supported.
     Unsupported,
     /// An argument of the caller is out of range or contradicts another one.
     Argument,
@@ -25,11 +25,11 @@ pub enum ErrorKind {
     Compute,
     /// The model gives numbers that are not finite.
     NotFinite,
-    /// The caller cancelled.
+    /// The caller has cancelled.
     Cancelled,
-    /// It does not fit into the memory that it may take.
+    /// The work does not fit into the memory that it may use.
     Memory,
-    /// As many requests are under way as may be; try again later.
+    /// The largest number of requests is in progress; try again later.
     Busy,
     /// The engine has ended.
     Closed,
@@ -41,7 +41,7 @@ pub enum ErrorKind {
 
 /// An error: what, where, what was expected and what was found, in one line.
 ///
-/// [`Error::kind`] tells the cases apart; the text is for people.
+/// [`Error::kind`] distinguishes the cases; the text is for people.
 pub struct Error {
     kind: ErrorKind,
     message: String,

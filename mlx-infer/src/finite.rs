@@ -1,7 +1,8 @@
-//! Finds where a model's numbers stop being finite.
+//! Finds the origin of NaN and infinite numbers in a model.
 //!
-//! The sampler and the scores see NaN in the logits at no cost. Only then a second pass looks for its origin: first in the weights, then
-//! layer by layer over the tokens. Infinite logits and biases are no fault: they forbid tokens.
+//! The sampler and the scores detect NaN in the logits without extra cost. Only then a second pass looks for the
+//! origin: first in the weights, then layer by layer over the tokens. Infinite logits and biases are allowed, because
+//! they forbid tokens.
 
 use mlx_core::{Array, Result as CoreResult};
 use mlx_models::Model;
@@ -13,13 +14,13 @@ use crate::model::LoadedModel;
 /// Tokens that are computed at a time.
 const CHUNK: usize = 512;
 
-/// The error for a model whose logits after `tokens` are not finite. It names the first tensor that has NaN; if none has, the first layer
-/// that gives NaN or infinity.
+/// The error for a model whose logits after `tokens` are not finite. It names the first tensor with NaN; if there is
+/// none, the first layer whose output has NaN or infinity.
 pub fn not_finite(model: &dyn Model, options: CacheOptions, tokens: &[u32]) -> Error {
     explain(nan_weight(model), model, options, tokens)
 }
 
-/// The same where it is known which weight has NaN, if one has.
+/// The same if the first weight with NaN is already known.
 fn explain(
     weight: CoreResult<Option<String>>,
     model: &dyn Model,
@@ -41,13 +42,13 @@ fn explain(
     Error::new(ErrorKind::NotFinite, message)
 }
 
-/// The first weight that has NaN.
+/// The first weight with NaN.
 fn nan_weight(model: &dyn Model) -> CoreResult<Option<String>> {
     let name = first_weight(model, "", Array::isnan)?;
     Ok(name.map(|name| format!("{name} has NaN")))
 }
 
-/// The first layer that gives NaN or infinity.
+/// The first layer whose output has NaN or infinity.
 fn layer(model: &dyn Model, options: CacheOptions, tokens: &[u32]) -> CoreResult<Option<String>> {
     let mut cache = ModelCache::new(model.layers(), 1, options);
     cache.expect(0, tokens.len());
@@ -118,7 +119,7 @@ fn first_weight(
 impl LoadedModel {
     /// The error for logits after these tokens that are not finite.
     pub(crate) fn not_finite(&self, tokens: &[u32]) -> Error {
-        // The weights are searched once, and not for each request.
+        // The weights are searched once, not for each request.
         let known = self.nan_weight.get().cloned();
         let weight = known.map_or_else(|| nan_weight(self.model()), Ok);
         if let Ok(weight) = &weight {
@@ -132,7 +133,7 @@ impl LoadedModel {
         self.allowed(self.model().logits(hidden)?)
     }
 
-    /// Logits in which NaN counts as minus infinity if the model was loaded so.
+    /// The logits; NaN becomes minus infinity if the model was loaded with `allow_nan`.
     pub(crate) fn allowed(&self, logits: Array) -> Result<Array> {
         match self.options().allow_nan {
             false => Ok(logits),

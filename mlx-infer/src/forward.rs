@@ -6,8 +6,8 @@ use mlx_nn::ModelCache;
 
 use crate::error::Result;
 
-/// Runs the layers on `tokens`, U32 `[B, L]`, of which row i has `widths[i]` and padding behind them. The cache keeps the tokens.
-/// Returns `[B, L, E]`, lazy.
+/// Runs the layers on `tokens`, U32 `[B, L]`. Row i has `widths[i]` tokens, followed by padding. The cache keeps the
+/// tokens. Returns `[B, L, E]`, lazy.
 pub(crate) fn hidden(
     model: &dyn Model,
     cache: &mut ModelCache,
@@ -20,7 +20,7 @@ pub(crate) fn hidden(
     Ok(hidden)
 }
 
-/// Runs the layers on rows of any lengths. Returns the hidden state of the last token of each: `[B, E]`, lazy.
+/// Runs the layers on rows of any lengths. Returns the hidden state of the last token of each row: `[B, E]`, lazy.
 pub(crate) fn last_hidden(
     model: &dyn Model,
     cache: &mut ModelCache,

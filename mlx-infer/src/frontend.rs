@@ -1,4 +1,4 @@
-//! A model's text side: facts, tokenizer, chat template, end tokens.
+//! A model's text side: information, tokenizer, chat template, end tokens.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -14,7 +14,7 @@ use crate::text::chat::{ChatTemplate, Message, RenderOptions};
 use crate::text::files::Files;
 use crate::text::tokenizer::{self, Tokenizer};
 
-/// The facts and the text side of a model, without its weights. It validates and tokenises requests.
+/// The information and the text side of a model, without its weights. It validates and tokenises requests.
 ///
 /// The model itself stays on one thread. This part can be shared by all: a server gets it from
 /// [`Engine::frontend`](crate::Engine::frontend), refuses a bad request with a typed error, and submits token ids.
@@ -39,11 +39,11 @@ pub struct Frontend {
     template: OnceLock<ChatTemplate>,
     eos_ids: Vec<u32>,
     grammars: Grammars,
-    /// Refuses options that the back end of the model lacks; `None` for the native one, which has all.
+    /// Refuses options that the model's back end does not support; `None` for the native one, which supports all.
     lacks: Option<Lacks>,
 }
 
-/// Refuses what a back end lacks.
+/// Refuses what a back end does not support.
 #[derive(Clone, Copy)]
 pub(crate) struct Lacks {
     /// The back end's name.
@@ -58,7 +58,7 @@ pub(crate) fn read_tokenizer(files: &Files) -> Result<(Option<Tokenizer>, Vec<u3
             let eos_ids = tokenizer.eos_ids().to_vec();
             Ok((Some(tokenizer), eos_ids))
         }
-        // Ids can be generated all the same. A text is refused with the error.
+        // Without a tokenizer, ids can still be generated. A text is refused with the error.
         Err(error) if !tokenizer::is_readable(files, &error)? => {
             Ok((None, tokenizer::eos_ids(files)?))
         }
@@ -93,7 +93,7 @@ impl Frontend {
     }
 
     /// # Errors
-    /// The model is not in this process: it neither classifies nor scores.
+    /// The model is not in this process, so it can neither classify nor score.
     pub(crate) fn check_native(&self) -> Result<()> {
         match self.lacks {
             None => Ok(()),
@@ -115,7 +115,7 @@ impl Frontend {
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
         match &self.tokenizer {
             Some(tokenizer) => Ok(tokenizer),
-            // The error of loading names what is missing and what is there instead.
+            // The error of loading names the missing file, and the files that exist instead.
             None => Err(match Tokenizer::load(&self.files) {
                 Err(error) => error,
                 Ok(_) => Error::new(
@@ -142,8 +142,8 @@ impl Frontend {
         Ok(self.template.get_or_init(|| template))
     }
 
-    /// The options that the checkpoint's `generation_config.json` gives to requests that leave them open: `temperature`, `top_p`, `top_k`,
-    /// `min_p`, and `repetition_penalty`, which looks at the whole text as in transformers.
+    /// The options from the checkpoint's `generation_config.json` for requests that do not set them: `temperature`,
+    /// `top_p`, `top_k`, `min_p`, and `repetition_penalty`, which looks at the whole text as in transformers.
     ///
     /// # Errors
     /// The file is malformed, or one of these has a value of another type.
@@ -180,7 +180,7 @@ impl Frontend {
         &self.eos_ids
     }
 
-    /// The ids of a prompt. A text is encoded with the tokens that the tokenizer puts around one.
+    /// The ids of a prompt. A text is encoded with the tokens that the tokenizer puts around texts.
     ///
     /// # Errors
     /// The prompt is empty, or a text without a tokenizer.
@@ -191,7 +191,7 @@ impl Frontend {
         })
     }
 
-    /// The ids of a conversation, with what begins the answer.
+    /// The ids of a conversation, followed by the start of the answer.
     ///
     /// # Errors
     /// The template refuses the conversation.

@@ -1,19 +1,19 @@
 //! The mlx-lm back end: Python's mlx_lm computes the tokens in a process of its own.
 //!
-//! The text side is this crate's: tokenizer, chat template, stop strings and detokenisation are the same as with the native back end. What goes to
-//! the process are token ids and how tokens are chosen; what comes back are ids. So a checkpoint whose family is not in this version
-//! generates, chats and is served all the same.
+//! The text side is this crate's: tokenizer, chat template, stop strings and detokenisation are the same as with the
+//! native back end. The process gets token ids and sampling settings, and returns ids. So a checkpoint whose family
+//! this version does not have can be used to generate, to chat and to serve.
 //!
-//! | file | has |
+//! | file | content |
 //! |---|---|
 //! | `bridge.py` | the program of the process |
 //! | `protocol` | the messages |
 //! | `child` | the process and its pipes |
 //! | `start` | the start of a process, and the load of a model there |
-//! | `task` | a request under way |
-//! | `session` | requests under way, and a new process after one has ended |
-//! | `python` | which Python, and what it has |
-//! | `facts` | what config.json tells of a model |
+//! | `task` | a request in progress |
+//! | `session` | requests in progress, and a new process after one has ended |
+//! | `python` | the choice of a Python, and its packages |
+//! | `facts` | information about a model from config.json |
 
 mod child;
 mod facts;
@@ -63,7 +63,7 @@ pub struct MlxLmOptions {
     pub adapter: Option<PathBuf>,
     /// Floating-point weights are converted to this; by default they stay as stored.
     pub dtype: Option<DType>,
-    /// The process is ended if loading takes longer, or if it says nothing for so long while it computes.
+    /// The process is ended if loading takes longer, or if it sends nothing for this long while it computes.
     pub timeout: Duration,
 }
 
@@ -81,9 +81,10 @@ impl Default for MlxLmOptions {
 
 /// A model that Python's mlx_lm computes in a process of its own.
 ///
-/// If the process ends, the requests under way end with an error that quotes the last lines of its stderr, and the next request starts a new one.
-/// Several requests are computed at a time where mlx_lm can join the caches of the model, else one after the other. Grammars, speculation,
-/// processors, prompt caches, classification and scores are errors of kind [`ErrorKind::Unsupported`](crate::ErrorKind).
+/// If the process ends, the requests in progress end with an error that quotes the last lines of its stderr, and the
+/// next request starts a new process. Several requests are computed at a time if mlx_lm can join the caches of the
+/// model, else one after the other. Grammars, speculation, processors, prompt caches, classification and scores are
+/// errors of kind [`ErrorKind::Unsupported`](crate::ErrorKind).
 ///
 /// ```no_run
 /// # fn main() -> mlx_infer::Result<()> {
@@ -111,7 +112,7 @@ impl MlxLm {
     /// There is no such Python, it has no mlx_lm, or mlx_lm refuses the checkpoint; or the tokenizer is malformed.
     pub fn load(files: Files, options: MlxLmOptions) -> Result<Self> {
         let started = Instant::now();
-        // The small files first: their faults are found before the weights are read.
+        // The small files come first, so that their faults are found before the weights are read.
         let (tokenizer, eos_ids) = read_tokenizer(&files)?;
         let config = facts::Config::read(&files)?;
         let start = Start::new(&files, &options);
@@ -140,7 +141,7 @@ impl MlxLm {
     /// Checks options without a model.
     ///
     /// # Errors
-    /// This back end lacks one; the message names it.
+    /// This back end does not support an option; the message names it.
     pub fn check_options(options: &GenerateOptions) -> Result<()> {
         protocol::check(options)
     }
@@ -160,10 +161,10 @@ impl MlxLm {
         &self.frontend
     }
 
-    /// A batch that requests join at any time. There is one at a time, and meanwhile no other generation.
+    /// A batch that requests join at any time. There can be only one, and no other generation while it exists.
     ///
     /// # Errors
-    /// A limit is 0, or is one that this back end lacks.
+    /// A limit is 0, or this back end does not support it.
     pub fn batch(&self, limits: &Limits) -> Result<Batch<'_>> {
         check_limits(limits)?;
         let mut session = self
@@ -178,7 +179,7 @@ impl MlxLm {
     }
 
     /// # Errors
-    /// An engine of this back end lacks what is asked for.
+    /// An engine of this back end does not support what is asked for.
     pub(crate) fn check_engine(
         &self,
         adapters: &[(String, PathBuf)],
@@ -192,7 +193,7 @@ impl MlxLm {
         check_limits(limits)
     }
 
-    /// What an engine drives.
+    /// The back end in the form that an engine uses.
     pub(crate) fn into_session(self, rows: usize) -> Session {
         let mut session = self.session.into_inner();
         session.set_rows(rows);
@@ -238,7 +239,7 @@ impl MlxLm {
 }
 
 /// # Errors
-/// A limit is 0, or is one that this back end lacks.
+/// A limit is 0, or this back end does not support it.
 fn check_limits(limits: &Limits) -> Result<()> {
     limits.check()?;
     let default = Limits::default();

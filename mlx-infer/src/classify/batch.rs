@@ -1,4 +1,4 @@
-//! Texts that are computed together: a row of a cache for each, the logits behind them, and the scores of their labels.
+//! Texts that are computed together: a cache row for each, the logits after them, and the scores of their labels.
 
 use mlx_core::{DType, eval};
 use mlx_nn::{CacheOptions, ModelCache};
@@ -11,28 +11,28 @@ use crate::generate::random_seed;
 use crate::model::LoadedModel;
 use crate::sampler::{Choice, History, Row, sample};
 
-/// A batch as far as it is computed.
+/// The state of a batch that is being computed.
 pub(super) struct Batch {
     cache: ModelCache,
-    /// Tokens of each text that are in the cache.
+    /// The number of tokens of each text that are in the cache.
     done: usize,
-    /// What is known behind the texts.
+    /// The results at the ends of the texts.
     behind: Option<Behind>,
 }
 
 struct Behind {
-    /// The next token of each text; `None`: its logits are not finite.
+    /// The next token of each text; `None` if its logits are not finite.
     choices: Vec<Option<Choice>>,
-    /// `[B, V]` in F32, flat, if it is asked for.
+    /// `[B, V]` in F32, flat, if they were asked for.
     logits: Vec<f32>,
     vocab: usize,
-    /// For each text the sums of its labels' log probabilities, and the label whose tokens come next.
+    /// For each text the sums of its labels' log probabilities, and the next label to compute.
     sums: Vec<Vec<f64>>,
     label: usize,
 }
 
 impl Batch {
-    /// A batch of these texts. The rows begin with the prefix in `shared`.
+    /// A batch of these texts. The rows start with the prefix in `shared`.
     pub(super) fn begin(
         model: &LoadedModel,
         items: &[&Item],
@@ -66,7 +66,8 @@ impl Batch {
         })
     }
 
-    /// Computes the next piece: a part of a long text, the texts, or a label behind them. The results, if that was the last.
+    /// Computes the next piece: a part of a long text, the rest of the texts, or a label after them. Returns the
+    /// results if that was the last piece.
     pub(super) fn advance(
         &mut self,
         model: &LoadedModel,
@@ -86,7 +87,7 @@ impl Batch {
             behind.label += 1;
         }
         let behind = self.behind.as_mut().expect("the texts are computed");
-        // Labels of one token are done with the texts.
+        // Labels of one token are finished with the texts.
         let is_long = |label: &Vec<u32>| label.len() > 1;
         let goes_on = |at: usize| {
             items
@@ -110,7 +111,7 @@ impl Batch {
         }
     }
 
-    /// Computes what is left of the texts, and what follows them.
+    /// Computes the rest of the texts, and the logits after them.
     fn compute(
         &mut self,
         model: &LoadedModel,
@@ -135,7 +136,7 @@ impl Batch {
         };
         let rows: Vec<Row<'_>> = histories.iter().map(row).collect();
         let choices = sample(&logits, &rows, None)?.read_any()?;
-        // Other work may come before the labels, and its failure would spoil what is not computed.
+        // Other work may run before the labels, and its failure would poison arrays that are not evaluated.
         eval(self.cache.arrays())?;
         Ok(Behind {
             choices,
@@ -178,7 +179,7 @@ impl Behind {
     }
 }
 
-/// Whether a part of the text is computed before what is left of it: it is alone and long.
+/// Whether a part of the text is computed before the rest: it is alone in its batch, and long.
 fn is_long(items: &[&Item], done: usize) -> bool {
     matches!(items, [item] if item.ids.len() - done > CHUNK)
 }

@@ -1,7 +1,7 @@
-//! Scores of labels behind a text.
+//! Scores of labels after a text.
 //!
-//! A label's score is the sum of the log probabilities of its tokens, each after those before it. The labels of a batch
-//! share the cache of its texts: each label is one step of the cache, which is then rolled back.
+//! A label's score is the sum of the log probabilities of its tokens, each given the tokens before it. The labels of a
+//! batch share the cache of its texts: each label is one step of the cache, which is then rolled back.
 
 use mlx_core::{Array, fast};
 use mlx_nn::ModelCache;
@@ -13,10 +13,10 @@ use crate::generate::Prompt;
 use crate::model::LoadedModel;
 use crate::text::tokenizer::Tokenizer;
 
-/// The scores of the labels behind a text.
+/// The scores of the labels after a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LabelScores {
-    /// The place of the likeliest label; of equals, the first.
+    /// The index of the likeliest label, the first of equal ones.
     pub best: usize,
     /// The log probability of each label, in the order in which they were given: the sum of those of its
     /// tokens.
@@ -46,8 +46,8 @@ impl LabelScores {
 
 /// The ids of a text, and those of each label behind it.
 ///
-/// A label is encoded with the text in front, as the tokens at the border may depend on both. Where they
-/// do, the text ends before them, and they count to each label.
+/// A label is encoded together with the text, because the tokens at the border may depend on both. If they do, the text
+/// ends before them, and they count as part of each label.
 pub(super) fn encode(
     tokenizer: Option<&Tokenizer>,
     prompt: Prompt,
@@ -100,7 +100,7 @@ pub(super) fn encode(
 }
 
 impl LoadedModel {
-    /// The log probability of the first token of each label of each item. `logits`: `[B, V]` behind the texts.
+    /// The log probability of the first token of each label of each item. `logits`: `[B, V]` after the texts.
     pub(super) fn first_of_labels(&self, items: &[&Item], logits: &Array) -> Result<Vec<Vec<f64>>> {
         let most = items.iter().map(|item| item.labels.len()).max();
         let most = most.unwrap_or(0);
@@ -129,7 +129,8 @@ impl LoadedModel {
             .collect())
     }
 
-    /// Adds the log probabilities of the tokens behind the first of one label, which has some behind a text. `cache` holds the texts.
+    /// Adds the log probabilities of the other tokens of one label that has several tokens after some text. `cache`
+    /// holds the texts.
     pub(super) fn add_rest_of(
         &self,
         label: usize,
@@ -147,7 +148,7 @@ impl LoadedModel {
         let widths: Vec<usize> = inputs.iter().map(|ids| ids.len()).collect();
         let mut step = cache.begin(&widths)?;
         let hidden = self.model().hidden(&padded(&inputs)?, &mut step)?;
-        // Rolled back: the next label begins at the same position.
+        // Rolled back, because the next label starts at the same position.
         drop(step);
         let [_, width, e] = hidden.dims()?;
         let (mut places, mut targets) = (Vec::new(), Vec::new());

@@ -1,9 +1,9 @@
 //! Packs texts of different lengths into batches with little padding.
 
-/// Splits indices of `lens` into batches whose padded size, rows times the longest, is at most `tokens`
-/// (a longer text is a batch of its own) and which have at most `rows` rows.
+/// Splits the indices of `lens` into batches. The padded size of a batch, rows times the longest text, is at most
+/// `tokens`, and it has at most `rows` rows. A text that is longer than `tokens` is a batch of its own.
 ///
-/// The longest texts come first, so that a lack of memory shows at once and later batches reuse the buffers.
+/// The longest texts come first, so that a lack of memory shows at the start, and later batches reuse the buffers.
 pub(super) fn pack(lens: &[usize], tokens: usize, rows: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lens.len()).collect();
     order.sort_by_key(|&at| std::cmp::Reverse(lens[at]));

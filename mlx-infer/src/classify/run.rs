@@ -1,4 +1,4 @@
-//! A classification in pieces: parts of long texts, batches of short ones, and labels, each one forward pass.
+//! A classification in pieces: parts of long texts, batches of short ones, and labels. Each piece is one forward pass.
 
 use std::collections::VecDeque;
 
@@ -15,16 +15,17 @@ use crate::score::MAX_LOGITS;
 /// The shortest common prefix that is computed separately.
 const MIN_SHARED: usize = 8;
 
-/// Tokens of a long text that are computed at a time.
+/// The number of tokens of a long text that are computed at a time.
 pub(super) const CHUNK: usize = 512;
 
-/// A classification as far as it is computed.
+/// The state of a classification.
 pub(crate) struct Run {
     options: ClassifyOptions,
     items: Vec<Item>,
-    /// Texts that cannot be computed.
+    /// Texts that cannot be computed, with their errors.
     faults: Vec<(usize, Error)>,
-    /// The length of the common prefix of all texts, and a cache of one row with its first tokens. Without one, 0.
+    /// The length of the common prefix of all texts, and a cache of one row with its first tokens. The length is 0
+    /// without a prefix.
     common: usize,
     shared: Option<ModelCache>,
     /// Indices of items that are computed together.
@@ -33,7 +34,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// A classification of texts that were encoded with these options.
+    /// Starts a classification of texts that were encoded with these options.
     pub(crate) fn begin(
         model: &LoadedModel,
         encoded: Vec<Encoded>,
@@ -58,7 +59,7 @@ impl Run {
         }
         let lens: Vec<usize> = items.iter().map(Item::positions).collect();
         let most_rows = (MAX_LOGITS / model.vocab().max(1)).max(1);
-        // With LongRoPE the length of the whole text decides how its prefix is embedded.
+        // With LongRoPE, the length of the whole text decides how its prefix is embedded.
         let common = match model.model().switches_after() {
             Some(_) => 0,
             None => common(&items),
@@ -74,7 +75,8 @@ impl Run {
         }
     }
 
-    /// Computes the next piece, and gives `on_done` the index and result of each text that is done with it. Whether there are more pieces.
+    /// Computes the next piece, and calls `on_done` with the index and result of each text that it finishes. Returns
+    /// whether there are more pieces.
     pub(crate) fn advance(
         &mut self,
         model: &LoadedModel,
@@ -125,7 +127,7 @@ impl Run {
         !self.batches.is_empty()
     }
 
-    /// Ends all texts that are not done.
+    /// Ends all texts that are not finished with this error.
     fn fail(&mut self, error: &Error, on_done: &mut impl FnMut(usize, Result<ClassifyResult>)) {
         let under_way = self.batch.take().map(|(places, _)| places);
         for places in under_way.into_iter().chain(self.batches.drain(..)) {
@@ -141,7 +143,8 @@ fn fail(items: &[&Item], error: &Error, on_done: &mut impl FnMut(usize, Result<C
     }
 }
 
-/// The length of the prefix that all texts have in common, if it is computed separately: at least one token of each text is left for the head.
+/// The length of the prefix that all texts share, if it is computed separately. At least one token of each text is left
+/// for the head.
 fn common(items: &[Item]) -> usize {
     let [first, rest @ ..] = items else { return 0 };
     if rest.is_empty() {

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::{Failure, Result, backend};
 
-/// Where the model is.
+/// The location of the model.
 #[derive(Args)]
 pub(super) struct Source {
     /// Checkpoint folder, or the name of a model on the hub [default: the built-in model]
@@ -39,7 +39,7 @@ impl Source {
         Ok(self.found.get_or_init(|| found).clone())
     }
 
-    /// A name for it: the one on the hub, the folder's, or that of the built-in model.
+    /// The model's name: the one on the hub, the folder's, or that of the built-in model.
     #[cfg(feature = "serve")]
     pub(super) fn name(&self) -> Result<String> {
         let Some(model) = &self.model else {
@@ -55,7 +55,7 @@ impl Source {
     }
 }
 
-/// How the model is loaded, and its adapter.
+/// Options for loading the model, and its adapter.
 #[derive(Args)]
 pub(super) struct Load {
     #[command(flatten)]
@@ -65,7 +65,7 @@ pub(super) struct Load {
     adapter: Option<PathBuf>,
 }
 
-/// How the model is loaded.
+/// Options for loading the model.
 #[derive(Args)]
 pub(super) struct Base {
     #[command(flatten)]
@@ -109,7 +109,7 @@ impl Load {
         self.base.files()
     }
 
-    /// Loads the model in the back end of `choice`, with room for the drafts of `speculative`.
+    /// Loads the model with the back end of `choice`, with room for the drafts of `speculative`.
     pub(super) fn load_in(
         &self,
         choice: &backend::Choice,
@@ -145,7 +145,7 @@ impl Base {
         self.dtype.map(Float::dtype)
     }
 
-    /// Flags that only the native back end has, and whether they are given.
+    /// Flags that only the native back end supports, and whether they are given.
     pub(super) fn native_only(&self) -> [(&'static str, bool); 3] {
         [
             ("context-len", self.context_len.is_some()),
@@ -154,7 +154,7 @@ impl Base {
         ]
     }
 
-    /// Loads the model in the back end of `choice`, with room for the drafts of `speculative`.
+    /// Loads the model with the back end of `choice`, with room for the drafts of `speculative`.
     #[cfg(feature = "serve")]
     pub(super) fn load_in(
         &self,

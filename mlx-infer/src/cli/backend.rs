@@ -56,7 +56,7 @@ impl Choice {
     }
 
     /// # Errors
-    /// The back end lacks a flag that is given: its name, and whether it is given.
+    /// A flag is given that the back end does not support. `flags` has the name of each and whether it is given.
     pub(super) fn refuse(&self, flags: &[(&str, bool)]) -> Result {
         match flags.iter().find(|(_, is_given)| *is_given) {
             Some((name, _)) if !self.is_native() => Err(Failure::Usage(format!(

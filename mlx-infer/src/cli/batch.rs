@@ -50,10 +50,10 @@ top_p, top_k, min_p, repeat_penalty, repeat_context, presence_penalty, frequency
 seed, stop, stop_ids, ignore_eos, min_tokens, json_schema, regex, choice, grammar (in Lark),
 grammar_after, grammar_opener. An id is given back. Results are in the order of the lines.";
 
-/// Keys of a line beside the options.
+/// The keys of a line besides the options.
 const KEYS: [&str; 4] = ["id", "prompt", "tokens", "messages"];
 
-/// The request option that lines do not have.
+/// The request option that lines do not support.
 const LOGPROBS: &str = "logprobs";
 
 /// A line of the input.
@@ -67,7 +67,7 @@ struct Line {
 
 impl Line {
     fn read(text: &str) -> std::result::Result<Self, String> {
-        // serde would also read a JSON list, as the fields in their order.
+        // serde would also read a JSON list as the fields in order.
         if !text.trim_start().starts_with('{') {
             return Err("not a request: expected a JSON object".to_owned());
         }
@@ -86,7 +86,7 @@ impl Line {
                 .filter(|list| !list.is_null()),
             options,
         };
-        // Results of lines have no log probabilities.
+        // The results of lines have no log probabilities.
         let unknown =
             (object.keys().map(String::as_str).next()).or(line.options.logprobs.map(|_| LOGPROBS));
         let Some(key) = unknown else { return Ok(line) };
@@ -159,11 +159,11 @@ impl<'de> Deserialize<'de> for Object {
     }
 }
 
-/// A line under way: its number, its id and, when it has ended, its document.
+/// A line in progress: its number, its id and, when it has ended, its document.
 struct Place {
     line: usize,
     id: Option<Value>,
-    /// Bytes of its text.
+    /// The bytes of its text.
     bytes: usize,
     document: Option<Value>,
 }
@@ -193,7 +193,7 @@ impl Place {
     }
 }
 
-/// The lines that were read and whose documents are not written, in their order.
+/// The lines that were read and whose documents are not yet written, in order.
 struct Flight {
     places: VecDeque<Place>,
     bytes: usize,
@@ -221,7 +221,7 @@ impl Flight {
             let copy = || Error::new(error.kind(), error.to_string());
             self.not_finite.get_or_insert_with(copy);
         }
-        // The places are those of consecutive lines. Documents of earlier lines are written.
+        // The entries belong to consecutive lines. Documents of earlier lines are written.
         let first = self.places.front().map_or(line, |place| place.line);
         if let Some(place) = self.places.get_mut(line - first) {
             place.take(result);
@@ -229,7 +229,7 @@ impl Flight {
         self.write()
     }
 
-    /// Writes the documents of the first lines, up to the first line that has not ended.
+    /// Writes the documents at the front, up to the first line that has not ended.
     fn write(&mut self) -> Result {
         while let Some(place) = self.places.front_mut()
             && let Some(document) = place.document.take()
@@ -272,7 +272,7 @@ impl Batch {
             while let Some(lines) = &mut input
                 && flight.has_room()
             {
-                // Lines that have come before an interrupt are cancelled like those that have begun.
+                // Lines that arrived before an interrupt are cancelled like those that have started.
                 let is_cancelled = defaults.cancel.is_cancelled();
                 let wait = match batch.is_idle() || is_cancelled {
                     true => WAIT,
@@ -316,7 +316,7 @@ impl Batch {
     }
 }
 
-/// The place of a line, and its request. A line that is no request has none; its place has an error document.
+/// The entry of a line, and its request. A line that is not a valid request has none; its entry has an error document.
 fn start(
     (number, line): input::Line,
     frontend: &Frontend,

@@ -66,7 +66,7 @@ impl Chat {
         self.backend.check(&options)?;
         options.cancel = interrupt::cancels()?;
         let model = self.load.load_in(&self.backend, options.speculative)?;
-        // A fault of the template is reported before the first question.
+        // Reports a fault of the template before the first question.
         let template = model.frontend().chat_template()?;
         let tokenizer = model.frontend().tokenizer()?;
         let prompt = |messages: &[Message]| -> Result<Prompt> {
@@ -74,7 +74,7 @@ impl Chat {
             Ok(tokenizer.encode(&text, false)?.into())
         };
         let is_one = self.messages.is_some();
-        // The prompt cache of the turns before. Tokens that the template now renders differently are computed again.
+        // The prompt cache of the earlier turns. Tokens that the template now renders differently are computed again.
         let mut computed: Option<PromptCache> = None;
         let mut answer = |messages: &[Message]| -> Result<Generated> {
             let generated = match &model {
@@ -118,7 +118,7 @@ impl Chat {
     }
 }
 
-/// The prompt text of a conversation, as the server makes it.
+/// The prompt text of a conversation, in the same form as the server's.
 fn text(
     template: &ChatTemplate,
     tokenizer: &Tokenizer,
@@ -130,7 +130,7 @@ fn text(
     Ok(chat::prompt_text(template, &format, &messages, render)?)
 }
 
-/// The messages of a file, and its tools if it has some.
+/// The messages in a file, and its tools if it has some.
 fn read_messages(path: &Path) -> Result<(Vec<Message>, Option<Vec<Value>>)> {
     let text = read_text(path, MAX_TEXT)?;
     let fail = |what: String| Error::new(ErrorKind::Format, format!("{}: {what}", path.display()));

@@ -67,7 +67,7 @@ impl Classify {
         }
         let lines = Lines::open(&self.input)?;
         let model = self.load.load()?;
-        // A fault of the options is reported before the first line is read.
+        // Reports a fault of the options before the first line is read.
         model.classify(Vec::new(), &options)?;
         if self.chat {
             model.chat_template()?;
@@ -116,7 +116,7 @@ impl Classify {
         error.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// The prompt that a line makes.
+    /// The prompt of a line.
     fn prompt(&self, model: &LoadedModel, line: &str) -> std::result::Result<Prompt, String> {
         let text = match &self.field {
             None => line.to_owned(),
@@ -182,9 +182,9 @@ impl Classify {
     }
 }
 
-/// Reads the lines that are classified together, so that sorting by length has a choice. From a file these are all
-/// lines up to the limits; from a pipe, the lines that come within a moment. The second value is the result of reading,
-/// if the input has ended.
+/// Reads the lines that are classified together, so that sorting by length has an effect. From a file these are all
+/// lines up to the limits; from a pipe, the lines that arrive within a short time. The second value is the result of
+/// reading, if the input has ended.
 fn gather(
     lines: &mut LineStream,
     cancel: &CancelToken,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Result, args, output};
 
-/// The context that memory is told for when neither the model nor the user names one.
+/// The context length for the memory estimate if neither the model nor the user gives one.
 const DEFAULT_CONTEXT: usize = 4096;
 
 #[derive(Args)]
@@ -116,7 +116,7 @@ fn describe(model: &LoadedModel, name: &str) -> Value {
     })
 }
 
-/// A size of every layer's keys and values (null without attention): one number if all are the same.
+/// A size of every layer's keys and values (null without attention): one number if all layers have the same.
 fn of_layers(info: &ModelInfo, size: impl Fn(&KvShape) -> i32) -> Value {
     let layers = info.geometry.layers().iter();
     let sizes: Vec<Option<i32>> = layers.map(|layer| layer.kv.as_ref().map(&size)).collect();
@@ -126,7 +126,7 @@ fn of_layers(info: &ModelInfo, size: impl Fn(&KvShape) -> i32) -> Value {
     }
 }
 
-/// A value without the marks of JSON.
+/// A value as text, without JSON's quotation marks.
 fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),

@@ -1,4 +1,4 @@
-//! Lines in and JSON documents out: limits of the lines under way, and the progress of the command.
+//! Lines in and JSON documents out: limits of the lines in progress, and the progress of the command.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -11,9 +11,9 @@ use super::{Result, output};
 
 /// Most lines that are read before their documents are written.
 pub(super) const MAX_LINES: usize = 4096;
-/// After so many bytes of such lines no further one is read.
+/// When this many bytes of such lines were read, no further line is read.
 pub(super) const MAX_BYTES: usize = 64 << 20;
-/// How long to wait for a line before the token of Ctrl-C is looked at.
+/// How long to wait for a line before checking for Ctrl-C.
 pub(super) const WAIT: Duration = Duration::from_millis(50);
 
 /// The document of a line that failed.
@@ -30,7 +30,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Starts the clock. `total` gives the number of lines, if it is known.
+    /// Starts the clock. `total` returns the number of lines, if it is known.
     pub(super) fn new(total: impl FnOnce() -> Option<usize>) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| match total() {
             Some(total) => ProgressBar::new(total as u64).with_style(
@@ -69,7 +69,7 @@ impl Progress {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// Notes counts and times: `what` names the lines, `more` is the end of the note.
+    /// Prints counts and times: `what` names the lines, `more` is the end of the note.
     pub(super) fn finish(self, what: &str, more: &str) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Result, output};
 
-/// Digits of a commit that a table shows.
+/// The number of digits of a commit that the table shows.
 const SHORT: usize = 12;
 
 #[derive(Args)]
@@ -37,7 +37,7 @@ impl List {
 }
 
 fn describe(model: &Cached) -> Value {
-    // A folder without a config.json that can be read is listed with what it lacks.
+    // A folder without a readable config.json is listed with what it lacks.
     let config = Files::directory(&model.path).and_then(|files| files.json("config.json"));
     let architecture = config.ok().flatten().and_then(|config| {
         let name = config.get("model_type")?.as_str()?;

@@ -18,7 +18,7 @@ pub(super) fn print_json(document: &Value) -> Result {
     print(&format!("{document}\n"))
 }
 
-/// A sentence on the NaN and infinite weights of a checkpoint.
+/// A sentence about the NaN and infinite weights of a checkpoint.
 pub(super) fn non_finite(found: &NonFinite) -> String {
     format!(
         "{} elements of {} tensors are NaN or infinite, first in {}",
@@ -31,13 +31,13 @@ pub(super) fn non_finite_json(found: &NonFinite) -> Value {
     json!({"elements": found.elements, "tensors": found.tensors, "first": found.first})
 }
 
-/// Token ids as `--tokens` takes them.
+/// Token ids in the form of `--tokens`.
 pub(super) fn id_list(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Runs a generation until it ends or Ctrl-C cancels it: `run` calls its argument with each event. Its text is written as it comes, or with
-/// `json` one document at the end.
+/// Runs a generation until it ends or Ctrl-C cancels it. `run` calls its argument with each event. The text is written
+/// as it arrives; with `json` one document is written at the end.
 pub(super) fn show(
     json: bool,
     run: impl FnOnce(&mut OnEvent<'_>) -> mlx_infer::Result<Generated>,

@@ -43,7 +43,7 @@ impl Tokenize {
             return output::print(&format!("{}\n", output::id_list(&ids)));
         }
         let ids = self.input.ids.unwrap_or_default();
-        // Decoding skips ids that do not exist. Here such an id is an error.
+        // Decoding skips ids that do not exist, but here such an id is an error.
         if let Some(id) = ids.iter().find(|&&id| tokenizer.id_to_token(id).is_none()) {
             let message = format!(
                 "token id {id} is not in the vocabulary of {} tokens",

@@ -1,4 +1,4 @@
-//! What an engine's thread drives: the decode loop of this program, or that of another back end.
+//! The interface of an engine's thread to a decode loop: that of this program, or that of another back end.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,9 +12,9 @@ use crate::model::LoadedModel;
 use crate::request::Request;
 use crate::scheduler::Limits;
 
-/// Many requests on one model, a part of the work at a time. Errors of requests go to their sinks.
+/// Computes many requests on one model, a part of the work at a time. Errors of requests go to their sinks.
 pub(crate) trait Decode<'s> {
-    /// Takes a request in. Its sink gets an error if it is refused.
+    /// Adds a request. If it is refused, its sink gets an error.
     fn submit(
         &mut self,
         request: Request,
@@ -27,13 +27,13 @@ pub(crate) trait Decode<'s> {
     /// Does a part of the work.
     fn advance(&mut self);
 
-    /// Ends every request now, as cancelled.
+    /// Cancels every request now.
     fn cancel_all(&mut self);
 
     /// Whether there is nothing to do.
     fn is_idle(&self) -> bool;
 
-    /// Whether there is nothing to do until a caller reads events or cancels, or a request comes.
+    /// Whether there is nothing to do until a caller reads events or cancels, or a request arrives.
     fn is_stalled(&self) -> bool;
 
     /// Counters.
@@ -89,7 +89,7 @@ impl<'s> Decode<'s> for Worker<'_, 's> {
     }
 }
 
-/// A decode loop for each model; each gets its part of the bytes.
+/// A decode loop for each model. Each gets its part of the bytes.
 pub(super) fn workers(models: &[LoadedModel], limits: Limits) -> Vec<Worker<'_, 'static>> {
     let limits = Limits {
         cache_bytes: limits.cache_bytes.map(|bytes| bytes / models.len()),

@@ -14,7 +14,7 @@ use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generate::Event;
 
-/// A request that the engine has taken. The last of its events is [`Event::Finish`] or an error.
+/// A request that the engine has accepted. Its last event is [`Event::Finish`] or an error.
 ///
 /// There are three ways to read the events, and each continues where the others stopped: an iterator, which blocks; a
 /// [`Stream`](futures_core::Stream), which any async runtime can await; and [`try_next`](Self::try_next), which returns at once. Dropping
@@ -28,7 +28,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// A handle and the engine's end of it, for a queue that pauses the request at `most` unread events.
+    /// A handle and the engine's side of it, with a queue that pauses the request at `most` unread events.
     pub(super) fn new(most: usize, ticket: Ticket, has_text: bool) -> (Self, Outlet) {
         let queue = Arc::new(Queue {
             state: Mutex::default(),
@@ -77,7 +77,7 @@ impl Handle {
         result
     }
 
-    /// The next event; without one, `waker` is woken when there is.
+    /// The next event. If there is none, `waker` is woken when there is one.
     fn poll(&mut self, waker: Option<&Waker>) -> Poll<Option<Result<Event>>> {
         if self.is_done {
             return Poll::Ready(None);
@@ -142,7 +142,7 @@ pub(super) fn gone() -> Error {
     Error::new(ErrorKind::Closed, "the engine has ended")
 }
 
-/// The events of one request that were not read. When there are `most`, the request's row pauses; events of a step that is under way then
+/// The unread events of one request. When there are `most`, the request's row pauses; the events of a step in progress
 /// are still added.
 #[derive(Debug)]
 pub(crate) struct Queue {
@@ -154,14 +154,14 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct State {
     events: VecDeque<Result<Event>>,
-    /// Of the task that awaits the next event.
+    /// The waker of the task that awaits the next event.
     waker: Option<Waker>,
     has_reader_left: bool,
     has_writer_left: bool,
 }
 
 impl State {
-    /// The next event; an error once the engine has gone.
+    /// The next event, or an error after the engine has ended.
     fn take(&mut self) -> Option<Result<Event>> {
         let gone = self.has_writer_left.then(|| Err(gone()));
         self.events.pop_front().or(gone)
@@ -191,12 +191,12 @@ impl Queue {
     }
 }
 
-/// A place among the requests that may be under way. Dropping it frees the place.
+/// A place among the requests that may be in progress. Dropping it frees the place.
 #[derive(Debug)]
 pub(super) struct Ticket(Arc<AtomicUsize>);
 
 impl Ticket {
-    /// Takes one, if fewer than `most` are taken.
+    /// Takes a place, if fewer than `most` are taken.
     pub(super) fn take(taken: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
         taken
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| {
@@ -213,7 +213,7 @@ impl Drop for Ticket {
     }
 }
 
-/// The engine's end of a handle.
+/// The engine's side of a handle.
 #[derive(Debug)]
 pub(super) struct Outlet {
     queue: Arc<Queue>,
@@ -228,7 +228,8 @@ impl Outlet {
     /// Adds an event; breaks if the handle was dropped.
     pub(super) fn put(&mut self, event: Result<Event>) -> ControlFlow<()> {
         if ends(&event) {
-            // Before the reader can see the end: it may submit the next request at once.
+            // The place is freed before the reader can see the end, because the reader may submit the next request at
+            // once.
             self.ticket = None;
         }
         let mut has_reader_left = false;

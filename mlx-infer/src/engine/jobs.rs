@@ -1,13 +1,13 @@
-//! Work on the model beside the rows, in pieces: one piece between two steps, the jobs in turn.
+//! Other work on the model beside the rows, in pieces: one piece between two steps. Jobs take turns.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Begins a job on the engine's thread. A panic of a job ends that job only.
+/// Starts a job on the engine's thread. A panic of a job ends only that job.
 pub(super) type Job<M> = Box<dyn FnOnce(&M) -> Pieces<M> + Send>;
 
-/// Computes the next piece of a job, and breaks with the last.
+/// Computes the next piece of a job. Breaks after the last one.
 pub(super) type Pieces<M> = Box<dyn FnMut(&M) -> ControlFlow<()>>;
 
 enum Turn<M> {
@@ -15,9 +15,9 @@ enum Turn<M> {
     Begun(Pieces<M>),
 }
 
-/// Jobs under way.
+/// Jobs in progress.
 pub(super) struct Jobs<M> {
-    /// Each with the place of its model.
+    /// Each job with the index of its model.
     queue: VecDeque<(usize, Turn<M>)>,
 }
 
@@ -36,12 +36,12 @@ impl<M> Jobs<M> {
         self.queue.push_back((model, Turn::New(job)));
     }
 
-    /// Computes a piece of the job whose turn it is.
+    /// Computes a piece of the next job.
     pub(super) fn advance(&mut self, models: &[M]) {
         let Some((place, turn)) = self.queue.pop_front() else {
             return;
         };
-        // A back end of another process has no models here, and its jobs are dropped.
+        // A back end in another process has no models here, so its jobs are dropped.
         let Some(model) = models.get(place) else {
             return;
         };
@@ -52,7 +52,7 @@ impl<M> Jobs<M> {
             };
             pieces(model).is_continue().then_some(pieces)
         };
-        // The caller sees that a job which panics has ended without a result.
+        // The caller notices that a job which panicked has ended without a result.
         if let Ok(Some(pieces)) = catch_unwind(AssertUnwindSafe(piece)) {
             self.queue.push_back((place, Turn::Begun(pieces)));
         }

@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 /// Counters of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineLoad {
-    /// Requests that wait for a row.
+    /// Requests that are waiting for a row.
     pub waiting: usize,
     /// Requests in prefill.
     pub prefilling: usize,
     /// Requests that decode.
     pub decoding: usize,
-    /// Forward passes since the start, over prompts or a step of rows.
+    /// Forward passes since the start, for prompts or for a step of rows.
     pub forwards: usize,
-    /// Rows that were evicted since the start, because memory was short.
+    /// Rows that were evicted since the start because memory was short.
     pub evictions: usize,
-    /// Masks of grammars that were computed since the start.
+    /// Grammar masks that were computed since the start.
     pub masks: usize,
-    /// How long the engine's thread has computed them or waited for them; meanwhile forward passes ran.
+    /// How long the engine's thread has computed masks or waited for them. Forward passes run meanwhile.
     pub mask_time: Duration,
     /// Prompts since the start that began with a kept prefix.
     pub prefix_hits: usize,
@@ -28,12 +28,12 @@ pub struct EngineLoad {
     pub prefix_bytes: usize,
     /// Bytes of the caches of all rows.
     pub cache_bytes: usize,
-    /// The time since the engine's thread last ended a part of its work.
+    /// The time since the engine's thread last finished a part of its work.
     pub since_step: Duration,
 }
 
 impl EngineLoad {
-    /// The counters of two parts of an engine together.
+    /// The sum of the counters of two parts of an engine.
     fn plus(self, other: Self) -> Self {
         Self {
             waiting: self.waiting + other.waiting,
@@ -81,13 +81,13 @@ impl Load {
         }
     }
 
-    /// Shows the sum of these counters.
+    /// Publishes the sum of these counters.
     pub(super) fn set(&self, loads: impl Iterator<Item = EngineLoad>) {
         let sum = loads.fold(EngineLoad::default(), EngineLoad::plus);
         let now = self.started.elapsed().as_millis() as u64;
         self.stepped.store(now, Ordering::Release);
-        // The counts of requests are stored last: a reader that sees no request under way sees the final values of the
-        // other counters.
+        // The numbers of requests are stored last, so that a reader who sees no request in progress sees the final
+        // values of the other counters.
         let set = |shown: &AtomicUsize, count| shown.store(count, Ordering::Release);
         set(&self.cache_bytes, sum.cache_bytes);
         set(&self.forwards, sum.forwards);

@@ -1,8 +1,9 @@
-//! Prefixes: caches of token lists that were computed before, kept for prompts that begin with the same tokens.
+//! Prefixes: caches of token lists that were computed before, kept for prompts with the same first tokens.
 //!
-//! Three kinds are kept: prompts when they are done, rows when their request ends, and what several prompts have in common as soon as that
-//! shows. The last is needed because a full ring cannot be cut: the second prompt is then computed in two parts. Recurrent layers cannot be cut
-//! either, but have [recorded](ModelCache::record) some lengths of a prompt.
+//! Three kinds are kept: prompts when they are computed, rows when their request ends, and the common prefix of several
+//! prompts as soon as it is found. The last kind is needed because a full ring cannot be shortened, so the second
+//! prompt is computed in two parts. Recurrent layers cannot be shortened either, but have
+//! [recorded](ModelCache::record) some lengths of a prompt.
 
 use mlx_core::eval;
 use mlx_nn::ModelCache;
@@ -11,7 +12,7 @@ use crate::prefix::PrefixStore;
 use crate::prompt_cache::PromptState;
 use crate::scheduler::TAIL;
 
-/// A shorter prefix costs more to find and copy than to compute.
+/// Finding and copying a shorter prefix costs more than computing it.
 const MIN_TOKENS: usize = 16;
 
 /// The store, and counters of its use.
@@ -21,19 +22,19 @@ pub(super) struct Prefixes {
     tokens: usize,
 }
 
-/// The result of a search for a prompt.
+/// The result of searching a prefix for a prompt.
 #[derive(Default)]
 pub(super) struct Start {
-    /// A cache that begins with the prompt's first tokens.
+    /// A cache that holds the prompt's first tokens.
     pub(super) cache: Option<ModelCache>,
-    /// How many of them it holds.
+    /// The number of tokens in it.
     pub(super) len: usize,
-    /// How many first tokens the prompt shares with another one, if that prefix is to be kept.
+    /// The number of first tokens that the prompt shares with another one, if that prefix should be kept.
     pub(super) cut: Option<usize>,
 }
 
 impl Prefixes {
-    /// An empty store of at most so many bytes.
+    /// An empty store of at most `limit` bytes.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             store: PrefixStore::new(limit),
@@ -47,7 +48,8 @@ impl Prefixes {
         self.store.is_off()
     }
 
-    /// Prompts that began with a kept prefix, their tokens that were not computed, and the bytes that are kept.
+    /// The number of prompts that started with a kept prefix, of their tokens that were not computed, and of kept
+    /// bytes.
     pub(super) fn counts(&self) -> [usize; 3] {
         [self.hits, self.tokens, self.store.bytes()]
     }
@@ -59,13 +61,13 @@ impl Prefixes {
 
     /// Looks for the longest prefix of a prompt.
     pub(super) fn find(&mut self, ids: &[u32], is_beyond: bool) -> Start {
-        // The last token is computed in any case: its logits are needed.
+        // The last token is always computed, because its logits are needed.
         let found = self.store.find(ids, ids.len() - 1, |state, most| {
             let len = state.longest(most, is_beyond);
             if len >= MIN_TOKENS { len } else { 0 }
         });
         let start = found.best.and_then(|(state, len)| {
-            // Evaluated, so that another pass that fails before the prompt is computed does not poison it.
+            // Evaluated now, so that another pass that fails before the prompt is computed does not poison it.
             let cache = state.start(len, ids.len()).ok()?;
             eval(cache.arrays()).ok()?;
             Some((cache, len))
@@ -82,12 +84,13 @@ impl Prefixes {
         }
     }
 
-    /// Keeps the prefix `ids`, whose cache is row `row` of `cache`, unless it is short or an entry serves it already.
+    /// Keeps the prefix `ids`, whose cache is row `row` of `cache`, unless it is short or an entry already serves it.
     pub(super) fn keep(&mut self, ids: &[u32], cache: &ModelCache, row: usize, is_beyond: bool) {
         if self.store.is_off() || ids.len() < MIN_TOKENS {
             return;
         }
-        // Also for the same prompt again, whose last token is computed in any case; the layers may have recorded it a little before its end.
+        // This includes the same prompt again: its last token is always computed, and the layers may have recorded it a
+        // little before its end.
         let serves = |state: &PromptState, len: usize| {
             let again = state.longest(len - 1, is_beyond);
             state.longest(len, is_beyond) == len && again > 0 && again + TAIL >= len
@@ -100,7 +103,7 @@ impl Prefixes {
                 let bytes = state.nbytes();
                 self.store.insert(ids, state, bytes, serves);
             }
-            // There is no memory for a copy. The store is the first to give memory back.
+            // There is no memory for a copy. The store is the first to free memory.
             Err(_) => self.store.clear(),
         }
     }

@@ -1,7 +1,7 @@
-//! The rows that decode together: one cache with a slot for each, and the step that is under way.
+//! The rows that decode together: one cache with a slot for each row, and the step in progress.
 //!
-//! A step is queued before the tokens of the step before it are read: it takes them as a lazy array. The host waits for
-//! one list of ids a step, and the device always has work.
+//! A step is queued before the tokens of the previous step are read: it takes them as a lazy array. The host waits for
+//! one list of ids in each step, and the device always has work.
 
 mod draft;
 mod open;

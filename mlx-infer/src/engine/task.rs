@@ -1,4 +1,4 @@
-//! A request under way.
+//! A request in progress.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -14,34 +14,34 @@ use crate::generate::{Event, Sequence};
 use crate::processor::Processor;
 use crate::scheduler::{Id, Job};
 
-/// Takes the events of a request; breaking cancels it.
+/// Takes the events of a request. A break cancels the request.
 pub(crate) type Sink<'s> = Box<dyn FnMut(Result<Event>) -> ControlFlow<()> + 's>;
 
-/// A request under way. It owns the request's tokens, its caches before it has a row, and the sink of its events.
+/// A request in progress. It owns the request's tokens, its caches before it has a row, and the sink of its events.
 pub(crate) struct Task<'s> {
     pub(crate) sequence: Sequence,
-    /// How many of its tokens are computed as a prompt. After an eviction the tokens behind them are replayed one a
-    /// step, as they were computed the first time.
+    /// The number of its tokens that are computed as a prompt. After an eviction the tokens behind them are replayed
+    /// one in each step, as they were computed the first time.
     pub(crate) base: usize,
-    /// A cache that the caller gave, with the prompt's first tokens.
+    /// A cache with the prompt's first tokens that the caller gave.
     pub(crate) given: Option<ModelCache>,
-    /// The cache of the part of its prompt that is computed, until the prompt is done.
+    /// The cache of the computed part of its prompt, until the whole prompt is computed.
     pub(crate) partial: Option<ModelCache>,
     pub(crate) processor: Option<Processor>,
     pub(crate) sink: Sink<'s>,
-    /// Its unread events, if they are bounded.
+    /// Its unread events, if their number is bounded.
     pub(crate) backlog: Option<Arc<Queue>>,
     /// Cancels this request only. The token of its options may be shared with others.
     pub(crate) dropped: CancelToken,
-    /// Its sink has returned `Break`: the handle was dropped.
+    /// Whether its sink has returned `Break`, because the handle was dropped.
     pub(crate) abandoned: bool,
 }
 
-/// All requests under way, in the order in which they came.
+/// All requests in progress, in the order of their arrival.
 pub(crate) type Tasks<'s> = BTreeMap<Id, Task<'s>>;
 
 impl Task<'_> {
-    /// Tokens that are known beyond those that are computed as a prompt.
+    /// The number of known tokens beyond those that are computed as a prompt.
     pub(crate) fn replay(&self) -> usize {
         self.sequence.history().ids().len() - self.base
     }
@@ -51,7 +51,7 @@ impl Task<'_> {
         self.backlog.as_ref().is_some_and(|events| events.is_full())
     }
 
-    /// The scheduler's view of it.
+    /// The scheduler's view of the request.
     pub(crate) fn job(&self, id: Id) -> Job {
         let known = self.sequence.history().ids().len();
         Job {
@@ -68,7 +68,7 @@ impl Task<'_> {
         self.abandoned || self.dropped.is_cancelled() || self.sequence.cancel().is_cancelled()
     }
 
-    /// Gives an event to the sink.
+    /// Sends an event to the sink.
     pub(crate) fn tell(&mut self, event: Result<Event>) {
         self.abandoned |= (self.sink)(event).is_break();
     }

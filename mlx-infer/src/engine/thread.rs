@@ -1,4 +1,5 @@
-//! The engine's thread after its models have loaded: the model, and the model with each adapter; or one of another back end.
+//! The main loop of an engine's thread, after its models have been loaded: the model and the model with each adapter,
+//! or one of another back end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -14,22 +15,22 @@ use crate::request::Request;
 
 pub(super) enum Command {
     Submit {
-        /// The place of its model.
+        /// The index of its model.
         model: usize,
         request: Box<Request>,
         requested: Instant,
         dropped: CancelToken,
         outlet: Outlet,
     },
-    /// Work on the model at this place.
+    /// Work on the model with this index.
     Run(usize, Job<LoadedModel>),
-    /// Ends the engine when all requests before it have ended.
+    /// Ends the engine when all earlier requests have ended.
     Finish,
-    /// Makes the thread look at the flag.
+    /// Makes the thread check the stop flag.
     Wake,
 }
 
-/// What the thread works at.
+/// The work of the thread.
 struct Work<D> {
     /// One for each model.
     workers: Vec<D>,
@@ -37,8 +38,8 @@ struct Work<D> {
     is_finishing: bool,
 }
 
-/// Serves requests until the engine is finished or aborted. Each round computes one part of the work of every model that has some. A back end
-/// without models of this process has no `models`, and its jobs are dropped.
+/// Serves requests until the engine is finished or aborted. Each round computes one part of the work of every model
+/// that has some. A back end in another process has no `models`, and its jobs are dropped.
 pub(super) fn serve<D: Decode<'static>>(
     workers: Vec<D>,
     models: &[LoadedModel],
@@ -53,7 +54,7 @@ pub(super) fn serve<D: Decode<'static>>(
     };
     loop {
         if aborted.load(Ordering::Acquire) {
-            // Requests that were just submitted too.
+            // Also the requests that were just submitted.
             inbox.try_iter().for_each(|command| work.take(command));
             work.workers.iter_mut().for_each(D::cancel_all);
             return;
@@ -98,7 +99,8 @@ impl<D: Decode<'static>> Work<D> {
         }
     }
 
-    /// How long to wait for a command; `None` if the thread has ended its work. It blocks only when there is nothing to compute.
+    /// How long to wait for a command; `None` if the thread has finished its work. It blocks only when there is nothing
+    /// to compute.
     fn wait(&self) -> Option<Duration> {
         let mut busy = self.workers.iter().filter(|worker| !worker.is_idle());
         let is_idle = busy.clone().next().is_none();
@@ -106,7 +108,7 @@ impl<D: Decode<'static>> Work<D> {
             _ if !self.jobs.is_empty() => Some(Duration::ZERO),
             true if self.is_finishing => None,
             true => Some(Duration::from_secs(60)),
-            // A caller that reads events or cancels sends no command.
+            // Reading events and cancelling send no command.
             false if busy.all(D::is_stalled) => Some(Duration::from_millis(5)),
             false => Some(Duration::ZERO),
         }

@@ -1,4 +1,4 @@
-//! The decode loop: computes the scheduler's plans on the rows.
+//! The decode loop: executes the scheduler's plans on the rows.
 
 mod admission;
 mod guide;
@@ -23,13 +23,13 @@ use crate::prompt_cache::is_beyond;
 use crate::scheduler::{CacheCost, Id, Limits, Scheduler};
 use crate::speculate::{Alarm, Costs, Origin};
 
-/// After so many forward passes MLX frees the buffers that grown caches have left.
+/// After this many forward passes MLX frees the buffers that caches left when they grew.
 const CLEAR_EVERY: usize = 256;
 
-/// The decode loop: one for a single generation, a batch and an engine.
+/// The decode loop, the same for a single generation, a batch and an engine.
 ///
 /// Each part owns its state. The scheduler decides on numbers; `tasks` hold the requests' tokens and sinks; `rows` hold
-/// the caches and the step under way; `prefixes` the kept prefixes.
+/// the caches and the step in progress; `prefixes` hold the kept prefixes.
 pub(crate) struct Worker<'m, 's> {
     model: &'m LoadedModel,
     scheduler: Scheduler,
@@ -39,7 +39,7 @@ pub(crate) struct Worker<'m, 's> {
     submitted: Id,
     forwards: usize,
     evictions: usize,
-    /// Masks of grammars, and how long they took.
+    /// The number of grammar masks, and the time they took.
     masks: (usize, Duration),
     /// What steps cost, for rows that speculate.
     costs: Costs,
@@ -77,7 +77,7 @@ impl<'m, 's> Worker<'m, 's> {
         }
     }
 
-    /// A worker for one request, whose cache is there when it has ended ([`into_cache`](Self::into_cache)).
+    /// A worker for one request, whose cache is available when it has ended ([`into_cache`](Self::into_cache)).
     pub(crate) fn of_one(model: &'m LoadedModel) -> Self {
         let limits = Limits {
             rows: 1,
@@ -90,7 +90,7 @@ impl<'m, 's> Worker<'m, 's> {
         }
     }
 
-    /// The tokens of the one request and its cache, which holds those that were computed.
+    /// The tokens of the one request, and its cache, which holds those that were computed.
     pub(crate) fn into_cache(mut self, id: Id) -> Option<(Vec<u32>, ModelCache)> {
         self.settle();
         self.put_aside(id);
@@ -105,7 +105,7 @@ impl<'m, 's> Worker<'m, 's> {
         }
     }
 
-    /// A request under way.
+    /// A request in progress.
     pub(crate) fn task_mut(&mut self, id: Id) -> Option<&mut Task<'s>> {
         self.tasks.get_mut(&id)
     }
@@ -115,7 +115,7 @@ impl<'m, 's> Worker<'m, 's> {
         self.tasks.is_empty()
     }
 
-    /// Requests under way.
+    /// The numbers of requests in progress.
     pub(crate) fn counts(&self) -> [usize; 3] {
         let [waiting, prefilling, decoding] = self.scheduler.counts();
         [
@@ -135,7 +135,8 @@ impl<'m, 's> Worker<'m, 's> {
         self.evictions
     }
 
-    /// Prompts that began with a kept prefix, their tokens that were not computed, and the bytes that are kept.
+    /// The number of prompts that started with a kept prefix, of their tokens that were not computed, and of kept
+    /// bytes.
     pub(crate) fn prefix_counts(&self) -> [usize; 3] {
         self.prefixes.counts()
     }
@@ -145,15 +146,15 @@ impl<'m, 's> Worker<'m, 's> {
         self.scheduler.cache_bytes()
     }
 
-    /// Does one part of the work, as [`tick`](Self::tick) does. A panic ends the requests under way, each with an
-    /// error, and the worker goes on with those that come after.
+    /// Does one part of the work, like [`tick`](Self::tick). A panic ends the requests in progress, each with an error,
+    /// and the worker continues with later requests.
     pub(crate) fn advance(&mut self) {
         if catch_unwind(AssertUnwindSafe(|| self.tick())).is_err() {
             self.fail_all("the engine has panicked while it computed this request");
         }
     }
 
-    /// Ends every request now, as cancelled.
+    /// Cancels every request now.
     pub(crate) fn cancel_all(&mut self) {
         for id in self.ids() {
             self.finish(id, FinishReason::Cancelled);
@@ -209,7 +210,7 @@ impl<'m, 's> Worker<'m, 's> {
         }
     }
 
-    /// Queues a step of all rows, then reads the one before it.
+    /// Queues a step of all rows, then reads the previous one.
     fn decode(&mut self) {
         let running: Vec<Id> = self.scheduler.running().collect();
         if running.is_empty() {
@@ -237,7 +238,7 @@ impl<'m, 's> Worker<'m, 's> {
                 let (rows, is_steady) = (self.rows.slots(), stepped.previous.is_some());
                 self.read(stepped.previous);
                 self.choose();
-                // Queueing one step and waiting for another take the time of a step.
+                // Queueing one step and waiting for another take together the time of a step.
                 if is_steady && !stepped.ids.is_empty() {
                     let seconds = start.elapsed().as_secs_f64();
                     self.costs.learn(rows, 1, Origin::Text, seconds);
@@ -258,7 +259,7 @@ impl<'m, 's> Worker<'m, 's> {
         }
     }
 
-    /// Reads the step under way. Rows can join and leave only when no step is queued.
+    /// Reads the step in progress. Rows can join and leave only when no step is queued.
     fn settle(&mut self) {
         let queued = self.rows.take_queued();
         self.read(queued);
@@ -312,7 +313,8 @@ impl<'m, 's> Worker<'m, 's> {
         self.scheduler.remove(id);
     }
 
-    /// Evicts the row of a request, which waits again; with `base` its prompt has so many tokens from now on.
+    /// Evicts the row of a request, which then waits again. With `base`, this number of its tokens counts as the prompt
+    /// from now on.
     fn restart(&mut self, id: Id, base: Option<usize>) {
         self.rows.free(id);
         if let Some(task) = self.tasks.get_mut(&id) {
@@ -322,7 +324,7 @@ impl<'m, 's> Worker<'m, 's> {
         }
     }
 
-    /// A step failed as a whole. Its rows start again, fewer at a time; a row that was alone fails.
+    /// Handles a step that failed as a whole. Its rows start again, fewer at a time; a row that was alone fails.
     fn step_failed(&mut self, error: Error) {
         // The kept prefixes are dropped first, because memory may be short.
         self.prefixes.clear();
@@ -340,7 +342,8 @@ impl<'m, 's> Worker<'m, 's> {
         }
     }
 
-    /// Keeps the row of a request that has ended well as a prefix: the next turn of a conversation begins with it.
+    /// Keeps the row of a request that ended without an error as a prefix, because the next turn of a conversation
+    /// starts with it.
     fn keep_row(&mut self, id: Id, reason: FinishReason) {
         if reason == FinishReason::Cancelled {
             return;

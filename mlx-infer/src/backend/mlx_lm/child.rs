@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 const BRIDGE: &str = include_str!("bridge.py");
 /// The longest line that it may send.
 const MAX_LINE: u64 = 1 << 20;
-/// Lines of its stderr that are kept, and those that errors quote.
+/// The number of lines of its stderr that are kept and quoted in errors.
 const KEPT_LINES: usize = 20;
 const QUOTED_LINES: usize = 3;
 /// The longest line of its stderr, in bytes; the rest of a longer one is left out.
@@ -26,10 +26,10 @@ const MAX_ERROR_LINE: usize = 400;
 /// How long to wait for its exit status and the end of its stderr once it has closed stdout.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// What the thread that reads stdout found.
+/// An event from the thread that reads stdout.
 enum Heard {
     Answer(Box<Answer>),
-    /// Something that is no answer.
+    /// Output that is not an answer.
     Fault(String),
     End,
 }
@@ -37,7 +37,7 @@ enum Heard {
 /// A running bridge. Dropping it kills it.
 pub(super) struct Child {
     process: std::process::Child,
-    /// Lines for its stdin. A thread writes them, so that a child that does not read holds up nothing.
+    /// Lines for its stdin. A thread writes them, so that a child that does not read does not block the caller.
     commands: Sender<Vec<u8>>,
     heard: Receiver<Heard>,
     errors: Arc<Mutex<VecDeque<String>>>,
@@ -57,7 +57,7 @@ impl Child {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        // Ctrl-C in a terminal reaches this process alone.
+        // Ctrl-C in a terminal then reaches only this process.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut process = command.spawn().map_err(|error| {
@@ -74,7 +74,7 @@ impl Child {
         let errors = Arc::new(Mutex::new(VecDeque::new()));
         let tail = errors.clone();
         thread::spawn(move || {
-            // A child that has ended takes no more.
+            // A child that has ended reads no more commands.
             while let (Some(pipe), Ok(line)) = (&mut stdin, lines.recv())
                 && pipe.write_all(&line).and_then(|()| pipe.flush()).is_ok()
             {}
@@ -90,7 +90,7 @@ impl Child {
         })
     }
 
-    /// Sends a command. The end of a child is seen by [`hear`](Self::hear).
+    /// Sends a command. [`hear`](Self::hear) notices if the child has ended.
     pub(super) fn send(&self, command: &impl Serialize) {
         let mut line = serde_json::to_vec(command).expect("commands are plain data");
         line.push(b'\n');
@@ -100,7 +100,7 @@ impl Child {
     /// The next answer within this time.
     ///
     /// # Errors
-    /// The child has ended, or has sent something that is no answer.
+    /// The child has ended, or has sent something that is not an answer.
     pub(super) fn hear(&mut self, wait: Duration) -> Result<Option<Answer>> {
         match self.heard.recv_timeout(wait) {
             Ok(Heard::Answer(answer)) => Ok(Some(*answer)),
@@ -128,7 +128,7 @@ impl Child {
         Error::new(ErrorKind::Compute, format!("mlx_lm: {what}{quoted}"))
     }
 
-    /// Its exit status; `None` if it goes on. Waits a moment for it, and for the rest of its stderr.
+    /// Its exit status; `None` if it is still running. Waits a moment for it, and for the rest of its stderr.
     fn exit_status(&mut self) -> Option<ExitStatus> {
         let began = Instant::now();
         let mut status = None;
@@ -145,7 +145,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // It has nothing to finish. Waiting takes it off the system's list of processes.
+        // The child has nothing to finish. Waiting removes it from the system's list of processes.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

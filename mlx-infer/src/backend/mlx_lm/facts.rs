@@ -1,4 +1,4 @@
-//! What config.json tells of a model whose family this crate may not have.
+//! Information from config.json about a model whose family this crate may not have.
 
 use mlx_core::{QuantMode, Scheme};
 use mlx_models::{Geometry, ModelInfo};
@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::text::files::Files;
 
 const FILE: &str = "config.json";
-/// Names of the longest context, in the families' configs.
+/// The keys of the longest context in the configs of families.
 const POSITIONS: [&str; 6] = [
     "max_position_embeddings",
     "n_positions",
@@ -18,7 +18,7 @@ const POSITIONS: [&str; 6] = [
     "seq_length",
     "n_ctx",
 ];
-/// Names of the features of a token.
+/// The keys of the number of features of a token.
 const HIDDEN: [&str; 3] = ["hidden_size", "n_embd", "d_model"];
 
 /// A config of any family.
@@ -41,7 +41,7 @@ impl Config {
         }
     }
 
-    /// The facts, with those that mlx_lm has told.
+    /// The information, including what mlx_lm has reported.
     pub(super) fn info(&self, loaded: &Loaded) -> ModelInfo {
         let model_type = self.0.get("model_type").and_then(Value::as_str);
         let hidden = self.number(&HIDDEN).unwrap_or(0) as i32;
@@ -62,18 +62,18 @@ impl Config {
         }
     }
 
-    /// A key's value: the text model's, if the config has one inside.
+    /// The value of a key, from the text model's config if there is one inside.
     fn get(&self, key: &str) -> Option<&Value> {
         let inside = self.0.get("text_config").and_then(|text| text.get(key));
         inside.or_else(|| self.0.get(key))
     }
 
-    /// The first of these keys that has a number.
+    /// The first of these keys whose value is a number.
     fn number(&self, keys: &[&str]) -> Option<u64> {
         keys.iter().find_map(|key| self.get(key)?.as_u64())
     }
 
-    /// The longest context. Scaled ropes reach beyond the number that some configs keep.
+    /// The longest context. Scaled ropes reach beyond the number in some configs.
     fn positions(&self) -> Option<usize> {
         let most = self.number(&POSITIONS)?;
         let rope = self

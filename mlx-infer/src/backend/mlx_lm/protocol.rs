@@ -1,4 +1,4 @@
-//! The messages between this process and the bridge, one JSON document a line.
+//! The messages between this process and the bridge: one JSON document for each line.
 
 use std::path::Path;
 
@@ -41,7 +41,7 @@ pub(super) struct Generate<'a> {
     repeat_context: usize,
     presence_penalty: f32,
     frequency_penalty: f32,
-    /// `None` for minus infinity, which JSON lacks.
+    /// `None` for minus infinity, which JSON does not have.
     logit_bias: Vec<(u32, Option<f32>)>,
 }
 
@@ -81,13 +81,13 @@ pub(super) enum Answer {
     Loaded(Loaded),
     Step(Step),
     Error {
-        /// The requests that it ends.
+        /// The requests that the message ends.
         ids: Vec<u64>,
         message: String,
     },
 }
 
-/// Facts about the model, once it is loaded.
+/// Information about the model after it was loaded.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Loaded {
     /// mlx_lm's version.
@@ -100,10 +100,10 @@ pub(super) struct Loaded {
     pub(super) batches: bool,
 }
 
-/// What a step has brought.
+/// The result of a step.
 #[derive(Deserialize)]
 pub(super) struct Step {
-    /// The requests whose prompts went on.
+    /// The requests whose prompts were computed further.
     pub(super) prompts: Vec<u64>,
     pub(super) tokens: Vec<Token>,
     /// Bytes of arrays.
@@ -118,7 +118,7 @@ pub(super) struct Token {
     logprob: Option<f32>,
     #[serde(default)]
     top: Vec<(u32, f32)>,
-    /// Whether its logits are numbers.
+    /// Whether the logits are finite.
     #[serde(default = "yes")]
     pub(super) finite: bool,
 }
@@ -146,7 +146,7 @@ pub(super) fn python_name(dtype: DType) -> &'static str {
     }
 }
 
-/// The number type of a name; single precision for one that this crate does not compute in.
+/// The number type of this name; single precision for one that this crate does not compute in.
 pub(super) fn dtype(name: &str) -> DType {
     match name {
         "float16" => DType::F16,
@@ -156,7 +156,7 @@ pub(super) fn dtype(name: &str) -> DType {
 }
 
 /// # Errors
-/// The bridge lacks an option; the message names it.
+/// The bridge does not support an option; the message names it.
 pub(super) fn check(options: &GenerateOptions) -> crate::Result<()> {
     let default = GenerateOptions::default();
     let lacks = [

@@ -1,4 +1,4 @@
-//! Which Python runs mlx_lm, and what it has.
+//! The choice of the Python that runs mlx_lm, and its packages.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ pub(super) const VARIABLE: &str = "MLX_INFER_PYTHON";
 /// How long Python may take to answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Prints the version of mlx_lm, or null; it is not imported.
+/// Prints the version of mlx_lm, or null, without importing it.
 const PROBE: &str = "\
 import importlib.metadata as metadata, json
 try: version = metadata.version('mlx-lm')
@@ -44,7 +44,7 @@ pub(in crate::backend) fn choose(given: Option<&Path>) -> PathBuf {
         .unwrap_or_else(|| PathBuf::from("python3"))
 }
 
-/// The version of mlx_lm that a Python has, or why there is none.
+/// The version of mlx_lm that a Python has, or the reason why there is none.
 pub(in crate::backend) fn version(python: &Path) -> Result<String, String> {
     let shown = python.display();
     let cannot = |error| format!("cannot run {shown}: {error}");

@@ -1,4 +1,4 @@
-//! The requests under way on a bridge, and the start of a new one after it has ended.
+//! The requests in progress on a bridge, and the start of a new bridge after one has ended.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::metrics::Metrics;
 use crate::request::Request;
 use crate::scheduler::Limits;
 
-/// How long a part of the work waits for an answer. Commands, cancellations and timeouts wait as long.
+/// How long one call waits for an answer. Commands, cancellations and timeouts have to wait for it.
 pub(super) const WAIT: Duration = Duration::from_millis(5);
 
 enum State {
@@ -34,7 +34,7 @@ enum State {
     Up(Child),
 }
 
-/// The requests under way on a bridge.
+/// The requests in progress on a bridge.
 pub(crate) struct Session {
     frontend: Arc<Frontend>,
     start: Start,
@@ -46,11 +46,11 @@ pub(crate) struct Session {
     /// Whether mlx_lm computes several at a time.
     batches: bool,
     load_time: Duration,
-    /// When the bridge was last heard, or became busy.
+    /// The time of the bridge's last message, or when it became busy.
     heard: Instant,
     steps: usize,
     metrics: Metrics,
-    /// Whether the end of a process is told on stderr.
+    /// Whether the end of a process is reported on stderr.
     notes: bool,
 }
 
@@ -126,7 +126,7 @@ impl Session {
         self.tasks.values().any(|task| task.stage != Stage::Waiting)
     }
 
-    /// Sends waiting requests, as many as are computed at a time.
+    /// Sends waiting requests, as many as can be computed at a time.
     fn feed(&mut self) {
         let State::Up(child) = &self.state else {
             return;
@@ -149,13 +149,13 @@ impl Session {
         }
     }
 
-    /// Takes a request that ends out, here and there.
+    /// Removes a request that has ended, here and on the bridge.
     fn remove(&mut self, id: u64) -> Option<Task> {
         let task = self.tasks.remove(&id)?;
         if let State::Up(child) = &self.state
             && task.stage != Stage::Waiting
         {
-            // If it has ended there too, this changes nothing.
+            // If it has ended on the bridge too, this has no effect.
             child.send(&Command::Cancel { id });
         }
         Some(task)
@@ -181,7 +181,7 @@ impl Session {
         }
     }
 
-    /// The bridge is of no more use: all requests end, and the next one starts a new bridge.
+    /// The bridge cannot be used any more: all requests end, and the next one starts a new bridge.
     fn ended(&mut self, error: &Error) {
         // Ends the process.
         self.state = State::Down;
@@ -195,7 +195,8 @@ impl Session {
         }
     }
 
-    /// Takes an answer that came too late for its request, or sees that the process has ended; whether there was an answer.
+    /// Handles an answer that came too late for its request, or notices that the process has ended. Returns whether
+    /// there was an answer.
     fn hear_idle(&mut self) -> bool {
         let State::Up(child) = &mut self.state else {
             return false;
@@ -246,7 +247,7 @@ impl Session {
 
     fn accept(&mut self, token: Token, step: &Step) {
         let id = token.id;
-        // A request that has ended here may have tokens on their way.
+        // Tokens for a request that has ended here may still arrive.
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
@@ -267,7 +268,7 @@ impl Session {
         }
     }
 
-    /// Hears the bridge once; whether there was an answer.
+    /// Handles one answer of the bridge. Returns whether there was one.
     fn hear(&mut self, wait: Duration) -> bool {
         let timeout = self.start.timeout();
         let is_busy = self.is_busy();
@@ -334,7 +335,7 @@ impl Decode<'static> for Session {
         if self.tasks.is_empty() {
             return;
         }
-        // A process that has ended while it had nothing to do is found before requests go to it.
+        // Notices a process that has ended while it was idle, before a request is sent to it.
         if !self.is_busy() {
             while let State::Up(_) = self.state
                 && self.hear_idle()

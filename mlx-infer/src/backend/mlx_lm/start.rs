@@ -12,13 +12,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::generate::GenerateOptions;
 use crate::text::files::Files;
 
-/// All that a bridge is started with.
+/// The settings with which a bridge is started.
 pub(super) struct Start {
     files: Files,
     options: MlxLmOptions,
 }
 
-/// A folder with the files of a checkpoint that is part of the program. Dropping it removes it.
+/// A temporary folder with the files of the built-in checkpoint. Dropping it removes it.
 pub(super) struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -35,7 +35,7 @@ impl Start {
         }
     }
 
-    /// How long loading may take, and how long the bridge may say nothing while it computes.
+    /// How long loading may take, and how long the bridge may send nothing while it computes.
     pub(super) fn timeout(&self) -> Duration {
         self.options.timeout
     }
@@ -92,7 +92,7 @@ impl Start {
     }
 }
 
-/// The model was not loaded, for this reason.
+/// The error for a model that was not loaded.
 pub(super) fn refused(message: &str) -> Error {
     let help = match message.contains("No module named 'mlx_lm'") {
         true => {

@@ -1,11 +1,11 @@
-//! A request under way on a bridge.
+//! A request in progress on a bridge.
 
 use crate::cancel::CancelToken;
 use crate::engine::Sink;
 use crate::error::Result;
 use crate::generate::{Event, Sequence};
 
-/// How far a request is.
+/// The progress of a request.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Stage {
     Waiting,
@@ -13,12 +13,12 @@ pub(super) enum Stage {
     Decode,
 }
 
-/// A request under way on a bridge.
+/// A request in progress on a bridge.
 pub(super) struct Task {
     pub(super) sequence: Sequence,
     pub(super) sink: Sink<'static>,
     pub(super) dropped: CancelToken,
-    /// Its caller has left.
+    /// Whether the caller has dropped its handle.
     pub(super) abandoned: bool,
     pub(super) stage: Stage,
 }

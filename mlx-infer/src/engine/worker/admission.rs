@@ -14,7 +14,7 @@ use crate::request::Request;
 use crate::scheduler::Id;
 
 impl<'s> Worker<'_, 's> {
-    /// Takes a request in. Its sink gets an error if it is refused.
+    /// Adds a request. If it is refused, its sink gets an error.
     pub(crate) fn submit(
         &mut self,
         request: Request,
@@ -58,7 +58,7 @@ impl<'s> Worker<'_, 's> {
         }
     }
 
-    /// Takes in a request that was checked.
+    /// Adds a request that was checked.
     pub(crate) fn enqueue(
         &mut self,
         sequence: Sequence,
@@ -83,7 +83,7 @@ impl<'s> Worker<'_, 's> {
         self.submitted
     }
 
-    /// Whether there is nothing to compute until a caller reads events or cancels, or a request comes.
+    /// Whether there is nothing to compute until a caller reads events or cancels, or a request arrives.
     pub(crate) fn is_stalled(&self) -> bool {
         let is_paused = |id: Id| self.tasks.get(&id).is_none_or(Task::is_paused);
         !self.rows.is_busy()
@@ -92,7 +92,8 @@ impl<'s> Worker<'_, 's> {
             && self.scheduler.parked().all(is_paused)
     }
 
-    /// Queues parked requests again whose callers have read their events, behind requests that came meanwhile.
+    /// Queues those parked requests again whose callers have read their events. They come after requests that arrived
+    /// meanwhile.
     pub(super) fn unpark(&mut self) {
         let parked: Vec<Id> = self.scheduler.parked().collect();
         for id in parked {
@@ -105,8 +106,8 @@ impl<'s> Worker<'_, 's> {
         }
     }
 
-    /// Evicts paused rows while another request waits for a row or for memory. Their tokens are replayed when they come
-    /// back, so that they do not change.
+    /// Evicts paused rows while another request waits for a row or for memory. Their tokens are replayed when they
+    /// return, so that they do not change.
     pub(super) fn park(&mut self) {
         let [waiting, ..] = self.scheduler.counts();
         let paused = |worker: &Self| -> Vec<Id> {

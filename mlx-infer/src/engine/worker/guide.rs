@@ -10,7 +10,7 @@ use crate::grammar::Guide;
 use crate::scheduler::Id;
 
 impl Worker<'_, '_> {
-    /// Chooses the tokens of a step whose rows had to be read before, because some have a grammar.
+    /// Chooses the tokens of a step whose rows had to be read before it, because some have a grammar.
     pub(super) fn choose(&mut self) {
         self.prepare_masks(&self.rows.undecided());
         if let Err(error) = self.rows.choose(&self.tasks) {
@@ -18,14 +18,14 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// Computes the masks of the next tokens of these requests, those of several at once on other threads. Meanwhile the device computes what
-    /// was queued.
+    /// Computes the masks of the next tokens of these requests, several at once on other threads. The device computes
+    /// the queued work meanwhile.
     pub(super) fn prepare_masks(&mut self, ids: &[Id]) {
         let wanted: Vec<(Id, &[u32])> = ids.iter().map(|&id| (id, &[][..])).collect();
         foresee(&mut self.tasks, &wanted, &mut self.masks);
     }
 
-    /// Masks that were computed, and how long this thread has computed them or waited for them.
+    /// The number of computed masks, and how long this thread has computed them or waited for them.
     pub(crate) fn masks(&self) -> (usize, Duration) {
         self.masks
     }

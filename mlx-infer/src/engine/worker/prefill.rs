@@ -14,7 +14,8 @@ use crate::sampler::sample;
 use crate::scheduler::{Id, Piece};
 
 impl Worker<'_, '_> {
-    /// Looks for kept prefixes of the prompts that begin next, and for prompts that are computed for another request.
+    /// Looks for kept prefixes of the prompts that start next, and for prompts that are already computed for another
+    /// request.
     pub(super) fn reuse(&mut self) {
         self.follow();
         let fresh: Vec<Id> = self.scheduler.fresh().collect();
@@ -29,7 +30,7 @@ impl Worker<'_, '_> {
                 self.scheduler.reuse(id, len, None);
                 continue;
             }
-            // A row that was evicted is computed as it was the first time, to the bit.
+            // A row that was evicted is computed as it was the first time, with the same bits.
             if self.prefixes.is_off() || task.replay() > 0 {
                 continue;
             }
@@ -41,7 +42,7 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// Lets requests that begin next follow another one with the same prompt.
+    /// Lets requests that start next follow another request with the same prompt.
     fn follow(&mut self) {
         let mut leaders: HashMap<(usize, &[u32]), Id> = HashMap::new();
         let mut behind = Vec::new();
@@ -53,7 +54,7 @@ impl Worker<'_, '_> {
             let leader = *leaders
                 .entry((task.sequence.prefill_chunk(), prompt))
                 .or_insert(id);
-            // A row that was evicted is computed as it was the first time, to the bit.
+            // A row that was evicted is computed as it was the first time, with the same bits.
             let is_free = task.given.is_none() && task.partial.is_none() && task.replay() == 0;
             if leader != id && is_free {
                 behind.push((id, leader));
@@ -64,9 +65,9 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// Computes pieces of prompts in one forward pass. Rows whose prompts are done join the batch.
+    /// Computes pieces of prompts in one forward pass. Rows whose prompts are complete join the batch.
     pub(super) fn prefill(&mut self, pieces: &[Piece]) {
-        // A failed evaluation poisons all arrays that are not evaluated, so the rows' are evaluated first.
+        // A failed evaluation poisons all arrays that are not evaluated, so those of the rows are evaluated first.
         self.settle();
         if let Err(error) = self.rows.finish() {
             self.step_failed(error);
@@ -158,8 +159,8 @@ impl Worker<'_, '_> {
         Ok(cache)
     }
 
-    /// Chooses the first token of each request whose prompt ends with its piece, and of those that follow it, and puts their rows into the
-    /// batch. Row i of `cache` and of `logits` belongs to piece i.
+    /// Chooses the first token of each request whose prompt ends with its piece, and of the requests that follow it,
+    /// and puts their rows into the batch. Row i of `cache` and of `logits` belongs to piece i.
     fn enter(&mut self, pieces: &[Piece], mut cache: ModelCache, logits: &Array) -> Result<()> {
         let mut entering: Vec<(usize, Id)> = Vec::with_capacity(pieces.len());
         for (row, piece) in pieces.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Tokens that were chosen, on their way to their requests.
+//! Passes chosen tokens to their requests.
 
 use mlx_core::Array;
 
@@ -27,7 +27,7 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// Takes a token of a request; `None`: its logits are not finite.
+    /// Gives a token to a request. `None` means that its logits are not finite.
     pub(super) fn accept_any(&mut self, id: Id, choice: Option<Choice>) {
         let Some(task) = self.tasks.get(&id) else {
             return;
@@ -39,7 +39,7 @@ impl Worker<'_, '_> {
         self.accept(id, choice);
     }
 
-    /// Takes a token of a request.
+    /// Gives a token to a request.
     pub(super) fn accept(&mut self, id: Id, choice: Result<Choice>) {
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
