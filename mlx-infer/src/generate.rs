@@ -42,7 +42,7 @@ pub struct Generation<'m> {
     model: &'m LoadedModel,
     worker: Worker<'m, 'm>,
     id: Id,
-    /// Events that the worker has sent and the caller has not taken.
+    /// Events that the worker has sent and the caller has not yet taken.
     events: Rc<RefCell<VecDeque<Result<Event>>>>,
     cancel: CancelToken,
     is_done: bool,
@@ -78,11 +78,11 @@ impl<'m> Generation<'m> {
         })
     }
 
-    /// Begins with the tokens of the prompt that `cache` holds. What the cache cannot serve (another beginning; a
-    /// window that has moved on) is computed.
+    /// Starts with the tokens of the prompt that `cache` holds. The part for which the cache cannot be used (another
+    /// start; a window that has moved on) is computed.
     ///
     /// # Errors
-    /// It is of another model.
+    /// The cache belongs to another model.
     pub fn with_prompt_cache(mut self, cache: &PromptCache) -> Result<Self> {
         cache.check(self.model)?;
         if let Some(task) = self.worker.task_mut(self.id) {
@@ -91,8 +91,8 @@ impl<'m> Generation<'m> {
         Ok(self)
     }
 
-    /// Lets the caller change the logits before each token is chosen, as
-    /// [`Request::with_processor`](crate::Request::with_processor) does.
+    /// Lets the caller change the logits before each token is chosen, like
+    /// [`Request::with_processor`](crate::Request::with_processor).
     #[must_use]
     pub fn with_processor(
         mut self,
@@ -130,7 +130,7 @@ impl<'m> Generation<'m> {
         result.into_generated()
     }
 
-    /// The layer states of the prompt and the generated tokens, with which the next turn of a conversation can begin.
+    /// The layer states of the prompt and the generated tokens, from which the next turn of a conversation can start.
     /// `None` before the first event.
     ///
     /// # Errors

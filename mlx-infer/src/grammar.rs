@@ -1,7 +1,8 @@
-//! Structured output: what a generation must match.
+//! Structured output: grammars that a generated text must match.
 //!
-//! `compile.rs` makes an automaton of a grammar and keeps it for the next request; `vocabulary.rs` says which bytes a token adds to the text;
-//! a `Guide` (`guide.rs`) follows one request and gives the mask of tokens that may come next.
+//! `compile.rs` compiles a grammar to an automaton and keeps it for later requests. `vocabulary.rs` gives the bytes
+//! that a token adds to the text. A `Guide` (`guide.rs`) follows one request and computes the mask of tokens that may
+//! come next.
 
 mod compile;
 mod front;
@@ -19,7 +20,7 @@ pub(crate) use self::guide::{Guide, Mask};
 
 use crate::error::{Error, Result};
 
-/// What a generated text must match.
+/// A grammar that a generated text must match.
 ///
 /// ```
 /// # fn main() -> mlx_infer::Result<()> {
@@ -61,24 +62,27 @@ impl Grammar {
     }
 }
 
-/// A grammar, and how it holds.
+/// A grammar, and the part of a generation that it constrains.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Constraint {
-    /// What the text must match.
+    /// The grammar.
     pub grammar: Grammar,
-    /// Whether keywords of a JSON schema that are not supported are refused. Otherwise they are without effect, and
+    /// Whether unsupported keywords of a JSON schema are refused. Otherwise they have no effect, and
     /// [`Frontend::ignored_keywords`](crate::Frontend::ignored_keywords) lists them.
     #[serde(default = "strictly")]
     pub strict: bool,
-    /// The text begins behind this mark, such as `</think>`. What is generated before the mark is free, and may also end the generation. The
-    /// token that ends the mark ends with it. Without a mark the text begins with the first token.
+    /// The constrained text starts after this mark, such as `</think>`. The text before the mark is free, and may also
+    /// end the generation. The token that ends the mark ends with it. Without a mark the constrained text starts with
+    /// the first token.
     #[serde(default)]
     pub after: Option<String>,
-    /// Begins what stands before the mark of [`after`](Self::after), such as `<think>`. A generation that begins otherwise is the text from its
-    /// first token. Without this mark every generation begins before that of `after`.
+    /// The mark that opens the free text before [`after`](Self::after), such as `<think>`. A generation that does not
+    /// start with it is constrained from its first token. Without an opening mark every generation starts with free
+    /// text.
     #[serde(default)]
     pub opener: Option<String>,
-    /// A grammar in Lark of what stands before the text, in place of the marks. The text begins as soon as this grammar matches.
+    /// A grammar in Lark for the text before the constrained text, in place of the marks. The constrained text starts
+    /// as soon as this grammar matches.
     #[serde(default)]
     pub front: Option<String>,
 }
@@ -102,7 +106,7 @@ impl From<Grammar> for Constraint {
 
 impl Constraint {
     /// # Errors
-    /// A mark is empty, or one is without its other.
+    /// A mark is empty, or an opening mark is given without a closing one.
     pub(crate) fn check(&self) -> Result<()> {
         for (name, mark) in [
             ("grammar_after", &self.after),

@@ -1,4 +1,4 @@
-//! Models by name: `org/name` or `org/name@revision`, fetched from a hub and kept in a cache.
+//! Models by name: `org/name` or `org/name@revision`, downloaded from a hub and kept in a cache.
 //!
 //! The cache has the layout of Python's `huggingface_hub`, and both use each other's files and locks:
 //!
@@ -14,12 +14,12 @@
 //! | `HF_HUB_CACHE`, else `HF_HOME/hub`, else `XDG_CACHE_HOME/huggingface/hub` | the cache |
 //! | `HF_ENDPOINT` | the hub |
 //! | `HF_TOKEN`, else the file `HF_TOKEN_PATH`, else `HF_HOME/token` | the access token |
-//! | `HF_HUB_OFFLINE` | no network: what is in the cache |
+//! | `HF_HUB_OFFLINE` | no network: only the cache is used |
 //! | `HF_HUB_DOWNLOAD_TIMEOUT` | seconds without a byte after which a request is tried again |
 //! | `SSL_CERT_FILE` | certificates to trust, in place of the built-in ones |
 //!
-//! Files with weights in other formats than safetensors are never fetched. A file gets its name in the cache
-//! only after its size and checksum (SHA-256, or git's SHA-1) were found right.
+//! Files with weights in other formats than safetensors are never downloaded. A file gets its name in the cache only
+//! after its size and checksum (SHA-256, or git's SHA-1) were verified.
 //!
 //! ```no_run
 //! # fn main() -> mlx_infer::Result<()> {
@@ -61,31 +61,31 @@ const MAX_FILE_BYTES: u64 = 50_000_000_000;
 /// The largest file without weights.
 const MAX_SMALL_BYTES: u64 = 256 << 20;
 
-/// What is told while files are fetched.
+/// Progress of a download.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Progress<'a> {
-    /// Something that a user should know.
+    /// Information for the user.
     Note(&'a str),
-    /// A file is begun, of which `done` bytes are here.
+    /// The download of a file has started. `done` bytes are already present.
     File {
         /// Its name in the model's folder.
         name: &'a str,
         /// Its size.
         bytes: u64,
-        /// Bytes that an earlier attempt has left.
+        /// Bytes from an earlier attempt.
         done: u64,
     },
-    /// So many bytes of the file are here.
+    /// This many bytes of the file are present.
     Bytes(u64),
-    /// The file has its name in the cache.
+    /// The file is complete in the cache.
     Done,
 }
 
-/// Is told of progress.
+/// Called with progress.
 pub type OnProgress<'a> = dyn FnMut(Progress<'_>) + 'a;
 
-/// A hub and the cache of what comes from it.
+/// A hub, and the cache for its models.
 #[derive(Debug)]
 pub struct Hub {
     client: Client,
@@ -118,11 +118,11 @@ impl Snapshot {
     }
 }
 
-/// The files that `--model` names: an existing folder, else a model of the hub of the environment. Notes and a
-/// progress bar go to stderr.
+/// The files of `--model`: an existing folder, else a model on the hub of the environment. Notes and a progress bar go
+/// to stderr.
 ///
 /// # Errors
-/// It is neither, or the hub does not give it.
+/// It is neither, or the hub refuses it.
 pub fn open(model: &Path) -> Result<Files> {
     if model.exists() {
         return Files::directory(model);
@@ -159,7 +159,7 @@ impl Hub {
         HubBuilder::from_env().build()
     }
 
-    /// A hub other than the environment's; what is not set comes from the environment.
+    /// A hub with other settings. Those that are not set come from the environment.
     pub fn builder() -> HubBuilder {
         HubBuilder::from_env()
     }
@@ -169,8 +169,8 @@ impl Hub {
         &self.cache
     }
 
-    /// The files of a model. Those in the cache are used where the hub has no newer ones, where it cannot be
-    /// reached (which is noted), and for a commit that is complete.
+    /// The files of a model. Files in the cache are used if the hub has no newer ones, if it cannot be reached (a note
+    /// says so), or if the name is a commit that is complete.
     ///
     /// # Errors
     /// The hub refuses or cannot be reached and the cache has no complete copy, or the cache cannot be written.
@@ -207,10 +207,10 @@ impl Hub {
         }
     }
 
-    /// Fetches what the hub has of a model now and the cache has not.
+    /// Downloads the files that the hub has now and the cache does not have.
     ///
     /// # Errors
-    /// As [`get`](Self::get), and the hub cannot be reached, whatever the cache has.
+    /// As [`get`](Self::get), and an error if the hub cannot be reached, whatever the cache has.
     pub fn pull(&self, name: &Name, on_progress: &mut OnProgress<'_>) -> Result<Snapshot> {
         if self.offline {
             return self.get(name, on_progress);
@@ -261,7 +261,7 @@ impl Hub {
         let weights = weights.iter().map(String::as_str);
         fetched_bytes +=
             self.fetch_all(repo, name, commit, weights, MAX_FILE_BYTES, on_progress)?;
-        // Last: until here the revision means the snapshot before, which is complete.
+        // Written last: until here the revision points to the previous snapshot, which is complete.
         repo.write_ref(name.revision(), commit);
         Ok(Snapshot {
             path,
@@ -270,7 +270,7 @@ impl Hub {
         })
     }
 
-    /// Fetches those of the files that the snapshot has not; gives their bytes.
+    /// Downloads those of the files that the snapshot does not have. Returns their bytes.
     fn fetch_all<'a>(
         &self,
         repo: &Repo,

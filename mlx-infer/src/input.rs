@@ -1,8 +1,8 @@
-//! Texts and lines of users: from files, pipes and the standard input.
+//! Texts and lines from users: from files, pipes and the standard input.
 //!
-//! Every text and every line has a limit, so that one without an end (`/dev/zero`, a file of one line) is an error and
-//! does not fill the memory. The number of lines has none: [`LineStream`] gives them one at a time. A byte order mark at
-//! the beginning is skipped.
+//! Every text and every line has a limit, so that input without an end (`/dev/zero`, a file with one line) is an error
+//! and does not fill the memory. The number of lines has no limit: [`LineStream`] returns them one at a time. A byte
+//! order mark at the start is skipped.
 
 mod stream;
 
@@ -20,14 +20,15 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The most bytes of a text, and of a line. A tokenizer takes up to 200 times as much memory.
 pub const MAX_TEXT: usize = 8 << 20;
-/// How far the end of a line that is too long is looked for.
+/// How many bytes are searched for the end of a line that is too long.
 const MAX_SKIPPED: u64 = 1 << 30;
 /// The largest file whose lines are counted.
 const MAX_COUNTED: u64 = 1 << 30;
 /// The byte order mark in UTF-8.
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// A line without its end, and its number, from 1. What is no text or longer than [`MAX_TEXT`] is a message instead.
+/// A line without its end, and its number, from 1. A line that is not UTF-8 or longer than [`MAX_TEXT`] is an error
+/// message instead.
 pub type Line = (usize, std::result::Result<String, String>);
 
 type Reader = Box<dyn BufRead + Send>;
@@ -40,7 +41,7 @@ fn open(path: &Path) -> Result<Reader> {
     Ok(Box::new(BufReader::new(file)))
 }
 
-/// Whether the standard input is a regular file, which always has an answer.
+/// Whether the standard input is a regular file, so that reading never waits.
 fn is_stdin_file() -> bool {
     #[cfg(unix)]
     {
@@ -103,7 +104,7 @@ pub struct Lines {
     number: usize,
     /// Whether it is a regular file, so that reading never waits.
     is_file: bool,
-    /// Most bytes, and those that are left of them.
+    /// The limit in bytes, and the bytes that are left.
     limit: u64,
     left: u64,
 }
@@ -157,7 +158,7 @@ impl Lines {
         LineStream::new(self)
     }
 
-    /// How many lines there are; `None` for an input that can be read only once, and for a large file.
+    /// The number of lines; `None` for an input that can be read only once, and for a large file.
     pub fn total(&self) -> Option<usize> {
         // A pipe must not be opened a second time.
         let found = std::fs::metadata(&self.path).ok()?;
@@ -178,7 +179,7 @@ impl Lines {
         }
     }
 
-    /// The next line. After one that is no text or longer than [`MAX_TEXT`] the following line can be read.
+    /// The next line. After a line that is not UTF-8 or longer than [`MAX_TEXT`], the following line can be read.
     ///
     /// # Errors
     /// Reading fails, a line has no end within a gigabyte, or the input has more bytes than its limit.

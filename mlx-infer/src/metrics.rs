@@ -12,13 +12,13 @@ pub struct Metrics {
     pub prompt_tokens: usize,
     /// Prompt tokens that were not computed, because a kept prefix or a prompt cache had them.
     pub cached_tokens: usize,
-    /// Tokens that were generated, one that ends the text included.
+    /// Generated tokens, including one that ends the text.
     pub decode_tokens: usize,
     /// Tokens that were drafted by speculation.
     pub drafted_tokens: usize,
-    /// Those of them that are tokens of the answer.
+    /// The number of drafted tokens that became tokens of the answer.
     pub accepted_draft_tokens: usize,
-    /// Steps that gave tokens: each gives one, and the drafted ones that are right.
+    /// The number of steps that gave tokens. Each gives one token, and the drafted ones that are right.
     pub decode_steps: usize,
     /// For each position of a draft: how often a token was drafted there.
     pub drafted_at: [u32; MOST],
@@ -26,9 +26,9 @@ pub struct Metrics {
     pub accepted_at: [u32; MOST],
     /// The time that loading the model took, before any request.
     pub load: Duration,
-    /// From the request to the begin of its prompt's computation: the time in the queue.
+    /// From the request to the start of its prompt's computation: the time in the queue.
     pub queued: Duration,
-    /// From there to the first token: the prompt, and the choice of that token.
+    /// From then to the first token: the computation of the prompt, and the choice of that token.
     pub prefill: Duration,
     /// From the first token to the last.
     pub decode: Duration,
@@ -36,7 +36,7 @@ pub struct Metrics {
     pub time_to_first_token: Duration,
     /// From the request to the end.
     pub total: Duration,
-    /// Most bytes that MLX's arrays took at a time since the request, the weights included.
+    /// The most bytes that MLX's arrays took at a time since the request, including the weights.
     pub peak_memory_bytes: usize,
     /// Bytes that MLX's arrays take at the end.
     pub active_memory_bytes: usize,
@@ -78,7 +78,7 @@ fn rate(n: usize, time: Duration) -> f64 {
     }
 }
 
-/// How many tokens a request has.
+/// The numbers of a request's tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts {
     pub(crate) prompt: usize,
@@ -100,7 +100,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Starts at the request, which came at `requested`, to a model that took `load` to load.
+    /// Starts at the time `requested`, for a model whose loading took `load`.
     pub(crate) fn start(load: Duration, requested: Instant) -> Result<Self> {
         mlx_core::memory::reset_peak()?;
         let now = Instant::now();
@@ -113,7 +113,7 @@ impl Watch {
         })
     }
 
-    /// The computation of the prompt begins. Another call, after an eviction, changes nothing.
+    /// Marks the start of the prompt's computation. A second call, after an eviction, has no effect.
     pub(crate) fn begin(&mut self) {
         self.began.get_or_insert_with(Instant::now);
     }
@@ -124,7 +124,7 @@ impl Watch {
         self.first.get_or_insert(self.last);
     }
 
-    /// Counts of tokens come from the caller.
+    /// The metrics. The caller passes the numbers of tokens.
     pub(crate) fn metrics(&self, counts: Counts) -> Result<Metrics> {
         let first = self.first.unwrap_or(self.last);
         let began = self.began.unwrap_or(first);

@@ -19,17 +19,17 @@ use crate::text::chat::{ChatTemplate, Message, RenderOptions};
 use crate::text::files::Files;
 use crate::text::tokenizer::Tokenizer;
 
-/// How a checkpoint is loaded.
+/// Options for loading a checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LoadOptions {
-    /// Every layer keeps only so many of the last tokens: its cache is a ring of that length.
+    /// Every layer keeps only this many of the last tokens: its cache is a ring of that length.
     pub context_len: Option<usize>,
     /// Floating-point weights are converted to this; by default they stay as stored.
     pub dtype: Option<DType>,
-    /// Keys and values are kept packed in this scheme, from the first token on: affine, 4 or 8 bits. A
-    /// model's `head_dim` must divide into its groups.
+    /// Keys and values are stored packed in this scheme from the first token on: affine, 4 or 8 bits. A model's
+    /// `head_dim` must be a multiple of the group size.
     pub kv_quantization: Option<Scheme>,
-    /// NaN among the logits counts as a token that cannot follow, instead of ending the request with an error.
+    /// NaN among the logits means that the token cannot follow. Otherwise the request ends with an error.
     pub allow_nan: bool,
     /// The longest draft ([`Speculative`](crate::Speculative)), at most 8, that layers with sliding windows leave room for: so many positions
     /// more in each ring. Recurrent layers that compute their state again where a draft is rejected need none, others keep so many states
@@ -58,9 +58,9 @@ pub struct LoadedModel {
     options: LoadOptions,
     load_time: Duration,
     metrics: Cell<Metrics>,
-    /// The first weight that has NaN, if the weights were searched for it.
+    /// The first weight with NaN, if the weights were searched for it.
     pub(crate) nan_weight: OnceCell<Option<String>>,
-    /// Tells models of a process apart, also one before and after it got an adapter.
+    /// Distinguishes the models of a process; a model gets a new number when it gets an adapter.
     serial: u64,
 }
 
@@ -71,8 +71,8 @@ fn next_serial() -> u64 {
 }
 
 impl LoadedModel {
-    /// Loads the checkpoint in a folder: `config.json`, `*.safetensors`, and the tokenizer's files, without
-    /// which only ids can be generated.
+    /// Loads the checkpoint in a folder: `config.json`, `*.safetensors`, and the tokenizer's files. Without a tokenizer
+    /// only ids can be generated.
     ///
     /// # Errors
     /// Files are missing or malformed, the architecture is not known, or the tensors do not fit it.
@@ -83,7 +83,7 @@ impl LoadedModel {
     /// Loads the model that is part of the binary.
     ///
     /// # Errors
-    /// This build has none.
+    /// This build has no such model.
     pub fn load_default() -> Result<Self> {
         Self::load_files(
             crate::default_model::files(),
@@ -92,7 +92,7 @@ impl LoadedModel {
         )
     }
 
-    /// Loads a checkpoint from a folder or from embedded files. `progress` gets the number of parameters that are read
+    /// Loads a checkpoint from a folder or from embedded files. `progress` gets the number of parameters that were read
     /// and their total.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl LoadedModel {
         Self::load_with(&Registry::default(), files, options, progress)
     }
 
-    /// [`load_files`](Self::load_files) with these families of models, among them a program's own.
+    /// [`load_files`](Self::load_files) with these families of models, which may include a program's own.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -117,7 +117,7 @@ impl LoadedModel {
     ) -> Result<Self> {
         let started = Instant::now();
         options.check()?;
-        // The small files first: their faults are found before the weights are read.
+        // The small files come first, so that their faults are found before the weights are read.
         let (tokenizer, eos_ids) = read_tokenizer(&files)?;
         let model_options = mlx_models::LoadOptions {
             dtype: options.dtype,
@@ -140,10 +140,10 @@ impl LoadedModel {
         })
     }
 
-    /// Puts an adapter on the model: a folder that mlx-train, mlx-lm or PEFT wrote.
+    /// Attaches an adapter to the model: a folder from mlx-train, mlx-lm or PEFT.
     ///
     /// # Errors
-    /// The folder holds none, or one of another model. The model is then as it was.
+    /// The folder holds no adapter, or one of another model. The model is then unchanged.
     pub fn load_adapter(&mut self, dir: impl AsRef<Path>) -> Result<()> {
         mlx_models::adapter::load(dir.as_ref(), self.model.as_mut())?;
         self.serial = next_serial();
@@ -151,10 +151,10 @@ impl LoadedModel {
         Ok(())
     }
 
-    /// The same model with another adapter, or with its first. The arrays are shared, so that it takes the adapter's memory alone.
+    /// The same model with another adapter. The arrays are shared, so it needs only the memory of the adapter.
     ///
     /// # Errors
-    /// The folder holds none, or one of another model; or models of this family cannot be held twice.
+    /// The folder holds no adapter, or one of another model; or models of this family do not support a second copy.
     pub fn with_adapter(&self, dir: impl AsRef<Path>) -> Result<Self> {
         let mut other = Self {
             model: self.model.duplicate()?,
@@ -200,7 +200,7 @@ impl LoadedModel {
         self.frontend.eos_ids()
     }
 
-    /// How the model was loaded.
+    /// The options with which the model was loaded.
     pub fn options(&self) -> LoadOptions {
         self.options
     }
@@ -215,10 +215,10 @@ impl LoadedModel {
         self.metrics.get()
     }
 
-    /// Begins to continue a prompt. Nothing is computed before the first event is asked for.
+    /// Starts to continue a prompt. Nothing is computed before the first event is asked for.
     ///
     /// # Errors
-    /// An option is out of range, the prompt is empty, or has no place in the model's positions or vocabulary.
+    /// An option is out of range, the prompt is empty or too long for the model, or an id is not in the vocabulary.
     pub fn generate(
         &self,
         prompt: impl Into<Prompt>,
@@ -229,7 +229,7 @@ impl LoadedModel {
         Generation::new(self, ids, options, requested)
     }
 
-    /// Begins to answer a conversation; the template adds what begins the answer.
+    /// Starts to answer a conversation. The template adds the start of the answer.
     ///
     /// # Errors
     /// As [`generate`](Self::generate), or the template refuses the conversation.
@@ -244,7 +244,7 @@ impl LoadedModel {
         Generation::new(self, ids, options, requested)
     }
 
-    /// The ids of a conversation, with what begins the answer.
+    /// The ids of a conversation, followed by the start of the answer.
     ///
     /// # Errors
     /// The template refuses the conversation.
@@ -255,12 +255,12 @@ impl LoadedModel {
     /// The ids of a prompt.
     ///
     /// # Errors
-    /// There are none, or a text without a tokenizer.
+    /// The prompt is empty, or a text without a tokenizer.
     pub(crate) fn prompt_ids(&self, prompt: Prompt) -> Result<Vec<u32>> {
         self.frontend.prompt_ids(prompt)
     }
 
-    /// The same with another model inside.
+    /// The same value with another model inside.
     #[cfg(test)]
     pub(crate) fn map(self, change: impl FnOnce(Box<dyn Model>) -> Box<dyn Model>) -> Self {
         Self {
@@ -296,13 +296,13 @@ impl LoadedModel {
         costs.expect("loading has checked it")
     }
 
-    /// The arrays of a row in each of the states that the layers keep.
+    /// The arrays of a row in each of the layers' states.
     pub(crate) fn row_parts(&self) -> Result<Vec<Vec<RowPart>>> {
         let sizes = self.model.geometry();
         Ok(sizes.row_parts(self.info().dtype, &self.cache_options())?)
     }
 
-    /// An empty cache of so many rows.
+    /// An empty cache with this number of rows.
     pub(crate) fn new_cache(&self, rows: usize) -> ModelCache {
         ModelCache::new(self.model.layers(), rows, self.cache_options())
     }
@@ -384,7 +384,7 @@ fn load_embedded(
     };
     let (_, bytes) = weights.ok_or_else(|| missing("model.safetensors"))?;
     let weights = Safetensors::from_static(bytes)?;
-    // Stored in bf16, measured in f32; and MLX computes bf16 slowly on a CPU.
+    // The model is stored in bf16 but was measured in f32, and MLX computes bf16 slowly on a CPU.
     let on_cpu = Device::default_device()?.kind == DeviceKind::Cpu;
     let dtype = options.dtype.or(on_cpu.then_some(DType::F32));
     let options = mlx_models::LoadOptions { dtype, ..options };

@@ -1,7 +1,7 @@
-//! The options of a request as a caller gives them: each field given or not.
+//! The options of a request as a caller gives them: each field may be absent.
 //!
-//! Meanings, defaults and ranges of the fields are those of [`SamplingParams`], [`GenerateOptions`] and [`Constraint`]. This type reads
-//! them from flags, from the JSON lines of a batch, and from the body of an HTTP request.
+//! [`SamplingParams`], [`GenerateOptions`] and [`Constraint`] define the meanings, defaults and ranges of the fields.
+//! This type reads them from flags, from the JSON lines of a batch, and from the body of an HTTP request.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ macro_rules! request_options {
         generation { $($g:ident: $g_type:ty,)* }
         grammar { $($(#[$doc:meta])* $c:ident: $c_type:ty,)* }
     ) => {
-        /// The options of a request, each given or not. `null` in JSON is not given.
+        /// The options of a request, each of which may be absent. `null` in JSON means absent.
         ///
         /// ```
         /// # fn main() -> mlx_infer::Result<()> {
@@ -57,7 +57,7 @@ macro_rules! request_options {
                 $(stringify!($s),)* $(stringify!($g),)* $(stringify!($c),)*
             ];
 
-            /// Takes the options out of a JSON object and leaves its other keys.
+            /// Removes the options from a JSON object and leaves its other keys.
             ///
             /// # Errors
             /// An option has a value of another type, or there are two grammars; the message names them.
@@ -70,8 +70,8 @@ macro_rules! request_options {
                 taken.check_grammars().map(|()| taken)
             }
 
-            /// These options where they are given, and `defaults` where they are not. The values are not checked
-            /// ([`GenerateOptions::check`]); of several grammars the first counts.
+            /// These options, with `defaults` for those that are absent. The values are not checked
+            /// ([`GenerateOptions::check`]). Of several grammars the first is used.
             pub fn over(self, defaults: &GenerateOptions) -> GenerateOptions {
                 let base = defaults.clone();
                 GenerateOptions {
@@ -176,7 +176,7 @@ impl RequestOptions {
     }
 }
 
-/// Converts a given value to that of a field, which may be an option itself.
+/// Converts a given value to the type of a field, which may be an option itself.
 trait Given<T> {
     fn put(self) -> T;
 }

@@ -1,4 +1,4 @@
-//! Outputs on disk: one writer at a time, and whole or not there.
+//! Outputs on disk: each has one writer at a time, and appears complete or not at all.
 //!
 //! A command that writes a folder or a file holds a [`Claim`] on it from its start to its end. Three
 //! hidden names beside the output `NAME` belong to the claim:
@@ -9,8 +9,8 @@
 //! | `.NAME.mlx-new` | the folder in which the output is made |
 //! | `.NAME.mlx-old` | the replaced folder, where the file system cannot exchange two folders in one call |
 //!
-//! A claim that ends removes all three. Those of a process that was killed are removed by the next claim
-//! in the same folder.
+//! A claim removes all three when it ends. Those of a process that was killed are removed by the next claim in the same
+//! folder.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -25,12 +25,12 @@ use crate::error::{Error, ErrorKind, Result};
 const LOCK: &str = ".mlx-lock";
 const NEW: &str = ".mlx-new";
 const OLD: &str = ".mlx-old";
-/// How often a locked output is tried: a process that cleans up holds the lock of a dead one that long.
+/// How often locking is tried. A process that cleans up holds the lock of a killed process for a short time.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The right to write one output. While it lives, every other process (and every other claim of this
-/// one) is refused the same output.
+/// The right to write one output. While it exists, every other process (and every other claim of this process) is
+/// refused the same output.
 #[derive(Debug)]
 pub struct Claim {
     target: PathBuf,
@@ -38,10 +38,10 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Claims `output`, a file or folder that may not exist yet. The folder that holds it is made.
+    /// Claims `output`, a file or folder that may not exist yet. Its parent folder is created.
     ///
-    /// Where that folder cannot be written and `output` is a folder, the lock lies inside `output`.
-    /// On a file system without locks there is no exclusion.
+    /// If the parent folder cannot be written and `output` is a folder, the lock is inside `output`. On a file system
+    /// without locks there is no exclusion.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`]: another process writes `output`. Otherwise the lock cannot be made.
@@ -91,11 +91,11 @@ impl Claim {
         Ok(dir)
     }
 
-    /// Gives `made`, a file or folder inside or equal to [`scratch`](Self::scratch), the output's name.
-    /// A folder takes the place of a folder in one step where the file system can exchange both.
+    /// Renames `made`, a file or folder inside or equal to [`scratch`](Self::scratch), to the output. A folder replaces
+    /// a folder in one step if the file system can exchange both.
     ///
     /// # Errors
-    /// It cannot be renamed. What was there is then as it was.
+    /// It cannot be renamed. The old output is then unchanged.
     pub fn publish(&self, made: &Path) -> Result<()> {
         let fail = |error| io("make", &self.target, error);
         if made.is_dir() {
@@ -112,7 +112,7 @@ impl Claim {
         self.target.with_file_name(hidden(name, suffix))
     }
 
-    /// Ends what a killed process began: restores a folder that was set aside, removes the rest.
+    /// Cleans up after a killed process: restores a folder that was set aside, and removes the rest.
     fn recover(&self) -> std::io::Result<()> {
         let old = self.beside(OLD);
         if fs::symlink_metadata(&old).is_ok() && fs::symlink_metadata(&self.target).is_err() {
@@ -125,16 +125,16 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // The output is whole without them, and the next claim tries again.
+        // The output is complete without these, and the next claim tries again.
         let _ = remove(&self.beside(NEW));
     }
 }
 
-/// A locked file, which is removed before the lock is freed.
+/// A locked file, which is removed before the lock is released.
 #[derive(Debug)]
 struct Lock {
     path: PathBuf,
-    /// None where the file system knows no locks.
+    /// None if the file system does not support locks.
     _file: Option<File>,
 }
 
@@ -144,7 +144,7 @@ impl Lock {
         for _ in 0..TRIES {
             let file = open(&path)?;
             match file.try_lock() {
-                // The holder before removes the file: a lock counts only on the file of this name.
+                // The previous holder removes the file, so a lock only counts if the file still has this name.
                 Ok(()) if is_named(&file, &path) => {
                     let _file = Some(file);
                     return Ok(Some(Self { path, _file }));
@@ -188,7 +188,7 @@ pub(crate) fn is_named(_file: &File, path: &Path) -> bool {
     path.exists()
 }
 
-/// Removes what killed processes left in a folder. What cannot be removed is left to the next claim.
+/// Removes the leftovers of killed processes in a folder. Those that cannot be removed are left to the next claim.
 fn clean(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let file_name = entry.file_name();
@@ -196,7 +196,7 @@ fn clean(parent: &Path) {
         let Some(name) = name.and_then(|name| name.strip_suffix(LOCK)) else {
             continue;
         };
-        // A lock is an ordinary file: opening a pipe would wait for its other end.
+        // A lock is an ordinary file. Opening a pipe would wait for its other end.
         if let Ok(file) = files::open(entry.path(), u64::MAX)
             && file.try_lock().is_ok()
             && is_named(&file, &entry.path())
@@ -213,11 +213,11 @@ fn clean(parent: &Path) {
     }
 }
 
-/// Puts the folder `new` in the place of `old`, if that is there, whose content is then removed.
-/// Where the file system cannot exchange two folders in one step, `old` waits at `aside` meanwhile.
+/// Replaces the folder `old`, if it exists, by the folder `new`, and removes the content of `old`. If the file system
+/// cannot exchange two folders in one step, `old` is moved to `aside` meanwhile.
 ///
 /// # Errors
-/// A rename fails. `old` is then as it was, or at `aside`.
+/// A rename fails. `old` is then unchanged, or at `aside`.
 pub fn replace_folder(new: &Path, old: &Path, aside: &Path) -> std::io::Result<()> {
     match fs::symlink_metadata(old) {
         Err(error) if error.kind() == IoErrorKind::NotFound => return fs::rename(new, old),
@@ -235,7 +235,7 @@ pub fn replace_folder(new: &Path, old: &Path, aside: &Path) -> std::io::Result<(
     remove(aside)
 }
 
-/// Exchanges two folders in one step; `false` where the system or file system cannot.
+/// Exchanges two folders in one step. Returns `false` if the system or file system cannot.
 #[cfg(any(target_os = "linux", target_os = "macos"))]
 fn exchange(a: &Path, b: &Path) -> std::io::Result<bool> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -263,7 +263,7 @@ pub fn remove(dir: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Flushes a folder: a new name is on disk only when its folder is.
+/// Flushes a folder: a new name is on disk only after its folder was flushed.
 ///
 /// # Errors
 /// It cannot be flushed.
@@ -275,7 +275,7 @@ pub fn sync_folder(folder: &Path) -> std::io::Result<()> {
     }
 }
 
-/// The absolute path of something whose last parts may not exist yet.
+/// The absolute path of a file whose last path components may not exist yet.
 pub(crate) fn resolved(path: &Path) -> std::io::Result<PathBuf> {
     let mut missing = Vec::new();
     let mut at = std::path::absolute(path)?;
@@ -307,7 +307,7 @@ fn is_read_only(error: &std::io::Error) -> bool {
     )
 }
 
-/// An error of a file operation, with the path.
+/// The error of a file operation, with the path.
 pub(crate) fn io(what: &str, path: &Path, error: std::io::Error) -> Error {
     let message = format!("cannot {what} {}: {error}", path.display());
     Error::new(ErrorKind::Io, message).with_source(error)

@@ -1,7 +1,7 @@
-//! A store of prefixes, bounded by bytes: the least recently used is dropped first.
+//! A store of prefixes, limited in bytes. The least recently used prefix is dropped first.
 //!
-//! The store knows token ids and sizes; handles are opaque to it. Prefixes are sorted by their ids. In that order the
-//! entries that share most with a text are its neighbours.
+//! The store knows token ids and sizes, and does not look into the handles. Prefixes are sorted by their ids, so the
+//! entries that share most tokens with a text are its neighbours in that order.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -13,7 +13,7 @@ pub(crate) struct PrefixStore<H> {
     bytes: usize,
     clock: u64,
     entries: BTreeMap<Rc<[u32]>, Entry<H>>,
-    /// When each was used last.
+    /// The prefixes in the order of their last use.
     order: BTreeMap<u64, Rc<[u32]>>,
 }
 
@@ -25,7 +25,7 @@ struct Entry<H> {
 
 /// The result of a search.
 pub(crate) struct Found<'s, H> {
-    /// The handle with the longest usable prefix of the text, and how many tokens that is.
+    /// The handle with the longest usable prefix of the text, and the length of that prefix.
     pub(crate) best: Option<(&'s H, usize)>,
     /// The longest prefix that some entry shares with the text, usable or not.
     pub(crate) common: usize,
@@ -43,7 +43,7 @@ impl<H> PrefixStore<H> {
         }
     }
 
-    /// Whether it can hold anything.
+    /// Whether its limit is 0.
     pub(crate) fn is_off(&self) -> bool {
         self.limit == 0
     }
@@ -60,8 +60,8 @@ impl<H> PrefixStore<H> {
         self.bytes = 0;
     }
 
-    /// Looks for the longest prefix of `ids`, of at most `most` tokens. `usable` tells how many of the first tokens that an entry shares with
-    /// them its handle can be used for.
+    /// Looks for the longest prefix of `ids` with at most `most` tokens. `usable` returns how many of the first tokens
+    /// that an entry shares with `ids` its handle can be used for.
     pub(crate) fn find(
         &mut self,
         ids: &[u32],
@@ -75,7 +75,7 @@ impl<H> PrefixStore<H> {
         let mut look = |key: &Rc<[u32]>, entry: &Entry<H>| {
             let same = shared(key, ids).min(most);
             common = common.max(same);
-            // Entries further away share no more.
+            // Entries further away share no more tokens.
             let longest = best.as_ref().map_or(0, |&(_, len)| len);
             if same <= longest {
                 return false;
@@ -103,14 +103,14 @@ impl<H> PrefixStore<H> {
         Found { best, common }
     }
 
-    /// Whether an entry serves these ids as a whole; it counts as used.
+    /// Whether an entry serves all of these ids. The entry then counts as used.
     pub(crate) fn covers(&mut self, ids: &[u32], serves: impl Fn(&H, usize) -> bool) -> bool {
         let usable = |handle: &H, same| if serves(handle, same) { same } else { 0 };
         matches!(self.find(ids, ids.len(), usable).best, Some((_, len)) if len == ids.len())
     }
 
-    /// Keeps a handle of so many bytes for `ids`, in place of those that it serves as well. What is
-    /// larger than the whole store is not kept.
+    /// Stores a handle of this size for `ids`, and drops the handles that it can replace. A handle that is larger than
+    /// the whole store is not stored.
     pub(crate) fn insert(
         &mut self,
         ids: &[u32],

@@ -12,17 +12,17 @@ use crate::sampler::{Choice, Row, sample};
 /// The error of a [`Processor`].
 pub type ProcessorError = Box<dyn StdError + Send + Sync>;
 
-/// Changes a row's logits on the host before its token is chosen: it gets all tokens of the row so far,
-/// the prompt's first, and a logit for each token of the vocabulary. Bias and penalties come after it.
+/// Changes a row's logits on the host before its token is chosen. It gets all tokens of the row so far, the prompt's
+/// first, and a logit for each token of the vocabulary. Bias and penalties are applied after it.
 ///
-/// An error or a panic ends its request and no other. Only the logits of its row are copied to the host. Meanwhile the
-/// other rows of a batch take their next step, so a row with a processor takes part in every other step.
+/// An error or a panic ends only its own request. Only the logits of its row are copied to the host. The other rows of
+/// a batch take their next step meanwhile, so a row with a processor takes part in every other step.
 pub type Processor = Box<dyn FnMut(&[u32], &mut [f32]) -> Result<(), ProcessorError> + Send>;
 
-/// Chooses the token of a row from its `logits` `[1, V]` as its processor leaves them.
+/// Chooses the token of a row from its `logits` `[1, V]` after its processor has changed them.
 ///
 /// # Errors
-/// The processor fails or panics, or what it leaves are no numbers.
+/// The processor fails or panics, or its logits are not finite.
 pub(crate) fn choose(
     model: &LoadedModel,
     processor: &mut Processor,

@@ -1,4 +1,4 @@
-//! Prompt caches: the layer states of a prompt, from which texts with the same prefix go on.
+//! Prompt caches: the layer states of a prompt, from which texts with the same prefix can continue.
 
 mod file;
 #[cfg(test)]
@@ -19,11 +19,11 @@ use crate::scheduler::next_end;
 #[derive(Clone, Debug)]
 pub(crate) struct PromptState {
     cache: ModelCache,
-    /// Its positions were embedded for a text longer than the model's switch (LongRoPE).
+    /// Whether its positions were embedded for a text longer than the model's switch (LongRoPE).
     is_beyond: bool,
 }
 
-/// Whether a text of so many tokens is longer than the length beyond which the model embeds positions
+/// Whether a text with this number of tokens is longer than the length beyond which the model embeds positions
 /// differently (LongRoPE).
 pub(crate) fn is_beyond(model: &LoadedModel, tokens: usize) -> bool {
     let switch = model.model().switches_after();
@@ -43,8 +43,8 @@ impl PromptState {
         Ok(Self { cache, is_beyond })
     }
 
-    /// With how many of the first `most` positions a text that `is_beyond` the switch can begin: a full ring has overwritten its first, and
-    /// a recurrent layer has the states of recorded lengths only.
+    /// The number of the first `most` positions with which a text that `is_beyond` the switch can start. A full ring
+    /// has overwritten its first positions, and a recurrent layer has only the states of recorded lengths.
     pub(crate) fn longest(&self, most: usize, is_beyond: bool) -> usize {
         match self.is_beyond == is_beyond {
             true => self.cache.longest_prefix(0, most),
@@ -52,8 +52,8 @@ impl PromptState {
         }
     }
 
-    /// A cache with the first `len` positions, for a prompt of `positions`. The buffers are shared until the
-    /// cache is written.
+    /// A cache with the first `len` positions, for a prompt of `positions`. The buffers are shared until the cache is
+    /// written.
     pub(crate) fn start(&self, len: usize, positions: usize) -> Result<ModelCache> {
         let mut cache = self.cache.prefix(0, len)?;
         cache.expect(0, positions);
@@ -119,8 +119,8 @@ impl PromptCache {
         self.state.nbytes()
     }
 
-    /// The prompt with another one behind it. A text is encoded without the special tokens that the tokenizer
-    /// puts around a text (such as `<bos>`).
+    /// The prompt followed by another one. A text is encoded without the special tokens that the tokenizer puts around
+    /// texts (such as `<bos>`).
     ///
     /// # Errors
     /// There is a text and no tokenizer.
@@ -132,9 +132,9 @@ impl PromptCache {
         Ok(Prompt::Tokens([&self.ids[..], &rest].concat()))
     }
 
-    /// A cache for a prompt of these ids, which holds the prefix that both share, without the prompt's last
-    /// token; of recurrent layers the longest such prefix that they recorded. `None` if they share nothing, or
-    /// the layers no longer hold it.
+    /// A cache for a prompt of these ids with the prefix that both share, without the prompt's last token. For
+    /// recurrent layers it is the longest such prefix that they recorded. `None` if they share nothing, or the layers
+    /// no longer hold the prefix.
     pub(crate) fn start(&self, model: &LoadedModel, ids: &[u32]) -> Result<Option<ModelCache>> {
         let common = shared(&self.ids, ids).min(ids.len().saturating_sub(1));
         let len = self.state.longest(common, is_beyond(model, ids.len()));
@@ -145,7 +145,7 @@ impl PromptCache {
     }
 
     /// # Errors
-    /// It is of another model.
+    /// The cache belongs to another model.
     pub(crate) fn check(&self, model: &LoadedModel) -> Result<()> {
         if self.serial == model.serial() {
             return Ok(());
@@ -157,10 +157,10 @@ impl PromptCache {
 }
 
 impl LoadedModel {
-    /// Computes a prompt and keeps its layer states. Of the options, `prefill_chunk` and `cancel` have an effect.
+    /// Computes a prompt and keeps its layer states. Only the options `prefill_chunk` and `cancel` have an effect.
     ///
     /// # Errors
-    /// The prompt is empty, or has no place in the model's positions or vocabulary; it was cancelled.
+    /// The prompt is empty or too long for the model, an id is not in the vocabulary, or the call was cancelled.
     pub fn prompt_cache(
         &self,
         prompt: impl Into<Prompt>,

@@ -1,19 +1,20 @@
-//! A request of a batch or an engine.
+//! A request to a batch or an engine.
 
 use std::fmt;
 
 use crate::generate::{GenerateOptions, Prompt};
 use crate::processor::{Processor, ProcessorError};
 
-/// A prompt to continue beside others.
+/// A prompt to continue, together with others.
 pub struct Request {
-    /// What to continue.
+    /// The prompt.
     pub prompt: Prompt,
-    /// How to continue it.
+    /// Its options.
     pub options: GenerateOptions,
     /// Changes the logits on the host.
     pub processor: Option<Processor>,
-    /// The adapter to use, one of [`EngineOptions::adapters`](crate::EngineOptions::adapters); without one, the model as it was loaded.
+    /// The name of an adapter of [`EngineOptions::adapters`](crate::EngineOptions::adapters); `None` is the model as it
+    /// was loaded.
     pub adapter: Option<String>,
 }
 
@@ -28,14 +29,14 @@ impl Request {
         }
     }
 
-    /// The same with an adapter.
+    /// The request with an adapter.
     #[must_use]
     pub fn with_adapter(mut self, name: impl Into<String>) -> Self {
         self.adapter = Some(name.into());
         self
     }
 
-    /// The same with a processor.
+    /// The request with a processor.
     #[must_use]
     pub fn with_processor(
         mut self,

@@ -1,8 +1,8 @@
 //! One graph that chooses the next token of every row of a batch.
 //!
-//! Rows may have different settings; a greedy row is a draw from its largest logit alone. A row's token does not depend
-//! on the other rows. The chain is mlx-lm's: bias and penalties (`logits.rs`), then top-p, min-p and top-k on the
-//! distribution as the model gives it, then temperature, then a draw ([`fast::draw`]). The mask of a grammar stands before the filters.
+//! Rows may have different settings; a greedy row takes its largest logit. A row's token does not depend on the other
+//! rows. The chain is mlx-lm's: bias and penalties (`logits.rs`), then top-p, min-p and top-k on the model's
+//! distribution, then temperature, then a draw ([`fast::draw`]). The mask of a grammar is applied before the filters.
 //!
 //! The draw takes the largest sum of logit and Gumbel noise. The noise depends only on the row's seed, the position and
 //! the token.
@@ -34,15 +34,15 @@ pub(crate) struct Row<'a> {
     pub params: &'a SamplingParams,
     /// The seed of its noise.
     pub seed: u64,
-    /// Its tokens that the host has read.
+    /// The tokens that the host has read.
     pub history: &'a History,
     /// Tokens between those and the one that is chosen: drafts that the host has not read. Bias needs none of them; penalties
     /// would ([`SamplingParams::reads_history`]).
     pub ahead: usize,
-    /// How many log probabilities of the likeliest tokens to give beside that of the chosen one; `None`
-    /// gives none at all.
+    /// The number of likeliest tokens whose log probabilities are returned, beside that of the chosen token; `None`
+    /// returns none.
     pub logprobs: Option<usize>,
-    /// The tokens that it is held to, if not all may come.
+    /// The constraint on its next token, if there is one.
     pub mask: Option<Held<'a>>,
 }
 
@@ -51,10 +51,11 @@ pub(crate) struct Row<'a> {
 pub struct Choice {
     /// Its id.
     pub id: u32,
-    /// Its log probability after bias, penalties and the mask of a grammar, and before filters and temperature, if asked for.
+    /// Its log probability after bias, penalties and the mask of a grammar, and before filters and temperature, if it
+    /// was asked for.
     pub logprob: Option<f32>,
-    /// The likeliest tokens of that distribution and their log probabilities, best first. Tokens that a grammar or bias forbids are not
-    /// among them.
+    /// The likeliest tokens of that distribution and their log probabilities, best first, without tokens that a grammar
+    /// or bias forbids.
     pub top: Vec<(u32, f32)>,
 }
 
@@ -77,7 +78,7 @@ struct Logprobs {
 
 /// Builds the graph that chooses a token for each row of `logits` `[B, V]`.
 ///
-/// `pending` is U32 `[B]`: each row's last token, where it has been chosen and not yet read into its history.
+/// `pending` is U32 `[B]`: the last token of rows whose last token was chosen but not yet read into the history.
 ///
 /// # Errors
 /// There is not one row of settings for each row of logits, or MLX refuses.
@@ -89,7 +90,7 @@ pub(crate) fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) 
             rows.len()
         )));
     }
-    // Logits without bias and penalty may stay in the model's dtype.
+    // Logits without bias and penalties may stay in the model's dtype.
     let x = match rows.iter().all(|row| row.params.keeps_logits()) {
         true => logits.clone(),
         false => logits::process(logits, rows, pending)?,
@@ -104,7 +105,7 @@ pub(crate) fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) 
     };
     let draws: Vec<Draw> = rows.iter().map(|row| row.draw(pending.is_some())).collect();
     let checked = fast::draw(&x, &draws)?;
-    // A valid id in place of [`NO_TOKEN`], so that the next step can be computed before the host checks.
+    // A valid id replaces [`NO_TOKEN`], so that the next step can be computed before the host checks.
     let ids = checked.equal(NO_TOKEN)?.select(0u32, &checked)?;
     let logprobs = if rows.iter().any(|row| row.logprobs.is_some()) {
         Some(Logprobs::new(&x, &ids, rows)?)
@@ -118,14 +119,14 @@ pub(crate) fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) 
     })
 }
 
-/// One number a row, as F32 `[B, 1]`.
+/// One number for each row, as F32 `[B, 1]`.
 fn column(rows: &[Row<'_>], number: impl FnMut(&Row<'_>) -> f32) -> Result<Array> {
     let numbers: Vec<f32> = rows.iter().map(number).collect();
     Ok(Array::from_slice(&numbers, &[numbers.len() as i32, 1])?)
 }
 
 impl Row<'_> {
-    /// The tokens that may come next, if not all may. The last token may be `pending`.
+    /// The tokens that may come next; `None` for all. The last token may be `pending`.
     fn allowed(&self, pending: bool) -> Option<Mask> {
         let generated = self.history.generated().len() + self.ahead + usize::from(pending);
         self.mask.and_then(|held| held.allowed(generated))
@@ -208,7 +209,7 @@ impl Sampled {
         Ok(async_eval(arrays)?)
     }
 
-    /// Waits for the tokens: one for each row, in order; an error for a row whose logits are not numbers.
+    /// Waits for the tokens: one for each row, in order; an error for a row whose logits are not finite.
     ///
     /// # Errors
     /// The computation failed.
@@ -221,7 +222,7 @@ impl Sampled {
         Ok(choices.map(|choice| choice.ok_or_else(no_token)).collect())
     }
 
-    /// The same with `None` for a row whose logits are not numbers.
+    /// The same with `None` for a row whose logits are not finite.
     pub(crate) fn read_any(&self) -> Result<Vec<Option<Choice>>> {
         let ids = self.checked.to_vec::<u32>()?;
         let (mut chosen, mut top, mut width) = (Vec::new(), None, 0);

@@ -1,12 +1,13 @@
-//! Decides what is computed next. It works on plain numbers and holds no arrays.
+//! Decides what is computed next. It works on plain numbers and has no arrays.
 //!
-//! Requests wait in the order in which they came. Before each step [`Scheduler::plan`] names the rows to evict and
-//! admits requests, [`Scheduler::pieces`] names the prompts or parts of prompts to compute, and [`Scheduler::running`]
-//! the rows that decode. The worker computes that and reports back. Three rules make it fair and let every request end:
+//! Requests wait in the order of their arrival. Before each step [`Scheduler::plan`] names the rows to evict and admits
+//! requests, [`Scheduler::pieces`] names the prompts or parts of prompts to compute, and [`Scheduler::running`] the
+//! rows that decode. The worker computes these and reports back. Three rules make it fair and ensure that every request
+//! ends:
 //!
 //! - Requests enter in order; a request that does not fit yet blocks those behind it.
-//! - The youngest row is evicted first, and the oldest never while there is another: so the oldest ends.
-//! - A long prompt is computed a chunk at a time, beside a group of short ones and a decode step.
+//! - The youngest row is evicted first. The oldest is never evicted while there is another, so it will end.
+//! - A long prompt is computed in chunks, beside a group of short ones and a decode step.
 
 mod cost;
 mod entry;
@@ -30,25 +31,26 @@ pub(crate) use self::plan::{Id, Job, Piece, Plan};
 pub(crate) struct Scheduler {
     limits: Limits,
     cost: CacheCost,
-    /// Whether the model's layers have to record the lengths from which prompts can go on ([`next_end`]).
+    /// Whether the model's layers have to record the lengths from which prompts can continue ([`next_end`]).
     records: bool,
     waiting: VecDeque<Entry>,
     prefilling: Vec<Entry>,
     running: Vec<Entry>,
-    /// Requests whose rows are evicted because their events are not read.
+    /// Requests whose rows are evicted because their callers do not read events.
     parked: Vec<Entry>,
     /// Rows of the batch's cache, in use or not.
     slots: usize,
-    /// The most rows at present; it is lowered after a step that failed.
+    /// The most rows at present. It is lowered after a step that failed.
     rows: usize,
     arrivals: u64,
 }
 
-/// Free positions that a row needs to enter beside others. With fewer it would soon be evicted.
+/// The number of free positions that a row needs to enter beside others. With fewer it would soon be evicted.
 const HEADROOM: usize = 32;
 
 impl Scheduler {
-    /// A scheduler without requests. `records`: lengths of prompts are to be recorded ([`Piece::is_recorded`]).
+    /// A scheduler without requests. `records`: whether lengths of prompts have to be recorded
+    /// ([`Piece::is_recorded`]).
     pub(crate) fn new(limits: Limits, cost: CacheCost, records: bool) -> Self {
         Self {
             rows: limits.rows,
@@ -79,7 +81,7 @@ impl Scheduler {
         });
     }
 
-    /// The bytes of a row of so many positions if they exceed the limit, else `None`.
+    /// The bytes of a row with this number of positions, if they exceed the limit.
     pub(crate) fn exceeds(&self, positions: usize) -> Option<usize> {
         let bytes = self.cost.bytes(1, positions);
         self.limits
@@ -128,7 +130,7 @@ impl Scheduler {
         }
     }
 
-    /// Admits requests in their order.
+    /// Admits requests in order.
     fn admit(&mut self, plan: &mut Plan) {
         while let Some(&head) = self.waiting.front() {
             let active = self.running.len() + self.prefilling.len();
@@ -159,8 +161,8 @@ impl Scheduler {
         }
     }
 
-    /// Bytes of the caches when every admitted request has a row and the next step is done, with another row of
-    /// `newcomer` positions if one is given.
+    /// The bytes of the caches when every admitted request has a row and the next step is computed, with another row of
+    /// `newcomer` positions if given.
     fn bytes(&self, slots: usize, newcomer: Option<usize>) -> usize {
         let active = self.running.iter().chain(&self.prefilling);
         let longest = active.map(Entry::next_len).chain(newcomer).max();
@@ -173,28 +175,29 @@ impl Scheduler {
         self.bytes(self.slots, None)
     }
 
-    /// The first `done` tokens of the prompt of `id`, which has not begun, come from a kept prefix. A piece of the
-    /// prompt ends at `cut`, so that this prefix can be kept for others.
+    /// Records that the first `done` tokens of the prompt of `id`, which has not started, come from a kept prefix. A
+    /// piece of the prompt ends at `cut`, so that this prefix can be kept for others.
     pub(crate) fn reuse(&mut self, id: Id, done: usize, cut: Option<usize>) {
         if let Some(entry) = find(&mut self.prefilling, id) {
             (entry.done, entry.reused, entry.cut) = (done, done, cut);
         }
     }
 
-    /// Whether `piece` is still the next piece of its prompt. After a failure its request may have ended or wait again.
+    /// Whether `piece` is still the next piece of its prompt. After a failure its request may have ended, or wait
+    /// again.
     pub(crate) fn is_due(&self, piece: &Piece) -> bool {
         let entry = self.prefilling.iter().find(|e| e.job.id == piece.id);
         entry.is_some_and(|entry| entry.done == piece.start)
     }
 
-    /// A piece of `id`'s prompt was computed, up to `end`.
+    /// Records that a piece of `id`'s prompt was computed, up to `end`.
     pub(crate) fn prefilled(&mut self, id: Id, end: usize) {
         if let Some(entry) = find(&mut self.prefilling, id) {
             entry.done = end;
         }
     }
 
-    /// The row of `id` has joined the batch, which has so many slots now.
+    /// Records that the row of `id` has joined the batch, which now has `slots` slots.
     pub(crate) fn joined(&mut self, id: Id, slots: usize) {
         self.slots = slots;
         if let Some(at) = position(&self.prefilling, id) {
@@ -204,19 +207,19 @@ impl Scheduler {
         }
     }
 
-    /// The batch has so many slots now.
+    /// Records that the batch now has `slots` slots.
     pub(crate) fn set_slots(&mut self, slots: usize) {
         self.slots = slots;
     }
 
-    /// The row of `id` got so many positions longer.
+    /// Records that the row of `id` grew by this number of positions.
     pub(crate) fn stepped(&mut self, id: Id, positions: usize) {
         if let Some(entry) = find(&mut self.running, id) {
             entry.len += positions;
         }
     }
 
-    /// Whether the longest row may be so many positions longer in the next step than without drafts.
+    /// Whether the longest row may grow by this many positions more in the next step than without drafts.
     pub(crate) fn has_room(&self, positions: usize) -> bool {
         let longest = self.running.iter().map(Entry::next_len).max();
         let rows = self.running.len() + self.prefilling.len();
@@ -226,8 +229,8 @@ impl Scheduler {
         self.limits.cache_bytes.is_none_or(|limit| bytes <= limit)
     }
 
-    /// The row of `id` is evicted. Its request waits in its old place, with `prompt` tokens to be computed as a prompt
-    /// and `replay` to be replayed.
+    /// Records that the row of `id` is evicted. Its request waits at its old place in the queue, with `prompt` tokens
+    /// to be computed as a prompt and `replay` to be replayed.
     pub(crate) fn restart(&mut self, id: Id, prompt: usize, replay: usize) {
         let Some(mut entry) = self.take(id) else {
             return;
@@ -236,26 +239,26 @@ impl Scheduler {
         self.wait(entry);
     }
 
-    /// The row of `id` is evicted until its caller has read enough events.
+    /// Records that the row of `id` is evicted until its caller has read enough events.
     pub(crate) fn park(&mut self, id: Id) {
         if let Some(entry) = self.take(id) {
             self.parked.push(entry);
         }
     }
 
-    /// Requests whose rows are evicted because their events are not read.
+    /// Requests whose rows are evicted because their callers do not read events.
     pub(crate) fn parked(&self) -> impl Iterator<Item = Id> + '_ {
         self.parked.iter().map(|entry| entry.job.id)
     }
 
-    /// The request has ended.
+    /// Removes a request that has ended.
     pub(crate) fn remove(&mut self, id: Id) {
         self.take(id);
         self.parked.retain(|entry| entry.job.id != id);
     }
 
-    /// A step of all rows failed. All rows are evicted, and fewer are computed together from now on. If the step had
-    /// one row, its request is returned: it is the cause.
+    /// Records that a step of all rows failed. All rows are evicted, and fewer are computed together from now on. If
+    /// the step had only one row, its request is returned, because it is the cause.
     pub(crate) fn step_failed(&mut self) -> Option<Id> {
         let ids: Vec<Id> = self.running.iter().map(|entry| entry.job.id).collect();
         self.rows = (ids.len() / 2).max(1);
@@ -268,8 +271,8 @@ impl Scheduler {
         }
     }
 
-    /// The prompts of these requests failed together. Each is computed alone from now on. If there was one, it is
-    /// returned: it is the cause.
+    /// Records that the prompts of these requests failed together. Each is computed alone from now on. If there was
+    /// only one, it is returned, because it is the cause.
     pub(crate) fn prefill_failed(&mut self, ids: &[Id]) -> Option<Id> {
         if let &[id] = ids {
             return Some(id);
@@ -283,7 +286,7 @@ impl Scheduler {
         None
     }
 
-    /// A request has ended without an error: one more row may be computed at a time, up to the limits.
+    /// Records that a request has ended without an error. One more row may be computed at a time, up to the limits.
     pub(crate) fn recovered(&mut self) {
         self.rows = (self.rows + 1).min(self.limits.rows);
     }
@@ -293,7 +296,7 @@ impl Scheduler {
         self.running.iter().map(|entry| entry.job.id)
     }
 
-    /// Requests that wait, are being prefilled, and decode.
+    /// The numbers of requests that wait, are in prefill, and decode.
     pub(crate) fn counts(&self) -> [usize; 3] {
         [
             self.waiting.len(),

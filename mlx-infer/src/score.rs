@@ -1,4 +1,4 @@
-//! Scoring: how likely a text is to the model.
+//! Scoring: the likelihood of a text.
 
 use mlx_core::{Array, DType, eval, fast};
 use mlx_nn::ModelCache;
@@ -11,7 +11,7 @@ use crate::frontend::{check_ids, check_positions};
 use crate::generate::Prompt;
 use crate::model::LoadedModel;
 
-/// Tokens whose hidden states are computed at a time.
+/// The number of tokens whose hidden states are computed at a time.
 const CHUNK: usize = 512;
 /// Most logits that exist at a time: 64 MiB in single precision.
 pub(crate) const MAX_LOGITS: usize = 1 << 24;
@@ -19,9 +19,9 @@ pub(crate) const MAX_LOGITS: usize = 1 << 24;
 /// Options of scoring.
 #[derive(Clone, Debug)]
 pub struct ScoreOptions {
-    /// How many of the likeliest next tokens to give.
+    /// How many of the likeliest next tokens to return.
     pub top: usize,
-    /// How many of the likeliest tokens to give in the place of each token; 0 gives none.
+    /// How many of the likeliest tokens to return at the place of each token; 0 returns none.
     pub top_each: usize,
     /// Tokens that are computed at a time.
     pub chunk: usize,
@@ -45,10 +45,10 @@ impl Default for ScoreOptions {
 pub struct Score {
     /// The text's tokens.
     pub tokens: Vec<u32>,
-    /// The log probability (natural logarithm) of each token after those before it; none for the first.
+    /// The log probability (natural logarithm) of each token given those before it; none for the first.
     pub logprobs: Vec<Option<f32>>,
-    /// The likeliest tokens in the place of each token and their log probabilities, best first; none for the first token, and an empty list
-    /// if [`ScoreOptions::top_each`] is 0.
+    /// The likeliest tokens at the place of each token and their log probabilities, best first. There are none for the
+    /// first token, and the lists are empty if [`ScoreOptions::top_each`] is 0.
     pub top: Vec<Vec<(u32, f32)>>,
     /// Negative log likelihood: minus the sum of the log probabilities.
     pub nll: f64,
@@ -59,7 +59,7 @@ pub struct Score {
 }
 
 impl Score {
-    /// The document that the command line gives; `token` gives the text of an id.
+    /// The JSON document of the command line. `token` returns the text of an id.
     pub fn to_json(&self, token: impl Fn(u32) -> Option<String>) -> Value {
         let next: Vec<Value> = self
             .next
@@ -76,12 +76,12 @@ impl Score {
     }
 }
 
-/// The score of a text as far as it is computed.
+/// The state of a scoring.
 pub(crate) struct Scoring {
     tokens: Vec<u32>,
     options: ScoreOptions,
     cache: ModelCache,
-    /// Tokens that are computed.
+    /// The number of computed tokens.
     done: usize,
     logprobs: Vec<Option<f32>>,
     top: Vec<Vec<(u32, f32)>>,
@@ -89,7 +89,7 @@ pub(crate) struct Scoring {
 
 impl Scoring {
     /// # Errors
-    /// The text is empty or has no place in the model's positions or vocabulary.
+    /// The text is empty or too long for the model, or an id is not in the vocabulary.
     pub(crate) fn begin(
         model: &LoadedModel,
         prompt: Prompt,
@@ -113,7 +113,7 @@ impl Scoring {
         })
     }
 
-    /// Computes the next chunk of the text; the score, if that was the last.
+    /// Computes the next chunk of the text. Returns the score if that was the last.
     ///
     /// # Errors
     /// The computation fails, or was cancelled.
@@ -166,10 +166,10 @@ impl Scoring {
 }
 
 impl LoadedModel {
-    /// Scores a text or ids. The logits of few positions exist at a time, however long the text is.
+    /// Scores a text or ids. The logits of only a few positions exist at a time, for any length of the text.
     ///
     /// # Errors
-    /// The text is empty or has no place in the model's positions or vocabulary, or the computation fails.
+    /// The text is empty or too long for the model, an id is not in the vocabulary, or the computation fails.
     pub fn score(&self, prompt: impl Into<Prompt>, options: &ScoreOptions) -> Result<Score> {
         let mut scoring = Scoring::begin(self, prompt.into(), options)?;
         loop {
@@ -179,8 +179,8 @@ impl LoadedModel {
         }
     }
 
-    /// Appends the log probabilities of `targets`, the tokens after each position of `hidden` `[1, L, E]`
-    /// (one fewer at the end of the text): NaN where the logits have NaN.
+    /// Appends the log probabilities of `targets`, the tokens after each position of `hidden` `[1, L, E]` (one fewer at
+    /// the end of the text). They are NaN if the logits have NaN.
     pub(crate) fn score_chunk(
         &self,
         hidden: &Array,
@@ -190,7 +190,7 @@ impl LoadedModel {
         self.score_with_top(hidden, targets, 0, logprobs, &mut Vec::new())
     }
 
-    /// The same, and to `top` the `n_top` likeliest tokens in the place of each target.
+    /// The same, and appends the `n_top` likeliest tokens at the place of each target to `top`.
     fn score_with_top(
         &self,
         hidden: &Array,

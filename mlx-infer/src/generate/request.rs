@@ -9,12 +9,12 @@ use crate::metrics::Metrics;
 use crate::sampler::{Choice, SamplingParams};
 use crate::speculate::Speculative;
 
-/// What to continue.
+/// The text or the ids to continue.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {
-    /// A text, encoded with the tokens that the tokenizer puts around one (such as `<bos>`).
+    /// A text. It is encoded with the tokens that the tokenizer puts around texts (such as `<bos>`).
     Text(String),
-    /// Exactly these ids.
+    /// These ids, unchanged.
     Tokens(Vec<u32>),
 }
 
@@ -36,10 +36,10 @@ impl From<Vec<u32>> for Prompt {
     }
 }
 
-/// How to continue it.
+/// The options of a generation.
 #[derive(Clone, Debug)]
 pub struct GenerateOptions {
-    /// How tokens are chosen.
+    /// The sampling settings.
     pub sampling: SamplingParams,
     /// The most tokens to generate; the model's own limit may be lower.
     pub max_tokens: usize,
@@ -49,17 +49,18 @@ pub struct GenerateOptions {
     pub stop_ids: Vec<u32>,
     /// Do not end at the checkpoint's own end tokens.
     pub ignore_eos: bool,
-    /// The first tokens that do not end the generation: end tokens and stop tokens are not chosen in their place, and a stop string that is
-    /// complete with one of them is text. The end of a grammar ends it nevertheless.
+    /// The number of first tokens that cannot end the generation: end tokens and stop tokens are not chosen for them,
+    /// and a stop string that one of them completes is text. The end of a grammar still ends the generation.
     pub min_tokens: usize,
-    /// Give the log probability of each token, and of so many of the likeliest in its place.
+    /// Return the log probability of each token, and of this many of the likeliest tokens at its place.
     pub logprobs: Option<usize>,
-    /// What the text must match. The request ends with [`FinishReason::Stop`] where the text is complete and cannot go on, and where the model
-    /// ends a complete text; `max_tokens`, a stop string or a stop token can cut it. Such a request takes no drafts.
+    /// A grammar that the text must match. The request ends with [`FinishReason::Stop`] when the text is complete and
+    /// cannot go on, and when the model ends a complete text. `max_tokens`, a stop string or a stop token can cut the
+    /// text.
     pub grammar: Option<Constraint>,
-    /// Special tokens that are part of the text all the same, such as the marks of a call of a tool.
+    /// Special tokens that are nevertheless part of the text, such as the marks of a tool call.
     pub kept_special: Vec<u32>,
-    /// Whether next tokens are guessed, to compute several at a time. The tokens stay the same.
+    /// Whether next tokens are drafted, so that several are computed at a time. The tokens stay the same.
     pub speculative: Speculative,
     /// Tokens of the prompt that are computed at a time.
     pub prefill_chunk: usize,
@@ -117,19 +118,19 @@ impl GenerateOptions {
     }
 }
 
-/// Why a generation ended.
+/// The reason why a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FinishReason {
     /// An end token, a stop token, a stop string, or the end of a grammar.
     Stop,
-    /// `max_tokens`, or the last of the model's positions.
+    /// `max_tokens`, or the end of the model's positions.
     Length,
     /// [`CancelToken::cancel`].
     Cancelled,
 }
 
 impl FinishReason {
-    /// The word for it in JSON: `stop`, `length` or `cancelled`.
+    /// Its name in JSON: `stop`, `length` or `cancelled`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Stop => "stop",
@@ -142,16 +143,16 @@ impl FinishReason {
 /// An event of a generation. The texts of all events, joined, are the generated text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A token. The one that ends the text comes too.
+    /// A token. The token that ends the text is an event too.
     Token {
         /// The token.
         choice: Choice,
-        /// The text that is certain by now; it may be empty, and never ends inside a character.
+        /// The text that is certain now. It may be empty, and never ends inside a character.
         text: String,
     },
-    /// The end; nothing comes after it.
+    /// The end. No event follows it.
     Finish {
-        /// Why.
+        /// The reason.
         reason: FinishReason,
         /// The text that was held back.
         text: String,
@@ -174,7 +175,7 @@ impl Event {
 pub struct Generated {
     /// The text without end tokens and stop strings; `None` without a tokenizer.
     pub text: Option<String>,
-    /// Every token that was generated, the one that ended the text included.
+    /// Every generated token, including the one that ended the text.
     pub tokens: Vec<Choice>,
     /// Why it ended.
     pub reason: FinishReason,
@@ -183,9 +184,9 @@ pub struct Generated {
 }
 
 impl Generated {
-    /// The document that the command line gives: `text`, `tokens`, `finish_reason`, `usage`, `timings`;
-    /// in `usage` `cached_tokens`, if there are any, and of drafts `drafted_tokens`, `accepted_draft_tokens`, `accepted_by_position` and
-    /// `tokens_per_step`.
+    /// The JSON document of the command line: `text`, `tokens`, `finish_reason`, `usage`, `timings`. `usage` has
+    /// `cached_tokens`, if there are any, and for drafts `drafted_tokens`, `accepted_draft_tokens`,
+    /// `accepted_by_position` and `tokens_per_step`.
     pub fn to_json(&self) -> Value {
         let m = &self.metrics;
         let ids: Vec<u32> = self.tokens.iter().map(|choice| choice.id).collect();

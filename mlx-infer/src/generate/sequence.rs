@@ -13,7 +13,7 @@ use crate::model::LoadedModel;
 use crate::sampler::{self, Choice, Held, History, Row};
 use crate::speculate::{MOST, Speculation};
 
-/// The tokens of a request, and when it ends.
+/// The tokens of a request, and its stop conditions.
 pub(crate) struct Sequence {
     history: History,
     text: TextStream,
@@ -22,12 +22,12 @@ pub(crate) struct Sequence {
     stop_ids: Vec<u32>,
     /// The tokens that do not end it, if some are generated before one that does.
     going_on: Option<Mask>,
-    /// How many tokens to generate at most.
+    /// The most tokens to generate.
     limit: usize,
     watch: Watch,
-    /// Tokens of the prompt that were not computed.
+    /// The number of tokens of the prompt that were not computed.
     cached: usize,
-    /// Steps that gave it tokens.
+    /// The number of steps that gave it tokens.
     steps: usize,
     speculation: Option<Speculation>,
     /// The state of its grammar, if it has one.
@@ -50,10 +50,10 @@ impl Sequence {
         Ok(sequence)
     }
 
-    /// The same with any model that has this text side, and that took `load` to load.
+    /// The same for any model with this text side, whose loading took `load`.
     ///
     /// # Errors
-    /// As [`new`](Self::new), or the model's back end lacks an option.
+    /// As [`new`](Self::new), or the model's back end does not support an option.
     pub(crate) fn of(
         model: &Frontend,
         load: Duration,
@@ -123,17 +123,18 @@ impl Sequence {
         &self.stop_ids
     }
 
-    /// How many tokens may still be generated.
+    /// How many more tokens may be generated.
     pub(crate) fn remaining(&self) -> usize {
         self.limit - self.history.generated().len()
     }
 
-    /// The computation of the prompt begins.
+    /// Marks the start of the computation of the prompt.
     pub(crate) fn begin(&mut self) {
         self.watch.begin();
     }
 
-    /// Sets how many tokens of the prompt are not computed. A prompt that is computed again later counts as it was the first time.
+    /// Sets how many tokens of the prompt are not computed. A prompt that is computed again later keeps the number of
+    /// the first time.
     pub(crate) fn set_cached(&mut self, tokens: usize) {
         if self.history.generated().is_empty() {
             self.cached = tokens;
@@ -157,7 +158,7 @@ impl Sequence {
         row.map_or(Vec::new(), |row| row.look_up(ids, most))
     }
 
-    /// A step gives it tokens.
+    /// Counts a step that gives it tokens.
     pub(crate) fn stepped(&mut self) {
         self.steps += 1;
     }
@@ -179,7 +180,7 @@ impl Sequence {
         self.is_guided() || self.options.sampling.reads_history()
     }
 
-    /// What the next token is held to.
+    /// The constraint on the next token.
     fn held(&self) -> Option<Held<'_>> {
         self.held_behind(0)
     }
@@ -193,22 +194,22 @@ impl Sequence {
         (grammar.is_some() || least.is_some()).then_some(Held { grammar, least })
     }
 
-    /// Whether a stop string may end it with the last token that was taken.
+    /// Whether a stop string may end it with the last token that was read.
     fn may_stop(&self) -> bool {
         self.history.generated().len() > self.options.min_tokens
     }
 
-    /// Whether it has a grammar. Each of its tokens is then read before the next one is chosen.
+    /// Whether it has a grammar. Then each of its tokens is read before the next one is chosen.
     pub(crate) fn is_guided(&self) -> bool {
         self.guide.is_some()
     }
 
-    /// The state of its grammar, which computes the mask of the next token before that token is chosen.
+    /// The state of its grammar, for computing the mask of the next token before that token is chosen.
     pub(crate) fn guide_mut(&mut self) -> Option<&mut Guide> {
         self.guide.as_deref_mut()
     }
 
-    /// The error of a request whose bias forbids every token that it is held to.
+    /// The error for a request whose bias forbids every token that its constraint allows.
     pub(crate) fn blocked(&self) -> Option<Error> {
         let bias = &self.options.sampling.logit_bias;
         let is_forbidden = |id| bias.get(&id) == Some(&f32::NEG_INFINITY);
@@ -221,7 +222,7 @@ impl Sequence {
         is_blocked.then(|| Error::argument(message))
     }
 
-    /// Takes a token that was read; a reason if it is the last.
+    /// Adds a token that was read. Returns a reason if it is the last.
     pub(crate) fn accept(&mut self, choice: Choice) -> Result<(Event, Option<FinishReason>)> {
         if let Some(guide) = &mut self.guide {
             guide.check()?;

@@ -1,4 +1,4 @@
-//! Turns ids into the text that callers get.
+//! Turns ids into the text for callers.
 
 use crate::error::{Error, Result};
 use crate::text::detokenize::Detokenizer;
@@ -12,7 +12,7 @@ pub(super) struct TextStream {
 }
 
 impl TextStream {
-    /// Without a tokenizer all texts are empty. Special tokens are no text, but for `kept_special`.
+    /// Without a tokenizer all texts are empty. Special tokens are not text, except for those in `kept_special`.
     ///
     /// # Errors
     /// There are stop strings and no tokenizer, or an empty stop string.
@@ -33,7 +33,7 @@ impl TextStream {
         })
     }
 
-    /// The text that is certain after the next id. Unless it `may_stop`, a stop string that it completes is text.
+    /// The text that is certain after the next id. Unless `may_stop`, a stop string that the id completes is text.
     pub(super) fn push(&mut self, id: u32, may_stop: bool) -> Result<String> {
         match &mut self.detokenizer {
             Some(detokenizer) => {
@@ -44,12 +44,12 @@ impl TextStream {
         }
     }
 
-    /// Whether a stop string has come.
+    /// Whether a stop string was found.
     pub(super) fn is_stopped(&self) -> bool {
         self.stops.stopped().is_some()
     }
 
-    /// The rest of the text, and whether a stop string came in it, if it `may_stop` there.
+    /// The rest of the text, and whether a stop string was found in it (only if `may_stop`).
     pub(super) fn finish(&mut self, may_stop: bool) -> Result<(String, bool)> {
         if self.is_stopped() {
             return Ok((String::new(), true));

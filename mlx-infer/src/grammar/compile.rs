@@ -13,38 +13,40 @@ use super::{Constraint, Grammar};
 use crate::error::{Error, ErrorKind, Result};
 use crate::text::tokenizer::Tokenizer;
 
-/// How many compiled grammars are kept for the next requests.
+/// The number of compiled grammars that are kept for later requests.
 const KEPT: usize = 32;
 
 /// The most subschemas of a JSON schema.
 const SUBSCHEMAS: usize = 16_384;
 
-/// The most rules and terminals of a Lark grammar: nested terminals take time that grows with the square of their number, and 10 seconds here.
+/// The most rules and terminals of a Lark grammar. Nested terminals take time that grows with the square of their
+/// number; this limit is 10 seconds.
 const RULES: usize = 1000;
 
-/// The stack of a compilation, which recurses from part to part: measured, a part takes up to 16 KiB.
+/// The size of the stack for a compilation, which recurses from part to part. A part was measured to take up to 16 KiB.
 fn stack(parts: usize) -> usize {
     (16 << 20) + parts * (32 << 10)
 }
 
-/// The most ways in which a text may go on at a place, such as optional properties of an object, each of which counts four times.
+/// The most alternatives with which a text may continue at one place, such as optional properties of an object, each of
+/// which counts four times.
 const MAX_ITEMS: usize = 10_000;
 
-/// An error that can be given more than once.
+/// An error that can be returned more than once.
 type Fault = (ErrorKind, String);
 
-/// A grammar that is ready to guide requests.
+/// A compiled grammar.
 pub(crate) struct Compiled {
     pub(super) vocabulary: Arc<Vocabulary>,
     /// The state before the first token.
     pub(super) start: Matcher,
-    /// The tokens that it allows there.
+    /// The tokens that it allows first.
     pub(super) first: Mask,
-    /// Keywords of a JSON schema that are without effect.
+    /// Keywords of a JSON schema that have no effect.
     pub(crate) ignored: Vec<String>,
 }
 
-/// The grammars of one model: the parts that all share, and those that were compiled last.
+/// The grammars of one model: the parts that all grammars share, and the grammars that were compiled last.
 #[derive(Default)]
 pub(crate) struct Grammars {
     factory: OnceLock<std::result::Result<Factory, Fault>>,
@@ -63,10 +65,11 @@ struct Kept {
 }
 
 impl Grammars {
-    /// Builds what all grammars share, if no other thread has. It takes seconds for a large vocabulary.
+    /// Builds the parts that all grammars share, if no other thread has built them. It takes seconds for a large
+    /// vocabulary.
     ///
     /// # Errors
-    /// The tokenizer does not suit.
+    /// The tokenizer is not suitable.
     pub(crate) fn prepare(&self, tokenizer: &Tokenizer, vocab: usize, eos: &[u32]) -> Result<()> {
         self.factory(tokenizer, vocab, eos).map(drop)
     }
@@ -191,13 +194,13 @@ impl Factory {
     }
 }
 
-/// The beginning of llguidance's message for keywords that it does not know how to hold.
+/// The start of llguidance's message for keywords that it does not support.
 const UNIMPLEMENTED: &str = "Unimplemented keys: ";
 
-/// The beginning of its message for `oneOf` where several schemas may match.
+/// The start of its message for `oneOf` if several schemas may match.
 const ONE_OF: &str = "oneOf constraints are not supported";
 
-/// llguidance's words for a fault, in one line.
+/// llguidance's error text, in one line.
 fn said(grammar: &Grammar, error: &dyn std::fmt::Display) -> String {
     let text = error.to_string();
     if let Some(what) = text.strip_prefix("panic: ") {
@@ -211,7 +214,7 @@ fn said(grammar: &Grammar, error: &dyn std::fmt::Display) -> String {
     if text.starts_with(ONE_OF) {
         return "not supported: oneOf of schemas that may match the same value (without strict it is taken as anyOf)".to_owned();
     }
-    // A fault of a regular expression is on a line of its own, behind a picture of its place.
+    // A fault of a regular expression has its own line, after a picture of its position.
     let of_regex = text.lines().find_map(|line| line.strip_prefix("error: "));
     let first = text.lines().next().unwrap_or_default();
     let text = match grammar {
@@ -235,7 +238,7 @@ fn said(grammar: &Grammar, error: &dyn std::fmt::Display) -> String {
     first.unwrap_or_default() + &chars.take(400).collect::<String>()
 }
 
-/// Upper bounds of a grammar's parts, how many are supported, and their names.
+/// Upper bounds of the numbers of a grammar's parts, the numbers that are supported, and the names of the parts.
 fn parts(grammar: &Grammar) -> [(usize, usize, &'static str); 2] {
     fn objects(value: &Value) -> usize {
         match value {
@@ -257,7 +260,7 @@ fn parts(grammar: &Grammar) -> [(usize, usize, &'static str); 2] {
                         subschemas += objects(&schema);
                         schemas.byte_offset()
                     }
-                    // The compiler says what is wrong with it.
+                    // The compiler reports what is wrong with it.
                     _ => 0,
                 };
                 rest = &behind[end..];
@@ -282,7 +285,7 @@ fn quoted(list: &str) -> Vec<&str> {
     list.split('"').skip(1).step_by(2).collect()
 }
 
-/// The keywords that a warning is about, or the warning itself.
+/// The keywords in a warning, or the whole warning.
 fn keywords(warning: &str) -> Vec<String> {
     match warning.strip_prefix(UNIMPLEMENTED) {
         Some(names) => quoted(names).into_iter().map(str::to_owned).collect(),

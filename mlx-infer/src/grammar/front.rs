@@ -1,4 +1,5 @@
-//! What stands before a grammar's text: reasoning up to a mark, which a model may open itself, or text of a grammar of its own.
+//! The text before a grammar's text: reasoning up to a mark, which a model may open itself, or text with a grammar of
+//! its own.
 
 use std::sync::Arc;
 
@@ -9,25 +10,25 @@ use super::compile::Compiled;
 use super::guide::{Mask, clear, first_line, mask_of};
 use super::vocabulary::Vocabulary;
 
-/// What stands before the text.
+/// The kind of text before the grammar's text.
 pub(super) enum Front {
-    /// The mark that opens free text, or nothing.
+    /// A mark that opens free text, or nothing.
     Opener(Opener),
     /// Free text up to a mark.
     Free(Mark),
-    /// Text that a grammar holds.
+    /// Text with a grammar of its own.
     Held(Box<Matcher>),
 }
 
-/// What a token does.
+/// The effect of a token.
 pub(super) enum Step {
-    /// The front goes on.
+    /// The front continues.
     Stays,
-    /// The opening mark is whole: free text follows.
+    /// The opening mark is complete, and free text follows.
     Opened,
-    /// The front is over, and the grammar's text begins with the next token.
+    /// The front is complete, and the grammar's text starts with the next token.
     Over,
-    /// There is no front: the grammar's text has begun.
+    /// There is no front: the grammar's text has already started.
     Missing,
 }
 
@@ -54,19 +55,19 @@ impl Front {
         })
     }
 
-    /// Whether what has come may be the beginning of the grammar's text as well.
+    /// Whether the text so far may also be the start of the grammar's text.
     pub(super) fn may_be_missing(&self) -> bool {
         matches!(self, Self::Opener(opener) if opener.may_be_missing)
     }
 
-    /// Sets whether it may.
+    /// Sets whether the text so far may also be the start of the grammar's text.
     pub(super) fn set_missing(&mut self, may_be: bool) {
         if let Self::Opener(opener) = self {
             opener.may_be_missing = may_be;
         }
     }
 
-    /// The tokens with which it goes on; `None`: all.
+    /// The tokens that may come next; `None` for all.
     pub(super) fn allowed(&mut self, words: usize) -> Result<Option<Mask>, String> {
         match self {
             Self::Opener(opener) => Ok(Some(opener.next[opener.came].clone())),
@@ -111,16 +112,16 @@ impl Front {
     }
 }
 
-/// Looks for the mark that opens free text at the beginning of a generation.
+/// Looks for the mark that opens free text at the start of a generation.
 pub(super) struct Opener {
     sought: Vec<u8>,
-    /// Bytes of it that have come.
+    /// The number of bytes of it that were found.
     came: usize,
-    /// The tokens that go on with it behind each number of its bytes.
+    /// For each number of bytes found: the tokens that continue the mark.
     next: Arc<Vec<Mask>>,
     /// The mark that ends the free text.
     behind: Mark,
-    /// The grammar allows what has come.
+    /// The grammar also allows the text so far.
     may_be_missing: bool,
 }
 
@@ -133,8 +134,8 @@ pub(super) struct Mark {
     crossing: Arc<Crossing>,
 }
 
-/// For each number of the mark's bytes that may have come: the tokens that end the mark behind them and go on with other text. They are
-/// forbidden, so that the grammar's text begins with a token.
+/// For each number of bytes of the mark that may have been found: the tokens that end the mark and continue with other
+/// text. They are forbidden, so that the grammar's text starts with a token.
 pub(super) type Crossing = Vec<Vec<u32>>;
 
 impl Mark {
@@ -146,7 +147,7 @@ impl Mark {
         }
     }
 
-    /// Takes the next bytes. Returns whether the mark has come.
+    /// Adds bytes. Returns whether the mark is complete.
     fn push(&mut self, bytes: &[u8]) -> bool {
         self.tail.extend_from_slice(bytes);
         let n = self.sought.len();

@@ -13,35 +13,36 @@ use crate::error::{Error, ErrorKind, Result};
 /// Bit `i % 32` of word `i / 32` allows token `i`.
 pub(crate) type Mask = Arc<[u32]>;
 
-/// The fault of a grammar that goes on with text for which the model has no token.
+/// The error for a grammar that continues with text for which the model has no token.
 pub(super) const NO_TOKEN: &str =
     "the model's vocabulary has no token with which the text could go on";
 
-/// Follows a request's tokens through a grammar, and says which may come next.
+/// Follows a request's tokens through a grammar, and computes which tokens may come next.
 pub(crate) struct Guide {
     compiled: Arc<Compiled>,
     matcher: Matcher,
-    /// What stands before the grammar's text, until that begins.
+    /// The text before the grammar's text, until the latter starts.
     front: Option<Front>,
-    /// Whether no token of the grammar's text has come, and that text is the whole generation.
+    /// Whether the grammar's text is the whole generation, and has no token yet.
     is_at_start: bool,
-    /// The tokens that may come next, if not all may. They are known once `is_prepared`.
+    /// The tokens that may come next, or `None` for all. It is valid once `is_prepared`.
     mask: Option<Mask>,
     is_prepared: bool,
-    /// The tokens of the grammar's text.
+    /// The tokens of the grammar's text so far.
     taken: Vec<u32>,
     /// Drafts that may come next, and the mask behind each.
     ahead: VecDeque<(u32, Option<Mask>)>,
     fault: Option<Error>,
-    /// Tokens that end the request. They are allowed where the text is complete.
+    /// Tokens that end the request. They are allowed when the text is complete.
     ends: Vec<u32>,
-    /// The checkpoint's end tokens are allowed only where nothing else is.
+    /// The checkpoint's end tokens are allowed only if nothing else is.
     ignore_eos: bool,
     name: &'static str,
 }
 
 impl Guide {
-    /// A request's state before its first token. `front`: the compiled form of [`Constraint::front`]; `ends`: the tokens that end the request.
+    /// The state of a request before its first token. `front`: the compiled form of [`Constraint::front`]; `ends`: the
+    /// tokens that end the request.
     pub(crate) fn new(
         compiled: Arc<Compiled>,
         constraint: &Constraint,
@@ -51,7 +52,7 @@ impl Guide {
     ) -> Self {
         let front = Front::new(constraint, front, &compiled.vocabulary);
         Self {
-            // A copy of its own: what it computes depends on its tokens alone, and it waits for no other request.
+            // A separate copy, so that its work depends only on its own tokens, and it waits for no other request.
             matcher: compiled.start.deep_clone(),
             is_at_start: front.as_ref().is_none_or(Front::may_be_missing),
             front,
@@ -67,8 +68,8 @@ impl Guide {
         }
     }
 
-    /// Computes the mask of the next token, if it is not there. It takes 10 microseconds to 10 milliseconds. A fault is the result of the
-    /// next [`check`](Self::check).
+    /// Computes the mask of the next token, if it was not computed. It takes 10 microseconds to 10 milliseconds. A
+    /// fault is returned by the next [`check`](Self::check).
     pub(crate) fn prepare(&mut self) {
         if !std::mem::replace(&mut self.is_prepared, true) {
             match self.allowed() {
@@ -78,7 +79,7 @@ impl Guide {
         }
     }
 
-    /// Whether the mask of the next token is there.
+    /// Whether the mask of the next token was computed.
     pub(crate) fn is_prepared(&self) -> bool {
         self.is_prepared
     }
@@ -142,7 +143,7 @@ impl Guide {
         self.mask.as_ref().is_none_or(bit)
     }
 
-    /// The tokens that may come next, if not all may.
+    /// The tokens that may come next; `None` for all.
     #[cfg(test)]
     pub(crate) fn mask(&self) -> Option<&Mask> {
         self.mask.as_ref()
@@ -192,7 +193,7 @@ impl Guide {
         })
     }
 
-    /// Whether the next token was chosen by a mask.
+    /// Checks that the next token was chosen with a mask.
     ///
     /// # Errors
     /// The mask could not be computed.
@@ -206,7 +207,7 @@ impl Guide {
         }
     }
 
-    /// Takes the next token. Returns whether the text is complete and cannot go on.
+    /// Adds the next token. Returns whether the text is complete and cannot go on.
     ///
     /// # Errors
     /// The grammar does not allow the token.
@@ -226,7 +227,7 @@ impl Guide {
         let step = front.accept(id, text);
         match step.map_err(|what| error(self.name, &what))? {
             Step::Stays if front.may_be_missing() => {
-                // The grammar may begin as the mark does.
+                // The grammar may start in the same way as the mark.
                 let goes_on = self.matcher.consume_token(id).is_ok();
                 self.taken.push(id);
                 front.set_missing(goes_on);
@@ -276,7 +277,7 @@ pub(super) fn mask_of(matcher: &mut Matcher, words: usize) -> std::result::Resul
         }
     })?;
     let mut bits = Vec::from(set);
-    // The set has room for one token more than there are.
+    // The set has room for one more token than there are.
     bits.resize(words, 0);
     Ok(bits.into())
 }

@@ -5,16 +5,16 @@ use serde_json::{Map, Value, json};
 
 use super::Grammar;
 
-/// Blanks of JSON, at most 32 of them: a model that prefers blanks would otherwise never end.
+/// White space of JSON, at most 32 characters, because a model that prefers white space would never end otherwise.
 const BLANKS: &str = r"[\x20\x0A\x0D\x09]{1,32}";
 
 /// The key of a schema that sets llguidance's options.
 const OPTIONS: &str = "x-guidance";
 
-/// The grammar, and keywords of a schema that were taken out.
+/// The grammar, and the keywords that were removed from a schema.
 ///
 /// # Errors
-/// What is wrong with the grammar.
+/// The error in the grammar.
 pub(super) fn source(grammar: &Grammar, strict: bool) -> Result<Source, String> {
     let top = match grammar {
         Grammar::JsonSchema(schema) => return json_schema(schema.clone(), strict),
@@ -60,10 +60,10 @@ fn json_schema(mut schema: Value, strict: bool) -> Result<Source, String> {
 
 const MULTIPLE: &str = "multipleOf";
 
-/// An automaton for multiples of a number has so many states; 100,000 take a second.
+/// The number of states of an automaton for multiples of a number. 100,000 states take a second.
 const MULTIPLES: u64 = 100_000;
 
-/// Whether an automaton for multiples of all numbers that the schema names is small. Where schemas are intersected it is one automaton.
+/// Whether the automaton for multiples of all numbers in the schema is small. Intersected schemas have one automaton.
 fn divides(schema: &Value) -> bool {
     let mut numbers = Vec::new();
     each_object(&mut schema.clone(), &mut |entries| {
@@ -108,7 +108,7 @@ fn each_object(value: &mut Value, visit: &mut impl FnMut(&mut Map<String, Value>
     }
 }
 
-/// The expression without the anchors of the whole text, which it always matches.
+/// The expression without the anchors of the whole text, because it always matches the whole text.
 fn whole(regex: &str) -> Result<&str, String> {
     let escapes = |text: &str| text.len() - text.trim_end_matches('\\').len();
     if escapes(regex) % 2 == 1 {
@@ -134,7 +134,7 @@ fn choice(texts: &[String]) -> Result<TopLevelGrammar, String> {
             "text {at} is empty; expected at least one character"
         ));
     }
-    // Strings of Lark are those of JSON.
+    // Strings of Lark have the same syntax as JSON strings.
     let texts: Vec<String> = texts
         .iter()
         .map(|text| Value::from(text.as_str()).to_string())

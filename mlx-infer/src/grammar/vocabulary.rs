@@ -11,34 +11,35 @@ use crate::error::{Error, Result};
 use crate::text::spelling::{Spelled, Spelling};
 use crate::text::tokenizer::Tokenizer;
 
-/// How many marks are remembered.
+/// The number of marks that are remembered.
 const MARKS: usize = 8;
 
-/// What was made for the marks that were asked for last.
+/// The results for the marks that were used last.
 type Remembered<K, T> = Mutex<Vec<(K, Arc<T>)>>;
 
-/// Longer tokens are never allowed; the trie has no room for them.
+/// The longest token in bytes. Longer tokens are never allowed, because the trie has no room for them.
 const MAX_BYTES: usize = 512;
 
-/// The tokens of a model as grammars see them.
+/// The tokens of a model in the form that grammars need.
 pub(super) struct Vocabulary {
     env: TokEnv,
-    /// Ids of the model, those beyond the tokenizer included.
+    /// The number of ids of the model, including those beyond the tokenizer.
     size: usize,
     eos_ids: Vec<u32>,
-    /// The tokens that go beyond marks, of the marks that were asked for last.
+    /// The tokens that continue beyond marks, for the marks that were used last.
     crossing: Remembered<String, Crossing>,
-    /// The tokens that go on with opening marks, of the marks that were asked for last.
+    /// The tokens that continue opening marks, for the marks that were used last.
     opening: Remembered<[String; 2], Vec<Mask>>,
-    /// Tokens that spell less at the beginning of a text than behind other tokens. They may not come first.
+    /// Tokens that spell less at the start of a text than after other tokens. They may not come first.
     not_first: Option<Mask>,
 }
 
 impl Vocabulary {
-    /// The vocabulary of a model with `size` ids. Ids without text are never allowed, and special tokens only where a grammar names them.
+    /// The vocabulary of a model with `size` ids. Ids without text are never allowed, and special tokens only if a
+    /// grammar names them.
     ///
     /// # Errors
-    /// The text of a token depends on those beside it.
+    /// The text of a token depends on the tokens beside it.
     pub(super) fn new(tokenizer: &Tokenizer, size: usize, eos_ids: &[u32]) -> Result<Self> {
         let spelling = Spelling::new(tokenizer)?;
         let eos_ids: Vec<u32> = (eos_ids.iter().copied())
@@ -79,7 +80,7 @@ impl Vocabulary {
         })?;
         let has_shortened = not_first.iter().any(|&word| word != 0);
         Ok(Self {
-            // Not canonical: forced text may come in any tokens that spell it.
+            // Not canonical, because forced text may come in any tokens that spell it.
             env: Arc::new(ApproximateTokEnv::new(trie)),
             size,
             eos_ids,
@@ -117,7 +118,7 @@ impl Vocabulary {
             .unwrap_or(bytes)
     }
 
-    /// The tokens that end a mark and go on with other text.
+    /// The tokens that end a mark and continue with other text.
     pub(super) fn crossing(&self, mark: &str) -> Arc<Crossing> {
         remembered(&self.crossing, mark.to_owned(), || {
             let sought = mark.as_bytes();
@@ -141,8 +142,8 @@ impl Vocabulary {
         })
     }
 
-    /// For each number of bytes of `opener` that have come: the tokens that go on with it. One may end it and go on with text in which `after` is
-    /// not whole.
+    /// For each number of bytes of `opener` that were found: the tokens that continue it. A token may end it and
+    /// continue with text in which `after` is not complete.
     pub(super) fn opening(&self, opener: &str, after: &str) -> Arc<Vec<Mask>> {
         remembered(&self.opening, [opener, after].map(str::to_owned), || {
             let (sought, after) = (opener.as_bytes(), after.as_bytes());
@@ -165,7 +166,7 @@ impl Vocabulary {
     }
 }
 
-/// What was made for a mark; it is made unless it is among those that were asked for last.
+/// The result for a mark. It is computed unless the mark is among those that were used last.
 fn remembered<K: PartialEq, T>(
     known: &Remembered<K, T>,
     key: K,

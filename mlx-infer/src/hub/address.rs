@@ -20,7 +20,7 @@ pub(super) fn origin(url: &Uri) -> Option<Origin> {
     Some(Origin(scheme.to_owned(), host.to_lowercase(), port))
 }
 
-/// Where a `Location` leads from `url`.
+/// The target of a `Location` header, relative to `url`.
 pub(super) fn redirect(url: &Uri, location: &str) -> Option<Uri> {
     let scheme = url.scheme_str()?;
     let absolute = match location {
@@ -36,7 +36,7 @@ pub(super) fn redirect(url: &Uri, location: &str) -> Option<Uri> {
     origin(&url).map(|_| url)
 }
 
-/// A text as a part of an address; `/` stays if it separates folders.
+/// A text as a part of an address. `/` is kept if it separates folders.
 pub(super) fn encode(text: &str, folders: bool) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {

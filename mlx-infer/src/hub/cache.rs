@@ -11,7 +11,7 @@ use super::{Name, OnProgress, Progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::output::{io, is_named};
 
-/// How often a locked file is tried.
+/// The pause between two attempts to lock a file.
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) struct Repo {
@@ -37,7 +37,7 @@ impl Repo {
         self.dir.join("blobs").join(etag)
     }
 
-    /// Where a blob is while it is fetched.
+    /// The path of a blob while it is downloaded.
     pub(super) fn incomplete(&self, etag: &str) -> PathBuf {
         self.dir.join("blobs").join(format!("{etag}.incomplete"))
     }
@@ -52,8 +52,8 @@ impl Repo {
         is_commit(commit).then(|| commit.to_owned())
     }
 
-    /// Keeps the commit of a branch or tag. A cache that cannot be written stays as it is: its files are read all
-    /// the same.
+    /// Stores the commit of a branch or tag. A cache that cannot be written is left unchanged; its files can still be
+    /// read.
     pub(super) fn write_ref(&self, revision: &str, commit: &str) {
         if is_commit(revision) || self.commit_of(revision).as_deref() == Some(commit) {
             return;
@@ -71,13 +71,13 @@ impl Repo {
         }
     }
 
-    /// Whether a blob, which may be a link into a shared store, is there with all of its bytes.
+    /// Whether a blob, which may be a link into a shared store, exists with all of its bytes.
     pub(super) fn has_blob(&self, remote: &Remote) -> bool {
         let found = fs::metadata(self.blob(&remote.etag));
         found.is_ok_and(|found| found.is_file() && found.len() == remote.bytes)
     }
 
-    /// Bytes of a blob that must be fetched.
+    /// The bytes of a blob that have to be downloaded.
     pub(super) fn absent_bytes(&self, remote: &Remote) -> u64 {
         if self.has_blob(remote) {
             return 0;
@@ -92,7 +92,7 @@ impl Repo {
     }
 
     /// # Errors
-    /// The disk has no room for so many bytes.
+    /// The disk does not have this many free bytes.
     pub(super) fn check_space(&self, bytes: u64) -> Result<()> {
         let dir = self.dir.join("blobs");
         fs::create_dir_all(&dir).map_err(|error| io("make", &dir, error))?;
@@ -109,7 +109,7 @@ impl Repo {
         }
     }
 
-    /// Locks a blob's file against other processes, Python's too; waits for them. On a file system without
+    /// Locks a blob's file against other processes, including Python's. Waits for the lock. On a file system without
     /// locks there is no exclusion.
     pub(super) fn lock(
         &self,
@@ -131,7 +131,7 @@ impl Repo {
                 .open(&path)
                 .map_err(fail)?;
             match file.try_lock() {
-                // The holder before may have removed the file: a lock counts only on the file of this name.
+                // The previous holder may have removed the file, so a lock only counts if the file still has this name.
                 Ok(()) if is_named(&file, &path) => return Ok(Some(file)),
                 Ok(()) => {}
                 Err(TryLockError::Error(error)) if error.kind() == IoErrorKind::Unsupported => {
@@ -150,7 +150,7 @@ impl Repo {
         }
     }
 
-    /// Makes a file of a snapshot: a link to its blob.
+    /// Makes a file of a snapshot, which is a link to its blob.
     pub(super) fn link(&self, commit: &str, file: &str, etag: &str) -> Result<()> {
         let path = self.snapshot(commit).join(file);
         let up = "../".repeat(2 + file.matches('/').count());
@@ -158,7 +158,7 @@ impl Repo {
             if let Some(folder) = path.parent() {
                 fs::create_dir_all(folder)?;
             }
-            // A link to a blob that was removed.
+            // The old link may point to a blob that was removed.
             if fs::symlink_metadata(&path).is_ok() && !path.exists() {
                 fs::remove_file(&path)?;
             }
@@ -176,7 +176,7 @@ fn link(_blob: &Path, relative: &str, path: &Path) -> std::io::Result<()> {
     std::os::unix::fs::symlink(relative, path)
 }
 
-/// Where links need a privilege, huggingface_hub copies too.
+/// Makes a copy. Where links need a privilege, huggingface_hub copies too.
 #[cfg(not(unix))]
 fn link(blob: &Path, _relative: &str, path: &Path) -> std::io::Result<()> {
     fs::copy(blob, path).map(|_| ())

@@ -1,4 +1,4 @@
-//! The bytes of one file, from a hub into the cache.
+//! Downloads the bytes of one file from a hub into the cache.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -17,13 +17,13 @@ use crate::output::io;
 /// Bytes that are read and written at a time.
 const CHUNK: usize = 1 << 20;
 
-/// The checksum that a tag is.
+/// The checksum in a tag.
 enum Checksum {
     /// 64 digits: SHA-256 of the bytes.
     Sha256(Sha256),
     /// 40 digits: SHA-1 of git's header and the bytes.
     Git(Sha1),
-    /// Other tags say nothing of the bytes.
+    /// Other tags, which are not checksums.
     None,
 }
 
@@ -59,7 +59,7 @@ impl Checksum {
     }
 }
 
-/// A file of which some bytes are here.
+/// A file that is partly present.
 struct Partial {
     file: File,
     checksum: Checksum,
@@ -76,7 +76,8 @@ impl Partial {
     }
 }
 
-/// Fetches a file into its blob, if it is not there: one process at a time, going on where another has stopped.
+/// Downloads a file into its blob, if it does not exist: one process at a time, each continuing where another has
+/// stopped.
 pub(super) fn blob(
     client: &Client,
     repo: &Repo,
@@ -110,7 +111,7 @@ pub(super) fn blob(
             }
         };
         partial.restart(remote).map_err(fail)?;
-        // Bytes of an earlier attempt may be what is wrong.
+        // The bytes of an earlier attempt may be wrong.
         if std::mem::take(&mut kept) == 0 {
             drop(partial);
             fs::remove_file(&path).map_err(fail)?;
@@ -126,13 +127,13 @@ pub(super) fn blob(
         )));
     }
     drop(partial);
-    // A blob that is a link into a shared store is replaced, never written through.
+    // A blob that is a link into a shared store is replaced. The store's file is never written.
     fs::rename(&path, repo.blob(&remote.etag)).map_err(fail)?;
     on_progress(Progress::Done);
     Ok(())
 }
 
-/// Opens the unfinished file, and computes the checksum of what is in it.
+/// Opens the unfinished file, and computes the checksum of its bytes.
 fn open(repo: &Repo, remote: &Remote) -> Result<Partial> {
     let path = repo.incomplete(&remote.etag);
     let open = || {
@@ -166,7 +167,7 @@ fn open(repo: &Repo, remote: &Remote) -> Result<Partial> {
     open().map_err(|error| io("write", &path, error))
 }
 
-/// Fetches what is absent.
+/// Downloads the missing bytes.
 fn transfer(
     client: &Client,
     remote: &Remote,

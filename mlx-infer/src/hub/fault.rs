@@ -1,4 +1,4 @@
-//! What goes wrong between a hub and us, and what is tried again.
+//! Errors of communication with a hub, and which of them are retried.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,23 +10,23 @@ use super::http::{Client, For};
 use super::{OnProgress, Progress};
 use crate::error::{Error, ErrorKind};
 
-/// How often a request that brings nothing is tried again.
+/// How often a request that returns no bytes is retried.
 const RETRIES: u32 = 5;
-/// The longest time that a hub may ask to wait.
+/// The longest wait that a hub may ask for.
 const MAX_WAIT: Duration = Duration::from_secs(300);
-/// How much of a hub's own words a message quotes.
+/// The length of a hub's own message that an error quotes.
 const MAX_QUOTED: usize = 200;
 
-/// Why a request failed.
+/// A failed request.
 pub(super) struct Fault {
     pub(super) error: Error,
-    /// Whether it may succeed later.
+    /// Whether a retry may succeed.
     pub(super) is_passing: bool,
-    /// What the server asks to wait before.
+    /// The wait that the server asks for.
     pub(super) retry_after: Option<Duration>,
 }
 
-/// What a request gives.
+/// The result of a request.
 pub(super) type Answer<T> = Result<T, Fault>;
 
 impl From<Error> for Fault {
@@ -56,7 +56,7 @@ pub(super) fn passing(message: String) -> Fault {
 }
 
 impl Client {
-    /// What an answer without success means.
+    /// The meaning of an answer without success.
     pub(super) fn refused(
         &self,
         what: &dyn fmt::Display,
@@ -145,7 +145,7 @@ pub(super) struct Retries<'c> {
 }
 
 impl Retries<'_> {
-    /// Some bytes have come.
+    /// Resets the count, because some bytes were received.
     pub(super) fn reset(&mut self) {
         self.done = 0;
     }
@@ -153,7 +153,7 @@ impl Retries<'_> {
     /// Waits before the next attempt.
     ///
     /// # Errors
-    /// The fault, if it does not pass, was the last that is borne, or asks for too long a wait.
+    /// The fault, if it is permanent, was the last one that is allowed, or asks for too long a wait.
     pub(super) fn after(&mut self, fault: Fault, on_progress: &mut OnProgress<'_>) -> Answer<()> {
         let pause = self.client.pause * 2_u32.pow(self.done);
         let wait = fault.retry_after.unwrap_or(pause);
@@ -178,7 +178,7 @@ impl Retries<'_> {
     }
 }
 
-/// What `Retry-After` says: seconds, or a date.
+/// The wait in `Retry-After`: seconds, or a date.
 fn retry_after(text: &str) -> Option<Duration> {
     if let Ok(seconds) = text.trim().parse() {
         return Some(Duration::from_secs(seconds));
@@ -189,7 +189,7 @@ fn retry_after(text: &str) -> Option<Duration> {
     Some(Duration::try_from(date.duration_since(jiff::Timestamp::now())).unwrap_or_default())
 }
 
-/// A hub's words, without what a terminal would act on.
+/// A hub's message without control characters.
 fn quoted(text: &str) -> String {
     text.chars()
         .filter(|c| !c.is_control())

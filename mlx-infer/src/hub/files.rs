@@ -1,4 +1,4 @@
-//! Which files of a model are fetched, and which a folder lacks.
+//! Which files of a model are downloaded, and which ones a folder lacks.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path};
@@ -28,7 +28,7 @@ const SMALL: [&str; 13] = [
     "tekken.json",
     "tiktoken.model",
 ];
-/// Those of which a model needs one.
+/// Tokenizer files. A model needs one of them.
 const TOKENIZERS: [&str; 6] = [
     "tokenizer.json",
     "tokenizer.model",
@@ -37,7 +37,7 @@ const TOKENIZERS: [&str; 6] = [
     "vocab.json",
     "vocab.txt",
 ];
-/// Weights of heads that predict several tokens, in files of their own.
+/// Weights of heads for multi-token prediction in separate files.
 const SIDECARS: [&str; 3] = [
     "model-mtp.safetensors",
     "mtp.safetensors",
@@ -48,26 +48,26 @@ const TEMPLATES: &str = "additional_chat_templates/";
 /// Most files of one model.
 const MAX_FILES: usize = 10_000;
 
-/// The files to fetch.
+/// The files to download.
 #[derive(Debug)]
 pub(super) struct Chosen {
-    /// All but the weights.
+    /// All files except weights.
     pub(super) small: Vec<String>,
     pub(super) weights: Weights,
 }
 
 #[derive(Debug)]
 pub(super) enum Weights {
-    /// These.
+    /// These files.
     Files(Vec<String>),
-    /// Those that the index names.
+    /// The files that the index names.
     Index,
 }
 
 /// Chooses among the files of a model.
 ///
 /// # Errors
-/// A name leaves the model's folder, or there are no configuration or no weights in safetensors.
+/// A name leaves the model's folder, or the model has no configuration or no weights in safetensors.
 pub(super) fn choose(name: &Name, all: &[String]) -> Result<Chosen> {
     if all.len() > MAX_FILES {
         let message = format!(
@@ -118,7 +118,7 @@ pub(super) fn choose(name: &Name, all: &[String]) -> Result<Chosen> {
 /// The files of weights that the index in `dir` names, and sidecars.
 ///
 /// # Errors
-/// The index is malformed or names files that the model has not.
+/// The index is malformed or names files that the model does not have.
 pub(super) fn shards(dir: &Path, all: &[String]) -> Result<Vec<String>> {
     let named = indexed(dir)?;
     if let Some(absent) = named.iter().find(|file| !all.contains(file)) {
@@ -159,7 +159,7 @@ fn indexed(dir: &Path) -> Result<BTreeSet<String>> {
         .collect()
 }
 
-/// What a folder lacks to be loaded: its configuration or weights.
+/// The files that a folder lacks for loading: its configuration or weights.
 pub(super) fn missing(dir: &Path) -> Vec<String> {
     let lacks = |file: &str| !dir.join(file).is_file();
     let mut missing: Vec<String> = [CONFIG]
@@ -185,7 +185,7 @@ pub(super) fn missing(dir: &Path) -> Vec<String> {
     missing
 }
 
-/// Whether a folder has a tokenizer, of whatever kind.
+/// Whether a folder has a tokenizer of any kind.
 pub(super) fn has_tokenizer(dir: &Path) -> bool {
     TOKENIZERS.iter().any(|file| dir.join(file).is_file())
 }

@@ -1,4 +1,4 @@
-//! Requests to a hub: redirects, and where the token goes.
+//! Requests to a hub: redirects, and which servers get the token.
 
 use std::fmt;
 use std::io::Read;
@@ -18,10 +18,10 @@ use super::{Name, OnProgress};
 use crate::cancel::CancelToken;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The public hub, also as a mirror redirects to it.
+/// The public hub, and the address to which mirrors redirect.
 const HUBS: [&str; 2] = ["https://huggingface.co", "https://hf.co"];
 const MAX_REDIRECTS: usize = 10;
-/// How often a wait looks whether it was cancelled.
+/// How often a wait checks for cancellation.
 const SLICE: Duration = Duration::from_millis(50);
 /// Largest list of a model's files, and largest file of certificates.
 const MAX_JSON_BYTES: u64 = 64 << 20;
@@ -41,14 +41,14 @@ pub(super) struct Remote {
     pub(super) bytes: u64,
 }
 
-/// What a request is for, which decides where a redirect may lead.
+/// The purpose of a request, which decides where a redirect may lead.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum For {
-    /// The answer of the hub: a redirect to another host is refused.
+    /// An answer of the hub. A redirect to another host is refused.
     Json,
-    /// Facts about a file: the redirect to where its bytes are carries them.
+    /// Information about a file. The redirect to its bytes carries it.
     Head,
-    /// The bytes of a file from an offset on: any host, which does not get the token.
+    /// The bytes of a file from an offset on. A redirect may lead to any host; other hosts do not get the token.
     Bytes(u64),
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Client {
 }
 
 impl fmt::Debug for Client {
-    /// Without the token.
+    /// Shows the client without its token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
             .field("endpoint", &self.endpoint)
@@ -109,7 +109,7 @@ impl Client {
         })
     }
 
-    /// The commit and files of a revision; asked for again when it fails, if `patient`.
+    /// The commit and files of a revision. A failed request is retried if `patient`.
     pub(super) fn revision(
         &self,
         name: &Name,
@@ -190,7 +190,7 @@ impl Client {
         })
     }
 
-    /// The bytes of a file; from an offset on if the answer is 206.
+    /// The bytes of a file. They start at the offset if the status is 206.
     pub(super) fn bytes(&self, remote: &Remote, from: u64) -> Answer<(Response<Body>, HeaderMap)> {
         self.send(&remote.name, &remote.url, For::Bytes(from))
     }
@@ -207,8 +207,8 @@ impl Client {
         ))
     }
 
-    /// Sends a request and follows its redirects. The headers are those of the last answer, and what those before told
-    /// of the file.
+    /// Sends a request and follows its redirects. Returns the headers of the last answer, with those about the file
+    /// from earlier answers.
     fn send(
         &self,
         what: &dyn fmt::Display,
@@ -288,7 +288,7 @@ impl Client {
         })
     }
 
-    /// Whether an address is of the hub, which gets the token.
+    /// Whether an address belongs to the hub, which gets the token.
     pub(super) fn is_hub(&self, url: &Uri) -> bool {
         origin(url).is_some_and(|origin| self.hubs.contains(&origin))
     }
@@ -323,7 +323,7 @@ impl Client {
         }
     }
 
-    /// Waits, until it is cancelled.
+    /// Waits, unless it is cancelled.
     pub(super) fn wait(&self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
         loop {
@@ -358,7 +358,7 @@ fn read_certificates(path: &Path) -> Result<RootCerts> {
     Ok(found.into())
 }
 
-/// Reads up to a buffer's length; fewer bytes only at the end.
+/// Reads until the buffer is full. Returns fewer bytes only at the end.
 pub(super) fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
     loop {
         match reader.read(buffer) {

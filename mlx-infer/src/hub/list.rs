@@ -1,4 +1,4 @@
-//! What is in the cache.
+//! The models in the cache.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,7 +11,7 @@ use super::name::is_commit;
 use crate::error::Result;
 use crate::output::io;
 
-/// Folders of a snapshot that are looked into.
+/// How deep the folders of a snapshot are searched.
 const MAX_DEPTH: usize = 8;
 
 /// A model in the cache, at one commit.
@@ -21,15 +21,15 @@ pub struct Cached {
     pub name: String,
     /// The commit.
     pub commit: String,
-    /// The branches and tags that were last seen at it.
+    /// The branches and tags that pointed to it when they were last looked up.
     pub revisions: Vec<String>,
     /// The folder of its files.
     pub path: PathBuf,
     /// Their size.
     pub bytes: u64,
-    /// When one of them was last read, as far as the file system tells.
+    /// The time of the last read of one of them, if the file system records it.
     pub last_used: Option<SystemTime>,
-    /// Files without which it cannot be loaded.
+    /// Files that it needs for loading and does not have.
     pub missing: Vec<String>,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn cached(cache: &Path) -> Result<Vec<Cached>> {
     Ok(found)
 }
 
-/// The files of a snapshot, each blob once.
+/// The files of a snapshot. Each blob counts once.
 #[derive(Default)]
 struct Files {
     seen: BTreeSet<PathBuf>,

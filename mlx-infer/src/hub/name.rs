@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::error::{Error, Result};
 
-/// The revision of a name that gives none.
+/// The revision of a name without one.
 const MAIN: &str = "main";
 /// Longest name, and longest revision.
 const MAX_CHARS: usize = 96;
@@ -21,7 +21,7 @@ impl Name {
     /// Reads `org/name` or `org/name@revision`.
     ///
     /// # Errors
-    /// It is something else.
+    /// The text has another form.
     pub fn parse(text: &str) -> Result<Self> {
         let (repo, revision) = text.split_once('@').unwrap_or((text, MAIN));
         let fail = |what: &str| {
@@ -85,7 +85,7 @@ fn is_part(part: &str) -> bool {
         && !part.contains("..")
 }
 
-/// A part of a revision between slashes, which is also the name of a file of the cache.
+/// Whether a text is a valid part of a revision between slashes, which is also a file name in the cache.
 fn is_revision_part(part: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+' | '=');
     !part.is_empty() && part.chars().all(fits) && !part.starts_with('.') && !part.contains("..")

@@ -1,4 +1,4 @@
-//! Where a hub is, where its cache lies, and who asks.
+//! Settings of a hub: its address, the cache, and the access token.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::http::Client;
 use crate::cancel::CancelToken;
 use crate::error::{Error, Result};
 
-/// The hub where no other is named.
+/// The default hub.
 const ENDPOINT: &str = "https://huggingface.co";
 /// How long a request waits for bytes.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ enum Token {
 }
 
 impl std::fmt::Debug for Token {
-    /// Without the token.
+    /// Shows the settings without the token.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::None => "None",
@@ -132,7 +132,7 @@ impl HubBuilder {
         self
     }
 
-    /// After how long without a byte a request is tried again.
+    /// The time without a byte after which a request is retried.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Ok(timeout);
@@ -146,8 +146,8 @@ impl HubBuilder {
         self
     }
 
-    /// Ends requests and waits with an error of kind [`Cancelled`](crate::ErrorKind::Cancelled). What was
-    /// fetched of a file stays, and is not fetched again.
+    /// Cancels requests and waits with an error of kind [`Cancelled`](crate::ErrorKind::Cancelled). Bytes of a file
+    /// that were received are kept, and not downloaded again.
     #[must_use]
     pub fn cancel(mut self, cancel: CancelToken) -> Self {
         self.cancel = cancel;

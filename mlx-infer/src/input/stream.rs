@@ -1,4 +1,4 @@
-//! Lines as they come, for work that begins before the input ends.
+//! Lines as they arrive, for work that starts before the input ends.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
@@ -6,15 +6,15 @@ use std::time::Duration;
 use super::{Line, Lines};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Lines that the thread reads ahead of its caller.
+/// The number of lines that the thread reads ahead of its caller.
 const AHEAD: usize = 8;
 
-/// The answer of a [`LineStream`].
+/// The result of asking a [`LineStream`] for a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// The next line.
     Line(Line),
-    /// There is no line yet.
+    /// No line has arrived yet.
     Later,
     /// There are no more lines.
     End,
@@ -22,8 +22,8 @@ pub enum Arrival {
 
 /// The lines of an input, read without waiting for its end.
 ///
-/// A regular file is read as lines are asked for. Anything else may have nothing for a while (a pipe, a terminal), so a thread reads it; that
-/// thread is a few lines ahead and then waits.
+/// A regular file is read when lines are asked for. Other inputs may have nothing for a while (a pipe, a terminal), so
+/// a thread reads them. The thread is a few lines ahead and then waits.
 pub struct LineStream {
     source: Source,
 }

@@ -1,13 +1,13 @@
 //! A prompt cache as a safetensors file.
 //!
-//! Tensors: `tokens`, U32 `[n]`, and the arrays of each layer's state ([`LayerKind::row_parts`]), as
-//! `layers.N.PART`. Keys and values are `[1, K, slots, D]`; of a quantised cache U32 `[1, K, slots, words]`, as
-//! [`mlx_core::fast::pack`] makes them. A layer that keeps everything has a slot for each token, in order; one
-//! that keeps a window has, once that is full, token p in slot `p % window`. A recurrent layer has the parts that
-//! its kind names, and `layers.N.PART@LEN` for each shorter length that was recorded.
+//! Tensors: `tokens`, U32 `[n]`, and the arrays of each layer's state ([`LayerKind::row_parts`]), as `layers.N.PART`.
+//! Keys and values are `[1, K, slots, D]`; in a quantised cache U32 `[1, K, slots, words]`, the format of
+//! [`mlx_core::fast::pack`]. A layer that keeps all positions has a slot for each token, in order. A layer with a
+//! window has token p in slot `p % window` when the window is full. A recurrent layer has the parts of its kind, and
+//! `layers.N.PART@LEN` for each shorter length that was recorded.
 //!
-//! The metadata say what the file is, and of which model: another one cannot read it. Format version 2 came with
-//! recurrent layers; files without them are written as version 1, which older programs read.
+//! The metadata identify the file format and the model: another model cannot read the file. Format version 2 added
+//! recurrent layers; files without them are written as version 1, which older programs can read.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,14 +22,14 @@ use crate::frontend::{check_ids, check_positions};
 use crate::model::LoadedModel;
 
 const FORMAT: &str = "mlx-infer prompt cache";
-/// Known format versions: without recurrent layers, and with some.
+/// Known format versions: without recurrent layers, and with them.
 const VERSIONS: [&str; 2] = ["1", "2"];
 /// The key with the lengths that recurrent layers recorded.
 const RECORDED: &str = "recorded";
-/// The key for the form of keys and values, and its value if they are not quantised.
+/// The key for the storage format of keys and values, and its value if they are not quantised.
 const KV: &str = "kv_quantization";
 const UNQUANTIZED: &str = "the model's dtype";
-/// Numbers of each parameter that its fingerprint looks at.
+/// How many numbers of each parameter go into the fingerprint.
 const SAMPLE: usize = 64;
 
 impl LoadedModel {
@@ -74,8 +74,8 @@ impl LoadedModel {
     /// Reads a file that [`save_prompt_cache`](Self::save_prompt_cache) wrote, with the same model.
     ///
     /// # Errors
-    /// It cannot be read, is none of these files or damaged, or was written with another model; the
-    /// message names what differs.
+    /// It cannot be read, is not such a file or is damaged, or was written with another model; the message names the
+    /// difference.
     pub fn load_prompt_cache(&self, path: impl AsRef<Path>) -> Result<PromptCache> {
         let path = path.as_ref();
         self.read_prompt_cache(path).map_err(|error| {
@@ -103,7 +103,7 @@ impl LoadedModel {
             )));
         }
         for (key, own) in self.fingerprint()? {
-            // Files that were written before caches could be quantised do not have it.
+            // Files that were written before caches could be quantised do not have this key.
             let absent = if key == KV { UNQUANTIZED } else { "missing" };
             let other = given(&key).unwrap_or(absent);
             if key == KV && other != own {
@@ -173,7 +173,7 @@ impl LoadedModel {
         self.model().layers().iter().any(is_recurrent)
     }
 
-    /// The names and forms of the arrays of a row: those of its length first, then those of the lengths that
+    /// The names and shapes of the arrays of a row: first those of its full length, then those of the lengths that
     /// recurrent layers have recorded.
     fn array_names(&self, recorded: &[usize]) -> Result<Vec<(String, RowPart)>> {
         let layers = self.row_parts()?;
@@ -195,7 +195,7 @@ impl LoadedModel {
         Ok(names)
     }
 
-    /// The facts on which a prompt cache depends.
+    /// The properties of a model on which a prompt cache depends.
     fn fingerprint(&self) -> Result<BTreeMap<String, String>> {
         let (info, sizes) = (self.info(), self.model().geometry());
         let layers = self.model().layers().iter();
@@ -222,7 +222,7 @@ impl LoadedModel {
     }
 }
 
-/// A size of the layers with keys and values: once if it is that of all.
+/// A size of the layers with keys and values. It is written once if all layers have the same.
 fn of_layers(geometry: &Geometry, size: impl Fn(&KvShape) -> i32) -> String {
     let mut sizes: Vec<i32> = geometry.kv().iter().flatten().map(size).collect();
     if sizes.windows(2).all(|pair| pair[0] == pair[1]) {
@@ -248,7 +248,7 @@ fn lengths(text: &str) -> Result<Vec<usize>> {
     }
 }
 
-/// An array of the row's state, of any number of slots where it grows.
+/// An array of the row's state. An array that grows may have any number of slots.
 fn read_part(file: &Safetensors, name: &str, part: &RowPart) -> Result<Array> {
     let (dtype, shape) = file.info(name)?;
     match part.fits(dtype, shape) {
@@ -259,8 +259,8 @@ fn read_part(file: &Safetensors, name: &str, part: &RowPart) -> Result<Array> {
     }
 }
 
-/// FNV-1a over names, shapes and some numbers of all parameters, adapters included: models that were
-/// trained differently differ in it, and it costs little however large they are.
+/// FNV-1a over names, shapes and some numbers of all parameters, including adapters. Models that were trained
+/// differently have different digests, and the cost is small for large models too.
 struct Digest(u64);
 
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;

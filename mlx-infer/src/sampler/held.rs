@@ -1,19 +1,19 @@
-//! Tokens that a row may not choose now.
+//! Constraints on the next token of a row.
 
 use crate::grammar::Mask;
 
-/// What holds a row to some of the tokens.
+/// A constraint: the row must choose one of some tokens.
 #[derive(Clone, Copy)]
 pub(crate) struct Held<'a> {
-    /// The tokens that a grammar allows, if it does not allow all.
+    /// The tokens that a grammar allows; `None` for all.
     pub(crate) grammar: Option<&'a Mask>,
-    /// How many tokens come before one that ends the row, and the tokens that do not end it.
+    /// The number of tokens before one that may end the row, and the tokens that do not end it.
     pub(crate) least: Option<(usize, &'a Mask)>,
 }
 
 #[cfg(test)]
 impl<'a> Held<'a> {
-    /// Held to these tokens.
+    /// A constraint to these tokens.
     pub(super) fn to(mask: &'a Mask) -> Self {
         Self {
             grammar: Some(mask),
@@ -23,7 +23,7 @@ impl<'a> Held<'a> {
 }
 
 impl Held<'_> {
-    /// Whether only such tokens may follow so many generated ones.
+    /// Whether only tokens with the property `is_such` may follow after `generated` tokens.
     pub(crate) fn allows_only(self, generated: usize, is_such: impl Fn(u32) -> bool) -> bool {
         let Some(mask) = self.allowed(generated) else {
             return false;
@@ -35,7 +35,8 @@ impl Held<'_> {
         bits.all(is_such)
     }
 
-    /// The tokens that may follow so many generated ones, if not all may. Where a grammar allows only the end, the end comes.
+    /// The tokens that may follow after `generated` tokens; `None` for all. If a grammar allows only the end, the end
+    /// comes.
     pub(super) fn allowed(self, generated: usize) -> Option<Mask> {
         let going_on = self.least.filter(|(least, _)| generated < *least);
         match (self.grammar, going_on.map(|(_, mask)| mask)) {
@@ -53,7 +54,7 @@ impl Held<'_> {
     }
 }
 
-/// A mask of all tokens of a vocabulary but these.
+/// A mask of all tokens of a vocabulary except these.
 pub(crate) fn without(vocab: usize, ids: &[u32]) -> Mask {
     let mut words = vec![u32::MAX; vocab.div_ceil(32)];
     if let Some(last) = words.last_mut() {

@@ -1,6 +1,6 @@
 //! Bias and penalties, the first part of the chain.
 //!
-//! The history of a row is on the host. Its last token may be chosen and not yet read; that token takes part as an
+//! The history of a row is on the host. Its last token may be chosen but not yet read; that token takes part as an
 //! array. The device keeps no state, so rows can join and leave at any step.
 
 use mlx_core::ops::concat;
@@ -18,7 +18,8 @@ pub(super) fn process(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>)
         x = bias(&x, rows)?;
     }
     if rows.iter().any(|row| row.params.repeat_penalty != 1.0) {
-        // Where possible the array that is read is not the one that is written; otherwise MLX copies all logits.
+        // If possible, the array that is read is not the one that is written, because MLX would otherwise copy all
+        // logits.
         let from = if biased { x.clone() } else { logits.clone() };
         x = repeat(&x, &from, rows, pending)?;
     }
@@ -65,7 +66,7 @@ fn repeat(x: &Array, from: &Array, rows: &[Row<'_>], pending: Option<&Array>) ->
         })
         .collect();
     // Padding repeats a token of the row's own window, so that equal ids get equal values below. For a row without a
-    // penalty the values that are written are those that were read.
+    // penalty, the values that are written are those that were read.
     let ids = match pending {
         None => {
             let n = recent.iter().map(Vec::len).max().unwrap_or(0);
@@ -139,7 +140,7 @@ fn counted(x: &Array, rows: &[Row<'_>], pending: Option<&Array>) -> Result<Array
     Ok(x.scatter_add_axis(&ids, &shifts, -1)?)
 }
 
-/// How often a row has generated each token, where it is penalised for that.
+/// How often a row has generated each token, if its settings penalise that.
 fn counts<'a>(row: &Row<'a>) -> impl Iterator<Item = (u32, u32)> + use<'a> {
     let counts = row.params.counts_tokens().then(|| row.history.counts());
     counts.into_iter().flatten().map(|(&id, &n)| (id, n))

@@ -1,4 +1,4 @@
-//! The key of a row's noise, from (seed, position): it does not depend on the rest of the batch.
+//! The key of a row's noise, computed from seed and position, so that it does not depend on the rest of the batch.
 
 /// Neighbouring seeds and positions get unrelated keys.
 pub(super) fn key(seed: u64, position: usize) -> [u32; 2] {

@@ -1,4 +1,4 @@
-//! How a row's tokens are chosen.
+//! Sampling settings.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +13,17 @@ use crate::error::{Error, Result};
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
-    /// What the logits are divided by before the draw; 0 takes the likeliest token.
+    /// The divisor of the logits before the draw; 0 takes the likeliest token.
     pub temperature: f32,
     /// Keeps the likeliest tokens that reach this probability together; 1 keeps all.
     pub top_p: f32,
-    /// Keeps so many of the likeliest tokens; 0 keeps all.
+    /// Keeps this many of the likeliest tokens; 0 keeps all.
     pub top_k: usize,
-    /// Keeps tokens at least so likely in proportion to the likeliest; 0 keeps all.
+    /// Keeps tokens whose probability is at least this fraction of the likeliest token's; 0 keeps all.
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of recent tokens (CTRL, arXiv:1909.05858); 1 changes nothing.
+    /// Divides positive and multiplies negative logits of recent tokens (CTRL, arXiv:1909.05858); 1 has no effect.
     pub repeat_penalty: f32,
-    /// How many of the last tokens, the prompt's included, `repeat_penalty` looks at.
+    /// The number of last tokens, including the prompt's, that `repeat_penalty` looks at.
     pub repeat_context: usize,
     /// Subtracted from the logits of tokens that were generated before (as OpenAI defines it).
     pub presence_penalty: f32,
@@ -31,7 +31,7 @@ pub struct SamplingParams {
     pub frequency_penalty: f32,
     /// Added to the logits of single tokens; minus infinity forbids one.
     pub logit_bias: BTreeMap<u32, f32>,
-    /// The seed of the draws: the same one gives the same tokens. `None` takes a new one each time.
+    /// The seed of the draws: the same seed gives the same tokens. `None` takes a new seed each time.
     pub seed: Option<u64>,
 }
 
@@ -61,7 +61,7 @@ impl SamplingParams {
         self.temperature == 0.0
     }
 
-    /// Whether tokens that were generated before are penalised.
+    /// Whether generated tokens are penalised.
     pub(super) fn counts_tokens(&self) -> bool {
         self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
@@ -71,7 +71,7 @@ impl SamplingParams {
         self.repeat_penalty != 1.0 || self.counts_tokens()
     }
 
-    /// Whether the logits stay as the model gives them: no bias and no penalty.
+    /// Whether the model's logits are used unchanged: no bias and no penalty.
     pub(crate) fn keeps_logits(&self) -> bool {
         self.logit_bias.is_empty() && !self.reads_history()
     }

@@ -1,12 +1,12 @@
-//! Bytes of a batch's caches.
+//! The bytes of a batch's caches.
 
 use mlx_nn::StateCost;
 
-/// The size of a batch's caches as a function of its rows and of the longest of them.
+/// The size of a batch's caches as a function of the number of rows and of the longest row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CacheCost {
     layers: Vec<StateCost>,
-    /// Buffers grow by so many positions.
+    /// Buffers grow by this many positions.
     growth: usize,
 }
 
@@ -20,7 +20,7 @@ impl CacheCost {
         }
     }
 
-    /// Bytes of the buffers of `rows` rows of which the longest holds `longest` positions.
+    /// The bytes of the buffers of `rows` rows, the longest of which holds `longest` positions.
     pub(crate) fn bytes(&self, rows: usize, longest: usize) -> usize {
         let room = longest.div_ceil(self.growth) * self.growth;
         let row: usize = self.layers.iter().map(|layer| layer.bytes(room)).sum();

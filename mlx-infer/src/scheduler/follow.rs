@@ -1,10 +1,10 @@
-//! Prompts that several requests have in common as a whole: one is computed, and the rows of the others are copies of its row.
+//! Requests with the same prompt: one prompt is computed, and the rows of the other requests are copies of its row.
 
 use super::entry::Entry;
 use super::{Id, Scheduler, find};
 
 impl Scheduler {
-    /// Requests in prefill whose prompts are computed, in order: those that follow no other.
+    /// Requests in prefill whose prompts are computed, in order: those that do not follow another.
     pub(crate) fn leading(&self) -> impl Iterator<Item = Id> + '_ {
         let leading = self
             .prefilling
@@ -13,21 +13,22 @@ impl Scheduler {
         leading.map(|entry| entry.job.id)
     }
 
-    /// Those of them whose prompts have not begun.
+    /// Those of them whose prompts have not started.
     pub(crate) fn fresh(&self) -> impl Iterator<Item = Id> + '_ {
         let fresh = self.prefilling.iter().filter(|entry| entry.done == 0);
         let fresh = fresh.filter(|entry| !self.is_behind(entry));
         fresh.map(|entry| entry.job.id)
     }
 
-    /// The prompt of `id`, which has not begun, is that of `leader`. It is not computed as long as `leader` is in prefill.
+    /// Lets `id`, whose prompt has not started and is the same, follow `leader`. Its prompt is not computed as long as
+    /// `leader` is in prefill.
     pub(crate) fn follow(&mut self, id: Id, leader: Id) {
         if let Some(entry) = find(&mut self.prefilling, id) {
             entry.follows = Some(leader);
         }
     }
 
-    /// The requests that follow `leader`, in order: their rows join the batch with its row.
+    /// The requests that follow `leader`, in order. Their rows join the batch together with its row.
     pub(crate) fn followers(&self, leader: Id) -> impl Iterator<Item = Id> + '_ {
         let followers = self.prefilling.iter();
         let followers = followers.filter(move |entry| entry.follows == Some(leader));

@@ -3,17 +3,19 @@
 use super::entry::Entry;
 use super::{Piece, Scheduler};
 
-/// A prompt of more than a chunk is recorded so many tokens before its end. The next turn of a conversation may write the last of them in
-/// another way (a template that leaves out the mark for an answer); computing them again costs about one step.
+/// A prompt of more than a chunk is recorded this many tokens before its end. The next turn of a conversation may write
+/// the last of them differently (a template that omits the mark for an answer); computing them again costs about one
+/// step.
 pub(crate) const TAIL: usize = 16;
-/// A longer prompt is also recorded at so many places at most, and every so many chunks at most: a recurrent state takes as much memory as the
-/// keys and values of some thousand tokens.
+/// A longer prompt is also recorded at this many places at most, and not more often than every few chunks: a recurrent
+/// state takes as much memory as the keys and values of some thousand tokens.
 const PLACES: usize = 4;
 const CHUNKS: usize = 8;
 
-/// The end of the part of a prompt that begins at `start` and would end at `end`, and whether recurrent layers record it.
+/// The end of the part of a prompt that starts at `start` and would end at `end`, and whether recurrent layers record
+/// it.
 ///
-/// A recurrent layer cannot go back, so that other prompts can go on from recorded lengths only.
+/// A recurrent layer cannot go back, so other prompts can continue only from recorded lengths.
 pub(crate) fn next_end(prompt: usize, chunk: usize, start: usize, end: usize) -> (usize, bool) {
     if prompt <= chunk {
         return (end, false);
@@ -26,7 +28,7 @@ pub(crate) fn next_end(prompt: usize, chunk: usize, start: usize, end: usize) ->
 }
 
 impl Entry {
-    /// Whether what is left of its prompt is computed at once, beside others.
+    /// Whether the rest of its prompt is computed at once, together with others.
     fn is_short(&self, records: bool) -> bool {
         let cut = self.cut.is_some_and(|cut| cut > self.done);
         let prompt = self.job.prompt;

@@ -2,10 +2,10 @@
 
 use crate::error::{Error, Result};
 
-/// Names a request.
+/// The number of a request.
 pub(crate) type Id = u64;
 
-/// Limits on the work that is under way at a time.
+/// Limits on concurrent work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most rows of a step.
@@ -14,8 +14,8 @@ pub struct Limits {
     pub prefill_tokens: usize,
     /// Most bytes of the rows' caches.
     pub cache_bytes: Option<usize>,
-    /// Most bytes of kept prefixes, beside `cache_bytes`; 0 keeps none. A prompt that begins with a prefix is computed in other parts, which
-    /// may change the last bits of its logits, as another `prefill_chunk` may.
+    /// Most bytes of kept prefixes, beside `cache_bytes`; 0 keeps none. A prompt that starts with a kept prefix is
+    /// computed in different parts, which may change the last bits of its logits, as a different `prefill_chunk` may.
     pub prefix_bytes: usize,
 }
 
@@ -48,13 +48,13 @@ impl Limits {
 /// The scheduler's view of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Job {
-    /// Its name.
+    /// The number of the request.
     pub(crate) id: Id,
     /// Tokens that are computed as a prompt.
     pub(crate) prompt: usize,
-    /// Tokens that are known beyond those: they are replayed one a step.
+    /// The number of tokens known beyond those. They are replayed, one in each step.
     pub(crate) replay: usize,
-    /// Most positions it may ever hold.
+    /// The most positions that it may ever hold.
     pub(crate) most: usize,
     /// Tokens of the prompt that are computed at a time.
     pub(crate) chunk: usize,
@@ -69,20 +69,20 @@ pub(crate) struct Piece {
     pub(crate) start: usize,
     /// The token behind its last.
     pub(crate) end: usize,
-    /// Whether another prompt has the same prefix up to its end, so that the prefix is kept.
+    /// Whether another prompt has the same prefix up to this end, so that the prefix is kept.
     pub(crate) is_cut: bool,
-    /// Whether recurrent layers record its end, so that other prompts can go on from there.
+    /// Whether recurrent layers record this end, so that other prompts can continue from there.
     pub(crate) is_recorded: bool,
-    /// Whether the prompt is done with it.
+    /// Whether it completes the prompt.
     pub(crate) is_last: bool,
 }
 
 /// The next work, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// Requests that can never fit, with the bytes that they would need: they end with an error.
+    /// Requests that can never fit, with the bytes that they would need. They end with an error.
     pub(crate) refuse: Vec<(Id, usize)>,
-    /// Rows to evict; their requests wait again.
+    /// Rows to evict. Their requests wait again.
     pub(crate) evict: Vec<Id>,
     /// Whether to remove the slots without a row.
     pub(crate) compact: bool,
