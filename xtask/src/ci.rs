@@ -50,9 +50,9 @@ const CLIPPY: [&str; 6] = [
     "warnings",
 ];
 
-/// The steps of a stage run at the same time. The tests run twice, the second time without the CPU kernels of this repository: the kernels are
-/// compared with MLX's own operations, which other devices use. Most tests compute on one thread, so both runs together take little longer
-/// than one.
+/// The steps of a stage run at the same time. The tests run twice, the second time without the CPU kernels of this
+/// repository, because the kernels are compared with MLX's own operations, which other devices use. Most tests compute
+/// on one thread, so both runs together take little longer than one.
 const STAGES: [&[Step]; 6] = [
     &[step("tidy", Program::Xtask, &["tidy"], &[])],
     &[step(

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{cargo, families};
 
-/// The most lines a source file may have.
+/// The most lines of a source file.
 const CEILING: usize = 400;
 /// Lower ceilings: the shared decoder should be read in one sitting, and a model file holds only the model's
 /// differences.
@@ -25,7 +25,7 @@ const NAMELESS: [&str; 7] = [
     "util", "utils", "common", "helper", "helpers", "misc", "mod",
 ];
 
-/// Crates (and `xtask`) that do not call C.
+/// Crates (and `xtask`) without `unsafe` code.
 const SAFE: [&str; 5] = ["mlx-nn", "mlx-models", "mlx-infer", "mlx-train", "xtask"];
 
 /// Where `unsafe` may stand: the bindings, and the files and folders of mlx-core that call them.

@@ -1,4 +1,4 @@
-//! The text of ids as they come, one at a time.
+//! Turns ids into text one at a time, as they arrive.
 //!
 //! The tokenizer's decoder works on all tokens at once. This module does the same token by token: the cost of a token
 //! does not grow with their number, and the joined pieces equal the decoded text to the byte.
@@ -26,9 +26,9 @@ pub(crate) enum Steps {
     Metaspace { mark: char, strip_first: bool },
     /// Tokens are words unless they begin with a prefix (BERT).
     WordPiece { prefix: String, clean_up: bool },
-    /// There is no decoder: tokens with spaces between.
+    /// There is no decoder: tokens are joined with spaces.
     Joined,
-    /// A later token may change earlier text: all is decoded at the end.
+    /// A later token may change earlier text, so everything is decoded at the end.
     Whole,
 }
 
@@ -83,7 +83,7 @@ impl Steps {
         let bytes = next("ByteFallback").is_some();
         let fused = next("Fuse").is_some();
         let strip = match next("Strip") {
-            // Without Fuse every token is stripped; a strip of the end needs the end.
+            // Without Fuse every token is stripped. Stripping the end would need the end.
             Some(step) if fused && step.get("stop")?.as_u64()? == 0 => {
                 let content = step.get("content")?.as_str()?.chars().next()?;
                 Some((content, usize::try_from(step.get("start")?.as_u64()?).ok()?))
@@ -107,8 +107,8 @@ fn kind(step: &Value) -> &str {
 }
 
 impl Tokenizer {
-    /// The bytes that a token adds to a text, behind other tokens; those of its name for a special one. `None` for an id outside the vocabulary.
-    /// The bytes of a token may be a part of a character.
+    /// The bytes that a token adds to a text after other tokens; for a special token those of its name. `None` for an
+    /// id outside the vocabulary. The bytes of a token may be a part of a character.
     pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
         let token = self.token_for_decoding(id, false)?;
         Some(match self.steps() {
@@ -138,10 +138,10 @@ impl Tokenizer {
 
 /// Turns ids into text as they come.
 ///
-/// The pieces of [`Detokenizer::push`] and the last one of [`Detokenizer::finish`], joined, are
-/// [`Tokenizer::decode`] of all ids. A piece never ends inside a character: its bytes are held back until
-/// the character is whole. Where a vocabulary falls back to single bytes, a run of them is held back until
-/// another token ends it, because one bad byte changes how the whole run is shown.
+/// The pieces of [`Detokenizer::push`] and the last one of [`Detokenizer::finish`], joined, equal [`Tokenizer::decode`]
+/// of all ids. A piece never ends inside a character: the bytes of a character are held back until it is complete. In a
+/// vocabulary with single bytes as a fallback, a run of them is held back until another token ends it, because one
+/// invalid byte changes how the whole run is shown.
 ///
 /// ```no_run
 /// # fn main() -> mlx_infer::Result<()> {
@@ -158,15 +158,15 @@ impl Tokenizer {
 pub struct Detokenizer {
     tokenizer: Tokenizer,
     skip_special: bool,
-    /// Special tokens that are text all the same.
+    /// Special tokens that are nevertheless text.
     kept: Vec<u32>,
-    /// Bytes of a character that is not whole, or of a run of single bytes.
+    /// The bytes of an incomplete character, or of a run of single bytes.
     held: Vec<u8>,
     /// Whether a token has been decoded.
     started: bool,
     /// How many more characters may be stripped from the beginning.
     strip_left: usize,
-    /// All ids, where only the end can be decoded.
+    /// All ids, if decoding is only possible at the end.
     ids: Vec<u32>,
 }
 
@@ -201,10 +201,10 @@ impl Detokenizer {
         self.skip_special && !self.kept.contains(&id)
     }
 
-    /// Takes the next id and gives the text that is certain by now; it may be empty.
+    /// Adds the next id and returns the text that is certain now. It may be empty.
     ///
     /// # Errors
-    /// No decoder that works token by token fails today.
+    /// None today: no decoder that works token by token can fail.
     pub fn push(&mut self, id: u32) -> Result<String> {
         if matches!(self.tokenizer.steps(), Steps::Whole) {
             self.ids.push(id);
@@ -249,7 +249,7 @@ impl Detokenizer {
     /// The text that was held back. The detokenizer can then be used for another text.
     ///
     /// # Errors
-    /// Where the decoder works on all ids at once, those of [`Tokenizer::decode`].
+    /// If the decoder works on all ids at once, those of [`Tokenizer::decode`].
     pub fn finish(&mut self) -> Result<String> {
         let text = match self.tokenizer.steps() {
             Steps::Whole => {
@@ -271,7 +271,7 @@ impl Detokenizer {
     }
 }
 
-/// The bytes of a byte-level token. A token that was added, and so spells text, counts as its own bytes.
+/// The bytes of a byte-level token. An added token, which spells text, counts as its own bytes.
 pub(super) fn append_bytes(token: &str, out: &mut Vec<u8>) {
     /// Byte of each character that stands for one, from U+0000 on: printable Latin-1 for itself, the other
     /// bytes in order from U+0100 (GPT-2's `bytes_to_unicode`).
@@ -299,7 +299,8 @@ pub(super) fn append_bytes(token: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// Takes every whole character, bad bytes as U+FFFD as `from_utf8_lossy` has them; keeps an unfinished one.
+/// Takes all complete characters, with invalid bytes as U+FFFD in the way of `from_utf8_lossy`. Keeps an incomplete
+/// character.
 fn take_whole_chars(held: &mut Vec<u8>) -> String {
     let mut text = String::new();
     let mut from = 0;
@@ -333,7 +334,7 @@ pub(super) fn byte_token(token: &str) -> Option<u8> {
     u8::from_str_radix(digits, 16).ok()
 }
 
-/// A run of single bytes: text if all of it is, else one U+FFFD for each byte (the `ByteFallback` decoder).
+/// A run of single bytes: its text if all of it is valid, else one U+FFFD for each byte (the `ByteFallback` decoder).
 fn take_run(held: &mut Vec<u8>) -> String {
     let run = std::mem::take(held);
     let count = run.len();

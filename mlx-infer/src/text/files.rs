@@ -67,11 +67,11 @@ impl Files {
         }
     }
 
-    /// The content of a file, or `None` when there is none of that name.
+    /// The content of a file, or `None` if no file has this name.
     ///
     /// # Errors
-    /// The name leaves the checkpoint, the file is not an ordinary one (a pipe, a device, a folder) or is larger than any
-    /// honest one, or reading fails.
+    /// The name leads out of the checkpoint, the file is not an ordinary one (a pipe, a device, a folder) or is larger
+    /// than any honest one, or reading fails.
     pub fn read(&self, name: &str) -> Result<Option<Cow<'static, [u8]>>> {
         let inside = Path::new(name)
             .components()
@@ -153,7 +153,7 @@ impl Files {
         Ok(names)
     }
 
-    /// Where a file is, for messages.
+    /// The location of a file, for messages.
     pub(crate) fn locate(&self, name: &str) -> String {
         match self {
             Self::Directory(path) => path.join(name).display().to_string(),

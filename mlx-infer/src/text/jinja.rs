@@ -1,9 +1,9 @@
 //! Jinja2 templates, as transformers runs them, within bounds.
 //!
-//! A parser and an interpreter for what chat templates are written in: jinja2's language in its immutable
-//! sandbox, with `trim_blocks`, `lstrip_blocks`, loop controls and transformers' `{% generation %}`, over
-//! Python's values. Chat templates come with checkpoints from anywhere, so every step and every byte is
-//! counted ([`budget`]), and nesting is limited in the source, in values and in calls.
+//! A parser and an interpreter for the language of chat templates: jinja2 in its immutable sandbox, with `trim_blocks`,
+//! `lstrip_blocks`, loop controls and transformers' `{% generation %}`, over Python's values. Chat templates come with
+//! checkpoints from anywhere, so every step and every byte is counted ([`budget`]), and nesting is limited in the
+//! source, in values and in calls.
 
 mod arithmetic;
 mod ast;
@@ -40,19 +40,19 @@ mod value;
 use jiff::civil::DateTime;
 use serde_json::{Map, Value as Json};
 
-/// Room for what the interpreter does recursively at its own limits. Only pages that are used cost memory.
+/// The stack of the interpreter, which is recursive up to its own limits. Only pages that are used take memory.
 const STACK_BYTES: usize = 256 << 20;
 
 type Result<T> = std::result::Result<T, Fail>;
 
-/// Why a template could not be parsed or rendered.
+/// The reason why a template could not be parsed or rendered.
 #[derive(Debug)]
 pub(super) enum Fail {
-    /// What went wrong, and the line of the template.
+    /// The error, and the line of the template.
     Error(String, Option<u32>),
-    /// What the template said with `raise_exception`.
+    /// The text that the template gave to `raise_exception`.
     Raised(String),
-    /// Which limit the template met.
+    /// The limit that the template reached.
     Limit(String),
 }
 
@@ -66,7 +66,7 @@ impl Fail {
     }
 }
 
-/// A template that has been parsed. It can be shared and rendered by several threads.
+/// A parsed template. Several threads can share and render it.
 #[derive(Debug)]
 pub(super) struct Template(ast::Parsed);
 
@@ -75,7 +75,7 @@ impl Template {
         on_large_stack(|| parser::parse(source).map(Self))
     }
 
-    /// The text that the template makes of these variables; `now` is what `strftime_now` calls now.
+    /// The text of the template with these variables. `now` is the time for `strftime_now`.
     pub(super) fn render(
         &self,
         variables: &Map<String, Json>,

@@ -4,24 +4,24 @@ use crate::error::{Error, Result};
 use crate::text::detokenize::{Steps, append_bytes, byte_token};
 use crate::text::tokenizer::Tokenizer;
 
-/// What a token adds to a text, as the [`Detokenizer`](super::detokenize::Detokenizer) shows it.
+/// The text that a token adds, as the [`Detokenizer`](super::detokenize::Detokenizer) shows it.
 pub(crate) enum Spelled {
     /// Nothing: the id has no token.
     Nothing,
-    /// Nothing: a mark for the model, with this name.
+    /// Nothing: a special token with this name.
     Special(String),
-    /// These bytes. A character may be spelled by several tokens.
+    /// These bytes. Several tokens may spell one character.
     Text(Vec<u8>),
 }
 
-/// The bytes of a tokenizer's tokens, where they do not depend on the tokens beside them.
+/// The bytes of a tokenizer's tokens, if they do not depend on the tokens beside them.
 pub(crate) struct Spelling<'a> {
     tokenizer: &'a Tokenizer,
 }
 
 impl<'a> Spelling<'a> {
     /// # Errors
-    /// The bytes of a token depend on those beside it.
+    /// The bytes of a token depend on the tokens beside it.
     pub(crate) fn new(tokenizer: &'a Tokenizer) -> Result<Self> {
         let kind = match tokenizer.steps() {
             Steps::ByteLevel | Steps::SentencePiece { .. } | Steps::Metaspace { .. } => {
@@ -36,7 +36,7 @@ impl<'a> Spelling<'a> {
         )))
     }
 
-    /// What the token of an id adds to a text that has begun.
+    /// The text that a token adds after other tokens.
     pub(crate) fn of(&self, id: u32) -> Spelled {
         let Some(token) = self.tokenizer.token_for_decoding(id, false) else {
             return Spelled::Nothing;
@@ -65,7 +65,7 @@ impl<'a> Spelling<'a> {
         })
     }
 
-    /// Whether a token with these bytes adds less at the beginning of a text.
+    /// Whether a token with these bytes adds less at the start of a text.
     pub(crate) fn is_shortened(&self, bytes: &[u8]) -> bool {
         match self.tokenizer.steps() {
             Steps::SentencePiece {

@@ -1,12 +1,12 @@
-//! Stop strings over text that comes in pieces.
+//! Stop strings in text that arrives in pieces.
 
 use crate::error::{Error, Result};
 
 /// Looks for stop strings in text that comes piece by piece.
 ///
-/// Text is released as soon as it cannot be part of a stop string. The first stop string to be completed ends the text,
-/// wherever the pieces were cut; of several that end together, the longest. The stop string and the text behind it are
-/// not released.
+/// Text is released as soon as it cannot be part of a stop string. The first complete stop string ends the text,
+/// wherever the pieces were cut; if several end at the same place, the longest one counts. The stop string and the text
+/// after it are not released.
 ///
 /// ```
 /// let mut stops = mlx_infer::StopStrings::new(["\nUser:"])?;
@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 #[derive(Clone, Debug, Default)]
 pub struct StopStrings {
     stops: Vec<Stop>,
-    /// Text that may be the beginning of a stop string.
+    /// Text that may be the start of a stop string.
     held: String,
     hit: Option<usize>,
 }
@@ -33,7 +33,7 @@ struct Stop {
 }
 
 impl StopStrings {
-    /// Looks for these strings; none is allowed.
+    /// Looks for these strings. The list may be empty.
     ///
     /// # Errors
     /// When one of them is empty, which would stop before the first character.
@@ -54,13 +54,13 @@ impl StopStrings {
         })
     }
 
-    /// Takes the next piece and returns the text that is certain by now. After a stop it returns nothing.
+    /// Adds a piece and returns the text that is certain now. After a stop string it returns nothing.
     pub fn push(&mut self, piece: &str) -> String {
         self.take(piece, true)
     }
 
-    /// The same; unless it `may_stop`, a stop string that is complete within the piece is text. One that begins in it can be completed by the
-    /// next piece.
+    /// The same; unless `may_stop`, a stop string that ends in this piece is text. A stop string that starts in it can
+    /// still be completed by the next piece.
     pub(crate) fn take(&mut self, piece: &str, may_stop: bool) -> String {
         if self.hit.is_some() {
             return String::new();
@@ -90,7 +90,7 @@ impl StopStrings {
                 return std::mem::take(&mut self.held);
             }
         }
-        // A match begins with the first byte of a stop string, so this cut is between characters.
+        // A match starts with the first byte of a stop string, so this cut is between characters.
         let keep = self
             .stops
             .iter()

@@ -1,7 +1,7 @@
 //! Text to ids and back, with the ids that transformers gives.
 //!
-//! The `tokenizers` crate does the work. This module decides its input: the pipeline that a checkpoint means
-//! ([`pipeline`]), its special tokens ([`config`]), and the ids that end a text.
+//! The `tokenizers` crate does the work. This module prepares its input: the checkpoint's pipeline ([`pipeline`]), its
+//! special tokens ([`config`]), and the ids that end a text.
 
 mod absent;
 mod auto;
@@ -35,7 +35,7 @@ pub(crate) use self::config::kind as json_kind;
 
 const FILE: &str = "tokenizer.json";
 
-/// The tokens that end a text, of a checkpoint without a tokenizer.
+/// The ids that end a text, for a checkpoint without a tokenizer.
 pub(crate) fn eos_ids(files: &Files) -> Result<Vec<u32>> {
     eos::ids(
         files,
@@ -50,20 +50,21 @@ pub struct Tokenizer(Arc<Inner>);
 
 struct Inner {
     tokenizers: tokenizers::Tokenizer,
-    /// Name (`bos_token`, …) and text of each named special token, as templates see them.
+    /// Name (`bos_token`, …) and text of each named special token, for templates.
     named: Vec<(String, String)>,
     bos_id: Option<u32>,
     eos_ids: Vec<u32>,
     clean_up: bool,
     steps: Steps,
-    /// Where tokenizer.json is, for messages.
+    /// The location of tokenizer.json, for messages.
     place: String,
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` and what belongs to it: `tokenizer_config.json`, `special_tokens_map.json`,
-    /// `added_tokens.json`, and of `config.json` and `generation_config.json` the ids that end a text. Without `tokenizer.json`, `tekken.json`,
-    /// `tiktoken.model` or SentencePiece's `tokenizer.model` is converted, as transformers does it.
+    /// Reads `tokenizer.json` and the files that belong to it: `tokenizer_config.json`, `special_tokens_map.json`,
+    /// `added_tokens.json`, and the ids that end a text from `config.json` and `generation_config.json`. Without
+    /// `tokenizer.json`, one of `tekken.json`, `tiktoken.model` and SentencePiece's `tokenizer.model` is converted, as
+    /// in transformers.
     ///
     /// # Errors
     /// When none of them is there, when one of the files is malformed, or when they ask for
@@ -102,7 +103,7 @@ impl Tokenizer {
         Self::build(files, &model_config, parts, class, config, Some(converted))
     }
 
-    /// The tokenizer of a tokenizer.json: parsed, as text, and where it is; or of one that was `converted`.
+    /// Builds the tokenizer of a tokenizer.json (parsed, as text, and its location), or of one that was `converted`.
     fn build(
         files: &Files,
         model_config: &Map<String, Value>,
@@ -168,8 +169,8 @@ impl Tokenizer {
         })))
     }
 
-    /// The ids of a text. With `add_special`, the tokens that the tokenizer puts around a text (such as
-    /// `<bos>`); without, only those that the text itself spells out.
+    /// The ids of a text. With `add_special` the tokens that the tokenizer puts around texts (such as `<bos>`) are
+    /// added; without it only those that the text itself contains.
     ///
     /// # Errors
     /// When the tokenizer refuses the text, for instance a word outside a vocabulary without unknown token.
@@ -199,7 +200,7 @@ impl Tokenizer {
     /// # Errors
     /// When the decoder refuses the tokens.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        // Some decoders of the tokenizers crate fail on an empty list.
+        // Some decoders of the tokenizers crate fail for an empty list.
         if ids
             .iter()
             .all(|id| self.token_for_decoding(*id, skip_special).is_none())
@@ -219,12 +220,12 @@ impl Tokenizer {
         })
     }
 
-    /// The words for a part of the file and its fault.
+    /// A description of the part of the file and its fault.
     fn blamed(&self, found: Option<(String, String)>) -> Option<String> {
         found.map(|(part, what)| format!("{}: {part}: {what}", self.0.place))
     }
 
-    /// A decoder that gives the text of ids as they come.
+    /// A decoder that returns the text of ids as they arrive.
     pub fn detokenizer(&self, skip_special: bool) -> Detokenizer {
         Detokenizer::new(self.clone(), skip_special)
     }
@@ -244,18 +245,18 @@ impl Tokenizer {
         self.0.tokenizers.get_vocab_size(true)
     }
 
-    /// The token that begins a text, where the tokenizer names one.
+    /// The token that starts a text, if the tokenizer names one.
     pub fn bos_id(&self) -> Option<u32> {
         self.0.bos_id
     }
 
-    /// The tokens that end a text: those of generation_config.json; where it names none, those of
-    /// config.json (or its `text_config`); where that names none, the tokenizer's `eos_token`.
+    /// The ids that end a text: those of generation_config.json; if it names none, those of config.json (or its
+    /// `text_config`); if that names none, the tokenizer's `eos_token`.
     pub fn eos_ids(&self) -> &[u32] {
         &self.0.eos_ids
     }
 
-    /// Whether a token is special: a mark for the model, no text.
+    /// Whether a token is special: a mark for the model, not text.
     pub fn is_special(&self, token: &str) -> bool {
         self.0
             .tokenizers
@@ -270,7 +271,7 @@ impl Tokenizer {
         special.map(|token| token.content.clone()).collect()
     }
 
-    /// Name and text of the named special tokens (`bos_token`, …): what a chat template may use.
+    /// Name and text of the named special tokens (`bos_token`, …), which chat templates may use.
     pub fn special_tokens(&self) -> &[(String, String)] {
         &self.0.named
     }
@@ -279,7 +280,7 @@ impl Tokenizer {
         &self.0.steps
     }
 
-    /// The token that decoding sees for an id: added tokens come before the model's.
+    /// The token for decoding an id: added tokens take precedence over the model's.
     pub(crate) fn token_for_decoding(&self, id: u32, skip_special: bool) -> Option<String> {
         let added = self
             .0
@@ -306,7 +307,7 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-/// Adds what the configuration has and the pipeline has not, in the order that decides new ids.
+/// Adds the tokens of the configuration that the pipeline does not have. The order determines new ids.
 fn add_tokens(
     inner: &mut tokenizers::Tokenizer,
     class: Class,

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::{output_of, scripts};
 use crate::cargo;
 
-/// Rates of so many threads together, in 10^9 a second.
+/// Rates of all threads together, in 10^9 for each second.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct Limits {
     /// Bytes read from memory.

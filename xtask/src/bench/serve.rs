@@ -47,7 +47,7 @@ const WORDS: usize = 24;
 const TOKENS: usize = 32;
 /// Requests of each client.
 const REQUESTS: usize = 3;
-/// Within what a request is good: seconds to the first token, and between tokens on average.
+/// The limits of a good request: seconds to the first token, and seconds between tokens on average.
 const GOOD: (f64, f64) = (1.0, 0.1);
 /// The goals: a share of the library's throughput, milliseconds behind its first token, times mlx-lm's throughput.
 const GOAL_OF_LIBRARY: f64 = 0.95;

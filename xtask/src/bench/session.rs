@@ -1,8 +1,8 @@
 //! A session: a process that loads a checkpoint once and then answers each line of JSON with a line of JSON.
 //!
-//! All sides of a comparison are open at the same time and are asked in turns; a side that is not asked waits for its
-//! next line and computes nothing. The drivers are `mlx-infer/examples/bench_session.rs` and the scripts `*_session.py`
-//! beside the other scripts. They know two requests:
+//! All sides of a comparison are open at the same time and take turns. A side whose turn it is not waits for its next
+//! line and computes nothing. The drivers are `mlx-infer/examples/bench_session.rs` and the scripts `*_session.py`
+//! beside the other scripts. They support two requests:
 //!
 //! - `{"op": "generate", "prompts": [[…]], "max_tokens": n}`: a greedy continuation of all prompts at a time, past end
 //!   tokens, gives `prefill_s` (from the request to the last row's first token), `decode_s` (from the first row's first
@@ -178,9 +178,9 @@ impl Drop for Session {
 pub struct Generated {
     pub prefill_s: f64,
     pub decode_s: f64,
-    /// Of each row; ours alone tells.
+    /// For each row; only our side reports it.
     pub tokens_per_s: Vec<f64>,
-    /// Drafted and accepted tokens; ours alone tells.
+    /// Drafted and accepted tokens; only our side reports them.
     pub drafts: [u64; 2],
     pub tokens: Vec<Vec<u32>>,
 }
@@ -194,8 +194,8 @@ pub fn prompts(rows: usize, len: usize) -> Vec<Vec<u32>> {
         .collect()
 }
 
-/// Runs every side so many times in turns; the first side changes from turn to turn, so that no side always runs behind
-/// the same one. A side that returns nothing is not measured in this turn.
+/// Runs every side `n` times in turns. The first side changes from turn to turn, so that no side always runs after the
+/// same one. A side that returns nothing is not measured in this turn.
 pub fn turns<T>(
     runs: u32,
     sides: usize,

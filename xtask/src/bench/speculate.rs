@@ -1,7 +1,8 @@
 //! `bench speculate`: decoding with drafts against decoding without, on shapes of Qwen3.5-0.8B in 4 bits.
 //!
-//! The checkpoint is constructed (`hybrid_checkpoint.py`): behind a token follows a known one, and its head says it for 80 % of the tokens. All products have the
-//! published shapes, so that times are those of a real model of that acceptance. A second head is always wrong.
+//! The checkpoint is constructed (`hybrid_checkpoint.py`): a known token follows each token, and the model's head
+//! predicts it for 80 % of the tokens. All products have the published shapes, so the times are those of a real model
+//! with this acceptance. A second head is always wrong.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! The host code of the CUDA kernels: the C++ that only libraries for CUDA have, read by the compiler against the headers
-//! of the CPU's MLX, which has those of the CUDA back end too.
+//! The host code of the CUDA kernels: C++ that only libraries for CUDA contain. The compiler checks it against the
+//! headers of the CPU's MLX, which include those of the CUDA back end.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,8 +1,8 @@
-//! Templates for checkpoints that have none.
+//! Templates for checkpoints without one.
 //!
-//! Written from each family's published description of its turns; a checkpoint's own template always
-//! goes first. A family is recognised by its `model_type` and by its marks in the vocabulary: the same
-//! architecture is trained with other marks, or none.
+//! Written from each family's published description of its turns. A checkpoint's own template always takes precedence.
+//! A family is recognised by its `model_type` and by its marks in the vocabulary, because the same architecture is also
+//! trained with other marks, or without.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use crate::text::tokenizer::Tokenizer;
 
 struct Family {
     name: &'static str,
-    /// Beginnings of the `model_type`s.
+    /// Prefixes of the `model_type`s.
     model_types: &'static [&'static str],
     marks: &'static [&'static str],
     source: &'static str,

@@ -11,7 +11,7 @@ use crate::text::tokenizer::json_kind;
 /// The name of a single template.
 pub(super) const DEFAULT: &str = "default";
 
-/// Templates in files of their own, by name.
+/// Templates in separate files, by name.
 pub(super) fn from_jinja_files(files: &Files) -> Result<BTreeMap<String, String>> {
     let mut sources = BTreeMap::new();
     if let Some(source) = files.text("chat_template.jinja")? {
@@ -21,7 +21,7 @@ pub(super) fn from_jinja_files(files: &Files) -> Result<BTreeMap<String, String>
         let template = name
             .strip_prefix("additional_chat_templates/")
             .and_then(|rest| rest.strip_suffix(".jinja"));
-        // Other files are not read: weights are no text.
+        // Other files are not read; weights, for example, are not text.
         let Some(template) = template else { continue };
         if let Some(source) = files.text(&name)? {
             sources.insert(template.to_owned(), source);
@@ -30,10 +30,11 @@ pub(super) fn from_jinja_files(files: &Files) -> Result<BTreeMap<String, String>
     Ok(sources)
 }
 
-/// Templates by name, and whether a caller may choose by it.
+/// Templates by name, and whether a caller may choose among them by name.
 type Found = Option<(BTreeMap<String, String>, bool)>;
 
-/// `chat_template` of a JSON file: a template, a list of named ones, or a map of them; and whether it has names.
+/// `chat_template` of a JSON file: a template, a list of named ones, or a map of them. Also returns whether they have
+/// names.
 pub(super) fn from_json(files: &Files, file: &str) -> Result<Found> {
     let json = files.json(file)?.unwrap_or_default();
     let wrong = |found: &Json| {

@@ -79,7 +79,7 @@ impl Message {
         self.0.get("role").and_then(Value::as_str)
     }
 
-    /// The content, where it is one text and not a list of parts.
+    /// The content, if it is a text and not a list of parts.
     pub fn text(&self) -> Option<&str> {
         self.0.get("content").and_then(Value::as_str)
     }
@@ -89,8 +89,8 @@ impl Message {
         &self.0
     }
 
-    /// The message as templates get it: nulls left out, and reasoning under each of its names
-    /// (transformers, `apply_chat_template` and `_alias_reasoning_fields`).
+    /// The message for templates: nulls removed, and reasoning under each of its names (transformers,
+    /// `apply_chat_template` and `_alias_reasoning_fields`).
     pub(super) fn for_template(&self) -> Map<String, Value> {
         let mut kept: Map<String, Value> = self
             .0

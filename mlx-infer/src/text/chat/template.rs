@@ -21,10 +21,10 @@ const MAX_MESSAGE_CHARS: usize = 2_000;
 pub struct ChatTemplate {
     /// Source and parsed template of each name.
     templates: BTreeMap<String, (String, Template)>,
-    /// Whether the templates have names that a caller may choose by.
+    /// Whether the templates have names by which a caller may choose.
     is_named: bool,
     built_in: bool,
-    /// `bos_token` and the like.
+    /// The texts of `bos_token` and the other special tokens.
     special_tokens: Vec<(String, String)>,
     /// The name of the checkpoint in messages.
     place: String,
@@ -41,11 +41,11 @@ pub struct ChatTemplate {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct RenderOptions {
-    /// The tools on offer, each a JSON schema of a function; `None` is not the same as none on offer.
+    /// The tools on offer, each a JSON schema of a function. `None` differs from an empty list.
     pub tools: Option<Vec<Json>>,
     /// Documents to ground the answer on: objects with `title` and `text`.
     pub documents: Option<Vec<Json>>,
-    /// Whether to end with what begins the model's answer.
+    /// Whether to end with the start of the model's answer.
     pub add_generation_prompt: bool,
     /// The name of a template; `None` is `tool_use` when there are tools, else `default`.
     pub template: Option<String>,
@@ -160,8 +160,8 @@ impl ChatTemplate {
     /// The prompt text of a conversation.
     ///
     /// # Errors
-    /// When there is no message or no such template, when the template refuses the conversation
-    /// (`raise_exception`), and when it fails or does not come to an end.
+    /// There is no message or no such template, the template refuses the conversation (`raise_exception`), or it fails
+    /// or does not end.
     pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String> {
         if messages.is_empty() {
             return Err(Error::argument(
@@ -246,8 +246,8 @@ impl ChatTemplate {
     }
 }
 
-/// A text that a terminal shows as it is, on one line: white space as spaces, without other control
-/// characters, cut where it is long.
+/// A text that is safe for a terminal, on one line: white space as spaces, no other control characters, shortened if it
+/// is long.
 fn printable(text: &str) -> String {
     let spaced = text
         .chars()

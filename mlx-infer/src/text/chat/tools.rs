@@ -1,12 +1,12 @@
-//! Tools, calls and results for models whose template does not show them: as texts of other messages.
+//! Tools, calls and results for models whose template does not show them: they become texts of other messages.
 
 use serde_json::Value;
 
 use super::Message;
 use super::reply::ReplyFormat;
 
-/// The conversation with a text that describes the tools: at the end of the system message at its front, or in one of its own. Where the
-/// template refuses system messages, the text begins the first user message.
+/// The conversation with a text that describes the tools, at the end of the first system message, or in a new one. If
+/// the template refuses system messages, the text is put before the first user message.
 pub(super) fn described(
     messages: &[Message],
     tools: &[Value],
@@ -52,7 +52,7 @@ fn description(tools: &[Value], format: &ReplyFormat) -> String {
     )
 }
 
-/// The conversation with calls as the model writes them, and with their results in user messages.
+/// The conversation with calls in the form that the model writes, and with their results in user messages.
 pub(super) fn spelled(messages: Vec<Message>, format: &ReplyFormat) -> Vec<Message> {
     let mut spelled: Vec<Message> = Vec::with_capacity(messages.len());
     let mut is_result = false;
@@ -65,7 +65,7 @@ pub(super) fn spelled(messages: Vec<Message>, format: &ReplyFormat) -> Vec<Messa
                     true => format!("<tool_response>\n{text}\n</tool_response>"),
                     false => text,
                 };
-                // Templates want users and models to take turns.
+                // Templates require users and models to take turns.
                 match spelled.last_mut().filter(|_| was_result) {
                     Some(last) => {
                         let said = last.text().unwrap_or_default();

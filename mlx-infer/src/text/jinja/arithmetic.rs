@@ -79,7 +79,7 @@ fn sign(operator: Binary) -> &'static str {
     }
 }
 
-/// What is added to a safe text is escaped.
+/// Text that is added to a safe text is escaped.
 fn add_texts(left: &Str, right: &Str) -> Result<Str> {
     let safe = left.is_safe() || right.is_safe();
     let mut out = Builder::default();

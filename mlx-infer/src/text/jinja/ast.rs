@@ -1,14 +1,14 @@
-//! What a template is made of.
+//! The syntax tree of a template.
 
 use std::sync::Arc;
 
-/// A name, by its place in the template's list of names.
+/// A name, as its index in the template's list of names.
 pub(super) type Name = usize;
 
 #[derive(Debug)]
 pub(super) struct Expr {
     pub(super) kind: ExprKind,
-    /// How deep expressions nest in it.
+    /// The nesting depth of the expressions in it.
     pub(super) depth: u32,
 }
 
@@ -18,7 +18,7 @@ pub(super) enum ExprKind {
     Bool(bool),
     Int(i128),
     Float(f64),
-    /// A text, by its place in the template's list of texts.
+    /// A text, as its index in the template's list of texts.
     Text(usize),
     Name(Name),
     List(Vec<Expr>),
@@ -97,7 +97,7 @@ pub(super) struct Statement {
 pub(super) enum StatementKind {
     Data(String),
     Output(Expr),
-    /// The loop's place in the template's list of loops.
+    /// The index in the template's list of loops.
     For(usize),
     If(Vec<(Expr, Body)>, Body),
     Set(Target, Expr),
@@ -105,14 +105,14 @@ pub(super) enum StatementKind {
     SetBlock(Target, Option<Expr>, Body),
     With(Vec<(Target, Expr)>, Body),
     Filter(Expr, Body),
-    /// The macro's place in the template's list of macros.
+    /// The index in the template's list of macros.
     Macro(usize),
-    /// The call, and the place of the macro that is its `caller`.
+    /// The call, and the index of the macro that is its `caller`.
     CallBlock(Expr, usize),
     /// `{% generation %}` and `{% block %}`.
     Scope(Body),
     Autoescape(Expr, Body),
-    /// `include`, `import`, `from` and `extends`: there is no other template.
+    /// `include`, `import`, `from` and `extends`, which fail because there are no other templates.
     Other(&'static str),
     Break,
     Continue,
@@ -132,14 +132,14 @@ pub(super) struct For {
 pub(super) struct Macro {
     pub(super) name: Option<Name>,
     pub(super) parameters: Vec<Name>,
-    /// Of the last parameters.
+    /// The default values of the last parameters.
     pub(super) defaults: Vec<Expr>,
     pub(super) body: Body,
     /// Which of `varargs`, `kwargs` and `caller` the body uses.
     pub(super) uses: [bool; 3],
 }
 
-/// A template that has been parsed.
+/// A parsed template.
 #[derive(Debug, Default)]
 pub(super) struct Parsed {
     pub(super) body: Body,

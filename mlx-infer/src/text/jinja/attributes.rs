@@ -69,7 +69,7 @@ const FLOAT: [&str; 2] = ["conjugate", "is_integer"];
 const LOOP: [&str; 2] = ["changed", "cycle"];
 const CYCLER: [&str; 2] = ["next", "reset"];
 
-/// `value.name`: an attribute, else what stands under the key.
+/// `value.name`: an attribute, else the value under the key.
 pub(super) fn attribute(of: &Value, name: &str) -> Result<Value> {
     if let Value::Undefined(what) = of {
         return Err(Fail::error(&**what));
@@ -85,14 +85,14 @@ pub(super) fn attribute(of: &Value, name: &str) -> Result<Value> {
     Ok(missing(of, name))
 }
 
-/// `value[key]`: what stands under the key, else an attribute of that name.
+/// `value[key]`: the value under the key, else an attribute of that name.
 pub(super) fn item(of: &Value, key: &Value) -> Result<Value> {
     if let Value::Undefined(what) = of {
         return Err(Fail::error(&**what));
     }
     let found = match (of, key) {
         (Value::Dict(dict), Value::Str(name)) => dict.get_text(name).cloned(),
-        // What cannot be a key is not there.
+        // A value that cannot be a key is not in the dictionary.
         (Value::Dict(dict), key) => match dict.get(key) {
             Ok(found) => found.cloned(),
             Err(Fail::Error(..)) => None,
@@ -116,7 +116,7 @@ pub(super) fn item(of: &Value, key: &Value) -> Result<Value> {
     )))
 }
 
-/// The item at a place; from the end where it is negative.
+/// The item at an index. A negative index counts from the end.
 fn at(of: &Value, index: i128) -> Result<Option<Value>> {
     let place = |count: usize| {
         let index = if index < 0 {
@@ -146,7 +146,7 @@ fn at(of: &Value, index: i128) -> Result<Option<Value>> {
 }
 
 fn missing(of: &Value, name: &str) -> Value {
-    // A long name is a key from the conversation.
+    // A long name is a key from the conversation, so it is shortened.
     let shown: String = name.chars().take(80).collect();
     let kind = match of {
         Value::None => "None",
@@ -264,7 +264,7 @@ pub(super) fn path(attribute: &Value) -> Result<Vec<Value>> {
     }
 }
 
-/// What stands at the end of a path, with `default` for what is not there.
+/// The value at the end of a path, with `default` for missing values.
 pub(super) fn follow(value: &Value, path: &[Value], default: Option<&Value>) -> Result<Value> {
     let mut value = value.clone();
     for part in path {
@@ -276,7 +276,7 @@ pub(super) fn follow(value: &Value, path: &[Value], default: Option<&Value>) -> 
     Ok(value)
 }
 
-/// `value|attr(name)`: an attribute, never what stands under a key.
+/// `value|attr(name)`: an attribute, never the value under a key.
 pub(super) fn only_attribute(of: &Value, name: &str) -> Result<Value> {
     if let Value::Undefined(what) = of {
         return Err(Fail::error(&**what));
@@ -284,7 +284,7 @@ pub(super) fn only_attribute(of: &Value, name: &str) -> Result<Value> {
     Ok(own(of, name)?.unwrap_or_else(|| missing(of, name)))
 }
 
-/// The same object, or the same small value.
+/// Whether two values are the same object, or the same small value.
 pub(super) fn same(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::None, Value::None) => true,

@@ -1,23 +1,23 @@
-//! What one rendering may use: steps, bytes held, the size of a text and of a list.
+//! The limits of one rendering: steps, bytes held, and the size of a text and of a list.
 //!
-//! A chat template is input, so a hostile one must end in an error and not in a full memory or a busy
-//! thread. Every expression, every item of an iteration and every comparison costs a step; copying text
-//! costs a step for each 64 bytes, looking at each character one for each 8. Texts, lists and dictionaries
-//! count as held until they are dropped. The limits depend only on the size of the input, so the same
-//! template and conversation give the same answer on every machine; the clock is only a last resort.
+//! A chat template is untrusted input, so a hostile one must end in an error, and not fill the memory or occupy a
+//! thread. Every expression, every item of an iteration and every comparison costs a step. Copying text costs a step
+//! for each 64 bytes, and examining each character a step for each 8 bytes. Texts, lists and dictionaries count as held
+//! until they are dropped. The limits depend only on the size of the input, so the same template and conversation give
+//! the same result on every machine; the clock is only a last resort.
 //!
-//! The meter belongs to the thread: a rendering runs on a thread of its own (`Template::render`).
+//! The meter is thread-local: a rendering runs on a thread of its own (`Template::render`).
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use super::Fail;
 
-/// Items of a list, pairs of a dictionary.
+/// The most items of a list, or pairs of a dictionary.
 pub(super) const MAX_ITEMS: usize = 1 << 20;
-/// Lists within lists, and the like.
+/// The deepest nesting of lists and other containers.
 pub(super) const MAX_DEPTH: u32 = 200;
-/// Widths in format specifications, of tabs and of indents.
+/// The largest width in format specifications, of tabs and of indents.
 pub(super) const MAX_WIDTH: i128 = 100_000;
 
 const BASE_STEPS: u64 = 2_000_000;
@@ -25,10 +25,10 @@ const STEPS_PER_VALUE: u64 = 2_000;
 const STEPS_PER_BYTE: u64 = 4;
 const BASE_TEXT: usize = 16 << 20;
 const TEXT_PER_BYTE: usize = 8;
-/// All that is held, as a multiple of the longest text.
+/// The limit of all held bytes, as a multiple of the longest text.
 const HELD_TEXTS: usize = 4;
 const MAX_TIME: Duration = Duration::from_secs(30);
-/// How many steps pass between two looks at the clock.
+/// The number of steps between two checks of the clock.
 const STEPS_PER_LOOK: u64 = 1 << 16;
 
 thread_local! {
@@ -40,7 +40,7 @@ thread_local! {
     static MAX_TEXT: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// Sets the limits for an input of so many values that hold so many bytes of text.
+/// Sets the limits for an input with this number of values and this many bytes of text.
 pub(super) fn start(values: u64, bytes: usize) {
     let steps = BASE_STEPS + STEPS_PER_VALUE * values + STEPS_PER_BYTE * bytes as u64;
     STEPS.set(steps);
@@ -50,7 +50,7 @@ pub(super) fn start(values: u64, bytes: usize) {
     MAX_TEXT.set(BASE_TEXT.saturating_add(bytes.saturating_mul(TEXT_PER_BYTE)));
 }
 
-/// Takes steps.
+/// Counts steps.
 pub(super) fn work(steps: u64) -> Result<(), Fail> {
     let Some(left) = STEPS.get().checked_sub(steps) else {
         STEPS.set(0);
@@ -72,17 +72,17 @@ pub(super) fn work(steps: u64) -> Result<(), Fail> {
     Ok(())
 }
 
-/// Takes the steps for copying so many bytes.
+/// Counts the steps for copying this many bytes.
 pub(super) fn copy(bytes: usize) -> Result<(), Fail> {
     work(1 + bytes as u64 / 64)
 }
 
-/// Takes the steps for looking at each character of so many bytes.
+/// Counts the steps for examining each character of this many bytes.
 pub(super) fn scan(bytes: usize) -> Result<(), Fail> {
     work(1 + bytes as u64 / 8)
 }
 
-/// Refuses a text of so many bytes before it is made.
+/// Refuses a text of this size before it is made.
 pub(super) fn text(bytes: usize) -> Result<(), Fail> {
     let most = MAX_TEXT.get();
     if bytes > most {
@@ -93,7 +93,7 @@ pub(super) fn text(bytes: usize) -> Result<(), Fail> {
     Ok(())
 }
 
-/// Refuses a list of so many items before it is made, and takes the steps for making it.
+/// Refuses a list of this size before it is made, and counts the steps for making it.
 pub(super) fn items(count: usize) -> Result<(), Fail> {
     if count > MAX_ITEMS {
         return Err(Fail::Limit(format!(
@@ -119,7 +119,7 @@ pub(super) fn release(bytes: usize) {
     HELD.set(HELD.get().saturating_sub(bytes));
 }
 
-/// A text that is put together piece by piece, within the limits.
+/// A text that is built piece by piece, within the limits.
 #[derive(Debug, Default)]
 pub(super) struct Builder(String);
 
@@ -135,7 +135,7 @@ impl Builder {
         self.push(piece.encode_utf8(&mut [0; 4]))
     }
 
-    /// The same piece so many times.
+    /// Adds the same piece `count` times.
     pub(super) fn repeat(&mut self, piece: &str, count: usize) -> Result<(), Fail> {
         let bytes = piece.len().saturating_mul(count);
         text(self.0.len().saturating_add(bytes))?;

@@ -1,4 +1,4 @@
-//! Calls: functions, macros, methods, and how arguments meet parameters.
+//! Calls: functions, macros, methods, and the binding of arguments to parameters.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -36,7 +36,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// The value for each parameter, of which the first `required` must be there.
+    /// The value for each parameter. The first `required` ones must be given.
     pub(super) fn bind<const N: usize>(
         &self,
         function: &str,
@@ -149,7 +149,7 @@ impl<'t> Machine<'t> {
         let name = definition
             .name
             .map_or("caller", |name| &template.names[name]);
-        // A macro that outlives the block it was defined in sees what the whole template sees.
+        // A macro that outlives the block of its definition sees the variables of the whole template.
         let scope = scope.upgrade().unwrap_or_else(|| Rc::clone(&self.root));
         let inner = Scope::inside(&scope);
         let [uses_list, uses_dict, uses_caller] = definition.uses;

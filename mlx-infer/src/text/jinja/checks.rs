@@ -1,4 +1,4 @@
-//! Tests: what stands after `is`.
+//! Tests: the names after `is`.
 
 use super::attributes::same;
 use super::calls::Args;

@@ -1,4 +1,4 @@
-//! Equality, order and membership, as Python has them.
+//! Equality, order and membership, as in Python.
 
 use std::cmp::Ordering;
 use std::rc::Rc;
@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::value::{Range, Value, View};
 use super::{Fail, Result, budget, strings};
 
-/// A number that is whole or not.
+/// A number, an integer or a float.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Number {
     Int(i128),
@@ -38,7 +38,7 @@ impl Number {
     }
 }
 
-/// A value that stands for a whole number.
+/// A value as an integer.
 pub(super) fn index(value: &Value) -> Result<i128> {
     match value {
         Value::Bool(flag) => Ok(i128::from(*flag)),
@@ -140,7 +140,7 @@ pub(super) fn ordered(left: &Value, right: &Value, operator: &str) -> Result<boo
     })
 }
 
-/// How two values are ordered; none beside a number that is not one.
+/// The order of two values; none if one is NaN.
 fn order(left: &Value, right: &Value, operator: &str) -> Result<Option<Ordering>> {
     budget::work(1)?;
     if let (Some(left), Some(right)) = (Number::of(left), Number::of(right)) {

@@ -1,4 +1,4 @@
-//! The parser's place among the tokens, and what it has collected.
+//! The parser's position among the tokens, and its state.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use super::ast::{Name, Parsed};
 use super::lexer::{Kind, Token};
 use super::{Fail, Result};
 
-/// The names that a macro can use without having them as parameters.
+/// The names that a macro can use without declaring them as parameters.
 const IMPLICIT: [&str; 3] = ["varargs", "kwargs", "caller"];
 
 pub(super) struct Parser {

@@ -1,4 +1,4 @@
-//! Parts of a text: stripped, split, lines, and between two places.
+//! Parts of a text: stripping, splitting, lines, and ranges.
 
 use super::compare::index;
 use super::show::is_space;
@@ -43,7 +43,7 @@ pub(super) fn split<'a>(
     Ok(parts)
 }
 
-/// Words between white space. With a limit, the last piece keeps the white space at its far end.
+/// Words between white space. With a limit, the last piece keeps its white space on the far side.
 fn words(text: &str, pieces: usize, from_end: bool) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text;
@@ -106,7 +106,7 @@ pub(super) fn lines(text: &str, keep: bool) -> Vec<&str> {
     lines
 }
 
-/// The part of a text between two places, and the place where it begins.
+/// The part of a text between two positions, and the position of its start.
 pub(super) fn window(
     text: &str,
     start: Option<Value>,

@@ -1,4 +1,4 @@
-//! Dictionaries, and what is told apart by hash.
+//! Dictionaries, and hashing of values.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -8,17 +8,17 @@ use std::rc::Rc;
 use super::value::{Str, Value, depth_above};
 use super::{Fail, Result, budget};
 
-/// A dictionary, in the order in which the keys came.
+/// A dictionary, in the order of insertion.
 #[derive(Debug, Default)]
 pub(super) struct Dict {
     entries: Vec<(Value, Value)>,
-    /// Where the keys that are texts stand, and the others.
+    /// The index of each key that is a text, and of the other keys.
     texts: HashMap<TextKey, usize>,
     others: HashMap<Key, usize>,
     depth: u32,
 }
 
-/// Roughly what an entry and its place in the index take.
+/// The approximate size of an entry and its index.
 const ENTRY_BYTES: usize = 128;
 
 impl Dict {
@@ -33,7 +33,7 @@ impl Dict {
         Ok(Rc::new(dict))
     }
 
-    /// Sets a key; one that is there keeps its place.
+    /// Sets a key. An existing key keeps its position.
     fn insert(&mut self, key: Value, value: Value) -> Result<()> {
         budget::work(2)?;
         let next = self.entries.len();
@@ -53,7 +53,7 @@ impl Dict {
         Ok(())
     }
 
-    /// The value of a key; an error for what cannot be a key.
+    /// The value of a key. It is an error if the value cannot be a key.
     pub(super) fn get(&self, key: &Value) -> Result<Option<&Value>> {
         let at = match key {
             Value::Str(text) => return Ok(self.get_text(text)),
@@ -105,7 +105,7 @@ impl Borrow<str> for TextKey {
     }
 }
 
-/// What values are told apart by where Python hashes them: 1, 1.0 and True are one key.
+/// The identity of values for hashing, as in Python: 1, 1.0 and True are one key.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     Undefined,

@@ -165,7 +165,7 @@ impl<'t> Machine<'t> {
         filters::call(self, name, &of, &args)
     }
 
-    /// A call; `caller` is what a call block gives besides.
+    /// A call. `caller` is the additional argument of a call block.
     pub(super) fn call_with(
         &mut self,
         call: &'t Expr,

@@ -1,4 +1,4 @@
-//! Filters: what stands after `|`.
+//! Filters: the names after `|`.
 
 use super::ast::Binary;
 use super::calls::Args;
@@ -11,7 +11,7 @@ use super::{
     text_filters,
 };
 
-/// Those that jinja2 has and that are refused by name: their result is random or a page of HTML.
+/// Filters of jinja2 that are refused by name: their result is random or HTML.
 const REFUSED: [&str; 4] = ["pprint", "random", "urlize", "wordwrap"];
 
 const ON_LISTS: [&str; 22] = [
@@ -135,7 +135,7 @@ pub(super) fn call(
     }
 }
 
-/// `int(default=0, base=10)`: what cannot be read is the default.
+/// `int(default=0, base=10)`: the default for values that are not integers.
 fn int(value: &Value, args: &Args) -> Result<Value> {
     let [default, base] = args.bind("int", ["default", "base"], 0)?;
     let default = default.unwrap_or(Value::Int(0));

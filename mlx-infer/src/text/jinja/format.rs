@@ -42,7 +42,7 @@ pub(super) fn format_map(text: &str, map: &Value) -> Result<String> {
 struct Fields<'a> {
     positional: &'a [Value],
     named: &'a dyn Fn(&str) -> Option<Value>,
-    /// The number of the next field without one; none once a field has a number.
+    /// The number of the next field without a number; none after a field with a number.
     next: Option<usize>,
 }
 
@@ -147,7 +147,7 @@ impl Fields<'_> {
     }
 }
 
-/// Where the conversion or the specification of a field begins.
+/// The start of the conversion or the specification of a field.
 fn field_part(field: &str) -> usize {
     let mut in_key = false;
     let at = field.find(|c| {

@@ -1,5 +1,5 @@
-//! A template's source to tokens, with jinja2's rules for white space around tags
-//! (`trim_blocks` and `lstrip_blocks` on).
+//! Turns a template's source into tokens, with jinja2's rules for white space around tags (`trim_blocks` and
+//! `lstrip_blocks` on).
 
 use super::literals::unescape;
 use super::show::is_space;
@@ -130,8 +130,8 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The text before a tag: white space is taken off its end by `-`, and before a block or comment that
-    /// stands alone at the beginning of its line.
+    /// The text before a tag. White space at its end is removed by `-`, and before a block or comment that stands alone
+    /// at the start of its line.
     fn data(&mut self, text: &str, sign: u8, strips: bool) {
         let kept = match sign {
             b'-' => text.trim_end_matches(is_space),
@@ -162,7 +162,7 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    /// What a block or comment takes of the text behind it.
+    /// Removes the part of the following text that a block or comment takes with it.
     fn after_block(&mut self, trims: bool, keeps: bool) {
         let from = self.at;
         if trims {
@@ -213,7 +213,7 @@ impl<'a> Lexer<'a> {
                 return Ok(());
             }
             let Some(first) = rest.chars().next() else {
-                // The end of the source is the parser's to report.
+                // The parser reports the end of the source.
                 return Ok(());
             };
             if first.is_ascii_digit() {
@@ -280,7 +280,7 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// The length of a `{% raw %}` tag that begins `tag`, whose mark and sign have so many bytes.
+/// The length of a `{% raw %}` tag at the start of `tag`, whose mark and sign have `opened` bytes.
 fn raw_tag(tag: &str, opened: usize) -> Option<usize> {
     let word = tag[opened..]
         .trim_start_matches(is_space)

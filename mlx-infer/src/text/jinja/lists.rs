@@ -1,4 +1,4 @@
-//! Filters on lists and what else can be iterated over.
+//! Filters on lists and other iterable values.
 
 use super::ast::Binary;
 use super::attributes::{follow, item, path};
@@ -117,7 +117,7 @@ fn join(value: &Value, args: &Args) -> Result<Value> {
     Value::text(&out.finish())
 }
 
-/// What is compared instead of a value: texts without regard to case, unless `case_sensitive`.
+/// The value that is compared: texts in lower case, unless `case_sensitive`.
 fn folded(value: Value, case_sensitive: &Option<Value>) -> Result<Value> {
     if case_sensitive.as_ref().is_some_and(Value::is_true) {
         return Ok(value);
@@ -239,7 +239,7 @@ fn batch(value: &Value, args: &Args) -> Result<Value> {
     let count = number("batch", &count.unwrap_or(Value::None))?;
     let fill = fill.filter(|fill| !matches!(fill, Value::None));
     let items = value.items()?;
-    // Without a whole positive count no batch is ever full.
+    // Without a positive integer as count, no batch is ever full.
     let is_zero = count == Some(0);
     let count = count.filter(|count| *count >= 1).unwrap_or(usize::MAX);
     let mut batches = Vec::new();
@@ -286,7 +286,7 @@ fn slices(value: &Value, args: &Args) -> Result<Value> {
     Value::iter(slices)
 }
 
-/// A count; none where it is negative.
+/// A count; none if it is negative.
 fn number(filter: &str, value: &Value) -> Result<Option<usize>> {
     match Number::of(value) {
         Some(Number::Int(count)) => Ok(usize::try_from(count)

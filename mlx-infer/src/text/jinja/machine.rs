@@ -14,9 +14,9 @@ use super::scope::Scope;
 use super::value::{Function, Loop, Object, Seq, Str, Value};
 use super::{Fail, Result, calls, show};
 
-/// Calls, blocks and expressions within each other.
+/// The deepest nesting of calls, blocks and expressions.
 const MAX_DEPTH: u32 = 4_000;
-/// Calls of macros and recursive loops within each other.
+/// The deepest nesting of calls of macros and recursive loops.
 const MAX_CALLS: u32 = 400;
 
 pub(super) struct Machine<'t> {
@@ -25,7 +25,7 @@ pub(super) struct Machine<'t> {
     /// The value of each name that the input or the language defines.
     globals: Vec<Option<Value>>,
     pub(super) root: Rc<Scope>,
-    /// The output, and within it what is being captured.
+    /// The output, and on top of it captured outputs.
     outputs: Vec<Builder>,
     pub(super) autoescape: bool,
     pub(super) now: Option<DateTime>,
@@ -75,11 +75,11 @@ pub(super) fn render(
         calls: 0,
         line: 1,
     };
-    // What the template makes itself counts beside what it is given.
+    // Values that the template makes count in addition to its input.
     budget::start(values, bytes);
     let root = Rc::clone(&machine.root);
     let done = machine.body(&template.body, &root);
-    // A namespace may hold itself.
+    // A namespace may contain itself.
     for namespace in machine
         .namespaces
         .drain(..)
@@ -100,7 +100,7 @@ fn add((values, bytes): (u64, usize), more: (u64, usize)) -> (u64, usize) {
     (values + more.0, bytes + more.1)
 }
 
-/// How many values there are, and how many bytes of text.
+/// The number of values, and of bytes of text.
 fn size(json: &Json) -> (u64, usize) {
     match json {
         Json::String(text) => (1, text.len()),
@@ -134,7 +134,7 @@ fn of_json(json: &Json) -> Result<Value> {
 }
 
 impl<'t> Machine<'t> {
-    /// Goes one level deeper for as long as `work` takes.
+    /// Runs `work` one level deeper.
     pub(super) fn deeper<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
@@ -145,7 +145,7 @@ impl<'t> Machine<'t> {
         Ok(done)
     }
 
-    /// A call of something that is part of the template.
+    /// Calls a part of the template.
     pub(super) fn called<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         self.calls += 1;
         if self.calls > MAX_CALLS {
@@ -158,7 +158,7 @@ impl<'t> Machine<'t> {
         Ok(done)
     }
 
-    /// What `work` writes.
+    /// Returns the output of `work`.
     pub(super) fn capture(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<Flow>,
@@ -278,7 +278,7 @@ impl<'t> Machine<'t> {
         Ok(Flow::Next)
     }
 
-    /// The value of a name; undefined where nothing defines it.
+    /// The value of a name; undefined if nothing defines it.
     pub(super) fn lookup(&self, name: Name, scope: &Scope) -> Value {
         let found = scope.get(name).or_else(|| self.globals[name].clone());
         found.unwrap_or_else(|| {
@@ -354,7 +354,7 @@ impl<'t> Machine<'t> {
             changed: RefCell::default(),
         }));
         let name = self.template.names.iter().position(|name| name == "loop");
-        // As in jinja2, a round that `continue` ends does not count.
+        // As in jinja2, a round that ends with `continue` does not count.
         let mut whole_rounds = 0;
         for (index, item) in items.iter().enumerate() {
             budget::work(1)?;

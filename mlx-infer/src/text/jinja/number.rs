@@ -1,4 +1,4 @@
-//! Numbers as text: reading them as `int` and `float` do, and writing them as Python does.
+//! Numbers as text: read as by `int` and `float`, and written as in Python.
 
 /// `int(text, base)`.
 pub(super) fn parse_int(text: &str, base: u32) -> Option<i128> {
@@ -53,7 +53,8 @@ pub(super) fn parse_float(text: &str) -> Option<f64> {
     text.replace('_', "").parse().ok()
 }
 
-/// `repr` of a float: the shortest digits that read back, with an exponent from 1e16 up and below 1e-4.
+/// `repr` of a float: the shortest digits that read back to the same number, with an exponent from 1e16 up and below
+/// 1e-4.
 pub(super) fn float(number: f64) -> String {
     if number.is_nan() {
         return "nan".to_owned();

@@ -7,7 +7,7 @@ use super::ast::{
 use super::cursor::Parser;
 use super::lexer::{Kind, tokens};
 
-/// Blocks within blocks.
+/// The deepest nesting of blocks.
 const MAX_BLOCKS: usize = 200;
 
 pub(super) fn parse(source: &str) -> Result<Parsed> {
@@ -211,7 +211,7 @@ impl Parser {
         ))
     }
 
-    /// What is assigned to: a name, an attribute where `attributes`, or several of them.
+    /// An assignment target: a name, an attribute if `attributes`, or several of them.
     fn target(&mut self, attributes: bool, ends: &[&str]) -> Result<Target> {
         let mut targets = Vec::new();
         let mut is_tuple = false;

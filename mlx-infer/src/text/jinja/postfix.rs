@@ -1,4 +1,4 @@
-//! What stands behind an expression: attributes, subscripts, calls, filters and tests.
+//! The suffixes of an expression: attributes, subscripts, calls, filters and tests.
 
 use std::sync::Arc;
 

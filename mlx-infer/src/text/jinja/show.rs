@@ -1,4 +1,4 @@
-//! Values as Python shows them: `str` and `repr`; and what it counts as white space.
+//! Values as text in Python: `str` and `repr`; and Python's white space.
 
 use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
 
@@ -170,7 +170,7 @@ pub(super) fn is_printable(c: char) -> bool {
         )
 }
 
-/// What `str.strip` and `str.split` count as white space.
+/// The characters that `str.strip` and `str.split` regard as white space.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }

@@ -1,4 +1,4 @@
-//! Values of templates: those of Python that a template can meet.
+//! Values of templates: the Python values that can occur in a template.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
@@ -12,7 +12,7 @@ use super::{Fail, Result};
 /// A value. Lists, tuples and dictionaries do not change once they are made: the sandbox forbids it.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
-    /// With what is said when it is used.
+    /// With the message for its use.
     Undefined(Rc<str>),
     None,
     Bool(bool),
@@ -23,9 +23,9 @@ pub(super) enum Value {
     Tuple(Rc<Seq>),
     Dict(Rc<Dict>),
     Range(Range),
-    /// What `dict.keys()`, `values()` and `items()` give.
+    /// The result of `dict.keys()`, `values()` and `items()`.
     View(View, Rc<Dict>),
-    /// A generator or iterator: its items can be had once.
+    /// A generator or iterator. Its items can be read only once.
     Iter(Rc<Iter>),
     Object(Rc<Object>),
 }
@@ -126,7 +126,7 @@ impl Drop for Seq {
     }
 }
 
-/// One more than the deepest of the values, which may not be more than [`MAX_DEPTH`].
+/// One more than the depth of the deepest value. More than [`MAX_DEPTH`] is an error.
 pub(super) fn depth_above<'a>(values: impl Iterator<Item = &'a Value>) -> Result<u32> {
     let depth = 1 + values.map(Value::depth).max().unwrap_or(0);
     if depth > MAX_DEPTH {
@@ -163,19 +163,19 @@ impl Range {
     }
 }
 
-/// Items that can be had once, and how many have been.
+/// Items that can be read once, and the number of items that were read.
 #[derive(Debug)]
 pub(super) struct Iter {
     pub(super) items: Rc<Seq>,
     pub(super) next: Cell<usize>,
 }
 
-/// What has an identity.
+/// A value with an identity.
 #[derive(Debug)]
 pub(super) enum Object {
     Namespace(RefCell<Vec<(Str, Value)>>),
     Loop(Loop),
-    /// The macro's place in the template, and the scope that it was defined in.
+    /// The index of the macro in the template, and the scope of its definition.
     Macro(usize, Weak<Scope>),
     Function(Function),
     /// A method of a value.
@@ -197,13 +197,13 @@ pub(super) enum Function {
     Lipsum,
 }
 
-/// A `for` loop under way.
+/// A `for` loop in progress.
 #[derive(Debug)]
 pub(super) struct Loop {
     pub(super) items: Rc<Seq>,
     pub(super) index: Cell<usize>,
     pub(super) depth: u32,
-    /// The place of the loop in the template and its scope, where it may be called.
+    /// The index of the loop in the template and its scope, if it may be called.
     pub(super) recursive: Option<(usize, Weak<Scope>)>,
     pub(super) changed: RefCell<Option<Value>>,
 }
@@ -263,7 +263,7 @@ impl Value {
         }
     }
 
-    /// What Python calls the type.
+    /// Python's name of the type.
     pub(super) fn type_name(&self) -> &'static str {
         match self {
             Self::Undefined(_) => "Undefined",
@@ -308,7 +308,7 @@ impl Value {
         }
     }
 
-    /// `len(value)`, in characters; none for what has no length.
+    /// `len(value)`, in characters; none for values without a length.
     pub(super) fn len(&self) -> Option<usize> {
         match self {
             Self::Undefined(_) => Some(0),
@@ -325,7 +325,7 @@ impl Value {
         }
     }
 
-    /// The items of what can be iterated over; an iterator's are used up.
+    /// The items of an iterable value. The items of an iterator are consumed.
     pub(super) fn items(&self) -> Result<Vec<Self>> {
         let items = match self {
             Self::Undefined(_) => Vec::new(),

@@ -1,10 +1,11 @@
-//! Checkpoints without a tokenizer that is read.
+//! Checkpoints without a supported tokenizer.
 
 use super::{FILE, convert};
 use crate::error::{Error, ErrorKind, Result};
 use crate::text::files::Files;
 
-/// Whether a tokenizer that has not loaded is of a kind that is read: tokenizer.json, or a file that is converted for its class.
+/// Whether a tokenizer that failed to load is of a supported kind: tokenizer.json, or a file that is converted for its
+/// class.
 pub(crate) fn is_readable(files: &Files, error: &Error) -> Result<bool> {
     if files.read(FILE)?.is_some() {
         return Ok(true);
@@ -12,7 +13,7 @@ pub(crate) fn is_readable(files: &Files, error: &Error) -> Result<bool> {
     Ok(![ErrorKind::Missing, ErrorKind::Unsupported].contains(&error.kind()))
 }
 
-/// The error for such a checkpoint. It gives the command that converts what is there.
+/// The error for such a checkpoint. It contains the command that converts the existing file.
 pub(super) fn error(files: &Files) -> Result<Error> {
     let names = files.list()?;
     let is_other = |name: &&String| {

@@ -1,7 +1,7 @@
-//! The names that transformers 5.23 gives its tokenizer classes (`models/auto/tokenization_auto.py`). `testdata/text/classes.json` holds these
-//! tables to it.
+//! The tokenizer classes of transformers 5.23 for each model type (`models/auto/tokenization_auto.py`). A test compares
+//! these tables with `testdata/text/classes.json`.
 
-/// Class and the model types for which it is registered.
+/// Each class, and the model types for which it is registered.
 pub(super) const REGISTERED: &[(&str, &str)] = &[
     ("AlbertTokenizer", "albert yoso"),
     ("BartTokenizer", "florence2"),
@@ -151,7 +151,7 @@ pub(super) const REGISTERED: &[(&str, &str)] = &[
     ("XLMTokenizer", "xlm"),
     ("XLNetTokenizer", "xlnet"),
 ];
-/// The same for checkpoints that name no class, where it is another one: the type has no configuration class of its own.
+/// The same for checkpoints that name no class, if it differs: these types have no configuration class of their own.
 pub(super) const UNNAMED: &[(&str, &str)] = &[
     (
         "TokenizersBackend",
@@ -160,13 +160,14 @@ pub(super) const UNNAMED: &[(&str, &str)] = &[
     ),
     ("GPT2Tokenizer", "gpt-sw3"),
 ];
-/// Model types whose checkpoints name wrong classes: the registered class is taken in any case.
+/// Model types whose checkpoints name wrong classes. The registered class is always used.
 pub(super) const OVERRULED: &str = "arctic camembertv2-base chatlm cohere_asr ernie4_5 ernie4_5_moe fuyu h2ovl_chat hyperclovax \
      hyperclovax_vision_v2 hyperclovax_vlm internlm2 internlm3 iquestcoder jamba llava llava_next \
      minicpm3 minicpmv minimax_m2 modernbert modernbert-decoder molmo molmo2 nemotron nvfp4 opencua \
      openvla paddleocr_vl phi3 phi3_v phimoe qwen2 qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen4_exp siglip2 \
      smolvlm step3_vl vipllava";
-/// Classes of transformers (without `Tokenizer`) that make another pipeline than tokenizer.json says, in ways that are not supported here.
+/// Classes of transformers (without `Tokenizer`) that build another pipeline than the one in tokenizer.json, in ways
+/// that are not supported here.
 pub(super) const OTHERS: &str = "Albert Bart Barthez Bartpho Basic Bert BertGeneration BertJapanese Bertweet BigBird BioGpt \
      Blenderbot BlenderbotSmall ByT5 CLIP CTRL Camembert Canine Character Clvp ConvBert Cpm CpmAnt \
      DPRContextEncoder DPRQuestionEncoder DPRReader Deberta DebertaV2 Dia DistilBert Esm Esmc FNet FSMT \

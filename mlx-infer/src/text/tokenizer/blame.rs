@@ -1,4 +1,4 @@
-//! Finds the part of a tokenizer on which the tokenizers crate fails or panics, by doing the same again part by part.
+//! Finds the part of a tokenizer on which the tokenizers crate fails or panics, by repeating the call part by part.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -16,8 +16,8 @@ use super::pipeline::TokenizerJson;
 use super::quiet::quietly;
 use super::steps::{Step, position, steps};
 
-/// The part of a file that cannot be read, its fault, and its position. `is_rebuilt`: the class builds the pipeline,
-/// and only the model, the post-processor and the added tokens are of the file.
+/// The part of a file that cannot be read, its fault, and its position. `is_rebuilt`: the class builds the pipeline, so
+/// only the model, the post-processor and the added tokens come from the file.
 pub(super) fn reading(json: &TokenizerJson<'_>, bytes: &[u8], is_rebuilt: bool) -> Option<String> {
     type Read = fn(&str) -> Option<String>;
     let [normalizer, pre_tokenizer, model, post_processor, decoder] = json.parts();
@@ -72,7 +72,7 @@ pub(super) fn reading(json: &TokenizerJson<'_>, bytes: &[u8], is_rebuilt: bool) 
     })
 }
 
-/// An added token as the file has it.
+/// An added token in the form of the file.
 #[derive(Deserialize)]
 struct WithId {
     #[expect(dead_code, reason = "it must be there")]
@@ -95,7 +95,7 @@ fn fault<T: DeserializeOwned>(text: &str) -> Option<String> {
 /// A part, and its fault.
 type Found = Option<(String, String)>;
 
-/// The step that fails on a text.
+/// The step that fails for a text.
 pub(super) fn encoding(inner: &Tokenizer, text: &str) -> Found {
     let mut normalized = NormalizedString::from(text);
     if let Some(normalizer) = inner.get_normalizer() {

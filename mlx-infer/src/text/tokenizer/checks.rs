@@ -1,5 +1,5 @@
-//! Checks of tokenizer.json that the tokenizers crate does not make: on these files it panics, asks for
-//! memory without bound, or never ends.
+//! Checks of tokenizer.json that the tokenizers crate lacks: for such files it panics, allocates without limit, or
+//! never ends.
 
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -8,12 +8,12 @@ use super::pipeline::TokenizerJson;
 use super::steps::{Step, position, steps};
 use crate::error::{self, Error};
 
-/// How much longer a text may become by the replacements of one part. Published files stay below 8.
+/// How many times longer the replacements of one part may make a text. Published files stay below 8.
 const MAX_GROWTH: usize = 64;
-/// Published prefixes have two bytes.
+/// The longest prefix in bytes. Published prefixes have two.
 const MAX_PREFIX_BYTES: usize = 64;
 
-/// Refuses a malformed part, by name and place in the file.
+/// Refuses a malformed part, by its name and position in the file.
 pub(super) fn check(json: &TokenizerJson<'_>, bytes: &[u8], place: &str) -> error::Result<()> {
     let refuse = |step: &Step<'_>, what: &str| {
         let at = position(bytes, step.json);
@@ -35,7 +35,7 @@ pub(super) fn check(json: &TokenizerJson<'_>, bytes: &[u8], place: &str) -> erro
     Ok(())
 }
 
-/// Checks the model, which is read once: it has the whole vocabulary.
+/// Checks the model. It is read only once, because it contains the whole vocabulary.
 fn model(json: &RawValue) -> Result<(), (Step<'_>, String)> {
     #[derive(Default, serde::Deserialize)]
     #[serde(default)]
@@ -58,7 +58,7 @@ fn model(json: &RawValue) -> Result<(), (Step<'_>, String)> {
     fault.map_or(Ok(()), |what| Err((step(), what)))
 }
 
-/// The fault of a step, if it has one. `growth` counts how many times longer the steps of a part can make a text.
+/// The fault of a step, if there is one. `growth` is how many times longer the steps of a part can make a text.
 fn step_fault(step: &Step<'_>, growth: &mut usize) -> Option<String> {
     let value: Value = match serde_json::from_str(step.json.get()) {
         Ok(value) => value,
@@ -96,7 +96,7 @@ fn step_fault(step: &Step<'_>, growth: &mut usize) -> Option<String> {
     }
 }
 
-/// The sequence that a piece of a template stands for: `{"Sequence": {"id": "A"}}`, or `$A` and the like.
+/// The sequence in a piece of a template: `{"Sequence": {"id": "A"}}`, or `$A` and the like.
 fn sequence(piece: &Value) -> Option<&str> {
     if let Some(text) = piece.as_str() {
         let id = text.strip_prefix('$')?;
@@ -105,7 +105,7 @@ fn sequence(piece: &Value) -> Option<&str> {
     piece.get("Sequence")?.get("id")?.as_str()
 }
 
-/// The fault of a character map: base64 of the length of a table in bytes, the table, and a text.
+/// The fault of a character map: base64 of a table's length in bytes, the table, and a text.
 fn charsmap_fault(base64: &str) -> Option<String> {
     let digits = base64.trim_end_matches('=');
     let value = |byte: u8| match byte {

@@ -8,7 +8,7 @@ use super::config::{Config, string};
 /// A class of tokenizers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// The pipeline of `tokenizer.json`, as it is.
+    /// The pipeline of `tokenizer.json`, unchanged.
     Serialized,
     Llama,
     CodeLlama,
@@ -59,19 +59,19 @@ impl Class {
     }
 }
 
-/// The facts that decide the class.
+/// The properties of a checkpoint that decide the class.
 struct Checkpoint<'a> {
     /// `tokenizer_class` of tokenizer_config.json, else of config.json.
     class: Option<&'a str>,
     /// `model_type` of config.json.
     model_type: Option<&'a str>,
-    /// Whether `auto_map` names Python code for the tokenizer. It is not run.
+    /// Whether `auto_map` names Python code for the tokenizer. The code is not run.
     has_code: bool,
     /// Whether tokenizer.json has a ByteLevel step.
     has_byte_level: bool,
 }
 
-/// The class of a checkpoint's tokenizer, or why there is none.
+/// The class of a checkpoint's tokenizer, or the reason why it is not supported.
 pub(super) fn class_in(
     config: &Config,
     model_config: &Map<String, Value>,
@@ -87,7 +87,7 @@ pub(super) fn class_in(
     })
 }
 
-/// The class that transformers' `AutoTokenizer` takes.
+/// The class that transformers' `AutoTokenizer` uses.
 ///
 /// # Errors
 /// The class has a pipeline of its own that is not supported.
@@ -104,7 +104,7 @@ fn class_of(checkpoint: &Checkpoint<'_>) -> Result<Class, String> {
         let class = of_type(UNNAMED).or(registered);
         return class.map_or(Ok(Class::Serialized), Class::named);
     };
-    // Llama 3 says LlamaTokenizer over a byte-level vocabulary.
+    // Llama 3 names LlamaTokenizer, but has a byte-level vocabulary.
     let is_byte_level_llama = base(class) == "LlamaTokenizer" && checkpoint.has_byte_level;
     if checkpoint.has_code || !is_byte_level_llama || is_overruled {
         match registered {
@@ -126,7 +126,7 @@ fn base(name: &str) -> &str {
     name.strip_suffix("Fast").unwrap_or(name)
 }
 
-/// The special tokens that a class has when its configuration does not mention them.
+/// The special tokens that a class has if its configuration does not mention them.
 pub(super) fn class_defaults(class: Class) -> &'static [(&'static str, &'static str)] {
     match class {
         Class::Serialized => &[],

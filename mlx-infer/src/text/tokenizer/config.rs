@@ -1,4 +1,4 @@
-//! Reads `tokenizer_config.json` and its older companions as transformers does.
+//! Reads `tokenizer_config.json` and the older files beside it as transformers does.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::text::files::Files;
 
 const CONFIG: &str = "tokenizer_config.json";
 
-/// The special tokens that every tokenizer of transformers knows by name, in its order.
+/// The special tokens that every tokenizer of transformers has by name, in its order.
 const NAMED: [&str; 7] = [
     "bos_token",
     "eos_token",
@@ -21,7 +21,7 @@ const NAMED: [&str; 7] = [
     "mask_token",
 ];
 
-/// A token as a configuration gives it: its text alone, or its text and how it matches.
+/// A token in a configuration: only its text, or its text and matching options.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Token {
     Text(String),
@@ -37,16 +37,16 @@ impl Token {
     }
 }
 
-/// The part of the configuration that changes ids or text.
+/// The settings that change ids or text.
 #[derive(Debug, Default)]
 pub(super) struct Config {
     pub(super) class: Option<String>,
-    /// It names Python code of its own for a tokenizer.
+    /// Whether it names Python code for a tokenizer.
     pub(super) has_code: bool,
-    /// Name and token, the standard names first; `None` where the file says null.
+    /// Name and token, the standard names first; `None` if the file has null.
     pub(super) named: Vec<(String, Option<Token>)>,
     pub(super) extra: Vec<Token>,
-    /// Whether the files mention `extra_special_tokens`, if only as an empty list.
+    /// Whether the files contain `extra_special_tokens`, even as an empty list.
     pub(super) has_extra: bool,
     pub(super) add_bos: Option<bool>,
     pub(super) add_eos: Option<bool>,
@@ -121,7 +121,7 @@ impl Config {
         })
     }
 
-    /// Sets a named token that the configuration does not mention.
+    /// Sets a named token, unless the configuration mentions it.
     pub(super) fn default_named(&mut self, name: &str, content: &str) {
         if self.named.iter().any(|(found, _)| found == name) {
             return;
@@ -166,7 +166,7 @@ pub(super) fn object(files: &Files, name: &str) -> Result<Option<Map<String, Val
     }
 }
 
-/// Takes the named tokens that only this model has: `image_token` and the like.
+/// Removes the named tokens that only this model has: `image_token` and the like.
 fn custom_named(values: &mut Map<String, Value>) -> Result<Vec<(String, Token)>> {
     let is_custom = |(name, value): &(&String, &Value)| {
         name.ends_with("_token") && !NAMED.contains(&name.as_str()) && value.is_string()
@@ -209,7 +209,7 @@ fn take_extra_map(
     Ok(())
 }
 
-/// `special_tokens_map.json` overrides the configuration, where that lists no added tokens.
+/// `special_tokens_map.json` overrides the configuration, unless the configuration lists added tokens.
 fn merge_special_tokens_map(
     files: &Files,
     values: &mut Map<String, Value>,
@@ -327,7 +327,7 @@ fn token(name: &str, value: &Value) -> Result<Token> {
     }
 }
 
-/// An added token in its serialised form; a flag that is missing is false, `normalized` is "not special".
+/// An added token in its serialised form. A missing flag is false, except `normalized`, which is then "not special".
 pub(super) fn added_token(name: &str, value: &Value) -> Result<AddedToken> {
     let Some(content) = value.get("content").and_then(Value::as_str) else {
         return Err(Error::format(format!(

@@ -6,8 +6,8 @@ use super::config::object;
 use crate::error::{Error, Result};
 use crate::text::files::Files;
 
-/// The ids of the first source that names any: generation_config.json, config.json, its `text_config`, the tokenizer's
-/// own. transformers' `generate` stops at the same ids.
+/// The ids of the first source that has some: generation_config.json, config.json, its `text_config`, the tokenizer.
+/// transformers' `generate` stops at the same ids.
 pub(super) fn ids(
     files: &Files,
     model: &Map<String, Value>,
@@ -37,7 +37,7 @@ pub(super) fn ids(
     Ok(of_tokenizer.into_iter().collect())
 }
 
-/// One id or a list of them; null and negative ids, which some files use for "none", are no ids.
+/// One id or a list of them. Null and negative numbers, which some files use for "none", are ignored.
 fn id_list(value: &Value) -> Option<Vec<u32>> {
     let one = |value: &Value| match value {
         Value::Null => Some(None),

@@ -1,7 +1,7 @@
-//! The pipeline that a class makes of tokenizer.json.
+//! The pipeline that a class builds from tokenizer.json.
 //!
-//! transformers 5 keeps only the vocabulary, the merges and (but for two classes) the post-processor of `tokenizer.json`
-//! when the checkpoint's tokenizer is one of its model classes, and builds the rest of the pipeline anew from
+//! If the checkpoint's tokenizer is one of its model classes, transformers 5 keeps only the vocabulary, the merges and
+//! (except for two classes) the post-processor of `tokenizer.json`, and builds the rest of the pipeline from
 //! `tokenizer_config.json`. This module does the same, so that the ids are equal.
 
 use serde::Deserialize;
@@ -116,7 +116,8 @@ impl<'a> TokenizerJson<'a> {
         flags.insert("type".to_owned(), json!("BPE"));
         let flags = Value::Object(flags).to_string();
         let flags = flags.trim_end_matches('}');
-        // Joined as text: a vocabulary has hundreds of thousands of entries, and is parsed once, by its reader.
+        // Joined as text, because a vocabulary has hundreds of thousands of entries and is parsed only once, by its
+        // reader.
         Ok(format!(
             r#"{{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":{},"pre_tokenizer":{},"post_processor":{},"decoder":{},"model":{flags},"vocab":{vocab},"merges":{merges}}}}}"#,
             pipeline.normalizer,
@@ -263,9 +264,9 @@ fn flags(value: Value) -> Map<String, Value> {
     }
 }
 
-/// Sets the post-processor of the classes that have their own: Code Llama begins every text with its `bos_token`,
-/// GPT-NeoX puts no tokens around a text. `add_bos_token` and `add_eos_token` have no effect beside a tokenizer.json,
-/// as in transformers.
+/// Sets the post-processor of the classes that have their own: Code Llama starts every text with its `bos_token`,
+/// GPT-NeoX puts no tokens around a text. As in transformers, `add_bos_token` and `add_eos_token` have no effect
+/// together with a tokenizer.json.
 pub(super) fn post_process(
     inner: &mut tokenizers::Tokenizer,
     class: Class,

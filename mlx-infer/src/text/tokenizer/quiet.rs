@@ -13,11 +13,11 @@ thread_local! {
 /// The failure of a call into the tokenizers crate.
 pub(super) struct Fault {
     pub(super) what: String,
-    /// Its error; none where it panicked.
+    /// Its error; none if it panicked.
     pub(super) source: Option<tokenizers::Error>,
 }
 
-/// Runs a call into the tokenizers crate, which panics on some malformed pipelines, and makes an error of that.
+/// Calls the tokenizers crate, which panics for some malformed pipelines, and turns a panic into an error.
 pub(super) fn quietly<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, Fault> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -48,7 +48,7 @@ pub(super) fn quietly<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result
 }
 
 impl Fault {
-    /// The error of this crate: `doing` is what was done, `part` finds the part that did it.
+    /// The error of this crate. `doing` names the call, and `part` finds the part that failed.
     pub(super) fn error(self, doing: &str, part: impl FnOnce() -> Option<String>) -> Error {
         let Some(source) = self.source else {
             let what = part().unwrap_or(self.what);

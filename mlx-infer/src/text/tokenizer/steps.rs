@@ -1,9 +1,9 @@
-//! The steps of a pipeline in tokenizer.json, each with its name and its place in the file.
+//! The steps of a pipeline in tokenizer.json, each with its name and its position in the file.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// How deep sequences of steps may be nested; published files have two levels.
+/// The deepest nesting of sequences of steps. Published files have two levels.
 const MAX_DEPTH: usize = 16;
 
 /// A step of a part: `normalizer (NFC)`, or within a sequence `normalizer[2] (Precompiled)`.
@@ -24,7 +24,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// The outline of a step: its type, and in a sequence the steps inside.
+/// The outline of a step: its type, and for a sequence the steps inside it.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Outline<'a> {
@@ -40,7 +40,8 @@ struct Outline<'a> {
     decoders: Option<Vec<&'a RawValue>>,
 }
 
-/// The steps of a part, those inside a sequence before the sequence itself; or the place where sequences are nested too deep.
+/// The steps of a part, those inside a sequence before the sequence itself; or the position where sequences are nested
+/// too deep.
 pub(super) fn steps<'a>(
     part: &str,
     json: &'a RawValue,
@@ -56,7 +57,7 @@ fn walk<'a>(
     depth: usize,
     found: &mut Vec<Step<'a>>,
 ) -> Result<(), (Step<'a>, String)> {
-    // A value that is no object, or has no list where one belongs, is one step. Its reader reports the fault.
+    // A value that is not an object, or lacks a required list, counts as one step. Its reader reports the fault.
     let outline: Outline<'a> = serde_json::from_str(json.get()).unwrap_or_default();
     let kind = outline
         .kind

@@ -68,7 +68,7 @@ pub struct Case {
     pub commands: Vec<Start>,
     /// Whether the sides agree.
     pub notes: RefCell<Vec<String>>,
-    /// The other sides' versions.
+    /// The versions of the other sides.
     pub versions: RefCell<Vec<(&'static str, Value)>>,
 }
 
@@ -76,7 +76,8 @@ pub struct Case {
 pub type Measured = (&'static str, Vec<Vec<f64>>);
 
 impl Work {
-    /// Its prompts and how many tokens each of them gets, 0 to be classified; nothing for a process of its own.
+    /// Its prompts, and the number of tokens to generate for each (0: they are classified); none for a process of its
+    /// own.
     fn prompts(self, quick: bool) -> Option<(Vec<Vec<u32>>, usize)> {
         match self {
             Self::Fresh => None,
@@ -253,7 +254,7 @@ impl Case {
             self.say("load and memory", side, number);
             let (name, command) = &self.commands[side];
             let prompt = prompts(1, 32);
-            // One that does not count brings the file into the page cache: the system may have dropped it.
+            // A run that does not count brings the file into the page cache, because the system may have dropped it.
             Session::start(name, command())?.generate(&prompt, 1)?;
             let mut session = Session::start(name, command())?;
             let first = session.load_s()? + session.generate(&prompt, 1)?.prefill_s;

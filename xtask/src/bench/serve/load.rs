@@ -1,4 +1,4 @@
-//! Many requests at a time: so many clients that each wait for their answer, or arrivals at random moments.
+//! Many requests at a time: clients that each wait for their answer, or arrivals at random times.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -17,9 +17,9 @@ pub struct Job {
 /// How jobs reach the server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Load {
-    /// A closed loop: so many clients, each of which sends its next job when the one before is answered.
+    /// A closed loop: this many clients, each of which sends its next job when the previous one is answered.
     Clients(usize),
-    /// An open loop: a Poisson process of so many jobs a second, whether or not earlier ones are answered.
+    /// An open loop: a Poisson process with this many jobs for each second, whether or not earlier ones are answered.
     Arrivals(f64),
 }
 
