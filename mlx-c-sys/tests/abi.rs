@@ -1,4 +1,4 @@
-//! The bindings, the library that is linked, and the MLX that is loaded belong together; the shim keeps its word.
+//! The bindings, the linked library and the loaded MLX belong together, and the shim does what its header promises.
 #![allow(
     clippy::undocumented_unsafe_blocks,
     reason = "every call is of one kind: live handles made in the same test"
@@ -183,7 +183,7 @@ fn foreign_memory_is_read_in_place_never_written_and_given_back() {
         ok(mlxrs_array_data_ptr(&mut at, array));
         assert_eq!(at.cast(), values.as_ptr());
 
-        // The last handle goes before the evaluation: a buffer of MLX's own would now be donated and overwritten.
+        // The last handle is freed before the evaluation: MLX would now donate and overwrite a buffer of its own.
         let (mut sum, stream) = (null_array(), cpu());
         ok(mlx_add(&mut sum, array, array, stream));
         free([array]);
@@ -196,7 +196,7 @@ fn foreign_memory_is_read_in_place_never_written_and_given_back() {
             "the memory was not given back"
         );
 
-        // Not even an update that is forced to be in place.
+        // Even an update that is forced to be in place does not write to it.
         let (rc, array) = foreign(&values, 0, &[4]);
         ok(rc);
         let update = vector(&[9.0]);
@@ -238,7 +238,8 @@ fn foreign_memory_that_cannot_be_used_is_refused_and_given_back() {
     free([empty]);
 }
 
-/// Eight pipelined steps of "update the cache, sum it": whether the buffer stayed, the sums, the cache.
+/// Eight pipelined steps of "update the cache, sum it". Returns whether the buffer stayed the same, the sums and the
+/// cache.
 fn pipeline(forced: bool) -> (bool, Vec<f32>, Vec<f32>) {
     let stream = cpu();
     let mut cache = vector(&vec![0.0; 1 << 16]);

@@ -1,4 +1,4 @@
-//! The native build, as far as it goes without a network: nothing half-made, foreign or broken is taken.
+//! The native build, as far as it can be tested without a network: incomplete, foreign and broken files are not used.
 
 #[path = "../build/native.rs"]
 mod native;
@@ -65,7 +65,7 @@ fn a_folder_is_made_once_and_only_from_the_same_things() {
 fn a_half_made_folder_is_not_taken_for_a_finished_one() {
     let tmp = folder();
     let dir = tmp.path().join("a");
-    // A build that was killed: everything is there but the end.
+    // A build that was killed: every file is there except the mark of its end.
     write(dir.join("lib/bread"), "crust");
     write(sibling(&dir, "partial").join("lib/junk"), "dough");
     assert!(
@@ -110,7 +110,7 @@ fn a_failed_build_leaves_nothing_that_counts() {
     });
     assert_eq!(error.unwrap_err().what(), "the oven is cold");
     assert!(!dir.exists());
-    // One that says it is done and has not made its files.
+    // A build that reports success without having made its files.
     let error = entry(&dir).ensure(|_| Ok(())).unwrap_err();
     assert!(error.what().contains("lib/bread"), "{error}");
     assert!(!dir.exists());
@@ -220,7 +220,7 @@ fn a_stock_mlx_c_is_refused_by_name() {
     assert!(error.contains("/no/such/folder"), "{error}");
 }
 
-/// A folder with what counts as an installed MLX.
+/// A folder with the files that make it an installed MLX.
 fn mlx(dir: &Path, version: [u32; 3]) {
     let [major, minor, patch] = version;
     let header = format!(

@@ -1,13 +1,13 @@
-//! What the library sets when it is loaded.
+//! The environment variables that the library sets when it is loaded.
 
 use std::env;
 use std::process::Command;
 
-/// Not over what the user wants.
+/// A value that the user has set is kept.
 #[test]
 fn f32_is_not_rounded_on_tensor_cores_unless_asked_for() {
     if env::var_os("TELLS").is_some() {
-        // SAFETY: it takes no arguments; called so that the library is linked.
+        // SAFETY: the function takes no arguments; the call makes the linker keep the library.
         unsafe { mlx_c_sys::mlxrs_error_clear() };
         println!("setting {}", env::var("MLX_ENABLE_TF32").unwrap());
         return;

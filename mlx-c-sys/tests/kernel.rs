@@ -36,7 +36,7 @@ unsafe extern "C" fn eval(
         assert_eq!((nin, nout), (1, 1));
         let (x, y) = (&*input, &*out);
         assert_eq!(slice::from_raw_parts(x.strides, x.ndim).last(), Some(&1));
-        // By pointer: input and output may be the same memory.
+        // Through pointers, because input and output may be the same memory.
         for i in 0..x.size {
             *y.data.cast::<f32>().add(i) = *x.data.cast::<f32>().add(i) * factor;
         }
@@ -44,8 +44,8 @@ unsafe extern "C" fn eval(
     }
 }
 
-/// The gradient of `factor * x` is the same kernel on the cotangent. Fails for a factor of 13, and gives nothing for
-/// one of 14.
+/// The gradient of `factor * x` is the same kernel on the cotangent. It fails for a factor of 13, and returns no arrays
+/// for a factor of 14.
 unsafe extern "C" fn vjp(
     ud: *const c_void,
     res: *mut mlx_vector_array,

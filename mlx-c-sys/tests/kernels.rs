@@ -1,5 +1,5 @@
-//! The CUDA kernels of the build, as far as they can be tested without a GPU: for which cards they are compiled, what is
-//! compiled anew, what libmlxc holds, and the arithmetic that they share with the CPU.
+//! The CUDA kernels of the build, as far as they can be tested without a GPU: the cards that they are compiled for, the
+//! sources that are compiled anew, the contents of libmlxc, and the arithmetic that they share with the CPU.
 #![cfg(target_os = "linux")]
 
 #[path = "../build/native.rs"]
@@ -109,7 +109,7 @@ fn the_architectures_are_part_of_what_a_build_is_made_from() {
     assert!(cuda::left_out(Backend::Cuda13).is_none());
 }
 
-/// Sources as the build reads them.
+/// Sources in the form that the build reads.
 fn sources(files: &[(&str, &str)]) -> Vec<(String, String)> {
     files
         .iter()
@@ -278,7 +278,7 @@ fn kernels_are_compiled_once_and_embedded_under_their_names() {
     );
     assert_eq!(text, "");
 
-    // What does not compile is named, and nothing of it is kept.
+    // A source that does not compile is named, and no output of it is kept.
     let broken = sources(&[(
         "ops/broken/cuda/broken.cu",
         "extern \"C\" __global__ void broken() { nonsense; }\n",

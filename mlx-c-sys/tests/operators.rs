@@ -1,4 +1,4 @@
-//! The allocator of C++ in programs that ask for it.
+//! The C++ allocator in processes with and without a limit of address space.
 #![cfg(all(target_os = "linux", feature = "mimalloc"))]
 
 use std::process::Command;
@@ -10,7 +10,8 @@ unsafe extern "C" {
     fn mi_is_in_heap_region(memory: *const std::ffi::c_void) -> bool;
 }
 
-/// The object of C++ behind a handle is mimalloc's where the process has no limit of address space, and malloc's where it has one.
+/// The C++ object behind a handle comes from mimalloc in a process without a limit of address space, and from malloc in
+/// one with a limit.
 #[test]
 fn objects_of_cpp_come_from_the_allocator_of_the_program() {
     // SAFETY: a fresh handle, which is freed once.

@@ -1,5 +1,5 @@
-//! The f32 matrix products that stand in for the BLAS of MLX's wheel: right for every layout and instruction set, and
-//! the same to the bit whatever the batch and the number of threads. MLX on Apple's systems has its own.
+//! The f32 matrix products that replace the BLAS of MLX's wheel: right for every layout and instruction set, and the
+//! same to the bit for every batch size and number of threads. On Apple's systems MLX uses its own BLAS.
 #![cfg(not(target_vendor = "apple"))]
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -19,7 +19,7 @@ use mlx_c_sys::*;
 mod compare;
 #[path = "sgemm/matrix.rs"]
 mod matrix;
-use compare::{compare, compare_companies};
+use compare::{compare, compare_parts};
 use matrix::{BEFORE, Matrix, Random, cblas_sgemm, hash, multiply};
 
 /// Runs the test `name` of this file in a process with these settings.
@@ -36,7 +36,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// What every machine of this architecture has.
+/// The instruction set that every machine of this architecture has.
 const BASE: &str = if cfg!(target_arch = "aarch64") {
     "neon"
 } else {
@@ -61,14 +61,14 @@ fn isas() -> Vec<&'static str> {
     [BASE].into_iter().chain(more).collect()
 }
 
-/// In the settings of the process: `every_instruction_set_and_number_of_threads` runs this in many.
+/// Runs in the settings of its process: `every_instruction_set_and_number_of_threads` starts it with many.
 #[test]
 fn products() {
     println!("digest {:016x}", compare(150));
-    compare_companies();
+    compare_parts();
 }
 
-/// The children compute with our kernels, so that a run without them would repeat the run with them.
+/// The children use our kernels in any case, so a run with the kernels switched off would repeat the run with them.
 #[test]
 fn every_instruction_set_and_number_of_threads() {
     if env::var("MLX_CPU_KERNELS").as_deref() == Ok("off") {
@@ -96,7 +96,7 @@ fn every_instruction_set_and_number_of_threads() {
         );
         digests.push(of_isa.remove(0));
     }
-    // Lanes and their number differ: the setting was heard.
+    // Instruction sets sum in other orders, so different digests show that the setting took effect.
     digests.sort();
     digests.dedup();
     assert_eq!(digests.len(), isas().len());
@@ -179,7 +179,7 @@ fn nothing_to_sum() {
     };
 }
 
-/// A product large enough to be shared out, and its hash.
+/// A product large enough to be split among threads, and its hash.
 fn large() -> u64 {
     let mut random = Random(5);
     let a = Matrix::random(&mut random, 70, 300, true, 0);
@@ -250,7 +250,7 @@ fn mlx_product(a: mlx_array, b: mlx_array) -> Result<Vec<f32>, String> {
     }
 }
 
-/// `[2, 3, 20, 64] x [2, 3, 30, 64]^T` by MLX, every batch of it held to the same product by `cblas_sgemm`.
+/// `[2, 3, 20, 64] x [2, 3, 30, 64]^T` by MLX: every batch equals the same product by `cblas_sgemm`.
 #[test]
 fn mlx_multiplies_by_it() {
     let mut random = Random(9);
@@ -294,7 +294,7 @@ fn mlx_gives_a_row_the_same_in_every_batch() {
     }
 }
 
-/// Settings reach the products that MLX asks for, which is to say that MLX asks for ours; a wrong one is MLX's error.
+/// The products that MLX calls obey our settings, so MLX calls our functions; a wrong setting becomes an error of MLX.
 #[test]
 fn settings() {
     let fails = |settings: &[(&str, &str)], expected: &str| {
@@ -327,6 +327,6 @@ fn settings() {
     };
     works(&[("MLX_CPU_KERNELS", "on")]);
     works(&[("MLX_CPU_THREADS", "3")]);
-    // The BLAS that MLX brought does not know our settings.
+    // The BLAS that comes with MLX does not read our settings.
     works(&[("MLX_CPU_KERNELS", "off"), ("MLX_CPU_ISA", "mmx")]);
 }

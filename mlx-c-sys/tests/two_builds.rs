@@ -1,5 +1,5 @@
-//! Two builds at once with an empty cache: the build script of this crate in two processes, as two `cargo build`s run it, with a tool chain that
-//! writes files in place of compiling.
+//! Two builds at once with an empty cache: the build script of this crate runs in two processes, as in two `cargo
+//! build`s, with a tool chain that writes files instead of compiling.
 #![cfg(unix)]
 
 #[path = "../build/native.rs"]
@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use native::{host, pins};
 
-/// In place of CMake: tells of overlaps, takes half a second, and makes what an installation has. It fails once where it is asked to.
+/// Replaces CMake: reports overlapping runs, takes half a second, and creates the files of an installation. Fails once
+/// if the test asks for it.
 const CMAKE: &str = r#"#!/bin/sh
 case "$1" in
 --version) echo "cmake version 3.31.0" ;;
@@ -44,7 +45,7 @@ case "$1" in
 esac
 "#;
 
-/// In place of the C++ compiler: makes the file that it is asked for.
+/// Replaces the C++ compiler: creates the output file.
 const COMPILER: &str = r#"#!/bin/sh
 echo 'pretended compiler 1.0'
 while [ $# -gt 0 ]; do
@@ -120,7 +121,7 @@ impl Machine {
         command.spawn().unwrap()
     }
 
-    /// Starts two, the second while the first builds.
+    /// Starts two builds, the second while the first one runs.
     fn both(&self) -> [Output; 2] {
         let first = self.start("first");
         let started = Instant::now();
@@ -140,7 +141,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// The folder that a build script tells cargo of.
+/// The folder that a build script reports to cargo.
 fn root(output: &Output) -> PathBuf {
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{stderr}");
@@ -162,7 +163,7 @@ fn the_second_build_waits_and_takes_what_the_first_has_made() {
     for project in ["first", "second"] {
         assert!(machine.at(project).join("bindings.rs").is_file());
     }
-    // Nothing but the finished folder and its lock is left, and a third build makes nothing.
+    // Only the finished folder and its lock are left, and a third build makes nothing.
     let third = machine.start("third").wait_with_output().unwrap();
     assert_eq!(root(&third), root(&outputs[0]));
     assert_eq!(machine.log(), "start\nend\n");

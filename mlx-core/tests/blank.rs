@@ -1,4 +1,4 @@
-//! Zeros that take memory only where they are touched.
+//! Zeros whose memory pages are allocated only when they are touched.
 
 use mlx_core::fast::{self, blank};
 use mlx_core::ops::create::ones;
@@ -6,7 +6,7 @@ use mlx_core::{DType, ErrorKind, Result, eval};
 
 #[test]
 fn everything_is_zero_also_where_memory_was_used_before() -> Result<()> {
-    // Some bytes, less than a page, and so many that whole pages lie between the ends; none fills its last page.
+    // No byte, a few bytes, less than a page, and sizes with whole pages between the ends. None fills its last page.
     for len in [0, 1, 1000, 100_003, 1_000_001, 5_000_017] {
         for dtype in [DType::U8, DType::BF16, DType::F32] {
             for _ in 0..3 {
@@ -56,7 +56,7 @@ fn memory_is_taken_where_it_is_touched() -> Result<()> {
     }
 
     if fast::form(fast::Op::Attention)? == fast::Form::Plain {
-        // MLX writes its zeros.
+        // MLX writes its zeros to memory.
         return Ok(());
     }
     const BYTES: usize = 256 << 20;

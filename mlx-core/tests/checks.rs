@@ -45,7 +45,7 @@ fn matrices_with_nan_are_refused_by_decompositions() -> Result<()> {
     Ok(())
 }
 
-/// Evaluates to an error about an index, on which nothing else of the array depends.
+/// Evaluates to an error about an index. No other part of the array depends on the failing part.
 #[track_caller]
 fn out_of_range(result: Result<Array>, index: &str) {
     let error = result
@@ -76,7 +76,7 @@ fn indices_are_checked_when_they_are_evaluated() -> Result<()> {
     }
     let huge = Array::from_slice(&[u64::MAX], &[1])?;
     out_of_range(x.take(&huge, 0), "9223372036854775807");
-    // Of a view that is not dense, too.
+    // Also for a view that is not dense.
     let transposed = evaluated(ints(&[0, 9, 1, 2], DType::I32).reshape(&[2, 2])?.t()?);
     out_of_range(x.take(&transposed, 0), "9");
 
@@ -156,7 +156,7 @@ fn indices_are_checked_when_they_are_evaluated() -> Result<()> {
     let logits = filled(&[1, 4], 0.0);
     out_of_range(fast::cross_entropy(&logits, &ints(&[4], DType::I32)), "4");
     out_of_range(fast::cross_entropy(&logits, &ints(&[-1], DType::I32)), "-1");
-    // What failed does not break what follows.
+    // A failure does not break the calls after it.
     assert_eq!(x.take(&one, 0)?.to_vec::<f32>()?, [2.0, 3.0]);
     Ok(())
 }
@@ -187,7 +187,7 @@ fn checks_of_indices_follow_transforms() -> Result<()> {
             "3",
         );
     }
-    // A graph for all shapes sees the axis that it is run with.
+    // A graph compiled for all shapes uses the axis length of each call.
     compile::set_enabled(true);
     let any = Compiled::new(take, true);
     let two = ints(&[2], DType::I32);
@@ -199,7 +199,7 @@ fn checks_of_indices_follow_transforms() -> Result<()> {
     let result = any.call(&[shorter, two]).map(|mut y| y.remove(0));
     out_of_range(result, "2");
 
-    // Reductions of a graph for all shapes, where there is nothing to reduce.
+    // Reductions over no elements in a graph compiled for all shapes.
     for (x, sum, most) in [
         (
             Array::from_slice(&[0f32, 1.0], &[1, 2])?,

@@ -1,4 +1,4 @@
-//! Compiled functions. With compilation on, these run the C++ compiler that the build needs anyway.
+//! Compiled functions. With compilation on, these tests run the C++ compiler, which the build needs as well.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -107,7 +107,7 @@ fn captures_live_as_long_as_the_compiled_function_and_no_longer() -> Result<()> 
     Ok(())
 }
 
-/// MLX builds other graphs for arrays without elements, and a graph for all shapes is built once.
+/// MLX builds other graphs for arrays without elements, and it builds a graph for all shapes only once.
 #[test]
 fn a_graph_for_all_shapes_takes_arrays_without_elements() -> Result<()> {
     compile::set_enabled(true);

@@ -1,4 +1,4 @@
-//! Derivatives of the fused operations, which are nodes of their own: held to those of the plain operations.
+//! Derivatives of the fused operations, each of which is one node, compared with those of plain operations.
 
 use mlx_core::fast::{self, Mask, plainly};
 use mlx_core::transforms::grad;
@@ -25,7 +25,7 @@ fn assert_within(step: f32, found: &Array, expected: &Array, what: &str) -> Resu
 
 type Op = Box<dyn Fn(&[Array]) -> Result<Array>>;
 
-/// An operation, its twin, and arguments for both.
+/// A fused operation, the same by plain operations, and arguments for both.
 struct Case {
     name: &'static str,
     fused: Op,
@@ -47,7 +47,7 @@ fn case(
     }
 }
 
-/// A row and its norm, gates and losses of sizes that vectors divide and do not.
+/// A row and its norm, gates and losses, with sizes that are multiples of a vector's length and sizes that are not.
 fn small() -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     for size in [1, 16, 21, 70] {
@@ -99,7 +99,7 @@ fn first_derivatives(case: &Case) -> Result<()> {
     Ok(())
 }
 
-/// 16-bit arguments, whose derivatives are computed in F32: they are rounded, and what comes back to them is.
+/// 16-bit arguments: their derivatives are computed in F32 and rounded once, and so are the cotangents.
 #[test]
 fn derivatives_of_16_bits() -> Result<()> {
     let attention = case(
@@ -148,7 +148,8 @@ fn derivatives_are_those_of_the_plain_operations() -> Result<()> {
     Ok(())
 }
 
-/// Derivatives in work enough to be shared out and in more than one block, of masks, and of queries fewer than keys.
+/// Derivatives of enough work to be split among threads and into several blocks, of masks, and of fewer queries than
+/// keys.
 #[test]
 fn derivatives_of_large_and_masked_inputs() -> Result<()> {
     let seen: Vec<bool> = (0..2 * 140 * 150)
@@ -209,7 +210,7 @@ fn derivatives_of_large_and_masked_inputs() -> Result<()> {
     Ok(())
 }
 
-/// The derivative's derivative is that of MLX's graph.
+/// The second derivative is that of MLX's graph.
 #[test]
 fn second_derivatives_are_those_of_the_plain_operations() -> Result<()> {
     for case in small()? {

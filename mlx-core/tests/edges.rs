@@ -1,4 +1,4 @@
-//! Where MLX would trap or leave its result unwritten.
+//! Inputs for which MLX itself would trap or would leave its result unwritten.
 
 use mlx_core::{Array, DType, Result, async_eval, eval, linalg, ones, synchronize};
 
@@ -44,7 +44,7 @@ fn integer_division_does_not_trap() {
 
 #[test]
 fn reductions_of_nothing_are_their_identity() {
-    // Memory that MLX uses again, so that what is not written shows.
+    // Fills memory that MLX uses again, so that unwritten elements show.
     for _ in 0..50 {
         mlx_core::full(&[1], 77.0, DType::F32)
             .unwrap()
@@ -107,12 +107,12 @@ fn reductions_of_nothing_are_their_identity() {
     );
 }
 
-/// The stream is busy when the product is evaluated, so that work on memory that was freed would come after its next use.
+/// The stream is busy when the product is evaluated, so a use of freed memory would come after that memory's next use.
 #[test]
 fn products_without_elements_touch_no_memory() -> Result<()> {
     let busy = floats(&[400, 400]);
     let wide = floats(&[100, 128]);
-    // Neither dense nor the transpose of a dense matrix: MLX copies it.
+    // Neither dense nor the transpose of a dense matrix: MLX makes a copy.
     let strided = wide.slice_strided(&[0, 0], &[100, 128], &[1, 2])?;
     eval([&busy, &strided])?;
     let none = mlx_core::zeros(&[0, 100], DType::F32)?;
@@ -130,7 +130,7 @@ fn products_without_elements_touch_no_memory() -> Result<()> {
         assert_eq!(empty.shape(), [0, 64]);
         assert_eq!(next.to_vec::<f32>()?, [5.0; 6400]);
     }
-    // An inner axis without elements is a sum of nothing.
+    // A product over an inner axis without elements is a sum of nothing.
     let (a, b) = (
         mlx_core::zeros(&[2, 0], DType::F32)?,
         mlx_core::zeros(&[0, 3], DType::F32)?,

@@ -1,4 +1,4 @@
-//! Programs may end while work is queued.
+//! A program may end while work is queued.
 
 use std::process::{Child, Command, Stdio};
 
@@ -13,8 +13,8 @@ fn work_is_queued() -> Result<()> {
     if std::env::var_os(CHILD).is_none() {
         return Ok(());
     }
-    // A stream before the first array: MLX then takes its allocator down before what computes. And buffers that it keeps,
-    // which take time to give back.
+    // A stream is made before the first array, so MLX destroys its allocator before the threads that compute. Kept
+    // buffers take time to free.
     drop(Stream::new(Device::CPU)?);
     let kept: Result<Vec<_>> = (1..2000)
         .map(|n| ones(&[n * 16], DType::F32)?.add(1.0))
@@ -32,8 +32,8 @@ fn work_is_queued() -> Result<()> {
 #[test]
 fn a_program_that_ends_meanwhile_ends_well() {
     let program = std::env::current_exe().unwrap();
-    // Several at a time, so that threads are stopped where they should not be: of those that did not wait, one in
-    // sixty ended by a signal.
+    // Several children at a time, so that threads are stopped at unlikely moments: without the wait at exit, one child
+    // in sixty was killed by a signal.
     for round in 0..15 {
         let children: Vec<Child> = (0..4)
             .map(|_| {

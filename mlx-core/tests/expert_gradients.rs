@@ -1,4 +1,4 @@
-//! Derivatives of products with one of several matrices each.
+//! Derivatives of products in which each row is multiplied by one of several matrices.
 
 use mlx_core::ops::quantize::{QuantMode, Scheme, dequantize, quantize};
 use mlx_core::random::{self, Key};
@@ -6,7 +6,7 @@ use mlx_core::transforms::grad;
 use mlx_core::{Array, DType, Result, fast};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
-/// Two experts for each of three rows; expert 3 has nothing to do.
+/// Two experts for each of three rows; expert 3 gets no row.
 const INDICES: [u32; 6] = [4, 0, 1, 4, 2, 0];
 
 fn normal(seed: u64, shape: &[i32], dtype: DType) -> Result<Array> {
@@ -31,7 +31,7 @@ fn assert_close(what: &str, found: &Array, expected: &Array) -> Result<()> {
     Ok(())
 }
 
-/// The sum of products of outputs with `by`, by plain operations: each row by a copy of its matrix.
+/// The sum of the products' outputs times `by`, by plain operations: each row is multiplied by a copy of its matrix.
 fn plainly(x: &Array, w: &Array, indices: &Array, by: &Array) -> Result<Array> {
     let w = w.take(indices, 0)?.swap_axes(-1, -2)?;
     x.matmul(&w)?.multiply(by)?.sum(.., false)
@@ -43,7 +43,7 @@ fn matrices_and_rows_have_the_gradients_of_plain_products() -> Result<()> {
     for dtype in FLOATS {
         let w = normal(1, &[5, 24, 128], dtype)?;
         let by = normal(2, &[3, 2, 1, 24], dtype)?;
-        // One row for several experts, and one each.
+        // One row for several experts, and one row for each expert.
         for shape in [[3, 1, 1, 128], [3, 2, 1, 128]] {
             let x = normal(3, &shape, dtype)?;
             let fused = |a: &[Array]| {
@@ -97,7 +97,7 @@ fn rows_have_the_gradients_of_unpacked_matrices() -> Result<()> {
     Ok(())
 }
 
-/// What a product of each row would take is far more than what the matrices' gradient does.
+/// A copy of the matrix for each row would take far more memory than the gradient of the matrices.
 #[test]
 fn rows_of_an_expert_are_added_as_they_are_multiplied() -> Result<()> {
     if std::env::var("MLX_CPU_KERNELS").as_deref() == Ok("off") {

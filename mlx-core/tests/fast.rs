@@ -1,4 +1,4 @@
-//! Fused operations against their twins made of plain operations.
+//! Fused operations compared with the same operations made of plain ones.
 
 use mlx_core::fast::{self, Mask, Rope, plainly};
 use mlx_core::random::{self, Key};
@@ -52,7 +52,7 @@ fn config() -> ProptestConfig {
     }
 }
 
-/// [`fast::layer_norm`], written out.
+/// [`fast::layer_norm`] by plain operations.
 fn layer_norm(x: &Array, weight: Option<&Array>, bias: Option<&Array>, eps: f32) -> Result<Array> {
     let wide = x.astype(DType::F32)?;
     let centred = wide.subtract(&wide.mean(-1, true)?)?;
@@ -158,7 +158,7 @@ proptest! {
         let v = normal(seed + 2, &[rows, kv_heads, stored, value_features], dtype);
         let mask_shape = if whole_mask { [rows, heads, queries, stored] } else { [rows, 1, queries, stored] };
         let noise = normal(seed + 3, &mask_shape, dtype);
-        // Every query sees the first token at least.
+        // Every query has at least the first token.
         let first = mlx_core::arange(0.0, f64::from(stored), 1.0, DType::I32).unwrap().equal(0).unwrap();
         let seen = noise.greater(0.0).unwrap().logical_or(&first).unwrap();
         let mask = match kind {
@@ -198,7 +198,7 @@ proptest! {
 
 #[test]
 fn causal_is_aligned_to_the_last_query() -> Result<()> {
-    // One head, values 1, 2, 3, equal scores: the mean of what is seen.
+    // One head, values 1, 2, 3 and equal scores: the result is the mean of the unmasked values.
     let q = Array::from_slice(&[0.0f32; 2], &[1, 1, 2, 1])?;
     let k = Array::from_slice(&[0.0f32; 3], &[1, 1, 3, 1])?;
     let v = Array::from_slice(&[1.0f32, 2.0, 3.0], &[1, 1, 3, 1])?;
@@ -209,7 +209,7 @@ fn causal_is_aligned_to_the_last_query() -> Result<()> {
 
 #[test]
 fn rope_turns_by_position() -> Result<()> {
-    // One pair, base irrelevant: position p turns (1, 0) into (cos p, sin p).
+    // One pair, for which the base has no effect: position p rotates (1, 0) to (cos p, sin p).
     let x = Array::from_slice(&[1.0f32, 0.0, 1.0, 0.0], &[2, 1, 1, 2])?;
     let rope = Rope {
         dims: 2,

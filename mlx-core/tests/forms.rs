@@ -1,4 +1,4 @@
-//! Which form of an operation runs, and what the plain form of attention shares between layers.
+//! Which form of an operation runs, and what layers share in the plain form of attention.
 
 use mlx_core::fast::{self, Attention, Form, KeySlots, Mask, Op, Positions, plainly};
 use mlx_core::{Array, DType, Error, ErrorKind, Result, graph_size};

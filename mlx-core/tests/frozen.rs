@@ -31,7 +31,7 @@ fn frozen_arrays_are_used_on_many_threads_at_once() -> Result<()> {
                         .matmul(&array)?
                         .sum(.., false)?;
                     sums.push(sum.item::<f32>()?);
-                    // Clones made and dropped everywhere.
+                    // Clones are made and dropped on several threads.
                     drop((frozen.clone(), array.clone()));
                 }
                 Ok(sums)
@@ -48,13 +48,13 @@ fn frozen_arrays_are_used_on_many_threads_at_once() -> Result<()> {
 
 #[test]
 fn results_come_back_and_die_elsewhere() -> Result<()> {
-    // Made on a thread that is gone when they are used.
+    // Made on a thread that has ended before they are used.
     let made = thread::spawn(|| -> Result<Frozen> {
         Array::from_slice(&[1.0f32, 2.0], &[2])?.add(1.0)?.freeze()
     });
     let frozen = made.join().unwrap()?;
     assert_eq!(frozen.thaw().multiply(2.0)?.to_vec::<f32>()?, [4.0, 6.0]);
-    // The last owner dies on another thread.
+    // The last owner is dropped on another thread.
     thread::spawn(move || drop(frozen)).join().unwrap();
     synchronize()
 }

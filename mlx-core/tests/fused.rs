@@ -27,8 +27,8 @@ fn assert_close(found: &Array, expected: &Array, tolerance: f32, what: &str) -> 
     Ok(())
 }
 
-/// The same numbers in other layouts: dense, with the last two axes exchanged in memory, as the middle of
-/// something larger, every other one of something larger, and one vector for all rows.
+/// The same numbers in other layouts: dense, with the last two axes exchanged in memory, as the middle of a larger
+/// array, as every other element of a larger array, and with one vector for all rows.
 fn views(x: &Array) -> Result<Vec<Array>> {
     let last = x.dim(-1)?;
     let turned = x.swap_axes(-1, -2)?.contiguous()?.swap_axes(-1, -2)?;
@@ -81,7 +81,8 @@ fn rope(traditional: bool, freqs: Option<&Array>) -> Rope<'_> {
     }
 }
 
-/// Sizes that vectors of 16 divide and do not, and 70, where values come in fours of them and more.
+/// Sizes that are multiples of 16 and sizes that are not, and 70, for which values are processed in groups of four and
+/// a rest.
 fn cases() -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     for size in [16, 21, 70] {
@@ -270,7 +271,7 @@ fn what_differs_in_a_setting_is_not_merged() -> Result<()> {
     Ok(())
 }
 
-/// A row's result is the same to the bit, whatever stands behind its last key and beside it.
+/// A row's result is the same to the bit, whatever is stored behind its last key and whatever the other rows hold.
 #[test]
 fn masked_keys_and_other_rows_do_not_show() -> Result<()> {
     let (q, k, v) = (
@@ -301,7 +302,7 @@ fn masked_keys_and_other_rows_do_not_show() -> Result<()> {
     Ok(())
 }
 
-/// A token's result is the same to the bit, whether it comes alone or with those before it.
+/// A token's result is the same to the bit, whether it is computed alone or with the tokens before it.
 #[test]
 fn one_at_a_time_is_all_at_once() -> Result<()> {
     let (q, k, v) = (
@@ -330,7 +331,7 @@ fn one_at_a_time_is_all_at_once() -> Result<()> {
     Ok(())
 }
 
-/// Work enough to be shared out among threads.
+/// Enough work to be split among threads.
 #[test]
 fn large_arrays_are_right_too() -> Result<()> {
     let x = normal(1, &[2, 8, 300, 64])?;
@@ -362,7 +363,7 @@ fn large_arrays_are_right_too() -> Result<()> {
     )
 }
 
-/// Tasks are cut into fewer queries while threads have nothing to do, and one query cannot be cut.
+/// Tasks are cut to fewer queries while threads are idle, and one query cannot be cut.
 #[test]
 fn many_heads_of_one_key_head_and_few_queries() -> Result<()> {
     for (heads, tokens) in [(33, 1), (33, 3), (64, 2), (131, 3)] {

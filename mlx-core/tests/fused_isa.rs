@@ -1,5 +1,5 @@
-//! The fused operations on every instruction set of the machine, in every type: near to the same in f32 by plain
-//! operations, and the same to the bit whatever the number of threads.
+//! The fused operations on every instruction set of the machine and in every dtype: close to plain operations in f32,
+//! and the same to the bit for every number of threads.
 #![cfg(not(target_vendor = "apple"))]
 
 use std::env;
@@ -41,7 +41,7 @@ fn child(name: &str, settings: &[(&str, &str)]) -> Output {
         .expect("it starts")
 }
 
-/// The instruction sets that have kernels of their own and that this machine has: what the error of a wrong one lists.
+/// The instruction sets with kernels of their own that this machine has, as the error for a wrong name lists them.
 fn isas() -> Vec<&'static str> {
     let output = child("rows", &[("MLX_CPU_ISA", "no such")]);
     let text = text(&output);
@@ -62,8 +62,8 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// Whether the process computes by MLX's own operations, which promise less than what is tested here: they round after each
-/// step, and ties and what is no number come in any order.
+/// Whether the process uses MLX's own operations. They guarantee less than what is tested here: they round after each
+/// step, and order ties and NaN in any way.
 fn kernels_are_off() -> bool {
     env::var("MLX_CPU_KERNELS").as_deref() == Ok("off")
 }
@@ -72,7 +72,7 @@ fn normal(seed: u64, shape: &[i32], dtype: DType) -> Result<Array> {
     random::normal(&Key::new(seed)?, shape, DType::F32, 0.0, 1.0)?.astype(dtype)
 }
 
-/// Half the distance between neighbours at 1, for what is computed in f32 and rounded once.
+/// Half the distance between neighbours at 1: the error of a number that is computed in f32 and rounded once.
 fn rounding(dtype: DType) -> f32 {
     match dtype {
         DType::F16 => f32::powi(2.0, -11),
@@ -81,7 +81,7 @@ fn rounding(dtype: DType) -> f32 {
     }
 }
 
-/// Compares `found` with the same in f32, and adds its bits to the digest.
+/// Compares `found` with the result in f32, and adds its bits to the digest.
 fn check(found: &Array, exact: &Array, steps: f32, digest: &mut u64, what: &str) -> Result<()> {
     assert_eq!(found.shape(), exact.shape(), "{what}");
     let tolerance = 2e-5 + steps * rounding(found.dtype());
@@ -96,7 +96,7 @@ fn check(found: &Array, exact: &Array, steps: f32, digest: &mut u64, what: &str)
     Ok(())
 }
 
-/// In the settings of the process: `every_instruction_set_and_number_of_threads` runs this in many.
+/// Runs in the settings of its process: `every_instruction_set_and_number_of_threads` starts it with many.
 #[test]
 fn rows() -> Result<()> {
     if kernels_are_off() {
@@ -166,7 +166,7 @@ fn rows() -> Result<()> {
                 "soft_cap",
             )?;
         }
-        // What f16 and bf16 have at their ends.
+        // The ends of the ranges of f16 and bf16.
         let ends = [
             0.0f32, -0.0, 6e-8, -1e-6, 6.0e-5, 65504.0, -65504.0, 1e-30, -3e4,
         ];
@@ -234,7 +234,7 @@ fn rotations(digest: &mut u64) -> Result<()> {
     Ok(())
 }
 
-/// The children compute with our kernels, so that a run without them would repeat the run with them.
+/// The children use our kernels in any case, so a run with the kernels switched off would repeat the run with them.
 #[test]
 fn every_instruction_set_and_number_of_threads() {
     if kernels_are_off() {
@@ -273,8 +273,8 @@ fn every_instruction_set_and_number_of_threads() {
             );
             digests.push((isa, of_isa.remove(0)));
         }
-        // Lanes and their number differ: the setting was heard. Tiles have attention only; choices, draws and packed
-        // rows are exact.
+        // Instruction sets sum in other orders, so different digests show that the setting took effect. Only attention
+        // uses tiles; choices, draws and packed rows are exact.
         let mut different: Vec<&String> = digests
             .iter()
             .filter(|(isa, _)| *isa != "amx" || test.starts_with("attention"))

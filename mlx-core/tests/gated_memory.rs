@@ -1,4 +1,5 @@
-//! What is joined by a gate is never in memory as a whole. Alone in its process, whose memory is counted.
+//! The products that a gate joins are never in memory as a whole. The test is alone in its process, whose memory it
+//! counts.
 
 #![cfg(not(target_os = "macos"))]
 

@@ -1,4 +1,4 @@
-//! Kernels in source text: computed where the back end is there, refused by name where it is not.
+//! Kernels in source text: they compute where their back end exists, and are refused by name elsewhere.
 
 use mlx_core::kernel::{CudaKernel, LaunchConfig, MetalKernel};
 use mlx_core::{Array, DType, ErrorKind, Result};
@@ -28,7 +28,7 @@ fn gpu_kernels_are_refused_by_name_without_their_back_end() -> Result<()> {
     ];
     for (backend, result) in results {
         match result {
-            // A build that has the back end must compute.
+            // A build with the back end must compute.
             Ok(outputs) => assert_eq!(outputs[0].to_vec::<f32>()?, [0.0, 2.0, 4.0, 6.0]),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Unsupported);

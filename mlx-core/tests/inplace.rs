@@ -20,7 +20,7 @@ fn prefix(cache: &Array, len: i32) -> Result<Array> {
     cache.slice(&[0, 0, 0, 0], &[1, HEADS, len, FEATURES])
 }
 
-/// Pipelined decode: each step's attention reads the cache that the next step updates meanwhile.
+/// Pipelined decode: the attention of each step reads the cache while the next step updates it.
 fn decode(mut append: impl FnMut(Array, &Array, i32) -> Result<Array>) -> Result<()> {
     let mut cache = zeros(&[1, HEADS, STORED, FEATURES], DType::F32)?;
     let address = cache.address()?;
@@ -106,7 +106,7 @@ fn an_update_of_everything_is_copied_into_the_cache() -> Result<()> {
     let cache = slice_update_in_place(cache, &update, &[0, 0], &[2, 3])?;
     assert_eq!(cache.to_vec::<f32>()?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     assert_eq!(cache.address()?, address);
-    // The caller's update is still the caller's.
+    // The caller's update array is unchanged.
     let nine = Array::from_slice(&[9.0f32], &[1, 1])?;
     let cache = slice_update_in_place(cache, &nine, &[0, 0], &[1, 1])?;
     assert_eq!(cache.to_vec::<f32>()?, [9.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
@@ -116,7 +116,7 @@ fn an_update_of_everything_is_copied_into_the_cache() -> Result<()> {
 
 #[test]
 fn updates_and_readers_in_one_graph() -> Result<()> {
-    // Appends only: each reader sees a prefix that later updates leave alone.
+    // Only appends: each reader has a prefix that later updates do not change.
     let mut cache = zeros(&[1, HEADS, STORED, FEATURES], DType::F32)?;
     eval([&cache])?;
     let address = cache.address()?;
@@ -162,7 +162,7 @@ fn what_does_not_fit_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// The buffer of `array` with everything replaced by `value`, asynchronously.
+/// The buffer of `array` with every element replaced by `value`, asynchronously.
 fn overwrite(array: &Array, value: f32) -> Result<Array> {
     let update = mlx_core::full(array.shape(), value, DType::F32)?;
     let start = Array::from_slice(&[0i32], &[1])?;
@@ -174,7 +174,7 @@ fn a_reader_never_sees_memory_change() -> Result<()> {
     let old = zeros(&[100_000], DType::F32)?;
     eval([&old])?;
     let address = old.address()?;
-    // An update that begins while somebody looks is a copy.
+    // An update that begins while a reader has the buffer makes a copy.
     let during = old.with_slice(|values: &[f32]| {
         let new = overwrite(&old, 1.0)?;
         eval([&new])?;
@@ -183,7 +183,7 @@ fn a_reader_never_sees_memory_change() -> Result<()> {
     })??;
     assert_ne!(during.address()?, address);
     assert_eq!(during.slice(&[7], &[8])?.item::<f32>()?, 1.0);
-    // One that is on its way is waited for, and the reader gets a copy of its own.
+    // A reader waits for an update that is in flight, and gets its own copy.
     for round in 0..20 {
         let new = overwrite(&old, round as f32)?;
         async_eval([&new])?;
@@ -197,19 +197,19 @@ fn a_reader_never_sees_memory_change() -> Result<()> {
 }
 
 #[test]
-fn frozen_arrays_are_not_written_whoever_holds_them() -> Result<()> {
+fn frozen_arrays_are_never_written() -> Result<()> {
     let array = zeros(&[1000], DType::F32)?;
     let updated = overwrite(&array, 1.0)?;
     async_eval([&updated])?;
     let address = updated.address()?;
     let frozen = updated.clone().freeze()?;
-    // The maker's handle, a view of it, and what comes out of the freezer.
+    // The maker's handle, a view of it, and the thawed array.
     for handle in [updated.clone(), updated.reshape(&[1000])?, frozen.thaw()] {
         let new = overwrite(&handle, 2.0)?;
         assert_eq!(new.to_vec::<f32>()?, [2.0; 1000]);
         assert_ne!(new.address()?, address);
     }
-    // Nor does any operation take the buffer when it holds the last handle.
+    // No operation writes to the buffer either when it has the last handle.
     let sum = updated.add(1.0)?;
     drop((updated, array));
     assert_eq!(sum.to_vec::<f32>()?, [2.0; 1000]);
@@ -305,7 +305,7 @@ proptest! {
         let mut sums = Vec::new();
         for (index, (update, wait)) in steps.iter().enumerate() {
             cache = apply(cache, &mut model, update, index as f32 + 1.0).unwrap();
-            // A reader of each state, queued before the next update.
+            // A reader of each state is queued before the next update.
             let sum = cache.sum(.., false).unwrap();
             async_eval([&sum, &cache]).unwrap();
             if *wait {
@@ -321,8 +321,8 @@ proptest! {
     }
 }
 
-/// Both buffers of a cache at once: what a scatter would make, in the same memory, also for rings and for new tokens
-/// that are views.
+/// Both buffers of a cache in one update: the result of a scatter, in the same memory, also for rings and for new
+/// tokens that are views.
 #[test]
 fn tokens_are_stored_by_position() -> Result<()> {
     let filled = |base: f32, shape: &[i32]| -> Result<Array> {
@@ -337,7 +337,7 @@ fn tokens_are_stored_by_position() -> Result<()> {
         (vec![3, 12], true, 6),
     ] {
         let (k, v) = (filled(0.0, &[2, 3, 6, 4])?, filled(1000.0, &[2, 3, 6, 5])?);
-        // As projections are: tokens before heads.
+        // In the layout of projections: tokens before heads.
         let new_k = filled(5000.0, &[2, tokens, 3, 4])?.swap_axes(1, 2)?;
         let new_v = filled(7000.0, &[2, 3, tokens, 5])?;
         let expected = |buffer: &Array, new: &Array| -> Result<Vec<f32>> {

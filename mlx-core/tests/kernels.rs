@@ -1,4 +1,4 @@
-//! Kernels of one's own: in lazy graphs, under every transform, and when they fail.
+//! User-defined kernels: in lazy graphs, under every transform, and when they fail.
 
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ fn row(values: &[f32]) -> Array {
     Array::from_slice(values, &[values.len() as i32]).unwrap()
 }
 
-/// factor · x^power, elementwise, on threads of its own; counts how often it runs.
+/// factor · x^power, elementwise, on several threads; counts its runs.
 struct Power {
     factor: f32,
     power: i32,
@@ -95,7 +95,7 @@ impl CpuKernel for Both {
     }
 }
 
-/// Fails as it is told to.
+/// Fails in the way of its variant.
 enum Failing {
     Error,
     Panic,
@@ -112,7 +112,7 @@ impl CpuKernel for Failing {
     fn eval(&self, inputs: &[View<'_>], _outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
         match self {
             Failing::Error => Err("out of luck: 100%s%n".into()),
-            // Without the message of a panic, which would stand in every log.
+            // Without the panic's message, which would appear in every log.
             Failing::Panic => {
                 std::panic::resume_unwind(Box::new(format!("lost {} things", inputs.len())))
             }
@@ -121,7 +121,7 @@ impl CpuKernel for Failing {
     }
 }
 
-/// Adds one in the buffer of its input.
+/// Adds one, in the buffer of its input.
 struct Increment;
 
 impl CpuKernel for Increment {
@@ -167,10 +167,10 @@ fn several_operands_and_views() -> Result<()> {
     assert_eq!(out[0].shape(), [3, 2]);
     assert_eq!(out[0].to_vec::<i32>()?, [11, 14, 12, 15, 13, 16]);
     assert_eq!(out[1].to_vec::<i32>()?, [-9, -6, -8, -5, -7, -4]);
-    // The second output alone.
+    // Only the second output.
     let twin = kernel::apply(Both, &[&a, &a])?;
     assert_eq!(twin[1].sum(.., false)?.item::<i32>()?, 0);
-    // Scalars and nothing at all.
+    // Scalars, and arrays without elements.
     let one = Array::scalar(1i32)?;
     assert_eq!(kernel::apply(Both, &[&one, &one])?[0].item::<i32>()?, 2);
     let none = mlx_core::zeros(&[0, 3], DType::I32)?;
@@ -295,13 +295,13 @@ fn compiled_graphs_keep_kernels_apart_and_merge_equal_ones() -> Result<()> {
 
 #[test]
 fn donated_inputs_become_the_output() -> Result<()> {
-    // Still needed: a copy.
+    // The input is still needed: a copy.
     let x = row(&[1.0, 2.0]);
     let y = kernel::apply(Increment, &[&x])?.remove(0);
     assert_eq!(y.to_vec::<f32>()?, [2.0, 3.0]);
     assert_eq!(x.to_vec::<f32>()?, [1.0, 2.0]);
     assert_ne!(x.address()?, y.address()?);
-    // Not needed any more: the same buffer.
+    // The input is not needed any more: the same buffer.
     let address = y.address()?;
     let z = kernel::apply(Increment, &[&y])?.remove(0);
     drop(y);
@@ -352,7 +352,7 @@ fn payloads_are_dropped() -> Result<()> {
     mlx_core::synchronize()?;
     assert_eq!(kernel::live(), before);
     assert_eq!(Arc::strong_count(&kernel), 1);
-    // Never run.
+    // It is never run.
     drop(apply_shared(&kernel, &[&row(&[1.0])])?);
     assert_eq!((kernel::live(), Arc::strong_count(&kernel)), (before, 1));
     Ok(())

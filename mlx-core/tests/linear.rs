@@ -1,4 +1,4 @@
-//! Products with 16-bit and packed weights: right, the same in every company, on every instruction set.
+//! Products with 16-bit and packed weights: right, and the same beside any other rows and on every instruction set.
 
 use std::env;
 use std::process::{Command, Output};
@@ -23,7 +23,7 @@ use cases::{FEW, SOME, cases, dense, normal, packed};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
-/// Whether the process computes by MLX's own operations, which round more often and do not check indices.
+/// Whether the process uses MLX's own operations, which round more often and do not check indices.
 fn kernels_are_off() -> bool {
     env::var("MLX_CPU_KERNELS").as_deref() == Ok("off")
 }
@@ -32,8 +32,8 @@ fn floats(array: &Array) -> Vec<f32> {
     array.astype(DType::F32).unwrap().to_vec().unwrap()
 }
 
-/// Whether `found` is the product of a row of x with one of w, rounded once. `step` is what x's largest element may have
-/// been rounded by before.
+/// Whether `found` is the product of a row of x and one of w, rounded once. `step` is the rounding step of x's largest
+/// element, where x was rounded before.
 fn is_product(found: f32, x: &[f32], w: &[f32], last_place: f64, step: f64) -> bool {
     let terms = x.iter().zip(w).map(|(a, b)| f64::from(a * b));
     let (sum, size) = terms.fold((0.0, 0.0), |(s, a), t| (s + t, a + t.abs()));
@@ -47,9 +47,9 @@ fn is_product(found: f32, x: &[f32], w: &[f32], last_place: f64, step: f64) -> b
     error <= slack + step * largest * norm
 }
 
-/// Compares some elements of every case with the product in f64 and gives a digest of all results.
+/// Compares some elements of every case with the product in f64, and returns a digest of all results.
 fn compare(rows: &[i32]) -> Result<u64> {
-    // The same was compared with fewer threads.
+    // The same elements were compared in the run with fewer threads.
     let only_digest = env::var_os("ONLY_DIGEST").is_some();
     let mut digest: u64 = 0xcbf2_9ce4_8422_2325;
     for dtype in FLOATS {
@@ -69,7 +69,7 @@ fn compare(rows: &[i32]) -> Result<u64> {
                 let (x, y) = (floats(&x), floats(&y));
                 for (i, found) in y.iter().enumerate() {
                     digest = (digest ^ u64::from(found.to_bits())).wrapping_mul(0x100_0000_01b3);
-                    // A stride that meets every row and column in the end.
+                    // A stride that reaches every row and column.
                     if only_digest || i % 31 != 0 && m > 1 {
                         continue;
                     }
@@ -77,7 +77,7 @@ fn compare(rows: &[i32]) -> Result<u64> {
                     let of = |w: &[f32], step| {
                         is_product(*found, row, &w[i % n * k..][..k], last_place, step)
                     };
-                    // Five times the deviation of numbers that are rounded to a 32639th of the largest.
+                    // Five standard deviations of numbers that are rounded to 1/32639 of the largest.
                     let step = 5.0 / 32639.0 / 12f64.sqrt();
                     assert!(
                         of(&w, 0.0) || exact.as_ref().is_some_and(|w| of(w, step)),
@@ -91,7 +91,8 @@ fn compare(rows: &[i32]) -> Result<u64> {
     Ok(digest)
 }
 
-/// Rows for every shape of tiles. In the settings of the process: `every_instruction_set` runs this in many.
+/// Numbers of rows for every shape of tiles. Runs in the settings of its process: `every_instruction_set` starts it
+/// with many.
 #[test]
 fn products_are_right() -> Result<()> {
     if kernels_are_off() {
@@ -105,7 +106,7 @@ fn child(settings: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["products_are_right", "--exact", "--nocapture"]);
     if settings.iter().all(|(name, _)| *name != "ONLY_DIGEST") {
-        command.arg("a_row_is_the_same_in_every_company");
+        command.arg("a_row_is_the_same_among_any_rows");
     }
     if settings.iter().any(|(name, _)| *name == "ONLY_DIGEST") {
         command.arg("gated::gated_products_are_those_of_three_nodes");
@@ -115,7 +116,7 @@ fn child(settings: &[(&str, &str)]) -> Output {
     command.envs(settings.iter().copied()).output().unwrap()
 }
 
-/// Those that this machine has; what it says of a wrong one names them.
+/// The instruction sets of this machine, as the error for a wrong name lists them.
 fn isas() -> Vec<String> {
     let output = child(&[("MLX_CPU_ISA", "none")]);
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
@@ -124,7 +125,7 @@ fn isas() -> Vec<String> {
     list.split(", ").map(str::to_owned).collect()
 }
 
-/// The children compute with our kernels, so that a run without them would repeat the run with them.
+/// The children use our kernels in any case, so a run with the kernels switched off would repeat the run with them.
 #[test]
 #[cfg(not(target_os = "macos"))]
 fn every_instruction_set() {
@@ -150,7 +151,7 @@ fn every_instruction_set() {
     }
 }
 
-/// Whether products in 16 bits go by tiles, which few rows of x do not fill.
+/// Whether products in 16 bits use tiles, which few rows of x do not fill.
 fn has_tiles() -> bool {
     if kernels_are_off() {
         return false;
@@ -160,7 +161,7 @@ fn has_tiles() -> bool {
 }
 
 #[test]
-fn a_row_is_the_same_in_every_company() -> Result<()> {
+fn a_row_is_the_same_among_any_rows() -> Result<()> {
     let has_tiles = has_tiles();
     for dtype in FLOATS {
         for case in cases(dtype)? {
@@ -168,21 +169,22 @@ fn a_row_is_the_same_in_every_company() -> Result<()> {
             let n = case.wide.dim(0)? as usize;
             let of = |from, to| Ok(floats(&(case.product)(&x.slice_axis(0, from, to)?)?));
             let all = of(0, 130)?;
-            let by = |company: i32| -> Result<Vec<f32>> {
-                let parts = (0..130).step_by(company as usize);
-                let parts = parts.map(|i| of(i, (i + company).min(130)));
+            let by = |rows: i32| -> Result<Vec<f32>> {
+                let parts = (0..130).step_by(rows as usize);
+                let parts = parts.map(|i| of(i, (i + rows).min(130)));
                 Ok(parts.collect::<Result<Vec<_>>>()?.concat())
             };
-            // A few rows may be a company of their own, and a few more; in f16, which tiles do not have, only these.
+            // Up to FEW rows may have other bits than many rows, and up to SOME rows may again; in f16, for which there
+            // are no tiles, only more than FEW may.
             let apart = case.is_apart_if_few || (has_tiles && case.exact.is_some());
             let few_too = dtype == DType::F16 && !case.is_apart_if_few;
             let (of_few, of_some) = match apart {
                 true => (by(FEW)?, by(SOME)?),
                 false => (Vec::new(), Vec::new()),
             };
-            let companies = [(0, 1), (7, 9), (11, 14), (20, 60), (60, 64), (64, 118)];
+            let spans = [(0, 1), (7, 9), (11, 14), (20, 60), (60, 64), (64, 118)];
             let between = [(3, 8), (12, 20), (129, 130), (77, 86), (100, 116), (57, 63)];
-            for (from, to) in companies.into_iter().chain(between) {
+            for (from, to) in spans.into_iter().chain(between) {
                 let found = of(from, to)?;
                 let rows = to - from;
                 let most = if has_tiles { SOME } else { FEW };
@@ -204,10 +206,11 @@ fn a_row_is_the_same_in_every_company() -> Result<()> {
     Ok(())
 }
 
-/// So many rows, of vectors so long, that neither stays in a cache: they go in parts, with sums that wait in between.
+/// So many rows, and vectors so long, that neither fits a CPU cache: the product is computed in parts, with partial
+/// sums in memory between them.
 #[test]
 fn many_long_rows_are_those_of_fewer() -> Result<()> {
-    // MLX's own operations have no parts.
+    // MLX's own operations do not compute in parts.
     let (m, n, part) = match kernels_are_off() {
         true => (122, 150, 20),
         false => (610, 150, 100),
@@ -238,7 +241,7 @@ fn many_long_rows_are_those_of_fewer() -> Result<()> {
 
 #[test]
 fn nothing_that_is_not_there_is_read() -> Result<()> {
-    // A NaN behind the end of a row, and in a neighbour, does not show.
+    // A NaN behind the end of a row, or in a neighbouring row, does not change the result.
     let mut w = vec![1f32; 3 * 40];
     w[2 * 40..].fill(f32::NAN);
     for dtype in FLOATS {
@@ -289,7 +292,7 @@ fn gradients_are_those_of_the_wide_product() -> Result<()> {
             let plain = |a: &[Array]| {
                 let x = a[0].astype(DType::F32)?;
                 let y = fast::plainly(|| fast::linear(&x, &wide.astype(DType::F32)?))?;
-                // Rounded as the product is, straight through.
+                // Rounded like the product; the gradient passes straight through.
                 Ok(vec![loss(y)?])
             };
             let expected = grad(plain, std::slice::from_ref(&x), &[0])?;
@@ -319,7 +322,7 @@ fn experts_are_products_one_by_one() -> Result<()> {
         let w = normal(11, &[5, 24, 128], dtype)?;
         let parts = quantize(&w, scheme)?;
         let biases = parts.biases.as_ref();
-        // One row for several experts, and one each; expert 3 has nothing to do.
+        // One row for several experts, and one row for each expert; expert 3 gets no row.
         let indices = Array::from_slice(&[4u32, 0, 1, 4, 2, 0], &[3, 2])?;
         for x_shape in [[3, 1, 1, 128], [3, 2, 1, 128]] {
             let x = normal(12, &x_shape, dtype)?;
@@ -361,7 +364,7 @@ fn experts_are_products_one_by_one() -> Result<()> {
                 assert_eq!(floats(&found), floats(&expected), "{dtype}, row {i}");
             }
         }
-        // Gradients reach x through MLX's own operations.
+        // The gradient of x is computed by MLX's own operations.
         let x = normal(12, &[3, 1, 1, 128], dtype)?;
         let sum = |a: &[Array]| {
             Ok(vec![

@@ -1,4 +1,5 @@
-//! Profiles: nodes are counted between a start and an end, and only there. Alone in its process, which has one profile.
+//! A profile counts the nodes between its start and its end, and no others. The test is alone in its process, because a
+//! process has one profile.
 
 use mlx_core::kernel::{self, CpuKernel, Spec, View, ViewMut};
 use mlx_core::profile::{self, BETWEEN, Node};
@@ -24,7 +25,7 @@ impl CpuKernel for Twice {
     }
 }
 
-/// Computes so many norms in a row.
+/// Computes this many norms one after the other.
 fn norms(count: usize) -> Result<()> {
     let mut y = ops::ones(&[4, 64], DType::F32)?;
     for _ in 0..count {
@@ -39,11 +40,11 @@ fn find<'a>(nodes: &'a [Node], name: &str) -> Option<&'a Node> {
 
 #[test]
 fn nodes_are_counted_from_the_start_to_the_end() -> Result<()> {
-    // Where these are MLX's own operations there is nothing to count.
+    // With MLX's own operations there are no nodes of ours to count.
     let ours =
         cfg!(not(target_os = "macos")) && std::env::var("MLX_CPU_KERNELS").as_deref() != Ok("off");
     norms(3)?;
-    assert_eq!(profile::end(), [], "nobody has asked yet");
+    assert_eq!(profile::end(), [], "no profile was started");
 
     profile::start();
     let before = std::time::Instant::now();
@@ -63,7 +64,7 @@ fn nodes_are_counted_from_the_start_to_the_end() -> Result<()> {
             Some(1),
             "{nodes:?}"
         );
-        // Between six nodes are five times.
+        // Six nodes have five gaps between them.
         assert_eq!(
             find(&nodes, BETWEEN).map(|node| node.times),
             Some(5),
@@ -91,7 +92,7 @@ fn nodes_are_counted_from_the_start_to_the_end() -> Result<()> {
         "{nodes:?}"
     );
 
-    // A kernel of one's own is a node in any case.
+    // A user-defined kernel is a node in any case.
     let x = Array::from_slice(&[1.0f32, 2.0], &[2])?;
     profile::start();
     assert_eq!(kernel::apply(Twice, &[&x])?[0].to_vec::<f32>()?, [2.0, 4.0]);

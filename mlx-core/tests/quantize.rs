@@ -1,4 +1,4 @@
-//! Quantised matrices: which schemes exist, what belongs together, products against plain ones.
+//! Quantised matrices: the existing schemes, the parts that fit together, and products compared with plain ones.
 
 use mlx_core::fast::quantized_experts_linear;
 use mlx_core::random::{self, Key};
@@ -73,7 +73,7 @@ fn unknown_schemes_are_refused() {
             Scheme::new(mode, bits, group).unwrap_err().kind(),
             ErrorKind::Unsupported
         );
-        // Written by hand, it is found out where it is used.
+        // A scheme that was written by hand is checked where it is used.
         let scheme = Scheme {
             mode,
             bits,
@@ -110,7 +110,7 @@ fn nothing_quantises_to_nothing() -> Result<()> {
             assert!(packed.is_empty(), "{scheme}");
         }
     }
-    // What does not fit is refused as it is with elements.
+    // A shape that does not fit is refused without elements as it is with elements.
     let scheme = Scheme::default_of(QuantMode::Affine);
     assert!(quantize(&zeros(&[0, 3], DType::BF16)?, scheme).is_err());
     assert!(quantize(&zeros(&[0, 64], DType::I32)?, scheme).is_err());
@@ -146,7 +146,7 @@ fn products_equal_those_of_the_matrix_that_is_meant() -> Result<()> {
         assert_eq!(scales.shape(), [32, 128 / scheme.group_size], "{scheme:?}");
         assert_eq!(biases.is_some(), scheme.mode == QuantMode::Affine);
         let meant = dequantize(&packed, &scales, biases.as_ref(), scheme, Some(DType::F32))?;
-        // The coarsest of them, one bit, still keeps within the largest weight.
+        // One bit is the coarsest, and its error is still below the largest weight.
         let bound = if scheme.bits == 1 {
             4.0
         } else {

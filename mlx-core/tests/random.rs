@@ -1,4 +1,4 @@
-//! Explicit keys: the same key, the same numbers; and the distributions are what they say.
+//! Explicit keys: the same key gives the same numbers, and the numbers have the documented distributions.
 
 use std::collections::HashSet;
 
@@ -130,7 +130,7 @@ fn keys_decide_the_numbers() -> Result<()> {
     for child in parent.split(5)?.iter().chain(&parent.split_pair()?) {
         seen.insert(draw(child)?);
     }
-    // The pair is another split than the five, and all differ from the parent.
+    // A split in two differs from a split in five, and all keys differ from the parent.
     assert!(seen.len() >= 6, "{} streams", seen.len());
     let there = std::thread::spawn(|| {
         random::bits(&key(9), &[8], 4)

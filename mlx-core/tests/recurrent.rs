@@ -1,4 +1,4 @@
-//! Causal convolutions and the rules of linear attention, held to plain loops in f64.
+//! Causal convolutions and the rules of linear attention, compared with plain loops in f64.
 
 #[path = "recurrent/reference.rs"]
 mod reference;
@@ -35,7 +35,7 @@ fn rules_are_those_of_plain_loops() -> Result<()> {
     Ok(())
 }
 
-/// Keys that are nearly alike, with betas near 1 and no decay: the inverse of a chunk is not well conditioned.
+/// Nearly equal keys, with betas near 1 and no decay: the matrix to invert for a chunk is ill-conditioned.
 #[test]
 fn keys_that_repeat_are_right_in_both_forms() -> Result<()> {
     let mut inputs = Inputs::new(SIZES[3], &[130], 3)?;
@@ -52,8 +52,8 @@ fn keys_that_repeat_are_right_in_both_forms() -> Result<()> {
     Ok(())
 }
 
-/// Many tokens are single ones, one after the other, and a row is what it is alone: to the bit in our kernels. Padding does not
-/// show, whatever it holds.
+/// Many tokens in one call give the same as single ones in turn, and a row gives the same as it does alone: to the bit
+/// in our kernels. The contents of padding have no effect.
 #[test]
 fn tokens_one_by_one_are_all_at_once() -> Result<()> {
     if fast::form(Op::Delta)? == Form::Plain {
@@ -104,7 +104,8 @@ fn tokens_one_by_one_are_all_at_once() -> Result<()> {
     Ok(())
 }
 
-/// Of the sum of what is read and of the state, each times numbers: by differences of the definition in f64.
+/// Derivatives of the weighted sum of the outputs and of the state, compared with finite differences of the definition
+/// in f64.
 #[test]
 fn derivatives_are_those_of_differences() {
     for rule in [Rule::Delta, Rule::Channels, Rule::Scan] {
@@ -234,7 +235,7 @@ fn convolutions_are_those_of_plain_loops() -> Result<()> {
     Ok(())
 }
 
-/// 16-bit inputs give what the same numbers give in F32, rounded once; a compiled graph gives what the graph gives.
+/// 16-bit inputs give the same as the same numbers in F32, rounded once; a compiled graph gives the same as the graph.
 #[test]
 fn types_and_graphs() -> Result<()> {
     let inputs = Inputs::new(SIZES[1], &[5, 3], 9)?;

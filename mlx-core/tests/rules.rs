@@ -1,4 +1,4 @@
-//! What protects a user from MLX's sharp edges: reads, errors, poison, budgets, threads.
+//! The rules that protect a user of MLX: reads, errors, poisoned arrays, memory budgets, threads.
 
 #[path = "failing/kernel.rs"]
 mod failing;
@@ -111,7 +111,7 @@ fn shapes_given_from_outside_are_checked() {
 
 #[test]
 fn what_exceeds_the_limit_is_refused_before_mlx() {
-    let huge = 1 << 22; // squared and in F32: 64 TiB
+    let huge = 1 << 22; // its square in F32 takes 64 TiB
     let column = ones(&[huge, 1], DType::F32).unwrap();
     let row = ones(&[1, huge], DType::F32).unwrap();
     let refused: Vec<(&str, Result<Array>)> = vec![
@@ -185,13 +185,13 @@ fn a_failed_evaluation_poisons_its_step_and_the_next_is_right() {
             .to_string()
             .contains("out of luck")
     );
-    // Data, roots of good evaluations, and what was found finished since, are as before.
+    // Data, results of successful evaluations, and arrays found finished since are unchanged.
     assert_eq!(data.to_vec::<f32>().unwrap(), [1.0, 2.0]);
     assert_eq!(root.to_vec::<f32>().unwrap(), [11.0, 21.0]);
     assert_eq!(table.to_vec::<f32>().unwrap(), [10.0, 20.0]);
     let next = data.add(&root).unwrap().multiply(&table).unwrap();
     assert_eq!(next.to_vec::<f32>().unwrap(), [120.0, 460.0]);
-    // The old ones stay poisoned after good steps.
+    // The old arrays stay poisoned after successful steps.
     poisoned(&after);
 }
 
@@ -223,7 +223,7 @@ fn a_pipeline_of_steps_survives_a_failed_one() {
             } else {
                 state.add(1.0).unwrap()
             };
-            // Whoever waits or queues next hears of a failure in the background.
+            // The next call that waits or queues reports a failure in the background.
             match async_eval([&next]).and_then(|()| state.item::<f32>()) {
                 Ok(value) => assert_eq!(value, 1.0 + step as f32),
                 Err(error) => {
@@ -232,7 +232,7 @@ fn a_pipeline_of_steps_survives_a_failed_one() {
                 }
             }
             state = next;
-            assert!((round, step) != (1, 12), "nobody heard of the failure");
+            assert!((round, step) != (1, 12), "no call reported the failure");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Safetensors files: written and read back, and against the reference crate.
+//! Safetensors files: written and read back, and compared with the reference crate.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -56,7 +56,7 @@ fn bytes(array: &Array) -> Vec<u8> {
     if array.size() == 0 {
         return Vec::new();
     }
-    // A dtype that reads as bytes: one more axis of the element's size, or none for one byte.
+    // A dtype that is read as bytes: one more axis of the element's size, or none if that is one byte.
     array
         .contiguous()
         .unwrap()
@@ -158,9 +158,9 @@ fn mapped_arrays_share_the_file_and_outlive_it() -> Result<()> {
     let read = Safetensors::open(&path)?;
     let (one, two) = (read.array("w")?, read.array("w")?);
     drop(read);
-    // One file in memory, whatever the number of arrays.
+    // The file is in memory once, whatever the number of arrays.
     assert_eq!(one.address()?, two.address()?);
-    // Replacing the file leaves what is mapped as it was.
+    // Replacing the file does not change the mapped data.
     save(&path, [("w", &weight.add(1.0)?)], &BTreeMap::new())?;
     std::fs::remove_file(&path)?;
     assert_eq!(one.to_vec::<f32>()?, values);
@@ -177,7 +177,7 @@ fn mapped_arrays_share_the_file_and_outlive_it() -> Result<()> {
 
 #[test]
 fn unaligned_tensors_are_copied() -> Result<()> {
-    // Three bytes in front of the floats.
+    // Three bytes before the floats.
     let header = format!(
         "{{{},{}}}",
         entry("a", "U8", "[3]", 0, 3),
@@ -187,7 +187,7 @@ fn unaligned_tensors_are_copied() -> Result<()> {
     let read = Safetensors::from_bytes(raw)?;
     assert_eq!(read.array("b")?.item::<f32>()?, 2.5);
     assert_eq!(read.array("a")?.to_vec::<u8>()?, [1, 2, 3]);
-    // In several parts, the last of which ends within a word; and nothing at all.
+    // In several parts, the last of which ends within a word; and without elements.
     let numbers: Vec<u16> = (0..2_000_003u32).map(|i| (i * 7) as u16).collect();
     let end = 1 + 2 * numbers.len();
     let header = format!(
@@ -198,18 +198,18 @@ fn unaligned_tensors_are_copied() -> Result<()> {
         entry("c", "U16", "[0]", end, end)
     );
     let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
-    // `b` begins one byte behind a header of even length.
+    // `b` begins one byte after a header of even length.
     let header = format!("{header:<0$}", header.len().next_multiple_of(2));
     let raw = file(&header, &[&[9], &bytes[..]].concat());
     let (_folder, path) = folder();
     std::fs::write(&path, &raw)?;
     for read in [Safetensors::from_bytes(raw)?, Safetensors::open(&path)?] {
-        // One by one; moved before, and then once more after what was moved is fetched.
+        // One by one; moved first, and then again after the moved data is read.
         let alone = read.array("b")?;
         read.prepare(read.names())?;
         let (first, second) = (read.array("b")?, read.array("b")?);
         assert_ne!(first.address()?, second.address()?);
-        // What could stay where it is goes along with so much that cannot, but does not move on its own.
+        // A tensor that could stay mapped is moved together with enough others that cannot, but not on its own.
         let (moved, mapped) = (read.array("a")?, read.array("a")?);
         assert_ne!(moved.address()?, mapped.address()?);
         read.prepare(["a"])?;
@@ -218,13 +218,13 @@ fn unaligned_tensors_are_copied() -> Result<()> {
             assert_eq!(array.to_vec::<u8>()?, [9]);
         }
         assert_eq!(read.array("c")?.to_vec::<u16>()?, [0u16; 0]);
-        assert!(read.prepare(["nobody"]).is_err());
+        assert!(read.prepare(["absent"]).is_err());
         drop(read);
         for array in [alone, first, second] {
             assert_eq!(array.to_vec::<u16>()?, numbers);
         }
     }
-    // Moving reads the file again: one that was cut off meanwhile is an error, and does not end the process.
+    // Moving reads the file again: a file that was truncated in between is an error, and does not end the process.
     let read = Safetensors::open(&path)?;
     std::fs::File::options()
         .write(true)
@@ -244,7 +244,7 @@ fn packed_weights_begin_with_a_cache_line() -> Result<()> {
         entry("codes", "U32", "[3]", 0, 12),
         entry("norm", "F32", "[2]", 12, 20)
     );
-    // Numbers begin four bytes behind a line: well for their type.
+    // Numbers begin four bytes after a cache line: aligned for their type.
     let begin = (8 + header.len()).next_multiple_of(64) + 4;
     let header = format!("{header:<0$}", begin - 8);
     let codes = [7u32, 8, 9].map(u32::to_le_bytes);
@@ -343,7 +343,7 @@ fn tensors_written_one_by_one_make_the_same_file() -> Result<()> {
     writer.finish()?;
     assert!(std::fs::read(&path).unwrap() == whole);
 
-    // What is wrong is said, and what was there stays.
+    // The error names the fault, and the old file stays.
     let mut writer = Writer::new(&path, tensors(), &BTreeMap::new())?;
     let (name, array) = (all[0].0, &all[0].1);
     writer.write(name, array)?;

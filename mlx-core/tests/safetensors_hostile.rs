@@ -1,4 +1,4 @@
-//! Safetensors files that are not what they should be: refused by name, without reading past the end.
+//! Malformed safetensors files are refused by name, without reads past the end.
 
 use mlx_core::safetensors::Safetensors;
 use mlx_core::{ErrorKind, Result};
@@ -150,7 +150,7 @@ fn valid() -> Vec<u8> {
     file(&header, &[1; 23])
 }
 
-/// Opens and reads everything: whatever the bytes are, this may fail but not fall over.
+/// Opens the file and reads everything. For any bytes this may fail, but may not crash.
 fn exercise(raw: &[u8]) {
     let Ok(read) = Safetensors::from_bytes(raw) else {
         return;

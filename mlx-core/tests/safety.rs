@@ -1,4 +1,4 @@
-//! What MLX's rules would let go wrong, and must not.
+//! Faults that MLX itself would allow, and that must not occur.
 
 use std::thread;
 
@@ -10,8 +10,8 @@ fn scalar(value: f32) -> Array {
     Array::scalar(value).unwrap()
 }
 
-/// MLX files compiled functions under their address unless told otherwise: a function made where
-/// another one was dropped would get its graph.
+/// MLX stores compiled functions by their address unless told otherwise: a function at the address of a dropped one
+/// would get that one's graph.
 #[test]
 fn a_new_compiled_function_never_gets_an_old_graph() -> Result<()> {
     compile::set_enabled(true);
@@ -22,7 +22,7 @@ fn a_new_compiled_function_never_gets_an_old_graph() -> Result<()> {
             1.0 + round as f32
         );
     }
-    // The same while other threads make and drop theirs.
+    // The same while other threads make and drop compiled functions.
     for round in 0..20 {
         let here = Compiled::new(move |x| Ok(vec![x[0].multiply(round as f32)?]), false);
         let there = thread::spawn(move || -> Result<f32> {
@@ -57,13 +57,13 @@ fn errors_and_panics_cross_nested_closures() -> Result<()> {
             (ErrorKind::Io, "at the bottom")
         );
     }
-    // MLX's own words arrive from inside a closure, too.
+    // MLX's own message also arrives from inside a closure.
     let error = grad(|x| Ok(vec![x[0].reshape(&[3])?]), &x, &[0]).unwrap_err();
     assert!(error.to_string().contains("reshape"), "{error}");
     Ok(())
 }
 
-/// A view of other elements may begin between its own, and any byte may be read as a bool.
+/// A view may begin between the elements of another dtype, and any byte may be read as a bool.
 #[test]
 fn views_of_bytes_read_right() -> Result<()> {
     let bytes = Array::from_slice(&[9u8, 1, 0, 0, 0, 2, 1, 0, 0], &[9])?;
@@ -97,7 +97,7 @@ fn kept_closures_live_as_long_as_their_graph() -> Result<()> {
 
 #[test]
 fn handles_are_never_null() -> Result<()> {
-    // Getters, failed calls and empty results: what comes back is an array or an error.
+    // Getters, failed calls and empty results: each returns an array or an error.
     let x = scalar(1.0);
     assert!(vmap(|_| Ok(vec![]), &[x.expand_dims(0)?], &[Some(0)], &[])?.is_empty());
     assert!(x.reshape(&[2]).is_err());

@@ -1,5 +1,5 @@
-//! New keys and values in a cache whose buffers and keys are made by the operation that stores them: it gives to the bit what it gives
-//! for buffers of zeros and for keys that are computed before.
+//! One operation can create a cache's buffers, compute new keys and store new keys and values. Its result is the same
+//! to the bit as with zeroed buffers and with keys that are computed before.
 
 use mlx_core::fast::{Buffers, Projection, Slots, store, store_heads};
 use mlx_core::ops::create::{full, zeros};
@@ -18,7 +18,7 @@ fn floats(array: &Array) -> Result<Vec<f32>> {
     array.astype(DType::F32)?.to_vec()
 }
 
-/// Memory that is given out again holds what is no number.
+/// Fills freed memory with NaN, which the next allocation gets.
 fn soil(bytes: i32) -> Result<()> {
     for n in [bytes / 4, bytes / 8, bytes / 64] {
         let dirt = full(&[n.max(1)], f32::NAN, DType::F32)?;
@@ -27,22 +27,22 @@ fn soil(bytes: i32) -> Result<()> {
     Ok(())
 }
 
-/// Rows, slots, tokens, offsets, and whether it is a ring.
+/// Rows, slots, tokens, offsets, and whether the cache is a ring.
 type Case = (i32, i32, i32, &'static [i32], bool);
 const CASES: [Case; 12] = [
     (1, 16, 16, &[0], false),
     (1, 16, 5, &[0], false),
     (2, 16, 9, &[0, 3], false),
     (2, 300, 7, &[0, 250], false),
-    // The end of a buffer, and what lies outside.
+    // At the end of a buffer, and beyond it.
     (2, 16, 9, &[10, 16], false),
     (2, 16, 9, &[-4, -20], false),
-    // Rings: short of the end, across it, full, more than full.
+    // Rings: before the end, across it, full, and with more tokens than slots.
     (2, 16, 9, &[2, 12], true),
     (1, 16, 16, &[5], true),
     (2, 16, 40, &[0, 7], true),
     (1, 16, 9, &[-3], true),
-    // So large that pages are given back to the system, or not.
+    // Large enough for pages to be returned to the system, or not.
     (2, 4096, 9, &[1, 4000], false),
     (2, 2048, 1500, &[0, 77], false),
 ];
@@ -57,7 +57,7 @@ fn each_case(mut body: impl FnMut(Case, &Array, DType) -> Result<()>) -> Result<
     Ok(())
 }
 
-/// Slots of each row's heads as a loop would fill them.
+/// The slots of each row's heads, filled by a plain loop.
 fn by_hand(new: &Array, (rows, slots, tokens, offsets, ring): Case) -> Result<Vec<f32>> {
     let (d, new) = (new.dim(-1)? as usize, floats(new)?);
     let mut all = vec![0.0; (rows * HEADS * slots) as usize * d];
@@ -88,7 +88,7 @@ fn new_buffers_are_zero_where_no_token_is() -> Result<()> {
     each_case(|case, at, dtype| {
         let (rows, n, tokens, _, ring) = case;
         let k = normal(1, &[rows, HEADS, tokens, DIM], dtype)?;
-        // As projections are: tokens before heads.
+        // In the layout of projections: tokens before heads.
         let v = normal(2, &[rows, tokens, HEADS, 48], dtype)?.swap_axes(1, 2)?;
         let buffer = |d| fast::blank(&[rows, HEADS, n, d], dtype);
         let expected = (by_hand(&k, case)?, by_hand(&v, case)?);

@@ -1,4 +1,4 @@
-//! Devices, streams and what is known of memory.
+//! Devices, streams and memory statistics.
 
 #[path = "failing/kernel.rs"]
 mod failing;
@@ -22,7 +22,7 @@ fn a_scope_changes_the_stream_and_gives_it_back() -> Result<()> {
     })?;
     // A graph over three streams.
     assert_eq!(y.add(&x)?.to_vec::<f32>()?, [5.0; 4]);
-    // A panic leaves the scope, too.
+    // A panic leaves the scope as well.
     let caught =
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| one.scope(|| panic!("out"))));
     assert!(caught.is_err());
@@ -89,7 +89,7 @@ fn a_good_stream_does_not_vouch_for_another() -> Result<()> {
         drop(fail);
         Ok(broken)
     })?;
-    // Mostly it has failed by now; then the first stream succeeds, and `broken` is used again.
+    // By now it has usually failed; then the first stream succeeds, and `broken` is used again.
     std::thread::sleep(std::time::Duration::from_millis(50));
     eval([x.add(1.0)?])?;
     let used = broken.add(2.0)?;

@@ -91,7 +91,7 @@ fn closures_borrow_and_change_their_surroundings() -> Result<()> {
 
 #[test]
 fn values_can_be_read_while_differentiating() -> Result<()> {
-    // Gradient tracing has values, so control flow may depend on them.
+    // Arrays have values while gradients are traced, so control flow may depend on them.
     let seen = Cell::new(0.0);
     let f = |x: &[Array]| {
         let y = x[0].multiply(&x[0])?;
@@ -126,7 +126,7 @@ fn an_error_in_a_closure_is_the_error_of_the_call() -> Result<()> {
     check(Compiled::new(fail, false).call(&x).map(drop));
     // Nested: the innermost message arrives unchanged.
     check(grad(|x| grad(fail, x, &[0]), &x, &[0]).map(drop));
-    // Nothing is left behind.
+    // No state is left behind.
     assert_eq!(scalar(1.0).add(1.0)?.item::<f32>()?, 2.0);
     Ok(())
 }
@@ -210,7 +210,7 @@ fn vmap_places_axes() -> Result<()> {
     let xs = Array::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3])?;
     let scale = row(&[1.0, 10.0]);
     let f = |x: &[Array]| Ok(vec![x[0].multiply(&x[1])?]);
-    // Columns of `xs`, each times the whole `scale`.
+    // Columns of `xs`, each multiplied by the whole `scale`.
     let out = vmap(
         f,
         &[xs.clone(), scale.clone()],
@@ -227,7 +227,7 @@ fn vmap_places_axes() -> Result<()> {
     )?;
     assert_eq!(out[0].shape(), [2, 3]);
     assert_eq!(out[0].to_vec::<f32>()?, [1.0, 2.0, 3.0, 40.0, 50.0, 60.0]);
-    // Outputs that depend on no mapped input are spread, or left alone.
+    // Outputs that depend on no mapped input are repeated for each element, or returned once.
     let constant = |x: &[Array]| Ok(vec![x[1].add(1.0)?, x[1].clone()]);
     let out = vmap(
         constant,
@@ -267,7 +267,7 @@ fn evaluating_a_placeholder_is_an_error() -> Result<()> {
     compile::set_enabled(true);
     assert!(Compiled::new(derived, false).call(from_ref(&xs)).is_err());
     compile::set_enabled(false);
-    // What was lazy before is not harmed.
+    // Arrays that were lazy before are unharmed.
     assert_eq!(lazy.to_vec::<f32>()?, [2.0, 3.0]);
     Ok(())
 }
@@ -304,7 +304,7 @@ fn custom_derivatives() -> Result<()> {
     let f = custom_vjp(
         |x| Ok(vec![x[0].multiply(&x[1])?]),
         |primals, cotangents, outputs| {
-            // Not the derivative: what is returned must be what was written here.
+            // Deliberately not the derivative: the result must be the one written here.
             let first = primals[0].multiply(100.0)?.multiply(&cotangents[0])?;
             Ok(vec![first, outputs[0].add(&primals[1])?])
         },
@@ -335,7 +335,7 @@ fn custom_derivatives() -> Result<()> {
 
 #[test]
 fn custom_functions_under_other_transforms() -> Result<()> {
-    // vmap and jvp go through the plain function; only vjp is one's own.
+    // vmap and jvp use the plain function; only vjp is user-defined.
     let double_slope = |_: &[Array], c: &[Array], _: &[Array]| Ok(vec![c[0].multiply(100.0)?]);
     let square = |x: &[Array]| Ok(vec![x[0].square()?]);
     let custom = custom_vjp(square, double_slope)?;
@@ -347,7 +347,7 @@ fn custom_functions_under_other_transforms() -> Result<()> {
     assert_eq!(pushed[0].to_vec::<f32>()?, [2.0, 4.0]);
     let mapped = vmap(&saved, from_ref(&xs), &[Some(0)], &[Some(0)])?;
     assert_eq!(mapped[0].to_vec::<f32>()?, [1.0, 4.0]);
-    // MLX cannot map the order that it gives to recomputation.
+    // MLX cannot map the node that orders recomputation.
     let each = |x: &[Array]| grad(&saved, x, &[0]);
     let refused = vmap(each, from_ref(&xs), &[Some(0)], &[Some(0)]);
     assert!(message(refused).contains("Depends"));

@@ -1,4 +1,4 @@
-//! Numbers that MLX alone gets wrong without a word, and calls that it would end the process for.
+//! Numbers that MLX alone computes wrongly without an error, and calls in which it would end the process.
 
 use mlx_core::linalg;
 use mlx_core::ops::quantize::{QuantMode, Scheme, dequantize, quantize, quantized_matmul};
@@ -31,7 +31,7 @@ fn integers_are_compared_with_numbers_by_value() {
     assert_eq!(bools(bytes.greater(-1)), [true, true]);
     assert_eq!(bools(bytes.greater_equal(256)), [false, false]);
     assert_eq!(bools(bytes.less_equal(-1)), [false, false]);
-    // Between two integers.
+    // A number between two integers.
     assert_eq!(bools(bytes.less(199.5)), [false, true]);
     assert_eq!(bools(bytes.less(44.5)), [false, true]);
     assert_eq!(bools(bytes.less_equal(199.5)), [false, true]);
@@ -110,13 +110,13 @@ fn integers_are_drawn_from_the_whole_range() -> Result<()> {
     assert!(distinct(drawn.clone()) > 3998);
     let negative = drawn.iter().filter(|x| **x < 0).count();
     assert!((1800..2200).contains(&negative), "{negative}");
-    // Every bit is as likely as its opposite.
+    // Every bit is set as often as not.
     let drawn = draw(1 << 16, DType::I32, 0, 1 << 25)?;
     for bit in 0..25 {
         let share = drawn.iter().filter(|x| **x >> bit & 1 == 1).count() as f64 / (1 << 16) as f64;
         assert!((share - 0.5).abs() < 0.01, "bit {bit}: {share}");
     }
-    // Bounds in arrays, and far from zero.
+    // Bounds in arrays, and bounds far from zero.
     let (low, high) = (ints(&[-7, 5], DType::I32), ints(&[-5, 5], DType::I32));
     let drawn = random::randint(&key, &[100, 2], DType::I32, &low, &high)?.to_vec::<i32>()?;
     for pair in drawn.chunks_exact(2) {
@@ -153,7 +153,7 @@ fn sixteen_bits_accumulate_in_f32() -> Result<()> {
         last(zeros(&[3000], DType::BF16)?.logcumsumexp(0, false, true)),
         8.0
     );
-    // 3000 standard deviations of 100, and a mean that F16 has.
+    // 3000 standard deviations of 100, and a mean that F16 can represent.
     let pairs = arange(0.0, 3000.0, 1.0, DType::F32)?
         .remainder(2)?
         .multiply(200)?
@@ -182,7 +182,7 @@ fn sixteen_bits_accumulate_in_f32() -> Result<()> {
         grows.prod(.., false),
     );
     assert!((float(found) / float(right) - 1.0).abs() < 1e-3);
-    // As whole numbers.
+    // As integers.
     let tens = linspace(0.0, 99.0, 100, DType::I32)?.to_vec::<i32>()?;
     assert!(tens.into_iter().eq(0..100));
     Ok(())
@@ -213,7 +213,7 @@ fn small_groups_and_odd_rows_quantise() -> Result<()> {
     let all = quantize(&w, scheme)?;
     assert_eq!(all.packed.shape(), [33, 2]);
     assert_eq!(all.scales.shape(), [33, 1]);
-    // The rows of a matrix do not depend on how many there are.
+    // The rows of a matrix do not depend on their number.
     let some = quantize(&w.slice(&[0, 0], &[32, 16])?, scheme)?;
     let first = all.packed.slice(&[0, 0], &[32, 2])?;
     assert_eq!(first.to_vec::<u32>()?, some.packed.to_vec::<u32>()?);

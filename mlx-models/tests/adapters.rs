@@ -1,4 +1,4 @@
-//! Adapters of mlx-lm and PEFT: what they compute, what is written, what is refused.
+//! Adapters of mlx-lm and PEFT: their results, the files that are written, and what is refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,10 +19,10 @@ const CASES: [(&str, &str); 9] = [
     ("lora-q_qwen3_b5_g32", "q_qwen3_b5_g32"),
     ("peft-qwen3", "qwen3"),
     ("peft-dora-llama_tied", "llama_tied"),
-    // Experts, their router, and the embedding beside a head of its own.
+    // Experts, their router, and the embedding of a model with a separate head.
     ("lora-qwen3_moe", "qwen3_moe"),
     ("lora-q_qwen3_moe_b4_g32", "q_qwen3_moe_b4_g32"),
-    // An embedding that is the head too.
+    // An embedding that is also the head.
     ("dora-head-llama_tied", "llama_tied"),
     ("lora-q_gemma3_text_b4_g32", "q_gemma3_text_b4_g32"),
     ("peft-llama_bias", "llama_bias"),
@@ -84,7 +84,7 @@ fn adapters_compute_what_their_makers_say() {
         let mut sorted = names.clone();
         sorted.sort();
         assert_eq!(adapter.names, sorted);
-        // The file stays as good when it is part of the matrices.
+        // The file stays valid after its weights were added to the matrices.
         lora::fuse(model.as_mut(), true).unwrap();
         let fused = logits(model.as_ref());
         assert!(
@@ -128,7 +128,7 @@ fn what_is_written_reads_the_same() {
         let again = adapter::load(dir.path(), model.as_mut()).unwrap();
         assert_eq!(again, read);
         assert_eq!(logits(model.as_ref()), expected, "{case}");
-        // Nothing else is left in the folder.
+        // No other file is left in the folder.
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 }
@@ -177,7 +177,7 @@ fn full_parameters_replace_the_models_own() {
     assert_eq!(logits(target.as_ref()), changed);
 }
 
-/// All faults in one report, and the model is as it was.
+/// All faults are in one report, and the model is unchanged.
 #[test]
 fn an_adapter_of_another_model_is_refused_whole() {
     let mut target = model("qwen3");
@@ -208,7 +208,7 @@ fn patched(case: &str, patch: &Value) -> tempfile::TempDir {
     dir
 }
 
-/// Why a case with other settings is refused.
+/// The reason why a case with other settings is refused.
 fn refused(case: &str, patch: Value) -> String {
     let dir = patched(case, &patch);
     let name = CASES.iter().find(|(found, _)| *found == case).unwrap().1;
@@ -301,7 +301,7 @@ fn an_embedding_of_peft_is_refused_where_it_means_something_else() {
     assert!(error.contains("leaves a tied head alone"), "{error}");
 }
 
-/// No linear layer, embedding or expert of any architecture is computed past its adapter.
+/// No linear layer, embedding or expert of any architecture is computed without its adapter.
 #[test]
 fn every_layer_heeds_its_adapter() {
     struct Paths(Vec<String>);

@@ -1,4 +1,5 @@
-//! Every key of every family's config.json has the effect that it has in transformers, or none.
+//! Every key of every family's config.json has the effect that it has in transformers, or no effect if it has none
+//! there.
 
 use std::path::{Path, PathBuf};
 
@@ -57,7 +58,7 @@ fn changed(config: &Value, change: &Value) -> Value {
     config
 }
 
-/// The cases of the golden, and how many of them transformers computes.
+/// The cases of the golden, and the number of them that transformers computes.
 #[test]
 fn keys_have_the_effect_that_they_have_in_transformers() {
     let table = json(models().join("config_keys.json"));
@@ -73,7 +74,7 @@ fn keys_have_the_effect_that_they_have_in_transformers() {
         let config = json(dir.join(file));
         for entry in family["cases"].as_array().unwrap() {
             let change = &entry["change"];
-            // Where transformers fails, this project may compute something or refuse.
+            // Where transformers fails, this project may compute a result or refuse.
             let Some(expected) = entry["logprobs"].as_array() else {
                 let _ = loaded(&dir, changed(&config, change));
                 continue;

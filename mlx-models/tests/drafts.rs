@@ -1,4 +1,5 @@
-//! Heads for multi-token prediction that draft: what they say, and that rejected tokens leave no trace in what they keep.
+//! Heads for multi-token prediction that draft: the drafted tokens, and that rejected tokens leave no trace in the
+//! head's cache.
 
 use std::path::{Path, PathBuf};
 
@@ -39,7 +40,7 @@ fn ids(rows: &[&[u32]]) -> Array {
     Array::from_slice(&flat, &[rows.len() as i32, width as i32]).unwrap()
 }
 
-/// The rows read their tokens and keep the first of them. Features `[B, L, E]`.
+/// The rows read their tokens and keep the first of them. Returns the features `[B, L, E]`.
 fn read(model: &Loaded, cache: &mut ModelCache, rows: &[&[u32]], keep: &[usize]) -> Vec<u32> {
     let widths: Vec<usize> = rows.iter().map(|row| row.len()).collect();
     let mut step = cache.begin(&widths).unwrap();
@@ -53,7 +54,7 @@ fn bits(array: &Array) -> Vec<u32> {
     values.into_iter().map(f32::to_bits).collect()
 }
 
-/// Features behind a row's next token and so many greedy drafts.
+/// The features of the row's next token and of this many greedy drafts.
 fn chain(model: &Loaded, cache: &mut ModelCache, next: u32, drafts: usize) -> Vec<Vec<u32>> {
     let (mut tokens, mut features, mut found) = (vec![next], Vec::new(), Vec::new());
     for _ in 0..=drafts {
@@ -103,7 +104,7 @@ fn drafts_equal_the_reference() {
     }
 }
 
-/// The head changes nothing of what the model computes, and keeps one layer's keys and values and one position's features.
+/// A head changes no result of the model. It keeps one layer's keys and values and the features of one position.
 #[test]
 fn a_head_follows_and_does_not_show() {
     for case in CASES {
@@ -141,8 +142,8 @@ fn a_head_follows_and_does_not_show() {
     assert!(!model("qwen3", true).model.drafts());
 }
 
-/// Rows of any widths that keep any part of their tokens draft as rows that were alone and never had the rest; drafts
-/// themselves leave nothing behind either.
+/// Rows of any widths that keep any number of their tokens draft the same as rows that were alone and never read the
+/// other tokens. Drafts leave no trace either.
 #[test]
 fn rejected_tokens_leave_no_trace() {
     const ROWS: usize = 3;
@@ -171,7 +172,7 @@ fn rejected_tokens_leave_no_trace() {
                     text.extend_from_slice(&row[..keep]);
                 }
                 if turn == 2 {
-                    // A slot is used again.
+                    // A freed slot is used again.
                     batch.clear(1);
                     texts[1].clear();
                     continue;

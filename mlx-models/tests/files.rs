@@ -1,4 +1,4 @@
-//! What is in a checkpoint's files decides: heads, indexes, extra tensors, and sizes.
+//! The files of a checkpoint decide: heads, indexes, extra tensors, and sizes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -84,7 +84,7 @@ fn a_head_that_differs_from_the_embedding_is_used_and_kept() {
         let other = embedding.multiply(-0.5).unwrap();
         let (mut tied, untied, tensors) = with_head(case, other);
         if case == "gemma2" {
-            // Gemma ties them where its config does not tell.
+            // Gemma ties them unless its config says otherwise.
             tied.as_object_mut()
                 .unwrap()
                 .shift_remove("tie_word_embeddings");
@@ -93,7 +93,7 @@ fn a_head_that_differs_from_the_embedding_is_used_and_kept() {
         let dir = folder(&tied, &tensors);
         assert_eq!(logits(&loaded(dir.path())), expected, "{case}");
 
-        // Converted, the config says what is true, for readers that would drop the head.
+        // The converted config says whether they are tied, for readers that would ignore the head.
         let out = tempfile::tempdir().unwrap();
         let files = mlx_models::open_weights(dir.path()).unwrap();
         let options = ConvertOptions::default();
@@ -124,7 +124,7 @@ fn a_head_without_an_embedding_is_both() {
     assert_eq!(logits(&found), logits(&plain));
 }
 
-/// As in transformers: `model.safetensors` goes before an index, whatever that says.
+/// As in transformers: `model.safetensors` takes precedence over an index, whatever the index lists.
 #[test]
 fn a_whole_file_goes_before_an_index() {
     let dir = folder(&config("llama_tied"), &tensors("llama_tied"));
@@ -172,7 +172,7 @@ fn extra_tensors_are_refused_in_every_dtype() {
     }
 }
 
-/// Python writes numbers that JSON does not have.
+/// Python writes numbers that JSON does not allow.
 #[test]
 fn numbers_of_python_in_a_config_are_read() {
     let dir = folder(&config("llama_tied"), &tensors("llama_tied"));
@@ -193,7 +193,7 @@ fn numbers_of_python_in_a_config_are_read() {
     assert!(refused(dir.path()).contains("rms_norm_eps"));
 }
 
-/// YaRN extends the original context by its factor, also where `max_position_embeddings` is that of before.
+/// YaRN extends the original context by its factor, also where `max_position_embeddings` is the original length.
 #[test]
 fn yarn_extends_the_context() {
     let scaling =
@@ -209,7 +209,7 @@ fn yarn_extends_the_context() {
     }
 }
 
-/// Keys that a wrapper leaves out have the values of its own class, for the caches too.
+/// Keys that a wrapper config leaves out have the defaults of the text model's own class, for the caches too.
 #[test]
 fn a_wrapper_may_leave_keys_out() {
     let mut config = config("gemma3");
@@ -223,7 +223,7 @@ fn a_wrapper_may_leave_keys_out() {
     ] {
         text.shift_remove(key);
     }
-    // Gemma 3's own sizes, and so not those of the fixture: the tensors do not fit, and the report tells the sizes.
+    // Gemma 3's defaults differ from the fixture's sizes: the tensors do not fit, and the report names the sizes.
     let files = mlx_models::open_weights(&models().join("gemma3")).unwrap();
     let result = mlx_models::load_from("here", config, files, LoadOptions::default());
     let Err(error) = result else { panic!("loaded") };
@@ -255,7 +255,7 @@ fn tensors_in_f64_load_as_f32() {
     let found = loaded(dir.path());
     assert_eq!(found.info.dtype, DType::F32);
     assert_eq!(logits(&found), expected);
-    // Rounded to the nearest, and not cut off.
+    // Rounded to nearest, not truncated.
     let fine: Vec<f64> = before
         .iter()
         .map(|&n| f64::from(n) * (1.0 - 1e-9))
@@ -266,7 +266,7 @@ fn tensors_in_f64_load_as_f32() {
         logits(&loaded(folder(&config("llama_tied"), &tensors).path())),
         expected
     );
-    // Converted, they are F32 in the file.
+    // The converted file has them in F32.
     let out = tempfile::tempdir().unwrap();
     let files = mlx_models::open_weights(dir.path()).unwrap();
     let options = ConvertOptions::default();

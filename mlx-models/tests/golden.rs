@@ -1,4 +1,4 @@
-//! Every tiny checkpoint of `testdata/models` against what its reference makes of it.
+//! Every tiny checkpoint of `testdata/models` compared with its reference.
 
 mod golden {
     pub mod case;
@@ -59,7 +59,7 @@ fn logits_and_tokens_equal_the_reference() {
     }
 }
 
-/// A flag set wrong must show: otherwise the test above proves nothing about it.
+/// A wrong flag must change the result, or the test above would not cover that flag.
 #[test]
 fn every_mutation_shows() {
     let mut shown = 0;
@@ -85,12 +85,12 @@ fn every_mutation_shows() {
     assert!(shown >= 100, "only {shown} mutations were tried");
 }
 
-/// Reading a prompt in one step, in chunks, or token by token gives the same.
+/// Reading a prompt in one step, in chunks, or token by token gives the same result.
 #[test]
 fn decode_equals_prefill() {
     for case in Case::all() {
         let model = case.load("config.json", None).unwrap();
-        // A row that crosses LongRoPE's border is computed anew and not continued.
+        // A row that crosses LongRoPE's limit is computed anew instead of continued.
         let prompt = match model.model.switches_after() {
             Some(border) => &case.prompts[0][..case.prompts[0].len().min(border)],
             None => &case.prompts[0][..],

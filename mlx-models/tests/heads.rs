@@ -1,4 +1,4 @@
-//! Heads for multi-token prediction in files of their own: the forms in which they are found, and the one that is written.
+//! Heads for multi-token prediction in separate files: the forms that are read, and the form that is written.
 
 #[path = "shared/parameters.rs"]
 mod shared;
@@ -87,7 +87,7 @@ fn converted(from: &Path, to: &Path, packing: Packing) -> Result<Converted> {
     )
 }
 
-/// A dense model of MLX's form without a head.
+/// A dense model in MLX's form, without a head.
 fn dense() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     converted(
@@ -178,7 +178,7 @@ fn a_head_is_whole_and_there_once() {
     write(&dir.path().join("mtp.safetensors"), &prefixed("*.mtp."));
     let error = refused(dir.path());
     assert!(error.contains("\"*.\" is no prefix of tensors"), "{error}");
-    // A family without heads leaves such a file alone.
+    // A family without heads ignores such a file.
     let dir = tempfile::tempdir().unwrap();
     for file in ["config.json", "model.safetensors"] {
         std::fs::copy(testdata("llama_tied").join(file), dir.path().join(file)).unwrap();
@@ -187,7 +187,7 @@ fn a_head_is_whole_and_there_once() {
     loaded(dir.path());
 }
 
-/// The projection and norms stay as they are, the layer gets 8 bits; other programs see none of it.
+/// The projection and norms are unchanged, and the layer gets 8 bits; other programs ignore the file.
 #[test]
 fn a_conversion_keeps_the_head() {
     let source = dense();
@@ -245,8 +245,8 @@ fn a_conversion_keeps_the_head() {
     assert_head(&parameters(&loaded(back.path())), "saved");
 }
 
-/// Layers behind the last, as DeepSeek and GLM publish their heads, go with the model: dense with the same numbers, and quantised
-/// with more bits.
+/// Layers after the last one, as DeepSeek and GLM publish their heads, are converted with the model: dense with the
+/// same numbers, and quantised with more bits.
 #[test]
 fn layers_behind_the_last_are_kept() {
     for case in ["deepseek_v3", "glm4_moe_lite", "glm4_moe"] {

@@ -1,4 +1,4 @@
-//! Checkpoints that are wrong, by accident or on purpose: one clear error, never a panic.
+//! Checkpoints that are malformed, by accident or on purpose: one clear error, never a panic.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -245,7 +245,7 @@ proptest! {
     }
 }
 
-/// `Io` is the system's refusal, `Format` is wrong content.
+/// `Io` is an error of the system, `Format` is wrong content.
 #[test]
 fn an_absent_file_and_a_wrong_one_are_of_different_kinds() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Decoders with recurrent layers: the forms in which their checkpoints are found, and what is refused.
+//! Decoders with recurrent layers: the forms of their checkpoints, and what is refused.
 
 #[path = "shared/parameters.rs"]
 mod shared;
@@ -70,7 +70,7 @@ fn logits(model: &Loaded) -> Vec<f32> {
     logits.astype(DType::F32).unwrap().to_vec().unwrap()
 }
 
-/// The rows of one part of a matrix that lies in `groups` groups of `[parts…]`.
+/// The rows of one part of a matrix that is stored in `groups` groups of `[parts…]`.
 fn rows(matrix: &Array, groups: i32, (from, to): (i32, i32)) -> Array {
     let [n, width] = matrix.dims().unwrap();
     let grouped = matrix.reshape(&[groups, n / groups, width]).unwrap();
@@ -78,7 +78,7 @@ fn rows(matrix: &Array, groups: i32, (from, to): (i32, i32)) -> Array {
     part.reshape(&[-1, width]).unwrap()
 }
 
-/// Projections that lie head by head, taken apart by hand, are those of the later family.
+/// Projections that are stored head by head equal those of the later family once they are split by hand.
 #[test]
 fn fused_projections_equal_separate_ones() {
     let mut tensors = published("qwen3_next");
@@ -110,14 +110,14 @@ fn fused_projections_equal_separate_ones() {
     assert!(same(&found[name], &tensors[name]));
 }
 
-/// Files of MLX have other convolutions, norms with their 1, stacked experts, and another prefix.
+/// MLX's files have other convolutions, norms that include their 1, stacked experts, and another prefix.
 #[test]
 fn both_storage_forms_are_one_model() {
     for (case, prefix) in [("qwen3_5_moe", "language_model."), ("qwen3_next", "")] {
         let tensors = published(case);
         let plain = loaded(config(case), &tensors);
         let expected = logits(&plain);
-        // As the model has them: so mlx-lm stores them, but for fused projections.
+        // The forms of the model: mlx-lm stores the same, except for fused projections.
         let stored: Tensors = parameters(&plain)
             .into_iter()
             .map(|(name, array)| (format!("{prefix}{name}"), array))
@@ -144,7 +144,7 @@ fn both_storage_forms_are_one_model() {
     }
 }
 
-/// The text model's config alone, in each of the names that it has.
+/// The text model's config alone, under each of its type names.
 #[test]
 fn a_text_model_needs_no_wrapper() {
     for case in ["qwen3_5", "qwen3_5_moe"] {
@@ -160,7 +160,7 @@ fn a_text_model_needs_no_wrapper() {
             assert_eq!(model.info.unread_keys, Vec::<String>::new());
             assert_eq!(logits(&model), wrapped, "{name}");
         }
-        // Tied on either side, or only by the absence of a head.
+        // Tied in either config, or only because there is no head.
         if case == "qwen3_5" {
             let mut inside = config(case);
             inside["tie_word_embeddings"] = Value::Null;
@@ -199,7 +199,7 @@ fn a_head_for_more_tokens_is_a_module_set_of_its_own() {
         .unwrap();
     assert!(same(&stacked, &gate));
 
-    // It is there as a whole or not at all, and changes nothing of what the model computes.
+    // The head is present as a whole or not at all, and changes no result of the model.
     let without: Tensors = tensors
         .clone()
         .into_iter()
@@ -223,7 +223,7 @@ fn a_head_for_more_tokens_is_a_module_set_of_its_own() {
     loaded(dedicated, &without);
 }
 
-/// A head beside a model in MLX's form tells by its own norms how they are stored.
+/// The norms of a head beside a model in MLX's form show in which form they are stored.
 #[test]
 fn norms_of_a_head_tell_how_they_are_stored() {
     let case = "qwen3_5_text";
@@ -270,7 +270,8 @@ fn norms_of_a_head_tell_how_they_are_stored() {
     }
 }
 
-/// What is computed from F32 numbers in files of 16 bits stays so, and the rest has the model's dtype.
+/// Tensors whose results are computed from F32 numbers stay F32 in files of 16 bits, and the others have the model's
+/// dtype.
 #[test]
 fn decays_are_not_rounded() {
     let tensors = published("qwen3_5");
@@ -294,8 +295,8 @@ fn decays_are_not_rounded() {
     assert!(off < 0.1 * largest, "off by {off} of {largest}");
 }
 
-/// A row costs a window of inputs and a state in each recurrent layer, whatever its length, and keeps any number of a step's
-/// tokens without room for them.
+/// A row needs a window of inputs and a state in each recurrent layer, whatever its length. It can keep any number of a
+/// step's tokens without extra memory.
 #[test]
 fn layers_keep_what_they_say() {
     let model = loaded(config("qwen3_5_text"), &published("qwen3_5_text"));

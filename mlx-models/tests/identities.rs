@@ -1,4 +1,4 @@
-//! What must be the same whichever way it is computed.
+//! Different ways of computing the same must have the same result.
 
 use std::path::{Path, PathBuf};
 
@@ -67,8 +67,8 @@ fn off(a: &[f32], b: &[f32]) -> f32 {
         .fold(0.0, f32::max)
 }
 
-/// Rows of other lengths in the same forward, through prefill and ten steps of decode, change
-/// nothing, also past the windows.
+/// Rows of other lengths in the same forward pass change nothing, through prefill and ten steps of decode, also past
+/// the windows.
 #[test]
 fn rows_of_a_batch_equal_single_rows() {
     for case in [
@@ -121,8 +121,8 @@ fn rows_of_a_batch_equal_single_rows() {
     }
 }
 
-/// A ring of the window's size gives what an unbounded buffer and a mask would: the cache that
-/// stores nothing has only the mask.
+/// A ring of the window's size gives the same as an unbounded buffer with a mask. A cache that stores nothing has only
+/// the mask.
 #[test]
 fn a_ring_equals_the_whole_prompt_under_a_mask() {
     let usual = [

@@ -1,4 +1,4 @@
-//! What a model says of its sizes is what its tensors say.
+//! The sizes that a model reports equal those of its tensors.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,7 +24,7 @@ impl Visit for Shapes {
     }
 }
 
-/// Of every fixture, with every config: what a model says of its sizes is what its tensors and its cache say.
+/// Of every fixture, with every config: the sizes that a model reports equal those of its tensors and of its cache.
 #[test]
 fn sizes_are_those_of_the_tensors() {
     let mut cases = 0;
@@ -69,13 +69,13 @@ fn agree(place: &str, found: &Loaded) {
         [sizes.vocab, sizes.hidden],
         "{place}"
     );
-    // Beside delta rules the queries' projection has gates too.
+    // In gated attention beside delta rules, the queries' projection contains gates too.
     let is_gated = shapes
         .keys()
         .any(|name| name.ends_with(".linear_attn.in_proj_qkv"));
     let gates = if is_gated { 2 } else { 1 };
     for (index, layer) in sizes.layers().iter().enumerate() {
-        // Layers of one block call it a mixer.
+        // Layers of one block name their attention `mixer`.
         let attention = ["self_attn", "mixer"].map(|name| format!("model.layers.{index}.{name}"));
         let has = |name: &&String| {
             shapes
@@ -87,7 +87,7 @@ fn agree(place: &str, found: &Loaded) {
             let LayerKind::Recurrent(shape) = state else {
                 continue;
             };
-            // The causal convolution has a filter for each channel.
+            // The causal convolution has one filter for each channel.
             let prefix = format!("model.layers.{index}.");
             let taps = shapes.iter().find(|(name, _)| {
                 let own = name.strip_prefix(&prefix);
@@ -107,7 +107,7 @@ fn agree(place: &str, found: &Loaded) {
             continue;
         };
         if layer.states.is_empty() {
-            // It reads the keys and values of another layer.
+            // This layer reads the keys and values of another layer.
             continue;
         }
         if layer.states.first() == Some(&LayerKind::Latent) {
@@ -129,7 +129,7 @@ fn agree(place: &str, found: &Loaded) {
             None => {
                 assert_eq!(rows(&format!("{attention}.q_proj")), Some(q), "{place}");
                 assert_eq!(rows(&format!("{attention}.k_proj")), Some(k), "{place}");
-                // Values may be keys.
+                // Values may be the keys.
                 let values = rows(&format!("{attention}.v_proj")).unwrap_or(k);
                 assert_eq!(values, v, "{place}");
             }

@@ -1,4 +1,4 @@
-//! How many operations a decode step is made of: on a CPU each costs microseconds, whatever it does.
+//! The number of operations of a decode step: on a CPU each costs microseconds, whatever it computes.
 
 use std::path::Path;
 
@@ -6,8 +6,8 @@ use mlx_core::{Array, DType, Result, eval, fast, graph_size};
 use mlx_models::{LoadOptions, load};
 use mlx_nn::{CacheOptions, ModelCache};
 
-/// Operations of one layer, in float: 7 products, 3 views of values and of the attention's result each, and norms, heads,
-/// the cache, attention, the gate and sums.
+/// Operations of one layer, in float: 7 products, 3 views each of the values and of the attention's result, and norms,
+/// heads, the cache, attention, the gate and sums.
 #[test]
 fn a_layer_is_few_operations() -> Result<()> {
     if fast::form(fast::Op::Attention)? == fast::Form::Plain {
@@ -34,7 +34,7 @@ fn a_layer_is_few_operations() -> Result<()> {
         let mut step = cache.begin(&[40, 33])?;
         eval([&model.hidden(&prompt, &mut step)?])?;
         step.commit_all()?;
-        // Rings are made after the step that fills them.
+        // Rings are created after the step that fills them.
         eval(cache.arrays())?;
         let token = Array::from_slice(&[1u32, 2], &[2, 1])?;
         let outside = graph_size([&model.norm(&model.embed(&token)?)?])?;

@@ -1,4 +1,4 @@
-//! Adapters: nothing at first, the same fused, and dropped inputs only with a key.
+//! Adapters: no effect at first, the same result when fused, and dropout only with a key.
 
 #[path = "adapters/numbers.rs"]
 mod numbers;
@@ -24,7 +24,7 @@ impl Block {
     }
 }
 
-/// Normal numbers where `choose` says so.
+/// Normal numbers for the parameters that `choose` selects.
 struct Draw<F>(random::Key, F);
 impl<F: Fn(&str) -> bool> VisitMut for Draw<F> {
     fn param(&mut self, path: &Path, param: &mut Param) -> Result<()> {
@@ -156,7 +156,7 @@ fn fused_equals_unfused() {
     }
 }
 
-/// Packed again, a fused matrix is what packing its dense form gives.
+/// A fused matrix that is packed again equals the packed form of its dense form.
 #[test]
 fn a_fused_matrix_is_packed_by_its_scheme() {
     let scheme = scheme(4);
@@ -213,7 +213,7 @@ fn inputs_are_dropped_only_with_a_key() {
     assert_eq!(whole, bits(&block.forward(&x)));
 }
 
-/// The mean over many draws is what is computed without dropping.
+/// The mean over many draws is the result without dropout.
 #[test]
 fn dropping_keeps_the_mean() {
     let linear = Linear::new(16, 4, false).unwrap();

@@ -1,4 +1,4 @@
-//! Rope and attention against their definitions, written out.
+//! Rope and attention compared with their definitions.
 
 use mlx_core::Array;
 use mlx_nn::{Attend, CacheOptions, LayerKind, ModelCache, Rope, RopeConfig, RopeScaling};
@@ -75,7 +75,7 @@ fn a_rope_that_cannot_be_is_refused() {
     );
 }
 
-/// LongRoPE: rows of both kinds in one step are rotated as they are alone.
+/// LongRoPE: short and long rows in one step are rotated as they are alone.
 #[test]
 fn rows_on_both_sides_of_the_border_keep_their_own_table() {
     let scaling = RopeScaling::Long {

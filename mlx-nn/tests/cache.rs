@@ -1,7 +1,7 @@
-//! The caches beside a plain model of them: one list of token numbers a row.
+//! The caches compared with a plain model of them: a list of token numbers for each row.
 //!
-//! Queries and keys are zero, so that a query spreads its attention evenly over what it sees; the
-//! value of a token is a one in the column of its number. The output tells which tokens a query saw.
+//! Queries and keys are zero, so a query gives all its unmasked keys the same weight. The value of a token is a one in
+//! the column of its number. The output shows which tokens a query attends to.
 
 use mlx_core::{Array, DType, QuantMode, Result, Scheme, ops::create::zeros};
 use mlx_nn::{Attend, CacheOptions, LayerKind, ModelCache};
@@ -12,7 +12,7 @@ const NUMBERS: usize = 1536;
 const D: i32 = 32;
 const WINDOW: usize = 5;
 
-/// What may happen to a cache.
+/// An event of a cache.
 #[derive(Clone, Debug)]
 enum Event {
     /// A step with these widths, of which each row keeps a part (in sixteenths).
@@ -22,17 +22,17 @@ enum Event {
     },
     /// Keep these rows, modulo how many there are.
     Select(Vec<usize>),
-    /// Append a row that has read so many tokens of its own.
+    /// Append a row that has read this many tokens of its own.
     Join(usize),
-    /// Write a row that has read so many tokens of its own over a row.
+    /// Overwrite a row with one that has read this many tokens of its own.
     Put { row: usize, len: usize },
-    /// Give back memory.
+    /// Free memory.
     Shrink,
-    /// Go on with a clone, after the original has written something else.
+    /// Continue with a clone, after the original has written something else.
     Fork,
-    /// Shorten a row, where that is possible.
+    /// Shorten a row, if that is possible.
     Truncate { row: usize, by: usize },
-    /// Cut the beginning of a row out, go on with that on its own, and then with the row.
+    /// Copy the beginning of a row, continue with that alone, and then with the row.
     Cut { row: usize, by: usize, width: usize },
 }
 
@@ -89,7 +89,7 @@ impl Beside {
             assert!(self.cache.begin(widths).is_err());
             return Ok(());
         }
-        // Every place of the step has a number of its own, right padding too: it must never be seen.
+        // Every position of the step has its own number, also right padding: it must never be attended to.
         let number = |row: usize, token: usize| (self.next + row * l + token) % NUMBERS;
         let mut values = vec![0.0f32; b * l * NUMBERS];
         for row in 0..b {
@@ -100,7 +100,7 @@ impl Beside {
         let v = Array::from_slice(&values, &[b as i32, 1, l as i32, NUMBERS as i32])?;
         let k = zeros(&[b as i32, 1, l as i32, D], DType::F32)?;
         let q = zeros(&[b as i32, 2, l as i32, D], DType::F32)?;
-        // A step wider than the slack can only be kept whole by a ring that has wrapped.
+        // Only a ring that has wrapped can keep the whole of a step that is wider than the slack.
         let whole = l > self.options.slack + 1;
         let keep: Vec<usize> = (0..b)
             .map(|row| {
@@ -121,7 +121,7 @@ impl Beside {
             };
             seen.push(step.attend_shared(layer, &q, &k, &v, &options)?);
         }
-        // A layer that reads the keys and values of an earlier one sees what that one sees.
+        // A layer that reads the keys and values of an earlier one attends to the same tokens as that one.
         let q = zeros(&[b as i32, 3, l as i32, D], DType::F32)?;
         let mut again = Vec::new();
         for (layer, seen) in seen.iter().enumerate() {
@@ -220,8 +220,8 @@ impl Beside {
         Ok(())
     }
 
-    /// The views of a beginning are right, so are the copies and what is read from their arrays; and
-    /// what goes on behind them does not touch the row.
+    /// The views of a beginning are right, and so are the copies and the rows that are read from their arrays.
+    /// Continuing from them does not change the row.
     fn cut(&mut self, row: usize, by: usize, width: usize) -> Result<()> {
         let len = self.rows[row].len().saturating_sub(by);
         if len == 0 || !self.cache.can_shorten(row, len) {
@@ -276,7 +276,7 @@ proptest! {
     }
 }
 
-/// A one among zeros is the same when it is packed, to the last bits.
+/// A one among zeros is unchanged by packing, except in the last bits.
 fn packed(bits: Option<i32>) -> CacheOptions {
     let scheme = |bits| Scheme::new(QuantMode::Affine, bits, 32).unwrap();
     CacheOptions {
@@ -323,7 +323,7 @@ fn a_step_too_wide_for_the_slack_must_be_kept_whole() {
     );
 }
 
-/// Decoding with the next step queued before the last is read must not copy the buffers.
+/// Decoding with the next step queued before the last one is read must not copy the buffers.
 #[test]
 fn the_buffer_does_not_move_while_steps_are_in_flight() {
     let kinds = [LayerKind::Full, LayerKind::Window(16)];
@@ -355,7 +355,7 @@ fn the_buffer_does_not_move_while_steps_are_in_flight() {
             step.commit_all().unwrap();
             mlx_core::async_eval([&y]).unwrap();
             outputs.push(y);
-            // The ring grows to its size once; from then on the buffer stays.
+            // The ring grows to its size once; after that the buffer stays.
             if position == 20 {
                 addresses.extend(cache.arrays().map(|array| array.address().unwrap()));
             }

@@ -1,4 +1,4 @@
-//! Cross entropy by slices of the vocabulary equals the plain one, with less memory.
+//! Cross entropy by slices of the vocabulary equals the plain one and takes less memory.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const ROWS: i32 = 5;
 const HIDDEN: i32 = 32;
 const VOCAB: i32 = 101;
 
-/// Random values for every parameter; the spread is large enough for probabilities to differ.
+/// Random values for every parameter. Their spread is large enough for probabilities to differ.
 struct Fill(random::Key);
 
 impl VisitMut for Fill {
@@ -56,13 +56,13 @@ fn set(module: &mut dyn Module, values: &[Array]) {
 fn inputs(dtype: DType) -> (Array, Array, Array) {
     let key = random::Key::new(5).unwrap();
     let hidden = random::normal(&key, &[1, ROWS, HIDDEN], DType::F32, 0.0, 1.0).unwrap();
-    // The first and the last token, and both sides of a border.
+    // The first and the last token, and both sides of a slice's border.
     let targets = Array::from_slice(&[0u32, 39, 40, 79, 100], &[1, ROWS]).unwrap();
     let weights = Array::from_slice(&[1.0f32, 0.0, 2.0, -1.0, 0.5], &[1, ROWS]).unwrap();
     (hidden.astype(dtype).unwrap(), targets, weights)
 }
 
-/// The weighted sum of losses, and its gradients for the hidden states and all that is trainable.
+/// The weighted sum of losses, and its gradients for the hidden states and all trainable parameters.
 fn graded<M: Module>(
     module: &mut M,
     head: impl Fn(&M) -> Head<'_>,
@@ -94,7 +94,7 @@ fn graded<M: Module>(
     (loss[0].item().unwrap(), grads)
 }
 
-/// Slices that divide the vocabulary and that do not, one, and more than there is.
+/// Slices that divide the vocabulary and slices that do not, one slice, and more slices than entries.
 fn check<M: Module>(
     what: &str,
     module: &mut M,
@@ -198,7 +198,7 @@ fn adapted(mut layer: Linear, dora: bool) -> Linear {
     let key = random::Key::new(2).unwrap();
     attach(&mut layer, &config, &key, |_| true).unwrap();
     set_trainable(&mut layer, is_adapter).unwrap();
-    // B begins at zero, where A has no gradient.
+    // B begins at zero, which makes the gradient of A zero.
     let lora = layer.lora_mut().unwrap();
     let shape = lora.lora_b.shape().to_vec();
     lora.lora_b
@@ -257,7 +257,7 @@ fn adapters_on_the_head_learn() {
     }
 }
 
-/// In 16 bits the slices' gradients are added in F32: they are off by no more than their rounding.
+/// In 16 bits the slices' gradients are added in F32: the error is no more than their rounding.
 #[test]
 fn narrow_types_are_added_wide() {
     let mut dense = layer(true);
@@ -371,7 +371,8 @@ fn what_does_not_fit_is_refused() {
     assert!(refused(&short, 8).contains("must have the same rows"));
 }
 
-/// The logits of the first tokens are those of the whole head, of dense, packed and tied matrices, scaled and capped.
+/// The logits of the first tokens equal those of the whole head, for dense, packed and tied matrices, scaled and
+/// capped.
 #[test]
 fn the_first_tokens_have_the_logits_of_the_whole() {
     let (hidden, _, _) = inputs(DType::F32);

@@ -1,4 +1,5 @@
-//! `GatedDeltaNet` against a plain loop, and what must not depend on how tokens are divided into steps and rows.
+//! `GatedDeltaNet` compared with a plain loop. The result does not depend on how tokens are divided into steps and
+//! rows.
 
 use std::collections::HashMap;
 
@@ -51,7 +52,7 @@ fn cache(rows: usize) -> ModelCache {
     ModelCache::new(&[CONFIG.kind()], rows, CacheOptions::default())
 }
 
-/// A step, of whose tokens each row keeps `keep`; the outputs `[B, L, E]`.
+/// A step of which each row keeps `keep` tokens. Returns the outputs `[B, L, E]`.
 fn step(
     layer: &GatedDeltaNet,
     cache: &mut ModelCache,
@@ -76,7 +77,8 @@ fn states(cache: &ModelCache) -> Vec<Vec<u32>> {
     cache.arrays().map(bits).collect()
 }
 
-/// Kernels add in an order that does not depend on the number of rows and tokens. MLX's own operations do not promise that.
+/// Whether sums do not depend on the number of rows and tokens. That holds for our kernels, and MLX's own operations do
+/// not guarantee it.
 fn to_the_bit() -> bool {
     let form = |op| fast::form(op).unwrap() == Form::Cpu;
     form(Op::Delta) && form(Op::Linear)
@@ -241,7 +243,8 @@ fn chunks_of_a_text_equal_the_whole() {
     }
 }
 
-/// Rows of any width, of which each keeps any part, go on as rows that were alone and never had the rest.
+/// Rows of any width, each of which keeps any number of tokens, continue like rows that were alone and never read the
+/// other tokens.
 #[test]
 fn rejected_tokens_leave_no_trace() {
     const ROWS: usize = 4;
@@ -300,7 +303,7 @@ fn sizes_that_do_not_fit_are_refused() {
     assert!(error.contains("at least 2 taps, given 1"), "{error}");
 }
 
-/// In 16 bits the state and what decides its decay stay F32, and the output has the dtype of the input.
+/// In 16 bits the state and the inputs of its decay stay F32, and the output has the dtype of the input.
 #[test]
 fn half_precision_keeps_its_state_in_f32() {
     let mut layer = layer(CONFIG, 4);
@@ -308,7 +311,7 @@ fn half_precision_keeps_its_state_in_f32() {
     struct Cast;
     impl mlx_nn::VisitMut for Cast {
         fn param(&mut self, path: &Path, param: &mut Param) -> Result<()> {
-            // As published: some vectors are F32 in files of BF16.
+            // As in published files: some vectors are F32 in files of BF16.
             let dtype = match path.as_str() {
                 "norm.weight" => Some(DType::F32),
                 _ => param.dtype_in(Some(DType::BF16)),

@@ -1,4 +1,4 @@
-//! Latent attention: what is cached and how it is computed changes nothing.
+//! Latent attention: the form of the cache and the way of computing do not change the result.
 
 use mlx_core::{Array, DType, Result, random};
 use mlx_nn::init::initialise;
@@ -8,7 +8,7 @@ use mlx_nn::{
     Path, RopeConfig, RopeScaling, Visit, VisitMut,
 };
 
-/// DeepSeek's sizes of what is cached: keys of 576, values of 512.
+/// DeepSeek's sizes in the cache: keys of 576, values of 512.
 const CONFIG: LatentConfig = LatentConfig {
     hidden: 24,
     heads: 3,
@@ -115,7 +115,7 @@ fn a_window_bounds_what_is_kept() -> Result<()> {
     Ok(())
 }
 
-/// Adapters, also with magnitudes, are part of the matrices of the absorbed form.
+/// Adapters, also with magnitudes, are included in the matrices of the absorbed form.
 #[test]
 fn adapters_reach_the_absorbed_form() -> Result<()> {
     struct Draw(random::Key);
@@ -149,7 +149,7 @@ fn adapters_reach_the_absorbed_form() -> Result<()> {
     Ok(())
 }
 
-/// The projection as two stacks, as mlx-lm writes it.
+/// The projection as two stacks, in mlx-lm's form.
 #[test]
 fn two_stacks_equal_one_matrix() -> Result<()> {
     struct Find(Option<Array>);
@@ -161,7 +161,7 @@ fn two_stacks_equal_one_matrix() -> Result<()> {
             Ok(())
         }
     }
-    /// Gives the parameters of one form to the other.
+    /// Copies the parameters of one form to the other.
     struct Give(Vec<(String, Array)>);
     impl VisitMut for Give {
         fn param(&mut self, path: &Path, param: &mut Param) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Layers against their formulas, written out.
+//! Layers compared with their formulas.
 
 #[path = "layers/numbers.rs"]
 mod numbers;
@@ -187,7 +187,7 @@ fn losses_equal_their_formulas() {
     assert!(loss::masked_mean(&losses, &array).is_err());
 }
 
-/// Every token through its own experts, by hand.
+/// Every token through its own experts, by a plain loop.
 #[test]
 fn experts_equal_one_token_at_a_time() {
     for norm_topk_prob in [false, true] {

@@ -1,4 +1,4 @@
-//! Losses: against their definitions in f64, gradients against finite differences.
+//! Losses: compared with their definitions in f64, gradients compared with finite differences.
 
 use mlx_core::transforms::grad;
 use mlx_core::{Array, DType, random};
@@ -44,7 +44,7 @@ fn wide(logits: &[f32]) -> Vec<f64> {
 
 #[test]
 fn cross_entropy_is_stable() {
-    // Beyond about 88 a plain exp overflows, below -88 a plain log is of nothing.
+    // Beyond about 88 a plain exp overflows, and below -88 a plain log gets zero.
     for scale in [1.0, 30.0, 1000.0] {
         let logits = logits(scale);
         let expected = exact(&wide(&logits));
@@ -56,7 +56,7 @@ fn cross_entropy_is_stable() {
     }
 }
 
-/// 16-bit logits are widened before the softmax: no more is lost than by their rounding.
+/// 16-bit logits are widened before the softmax: the only error is that of their own rounding.
 #[test]
 fn narrow_logits_are_summed_in_f32() {
     for dtype in [DType::BF16, DType::F16] {

@@ -17,7 +17,7 @@ const SCHEME: Scheme = Scheme {
     group_size: 32,
 };
 
-/// `[rows, columns]` numbers that tell their place.
+/// `[rows, columns]` numbers that encode their place.
 fn matrix(rows: i32, columns: i32) -> Array {
     let values: Vec<f32> = (0..rows * columns)
         .map(|at| ((at * 37) % 101) as f32 / 8.0 - (at / columns) as f32)
@@ -68,7 +68,7 @@ struct Qkv {
 module!(Qkv { q, k });
 
 impl Qkv {
-    /// Two parts with so many outputs.
+    /// Two parts with these numbers of outputs.
     fn new(q: i32, k: i32, bias: bool) -> Self {
         Self {
             q: Linear::new(64, q, bias).unwrap(),
@@ -92,7 +92,8 @@ fn rows(groups: i32, parts: [i32; 2]) -> [Vec<i32>; 2] {
 
 #[test]
 fn rows_are_split_and_joined_again() -> Result<()> {
-    // [q | k]; head by head; gate and up in turn.
+    // [q
+    // k]; head by head; gate and up alternating.
     for (groups, parts) in [(1, [6, 2]), (4, [4, 2]), (8, [1, 1])] {
         let split = |from: &str| {
             Rule::split(from, groups, [("q.*", parts[0]), ("k.*", parts[1])]).written()
@@ -133,7 +134,7 @@ fn rows_are_split_and_joined_again() -> Result<()> {
                     .unwrap();
                 assert!(equal(&again, array), "{groups} {parts:?} {name}");
             }
-            // And so does joining, read from a file.
+            // Joining gives them as well, when the whole is read from a file.
             let mut whole =
                 BTreeMap::from([("qk", Linear::new(64, groups * (parts[0] + parts[1]), bias)?)]);
             let halves: Vec<(&str, Array)> = found
@@ -180,7 +181,7 @@ fn odd() -> Odd {
 #[test]
 fn tensors_are_transposed_added_to_stacked_and_dropped() -> Result<()> {
     let conv = matrix(6, 4).reshape(&[6, 1, 4])?;
-    // 1 + 2^-9 is no number of bf16, but in f32 it is: the sum is rounded last.
+    // bf16 cannot represent 1 + 2^-9, but f32 can: the sum is rounded last.
     let norm = Array::from_slice(&[0.5f32, -0.25, 2f32.powi(-9), 0.0], &[4])?;
     let mut tensors = vec![
         ("a.conv1d", conv.clone()),
@@ -197,7 +198,7 @@ fn tensors_are_transposed_added_to_stacked_and_dropped() -> Result<()> {
         Rule::drop("*.rotary", "a buffer"),
         Rule::rename("a.*", "*"),
         Rule::rename("conv1d", "conv"),
-        // Rules see the names of those above them.
+        // Rules see the names that the rules above them made.
         Rule::transpose("conv", &[0, 2, 1]),
         Rule::add("norm", 1.0),
         Rule::stack("experts.#.up", "experts"),
@@ -217,7 +218,7 @@ fn tensors_are_transposed_added_to_stacked_and_dropped() -> Result<()> {
             .squeeze(0)?;
         assert!(equal(&item, &matrix(2, 4).add(index as f32)?));
     }
-    // In f32 nothing is lost.
+    // In f32 no bits are lost.
     let checkpoint = Checkpoint::new("here", vec![file(&tensors)], &rules)?;
     let options = FillOptions {
         dtype: Some(DType::F32),
@@ -260,7 +261,7 @@ fn what_does_not_fit_the_rules_is_in_the_report() {
     ] {
         assert!(error.to_string().contains(part), "{error}");
     }
-    // Rows that do not divide, and a part that is not there.
+    // Rows that cannot be divided evenly, and a missing part.
     let split = Rules::from([Rule::split("qk.*", 1, [("q.*", 2), ("k.*", 1)])]);
     let error = read(
         &mut Qkv::new(2, 1, false),

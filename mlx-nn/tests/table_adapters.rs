@@ -28,7 +28,7 @@ impl Block {
     }
 }
 
-/// Normal numbers where `choose` says so.
+/// Normal numbers for the parameters that `choose` selects.
 struct Draw<F>(random::Key, F);
 impl<F: Fn(&str) -> bool> VisitMut for Draw<F> {
     fn param(&mut self, path: &Path, param: &mut Param) -> Result<()> {
@@ -58,7 +58,7 @@ fn block(scheme: Option<Scheme>, dtype: DType) -> Block {
         fn param(&mut self, path: &Path, param: &mut Param) -> Result<()> {
             let mut value = param.value().clone();
             if path.as_str() == "embed.weight" {
-                // A padding token's row.
+                // The row of a padding token.
                 let rows = value.slice_axis(0, 1, VOCAB)?;
                 let zeros = mlx_core::ops::create::zeros(&[1, 64], DType::F32)?;
                 value = mlx_core::ops::concat(&[zeros, rows], 0)?;
@@ -198,7 +198,7 @@ fn fused_equals_unfused() {
     }
 }
 
-/// Packed again, a fused stack or table is what packing its dense form gives.
+/// A fused stack or table that is packed again equals the packed form of its dense form.
 #[test]
 fn what_is_fused_is_packed_by_its_scheme() {
     let fused = |dequantize: bool| {
@@ -223,7 +223,7 @@ fn what_is_fused_is_packed_by_its_scheme() {
     );
 }
 
-/// Lookups, a tied head and experts drop each by themselves, only with a key, and keep the mean.
+/// Lookups, a tied head and experts drop independently, only with a key, and keep the mean.
 #[test]
 fn what_is_dropped_keeps_the_mean() {
     let with = LoraConfig {
@@ -238,7 +238,7 @@ fn what_is_dropped_keeps_the_mean() {
         let rows = block.embed.forward(&ids).unwrap();
         let x = mlx_core::ops::create::ones(&[4000, 64], DType::F32).unwrap();
         let head = block.embed.as_linear(&x).unwrap();
-        // Linear in the adapter of the last product only.
+        // The result is linear only in the adapter of the last product.
         [rows, head]
     };
     let whole = outputs(&block);

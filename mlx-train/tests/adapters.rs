@@ -1,5 +1,5 @@
-//! Adapters on every kind of layer have the gradients of the matrices they correct, whichever way the
-//! loss is taken.
+//! Adapters on every kind of layer have the gradients that follow from those of their matrices, for every way of
+//! computing the loss.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ fn testdata(name: &str) -> PathBuf {
     here.join("../testdata/models").join(name)
 }
 
-/// A model with adapters on all its layers, B not zero.
+/// A model with adapters on all its layers; B is not zero.
 fn adapted(name: &str) -> Box<dyn Model> {
     struct Draw(random::Key);
     impl VisitMut for Draw {
@@ -82,8 +82,8 @@ fn assert_close(what: &str, found: &Array, expected: &Array, tolerance: f32) {
     );
 }
 
-/// With W' = W + scale B A, by the chain rule from the gradient of W' in the fused model. That one is
-/// held to PyTorch.
+/// With W' = W + scale B A, by the chain rule from the gradient of W' in the fused model. That gradient is compared
+/// with PyTorch elsewhere.
 #[test]
 fn gradients_of_adapters_are_those_of_their_matrices() {
     for name in [
@@ -138,7 +138,7 @@ fn gradients_of_adapters_are_those_of_their_matrices() {
     }
 }
 
-/// The vocabulary in parts, and layer by layer: also where the head shares the embedding's adapter.
+/// The vocabulary in parts, and layer by layer; also with a head that shares the embedding's adapter.
 #[test]
 fn every_way_to_the_loss_has_the_same_gradients() {
     for name in [

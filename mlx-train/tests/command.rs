@@ -1,4 +1,4 @@
-//! The command: train, kill, resume, fuse, evaluate, and what it refuses.
+//! The command: train, kill, resume, fuse, evaluate, and its refusals.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ fn testdata(name: &str) -> String {
     path.join(name).to_str().unwrap().to_owned()
 }
 
-/// A folder with data of ids for models without a tokenizer.
+/// A folder with data as token ids, for models without a tokenizer.
 fn folder() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let lines = |from: usize, to: usize| -> String {
@@ -49,14 +49,14 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// Runs a command that is to succeed: what it prints.
+/// Runs a command that must succeed, and returns its output.
 fn ok(dir: &TempDir, line: &str) -> String {
     let output = run(dir, line);
     assert!(output.status.success(), "{line}: {}", text(&output.stderr));
     text(&output.stdout).to_owned()
 }
 
-/// Runs a command that is to fail with status 1 and one line: that line.
+/// Runs a command that must fail with status 1 and one line, and returns that line.
 fn refused(dir: &TempDir, line: &str) -> String {
     let output = run(dir, line);
     assert_eq!(
@@ -79,8 +79,8 @@ fn eval(dir: &TempDir, line: &str) -> Value {
     serde_json::from_str(&ok(dir, &format!("eval --data valid.jsonl --json {line}"))).unwrap()
 }
 
-/// Killed without warning at odd moments, saving at every step, a run still ends with the bits of one
-/// that was left alone.
+/// A run that saves at every step and is killed without warning at odd moments ends with the same bits as an
+/// undisturbed run.
 #[test]
 fn a_run_that_is_killed_again_and_again_computes_the_same() {
     let dir = folder();
@@ -114,7 +114,8 @@ fn a_run_that_is_killed_again_and_again_computes_the_same() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // A part of what the run takes on this machine, and later and later, so that it comes to its end.
+        // A share of the time that the run takes on this machine, longer at each attempt, so that the run reaches its
+        // end.
         std::thread::sleep(length * (20 + attempt * 17 % 23 + attempt * 6) / 100);
         if child.try_wait().unwrap().is_none() {
             child.kill().unwrap();
@@ -195,7 +196,7 @@ fn an_adapter_is_trained_used_and_fused() {
             &format!("fuse --model {model} --adapter {out} --out fused-{name} --dequantize"),
         );
         let fused = eval(&dir, &format!("--model fused-{name} --dtype f32"));
-        // What is stored in 16 bits is rounded once more.
+        // Parameters that are stored in 16 bits are rounded once more.
         let tolerance = if name == "qwen3" { 1e-4 } else { 3e-2 };
         assert!(
             (loss(&fused) - loss(&adapted)).abs() < tolerance,
@@ -247,7 +248,7 @@ fn texts_are_data_too() {
             eval(&dir, flag)["tokens"].clone()
         })
         .collect();
-    // The two forms are one conversation; a masked prompt counts less, a text all of it.
+    // The two forms are the same conversation; a masked prompt counts fewer tokens, a text counts all.
     assert_eq!(counts[0], counts[1]);
     assert_eq!(counts[3], counts[4]);
     assert!(counts[3].as_u64() < counts[0].as_u64() && counts[3].as_u64() > Some(1));

@@ -1,4 +1,4 @@
-//! Data against what serving does with the same conversation.
+//! Data compared with the prompts that serving makes of the same conversation.
 
 use std::fs;
 
@@ -14,8 +14,7 @@ fn options() -> DataOptions {
     }
 }
 
-/// What is only read is exactly what a chat would be asked with, and what is learnt is the answer and
-/// its end.
+/// The masked tokens are exactly the prompt of a chat, and the learnt tokens are the answer and its end.
 #[test]
 fn training_and_serving_share_the_template() {
     let files = default_model_files();
@@ -41,7 +40,7 @@ fn training_and_serving_share_the_template() {
     assert_eq!(example.tokens[..example.prompt], asked);
     let learnt = &example.tokens[example.prompt..];
     assert!(tokenizer.decode(learnt, false).unwrap().starts_with(answer));
-    // The end is learnt, and nothing behind it.
+    // The end token is learnt, and no token after it.
     let ends = |id: &u32| tokenizer.eos_ids().contains(id);
     assert_eq!(
         learnt.iter().position(ends),
@@ -67,7 +66,7 @@ fn cutting_is_counted() {
     assert_eq!(report.dropped, 2);
 }
 
-/// A template gets the line's tools as serving's does; what is no list is refused by its place.
+/// A template gets the line's tools as in serving; tools that are not a list are refused with their line.
 #[test]
 fn tools_are_part_of_the_prompt() {
     let testdata = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/text");

@@ -1,4 +1,4 @@
-//! Evaluation: the loss of training, accuracy counted by hand, with the head whole and in parts.
+//! Evaluation: the loss of training, accuracy counted by a plain loop, with the head as a whole and in parts.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ fn examples(model: &dyn Model) -> Vec<Example> {
         })
         .collect();
     examples[2].weights = Some((0..12).map(|at| [0.5, 0.0, 2.0][at % 3]).collect());
-    // One that the model itself would say, so that some are right.
+    // One example is the model's own continuation, so that some tokens are right.
     let mut said = vec![7u32, 1];
     for _ in 0..4 {
         let row = Example::new([said.as_slice(), &[0]].concat(), 1);
@@ -46,7 +46,7 @@ fn evaluation_is_the_loss_of_training_and_counts_what_is_right() {
         let examples = examples(model);
         for chunk in [None, Some(1), Some(25), Some(64), Some(1000)] {
             let found = evaluate(model, &examples, 3, None, chunk).unwrap();
-            // The batches of an evaluation are of its own order; the sums are of all.
+            // An evaluation orders its batches in its own way, but its sums are over all of them.
             let (mut sum, mut weight, mut right, mut rows, mut tokens) = (0.0, 0.0, 0, 0, 0);
             for example in &examples {
                 let batch = Batch::new([[example]]).unwrap();
@@ -90,7 +90,7 @@ fn evaluation_is_the_loss_of_training_and_counts_what_is_right() {
     }
 }
 
-/// One batch is to the bit what training minimises.
+/// The loss of one batch is to the bit the one that training minimises.
 #[test]
 fn evaluation_has_the_bits_of_training() {
     let model = model("gemma3_text");
@@ -107,7 +107,7 @@ fn evaluation_has_the_bits_of_training() {
     }
 }
 
-/// With a large vocabulary the logits of a batch never exist, and not those of prompts.
+/// With a large vocabulary, the logits of a whole batch are never in memory, and those of prompts are not computed.
 #[test]
 fn the_logits_of_an_evaluation_never_exist() {
     const VOCAB: usize = 30_000;

@@ -1,4 +1,4 @@
-//! The example of the README, shortened: the built-in model's classifier learns a fifth class.
+//! The README's example, shortened: the built-in model's classifier learns a fifth class.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,7 +17,7 @@ fn mlx_train(dir: &Path, line: &str) -> String {
     succeeded(command.current_dir(dir).args(line.split_whitespace()))
 }
 
-/// The part of the examples of these files whose whole answer is the likeliest.
+/// The share of the examples of these files whose whole answer is the likeliest.
 fn accuracy(dir: &Path, data: &str, adapter: &str) -> f64 {
     let line = format!("eval --data {data} --mask-prompt --batch-size 16 --json {adapter}");
     let found: Value = serde_json::from_str(&mlx_train(dir, &line)).unwrap();

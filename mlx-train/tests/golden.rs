@@ -46,7 +46,7 @@ fn case(model: &str, kind: &str) -> Case {
     }
 }
 
-/// Adapters as the reference began with them.
+/// Adapters with the reference's initial values.
 fn attach_lora(model: &mut dyn Model, facts: &Value, dora: bool, arrays: &Safetensors) {
     struct Start<'a>(&'a Safetensors);
     impl VisitMut for Start<'_> {
@@ -137,8 +137,7 @@ fn follow(model: &str, kind: &str, steps: usize) {
     }
 }
 
-/// Every gradient of the reference is there, none more, and each within 1e-5 of the largest element
-/// of all.
+/// The gradients are exactly those of the reference, and each is within 1e-5 of the largest element of all.
 fn check_gradients(arrays: &Safetensors, facts: &Value, grads: &Gradients) {
     let names = arrays.names().filter_map(|name| name.strip_prefix("grad."));
     let mut expected: Vec<&str> = names.collect();
@@ -169,11 +168,12 @@ fn full_training_follows_torch() {
     for model in ["llama_tied", "qwen3", "gemma3_text"] {
         follow(model, "full", 10);
     }
-    follow("qwen3_5_text", "full", 1); // Weight decay moves norms stored less 1 to another place.
+    follow("qwen3_5_text", "full", 1); // Weight decay acts differently on norms that are stored less 1.
 }
 
-/// Routers learn through the weights of the experts that they chose, and experts from their own rows.
-/// Three steps: later a token is between two experts by less than what sums are rounded by, and which one
+/// Routers learn through the weights of the experts that they chose, and experts learn from their own rows. Only three
+/// steps: later the scores of two experts for one token differ by less than a rounding error, and the choice between
+/// them is discontinuous.
 /// it goes to is a jump.
 #[test]
 fn experts_and_routers_follow_torch() {
@@ -194,7 +194,7 @@ fn bits(array: &Array) -> Vec<u32> {
     numbers.into_iter().map(f32::to_bits).collect()
 }
 
-/// Gradients of parts, each with a number of tokens of its own, add up to those of the whole.
+/// The gradients of parts, each with its own number of tokens, add up to those of the whole.
 #[test]
 fn accumulation_equals_the_large_batch() {
     for (model, kind) in [("llama_tied", "full"), ("gemma3_text", "full")] {
@@ -225,7 +225,7 @@ fn accumulation_equals_the_large_batch() {
     }
 }
 
-/// Documents behind each other in a row have the gradients they have in rows of their own.
+/// Documents that are packed into one row have the same gradients as in separate rows.
 #[test]
 fn packed_equals_unpacked() {
     for name in ["llama_tied", "qwen3", "gemma3_text"] {
@@ -258,7 +258,7 @@ fn packed_equals_unpacked() {
     }
 }
 
-/// Gradients flow through packed matrices as through what they stand for.
+/// Gradients flow through packed matrices as through their unpacked forms.
 #[test]
 fn a_quantised_base_has_the_gradients_of_its_dequantised_twin() {
     for name in [
@@ -310,13 +310,13 @@ fn a_quantised_base_has_the_gradients_of_its_dequantised_twin() {
                 );
             }
         }
-        // B is zero, so that A has no gradient yet; every B has one.
+        // B is zero, so only A's gradient is zero; every B has moved.
         assert_eq!(moved * 2, dense.len(), "{name}");
     }
 }
 
-/// Layer by layer, with the head a few positions or a part of the vocabulary at a time, the gradients
-/// are the same.
+/// Computed layer by layer, with the head a few positions or a part of the vocabulary at a time, the gradients are the
+/// same.
 #[test]
 fn recomputed_equals_remembered() {
     for (name, kind) in [
@@ -331,7 +331,7 @@ fn recomputed_equals_remembered() {
         } = case(name, kind);
         let model = model.as_mut();
         let mut examples = examples(&facts);
-        // Longer than a part of the head.
+        // Longer than the number of positions that the head computes at a time.
         examples.push(Example::new((0..300).map(|at| at * 7 % 60).collect(), 0));
         let batch = Batch::new(examples.chunks(2)).unwrap();
         let (sums, whole) = value_and_grad(&mut *model, |model| {
@@ -350,7 +350,7 @@ fn recomputed_equals_remembered() {
             (chunked, chunked_grads),
         ];
         for (way, (sums, parts)) in others.into_iter().enumerate() {
-            // Parts of the vocabulary add up in another order, which all layers below then see.
+            // Parts of the vocabulary sum in another order, which affects all layers below.
             let tolerance = if way == 0 { 1e-6 } else { 3e-6 };
             let sum = sums[0].item::<f32>().unwrap();
             assert!(
@@ -374,7 +374,7 @@ fn recomputed_equals_remembered() {
     }
 }
 
-/// A loss that fails, or panics, leaves the parameters as they were.
+/// A loss that fails or panics leaves the parameters unchanged.
 #[test]
 fn a_failing_loss_restores_the_parameters() {
     let mut case = case("qwen3", "full");

@@ -1,4 +1,4 @@
-//! A run that is ended from outside: by Ctrl-C after a step, by `kill -9` in the middle of a save.
+//! A run that is stopped from outside: by Ctrl-C after a step, and by `kill -9` in the middle of a save.
 #![cfg(unix)]
 
 use std::fs;
@@ -34,7 +34,7 @@ fn start(dir: &TempDir, flags: &str) -> Child {
         .unwrap()
 }
 
-/// The end of a run that goes to its end, or is left alone to: status and what it said.
+/// Waits for the end of a run: its status and its output.
 fn end(child: Child) -> (Option<i32>, String) {
     let output = child.wait_with_output().unwrap();
     (
@@ -47,7 +47,7 @@ fn parameters(dir: &TempDir, out: &str) -> Vec<u8> {
     fs::read(dir.path().join(out).join("adapters.safetensors")).unwrap()
 }
 
-/// Waits until `seen`, but not for ever.
+/// Waits until `seen` returns true, with a time limit.
 fn wait(what: &str, mut seen: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !seen() {
@@ -77,7 +77,7 @@ fn ctrl_c_saves_and_stops_and_the_run_goes_on() {
         said.ends_with("interrupted and saved; --resume goes on\n"),
         "{said}"
     );
-    // Saved is the step after which it stopped, no other; and the adapter as it was then.
+    // The saved step is the one after which the run stopped, with the adapter of that step.
     let done = fs::read_to_string(&metrics).unwrap();
     let done = done.lines().rfind(|line| line.contains("\"step\""));
     let done: Value = serde_json::from_str(done.unwrap()).unwrap();
@@ -94,7 +94,7 @@ fn ctrl_c_saves_and_stops_and_the_run_goes_on() {
         "{said}"
     );
     assert!(parameters(&dir, "parts") == parameters(&dir, "whole"));
-    // What is told while it goes.
+    // The progress output.
     let line = said.lines().find(|line| line.starts_with("step 150:"));
     let line = line.unwrap();
     for what in ["loss ", "rate 1.000e-3", " tokens/s, ", "iB, ", " left"] {
@@ -120,7 +120,7 @@ fn a_kill_in_the_middle_of_a_save_leaves_the_checkpoint_before_it() {
         let before = whole();
         let flag = before.map_or("", |_| "--resume");
         let mut child = start(&dir, &format!("{steps} --out parts {flag}"));
-        // What the last kill left is there until the next save begins.
+        // The leftovers of the last kill stay until the next save begins.
         let left = fs::metadata(&unfinished)
             .and_then(|data| data.modified())
             .ok();
@@ -138,7 +138,7 @@ fn a_kill_in_the_middle_of_a_save_leaves_the_checkpoint_before_it() {
             break;
         }
         hits += usize::from(unfinished.is_dir());
-        // None is lost, whether this one was finished or not.
+        // No checkpoint is lost, whether this one was finished or not.
         assert!(whole() >= before, "{:?} after {before:?}", whole());
         if hits == 3 {
             break;

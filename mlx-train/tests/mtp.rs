@@ -58,7 +58,8 @@ fn targets_are_one_further_and_end_with_their_document() {
     assert_eq!(short.ahead().unwrap().learnt, 0);
 }
 
-/// What is trained is what drafts: at each position the head is asked as the engine asks it, and the losses of its answers add up to the same.
+/// Training and drafting use the head in the same way: at each position the head is called as the engine calls it, and
+/// the losses of its answers add up to the training loss.
 #[test]
 fn the_loss_is_that_of_the_drafts() {
     for name in ["qwen3_5_text", "qwen3_5_moe"] {
@@ -130,7 +131,7 @@ fn layer_by_layer_the_gradients_are_the_same() {
             assert!(off <= 2e-5 * most.max(1e-3), "{name}: {off} of {most}");
         }
     }
-    // The head alone has gradients, too, and the embedding gets those of both.
+    // The head alone can be trained as well, and the embedding gets the gradients of both.
     set_trainable(model.as_mut(), |name| name.starts_with("mtp.")).unwrap();
     let (_, of_head) = value_and_grad(model.as_mut(), |model| {
         sum_losses(model, &batch, &ahead, None)
@@ -157,7 +158,7 @@ fn run(dir: &Path, model: &Path, line: &str) -> (bool, String, Vec<Value>) {
     (output.status.success(), stderr, events.collect())
 }
 
-/// From a config alone to a model whose head is written, read and better than it was.
+/// Trains a model from only a config, with a head that is written, read again, and better than before.
 #[test]
 fn heads_are_drawn_and_trained() {
     let dir = tempfile::tempdir().unwrap();
@@ -192,7 +193,7 @@ fn heads_are_drawn_and_trained() {
     assert!(done, "{stderr}");
     assert!(dir.join("fused/mtp.safetensors").is_file());
 
-    // Adapters go on the head's layers, too.
+    // Adapters can be added to the head's layers as well.
     let line = "lora --data data.jsonl --steps 2 --json --mtp --grad-checkpoint --out adapters";
     let (done, stderr, events) = run(dir, &drawn, line);
     assert!(done, "{stderr}");

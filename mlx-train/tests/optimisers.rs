@@ -1,4 +1,4 @@
-//! Every method against its reference, for 20 steps with given gradients.
+//! Every method compared with its reference, for 20 steps with given gradients.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +65,7 @@ fn arrays(golden: &Value, values: &Value, names: &Value) -> BTreeMap<String, Arr
         .collect()
 }
 
-/// How far the parameters are from the reference after any of the steps.
+/// The largest distance of the parameters from the reference after any of the steps.
 fn run(golden: &Value, case: &Value, method: Method) -> f32 {
     let names = &case["after"][0];
     let rate = case["rate"].as_f64().unwrap();
@@ -98,7 +98,7 @@ fn methods_follow_their_references() {
     }
 }
 
-/// The goldens notice a setting that is off.
+/// A wrong setting shows in the comparison with the goldens.
 #[test]
 fn a_wrong_setting_shows() {
     let golden = golden();
@@ -129,7 +129,7 @@ fn a_wrong_setting_shows() {
     }
 }
 
-/// Stopped after 7 steps and restored from what it would save, an optimiser goes on to the bit.
+/// An optimiser that is stopped after 7 steps and restored from its saved state continues to the same bits.
 #[test]
 fn a_restored_optimiser_goes_on() {
     let golden = golden();
@@ -167,7 +167,7 @@ fn a_restored_optimiser_goes_on() {
     }
 }
 
-/// The rate that a step uses is the schedule's: plain SGD shows it.
+/// Each step uses the schedule's rate, which plain SGD shows.
 #[test]
 fn the_schedule_reaches_the_optimiser() {
     let schedule = Schedule::linear(1.0, 0.25, 2).with_warmup(2, 0.5);
@@ -184,7 +184,7 @@ fn the_schedule_reaches_the_optimiser() {
     }
 }
 
-/// Parameters of 16 bits are stepped in f32, and so is what is remembered of them.
+/// Parameters of 16 bits are updated in f32, and the optimiser's state is f32.
 #[test]
 fn state_is_wide() {
     let start = Array::from_slice(&[1.0f32, 2.0], &[2]).unwrap();

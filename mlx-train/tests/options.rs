@@ -1,4 +1,4 @@
-//! Options of a run, seen in what it writes.
+//! Options of a run, tested by the run's output.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn run(dir: &Path, line: &str) -> std::process::Output {
         .unwrap()
 }
 
-/// The losses that a run tells.
+/// The losses that a run reports.
 fn losses(dir: &Path, line: &str) -> Vec<f64> {
     let output = run(dir, line);
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -72,7 +72,7 @@ fn a_head_in_parts_learns_the_same() {
     assert!(stderr.contains("ce_chunk must be at least 1"), "{stderr}");
 }
 
-/// A and B in 16 bits, what the optimiser remembers of them in 32.
+/// A and B in 16 bits, the optimiser's state in 32.
 #[test]
 fn adapters_have_the_type_that_is_asked_for() {
     let dir = folder();
@@ -129,7 +129,7 @@ fn walk(dir: &Path) -> Vec<std::path::PathBuf> {
         .collect()
 }
 
-/// What mlx-lm 0.32 writes as its settings, with every key of its `lora.py`.
+/// The settings file of mlx-lm 0.32, with every key of its `lora.py`.
 const MLX_LM: &str = "\
 train: true
 fine_tune_type: lora
@@ -286,7 +286,7 @@ fn settings_of_mlx_lm_are_understood() {
     }
 }
 
-/// Settings that a parser would take minutes for.
+/// Settings that would take the parser minutes.
 #[test]
 fn settings_have_a_size_and_a_depth() {
     let dir = folder();
@@ -313,7 +313,7 @@ fn settings_have_a_size_and_a_depth() {
     }
 }
 
-/// Data with a byte order mark, through a pipe, and with a line that is no line.
+/// Data with a byte order mark, through a pipe, and with a malformed line.
 #[test]
 #[cfg(unix)]
 fn data_is_bounded_and_may_be_a_pipe() {

@@ -1,4 +1,4 @@
-//! `--resume`: what it mends, what it refuses, and runs that must not meet.
+//! `--resume`: what it repairs, what it refuses, and two runs with the same folder.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -43,7 +43,7 @@ fn ok(dir: &TempDir, flags: &str) -> String {
     stderr
 }
 
-/// The one line of a run that fails.
+/// The single error line of a run that fails.
 fn refused(dir: &TempDir, flags: &str) -> String {
     let output = run(dir, flags);
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -56,7 +56,7 @@ fn refused(dir: &TempDir, flags: &str) -> String {
     errors[0].to_owned()
 }
 
-/// A kill at any place of the last save leaves one of these states.
+/// A kill at any moment of the last save leaves one of these states.
 #[test]
 fn the_result_is_that_of_the_last_checkpoint_after_any_kill() {
     let dir = folder();
@@ -68,7 +68,7 @@ fn the_result_is_that_of_the_last_checkpoint_after_any_kill() {
     ok(&dir, &format!("{run} --resume"));
     let result = bytes();
     assert!(before != result);
-    // The checkpoint has its name, and the result is that of the save before, or none.
+    // The checkpoint has its final name, and the result is that of the save before, or missing.
     fs::write(at("adapters.safetensors"), &before).unwrap();
     ok(&dir, &format!("{run} --resume"));
     assert!(bytes() == result);
@@ -76,7 +76,7 @@ fn the_result_is_that_of_the_last_checkpoint_after_any_kill() {
     fs::remove_file(at("adapter_config.json")).unwrap();
     ok(&dir, &format!("{run} --resume"));
     assert!(bytes() == result && at("adapter_config.json").exists());
-    // The result is written and the checkpoint is not; an old one and hidden folders are half removed.
+    // The result is written and the checkpoint is not; an old checkpoint and hidden folders are half removed.
     fs::rename(at("checkpoints/00000004"), at("checkpoints/.saving")).unwrap();
     fs::create_dir(at("checkpoints/.removed")).unwrap();
     fs::create_dir(at("checkpoints/.adapter")).unwrap();
@@ -158,7 +158,7 @@ fn moments_that_do_not_fit_are_refused_by_name() {
     }
 }
 
-/// A model whose embedding of token 50 is NaN: training does not meet it.
+/// A model whose embedding of token 50 is NaN. The training data does not contain that token.
 fn model_with_nan(dir: &Path) {
     let model = dir.join("model");
     fs::create_dir(&model).unwrap();
@@ -187,7 +187,7 @@ fn model_with_nan(dir: &Path) {
     safetensors::save(model.join("model.safetensors"), pairs, &BTreeMap::new()).unwrap();
 }
 
-/// A validation loss that is no number is not the best, and a later one that is may be.
+/// A validation loss of NaN is not the best one, and a later number can be.
 #[test]
 fn a_nan_in_validation_stops_nothing() {
     let dir = folder();
@@ -227,7 +227,7 @@ fn a_nan_in_validation_stops_nothing() {
 fn one_run_at_a_time_in_a_folder() {
     let dir = folder();
     let claim = Claim::new(&dir.path().join("out")).unwrap();
-    // The folder is refused before the model is looked for.
+    // The folder is refused before the model is read.
     let error = refused(&dir, "--out out --steps 1");
     assert!(
         error.contains("out is being written by another process"),
@@ -264,7 +264,7 @@ fn absurd_numbers_are_no_panic() {
     );
 }
 
-/// The result is saved, and the run fails as `eval` does.
+/// The result is saved, and the run fails with the same error as `eval`.
 #[test]
 fn a_nan_in_the_test_is_an_error() {
     let dir = folder();

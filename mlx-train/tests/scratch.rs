@@ -1,5 +1,5 @@
-//! Training from nothing: random weights, weighted tokens, batches by tokens, a rate that cools down, and what Muon leaves
-//! to AdamW.
+//! Training from scratch: random weights, weighted tokens, batches by tokens, a learning rate that cools down, and the
+//! parameters for which Muon uses AdamW.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -41,7 +41,7 @@ fn weights_come_with_tokens() {
     let line = json!({"tokens": [1, 2, 3, 4], "weights": [1, 0, 0.25, 1]});
     let example = read(&line).unwrap();
     let weights: Vec<f32> = (0..4).map(|at| example.weight(at)).collect();
-    // Nothing predicts the first.
+    // The first token has no prediction.
     assert_eq!(weights, [0.0, 0.0, 0.25, 1.0]);
     assert_eq!(example.learnt(), 2);
     let long = json!({"tokens": vec![1; 9], "weights": vec![1; 9]});
@@ -60,7 +60,7 @@ fn weights_come_with_tokens() {
     }
 }
 
-/// The loss runs the head on the places that count; it is the sum over all places of weight times loss.
+/// The loss runs the head only at positions with a weight, and equals the sum of weight times loss over all positions.
 #[test]
 fn the_loss_is_weighted() {
     let options = LoadOptions {
@@ -158,7 +158,7 @@ fn initialised(name: &str, seed: u64) -> Box<dyn Model> {
     mlx_models::initialised(name, config, seed).unwrap().model
 }
 
-/// Vectors, embeddings and heads take AdamW's step to the bit, hidden matrices another, and what the setting says.
+/// Vectors, embeddings and heads take AdamW's step to the bit, hidden matrices take another, and the setting chooses.
 #[test]
 fn muon_is_for_hidden_matrices() {
     let adam = Adam {
@@ -186,8 +186,8 @@ fn muon_is_for_hidden_matrices() {
     assert!(!same(&muon, "model.layers.0.mlp.up_proj.weight"));
 }
 
-/// Every architecture begins: norms that do nothing, matrices of the documented size, and the same again from the same
-/// seed.
+/// Every architecture can be initialised: norms without effect, matrices with the documented spread, and the same
+/// numbers again from the same seed.
 #[test]
 fn every_architecture_begins_from_a_seed() {
     for name in [
@@ -240,7 +240,7 @@ fn every_architecture_begins_from_a_seed() {
     );
 }
 
-/// The way of the built-in model: init, full, fuse as bf16.
+/// The steps that make the built-in model: init, full, fuse as bf16.
 #[test]
 fn a_model_is_made_from_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -285,7 +285,7 @@ fn a_model_is_made_from_nothing() {
         .filter_map(|line| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64())
         .collect();
     assert_eq!(losses.len(), 20);
-    // Random weights know nothing: the loss is that of all tokens alike, and falls.
+    // Random weights give all tokens the same probability, so the loss begins there, and then falls.
     assert!(
         (losses[0] - 60f64.ln()).abs() < 0.5 && losses[19] < 0.8 * losses[0],
         "{losses:?}"

@@ -48,7 +48,7 @@ fn a_run_without_its_streams_is_saved() {
     let line = |out: &str| format!("lora --rank 2 --steps 3 --report-every 1 --json --out {out}");
     let (null, piped) = (Stdio::null, Stdio::piped);
     assert!(run(&dir, &line("whole"), null(), null()).status.success());
-    // Events that cannot be written end the run after its step.
+    // Events that cannot be written stop the run after its step.
     let reasons = [
         ("full", full(), "No space left on device"),
         ("closed", closed(), "Broken pipe"),
@@ -67,7 +67,7 @@ fn a_run_without_its_streams_is_saved() {
         assert!(run(&dir, &resumed, null(), null()).status.success());
         assert!(result(out) == result("whole"));
     }
-    // Notes do not: the run goes to its end.
+    // Notes that cannot be written do not stop the run.
     for (out, stderr, code) in [("notes", full(), 1), ("unread", closed(), 0)] {
         let output = run(&dir, &line(out), piped(), stderr);
         assert_eq!(output.status.code(), Some(code));
@@ -97,7 +97,8 @@ fn an_evaluation_that_cannot_be_written_is_an_error() {
     }
 }
 
-/// Data, settings and the parts of a checkpoint of the run: ordinary files of a sane size, each refused by name at once.
+/// Data, settings and the parts of a checkpoint must be ordinary files of a sane size; each other file is refused by
+/// name at once.
 #[test]
 fn pipes_devices_folders_and_endless_files_are_refused() {
     let dir = folder();

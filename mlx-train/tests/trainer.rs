@@ -1,4 +1,4 @@
-//! Runs: the order of the data, resumption to the bit, checkpoints that survive a kill.
+//! Runs: the order of the data, resumption to the bit, and checkpoints that survive a kill.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -43,7 +43,7 @@ fn model(lora: bool) -> Box<dyn Model> {
     model
 }
 
-/// Texts that count upwards: something that can be learnt.
+/// Texts that count upwards, which can be learnt.
 fn examples(n: usize) -> Vec<Example> {
     (0..n)
         .map(|index| {
@@ -102,8 +102,8 @@ fn bits(model: &dyn Model) -> Vec<(String, Vec<u32>)> {
         .collect()
 }
 
-/// The losses of a run and the weights after it; it breaks off after the steps of `breaks`, each
-/// time to be resumed with a model and a trainer of its own.
+/// The losses of a run, and the weights after it. The run stops after the steps of `breaks`, and is resumed each time
+/// with a new model and a new trainer.
 fn run(
     config: &TrainerConfig,
     lora: bool,
@@ -162,8 +162,8 @@ fn resumed_equals_uninterrupted() {
     }
 }
 
-/// A save that is killed half-way leaves the checkpoint before it. The content of the unfinished folder is ignored,
-/// and the run goes on to the same bits.
+/// A save that is killed half-way leaves the checkpoint before it. The contents of the unfinished folder are ignored,
+/// and the run continues to the same bits.
 #[test]
 fn an_unfinished_save_is_passed_over() {
     let whole = tempfile::tempdir().unwrap();
@@ -179,7 +179,7 @@ fn an_unfinished_save_is_passed_over() {
             _ => ControlFlow::Continue(()),
         })
         .unwrap();
-    // Step 5 was being saved: its files are cut off, and the folder has not got its name yet.
+    // The save of step 5 is interrupted: its files are truncated, and the folder does not have its final name yet.
     let checkpoints = dir.path().join("checkpoints");
     fs::rename(checkpoints.join("00000005"), checkpoints.join(".saving")).unwrap();
     for name in ["parameters.safetensors", "state.json"] {
@@ -224,7 +224,7 @@ fn another_run_is_not_resumed() {
     assert!(error.contains("other examples"), "{error}");
     let error = refused(config(5), false, &train);
     assert!(error.contains("missing"), "{error}");
-    // Nor is it written over.
+    // It is not overwritten either.
     let mut model = model(true);
     let out = Some(output(dir.path()));
     let mut trainer = Trainer::new(model.as_mut(), config(5), &train, &[], out).unwrap();
@@ -235,7 +235,7 @@ fn another_run_is_not_resumed() {
 #[test]
 fn training_ends_when_evaluations_get_no_better() {
     let train = examples(6);
-    // Nothing that the training teaches: the loss of these rises.
+    // Unlike the training data: the loss of this text rises.
     let valid = [Example::new(vec![40, 3, 33, 1, 50, 2, 21, 60], 0)];
     let mut model = model(false);
     let config = TrainerConfig {
@@ -276,8 +276,8 @@ fn a_loss_that_is_no_number_ends_the_run_by_name() {
     assert!(error.to_string().contains("the loss is"), "{error}");
 }
 
-/// Every example comes once a round, another seed or round orders them otherwise, and a feed that is
-/// put where another stood goes on like it.
+/// Every example comes once a round, another seed or round has another order, and a feed that is set to another one's
+/// position continues like it.
 #[test]
 fn a_feed_is_a_permutation_a_round() {
     let examples = examples(50);

@@ -1,10 +1,10 @@
-//! What other trainers fell into, each with a test that would notice. Those that have one elsewhere:
+//! Faults that other trainers had, each with a test that would find it. These have their test elsewhere:
 //!
 //! - The log of the softmax in 16 bits: `mlx-nn/tests/loss.rs`, `narrow_logits_are_summed_in_f32`.
-//! - Another template in training than in serving, and an end that is never learnt:
+//! - Different templates in training and in serving, and an end token that is never learnt:
 //!   `data.rs`, `training_and_serving_share_the_template`.
-//! - Adapters on layers that a fast path goes around, when serving: `mlx-models/tests/adapters.rs`,
-//!   `every_layer_heeds_its_adapter`; here they are when training.
+//! - Adapters on layers that a fast path bypasses in serving: `mlx-models/tests/adapters.rs`,
+//!   `every_layer_heeds_its_adapter`. Training is tested here.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -81,7 +81,7 @@ fn bits(model: &dyn Model) -> Vec<Vec<u32>> {
     params.iter().map(|(_, array)| bits(array)).collect()
 }
 
-/// Weights after a run over `examples`.
+/// The weights after a run over `examples`.
 fn run(examples: &[Example], config: TrainerConfig) -> Vec<Vec<u32>> {
     let mut model = full("qwen3");
     let mut trainer = Trainer::new(model.as_mut(), config, examples, &[], None).unwrap();
@@ -110,8 +110,8 @@ fn config(steps: u64, schedule: Schedule) -> TrainerConfig {
     }
 }
 
-/// "The schedule never reached the optimiser": with a rate that has fallen to 0 nothing moves any more,
-/// and with one that has not it does.
+/// "The schedule never reached the optimiser": with a rate that has fallen to 0 no parameter changes any more, and with
+/// any other rate they change.
 #[test]
 fn the_schedule_reaches_the_weights() {
     let examples = examples(4);
@@ -122,7 +122,7 @@ fn the_schedule_reaches_the_weights() {
     assert!(falls(2) != stays(2));
 }
 
-/// Accumulation in a run: two batches of two make the step that one of four makes.
+/// Accumulation in a run: two batches of two make the same step as one batch of four.
 #[test]
 fn an_accumulated_step_is_that_of_the_large_batch() {
     let examples = examples(4);
@@ -140,7 +140,7 @@ fn an_accumulated_step_is_that_of_the_large_batch() {
     assert!(run(&examples, with(2, 1)) != one);
 }
 
-/// "Packing crossed": another first document changes no bit of the second's logits.
+/// "Packing crossed": another first document changes no bit of the second one's logits.
 #[test]
 fn packing_crosses_no_document() {
     for name in MODELS {
@@ -170,8 +170,8 @@ fn packing_crosses_no_document() {
     }
 }
 
-/// "A read-back on the host cut gradients", "a kernel without a derivative": along the gradient the loss
-/// rises as fast as it says, in every architecture, and no parameter is left out.
+/// "A read-back on the host cut gradients", "a kernel without a derivative": along the gradient the loss rises at the
+/// computed rate, in every architecture and for every parameter.
 #[test]
 fn every_parameter_has_its_gradient() {
     struct Move<'a>(&'a Gradients, f32);
@@ -191,7 +191,7 @@ fn every_parameter_has_its_gradient() {
         for (parameter, grad) in &grads {
             let square = grad.square().unwrap().sum(.., false).unwrap();
             let square = f64::from(square.item::<f32>().unwrap());
-            // Keys' biases move all scores of a query alike.
+            // A bias of the keys adds the same to all scores of a query.
             let flat = parameter.ends_with("k_proj.bias");
             assert!(square > 1e-9 || flat, "{name}: {parameter} has no gradient");
             squares += square;
@@ -202,7 +202,7 @@ fn every_parameter_has_its_gradient() {
             let loss = sum_loss(model, &batch, None).unwrap();
             f64::from(loss.item::<f32>().unwrap())
         };
-        // So far that the loss changes by about 0.1.
+        // Far enough to change the loss by about 0.1.
         let step = 0.05 / squares;
         let (up, down) = (loss(step), loss(-2.0 * step));
         let slope = (up - down) / (2.0 * step);
@@ -229,7 +229,7 @@ fn every_adapter_has_a_gradient() {
         let layers = attach(model.as_mut(), &LoraConfig::default(), &key, |_| true).unwrap();
         let grads = grads(model.as_mut(), &batch);
         for layer in layers {
-            // A has none as long as B is zero.
+            // A has no gradient while B is zero.
             let grad = &grads[&format!("{layer}.lora_b")];
             let largest = grad.abs().unwrap().max(.., false).unwrap();
             assert!(largest.item::<f32>().unwrap() > 1e-5, "{name}: {layer}");
@@ -237,7 +237,7 @@ fn every_adapter_has_a_gradient() {
     }
 }
 
-/// "A strided view was read in the wrong order", and saved so.
+/// "A strided view was read in the wrong order", and saved in that order.
 #[test]
 fn views_are_read_and_saved_in_their_order() {
     let array = Array::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3]).unwrap();
@@ -251,8 +251,7 @@ fn views_are_read_and_saved_in_their_order() {
     assert_eq!(read.to_vec::<f32>().unwrap(), expected);
 }
 
-/// "`--seed` did not seed LoRA's start". With a rate of 0, what is saved is where A began. And only
-/// adapters are saved.
+/// "`--seed` did not seed LoRA's start". With a rate of 0, the saved A is the initial one. Only adapters are saved.
 #[test]
 fn the_seed_decides_where_adapters_begin() {
     let dir = tempfile::tempdir().unwrap();

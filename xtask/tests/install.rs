@@ -1,5 +1,5 @@
-//! Programs find libmlxc wherever they were built and wherever they are: by git, in a target folder that is deleted,
-//! installed by cargo, or moved with their libraries.
+//! Programs find libmlxc wherever they were built and wherever they are: built from git, built in a target folder that
+//! is deleted later, installed by cargo, or moved together with their libraries.
 #![cfg(target_os = "linux")]
 
 use std::ffi::OsStr;
@@ -12,7 +12,7 @@ fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// The second run of the tests, without our CPU kernels, would build the same again.
+/// The second run of the tests, without our CPU kernels, would build the same programs again.
 fn is_second_run() -> bool {
     std::env::var_os("MLX_CPU_KERNELS").is_some()
 }
@@ -39,7 +39,7 @@ fn cargo() -> Command {
     command
 }
 
-/// A cargo home with everything of the user's but the checkouts of git repositories.
+/// A cargo home with all contents of the user's except the checkouts of git repositories.
 fn cargo_home(folder: &Path) -> PathBuf {
     let home = folder.join("cargo-home");
     fs::create_dir(&home).unwrap();
@@ -56,7 +56,7 @@ fn cargo_home(folder: &Path) -> PathBuf {
     home
 }
 
-/// Adds, and prints the sum and every file that is mapped into memory.
+/// A program that adds, and prints the sum and every file that is mapped into memory.
 const SUM: &str = r#"
 fn main() -> mlx_core::Result<()> {
     let x = mlx_core::Array::from_slice(&[1.0f32, 2.0, 3.0], &[3])?;
@@ -69,7 +69,7 @@ fn main() -> mlx_core::Result<()> {
 }
 "#;
 
-/// The libraries of MLX and ours that the program uses when it has no environment.
+/// The libraries of MLX and of this project that the program loads in an empty environment.
 fn libraries(program: &Path) -> Vec<PathBuf> {
     let printed = output(Command::new(program).env_clear());
     let mut lines = printed.lines();
@@ -106,7 +106,7 @@ fn a_program_of_a_git_dependency_outlives_its_target_folder_and_moves_with_its_l
     fs::write(project.join("Cargo.toml"), manifest).unwrap();
     fs::write(project.join("src/main.rs"), SUM).unwrap();
     fs::copy(repository().join("Cargo.lock"), project.join("Cargo.lock")).unwrap();
-    // Made before cargo could mark it, as cache mounts of containers are.
+    // Created before cargo could put its mark there, like the cache mounts of containers.
     let target = folder.path().join("target");
     fs::create_dir(&target).unwrap();
     output(
@@ -124,7 +124,7 @@ fn a_program_of_a_git_dependency_outlives_its_target_folder_and_moves_with_its_l
     let built = libraries(&program);
     assert!(built.len() >= 2, "{built:?}");
 
-    // Beside the program and in ../lib, all in one folder, they come before the cache.
+    // Libraries beside the program or in ../lib, all in one folder, take precedence over the cache.
     for place in ["bin", "lib"] {
         let place = folder.path().join(place);
         fs::create_dir_all(&place).unwrap();
@@ -140,7 +140,7 @@ fn a_program_of_a_git_dependency_outlives_its_target_folder_and_moves_with_its_l
         }
     }
 
-    // A file of that name that is no library of this build is passed over.
+    // A file with the library's name that is not a library of this build is ignored.
     fs::write(folder.path().join("bin/libmlxc.so"), "no library").unwrap();
     assert_eq!(libraries(&program), built);
 }

@@ -1,9 +1,9 @@
-//! Products against float64, and against the same products in other company.
+//! Products against float64, and against the same products as parts of other matrices.
 
 use super::matrix::{Matrix, Random, hash, multiply};
 
-/// Holds `cases` random products to float64, and what lies around their results to what it was. Returns a hash of the
-/// results.
+/// Compares `cases` random products with float64, and checks that the memory around the results is unchanged. Returns a
+/// hash of the results.
 pub fn compare(cases: usize) -> u64 {
     let mut random = Random(7);
     let mut digest = 0xcbf2_9ce4_8422_2325;
@@ -19,7 +19,7 @@ pub fn compare(cases: usize) -> u64 {
         let alpha = if scaled { -0.7 } else { 1.0 };
         let beta = if kept { 0.3 } else { 0.0 };
         if !kept {
-            // Without beta the old elements are not read.
+            // With beta = 0 the old elements are not read.
             for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
                 let at = c.at(i, j);
                 c.data[at] = f32::NAN;
@@ -47,7 +47,7 @@ pub fn compare(cases: usize) -> u64 {
             let was = if kept { f64::from(old.get(i, j)) } else { 0.0 };
             let expected = f64::from(alpha) * sum + f64::from(beta) * was;
             let error = (f64::from(c.get(i, j)) - expected).abs();
-            // At most k / 4 roundings of a lane, the tree, alpha and beta.
+            // At most k / 4 roundings of a lane, plus those of the sum over lanes, of alpha and of beta.
             let allowed = (k as f64 / 4.0 + 8.0) * f64::from(f32::EPSILON) / 2.0 * (size + 1.0);
             assert!(
                 error <= allowed,
@@ -60,12 +60,12 @@ pub fn compare(cases: usize) -> u64 {
     digest
 }
 
-/// Takes rows and columns of a large product and computes them in smaller company and in other layouts: to the bit the
-/// same.
-pub fn compare_companies() {
+/// Computes rows and columns of a large product as parts of smaller matrices and in other layouts. The results are the
+/// same to the bit.
+pub fn compare_parts() {
     let mut random = Random(11);
     let sizes = [1, 7, 16, 100, 515, 1041].map(|k| (200, 150, k));
-    // More than is packed at a time.
+    // The last k is more than one packed block.
     for (m, n, k) in sizes.into_iter().chain([(540, 105, 8200)]) {
         let a = Matrix::random(&mut random, m, k, true, 0);
         let b = Matrix::random(&mut random, k, n, true, 0);

@@ -1,6 +1,6 @@
 //! Matrices in any layout, and `cblas_sgemm` for them.
 
-/// `cblas_sgemm` of libmlxc, which MLX calls and no header of ours declares.
+/// `cblas_sgemm` of libmlxc. MLX calls it, and none of our headers declares it.
 pub type Sgemm = unsafe extern "C" fn(
     i32,
     i32,
@@ -44,7 +44,7 @@ impl Random {
         self.next() & 1 == 1
     }
 
-    /// A size: often at the edge of a tile or a path, seldom large.
+    /// A size: often at the edge of a tile or of a code path, seldom large.
     pub fn size(&mut self, most: usize) -> usize {
         let top = [4, 30, 100, most][self.below(4)];
         1 + self.below(top)
@@ -57,7 +57,7 @@ impl Random {
     }
 }
 
-/// A matrix in memory, `ld` elements from one row (or column) to the next, and something before and after.
+/// A matrix in memory, with `ld` elements from one row (or column) to the next, and with elements before and after it.
 #[derive(Clone)]
 pub struct Matrix {
     pub data: Vec<f32>,
@@ -65,7 +65,7 @@ pub struct Matrix {
     pub ld: usize,
 }
 
-/// How many elements come before the first.
+/// The number of elements before the first.
 pub const BEFORE: usize = 3;
 
 impl Matrix {

@@ -1,4 +1,4 @@
-//! Attention, and the caches that it reads.
+//! Attention, and the KV caches that it reads.
 
 use std::cell::RefCell;
 
@@ -14,12 +14,12 @@ const SHAPES: [(&str, i32, i32, i32); 2] = [("qwen3", 16, 8, 128), ("gemma3", 4,
 /// Rows, new tokens, stored tokens.
 const STEPS: [(i32, i32, i32); 4] = [(1, 1, 128), (1, 1, 2048), (32, 1, 128), (1, 512, 512)];
 
-/// Of queries over keys and values of so many bytes, and how to ask for it.
+/// The amount of work of queries over keys and values of this many bytes, and the attention's options.
 fn attend(q: &Array, s: i32, stored: usize) -> Result<(Amount, Attention<'static>)> {
     let [_, _, l, size] = q.dims()?;
     let (mask, seen) = match l {
         1 => (Mask::None, f64::from(s)),
-        // Half of the square.
+        // A causal mask covers half of the square.
         _ => (Mask::Causal, f64::from(s + 1) / 2.0),
     };
     let amount = Amount {
@@ -73,7 +73,7 @@ pub fn packed(c: &mut Criterion) {
     }
 }
 
-/// New keys and values into a cache, as they are and packed on their way.
+/// Stores new keys and values in a cache, unchanged and packed.
 pub fn store(c: &mut Criterion) {
     let (_, _, kv_heads, size) = SHAPES[0];
     for (kind, scheme) in [
@@ -94,7 +94,7 @@ pub fn store(c: &mut Criterion) {
                 let offsets = Array::from_slice(&vec![100; b as usize], &[b])?;
                 let stored = 2 * (b * kv_heads * l * words) as usize * dtype.size();
                 let amount = Amount {
-                    // A product and a sum make a code of a number.
+                    // One product and one sum turn a number into a code.
                     operations: scheme.map_or(0.0, |_| 4.0 * new.size() as f64),
                     bytes: (2 * new.nbytes() + stored) as f64,
                 };

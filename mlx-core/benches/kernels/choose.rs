@@ -7,7 +7,7 @@ use mlx_core::{Array, DType, Result};
 use crate::normal;
 use crate::timed::{Amount, time};
 
-/// Entries of the vocabularies of Qwen3 and of Gemma3.
+/// The vocabulary sizes of Qwen3 and of Gemma3.
 const VOCABULARIES: [i32; 2] = [151_936, 262_144];
 
 pub fn choose(c: &mut Criterion) {

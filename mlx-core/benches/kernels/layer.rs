@@ -1,4 +1,4 @@
-//! What stands between the products of a layer, and before the first.
+//! The operations between the matrix products of a layer, and the embedding before the first layer.
 
 use criterion::Criterion;
 use mlx_core::fast::{self, Projection, Rope};
@@ -19,7 +19,7 @@ pub fn norms(c: &mut Criterion) {
             let weight = || normal(&[size], dtype);
             time(c, &format!("rms_norm {of}"), || {
                 let (x, weight) = (normal(&[rows, 1, size], dtype)?, weight()?);
-                // A product and a sum for the mean of squares, two products for the result.
+                // A product and a sum for the mean of squares, and two products for the result.
                 let amount = Amount::elementwise(&[&x, &x], 4.0);
                 Ok((amount, move || fast::rms_norm(&x, Some(&weight), 1e-6)))
             });
@@ -125,7 +125,8 @@ pub fn embedding(c: &mut Criterion) {
                 let (w, _) = quantized(&[entries, size], affine(bits))?;
                 let indices: Vec<u32> = (0..n).map(|i| (i * 7919 % entries) as u32).collect();
                 let indices = Array::from_slice(&indices, &[n])?;
-                // Codes, and a scale and a bias for each group, are read and numbers written; a product and a sum each.
+                // Codes, and a scale and a bias for each group, are read, and numbers are written: one product and one
+                // sum each.
                 let numbers = f64::from(n) * f64::from(size);
                 let amount = Amount {
                     operations: 2.0 * numbers,

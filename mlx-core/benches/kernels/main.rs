@@ -1,12 +1,13 @@
-//! The CPU's kernels one by one: time, and what part of the machine's limits that is.
+//! The CPU's kernels one by one: the time of each, and its share of the machine's limits.
 //!
 //! ```text
-//! cargo bench -p mlx-core --bench kernels                                # all of it
-//! cargo bench -p mlx-core --bench kernels -- --quick "linear q4"         # soon, what has this in its name
+//! cargo bench -p mlx-core --bench kernels                                # all kernels
+//! cargo bench -p mlx-core --bench kernels -- --quick "linear q4"         # a short run of the kernels with this in
+//! their name
 //! ```
 //!
-//! Below criterion's lines stands one of ours: arithmetic and bytes a second of the fastest run, beside what
-//! `xtask/bench/limits.cpp` finds this machine to do at most, a moment before.
+//! Each report of criterion is followed by a line of ours: operations and bytes a second of the fastest run, compared
+//! with the machine's limits, which `xtask/bench/limits.cpp` measures just before.
 
 mod attention;
 mod choose;

@@ -1,4 +1,4 @@
-//! Products with matrices.
+//! Matrix products.
 
 use criterion::Criterion;
 use mlx_core::fast::{self, Gate, Matrix};
@@ -10,7 +10,7 @@ use crate::{affine, normal, quantized};
 
 /// Rows of a product: one token, a batch of 8 and of 32, a prompt.
 const ROWS: [i32; 4] = [1, 8, 32, 512];
-/// Outputs and inputs of matrices of Qwen3-0.6B and Gemma3-1B: attention in, MLP in and out.
+/// Outputs and inputs of matrices of Qwen3-0.6B and Gemma3-1B: attention's input, the MLP's input and output.
 const MATRICES: [(&str, i32, i32); 4] = [
     ("qwen3 q_proj", 2048, 1024),
     UP_PROJ,
@@ -19,7 +19,7 @@ const MATRICES: [(&str, i32, i32); 4] = [
 ];
 const UP_PROJ: (&str, i32, i32) = ("qwen3 up_proj", 3072, 1024);
 
-/// `[m, k]` times a matrix `[n, k]` of so many bytes.
+/// The product of `[m, k]` and a matrix `[n, k]` of this many bytes.
 fn product(m: i32, n: i32, k: i32, dtype: DType, weight: usize) -> Amount {
     Amount {
         operations: 2.0 * f64::from(m) * f64::from(n) * f64::from(k),
@@ -50,7 +50,7 @@ pub fn quantized_linear(c: &mut Criterion) {
     }
 }
 
-/// Widths and modes that few checkpoints have.
+/// Bit widths and modes that few checkpoints use.
 pub fn other_schemes(c: &mut Criterion) {
     for bits in [2, 3, 5, 6] {
         one_quantized(c, &format!("q{bits}"), affine(bits), UP_PROJ);
@@ -119,7 +119,8 @@ pub fn together(c: &mut Criterion) {
     }
 }
 
-/// Gate and up as one operation with what joins them, which never writes them to memory.
+/// The products of gate and up and the operation that joins them, as one operation. The two products are never written
+/// to memory.
 pub fn mlp(c: &mut Criterion) {
     let (_, n, k) = UP_PROJ;
     for m in ROWS {
@@ -140,7 +141,7 @@ pub fn mlp(c: &mut Criterion) {
     }
 }
 
-/// Matrices of chosen experts, of the size of Qwen3-30B-A3B's.
+/// Matrices of chosen experts, with the sizes of Qwen3-30B-A3B.
 pub fn experts(c: &mut Criterion) {
     let (experts, chosen, n, k) = (32, 8, 768, 2048);
     for tokens in ROWS {
@@ -164,7 +165,7 @@ pub fn experts(c: &mut Criterion) {
     }
 }
 
-/// MLX's own products in f32, which come to us as BLAS calls.
+/// MLX's own f32 products, which reach our library as BLAS calls.
 pub fn sgemm(c: &mut Criterion) {
     let (b, m, n, k) = (8, 256, 256, 128);
     for (name, turn_left, turn_right) in [

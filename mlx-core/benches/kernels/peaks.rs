@@ -1,4 +1,4 @@
-//! What the machine can do at most.
+//! The machine's limits.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::timed::Amount;
 
-/// Rates of all threads together, in 10^9 a second, as `xtask/bench/limits.cpp` prints them.
+/// Rates of all threads together, in 10^9 per second, as `xtask/bench/limits.cpp` prints them.
 #[derive(Debug, Deserialize)]
 pub struct Peaks {
     memory_read_gb_s: f64,
@@ -19,7 +19,7 @@ pub struct Peaks {
 }
 
 impl Peaks {
-    /// Measured once, with as many threads as the kernels have.
+    /// Measured once, with the same number of threads as the kernels.
     pub fn get() -> &'static Self {
         static PEAKS: OnceLock<Peaks> = OnceLock::new();
         PEAKS.get_or_init(|| {
@@ -37,7 +37,7 @@ impl Peaks {
         let folder = tempfile::tempdir()?;
         let program = folder.path().join("limits");
         let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
-        // Compilers for ARM have the second word for it.
+        // Compilers for ARM use the second option.
         let compiled = ["-march=native", "-mcpu=native"].iter().any(|machine| {
             let mut command = Command::new(&compiler);
             command.args(["-std=c++17", "-O3", "-pthread", machine]);
@@ -55,7 +55,7 @@ impl Peaks {
         Ok(serde_json::from_slice(&output.stdout)?)
     }
 
-    /// A line about a kernel that took so many seconds.
+    /// A line about a kernel that took this many seconds.
     pub fn compare(&self, amount: Amount, seconds: f64) -> String {
         let (operations, bytes) = (
             amount.operations / seconds / 1e9,

@@ -1,4 +1,4 @@
-//! Timing a kernel, and saying what part of the machine's limits it reaches.
+//! Times a kernel, and compares it with the machine's limits.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -8,17 +8,17 @@ use mlx_core::{Array, Result};
 
 use crate::peaks::Peaks;
 
-/// What one run of a kernel has to do.
+/// The work of one run of a kernel.
 #[derive(Clone, Copy)]
 pub struct Amount {
     /// Multiplications and additions.
     pub operations: f64,
-    /// Bytes that it has to read and to write, each once.
+    /// Bytes that must be read and written, each counted once.
     pub bytes: f64,
 }
 
 impl Amount {
-    /// Arrays that are read or written once, and so many operations for each number of the first.
+    /// Arrays that are read or written once, and this many operations for each number of the first.
     pub fn elementwise(arrays: &[&Array], operations: f64) -> Self {
         Self {
             operations: operations * arrays[0].size() as f64,
@@ -27,8 +27,8 @@ impl Amount {
     }
 }
 
-/// Times what `prepare` gives, evaluation included. Only what the filter of the command line leaves in is prepared;
-/// a failure is that of the program.
+/// Times the evaluation of the graph that `prepare` makes. Only kernels that pass the command line's filter are
+/// prepared. An error ends the program.
 pub fn time<G>(c: &mut Criterion, id: &str, prepare: impl FnOnce() -> Result<(Amount, G)>)
 where
     G: Fn() -> Result<Array>,
@@ -39,7 +39,7 @@ where
     c.bench_function(id, |bencher| {
         if let Some(prepare) = prepare.take() {
             Peaks::get();
-            // Once beforehand: what is wrong shows here, and inputs are computed.
+            // A first run, which shows errors and computes the inputs.
             let first = prepare().and_then(|(amount, graph)| {
                 mlx_core::eval([&graph()?])?;
                 Ok((amount, graph))

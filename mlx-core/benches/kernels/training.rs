@@ -1,4 +1,4 @@
-//! What training computes besides products: the loss, and derivatives.
+//! What training computes besides matrix products: the loss, and derivatives.
 
 use criterion::Criterion;
 use mlx_core::fast::{self, Attention, Mask};
@@ -35,7 +35,7 @@ pub fn training(c: &mut Criterion) {
         attention(c, tokens);
     }
 
-    // The largest, and the sum of what is left of each: a difference, a power and a sum.
+    // The largest logit, and the sum over the rest: a difference, a power and a sum each.
     let id = format!("cross_entropy {}", of(vocabulary));
     time(c, &id, || {
         let logits = normal(&[TOKENS, vocabulary], DType::F32)?;
@@ -54,7 +54,7 @@ fn attention(c: &mut Criterion, tokens: i32) {
     let (heads, kv_heads, size) = (16, 8, 128);
     let id = format!("derivative of attention f32 qwen3: {tokens} new of {tokens}");
     let (q, kv) = ([1, heads, tokens, size], [1, kv_heads, tokens, size]);
-    // Scores again, and four products of their size; half of the square is seen.
+    // The scores again, and four products of their size; half of the square is unmasked.
     let seen = f64::from(tokens) * f64::from(tokens + 1) / 2.0;
     let operations = 10.0 * f64::from(heads * size) * seen;
     derivative(c, &id, &[&q, &kv, &kv], operations, |inputs| {
@@ -73,7 +73,8 @@ fn targets() -> Result<Array> {
     Array::from_slice(&targets, &[TOKENS])
 }
 
-/// The derivatives of `f` by inputs of these shapes. Inputs and the cotangent are read once, derivatives written.
+/// The derivatives of `f` by inputs of these shapes. Inputs and the cotangent are read once, derivatives are written
+/// once.
 fn derivative(
     c: &mut Criterion,
     id: &str,

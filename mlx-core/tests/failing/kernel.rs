@@ -1,11 +1,11 @@
-//! A kernel that fails when it is run, at once or when it is told.
+//! A kernel that fails at once, or when the test tells it to.
 
 use std::sync::{Mutex, mpsc};
 
 use mlx_core::kernel::{self, CpuKernel, Spec, View, ViewMut};
 use mlx_core::{Array, Result};
 
-/// Waits until the other end speaks or is gone, and fails with its text.
+/// Waits until the sender sends or is dropped, and fails with its text.
 struct Failing {
     gate: Mutex<mpsc::Receiver<()>>,
     text: &'static str,
@@ -27,7 +27,7 @@ impl CpuKernel for Failing {
     }
 }
 
-/// An array whose kernel fails once the other value is dropped: all that comes after it can be queued before.
+/// An array whose kernel fails once the returned sender is dropped. Until then, more work can be queued behind it.
 pub fn failing_later(input: &Array, text: &'static str) -> Result<(Array, mpsc::Sender<()>)> {
     let (open, gate) = mpsc::channel();
     let gate = Mutex::new(gate);

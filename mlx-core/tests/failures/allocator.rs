@@ -1,4 +1,4 @@
-//! The allocator of the CPU library: what it counts, which free buffers it uses again, where data begins.
+//! The allocator of the CPU library: what it counts, which free buffers it uses again, and the alignment of data.
 #![cfg(target_os = "linux")]
 
 use std::thread;
@@ -11,7 +11,7 @@ fn bytes(n: usize, value: u8) -> Result<Array> {
     Ok(array)
 }
 
-/// Sizes around every kind of size: empty, tiny, rounded, exact, and larger than what is kept.
+/// Sizes of every kind: empty, tiny, rounded up, exact, and larger than the allocator keeps.
 const SIZES: [usize; 22] = [
     0,
     1,
@@ -47,7 +47,7 @@ fn bytes_in_use_are_counted() -> Result<()> {
         let active = memory::active()?;
         arrays.push(bytes(n, 7)?);
         let more = memory::active()? - active;
-        // A scalar of the fill may have a buffer of its own.
+        // A scalar of the fill may have its own buffer.
         assert!(
             more >= n && more <= n + (n / 8).min(8192) + 64,
             "{n}: {more}"
@@ -95,7 +95,7 @@ fn a_free_buffer_is_used_for_sizes_close_to_its_own() -> Result<()> {
     Ok(())
 }
 
-/// The right size is found among many of the same bin that do not fit.
+/// A free buffer of the right size is found among many of the same bin that are too small.
 #[test]
 fn the_same_sizes_in_every_round_take_no_new_memory() -> Result<()> {
     memory::clear_cache()?;

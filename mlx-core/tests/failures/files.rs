@@ -1,4 +1,4 @@
-//! Files that are none, that are too long, and that change while they are in use.
+//! Files that are not regular files, that are too long, and that change while they are in use.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -50,7 +50,7 @@ fn only_ordinary_files_are_read() -> Result<()> {
             .ends_with("link: 5 bytes; expected at most 4"),
         "{error}"
     );
-    // It says that it has no bytes.
+    // The system reports a length of zero.
     if cfg!(target_os = "linux") {
         assert!(files::read("/proc/self/status", 10).is_err());
         assert!(!files::read("/proc/self/status", 1 << 20)?.is_empty());
@@ -91,9 +91,9 @@ fn a_file_that_is_truncated_in_use_is_an_error() -> Result<()> {
             );
         }
     }
-    // Nobody has it any more.
+    // No handle of the file is left.
     assert_eq!(ones(&[4], DType::F32)?.add(1.0)?.to_vec::<f32>()?, [2.0; 4]);
-    // What takes its place is another file.
+    // Another file takes its place.
     save(&path, [("a", &ones(&[n], DType::F32)?)], &BTreeMap::new())?;
     let again = Safetensors::open(&path)?.array("a")?;
     assert_eq!(again.sum(.., false)?.item::<f32>()?, n as f32);
@@ -101,7 +101,7 @@ fn a_file_that_is_truncated_in_use_is_an_error() -> Result<()> {
 }
 
 #[test]
-fn numbers_that_are_none_are_found_in_every_type() -> Result<()> {
+fn nan_and_infinity_are_found_in_every_type() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("model.safetensors");
     let mut values: Vec<f32> = (0..400_000).map(|i| i as f32 % 1000.0 - 500.0).collect();
@@ -132,7 +132,7 @@ fn numbers_that_are_none_are_found_in_every_type() -> Result<()> {
             "{dtype}"
         );
     }
-    // Types that MLX cannot make: F64 as bytes, and those of 8 bits.
+    // Dtypes for which MLX has no arrays: F64, which becomes bytes, and 8-bit floats.
     let file = |dtype: &str, data: &[u8], n: usize| {
         let header = format!(
             r#"{{"t":{{"dtype":"{dtype}","shape":[{n}],"data_offsets":[0,{}]}}}}"#,

@@ -1,4 +1,4 @@
-//! What goes wrong outside of the arithmetic: kernels that fail, memory and files that end, settings that are none.
+//! Failures outside of the arithmetic: kernels that fail, memory that runs out, bad files, and wrong settings.
 
 mod allocator;
 mod files;

@@ -1,10 +1,10 @@
-//! Memory that the system does not have.
+//! Requests for more memory than the system has.
 
 use mlx_core::{
     Array, DType, ErrorKind, Result, async_eval, eval, memory, ones, synchronize, zeros,
 };
 
-/// Runs `f` without the limit that is there to refuse such arrays before MLX is asked for them.
+/// Runs `f` without the array limit, which would refuse such arrays before MLX is asked for memory.
 fn without_limit<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
     let limit = memory::array_limit();
     memory::set_array_limit(usize::MAX);
@@ -13,7 +13,7 @@ fn without_limit<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
     result
 }
 
-/// More bytes than a process can address, however much memory there is.
+/// More bytes than a process can address, whatever the machine's memory.
 const SHAPE: [i32; 2] = [i32::MAX, 1 << 15];
 
 #[test]
@@ -29,7 +29,7 @@ fn memory_that_is_not_there_is_an_error() -> Result<()> {
             format!("no memory for {} bytes", i32::MAX as u64 * (1 << 17))
         );
     }
-    // What was not given is not counted, and nothing waits for it to come back.
+    // Memory that was refused is not counted, and no later call waits for it.
     assert_eq!(memory::active()?, before);
     assert!(memory::peak()? < peak + (1 << 20), "{}", memory::peak()?);
     assert_eq!(x.add(1.0)?.to_vec::<f32>()?, [2.0; 4]);
@@ -55,7 +55,7 @@ fn the_steps_before_and_after_are_not_touched() -> Result<()> {
 
 const CHILD: &str = "MLX_CORE_TEST_MEMORY_ENDS";
 
-/// What the child does: it fills its memory with small and large arrays, again and again.
+/// Run by the child: fills its memory with small and large arrays, again and again.
 #[test]
 #[cfg(target_os = "linux")]
 fn memory_is_filled() -> Result<()> {
@@ -91,7 +91,7 @@ fn memory_is_filled() -> Result<()> {
     Ok(())
 }
 
-/// In a process that may have little more memory than it starts with.
+/// In a process whose limit is little above the memory that it starts with.
 #[test]
 #[cfg(target_os = "linux")]
 fn memory_that_ends_is_an_error_and_comes_back() {

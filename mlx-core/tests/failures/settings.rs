@@ -1,4 +1,4 @@
-//! Settings from the environment that are none: an error of the first call, and of `settings::check`.
+//! Wrong values of environment variables are an error of the first call, and of `settings::check`.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use mlx_core::{DType, ErrorKind, ones, settings};
 
 const CHILD: &str = "MLX_CORE_TEST_SETTING";
 
-/// What the child does.
+/// Run by the child.
 #[test]
 fn a_setting_is_wrong() {
     let Some(expected) = std::env::var_os(CHILD) else {

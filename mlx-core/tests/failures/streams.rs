@@ -11,7 +11,7 @@ use crate::kernel::failing_later;
 
 static RUNS: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts how often it is run.
+/// Counts its runs.
 struct Counting;
 
 impl CpuKernel for Counting {
@@ -43,7 +43,7 @@ fn what_follows_a_failure_is_not_run() -> Result<()> {
         let (broken, fail) = failing_later(&x, "on purpose")?;
         let first = counting(&broken)?;
         async_eval([&first])?;
-        // Another step is queued before anybody waits for the one that fails.
+        // Another step is queued before the test waits for the one that fails.
         let second = counting(&first)?;
         async_eval([&second])?;
         drop(fail);
@@ -53,12 +53,8 @@ fn what_follows_a_failure_is_not_run() -> Result<()> {
             second.to_vec::<f32>().unwrap_err().kind(),
             ErrorKind::Poisoned
         );
-        assert_eq!(
-            RUNS.load(Ordering::SeqCst),
-            0,
-            "it ran on memory that nobody wrote"
-        );
-        // What is made now runs, and no error is left for it.
+        assert_eq!(RUNS.load(Ordering::SeqCst), 0, "it ran on unwritten memory");
+        // A new array is computed, and the old error is not reported again.
         assert_eq!(counting(&x)?.to_vec::<f32>()?, [1.0; 4]);
         assert_eq!(RUNS.load(Ordering::SeqCst), 1);
         synchronize()?;
@@ -92,7 +88,7 @@ fn an_error_reaches_the_thread_that_queued_the_work() -> Result<()> {
     let after = broken.add(1.0)?;
     async_eval([&after])?;
     drop(fail);
-    // Waits for the streams of all threads.
+    // Synchronisation includes the streams of all threads.
     std::thread::spawn(|| {
         drop(ones(&[1000], DType::F32)?.add(1.0)?.to_vec::<f32>()?);
         memory::clear_cache()
@@ -104,7 +100,7 @@ fn an_error_reaches_the_thread_that_queued_the_work() -> Result<()> {
     Ok(())
 }
 
-/// How many threads the process has.
+/// The number of threads of the process.
 #[cfg(target_os = "linux")]
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
@@ -119,7 +115,7 @@ fn threads_of_streams_end_with_their_owners() -> Result<()> {
     for _ in 0..200 {
         assert_eq!(std::thread::spawn(work).join().unwrap()?, 200.0);
     }
-    // Twenty at a time, and work that nobody waits for.
+    // Twenty threads at a time, each with work that the test does not wait for.
     for _ in 0..3 {
         let group: Vec<_> = (0..20)
             .map(|_| {

@@ -1,4 +1,5 @@
-//! Attention: every mask, layout of keys, cap and type, and the promise that a query's result is its own.
+//! Attention: every mask, layout of keys, soft cap and dtype; and a query's result does not depend on the other
+//! queries.
 
 use mlx_core::fast::{self, Attention, KeySlots, Mask, Positions, plainly};
 use mlx_core::ops::concat;
@@ -7,7 +8,7 @@ use mlx_core::{Array, DType, QuantMode, Result, Scheme};
 
 use super::{TYPES, check, normal};
 
-/// Rows, query heads, heads of keys, head size, size of values.
+/// Rows, query heads, key heads, head size, size of values.
 pub(super) type Sizes = [i32; 5];
 
 pub(super) struct Inputs {
@@ -32,7 +33,7 @@ pub(super) fn inputs(
     })
 }
 
-/// As `fast::attention`, or over packed keys and values, and the same in f32 by plain operations.
+/// `fast::attention`, or attention over packed keys and values, and the same in f32 by plain operations.
 fn both(
     inputs: &Inputs,
     scheme: Option<Scheme>,
@@ -54,7 +55,8 @@ fn both(
         Some(scheme) => {
             let (k, v) = (fast::pack(k, scheme)?, fast::pack(v, scheme)?);
             let found = fast::packed_attention(q, &k, &v, scheme, &own)?;
-            // To the bit what attention over the unpacked is: in f32, or rounded before they meet tiles.
+            // Equal to the bit to attention over the unpacked keys and values: in f32, or rounded to the type that
+            // tiles use.
             let unpacked = |x| fast::unpack(x, scheme, q.dtype());
             let (k, v) = (unpacked(&k)?, unpacked(&v)?);
             let rounded = |x: &Array| x.astype(q.dtype());
@@ -78,7 +80,7 @@ fn both(
     Ok([found, exact])
 }
 
-/// In the settings of the process: `every_instruction_set_and_number_of_threads` runs this in many.
+/// Runs in the settings of its process: `every_instruction_set_and_number_of_threads` starts it with many.
 #[test]
 fn attentions() -> Result<()> {
     every_mask(
@@ -98,7 +100,7 @@ fn attentions() -> Result<()> {
     )
 }
 
-/// As `attentions`.
+/// Runs in many settings, as `attentions` does.
 #[test]
 fn packed_attentions() -> Result<()> {
     every_mask(
@@ -132,7 +134,7 @@ fn every_mask(sizes: &[(Sizes, i32, i32)], packed: fn(usize) -> Option<Scheme>) 
             let (soft_cap, sinks) = ((case % 2 == 1).then_some(3.0), case % 3 == 1);
             let rows: Vec<i32> = (0..sizes[0]).collect();
             let noise = normal(99, &[1, 1, tokens, slots], DType::F32)?;
-            // Every query sees a key.
+            // Every query has a key.
             let seen = noise.greater(0.2f32)?;
             let first = Array::from_slice(&(0..slots).collect::<Vec<_>>(), &[1, 1, 1, slots])?;
             let seen = seen.logical_or(&first.equal(0)?)?;
@@ -147,7 +149,7 @@ fn every_mask(sizes: &[(Sizes, i32, i32)], packed: fn(usize) -> Option<Scheme>) 
                 let offsets: Vec<i32> = rows.iter().map(|&row| of(row)).collect();
                 Array::from_slice(&offsets, &[sizes[0]])
             };
-            // Rows that are shorter than the slots, a ring that has gone round, and one that has not.
+            // Rows that are shorter than the slots, a ring that has wrapped around, and one that has not.
             let straight = offsets(&|row| (slots - tokens - 2 * row).max(0))?;
             let ring = offsets(&|row| slots * 2 - tokens + 3 * row)?;
             let young = offsets(&|row| row)?;
@@ -163,16 +165,17 @@ fn every_mask(sizes: &[(Sizes, i32, i32)], packed: fn(usize) -> Option<Scheme>) 
                     masks.push(Mask::Positions(Positions::new(offsets, window, slots)));
                 }
             }
-            // Each in one of three types, another one in the next case.
+            // Each mask in one of three dtypes, and in another one in the next case.
             for mask in masks.into_iter().skip((case + turn) % 3).step_by(3) {
                 let what = format!("attention {sizes:?}, {tokens} of {slots}, {dtype}, {mask:?}");
                 let [found, exact] = both(&x, packed(case), soft_cap, sinks, mask)?;
                 assert_eq!(found.dtype(), dtype);
-                // MLX's own operations round in between: `both` has compared them with themselves.
+                // MLX's own operations round in between, so they are not compared with f32: `both` has compared them
+                // with themselves.
                 if dtype != DType::F32 && fast::form(fast::Op::Attention)? == fast::Form::Plain {
                     continue;
                 }
-                // Weights are rounded too before they meet values.
+                // Weights are rounded too before they are multiplied by values.
                 check(&found, &exact, 3.0, &mut digest, &what)?;
             }
         }
@@ -196,7 +199,7 @@ fn a_query_is_alone_with_its_keys() -> Result<()> {
         (DType::BF16, [1, 4, 2, 64, 64]),
         (DType::F16, [1, 4, 2, 64, 64]),
         (DType::BF16, [1, 3, 1, 24, 40]),
-        // On tiles so many heads as 1, 2, 4, 8 and 16 columns are multiplied by, or fewer.
+        // On tiles: numbers of heads that fill 1, 2, 4, 8 and 16 columns, and fewer.
         (DType::BF16, [1, 2, 2, 32, 48]),
         (DType::BF16, [1, 3, 1, 64, 64]),
         (DType::BF16, [1, 8, 2, 96, 32]),
@@ -209,7 +212,8 @@ fn a_query_is_alone_with_its_keys() -> Result<()> {
         let part = |x: &Array, from: i32, to: i32| x.slice_axis(2, from, to);
         let floats = |x: &Array| x.astype(DType::F32)?.to_vec::<f32>();
         let attend = |q: &Array, k: &Array, v: &Array, mask: Mask| {
-            // With a window there are chunks of which a query sees nothing; so large a scale must not make that infinite.
+            // With a window, there are chunks of which a query has no key; a large scale must not make their weight
+            // infinite.
             let windowed = matches!(&mask, Mask::Positions(at) if at.window().is_some());
             let options = Attention {
                 scale: if windowed { 1.5 } else { 0.2 },
@@ -238,7 +242,7 @@ fn a_query_is_alone_with_its_keys() -> Result<()> {
                     placed(&at, window, KeySlots::Straight),
                 )?;
                 check(from, to, &alone, "alone")?;
-                // Among rows that are elsewhere, over buffers with something behind.
+                // Together with other rows, in buffers with more data behind.
                 let others = inputs(
                     7,
                     [2, sizes[1], sizes[2], sizes[3], sizes[4]],
@@ -260,7 +264,7 @@ fn a_query_is_alone_with_its_keys() -> Result<()> {
                 let Some(window) = window else {
                     continue;
                 };
-                // The window before the first and the new tokens, in order and in a ring.
+                // The window before the first new token and the new tokens, in order and in a ring.
                 let (begin, cap) = ((from - window).max(0), window + 37 + (to - from));
                 let behind = from - window;
                 if behind >= 0 {

@@ -1,4 +1,4 @@
-//! The largest, the n largest and the nucleus of rows, against a sort on the host.
+//! The largest logit, the n largest, and the nucleus of rows, compared with a sort on the host.
 
 use mlx_core::{Array, DType, Result, fast};
 
@@ -11,14 +11,14 @@ fn logits(seed: u64, rows: i32, v: i32, ties: bool, dtype: DType) -> Result<Arra
     x.astype(dtype)
 }
 
-/// Places of a row, best first, equal ones in their order.
+/// The indices of a row, largest logit first, equal ones in the order of their indices.
 fn order(row: &[f32]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..row.len()).collect();
     order.sort_by(|&a, &b| row[b].partial_cmp(&row[a]).expect("numbers only"));
     order
 }
 
-/// In the settings of the process: `every_instruction_set_and_number_of_threads` runs this in many.
+/// Runs in the settings of its process: `every_instruction_set_and_number_of_threads` starts it with many.
 #[test]
 fn choices() -> Result<()> {
     if super::kernels_are_off() {
@@ -57,7 +57,7 @@ fn choices() -> Result<()> {
                 let all = Array::from_slice(&vec![p; rows as usize], &[rows, 1])?;
                 let found = fast::nucleus(&wide, &all)?.to_vec::<f32>()?;
                 for (row, found) in of_rows.iter().zip(&found) {
-                    // Weights are in single precision: nearer to p than this, either side is right.
+                    // Weights are in single precision: for a sum this near to p, both choices are right.
                     let [most, least] = [-2e-7, 2e-7].map(|d| nucleus(row, f64::from(p) + d));
                     let what = format!("p {p} of {rows} x {v}, ties {ties}: {found}");
                     assert!(row.contains(found), "{what}");

@@ -1,4 +1,4 @@
-//! Draws of tokens, against the same by ordinary operations.
+//! Draws of tokens, compared with the same by ordinary operations.
 
 use std::sync::Arc;
 
@@ -32,12 +32,12 @@ fn settings(key: u32) -> Vec<Draw> {
         with(3.0, 0.999, 0.0, 5000),
         with(0.0, 0.5, 0.1, 3),
         with(0.01, 1.0, 0.0, 0),
-        // As greedy sampling draws.
+        // The settings of greedy sampling.
         with(1.0, 1.0, 0.0, 1),
     ]
 }
 
-/// In the settings of the process: `every_instruction_set_and_number_of_threads` runs this in many.
+/// Runs in the settings of its process: `every_instruction_set_and_number_of_threads` starts it with many.
 #[test]
 fn draws() -> Result<()> {
     if super::kernels_are_off() {
@@ -57,7 +57,7 @@ fn draws() -> Result<()> {
             let found = fast::draw(&x, &rows)?.to_vec::<u32>()?;
             let expected = plainly(|| fast::draw(&x, &rows))?.to_vec::<u32>()?;
             assert_eq!(found, expected, "{v} of {dtype}, times {factor}");
-            // Neither the others nor how the array lies show.
+            // Neither the other rows nor the layout of the array change the result.
             let turned = x.swap_axes(0, 1)?.contiguous()?.swap_axes(0, 1)?;
             assert_eq!(fast::draw(&turned, &rows)?.to_vec::<u32>()?, expected);
             let some = x.slice_axis(0, 3, 5)?;
@@ -74,7 +74,7 @@ fn draws() -> Result<()> {
     Ok(())
 }
 
-/// What a row has of equal logits is decided by noise, or for the largest ones by their order.
+/// Noise chooses among equal logits; among equal logits at the limit of `top_k`, the first ones are kept.
 #[test]
 fn equal_logits() -> Result<()> {
     for v in [5, 300, 40_000] {
@@ -107,7 +107,7 @@ fn rows_that_are_no_numbers_have_no_token() -> Result<()> {
         let found = |drawn: Array| drawn.to_vec::<u32>();
         let kernel = found(fast::draw(&x, &[draw; 5])?)?;
         let plain = found(plainly(|| fast::draw(&x, &[draw; 5]))?)?;
-        // MLX's own argmax takes NaN for the largest.
+        // MLX's own argmax takes NaN as the largest.
         let passed_by = draw.temperature == 0.0 && !super::kernels_are_off();
         let first = if passed_by { 1 } else { NO_TOKEN };
         assert_eq!(kernel, [first, NO_TOKEN, 1, NO_TOKEN, NO_TOKEN], "{draw:?}");
@@ -184,7 +184,7 @@ fn what_cannot_be_drawn_from_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// Forbidden tokens get minus infinity; NaN, infinity and rows without a mask stay.
+/// Forbidden tokens get minus infinity; NaN, infinity and rows without a mask are unchanged.
 #[test]
 fn masks_forbid_tokens() -> Result<()> {
     for dtype in TYPES {
@@ -217,7 +217,7 @@ fn masks_forbid_tokens() -> Result<()> {
             assert_eq!(bits(&fast::allow(&x, &rows)?)?, expected, "{v} of {dtype}");
             let plain = plainly(|| fast::allow(&x, &rows))?;
             assert_eq!(bits(&plain)?, expected, "{v} of {dtype}, plainly");
-            // The logits themselves are as they were.
+            // The logits themselves are unchanged.
             let turned = x.swap_axes(0, 1)?.contiguous()?.swap_axes(0, 1)?;
             assert_eq!(bits(&fast::allow(&turned, &rows)?)?, expected);
             assert_eq!(

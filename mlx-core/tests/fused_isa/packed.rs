@@ -1,4 +1,4 @@
-//! Packed rows, and attention over them; `attention::packed_attentions` has its masks and instruction sets.
+//! Packed rows, and attention over them; `attention::packed_attentions` tests the masks and instruction sets.
 
 use mlx_core::fast::{self, Attention, KeySlots, Mask, plainly};
 use mlx_core::ops::concat;
@@ -7,7 +7,7 @@ use mlx_core::{Array, DType, QuantMode, Result, Scheme};
 use super::attention::{inputs, placed, scheme};
 use super::{TYPES, child, normal, text};
 
-/// Rows are packed as MLX quantises them, whatever they hold and however they lie in memory.
+/// Rows are packed as MLX quantises them, whatever their numbers and their layout in memory.
 #[test]
 fn packed_rows_are_quantised_ones() -> Result<()> {
     let mut digest = 0u64;
@@ -47,7 +47,7 @@ fn packed_rows_are_quantised_ones() -> Result<()> {
     Ok(())
 }
 
-/// Where our kernels are switched off it is MLX's graph, as on a GPU.
+/// With our kernels switched off, packing is MLX's graph, as on a GPU.
 #[test]
 fn without_our_kernels_it_is_the_same() {
     for test in [
@@ -59,7 +59,8 @@ fn without_our_kernels_it_is_the_same() {
     }
 }
 
-/// A decoded token over packed keys gets what it gets in the whole prompt, in one step or in rows of other lengths.
+/// A decoded token over packed keys has the same result as in the whole prompt, in one step or in rows of other
+/// lengths.
 #[test]
 fn a_query_is_alone_with_its_packed_keys() -> Result<()> {
     for (dtype, bits) in [

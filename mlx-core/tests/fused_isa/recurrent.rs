@@ -53,7 +53,7 @@ fn recurrences() -> Result<()> {
                     bias: &channels_bias,
                     ..one
                 };
-                // Its keys and queries are not brought to length 1.
+                // The keys and queries of this rule are not normalised.
                 let x = qkv.multiply(0.25)?;
                 let scan = Scan {
                     x: &x,

@@ -1,4 +1,5 @@
-//! Attention whose queries see nothing of a chunk of keys that others of their task see: what memory held before does not show.
+//! Attention over a chunk of keys that is masked for some queries of a task and unmasked for others. The memory's
+//! former contents do not change the result.
 
 use mlx_core::fast::{self, Attention, KeySlots, Mask, plainly};
 use mlx_core::{Array, DType, Result};
@@ -6,7 +7,8 @@ use mlx_core::{Array, DType, Result};
 use super::attention::{Inputs, inputs, placed};
 use super::{TYPES, check};
 
-/// A chunk is of 256 positions: of the tokens that begin here some see the end of one, and others the next one only.
+/// A chunk has 256 positions: of the tokens from this one on, some have keys at the end of one chunk, others only in
+/// the next.
 const FIRST: i32 = 230;
 const TOKENS: i32 = 70;
 const SLOTS: i32 = 600;
@@ -21,7 +23,7 @@ fn options<'a>(mask: Mask, sinks: Option<&'a Array>) -> Attention<'a> {
     }
 }
 
-/// As `attentions`: in many settings.
+/// Runs in many settings, as `attentions` does.
 #[test]
 fn what_was_in_memory_does_not_show() -> Result<()> {
     if fast::form(fast::Op::Attention)? == fast::Form::Plain {
@@ -34,7 +36,7 @@ fn what_was_in_memory_does_not_show() -> Result<()> {
         let x = inputs(7, [1, 4, 2, 64, 64], TOKENS, SLOTS, dtype)?;
         let Inputs { q, k, v, sinks } = &x;
         let wide = |x: &Array| x.astype(DType::F32);
-        // Nothing but NaN is what the threads computed last.
+        // NaN is the last result that the threads computed, so their scratch memory holds it.
         let nan = v.multiply(f32::NAN)?.astype(dtype)?;
         for sinks in [None, Some(sinks)] {
             let poison = wide(&fast::attention(q, k, &nan, &options(Mask::None, None))?)?;

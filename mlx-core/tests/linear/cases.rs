@@ -1,4 +1,4 @@
-//! Matrices in every coding, with the product of each.
+//! Matrices in every stored form, each with its product.
 
 use mlx_core::fast::{self, Matrix};
 use mlx_core::ops::quantize::{QuantMode, Quantized, Scheme, dequantize, quantize};
@@ -22,7 +22,7 @@ pub fn schemes() -> Vec<Scheme> {
     schemes
 }
 
-/// None for a dense matrix, and one for each way in which codes are read.
+/// None for a dense matrix, and one scheme for each way of reading codes.
 pub fn some_schemes() -> Result<[Option<Scheme>; 5]> {
     let affine = |bits, group| Scheme::new(QuantMode::Affine, bits, group).map(Some);
     Ok([
@@ -34,7 +34,7 @@ pub fn some_schemes() -> Result<[Option<Scheme>; 5]> {
     ])
 }
 
-/// A matrix `[n, k]` to multiply `x` with.
+/// A matrix `[n, k]` by which `x` is multiplied.
 pub struct Weights {
     parts: Quantized,
     scheme: Option<Scheme>,
@@ -71,7 +71,7 @@ impl Weights {
         }
     }
 
-    /// The product by the function for one matrix.
+    /// The product by the function that multiplies by one matrix.
     pub fn product(&self, x: &Array) -> Result<Array> {
         match self.matrix() {
             Matrix::Dense(w) => fast::linear(x, w),
@@ -87,22 +87,23 @@ impl Weights {
 
 pub type Product = Box<dyn Fn(&Array) -> Result<Array>>;
 
-/// A matrix to multiply with, and the product of it.
+/// A matrix, and the numbers of which its product is made.
 pub struct Case {
     pub name: String,
-    /// `[n, k]`, as it counts.
+    /// The `[n, k]` numbers of the matrix.
     pub wide: Array,
-    /// Not rounded to x's type: what counts where codes are multiplied in whole numbers, on some instruction sets and
-    /// for few rows of x.
+    /// The numbers before they are rounded to x's type, where codes are multiplied as integers: on some instruction
+    /// sets and for few rows of x.
     pub exact: Option<Array>,
-    /// Whether few rows of x are multiplied in another way than many, on instruction sets without tiles too.
+    /// Whether few rows of x are multiplied by another kernel than many, also on instruction sets without tiles.
     pub is_apart_if_few: bool,
     pub product: Product,
 }
 
-/// Up to so many rows of x in 16 bits have a kernel of their own: on tiles for all packed weights, without tiles for nvfp4 and mxfp8.
+/// Up to this many rows of x in 16 bits have their own kernel: on tiles for all packed weights, without tiles for nvfp4
+/// and mxfp8.
 pub const FEW: i32 = 4;
-/// On tiles, more rows have another one, up to so many.
+/// On tiles, up to this many rows have another kernel.
 pub const SOME: i32 = 8;
 
 pub fn dense(dtype: DType, n: i32, k: i32) -> Result<Case> {
@@ -119,7 +120,7 @@ pub fn dense(dtype: DType, n: i32, k: i32) -> Result<Case> {
 pub fn packed(scheme: Scheme, dtype: DType, n: i32, k: i32) -> Result<Case> {
     let parts = quantize(&normal(3, &[n, k], dtype)?, scheme)?;
     let (scales, biases) = (parts.scales.clone(), parts.biases.clone());
-    // In F32 and rounded once, where MLX rounds after each operation.
+    // In F32 and rounded once, whereas MLX rounds after each operation.
     let exact = |array: &Array| match scheme.mode {
         QuantMode::Affine => array.astype(DType::F32),
         _ => Ok(array.clone()),
@@ -148,7 +149,7 @@ pub fn packed(scheme: Scheme, dtype: DType, n: i32, k: i32) -> Result<Case> {
     })
 }
 
-/// Sizes with ends of all kinds: of 16, 32, 48 and 64 rows, of 32 to 512 elements.
+/// Sizes with remainders of all kinds: of blocks of 16, 32, 48 and 64 rows, and of 32 to 512 elements.
 pub fn cases(dtype: DType) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     for (n, k) in [(1, 1), (5, 33), (64, 64), (70, 96), (130, 1100), (300, 520)] {

@@ -1,11 +1,11 @@
-//! Many experts at a time: what each gives does not depend on who computes it, nor on how x lies.
+//! Many experts at a time: the result of each is the same whichever thread computes it and whatever the layout of x.
 
 use mlx_core::ops::quantize::{QuantMode, Scheme, quantize};
 use mlx_core::{Array, Result, fast};
 
 use super::{FLOATS, floats, normal};
 
-/// More than four for each of this many threads, so that threads have experts for themselves.
+/// More than four for each of this many threads, so that each thread gets whole experts.
 const EXPERTS: i32 = 70;
 
 #[test]
@@ -54,7 +54,7 @@ fn many_experts_are_products_of_their_rows() -> Result<()> {
             for (found, expected) in [&dense, &packed].into_iter().zip(&expected) {
                 let found = found.reshape(&[-1, n])?.take(&own, 0)?;
                 for (a, b) in floats(&found).iter().zip(floats(expected)) {
-                    // The same kernel on the same rows; MLX's own operations differ in their order.
+                    // The same kernel on the same rows. MLX's own operations sum in another order.
                     let tolerance = if fast::form(fast::Op::Attention)? == fast::Form::Cpu {
                         0.0
                     } else {

@@ -1,4 +1,5 @@
-//! A gate and the products that it joins: one node, which must not show but in memory (`gated_memory.rs`).
+//! A gate and the products that it joins are one node. Only the use of memory (`gated_memory.rs`) may differ from
+//! separate operations.
 
 use mlx_core::fast::{self, Gate, gated, gated_linear};
 use mlx_core::transforms::grad;
@@ -61,7 +62,7 @@ fn gated_products_have_derivatives() -> Result<()> {
         grad(sum, std::slice::from_ref(&x), &[0])
     };
     let found = by(&|x| gated_linear(Gate::Silu, x, &a.matrix(), &b.matrix()))?;
-    // In BF16 each step would be rounded, which adds up to more than what is compared.
+    // In BF16 each step would be rounded, and the sum of these errors is larger than the tolerance.
     let expected = by(&|x| {
         let (a, b) = (a.product(x)?, b.product(x)?);
         let (a, b) = (a.astype(DType::F32)?, b.astype(DType::F32)?);

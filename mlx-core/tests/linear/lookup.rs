@@ -1,4 +1,4 @@
-//! Rows of matrices, dense and packed, written out.
+//! Rows of dense and packed matrices, unpacked.
 
 use mlx_core::ops::quantize::{QuantMode, quantize};
 use mlx_core::transforms::grad;
@@ -43,7 +43,7 @@ fn rows_are_those_of_the_wide_matrix() -> Result<()> {
             assert_eq!((found.shape(), found.dtype()), (&[2, 3, 640][..], dtype));
             let slack = if kernels_are_off() { 3.0 } else { 1.0 } * rounding;
             for (a, b) in floats(&found).iter().zip(floats(&expected)) {
-                // A bias and what is added to it may be larger than their sum.
+                // The bias and the scaled code may each be larger than their sum.
                 assert!(
                     (a - b).abs() <= slack * b.abs().max(4.0),
                     "{scheme} in {dtype}: {a} for {b}"
@@ -51,7 +51,7 @@ fn rows_are_those_of_the_wide_matrix() -> Result<()> {
             }
         }
     }
-    // Many at a time, on all threads; a table's gradient counts each row as often as it was read.
+    // Many rows at a time, on all threads. In a table's gradient each row counts as often as it was read.
     let wide = normal(7, &[50, 64], DType::F32)?;
     let many: Vec<u32> = (0..3000).map(|i| i * i % 50).collect();
     let ids = Array::from_slice(&many, &[3000])?;

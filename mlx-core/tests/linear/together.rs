@@ -1,4 +1,5 @@
-//! Products of one array that are asked for together: what is one node and what is not must not show in the numbers.
+//! Products of one array by several matrices in one call: whether they are one node or several does not change the
+//! numbers.
 
 use mlx_core::fast::{self, linear_many};
 use mlx_core::ops::quantize::{QuantMode, Scheme};
@@ -8,10 +9,10 @@ use mlx_core::{Array, DType, Result, graph_size};
 use super::cases::{Weights, normal, some_schemes};
 use super::{floats, kernels_are_off};
 
-/// Rows of the matrices: with ends of all kinds, and one that no thread need share.
+/// Rows of the matrices: with remainders of all kinds, and one too small to be split among threads.
 const ROWS: [i32; 3] = [230, 3, 128];
 
-/// Matrices as of the cases, of the seeds that their rows tell.
+/// Matrices like those of the cases. Their rows are also their seeds.
 fn weights(x: &Array, scheme: Option<Scheme>) -> Result<Vec<Weights>> {
     ROWS.iter()
         .map(|&n| Weights::new(x, n as u64, n, scheme))
@@ -52,7 +53,7 @@ fn products_that_are_written_alike_are_one_node() -> Result<()> {
     let all = [None, scheme(4)?, scheme(8)?].map(|scheme| Weights::new(&x, 5, 20, scheme));
     let [dense, four, eight] = all;
     let (dense, four, eight) = (dense?, four?, eight?);
-    // Weights count too, so that these are differences.
+    // The counts include the weights, so the test uses differences.
     let nodes = |ws: &[&Weights]| {
         let matrices: Vec<_> = ws.iter().map(|w| w.matrix()).collect();
         let ys = linear_many(&x, &matrices)?;
@@ -81,7 +82,7 @@ fn what_does_not_go_together_stays_apart() -> Result<()> {
         let together = linear_many(&x, &[a.matrix(), b.matrix()])?;
         assert!(floats(&together[0]) == floats(&a.product(&x)?));
         assert!(floats(&together[1]) == floats(&b.product(&x)?));
-        // A matrix of another type than x.
+        // A matrix of another dtype than x.
         let mixed = linear_many(&x, &[a.matrix(), other.matrix()])?;
         assert!(floats(&mixed[1]) == floats(&other.product(&x)?));
     }

@@ -1,4 +1,4 @@
-//! How to run creation, shapes, indexing and sorting.
+//! Calls of creation, shapes, indexing and sorting.
 
 use mlx_core::{self as mlx, Indexing, PadMode, Side};
 
@@ -113,7 +113,7 @@ fn scatter() -> Vec<(&'static str, Op)> {
     }
 }
 
-/// What partitions leave open is sorted away, as the goldens do it.
+/// A partition leaves the order within its parts open, so results are sorted, like the goldens.
 fn order() -> Vec<(&'static str, Op)> {
     rows! {
         "sort" => |c| c.x(0).sort(c.int(0));

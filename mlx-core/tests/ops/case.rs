@@ -1,4 +1,4 @@
-//! Reading cases and comparing results.
+//! Reads cases and compares results.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::Value;
 /// Runs one case.
 pub type Op = fn(&Case) -> Result<Vec<Array>>;
 
-/// An operation with inputs, arguments and what must come of it.
+/// An operation with inputs, arguments and expected results.
 pub struct Case {
     pub op: String,
     pub inputs: Vec<Array>,
@@ -18,7 +18,7 @@ pub struct Case {
     expected: Vec<Golden>,
 }
 
-/// An array as the goldens hold it.
+/// An array in the format of the goldens.
 struct Golden {
     dtype: DType,
     shape: Vec<i32>,
@@ -132,7 +132,7 @@ impl Golden {
     }
 }
 
-/// The elements as f64, a complex number as two.
+/// The elements as f64; a complex number is two elements.
 pub fn values(array: &Array) -> Result<Vec<f64>> {
     macro_rules! to {
         ($ty:ty, $convert:expr) => {
@@ -269,7 +269,7 @@ impl Case {
         format!("{}({:?}, {args})", self.op, self.inputs)
     }
 
-    /// What differs between the results found and those expected.
+    /// The differences between the results found and those expected.
     pub fn compare(&self, found: &[Array]) -> Vec<String> {
         if found.len() != self.expected.len() {
             return vec![format!(
@@ -319,7 +319,7 @@ impl Case {
     }
 }
 
-/// What operations give, as a list.
+/// The results of an operation, as a list.
 pub trait Results {
     fn list(self) -> Vec<Array>;
 }

@@ -1,11 +1,11 @@
-//! Every public operation has a golden, or stands here with the reason why not.
+//! Every public operation has a golden, or is listed here with the reason why it has none.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::golden_names;
 
-/// Public functions of the files of operations that no golden runs.
+/// Public functions of the files of operations for which there is no golden.
 const WITHOUT: &[(&str, &str)] = &[
     ("qqmm", "its CPU kernel is for one row; tests/quantize.rs"),
     ("random::new", "golden random::key"),

@@ -1,4 +1,4 @@
-//! How to run elementwise operations.
+//! Calls of elementwise operations.
 
 use mlx_core::Array;
 
@@ -8,7 +8,7 @@ macro_rules! unary {
     ($($name:ident)*) => { vec![$( (stringify!($name), (|c| c.x(0).$name().map(Results::list)) as Op) ),*] };
 }
 
-/// The second operand is an array, an integer or a float, as the case has it.
+/// The second operand is an array, an integer or a float, depending on the case.
 macro_rules! binary {
     ($($name:ident)*) => { vec![$( (stringify!($name), (|c| {
         let x = c.x(0);

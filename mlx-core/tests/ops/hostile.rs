@@ -1,11 +1,11 @@
-//! No call of the safe interface may end the process, never return, or touch memory outside its arrays.
+//! A call of the safe interface may not end the process, hang, or access memory outside its arrays.
 //!
-//! Every operation runs on inputs and arguments that are made of those of its goldens: other dtypes, empty, of size 1,
-//! of other ranks, with NaN and the ends of each dtype, transposed, reversed, broadcast. Errors are right answers. The
-//! calls run in child processes, many in each. A child that ends or stops is replaced by one that goes on behind the
-//! call, and the call is a fault.
+//! Every operation runs on inputs and arguments that are changed from those of its goldens: other dtypes, empty, of
+//! size 1, of other ranks, with NaN and the ends of each dtype, transposed, reversed, broadcast. Errors are right
+//! answers. The calls run in child processes, many in each. If a child ends or hangs in a call, the call is a fault,
+//! and another child goes on with the next call.
 //!
-//! `MLX_CORE_HOSTILE=rounds` takes that many variations of each golden; the default is few enough for CI.
+//! `MLX_CORE_HOSTILE=rounds` sets the number of variations of each golden; the default is few enough for CI.
 
 mod calls;
 mod cases;
@@ -25,14 +25,14 @@ use calls::Calls;
 const CHILD: &str = "MLX_CORE_TEST_HOSTILE_CALLS";
 const ROUNDS: &str = "MLX_CORE_HOSTILE";
 const DEFAULT_ROUNDS: usize = 30;
-/// Without our CPU kernels.
+/// The rounds without our CPU kernels.
 const PLAIN_ROUNDS: usize = 10;
-/// A call that takes longer never returns.
+/// A call that takes longer counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// So that no call takes long because there is much to do.
+/// A limit on the size of arrays, so that no call takes long only because it has much to compute.
 const ARRAY_LIMIT: usize = 1 << 18;
 
-/// What a child does: it names each call before it runs it.
+/// Run by the child: prints each call before running it.
 #[test]
 fn hostile_calls_are_made() {
     let Some(range) = std::env::var_os(CHILD) else {
@@ -41,7 +41,7 @@ fn hostile_calls_are_made() {
     let range = range.into_string().unwrap();
     let (first, rounds) = range.split_once(',').unwrap();
     memory::set_array_limit(ARRAY_LIMIT);
-    // Each buffer is one of the system's, so that valgrind sees accesses outside it.
+    // Each buffer is allocated by the system, so valgrind reports accesses outside it.
     memory::set_cache_limit(0).unwrap();
     let calls = Calls::new(rounds.parse().unwrap());
     for index in first.parse().unwrap()..calls.len() {
@@ -63,13 +63,13 @@ fn child(first: usize, rounds: usize) -> Child {
         .unwrap()
 }
 
-/// How a child ended: at its end, or at a call.
+/// How a child ended: regularly, or in a call.
 fn follow(mut child: Child) -> Option<(usize, String)> {
     let (tell, hear) = mpsc::channel();
     let out = BufReader::new(child.stdout.take().unwrap());
     let reader = std::thread::spawn(move || {
         for line in out.lines().map_while(Result::ok) {
-            // The harness of tests writes its own text on the first line.
+            // The test harness writes its own text on the first line.
             if let Some((_, place)) = line.rsplit_once('@') {
                 tell.send(place.to_owned()).unwrap();
             }

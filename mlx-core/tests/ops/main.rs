@@ -1,4 +1,4 @@
-//! Every operation against tables that Python MLX and NumPy made (`xtask/golden/ops.py`).
+//! Every operation compared with tables that Python MLX and NumPy made (`xtask/golden/ops.py`).
 
 mod array_ops;
 mod case;
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use case::{Case, Op, load};
 
-/// How to run each operation of the goldens.
+/// The call of each operation of the goldens.
 fn table() -> BTreeMap<&'static str, Op> {
     let rows = [
         elementwise::rows(),

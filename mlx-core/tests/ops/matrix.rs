@@ -1,4 +1,4 @@
-//! How to run products, quantised matrices and convolutions.
+//! Calls of products, quantised matrices and convolutions.
 
 use mlx_core::{
     self as mlx, Array, BlockMasks, Conv, ConvGeneral, ConvTranspose, QuantMode, Result, Scheme,
@@ -31,7 +31,7 @@ fn products() -> Vec<(&'static str, Op)> {
     }
 }
 
-/// The scheme in the last three arguments.
+/// The scheme from three arguments, starting at `at`.
 fn scheme(c: &Case, at: usize) -> Result<Scheme> {
     Scheme::new(QuantMode::parse(c.text(at))?, c.int(at + 1), c.int(at + 2))
 }

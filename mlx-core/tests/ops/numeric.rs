@@ -1,4 +1,4 @@
-//! How to run reductions, scans, Fourier transforms, linear algebra and random numbers.
+//! Calls of reductions, scans, Fourier transforms, linear algebra and random numbers.
 
 use mlx_core::fft::{self, Norm};
 use mlx_core::linalg::{self, Half, MatrixNorm};
@@ -93,7 +93,7 @@ fn half(upper: bool) -> Half {
     if upper { Half::Upper } else { Half::Lower }
 }
 
-/// Signs and order of vectors are open, so what they multiply back to is compared.
+/// The signs and the order of vectors are open, so the test compares the products that rebuild the input.
 fn linear() -> Vec<(&'static str, Op)> {
     rows! {
         "linalg::inv" => |c| linalg::inv(c.x(0));

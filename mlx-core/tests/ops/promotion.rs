@@ -1,4 +1,4 @@
-//! Which dtype comes of which, for all dtypes and pairs of them.
+//! The result dtype of operations, for all dtypes and pairs of dtypes.
 
 use std::collections::BTreeMap;
 

@@ -11,7 +11,7 @@ fn index_array(indices: &[i32], shape: &[usize]) -> Array {
     Array::from_slice(indices, &ints(shape)).unwrap()
 }
 
-/// A position of the axis for each number, the odd ones counted from the end.
+/// A position of the axis for each number. The odd numbers are counted from the end.
 fn wrapped(numbers: &[usize], size: usize) -> (Vec<usize>, Vec<i32>) {
     numbers
         .iter()
@@ -76,7 +76,7 @@ proptest! {
         prop_assume!(model.ndim() > 0 && !model.data.is_empty());
         let axis = axis % model.ndim();
         let size = model.shape[axis];
-        // Each line is turned by another number of places.
+        // Each line is rotated by another number of positions.
         let turned = |at: &[usize]| (at[axis] + seed + at.iter().sum::<usize>() - at[axis]) % size;
         let indices: Vec<i32> = positions(&model.shape).iter().map(|at| turned(at) as i32).collect();
         let indices = index_array(&indices, &model.shape);

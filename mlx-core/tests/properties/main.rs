@@ -8,13 +8,13 @@ mod views;
 use model::Model;
 use proptest::prelude::*;
 
-/// A model of random shape, its elements all different.
+/// A model of random shape with distinct elements.
 fn models(max_ndim: usize, sizes: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Model> {
     prop::collection::vec(sizes, 0..=max_ndim).prop_map(|shape| Model::counting(&shape))
 }
 
 fn config() -> ProptestConfig {
-    // A fixed seed: a failure in CI is the failure here.
+    // A fixed seed: a failure in CI can be repeated here.
     ProptestConfig {
         cases: 256,
         failure_persistence: None,

@@ -1,4 +1,4 @@
-//! Arrays as plain Rust sees them: a shape and the elements in row-major order.
+//! Arrays as plain Rust: a shape, and the elements in row-major order.
 
 use mlx_core::{Array, Result};
 
@@ -46,7 +46,7 @@ impl Model {
         self.shape.len()
     }
 
-    /// Position `at` read where this model is broadcast: from the right, sizes of 1 stretched.
+    /// The element at `at` when this model is broadcast: axes are aligned at the right, and sizes of 1 are stretched.
     pub fn get_broadcast(&self, at: &[usize]) -> i32 {
         let own = &at[at.len() - self.ndim()..];
         let own: Vec<usize> = own
@@ -61,7 +61,7 @@ impl Model {
         Array::from_slice(&self.data, &ints(&self.shape)).unwrap()
     }
 
-    /// What an array holds.
+    /// The contents of an array.
     pub fn read(array: &Array) -> Result<Self> {
         let shape = array.shape().iter().map(|&n| n as usize).collect();
         Ok(Self {
@@ -75,7 +75,7 @@ pub fn ints(sizes: &[usize]) -> Vec<i32> {
     sizes.iter().map(|&n| n as i32).collect()
 }
 
-/// The shape two shapes broadcast to.
+/// The shape to which two shapes broadcast.
 pub fn broadcast(a: &[usize], b: &[usize]) -> Option<Vec<usize>> {
     let ndim = a.len().max(b.len());
     let at =

@@ -52,7 +52,7 @@ proptest! {
         let (model, array) = chain(model, &views).unwrap();
         let axes: Vec<usize> = (0..model.ndim()).filter(|&axis| chosen[axis % chosen.len()]).collect();
         prop_assume!(!axes.is_empty());
-        // Half of the axes are given from the end.
+        // Half of the axes are counted from the end.
         let named: Vec<i32> = axes.iter().map(|&a| if a % 2 == 1 { a as i32 - model.ndim() as i32 } else { a as i32 }).collect();
         let sum = array.sum(&named, keepdims).unwrap();
         prop_assert_eq!(read(&sum), reduce(&model, &axes, keepdims, |line| line.iter().sum()));
@@ -87,7 +87,7 @@ proptest! {
         let (model, array) = chain(model, &views).unwrap();
         prop_assume!(model.ndim() > 0 && !model.data.is_empty());
         let axis = axis % model.ndim();
-        // Shuffled, but reproducible: multiples modulo a prime.
+        // Shuffled reproducibly: multiples modulo a prime.
         let model = Model { data: model.data.iter().map(|&v| v * factor % 101).collect(), ..model };
         let array = array.multiply(factor).unwrap().remainder(101).unwrap();
         let line_to = |at: &[usize], stop: usize| -> Vec<i32> {

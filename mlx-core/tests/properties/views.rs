@@ -1,4 +1,4 @@
-//! Chains of views must read as the same chain of plain Rust, whatever lies in memory.
+//! A chain of views reads the same as the chain in plain Rust, whatever the layout in memory.
 
 use mlx_core::{Array, Result};
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use crate::model::{Model, ints};
 use crate::{config, models};
 
-/// One step of a chain. Numbers are taken modulo what the shape at hand allows.
+/// One step of a chain. Numbers are taken modulo the sizes of the current shape.
 #[derive(Clone, Debug)]
 pub enum View {
     Transpose(Vec<usize>),
@@ -51,7 +51,7 @@ pub fn views() -> impl Strategy<Value = Vec<View>> {
     prop::collection::vec(view, 0..6)
 }
 
-/// Applies a view to both.
+/// Applies a view to the model and to the array.
 pub fn apply(view: &View, model: Model, array: &Array) -> Result<(Model, Array)> {
     let ndim = model.ndim();
     let shape = model.shape.clone();
@@ -117,7 +117,7 @@ pub fn apply(view: &View, model: Model, array: &Array) -> Result<(Model, Array)>
             let axis = axis_of(axis);
             let size = shape[axis] as i32;
             let (start, stop) = ((*start as i32).min(size), (*stop as i32).min(size));
-            // Running backwards, `start` is the upper end, and "before the first" has no number.
+            // With a negative stride, `start` is the upper end, and there is no index for "before the first".
             let (from, to) = if *stride > 0 {
                 (start, stop)
             } else {
@@ -177,7 +177,7 @@ pub fn apply(view: &View, model: Model, array: &Array) -> Result<(Model, Array)>
     })
 }
 
-/// A model and the array of a chain of views; chains that grow beyond a few thousand stop early.
+/// A model and the array after a chain of views. A chain stops once it has more than a few thousand elements.
 pub fn chain(model: Model, views: &[View]) -> Result<(Model, Array)> {
     let array = model.array();
     views
@@ -198,7 +198,7 @@ proptest! {
     fn views_read_as_plain_rust_does(model in models(4, 0..=4), views in views()) {
         let (model, array) = chain(model, &views).unwrap();
         prop_assert_eq!(&Model::read(&array).unwrap(), &model);
-        // Once more: the array is evaluated now, and a copy in another dtype must agree.
+        // Once more after the evaluation, and a copy in another dtype must agree.
         prop_assert_eq!(&Model::read(&array).unwrap(), &model);
         let wide: Vec<i64> = model.data.iter().map(|&v| v.into()).collect();
         prop_assert_eq!(array.astype(mlx_core::DType::I64).unwrap().to_vec::<i64>().unwrap(), wide);

@@ -54,7 +54,7 @@ impl Sizes {
 
 pub struct Inputs {
     pub sizes: Sizes,
-    /// qkv, a, b, rate, bias, state; of a scan x, dt, skip, rate, bias, state
+    /// qkv, a, b, rate, bias, state; for a scan: x, dt, skip, rate, bias, state
     pub arrays: [Array; 6],
     pub widths: Vec<i32>,
 }
@@ -65,7 +65,7 @@ impl Inputs {
         let Sizes { rule, h, d, v, .. } = sizes;
         let of_token = if rule == Rule::Channels { h * d } else { h };
         let b_shape: &[i32] = if rule == Rule::Scan { &[h] } else { &[b, l, h] };
-        // A scan does not bring keys and queries to length 1.
+        // A scan does not normalise keys and queries.
         let size = if rule == Rule::Scan { 0.25 } else { 1.0 };
         let arrays = [
             normal(seed, &[b, l, sizes.width()])?.multiply(size)?,
@@ -116,7 +116,7 @@ impl Inputs {
         })
     }
 
-    /// The first so many arrays have a place for each token.
+    /// The number of first arrays that have a place for each token.
     pub fn of_tokens(&self) -> usize {
         if self.sizes.rule == Rule::Scan { 2 } else { 3 }
     }
@@ -146,7 +146,7 @@ impl Inputs {
         let arrays: Result<Vec<_>> = self.arrays.iter().map(floats).collect();
         let [x, a, b, rate, bias, mut state] = <[Vec<f64>; 6]>::try_from(arrays?).unwrap();
         let width = self.sizes.width() as usize;
-        // Where queries, keys and values begin.
+        // The offsets of queries, keys and values.
         let [qs, ks, vs] = match rule {
             Rule::Scan => [hn * vn + kn * dn, hn * vn, 0],
             _ => [0, kn * dn, 2 * kn * dn],
@@ -203,7 +203,7 @@ impl Inputs {
     }
 }
 
-/// Of the time steps of a scan.
+/// The limits of a scan's time steps.
 pub const LIMITS: (f32, f32) = (0.1, 1.5);
 
 const fn sizes(rule: Rule, [k, h, d, v]: [i32; 4]) -> Sizes {

@@ -1,5 +1,5 @@
-//! What does not fit is an error, never a crash: MLX divides by, reads by and loops over some of
-//! these without looking.
+//! Arguments that do not fit are an error, never a crash. MLX divides by, reads by and loops over some of them without
+//! checks.
 
 mod arrays;
 mod products;
@@ -14,7 +14,7 @@ fn ints(values: &[i32]) -> Array {
     Array::from_slice(values, &[values.len() as i32]).unwrap()
 }
 
-/// Every call must be refused when it is made, or at the latest when it is computed.
+/// Every call must be refused when it is made, or at the latest when its result is computed.
 fn refuse(calls: Vec<(&str, Result<Array>)>) {
     let accepted: Vec<_> = calls
         .into_iter()

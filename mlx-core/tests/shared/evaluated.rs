@@ -1,4 +1,4 @@
-//! Arrays that are evaluated, so that the failure of something else does not poison them.
+//! Evaluated arrays, so that the failure of another array does not poison them.
 
 use mlx_core::{Array, DType};
 

@@ -1,4 +1,4 @@
-//! Projections that become heads, for the tests of fused operations.
+//! Projections that are split into heads, for the tests of fused operations.
 
 use mlx_core::{Array, fast};
 

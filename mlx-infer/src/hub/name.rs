@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_what_is_none() {
+    fn valid_and_invalid_names() {
         let name = Name::parse("org/Name-1.5_b").unwrap();
         assert_eq!((name.repo(), name.revision()), ("org/Name-1.5_b", "main"));
         assert_eq!(name.folder(), "models--org--Name-1.5_b");

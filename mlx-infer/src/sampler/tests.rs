@@ -369,7 +369,7 @@ fn masked_both_ways(
 }
 
 #[test]
-fn one_nan_among_the_logits_is_enough_and_infinity_below_is_none() {
+fn one_nan_among_the_logits_fails_and_minus_infinity_does_not() {
     let (nan, low) = (f32::NAN, f32::NEG_INFINITY);
     for choices in both_ways(&[0.0, nan, 3.0, low, 2.0, low], [2, 3]) {
         assert!(choices[0].is_err());

@@ -44,7 +44,7 @@ fn check(model: &LoadedModel, n: u64, tokens: &[Choice], is_whole: bool, case: &
 }
 
 #[test]
-fn nobody_notices_who_joins_and_leaves() {
+fn rows_that_join_and_leave_change_no_other_row() {
     for (case, seed) in CASES.into_iter().zip(1..) {
         let model = load(dir(case));
         let limits = Limits {

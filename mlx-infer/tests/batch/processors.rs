@@ -76,7 +76,7 @@ fn rows_with_processors_and_those_beside_them_equal_the_single_runs() {
 /// While the host chooses the token of one row, the others take their next step: it takes part in every
 /// other one.
 #[test]
-fn nobody_waits_for_a_processor() {
+fn other_rows_do_not_wait_for_a_processor() {
     let model = load(dir("qwen3"));
     let asked = vec![
         Request::new(prompt(5, 1), greedy(25)).with_processor(nothing),

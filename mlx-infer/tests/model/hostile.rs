@@ -142,7 +142,7 @@ fn requests_that_the_model_cannot_answer_exit_with_1() {
 }
 
 #[test]
-fn conversations_that_are_none_exit_with_1() {
+fn malformed_conversations_exit_with_1() {
     let copy = checkpoint::with_tokenizer("llama_tied", "flags");
     std::fs::write(
         copy.path().join("chat_template.jinja"),

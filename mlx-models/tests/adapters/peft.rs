@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Each of these makes PEFT compute something else than plain LoRA from the same tensors.
+/// With each of these settings, PEFT computes something else than plain LoRA from the same tensors.
 #[test]
 fn other_kinds_are_refused_by_name() {
     for (key, value) in [
@@ -86,7 +86,7 @@ fn tensors_that_the_settings_do_not_choose_are_refused() {
     }
 }
 
-/// Settings in other words, and those that do not matter, give what PEFT computed.
+/// Settings in another notation, and settings without effect, give PEFT's results.
 #[test]
 fn settings_that_mean_the_same_give_the_same() {
     let golden = Safetensors::open(folder("peft-qwen3").join("golden.safetensors")).unwrap();
@@ -117,7 +117,7 @@ fn settings_that_mean_the_same_give_the_same() {
     }
 }
 
-/// An adapter that changes nothing is a mistake, in both formats and of every kind.
+/// An adapter that changes nothing is refused as a mistake, in both formats and of every kind.
 #[test]
 fn adapters_without_tensors_are_refused() {
     let none = std::iter::empty::<(&str, &Array)>;

@@ -1,4 +1,4 @@
-//! Adapters of the family: on published modules, and on both module sets.
+//! Adapters of the family: on published modules, and on both sets of modules.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -56,7 +56,7 @@ fn adapters_of_published_modules_are_split_as_their_matrices() {
     let off = off(&logits(&model), &expected);
     assert!(off < 1e-4, "off by {off}");
     assert_ne!(before, expected);
-    // A matrix that the model has transposed is refused by name.
+    // The name of a matrix that the model transposes is refused.
     let mut model = loaded(folder(&tensors).path());
     let (a, b) = (normal(&[4, INTERMEDIATE], 3), normal(&[HIDDEN, 4], 4));
     let dir = adapter("transformer.h.1.mlp.down_proj", "down_proj", &a, &b);
@@ -84,7 +84,7 @@ fn both_sets_take_new_adapters() {
     ] {
         assert!(taken.iter().any(|name| name == layer), "{layer}: {taken:?}");
     }
-    // What is written for them is read again.
+    // Adapters that were written for these modules can be read again.
     let dir = tempfile::tempdir().unwrap();
     let settings = json!({"fine_tune_type": "lora", "num_layers": -1,
         "lora_parameters": {"rank": 8, "scale": 20.0, "dropout": 0.0, "keys": []}});

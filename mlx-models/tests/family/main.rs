@@ -1,5 +1,5 @@
-//! A family that this crate does not have, added through its public API: `toy.rs` is the family, this file holds it to
-//! what holds for every family.
+//! A family that is not part of this crate, added through the public API. `toy.rs` is the family, and this file tests
+//! it like the crate's own families.
 
 mod adapters;
 #[path = "../shared/parameters.rs"]
@@ -27,7 +27,7 @@ fn config() -> Value {
     json!({"model_type": "toy", "sliding_window": 8})
 }
 
-/// The tensors of a published checkpoint, drawn from their names.
+/// The tensors of a published checkpoint. Each is drawn from its name as the seed.
 fn published() -> Tensors {
     let mut tensors = Tensors::new();
     let mut add = |name: &str, shape: &[i32], deviation: f32| {
@@ -179,7 +179,7 @@ fn published_tensors_become_parameters() {
         |name: &str| &tensors[name],
         |a: &Array, b: &Array| a.array_equal(b, false).unwrap().item::<bool>().unwrap(),
     );
-    // Of two groups of [q q k v], heads of 16.
+    // Two groups of [q q k v], heads of 16.
     let fused = raw("transformer.h.0.attn.qkv.weight")
         .reshape(&[2, 4, 16, HIDDEN])
         .unwrap();
@@ -214,7 +214,7 @@ fn published_tensors_become_parameters() {
         .reshape(&[HIDDEN, 4, 1])
         .unwrap();
     assert!(same(&found["model.layers.1.rec.conv1d.weight"], &kernel));
-    // Without the family it is not known.
+    // Without the family the type is unknown.
     let error = mlx_models::load(folder(&tensors).path(), LoadOptions::default());
     let error = error.err().unwrap().to_string();
     assert!(
@@ -276,7 +276,7 @@ fn layers_of_different_geometry_cost_what_they_say() {
         .iter()
         .map(|cost| (cost.row_bytes, cost.position_bytes))
         .collect();
-    // Keys and values: 2 heads of 16, 1 of 32; three inputs and a sum of 64.
+    // Keys and values: 2 heads of 16, and 1 head of 32; three inputs and a sum of 64.
     assert_eq!(bytes, [(0, 256), (1024, 0), (0, 256)]);
     let mut cache = ModelCache::new(model.model.layers(), 1, options);
     step(&model, &mut cache, &[&tokens(20, 3)]);
@@ -294,7 +294,7 @@ fn a_conversion_has_the_form_of_mlx_and_loads_the_same() {
     converted(raw.path(), dense.path(), Packing::Keep);
     let file = Safetensors::open(dense.path().join("model.safetensors")).unwrap();
     let shape = |name: &str| file.info(name).map(|(_, shape)| shape.to_vec()).unwrap();
-    // What is one matrix in files of MLX is one again, and the rest is as the model has it.
+    // The matrix that is fused in MLX's files is fused again, and the other tensors are as in the model.
     assert_eq!(shape("model.layers.0.attn.qkv.weight"), [128, HIDDEN]);
     assert_eq!(shape("model.layers.0.attn.qkv.bias"), [128]);
     assert_eq!(
@@ -314,7 +314,7 @@ fn a_conversion_has_the_form_of_mlx_and_loads_the_same() {
     assert_eq!(told.left_dense, Vec::<String>::new());
     let config: Value =
         serde_json::from_slice(&fs::read(packed.path().join("config.json")).unwrap()).unwrap();
-    // The second set has a rule of its own: 8 bits for its layer, fc stays dense.
+    // The second set of modules has its own rule: 8 bits for its layer, and a dense fc.
     let eight = json!({"group_size": 64, "bits": 8, "mode": "affine"});
     assert_eq!(config["quantization"]["mtp.layers.0.attn.qkv"], eight);
     let quantized = loaded(packed.path());
@@ -335,7 +335,7 @@ fn a_conversion_has_the_form_of_mlx_and_loads_the_same() {
     converted(packed.path(), back.path(), Packing::Dequantize);
     let off = off(&logits(&loaded(back.path())), &rounded);
     assert!(off < 1e-3, "off by {off}");
-    // Saving a model in memory writes the same form.
+    // Saving the model from memory writes the same form.
     let saved = tempfile::tempdir().unwrap();
     let Value::Object(config) = config else {
         panic!("an object was written");
@@ -356,7 +356,7 @@ fn a_second_set_is_there_absent_or_an_error() {
     let plain = loaded(folder(&without).path());
     assert!(plain.info.n_parameters < both.info.n_parameters);
     assert_eq!(logits(&plain), logits(&both));
-    // One report tells of both sets.
+    // One report covers both sets.
     let mut half = tensors.clone();
     half.remove("mtp.fc.weight").unwrap();
     half.remove("transformer.norm.weight").unwrap();

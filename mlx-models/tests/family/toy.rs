@@ -1,5 +1,5 @@
-//! A family of a program's own: a window, a recurrence, an attention of other heads, and a head for multi-token
-//! prediction. The file is all that such a family is made of.
+//! A user-defined family: a sliding window, a recurrence, an attention layer with other heads, and a head for
+//! multi-token prediction. This file is everything that the family needs.
 
 use mlx_core::ops::stack;
 use mlx_core::{Array, DType, Result};
@@ -42,8 +42,8 @@ pub const FAMILY: Family = Family {
     ..Family::new(&["toy"], build)
 };
 
-/// Published files have gate and up in one, `[in, out]` for down, a kernel of three axes and norms without their 1;
-/// files of MLX have ours. Both have q, k and v in one, group by group of heads.
+/// In published files gate and up are one tensor, down is `[in, out]`, a kernel has three axes, and norms are stored
+/// less 1; MLX's files have our forms. In both, q, k and v are one tensor, group by group of heads.
 fn names(source: &Source<'_>) -> Result<Rules> {
     let mut rules = vec![
         Rule::drop("*.attn.mask", "a buffer"),
@@ -166,7 +166,7 @@ module!(Layer {
 });
 
 impl Layer {
-    /// A layer with attention of these heads, or recurrent.
+    /// A layer with attention of these heads, or a recurrent layer.
     fn new(attention: Option<[i32; 3]>) -> Result<Self> {
         let (self_attn, rec) = match attention {
             None => (None, Some(Recurrent::new()?)),
@@ -214,7 +214,7 @@ impl DecoderLayer for Layer {
     }
 }
 
-/// The head for multi-token prediction: a module set of its own.
+/// The head for multi-token prediction: a separate set of modules.
 #[derive(Clone)]
 struct Mtp {
     fc: Linear,

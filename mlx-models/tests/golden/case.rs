@@ -1,4 +1,4 @@
-//! Reading `testdata/models`.
+//! Reads `testdata/models`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ pub enum Kind {
     Quantized,
 }
 
-/// One flag set wrong.
+/// One wrong flag.
 #[derive(Debug)]
 pub struct Mutation {
     pub name: String,
@@ -38,7 +38,7 @@ pub struct Case {
     dir: PathBuf,
 }
 
-/// What the reference makes of one prompt.
+/// The reference's results for one prompt.
 pub struct Golden {
     /// `[L, V]`
     pub logits: Array,
@@ -136,7 +136,7 @@ impl Case {
         }
     }
 
-    /// The model, in f32, with another config file or a flag set wrong.
+    /// The model, in f32, with another config file or a wrong flag.
     pub fn load(&self, config: &str, mutation: Option<&Mutation>) -> Result<Loaded> {
         let mut value = self.config(config);
         let mut files = self.files();
@@ -167,7 +167,7 @@ impl Case {
         json(&self.dir.join(name))
     }
 
-    /// The weights' files.
+    /// The files of the weights.
     pub fn files(&self) -> Vec<Safetensors> {
         let mut paths: Vec<PathBuf> = std::fs::read_dir(&self.dir)
             .unwrap()
@@ -206,7 +206,7 @@ fn changed(file: &Safetensors, mutation: &Mutation) -> Result<Safetensors> {
             array = array.multiply(0.0)?.add(number)?;
         }
         if let Some(number) = of(&mutation.scale, name) {
-            // Widened first, as the reference did it.
+            // Widened to f32 first, as in the reference.
             array = array.astype(DType::F32)?.multiply(number)?;
         }
         arrays.push((name.to_owned(), array));
@@ -218,7 +218,7 @@ fn changed(file: &Safetensors, mutation: &Mutation) -> Result<Safetensors> {
     Safetensors::open(&path)
 }
 
-/// RFC 7386.
+/// A merge patch of RFC 7386.
 fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *target = patch.clone();

@@ -1,4 +1,4 @@
-//! What holds for every family: the float cases of `testdata/models`, one row of a table each.
+//! Properties of every family: the float cases of `testdata/models` are the rows of one table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,7 +14,7 @@ use mlx_nn::{CacheOptions, LoraConfig, ModelCache, Visit, VisitMut, Weight, quan
 use super::case::{Case, Kind};
 use super::run::{log_probs, prompt_logits};
 
-/// Between two ways to compute the same in float32, of logits of a few units.
+/// The difference between two ways of computing the same logits, of a few units, in float32.
 const NOISE: f32 = 3e-4;
 
 fn cases() -> impl Iterator<Item = Case> {
@@ -95,8 +95,8 @@ fn every_key_of_every_config_is_known() {
     }
 }
 
-/// Rows of other lengths change nothing, through prefill and decode; nor does it that a row leaves the batch and is
-/// computed again in another one.
+/// Rows of other lengths change nothing, through prefill and decode. A row that leaves the batch and is computed again
+/// in another one stays the same too.
 #[test]
 fn a_row_of_a_batch_equals_the_row_alone() {
     for case in cases() {
@@ -128,7 +128,7 @@ fn a_row_of_a_batch_equals_the_row_alone() {
         for (row, found) in step(&model, &mut batch, &first).unwrap().iter().enumerate() {
             check("prefill", 0, row, found);
         }
-        // Row 0 is evicted while the others go on.
+        // Row 0 is evicted while the other rows go on.
         batch.select(&[1, 2]).unwrap();
         let next = [1, 2].map(|row| &rows[row][ends[row]..=ends[row]]);
         for (at, found) in step(&model, &mut batch, &next).unwrap().iter().enumerate() {
@@ -146,7 +146,7 @@ fn a_row_of_a_batch_equals_the_row_alone() {
     }
 }
 
-/// A quantised folder computes what the model computes that is quantised in memory, and what its unpacked weights do.
+/// A quantised folder gives the same results as a model that is quantised in memory, and as its unpacked weights.
 #[test]
 fn quantised_files_equal_their_weights() {
     let schemes = [
@@ -187,7 +187,7 @@ fn quantised_files_equal_their_weights() {
     }
 }
 
-/// A model that was read and written dense has the tensors of its source.
+/// A model that was read and written without quantisation has the tensors of its source.
 #[test]
 fn written_files_equal_their_source() {
     for case in cases() {
@@ -219,7 +219,7 @@ fn reloaded(dir: &Path, place: &str) -> Loaded {
     load(dir, options).unwrap_or_else(|error| panic!("{place}: {error}"))
 }
 
-/// Every linear takes an adapter, computes with it, gives it to a file, and takes it into its matrix.
+/// Every linear layer takes an adapter, computes with it, writes it to a file, and fuses it into its matrix.
 #[test]
 fn every_linear_takes_an_adapter() {
     let config = LoraConfig {
@@ -267,7 +267,7 @@ fn every_linear_takes_an_adapter() {
             case.name
         );
 
-        // What is unpacked for it would be BF16.
+        // The matrix that would be unpacked for it would be BF16.
         if model.info.quantization.is_some() {
             continue;
         }
@@ -277,7 +277,7 @@ fn every_linear_takes_an_adapter() {
     }
 }
 
-/// Gives adapters' B random numbers.
+/// Fills the adapters' B with random numbers.
 struct Draw(random::Key);
 
 impl VisitMut for Draw {

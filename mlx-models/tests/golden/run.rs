@@ -1,4 +1,4 @@
-//! Running a model the plain way.
+//! Runs a model without the engine.
 
 use mlx_core::{Array, Result, ops::concat};
 use mlx_models::Loaded;
@@ -17,7 +17,7 @@ fn cache(model: &Loaded, reach: usize) -> ModelCache {
     cache
 }
 
-/// `[L, V]` of the next `tokens`.
+/// The logits of the next `tokens`: `[L, V]`.
 fn step(model: &Loaded, cache: &mut ModelCache, tokens: &[u32]) -> Result<Array> {
     let input = Array::from_slice(tokens, &[1, tokens.len() as i32])?;
     let mut step = cache.begin(&[tokens.len()])?;
@@ -43,7 +43,7 @@ pub fn chunked_logits(model: &Loaded, prompt: &[u32], chunk: usize) -> Result<Ar
     concat(&parts?, 0)
 }
 
-/// `n` greedy tokens, and the logits each was chosen from: `[n, V]`.
+/// `n` greedy tokens, and the logits from which each was chosen: `[n, V]`.
 pub fn greedy(model: &Loaded, prompt: &[u32], n: usize) -> Result<(Vec<u32>, Array)> {
     let (mut tokens, mut rows) = (Vec::new(), Vec::new());
     each_greedy(model, prompt, n, |token, logits| {
@@ -54,7 +54,7 @@ pub fn greedy(model: &Loaded, prompt: &[u32], n: usize) -> Result<(Vec<u32>, Arr
     Ok((tokens, concat(&rows, 0)?))
 }
 
-/// Whether the greedy tokens are others.
+/// Whether the greedy tokens differ from the expected ones.
 pub fn strays(model: &Loaded, prompt: &[u32], expected: &[u32]) -> Result<bool> {
     let mut at = 0;
     each_greedy(model, prompt, expected.len(), |token, _| {
@@ -65,7 +65,7 @@ pub fn strays(model: &Loaded, prompt: &[u32], expected: &[u32]) -> Result<bool> 
     Ok(at < expected.len())
 }
 
-/// Gives up to `n` greedy tokens, each with the logits `[1, V]` that it was chosen from, while `more` wants them.
+/// Passes up to `n` greedy tokens, each with the logits `[1, V]` from which it was chosen, until `more` returns false.
 fn each_greedy(
     model: &Loaded,
     prompt: &[u32],

@@ -1,4 +1,4 @@
-//! Parameters of models, for several tests.
+//! The parameters of models, for several tests.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Arrays as numbers, to compare them.
+//! Arrays as numbers, for comparisons.
 
 use mlx_core::{Array, DType};
 

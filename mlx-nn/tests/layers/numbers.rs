@@ -14,7 +14,7 @@ pub fn input(shape: &[i32], seed: u64) -> Array {
     .unwrap()
 }
 
-/// Holds results to what is expected, within 1e-4.
+/// Fails unless the results equal the expected ones within 1e-4.
 pub fn close(found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len());
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {

@@ -1,4 +1,4 @@
-//! A cache with recurrent layers beside a list of tokens for each row: random events on both.
+//! A cache with recurrent layers compared with a list of tokens for each row: random events on both.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use crate::model::{E, VOCAB, forward, kinds, reference};
 
-/// What may happen to a cache.
+/// An event of a cache.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A step with these widths, of which each row keeps a part (in sixteenths).
@@ -17,23 +17,23 @@ pub enum Event {
         widths: Vec<usize>,
         keep: Vec<usize>,
     },
-    /// A step that is taken back.
+    /// A step that is undone.
     Drop(Vec<usize>),
     /// Keep these rows, modulo how many there are.
     Select(Vec<usize>),
-    /// Append a row that has read so many tokens of its own.
+    /// Append a row that has read this many tokens of its own.
     Join(usize),
-    /// Write a row that has read so many tokens of its own over a row.
+    /// Overwrite a row with one that has read this many tokens of its own.
     Put { row: usize, len: usize },
-    /// Begin a row anew.
+    /// Clear a row.
     Clear(usize),
-    /// Go on with a clone, after the original has read something else.
+    /// Continue with a clone, after the original has read something else.
     Fork,
     /// Record a row's length.
     Record(usize),
-    /// Shorten a row to one of its recorded lengths, or to any other.
+    /// Shorten a row to one of its recorded lengths, or to any other length.
     Truncate { row: usize, to: usize },
-    /// Cut the beginning of a row out, go on with that on its own, and then with the row.
+    /// Copy the beginning of a row, continue with that alone, and then with the row.
     Cut { row: usize, to: usize, width: usize },
 }
 
@@ -74,18 +74,18 @@ pub struct Beside {
     rows: Vec<Row>,
     window: Option<usize>,
     options: CacheOptions,
-    /// Random tokens that were drawn so far.
+    /// The number of random tokens drawn so far.
     pub drawn: u32,
 }
 
-/// What rows give that are computed alone, by their tokens and the attention's window.
+/// The features of rows that are computed alone, by their tokens and the attention's window.
 type Known = HashMap<(Vec<u32>, Option<usize>), Features>;
 
 thread_local! {
     static ALONE: RefCell<Known> = RefCell::default();
 }
 
-/// The features of a row that is computed alone, in one step; they are right.
+/// The features of a row that is computed alone, in one step. The function checks them too.
 pub fn alone(tokens: &[u32], window: Option<usize>) -> Features {
     let key = (tokens.to_vec(), window);
     if let Some(known) = ALONE.with_borrow(|known| known.get(&key).cloned()) {
@@ -119,14 +119,14 @@ impl Beside {
         }
     }
 
-    /// Runs a step, each row of which must give what it gives alone; `keep: None` takes it back.
+    /// Runs a step in which each row must have the same features as alone; `keep: None` undoes it.
     pub fn step(&mut self, widths: &[usize], keep: Option<&[usize]>) -> Result<()> {
         let (b, l) = (widths.len(), widths.iter().copied().max().unwrap_or(0));
         if l == 0 {
             assert!(self.cache.begin(widths).is_err());
             return Ok(());
         }
-        // Padding is tokens too: it must not show.
+        // Padding holds tokens too, which must have no effect.
         let mut draw = || {
             self.drawn += 1;
             self.drawn.wrapping_mul(2_654_435_761) >> 27
@@ -141,7 +141,7 @@ impl Beside {
             let kept = |(row, &width): (usize, &usize)| {
                 let part = (width * keep[row]).div_ceil(16);
                 match l > self.options.slack + 1 {
-                    // A wide step is kept by all rows; without a ring also by some.
+                    // All rows keep a wide step, and without a ring some rows may keep a part of it.
                     true if self.window.is_none() && part == 0 => 0,
                     true => width,
                     false => part,
@@ -165,7 +165,7 @@ impl Beside {
     fn check(&self, found: &Array, widths: &[usize], ids: &[u32]) -> Result<()> {
         let found = found.to_vec::<f32>()?;
         let l = ids.len() / widths.len();
-        // The BLAS of MLX's wheel adds in another order for other numbers of rows; our kernels do not.
+        // The BLAS of MLX's wheel sums in another order for other numbers of rows; our kernels do not.
         let to_the_bit = fast::form(fast::Op::Linear)? == fast::Form::Cpu;
         for (row, &width) in widths.iter().enumerate() {
             let before = self.rows[row].tokens.len();
@@ -206,7 +206,7 @@ impl Beside {
         let n = self.rows.len();
         match event {
             Event::Step { widths, keep } => self.step(&widths[..n], Some(&keep[..n]))?,
-            // A ring without slack loses what a wider step overwrites, also when it is taken back.
+            // A ring without slack loses the tokens that a wider step overwrites, also when the step is undone.
             Event::Drop(widths) => {
                 let most = self.window.map_or(usize::MAX, |_| self.options.slack + 1);
                 let widths: Vec<usize> = widths[..n].iter().map(|&w| w.min(most)).collect();
@@ -251,7 +251,7 @@ impl Beside {
         Ok(())
     }
 
-    /// One of the lengths that a row can be shortened to, or a length that may not be.
+    /// One of the lengths to which a row can be shortened, or a length that may be impossible.
     fn length(&self, row: usize, to: usize) -> usize {
         let row = &self.rows[row];
         let lengths = row.recorded.iter().filter(|&&len| len <= row.tokens.len());
@@ -277,8 +277,8 @@ impl Beside {
         Ok(())
     }
 
-    /// The views of a beginning are right, so are the copies and what is read from their arrays; and
-    /// what goes on behind them does not touch the row.
+    /// The views of a beginning are right, and so are the copies and the rows that are read from their arrays.
+    /// Continuing from them does not change the row.
     fn cut(&mut self, row: usize, to: usize, width: usize) -> Result<()> {
         let len = self.length(row, to);
         if len == 0 || !self.cache.can_shorten(row, len) {
@@ -298,7 +298,7 @@ impl Beside {
                 let states = states.map(|(_, arrays)| arrays.to_vec()).collect();
                 filled.restore(0, at, states)?;
             }
-            // Its own length is not recorded: the row is there.
+            // Its full length is not recorded: the row itself has it.
             caches.push((filled, len - 1));
         }
         for (cache, most) in caches {

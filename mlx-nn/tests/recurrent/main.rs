@@ -1,4 +1,4 @@
-//! Recurrent layers beside a plain model of them: one list of tokens a row.
+//! Recurrent layers compared with a plain model of them: a list of tokens for each row.
 
 mod beside;
 mod model;
@@ -32,7 +32,7 @@ proptest! {
     }
 }
 
-/// Rows of every width up to k keep every part of their tokens.
+/// Rows of every width up to k keep every possible number of their tokens.
 #[test]
 fn every_part_of_a_ragged_step_can_be_kept() {
     let options = CacheOptions {
@@ -69,7 +69,7 @@ fn read(cache: &mut ModelCache, n: usize) {
     step.commit_all().unwrap();
 }
 
-/// The recurrent states; a step that is dropped has written keys and values behind the row's.
+/// The recurrent states. A dropped step has only written keys and values behind the row's own.
 fn states(cache: &ModelCache) -> Vec<Vec<f32>> {
     let arrays: Vec<&Array> = cache.row_arrays().collect();
     let read = |array: &Array| array.to_vec().unwrap();
@@ -151,7 +151,7 @@ fn what_a_recurrent_state_cannot_do_is_refused_by_name() {
         let error = error.to_string();
         assert!(error.contains(expected), "{error}; expected {expected}");
     }
-    // None of all that has changed the cache.
+    // None of these calls has changed the cache.
     assert!(cache.lens() == [6] && states(&cache) == before);
 
     let options = CacheOptions {
@@ -167,7 +167,7 @@ fn what_a_recurrent_state_cannot_do_is_refused_by_name() {
     );
 }
 
-/// A cache that stores nothing computes as one that does, and keeps no state.
+/// A cache that stores nothing computes the same as one that does, and keeps no state.
 #[test]
 fn one_step_without_a_store() {
     let options = CacheOptions {
@@ -190,7 +190,7 @@ fn one_step_without_a_store() {
     assert_eq!(cache.nbytes(), 0);
 }
 
-/// The bytes of a row do not grow with its length, and are those that its kind tells.
+/// The bytes of a row do not grow with its length, and equal those that its kind reports.
 #[test]
 fn a_row_costs_what_its_kind_tells() {
     let mut cache = ModelCache::new(&kinds(None)[..1], 2, CacheOptions::default());

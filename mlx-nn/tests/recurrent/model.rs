@@ -1,7 +1,7 @@
 //! A small model with recurrent layers, and the same in plain loops.
 //!
-//! Layer 0 is a causal convolution and a gated linear recurrence, layer 1 attention, layer 2 adds the input
-//! before (a convolution of two taps without a recurrence).
+//! Layer 0 is a causal convolution and a gated linear recurrence, layer 1 is attention, and layer 2 adds the previous
+//! input (a convolution of two taps without a recurrence).
 
 use mlx_core::{Array, DType, Result, ops::concat, ops::stack};
 use mlx_nn::{Attend, LayerKind, RecurrentShape, StateAfter, StatePart, Step};
@@ -11,7 +11,7 @@ pub const VOCAB: usize = 32;
 const D: usize = 8;
 /// Features of a token: a query, a key and a value.
 pub const E: usize = 3 * D;
-/// Inputs that the convolution sees before its own.
+/// The earlier inputs that the convolution reads.
 const CONV: usize = 3;
 const MIX: RecurrentShape = RecurrentShape::new(&[
     StatePart::Window {
@@ -39,7 +39,7 @@ pub fn kinds(window: Option<usize>) -> [LayerKind; 3] {
     ]
 }
 
-/// Numbers in -0.8 .. 0.8 that look random.
+/// Pseudo-random numbers in -0.8 .. 0.8.
 fn number(place: usize) -> f32 {
     let mixed = (place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((mixed >> 40) as f32 / (1u64 << 24) as f32 - 0.5) * 1.6
@@ -61,7 +61,7 @@ fn shift() -> Vec<f32> {
     weights(20_000, E)
 }
 
-/// What the model makes of the tokens `[B, L]` of a step: `[B, L, E]`.
+/// The features `[B, L, E]` of the tokens `[B, L]` of a step.
 pub fn forward(tokens: &Array, step: &mut Step<'_>) -> Result<Array> {
     let [b, l] = tokens.dims()?;
     let table = Array::from_slice(&table(), &[VOCAB as i32, E as i32])?;
@@ -136,7 +136,7 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// The same of one row in plain loops: the features of each token.
+/// The same for one row in plain loops: the features of each token.
 pub fn reference(tokens: &[u32], window: Option<usize>) -> Vec<Vec<f64>> {
     let wide = |numbers: Vec<f32>| -> Vec<f64> { numbers.into_iter().map(f64::from).collect() };
     let (table, taps, shift) = (wide(table()), wide(taps()), wide(shift()));

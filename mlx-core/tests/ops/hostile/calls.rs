@@ -1,4 +1,4 @@
-//! The calls: each is a golden, or a case of [`fused`](super::fused), that was changed.
+//! The calls. Each is a changed golden or a changed case of [`fused`](super::fused).
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,7 +7,7 @@ use super::{cases, fused, inputs};
 use crate::case::{Case, Op, load, values};
 use crate::table;
 
-/// How many goldens of an operation are changed, in each round.
+/// The number of goldens of an operation that are changed in each round.
 const EACH: usize = 8;
 
 pub struct Calls {
@@ -74,7 +74,7 @@ impl Calls {
             .map_or_else(|error| error.to_string(), |case| case.describe())
     }
 
-    /// Runs a call and reads what comes of it. Errors are right answers, panics are not.
+    /// Runs a call and reads its results. Errors are right answers, panics are not.
     pub fn run(&self, index: usize) {
         let Ok(case) = self.changed(index) else {
             return;

@@ -1,4 +1,4 @@
-//! The cases of [`fused`](super::fused) that calls are made of.
+//! The cases of [`fused`](super::fused) from which calls are made.
 
 use mlx_core::ops::quantize::{QuantMode, Quantized, Scheme, quantize};
 use mlx_core::{Array, DType, fast, random};
@@ -33,11 +33,11 @@ fn packed(shape: &[i32]) -> Vec<Array> {
     parts
 }
 
-/// The cases that calls are made of.
+/// The cases from which calls are made.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     let mut case = |op: &str, inputs: Vec<Array>, args: Value| {
-        // More often than a golden, of which an operation has several.
+        // More often than a golden, because an operation has several goldens.
         for _ in 0..12 {
             cases.push(Case::new(op, inputs.clone(), args.clone()));
         }

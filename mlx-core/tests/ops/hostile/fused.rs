@@ -204,7 +204,7 @@ pub fn rows() -> Vec<(&'static str, Op)> {
     }
 }
 
-/// Functions of `fast` that take no array of numbers, or are called by another name.
+/// Functions of `fast` that take no array of numbers, or that are called under another name.
 const OTHERWISE: [&str; 4] = [
     "fast::form",
     "fast::plainly",
@@ -212,7 +212,7 @@ const OTHERWISE: [&str; 4] = [
     "fast::check_packing",
 ];
 
-/// What is called of `fast`.
+/// The functions of `fast` that the cases call.
 pub fn names() -> BTreeSet<String> {
     let rows = rows().into_iter().map(|(name, _)| name.to_owned());
     rows.chain(OTHERWISE.map(str::to_owned)).collect()

@@ -1,9 +1,9 @@
-//! Arrays and arguments as they should not be.
+//! Unusual arrays and arguments.
 
 use mlx_core::{Array, DType, Result};
 use serde_json::Value;
 
-/// Numbers that depend on a seed only.
+/// Random numbers that depend only on a seed.
 pub struct Random(u64);
 
 impl Random {
@@ -50,7 +50,7 @@ fn shape(random: &mut Random, like: &[i32]) -> Vec<i32> {
     shape
 }
 
-/// `n` elements of `dtype`, among them the ends of what it holds.
+/// `n` elements of `dtype`, including the ends of its range.
 fn elements(random: &mut Random, n: usize, shape: &[i32], dtype: DType) -> Result<Array> {
     let kind = random.below(5);
     if dtype.is_float() || dtype == DType::C64 {
@@ -99,7 +99,7 @@ fn elements(random: &mut Random, n: usize, shape: &[i32], dtype: DType) -> Resul
     Array::from_slice(&values, shape)?.astype(dtype)
 }
 
-/// An array that may stand where `like` should, evaluated.
+/// An evaluated array that takes the place of `like`.
 pub fn array(random: &mut Random, like: &Array) -> Result<Array> {
     let shape = shape(random, like.shape());
     let dtype = match random.below(3) {
@@ -142,7 +142,7 @@ pub fn array(random: &mut Random, like: &Array) -> Result<Array> {
     Ok(array)
 }
 
-/// A value of the same type that may stand where `value` should. Seeds stay, and the lengths of what is an array in Rust.
+/// A value of the same type that takes the place of `value`. Seeds and the lengths of Rust arrays are not changed.
 pub fn argument(random: &mut Random, value: &Value, op: &str) -> Value {
     match value {
         Value::Bool(_) => (random.below(2) == 0).into(),
@@ -201,7 +201,7 @@ pub fn argument(random: &mut Random, value: &Value, op: &str) -> Value {
             }
             list.into()
         }
-        // Lists of rows: their length is the case's own.
+        // Lists of rows: the lengths of the rows stay as in the case.
         Value::Array(list) => list
             .iter()
             .map(|row| match row {
