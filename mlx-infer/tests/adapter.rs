@@ -1,4 +1,4 @@
-//! `--adapter`: what PEFT computes with an adapter of its own.
+//! `--adapter` with an adapter of PEFT gives PEFT's results.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -68,7 +68,7 @@ fn models_of_sentencepiece_are_refused_by_name() {
         ErrorKind::Unsupported,
         "tokenizer_class GPT2Tokenizer does not read SentencePiece's files; those that do: LlamaTokenizer",
     );
-    // A table of the normaliser that says a length that it has not.
+    // A table of the normaliser whose length field is wrong.
     let table = [field(1, &field(1, b"a")), field(3, &field(2, &[0xff; 8]))].concat();
     refused(
         &[(model, &table)],
@@ -155,7 +155,7 @@ fn vocabularies_with_ranks_are_refused_by_name() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Cut short, or with a changed byte: it loads or is refused, and texts with it are encoded or refused.
+    /// Truncated, or with one byte changed: the file loads or is refused, and texts are encoded or refused.
     #[test]
     fn damaged_files_are_errors(case in 0..3usize, at in 0..20_000usize, byte: u8, cut: bool) {
         let (case, name) = [("spm_llama", "tokenizer.model"), ("spm_unigram", "tokenizer.model"), ("tiktoken", "tiktoken.model")][case];

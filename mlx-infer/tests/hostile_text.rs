@@ -90,7 +90,7 @@ fn templates_without_end_or_bound_are_stopped() {
     }
 }
 
-/// Lists that hold the same list twice, again and again: short to write, without end to print or compare.
+/// Lists that contain the same list twice, nested many times: short to write, and endless to print or compare.
 #[test]
 fn lists_of_shared_lists_are_stopped() {
     let shared = "{% set a = [1, 1] %}".to_owned() + &"{% set a = [a, a] %}".repeat(40);
@@ -116,7 +116,7 @@ fn what_a_template_says_has_no_control_characters() {
     assert!(error.to_string().contains("red"), "{error}");
 }
 
-/// Numbers at the edge of what fits: an answer or an error.
+/// Numbers at the limits of their types: a result or an error.
 #[test]
 fn numbers_at_the_edge_do_not_panic() {
     let edge = "{% set big = 2**126 %}{% set low = -big * 2 %}";
@@ -141,7 +141,7 @@ fn numbers_at_the_edge_do_not_panic() {
     }
 }
 
-/// What jinja2 does, and what an honest template needs: slices backwards, of nothing too.
+/// Jinja2's behaviour that honest templates need: reversed slices, also of empty lists.
 #[test]
 fn slices_backwards_work() {
     assert_eq!(
@@ -324,7 +324,7 @@ fn truncated_tokenizers_are_refused() {
     }
 }
 
-/// Pipelines on which the tokenizers crate panics; this shows that it does, and that it stays an error here.
+/// Pipelines on which the tokenizers crate panics. The test shows the panic, and that it becomes an error here.
 #[test]
 fn panics_of_the_tokenizer_become_errors() {
     let mut json: Value = serde_json::from_slice(&tokenizer_json("wordpiece")).unwrap();
@@ -365,11 +365,11 @@ fn ids_and_texts_of_any_kind() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// A few bytes of tokenizer.json are others: what still loads, works or fails with an error.
+    /// A few bytes of tokenizer.json are changed: a file that still loads works or fails with an error.
     #[test]
     fn damaged_tokenizers_do_not_panic(
         case in prop::sample::select(vec!["qwen", "gemma", "llama2", "wordpiece", "unigram"]),
-        // Most of the file is vocabulary: half of the damage goes to its beginning, where the pipeline is.
+        // Most of the file is the vocabulary: half of the changes are at its beginning, in the pipeline.
         damage in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {
         let mut bytes = tokenizer_json(case);

@@ -1,4 +1,4 @@
-//! Parts of tokenizer.json that make the tokenizers crate panic, fill memory or take minutes.
+//! Parts of tokenizer.json for which the tokenizers crate panics, fills memory or takes minutes.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -88,20 +88,21 @@ fn many_added_tokens_load_quickly() {
     );
 }
 
-/// The steps of a chain: each step but `at` is fine.
+/// The steps of a chain; only step `at` is bad.
 fn chain(kind: &str, list: &str, good: &Value, bad: &Value, at: usize) -> Value {
     let mut steps = vec![good.clone(); 4];
     steps[at] = bad.clone();
     json!({"type": kind, list: steps})
 }
 
-/// What the tokenizers crate refuses or panics on is found: the part, the step in it, its type and its place in the file.
+/// Parts that the tokenizers crate refuses, or on which it panics, are reported: the part, the step in it, its type and
+/// its place in the file.
 #[test]
 fn a_fault_is_found_in_the_file() {
     let nfc = json!({"type": "NFC"});
     let level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
     let fuse = json!({"type": "Fuse"});
-    // The text behind the table is not UTF-8: the crate panics.
+    // The text after the table is not UTF-8: the crate panics.
     let map = json!({"type": "Precompiled", "precompiled_charsmap": "BAAAAAAAAAD/"});
     let bad_regex = json!({"type": "Replace", "pattern": {"Regex": "("}, "content": ""});
     let split = json!({"type": "Split", "pattern": {"Regex": "["}, "behavior": "Isolated", "invert": false});
@@ -195,7 +196,7 @@ fn a_fault_is_found_in_the_file() {
     }
 }
 
-/// A step that fails on a text or on tokens is named too.
+/// A step that fails on a text or on tokens is named as well.
 #[test]
 fn a_fault_of_a_step_at_work_is_found() {
     let strip = json!({"type": "Strip", "content": "a", "start": 0, "stop": 2});

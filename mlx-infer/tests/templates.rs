@@ -1,4 +1,4 @@
-//! Chat templates against transformers, on testdata/text (written by xtask/golden/text.py).
+//! Chat templates, compared with transformers on testdata/text (written by xtask/golden/text.py).
 
 use std::path::PathBuf;
 
@@ -53,7 +53,7 @@ fn conversations_render_to_the_byte() {
         let conversation = &conversations[name];
         let messages = Message::list_from_json(conversation["messages"].clone()).unwrap();
         let mut options = options(conversation, case["prompt"].as_bool().unwrap());
-        // The goldens' tokenizer has these two and no others.
+        // The goldens' tokenizer has only these two.
         for (token, text) in [("bos_token", "<bos>"), ("eos_token", "<eos>")] {
             options
                 .kwargs
@@ -102,7 +102,7 @@ fn conversations_render_to_the_byte() {
     );
 }
 
-/// What is refused by name: results that are random, or that no chat template needs.
+/// Methods and filters that are refused by name: their results are random, or no chat template needs them.
 const REFUSED: [&str; 3] = [
     "{{ s.encode() }}",
     "{{ 'foo bar baz'|wordwrap(5) }}",

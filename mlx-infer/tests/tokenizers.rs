@@ -1,4 +1,4 @@
-//! Tokenizers against transformers, on testdata/text/tokenizers (written by xtask/golden/text.py).
+//! Tokenizers, compared with transformers on testdata/text/tokenizers (written by xtask/golden/text.py).
 
 use std::path::PathBuf;
 
@@ -124,7 +124,7 @@ fn ids_become_the_same_text() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Any ids, also those of special tokens, single bytes and none at all: the pieces make up the whole.
+    /// Any ids, also those of special tokens, single bytes and no ids: the pieces together are the whole text.
     #[test]
     fn streamed_text_is_the_whole_text(
         at in 0..CASES.len(),
@@ -135,7 +135,7 @@ proptest! {
             static LOADED: Vec<Tokenizer> = CASES.iter().map(|case| load(case).0).collect();
         }
         let tokenizer = LOADED.with(|loaded| loaded[at].clone());
-        // Half of them low ids: bytes, letters and special tokens.
+        // Half of them are low ids: bytes, letters and special tokens.
         let ids: Vec<u32> = draws
             .into_iter()
             .map(|(low, id)| id % if low { 270 } else { tokenizer.vocab_size() as u32 + 5 })
@@ -148,7 +148,7 @@ proptest! {
         }
         text += &stream.finish().unwrap();
         prop_assert_eq!(&text, &tokenizer.decode(&ids, skip).unwrap(), "{}", CASES[at]);
-        // It is as new afterwards.
+        // Afterwards the stream can be used again from the start.
         let again: String = ids.iter().map(|id| stream.push(*id).unwrap()).collect();
         prop_assert_eq!(again + &stream.finish().unwrap(), text);
     }
@@ -203,11 +203,11 @@ fn names_and_sizes_are_the_same() {
             .iter()
             .map(|(name, token)| (name.clone(), token.as_str().unwrap().to_owned()))
             .collect();
-        // transformers keeps names that only this model has in an attribute of their own.
+        // transformers keeps names that only this model has in a separate attribute.
         named.sort();
         expected.sort();
         assert_eq!(named, expected, "{case}");
-        // The tokenizers crate shows an added token that is normalized in its normalized form.
+        // The tokenizers crate shows a normalised added token in its normalised form.
         for id in (0..tokenizer.vocab_size() as u32).filter(|_| case != "flags") {
             if let Some(token) = tokenizer.id_to_token(id) {
                 assert_eq!(tokenizer.token_to_id(&token), Some(id), "{case}: {token:?}");
@@ -256,7 +256,7 @@ fn ends_of_text_come_from_the_first_file_that_names_one() {
     assert!(load("wordpiece").0.eos_ids().is_empty(), "no file");
 }
 
-/// Without the class's own pipeline, the ids would be others: what the file says is not what it means.
+/// Without the pipeline of its class the ids would differ: the file alone does not determine them.
 #[test]
 fn the_class_decides() {
     for (case, class) in [

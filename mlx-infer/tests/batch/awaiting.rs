@@ -1,4 +1,4 @@
-//! Events of a request without a thread of its own: polled, awaited, and validated before it is submitted.
+//! The events of a request without a thread for each: polled, awaited, and validated before it is submitted.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ fn start(case: &'static str) -> Engine {
     Engine::start(move || Ok(load(dir(case))), EngineOptions::default()).unwrap()
 }
 
-/// Wakes by sending the number of its task.
+/// A waker that sends the number of its task.
 struct Woken(usize, Sender<usize>);
 
 impl Wake for Woken {
@@ -28,7 +28,7 @@ impl Wake for Woken {
     }
 }
 
-/// Runs futures on this thread, each when it is woken.
+/// Polls futures on this thread, each one when it is woken.
 fn run<T>(mut tasks: Vec<Pin<Box<dyn Future<Output = T> + '_>>>) -> Vec<T> {
     let (wake, woken): (Sender<usize>, Receiver<usize>) = channel();
     let mut results: Vec<Option<T>> = tasks.iter().map(|_| None).collect();
@@ -86,7 +86,7 @@ fn nothing_yet_the_end_and_an_engine_that_has_gone_differ() {
     let mut second = engine
         .submit(Request::new(prompt(5, 2), greedy(3)))
         .unwrap();
-    // The only row is taken.
+    // The only row is in use.
     assert!(second.try_next().is_pending());
     drop(first);
     let mut tokens = 0;

@@ -1,4 +1,4 @@
-//! Callers that do not read their events: the queues are bounded, and other requests do not wait.
+//! Callers that do not read their events: the queues are bounded, and other requests do not wait for these.
 
 use std::task::Poll;
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn start(case: &'static str, rows: usize, max_events: usize) -> Engine {
     Engine::start(move || Ok(load(dir(case))), options).unwrap()
 }
 
-/// Events that are there already.
+/// Reads the events that have arrived.
 fn unread(handle: &mut Handle, tokens: &mut Vec<Choice>) -> usize {
     let before = tokens.len();
     while let Poll::Ready(Some(event)) = handle.try_next() {
@@ -54,7 +54,7 @@ fn a_reader_that_is_behind_pauses_its_row_only() {
         std::thread::sleep(Duration::from_millis(300));
         let mut tokens = Vec::new();
         let n = unread(&mut slow, &mut tokens);
-        // Those of a step under way still came; some more may have come while these were read.
+        // The events of the step in flight still arrived; more may have arrived during the reading.
         assert!((6..40).contains(&n), "{case}: {n} events");
         assert_eq!(engine.load().decoding, 1, "{case}");
         let tokens = rest(slow, tokens);
@@ -68,7 +68,7 @@ fn a_reader_that_is_behind_pauses_its_row_only() {
 fn a_row_whose_reader_is_behind_gives_way_and_comes_back() {
     for case in ["mistral", "qwen3_moe"] {
         let model = load(dir(case));
-        // One row for all.
+        // One row for all requests.
         let engine = start(case, 1, 3);
         let ask = |n| {
             let request = Request::new(prompt(20, n), sampled(30, n));

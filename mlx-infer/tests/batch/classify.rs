@@ -1,4 +1,4 @@
-//! Classification, held to generation and scoring of one text at a time.
+//! Classification, compared with generation and scoring of one text at a time.
 
 use crate::checkpoint::{dir, load, log_softmax};
 use crate::independence::{CASES, alone, greedy, prompt, sampled};
@@ -7,7 +7,7 @@ use mlx_infer::{
     TextModel,
 };
 
-/// The sum of the log probabilities of what follows `context` in `whole`.
+/// The sum of the log probabilities of the tokens of `whole` after its first `context`.
 fn teacher_forced(model: &LoadedModel, whole: &[u32], context: usize) -> f64 {
     let score = model
         .score(whole.to_vec(), &ScoreOptions::default())
@@ -52,7 +52,7 @@ fn the_token_is_that_of_a_generation() {
     }
 }
 
-/// A common beginning, longer than the windows, is computed once and changes nothing.
+/// A common prefix that is longer than the windows is computed once and does not change the results.
 #[test]
 fn a_shared_beginning_changes_nothing() {
     for case in CASES {

@@ -17,10 +17,10 @@ pub fn spawn(args: &[&str]) -> Child {
         .unwrap()
 }
 
-/// Exit status, documents and standard error of the command with this input.
+/// Runs the command with this input: its exit status, its documents and its standard error.
 pub fn run(args: &[&str], input: &str) -> (Option<i32>, Vec<Value>, String) {
     let mut child = spawn(args);
-    // A command that does not read its input may have closed it.
+    // A command that does not read its input may have closed the pipe.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     let output = child.wait_with_output().unwrap();
     let documents = String::from_utf8(output.stdout)
@@ -100,7 +100,7 @@ fn a_line_that_fails_says_so_on_its_line() {
     }
     assert!(stderr.contains("6 lines, 4 failed"), "{stderr}");
 
-    // Without labels the next token; lines as they are; too long ones fail alone.
+    // Without labels it is the next token; lines are texts; a line that is too long fails alone.
     let input = format!("63 - 25 = \n{}\n", "word ".repeat(600));
     let (code, documents, _) = run(&["classify", "--logits"], &input);
     assert_eq!(code, Some(0));
@@ -215,7 +215,7 @@ nonsense
     }
 }
 
-/// Runs the command line behind it with a terminal as standard error, and prints what that got.
+/// A program that runs a command line with a terminal as standard error, and prints the terminal's output.
 const ON_A_TERMINAL: &str = r#"
 import os, pty, subprocess, sys
 ours, theirs = pty.openpty()
@@ -231,7 +231,7 @@ sys.exit(child.wait())
 
 #[test]
 fn progress_is_shown_on_a_terminal_only() {
-    // The build needs Python too.
+    // The build needs Python as well.
     let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let input = tempfile::tempdir().unwrap();
     let lines = input.path().join("lines.txt");
@@ -249,7 +249,7 @@ fn progress_is_shown_on_a_terminal_only() {
     let output = Command::new(python)
         .args(["-c", ON_A_TERMINAL, env!("CARGO_BIN_EXE_mlx-infer")])
         .args(args)
-        // A terminal that does not say what it is gets no bar.
+        // A terminal without a TERM gets no progress bar.
         .env("TERM", "xterm")
         .output()
         .unwrap();
@@ -265,8 +265,8 @@ fn progress_is_shown_on_a_terminal_only() {
     );
 }
 
-/// A line that no text has (a file without line ends) fails by itself; the others go on. Files may
-/// begin with a byte order mark.
+/// A line that is too long for any text (a file without line ends) fails alone, and the others go on. Files may begin
+/// with a byte order mark.
 #[test]
 fn a_line_too_long_spoils_no_other() {
     let long = "ab ".repeat(3 << 20);
@@ -285,7 +285,7 @@ fn a_line_too_long_spoils_no_other() {
     assert_eq!(documents[0]["tokens"], documents[2]["tokens"]);
 }
 
-/// Inputs may be pipes, and have an end.
+/// Inputs may be pipes, and their contents have an end.
 #[test]
 #[cfg(target_os = "linux")]
 fn inputs_may_be_pipes_and_have_an_end() {

@@ -1,4 +1,4 @@
-//! The engine: requests from many threads, cancelled, refused, failing.
+//! The engine: requests from many threads, and requests that are cancelled, refused or fail.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -80,7 +80,7 @@ fn log_probabilities_take_no_pass_of_their_own() {
         (ids, top, forwards)
     };
     let (ids, top, forwards) = run(None);
-    // The prompt, and the steps of the tokens behind the first.
+    // The prompt, and one step for each token after the first.
     assert_eq!((ids.len(), top, forwards), (12, 0, 12));
     assert_eq!(run(Some(0)), (ids.clone(), 0, forwards));
     assert_eq!(run(Some(5)), (ids, 12 * 5, forwards));
@@ -224,7 +224,7 @@ fn cancelled_and_dropped_requests_make_room() {
     let (_, reason) = tokens(first.by_ref());
     assert_eq!(reason, FinishReason::Cancelled);
     assert!(first.next().is_none());
-    // All three are gone by now or soon.
+    // All three have ended by now, or end soon.
     let mut tries = 0;
     let last = loop {
         match engine.submit(Request::new(prompt(3, 1), greedy(4))) {
@@ -270,7 +270,7 @@ fn a_model_that_does_not_load_is_an_error() {
     assert_eq!(error.kind(), ErrorKind::Closed);
 }
 
-/// Bytes that a row of up to 256 positions takes in a model's caches.
+/// The bytes of a row of up to 256 positions in a model's caches.
 fn row_bytes(model: &LoadedModel) -> usize {
     let info = model.info();
     let slots = |kind: &LayerKind| match *kind {
@@ -285,7 +285,7 @@ fn row_bytes(model: &LoadedModel) -> usize {
     2 * slots * (kv.heads * kv.key_dim * 4) as usize
 }
 
-/// Three rows fit while they hold at most 256 positions; as they grow beyond that, fewer do.
+/// Three rows fit while they hold at most 256 positions; when they grow further, fewer fit.
 #[test]
 fn rows_that_are_given_up_for_memory_come_back_unchanged() {
     for case in [
@@ -320,7 +320,7 @@ fn rows_that_are_given_up_for_memory_come_back_unchanged() {
             let expected = alone(&model, &prompt, &options);
             assert_eq!(tokens(handle).0, expected, "{case}: request {n}");
         }
-        // Models of windows alone do not grow.
+        // Caches of models that have only windows do not grow.
         let grows = model.info().layers.contains(&LayerKind::Full);
         assert_eq!(engine.load().evictions > 0, grows, "{case}");
         engine.finish().unwrap();
@@ -341,7 +341,7 @@ fn what_cannot_fit_is_refused() {
         .map(|result| (result.tokens.len(), result.error.as_ref().map(Error::kind)))
         .collect();
     let memory = Some(ErrorKind::Memory);
-    // The second outgrows the memory at its 257th position, the third never fits.
+    // The second request needs too much memory at its 257th position, and the third never fits.
     assert_eq!(ends, [(30, None), (7, memory), (0, memory)]);
     let error = results[2].error.as_ref().unwrap().to_string();
     assert!(error.contains("more than the engine may take"), "{error}");
@@ -360,7 +360,7 @@ fn zero_is_no_limit() {
     assert_eq!(error.to_string(), "rows must be at least 1, given 0");
 }
 
-/// How many threads the process has.
+/// The number of threads of the process.
 #[cfg(target_os = "linux")]
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()

@@ -1,4 +1,4 @@
-//! Structured output: texts match.
+//! Structured output: every text matches its grammar.
 
 mod command;
 mod refusals;
@@ -22,7 +22,7 @@ pub fn regex(regex: &str) -> Grammar {
     Grammar::Regex(regex.to_owned())
 }
 
-/// Sampling at temperature 1.
+/// Options that sample at temperature 1.
 pub fn with(grammar: impl Into<Option<Grammar>>, max_tokens: usize, seed: u64) -> GenerateOptions {
     GenerateOptions {
         sampling: SamplingParams {
@@ -118,7 +118,7 @@ fn is_fox(text: &str) -> bool {
 #[test]
 fn a_schema_holds_for_every_seed() {
     let model = model();
-    // The model has learnt no JSON and likes blanks.
+    // The model has not learnt JSON and prefers blanks.
     let tokenizer = model.tokenizer().unwrap();
     let is_blank = |id: &u32| {
         let text = tokenizer.decode(&[*id], true).unwrap();
@@ -137,14 +137,14 @@ fn a_schema_holds_for_every_seed() {
     texts.sort();
     texts.dedup();
     assert!(texts.len() > 18, "texts that are all alike prove little");
-    // At most so many of them come in a row.
+    // The number of consecutive blanks is limited.
     let mut most = 0;
     for generated in sampled(&model, &Grammar::JsonSchema(fox()), 4, 80) {
         let parts = text(&generated).split(|c: char| !c.is_ascii_whitespace());
         most = most.max(parts.map(str::len).max().unwrap());
     }
     assert_eq!(most, 32);
-    // Multiples, of whole numbers and of others.
+    // Multiples, integer and fractional.
     let schema = json!({"type": "array", "items": {"type": "integer", "multipleOf": 7, "minimum": 1, "maximum": 999},
         "prefixItems": [{"type": "number", "multipleOf": 0.25, "minimum": 1, "maximum": 9}], "minItems": 2, "maxItems": 2});
     let options = GenerateOptions {
@@ -159,7 +159,7 @@ fn a_schema_holds_for_every_seed() {
             text(&generated)
         );
     }
-    // A client's options are no options of the compiler's.
+    // A schema cannot set the compiler's own options.
     let mut schema = json!({"type": "boolean"});
     schema["x-guidance"] = json!({"lenient": true, "no such": 1});
     for generated in sampled(&model, &Grammar::JsonSchema(schema), 4, 20) {
@@ -181,7 +181,7 @@ fn regular_expressions_choices_and_grammars_hold() {
             assert_eq!(generated.reason, FinishReason::Stop);
         }
     }
-    // One is the beginning of another; quotes, line ends and characters of several bytes.
+    // One text is the beginning of another; quotes, line ends and characters of several bytes.
     let texts = ["a", "ab", "say \"é\"\n", "\\d", "日本"];
     let mut found = Vec::new();
     let choice = Grammar::Choice(texts.map(str::to_owned).into());
@@ -212,7 +212,7 @@ fn regular_expressions_choices_and_grammars_hold() {
 fn a_generation_ends_where_its_text_does() {
     let model = model();
     let eos = model.eos_ids();
-    // Nothing can follow: no end token is needed.
+    // No token can follow, so no end token is needed.
     let options = with(regex("a red fox"), 40, 1);
     let generated = alone(&model, "The red fox", &options);
     assert_eq!(
@@ -235,7 +235,7 @@ fn a_generation_ends_where_its_text_does() {
         ends.push(eos.contains(&generated.tokens.last().unwrap().id));
     }
     assert!(ends.contains(&true), "no text was ended by the model");
-    // Without end tokens the text goes on for as long as it can.
+    // Without end tokens the text goes on as long as the grammar allows.
     let options = GenerateOptions {
         ignore_eos: true,
         ..with(regex("a{2,4}"), 40, 3)
@@ -245,7 +245,7 @@ fn a_generation_ends_where_its_text_does() {
         (text(&generated), generated.reason),
         ("aaaa", FinishReason::Stop)
     );
-    // A stop token of the caller may come where the text is complete.
+    // The caller's stop token is allowed where the text is complete.
     let dot = model.tokenizer().unwrap().encode(".", false).unwrap();
     let options = GenerateOptions {
         stop_ids: dot.clone(),
@@ -260,7 +260,7 @@ fn a_generation_ends_where_its_text_does() {
         (text(&generated), generated.reason),
         ("aa", FinishReason::Stop)
     );
-    // Cuts.
+    // Texts that are cut short.
     let generated = alone(&model, "The red fox", &with(regex("[a-z]{80}"), 3, 1));
     assert_eq!(generated.reason, FinishReason::Length);
     assert_eq!(generated.tokens.len(), 3);
@@ -275,7 +275,7 @@ fn a_generation_ends_where_its_text_does() {
     );
 }
 
-/// As in vLLM the mask comes before log probabilities: they are those of the choice that was made.
+/// As in vLLM the mask is applied before log probabilities are computed: they are those of the actual choice.
 #[test]
 fn logprobs_are_of_the_allowed_tokens() {
     let model = model();
@@ -291,7 +291,7 @@ fn logprobs_are_of_the_allowed_tokens() {
     assert!(generated.tokens[0].logprob.unwrap().abs() < 1e-5);
 }
 
-/// Tokenizers that spell tokens in other ways, with more tokens than the models have.
+/// Tokenizers with other spellings of tokens, and with more tokens than the models have.
 #[test]
 fn texts_match_with_other_tokenizers() {
     for (tokenizer, expression) in [
@@ -314,7 +314,7 @@ fn texts_match_with_other_tokenizers() {
             let generated = generation.run(|_| ControlFlow::Continue(())).unwrap();
             let text = text(&generated);
             let word = match tokenizer {
-                // It shows no blank at the beginning, so none may be generated there.
+                // This tokenizer shows no blank at the beginning, so a blank must not be generated there.
                 "gemma" => text.strip_prefix(' ').unwrap_or(text),
                 _ => text,
             };

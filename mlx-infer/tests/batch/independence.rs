@@ -1,4 +1,4 @@
-//! A request's tokens depend on its prompt, parameters and seed alone.
+//! A request's tokens depend only on its prompt, parameters and seed.
 
 use std::ops::ControlFlow;
 
@@ -10,7 +10,8 @@ use mlx_infer::{
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-/// Growing caches, rings, both, recurrent states; soft caps, experts, fused projections; a switch of embeddings.
+/// Growing caches, rings, both, recurrent states; soft caps, experts, fused projections; a model that switches its
+/// rotary embeddings.
 pub const CASES: [&str; 9] = [
     "llama_llama3",
     "mistral",
@@ -60,15 +61,15 @@ pub fn sampled(max_tokens: usize, seed: u64) -> GenerateOptions {
     }
 }
 
-/// The tokens of a request of its own, and their log probabilities to the bit.
+/// The tokens of a request that runs alone, with log probabilities to the bit.
 pub fn alone(model: &LoadedModel, prompt: &[u32], options: &GenerateOptions) -> Vec<Choice> {
     let mut generation = model.generate(prompt.to_vec(), options).unwrap();
     let generated = generation.run(|_| ControlFlow::Continue(())).unwrap();
     generated.tokens
 }
 
-/// Whether these are the tokens that were expected, whose log probabilities may differ in their last bits: of
-/// what was computed in other parts.
+/// Whether these are the expected tokens. Their log probabilities may differ in the last bits where they were computed
+/// in other parts.
 pub fn same(found: &[Choice], expected: &[Choice]) -> bool {
     let same = |(a, b): (&Choice, &Choice)| {
         let off = a.logprob.unwrap_or(0.0) - b.logprob.unwrap_or(0.0);
@@ -77,7 +78,7 @@ pub fn same(found: &[Choice], expected: &[Choice]) -> bool {
     found.len() == expected.len() && found.iter().zip(expected).all(same)
 }
 
-/// Prompts of these lengths, as far as the model has positions; every other one is sampled.
+/// Prompts of these lengths, within the model's positions; every other one is sampled.
 pub fn mixed(model: &LoadedModel, lengths: &[usize]) -> Vec<(Vec<u32>, GenerateOptions)> {
     let room = model.info().max_positions.unwrap() - 25;
     let request = |(row, &n): (usize, &usize)| {
@@ -90,7 +91,7 @@ pub fn mixed(model: &LoadedModel, lengths: &[usize]) -> Vec<(Vec<u32>, GenerateO
     lengths.iter().enumerate().map(request).collect()
 }
 
-/// The same of requests that share batches.
+/// The results of requests that share batches.
 pub fn together(
     model: &LoadedModel,
     requests: &[(Vec<u32>, GenerateOptions)],
@@ -108,7 +109,8 @@ pub fn together(
     results.into_iter().map(ids).collect()
 }
 
-/// Affine weights in all ways in which codes are read, mxfp4, and experts. (Few rows go another way with mxfp8 and nvfp4.)
+/// Affine weights for every way of reading codes, mxfp4, and experts. (With mxfp8 and nvfp4, few rows use another
+/// kernel.)
 const PACKED: [&str; 10] = [
     "q_gemma3_text_b4_g32",
     "q_llama_b2_g32",
@@ -122,7 +124,8 @@ const PACKED: [&str; 10] = [
     "q_qwen3_moe_b4_g32",
 ];
 
-/// Whether few rows of x in 16 bits give the same products as many rows. That does not hold on AMX tiles, nor always for MLX's own kernels.
+/// Whether few rows of x in 16 bits give the same products as many rows. They do not on AMX tiles, and not always with
+/// MLX's own kernels.
 fn rows_are_one_in_16_bits() -> bool {
     let set = |name| std::env::var(name).ok();
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -182,7 +185,8 @@ fn identical_rows_of_every_batch_size_equal_the_single_run() {
         assert_eq!(expected.len(), 64);
         let check = |lengths: Vec<usize>| {
             let rows = lengths.len();
-            // Each chunk is longer than the prompt, and each is another one: the prompt is computed in every row.
+            // Each row has another chunk size, and each is longer than the prompt: every row computes the prompt
+            // itself.
             let of_row = |(row, &n): (usize, &usize)| GenerateOptions {
                 prefill_chunk: 512 + row,
                 ..greedy(n)
@@ -194,7 +198,7 @@ fn identical_rows_of_every_batch_size_equal_the_single_run() {
                 assert_eq!(tokens, &expected[..n], "{case}: row {row} of {rows}");
             }
         };
-        // A row leaves in each step, so that one step has each size. Then some sizes from the first token to the last.
+        // One row leaves in each step, so every batch size occurs. Then some sizes from the first token to the last.
         check((1..=64).collect());
         for rows in [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64] {
             check(vec![48; rows]);
@@ -221,7 +225,7 @@ fn mixed_lengths_and_parameters_equal_the_single_runs() {
     }
 }
 
-/// What one request asks for, and how the batch around it is limited.
+/// A request, and the limits of the batch around it.
 #[derive(Clone, Debug)]
 struct Asked {
     prompt: usize,
@@ -259,11 +263,11 @@ impl Asked {
     }
 }
 
-/// Rows enter as others leave, at steps that depend on all lengths; with little memory some are given up
-/// and come back. The tokens of all requests stay the same.
+/// Rows enter when others leave, at steps that depend on all lengths. With little memory some rows are evicted and come
+/// back. The tokens of all requests stay the same.
 #[test]
 fn neighbours_memory_and_order_do_not_show() {
-    // What is scheduled does not depend on the kernels.
+    // Schedules do not depend on the kernels.
     let cases = match std::env::var("MLX_CPU_KERNELS").as_deref() {
         Ok("off") => 4,
         _ => 12,
@@ -275,7 +279,7 @@ fn neighbours_memory_and_order_do_not_show() {
             failure_persistence: None,
             ..Config::default()
         };
-        // Bytes of the caches of one row of the longest request.
+        // The bytes of the caches of one row, for the longest request.
         let info = model.info();
         let kv = info.geometry.kv().iter().flatten().next();
         let kv = kv.expect("some layer has attention");

@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use crate::command::spawn;
 
-/// Starts the command, gives it its input from a thread, and reads the first document.
+/// Starts the command, writes its input from a thread, and reads the first document.
 fn start(args: &[&str], input: String) -> (Child, BufReader<ChildStdout>, Value) {
     let mut child = spawn(args);
     let mut stdin = child.stdin.take().unwrap();
-    // A command that is stopped does not read all of it.
+    // A command that is stopped does not read the rest.
     std::thread::spawn(move || stdin.write_all(input.as_bytes()).is_ok());
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
@@ -22,7 +22,7 @@ fn start(args: &[&str], input: String) -> (Child, BufReader<ChildStdout>, Value)
 
 const LONG: usize = 20;
 
-/// A request that ends at once, and others that take their time.
+/// A request that ends at once, and others that take long.
 fn requests() -> String {
     let long = "{\"prompt\":\"The red fox\",\"max_tokens\":300,\"ignore_eos\":true}\n".repeat(LONG);
     format!("{{\"prompt\":\"47 + 38 =\",\"max_tokens\":1}}\n{long}")

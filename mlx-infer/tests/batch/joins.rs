@@ -1,4 +1,4 @@
-//! Rows join and leave at random steps of another one, into slots that longer ones have left.
+//! Rows join and leave at random steps of other rows, in slots that longer rows have left.
 
 use std::task::Poll;
 
@@ -8,7 +8,7 @@ use mlx_infer::{
     Choice, Engine, EngineOptions, Event, GenerateOptions, Handle, Limits, LoadedModel, Request,
 };
 
-/// Numbers that look random.
+/// Pseudo-random numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -33,7 +33,7 @@ fn texts(n: u64) -> Vec<u32> {
     prompt([1, 5, 80, 19, 2, 130][n as usize % 6], n)
 }
 
-/// What came of a request so far, beside what it gets alone.
+/// Compares the tokens of a request so far with those of the same request alone.
 fn check(model: &LoadedModel, n: u64, tokens: &[Choice], is_whole: bool, case: &str) {
     let expected = alone(model, &texts(n), &options(n));
     assert!(expected.starts_with(tokens), "{case}: request {n}");
@@ -49,13 +49,13 @@ fn rows_that_join_and_leave_change_no_other_row() {
         let model = load(dir(case));
         let limits = Limits {
             rows: 5,
-            // To the bit: what others have computed is not used.
+            // Prefixes of other requests are not used, so results are equal to the bit.
             prefix_bytes: 0,
             ..Limits::default()
         };
         let engine_options = EngineOptions {
             limits,
-            // In step with its reader.
+            // The engine waits for the reader of its events.
             max_events: 1,
             ..EngineOptions::default()
         };

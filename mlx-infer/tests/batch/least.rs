@@ -1,4 +1,4 @@
-//! `min_tokens`: neither end tokens nor stop strings end the first tokens.
+//! `min_tokens`: the first tokens are not end tokens, and stop strings within them do not end the text.
 
 use std::ops::ControlFlow;
 
@@ -11,7 +11,7 @@ use crate::command::run as command;
 
 const PROMPT: &str = "The red fox";
 
-/// Sampling that ends early: end tokens are made likely.
+/// Sampling that would end early: end tokens are made likely.
 fn options(model: &LoadedModel, min_tokens: usize, seed: u64) -> GenerateOptions {
     let bias = model.eos_ids().iter().map(|&id| (id, 12.0));
     GenerateOptions {
@@ -32,7 +32,7 @@ fn run(model: &LoadedModel, options: &GenerateOptions) -> Generated {
     generation.run(|_| ControlFlow::Continue(())).unwrap()
 }
 
-/// The same without `min_tokens`: a processor forbids the ids among the first tokens.
+/// The same without `min_tokens`: a processor forbids these ids among the first tokens.
 fn forbidden(model: &LoadedModel, options: &GenerateOptions, ids: &[u32]) -> Generated {
     let plain = GenerateOptions {
         min_tokens: 0,
@@ -111,7 +111,7 @@ fn stop_strings_among_the_first_tokens_are_text() {
     for min_tokens in 0..12 {
         let stopped = stopped(min_tokens);
         let said = stopped.text.unwrap();
-        // The text ends with the first stop string behind the first tokens.
+        // The text ends with the first stop string after the first tokens.
         let first = match min_tokens {
             0 => String::new(),
             max_tokens => run(

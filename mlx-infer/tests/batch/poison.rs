@@ -1,4 +1,4 @@
-//! What a slot held before, or holds beyond a row's length, is never seen.
+//! The former contents of a slot, and its contents beyond a row's length, have no effect.
 
 use crate::checkpoint::dir;
 use crate::independence::{CASES, prompt};
@@ -14,7 +14,7 @@ fn model(case: &str) -> Loaded {
     load(&dir(case), options).unwrap()
 }
 
-/// Takes these tokens, one list a row: the logits of each row's last, to the bit.
+/// Processes these tokens, one list for each row, and returns the logits of each row's last token, to the bit.
 fn take(model: &Loaded, cache: &mut ModelCache, rows: &[&[u32]]) -> Result<Vec<Vec<u32>>> {
     let widths: Vec<usize> = rows.iter().map(|row| row.len()).collect();
     let width = widths.iter().max().copied().unwrap();
@@ -41,7 +41,7 @@ fn take(model: &Loaded, cache: &mut ModelCache, rows: &[&[u32]]) -> Result<Vec<V
     widths.iter().enumerate().map(bits).collect()
 }
 
-/// Writes ±1e4 into the next `width` slots of every row and layer, and takes the step back.
+/// Writes ±1e4 into the next `width` slots of every row and layer, and undoes the step.
 fn poison(model: &Loaded, cache: &mut ModelCache, width: usize) -> Result<()> {
     let (rows, info) = (cache.rows() as i32, &model.info);
     let kv = info.geometry.kv().iter().flatten().next();
@@ -60,7 +60,7 @@ fn poison(model: &Loaded, cache: &mut ModelCache, width: usize) -> Result<()> {
     let mut step = cache.begin(&vec![width; rows as usize])?;
     let mut seen = Vec::new();
     for layer in 0..info.layers.len() {
-        // A recurrent state has no slots behind a row's length.
+        // A recurrent state has no slots beyond a row's length.
         if matches!(info.layers[layer], LayerKind::Recurrent(_)) {
             continue;
         }
@@ -86,7 +86,7 @@ fn poison_in_unused_slots_changes_no_bit() {
             ModelCache::new(model.model.layers(), 3, options)
         };
         let (mut clean, mut dirty) = (new(), new());
-        // As many as a step that is taken back may have written into a ring without slack.
+        // As many as an undone step may have written into a ring without slack.
         let width = if rings { 1 } else { 9 };
         poison(&model, &mut dirty, width).unwrap();
         let mut differ = 0;
@@ -112,7 +112,7 @@ fn poison_in_unused_slots_changes_no_bit() {
     }
 }
 
-/// A row in a slot that a longer sequence had before equals one in a fresh cache.
+/// A row in a slot that held a longer sequence equals a row in a fresh cache.
 #[test]
 fn a_slot_that_is_used_again_shows_nothing_of_before() {
     for case in CASES {

@@ -1,4 +1,4 @@
-//! Kept prefixes do not change tokens.
+//! Stored prefixes do not change tokens.
 
 use std::ops::ControlFlow;
 
@@ -85,13 +85,15 @@ fn what_prompts_have_in_common_is_computed_once_and_does_not_show() {
                 let (tokens, cached) = ask(&engine, &text, &options);
                 let expected = alone(&model, &text, &options);
                 assert!(same(&tokens, &expected), "{case}, text {n}");
-                // A recurrent layer goes on from a length that a text before recorded: of one in chunks 16 tokens before its end.
+                // A recurrent layer continues from a length that was recorded for the text before: for a text that is
+                // computed in chunks, 16 tokens before its end.
                 let least = if recurrent { LONG - 15 } else { LONG };
                 let is_shared = (least..=LONG).contains(&cached);
                 computed_once += usize::from(is_shared);
                 assert!(cached == 0 || is_shared, "{case}, text {n}: {cached}");
             }
-            // A ring or a state that has gone on cannot be cut: the second text keeps the head for those after it.
+            // A ring or a state that has gone further cannot be truncated: the second text keeps the common beginning
+            // for the texts after it.
             let is_cut = rings || (recurrent && chunk > LONG);
             let expected = if is_cut { 4 } else { 5 };
             assert_eq!(computed_once, expected, "{case}");
@@ -100,8 +102,8 @@ fn what_prompts_have_in_common_is_computed_once_and_does_not_show() {
     }
 }
 
-/// Texts that begin with each other, all at once, in every order that batches make of them: with little
-/// memory rows are given up and come back; with a small store beginnings come and go.
+/// Texts that begin alike, all at once, in every order of batches: with little memory, rows are evicted and come back;
+/// with a small store, prefixes are stored and evicted.
 #[test]
 fn batches_with_common_beginnings_equal_the_single_runs() {
     for case in CASES {
@@ -159,7 +161,7 @@ fn batches_with_common_beginnings_equal_the_single_runs() {
     }
 }
 
-/// Prompts on both sides of the border of LongRoPE begin the same and share nothing.
+/// Prompts on both sides of LongRoPE's limit begin alike and share nothing.
 #[test]
 fn a_switch_of_embeddings_is_kept_apart() {
     let case = "phi3_longrope";
@@ -198,7 +200,7 @@ fn the_store_stays_within_its_bytes() {
             most = most.max(kept);
         }
         assert!(most > 50_000, "{case}: {most}");
-        // The first are gone, the last is there.
+        // The first prefixes are evicted, the last one is still there.
         let again = ask(&engine, &prompt(40, 29), &greedy(2)).1;
         assert_eq!(again, 39, "{case}: {:?}", engine.load());
         assert_eq!(ask(&engine, &prompt(40, 0), &greedy(2)).1, 0);
@@ -218,7 +220,7 @@ fn a_generation_leaves_what_the_next_turn_begins_with() {
             if let Some(computed) = &computed {
                 generation = generation.with_prompt_cache(computed).unwrap();
             }
-            // The third turn is broken off, also where the next token is under way.
+            // The third turn is cancelled, also while the next token is in flight.
             let most = if turn == 2 { 4 } else { 9 };
             let mut told = 0;
             let generated = generation.run(|_| {
@@ -246,7 +248,7 @@ fn a_generation_leaves_what_the_next_turn_begins_with() {
             );
             text.extend(generated.tokens.iter().map(|choice| choice.id));
             let left = generation.into_prompt_cache().unwrap().unwrap();
-            // What the generation has told last may not have gone through the layers.
+            // The last reported token of the generation may not have gone through the layers.
             assert!(text.len() - left.tokens().len() <= 1, "{case}, turn {turn}");
             assert_eq!(left.tokens(), &text[..left.tokens().len()]);
             computed = Some(left);
@@ -281,12 +283,12 @@ fn a_prompt_cache_goes_through_a_file() {
         let text = prompt(LONG, 2);
         let made = model.prompt_cache(text.clone(), &greedy(1)).unwrap();
         model.save_prompt_cache(&made, &path).unwrap();
-        // As a process of its own reads it.
+        // Read by a model that is loaded anew, as another process would read it.
         let other = load(dir(case));
         let read = other.load_prompt_cache(&path).unwrap();
         assert_eq!((read.tokens(), read.nbytes()), (&text[..], made.nbytes()));
         let whole = read.followed_by(&other, prompt(9, 4)).unwrap();
-        // A recurrent state is there for the whole prompt, and not for a token less.
+        // A recurrent state exists for the whole prompt only, and not for one token less.
         let less = match other.info().layers.iter().any(is_recurrent) {
             true => 0,
             false => LONG - 1,
@@ -296,7 +298,7 @@ fn a_prompt_cache_goes_through_a_file() {
         };
         for (prompt, cached) in [
             (whole.clone(), LONG),
-            // The same prompt again: its last token is computed.
+            // The same prompt again: only its last token is computed.
             (text.clone().into(), less),
             (ids[3..].to_vec().into(), 0),
         ] {
@@ -339,7 +341,7 @@ fn a_prompt_cache_goes_through_a_file() {
     let found = run(&model, longer.clone().into(), &read);
     assert_eq!(found.metrics.cached_tokens, LONG);
     assert!(same(&found.tokens, &alone(&model, &longer, &greedy(12))));
-    // The ring has lost what a shorter beginning needs.
+    // The ring has overwritten tokens that a shorter beginning needs.
     let other = [&text[..40], &[5, 9]].concat();
     let found = run(&model, other.clone().into(), &read);
     assert_eq!(

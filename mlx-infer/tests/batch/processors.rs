@@ -1,4 +1,4 @@
-//! Processors: code of the caller's on the logits of a row, which costs that row only.
+//! Logit processors: the caller's code for the logits of a row delays that row only.
 
 use std::ops::ControlFlow;
 
@@ -10,7 +10,7 @@ use mlx_infer::{
 
 type Processed = Result<(), ProcessorError>;
 
-/// Only even ids.
+/// Allows only even ids.
 fn even(_: &[u32], logits: &mut [f32]) -> Processed {
     for odd in logits.iter_mut().skip(1).step_by(2) {
         *odd = f32::NEG_INFINITY;
@@ -38,7 +38,7 @@ fn alone_with(
 fn rows_with_processors_and_those_beside_them_equal_the_single_runs() {
     for case in CASES {
         let model = load(dir(case));
-        // Over the switch of LongRoPE too.
+        // The texts also cross LongRoPE's switch.
         let prompt = |n: u64| prompt(12 + n as usize % 3, n);
         let n_tokens = |n: u64| 20 + n as usize * 3;
         let asked: Vec<Request> = (0..9)
@@ -73,8 +73,8 @@ fn rows_with_processors_and_those_beside_them_equal_the_single_runs() {
     }
 }
 
-/// While the host chooses the token of one row, the others take their next step: it takes part in every
-/// other one.
+/// While the host chooses the token of one row, the other rows take their next step: the row with a processor takes
+/// part in every other step.
 #[test]
 fn other_rows_do_not_wait_for_a_processor() {
     let model = load(dir("qwen3"));
@@ -105,7 +105,7 @@ fn a_processor_that_fails_ends_its_generation() {
     };
     let generation = model.generate(prompt(5, 1), &greedy(30)).unwrap();
     let events: Vec<_> = generation.with_processor(fails).collect();
-    // Four tokens, and the error.
+    // Four tokens, and then the error.
     assert_eq!(events.len(), 5);
     assert!(events[..4].iter().all(Result::is_ok));
     let error = alone_with(&model, &prompt(5, 1), &greedy(30), fails).unwrap_err();
@@ -121,6 +121,6 @@ fn a_processor_that_fails_ends_its_generation() {
     };
     let error = alone_with(&model, &prompt(5, 1), &greedy(30), nan).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Compute);
-    // The model is as it was.
+    // The model still works.
     assert_eq!(alone(&model, &prompt(5, 1), &greedy(3)).len(), 3);
 }

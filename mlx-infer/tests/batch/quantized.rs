@@ -1,4 +1,4 @@
-//! Caches whose keys and values are quantised: the same promises as without, in fewer bytes.
+//! Caches with quantised keys and values: the same guarantees as without, in fewer bytes.
 
 use crate::checkpoint::{dir, load};
 use crate::independence::{alone, greedy, mixed, prompt, same, together};
@@ -43,7 +43,7 @@ fn batches_equal_single_runs_and_chunks_do_not_show() {
     }
 }
 
-/// Near to what is not quantised, the nearer the more bits, and never the same: the cache is heard.
+/// Close to the unquantised result, closer with more bits, and never equal: the setting takes effect.
 #[test]
 fn eight_bits_are_nearer_than_four() {
     for case in CASES {
@@ -66,7 +66,7 @@ fn eight_bits_are_nearer_than_four() {
 
 #[test]
 fn bytes_are_those_of_codes_and_scales() {
-    // Of 32 numbers: 128 bytes in f32; 16 or 32 of codes with a scale and a bias.
+    // For 32 numbers: 128 bytes in f32, and 16 or 32 bytes of codes with a scale and a bias.
     for (bits, bytes) in [(None, 128), (Some(4), 16 + 8), (Some(8), 32 + 8)] {
         let model = match bits {
             Some(bits) => quantized(CASES[0], bits),
@@ -87,7 +87,7 @@ fn bytes_are_those_of_codes_and_scales() {
     }
 }
 
-/// What does not fit as it is computed fits quantised, and rows that are given up come back.
+/// Requests that do not fit the memory in the computed dtype fit when quantised, and evicted rows come back.
 #[test]
 fn an_engine_counts_quantised_bytes() {
     let exact = load(dir(CASES[0]));
@@ -124,7 +124,7 @@ fn an_engine_counts_quantised_bytes() {
     for turn in 0..3 {
         let result = ask(&narrow, &text);
         assert!(result.error.is_none(), "{:?}", result.error);
-        // The beginning was computed before, by other products: quantised, their last bits may be a step.
+        // The beginning was computed earlier by other products, so the quantised numbers may differ by one step.
         let expected = alone(&model, &text, &greedy(12));
         let ids = |tokens: &[Choice]| tokens.iter().map(|choice| choice.id).collect::<Vec<_>>();
         assert_eq!(ids(&result.tokens), ids(&expected), "turn {turn}");

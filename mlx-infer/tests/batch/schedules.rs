@@ -1,4 +1,4 @@
-//! A thousand random days of an engine, beside what each request must get.
+//! A thousand random days of an engine; each request's tokens are compared with those of the request alone.
 
 use crate::checkpoint::{dir, load};
 use crate::independence::{alone, greedy, prompt, same, sampled};
@@ -11,7 +11,7 @@ use proptest::test_runner::{Config, TestRunner};
 const CASE: &str = "gemma3_text";
 const ENGINES: u32 = 20;
 const DAYS: u32 = 50;
-/// Different requests that days are made of.
+/// The number of different requests in the days.
 const KINDS: u64 = 12;
 
 fn kind(kind: u64) -> (Vec<u32>, GenerateOptions) {
@@ -28,13 +28,13 @@ fn kind(kind: u64) -> (Vec<u32>, GenerateOptions) {
 
 #[derive(Clone, Copy, Debug)]
 enum Fate {
-    /// It runs to its end.
+    /// The request runs to its end.
     Lives,
-    /// It is cancelled after so many tokens.
+    /// The request is cancelled after this many tokens.
     Cancelled(usize),
-    /// Its handle is dropped after so many tokens.
+    /// The request's handle is dropped after this many tokens.
     Dropped(usize),
-    /// Its processor fails after so many tokens.
+    /// The request's processor fails after this many tokens.
     Fails(usize),
 }
 
@@ -88,7 +88,7 @@ fn live(
                 Err(error) => break Some(Err(error.kind())),
             }
         };
-        // No token is lost or doubled in any schedule.
+        // No schedule loses or repeats a token.
         let beginning = &expected[..tokens.len().min(expected.len())];
         prop_assert!(same(&tokens, beginning), "{:?} {:?}", tokens, expected);
         match (fate, end) {
@@ -116,7 +116,7 @@ fn live(
     Ok(())
 }
 
-/// Waits until nothing is under way.
+/// Waits until no request is in flight.
 fn idle(engine: &Engine) {
     for _ in 0..2000 {
         let load = engine.load();
@@ -128,8 +128,8 @@ fn idle(engine: &Engine) {
     panic!("a request waits for ever: {:?}", engine.load());
 }
 
-/// The memory in use, once it is at most `wanted`: a step that was queued for rows that have ended since holds its
-/// arrays until it has run.
+/// The memory in use, once it is at most `wanted`: a step that is in flight for rows that have ended holds its arrays
+/// until it has run.
 fn settled(wanted: usize) -> usize {
     for _ in 0..2000 {
         let active = mlx_core::memory::active().unwrap();
@@ -161,7 +161,7 @@ fn a_thousand_random_days() {
             rows: number % 5 + 1,
             prefill_tokens: [2048, 30][number % 2],
             cache_bytes: (number % 3 == 0).then_some(row * (number % 4 + 1)),
-            // None, a few, all.
+            // No prefixes, a few, all.
             prefix_bytes: [0, 20_000, 512 << 20][number % 3],
         };
         let options = EngineOptions {
@@ -183,7 +183,7 @@ fn a_thousand_random_days() {
         let kept = engine.load().prefix_bytes;
         let after = settled(loaded + 2 * kept);
         assert!(
-            // MLX gives out buffers of up to twice the size.
+            // MLX's buffers may be up to twice as large as the request.
             after <= loaded + 2 * kept,
             "engine {number}: {after} bytes, {loaded} before, {kept} kept"
         );

@@ -1,11 +1,11 @@
-//! Requests with the same prompt: it is computed once, and their tokens are those of separate requests.
+//! Requests with the same prompt: the prompt is computed once, and the tokens are those of separate requests.
 
 use mlx_infer::{Engine, EngineOptions, GenerateOptions, Handle, Limits, Request};
 
 use crate::checkpoint::{dir, load};
 use crate::independence::{CASES, alone, prompt, same, sampled};
 
-/// An engine without kept prefixes, which computes 16 tokens of a prompt at a time.
+/// An engine that stores no prefixes and computes 16 tokens of a prompt at a time.
 fn engine(case: &'static str, rows: usize) -> Engine {
     let limits = Limits {
         rows,
@@ -26,7 +26,7 @@ fn options(tokens: usize, seed: u64) -> GenerateOptions {
     }
 }
 
-/// Submits the requests while the engine computes something else, so that they begin together.
+/// Submits the requests while the engine computes another one, so that they begin together.
 fn submit(engine: &Engine, requests: Vec<Request>) -> Vec<Handle> {
     let (hold, held) = std::sync::mpsc::channel::<()>();
     engine
@@ -46,7 +46,7 @@ fn submit(engine: &Engine, requests: Vec<Request>) -> Vec<Handle> {
 fn one_prompt_is_computed_for_all() {
     for case in CASES {
         let model = load(dir(case));
-        // Shorter than a chunk, and of several chunks.
+        // One prompt is shorter than a chunk, the other has several chunks.
         for len in [9, 40] {
             let engine = engine(case, 64);
             let ids = prompt(len, 3);
@@ -66,9 +66,9 @@ fn one_prompt_is_computed_for_all() {
                 computed += result.metrics.prompt_tokens - result.metrics.cached_tokens;
             }
             assert_eq!(computed, len, "{case}");
-            // The pieces of one prompt, and a step for each token behind the first.
+            // The chunks of one prompt, and a step for each token after the first.
             let forwards = engine.load().forwards;
-            // LongRoPE computes rows anew that grow beyond the length it was trained on.
+            // LongRoPE computes rows again that grow beyond the length of its training.
             assert!(
                 case == "phi3_longrope" || forwards <= len.div_ceil(16) + 6,
                 "{case}: {forwards} forward passes"

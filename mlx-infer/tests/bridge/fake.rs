@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mlx_infer::{MlxLm, MlxLmOptions, Result};
 
-/// A bridge that behaves in some way, in a folder of its own.
+/// A fake bridge with the given behaviour, in a temporary folder.
 pub struct Fake {
     folder: tempfile::TempDir,
     python: PathBuf,
@@ -16,12 +16,13 @@ impl Fake {
         let folder = tempfile::tempdir().unwrap();
         let python = folder.path().join(behaviour);
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bridge/fake.py");
-        // A link, not a copy: a file that was just written may still be open in a process that another thread starts.
+        // A link, not a copy: a file that was just written may still be open for writing in a process that another
+        // thread starts.
         std::os::unix::fs::symlink(script, &python).unwrap();
         Self { folder, python }
     }
 
-    /// The lines that its processes have written.
+    /// The lines that the bridge's processes have written.
     pub fn log(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()

@@ -1,4 +1,4 @@
-//! `convert`: equal to `mlx_lm.convert` to the bit, and what it refuses.
+//! `convert`: equal to `mlx_lm.convert` to the bit, and its refusals.
 
 mod refusals;
 
@@ -28,7 +28,7 @@ fn command(source: &Path, out: &Path, flags: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Runs a conversion that is to succeed: the document that it prints.
+/// Runs a conversion that must succeed, and returns the document that it prints.
 fn converted(source: &Path, out: &Path, flags: &[&str]) -> Value {
     let output = command(source, out, &[flags, &["--json"]].concat());
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -36,7 +36,7 @@ fn converted(source: &Path, out: &Path, flags: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Runs a conversion that is to fail with this status: its message.
+/// Runs a conversion that must fail with this status, and returns its message.
 fn refused(source: &Path, out: &Path, flags: &[&str], status: i32) -> String {
     let output = command(source, out, flags);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -48,7 +48,7 @@ fn config(dir: &Path) -> Value {
     serde_json::from_slice(&fs::read(dir.join("config.json")).unwrap()).unwrap()
 }
 
-/// FNV-1a of the bytes, as the goldens have it.
+/// FNV-1a of the bytes, as in the goldens.
 fn digest(array: &Array) -> String {
     let bytes = array.view(DType::U8).unwrap().to_vec::<u8>().unwrap();
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
@@ -147,7 +147,7 @@ fn conversions_equal_those_of_mlx_lm() {
     }
 }
 
-/// A llama of so many layers with random weights, in f32 and two files.
+/// A llama with this many layers and random weights, in f32 and two files.
 fn random_llama(dir: &Path, layers: usize) {
     let mut key = random::Key::new(7).unwrap();
     let mut normal = |shape: &[i32]| {
@@ -215,7 +215,7 @@ fn shards_are_written_one_tensor_at_a_time() {
     let before = memory::active().unwrap();
     let one = convert(&files, &whole, false, &four_bits(), &cancel, &mut |_, _| ()).unwrap();
     let peak = memory::peak().unwrap() - before;
-    // One matrix of 512 KB, its packed form and what is between.
+    // One matrix of 512 KB, its packed form, and intermediate results.
     assert!(peak < 2 << 20, "{peak} bytes for {} written", one.bytes);
     assert_eq!(one.files, ["model.safetensors"]);
     assert_eq!(one.packed, 1 + 6 * 7);

@@ -1,4 +1,4 @@
-//! What a conversion leaves alone, and what it refuses.
+//! The files that a conversion leaves unchanged, and the conversions that are refused.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,10 +40,10 @@ fn other_files_come_along_and_failures_leave_nothing() {
     ];
     assert_eq!(files, expected);
 
-    // What is there stays, unless it is to be replaced; nothing of the old remains then.
+    // An existing folder is kept unless it is to be replaced. Then none of the old checkpoint's files remain.
     let message = refused(&source, &out, &small, 1);
     assert!(message.contains("is not empty"), "{message}");
-    // Of the checkpoint, that is: the shards and the index of another writer go, the user's files stay.
+    // Only the checkpoint is replaced: another writer's shards and index are removed, and the user's files stay.
     let stale = [
         "model-00001-of-00002.safetensors",
         "model.safetensors.index.json",
@@ -76,7 +76,7 @@ fn other_files_come_along_and_failures_leave_nothing() {
         fs::read_link(out.join("link")).unwrap(),
         std::path::Path::new("nowhere")
     );
-    // A folder at the name of a file to write is the user's, too.
+    // A folder in the place of an output file belongs to the user as well.
     fs::remove_file(out.join("LICENSE")).unwrap();
     fs::create_dir(out.join("LICENSE")).unwrap();
     let message = refused(&source, &out, &["--force"], 1);
@@ -101,7 +101,7 @@ fn other_files_come_along_and_failures_leave_nothing() {
         );
     }
 
-    // A fault in the middle: the end of the file is missing.
+    // A fault half-way: the end of the file is missing.
     let bytes = fs::read(source.join("model.safetensors")).unwrap();
     fs::write(source.join("model.safetensors"), &bytes[..bytes.len() - 64]).unwrap();
     let before = fs::read(out.join("model.safetensors")).unwrap();
@@ -169,7 +169,7 @@ fn what_cannot_be_converted_is_refused_by_name() {
         assert!(message.contains(expected), "{flags:?}: {message}");
         assert!(!out.exists(), "{flags:?}");
     }
-    // Integers where weights should be, and a text model that mlx-lm would not find.
+    // Integers in the place of weights, and a text model that mlx-lm would not find.
     let source = folder.path().join("source");
     fs::create_dir(&source).unwrap();
     let mut all = tensors(&dense);
@@ -214,7 +214,7 @@ fn cancelling_leaves_nothing() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// What a killed conversion leaves, at each place where it can be killed: the next one ends it.
+/// The leftovers of a killed conversion, for each place where it can be killed: the next conversion finishes the work.
 #[test]
 fn leftovers_of_a_killed_conversion_are_cleaned_up() {
     let folder = tempfile::tempdir().unwrap();
@@ -232,13 +232,13 @@ fn leftovers_of_a_killed_conversion_are_cleaned_up() {
     };
     converted(&source, &at("out"), &[]);
     fs::write(at("out").join("notes.txt"), "mine").unwrap();
-    // While the new folder is made.
+    // Killed while the new folder was written.
     fs::create_dir(at(".out.mlx-new")).unwrap();
     fs::write(at(".out.mlx-new").join("model.safetensors"), "half").unwrap();
     fs::write(at(".out.mlx-lock"), "").unwrap();
     converted(&source, &at("out"), &["--force"]);
     assert_eq!(names(), ["out"]);
-    // Between the two renames of a file system that cannot exchange folders: there is no `out`.
+    // Killed between the two renames of a file system that cannot exchange folders: there is no `out`.
     fs::rename(at("out"), at(".out.mlx-old")).unwrap();
     fs::create_dir(at(".out.mlx-new")).unwrap();
     let message = refused(&source, &at("out"), &[], 1);
@@ -248,15 +248,15 @@ fn leftovers_of_a_killed_conversion_are_cleaned_up() {
         fs::read_to_string(at("out").join("notes.txt")).unwrap(),
         "mine"
     );
-    // After them.
+    // Killed after the renames.
     fs::create_dir(at(".out.mlx-old")).unwrap();
     fs::write(at(".out.mlx-old").join("config.json"), "{}").unwrap();
-    // And those of another output in the same folder.
+    // And the leftovers of another output in the same folder.
     fs::create_dir(at(".other.mlx-new")).unwrap();
     fs::write(at(".other.mlx-lock"), "").unwrap();
     converted(&source, &at("out"), &["--force"]);
     assert_eq!(names(), ["out"]);
-    // A pipe of such a name is no lock.
+    // A named pipe with that name is not a lock.
     let mut mkfifo = std::process::Command::new("mkfifo");
     assert!(mkfifo.arg(at(".pipe.mlx-lock")).status().unwrap().success());
     converted(&source, &at("out"), &["--force"]);
@@ -271,7 +271,7 @@ fn two_writers_of_one_output_exclude_each_other() {
     let source = testdata("models/llama_tied");
     let out = folder.path().join("out");
     let claim = Claim::new(&out).unwrap();
-    // Under every name of the folder.
+    // By any path to the folder.
     let other = folder.path().join("sub/../out");
     fs::create_dir(folder.path().join("sub")).unwrap();
     for out in [&out, &other] {
@@ -282,7 +282,7 @@ fn two_writers_of_one_output_exclude_each_other() {
         );
         assert_eq!(Claim::new(out).unwrap_err().kind(), ErrorKind::Busy);
     }
-    // Another output is free.
+    // Another output is not locked.
     converted(&source, &folder.path().join("out2"), &[]);
     drop(claim);
     converted(&source, &out, &[]);

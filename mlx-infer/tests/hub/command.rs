@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::mock::{COMMIT, Mock, Reply, etag, noise, part};
 use crate::{CONFIG, blob};
 
-/// The command with a hub and a cache, and nothing else of the environment that tells of either.
+/// The command with this hub and this cache, and no other environment variable about either.
 pub fn command(url: &str, cache: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mlx-infer"));
     for name in [
@@ -39,7 +39,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// The built-in model's files, to be served.
+/// A hub with the built-in model's files.
 pub fn default_model() -> Mock {
     let mlx_infer::Files::Embedded { files, .. } = mlx_infer::default_model_files() else {
         panic!("the built-in model is embedded");
@@ -92,7 +92,7 @@ fn every_command_takes_a_name() {
     );
     assert!(output.status.success(), "{}", text(&output.stderr));
 
-    // A folder of that name goes first.
+    // A local folder of that name takes precedence.
     let here = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(here.path().join("org/name")).unwrap();
     let mut folder = command(&mock.url, cache.path(), &["info", "--model", "org/name"]);
@@ -200,7 +200,7 @@ fn pull_and_list() {
     );
 }
 
-/// A hub that sends the first bytes of the weights and then nothing, the first time.
+/// A hub that, the first time, sends the first bytes of the weights and then nothing.
 fn stalling(weights: &[u8], first: usize) -> Mock {
     let all = weights.to_vec();
     Mock::scripted(

@@ -1,4 +1,4 @@
-//! A hub that fails, refuses or lies.
+//! A hub that fails, refuses, or sends false data.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ pub fn bytes(
 fn a_cut_is_gone_on_from() {
     let weights = noise(2_500_000);
     let all = weights.clone();
-    // Each connection brings 900,000 bytes at most.
+    // Each connection sends 900,000 bytes at most.
     let mock = bytes(&weights, move |seen| {
         let reply = part(&all, seen.from());
         let (length, n) = (reply.body.len(), reply.body.len().min(900_000));
@@ -115,7 +115,7 @@ fn wrong_bytes_never_get_the_name() {
         .flatten()
         .collect();
     assert_eq!(left.len(), 1, "the configuration alone: {left:?}");
-    // git's SHA-1 of a small file.
+    // The SHA-1 that git computes of a small file.
     let mock = scripted(&weights, |seen| {
         let tag = etag("config.json", CONFIG);
         seen.is("GET", "/resolve-cache/config.json")

@@ -1,4 +1,4 @@
-//! Models by name, against a hub on the loopback.
+//! Models by name, from a mock hub on the loopback interface.
 
 #[cfg(unix)]
 mod command;
@@ -32,7 +32,7 @@ pub(crate) fn builder(url: &str, cache: &Path) -> HubBuilder {
         .retry_pause(Duration::from_millis(1))
 }
 
-/// What a call gives, and the notes that it makes.
+/// The result of a call, and its notes.
 pub(crate) fn get(hub: &Hub) -> (Result<Snapshot>, Vec<String>) {
     let mut notes = Vec::new();
     let found = hub.get(&name(), &mut |progress| {
@@ -105,7 +105,7 @@ fn a_model_lies_in_the_cache_as_huggingface_hub_lays_it() {
     let blobs = std::fs::read_dir(root.join("blobs")).unwrap();
     assert_eq!(blobs.count(), 5, "nothing unfinished is left");
 
-    // The second time nothing is asked but the revision; a commit is not asked for at all.
+    // The second time only the revision is requested; for a commit there is no request.
     let before = mock.log().len();
     let (again, _) = pulled(&mock, cache.path());
     assert_eq!(again.unwrap().fetched_bytes(), 0);
@@ -182,7 +182,7 @@ fn without_a_network_the_copy_in_the_cache_is_used_and_that_is_said() {
     let mock = Mock::new(&[("config.json", CONFIG), ("model.safetensors", &weights)]);
     let cache = tempfile::tempdir().unwrap();
     pulled(&mock, cache.path()).0.unwrap();
-    // Nothing listens on a port that was free a moment ago.
+    // A port that was free a moment ago refuses connections.
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -234,7 +234,7 @@ fn a_shared_store_is_read_and_never_written() {
         weights
     );
 
-    // One that is not whole is replaced here, and left alone there.
+    // An incomplete snapshot is replaced in this cache, and left unchanged in the other.
     std::fs::remove_file(found.path().join("model.safetensors")).unwrap();
     std::fs::write(&stored, b"short").unwrap();
     let found = pulled(&mock, cache.path()).0.unwrap();

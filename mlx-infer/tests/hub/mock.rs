@@ -1,4 +1,4 @@
-//! A hub on the loopback: two listeners, one the hub, one where the bytes of large files are.
+//! A mock hub on the loopback interface with two listeners: one is the hub, the other serves the bytes of large files.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,15 +11,15 @@ use sha2::{Digest, Sha256};
 
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// A request as it came.
+/// A request as it arrived.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Whether it came to the listener with the bytes.
+    /// Whether it arrived at the listener that serves bytes.
     pub at_bytes: bool,
     pub method: String,
     pub path: String,
     pub headers: BTreeMap<String, String>,
-    /// Requests of the same method and path before it.
+    /// The number of earlier requests with the same method and path.
     pub nth: usize,
 }
 
@@ -28,7 +28,7 @@ impl Seen {
         self.method == method && self.path.ends_with(end)
     }
 
-    /// The first byte that is asked for.
+    /// The first byte that is requested.
     pub fn from(&self) -> usize {
         let range = self.headers.get("range");
         let range = range.and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-'));
@@ -88,7 +88,7 @@ pub fn etag(name: &str, bytes: &[u8]) -> String {
     hex(&hash.finalize())
 }
 
-/// Bytes that differ from place to place.
+/// Bytes without repetition.
 pub fn noise(n: usize) -> Vec<u8> {
     (0..n as u64)
         .map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 37) as u8)
@@ -101,7 +101,7 @@ impl Mock {
         Self::scripted(files, |_| None)
     }
 
-    /// A hub whose answers are the script's, where it has one.
+    /// A hub that answers from a script where that has an answer.
     pub fn scripted(
         files: &[(&str, &[u8])],
         script: impl Fn(&Seen) -> Option<Reply> + Send + Sync + 'static,
@@ -135,7 +135,7 @@ impl Mock {
         self.state.log.lock().unwrap().clone()
     }
 
-    /// How many requests for bytes of a file came.
+    /// The number of requests for the bytes of a file.
     pub fn fetches(&self, file: &str) -> usize {
         let bytes = |seen: &&Seen| seen.method == "GET" && seen.path == format!("/bytes/{file}");
         self.log().iter().filter(bytes).count()
@@ -189,7 +189,7 @@ impl State {
             head += &format!("Content-Length: {}\r\n", reply.body.len());
         }
         head += "\r\n";
-        // A client may be gone.
+        // The client may have closed the connection.
         let _ = stream.write_all(head.as_bytes());
         if seen.method != "HEAD" {
             let _ = stream.write_all(&reply.body);

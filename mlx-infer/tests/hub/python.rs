@@ -1,5 +1,5 @@
-//! Python's huggingface_hub and this crate on one cache. `cargo xtask test` names a Python that has it; without one the
-//! test says that it was left out.
+//! Python's huggingface_hub and this crate share a cache. `cargo xtask test` names a Python that has it; without one
+//! the test reports that it was skipped.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::mock::{COMMIT, Mock, etag, noise};
 use crate::{CONFIG, builder, get, pulled};
 
-/// What the script prints.
+/// The script's output.
 fn python(args: &[&Path], url: &str) -> Option<Value> {
     let Some(python) = std::env::var_os("MLX_TEST_PYTHON") else {
         eprintln!("left out: MLX_TEST_PYTHON names no Python with huggingface_hub");
@@ -92,7 +92,7 @@ fn each_reads_what_the_other_has_fetched() {
         "the revision alone is asked for"
     );
 
-    // A lock that one holds keeps the other out.
+    // A lock that one program holds excludes the other.
     let tag = etag("model.safetensors", &weights);
     let lock = ours
         .path()

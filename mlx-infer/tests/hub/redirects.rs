@@ -1,4 +1,4 @@
-//! A hub that sends elsewhere, makes no sense or falls silent.
+//! A hub that redirects, sends nonsense, or stops sending.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -51,7 +51,7 @@ fn redirects_lead_to_the_hub_only() {
         "{error}"
     );
     assert!(elsewhere.log().is_empty());
-    // A redirect of a file to elsewhere that tells nothing of it.
+    // A redirect of a file to another host, with no information about the file.
     let url = elsewhere.url.clone();
     let mock = scripted(&weights, move |seen| {
         seen.is("HEAD", "config.json")
@@ -223,7 +223,7 @@ fn threads_and_a_moved_branch() {
     });
     assert_eq!(good.load(Ordering::Relaxed), 4);
     assert_eq!(mock.fetches(WEIGHTS), 1);
-    // Another commit with one file changed: only that one is fetched; the old snapshot stays.
+    // Another commit with one changed file: only that file is downloaded, and the old snapshot stays.
     let new = "f".repeat(40);
     let at = new.clone();
     let moved = Mock::scripted(

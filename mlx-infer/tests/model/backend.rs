@@ -1,4 +1,4 @@
-//! The mlx-lm back end: with fake bridges, and with mlx_lm itself where `MLX_TEST_PYTHON` has it.
+//! The mlx-lm back end: with fake bridges, and with mlx_lm itself if `MLX_TEST_PYTHON` has it.
 
 #[path = "../bridge/fake.rs"]
 mod bridge;
@@ -32,7 +32,7 @@ fn ids(generated: &Generated) -> Vec<u32> {
     generated.tokens.iter().map(|choice| choice.id).collect()
 }
 
-/// Waits until something is so.
+/// Waits until the condition holds.
 fn until(is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -104,7 +104,7 @@ fn a_cancelled_request_ends_within_a_token_and_the_next_one_runs() {
     });
     let generated = generated.unwrap();
     assert_eq!(generated.reason, FinishReason::Cancelled);
-    // Tokens that were on their way when it was cancelled may come still.
+    // Tokens that were in flight when it was cancelled may still arrive.
     assert!(generated.tokens.len() < 100, "{}", generated.tokens.len());
     assert_eq!(ids(&generate(&model, &options(2)).unwrap()), [5, 6]);
     let cancels = fake
@@ -132,7 +132,7 @@ fn a_process_that_dies_ends_its_requests_with_its_last_words_and_is_started_anew
         .collect();
     assert_eq!(processes.len(), 2);
     drop(model);
-    // Neither runs on, and neither is a zombie.
+    // Neither process goes on, and neither is a zombie.
     #[cfg(target_os = "linux")]
     for process in processes {
         let id = process.strip_prefix("process ").unwrap();
@@ -165,10 +165,10 @@ fn faults_of_a_process_are_errors_that_name_them() {
         };
         let model = MlxLm::load(mlx_infer::default_model_files(), settings).unwrap();
         let error = generate(&model, &options(9)).unwrap_err();
-        // What the process says when its pipe is closed may follow.
+        // More output of the process may follow when its pipe is closed.
         let text = error.to_string();
         assert!(text.starts_with(expected), "{behaviour}: {text}");
-        // The next request is answered, by this process or a new one.
+        // The next request is answered by this process or by a new one.
         let next = generate(&model, &options(1)).unwrap();
         assert_eq!(ids(&next), [5], "{behaviour}");
     }
@@ -233,12 +233,12 @@ fn a_batch_runs_together_or_one_after_the_other() {
             }
         }
         assert_eq!(done, [0, 1, 2]);
-        // The second request goes there before the first has ended, or after.
+        // The second request is sent before or after the first has ended.
         let log = fake.log();
         let at = |what: &str| log.iter().position(|line| line.contains(what)).unwrap();
         let second = at(r#""op":"generate","id":2"#);
         assert_eq!(second < at(r#""op":"cancel","id":1"#), together, "{log:?}");
-        // There were never three.
+        // There were never three processes.
         assert!(
             at(r#""op":"generate","id":3"#) > at(r#""op":"cancel","id":1"#),
             "{log:?}"
@@ -297,7 +297,7 @@ fn what_the_bridge_lacks_is_refused_by_name() {
         .classify(&["a".to_owned()], &["b".to_owned()])
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    // Faults of a request are found before it goes there.
+    // Faults of a request are found before it is sent to the bridge.
     let error = generate(
         &model,
         &GenerateOptions {

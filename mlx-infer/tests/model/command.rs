@@ -1,4 +1,4 @@
-//! The command: what it prints where, and how it exits.
+//! The command: its output on each stream, and its exit status.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::checkpoint::{self, goldens, log_softmax};
 
-/// The command with these arguments; nothing on stdin.
+/// Runs the command with these arguments and an empty stdin.
 pub fn mlx_infer(args: &[&str]) -> Output {
     with_input(args, b"")
 }
@@ -24,19 +24,19 @@ pub fn spawn(args: &[&str]) -> std::process::Child {
 
 pub fn with_input(args: &[&str], input: &[u8]) -> Output {
     let mut child = spawn(args);
-    // A command that does not read its input may have closed it.
+    // A command that does not read its input may have closed the pipe.
     let _ = child.stdin.take().unwrap().write_all(input);
     child.wait_with_output().unwrap()
 }
 
-/// What the command printed, having done what it was asked.
+/// The output of a command that succeeded.
 fn printed(output: Output) -> String {
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{stderr}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The one JSON document that it printed.
+/// The single JSON document of the output.
 fn document(output: Output) -> Value {
     serde_json::from_str(&printed(output)).unwrap()
 }
@@ -127,7 +127,7 @@ fn text_goes_to_stdout_and_all_else_to_stderr() {
     ] {
         assert!(stats.contains(word), "{stats}");
     }
-    // Without a tokenizer there is no text: the ids come instead.
+    // Without a tokenizer there is no text: the output has ids instead.
     let bare = path("llama_tied");
     let args = [
         "generate",
@@ -280,7 +280,7 @@ fn chat_renders_the_template_and_answers() {
     let head = ["chat", "--model", dir, "--messages", file];
     let answer = document(mlx_infer(&[&head[..], &tail].concat()));
     assert_eq!(answer["usage"]["completion_tokens"], 6);
-    // The same ids as the text without the tokens that the tokenizer would add.
+    // The same ids as the text, without the tokens that the tokenizer would add.
     let ids = printed(mlx_infer(&[
         "tokenize",
         "--model",
@@ -294,7 +294,7 @@ fn chat_renders_the_template_and_answers() {
         document(mlx_infer(&[&head[..], &tail].concat()))["tokens"],
         answer["tokens"]
     );
-    // A conversation on stdin: a line a turn, a document an answer.
+    // A conversation on stdin: each line is a turn, and each answer is a document.
     let input = format!("{text}\n\n{text}\n/exit\n{text}\n");
     let output = with_input(
         &[&["chat", "--model", dir], &tail[..]].concat(),
@@ -310,7 +310,7 @@ fn chat_renders_the_template_and_answers() {
     assert!(
         answers[1]["usage"]["prompt_tokens"].as_u64() > answer["usage"]["prompt_tokens"].as_u64()
     );
-    // The second turn computes what is new in it, and answers as if it had computed all.
+    // The second turn computes only its new tokens, and its answer is the same as if it had computed all.
     assert!(answers[0]["usage"].get("cached_tokens").is_none());
     let cached = answers[1]["usage"]["cached_tokens"].as_u64().unwrap();
     assert!(cached >= answer["usage"]["prompt_tokens"].as_u64().unwrap());
@@ -360,7 +360,7 @@ fn info_describes_the_model() {
             (Some("ring"), &json!(6))
         );
     }
-    // The built-in model has heads of 64, in f32: 256 bytes, or codes with two scales and two biases.
+    // The built-in model has heads of 64: in f32 256 bytes, or codes with two scales and two biases.
     let of = |flags: &[&str]| document(mlx_infer(&[&["info", "--json"], flags].concat()));
     let bytes = |found: &Value| {
         found["memory"]["cache_bytes_per_position"]

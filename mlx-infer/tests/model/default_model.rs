@@ -1,4 +1,4 @@
-//! The built-in model: the tokens of transformers, and answers to questions that were not trained.
+//! The built-in model: the tokens of transformers, and answers to questions that were not in its training.
 
 use std::ops::ControlFlow;
 
@@ -71,7 +71,7 @@ fn it_answers_questions_that_were_held_out() {
         let questions = text
             .lines()
             .map(|line| serde_json::from_str::<Value>(line).unwrap());
-        // Every other one: enough to tell, and quick.
+        // Every other question: enough for the share, and quick.
         for question in questions
             .filter(|question| question["task"] == task)
             .step_by(2)

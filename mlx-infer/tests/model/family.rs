@@ -1,4 +1,4 @@
-//! A family that a program adds (that of mlx-models' tests): its layers differ in heads, head size and state.
+//! A family that a program adds (the one of mlx-models' tests): its layers differ in heads, head size and state.
 
 #[path = "../../../mlx-models/tests/family/toy.rs"]
 mod toy;
@@ -57,7 +57,7 @@ fn ids(generated: &Generated) -> Vec<u32> {
 #[test]
 fn it_generates_alone_in_a_batch_and_from_a_prompt_cache() {
     let dir = folder();
-    // The command and the plain functions do not know the family.
+    // The command and the functions without a registry do not know the family.
     let error = LoadedModel::load(dir.path(), LoadOptions::default())
         .err()
         .unwrap();
@@ -106,7 +106,7 @@ fn its_caches_cost_what_each_layer_keeps() {
         .collect();
     // 2 heads of 16; three inputs and a sum of 64; 1 head of 32. In F32, keys and values.
     assert_eq!(bytes, [(0, 256), (1024, 0), (0, 256)]);
-    // Heads of 16 have no groups of 32: the layer is named.
+    // Heads of 16 cannot be divided into groups of 32: the error names the layer.
     let options = LoadOptions {
         kv_quantization: Some(Scheme::new(QuantMode::Affine, 8, 32).unwrap()),
         ..LoadOptions::default()
@@ -120,7 +120,7 @@ fn its_caches_cost_what_each_layer_keeps() {
     );
 }
 
-/// Latent attention keeps one compressed vector a position and layer, and no packed ones.
+/// Latent attention stores one compressed vector for each position and layer, and it cannot be packed.
 #[test]
 fn compressed_caches_tell_what_they_keep() {
     let model = checkpoint::dir("deepseek_v3");

@@ -1,4 +1,4 @@
-//! Models that give NaN: an error that names its origin, or tokens that cannot follow.
+//! Models that compute NaN: an error names its origin, or the tokens of NaN are excluded.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::command::{mlx_infer, with_input};
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
 
-/// A copy of the built-in model in which the number at `at` of tensor `name` is another one.
+/// A copy of the built-in model in which the number at `at` of tensor `name` is replaced.
 fn with_number(name: &str, at: usize, number: f32) -> TempDir {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/default-model");
     let copy = tempfile::tempdir().unwrap();
@@ -75,7 +75,7 @@ fn labels() -> ClassifyOptions {
     }
 }
 
-/// What every way through the model makes of it.
+/// The errors of every function that runs the model.
 fn errors(model: &LoadedModel) -> Vec<Error> {
     let prompt = || vec![5u32, 6, 7];
     let mut errors = Vec::new();
@@ -96,7 +96,7 @@ fn errors(model: &LoadedModel) -> Vec<Error> {
 #[test]
 fn nan_is_an_error_that_names_its_origin() {
     let nan = f32::NAN;
-    // Of the embedding, which is also the head; of a layer; and numbers that overflow in one.
+    // NaN in the embedding, which is also the head; NaN in a layer; and numbers that overflow in one.
     for (name, number, origin) in [
         (EMBEDDING, nan, "model.embed_tokens.weight has NaN"),
         (
@@ -131,7 +131,7 @@ fn nan_is_an_error_that_names_its_origin() {
 fn allowed_nan_is_a_token_that_cannot_follow() {
     let whole = LoadedModel::load_default().unwrap();
     let ids = |result: &BatchResult| result.tokens.iter().map(|t| t.id).collect::<Vec<_>>();
-    // The token that follows first, so that another one has to.
+    // The token that would come first, so that another one must.
     let first = ids(&batch(&whole)[0])[0];
     let copy = with_number(EMBEDDING, first as usize * 192 + 5, f32::NAN);
     let model = load(&copy, true);
@@ -187,7 +187,7 @@ fn commands_fail_where_the_model_gives_nan() {
     }
 }
 
-/// `info` and `convert` do their work and say what is wrong with the weights, in text and in JSON.
+/// `info` and `convert` do their work and report the fault of the weights, in text and in JSON.
 #[test]
 fn info_and_convert_tell_of_weights_that_are_no_numbers() {
     let name = "model.layers.1.mlp.up_proj.weight";
@@ -230,7 +230,7 @@ fn info_and_convert_tell_of_weights_that_are_no_numbers() {
         let expected = serde_json::json!({"elements": 1, "tensors": 1, "first": name});
         assert_eq!(json["non_finite"], expected);
     }
-    // A model whose weights are numbers has no such line.
+    // For a model without NaN this line is missing.
     let dir = with_number(name, 7, 0.5);
     let output = mlx_infer(&["info", "--model", dir.path().to_str().unwrap()]);
     assert!(!String::from_utf8(output.stdout).unwrap().contains("NaN"));

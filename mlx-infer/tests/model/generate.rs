@@ -1,4 +1,4 @@
-//! Generation with the library, held to transformers' tokens.
+//! Generation with the library, compared with transformers' tokens.
 
 use std::ops::ControlFlow;
 
@@ -28,7 +28,7 @@ fn ids(generated: &Generated) -> Vec<u32> {
 
 #[test]
 fn every_way_gives_the_tokens_of_the_reference() {
-    // One growing, one of rings, one that crosses LongRoPE's length in decode (prompt 2).
+    // One growing cache, one of rings, and one that crosses LongRoPE's length in decode (prompt 2).
     for case in [
         "qwen3",
         "gemma3_text",
@@ -79,7 +79,7 @@ fn chunks_of_the_prompt_make_no_difference() {
 
 #[test]
 fn a_context_length_makes_rings_of_all_caches() {
-    // A model that sees eight tokens back is the same as one without window whose caches hold eight.
+    // A model with a window of eight tokens equals one without a window whose caches hold eight.
     let dir = checkpoint::with_config("mistral", |config| config["sliding_window"] = json!(null));
     let whole = load(dir.path());
     let ring = load_ring(dir.path(), Some(8));
@@ -163,7 +163,7 @@ fn texts_are_streamed_and_stop_strings_cut_them() {
             .decode(&ids(&whole), true)
             .unwrap()
     );
-    // From the middle of the text: a string that is not in what comes before it.
+    // From the middle of the text: a string that does not occur before.
     let chars: Vec<char> = text.chars().collect();
     let (start, end) = (chars.len() / 2, chars.len() / 2 + 3);
     let stop: String = chars[start..end].iter().collect();
@@ -206,7 +206,7 @@ fn cancelling_ends_it() {
     let generated = generated.unwrap();
     assert_eq!(ids(&generated), golden.tokens[..3]);
     assert_eq!(generated.reason, FinishReason::Cancelled);
-    // Cancelled before it begins: no token at all.
+    // Cancelled before it begins: no tokens.
     assert!(run(&model, &golden.prompt, &options).tokens.is_empty());
     cancel.reset();
     assert_eq!(ids(&run(&model, &golden.prompt, &options)), golden.tokens);
@@ -264,7 +264,7 @@ fn penalties_and_bias_change_the_tokens() {
         change(&mut options.sampling);
         ids(&run(&model, &golden.prompt, &options))
     };
-    // Each token counts at once, also that which was queued behind and not read yet.
+    // Each token counts at once, also one that is queued and not read yet.
     let ranked = with(|sampling| {
         sampling.logit_bias = [(10, 9000.0), (20, 6000.0), (30, 3000.0)].into();
         sampling.presence_penalty = 10_000.0;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::checkpoint;
 use crate::command::{mlx_infer, with_input};
 
-/// The message of a command that fails with this status, having printed nothing else.
+/// The message of a command that must fail with this status, without other output.
 fn message(args: &[&str], status: i32) -> String {
     let output = mlx_infer(args);
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -124,7 +124,7 @@ fn requests_that_the_model_cannot_answer_exit_with_1() {
         no_model.contains("/does/not/exist does not exist"),
         "{no_model}"
     );
-    // As many tokens as there are positions, and no more memory than those take.
+    // As many tokens as there are positions, and only the memory that those take.
     let huge = u64::MAX.to_string();
     let args = [
         "generate",
@@ -234,7 +234,7 @@ fn malformed_files_are_refused_in_one_line() {
     for (name, bytes, word) in files {
         let copy = checkpoint::with_config(case, |_| ());
         if name.ends_with(".index.json") {
-            // The index is read only where there is no whole file, as in transformers.
+            // The index is read only if there is no single file, as in transformers.
             std::fs::remove_file(copy.path().join("model.safetensors")).unwrap();
         }
         std::fs::write(copy.path().join(name), &bytes).unwrap();

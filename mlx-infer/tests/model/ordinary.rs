@@ -1,4 +1,4 @@
-//! Parts of a checkpoint that are no ordinary files: each is refused by name, at once.
+//! Parts of a checkpoint that are not ordinary files: each is refused by name, at once.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::checkpoint;
 use crate::command::with_input;
 
-/// Puts something that is no ordinary file, or one of a terabyte, at `path`.
+/// Puts a special file of this kind, or a file of a terabyte, at `path`.
 fn put(kind: &str, path: &Path) {
     let _ = fs::remove_file(path);
     match kind {
@@ -32,7 +32,7 @@ fn refused(args: &[&str], name: &str, kind: &str) {
     );
     let says_kind = line.contains(&format!("not a file but a {kind}"));
     assert!(says_kind || kind == "terabyte", "{name} {kind}: {stderr}");
-    // The command alone takes a tenth of this.
+    // The command itself takes a tenth of this.
     assert!(took < Duration::from_secs(5), "{name} {kind}: {took:?}");
 }
 
@@ -61,7 +61,7 @@ fn parts_of_a_checkpoint() {
         (index, &generate),
     ] {
         for kind in KINDS {
-            // A folder in this folder is no template.
+            // A folder in this folder is not read as a template.
             if kind == "folder" && name.starts_with("additional") {
                 continue;
             }

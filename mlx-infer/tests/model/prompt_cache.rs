@@ -1,4 +1,4 @@
-//! Prompt caches in files: read back, refused when they are of another model, cut off or made up.
+//! Prompt caches in files: read back, and refused when they belong to another model, are truncated or forged.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -56,7 +56,7 @@ fn a_file_of_another_model_is_refused_by_name() {
     let half = LoadedModel::load(dir("gemma3_text"), half).unwrap();
     assert!(refusal(&half, &path).contains("its dtype is F32, that of this one BF16"));
 
-    // One weight differs: a model that was trained further.
+    // One weight differs, as in a model that was trained further.
     let trained = folder.path().join("trained");
     std::fs::create_dir(&trained).unwrap();
     for name in ["config.json", "model.safetensors"] {
@@ -168,11 +168,11 @@ fn damaged_and_made_up_files_are_refused() {
         let error = refuse(&|arrays, _| change(arrays));
         assert!(error.contains(expected), "{expected}: {error}");
     }
-    // It is none of the above.
+    // This file has none of these faults.
     assert_eq!(model.load_prompt_cache(&path).unwrap().tokens(), PROMPT);
 }
 
-/// What `cache` keeps, `generate` goes on with, as if both prompts had come together.
+/// `generate` continues from the cache that `cache` stored, with the same result as from both prompts in one.
 #[test]
 fn the_commands_work_together() {
     let folder = tempfile::tempdir().unwrap();

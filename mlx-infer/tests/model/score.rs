@@ -1,4 +1,4 @@
-//! Scores, held to transformers' logits.
+//! Scores, compared with transformers' logits.
 
 use crate::checkpoint::{self, goldens, load, log_softmax};
 use mlx_infer::{CancelToken, ErrorKind, ScoreOptions};

@@ -90,7 +90,7 @@ fn lines_of_a_batch_name_theirs() {
         "{}",
         error(5)
     );
-    // A schema of a file: what a whole conversation answers.
+    // The schema of a file applies to all answers of a conversation.
     let folder = tempfile::tempdir().unwrap();
     let (messages, schema) = (folder.path().join("m.json"), folder.path().join("s.json"));
     std::fs::write(

@@ -1,4 +1,4 @@
-//! What cannot be matched is refused.
+//! Grammars that cannot be matched are refused.
 
 use mlx_infer::{
     Constraint, Engine, EngineOptions, ErrorKind, GenerateOptions, Grammar, Limits, LoadOptions,
@@ -29,7 +29,7 @@ fn a_grammar_and_a_bias_that_exclude_each_other_are_named() {
     assert_eq!(error.to_string(), message);
 }
 
-/// Definitions of which each refers to the next.
+/// A chain of definitions, each of which refers to the next.
 fn chain(n: usize, link: impl Fn(&str) -> Value) -> Grammar {
     let mut definitions = serde_json::Map::new();
     for at in 0..n {
@@ -40,7 +40,7 @@ fn chain(n: usize, link: impl Fn(&str) -> Value) -> Grammar {
     Grammar::JsonSchema(json!({"$ref": "#/$defs/0", "$defs": definitions}))
 }
 
-/// The compiler recurses; deep grammars do not end the process.
+/// The compiler recurses; deeply nested grammars do not end the process.
 #[test]
 fn long_chains_are_compiled() {
     let model = model();
@@ -146,7 +146,7 @@ fn bad_grammars_are_refused_before_submission() {
         assert!(text.starts_with(message), "{shown:.80}: {text}");
         let is_plain = !text.contains('\n') && !text.contains("panic") && text.len() < 600;
         assert!(is_plain && text.len() > message.len().min(14), "{text}");
-        // The other ways in give the same error.
+        // The other functions that take a grammar return the same error.
         let error = model.generate("a", &options).map(drop).unwrap_err();
         assert_eq!(error.to_string(), text);
         let result = engine.submit(Request::new("a", options)).unwrap().wait();
@@ -224,7 +224,7 @@ fn keywords_are_ignored_by_request_only() {
     assert!(model.frontend().ignored_keywords(&strict).is_err());
 }
 
-/// A mask that takes too much work is an error of its request. Those beside it get their tokens.
+/// A mask that takes too much work is an error of its request. The requests beside it get their tokens.
 #[test]
 fn a_grammar_that_becomes_too_complex_ends_its_own_request() {
     let model = model();

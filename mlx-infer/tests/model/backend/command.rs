@@ -1,4 +1,4 @@
-//! The back end with the command: flags, the fallback for unknown families, the list of back ends.
+//! The back end through the command: flags, the fallback for unknown families, the list of back ends.
 
 use serde_json::Value;
 

@@ -12,7 +12,7 @@ use mlx_infer::{
 
 use crate::checkpoint;
 
-/// The Python with mlx_lm. The second run of the tests, without our CPU kernels, would compare the same again.
+/// The Python that has mlx_lm. The second run of the tests, without our CPU kernels, would repeat the same comparison.
 fn python() -> Option<PathBuf> {
     if std::env::var_os("MLX_CPU_KERNELS").is_some() {
         return None;
@@ -30,8 +30,8 @@ fn python() -> Option<PathBuf> {
     found
 }
 
-/// Whether two log probabilities of the built-in model are as near as mlx_lm's rounding allows: it rounds the scale of Gemma's embeddings to bf16,
-/// which moves tokens that are most unlikely by more than a hundredth.
+/// Whether two log probabilities of the built-in model are as close as mlx_lm's rounding allows: it rounds the scale of
+/// Gemma's embeddings to bf16, which moves very unlikely tokens by more than a hundredth.
 fn is_near(a: f32, b: f32) -> bool {
     (a.exp() - b.exp()).abs() < 0.005
 }
@@ -129,7 +129,7 @@ fn the_built_in_model_answers_as_natively() {
     );
     assert_eq!(answer.unwrap().text.as_deref(), Some("42"));
 
-    // Draws depend on the seed alone.
+    // Draws depend only on the seed.
     let drawn = |seed| {
         let options = GenerateOptions {
             sampling: SamplingParams {
