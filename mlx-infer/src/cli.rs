@@ -36,18 +36,18 @@ struct Cli {
 enum Command {
     /// Continue a prompt, without a chat template
     Generate(generate::Generate),
-    /// Talk, or answer the conversation in a file
+    /// Chat, or answer the conversation in a file
     Chat(chat::Chat),
     /// Continue many prompts at a time: JSON lines in, JSON lines out
     Batch(batch::Batch),
-    /// Tell which label, or which token, follows each line: lines in, JSON lines out
+    /// Print the label, or the token, that follows each line: lines in, JSON lines out
     Classify(classify::Classify),
-    /// Compute a prompt and keep that in a file, for generate --prompt-cache
+    /// Compute a prompt and store it in a file, for generate --prompt-cache
     Cache(cache::Cache),
     /// Serve the model over HTTP, with OpenAI's and Anthropic's APIs
     #[cfg(feature = "serve")]
     Serve(Box<serve::Serve>),
-    /// Tell how likely a text is, and what may come next
+    /// Print how likely a text is, and its likeliest next tokens
     Score(score::Score),
     /// Turn text into token ids, or ids into text
     Tokenize(tokenize::Tokenize),
@@ -55,11 +55,11 @@ enum Command {
     Info(info::Info),
     /// Write a checkpoint quantised, unpacked or in another type
     Convert(convert::Convert),
-    /// Fetch models from the hub into the cache
+    /// Download models from the hub into the cache
     Pull(pull::Pull),
     /// List the models in the cache
     List(list::List),
-    /// List what can compute, and why something cannot
+    /// List the back ends, and why one is not available
     Backends(backend::Backends),
 }
 

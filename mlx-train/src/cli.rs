@@ -29,9 +29,9 @@ enum Command {
     Lora(settings::Settings),
     /// Train the model's own parameters
     Full(settings::Settings),
-    /// Write a model with weights drawn at random, to train it from nothing
+    /// Write a model with random weights, for training from scratch
     Init(init::Init),
-    /// Make an adapter part of a model's weights, and write the model
+    /// Merge an adapter into a model's weights, and write the model
     Fuse(fuse::Fuse),
     /// Measure loss, perplexity and accuracy
     Eval(eval::Eval),

@@ -27,7 +27,7 @@ mod speculate;
 mod stats;
 mod train;
 
-/// What to measure; without a word, `single`.
+/// The benchmark; `single` without a name.
 #[derive(clap::Args)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -55,10 +55,10 @@ enum Benchmark {
 /// The flags of all benchmarks.
 #[derive(clap::Args)]
 struct Shared {
-    /// Two short runs of everything, to see that it works; the times mean nothing
+    /// Two short runs of everything, to check that it works; the times mean nothing
     #[arg(long, global = true)]
     quick: bool,
-    /// How often each side runs
+    /// Number of runs of each side
     #[arg(long, global = true, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
     /// A Python that has the pinned packages, instead of installing them
@@ -85,7 +85,7 @@ impl Shared {
         }
     }
 
-    /// Prints the record, and writes it if it is to be kept.
+    /// Prints the record, and writes it unless it is to be discarded.
     fn finish(&self, record: &record::Record) -> Result<()> {
         print!("{}", record.markdown());
         if !self.no_record {
@@ -115,7 +115,7 @@ fn checkpoints(python: &Path) -> Result<PathBuf> {
     let script = scripts().join("checkpoint.py");
     let tokenizer = cargo::repository().join("mlx-infer/assets/default-model");
     let folder = work()?.join("checkpoints");
-    // This file is written last: an interrupted run leaves a folder without it.
+    // This file is written last: after an interrupted run the folder is without it.
     let stamp = folder.join("checkpoint.py");
     let source = std::fs::read(&script)?;
     if std::fs::read(&stamp).is_ok_and(|written| written == source) {
@@ -157,7 +157,7 @@ fn build_session() -> Result<PathBuf> {
     Ok(examples.join(binary))
 }
 
-/// Where environments and checkpoints are kept.
+/// The folder of environments and checkpoints.
 fn work() -> Result<PathBuf> {
     Ok(cargo::build_directory()?.join("bench"))
 }

@@ -17,11 +17,11 @@ pub struct Arguments {
     bin: String,
 }
 
-/// Where MLX and libmlxc are in the archive: a place where programs look for them (`mlx-c-sys/src/loader.rs`). The
-/// wheel's libmlx looks for its own libraries two folders up, so the wheel's layout is kept under `lib`.
+/// The place of MLX and libmlxc in the archive, where programs look for them (`mlx-c-sys/src/loader.rs`). The wheel's
+/// libmlx looks for its own libraries two folders up, so the wheel's layout is kept under `lib`.
 const LIBRARIES: &str = "lib/mlx/lib";
 
-/// Builds, gathers and packs.
+/// Builds, collects and packs.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let options = build_mlx::from_env()?;
     let prefix =
@@ -53,12 +53,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         &folder.join(LIBRARIES).join(&libmlxc),
     )?;
     copy_libraries(&prefix.mlx.join("lib"), &folder.join(LIBRARIES))?;
-    // Headers that the CUDA back end compiles its kernels with at run time.
+    // Headers with which the CUDA back end compiles its kernels at run time.
     let headers = prefix.mlx.join("include/cccl");
     if headers.is_dir() {
         copy_tree(&headers, &folder.join("lib/mlx/include/cccl"), &|_| true)?;
     }
-    // The libraries of the wheel's own, and NVIDIA's, beside the folder `mlx`.
+    // The wheel's own libraries, and NVIDIA's, beside the folder `mlx`.
     let site = prefix
         .mlx
         .parent()
@@ -99,7 +99,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Copies shared libraries, and Metal's compiled kernels, which libmlx looks for beside itself.
+/// Copies shared libraries, and Metal's compiled kernels, which libmlx looks for in its own folder.
 fn copy_libraries(from: &Path, to: &Path) -> Result<()> {
     copy_tree(from, to, &|name| {
         name.contains(".so") || name.ends_with(".dylib") || name.ends_with(".metallib")

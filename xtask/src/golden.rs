@@ -1,7 +1,7 @@
-//! `golden`: writes the reference results under `testdata` again, or checks that they would come out the same.
+//! `golden`: writes the reference results under `testdata` again, or checks that they would be the same.
 //!
-//! The scripts are Python, as the references are. They run in an environment of their own below the target folder, with
-//! the versions of `xtask/golden/requirements.txt`; every golden names the versions it was made with.
+//! The scripts are Python, like the references. They run in a separate environment below the target folder, with the
+//! versions of `xtask/golden/requirements.txt`. Every golden names its versions.
 
 use std::path::{Path, PathBuf};
 
@@ -23,18 +23,18 @@ pub struct Arguments {
     python: Option<PathBuf>,
 }
 
-/// A folder of `testdata` and the scripts that fill it, in order; each takes the folder as its argument.
+/// A folder of `testdata` and the scripts that fill it, in order. Each script takes the folder as its argument.
 #[derive(Clone, Copy, ValueEnum)]
 enum Part {
     /// Tiny checkpoints: logits and greedy tokens of transformers and mlx-lm
     Models,
-    /// Operations of mlx-core: results of MLX, held against NumPy
+    /// Operations of mlx-core: results of MLX, compared with NumPy's
     Ops,
     /// Tiny tokenizers and chat templates: ids, texts and prompts of transformers
     Text,
     /// Training: losses, gradients and optimisers of torch and peft
     Train,
-    /// Conversions: what mlx-lm makes of tiny checkpoints
+    /// Conversions: tiny checkpoints converted by mlx-lm
     Convert,
     /// The built-in model: tokens and answers of transformers
     DefaultModel,
@@ -69,7 +69,7 @@ impl Part {
     }
 }
 
-/// Runs the scripts of the parts, the environment's versions checked first.
+/// Checks the environment's versions, and runs the scripts of the parts.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let work = cargo::build_directory()?.join("golden");
     let python = match &arguments.python {

@@ -1,5 +1,5 @@
-//! `kernels`: compiles the CUDA kernels without a GPU, and compares the registers, spills and shared memory of each with
-//! the committed table, so that none of them grows unnoticed.
+//! `kernels`: compiles the CUDA kernels without a GPU, and compares the registers, spills and shared memory of each
+//! with the committed table, so that an increase is noticed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
@@ -18,10 +18,10 @@ mod host;
 
 /// The committed table.
 const TABLE: &str = "mlx-c-sys/kernels.txt";
-/// The architecture of a short run.
+/// The architecture of a quick run.
 const ONE: &str = "90a";
 
-/// For which cards, and whether to write the table.
+/// The cards to compile for, and whether to write the table.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Compile for every architecture of a build instead of 90a or those in MLX_CUDA_ARCHITECTURES
@@ -32,14 +32,14 @@ pub struct Arguments {
     update: bool,
 }
 
-/// What a kernel takes of a multiprocessor, as the assembler reports it.
+/// The resources of a kernel, as the assembler reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Use {
-    /// Of a thread.
+    /// Per thread.
     registers: u32,
-    /// Bytes of a thread that are written to memory for want of registers.
+    /// Bytes per thread that are spilled to memory because registers are missing.
     spilled: u32,
-    /// Static, of a block.
+    /// Static, per block.
     shared: u32,
 }
 
@@ -85,7 +85,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut say = |step: &str| println!("{step}");
     let toolkit = Toolkit::ensure(&options.root, &mut say).map_err(|e| anyhow!("{e}"))?;
     let cache = native::kernel_cache(&options.root);
-    // A copy: a source that is edited meanwhile must not be compiled under the digest of its old text.
+    // A copy, so that a source that is edited meanwhile is not compiled under the digest of its old text.
     let work = tempfile::tempdir().context("a folder for the sources")?;
     let (mlx_c, shim) = source::unpack(work.path()).map_err(|e| anyhow!("{e}"))?;
     let compiled = kernels::compile(
@@ -100,7 +100,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let (found, mut faults) = read_logs(&compiled)?;
     let path = cargo::repository().join(TABLE);
     let known = read_table(&path)?;
-    // PTX has no registers yet.
+    // PTX has no register counts yet.
     let cubins = architectures.iter().filter(|one| !one.ptx);
     let names: BTreeSet<String> = cubins.map(ToString::to_string).collect();
     if arguments.update {
@@ -136,12 +136,12 @@ fn joined(architectures: &[Architecture]) -> String {
     names.join(", ")
 }
 
-/// Whether the table covers an architecture: always the one of short runs.
+/// Whether the table covers an architecture: always that of quick runs.
 fn is_listed(known: &Table, architecture: &str) -> bool {
     architecture == ONE || known.values().any(|row| row.contains_key(architecture))
 }
 
-/// What the assembler reports, and the warnings of the compiler.
+/// The assembler's report, and the compiler's warnings.
 fn read_logs(compiled: &[Compiled]) -> Result<(Table, Vec<String>)> {
     let mut table = Table::new();
     let mut warnings = Vec::new();
@@ -169,7 +169,7 @@ fn uses(log: &str) -> Result<Vec<(String, Use)>> {
             let (name, _) = rest.split_once('\'').context("a name without an end")?;
             open = Some((name.to_owned(), 0));
         } else if let Some(stores) = before(line, " bytes spill stores") {
-            // Functions that are not inlined have such a line too, outside of a kernel.
+            // Functions that are not inlined have such a line as well, outside of a kernel.
             if let Some((_, spilled)) = &mut open {
                 *spilled += stores;
             }
@@ -191,7 +191,7 @@ fn uses(log: &str) -> Result<Vec<(String, Use)>> {
     }
 }
 
-/// The number that stands before `unit`.
+/// The number before `unit`.
 fn before(line: &str, unit: &str) -> Option<u32> {
     let (head, _) = line.split_once(unit)?;
     head.rsplit(|c: char| !c.is_ascii_digit())
@@ -238,7 +238,7 @@ fn table_text(table: &Table) -> String {
     text
 }
 
-/// The table with new values for `architectures`, and the old ones for others.
+/// The table with new values for `architectures`, and with the old values for the others.
 fn updated(mut known: Table, found: Table, architectures: &BTreeSet<String>) -> Table {
     known.retain(|name, _| found.contains_key(name));
     for (name, new) in found {
@@ -249,7 +249,7 @@ fn updated(mut known: Table, found: Table, architectures: &BTreeSet<String>) -> 
     known
 }
 
-/// What differs for `architectures`, a line each.
+/// The differences for `architectures`, one per line.
 fn differences(known: &Table, found: &Table, architectures: &BTreeSet<String>) -> Vec<String> {
     let names: BTreeSet<&String> = known.keys().chain(found.keys()).collect();
     let mut lines = Vec::new();

@@ -35,27 +35,27 @@ struct Arguments {
 enum Task {
     /// Build MLX and mlx-c, as `cargo build` does by itself, with progress
     BuildMlx(build_mlx::Arguments),
-    /// Say what the build finds on this machine, what is missing, and the command that fixes it
+    /// Print what the build finds on this machine, what is missing, and the command that fixes it
     Doctor,
     /// Build everything and run every test
     Test(test::Arguments),
     /// What CI runs: format, lints, documentation, tidy, tests
     Ci,
-    /// Check the house rules that no compiler knows
+    /// Check the house rules that no compiler checks
     Tidy,
     /// Write the tables of models in README and docs/models.md from the registry
     Families,
     /// Write the goldens under testdata again from the reference implementations, or check them
     Golden(golden::Arguments),
-    /// Measure this library and mlx-lm side by side, and write a record
+    /// Measure this library and others side by side, and write a record
     Bench(bench::Arguments),
-    /// Make the built-in model from seeds: corpus, tokenizer, weights, and how well it answers
+    /// Make the built-in model from seeds: corpus, tokenizer, weights, and its accuracy
     TrainDefault(train_default::Arguments),
     /// Compile the CUDA kernels without a GPU, and compare their registers and spills with the committed table
     Kernels(kernels::Arguments),
-    /// Make the small hybrid model of the tests, whose head for multi-token prediction is trained
+    /// Make the small hybrid model of the tests, with a trained head for multi-token prediction
     TrainHybrid(train_hybrid::Arguments),
-    /// Pack a release binary with the libraries it needs
+    /// Pack a release binary together with its libraries
     Dist(dist::Arguments),
 }
 

@@ -1,7 +1,7 @@
 //! `train-default`: makes the built-in model from seeds: corpus and tokenizer by the scripts of `xtask/default-model`,
-//! weights by `mlx-train`. It reports the accuracy of `mlx-infer` with it.
+//! weights by `mlx-train`. It reports the accuracy of `mlx-infer` with the model.
 //!
-//! An interrupted run continues where it was.
+//! An interrupted run continues where it stopped.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use wait4::Wait4;
 
 use crate::{cargo, golden, python};
 
-/// The part of the steps in which the learning rate falls to nothing.
+/// The share of the steps in which the learning rate falls to zero.
 pub(crate) const COOL_DOWN: f64 = 0.6;
 /// The files of a checkpoint.
 const FILES: [&str; 5] = [
@@ -29,16 +29,16 @@ const FILES: [&str; 5] = [
 /// Arguments of `train-default`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Where everything goes [default: default-model in the build folder]
+    /// Working folder [default: default-model in the build folder]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Steps of the optimiser
     #[arg(long, value_name = "N", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(200..))]
     steps: u64,
-    /// What corpus, weights and order are drawn from
+    /// Seed of corpus, weights and order
     #[arg(long, value_name = "N", default_value_t = 20)]
     seed: u64,
-    /// Put the model, its figures and its goldens in place of the built-in one's, unless it answers worse
+    /// Replace the built-in model, its figures and its goldens by the new ones, unless its accuracy is lower
     #[arg(long)]
     install: bool,
     /// A Python that has the packages, instead of installing them (for --install also those of the goldens)
@@ -90,7 +90,7 @@ struct Making {
 impl Making {
     /// Corpus, tokenizer, configuration, questions.
     fn prepare(&self) -> Result<()> {
-        // This file is written last: an interrupted run leaves a folder without it.
+        // This file is written last: after an interrupted run the folder is without it.
         let stamp = self.out.join("prepared.json");
         let wanted = json!({"steps": self.steps, "seed": self.seed}).to_string();
         if let Ok(found) = fs::read_to_string(&stamp) {
@@ -193,7 +193,7 @@ impl Making {
         )
     }
 
-    /// The model becomes the built-in one, if it answers as well.
+    /// The model becomes the built-in one if its accuracy is not lower.
     fn install(&self) -> Result<()> {
         let committed = scripts().join("report.json");
         let report = self.at("report.json");
@@ -226,7 +226,7 @@ impl Making {
     }
 }
 
-/// The part of the questions of each task that were answered right.
+/// The share of right answers to the questions of each task.
 fn accuracies(report: &Path) -> Result<BTreeMap<String, f64>> {
     let text = fs::read(report).with_context(|| format!("cannot read {}", report.display()))?;
     let report: Value = serde_json::from_slice(&text)
@@ -256,7 +256,7 @@ pub(crate) fn is_begun(run: &Path) -> bool {
         .is_ok_and(|entries| entries.flatten().any(|entry| is_number(&entry.path())))
 }
 
-/// Whether a folder is a checkpoint's: its step.
+/// The step of a checkpoint's folder; `None` for other folders.
 fn is_number(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| name.parse::<u64>().is_ok())
@@ -282,7 +282,7 @@ pub(crate) fn timed(what: &str, command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// A program of the workspace, as `cargo build --release` left it.
+/// A program of the workspace that `cargo build --release` built.
 pub(crate) fn program(name: &str) -> Result<Command> {
     let file = format!("{name}{}", std::env::consts::EXE_SUFFIX);
     let folder = cargo::target_directory()?.join("release");

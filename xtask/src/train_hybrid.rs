@@ -1,7 +1,7 @@
-//! `train-hybrid`: makes a small Qwen3.5 with a head for multi-token prediction, from the corpus and with the tokenizer of the built-in model. Tests use
-//! it: the acceptance of its drafts is that of a trained head.
+//! `train-hybrid`: makes a small Qwen3.5 with a head for multi-token prediction, from the corpus and with the tokenizer
+//! of the built-in model. Tests use it because its head is trained: drafts are accepted at a realistic rate.
 //!
-//! An interrupted run continues where it was.
+//! An interrupted run continues where it stopped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,16 +24,16 @@ const FILES: [&str; 6] = [
 /// What to make.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Where everything goes [default: hybrid-model in the build folder]
+    /// Working folder [default: hybrid-model in the build folder]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Steps of the optimiser
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u64).range(100..))]
     steps: u64,
-    /// What corpus, weights and order are drawn from
+    /// Seed of corpus, weights and order
     #[arg(long, value_name = "N", default_value_t = 20)]
     seed: u64,
-    /// Put the model into testdata
+    /// Install the model into testdata
     #[arg(long)]
     install: bool,
     /// A Python that has the packages, instead of installing them

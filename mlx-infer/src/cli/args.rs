@@ -73,16 +73,16 @@ pub(super) struct Base {
     /// Convert floating-point weights [default: as stored]
     #[arg(long, value_name = "DTYPE")]
     dtype: Option<Float>,
-    /// Remember only so many of the last tokens
+    /// Remember only this many of the last tokens
     #[arg(long, value_name = "N")]
     context_len: Option<usize>,
-    /// Keep keys and values in so many bits, 4 or 8 [default: as computed]
+    /// Store keys and values in this many bits, 4 or 8 [default: as computed]
     #[arg(long, value_name = "BITS")]
     kv_bits: Option<i32>,
-    /// Numbers that share a scale there, 32, 64 or 128 [default: 64]
+    /// Number of keys or values that share a scale, 32, 64 or 128 [default: 64]
     #[arg(long, value_name = "N", requires = "kv_bits")]
     kv_group_size: Option<i32>,
-    /// Go on where the model gives NaN: such a token cannot follow [default: an error]
+    /// Continue when the model computes NaN, and exclude such tokens [default: an error]
     #[arg(long)]
     allow_nan: bool,
 }
@@ -217,31 +217,31 @@ impl Base {
     }
 }
 
-/// How tokens are chosen, and when to stop.
+/// The choice of tokens, and when to stop.
 #[derive(Args)]
 pub(super) struct Generation {
-    /// Most tokens to generate
+    /// Maximum number of tokens to generate
     #[arg(long, value_name = "N", default_value_t = GenerateOptions::default().max_tokens)]
     max_tokens: usize,
-    /// What logits are divided by before the draw; 0 takes the likeliest token
+    /// Divisor of the logits before the draw; 0 takes the likeliest token
     #[arg(long, value_name = "T", default_value_t = SamplingParams::default().temperature)]
     temperature: f32,
-    /// Draw from the likeliest tokens that reach this probability together
+    /// Draw from the likeliest tokens whose probabilities reach this sum
     #[arg(long, value_name = "P", default_value_t = SamplingParams::default().top_p)]
     top_p: f32,
-    /// Draw from so many of the likeliest tokens; 0 from all
+    /// Draw from this many of the likeliest tokens; 0 from all
     #[arg(long, value_name = "K", default_value_t = SamplingParams::default().top_k)]
     top_k: usize,
-    /// Draw from tokens at least so likely in proportion to the likeliest
+    /// Draw from tokens whose probability is at least this share of the likeliest one's
     #[arg(long, value_name = "P", default_value_t = SamplingParams::default().min_p)]
     min_p: f32,
-    /// Penalty on recent tokens; 1 is none
+    /// Penalty on recent tokens; 1 has no effect
     #[arg(long, value_name = "X", default_value_t = SamplingParams::default().repeat_penalty)]
     repeat_penalty: f32,
-    /// How many of the last tokens --repeat-penalty looks at
+    /// Number of last tokens that --repeat-penalty applies to
     #[arg(long, value_name = "N", default_value_t = SamplingParams::default().repeat_context)]
     repeat_context: usize,
-    /// Subtracted from logits of tokens that were generated before
+    /// Subtracted from the logits of tokens that were generated before
     #[arg(
         long,
         value_name = "X",
@@ -266,7 +266,7 @@ pub(super) struct Generation {
     /// Stop before this text; may be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
-    /// Guess next tokens from the text so far and compute several at a time: off, auto, or how many, 1 to 8. The tokens stay the same
+    /// Draft next tokens and compute several at a time: off, auto, or a maximum of 1 to 8. The tokens stay the same
     #[arg(long, value_name = "MODE", default_value_t = Speculative::Off)]
     speculative: Speculative,
     /// The text must be JSON that the schema in this file describes; - is stdin
@@ -280,7 +280,7 @@ pub(super) struct Generation {
         allow_hyphen_values = true
     )]
     regex: Option<String>,
-    /// The text must be this, or another one given so; may be given several times
+    /// The text must be this one, or another one given this way; may be given several times
     #[arg(
         long,
         value_name = "TEXT",
@@ -291,7 +291,7 @@ pub(super) struct Generation {
     /// The text must match the grammar in this file, written in Lark; - is stdin
     #[arg(long, value_name = "FILE", group = "constraint")]
     grammar: Option<PathBuf>,
-    /// What the text must match holds behind this mark, as </think>; what comes before it is free
+    /// Apply the grammar only after this mark, such as </think>; the text before it is free
     #[arg(
         long,
         value_name = "MARK",
@@ -299,7 +299,7 @@ pub(super) struct Generation {
         allow_hyphen_values = true
     )]
     grammar_after: Option<String>,
-    /// The text may begin with this mark, as <think>, and only then is free up to that of --grammar-after
+    /// The text may begin with this mark, such as <think>; only then is it free up to the mark of --grammar-after
     #[arg(
         long,
         value_name = "MARK",
@@ -310,7 +310,7 @@ pub(super) struct Generation {
     /// Do not stop at the model's end tokens
     #[arg(long)]
     ignore_eos: bool,
-    /// Stop at end tokens and stop texts only after so many tokens
+    /// Do not stop at end tokens and stop texts among this many first tokens
     #[arg(long, value_name = "N", default_value_t = GenerateOptions::default().min_tokens)]
     min_tokens: usize,
 }

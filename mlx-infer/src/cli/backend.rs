@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 
 use super::{Failure, Result, args, output};
 
-/// What computes.
+/// The choice of the back end.
 #[derive(Args)]
 pub(super) struct Choice {
-    /// What computes: this program, or Python's mlx_lm in a process of its own, which has families that this version lacks
+    /// Back end: this program, or Python's mlx_lm in a separate process, which has families that this version lacks
     #[arg(long, value_name = "NAME", default_value = "native")]
     backend: Name,
     /// Python, or a virtual environment, that has mlx_lm [default: MLX_INFER_PYTHON, the active environment, python3]
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
-    /// Seconds that mlx_lm may take to load the model, and may say nothing while it computes [default: 300]
+    /// Seconds that mlx_lm may take to load the model, and may send nothing while it computes [default: 300]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     backend_timeout: Option<u64>,
 }
@@ -131,7 +131,8 @@ fn fallback() -> String {
 /// `mlx-infer backends`.
 #[derive(Args)]
 pub(super) struct Backends {
-    /// Python, or a virtual environment, to look for mlx_lm in [default: MLX_INFER_PYTHON, the active environment, python3]
+    /// Python, or a virtual environment, in which to look for mlx_lm [default: MLX_INFER_PYTHON, the active
+    /// environment, python3]
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
     /// Print one JSON document: a list of name, about, available, version, program, missing

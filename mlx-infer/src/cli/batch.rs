@@ -24,19 +24,19 @@ pub(super) struct Batch {
     load: args::Load,
     #[command(flatten)]
     backend: backend::Choice,
-    /// File with the requests, of any length: a few are read ahead; - is stdin
+    /// File with the requests, of any length; only a few are read ahead; - is stdin
     #[arg(long, value_name = "FILE", default_value = "-")]
     input: PathBuf,
-    /// Most requests that are computed at a time
+    /// Maximum number of requests that are computed together
     #[arg(long, value_name = "N", default_value_t = Limits::default().rows)]
     rows: usize,
-    /// Most tokens of short prompts that are computed at a time, padding included
+    /// Maximum number of tokens of short prompts that are computed together, padding included
     #[arg(long, value_name = "N", default_value_t = Limits::default().prefill_tokens)]
     prefill_tokens: usize,
-    /// Most bytes of the requests' caches
+    /// Maximum size of the requests' caches in bytes
     #[arg(long, value_name = "BYTES")]
     cache_bytes: Option<usize>,
-    /// Most bytes of kept prefixes, which requests with the same beginning reuse; 0 keeps none
+    /// Maximum size of stored prefixes in bytes, which requests with the same beginning reuse; 0 stores none
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().prefix_bytes)]
     prefix_bytes: usize,
     #[command(flatten)]

@@ -16,7 +16,7 @@ pub(super) struct Cache {
     load: args::Load,
     #[command(flatten)]
     source: PromptSource,
-    /// File to write; one that is there is replaced
+    /// File to write; an existing one is replaced
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Print one JSON document: tokens, bytes

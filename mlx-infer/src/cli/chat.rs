@@ -24,7 +24,7 @@ pub(super) struct Chat {
     /// messages and tools; - is stdin
     #[arg(long, value_name = "FILE")]
     messages: Option<PathBuf>,
-    /// Print the prompt text that the template makes of it, and stop
+    /// Print the prompt text that the template renders, and stop
     #[arg(long, requires = "messages", conflicts_with_all = ["json", "stats"])]
     render: bool,
     /// Begin with this system message

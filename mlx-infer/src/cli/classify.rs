@@ -22,8 +22,8 @@ const PLACE: &str = "{}";
 pub(super) struct Classify {
     #[command(flatten)]
     load: args::Load,
-    /// Labels to choose from, as in good,bad; each is taken as it is, a space in front of it too
-    /// [default: give the next token]
+    /// Labels to choose from, such as good,bad; each is used unchanged, with a space in front of it too
+    /// [default: print the next token]
     #[arg(
         long,
         value_name = "A,B,…",
@@ -31,22 +31,22 @@ pub(super) struct Classify {
         allow_hyphen_values = true
     )]
     labels: Vec<String>,
-    /// Text to put each line into, in place of {}
+    /// Text that contains each line in place of {}
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     template: Option<String>,
-    /// Ask each line as a user's message, with the model's chat template
+    /// Send each line as a user's message, with the model's chat template
     #[arg(long)]
     chat: bool,
-    /// Lines are JSON objects, and this key has the text
+    /// Lines are JSON objects with the text under this key
     #[arg(long, value_name = "KEY")]
     field: Option<String>,
     /// File with the lines; - is stdin
     #[arg(long, value_name = "FILE", default_value = "-")]
     input: PathBuf,
-    /// Most tokens that are computed at a time, padding included
+    /// Maximum number of tokens that are computed together, padding included
     #[arg(long, value_name = "N", default_value_t = 4096)]
     batch_tokens: usize,
-    /// Give the logits of all tokens
+    /// Print the logits of all tokens
     #[arg(long)]
     logits: bool,
 }

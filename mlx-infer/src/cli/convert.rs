@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::{Failure, Result, args, interrupt, output};
 
-/// The most weights that a message names.
+/// The maximum number of weights that a message names.
 const SHOWN: usize = 4;
 
 #[derive(Args)]
@@ -24,13 +24,13 @@ pub(super) struct Convert {
     /// Quantise
     #[arg(short, long)]
     quantize: bool,
-    /// Bits of a weight [default: 4, or what the mode has]
+    /// Bits of a weight [default: 4, or those of the mode]
     #[arg(long, value_name = "N", requires = "quantize")]
     bits: Option<i32>,
-    /// Weights that share a scale [default: 64, or what the mode has]
+    /// Weights that share a scale [default: 64, or those of the mode]
     #[arg(long, value_name = "N", requires = "quantize")]
     group_size: Option<i32>,
-    /// How weights are packed
+    /// Form of packed weights
     #[arg(long, requires = "quantize")]
     mode: Option<Mode>,
     /// More bits for some weights
@@ -40,10 +40,10 @@ pub(super) struct Convert {
     /// Unpack a quantised model
     #[arg(short, long, conflicts_with = "quantize")]
     dequantize: bool,
-    /// Type of what is not packed [default: config.json's torch_dtype, or as stored]
+    /// Type of weights that are not packed [default: config.json's torch_dtype, or as stored]
     #[arg(long, value_name = "DTYPE")]
     dtype: Option<args::Float>,
-    /// Replace the checkpoint that is at the new folder
+    /// Replace the checkpoint in the output folder
     #[arg(long)]
     force: bool,
     /// Print one JSON document

@@ -18,8 +18,7 @@ pub(super) struct Generate {
     source: PromptSource,
     #[command(flatten)]
     generation: args::Generation,
-    /// File of mlx-infer cache, with the same model: the prompt comes behind the one in it, which is not
-    /// computed again
+    /// File of mlx-infer cache with the same model: its prompt precedes this one and is not computed again
     #[arg(long, value_name = "FILE")]
     prompt_cache: Option<PathBuf>,
     /// Print counts, times and memory to stderr
@@ -36,10 +35,10 @@ pub(super) struct PromptSource {
     /// Text to continue
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Option<String>,
-    /// File with the text to continue, taken as it is; - is stdin
+    /// File with the text to continue, unchanged; - is stdin
     #[arg(long, value_name = "FILE")]
     prompt_file: Option<PathBuf>,
-    /// Exactly these token ids, as in 1,2,3
+    /// Exactly these token ids, such as 1,2,3
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = args::token_id)]
     tokens: Option<Vec<u32>>,
 }

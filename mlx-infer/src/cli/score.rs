@@ -11,7 +11,7 @@ pub(super) struct Score {
     load: args::Load,
     #[command(flatten)]
     source: TextSource,
-    /// How many of the likeliest next tokens to give
+    /// Number of likeliest next tokens to print
     #[arg(long, value_name = "K", default_value_t = 5)]
     top: usize,
     /// Print one JSON document: tokens, logprobs, nll (their negative sum), perplexity, next
@@ -25,7 +25,7 @@ struct TextSource {
     /// Text to score
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     text: Option<String>,
-    /// Exactly these token ids, as in 1,2,3
+    /// Exactly these token ids, such as 1,2,3
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = args::token_id)]
     tokens: Option<Vec<u32>>,
 }

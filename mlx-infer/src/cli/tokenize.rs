@@ -26,7 +26,7 @@ struct Input {
     /// Text to turn into ids
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     text: Option<String>,
-    /// Ids to turn into text, as in 1,2,3
+    /// Ids to turn into text, such as 1,2,3
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = args::token_id)]
     ids: Option<Vec<u32>>,
 }

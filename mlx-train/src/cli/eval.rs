@@ -26,13 +26,13 @@ pub(super) struct Eval {
     /// Rows of a batch
     #[arg(long, value_name = "N", default_value_t = 4)]
     batch_size: usize,
-    /// Longer examples are cut
+    /// Maximum length of an example; longer ones are truncated
     #[arg(long, value_name = "TOKENS", default_value_t = 2048)]
     max_seq_length: usize,
-    /// Measure the last message or the completion only: with labelled data, the label
+    /// Measure only the last message or the completion: with labelled data, the label
     #[arg(long)]
     mask_prompt: bool,
-    /// Run the head on so many tokens of the vocabulary at a time: less memory [default: all at once]
+    /// Run the head on this many tokens of the vocabulary at a time: less memory [default: all at once]
     #[arg(long, value_name = "TOKENS")]
     ce_chunk: Option<i32>,
     /// Convert floating-point weights: f32, bf16 or f16 [default: as stored]
@@ -49,7 +49,7 @@ pub(super) struct Eval {
 impl Eval {
     pub(super) fn run(self) -> Result<()> {
         let found = DataFiles::find(&self.data)?;
-        // A single file is the training file of a run; here it is what is measured.
+        // In a run, a single file is the training file; here it is measured.
         let path = match (found.test, found.valid, found.train) {
             (Some(path), _, _) | (None, Some(path), _) => path,
             (None, None, Some(path)) if !self.data.is_dir() => path,

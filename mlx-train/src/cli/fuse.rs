@@ -11,7 +11,7 @@ use mlx_train::{Result, export};
 
 use super::source;
 
-/// The model and the adapter that become one model.
+/// The model and the adapter that are merged.
 #[derive(Args)]
 pub(super) struct Fuse {
     /// Checkpoint folder, or the name of a model on the hub [default: the built-in model]
@@ -20,7 +20,7 @@ pub(super) struct Fuse {
     /// Adapter folder
     #[arg(long, value_name = "DIR")]
     adapter: PathBuf,
-    /// Where the model goes
+    /// Output folder
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Convert floating-point weights: f32, bf16 or f16 [default: as stored]

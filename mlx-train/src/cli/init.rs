@@ -15,10 +15,10 @@ pub(super) struct Init {
     /// Folder, or model of the hub, with config.json, and tokenizer and templates, which are copied
     #[arg(long, value_name = "DIR|ORG/NAME[@REV]")]
     model: PathBuf,
-    /// What the weights are drawn from
+    /// Seed of the weights
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Where the model goes: f32
+    /// Output folder; the weights are f32
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }

@@ -19,18 +19,18 @@ pub(super) struct Settings {
     /// Checkpoint folder, or the name of a model on the hub [default: the built-in model]
     #[arg(long, value_name = "DIR|ORG/NAME[@REV]")]
     pub model: Option<PathBuf>,
-    /// Folder with train.jsonl, and maybe valid.jsonl and test.jsonl; or one JSONL file
+    /// Folder with train.jsonl and, if wanted, valid.jsonl and test.jsonl; or one JSONL file
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
-    /// Where results and checkpoints go [default: adapters]
+    /// Folder for results and checkpoints [default: adapters]
     #[arg(long, value_name = "DIR")]
     #[serde(alias = "adapter_path")]
     pub out: Option<PathBuf>,
-    /// Settings in YAML; flags come before them
+    /// Settings in YAML; flags override them
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
-    /// Go on from the last checkpoint in the output folder
+    /// Continue from the last checkpoint in the output folder
     #[arg(long)]
     #[serde(skip)]
     pub resume: bool,
@@ -45,17 +45,17 @@ pub(super) struct Settings {
     /// Rows of a batch [default: 4]
     #[arg(long, value_name = "N")]
     pub batch_size: Option<usize>,
-    /// In place of that: as many rows of about one length as have so many tokens, padding included
+    /// Instead of --batch-size: rows of about one length with this many tokens together, padding included
     #[arg(long, value_name = "N", conflicts_with_all = ["batch_size", "pack"])]
     pub batch_tokens: Option<usize>,
     /// Batches whose gradients make one step [default: 1]
     #[arg(long, value_name = "N")]
     #[serde(alias = "grad_accumulation_steps")]
     pub accumulate: Option<usize>,
-    /// Longer examples are cut [default: 2048]
+    /// Maximum length of an example; longer ones are truncated [default: 2048]
     #[arg(long, value_name = "TOKENS")]
     pub max_seq_length: Option<usize>,
-    /// Fill rows with several documents, none of which sees another
+    /// Fill rows with several documents, none of which attends to another
     #[arg(long)]
     #[serde(deserialize_with = "or_default")]
     pub pack: bool,
@@ -63,60 +63,60 @@ pub(super) struct Settings {
     #[arg(long)]
     #[serde(deserialize_with = "or_default")]
     pub grad_checkpoint: bool,
-    /// Run the head on so many tokens of the vocabulary at a time, so that the logits of a batch never
-    /// exist: less memory, one more product with the head [default: all at once]
+    /// Run the head on this many tokens of the vocabulary at a time, so that the logits of a whole batch are never in
+    /// memory: less memory, one more product with the head [default: all at once]
     #[arg(long, value_name = "TOKENS")]
     pub ce_chunk: Option<i32>,
-    /// Train the head for multi-token prediction along: its loss is added, times this [default: 0.3]
+    /// Also train the head for multi-token prediction: its loss is added with this factor [default: 0.3]
     #[arg(long, value_name = "FACTOR", num_args = 0..=1, require_equals = true, default_missing_value = "0.3")]
     pub mtp: Option<f32>,
-    /// Learn the last message or the completion only
+    /// Learn only the last message or the completion
     #[arg(long)]
     #[serde(deserialize_with = "or_default")]
     pub mask_prompt: bool,
-    /// What order, dropout and new adapters are drawn from [default: 0]
+    /// Seed of the order of examples, of dropout and of new adapters [default: 0]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
     /// sgd, adam, adamw, lion, adafactor or muon [default: adamw]
     #[arg(long, value_name = "NAME")]
     pub optimizer: Option<String>,
-    /// Further settings of optimisers, by their names
+    /// Further settings of optimisers, by the optimisers' names
     #[arg(skip)]
     #[serde(deserialize_with = "or_default")]
     pub optimizer_config: Map<String, Value>,
     /// The highest learning rate [default: 1e-5]
     #[arg(long, value_name = "RATE")]
     pub learning_rate: Option<f64>,
-    /// What the rate does after the warm-up: constant, linear or cosine, down to 0 [default: constant]
+    /// Course of the rate after the warm-up: constant, linear or cosine, down to 0 [default: constant]
     #[arg(long, value_name = "KIND")]
     pub schedule: Option<String>,
     /// Steps in which the rate rises from 0 [default: 0]
     #[arg(long, value_name = "STEPS")]
     pub warmup: Option<u64>,
-    /// Constant schedule: steps at the end in which the rate falls on a line to 0 [default: 0]
+    /// Constant schedule: steps at the end in which the rate falls linearly to 0 [default: 0]
     #[arg(long, value_name = "STEPS")]
     pub cooldown: Option<u64>,
-    /// mlx-lm's way to give a schedule
+    /// mlx-lm's form of a schedule
     #[arg(skip)]
     pub lr_schedule: Option<LrSchedule>,
-    /// Shorten gradients to this norm [default: not]
+    /// Scale gradients down to this norm [default: no limit]
     #[arg(long, value_name = "NORM")]
     pub clip: Option<f32>,
 
-    /// Train so many of the last layers; -1: all [default: 16, or as many as there are]
+    /// Train this many of the last layers; -1: all [default: 16, or all if there are fewer]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub num_layers: Option<i64>,
     /// Rank of adapters [default: 8]
     #[arg(long, value_name = "N")]
     pub rank: Option<i32>,
-    /// What adapters are multiplied by: alpha / rank [default: 20]
+    /// Factor of the adapters' output: alpha / rank [default: 20]
     #[arg(long, value_name = "X")]
     pub scale: Option<f32>,
-    /// The part of adapters' inputs that training drops [default: 0]
+    /// Share of the adapters' inputs that training drops [default: 0]
     #[arg(long, value_name = "X")]
     pub dropout: Option<f32>,
-    /// Adapted layers, such as self_attn.q_proj,mlp.*; * is any text [default: all]
+    /// Adapted layers, such as self_attn.q_proj,mlp.*; * stands for any text [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub keys: Option<Vec<String>>,
     /// The type of adapters' matrices: f32, bf16 or f16 [default: f32]
@@ -126,7 +126,7 @@ pub(super) struct Settings {
     #[arg(long)]
     #[serde(deserialize_with = "or_default")]
     pub dora: bool,
-    /// mlx-lm's way to give the four above
+    /// mlx-lm's form of the four settings above
     #[arg(skip)]
     pub lora_parameters: Option<LoraParameters>,
     /// Full training: parameters to train, such as *.mlp.*,*norm.weight [default: all]
@@ -136,48 +136,48 @@ pub(super) struct Settings {
     #[arg(long, value_name = "DTYPE")]
     pub dtype: Option<String>,
 
-    /// Evaluate after so many steps [default: 200]
+    /// Evaluate every so many steps [default: 200]
     #[arg(long, value_name = "STEPS")]
     #[serde(alias = "steps_per_eval")]
     pub eval_every: Option<u64>,
-    /// On so many batches; -1: all [default: 25]
+    /// Number of batches of an evaluation; -1: all [default: 25]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     #[serde(alias = "val_batches")]
     pub eval_batches: Option<i64>,
-    /// Save after so many steps [default: 100]
+    /// Save every so many steps [default: 100]
     #[arg(long, value_name = "STEPS")]
     pub save_every: Option<u64>,
-    /// Report after so many steps [default: 10]
+    /// Report every so many steps [default: 10]
     #[arg(long, value_name = "STEPS")]
     #[serde(alias = "steps_per_report")]
     pub report_every: Option<u64>,
-    /// Stop after so many evaluations that are no better
+    /// Stop after this many evaluations without a lower loss
     #[arg(long, value_name = "N")]
     pub patience: Option<u32>,
 
-    /// mlx-lm: whether to train, which the command says here
+    /// mlx-lm: whether to train, which the command decides here
     #[arg(skip)]
     pub train: Option<bool>,
     /// mlx-lm: the command, or `dora`
     #[arg(skip)]
     pub fine_tune_type: Option<String>,
-    /// mlx-lm: batches, of which `accumulate` make a step
+    /// mlx-lm: number of batches, of which `accumulate` make a step
     #[arg(skip)]
     pub iters: Option<u64>,
-    /// mlx-lm: whether test.jsonl is evaluated at the end; without it, if it is there
+    /// mlx-lm: whether test.jsonl is evaluated at the end [default: if it exists]
     #[arg(skip)]
     pub test: Option<bool>,
-    /// mlx-lm: on so many batches; -1: all
+    /// mlx-lm: number of batches of that evaluation; -1: all
     #[arg(skip)]
     pub test_batches: Option<i64>,
-    /// mlx-lm: refused, as the next two
+    /// mlx-lm: refused, like the next two
     #[arg(skip)]
     pub resume_adapter_file: Option<IgnoredAny>,
     #[arg(skip)]
     pub report_to: Option<IgnoredAny>,
     #[arg(skip)]
     pub hf_dataset: Option<IgnoredAny>,
-    /// mlx-lm: other keys in the lines of the data, refused
+    /// mlx-lm: other keys of the data's lines, refused
     #[arg(skip)]
     pub prompt_feature: Option<String>,
     #[arg(skip)]
@@ -186,7 +186,7 @@ pub(super) struct Settings {
     pub chat_feature: Option<String>,
     #[arg(skip)]
     pub text_feature: Option<String>,
-    /// mlx-lm: without effect here, as the next three
+    /// mlx-lm: no effect here, like the next three
     #[arg(skip)]
     pub project_name: Option<IgnoredAny>,
     #[arg(skip)]
@@ -198,9 +198,9 @@ pub(super) struct Settings {
     pub file: Option<IgnoredAny>,
 }
 
-/// The most bytes of a file of settings.
+/// The maximum size of a settings file in bytes.
 const MAX_BYTES: usize = 64 << 10;
-/// How deep its brackets may be nested; a parser's work grows with the square of the depth.
+/// The maximum nesting of its brackets. A parser's work grows with the square of the depth.
 const MAX_DEPTH: usize = 64;
 
 /// The text of a settings file, which must be short and not deeply nested.
@@ -226,7 +226,7 @@ fn wrong(message: String) -> Error {
 }
 
 impl Settings {
-    /// These settings, and where they leave a choice those of the file; `lora` tells the command.
+    /// These settings, completed by those of the file. `lora` tells which command runs.
     pub(super) fn with_file(self, lora: bool) -> Result<Self> {
         let Some(path) = &self.config else {
             return Ok(self);

@@ -1,6 +1,6 @@
 //! `bench batch`: steps of 1 to 64 rows, and classification, against mlx-lm's `BatchGenerator`.
 //!
-//! Both sides stay loaded and answer in turns. A warm-up of each size comes first and is not counted.
+//! Both sides stay loaded and run in turns. A warm-up of each size comes first and is not counted.
 
 use anyhow::Result;
 use clap::ValueEnum;
@@ -43,17 +43,17 @@ impl Checkpoint {
 }
 
 const SIDES: [&str; 2] = ["ours", "mlx-lm"];
-/// Tokens of each prompt: what is measured comes after them.
+/// Tokens of each prompt. Only the tokens after it are measured.
 const PROMPT: usize = 8;
 /// Tokens of a text that is classified.
 const TEXT: usize = 24;
-/// How many texts are classified at a time, and how many in all.
+/// Number of texts that are classified at a time, and their total.
 const TEXTS: [(usize, usize); 3] = [(1, 4), (8, 8), (32, 32)];
-/// Goals: all rows together against mlx-lm's, and 32 rows against our own single row.
+/// Goals: all rows together compared with mlx-lm's, and 32 rows compared with our own single row.
 const GOAL: f64 = 1.5;
 const GOAL_OF_32: f64 = 8.0;
 
-/// Tokens that each row gets: a step of many rows takes mlx-lm a second.
+/// Tokens of each row; a step of many rows takes mlx-lm a second.
 fn tokens(rows: usize, quick: bool) -> usize {
     match (quick, rows) {
         (true, _) => 5,
@@ -129,7 +129,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
 
 const ALL: &str = "decode of all rows, tokens/s";
 
-/// Decodes with every size of batch: a row a measure and size.
+/// Decodes with every size of batch: one row of the table for each measure and size.
 fn sweep(
     sides: &mut [Session; 2],
     checkpoint: Checkpoint,
@@ -188,7 +188,7 @@ fn sweep(
         .collect())
 }
 
-/// Our rows together against our single row.
+/// Our rows together, compared with our single row.
 fn scaling(checkpoint: Checkpoint, sizes: &[u16], aggregate: &[&Row]) -> Option<Goal> {
     let of = |size| aggregate[sizes.iter().position(|&s| s == size)?].median(0);
     Some(Goal {
@@ -201,7 +201,7 @@ fn scaling(checkpoint: Checkpoint, sizes: &[u16], aggregate: &[&Row]) -> Option<
     })
 }
 
-/// Texts a second, so many texts at a time.
+/// Texts a second, with this many texts at a time.
 fn classify(sides: &mut [Session; 2], checkpoint: Checkpoint, shared: &Shared) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (batch, all) in TEXTS {

@@ -1,7 +1,7 @@
 //! `bench cpu`: checkpoints of published shapes on the CPU, against llama.cpp and mlx-lm.
 //!
 //! Weights are random and the same on every side; 4-bit checkpoints of MLX are compared with Q4_0, 8-bit ones with
-//! Q8_0. mlx-lm takes seconds a token here, so it decodes a few tokens of one row.
+//! Q8_0. mlx-lm takes seconds for a token here, so it decodes only a few tokens of one row.
 
 mod files;
 mod work;
@@ -30,7 +30,7 @@ pub struct Arguments {
     /// Only these formats
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Format::Q4, Format::Q8, Format::Bf16])]
     formats: Vec<Format>,
-    /// Only these sides beside ours
+    /// Only these sides besides ours
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Peer::LlamaCpp, Peer::MlxLm])]
     peers: Vec<Peer>,
     /// Layers of the checkpoints, for a quick look: no record is written
@@ -44,7 +44,7 @@ pub struct Arguments {
     isa: Option<Isa>,
 }
 
-/// The instructions of a smaller machine.
+/// The instruction sets of a smaller machine.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Isa {
     /// AVX2 and FMA
@@ -62,7 +62,7 @@ impl Isa {
         }
     }
 
-    /// The compilers' name for a machine that has it.
+    /// The compilers' name of a machine with these instructions.
     fn machine(self) -> &'static str {
         match self {
             Self::Avx2 => "-march=x86-64-v3",
@@ -152,7 +152,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
             let mut sessions = case.sessions()?;
             for work in WORKS {
                 if work == Work::Fresh {
-                    // No other model may be in memory.
+                    // No other model may be in memory during the measurement.
                     sessions.clear();
                 }
                 let measured = case.measure(&mut sessions, work)?;
@@ -220,7 +220,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// The goal: how many times better than llama.cpp ours should be.
+/// The goal: the factor by which ours should be better than llama.cpp.
 fn goals(sides: &[&str], measure: &str, amx: bool) -> Vec<Option<f64>> {
     let goal = match (measure, amx) {
         (work::PREFILL | work::CLASSIFY, true) => 5.0,

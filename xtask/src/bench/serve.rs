@@ -1,7 +1,7 @@
 //! `bench serve`: HTTP servers under load, on the same checkpoint and requests, in turns.
 //!
-//! Closed loops of 1 to 64 clients, then Poisson arrivals at shares of what each server can do. The library's own batch
-//! gets the same requests without HTTP.
+//! Closed loops of 1 to 64 clients, then Poisson arrivals at shares of each server's own throughput. The library's own
+//! batch gets the same requests without HTTP.
 
 mod client;
 mod load;
@@ -47,9 +47,10 @@ const WORDS: usize = 24;
 const TOKENS: usize = 32;
 /// Requests of each client.
 const REQUESTS: usize = 3;
-/// The limits of a good request: seconds to the first token, and seconds between tokens on average.
+/// The limits of a good request: seconds to the first token, and mean seconds between tokens.
 const GOOD: (f64, f64) = (1.0, 0.1);
-/// The goals: a share of the library's throughput, milliseconds behind its first token, times mlx-lm's throughput.
+/// The goals: a share of the library's throughput, milliseconds after its first token, and a multiple of mlx-lm's
+/// throughput.
 const GOAL_OF_LIBRARY: f64 = 0.95;
 const GOAL_FIRST_MS: f64 = 5.0;
 const GOAL_OF_PEER: f64 = 5.0;
@@ -201,7 +202,7 @@ fn servers(python: &Path, checkpoint: &Path, arguments: &Arguments) -> Result<Ve
     Ok(servers)
 }
 
-/// A row a measure.
+/// One row of the table for each measure.
 fn measures(label: &str, runs: &[Vec<Answers>]) -> Vec<Row> {
     type Of = fn(&Answers) -> f64;
     fn at(times: impl Iterator<Item = f64>, share: f64) -> f64 {
@@ -250,7 +251,7 @@ fn measures(label: &str, runs: &[Vec<Answers>]) -> Vec<Row> {
 
 const FIRST: &str = "first token p50, ms";
 
-/// The cost of HTTP: the server's rate beside that of the library's batch with the same requests.
+/// The cost of HTTP: the server's rate compared with that of the library's batch for the same requests.
 fn goals(
     ours: &Server,
     checkpoint: &Path,
@@ -302,13 +303,13 @@ fn goals(
     Ok(goals)
 }
 
-/// The token ids that a server makes of a text.
+/// The token ids of a text, as the server tokenises it.
 fn ids(server: &Server, text: &str) -> Result<Vec<u32>> {
     let mut answer: Value = server.client.post("/tokenize", &json!({"prompt": text}))?;
     serde_json::from_value(answer["tokens"].take()).context("tokens of /tokenize")
 }
 
-/// Jobs of one run. Each run and size has texts of its own, so that no server can start from a prefix that it kept.
+/// The jobs of one run. Each run and size has its own texts, so no server can start from a stored prefix.
 fn jobs(run: u32, count: usize) -> Vec<Job> {
     let from = 100_000 * run as usize + 1_000 * count;
     let job = |number| Job {
@@ -318,7 +319,7 @@ fn jobs(run: u32, count: usize) -> Vec<Job> {
     (from..from + count).map(job).collect()
 }
 
-/// A text of its own for each number, of words that any vocabulary has.
+/// A different text for each number, of words that any vocabulary has.
 fn text(number: usize) -> String {
     const NAMES: [&str; 16] = [
         "river", "stone", "winter", "garden", "letter", "mountain", "window", "bread", "horse",

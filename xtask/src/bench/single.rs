@@ -26,7 +26,7 @@ enum Part {
     Decode,
     /// Tokens of a prompt a second
     Prefill,
-    /// From the start of the process to its end, with one token between
+    /// From the start of the process to its end, with one token
     Start,
 }
 
@@ -43,7 +43,7 @@ impl Part {
 /// A checkpoint of `xtask/bench/checkpoint.py`.
 struct Checkpoint {
     name: &'static str,
-    /// Whether both sides compute in the same precision throughout, so that their tokens are the same.
+    /// Whether both sides compute in the same precision throughout, so that their tokens must be equal.
     exact: bool,
 }
 
@@ -64,7 +64,7 @@ const CHECKPOINTS: [Checkpoint; 3] = [
     },
 ];
 
-/// Prompt of a part, in tokens, and how many to generate.
+/// The prompt of a part, in tokens, and the number of tokens to generate.
 fn lengths(part: Part, quick: bool) -> (usize, usize) {
     match (part, quick) {
         (Part::Decode, false) => (32, 129),
@@ -80,15 +80,15 @@ fn lengths(part: Part, quick: bool) -> (usize, usize) {
 enum Measure {
     /// Tokens a second after the first.
     Decode,
-    /// Tokens of the prompt a second, the choice of the first token included.
+    /// Tokens of the prompt a second, including the choice of the first token.
     Prefill,
-    /// Loading, in seconds, imports apart.
+    /// Loading, in seconds, without imports.
     Load,
     /// The whole process with one token, in seconds.
     Start,
-    /// The most memory of the process, in bytes.
+    /// The peak memory of the process, in bytes.
     PeakRss,
-    /// The most memory of MLX's arrays, in bytes.
+    /// The peak memory of MLX's arrays, in bytes.
     PeakArrays,
 }
 
@@ -147,7 +147,7 @@ impl Measure {
     }
 }
 
-/// Measures, checks that the two sides say the same, and writes the record.
+/// Measures, checks that the two sides have the same tokens, and writes the record.
 pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
     let python = shared.python()?;
     let checkpoints = checkpoints(&python)?;
@@ -235,8 +235,8 @@ fn agreement(checkpoint: &Checkpoint, part: Part, ours: &[Run], peer: &[Run]) ->
     ))
 }
 
-/// A prompt of `n` ids that every checkpoint has.
+/// A prompt of `n` ids that exist in every checkpoint.
 fn ids(n: usize) -> Vec<u32> {
-    // Steps of a prime through a part of the vocabulary that holds no special tokens.
+    // Multiples of a prime within a part of the vocabulary that has no special tokens.
     (0..n as u32).map(|i| 300 + i * 37 % 1500).collect()
 }

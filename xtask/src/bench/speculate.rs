@@ -23,18 +23,18 @@ pub struct Arguments {
 }
 
 const SIDES: [&str; 2] = ["with drafts", "plain"];
-/// Tokens that follow each other in a cycle: `next` of `hybrid_checkpoint.py`.
+/// The cycle of tokens: `next` of `hybrid_checkpoint.py`.
 const CYCLE: u32 = 32_768;
 /// Tokens of each prompt.
 const PROMPT: usize = 16;
-/// Tokens of a text that a prompt holds and the answer repeats.
+/// Tokens of the part of a prompt that the answer repeats.
 const COPIED: usize = 160;
 
 fn next(token: u32) -> u32 {
     (token * 20_077 + 12_345) % CYCLE
 }
 
-/// So many tokens of the cycle from `token` on.
+/// This many tokens of the cycle, starting at `token`.
 fn text(token: u32, len: usize) -> Vec<u32> {
     std::iter::successors(Some(token), |&token| Some(next(token)))
         .take(len)
@@ -48,7 +48,7 @@ struct Case {
     head: &'static str,
     prompts: Vec<Vec<u32>>,
     speculative: Vec<Value>,
-    /// The rows whose tokens a second count.
+    /// The rows whose tokens a second are compared.
     counted: std::ops::Range<usize>,
     goal: Option<f64>,
 }
@@ -68,7 +68,7 @@ fn cases() -> Vec<Case> {
         counted: 0..n,
         goal,
     };
-    // The answer goes on where the prompt's text began.
+    // The answer continues where the prompt's text began.
     let copied = text(5, COPIED);
     let copy = [&copied[..], &copied[..4]].concat();
     let mut mixed = case(
@@ -192,7 +192,7 @@ fn measure(
         let settings = if side == 0 { &case.speculative } else { &off };
         sides[side].speculate(&case.prompts, settings, tokens)
     };
-    // Once before it counts: what steps cost is measured anew in each answer.
+    // One run before the measurement: the costs of steps are measured anew in each answer.
     for side in [0, 1] {
         ask(sides, side)?;
     }

@@ -1,7 +1,7 @@
 //! `bench train`: steps of LoRA and of full training against `mlx_lm.lora`, on the same libmlx and the same batch.
 //!
-//! Every run is a process of its own. The data are one batch, so that both sides learn the same tokens in every step
-//! and begin with the same loss.
+//! Every run is a process of its own. The data are one batch, so both sides learn the same tokens in every step and
+//! begin with the same loss.
 
 use std::path::PathBuf;
 
@@ -64,14 +64,15 @@ impl Kind {
 }
 
 const SIDES: [&str; 2] = ["ours", "mlx-lm"];
-/// Rows of the batch, and tokens that each learns. mlx-lm pads rows to multiples of 32: none is padded here.
+/// Rows of the batch, and the tokens that each learns. mlx-lm pads rows to multiples of 32, so this length needs no
+/// padding.
 const BATCH: (usize, usize) = (2, 128);
-/// Layers of the checkpoint; mlx-lm wants their number.
+/// Layers of the checkpoint; mlx-lm needs the number.
 const LAYERS: usize = 8;
-/// The goal: how many times faster than mlx-lm ours should be, with at most its memory.
+/// The goal: this many times faster than mlx-lm, with at most its memory.
 const GOALS: (f64, f64) = (1.3, 1.0);
 
-/// A step, as either side reports it. Ours reports more.
+/// A step, in the fields that both sides report.
 #[derive(Deserialize)]
 struct Step {
     loss: f64,
@@ -190,7 +191,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
     })
 }
 
-/// Two texts that are longer than a row: both sides cut them at the same token.
+/// Two texts that are longer than a row: both sides truncate them at the same token.
 fn data() -> Result<PathBuf> {
     const WORDS: [&str; 8] = [
         "river", "seven", "the", "engine", "cloud", "reads", "a", "number",
@@ -203,16 +204,16 @@ fn data() -> Result<PathBuf> {
         json!({"text": words.join(" ")}).to_string() + "\n"
     };
     let lines: String = (0..BATCH.0).map(text).collect();
-    // mlx-lm asks for both, and evaluates on neither.
+    // mlx-lm requires both files, and the benchmark evaluates neither.
     for file in ["train.jsonl", "valid.jsonl"] {
         std::fs::write(folder.join(file), &lines)?;
     }
     Ok(folder)
 }
 
-/// Runs a side, which prints its steps as JSON lines among others.
+/// Runs a side, whose output has the steps as JSON lines among other lines.
 fn read(mut command: std::process::Command, steps: usize, side: usize) -> Result<Run> {
-    // The run before has left a checkpoint, which our trainer does not overwrite.
+    // The previous run has left a checkpoint, which our trainer does not overwrite.
     let out = work()?.join("trained").join(SIDES[side]);
     python::fresh(&out)?;
     let (run, output) = measured(&mut command)?;
