@@ -1,10 +1,15 @@
 //! One request to `/v1/completions`, streamed, and the times at which its tokens came.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
+
+/// How long a client tries to connect, and how long it waits between tries.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// The times of a request, in seconds.
 #[derive(Clone, Debug)]
@@ -70,7 +75,7 @@ impl Client {
             body.extend(extra.clone());
         }
         let start = Instant::now();
-        let response = self.send("/v1/completions", &body)?;
+        let response = self.send_again("/v1/completions", &body, start)?;
         let mut reading = Reading::new(start);
         for line in BufReader::new(response.into_body().into_reader()).lines() {
             if reading.line(&line.context("an answer broke off")?)? {
@@ -78,6 +83,24 @@ impl Client {
             }
         }
         bail!("an answer ended without [DONE]")
+    }
+
+    /// Sends until the server takes the connection. A server with a short queue of connections (five, of Python's `http.server`) resets others;
+    /// the time until it takes one is part of the request's time.
+    fn send_again(
+        &self,
+        path: &str,
+        body: &Value,
+        start: Instant,
+    ) -> Result<ureq::http::Response<ureq::Body>> {
+        loop {
+            match self.send(path, body) {
+                Err(error) if is_refused(&error) && start.elapsed() < PATIENCE => {
+                    thread::sleep(PAUSE)
+                }
+                sent => return sent,
+            }
+        }
     }
 
     fn send(&self, path: &str, body: &Value) -> Result<ureq::http::Response<ureq::Body>> {
@@ -92,6 +115,21 @@ impl Client {
         }
         Ok(response)
     }
+}
+
+/// Whether the server did not take the connection.
+fn is_refused(error: &anyhow::Error) -> bool {
+    let kind = match error.downcast_ref::<ureq::Error>() {
+        Some(ureq::Error::Io(error)) => error.kind(),
+        _ => return false,
+    };
+    matches!(
+        kind,
+        ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionRefused
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::BrokenPipe
+    )
 }
 
 /// An answer while its lines come.
