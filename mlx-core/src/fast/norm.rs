@@ -3,6 +3,7 @@
 use crate::array::Array;
 use crate::error::Result;
 use crate::ffi::op;
+use crate::ops::zeros;
 
 /// `x / sqrt(mean(x²) + eps) · weight` over the last axis, accumulated in F32.
 ///
@@ -25,7 +26,12 @@ pub fn layer_norm(
     bias: Option<&Array>,
     eps: f32,
 ) -> Result<Array> {
-    op!(mlx_fast_layer_norm(x, weight, bias, eps))
+    let y = op!(mlx_fast_layer_norm(x, weight, bias, eps))?;
+    // MLX's mean of a row without elements may never return.
+    match y.size() {
+        0 => zeros(y.shape(), y.dtype()),
+        _ => Ok(y),
+    }
 }
 
 /// `residual + x`, as an addition; on the CPU all threads take part.
