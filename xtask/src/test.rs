@@ -7,12 +7,17 @@ use anyhow::{Result, anyhow};
 
 use crate::{cargo, python};
 
+mod plain;
+
 /// Arguments that are passed to `cargo test`.
 #[derive(clap::Args, Default)]
 pub struct Arguments {
     /// Only build what the tests need
     #[arg(long)]
     no_run: bool,
+    /// Run only the tests whose results can depend on the CPU kernels, with MLX's own operations (MLX_CPU_KERNELS=off)
+    #[arg(long, conflicts_with = "cargo")]
+    plain: bool,
     /// Arguments for `cargo test` in place of `--workspace`
     #[arg(
         trailing_var_arg = true,
@@ -25,26 +30,39 @@ pub struct Arguments {
 /// Unit, integration and documentation tests of all crates.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let start = Instant::now();
-    let python = match arguments.cargo.is_empty() {
+    let is_whole = arguments.cargo.is_empty() && !arguments.plain;
+    let python = match is_whole {
         true => with_packages()?,
         false => None,
     };
     if arguments.no_run {
         return Ok(());
     }
-    let mut command = cargo::command(["test"]);
-    if let Some(python) = python {
-        command.env("MLX_TEST_PYTHON", python);
+    let runs = match (arguments.plain, is_whole) {
+        (true, _) => plain::runs()?,
+        (false, true) => vec![vec![]],
+        (false, false) => vec![arguments.cargo.clone()],
+    };
+    let mut failure = None;
+    for run in runs {
+        let mut command = cargo::command(["test"]);
+        if let Some(python) = &python {
+            command.env("MLX_TEST_PYTHON", python);
+        }
+        if arguments.cargo.is_empty() {
+            // All tests run, also after one has failed.
+            command.args(["--workspace", "--no-fail-fast"]);
+        }
+        if arguments.plain {
+            command.env("MLX_CPU_KERNELS", "off");
+        }
+        // MLX's streams belong to threads, and every thread that touches it leaks a stream.
+        command.args(run).env("RUST_TEST_THREADS", "1");
+        failure = failure.or(cargo::run(&mut command).err());
     }
-    if arguments.cargo.is_empty() {
-        // All tests run, also after one has failed.
-        command.args(["--workspace", "--no-fail-fast"]);
-    } else {
-        command.args(&arguments.cargo);
+    if let Some(failure) = failure {
+        return Err(failure);
     }
-    // MLX's streams belong to threads, and every thread that touches it leaks a stream.
-    command.env("RUST_TEST_THREADS", "1");
-    cargo::run(&mut command)?;
     eprintln!("all tests passed in {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
 }
