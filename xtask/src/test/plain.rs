@@ -55,7 +55,6 @@ const PARTS: &[(&str, &[&str])] = &[
             "heads::",
             "independence::",
             "poison::",
-            "prefixes::",
             "quantized::",
             "speculation::",
         ],
