@@ -1,7 +1,7 @@
 //! Our side of `cargo xtask bench`: loads a checkpoint, then answers each line of JSON on stdin with one on stdout.
 //!
 //! ```text
-//! cargo run --release -p mlx-infer --example bench_session -- CHECKPOINT [MAX_DRAFT]
+//! cargo run --release -p mlx-infer --example bench_session -- CHECKPOINT [MAX_DRAFT [DEVICE]]
 //! {"op": "generate", "prompts": [[300, 337]], "max_tokens": 4}
 //! ```
 //!
@@ -11,10 +11,10 @@ use std::io::{BufRead, Write, stdin, stdout};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use mlx_core::profile;
+use mlx_core::{DType, Device, profile};
 use mlx_infer::{
     ClassifyOptions, Error, ErrorKind, GenerateOptions, Limits, LoadOptions, LoadedModel, Prompt,
-    Request, Result, Speculative,
+    Request, Result, SamplingParams, ScoreOptions, Speculative,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -40,6 +40,23 @@ enum Question {
         speculative: Vec<Speculative>,
         max_tokens: usize,
     },
+    /// As `Generate` in steps of at most `batch` rows, with log probabilities to the bit. Every other row is drawn.
+    Exact {
+        prompts: Vec<Vec<u32>>,
+        max_tokens: usize,
+        batch: usize,
+        /// Most tokens of prompts that are computed together.
+        prefill_tokens: usize,
+        /// Tokens of a prompt that are computed at a time.
+        prefill_chunk: usize,
+    },
+    /// The log probabilities of all tokens after each token of the prompts. The checkpoint is another one, whose
+    /// floating-point weights are converted to `dtype`.
+    Score {
+        model: String,
+        dtype: String,
+        prompts: Vec<Vec<u32>>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -47,16 +64,23 @@ fn main() -> ExitCode {
     #[cfg(feature = "mimalloc")]
     mlx_core::memory::use_mimalloc();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (model, max_draft) = match &arguments[..] {
-        [model] => (model, Some(0)),
-        [model, max_draft] => (model, max_draft.parse().ok()),
-        _ => (&String::new(), None),
+    let (model, max_draft, device) = match &arguments[..] {
+        [model] => (model, Some(0), None),
+        [model, max_draft] => (model, max_draft.parse().ok(), None),
+        [model, max_draft, device] => (model, max_draft.parse().ok(), Some(&device[..])),
+        _ => (&String::new(), None, None),
     };
-    let Some(max_draft) = max_draft else {
-        eprintln!("usage: bench_session CHECKPOINT [MAX_DRAFT]");
+    let device = match device {
+        None => Some(None),
+        Some("cpu") => Some(Some(Device::CPU)),
+        Some("gpu") => Some(Some(Device::GPU)),
+        Some(_) => None,
+    };
+    let (Some(max_draft), Some(device)) = (max_draft, device) else {
+        eprintln!("usage: bench_session CHECKPOINT [MAX_DRAFT [cpu|gpu]]");
         return ExitCode::from(2);
     };
-    match serve(model, max_draft) {
+    match serve(model, max_draft, device) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             println!("{}", json!({"error": error.to_string()}));
@@ -65,8 +89,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(model: &str, max_draft: usize) -> Result<()> {
+fn serve(model: &str, max_draft: usize, device: Option<Device>) -> Result<()> {
     let started = Instant::now();
+    if let Some(device) = device {
+        device.set_default()?;
+    }
     let options = LoadOptions {
         max_draft,
         ..LoadOptions::default()
@@ -93,6 +120,27 @@ fn serve(model: &str, max_draft: usize) -> Result<()> {
                 speculative,
                 max_tokens,
             } => generate(&model, prompts, &speculative, max_tokens)?,
+            Question::Exact {
+                prompts,
+                max_tokens,
+                batch,
+                prefill_tokens,
+                prefill_chunk,
+            } => {
+                let limits = Limits {
+                    rows: batch,
+                    prefill_tokens,
+                    // A prompt that was computed before is computed again.
+                    prefix_bytes: 0,
+                    ..Limits::default()
+                };
+                exact(&model, prompts, max_tokens, prefill_chunk, &limits)?
+            }
+            Question::Score {
+                model,
+                dtype,
+                prompts,
+            } => score(&model, &dtype, prompts)?,
         })?;
     }
     Ok(())
@@ -147,6 +195,75 @@ fn generate(
     Ok(json!({
         "prefill_s": all_first, "decode_s": last - first, "tokens": tokens, "tokens_per_s": rates, "drafted": drafted, "accepted": accepted,
     }))
+}
+
+/// The tokens of each row, and the bits of their log probabilities.
+fn exact(
+    model: &LoadedModel,
+    prompts: Vec<Vec<u32>>,
+    max_tokens: usize,
+    prefill_chunk: usize,
+    limits: &Limits,
+) -> Result<Value> {
+    let requests = (0..).zip(prompts).map(|(row, prompt)| {
+        let sampling = match row % 2 {
+            0 => SamplingParams::default(),
+            _ => SamplingParams {
+                temperature: 0.8,
+                top_p: 0.95,
+                seed: Some(row),
+                ..SamplingParams::default()
+            },
+        };
+        let options = GenerateOptions {
+            sampling,
+            max_tokens,
+            prefill_chunk,
+            ignore_eos: true,
+            logprobs: Some(0),
+            ..Default::default()
+        };
+        Request::new(prompt, options)
+    });
+    let mut rows = Vec::new();
+    for result in model.batch_generate(requests.collect(), limits)? {
+        let tokens = result.into_generated()?.tokens;
+        let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
+        let bits = tokens.iter().map(|token| {
+            let missing = || Error::new(ErrorKind::Argument, "a token without a log probability");
+            token.logprob.map(f32::to_bits).ok_or_else(missing)
+        });
+        rows.push(json!([ids, bits.collect::<Result<Vec<_>>>()?]));
+    }
+    Ok(json!({"rows": rows}))
+}
+
+/// The log probabilities of all tokens, in the order of their ids, after each token of the prompts.
+fn score(model: &str, dtype: &str, prompts: Vec<Vec<u32>>) -> Result<Value> {
+    let dtype = DType::ALL.into_iter().find(|known| known.name() == dtype);
+    let options = LoadOptions {
+        dtype: Some(dtype.ok_or_else(|| Error::new(ErrorKind::Argument, "unknown dtype"))?),
+        ..LoadOptions::default()
+    };
+    let model = LoadedModel::load(model, options)?;
+    let vocabulary = model.info().vocab as usize;
+    let options = ScoreOptions {
+        top: vocabulary,
+        top_each: vocabulary,
+        ..ScoreOptions::default()
+    };
+    let mut all = Vec::new();
+    for prompt in prompts {
+        let score = model.score(Prompt::Tokens(prompt), &options)?;
+        // There is nothing in the place of the first token.
+        let rows = score.top.into_iter().skip(1).chain([score.next]);
+        let rows = rows.map(|mut row| {
+            row.sort_unstable_by_key(|(id, _)| *id);
+            row.into_iter().map(|(_, logprob)| logprob).collect()
+        });
+        all.push(rows.collect::<Vec<Vec<f32>>>());
+    }
+    Ok(json!({"logprobs": all}))
 }
 
 fn classify(model: &LoadedModel, prompts: Vec<Vec<u32>>, batch: usize) -> Result<Value> {

@@ -1,6 +1,6 @@
 """mlx-lm's side of a session: loads a checkpoint, then answers each line of JSON on stdin with one on stdout.
 
-    python mlx_lm_session.py MODEL
+    python mlx_lm_session.py MODEL [gpu]
 
 What is asked and answered: xtask/src/bench/session.rs.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 
 
 def main():
-    mx.set_default_device(mx.cpu)
+    mx.set_default_device(mx.gpu if sys.argv[2:] == ["gpu"] else mx.cpu)
     started = time.perf_counter()
     model, _ = load_model(Path(sys.argv[1]))
     load_s = time.perf_counter() - started

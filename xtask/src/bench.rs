@@ -13,6 +13,7 @@ use crate::{cargo, python};
 
 mod batch;
 mod cpu;
+mod cuda;
 mod limits;
 mod machine;
 mod plot;
@@ -44,6 +45,8 @@ enum Benchmark {
     Batch(batch::Arguments),
     /// Published shapes on the CPU against llama.cpp, and the machine's limits
     Cpu(cpu::Arguments),
+    /// Published shapes on an NVIDIA GPU: correctness, kernels, and speed against llama.cpp and mlx-lm
+    Cuda(Box<cuda::Arguments>),
     /// Steps of LoRA and of full training against mlx_lm.lora
     Train(train::Arguments),
     /// Speculation against plain decoding, on shapes of Qwen3.5-0.8B with an acceptance of 0.8
@@ -104,6 +107,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Some(Benchmark::Single(arguments)) => single::run(shared, arguments),
         Some(Benchmark::Batch(arguments)) => batch::run(shared, arguments),
         Some(Benchmark::Cpu(arguments)) => cpu::run(shared, arguments),
+        Some(Benchmark::Cuda(arguments)) => cuda::run(shared, arguments),
         Some(Benchmark::Train(arguments)) => train::run(shared, arguments),
         Some(Benchmark::Speculate(arguments)) => speculate::run(shared, arguments),
         Some(Benchmark::Serve(arguments)) => serve::run(shared, arguments),

@@ -2,14 +2,16 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// The repository.
+/// The repository: the one that this program was built in, or the current folder where the program was carried to another
+/// machine.
 pub fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
+    let built_in = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+    built_in
+        .filter(|folder| folder.join("Cargo.toml").exists())
         .unwrap_or(Path::new("."))
 }
 
@@ -47,6 +49,25 @@ pub fn run(command: &mut Command) -> Result<()> {
         bail!("{line}: {status}");
     }
     Ok(())
+}
+
+/// Runs a command of cargo that builds one executable, whose path is returned.
+pub fn executable(command: &mut Command) -> Result<PathBuf> {
+    command
+        .arg("--message-format=json-render-diagnostics")
+        .stderr(Stdio::inherit());
+    let output = command.output().context("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("cargo: {}", output.status);
+    }
+    let messages = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut executables = messages.lines().filter_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        message["executable"].as_str().map(PathBuf::from)
+    });
+    executables
+        .next_back()
+        .context("cargo names no executable that it has built")
 }
 
 /// Cargo's build directory, in which build scripts work.

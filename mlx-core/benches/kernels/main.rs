@@ -11,6 +11,8 @@
 
 mod attention;
 mod choose;
+#[path = "../shared/inputs.rs"]
+mod inputs;
 mod layer;
 mod matmul;
 mod peaks;
@@ -18,34 +20,8 @@ mod timed;
 mod training;
 
 use criterion::{criterion_group, criterion_main};
-use mlx_core::ops::quantize::{self, QuantMode, Quantized, Scheme};
-use mlx_core::{Array, DType, Result, random};
 
-/// Random numbers, evaluated.
-fn normal(shape: &[i32], dtype: DType) -> Result<Array> {
-    let array = random::normal(&random::Key::new(7)?, shape, DType::F32, 0.0, 1.0)?;
-    let array = array.astype(dtype)?;
-    mlx_core::eval([&array])?;
-    Ok(array)
-}
-
-fn affine(bits: i32) -> Scheme {
-    Scheme {
-        mode: QuantMode::Affine,
-        bits,
-        group_size: 64,
-    }
-}
-
-/// A quantised matrix, evaluated, and its bytes.
-fn quantized(shape: &[i32], scheme: Scheme) -> Result<(Quantized, usize)> {
-    let weight = quantize::quantize(&normal(shape, DType::BF16)?, scheme)?;
-    let biases = weight.biases.as_ref();
-    let parts = [Some(&weight.packed), Some(&weight.scales), biases];
-    mlx_core::eval(parts.into_iter().flatten())?;
-    let bytes = parts.into_iter().flatten().map(Array::nbytes).sum();
-    Ok((weight, bytes))
-}
+use inputs::{affine, matrix, normal, product, quantized};
 
 criterion_group!(
     kernels,

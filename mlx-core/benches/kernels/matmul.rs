@@ -1,12 +1,12 @@
 //! Matrix products.
 
 use criterion::Criterion;
-use mlx_core::fast::{self, Gate, Matrix};
-use mlx_core::ops::quantize::{QuantMode, Quantized, Scheme};
+use mlx_core::fast::{self, Gate};
+use mlx_core::ops::quantize::{QuantMode, Scheme};
 use mlx_core::{Array, DType};
 
 use crate::timed::{Amount, time};
-use crate::{affine, normal, quantized};
+use crate::{affine, matrix, normal, product, quantized};
 
 /// Rows of a product: one token, a batch of 8 and of 32, a prompt.
 const ROWS: [i32; 4] = [1, 8, 32, 512];
@@ -18,14 +18,6 @@ const MATRICES: [(&str, i32, i32); 4] = [
     ("gemma3 down_proj", 1152, 6912),
 ];
 const UP_PROJ: (&str, i32, i32) = ("qwen3 up_proj", 3072, 1024);
-
-/// The product of `[m, k]` and a matrix `[n, k]` of this many bytes.
-fn product(m: i32, n: i32, k: i32, dtype: DType, weight: usize) -> Amount {
-    Amount {
-        operations: 2.0 * f64::from(m) * f64::from(n) * f64::from(k),
-        bytes: (weight + (m * (n + k)) as usize * dtype.size()) as f64,
-    }
-}
 
 pub fn linear(c: &mut Criterion) {
     for dtype in [DType::F32, DType::BF16] {
@@ -81,15 +73,6 @@ fn one_quantized(c: &mut Criterion, kind: &str, scheme: Scheme, matrix: (&str, i
                 fast::quantized_linear(&x, &w.packed, &w.scales, w.biases.as_ref(), scheme)
             }))
         });
-    }
-}
-
-fn matrix(w: &Quantized, scheme: Scheme) -> Matrix<'_> {
-    Matrix::Quantized {
-        packed: &w.packed,
-        scales: &w.scales,
-        biases: w.biases.as_ref(),
-        scheme,
     }
 }
 

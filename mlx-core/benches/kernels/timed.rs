@@ -6,26 +6,8 @@ use std::time::{Duration, Instant};
 use criterion::Criterion;
 use mlx_core::{Array, Result};
 
+pub use crate::inputs::Amount;
 use crate::peaks::Peaks;
-
-/// The work of one run of a kernel.
-#[derive(Clone, Copy)]
-pub struct Amount {
-    /// Multiplications and additions.
-    pub operations: f64,
-    /// Bytes that must be read and written, each counted once.
-    pub bytes: f64,
-}
-
-impl Amount {
-    /// Arrays that are read or written once, and this many operations for each number of the first.
-    pub fn elementwise(arrays: &[&Array], operations: f64) -> Self {
-        Self {
-            operations: operations * arrays[0].size() as f64,
-            bytes: arrays.iter().map(|array| array.nbytes() as f64).sum(),
-        }
-    }
-}
 
 /// Times the evaluation of the graph that `prepare` makes. Only kernels that pass the command line's filter are
 /// prepared. An error ends the program.

@@ -119,6 +119,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
         goals,
         roofs: Vec::new(),
         profiles: Vec::new(),
+        sections: Vec::new(),
         notes,
         plot: Some(plot::lines(
             "Tokens a second of all rows, by rows",

@@ -171,7 +171,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
                     values,
                 };
                 if let Some(amount) = work.amount(&shape, shared.quick) {
-                    roofs.push(Roof::new(&row, &amount, &limits));
+                    roofs.push(Roof::new(&row, &amount, &limits.rates()));
                 }
                 rows.push(row);
             }
@@ -208,6 +208,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
         goals: Vec::new(),
         roofs,
         profiles,
+        sections: Vec::new(),
         notes,
         plot,
     };

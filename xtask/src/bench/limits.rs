@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
+use super::roofline::Rates;
 use super::{output_of, scripts};
 use crate::cargo;
 
@@ -55,8 +56,16 @@ impl Limits {
         }
     }
 
+    /// What a roofline needs.
+    pub fn rates(&self) -> Rates {
+        Rates {
+            memory_gb_s: self.memory_read_gb_s,
+            product_gflop_s: self.best_product(),
+        }
+    }
+
     /// The best rate for products of 16-bit numbers.
-    pub fn best_product(&self) -> f64 {
+    fn best_product(&self) -> f64 {
         let narrow = [
             self.amx_bf16_gflop_s,
             self.avx512_bf16_gflop_s,
@@ -86,5 +95,25 @@ impl Limits {
             }
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_run_at_the_best_rate_of_16_bits() {
+        let limits = Limits {
+            memory_read_gb_s: 10.0,
+            f32_gflop_s: 100.0,
+            vnni_int8_gop_s: None,
+            avx512_bf16_gflop_s: None,
+            int16_gop_s: Some(200.0),
+            amx_bf16_gflop_s: Some(1000.0),
+            amx_int8_gop_s: Some(2000.0),
+        };
+        let rates = limits.rates();
+        assert_eq!((rates.memory_gb_s, rates.product_gflop_s), (10.0, 1000.0));
     }
 }

@@ -21,12 +21,25 @@ pub struct Goal {
 }
 
 impl Goal {
+    pub fn is_reached(&self) -> bool {
+        self.found >= self.wanted
+    }
+
     fn verdict(&self) -> &'static str {
-        match self.found >= self.wanted {
+        match self.is_reached() {
             true => "reached",
             false => "missed",
         }
     }
+}
+
+/// A part of a record that only one benchmark has.
+pub struct Section {
+    /// Its name in the JSON.
+    pub name: &'static str,
+    pub json: Value,
+    /// Markdown.
+    pub text: String,
 }
 
 /// The results of a benchmark.
@@ -51,6 +64,8 @@ pub struct Record {
     pub roofs: Vec<Roof>,
     /// The profile of our side.
     pub profiles: Vec<Profile>,
+    /// Further parts.
+    pub sections: Vec<Section>,
     /// Whether the sides agree, what was left out.
     pub notes: Vec<String>,
     /// SVG.
@@ -105,7 +120,9 @@ impl Record {
         if self.plot.is_some() {
             let _ = writeln!(text, "\n![plot]({}.svg)", self.name());
         }
-        let _ = write!(text, "\n{}", self.table.markdown());
+        if !self.table.rows.is_empty() {
+            let _ = write!(text, "\n{}", self.table.markdown());
+        }
         if !self.goals.is_empty() {
             text += "\n| goal | wanted | found | |\n|---|---:|---:|---|\n";
         }
@@ -133,6 +150,9 @@ impl Record {
                 profile::markdown(self.table.labels, &self.profiles)
             );
         }
+        for section in &self.sections {
+            let _ = write!(text, "\n{}", section.text);
+        }
         if !self.notes.is_empty() {
             text.push('\n');
         }
@@ -145,7 +165,7 @@ impl Record {
     /// Goals that were reached, and all.
     fn reached(&self) -> (usize, usize) {
         let (reached, all) = self.table.reached();
-        let more = self.goals.iter().filter(|goal| goal.found >= goal.wanted);
+        let more = self.goals.iter().filter(|goal| goal.is_reached());
         (reached + more.count(), all + self.goals.len())
     }
 
@@ -159,6 +179,11 @@ impl Record {
             .goals
             .iter()
             .map(|goal| json!({"what": goal.what, "wanted": goal.wanted, "found": goal.found}))
+            .collect();
+        let sections: Value = self
+            .sections
+            .iter()
+            .map(|section| (section.name.to_owned(), section.json.clone()))
             .collect();
         json!({
             "benchmark": self.kind,
@@ -185,6 +210,7 @@ impl Record {
             "goals": goals,
             "roofs": self.roofs.iter().map(Roof::json).collect::<Vec<_>>(),
             "profiles": self.profiles.iter().map(Profile::json).collect::<Vec<_>>(),
+            "sections": sections,
             "notes": self.notes,
         })
     }
@@ -225,7 +251,7 @@ fn today() -> String {
 }
 
 /// A processor's name as part of a file's.
-fn slug(name: &str) -> String {
+pub fn slug(name: &str) -> String {
     let words: Vec<String> = name
         .split(|c: char| !c.is_ascii_alphanumeric())
         .filter(|word| !word.is_empty() && !matches!(*word, "R" | "TM" | "CPU" | "Processor"))

@@ -4,9 +4,9 @@
 
 use std::fmt::Write;
 
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::limits::Limits;
 use super::stats::{Row, digits, head};
 
 /// The bytes and operations of a step or a prompt.
@@ -16,6 +16,73 @@ pub struct Amount {
     pub flop: f64,
     /// In how many of the measure's units it counts: tokens or texts.
     pub units: f64,
+}
+
+/// The bytes and multiplications of a step of a model.
+pub struct Shape {
+    /// Bytes of all weights that a step reads.
+    pub bytes: u64,
+    /// Numbers in the matrices of the layers: what each token of a prompt is multiplied by.
+    pub matrix_elements: u64,
+    /// Numbers in the output head, which only the last token of a row is multiplied by.
+    pub head_elements: u64,
+    /// Bytes of the cache for a token, in 16 bits.
+    pub cache_bytes: u64,
+    /// Multiplications of a token's queries, and of the weights found, for a key that it sees.
+    pub attention_products: u64,
+}
+
+impl Shape {
+    /// The shape that a `config.json` describes.
+    pub fn of(config: &Value, bytes: u64) -> Result<Self> {
+        let size = |name: &str| {
+            let size = config[name].as_u64();
+            size.with_context(|| format!("config.json has no {name}"))
+        };
+        let (hidden, head) = (size("hidden_size")?, size("head_dim")?);
+        let heads = size("num_attention_heads")?;
+        let kv_heads = size("num_key_value_heads")?;
+        let attention = 2 * hidden * head * (heads + kv_heads);
+        let mlp = 3 * hidden * size("intermediate_size")?;
+        let layers = size("num_hidden_layers")?;
+        Ok(Self {
+            bytes,
+            matrix_elements: layers * (attention + mlp),
+            head_elements: size("vocab_size")? * hidden,
+            cache_bytes: layers * 2 * kv_heads * head * 2,
+            attention_products: layers * 2 * heads * head,
+        })
+    }
+
+    /// The bytes and operations of `rows` prompts of `length` tokens, where one or no token is generated behind each; else of
+    /// a step in the middle.
+    pub fn amount(&self, rows: usize, length: usize, tokens: usize) -> Amount {
+        let (rows, length) = (rows as f64, length as f64);
+        // For a row: the tokens that the layers compute, the keys that all of these see, and the keys in the KV cache.
+        let (passed, seen, cached) = match tokens {
+            ..2 => (length, length * (length + 1.0) / 2.0, 0.0),
+            _ => {
+                let context = length + tokens as f64 / 2.0;
+                (1.0, context, context)
+            }
+        };
+        let products = passed * self.matrix_elements as f64
+            + seen * self.attention_products as f64
+            + self.head_elements as f64;
+        Amount {
+            bytes: self.bytes as f64 + rows * cached * self.cache_bytes as f64,
+            flop: 2.0 * rows * products,
+            units: if tokens == 1 { rows * length } else { rows },
+        }
+    }
+}
+
+/// The rates of a machine, in 10^9 a second.
+#[derive(Clone, Copy, Debug)]
+pub struct Rates {
+    pub memory_gb_s: f64,
+    /// The best rate for products of 16-bit numbers.
+    pub product_gflop_s: f64,
 }
 
 /// A work's limit beside what was measured.
@@ -31,10 +98,10 @@ pub struct Roof {
 
 impl Roof {
     /// The roofline of a measured rate.
-    pub fn new(row: &Row, amount: &Amount, limits: &Limits) -> Self {
+    pub fn new(row: &Row, amount: &Amount, rates: &Rates) -> Self {
         let (gigabytes, gflop) = (amount.bytes / 1e9, amount.flop / 1e9);
-        let reading = gigabytes / limits.memory_read_gb_s;
-        let computing = gflop / limits.best_product();
+        let reading = gigabytes / rates.memory_gb_s;
+        let computing = gflop / rates.product_gflop_s;
         Self {
             row: row.clone(),
             gigabytes,
@@ -119,14 +186,9 @@ mod tests {
 
     #[test]
     fn the_slower_of_memory_and_products_is_the_limit() {
-        let limits = Limits {
-            memory_read_gb_s: 10.0,
-            f32_gflop_s: 100.0,
-            vnni_int8_gop_s: None,
-            avx512_bf16_gflop_s: None,
-            int16_gop_s: Some(200.0),
-            amx_bf16_gflop_s: Some(1000.0),
-            amx_int8_gop_s: None,
+        let rates = Rates {
+            memory_gb_s: 10.0,
+            product_gflop_s: 1000.0,
         };
         let row = Row {
             labels: vec!["tiny".to_owned()],
@@ -141,12 +203,12 @@ mod tests {
             units: 8.0,
         };
         // 0.2 s of reading, 0.1 s of products.
-        let step = Roof::new(&row, &amount(2e9, 100e9), &limits);
+        let step = Roof::new(&row, &amount(2e9, 100e9), &rates);
         assert!(step.by_memory);
         assert_eq!(step.most, 40.0);
         assert_eq!(step.parts(), [Some(0.6), Some(0.05), None]);
         assert_eq!(step.asked(), [1.5]);
-        let prompt = Roof::new(&row, &amount(2e9, 400e9), &limits);
+        let prompt = Roof::new(&row, &amount(2e9, 400e9), &rates);
         assert!(!prompt.by_memory);
         assert_eq!(prompt.most, 20.0);
         let table = markdown(&["shape"], &["ours", "theirs", "slow"], &[step, prompt]);

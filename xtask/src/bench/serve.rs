@@ -134,6 +134,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
         goals,
         roofs: Vec::new(),
         profiles: Vec::new(),
+        sections: Vec::new(),
         notes: Vec::new(),
         plot: Some(plot),
     })

@@ -10,11 +10,13 @@
 //! - `{"op": "classify", "prompts": [[…]], "batch": n}`: the likeliest next token of each prompt, so many prompts at a
 //!   time, gives `seconds` and `tokens`.
 //!
-//! Ours knows two more: [`profile`](Session::profile), of prompts and `max_tokens`, gives `nodes`; [`speculate`](Session::speculate) is `generate`
-//! with `speculative` for each prompt.
+//! Ours knows four more: [`profile`](Session::profile), of prompts and `max_tokens`, gives `nodes`; [`speculate`](Session::speculate) is `generate`
+//! with `speculative` for each prompt; [`exact`](Session::exact) gives log probabilities to the bit, and [`score`](Session::score) those of another
+//! checkpoint.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -126,6 +128,25 @@ impl Session {
             .with_context(|| format!("{}: nodes of an answer", self.name))
     }
 
+    /// Of a question `exact`: for each prompt its tokens and the bits of their log probabilities.
+    pub fn exact(&mut self, question: &Value) -> Result<Value> {
+        Ok(self.ask(question)?["rows"].take())
+    }
+
+    /// The log probabilities of all tokens after each token of the prompts, by a checkpoint whose floating-point weights are
+    /// converted to `dtype`.
+    pub fn score(
+        &mut self,
+        model: &Path,
+        dtype: &str,
+        prompts: &[Vec<u32>],
+    ) -> Result<Vec<Vec<Vec<f64>>>> {
+        let mut answer =
+            self.ask(&json!({"op": "score", "model": model, "dtype": dtype, "prompts": prompts}))?;
+        serde_json::from_value(answer["logprobs"].take())
+            .with_context(|| format!("{}: log probabilities of {}", self.name, model.display()))
+    }
+
     /// Bytes of memory that the process has now, where the system tells.
     pub fn resident(&self) -> Option<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
@@ -199,10 +220,23 @@ pub fn prompts(rows: usize, len: usize) -> Vec<Vec<u32>> {
 pub fn turns<T>(
     runs: u32,
     sides: usize,
+    run: impl FnMut(usize, u32) -> Result<Option<T>>,
+) -> Result<Vec<Vec<T>>> {
+    turns_while(runs, sides, |_| true, run)
+}
+
+/// The same for as long as `goes_on` says so, which is asked before each turn.
+pub fn turns_while<T>(
+    runs: u32,
+    sides: usize,
+    mut goes_on: impl FnMut(u32) -> bool,
     mut run: impl FnMut(usize, u32) -> Result<Option<T>>,
 ) -> Result<Vec<Vec<T>>> {
     let mut found: Vec<Vec<T>> = (0..sides).map(|_| Vec::new()).collect();
     for number in 1..=runs {
+        if !goes_on(number) {
+            break;
+        }
         for place in 0..sides {
             let side = (place + number as usize - 1) % sides;
             found[side].extend(run(side, number)?);
@@ -224,6 +258,8 @@ mod tests {
         });
         assert_eq!(order, [0, 1, 1, 0, 0, 1]);
         assert_eq!(found.unwrap(), [vec![1, 2, 3], vec![2, 3]]);
+        let two = turns_while(5, 2, |number| number < 3, |side, _| Ok(Some(side)));
+        assert_eq!(two.unwrap(), [[0, 0], [1, 1]]);
     }
 
     #[test]

@@ -207,6 +207,7 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
         goals: Vec::new(),
         roofs: Vec::new(),
         profiles: Vec::new(),
+        sections: Vec::new(),
         notes,
         plot: None,
     })

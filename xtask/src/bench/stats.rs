@@ -96,9 +96,10 @@ impl Row {
         }
         let _ = write!(line, " {} |", self.measure);
         for values in &self.values {
-            let text = match values.is_empty() {
-                true => "–".to_owned(),
-                false => Spread::of(values).text(),
+            let text = match values[..] {
+                [] => "–".to_owned(),
+                [one] => digits(one),
+                _ => Spread::of(values).text(),
             };
             let _ = write!(line, " {text} |");
         }

@@ -9,22 +9,9 @@ use serde_json::Value;
 
 use super::work::Start;
 use super::{Arguments, Format, Isa, Model, Peer};
+use crate::bench::roofline::Shape;
 use crate::bench::{Shared, scripts, work};
 use crate::{cargo, python};
-
-/// The bytes and multiplications of a step.
-pub struct Shape {
-    /// Bytes of all weights. The embedding is the head too, so a step reads all of them.
-    pub bytes: u64,
-    /// Numbers in the matrices of the layers: what each token of a prompt is multiplied by.
-    pub matrix_elements: u64,
-    /// Numbers in the output head, which only the last token of a row is multiplied by.
-    pub head_elements: u64,
-    /// Bytes of the cache for a token, in 16 bits.
-    pub cache_bytes: u64,
-    /// Multiplications of a token's queries, and of the weights found, for a key that it sees.
-    pub attention_products: u64,
-}
 
 /// The folders.
 pub struct Files {
@@ -155,23 +142,7 @@ impl Files {
             }
         }
         let config: Value = serde_json::from_slice(&fs::read(folder.join("config.json"))?)?;
-        let size = |name: &str| {
-            let size = config[name].as_u64();
-            size.with_context(|| format!("{}: config.json has no {name}", folder.display()))
-        };
-        let (hidden, head) = (size("hidden_size")?, size("head_dim")?);
-        let heads = size("num_attention_heads")?;
-        let kv_heads = size("num_key_value_heads")?;
-        let attention = 2 * hidden * head * (heads + kv_heads);
-        let mlp = 3 * hidden * size("intermediate_size")?;
-        let layers = size("num_hidden_layers")?;
-        Ok(Shape {
-            bytes,
-            matrix_elements: layers * (attention + mlp),
-            head_elements: size("vocab_size")? * hidden,
-            cache_bytes: layers * 2 * kv_heads * head * 2,
-            attention_products: layers * 2 * heads * head,
-        })
+        Shape::of(&config, bytes).with_context(|| folder.display().to_string())
     }
 }
 

@@ -6,9 +6,8 @@ use std::process::Command;
 use anyhow::Result;
 use serde_json::Value;
 
-use super::files::Shape;
 use crate::bench::profile::Profile;
-use crate::bench::roofline::Amount;
+use crate::bench::roofline::{Amount, Shape};
 use crate::bench::session::{Session, prompts, turns};
 
 pub const PREFILL: &str = "prefill of 512, tokens/s";
@@ -97,23 +96,8 @@ impl Work {
     /// The bytes and operations of a prompt, of all texts or of a step in the middle; none for a process of its own.
     pub fn amount(self, shape: &Shape, quick: bool) -> Option<Amount> {
         let (prompts, tokens) = self.prompts(quick)?;
-        let (rows, length) = (prompts.len() as f64, prompts[0].len() as f64);
-        // For a row: the tokens that the layers compute, the keys that all of these see, and the keys in the KV cache.
-        let (passed, seen, cached) = match tokens {
-            ..2 => (length, length * (length + 1.0) / 2.0, 0.0),
-            _ => {
-                let context = length + tokens as f64 / 2.0;
-                (1.0, context, context)
-            }
-        };
-        let products = passed * shape.matrix_elements as f64
-            + seen * shape.attention_products as f64
-            + shape.head_elements as f64;
-        Some(Amount {
-            bytes: shape.bytes as f64 + rows * cached * shape.cache_bytes as f64,
-            flop: 2.0 * rows * products,
-            units: if tokens == 1 { rows * length } else { rows },
-        })
+        // The embedding is the head too, so a step reads all weights.
+        Some(shape.amount(prompts.len(), prompts[0].len(), tokens))
     }
 
     /// The measure.
