@@ -7,6 +7,7 @@ mod cache;
 mod chat;
 mod classify;
 mod convert;
+mod drafters;
 mod generate;
 mod info;
 mod interrupt;

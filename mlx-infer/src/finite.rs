@@ -75,7 +75,7 @@ fn layer(model: &dyn Model, options: CacheOptions, tokens: &[u32]) -> CoreResult
             return Ok(Some(format!("layer {index} at token {at}{weight}")));
         }
         let hidden = model.norm(&x)?;
-        model.keep(&tokens, &hidden, &mut step)?;
+        model.keep(&tokens, [&x, &hidden], &mut step)?;
         if let Some(at) = place(&hidden)? {
             return Ok(Some(format!("the final norm at token {at}")));
         }

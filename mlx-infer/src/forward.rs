@@ -20,7 +20,8 @@ pub(crate) fn hidden(
     Ok(hidden)
 }
 
-/// Runs the layers on rows of any lengths. Returns the hidden state of the last token of each row: `[B, E]`, lazy.
+/// Runs the layers on rows of any lengths. Returns the hidden state of the last token of each row: `[B, E]`, lazy. That of
+/// a row without tokens is any.
 pub(crate) fn last_hidden(
     model: &dyn Model,
     cache: &mut ModelCache,
@@ -32,7 +33,10 @@ pub(crate) fn last_hidden(
     if widths.iter().all(|&width| width as i32 == l) {
         return Ok(hidden.slice_axis(1, l - 1, l)?.squeeze(1)?);
     }
-    let last: Vec<i32> = widths.iter().map(|&width| width as i32 - 1).collect();
+    let last: Vec<i32> = widths
+        .iter()
+        .map(|&width| width.saturating_sub(1) as i32)
+        .collect();
     let last = Array::from_slice(&last, &[b, 1, 1])?.broadcast_to(&[b, 1, e])?;
     Ok(hidden.take_along_axis(&last, 1)?.squeeze(1)?)
 }

@@ -1,17 +1,22 @@
 //! A checkpoint that is ready to generate.
 
+mod draft;
+mod read;
+
 use std::cell::{Cell, OnceCell};
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use mlx_core::{DType, Device, DeviceKind, Safetensors, Scheme, fast};
-use mlx_models::{Loaded, Model, ModelInfo, Registry};
+use mlx_core::{DType, Scheme, fast};
+use mlx_models::{Model, ModelInfo, Registry};
 use mlx_nn::{CacheOptions, ModelCache, RowPart, StateCost};
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::frontend::{Frontend, read_tokenizer};
+use self::read::Parts;
+use crate::error::{Error, Result};
+use crate::frontend::Frontend;
 use crate::generate::{GenerateOptions, Generation, Prompt};
 use crate::metrics::Metrics;
 use crate::speculate;
@@ -56,6 +61,8 @@ pub struct LoadedModel {
     model: Box<dyn Model>,
     frontend: Arc<Frontend>,
     options: LoadOptions,
+    /// A smaller model that drafts for this one.
+    draft: Option<Rc<LoadedModel>>,
     load_time: Duration,
     metrics: Cell<Metrics>,
     /// The first weight with NaN, if the weights were searched for it.
@@ -115,29 +122,7 @@ impl LoadedModel {
         options: LoadOptions,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self> {
-        let started = Instant::now();
-        options.check()?;
-        // The small files come first, so that their faults are found before the weights are read.
-        let (tokenizer, eos_ids) = read_tokenizer(&files)?;
-        let model_options = mlx_models::LoadOptions {
-            dtype: options.dtype,
-            drafts: options.max_draft > 0 && options.context_len.is_none(),
-            progress: Some(progress),
-        };
-        let Loaded { model, info } = match &files {
-            Files::Directory(dir) => registry.load(dir, model_options)?,
-            embedded => load_embedded(registry, embedded, model_options)?,
-        };
-        check_caches(&info, &cache_options(&options))?;
-        Ok(Self {
-            model,
-            frontend: Arc::new(Frontend::new(info, files, tokenizer, eos_ids)),
-            options,
-            load_time: started.elapsed(),
-            metrics: Cell::default(),
-            nan_weight: OnceCell::new(),
-            serial: next_serial(),
-        })
+        Self::read(&Parts::of(registry, files, &options), options, progress)
     }
 
     /// Attaches an adapter to the model: a folder from mlx-train, mlx-lm or PEFT.
@@ -160,6 +145,7 @@ impl LoadedModel {
             model: self.model.duplicate()?,
             frontend: self.frontend.clone(),
             options: self.options,
+            draft: self.draft.clone(),
             load_time: self.load_time,
             metrics: Cell::default(),
             nan_weight: OnceCell::new(),
@@ -360,33 +346,4 @@ impl LoadOptions {
             ))),
         }
     }
-}
-
-fn load_embedded(
-    registry: &Registry,
-    files: &Files,
-    options: mlx_models::LoadOptions<'_>,
-) -> Result<Loaded> {
-    let missing = |name: &str| {
-        Error::new(
-            ErrorKind::Missing,
-            format!("{} has no {name} in this build", files.describe()),
-        )
-    };
-    let config = files
-        .json("config.json")?
-        .ok_or_else(|| missing("config.json"))?;
-    let weights = match files {
-        Files::Embedded { files, .. } => {
-            files.iter().find(|(name, _)| *name == "model.safetensors")
-        }
-        Files::Directory(_) => None,
-    };
-    let (_, bytes) = weights.ok_or_else(|| missing("model.safetensors"))?;
-    let weights = Safetensors::from_static(bytes)?;
-    // The model is stored in bf16 but was measured in f32, and MLX computes bf16 slowly on a CPU.
-    let on_cpu = Device::default_device()?.kind == DeviceKind::Cpu;
-    let dtype = options.dtype.or(on_cpu.then_some(DType::F32));
-    let options = mlx_models::LoadOptions { dtype, ..options };
-    Ok(registry.load_from(&files.describe(), config, vec![weights], options)?)
 }

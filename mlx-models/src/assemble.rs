@@ -8,9 +8,10 @@ use crate::config::Config;
 use crate::config::quantization::Quantization;
 use crate::family::has_mlx_convolutions;
 use crate::head::HeadTensors;
+use crate::mtp::{self, HeadApart};
 use crate::names::{Names, prefixes};
 use crate::registry::{Family, Registry, Source};
-use crate::{LoadOptions, Loaded, Model, ModelInfo, Weights, mtp};
+use crate::{LoadOptions, Loaded, Model, ModelInfo, Weights};
 
 /// A model whose parameters are set but not evaluated: on the CPU they refer to the files.
 pub(crate) struct Assembled {
@@ -29,7 +30,7 @@ pub(crate) const TIED: &str = "tie_word_embeddings";
 
 /// The model of a config, without values.
 pub(crate) fn empty(registry: &Registry, label: &str, config: Value) -> Result<Assembled> {
-    assemble(registry, label, config, Vec::new().into()).map(|(assembled, _)| assembled)
+    assemble(registry, label, config, Vec::new().into(), None).map(|(assembled, _)| assembled)
 }
 
 /// The model of a config, filled from files.
@@ -40,10 +41,11 @@ pub(crate) fn filled(
     weights: Weights,
     options: &mut LoadOptions<'_>,
 ) -> Result<Assembled> {
-    let (mut assembled, checkpoint) = assemble(registry, label, config, weights)?;
+    let mut apart = options.head.map(HeadApart::open).transpose()?;
+    let (mut assembled, checkpoint) = assemble(registry, label, config, weights, apart.as_mut())?;
     let total = checkpoint.names().count();
     let quantization = &assembled.quantization;
-    fill(
+    let filled = fill(
         assembled.model.as_mut(),
         &checkpoint,
         FillOptions {
@@ -55,7 +57,11 @@ pub(crate) fn filled(
                 }
             },
         },
-    )?;
+    );
+    filled.map_err(|error| match &apart {
+        Some(apart) => apart.context(error),
+        None => error,
+    })?;
     Ok(assembled)
 }
 
@@ -65,6 +71,7 @@ fn assemble(
     label: &str,
     config: Value,
     weights: Weights,
+    mut apart: Option<&mut HeadApart>,
 ) -> Result<(Assembled, Checkpoint)> {
     let outer = Config::new(&format!("{label}: config.json"), config)?;
     // Multimodal checkpoints describe their text model in `text_config`; some keys stay outside.
@@ -72,7 +79,7 @@ fn assemble(
     let nested = text.is_some();
     let mut published = Checkpoint::new(label, weights.model, &prefixes(nested))?;
     let (model_type, family) = registry.find(&outer, &published)?;
-    let head_beside = family.head_file.is_some() && !weights.head.is_empty();
+    let head_beside = apart.is_some() || family.head_file.is_some() && !weights.head.is_empty();
     if family.head_file.is_some() {
         let rules = published.files().map(mtp::renames);
         let rules = rules.collect::<Result<Vec<_>>>()?;
@@ -94,6 +101,9 @@ fn assemble(
             .as_ref()
             .is_some_and(|text| text.value(TIED) == Some(&true.into()));
     let mut config = text.unwrap_or(outer);
+    if let Some(apart) = apart.as_deref_mut() {
+        published = apart.join(published, (model_type, family), &mut config)?;
+    }
     let mlx_convolutions = has_mlx_convolutions(&published)?;
     let rules = (family.names)(&Source {
         config: &config,
@@ -114,7 +124,10 @@ fn assemble(
         tensors = tensors.with_rules(&rules)?;
     }
     config.set(TIED, (head != HeadTensors::Own).into());
-    let quantization = Quantization::read(&quantization_of, &rules)?;
+    let mut quantization = Quantization::read(&quantization_of, &rules)?;
+    if let Some(apart) = apart {
+        quantization = quantization.with_head(apart.quantization(&rules)?);
+    }
     let mut model = (family.build)(&Source {
         config: &config,
         nested,

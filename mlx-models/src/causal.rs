@@ -8,7 +8,7 @@ use mlx_nn::{
 };
 
 use crate::decoder::DecoderConfig;
-use crate::{Geometry, Model, Names};
+use crate::{Geometry, Model, Names, logits_of};
 
 /// One layer of a decoder.
 pub trait DecoderLayer: Module {
@@ -22,8 +22,37 @@ pub trait DecoderLayer: Module {
 
 /// A head for multi-token prediction that a model owns.
 pub trait Predict: Module {
-    /// The keys and values of its attention. `None`: it is loaded and written, and drafts nothing.
-    fn kv(&self) -> Option<KvShape> {
+    /// Whether training knows the loss of the head: it reads features after the final norm, and its own go to the model's output head.
+    const IS_TRAINED: bool = true;
+
+    /// What its attention keeps of a position, and how. `None`: it is loaded and written, and drafts nothing.
+    fn kv(&self) -> Option<(LayerKind, KvShape)> {
+        None
+    }
+
+    /// Whether it reads features before the model's final norm.
+    fn reads_before_norm(&self) -> bool {
+        false
+    }
+
+    /// Tokens by an embedding of its own, if it has one: `[B, L] -> [B, L, E]`
+    ///
+    /// # Errors
+    /// The tokens are no integers.
+    fn embed(&self, _tokens: &Array) -> Result<Option<Array>> {
+        Ok(None)
+    }
+
+    /// What an output head reads of its features: `[.., E] -> [.., E]`
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    fn leave(&self, features: &Array) -> Result<Array> {
+        Ok(features.clone())
+    }
+
+    /// An output head of its own, if it has one.
+    fn output(&self) -> Option<&Linear> {
         None
     }
 
@@ -237,7 +266,10 @@ where
             tokens = begins.select(&next, &tokens)?;
             before = begins.expand_dims(-1)?.select(hidden, &before)?;
         }
-        let embedded = self.embed(&tokens)?;
+        let embedded = match mtp.embed(&tokens)? {
+            Some(embedded) => embedded,
+            None => self.embed(&tokens)?,
+        };
         step.behind(|step| mtp.forward(&embedded, &before, state, step))
     }
 }
@@ -286,21 +318,26 @@ where
         &self.names
     }
 
-    fn keep(&self, tokens: &Array, hidden: &Array, step: &mut Step<'_>) -> Result<()> {
-        match self.drafts {
-            Some(state) => self.follow(state, tokens, hidden, step).map(drop),
-            None => Ok(()),
-        }
+    fn keep(&self, tokens: &Array, [x, hidden]: [&Array; 2], step: &mut Step<'_>) -> Result<()> {
+        let Some(state) = self.drafts else {
+            return Ok(());
+        };
+        let is_before = self.mtp.as_ref().is_some_and(M::reads_before_norm);
+        let features = match is_before {
+            true => self.model.ends.leave(x)?,
+            false => hidden.clone(),
+        };
+        self.follow(state, tokens, &features, step).map(drop)
     }
 
     fn enable_drafts(&mut self) {
-        if let (Some(kv), None) = (self.mtp.as_ref().and_then(M::kv), self.drafts) {
+        if let (Some((kind, kv)), None) = (self.mtp.as_ref().and_then(M::kv), self.drafts) {
             let last = RecurrentShape::new(&[StatePart::Window {
                 name: "hidden",
                 len: 1,
                 width: self.geometry.hidden,
             }]);
-            let states = [LayerKind::Full, LayerKind::Recurrent(last.replayed())];
+            let states = [kind, LayerKind::Recurrent(last.replayed())];
             self.drafts = Some(self.geometry.beside(kv, &states));
         }
     }
@@ -323,8 +360,22 @@ where
         behind.slice_axis(1, l - 1, l)?.squeeze(1)
     }
 
+    fn draft_logits(&self, features: &Array, first: Option<i32>) -> Result<Array> {
+        let drafts = self.mtp.as_ref().filter(|_| self.drafts.is_some());
+        let features = drafts.map_or(Ok(features.clone()), |mtp| mtp.leave(features))?;
+        let own = drafts.and_then(M::output);
+        let embedding = &self.model.embed_tokens;
+        let head = Head::of(own.or(self.lm_head.as_ref()), embedding, self.softcap);
+        logits_of(head.scaled(self.logit_scale), &features, first)
+    }
+
     fn looks_ahead(&self) -> bool {
-        self.mtp.as_ref().and_then(M::kv).is_some()
+        let is_trained = |mtp: &M| M::IS_TRAINED && !mtp.reads_before_norm();
+        self.mtp
+            .as_ref()
+            .filter(|mtp| is_trained(mtp))
+            .and_then(M::kv)
+            .is_some()
     }
 
     fn ahead(&self, next: &Array, hidden: &Array, step: &mut Step<'_>) -> Result<Array> {

@@ -142,6 +142,11 @@ impl Config {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
+    /// The value of `key`, without counting it as read.
+    pub(crate) fn raw(&self, key: &str) -> Option<&Value> {
+        self.map.get(key).filter(|value| !value.is_null())
+    }
+
     /// The same object, in which keys also have other names: `(key, other name)`. The key goes before.
     pub fn with_aliases(&self, aliases: &[(&str, &str)]) -> Self {
         let mut aliased = self.clone();

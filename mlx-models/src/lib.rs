@@ -178,15 +178,16 @@ pub trait Model: Module {
             x = self.layer(index, &x, step)?;
         }
         let hidden = self.norm(&x)?;
-        self.keep(tokens, &hidden, step)?;
+        self.keep(tokens, [&x, &hidden], step)?;
         Ok(hidden)
     }
 
-    /// Keeps what [`draft`](Self::draft) needs of a step's tokens and their features; [`hidden`](Self::hidden) calls it last.
+    /// Keeps what [`draft`](Self::draft) needs of a step's tokens and their features before and after the final norm;
+    /// [`hidden`](Self::hidden) calls it last.
     ///
     /// # Errors
     /// The shapes do not fit.
-    fn keep(&self, _tokens: &Array, _hidden: &Array, _step: &mut Step<'_>) -> Result<()> {
+    fn keep(&self, _tokens: &Array, _features: [&Array; 2], _step: &mut Step<'_>) -> Result<()> {
         Ok(())
     }
 
@@ -199,7 +200,7 @@ pub trait Model: Module {
         false
     }
 
-    /// Features `[B, E]` from which [`logits`](Self::logits) tells what may follow `tokens` `[B, L]`: each row's next token, which
+    /// Features `[B, E]` from which [`draft_logits`](Self::draft_logits) tells what may follow `tokens` `[B, L]`: each row's next token, which
     /// no layer has read, and the drafts behind it. `features` are those that this function gave for all but the last of them. The
     /// step must not be committed.
     ///
@@ -208,6 +209,14 @@ pub trait Model: Module {
     fn draft(&self, _tokens: &Array, _features: &[Array], _step: &mut Step<'_>) -> Result<Array> {
         let message = "the model has no head that drafts tokens";
         Err(Error::new(ErrorKind::Unsupported, message))
+    }
+
+    /// Logits `[B, V]` of the features that [`draft`](Self::draft) gave, or `[B, first]`: of so many first tokens.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    fn draft_logits(&self, features: &Array, first: Option<i32>) -> Result<Array> {
+        logits_of(self.head(), features, first)
     }
 
     /// Whether the model has a head that [`ahead`](Self::ahead) runs.
@@ -271,6 +280,14 @@ pub trait Model: Module {
     }
 }
 
+/// Logits of all tokens, or of so many first ones.
+fn logits_of(head: Head<'_>, features: &Array, first: Option<i32>) -> Result<Array> {
+    match first {
+        Some(first) => head.first(first, features),
+        None => head.forward(features),
+    }
+}
+
 /// How [`load`] reads a checkpoint.
 #[derive(Default)]
 pub struct LoadOptions<'a> {
@@ -278,6 +295,8 @@ pub struct LoadOptions<'a> {
     pub dtype: Option<DType>,
     /// Whether a head for multi-token prediction is used ([`Model::enable_drafts`]).
     pub drafts: bool,
+    /// The folder of a head for multi-token prediction, for a checkpoint without one.
+    pub head: Option<&'a Path>,
     /// Called with the number of parameters filled so far, and their total.
     pub progress: Option<&'a mut dyn FnMut(usize, usize)>,
 }
@@ -347,50 +366,4 @@ pub fn load_from(
 /// The architecture is not known, its config is wrong, or asks for quantised weights.
 pub fn initialised(label: &str, config: Value, seed: u64) -> Result<Loaded> {
     Registry::default().initialised(label, config, seed)
-}
-
-impl Registry {
-    /// [`load`](fn@load) with these families.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn load(&self, dir: &Path, options: LoadOptions<'_>) -> Result<Loaded> {
-        let config = weights::read_json(dir, "config.json")?;
-        let label = dir.display().to_string();
-        self.load_from(&label, config, weights::open(dir)?, options)
-    }
-
-    /// [`load_from`] with these families.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn load_from(
-        &self,
-        label: &str,
-        config: Value,
-        weights: impl Into<Weights>,
-        mut options: LoadOptions<'_>,
-    ) -> Result<Loaded> {
-        let mut assembled = assemble::filled(self, label, config, weights.into(), &mut options)?;
-        if options.drafts {
-            assembled.model.enable_drafts();
-        }
-        assembled.finish(label)
-    }
-
-    /// [`initialised`] with these families.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn initialised(&self, label: &str, config: Value, seed: u64) -> Result<Loaded> {
-        let mut assembled = assemble::empty(self, label, config)?;
-        let config = &assembled.config;
-        if assembled.quantization.default_scheme().is_some() {
-            return Err(config
-                .unsupported("quantised weights cannot be initialised: train dense ones first"));
-        }
-        let deviation = config.positive("initializer_range", Some(0.02))? as f32;
-        mlx_nn::init::initialise(assembled.model.as_mut(), seed, deviation)?;
-        assembled.finish(label)
-    }
 }

@@ -1,6 +1,8 @@
 //! [`Mtp`]: a head that predicts a token further, from the features of a position and the token behind it
 //! (multi-token prediction; DeepSeek-V3, arXiv:2412.19437, §2.2). It shares embedding and output head with its model.
 
+mod apart;
+
 use std::collections::BTreeSet;
 
 use mlx_core::ops::concat;
@@ -13,6 +15,8 @@ use crate::decoder::{DecoderConfig, Layer, MlpConfig};
 use crate::kv_heads;
 use crate::registry::Source;
 
+pub(crate) use apart::HeadApart;
+
 /// The file that it is written to.
 pub(crate) const FILE: &str = "mtp.safetensors";
 
@@ -21,6 +25,9 @@ pub(crate) const PREFIX: &str = "mtp.";
 
 /// The key of config.json that says what has to be added to the stored weights of the head's norms: 0 or 1.
 pub(crate) const NORM_OFFSET: &str = "mtp_norm_offset";
+
+/// The key of config.json that says which features the head was trained with: those before the model's final norm, or those after it.
+pub(crate) const HIDDEN: &str = "mtp_hidden";
 
 /// A head for multi-token prediction: norms of both inputs, a projection of both to one, layers with attention, a norm.
 #[derive(Clone)]
@@ -31,8 +38,9 @@ pub struct Mtp {
     layers: Vec<Layer>,
     norm: RmsNorm,
     kv: KvShape,
+    reads_before_norm: bool,
 }
-module!(Mtp { fc, pre_fc_norm_embedding, pre_fc_norm_hidden, layers, norm } plain { kv });
+module!(Mtp { fc, pre_fc_norm_embedding, pre_fc_norm_hidden, layers, norm } plain { kv, reads_before_norm });
 
 impl Mtp {
     /// The head, without values, of a checkpoint that has tensors of one, or of a model that is initialised and whose config has one.
@@ -46,6 +54,7 @@ impl Mtp {
             "num_nextn_predict_layers",
             "mtp_use_dedicated_embeddings",
             NORM_OFFSET,
+            HIDDEN,
         ];
         c.ignore(&keys);
         let is_initialised = source.tensors.names().next().is_none();
@@ -58,6 +67,15 @@ impl Mtp {
                 "mtp_use_dedicated_embeddings is not supported: the head must share the model's embedding",
             ));
         }
+        let reads_before_norm = match c.opt::<String>(HIDDEN)?.as_deref() {
+            None | Some("post_norm") => false,
+            Some("pre_norm") => true,
+            Some(other) => {
+                return Err(c.unsupported(format!(
+                    "{HIDDEN} {other:?} is not supported; known: post_norm, pre_norm"
+                )));
+            }
+        };
         let key = keys.into_iter().take(2).find(|key| c.value(key).is_some());
         let n = c.size(key.unwrap_or(keys[0]), Some(1))?;
         // A model with experts in some layers has them in the head, too, where its tensors say so.
@@ -74,6 +92,7 @@ impl Mtp {
             layers: (0..n).map(layer).collect::<Result<_>>()?,
             norm: norm()?,
             kv: kv_heads(config.kv_heads, config.head_dim),
+            reads_before_norm,
         }))
     }
 }
@@ -119,8 +138,12 @@ pub(crate) fn renames(file: &Safetensors) -> Result<Rules> {
 
 impl Predict for Mtp {
     /// Several layers are for one token each, one after the other, which this version does not do.
-    fn kv(&self) -> Option<KvShape> {
-        (self.layers.len() == 1).then_some(self.kv)
+    fn kv(&self) -> Option<(LayerKind, KvShape)> {
+        (self.layers.len() == 1).then_some((LayerKind::Full, self.kv))
+    }
+
+    fn reads_before_norm(&self) -> bool {
+        self.reads_before_norm
     }
 
     fn forward(

@@ -1,12 +1,14 @@
 //! [`NextN`]: heads for multi-token prediction that are published as layers behind the last (DeepSeek-V3, arXiv:2412.19437,
-//! §2.2). They are loaded, adapted, quantised and written; nothing drafts with them yet.
+//! §2.2). The first one drafts, also for tokens further on: published models have one.
 
-use mlx_core::Result;
+use mlx_core::ops::concat;
+use mlx_core::{Array, Result};
 use mlx_nn::{
-    Embedding, LayerKind, Linear, Module, Norm, Path, Rule, Rules, Visit, VisitMut, module,
+    Embedding, KvShape, LayerKind, Linear, Module, Norm, Path, Rule, Rules, Step, Visit, VisitMut,
+    module,
 };
 
-use crate::causal::Predict;
+use crate::causal::{DecoderLayer, Predict};
 use crate::config::Config;
 use crate::decoder::{DecoderConfig, Layer, MlpConfig};
 use crate::family;
@@ -20,8 +22,11 @@ const MAX_HEADS: usize = 8;
 #[derive(Clone)]
 pub struct NextN {
     layers: Vec<Head>,
+    /// What the layer of a head keeps.
+    kind: LayerKind,
+    kv: KvShape,
 }
-module!(NextN { layers });
+module!(NextN { layers } plain { kind, kv });
 
 /// One head: norms of both inputs, a projection of both to one, a layer of the decoder, and what stands before and behind it.
 #[derive(Clone)]
@@ -53,7 +58,11 @@ impl NextN {
         let layers = (0..MAX_HEADS).take_while(is_there);
         let layers = layers.map(|head| Head::new(source, config, head));
         let layers: Vec<Head> = layers.collect::<Result<_>>()?;
-        Ok((!layers.is_empty()).then_some(Self { layers }))
+        Ok((!layers.is_empty()).then_some(Self {
+            layers,
+            kind: kind(config),
+            kv: config.kv(),
+        }))
     }
 }
 
@@ -63,8 +72,7 @@ impl Head {
         let experts = has("mlp.switch_mlp");
         let fits = |mlp: &&MlpConfig| matches!(mlp, MlpConfig::Experts(_)) == experts;
         let mlp = config.mlps.iter().rfind(fits).unwrap_or(&config.mlps[0]);
-        let (kind, rope) = (config.layers.last(), config.ropes.last());
-        let kind = kind.copied().unwrap_or(LayerKind::Full);
+        let rope = config.ropes.last();
         let hidden = config.hidden;
         let embed_tokens = match has("embed_tokens") {
             true => Some(Embedding::new(config.vocab, hidden)?),
@@ -86,7 +94,7 @@ impl Head {
             eh_proj: Linear::new(2 * hidden, hidden, false)?,
             embed_tokens,
             shared_head,
-            layer: Layer::with(config, kind, mlp, rope.and_then(Option::as_ref))?,
+            layer: Layer::with(config, kind(config), mlp, rope.and_then(Option::as_ref))?,
         })
     }
 }
@@ -112,7 +120,63 @@ impl Module for Head {
     }
 }
 
-impl Predict for NextN {}
+/// What the layer of a head keeps: it is like the decoder's last.
+fn kind(config: &DecoderConfig) -> LayerKind {
+    config.layers.last().copied().unwrap_or(LayerKind::Full)
+}
+
+impl Predict for NextN {
+    /// The head has an output head of its own.
+    const IS_TRAINED: bool = false;
+
+    fn kv(&self) -> Option<(LayerKind, KvShape)> {
+        let keeps_all = matches!(self.kind, LayerKind::Full | LayerKind::Latent);
+        let has_norm = self.layers.first()?.shared_head.is_some();
+        (keeps_all && has_norm).then_some((self.kind, self.kv))
+    }
+
+    fn embed(&self, tokens: &Array) -> Result<Option<Array>> {
+        let own = self
+            .layers
+            .first()
+            .and_then(|head| head.embed_tokens.as_ref());
+        own.map(|own| own.forward(tokens)).transpose()
+    }
+
+    fn leave(&self, features: &Array) -> Result<Array> {
+        match self
+            .layers
+            .first()
+            .and_then(|head| head.shared_head.as_ref())
+        {
+            Some(shared) => shared.norm.forward(features),
+            None => Ok(features.clone()),
+        }
+    }
+
+    fn output(&self) -> Option<&Linear> {
+        self.layers.first()?.shared_head.as_ref()?.head.as_ref()
+    }
+
+    fn forward(
+        &self,
+        embedded: &Array,
+        before: &Array,
+        state: usize,
+        step: &mut Step<'_>,
+    ) -> Result<Array> {
+        let head = &self.layers[0];
+        let mut embedded = embedded.clone();
+        if step.lens().contains(&0) {
+            // The embedding at position 0 is zero, as where these models are served.
+            let is_later = step.positions()?.greater(0)?.expand_dims(-1)?;
+            embedded = is_later.select(&embedded, 0.0f32)?;
+        }
+        let inputs = [head.enorm.forward(&embedded)?, head.hnorm.forward(before)?];
+        let x = head.eh_proj.forward(&concat(&inputs, -1)?)?;
+        head.layer.forward(&x, state, step)
+    }
+}
 
 /// The heads' names: those of layers behind the last.
 ///

@@ -10,6 +10,7 @@ use crate::config::Config;
 use crate::convert::Bits;
 
 mod families;
+mod load;
 
 use families::FAMILIES;
 

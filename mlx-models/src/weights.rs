@@ -61,21 +61,7 @@ impl From<Vec<Safetensors>> for Weights {
 /// # Errors
 /// There are no files, the index names absent files or files outside the folder, or a file is malformed.
 pub fn open(dir: &Path) -> Result<Weights> {
-    const WHOLE: &str = "model.safetensors";
-    const INDEX: &str = "model.safetensors.index.json";
-    let names: BTreeSet<String> = if dir.join(WHOLE).is_file() {
-        BTreeSet::from([WHOLE.to_owned()])
-    } else if dir.join(INDEX).exists() {
-        index(dir, &read_json(dir, INDEX)?)?
-    } else {
-        let entries =
-            std::fs::read_dir(dir).map_err(|error| Error::from(error).context(dir.display()))?;
-        entries
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .filter(|name| name.starts_with("model") && name.ends_with(".safetensors"))
-            .filter(|name| !HEADS.contains(&name.as_str()))
-            .collect()
-    };
+    let names = names(dir)?;
     if names.is_empty() {
         return Err(Error::new(
             ErrorKind::Io,
@@ -85,13 +71,56 @@ pub fn open(dir: &Path) -> Result<Weights> {
             ),
         ));
     }
-    let heads = HEADS.into_iter();
-    let heads = heads.filter(|name| !names.contains(*name) && dir.join(name).is_file());
+    let heads = heads(dir).filter(|name| !names.contains(*name));
     let open = |name: &str| Safetensors::open(dir.join(name));
     Ok(Weights {
         model: names.iter().map(|name| open(name)).collect::<Result<_>>()?,
         head: heads.map(open).collect::<Result<_>>()?,
     })
+}
+
+/// Opens the files of a folder in which a head for multi-token prediction may be: one beside a model, or else all that a checkpoint has.
+///
+/// # Errors
+/// There are none, or one is malformed.
+pub(crate) fn open_head(dir: &Path) -> Result<Vec<Safetensors>> {
+    let mut names: BTreeSet<String> = heads(dir).map(str::to_owned).collect();
+    if names.is_empty() {
+        names = self::names(dir)?;
+    }
+    if names.is_empty() {
+        let message = format!(
+            "{}: no safetensors of a head for multi-token prediction here",
+            dir.display()
+        );
+        return Err(Error::new(ErrorKind::Io, message));
+    }
+    let open = |name: &String| Safetensors::open(dir.join(name));
+    names.iter().map(open).collect()
+}
+
+/// The files of heads that a folder has.
+fn heads(dir: &Path) -> impl Iterator<Item = &'static str> {
+    HEADS.into_iter().filter(|name| dir.join(name).is_file())
+}
+
+/// The names of a model's files, by the first rule that applies.
+fn names(dir: &Path) -> Result<BTreeSet<String>> {
+    const WHOLE: &str = "model.safetensors";
+    const INDEX: &str = "model.safetensors.index.json";
+    if dir.join(WHOLE).is_file() {
+        return Ok(BTreeSet::from([WHOLE.to_owned()]));
+    }
+    if dir.join(INDEX).exists() {
+        return index(dir, &read_json(dir, INDEX)?);
+    }
+    let entries =
+        std::fs::read_dir(dir).map_err(|error| Error::from(error).context(dir.display()))?;
+    Ok(entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name.starts_with("model") && name.ends_with(".safetensors"))
+        .filter(|name| !HEADS.contains(&name.as_str()))
+        .collect())
 }
 
 /// The NaN and infinite elements of a checkpoint's files, in the order of the files.

@@ -11,6 +11,9 @@ use serde_json::Value;
 
 const CASES: [&str; 3] = ["qwen3_5_text", "qwen3_5", "qwen3_5_moe"];
 
+/// Heads that are layers behind the last: over heads of keys and values, and over latents.
+const LAYERS: [&str; 3] = ["glm4_moe", "deepseek_v3", "glm4_moe_lite"];
+
 fn dir(case: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../testdata/models")
@@ -64,7 +67,7 @@ fn chain(model: &Loaded, cache: &mut ModelCache, next: u32, drafts: usize) -> Ve
             .draft(&ids(&[&tokens]), &features, &mut step)
             .unwrap();
         drop(step);
-        let logits = model.model.logits(&behind).unwrap();
+        let logits = model.model.draft_logits(&behind, None).unwrap();
         tokens.push(logits.argmax(-1, false).unwrap().item().unwrap());
         found.push(bits(&behind));
         features.push(behind);
@@ -74,7 +77,7 @@ fn chain(model: &Loaded, cache: &mut ModelCache, next: u32, drafts: usize) -> Ve
 
 #[test]
 fn drafts_equal_the_reference() {
-    for case in CASES {
+    for case in CASES.into_iter().chain(LAYERS) {
         let model = model(case, true);
         assert!(model.model.drafts());
         let golden = Safetensors::open(dir(case).join("golden.safetensors")).unwrap();
@@ -91,7 +94,7 @@ fn drafts_equal_the_reference() {
                 let mut step = cache.begin(&[1]).unwrap();
                 let next = ids(&[&prompt[n..n + 1]]);
                 let behind = model.model.draft(&next, &[], &mut step).unwrap();
-                let logits = model.model.logits(&behind).unwrap();
+                let logits = model.model.draft_logits(&behind, None).unwrap();
                 let expected = expected.slice_axis(0, n as i32 - 1, n as i32).unwrap();
                 let off = logits.subtract(&expected).unwrap().abs().unwrap();
                 let off: f32 = off.max(.., false).unwrap().item().unwrap();
@@ -155,7 +158,7 @@ fn rejected_tokens_leave_no_trace() {
             .wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % below
     };
-    for case in CASES {
+    for case in CASES.into_iter().chain(LAYERS) {
         let model = model(case, true);
         for round in 0..4 {
             let mut batch = cache(&model, ROWS);

@@ -1,5 +1,7 @@
 //! Heads for multi-token prediction in separate files: the forms that are read, and the form that is written.
 
+#[path = "heads/apart.rs"]
+mod apart;
 #[path = "shared/parameters.rs"]
 mod shared;
 

@@ -14,6 +14,7 @@ use mlx_infer::{
 };
 use serde_json::Value;
 
+use super::drafters::Drafters;
 use super::{Failure, Result, backend};
 
 /// The location of the model.
@@ -109,25 +110,31 @@ impl Load {
         self.base.files()
     }
 
-    /// Loads the model with the back end of `choice`, with room for the drafts of `speculative`.
+    /// Loads the model with the back end of `choice`, with room for the drafts of `speculative` and what drafts them.
     pub(super) fn load_in(
         &self,
         choice: &backend::Choice,
+        drafters: &Drafters,
         speculative: Speculative,
     ) -> Result<BackEnd> {
+        drafters.check(choice, speculative)?;
         choice.load(&self.base, self.adapter.clone(), || {
-            self.load_to_draft(speculative)
+            self.load_to_draft(Some(drafters), speculative)
         })
     }
 
     /// Loads the model, with a progress bar on a terminal.
     pub(super) fn load(&self) -> Result<LoadedModel> {
-        self.load_to_draft(Speculative::Off)
+        self.load_to_draft(None, Speculative::Off)
     }
 
     /// The same with room for the drafts of `speculative`.
-    fn load_to_draft(&self, speculative: Speculative) -> Result<LoadedModel> {
-        let mut model = self.base.load_to_draft(speculative)?;
+    fn load_to_draft(
+        &self,
+        drafters: Option<&Drafters>,
+        speculative: Speculative,
+    ) -> Result<LoadedModel> {
+        let mut model = self.base.load_to_draft(drafters, speculative)?;
         if let Some(dir) = &self.adapter {
             model.load_adapter(dir)?;
         }
@@ -154,14 +161,17 @@ impl Base {
         ]
     }
 
-    /// Loads the model with the back end of `choice`, with room for the drafts of `speculative`.
+    /// Loads the model with the back end of `choice`, with room for the drafts of `speculative` and what drafts them.
     #[cfg(feature = "serve")]
     pub(super) fn load_in(
         &self,
         choice: &backend::Choice,
+        drafters: &Drafters,
         speculative: Speculative,
     ) -> Result<BackEnd> {
-        choice.load(self, None, || self.load_to_draft(speculative))
+        choice.load(self, None, || {
+            self.load_to_draft(Some(drafters), speculative)
+        })
     }
 
     /// A name for the model.
@@ -171,7 +181,11 @@ impl Base {
     }
 
     /// Loads the model with room for the drafts of `speculative`, with a progress bar on a terminal.
-    fn load_to_draft(&self, speculative: Speculative) -> Result<LoadedModel> {
+    fn load_to_draft(
+        &self,
+        drafters: Option<&Drafters>,
+        speculative: Speculative,
+    ) -> Result<LoadedModel> {
         if self.context_len == Some(0) {
             return Err(Failure::Usage(
                 "context-len must be at least 1, given 0".to_owned(),
@@ -196,12 +210,16 @@ impl Base {
         let bar = std::io::stderr()
             .is_terminal()
             .then(|| ProgressBar::new(0).with_message("loading"));
-        let loaded = LoadedModel::load_files(files, options, &mut |done, total| {
+        let mut progress = |done, total| {
             if let Some(bar) = &bar {
                 bar.set_length(total as u64);
                 bar.set_position(done as u64);
             }
-        });
+        };
+        let loaded = match drafters {
+            Some(drafters) => drafters.load(files, options, &mut progress),
+            None => LoadedModel::load_files(files, options, &mut progress).map_err(Failure::from),
+        };
         if let Some(bar) = bar {
             bar.finish_and_clear();
         }

@@ -15,13 +15,15 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
 use super::lines::{MAX_BYTES, MAX_LINES, Progress, WAIT, failed};
-use super::{Result, args, backend, interrupt};
+use super::{Result, args, backend, drafters, interrupt};
 
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct Batch {
     #[command(flatten)]
     load: args::Load,
+    #[command(flatten)]
+    drafters: drafters::Drafters,
     #[command(flatten)]
     backend: backend::Choice,
     /// File with the requests, of any length; only a few are read ahead; - is stdin
@@ -257,7 +259,9 @@ impl Batch {
             .map_err(|error| super::Failure::Usage(error.to_string()))?;
         self.backend.check(&defaults)?;
         let lines = Lines::open(&self.input)?;
-        let model = self.load.load_in(&self.backend, defaults.speculative)?;
+        let model = self
+            .load
+            .load_in(&self.backend, &self.drafters, defaults.speculative)?;
         let _running = interrupt::running();
         let mut flight = Flight {
             places: VecDeque::new(),

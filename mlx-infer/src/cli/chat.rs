@@ -12,12 +12,14 @@ use mlx_infer::{
 };
 use serde_json::Value;
 
-use super::{Result, args, backend, interrupt, output};
+use super::{Result, args, backend, drafters, interrupt, output};
 
 #[derive(Args)]
 pub(super) struct Chat {
     #[command(flatten)]
     load: args::Load,
+    #[command(flatten)]
+    drafters: drafters::Drafters,
     #[command(flatten)]
     backend: backend::Choice,
     /// Answer the conversation in this file instead: a JSON list of messages, or an object with
@@ -65,7 +67,9 @@ impl Chat {
         }
         self.backend.check(&options)?;
         options.cancel = interrupt::cancels()?;
-        let model = self.load.load_in(&self.backend, options.speculative)?;
+        let model = self
+            .load
+            .load_in(&self.backend, &self.drafters, options.speculative)?;
         // Reports a fault of the template before the first question.
         let template = model.frontend().chat_template()?;
         let tokenizer = model.frontend().tokenizer()?;

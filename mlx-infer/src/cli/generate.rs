@@ -6,12 +6,14 @@ use clap::Args;
 use mlx_infer::input::{MAX_TEXT, read_text};
 use mlx_infer::{BackEnd, Prompt};
 
-use super::{Result, args, backend, interrupt, output};
+use super::{Result, args, backend, drafters, interrupt, output};
 
 #[derive(Args)]
 pub(super) struct Generate {
     #[command(flatten)]
     load: args::Load,
+    #[command(flatten)]
+    drafters: drafters::Drafters,
     #[command(flatten)]
     backend: backend::Choice,
     #[command(flatten)]
@@ -61,7 +63,9 @@ impl Generate {
         self.backend
             .refuse(&[("prompt-cache", self.prompt_cache.is_some())])?;
         options.cancel = interrupt::cancels()?;
-        let model = self.load.load_in(&self.backend, options.speculative)?;
+        let model = self
+            .load
+            .load_in(&self.backend, &self.drafters, options.speculative)?;
         let generated = match (&model, &self.prompt_cache) {
             (BackEnd::Native(model), Some(path)) => {
                 let cache = model.load_prompt_cache(path)?;

@@ -12,13 +12,15 @@ use mlx_infer::{
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::{Failure, Result, args, backend};
+use super::{Failure, Result, args, backend, drafters};
 
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct Serve {
     #[command(flatten)]
     load: args::Base,
+    #[command(flatten)]
+    drafters: drafters::Drafters,
     #[command(flatten)]
     backend: backend::Choice,
     /// Address to listen at; others than this machine's own need an API key
@@ -112,6 +114,7 @@ impl Serve {
             speculative: self.speculative,
             ..Default::default()
         })?;
+        self.drafters.check(&self.backend, self.speculative)?;
         self.backend
             .refuse(&[("adapter", !self.adapter.is_empty())])?;
         let server = Server::bind(options).map_err(|error| match error.kind() {
@@ -133,9 +136,10 @@ impl Serve {
             }
         });
         console::note(&format!("listening at http://{}", server.address()));
-        let (load, backend, speculative) = (self.load, self.backend, self.speculative);
+        let (load, drafters) = (self.load, self.drafters);
+        let (backend, speculative) = (self.backend, self.speculative);
         Ok(server.run(move || {
-            let model = load.load_in(&backend, speculative);
+            let model = load.load_in(&backend, &drafters, speculative);
             let model = model.map_err(|failure| match failure {
                 Failure::Failed(error) => error,
                 Failure::Usage(message) => Error::new(ErrorKind::Argument, message),

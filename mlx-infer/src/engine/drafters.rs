@@ -1,11 +1,13 @@
 //! Drafters: what proposes tokens for the rows of a batch.
 
+mod draft_model;
 mod head;
 
 use std::collections::BTreeMap;
 
 use mlx_core::Array;
 
+use self::draft_model::DraftModel;
 use self::head::Head;
 
 use super::rows::Rows;
@@ -16,6 +18,31 @@ use crate::scheduler::Id;
 
 /// Proposes tokens for rows of the batch.
 pub(crate) trait Drafter {
+    /// Rows have joined, left or moved. What the drafter keeps of others goes.
+    ///
+    /// # Errors
+    /// A computation fails.
+    fn follow(&mut self, _rows: &Rows<'_>, _tasks: &Tasks<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Drops all that the drafter keeps.
+    fn reset(&mut self) {}
+
+    /// Computes what is no part of a draft and has to be there before it, such as the prompt in a draft model. It takes those out of the rows
+    /// `wanted` that cannot draft yet.
+    ///
+    /// # Errors
+    /// A computation fails.
+    fn prepare(
+        &mut self,
+        _rows: &Rows<'_>,
+        _tasks: &Tasks<'_>,
+        _wanted: &mut BTreeMap<Id, usize>,
+    ) -> Result<()> {
+        Ok(())
+    }
+
     /// Adds a draft of at most so many tokens for each of the rows `wanted`. No step may be under way; the batch's cache is as before.
     ///
     /// # Errors
@@ -29,12 +56,13 @@ pub(crate) trait Drafter {
     ) -> Result<()>;
 }
 
-/// What computes drafts for rows of `model`, if anything does.
+/// What computes drafts for rows of `model`, if anything does: a draft model, or the model's head.
 pub(crate) fn of(model: &LoadedModel) -> Option<Box<dyn Drafter + '_>> {
-    model
-        .model()
-        .drafts()
-        .then(|| Box::new(Head) as Box<dyn Drafter>)
+    match model.draft_model() {
+        Some(draft) => Some(Box::new(DraftModel::new(draft))),
+        None if model.model().drafts() => Some(Box::new(Head)),
+        None => None,
+    }
 }
 
 /// The drafts of a step.

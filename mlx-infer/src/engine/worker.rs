@@ -4,6 +4,8 @@ mod admission;
 mod guide;
 mod prefill;
 mod speculate;
+#[cfg(test)]
+mod tests;
 mod tokens;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -58,7 +60,7 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     fn with(model: &'m LoadedModel, limits: Limits, records: bool) -> Self {
-        let cost = CacheCost::new(model.state_costs(), model.cache_options().growth);
+        let cost = CacheCost::new(model.row_costs(), model.cache_options().growth);
         Self {
             prefixes: Prefixes::new(limits.prefix_bytes),
             scheduler: Scheduler::new(limits, cost, records),
@@ -159,8 +161,7 @@ impl<'m, 's> Worker<'m, 's> {
         for id in self.ids() {
             self.finish(id, FinishReason::Cancelled);
         }
-        self.rows.reset();
-        self.scheduler.set_slots(0);
+        self.reset_rows();
     }
 
     /// Ends every request with an error.
@@ -169,8 +170,16 @@ impl<'m, 's> Worker<'m, 's> {
         for id in self.ids() {
             self.fail(id, Error::new(ErrorKind::Compute, message));
         }
+        self.reset_rows();
+    }
+
+    /// Empties the batch.
+    fn reset_rows(&mut self) {
         self.rows.reset();
         self.scheduler.set_slots(0);
+        if let Some(drafter) = &mut self.drafter {
+            drafter.reset();
+        }
     }
 
     /// Does one part of the work: at most one chunk of a long prompt, one group of short prompts, and one step.
@@ -193,7 +202,8 @@ impl<'m, 's> Worker<'m, 's> {
             for &id in &plan.evict {
                 self.restart(id, None);
             }
-            if let Err(error) = self.rows.compact() {
+            let compacted = self.rows.compact();
+            if let Err(error) = compacted.and_then(|()| self.follow_rows()) {
                 self.step_failed(error);
             }
             self.scheduler.set_slots(self.rows.slots());
@@ -205,8 +215,7 @@ impl<'m, 's> Worker<'m, 's> {
         self.decode();
         self.park();
         if self.is_idle() {
-            self.rows.reset();
-            self.scheduler.set_slots(0);
+            self.reset_rows();
         }
     }
 
@@ -328,8 +337,7 @@ impl<'m, 's> Worker<'m, 's> {
     fn step_failed(&mut self, error: Error) {
         // The kept prefixes are dropped first, because memory may be short.
         self.prefixes.clear();
-        self.rows.reset();
-        self.scheduler.set_slots(0);
+        self.reset_rows();
         let to_blame = self.scheduler.step_failed();
         for id in self.ids() {
             let task = self.tasks.get_mut(&id).expect("it is there");

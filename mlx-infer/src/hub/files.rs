@@ -106,7 +106,7 @@ pub(super) fn choose(name: &Name, all: &[String]) -> Result<Chosen> {
     } else if has(INDEX) {
         small.push(INDEX.to_owned());
         Weights::Index
-    } else if shards().next().is_some() {
+    } else if shards().chain(sidecars.clone()).next().is_some() {
         let files: BTreeSet<String> = shards().chain(sidecars).collect();
         Weights::Files(files.into_iter().collect())
     } else {

@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use mlx_core::{Array, safetensors};
+use mlx_core::{Array, Safetensors, safetensors};
 use mlx_infer::{
-    BatchResult, GenerateOptions, Limits, LoadOptions, LoadedModel, Request, Speculative,
+    BatchResult, Files, GenerateOptions, Limits, LoadOptions, LoadedModel, Request, Speculative,
 };
 use serde_json::json;
 
@@ -29,6 +29,8 @@ pub enum Head {
     Embedding,
     /// The features before it.
     Features,
+    /// Only the features, as they are before the model's final norm.
+    Before,
     /// The embedding, and another token is said.
     Wrong,
 }
@@ -81,7 +83,7 @@ fn around(tensors: &mut Tensors, layer: &str) {
     }
 }
 
-fn write(dir: &Path, head: Head) {
+pub fn write(dir: &Path, head: Head) {
     let h = V as i32;
     let mut tensors = Tensors::new();
     tensors.insert("model.embed_tokens.weight".to_owned(), matrix(V, V, Some));
@@ -127,6 +129,7 @@ fn write(dir: &Path, head: Head) {
             );
             fc.multiply(twice.unwrap()).unwrap()
         }
+        Head::Before => matrix(V, 2 * V, |token| before(token).map(|from| V + from)),
         Head::Wrong => matrix(V, 2 * V, |token| Some((token + 1) % V)),
     };
     tensors.insert("mtp.fc.weight".to_owned(), fc);
@@ -135,6 +138,7 @@ fn write(dir: &Path, head: Head) {
         "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "full_attention_interval": 2, "rms_norm_eps": 1e-6,
         "max_position_embeddings": 512, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
         "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4, "rope_theta": 1000.0, "mtp_norm_offset": 0,
+        "mtp_hidden": if head == Head::Before { "pre_norm" } else { "post_norm" },
     });
     std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
     let arrays = tensors.iter().map(|(name, array)| (name.as_str(), array));
@@ -188,6 +192,8 @@ fn drafts_are_all_right_or_all_wrong() {
         (Head::Embedding, 3),
         (Head::Features, 1),
         (Head::Features, 3),
+        // The features behind a draft are after the head's norm.
+        (Head::Before, 1),
         (Head::Wrong, 2),
     ] {
         let model = load(head, 4);
@@ -242,4 +248,73 @@ fn sampled_drafts_are_drawn_as_the_tokens_are() {
         // Drafts that followed a part of the text may be wrong; those of the head are not.
         assert!(accepted * 10 > drafted * 7, "{accepted} of {drafted}");
     }
+}
+
+/// A head from a folder of its own drafts for a checkpoint without one.
+#[test]
+fn a_head_from_elsewhere_drafts() {
+    let [whole, model, head] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    write(whole.path(), Head::Features);
+    let file = Safetensors::open(whole.path().join("model.safetensors")).unwrap();
+    let part = |dir: &Path, is_head: bool| {
+        let tensors: Tensors = (file.names())
+            .filter(|name| name.starts_with("mtp.") == is_head)
+            .map(|name| {
+                let short = name.strip_prefix("mtp.").unwrap_or(name);
+                (short.to_owned(), file.array(name).unwrap())
+            })
+            .collect();
+        let arrays = tensors.iter().map(|(name, array)| (name.as_str(), array));
+        safetensors::save(dir.join("model.safetensors"), arrays, &BTreeMap::new()).unwrap();
+    };
+    part(model.path(), false);
+    part(head.path(), true);
+    let config = std::fs::read_to_string(whole.path().join("config.json")).unwrap();
+    let config = config.replace(",\"mtp_norm_offset\":0", "");
+    std::fs::write(model.path().join("config.json"), config).unwrap();
+    let config = json!({"model_type": "qwen3_5_mtp", "hidden_size": V, "mtp_norm_offset": 0});
+    std::fs::write(head.path().join("config.json"), config.to_string()).unwrap();
+
+    let options = LoadOptions {
+        max_draft: 3,
+        ..LoadOptions::default()
+    };
+    let files = || Files::directory(model.path()).unwrap();
+    let load = |options| LoadedModel::load_with_head(files(), head.path(), options, &mut |_, _| ());
+    let row = (vec![5], speculating(3, greedy(36)));
+    let (ids, [drafted, accepted]) = run(&load(options).unwrap(), &[row]).remove(0);
+    let mut token = 5;
+    for id in ids {
+        token = next(token);
+        assert_eq!(id as usize, token);
+    }
+    assert_eq!((drafted, accepted), (26, 26));
+    let error = load(LoadOptions::default()).err().expect("loaded");
+    assert!(error.to_string().contains("needs max_draft"), "{error}");
+
+    let command = |model: &Path, more: &[&str]| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_mlx-infer"))
+            .args([
+                "generate",
+                "--json",
+                "--tokens",
+                "5",
+                "--max-tokens",
+                "36",
+                "--ignore-eos",
+            ])
+            .arg("--model")
+            .arg(model)
+            .args(more)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        json
+    };
+    let head = head.path().to_str().unwrap();
+    let expected = command(model.path(), &[]);
+    let found = command(model.path(), &["--mtp", head, "--speculative", "3"]);
+    assert_eq!(found["tokens"], expected["tokens"]);
+    assert_eq!(found["usage"]["accepted_draft_tokens"], 26);
 }

@@ -10,6 +10,7 @@ mod backlog;
 mod classify;
 mod command;
 mod constrained;
+mod draft_model;
 mod drafted_schedules;
 mod endless;
 mod engine;

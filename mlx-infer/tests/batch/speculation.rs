@@ -315,7 +315,7 @@ fn quantised_caches_of_recurrent_models_are_evicted_and_resumed() {
 /// that are given up and come back and of prompts that share a beginning.
 #[test]
 fn a_head_drafts_and_does_not_show() {
-    for case in ["qwen3_5_text", "qwen3_5_moe"] {
+    for case in ["qwen3_5_text", "qwen3_5_moe", "glm4_moe", "deepseek_v3"] {
         let load = |max_draft| {
             let options = LoadOptions {
                 dtype: Some(mlx_core::DType::F32),

@@ -7,12 +7,15 @@ use mlx_nn::Rules;
 use serde_json::Value;
 
 use super::Config;
+use crate::mtp;
 
 /// Which scheme packs which weight.
 #[derive(Clone, Debug, Default)]
 pub struct Quantization {
     default: Option<Scheme>,
     overrides: BTreeMap<String, Option<Scheme>>,
+    /// That of a head for multi-token prediction that comes from elsewhere.
+    head: Option<Box<Quantization>>,
 }
 
 impl Quantization {
@@ -34,7 +37,7 @@ impl Quantization {
             if method == "mxfp4" {
                 return Ok(Self {
                     default: Some(Scheme::default_of(QuantMode::Mxfp4)),
-                    overrides: BTreeMap::new(),
+                    ..Self::default()
                 });
             }
             return Err(entry.unsupported(format!(
@@ -59,11 +62,24 @@ impl Quantization {
         Ok(Self {
             default: Some(scheme(&entry)?),
             overrides,
+            head: None,
         })
+    }
+
+    /// The same, with that of a head for multi-token prediction that comes from elsewhere.
+    #[must_use]
+    pub(crate) fn with_head(self, head: Self) -> Self {
+        Self {
+            head: Some(Box::new(head)),
+            ..self
+        }
     }
 
     /// The scheme of the weight at `path`, if it is packed at all.
     pub fn scheme(&self, path: &str) -> Option<Scheme> {
+        if let (Some(head), true) = (&self.head, path.starts_with(mtp::PREFIX)) {
+            return head.scheme(path);
+        }
         self.overrides.get(path).copied().unwrap_or(self.default)
     }
 

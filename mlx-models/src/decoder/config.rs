@@ -152,7 +152,7 @@ impl DecoderConfig {
     }
 
     /// What is kept of a position by layers with attention.
-    fn kv(&self) -> KvShape {
+    pub(crate) fn kv(&self) -> KvShape {
         match &self.latent {
             Some(latent) => KvShape {
                 heads: 1,

@@ -22,9 +22,9 @@ impl Drafter for Head {
         drafts: &mut Drafts,
     ) -> Result<()> {
         let mut features = Vec::new();
-        rows.draw(tasks, wanted, drafts, |rows, tokens, widths| {
+        let model = rows.model();
+        rows.draw(tasks, wanted, model, drafts, |rows, tokens, widths| {
             // Each draft runs the head over all drafts before it: one layer, and nothing of it stays.
-            let model = rows.model();
             let columns = tokens.iter().map(|tokens| tokens.expand_dims(-1));
             let columns = columns.collect::<mlx_core::Result<Vec<_>>>()?;
             let mut step = rows.cache().begin(widths)?;

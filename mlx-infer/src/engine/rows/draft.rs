@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mlx_core::ops::concat;
+use mlx_core::ops::{concat, create::full};
 use mlx_core::{Array, async_eval};
 use mlx_models::Model;
 use mlx_nn::ModelCache;
@@ -24,13 +24,19 @@ impl<'m> Rows<'m> {
         self.model
     }
 
+    /// The request of each slot that is in use.
+    pub(crate) fn owners(&self) -> &[Option<Id>] {
+        &self.slots
+    }
+
     /// The batch's cache.
     pub(crate) fn cache(&mut self) -> &mut ModelCache {
         &mut self.cache
     }
 
-    /// Draws up to so many tokens for each of the rows `wanted`, each behind those before it. `next` gives the features `[slots, E]` from which a
-    /// token is chosen, of each slot's last token and the drafts behind it, U32 `[slots]` each, and how many of these each slot reads.
+    /// Draws up to so many tokens for each of the rows `wanted`, each behind those before it. `next` gives the features `[slots, E]` from which the
+    /// output head of `by` tells a token, of each slot's last token and the drafts behind it, U32 `[slots]` each, and how many of these each slot
+    /// reads.
     ///
     /// A token is drawn with the noise of its position, as the sampler will draw: so it is most often the same. Penalties know the tokens before the
     /// draft, and a grammar holds the first one only: of what they would change, more is rejected.
@@ -38,6 +44,7 @@ impl<'m> Rows<'m> {
         &mut self,
         tasks: &Tasks<'_>,
         wanted: &BTreeMap<Id, usize>,
+        by: &LoadedModel,
         drafts: &mut Drafts,
         mut next: impl FnMut(&mut Self, &[Array], &[usize]) -> Result<Array>,
     ) -> Result<()> {
@@ -77,7 +84,7 @@ impl<'m> Rows<'m> {
                 None => unused(),
             };
             let settings: Vec<Row<'_>> = ids.iter().map(row).collect();
-            let logits = logits(self.model.model(), &features, &settings)?;
+            let logits = logits(by.model(), self.model.vocab() as i32, &features, &settings)?;
             tokens.push(sample(&logits, &settings, None)?.ids().clone());
         }
         let columns = tokens[1..].iter().map(|tokens| tokens.expand_dims(-1));
@@ -108,11 +115,20 @@ impl<'m> Rows<'m> {
     }
 }
 
-/// Logits for drafts: of a part of a large vocabulary, if the settings of no row name tokens.
-fn logits(model: &dyn Model, features: &Array, rows: &[Row<'_>]) -> Result<Array> {
+/// Logits of `by` for drafts: of a part of a large vocabulary, if the settings of no row name tokens, and of no more than the `vocab` tokens of the
+/// model that verifies.
+fn logits(by: &dyn Model, vocab: i32, features: &Array, rows: &[Row<'_>]) -> Result<Array> {
     let names_tokens = |row: &Row<'_>| !row.params.keeps_logits() || row.mask.is_some();
-    match model.geometry().vocab > 2 * VOCABULARY && !rows.iter().any(names_tokens) {
-        true => Ok(model.head().first(VOCABULARY, features)?),
-        false => Ok(model.logits(features)?),
+    let names_tokens = rows.iter().any(names_tokens);
+    let is_part = by.geometry().vocab > 2 * VOCABULARY && !names_tokens;
+    let logits = by.draft_logits(features, is_part.then_some(VOCABULARY))?;
+    let [b, own] = logits.dims()?;
+    if own > vocab {
+        return Ok(logits.slice_axis(1, 0, vocab)?);
     }
+    if own < vocab && names_tokens {
+        let absent = full(&[b, vocab - own], f32::NEG_INFINITY, logits.dtype())?;
+        return Ok(concat(&[logits, absent], 1)?);
+    }
+    Ok(logits)
 }

@@ -55,10 +55,10 @@ impl Rows<'_> {
     /// anew.
     pub(crate) fn room(&self, id: Id) -> usize {
         let Some(slot) = self.slot(id) else { return 0 };
-        let most = self.model.draft_room();
+        let (most, len) = (self.model.draft_room(), self.cache.lens()[slot]);
         match self.model.model().switches_after() {
-            None => most,
-            Some(switch) => most.min(switch.saturating_sub(self.cache.lens()[slot] + 1)),
+            Some(switch) if len < switch => most.min(switch - len - 1),
+            _ => most,
         }
     }
 

@@ -22,10 +22,9 @@ impl Worker<'_, '_> {
         }
         // Drafts follow the last token, so it has to be read. That may end requests.
         self.settle();
-        let start = Instant::now();
         match self.draft(&due) {
-            Ok(drafts) if drafts.is_empty() => false,
-            Ok(drafts) => {
+            Ok((drafts, _)) if drafts.is_empty() => false,
+            Ok((drafts, start)) => {
                 self.verify(&drafts, start);
                 true
             }
@@ -43,8 +42,9 @@ impl Worker<'_, '_> {
         row.is_some_and(|row| row.is_due())
     }
 
-    /// The drafts of the rows `due` that should pay.
-    fn draft(&mut self, due: &[Id]) -> Result<Drafts> {
+    /// The drafts of the rows `due` that should pay, and when the step with them began: not before the drafter was ready.
+    fn draft(&mut self, due: &[Id]) -> Result<(Drafts, Instant)> {
+        let start = Instant::now();
         // A step must not take more memory than one without drafts may.
         let fits = |&most: &usize| self.scheduler.has_room(most);
         let most = (0..=MOST).rev().find(fits).unwrap_or(0);
@@ -79,12 +79,32 @@ impl Worker<'_, '_> {
                 wanted.insert(id, len);
             }
         }
-        if let Some(drafter) = self.drafter.as_mut().filter(|_| !wanted.is_empty()) {
+        let Some(drafter) = self.drafter.as_mut().filter(|_| !wanted.is_empty()) else {
+            return Ok((drafts, start));
+        };
+        let asked: Vec<Id> = wanted.keys().copied().collect();
+        drafter.prepare(&self.rows, &self.tasks, &mut wanted)?;
+        for id in asked.iter().filter(|id| !wanted.contains_key(id)) {
+            let task = self.tasks.get_mut(id);
+            if let Some(row) = task.and_then(|task| task.sequence.speculation_mut()) {
+                row.found_none();
+            }
+        }
+        let start = Instant::now();
+        if !wanted.is_empty() {
             let guided: Vec<(Id, &[u32])> = wanted.keys().map(|&id| (id, &[][..])).collect();
             foresee(&mut self.tasks, &guided, &mut self.masks);
             drafter.draft(&mut self.rows, &mut self.tasks, &wanted, &mut drafts)?;
         }
-        Ok(drafts)
+        Ok((drafts, start))
+    }
+
+    /// Lets the drafter follow rows that have left or moved.
+    pub(super) fn follow_rows(&mut self) -> Result<()> {
+        match &mut self.drafter {
+            Some(drafter) => drafter.follow(&self.rows, &self.tasks),
+            None => Ok(()),
+        }
     }
 
     /// What a row may bring to the step, `room` tokens at most.

@@ -1,0 +1,62 @@
+//! `--draft-model` and `--mtp`: what drafts for rows that speculate, beside their own texts.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use mlx_infer::{Files, LoadOptions, LoadedModel, Speculative, hub};
+
+use super::{Failure, Result, backend};
+
+/// What drafts for rows that speculate, beside their own texts.
+#[derive(Args)]
+pub(super) struct Drafters {
+    /// With --speculative: folder or name of a smaller model with the same vocabulary, which guesses the next tokens
+    #[arg(long, value_name = "DIR|ORG/NAME[@REV]")]
+    draft_model: Option<PathBuf>,
+    /// With --speculative: folder or name of a head for multi-token prediction, for a model without one
+    #[arg(
+        long,
+        value_name = "DIR|ORG/NAME[@REV]",
+        conflicts_with = "context_len"
+    )]
+    mtp: Option<PathBuf>,
+}
+
+impl Drafters {
+    /// # Errors
+    /// They are given, and nothing speculates, or the back end is another.
+    pub(super) fn check(&self, choice: &backend::Choice, speculative: Speculative) -> Result {
+        let flags = [
+            ("draft-model", self.draft_model.is_some()),
+            ("mtp", self.mtp.is_some()),
+        ];
+        choice.refuse(&flags)?;
+        match flags.iter().find(|(_, is_given)| *is_given) {
+            Some((name, _)) if speculative == Speculative::Off => Err(Failure::Usage(format!(
+                "--{name} drafts only with --speculative auto or a number"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Loads the model in `files` with them.
+    pub(super) fn load(
+        &self,
+        files: Files,
+        options: LoadOptions,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<LoadedModel> {
+        let named = |path: &Option<PathBuf>| path.as_deref().map(hub::open).transpose();
+        let (head, draft) = (named(&self.mtp)?, named(&self.draft_model)?);
+        let mut model = match &head {
+            Some(Files::Directory(head)) => {
+                LoadedModel::load_with_head(files, head, options, progress)?
+            }
+            _ => LoadedModel::load_files(files, options, progress)?,
+        };
+        if let Some(draft) = draft {
+            model.load_draft_model(draft)?;
+        }
+        Ok(model)
+    }
+}

@@ -1,0 +1,340 @@
+//! After any schedule the states of rows that speculate equal those of rows that do not, and rejected tokens leave no trace in them.
+//!
+//! Rejected drafts are tokens with an embedding of their own, which no text has. Between two steps the slots behind each row's length are overwritten
+//! with NaN.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::rc::Rc;
+
+use mlx_core::fast::{self, Form, Op};
+use mlx_core::ops::create::full;
+use mlx_core::{Array, DType, Safetensors, eval, safetensors};
+use mlx_nn::{Attend, LayerKind, ModelCache};
+
+use super::*;
+use crate::cancel::CancelToken;
+use crate::engine::drafters::Drafts;
+use crate::generate::GenerateOptions;
+use crate::model::LoadOptions;
+use crate::request::Request;
+use crate::sampler::SamplingParams;
+use crate::speculate::Speculative;
+
+/// The token of rejected drafts, and its embedding.
+const POISON: u32 = 63;
+const LARGE: f32 = 1e4;
+/// The longest draft, and the room that rings have for it.
+const MOST: usize = 4;
+/// Schedules of each model and drafter.
+const SCHEDULES: u64 = 5;
+
+/// Numbers from 0 to `below`.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, below: usize) -> usize {
+        self.0 = (self.0)
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % below
+    }
+}
+
+/// NaN for slots behind a row's length, or a large number where masked slots are multiplied by 0: MLX's own attention.
+fn poison() -> f32 {
+    match fast::form(Op::Attention).unwrap() {
+        Form::Plain => LARGE,
+        _ => f32::NAN,
+    }
+}
+
+/// A model of `testdata` with the token of rejected drafts.
+fn load(case: &str) -> LoadedModel {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../testdata/models")
+        .join(case);
+    let copy = tempfile::tempdir().unwrap();
+    std::fs::copy(dir.join("config.json"), copy.path().join("config.json")).unwrap();
+    let file = Safetensors::open(dir.join("model.safetensors")).unwrap();
+    let mut tensors = BTreeMap::new();
+    for name in file.names() {
+        let mut array = file.array(name).unwrap();
+        if name.ends_with("embed_tokens.weight") {
+            array = array.astype(DType::F32).unwrap();
+            let shape = array.shape().to_vec();
+            let mut values = array.to_vec::<f32>().unwrap();
+            let width = shape[1] as usize;
+            values[POISON as usize * width..][..width].fill(LARGE);
+            array = Array::from_slice(&values, &shape).unwrap();
+        }
+        tensors.insert(name.to_owned(), array);
+    }
+    let arrays = tensors.iter().map(|(name, array)| (name.as_str(), array));
+    let path = copy.path().join("model.safetensors");
+    safetensors::save(path, arrays, &BTreeMap::new()).unwrap();
+    let options = LoadOptions {
+        dtype: Some(DType::F32),
+        max_draft: MOST,
+        ..LoadOptions::default()
+    };
+    LoadedModel::load(copy.path(), options).unwrap()
+}
+
+/// Drafts tokens that are right up to a random one. Those behind it are poison.
+struct Scripted {
+    /// The tokens of each request.
+    expected: Rc<RefCell<BTreeMap<Id, Vec<u32>>>>,
+    random: Random,
+}
+
+impl Drafter for Scripted {
+    fn draft(
+        &mut self,
+        _rows: &mut Rows<'_>,
+        tasks: &mut Tasks<'_>,
+        wanted: &BTreeMap<Id, usize>,
+        drafts: &mut Drafts,
+    ) -> crate::Result<()> {
+        for (&id, &most) in wanted {
+            let at = tasks[&id].sequence.history().generated().len();
+            let right = self.random.below(most + 1);
+            let mut draft = self.expected.borrow()[&id][at..at + right].to_vec();
+            draft.resize(most, POISON);
+            drafts.add(id, draft);
+        }
+        Ok(())
+    }
+}
+
+/// The numbers of row `slot`, state by state: of positions that later tokens see, and of recurrent states.
+fn states(model: &LoadedModel, cache: &ModelCache, slot: usize) -> Vec<Vec<f32>> {
+    let len = cache.lens()[slot];
+    let row = cache.prefix(slot, len).unwrap();
+    let mut arrays = row.row_arrays();
+    let kinds = model.model().layers();
+    let mut found = Vec::new();
+    for (layer, kind) in kinds.iter().enumerate() {
+        for _ in kind.part_names() {
+            let array = arrays.next().unwrap();
+            // A head is one position behind the layers.
+            let is_head = model.model().drafts() && layer + 2 == kinds.len();
+            let held = len - usize::from(is_head);
+            let (first, slots) = match kind {
+                LayerKind::Recurrent(_) => {
+                    found.push(array.to_vec().unwrap());
+                    continue;
+                }
+                LayerKind::Window(window) => ((held + 1).saturating_sub(*window), window + MOST),
+                LayerKind::Full | LayerKind::Latent => (0, usize::MAX),
+            };
+            if first == held {
+                found.push(Vec::new());
+                continue;
+            }
+            let seen: Vec<i32> = (first..held).map(|at| (at % slots) as i32).collect();
+            let seen = Array::from_slice(&seen, &[seen.len() as i32]).unwrap();
+            found.push(array.take(&seen, 2).unwrap().to_vec().unwrap());
+        }
+    }
+    found
+}
+
+/// Whether these are the same numbers: to the bit, but for MLX's own kernels.
+fn same(found: &[Vec<f32>], expected: &[Vec<f32>]) -> bool {
+    let ours = |op| fast::form(op).unwrap() != Form::Plain;
+    let to_the_bit = ours(Op::Attention) && ours(Op::Delta);
+    let near = |(a, b): (&f32, &f32)| match to_the_bit {
+        true => a.to_bits() == b.to_bits(),
+        false => (a - b).abs() < 1e-3 * (1.0 + b.abs()),
+    };
+    let part = |(a, b): (&Vec<f32>, &Vec<f32>)| a.len() == b.len() && a.iter().zip(b).all(near);
+    found.len() == expected.len() && found.iter().zip(expected).all(part)
+}
+
+/// Overwrites the slots behind each row's length.
+fn overwrite(model: &LoadedModel, cache: &mut ModelCache) {
+    let (rows, width) = (cache.rows(), MOST + 1);
+    let geometry = model.model().geometry().clone();
+    let kinds = geometry.states();
+    let mut step = cache.begin(&vec![width; rows]).unwrap();
+    for (layer, kv) in geometry.kv().iter().enumerate() {
+        let Some(kv) = kv else { continue };
+        let shape = [rows as i32, kv.heads, width as i32, kv.key_dim];
+        let queries = full(&shape, 1.0f32, DType::F32).unwrap();
+        let dirt = full(&shape, poison(), DType::F32).unwrap();
+        let options = Attend {
+            scale: 1.0,
+            softcap: None,
+            sinks: None,
+        };
+        let is_head = model.model().drafts() && layer + 2 == kinds.len();
+        let seen = match is_head {
+            true => step.behind(|step| step.attend(layer, &queries, &dirt, &dirt, &options)),
+            false => step.attend(layer, &queries, &dirt, &dirt, &options),
+        };
+        eval([&seen.unwrap()]).unwrap();
+    }
+    drop(step);
+    eval(cache.arrays()).unwrap();
+}
+
+fn kind(kind: usize) -> (Vec<u32>, GenerateOptions) {
+    let mut random = Random(kind as u64 + 1);
+    let prompt = (0..1 + kind * 5 % 19).map(|_| random.below(60) as u32);
+    let options = GenerateOptions {
+        max_tokens: 6 + kind * 7 % 15,
+        ignore_eos: true,
+        prefill_chunk: if kind.is_multiple_of(3) { 4 } else { 512 },
+        sampling: SamplingParams {
+            temperature: if kind.is_multiple_of(2) { 0.0 } else { 1.2 },
+            seed: Some(kind as u64),
+            // It is never chosen.
+            logit_bias: [(POISON, -1e4)].into_iter().collect(),
+            ..Default::default()
+        },
+        ..Default::default()
+    };
+    (prompt.collect(), options)
+}
+
+type Told = Rc<RefCell<Vec<u32>>>;
+
+/// Submits a request, whose tokens go to the list.
+fn submit<'s>(
+    worker: &mut Worker<'_, 's>,
+    of: usize,
+    drafts: usize,
+    dropped: &CancelToken,
+) -> Told {
+    let (prompt, options) = kind(of);
+    let options = GenerateOptions {
+        speculative: match drafts {
+            0 => Speculative::Off,
+            5 => Speculative::Auto,
+            tokens => Speculative::Tokens(tokens),
+        },
+        ..options
+    };
+    let told = Told::default();
+    let tokens = told.clone();
+    let sink = Box::new(move |event: crate::Result<Event>| {
+        if let Event::Token { choice, .. } = event.unwrap() {
+            tokens.borrow_mut().push(choice.id);
+        }
+        ControlFlow::Continue(())
+    });
+    let request = Request::new(prompt, options);
+    worker.submit(request, Instant::now(), dropped.clone(), None, sink);
+    told
+}
+
+/// The tokens of a request that is alone and does not speculate, and its states at each length.
+type Plain = (Vec<u32>, BTreeMap<usize, Vec<Vec<f32>>>);
+
+fn plain(model: &LoadedModel, of: usize) -> Plain {
+    let mut worker = Worker::new(model, Limits::default());
+    let told = submit(&mut worker, of, 0, &CancelToken::new());
+    let mut found = BTreeMap::new();
+    while !worker.is_idle() {
+        worker.tick();
+        if let Some((cache, slot)) = worker.rows.row(1) {
+            found.insert(cache.lens()[slot], states(model, cache, slot));
+        }
+    }
+    (told.take(), found)
+}
+
+/// Rows join, leave, are evicted and come back while others draft 0 to 4 tokens. How many states were compared.
+fn run(case: &str, model: &LoadedModel, plain: &[Plain], seed: u64, is_scripted: bool) -> usize {
+    let mut random = Random(seed);
+    let row: usize = model.state_costs().iter().map(|cost| cost.bytes(256)).sum();
+    let (rows, cache_rows) = [(5, None), (3, Some(2)), (6, Some(3))][seed as usize % 3];
+    let limits = Limits {
+        rows,
+        cache_bytes: cache_rows.map(|rows| rows * row),
+        ..Limits::default()
+    };
+    let mut worker = Worker::new(model, limits);
+    let expected = Rc::new(RefCell::new(BTreeMap::new()));
+    if is_scripted {
+        worker.drafter = Some(Box::new(Scripted {
+            expected: expected.clone(),
+            random: Random(seed + 7),
+        }));
+    }
+    let mut waiting: Vec<_> = (0..8).map(|_| random.below(20)).collect();
+    let (mut kinds, mut told, mut compared) = (BTreeMap::new(), Vec::new(), 0);
+    for tick in 0.. {
+        let due = waiting.iter().filter(|at| **at == tick).count();
+        waiting.retain(|at| *at != tick);
+        for _ in 0..due {
+            let of = random.below(plain.len());
+            let dropped = CancelToken::new();
+            let tokens = submit(&mut worker, of, random.below(6), &dropped);
+            let leaves = (random.below(4) == 0).then(|| tick + random.below(8));
+            kinds.insert(worker.submitted, of);
+            expected
+                .borrow_mut()
+                .insert(worker.submitted, plain[of].0.clone());
+            told.push((of, tokens, dropped, leaves));
+        }
+        for (_, _, dropped, leaves) in &told {
+            if *leaves == Some(tick) {
+                dropped.cancel();
+            }
+        }
+        if waiting.is_empty() && worker.is_idle() {
+            break;
+        }
+        worker.tick();
+        for id in worker.scheduler.running() {
+            let Some((cache, slot)) = worker.rows.row(id) else {
+                continue;
+            };
+            let len = cache.lens()[slot];
+            if let Some(expected) = plain[kinds[&id]].1.get(&len) {
+                let found = states(model, cache, slot);
+                assert!(
+                    same(&found, expected),
+                    "{case}, {seed}: request {id}, length {len}"
+                );
+                compared += 1;
+            }
+        }
+        if worker.rows.slots() > 0 {
+            overwrite(model, worker.rows.cache());
+        }
+    }
+    for (of, tokens, dropped, _) in told {
+        let (found, expected) = (tokens.take(), &plain[of].0);
+        let is_whole = dropped.is_cancelled() || found.len() == expected.len();
+        assert!(
+            is_whole && expected.starts_with(&found),
+            "{case}, {seed}: {of}"
+        );
+    }
+    compared
+}
+
+/// `MLX_INFER_DRAFTED_DAYS=1000` runs so many schedules instead of a few.
+#[test]
+fn rejected_tokens_leave_no_trace_in_any_state() {
+    let days = std::env::var("MLX_INFER_DRAFTED_DAYS");
+    let days: u64 = days.map_or(SCHEDULES, |days| days.parse().expect("a number of days"));
+    for (case, drafters) in [
+        ("llama_llama3", &[true][..]),
+        ("mistral", &[true]),
+        ("qwen3_5_text", &[true, false]),
+    ] {
+        let model = load(case);
+        let plain: Vec<Plain> = (0..10).map(|of| plain(&model, of)).collect();
+        for &is_scripted in drafters {
+            let compared = (0..days).map(|seed| run(case, &model, &plain, seed, is_scripted));
+            let compared: usize = compared.sum();
+            assert!(compared > 40 * days as usize, "{case}: {compared} states");
+        }
+    }
+}
