@@ -32,7 +32,7 @@ pub(crate) struct Found<'s, H> {
 }
 
 impl<H> PrefixStore<H> {
-    /// An empty store of at most so many bytes.
+    /// An empty store with this limit in bytes.
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             limit,

@@ -200,9 +200,9 @@ pub trait Model: Module {
         false
     }
 
-    /// Features `[B, E]` from which [`draft_logits`](Self::draft_logits) tells what may follow `tokens` `[B, L]`: each row's next token, which
-    /// no layer has read, and the drafts behind it. `features` are those that this function gave for all but the last of them. The
-    /// step must not be committed.
+    /// The features `[B, E]` from which [`draft_logits`](Self::draft_logits) predicts the token after `tokens` `[B, L]`: each row's next
+    /// token, which no layer has read, and the drafts after it. `features` are the results of this function for all but the last of these
+    /// tokens. The step must not be committed.
     ///
     /// # Errors
     /// The model has no head, or the shapes do not fit.
@@ -280,7 +280,7 @@ pub trait Model: Module {
     }
 }
 
-/// Logits of all tokens, or of so many first ones.
+/// The logits of all tokens, or of the first `first` ones.
 fn logits_of(head: Head<'_>, features: &Array, first: Option<i32>) -> Result<Array> {
     match first {
         Some(first) => head.first(first, features),

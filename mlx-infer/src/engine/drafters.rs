@@ -43,7 +43,7 @@ pub(crate) trait Drafter {
         Ok(())
     }
 
-    /// Adds a draft of at most so many tokens for each of the rows `wanted`. No step may be under way; the batch's cache is as before.
+    /// Adds a draft for each of the rows `wanted`, of at most its number of tokens. No step may be in flight. The batch's cache is unchanged.
     ///
     /// # Errors
     /// A computation fails.

@@ -185,7 +185,7 @@ impl Sequence {
         self.held_behind(0)
     }
 
-    /// What the token behind so many drafts is held to, as far as it is known.
+    /// The constraint on the token after this many drafts, if it is known.
     pub(crate) fn held_behind(&self, drafts: usize) -> Option<Held<'_>> {
         let guide = self.guide.as_ref();
         let grammar = guide.and_then(|guide| guide.masks().nth(drafts).flatten());

@@ -56,7 +56,7 @@ impl Speculation {
         self.ngrams.draft(ids, room.min(self.setting.most()))
     }
 
-    /// What the row offers for a step that leaves `room` for drafts: so many tokens of its own text, or without any what a `model` drafts.
+    /// The row's offer for a step with `room` for drafts: the tokens `found` in its own text, or the drafts of a `model` if there are none.
     pub(crate) fn offer(&self, found: usize, room: usize, model: bool) -> Offer {
         let (origin, most) = match (found, self.setting) {
             (0, _) if !model => (Origin::Text, 0),

@@ -194,7 +194,7 @@ fn is_equal(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// A `model_type` without what tells a text model, a model with experts or a head from others of its architecture.
+/// A `model_type` without the suffixes for text models, models with experts and heads.
 fn base(model_type: &Value) -> &str {
     let mut name = model_type.as_str().unwrap_or_default();
     while let Some(rest) = ["_mtp", "_text", "_moe"]
