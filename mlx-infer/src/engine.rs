@@ -60,6 +60,31 @@ pub struct EngineOptions {
     pub adapters: Vec<(String, PathBuf)>,
 }
 
+impl EngineOptions {
+    /// # Errors
+    /// A number is 0, or two adapters have the same name.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.limits.check()?;
+        for (at, (name, _)) in self.adapters.iter().enumerate() {
+            if name.is_empty() || self.adapters[..at].iter().any(|(known, _)| known == name) {
+                let message =
+                    format!("adapter {name:?}: names must not be empty, and not be given twice");
+                return Err(Error::argument(message));
+            }
+        }
+        for (name, value) in [
+            ("max_requests", self.max_requests),
+            ("max_events", self.max_events),
+        ] {
+            if value == 0 {
+                let message = format!("{name} must be at least 1, given 0");
+                return Err(Error::argument(message));
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Default for EngineOptions {
     fn default() -> Self {
         Self {
@@ -118,27 +143,7 @@ impl Engine {
         load: impl FnOnce() -> Result<M> + Send + 'static,
         options: EngineOptions,
     ) -> Result<Self> {
-        options.limits.check()?;
-        for (at, (name, _)) in options.adapters.iter().enumerate() {
-            if name.is_empty()
-                || options.adapters[..at]
-                    .iter()
-                    .any(|(known, _)| known == name)
-            {
-                let message =
-                    format!("adapter {name:?}: names must not be empty, and not be given twice");
-                return Err(Error::argument(message));
-            }
-        }
-        for (name, value) in [
-            ("max_requests", options.max_requests),
-            ("max_events", options.max_events),
-        ] {
-            if value == 0 {
-                let message = format!("{name} must be at least 1, given 0");
-                return Err(Error::argument(message));
-            }
-        }
+        options.check()?;
         let (commands, inbox) = channel();
         let (ready, loaded) = channel();
         let (aborted, counts) = (Arc::new(AtomicBool::new(false)), Arc::new(Load::new()));

@@ -122,10 +122,13 @@ impl Snapshot {
 /// to stderr.
 ///
 /// # Errors
-/// It is neither, or the hub refuses it.
+/// It is neither, its weights are in GGUF, or the hub refuses it.
 pub fn open(model: &Path) -> Result<Files> {
     if model.exists() {
-        return Files::directory(model);
+        return match files::gguf_of(model) {
+            Some(gguf) => Err(Error::unsupported(files::not_read(&gguf.display()))),
+            None => Files::directory(model),
+        };
     }
     let shown = model.display();
     let name = match model.to_str().map(Name::parse) {

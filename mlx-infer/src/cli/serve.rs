@@ -7,7 +7,8 @@ use std::time::Duration;
 use clap::Args;
 use mlx_infer::serve::{ServeOptions, Server};
 use mlx_infer::{
-    EngineOptions, Error, ErrorKind, GenerateOptions, Limits, RequestOptions, Speculative, console,
+    EngineOptions, Error, ErrorKind, GenerateOptions, Limits, ModelInfo, RequestOptions,
+    Speculative, console,
 };
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -29,13 +30,13 @@ pub(super) struct Serve {
     /// Port; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     port: u16,
-    /// Name of the model in requests; may be given several times, answers bear the first [default: the model's own name]
+    /// Name of the model in requests; may be given several times, answers have the first [default: the model's own name]
     #[arg(long, value_name = "NAME")]
     name: Vec<String>,
     /// Adapter that requests may choose by its name, beside the model without it; may be given several times
     #[arg(long, value_name = "NAME=DIR", value_parser = name_and_folder)]
     adapter: Vec<(String, PathBuf)>,
-    /// API key that requests must bear; may be given several times. Other users of the machine can read it in the list of processes: prefer the file
+    /// API key that requests must have; may be given several times. Other users of the machine can read it in the list of processes: prefer the file
     #[arg(
         long,
         value_name = "KEY",
@@ -83,6 +84,9 @@ pub(super) struct Serve {
     /// are closed after this time
     #[arg(long, value_name = "SECONDS", default_value_t = ServeOptions::default().client_timeout.as_secs())]
     client_timeout: u64,
+    /// Seconds of silence after which a stream gets a comment, so that no proxy closes its connection as idle
+    #[arg(long, value_name = "SECONDS", default_value_t = ServeOptions::default().ping.as_secs())]
+    ping: u64,
     /// Write no line to stderr for each request
     #[arg(long)]
     quiet: bool,
@@ -138,15 +142,15 @@ impl Serve {
         console::note(&format!("listening at http://{}", server.address()));
         let (load, drafters) = (self.load, self.drafters);
         let (backend, speculative) = (self.backend, self.speculative);
-        Ok(server.run(move || {
+        let load = move || {
             let model = load.load_in(&backend, &drafters, speculative);
-            let model = model.map_err(|failure| match failure {
+            model.map_err(|failure| match failure {
                 Failure::Failed(error) => error,
                 Failure::Usage(message) => Error::new(ErrorKind::Argument, message),
-            })?;
-            console::note(&format!("ready: {}", model.info().model_type));
-            Ok(model)
-        })?)
+            })
+        };
+        let on_ready = |info: &ModelInfo| console::note(&format!("ready: {}", info.model_type));
+        Ok(server.run_with(load, on_ready)?)
     }
 
     fn options(&self) -> Result<ServeOptions> {
@@ -186,6 +190,7 @@ impl Serve {
             },
             drain: Duration::from_secs(self.drain),
             client_timeout: Duration::from_secs(self.client_timeout),
+            ping: Duration::from_secs(self.ping),
             engine: EngineOptions {
                 limits: Limits {
                     rows: self.rows,

@@ -1,7 +1,7 @@
 //! Which files of a model are downloaded, and which ones a folder lacks.
 
 use std::collections::BTreeSet;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use mlx_core::files;
 use serde_json::Value;
@@ -200,13 +200,32 @@ fn is_inside(file: &str) -> bool {
     !file.is_empty() && !file.contains(odd) && Path::new(file).components().all(plain)
 }
 
+/// The file in GGUF that a path names, or that a folder has in place of safetensors.
+pub(super) fn gguf_of(model: &Path) -> Option<PathBuf> {
+    let ends = |path: &Path, end: &str| path.extension().is_some_and(|found| found == end);
+    if model.is_file() {
+        return ends(model, "gguf").then(|| model.to_owned());
+    }
+    let files = std::fs::read_dir(model).ok()?;
+    let files: Vec<PathBuf> = files.filter_map(|file| Some(file.ok()?.path())).collect();
+    match files.iter().any(|file| ends(file, "safetensors")) {
+        true => None,
+        false => files.into_iter().find(|file| ends(file, "gguf")),
+    }
+}
+
+/// Why a file in GGUF is refused, and what helps.
+pub(super) fn not_read(file: &dyn std::fmt::Display) -> String {
+    format!("{file} is in GGUF, which is not read; convert it with the Python package gguf2mlx")
+}
+
 fn no_weights(name: &Name, all: &[String]) -> Error {
     let ends = |suffixes: &[&str]| {
         all.iter()
             .find(|file| suffixes.iter().any(|end| file.ends_with(end)))
     };
     let found = if let Some(file) = ends(&[".gguf"]) {
-        format!("{file} is in GGUF, which is not read; convert it with the Python package gguf2mlx")
+        not_read(&file)
     } else if let Some(file) = ends(&["adapter_model.safetensors", "adapters.safetensors"]) {
         format!(
             "{file} is an adapter; give --adapter its folder, and --model the model that it is for"

@@ -1,16 +1,15 @@
 //! `POST /v1/chat/completions`.
 
 use axum::Json;
-use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
 use super::choices::{Choices, Step};
 use super::chunks::{Chunks, StreamUsage, finish_word};
 use super::error::ApiError;
-use super::fields::Fields;
-use super::state::{Loaded, Shared, now};
-use super::trace::{Trace, new_id};
+use super::fields::{Ask, Fields};
+use super::state::{Loaded, now};
+use super::trace::new_id;
 use super::turn::{self, Call, Delta, End, Replies, Turn, Whole, call_id};
 use super::{logprobs, params, sse};
 use crate::metrics::Metrics;
@@ -19,20 +18,18 @@ use crate::text::chat::Message;
 use crate::text::chat::reply::Part;
 use crate::text::tokenizer::Tokenizer;
 
-/// Keys of this route that change nothing here.
-const HARMLESS: &[&str] = &["modalities"];
-
-pub(super) async fn chat(
-    State(app): State<Shared>,
-    Extension(trace): Extension<Trace>,
-    mut fields: Fields,
-) -> Result<Response, ApiError> {
-    let served = app.served(fields.model()?.as_deref())?;
+pub(super) async fn chat(ask: Ask) -> Result<Response, ApiError> {
+    let Ask {
+        app,
+        trace,
+        served,
+        mut fields,
+    } = ask;
     let loaded = app.ready()?;
     let turn = read(&mut fields, loaded)?;
     let is_stream = fields.take("stream")?.unwrap_or(false);
     let usage = StreamUsage::take(&mut fields)?;
-    let mut headers = fields.end(HARMLESS)?;
+    let mut headers = fields.end(&[])?;
     let tokenizer = loaded.frontend().tokenizer()?.clone();
     let tokenizer = turn.options.logprobs.map(|_| tokenizer);
     let n = turn.n;
@@ -78,6 +75,11 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
     let messages: Value = fields.require("messages")?;
     let messages = Message::list_from_json(messages)
         .map_err(|error| ApiError::from(error).with_param("messages"))?;
+    let modalities: Vec<String> = fields.take("modalities")?.unwrap_or_default();
+    if let Some(other) = modalities.iter().find(|kind| *kind != "text") {
+        let message = format!("modalities: answers are text, given {other:?}");
+        return Err(ApiError::bad("modalities", message));
+    }
     let tools = turn::tools(fields)?;
     let tool_choice = turn::tool_choice(fields, &tools)?;
     let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
@@ -92,6 +94,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
     Ok(Turn {
         messages,
         tools,
+        skipped: Vec::new(),
         tool_choice,
         is_parallel,
         continues: fields.take("continue_final_message")?.unwrap_or(false),

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_core::Stream;
 use futures_util::StreamExt;
@@ -23,12 +23,12 @@ pub(super) const MAX_CHOICES: usize = 16;
 /// Most rows of a request.
 pub(super) const MAX_ROWS: usize = 1024;
 
-/// What one row has done since the last look at it.
+/// The new events of one row.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Step {
     /// Which row: prompt times `n` plus choice.
     pub(super) row: usize,
-    /// Its tokens, each with the text that it made certain.
+    /// Its new tokens, each with the text that it completes.
     pub(super) tokens: Vec<(Choice, String)>,
     /// The text that was held back until the end.
     pub(super) rest: String,
@@ -109,6 +109,11 @@ impl Choices {
         })
     }
 
+    /// The time without an event after which a stream gets a comment.
+    pub(super) fn silence(&self) -> Duration {
+        self.app.settings.ping
+    }
+
     /// How many rows there are.
     pub(super) fn len(&self) -> usize {
         self.rows.len()
@@ -130,7 +135,7 @@ impl Choices {
         }
     }
 
-    /// All that a row has done since the last look at it: several tokens at a time, if it is faster than its reader.
+    /// The new events of a row: several tokens, if the row is faster than its client.
     fn look(&mut self, at: usize, cx: &mut Context<'_>) -> Option<Result<Step, Error>> {
         let row = self.rows[at].as_mut()?;
         let mut step = None;
@@ -155,9 +160,14 @@ impl Choices {
                 })) => {
                     step.rest = text;
                     step.end = Some((reason, metrics));
+                    let is_cancelled = reason == FinishReason::Cancelled;
+                    let told = match is_cancelled && row.is_complete {
+                        true => FinishReason::Stop,
+                        false => reason,
+                    };
                     self.trace
-                        .finished(reason, &metrics, !at.is_multiple_of(self.n));
-                    match reason == FinishReason::Cancelled && !row.is_complete {
+                        .finished(told, &metrics, !at.is_multiple_of(self.n));
+                    match is_cancelled && !row.is_complete {
                         true => Err(Error::new(ErrorKind::Cancelled, "cancelled by the server")),
                         false => Ok(()),
                     }
@@ -201,7 +211,7 @@ impl Stream for Choices {
     }
 }
 
-/// Seconds after which there may be room for another request: one for each time that all rows have to change.
+/// Seconds until there may be room for another request: one for each full batch that waits.
 fn wait_for_room(loaded: &Loaded, rows: usize) -> u64 {
     let waiting = loaded.engine.load().waiting;
     (1 + waiting / rows.max(1)).min(60) as u64

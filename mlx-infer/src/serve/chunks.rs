@@ -12,7 +12,7 @@ use crate::generate::FinishReason;
 /// Ends a stream.
 const DONE: &str = "data: [DONE]\n\n";
 
-/// Whether a stream tells its usage: `stream_options`.
+/// Whether a stream ends with a chunk that has the usage: `stream_options`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StreamUsage {
     is_included: bool,

@@ -1,13 +1,12 @@
 //! `POST /v1/classify`: the label that follows each text best.
 
 use axum::Json;
-use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
-use super::fields::Fields;
+use super::fields::Ask;
 use super::params::OneOrMany;
 use super::state::{Loaded, Served, Shared, heavy, now};
 use super::trace::Trace;
@@ -34,12 +33,13 @@ enum Input {
     Conversation(Vec<Value>),
 }
 
-pub(super) async fn classify(
-    State(app): State<Shared>,
-    Extension(trace): Extension<Trace>,
-    mut fields: Fields,
-) -> Result<(HeaderMap, Json<Value>), ApiError> {
-    let served = app.served(fields.model()?.as_deref())?;
+pub(super) async fn classify(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiError> {
+    let Ask {
+        app,
+        trace,
+        served,
+        mut fields,
+    } = ask;
     let loaded = app.ready()?;
     let input: Input = fields.require("input")?;
     let labels: Vec<String> = fields.require("labels")?;

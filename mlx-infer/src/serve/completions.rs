@@ -1,7 +1,6 @@
 //! `POST /v1/completions`: continuations of texts or ids, with the log probabilities of the prompt if asked for.
 
 use axum::Json;
-use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -9,10 +8,10 @@ use serde_json::{Value, json};
 use super::choices::{Choices, MAX_ROWS, Step};
 use super::chunks::{Chunks, StreamUsage, finish_word};
 use super::error::ApiError;
-use super::fields::{Fields, name_ignored};
+use super::fields::{Ask, name_ignored};
 use super::logprobs::{Lists, check_top};
 use super::state::{Served, Shared, heavy, now};
-use super::trace::{Trace, new_id};
+use super::trace::new_id;
 use super::{params, sse};
 use crate::error::Error;
 use crate::generate::{FinishReason, Prompt};
@@ -47,12 +46,13 @@ impl Prompts {
     }
 }
 
-pub(super) async fn completions(
-    State(app): State<Shared>,
-    Extension(trace): Extension<Trace>,
-    mut fields: Fields,
-) -> Result<Response, ApiError> {
-    let served = app.served(fields.model()?.as_deref())?;
+pub(super) async fn completions(ask: Ask) -> Result<Response, ApiError> {
+    let Ask {
+        app,
+        trace,
+        served,
+        mut fields,
+    } = ask;
     let loaded = app.ready()?;
     let prompts = fields.require::<Prompts>("prompt")?.list();
     let n = params::choices(&mut fields)?;
@@ -133,6 +133,10 @@ pub(super) async fn completions(
         trace.prompt(ids.iter().map(Vec::len).sum());
         let finish = Some(FinishReason::Length);
         writer.rows.iter_mut().for_each(|row| row.finish = finish);
+        if is_stream {
+            let events = sse::Writer::begin(&mut writer) + &sse::Writer::end(&mut writer);
+            return Ok(sse::finished(events, headers));
+        }
         return Ok((headers, Json(writer.whole())).into_response());
     }
     let mut choices = Choices::start(&app, loaded, &served, &trace, &ids, tried, &options)?;

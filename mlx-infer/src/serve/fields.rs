@@ -8,14 +8,14 @@ use serde_json::{Map, Value};
 use tokio::time::timeout;
 
 use super::error::ApiError;
-use super::state::Shared;
+use super::state::{Served, Shared};
+use super::trace::Trace;
 
 /// Keys that change nothing here, on any route.
 const HARMLESS: &[&str] = &[
     "cache_control",
     "client_metadata",
     "metadata",
-    "model",
     "prompt_cache_key",
     "prompt_cache_options",
     "prompt_cache_retention",
@@ -32,6 +32,7 @@ const REFUSED: &[&str] = &[
     "beam_width",
     "best_of",
     "dry_multiplier",
+    "functions",
     "length_penalty",
     "mirostat",
     "prediction",
@@ -42,6 +43,8 @@ const REFUSED: &[&str] = &[
 
 /// The header that names keys without effect.
 const IGNORED: HeaderName = HeaderName::from_static("x-ignored-params");
+/// The longest value of that header: clients refuse headers of many kilobytes.
+const MAX_IGNORED: usize = 1024;
 
 /// The keys of a request's body that were not taken yet.
 #[derive(Debug)]
@@ -69,9 +72,10 @@ impl Fields {
     pub(super) fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
         match self.object.shift_remove(name) {
             None | Some(Value::Null) => Ok(None),
-            Some(value) => T::deserialize(value)
-                .map(Some)
-                .map_err(|error| ApiError::bad(name, format!("{name}: {error}"))),
+            Some(value) => T::deserialize(value).map(Some).map_err(|error| {
+                let what = in_plain_words(&error.to_string());
+                ApiError::bad(name, format!("{name}: {what}"))
+            }),
         }
     }
 
@@ -100,14 +104,6 @@ impl Fields {
             .ok_or_else(|| ApiError::bad(name, format!("{name} is missing")))
     }
 
-    /// The model that is asked for.
-    ///
-    /// # Errors
-    /// It is not a text.
-    pub(super) fn model(&mut self) -> Result<Option<String>, ApiError> {
-        self.take("model")
-    }
-
     /// Ends the reading: the header that names keys without effect, if there are any. `harmless` are keys of this route that change nothing.
     ///
     /// # Errors
@@ -115,14 +111,15 @@ impl Fields {
     pub(super) fn end(self, harmless: &[&str]) -> Result<HeaderMap, ApiError> {
         let mut ignored = Vec::new();
         for (name, value) in &self.object {
-            let is_off = matches!(value, Value::Null | Value::Bool(false))
-                || value.as_f64() == Some(0.0)
-                || (name == "best_of" && value.as_u64() == Some(1))
-                || (name == "length_penalty" && value.as_f64() == Some(1.0));
-            if HARMLESS.contains(&name.as_str()) || harmless.contains(&name.as_str()) || is_off {
+            let is_harmless =
+                HARMLESS.contains(&name.as_str()) || harmless.contains(&name.as_str());
+            if is_harmless || value.is_null() {
                 continue;
             }
             if REFUSED.contains(&name.as_str()) {
+                if is_off(name, value) {
+                    continue;
+                }
                 return Err(ApiError::bad(name, format!("{name} is not supported")));
             }
             if self.is_strict {
@@ -137,15 +134,71 @@ impl Fields {
     }
 }
 
-/// Adds names of what had no effect to the header that tells of them. Names that cannot stand in a header are left out.
+/// What serde says of a value, with words for Rust's types.
+fn in_plain_words(what: &str) -> String {
+    let words = [
+        ("expected usize", "expected a whole number from 0"),
+        ("expected u32", "expected a whole number from 0"),
+        ("expected i64", "expected a whole number"),
+        ("expected f32", "expected a number"),
+        ("expected a sequence", "expected a list"),
+        ("expected a map", "expected an object"),
+        ("invalid type: sequence", "invalid type: list"),
+        ("invalid type: map", "invalid type: object"),
+    ];
+    let replaced = |text: String, (rust, plain): &(&str, &str)| text.replace(rust, plain);
+    words.iter().fold(what.to_owned(), replaced)
+}
+
+/// Whether an unsupported key has its neutral value.
+fn is_off(name: &str, value: &Value) -> bool {
+    let neutral = match name {
+        "best_of" | "length_penalty" => 1.0,
+        _ => 0.0,
+    };
+    *value == false || *value == "" || value.as_f64() == Some(neutral)
+}
+
+/// Adds names of what had no effect to the header that tells of them. Names that cannot stand in a header, and those for which it has no room,
+/// are left out.
 pub(super) fn name_ignored(headers: &mut HeaderMap, names: &[impl AsRef<str>]) {
     let known = headers.get(IGNORED).and_then(|value| value.to_str().ok());
-    let names = names.iter().map(AsRef::as_ref);
-    let all: Vec<&str> = known.into_iter().chain(names).collect();
+    let mut all = known.unwrap_or_default().to_owned();
+    for name in names.iter().map(AsRef::as_ref) {
+        if HeaderValue::from_str(name).is_ok() && all.len() + name.len() < MAX_IGNORED {
+            all += if all.is_empty() { "" } else { "," };
+            all += name;
+        }
+    }
     if !all.is_empty()
-        && let Ok(value) = HeaderValue::from_str(&all.join(","))
+        && let Ok(value) = HeaderValue::from_str(&all)
     {
         headers.insert(IGNORED, value);
+    }
+}
+
+/// A request for the model: its body, and the model that it names.
+pub(super) struct Ask {
+    pub(super) app: Shared,
+    pub(super) trace: Trace,
+    pub(super) served: Served,
+    /// The keys of the body, without `model`.
+    pub(super) fields: Fields,
+}
+
+impl FromRequest<Shared> for Ask {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &Shared) -> Result<Self, ApiError> {
+        let trace = request.extensions().get::<Trace>().cloned();
+        let mut fields = Fields::from_request(request, app).await?;
+        let model: Option<String> = fields.take("model")?;
+        Ok(Self {
+            app: app.clone(),
+            trace: trace.ok_or_else(ApiError::internal)?,
+            served: app.served(model.as_deref())?,
+            fields,
+        })
     }
 }
 
@@ -191,19 +244,39 @@ mod tests {
         assert_eq!(body.take::<u32>("a").unwrap(), None);
         let error = body.take::<u32>("b").unwrap_err();
         assert_eq!(error.param.as_deref(), Some("b"));
-        assert!(error.message.starts_with("b: invalid type: string"));
+        let message = "b: invalid type: string \"x\", expected a whole number from 0";
+        assert_eq!(error.message, message);
+    }
+
+    #[test]
+    fn the_header_of_keys_without_effect_stays_short() {
+        let names: Vec<String> = (0..1000).map(|at| format!("key{at}")).collect();
+        let mut headers = HeaderMap::new();
+        name_ignored(&mut headers, &names);
+        name_ignored(&mut headers, &["last"]);
+        let value = headers[IGNORED].to_str().unwrap();
+        assert!(value.len() <= MAX_IGNORED && value.starts_with("key0,key1,"));
     }
 
     #[test]
     fn keys_without_effect_are_named_or_refused() {
-        let headers = fields(r#"{"user": "x", "colour": 1, "n2": 2}"#, false).end(&[]);
-        assert_eq!(headers.unwrap()[IGNORED], "colour,n2");
+        let headers = fields(
+            r#"{"user": "x", "colour": 0, "größe": 1, "n2": false}"#,
+            false,
+        );
+        assert_eq!(headers.end(&[]).unwrap()[IGNORED], "colour,n2");
+        // A value that is off says nothing of a key that is not known.
+        let strict = fields(r#"{"temprature": 0}"#, true).end(&[]);
+        assert_eq!(strict.unwrap_err().param.as_deref(), Some("temprature"));
         let strict = fields(r#"{"user": "x", "colour": 1}"#, true).end(&[]);
         assert_eq!(strict.unwrap_err().param.as_deref(), Some("colour"));
         let refused = fields(r#"{"suffix": "x"}"#, false).end(&[]);
         assert_eq!(refused.unwrap_err().message, "suffix is not supported");
         assert!(
-            fields(r#"{"suffix": null, "mirostat": 0}"#, false)
+            fields(
+                r#"{"suffix": null, "mirostat": 0, "use_beam_search": false, "length_penalty": 1.0, "best_of": 1}"#,
+                false
+            )
                 .end(&[])
                 .unwrap()
                 .is_empty()

@@ -41,7 +41,7 @@ impl Keys {
         !self.digests.is_empty()
     }
 
-    /// The index of the key that a request bears: `Authorization: Bearer KEY` or `x-api-key: KEY`; 0 if none is needed. Every key is compared
+    /// The index of the key of a request: `Authorization: Bearer KEY` or `x-api-key: KEY`; 0 if none is needed. Every key is compared
     /// in constant time.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::error::ApiError;
 use super::state::Shared;
 
-/// Whether the process is worth keeping: the engine's thread lives, or the model is still loading.
+/// Whether the process works: the engine's thread lives, or the model is still loading.
 pub(super) async fn health(State(app): State<Shared>) -> Result<Json<Value>, ApiError> {
     match app.loaded() {
         Some(loaded) if !loaded.engine.is_alive() => {
@@ -17,7 +17,7 @@ pub(super) async fn health(State(app): State<Shared>) -> Result<Json<Value>, Api
     }
 }
 
-/// Whether new requests should come here: the model is loaded, the server is not draining, and the engine makes progress.
+/// Whether the server takes new requests: the model is loaded, the server is not draining, and the engine makes progress.
 pub(super) async fn ready(State(app): State<Shared>) -> Result<Json<Value>, ApiError> {
     app.ready()?;
     match app.is_stuck() {

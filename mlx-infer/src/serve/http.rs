@@ -9,7 +9,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::cors::{AllowOrigin, Any as AnyValue, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use super::error::ApiError;
 use super::state::Shared;
@@ -57,7 +57,7 @@ pub(super) fn router(app: Shared) -> Router {
     }
 }
 
-/// Web pages of these origins may ask.
+/// CORS headers for web pages of these origins.
 fn cors(origins: &[String]) -> Option<CorsLayer> {
     if origins.is_empty() {
         return None;
@@ -66,15 +66,17 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
         true => AllowOrigin::any(),
         false => AllowOrigin::list(origins.iter().filter_map(|origin| origin.parse().ok())),
     };
-    let layer = CorsLayer::new().allow_origin(origin);
-    Some(
-        layer
-            .allow_methods([Method::GET, Method::POST])
-            .allow_headers(AnyValue),
-    )
+    let exposed = ["retry-after", "x-ignored-params", "x-request-id"];
+    let layer = CorsLayer::new()
+        .allow_origin(origin)
+        .allow_methods([Method::GET, Method::POST])
+        // To browsers * is all headers but Authorization.
+        .allow_headers(AllowHeaders::mirror_request())
+        .expose_headers(exposed.map(HeaderName::from_static));
+    Some(layer)
 }
 
-/// Around every handler: the request's id, access, the shape of errors, the line in the log.
+/// Runs around every handler: sets the request's id, checks access, shapes errors, and ends with the line in the log.
 async fn around(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
     let route = format!("{} {path}", request.method());
@@ -136,8 +138,25 @@ fn panicked(_: Box<dyn Any + Send + 'static>) -> Response {
 }
 
 async fn not_found(request: Request) -> ApiError {
-    let message = format!("there is no {} here", request.uri().path());
+    let path = request.uri().path();
+    let message = match meant(path) {
+        Some(meant) => format!("there is no {path} here; there is {meant}"),
+        None => format!("there is no {path} here"),
+    };
     ApiError::new(StatusCode::NOT_FOUND, message)
+}
+
+/// The route that a client means whose base URL lacks `/v1`, or has it although the client adds it.
+fn meant(path: &str) -> Option<String> {
+    const COMMON: [&str; 5] = [
+        "/chat/completions",
+        "/completions",
+        "/messages",
+        "/models",
+        "/responses",
+    ];
+    let rest = path.trim_start_matches("/v1").trim_end_matches('/');
+    COMMON.contains(&rest).then(|| format!("/v1{rest}"))
 }
 
 async fn not_allowed(request: Request) -> ApiError {

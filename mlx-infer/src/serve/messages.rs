@@ -4,7 +4,6 @@ mod input;
 mod writer;
 
 use axum::Json;
-use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
@@ -12,9 +11,9 @@ use serde_json::{Map, Value, json};
 use self::input::{convert, system_text, tool, tool_choice};
 use self::writer::Writer;
 use super::error::ApiError;
-use super::fields::Fields;
-use super::state::{Loaded, Shared};
-use super::trace::{Trace, Usage, new_id};
+use super::fields::{Ask, Fields};
+use super::state::Loaded;
+use super::trace::{Usage, new_id};
 use super::turn::{self, End, Turn, Whole};
 use super::{grammar, params, sse};
 use crate::generate::FinishReason;
@@ -29,12 +28,13 @@ const HARMLESS: &[&str] = &[
     "betas",
 ];
 
-pub(super) async fn messages(
-    State(app): State<Shared>,
-    Extension(trace): Extension<Trace>,
-    mut fields: Fields,
-) -> Result<Response, ApiError> {
-    let served = app.served(fields.model()?.as_deref())?;
+pub(super) async fn messages(ask: Ask) -> Result<Response, ApiError> {
+    let Ask {
+        app,
+        trace,
+        served,
+        mut fields,
+    } = ask;
     let loaded = app.ready()?;
     let mut turn = read(&mut fields, loaded)?;
     turn.max_tokens = Some(fields.require("max_tokens")?);
@@ -72,11 +72,10 @@ pub(super) async fn messages(
     Ok((headers, Json(document)).into_response())
 }
 
-pub(super) async fn count_tokens(
-    State(app): State<Shared>,
-    mut fields: Fields,
-) -> Result<(HeaderMap, Json<Value>), ApiError> {
-    app.served(fields.model()?.as_deref())?;
+pub(super) async fn count_tokens(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiError> {
+    let Ask {
+        app, mut fields, ..
+    } = ask;
     let loaded = app.ready()?;
     let turn = read(&mut fields, loaded)?;
     let headers = fields.end(HARMLESS)?;
@@ -127,7 +126,7 @@ fn blocks(whole: Whole) -> Vec<Value> {
     blocks
 }
 
-/// Clients drop a turn whose thinking has none. It proves nothing here.
+/// The signature of thinking. Clients drop a turn whose thinking has none. This server does not check it.
 const SIGNATURE: &str = "mlx-infer";
 
 /// Reads a conversation. `max_tokens` and `stream` are left to the caller.
@@ -147,9 +146,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
             ApiError::bad("messages", message)
         })?;
     }
-    let tools = fields.take::<Vec<Value>>("tools")?.unwrap_or_default();
-    let tools = tools.iter().map(tool).collect::<Result<Vec<_>, _>>()?;
-    let tools: Vec<Value> = tools.into_iter().flatten().collect();
+    let (tools, skipped) = turn::tools_from(fields, tool)?;
     let (tool_choice, is_parallel) = tool_choice(fields, &tools)?;
     let stop: Option<Vec<String>> = fields.take("stop_sequences")?;
     let mut options = params::options(fields, &loaded.defaults)?;
@@ -169,13 +166,14 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
             options.grammar = grammar::of_format(&config["format"], "output_config.format")?;
         }
     }
-    // An answer continues a conversation that ends with the assistant's own words.
+    // If the last message is the assistant's, the answer continues it.
     let continues = conversation
         .last()
         .is_some_and(|last| last.role() == Some("assistant") && last.text().is_some());
     Ok(Turn {
         messages: conversation,
         tools,
+        skipped,
         tool_choice,
         is_parallel,
         continues,

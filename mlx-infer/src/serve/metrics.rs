@@ -36,12 +36,12 @@ const BETWEEN: &[f64] = &[
 /// How often times fell into each bucket.
 #[derive(Debug, Default)]
 struct Histogram {
-    /// One more than there are bounds.
+    /// Counts by bucket. The last one is above all bounds.
     counts: Vec<u64>,
     sum: f64,
 }
 
-/// The times that are kept: name without the prefix, meaning, bounds.
+/// The histograms: name without the prefix, help text, bounds.
 const TIMES: [(&str, &str, &[f64]); 6] = [
     (
         "time_to_first_token_seconds",
@@ -108,7 +108,7 @@ pub(super) struct Metrics {
 const REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
 
 impl Metrics {
-    /// A row came to its end.
+    /// Counts a row that has ended.
     pub(super) fn finished(&self, reason: FinishReason, row: &metrics::Metrics) {
         let index = match reason {
             FinishReason::Stop => 0,
@@ -136,22 +136,22 @@ impl Metrics {
         }
     }
 
-    /// A row ended with an error.
+    /// Counts a row that ended with an error.
     pub(super) fn failed(&self) {
         self.finished[3].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So much time lay between two tokens of a row.
+    /// Observes the time between two tokens of a row.
     pub(super) fn between_tokens(&self, time: Duration) {
         self.observe(Time::Between, time);
     }
 
-    /// A client left before its answer was complete.
+    /// Counts a client that left before its answer was complete.
     pub(super) fn disconnected(&self) {
         self.disconnects.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A response began.
+    /// Counts a response.
     pub(super) fn responded(&self, status: u16) {
         *lock(&self.responses).entry(status).or_default() += 1;
     }
@@ -180,149 +180,143 @@ impl Metrics {
             Some(limit) if limit > 0 => load.cache_bytes as f64 / limit as f64,
             _ => running as f64 / limits.rows as f64,
         };
-        out.one(
-            "vllm:num_requests_running",
-            "gauge",
-            "Requests in prefill or decode.",
-            running as f64,
-        );
-        out.one(
-            "vllm:num_requests_waiting",
-            "gauge",
-            "Requests that wait for a row.",
-            load.waiting as f64,
-        );
-        out.one(
-            "vllm:kv_cache_usage_perc",
-            "gauge",
-            "Share of --cache-bytes in use, 0 to 1; without that limit, share of the rows.",
-            usage,
-        );
-        out.one(
-            "vllm:num_preemptions_total",
-            "counter",
-            "Rows that were evicted because memory was short.",
-            load.evictions as f64,
-        );
-        out.one(
-            "vllm:prefix_cache_queries_total",
-            "counter",
-            "Prompt tokens that were looked for in the kept prefixes.",
-            read(&self.queried_tokens),
-        );
-        out.one(
-            "vllm:prefix_cache_hits_total",
-            "counter",
-            "Prompt tokens that came from kept prefixes.",
-            read(&self.hit_tokens),
-        );
-        out.one(
-            "vllm:prompt_tokens_total",
-            "counter",
-            "Prompt tokens.",
-            read(&self.prompt_tokens),
-        );
-        out.one(
-            "vllm:generation_tokens_total",
-            "counter",
-            "Generated tokens.",
-            read(&self.generation_tokens),
-        );
-        out.one(
-            "vllm:spec_decode_num_draft_tokens_total",
-            "counter",
-            "Tokens that were drafted.",
-            read(&self.drafted_tokens),
-        );
-        out.one(
-            "vllm:spec_decode_num_accepted_tokens_total",
-            "counter",
-            "Drafted tokens that became tokens of an answer.",
-            read(&self.accepted_tokens),
-        );
-        out.head(
+        let memory = |value: mlx_core::Result<usize>| value.unwrap_or(0) as f64;
+        let values = [
+            (
+                "vllm:num_requests_running",
+                "gauge",
+                "Requests in prefill or decode.",
+                running as f64,
+            ),
+            (
+                "vllm:num_requests_waiting",
+                "gauge",
+                "Requests that wait for a row.",
+                load.waiting as f64,
+            ),
+            (
+                "vllm:kv_cache_usage_perc",
+                "gauge",
+                "Share of --cache-bytes in use, 0 to 1; without that limit, share of the rows.",
+                usage,
+            ),
+            (
+                "vllm:num_preemptions_total",
+                "counter",
+                "Rows that were evicted because memory was short.",
+                load.evictions as f64,
+            ),
+            (
+                "vllm:prefix_cache_queries_total",
+                "counter",
+                "Prompt tokens that were looked for in the kept prefixes.",
+                read(&self.queried_tokens),
+            ),
+            (
+                "vllm:prefix_cache_hits_total",
+                "counter",
+                "Prompt tokens that came from kept prefixes.",
+                read(&self.hit_tokens),
+            ),
+            (
+                "vllm:prompt_tokens_total",
+                "counter",
+                "Prompt tokens.",
+                read(&self.prompt_tokens),
+            ),
+            (
+                "vllm:generation_tokens_total",
+                "counter",
+                "Generated tokens.",
+                read(&self.generation_tokens),
+            ),
+            (
+                "vllm:spec_decode_num_draft_tokens_total",
+                "counter",
+                "Tokens that were drafted.",
+                read(&self.drafted_tokens),
+            ),
+            (
+                "vllm:spec_decode_num_accepted_tokens_total",
+                "counter",
+                "Drafted tokens that became tokens of an answer.",
+                read(&self.accepted_tokens),
+            ),
+            (
+                "mlx_decode_steps_total",
+                "counter",
+                "Steps of rows that gave tokens; generated tokens over these are the tokens a step.",
+                read(&self.decode_steps),
+            ),
+            (
+                "mlx_memory_active_bytes",
+                "gauge",
+                "Bytes of arrays, the weights included.",
+                memory(mlx_core::memory::active()),
+            ),
+            (
+                "mlx_memory_peak_bytes",
+                "gauge",
+                "Most bytes of arrays since a request began last.",
+                memory(mlx_core::memory::peak()),
+            ),
+            (
+                "mlx_row_cache_bytes",
+                "gauge",
+                "Bytes of the rows' caches.",
+                load.cache_bytes as f64,
+            ),
+            (
+                "mlx_prefix_bytes",
+                "gauge",
+                "Bytes of kept prefixes.",
+                load.prefix_bytes as f64,
+            ),
+            (
+                "mlx_forwards_total",
+                "counter",
+                "Forward passes.",
+                load.forwards as f64,
+            ),
+            (
+                "mlx_mask_seconds_total",
+                "counter",
+                "Time for the masks of grammars, beside forward passes.",
+                load.mask_time.as_secs_f64(),
+            ),
+            (
+                "mlx_disconnects_total",
+                "counter",
+                "Clients that left before their answer was complete.",
+                read(&self.disconnects),
+            ),
+        ];
+        for (name, kind, help, value) in values {
+            out.one(name, kind, help, value);
+        }
+        let positions = self.accepted_at.iter().enumerate();
+        out.counters(
             "vllm:spec_decode_num_accepted_tokens_per_pos_total",
-            "counter",
-            "The same, by their positions in drafts.",
+            "Drafted tokens that became tokens of an answer, by their positions in drafts.",
+            "position",
+            positions.map(|(position, sum)| (position.to_string(), read(sum))),
         );
-        for (position, sum) in self.accepted_at.iter().enumerate() {
-            out.line(
-                "vllm:spec_decode_num_accepted_tokens_per_pos_total",
-                &format!("position=\"{position}\""),
-                read(sum),
-            );
-        }
-        out.one(
-            "mlx_decode_steps_total",
-            "counter",
-            "Steps of rows that gave tokens; generated tokens over these are the tokens a step.",
-            read(&self.decode_steps),
-        );
-        out.head(
+        let reasons = REASONS.iter().zip(&self.finished);
+        out.counters(
             "vllm:request_success_total",
-            "counter",
             "Rows that ended, by reason.",
+            "finished_reason",
+            reasons.map(|(reason, counter)| ((*reason).to_owned(), read(counter))),
         );
-        for (reason, counter) in REASONS.iter().zip(&self.finished) {
-            out.line(
-                "vllm:request_success_total",
-                &format!("finished_reason=\"{reason}\""),
-                read(counter),
-            );
-        }
+        let responses = lock(&self.responses).clone().into_iter();
+        out.counters(
+            "mlx_responses_total",
+            "Responses by status.",
+            "code",
+            responses.map(|(status, count)| (status.to_string(), count as f64)),
+        );
         for ((name, help, bounds), histogram) in TIMES.iter().zip(&self.times) {
             out.histogram(&format!("vllm:{name}"), help, bounds, &lock(histogram));
-        }
-        let memory = |value: mlx_core::Result<usize>| value.unwrap_or(0) as f64;
-        out.one(
-            "mlx_memory_active_bytes",
-            "gauge",
-            "Bytes of arrays, the weights included.",
-            memory(mlx_core::memory::active()),
-        );
-        out.one(
-            "mlx_memory_peak_bytes",
-            "gauge",
-            "Most bytes of arrays since a request began last.",
-            memory(mlx_core::memory::peak()),
-        );
-        out.one(
-            "mlx_row_cache_bytes",
-            "gauge",
-            "Bytes of the rows' caches.",
-            load.cache_bytes as f64,
-        );
-        out.one(
-            "mlx_prefix_bytes",
-            "gauge",
-            "Bytes of kept prefixes.",
-            load.prefix_bytes as f64,
-        );
-        out.one(
-            "mlx_forwards_total",
-            "counter",
-            "Forward passes.",
-            load.forwards as f64,
-        );
-        out.one(
-            "mlx_mask_seconds_total",
-            "counter",
-            "Time for the masks of grammars, beside forward passes.",
-            load.mask_time.as_secs_f64(),
-        );
-        out.one(
-            "mlx_disconnects_total",
-            "counter",
-            "Clients that left before their answer was complete.",
-            read(&self.disconnects),
-        );
-        out.head("mlx_responses_total", "counter", "Responses by status.");
-        for (status, count) in lock(&self.responses).iter() {
-            out.line(
-                "mlx_responses_total",
-                &format!("code=\"{status}\""),
-                *count as f64,
-            );
         }
         out.text
     }

@@ -1,4 +1,4 @@
-//! The options that the keys of a body make, under the names of OpenAI, vLLM and llama.cpp.
+//! Reads the options of a request, under the names of OpenAI, vLLM and llama.cpp.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,11 @@ use crate::speculate::Speculative;
 
 /// Most stop strings of a request.
 const MAX_STOPS: usize = 16;
-/// The least temperature that still draws; those below are 0.
+/// Lower temperatures are 0.
 const LEAST_TEMPERATURE: f32 = 1e-4;
+
+/// A number of tokens that covers any text.
+const WHOLE: usize = u32::MAX as usize;
 
 /// One value or a list.
 #[derive(Deserialize)]
@@ -71,10 +74,19 @@ pub(super) fn options(
     let whole: Option<f32> = fields.take("repetition_penalty")?;
     let part: Option<f32> = fields.take("repeat_penalty")?;
     given.repeat_penalty = whole.or(part);
-    given.repeat_context = fields.any(&["repeat_last_n", "repeat_context"])?;
-    if whole.is_some() && given.repeat_context.is_none() {
-        given.repeat_context = Some(u32::MAX as usize);
-    }
+    given.repeat_context = match fields.any::<i64>(&["repeat_last_n", "repeat_context"])? {
+        None if whole.is_some() => Some(WHOLE),
+        None => None,
+        Some(-1) => Some(WHOLE),
+        Some(0) => {
+            given.repeat_penalty = Some(1.0);
+            None
+        }
+        Some(n) => Some(usize::try_from(n).map_err(|_| {
+            let message = format!("repeat_last_n must be at least 0, or -1 for all, given {n}");
+            ApiError::bad("repeat_last_n", message)
+        })?),
+    };
     if let Some(stop) = fields.take::<OneOrMany>("stop")? {
         let mut stop = stop.list();
         if stop.len() > MAX_STOPS {
@@ -241,7 +253,7 @@ mod tests {
         );
         assert_eq!(
             (sampling.repeat_penalty, sampling.repeat_context),
-            (1.1, u32::MAX as usize)
+            (1.1, WHOLE)
         );
         assert_eq!(
             (options.stop, options.stop_ids, options.min_tokens),
@@ -257,6 +269,7 @@ mod tests {
             (r#"{"logit_bias": {"x": 1}}"#, "logit_bias"),
             (r#"{"temperature": "hot"}"#, "temperature"),
             (r#"{"min_tokens": -4}"#, "min_tokens"),
+            (r#"{"repeat_last_n": -2}"#, "repeat_last_n"),
             (
                 r#"{"stop": ["a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a"]}"#,
                 "stop",

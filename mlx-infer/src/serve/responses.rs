@@ -4,7 +4,7 @@ mod input;
 mod writer;
 
 use axum::Json;
-use axum::extract::{Extension, Path, State};
+use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
@@ -12,9 +12,9 @@ use serde_json::{Map, Value, json};
 use self::input::conversation;
 use self::writer::Writer;
 use super::error::ApiError;
-use super::fields::Fields;
-use super::state::{Loaded, Shared, now};
-use super::trace::{Trace, Usage, new_id};
+use super::fields::{Ask, Fields};
+use super::state::{Loaded, now};
+use super::trace::{Usage, new_id};
 use super::turn::{self, End, Turn, Whole};
 use super::{logprobs, params, sse};
 use crate::generate::FinishReason;
@@ -28,12 +28,13 @@ const HARMLESS: &[&str] = &[
     "truncation",
 ];
 
-pub(super) async fn responses(
-    State(app): State<Shared>,
-    Extension(trace): Extension<Trace>,
-    mut fields: Fields,
-) -> Result<Response, ApiError> {
-    let served = app.served(fields.model()?.as_deref())?;
+pub(super) async fn responses(ask: Ask) -> Result<Response, ApiError> {
+    let Ask {
+        app,
+        trace,
+        served,
+        mut fields,
+    } = ask;
     let loaded = app.ready()?;
     let (turn, settings) = read(&mut fields, loaded)?;
     let is_stream = fields.take("stream")?.unwrap_or(false);
@@ -108,8 +109,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
     }
     let instructions: Option<String> = fields.take("instructions")?;
     let messages = conversation(fields.require("input")?, instructions.as_deref())?;
-    let given: Vec<Value> = fields.take("tools")?.unwrap_or_default();
-    let tools: Vec<Value> = given.iter().filter_map(tool).collect();
+    let (tools, skipped) = turn::tools_from(fields, tool)?;
     let tool_choice = turn::tool_choice(fields, &tools)?;
     let mut options = params::options(fields, &loaded.defaults)?;
     let include: Vec<String> = fields.take("include")?.unwrap_or_default();
@@ -130,8 +130,8 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
     params::check_max_tokens("max_output_tokens", max_tokens)?;
     let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
     let text: Map<String, Value> = fields.take("text")?.unwrap_or_default();
-    let format = text.get("format").cloned();
-    let format = format.unwrap_or_else(|| json!({"type": "text"}));
+    let format = text.get("format").filter(|format| !format.is_null());
+    let format = format.cloned().unwrap_or_else(|| json!({"type": "text"}));
     let constraint = super::grammar::of_format(&format, "text.format")?;
     options.grammar = constraint.or(options.grammar);
     let settings = json!({
@@ -147,7 +147,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
             ToolChoice::Required => json!("required"),
             ToolChoice::Named(name) => json!({"type": "function", "name": name}),
         },
-        "tools": given.iter().filter(|given| tool(given).is_some()).collect::<Vec<_>>(),
+        "tools": tools.iter().map(flat).collect::<Vec<_>>(),
         "top_p": options.sampling.top_p,
         "truncation": "disabled",
         "metadata": {},
@@ -158,6 +158,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
     let turn = Turn {
         messages,
         tools,
+        skipped,
         tool_choice,
         is_parallel,
         continues: false,
@@ -170,19 +171,28 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
     Ok((turn, settings))
 }
 
-/// A function in the form of chat completions. Tools that OpenAI's servers run are left out.
-fn tool(tool: &Value) -> Option<Value> {
+/// A function in the form of chat completions; `None` for a tool that only OpenAI's servers run.
+fn tool(tool: &Value) -> Result<Option<Value>, &'static str> {
     if tool["type"] != "function" {
-        return None;
+        return Ok(None);
     }
-    let name = tool["name"].as_str().filter(|name| !name.is_empty())?;
+    let Some(name) = tool["name"].as_str().filter(|name| !name.is_empty()) else {
+        return Err("has no name");
+    };
     let mut function = json!({"name": name});
     for key in ["description", "parameters", "strict"] {
         if !tool[key].is_null() {
             function[key] = tool[key].clone();
         }
     }
-    Some(json!({"type": "function", "function": function}))
+    Ok(Some(json!({"type": "function", "function": function})))
+}
+
+/// The same function in the form of this API.
+fn flat(tool: &Value) -> Value {
+    let mut flat = tool["function"].clone();
+    flat["type"] = "function".into();
+    flat
 }
 
 /// The items of a whole answer.

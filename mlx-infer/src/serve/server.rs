@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mlx_models::ModelInfo;
 use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -95,13 +96,25 @@ impl Server {
         self,
         load: impl FnOnce() -> Result<M> + Send + 'static,
     ) -> Result<()> {
+        self.run_with(load, |_| ())
+    }
+
+    /// [`run`](Self::run), and calls `on_ready` as soon as requests are served.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn run_with<M: Into<BackEnd>>(
+        self,
+        load: impl FnOnce() -> Result<M> + Send + 'static,
+        on_ready: impl FnOnce(&ModelInfo),
+    ) -> Result<()> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(THREADS)
             .thread_name("mlx-http")
             .enable_all()
             .build()
             .map_err(|error| failed("cannot start the server's threads", error))?;
-        let result = runtime.block_on(self.serve(load));
+        let result = runtime.block_on(self.serve(load, on_ready));
         // A model that is still loading, or a connection that is still open, does not hold up the end.
         runtime.shutdown_background();
         result
@@ -110,6 +123,7 @@ impl Server {
     async fn serve<M: Into<BackEnd>>(
         self,
         load: impl FnOnce() -> Result<M> + Send + 'static,
+        on_ready: impl FnOnce(&ModelInfo),
     ) -> Result<()> {
         let (drain, engine_options) = (self.settings.drain, self.settings.engine.clone());
         let app = Arc::new(App::new(self.settings));
@@ -125,7 +139,10 @@ impl Server {
             () = &mut stopped => return Ok(()),
             engine = started => engine.map_err(|error| failed("loading has panicked", error))??,
         };
-        app.set_loaded(loaded(&app, engine)?);
+        let loaded = loaded(&app, engine)?;
+        let info = loaded.frontend().info().clone();
+        app.set_loaded(loaded);
+        on_ready(&info);
         stopped.await;
         app.drain();
         if timeout(drain, app.is_idle()).await.is_err()

@@ -12,9 +12,9 @@ use crate::options::RequestOptions;
 pub struct ServeOptions {
     /// Where it listens; port 0 takes a free one.
     pub address: SocketAddr,
-    /// The names that requests may give for the model; the first is the one that answers bear.
+    /// The names that requests may give for the model; answers have the first.
     pub names: Vec<String>,
-    /// Keys, one of which a request must bear; without any, everyone may ask.
+    /// Keys, one of which a request must have. Without keys every request is answered.
     pub keys: Vec<String>,
     /// Listen beyond this machine although there is no key.
     pub insecure: bool,
@@ -33,6 +33,8 @@ pub struct ServeOptions {
     /// How long the head of a request and its body may each take to come, and how long a client may take no byte of its answer. An idle
     /// connection is closed after this time.
     pub client_timeout: Duration,
+    /// A stream that has no event for so long gets a comment, so that no proxy closes its connection as idle.
+    pub ping: Duration,
     /// How the engine runs.
     pub engine: EngineOptions,
     /// Write a line to stderr for each request.
@@ -55,6 +57,7 @@ impl Default for ServeOptions {
             drain: Duration::from_secs(30),
             // Proxies keep idle connections for 60 seconds, and must be the first to close them.
             client_timeout: Duration::from_secs(75),
+            ping: Duration::from_secs(5),
             engine: EngineOptions::default(),
             log: true,
         }
@@ -68,7 +71,7 @@ impl ServeOptions {
         let is_local = self.address.ip().is_loopback();
         if !is_local && self.keys.is_empty() && !self.insecure {
             return Err(Error::argument(format!(
-                "{} can be reached from other machines, and there is no API key; give one, or allow everyone to ask with --insecure",
+                "{} can be reached from other machines, and there is no API key; give one, or --insecure to serve without",
                 self.address
             )));
         }
@@ -84,8 +87,10 @@ impl ServeOptions {
         if self.keys.iter().any(|key| key.trim().is_empty()) {
             return Err(Error::argument("an API key is empty"));
         }
-        if self.client_timeout.is_zero() {
-            return Err(Error::argument("client_timeout must be more than 0"));
+        for (name, time) in [("client_timeout", self.client_timeout), ("ping", self.ping)] {
+            if time.is_zero() {
+                return Err(Error::argument(format!("{name} must be more than 0")));
+            }
         }
         for (name, value) in [
             ("max_output", Some(self.max_output)),
@@ -97,6 +102,7 @@ impl ServeOptions {
                 )));
             }
         }
+        self.engine.check()?;
         self.defaults.clone().over(&Default::default()).check()
     }
 }

@@ -1,7 +1,5 @@
 //! Streams of server-sent events.
 
-use std::time::Duration;
-
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
@@ -11,9 +9,6 @@ use serde_json::Value;
 use super::choices::{Choices, Step};
 use super::error::ApiError;
 use super::trace::Trace;
-
-/// A comment is sent after so long without an event, so that no proxy closes the connection as idle.
-const SILENCE: Duration = Duration::from_secs(5);
 
 /// An event without a name.
 pub(super) fn data(json: &Value) -> String {
@@ -58,7 +53,9 @@ impl<W: Writer> Source<W> {
                 Some(self.writer.begin())
             }
             State::Steps => loop {
-                let Ok(step) = tokio::time::timeout(SILENCE, self.choices.next()).await else {
+                let silence = self.choices.silence();
+                let Ok(step) = tokio::time::timeout(silence, self.choices.next()).await else {
+                    // A proxy may close a connection that is silent for long.
                     return Some(": ping\n\n".to_owned());
                 };
                 let text = match step {
@@ -92,7 +89,7 @@ pub(super) fn response<W: Writer>(
     choices: Choices,
     writer: W,
     trace: Trace,
-    mut headers: HeaderMap,
+    headers: HeaderMap,
 ) -> Response {
     trace.stream();
     let source = Source {
@@ -105,6 +102,15 @@ pub(super) fn response<W: Writer>(
         let text = source.next().await?;
         Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), source))
     });
+    of_events(Body::from_stream(events), headers)
+}
+
+/// The response whose events are there.
+pub(super) fn finished(events: String, headers: HeaderMap) -> Response {
+    of_events(Body::from(events), headers)
+}
+
+fn of_events(events: Body, mut headers: HeaderMap) -> Response {
     for (name, value) in [
         (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
         (header::CACHE_CONTROL, "no-cache"),
@@ -112,7 +118,7 @@ pub(super) fn response<W: Writer>(
         headers.insert(name, HeaderValue::from_static(value));
     }
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    let mut response = Response::new(Body::from_stream(events));
+    let mut response = Response::new(events);
     *response.headers_mut() = headers;
     response
 }

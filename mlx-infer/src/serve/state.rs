@@ -1,4 +1,4 @@
-//! What all handlers share.
+//! The server's state, which all handlers share.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use super::error::ApiError;
 use super::guard::Keys;
 use super::metrics::Metrics;
 use super::settings::ServeOptions;
-use crate::engine::Engine;
+use crate::engine::{Engine, EngineLoad};
 use crate::frontend::Frontend;
 use crate::generate::GenerateOptions;
 use crate::model::LoadedModel;
@@ -42,10 +42,10 @@ pub(super) struct Served {
     pub(super) adapter: Option<String>,
 }
 
-/// What is there once the model is loaded.
+/// The engine and its settings, once the model is loaded.
 pub(super) struct Loaded {
     pub(super) engine: Engine,
-    /// What requests leave open.
+    /// Options for the parameters that a request does not give.
     pub(super) defaults: GenerateOptions,
     reply_format: OnceLock<ReplyFormat>,
 }
@@ -66,9 +66,9 @@ impl App {
         }
     }
 
-    /// The engine is ready.
+    /// Stores the engine.
     pub(super) fn set_loaded(&self, loaded: Loaded) {
-        // There is one load a server.
+        // A server loads one model, once.
         let _ = self.loaded.set(loaded);
     }
 
@@ -94,12 +94,10 @@ impl App {
         Ok(loaded)
     }
 
-    /// Why the engine makes no progress although there is work, if so.
+    /// Whether the engine makes no progress although there is work.
     pub(super) fn is_stuck(&self) -> bool {
-        self.loaded.get().is_some_and(|loaded| {
-            let load = loaded.engine.load();
-            load.prefilling + load.decoding > 0 && load.since_step > STUCK
-        })
+        let loaded = self.loaded.get();
+        loaded.is_some_and(|loaded| is_stuck(&loaded.engine.load()))
     }
 
     /// New requests are refused from now on.
@@ -107,19 +105,19 @@ impl App {
         self.is_draining.store(true, Ordering::Release);
     }
 
-    /// A request has come.
+    /// Counts a request that has arrived.
     pub(super) fn enter(&self) {
         self.active.send_modify(|active| *active += 1);
     }
 
-    /// A request has ended.
+    /// Counts a request that has ended.
     pub(super) fn leave(&self) {
         self.active.send_modify(|active| *active -= 1);
     }
 
     /// Waits until no request is under way.
     pub(super) async fn is_idle(&self) {
-        // The sender lives as long as this.
+        // The sender is a field of `self`, so the wait cannot fail.
         let _ = self
             .active
             .subscribe()
@@ -168,8 +166,8 @@ impl App {
         })
     }
 
-    /// Computes something with the model in pieces, between steps of the rows: `begin` makes what computes a piece with each call, until it gives
-    /// the result. It ends early when its client leaves.
+    /// Runs a computation with the model between steps of the rows. `begin` makes a function that computes one piece with each call, and returns
+    /// the result with the last one. A client that leaves ends it early.
     ///
     /// # Errors
     /// The engine has ended, or the computation has panicked.
@@ -229,6 +227,10 @@ impl Loaded {
     }
 }
 
+fn is_stuck(load: &EngineLoad) -> bool {
+    load.prefilling + load.decoding > 0 && load.since_step > STUCK
+}
+
 /// Seconds since 1970.
 pub(super) fn now() -> u64 {
     SystemTime::now()
@@ -239,4 +241,21 @@ pub(super) fn now() -> u64 {
 /// Runs work that takes more than a moment, such as the tokenisation of a long text, without holding up other connections of this thread.
 pub(super) fn heavy<T>(work: impl FnOnce() -> T) -> T {
     tokio::task::block_in_place(work)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_with_work_and_no_step_for_a_minute_is_stuck() {
+        let load = |prefilling, decoding, seconds| EngineLoad {
+            prefilling,
+            decoding,
+            since_step: Duration::from_secs(seconds),
+            ..Default::default()
+        };
+        assert!(is_stuck(&load(1, 0, 61)) && is_stuck(&load(0, 1, 61)));
+        assert!(!is_stuck(&load(0, 0, 9999)) && !is_stuck(&load(2, 2, 59)));
+    }
 }

@@ -4,15 +4,13 @@
 //! place of the reply ([`classify`](super::classify)), so what all questions begin with, the state, is computed once.
 
 use axum::Json;
-use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
 use serde_json::{Map, Value, json};
 
 use super::classify::computed;
 use super::error::ApiError;
-use super::fields::Fields;
-use super::state::{Loaded, Shared, heavy};
-use super::trace::Trace;
+use super::fields::Ask;
+use super::state::{Loaded, heavy};
 use super::turn::{prepared, written};
 use crate::classify::{ClassifyOptions, LabelScores};
 use crate::text::chat::{Message, RenderOptions};
@@ -41,12 +39,13 @@ struct Question {
     labels: Vec<String>,
 }
 
-pub(super) async fn systemone(
-    State(app): State<Shared>,
-    Extension(trace): Extension<Trace>,
-    mut fields: Fields,
-) -> Result<(HeaderMap, Json<Value>), ApiError> {
-    let served = app.served(fields.model()?.as_deref())?;
+pub(super) async fn systemone(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiError> {
+    let Ask {
+        app,
+        trace,
+        served,
+        mut fields,
+    } = ask;
     let loaded = app.ready()?;
     let state = text_of(&fields.require::<Value>("state")?);
     let asked: Map<String, Value> = fields.require("questions")?;
@@ -181,7 +180,7 @@ fn check(name: &str, n: usize, most: usize) -> Result<(), String> {
     }
 }
 
-/// So many labels of one length, so that none begins as another: `A`, `B`, …, or `AA`, `AB`, ….
+/// `n` labels of equal length, so that none is a prefix of another: `A`, `B`, …, or `AA`, `AB`, ….
 fn letters(n: usize) -> Vec<String> {
     let letter = |at: usize| char::from(b'A' + at as u8).to_string();
     match n {
@@ -227,7 +226,7 @@ fn answer(kind: &Kind, scores: &LabelScores) -> Value {
             })
         }
     };
-    // How likely it is that the model answers with one of the labels at all.
+    // The probability that the reply begins with one of the labels.
     let mass: f64 = scores.logprobs.iter().map(|logprob| logprob.exp()).sum();
     answer["label_mass"] = mass.into();
     answer

@@ -6,18 +6,17 @@ use axum::http::HeaderMap;
 use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
-use super::fields::Fields;
+use super::fields::Ask;
 use super::logprobs::token_text;
 use super::state::{Shared, heavy};
 use super::turn::{prepared, written};
 use crate::text::chat::{Message, RenderOptions};
 
 /// The ids of a text (`prompt` or `content`) or of a conversation (`messages`).
-pub(super) async fn tokenize(
-    State(app): State<Shared>,
-    mut fields: Fields,
-) -> Result<(HeaderMap, Json<Value>), ApiError> {
-    app.served(fields.model()?.as_deref())?;
+pub(super) async fn tokenize(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiError> {
+    let Ask {
+        app, mut fields, ..
+    } = ask;
     let loaded = app.ready()?;
     let frontend = loaded.frontend();
     let text: Option<String> = fields.any(&["prompt", "content"])?;
@@ -76,11 +75,10 @@ pub(super) async fn tokenize(
 }
 
 /// The text of ids.
-pub(super) async fn detokenize(
-    State(app): State<Shared>,
-    mut fields: Fields,
-) -> Result<(HeaderMap, Json<Value>), ApiError> {
-    app.served(fields.model()?.as_deref())?;
+pub(super) async fn detokenize(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiError> {
+    let Ask {
+        app, mut fields, ..
+    } = ask;
     let ids: Vec<u32> = fields.require("tokens")?;
     let headers = fields.end(&[])?;
     let tokenizer = app.ready()?.frontend().tokenizer()?;

@@ -29,7 +29,7 @@ pub(super) struct Inner {
 struct State {
     permit: Option<Permit>,
     status: Option<u16>,
-    /// Whether the answer goes on after the response's head.
+    /// Whether the answer is a stream.
     is_stream: bool,
     has_ended: bool,
     finishes: Vec<FinishReason>,
@@ -88,7 +88,7 @@ impl Usage {
     }
 }
 
-/// The longest id of a client that is taken.
+/// The longest `x-request-id` that is used.
 const MAX_ID: usize = 128;
 
 /// A trace of a request that has just arrived.
@@ -124,28 +124,28 @@ impl Inner {
         self.state().permit = Some(permit);
     }
 
-    /// The response begins.
+    /// Records the status of the response.
     pub(super) fn respond(&self, status: u16) {
         self.app.metrics.responded(status);
         self.state().status = Some(status);
     }
 
-    /// The answer is a stream, which [`end`](Self::end) ends.
+    /// Marks the answer as a stream, which [`end`](Self::end) completes.
     pub(super) fn stream(&self) {
         self.state().is_stream = true;
     }
 
-    /// The stream has come to its end.
+    /// Marks the stream as complete.
     pub(super) fn end(&self) {
         self.state().has_ended = true;
     }
 
-    /// A prompt of so many tokens was computed without an answer.
+    /// Adds the tokens of a prompt that gets no answer.
     pub(super) fn prompt(&self, tokens: usize) {
         self.state().usage.prompt += tokens;
     }
 
-    /// So many tokens of the answer were reasoning.
+    /// Adds tokens of reasoning.
     pub(super) fn reasoned(&self, tokens: usize) {
         self.state().usage.reasoning += tokens;
     }
@@ -155,7 +155,7 @@ impl Inner {
         self.state().usage
     }
 
-    /// A row has ended.
+    /// Adds the counts of a row that has ended.
     pub(super) fn finished(&self, reason: FinishReason, row: &Metrics, is_same_prompt: bool) {
         self.app.metrics.finished(reason, row);
         let mut state = self.state();
@@ -163,13 +163,13 @@ impl Inner {
         state.usage.add(row, is_same_prompt);
     }
 
-    /// A row failed.
+    /// Counts a row that failed, and keeps the reason for the log.
     pub(super) fn failed(&self, fault: String) {
         self.app.metrics.failed();
         self.blame(fault);
     }
 
-    /// Why the request failed: the log has the details, the client may not.
+    /// Keeps the reason of a failure for the log. The client does not get it.
     pub(super) fn blame(&self, fault: String) {
         self.state().fault.get_or_insert(fault);
     }

@@ -1,4 +1,4 @@
-//! A conversation to answer: what the routes for chats have in common, whatever their JSON looks like.
+//! A conversation to answer: what the routes for chats have in common behind their different JSON.
 
 mod replies;
 
@@ -25,6 +25,8 @@ pub(super) struct Turn {
     pub(super) messages: Vec<Message>,
     /// In OpenAI's form.
     pub(super) tools: Vec<Value>,
+    /// Places of tools that are not offered, because only their API's own servers run them.
+    pub(super) skipped: Vec<String>,
     pub(super) tool_choice: ToolChoice,
     /// Whether an answer may call several tools.
     pub(super) is_parallel: bool,
@@ -126,10 +128,10 @@ impl Turn {
             let tokenizer = frontend.tokenizer()?;
             let calls = format.grammar(tokenizer, &self.tools, &self.tool_choice, self.is_parallel);
             let calls = calls.map_err(|error| ApiError::from(error).with_param("tool_choice"))?;
-            // Calls that are left open give way to a form that the whole answer must have.
+            // A form of the whole answer replaces the grammar of calls that are optional.
             let is_open = self.tool_choice == ToolChoice::Auto && self.options.grammar.is_some();
             let front = match format.front(tokenizer, &text) {
-                // The grammar of calls has it.
+                // The grammar of calls includes what stands in front.
                 ReplyFront::Form(_) if calls.is_some() && !is_open => ReplyFront::Nothing,
                 front => front,
             };
@@ -151,6 +153,7 @@ impl Turn {
             Ok::<_, ApiError>((ids, text, ignored))
         })?;
         name_ignored(headers, &ignored);
+        name_ignored(headers, &self.skipped);
         let tools: &[Value] = match self.tool_choice {
             ToolChoice::None => &[],
             _ => &self.tools,
@@ -227,6 +230,28 @@ pub(super) fn tools(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
         }
     }
     Ok(tools)
+}
+
+/// Takes `tools` that are not in the form of chat completions. `convert` brings a tool into that form, or gives `None` for one that is skipped.
+/// Returns the tools and the places of those that were skipped.
+///
+/// # Errors
+/// Those of `convert`.
+pub(super) fn tools_from(
+    fields: &mut Fields,
+    convert: impl Fn(&Value) -> Result<Option<Value>, &'static str>,
+) -> Result<(Vec<Value>, Vec<String>), ApiError> {
+    let given: Vec<Value> = fields.take("tools")?.unwrap_or_default();
+    let (mut offered, mut skipped) = (Vec::new(), Vec::new());
+    for (at, tool) in given.iter().enumerate() {
+        let place = format!("tools[{at}]");
+        match convert(tool) {
+            Ok(Some(tool)) => offered.push(tool),
+            Ok(None) => skipped.push(place),
+            Err(what) => return Err(ApiError::bad("tools", format!("{place} {what}"))),
+        }
+    }
+    Ok((offered, skipped))
 }
 
 /// Takes `tool_choice` of OpenAI's routes. The name of a function stands under `function` in chat completions, beside `type` in responses.

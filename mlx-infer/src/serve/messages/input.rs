@@ -1,4 +1,4 @@
-//! The parts of a request in OpenAI's form.
+//! Converts the parts of a request into OpenAI's form.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use super::super::turn::check_choice;
 use crate::text::chat::reply::ToolChoice;
 use crate::text::chat::{Message, content_text};
 
-/// Begins a block of the system text that Claude Code sends. It changes with every request, and no prefix would ever be found again.
+/// The beginning of a system block that Claude Code sends. The block changes with every request and would defeat the prefix cache.
 const BILLING: &str = "x-anthropic-billing-header";
 
 /// The text of `system`: a text, or blocks of text.
@@ -49,7 +49,7 @@ pub(super) fn convert(conversation: &mut Vec<Message>, message: &Value) -> Resul
         match word("type") {
             "text" => text.push(word("text").to_owned()),
             "thinking" => thinking.push_str(word("thinking")),
-            // It is encrypted for Anthropic's servers.
+            // Encrypted: only Anthropic's servers can read it.
             "redacted_thinking" => {}
             "tool_use" => calls.push(json!({
                 "id": block["id"], "type": "function",
@@ -85,13 +85,13 @@ pub(super) fn convert(conversation: &mut Vec<Message>, message: &Value) -> Resul
 }
 
 /// A tool in OpenAI's form; `None` for one that only Anthropic's servers run.
-pub(super) fn tool(tool: &Value) -> Result<Option<Value>, ApiError> {
+pub(super) fn tool(tool: &Value) -> Result<Option<Value>, &'static str> {
     let kind = tool["type"].as_str().unwrap_or("custom");
     if kind != "custom" {
         return Ok(None);
     }
     let Some(name) = tool["name"].as_str().filter(|name| !name.is_empty()) else {
-        return Err(ApiError::bad("tools", "a tool has no name"));
+        return Err("has no name");
     };
     let mut function = json!({"name": name, "parameters": tool["input_schema"]});
     if let Some(text) = tool["description"].as_str() {

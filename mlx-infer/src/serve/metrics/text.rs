@@ -18,11 +18,11 @@ pub(super) struct Text {
 }
 
 impl Text {
-    pub(super) fn head(&mut self, name: &str, kind: &str, help: &str) {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    pub(super) fn line(&mut self, name: &str, label: &str, value: f64) {
+    fn line(&mut self, name: &str, label: &str, value: f64) {
         let comma = if label.is_empty() { "" } else { "," };
         let _ = writeln!(self.text, "{name}{{{}{comma}{label}}} {value}", self.labels);
     }
@@ -30,6 +30,20 @@ impl Text {
     pub(super) fn one(&mut self, name: &str, kind: &str, help: &str, value: f64) {
         self.head(name, kind, help);
         self.line(name, "", value);
+    }
+
+    /// A counter with a line for each value of a label.
+    pub(super) fn counters(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: impl Iterator<Item = (String, f64)>,
+    ) {
+        self.head(name, "counter", help);
+        for (of_label, value) in values {
+            self.line(name, &format!("{label}={}", quoted(&of_label)), value);
+        }
     }
 
     pub(super) fn histogram(

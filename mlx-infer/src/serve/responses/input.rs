@@ -86,7 +86,7 @@ fn take(messages: &mut Vec<Message>, reasoning: &mut String, item: &Value) -> Re
     Ok(())
 }
 
-/// Reasoning comes as an item of its own, before what it led to.
+/// Adds the reasoning, which is an item in front of it, to a message of the assistant.
 fn with_reasoning(message: Message, reasoning: &mut String, role: &str) -> Message {
     match role == "assistant" && !reasoning.is_empty() {
         true => message.with("reasoning_content", std::mem::take(reasoning)),

@@ -35,6 +35,8 @@ pub(super) struct Writer {
     trace: Trace,
     tokenizer: Option<Tokenizer>,
     whole: Whole,
+    /// Tokens at the front whose log probabilities were in an event, or that belong to the reasoning.
+    told: usize,
     ids: Ids,
     open: Option<Open>,
     /// Items that were begun.
@@ -55,6 +57,7 @@ impl Writer {
             trace,
             tokenizer,
             whole: Whole::default(),
+            told: 0,
             ids: Ids {
                 reasoning: new_id("rs_"),
                 message: new_id("msg_"),
@@ -76,10 +79,11 @@ impl Writer {
         parts
     }
 
-    fn logprobs(&self) -> Value {
+    /// The log probabilities of the tokens from `start` on, if they were asked for.
+    fn logprobs(&self, start: usize) -> Value {
         match &self.tokenizer {
             Some(tokenizer) => {
-                let tokens = self.whole.tokens.iter();
+                let tokens = self.whole.tokens[start..].iter();
                 tokens
                     .map(|token| logprobs::entry(tokenizer, token))
                     .collect()
@@ -96,7 +100,7 @@ impl Writer {
         if is_cut {
             response["incomplete_details"] = json!({"reason": "max_output_tokens"});
         }
-        response["output"] = items(&self.ids, &self.whole, &self.logprobs()).into();
+        response["output"] = items(&self.ids, &self.whole, &self.logprobs(0)).into();
         response["usage"] = usage(&self.trace.usage());
         response
     }
@@ -139,7 +143,7 @@ impl Writer {
             return String::new();
         };
         let mut text = String::new();
-        let all = items(&self.ids, &self.whole, &self.logprobs());
+        let all = items(&self.ids, &self.whole, &self.logprobs(0));
         let wanted = match kind {
             Open::Reasoning => self.ids.reasoning.clone(),
             Open::Message => self.ids.message.clone(),
@@ -188,6 +192,7 @@ impl Writer {
     fn part(&mut self, part: Part) -> String {
         match part {
             Part::Reasoning(said) => {
+                self.told = self.whole.tokens.len();
                 let id = self.ids.reasoning.clone();
                 let mut text = String::new();
                 if self.open != Some(Open::Reasoning) {
@@ -205,7 +210,8 @@ impl Writer {
                 if self.open != Some(Open::Message) {
                     text += &self.begin_message();
                 }
-                let delta = json!({"delta": said, "logprobs": []});
+                let told = std::mem::replace(&mut self.told, self.whole.tokens.len());
+                let delta = json!({"delta": said, "logprobs": self.logprobs(told)});
                 text + &self.in_part("output_text.delta", &id, delta)
             }
             Part::CallStart { index, name } => {

@@ -10,12 +10,12 @@ use crate::sampler::Choice;
 use crate::text::chat::reply::{Part, ReplyFormat, ReplyParser};
 use crate::text::tokenizer::Tokenizer;
 
-/// What parses the rows' texts.
+/// The parsers of the rows' texts.
 pub(in super::super) struct Replies {
     pub(super) rows: Vec<Reply>,
     pub(super) is_parallel: bool,
     pub(super) stop: Vec<String>,
-    /// Tokens of an answer with which no stop string is complete.
+    /// Stop strings do not count within so many of the first tokens.
     pub(super) min_tokens: usize,
     pub(super) tokenizer: Tokenizer,
     pub(super) trace: Trace,
@@ -105,7 +105,7 @@ impl Replies {
     }
 }
 
-/// Which stop string ends first in the text of these ids, behind that of the first `passed` ones.
+/// The index of the stop string that ends first in the text of `ids`. Those within the first `passed` tokens do not count.
 fn stopped_at(tokenizer: &Tokenizer, ids: &[u32], stop: &[String], passed: usize) -> Option<usize> {
     if stop.is_empty() {
         return None;
