@@ -144,6 +144,36 @@ fn what_is_neither_a_folder_nor_a_model_is_told_as_both() {
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
 }
 
+/// A file in GGUF, and a folder that has one and no safetensors, are refused by name.
+#[test]
+fn gguf_is_refused_with_a_way_out() {
+    let cache = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("q4.gguf");
+    std::fs::write(&file, b"GGUF").unwrap();
+    for model in [folder.path(), &file] {
+        let model = model.to_str().unwrap();
+        for command in [
+            &["generate", "--prompt", "x"][..],
+            &["serve", "--port", "0"],
+            &["info"],
+        ] {
+            let output = run(
+                "http://127.0.0.1:9",
+                cache.path(),
+                &[command, &["--model", model]].concat(),
+            );
+            let stderr = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{stderr}");
+            let message = format!(
+                "{} is in GGUF, which is not read; convert it with the Python package gguf2mlx",
+                file.display()
+            );
+            assert!(stderr.contains(&message), "{stderr}");
+        }
+    }
+}
+
 #[test]
 fn pull_and_list() {
     let weights = noise(1_500_000);

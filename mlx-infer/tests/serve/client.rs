@@ -187,7 +187,7 @@ impl Drop for TestServer {
     }
 }
 
-fn answer(bytes: &[u8]) -> Answer {
+pub fn answer(bytes: &[u8]) -> Answer {
     let mut reader = BufReader::new(bytes);
     let mut line = String::new();
     reader.read_line(&mut line).unwrap();

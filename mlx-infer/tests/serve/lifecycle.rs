@@ -50,7 +50,7 @@ fn a_client_that_leaves_frees_its_row() {
 fn a_full_queue_is_told_with_a_time() {
     let server = TestServer::start(|options| options.engine.max_requests = 2);
     let mut long = long();
-    // Two rows that nobody reads pause, and hold their places.
+    // Two rows that are not read pause, and hold their places.
     long["n"] = 2.into();
     let stream = begun(&server, &long);
     for (path, status) in [("/v1/completions", 503), ("/v1/messages", 529)] {
@@ -163,4 +163,14 @@ fn counters_tell_what_was_done() {
     assert_eq!(metric("vllm:inter_token_latency_seconds_count"), 7.0);
     assert!(metric("vllm:e2e_request_latency_seconds_sum") > 0.0);
     assert!(metric("mlx_memory_active_bytes") > 0.0);
+    // A row that is ended behind its only call is not aborted.
+    let tool = json!({"type": "function", "function": {"name": "f", "parameters": {
+        "type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"], "additionalProperties": false}}});
+    let body = json!({
+        "messages": [{"role": "user", "content": "x"}], "tools": [tool], "tool_choice": "required",
+        "parallel_tool_calls": false, "max_tokens": 200,
+    });
+    server.ok("/v1/chat/completions", &body);
+    let text = server.get("/metrics").body;
+    assert!(text.contains("finished_reason=\"abort\"} 0"), "{text}");
 }

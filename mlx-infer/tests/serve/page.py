@@ -1,4 +1,5 @@
-"""The page in headless Chromium. Arguments: the address of a server, that of a server with a key, the key, and the browser.
+"""The page in headless Chromium. Arguments: the address of a server, that of a server with a key, the key, that of a
+server whose slow model reasons and goes on for long, and the browser.
 
 Every check is an assertion.
 """
@@ -8,7 +9,7 @@ import sys
 
 from playwright.sync_api import expect, sync_playwright
 
-ADDRESS, CLOSED, KEY, CHROMIUM = sys.argv[1:]
+ADDRESS, CLOSED, KEY, SLOW, CHROMIUM = sys.argv[1:]
 
 
 def ask(page, text):
@@ -42,9 +43,14 @@ def chat(browser):
     assert page.locator("#alternatives button").count() > 3
     page.locator("#alternatives button", has_text="5").first.click()
     page.wait_for_function("document.querySelector('li.assistant .body').innerText.startsWith('5')")
-    # Edit, regenerate, and a chat that is still there after a reload.
+    # Regenerate, edit, and a chat that is still there after a reload.
     page.wait_for_selector("#stop", state="hidden")
     page.click("text=Regenerate")
+    page.wait_for_selector("#stop", state="hidden")
+    page.click("text=Edit")
+    page.fill("form.edit textarea", "What is 20 + 21?")
+    page.click("form.edit button >> nth=0")
+    page.wait_for_selector("li.user >> text=What is 20 + 21?")
     page.wait_for_selector("#stop", state="hidden")
     page.reload()
     page.wait_for_selector("li.assistant")
@@ -84,6 +90,43 @@ def stop(browser):
     page.click("#stop")
     page.wait_for_selector("#send:not([hidden])")
     assert page.faults == [] and stream == [], page.faults
+    page.close()
+
+
+def reasons(browser):
+    page = opened(browser, SLOW)
+    page.wait_for_selector("#model option", state="attached")
+    ask(page, "Why?")
+    # Reasoning in a part of its own, then the answer, as they come.
+    page.wait_for_selector("li.assistant strong")
+    assert "I add." in page.text_content("li.assistant details")
+    assert "I add." not in page.text_content("li.assistant p")
+    page.click("#stop")
+    page.wait_for_selector("#send:not([hidden])")
+    page.wait_for_function("fetch('/metrics').then((r) => r.text()).then((t) => /num_requests_running\\{[^}]*\\} 0$/m.test(t))")
+    assert "It is 42." in page.inner_text("li.assistant .body") and "stopped" in page.inner_text("li.assistant .tools")
+    assert page.faults == [], page.faults
+    page.close()
+
+
+def settings(browser):
+    page = opened(browser, ADDRESS)
+    page.wait_for_selector("#model option", state="attached")
+    page.click("#open-settings")
+    page.fill("#system", "Be brief.")
+    page.fill("#temperature", "0")
+    page.fill("#max_tokens", "5")
+    page.click("#settings .buttons button:last-child")
+    with page.expect_request("**/v1/chat/completions") as request:
+        ask(page, "What is 20 + 22?")
+    body = request.value.post_data_json
+    assert body["messages"][0] == {"role": "system", "content": "Be brief."} and body["temperature"] == 0 and body["max_tokens"] == 5
+    answered(page)
+    shades = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        shades.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert shades[0] != shades[1], shades
     page.close()
 
 
@@ -129,7 +172,7 @@ def narrow(browser):
 
 with sync_playwright() as playwright:
     browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-    for check in (chat, stop, classify, key, narrow):
+    for check in (chat, stop, reasons, settings, classify, key, narrow):
         check(browser)
         print(json.dumps(check.__name__))
     browser.close()

@@ -1,9 +1,14 @@
 //! The page.
 
+use std::time::Duration;
+
+use serde_json::json;
+
 use crate::client::{SERVER, TestServer};
+use crate::scripted::{Fault, Scripted};
 
 #[test]
-fn the_page_is_one_document_that_asks_nobody_else() {
+fn the_page_is_one_document_without_outside_requests() {
     let answer = SERVER.get("/");
     assert_eq!(
         answer.header("content-type"),
@@ -45,16 +50,31 @@ fn the_page_works_in_a_browser() {
         return;
     };
     let closed = TestServer::start(|options| options.keys = vec!["sesame".to_owned()]);
+    let slow = Scripted::start("qwen3", &[], &["<|im_end|>"], |_| ());
+    let asked = json!({"messages": [{"role": "user", "content": "Why?"}], "max_tokens": 1});
+    let prompt = slow.server.ok("/v1/chat/completions", &asked)["usage"]["prompt_tokens"].clone();
+    let more = " and so on".repeat(200);
+    let pieces = [
+        "<think>\n",
+        "I add.",
+        "\n</think>",
+        "\n\n",
+        "**It** is 42.",
+        &more,
+    ];
+    slow.says(prompt.as_u64().unwrap() as usize, &pieces);
+    slow.fault(Fault::Slow(Duration::from_millis(20)));
     let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/serve/page.py");
     let output = std::process::Command::new(python)
         .arg(script)
         .args([SERVER.address, closed.address].map(|address| format!("http://{address}")))
         .arg("sesame")
+        .arg(format!("http://{}", slow.server.address))
         .arg(chromium)
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .output()
         .unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
-    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 5);
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 7);
 }

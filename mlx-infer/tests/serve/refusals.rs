@@ -146,6 +146,14 @@ fn bodies_that_are_no_requests_are_refused() {
 fn routes_and_models_that_are_not_here() {
     assert_eq!(SERVER.get("/v1/nothing").status, 404);
     assert_eq!(SERVER.get("/v1/completions").status, 405);
+    // A base URL without /v1, and one with it for a client that adds it.
+    for path in ["/chat/completions", "/v1/v1/chat/completions"] {
+        let message = SERVER.post(path, &json!({})).json()["error"]["message"].clone();
+        assert_eq!(
+            message,
+            format!("there is no {path} here; there is /v1/chat/completions")
+        );
+    }
     let (status, _, code, message) =
         refused("/v1/completions", &json!({"model": "gpt-4", "prompt": "x"}));
     assert_eq!((status, code), (404, json!("model_not_found")));
@@ -229,8 +237,15 @@ fn a_page_of_another_site_cannot_ask() {
     let preflight = [
         ("Origin", "https://good.example"),
         ("Access-Control-Request-Method", "POST"),
+        (
+            "Access-Control-Request-Headers",
+            "authorization,content-type",
+        ),
     ];
     let answer = server.send("OPTIONS", "/v1/completions", &preflight, "");
+    // Browsers do not count Authorization among *.
+    let allowed = answer.header("access-control-allow-headers");
+    assert_eq!(allowed, Some("authorization,content-type"));
     assert_eq!(
         answer.header("access-control-allow-origin"),
         Some("https://good.example")

@@ -31,7 +31,9 @@ fn an_input_is_answered() {
 
 #[test]
 fn events_build_the_response() {
-    let body = json!({"input": "What is 20 + 22?", "temperature": 0, "stream": true});
+    let body = json!({
+        "input": "What is 20 + 22?", "temperature": 0, "stream": true, "include": ["message.output_text.logprobs"],
+    });
     let events = SERVER.post("/v1/responses", &body).events();
     let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
     let named = |name: &str| names.iter().filter(|&&found| found == name).count();
@@ -58,6 +60,13 @@ fn events_build_the_response() {
         .map(|(_, data)| data["delta"].as_str().unwrap())
         .collect();
     assert_eq!(text, "42");
+    let deltas = events.iter().filter(|(_, data)| data["delta"].is_string());
+    let told: Vec<&Value> = deltas
+        .flat_map(|(_, data)| data["logprobs"].as_array().unwrap())
+        .map(|entry| &entry["token"])
+        .collect();
+    // The end token is among them if it comes in the step of the last text.
+    assert_eq!(told[..2], ["4", "2"]);
     let whole = &events.last().unwrap().1["response"];
     assert_eq!(whole["output"][0]["content"][0]["text"], "42");
     let ids = events.iter().filter_map(|(_, data)| data.get("item_id"));

@@ -58,6 +58,26 @@ fn completions_joined_are_the_whole() {
         for same in ["id", "created", "model"] {
             assert_eq!(chunk[same], last[same]);
         }
+        // Seconds, not milliseconds.
+        let created = chunk["created"].as_u64().unwrap();
+        assert!((1_700_000_000..5_000_000_000).contains(&created));
+    }
+}
+
+/// A prompt that is scored and not continued is a stream all the same, if one is asked for.
+#[test]
+fn an_echo_alone_is_streamed() {
+    let mut body = json!({"prompt": ["The red fox", "The old man"], "echo": true, "logprobs": 1, "max_tokens": 0});
+    let whole = SERVER.ok("/v1/completions", &body);
+    body["stream"] = true.into();
+    let chunks = SERVER.post("/v1/completions", &body).chunks();
+    assert_eq!(chunks.len(), 2);
+    for (chunk, choice) in chunks.iter().zip(whole["choices"].as_array().unwrap()) {
+        for key in ["index", "text", "finish_reason"] {
+            assert_eq!(chunk["choices"][0][key], choice[key], "{key}");
+        }
+        let tokens = |choice: &Value| choice["logprobs"]["tokens"].clone();
+        assert_eq!(tokens(&chunk["choices"][0]), tokens(choice));
     }
 }
 
@@ -121,4 +141,7 @@ fn a_stop_string_ends_the_text_on_every_route() {
         "temperature": 0, "stop_sequences": ["2"], "max_tokens": 9,
     });
     assert_eq!(SERVER.ok("/v1/messages", &chat)["content"][0]["text"], "4");
+    let input = json!({"input": "What is 20 + 22?", "temperature": 0, "stop": ["2"]});
+    let answer = SERVER.ok("/v1/responses", &input);
+    assert_eq!(answer["output"][0]["content"][0]["text"], "4");
 }

@@ -1,0 +1,199 @@
+//! The command as a process: what it prints, its signals, and the mistakes of its users.
+#![cfg(unix)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+
+/// `mlx-infer serve` with a free port.
+struct Process {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    address: String,
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mlx-infer"));
+    command
+        .arg("serve")
+        .args(args)
+        .env_remove("MLX_INFER_API_KEY")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+impl Process {
+    fn start(args: &[&str]) -> Self {
+        let mut child = command(&[&["--port", "0"], args].concat()).spawn().unwrap();
+        let mut process = Self {
+            stderr: BufReader::new(child.stderr.take().unwrap()),
+            child,
+            address: String::new(),
+        };
+        let listening = process.line();
+        let address = listening.strip_prefix("listening at http://").unwrap();
+        process.address = address.trim().to_owned();
+        let ready = process.line();
+        assert!(ready.starts_with("ready: "), "{ready}");
+        process
+    }
+
+    /// The next line of stderr.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stderr.read_line(&mut line).unwrap();
+        line
+    }
+
+    fn open(&self, body: &str) -> BufReader<TcpStream> {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let head = format!(
+            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nx-request-id: mine\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(body.as_bytes()).unwrap();
+        BufReader::new(stream)
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        let kill = Command::new("kill").args([name, &id]).status();
+        assert!(kill.unwrap().success());
+    }
+
+    /// The rest of stderr, and how it ended.
+    fn end(mut self) -> (String, ExitStatus) {
+        let mut rest = String::new();
+        self.stderr.read_to_string(&mut rest).unwrap();
+        (rest, self.child.wait().unwrap())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// It takes longer than a signal.
+const LONG: &str = r#"{"prompt": "The secret fox", "max_tokens": 400, "ignore_eos": true, "n": 4, "stream": true, "logprobs": 5}"#;
+
+fn begun(process: &Process) -> BufReader<TcpStream> {
+    let mut stream = process.open(LONG);
+    let mut line = String::new();
+    while !line.starts_with("data:") {
+        line.clear();
+        assert!(stream.read_line(&mut line).unwrap() > 0, "the stream ended");
+    }
+    stream
+}
+
+#[test]
+fn a_signal_lets_streams_end_and_each_request_has_one_line_without_its_prompt() {
+    for signal in ["-TERM", "-INT"] {
+        let process = Process::start(&["--drain", "600"]);
+        let mut short =
+            process.open(r#"{"prompt": "The secret fox", "max_tokens": 3, "ignore_eos": true}"#);
+        let mut answer = String::new();
+        short.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let mut stream = begun(&process);
+        process.signal(signal);
+        let mut rest = String::new();
+        stream.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest.matches("\"finish_reason\":\"length\"").count(), 4);
+        assert!(rest.contains("data: [DONE]"));
+        let (log, status) = process.end();
+        assert_eq!(status.code(), Some(0), "{log}");
+        let lines: Vec<&str> = log.lines().collect();
+        assert_eq!(lines.len(), 3, "{log}");
+        let words = |line: &str, words: &[&str]| {
+            assert!(words.iter().all(|word| line.contains(word)), "{line}");
+        };
+        words(
+            lines[0],
+            &[
+                " 200 POST /v1/completions id=mine ",
+                "tokens=3",
+                "finish=length",
+            ],
+        );
+        words(lines[1], &["ending: requests under way may finish"]);
+        words(
+            lines[2],
+            &[" 200 POST /v1/completions id=mine ", "tokens=1600"],
+        );
+        assert!(!log.contains("secret"), "{log}");
+    }
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let mut process = Process::start(&["--quiet"]);
+    let stream = begun(&process);
+    process.signal("-TERM");
+    assert!(process.line().starts_with("ending: "));
+    process.signal("-TERM");
+    let (log, status) = process.end();
+    assert_eq!(status.code(), Some(128 + 15), "{log}");
+    drop(stream);
+}
+
+#[test]
+fn mistakes_of_a_start_are_told_in_one_line() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let empty = tempfile::NamedTempFile::new().unwrap();
+    let file = empty.path().to_str().unwrap();
+    for (args, code, words) in [
+        (
+            &["--port", &port][..],
+            1,
+            &["cannot listen at 127.0.0.1:", "in use"][..],
+        ),
+        (&["--port", "70000"], 2, &["70000"]),
+        (
+            &["--host", "0.0.0.0"],
+            2,
+            &["0.0.0.0", "API key", "--insecure"],
+        ),
+        (
+            &["--api-key-file", "/nowhere/keys"],
+            1,
+            &["cannot read /nowhere/keys"],
+        ),
+        (&["--api-key-file", file], 2, &["has no API key"]),
+        (
+            &["--model", "/nowhere/model", "--port", "0"],
+            1,
+            &["/nowhere/model"],
+        ),
+        (&["--rows", "0", "--port", "0"], 2, &["rows"]),
+        (&["--adapter", "sport", "--port", "0"], 2, &["sport"]),
+        (&["--temperature=-1", "--port", "0"], 2, &["temperature"]),
+        (
+            &["--client-timeout", "0", "--port", "0"],
+            2,
+            &["client_timeout"],
+        ),
+        (&["--ping", "0", "--port", "0"], 2, &["ping"]),
+        (
+            &["--max-requests", "0", "--port", "0"],
+            2,
+            &["max_requests"],
+        ),
+    ] {
+        let output = command(args).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+        let errors = stderr.lines().filter(|line| line.starts_with("error: "));
+        assert_eq!(errors.count(), 1, "{args:?}: {stderr}");
+        for word in words {
+            assert!(stderr.contains(word), "{args:?}: {stderr}");
+        }
+    }
+}
