@@ -57,6 +57,13 @@ int mlxrs_array_from_foreign(
 /* A copy of `data`, in row-major order. For a GPU, a small copy is in pinned host memory, which kernels read without
  * page faults. */
 int mlxrs_array_copy_of(mlx_array* res, const void* data, const int* shape, size_t ndim, mlx_dtype dtype);
+/* Queues computations that repeat, such as decode steps. On an NVIDIA GPU, one that has the operations, settings, shapes and large inputs of
+ * the one before is launched as one CUDA graph. Of its arrays, only the outputs are computed then, and those written in place. Elsewhere it does
+ * what mlx_async_eval does. Belongs to the thread that made it. */
+typedef struct mlxrs_replay_* mlxrs_replay;
+int mlxrs_replay_new(mlxrs_replay* res);
+int mlxrs_replay_free(mlxrs_replay replay);
+int mlxrs_replay_eval(mlxrs_replay replay, const mlx_vector_array outputs);
 /* The number of operations that have to be evaluated for `outputs`. */
 int mlxrs_graph_size(size_t* res, mlx_vector_array outputs);
 /* True while a transform (grad, vmap, compile) traces this array: it has no data and never will. */

@@ -204,7 +204,8 @@ int mlxrs_fast_logsumexp(mlx_array* res, mlx_array x, mlx_stream s);
  * 2], seed each row's noise. `numbers`, F32 [B, 3]: the factor of the logits (0 takes the largest, without noise), p
  * of top-p, and how far below the largest a logit may be, as a negative number. `counts`, I32 [B]: k of top-k. A row
  * without these filters has 1, minus infinity and V. */
-int mlxrs_fast_draw(mlx_array* res, mlx_array x, mlx_array keys, mlx_array numbers, mlx_array counts, mlx_stream s);
+int mlxrs_fast_draw(
+    mlx_array* ids, mlx_array* checked, mlx_array x, mlx_array keys, mlx_array numbers, mlx_array counts, mlx_stream s);
 /* logsumexp(logits) - logits[target] over the last axis; one node for f32 logits. */
 int mlxrs_fast_cross_entropy(mlx_array* res, mlx_array logits, mlx_array targets, mlx_stream s);
 

@@ -37,7 +37,7 @@ mod store;
 pub use allow::allow;
 pub use attention::{Attention, attention, packed_attention, scaled_dot_product_attention};
 pub use choose::{argmax, logsumexp, nucleus, top};
-pub use draw::{Draw, NO_TOKEN, draw, gumbel};
+pub use draw::{Draw, Drawn, NO_TOKEN, draw, gumbel};
 pub use form::{Form, Op, form, plainly};
 pub use gated::{Gate, gated, gated_linear, geglu, soft_cap, swiglu};
 pub use linear::{

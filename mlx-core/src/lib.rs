@@ -73,7 +73,7 @@ pub use self::safetensors::Safetensors;
 pub use array::Array;
 pub use dtype::{Complex64, DType, Element};
 pub use error::{Error, ErrorKind, Result};
-pub use eval::{async_eval, eval, graph_size, synchronize};
+pub use eval::{Replay, async_eval, eval, graph_size, synchronize};
 pub use frozen::Frozen;
 pub use ops::*;
 pub use stream::{Device, DeviceKind, Stream};

@@ -17,8 +17,8 @@ mod statistics;
 #[cfg(test)]
 mod tests;
 
-use mlx_core::fast::{self, Draw, NO_TOKEN};
-use mlx_core::{Array, DType, async_eval};
+use mlx_core::fast::{self, Draw, Drawn, NO_TOKEN};
+use mlx_core::{Array, DType, Replay, async_eval};
 
 pub(crate) use self::held::{Held, without};
 pub(crate) use self::history::History;
@@ -104,9 +104,7 @@ pub(crate) fn sample(logits: &Array, rows: &[Row<'_>], pending: Option<&Array>) 
         true => fast::allow(&x, &masks)?,
     };
     let draws: Vec<Draw> = rows.iter().map(|row| row.draw(pending.is_some())).collect();
-    let checked = fast::draw(&x, &draws)?;
-    // A valid id replaces [`NO_TOKEN`], so that the next step can be computed before the host checks.
-    let ids = checked.equal(NO_TOKEN)?.select(0u32, &checked)?;
+    let Drawn { ids, checked } = fast::draw(&x, &draws)?;
     let logprobs = if rows.iter().any(|row| row.logprobs.is_some()) {
         Some(Logprobs::new(&x, &ids, rows)?)
     } else {
@@ -199,6 +197,18 @@ impl Sampled {
     /// # Errors
     /// MLX refuses.
     pub fn start(&self) -> Result<()> {
+        Ok(async_eval(self.arrays())?)
+    }
+
+    /// The same for a step that may repeat the one before.
+    ///
+    /// # Errors
+    /// MLX refuses.
+    pub fn start_again(&self, replay: &mut Replay) -> Result<()> {
+        Ok(replay.async_eval(self.arrays())?)
+    }
+
+    fn arrays(&self) -> Vec<&Array> {
         let mut arrays = vec![&self.ids, &self.checked];
         if let Some(logprobs) = &self.logprobs {
             arrays.push(&logprobs.chosen);
@@ -206,7 +216,7 @@ impl Sampled {
                 arrays.extend([ids, values]);
             }
         }
-        Ok(async_eval(arrays)?)
+        arrays
     }
 
     /// Waits for the tokens: one for each row, in order; an error for a row whose logits are not finite.

@@ -10,8 +10,8 @@ struct Matrix {
   const void* weight;
   const void* scales;
   const void* biases;
-  void* y; // [m, n]
-  int n;
+  void* y; // [m, stride]
+  int n, stride;
   int tiles; // Tiles of rows of this matrix and of those before it.
 };
 
@@ -20,15 +20,23 @@ struct LinearArgs {
   Matrix of[3];
   int count, m, k, group;
   int gate; // -1: none; else `of` has two matrices whose products the gate joins
+  bool early; // The kernel before this one has not written the matrices.
 };
 
+// How many blocks of columns `many_products` has in shared memory, by the rows of x of a block. Hopper and Blackwell's data centre cards have
+// 227 KB for a block, other cards 99 KB, and an A100 163 KB.
+constexpr int many_stages(bool is_roomy, int rows) {
+  return !is_roomy ? 2 : rows == 64 ? 4 : 3;
+}
+
 struct LookupArgs {
-  const uint32_t* indices;
+  const uint32_t* indices; // null: `count` rows from `first` on
   const void* weight;
   const void* scales;
   const void* biases;
   void* y; // [count, k]
   int count, n, k, group;
+  int64_t first; // of all rows
   bool is_signed;
 };
 
@@ -86,6 +94,7 @@ struct DrawArgs {
   const float* numbers;
   const int32_t* counts; // of logsumexp: not null; of argmax: null
   uint32_t* y;           // logsumexp writes floats
+  uint32_t* ids;         // of a draw: y with 0 in place of no token
   int n;
 };
 
@@ -96,6 +105,16 @@ struct CopyArgs {
   int64_t size;
   int shape[8];
   int64_t strides[8];
+};
+
+// Arrays that are copied to others of the same size.
+struct SegmentArgs {
+  static constexpr int most = 64;
+  struct {
+    const void* from;
+    void* to;
+    int64_t bytes;
+  } of[most];
 };
 
 struct GatedArgs {

@@ -17,6 +17,20 @@ constexpr bool is_bf16<bf16> = true;
 
 constexpr int warp_size = 32;
 
+// Kernels of ours are launched while the one before them runs (cuda/launch.h). Each calls this before it reads what other kernels write, and
+// before it writes. The next kernel may start from then on. Its blocks wait here, too, until all of this kernel's memory is written.
+__device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// The same in a kernel whose results may be weights: the next kernel starts after it, because products load weights before they wait.
+__device__ inline void wait_for_previous_alone() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 __device__ inline float wide(float x) {
   return x;
 }

@@ -27,6 +27,17 @@ const Driver& Driver::get() {
     find(d.get_pool, "cuDeviceGetDefaultMemPool");
     find(d.set_pool_attribute, "cuMemPoolSetAttribute");
     find(d.set_attribute, "cuFuncSetAttribute");
+    find(d.launch, "cuLaunchKernelEx");
+    find(d.begin_capture, "cuStreamBeginCapture_v2");
+    find(d.end_capture, "cuStreamEndCapture");
+    find(d.get_nodes, "cuGraphGetNodes");
+    find(d.get_type, "cuGraphNodeGetType");
+    find(d.instantiate, "cuGraphInstantiateWithFlags");
+    find(d.launch_graph, "cuGraphLaunch");
+    find(d.destroy_graph, "cuGraphDestroy");
+    find(d.destroy_exec, "cuGraphExecDestroy");
+    find(d.create_stream, "cuStreamCreate");
+    find(d.wait_for_stream, "cuStreamSynchronize");
     find(d.allocate, "cuMemAllocAsync");
     find(d.allocate_host, "cuMemHostAlloc");
     return d;

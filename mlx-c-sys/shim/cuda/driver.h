@@ -12,6 +12,17 @@ struct Driver {
   CUresult (*get_pool)(CUmemoryPool*, CUdevice);
   CUresult (*set_pool_attribute)(CUmemoryPool, CUmemPool_attribute, void*);
   CUresult (*set_attribute)(CUfunction, CUfunction_attribute, int);
+  CUresult (*launch)(const CUlaunchConfig*, CUfunction, void**, void**);
+  CUresult (*begin_capture)(CUstream, CUstreamCaptureMode);
+  CUresult (*end_capture)(CUstream, CUgraph*);
+  CUresult (*get_nodes)(CUgraph, CUgraphNode*, size_t*);
+  CUresult (*get_type)(CUgraphNode, CUgraphNodeType*);
+  CUresult (*instantiate)(CUgraphExec*, CUgraph, unsigned long long);
+  CUresult (*launch_graph)(CUgraphExec, CUstream);
+  CUresult (*destroy_graph)(CUgraph);
+  CUresult (*destroy_exec)(CUgraphExec);
+  CUresult (*create_stream)(CUstream*, unsigned);
+  CUresult (*wait_for_stream)(CUstream);
   CUresult (*allocate)(CUdeviceptr*, size_t, CUstream);
   CUresult (*allocate_host)(void**, size_t, unsigned);
 

@@ -1,5 +1,7 @@
 #include "launch.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <unordered_map>
@@ -19,6 +21,35 @@ const Embedded& find_embedded(const char* name) {
   }
   throw std::runtime_error(std::string("libmlxc has no kernels ") + name);
 }
+
+// Kernels are launched directly unless the user asks MLX for graphs: all kernels of a stream have to go the same way.
+constexpr const char* graphs = "MLX_USE_CUDA_GRAPHS";
+
+__attribute__((constructor)) void launch_directly() {
+  if (setting("MLX_CUDA_KERNELS") != "off") {
+    setenv(graphs, "0", 0);
+  }
+}
+
+// MLX's count of the kernels since its last commit, which frees arrays. Ours are counted there, too.
+template <auto Member>
+struct CountOf {
+  friend int& count_of(mx::cu::CommandEncoder& encoder) {
+    return encoder.*Member;
+  }
+};
+template struct CountOf<&mx::cu::CommandEncoder::node_count_>;
+int& count_of(mx::cu::CommandEncoder& encoder);
+
+// The last kernel of ours: its encoder, the count after it, and the buffers that it writes.
+struct Last {
+  const void* encoder = nullptr;
+  int count = 0;
+  std::vector<const void*> written;
+};
+thread_local Last last;
+// Where arrays are kept that captured kernels use; null while kernels run.
+thread_local std::vector<mx::array>* kept_for_capture = nullptr;
 
 // The modules of a device, loaded when a kernel of theirs is first asked for.
 struct Loaded {
@@ -51,6 +82,68 @@ CUfunction Launch::find(const char* module, const std::string& kernel, unsigned 
   }
   kernels.emplace(kernel, function);
   return function;
+}
+
+bool launches_directly() {
+  static const bool directly = setting(graphs) == "0";
+  return directly;
+}
+
+Capturing::Capturing(std::vector<mx::array>& kept) {
+  kept_for_capture = &kept;
+}
+Capturing::~Capturing() {
+  kept_for_capture = nullptr;
+}
+bool Capturing::now() {
+  return kept_for_capture != nullptr;
+}
+void Capturing::keep(const mx::array& a) {
+  if (now()) {
+    kept_for_capture->push_back(a);
+  }
+}
+
+bool Launch::is_unsettled(const mx::array& a) const {
+  if (!launches_directly()) {
+    return false;
+  }
+  // Kernels of MLX do not say when they have ended.
+  bool is_ours = last.encoder == &encoder_ && last.count == count_of(encoder_);
+  return !is_ours || std::find(last.written.begin(), last.written.end(), a.buffer().ptr()) != last.written.end();
+}
+
+void Launch::start(CUfunction kernel, dim3 blocks, unsigned threads, unsigned shared, void** args) {
+  if (!launches_directly()) {
+    // The encoder counts what it is told as the next kernel's, and an input may have needed a kernel of its own.
+    for (const auto& a : inputs_) {
+      encoder_.set_input_array(a);
+    }
+    for (const auto& a : outputs_) {
+      encoder_.set_output_array(a);
+    }
+    encoder_.add_kernel_node_raw(kernel, blocks, dim3(threads, 1, 1), dim3(0, 0, 0), shared, args);
+    return;
+  }
+  CUlaunchConfig config{};
+  config.gridDimX = blocks.x, config.gridDimY = blocks.y, config.gridDimZ = blocks.z;
+  config.blockDimX = threads, config.blockDimY = 1, config.blockDimZ = 1;
+  config.sharedMemBytes = shared;
+  config.hStream = static_cast<cudaStream_t>(encoder_.stream());
+  CUlaunchAttribute early{};
+  early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  early.value.programmaticStreamSerializationAllowed = 1;
+  if (encoder_.device().compute_capability_major() >= 9) {
+    config.attrs = &early;
+    config.numAttrs = 1;
+  }
+  check(Driver::get().launch(&config, kernel, args, nullptr), "a kernel does not start");
+  last.encoder = &encoder_;
+  last.count = ++count_of(encoder_);
+  last.written.clear();
+  for (const auto& a : outputs_) {
+    last.written.push_back(a.buffer().ptr());
+  }
 }
 
 mx::array dense(const mx::array& a, mx::Stream s) {

@@ -1,4 +1,8 @@
-// Memory of a GPU, and kernels as nodes of MLX's CUDA graphs.
+// Memory of a GPU, and the launch of kernels on MLX's streams.
+//
+// MLX adds each kernel to a CUDA graph, and launches the graphs. That takes the host longer than launching kernels, and a kernel of a graph starts
+// when the one before it has ended. Here kernels are launched one by one, each before the one before it has ended (programmatic dependent
+// launch): its blocks are placed, products load weights, and then they wait (wait_for_previous of device.cuh).
 #pragma once
 
 #include <string>
@@ -32,18 +36,35 @@ mx::array dense(const mx::array& a, mx::Stream s);
 // kernel.
 mx::array resident(const mx::array& a, mx::Stream s);
 
-// One kernel. Inputs and outputs say which kernels it has to wait for.
+// Whether kernels are launched by themselves, not as nodes of MLX's graphs.
+bool launches_directly();
+
+// While one exists, kernels of this thread are captured, and arrays that they use are added to `kept`.
+class Capturing {
+ public:
+  explicit Capturing(std::vector<mx::array>& kept);
+  ~Capturing();
+  Capturing(const Capturing&) = delete;
+  Capturing& operator=(const Capturing&) = delete;
+
+  static bool now();
+  static void keep(const mx::array& a);
+};
+
+// One kernel. Kernels of a stream see what those before them have written.
 class Launch {
  public:
   explicit Launch(mx::Stream s) : encoder_(mx::cu::get_command_encoder(s)), stream_(s) {}
 
   template <typename T>
   const T* read(const mx::array& a) {
+    Capturing::keep(a);
     inputs_.push_back(a);
     return mx::gpu_ptr<T>(a);
   }
   template <typename T>
   T* write(mx::array& a) {
+    Capturing::keep(a);
     outputs_.push_back(a);
     return mx::gpu_ptr<T>(a);
   }
@@ -67,8 +88,12 @@ class Launch {
   }
   // Keeps the array until the kernel has run.
   void keep(const mx::array& a) {
+    Capturing::keep(a);
     encoder_.add_temporary(a);
   }
+  // Whether the array may not be there yet when the next kernel starts, early.
+  bool is_unsettled(const mx::array& a) const;
+
   // `module` is a name of embedded.h. The kernel takes `args` in this order.
   template <typename... Args>
   void run(const char* module, const std::string& kernel, dim3 blocks, int threads, Args... args) {
@@ -79,15 +104,7 @@ class Launch {
   void run_with(
       unsigned shared, const char* module, const std::string& kernel, dim3 blocks, int threads, Args... args) {
     void* addresses[] = {&args...};
-    // The encoder counts what it is told as the next kernel's, and an input may have needed a kernel of its own.
-    for (const auto& a : inputs_) {
-      encoder_.set_input_array(a);
-    }
-    for (const auto& a : outputs_) {
-      encoder_.set_output_array(a);
-    }
-    encoder_.add_kernel_node_raw(
-        find(module, kernel, shared), blocks, dim3(static_cast<unsigned>(threads), 1, 1), dim3(0, 0, 0), shared, addresses);
+    start(find(module, kernel, shared), blocks, static_cast<unsigned>(threads), shared, addresses);
   }
 
  private:
@@ -97,6 +114,7 @@ class Launch {
     return read<T>(a);
   }
   CUfunction find(const char* module, const std::string& kernel, unsigned shared);
+  void start(CUfunction kernel, dim3 blocks, unsigned threads, unsigned shared, void** args);
 
   mx::cu::CommandEncoder& encoder_;
   mx::Stream stream_;

@@ -28,6 +28,16 @@ void keep_freed_memory(int device) {
   check(Driver::get().set_pool_attribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all), "a pool of memory");
 }
 
+// A stream for allocations while another one is captured.
+CUstream allocating_stream() {
+  thread_local CUstream stream = [] {
+    CUstream made = nullptr;
+    check(Driver::get().create_stream(&made, CU_STREAM_NON_BLOCKING), "no stream");
+    return made;
+  }();
+  return stream;
+}
+
 } // namespace
 } // namespace mlxrs::cuda
 
@@ -59,10 +69,19 @@ Buffer CudaAllocator::malloc_async(size_t size, int device, cudaStream_t stream)
     const auto& driver = mlxrs::cuda::Driver::get();
     mlxrs::cuda::keep_freed_memory(device);
     CUdeviceptr at = 0;
-    CUresult result = driver.allocate(&at, size, reinterpret_cast<CUstream>(stream));
+    auto allocate = [&] {
+      if (!mlxrs::cuda::Capturing::now()) {
+        return driver.allocate(&at, size, reinterpret_cast<CUstream>(stream));
+      }
+      // On a stream of its own: it must not become part of the graph.
+      CUstream other = mlxrs::cuda::allocating_stream();
+      CUresult result = driver.allocate(&at, size, other);
+      return result == CUDA_SUCCESS ? driver.wait_for_stream(other) : result;
+    };
+    CUresult result = allocate();
     if (result != CUDA_SUCCESS) {
       buffer_cache_.clear();
-      result = driver.allocate(&at, size, reinterpret_cast<CUstream>(stream));
+      result = allocate();
     }
     if (result != CUDA_SUCCESS) {
       std::ostringstream text;

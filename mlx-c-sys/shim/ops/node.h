@@ -59,6 +59,11 @@ class Node : public mx::Primitive {
     return plain_all(inputs);
   }
 
+  // Whether it computes what another node of its class does from the same inputs. Other than for `is_equivalent`, both may have to run.
+  virtual bool repeats(const mx::Primitive& other) const {
+    return is_equivalent(other);
+  }
+
   // Queues the work on the stream. The outputs have memory, and at least one is not empty.
   virtual void encode(const Arrays& in, Arrays& out) = 0;
 

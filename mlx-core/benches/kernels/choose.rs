@@ -48,7 +48,8 @@ pub fn choose(c: &mut Criterion) {
                 time(c, &format!("{name} {of}"), || {
                     let (amount, logits) = logits()?;
                     let draws = vec![draw; rows as usize];
-                    Ok((amount, move || fast::draw(&logits, &draws)))
+                    let draw = move || Ok(fast::draw(&logits, &draws)?.checked);
+                    Ok((amount, draw))
                 });
             }
             time(c, &format!("nucleus 0.9 {of}"), || {

@@ -54,14 +54,23 @@ impl Draw {
     }
 }
 
-/// Draws a token for each row of `logits`, `[B, V]` of floating point: U32 `[B]`, [`NO_TOKEN`] where there is none.
+/// A token for each row: U32 `[B]`, twice.
+#[derive(Clone, Debug)]
+pub struct Drawn {
+    /// With 0 where there is no token: valid as input of the next step, before the host has looked at it.
+    pub ids: Array,
+    /// With [`NO_TOKEN`] where there is none.
+    pub checked: Array,
+}
+
+/// Draws a token for each row of `logits`, `[B, V]` of floating point.
 ///
 /// The draw is the largest of logit plus Gumbel noise ([`gumbel`]), which depends on the row's key and the token alone,
 /// not on other rows of the batch. On the CPU it is one operation, which computes noise only for tokens that can win.
 ///
 /// # Errors
 /// There is not one [`Draw`] for each row, a number in one is out of its range, or `logits` has another shape or dtype.
-pub fn draw(logits: &Array, rows: &[Draw]) -> Result<Array> {
+pub fn draw(logits: &Array, rows: &[Draw]) -> Result<Drawn> {
     let [b, v] = logits.dims()?;
     if b as usize != rows.len() || v < 1 || !logits.dtype().is_float() {
         let message = format!(
@@ -84,7 +93,9 @@ pub fn draw(logits: &Array, rows: &[Draw]) -> Result<Array> {
     }
     let wide = [DType::F32, DType::F16, DType::BF16].contains(&logits.dtype());
     if !wide || form(Op::Sample)? == Form::Plain {
-        return plain::draw(logits, rows);
+        let checked = plain::draw(logits, rows)?;
+        let ids = checked.equal(NO_TOKEN)?.select(0u32, &checked)?;
+        return Ok(Drawn { ids, checked });
     }
     let keys: Vec<u32> = rows.iter().flat_map(|row| row.key).collect();
     let numbers = |row: &Draw| {
@@ -96,5 +107,6 @@ pub fn draw(logits: &Array, rows: &[Draw]) -> Result<Array> {
     let keys = Array::from_slice(&keys, &[b, 2])?;
     let numbers = Array::from_slice(&numbers, &[b, 3])?;
     let counts = Array::from_slice(&counts, &[b])?;
-    op!(mlxrs_fast_draw(logits, &keys, &numbers, &counts))
+    let (ids, checked) = op!(pair mlxrs_fast_draw(logits, &keys, &numbers, &counts))?;
+    Ok(Drawn { ids, checked })
 }

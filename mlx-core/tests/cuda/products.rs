@@ -19,6 +19,7 @@ fn products_of_every_coding() -> Result<()> {
                 (9, 64, 1152),
                 (17, 33, 2176),
                 (70, 16, 256),
+                (200, 136, 1152),
             ] {
                 let x = noise(1, &[m, k], dtype)?;
                 let (a, b) = (
@@ -51,17 +52,15 @@ fn a_row_is_the_same_in_every_batch() -> Result<()> {
         bits: 4,
         group_size: 64,
     };
-    for scheme in [None, Some(four)] {
-        for (n, k) in [(1152, 6912), (16640, 1152)] {
+    // The last is packed in another order.
+    let eight = Scheme { bits: 8, ..four };
+    for scheme in [None, Some(four), Some(eight)] {
+        // The second is expanded in slices; the third has rows and columns beyond the last tile.
+        for (n, k) in [(1152, 6912), (16640, 1152), (1000, 448)] {
             let w = Weights::new(2, n, k, DType::BF16, scheme)?;
-            // More rows by a dense matrix are cuBLAS's.
-            let x = noise(
-                1,
-                &[if scheme.is_some() { 200 } else { 128 }, k],
-                DType::BF16,
-            )?;
+            let x = noise(1, &[300, k], DType::BF16)?;
             let all = fast::linear_many(&x, &[w.matrix(), w.matrix()])?.remove(0);
-            for m in [1, 2, 7, 8, 15, 16, 31, 64, 100] {
+            for m in [1, 2, 7, 8, 15, 16, 31, 64, 65, 128, 200, 297] {
                 let some =
                     fast::linear_many(&x.slice_axis(0, 3, 3 + m)?, &[w.matrix(), w.matrix()])?
                         .remove(1);
@@ -71,6 +70,9 @@ fn a_row_is_the_same_in_every_batch() -> Result<()> {
                     &all.slice_axis(0, 3, 3 + m)?,
                 )?;
             }
+            let gated = |x: &Array| fast::gated_linear(Gate::GeluTanh, x, &w.matrix(), &w.matrix());
+            let few = gated(&x.slice_axis(0, 3, 12)?)?;
+            same("gated", &few, &gated(&x)?.slice_axis(0, 3, 12)?)?;
         }
     }
     Ok(())

@@ -54,15 +54,18 @@ fn draws() -> Result<()> {
             let b = rows.len() as i32;
             let x = normal(u64::from(case), &[b, v], DType::F32)?.multiply(factor)?;
             let x = x.astype(dtype)?;
-            let found = fast::draw(&x, &rows)?.to_vec::<u32>()?;
-            let expected = plainly(|| fast::draw(&x, &rows))?.to_vec::<u32>()?;
+            let found = fast::draw(&x, &rows)?.checked.to_vec::<u32>()?;
+            let expected = plainly(|| fast::draw(&x, &rows))?.checked.to_vec::<u32>()?;
             assert_eq!(found, expected, "{v} of {dtype}, times {factor}");
             // Neither the other rows nor the layout of the array change the result.
             let turned = x.swap_axes(0, 1)?.contiguous()?.swap_axes(0, 1)?;
-            assert_eq!(fast::draw(&turned, &rows)?.to_vec::<u32>()?, expected);
+            assert_eq!(
+                fast::draw(&turned, &rows)?.checked.to_vec::<u32>()?,
+                expected
+            );
             let some = x.slice_axis(0, 3, 5)?;
             assert_eq!(
-                fast::draw(&some, &rows[3..5])?.to_vec::<u32>()?,
+                fast::draw(&some, &rows[3..5])?.checked.to_vec::<u32>()?,
                 expected[3..5]
             );
             for id in found {
@@ -81,10 +84,15 @@ fn equal_logits() -> Result<()> {
         let x = Array::from_slice(&vec![2.5f32; v as usize], &[1, v])?;
         for key in 0..4 {
             for mut draw in settings(key) {
-                let found = fast::draw(&x, &[draw])?.to_vec::<u32>()?;
-                assert_eq!(found, plainly(|| fast::draw(&x, &[draw]))?.to_vec::<u32>()?);
+                let found = fast::draw(&x, &[draw])?.checked.to_vec::<u32>()?;
+                assert_eq!(
+                    found,
+                    plainly(|| fast::draw(&x, &[draw]))?
+                        .checked
+                        .to_vec::<u32>()?
+                );
                 draw.top_k = 2;
-                let found = fast::draw(&x, &[draw])?.to_vec::<u32>()?;
+                let found = fast::draw(&x, &[draw])?.checked.to_vec::<u32>()?;
                 assert!(found[0] < 2, "{draw:?}: {found:?}");
             }
         }
@@ -104,13 +112,18 @@ fn rows_that_are_no_numbers_have_no_token() -> Result<()> {
     ];
     let x = Array::from_slice(&rows.concat(), &[5, 3])?;
     for draw in settings(1) {
-        let found = |drawn: Array| drawn.to_vec::<u32>();
+        let found = |drawn: fast::Drawn| drawn.checked.to_vec::<u32>();
         let kernel = found(fast::draw(&x, &[draw; 5])?)?;
         let plain = found(plainly(|| fast::draw(&x, &[draw; 5]))?)?;
         // MLX's own argmax takes NaN as the largest.
         let passed_by = draw.temperature == 0.0 && !super::kernels_are_off();
         let first = if passed_by { 1 } else { NO_TOKEN };
         assert_eq!(kernel, [first, NO_TOKEN, 1, NO_TOKEN, NO_TOKEN], "{draw:?}");
+        let ids = fast::draw(&x, &[draw; 5])?.ids.to_vec::<u32>()?;
+        assert_eq!(
+            ids,
+            [first, 0, 1, 0, 0].map(|id| if id == NO_TOKEN { 0 } else { id })
+        );
         assert_eq!(
             plain,
             [NO_TOKEN, NO_TOKEN, 1, NO_TOKEN, NO_TOKEN],

@@ -9,7 +9,7 @@ mod verify;
 
 use std::sync::LazyLock;
 
-use mlx_core::{Array, async_eval, eval};
+use mlx_core::{Array, Replay, async_eval, eval};
 use mlx_nn::ModelCache;
 
 use self::open::Open;
@@ -27,6 +27,8 @@ pub(crate) struct Rows<'m> {
     model: &'m LoadedModel,
     cache: ModelCache,
     slots: Vec<Option<Id>>,
+    /// Queues steps. It keeps the buffers of the cache alive, so it is dropped where the cache gets others.
+    replay: Option<Replay>,
     /// The step of which the tokens have not been read.
     queued: Option<Queued>,
     /// The step behind it, if its tokens are chosen only after that one's are read.
@@ -67,6 +69,7 @@ impl<'m> Rows<'m> {
         Self {
             cache: model.new_cache(0),
             slots: Vec::new(),
+            replay: None,
             queued: None,
             open: None,
             model,
@@ -116,6 +119,7 @@ impl<'m> Rows<'m> {
             self.reset();
             return Ok(());
         }
+        self.replay = None;
         if used.len() < self.slots.len() {
             self.cache.select(&used)?;
             self.slots = used.iter().map(|&slot| self.slots[slot]).collect();
@@ -131,6 +135,7 @@ impl<'m> Rows<'m> {
 
     /// Adds rows of `new` to the batch, in empty slots first. No step may be under way.
     pub(crate) fn join(&mut self, mut new: ModelCache, rows: &[(usize, Id)]) -> Result<()> {
+        self.replay = None;
         let mut rows = rows.iter();
         for slot in 0..self.slots.len() {
             if self.slots[slot].is_none()
@@ -219,10 +224,24 @@ impl<'m> Rows<'m> {
             async_eval([&open.logits])?;
             self.open = Some(open);
         } else {
-            self.queued = Some(open.choose(tasks, unread.map(|_| &tokens))?);
+            let last = unread.map(|_| &tokens);
+            let replay = self.replay()?;
+            self.queued = Some(open.choose(tasks, last, replay)?);
         }
         self.follow()?;
         Ok(ids)
+    }
+
+    /// What queues a step that may repeat the one before. Nothing for models with states other than KV caches: those would have to be
+    /// outputs of the step.
+    fn replay(&mut self) -> Result<Option<&mut Replay>> {
+        if self.model.is_recurrent() || self.model.model().drafts() {
+            return Ok(None);
+        }
+        if self.replay.is_none() {
+            self.replay = Some(Replay::new()?);
+        }
+        Ok(self.replay.as_mut())
     }
 
     /// Queues the states of a head that follows the steps. Nothing else reads them until it drafts, and the graph of a long text would grow.

@@ -92,6 +92,9 @@ Arrays Products::each(const Arrays& in, const Body& body) const {
 
 std::optional<Kind> kind_of(const mx::array& x, std::span<const Parts> ws, mx::Stream s) {
   std::optional<Kind> kind;
+  if (is_for_cublas(x, s)) {
+    return kind;
+  }
   // The matrices may have different numbers of rows.
   auto is_alike = [](const mx::array& a, const mx::array& b) {
     return a.dtype() == b.dtype() && a.shape(-1) == b.shape(-1);

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 
+#include "ops/lookup/lookup.h"
 #include "product.h"
+#include "settings.h"
 
 // Defined in sgemm.cpp.
 extern "C" void cblas_sgemm(
@@ -98,16 +100,27 @@ class PackedLinear : public Product {
 
 } // namespace
 
+bool is_for_cublas(const mx::array& x, mx::Stream s) {
+  constexpr size_t many = 128;
+  static const bool wanted = [] {
+    auto text = setting("MLX_CUDA_CUBLAS");
+    if (!text.empty() && text != "on" && text != "off") {
+      throw std::invalid_argument("MLX_CUDA_CUBLAS must be on or off, given \"" + text + "\"");
+    }
+    return text != "off";
+  }();
+  return wanted && s.device == mx::Device::gpu && x.size() / std::max(1, x.shape(-1)) > many;
+}
+
 std::optional<Kind> kind_of(const mx::array& x, const Parts& w, mx::Stream s) {
   const auto& weight = w.weight;
   if (x.ndim() < 1 || !takes(s, x) || weight.ndim() != 2) {
     return std::nullopt;
   }
   if (s.device == mx::Device::gpu) {
-    // GPU kernels read 32 columns at a time. For many rows and a dense matrix, cuBLAS is faster.
-    constexpr size_t many = 128;
+    // GPU kernels read 32 columns at a time.
     size_t columns = x.shape(-1);
-    if (columns == 0 || columns % 32 != 0 || weight.size() == 0 || (!w.scales && x.size() / columns > many)) {
+    if (columns == 0 || columns % 32 != 0 || weight.size() == 0) {
       return std::nullopt;
     }
   }
@@ -140,6 +153,10 @@ std::optional<mx::array> linear(const mx::array& x, const Parts& w, mx::Stream s
   auto kind = kind_of(x, w, s);
   if (!kind) {
     return std::nullopt;
+  }
+  if (is_for_cublas(x, s)) {
+    auto wide = kind->coded ? expanded(w, *kind->coded, x.dtype(), s) : w.weight;
+    return mx::matmul(x, mx::swapaxes(wide, -1, -2, s), s);
   }
   return mx::array(product_shape(x, w.weight), x.dtype(), product_of(std::move(*kind), s), inputs_of(x, {&w, 1}));
 }

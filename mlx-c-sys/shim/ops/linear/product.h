@@ -133,6 +133,9 @@ struct Kind {
 
   bool operator==(const Kind&) const = default;
 };
+// Whether cuBLAS multiplies these rows, which is faster for many rows. Then a row's last bits depend on the number of rows.
+// MLX_CUDA_CUBLAS=off leaves them to our kernels.
+bool is_for_cublas(const mx::array& x, mx::Stream s);
 // Returns nothing for operands that our kernels do not support.
 std::optional<Kind> kind_of(const mx::array& x, const Parts& w, mx::Stream s);
 // The common kind of several matrices that one node multiplies x with. Returns nothing for f32, and for matrices of

@@ -62,7 +62,7 @@ class Lookup : public NodeWith<LookupSettings> {
 
 #ifdef MLXRS_CUDA
   void encode_cuda(const Arrays& in, Arrays& out) override {
-    lookup_on_cuda(in, settings_.coded.packing, out[0], stream());
+    lookup_on_cuda(&in[0], std::span(in).subspan(1), settings_.coded.packing, out[0], stream());
   }
 #endif
 
@@ -81,7 +81,43 @@ class Lookup : public NodeWith<LookupSettings> {
   }
 };
 
+// A whole quantised matrix, dequantised on a GPU. The inputs are its parts.
+class Expanded : public NodeWith<LookupSettings> {
+ public:
+  using NodeWith::NodeWith;
+
+  void encode(const Arrays&, Arrays&) override {
+    throw std::logic_error("matrices are expanded on GPUs only");
+  }
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    lookup_on_cuda(nullptr, in, settings_.coded.packing, out[0], stream());
+  }
+#endif
+  mx::array plain(const Arrays& in) override {
+    auto [group, bits, mode] = settings_.coded.packing;
+    auto biases = in.size() > 2 ? std::make_optional(in[2]) : std::nullopt;
+    return mx::dequantize(in[0], in[1], biases, group, bits, mode, std::nullopt, settings_.dtype, stream());
+  }
+  const char* name() const override {
+    return "Expanded";
+  }
+  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
+    return {{in[0].shape(0), in[0].shape(1) * 32 / settings_.coded.packing.bits}};
+  }
+};
+
 } // namespace
+
+mx::array expanded(const Parts& w, const Coded& coded, mx::Dtype dtype, mx::Stream s) {
+  auto node = std::make_shared<Expanded>(s, LookupSettings{coded, dtype});
+  Arrays inputs{w.weight, *w.scales};
+  if (w.biases) {
+    inputs.push_back(*w.biases);
+  }
+  auto shape = node->output_shapes(inputs)[0];
+  return mx::array(std::move(shape), dtype, std::move(node), std::move(inputs));
+}
 
 std::optional<mx::array> lookup(const mx::array& indices, const Parts& w, mx::Dtype dtype, mx::Stream s) {
   const auto& weight = w.weight;

@@ -48,10 +48,10 @@ extern "C" int mlxrs_fast_nucleus(mlx_array* res, mlx_array x, mlx_array p, mlx_
 }
 
 extern "C" int mlxrs_fast_draw(
-    mlx_array* res, mlx_array x, mlx_array keys, mlx_array numbers, mlx_array counts, mlx_stream s) {
+    mlx_array* ids, mlx_array* checked, mlx_array x, mlx_array keys, mlx_array numbers, mlx_array counts, mlx_stream s) {
   return guarded([&] {
     auto stream = mlx_stream_get_(s);
-    auto none = []() -> mx::array {
+    auto none = []() -> ops::Arrays {
       throw std::invalid_argument("a draw needs the CPU's kernels, and logits [B, V] of floating point");
     };
     auto y = ops::run(
@@ -61,6 +61,7 @@ extern "C" int mlxrs_fast_draw(
               mlx_array_get_(x), mlx_array_get_(keys), mlx_array_get_(numbers), mlx_array_get_(counts), stream);
         },
         none);
-    mlx_array_set_(*res, y);
+    mlx_array_set_(*ids, y.at(0));
+    mlx_array_set_(*checked, y.at(1));
   });
 }

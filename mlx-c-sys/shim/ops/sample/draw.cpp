@@ -1,5 +1,6 @@
 // Draws the next token of each row: filters leave some logits, and the largest of them with noise wins. Noise is
 // computed only for tokens that can win.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -71,12 +72,15 @@ class Drawing : public NodeWith<> {
   void encode(const Arrays& in, Arrays& out) override {
     mx::cpu::get_command_encoder(stream()).dispatch(
         [v = Vocabulary(in[0]), settings = Settings{in[1].data<uint32_t>(), in[2].data<float>(), in[3].data<int32_t>()},
-         to = out[0].data<uint32_t>()] { run(v, settings, to); });
+         ids = out[0].data<uint32_t>(), checked = out[1].data<uint32_t>()] {
+          run(v, settings, checked);
+          std::transform(checked, checked + v.rows(), ids, [](uint32_t id) { return id == no_token ? 0 : id; });
+        });
   }
 
 #ifdef MLXRS_CUDA
   void encode_cuda(const Arrays& in, Arrays& out) override {
-    draw_on_cuda(in, out[0], stream());
+    draw_on_cuda(in, out, stream());
   }
 #endif
 
@@ -88,7 +92,7 @@ class Drawing : public NodeWith<> {
     return "Draw";
   }
   std::vector<mx::Shape> output_shapes(const Arrays& in) override {
-    return {{in[0].shape(0)}};
+    return {{in[0].shape(0)}, {in[0].shape(0)}};
   }
 
  private:
@@ -139,7 +143,7 @@ class Drawing : public NodeWith<> {
 
 } // namespace
 
-std::optional<mx::array> draw(
+std::optional<Arrays> draw(
     const mx::array& x, const mx::array& keys, const mx::array& numbers, const mx::array& counts, mx::Stream s) {
   bool usual = x.ndim() == 2 && x.shape(1) > 0 && (s.device == mx::Device::cpu || x.shape(0) > 0) && is_float(x.dtype()) && keys.dtype() == mx::uint32 &&
       numbers.dtype() == mx::float32 && counts.dtype() == mx::int32;
@@ -148,7 +152,8 @@ std::optional<mx::array> draw(
   if (!usual) {
     return std::nullopt;
   }
-  return mx::array(mx::Shape{rows}, mx::uint32, std::make_shared<Drawing>(s), {x, keys, numbers, counts});
+  return mx::array::make_arrays(
+      {{rows}, {rows}}, {mx::uint32, mx::uint32}, std::make_shared<Drawing>(s), {x, keys, numbers, counts});
 }
 
 } // namespace mlxrs::ops

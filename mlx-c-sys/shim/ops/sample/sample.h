@@ -18,11 +18,11 @@ Arrays top_plainly(const mx::array& x, int n, mx::Stream s);
 // reach p [B, 1].
 std::optional<mx::array> nucleus(const mx::array& x, const mx::array& p, mx::Stream s);
 mx::array nucleus_plainly(const mx::array& x, const mx::array& p, mx::Stream s);
-// The next token of each row of x [B, V]: U32 [B], ~0 if a logit is NaN or none is finite. `keys`, U32 [B, 2], seed the
+// The next token of each row of x [B, V], U32 [B], twice: with 0, and with ~0, where a logit is NaN or none is finite. `keys`, U32 [B, 2], seed the
 // noise. `numbers`, F32 [B, 3]: the factor of the logits (0 takes the largest), p of top-p (1: no filter), and how far
 // below the largest a logit may be (minus infinity: no filter). `counts`, I32 [B]: k of top-k (V: no filter). All
 // arrays are dense. The plain form is in mlx-core (fast/draw/plain.rs).
-std::optional<mx::array> draw(
+std::optional<Arrays> draw(
     const mx::array& x, const mx::array& keys, const mx::array& numbers, const mx::array& counts, mx::Stream s);
 
 } // namespace mlxrs::ops

@@ -168,6 +168,10 @@ class Store : public Node {
   bool is_equivalent(const mx::Primitive&) const override {
     return false;
   }
+  bool repeats(const mx::Primitive& other) const override {
+    const auto& that = static_cast<const Store&>(other);
+    return options_ == that.options_ && blank_ == that.blank_ && heads_ == that.heads_;
+  }
   std::vector<mx::Shape> output_shapes(const Arrays& in) override {
     return blank_ ? std::vector<mx::Shape>{(*blank_)[0], (*blank_)[1]}
                   : std::vector<mx::Shape>{in[0].shape(), in[1].shape()};

@@ -47,6 +47,8 @@ struct StoreOptions {
   // Writes into the given buffers. The caller makes the promises of mlxrs_force_donate. The plain form copies the
   // buffers.
   bool in_place;
+
+  bool operator==(const StoreOptions&) const = default;
 };
 // The shapes of both buffers. Throws if buffers, new keys, new values and offsets do not fit each other.
 std::array<mx::Shape, 2> buffer_shapes(const StoreInputs& of, const RowPacking& packing);

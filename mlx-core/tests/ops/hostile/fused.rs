@@ -143,7 +143,7 @@ pub fn rows() -> Vec<(&'static str, Op)> {
                 top_k: c.int(3) as usize,
                 key: [1, 2],
             };
-            fast::draw(c.x(0), &[draw(), draw()])
+            fast::draw(c.x(0), &[draw(), draw()]).map(|drawn| (drawn.ids, drawn.checked))
         };
         "fast::allow" => |c| {
             let words = vec![c.int(0) as u32; c.int(1).clamp(0, 1 << 20) as usize];

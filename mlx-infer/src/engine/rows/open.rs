@@ -1,6 +1,6 @@
 //! The choice of a step's tokens: at once, or after the tokens of the step before were read.
 
-use mlx_core::{Array, async_eval};
+use mlx_core::{Array, Replay, async_eval};
 
 use super::{Input, Queued, Rows, unused};
 use crate::engine::task::Tasks;
@@ -37,16 +37,24 @@ impl Rows<'_> {
         for (owner, slot) in open.owners.iter_mut().zip(&self.slots) {
             *owner = owner.filter(|id| *slot == Some(*id));
         }
-        self.queued = Some(open.choose(tasks, None)?);
+        self.queued = Some(open.choose(tasks, None, None)?);
         Ok(())
     }
 }
 
 impl Open {
-    /// Queues the choice of the tokens. `last`: each row's last token, if some were not read.
-    pub(super) fn choose(self, tasks: &Tasks<'_>, last: Option<&Array>) -> Result<Queued> {
+    /// Queues the choice of the tokens. `last`: each row's last token, if some were not read. `replay`: for a step that may repeat the one before.
+    pub(super) fn choose(
+        self,
+        tasks: &Tasks<'_>,
+        last: Option<&Array>,
+        replay: Option<&mut Replay>,
+    ) -> Result<Queued> {
         let sampled = choose(&self.logits, &self.owners, &self.inputs, tasks, last)?;
-        sampled.start()?;
+        match replay {
+            Some(replay) if self.on_host.is_empty() => sampled.start_again(replay)?,
+            _ => sampled.start()?,
+        }
         async_eval(self.on_host.iter().map(|(_, logits)| logits))?;
         Ok(Queued {
             sampled,

@@ -40,6 +40,7 @@ __device__ inline void load_transposed(uint32_t (&b)[4], const T* at) {
 // Heads of at most D elements, a multiple of 8.
 template <class T, int D>
 __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
+  wait_for_previous();
   constexpr int blocks = D / 32, padded = D + 8, value_tiles = D / attention_warps / 8;
   __shared__ __align__(16) T values[part_slots * padded];
   __shared__ float scores[tile_queries][part_slots + 1];

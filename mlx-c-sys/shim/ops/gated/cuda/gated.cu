@@ -5,6 +5,7 @@ namespace mlxrs::cuda {
 
 template <class T>
 __device__ void gated(const GatedArgs& a) {
+  wait_for_previous();
   int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < a.n; i += step) {
     float x = wide(static_cast<const T*>(a.gate)[i]);
@@ -17,6 +18,7 @@ __device__ void gated(const GatedArgs& a) {
 // Elements in row-major order from anywhere.
 template <class T>
 __device__ void copy(const CopyArgs& a) {
+  wait_for_previous_alone();
   int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < a.size; i += step) {
     int64_t rest = i, at = 0;
@@ -45,8 +47,21 @@ extern "C" __global__ void copy_16(const __grid_constant__ mlxrs::cuda::CopyArgs
 extern "C" __global__ void copy_32(const __grid_constant__ mlxrs::cuda::CopyArgs a) {
   mlxrs::cuda::copy<uint32_t>(a);
 }
+// A block copies one array.
+extern "C" __global__ void segments(const __grid_constant__ mlxrs::cuda::SegmentArgs a) {
+  mlxrs::cuda::wait_for_previous_alone();
+  auto [from, to, bytes] = a.of[blockIdx.x];
+  bool words = (reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to) | static_cast<uintptr_t>(bytes)) % 4 == 0;
+  for (int64_t i = threadIdx.x; words && i < bytes / 4; i += blockDim.x) {
+    static_cast<uint32_t*>(to)[i] = static_cast<const uint32_t*>(from)[i];
+  }
+  for (int64_t i = threadIdx.x; !words && i < bytes; i += blockDim.x) {
+    static_cast<char*>(to)[i] = static_cast<const char*>(from)[i];
+  }
+}
 // Zeros, 16 bytes at a time.
 extern "C" __global__ void zeros(const __grid_constant__ mlxrs::cuda::CopyArgs a) {
+  mlxrs::cuda::wait_for_previous_alone();
   int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < a.size; i += step) {
     static_cast<uint4*>(a.to)[i] = make_uint4(0, 0, 0, 0);

@@ -1,64 +1,146 @@
 #include "product.h"
 
+#include <algorithm>
+
 #include "cuda/launch.h"
 
 namespace mlxrs::ops {
 
+namespace {
+
+// Rows of w in a tile, and up to how many rows of x the kernels multiply with codes.
+constexpr int tile_rows = 16, few_rows = 64;
+// Matrices are expanded for many rows of x in slices of so many bytes, which stay in L2.
+constexpr int64_t slice_bytes = 32 << 20;
+// Of an H100. With other numbers results are the same.
+constexpr int processors = 132;
+
+bool is_aligned(const void* at) {
+  return reinterpret_cast<uintptr_t>(at) % 16 == 0;
+}
+
+// Places matrices in a launch: tiles of 16 rows, those of each in groups of `step`. Returns how many there are, of one matrix for a gate.
+int place(cuda::LinearArgs& args, int step) {
+  int all = 0;
+  for (int i = 0; i < args.count; i++) {
+    int own = static_cast<int>(cuda::blocks_of(args.of[i].n, tile_rows));
+    own = (own + step - 1) / step * step;
+    all = args.gate >= 0 ? own : all + own;
+    args.of[i].tiles = all;
+  }
+  return all;
+}
+
+// Many rows of x. The matrices are expanded first, where they have codes.
+void many_products(const cuda::LinearArgs& given, const std::string& codes, const std::string& type, const mx::array& x, Arrays& out, mx::Stream s) {
+  bool expands = codes != "dense";
+  int64_t rows = 0;
+  for (int i = 0; i < given.count; i++) {
+    expands = expands || !is_aligned(given.of[i].weight);
+    rows = std::max<int64_t>(rows, given.of[i].n);
+  }
+  int64_t row_bytes = int64_t(2) * given.k;
+  int64_t slice = expands ? std::max<int64_t>(slice_bytes / (row_bytes * given.count) / 128 * 128, 128) : rows;
+  slice = std::min(slice, (rows + 127) / 128 * 128);
+  auto expanded = cuda::scratch(expands ? slice * row_bytes * given.count : 4, s);
+  auto pairs = std::string(codes == "affine4" ? "halves" : "adjacent");
+  for (int64_t first = 0; first < rows; first += slice) {
+    auto args = given;
+    args.count = 0;
+    for (int i = 0; i < given.count; i++) {
+      auto matrix = given.of[i];
+      matrix.n = static_cast<int>(std::min<int64_t>(matrix.n - first, slice));
+      if (matrix.n <= 0) {
+        continue;
+      }
+      matrix.y = static_cast<char*>(matrix.y) + 2 * first;
+      if (expands) {
+        cuda::Launch launch(s);
+        launch.keep(expanded);
+        cuda::LookupArgs rows{};
+        rows.weight = matrix.weight, rows.scales = matrix.scales, rows.biases = matrix.biases;
+        rows.y = launch.write<char>(expanded) + i * slice * row_bytes;
+        rows.count = matrix.n, rows.n = given.of[i].n, rows.k = given.k, rows.group = given.group;
+        rows.first = first;
+        launch.run("lookup/lookup", "lookup_" + codes + "_" + type, cuda::blocks_of(int64_t(matrix.n) * (given.k / 32), 128), 128, rows);
+        matrix.weight = rows.y;
+      }
+      args.of[args.count++] = matrix;
+    }
+    int tiles = place(args, 2), per_block = args.gate >= 0 ? 4 : 8;
+    // Blocks of 128 rows of x are faster; blocks of 64 leave fewer processors without work.
+    unsigned columns = cuda::blocks_of(tiles, per_block);
+    auto waves = [&](int rows) { return cuda::blocks_of(int64_t(columns) * cuda::blocks_of(args.m, rows), processors) * rows; };
+    auto& device = mx::cu::device(s.device);
+    int major = device.compute_capability_major(), minor = device.compute_capability_minor();
+    bool is_roomy = major >= 9 && major < 12, takes_128 = is_roomy || (major == 8 && minor == 0);
+    int block_rows = !takes_128 || waves(64) < waves(128) ? 64 : 128;
+    cuda::Launch launch(s);
+    launch.read(x);
+    launch.read(expanded);
+    for (auto& y : out) {
+      launch.write(y);
+    }
+    unsigned shared = static_cast<unsigned>((128 + block_rows) * 256 * cuda::many_stages(is_roomy, block_rows));
+    launch.run_with(
+        shared, ("linear/many_" + type).c_str(), "many_" + pairs + "_" + type + "_" + std::to_string(block_rows),
+        dim3(cuda::blocks_of(args.m, block_rows), columns, 1), 256, args);
+  }
+}
+
+} // namespace
+
 void products_on_cuda(const ProductOperands& of, Arrays& out, mx::Stream s) {
-  const auto& x = of.x;
+  auto x = cuda::dense(of.x, s);
   cuda::Launch launch(s);
+  launch.keep(x);
   bool is_packed = of.matrices[0].size() > 1, has_gate = of.gate >= 0;
   int count = static_cast<int>(of.matrices.size()), k = x.shape(-1), m = static_cast<int>(x.size() / k);
-  // Eights of rows of x in a block, and tiles of rows of w. They change how often operands are read, and no sum.
-  int eights = m <= 8 ? 1 : m <= 16 ? 2 : m <= 32 ? 4 : 8;
-  int64_t rows = 0;
-  for (const auto& parts : of.matrices) {
-    rows += parts[0].shape(0);
-  }
-  int tiles = has_gate ? 2 : rows >= 8192 && eights < 8 ? 2 : 1;
-  if (has_gate && eights == 8) {
-    eights = 4;
-  }
   auto type = std::string(cuda::name_of(x.dtype()));
   auto codes = codes_on_cuda(of.packing, is_packed);
-  // Many rows have a kernel of their own, whose blocks are larger: it needs enough of them.
-  bool is_wide = codes == "dense" || codes == "affine8" || codes == "mxfp8";
-  int many_rows = is_wide ? 64 : 128;
-  bool many = m > 64 && (rows + 127) / 128 * cuda::blocks_of(m, many_rows) >= 96;
-  int step = has_gate ? 1 : many ? 2 : tiles;
   cuda::LinearArgs args{};
-  args.x = launch.read_dense(x);
+  args.x = launch.read(x);
   args.count = count;
   args.m = m;
   args.k = k;
   args.group = is_packed ? of.packing.group : 1;
   args.gate = of.gate;
+  args.early = true;
   for (auto& y : out) {
     cuda::allocate(y, s);
   }
-  int all = 0;
+  int64_t rows = 0;
   for (int i = 0; i < count; i++) {
     auto& matrix = args.of[i];
     auto parts = of.matrices[i];
-    auto read = [&](size_t part) { return part < parts.size() ? launch.read_dense(parts[part]) : nullptr; };
+    auto read = [&](size_t part) -> const void* {
+      if (part >= parts.size()) {
+        return nullptr;
+      }
+      args.early = args.early && !launch.is_unsettled(parts[part]) && parts[part].flags().row_contiguous;
+      return launch.read_dense(parts[part]);
+    };
     matrix.weight = read(0);
     matrix.scales = read(1);
     matrix.biases = read(2);
-    matrix.n = parts[0].shape(0);
-    int own = static_cast<int>(cuda::blocks_of(matrix.n, 16));
-    own = (own + step - 1) / step * step;
-    all = has_gate ? own : all + own;
-    matrix.tiles = all;
+    matrix.n = matrix.stride = parts[0].shape(0);
     auto& y = out[has_gate ? 0 : i];
     matrix.y = i == 0 || !has_gate ? launch.write(y) : mx::gpu_ptr<char>(y);
+    rows += matrix.n;
   }
-  bool is_usual = codes == "affine4" || codes == "affine8" || codes == "dense";
-  auto module = std::string("linear/") + (is_usual ? "usual_" : "rare_") + type;
-  if (many) {
-    unsigned blocks = cuda::blocks_of(all, has_gate ? 4 : 8), shared = 2 * many_rows * 256;
-    launch.run_with(shared, module.c_str(), codes + "_" + type + "_many", dim3(blocks, cuda::blocks_of(m, many_rows), 1), 256, args);
+  if (m > few_rows) {
+    many_products(args, codes, type, x, out, s);
     return;
   }
+  // Eights of rows of x in a block, and tiles of rows of w. They change how often operands are read, and no sum.
+  int eights = m <= 8 ? 1 : m <= 16 ? 2 : m <= 32 ? 4 : 8;
+  int tiles = has_gate ? 2 : rows >= 8192 && eights < 8 ? 2 : 1;
+  if (has_gate && eights == 8) {
+    eights = 4;
+  }
+  int step = has_gate ? 1 : tiles, all = place(args, step);
+  bool is_usual = codes == "affine4" || codes == "affine8" || codes == "dense";
+  auto module = std::string("linear/") + (is_usual ? "usual_" : "rare_") + type;
   auto kernel = codes + "_" + type + "_" + std::to_string(eights) + "_" + std::to_string(tiles);
   launch.run(module.c_str(), kernel, dim3(static_cast<unsigned>(all / step), cuda::blocks_of(m, 8 * eights), 1), 256, args);
 }

@@ -89,13 +89,20 @@ __device__ void product(const LinearArgs& a) {
   float c[Tiles][Eights][4] = {};
   auto load = [&](int block, Codes (&codes)[Tiles][2]) { load_codes(a, block, g, t, which, start, aligned, codes); };
 
-  // Codes are loaded some blocks of columns ahead: a block computes faster than memory answers.
+  // Codes are loaded some blocks of columns ahead: a block computes faster than memory answers. The first are loaded while the kernel before
+  // this one ends.
+  if (!a.early) {
+    wait_for_previous();
+  }
   constexpr int ahead = Eights <= 2 && Tiles == 1 && sizeof(Codes) <= 28 ? 3 : 1;
   int blocks = (a.k + columns_of_warp - 1) / columns_of_warp;
   Codes loaded[ahead + 1][Tiles][2];
 #pragma unroll
   for (int d = 0; d < ahead; d++) {
     load(warp + d * product_warps, loaded[d]);
+  }
+  if (a.early) {
+    wait_for_previous();
   }
   for (int block = warp; block < blocks; block += product_warps) {
     int at = block * columns_of_warp + t * columns_of_thread;
@@ -170,133 +177,7 @@ __device__ void product(const LinearArgs& a) {
         sum = rounded<T>(gate_of(a.gate, gates[e])) * rounded<T>(sum);
       }
       if (to_row < a.m && to_column < w.n) {
-        static_cast<T*>(w.y)[to_row * w.n + to_column] = narrow<T>(sum);
-      }
-    }
-  }
-}
-
-// The same for many rows of x, to the bit: a block computes 128 rows of w, or 64 of each matrix of a gate, for 128 rows of x (64 where codes
-// fill many registers). Its warps take all columns, in the order in which `product` adds them: first those of its warp 0, then those of its
-// warp 1, and so on. Blocks of columns of x are in shared memory, one that is used and one that is loaded. A row has 16 pieces of 16 bytes
-// there, in an order that depends on the row, so that threads read from different banks.
-constexpr int many_threads = 256;
-
-template <class Codes>
-constexpr int many_eights = sizeof(Codes) > 28 ? 4 : 8;
-
-__device__ inline int piece_of(int row, int piece) {
-  return row * 16 + (piece ^ ((row & 1) << 2 | (row >> 1 & 3)));
-}
-
-template <class T, class Codes>
-__device__ void many_products(const LinearArgs& a) {
-  constexpr int eights = many_eights<Codes>, tiles = 2, many_rows = 16 * eights;
-  extern __shared__ __align__(16) uint4 shared[];
-  int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size, g = lane / 4, t = lane % 4;
-  int first_row = blockIdx.y * many_rows, own_row = warp / 4 * (many_rows / 2);
-  const T* x = static_cast<const T*>(a.x);
-
-  int which[tiles], start[tiles];
-  bool aligned[tiles];
-  place_tiles(a, blockIdx.x * 4 + warp % 4, which, start, aligned);
-  auto load = [&](int block, Codes (&codes)[tiles][2]) { load_codes(a, block, g, t, which, start, aligned, codes); };
-  auto fetch = [&](int block, int stage) {
-#pragma unroll
-    for (int i = 0; i < many_rows * 16 / many_threads; i++) {
-      int piece = threadIdx.x + i * many_threads, row = piece / 16, of = piece % 16;
-      int at = block * columns_of_warp + of * 8;
-      uint4* to = shared + stage * many_rows * 16 + piece_of(row, of);
-      if (first_row + row < a.m && at < a.k) {
-        uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address),
-                     "l"(x + static_cast<int64_t>(first_row + row) * a.k + at));
-      } else {
-        *to = make_uint4(0, 0, 0, 0);
-      }
-    }
-    asm volatile("cp.async.commit_group;");
-  };
-
-  int blocks = (a.k + columns_of_warp - 1) / columns_of_warp;
-  // The block after another, or `blocks` at the end.
-  auto after = [&](int block) {
-    int next = block + product_warps;
-    return next < blocks ? next : block % product_warps + 1 < min(product_warps, blocks) ? block % product_warps + 1 : blocks;
-  };
-  float sum[tiles][eights][4] = {}, c[tiles][eights][4] = {};
-  Codes codes[tiles][2];
-  load(0, codes);
-  fetch(0, 0);
-  int stage = 0;
-  for (int block = 0; block < blocks; stage ^= 1) {
-    int next = after(block);
-    asm volatile("cp.async.wait_all;");
-    __syncthreads();
-    if (next < blocks) {
-      fetch(next, stage ^ 1);
-    }
-    const uint4* xs = shared + stage * many_rows * 16;
-#pragma unroll
-    for (int i = 0; i < columns_of_thread / 8; i++) {
-      uint32_t w[tiles][2][4];
-#pragma unroll
-      for (int r = 0; r < tiles; r++) {
-        codes[r][0].eight(i, w[r][0]);
-        codes[r][1].eight(i, w[r][1]);
-      }
-#pragma unroll
-      for (int j = 0; j < eights; j++) {
-        uint32_t v[4];
-        arrange<Codes::pairs>(xs[piece_of(own_row + 8 * j + g, 4 * t + i)], v);
-#pragma unroll
-        for (int r = 0; r < tiles; r++) {
-          multiply<T>(c[r][j], {w[r][0][0], w[r][1][0], w[r][0][1], w[r][1][1]}, v[0], v[1]);
-          multiply<T>(c[r][j], {w[r][0][2], w[r][1][2], w[r][0][3], w[r][1][3]}, v[2], v[3]);
-        }
-      }
-    }
-    if (next < blocks) {
-      load(next, codes);
-    }
-    if (next >= blocks || next % product_warps != block % product_warps) {
-#pragma unroll
-      for (int r = 0; r < tiles; r++) {
-#pragma unroll
-        for (int j = 0; j < eights; j++) {
-#pragma unroll
-          for (int e = 0; e < 4; e++) {
-            sum[r][j][e] += c[r][j][e];
-            c[r][j][e] = 0;
-          }
-        }
-      }
-    }
-    block = next;
-  }
-
-#pragma unroll
-  for (int j = 0; j < eights; j++) {
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-      int64_t row = first_row + own_row + 8 * j + 2 * t + e % 2;
-      if (row >= a.m) {
-        continue;
-      }
-#pragma unroll
-      for (int r = 0; r < tiles; r++) {
-        int column = start[r] + g + e / 2 * 8;
-        float y = sum[r][j][e];
-        if (a.gate >= 0) {
-          if (r == 0) {
-            continue;
-          }
-          y = rounded<T>(gate_of(a.gate, rounded<T>(sum[0][j][e]))) * rounded<T>(y);
-        }
-        const Matrix& w = a.of[which[r]];
-        if (column < w.n) {
-          static_cast<T*>(w.y)[row * w.n + column] = narrow<T>(y);
-        }
+        static_cast<T*>(w.y)[to_row * w.stride + to_column] = narrow<T>(sum);
       }
     }
   }
@@ -309,11 +190,6 @@ __device__ void many_products(const LinearArgs& a) {
       NAME##_##EIGHTS##_##TILES(const __grid_constant__ mlxrs::cuda::LinearArgs a) {                                   \
     mlxrs::cuda::product<T, CODES, EIGHTS, TILES>(a);                                                                  \
   }
-#define MLXRS_MANY(NAME, T, CODES)                                                                                     \
-  extern "C" __global__ void __launch_bounds__(mlxrs::cuda::many_threads, 1)                                            \
-      NAME##_many(const __grid_constant__ mlxrs::cuda::LinearArgs a) {                                                 \
-    mlxrs::cuda::many_products<T, CODES>(a);                                                                           \
-  }
 #define MLXRS_PRODUCTS(NAME, T, ...)        \
   namespace mlxrs::cuda { using NAME = __VA_ARGS__; } \
   MLXRS_PRODUCT(NAME, T, mlxrs::cuda::NAME, 1, 1) \
@@ -322,5 +198,4 @@ __device__ void many_products(const LinearArgs& a) {
   MLXRS_PRODUCT(NAME, T, mlxrs::cuda::NAME, 2, 2) \
   MLXRS_PRODUCT(NAME, T, mlxrs::cuda::NAME, 4, 1) \
   MLXRS_PRODUCT(NAME, T, mlxrs::cuda::NAME, 4, 2) \
-  MLXRS_PRODUCT(NAME, T, mlxrs::cuda::NAME, 8, 1) \
-  MLXRS_MANY(NAME, T, mlxrs::cuda::NAME)
+  MLXRS_PRODUCT(NAME, T, mlxrs::cuda::NAME, 8, 1)

@@ -5,22 +5,26 @@
 
 namespace mlxrs::ops {
 
-void lookup_on_cuda(const Arrays& in, const Packing& packing, mx::array& y, mx::Stream s) {
+void lookup_on_cuda(
+    const mx::array* indices, std::span<const mx::array> parts, const Packing& packing, mx::array& y, mx::Stream s) {
   cuda::allocate(y, s);
   cuda::Launch launch(s);
   cuda::LookupArgs args{};
-  args.indices = launch.read_dense<uint32_t>(in[0]);
-  args.is_signed = in[0].dtype() == mx::int32;
-  args.weight = launch.read_dense(in[1]);
-  args.scales = in.size() > 2 ? launch.read_dense(in[2]) : nullptr;
-  args.biases = in.size() > 3 ? launch.read_dense(in[3]) : nullptr;
+  if (indices != nullptr) {
+    args.indices = launch.read_dense<uint32_t>(*indices);
+    args.is_signed = indices->dtype() == mx::int32;
+  }
+  bool is_packed = parts.size() > 1;
+  args.weight = launch.read_dense(parts[0]);
+  args.scales = is_packed ? launch.read_dense(parts[1]) : nullptr;
+  args.biases = parts.size() > 2 ? launch.read_dense(parts[2]) : nullptr;
   args.y = launch.write(y);
-  args.count = static_cast<int>(in[0].size());
-  args.n = in[1].shape(0);
+  args.n = parts[0].shape(0);
+  args.count = indices != nullptr ? static_cast<int>(indices->size()) : args.n;
   args.k = y.shape(-1);
-  args.group = in.size() > 2 ? packing.group : 1;
-  auto name = "lookup_" + codes_on_cuda(packing, in.size() > 2) + "_" + cuda::name_of(y.dtype());
-  launch.run("lookup/lookup", name, static_cast<unsigned>(args.count), 128, args);
+  args.group = is_packed ? packing.group : 1;
+  auto name = "lookup_" + codes_on_cuda(packing, is_packed) + "_" + cuda::name_of(y.dtype());
+  launch.run("lookup/lookup", name, cuda::blocks_of(static_cast<int64_t>(args.count) * (args.k / 32), 128), 128, args);
 }
 
 } // namespace mlxrs::ops

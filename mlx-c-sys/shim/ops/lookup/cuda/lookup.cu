@@ -3,23 +3,37 @@
 
 namespace mlxrs::cuda {
 
-// A block writes a row, a thread 32 adjacent elements.
+// A thread writes 32 adjacent elements of the rows that the indices name, or of rows one after the other.
 template <class T, class Codes>
 __device__ void lookup(const LookupArgs& a) {
-  uint32_t given = a.indices[blockIdx.x];
-  int64_t row = a.is_signed ? static_cast<int64_t>(static_cast<int32_t>(given)) : static_cast<int64_t>(given);
-  row = row < 0 ? row + a.n : row;
-  // GPUs report no error from within a kernel: an index outside of the matrix is brought into it.
-  row = row < 0 ? 0 : row >= a.n ? a.n - 1 : row;
-  bool aligned = reinterpret_cast<uintptr_t>(a.weight) % 16 == 0;
-  for (int at = 32 * threadIdx.x; at < a.k; at += 32 * blockDim.x) {
-    Codes codes;
-    codes.load(a.weight, a.scales, a.biases, row, a.k, at, a.group, aligned);
-    T* y = static_cast<T*>(a.y) + static_cast<int64_t>(blockIdx.x) * a.k + at;
+  wait_for_previous_alone();
+  int per_row = a.k / 32;
+  int64_t task = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, row = task / per_row;
+  int at = static_cast<int>(task % per_row) * 32;
+  if (row >= a.count) {
+    return;
+  }
+  uint4* y = reinterpret_cast<uint4*>(static_cast<T*>(a.y) + row * a.k + at);
+  if (a.indices != nullptr) {
+    uint32_t given = a.indices[row];
+    row = a.is_signed ? static_cast<int64_t>(static_cast<int32_t>(given)) : static_cast<int64_t>(given);
+    row = row < 0 ? row + a.n : row;
+    // GPUs report no error from within a kernel: an index outside of the matrix is brought into it.
+    row = row < 0 ? 0 : row >= a.n ? a.n - 1 : row;
+  } else {
+    row += a.first;
+  }
+  Codes codes;
+  codes.load(a.weight, a.scales, a.biases, row, a.k, at, a.group, reinterpret_cast<uintptr_t>(a.weight) % 16 == 0);
 #pragma unroll
-    for (int i = 0; i < 32; i++) {
-      y[i] = narrow<T>(codes.one(i));
-    }
+  for (int i = 0; i < 4; i++) {
+    uint32_t v[4];
+    codes.eight(i, v);
+    // `arrange` is its own inverse for adjacent pairs only.
+    y[i] = Codes::pairs == Pairs::adjacent ? make_uint4(v[0], v[1], v[2], v[3])
+                                           : make_uint4(
+                                                 __byte_perm(v[0], v[1], 0x5410), __byte_perm(v[2], v[3], 0x5410),
+                                                 __byte_perm(v[0], v[1], 0x7632), __byte_perm(v[2], v[3], 0x7632));
   }
 }
 

@@ -1,10 +1,14 @@
 #pragma once
 
+#include <span>
+
 #include "ops/linear/linear.h"
 
 namespace mlxrs::ops {
 
 // Rows of a matrix, whose parts follow the indices in `in`. `packing` means nothing for a dense one.
-void lookup_on_cuda(const Arrays& in, const Packing& packing, mx::array& y, mx::Stream s);
+// `parts` are the matrix and, if it is quantised, its scales and biases. Without indices y is the whole matrix.
+void lookup_on_cuda(
+    const mx::array* indices, std::span<const mx::array> parts, const Packing& packing, mx::array& y, mx::Stream s);
 
 } // namespace mlxrs::ops

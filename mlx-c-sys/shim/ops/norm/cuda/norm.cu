@@ -77,6 +77,7 @@ __device__ void add_norm_in_registers(const NormArgs& a) {
 
 template <class T>
 __device__ void add_norm(const NormArgs& a) {
+  wait_for_previous();
   if (a.n % 2 == 0 && a.n <= Row::most) {
     add_norm_in_registers<T>(a);
     return;

@@ -17,6 +17,7 @@ __device__ inline int slot_of(const HeadsArgs& a, int row, int token) {
 // A warp takes one head of one token: first the heads of the projection, then those of the values.
 template <class T>
 __device__ void heads(const HeadsArgs& a) {
+  wait_for_previous();
   __shared__ float all[heads_warps][largest_dim];
   int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
   float* v = all[warp];
@@ -69,6 +70,7 @@ __device__ void heads(const HeadsArgs& a) {
 // Keys that are heads already, and values.
 template <class T>
 __device__ void store(const HeadsArgs& a, const Heads& keys) {
+  wait_for_previous();
   int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
   uint32_t per_token = a.heads + a.value_heads;
   uint32_t task = blockIdx.x * heads_warps + warp, tokens = a.tokens;

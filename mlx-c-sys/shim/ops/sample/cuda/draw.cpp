@@ -1,19 +1,25 @@
 #include "draw.h"
 
+#include <algorithm>
+
 #include "cuda/launch.h"
 
 namespace mlxrs::ops {
 
-void draw_on_cuda(const Arrays& in, mx::array& y, mx::Stream s) {
-  // The host reads the tokens at the end of each step.
-  y.set_data(cuda::host_memory(y.nbytes()));
+void draw_on_cuda(const Arrays& in, Arrays& out, mx::Stream s) {
+  auto &ids = out[0], &checked = out[1];
+  // MLX has small arrays in managed memory, which costs page faults where the host reads others of the same page.
+  cuda::allocate(ids, std::max<size_t>(ids.nbytes(), 16), s);
+  // The host reads these at the end of each step.
+  checked.set_data(cuda::host_memory(checked.nbytes()));
   cuda::Launch launch(s);
   cuda::DrawArgs args{};
   args.x = launch.read_dense(in[0]);
   args.keys = launch.read_dense<uint32_t>(in[1]);
   args.numbers = launch.read_dense<float>(in[2]);
   args.counts = launch.read_dense<int32_t>(in[3]);
-  args.y = launch.write<uint32_t>(y);
+  args.y = launch.write<uint32_t>(checked);
+  args.ids = launch.write<uint32_t>(ids);
   args.n = in[0].shape(1);
   launch.run("sample/draw", std::string("draw_") + cuda::name_of(in[0].dtype()), static_cast<unsigned>(in[0].shape(0)), 1024, args);
 }

@@ -132,6 +132,7 @@ __device__ inline uint2 threefry(uint32_t key0, uint32_t key1, uint32_t x, uint3
 
 template <class T>
 __device__ void draw(const DrawArgs& a) {
+  wait_for_previous();
   int row = blockIdx.x, n = a.n;
   const T* logits = static_cast<const T*>(a.x) + static_cast<int64_t>(row) * n;
   auto at = [&](int i) { return wide(logits[i]); };
@@ -151,6 +152,7 @@ __device__ void draw(const DrawArgs& a) {
   if (!is_number || scale == 0.0f || count == 1) {
     if (threadIdx.x == 0) {
       a.y[row] = is_number ? largest.id : no_token;
+      a.ids[row] = is_number ? largest.id : 0;
     }
     return;
   }
@@ -219,13 +221,14 @@ __device__ void draw(const DrawArgs& a) {
   }
   best = best_of_block(best);
   if (threadIdx.x == 0) {
-    a.y[row] = best.id;
+    a.y[row] = a.ids[row] = best.id;
   }
 }
 
 // log(sum(e^x)) of rows, or the place of the largest.
 template <class T>
 __device__ void logsumexp(const DrawArgs& a) {
+  wait_for_previous();
   const T* x = static_cast<const T*>(a.x) + static_cast<int64_t>(blockIdx.x) * a.n;
   Drawn largest{-INFINITY, 0};
   each_of_row(x, a.n, [&](int i, float x) { largest = better(largest, {x, static_cast<uint32_t>(i)}); });

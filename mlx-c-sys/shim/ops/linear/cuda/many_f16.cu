@@ -1,0 +1,3 @@
+#include "many.cuh"
+
+MLXRS_MANY_OF(f16)
