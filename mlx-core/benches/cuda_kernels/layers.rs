@@ -188,7 +188,9 @@ pub fn choose(bench: &Bench) -> Result<()> {
             bench.time(name, &case, rows, || {
                 let (amount, logits) = logits()?;
                 let draws = vec![draw; rows as usize];
-                Ok((amount, RUNS, move |_| fast::draw(&logits, &draws)))
+                Ok((amount, RUNS, move |_| {
+                    Ok(fast::draw(&logits, &draws)?.checked)
+                }))
             })?;
         }
     }
