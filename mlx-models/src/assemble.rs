@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::config::Config;
 use crate::config::quantization::Quantization;
+use crate::config::ternary::{self, Ternary};
 use crate::family::has_mlx_convolutions;
 use crate::head::HeadTensors;
 use crate::mtp::{self, HeadApart};
@@ -105,6 +106,7 @@ fn assemble(
         published = apart.join(published, (model_type, family), &mut config)?;
     }
     let mlx_convolutions = has_mlx_convolutions(&published)?;
+    let ternary = Ternary::find(&quantization_of, &published)?;
     let rules = (family.names)(&Source {
         config: &config,
         nested,
@@ -112,6 +114,10 @@ fn assemble(
         tensors: &published,
         mlx_convolutions,
     })?;
+    let rules = match &ternary {
+        Some(ternary) => ternary.rules().and(&rules),
+        None => rules,
+    };
     let names = Names::new(nested, rules);
     let mut rules = names.published();
     let mut tensors = published.with_rules(&rules)?;
@@ -135,6 +141,11 @@ fn assemble(
         tensors: &tensors,
         mlx_convolutions,
     })?;
+    if let Some(ternary) = ternary {
+        let schemes = ternary.schemes(&rules)?;
+        ternary::round_inputs(label, model.as_mut(), &schemes)?;
+        quantization = quantization.with_ternary(schemes);
+    }
     model.set_names(names);
     let assembled = Assembled {
         model,

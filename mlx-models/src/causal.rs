@@ -287,7 +287,9 @@ where
     fn embed(&self, tokens: &Array) -> Result<Array> {
         let mut x = self.model.embed_tokens.forward(tokens)?;
         // Rows of an embedding whose scales are bytes are BF16, also where the model is not.
-        if x.dtype() == DType::BF16 && self.model.norm.dtype() != DType::BF16 {
+        let own = self.model.norm.dtype();
+        let own = own.or_else(|| self.model.embed_tokens.weight().dtype());
+        if x.dtype() == DType::BF16 && own != Some(DType::BF16) {
             x = x.astype(DType::F32)?;
         }
         // The scalar takes the embedding's dtype: in bf16 the factor itself is rounded, as in training.

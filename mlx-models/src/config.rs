@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 mod json;
 pub mod quantization;
 pub mod rope;
+pub(crate) mod ternary;
 
 pub use json::parse;
 

@@ -15,6 +15,7 @@ use mlx_nn::{Patterns, Piece};
 use serde_json::{Map, Value, json};
 
 use crate::assemble::{Assembled, TIED, filled};
+use crate::config::ternary;
 use crate::mtp::NORM_OFFSET;
 use crate::{LoadOptions, Model, Registry, Weights};
 
@@ -164,12 +165,22 @@ pub fn convert_with(
     model.visit(&mut mlx_nn::Path::default(), &mut matrices)?;
     let mut left_dense = Vec::new();
     match (&options.packing, quantization.default_scheme()) {
-        (Packing::Keep, _) => {}
+        (Packing::Keep, _) => {
+            if quantization.is_ternary() {
+                ternary::written(&mut object);
+            }
+        }
         (Packing::Quantize(_), Some(scheme)) => {
             return refuse(format!(
                 "already quantised ({scheme}), and packing it again would round twice; convert the \
                  original, or unpack this one first"
             ));
+        }
+        (Packing::Dequantize, Some(_)) if quantization.is_ternary() => {
+            return refuse(
+                "inputs of ternary matrices are rounded, which unpacked ones would not tell"
+                    .to_owned(),
+            );
         }
         (Packing::Dequantize, None) => return refuse("not quantised".to_owned()),
         (Packing::Dequantize, Some(_)) => {

@@ -199,6 +199,7 @@ fn decoder_of_heads(
         sinks: false,
         chunk: None,
         attention_softcap: None,
+        sub_norms: None,
         output_gate: false,
         recurrence: None,
         embed_scale: None,

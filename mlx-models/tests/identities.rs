@@ -181,6 +181,8 @@ fn rejected_tokens_leave_no_trace() {
         "mamba2",
         "nemotron_h_moe",
         "falcon_h1",
+        "minimax",
+        "kimi_linear",
     ] {
         let model = model(case);
         let prompt = tokens(21, 9);

@@ -87,19 +87,27 @@ fn agree(place: &str, found: &Loaded) {
             let LayerKind::Recurrent(shape) = state else {
                 continue;
             };
+            if let Some(StatePart::Carry { shape, .. }) = shape.parts().next() {
+                // A mixer without a convolution: values, keys and queries of its heads are one matrix.
+                let inner = rows(&format!("model.layers.{index}.linear_attn.in_proj"));
+                let [heads, values, keys] = shape;
+                assert_eq!(Some(heads * (values + 2 * keys)), inner, "{place}");
+                continue;
+            }
             // The causal convolution has one filter for each channel.
             let prefix = format!("model.layers.{index}.");
-            let taps = shapes.iter().find(|(name, _)| {
+            let filters = shapes.iter().filter(|(name, _)| {
                 let own = name.strip_prefix(&prefix);
                 own.is_some_and(|own| {
                     own.ends_with("conv.weight") || own.ends_with("conv1d.weight")
                 })
             });
-            let (_, taps) = taps.unwrap_or_else(|| panic!("{place}: layer {index} has no filter"));
+            let filters: Vec<_> = filters.map(|(_, shape)| shape).collect();
+            assert!(!filters.is_empty(), "{place}: layer {index} has no filter");
             let window = StatePart::Window {
                 name: "conv",
-                len: taps[1] - 1,
-                width: taps[0],
+                len: filters[0][1] - 1,
+                width: filters.iter().map(|shape| shape[0]).sum(),
             };
             assert_eq!(shape.parts().next(), Some(&window), "{place}");
         }

@@ -10,6 +10,11 @@ use crate::norm::RmsNorm;
 use crate::rope::Rope;
 use crate::step::{Attend, Step};
 
+mod heads;
+
+use heads::split_gate;
+pub use heads::{merge_heads, split_heads};
+
 /// Sizes and options of an [`Attention`].
 #[derive(Clone, Debug)]
 pub struct AttentionConfig {
@@ -36,8 +41,7 @@ pub struct AttentionConfig {
     /// Queries are scaled by a factor that grows with their positions.
     pub growth: Option<Growth>,
     /// `q_proj` also has a gate for each output feature of a head. The output is multiplied by the gate's sigmoid. The
-    /// layout is `[query
-    /// gate]` for each head.
+    /// layout of a head is `[query | gate]`.
     pub output_gate: bool,
     /// One learned score for each query head that takes part in the softmax and adds no value.
     pub sinks: bool,
@@ -49,6 +53,8 @@ pub struct AttentionConfig {
     pub chunk: Option<usize>,
     /// The epsilon of an RMS norm, without a weight, of each head of v.
     pub value_norm: Option<f32>,
+    /// The epsilon of an RMS norm of what all heads give, in front of the output projection.
+    pub sub_norm: Option<f32>,
 }
 
 impl AttentionConfig {
@@ -72,6 +78,7 @@ impl AttentionConfig {
             shared: false,
             chunk: None,
             value_norm: None,
+            sub_norm: None,
         }
     }
 }
@@ -156,6 +163,7 @@ pub struct Attention {
     o_proj: Linear,
     q_norm: Option<RmsNorm>,
     k_norm: Option<RmsNorm>,
+    attn_sub_norm: Option<RmsNorm>,
     sinks: Option<Param>,
     rope: Option<Rope>,
     norm_place: QkPlace,
@@ -171,7 +179,7 @@ pub struct Attention {
     output_gate: bool,
 }
 
-crate::module!(Attention { q_proj, k_proj, v_proj, o_proj, q_norm, k_norm, sinks }
+crate::module!(Attention { q_proj, k_proj, v_proj, o_proj, q_norm, k_norm, attn_sub_norm, sinks }
                plain { rope, norm_place, unweighted, value_norm, shared, chunk, clip, growth, head_dim, scale, softcap, output_gate });
 
 impl Attention {
@@ -225,6 +233,10 @@ impl Attention {
                 true => norm(kv_heads)?,
                 false => None,
             },
+            attn_sub_norm: config
+                .sub_norm
+                .map(|eps| RmsNorm::new(heads * head_dim, eps))
+                .transpose()?,
             sinks: if config.sinks {
                 Some(Param::empty(&[heads])?)
             } else {
@@ -291,6 +303,9 @@ impl Attention {
         if let Some(gate) = gate {
             y = y.multiply(gate.sigmoid()?)?;
         }
+        if let Some(norm) = &self.attn_sub_norm {
+            y = norm.forward(&y)?;
+        }
         self.o_proj.forward(&y)
     }
 
@@ -353,41 +368,4 @@ impl Attention {
             false => Ok(keys),
         }
     }
-}
-
-/// `[B, L, H * 2 D] -> 2 of [B, L, H * D]`: the first and the second half of each head.
-fn split_gate(x: &Array, head_dim: i32) -> Result<(Array, Array)> {
-    let [b, l, width] = x.dims()?;
-    let heads = x.reshape(&[b, l, width / (2 * head_dim), 2 * head_dim])?;
-    let half = |from: i32| {
-        let half = heads.slice_axis(-1, from, from + head_dim)?;
-        half.reshape(&[b, l, width / 2])
-    };
-    Ok((half(0)?, half(head_dim)?))
-}
-
-/// `[B, L, H * D] -> [B, H, L, D]`
-///
-/// # Errors
-/// The last axis is not a multiple of `head_dim`.
-pub fn split_heads(x: &Array, head_dim: i32) -> Result<Array> {
-    let [b, l, width] = x.dims()?;
-    let heads = width / head_dim;
-    if l == 1 {
-        // A decode step needs one view instead of two.
-        return x.reshape(&[b, heads, 1, head_dim]);
-    }
-    x.reshape(&[b, l, heads, head_dim])?.swap_axes(1, 2)
-}
-
-/// `[B, H, L, D] -> [B, L, H * D]`
-///
-/// # Errors
-/// There are not four dimensions.
-pub fn merge_heads(x: &Array) -> Result<Array> {
-    let [b, h, l, d] = x.dims()?;
-    if l == 1 {
-        return x.reshape(&[b, 1, h * d]);
-    }
-    x.swap_axes(1, 2)?.reshape(&[b, l, h * d])
 }

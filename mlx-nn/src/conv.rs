@@ -1,6 +1,6 @@
 //! [`CausalConv`]: a convolution of single channels over each token and the tokens before it.
 
-use mlx_core::{Array, DType, Result, fast};
+use mlx_core::{Array, DType, Result, fast, ops::concat};
 
 use crate::activation::Activation;
 use crate::init::Initial;
@@ -46,14 +46,24 @@ impl CausalConv {
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         let bias = self.bias.as_ref().map(Param::value);
-        match self.activation {
-            None => fast::causal_conv(x, &self.taps, bias, false),
-            Some(Activation::Silu) => fast::causal_conv(x, &self.taps, bias, true),
-            Some(other) => {
-                let wide = x.astype(DType::F32)?;
-                let sums = fast::causal_conv(&wide, &self.taps, bias, false)?;
-                other.forward(&sums)?.astype(x.dtype())
-            }
+        convolved(x, &self.taps, bias, self.activation)
+    }
+}
+
+/// `x: [B, taps - 1 + L, channels] -> [B, L, channels]`, with `taps [taps, channels]`.
+fn convolved(
+    x: &Array,
+    taps: &Array,
+    bias: Option<&Array>,
+    activation: Option<Activation>,
+) -> Result<Array> {
+    match activation {
+        None => fast::causal_conv(x, taps, bias, false),
+        Some(Activation::Silu) => fast::causal_conv(x, taps, bias, true),
+        Some(other) => {
+            let wide = x.astype(DType::F32)?;
+            let sums = fast::causal_conv(&wide, taps, bias, false)?;
+            other.forward(&sums)?.astype(x.dtype())
         }
     }
 }
@@ -69,7 +79,79 @@ impl Module for CausalConv {
         path.scoped("weight", |path| self.weight.visit_mut(path, v))?;
         path.scoped("bias", |path| self.bias.visit_mut(path, v))?;
         if self.weight.is_filled() {
-            self.taps = self.weight.value().squeeze(-1)?.t()?.contiguous()?;
+            self.taps = taps_first(&self.weight)?;
+        }
+        Ok(())
+    }
+}
+
+/// `[channels, taps, 1] -> [taps, channels]`
+fn taps_first(weight: &Param) -> Result<Array> {
+    weight.value().squeeze(-1)?.t()?.contiguous()
+}
+
+/// Causal convolutions of channels that lie one behind the other: parts with a weight each, which are one operation.
+#[derive(Clone, Debug)]
+pub struct JointConv {
+    /// The names of the parts, and their weights `[channels, taps, 1]`.
+    parts: Vec<(&'static str, Param)>,
+    /// `[taps, channels of all parts]`
+    taps: Array,
+    activation: Activation,
+}
+
+impl JointConv {
+    /// Convolutions of `channels` each, without values.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn new(
+        names: &[&'static str],
+        channels: i32,
+        taps: i32,
+        activation: Activation,
+    ) -> Result<Self> {
+        let deviation = (taps as f32).powf(-0.5);
+        let part = |&name: &&'static str| {
+            let weight = Param::starting(&[channels, taps, 1], Initial::Normal(deviation))?;
+            Ok((name, weight))
+        };
+        let parts = names.iter().map(part).collect::<Result<Vec<_>>>()?;
+        Ok(Self {
+            taps: Array::scalar(0.0f32)?,
+            parts,
+            activation,
+        })
+    }
+
+    /// `[B, taps - 1 + L, channels] -> [B, L, channels]`
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn forward(&self, x: &Array) -> Result<Array> {
+        convolved(x, &self.taps, None, Some(self.activation))
+    }
+}
+
+impl Module for JointConv {
+    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
+        for (name, weight) in &self.parts {
+            path.scoped(name, |path| {
+                path.scoped("weight", |path| weight.visit(path, v))
+            })?;
+        }
+        v.derived(&self.taps)
+    }
+
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        for (name, weight) in &mut self.parts {
+            path.scoped(name, |path| {
+                path.scoped("weight", |path| weight.visit_mut(path, v))
+            })?;
+        }
+        if self.parts.iter().all(|(_, weight)| weight.is_filled()) {
+            let taps = self.parts.iter().map(|(_, weight)| taps_first(weight));
+            self.taps = concat(&taps.collect::<Result<Vec<_>>>()?, -1)?;
         }
         Ok(())
     }

@@ -36,7 +36,7 @@ pub struct DeltaConfig {
 }
 
 /// Parts of the layer state.
-const CONV: usize = 0;
+pub(crate) const CONV: usize = 0;
 const DELTA: usize = 1;
 
 impl DeltaConfig {
@@ -70,7 +70,7 @@ impl DeltaConfig {
         LayerKind::Recurrent(shape.replayed())
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let Self {
             key_heads,
             value_heads,
@@ -147,20 +147,7 @@ impl GatedDeltaNet {
         let [qkv, z, b, a] = Linear::forward_all(projections, x)?;
         let window = step.window(layer, CONV, &qkv)?;
         let qkv = self.conv1d.forward(&window)?;
-        let inputs = [
-            qkv,
-            a,
-            b,
-            self.decay.rate().clone(),
-            self.decay.bias().clone(),
-            step.state(layer, DELTA)?,
-        ];
-        let (y, end) = delta(&inputs, &step.real_widths()?)?;
-        let replay = Replay {
-            inputs: inputs.into(),
-            run: Rc::new(|inputs, keep| Ok(delta(inputs, keep)?.1)),
-        };
-        step.set_state(layer, DELTA, StateAfter::Again { end, replay })?;
+        let y = run(qkv, a, b, &self.decay, layer, step)?;
         let [rows, tokens, width] = y.dims()?;
         let heads = [rows, tokens, self.config.value_heads, self.config.value_dim];
         let normed = self.norm.forward(&y.reshape(&heads)?)?;
@@ -170,6 +157,32 @@ impl GatedDeltaNet {
         self.out_proj
             .forward(&gated.reshape(&[rows, tokens, width])?)
     }
+}
+
+/// What the tokens of a step read, `[B, L, H·V]`, of layer `layer`'s state, which the step moves on.
+pub(crate) fn run(
+    qkv: Array,
+    a: Array,
+    b: Array,
+    decay: &Decay,
+    layer: usize,
+    step: &mut Step<'_>,
+) -> Result<Array> {
+    let inputs = [
+        qkv,
+        a,
+        b,
+        decay.rate().clone(),
+        decay.bias().clone(),
+        step.state(layer, DELTA)?,
+    ];
+    let (y, end) = delta(&inputs, &step.real_widths()?)?;
+    let replay = Replay {
+        inputs: inputs.into(),
+        run: Rc::new(|inputs, keep| Ok(delta(inputs, keep)?.1)),
+    };
+    step.set_state(layer, DELTA, StateAfter::Again { end, replay })?;
+    Ok(y)
 }
 
 /// The outputs of the first `widths` tokens of each row, and the state after them. `inputs` are qkv, a, b, rate, bias and the

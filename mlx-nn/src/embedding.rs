@@ -74,6 +74,7 @@ impl Module for Embedding {
             layout: Layout::Embedding,
             weight: &mut self.weight,
             lora: &mut self.lora,
+            rounds: None,
         };
         v.adaptable(path, layer)?;
         self.weight.visit_mut(path, v)?;

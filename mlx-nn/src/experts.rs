@@ -77,6 +77,7 @@ impl Module for ExpertsLinear {
             layout: Layout::Experts,
             weight: &mut self.weight,
             lora: &mut self.lora,
+            rounds: None,
         };
         v.adaptable(path, layer)?;
         self.weight.visit_mut(path, v)?;

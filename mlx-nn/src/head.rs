@@ -73,6 +73,7 @@ impl<'a> Head<'a> {
                 HeadMatrix::Tied(embedding) => Linear {
                     weight: embedding.weight().clone(),
                     bias: None,
+                    rounds: false,
                     lora: embedding.lora.clone(),
                 },
             },
@@ -197,6 +198,7 @@ impl Linear {
         Ok(Self {
             weight,
             bias: self.bias.as_ref().map(part).transpose()?,
+            rounds: self.rounds,
             lora: lora.transpose()?,
         })
     }

@@ -92,11 +92,13 @@ pub mod checkpoint;
 pub mod conv;
 mod decay;
 pub mod delta;
+pub mod delta_channels;
 pub mod embedding;
 pub mod experts;
 pub mod head;
 pub mod init;
 pub mod latent;
+pub mod lightning;
 pub mod linear;
 pub mod lora;
 pub mod loss;
@@ -120,8 +122,9 @@ pub use cache::{
     CacheOptions, KvShape, LayerKind, ModelCache, RecurrentShape, RowPart, StateCost, StatePart,
 };
 pub use checkpoint::{Checkpoint, FillOptions, fill};
-pub use conv::CausalConv;
+pub use conv::{CausalConv, JointConv};
 pub use delta::{DeltaConfig, GatedDeltaNet};
+pub use delta_channels::{ChannelDelta, ChannelDeltaConfig};
 pub use embedding::Embedding;
 pub use experts::{
     ClampedGate, Correction, ExpertsConfig, ExpertsLinear, ExpertsMlp, GroupScore, Groups, Routing,
@@ -130,12 +133,13 @@ pub use experts::{
 pub use head::{Head, HeadMatrix};
 pub use init::Initial;
 pub use latent::{IndexConfig, LatentAttention, LatentConfig};
+pub use lightning::{Lightning, LightningConfig};
 pub use linear::Linear;
 pub use lora::{Adaptable, Layout, Lora, LoraConfig};
 pub use mamba::{GroupNorm, Mamba, MambaConfig};
 pub use mlp::{FeedForward, GatedMlp, PlainMlp};
 pub use module::{Module, Param, Path, Visit, VisitMut};
-pub use names::{Piece, Rule, Rules};
+pub use names::{Piece, Rule, Rules, TernaryForm, ternary_scheme};
 pub use norm::{LayerNorm, Norm, NormConfig, NormKind, RmsNorm};
 pub use recurrence::{Recurrence, RecurrenceConfig};
 pub use rope::{Rope, RopeConfig, RopeScaling};

@@ -1,7 +1,7 @@
 //! [`Linear`]: one type for dense and quantised layers, with or without bias and LoRA.
 
 use mlx_core::fast::{self, Gate};
-use mlx_core::{Array, Result};
+use mlx_core::{Array, DType, Result};
 
 use crate::lora::{Adaptable, Layout, Lora};
 use crate::module::{Module, Param, Path, Visit, VisitMut};
@@ -12,6 +12,8 @@ use crate::weight::Weight;
 pub struct Linear {
     pub(crate) weight: Weight,
     pub(crate) bias: Option<Param>,
+    /// Inputs are rounded to 8 bits.
+    pub(crate) rounds: bool,
     // Boxed, because most layers have none.
     pub(crate) lora: Option<Box<Lora>>,
 }
@@ -29,6 +31,7 @@ impl Linear {
             } else {
                 None
             },
+            rounds: false,
             lora: None,
         })
     }
@@ -38,7 +41,10 @@ impl Linear {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array) -> Result<Array> {
-        self.finish(x, self.weight.project(x)?)
+        match self.rounds {
+            true => self.finish(x, self.weight.project(&rounded(x)?)?),
+            false => self.finish(x, self.weight.project(x)?),
+        }
     }
 
     /// [`forward`](Self::forward) of several layers on one `x`. Their products are computed together
@@ -47,7 +53,16 @@ impl Linear {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward_all<const N: usize>(layers: [&Self; N], x: &Array) -> Result<[Array; N]> {
-        let products = fast::linear_many(x, &layers.map(|layer| layer.weight.matrix()))?;
+        if layers.iter().any(|layer| layer.rounds != layers[0].rounds) {
+            let ys = layers.iter().map(|layer| layer.forward(x));
+            let ys = ys.collect::<Result<Vec<_>>>()?;
+            return Ok(ys.try_into().expect("one for each layer"));
+        }
+        let matrices = layers.map(|layer| layer.weight.matrix());
+        let products = match layers[0].rounds {
+            true => fast::linear_many(&rounded(x)?, &matrices)?,
+            false => fast::linear_many(x, &matrices)?,
+        };
         let ys = layers
             .iter()
             .zip(products)
@@ -61,7 +76,8 @@ impl Linear {
     /// # Errors
     /// The shapes do not fit.
     pub fn gated(&self, up: &Self, gate: Gate, x: &Array) -> Result<Array> {
-        let is_product = |layer: &Self| layer.lora.is_none() && layer.bias.is_none();
+        let is_product =
+            |layer: &Self| layer.lora.is_none() && layer.bias.is_none() && !layer.rounds;
         if is_product(self) && is_product(up) {
             return fast::gated_linear(gate, x, &self.weight.matrix(), &up.weight.matrix());
         }
@@ -134,6 +150,17 @@ impl Linear {
     }
 }
 
+/// Inputs `[.., in]`, each token's rounded to 255 steps from the negative of its largest number to that number, as BitNet b1.58
+/// multiplies them (arXiv:2402.17764). Derivatives pass as if nothing was rounded.
+fn rounded(x: &Array) -> Result<Array> {
+    let wide = x.astype(DType::F32)?;
+    let largest = wide.abs()?.max(-1, true)?.maximum(1e-5)?;
+    let scale = Array::scalar(127.0f32)?.divide(&largest)?;
+    let steps = wide.multiply(&scale)?.round(0)?;
+    let step = steps.divide(&scale)?.subtract(&wide)?.stop_gradient()?;
+    wide.add(step)?.astype(x.dtype())
+}
+
 impl Module for Linear {
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
         v.adaptable(path, Layout::Linear)?;
@@ -147,6 +174,7 @@ impl Module for Linear {
             layout: Layout::Linear,
             weight: &mut self.weight,
             lora: &mut self.lora,
+            rounds: Some(&mut self.rounds),
         };
         v.adaptable(path, layer)?;
         self.weight.visit_mut(path, v)?;

@@ -6,6 +6,7 @@ use crate::activation::{Activation, Xielu};
 use crate::experts::ExpertsMlp;
 use crate::linear::Linear;
 use crate::module::{Module, Path, Visit, VisitMut};
+use crate::norm::RmsNorm;
 
 /// `down(activation(gate(x)) * up(x))` (Shazeer, arXiv:2002.05202).
 #[derive(Clone, Debug)]
@@ -13,11 +14,12 @@ pub struct GatedMlp {
     gate_proj: Linear,
     up_proj: Linear,
     down_proj: Linear,
+    ffn_sub_norm: Option<RmsNorm>,
     activation: Activation,
     multipliers: Option<[f32; 2]>,
 }
 
-crate::module!(GatedMlp { gate_proj, up_proj, down_proj } plain { activation, multipliers });
+crate::module!(GatedMlp { gate_proj, up_proj, down_proj, ffn_sub_norm } plain { activation, multipliers });
 
 impl GatedMlp {
     /// An MLP over `hidden` features through `intermediate` ones, without values.
@@ -29,8 +31,22 @@ impl GatedMlp {
             gate_proj: Linear::new(hidden, intermediate, bias)?,
             up_proj: Linear::new(hidden, intermediate, bias)?,
             down_proj: Linear::new(intermediate, hidden, bias)?,
+            ffn_sub_norm: None,
             activation,
             multipliers: None,
+        })
+    }
+
+    /// The MLP with an RMS norm of this epsilon in front of its last projection.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn with_sub_norm(self, eps: Option<f32>) -> Result<Self> {
+        let intermediate = self.down_proj.weight().shape()[1];
+        let ffn_sub_norm = eps.map(|eps| RmsNorm::new(intermediate, eps)).transpose()?;
+        Ok(Self {
+            ffn_sub_norm,
+            ..self
         })
     }
 
@@ -59,6 +75,10 @@ impl GatedMlp {
                 let [gate, up] = Linear::forward_all([&self.gate_proj, &self.up_proj], x)?;
                 self.activation.gated(&gate, &up)?
             }
+        };
+        let inner = match &self.ffn_sub_norm {
+            Some(norm) => norm.forward(&inner)?,
+            None => inner,
         };
         self.down_proj.forward(&inner)
     }

@@ -30,10 +30,12 @@ mod gather;
 mod pattern;
 mod rows;
 mod rule;
+mod ternary;
 
 pub use gather::Gather;
 use rows::Rows;
 pub use rule::Rule;
+pub use ternary::{TernaryForm, ternary_scheme};
 
 /// A table of [`Rule`]s, applied from top to bottom.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -91,6 +93,8 @@ impl Rules {
     pub fn modules(&self, path: &str) -> Result<Vec<Piece>, &str> {
         const WEIGHT: &str = ".weight";
         let mut pieces = self.pieces(&format!("{path}{WEIGHT}"))?;
+        // Scales may be made of the weight, too.
+        pieces.retain(|piece| !piece.name.ends_with(".scales") && !piece.name.ends_with(".biases"));
         for piece in &mut pieces {
             if let Some(path) = piece.name.strip_suffix(WEIGHT) {
                 piece.name.truncate(path.len());
@@ -143,6 +147,8 @@ enum Change {
     Add(f32),
     /// Bytes become 32-bit words.
     Words,
+    /// Between forms of a matrix of -1, 0 and 1.
+    Ternary(ternary::Change),
     /// Only the rows of one part.
     Rows {
         rows: Rows,
@@ -174,8 +180,11 @@ impl Piece {
             return Ok(None);
         }
         for change in &self.changes {
-            let Change::Rows { rows, part: at, .. } = change else {
-                return Ok(None);
+            let (rows, at) = match change {
+                Change::Rows { rows, part, .. } => (rows, part),
+                // Its rows and columns are those of the published matrix.
+                Change::Ternary(_) => continue,
+                _ => return Ok(None),
             };
             // A multiplies the inputs, which all parts share. B and the magnitudes belong to rows.
             let axis = match (part, array.ndim()) {
@@ -204,6 +213,7 @@ fn changed_shape(
                 return Err(format!("packed {shape:?} cannot be transposed or added to"));
             }
             Change::Add(_) => shape,
+            Change::Ternary(change) => change.shape(dtype, &shape)?,
             Change::Words => match *shape {
                 [ref rest @ .., groups, bytes] if dtype == DType::U8 && groups * bytes % 4 == 0 => {
                     [rest, &[groups * bytes / 4]].concat()
@@ -239,6 +249,7 @@ fn changed(mut array: Array, changes: &[Change]) -> Result<Array> {
         array = match change {
             Change::Transpose(axes) => array.transpose(axes)?.contiguous()?,
             Change::Add(number) => array.astype(DType::F32)?.add(*number)?,
+            Change::Ternary(change) => change.of(&array)?,
             Change::Words => array.flatten(-2, -1)?.contiguous()?.view(DType::U32)?,
             Change::Rows {
                 rows,

@@ -194,6 +194,8 @@ pub struct NormConfig {
 pub enum NormKind {
     /// [`RmsNorm`], with the number that is added to the stored weight.
     Rms(f32),
+    /// [`RmsNorm`] without a weight.
+    Bare,
     /// [`LayerNorm`].
     Layer {
         /// Whether there is a bias.
@@ -225,6 +227,8 @@ impl NormConfig {
 pub enum Norm {
     /// Without a mean.
     Rms(RmsNorm),
+    /// Without a mean and without a weight: its epsilon.
+    Bare(f32),
     /// With a mean.
     Layer(LayerNorm),
 }
@@ -237,17 +241,19 @@ impl Norm {
     pub fn new(size: i32, config: &NormConfig) -> Result<Self> {
         Ok(match config.kind {
             NormKind::Rms(offset) => Self::Rms(RmsNorm::with_offset(size, config.eps, offset)?),
+            NormKind::Bare => Self::Bare(config.eps),
             NormKind::Layer { bias, offset } => {
                 Self::Layer(LayerNorm::with_offset(size, config.eps, bias, offset)?)
             }
         })
     }
 
-    /// The dtype of its weight.
-    pub fn dtype(&self) -> DType {
+    /// The dtype of its weight, if it has one.
+    pub fn dtype(&self) -> Option<DType> {
         match self {
-            Self::Rms(norm) => norm.weight.value().dtype(),
-            Self::Layer(norm) => norm.weight.value().dtype(),
+            Self::Rms(norm) => Some(norm.weight.value().dtype()),
+            Self::Bare(_) => None,
+            Self::Layer(norm) => Some(norm.weight.value().dtype()),
         }
     }
 
@@ -258,6 +264,7 @@ impl Norm {
     pub fn forward(&self, x: &Array) -> Result<Array> {
         match self {
             Self::Rms(norm) => norm.forward(x),
+            Self::Bare(eps) => fast::rms_norm(x, None, *eps),
             Self::Layer(norm) => norm.forward(x),
         }
     }
@@ -269,7 +276,7 @@ impl Norm {
     pub fn add_to(&self, residual: &Array, x: &Array) -> Result<Array> {
         match self {
             Self::Rms(norm) => norm.add_to(residual, x),
-            Self::Layer(norm) => fast::add(&norm.forward(x)?, residual),
+            Self::Bare(_) | Self::Layer(_) => fast::add(&self.forward(x)?, residual),
         }
     }
 
@@ -303,6 +310,7 @@ impl Module for Norm {
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
         match self {
             Self::Rms(norm) => norm.visit(path, v),
+            Self::Bare(_) => Ok(()),
             Self::Layer(norm) => norm.visit(path, v),
         }
     }
@@ -310,6 +318,7 @@ impl Module for Norm {
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
         match self {
             Self::Rms(norm) => norm.visit_mut(path, v),
+            Self::Bare(_) => Ok(()),
             Self::Layer(norm) => norm.visit_mut(path, v),
         }
     }

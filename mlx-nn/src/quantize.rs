@@ -3,6 +3,7 @@
 use mlx_core::ops::quantize::quantize as pack;
 use mlx_core::{DType, Result, Scheme};
 
+use crate::lora::Adaptable;
 use crate::module::{Module, Param, Path, VisitMut};
 use crate::weight::Weight;
 
@@ -55,4 +56,25 @@ pub fn dequantize(module: &mut dyn Module, dtype: Option<DType>) -> Result<()> {
         }
     }
     module.visit_mut(&mut Path::default(), &mut Unpack(dtype))
+}
+
+/// Lets linear layers round each token's inputs to 8 bits of its largest one, as BitNet b1.58 does (arXiv:2402.17764): those whose
+/// paths `select` accepts. Returns their paths.
+///
+/// # Errors
+/// None of its own.
+pub fn round_inputs(module: &mut dyn Module, select: impl Fn(&str) -> bool) -> Result<Vec<String>> {
+    struct Round<F>(F, Vec<String>);
+    impl<F: Fn(&str) -> bool> VisitMut for Round<F> {
+        fn adaptable(&mut self, path: &Path, layer: Adaptable<'_>) -> Result<()> {
+            if let (Some(rounds), true) = (layer.rounds, (self.0)(path.as_str())) {
+                *rounds = true;
+                self.1.push(path.as_str().to_owned());
+            }
+            Ok(())
+        }
+    }
+    let mut visitor = Round(select, Vec::new());
+    module.visit_mut(&mut Path::default(), &mut visitor)?;
+    Ok(visitor.1)
 }

@@ -4,6 +4,7 @@ use mlx_core::{Array, Result};
 
 use crate::cache::LayerKind;
 use crate::delta::{DeltaConfig, GatedDeltaNet};
+use crate::delta_channels::{ChannelDelta, ChannelDeltaConfig};
 use crate::mamba::{Mamba, MambaConfig};
 use crate::module::{Module, Path, Visit, VisitMut};
 use crate::short_conv::{ShortConv, ShortConvConfig};
@@ -14,6 +15,8 @@ use crate::step::Step;
 pub enum RecurrenceConfig {
     /// A gated delta rule.
     Delta(DeltaConfig),
+    /// A gated delta rule whose channels decay by themselves.
+    Channels(ChannelDeltaConfig),
     /// A scan of Mamba 2.
     Mamba(MambaConfig),
     /// A short convolution.
@@ -25,6 +28,7 @@ impl RecurrenceConfig {
     pub fn kind(&self) -> LayerKind {
         match self {
             Self::Delta(config) => config.kind(),
+            Self::Channels(config) => config.kind(),
             Self::Mamba(config) => config.kind(),
             Self::ShortConv(config) => config.kind(),
         }
@@ -36,6 +40,8 @@ impl RecurrenceConfig {
 pub enum Recurrence {
     /// A gated delta rule.
     Delta(Box<GatedDeltaNet>),
+    /// A gated delta rule whose channels decay by themselves.
+    Channels(Box<ChannelDelta>),
     /// A scan of Mamba 2.
     Mamba(Box<Mamba>),
     /// A short convolution.
@@ -50,6 +56,9 @@ impl Recurrence {
     pub fn new(config: RecurrenceConfig) -> Result<Self> {
         Ok(match config {
             RecurrenceConfig::Delta(config) => Self::Delta(Box::new(GatedDeltaNet::new(config)?)),
+            RecurrenceConfig::Channels(config) => {
+                Self::Channels(Box::new(ChannelDelta::new(config)?))
+            }
             RecurrenceConfig::Mamba(config) => Self::Mamba(Box::new(Mamba::new(config)?)),
             RecurrenceConfig::ShortConv(config) => {
                 Self::ShortConv(Box::new(ShortConv::new(config)?))
@@ -64,6 +73,7 @@ impl Recurrence {
     pub fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array> {
         match self {
             Self::Delta(delta) => delta.forward(x, layer, step),
+            Self::Channels(delta) => delta.forward(x, layer, step),
             Self::Mamba(mamba) => mamba.forward(x, layer, step),
             Self::ShortConv(conv) => conv.forward(x, layer, step),
         }
@@ -74,6 +84,7 @@ impl Module for Recurrence {
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
         match self {
             Self::Delta(delta) => delta.visit(path, v),
+            Self::Channels(delta) => delta.visit(path, v),
             Self::Mamba(mamba) => mamba.visit(path, v),
             Self::ShortConv(conv) => conv.visit(path, v),
         }
@@ -82,6 +93,7 @@ impl Module for Recurrence {
     fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
         match self {
             Self::Delta(delta) => delta.visit_mut(path, v),
+            Self::Channels(delta) => delta.visit_mut(path, v),
             Self::Mamba(mamba) => mamba.visit_mut(path, v),
             Self::ShortConv(conv) => conv.visit_mut(path, v),
         }

@@ -79,6 +79,8 @@ pub struct RopeConfig {
     pub dims: i32,
     /// Dimension `2i` is paired with `2i + 1`, in place of `i` with `i + dims / 2`.
     pub interleaved: bool,
+    /// Angles are negative: later positions turn the other way.
+    pub reversed: bool,
     /// The variant.
     pub scaling: RopeScaling,
 }
@@ -134,7 +136,8 @@ impl Rope {
         let half = dims as usize / 2;
         let plain = |i: usize| config.base.powf(2.0 * i as f64 / f64::from(dims));
         let table = |period: &dyn Fn(usize) -> f64| {
-            let periods: Vec<f32> = (0..half).map(|i| period(i) as f32).collect();
+            let sign = if config.reversed { -1.0 } else { 1.0 };
+            let periods: Vec<f32> = (0..half).map(|i| (sign * period(i)) as f32).collect();
             Array::from_slice(&periods, &[half as i32])
         };
         let mut long = None;

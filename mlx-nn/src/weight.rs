@@ -72,6 +72,15 @@ impl Weight {
         }
     }
 
+    /// The dtype of its floating-point numbers. Scales that are bytes have none.
+    pub fn dtype(&self) -> Option<DType> {
+        let param = match self {
+            Self::Dense(weight) => weight,
+            Self::Quantized { scales, .. } => scales,
+        };
+        Some(param.value().dtype()).filter(|dtype| dtype.is_float())
+    }
+
     /// The matrix in the form that fused operations take.
     pub(crate) fn matrix(&self) -> fast::Matrix<'_> {
         match self {

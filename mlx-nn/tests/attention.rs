@@ -16,6 +16,7 @@ fn rope_rotates_pairs_by_position_times_frequency() {
         base: 100.0,
         dims: 4,
         interleaved: false,
+        reversed: false,
         scaling: RopeScaling::Linear { factor: 2.0 },
     };
     let rope = Rope::new(&config, 6).unwrap();
@@ -47,6 +48,7 @@ fn a_rope_that_cannot_be_is_refused() {
             base: 100.0,
             dims,
             interleaved: false,
+            reversed: false,
             scaling: RopeScaling::Default,
         };
         assert!(Rope::new(&config, 8).is_err(), "{dims}");
@@ -63,6 +65,7 @@ fn a_rope_that_cannot_be_is_refused() {
             base: 100.0,
             dims: 8,
             interleaved: false,
+            reversed: false,
             scaling,
         },
         8,
@@ -90,6 +93,7 @@ fn rows_on_both_sides_of_the_border_keep_their_own_table() {
             base: 100.0,
             dims: 4,
             interleaved: false,
+            reversed: false,
             scaling,
         },
         4,

@@ -30,6 +30,7 @@ fn attention(config: LatentConfig) -> Result<LatentAttention> {
         base: 100.0,
         dims: config.rope_dim,
         interleaved: true,
+        reversed: false,
         scaling: RopeScaling::Default,
     };
     let mut attention = LatentAttention::new(config, Some(&rope))?;

@@ -172,9 +172,7 @@ fn full_training_follows_torch() {
 }
 
 /// Routers learn through the weights of the experts that they chose, and experts learn from their own rows. Only three
-/// steps: later the scores of two experts for one token differ by less than a rounding error, and the choice between
-/// them is discontinuous.
-/// it goes to is a jump.
+/// steps: later a rounding error decides between two experts for one token.
 #[test]
 fn experts_and_routers_follow_torch() {
     follow("qwen3_moe", "full", 3);
@@ -182,10 +180,12 @@ fn experts_and_routers_follow_torch() {
 
 #[test]
 fn lora_training_follows_peft() {
-    for model in ["llama_tied", "qwen3", "gemma3_text"] {
+    for model in ["llama_tied", "qwen3", "gemma3_text", "nanochat"] {
         follow(model, "lora", 10);
     }
     follow("qwen3", "dora", 10);
+    follow("minimax", "lora", 1);
+    follow("kimi_linear", "lora", 1);
 }
 
 fn bits(array: &Array) -> Vec<u32> {

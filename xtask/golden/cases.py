@@ -30,6 +30,7 @@ class Case:
     generation: dict = None  # generation_config.json
     prompts: tuple = (5, 21)  # lengths
     note: str = None
+    steady: float = 0.0  # how far from a half every number stays that is rounded on the way
     packed: bool = False  # experts in mxfp4, as gpt-oss is published; the reference has them unpacked
 
 

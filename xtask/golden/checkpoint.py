@@ -88,7 +88,7 @@ def random_tensors(config, seed, spreads):
     """Tensors under the names that published checkpoints use (transformers' own writer undoes its internal fusing)."""
     with tempfile.TemporaryDirectory() as scratch:
         scratch = Path(scratch)
-        write_config(scratch, config)
+        write_config(scratch, {key: value for key, value in config.items() if key != "quantization_config"})
         loaded = AutoConfig.from_pretrained(scratch)
         model = model_class(loaded).from_config(loaded, dtype=torch.float32)
         generator = torch.Generator().manual_seed(seed)
@@ -105,7 +105,8 @@ def random_tensors(config, seed, spreads):
 
 def write_tensors(folder, tensors, dtype=torch.float32, shards=1):
     """One file, or `shards` files of about one size and the index that names the file of each tensor."""
-    tensors = {name: tensors[name].to(dtype).contiguous() for name in sorted(tensors)}
+    cast = {name: dtype if tensor.is_floating_point() else tensor.dtype for name, tensor in tensors.items()}
+    tensors = {name: tensors[name].to(cast[name]).contiguous() for name in sorted(tensors)}
     if shards == 1:
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         return

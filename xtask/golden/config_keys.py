@@ -91,6 +91,12 @@ BASES = [
     ("nemotron_h", "config.json"),
     ("nemotron_h_moe", "config.json"),
     ("falcon_h1", "config.json"),
+    ("bitnet", "config.json"),
+    ("nanochat", "config.json"),
+    ("minimax", "config.json"),
+    ("minimax", "config.v5.json"),
+    ("kimi_linear", "config.json"),
+    ("kimi_linear", "config.v5.json"),
 ]
 
 # Keys of every family, whether its class has them or not.

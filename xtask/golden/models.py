@@ -19,6 +19,7 @@ import transformers
 from safetensors.torch import save_file
 
 import mxfp4
+from bitnet_cases import bitnet_cases
 from cases import V, llama_cases, phi3_cases, qwen_cases
 from checkpoint import (
     in_transformers_dialect,
@@ -39,10 +40,11 @@ from hybrid_cases import hybrid_cases
 from index import write_index
 from latent_cases import latent_cases
 from llama4_cases import llama4_cases
+from mixer_cases import mixer_cases
 from moe_cases import moe_cases
 from norm_cases import norm_cases
 from recurrent_cases import recurrent_cases
-from reference import copy_with_config, load, logprob_error, mutated, run, token_change
+from reference import copy_with_config, load, logprob_error, mutated, rounding_margin, run, token_change
 
 TOLERANCE = 1e-4  # of log probabilities, for a float32 implementation
 MAX_ERROR = 2e-5  # of transformers' own float32 against its float64
@@ -73,6 +75,8 @@ def cases():
         moe_cases,
         recurrent_cases,
         classic_cases,
+        mixer_cases,
+        bitnet_cases,
     ]
     return [case for cases in known for case in cases()]
 
@@ -158,7 +162,10 @@ def renamed(name, pairs):
 
 def examine(case, folder, prompts):
     """golden.json and the tensors of golden.safetensors; Unfit when this checkpoint would not test what it should."""
-    runs = run(load(folder), prompts)
+    with rounding_margin() as least:
+        runs = run(load(folder), prompts)
+    if least() < case.steady:
+        raise Unfit("a number is rounded that is close to a half")
     margin = min(r.margin for r in runs)
     if margin < MIN_MARGIN:
         raise Unfit("a greedy choice is close")

@@ -3,6 +3,7 @@
 import json
 import shutil
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from transformers import AutoConfig, GenerationConfig
 from checkpoint import merge_patch, model_class, read_tensors, write_config, write_tensors
 
 NEW_TOKENS = 24
+
+# Of functions that transformers compiles the plain form is the reference.
+torch.compiler.set_stance("force_eager")
 
 
 @dataclass
@@ -40,6 +44,10 @@ def load(folder, dtype=torch.float32, strict=True):
     faults = {k: sorted(v) for k, v in info.items() if k != "unexpected_keys" and v}
     if strict and faults:
         raise SystemExit(f"{folder}: transformers could not load every tensor: {faults}")
+    # Of checkpoints that are packed, transformers keeps the stored dtype of all other tensors.
+    for tensor in [*model.parameters(), *model.buffers()]:
+        if tensor.is_floating_point() and tensor.dtype == torch.bfloat16:
+            tensor.data = tensor.data.to(dtype)
     # No end of sequence: the goldens have 24 tokens, end tokens included.
     model.generation_config = GenerationConfig(do_sample=False, max_new_tokens=NEW_TOKENS, pad_token_id=0)
     return model.eval()
@@ -71,6 +79,22 @@ def greedy_without_cache(model, ids):
         steps.append(last)
         ids = torch.cat([ids, last.argmax(-1, keepdim=True)], dim=1)
     return torch.cat(steps), ids[0, -NEW_TOKENS:]
+
+
+@contextmanager
+def rounding_margin():
+    """How far from a half all numbers are that are rounded meanwhile, as a function."""
+    plain, least = torch.Tensor.round, [1.0]
+
+    def watched(x, **more):
+        least[0] = min(least[0], float((x - x.floor() - 0.5).abs().min()))
+        return plain(x, **more)
+
+    torch.Tensor.round = watched
+    try:
+        yield lambda: least[0]
+    finally:
+        torch.Tensor.round = plain
 
 
 def logprob_error(a, b):

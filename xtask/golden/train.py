@@ -27,6 +27,15 @@ MODEL_STEPS = 10
 SAMPLES = 200  # of a gradient: evenly spaced elements
 RANK, ALPHA = 4, 8
 TARGETS = ["q_proj", "v_proj", "down_proj"]
+# The layers of other families that get adapters: the names of transformers, and ours where they differ.
+OWN_TARGETS = {
+    "nanochat": {"q_proj": "q_proj", "v_proj": "v_proj", "mlp.fc1": "mlp.up_proj", "mlp.fc2": "mlp.down_proj"},
+    "minimax": {name: name for name in ("q_proj", "v_proj", "out_proj", "output_gate")},
+    "kimi_linear": {
+        "forget_gate.f_b_proj": "f_b_proj",
+        **{name: name for name in ("q_proj", "v_proj", "g_a_proj", "o_proj", "kv_b_proj")},
+    },
+}
 CLIP = 1.0
 ADAMW = {"lr": 2e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
 
@@ -219,15 +228,28 @@ def plain(name, array):
     return {name: array}
 
 
+def own_name(config, name):
+    """A parameter's name in the families that have others here: mixers of recurrent layers, and layers of OWN_TARGETS."""
+    layer = name.split(".layers.")[-1].split(".")[0]
+    kinds = getattr(config, "layer_types", None) or []
+    if layer.isdigit() and kinds and config.model_type in OWN_TARGETS and kinds[int(layer)] == "linear_attention":
+        name = name.replace(".self_attn.", ".linear_attn.")
+    for theirs, ours in OWN_TARGETS.get(config.model_type, {}).items():
+        name = name.replace(f".{theirs}.", f".{ours}.")
+    return name
+
+
 def train(folder, kind):
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     tensors = {}
     if kind != "full":
         torch.manual_seed(3)
-        config = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=TARGETS, bias="none", use_dora=kind == "dora")
+        own = OWN_TARGETS.get(folder.name, {name: name for name in TARGETS})
+        targets = list(own)
+        config = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=targets, bias="none", use_dora=kind == "dora")
         model = get_peft_model(model, config)
         for name, param in model.named_parameters():
-            for ours, start in plain(name, param.detach()).items():
+            for ours, start in plain(own_name(model.config, name), param.detach()).items():
                 if ours.endswith(".lora_a"):
                     tensors[f"start.{ours}"] = start.contiguous().clone()
     model.train()
@@ -242,7 +264,7 @@ def train(folder, kind):
         losses.append(value.item())
         if step == 0:
             for name, param in params:
-                for ours, grad in plain(name, param.grad).items():
+                for ours, grad in plain(own_name(model.config, name), param.grad).items():
                     flat = grad.flatten()
                     tensors[f"grad.{ours}"] = flat[:: max(1, flat.numel() // SAMPLES)].contiguous().clone()
         norms.append(torch.nn.utils.clip_grad_norm_([param for _, param in params], CLIP).item())
@@ -250,7 +272,7 @@ def train(folder, kind):
     facts = {
         "versions": versions(),
         "model": folder.name,
-        "lora": {"rank": RANK, "scale": ALPHA / RANK, "targets": TARGETS} if kind != "full" else None,
+        "lora": {"rank": RANK, "scale": ALPHA / RANK, "targets": list(own.values())} if kind != "full" else None,
         "rows": rows,
         "prompts": prompts,
         "adamw": {"name": "adamw", "betas": ADAMW["betas"], "eps": ADAMW["eps"], "weight_decay": ADAMW["weight_decay"]},
@@ -339,9 +361,10 @@ def main():
     mlx_lm_adapter(models, "llama_tied", out / "adapters" / "dora-head-llama_tied", dora=True, keys=keys)
     mlx_lm_adapter(models, "q_gemma3_text_b4_g32", out / "adapters" / "lora-q_gemma3_text_b4_g32", dora=False, keys=keys)
     peft_adapter(models, "llama_bias", out / "adapters" / "peft-llama_bias", ["q_proj", "embed_tokens"])
-    for name in ("llama_tied", "qwen3", "gemma3_text", "qwen3_moe", "qwen3_5_text"):
+    for name in ("llama_tied", "qwen3", "gemma3_text", "qwen3_moe", "qwen3_5_text", *OWN_TARGETS):
         # peft has no experts.
         kinds = {"qwen3_moe": ["full"], "qwen3": ["full", "lora", "dora"], "qwen3_5_text": ["full"]}
+        kinds |= {name: ["lora"] for name in OWN_TARGETS}
         for kind in kinds.get(name, ["full", "lora"]):
             facts, tensors = train(models / name, kind)
             (out / f"{name}-{kind}.json").write_text(json.dumps(facts, indent=1) + "\n")

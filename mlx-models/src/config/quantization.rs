@@ -6,7 +6,7 @@ use mlx_core::{QuantMode, Result, Scheme};
 use mlx_nn::Rules;
 use serde_json::Value;
 
-use super::Config;
+use super::{Config, ternary};
 use crate::mtp;
 
 /// Which scheme packs which weight.
@@ -16,6 +16,8 @@ pub struct Quantization {
     overrides: BTreeMap<String, Option<Scheme>>,
     /// That of a head for multi-token prediction that comes from elsewhere.
     head: Option<Box<Quantization>>,
+    /// Whether some matrices are ternary.
+    ternary: bool,
 }
 
 impl Quantization {
@@ -40,8 +42,12 @@ impl Quantization {
                     ..Self::default()
                 });
             }
+            // The schemes of ternary matrices follow from their tensors.
+            if method == ternary::METHOD {
+                return Ok(Self::default());
+            }
             return Err(entry.unsupported(format!(
-                "quant_method {method:?} is not supported; known: mxfp4, and checkpoints \
+                "quant_method {method:?} is not supported; known: mxfp4, bitnet, and checkpoints \
                  quantised by MLX (affine, mxfp4, mxfp8, nvfp4)"
             )));
         }
@@ -63,6 +69,7 @@ impl Quantization {
             default: Some(scheme(&entry)?),
             overrides,
             head: None,
+            ternary: false,
         })
     }
 
@@ -73,6 +80,21 @@ impl Quantization {
             head: Some(Box::new(head)),
             ..self
         }
+    }
+
+    /// These schemes, and those of ternary matrices.
+    pub(crate) fn with_ternary(mut self, schemes: BTreeMap<String, Scheme>) -> Self {
+        self.ternary = !schemes.is_empty();
+        self.default = self.default.or(schemes.values().next().copied());
+        let schemes = schemes.into_iter();
+        self.overrides
+            .extend(schemes.map(|(path, scheme)| (path, Some(scheme))));
+        self
+    }
+
+    /// Whether some matrices are ternary.
+    pub(crate) fn is_ternary(&self) -> bool {
+        self.ternary
     }
 
     /// The scheme of the weight at `path`, if it is packed at all.

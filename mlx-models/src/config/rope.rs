@@ -199,6 +199,7 @@ impl Source<'_> {
             base,
             dims,
             interleaved: defaults.interleaved,
+            reversed: false,
             scaling,
         })
     }

@@ -81,6 +81,8 @@ pub struct DecoderConfig {
     pub chunk: Option<usize>,
     /// Soft cap of attention scores.
     pub attention_softcap: Option<f32>,
+    /// The epsilon of norms in front of the projections with which an attention and a gated MLP end.
+    pub sub_norms: Option<f32>,
     /// A gate on the attention's output.
     pub output_gate: bool,
     /// Attention over compressed keys and values, in place of that over heads.
@@ -205,6 +207,7 @@ impl DecoderConfig {
             softcap: self.attention_softcap,
             output_gate: self.output_gate,
             sinks: self.sinks,
+            sub_norm: self.sub_norms,
             ..AttentionConfig::plain(self.hidden, self.heads, self.kv_heads, self.head_dim)
         }
     }
@@ -219,12 +222,10 @@ impl DecoderConfig {
                 intermediate,
                 bias,
                 activation,
-            } => FeedForward::Dense(Box::new(GatedMlp::new(
-                self.hidden,
-                intermediate,
-                bias,
-                activation,
-            )?)),
+            } => {
+                let mlp = GatedMlp::new(self.hidden, intermediate, bias, activation)?;
+                FeedForward::Dense(Box::new(mlp.with_sub_norm(self.sub_norms)?))
+            }
             MlpConfig::Plain {
                 intermediate,
                 bias,

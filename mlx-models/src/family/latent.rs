@@ -53,7 +53,11 @@ pub(crate) fn latent(
         false => Some(c.size("q_lora_rank", Some(sizes.query_rank))?),
     };
     let mut config = decoder_of_heads(c, defaults, (heads, heads, rope_dim))?;
-    let scale = f64::from(plain_dim + rope_dim).powf(-0.5) * mscale(source)?.powi(2);
+    let grown = match defaults.rope {
+        Some(_) => mscale(source)?.powi(2),
+        None => 1.0,
+    };
+    let scale = f64::from(plain_dim + rope_dim).powf(-0.5) * grown;
     config.layers.fill(LayerKind::Latent);
     config.latent = Some(LatentConfig {
         hidden: config.hidden,

@@ -80,6 +80,7 @@ pub(super) fn rope(
             base,
             dims: head_dim,
             interleaved: false,
+            reversed: false,
             scaling: match kind {
                 LayerKind::Full => RopeScaling::Proportional {
                     partial: 0.25,

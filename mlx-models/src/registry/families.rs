@@ -2,13 +2,14 @@
 
 use super::Family;
 use crate::{
-    apertus, arcee, cohere, cohere2, deepseek_v2, deepseek_v3, deepseek_v32, dots1, ernie4_5,
-    ernie4_5_moe, exaone4, falcon, falcon_h1, gemma, gemma2, gemma3, gemma3n, gemma4,
+    apertus, arcee, bitnet, cohere, cohere2, deepseek_v2, deepseek_v3, deepseek_v32, dots1,
+    ernie4_5, ernie4_5_moe, exaone4, falcon, falcon_h1, gemma, gemma2, gemma3, gemma3n, gemma4,
     gemma4_unified, glm_moe_dsa, glm4, glm4_moe, glm4_moe_lite, gpt_neox, gpt_oss, gpt2, granite,
-    granitemoe, granitemoehybrid, helium, hunyuan_v1_dense, hunyuan_v1_moe, internlm3, lfm2,
-    lfm2_moe, llama, llama4, mamba2, minimax_m2, ministral3, mistral, mistral4, mixtral, mtp,
-    nemotron, nemotron_h, olmo2, olmo3, olmoe, phi, phi3, phimoe, qwen2, qwen2_moe, qwen3, qwen3_5,
-    qwen3_5_moe, qwen3_moe, qwen3_next, seed_oss, smollm3, stablelm, starcoder2,
+    granitemoe, granitemoehybrid, helium, hunyuan_v1_dense, hunyuan_v1_moe, internlm3, kimi_linear,
+    lfm2, lfm2_moe, llama, llama4, mamba2, minimax, minimax_m2, ministral3, mistral, mistral4,
+    mixtral, mtp, nanochat, nemotron, nemotron_h, olmo2, olmo3, olmoe, phi, phi3, phimoe, qwen2,
+    qwen2_moe, qwen3, qwen3_5, qwen3_5_moe, qwen3_moe, qwen3_next, seed_oss, smollm3, stablelm,
+    starcoder2,
 };
 
 macro_rules! build {
@@ -218,6 +219,23 @@ pub(super) const FAMILIES: &[Family] = &[
         names: minimax_m2::names,
         bits: gpt_oss::BITS,
         ..Family::new(&["minimax_m2"], build!(minimax_m2))
+    },
+    Family {
+        names: minimax::names,
+        bits: gpt_oss::BITS,
+        ..Family::new(&["minimax"], build!(minimax))
+    },
+    Family {
+        names: kimi_linear::names,
+        bits: deepseek_v3::BITS,
+        ..Family::new(&["kimi_linear"], |source| {
+            Ok(Box::new(kimi_linear::load(source)?))
+        })
+    },
+    Family::new(&["bitnet"], build!(bitnet)),
+    Family {
+        names: nanochat::names,
+        ..Family::new(&["nanochat"], build!(nanochat))
     },
     Family {
         names: dots1::names,

@@ -179,6 +179,7 @@ impl Layer {
                     base: 10_000.0,
                     dims: head_dim,
                     interleaved: false,
+                    reversed: false,
                     scaling: RopeScaling::Default,
                 };
                 (

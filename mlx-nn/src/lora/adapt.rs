@@ -201,6 +201,13 @@ pub fn fuse(module: &mut dyn Module, dequantize: bool) -> Result<usize> {
             let Some(lora) = layer.lora.take() else {
                 return Ok(());
             };
+            if layer.rounds.is_some_and(|rounds| *rounds) {
+                let message = format!(
+                    "{}: an adapter cannot be fused into a layer that rounds its inputs",
+                    path.as_str()
+                );
+                return Err(Error::new(ErrorKind::Unsupported, message));
+            }
             *layer.weight = fused(&lora, layer.weight, self.dequantize)
                 .map_err(|error| error.context(path.as_str()))?;
             self.layers += 1;

@@ -64,4 +64,6 @@ pub struct Adaptable<'a> {
     pub weight: &'a mut Weight,
     /// The adapter, if one is attached. Most layers have none.
     pub lora: &'a mut Option<Box<Lora>>,
+    /// Whether inputs are rounded to 8 bits, where the layer can do that ([`round_inputs`](crate::quantize::round_inputs)).
+    pub rounds: Option<&'a mut bool>,
 }

@@ -154,7 +154,7 @@ impl<T: Clone> Gather<T> {
             let array = of(&source.of)?;
             let stored = array.dtype();
             let array = changed(array, &source.changes)?;
-            match stored.is_float() {
+            match stored.is_float() && array.dtype().is_float() {
                 true => array.astype(dtype.unwrap_or(stored)),
                 false => Ok(array),
             }

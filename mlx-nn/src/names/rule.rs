@@ -2,6 +2,7 @@
 
 use super::pattern::Pattern;
 use super::rows::Rows;
+use super::ternary::{Matrix, TernaryForm};
 use super::{Change, Piece, Place};
 
 /// One line of a family's table, for the tensors whose names match.
@@ -25,6 +26,7 @@ enum Action {
     Stack(Pattern),
     Split(Rows, Vec<Pattern>),
     Join(Rows, Pattern),
+    Ternary(Matrix),
 }
 
 impl Rule {
@@ -103,6 +105,28 @@ impl Rule {
             .expect("splitting can be undone")
     }
 
+    /// The tensors of the matrix `[out, in]` at `path`, which are its weight and scale in this form, are packed codes of 2 bits
+    /// with [scales and biases](super::ternary_scheme). Undone, they are packed as they are published, to be multiplied by the
+    /// scale.
+    pub fn ternary(path: &str, shape: [i32; 2], form: TernaryForm) -> Self {
+        let path = path.to_owned();
+        Self::of_matrix(Matrix {
+            path,
+            shape,
+            form,
+            back: false,
+        })
+    }
+
+    fn of_matrix(matrix: Matrix) -> Self {
+        let from = matrix.sources();
+        Self {
+            from: from.iter().map(|name| Pattern::new(name)).collect(),
+            action: Action::Ternary(matrix),
+            written: true,
+        }
+    }
+
     /// Written files keep the published form, as mlx-lm's files do: the rule also applies to checkpoints and adapters
     /// that MLX programs wrote, and is undone when a model is saved.
     ///
@@ -118,7 +142,11 @@ impl Rule {
     /// Panics for a table without meaning, because a table is part of the program.
     fn checked(self) -> Self {
         let (to, fewer): (&[Pattern], usize) = match &self.action {
-            Action::Drop(_) | Action::Transpose(_) | Action::Add(_) | Action::Words => (&[], 0),
+            Action::Drop(_)
+            | Action::Transpose(_)
+            | Action::Add(_)
+            | Action::Words
+            | Action::Ternary(_) => (&[], 0),
             Action::Rename(to) | Action::Join(_, to) => (std::slice::from_ref(to), 0),
             Action::Stack(to) => (std::slice::from_ref(to), 1),
             Action::Split(_, to) => (to, 0),
@@ -140,6 +168,14 @@ impl Rule {
         let from = || self.from[0].clone();
         let (action, from) = match &self.action {
             Action::Drop(_) | Action::Stack(_) | Action::Words => return None,
+            Action::Ternary(matrix) => {
+                return (!matrix.back).then(|| {
+                    Self::of_matrix(Matrix {
+                        back: true,
+                        ..matrix.clone()
+                    })
+                });
+            }
             Action::Rename(to) => (Action::Rename(from()), vec![to.clone()]),
             Action::Transpose(axes) => {
                 let at = |axis| axes.iter().position(|&other| other == axis);
@@ -177,6 +213,15 @@ impl Rule {
             Action::Transpose(axes) => out.push(piece.then(Change::Transpose(axes.clone()))),
             Action::Add(number) => out.push(piece.then(Change::Add(*number))),
             Action::Words => out.push(piece.then(Change::Words)),
+            Action::Ternary(matrix) => {
+                let made = matrix.made(at);
+                if made.is_empty() {
+                    return Err("it follows from the scales");
+                }
+                for (name, change) in made {
+                    out.push(renamed(name, piece.clone()).then(Change::Ternary(change)));
+                }
+            }
             Action::Stack(to) => {
                 let index = captures.pop_number();
                 // A number that does not fit an index is not an item of any stack.

@@ -1,0 +1,135 @@
+//! [`ChannelDelta`]: a gated delta rule in which each channel of a key decays by itself (Kimi Delta Attention, arXiv:2510.26692).
+
+use mlx_core::{Array, Result, ops::concat};
+
+use crate::activation::Activation;
+use crate::cache::LayerKind;
+use crate::conv::JointConv;
+use crate::decay::Decay;
+use crate::delta::{CONV, DeltaConfig, run};
+use crate::linear::Linear;
+use crate::norm::RmsNorm;
+use crate::step::Step;
+
+/// Sizes of a [`ChannelDelta`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ChannelDeltaConfig {
+    /// Features of a token.
+    pub hidden: i32,
+    /// Heads of queries, keys and values.
+    pub heads: i32,
+    /// Features of a query, key or value, and those between the two projections of a gate.
+    pub head_dim: i32,
+    /// Taps of the convolution, at least 2.
+    pub taps: i32,
+    /// The activation behind the convolution.
+    pub activation: Activation,
+    /// Epsilon of the output's norm.
+    pub norm_eps: f32,
+}
+
+impl ChannelDeltaConfig {
+    /// The rule with its sizes.
+    fn delta(&self) -> DeltaConfig {
+        DeltaConfig {
+            hidden: self.hidden,
+            key_heads: self.heads,
+            value_heads: self.heads,
+            key_dim: self.head_dim,
+            value_dim: self.head_dim,
+            taps: self.taps,
+            activation: self.activation,
+            norm_eps: self.norm_eps,
+        }
+    }
+
+    /// The state of a row: the last inputs of the convolution, and a matrix in F32 for each head.
+    pub fn kind(&self) -> LayerKind {
+        self.delta().kind()
+    }
+}
+
+/// A recurrent layer in the place of an attention: projections, a causal convolution of queries, keys and values, the gated delta
+/// rule, a norm, a gate, and a projection back. The decays (`f`) and the gate (`g`) come of two projections each, with few features
+/// between them.
+#[derive(Clone, Debug)]
+pub struct ChannelDelta {
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    f_a_proj: Linear,
+    f_b_proj: Linear,
+    b_proj: Linear,
+    g_a_proj: Linear,
+    g_b_proj: Linear,
+    convs: JointConv,
+    decay: Decay,
+    o_norm: RmsNorm,
+    o_proj: Linear,
+    config: ChannelDeltaConfig,
+}
+
+crate::module!(ChannelDelta { q_proj, k_proj, v_proj, f_a_proj, f_b_proj, b_proj, g_a_proj, g_b_proj, o_norm, o_proj }
+               flat { convs, decay } plain { config });
+
+/// The names of the convolutions of queries, keys and values.
+const CONVS: [&str; 3] = ["q_conv.conv", "k_conv.conv", "v_conv.conv"];
+
+impl ChannelDelta {
+    /// A layer without values.
+    ///
+    /// # Errors
+    /// There are fewer than 2 taps.
+    pub fn new(config: ChannelDeltaConfig) -> Result<Self> {
+        config.delta().check()?;
+        let ChannelDeltaConfig {
+            hidden,
+            heads,
+            head_dim,
+            ..
+        } = config;
+        let width = heads * head_dim;
+        let linear = |inputs, outputs| Linear::new(inputs, outputs, false);
+        Ok(Self {
+            q_proj: linear(hidden, width)?,
+            k_proj: linear(hidden, width)?,
+            v_proj: linear(hidden, width)?,
+            f_a_proj: linear(hidden, head_dim)?,
+            f_b_proj: linear(head_dim, width)?,
+            b_proj: linear(hidden, heads)?,
+            g_a_proj: linear(hidden, head_dim)?,
+            g_b_proj: linear(head_dim, width)?,
+            convs: JointConv::new(&CONVS, width, config.taps, config.activation)?,
+            decay: Decay::new(&[1, 1, heads, 1], width)?,
+            o_norm: RmsNorm::new(head_dim, config.norm_eps)?,
+            o_proj: linear(width, hidden)?,
+            config,
+        })
+    }
+
+    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. What padding gives means nothing.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array> {
+        let projections = [
+            &self.q_proj,
+            &self.k_proj,
+            &self.v_proj,
+            &self.f_a_proj,
+            &self.b_proj,
+            &self.g_a_proj,
+        ];
+        let [q, k, v, f, b, g] = Linear::forward_all(projections, x)?;
+        let window = step.window(layer, CONV, &concat(&[q, k, v], -1)?)?;
+        let qkv = self.convs.forward(&window)?;
+        let y = run(qkv, self.f_b_proj.forward(&f)?, b, &self.decay, layer, step)?;
+        let [rows, tokens, width] = y.dims()?;
+        let heads = [rows, tokens, self.config.heads, self.config.head_dim];
+        let normed = self.o_norm.forward(&y.reshape(&heads)?)?;
+        // The norm's weight may be F32 in a model of 16 bits.
+        let normed = normed.astype(x.dtype())?.reshape(&[rows, tokens, width])?;
+        let gate = self.g_b_proj.forward(&g)?.sigmoid()?;
+        self.o_proj.forward(&normed.multiply(gate)?)
+    }
+}

@@ -1,0 +1,129 @@
+//! [`Lightning`]: a linear attention whose heads decay at fixed rates (Qin et al., arXiv:2401.04658).
+
+use std::rc::Rc;
+
+use mlx_core::fast::{self, Scan};
+use mlx_core::ops::create::zeros;
+use mlx_core::{Array, DType, Error, ErrorKind, Result};
+
+use crate::activation::Activation;
+use crate::cache::{LayerKind, RecurrentShape, StatePart};
+use crate::linear::Linear;
+use crate::norm::RmsNorm;
+use crate::step::{Replay, StateAfter, Step};
+
+/// Sizes of a [`Lightning`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LightningConfig {
+    /// Features of a token.
+    pub hidden: i32,
+    /// Heads.
+    pub heads: i32,
+    /// Features of a head.
+    pub head_dim: i32,
+    /// What values, keys and queries go through.
+    pub activation: Activation,
+    /// Epsilon of the output's norm.
+    pub norm_eps: f32,
+}
+
+impl LightningConfig {
+    /// What the layer keeps of a row: an F32 state for each head.
+    pub fn kind(&self) -> LayerKind {
+        let state = StatePart::Carry {
+            name: "kv",
+            shape: [self.heads, self.head_dim, self.head_dim],
+            dtype: DType::F32,
+        };
+        LayerKind::Recurrent(RecurrentShape::new(&[state]).replayed())
+    }
+}
+
+/// `out(sigmoid(gate(x)) * norm(y))`, where `y` is what queries read of the decaying sum of values times keys.
+///
+/// `in_proj` gives values, keys and queries, each head by head.
+#[derive(Clone, Debug)]
+pub struct Lightning {
+    in_proj: Linear,
+    output_gate: Linear,
+    norm: RmsNorm,
+    out_proj: Linear,
+    /// F32 `[heads]`: the state of head h decays by `exp(-rate[h])` at each token.
+    rate: Array,
+    none: Array,
+    config: LightningConfig,
+}
+
+crate::module!(Lightning { in_proj, output_gate, norm, out_proj } plain { rate, none, config });
+
+impl Lightning {
+    /// A layer without values. Head h of n decays at `depth / 2^(8 (h + 1) / n)`.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn new(config: LightningConfig, depth: f32) -> Result<Self> {
+        let LightningConfig {
+            hidden,
+            heads,
+            head_dim,
+            ..
+        } = config;
+        let width = heads * head_dim;
+        let rate = |head: i32| depth * (-8.0 * (head + 1) as f32 / heads as f32).exp2();
+        let rates: Vec<f32> = (0..heads).map(rate).collect();
+        Ok(Self {
+            in_proj: Linear::new(hidden, 3 * width, false)?,
+            output_gate: Linear::new(hidden, width, false)?,
+            norm: RmsNorm::new(width, config.norm_eps)?,
+            out_proj: Linear::new(width, hidden, false)?,
+            rate: Array::from_slice(&rates, &[heads])?,
+            none: zeros(&[heads], DType::F32)?,
+            config,
+        })
+    }
+
+    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. What padding gives means nothing.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn forward(&self, x: &Array, layer: usize, step: &mut Step<'_>) -> Result<Array> {
+        let [b, l, _] = x.dims()?;
+        let [vkq, gate] = Linear::forward_all([&self.in_proj, &self.output_gate], x)?;
+        let heads = self.config.heads;
+        let inputs = [
+            self.config.activation.forward(&vkq)?,
+            zeros(&[b, l, heads], x.dtype())?,
+            self.rate.clone(),
+            self.none.clone(),
+            step.state(layer, 0)?,
+        ];
+        let (y, end) = attend(&inputs, &step.real_widths()?, heads)?;
+        let replay = Replay {
+            inputs: inputs.into(),
+            run: Rc::new(move |inputs, keep| Ok(attend(inputs, keep, heads)?.1)),
+        };
+        step.set_state(layer, 0, StateAfter::Again { end, replay })?;
+        let normed = self.norm.forward(&y)?;
+        self.out_proj.forward(&normed.multiply(gate.sigmoid()?)?)
+    }
+}
+
+/// What `widths` tokens of each row read, and the state after them. `inputs`: values, keys and queries, any time steps, rates, zeros
+/// and the state before.
+fn attend(inputs: &[Array], widths: &Array, heads: i32) -> Result<(Array, Array)> {
+    let [x, dt, rate, none, state] = inputs else {
+        let message = format!("a linear attention has 5 inputs, given {}", inputs.len());
+        return Err(Error::new(ErrorKind::Invalid, message));
+    };
+    fast::scan(&Scan {
+        x,
+        dt,
+        rate,
+        bias: none,
+        skip: none,
+        state,
+        widths,
+        groups: heads,
+        limits: (1.0, 1.0),
+    })
+}
