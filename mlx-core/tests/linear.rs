@@ -4,7 +4,7 @@ use std::env;
 use std::process::{Command, Output};
 
 use mlx_core::fast;
-use mlx_core::ops::quantize::{QuantMode, Scheme, quantize};
+use mlx_core::ops::quantize::{QuantMode, Scheme};
 use mlx_core::transforms::grad;
 use mlx_core::{Array, DType, Result};
 
@@ -321,86 +321,6 @@ fn gradients_are_those_of_the_wide_product() -> Result<()> {
         for (a, b) in floats(&of_w[0]).iter().zip(floats(&expected)) {
             assert!((a - b).abs() <= 0.05 * b.abs().max(1.0), "{a} for {b}");
         }
-    }
-    Ok(())
-}
-
-#[test]
-fn experts_are_products_one_by_one() -> Result<()> {
-    let scheme = Scheme::default_of(QuantMode::Affine);
-    for dtype in FLOATS {
-        let w = normal(11, &[5, 24, 128], dtype)?;
-        let parts = quantize(&w, scheme)?;
-        let biases = parts.biases.as_ref();
-        // One row for several experts, and one row for each expert; expert 3 gets no row.
-        let indices = Array::from_slice(&[4u32, 0, 1, 4, 2, 0], &[3, 2])?;
-        for x_shape in [[3, 1, 1, 128], [3, 2, 1, 128]] {
-            let x = normal(12, &x_shape, dtype)?;
-            let dense = fast::experts_linear(&x, &w, &indices)?;
-            let packed = &parts.packed;
-            let quantized = fast::quantized_experts_linear(
-                &x,
-                packed,
-                &parts.scales,
-                biases,
-                &indices,
-                scheme,
-            )?;
-            assert_eq!(dense.shape(), [3, 2, 1, 24]);
-            let rows = x.broadcast_to(&[3, 2, 1, 128])?.reshape(&[6, 128])?;
-            for (i, &e) in [4, 0, 1, 4, 2, 0].iter().enumerate() {
-                let row = rows.slice_axis(0, i as i32, i as i32 + 1)?;
-                let of = |a: &Array| a.slice_axis(0, e, e + 1)?.squeeze(0);
-                let expected = fast::linear(&row, &of(&w)?)?;
-                let found = dense
-                    .reshape(&[6, 24])?
-                    .slice_axis(0, i as i32, i as i32 + 1)?;
-                let (a, b) = (floats(&found), floats(&expected));
-                assert!(
-                    a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-4),
-                    "{dtype}, row {i}"
-                );
-                let of_e = |a: Option<&Array>| a.map(of).transpose();
-                let expected = fast::quantized_linear(
-                    &row,
-                    &of(packed)?,
-                    &of(&parts.scales)?,
-                    of_e(biases)?.as_ref(),
-                    scheme,
-                )?;
-                let found = quantized
-                    .reshape(&[6, 24])?
-                    .slice_axis(0, i as i32, i as i32 + 1)?;
-                assert_eq!(floats(&found), floats(&expected), "{dtype}, row {i}");
-            }
-        }
-        // The gradient of x is computed by MLX's own operations.
-        let x = normal(12, &[3, 1, 1, 128], dtype)?;
-        let sum = |a: &[Array]| {
-            Ok(vec![
-                fast::experts_linear(&a[0], &w, &indices)?.sum(.., false)?,
-            ])
-        };
-        let found = grad(sum, &[x], &[0])?;
-        let of = w.sum(1, false)?.take(&indices, 0)?.sum(1, false)?;
-        for (a, b) in floats(&found[0]).iter().zip(floats(&of)) {
-            assert!(
-                (a - b).abs() <= 0.05 * b.abs().max(4.0),
-                "{dtype}: {a} for {b}"
-            );
-        }
-    }
-    let (x, w) = (
-        normal(1, &[1, 1, 8], DType::F32)?,
-        normal(2, &[2, 4, 8], DType::F32)?,
-    );
-    if !kernels_are_off() {
-        let wrong = fast::experts_linear(&x, &w, &Array::from_slice(&[2u32], &[1])?)?;
-        let error = wrong.to_vec::<f32>().unwrap_err().to_string();
-        assert!(
-            error.contains("an expert's index must be below 2, given 2"),
-            "{error}"
-        );
     }
     Ok(())
 }

@@ -233,7 +233,9 @@ impl Bench<'_> {
                 continue;
             }
             let start = sides::ours(&self.programs.session, &case.folder(&self.work)?);
-            let mut session = Session::start("ours", start())?;
+            let mut command = start();
+            command.env(correct::EXACT.0, correct::EXACT.1);
+            let mut session = Session::start("ours", command)?;
             checks.extend(independent::checks(
                 &case.name(),
                 &mut session,

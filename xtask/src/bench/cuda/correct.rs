@@ -65,11 +65,15 @@ pub fn failed(checks: &[Check]) -> Vec<&str> {
     failed.map(|check| check.what.as_str()).collect()
 }
 
+/// The setting with which rows are the same to the bit in prompts, too (docs/cuda.md).
+pub const EXACT: (&str, &str) = ("MLX_CUDA_CUBLAS", "off");
+
 /// Runs the tests of the kernels.
 pub fn tests(program: &Path, limit: Duration) -> Result<Check> {
     let mut command = Command::new(program);
     // The tests share one GPU, and what they print tells whether they were skipped.
     command.args(["--nocapture", "--test-threads=1"]);
+    command.env(EXACT.0, EXACT.1);
     let run = program::run(&mut command, limit)?;
     for line in &run.lines {
         eprintln!("  {line}");
