@@ -179,6 +179,11 @@ fn calls_are_held_where_marks_are_special_tokens() {
         "<|tool_call_end|>",
         "<seed:tool_call>",
         "</seed:tool_call>",
+        "<|python_start|>",
+        "<|python_end|>",
+        "<|tools_prefix|>",
+        "<|tools_suffix|>",
+        "｜DSML｜",
     ];
     let tokenizer = with_special(&marks);
     assert!(marks.iter().all(|mark| tokenizer.is_special(mark)));

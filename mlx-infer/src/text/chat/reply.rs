@@ -106,13 +106,23 @@ pub enum ToolFormat {
     Lfm2,
     /// `<function_calls>f(k="v")</function_calls>`, or JSON there (OLMo 3). Given when the block is complete.
     Olmo3,
+    /// `[f(k="v")]`, alone or between `<|python_start|>` and `<|python_end|>`, or JSON there (Llama 4). A list is given when it is complete.
+    Llama4,
+    /// `<|tools_prefix|>[{"f": {..}}]<|tools_suffix|>` (Apertus).
+    Apertus,
+    /// `<｜DSML｜function_calls><｜DSML｜invoke name="f"><｜DSML｜parameter name="p" string="true">..</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜function_calls>`
+    /// (DeepSeek V3.2).
+    Dsml,
 }
 
 impl ToolFormat {
     /// Whether a call's arguments are a JSON object.
     fn is_json(self) -> bool {
         use ToolFormat::*;
-        matches!(self, Hermes | Llama3 | Mistral | MistralArgs | DeepSeek)
+        matches!(
+            self,
+            Hermes | Llama3 | Llama4 | Mistral | MistralArgs | DeepSeek
+        )
     }
 
     /// The form whose marks a template or a vocabulary has.
@@ -123,6 +133,8 @@ impl ToolFormat {
             Self::Gemma4
         } else if has("<start_function_call>") {
             Self::FunctionGemma
+        } else if has("<｜DSML｜") {
+            Self::Dsml
         } else if has("<｜tool▁call▁begin｜>") {
             Self::DeepSeek
         } else if has("<|tool_call_begin|>") {
@@ -153,11 +165,18 @@ impl ToolFormat {
             Self::Granite
         } else if has("<tool_calls>") {
             Self::Hunyuan
+        } else if has("<|tools_prefix|>") {
+            Self::Apertus
+        } else if has("<|python_start|>") || is_token("<|python_start|>") {
+            Self::Llama4
         } else if has("<|python_tag|>") || is_token("<|python_tag|>") {
             Self::Llama3
         } else if is_token("<|tool_call_start|>") {
             // Its templates show tools and say nothing of calls.
             Self::Lfm2
+        } else if is_token("｜DSML｜") {
+            // Its repository has a program in place of a template.
+            Self::Dsml
         } else {
             Self::Hermes
         }
@@ -173,7 +192,7 @@ struct Marks {
     is_anywhere: bool,
 }
 
-const REASONING: [Marks; 5] = [
+const REASONING: [Marks; 6] = [
     Marks {
         open: "<think>",
         close: "</think>",
@@ -197,6 +216,11 @@ const REASONING: [Marks; 5] = [
     Marks {
         open: "<|START_THINKING|>",
         close: "<|END_THINKING|>",
+        is_anywhere: true,
+    },
+    Marks {
+        open: "<|inner_prefix|>",
+        close: "<|inner_suffix|>",
         is_anywhere: true,
     },
 ];

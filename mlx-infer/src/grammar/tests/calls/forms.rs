@@ -1,7 +1,7 @@
 //! Calls in the forms of all families.
 
 /// Marks of a template, a call of `weather` and two calls, as `{}` stands for the arguments.
-pub(super) const FORMS: [(&str, &str, &str); 19] = [
+pub(super) const FORMS: [(&str, &str, &str); 22] = [
     (
         "<tool_call>",
         "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Ulm\", \"days\": 3, \"unit\": \"C\"}}\n</tool_call>",
@@ -11,6 +11,21 @@ pub(super) const FORMS: [(&str, &str, &str); 19] = [
         "<|python_tag|>",
         "{\"name\": \"weather\", \"parameters\": {\"city\": \"Ulm\", \"days\": 3, \"unit\": \"C\"}}",
         "{\"name\": \"now\", \"parameters\": {}}; {\"name\": \"now\", \"parameters\": {}}",
+    ),
+    (
+        "<|python_start|>",
+        "{\"name\": \"weather\", \"parameters\": {\"city\": \"Ulm\", \"days\": 3, \"unit\": \"C\"}}",
+        "{\"name\": \"now\", \"parameters\": {}}; {\"name\": \"now\", \"parameters\": {}}",
+    ),
+    (
+        "<|tools_prefix|>",
+        "<|tools_prefix|>[{\"weather\": {\"city\": \"Ulm\", \"days\": 3, \"unit\": \"C\"}}]<|tools_suffix|>",
+        "<|tools_prefix|>[{\"now\": {}}, {\"now\": {}}]<|tools_suffix|>",
+    ),
+    (
+        "<｜DSML｜",
+        "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Ulm</｜DSML｜parameter>\n<｜DSML｜parameter name=\"days\" string=\"false\">3</｜DSML｜parameter>\n<｜DSML｜parameter name=\"unit\" string=\"true\">C</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+        "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"now\">\n</｜DSML｜invoke>\n<｜DSML｜invoke name=\"now\">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
     ),
     (
         "[TOOL_CALLS]",

@@ -12,6 +12,8 @@ pub(super) struct Envelope {
     separator: Option<char>,
     /// Whether other keys than those of calls make the object something else.
     is_strict: bool,
+    /// Whether the name of a tool is the key of its arguments.
+    is_keyed: bool,
     in_list: bool,
     at: At,
     call: Call,
@@ -71,9 +73,18 @@ impl Envelope {
             close,
             separator: None,
             is_strict: false,
+            is_keyed: false,
             in_list: false,
             at: At::Front,
             call: Call::default(),
+        }
+    }
+
+    /// Objects whose only key is the name of a tool.
+    pub(super) fn keyed(close: &'static str) -> Self {
+        Self {
+            is_keyed: true,
+            ..Self::new(close)
         }
     }
 
@@ -137,6 +148,18 @@ impl Envelope {
                     _ => return Step::Broken,
                 }
             }
+            At::Colon(key) if self.is_keyed => {
+                if c != ':' || !tools.has(key) {
+                    return Step::Broken;
+                }
+                self.call.name = Some(std::mem::take(key));
+                self.at = At::Value {
+                    key: Key::Arguments,
+                    json: Json::default(),
+                    text: String::new(),
+                    is_live: false,
+                };
+            }
             At::Colon(key) => {
                 let kind = match key.as_str() {
                     "name" => Key::Name,
@@ -165,7 +188,7 @@ impl Envelope {
             }
             At::Value { .. } => return self.value(c, tools, parts),
             At::AfterValue => match c {
-                ',' => self.at = At::Key { may_close: false },
+                ',' if !self.is_keyed => self.at = At::Key { may_close: false },
                 '}' => return self.close_object(tools, parts),
                 _ => return Step::Broken,
             },

@@ -46,6 +46,9 @@ impl ToolFormat {
             Self::Nemotron => &["<TOOLCALL>"],
             Self::Lfm2 => &["<|tool_call_start|>"],
             Self::Olmo3 => &["<function_calls>"],
+            Self::Llama4 => &["<|python_start|>"],
+            Self::Apertus => &["<|tools_prefix|>"],
+            Self::Dsml => &["<｜DSML｜function_calls>"],
         }
     }
 
@@ -68,6 +71,9 @@ impl ToolFormat {
             Self::Nemotron => &["</TOOLCALL>"],
             Self::Lfm2 => &["<|tool_call_end|>"],
             Self::Olmo3 => &["</function_calls>"],
+            Self::Llama4 => &["<|python_end|>"],
+            Self::Apertus => &["<|tools_suffix|>"],
+            Self::Dsml => &["｜DSML｜"],
             Self::Mistral | Self::MistralArgs => &["[ARGS]", "[CALL_ID]"],
             Self::Gemma4 => &["<tool_call|>", "<|\"|>"],
             Self::FunctionGemma => &["<end_function_call>", "<escape>"],
@@ -77,9 +83,13 @@ impl ToolFormat {
         }
     }
 
-    /// Whether a reply that begins with `{` may be a call.
-    pub(super) fn has_bare_calls(self) -> bool {
-        self == Self::Llama3
+    /// What reads a reply that begins with this character, if it may be a call without a mark.
+    pub(super) fn bare(self, first: char) -> Option<Body> {
+        match (self, first) {
+            (Self::Llama3 | Self::Llama4, '{') => Some(Body::Envelope(Envelope::bare())),
+            (Self::Llama4, '[') => Some(Body::Pythonic(Pythonic::bare())),
+            _ => None,
+        }
     }
 
     /// What a mark begins.
@@ -97,6 +107,9 @@ impl ToolFormat {
             Self::Nemotron => Body::Envelope(Envelope::new("</TOOLCALL>")),
             Self::Lfm2 => Body::Pythonic(Pythonic::new("<|tool_call_end|>")),
             Self::Olmo3 => Body::Pythonic(Pythonic::new("</function_calls>")),
+            Self::Llama4 => Body::Pythonic(Pythonic::new("<|python_end|>")),
+            Self::Apertus => Body::Envelope(Envelope::keyed("<|tools_suffix|>")),
+            Self::Dsml => Body::Tags(Tags::new(&tags::DSML)),
             Self::Llama3 => Body::Envelope(Envelope::bare()),
             Self::Mistral | Self::MistralArgs => {
                 let named = Body::Named(Named::new(named::mistral, ""));

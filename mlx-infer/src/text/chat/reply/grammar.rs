@@ -169,7 +169,7 @@ impl ReplyFormat {
                 between: Some("\n"),
                 ..OBJECT
             },
-            ToolFormat::Llama3 => Frame {
+            ToolFormat::Llama3 | ToolFormat::Llama4 => Frame {
                 middle: ", \"parameters\": ",
                 between: Some("; "),
                 ..OBJECT
@@ -282,6 +282,23 @@ impl ReplyFormat {
                 "<function_calls>",
                 ("<function_calls>[", "]</function_calls>"),
             ),
+            ToolFormat::Apertus => Frame {
+                front: "{",
+                middle: ": ",
+                ..listed(
+                    "<|tools_prefix|>",
+                    ("<|tools_prefix|>[", "]<|tools_suffix|>"),
+                )
+            },
+            ToolFormat::Dsml => Frame {
+                open: "<｜DSML｜function_calls>",
+                outer: ("<｜DSML｜function_calls>\n", "</｜DSML｜function_calls>"),
+                front: "<｜DSML｜invoke name=",
+                is_quoted: true,
+                middle: ">\n",
+                back: "</｜DSML｜invoke>\n",
+                between: Some(""),
+            },
             ToolFormat::Command => Frame {
                 front: "{\"tool_call_id\": \"0\", \"tool_name\": ",
                 middle: ", \"parameters\": ",

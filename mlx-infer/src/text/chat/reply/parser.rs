@@ -4,9 +4,8 @@ use std::collections::VecDeque;
 
 use serde_json::Value;
 
-use super::body::{Block, Body, End};
+use super::body::{Block, End};
 use super::calls::{Parts, Tools};
-use super::envelope::Envelope;
 use super::forms::Begins;
 use super::harmony::Harmony;
 use super::seek::Seek;
@@ -140,13 +139,9 @@ impl ReplyParser {
 
     fn content(&mut self, c: char) {
         let has_tools = !self.tools.is_empty();
-        if c == '{'
-            && has_tools
-            && self.form.has_bare_calls()
-            && !self.has_content
-            && self.seek.is_empty()
-        {
-            let mut block = Block::new("", Body::Envelope(Envelope::bare()));
+        let may_be_bare = has_tools && !self.has_content && self.seek.is_empty();
+        if let Some(body) = self.form.bare(c).filter(|_| may_be_bare) {
+            let mut block = Block::new("", body);
             block.take(c, &self.tools, &mut self.parts);
             self.state = State::Block(block);
             return;

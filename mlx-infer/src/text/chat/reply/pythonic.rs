@@ -15,6 +15,7 @@ const MAX_DEPTH: usize = 64;
 /// Reads the calls of a block, and the mark that closes it.
 #[derive(Debug)]
 pub(super) struct Pythonic {
+    /// Empty if a list ends with its bracket.
     close: &'static str,
     text: String,
 }
@@ -28,10 +29,19 @@ impl Pythonic {
         }
     }
 
+    /// A list without marks.
+    pub(super) fn bare() -> Self {
+        Self::new("")
+    }
+
     pub(super) fn take(&mut self, c: char, tools: &Tools, parts: &mut Parts) -> Step {
         self.text.push(c);
-        if self.text.len() > MAX_BYTES {
+        let is_bare = self.close.is_empty();
+        if self.text.len() > MAX_BYTES || is_bare && !may_be_list(&self.text) {
             return Step::Broken;
+        }
+        if is_bare && c != ']' {
+            return Step::More;
         }
         let Some(text) = self.text.strip_suffix(self.close) else {
             return Step::More;
@@ -39,8 +49,8 @@ impl Pythonic {
         let calls = json_calls(text).or_else(|| Source { rest: text }.calls());
         let calls = calls.filter(|calls| calls.iter().all(|(name, _)| tools.has(name)));
         let Some(calls) = calls.filter(|calls| !calls.is_empty()) else {
-            // The mark may stand in a text of an argument.
-            return match is_open(text) {
+            // The mark may stand in a text of an argument, and the bracket may end a list in an argument.
+            return match is_open(text) || is_bare && !is_balanced(text) {
                 true => Step::More,
                 false => Step::Broken,
             };
@@ -64,7 +74,9 @@ fn json_calls(text: &str) -> Option<Vec<Call>> {
     };
     let call = |mut call: Value| {
         let name = call.get("name")?.as_str()?.to_owned();
-        let arguments = match call.get_mut("arguments").map(Value::take) {
+        let key = ["arguments", "parameters"].into_iter();
+        let key = key.clone().find(|key| call.get(*key).is_some());
+        let arguments = match key.and_then(|key| call.get_mut(key)).map(Value::take) {
             Some(Value::Object(arguments)) => arguments,
             None | Some(Value::Null) => Map::new(),
             Some(_) => return None,
@@ -76,17 +88,44 @@ fn json_calls(text: &str) -> Option<Vec<Call>> {
 
 /// Whether the text ends within a string.
 fn is_open(text: &str) -> bool {
-    let (mut quote, mut is_escaped) = (None, false);
+    scanned(text).0
+}
+
+/// Whether every bracket is closed.
+fn is_balanced(text: &str) -> bool {
+    scanned(text) == (false, 0)
+}
+
+/// Whether the text ends within a string, and how many brackets are open.
+fn scanned(text: &str) -> (bool, i64) {
+    let (mut quote, mut is_escaped, mut depth) = (None, false, 0);
     for c in text.chars() {
         match quote {
             Some(_) if is_escaped => is_escaped = false,
             Some(_) if c == '\\' => is_escaped = true,
             Some(mark) if c == mark => quote = None,
+            Some(_) => {}
             None if c == '"' || c == '\'' => quote = Some(c),
-            _ => {}
+            None if "([{".contains(c) => depth += 1,
+            None if ")]}".contains(c) => depth -= 1,
+            None => {}
         }
     }
-    quote.is_some()
+    (quote.is_some(), depth)
+}
+
+/// Whether the text may be the beginning of a list of calls: a bracket, a name, a parenthesis.
+fn may_be_list(text: &str) -> bool {
+    let Some(rest) = text.strip_prefix('[').map(str::trim_start) else {
+        return false;
+    };
+    let is_name = |c: char| c.is_alphanumeric() || "_.-".contains(c);
+    let behind = rest.trim_start_matches(is_name);
+    let has_name = behind.len() < rest.len();
+    match behind.chars().next() {
+        None => true,
+        Some(first) => has_name && first == '(',
+    }
 }
 
 /// The part of the text that was not read.

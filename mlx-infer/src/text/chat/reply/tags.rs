@@ -20,6 +20,8 @@ pub(super) struct Form {
     pub(super) name_end: &'static str,
     pub(super) value: &'static str,
     pub(super) value_end: &'static str,
+    /// Behind a parameter's name: an attribute that says `true` if the value is a text, and `false` if it is JSON.
+    pub(super) is_text: &'static str,
     /// Whether a line break in front of the value and one behind it are no part of it.
     pub(super) has_lines: bool,
     /// Behind the last parameter.
@@ -34,6 +36,7 @@ pub(super) const QWEN3_CODER: Form = Form {
     parameter: "<parameter=",
     name_end: ">",
     value: "",
+    is_text: "",
     value_end: "</parameter>",
     has_lines: true,
     call_end: "</function>",
@@ -45,6 +48,17 @@ pub(super) const MINIMAX: Form = Form {
     parameter: "<parameter name=",
     call_end: "</invoke>",
     block_end: "</minimax:tool_call>",
+    ..QWEN3_CODER
+};
+
+pub(super) const DSML: Form = Form {
+    call: "<｜DSML｜invoke name=",
+    parameter: "<｜DSML｜parameter name=",
+    is_text: " string=",
+    value_end: "</｜DSML｜parameter>",
+    has_lines: false,
+    call_end: "</｜DSML｜invoke>",
+    block_end: "</｜DSML｜function_calls>",
     ..QWEN3_CODER
 };
 
@@ -60,6 +74,7 @@ pub(super) const GLM: Form = Form {
     parameter: "<arg_key>",
     name_end: "</arg_key>",
     value: "<arg_value>",
+    is_text: "",
     value_end: "</arg_value>",
     has_lines: false,
     call_end: "</tool_call>",
@@ -148,7 +163,7 @@ impl Tags {
                     (Place::Call, _) | (Place::Tail, false) => self.at = At::Name(String::new()),
                     (Place::Parameter, true) => self.at = At::Key(String::new()),
                     (Place::Parameter, false) => return self.end(parts),
-                    (Place::Value, _) => self.value(tools),
+                    (Place::Value, _) => self.value(tools, None),
                     (Place::Tail, true) => return Step::Done,
                 }
                 Step::More
@@ -176,6 +191,15 @@ impl Tags {
             At::Key(key) => {
                 key.push(c);
                 if let Some(key) = key.strip_suffix(form.name_end) {
+                    let (key, is_text) = match form.is_text {
+                        "" => (key, None),
+                        attribute => match key.split_once(attribute) {
+                            Some((key, told)) => {
+                                (key, Some(told.trim().trim_matches('"') == "true"))
+                            }
+                            None => (key, None),
+                        },
+                    };
                     let key = key.trim().trim_matches('"').to_owned();
                     let begin = if self.given == 0 { "{" } else { ", " };
                     parts.arguments(&format!(
@@ -185,7 +209,7 @@ impl Tags {
                     self.given += 1;
                     self.key = key;
                     match form.value {
-                        "" => self.value(tools),
+                        "" => self.value(tools, is_text),
                         _ => self.at = At::Tag(Place::Value, String::new()),
                     }
                 }
@@ -205,16 +229,20 @@ impl Tags {
             }
         }
     }
-    /// The value of the parameter begins.
-    fn value(&mut self, tools: &Tools) {
-        let types = match tools.parameter(&self.tool, &self.key) {
-            Some(schema) => values::types(schema),
-            None => Some(vec!["string"]),
+    /// The value of the parameter begins. Where the model does not say whether it is a text, the schema does.
+    fn value(&mut self, tools: &Tools, is_text: Option<bool>) {
+        let types = match (is_text, tools.parameter(&self.tool, &self.key)) {
+            (Some(true), _) | (None, None) => Some(vec!["string"]),
+            (Some(false), _) => None,
+            (None, Some(schema)) => values::types(schema),
         };
         let types = types.map(|types| types.into_iter().map(str::to_owned).collect());
         self.at = At::Value {
             seek: Seek::default(),
-            writer: Writer::new(types, self.form.has_lines),
+            writer: Writer {
+                is_told: is_text == Some(true),
+                ..Writer::new(types, self.form.has_lines)
+            },
         };
     }
 
@@ -235,6 +263,8 @@ struct Writer {
     /// The types that the schema allows, if it names some.
     types: Option<Vec<String>>,
     is_text: bool,
+    /// Whether the model says that it is a text, so that `null` is one.
+    is_told: bool,
     has_lines: bool,
     is_front: bool,
     /// Whether a line break has come that may be the last of the value.
@@ -255,6 +285,7 @@ impl Writer {
         Self {
             types,
             is_text,
+            is_told: false,
             has_lines,
             is_front: true,
             has_break: false,
@@ -278,8 +309,11 @@ impl Writer {
 
     fn write(&mut self, c: char, parts: &mut Parts) {
         self.held.push(c);
-        // `null` is no text, whatever the type.
+        // `null` is no text, whatever the type, unless the model says so.
         let may_be_null = || {
+            if self.is_told {
+                return false;
+            }
             let begun = NULL.get(..self.held.len());
             begun.is_some_and(|begun| begun.eq_ignore_ascii_case(&self.held))
         };

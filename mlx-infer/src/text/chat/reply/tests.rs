@@ -217,6 +217,9 @@ fn forms_are_recognised_by_their_marks() {
         ("<TOOLCALL>", ToolFormat::Nemotron),
         ("<|tool_call_start|>", ToolFormat::Lfm2),
         ("<function_calls>", ToolFormat::Olmo3),
+        ("<|python_start|>", ToolFormat::Llama4),
+        ("<|tools_prefix|>[", ToolFormat::Apertus),
+        ("<｜DSML｜function_calls>", ToolFormat::Dsml),
         ("<start_of_turn>", ToolFormat::Hermes),
     ];
     for (template, form) in cases {
@@ -230,6 +233,12 @@ fn forms_are_recognised_by_their_marks() {
         ToolFormat::detect(|_| false, |mark| mark == "<|python_tag|>"),
         ToolFormat::Llama3
     );
+    for (token, form) in [
+        ("<|python_start|>", ToolFormat::Llama4),
+        ("｜DSML｜", ToolFormat::Dsml),
+    ] {
+        assert_eq!(ToolFormat::detect(|_| false, |mark| mark == token), form);
+    }
     assert_eq!(
         ToolFormat::detect(|_| false, |mark| mark == "<|tool_call_start|>"),
         ToolFormat::Lfm2

@@ -54,6 +54,7 @@ impl Rules<'_> {
             ToolFormat::MiniMax => self.tagged(schema, &tags::MINIMAX, is_strict),
             ToolFormat::Glm => self.tagged(schema, &tags::GLM, is_strict),
             ToolFormat::Seed => self.tagged(schema, &tags::SEED, is_strict),
+            ToolFormat::Dsml => self.tagged(schema, &tags::DSML, is_strict),
             _ => Ok(self.json(schema, is_strict)),
         }
     }
@@ -77,14 +78,18 @@ impl Rules<'_> {
                 false => key.to_owned(),
             };
             let between = if form.value.is_empty() { "" } else { "\n" };
+            let types = values::types(schema_of);
+            let has_text = types.as_ref().is_none_or(|types| types.contains(&"string"));
+            let told = match form.is_text {
+                "" => String::new(),
+                attribute => format!("{attribute}\"{has_text}\""),
+            };
             let open = format!(
-                "{}{name}{}{between}{}{line}",
+                "{}{name}{told}{}{between}{}{line}",
                 form.parameter, form.name_end, form.value
             );
             let end = format!("{line}{}\n", form.value_end);
             let open = self.literal(&open);
-            let types = values::types(schema_of);
-            let has_text = types.as_ref().is_none_or(|types| types.contains(&"string"));
             let value = if let Some(choices) = choices(schema_of) {
                 let texts = choices.iter().map(|choice| match choice {
                     Value::String(text) => self.literal(text),

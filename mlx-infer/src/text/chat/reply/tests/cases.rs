@@ -2,10 +2,15 @@
 
 use super::super::ToolFormat;
 
+mod marked;
+
 /// Form, reasoning marks, reply, and its parts as `shown` writes them.
-pub(super) fn cases() -> Vec<(ToolFormat, Option<usize>, &'static str, &'static str)> {
+type Case = (ToolFormat, Option<usize>, &'static str, &'static str);
+
+pub(super) fn cases() -> Vec<Case> {
     use ToolFormat::*;
-    vec![
+    let mut cases = marked::cases();
+    cases.extend([
         (
             Hermes,
             Some(0),
@@ -66,12 +71,6 @@ pub(super) fn cases() -> Vec<(ToolFormat, Option<usize>, &'static str, &'static 
             None,
             "<|tool_call_start|>[add(days=)]<|tool_call_end|>",
             "<|tool_call_start|>[add(days=)]<|tool_call_end|>",
-        ),
-        (
-            Olmo3,
-            None,
-            "<function_calls>\nadd(days=1)\nweather(city=\"\\u00fc\")\n</function_calls>",
-            "#0add{\"days\":1}##1weather{\"city\":\"ü\"}#",
         ),
         (
             Hermes,
@@ -392,5 +391,6 @@ pub(super) fn cases() -> Vec<(ToolFormat, Option<usize>, &'static str, &'static 
             "<|channel|>commentary to=functions.add<|message|>{days}",
             "{days}",
         ),
-    ]
+    ]);
+    cases
 }

@@ -28,6 +28,9 @@ fn forms() -> impl Strategy<Value = ToolFormat> {
         Nemotron,
         Lfm2,
         Olmo3,
+        Llama4,
+        Apertus,
+        Dsml,
     ])
 }
 
@@ -87,6 +90,19 @@ fn piece() -> impl Strategy<Value = String> {
         "<|tool_call_start|>",
         "<|tool_call_end|>",
         "add(days=1)",
+        "[add(days=1), ",
+        "<|python_start|>",
+        "<|python_end|>",
+        "<|tools_prefix|>",
+        "{\"add\": {\"days\": 1}",
+        "<|tools_suffix|>",
+        "<｜DSML｜function_calls>",
+        "<｜DSML｜invoke name=\"add\">",
+        "<｜DSML｜parameter name=\"city\" string=\"true\">",
+        "<｜DSML｜parameter name=\"days\" string=\"false\">",
+        "</｜DSML｜parameter>",
+        "</｜DSML｜invoke>",
+        "</｜DSML｜function_calls>",
         "add(city='",
         "'",
         ")",
@@ -217,7 +233,22 @@ fn written(form: ToolFormat, arguments: &Map<String, Value>) -> String {
         ToolFormat::Nemotron => {
             format!("<TOOLCALL>[{{\"name\": \"add\", \"arguments\": {json}}}]</TOOLCALL>")
         }
-        ToolFormat::Lfm2 | ToolFormat::Olmo3 => {
+        ToolFormat::Apertus => {
+            format!("<|tools_prefix|>[{{\"add\": {json}}}]<|tools_suffix|>")
+        }
+        ToolFormat::Dsml => {
+            let pairs = pairs(&|key, value| {
+                format!(
+                    "<｜DSML｜parameter name=\"{key}\" string=\"{}\">{}</｜DSML｜parameter>\n",
+                    value.is_string(),
+                    tagged(value)
+                )
+            });
+            format!(
+                "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"add\">\n{pairs}</｜DSML｜invoke>\n</｜DSML｜function_calls>"
+            )
+        }
+        ToolFormat::Lfm2 | ToolFormat::Olmo3 | ToolFormat::Llama4 => {
             let pairs: Vec<String> = arguments
                 .iter()
                 .map(|(key, value)| format!("{key}={value}"))
@@ -227,6 +258,9 @@ fn written(form: ToolFormat, arguments: &Map<String, Value>) -> String {
                     "<|tool_call_start|>[add({})]<|tool_call_end|>",
                     pairs.join(", ")
                 ),
+                ToolFormat::Llama4 => {
+                    format!("<|python_start|>[add({})]<|python_end|>", pairs.join(", "))
+                }
                 _ => format!(
                     "<function_calls>\nadd({})\n</function_calls>",
                     pairs.join(",")
