@@ -15,8 +15,14 @@
 //! ```
 
 use std::ffi::{CStr, c_char, c_void};
+use std::{ptr, slice};
 
 use mlx_c_sys as sys;
+
+use crate::array::Array;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ffi::vector::VectorArray;
+use crate::ffi::{self, Arg};
 
 /// All nodes of one name.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,4 +64,48 @@ unsafe extern "C" fn tell(to: *mut c_void, name: *const c_char, times: u64, seco
         times,
         seconds,
     });
+}
+
+/// The kinds of the nodes that evaluating these arrays computes, MLX's own included, in no order: as often as each stands in the graph.
+///
+/// # Errors
+/// There is no memory.
+pub fn graph<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<Vec<String>> {
+    let outputs = VectorArray::new(arrays)?;
+    let dot = written(|file| {
+        // SAFETY: the stream is open, the namer is made and freed here, and the arrays live as long as `outputs`.
+        ffi::call(ErrorKind::Mlx, || unsafe {
+            let namer = sys::mlx_node_namer_new();
+            let status = sys::mlx_export_to_dot(file, namer, outputs.c());
+            sys::mlx_node_namer_free(namer);
+            status
+        })
+    })?;
+    // One line a node: `{ 12 [label ="Matmul", shape=rectangle]; }`.
+    let is_node = |line: &&str| line.contains("shape=rectangle");
+    let nodes = dot.lines().filter(is_node);
+    let nodes = nodes.filter_map(|line| line.split('"').nth(1));
+    Ok(nodes.map(str::to_owned).collect())
+}
+
+/// The text that `write` gives a C stream.
+fn written(write: impl FnOnce(*mut sys::FILE) -> Result<()>) -> Result<String> {
+    let (mut text, mut length) = (ptr::null_mut(), 0);
+    // SAFETY: both variables outlive the stream.
+    let file = unsafe { libc::open_memstream(&raw mut text, &raw mut length) };
+    if file.is_null() {
+        return Err(Error::from(std::io::Error::last_os_error()));
+    }
+    let done = write(file.cast());
+    // SAFETY: the stream is open, and closed once. Closing it sets `text` and `length`.
+    unsafe { libc::fclose(file) };
+    let found = match text.is_null() {
+        true => String::new(),
+        // SAFETY: the stream has written so many bytes there.
+        false => unsafe { String::from_utf8_lossy(slice::from_raw_parts(text.cast(), length)) }
+            .into_owned(),
+    };
+    // SAFETY: the stream's memory belongs to the caller, who frees it once.
+    unsafe { libc::free(text.cast()) };
+    done.map(|()| found)
 }

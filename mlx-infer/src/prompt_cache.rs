@@ -19,15 +19,39 @@ use crate::scheduler::next_end;
 #[derive(Clone, Debug)]
 pub(crate) struct PromptState {
     cache: ModelCache,
-    /// Whether its positions were embedded for a text longer than the model's switch (LongRoPE).
-    is_beyond: bool,
+    embedding: Embedding,
 }
 
-/// Whether a text with this number of tokens is longer than the length beyond which the model embeds positions
-/// differently (LongRoPE).
-pub(crate) fn is_beyond(model: &LoadedModel, tokens: usize) -> bool {
-    let switch = model.model().switches_after();
-    switch.is_some_and(|switch| tokens > switch)
+/// How a rope that depends on the length of a text embeds its positions. Other ropes embed all texts alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Embedding {
+    /// As all texts of at most the original context.
+    Short,
+    /// As all longer texts (LongRoPE).
+    Long,
+    /// As no text of another length (dynamic NTK).
+    Own,
+}
+
+impl Embedding {
+    /// The embedding of a text with this number of tokens.
+    pub(crate) fn of(model: &LoadedModel, tokens: usize) -> Self {
+        let is_beyond = |length: Option<usize>| length.is_some_and(|length| tokens > length);
+        let model = model.model();
+        match (
+            is_beyond(model.grows_after()),
+            is_beyond(model.switches_after()),
+        ) {
+            (true, _) => Self::Own,
+            (false, true) => Self::Long,
+            (false, false) => Self::Short,
+        }
+    }
+
+    /// Whether the layer states of one text can begin another text.
+    fn serves(self, other: Self) -> bool {
+        self == other && self != Self::Own
+    }
 }
 
 impl PromptState {
@@ -36,17 +60,17 @@ impl PromptState {
         cache: &ModelCache,
         row: usize,
         len: usize,
-        is_beyond: bool,
+        embedding: Embedding,
     ) -> Result<Self> {
         let cache = cache.prefix(row, len)?.compacted()?;
         eval(cache.arrays())?;
-        Ok(Self { cache, is_beyond })
+        Ok(Self { cache, embedding })
     }
 
-    /// The number of the first `most` positions with which a text that `is_beyond` the switch can start. A full ring
-    /// has overwritten its first positions, and a recurrent layer has only the states of recorded lengths.
-    pub(crate) fn longest(&self, most: usize, is_beyond: bool) -> usize {
-        match self.is_beyond == is_beyond {
+    /// The number of the first `most` positions with which a text with this embedding can start. A full ring has
+    /// overwritten its first positions, and a recurrent layer has only the states of recorded lengths.
+    pub(crate) fn longest(&self, most: usize, embedding: Embedding) -> usize {
+        match self.embedding.serves(embedding) {
             true => self.cache.longest_prefix(0, most),
             false => 0,
         }
@@ -104,7 +128,7 @@ impl PromptCache {
         let len = cache.lens()[0];
         Ok(Self {
             ids: ids[..len].to_vec(),
-            state: PromptState::copy(cache, 0, len, is_beyond(model, len))?,
+            state: PromptState::copy(cache, 0, len, Embedding::of(model, len))?,
             serial: model.serial(),
         })
     }
@@ -137,7 +161,7 @@ impl PromptCache {
     /// no longer hold the prefix.
     pub(crate) fn start(&self, model: &LoadedModel, ids: &[u32]) -> Result<Option<ModelCache>> {
         let common = shared(&self.ids, ids).min(ids.len().saturating_sub(1));
-        let len = self.state.longest(common, is_beyond(model, ids.len()));
+        let len = self.state.longest(common, Embedding::of(model, ids.len()));
         if len == 0 {
             return Ok(None);
         }

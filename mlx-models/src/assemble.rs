@@ -12,6 +12,7 @@ use crate::head::HeadTensors;
 use crate::mtp::{self, HeadApart};
 use crate::names::{Names, prefixes};
 use crate::registry::{Family, Registry, Source};
+use crate::stored::{self, Format, Reading};
 use crate::{LoadOptions, Loaded, Model, ModelInfo, Weights};
 
 /// A model whose parameters are set but not evaluated: on the CPU they refer to the files.
@@ -24,6 +25,8 @@ pub(crate) struct Assembled {
     /// Whether the text model's config is inside that of a multimodal checkpoint.
     pub nested: bool,
     pub quantization: Quantization,
+    /// What other programs stored the weights as.
+    pub stored: Option<Format>,
 }
 
 /// The key that says whether the head is the embedding.
@@ -31,7 +34,12 @@ pub(crate) const TIED: &str = "tie_word_embeddings";
 
 /// The model of a config, without values.
 pub(crate) fn empty(registry: &Registry, label: &str, config: Value) -> Result<Assembled> {
-    assemble(registry, label, config, Vec::new().into(), None).map(|(assembled, _)| assembled)
+    let reading = Reading {
+        dtype: None,
+        dense: false,
+    };
+    let made = assemble(registry, label, config, Vec::new().into(), None, reading);
+    made.map(|(assembled, _)| assembled)
 }
 
 /// The model of a config, filled from files.
@@ -43,7 +51,12 @@ pub(crate) fn filled(
     options: &mut LoadOptions<'_>,
 ) -> Result<Assembled> {
     let mut apart = options.head.map(HeadApart::open).transpose()?;
-    let (mut assembled, checkpoint) = assemble(registry, label, config, weights, apart.as_mut())?;
+    let reading = Reading {
+        dtype: options.dtype,
+        dense: options.unpack,
+    };
+    let (mut assembled, checkpoint) =
+        assemble(registry, label, config, weights, apart.as_mut(), reading)?;
     let total = checkpoint.names().count();
     let quantization = &assembled.quantization;
     let filled = fill(
@@ -73,12 +86,14 @@ fn assemble(
     config: Value,
     weights: Weights,
     mut apart: Option<&mut HeadApart>,
+    reading: Reading,
 ) -> Result<(Assembled, Checkpoint)> {
     let outer = Config::new(&format!("{label}: config.json"), config)?;
     // Multimodal checkpoints describe their text model in `text_config`; some keys stay outside.
     let text = outer.object("text_config")?;
     let nested = text.is_some();
-    let mut published = Checkpoint::new(label, weights.model, &prefixes(nested))?;
+    let published = Checkpoint::new(label, weights.model, &prefixes(nested))?;
+    let (mut published, stored) = stored::decoded(published, &outer, reading)?;
     let (model_type, family) = registry.find(&outer, &published)?;
     let head_beside = apart.is_some() || family.head_file.is_some() && !weights.head.is_empty();
     if family.head_file.is_some() {
@@ -130,7 +145,10 @@ fn assemble(
         tensors = tensors.with_rules(&rules)?;
     }
     config.set(TIED, (head != HeadTensors::Own).into());
-    let mut quantization = Quantization::read(&quantization_of, &rules)?;
+    let mut quantization = match &stored {
+        Some(format) => Quantization::uniform(format.scheme),
+        None => Quantization::read(&quantization_of, &rules)?,
+    };
     if let Some(apart) = apart {
         quantization = quantization.with_head(apart.quantization(&rules)?);
     }
@@ -154,6 +172,7 @@ fn assemble(
         nested,
         config,
         quantization,
+        stored,
     };
     Ok((assembled, tensors))
 }
@@ -166,6 +185,7 @@ impl Assembled {
             model_type,
             config,
             quantization,
+            stored,
             ..
         } = self;
         let mut weigh = Weigh::default();
@@ -182,6 +202,7 @@ impl Assembled {
             n_parameters: weigh.n_parameters,
             weight_bytes: weigh.bytes,
             quantization: quantization.default_scheme(),
+            stored: stored.map(|format| format.described),
             dtype: weigh.dtype.unwrap_or(DType::F32),
             unread_keys: config.unread(),
         };

@@ -1,7 +1,7 @@
-//! Command R (Cohere): attention and MLP side by side behind a layer norm without bias, scaled logits.
+//! Command R (Cohere): attention and MLP side by side behind a layer norm without bias, scaled logits. Command R+ has norms on q and k.
 
 use mlx_core::Result;
-use mlx_nn::NormKind;
+use mlx_nn::{NormKind, QkKind, QkNorm};
 
 use crate::config::Config;
 use crate::decoder::DecoderConfig;
@@ -24,12 +24,14 @@ pub(crate) const DEFAULTS: Defaults = Defaults {
 };
 
 pub(crate) fn load(c: &Config) -> Result<Parallel> {
+    let mut config = config(c, &DEFAULTS)?;
     if c.or("use_qk_norm", false)? {
-        return Err(c.unsupported(
-            "use_qk_norm true is not supported: only models without norms on q and k (Command R, Aya)",
-        ));
+        config.qk_norm = Some(QkNorm {
+            kind: QkKind::LayerByHead { split: false },
+            ..QkNorm::heads(config.norm.eps, 0.0)
+        });
     }
-    Parallel::new(&config(c, &DEFAULTS)?)
+    Parallel::new(&config)
 }
 
 pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {

@@ -264,6 +264,11 @@ impl Config {
         Ok(value)
     }
 
+    /// All keys.
+    pub fn keys(&self) -> Vec<String> {
+        self.map.keys().cloned().collect()
+    }
+
     /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()

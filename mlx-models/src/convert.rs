@@ -10,19 +10,20 @@ use std::io::Write;
 use std::path::Path;
 
 use mlx_core::safetensors::NonFinite;
-use mlx_core::{DType, Error, ErrorKind, Result, Scheme};
+use mlx_core::{DType, Error, ErrorKind, Result};
 use mlx_nn::{Patterns, Piece};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use crate::assemble::{Assembled, TIED, filled};
+use crate::assemble::{Assembled, filled};
 use crate::config::ternary;
-use crate::mtp::NORM_OFFSET;
 use crate::{LoadOptions, Model, Registry, Weights};
 
+mod config;
 mod recipe;
 mod shards;
 mod tensors;
 
+use config::{describe, forget_quantization, settings, tell_head, tell_quantization, untie};
 use shards::Shards;
 use tensors::{Matrices, Tensors};
 
@@ -142,6 +143,7 @@ pub fn convert_with(
     let dtype = options.dtype.or_else(|| config_dtype(&object));
     let mut load = LoadOptions {
         dtype,
+        unpack: options.packing != Packing::Keep,
         ..LoadOptions::default()
     };
     let Assembled {
@@ -150,6 +152,7 @@ pub fn convert_with(
         family,
         nested,
         quantization,
+        stored,
         ..
     } = filled(registry, label, config, weights, &mut load)?;
     if nested && !family.wrappers.contains(&model_type) {
@@ -165,9 +168,16 @@ pub fn convert_with(
     model.visit(&mut mlx_nn::Path::default(), &mut matrices)?;
     let mut left_dense = Vec::new();
     match (&options.packing, quantization.default_scheme()) {
-        (Packing::Keep, _) => {
+        (Packing::Keep, scheme) => {
             if quantization.is_ternary() {
                 ternary::written(&mut object);
+            }
+            // What was read of another program's format is written in ours.
+            if stored.is_some() {
+                forget_quantization(&mut object);
+                if let Some(scheme) = scheme {
+                    tell_quantization(&mut object, settings(scheme));
+                }
             }
         }
         (Packing::Quantize(_), Some(scheme)) => {
@@ -182,11 +192,12 @@ pub fn convert_with(
                     .to_owned(),
             );
         }
-        (Packing::Dequantize, None) => return refuse("not quantised".to_owned()),
-        (Packing::Dequantize, Some(_)) => {
+        (Packing::Dequantize, None) if stored.is_none() => {
+            return refuse("not quantised".to_owned());
+        }
+        (Packing::Dequantize, _) => {
             mlx_nn::quantize::dequantize(model.as_mut(), dtype)?;
-            object.shift_remove("quantization");
-            object.shift_remove("quantization_config");
+            forget_quantization(&mut object);
         }
         (Packing::Quantize(recipe), None) => {
             let bits: Vec<(Patterns, Bits)> = family
@@ -225,8 +236,8 @@ pub fn convert_with(
                     entry.insert(path, Value::Object(settings(scheme)));
                 }
             }
-            object.insert("quantization".to_owned(), Value::Object(entry.clone()));
-            object.insert("quantization_config".to_owned(), Value::Object(entry));
+            forget_quantization(&mut object);
+            tell_quantization(&mut object, entry);
         }
     }
     describe(&mut object, options.dtype, nested);
@@ -311,69 +322,6 @@ fn config_dtype(config: &Map<String, Value>) -> Option<DType> {
         "bfloat16" => Some(DType::BF16),
         "float16" => Some(DType::F16),
         _ => None,
-    }
-}
-
-/// A scheme in the form of config.json.
-fn settings(scheme: Scheme) -> Map<String, Value> {
-    let Value::Object(map) = json!({
-        "group_size": scheme.group_size,
-        "bits": scheme.bits,
-        "mode": scheme.mode.name(),
-    }) else {
-        unreachable!("an object is written above");
-    };
-    map
-}
-
-/// Adapts config.json to the weights: their dtype, and no vision tower.
-fn describe(config: &mut Map<String, Value>, dtype: Option<DType>, nested: bool) {
-    config.shift_remove("_name_or_path");
-    if nested {
-        config.shift_remove("vision_config");
-    }
-    let name = match dtype {
-        Some(DType::F32) => "float32",
-        Some(DType::BF16) => "bfloat16",
-        Some(DType::F16) => "float16",
-        _ => return,
-    };
-    let set = |object: &mut Map<String, Value>| {
-        for key in ["torch_dtype", "dtype"] {
-            if let Some(value) = object.get_mut(key) {
-                *value = json!(name);
-            }
-        }
-    };
-    set(config);
-    if let Some(Value::Object(text)) = config.get_mut("text_config") {
-        set(text);
-    }
-}
-
-/// If a model has its own head although its config says that it is tied, the config is corrected, because other readers
-/// would drop the head.
-fn untie(config: &mut Map<String, Value>, tensors: &Tensors<'_>, registry: &Registry) {
-    let own = format!("{}lm_head.weight", tensors.prefix);
-    if !tensors.arrays.iter().any(|(name, _)| *name == own) || !registry.ties(config) {
-        return;
-    }
-    config.insert(TIED.to_owned(), json!(false));
-    if let Some(Value::Object(text)) = config.get_mut("text_config")
-        && text.contains_key(TIED)
-    {
-        text.insert(TIED.to_owned(), json!(false));
-    }
-}
-
-/// Records how the norms of a head are stored: in the form that the model has. So a reader need not guess.
-fn tell_head(config: &mut Map<String, Value>, tensors: &Tensors<'_>) {
-    if tensors.head.is_some() {
-        let config = match config.get_mut("text_config") {
-            Some(Value::Object(text)) => text,
-            _ => config,
-        };
-        config.insert(NORM_OFFSET.to_owned(), json!(0));
     }
 }
 

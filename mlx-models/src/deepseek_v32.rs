@@ -88,8 +88,7 @@ pub(crate) fn config(
         }
         latent.index = Some(index);
     }
-    let n = config.layers.len();
-    family::layer_types(c, n, [("indexed_attention", ())], |_| ())?;
+    c.ignore(&["layer_types"]);
     let dense: usize = c.or("first_k_dense_replace", 3)?;
     family::deep_by_types(c, &mut config, experts, dense)?;
     Ok(config)

@@ -1,4 +1,4 @@
-//! Falcon: attention and MLP side by side, one pair of keys and values for all heads or for each group; with a rope. The layers of the
+//! Falcon: attention and MLP side by side, one pair of keys and values for all heads or for each group; with a rope or ALiBi. The layers of the
 //! larger models have two norms.
 
 use mlx_core::Result;
@@ -30,6 +30,9 @@ const ALIASES: [(&str, &str); 3] = [
     ("num_attention_heads", "n_head"),
 ];
 
+/// Keys without an effect where ALiBi takes the place of a rope.
+const ROPE_KEYS: &[&str] = &["rope_parameters", "rope_scaling", "rope_theta"];
+
 /// How the layers of a config are made.
 struct Form {
     /// Heads of keys and values each have their queries before them in the fused projection.
@@ -47,9 +50,6 @@ fn form(c: &Config) -> Result<Form> {
         return Err(
             c.unsupported("new_decoder_architecture without parallel_attn is not supported")
         );
-    }
-    if c.or("alibi", false)? {
-        return Err(c.unsupported("alibi true is not supported; known: a rope (alibi false)"));
     }
     if !(1..=2).contains(&norms) || (norms == 2 && !grouped) {
         return Err(c.unsupported(format!(
@@ -84,7 +84,12 @@ fn config(c: &Config) -> Result<(DecoderConfig, Form)> {
         _ => heads,
     };
     c.set("num_key_value_heads", kv_heads.into());
-    let mut config = family::decoder(&c, &DEFAULTS)?;
+    let has_alibi = c.or("alibi", false)?;
+    let defaults = Defaults {
+        rope: DEFAULTS.rope.filter(|_| !has_alibi),
+        ..DEFAULTS
+    };
+    let mut config = family::decoder(&c, &defaults)?;
     let inner = match c.value("ffn_hidden_size") {
         Some(_) => c.size("ffn_hidden_size", None)?,
         None => 4 * config.hidden,
@@ -96,6 +101,10 @@ fn config(c: &Config) -> Result<(DecoderConfig, Form)> {
     config.qkv_bias = bias;
     config.out_bias = bias;
     config.norm.kind = NormKind::layer(true);
+    if has_alibi {
+        c.ignore(ROPE_KEYS);
+        config.alibi = Some(config.attention_scale);
+    }
     Ok((config, form))
 }
 

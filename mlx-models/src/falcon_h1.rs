@@ -85,8 +85,10 @@ pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<Layer>> {
     of_layer.states.push(scan.kind());
     let geometry = &around.geometry;
     let (most, switches) = (geometry.max_positions, geometry.switches_after);
+    let grows = geometry.grows_after;
     around.geometry = Geometry::new(config.vocab, config.hidden, vec![of_layer; layers.len()])
-        .with_positions(most, switches);
+        .with_positions(most, switches)
+        .growing_after(grows);
     CausalLm::around(layers, around)
 }
 

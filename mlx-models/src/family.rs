@@ -196,6 +196,7 @@ fn decoder_of_heads(
         qk_norm: None,
         qkv_clip: None,
         query_growth: None,
+        alibi: None,
         sinks: false,
         chunk: None,
         attention_softcap: None,

@@ -14,6 +14,8 @@ pub struct Geometry {
     pub max_positions: Option<usize>,
     /// See [`Model::switches_after`](crate::Model::switches_after).
     pub switches_after: Option<usize>,
+    /// See [`Model::grows_after`](crate::Model::grows_after).
+    pub grows_after: Option<usize>,
     layers: Vec<LayerGeometry>,
     states: Vec<LayerKind>,
     /// The heads of the keys and values of each state, if it has some.
@@ -109,6 +111,7 @@ impl Geometry {
             hidden,
             max_positions: None,
             switches_after: None,
+            grows_after: None,
             layers: Vec::with_capacity(layers.len()),
             states: Vec::new(),
             kv: Vec::new(),
@@ -125,6 +128,13 @@ impl Geometry {
     pub fn with_positions(mut self, most: Option<usize>, switches_after: Option<usize>) -> Self {
         self.max_positions = most;
         self.switches_after = switches_after;
+        self
+    }
+
+    /// The model with the length beyond which its rope follows the length of a text.
+    #[must_use]
+    pub fn growing_after(mut self, length: Option<usize>) -> Self {
+        self.grows_after = length;
         self
     }
 

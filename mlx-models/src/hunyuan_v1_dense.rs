@@ -26,9 +26,8 @@ pub(crate) fn config(c: &Config) -> Result<DecoderConfig> {
     c.ignore(&["eod_token_id"]);
     family::attention_bias(c, &mut config)?;
     config.qk_norm = Some(QkNorm {
-        eps: config.norm.eps,
-        offset: 0.0,
         place: QkPlace::Rotated,
+        ..QkNorm::heads(config.norm.eps, 0.0)
     });
     Ok(config)
 }

@@ -83,6 +83,7 @@ mod head;
 mod helium;
 mod hunyuan_v1_dense;
 mod hunyuan_v1_moe;
+mod info;
 mod internlm3;
 mod kimi_linear;
 mod lfm2;
@@ -121,6 +122,7 @@ mod seed_oss;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
+mod stored;
 mod weights;
 
 pub mod adapter;
@@ -140,6 +142,7 @@ use mlx_nn::{Head, LayerKind, Module, Step};
 use serde_json::Value;
 
 pub use geometry::{Geometry, LayerGeometry, kv_heads};
+pub use info::ModelInfo;
 pub use names::Names;
 pub use registry::{Family, Registry, Source, known_types};
 pub use weights::{Weights, open as open_weights};
@@ -282,6 +285,12 @@ pub trait Model: Module {
     fn switches_after(&self) -> Option<usize> {
         self.geometry().switches_after
     }
+
+    /// The length beyond which the embedding of positions depends on the length of the prompt (dynamic NTK). The layer states of a longer
+    /// prompt cannot begin another text.
+    fn grows_after(&self) -> Option<usize> {
+        self.geometry().grows_after
+    }
 }
 
 /// The logits of all tokens, or of the first `first` ones.
@@ -301,6 +310,8 @@ pub struct LoadOptions<'a> {
     pub drafts: bool,
     /// The folder of a head for multi-token prediction, for a checkpoint without one.
     pub head: Option<&'a Path>,
+    /// Whether published 8-bit weights become dense even if a packed form is exact.
+    pub unpack: bool,
     /// Called with the number of parameters filled so far, and their total.
     pub progress: Option<&'a mut dyn FnMut(usize, usize)>,
 }
@@ -311,33 +322,6 @@ pub struct Loaded {
     pub model: Box<dyn Model>,
     /// Facts about it.
     pub info: ModelInfo,
-}
-
-/// Information about a loaded model.
-#[derive(Clone, Debug)]
-pub struct ModelInfo {
-    /// `model_type`, from the config or derived from the tensors.
-    pub model_type: String,
-    /// Rows of the embedding.
-    pub vocab: i32,
-    /// The number of positions that the model was made for.
-    pub max_positions: Option<usize>,
-    /// The states of all layers.
-    pub layers: Vec<LayerKind>,
-    /// Features of a token.
-    pub hidden: i32,
-    /// The sizes of each layer.
-    pub geometry: Geometry,
-    /// The number of elements of all weights, as if they were dense.
-    pub n_parameters: usize,
-    /// Bytes of all weights.
-    pub weight_bytes: usize,
-    /// The scheme of quantised weights without an entry of their own.
-    pub quantization: Option<mlx_core::Scheme>,
-    /// The dtype of the activations.
-    pub dtype: DType,
-    /// Keys of config.json that this version does not read and does not know to be irrelevant.
-    pub unread_keys: Vec<String>,
 }
 
 /// Loads the checkpoint in a folder.

@@ -56,9 +56,8 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
     }
     if c.or("use_qk_norm", true)? {
         config.qk_norm = Some(QkNorm {
-            eps: config.norm.eps,
-            offset: 0.0,
             place: QkPlace::RotatedUnweighted,
+            ..QkNorm::heads(config.norm.eps, 0.0)
         });
     }
     let growth = Growth {

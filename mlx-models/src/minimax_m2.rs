@@ -70,9 +70,8 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
     };
     let mut config = family::decoder(c, &defaults)?;
     config.qk_norm = Some(QkNorm {
-        eps: config.norm.eps,
-        offset: 0.0,
         place: QkPlace::Projection,
+        ..QkNorm::heads(config.norm.eps, 0.0)
     });
     let mut experts = family::experts(c, config.hidden, &EXPERTS)?;
     experts.routing = Routing {

@@ -2,7 +2,7 @@
 //! without a gate; a soft cap of the logits.
 
 use mlx_core::{Array, Result};
-use mlx_nn::{Norm, NormKind, QkNorm, QkPlace, Rule, Rules, module};
+use mlx_nn::{Norm, NormKind, QkKind, QkNorm, QkPlace, Rule, Rules, module};
 
 use crate::causal::{CausalLm, Ends};
 use crate::config::Config;
@@ -44,6 +44,7 @@ pub(crate) fn load(c: &Config) -> Result<CausalLm<Layer, (), EmbeddingNorm>> {
     config.qk_norm = Some(QkNorm {
         eps: config.norm.eps,
         offset: 0.0,
+        kind: QkKind::Rms,
         place: QkPlace::RotatedUnweighted,
     });
     for rope in config.ropes.iter_mut().flatten() {

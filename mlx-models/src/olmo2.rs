@@ -23,9 +23,8 @@ pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     let mut config = family::decoder(c, defaults)?;
     family::attention_bias(c, &mut config)?;
     config.qk_norm = Some(QkNorm {
-        eps: config.norm.eps,
-        offset: 0.0,
         place: QkPlace::Projection,
+        ..QkNorm::heads(config.norm.eps, 0.0)
     });
     Ok(config)
 }

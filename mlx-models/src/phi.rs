@@ -1,7 +1,7 @@
 //! Phi 1 and 2: attention and MLP side by side behind a layer norm, biases everywhere, a part of a head rotates.
 
 use mlx_core::Result;
-use mlx_nn::{NormKind, Rule, Rules};
+use mlx_nn::{NormKind, QkKind, QkNorm, Rule, Rules};
 
 use crate::config::Config;
 use crate::config::rope::Dialect;
@@ -23,16 +23,17 @@ const DEFAULTS: Defaults = Defaults {
 };
 
 pub(crate) fn load(c: &Config) -> Result<Parallel> {
-    if c.or("qk_layernorm", false)? {
-        return Err(c.unsupported(
-            "qk_layernorm true is not supported: only models without norms on q and k (Phi 1, 1.5, 2)",
-        ));
-    }
     let mut config = family::decoder(c, &DEFAULTS)?;
     config.norm.kind = NormKind::layer(true);
     (config.qkv_bias, config.out_bias, config.head_bias) = (true, true, true);
     family::ungated(&mut config);
     family::set_mlp_bias(&mut config, true);
+    if c.or("qk_layernorm", false)? {
+        config.qk_norm = Some(QkNorm {
+            kind: QkKind::Layer,
+            ..QkNorm::heads(config.norm.eps, 0.0)
+        });
+    }
     Parallel::new(&config)
 }
 
@@ -40,6 +41,8 @@ pub(crate) fn load(c: &Config) -> Result<Parallel> {
 pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
     Ok(Rules::from([
         Rule::rename("*.self_attn.dense.*", "*.self_attn.o_proj.*").written(),
+        Rule::rename("*.self_attn.q_layernorm.*", "*.self_attn.q_norm.*").written(),
+        Rule::rename("*.self_attn.k_layernorm.*", "*.self_attn.k_norm.*").written(),
         Rule::rename("*.mlp.fc1.*", "*.mlp.up_proj.*").written(),
         Rule::rename("*.mlp.fc2.*", "*.mlp.down_proj.*").written(),
         Rule::rename("model.final_layernorm.*", "model.norm.*").written(),

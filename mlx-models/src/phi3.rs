@@ -43,6 +43,7 @@ impl Attention {
             scale: (self.head_dim as f32).powf(-0.5),
             softcap: None,
             sinks: None,
+            alibi: None,
         };
         let y = step.attend(state, &q, &k, &v, &options)?;
         self.o_proj.forward(&merge_heads(&y)?)

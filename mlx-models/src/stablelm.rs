@@ -1,7 +1,7 @@
 //! StableLM 2 and 3: layer norms, a quarter of a head rotates, halves of a layer after each other or side by side.
 
 use mlx_core::Result;
-use mlx_nn::NormKind;
+use mlx_nn::{NormKind, QkKind, QkNorm, Rule, Rules};
 
 use crate::Model;
 use crate::config::rope::Dialect;
@@ -25,17 +25,26 @@ const DEFAULTS: Defaults = Defaults {
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Box<dyn Model>> {
     let c = source.config;
-    if c.or("qk_layernorm", false)? {
-        return Err(c.unsupported(
-            "qk_layernorm true is not supported: only models without norms on q and k",
-        ));
-    }
     let mut config = family::decoder(c, &DEFAULTS)?;
     config.norm.kind = NormKind::layer(true);
     config.qkv_bias = c.or("use_qkv_bias", false)?;
     c.ignore(&["hidden_dropout"]);
+    if c.or("qk_layernorm", false)? {
+        config.qk_norm = Some(QkNorm {
+            kind: QkKind::LayerByHead { split: true },
+            ..QkNorm::heads(config.norm.eps, 0.0)
+        });
+    }
     Ok(match c.or("use_parallel_residual", false)? {
         true => Box::new(Parallel::new(&config)?),
         false => Box::new(Decoder::new(&config)?),
     })
+}
+
+/// Names of norms that other families call otherwise.
+pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
+    Ok(Rules::from([
+        Rule::rename("*.self_attn.q_layernorm.*", "*.self_attn.q_norm.*").written(),
+        Rule::rename("*.self_attn.k_layernorm.*", "*.self_attn.k_norm.*").written(),
+    ]))
 }

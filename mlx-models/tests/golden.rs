@@ -2,8 +2,10 @@
 
 mod golden {
     pub mod case;
+    mod decode;
     mod families;
     pub mod run;
+    mod wrappers;
 }
 
 use golden::case::{Case, Kind, Mutation};
@@ -90,8 +92,10 @@ fn every_mutation_shows() {
 fn decode_equals_prefill() {
     for case in Case::all() {
         let model = case.load("config.json", None).unwrap();
-        // A row that crosses LongRoPE's limit is computed anew instead of continued.
-        let prompt = match model.model.switches_after() {
+        // A row that crosses LongRoPE's limit is computed anew instead of continued. Beyond that of dynamic NTK, the keys of a prompt
+        // depend on its length.
+        let of = model.model.as_ref();
+        let prompt = match of.switches_after().or(of.grows_after()) {
             Some(border) => &case.prompts[0][..case.prompts[0].len().min(border)],
             None => &case.prompts[0][..],
         };

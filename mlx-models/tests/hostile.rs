@@ -48,13 +48,13 @@ fn unknown_things_are_refused_by_name_with_what_is_known() {
             "llama_tied",
             "rope_scaling",
             json!({"rope_type": "spiral"}),
-            &["\"spiral\"", "default, linear, llama3, yarn"],
+            &["\"spiral\"", "default, linear, dynamic, llama3, yarn"],
         ),
         (
             "llama_tied",
             "rope_scaling",
-            json!({"type": "dynamic", "factor": 2.0}),
-            &["\"dynamic\""],
+            json!({"type": "dynamic"}),
+            &["rope_scaling", "factor is missing"],
         ),
         (
             "llama_tied",

@@ -3,6 +3,8 @@
 use mlx_core::fast::{self, Mask};
 use mlx_core::{Array, DType, Result, Scheme};
 
+use crate::attention::Alibi;
+
 /// Options of attention that an architecture sets.
 #[derive(Clone, Copy, Debug)]
 pub struct Attend<'a> {
@@ -12,6 +14,8 @@ pub struct Attend<'a> {
     pub softcap: Option<f32>,
     /// `[H]`: for each query head, a score that takes part in the softmax and adds no value.
     pub sinks: Option<&'a Array>,
+    /// A bias of scores by the positions of keys, of layers that keep all positions.
+    pub alibi: Option<&'a Alibi>,
 }
 
 /// The keys of a step.

@@ -10,10 +10,15 @@ use crate::norm::RmsNorm;
 use crate::rope::Rope;
 use crate::step::{Attend, Step};
 
+mod alibi;
 mod heads;
+mod qk_norm;
 
+pub use alibi::Alibi;
 use heads::split_gate;
 pub use heads::{merge_heads, split_heads};
+use qk_norm::HeadNorm;
+pub use qk_norm::{QkKind, QkNorm, QkPlace};
 
 /// Sizes and options of an [`Attention`].
 #[derive(Clone, Debug)]
@@ -40,6 +45,8 @@ pub struct AttentionConfig {
     pub softcap: Option<f32>,
     /// Queries are scaled by a factor that grows with their positions.
     pub growth: Option<Growth>,
+    /// ALiBi (Press et al., arXiv:2108.12409), whose bias is multiplied by this factor.
+    pub alibi: Option<f32>,
     /// `q_proj` also has a gate for each output feature of a head. The output is multiplied by the gate's sigmoid. The
     /// layout of a head is `[query | gate]`.
     pub output_gate: bool,
@@ -72,6 +79,7 @@ impl AttentionConfig {
             clip: None,
             softcap: None,
             growth: None,
+            alibi: None,
             output_gate: false,
             sinks: false,
             source: KvSource::Own,
@@ -119,41 +127,6 @@ impl Growth {
     }
 }
 
-/// The norms on q and k.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct QkNorm {
-    /// Epsilon.
-    pub eps: f32,
-    /// A number that is added to the stored weight.
-    pub offset: f32,
-    /// The vectors that are normed, and when.
-    pub place: QkPlace,
-}
-
-impl QkNorm {
-    /// Each head is normed, before rope.
-    pub const fn heads(eps: f32, offset: f32) -> Self {
-        Self {
-            eps,
-            offset,
-            place: QkPlace::Heads,
-        }
-    }
-}
-
-/// The place of a norm on q and k.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QkPlace {
-    /// Each head, before rope.
-    Heads,
-    /// The whole projection, before rope.
-    Projection,
-    /// Each head, after rope.
-    Rotated,
-    /// Each head, after rope, without a weight; only in layers that have a rope.
-    RotatedUnweighted,
-}
-
 /// Grouped-query attention (Ainslie et al., arXiv:2305.13245).
 #[derive(Clone, Debug)]
 pub struct Attention {
@@ -161,8 +134,8 @@ pub struct Attention {
     k_proj: Option<Linear>,
     v_proj: Option<Linear>,
     o_proj: Linear,
-    q_norm: Option<RmsNorm>,
-    k_norm: Option<RmsNorm>,
+    q_norm: Option<HeadNorm>,
+    k_norm: Option<HeadNorm>,
     attn_sub_norm: Option<RmsNorm>,
     sinks: Option<Param>,
     rope: Option<Rope>,
@@ -173,6 +146,7 @@ pub struct Attention {
     chunk: Option<usize>,
     clip: Option<f32>,
     growth: Option<Growth>,
+    alibi: Option<Alibi>,
     head_dim: i32,
     scale: f32,
     softcap: Option<f32>,
@@ -180,7 +154,7 @@ pub struct Attention {
 }
 
 crate::module!(Attention { q_proj, k_proj, v_proj, o_proj, q_norm, k_norm, attn_sub_norm, sinks }
-               plain { rope, norm_place, unweighted, value_norm, shared, chunk, clip, growth, head_dim, scale, softcap, output_gate });
+               plain { rope, norm_place, unweighted, value_norm, shared, chunk, clip, growth, alibi, head_dim, scale, softcap, output_gate });
 
 impl Attention {
     /// Attention without values. Without a rope, positions have no effect on the scores.
@@ -207,14 +181,7 @@ impl Attention {
         let growth = config.growth.filter(grows);
         let norm = |heads: i32| {
             let weighted = config.qk_norm.filter(|norm| !is_unweighted(norm));
-            let norm = weighted.map(|QkNorm { eps, offset, place }| {
-                let heads = if place == QkPlace::Projection {
-                    heads
-                } else {
-                    1
-                };
-                RmsNorm::with_offset(heads * head_dim, eps, offset)
-            });
+            let norm = weighted.map(|norm| HeadNorm::new(&norm, heads, head_dim));
             norm.transpose()
         };
         let queries = if config.output_gate { 2 } else { 1 };
@@ -250,6 +217,10 @@ impl Attention {
             chunk: config.chunk,
             clip: config.clip,
             growth,
+            alibi: match config.alibi {
+                Some(factor) => Some(Alibi::new(heads, factor)?),
+                None => None,
+            },
             head_dim,
             scale: config.scale,
             softcap: config.softcap,
@@ -280,6 +251,7 @@ impl Attention {
             scale: self.scale,
             softcap: self.softcap,
             sinks: self.sinks.as_ref().map(Param::value),
+            alibi: self.alibi.as_ref(),
         };
         let y = match kv {
             Some((k, v)) => {
@@ -332,7 +304,7 @@ impl Attention {
     }
 
     /// A projection of queries or keys, normed if the norm is over the whole projection, and clipped.
-    fn prepared(&self, x: Array, norm: Option<&RmsNorm>) -> Result<Array> {
+    fn prepared(&self, x: Array, norm: Option<&HeadNorm>) -> Result<Array> {
         match norm {
             Some(norm) if self.norm_place == QkPlace::Projection => self.clipped(norm.forward(&x)?),
             _ => self.clipped(x),
@@ -343,7 +315,7 @@ impl Attention {
     fn keys<'a>(
         &'a self,
         x: &'a Array,
-        norm: Option<&'a RmsNorm>,
+        norm: Option<&'a HeadNorm>,
         offsets: &'a Array,
         step: &Step,
     ) -> Result<Keys<'a>> {
@@ -362,7 +334,16 @@ impl Attention {
             };
             return normed(heads).map(Keys::Heads);
         };
-        let keys = rope.keys(x, self.head_dim, before, offsets, step)?;
+        let keys = match before {
+            None | Some(HeadNorm::Rms(_)) => {
+                let rms = before.and_then(HeadNorm::rms);
+                rope.keys(x, self.head_dim, rms, offsets, step)?
+            }
+            Some(norm) => {
+                let heads = norm.forward(&split_heads(x, self.head_dim)?)?;
+                Keys::Heads(rope.forward(&heads, step)?)
+            }
+        };
         match after.is_some() || self.unweighted.is_some() {
             true => normed(keys.heads()?).map(Keys::Heads),
             false => Ok(keys),

@@ -12,14 +12,26 @@ use crate::module::{Module, Param, Path, VisitMut};
 use crate::names::{Gather, Rules};
 use crate::weight::Weight;
 
+mod decoded;
+
+pub use decoded::{Decoded, Made, Make};
+
 /// The tensors of a checkpoint under the names of our parameters.
 pub struct Checkpoint {
     /// The name of the checkpoint in error messages.
     label: String,
     files: Vec<(Safetensors, Rules)>,
-    /// Each tensor is made from tensors of files, which are given by their file's number and their published name.
-    tensors: Gather<(usize, String)>,
+    decoded: Decoded,
+    /// Each tensor is made from tensors of files, or from tensors that were decoded.
+    tensors: Gather<Source>,
     rules: Rules,
+}
+
+/// A tensor of a checkpoint, under its published name or with its number in [`Decoded`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Source {
+    File(usize, String),
+    Made(usize),
 }
 
 impl Checkpoint {
@@ -29,26 +41,51 @@ impl Checkpoint {
     /// Two tensors claim the same name.
     pub fn new(label: &str, files: Vec<Safetensors>, rules: &Rules) -> Result<Self> {
         let files = files.into_iter().map(|file| (file, Rules::none()));
-        Self::gather(label, files.collect(), rules)
+        Self::gather(label, files.collect(), Decoded::default(), rules)
     }
 
-    fn gather(label: &str, files: Vec<(Safetensors, Rules)>, rules: &Rules) -> Result<Self> {
+    fn gather(
+        label: &str,
+        files: Vec<(Safetensors, Rules)>,
+        decoded: Decoded,
+        rules: &Rules,
+    ) -> Result<Self> {
         let mut tensors = Gather::default();
+        let mut add = |own: &Rules, name: &str, source: Source| match own.and(rules).pieces(name) {
+            Ok(pieces) => tensors
+                .add(pieces, &source)
+                .map_err(|error| error.context(label)),
+            Err(_) => Ok(()),
+        };
         for (file, (safetensors, own)) in files.iter().enumerate() {
-            let rules = own.and(rules);
-            for published in safetensors.names() {
-                if let Ok(pieces) = rules.pieces(published) {
-                    let added = tensors.add(pieces, &(file, published.to_owned()));
-                    added.map_err(|error| error.context(label))?;
-                }
+            for published in safetensors.names().filter(|name| !decoded.hides(name)) {
+                add(own, published, Source::File(file, published.to_owned()))?;
             }
+        }
+        for (at, made) in decoded.made.iter().enumerate() {
+            let own = files.iter().find(|(file, _)| file.contains(&made.of[0]));
+            let none = Rules::none();
+            add(
+                own.map_or(&none, |(_, own)| own),
+                &made.name,
+                Source::Made(at),
+            )?;
         }
         Ok(Self {
             label: label.to_owned(),
             files,
+            decoded,
             tensors,
             rules: rules.clone(),
         })
+    }
+
+    /// The checkpoint with tensors that are made of those of its files, in place of the latter.
+    ///
+    /// # Errors
+    /// Two tensors claim the same name.
+    pub fn with_decoded(self, decoded: Decoded) -> Result<Self> {
+        Self::gather(&self.label, self.files, decoded, &self.rules)
     }
 
     /// The files, in order.
@@ -62,7 +99,7 @@ impl Checkpoint {
     /// Two tensors claim the same name.
     pub fn with_own_rules(self, own: Vec<Rules>) -> Result<Self> {
         let files = self.files.into_iter().map(|(file, _)| file).zip(own);
-        Self::gather(&self.label, files.collect(), &self.rules)
+        Self::gather(&self.label, files.collect(), self.decoded, &self.rules)
     }
 
     /// Adds a file, with rules of its own that are applied before the common rules.
@@ -71,7 +108,7 @@ impl Checkpoint {
     /// Two tensors claim the same name.
     pub fn beside(mut self, file: Safetensors, own: Rules) -> Result<Self> {
         self.files.push((file, own));
-        Self::gather(&self.label, self.files, &self.rules)
+        Self::gather(&self.label, self.files, self.decoded, &self.rules)
     }
 
     /// The same files with names by other rules.
@@ -79,7 +116,7 @@ impl Checkpoint {
     /// # Errors
     /// Two tensors claim the same name.
     pub fn with_rules(self, rules: &Rules) -> Result<Self> {
-        Self::gather(&self.label, self.files, rules)
+        Self::gather(&self.label, self.files, self.decoded, rules)
     }
 
     /// The name of this checkpoint in error messages.
@@ -118,17 +155,30 @@ impl Checkpoint {
     }
 
     fn shape_or_fault(&self, name: &str) -> Result<Option<Result<Vec<i32>, String>>> {
-        self.tensors.shape(name, |(file, name)| {
-            let (dtype, shape) = self.files[*file].0.info(name)?;
-            Ok((dtype, shape.to_vec()))
+        self.tensors.shape(name, |source| match source {
+            Source::File(file, name) => {
+                let (dtype, shape) = self.files[*file].0.info(name)?;
+                Ok((dtype, shape.to_vec()))
+            }
+            Source::Made(at) => {
+                let made = &self.decoded.made[*at];
+                Ok((made.dtype, made.shape.clone()))
+            }
         })
     }
 
     /// Reads all tensors that cannot be used in place, at once.
     fn prepare(&self) -> Result<()> {
         let mut names = vec![BTreeSet::new(); self.files.len()];
-        for (file, name) in self.tensors.sources() {
-            names[*file].insert(name.as_str());
+        for source in self.tensors.sources() {
+            match source {
+                Source::File(file, name) => drop(names[*file].insert(name.as_str())),
+                Source::Made(at) => {
+                    for name in &self.decoded.made[*at].of {
+                        names[self.holder(name)?].insert(name.as_str());
+                    }
+                }
+            }
         }
         for ((file, _), names) in self.files.iter().zip(names) {
             file.prepare(names)?;
@@ -136,8 +186,29 @@ impl Checkpoint {
         Ok(())
     }
 
-    fn source(&self, (file, name): &(usize, String)) -> Result<Array> {
-        self.files[*file].0.parameter(name)
+    fn source(&self, source: &Source) -> Result<Array> {
+        match source {
+            Source::File(file, name) => self.files[*file].0.parameter(name),
+            Source::Made(at) => {
+                let made = &self.decoded.made[*at];
+                let parts = made
+                    .of
+                    .iter()
+                    .map(|name| self.files[self.holder(name)?].0.array(name));
+                (made.make)(&parts.collect::<Result<Vec<_>>>()?)
+            }
+        }
+    }
+
+    /// The file that has a tensor.
+    fn holder(&self, name: &str) -> Result<usize> {
+        let file = self.files.iter().position(|(file, _)| file.contains(name));
+        file.ok_or_else(|| {
+            Error::new(
+                ErrorKind::Format,
+                format!("{}: no tensor {name:?}", self.label),
+            )
+        })
     }
 }
 
@@ -215,7 +286,7 @@ struct Filler<'a, 'o> {
     checkpoint: &'a Checkpoint,
     options: FillOptions<'o>,
     /// The tensors that were read. They are kept because several parameters may be rows of one tensor.
-    sources: RefCell<HashMap<(usize, String), Array>>,
+    sources: RefCell<HashMap<Source, Array>>,
     unclaimed: BTreeSet<&'a str>,
     filled: usize,
     missing: Vec<String>,

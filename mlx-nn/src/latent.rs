@@ -211,6 +211,7 @@ impl LatentAttention {
             scale: c.scale,
             softcap: None,
             sinks: None,
+            alibi: None,
         };
         if let Some(joint) = self.kv_b_proj.as_ref().filter(|_| !step.stores()) {
             let [b, l, _] = x.dims()?;

@@ -71,7 +71,7 @@
 //! // Row 0 brings three tokens, row 1 one; its other two places are padding.
 //! let mut step = cache.begin(&[3, 1])?;
 //! let qkv = ones(&[2, 4, 3, 32], DType::F32)?; // [B, H, L, D]
-//! let options = Attend { scale: 0.2, softcap: None, sinks: None };
+//! let options = Attend { scale: 0.2, softcap: None, sinks: None, alibi: None };
 //! let y = step.attend(0, &qkv, &qkv, &qkv, &options)?;
 //! assert_eq!(y.shape(), [2, 4, 3, 32]);
 //! // Row 0 keeps two of its tokens: the third was a draft that is rejected.
@@ -117,11 +117,11 @@ pub mod trainable;
 pub mod weight;
 
 pub use activation::{Activation, Xielu};
-pub use attention::{Attention, AttentionConfig, Growth, KvSource, QkNorm, QkPlace};
+pub use attention::{Alibi, Attention, AttentionConfig, Growth, KvSource, QkKind, QkNorm, QkPlace};
 pub use cache::{
     CacheOptions, KvShape, LayerKind, ModelCache, RecurrentShape, RowPart, StateCost, StatePart,
 };
-pub use checkpoint::{Checkpoint, FillOptions, fill};
+pub use checkpoint::{Checkpoint, Decoded, FillOptions, Made, Make, fill};
 pub use conv::{CausalConv, JointConv};
 pub use delta::{DeltaConfig, GatedDeltaNet};
 pub use delta_channels::{ChannelDelta, ChannelDeltaConfig};
@@ -140,7 +140,7 @@ pub use mamba::{GroupNorm, Mamba, MambaConfig};
 pub use mlp::{FeedForward, GatedMlp, PlainMlp};
 pub use module::{Module, Param, Path, Visit, VisitMut};
 pub use names::{Piece, Rule, Rules, TernaryForm, ternary_scheme};
-pub use norm::{LayerNorm, Norm, NormConfig, NormKind, RmsNorm};
+pub use norm::{LayerNorm, LayerNormByHead, Norm, NormConfig, NormKind, RmsNorm};
 pub use recurrence::{Recurrence, RecurrenceConfig};
 pub use rope::{Rope, RopeConfig, RopeScaling};
 pub use short_conv::{ShortConv, ShortConvConfig};

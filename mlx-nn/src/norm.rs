@@ -5,6 +5,10 @@ use mlx_core::{Array, DType, Result, fast};
 use crate::init::Initial;
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 
+mod by_head;
+
+pub use by_head::LayerNormByHead;
+
 /// `x / rms(x) * (weight + offset)` (Zhang and Sennrich, arXiv:1910.07467).
 ///
 /// Gemma stores `weight - 1`, so its offset is 1.

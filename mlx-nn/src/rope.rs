@@ -10,7 +10,13 @@ use mlx_core::{Array, Error, ErrorKind, Result, fast};
 use crate::attend::Keys;
 use crate::attention::split_heads;
 use crate::norm::RmsNorm;
-use crate::step::Step;
+use crate::step::{Step, Turned};
+
+mod growing;
+mod llama3;
+
+pub(crate) use growing::Growing;
+use llama3::llama3;
 
 /// How positions become angles.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,6 +67,13 @@ pub enum RopeScaling {
         /// The same for rows that reach beyond `original`, where it differs.
         long_amplitude: Option<f64>,
     },
+    /// Dynamic NTK: beyond `original` positions the base grows with the length of the text.
+    Dynamic {
+        /// How fast the base grows.
+        factor: f64,
+        /// Context length of the pre-training.
+        original: usize,
+    },
     /// Only the first `partial` of the pairs rotate; the exponent runs over the whole head.
     Proportional {
         /// The part of the pairs that rotates.
@@ -93,6 +106,8 @@ pub struct Rope {
     table: Table,
     /// LongRoPE's other table, for rows that reach beyond so many positions.
     long: Option<(usize, Table)>,
+    /// What rows rotate by, if one of them is long.
+    growing: Option<Growing>,
 }
 
 /// How positions become angles.
@@ -140,7 +155,7 @@ impl Rope {
             let periods: Vec<f32> = (0..half).map(|i| (sign * period(i)) as f32).collect();
             Array::from_slice(&periods, &[half as i32])
         };
-        let mut long = None;
+        let (mut long, mut growing) = (None, None);
         let (periods, amplitude) = match &config.scaling {
             RopeScaling::Default => (table(&plain)?, 1.0),
             RopeScaling::Linear { factor } => (table(&|i| plain(i) * factor)?, 1.0),
@@ -211,6 +226,12 @@ impl Rope {
                 long = Some((*original, beyond));
                 (table(&|i| short[i] * plain(i))?, *amplitude)
             }
+            &RopeScaling::Dynamic { factor, original } => {
+                let interleaved = config.interleaved;
+                let rope = Growing::new(config.base, factor, original, dims, interleaved);
+                growing = Some(rope);
+                (table(&plain)?, 1.0)
+            }
             &RopeScaling::Proportional { partial, factor } => {
                 let rotating = (partial * f64::from(dims) / 2.0).floor() as usize;
                 (
@@ -230,6 +251,7 @@ impl Rope {
             interleaved: config.interleaved,
             table: Table::new(periods, amplitude, dims, head_dim)?,
             long,
+            growing,
         })
     }
 
@@ -252,6 +274,9 @@ impl Rope {
             };
             fast::rope(scaled.as_ref().unwrap_or(x), &rope, step.offsets())
         };
+        if let Some((growing, turned)) = self.grown(step)? {
+            return growing.rotate(x, &turned, || rotate(&self.table));
+        }
         match self.tables(step)? {
             Tables::One(table) => rotate(table),
             Tables::ByRow { is_long, long } => {
@@ -309,6 +334,12 @@ impl Rope {
             freqs: &table.periods,
             offsets,
         };
+        if let Some((growing, turned)) = self.grown(step)? {
+            let heads = split_heads(x, head_dim)?;
+            let heads = norm.map_or(Ok(heads.clone()), |norm| norm.forward(&heads))?;
+            let short = || fast::heads(&projection(&self.table));
+            return growing.rotate(&heads, &turned, short).map(Keys::Heads);
+        }
         match self.tables(step)? {
             Tables::One(table) => Ok(Keys::Projection(projection(table))),
             Tables::ByRow { is_long, long } => {
@@ -336,6 +367,19 @@ impl Rope {
         })
     }
 
+    /// The rotation of a step in which a base has grown.
+    fn grown(&self, step: &Step) -> Result<Option<(&Growing, Turned)>> {
+        let Some(growing) = &self.growing else {
+            return Ok(None);
+        };
+        Ok(step.turned(growing)?.map(|turned| (growing, turned)))
+    }
+
+    /// The length beyond which each longer text has a base of its own, which what is cached of it keeps: dynamic NTK only.
+    pub fn grows_after(&self) -> Option<usize> {
+        self.growing.as_ref().map(Growing::original)
+    }
+
     /// The position at which rows switch to another table, so that what is cached for them must be
     /// computed anew: LongRoPE only.
     pub fn switches_after(&self) -> Option<usize> {
@@ -349,17 +393,4 @@ enum Tables<'a> {
     One(&'a Table),
     /// LongRoPE's long table where a row is long, Bool `[B, 1, 1, 1]`, else the short one.
     ByRow { is_long: Array, long: &'a Table },
-}
-
-/// Llama 3.1's rule on one period (reciprocal frequency).
-fn llama3(period: f64, factor: f64, low: f64, high: f64, original: f64) -> f64 {
-    let wavelength = 2.0 * PI * period;
-    if wavelength < original / high {
-        return period;
-    }
-    if wavelength > original / low {
-        return period * factor;
-    }
-    let smooth = (original / wavelength - low) / (high - low);
-    1.0 / ((1.0 - smooth) / (factor * period) + smooth / period)
 }

@@ -4,6 +4,7 @@
 //! Layers with keys and values call [`Step::attend`]; recurrent layers call [`Step::window`], [`Step::state`] and
 //! [`Step::set_state`]. [`Step::commit`] says how many tokens each row keeps.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 use mlx_core::fast::{self, Form, KeySlots, Mask, Op, Positions};
@@ -14,11 +15,14 @@ use crate::cache::kv::{Extent, KvCache, Places, Slots};
 use crate::cache::state::{Kept, LayerState, refusal};
 use crate::cache::{ModelCache, in_layer};
 
+pub(crate) use self::growing::Turned;
 pub use self::recurrent::{Replay, StateAfter};
 pub use crate::attend::{Attend, Keys};
 
 mod behind;
+mod biased;
 mod chunked;
+mod growing;
 mod latent;
 mod packed;
 mod places;
@@ -51,6 +55,10 @@ pub struct Step<'c> {
     turns: HashMap<usize, ring::Turn>,
     /// Masks of chunked attention, by the size of a chunk.
     chunks: HashMap<(usize, Option<usize>, Layout), Mask>,
+    /// The mask of layers with ALiBi, by the slots of their keys.
+    biased: Option<(usize, Mask)>,
+    /// Cosines and sines of ropes that depend on the length of a text.
+    turned: RefCell<Vec<(growing::Key, Turned)>>,
     places: HashMap<usize, Places>,
     /// The positions that queries see in layers with a selection: Bool `[B, 1, L, S]`.
     selection: Option<Array>,
@@ -106,6 +114,8 @@ impl<'c> Step<'c> {
             masks: HashMap::new(),
             turns: HashMap::new(),
             chunks: HashMap::new(),
+            biased: None,
+            turned: RefCell::default(),
             places: HashMap::new(),
             selection: None,
             shared: HashMap::new(),
@@ -157,7 +167,10 @@ impl<'c> Step<'c> {
         options: &Attend<'_>,
     ) -> Result<Array> {
         let k = &k.into();
-        let (arrays, mask) = self.written(layer, k, Some(v))?;
+        let (arrays, mask) = match options.alibi {
+            None => self.written(layer, k, Some(v))?,
+            Some(alibi) => self.written_biased(layer, k, v, alibi, q.dtype())?,
+        };
         let scheme = self.cache.options.quantized;
         attend(q, &arrays[0], &arrays[1], scheme, mask, options)
     }

@@ -117,6 +117,54 @@ fn rows_on_both_sides_of_the_border_keep_their_own_table() {
     assert_ne!(rotate(&[4, 4], &x), both);
 }
 
+/// Dynamic NTK: a prompt has the base of its own length, also in chunks and beside other rows; each token behind it has the base of the
+/// text up to it, also where a step brings several.
+#[test]
+fn a_rope_that_grows_follows_each_row() {
+    let (base, factor, original, dims) = (100.0f64, 4.0f64, 6usize, 4usize);
+    for interleaved in [false, true] {
+        let rope = RopeConfig {
+            base,
+            dims: dims as i32,
+            interleaved,
+            scaling: RopeScaling::Dynamic { factor, original },
+        };
+        let rope = Rope::new(&rope, 6).unwrap();
+        // Rows: a long prompt in its second chunk, a short prompt that was decoded beyond the original length, a short text.
+        let (prompts, begins) = ([12, 3, 4], [8, 9, 1]);
+        let mut cache = ModelCache::new(&[LayerKind::Full], 3, CacheOptions::default());
+        cache.begin(&begins).unwrap().commit_all().unwrap();
+        for (row, &prompt) in prompts.iter().enumerate() {
+            cache.expect(row, prompt);
+        }
+        let step = cache.begin(&[3, 3, 3]).unwrap();
+        let x = input(&[3, 1, 3, 6], 9);
+        let found = rope.forward(&x, &step).unwrap().to_vec::<f32>().unwrap();
+        let x = x.to_vec::<f32>().unwrap();
+        let mut expected = x.clone();
+        for row in 0..3 {
+            for token in 0..3 {
+                let position = begins[row] + token;
+                let length = prompts[row].max(position + 1).max(original) as f64;
+                let growth = factor * length / original as f64 - (factor - 1.0);
+                let base = base * growth.powf(dims as f64 / (dims as f64 - 2.0));
+                let at = (row * 3 + token) * 6;
+                for pair in 0..2 {
+                    let angle = position as f64 * base.powf(-(pair as f64) / 2.0);
+                    let (sin, cos) = (angle.sin() as f32, angle.cos() as f32);
+                    let (i, j) = match interleaved {
+                        true => (at + 2 * pair, at + 2 * pair + 1),
+                        false => (at + pair, at + pair + 2),
+                    };
+                    expected[i] = x[i] * cos - x[j] * sin;
+                    expected[j] = x[j] * cos + x[i] * sin;
+                }
+            }
+        }
+        close(&found, &expected);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
@@ -137,7 +185,7 @@ proptest! {
         let kind = window.map_or(LayerKind::Full, LayerKind::Window);
         let mut cache = ModelCache::new(&[kind], 1, CacheOptions::default());
         let mut step = cache.begin(&[len]).unwrap();
-        let options = Attend { scale: 0.5, softcap, sinks: with_sinks.then_some(&sinks) };
+        let options = Attend { scale: 0.5, softcap, sinks: with_sinks.then_some(&sinks), alibi: None };
         let found = step.attend(0, &q, &k, &v, &options).unwrap().to_vec::<f32>().unwrap();
         let (q, k, v, sinks) = (q.to_vec::<f32>().unwrap(), k.to_vec::<f32>().unwrap(), v.to_vec::<f32>().unwrap(), sinks.to_vec::<f32>().unwrap());
         let mut expected = Vec::new();

@@ -64,6 +64,7 @@ const PLAIN: Attend<'_> = Attend {
     scale: 1.0,
     softcap: None,
     sinks: None,
+    alibi: None,
 };
 
 const KINDS: [LayerKind; 2] = [LayerKind::Full, LayerKind::Window(WINDOW)];
@@ -118,6 +119,7 @@ impl Beside {
                 scale: 1.0,
                 softcap: (layer == 0).then_some(30.0),
                 sinks: None,
+                alibi: None,
             };
             seen.push(step.attend_shared(layer, &q, &k, &v, &options)?);
         }
@@ -350,6 +352,7 @@ fn the_buffer_does_not_move_while_steps_are_in_flight() {
                 scale: 0.0,
                 softcap: None,
                 sinks: None,
+                alibi: None,
             };
             let y = step.attend(0, &x, &x, &x, &options).unwrap();
             step.commit_all().unwrap();

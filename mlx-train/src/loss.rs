@@ -201,11 +201,11 @@ pub(crate) fn check(model: &dyn Model, batch: &Batch) -> Result<()> {
         let message = "no token of the batch is learnt";
         return Err(Error::new(ErrorKind::Invalid, message));
     }
-    if let Some(limit) = model.switches_after()
+    if let Some(limit) = model.switches_after().or(model.grows_after())
         && batch.is_packed()
         && batch.widths().iter().any(|&width| width > limit)
     {
-        // LongRoPE embeds a row by its length, but the documents of a packed row are shorter than the row.
+        // LongRoPE and dynamic NTK embed a row by its length, but the documents of a packed row are shorter than the row.
         let message = format!("rows of more than {limit} tokens cannot be packed for this model");
         return Err(Error::new(ErrorKind::Unsupported, message));
     }

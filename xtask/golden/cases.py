@@ -31,6 +31,7 @@ class Case:
     prompts: tuple = (5, 21)  # lengths
     note: str = None
     steady: float = 0.0  # how far from a half every number stays that is rounded on the way
+    grows: bool = False  # a rope that follows the length of the call: decoding without a cache computes something else
     packed: bool = False  # experts in mxfp4, as gpt-oss is published; the reference has them unpacked
 
 

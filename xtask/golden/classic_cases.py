@@ -211,3 +211,20 @@ def falcon_cases():
         spreads=SPREADS,
         **BF16,
     )
+    yield Case(
+        "falcon_alibi",
+        "ALiBi of a number of heads that is no power of two (Falcon-RW); untied; bfloat16 file",
+        base(
+            "FalconForCausalLM",
+            "falcon",
+            hidden_size=48,
+            multi_query=False,
+            new_decoder_architecture=False,
+            num_attention_heads=6,
+            parallel_attn=False,
+            **own | {"alibi": True, "bias": True, "tie_word_embeddings": False},
+        ),
+        [eps, act, mutation("alibi", {"alibi": False})],
+        spreads=SPREADS,
+        **BF16,
+    )

@@ -2,14 +2,15 @@
 
     python config_keys.py OUT [CASE …]
 
-With cases, the others stay as the file has them. OUT is testdata/models with the checkpoints that models.py writes. For each family the keys of its configuration
-class, and keys that only others have, take other values in both dialects. A case holds the change (keys with their
-values, or "absent"), and the log probabilities of some tokens after the prompt, or `null` where transformers fails
-or does not find the tensors in the checkpoint that it looks for.
+Changes that the file has stay as they are, but those of the given cases are computed anew. OUT is testdata/models with the checkpoints
+that models.py writes. For each family the keys of its configuration class, and keys that only others have, take other values in both
+dialects. A case holds the change (keys with their values, or "absent"), and the log probabilities of some tokens after the prompt:
+"same" where the change has no effect, `null` where transformers fails or does not find the tensors in the checkpoint that it looks for.
 """
 
 import copy
 import json
+import multiprocessing
 import random
 import shutil
 import sys
@@ -22,7 +23,8 @@ import transformers
 from reference import load
 
 PROMPT = [random.Random(11).randrange(8, 60) for _ in range(44)]
-SHOWN = 8  # tokens whose log probabilities are written
+DIGITS = 4
+SHOWN = 5  # tokens whose log probabilities are written
 
 # Folder, and the config file in it that is changed.
 BASES = [
@@ -97,6 +99,21 @@ BASES = [
     ("minimax", "config.v5.json"),
     ("kimi_linear", "config.json"),
     ("kimi_linear", "config.v5.json"),
+    ("gemma4", "config.json"),
+    ("gemma4_text", "config.json"),
+    ("gemma4_text", "config.v5.json"),
+    ("gemma4_unified", "config.json"),
+    ("gemma3n_text", "config.json"),
+    ("llama4_text", "config.json"),
+    ("gpt2", "config.json"),
+    ("gpt_neox", "config.json"),
+    ("falcon", "config.json"),
+    ("falcon_groups", "config.json"),
+    ("falcon_alibi", "config.json"),
+    ("deepseek_v32", "config.json"),
+    ("glm_moe_dsa", "config.json"),
+    ("qwen3_5_moe", "config.json"),
+    ("kimi_k25", "config.json"),
 ]
 
 # Keys of every family, whether its class has them or not.
@@ -177,6 +194,7 @@ OWN_VALUES = {
     "use_expert_bias": [False],
 }
 ALPHA = {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0}
+DYNAMIC = {"rope_type": "dynamic", "factor": 4.0}
 LONG = {"long_factor": "long", "short_factor": "short"}
 SCALINGS = [
     {"rope_type": "default"},
@@ -203,14 +221,19 @@ def text_of(config):
     return config.get("text_config", config)
 
 
+def size(text, name, older):
+    """A size under its name or the older one that some families have."""
+    return text.get(name) or text[older]
+
+
 def fitted(value, config):
     """Lists that are as long as the model has layers or its heads have pairs."""
     text = text_of(config)
     if value in ("full", "linear", "sliding"):
-        return [f"{value}_attention"] * text["num_hidden_layers"]
+        return [f"{value}_attention"] * size(text, "num_hidden_layers", "n_layer")
     if value in ("long", "short"):
         partial = text.get("partial_rotary_factor", (text.get("rope_parameters") or {}).get("partial_rotary_factor", 1.0))
-        head = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
+        head = text.get("head_dim") or size(text, "hidden_size", "n_embd") // size(text, "num_attention_heads", "n_head")
         half = int(head * partial) // 2
         return [round((1.3 if value == "long" else 1.1) ** i + 0.1, 3) for i in range(half)]
     if isinstance(value, dict):
@@ -237,7 +260,10 @@ def changes(config):
         leaves_out = (key.endswith("_bias") or key == "use_qk_norm") and text.get(key)
         if key in text and not key.startswith("num_") and not leaves_out:
             yield {key: "absent"}
-    # Elsewhere `dynamic` follows the length of the call, which is refused.
+    # Beyond this many positions the base follows the length of the call.
+    for name, theta in [("rope_scaling", {}), ("rope_parameters", {"rope_theta": 50.0})]:
+        yield {name: theta | DYNAMIC, "max_position_embeddings": 16}
+    # Elsewhere the key has no effect.
     has_alpha = text["model_type"].startswith("hunyuan")
     for scaling in [*SCALINGS, *([ALPHA] if has_alpha else [])]:
         scaling = fitted(scaling, config)
@@ -270,41 +296,68 @@ def computed(folder, config):
     except (Exception, SystemExit):
         return None
     logprobs = torch.log_softmax(logits, dim=-1)[:SHOWN]
-    return [round(float(x), 5) for x in logprobs] if logprobs.isfinite().all() else None
+    return [round(float(x), DIGITS) for x in logprobs] if logprobs.isfinite().all() else None
 
 
 def write(path, families):
-    """One case a line."""
+    """One case a line. Log probabilities that a change leaves alone are written once, with the first case, which changes nothing."""
+    compact = {"separators": (",", ":")}
     lines = []
     for family in families:
-        cases = ",\n".join(json.dumps(case) for case in family.pop("cases"))
-        lines.append(json.dumps(family)[:-1] + f', "cases": [\n{cases}\n]}}')
+        first = family["cases"][0]
+        cases = [
+            case | {"logprobs": "same"} if case is not first and case["logprobs"] == first["logprobs"] else case
+            for case in family["cases"]
+        ]
+        cases = ",\n".join(json.dumps(case, **compact) for case in cases)
+        head = {"case": family["case"], "config": family["config"]}
+        lines.append(json.dumps(head)[:-1] + f', "cases": [\n{cases}\n]}}')
     head = {"reference": f"transformers {transformers.__version__}", "prompt": PROMPT}
     path.write_text(json.dumps(head)[:-1] + ', "families": [\n' + ",\n".join(lines) + "\n]}\n")
 
 
-def main():
-    out = Path(sys.argv[1])
+def read(path):
+    """The cases of each config file that was written."""
+    held = {}
+    for family in json.loads(path.read_text())["families"]:
+        first = family["cases"][0]["logprobs"]
+        for case in family["cases"]:
+            case["logprobs"] = first if case["logprobs"] == "same" else case["logprobs"]
+        held[family["case"], family["config"]] = family["cases"]
+    return held
+
+
+def family(folder, file, held):
+    """The cases of one config file. Changes that are in `held` are not computed again."""
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    wanted, families = sys.argv[2:], []
-    written = json.loads((out / "config_keys.json").read_text())["families"] if wanted else []
-    for name, file in BASES:
-        if wanted and name not in wanted:
-            families += [family for family in written if (family["case"], family["config"]) == (name, file)]
-            continue
-        config = json.loads((out / name / file).read_text())
-        with tempfile.TemporaryDirectory() as scratch:
-            folder = Path(scratch)
-            for path in (out / name).glob("model*"):
-                shutil.copy(path, folder)
-            cases = [{"change": {}, "logprobs": computed(folder, config)}]
-            assert cases[0]["logprobs"], f"{name}: the unchanged checkpoint"
-            for change in changes(config):
-                cases.append({"change": change, "logprobs": computed(folder, changed(config, change))})
-        families.append({"case": name, "config": file, "cases": cases})
-        print(name, file, len(cases), sum(case["logprobs"] is None for case in cases), flush=True)
+    config = json.loads((folder / file).read_text())
+    held = {json.dumps(case["change"]): case["logprobs"] for case in held}
+    cases = []
+    with tempfile.TemporaryDirectory() as scratch:
+        copy_of = Path(scratch)
+        for path in folder.glob("model*"):
+            shutil.copy(path, copy_of)
+        for change in [{}, *changes(config)]:
+            key = json.dumps(change)
+            if key not in held:
+                held[key] = computed(copy_of, changed(config, change))
+            logprobs = held[key] and [round(x, DIGITS) for x in held[key][:SHOWN]]
+            cases.append({"change": change, "logprobs": logprobs})
+    assert cases[0]["logprobs"], f"{folder.name}: the unchanged checkpoint"
+    print(folder.name, file, len(cases), sum(case["logprobs"] is None for case in cases), flush=True)
+    return {"case": folder.name, "config": file, "cases": cases}
+
+
+def main():
+    out, wanted = Path(sys.argv[1]), sys.argv[2:]
+    held = read(out / "config_keys.json")
+    # What is asked for is computed anew.
+    held = {base: [] if base[0] in wanted else cases for base, cases in held.items()}
+    bases = [(out / name, file, held.get((name, file), [])) for name, file in BASES]
+    with multiprocessing.Pool() as pool:
+        families = pool.starmap(family, bases, chunksize=1)
     write(out / "config_keys.json", families)
 
 

@@ -72,6 +72,59 @@ def llama4_cases():
         spreads=SPREADS,
         dtype=torch.bfloat16,
     )
+    text = base(
+        "",
+        "llama4_text",
+        attention_chunk_size=CHUNK,
+        attn_scale=0.4,
+        attn_temperature_tuning=True,
+        floor_scale=3,
+        head_dim=8,
+        interleave_moe_layer_step=2,
+        intermediate_size=12,
+        intermediate_size_mlp=40,
+        no_rope_layers=[1, 0],
+        num_experts_per_tok=1,
+        num_local_experts=3,
+        rope_theta=1000.0,
+        use_qk_norm=True,
+    )
+    vision = {
+        "hidden_size": 8,
+        "image_size": 8,
+        "intermediate_size": 8,
+        "model_type": "llama4_vision_model",
+        "multi_modal_projector_bias": False,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+        "patch_size": 2,
+        "projector_input_dim": 8,
+        "projector_output_dim": 8,
+        "vision_output_dim": 8,
+    }
+    yield Case(
+        "llama4",
+        "a multimodal checkpoint as published, the text model's config inside; vision tensors that are skipped; bfloat16 file",
+        {
+            "architectures": ["Llama4ForConditionalGeneration"],
+            "boi_token_index": 61,
+            "eoi_token_index": 62,
+            "image_token_index": 63,
+            "model_type": "llama4",
+            "text_config": {key: value for key, value in text.items() if key != "architectures"},
+            "tie_word_embeddings": False,
+            "transformers_version": "4.51.0.dev0",
+            "vision_config": vision,
+        },
+        [
+            mutation("rope_theta", {"text_config": {"rope_theta": 20.0}}),
+            mutation("no_rope_layers", {"text_config": {"no_rope_layers": [1, 1]}}),
+            mutation("attention_chunk_size", {"text_config": {"attention_chunk_size": CHUNK + 1}}),
+            mutation("experts", fill={"experts.down_proj": 0.0}),
+        ],
+        spreads=SPREADS,
+        dtype=torch.bfloat16,
+    )
     yield Case(
         "llama4_interval",
         "the intervals of layers without rope by default, without norms on queries and keys; experts in every layer, one a "

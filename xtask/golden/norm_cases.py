@@ -152,6 +152,26 @@ def layer_norm_cases():
         [THETA, layer_norm_eps, ACTIVATION, partial, *no_bias("input_layernorm", "model.norm")],
         **BF16,
     )
+    yield Case(
+        "stablelm_norms",
+        "layer norms on queries and keys, a tensor for each head (StableLM 2 12B); bfloat16 file",
+        base(
+            "StableLmForCausalLM",
+            "stablelm",
+            partial_rotary_factor=0.5,
+            use_parallel_residual=True,
+            use_qkv_bias=False,
+            **stablelm | {"qk_layernorm": True},
+        ),
+        [
+            THETA,
+            layer_norm_eps,
+            mutation("q_layernorm", fill={"q_layernorm.norms.3.weight": 0.2}),
+            mutation("k_layernorm", fill={"k_layernorm.norms.1.weight": 0.2}),
+        ],
+        spreads=[(f"layernorm.norms.{n}.weight", (0.4, 1.5)) for n in range(4)],
+        **BF16,
+    )
 
 
 def parallel_cases():
@@ -180,6 +200,21 @@ def parallel_cases():
         [THETA, layer_norm_eps, ACTIVATION, logit_scale, *no_bias(*QKVO)],
         spreads=spreads,
         sparse=True,
+        **BF16,
+    )
+    yield Case(
+        "cohere_norms",
+        "layer norms on queries and keys with a weight for each head (Command R+); bfloat16 file",
+        base(
+            "CohereForCausalLM",
+            "cohere",
+            logit_scale=0.4,
+            rope_theta=75000000.0,
+            use_qk_norm=True,
+            **cohere | {"num_hidden_layers": 2},
+        ),
+        [THETA, layer_norm_eps, Q_NORM, K_NORM],
+        spreads=spreads,
         **BF16,
     )
     yield Case(
@@ -240,6 +275,30 @@ def parallel_cases():
         ],
         spreads=[("dense.weight", (1.4, None))],
         sparse=True,
+        **BF16,
+    )
+    yield Case(
+        "phi_norms",
+        "layer norms with biases on queries and keys; bfloat16 file",
+        base(
+            "PhiForCausalLM",
+            "phi",
+            hidden_act="gelu_new",
+            layer_norm_eps=0.02,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            partial_rotary_factor=0.25,
+            qk_layernorm=True,
+            rms_norm_eps=None,
+        ),
+        [
+            THETA,
+            layer_norm_eps,
+            mutation("q_layernorm", fill={"q_layernorm.weight": 0.2}),
+            mutation("k_layernorm", fill={"k_layernorm.weight": 0.2}),
+            *no_bias("q_layernorm", "k_layernorm"),
+        ],
+        spreads=[("dense.weight", (1.4, None)), ("layernorm.weight", (0.4, 1.2))],
         **BF16,
     )
 

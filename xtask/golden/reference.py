@@ -33,11 +33,13 @@ class Run:
 
 
 def load(folder, dtype=torch.float32, strict=True):
-    """The model with weights cast to `dtype`. Eager attention: the plain formulas, and the only one with soft caps."""
-    model, info = model_class(AutoConfig.from_pretrained(folder)).from_pretrained(
+    """The model with weights cast to `dtype`. Eager attention: the plain formulas, and the only one with soft caps. Falcon's adds the bias
+    of ALiBi twice, its other one once."""
+    config = AutoConfig.from_pretrained(folder)
+    model, info = model_class(config).from_pretrained(
         folder,
         dtype=dtype,
-        attn_implementation="eager",
+        attn_implementation="sdpa" if getattr(config, "alibi", False) else "eager",
         experts_implementation="eager",
         output_loading_info=True,
     )

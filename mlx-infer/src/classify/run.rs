@@ -59,8 +59,9 @@ impl Run {
         }
         let lens: Vec<usize> = items.iter().map(Item::positions).collect();
         let most_rows = (MAX_LOGITS / model.vocab().max(1)).max(1);
-        // With LongRoPE, the length of the whole text decides how its prefix is embedded.
-        let common = match model.model().switches_after() {
+        // With LongRoPE and dynamic NTK the length of the whole text decides how its prefix is embedded.
+        let of = model.model();
+        let common = match of.switches_after().or(of.grows_after()) {
             Some(_) => 0,
             None => common(&items),
         };

@@ -92,6 +92,7 @@ fn describe(model: &LoadedModel, name: &str) -> Value {
         "parameters": info.n_parameters,
         "dtype": info.dtype.to_string(),
         "quantization": described(info.quantization),
+        "stored": info.stored,
         "layers": info.geometry.layers().len(),
         "hidden": info.hidden,
         "vocab": info.vocab,
@@ -152,6 +153,9 @@ fn table(document: &Value) -> String {
         ),
     };
     rows.push(("quantisation", scheme("quantization")));
+    if let Value::String(stored) = &document["stored"] {
+        rows.push(("files have", stored.clone()));
+    }
     for key in ["layers", "hidden", "vocab", "context"] {
         rows.push((key, text(&document[key])));
     }

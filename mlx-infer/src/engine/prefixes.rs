@@ -9,7 +9,7 @@ use mlx_core::eval;
 use mlx_nn::ModelCache;
 
 use crate::prefix::PrefixStore;
-use crate::prompt_cache::PromptState;
+use crate::prompt_cache::{Embedding, PromptState};
 use crate::scheduler::TAIL;
 
 /// Finding and copying a shorter prefix costs more than computing it.
@@ -60,10 +60,10 @@ impl Prefixes {
     }
 
     /// Looks for the longest prefix of a prompt.
-    pub(super) fn find(&mut self, ids: &[u32], is_beyond: bool) -> Start {
+    pub(super) fn find(&mut self, ids: &[u32], embedding: Embedding) -> Start {
         // The last token is always computed, because its logits are needed.
         let found = self.store.find(ids, ids.len() - 1, |state, most| {
-            let len = state.longest(most, is_beyond);
+            let len = state.longest(most, embedding);
             if len >= MIN_TOKENS { len } else { 0 }
         });
         let start = found.best.and_then(|(state, len)| {
@@ -85,20 +85,26 @@ impl Prefixes {
     }
 
     /// Keeps the prefix `ids`, whose cache is row `row` of `cache`, unless it is short or an entry already serves it.
-    pub(super) fn keep(&mut self, ids: &[u32], cache: &ModelCache, row: usize, is_beyond: bool) {
-        if self.store.is_off() || ids.len() < MIN_TOKENS {
+    pub(super) fn keep(
+        &mut self,
+        ids: &[u32],
+        cache: &ModelCache,
+        row: usize,
+        embedding: Embedding,
+    ) {
+        if self.store.is_off() || ids.len() < MIN_TOKENS || embedding == Embedding::Own {
             return;
         }
         // This includes the same prompt again: its last token is always computed, and the layers may have recorded it a
         // little before its end.
         let serves = |state: &PromptState, len: usize| {
-            let again = state.longest(len - 1, is_beyond);
-            state.longest(len, is_beyond) == len && again > 0 && again + TAIL >= len
+            let again = state.longest(len - 1, embedding);
+            state.longest(len, embedding) == len && again > 0 && again + TAIL >= len
         };
         if self.store.covers(ids, serves) {
             return;
         }
-        match PromptState::copy(cache, row, ids.len(), is_beyond) {
+        match PromptState::copy(cache, row, ids.len(), embedding) {
             Ok(state) => {
                 let bytes = state.nbytes();
                 self.store.insert(ids, state, bytes, serves);

@@ -21,7 +21,7 @@ use super::task::{Task, Tasks};
 use crate::error::{Error, ErrorKind};
 use crate::generate::{Event, FinishReason};
 use crate::model::LoadedModel;
-use crate::prompt_cache::is_beyond;
+use crate::prompt_cache::Embedding;
 use crate::scheduler::{CacheCost, Id, Limits, Scheduler};
 use crate::speculate::{Alarm, Costs, Origin};
 
@@ -359,9 +359,9 @@ impl<'m, 's> Worker<'m, 's> {
         if let (Some((cache, slot)), Some(task)) = (self.rows.row(id), self.tasks.get(&id)) {
             let ids = task.sequence.history().ids();
             let len = cache.lens()[slot].min(ids.len());
-            let is_beyond = is_beyond(self.model, task.base);
+            let embedding = Embedding::of(self.model, task.base);
             if cache.can_shorten(slot, len) {
-                self.prefixes.keep(&ids[..len], cache, slot, is_beyond);
+                self.prefixes.keep(&ids[..len], cache, slot, embedding);
             }
         }
     }

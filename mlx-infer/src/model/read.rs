@@ -87,6 +87,7 @@ impl LoadedModel {
             drafts: parts.head_drafts,
             head: parts.head,
             progress: Some(progress),
+            unpack: false,
         };
         let Loaded { model, info } = match files {
             Files::Directory(dir) => parts.registry.load(dir, model_options)?,

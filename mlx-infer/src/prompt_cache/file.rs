@@ -16,7 +16,7 @@ use mlx_core::{Array, DType, Safetensors, safetensors};
 use mlx_models::Geometry;
 use mlx_nn::{KvShape, LayerKind, ModelCache, Param, RowPart, Visit};
 
-use super::{PromptCache, PromptState, is_beyond};
+use super::{Embedding, PromptCache, PromptState};
 use crate::error::{Error, Result};
 use crate::frontend::{check_ids, check_positions};
 use crate::model::LoadedModel;
@@ -49,7 +49,10 @@ impl LoadedModel {
             ("format", FORMAT.to_owned()),
             ("format_version", version.to_owned()),
             ("written", state.written(0).to_string()),
-            ("beyond_switch", cache.state.is_beyond.to_string()),
+            (
+                "beyond_switch",
+                (cache.state.embedding != Embedding::Short).to_string(),
+            ),
         ] {
             metadata.insert(key.to_owned(), value);
         }
@@ -133,9 +136,11 @@ impl LoadedModel {
         let written = given("written").and_then(|text| text.parse().ok());
         let written =
             written.ok_or_else(|| Error::format("metadata: written is no number of positions"))?;
-        let beyond = match given("beyond_switch") {
-            Some("true") => true,
-            Some("false") if !is_beyond(self, ids.len()) => false,
+        let own = Embedding::of(self, ids.len());
+        let embedding = match given("beyond_switch") {
+            Some("true") if self.model().grows_after().is_some() => Embedding::Own,
+            Some("true") => Embedding::Long,
+            Some("false") if own == Embedding::Short => own,
             _ => {
                 let message = "metadata: beyond_switch is not what it must be for this many tokens";
                 return Err(Error::format(message));
@@ -162,7 +167,7 @@ impl LoadedModel {
             cache.restore(0, len, states).map_err(malformed)?;
         }
         Ok(PromptCache {
-            state: PromptState::copy(&cache, 0, ids.len(), beyond)?,
+            state: PromptState::copy(&cache, 0, ids.len(), embedding)?,
             serial: self.serial(),
             ids,
         })

@@ -10,7 +10,7 @@ use mlx_nn::{
     VisitMut,
 };
 
-use super::{PromptCache, PromptState};
+use super::{Embedding, PromptCache, PromptState};
 use crate::batch::BatchResult;
 use crate::generate::{GenerateOptions, Prompt};
 use crate::model::{LoadOptions, LoadedModel};
@@ -139,7 +139,7 @@ fn recorded(model: &LoadedModel, ids: &[u32], at: usize) -> PromptCache {
     }
     PromptCache {
         ids: ids.to_vec(),
-        state: PromptState::copy(&cache, 0, ids.len(), false).unwrap(),
+        state: PromptState::copy(&cache, 0, ids.len(), Embedding::Short).unwrap(),
         serial: model.serial(),
     }
 }

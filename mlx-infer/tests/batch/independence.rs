@@ -206,6 +206,17 @@ fn identical_rows_of_every_batch_size_equal_the_single_run() {
     }
 }
 
+/// With dynamic NTK a base follows each row's own length, and not that of the batch.
+#[test]
+fn a_rope_that_grows_follows_each_row() {
+    let model = load(dir("llama_dynamic"));
+    let requests = mixed(&model, &[1, 3, 17, 39, 40, 41, 120, 20]);
+    let found = together(&model, &requests, &Limits::default());
+    for (row, (prompt, options)) in requests.iter().enumerate() {
+        assert_eq!(found[row], alone(&model, prompt, options), "row {row}");
+    }
+}
+
 #[test]
 fn mixed_lengths_and_parameters_equal_the_single_runs() {
     for case in CASES {

@@ -56,6 +56,7 @@ fn poison(model: &Loaded, cache: &mut ModelCache, width: usize) -> Result<()> {
         scale: 1.0,
         softcap: None,
         sinks: None,
+        alibi: None,
     };
     let mut step = cache.begin(&vec![width; rows as usize])?;
     let mut seen = Vec::new();

@@ -161,27 +161,31 @@ fn batches_with_common_beginnings_equal_the_single_runs() {
     }
 }
 
-/// Prompts on both sides of LongRoPE's limit begin alike and share nothing.
+/// Prompts on both sides of the limit of LongRoPE or dynamic NTK begin alike and share nothing.
 #[test]
 fn a_switch_of_embeddings_is_kept_apart() {
-    let case = "phi3_longrope";
-    let model = load(dir(case));
-    let text = prompt(100, 8);
-    let cached: Vec<Vec<usize>> = [[20, 30, 90, 95, 31], [90, 95, 20, 31, 94]]
-        .into_iter()
-        .map(|order| {
-            let engine = engine(case, Limits::default());
-            let ask = |n: usize| {
-                let options = greedy(20);
-                let (tokens, cached) = ask(&engine, &text[..n], &options);
-                let expected = alone(&model, &text[..n], &options);
-                assert!(same(&tokens, &expected), "{n} of {order:?}");
-                cached
-            };
-            order.into_iter().map(ask).collect()
-        })
-        .collect();
-    assert!(cached.iter().flatten().any(|&n| n > 0), "{cached:?}");
+    for case in ["phi3_longrope", "llama_dynamic"] {
+        let model = load(dir(case));
+        let text = prompt(100, 8);
+        let cached: Vec<Vec<usize>> = [[20, 30, 90, 95, 31], [90, 95, 20, 31, 94]]
+            .into_iter()
+            .map(|order| {
+                let engine = engine(case, Limits::default());
+                let ask = |n: usize| {
+                    let options = greedy(20);
+                    let (tokens, cached) = ask(&engine, &text[..n], &options);
+                    let expected = alone(&model, &text[..n], &options);
+                    assert!(same(&tokens, &expected), "{case}: {n} of {order:?}");
+                    cached
+                };
+                order.into_iter().map(ask).collect()
+            })
+            .collect();
+        assert!(
+            cached.iter().flatten().any(|&n| n > 0),
+            "{case}: {cached:?}"
+        );
+    }
 }
 
 #[test]

@@ -116,7 +116,12 @@ fn tokens_equal_those_without_speculation() {
 
 #[test]
 fn tokens_survive_evictions_and_small_caches() {
-    for case in ["llama_llama3", "gemma3_text", "phi3_longrope"] {
+    for case in [
+        "llama_llama3",
+        "gemma3_text",
+        "phi3_longrope",
+        "llama_dynamic",
+    ] {
         let model = load(dir(case));
         let requests = rows(12, 40);
         let expected: Vec<_> = requests

@@ -28,12 +28,13 @@ fn ids(generated: &Generated) -> Vec<u32> {
 
 #[test]
 fn every_way_gives_the_tokens_of_the_reference() {
-    // One growing cache, one of rings, and one that crosses LongRoPE's length in decode (prompt 2).
+    // One growing cache, one of rings, and two that cross the length of LongRoPE or dynamic NTK in decode (prompt 2).
     for case in [
         "qwen3",
         "gemma3_text",
         "mistral",
         "phi3_longrope",
+        "llama_dynamic",
         "q_qwen3_mixed",
     ] {
         let model = load(checkpoint::dir(case));
@@ -58,7 +59,7 @@ fn every_way_gives_the_tokens_of_the_reference() {
 
 #[test]
 fn chunks_of_the_prompt_make_no_difference() {
-    for case in ["gemma3_text", "mistral", "phi3_longrope"] {
+    for case in ["gemma3_text", "mistral", "phi3_longrope", "llama_dynamic"] {
         let model = load(checkpoint::dir(case));
         for golden in goldens(case) {
             for prefill_chunk in [1, 3, 7, 20] {

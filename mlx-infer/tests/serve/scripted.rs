@@ -89,6 +89,7 @@ impl DecoderLayer for Layer {
             scale: 1.0,
             softcap: None,
             sinks: None,
+            alibi: None,
         };
         // A sum of zeros: the step's keys and values are written because the result depends on them.
         let attended = step.attend(state, &nothing, &nothing, &nothing, &options)?;

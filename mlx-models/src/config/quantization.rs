@@ -35,19 +35,16 @@ impl Quantization {
             },
         };
         if let Some(method) = entry.opt::<String>("quant_method")? {
-            // gpt-oss as it is published: only experts are packed.
+            // gpt-oss as it is published: only experts are packed. The other known methods are read with the tensors.
             if method == "mxfp4" {
-                return Ok(Self {
-                    default: Some(Scheme::default_of(QuantMode::Mxfp4)),
-                    ..Self::default()
-                });
+                return Ok(Self::uniform(Scheme::default_of(QuantMode::Mxfp4)));
             }
             // The schemes of ternary matrices follow from their tensors.
             if method == ternary::METHOD {
                 return Ok(Self::default());
             }
             return Err(entry.unsupported(format!(
-                "quant_method {method:?} is not supported; known: mxfp4, bitnet, and checkpoints \
+                "quant_method {method:?} is not supported here; known: mxfp4, bitnet, and checkpoints \
                  quantised by MLX (affine, mxfp4, mxfp8, nvfp4)"
             )));
         }
@@ -95,6 +92,14 @@ impl Quantization {
     /// Whether some matrices are ternary.
     pub(crate) fn is_ternary(&self) -> bool {
         self.ternary
+    }
+
+    /// One scheme for all packed weights.
+    pub(crate) fn uniform(scheme: impl Into<Option<Scheme>>) -> Self {
+        Self {
+            default: scheme.into(),
+            ..Self::default()
+        }
     }
 
     /// The scheme of the weight at `path`, if it is packed at all.

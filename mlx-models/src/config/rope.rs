@@ -12,7 +12,7 @@ const LAYER_TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
 /// The default of `original_max_position_embeddings` in Phi 3 configs.
 const PHI3_ORIGINAL: f64 = 4096.0;
 
-const KNOWN: &str = "default, linear, llama3, yarn, longrope, proportional";
+const KNOWN: &str = "default, linear, dynamic, llama3, yarn, longrope, proportional";
 
 /// How transformers reads the rope keys of a family.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -130,13 +130,16 @@ pub fn rope_of_layer_type(
     source.read(defaults)
 }
 
-/// The context length of a model with this rope: YaRN extends the original one by its factor, also where
+/// The context length of a model with this rope: YaRN and dynamic NTK extend the original one by their factor, also where
 /// `max_position_embeddings` still says the length before.
 pub fn context(rope: &RopeConfig, max_positions: Option<usize>) -> Option<usize> {
     match rope.scaling {
         RopeScaling::Yarn {
             factor, original, ..
         } => max_positions.max(Some((factor * original) as usize)),
+        RopeScaling::Dynamic { factor, original } => {
+            max_positions.max(Some((factor * original as f64) as usize))
+        }
         _ => max_positions,
     }
 }
@@ -297,6 +300,10 @@ impl Source<'_> {
             }
             "linear" => RopeScaling::Linear {
                 factor: entry.positive("factor", None)?,
+            },
+            "dynamic" => RopeScaling::Dynamic {
+                factor: entry.positive("factor", None)?,
+                original: defaults.max_positions as usize,
             },
             "llama3" => RopeScaling::Llama3 {
                 factor: entry.positive("factor", None)?,

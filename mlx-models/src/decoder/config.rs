@@ -75,6 +75,8 @@ pub struct DecoderConfig {
     pub qkv_clip: Option<f32>,
     /// Queries grow with their positions.
     pub query_growth: Option<Growth>,
+    /// ALiBi, whose bias is multiplied by this.
+    pub alibi: Option<f32>,
     /// One learned score a query head that takes part in the softmax and adds no value.
     pub sinks: bool,
     /// Windows are chunks of so many positions.
@@ -133,17 +135,19 @@ impl DecoderConfig {
     /// # Errors
     /// A rope is none.
     pub fn surroundings_of(&self, layers: Vec<LayerGeometry>) -> Result<Surroundings> {
-        let mut switches_after = None;
+        let (mut switches_after, mut grows_after) = (None, None);
         for (rope, layer) in self.ropes.iter().zip(&layers) {
             let head_dim = layer.kv.map_or(self.head_dim, |kv| kv.key_dim);
             if let Some(rope) = rope {
-                let border = Rope::new(rope, head_dim)?.switches_after();
-                switches_after = switches_after.or(border);
+                let rope = Rope::new(rope, head_dim)?;
+                switches_after = switches_after.or(rope.switches_after());
+                grows_after = grows_after.or(rope.grows_after());
             }
         }
         Ok(Surroundings {
             geometry: Geometry::new(self.vocab, self.hidden, layers)
-                .with_positions(self.max_positions, switches_after),
+                .with_positions(self.max_positions, switches_after)
+                .growing_after(grows_after),
             norm: self.norm,
             tied: self.tied,
             head_bias: self.head_bias,
@@ -204,6 +208,7 @@ impl DecoderConfig {
             qk_norm: self.qk_norm,
             clip: self.qkv_clip,
             growth: self.query_growth,
+            alibi: self.alibi,
             softcap: self.attention_softcap,
             output_gate: self.output_gate,
             sinks: self.sinks,

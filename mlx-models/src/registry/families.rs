@@ -149,7 +149,10 @@ pub(super) const FAMILIES: &[Family] = &[
         names: phi::names,
         ..Family::new(&["phi"], build!(phi))
     },
-    Family::new(&["stablelm"], stablelm::load),
+    Family {
+        names: stablelm::names,
+        ..Family::new(&["stablelm"], stablelm::load)
+    },
     Family {
         // The tensors tell: text models of 3 B are tied, and their wrappers do not say it.
         tied: true,

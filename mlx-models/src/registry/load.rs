@@ -44,7 +44,7 @@ impl Registry {
     pub fn initialised(&self, label: &str, config: Value, seed: u64) -> Result<Loaded> {
         let mut assembled = assemble::empty(self, label, config)?;
         let config = &assembled.config;
-        if assembled.quantization.default_scheme().is_some() {
+        if assembled.quantization.default_scheme().is_some() || assembled.stored.is_some() {
             return Err(config
                 .unsupported("quantised weights cannot be initialised: train dense ones first"));
         }

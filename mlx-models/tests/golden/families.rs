@@ -101,7 +101,9 @@ fn every_key_of_every_config_is_known() {
 fn a_row_of_a_batch_equals_the_row_alone() {
     for case in cases() {
         let model = case.load("config.json", None).unwrap();
-        let border = model.model.switches_after().unwrap_or(usize::MAX);
+        let of = model.model.as_ref();
+        let border = of.switches_after().or(of.grows_after());
+        let border = border.unwrap_or(usize::MAX);
         let rows = [3, 25, 11].map(|n| tokens(n.min(border - 6), n as u32));
         let ends = rows.each_ref().map(|row| row.len() - 2);
         let mut alone = Vec::new();

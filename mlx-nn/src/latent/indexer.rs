@@ -2,7 +2,7 @@
 //! best are seen (DeepSeek-V3.2's sparse attention).
 
 use mlx_core::ops::create::zeros;
-use mlx_core::{Array, DType, Result};
+use mlx_core::{Array, DType, Result, fast};
 
 use crate::attention::split_heads;
 use crate::linear::Linear;
@@ -78,8 +78,8 @@ impl Indexer {
         }
         let q = split_heads(&self.wq_b.forward(compressed)?, dim)?;
         let q = self.rotated(q, step)?.astype(DType::F32)?;
-        let keys = keys.astype(DType::F32)?.swap_axes(-1, -2)?;
-        let scores = q.matmul(&keys)?.multiply((dim as f32).powf(-0.5))?;
+        let scores = products(&q, &keys.astype(DType::F32)?)?;
+        let scores = scores.multiply((dim as f32).powf(-0.5))?;
         let weights = self.weights_proj.forward(x)?.astype(DType::F32)?;
         let weights = weights.multiply((heads as f32).powf(-0.5))?;
         let weights = weights.swap_axes(1, 2)?.expand_dims(-1)?;
@@ -99,4 +99,16 @@ impl Indexer {
             None => Ok(x),
         }
     }
+}
+
+/// `q [B, H, L, D]` with `keys [B, 1, S, D]`: `[B, H, L, S]`. In a decode step each row's keys are the matrix of its queries, for which
+/// there is a kernel.
+fn products(q: &Array, keys: &Array) -> Result<Array> {
+    let [b, heads, l, dim] = q.dims()?;
+    if l > 1 {
+        return q.matmul(&keys.swap_axes(-1, -2)?);
+    }
+    let rows = Array::from_slice(&(0..b).collect::<Vec<i32>>(), &[b, 1])?;
+    let q = q.reshape(&[b, heads, 1, dim])?;
+    fast::experts_linear(&q, &keys.squeeze(1)?, &rows)
 }

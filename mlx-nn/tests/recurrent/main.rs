@@ -103,6 +103,7 @@ fn what_a_recurrent_state_cannot_do_is_refused_by_name() {
         scale: 1.0,
         softcap: None,
         sinks: None,
+        alibi: None,
     };
     let mut errors = vec![
         step.attend(0, &x, &x, &x, &options).unwrap_err(),

@@ -125,6 +125,7 @@ fn attention(x: &Array, step: &mut Step<'_>) -> Result<Array> {
         scale: 1.0,
         softcap: None,
         sinks: None,
+        alibi: None,
     };
     let heads = |x: Array| x.expand_dims(1);
     let y = step.attend(1, &heads(q)?, &heads(k)?, &heads(v)?, &options)?;

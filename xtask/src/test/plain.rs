@@ -55,6 +55,7 @@ const PARTS: &[(&str, &[&str])] = &[
             "heads::",
             "independence::",
             "poison::",
+            "prefixes::",
             "quantized::",
             "speculation::",
         ],

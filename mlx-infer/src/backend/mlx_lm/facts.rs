@@ -57,6 +57,7 @@ impl Config {
             n_parameters: loaded.parameters,
             weight_bytes: loaded.bytes,
             quantization: self.quantization(),
+            stored: None,
             dtype: protocol::dtype(&loaded.dtype),
             unread_keys: Vec::new(),
         }

@@ -9,7 +9,7 @@ use super::super::rows::row_of;
 use super::Worker;
 use crate::error::Result;
 use crate::forward;
-use crate::prompt_cache::is_beyond;
+use crate::prompt_cache::Embedding;
 use crate::sampler::sample;
 use crate::scheduler::{Id, Piece};
 
@@ -35,7 +35,9 @@ impl Worker<'_, '_> {
                 continue;
             }
             let ids = &task.sequence.history().ids()[..task.base];
-            let found = self.prefixes.find(ids, is_beyond(self.model, task.base));
+            let found = self
+                .prefixes
+                .find(ids, Embedding::of(self.model, task.base));
             task.sequence.set_cached(found.len);
             task.partial = found.cache;
             self.scheduler.reuse(id, found.len, found.cut);
@@ -225,8 +227,8 @@ impl Worker<'_, '_> {
     fn keep_prefix(&mut self, id: Id, len: usize, cache: &ModelCache, row: usize) {
         if let Some(task) = self.tasks.get(&id) {
             let ids = &task.sequence.history().ids()[..len];
-            let is_beyond = is_beyond(self.model, task.base);
-            self.prefixes.keep(ids, cache, row, is_beyond);
+            let embedding = Embedding::of(self.model, task.base);
+            self.prefixes.keep(ids, cache, row, embedding);
         }
     }
 }

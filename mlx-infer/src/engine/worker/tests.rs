@@ -169,6 +169,7 @@ fn overwrite(model: &LoadedModel, cache: &mut ModelCache) {
             scale: 1.0,
             softcap: None,
             sinks: None,
+            alibi: None,
         };
         let is_head = model.model().drafts() && layer + 2 == kinds.len();
         let seen = match is_head {

@@ -1,0 +1,88 @@
+//! Changes of a config.json that follow from those of the weights.
+
+use mlx_core::{DType, Scheme};
+use serde_json::{Map, Value, json};
+
+use super::tensors::Tensors;
+use crate::assemble::TIED;
+use crate::mtp::NORM_OFFSET;
+use crate::registry::Registry;
+
+/// A scheme in the form of config.json.
+pub(super) fn settings(scheme: Scheme) -> Map<String, Value> {
+    let Value::Object(map) = json!({
+        "group_size": scheme.group_size,
+        "bits": scheme.bits,
+        "mode": scheme.mode.name(),
+    }) else {
+        unreachable!("an object is written above");
+    };
+    map
+}
+
+/// Removes the keys that say how weights are packed.
+pub(super) fn forget_quantization(config: &mut Map<String, Value>) {
+    for key in ["quantization", "quantization_config"] {
+        config.shift_remove(key);
+        if let Some(Value::Object(text)) = config.get_mut("text_config") {
+            text.shift_remove(key);
+        }
+    }
+}
+
+/// Says how weights are packed, for MLX programs and for transformers.
+pub(super) fn tell_quantization(config: &mut Map<String, Value>, entry: Map<String, Value>) {
+    config.insert("quantization".to_owned(), Value::Object(entry.clone()));
+    config.insert("quantization_config".to_owned(), Value::Object(entry));
+}
+
+/// Adapts config.json to the weights: their dtype, and no vision tower.
+pub(super) fn describe(config: &mut Map<String, Value>, dtype: Option<DType>, nested: bool) {
+    config.shift_remove("_name_or_path");
+    if nested {
+        config.shift_remove("vision_config");
+    }
+    let name = match dtype {
+        Some(DType::F32) => "float32",
+        Some(DType::BF16) => "bfloat16",
+        Some(DType::F16) => "float16",
+        _ => return,
+    };
+    let set = |object: &mut Map<String, Value>| {
+        for key in ["torch_dtype", "dtype"] {
+            if let Some(value) = object.get_mut(key) {
+                *value = json!(name);
+            }
+        }
+    };
+    set(config);
+    if let Some(Value::Object(text)) = config.get_mut("text_config") {
+        set(text);
+    }
+}
+
+/// If a model has its own head although its config says that it is tied, the config is corrected, because other readers
+/// would drop the head.
+pub(super) fn untie(config: &mut Map<String, Value>, tensors: &Tensors<'_>, registry: &Registry) {
+    let own = format!("{}lm_head.weight", tensors.prefix);
+    if !tensors.arrays.iter().any(|(name, _)| *name == own) || !registry.ties(config) {
+        return;
+    }
+    config.insert(TIED.to_owned(), json!(false));
+    if let Some(Value::Object(text)) = config.get_mut("text_config")
+        && text.contains_key(TIED)
+    {
+        text.insert(TIED.to_owned(), json!(false));
+    }
+}
+
+/// Records how the norms of a head are stored: in the form that the model has. So a reader need not guess.
+pub(super) fn tell_head(config: &mut Map<String, Value>, tensors: &Tensors<'_>) {
+    if tensors.head.is_some() {
+        let config = match config.get_mut("text_config") {
+            Some(Value::Object(text)) => text,
+            _ => config,
+        };
+        config.insert(NORM_OFFSET.to_owned(), json!(0));
+    }
+}

@@ -1,0 +1,122 @@
+//! Formats of other programs in published files: 8-bit floats with scales of blocks, and packed integers. What one of our schemes
+//! says exactly is kept packed; the rest becomes dense.
+
+use std::collections::HashMap;
+
+use mlx_core::{DType, Result, Scheme};
+use mlx_nn::Checkpoint;
+
+use crate::config::Config;
+
+mod fp8;
+mod int4;
+
+/// What the weights of a checkpoint are stored as.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Format {
+    /// How they are packed in memory; `None` if they are dense there.
+    pub scheme: Option<Scheme>,
+    /// The format and what became of it, for people.
+    pub described: String,
+}
+
+/// How stored weights are read.
+#[derive(Clone, Copy)]
+pub(crate) struct Reading {
+    /// The dtype of weights that become dense, if not BF16.
+    pub dtype: Option<DType>,
+    /// 8-bit weights become dense in any case.
+    pub dense: bool,
+}
+
+/// The methods of `quantization_config` that are read, here or with the tensors of gpt-oss and BitNet.
+const METHODS: &str = "bitnet, compressed-tensors, fp8, mxfp4";
+
+/// Brings the weights of a format that `quantization_config` names into one of ours. Without such a format the checkpoint is as it
+/// was.
+///
+/// # Errors
+/// A format that is not supported, or tensors that are not those of the format.
+pub(crate) fn decoded(
+    checkpoint: Checkpoint,
+    config: &Config,
+    reading: Reading,
+) -> Result<(Checkpoint, Option<Format>)> {
+    let Some(entry) = settings(config)? else {
+        return Ok((checkpoint, None));
+    };
+    let method: Option<String> = entry.opt("quant_method")?;
+    let (decoded, format) = match method.as_deref() {
+        None | Some("mxfp4" | "bitnet") => return Ok((checkpoint, None)),
+        Some("fp8") => {
+            let block = fp8::block(&entry)?;
+            fp8::decoded(&Tensors::of(&checkpoint), &entry, block, reading)?
+        }
+        Some("compressed-tensors") => match entry.or("format", String::new())?.as_str() {
+            "float-quantized" | "naive-quantized" => {
+                fp8::decoded(&Tensors::of(&checkpoint), &entry, None, reading)?
+            }
+            "pack-quantized" => int4::decoded(&Tensors::of(&checkpoint), &entry)?,
+            other => {
+                return Err(entry.unsupported(format!(
+                    "format {other:?} of compressed-tensors is not supported; known: float-quantized, naive-quantized, \
+                     pack-quantized"
+                )));
+            }
+        },
+        Some(other) => {
+            return Err(entry.unsupported(format!(
+                "quant_method {other:?} is not supported; known: {METHODS}, and checkpoints quantised by MLX (affine, mxfp4, mxfp8, \
+                 nvfp4)"
+            )));
+        }
+    };
+    Ok((checkpoint.with_decoded(decoded)?, Some(format)))
+}
+
+/// The settings of another program: those of MLX go before. A multimodal config may have them outside or inside.
+fn settings(config: &Config) -> Result<Option<Config>> {
+    const KEY: &str = "quantization_config";
+    if config.value("quantization").is_some() {
+        return Ok(None);
+    }
+    match (config.object(KEY)?, config.object("text_config")?) {
+        (Some(entry), _) => Ok(Some(entry)),
+        (None, Some(text)) => text.object(KEY),
+        (None, None) => Ok(None),
+    }
+}
+
+/// The tensors of a checkpoint's files, by their published names.
+struct Tensors<'c> {
+    files: HashMap<&'c str, &'c mlx_core::Safetensors>,
+}
+
+impl<'c> Tensors<'c> {
+    fn of(checkpoint: &'c Checkpoint) -> Self {
+        let files = checkpoint.files();
+        let files = files.flat_map(|file| file.names().map(move |name| (name, file)));
+        Self {
+            files: files.collect(),
+        }
+    }
+
+    /// The names, in order.
+    fn names(&self) -> Vec<&'c str> {
+        let mut names: Vec<&str> = self.files.keys().copied().collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The dtype in the file's words, and the shape, if there is such a tensor.
+    fn info(&self, name: &str) -> Result<Option<(&'static str, &'c [i32])>> {
+        let Some(file) = self.files.get(name) else {
+            return Ok(None);
+        };
+        Ok(Some((file.stored_dtype(name)?, file.info(name)?.1)))
+    }
+
+    fn array(&self, name: &str) -> Result<mlx_core::Array> {
+        self.files[name].array(name)
+    }
+}

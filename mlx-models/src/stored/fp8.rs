@@ -1,0 +1,258 @@
+//! Weights of 8-bit floats (E4M3) with one scale for each block of a matrix, row of it, or matrix. Scales of activations have no effect:
+//! only weights are stored in 8 bits here, as in transformers with `dequantize`.
+
+use mlx_core::{Array, DType, QuantMode, Result, Scheme};
+use mlx_nn::{Decoded, Made};
+
+use super::{Format, Reading, Tensors};
+use crate::config::Config;
+
+/// What a scale is called beside its weight.
+const SCALES: [&str; 2] = ["_scale_inv", "_scale"];
+
+/// Ends of tensors that say how activations, keys and values are rounded elsewhere.
+const OF_ACTIVATIONS: [&str; 5] = [
+    "input_scale",
+    "activation_scale",
+    ".k_scale",
+    ".v_scale",
+    ".q_scale",
+];
+
+/// A weight and its scales.
+struct Matrix<'c> {
+    name: &'c str,
+    scale: String,
+    shape: &'c [i32],
+    /// Rows and columns of scales.
+    grid: [i32; 2],
+    /// Rows and columns that share a scale.
+    block: [i32; 2],
+    /// Scales are exponents (E8M0).
+    exponents: bool,
+}
+
+/// `weight_block_size`, if it is there.
+pub(super) fn block(entry: &Config) -> Result<Option<[i32; 2]>> {
+    const KEY: &str = "weight_block_size";
+    let block = entry.opt::<[i32; 2]>(KEY)?;
+    match block {
+        Some([rows, columns]) if rows < 1 || columns < 1 => Err(entry.error(format!(
+            "{KEY} must be two sizes, found [{rows}, {columns}]"
+        ))),
+        block => Ok(block),
+    }
+}
+
+pub(super) fn decoded(
+    tensors: &Tensors<'_>,
+    entry: &Config,
+    block: Option<[i32; 2]>,
+    reading: Reading,
+) -> Result<(Decoded, Format)> {
+    let mut decoded = Decoded::default();
+    let mut matrices = Vec::new();
+    for name in tensors.names() {
+        if OF_ACTIVATIONS.iter().any(|end| name.ends_with(end)) {
+            decoded.hidden.insert(name.to_owned());
+        }
+        match tensors.info(name)? {
+            Some(("F8_E4M3", shape)) => {
+                matrices.push(Matrix::of(tensors, entry, name, shape, block)?);
+            }
+            Some((other, _)) if other.starts_with("F8_") && other != "F8_E8M0" => {
+                return Err(entry.unsupported(format!(
+                    "tensor {name:?} of {other} is not supported; known: F8_E4M3"
+                )));
+            }
+            _ => {}
+        }
+    }
+    let mut packs = !reading.dense;
+    for matrix in &matrices {
+        packs = packs && matrix.packs(tensors)?;
+    }
+    let dtype = reading.dtype.unwrap_or(DType::BF16);
+    for matrix in matrices {
+        decoded.hidden.insert(matrix.name.to_owned());
+        decoded.hidden.insert(matrix.scale.clone());
+        match packs {
+            true => decoded.made.extend(matrix.packed()),
+            false => decoded.made.push(matrix.dense(dtype)),
+        }
+    }
+    let described = match packs {
+        true => "8-bit floats whose scales are powers of two, kept as mxfp8".to_owned(),
+        false => format!("8-bit floats with scales, dequantised to {dtype}"),
+    };
+    let scheme = packs.then(|| Scheme::default_of(QuantMode::Mxfp8));
+    Ok((decoded, Format { scheme, described }))
+}
+
+impl<'c> Matrix<'c> {
+    fn of(
+        tensors: &Tensors<'_>,
+        entry: &Config,
+        name: &'c str,
+        shape: &'c [i32],
+        block: Option<[i32; 2]>,
+    ) -> Result<Self> {
+        let names = SCALES.map(|end| format!("{name}{end}"));
+        let mut found = None;
+        for scale in names {
+            if let Some((dtype, shape)) = tensors.info(&scale)? {
+                found = found.or(Some((scale, dtype, shape)));
+            }
+        }
+        let Some((scale, dtype, scales)) = found else {
+            return Err(entry.error(format!(
+                "tensor {name:?} is F8_E4M3 and has no scales ({name}_scale_inv or {name}_scale)"
+            )));
+        };
+        let exponents = dtype == "F8_E8M0" || dtype == "U8";
+        if !exponents && !["F32", "BF16", "F16"].contains(&dtype) {
+            return Err(entry.unsupported(format!(
+                "{scale}: scales of {dtype} are not supported; known: F32, BF16, F16, F8_E8M0"
+            )));
+        }
+        let unfit = || {
+            entry.error(format!(
+                "{scale}: scales {scales:?} do not fit a weight {shape:?} in blocks of {block:?}"
+            ))
+        };
+        let [leading @ .., rows, columns] = shape else {
+            return Err(unfit());
+        };
+        let matrices: i32 = leading.iter().product();
+        let grid = match scales {
+            [.., r, c] if scales.len() == shape.len() && leading == &scales[..leading.len()] => {
+                [*r, *c]
+            }
+            [r] if leading.is_empty() && r == rows => [*r, 1],
+            _ if scales.iter().product::<i32>() == matrices => [1, 1],
+            _ => return Err(unfit()),
+        };
+        let size = |n: i32, parts: i32, given: Option<i32>| match given {
+            Some(size) if (n + size - 1) / size == parts => Some(size),
+            _ => (parts > 0 && n % parts == 0).then(|| n / parts),
+        };
+        let given = |at: usize| block.map(|block| block[at]);
+        let block = [
+            size(*rows, grid[0], given(0)).ok_or_else(unfit)?,
+            size(*columns, grid[1], given(1)).ok_or_else(unfit)?,
+        ];
+        Ok(Self {
+            name,
+            scale,
+            shape,
+            grid,
+            block,
+            exponents,
+        })
+    }
+
+    /// Whether it is a matrix of mxfp8, in which groups of 32 columns have a power of two.
+    fn packs(&self, tensors: &Tensors<'_>) -> Result<bool> {
+        let &[_, columns] = self.shape else {
+            return Ok(false);
+        };
+        let whole = columns % 32 == 0 && (self.grid[1] == 1 || self.block[1] % 32 == 0);
+        if !whole || !self.name.ends_with(".weight") {
+            return Ok(false);
+        }
+        let scales = tensors.array(&self.scale)?;
+        if self.exponents {
+            return Ok(!scales.to_vec::<u8>()?.contains(&u8::MAX));
+        }
+        let scales: Vec<f32> = scales.astype(DType::F32)?.to_vec()?;
+        let is_power = |scale: &f32| scale.is_normal() && scale.to_bits() << 9 == 0;
+        Ok(scales.iter().all(|scale| is_power(scale) && *scale > 0.0))
+    }
+
+    /// The codes as they are, and the exponents of the scales, once for each group.
+    fn packed(self) -> [Made; 2] {
+        let [rows, columns] = [self.shape[0], self.shape[1]];
+        let path = self.name.strip_suffix("weight").unwrap_or(self.name);
+        let shape = vec![rows, columns / 32];
+        let grid = Grid {
+            shape: shape.clone(),
+            grid: self.grid,
+            block: [self.block[0], (self.block[1] / 32).max(1)],
+        };
+        let exponents = self.exponents;
+        [
+            Made {
+                name: self.name.to_owned(),
+                of: vec![self.name.to_owned()],
+                dtype: DType::U32,
+                shape: vec![rows, columns / 4],
+                make: Box::new(|parts| parts[0].contiguous()?.view(DType::U32)),
+            },
+            Made {
+                name: format!("{path}scales"),
+                of: vec![self.scale],
+                dtype: DType::U8,
+                shape,
+                make: Box::new(move |parts| {
+                    let scales = match exponents {
+                        true => parts[0].clone(),
+                        false => {
+                            let bits = parts[0].astype(DType::F32)?.view(DType::U32)?;
+                            bits.right_shift(Array::scalar(23u32)?)?.astype(DType::U8)?
+                        }
+                    };
+                    grid.spread(&scales)?.contiguous()
+                }),
+            },
+        ]
+    }
+
+    /// The products of codes and scales, computed in F32.
+    fn dense(self, dtype: DType) -> Made {
+        let grid = Grid {
+            shape: self.shape.to_vec(),
+            grid: self.grid,
+            block: self.block,
+        };
+        let exponents = self.exponents;
+        Made {
+            name: self.name.to_owned(),
+            of: vec![self.name.to_owned(), self.scale],
+            dtype,
+            shape: self.shape.to_vec(),
+            make: Box::new(move |parts| {
+                let codes = parts[0].from_fp8(DType::F32)?;
+                let scales = match exponents {
+                    true => Array::scalar(2.0f32)?
+                        .power(parts[1].astype(DType::F32)?.subtract(127.0)?)?,
+                    false => parts[1].astype(DType::F32)?,
+                };
+                codes.multiply(grid.spread(&scales)?)?.astype(dtype)
+            }),
+        }
+    }
+}
+
+/// How scales lie over a matrix.
+struct Grid {
+    shape: Vec<i32>,
+    grid: [i32; 2],
+    block: [i32; 2],
+}
+
+impl Grid {
+    /// The scale of each element, in an array that broadcasts to the matrix. The last blocks may be smaller.
+    fn spread(&self, scales: &Array) -> Result<Array> {
+        let n = self.shape.len();
+        let mut shape = self.shape.clone();
+        shape[n - 2..].copy_from_slice(&self.grid);
+        let mut scales = scales.reshape(&shape)?;
+        for (at, axis) in [n - 2, n - 1].into_iter().enumerate() {
+            if self.grid[at] > 1 || self.shape[axis] == 1 {
+                scales = scales.repeat(self.block[at], axis as i32)?;
+                scales = scales.slice_axis(axis as i32, 0, self.shape[axis])?;
+            }
+        }
+        scales.broadcast_to(&self.shape)
+    }
+}

@@ -1,0 +1,77 @@
+//! Multimodal checkpoints whose reference needs programs for other towers: the text model's tensors and config, wrapped as they are
+//! published, compute what the text model alone does.
+
+use std::collections::BTreeMap;
+
+use mlx_core::{Array, DType, Safetensors, ops, safetensors};
+use mlx_models::{LoadOptions, load_from};
+use serde_json::json;
+
+use super::case::Case;
+use super::run::{log_probs, prompt_logits};
+
+/// The case, the wrapper's type, and tensors of other towers.
+const WRAPPERS: [(&str, &str, &[&str]); 1] = [(
+    "gemma3n_text",
+    "gemma3n",
+    &[
+        "vision_tower.timm_model.conv_stem.conv.weight",
+        "audio_tower.conformer.0.norm.weight",
+        "embed_vision.embedding.weight",
+        "embed_audio.embedding.weight",
+    ],
+)];
+
+#[test]
+fn a_wrapped_text_model_computes_the_same() {
+    for (name, wrapper, others) in WRAPPERS {
+        let case = Case::all()
+            .into_iter()
+            .find(|case| case.name == name)
+            .unwrap();
+        let golden = case.golden(0);
+        let expected = log_probs(&golden.logits).unwrap();
+        let config = json!({
+            "architectures": ["ForConditionalGeneration"],
+            "audio_config": {"hidden_size": 8},
+            "model_type": wrapper,
+            "text_config": case.config("config.json"),
+            "vision_config": {"hidden_size": 8},
+        });
+        // As published, and as MLX's programs write them.
+        for (own, other) in [
+            ("model.language_model.", "model."),
+            ("language_model.model.", ""),
+        ] {
+            let mut arrays: Vec<(String, Array)> = Vec::new();
+            for file in case.files() {
+                for name in file.names() {
+                    let inner = name.strip_prefix("model.").unwrap();
+                    arrays.push((format!("{own}{inner}"), file.array(name).unwrap()));
+                }
+            }
+            for name in others {
+                arrays.push((
+                    format!("{other}{name}"),
+                    ops::ones(&[2], DType::F32).unwrap(),
+                ));
+            }
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("model.safetensors");
+            let arrays = arrays.iter().map(|(name, array)| (name.as_str(), array));
+            safetensors::save(&path, arrays, &BTreeMap::new()).unwrap();
+            let options = LoadOptions {
+                dtype: Some(DType::F32),
+                ..LoadOptions::default()
+            };
+            let files = vec![Safetensors::open(&path).unwrap()];
+            let model = load_from(name, config.clone(), files, options)
+                .unwrap_or_else(|error| panic!("{own}: {error}"));
+            assert_eq!(model.info.unread_keys, [""; 0], "{own}");
+            assert_eq!(model.info.model_type, wrapper);
+            let found = log_probs(&prompt_logits(&model, &case.prompts[0]).unwrap()).unwrap();
+            let off = super::super::difference(&found, &expected);
+            assert!(off < case.tolerance, "{own}: off by {off}");
+        }
+    }
+}

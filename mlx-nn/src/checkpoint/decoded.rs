@@ -1,0 +1,37 @@
+//! [`Decoded`]: tensors that are made of those of the files.
+
+use std::collections::BTreeSet;
+
+use mlx_core::{Array, DType, Result};
+
+/// Tensors in the place of others, whose format no module has.
+#[derive(Default)]
+pub struct Decoded {
+    /// The tensors.
+    pub made: Vec<Made>,
+    /// Published names of tensors that are parts of these, or have no effect.
+    pub hidden: BTreeSet<String>,
+}
+
+impl Decoded {
+    pub(super) fn hides(&self, name: &str) -> bool {
+        self.hidden.contains(name)
+    }
+}
+
+/// Computes a tensor from others.
+pub type Make = dyn Fn(&[Array]) -> Result<Array>;
+
+/// A tensor that is computed from those of the files.
+pub struct Made {
+    /// Its name, as a published one.
+    pub name: String,
+    /// Published names of the tensors that it is made of, at least one.
+    pub of: Vec<String>,
+    /// Its dtype.
+    pub dtype: DType,
+    /// Its shape.
+    pub shape: Vec<i32>,
+    /// Makes it of the arrays of `of`.
+    pub make: Box<Make>,
+}

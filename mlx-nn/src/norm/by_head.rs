@@ -1,0 +1,91 @@
+//! [`LayerNormByHead`].
+
+use mlx_core::ops::stack;
+use mlx_core::{Array, Result, fast};
+
+use crate::init::Initial;
+use crate::module::{Module, Param, Path, Visit, VisitMut};
+
+/// A layer norm without a bias over the features of each head, in which each head has a weight of its own.
+#[derive(Clone, Debug)]
+pub struct LayerNormByHead {
+    /// One of `[H, D]` (`weight`), or one of `[D]` for each head (`norms.0.weight`).
+    weights: Vec<Param>,
+    split: bool,
+    eps: f32,
+    /// `[H, 1, D]`, derived once and not once a token.
+    scale: Array,
+}
+
+impl LayerNormByHead {
+    /// A norm of so many heads, without values; `split` if there is one tensor for each head.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn new(heads: i32, head_dim: i32, eps: f32, split: bool) -> Result<Self> {
+        let weight = |shape: &[i32]| Param::starting(shape, Initial::Constant(1.0));
+        let weights = match split {
+            true => (0..heads).map(|_| weight(&[head_dim])).collect(),
+            false => weight(&[heads, head_dim]).map(|weight| vec![weight]),
+        }?;
+        Ok(Self {
+            weights,
+            split,
+            eps,
+            scale: Array::scalar(0.0f32)?,
+        })
+    }
+
+    /// `[B, H, L, D] -> [B, H, L, D]`
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn forward(&self, x: &Array) -> Result<Array> {
+        fast::layer_norm(x, None, None, self.eps)?.multiply(&self.scale)
+    }
+
+    /// What is written where a weight is: the path of its norm.
+    fn place(&self, head: usize) -> Option<String> {
+        self.split.then(|| format!("norms.{head}"))
+    }
+
+    fn derive(&mut self) -> Result<()> {
+        if !self.weights.iter().all(Param::is_filled) {
+            return Ok(());
+        }
+        let weights: Vec<Array> = self.weights.iter().map(|w| w.value().clone()).collect();
+        let scale = match self.split {
+            true => stack(&weights, 0)?,
+            false => weights[0].clone(),
+        };
+        self.scale = scale.expand_dims(1)?;
+        Ok(())
+    }
+}
+
+impl Module for LayerNormByHead {
+    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
+        for (head, weight) in self.weights.iter().enumerate() {
+            let mut visit = |path: &mut Path| path.scoped("weight", |path| weight.visit(path, v));
+            match self.place(head) {
+                Some(place) => path.scoped(&place, visit)?,
+                None => visit(path)?,
+            }
+        }
+        v.derived(&self.scale)
+    }
+
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        for head in 0..self.weights.len() {
+            let place = self.place(head);
+            let weight = &mut self.weights[head];
+            let mut visit =
+                |path: &mut Path| path.scoped("weight", |path| weight.visit_mut(path, v));
+            match place {
+                Some(place) => path.scoped(&place, visit)?,
+                None => visit(path)?,
+            }
+        }
+        self.derive()
+    }
+}
