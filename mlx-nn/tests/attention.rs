@@ -127,6 +127,7 @@ fn a_rope_that_grows_follows_each_row() {
             base,
             dims: dims as i32,
             interleaved,
+            reversed: false,
             scaling: RopeScaling::Dynamic { factor, original },
         };
         let rope = Rope::new(&rope, 6).unwrap();
