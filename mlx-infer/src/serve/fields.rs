@@ -165,7 +165,8 @@ pub(super) fn name_ignored(headers: &mut HeaderMap, names: &[impl AsRef<str>]) {
     let known = headers.get(IGNORED).and_then(|value| value.to_str().ok());
     let mut all = known.unwrap_or_default().to_owned();
     for name in names.iter().map(AsRef::as_ref) {
-        if HeaderValue::from_str(name).is_ok() && all.len() + name.len() < MAX_IGNORED {
+        let is_text = name.is_ascii() && HeaderValue::from_str(name).is_ok();
+        if is_text && all.len() + name.len() < MAX_IGNORED {
             all += if all.is_empty() { "" } else { "," };
             all += name;
         }
