@@ -226,6 +226,10 @@ impl Rope {
                 long = Some((*original, beyond));
                 (table(&|i| short[i] * plain(i))?, *amplitude)
             }
+            RopeScaling::Dynamic { .. } if config.reversed => {
+                let message = "rope dynamic is not supported where pairs turn backwards";
+                return Err(Error::new(ErrorKind::Invalid, message));
+            }
             &RopeScaling::Dynamic { factor, original } => {
                 let interleaved = config.interleaved;
                 let rope = Growing::new(config.base, factor, original, dims, interleaved);

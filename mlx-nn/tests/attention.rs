@@ -208,3 +208,19 @@ proptest! {
         close(&found, &expected);
     }
 }
+
+#[test]
+fn a_rope_that_grows_backwards_is_refused() {
+    let config = RopeConfig {
+        base: 100.0,
+        dims: 8,
+        interleaved: false,
+        reversed: true,
+        scaling: RopeScaling::Dynamic {
+            factor: 2.0,
+            original: 32,
+        },
+    };
+    let error = Rope::new(&config, 8).unwrap_err().to_string();
+    assert!(error.contains("rope dynamic is not supported"), "{error}");
+}
