@@ -3,7 +3,7 @@
 use super::MOST;
 
 /// Weight of the latest draft.
-const WEIGHT: f64 = 0.1;
+const WEIGHT: f64 = 0.2;
 /// What is expected of each position before the first draft.
 const PRIOR: [f64; 3] = [0.7, 0.65, 0.6];
 /// How far a rate moves back to what is expected of the first draft when a long pause is over.

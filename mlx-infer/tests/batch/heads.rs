@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use mlx_core::{Array, Safetensors, safetensors};
+use mlx_core::random::{self, Key};
+use mlx_core::{Array, DType, Safetensors, safetensors};
 use mlx_infer::{
     BatchResult, Files, GenerateOptions, Limits, LoadOptions, LoadedModel, Request, Speculative,
 };
@@ -248,6 +249,73 @@ fn sampled_drafts_are_drawn_as_the_tokens_are() {
         // Drafts that followed a part of the text may be wrong; those of the head are not.
         assert!(accepted * 10 > drafted * 7, "{accepted} of {drafted}");
     }
+}
+
+/// An adapter changes what the model says, and the head's drafts are right for some tokens only: the tokens are those without drafts.
+#[test]
+fn a_row_with_an_adapter_takes_drafts_of_the_head() {
+    let [dir, adapter] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    write(dir.path(), Head::Embedding);
+    let noise = |seed: u64, shape: &[i32]| {
+        random::normal(&Key::new(seed).unwrap(), shape, DType::F32, 0.0f32, 0.7f32).unwrap()
+    };
+    let mut tensors = Tensors::new();
+    let (h, inner) = (V as i32, 8);
+    for (seed, (name, inputs, outputs)) in (1..).zip([
+        ("gate_proj", h, inner),
+        ("up_proj", h, inner),
+        ("down_proj", inner, h),
+    ]) {
+        let module = format!("model.layers.1.mlp.{name}");
+        tensors.insert(format!("{module}.lora_a"), noise(seed, &[inputs, 2]));
+        tensors.insert(format!("{module}.lora_b"), noise(seed + 10, &[2, outputs]));
+    }
+    let arrays = tensors.iter().map(|(name, array)| (name.as_str(), array));
+    let file = adapter.path().join("adapters.safetensors");
+    safetensors::save(file, arrays, &BTreeMap::new()).unwrap();
+    let keys = ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
+    let lora = json!({"rank": 2, "scale": 1.0, "dropout": 0.0, "keys": keys});
+    let config = json!({"fine_tune_type": "lora", "num_layers": 1, "lora_parameters": lora});
+    std::fs::write(
+        adapter.path().join("adapter_config.json"),
+        config.to_string(),
+    )
+    .unwrap();
+
+    let options = LoadOptions {
+        max_draft: 3,
+        ..LoadOptions::default()
+    };
+    let base = LoadedModel::load(dir.path(), options).unwrap();
+    let adapted = base.with_adapter(adapter.path()).unwrap();
+    let requests: Vec<_> = (0..6)
+        .map(|row| {
+            let options = if row < 3 {
+                greedy(40)
+            } else {
+                sampled(40, u64::from(row))
+            };
+            (vec![row * 7 + 2], speculating(3, options))
+        })
+        .collect();
+    let (mut all, mut kept, mut changed) = (0, 0, false);
+    for ((prompt, options), (ids, [drafted, accepted])) in
+        requests.iter().zip(run(&adapted, &requests))
+    {
+        let off = speculating(0, options.clone());
+        let of = |model| -> Vec<u32> {
+            let choices = alone(model, prompt, &off);
+            choices.iter().map(|choice| choice.id).collect()
+        };
+        assert_eq!(ids, of(&adapted));
+        changed |= ids != of(&base);
+        all += drafted;
+        kept += accepted;
+    }
+    assert!(
+        changed && 0 < kept && kept < all,
+        "{changed}, {kept} of {all}"
+    );
 }
 
 /// A head from a folder of its own drafts for a checkpoint without one.
