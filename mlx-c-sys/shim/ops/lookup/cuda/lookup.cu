@@ -29,7 +29,7 @@ __device__ void lookup(const LookupArgs& a) {
   for (int i = 0; i < 4; i++) {
     uint32_t v[4];
     codes.eight(i, v);
-    // `arrange` is its own inverse for adjacent pairs only.
+    // Back from the order of the pairs.
     y[i] = Codes::pairs == Pairs::adjacent ? make_uint4(v[0], v[1], v[2], v[3])
                                            : make_uint4(
                                                  __byte_perm(v[0], v[1], 0x5410), __byte_perm(v[2], v[3], 0x5410),
