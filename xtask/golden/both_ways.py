@@ -23,7 +23,6 @@ from safetensors.torch import load_file
 import mlx_reference
 from convert import TESTDATA, source_folder
 
-PROMPT = 1  # of the case's
 TOLERANCE = 1e-3
 
 HEAD = """# Conversions to and from mlx-lm {version} (MLX {mlx})
@@ -51,8 +50,7 @@ def in_mlx_lm(folder, prompt):
 def here(binary, folder, prompt):
     command = [binary, "score", "--json", "--model", folder, "--tokens", ",".join(map(str, prompt))]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    logprobs = [token["logprob"] for token in json.loads(done.stdout)["tokens"]]
-    return torch.tensor(logprobs[1:], dtype=torch.double)
+    return torch.tensor(json.loads(done.stdout)["logprobs"][1:], dtype=torch.double)
 
 
 def shown(run):
@@ -67,8 +65,10 @@ def shown(run):
 
 def row(case, binary, scratch):
     folder = TESTDATA / "models" / case
-    prompt = json.loads((folder / "golden.json").read_text())["prompts"][PROMPT]
-    golden = of_prompt(load_file(folder / "golden.safetensors")[f"logits.{PROMPT}"], prompt)
+    prompts = json.loads((folder / "golden.json").read_text())["prompts"]
+    # The last, which is the longest.
+    at, prompt = len(prompts) - 1, prompts[-1]
+    golden = of_prompt(load_file(folder / "golden.safetensors")[f"logits.{at}"], prompt)
     source = source_folder(case, scratch)
     ours, theirs = scratch / f"{case}-ours", scratch / f"{case}-theirs"
 

@@ -293,7 +293,7 @@ fn two_processes_fetch_a_file_once_and_one_that_is_interrupted_is_gone_on_from()
     });
     assert_eq!(mock.fetches("model.safetensors"), 1, "the second one waits");
     let killed = Command::new("kill")
-        .args(["-INT", &first.id().to_string()])
+        .args(["-TERM", &first.id().to_string()])
         .status()
         .unwrap();
     assert!(killed.success());
