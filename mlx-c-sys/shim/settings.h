@@ -12,13 +12,18 @@ inline std::string setting(const char* name) {
   return text != nullptr ? text : "";
 }
 
+// Whether a switch is on, as it is when it is not set. Throws for a text that is neither on nor off.
+inline bool is_on(const char* name) {
+  std::string text = setting(name);
+  if (!text.empty() && text != "on" && text != "off") {
+    throw std::invalid_argument(std::string(name) + " must be on or off, given \"" + text + "\"");
+  }
+  return text != "off";
+}
+
 // Whether our CPU kernels run. MLX_CPU_KERNELS=off selects MLX's own operations and its BLAS.
 inline bool kernels_wanted() {
-  std::string wanted = setting("MLX_CPU_KERNELS");
-  if (!wanted.empty() && wanted != "on" && wanted != "off") {
-    throw std::invalid_argument("MLX_CPU_KERNELS must be on or off, given \"" + wanted + "\"");
-  }
-  return wanted != "off";
+  return is_on("MLX_CPU_KERNELS");
 }
 
 } // namespace mlxrs

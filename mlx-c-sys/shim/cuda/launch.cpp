@@ -216,13 +216,7 @@ void fill_with_zeros(mx::array& a, mx::Stream s) {
 }
 
 bool is_usable(mx::Stream s) {
-  static const bool wanted = [] {
-    std::string text = setting("MLX_CUDA_KERNELS");
-    if (!text.empty() && text != "on" && text != "off") {
-      throw std::invalid_argument("MLX_CUDA_KERNELS must be on or off, given \"" + text + "\"");
-    }
-    return text != "off";
-  }();
+  static const bool wanted = is_on("MLX_CUDA_KERNELS");
   // What the oldest of the embedded binaries needs.
   return wanted && embedded_count > 0 && s.device == mx::Device::gpu && mx::cu::device(s.device).compute_capability_major() >= 8;
 }

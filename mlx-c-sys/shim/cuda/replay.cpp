@@ -195,17 +195,6 @@ mx::array value_of(const mx::array& a) {
   return value;
 }
 
-bool is_wanted() {
-  static const bool wanted = [] {
-    auto text = setting("MLX_CUDA_REPLAY");
-    if (!text.empty() && text != "on" && text != "off") {
-      throw std::invalid_argument("MLX_CUDA_REPLAY must be on or off, given \"" + text + "\"");
-    }
-    return text != "off";
-  }();
-  return wanted;
-}
-
 } // namespace
 
 void Replay::eval(std::vector<mx::array> roots) {
@@ -214,7 +203,8 @@ void Replay::eval(std::vector<mx::array> roots) {
     return;
   }
   auto s = roots[0].has_primitive() ? roots[0].primitive().stream() : mx::default_stream(mx::default_device());
-  bool usable = is_wanted() && failures_ < most_failures && s.device == mx::Device::gpu && is_usable(s) && launches_directly();
+  static const bool wanted = is_on("MLX_CUDA_REPLAY");
+  bool usable = wanted && failures_ < most_failures && s.device == mx::Device::gpu && is_usable(s) && launches_directly();
   auto graph = usable ? graph_of(roots, s) : std::nullopt;
   if (!graph) {
     seen_.reset();

@@ -102,13 +102,7 @@ class PackedLinear : public Product {
 
 bool is_for_cublas(const mx::array& x, mx::Stream s) {
   constexpr size_t many = 128;
-  static const bool wanted = [] {
-    auto text = setting("MLX_CUDA_CUBLAS");
-    if (!text.empty() && text != "on" && text != "off") {
-      throw std::invalid_argument("MLX_CUDA_CUBLAS must be on or off, given \"" + text + "\"");
-    }
-    return text != "off";
-  }();
+  static const bool wanted = is_on("MLX_CUDA_CUBLAS");
   return wanted && s.device == mx::Device::gpu && x.size() / std::max(1, x.shape(-1)) > many;
 }
 

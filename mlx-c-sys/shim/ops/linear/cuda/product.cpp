@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cuda/launch.h"
+#include "ops/lookup/cuda/lookup.h"
 
 namespace mlxrs::ops {
 
@@ -62,7 +63,7 @@ void many_products(const cuda::LinearArgs& given, const std::string& codes, cons
         rows.y = launch.write<char>(expanded) + i * slice * row_bytes;
         rows.count = matrix.n, rows.n = given.of[i].n, rows.k = given.k, rows.group = given.group;
         rows.first = first;
-        launch.run("lookup/lookup", "lookup_" + codes + "_" + type, cuda::blocks_of(int64_t(matrix.n) * (given.k / 32), 128), 128, rows);
+        launch_lookup(launch, rows, codes, type);
         matrix.weight = rows.y;
       }
       args.of[args.count++] = matrix;

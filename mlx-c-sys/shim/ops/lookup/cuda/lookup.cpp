@@ -1,9 +1,14 @@
 #include "lookup.h"
 
-#include "cuda/launch.h"
 #include "ops/linear/cuda/product.h"
 
 namespace mlxrs::ops {
+
+void launch_lookup(cuda::Launch& launch, const cuda::LookupArgs& args, const std::string& codes, const std::string& type) {
+  // A thread takes 32 columns.
+  unsigned blocks = cuda::blocks_of(static_cast<int64_t>(args.count) * (args.k / 32), 128);
+  launch.run("lookup/lookup", "lookup_" + codes + "_" + type, blocks, 128, args);
+}
 
 void lookup_on_cuda(
     const mx::array* indices, std::span<const mx::array> parts, const Packing& packing, mx::array& y, mx::Stream s) {
@@ -23,8 +28,7 @@ void lookup_on_cuda(
   args.count = indices != nullptr ? static_cast<int>(indices->size()) : args.n;
   args.k = y.shape(-1);
   args.group = is_packed ? packing.group : 1;
-  auto name = "lookup_" + codes_on_cuda(packing, is_packed) + "_" + cuda::name_of(y.dtype());
-  launch.run("lookup/lookup", name, cuda::blocks_of(static_cast<int64_t>(args.count) * (args.k / 32), 128), 128, args);
+  launch_lookup(launch, args, codes_on_cuda(packing, is_packed), cuda::name_of(y.dtype()));
 }
 
 } // namespace mlxrs::ops
