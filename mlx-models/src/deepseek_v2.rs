@@ -15,14 +15,6 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-const SIZES: LatentDefaults = LatentDefaults {
-    query_rank: 1536,
-    rank: 512,
-    plain_dim: 128,
-    rope_dim: 64,
-    value_dim: 128,
-};
-
 const EXPERTS: Deep = Deep {
     scoring: Scoring::Softmax,
     correction: Correction::None,
@@ -52,7 +44,7 @@ const IGNORED: &[&str] = &[
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
-    let mut config = family::latent(source, &DEFAULTS, &SIZES)?;
+    let mut config = family::latent(source, &DEFAULTS, &LatentDefaults::DEEPSEEK)?;
     if c.or("mlp_bias", false)? {
         return Err(c.unsupported("mlp_bias true is not supported: only MLPs without biases"));
     }

@@ -23,14 +23,6 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-const SIZES: LatentDefaults = LatentDefaults {
-    query_rank: 1536,
-    rank: 512,
-    plain_dim: 128,
-    rope_dim: 64,
-    value_dim: 128,
-};
-
 /// DeepSeek's experts.
 pub(crate) const EXPERTS: Deep = Deep {
     groups: Some((8, 4, GroupScore::TwoBest)),
@@ -68,7 +60,11 @@ pub(crate) fn load(source: &Source<'_>) -> Result<WithHeads> {
             )));
         }
     }
-    let mut config = family::latent(source, &interleaved(c, &DEFAULTS)?, &SIZES)?;
+    let mut config = family::latent(
+        source,
+        &interleaved(c, &DEFAULTS)?,
+        &LatentDefaults::DEEPSEEK,
+    )?;
     c.ignore(IGNORED);
     family::deep(c, &mut config, &EXPERTS)?;
     with_heads(source, &config)

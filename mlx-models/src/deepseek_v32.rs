@@ -21,14 +21,6 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-const SIZES: LatentDefaults = LatentDefaults {
-    query_rank: 1536,
-    rank: 512,
-    plain_dim: 128,
-    rope_dim: 64,
-    value_dim: 128,
-};
-
 const INDEX: IndexConfig = IndexConfig {
     heads: 64,
     dim: 128,
@@ -58,7 +50,13 @@ const IGNORED: &[&str] = &[
 ];
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
-    Decoder::new(&config(source, &DEFAULTS, &SIZES, INDEX, &EXPERTS)?)
+    Decoder::new(&config(
+        source,
+        &DEFAULTS,
+        &LatentDefaults::DEEPSEEK,
+        INDEX,
+        &EXPERTS,
+    )?)
 }
 
 /// A decoder with an indexer in each layer.

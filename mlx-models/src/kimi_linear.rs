@@ -23,14 +23,6 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-const SIZES: LatentDefaults = LatentDefaults {
-    query_rank: 1536,
-    rank: 512,
-    plain_dim: 128,
-    rope_dim: 64,
-    value_dim: 128,
-};
-
 const EXPERTS: Deep = Deep {
     scale: 2.446,
     ..Deep::corrected(
@@ -90,7 +82,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
         config: c,
         ..*source
     };
-    let mut config = family::latent(source, &DEFAULTS, &SIZES)?;
+    let mut config = family::latent(source, &DEFAULTS, &LatentDefaults::DEEPSEEK)?;
     let first = c.or("first_k_dense_replace", EXPERTS.dense)?;
     family::deep_by_types(c, &mut config, &EXPERTS, first)?;
     let rule = rule(c, &config)?;

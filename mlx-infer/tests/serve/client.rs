@@ -226,3 +226,13 @@ fn unchunked(mut rest: &[u8]) -> Vec<u8> {
     }
     body
 }
+
+/// Reads a stream to its first event.
+pub fn at_first_event(mut stream: BufReader<TcpStream>) -> BufReader<TcpStream> {
+    let mut line = String::new();
+    while !line.starts_with("data:") {
+        line.clear();
+        assert!(stream.read_line(&mut line).unwrap() > 0, "the stream ended");
+    }
+    stream
+}

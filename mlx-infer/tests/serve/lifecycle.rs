@@ -1,12 +1,12 @@
 //! Clients that leave, queues that are full, servers that end.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufReader, Read};
 use std::net::TcpStream;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::client::{SERVER, TestServer};
+use crate::client::{SERVER, TestServer, at_first_event};
 
 const JSON: [(&str, &str); 1] = [("Content-Type", "application/json")];
 
@@ -17,13 +17,7 @@ fn long() -> Value {
 
 /// Opens a stream and reads it to its first event.
 fn begun(server: &TestServer, body: &Value) -> BufReader<TcpStream> {
-    let mut stream = server.open("POST", "/v1/completions", &JSON, &body.to_string());
-    let mut line = String::new();
-    while !line.starts_with("data:") {
-        line.clear();
-        assert!(stream.read_line(&mut line).unwrap() > 0, "the stream ended");
-    }
-    stream
+    at_first_event(server.open("POST", "/v1/completions", &JSON, &body.to_string()))
 }
 
 #[test]

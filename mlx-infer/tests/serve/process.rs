@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 
+use crate::client::at_first_event;
+
 /// `mlx-infer serve` with a free port.
 struct Process {
     child: Child,
@@ -83,13 +85,7 @@ impl Drop for Process {
 const LONG: &str = r#"{"prompt": "The secret fox", "max_tokens": 400, "ignore_eos": true, "n": 4, "stream": true, "logprobs": 5}"#;
 
 fn begun(process: &Process) -> BufReader<TcpStream> {
-    let mut stream = process.open(LONG);
-    let mut line = String::new();
-    while !line.starts_with("data:") {
-        line.clear();
-        assert!(stream.read_line(&mut line).unwrap() > 0, "the stream ended");
-    }
-    stream
+    at_first_event(process.open(LONG))
 }
 
 #[test]

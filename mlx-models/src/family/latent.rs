@@ -16,6 +16,17 @@ pub(crate) struct LatentDefaults {
     pub value_dim: i32,
 }
 
+impl LatentDefaults {
+    /// Those of DeepSeek's configurations, which Kimi's repeat.
+    pub(crate) const DEEPSEEK: Self = Self {
+        query_rank: 1536,
+        rank: 512,
+        plain_dim: 128,
+        rope_dim: 64,
+        value_dim: 128,
+    };
+}
+
 /// Epsilon of the norms of compressed vectors, which is no key of any config.
 const EPS: f32 = 1e-6;
 
