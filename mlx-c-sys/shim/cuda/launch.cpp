@@ -183,7 +183,10 @@ mx::array resident(const mx::array& a, mx::Stream s) {
   mx::array to(a.shape(), a.dtype(), nullptr, {});
   copy(a, to, s);
   Launch(s).keep(to);
-  all.insert_or_assign(data.get(), Copy{data, a.offset(), s.index, to});
+  if (!Capturing::now()) {
+    // A captured copy has not run yet, and never does if the capture fails.
+    all.insert_or_assign(data.get(), Copy{data, a.offset(), s.index, to});
+  }
   return to;
 }
 
