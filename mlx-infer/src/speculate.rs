@@ -1,10 +1,11 @@
 //! Speculation: several tokens of a row in one forward pass.
 //!
-//! A drafter proposes the tokens that may follow a row's text: what followed the same tokens before, or what the model's head for multi-token
-//! prediction says. The next step computes the row's last token and the draft at once, and the sampler
-//! chooses the token behind each of them as it always does: its noise depends on seed and position only. The draft is kept as far as it equals
-//! what was chosen, so the tokens are those of the same request without speculation (*sampler match*; greedy or sampled, any drafter, any length).
-//! What a rejected token has written is behind the row's length, and is overwritten.
+//! A drafter proposes the next tokens of a row: the tokens that followed the same text earlier, or the tokens that a
+//! head for multi-token prediction or a draft model predicts. The next step computes the row's last token and the draft
+//! at once, and the sampler chooses a token after each of them as usual: its noise depends on seed and position only.
+//! The draft is kept as far as it equals the chosen tokens, so the tokens are those of the same request without
+//! speculation (*sampler match*; greedy or sampled, any drafter, any length). The keys and values of a rejected token
+//! are beyond the row's length, and are overwritten.
 
 mod alarm;
 mod cost;
@@ -26,15 +27,15 @@ pub(crate) use self::alarm::Alarm;
 pub(crate) use self::cost::{Costs, Offer, Origin};
 pub(crate) use self::row::Speculation;
 
-/// The most tokens of a draft. Rings of sliding windows have so many slots more.
+/// The most tokens of a draft. Rings of sliding windows have this number of extra slots.
 pub const MOST: usize = 8;
 
-/// Whether a request's next tokens are guessed, and how many at a time.
+/// Whether tokens are drafted for a request, and how many at a time.
 ///
-/// Drafts come from the request's own text: where its last tokens stood before, what followed them there (prompt lookup, also called n-gram
-/// speculation). It pays where an answer repeats its prompt: edits of a text, code, summaries, extraction. Where nothing did, a model's head for
-/// multi-token prediction drafts, if the checkpoint has one and it was loaded with
-/// [`LoadOptions::max_draft`](crate::LoadOptions::max_draft) above 0.
+/// Drafts come from the request's own text: the tokens that followed an earlier occurrence of its last tokens (prompt
+/// lookup, also called n-gram speculation). This pays if an answer repeats its prompt: edits of a text, code,
+/// summaries, extraction. If there is no earlier occurrence, a head for multi-token prediction drafts, if the
+/// checkpoint has one and it was loaded with [`LoadOptions::max_draft`](crate::LoadOptions::max_draft) above 0.
 ///
 /// In JSON and on the command line: `"off"`, `"auto"`, or a number from 1 to 8.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,9 +43,10 @@ pub enum Speculative {
     /// One token a step.
     #[default]
     Off,
-    /// As many as should pay, by the measured time of steps and by how many of the row's drafts were kept lately.
+    /// The number that is expected to pay, by the measured time of steps and the share of the row's recent drafts that
+    /// were kept.
     Auto,
-    /// So many, 1 to 8, whenever there is a draft.
+    /// This number, 1 to 8, whenever there is a draft.
     Tokens(usize),
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Assembled {
     /// Whether the text model's config is inside that of a multimodal checkpoint.
     pub nested: bool,
     pub quantization: Quantization,
-    /// What other programs stored the weights as.
+    /// The format in which another program stored the weights, if one did.
     pub stored: Option<Format>,
 }
 

@@ -1,5 +1,5 @@
-//! BitNet b1.58 (arXiv:2402.17764): norms also in front of the projections with which attention and MLP end; matrices of -1, 0 and 1
-//! with one scale each, which are packed in 2 bits, and inputs that are rounded to 8 bits.
+//! BitNet b1.58 (arXiv:2402.17764): extra norms before the output projections of attention and MLP; ternary matrices
+//! (-1, 0, 1) with one scale each, packed in 2 bits; inputs rounded to 8 bits.
 
 use mlx_core::Result;
 
@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::decoder::Decoder;
 use crate::family::{self, Defaults};
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 128_256,
     hidden: 2560,

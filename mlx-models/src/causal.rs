@@ -22,10 +22,11 @@ pub trait DecoderLayer: Module {
 
 /// A head for multi-token prediction that a model owns.
 pub trait Predict: Module {
-    /// Whether training knows the loss of the head: it reads features after the final norm, and its own go to the model's output head.
+    /// Whether training can compute the head's loss: the head reads features after the model's final norm, and the
+    /// model's output head reads the head's features.
     const IS_TRAINED: bool = true;
 
-    /// What its attention keeps of a position, and how. `None`: it is loaded and written, and drafts nothing.
+    /// The KV cache of the head's attention. `None` if the head is only loaded and written, and drafts nothing.
     fn kv(&self) -> Option<(LayerKind, KvShape)> {
         None
     }
@@ -35,7 +36,7 @@ pub trait Predict: Module {
         false
     }
 
-    /// Tokens by an embedding of its own, if it has one: `[B, L] -> [B, L, E]`
+    /// The tokens' rows of the head's own embedding, if it has one: `[B, L] -> [B, L, E]`
     ///
     /// # Errors
     /// The tokens are no integers.
@@ -43,7 +44,7 @@ pub trait Predict: Module {
         Ok(None)
     }
 
-    /// What an output head reads of its features: `[.., E] -> [.., E]`
+    /// Turns the head's features into the input of an output head: `[.., E] -> [.., E]`
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -51,13 +52,13 @@ pub trait Predict: Module {
         Ok(features.clone())
     }
 
-    /// An output head of its own, if it has one.
+    /// The head's own output head, if it has one.
     fn output(&self) -> Option<&Linear> {
         None
     }
 
-    /// Features behind tokens, of the embedded tokens and of the features before them, all `[B, L, E]`. `state` is the place of
-    /// its keys and values in the step's cache.
+    /// The head's features at each position, from the embedded token of the position and the features of the position
+    /// before it, all `[B, L, E]`. `state` is the index of the head's KV cache in the step's cache.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -76,10 +77,10 @@ impl Predict for () {}
 
 const NO_DRAFTS: &str = "the head of this model drafts nothing";
 
-/// What a decoder does in front of its first layer and behind its last. Between them runs a stream `[B, L, S]`, which may be
-/// wider than the features of a token.
+/// The operations before a decoder's first layer and after its last. The layers between them pass on a stream `[B, L,
+/// S]`, which may be wider than the features of a token.
 pub trait Ends: Module {
-    /// The stream, of `tokens [B, L]` and their embeddings `[B, L, E]`.
+    /// Makes the stream from `tokens [B, L]` and their embeddings `[B, L, E]`.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -87,7 +88,7 @@ pub trait Ends: Module {
         Ok(x)
     }
 
-    /// What the final norm reads of the stream: `[B, L, E]`.
+    /// The input of the final norm, `[B, L, E]`, from the stream.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -240,8 +241,9 @@ where
     M: Predict + Clone + 'static,
     E: Ends + Clone + 'static,
 {
-    /// The head's features behind the step's tokens, `[B, L, E]`; `hidden` are those of the tokens, of which the last of each row
-    /// is kept for the next step. Of a row that begins, the features behind its first token are left out.
+    /// The head's features `[B, L, E]` at the step's tokens. `hidden` are the model's features of these tokens; the
+    /// last of each row is kept for the next step. A row's first token has no position before it, so it gets no
+    /// features.
     fn follow(
         &self,
         state: usize,

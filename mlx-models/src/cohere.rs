@@ -1,4 +1,5 @@
-//! Command R (Cohere): attention and MLP side by side behind a layer norm without bias, scaled logits. Command R+ has norms on q and k.
+//! Command R (Cohere): attention and MLP in parallel after one layer norm without bias, scaled logits. Command R+ has
+//! norms on q and k.
 
 use mlx_core::Result;
 use mlx_nn::{NormKind, QkKind, QkNorm};
@@ -8,7 +9,7 @@ use crate::decoder::DecoderConfig;
 use crate::family::{self, Defaults};
 use crate::parallel::Parallel;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 pub(crate) const DEFAULTS: Defaults = Defaults {
     vocab: 256_000,
     hidden: 8192,

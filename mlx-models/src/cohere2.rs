@@ -1,4 +1,5 @@
-//! Command R 7B and Command A (arXiv:2504.00698): Cohere's decoder with windows; full layers do not see positions.
+//! Command R 7B and Command A (arXiv:2504.00698): Cohere's decoder with sliding windows; layers with full attention
+//! have no rope.
 
 use mlx_core::Result;
 
@@ -7,7 +8,7 @@ use crate::config::Config;
 use crate::family::{self, Defaults};
 use crate::parallel::Parallel;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     theta: 10_000.0,
     ..cohere::DEFAULTS

@@ -148,7 +148,7 @@ impl Config {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
-    /// The same object, in which keys also have other names: `(key, other name)`. The key goes before.
+    /// The same object, in which keys also have other names: `(key, other name)`. The key takes precedence.
     pub fn with_aliases(&self, aliases: &[(&str, &str)]) -> Self {
         let mut aliased = self.clone();
         for &(key, alias) in aliases {
@@ -193,7 +193,7 @@ impl Config {
         }
     }
 
-    /// Takes over the keys of another object; where both have one, the other's.
+    /// Adds the keys of another object. A key that both have takes the other object's value.
     pub fn update(&mut self, other: Config) {
         self.map.extend(other.map);
     }

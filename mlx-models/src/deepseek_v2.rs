@@ -1,5 +1,5 @@
-//! DeepSeek V2, Lite and Coder (arXiv:2405.04434): latent attention, and experts that a softmax chooses, of all or of the best
-//! groups.
+//! DeepSeek V2, Lite and Coder (arXiv:2405.04434): latent attention, and experts that a softmax chooses among all or
+//! within the best groups.
 
 use mlx_core::Result;
 use mlx_nn::{Correction, GroupScore, Rules, Scoring};
@@ -8,7 +8,7 @@ use crate::decoder::Decoder;
 use crate::family::{self, Deep, Defaults, ExpertsDefaults, LatentDefaults};
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 102_400,
     interleaved: true,
@@ -33,7 +33,7 @@ const EXPERTS: Deep = Deep {
     )
 };
 
-/// Keys of published files that transformers does not read: there is no other form.
+/// Keys of published files that transformers ignores, because the family has only one form.
 const IGNORED: &[&str] = &[
     "aux_loss_alpha",
     "ep_size",

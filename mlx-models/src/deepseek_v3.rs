@@ -1,4 +1,4 @@
-//! DeepSeek V3 and R1 (arXiv:2412.19437): latent attention, and experts in groups behind a few dense layers. Also the text
+//! DeepSeek V3 and R1 (arXiv:2412.19437): latent attention, and grouped experts after a few dense layers. Also the text
 //! tower of Kimi K2.5.
 
 use mlx_core::Result;
@@ -12,7 +12,7 @@ use crate::family::{self, Deep, Defaults, ExpertsDefaults, LatentDefaults};
 use crate::nextn::{self, NextN};
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 129_280,
     hidden: 7168,
@@ -40,7 +40,7 @@ pub(crate) const EXPERTS: Deep = Deep {
     )
 };
 
-/// Keys of published files that transformers does not read: there is no other form.
+/// Keys of published files that transformers ignores, because the family has only one form.
 const IGNORED: &[&str] = &[
     "aux_loss_alpha",
     "ep_size",
@@ -78,7 +78,7 @@ pub(crate) fn with_heads(source: &Source<'_>, config: &DecoderConfig) -> Result<
     Ok(Decoder::new(config)?.with_mtp(heads))
 }
 
-/// Whether rope pairs neighbours is a key of these families.
+/// Reads the key of these families that says whether rope pairs neighbouring features.
 pub(crate) fn interleaved(c: &Config, defaults: &Defaults) -> Result<Defaults> {
     Ok(Defaults {
         interleaved: c.or("rope_interleave", true)?,
@@ -86,7 +86,7 @@ pub(crate) fn interleaved(c: &Config, defaults: &Defaults) -> Result<Defaults> {
     })
 }
 
-/// Names of experts of DeepSeek's kind, and of the heads behind the last layer.
+/// Names of experts of DeepSeek's kind, and of the heads for multi-token prediction after the last layer.
 pub(crate) fn names_with_heads(c: &Config, layers: i32) -> Result<Rules> {
     Ok(nextn::names(c, layers)?.and(&family::deep_names()))
 }

@@ -9,7 +9,7 @@ use crate::family::{self, Deep, Defaults, LatentDefaults};
 use crate::nextn;
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 129_280,
     hidden: 7168,
@@ -28,13 +28,13 @@ const INDEX: IndexConfig = IndexConfig {
     interleaved: false,
 };
 
-/// Those of DeepSeek V3. A key of its own says how many dense layers are in front.
+/// DeepSeek V3's defaults. The number of dense layers at the start is a key of this family.
 pub(crate) const EXPERTS: Deep = Deep {
     dense: 0,
     ..deepseek_v3::EXPERTS
 };
 
-/// Keys of published files that transformers does not read: there is no other form.
+/// Keys of published files that transformers ignores, because the family has only one form.
 const IGNORED: &[&str] = &[
     "aux_loss_alpha",
     "ep_size",

@@ -1,4 +1,5 @@
-//! dots.llm1 (arXiv:2506.05767): experts of DeepSeek's kind, norms on q and k, a window on the upper layers if asked.
+//! dots.llm1 (arXiv:2506.05767): experts of DeepSeek's kind, norms on q and k, an optional sliding window on the upper
+//! layers.
 
 use mlx_core::Result;
 use mlx_nn::{QkNorm, Rules};
@@ -8,7 +9,7 @@ use crate::decoder::Decoder;
 use crate::family::{self, Deep, Defaults, ExpertsDefaults};
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 152_064,
     hidden: 4608,

@@ -1,4 +1,4 @@
-//! ERNIE 4.5, dense: Llama with a rope that pairs neighbours, and one key for all biases.
+//! ERNIE 4.5, dense: Llama with a rope that pairs neighbouring features, and one config key for all biases.
 
 use mlx_core::Result;
 
@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::decoder::Decoder;
 use crate::family::{self, Defaults};
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 103_424,
     hidden: 1024,

@@ -1,4 +1,4 @@
-//! ERNIE 4.5 with experts: those that a corrected softmax chooses in a range of layers, and shared ones.
+//! ERNIE 4.5 with experts in a range of layers, chosen by a softmax with a correction bias, and shared experts.
 
 use mlx_core::Result;
 use mlx_nn::{Correction, Routing, Rule, Rules, SharedExpert};
@@ -7,7 +7,7 @@ use crate::decoder::{Decoder, MlpConfig};
 use crate::family::{self, Defaults, ExpertsDefaults};
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 103_424,
     hidden: 2560,

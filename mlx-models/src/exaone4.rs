@@ -1,5 +1,5 @@
-//! EXAONE 4 (arXiv:2507.11407): norms behind each half of a layer and on q and k; with windows, full layers do not
-//! see positions.
+//! EXAONE 4 (arXiv:2507.11407): norms after attention and after MLP, and on q and k. In models with sliding windows,
+//! layers with full attention have no rope.
 
 use mlx_core::Result;
 use mlx_nn::QkNorm;
@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::family::{self, Defaults};
 use crate::postnorm::PostNorm;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 102_400,
     intermediate: 16_384,
@@ -35,7 +35,7 @@ pub(crate) fn load(c: &Config) -> Result<PostNorm> {
     PostNorm::new(&config)
 }
 
-/// Every so-manieth layer is full: a number, or letters of one period such as `LLLG`.
+/// Which layers have full attention: every n-th for a number n, or by the letters of one period, such as `LLLG`.
 fn pattern(c: &Config) -> Result<usize> {
     match c.value("sliding_window_pattern") {
         Some(serde_json::Value::String(letters)) => {

@@ -1,5 +1,5 @@
-//! Falcon: attention and MLP side by side, one pair of keys and values for all heads or for each group; with a rope or ALiBi. The layers of the
-//! larger models have two norms.
+//! Falcon: attention and MLP in parallel, one KV head for all query heads or for each group of them, rope or ALiBi. The
+//! layers of the larger models have two norms.
 
 use mlx_core::Result;
 use mlx_nn::{NormKind, Rule, Rules};
@@ -11,7 +11,7 @@ use crate::family::{self, Defaults};
 use crate::parallel::Parallel;
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 65_024,
     hidden: 4544,
@@ -35,7 +35,7 @@ const ROPE_KEYS: &[&str] = &["rope_parameters", "rope_scaling", "rope_theta"];
 
 /// How the layers of a config are made.
 struct Form {
-    /// Heads of keys and values each have their queries before them in the fused projection.
+    /// In the fused projection the queries of a group come first, then its key head and its value head.
     grouped: bool,
     multi_query: bool,
     parallel: bool,

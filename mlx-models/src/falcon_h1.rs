@@ -1,4 +1,4 @@
-//! Falcon H1 (arXiv:2507.22448): attention and a scan of Mamba 2 side by side in every layer, and a multiplier for nearly every
+//! Falcon H1 (arXiv:2507.22448): attention and Mamba 2 in parallel in every layer, and a multiplier for nearly every
 //! projection.
 
 use mlx_core::{Array, Result, fast};
@@ -17,7 +17,7 @@ mod multipliers;
 
 use multipliers::{Multipliers, outside};
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 128_000,
     intermediate: 14_336,
@@ -27,7 +27,7 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-/// Keys of published files that transformers does not read: there is no other form.
+/// Keys of published files that transformers ignores, because the family has only one form.
 const IGNORED: &[&str] = &[
     "attn_layer_indices",
     "layer_types",
@@ -131,8 +131,8 @@ fn scaled(x: Array, by: f32) -> Result<Array> {
     if by == 1.0 { Ok(x) } else { x.multiply(by) }
 }
 
-/// What is around the layers has other names. The form of the convolutions is kept when a file is written: it tells whether
-/// multipliers are in the weights.
+/// Parameters outside of the layers have other names. A written file keeps the axes of the convolutions, because they
+/// tell a reader whether the multipliers are in the weights.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let conv = family::convolutions(source.tensors, ".conv1d.weight")?;
     let norm = Rule::rename("model.final_layernorm.*", "model.norm.*").written();

@@ -1,4 +1,4 @@
-//! What the configs of the pre-norm families have in common.
+//! Reading configs: the keys that the pre-norm families have in common.
 
 use mlx_core::Result;
 use mlx_nn::{Activation, LayerKind, NormConfig};

@@ -8,7 +8,7 @@ use crate::decoder::{Decoder, MlpConfig};
 use crate::family::Defaults;
 use crate::gemma2;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 256_000,
     hidden: 3072,

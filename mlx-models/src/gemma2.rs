@@ -9,7 +9,7 @@ use crate::decoder::DecoderConfig;
 use crate::family::{self, Defaults};
 use crate::sandwich::Sandwich;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 256_000,
     hidden: 2304,
@@ -37,7 +37,7 @@ pub(crate) fn load(c: &Config) -> Result<Sandwich> {
     Sandwich::new(&config)
 }
 
-/// What all Gemmas have, and the `query_pre_attn_scalar` of Gemma 2 and 3.
+/// Sets what all Gemmas have, and the `query_pre_attn_scalar` of Gemma 2 and 3.
 pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     let mut config = common(c, defaults)?;
     // Early files have a wrong value there.
@@ -47,7 +47,7 @@ pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     Ok(config)
 }
 
-/// What all Gemmas have: norms that store `weight - 1`, and embeddings that are scaled by the root of their size.
+/// Sets what all Gemmas have: norms that store `weight - 1`, and embeddings scaled by the root of their size.
 pub(crate) fn common(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     if c.or("use_bidirectional_attention", false)? {
         return Err(

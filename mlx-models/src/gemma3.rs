@@ -1,5 +1,5 @@
-//! Gemma 3 (arXiv:2503.19786): norms on q and k instead of soft caps, two ropes, five layers with
-//! a window for each without. Also the text tower of the multimodal checkpoints.
+//! Gemma 3 (arXiv:2503.19786): norms on q and k instead of soft caps, two ropes, five sliding-window layers for each
+//! layer with full attention. Also the text tower of the multimodal checkpoints.
 
 use mlx_core::Result;
 use mlx_nn::QkNorm;
@@ -9,7 +9,7 @@ use crate::gemma2::{config, softcap};
 use crate::registry::Source;
 use crate::sandwich::Sandwich;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 262_208,
     hidden: 2304,

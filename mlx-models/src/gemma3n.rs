@@ -1,5 +1,6 @@
-//! Gemma 3n: several residual streams, of which a layer computes one; MLPs that drop most of their features; inputs of single
-//! layers; the last layers read the keys and values of earlier ones. The text model of the multimodal checkpoints.
+//! Gemma 3n: several residual streams, of which a layer computes one; MLPs that zero most of their features; an input
+//! of its own for each layer; the last layers read the keys and values of earlier ones. The text model of the
+//! multimodal checkpoints.
 
 use mlx_core::{Array, Result};
 use mlx_nn::{Attention, AttentionConfig, QkNorm, Rope, Rules};
@@ -21,7 +22,7 @@ use layer::{Laurel, Layer, SparseMlp};
 /// A decoder of these layers.
 pub(crate) type Gemma3n = CausalLm<Layer, (), StreamEnds>;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 262_400,
     hidden: 2048,

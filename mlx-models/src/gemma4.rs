@@ -1,6 +1,6 @@
-//! Gemma 4: layers without a window have heads of another size, whose keys may be their values; the last layers may read the
-//! keys and values of earlier ones; layers may have inputs of their own, and experts beside the MLP. Also the text tower of the
-//! multimodal checkpoints.
+//! Gemma 4: layers with full attention have another head size, and their keys may also be their values; the last layers
+//! may read the keys and values of earlier ones; layers may have inputs of their own, and experts beside the MLP. Also
+//! the text tower of the multimodal checkpoints.
 
 use mlx_core::Result;
 use mlx_nn::{
@@ -26,7 +26,7 @@ use layer::{Beside, Layer};
 /// A decoder of these layers.
 pub(crate) type Gemma4 = CausalLm<Layer, (), Option<LayerInputs>>;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 pub(crate) const DEFAULTS: Defaults = Defaults {
     vocab: 262_144,
     hidden: 2304,
@@ -90,7 +90,7 @@ fn experts(c: &Config) -> Result<Option<ExpertsConfig>> {
     Ok(Some(experts))
 }
 
-/// What the text models of Gemma 4 have in common; ropes are those of [`build`].
+/// Reads what the text models of Gemma 4 have in common, but for the ropes, which [`build`] reads.
 pub(crate) fn config(c: &Config, defaults: &Defaults, window: i32) -> Result<DecoderConfig> {
     if c.or("use_bidirectional_attention", String::new())? == "all" {
         return Err(c.unsupported(

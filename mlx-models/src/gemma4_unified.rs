@@ -1,4 +1,5 @@
-//! The text model of the Gemma 4 that reads images without a tower: Gemma 4 without inputs of single layers and without experts.
+//! The text model of the Gemma 4 that reads images without a tower: Gemma 4 without inputs for each layer and without
+//! experts.
 
 use mlx_core::Result;
 
@@ -6,7 +7,7 @@ use crate::config::Config;
 use crate::family::Defaults;
 use crate::gemma4::{self, Gemma4};
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     max_positions: 262_144,
     ..gemma4::DEFAULTS

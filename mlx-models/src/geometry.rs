@@ -10,7 +10,7 @@ pub struct Geometry {
     pub vocab: i32,
     /// Features of a token.
     pub hidden: i32,
-    /// Positions the model was made for, if its config tells.
+    /// The context length, if the config has one.
     pub max_positions: Option<usize>,
     /// See [`Model::switches_after`](crate::Model::switches_after).
     pub switches_after: Option<usize>,

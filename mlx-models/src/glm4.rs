@@ -1,4 +1,5 @@
-//! GLM 4 of 2025: four norms a layer, gate and up in one projection, half of a head rotates in neighbours.
+//! GLM 4 of 2025: four norms a layer, gate and up in one projection, rope on half of each head that pairs neighbouring
+//! features.
 
 use mlx_core::Result;
 use mlx_nn::{Rule, Rules};
@@ -9,7 +10,7 @@ use crate::family::{self, Defaults};
 use crate::registry::Source;
 use crate::sandwich::Sandwich;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 151_552,
     intermediate: 13_696,

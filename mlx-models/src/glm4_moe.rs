@@ -1,4 +1,4 @@
-//! GLM 4.5 to 4.7: experts of DeepSeek's kind, half of a head rotates, norms on q and k in the largest.
+//! GLM 4.5 to 4.7: experts of DeepSeek's kind, rope on half of each head, norms on q and k in the largest.
 
 use mlx_core::Result;
 use mlx_nn::{QkNorm, Rules};
@@ -8,7 +8,7 @@ use crate::deepseek_v3;
 use crate::family::{self, Deep, Defaults, ExpertsDefaults};
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 151_552,
     intermediate: 10_944,

@@ -8,7 +8,7 @@ use crate::deepseek_v3;
 use crate::family::{self, Deep, Defaults, ExpertsDefaults, LatentDefaults};
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 154_880,
     hidden: 2048,

@@ -1,5 +1,5 @@
-//! GLM 5: latent attention whose queries see only the positions that the indexers of some layers choose for those behind
-//! them, too.
+//! GLM 5: latent attention over the positions that an indexer chooses. Only some layers have an indexer; the layers
+//! after them use its choice.
 
 use mlx_core::Result;
 use mlx_nn::{GroupScore, IndexConfig, Rules};
@@ -10,7 +10,7 @@ use crate::family::{self, Deep, Defaults, LatentDefaults};
 use crate::registry::Source;
 use crate::{deepseek_v32, nextn};
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 154_880,
     hidden: 6144,
@@ -49,7 +49,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// Which layers take the choice of an earlier one: by a list, a pattern of letters, or every so many layers.
+/// Which layers use the choice of an earlier indexer: by a list, a pattern of letters, or one indexer for every n
+/// layers.
 fn shared(c: &Config, n: usize) -> Result<Vec<bool>> {
     const KNOWN: [(&str, bool); 2] = [("full", false), ("shared", true)];
     c.ignore(&[

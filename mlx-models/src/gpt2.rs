@@ -9,7 +9,7 @@ use crate::decoder::{Decoder, DecoderConfig, Layer};
 use crate::family::{self, Defaults};
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 50_257,
     hidden: 768,
@@ -33,7 +33,7 @@ const ALIASES: [(&str, &str); 5] = [
     ("intermediate_size", "n_inner"),
 ];
 
-/// Of training, of heads for other tasks, and the order of operations that changes no result.
+/// Keys of training, of heads for other tasks, and of an order of operations that changes no result.
 const IGNORED: &[&str] = &[
     "attn_pdrop",
     "embd_pdrop",

@@ -1,4 +1,5 @@
-//! GPT-NeoX and Pythia: attention and MLP side by side, each behind a layer norm of its own; biases, a part of a head rotates.
+//! GPT-NeoX and Pythia: attention and MLP in parallel, each after a layer norm of its own; biases; rope on a part of
+//! each head.
 
 use mlx_core::Result;
 use mlx_nn::{NormKind, Rule, Rules};
@@ -11,7 +12,7 @@ use crate::family::{self, Defaults};
 use crate::parallel::Parallel;
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 50_432,
     hidden: 6144,

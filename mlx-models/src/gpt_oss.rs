@@ -10,7 +10,7 @@ use crate::decoder::{Decoder, MlpConfig};
 use crate::family::{self, Defaults, ExpertsDefaults};
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 201_088,
     hidden: 2880,

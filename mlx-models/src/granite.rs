@@ -30,7 +30,7 @@ pub(crate) fn multipliers(c: &Config, config: &mut DecoderConfig) -> Result<()> 
     Ok(())
 }
 
-/// Small numbers, which few bits lose: more bits, as in mlx-lm.
+/// Weights of small numbers, which few bits would lose. They keep more bits, as in mlx-lm.
 pub(crate) const BITS: &[(&str, Bits)] = &[
     ("*.self_attn.o_proj", Bits::EightUnlessMixed),
     ("*.mlp.down_proj", Bits::EightUnlessMixed),

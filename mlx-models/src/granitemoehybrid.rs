@@ -1,4 +1,4 @@
-//! Granite 4: scans of Mamba 2 and a few attention layers, Granite's multipliers, experts beside an MLP that sees every token.
+//! Granite 4: Mamba 2 layers and a few attention layers, Granite's multipliers, experts beside a shared MLP.
 
 use mlx_core::Result;
 use mlx_nn::{GroupNorm, LayerKind, MambaConfig, RecurrenceConfig, Rule, Rules, SharedExpert};
@@ -18,7 +18,7 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
     norm_topk_prob: Some(true),
 };
 
-/// Keys of published files that transformers does not read: there is no other form.
+/// Keys of published files that transformers ignores, because the family has only one form.
 const IGNORED: &[&str] = &[
     "init_method",
     "mamba_chunk_size",
@@ -114,8 +114,8 @@ pub(crate) fn mamba(c: &Config, config: &DecoderConfig, inner: i64) -> Result<Ma
     Ok(mamba)
 }
 
-/// As of Granite with experts. The MLP beside experts has gate and up as one tensor in all files; without experts files of MLX have
-/// two.
+/// The names of Granite with experts. The MLP beside experts has gate and up as one tensor in all files; without
+/// experts files of MLX have two.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let conv = family::convolutions(source.tensors, ".conv1d.weight")?;
     let scans = Rule::rename("*.mamba.*", "*.linear_attn.*").written();

@@ -1,4 +1,4 @@
-//! Helium 1: Llama with a rope that pairs neighbours.
+//! Helium 1: Llama with a rope that pairs neighbouring features.
 
 use mlx_core::Result;
 
@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::decoder::Decoder;
 use crate::family::{self, Defaults};
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 48_000,
     hidden: 2560,

@@ -1,4 +1,4 @@
-//! Hunyuan 1, dense: norms on q and k behind rope, and a rope base that grows with a fixed `alpha`.
+//! Hunyuan 1, dense: norms on q and k after rope, and a rope base that a fixed `alpha` enlarges.
 
 use mlx_core::Result;
 use mlx_nn::{QkNorm, QkPlace, Rule, Rules};
@@ -9,7 +9,7 @@ use crate::decoder::{Decoder, DecoderConfig};
 use crate::family::{self, Defaults};
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 290_943,
     norm_eps: 1e-5,

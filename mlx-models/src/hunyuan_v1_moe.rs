@@ -1,4 +1,4 @@
-//! Hunyuan 1 with experts (A13B): those of the dense model's size in every layer, and one that sees every token.
+//! Hunyuan 1 with experts (A13B): in every layer experts of the dense MLP's size, and a shared expert.
 
 use mlx_core::Result;
 use mlx_nn::{ExpertsConfig, Rule, Rules, SharedExpert};
@@ -18,7 +18,7 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
     norm_topk_prob: Some(true),
 };
 
-/// Keys of published files that transformers does not read: there is no other form.
+/// Keys of published files that transformers ignores, because the family has only one form.
 const IGNORED: &[&str] = &[
     "attention_head_dim",
     "cla_share_factor",
@@ -63,7 +63,7 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// How many experts see a token in each layer: one number, or a list.
+/// The number of experts for each token, by layer: one number, or a list.
 fn top_k(c: &Config, n: usize) -> Result<Vec<i32>> {
     let given = c.value("moe_topk");
     if c.value("num_experts_per_tok").is_some() {

@@ -1,4 +1,4 @@
-//! InternLM 3: Llama with other names of the keys of biases.
+//! InternLM 3: Llama whose config has other keys for the biases.
 
 use mlx_core::Result;
 
@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::decoder::Decoder;
 use crate::family::{self, Defaults};
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 128_512,
     intermediate: 10_240,

@@ -1,5 +1,5 @@
-//! Kimi Linear (arXiv:2510.26692): delta rules whose channels decay by themselves, and latent attention without a rope in every fourth
-//! layer; experts as those of DeepSeek V3.
+//! Kimi Linear (arXiv:2510.26692): gated delta rules with a decay for each channel, and in every fourth layer latent
+//! attention without a rope; experts of DeepSeek V3's kind.
 
 use mlx_core::Result;
 use mlx_nn::{ChannelDeltaConfig, RecurrenceConfig, Rule, Rules};
@@ -10,7 +10,7 @@ use crate::decoder::{Decoder, DecoderConfig};
 use crate::family::{self, Deep, Defaults, ExpertsDefaults, LatentDefaults};
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 163_840,
     hidden: 2304,
@@ -38,7 +38,7 @@ const EXPERTS: Deep = Deep {
     )
 };
 
-/// The family's own names of keys, which go before the usual ones.
+/// The family's own names of keys, which take precedence over the usual ones.
 const ALIASES: [(&str, &str); 6] = [
     ("max_position_embeddings", "model_max_length"),
     ("norm_topk_prob", "moe_renormalize"),
@@ -95,7 +95,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// The keys of `linear_attn_config`, which go before those that transformers writes.
+/// The keys of `linear_attn_config`, which take precedence over those that transformers writes.
 fn linear_config(c: &Config) -> Result<Config> {
     let given = c.object("linear_attn_config")?;
     Ok(given.unwrap_or_else(|| c.part("linear_attn_config", [])))

@@ -8,7 +8,7 @@ use crate::decoder::{Decoder, DecoderConfig};
 use crate::family::{self, Defaults};
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 pub(crate) const DEFAULTS: Defaults = Defaults {
     vocab: 65_536,
     hidden: 2560,
@@ -22,7 +22,7 @@ pub(crate) const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-/// Keys of published files that transformers does not read: there is no other form.
+/// Keys of published files that transformers ignores, because the family has only one form.
 const IGNORED: &[&str] = &[
     "block_dim",
     "block_mlp_init_scale",
@@ -38,7 +38,7 @@ const IGNORED: &[&str] = &[
     "use_pos_enc",
 ];
 
-/// The first is the older one, and goes before.
+/// The first name is the older one and takes precedence.
 pub(crate) const TIED_KEYS: &[&str] = &["tie_embedding", "tie_word_embeddings"];
 
 pub(crate) fn load(c: &Config) -> Result<Decoder> {
@@ -83,7 +83,7 @@ pub(crate) fn set_layers(
     Ok(())
 }
 
-/// The features inside an MLP: two thirds of what the config says, rounded up to a multiple.
+/// The features inside an MLP: two thirds of the config's number, rounded up to a multiple.
 fn intermediate(c: &Config) -> Result<i32> {
     let size = match c.value("block_ff_dim") {
         Some(_) => c.size("block_ff_dim", None)?,
@@ -117,7 +117,7 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     Ok(mlp.and(&layer_names(source)?))
 }
 
-/// Names of what is not in the MLPs.
+/// Names of the parameters outside of the MLPs.
 pub(crate) fn layer_names(source: &Source<'_>) -> Result<Rules> {
     let conv = family::convolutions(source.tensors, ".conv.conv.weight")?;
     let rules = [

@@ -1,4 +1,4 @@
-//! LFM2 with experts, which corrected sigmoids choose, behind a few dense layers.
+//! LFM2 with experts after a few dense layers. Sigmoids with a correction bias choose them.
 
 use mlx_core::Result;
 use mlx_nn::{Activation, Correction, Routing, Rule, Rules, Scoring};
@@ -9,7 +9,7 @@ use crate::family::{self, Defaults, ExpertsDefaults};
 use crate::lfm2;
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     hidden: 2048,
     intermediate: 7168,

@@ -189,7 +189,7 @@ pub trait Model: Module {
         Ok(hidden)
     }
 
-    /// Keeps what [`draft`](Self::draft) needs of a step's tokens and their features before and after the final norm;
+    /// Stores what [`draft`](Self::draft) needs: the step's tokens, and their features before and after the final norm.
     /// [`hidden`](Self::hidden) calls it last.
     ///
     /// # Errors
@@ -199,7 +199,7 @@ pub trait Model: Module {
     }
 
     /// Makes a head for multi-token prediction, if the model has one, follow every step from now on, so that it can
-    /// [`draft`](Self::draft). Its states are behind those of the layers.
+    /// [`draft`](Self::draft). Its states follow those of the layers in the cache.
     fn enable_drafts(&mut self) {}
 
     /// Whether the model can [`draft`](Self::draft).
@@ -242,7 +242,7 @@ pub trait Model: Module {
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
-    /// The same model again, for another adapter. The arrays are shared.
+    /// A copy of the model that shares its arrays, for another adapter.
     ///
     /// # Errors
     /// The family does not support it ([`CausalLm`](causal::CausalLm) does).
@@ -280,13 +280,12 @@ pub trait Model: Module {
         self.geometry().states()
     }
 
-    /// The length from which on positions are embedded differently (LongRoPE). A row that grows past it has to be
-    /// computed again.
+    /// The length at which the rope changes (LongRoPE). A row that grows past it has to be computed again.
     fn switches_after(&self) -> Option<usize> {
         self.geometry().switches_after
     }
 
-    /// The length beyond which the embedding of positions depends on the length of the prompt (dynamic NTK). The layer states of a longer
+    /// The length beyond which the rope depends on the length of the prompt (dynamic NTK). The layer states of a longer
     /// prompt cannot begin another text.
     fn grows_after(&self) -> Option<usize> {
         self.geometry().grows_after

@@ -1,4 +1,4 @@
-//! Llama 1 to 3.3 (arXiv:2407.21783) and what is built like it.
+//! Llama 1 to 3.3 (arXiv:2407.21783) and models of the same structure.
 
 use mlx_core::Result;
 

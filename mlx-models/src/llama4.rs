@@ -1,5 +1,5 @@
-//! Llama 4: chunks of positions in layers with rope, and queries that grow in those without; experts whose inputs are scaled,
-//! beside a shared one. Also the text tower of the multimodal checkpoints.
+//! Llama 4: layers with rope attend within chunks of positions, layers without rope scale queries by their position;
+//! experts with scaled inputs beside a shared expert. Also the text tower of the multimodal checkpoints.
 
 use mlx_core::Result;
 use mlx_nn::{ExpertsConfig, Growth, LayerKind, QkNorm, QkPlace, Routing, Rule, Rules, Scoring};
@@ -9,7 +9,7 @@ use crate::decoder::{Decoder, MlpConfig};
 use crate::family::{self, Defaults, ExpertsDefaults};
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 202_048,
     hidden: 5120,

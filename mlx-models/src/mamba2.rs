@@ -8,7 +8,7 @@ use crate::family::{self, Defaults};
 use crate::registry::Source;
 use crate::single::{MixerConfig, Single};
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 32_768,
     layers: 64,
@@ -19,7 +19,7 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-/// Keys that are read for the first values of a training only, or describe what has no other form.
+/// Keys that only set initial values for training, or describe a form without alternatives.
 pub(crate) const IGNORED: &[&str] = &[
     "chunk_size",
     "norm_before_gate",

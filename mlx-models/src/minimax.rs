@@ -1,5 +1,5 @@
-//! MiniMax 01 (arXiv:2501.08313): lightning attention and softmax attention in turns, experts in every layer; residuals are of the
-//! normed inputs, and weighted.
+//! MiniMax 01 (arXiv:2501.08313): lightning attention and softmax attention in turns, experts in every layer; residual
+//! connections start from the normed inputs and are weighted.
 
 use mlx_core::{Array, Result};
 use mlx_nn::{
@@ -13,7 +13,7 @@ use crate::family::{self, Defaults, ExpertsDefaults};
 use crate::mixtral;
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     intermediate: 14_336,
     kv_heads: Some(8),
@@ -50,7 +50,7 @@ pub(crate) struct Layer {
 module!(Layer { input_layernorm, self_attn, linear_attn, post_attention_layernorm, mlp }
         plain { attention_weights, mlp_weights });
 
-/// Of the residual and of what is added to it.
+/// Factors of the residual and of the output that is added to it.
 #[derive(Clone, Copy)]
 struct Weights {
     alpha: f32,
@@ -148,8 +148,8 @@ fn lightning(c: &Config, config: &DecoderConfig) -> Result<LightningConfig> {
     })
 }
 
-/// As of Mixtral. Lightning attention has queries, keys and values head by head in one matrix; its decays, which the config tells,
-/// are in files of transformers.
+/// The names of Mixtral. Lightning attention has queries, keys and values head by head in one matrix. Its decays follow
+/// from the config; files of transformers hold them all the same.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let c = source.config;
     let LightningConfig {

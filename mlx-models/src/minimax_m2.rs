@@ -1,5 +1,5 @@
-//! MiniMax M2: experts in every layer, chosen by corrected sigmoids; norms over all heads of q and k at once; a part of
-//! a head rotates.
+//! MiniMax M2: experts in every layer, chosen by sigmoids with a correction bias; norms over all heads of q and k at
+//! once; rope on a part of each head.
 
 use mlx_core::Result;
 use mlx_nn::{Correction, QkNorm, QkPlace, Routing, Rules, Scoring};
@@ -11,7 +11,7 @@ use crate::family::{self, Defaults, ExpertsDefaults};
 use crate::mixtral;
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 200_064,
     hidden: 3072,
@@ -33,7 +33,7 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
     norm_topk_prob: Some(true),
 };
 
-/// Keys of published files that transformers does not read: there is no other form.
+/// Keys of published files that transformers ignores, because the family has only one form.
 const IGNORED: &[&str] = &[
     "attn_type_list",
     "layernorm_full_attention_beta",

@@ -1,5 +1,5 @@
-//! Ministral 3 and Devstral 2: Mistral with queries that grow with their positions, and YaRN. Also the text towers of
-//! the multimodal checkpoints, which may be Mistral (Small 3).
+//! Ministral 3 and Devstral 2: Mistral with queries scaled by their position, and YaRN. Also the text towers of the
+//! multimodal checkpoints, which may be Mistral (Small 3).
 
 use mlx_core::Result;
 use mlx_nn::{Growth, RopeScaling};
@@ -12,7 +12,7 @@ use crate::family::{self, Defaults};
 use crate::registry::Source;
 use crate::{mistral, mistral4};
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 131_072,
     intermediate: 14_336,
@@ -67,7 +67,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// How queries grow, as the entry of the rope says, or as without one.
+/// The scaling of queries by position: that of the rope's entry, or the default without one.
 ///
 /// # Errors
 /// The entry has no context length.

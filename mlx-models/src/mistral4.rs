@@ -1,4 +1,4 @@
-//! Mistral Small 4: latent attention with queries that grow with their positions, YaRN, and experts that a softmax chooses.
+//! Mistral Small 4: latent attention with queries scaled by their position, YaRN, and experts that a softmax chooses.
 
 use mlx_core::Result;
 use mlx_nn::{Correction, Rules, Scoring};
@@ -10,7 +10,7 @@ use crate::family::{self, Deep, Defaults, ExpertsDefaults, LatentDefaults};
 use crate::ministral3;
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 131_072,
     hidden: 4096,

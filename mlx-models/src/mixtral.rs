@@ -8,7 +8,7 @@ use crate::decoder::{Decoder, MlpConfig};
 use crate::family::{self, Defaults, ExpertsDefaults};
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     intermediate: 14_336,
     kv_heads: Some(8),

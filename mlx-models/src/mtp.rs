@@ -1,4 +1,4 @@
-//! [`Mtp`]: a head that predicts a token further, from the features of a position and the token behind it
+//! [`Mtp`]: a head that predicts one token further ahead, from the features of a position and the token after it
 //! (multi-token prediction; DeepSeek-V3, arXiv:2412.19437, §2.2). It shares embedding and output head with its model.
 
 mod apart;
@@ -78,7 +78,7 @@ impl Mtp {
         };
         let key = keys.into_iter().take(2).find(|key| c.value(key).is_some());
         let n = c.size(key.unwrap_or(keys[0]), Some(1))?;
-        // A model with experts in some layers has them in the head, too, where its tensors say so.
+        // The head has experts if its tensors are those of experts.
         let experts = source.has("mtp.layers.0.mlp.switch_mlp.");
         let fits = |mlp: &&MlpConfig| matches!(mlp, MlpConfig::Experts(_)) == experts;
         let mlp = config.mlps.iter().find(fits).unwrap_or(&config.mlps[0]);
@@ -97,13 +97,12 @@ impl Mtp {
     }
 }
 
-/// Brings the tensors of a head that a file has under the prefix `mtp.`: those with other prefixes before it, and those of a
-/// file that holds a head alone, without it.
+/// Rules that rename the tensors of a head to `mtp.*`. A file may have them under `PREFIX.mtp.`, or, if it holds only a
+/// head, without `mtp.`.
 ///
-/// # Errors
-/// A prefix cannot be one.
+/// # Errors A prefix has characters that a rule cannot match.
 pub(crate) fn renames(file: &Safetensors) -> Result<Rules> {
-    // Of every head, and of nothing else.
+    // A tensor that every head has, and no other module.
     const MARK: &str = "pre_fc_norm_hidden.weight";
     let mut prefixes = BTreeSet::new();
     for name in file.names() {
@@ -137,7 +136,7 @@ pub(crate) fn renames(file: &Safetensors) -> Result<Rules> {
 }
 
 impl Predict for Mtp {
-    /// Several layers are for one token each, one after the other, which this version does not do.
+    /// Each of several layers would predict a further token, one after the other. This version does not support that.
     fn kv(&self) -> Option<(LayerKind, KvShape)> {
         (self.layers.len() == 1).then_some((LayerKind::Full, self.kv))
     }

@@ -1,5 +1,5 @@
-//! nanochat: norms without weights, also behind the embedding; queries and keys turn backwards and are normed behind the rope; an MLP
-//! without a gate; a soft cap of the logits.
+//! nanochat: norms without weights, one of them after the embedding; rope turns in the opposite direction, and q and k
+//! are normed after it; an MLP without a gate; a soft cap of the logits.
 
 use mlx_core::{Array, Result};
 use mlx_nn::{Norm, NormKind, QkKind, QkNorm, QkPlace, Rule, Rules, module};
@@ -11,7 +11,7 @@ use crate::family::{self, Defaults};
 use crate::gemma2::softcap;
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 50_304,
     hidden: 768,

@@ -1,4 +1,5 @@
-//! Nemotron 3 and 4 (arXiv:2402.16819): layer norms that store `weight - 1`, squared activations, half of a head rotates.
+//! Nemotron 3 and 4 (arXiv:2402.16819): layer norms that store `weight - 1`, squared activations, rope on half of each
+//! head.
 
 use mlx_core::Result;
 use mlx_nn::NormKind;
@@ -8,7 +9,7 @@ use crate::config::rope::Dialect;
 use crate::decoder::Decoder;
 use crate::family::{self, Defaults};
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 256_000,
     hidden: 6144,

@@ -14,7 +14,7 @@ use crate::mamba2;
 use crate::registry::Source;
 use crate::single::{MixerConfig, Single};
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 131_072,
     intermediate: 21_504,
@@ -37,7 +37,7 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
     norm_topk_prob: Some(true),
 };
 
-/// Keys of published files that transformers does not read: there is no other form.
+/// Keys of published files that transformers ignores, because the family has only one form.
 const IGNORED: &[&str] = &[
     "attention_bias",
     "attention_head_dim",
@@ -100,7 +100,7 @@ pub(crate) fn load(c: &Config) -> Result<Single> {
     Single::new(&config, &mixers.collect::<Result<Vec<_>>>()?)
 }
 
-/// What each layer is, in the letters of `hybrid_override_pattern`.
+/// The kind of each layer, by the letters of `hybrid_override_pattern`.
 fn letters(c: &Config) -> Result<Vec<char>> {
     const KNOWN: [(&str, char); 6] = [
         ("linear_attention", 'M'),
@@ -130,7 +130,7 @@ fn letters(c: &Config) -> Result<Vec<char>> {
     }
 }
 
-/// The scan of recurrent layers. Some keys have two names; the first goes before.
+/// The scan of recurrent layers. Some keys have two names; the first takes precedence.
 fn mamba(c: &Config, config: &DecoderConfig) -> Result<MambaConfig> {
     let either = |keys: [&'static str; 2]| match c.value(keys[0]) {
         Some(_) => keys[0],

@@ -1,5 +1,5 @@
-//! [`NextN`]: heads for multi-token prediction that are published as layers behind the last (DeepSeek-V3, arXiv:2412.19437,
-//! §2.2). The first one drafts, also for tokens further on: published models have one.
+//! [`NextN`]: heads for multi-token prediction that are published as extra layers after the last (DeepSeek-V3,
+//! arXiv:2412.19437, §2.2). The first head makes all drafts, because published models have only one.
 
 use mlx_core::ops::concat;
 use mlx_core::{Array, Result};
@@ -22,13 +22,14 @@ const MAX_HEADS: usize = 8;
 #[derive(Clone)]
 pub struct NextN {
     layers: Vec<Head>,
-    /// What the layer of a head keeps.
+    /// The KV cache of a head's layer.
     kind: LayerKind,
     kv: KvShape,
 }
 module!(NextN { layers } plain { kind, kv });
 
-/// One head: norms of both inputs, a projection of both to one, a layer of the decoder, and what stands before and behind it.
+/// One head: norms of both inputs, a projection that joins them, a layer of the decoder, and optionally an embedding, a
+/// final norm and an output head.
 #[derive(Clone)]
 struct Head {
     enorm: Norm,
@@ -120,7 +121,7 @@ impl Module for Head {
     }
 }
 
-/// What the layer of a head keeps: it is like the decoder's last.
+/// The KV cache of a head's layer. The layer is like the decoder's last.
 fn kind(config: &DecoderConfig) -> LayerKind {
     config.layers.last().copied().unwrap_or(LayerKind::Full)
 }
@@ -178,7 +179,7 @@ impl Predict for NextN {
     }
 }
 
-/// The heads' names: those of layers behind the last.
+/// The names of the heads in files: layers after the last.
 ///
 /// # Errors
 /// The config has no number of layers.

@@ -1,4 +1,4 @@
-//! OLMo 2 (arXiv:2501.00656): norms behind each half of a layer, and over all heads of q and k at once.
+//! OLMo 2 (arXiv:2501.00656): norms after attention and after MLP, and norms over all heads of q and k at once.
 
 use mlx_core::Result;
 use mlx_nn::{QkNorm, QkPlace};
@@ -8,7 +8,7 @@ use crate::decoder::DecoderConfig;
 use crate::family::{self, Defaults};
 use crate::postnorm::PostNorm;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 50_304,
     norm_eps: 1e-5,

@@ -7,7 +7,7 @@ use crate::family::{self, Defaults};
 use crate::olmo2;
 use crate::postnorm::PostNorm;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 50_304,
     norm_eps: 1e-5,

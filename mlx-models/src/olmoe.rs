@@ -7,7 +7,7 @@ use crate::decoder::{Decoder, MlpConfig};
 use crate::family::{self, Defaults, ExpertsDefaults};
 use crate::olmo2;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 50_304,
     hidden: 2048,

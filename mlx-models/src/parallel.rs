@@ -1,5 +1,5 @@
-//! A decoder whose attention and MLP stand side by side: both read one norm of the layer's input (Cohere, Phi 2, some StableLM), or
-//! each reads its own (GPT-NeoX).
+//! A decoder with attention and MLP in parallel: both read one norm of the layer's input (Cohere, Phi 2, some
+//! StableLM), or each reads its own (GPT-NeoX).
 
 use mlx_core::{Array, Result, fast};
 use mlx_nn::{Attention, FeedForward, Norm, Step, module};
@@ -46,7 +46,7 @@ impl DecoderLayer for Layer {
     }
 }
 
-/// A decoder-only transformer with attention and MLP side by side.
+/// A decoder-only transformer with attention and MLP in parallel.
 pub type Parallel = CausalLm<Layer>;
 
 impl Parallel {

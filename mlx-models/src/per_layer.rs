@@ -1,5 +1,5 @@
-//! Inputs that layers have of their own (Gemma 3n and 4): features of each token for each layer, from a table and from the
-//! token's embedding. They run behind the residual stream, those of the next layer first.
+//! Per-layer inputs (Gemma 3n and 4): features of each token for each layer, from a table and from the token's
+//! embedding. They are appended to the residual stream, those of the next layer first.
 
 use mlx_core::{Array, Result, fast, ops::concat};
 use mlx_nn::{Activation, Embedding, Linear, RmsNorm, module};
@@ -19,11 +19,11 @@ pub(crate) struct LayerInputSizes {
     pub width: i32,
     /// Epsilon of the norm.
     pub eps: f32,
-    /// Tokens behind the table have the row of token 0.
+    /// Tokens beyond the table have the row of token 0.
     pub cut: bool,
 }
 
-/// What all layers' inputs are made of.
+/// The parameters that make the inputs of all layers.
 #[derive(Clone)]
 pub(crate) struct LayerInputs {
     embed_tokens_per_layer: Embedding,
@@ -44,7 +44,8 @@ impl LayerInputs {
         })
     }
 
-    /// Of `tokens [B, L]` and their embeddings `[B, L, E]`, the inputs of all layers one behind the other: `[B, L, layers * P]`.
+    /// Makes the inputs of all layers from `tokens [B, L]` and their embeddings `[B, L, E]`: `[B, L, layers * P]`, one
+    /// layer after the other.
     pub(crate) fn forward(&self, tokens: &Array, x: &Array) -> Result<Array> {
         let LayerInputSizes {
             vocab,
@@ -104,7 +105,7 @@ impl LayerInput {
         })
     }
 
-    /// What a layer adds of features `[B, L, E]` and its input `[B, L, P]`: `[B, L, E]`.
+    /// The layer's addition to the residual, `[B, L, E]`, from features `[B, L, E]` and its input `[B, L, P]`.
     pub(crate) fn forward(&self, x: &Array, input: &Array) -> Result<Array> {
         let gate = self.per_layer_input_gate.forward(x)?;
         let y = self.activation.gated(&gate, input)?;

@@ -1,4 +1,4 @@
-//! Phi 1 and 2: attention and MLP side by side behind a layer norm, biases everywhere, a part of a head rotates.
+//! Phi 1 and 2: attention and MLP in parallel after one layer norm, biases everywhere, rope on a part of each head.
 
 use mlx_core::Result;
 use mlx_nn::{NormKind, QkKind, QkNorm, Rule, Rules};
@@ -9,7 +9,7 @@ use crate::family::{self, Defaults};
 use crate::parallel::Parallel;
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 51_200,
     hidden: 2048,
@@ -37,7 +37,7 @@ pub(crate) fn load(c: &Config) -> Result<Parallel> {
     Parallel::new(&config)
 }
 
-/// Names of the matrices that other families call otherwise.
+/// The matrices that have other names in other families.
 pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
     Ok(Rules::from([
         Rule::rename("*.self_attn.dense.*", "*.self_attn.o_proj.*").written(),

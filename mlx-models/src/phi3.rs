@@ -10,7 +10,7 @@ use crate::config::rope::Dialect;
 use crate::decoder::{DecoderConfig, MlpConfig};
 use crate::family::{self, Defaults};
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 32_064,
     hidden: 3072,

@@ -10,7 +10,7 @@ use crate::family::{self, Defaults, ExpertsDefaults};
 use crate::mixtral;
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 32_064,
     intermediate: 6400,
@@ -37,7 +37,7 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
     config.head_bias = c.or("lm_head_bias", false)?;
     let window = family::window(c, None)?;
     config.layers.fill(family::kind(window));
-    // Two experts see a token, whatever the key says. Noise on inputs is for training only.
+    // Each token uses two experts, whatever the key's value is. Noise on inputs is for training only.
     c.ignore(&[
         "num_experts_per_tok",
         "input_jitter_noise",

@@ -1,4 +1,4 @@
-//! A decoder with a norm behind each half of a layer and none in front (OLMo 2 and 3, EXAONE 4).
+//! A decoder with norms after attention and after MLP, and none before them (OLMo 2 and 3, EXAONE 4).
 
 use mlx_core::{Array, Result};
 use mlx_nn::{Attention, FeedForward, Norm, Step, module};
@@ -41,7 +41,7 @@ impl DecoderLayer for Layer {
     }
 }
 
-/// A decoder-only transformer with a norm behind each half of a layer.
+/// A decoder-only transformer with norms after attention and after MLP.
 pub type PostNorm = CausalLm<Layer>;
 
 impl PostNorm {

@@ -1,4 +1,4 @@
-//! Qwen 2 and 2.5 (arXiv:2412.15115): biases on q, k and v; a window on the upper layers if asked.
+//! Qwen 2 and 2.5 (arXiv:2412.15115): biases on q, k and v; an optional sliding window on the upper layers.
 
 use mlx_core::Result;
 use mlx_nn::LayerKind;
@@ -8,7 +8,7 @@ use crate::config::rope::shared_by_layers;
 use crate::decoder::Decoder;
 use crate::family::{self, Defaults};
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 151_936,
     intermediate: 22_016,

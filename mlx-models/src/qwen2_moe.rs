@@ -1,4 +1,4 @@
-//! Qwen 1.5 and 2 with experts (arXiv:2407.10671): biases on q, k and v, and one expert that sees every token.
+//! Qwen 1.5 and 2 with experts (arXiv:2407.10671): biases on q, k and v, and a shared expert.
 
 use mlx_core::Result;
 use mlx_nn::{ExpertsConfig, SharedExpert};
@@ -8,7 +8,7 @@ use crate::config::rope::shared_by_layers;
 use crate::decoder::Decoder;
 use crate::family::{self, Defaults, ExpertsDefaults};
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 151_936,
     hidden: 2048,

@@ -8,7 +8,7 @@ use crate::decoder::{Decoder, DecoderConfig};
 use crate::family::{self, Defaults};
 use crate::qwen2;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 151_936,
     intermediate: 22_016,

@@ -1,5 +1,5 @@
-//! Qwen 3.5 and 3.6: a few layers with a gated delta rule (arXiv:2412.06464) for each with gated attention, of which a
-//! quarter of the head rotates. Also the text tower of the multimodal checkpoints.
+//! Qwen 3.5 and 3.6: several layers with a gated delta rule (arXiv:2412.06464) for each layer with gated attention,
+//! whose rope covers a quarter of each head. Also the text tower of the multimodal checkpoints.
 
 use mlx_core::Result;
 use mlx_nn::{Activation, DeltaConfig, LayerKind, QkNorm, RecurrenceConfig, Rule, Rules};
@@ -13,7 +13,7 @@ use crate::family::{self, Defaults};
 use crate::mtp::{Mtp, norm_offset};
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 248_320,
     hidden: 4096,
@@ -104,7 +104,8 @@ pub(crate) fn delta(c: &Config, hidden: i32, norm_eps: f32) -> Result<DeltaConfi
 }
 
 /// Published files have convolutions with other axes, norms stored as `weight - 1`, and experts one by one or as two
-/// tensors for all. Files of MLX have convolutions of a last axis of 1, and the norms' weights: so mlx-lm tells them apart.
+/// tensors for all. Files of MLX have convolutions whose last axis is 1, and the norms' weights themselves. mlx-lm
+/// tells the two apart by the axes of the convolutions.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let (c, tensors) = (source.config, source.tensors);
     let mut rules = vec![

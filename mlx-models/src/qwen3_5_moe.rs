@@ -1,4 +1,4 @@
-//! Qwen 3.5 and 3.6 with a mixture of experts, and one that sees every token, in each layer.
+//! Qwen 3.5 and 3.6 with a mixture of experts and a shared expert in each layer.
 
 use mlx_core::Result;
 use mlx_nn::{ExpertsConfig, SharedExpert};
@@ -10,7 +10,7 @@ use crate::family::{self, Defaults, ExpertsDefaults};
 use crate::qwen3_5::{self, Hybrid};
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 248_320,
     hidden: 2048,

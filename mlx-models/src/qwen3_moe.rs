@@ -10,7 +10,7 @@ use crate::family::{self, Defaults, ExpertsDefaults};
 use crate::qwen3;
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 151_936,
     hidden: 2048,

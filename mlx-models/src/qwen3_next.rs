@@ -1,4 +1,4 @@
-//! Qwen3-Next: what became Qwen 3.5, with fused projections in its recurrent layers.
+//! Qwen3-Next: the predecessor of Qwen 3.5, with fused projections in its recurrent layers.
 
 use mlx_core::Result;
 use mlx_nn::{ExpertsConfig, Routing, Rule, Rules};
@@ -9,7 +9,7 @@ use crate::qwen3_5::{self, Hybrid};
 use crate::qwen3_5_moe::with_shared;
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 151_936,
     hidden: 2048,
@@ -42,8 +42,9 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Hybrid> {
     qwen3_5::hybrid(source, &config)
 }
 
-/// As of Qwen 3.5. The rows of the projections lie key head by key head: `in_proj_qkvz` has the query, the key, and the values
-/// and gates of the value heads that it serves, `in_proj_ba` their two gates. Files of MLX have them so as well.
+/// The names of Qwen 3.5. The rows of the projections lie key head by key head: `in_proj_qkvz` has the query, the key,
+/// and the values and gates of the value heads that it serves, `in_proj_ba` their two gates. Files of MLX have them so
+/// as well.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let config = qwen3_5::config(source.config, &DEFAULTS)?;
     let delta = qwen3_5::delta(source.config, config.hidden, config.norm.eps)?;

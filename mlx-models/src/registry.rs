@@ -47,7 +47,7 @@ pub struct Family {
     pub build: fn(&Source<'_>) -> Result<Box<dyn Model>>,
     /// How published tensors become parameters.
     pub names: fn(&Source<'_>) -> Result<Rules>,
-    /// What `tie_word_embeddings` is without a value.
+    /// The default of `tie_word_embeddings`.
     pub tied: bool,
     /// The keys that say whether the head is the embedding. The first that has a value counts.
     pub tied_keys: &'static [&'static str],
@@ -62,8 +62,8 @@ pub struct Family {
 }
 
 impl Family {
-    /// A family whose tensors are called as the parameters, whose head is not tied, and whose weights are all
-    /// quantised alike.
+    /// A family whose tensors have the parameters' names, whose head is not tied, and whose weights are all quantised
+    /// alike.
     pub const fn new(
         types: &'static [&'static str],
         build: fn(&Source<'_>) -> Result<Box<dyn Model>>,

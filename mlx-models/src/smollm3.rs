@@ -1,4 +1,4 @@
-//! SmolLM 3: Llama with layers that do not see positions.
+//! SmolLM 3: Llama with some layers without a rope.
 
 use mlx_core::Result;
 
@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::decoder::Decoder;
 use crate::family::{self, Defaults};
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 128_256,
     hidden: 2048,

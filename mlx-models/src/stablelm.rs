@@ -1,4 +1,4 @@
-//! StableLM 2 and 3: layer norms, a quarter of a head rotates, halves of a layer after each other or side by side.
+//! StableLM 2 and 3: layer norms, rope on a quarter of each head, attention and MLP in sequence or in parallel.
 
 use mlx_core::Result;
 use mlx_nn::{NormKind, QkKind, QkNorm, Rule, Rules};
@@ -10,7 +10,7 @@ use crate::family::{self, Defaults};
 use crate::parallel::Parallel;
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 50_304,
     hidden: 2560,
@@ -41,7 +41,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Box<dyn Model>> {
     })
 }
 
-/// Names of norms that other families call otherwise.
+/// The norms that have other names in other families.
 pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
     Ok(Rules::from([
         Rule::rename("*.self_attn.q_layernorm.*", "*.self_attn.q_norm.*").written(),

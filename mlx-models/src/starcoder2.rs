@@ -8,7 +8,7 @@ use crate::decoder::Decoder;
 use crate::family::{self, Defaults};
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys.
+/// transformers' defaults for keys that a config leaves out.
 const DEFAULTS: Defaults = Defaults {
     vocab: 49_152,
     hidden: 3072,
@@ -42,7 +42,7 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// The MLP's matrices have names of convolutions.
+/// The MLP's matrices are named like convolutions.
 pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
     Ok(Rules::from([
         Rule::rename("*.mlp.c_fc.*", "*.mlp.up_proj.*").written(),

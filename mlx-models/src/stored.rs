@@ -1,5 +1,5 @@
-//! Formats of other programs in published files: 8-bit floats with scales of blocks, and packed integers. What one of our schemes
-//! says exactly is kept packed; the rest becomes dense.
+//! Formats of other programs in published files: 8-bit floats with scales of blocks, and packed integers. A weight that
+//! one of our schemes represents exactly stays packed; all others become dense.
 
 use std::collections::HashMap;
 
@@ -11,12 +11,12 @@ use crate::config::Config;
 mod fp8;
 mod int4;
 
-/// What the weights of a checkpoint are stored as.
+/// The format in which the weights of a checkpoint are stored.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Format {
     /// How they are packed in memory; `None` if they are dense there.
     pub scheme: Option<Scheme>,
-    /// The format and what became of it, for people.
+    /// A description of the format and of its form in memory, for users.
     pub described: String,
 }
 
@@ -74,7 +74,8 @@ pub(crate) fn decoded(
     Ok((checkpoint.with_decoded(decoded)?, Some(format)))
 }
 
-/// The settings of another program: those of MLX go before. A multimodal config may have them outside or inside.
+/// The settings of another program, unless there are settings of MLX. A multimodal config may have them outside or
+/// inside.
 fn settings(config: &Config) -> Result<Option<Config>> {
     const KEY: &str = "quantization_config";
     if config.value("quantization").is_some() {

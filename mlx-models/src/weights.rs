@@ -79,7 +79,8 @@ pub fn open(dir: &Path) -> Result<Weights> {
     })
 }
 
-/// Opens the files of a folder in which a head for multi-token prediction may be: one beside a model, or else all that a checkpoint has.
+/// Opens the files of a folder that may hold a head for multi-token prediction: the files of the head alone if there
+/// are some, else all files of the checkpoint.
 ///
 /// # Errors
 /// There are none, or one is malformed.

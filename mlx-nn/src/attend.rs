@@ -14,7 +14,7 @@ pub struct Attend<'a> {
     pub softcap: Option<f32>,
     /// `[H]`: for each query head, a score that takes part in the softmax and adds no value.
     pub sinks: Option<&'a Array>,
-    /// A bias of scores by the positions of keys, of layers that keep all positions.
+    /// ALiBi: a bias of scores by the positions of keys. Only in layers that keep all positions.
     pub alibi: Option<&'a Alibi>,
 }
 

@@ -60,7 +60,7 @@ pub struct AttentionConfig {
     pub chunk: Option<usize>,
     /// The epsilon of an RMS norm, without a weight, of each head of v.
     pub value_norm: Option<f32>,
-    /// The epsilon of an RMS norm of what all heads give, in front of the output projection.
+    /// The epsilon of an RMS norm over the outputs of all heads, before the output projection.
     pub sub_norm: Option<f32>,
 }
 
@@ -98,7 +98,7 @@ pub enum KvSource {
     Own,
     /// One projection for both: values are keys before norm and rope.
     Alike,
-    /// An earlier layer, which is named in the call and is `shared`.
+    /// The keys and values of an earlier layer, which the call names. That layer is `shared`.
     Earlier,
 }
 
@@ -281,7 +281,7 @@ impl Attention {
         self.o_proj.forward(&y)
     }
 
-    /// The input of queries, and that of keys and values unless they come from an earlier layer: `[B, L, H * D]`.
+    /// The projections of queries, and of keys and values unless they come from an earlier layer: `[B, L, H * D]`.
     fn projections(&self, x: &Array) -> Result<(Array, Option<(Array, Array)>)> {
         Ok(match (&self.k_proj, &self.v_proj) {
             (Some(k_proj), Some(v_proj)) => {

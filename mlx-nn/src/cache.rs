@@ -5,7 +5,7 @@
 //! layers write, and [`Step::commit`] says how many of its tokens each row keeps. Right padding, finished rows
 //! and rejected drafts are all written and not kept. A step that is dropped leaves the rows as they were.
 //!
-//! The [`LayerKind`] of a layer says what its state is: keys and values of positions, or a recurrent state of a fixed
+//! The [`LayerKind`] of a layer determines its state: keys and values of positions, or a recurrent state of a fixed
 //! size. The cache uses the same operations (commit, select, join, cut, bytes) for both, and does not look inside.
 //!
 //! Slot `j` of a layer with keys and values holds position `j` (growing layers) or the last position congruent
@@ -116,8 +116,7 @@ impl ModelCache {
     /// only within their document. Positions continue from document to document, because rotary embeddings depend only
     /// on distances.
     ///
-    /// # Errors
-    /// The cache stores what it sees ([`CacheOptions::store`]), or as [`begin`](Self::begin).
+    /// # Errors The cache stores keys and values ([`CacheOptions::store`]), or as [`begin`](Self::begin).
     pub fn begin_packed(&mut self, documents: &[Vec<usize>]) -> Result<Step<'_>> {
         Step::packed(self, documents)
     }
@@ -229,9 +228,8 @@ impl ModelCache {
 
     /// Shortens row `row` to its first `len` positions.
     ///
-    /// # Errors
-    /// The row is shorter, a ring no longer holds positions that tokens behind `len` see, or a recurrent layer has not
-    /// [recorded](Self::record) that length. The row is then unchanged.
+    /// # Errors The row is shorter, a ring no longer holds positions that tokens after `len` see, or a recurrent layer
+    /// has not [recorded](Self::record) that length. The row is then unchanged.
     pub fn truncate(&mut self, row: usize, len: usize) -> Result<()> {
         self.check_row(row)?;
         let held = self.lens[row];

@@ -1,4 +1,4 @@
-//! [`Decay`]: how fast the state of a linear attention fades.
+//! [`Decay`]: the decay parameters of a linear attention's state.
 
 use mlx_core::{Array, DType, Result};
 
@@ -16,7 +16,7 @@ pub(crate) struct Decay {
 }
 
 impl Decay {
-    /// A decay of heads, whose `A_log` has this shape in files, and of so many biases.
+    /// A decay whose `A_log` has this shape in files, with this number of biases.
     pub(crate) fn new(heads: &[i32], biases: i32) -> Result<Self> {
         let a_log = Param::starting(heads, Initial::LogUniform(16.0))?.never_narrowed();
         let dt_bias = Param::starting(&[biases], Initial::Constant(1.0))?;
@@ -39,7 +39,7 @@ impl Decay {
     }
 }
 
-/// The names are not those of fields: they are capitals.
+/// The names of the parameters have capitals, so they are not field names.
 impl Module for Decay {
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
         path.scoped("A_log", |path| self.a_log.visit(path, v))?;

@@ -1,4 +1,4 @@
-//! [`GatedDeltaNet`]: a linear attention whose state decays and corrects itself (Yang et al., arXiv:2412.06464).
+//! [`GatedDeltaNet`]: a linear attention with the gated delta rule (Yang et al., arXiv:2412.06464).
 
 use std::rc::Rc;
 
@@ -29,7 +29,7 @@ pub struct DeltaConfig {
     pub value_dim: i32,
     /// Taps of the convolution, at least 2.
     pub taps: i32,
-    /// The activation behind the convolution.
+    /// The activation after the convolution.
     pub activation: Activation,
     /// Epsilon of the output's norm.
     pub norm_eps: f32,
@@ -90,7 +90,7 @@ impl DeltaConfig {
     }
 }
 
-/// A recurrent layer in the place of an attention.
+/// A recurrent layer, used in place of attention.
 ///
 /// Projections, a causal convolution of queries, keys and values, the gated delta rule, a gated norm, and a projection
 /// back. The projections' rows are flat: `in_proj_qkv` is queries, keys and values, each head by head.
@@ -133,7 +133,8 @@ impl GatedDeltaNet {
         })
     }
 
-    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. What padding gives means nothing.
+    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. Outputs at padding positions
+    /// are undefined.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -159,7 +160,7 @@ impl GatedDeltaNet {
     }
 }
 
-/// What the tokens of a step read, `[B, L, H·V]`, of layer `layer`'s state, which the step moves on.
+/// The outputs of the step's tokens, `[B, L, H·V]`. The step hands over the new state of layer `layer`.
 pub(crate) fn run(
     qkv: Array,
     a: Array,

@@ -1,4 +1,5 @@
-//! [`ChannelDelta`]: a gated delta rule in which each channel of a key decays by itself (Kimi Delta Attention, arXiv:2510.26692).
+//! [`ChannelDelta`]: a gated delta rule with a decay for each channel of a key (Kimi Delta Attention,
+//! arXiv:2510.26692).
 
 use mlx_core::{Array, Result, ops::concat};
 
@@ -22,7 +23,7 @@ pub struct ChannelDeltaConfig {
     pub head_dim: i32,
     /// Taps of the convolution, at least 2.
     pub taps: i32,
-    /// The activation behind the convolution.
+    /// The activation after the convolution.
     pub activation: Activation,
     /// Epsilon of the output's norm.
     pub norm_eps: f32,
@@ -49,9 +50,9 @@ impl ChannelDeltaConfig {
     }
 }
 
-/// A recurrent layer in the place of an attention: projections, a causal convolution of queries, keys and values, the gated delta
-/// rule, a norm, a gate, and a projection back. The decays (`f`) and the gate (`g`) come of two projections each, with few features
-/// between them.
+/// A recurrent layer, used in place of attention: projections, a causal convolution of queries, keys and values, the
+/// gated delta rule, a norm, a gate, and a projection back. The decays (`f`) and the gate (`g`) come of two projections
+/// each, with few features between them.
 #[derive(Clone, Debug)]
 pub struct ChannelDelta {
     q_proj: Linear,
@@ -107,7 +108,8 @@ impl ChannelDelta {
         })
     }
 
-    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. What padding gives means nothing.
+    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. Outputs at padding positions
+    /// are undefined.
     ///
     /// # Errors
     /// The shapes do not fit.

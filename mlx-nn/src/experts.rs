@@ -172,7 +172,7 @@ pub struct ExpertsConfig {
     pub intermediate: i32,
     /// The number of experts.
     pub n_experts: i32,
-    /// The number of experts that see a token.
+    /// The number of experts for each token.
     pub top_k: i32,
     /// How experts are chosen and weighted.
     pub routing: Routing,
@@ -184,7 +184,7 @@ pub struct ExpertsConfig {
     pub bias: bool,
     /// Weights multiply the inputs of experts, not their outputs.
     pub scales_inputs: bool,
-    /// One more expert, which sees every token.
+    /// A shared expert, which every token uses.
     pub shared: Option<SharedExpert>,
     /// Options of experts without a gate, including the shared one.
     pub ungated: Option<UngatedExperts>,
@@ -199,7 +199,7 @@ pub struct UngatedExperts {
     pub bias: bool,
 }
 
-/// An expert that sees every token.
+/// An expert that every token uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedExpert {
     /// Features inside it.

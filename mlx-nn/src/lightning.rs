@@ -21,14 +21,14 @@ pub struct LightningConfig {
     pub heads: i32,
     /// Features of a head.
     pub head_dim: i32,
-    /// What values, keys and queries go through.
+    /// The activation of values, keys and queries.
     pub activation: Activation,
     /// Epsilon of the output's norm.
     pub norm_eps: f32,
 }
 
 impl LightningConfig {
-    /// What the layer keeps of a row: an F32 state for each head.
+    /// The layer's state of a row: an F32 matrix for each head.
     pub fn kind(&self) -> LayerKind {
         let state = StatePart::Carry {
             name: "kv",
@@ -39,7 +39,7 @@ impl LightningConfig {
     }
 }
 
-/// `out(sigmoid(gate(x)) * norm(y))`, where `y` is what queries read of the decaying sum of values times keys.
+/// `out(sigmoid(gate(x)) * norm(y))`, where `y` is the product of the queries with the decaying sum of `value keyᵀ`.
 ///
 /// `in_proj` gives values, keys and queries, each head by head.
 #[derive(Clone, Debug)]
@@ -82,7 +82,8 @@ impl Lightning {
         })
     }
 
-    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. What padding gives means nothing.
+    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. Outputs at padding positions
+    /// are undefined.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -108,8 +109,8 @@ impl Lightning {
     }
 }
 
-/// What `widths` tokens of each row read, and the state after them. `inputs`: values, keys and queries, any time steps, rates, zeros
-/// and the state before.
+/// The outputs of the first `widths` tokens of each row, and the state after them. `inputs`: values, keys and queries,
+/// any time steps, rates, zeros and the state before.
 fn attend(inputs: &[Array], widths: &Array, heads: i32) -> Result<(Array, Array)> {
     let [x, dt, rate, none, state] = inputs else {
         let message = format!("a linear attention has 5 inputs, given {}", inputs.len());

@@ -36,7 +36,7 @@ pub struct MambaConfig {
     pub out_bias: bool,
     /// Bias on the convolution.
     pub conv_bias: bool,
-    /// The activation behind the convolution.
+    /// The activation after the convolution.
     pub activation: Activation,
     /// The norm of the scan's output.
     pub norm: Option<GroupNorm>,

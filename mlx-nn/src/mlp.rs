@@ -1,4 +1,4 @@
-//! Feed-forward halves of a layer.
+//! The feed-forward part of a layer.
 
 use mlx_core::{Array, Result};
 
@@ -37,7 +37,7 @@ impl GatedMlp {
         })
     }
 
-    /// The MLP with an RMS norm of this epsilon in front of its last projection.
+    /// The MLP with an RMS norm of this epsilon before its last projection.
     ///
     /// # Errors
     /// No memory for a handle.

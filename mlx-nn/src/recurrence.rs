@@ -1,4 +1,4 @@
-//! [`Recurrence`]: what mixes tokens in layers that do not attend.
+//! [`Recurrence`]: the layer that mixes tokens in place of attention.
 
 use mlx_core::{Array, Result};
 
@@ -24,7 +24,7 @@ pub enum RecurrenceConfig {
 }
 
 impl RecurrenceConfig {
-    /// What the layer keeps of a row.
+    /// The layer's state of a row.
     pub fn kind(&self) -> LayerKind {
         match self {
             Self::Delta(config) => config.kind(),
@@ -66,7 +66,8 @@ impl Recurrence {
         })
     }
 
-    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. What padding gives means nothing.
+    /// `x: [B, L, E] -> [B, L, E]`, reading and writing layer `layer` of the step's cache. Outputs at padding positions
+    /// are undefined.
     ///
     /// # Errors
     /// The shapes do not fit.

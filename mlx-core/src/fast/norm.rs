@@ -34,7 +34,7 @@ pub fn layer_norm(
     }
 }
 
-/// `residual + x`, as an addition; on the CPU all threads take part.
+/// `residual + x`. On the CPU all threads share the work.
 ///
 /// # Errors
 /// The shapes do not broadcast.
@@ -44,9 +44,9 @@ pub fn add(x: &Array, residual: &Array) -> Result<Array> {
     Ok(sum)
 }
 
-/// `residual + rms_norm(x, weight)`: how Gemma ends each half of a layer.
+/// `residual + rms_norm(x, weight)`: the residual addition of Gemma, after attention and after the MLP.
 ///
-/// On the CPU it is rounded once, where the two operations apart round twice.
+/// On the CPU the result is rounded once. As two operations it would be rounded twice.
 ///
 /// # Errors
 /// As [`rms_norm`], or the shapes do not broadcast.
@@ -55,10 +55,10 @@ pub fn norm_add(x: &Array, weight: &Array, residual: &Array, eps: f32) -> Result
     Ok(sum)
 }
 
-/// `sum = residual + x`, or `residual + rms_norm(x, inner)` with an inner weight, and
-/// `rms_norm(sum, weight)`: the end of one half of a layer and the norm of the next.
+/// `sum = residual + x`, or `residual + rms_norm(x, inner)` with an inner weight, and `rms_norm(sum, weight)`: the
+/// residual addition after attention or MLP, and the norm that follows it.
 ///
-/// The norm is that of the sum as it was rounded to its dtype.
+/// The norm's input is the sum after it was rounded to its dtype.
 ///
 /// # Errors
 /// As [`rms_norm`], or the shapes do not broadcast.

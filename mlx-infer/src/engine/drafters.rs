@@ -1,4 +1,4 @@
-//! Drafters: what proposes tokens for the rows of a batch.
+//! Drafters: they propose tokens for the rows of a batch.
 
 mod draft_model;
 mod head;
@@ -18,7 +18,7 @@ use crate::scheduler::Id;
 
 /// Proposes tokens for rows of the batch.
 pub(crate) trait Drafter {
-    /// Rows have joined, left or moved. What the drafter keeps of others goes.
+    /// Follows rows that have joined, left or moved. The drafter drops its state of other rows.
     ///
     /// # Errors
     /// A computation fails.
@@ -26,11 +26,11 @@ pub(crate) trait Drafter {
         Ok(())
     }
 
-    /// Drops all that the drafter keeps.
+    /// Drops all state of the drafter.
     fn reset(&mut self) {}
 
-    /// Computes what is no part of a draft and has to be there before it, such as the prompt in a draft model. It takes those out of the rows
-    /// `wanted` that cannot draft yet.
+    /// Does the work that must come before a draft, such as computing the prompt in a draft model. Removes the rows
+    /// from `wanted` that cannot draft yet.
     ///
     /// # Errors
     /// A computation fails.
@@ -56,7 +56,7 @@ pub(crate) trait Drafter {
     ) -> Result<()>;
 }
 
-/// What computes drafts for rows of `model`, if anything does: a draft model, or the model's head.
+/// The drafter that computes drafts for rows of `model`, if there is one: a draft model, or the model's head.
 pub(crate) fn of(model: &LoadedModel) -> Option<Box<dyn Drafter + '_>> {
     match model.draft_model() {
         Some(draft) => Some(Box::new(DraftModel::new(draft))),
@@ -68,9 +68,9 @@ pub(crate) fn of(model: &LoadedModel) -> Option<Box<dyn Drafter + '_>> {
 /// The drafts of a step.
 #[derive(Default)]
 pub(crate) struct Drafts {
-    /// Those that the host knows.
+    /// Drafts whose tokens the host knows.
     known: BTreeMap<Id, Vec<u32>>,
-    /// Those that are computed and not read: their tokens, U32 `[slots, K]`, and how many of them each row has.
+    /// Drafts that are computed but not read: their tokens, U32 `[slots, K]`, and the number of tokens of each row.
     drawn: Option<(Array, BTreeMap<Id, usize>)>,
 }
 
@@ -96,7 +96,7 @@ impl Drafts {
         self.known.get(&id).map(Vec::as_slice)
     }
 
-    /// Cuts a known draft.
+    /// Shortens a known draft.
     pub(crate) fn shorten(&mut self, id: Id, len: usize) {
         if let Some(tokens) = self.known.get_mut(&id) {
             tokens.truncate(len);

@@ -1,12 +1,12 @@
-//! An alarm for drafters whose drafts are hardly ever right.
+//! A warning about drafters whose drafts are hardly ever accepted.
 
-/// Drafts after which the average counts.
+/// The number of drafts before the average is used.
 const DRAFTS: usize = 200;
-/// The share of right first drafts below which the alarm sounds.
+/// The warning is given if the share of accepted first tokens is below this.
 const LEAST: f64 = 0.3;
 
-/// A moving average of how often the first token of a computed draft is right. A head that reads features or tokens in another order than the
-/// one it was trained with drafts, and its tokens are rejected: nothing else shows it.
+/// A moving average of how often the first token of a computed draft is accepted. A head that gets features or tokens
+/// in another order than in its training still drafts, and its tokens are rejected. Nothing else reveals the mistake.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm {
     drafts: usize,
@@ -15,7 +15,7 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
-    /// The first token of a draft was right or not. Returns the average if it is time to sound the alarm, which is once.
+    /// Counts a draft whose first token was accepted or not. Returns the average if the warning is due, which is once.
     pub(crate) fn learn(&mut self, is_right: bool) -> Option<f64> {
         self.drafts += 1;
         let weight = 1.0 / self.drafts.min(DRAFTS) as f64;

@@ -1,29 +1,31 @@
-//! What steps cost, and how long drafts should be: a rule on plain numbers.
+//! The cost of steps and the best length of drafts, computed on plain numbers.
 //!
-//! A step of `r` rows, the widest of `w` tokens, takes a time that is measured (a moving average) or, before that, modelled: a straight line from the
-//! plain step through the widest measured one below. Drafts that are computed and those from a row's own text have times of their own, as computing
-//! takes time, too.
+//! A step has `r` rows, the widest with `w` tokens. Its time is measured (a moving average). Before the first
+//! measurement it is modelled by a straight line from the plain step through the widest measured step below. Computed
+//! drafts and drafts from a row's own text have separate times, because computing takes time, too.
 //!
-//! The length of the drafts is that with the most expected tokens a second over all rows. A row brings fewer where it has fewer, or where the next
-//! one is hardly ever reached. While rows without drafts share the step, it may take 5 % longer than without drafts.
+//! The chosen length has the most expected tokens a second over all rows. A row brings fewer tokens if its draft has
+//! fewer, or if the next one is hardly ever reached. While rows without drafts share the step, it may take 5 % longer
+//! than without drafts.
 
 use std::collections::HashMap;
 
 use super::rate::Rates;
 
-/// Weight of the latest time. The first times of a size are those of a machine that warms up, so they are forgotten soon.
+/// Weight of the latest time. The first times of a size are measured while the machine warms up, so their weight falls
+/// soon.
 const WEIGHT: f64 = 0.25;
-/// How much longer than without drafts a step may take while other rows share it.
+/// The factor by which drafts may lengthen a step that other rows share.
 const FAIR: f64 = 1.05;
-/// How many times as many tokens a second drafts have to give. Times differ by some percent from step to step, and each change between steps with and without
-/// drafts costs the time in which no step is queued ahead.
+/// The factor by which drafts must raise the tokens a second. Times differ by some percent from step to step, and each
+/// change between steps with and without drafts costs a gap in which no step is queued ahead.
 const GAIN: f64 = 1.1;
-/// A draft token that is reached less often is not brought.
+/// A draft token with a smaller probability of being reached is left out.
 const REACHED: f64 = 0.02;
 /// Steps after which the time of a width that was not used is no longer trusted: it may have been measured while the machine was busy.
 const STALE: usize = 1024;
 
-/// Where a draft comes from.
+/// The source of a draft.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Origin {
     /// The row's own text.
@@ -48,15 +50,15 @@ struct Time {
     step: usize,
 }
 
-/// A row of the step that comes.
+/// A row of the next step.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Offer {
     /// The most tokens of its draft; 0 of a row without one.
     pub(crate) most: usize,
-    /// Whether it brings so many whatever they cost.
+    /// Whether it brings this number at any cost.
     pub(crate) is_fixed: bool,
     pub(crate) origin: Origin,
-    /// How often its drafts are right.
+    /// How often its drafts are accepted.
     pub(crate) rates: Rates,
 }
 
@@ -72,7 +74,7 @@ impl Offer {
 }
 
 impl Costs {
-    /// A step of `rows` rows, the widest of `width` tokens, took so long.
+    /// Records the time of a step of `rows` rows, the widest of `width` tokens.
     pub(crate) fn learn(&mut self, rows: usize, width: usize, origin: Origin, seconds: f64) {
         self.steps += 1;
         let step = self.steps;

@@ -1,26 +1,28 @@
 //! Drafts from a row's own text.
 //!
-//! Prompt lookup decoding (Saxena 2023): where the last tokens of a text stood before, the tokens that followed them there may follow again.
+//! Prompt lookup decoding (Saxena 2023): the tokens that followed an earlier occurrence of the text's last tokens may
+//! follow again.
 
 use std::collections::HashMap;
 
-/// The longest and the shortest run of last tokens that is looked for.
+/// The longest and the shortest run of last tokens that is searched.
 const LONGEST: usize = 4;
 const SHORTEST: usize = 2;
 
-/// The places at which runs of tokens ended last.
+/// The latest place at which each run of tokens ended.
 #[derive(Debug, Default)]
 pub(super) struct Ngrams {
-    /// A run, the shorter ones filled up with `u32::MAX`, and the place behind it.
+    /// A run, padded with `u32::MAX` if it is short, and the place after it.
     places: HashMap<[u32; LONGEST], usize>,
     /// Tokens of the text that are in `places`.
     read: usize,
 }
 
 impl Ngrams {
-    /// At most `most` tokens that may follow `ids`, which begins with what was given before. None where its end did not stand anywhere before.
+    /// At most `most` tokens that may follow `ids`, which must extend the text of the last call. None if the end of
+    /// `ids` has no earlier occurrence.
     pub(super) fn draft(&mut self, ids: &[u32], most: usize) -> Vec<u32> {
-        // Runs that end with the text itself come in with the next call: what follows them is not known yet.
+        // Runs at the end of the text are added by the next call, because the tokens after them are not known yet.
         for end in self.read.max(1)..ids.len() {
             for len in SHORTEST..=LONGEST.min(end) {
                 self.places.insert(run(&ids[end - len..end]), end);

@@ -1,15 +1,15 @@
-//! How often a row's drafts are right.
+//! How often a row's drafts are accepted.
 
 use super::MOST;
 
 /// Weight of the latest draft.
 const WEIGHT: f64 = 0.2;
-/// What is expected of each position before the first draft.
+/// The expected rate of each position before the first draft.
 const PRIOR: [f64; 3] = [0.7, 0.65, 0.6];
-/// How far a rate moves back to what is expected of the first draft when a long pause is over.
+/// How far a rate moves back to the initial rate after a long pause.
 const FORGET: f64 = 0.25;
 
-/// For each position of a draft, how often its token is right where all before it are: moving averages.
+/// For each position of a draft, how often its token is accepted if all tokens before it are: moving averages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rates(pub(super) [f64; MOST]);
 
@@ -25,7 +25,8 @@ fn prior(at: usize) -> f64 {
 }
 
 impl Rates {
-    /// Of `drafted` tokens the first `kept` were right. Those behind the first wrong one were not tried.
+    /// Records that the first `kept` of `drafted` tokens were accepted. Tokens after the first rejected one were not
+    /// tried.
     pub(super) fn learn(&mut self, drafted: usize, kept: usize) {
         for at in 0..drafted.min(kept + 1).min(MOST) {
             let right = f64::from(u8::from(at < kept));
@@ -40,12 +41,13 @@ impl Rates {
         }
     }
 
-    /// How likely the first `drafted` tokens of a draft are all right.
+    /// The probability that the first `drafted` tokens of a draft are all accepted.
     pub(super) fn reach(&self, drafted: usize) -> f64 {
         self.0[..drafted.min(MOST)].iter().product()
     }
 
-    /// Tokens that a step with a draft of `drafted` is expected to give: one, and each drafted one if all before it are right.
+    /// The expected number of tokens of a step with a draft of `drafted`: one, and each drafted token if all before it
+    /// are accepted.
     pub(super) fn expected(&self, drafted: usize) -> f64 {
         (0..=drafted.min(MOST)).map(|at| self.reach(at)).sum()
     }

@@ -1,4 +1,4 @@
-//! The speculation of one request: its drafts, how often they were right, and when it is time for the next.
+//! The speculation of one request: its drafts, how often they were accepted, and when the next is due.
 
 use super::cost::{Offer, Origin};
 use super::ngram::Ngrams;
@@ -13,9 +13,9 @@ const MODEL_MOST: usize = 4;
 
 /// The speculation of one request.
 ///
-/// To draft, the host has to know the row's last token, so a step waits for the one before. While there is nothing to draft, or drafts do not
-/// pay, the row pauses, so that steps can be queued ahead. A pause is twice as long as the one before, up to 256 steps, and short again when a draft
-/// was kept.
+/// To draft, the host must know the row's last token, so a step waits for the one before it. If there is nothing to
+/// draft, or if drafts do not pay, the row pauses, so that steps can be queued ahead. Each pause is twice as long as
+/// the one before, up to 256 steps. It is short again after a draft was kept.
 #[derive(Debug)]
 pub(crate) struct Speculation {
     setting: Speculative,
@@ -44,7 +44,7 @@ impl Speculation {
         })
     }
 
-    /// Whether a draft may be made for the step that comes. To be asked once a step.
+    /// Whether a draft may be made for the next step. Call it once a step.
     pub(crate) fn is_due(&mut self) -> bool {
         let due = self.pause == 0;
         self.pause = self.pause.saturating_sub(1);
@@ -56,7 +56,8 @@ impl Speculation {
         self.ngrams.draft(ids, room.min(self.setting.most()))
     }
 
-    /// The row's offer for a step with `room` for drafts: the tokens `found` in its own text, or the drafts of a `model` if there are none.
+    /// The row's draft for a step with this `room`: the tokens `found` in its own text, or the drafts of a `model` if
+    /// there are none.
     pub(crate) fn offer(&self, found: usize, room: usize, model: bool) -> Offer {
         let (origin, most) = match (found, self.setting) {
             (0, _) if !model => (Origin::Text, 0),
@@ -85,7 +86,7 @@ impl Speculation {
         }
     }
 
-    /// Of a draft of `drafted` tokens the first `kept` were right.
+    /// Records that the first `kept` tokens of a draft of `drafted` were accepted.
     pub(crate) fn learn(&mut self, origin: Origin, drafted: usize, kept: usize) {
         self.rates[origin as usize].learn(drafted, kept);
         self.drafted[..drafted].iter_mut().for_each(|n| *n += 1);

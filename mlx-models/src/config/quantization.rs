@@ -14,7 +14,7 @@ use crate::mtp;
 pub struct Quantization {
     default: Option<Scheme>,
     overrides: BTreeMap<String, Option<Scheme>>,
-    /// That of a head for multi-token prediction that comes from elsewhere.
+    /// The schemes of a head for multi-token prediction from another folder.
     head: Option<Box<Quantization>>,
     /// Whether some matrices are ternary.
     ternary: bool,
@@ -70,7 +70,7 @@ impl Quantization {
         })
     }
 
-    /// The same, with that of a head for multi-token prediction that comes from elsewhere.
+    /// These schemes, with those of a head for multi-token prediction from another folder.
     #[must_use]
     pub(crate) fn with_head(self, head: Self) -> Self {
         Self {

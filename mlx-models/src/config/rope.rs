@@ -19,14 +19,14 @@ const KNOWN: &str = "default, linear, dynamic, llama3, yarn, longrope, proportio
 pub enum Dialect {
     /// The whole head rotates. The original context length is `original_max_position_embeddings`.
     Plain,
-    /// As plain, but a part of the head rotates: `partial_rotary_factor`, or this much without the key.
+    /// As plain, but only a part of the head rotates: `partial_rotary_factor`, or this fraction without the key.
     Partial(f64),
-    /// As partial of heads of this size, of which other features are never rotated: those that may be are given.
+    /// As partial, in heads that also have features outside of the rope. The number is that of the features within it.
     Within(i32),
     /// As plain. In all types but the default, amplitudes are `short_mscale` and, beyond the original context length,
     /// `long_mscale`, and LongRoPE's factors are the short ones.
     PhiMoe,
-    /// As plain, but with `alpha` the type `dynamic` is a larger base, whatever the length.
+    /// As plain, but with `alpha` the type `dynamic` means a larger base at every length.
     Alpha,
     /// Phi 3: a part of the head may rotate. `su` and `yarn` are older names of `longrope`.
     /// `original_max_position_embeddings` stands beside the rope entry, not in it.
@@ -53,7 +53,8 @@ struct Source<'a> {
     config: &'a Config,
     entry: Option<Config>,
     theta: Option<f64>,
-    /// Whether `original_max_position_embeddings` may stand beside the entry. That value goes before the entry's own.
+    /// Whether `original_max_position_embeddings` may stand beside the entry. That value takes precedence over the
+    /// entry's own.
     outer_original: bool,
 }
 
@@ -130,8 +131,8 @@ pub fn rope_of_layer_type(
     source.read(defaults)
 }
 
-/// The context length of a model with this rope: YaRN and dynamic NTK extend the original one by their factor, also where
-/// `max_position_embeddings` still says the length before.
+/// The context length of a model with this rope. YaRN and dynamic NTK multiply the original length by their factor,
+/// even if `max_position_embeddings` still holds the original length.
 pub fn context(rope: &RopeConfig, max_positions: Option<usize>) -> Option<usize> {
     match rope.scaling {
         RopeScaling::Yarn {

@@ -24,7 +24,7 @@ pub(crate) struct Ternary {
 }
 
 impl Ternary {
-    /// Those that a config tells of, and those that a BitNet has although its config no longer tells (mlx-lm overwrites that entry).
+    /// The ternary matrices that the config names, or those of a BitNet whose config entry mlx-lm has overwritten.
     ///
     /// # Errors
     /// A form that is not supported.
@@ -90,10 +90,9 @@ impl Ternary {
         self.shapes.iter().map(rule).into()
     }
 
-    /// The schemes of the matrices by their paths in the model, of which `rules` tells.
+    /// The schemes of the matrices by their paths in the model, to which `rules` maps the published paths.
     ///
-    /// # Errors
-    /// None that [`find`](Self::find) has not met.
+    /// # Errors The same as those of [`find`](Self::find).
     pub(crate) fn schemes(&self, rules: &Rules) -> Result<BTreeMap<String, Scheme>> {
         let mut schemes = BTreeMap::new();
         for (path, [_, inputs]) in &self.shapes {

@@ -76,7 +76,7 @@ pub(super) fn untie(config: &mut Map<String, Value>, tensors: &Tensors<'_>, regi
     }
 }
 
-/// Records how the norms of a head are stored: in the form that the model has. So a reader need not guess.
+/// Records that the norms of a head are stored in the model's form, so that a reader need not guess.
 pub(super) fn tell_head(config: &mut Map<String, Value>, tensors: &Tensors<'_>) {
     if tensors.head.is_some() {
         let config = match config.get_mut("text_config") {

@@ -31,7 +31,7 @@ impl SelfAttention {
         })
     }
 
-    /// The same attention, whose queries see what an earlier layer has chosen.
+    /// The same attention, whose queries see the positions that an earlier layer's indexer chose.
     pub(super) fn sharing_index(self) -> Self {
         match self {
             Self::Latent(attention) => Self::Latent(Box::new(attention.sharing_index())),

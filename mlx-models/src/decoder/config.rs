@@ -73,29 +73,30 @@ pub struct DecoderConfig {
     pub qk_norm: Option<QkNorm>,
     /// q, k and v are brought into `-clip ..= clip`.
     pub qkv_clip: Option<f32>,
-    /// Queries grow with their positions.
+    /// Queries are scaled by a function of their position.
     pub query_growth: Option<Growth>,
     /// ALiBi, whose bias is multiplied by this.
     pub alibi: Option<f32>,
     /// One learned score a query head that takes part in the softmax and adds no value.
     pub sinks: bool,
-    /// Windows are chunks of so many positions.
+    /// Layers with a window attend within fixed chunks of this many positions.
     pub chunk: Option<usize>,
     /// Soft cap of attention scores.
     pub attention_softcap: Option<f32>,
-    /// The epsilon of norms in front of the projections with which an attention and a gated MLP end.
+    /// The epsilon of norms before the output projections of attention and gated MLP.
     pub sub_norms: Option<f32>,
     /// A gate on the attention's output.
     pub output_gate: bool,
-    /// Attention over compressed keys and values, in place of that over heads.
+    /// Latent attention, over compressed keys and values, in place of attention over heads.
     pub latent: Option<LatentConfig>,
-    /// Layers whose queries see what the indexer of an earlier layer has chosen; none if empty.
+    /// For each layer, whether its queries see the positions that an earlier layer's indexer chose. Empty if no layer
+    /// does.
     pub shares_index: Vec<bool>,
-    /// What recurrent layers do.
+    /// The recurrence of recurrent layers.
     pub recurrence: Option<RecurrenceConfig>,
     /// Embeddings are multiplied by this.
     pub embed_scale: Option<f32>,
-    /// What each half of a layer adds is multiplied by this.
+    /// The outputs of attention and MLP are multiplied by this before they are added to the residual.
     pub residual_scale: Option<f32>,
     /// Logits are multiplied by this.
     pub logit_scale: Option<f32>,
@@ -105,12 +106,12 @@ pub struct DecoderConfig {
     pub head_bias: bool,
     /// The head is the embedding.
     pub tied: bool,
-    /// Positions the model was made for, if its config tells.
+    /// The context length, if the config has one.
     pub max_positions: Option<usize>,
 }
 
 impl DecoderConfig {
-    /// What is around the layers.
+    /// The parts before and after the layers.
     ///
     /// # Errors
     /// A rope is none.
@@ -130,7 +131,7 @@ impl DecoderConfig {
         self.surroundings_of(layers.collect())
     }
 
-    /// What is around layers of these sizes.
+    /// The parts before and after layers of these sizes.
     ///
     /// # Errors
     /// A rope is none.
@@ -157,7 +158,7 @@ impl DecoderConfig {
         })
     }
 
-    /// What is kept of a position by layers with attention.
+    /// The heads and sizes of the keys and values that attention layers cache.
     pub(crate) fn kv(&self) -> KvShape {
         match &self.latent {
             Some(latent) => KvShape {
@@ -181,7 +182,7 @@ impl DecoderConfig {
         LatentAttention::new(latent, rope)
     }
 
-    /// Whether the queries of a layer see what an earlier one has chosen.
+    /// Whether the queries of a layer see the positions that an earlier layer's indexer chose.
     pub(crate) fn shares_index(&self, layer: usize) -> bool {
         self.shares_index.get(layer) == Some(&true)
     }

@@ -5,7 +5,7 @@ use mlx_core::Result;
 use crate::decoder::DecoderConfig;
 use crate::registry::Source;
 
-/// Of what the halves of a layer read and give.
+/// The factors on the inputs and outputs of attention and scan.
 #[derive(Clone, Copy)]
 pub(super) struct Multipliers {
     pub scan_in: f32,
@@ -23,8 +23,8 @@ pub(super) struct Outside {
     pub logits: f32,
 }
 
-/// mlx-lm multiplies weights by most multipliers when it reads a published file, and its files hold such weights. Values and keys are
-/// left out there.
+/// Reads the multipliers that are not in the weights. mlx-lm multiplies most multipliers into the weights when it reads
+/// a published file, and its files hold the products. It does not do so for values and keys.
 pub(super) fn outside(source: &Source<'_>, config: &DecoderConfig) -> Result<Outside> {
     let c = source.config;
     let one = |key| c.positive(key, Some(1.0)).map(|number| number as f32);

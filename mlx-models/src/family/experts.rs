@@ -1,4 +1,4 @@
-//! What the configs of families with experts have in common.
+//! Reading configs: the keys of experts that families have in common.
 
 use mlx_core::Result;
 use mlx_nn::{
@@ -9,7 +9,7 @@ use super::{activation, types_of};
 use crate::config::Config;
 use crate::decoder::{DecoderConfig, MlpConfig};
 
-/// What transformers assumes about absent keys of experts.
+/// transformers' defaults for the keys of experts that a config leaves out.
 pub(crate) struct ExpertsDefaults {
     /// The key of the features inside an expert, and its default.
     pub intermediate_key: &'static str,
@@ -20,7 +20,8 @@ pub(crate) struct ExpertsDefaults {
     pub norm_topk_prob: Option<bool>,
 }
 
-/// What families call the number of experts; transformers reads all of them for some, and writes the second.
+/// The names of the key for the number of experts. For some families transformers reads all of them. It writes the
+/// second.
 const KEYS: [&str; 4] = [
     "num_experts",
     "num_local_experts",
@@ -37,7 +38,7 @@ pub(crate) fn experts(
     hidden: i32,
     defaults: &ExpertsDefaults,
 ) -> Result<ExpertsConfig> {
-    // ERNIE's own name of the first key, which goes before it.
+    // ERNIE's own name of the first key, which takes precedence.
     let key = match c.value("num_experts_per_tok") {
         Some(_) => "num_experts_per_tok",
         None => "moe_k",
@@ -47,7 +48,7 @@ pub(crate) fn experts(
     experts_of(c, hidden, defaults, top_k)
 }
 
-/// [`experts`] of which so many see a token.
+/// [`experts`] with this number of experts for each token.
 ///
 /// # Errors
 /// As there.
@@ -104,17 +105,17 @@ pub(crate) fn sparse_layers(
     Ok(())
 }
 
-/// What transformers assumes about absent keys of experts as those of DeepSeek.
+/// transformers' defaults for the keys of experts of DeepSeek's kind.
 pub(crate) struct Deep {
     pub experts: ExpertsDefaults,
     pub scoring: Scoring,
-    /// Whether the choice is corrected.
+    /// The correction bias that is added to the scores when experts are chosen.
     pub correction: Correction,
     /// What `norm_topk_prob` is without a value; `None` if the key has no effect.
     pub normed: Option<bool>,
-    /// Dense layers in front.
+    /// The number of dense layers at the start.
     pub dense: usize,
-    /// Groups of experts, how many of them are chosen from, and how good one is.
+    /// The number of groups, the number of groups that a token may use, and how a group is scored.
     pub groups: Option<(i32, i32, GroupScore)>,
     pub scale: f64,
     pub shared: i32,
@@ -136,7 +137,8 @@ impl Deep {
     }
 }
 
-/// Experts as those of DeepSeek-V3 (arXiv:2412.19437): groups, a shared expert without a gate, and dense layers in front.
+/// Experts of DeepSeek-V3's form (arXiv:2412.19437): groups, a shared expert without a gate, and dense layers at the
+/// start.
 ///
 /// # Errors
 /// Sizes that do not fit.
@@ -149,7 +151,7 @@ pub(crate) fn deep(c: &Config, config: &mut DecoderConfig, defaults: &Deep) -> R
     Ok(())
 }
 
-/// [`deep`] in the layers that `mlp_layer_types` calls sparse; without the key in those behind `dense` others.
+/// [`deep`] in the layers that `mlp_layer_types` calls sparse; without the key in all layers after the first `dense`.
 ///
 /// # Errors
 /// As there, or unknown types.

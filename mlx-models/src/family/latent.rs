@@ -1,4 +1,4 @@
-//! What the configs of families with multi-head latent attention have in common.
+//! Reading configs: the keys of multi-head latent attention (MLA).
 
 use mlx_core::Result;
 use mlx_nn::{LatentConfig, LayerKind};
@@ -7,7 +7,7 @@ use super::{Defaults, MAX_HEAD_DIM, check_heads, decoder_of_heads};
 use crate::decoder::DecoderConfig;
 use crate::registry::Source;
 
-/// What transformers assumes about absent keys of latent attention.
+/// transformers' defaults for the keys of latent attention that a config leaves out.
 pub(crate) struct LatentDefaults {
     pub query_rank: i32,
     pub rank: i32,
@@ -17,7 +17,7 @@ pub(crate) struct LatentDefaults {
 }
 
 impl LatentDefaults {
-    /// Those of DeepSeek's configurations, which Kimi's repeat.
+    /// The defaults of DeepSeek's configuration classes. Kimi's are the same.
     pub(crate) const DEEPSEEK: Self = Self {
         query_rank: 1536,
         rank: 512,

@@ -1,4 +1,4 @@
-//! What the configs of families say of single layers: their number, kinds, windows and ropes.
+//! Reading configs: the number of layers, and the kind, window and rope of each.
 
 use mlx_core::Result;
 use mlx_nn::LayerKind;
@@ -47,7 +47,7 @@ pub(crate) fn layer_kinds(
         .collect()
 }
 
-/// What `layer_types` says of each layer, if the config has them, else `fallback`.
+/// The entry of `layer_types` for each layer, if the config has them, else `fallback`.
 ///
 /// # Errors
 /// Types that are not `known`, or another number of them than layers.
@@ -60,7 +60,7 @@ pub(crate) fn layer_types<T: Copy, const N: usize>(
     types_of(c, "layer_types", n, known, fallback)
 }
 
-/// What the list `key` says of each layer, if the config has one, else `fallback`.
+/// The entry of the list `key` for each layer, if the config has one, else `fallback`.
 ///
 /// # Errors
 /// As [`layer_types`].
@@ -141,15 +141,15 @@ pub(crate) fn ropes_by_kind(
     Ok(())
 }
 
-/// Takes the rope from layers without a window.
+/// Removes the rope of layers without a window.
 pub(crate) fn rope_on_windows(config: &mut DecoderConfig) {
     for (rope, kind) in config.ropes.iter_mut().zip(&config.layers) {
         *rope = rope.take().filter(|_| *kind != LayerKind::Full);
     }
 }
 
-/// Whether each layer has a rope: 1 in `no_rope_layers`, in spite of the key's name, or all but every
-/// `no_rope_layer_interval`th. An empty list may stand for none.
+/// Whether each layer has a rope. In `no_rope_layers` a 1 means a rope, in spite of the key's name. Without the list,
+/// all layers but every `no_rope_layer_interval`th have one. An empty list counts as none.
 ///
 /// # Errors
 /// The list is shorter than the layers.

@@ -1,4 +1,4 @@
-//! What the files of families with recurrent layers have in common.
+//! Reading configs and files: recurrent layers and their convolutions.
 
 use mlx_core::Result;
 use mlx_nn::{Checkpoint, Rule};
@@ -40,10 +40,9 @@ pub(crate) fn convolutions(tensors: &Checkpoint, suffix: &str) -> Result<Option<
     Ok(published.then(|| Rule::transpose(&format!("*{suffix}"), &[0, 2, 1])))
 }
 
-/// The least and the most that a time step is: two numbers, of which the second may be infinite.
+/// The smallest and the largest time step: two numbers, of which the second may be infinite.
 ///
-/// # Errors
-/// They are none.
+/// # Errors The value is not two such numbers.
 pub(crate) fn time_steps(c: &Config, key: &str) -> Result<(f32, f32)> {
     let Some(value) = c.value(key) else {
         return Ok((0.0, f32::INFINITY));

@@ -5,8 +5,8 @@ use mlx_nn::{AttentionConfig, KvSource, LayerKind, Rule};
 
 use crate::config::Config;
 
-/// For each layer the one whose keys and values it reads, if not its own: the last `num_kv_shared_layers` read those of the
-/// last layer of their kind before them.
+/// For each layer, the earlier layer whose keys and values it reads, if it has none of its own. The last
+/// `num_kv_shared_layers` layers read those of the last layer of their kind before them.
 ///
 /// # Errors
 /// There is no such layer.

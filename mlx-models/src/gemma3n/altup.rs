@@ -56,7 +56,7 @@ impl AltUp {
         streams.slice_axis(2, active, active + 1)?.squeeze(2)
     }
 
-    /// The streams that a layer's are expected to be, all `[B, L, n, E]`.
+    /// Predicts the streams after the layer from those before it, all `[B, L, n, E]`.
     pub(super) fn predict(&self, streams: &Array) -> Result<Array> {
         let [b, l, n, _] = streams.dims()?;
         let coefs = self
@@ -72,7 +72,8 @@ impl AltUp {
         Ok(predictions)
     }
 
-    /// The predictions `[B, L, n, E]`, moved by what the active one is off from `activated` `[B, L, E]`.
+    /// The predictions `[B, L, n, E]`, corrected by the difference between `activated` `[B, L, E]` and the active
+    /// prediction.
     pub(super) fn correct(&self, predictions: &Array, activated: &Array) -> Result<Array> {
         let coefs = self
             .correction_coefs

@@ -1,4 +1,4 @@
-//! A layer of Gemma 4: four norms, experts beside the MLP, an input of its own, and a factor on all that it hands on.
+//! A layer of Gemma 4: four norms, experts beside the MLP, an input of its own, and a factor on its output.
 
 use mlx_core::{Array, Result, fast, ops::concat};
 use mlx_nn::{
@@ -20,7 +20,7 @@ pub(crate) struct Layer {
     pub post_feedforward_layernorm: Norm,
     pub layer_scalar: Param,
     pub experts: Option<Beside>,
-    /// It reads the first features behind the residual stream.
+    /// The layer's own input. It is the first part of the features that follow the residual stream.
     pub input: Option<LayerInput>,
     pub hidden: i32,
     pub width: i32,

@@ -13,7 +13,7 @@ use crate::config::quantization::Quantization;
 use crate::registry::Family;
 use crate::weights;
 
-/// What a head shares with its model. Its own config.json may say it, too.
+/// The config keys on which a head and its model must agree. The head's own config.json may hold them.
 const SHARED: [&str; 8] = [
     "hidden_size",
     "vocab_size",
@@ -113,7 +113,7 @@ impl HeadApart {
                 }
             }
         }
-        // What the model's config.json says of a head is not about this one.
+        // The model's config.json describes another head than this one.
         for key in [NORM_OFFSET, HIDDEN] {
             let own = self.text_config()?.and_then(|own| own.raw(key).cloned());
             config.set(key, own.unwrap_or_default());

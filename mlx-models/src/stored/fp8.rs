@@ -7,10 +7,10 @@ use mlx_nn::{Decoded, Made};
 use super::{Format, Reading, Tensors};
 use crate::config::Config;
 
-/// What a scale is called beside its weight.
+/// The endings of the scales' names.
 const SCALES: [&str; 2] = ["_scale_inv", "_scale"];
 
-/// Ends of tensors that say how activations, keys and values are rounded elsewhere.
+/// The endings of tensors for rounding activations, keys and values, which has no effect here.
 const OF_ACTIVATIONS: [&str; 5] = [
     "input_scale",
     "activation_scale",

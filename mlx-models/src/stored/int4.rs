@@ -1,5 +1,6 @@
-//! Integers of 4 or 8 bits, packed by compressed-tensors: the code c of a group with the scale s stands for `(c - zero) * s`, where zero
-//! is half of the codes' number. That is the affine scheme with the bias `-zero * s`, which is exact in the dtype of the scales.
+//! Integers of 4 or 8 bits, packed by compressed-tensors. The code c of a group with the scale s stands for `(c - zero)
+//! * s`, where zero is half of the number of codes. This is the affine scheme with the bias `-zero * s`, which the
+//! dtype of the scales holds exactly.
 
 use mlx_core::{DType, QuantMode, Result, Scheme};
 use mlx_nn::{Decoded, Made};

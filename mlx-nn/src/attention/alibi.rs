@@ -1,10 +1,10 @@
-//! ALiBi (Press et al., arXiv:2108.12409): scores fall with the distance of a key, in each head at another slope. Positions have no other
-//! effect.
+//! ALiBi (Press et al., arXiv:2108.12409): scores fall linearly with the distance of a key, with a slope for each head.
+//! There is no other position embedding.
 
 use mlx_core::{Array, DType, Result};
 
-/// The bias of scores by the positions of keys. Softmax does not change when a number is added to all scores of a query, so the bias of
-/// a key needs not know the query's position.
+/// The bias of scores by the positions of keys. Softmax does not change when a number is added to all scores of a
+/// query, so the bias of a key does not depend on the query's position.
 #[derive(Clone, Debug)]
 pub struct Alibi {
     /// BF16 `[H, 1, 1]`
@@ -13,7 +13,7 @@ pub struct Alibi {
 }
 
 impl Alibi {
-    /// The slopes of so many query heads. The bias is multiplied by `factor`.
+    /// The slopes of this number of query heads. The bias is multiplied by `factor`.
     ///
     /// # Errors
     /// No memory for a handle.
@@ -32,7 +32,8 @@ impl Alibi {
         bias.astype(DType::F32)?.multiply(self.factor)
     }
 
-    /// The mask of scores in `dtype`: the bias where `visible`, Bool `[B or 1, 1, L, S]`, and a score elsewhere that no key has.
+    /// The additive mask in `dtype`: the bias where `visible`, Bool `[B or 1, 1, L, S]`, and elsewhere a number below
+    /// every score.
     pub(crate) fn mask(&self, positions: &Array, visible: &Array, dtype: DType) -> Result<Array> {
         // Finite, so that the difference of two is a number. F16 makes an infinity of it.
         let hidden = Array::scalar(-1e30f32)?;
@@ -41,8 +42,8 @@ impl Alibi {
     }
 }
 
-/// `2^(-8 n / heads)` for powers of two. Other numbers of heads have the slopes of the next lower power, and then every second one of the
-/// next higher.
+/// `2^(-8 n / heads)` for powers of two. Other numbers of heads use the slopes of the next lower power of two, and then
+/// every second slope of the next higher one.
 fn slopes(heads: i32) -> Vec<f32> {
     let of = |power: i32, n: i32| 2f64.powf(-8.0 * f64::from(n) / f64::from(power)) as f32;
     let lower = 1 << heads.max(1).ilog2();

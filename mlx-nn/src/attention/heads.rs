@@ -1,4 +1,4 @@
-//! Between the features of all heads and the heads.
+//! Reshapes between a projection of all heads and single heads.
 
 use mlx_core::{Array, Result};
 

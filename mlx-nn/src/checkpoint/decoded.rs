@@ -1,10 +1,10 @@
-//! [`Decoded`]: tensors that are made of those of the files.
+//! [`Decoded`]: tensors that are computed from those of the files.
 
 use std::collections::BTreeSet;
 
 use mlx_core::{Array, DType, Result};
 
-/// Tensors in the place of others, whose format no module has.
+/// Tensors that replace tensors of a format that no module has.
 #[derive(Default)]
 pub struct Decoded {
     /// The tensors.
@@ -32,6 +32,6 @@ pub struct Made {
     pub dtype: DType,
     /// Its shape.
     pub shape: Vec<i32>,
-    /// Makes it of the arrays of `of`.
+    /// Computes it from the arrays of `of`.
     pub make: Box<Make>,
 }

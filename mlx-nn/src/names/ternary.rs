@@ -1,7 +1,7 @@
 //! Matrices of -1, 0 and 1 with one scale (BitNet b1.58, arXiv:2402.17764): from the published forms to packed codes of 2 bits, and
 //! back.
 //!
-//! A code is the number plus 1, so that affine codes with the scale s and the bias -s are the matrix, exactly.
+//! A code is the number plus 1, so that affine codes with the scale s and the bias -s represent the matrix exactly.
 
 use mlx_core::ops::concat;
 use mlx_core::{Array, DType, Error, ErrorKind, QuantMode, Result, Scheme};
@@ -29,7 +29,7 @@ pub(super) struct Matrix {
     pub path: String,
     pub shape: [i32; 2],
     pub form: TernaryForm,
-    /// From packed codes to the published form: the rule that undoes.
+    /// The inverse rule: from packed codes to the published form.
     pub back: bool,
 }
 
@@ -47,7 +47,7 @@ impl Matrix {
             .collect()
     }
 
-    /// What becomes of source `at`: names and changes.
+    /// The names and changes of the tensors that source `at` becomes.
     pub fn made(&self, at: usize) -> Vec<(String, Change)> {
         let grid = |negative: bool, form: TernaryForm| Change::Grid {
             shape: self.shape,
@@ -88,9 +88,9 @@ pub fn ternary_scheme(inputs: i32) -> Result<Scheme> {
 /// A change of one tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Change {
-    /// Published codes become words of them along the inputs.
+    /// Published codes are packed into words along the inputs.
     Words,
-    /// The other way round.
+    /// Words become published codes.
     Bytes,
     /// The codes of the nearest matrix.
     Nearest([i32; 2]),
@@ -100,12 +100,12 @@ pub(super) enum Change {
         negative: bool,
         form: TernaryForm,
     },
-    /// The one number that all scales are.
+    /// The one number that all scales equal.
     One,
 }
 
 impl Change {
-    /// The shape behind the change; the error says why there is none.
+    /// The shape after the change; the error says why there is none.
     pub fn shape(self, dtype: DType, shape: &[i32]) -> Result<Vec<i32>, String> {
         let wrong = |what: &str| Err(format!("{shape:?} {dtype} {what}"));
         match (self, shape) {
@@ -147,7 +147,7 @@ impl Change {
         }
     }
 
-    /// The tensor behind the change, of a shape that can be changed so.
+    /// The tensor after the change, which must fit its shape.
     pub fn of(self, array: &Array) -> Result<Array> {
         match self {
             Self::Words => {

@@ -44,7 +44,7 @@ impl LayerNormByHead {
         fast::layer_norm(x, None, None, self.eps)?.multiply(&self.scale)
     }
 
-    /// What is written where a weight is: the path of its norm.
+    /// The path of the norm, under which a visitor sees the weight.
     fn place(&self, head: usize) -> Option<String> {
         self.split.then(|| format!("norms.{head}"))
     }

@@ -43,7 +43,7 @@ impl Growing {
         self.dims as usize / 2
     }
 
-    /// What distinguishes its angles from those of others.
+    /// A key that distinguishes this rope from others with the same sizes.
     pub(crate) fn key(&self) -> [u64; 4] {
         let [base, factor] = [self.base, self.factor].map(f64::to_bits);
         [base, factor, self.original as u64, self.dims as u64]

@@ -1,4 +1,4 @@
-//! Layers whose scores have a bias by the positions of keys.
+//! Layers whose scores have a bias by the positions of keys (ALiBi).
 
 use mlx_core::fast::Mask;
 use mlx_core::ops::create;
@@ -10,8 +10,8 @@ use crate::attention::Alibi;
 use crate::cache::state::refusal;
 
 impl Step<'_> {
-    /// Writes keys and values to the cache of a layer with ALiBi: what the step's queries attend to, and the mask with the
-    /// bias, in the dtype of the queries.
+    /// Writes keys and values to the cache of a layer with ALiBi. Returns the keys and values that the step's queries
+    /// attend to, and the mask with the bias, in the dtype of the queries.
     pub(super) fn written_biased(
         &mut self,
         layer: usize,

@@ -1,4 +1,4 @@
-//! Angles of ropes whose base depends on the length of a text.
+//! The angles of ropes whose base depends on the length of a text (dynamic NTK).
 
 use mlx_core::{Array, Result};
 
@@ -61,8 +61,8 @@ impl Step<'_> {
         Ok(Some(made))
     }
 
-    /// The length of the text in the call that computes a position: of the whole prompt, and behind it one more for each token. In a row
-    /// without an expected length each step is a call.
+    /// The length of the text at the time when a position is computed: the whole prompt for its tokens, and one more
+    /// for each token after it. In a row without an expected length each step counts as a prompt.
     fn length_at(&self, row: usize, position: usize) -> usize {
         match self.cache.expected[row] {
             0 => self.reach[row].max(position + 1),

@@ -58,7 +58,7 @@ use crate::cache::state::refusal;
 /// ```
 #[derive(Clone, Debug)]
 pub enum StateAfter {
-    /// After each token: `[B, L, …]`. A row may keep any number of its tokens. States behind its last real token do not
+    /// After each token: `[B, L, …]`. A row may keep any number of its tokens. States after its last real token do not
     /// matter.
     Each(Array),
     /// After the last real token of each row: `[B, …]`. A row of width 0 has the state it had before. A row

@@ -31,7 +31,7 @@ impl Step<'_> {
         self.selection.as_ref()
     }
 
-    /// Sets the [`selection`](Self::selection) for this layer and the layers behind it.
+    /// Sets the [`selection`](Self::selection) for this layer and the layers after it.
     pub fn set_selection(&mut self, selection: Option<Array>) {
         self.selection = selection;
     }

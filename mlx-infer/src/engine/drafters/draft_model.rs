@@ -1,8 +1,9 @@
 //! Drafts of a second, smaller model with the same vocabulary.
 //!
-//! Its cache has a row for each slot of the batch. A row holds the text of its request, as far as the draft model has read it, and behind
-//! that the tokens of the last draft. The next round shortens the row to what the model has chosen, and reads the tokens that came since. Models whose states
-//! cannot be shortened read a draft's tokens again for each token behind them, and keep none.
+//! Its cache has a row for each slot of the batch. A row holds the text of its request, as far as the draft model has
+//! read it, followed by the tokens of the last draft. The next round shortens the row to the tokens that the model has
+//! accepted, and reads the tokens after them. A model whose states cannot be shortened reads all tokens of a draft
+//! again for each further one, and keeps none of them.
 
 use std::collections::BTreeMap;
 
@@ -19,9 +20,10 @@ use crate::model::LoadedModel;
 use crate::scheduler::Id;
 use crate::speculate::MOST;
 
-/// The most tokens, padding included, of a pass that brings several rows up to their texts. Longer texts are read by themselves.
+/// The most tokens, padding included, of a pass that reads the texts of several rows. Longer texts are read one at a
+/// time.
 const PASS: usize = 2048;
-/// Tokens that a row may lack when it drafts: the draft's first pass reads them.
+/// The number of unread tokens that a row may have when it drafts. The draft's first pass reads them.
 const LACKS: usize = MOST + 1;
 
 /// The draft model and its cache.
@@ -55,7 +57,7 @@ impl<'m> DraftModel<'m> {
         self.slots.iter().position(|&slot| slot == Some(id))
     }
 
-    /// Shortens the rows to what was chosen of the last drafts.
+    /// Shortens the rows to the accepted part of the last drafts.
     fn rewind(&mut self, tasks: &Tasks<'_>) -> Result<()> {
         let Some((drawn, lens)) = self.drawn.take() else {
             return Ok(());
@@ -181,7 +183,7 @@ impl Drafter for DraftModel<'_> {
     ) -> Result<()> {
         self.follow(rows, tasks)?;
         let text = |id: Id| tasks[&id].sequence.history().ids();
-        // Positions beyond the draft model's have no place in it.
+        // Positions beyond the draft model's context length cannot be drafted.
         let most = self.model.info().max_positions.unwrap_or(usize::MAX);
         wanted.retain(|&id, drafts| text(id).len() + *drafts <= most);
         let at_once = (PASS / self.slots.len().max(1)).max(LACKS);
@@ -189,7 +191,7 @@ impl Drafter for DraftModel<'_> {
         let mut behind = Vec::new();
         for id in wanted.keys().copied().collect::<Vec<_>>() {
             if let (0, Some(slot)) = (self.lacks(id, text(id)), self.slot(id)) {
-                // Nothing has come since the last draft, which the row cannot be shortened to.
+                // No token was added since the last draft, to which the row cannot be shortened.
                 self.cache.clear(slot);
             }
             if self.lacks(id, text(id)) > at_once {

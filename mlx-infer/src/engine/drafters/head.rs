@@ -1,4 +1,4 @@
-//! Drafts of the model's own head for multi-token prediction.
+//! Drafts by the model's own head for multi-token prediction.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::engine::task::Tasks;
 use crate::error::Result;
 use crate::scheduler::Id;
 
-/// The model's head. Its states lie in the batch's cache and follow every step.
+/// The model's head. Its states are in the batch's cache and follow every step.
 pub(crate) struct Head;
 
 impl Drafter for Head {
@@ -24,7 +24,7 @@ impl Drafter for Head {
         let mut features = Vec::new();
         let model = rows.model();
         rows.draw(tasks, wanted, model, drafts, |rows, tokens, widths| {
-            // Each draft runs the head over all drafts before it: one layer, and nothing of it stays.
+            // Each draft token runs the head, which is one layer, over all draft tokens before it. No state is kept.
             let columns = tokens.iter().map(|tokens| tokens.expand_dims(-1));
             let columns = columns.collect::<mlx_core::Result<Vec<_>>>()?;
             let mut step = rows.cache().begin(widths)?;

@@ -1,4 +1,4 @@
-//! Drafts that are computed one token after the other, without the host.
+//! Drafts that are computed token by token without a host read between them.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,9 @@ use crate::model::LoadedModel;
 use crate::sampler::{Row, sample};
 use crate::scheduler::Id;
 
-/// Vocabularies of more tokens than twice this are not drafted whole: tokenizers give their frequent tokens small ids, and the product with the
-/// output head is most of what a draft costs (Zhao et al. 2025, "FR-Spec", arXiv:2502.14856).
+/// Drafts use only this number of first tokens of a vocabulary that has more than twice as many. Tokenizers give their
+/// frequent tokens small ids, and the product with the output head is most of the cost of a draft (Zhao et al. 2025,
+/// "FR-Spec", arXiv:2502.14856).
 const VOCABULARY: i32 = 32_768;
 
 impl<'m> Rows<'m> {
@@ -34,12 +35,13 @@ impl<'m> Rows<'m> {
         &mut self.cache
     }
 
-    /// Draws up to so many tokens for each of the rows `wanted`, each behind those before it. `next` gives the features `[slots, E]` from which the
-    /// output head of `by` tells a token, of each slot's last token and the drafts behind it, U32 `[slots]` each, and how many of these each slot
-    /// reads.
+    /// Draws up to the given number of tokens for each of the rows `wanted`, one after the other. `next` computes the
+    /// features `[slots, E]` for the output head of `by`. Its arguments are each slot's last token and the draft tokens
+    /// after it, U32 `[slots]` each, and how many of these each slot reads.
     ///
-    /// A token is drawn with the noise of its position, as the sampler will draw: so it is most often the same. Penalties know the tokens before the
-    /// draft, and a grammar holds the first one only: of what they would change, more is rejected.
+    /// A token is drawn with the noise of its position, as the sampler will draw it, so that both are most often equal.
+    /// Penalties count only the tokens before the draft, and a grammar masks only the first token. Both make rejections
+    /// more likely, and never change the result.
     pub(crate) fn draw(
         &mut self,
         tasks: &Tasks<'_>,
@@ -115,8 +117,8 @@ impl<'m> Rows<'m> {
     }
 }
 
-/// Logits of `by` for drafts: of a part of a large vocabulary, if the settings of no row name tokens, and of no more than the `vocab` tokens of the
-/// model that verifies.
+/// Logits of `by` for drafts. They cover only a part of a large vocabulary, unless the settings of a row name tokens,
+/// and at most the `vocab` tokens of the model that verifies.
 fn logits(by: &dyn Model, vocab: i32, features: &Array, rows: &[Row<'_>]) -> Result<Array> {
     let names_tokens = |row: &Row<'_>| !row.params.keeps_logits() || row.mask.is_some();
     let names_tokens = rows.iter().any(names_tokens);

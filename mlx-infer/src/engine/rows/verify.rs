@@ -1,4 +1,4 @@
-//! A step in which rows bring drafts, and keep what the sampler chooses anyway.
+//! A step in which rows bring drafts. A row keeps the part of its draft that equals the sampler's own choices.
 
 use mlx_core::{Array, PadMode, async_eval};
 
@@ -11,28 +11,29 @@ use crate::processor;
 use crate::sampler::{Choice, History, Row, sample};
 use crate::scheduler::Id;
 
-/// What a step gave one row.
+/// The result of a step for one row.
 pub(crate) struct Verified {
     pub(crate) id: Id,
     /// Tokens of its draft.
     pub(crate) drafted: usize,
     /// Positions by which its cache grew.
     pub(crate) computed: usize,
-    /// Its tokens, in order. `None`: logits that are not finite; an error: its processor failed. Nothing comes after these. Empty where a known token
-    /// was replayed.
+    /// Its tokens, in order. The last entry may be `None` (the logits are not finite) or an error (the row's processor
+    /// failed). Empty if a known token was replayed.
     pub(crate) choices: Vec<Result<Option<Choice>>>,
 }
 
-/// What one slot brings to the step.
+/// The input of one slot to the step.
 struct Line {
     id: Id,
     /// A token that was read, and the part of the draft that the host knows.
     tokens: Vec<u32>,
     /// The tokens of the draft.
     drafted: usize,
-    /// Whether tokens are chosen: not where the next one is known.
+    /// Whether tokens are chosen. They are not if the next token is known.
     is_last: bool,
-    /// The texts behind which tokens are chosen, as far as the host knows them. Those of the last one end before the rest of the draft.
+    /// The texts after which tokens are chosen, as far as the host knows them. The last text ends before the unread
+    /// part of the draft.
     histories: Vec<History>,
 }
 
@@ -47,12 +48,12 @@ impl Line {
     }
 }
 
-/// Computes the masks behind the drafts of rows with a grammar.
+/// Computes the masks after each draft token, for rows with a grammar.
 pub(crate) type Foresee<'f> = &'f mut dyn FnMut(&mut Tasks<'_>, &[(Id, &[u32])]);
 
 impl Rows<'_> {
-    /// Draft tokens that the row can bring: as many as its layers leave room for, before the position at which the model embeds all of them
-    /// anew.
+    /// The number of draft tokens that the row can bring: limited by the room of its layers, and by the position at
+    /// which the model's rope changes.
     pub(crate) fn room(&self, id: Id) -> usize {
         let Some(slot) = self.slot(id) else { return 0 };
         let (most, len) = (self.model.draft_room(), self.cache.lens()[slot]);
@@ -62,10 +63,10 @@ impl Rows<'_> {
         }
     }
 
-    /// Takes a step with `drafts` and waits for it. No step may be under way.
+    /// Runs a step with `drafts` and waits for it. No other step may be in flight.
     ///
-    /// Drafts that were computed, the step and the choice of its tokens are one graph, and the host waits once. Where a row has a grammar, a processor or
-    /// penalties, it reads the drafts first, while the step is computed.
+    /// The computation of the drafts, the step and the choice of its tokens are one graph, and the host waits once. If
+    /// a row has a grammar, a processor or penalties, the host reads the drafts first, while the step is computed.
     pub(crate) fn verify(
         &mut self,
         tasks: &mut Tasks<'_>,
@@ -211,7 +212,7 @@ fn tokens(lines: &[Option<Line>], width: usize, drawn: Option<&Array>) -> Result
     Ok(Array::from_slice(&is_drawn, &shape)?.select(&drawn, &known)?)
 }
 
-/// Completes the lines' tokens by those that were computed.
+/// Adds the computed tokens to those of the lines.
 fn read(lines: &mut [Option<Line>], drawn: &Array) -> Result<()> {
     let columns = drawn.dim(1)? as usize;
     let drawn = drawn.to_vec::<u32>()?;
@@ -225,7 +226,7 @@ fn read(lines: &mut [Option<Line>], drawn: &Array) -> Result<()> {
     Ok(())
 }
 
-/// The places in `[slots * width]` behind which a token is chosen.
+/// The indices in `[slots * width]` at which a token is chosen.
 fn places(lines: &[Option<Line>], width: usize) -> Vec<i32> {
     let each = lines.iter().enumerate().flat_map(|(slot, line)| {
         let chosen = line.as_ref().map_or(0, Line::chosen);
@@ -234,7 +235,7 @@ fn places(lines: &[Option<Line>], width: usize) -> Vec<i32> {
     each.collect()
 }
 
-/// What the sampler needs to know of each token that is chosen.
+/// The sampler's input for each token that is chosen.
 fn settings<'a>(line: &'a Line, tasks: &'a Tasks<'_>) -> impl Iterator<Item = Row<'a>> {
     let sequence = &tasks[&line.id].sequence;
     (0..line.chosen()).map(|at| setting(line, sequence, at))
@@ -245,7 +246,7 @@ fn setting<'a>(line: &'a Line, sequence: &'a Sequence, at: usize) -> Row<'a> {
     Row {
         history: &line.histories[known],
         ahead: at - known,
-        // Behind a token that the grammar does not allow, nothing is kept.
+        // Nothing is kept after a token that the grammar does not allow.
         mask: sequence.held_behind(at),
         ..sequence.row()
     }

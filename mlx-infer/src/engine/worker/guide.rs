@@ -31,7 +31,8 @@ impl Worker<'_, '_> {
     }
 }
 
-/// Computes the masks of the next tokens of these requests, and those behind their drafts. `masks` counts them, and their time.
+/// Computes the masks of the next tokens of these requests, and the masks after their drafts. `masks` counts them and
+/// their time.
 pub(super) fn foresee(
     tasks: &mut Tasks<'_>,
     drafts: &[(Id, &[u32])],

@@ -13,7 +13,7 @@ use crate::scheduler::Id;
 use crate::speculate::{MOST, Offer, Origin};
 
 impl Worker<'_, '_> {
-    /// Takes a step with drafts, if rows have some that should pay. Whether it did.
+    /// Runs a step with drafts, if some drafts are expected to pay. Returns whether it did.
     pub(super) fn speculate(&mut self) -> bool {
         let due: Vec<Id> = self.scheduler.running().collect();
         let due: Vec<Id> = due.into_iter().filter(|&id| self.is_due(id)).collect();
@@ -35,14 +35,15 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// Whether a draft may be made for the row of `id` now. Asked once a step.
+    /// Whether a draft may be made for the row of `id` now. Called once a step.
     fn is_due(&mut self, id: Id) -> bool {
         let task = self.tasks.get_mut(&id).filter(|task| !task.is_paused());
         let row = task.and_then(|task| task.sequence.speculation_mut());
         row.is_some_and(|row| row.is_due())
     }
 
-    /// The drafts of the rows `due` that should pay, and when the step with them began: not before the drafter was ready.
+    /// The drafts of the rows `due` that are expected to pay, and the start time of the step with them, which is not
+    /// before the drafter was ready.
     fn draft(&mut self, due: &[Id]) -> Result<(Drafts, Instant)> {
         let start = Instant::now();
         // A step must not take more memory than one without drafts may.
@@ -51,7 +52,7 @@ impl Worker<'_, '_> {
         let mut rooms = BTreeMap::new();
         for id in due {
             if let Some(task) = self.tasks.get(id) {
-                // One token comes without a draft.
+                // A step yields one token without a draft.
                 let room = task.sequence.remaining().saturating_sub(1);
                 rooms.insert(*id, room.min(self.rows.room(*id)).min(most));
             }
@@ -99,7 +100,7 @@ impl Worker<'_, '_> {
         Ok((drafts, start))
     }
 
-    /// Lets the drafter follow rows that have left or moved.
+    /// Tells the drafter which rows have left or moved.
     pub(super) fn follow_rows(&mut self) -> Result<()> {
         match &mut self.drafter {
             Some(drafter) => drafter.follow(&self.rows, &self.tasks),
@@ -107,7 +108,7 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// What a row may bring to the step, `room` tokens at most.
+    /// The draft that a row may bring to the step, at most `room` tokens.
     fn offer(&self, id: Id, room: Option<&usize>, drafts: &Drafts) -> Offer {
         let row = self.tasks.get(&id);
         let row = row.and_then(|task| task.sequence.speculation());
@@ -120,7 +121,7 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// Takes the step with `drafts`, which began at `start`.
+    /// Runs the step with `drafts`, which began at `start`.
     fn verify(&mut self, drafts: &Drafts, start: Instant) {
         let masks = &mut self.masks;
         let rows = self
@@ -149,7 +150,7 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// Takes the tokens of one row, whose draft was computed if `is_drawn`.
+    /// Passes on the tokens of one row. `is_drawn`: its draft was computed, not found in its text.
     fn take(&mut self, row: Verified, is_drawn: bool) {
         let Verified {
             id,

@@ -1,13 +1,15 @@
-//! What is in a model's reply: reasoning, content, and calls of tools.
+//! Takes a model's reply apart into reasoning, content and tool calls.
 //!
-//! Families write reasoning and calls in forms of their own. [`ReplyFormat::detect`] recognises the form by the chat template and the vocabulary;
-//! a [`ReplyParser`] reads a reply as it comes. The parts, joined, do not depend on how the text is cut into pieces.
+//! Each family of models has its own syntax for reasoning and tool calls. [`ReplyFormat::detect`] recognises the syntax
+//! by the chat template and the vocabulary. A [`ReplyParser`] reads a reply while it is generated. The joined parts do
+//! not depend on how the text is cut into pieces.
 //!
-//! - A text that looks like a call and is none stays content: it does not parse, or no tool on offer has the name. Arguments are given from 128
-//!   bytes on; a call that breaks after that ends there, and the rest is content.
-//! - A reply that ends within the arguments of a call gives the call as far as it goes, without [`Part::CallEnd`]. One that ends before them stays
-//!   content.
-//! - White space behind the marks of reasoning and in front of its end is no text, and none is white space between calls.
+//! - A text that looks like a call stays content if it does not parse or if no offered tool has its name. The first 128
+//!   bytes of a call's arguments are held back until the call is complete. If a longer call stops being valid, it ends
+//!   there, and the rest is content.
+//! - A reply that ends within the arguments of a call yields the beginning of the call, without [`Part::CallEnd`]. A call
+//!   that ends before its arguments stays content.
+//! - White space around reasoning, inside its marks, and between calls is dropped.
 
 mod body;
 mod calls;
@@ -40,7 +42,7 @@ use crate::text::tokenizer::Tokenizer;
 /// A part of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Text that the model thinks before it answers.
+    /// Reasoning: the text before the answer.
     Reasoning(String),
     /// Text of the answer.
     Content(String),
@@ -48,10 +50,11 @@ pub enum Part {
     CallStart {
         /// Which call of the reply, from 0.
         index: usize,
-        /// The tool, one of those on offer.
+        /// The tool, one of those that the request offers.
         name: String,
     },
-    /// A piece of the call's arguments: joined, they are the text of a JSON object. They are cut short if the reply is.
+    /// A piece of the call's arguments. The joined pieces are the text of a JSON object, or its beginning if the reply
+    /// ends early.
     CallArguments {
         /// Which call.
         index: usize,
@@ -68,7 +71,8 @@ pub enum Part {
 /// The form in which a family writes calls of tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ToolFormat {
-    /// `<tool_call>{"name": .., "arguments": {..}}</tool_call>` (Hermes, Qwen 2.5 and 3). Also taken for models without a form of their own.
+    /// `<tool_call>{"name": .., "arguments": {..}}</tool_call>` (Hermes, Qwen 2.5 and 3). Also used for models whose
+    /// syntax is not known.
     Hermes,
     /// `<tool_call><function=f><parameter=p>..</parameter></function></tool_call>` (Qwen3-Coder, Qwen 3.5).
     Qwen3Coder,
@@ -172,10 +176,10 @@ impl ToolFormat {
         } else if has("<|python_tag|>") || is_token("<|python_tag|>") {
             Self::Llama3
         } else if is_token("<|tool_call_start|>") {
-            // Its templates show tools and say nothing of calls.
+            // Its templates render tools, but no calls.
             Self::Lfm2
         } else if is_token("｜DSML｜") {
-            // Its repository has a program in place of a template.
+            // Its repository has a program instead of a template.
             Self::Dsml
         } else {
             Self::Hermes
@@ -188,7 +192,7 @@ impl ToolFormat {
 struct Marks {
     open: &'static str,
     close: &'static str,
-    /// Whether the mark opens reasoning behind content too. Others do at the beginning of a reply only.
+    /// Whether the mark opens reasoning also after content. Other marks do so only at the beginning of a reply.
     is_anywhere: bool,
 }
 
@@ -266,7 +270,7 @@ impl ReplyFormat {
         let is_token = |mark: &str| tokenizer.token_to_id(mark).is_some();
         let seen = Seen::by(template);
         let tools = match ToolFormat::detect(has, is_token) {
-            // A text describes calls whose arguments are JSON only.
+            // Only calls with JSON arguments can be described in a text.
             form if !seen.tools && !form.is_json() => ToolFormat::Hermes,
             form => form,
         };
@@ -316,18 +320,19 @@ impl ReplyFormat {
         self.tools
     }
 
-    /// What the model sees of a conversation.
+    /// The parts of a conversation that the template shows to the model.
     pub(super) fn seen(&self) -> Seen {
         self.seen
     }
 
-    /// A parser of one reply to `prompt`, the text that the template made. `tools` are those on offer, in OpenAI's form; without any, calls are
-    /// content.
+    /// A parser of one reply to `prompt`, the text that the template made. `tools` are the offered tools in OpenAI's
+    /// form; without any, calls are content.
     pub fn parser(&self, prompt: &str, tools: &[Value]) -> ReplyParser {
         ReplyParser::new(self, self.begins_in_reasoning(prompt), tools)
     }
 
-    /// Whether a reply to `prompt` begins inside of the reasoning, because the prompt has opened it in the turn of the reply and not closed it.
+    /// Whether a reply to `prompt` begins inside of reasoning, because the prompt opens reasoning in the turn of the
+    /// reply and does not close it.
     pub fn begins_in_reasoning(&self, prompt: &str) -> bool {
         let Some(marks) = self.reasoning else {
             return false;
@@ -335,7 +340,7 @@ impl ReplyFormat {
         let Some((_, begun)) = prompt.rsplit_once(marks.open) else {
             return false;
         };
-        // Behind a mark of another turn stands a special token.
+        // The mark of an earlier turn has a special token after it.
         !begun.contains(marks.close)
             && !self
                 .special
@@ -343,7 +348,7 @@ impl ReplyFormat {
                 .any(|token| begun.contains(token.as_str()))
     }
 
-    /// What stands before the answer in a reply to `prompt`.
+    /// The text before the answer in a reply to `prompt`.
     pub fn front(&self, tokenizer: &Tokenizer, prompt: &str) -> ReplyFront {
         if self.tools == ToolFormat::Harmony {
             return ReplyFront::Form(grammar::harmony_front(tokenizer));
@@ -364,7 +369,7 @@ impl ReplyFormat {
         }
     }
 
-    /// The end of the prompt, behind the last mark of a turn, which is a special token.
+    /// The part of the prompt after the last mark of a turn, which is a special token.
     fn of_turn<'p>(&self, prompt: &'p str) -> &'p str {
         let is_mark = |token: &&String| {
             let marks = self.reasoning.iter();
@@ -377,7 +382,7 @@ impl ReplyFormat {
     }
 }
 
-/// What stands before the answer in a reply.
+/// The text before the answer in a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplyFront {
     /// Nothing.
@@ -389,6 +394,6 @@ pub enum ReplyFront {
         /// The mark that ends it.
         close: &'static str,
     },
-    /// Text that this grammar in Lark holds: messages of other channels, and the head of the answer.
+    /// Text that matches this Lark grammar: messages of other channels, and the head of the answer.
     Form(String),
 }

@@ -8,14 +8,14 @@ use super::notation::Notation;
 use super::pythonic::Pythonic;
 use super::tags::Tags;
 
-/// What a character is to a block of calls.
+/// The effect of a character on a block of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// It belongs to the block, which goes on.
+    /// It belongs to the block, which continues.
     More,
     /// It is the last of the block.
     Done,
-    /// No block goes on with it.
+    /// It cannot continue the block.
     Broken,
 }
 
@@ -31,7 +31,7 @@ pub(super) enum Body {
     Either(Box<(Envelope, Body)>),
 }
 
-/// A block, and the part of its text of which nothing was given.
+/// A block, and the part of its text that no given part covers.
 #[derive(Debug)]
 pub(super) struct Block {
     body: Body,
@@ -42,9 +42,9 @@ pub(super) struct Block {
 /// How a block ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// It is complete, or cut behind a call or within one.
+    /// It is complete, or cut after a call or within one.
     Whole,
-    /// This text is none of a call.
+    /// This text is not part of a call.
     Text {
         text: String,
         /// Whether its first character opened the block, so that it may not open another.
@@ -53,7 +53,7 @@ pub(super) enum End {
 }
 
 impl Block {
-    /// A block behind its opening mark.
+    /// A block after its opening mark.
     pub(super) fn new(mark: &str, body: Body) -> Self {
         Self {
             body,
@@ -84,7 +84,7 @@ impl Block {
         }
     }
 
-    /// The end of the reply. A call of which arguments have come is given as far as it goes.
+    /// The end of the reply. A call whose arguments have begun is given as far as it was received.
     pub(super) fn finish(&mut self, parts: &mut Parts) -> End {
         if self.body.is_complete() {
             parts.end();

@@ -4,11 +4,12 @@ use serde_json::Value;
 
 use super::Part;
 
-/// So many bytes of a call's arguments are held back. A shorter call is given when it is complete, so that it stays content if it turns out to
-/// be none; the arguments of a longer one come as the model writes them.
+/// The number of bytes of a call's arguments that are held back. A shorter call is given when it is complete, so that a
+/// text that turns out to be no call stays content. The arguments of a longer call are given while the model writes
+/// them.
 const HELD_BYTES: usize = 128;
 
-/// The tools on offer.
+/// The offered tools.
 #[derive(Debug, Default)]
 pub(super) struct Tools(Vec<(String, Value)>);
 
@@ -121,7 +122,8 @@ impl Parts {
         }
     }
 
-    /// The call does not go on. Whether what there is of it was given; `force` gives it if there are arguments.
+    /// Ends a call that is not complete. Returns whether its beginning was given. `force` gives it if there are
+    /// arguments.
     pub(super) fn cut(&mut self, force: bool) -> bool {
         if force && self.open.as_ref().is_some_and(|open| !open.held.is_empty()) {
             self.give();

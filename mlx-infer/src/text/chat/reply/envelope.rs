@@ -8,9 +8,9 @@ use super::json::{self, Json, is_blank};
 #[derive(Debug)]
 pub(super) struct Envelope {
     close: &'static str,
-    /// Stands between two objects that are in no list.
+    /// Separates two objects outside of a list.
     separator: Option<char>,
-    /// Whether other keys than those of calls make the object something else.
+    /// Whether an object with other keys is not a call.
     is_strict: bool,
     /// Whether the name of a tool is the key of its arguments.
     is_keyed: bool,
@@ -21,9 +21,9 @@ pub(super) struct Envelope {
 
 #[derive(Debug)]
 enum At {
-    /// In front of an object or a list.
+    /// Before an object or a list.
     Front,
-    /// In front of a key; `may_close` behind `{`.
+    /// Before a key; `may_close` after `{`.
     Key {
         may_close: bool,
     },
@@ -40,9 +40,9 @@ enum At {
         is_live: bool,
     },
     AfterValue,
-    /// Behind an object of a list.
+    /// After an object of a list.
     AfterItem,
-    /// Behind the last object or the list: so many bytes of the closing mark have come.
+    /// After the last object or the list: this number of bytes of the closing mark was read.
     Tail(usize),
 }
 
@@ -55,19 +55,19 @@ enum Key {
     Other,
 }
 
-/// What is known of a call.
+/// The known parts of a call.
 #[derive(Debug, Default)]
 struct Call {
     name: Option<String>,
     /// Arguments that came before the name.
     early: String,
     has_arguments: bool,
-    /// Whether the object of the call stands in another one, under `function`.
+    /// Whether the object of the call is inside another one, under `function`.
     is_inner: bool,
 }
 
 impl Envelope {
-    /// In front of the first object of a block that `close` ends.
+    /// Before the first object of a block that `close` ends.
     pub(super) fn new(close: &'static str) -> Self {
         Self {
             close,
@@ -88,7 +88,7 @@ impl Envelope {
         }
     }
 
-    /// Objects that stand alone, separated by `;`.
+    /// Objects outside of a list, separated by `;`.
     pub(super) fn bare() -> Self {
         Self {
             separator: Some(';'),
@@ -170,7 +170,7 @@ impl Envelope {
                     _ if self.is_strict => return Step::Broken,
                     _ => Key::Other,
                 };
-                // A key that comes twice makes the call ambiguous.
+                // A repeated key makes the call ambiguous.
                 let is_known = match kind {
                     Key::Name => self.call.name.is_some(),
                     Key::Arguments => self.call.has_arguments,
@@ -230,7 +230,7 @@ impl Envelope {
                 self.at = At::Key { may_close: true };
                 return Step::More;
             }
-            // Arguments are given as they come if the tool is known.
+            // Arguments are given while they are read if the tool is known.
             *is_live = *key == Key::Arguments && c == '{' && self.call.name.is_some();
             if *is_live && let Some(name) = &self.call.name {
                 parts.start(name);
@@ -242,7 +242,7 @@ impl Envelope {
             json::Step::Behind => {}
             _ if *is_live => {
                 parts.arguments(c.encode_utf8(&mut [0; 4]));
-                // Something, so that it is no longer in front of the value.
+                // Not empty, which marks that the value has begun.
                 if text.is_empty() {
                     text.push(c);
                 }
@@ -270,7 +270,7 @@ impl Envelope {
         }
     }
 
-    /// Takes the name. Whether a tool on offer has it.
+    /// Takes the name. Returns whether an offered tool has it.
     fn name(&mut self, text: &str, tools: &Tools, parts: &mut Parts) -> bool {
         let Some(name) = decoded(text).filter(|name| tools.has(name)) else {
             return false;
@@ -335,7 +335,7 @@ impl Envelope {
     }
 }
 
-/// The text that a JSON string stands for.
+/// The decoded text of a JSON string.
 fn decoded(text: &str) -> Option<String> {
     serde_json::from_str(text).ok()
 }

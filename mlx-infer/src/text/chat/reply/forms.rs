@@ -1,4 +1,4 @@
-//! The forms in which families write calls: their marks, and what reads the text behind them.
+//! The syntax of each family's calls: its marks, and the reader of the text after them.
 
 use super::ToolFormat;
 use super::body::Body;
@@ -12,7 +12,7 @@ use super::tags::{self, Tags};
 pub(super) enum Begins {
     /// A block of calls.
     Block(Body),
-    /// Nothing: it stands around blocks.
+    /// Nothing: the mark surrounds blocks.
     Nothing,
 }
 
@@ -83,7 +83,7 @@ impl ToolFormat {
         }
     }
 
-    /// What reads a reply that begins with this character, if it may be a call without a mark.
+    /// The reader for a reply that begins with this character, if it may be a call without a mark.
     pub(super) fn bare(self, first: char) -> Option<Body> {
         match (self, first) {
             (Self::Llama3 | Self::Llama4, '{') => Some(Body::Envelope(Envelope::bare())),

@@ -1,4 +1,4 @@
-//! Grammars that hold a reply to calls of tools, in llguidance's variant of Lark.
+//! Grammars that constrain a reply to tool calls, in llguidance's variant of Lark.
 
 mod arguments;
 mod rules;
@@ -13,14 +13,14 @@ use crate::text::tokenizer::Tokenizer;
 /// Which tools a reply may or must call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ToolChoice {
-    /// Any or none.
+    /// Any number of calls, or none.
     #[default]
     Auto,
-    /// None: they are not shown to the model.
+    /// No call: the tools are not shown to the model.
     None,
-    /// At least one.
+    /// At least one call.
     Required,
-    /// This one.
+    /// A call of this tool.
     Named(String),
 }
 
@@ -28,13 +28,13 @@ pub enum ToolChoice {
 struct Frame {
     /// The mark that begins calls.
     open: &'static str,
-    /// Before the first call, and behind the last.
+    /// Before the first call, and after the last.
     outer: (&'static str, &'static str),
-    /// In front of a call's name.
+    /// Before a call's name.
     front: &'static str,
     /// Whether the name is a JSON string.
     is_quoted: bool,
-    /// Behind the name, and behind the arguments.
+    /// After the name, and after the arguments.
     middle: &'static str,
     back: &'static str,
     /// Between two calls; `None` if a reply has one call.
@@ -62,8 +62,9 @@ const fn listed(open: &'static str, outer: (&'static str, &'static str)) -> Fram
 }
 
 impl ReplyFormat {
-    /// The grammar of a reply that calls tools as `choice` demands: one call, or several with `is_parallel`. Where the choice leaves it open,
-    /// the grammar holds calls within free text, if a tool is `strict`; else there is none.
+    /// The grammar of a reply that calls tools as `choice` demands: one call, or several with `is_parallel`. If calls
+    /// are optional, the grammar allows free text with calls in it, provided that a tool is `strict`; otherwise there
+    /// is no grammar.
     ///
     /// # Errors
     /// A strict tool's schema has a keyword that the family's form cannot hold.
@@ -87,7 +88,7 @@ impl ReplyFormat {
         };
         let mut frame = self.frame();
         let mut rules = Rules::new(tokenizer, self.tools);
-        // A mark that is spelled in letters ends the free text in front of calls, and is no part of them.
+        // A mark that is not a special token ends the free text before calls, and is not part of them.
         let is_cut = is_free && !frame.open.is_empty() && !rules.is_special(frame.open);
         let is_each = is_cut && frame.outer.0.is_empty();
         if is_cut {
@@ -317,7 +318,7 @@ impl ReplyFormat {
     }
 }
 
-/// The grammar of what stands before an answer in the harmony format: its reasoning, and the head of its message.
+/// The grammar of the text before an answer in the harmony format: reasoning, and the head of the answer's message.
 pub(super) fn harmony_front(tokenizer: &Tokenizer) -> String {
     let mut rules = Rules::new(tokenizer, ToolFormat::Harmony);
     let analysis = analysis(&mut rules);
@@ -325,7 +326,7 @@ pub(super) fn harmony_front(tokenizer: &Tokenizer) -> String {
     rules.finish(&format!("({analysis})* {head}"))
 }
 
-/// A message of reasoning, and what begins the next message.
+/// A message of reasoning, and the beginning of the next message.
 fn analysis(rules: &mut Rules<'_>) -> String {
     let open = rules.literal("<|channel|>analysis<|message|>");
     let text = rules.text_until("<|end|><|start|>assistant");
@@ -335,7 +336,7 @@ fn analysis(rules: &mut Rules<'_>) -> String {
 /// Free text in which every mark of a call begins a call.
 fn free(rules: &mut Rules<'_>, block: &str, open: &str) -> String {
     if open.is_empty() {
-        // A call is the whole reply, and begins as no other reply does.
+        // A call is the whole reply. No other reply begins like it.
         return format!("{block} | /[^{{ \\n](.|\\n)*/");
     }
     let (text, block) = (rules.text(), rules.rule(block));

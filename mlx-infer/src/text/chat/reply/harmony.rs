@@ -19,13 +19,14 @@ pub(super) const MARKS: &[&str] = &[
     "<|return|>",
 ];
 
-/// Where in the format a reply is. It begins in the head of a message, as the prompt ends with `<|start|>assistant`.
+/// The reader's place in the format. A reply begins in the head of a message, because the prompt ends with
+/// `<|start|>assistant`.
 #[derive(Debug, Default)]
 pub(super) struct Harmony {
     seek: Seek,
     head: String,
     text: Option<Text>,
-    /// Whether a mark has come: a reply without one is content.
+    /// Whether a mark was read. A reply without marks is content.
     has_marks: bool,
 }
 
@@ -34,7 +35,7 @@ enum Text {
     Reasoning,
     Content,
     Call(Block),
-    /// Behind the arguments of a call.
+    /// After the arguments of a call.
     Behind,
 }
 
@@ -114,7 +115,7 @@ impl Harmony {
     }
 }
 
-/// What the message with this head is.
+/// The kind of the message with this head.
 fn begin(head: &str, tools: &Tools, parts: &mut Parts) -> Text {
     let recipient = head.split_once("to=functions.").map(|(_, rest)| {
         let end = rest.find(|c: char| c.is_whitespace() || c == '<');

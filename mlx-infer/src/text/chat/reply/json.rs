@@ -1,19 +1,19 @@
-//! JSON character by character.
+//! Reads JSON character by character.
 
-/// What a character is to a value.
+/// The effect of a character on a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// It belongs to the value, which goes on.
+    /// It belongs to the value, which continues.
     More,
     /// It is the last of the value.
     Last,
-    /// It is no part of the value, which ended before it (numbers only).
+    /// It is not part of the value, which ended before it (numbers only).
     Behind,
-    /// No JSON value goes on with it.
+    /// It cannot continue the value.
     Broken,
 }
 
-/// Reads one JSON value and accepts what RFC 8259 does.
+/// Reads one JSON value, by RFC 8259.
 #[derive(Clone, Debug)]
 pub(super) struct Json {
     /// The brackets that are open.
@@ -23,11 +23,11 @@ pub(super) struct Json {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// In front of a value; `may_close` behind `[`.
+    /// Before a value; `may_close` after `[`.
     Value {
         may_close: bool,
     },
-    /// In front of a key; `may_close` behind `{`.
+    /// Before a key; `may_close` after `{`.
     Key {
         may_close: bool,
     },
@@ -37,13 +37,13 @@ enum State {
     Escape {
         is_key: bool,
     },
-    /// So many digits of `\u` are missing.
+    /// This number of digits of `\u` is missing.
     Hex {
         is_key: bool,
         missing: u8,
     },
     Colon,
-    /// Behind a value inside of brackets.
+    /// After a value inside of brackets.
     After,
     Number(Number),
     /// The rest of `true`, `false` or `null`.
@@ -72,7 +72,7 @@ impl Default for Json {
 }
 
 impl Json {
-    /// Takes the next character. Blanks in front of the value belong to it.
+    /// Takes the next character. Blanks before the value belong to it.
     pub(super) fn take(&mut self, c: char) -> Step {
         let is_blank = is_blank(c);
         self.state = match self.state {
@@ -148,7 +148,7 @@ impl Json {
         Step::More
     }
 
-    /// Whether nothing of the value has come.
+    /// Whether the value has not begun.
     pub(super) fn is_front(&self) -> bool {
         self.open.is_empty() && matches!(self.state, State::Value { .. })
     }

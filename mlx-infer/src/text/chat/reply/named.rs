@@ -1,13 +1,13 @@
-//! Calls with the name in front of the arguments: `name[ARGS]{..}` and its relatives.
+//! Calls with the name before the arguments: `name[ARGS]{..}` and similar forms.
 
 use super::body::Step;
 use super::calls::{Parts, Tools};
 use super::json::{self, Json, is_blank};
 
-/// A longer head holds no name.
+/// The longest head, in bytes. A longer text is no call.
 const MAX_HEAD: usize = 256;
 
-/// Finds a tool's name in the text in front of the arguments.
+/// Finds a tool's name in the text before the arguments.
 pub(super) type Name = fn(&str) -> &str;
 
 /// Reads one call: a head with the name, the arguments, the mark that closes the call.
@@ -22,12 +22,12 @@ pub(super) struct Named {
 enum At {
     Head(String),
     Arguments(Json),
-    /// Behind the arguments: so many bytes of the closing mark have come.
+    /// After the arguments: this number of bytes of the closing mark was read.
     Tail(usize),
 }
 
 impl Named {
-    /// In front of a head. Without `close` a call ends with its arguments.
+    /// Before a head. Without `close` a call ends with its arguments.
     pub(super) fn new(name: Name, close: &'static str) -> Self {
         Self {
             name,
@@ -36,7 +36,7 @@ impl Named {
         }
     }
 
-    /// In front of the arguments of a call that was begun.
+    /// Before the arguments of a call that was begun.
     pub(super) fn arguments() -> Self {
         Self {
             name: |head| head,
@@ -88,7 +88,7 @@ impl Named {
                     json::Step::Behind | json::Step::Broken => Step::Broken,
                 }
             }
-            // DeepSeek closes the fence around the arguments in front of the mark.
+            // DeepSeek closes the fence around the arguments before the mark.
             At::Tail(0) if is_blank(c) || c == '`' => Step::More,
             At::Tail(matched) => {
                 if !self.close[*matched..].starts_with(c) {

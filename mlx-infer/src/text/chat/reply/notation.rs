@@ -6,15 +6,15 @@ use super::json::{self, Json};
 use super::seek::Seek;
 use super::values;
 
-/// A longer name or key is none.
+/// The longest name or key, in bytes. A longer one makes the text no call.
 const MAX_NAME: usize = 256;
-/// A longer word is none: texts stand in marks.
+/// The longest word outside of marks, in bytes. Texts have marks around them.
 const MAX_WORD: usize = 1024;
 
 /// Reads a call and the mark that closes it.
 #[derive(Debug)]
 pub(super) struct Notation {
-    /// Around texts.
+    /// The mark before and after a text.
     mark: &'static str,
     close: &'static str,
     at: At,
@@ -24,15 +24,15 @@ pub(super) struct Notation {
 
 #[derive(Debug)]
 enum At {
-    /// So many bytes of `call:` have come.
+    /// This number of bytes of `call:` was read.
     Call(usize),
     Name(String),
-    /// In front of a key or inside of one; `may_close` behind `{`.
+    /// Before a key or inside of one; `may_close` after `{`.
     Key {
         text: String,
         may_close: bool,
     },
-    /// In front of a value; `may_close` behind `[`.
+    /// Before a value; `may_close` after `[`.
     Value {
         may_close: bool,
     },
@@ -42,7 +42,7 @@ enum At {
     /// A text in JSON's quotation marks.
     Quoted(Json),
     AfterValue,
-    /// Behind the call: so many bytes of the closing mark have come.
+    /// After the call: this number of bytes of the closing mark was read.
     Tail(usize),
 }
 

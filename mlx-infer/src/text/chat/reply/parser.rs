@@ -1,4 +1,4 @@
-//! Reads a reply character by character, so that its parts do not depend on the pieces in which it comes.
+//! Reads a reply character by character, so that its parts do not depend on the pieces in which it arrives.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use super::harmony::Harmony;
 use super::seek::Seek;
 use super::{Marks, Part, ReplyFormat, ToolFormat};
 
-/// Reads one reply as it comes ([`ReplyFormat::parser`]).
+/// Reads one reply while it is generated ([`ReplyFormat::parser`]).
 #[derive(Debug)]
 pub struct ReplyParser {
     reasoning: Option<Marks>,
@@ -20,12 +20,12 @@ pub struct ReplyParser {
     state: State,
     seek: Seek,
     parts: Parts,
-    /// Text that is read again, because it is none of a call.
+    /// Text that is read again, because it turned out not to be a call.
     again: VecDeque<char>,
     /// Blanks, and marks around calls. They are content if content follows, and nothing if a call follows.
     between: String,
     has_content: bool,
-    /// Blanks that come now are no text, as they stand behind a mark of reasoning.
+    /// Whether blanks are dropped now, because they follow a mark of reasoning.
     skips_blanks: bool,
 }
 
@@ -57,7 +57,7 @@ impl ReplyParser {
         }
     }
 
-    /// Takes the next text of the reply; the parts that are certain by now.
+    /// Takes the next text of the reply. Returns the parts that are certain by now.
     pub fn push(&mut self, text: &str) -> Vec<Part> {
         for c in text.chars() {
             self.take(c);
@@ -120,7 +120,7 @@ impl ReplyParser {
         }
     }
 
-    /// Goes on with content behind a block.
+    /// Continues with content after a block.
     fn leave(&mut self, end: End) {
         self.state = State::Content;
         if self.parts.has_calls() {
@@ -146,7 +146,7 @@ impl ReplyParser {
             self.state = State::Block(block);
             return;
         }
-        // Marks that are spelled in letters may be quoted; only at the beginning they are those of reasoning.
+        // Marks that are not special tokens may be quotations. They open reasoning only at the beginning of the reply.
         let reasoning = self
             .reasoning
             .filter(|marks| marks.is_anywhere || !self.has_content);
@@ -181,7 +181,7 @@ impl ReplyParser {
         }
         self.skips_blanks = false;
         self.between.push(c);
-        // Blanks in front of a mark are no text.
+        // Blanks before a mark are dropped.
         if is_blank && (!self.has_content || !self.tools.is_empty()) {
             return;
         }

@@ -1,13 +1,13 @@
 //! Calls as Python writes them: `[f(a=1, b="x"), g()]`, or as JSON in the same place.
 //!
-//! A block is read when it is complete; one that is cut stays content.
+//! A block is read when it is complete. A block that the reply's end cuts stays content.
 
 use serde_json::{Map, Value};
 
 use super::body::Step;
 use super::calls::{Parts, Tools};
 
-/// A longer block holds no calls.
+/// The longest block, in bytes. A longer text holds no calls.
 const MAX_BYTES: usize = 1 << 20;
 /// The deepest nesting of a value.
 const MAX_DEPTH: usize = 64;
@@ -21,7 +21,7 @@ pub(super) struct Pythonic {
 }
 
 impl Pythonic {
-    /// In front of the first call.
+    /// Before the first call.
     pub(super) fn new(close: &'static str) -> Self {
         Self {
             close,
@@ -49,7 +49,7 @@ impl Pythonic {
         let calls = json_calls(text).or_else(|| Source { rest: text }.calls());
         let calls = calls.filter(|calls| calls.iter().all(|(name, _)| tools.has(name)));
         let Some(calls) = calls.filter(|calls| !calls.is_empty()) else {
-            // The mark may stand in a text of an argument, and the bracket may end a list in an argument.
+            // The mark may be inside a string argument, and the bracket may end a list in an argument.
             return match is_open(text) || is_bare && !is_balanced(text) {
                 true => Step::More,
                 false => Step::Broken,
@@ -134,7 +134,7 @@ struct Source<'t> {
 }
 
 impl Source<'_> {
-    /// All calls, in a list or one a line.
+    /// All calls, in a list or one on each line.
     fn calls(mut self) -> Option<Vec<Call>> {
         let is_list = self.eat('[');
         let mut calls = Vec::new();

@@ -1,4 +1,4 @@
-//! Marks in text that comes character by character.
+//! Finds marks in text that arrives character by character.
 
 /// Looks for marks. Text that may be the beginning of a mark is held back.
 #[derive(Debug, Default)]
@@ -7,7 +7,8 @@ pub(super) struct Seek {
 }
 
 impl Seek {
-    /// Takes the next character and appends to `free` the text that belongs to no mark. The index of a mark that is now complete.
+    /// Takes the next character and appends to `free` the text that belongs to no mark. Returns the index of a mark
+    /// that is now complete.
     pub(super) fn take(&mut self, c: char, marks: &[&str], free: &mut String) -> Option<usize> {
         self.held.push(c);
         loop {

@@ -1,14 +1,14 @@
-//! What a chat template shows to its model.
+//! Finds out which parts of a conversation a chat template shows to its model.
 
 use jiff::civil::DateTime;
 use serde_json::{Value, json};
 
 use crate::text::chat::{ChatTemplate, Message, RenderOptions};
 
-/// Which parts of a conversation the model sees.
+/// The parts of a conversation that the model sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::text::chat) struct Seen {
-    /// The tools on offer.
+    /// The offered tools.
     pub(in crate::text::chat) tools: bool,
     /// Calls and their results in messages.
     pub(in crate::text::chat) calls: bool,
@@ -16,7 +16,7 @@ pub(in crate::text::chat) struct Seen {
     pub(in crate::text::chat) system: bool,
 }
 
-/// Words that stand in no template.
+/// Words that no template contains.
 const NAME: &str = "probe_of_a_name";
 const RESULT: &str = "probe_of_a_result";
 
@@ -53,7 +53,7 @@ impl Seen {
                     .with("tool_call_id", id)
                     .with("name", NAME),
             ];
-            // Without tools on offer, so that the name is that of the call.
+            // Without offered tools, so that the name can only come from the call.
             text(&conversation, None)
                 .or_else(|| text(&conversation, Some(vec![tool.clone()])))
                 .is_some_and(|text| text.contains(NAME) && text.contains(RESULT))
@@ -62,7 +62,7 @@ impl Seen {
         let [with, without] = [Some(vec![tool.clone()]), None]
             .map(|tools| text(std::slice::from_ref(&question), tools));
         Self {
-            // A template that refuses the question says nothing of tools.
+            // A template that refuses the conversation does not show tools.
             tools: without.is_none() || with != without,
             calls: shows_calls(json!({})) || shows_calls(json!("{}")),
             system: text(&system, None).is_some_and(|text| text.contains(RESULT)),

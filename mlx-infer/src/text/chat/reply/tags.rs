@@ -5,28 +5,28 @@ use super::calls::{Parts, Tools};
 use super::seek::Seek;
 use super::values;
 
-/// A longer name is none.
+/// The longest name, in bytes. A longer one makes the text no call.
 const MAX_NAME: usize = 256;
 
 /// The tags of a family.
 #[derive(Debug)]
 pub(super) struct Form {
-    /// In front of a tool's name.
+    /// Before a tool's name.
     pub(super) call: &'static str,
-    /// What ends the name. A `<` also begins the next tag.
+    /// The end of the name. A `<` also begins the next tag.
     pub(super) name_ends: &'static [char],
-    /// In front of a parameter's name, behind it, in front of its value, behind that.
+    /// Before a parameter's name, after it, before its value, and after the value.
     pub(super) parameter: &'static str,
     pub(super) name_end: &'static str,
     pub(super) value: &'static str,
     pub(super) value_end: &'static str,
-    /// Behind a parameter's name: an attribute that says `true` if the value is a text, and `false` if it is JSON.
+    /// After a parameter's name: an attribute that is `true` if the value is a text, and `false` if it is JSON.
     pub(super) is_text: &'static str,
-    /// Whether a line break in front of the value and one behind it are no part of it.
+    /// Whether a line break before the value and one after it do not belong to it.
     pub(super) has_lines: bool,
-    /// Behind the last parameter.
+    /// After the last parameter.
     pub(super) call_end: &'static str,
-    /// Behind the last call of a block; empty if a block has one call.
+    /// After the last call of a block; empty if a block has one call.
     pub(super) block_end: &'static str,
 }
 
@@ -95,7 +95,7 @@ pub(super) struct Tags {
 
 #[derive(Debug)]
 enum At {
-    /// In front of a tag; the part of it that has come.
+    /// Before a tag, with the part of it that was read.
     Tag(Place, String),
     Name(String),
     Key(String),
@@ -105,7 +105,7 @@ enum At {
     },
 }
 
-/// Which tags may come.
+/// The tags that are allowed next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Call,
@@ -115,7 +115,7 @@ enum Place {
 }
 
 impl Tags {
-    /// In front of the first call of a block.
+    /// Before the first call of a block.
     pub(super) fn new(form: &'static Form) -> Self {
         let at = match form.call {
             "" => At::Name(String::new()),
@@ -130,7 +130,7 @@ impl Tags {
         }
     }
 
-    /// Behind the tag that begins a call.
+    /// After the tag that begins a call.
     pub(super) fn named(form: &'static Form) -> Self {
         Self {
             at: At::Name(String::new()),
@@ -229,7 +229,7 @@ impl Tags {
             }
         }
     }
-    /// The value of the parameter begins. Where the model does not say whether it is a text, the schema does.
+    /// Begins the value of a parameter. If the model does not mark it as a text or JSON, the schema decides.
     fn value(&mut self, tools: &Tools, is_text: Option<bool>) {
         let types = match (is_text, tools.parameter(&self.tool, &self.key)) {
             (Some(true), _) | (None, None) => Some(vec!["string"]),
@@ -257,17 +257,17 @@ impl Tags {
     }
 }
 
-/// Writes the text of a value as JSON. Texts are given as they come.
+/// Writes the text of a value as JSON. Texts are given while they are read.
 #[derive(Debug)]
 struct Writer {
     /// The types that the schema allows, if it names some.
     types: Option<Vec<String>>,
     is_text: bool,
-    /// Whether the model says that it is a text, so that `null` is one.
+    /// Whether the model marks it as a text, so that `null` is the text "null".
     is_told: bool,
     has_lines: bool,
     is_front: bool,
-    /// Whether a line break has come that may be the last of the value.
+    /// Whether a line break was read that may be the one after the value.
     has_break: bool,
     /// Text that was not given.
     held: String,

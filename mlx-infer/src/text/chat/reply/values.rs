@@ -1,8 +1,8 @@
-//! Arguments that are not written as JSON, as JSON.
+//! Converts arguments that are not written as JSON to JSON.
 
 use serde_json::Value;
 
-/// The deepest nesting of `anyOf` and its relatives that is read for types.
+/// The deepest nesting of `anyOf`, `oneOf` and `allOf` that is searched for types.
 const MAX_DEPTH: usize = 8;
 
 /// The types that a schema allows. `None`: it names none.
@@ -45,7 +45,7 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-/// Whether values of these types are texts, which are given as they come.
+/// Whether values of these types are texts, which are given while they are read.
 pub(super) fn are_texts(types: &[&str]) -> bool {
     types.iter().all(|kind| matches!(*kind, "string" | "null"))
 }
@@ -99,7 +99,7 @@ fn whole(number: f64) -> Option<Value> {
         .then(|| Value::from(number as i64))
 }
 
-/// A bare word of Gemma's notation: JSON if it is, else a text.
+/// A bare word of Gemma's notation: JSON if it parses, else a text.
 pub(super) fn bare(word: &str) -> String {
     match serde_json::from_str::<Value>(word) {
         Ok(_) => word.to_owned(),
@@ -107,7 +107,7 @@ pub(super) fn bare(word: &str) -> String {
     }
 }
 
-/// A text as it stands inside of a JSON string.
+/// A text, escaped for the inside of a JSON string.
 pub(super) fn escaped(text: &str) -> String {
     let quoted = Value::from(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()

@@ -1,4 +1,4 @@
-//! Grammars of arguments by a tool's schema.
+//! Grammars of arguments, from a tool's schema.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use super::super::{ToolFormat, tags};
 use super::rules::Rules;
 use crate::error::{Error, Result};
 
-/// Keywords that a grammar holds, or that say nothing about a value.
+/// Keywords that a grammar enforces, or that do not restrict a value.
 const KEYWORDS: [&str; 19] = [
     "type",
     "enum",
@@ -61,7 +61,7 @@ impl Rules<'_> {
 
     fn json(&mut self, schema: &Value, is_strict: bool) -> String {
         let mut schema = schema.clone();
-        // Separators as templates write them, and no other blanks: a model that prefers blanks would never end.
+        // Only the separators that templates write. With free blanks a model could write blanks for ever.
         schema["x-guidance"] = json!({
             "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ", "lenient": !is_strict,
         });
@@ -210,7 +210,7 @@ impl Rules<'_> {
             let key = self.literal(&format!("{key}:"));
             pairs.push((self.rule(&format!("{key} {value}")), is_required));
         }
-        // From the last to the first: what may come behind others, and what may come first.
+        // From the last to the first: the members that may follow others, and those that may be first.
         let (mut behind, mut first) = (String::new(), String::new());
         let mut may_be_empty = true;
         for (pair, is_required) in pairs.into_iter().rev() {
@@ -251,8 +251,7 @@ impl Rules<'_> {
         "any".to_owned()
     }
 
-    /// # Errors
-    /// A strict schema has a keyword that is not held.
+    /// # Errors A strict schema has a keyword that a grammar cannot enforce.
     fn held(&self, schema: &Value, is_strict: bool) -> Result<()> {
         let keys = schema.as_object().into_iter().flat_map(Map::keys);
         let unknown = keys.filter(|key| !KEYWORDS.contains(&key.as_str()));

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::super::ToolFormat;
 use crate::text::tokenizer::Tokenizer;
 
-/// The rules that were written. Special tokens stand in them by id, other text in quotation marks.
+/// The rules so far. Special tokens are written by id, other text in quotation marks.
 pub(super) struct Rules<'t> {
     tokenizer: &'t Tokenizer,
     /// The form's marks that are special tokens.
@@ -31,7 +31,7 @@ impl<'t> Rules<'t> {
         self.tokenizer.is_special(mark)
     }
 
-    /// A rule of that text; its name.
+    /// Adds a rule of this text. Returns its name.
     pub(super) fn rule(&mut self, text: &str) -> String {
         let name = format!("r{}", self.lines.len());
         self.lines.push(format!("{name}: {text}"));
@@ -42,7 +42,7 @@ impl<'t> Rules<'t> {
         self.named.contains(&name)
     }
 
-    /// A rule that is written once.
+    /// A rule that is added only once.
     pub(super) fn once(&mut self, name: &'static str, text: &str) -> &'static str {
         if !self.named.contains(&name) {
             self.named.push(name);
@@ -51,7 +51,7 @@ impl<'t> Rules<'t> {
         name
     }
 
-    /// A text as it is.
+    /// A literal text.
     pub(super) fn literal(&self, text: &str) -> String {
         if text.is_empty() {
             return String::new();
@@ -82,7 +82,7 @@ impl<'t> Rules<'t> {
         if literal.starts_with("<[") {
             return format!("{} {literal}", self.text());
         }
-        // Of a literal the part up to a special token ends the text.
+        // If a literal contains a special token, its part before the token ends the text.
         let (quoted, rest) = match literal.find(" <[") {
             Some(at) => literal.split_at(at),
             None => (literal.as_str(), ""),
@@ -93,7 +93,7 @@ impl<'t> Rules<'t> {
         format!("{name} {rest}")
     }
 
-    /// The grammar of texts that are `start`.
+    /// The grammar whose texts match `start`.
     pub(super) fn finish(self, start: &str) -> String {
         format!("start: {start}\n{}\n", self.lines.join("\n"))
     }
