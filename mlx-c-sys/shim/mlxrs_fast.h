@@ -174,6 +174,23 @@ int mlxrs_fast_linear_many(mlx_vector_array* res, mlx_array x, const mlxrs_matri
 /* For each index, x [.., 1, in] times the indexed matrix of w [experts, out, in]. The same as mlx_gather_mm or
  * mlx_gather_qmm without left indices. */
 int mlxrs_fast_experts(mlx_array* res, mlx_array x, mlxrs_matrix w, mlx_array indices, mlx_stream s);
+/* How experts are chosen by scores [N, E]: those with the largest softmax or sigmoid, after `correction` is added. */
+typedef struct mlxrs_route_options {
+  int top_k;
+  bool sigmoid;
+  bool norm;       /* weights are divided by their sum, or by `least_sum` if that is larger */
+  float least_sum;
+  float scale;     /* a factor of all weights */
+  int groups;      /* 0: none; else experts are only chosen from the `top_groups` best groups */
+  int top_groups;
+  bool two_best;   /* groups are compared by the sum of their two best experts, not by their best */
+} mlxrs_route_options;
+/* The chosen experts, U32 [N, top_k], and their weights without the correction, F32. `correction`, F32 of E numbers, may be
+ * null. */
+int mlxrs_fast_route(
+    mlx_array* experts, mlx_array* weights, mlx_array scores, mlx_array correction, mlxrs_route_options options, mlx_stream s);
+/* The sum over k of y[n, k] weights[n, k]: y [N, K, E], weights F32 [N, K]. */
+int mlxrs_fast_weighted_sum(mlx_array* res, mlx_array y, mlx_array weights, mlx_stream s);
 /* The rows of w [rows, in] that `indices` name, in dtype. The same as mlx_take, and mlx_dequantize where `w` is
  * quantised. */
 int mlxrs_fast_lookup(mlx_array* res, mlx_array indices, mlxrs_matrix w, mlx_dtype dtype, mlx_stream s);
@@ -188,6 +205,9 @@ int mlxrs_fast_gated(mlx_array* res, mlxrs_gate kind, mlx_array gate, mlx_array 
  * mlxrs_fast_linear_many; then neither product is ever complete in memory. */
 int mlxrs_fast_gated_linear(
     mlx_array* res, mlxrs_gate kind, mlx_array x, mlxrs_matrix gate, mlxrs_matrix up, mlx_stream s);
+/* mlxrs_fast_gated of the products of mlxrs_fast_experts with the matrices of two stacks. */
+int mlxrs_fast_gated_experts(
+    mlx_array* res, mlxrs_gate kind, mlx_array x, mlxrs_matrix gate, mlxrs_matrix up, mlx_array indices, mlx_stream s);
 /* cap * tanh(x / cap) */
 int mlxrs_fast_soft_cap(mlx_array* res, mlx_array x, float cap, mlx_stream s);
 
@@ -206,6 +226,9 @@ int mlxrs_fast_logsumexp(mlx_array* res, mlx_array x, mlx_stream s);
  * without these filters has 1, minus infinity and V. */
 int mlxrs_fast_draw(
     mlx_array* ids, mlx_array* checked, mlx_array x, mlx_array keys, mlx_array numbers, mlx_array counts, mlx_stream s);
+/* Logits [B, V] with minus infinity for each token whose bit is 0 in its row's mask, U32 [B, ceil(V / 32)]. NaN and infinity
+ * stay. Only in the CUDA form. */
+int mlxrs_fast_allow(mlx_array* res, mlx_array x, mlx_array bits, mlx_stream s);
 /* logsumexp(logits) - logits[target] over the last axis; one node for f32 logits. */
 int mlxrs_fast_cross_entropy(mlx_array* res, mlx_array logits, mlx_array targets, mlx_stream s);
 

@@ -3,8 +3,9 @@
 //! | module | operations |
 //! |---|---|
 //! | attention | [`attention()`], [`packed_attention`], [`scaled_dot_product_attention`] |
-//! | products | [`linear()`], [`quantized_linear`], [`linear_many`], [`experts_linear`], [`rows`] |
+//! | products | [`linear()`], [`quantized_linear`], [`linear_many`], [`rows`] |
 //! | MLPs | [`gated_linear`], [`gated()`], [`swiglu`], [`geglu`], [`soft_cap`] |
+//! | experts | [`route()`], [`experts_linear`], [`gated_experts`], [`weighted_sum`] |
 //! | norms | [`rms_norm`], [`layer_norm`], [`add`], [`norm_add`], [`add_norm`] |
 //! | positions | [`rope()`], [`heads`] |
 //! | caches | [`store()`], [`store_heads`], [`pack`], [`unpack`], [`blank`] |
@@ -32,6 +33,7 @@ mod norm;
 mod packed;
 mod recurrent;
 mod rope;
+mod route;
 mod store;
 
 pub use allow::allow;
@@ -39,7 +41,7 @@ pub use attention::{Attention, attention, packed_attention, scaled_dot_product_a
 pub use choose::{argmax, logsumexp, nucleus, top};
 pub use draw::{Draw, Drawn, NO_TOKEN, draw, gumbel};
 pub use form::{Form, Op, form, plainly};
-pub use gated::{Gate, gated, gated_linear, geglu, soft_cap, swiglu};
+pub use gated::{Gate, gated, gated_experts, gated_linear, geglu, soft_cap, swiglu};
 pub use linear::{
     Matrix, experts_linear, linear, linear_many, quantized_experts_linear, quantized_linear,
     quantized_rows, rows,
@@ -50,4 +52,5 @@ pub use norm::{add, add_norm, layer_norm, norm_add, rms_norm};
 pub use packed::{check_packing, pack, packed_words, unpack};
 pub use recurrent::{GatedDelta, Scan, causal_conv, gated_delta, scan};
 pub use rope::{Projection, Rope, heads, rope};
+pub use route::{Route, RouteGroups, route, weighted_sum};
 pub use store::{Buffers, Slots, blank, store, store_heads};

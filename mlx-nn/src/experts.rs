@@ -1,5 +1,6 @@
 //! Mixture of experts: a router and stacked expert matrices (Shazeer et al., arXiv:1701.06538).
 
+use mlx_core::fast::{self, Gate};
 use mlx_core::{Array, Result};
 
 use crate::activation::Activation;
@@ -61,6 +62,19 @@ impl ExpertsLinear {
             Some(bias) => y.add(bias.value().take(experts, 0)?.expand_dims(-2)?),
             None => Ok(y),
         }
+    }
+
+    /// `gate(self(x)) * up(x)`. It is one operation if neither stack has biases or an adapter ([`fast::gated_experts`]).
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn gated(&self, up: &Self, gate: Gate, x: &Array, experts: &Array) -> Result<Array> {
+        let is_product = |stack: &Self| stack.lora.is_none() && stack.bias.is_none();
+        if is_product(self) && is_product(up) {
+            let (a, b) = (self.weight.matrix(), up.weight.matrix());
+            return fast::gated_experts(gate, x, &a, &b, experts);
+        }
+        fast::gated(gate, &self.forward(x, experts)?, &up.forward(x, experts)?)
     }
 }
 
@@ -132,13 +146,17 @@ impl StackedExperts {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array, experts: &Array) -> Result<Array> {
-        let gate = self.gate_proj.as_ref();
-        let gate = gate.map(|gate| gate.forward(x, experts)).transpose()?;
-        let up = self.up_proj.forward(x, experts)?;
-        let inner = match (&gate, &self.clamp) {
-            (Some(gate), Some(clamp)) => clamp.gated(gate, &up)?,
-            (Some(gate), None) => self.activation.gated(gate, &up)?,
-            (None, _) => self.activation.forward(&up)?,
+        let (gate, up) = (self.gate_proj.as_ref(), &self.up_proj);
+        let inner = match (gate, self.activation.gate(), &self.clamp) {
+            (Some(gate), Some(kind), None) => gate.gated(up, kind, x, experts)?,
+            (Some(gate), _, clamp) => {
+                let (gate, up) = (gate.forward(x, experts)?, up.forward(x, experts)?);
+                match clamp {
+                    Some(clamp) => clamp.gated(&gate, &up)?,
+                    None => self.activation.gated(&gate, &up)?,
+                }
+            }
+            (None, ..) => self.activation.forward(&up.forward(x, experts)?)?,
         };
         self.down_proj.forward(&inner, experts)?.squeeze(-2)
     }
@@ -297,17 +315,17 @@ impl ExpertsMlp {
             Some(latent) => latent.forward(&tokens)?,
             None => tokens,
         };
-        let weights = weights.astype(x.dtype())?.expand_dims(-1)?;
         let [n, features] = tokens.dims()?;
         let mut inputs = tokens.reshape(&[n, 1, 1, features])?;
         if self.config.scales_inputs {
-            inputs = inputs.multiply(weights.expand_dims(-1)?)?;
+            let weights = weights.astype(x.dtype())?.reshape(&[n, top_k, 1, 1])?;
+            inputs = inputs.multiply(weights)?;
         }
-        let mut y = self.switch_mlp.forward(&inputs, &experts)?;
-        if !self.config.scales_inputs {
-            y = y.multiply(weights)?;
-        }
-        let mut y = y.sum(-2, false)?;
+        let y = self.switch_mlp.forward(&inputs, &experts)?;
+        let mut y = match self.config.scales_inputs {
+            true => y.sum(-2, false)?,
+            false => fast::weighted_sum(&y, &weights)?,
+        };
         if let Some(latent) = &self.fc2_latent_proj {
             y = latent.forward(&y)?;
         }

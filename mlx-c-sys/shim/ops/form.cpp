@@ -36,6 +36,9 @@ bool has_cuda_kernel([[maybe_unused]] mlxrs_op op, [[maybe_unused]] mx::Stream s
 #ifdef MLXRS_CUDA
   switch (op) {
     case MLXRS_OP_ATTENTION:
+    case MLXRS_OP_CONV:
+    case MLXRS_OP_DELTA:
+    case MLXRS_OP_EXPERTS:
     case MLXRS_OP_GATED:
     case MLXRS_OP_LINEAR:
     case MLXRS_OP_LOOKUP:

@@ -16,6 +16,16 @@ namespace mx = mlx::core;
 // kernels for NVIDIA GPUs.
 enum class Form { plain = MLXRS_FORM_PLAIN, cpu = MLXRS_FORM_CPU, cuda = MLXRS_FORM_CUDA };
 
+// The parts of operations that have CUDA kernels of their own. `false` leaves a part to the plain form; form.cpp has whole operations.
+struct CudaParts {
+  // Keys and values of 4 and 8 bits, written and read.
+  static constexpr bool packed_caches = true;
+  // Attention with heads of more than 256 elements.
+  static constexpr bool wide_heads = true;
+  // A gate and the products of experts that it joins, routers, and the sums of experts' outputs.
+  static constexpr bool gated_experts = true, routers = true;
+};
+
 // The form that runs on stream `s` for the operation.
 Form form(mlxrs_op op, mx::Stream s);
 

@@ -8,6 +8,7 @@ use super::{Form, Op, form};
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
+use crate::ffi::op;
 use crate::kernel::{self, CpuKernel, Spec, View, ViewMut};
 
 /// Bits in a word of a mask.
@@ -34,26 +35,38 @@ pub fn allow(logits: &Array, rows: &[Option<Arc<[u32]>>]) -> Result<Array> {
         return Err(Error::new(ErrorKind::Shape, message));
     }
     let has_kernel = [DType::F32, DType::F16, DType::BF16].contains(&logits.dtype());
-    if !has_kernel || form(Op::Sample)? != Form::Cpu {
-        return plain(logits, rows, words);
+    match form(Op::Sample)? {
+        Form::Cpu if has_kernel => {
+            let kernel = Allow {
+                rows: rows.to_vec(),
+            };
+            Ok(kernel::apply(kernel, &[logits])?.remove(0))
+        }
+        Form::Cuda if has_kernel && logits.size() > 0 => {
+            let bits = bits(rows, words)?;
+            op!(mlxrs_fast_allow(logits, bits))
+        }
+        _ => plain(logits, rows, words),
     }
-    let kernel = Allow {
-        rows: rows.to_vec(),
-    };
-    Ok(kernel::apply(kernel, &[logits])?.remove(0))
 }
 
-fn plain(logits: &Array, rows: &[Option<Arc<[u32]>>], words: usize) -> Result<Array> {
-    let [b, v] = logits.dims()?;
+/// The masks of all rows, U32 `[B, words]`. A row without one allows all tokens.
+fn bits(rows: &[Option<Arc<[u32]>>], words: usize) -> Result<Array> {
     let all = vec![u32::MAX; words];
     let bits: Vec<u32> = rows
         .iter()
         .flat_map(|row| row.as_deref().unwrap_or(&all))
         .copied()
         .collect();
+    Array::from_slice(&bits, &[rows.len() as i32, words as i32])
+}
+
+fn plain(logits: &Array, rows: &[Option<Arc<[u32]>>], words: usize) -> Result<Array> {
+    let [b, v] = logits.dims()?;
     let of_word: Vec<u32> = (0..BITS).map(|bit| 1 << bit).collect();
     let of_word = Array::from_slice(&of_word, &[1, 1, BITS as i32])?;
-    let allowed = Array::from_slice(&bits, &[b, words as i32, 1])?
+    let allowed = bits(rows, words)?
+        .expand_dims(-1)?
         .bitwise_and(&of_word)?
         .not_equal(0u32)?
         .reshape(&[b, (words * BITS) as i32])?

@@ -14,7 +14,8 @@ pub enum Op {
     Conv,
     /// [`gated_delta`](super::gated_delta()) and [`scan`](super::scan()).
     Delta,
-    /// [`experts_linear`](super::experts_linear) and its quantised form.
+    /// [`experts_linear`](super::experts_linear) and its quantised form, [`gated_experts`](super::gated_experts),
+    /// [`route`](super::route()), [`weighted_sum`](super::weighted_sum).
     Experts,
     /// [`gated`](super::gated()) and [`soft_cap`](super::soft_cap).
     Gated,

@@ -63,6 +63,25 @@ pub fn gated_linear(kind: Gate, x: &Array, gate: &Matrix<'_>, up: &Matrix<'_>) -
     op!(mlxrs_fast_gated_linear(kind.raw(), x, gate, up))
 }
 
+/// [`gated`] of the products of [`experts_linear`](super::experts_linear) with the matrices of two stacks `[experts, out, in]`:
+/// `x` is `[…A, 1, in]`, `indices` `[…B]`, the result `[…, 1, out]`.
+///
+/// On NVIDIA GPUs it is one kernel if both stacks have one coding. The result has the same bits as that of the separate operations.
+///
+/// # Errors
+/// As [`experts_linear`](super::experts_linear), or the products have different shapes.
+pub fn gated_experts(
+    kind: Gate,
+    x: &Array,
+    gate: &Matrix<'_>,
+    up: &Matrix<'_>,
+    indices: &Array,
+) -> Result<Array> {
+    gate.check("gated_experts", x)?;
+    up.check("gated_experts", x)?;
+    op!(mlxrs_fast_gated_experts(kind.raw(), x, gate, up, indices))
+}
+
 /// `cap · tanh(x / cap)`: keeps numbers within ±`cap` (Gemma 2, arXiv:2408.00118).
 ///
 /// # Errors

@@ -1,8 +1,12 @@
 //! The kernels for NVIDIA GPUs against the plain form in F32, and each row alone against the same row in a batch, to the bit. Without such
 //! a GPU there is nothing to run.
 
+mod caches;
+mod experts;
 mod layers;
+mod masks;
 mod products;
+mod recurrent;
 
 use mlx_core::fast::{self, Form, Matrix, Op, plainly};
 use mlx_core::ops::quantize::{QuantMode, Scheme, dequantize, quantize};
@@ -84,42 +88,107 @@ fn schemes() -> Vec<Scheme> {
     all
 }
 
+/// An array with the same numbers in F32 that no GPU has computed.
+fn host(a: &Array) -> Result<Array> {
+    Array::from_slice(&f32s(a)?, a.shape())
+}
+
+/// What `f` computes on the CPU.
+fn on_cpu<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+    Device::CPU.set_default()?;
+    let found = f();
+    Device::GPU.set_default()?;
+    found
+}
+
+/// The parts of a matrix, or of a stack of matrices.
+type Parts = (Array, Option<(Array, Option<Array>, Scheme)>);
+
+fn parts_of(w: Array, scheme: Option<Scheme>) -> Result<Parts> {
+    let Some(scheme) = scheme else {
+        return Ok((w, None));
+    };
+    let q = quantize(&w, scheme)?;
+    Ok((q.packed, Some((q.scales, q.biases, scheme))))
+}
+
+fn matrix_of(parts: &Parts) -> Matrix<'_> {
+    match parts {
+        (weight, None) => Matrix::Dense(weight),
+        (packed, Some((scales, biases, scheme))) => Matrix::Quantized {
+            packed,
+            scales,
+            biases: biases.as_ref(),
+            scheme: *scheme,
+        },
+    }
+}
+
 /// A matrix, and its elements in F32.
 struct Weights {
-    parts: (Array, Option<(Array, Option<Array>, Scheme)>),
+    parts: Parts,
     wide: Array,
 }
 
 impl Weights {
     fn new(seed: u64, n: i32, k: i32, dtype: DType, scheme: Option<Scheme>) -> Result<Self> {
         let w = noise(seed, &[n, k], dtype)?;
-        let Some(scheme) = scheme else {
-            let wide = w.astype(DType::F32)?;
-            return Ok(Self {
-                parts: (w, None),
-                wide,
-            });
+        let parts = parts_of(w, scheme)?;
+        let wide = match &parts {
+            (weight, None) => weight.astype(DType::F32)?,
+            (packed, Some((scales, biases, scheme))) => {
+                let narrow = dequantize(packed, scales, biases.as_ref(), *scheme, Some(dtype))?;
+                narrow.astype(DType::F32)?
+            }
         };
-        let q = quantize(&w, scheme)?;
-        let narrow = dequantize(&q.packed, &q.scales, q.biases.as_ref(), scheme, Some(dtype))?;
-        let wide = narrow.astype(DType::F32)?;
-        Ok(Self {
-            parts: (q.packed, Some((q.scales, q.biases, scheme))),
-            wide,
-        })
+        Ok(Self { parts, wide })
     }
     fn matrix(&self) -> Matrix<'_> {
-        match &self.parts {
-            (weight, None) => Matrix::Dense(weight),
-            (packed, Some((scales, biases, scheme))) => Matrix::Quantized {
-                packed,
-                scales,
-                biases: biases.as_ref(),
-                scheme: *scheme,
-            },
-        }
+        matrix_of(&self.parts)
     }
     fn times(&self, x: &Array) -> Result<Array> {
         plainly(|| fast::linear(&x.astype(DType::F32)?, &self.wide))
+    }
+}
+
+/// One matrix for each expert.
+struct Matrices {
+    shape: [i32; 3],
+    dtype: DType,
+    parts: Parts,
+}
+
+impl Matrices {
+    fn new(seed: u64, shape: [i32; 3], dtype: DType, scheme: Option<Scheme>) -> Result<Self> {
+        let parts = parts_of(noise(seed, &shape, dtype)?, scheme)?;
+        Ok(Self {
+            shape,
+            dtype,
+            parts,
+        })
+    }
+    fn matrix(&self) -> Matrix<'_> {
+        matrix_of(&self.parts)
+    }
+    /// The parts of one expert's matrix.
+    fn one(&self, expert: i32) -> Result<Parts> {
+        let of = |a: &Array| a.slice_axis(0, expert, expert + 1)?.squeeze(0);
+        let (weight, packing) = &self.parts;
+        let packing = match packing {
+            Some((scales, biases, scheme)) => {
+                Some((of(scales)?, biases.as_ref().map(of).transpose()?, *scheme))
+            }
+            None => None,
+        };
+        Ok((of(weight)?, packing))
+    }
+    /// The products of `x [.., 1, k]` with the matrices of the experts that `indices` name.
+    fn chosen(&self, x: &Array, indices: &Array) -> Result<Array> {
+        match &self.parts {
+            (weight, None) => fast::experts_linear(x, weight, indices),
+            (packed, Some((scales, biases, scheme))) => {
+                fast::quantized_experts_linear(x, packed, scales, biases.as_ref(), indices, *scheme)
+            }
+        }
     }
 }

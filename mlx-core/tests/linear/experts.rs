@@ -1,8 +1,9 @@
 //! Products of experts: one by one they are those of their matrices. Of many at a time, the result of each is the same whichever thread computes it and whatever the layout of x.
 
+use mlx_core::fast::{self, Gate, Matrix, Route, RouteGroups};
 use mlx_core::ops::quantize::{QuantMode, Scheme, quantize};
 use mlx_core::transforms::grad;
-use mlx_core::{Array, DType, Result, fast};
+use mlx_core::{Array, DType, Result};
 
 use super::{FLOATS, floats, kernels_are_off, normal};
 
@@ -69,6 +70,88 @@ fn many_experts_are_products_of_their_rows() -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+#[test]
+fn a_gate_joins_products_of_experts() -> Result<()> {
+    let scheme = Scheme::default_of(QuantMode::Affine);
+    let indices = Array::from_slice(&[4u32, 0, 1, 4, 2, 0], &[3, 2])?;
+    for dtype in FLOATS {
+        let (x, a, b) = (
+            normal(12, &[3, 1, 1, 128], dtype)?,
+            normal(13, &[5, 24, 128], dtype)?,
+            normal(14, &[5, 24, 128], dtype)?,
+        );
+        let product = |w: &Array| fast::experts_linear(&x, w, &indices);
+        for kind in [Gate::Silu, Gate::GeluTanh] {
+            let (gate, up) = (Matrix::Dense(&a), Matrix::Dense(&b));
+            let found = fast::gated_experts(kind, &x, &gate, &up, &indices)?;
+            let apart = fast::gated(kind, &product(&a)?, &product(&b)?)?;
+            assert_eq!(floats(&found), floats(&apart), "{dtype} {kind:?}");
+        }
+        let parts = quantize(&a, scheme)?;
+        let packed = Matrix::Quantized {
+            packed: &parts.packed,
+            scales: &parts.scales,
+            biases: parts.biases.as_ref(),
+            scheme,
+        };
+        let found = fast::gated_experts(Gate::Silu, &x, &packed, &packed, &indices)?;
+        let (scales, biases) = (&parts.scales, parts.biases.as_ref());
+        let y =
+            fast::quantized_experts_linear(&x, &parts.packed, scales, biases, &indices, scheme)?;
+        assert_eq!(floats(&found), floats(&fast::gated(Gate::Silu, &y, &y)?));
+    }
+    Ok(())
+}
+
+#[test]
+fn routers_choose_the_best_experts_of_the_best_groups() -> Result<()> {
+    let scores = Array::from_slice(&[1.0f32, 4.0, 2.0, 3.0, 0.0, 5.0, -1.0, 2.5], &[1, 8])?;
+    let how = Route {
+        top_k: 2,
+        sigmoid: true,
+        norm: true,
+        least_sum: 0.0,
+        scale: 2.0,
+        groups: None,
+    };
+    let choose = |how: &Route, correction: Option<&Array>| -> Result<Vec<(u32, f32)>> {
+        let (chosen, weights) = fast::route(&scores, correction, how)?;
+        let (chosen, weights) = (chosen.to_vec::<u32>()?, weights.to_vec::<f32>()?);
+        let mut all: Vec<_> = chosen.into_iter().zip(weights).collect();
+        all.sort_by_key(|&(expert, _)| expert);
+        Ok(all)
+    };
+    let check = |found: &[(u32, f32)], wanted: [u32; 2]| {
+        let numbers: Vec<u32> = found.iter().map(|&(expert, _)| expert).collect();
+        assert_eq!(numbers, wanted);
+        assert!((found[0].1 + found[1].1 - 2.0).abs() < 1e-5, "{found:?}");
+    };
+    check(&choose(&how, None)?, [1, 5]);
+    // The correction changes the choice and no weight.
+    let correction = Array::from_slice(&[0.0f32, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0], &[8])?;
+    let corrected = choose(&how, Some(&correction))?;
+    check(&corrected, [2, 7]);
+    let (a, b) = (1.0 / (1.0 + (-2.0f32).exp()), 1.0 / (1.0 + (-2.5f32).exp()));
+    assert!((corrected[0].1 - 2.0 * a / (a + b)).abs() < 1e-5);
+    // Of four groups of two, the one with the best expert; and of two groups of four, the one with the best two.
+    let of = |n, two_best| Route {
+        groups: Some(RouteGroups {
+            n,
+            top: 1,
+            two_best,
+        }),
+        ..how
+    };
+    check(&choose(&of(4, false), None)?, [4, 5]);
+    check(&choose(&of(2, true), None)?, [1, 3]);
+    assert!(fast::route(&scores, None, &of(3, false)).is_err());
+    assert!(fast::route(&scores, None, &Route { top_k: 9, ..how }).is_err());
+    let y = Array::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[1, 2, 2])?;
+    let weights = Array::from_slice(&[0.5f32, 2.0], &[1, 2])?;
+    assert_eq!(floats(&fast::weighted_sum(&y, &weights)?), [6.5, 9.0]);
     Ok(())
 }
 

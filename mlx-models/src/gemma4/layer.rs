@@ -157,8 +157,7 @@ impl Beside {
         let normed = self.pre_feedforward_layernorm_2.forward(x)?;
         let normed = normed.reshape(&[b * l, 1, 1, hidden])?;
         let of_experts = self.experts.switch_glu.forward(&normed, &chosen)?;
-        let weights = weights.astype(x.dtype())?.expand_dims(-1)?;
-        let sum = of_experts.multiply(weights)?.sum(-2, false)?;
+        let sum = fast::weighted_sum(&of_experts, &weights)?;
         let sum = sum.reshape(&[b, l, hidden])?;
         let y = self.post_feedforward_layernorm_1.forward(y)?;
         self.post_feedforward_layernorm_2.add_to(&y, &sum)

@@ -1,5 +1,6 @@
 //! Choosing experts by the scores of a router, and their weights.
 
+use mlx_core::fast::{self, Route, RouteGroups};
 use mlx_core::{Array, DType, Result};
 
 mod mixer;
@@ -102,67 +103,24 @@ impl Routing {
         correction: Option<&Array>,
         top_k: i32,
     ) -> Result<(Array, Array)> {
-        let scores = scores.astype(DType::F32)?;
-        let probs = match self.scoring {
-            Scoring::Softmax => scores.softmax(-1, true)?,
-            Scoring::Sigmoid => scores.sigmoid()?,
-            Scoring::Mixer { noise } => return mixer::choose(&scores, noise),
+        let sigmoid = match self.scoring {
+            Scoring::Mixer { noise } => return mixer::choose(&scores.astype(DType::F32)?, noise),
+            Scoring::Softmax => false,
+            Scoring::Sigmoid => true,
         };
-        let mut choice = match correction {
-            Some(correction) => probs.add(correction)?,
-            None => probs.clone(),
+        let groups = self.groups.map(|of| RouteGroups {
+            n: of.n,
+            top: of.top,
+            two_best: of.score == GroupScore::TwoBest,
+        });
+        let how = Route {
+            top_k,
+            sigmoid,
+            norm: self.norm_topk_prob,
+            least_sum: self.least_sum,
+            scale: self.scale.unwrap_or(1.0),
+            groups,
         };
-        if let Some(groups) = self.groups {
-            choice = groups.only_best(&choice)?;
-        }
-        // The choice of experts has no gradient; their weights have one.
-        let experts = choice
-            .negative()?
-            .argpartition(top_k - 1, -1)?
-            .slice_axis(-1, 0, top_k)?
-            .stop_gradient()?;
-        let mut weights = probs.take_along_axis(&experts, -1)?;
-        if self.norm_topk_prob {
-            let mut sum = weights.sum(-1, true)?;
-            if self.scoring == Scoring::Sigmoid {
-                // All weights may be 0.
-                sum = sum.add(1e-20)?;
-            }
-            if self.least_sum > 0.0 {
-                sum = sum.maximum(self.least_sum)?;
-            }
-            weights = weights.divide(sum)?;
-        }
-        if let Some(scale) = self.scale {
-            weights = weights.multiply(scale)?;
-        }
-        Ok((experts, weights))
-    }
-}
-
-impl Groups {
-    /// `[N, E] -> [N, E]`: minus infinity outside the best groups.
-    fn only_best(self, choice: &Array) -> Result<Array> {
-        let [n, experts] = choice.dims()?;
-        let size = experts / self.n;
-        let grouped = choice.reshape(&[n, self.n, size])?;
-        let best = match self.score {
-            GroupScore::Best => grouped.max(-1, false)?,
-            GroupScore::TwoBest => {
-                let best = grouped.sort(-1)?.slice_axis(-1, size - 2, size)?;
-                best.sum(-1, false)?
-            }
-        };
-        let others = self.n - self.top;
-        if others == 0 {
-            return Ok(choice.clone());
-        }
-        let worst = best.argpartition(others - 1, -1)?;
-        let worst = worst.slice_axis(-1, 0, others)?.expand_dims(-1)?;
-        let lowest = Array::scalar(f32::NEG_INFINITY)?.broadcast_to(&[n, others, size])?;
-        let worst = worst.broadcast_to(&[n, others, size])?;
-        grouped
-            .put_along_axis(&worst, &lowest, 1)?
-            .reshape(&[n, experts])
+        fast::route(scores, correction, &how)
     }
 }

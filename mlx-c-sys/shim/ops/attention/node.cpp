@@ -157,7 +157,8 @@ class AttentionNode : public Node {
     cuda::allocate_as(
         y, {heads * tokens * d, d, heads * d, 1},
         {true, heads == 1 || tokens == 1, y.size() <= 1 || (heads * d == 1 && tokens == 1)}, stream());
-    attention_on_cuda(in, y, options_, sinks_, stream());
+    auto on_cuda = is_stored(in[0].shape(3), y.shape(3), options_) ? stored_on_cuda : attention_on_cuda;
+    on_cuda(in, y, options_, sinks_, stream());
   }
 #endif
   void encode(const Arrays& in, Arrays& out) override {
@@ -250,7 +251,7 @@ std::optional<mx::array> attention(const AttentionInputs& of, const AttentionOpt
   usual = usual && (!sinks || (sinks->ndim() == 1 && sinks->shape(0) == q.shape(1)));
 #ifdef MLXRS_CUDA
   if (usual && s.device == mx::Device::gpu) {
-    usual = takes(s, q) && fits_cuda(q, v, options);
+    usual = takes(s, q) && fits_cuda(q.shape(3), unpacked_size(v, packing, q.dtype()), options);
   }
 #endif
   if (!usual) {

@@ -1,6 +1,10 @@
 #include "conv.h"
 #include "ops/linear/operands.h"
 
+#ifdef MLXRS_CUDA
+#include "cuda/conv.h"
+#endif
+
 namespace mlxrs::ops {
 namespace {
 
@@ -36,6 +40,12 @@ class CausalConv : public NodeWith<bool> {
         });
   }
 
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    conv_on_cuda(in, settings_, out[0], stream());
+  }
+#endif
+
   mx::array plain(const Arrays& in) override {
     return causal_conv_plainly(in, settings_, stream());
   }
@@ -55,7 +65,8 @@ class CausalConv : public NodeWith<bool> {
 std::optional<mx::array> causal_conv(const Arrays& in, bool silu, mx::Stream s) {
   auto dtype = in[0].dtype();
   bool same = std::all_of(in.begin(), in.end(), [&](const mx::array& a) { return a.dtype() == dtype; });
-  if (!is_float(dtype) || !same || in[1].shape(0) > most_taps) {
+  bool fits = s.device == mx::Device::cpu || (takes(s, in[0]) && in[0].shape(1) >= in[1].shape(0) && !is_traced({&in[1], &in.back()}));
+  if (!is_float(dtype) || !same || in[1].shape(0) > most_taps || !fits) {
     return std::nullopt;
   }
   auto node = std::make_shared<CausalConv>(s, silu);

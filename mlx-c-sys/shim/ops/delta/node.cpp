@@ -3,6 +3,10 @@
 #include "delta.h"
 #include "ops/linear/operands.h"
 
+#ifdef MLXRS_CUDA
+#include "cuda/delta.h"
+#endif
+
 namespace mlxrs::ops {
 namespace {
 
@@ -92,6 +96,12 @@ class LinearAttention : public NodeWith<DeltaSettings> {
         });
   }
 
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    delta_on_cuda(in, out, settings_, stream());
+  }
+#endif
+
   Arrays plain_all(const Arrays& in) override {
     return delta_plainly({in[0], in[1], in[2], in[3], in[4], in[5], in[6]}, settings_, stream());
   }
@@ -112,6 +122,11 @@ std::optional<Arrays> delta(const DeltaInputs& in, const DeltaSettings& settings
   if (!is_float(dtype) || in.a.dtype() != dtype || (settings.rule != Rule::scan && in.b.dtype() != dtype)) {
     return std::nullopt;
   }
+#ifdef MLXRS_CUDA
+  if (s.device == mx::Device::gpu && !delta_fits_cuda(in, s)) {
+    return std::nullopt;
+  }
+#endif
   auto node = std::make_shared<LinearAttention>(s, settings);
   auto inputs = in.all();
   auto shapes = node->output_shapes(inputs);

@@ -1,6 +1,10 @@
 #include "experts.h"
 #include "ops/linear/operands.h"
 
+#ifdef MLXRS_CUDA
+#include "cuda/experts.h"
+#endif
+
 namespace mlxrs::ops {
 
 #ifndef __APPLE__
@@ -80,6 +84,12 @@ class ExpertsLinear : public NodeWith<Coded> {
         });
   }
 
+#ifdef MLXRS_CUDA
+  void encode_cuda(const Arrays& in, Arrays& out) override {
+    experts_on_cuda({in[0], in[1], {std::span(in).subspan(2)}, settings_.packing, -1}, out[0], stream());
+  }
+#endif
+
   // Rows that share a matrix are multiplied together here too. MLX's own derivative multiplies row by row, and makes a
   // matrix gradient for each row before it adds them.
   Arrays vjp(
@@ -135,7 +145,15 @@ class ExpertsLinear : public NodeWith<Coded> {
 
 } // namespace
 
-std::optional<mx::array> experts(const mx::array& x, const Parts& w, const mx::array& indices, mx::Stream s) {
+Arrays rows_and_indices(const mx::array& x, const mx::array& indices, mx::Stream s) {
+  mx::Shape leading(x.shape().begin(), x.shape().end() - 2);
+  leading = mx::broadcast_shapes(leading, indices.shape());
+  auto shape = leading;
+  shape.insert(shape.end(), {1, x.shape(-1)});
+  return {mx::broadcast_to(x, shape, s), mx::broadcast_to(indices, leading, s)};
+}
+
+std::optional<Coded> experts_kind(const mx::array& x, const Parts& w, const mx::array& indices, mx::Stream s) {
   bool usual = is_float(x.dtype()) && x.ndim() >= 2 && x.shape(-2) == 1 && x.shape(-1) > 0 && w.weight.ndim() == 3 &&
       indices.ndim() >= 1 && (indices.dtype() == mx::int32 || indices.dtype() == mx::uint32);
   if (!usual) {
@@ -152,24 +170,30 @@ std::optional<mx::array> experts(const mx::array& x, const Parts& w, const mx::a
     usual = known && packs(k, x.dtype(), w);
     coding = known.value_or(coding);
   }
-  if (!usual) {
+#ifdef MLXRS_CUDA
+  usual = usual && (s.device == mx::Device::cpu || experts_fit_cuda(x, w, indices, s));
+#else
+  (void)s;
+#endif
+  return usual ? std::optional(Coded{coding, w.packing}) : std::nullopt;
+}
+
+std::optional<mx::array> experts(const mx::array& x, const Parts& w, const mx::array& indices, mx::Stream s) {
+  auto kind = experts_kind(x, w, indices, s);
+  if (!kind) {
     return std::nullopt;
   }
-  // There is one row of x for each index.
-  mx::Shape leading(x.shape().begin(), x.shape().end() - 2);
-  leading = mx::broadcast_shapes(leading, indices.shape());
-  auto x_shape = leading, y_shape = leading;
-  x_shape.insert(x_shape.end(), {1, k});
-  y_shape.insert(y_shape.end(), {1, w.weight.shape(1)});
-  Arrays inputs{mx::broadcast_to(x, x_shape, s), mx::broadcast_to(indices, leading, s), w.weight};
+  auto inputs = rows_and_indices(x, indices, s);
+  auto shape = inputs[0].shape();
+  shape.back() = w.weight.shape(1);
+  inputs.push_back(w.weight);
   if (w.scales) {
     inputs.push_back(*w.scales);
   }
   if (w.biases) {
     inputs.push_back(*w.biases);
   }
-  return mx::array(
-      std::move(y_shape), x.dtype(), std::make_shared<ExpertsLinear>(s, Coded{coding, w.packing}), std::move(inputs));
+  return mx::array(std::move(shape), x.dtype(), std::make_shared<ExpertsLinear>(s, std::move(*kind)), std::move(inputs));
 }
 
 #else

@@ -143,7 +143,7 @@ class Store : public Node {
         cuda::fill_with_zeros(out[i], stream());
       }
     }
-    store_on_cuda(keys, heads_, v, offsets, out, options_.ring, stream());
+    store_on_cuda(keys, heads_, v, offsets, out, options_, stream());
   }
 #endif
 
@@ -275,9 +275,14 @@ std::array<mx::Shape, 2> buffer_shapes(const StoreInputs& of, const RowPacking& 
 }
 
 std::optional<Arrays> store(const StoreInputs& of, const StoreOptions& options, mx::Stream s) {
-  if (s.device == mx::Device::gpu && (options.packing.bits > 0 || !takes(s, of.values))) {
-    return std::nullopt;
+#ifdef MLXRS_CUDA
+  if (s.device == mx::Device::gpu) {
+    buffer_shapes(of, options.packing);
+    if (!takes(s, of.values) || !store_fits_cuda(of.keys_shape()[3], of.values.shape(3), options.packing)) {
+      return std::nullopt;
+    }
   }
+#endif
   if (of.projection) {
     const auto& keys = *of.projection;
     // The node that rotates keys cannot pack them.

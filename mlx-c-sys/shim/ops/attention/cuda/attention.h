@@ -5,11 +5,20 @@
 
 namespace mlxrs::ops {
 
-// Heads that the kernels take.
-inline bool fits_cuda(const mx::array& q, const mx::array& v, const AttentionOptions& options) {
-  auto is_usual = [](int dim) { return dim % 8 == 0 && dim <= 256; };
-  return options.packing.bits == 0 && options.mask != Mask::array && is_usual(q.shape(3)) && is_usual(v.shape(3));
+// Whether the kernels of stored.cuh take these heads, not those of attention.cu.
+inline bool is_stored(int dim, int value_dim, const AttentionOptions& options) {
+  return options.packing.bits > 0 || std::max(dim, value_dim) > 256;
 }
+// Heads that the kernels take.
+inline bool fits_cuda(int dim, int value_dim, const AttentionOptions& options) {
+  bool is_packed = options.packing.bits > 0;
+  if (is_stored(dim, value_dim, options) && !(is_packed ? CudaParts::packed_caches : CudaParts::wide_heads)) {
+    return false;
+  }
+  return options.mask != Mask::array && dim % 8 == 0 && value_dim % 8 == 0 && dim <= (is_packed ? 256 : 576) &&
+      value_dim <= (is_packed ? 256 : 512);
+}
+void stored_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& options, bool sinks, mx::Stream s);
 void attention_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& options, bool sinks, mx::Stream s);
 
 } // namespace mlxrs::ops

@@ -1,18 +1,10 @@
 #include "cuda/args.h"
 #include "cuda/device.cuh"
+#include "ops/store/cuda/slots.cuh"
 
 namespace mlxrs::cuda {
 
 constexpr int heads_warps = 4, largest_dim = 512;
-
-// The slot of a token in a buffer, or -1: as `Slots` of ops/store/node.cpp.
-__device__ inline int slot_of(const HeadsArgs& a, int row, int token) {
-  int position = a.offsets[row * a.offset_step] + token;
-  if (a.ring) {
-    return token + a.slots < a.tokens ? -1 : (position % a.slots + a.slots) % a.slots;
-  }
-  return position >= 0 && position < a.slots ? position : -1;
-}
 
 // A warp takes one head of one token: first the heads of the projection, then those of the values.
 template <class T>

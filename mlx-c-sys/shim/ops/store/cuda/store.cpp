@@ -1,6 +1,7 @@
 #include "store.h"
 
 #include "ops/rope/cuda/heads.h"
+#include "pack.h"
 
 namespace mlxrs::ops {
 namespace {
@@ -14,14 +15,18 @@ cuda::Heads heads_of(cuda::Launch& launch, const mx::array& given, mx::Stream s)
 
 } // namespace
 
+bool store_fits_cuda(int dim, int value_dim, const RowPacking& packing) {
+  return packing.bits == 0 || (CudaParts::packed_caches && dim <= cuda::most_packed && value_dim <= cuda::most_packed);
+}
+
 void store_on_cuda(
-    std::span<const mx::array> keys, const std::optional<HeadsOptions>& options, const mx::array& values, const mx::array& offsets,
-    Arrays& out, bool ring, mx::Stream s) {
+    std::span<const mx::array> keys, const std::optional<HeadsOptions>& heads, const mx::array& values, const mx::array& offsets,
+    Arrays& out, const StoreOptions& options, mx::Stream s) {
   cuda::Launch launch(s);
   cuda::HeadsArgs args{};
   cuda::Heads from{};
-  if (options) {
-    args = heads_args(launch, keys, *options);
+  if (heads) {
+    args = heads_args(launch, keys, *heads);
   } else {
     const auto& k = keys[0];
     from = heads_of(launch, k, s);
@@ -33,13 +38,16 @@ void store_on_cuda(
   args.value_heads = values.shape(1);
   args.value_dim = values.shape(3);
   args.slots = out[0].shape(2);
-  args.ring = ring;
+  args.ring = options.ring;
   args.y = launch.write(out[0]);
   args.value_buffer = launch.write(out[1]);
   auto type = std::string(cuda::name_of(values.dtype()));
   int64_t tasks = static_cast<int64_t>(args.rows) * args.tokens * (args.heads + args.value_heads);
   unsigned blocks = cuda::blocks_of(tasks, 4);
-  if (options) {
+  const auto& packing = options.packing;
+  if (packing.bits > 0) {
+    launch.run("store/pack", "store_packed_" + type, blocks, 128, args, from, cuda::PackArgs{packing.bits, packing.group});
+  } else if (heads) {
     launch.run("rope/heads", "heads_" + type, blocks, 128, args);
   } else {
     launch.run("rope/heads", "store_" + type, blocks, 128, args, from);

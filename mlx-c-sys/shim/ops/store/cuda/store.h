@@ -7,9 +7,12 @@
 
 namespace mlxrs::ops {
 
-// Writes new keys and values into the buffers `out`, which have memory. `keys` are heads, or with `options` the inputs of their projection.
+// Whether the kernels write vectors of these sizes.
+bool store_fits_cuda(int dim, int value_dim, const RowPacking& packing);
+// Writes new keys and values into the buffers `out`, which have memory. `keys` are heads, or with `heads` the inputs of their projection, which
+// are not packed.
 void store_on_cuda(
-    std::span<const mx::array> keys, const std::optional<HeadsOptions>& options, const mx::array& values, const mx::array& offsets,
-    Arrays& out, bool ring, mx::Stream s);
+    std::span<const mx::array> keys, const std::optional<HeadsOptions>& heads, const mx::array& values, const mx::array& offsets,
+    Arrays& out, const StoreOptions& options, mx::Stream s);
 
 } // namespace mlxrs::ops

@@ -1,0 +1,321 @@
+// Attention over keys and values that attention.cu does not take: packed ones (ops/store), and heads of more than 256 elements.
+//
+// Layout: a block takes 16 queries that share a head of keys and values: the query heads of a group, of one token or several. Keys are divided
+// into parts of 64 slots. A thread unpacks eight elements of a key or value as it loads them. Queries and a part's values are in shared
+// memory, keys go to tensor cores directly.
+// Grid: x are tiles of queries, or each tile's parts of keys; y are KV heads, z rows. Where parts have blocks, `join_parts` joins them.
+// Sums: each part gives values, the largest score and the sum of its own. Parts are joined from the first to the last, by one block or by
+// `join_parts`, with the same operations. So a query's result depends on its own keys alone, to the bit.
+// Bound: decode by the reading of the cache, and with few rows by latency; prompts by unpacking, which each tile of queries repeats.
+#pragma once
+
+#include "cuda/args.h"
+#include "cuda/codes.cuh"
+#include "cuda/seen.h"
+#include "ops/attention/cuda/stored.h"
+
+namespace mlxrs::cuda {
+
+constexpr float no_score = -INFINITY;
+
+// e^(x - most), 0 for no score at all.
+__device__ inline float weight_below(float x, float most) {
+  return x == no_score ? 0.0f : __expf(x - most);
+}
+// The only place where two parts become one: compilers choose how to round sums of products that are written otherwise.
+__device__ inline float sum_of_parts(float x, float of_x, float y, float of_y) {
+  return __fmaf_rn(x, of_x, __fmul_rn(y, of_y));
+}
+
+// Vectors of T as they are.
+template <class T>
+struct Plain {
+  static constexpr Pairs pairs = Pairs::adjacent;
+  const T* at;
+  int64_t step;
+
+  __device__ Plain(const Heads& of, int row, int head, int, int) : at(static_cast<const T*>(of.at) + row * of.row + head * of.head), step(of.token) {}
+  // Elements d to d + 7 of a slot, in the order of the pairs.
+  __device__ void eight(int slot, int d, uint32_t (&y)[4]) const {
+    arrange<pairs>(*reinterpret_cast<const uint4*>(at + slot * step + d), y);
+  }
+};
+
+// Vectors of codes, behind which scale and bias of each group are (mlxrs_fast_pack).
+template <class T, int Bits>
+struct Packed {
+  static constexpr Pairs pairs = Affine<T, Bits>::pairs;
+  const uint32_t* at;
+  int64_t step;
+  int codes, group;
+
+  __device__ Packed(const Heads& of, int row, int head, int dim, int group)
+      : at(static_cast<const uint32_t*>(of.at) + row * of.row + head * of.head), step(of.token), codes(dim * Bits / 32), group(group) {}
+  __device__ void eight(int slot, int d, uint32_t (&y)[4]) const {
+    const uint32_t* vector = at + slot * step;
+    Affine<T, Bits> some;
+#pragma unroll
+    for (int i = 0; i < Bits / 4; i++) {
+      some.words[i] = vector[d * Bits / 32 + i];
+    }
+    const T* factors = reinterpret_cast<const T*>(vector + codes + (d >> group));
+    some.scale = factors[0], some.bias = factors[1];
+    some.eight(0, y);
+  }
+};
+
+// Eight elements from the order of the pairs back to that of memory.
+template <Pairs P>
+__device__ inline uint4 restored(const uint32_t (&y)[4]) {
+  if constexpr (P == Pairs::adjacent) {
+    return make_uint4(y[0], y[1], y[2], y[3]);
+  } else {
+    return make_uint4(
+        __byte_perm(y[0], y[1], 0x5410), __byte_perm(y[2], y[3], 0x5410), __byte_perm(y[0], y[1], 0x7632),
+        __byte_perm(y[2], y[3], 0x7632));
+  }
+}
+
+// The elements of four 8 x 8 matrices, whose rows begin at the addresses of eight threads each: of matrix i thread 4 g + t gets the elements
+// (2 t, g) and (2 t + 1, g).
+template <class T>
+__device__ inline void load_turned(uint32_t (&b)[4], const T* at) {
+  uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(at));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
+               : "r"(address));
+}
+
+// A tile of queries: of one row and one head of keys and values.
+struct Tile {
+  int row, kv_head, group, queries, first; // the first query
+  Seen seen;
+  Range range; // slots that a query of it can see
+  int begin, end; // their parts
+
+  __device__ Tile(const AttentionArgs& a, int tile, int kv_head, int row)
+      : row(row), kv_head(kv_head), group(a.heads / a.kv_heads), queries(a.tokens * group), first(tile * stored_queries) {
+    int offset = a.offsets != nullptr ? a.offsets[row * a.offset_step] : a.slots - a.tokens;
+    seen = {a.mask, a.layout, a.window, offset, a.tokens, a.slots};
+    range = seen.range(first / group, (min(first + stored_queries, queries) - 1) / group);
+    begin = range.first / stored_slots;
+    end = max(begin + 1, (range.end + stored_slots - 1) / stored_slots);
+  }
+  __device__ int head(int query) const {
+    return kv_head * group + query % group;
+  }
+  // A query's values times this are its result.
+  __device__ float factor(const AttentionArgs& a, int query, float most, float sum) const {
+    if (a.sinks != nullptr) {
+      // The sink is a score without a value.
+      float sink = a.sinks[head(query)], larger = fmaxf(sink, most), old = weight_below(most, larger);
+      sum = sum_of_parts(sum, old, weight_below(sink, larger), 1.0f);
+      return sum > 0 ? old / sum : 0.0f;
+    }
+    return sum > 0 ? 1.0f / sum : 0.0f;
+  }
+  template <class T>
+  __device__ T* result(const AttentionArgs& a, int query, int value_dim) const {
+    return static_cast<T*>(a.y) + ((static_cast<int64_t>(row) * a.tokens + query / group) * a.heads + head(query)) * value_dim;
+  }
+  // The memory of its parts.
+  __device__ float* partial(const AttentionArgs& a, int tile, int tiles, int v) const {
+    return a.partial + ((static_cast<int64_t>(row) * a.kv_heads + kv_head) * tiles + tile) * a.parts * stored_partial(v);
+  }
+};
+
+// Heads of at most D and V elements.
+template <class T, int D, int V, int Warps, class Kept>
+__device__ void attend(const AttentionArgs& a, const StoredHeads& of) {
+  constexpr int threads = Warps * warp_size, own_slots = stored_slots / Warps, own_queries = stored_queries / Warps;
+  constexpr int q_step = D + 8, v_step = V + 8, w_step = stored_slots + 8, s_step = stored_slots + 1, value_tiles = V / Warps / 8;
+  extern __shared__ __align__(16) char memory[];
+  T* queries = reinterpret_cast<T*>(memory);
+  T* values = queries + stored_queries * q_step;
+  T* weights = values + stored_slots * v_step;
+  float* scores = reinterpret_cast<float*>(weights + stored_queries * w_step);
+  float *part_most = scores + stored_queries * s_step, *part_sum = part_most + stored_queries;
+  wait_for_previous();
+
+  int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size, g = lane / 4, t = lane % 4;
+  int part = blockIdx.x % a.parts;
+  Tile tile(a, blockIdx.x / a.parts, blockIdx.y, blockIdx.z);
+  int begin = tile.begin, end = tile.end;
+  if (a.parts > 1) {
+    if (part < begin || part >= end) {
+      return;
+    }
+    begin = part, end = part + 1;
+  }
+  for (int i = threadIdx.x; i < stored_queries * (D / 8); i += threads) {
+    int own = i / (D / 8), d = i % (D / 8) * 8, query = tile.first + own;
+    uint4 v = {};
+    if (query < tile.queries && d < of.dim) {
+      const T* from = static_cast<const T*>(a.q.at) + tile.row * a.q.row + tile.head(query) * a.q.head + query / tile.group * a.q.token;
+      v = *reinterpret_cast<const uint4*>(from + d);
+    }
+    uint32_t y[4];
+    arrange<Kept::pairs>(v, y);
+    *reinterpret_cast<uint4*>(queries + own * q_step + d) = make_uint4(y[0], y[1], y[2], y[3]);
+  }
+  Kept keys(a.k, tile.row, tile.kv_head, of.dim, of.group), all_values(a.v, tile.row, tile.kv_head, of.value_dim, of.group);
+  float y[value_tiles][4] = {}, most[2] = {no_score, no_score}, sum[2] = {0, 0};
+
+  for (int c = begin; c < end; c++) {
+    int slot = c * stored_slots;
+    auto is_there = [&](int j) { return j >= tile.range.first && j < tile.range.end; };
+    // Also for the queries.
+    __syncthreads();
+    for (int i = threadIdx.x; i < stored_slots * (V / 8); i += threads) {
+      int j = i / (V / 8), d = i % (V / 8) * 8;
+      // Slots that no query sees may hold NaN, and 0 times NaN is NaN: they count as zeros.
+      uint32_t some[4] = {};
+      if (is_there(slot + j) && d < of.value_dim) {
+        all_values.eight(slot + j, d, some);
+      }
+      *reinterpret_cast<uint4*>(values + j * v_step + d) = restored<Kept::pairs>(some);
+    }
+    // Scores of the warp's slots.
+#pragma unroll
+    for (int n = 0; n < own_slots / 8; n++) {
+      int own = warp * own_slots + n * 8, j = slot + own + g;
+      float s[4] = {};
+#pragma unroll
+      for (int b = 0; b < D / 32; b++) {
+        int d = 32 * b + 8 * t;
+        uint32_t k[4] = {};
+        if (is_there(j) && d < of.dim) {
+          keys.eight(j, d, k);
+        }
+        uint4 upper = *reinterpret_cast<const uint4*>(queries + g * q_step + d);
+        uint4 lower = *reinterpret_cast<const uint4*>(queries + (g + 8) * q_step + d);
+        multiply<T>(s, {upper.x, lower.x, upper.y, lower.y}, k[0], k[1]);
+        multiply<T>(s, {upper.z, lower.z, upper.w, lower.w}, k[2], k[3]);
+      }
+#pragma unroll
+      for (int e = 0; e < 4; e++) {
+        int query = g + e / 2 * 8, at = own + 2 * t + e % 2;
+        float score = s[e] * a.scale;
+        if (a.cap > 0) {
+          score = a.cap * tanhf(score / a.cap);
+        }
+        bool is_seen = tile.first + query < tile.queries && tile.seen((tile.first + query) / tile.group, slot + at);
+        scores[query * s_step + at] = is_seen ? score : no_score;
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < own_queries; i++) {
+      int query = warp * own_queries + i;
+      float low = scores[query * s_step + lane], high = scores[query * s_step + lane + warp_size];
+      float largest = warp_max(fmaxf(low, high));
+      low = weight_below(low, largest), high = weight_below(high, largest);
+      float total = warp_sum(low + high);
+      weights[query * w_step + lane] = narrow<T>(low);
+      weights[query * w_step + lane + warp_size] = narrow<T>(high);
+      if (lane == 0) {
+        part_most[query] = largest, part_sum[query] = total;
+      }
+    }
+    __syncthreads();
+
+    // Values: each warp has some of the elements.
+    float own[value_tiles][4] = {};
+#pragma unroll
+    for (int k = 0; k < stored_slots / 16; k++) {
+      uint32_t p[4];
+#pragma unroll
+      for (int e = 0; e < 4; e++) {
+        p[e] = *reinterpret_cast<uint32_t*>(weights + (g + e % 2 * 8) * w_step + 16 * k + 2 * t + e / 2 * 8);
+      }
+#pragma unroll
+      for (int n = 0; n < value_tiles; n += 2) {
+        uint32_t v[4];
+        load_turned(v, values + (16 * k + lane % 16) * v_step + warp * (V / Warps) + 8 * n + lane / 16 * 8);
+        multiply<T>(own[n], p, v[0], v[1]);
+        multiply<T>(own[n + 1], p, v[2], v[3]);
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      float of_part = part_most[g + 8 * h], larger = fmaxf(most[h], of_part);
+      float old = weight_below(most[h], larger), fresh = weight_below(of_part, larger);
+      sum[h] = sum_of_parts(sum[h], old, part_sum[g + 8 * h], fresh);
+#pragma unroll
+      for (int n = 0; n < value_tiles; n++) {
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+          y[n][2 * h + e] = sum_of_parts(y[n][2 * h + e], old, own[n][2 * h + e], fresh);
+        }
+      }
+      most[h] = larger;
+    }
+  }
+
+  float* mine = a.parts > 1 ? tile.partial(a, blockIdx.x / a.parts, gridDim.x / a.parts, V) + part * stored_partial(V) : nullptr;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    int own = g + 8 * h, query = tile.first + own;
+    float factor = mine == nullptr && query < tile.queries ? tile.factor(a, query, most[h], sum[h]) : 0.0f;
+#pragma unroll
+    for (int n = 0; n < value_tiles; n++) {
+      int d = warp * (V / Warps) + 8 * n + 2 * t;
+      if (mine != nullptr) {
+        *reinterpret_cast<float2*>(mine + own * V + d) = make_float2(y[n][2 * h], y[n][2 * h + 1]);
+      } else if (query < tile.queries && d < of.value_dim) {
+        *reinterpret_cast<uint32_t*>(tile.result<T>(a, query, of.value_dim) + d) = pair<T>(y[n][2 * h] * factor, y[n][2 * h + 1] * factor);
+      }
+    }
+    if (mine != nullptr && warp == 0 && t == 0) {
+      mine[stored_queries * V + own] = most[h];
+      mine[stored_queries * (V + 1) + own] = sum[h];
+    }
+  }
+}
+
+// The results of queries whose parts have had blocks of their own. A thread has four elements of a query; blockIdx.x are V / 32 blocks for
+// each tile.
+template <class T, int V>
+__device__ void join_parts(const AttentionArgs& a, const StoredHeads& of) {
+  wait_for_previous();
+  constexpr int blocks = V / 32;
+  int task = blockIdx.x % blocks * blockDim.x + threadIdx.x, own = task / (V / 4), d = task % (V / 4) * 4;
+  Tile tile(a, blockIdx.x / blocks, blockIdx.y, blockIdx.z);
+  int query = tile.first + own;
+  if (query >= tile.queries || d >= of.value_dim) {
+    return;
+  }
+  const float* from = tile.partial(a, blockIdx.x / blocks, gridDim.x / blocks, V);
+  float most = no_score, sum = 0;
+  float4 y = {};
+  for (int c = tile.begin; c < tile.end; c++) {
+    const float* part = from + c * stored_partial(V);
+    float of_part = part[stored_queries * V + own], larger = fmaxf(most, of_part);
+    float old = weight_below(most, larger), fresh = weight_below(of_part, larger);
+    float4 more = *reinterpret_cast<const float4*>(part + own * V + d);
+    sum = sum_of_parts(sum, old, part[stored_queries * (V + 1) + own], fresh);
+    y.x = sum_of_parts(y.x, old, more.x, fresh);
+    y.y = sum_of_parts(y.y, old, more.y, fresh);
+    y.z = sum_of_parts(y.z, old, more.z, fresh);
+    y.w = sum_of_parts(y.w, old, more.w, fresh);
+    most = larger;
+  }
+  float factor = tile.factor(a, query, most, sum);
+  *reinterpret_cast<uint2*>(tile.result<T>(a, query, of.value_dim) + d) = {
+      pair<T>(y.x * factor, y.y * factor), pair<T>(y.z * factor, y.w * factor)};
+}
+
+} // namespace mlxrs::cuda
+
+#define MLXRS_STORED(NAME, T, D, V, WARPS, ...)                                                                       \
+  extern "C" __global__ void __launch_bounds__(WARPS * mlxrs::cuda::warp_size) NAME##_##T##_##V(                     \
+      const __grid_constant__ mlxrs::cuda::AttentionArgs a, const __grid_constant__ mlxrs::cuda::StoredHeads of) {    \
+    using namespace mlxrs::cuda;                                                                                     \
+    attend<T, D, V, WARPS, __VA_ARGS__>(a, of);                                                                      \
+  }
+#define MLXRS_JOIN(T, V)                                                                                              \
+  extern "C" __global__ void __launch_bounds__(128) join_##T##_##V(                                                  \
+      const __grid_constant__ mlxrs::cuda::AttentionArgs a, const __grid_constant__ mlxrs::cuda::StoredHeads of) {    \
+    using namespace mlxrs::cuda;                                                                                     \
+    join_parts<T, V>(a, of);                                                                                         \
+  }

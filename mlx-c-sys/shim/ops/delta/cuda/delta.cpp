@@ -1,0 +1,46 @@
+#include "delta.h"
+
+#include "args.h"
+#include "cuda/launch.h"
+
+namespace mlxrs::ops {
+
+bool delta_fits_cuda(const DeltaInputs& in, mx::Stream s) {
+  return takes(s, in.x) && !in.state.is_tracer() && !in.a.is_tracer() && !in.b.is_tracer() && in.state.size() > 0 &&
+      in.state.shape(3) <= cuda::most_delta_dim;
+}
+
+void delta_on_cuda(const Arrays& in, Arrays& out, const DeltaSettings& settings, mx::Stream s) {
+  const auto &x = in[0], &state = in[5];
+  for (auto& y : out) {
+    cuda::allocate(y, s);
+  }
+  cuda::Launch launch(s);
+  cuda::DeltaArgs args{};
+  args.x = launch.read_dense(x);
+  args.a = launch.read_dense(in[1]);
+  args.b = launch.read_dense(in[2]);
+  args.rate = launch.read_dense<float>(in[3]);
+  args.bias = launch.read_dense<float>(in[4]);
+  args.before = launch.read_dense<float>(state);
+  args.widths = launch.read_resident<int32_t>(in[6]);
+  args.y = launch.write(out[0]);
+  args.after = launch.write<float>(out[1]);
+  args.tokens = x.shape(1), args.width = x.shape(2);
+  args.heads = state.shape(1), args.key_heads = settings.key_heads;
+  args.dim = state.shape(3), args.value_dim = state.shape(2);
+  args.least = settings.least, args.most = settings.most;
+  bool is_scan = settings.rule == Rule::scan, is_aligned = true;
+  for (const void* at : {args.x, args.a}) {
+    is_aligned = is_aligned && reinterpret_cast<uintptr_t>(at) % 16 == 0;
+  }
+  args.whole = is_aligned && args.dim % 8 == 0 && args.width % 8 == 0 && (!is_scan || args.heads * args.value_dim % 8 == 0);
+  int eights = args.dim <= 64 ? 1 : args.dim <= 128 ? 2 : 4;
+  const char* rule = is_scan ? "scan_" : settings.rule == Rule::channels ? "channels_" : "delta_";
+  launch.run(
+      "delta/delta", rule + std::string(cuda::name_of(x.dtype())) + "_" + std::to_string(eights),
+      dim3(cuda::blocks_of(args.value_dim, cuda::delta_block_rows), static_cast<unsigned>(args.heads), static_cast<unsigned>(x.shape(0))),
+      128, args);
+}
+
+} // namespace mlxrs::ops

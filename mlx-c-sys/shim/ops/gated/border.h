@@ -1,0 +1,19 @@
+// Gates as the C functions take them.
+#pragma once
+
+#include "gated.h"
+
+namespace mlxrs::ops {
+
+inline Gate gate_of(mlxrs_gate kind) {
+  if (kind != MLXRS_GATE_SILU && kind != MLXRS_GATE_GELU_TANH) {
+    throw std::invalid_argument("unknown gate " + std::to_string(static_cast<int>(kind)));
+  }
+  return static_cast<Gate>(kind);
+}
+
+inline mx::array gate_in_form(Gate kind, const mx::array& x, const mx::array& up, mx::Stream s) {
+  return run(MLXRS_OP_GATED, s, [&] { return gated(kind, x, up, s); }, [&] { return gated_plainly(kind, x, up, s); });
+}
+
+} // namespace mlxrs::ops

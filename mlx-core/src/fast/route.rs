@@ -1,0 +1,75 @@
+//! Routers of experts.
+
+use mlx_c_sys as sys;
+
+use crate::array::Array;
+use crate::error::Result;
+use crate::ffi::{Arg, op};
+
+/// How experts are chosen by the scores of a router, and how they are weighted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Route {
+    /// How many experts a token has.
+    pub top_k: i32,
+    /// Probabilities are sigmoids of the scores, not a softmax over all experts.
+    pub sigmoid: bool,
+    /// Whether weights are divided by their sum.
+    pub norm: bool,
+    /// The lower bound of that sum.
+    pub least_sum: f32,
+    /// A factor of all weights.
+    pub scale: f32,
+    /// Experts are chosen only from the best groups.
+    pub groups: Option<RouteGroups>,
+}
+
+/// Experts in groups of equal size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteGroups {
+    /// The number of groups.
+    pub n: i32,
+    /// From so many of them experts are chosen.
+    pub top: i32,
+    /// A group's score is the sum of its two best experts, not its best.
+    pub two_best: bool,
+}
+
+impl Arg for Route {
+    type C = sys::mlxrs_route_options;
+    fn c(&self) -> Self::C {
+        let groups = self.groups.unwrap_or(RouteGroups {
+            n: 0,
+            top: 0,
+            two_best: false,
+        });
+        sys::mlxrs_route_options {
+            top_k: self.top_k,
+            sigmoid: self.sigmoid,
+            norm: self.norm,
+            least_sum: self.least_sum,
+            scale: self.scale,
+            groups: groups.n,
+            top_groups: groups.top,
+            two_best: groups.two_best,
+        }
+    }
+}
+
+/// Scores `[N, E]` -> the chosen experts, U32 `[N, top_k]`, and their weights, F32 `[N, top_k]`.
+///
+/// `correction`, F32 of `E` numbers, is added to probabilities for the choice, but not for the weights. On NVIDIA GPUs it is one kernel,
+/// and experts come best first; otherwise in any order. The choice has no gradient; the weights have one.
+///
+/// # Errors
+/// There are fewer experts, groups do not divide them, or the shapes do not fit.
+pub fn route(scores: &Array, correction: Option<&Array>, how: &Route) -> Result<(Array, Array)> {
+    op!(pair mlxrs_fast_route(scores, correction, *how))
+}
+
+/// The sum of the outputs of each token's experts: `y [N, K, E]`, weights F32 `[N, K]` -> `[N, E]`, in the dtype of `y`.
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn weighted_sum(y: &Array, weights: &Array) -> Result<Array> {
+    op!(mlxrs_fast_weighted_sum(y, weights))
+}
