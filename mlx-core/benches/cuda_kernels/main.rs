@@ -7,6 +7,7 @@
 //!
 //! Each line is JSON: first the card's own limits, then a kernel in a case. `cargo xtask bench cuda` makes a table of them.
 
+mod families;
 #[path = "../shared/inputs.rs"]
 mod inputs;
 mod layers;
@@ -56,5 +57,8 @@ fn run() -> Result<(), Box<dyn Error>> {
     layers::activations(&bench)?;
     layers::embedding(&bench)?;
     layers::choose(&bench)?;
+    families::experts(&bench)?;
+    families::caches(&bench)?;
+    families::recurrences(&bench)?;
     Ok(())
 }
