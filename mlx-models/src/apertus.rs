@@ -42,7 +42,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
         }
     }
     // Keys of published files that transformers does not read.
-    c.ignore(&["mlp_bias", "post_norm", "qk_norm"]);
+    c.ignore(&["hidden_dropout", "mlp_bias", "post_norm", "qk_norm"]);
     // Files of MLX have the slopes without axes.
     let slopes = source.tensors.shape("model.layers.0.mlp.act_fn.alpha_p")?;
     let mlp = MlpConfig::Learned {

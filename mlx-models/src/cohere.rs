@@ -26,6 +26,7 @@ pub(crate) const DEFAULTS: Defaults = Defaults {
 
 pub(crate) fn load(c: &Config) -> Result<Parallel> {
     let mut config = config(c, &DEFAULTS)?;
+    c.ignore(&["model_max_length"]);
     if c.or("use_qk_norm", false)? {
         config.qk_norm = Some(QkNorm {
             kind: QkKind::LayerByHead { split: false },

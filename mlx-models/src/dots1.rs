@@ -37,7 +37,13 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
     let sliding = |layer: usize| window.is_some() && layer >= first;
     config.layers = family::layer_kinds(c, n, window, sliding)?;
     // Keys of published files that transformers does not read.
-    c.ignore(&["moe_layer_freq", "ep_size", "scoring_func", "topk_method"]);
+    c.ignore(&[
+        "ep_size",
+        "moe_layer_freq",
+        "scoring_func",
+        "topk_method",
+        "use_sliding_window",
+    ]);
     family::deep(c, &mut config, &Deep::corrected(EXPERTS, false, 0))?;
     Decoder::new(&config)
 }

@@ -27,5 +27,6 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
     let bias = c.or("use_bias", false)?;
     (config.qkv_bias, config.out_bias) = (bias, bias);
     family::set_mlp_bias(&mut config, bias);
+    c.ignore(&["compression_ratio"]);
     Decoder::new(&config)
 }

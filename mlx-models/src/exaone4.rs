@@ -23,7 +23,12 @@ pub(crate) fn load(c: &Config) -> Result<PostNorm> {
     let window = family::window(c, Some(4096))?;
     let n = config.layers.len();
     // Without a window the pattern is null or 0.
-    c.ignore(&["sliding_window_pattern"]);
+    c.ignore(&[
+        "post_layer_norm",
+        "reorder_and_qk_norm",
+        "sliding_window_pattern",
+        "use_sliding_window",
+    ]);
     let every = match window {
         Some(_) => pattern(c)?,
         None => 1,

@@ -75,7 +75,12 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Box<dyn Model>> {
 
 fn config(c: &Config) -> Result<(DecoderConfig, Form)> {
     let mut c = c.with_aliases(&ALIASES);
-    c.ignore(&["hidden_dropout", "intermediate_size", "num_key_value_heads"]);
+    c.ignore(&[
+        "apply_residual_connection_post_layernorm",
+        "hidden_dropout",
+        "intermediate_size",
+        "num_key_value_heads",
+    ]);
     let form = form(&c)?;
     let heads = c.size("num_attention_heads", Some(DEFAULTS.heads))?;
     let kv_heads = match (form.grouped, form.multi_query, c.value("num_kv_heads")) {

@@ -37,6 +37,10 @@ const IGNORED: &[&str] = &[
     "mlp_expansion_factor",
     "num_logits_to_keep",
     "rope_traditional",
+    "time_step_floor",
+    "time_step_max",
+    "time_step_min",
+    "time_step_rank",
 ];
 
 /// A layer of a Falcon H1: its states are those of the attention, and then those of the scan.

@@ -44,7 +44,12 @@ const SHARED: usize = 15;
 
 pub(crate) fn load(c: &Config) -> Result<Gemma3n> {
     // The clip acts in training only.
-    c.ignore(&["altup_coef_clip", "hidden_act", "query_pre_attn_scalar"]);
+    c.ignore(&[
+        "altup_coef_clip",
+        "altup_lr_multiplier",
+        "hidden_act",
+        "query_pre_attn_scalar",
+    ]);
     let mut config = family::decoder(c, &DEFAULTS)?;
     family::attention_bias(c, &mut config)?;
     config.attention_scale = 1.0;

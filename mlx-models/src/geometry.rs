@@ -20,6 +20,8 @@ pub struct Geometry {
     states: Vec<LayerKind>,
     /// The heads of the keys and values of each state, if it has some.
     kv: Vec<Option<KvShape>>,
+    /// The dtype of each state's keys, if it is not that of the activations.
+    dtypes: Vec<Option<DType>>,
     /// The index of each layer's first state.
     firsts: Vec<usize>,
 }
@@ -34,7 +36,7 @@ pub struct LayerGeometry {
     /// The kinds of its states: usually one; none if it reads the state of another layer; two if it has attention and a
     /// recurrence side by side.
     pub states: Vec<LayerKind>,
-    /// The size of the vectors in its second state, if that is of the kind [`LayerKind::Latent`].
+    /// The size of the F32 vectors in its second state, if that is of the kind [`LayerKind::Latent`].
     pub index_dim: Option<i32>,
     /// The earlier layer whose keys and values it reads, if it has none of its own.
     pub shares: Option<usize>,
@@ -52,7 +54,7 @@ impl LayerGeometry {
         }
     }
 
-    /// The layer with a second state: one vector of this size for each position.
+    /// The layer with a second state: one F32 vector of this size for each position.
     #[must_use]
     pub fn with_index(mut self, features: i32) -> Self {
         self.states.push(LayerKind::Latent);
@@ -115,6 +117,7 @@ impl Geometry {
             layers: Vec::with_capacity(layers.len()),
             states: Vec::new(),
             kv: Vec::new(),
+            dtypes: Vec::new(),
             firsts: Vec::new(),
         };
         for layer in layers {
@@ -152,6 +155,7 @@ impl Geometry {
             self.states.push(kind);
             let recurrent = matches!(kind, LayerKind::Recurrent(_));
             let index = layer.index_dim.filter(|_| at > 0);
+            self.dtypes.push(index.map(|_| DType::F32));
             let index = index.map(|dim| kv_heads(1, dim));
             self.kv.push(index.or(layer.kv).filter(|_| !recurrent));
         }
@@ -164,6 +168,7 @@ impl Geometry {
         let first = self.states.len();
         for &kind in states {
             self.states.push(kind);
+            self.dtypes.push(None);
             let recurrent = matches!(kind, LayerKind::Recurrent(_));
             self.kv.push(Some(kv).filter(|_| !recurrent));
         }
@@ -198,7 +203,7 @@ impl Geometry {
     /// # Errors
     /// Keys and values cannot be packed as the options say; the message names the first such state's sizes.
     pub fn row_parts(&self, dtype: DType, options: &CacheOptions) -> Result<Vec<Vec<RowPart>>> {
-        self.each(|kind, kv| kind.row_parts(kv, dtype, options))
+        self.each(dtype, |kind, kv, dtype| kind.row_parts(kv, dtype, options))
     }
 
     /// The cost of each of the [`states`](Self::states): bytes of a row and of a position.
@@ -206,14 +211,18 @@ impl Geometry {
     /// # Errors
     /// As [`row_parts`](Self::row_parts).
     pub fn costs(&self, dtype: DType, options: &CacheOptions) -> Result<Vec<StateCost>> {
-        self.each(|kind, kv| kind.cost(kv, dtype, options))
+        self.each(dtype, |kind, kv, dtype| kind.cost(kv, dtype, options))
     }
 
-    fn each<T>(&self, of: impl Fn(&LayerKind, KvShape) -> Result<T>) -> Result<Vec<T>> {
-        let states = self.states.iter().zip(&self.kv).enumerate();
-        let each = states.map(|(state, (kind, kv))| {
+    fn each<T>(
+        &self,
+        activations: DType,
+        of: impl Fn(&LayerKind, KvShape, DType) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        let states = self.states.iter().zip(&self.kv).zip(&self.dtypes);
+        let each = states.enumerate().map(|(state, ((kind, kv), dtype))| {
             let kv = kv.unwrap_or(kv_heads(0, 0));
-            of(kind, kv)
+            of(kind, kv, dtype.unwrap_or(activations))
                 .map_err(|error| error.context(format!("head_dim {} of cache {state}", kv.key_dim)))
         });
         each.collect()
@@ -245,6 +254,7 @@ mod tests {
                 LayerGeometry::attention(2, large, LayerKind::Full),
                 LayerGeometry::sharing(4, small, 0),
                 both,
+                LayerGeometry::attention(2, large, LayerKind::Latent).with_index(8),
             ],
         );
         let kinds = [
@@ -253,20 +263,36 @@ mod tests {
             LayerKind::Full,
             LayerKind::Full,
             LayerKind::Recurrent(STATE),
+            LayerKind::Latent,
+            LayerKind::Latent,
         ];
         assert_eq!(geometry.states(), kinds);
-        let firsts: Vec<usize> = (0..5).map(|layer| geometry.state_of(layer)).collect();
-        assert_eq!(firsts, [0, 1, 2, 0, 3]);
+        let firsts: Vec<usize> = (0..6).map(|layer| geometry.state_of(layer)).collect();
+        assert_eq!(firsts, [0, 1, 2, 0, 3, 5]);
+        let index = kv_heads(1, 8);
         assert_eq!(
             geometry.kv(),
-            [Some(small), None, Some(large), Some(small), None]
+            [
+                Some(small),
+                None,
+                Some(large),
+                Some(small),
+                None,
+                Some(large),
+                Some(index)
+            ]
         );
         let costs = geometry
             .costs(DType::BF16, &CacheOptions::default())
             .unwrap();
         let bytes = |cost: &StateCost| (cost.row_bytes, cost.position_bytes);
         let bytes: Vec<(usize, usize)> = costs.iter().map(bytes).collect();
-        assert_eq!(bytes, [(0, 128), (120, 0), (0, 128), (0, 128), (120, 0)]);
+        // Latents are one vector of 2 bytes an element, an indexer's keys of 4.
+        assert_eq!(
+            bytes[..5],
+            [(0, 128), (120, 0), (0, 128), (0, 128), (120, 0)]
+        );
+        assert_eq!(bytes[5..], [(0, 64), (0, 32)]);
         assert!(costs[0].limit.is_some() && costs[2].limit.is_none());
     }
 }

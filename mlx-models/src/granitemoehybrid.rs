@@ -133,9 +133,10 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
         Rules::from(rules.map(|rule| if written { rule.written() } else { rule }))
     };
     Ok(match has_experts(source.config)? {
+        // A file is written by the rules from bottom to top: the MLP's names before those of the experts around it.
         true => scans
-            .and(&mlp("mlp.shared_expert", true))
-            .and(&granitemoe::names(source)?),
+            .and(&granitemoe::names(source)?)
+            .and(&mlp("mlp.shared_expert", true)),
         false => scans.and(&mlp("mlp", false)),
     })
 }

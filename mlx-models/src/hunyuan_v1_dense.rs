@@ -17,13 +17,50 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
+/// Keys of published files that transformers does not read: there is no other form.
+const IGNORED: &[&str] = &[
+    "add_classification_head",
+    "anyres_pooling_size",
+    "anyres_vit_max_image_size",
+    "attention_head_dim",
+    "cla_share_factor",
+    "class_num",
+    "dense_list",
+    "eod_token_id",
+    "im_end_id",
+    "im_newline_id",
+    "im_start_id",
+    "kv_lora_rank",
+    "mask_init_id",
+    "mlp_bias",
+    "norm_type",
+    "num_media_embeds",
+    "org_vocab_size",
+    "pad_id",
+    "pool_type",
+    "position_embedding_xdrope",
+    "q_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "skip_cls_token",
+    "text_end_id",
+    "text_start_id",
+    "use_cla",
+    "use_mla",
+    "use_qk_norm",
+    "use_rotary_pos_emb",
+    "v_head_dim",
+    "video_end_id",
+    "video_start_id",
+];
+
 pub(crate) fn load(c: &Config) -> Result<Decoder> {
     Decoder::new(&config(c)?)
 }
 
 pub(crate) fn config(c: &Config) -> Result<DecoderConfig> {
     let mut config = family::decoder(c, &DEFAULTS)?;
-    c.ignore(&["eod_token_id"]);
+    c.ignore(IGNORED);
     family::attention_bias(c, &mut config)?;
     config.qk_norm = Some(QkNorm {
         place: QkPlace::Rotated,

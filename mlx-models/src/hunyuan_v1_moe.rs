@@ -20,9 +20,7 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
 
 /// Keys of published files that transformers ignores, because the family has only one form.
 const IGNORED: &[&str] = &[
-    "attention_head_dim",
-    "cla_share_factor",
-    "dense_list",
+    "capacity_factor",
     "group_limited_greedy",
     "moe_drop_tokens",
     "moe_intermediate_size",
@@ -30,14 +28,10 @@ const IGNORED: &[&str] = &[
     "moe_random_routing_dropped_token",
     "n_group",
     "norm_topk_prob",
-    "norm_type",
     "num_shared_expert",
     "routed_scaling_factor",
     "topk_group",
-    "use_cla",
     "use_mixed_mlp_moe",
-    "use_qk_norm",
-    "use_rotary_pos_emb",
 ];
 
 pub(crate) fn load(c: &Config) -> Result<Decoder> {

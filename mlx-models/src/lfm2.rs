@@ -35,6 +35,7 @@ const IGNORED: &[&str] = &[
     "conv_use_xavier_init",
     "hidden_act",
     "num_heads",
+    "theta",
     "use_pos_enc",
 ];
 

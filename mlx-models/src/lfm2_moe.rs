@@ -60,12 +60,8 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
         Rule::rename("*.w1.weight", "*.gate_proj.weight"),
         Rule::rename("*.w2.weight", "*.down_proj.weight"),
         Rule::rename("*.w3.weight", "*.up_proj.weight"),
-        Rule::rename(
-            "*.feed_forward.expert_bias",
-            "*.mlp.e_score_correction_bias",
-        )
-        .written(),
         Rule::rename("*.feed_forward.*", "*.mlp.*").written(),
+        Rule::rename("*.mlp.expert_bias", "*.mlp.e_score_correction_bias").written(),
     ]);
     let unused = Rule::drop("*.mlp.e_score_correction_bias", "use_expert_bias is false");
     let unused = (!is_corrected(source.config)?).then_some(unused);

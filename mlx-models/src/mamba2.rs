@@ -33,7 +33,12 @@ pub(crate) const IGNORED: &[&str] = &[
 
 pub(crate) fn load(c: &Config) -> Result<Single> {
     c.ignore(IGNORED);
-    c.ignore(&["intermediate_size", "time_step_min"]);
+    c.ignore(&[
+        "intermediate_size",
+        "time_step_init_scheme",
+        "time_step_min",
+        "time_step_scale",
+    ]);
     let mut config = family::decoder(c, &DEFAULTS)?;
     let bias = c.or("use_bias", false)?;
     let mamba = MambaConfig {

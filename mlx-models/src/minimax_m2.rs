@@ -43,6 +43,7 @@ const IGNORED: &[&str] = &[
     "mtp_transformer_layers",
     "num_mtp_modules",
     "output_router_logits",
+    "postnorm",
     "qk_norm_type",
     "router_jitter_noise",
     "rotary_dim",

@@ -1,8 +1,8 @@
 //! Ministral 3 and Devstral 2: Mistral with queries scaled by their position, and YaRN. Also the text towers of the
-//! multimodal checkpoints, which may be Mistral (Small 3).
+//! multimodal checkpoints, which may be Mistral (Small 3) or Mistral Small 4.
 
 use mlx_core::Result;
-use mlx_nn::{Growth, RopeScaling};
+use mlx_nn::{Growth, RopeScaling, Rules};
 use serde_json::Value;
 
 use crate::config::Config;
@@ -65,6 +65,14 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let window = family::window(c, None)?;
     config.layers.fill(family::kind(window));
     Decoder::new(&config)
+}
+
+/// The names of a text tower that is Mistral Small 4. Tensors of the other towers are named as the parameters.
+pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
+    match source.config.opt::<String>("model_type")?.as_deref() {
+        Some("mistral4") if source.nested => mistral4::names(source),
+        _ => Ok(Rules::none()),
+    }
 }
 
 /// The scaling of queries by position: that of the rope's entry, or the default without one.

@@ -54,6 +54,7 @@ const IGNORED: &[&str] = &[
     "n_shared_experts",
     "mtp_hybrid_override_pattern",
     "mtp_layers_block_type",
+    "norm_eps",
     "num_hidden_layers",
     "num_logits_to_keep",
     "num_nextn_predict_layers",

@@ -20,6 +20,8 @@ const DEFAULTS: Defaults = Defaults {
 pub(crate) fn load(c: &Config) -> Result<Decoder> {
     let mut config = family::decoder(c, &DEFAULTS)?;
     config.qkv_bias = true;
+    // Published, and without effect on texts.
+    c.ignore(&["use_mrope"]);
     config.layers = windows(c, config.layers.len())?;
     Decoder::new(&config)
 }

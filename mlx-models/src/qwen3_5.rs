@@ -70,7 +70,7 @@ pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
             return Err(c.unsupported(message));
         }
     }
-    c.ignore(&["mamba_ssm_dtype"]);
+    c.ignore(&["mamba_ssm_dtype", "mlp_only_layers", "use_sliding_window"]);
     Ok(config)
 }
 

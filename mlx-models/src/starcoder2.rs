@@ -32,10 +32,15 @@ pub(crate) fn load(c: &Config) -> Result<Decoder> {
     family::set_mlp_bias(&mut config, bias);
     // Dropout, and keys of files that transformers does not read.
     c.ignore(&[
-        "residual_dropout",
+        "activation_function",
+        "attention_softmax_in_fp32",
         "embedding_dropout",
-        "norm_type",
+        "layer_norm_epsilon",
         "mlp_type",
+        "norm_type",
+        "residual_dropout",
+        "scale_attention_softmax_in_fp32",
+        "scale_attn_weights",
     ]);
     let window = family::window(c, None)?;
     config.layers.fill(family::kind(window));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use mlx_core::{Array, DType, Result};
 use mlx_models::{LoadOptions, Loaded, Registry, known_types, load_from};
 use mlx_nn::{CacheOptions, ModelCache};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const TOLERANCE: f64 = 2e-4;
 
@@ -15,7 +15,7 @@ fn models() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/models")
 }
 
-fn json(path: PathBuf) -> Value {
+fn read(path: PathBuf) -> Value {
     mlx_models::config::parse(&std::fs::read(path).unwrap()).unwrap()
 }
 
@@ -62,11 +62,11 @@ fn changed(config: &Value, change: &Value) -> Value {
 /// A family without cases could ignore any key.
 #[test]
 fn every_family_has_cases() {
-    let table = json(models().join("config_keys.json"));
+    let table = read(models().join("config_keys.json"));
     let mut found = BTreeSet::new();
     for family in table["families"].as_array().unwrap() {
         let case = family["case"].as_str().unwrap();
-        let config = json(models().join(case).join("config.json"));
+        let config = read(models().join(case).join("config.json"));
         let types = [&config["model_type"], &config["text_config"]["model_type"]];
         found.extend(
             types
@@ -88,7 +88,7 @@ fn every_family_has_cases() {
 /// The cases of the golden, and the number of them that transformers computes.
 #[test]
 fn keys_have_the_effect_that_they_have_in_transformers() {
-    let table = json(models().join("config_keys.json"));
+    let table = read(models().join("config_keys.json"));
     let prompt: Vec<u32> = serde_json::from_value(table["prompt"].clone()).unwrap();
     let mut faults = Vec::new();
     let mut compared = 0;
@@ -98,19 +98,24 @@ fn keys_have_the_effect_that_they_have_in_transformers() {
             family["config"].as_str().unwrap(),
         );
         let dir = models().join(case);
-        let config = json(dir.join(file));
-        let entries = family["cases"].as_array().unwrap();
-        for entry in entries {
-            let change = &entry["change"];
-            let wanted = match entry["logprobs"] == "same" {
-                true => &entries[0]["logprobs"],
-                false => &entry["logprobs"],
-            };
-            // Where transformers fails, this project may compute a result or refuse.
-            let Some(expected) = wanted.as_array() else {
-                let _ = loaded(&dir, changed(&config, change));
-                continue;
-            };
+        let config = read(dir.join(file));
+        let change = |number: &Value| &table["changes"][number.as_u64().unwrap() as usize];
+        // Where transformers fails, this project may compute a result or refuse.
+        for number in family["refused"].as_array().unwrap() {
+            let _ = loaded(&dir, changed(&config, change(number)));
+        }
+        let unchanged = &family["unchanged"];
+        let same = family["same"].as_array().unwrap().iter();
+        let same = same.map(|number| (change(number), unchanged));
+        let others = family["others"].as_object().unwrap().iter();
+        let others = others
+            .map(|(number, logprobs)| (change(&json!(number.parse::<u64>().unwrap())), logprobs));
+        let nothing = json!({});
+        for (change, expected) in [(&nothing, unchanged)]
+            .into_iter()
+            .chain(same)
+            .chain(others)
+        {
             compared += 1;
             let found = loaded(&dir, changed(&config, change))
                 .and_then(|loaded| logprobs(&loaded, &prompt));
@@ -121,7 +126,7 @@ fn keys_have_the_effect_that_they_have_in_transformers() {
                     continue;
                 }
             };
-            let pairs = expected.iter().zip(&found);
+            let pairs = expected.as_array().unwrap().iter().zip(&found);
             let off = pairs
                 .map(|(a, b)| (a.as_f64().unwrap() - f64::from(*b)).abs())
                 .fold(0.0, f64::max);

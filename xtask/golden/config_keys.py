@@ -4,8 +4,8 @@
 
 Changes that the file has stay as they are, but those of the given cases are computed anew. OUT is testdata/models with the checkpoints
 that models.py writes. For each family the keys of its configuration class, and keys that only others have, take other values in both
-dialects. A case holds the change (keys with their values, or "absent"), and the log probabilities of some tokens after the prompt:
-"same" where the change has no effect, `null` where transformers fails or does not find the tensors in the checkpoint that it looks for.
+dialects. A change is a key with its value, or "absent"; its result is the log probabilities of some tokens after the prompt. A change
+is refused where transformers fails or does not find the tensors in the checkpoint that it looks for.
 """
 
 import copy
@@ -300,30 +300,41 @@ def computed(folder, config):
 
 
 def write(path, families):
-    """One case a line. Log probabilities that a change leaves alone are written once, with the first case, which changes nothing."""
+    """Changes are in one list, and a family has their numbers: those without effect, those that transformers refuses, and those with
+    another result."""
     compact = {"separators": (",", ":")}
-    lines = []
+    numbers, lines = {}, []
     for family in families:
-        first = family["cases"][0]
-        cases = [
-            case | {"logprobs": "same"} if case is not first and case["logprobs"] == first["logprobs"] else case
-            for case in family["cases"]
-        ]
-        cases = ",\n".join(json.dumps(case, **compact) for case in cases)
+        unchanged, *cases = family["cases"]
+        same, refused, others = [], [], {}
+        for case in cases:
+            number = numbers.setdefault(json.dumps(case["change"], **compact), len(numbers))
+            if case["logprobs"] is None:
+                refused.append(number)
+            elif case["logprobs"] == unchanged["logprobs"]:
+                same.append(number)
+            else:
+                others[number] = case["logprobs"]
+        parts = {"unchanged": unchanged["logprobs"], "same": same, "refused": refused, "others": others}
+        parts = ",\n".join(f"{json.dumps(key)}: {json.dumps(value, **compact)}" for key, value in parts.items())
         head = {"case": family["case"], "config": family["config"]}
-        lines.append(json.dumps(head)[:-1] + f', "cases": [\n{cases}\n]}}')
+        lines.append(json.dumps(head)[:-1] + f",\n{parts}}}")
     head = {"reference": f"transformers {transformers.__version__}", "prompt": PROMPT}
-    path.write_text(json.dumps(head)[:-1] + ', "families": [\n' + ",\n".join(lines) + "\n]}\n")
+    changes = ",\n".join(numbers)
+    path.write_text(
+        json.dumps(head)[:-1] + f', "changes": [\n{changes}\n], "families": [\n' + ",\n".join(lines) + "\n]}\n"
+    )
 
 
 def read(path):
     """The cases of each config file that was written."""
-    held = {}
-    for family in json.loads(path.read_text())["families"]:
-        first = family["cases"][0]["logprobs"]
-        for case in family["cases"]:
-            case["logprobs"] = first if case["logprobs"] == "same" else case["logprobs"]
-        held[family["case"], family["config"]] = family["cases"]
+    table, held = json.loads(path.read_text()), {}
+    for family in table["families"]:
+        results = {number: family["unchanged"] for number in family["same"]}
+        results |= {number: None for number in family["refused"]}
+        results |= {int(number): logprobs for number, logprobs in family["others"].items()}
+        cases = [{"change": table["changes"][number], "logprobs": logprobs} for number, logprobs in results.items()]
+        held[family["case"], family["config"]] = [{"change": {}, "logprobs": family["unchanged"]}, *cases]
     return held
 
 

@@ -15,6 +15,9 @@ const CEILING: usize = 400;
 const DECODER: (&str, usize) = ("mlx-models/src/decoder.rs", 150);
 const MODEL: usize = 200;
 
+/// The bytes of all golden files.
+const GOLDEN_BYTES: u64 = 20_000_000;
+
 /// Words that begin the names of model files, and that decoder.rs does not know.
 const MODELS: [&str; 9] = [
     "llama", "mistral", "qwen", "gemma", "phi", "mixtral", "olmo", "deepseek", "gpt_oss",
@@ -86,6 +89,14 @@ const ROOMS: [(&str, &[&str]); 2] = [
 ];
 const FILES: &str = "mlx_core::files";
 
+/// The golden files together are small.
+fn golden_fault(root: &Path, files: &[String]) -> Option<String> {
+    let golden = files.iter().filter(|file| file.starts_with("testdata/"));
+    let bytes = golden.filter_map(|file| Some(fs::metadata(root.join(file)).ok()?.len()));
+    let sum: u64 = bytes.sum();
+    (sum >= GOLDEN_BYTES).then(|| format!("testdata/: {sum} bytes, at most {GOLDEN_BYTES}"))
+}
+
 /// Checks every file that is or would be committed.
 pub fn run() -> Result<()> {
     let root = cargo::repository();
@@ -112,6 +123,7 @@ pub fn run() -> Result<()> {
         }
     }
     faults.extend(families::fault(root)?);
+    faults.extend(golden_fault(root, &files));
     for fault in &faults {
         eprintln!("{fault}");
     }

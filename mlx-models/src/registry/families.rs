@@ -157,6 +157,8 @@ pub(super) const FAMILIES: &[Family] = &[
         // The tensors tell: text models of 3 B are tied, and their wrappers do not say it.
         tied: true,
         wrappers: &["mistral3"],
+        names: ministral3::names,
+        bits: deepseek_v3::BITS,
         ..Family::new(&["ministral3", "mistral3"], |source| {
             Ok(Box::new(ministral3::load(source)?))
         })

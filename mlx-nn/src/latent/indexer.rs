@@ -59,7 +59,7 @@ impl Indexer {
 
     /// Chooses positions for the step's queries from the token's features and the compressed queries: Bool `[B, 1, L,
     /// S]`; `None` if no row is longer than the number of positions that a query may see. `state` is the layer state
-    /// that keeps the keys.
+    /// that keeps the keys, in F32 as scores are computed.
     pub(super) fn select(
         &self,
         x: &Array,
@@ -71,14 +71,14 @@ impl Indexer {
             heads, dim, top, ..
         } = self.config;
         let k = self.k_norm.forward(&self.wk.forward(x)?)?.expand_dims(1)?;
-        let k = self.rotated(k, step)?;
+        let k = self.rotated(k, step)?.astype(DType::F32)?;
         let (keys, visible) = step.keep(state, &k)?;
         if step.longest() <= top as usize {
             return Ok(None);
         }
         let q = split_heads(&self.wq_b.forward(compressed)?, dim)?;
         let q = self.rotated(q, step)?.astype(DType::F32)?;
-        let scores = products(&q, &keys.astype(DType::F32)?)?;
+        let scores = products(&q, &keys)?;
         let scores = scores.multiply((dim as f32).powf(-0.5))?;
         let weights = self.weights_proj.forward(x)?.astype(DType::F32)?;
         let weights = weights.multiply((heads as f32).powf(-0.5))?;
