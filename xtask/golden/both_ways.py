@@ -3,7 +3,8 @@
     python both_ways.py BINARY TABLE [CASE …]
 
 BINARY is mlx-infer; TABLE is the file that is written. mlx-lm gets the folder that ours wrote: its log probabilities must be those that it
-computes with its own folder. This project gets the folder that mlx-lm wrote: its log probabilities must be those of the golden.
+computes with its own folder. This project gets the folder that mlx-lm wrote: its log probabilities must be those of the golden. A case
+that differs is converted again from weights that were widened to float32 first, so that nothing is rounded on the way.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ from mlx_lm.convert import convert
 from safetensors.torch import load_file
 
 import mlx_reference
+from checkpoint import read_tensors, write_config, write_tensors
 from convert import TESTDATA, source_folder
 
 TOLERANCE = 1e-3
@@ -29,11 +31,85 @@ HEAD = """# Conversions to and from mlx-lm {version} (MLX {mlx})
 
 Written by `xtask/golden/both_ways.py`. Each float case is converted to float32 by both programs. "ours in mlx-lm": mlx-lm's log probabilities
 with our folder against those with its own. "mlx-lm's here": ours with mlx-lm's folder against the golden of transformers. "mlx-lm itself":
-mlx-lm's with its own folder against that golden, which says where mlx-lm computes something else. Largest differences over a prompt.
+mlx-lm's with its own folder against that golden, which says where mlx-lm computes something else. "mlx-lm with ours": mlx-lm's with our
+folder against that golden. Largest differences over a prompt. "widened": the case again, from weights that were widened to float32 first:
+where only the first row differs, mlx-lm has rounded weights to bfloat16 while it converted. "keys": what the config needs for mlx-lm.
 
-| case | ours in mlx-lm | mlx-lm's here | mlx-lm itself |
-|---|---|---|---|
+| case | keys | ours in mlx-lm | mlx-lm's here | mlx-lm itself | mlx-lm with ours |
+|---|---|---|---|---|---|
 """
+
+REFUSED = """
+## Cases that mlx-lm does not load
+
+| case | why |
+|---|---|
+"""
+
+# Keys that mlx-lm asks for, with the values that transformers takes without them.
+KEYS = {
+    "cohere2": {"head_dim": 8},
+    "exaone4": {"rope_scaling": None},
+    "exaone4_full": {"rope_scaling": None},
+    "gemma3": {"vocab_size": 64},
+    "gemma4": {"vocab_size": 64},
+    "gemma4_experts": {"vocab_size": 64},
+    "glm4_moe": {"rope_scaling": None},
+    "mamba2": {"intermediate_size": 64},
+    "mamba2_tied": {"intermediate_size": 64},
+    "mistral4": {"first_k_dense_replace": 0},
+}
+BIASES = "mlx-lm has none of the biases that this case has"
+FALCON = "mlx-lm does not have the family"
+TERNARY = "mlx-lm multiplies ternary matrices by Metal kernels only, and reads no others"
+NAMED = "mlx-lm reads other names of tensors: those of transformers 5 are not known to it"
+# Why mlx-lm does not load a case.
+REASONS = {
+    "apertus": BIASES,
+    "arcee": FALCON,
+    "bitnet": TERNARY,
+    "bitnet_online": TERNARY,
+    "bitnet_packed": TERNARY,
+    "deepseek_v2_groups": "mlx-lm asks for a rope_scaling",
+    "deepseek_v3": "mlx-lm leaves out the layer that drafts only where it is number 61",
+    "dots1": BIASES,
+    "ernie4_5_moe": BIASES,
+    "falcon": FALCON,
+    "falcon_alibi": FALCON,
+    "falcon_groups": FALCON,
+    "falcon_h1_norm": "mlx-lm fails in the norm behind the scan",
+    "falcon_serial": FALCON,
+    "gemma3_defaults": "mlx-lm asks for at least as many layers as sliding_window_pattern says",
+    "gemma3_text_v5": "mlx-lm asks for at least as many layers as sliding_window_pattern says, and knows no layer_types",
+    "gemma3_v5": NAMED,
+    "gemma3n_text": "mlx-lm knows the text model only inside its multimodal wrapper",
+    "gemma4_text": BIASES,
+    "gemma4_unified": "mlx-lm asks for inputs of single layers, which this model does not have",
+    "glm_moe_dsa": "mlx-lm has an indexer in every layer; here layers share one",
+    "granitemoehybrid_dense": "mlx-lm gives the MLP intermediate_size features where there are no experts, transformers shared_intermediate_size",
+    "gpt2_scaled": "mlx-lm has no head of its own for this family",
+    "gpt_neox": "mlx-lm knows only MLPs of four times the features of a token",
+    "gpt_neox_serial": "mlx-lm asks for biases of the attention, which this case does not have",
+    "gpt_oss": "mlx-lm reads experts only in mxfp4, as published (gpt_oss_mxfp4)",
+    "hunyuan_v1_moe": "mlx-lm does not have the type; its hunyuan is another model",
+    "internlm3": "mlx-lm derives the head size from the features of a token; here it is given",
+    "kimi_k25": "mlx-lm takes tensors of the vision tower for its own",
+    "kimi_linear": BIASES,
+    "lfm2_types": "mlx-lm has no head of its own for this family",
+    "llama4": "mlx-lm asks for the prefix language_model. of tensors, which this case does not have",
+    "llama4_interval": "mlx-lm does not know no_rope_layer_interval",
+    "llama4_text": BIASES,
+    "llama_ternary": TERNARY,
+    "minimax": "mlx-lm's minimax is MiniMax M2",
+    "nanochat": "mlx-lm reads the names of nanochat's own files, not those of transformers",
+    "nemotron_h": BIASES,
+    "phi_norms": "mlx-lm has no norms on q and k in this family",
+    "qwen2_moe": "mlx-lm has experts in every layer; here mlp_only_layers leaves some dense",
+    "qwen2_moe_window": "mlx-lm has experts in every layer; here decoder_sparse_step leaves some dense",
+    "qwen3_5": "mlx-lm knows no layer_types, only full_attention_interval",
+    "qwen3_5_text": "mlx-lm knows the text model only inside its multimodal wrapper",
+    "qwen3_tied": BIASES,
+}
 
 
 def of_prompt(logits, prompt):
@@ -63,24 +139,47 @@ def shown(run):
         return " ".join(f"{type(error).__name__}: {error}".split())[:80].replace("|", "/")
 
 
-def row(case, binary, scratch):
+def source(case, scratch):
+    """The folder that is converted, with the keys that mlx-lm asks for."""
+    folder = source_folder(case, scratch)
+    config = json.loads((folder / "config.json").read_text())
+    for key, value in KEYS.get(case, {}).items():
+        config[key] = config[key] | value if isinstance(value, dict) else value
+    write_config(folder, config)
+    return folder
+
+
+def widened(case, scratch):
+    """The same with weights in float32."""
+    folder = source(case, scratch)
+    tensors = read_tensors(folder)
+    for path in folder.glob("model*"):
+        path.unlink()
+    write_tensors(folder, tensors, torch.float32)
+    write_config(folder, json.loads((folder / "config.json").read_text()) | {"torch_dtype": "float32"})
+    return folder
+
+
+def row(case, binary, scratch, made=source):
+    """The cells of a case, or why mlx-lm does not load it."""
     folder = TESTDATA / "models" / case
     prompts = json.loads((folder / "golden.json").read_text())["prompts"]
     # The last, which is the longest.
     at, prompt = len(prompts) - 1, prompts[-1]
     golden = of_prompt(load_file(folder / "golden.safetensors")[f"logits.{at}"], prompt)
-    source = source_folder(case, scratch)
+    taken = made(case, scratch)
     ours, theirs = scratch / f"{case}-ours", scratch / f"{case}-theirs"
 
     def written_by_mlx_lm():
         if not theirs.exists():
             with contextlib.redirect_stdout(io.StringIO()):
-                convert(str(source), str(theirs), dtype="float32")
+                convert(str(taken), str(theirs), dtype="float32")
         return theirs
 
     def written_here():
-        command = [binary, "convert", "--model", source, "--out", ours, "--dtype", "f32"]
-        subprocess.run(command, check=True, capture_output=True, text=True)
+        if not ours.exists():
+            command = [binary, "convert", "--model", taken, "--out", ours, "--dtype", "f32"]
+            subprocess.run(command, check=True, capture_output=True, text=True)
         return ours
 
     def difference(a, b):
@@ -88,28 +187,46 @@ def row(case, binary, scratch):
 
     itself = shown(lambda: difference(in_mlx_lm(written_by_mlx_lm(), prompt), golden))
     if ":" in itself:
-        return f"| {case} | – | – | {itself} |", True
-    to_them = shown(lambda: difference(in_mlx_lm(written_here(), prompt), in_mlx_lm(theirs, prompt)))
-    to_us = shown(lambda: difference(here(binary, theirs, prompt), golden))
-    is_right = all(":" not in cell and float(cell) < TOLERANCE for cell in (to_them, to_us))
-    return f"| {case} | {to_them} | {to_us} | {itself} |", is_right
+        return itself
+    return [
+        shown(lambda: difference(in_mlx_lm(written_here(), prompt), in_mlx_lm(theirs, prompt))),
+        shown(lambda: difference(here(binary, theirs, prompt), golden)),
+        itself,
+        shown(lambda: difference(in_mlx_lm(written_here(), prompt), golden)),
+    ]
+
+
+def is_right(cells):
+    return all(":" not in cell and float(cell) < TOLERANCE for cell in cells[:2])
 
 
 def main():
     binary, table, wanted = Path(sys.argv[1]).resolve(), Path(sys.argv[2]), sys.argv[3:]
     cases = json.loads((TESTDATA / "models" / "index.json").read_text())
     cases = [case["case"] for case in cases if case["kind"] == "float"]
-    rows, wrong = [], []
+    rows, refused, wrong = [], [], []
     for case in cases:
         if wanted and case not in wanted:
             continue
         with tempfile.TemporaryDirectory() as scratch:
-            line, is_right = row(case, binary, Path(scratch))
-        print(line, flush=True)
-        rows.append(line)
-        wrong += [] if is_right else [case]
-    table.write_text(HEAD.format(version=mlx_lm.__version__, mlx=mx.__version__) + "\n".join(rows) + "\n")
-    print(f"{len(rows)} cases, wrong: {', '.join(wrong) or 'none'}")
+            cells = row(case, binary, Path(scratch))
+        if isinstance(cells, str):
+            refused.append(f"| {case} | {REASONS.get(case, cells)} |")
+            wrong += [] if case in REASONS else [case]
+            print(refused[-1], "" if case in REASONS else "(unknown)", flush=True)
+            continue
+        keys = json.dumps(KEYS[case])[1:-1] if case in KEYS else ""
+        rows.append(f"| {case} | {keys} | {' | '.join(cells)} |")
+        print(rows[-1], flush=True)
+        if not is_right(cells):
+            with tempfile.TemporaryDirectory() as scratch:
+                cells = row(case, binary, Path(scratch), widened)
+            rows.append(f"| {case}, widened | {keys} | {' | '.join(cells)} |")
+            print(rows[-1], flush=True)
+            wrong += [] if is_right(cells) else [case]
+    text = HEAD.format(version=mlx_lm.__version__, mlx=mx.__version__) + "\n".join(rows) + "\n"
+    table.write_text(text + REFUSED + "\n".join(refused) + "\n")
+    print(f"{len(rows) + len(refused)} rows, wrong: {', '.join(wrong) or 'none'}")
 
 
 if __name__ == "__main__":

@@ -55,6 +55,8 @@ CASES = [
     ("fused-4-bits", "fused-dense", "-q --bits 4 --group-size 32"),
     ("hybrid-dense", "q_qwen3_5_mixed", "-d"),
     ("hybrid-mixed", "hybrid-dense", "-q --predicate mixed_3_6"),
+    ("scan-experts", "granitemoehybrid", "--dtype f32"),
+    ("short-conv-experts", "lfm2_moe", "--dtype f32"),
 ]
 
 
