@@ -59,6 +59,9 @@ CASES = [
     ("short-conv-experts", "lfm2_moe", "--dtype f32"),
 ]
 
+# Cases in which mlx-lm computes something else than transformers: their goldens have no tokens.
+UNLIKE = ["scan-experts"]
+
 
 def main():
     if sys.argv[1] == "check":
@@ -125,6 +128,7 @@ def golden(name, source, flags, scratch):
         raise SystemExit(f"{name}: every prompt has a close choice")
     tensors = load(folder)
     print(f"{name}: {len(tensors)} tensors, margin {run.margin:.4f}", flush=True)
+    tokens = {} if name in UNLIKE else {"tokens": run.tokens.tolist()}
     return {
         "case": name,
         "source": source,
@@ -132,7 +136,7 @@ def golden(name, source, flags, scratch):
         "tensors": {key: f"{dtype(t)} {list(t.shape)} {digest(t)}" for key, t in sorted(tensors.items())},
         "schemes": schemes(folder),
         "prompt": prompt,
-        "tokens": run.tokens.tolist(),
+        **tokens,
     }
 
 

@@ -142,7 +142,11 @@ fn conversions_equal_those_of_mlx_lm() {
             assert_eq!(told, expected.as_str().unwrap(), "{name}: {path}");
         }
         let prompt: Vec<u32> = serde_json::from_value(case["prompt"].clone()).unwrap();
-        let expected: Vec<u32> = serde_json::from_value(case["tokens"].clone()).unwrap();
+        // Where mlx-lm computes something else than transformers, the source tells.
+        let expected: Vec<u32> = match case.get("tokens") {
+            Some(tokens) => serde_json::from_value(tokens.clone()).unwrap(),
+            None => greedy(&source, &prompt, 12),
+        };
         assert_eq!(greedy(&out, &prompt, expected.len()), expected, "{name}");
     }
 }
