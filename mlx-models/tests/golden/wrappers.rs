@@ -11,16 +11,26 @@ use super::case::Case;
 use super::run::{log_probs, prompt_logits};
 
 /// The case, the wrapper's type, and tensors of other towers.
-const WRAPPERS: [(&str, &str, &[&str]); 1] = [(
-    "gemma3n_text",
-    "gemma3n",
-    &[
-        "vision_tower.timm_model.conv_stem.conv.weight",
-        "audio_tower.conformer.0.norm.weight",
-        "embed_vision.embedding.weight",
-        "embed_audio.embedding.weight",
-    ],
-)];
+const WRAPPERS: [(&str, &str, &[&str]); 2] = [
+    (
+        "gemma3n_text",
+        "gemma3n",
+        &[
+            "vision_tower.timm_model.conv_stem.conv.weight",
+            "audio_tower.conformer.0.norm.weight",
+            "embed_vision.embedding.weight",
+            "embed_audio.embedding.weight",
+        ],
+    ),
+    (
+        "mistral4",
+        "mistral3",
+        &[
+            "vision_tower.patch_conv.weight",
+            "multi_modal_projector.norm.weight",
+        ],
+    ),
+];
 
 #[test]
 fn a_wrapped_text_model_computes_the_same() {
@@ -38,16 +48,19 @@ fn a_wrapped_text_model_computes_the_same() {
             "text_config": case.config("config.json"),
             "vision_config": {"hidden_size": 8},
         });
-        // As published, and as MLX's programs write them.
-        for (own, other) in [
-            ("model.language_model.", "model."),
-            ("language_model.model.", ""),
+        // The prefixes of the text model, of its output head and of other towers: those of newer and of older publications.
+        for (own, head, other) in [
+            ("model.language_model.", "", "model."),
+            ("language_model.model.", "language_model.", ""),
         ] {
             let mut arrays: Vec<(String, Array)> = Vec::new();
             for file in case.files() {
                 for name in file.names() {
-                    let inner = name.strip_prefix("model.").unwrap();
-                    arrays.push((format!("{own}{inner}"), file.array(name).unwrap()));
+                    let wrapped = match name.strip_prefix("model.") {
+                        Some(inner) => format!("{own}{inner}"),
+                        None => format!("{head}{name}"),
+                    };
+                    arrays.push((wrapped, file.array(name).unwrap()));
                 }
             }
             for name in others {
