@@ -1,6 +1,6 @@
-//! Integers of 4 or 8 bits, packed by compressed-tensors. The code c of a group with the scale s stands for `(c - zero)
-//! * s`, where zero is half of the number of codes. This is the affine scheme with the bias `-zero * s`, which the
-//! dtype of the scales holds exactly.
+//! Integers of 4 or 8 bits, packed by compressed-tensors. In a group with the scale s, the code c stands for
+//! `s * (c - zero)`, where zero is half of the number of codes. This is the affine scheme with the bias `-zero * s`,
+//! which the dtype of the scales holds exactly.
 
 use mlx_core::{DType, QuantMode, Result, Scheme};
 use mlx_nn::{Decoded, Made};
