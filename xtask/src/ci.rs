@@ -50,42 +50,37 @@ const CLIPPY: [&str; 6] = [
     "warnings",
 ];
 
-/// The steps of a stage run at the same time. Tests whose results can depend on the CPU kernels run a second time with
-/// MLX's own operations, which other devices use (`xtask/src/test/plain.rs` lists the others). Most tests compute on one
-/// thread, so both runs together take little longer than one.
-const STAGES: [&[Step]; 6] = [
-    &[step("tidy", Program::Xtask, &["tidy"], &[])],
-    &[step(
+/// The lanes of a stage run at the same time, and the steps of a lane one after the other. The steps of cargo wait for
+/// each other's locks, so they are one lane; the compiler of the CUDA kernels uses the time in which cargo waits for
+/// the slowest crate. Tests whose results can depend on the CPU kernels run a second time with MLX's own operations,
+/// which other devices use (`xtask/src/test/plain.rs` lists the others).
+const STAGES: [&[&[Step]]; 4] = [
+    &[&[step("tidy", Program::Xtask, &["tidy"], &[])]],
+    &[&[step(
         "format",
         Program::Cargo,
         &["fmt", "--all", "--check"],
         &[],
-    )],
-    &[step("lints", Program::Cargo, &CLIPPY, &[])],
+    )]],
     &[
-        step(
-            "documentation",
-            Program::Cargo,
-            &["doc", "--workspace", "--no-deps"],
-            &[("RUSTDOCFLAGS", "--deny warnings")],
-        ),
-        step("CUDA kernels", Program::Xtask, &["kernels"], &[]),
+        &[
+            step("lints", Program::Cargo, &CLIPPY, &[]),
+            step(
+                "documentation",
+                Program::Cargo,
+                &["doc", "--workspace", "--no-deps"],
+                &[("RUSTDOCFLAGS", "--deny warnings")],
+            ),
+            step(
+                "build of the tests",
+                Program::Xtask,
+                &["test", "--no-run"],
+                &[],
+            ),
+        ],
+        &[step("CUDA kernels", Program::Xtask, &["kernels"], &[])],
     ],
-    &[step(
-        "build of the tests",
-        Program::Xtask,
-        &["test", "--no-run"],
-        &[],
-    )],
-    &[
-        step("tests", Program::Xtask, &["test"], &[]),
-        step(
-            "tests without our CPU kernels",
-            Program::Xtask,
-            &["test", "--plain"],
-            &[],
-        ),
-    ],
+    &[&[step("tests", Program::Xtask, &["test", "--twice"], &[])]],
 ];
 
 /// The result of a step: whether it succeeded, its output, and its time.
@@ -97,8 +92,7 @@ pub fn run() -> Result<()> {
     let xtask = env::current_exe().context("cannot tell where this program is")?;
     let mut verdicts = Vec::new();
     for stage in STAGES {
-        let outcomes = together(stage, &xtask)?;
-        verdicts.extend(stage.iter().map(|step| step.name).zip(outcomes));
+        verdicts.extend(together(stage, &xtask)?);
     }
     for (name, (passed, lines, _)) in &verdicts {
         if !passed {
@@ -121,23 +115,33 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// Runs the steps of a stage. The output of the first is printed as it comes, that of the others when they have ended.
-fn together(stage: &[Step], xtask: &Path) -> Result<Vec<Outcome>> {
+/// Runs the lanes of a stage. The output of the first is printed as it comes, that of the others when they have ended.
+fn together(stage: &[&[Step]], xtask: &Path) -> Result<Vec<(&'static str, Outcome)>> {
     thread::scope(|scope| {
-        let mut steps = stage.iter();
-        let first = steps.next().context("a stage has a step")?;
-        let others: Vec<_> = steps
-            .map(|step| (step.name, scope.spawn(|| step.run(xtask, &|_| ()))))
+        let mut lanes = stage.iter();
+        let first = lanes.next().context("a stage has a lane")?;
+        let others: Vec<_> = lanes
+            .map(|lane| {
+                scope.spawn(|| {
+                    let steps = lane.iter();
+                    steps
+                        .map(|step| Ok((step.name, step.run(xtask, &|_| ())?)))
+                        .collect::<Result<Vec<_>>>()
+                })
+            })
             .collect();
-        println!("==> {}", first.name);
-        let mut outcomes = vec![first.run(xtask, &|line| println!("{line}"))?];
-        for (name, step) in others {
-            let outcome = step
-                .join()
-                .map_err(|_| anyhow!("the step {name} panicked"))??;
-            println!("==> {name}");
-            outcome.1.iter().for_each(|line| println!("{line}"));
-            outcomes.push(outcome);
+        let mut outcomes = Vec::new();
+        for step in *first {
+            println!("==> {}", step.name);
+            outcomes.push((step.name, step.run(xtask, &|line| println!("{line}"))?));
+        }
+        for lane in others {
+            let ended = lane.join().map_err(|_| anyhow!("a step panicked"))??;
+            for (name, (_, lines, _)) in &ended {
+                println!("==> {name}");
+                lines.iter().for_each(|line| println!("{line}"));
+            }
+            outcomes.extend(ended);
         }
         Ok(outcomes)
     })

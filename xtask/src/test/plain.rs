@@ -3,13 +3,7 @@
 //! A test is named here if its result cannot depend on the kernels: it reads files, renders templates, speaks HTTP, parses
 //! flags, schedules rows or builds. A new test file is not named, so it runs twice.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
-
-use anyhow::{Context, Result};
-
-use crate::cargo;
+use super::programs::{Kind, Program};
 
 /// Test files that run once. Documentation tests, and the unit tests of programs, run once too.
 const ONCE: &[&str] = &[
@@ -72,61 +66,55 @@ const PARTS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The arguments of `cargo test --workspace` for each part. One run of cargo filters all its test files alike.
-pub(super) fn runs() -> Result<Vec<Vec<String>>> {
-    let is_part = |name: &str| PARTS.iter().any(|(part, _)| *part == name);
-    let mut whole = Vec::new();
-    for name in files()? {
-        if !ONCE.contains(&name.as_str()) && !is_part(&name) {
-            whole.extend(["--test".to_owned(), name]);
-        }
+/// The filters with which a program runs a second time, or nothing if it runs once.
+pub(super) fn filters(program: &Program) -> Option<Vec<String>> {
+    let name = match program.kind {
+        Kind::Library => "lib",
+        Kind::Command => return None,
+        Kind::Tests => program.name.as_str(),
+    };
+    if ONCE.contains(&name) {
+        return None;
     }
-    let mut runs = vec![whole];
-    for (name, modules) in PARTS {
-        let target = match *name {
-            "lib" => vec!["--lib"],
-            file => vec!["--test", file],
-        };
-        let arguments = target.iter().chain(&["--"]).chain(modules.iter());
-        runs.push(arguments.map(|&argument| argument.to_owned()).collect());
-    }
-    Ok(runs)
-}
-
-/// The names of all test files of the workspace.
-fn files() -> Result<BTreeSet<String>> {
-    let mut names = BTreeSet::new();
-    for package in fs::read_dir(cargo::repository())? {
-        let tests = package?.path().join("tests");
-        if !tests.is_dir() {
-            continue;
-        }
-        for entry in fs::read_dir(&tests)? {
-            let path = entry?.path();
-            let is_test = match path.is_dir() {
-                true => path.join("main.rs").is_file(),
-                false => path.extension().is_some_and(|extension| extension == "rs"),
-            };
-            if is_test {
-                names.insert(stem(&path)?);
-            }
-        }
-    }
-    Ok(names)
-}
-
-fn stem(path: &Path) -> Result<String> {
-    let stem = path.file_stem().and_then(|stem| stem.to_str());
-    Ok(stem.context("a test file without a name")?.to_owned())
+    let part = PARTS.iter().find(|(part, _)| *part == name);
+    let modules = part.map_or(&[][..], |(_, modules)| modules);
+    Some(modules.iter().map(|&module| module.to_owned()).collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ONCE, PARTS, cargo, files};
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::PathBuf;
+
+    use super::{Kind, ONCE, PARTS, Program, filters};
+    use crate::cargo;
+
+    /// The names of all test files of the workspace.
+    fn files() -> BTreeSet<String> {
+        let mut names = BTreeSet::new();
+        for package in fs::read_dir(cargo::repository()).unwrap() {
+            let tests = package.unwrap().path().join("tests");
+            if !tests.is_dir() {
+                continue;
+            }
+            for entry in fs::read_dir(&tests).unwrap() {
+                let path = entry.unwrap().path();
+                let is_test = match path.is_dir() {
+                    true => path.join("main.rs").is_file(),
+                    false => path.extension().is_some_and(|extension| extension == "rs"),
+                };
+                if is_test {
+                    names.insert(path.file_stem().unwrap().to_str().unwrap().to_owned());
+                }
+            }
+        }
+        names
+    }
 
     #[test]
     fn named_files_and_modules_exist() {
-        let names = files().unwrap();
+        let names = files();
         let parts = PARTS.iter().map(|(name, _)| *name);
         for name in parts
             .filter(|name| *name != "lib")
@@ -143,5 +131,24 @@ mod tests {
                 assert!(file.is_file(), "{} is missing", file.display());
             }
         }
+    }
+
+    #[test]
+    fn a_second_run_leaves_out_what_is_named_and_takes_only_the_named_modules() {
+        let of = |kind, name: &str| {
+            filters(&Program {
+                kind,
+                name: name.to_owned(),
+                folder: PathBuf::new(),
+                file: PathBuf::new(),
+            })
+        };
+        assert_eq!(of(Kind::Tests, "hub"), None);
+        assert_eq!(of(Kind::Command, "mlx-infer"), None);
+        assert_eq!(of(Kind::Tests, "golden"), Some(vec![]));
+        let model = of(Kind::Tests, "model").unwrap();
+        assert!(model.contains(&"score::".to_owned()), "{model:?}");
+        let library = of(Kind::Library, "mlx_infer").unwrap();
+        assert!(library.contains(&"sampler::".to_owned()), "{library:?}");
     }
 }
