@@ -6,9 +6,8 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow};
 
+use crate::cache;
 use crate::native::host::{self, Backend};
-use crate::native::prefix::Prefix;
-use crate::native::store::MARKER;
 use crate::native::{self, Options};
 
 /// Flags take the place of the variables that `cargo build` reads.
@@ -26,7 +25,8 @@ pub struct Arguments {
     /// Build MLX itself from its sources, which needs GitHub (MLX_FROM_SOURCE=1)
     #[arg(long, conflicts_with_all = ["mlx_dir", "mlx_c_dir"])]
     from_source: bool,
-    /// Remove older builds of libmlxc from the cache; programs that were built with them find theirs no more
+    /// Remove other builds of libmlxc from the cache, as `cache --prune 0` does; programs that were built with them no
+    /// longer find theirs
     #[arg(long)]
     prune: bool,
 }
@@ -70,7 +70,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     eprintln!("  MLX     {}", prefix.mlx.display());
     eprintln!("  libmlxc {}", prefix.dir.display());
     if arguments.prune {
-        prune(&options, &prefix)?;
+        cache::prune(&options, &prefix)?;
     }
     let variables: Vec<String> = [
         (options.backend != Backend::default_for(&host::triple()))
@@ -86,19 +86,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if !variables.is_empty() {
         eprintln!("to have cargo use exactly this one:");
         println!("export {}", variables.join(" "));
-    }
-    Ok(())
-}
-
-/// Removes every finished libmlxc of the cache but `kept`.
-fn prune(options: &Options, kept: &Prefix) -> Result<()> {
-    for item in std::fs::read_dir(&options.root)? {
-        let folder = item?.path();
-        let is_prefix = folder.join(MARKER).is_file() && folder.join("include/mlxrs.h").is_file();
-        if is_prefix && folder != kept.dir {
-            std::fs::remove_dir_all(&folder)?;
-            eprintln!("removed   {}", folder.display());
-        }
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod build_mlx;
+mod cache;
 mod cargo;
 mod ci;
 mod dist;
@@ -35,6 +36,8 @@ struct Arguments {
 enum Task {
     /// Build MLX and mlx-c, as `cargo build` does by itself, with progress
     BuildMlx(build_mlx::Arguments),
+    /// List the native builds in the user's cache, or remove those that are not used any more
+    Cache(cache::Arguments),
     /// Print what the build finds on this machine, what is missing, and the command that fixes it
     Doctor,
     /// Build everything and run every test
@@ -62,6 +65,7 @@ enum Task {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Task::BuildMlx(arguments) => build_mlx::run(&arguments),
+        Task::Cache(arguments) => cache::run(&arguments),
         Task::Doctor => doctor::run(),
         Task::Test(arguments) => test::run(&arguments),
         Task::Ci => ci::run(),
