@@ -231,6 +231,34 @@ fn a_wrapper_may_leave_keys_out() {
     assert!(error.contains("expected [2048, 2304]"), "{error}");
 }
 
+/// The sizes of such a model, by which caches and `info` go, are those of its tensors: 4 key and value heads of 256.
+#[test]
+fn sizes_of_a_wrapper_without_keys_are_those_of_its_class() {
+    let mut config = config("gemma3");
+    let text = config["text_config"].as_object_mut().unwrap();
+    for key in ["num_key_value_heads", "head_dim", "num_attention_heads"] {
+        text.shift_remove(key);
+    }
+    text.insert("num_hidden_layers".to_owned(), json!(2));
+    let built = mlx_models::initialised("here", config, 1).unwrap();
+    let layers = built.model.geometry().layers();
+    assert_eq!(layers.len(), 2);
+    for layer in layers {
+        let kv = layer.kv.unwrap();
+        assert_eq!((layer.heads, kv.heads, kv.key_dim), (8, 4, 256));
+    }
+    // They are the sizes of the keys that a layer stores.
+    assert_eq!(logits(&built).len(), PROMPT.len() * 64);
+    let model = built.model.as_ref();
+    let mut cache = ModelCache::new(model.layers(), 1, CacheOptions::default());
+    let input = Array::from_slice(&PROMPT, &[1, PROMPT.len() as i32]).unwrap();
+    let mut step = cache.begin(&[PROMPT.len()]).unwrap();
+    model.hidden(&input, &mut step).unwrap();
+    step.commit_all().unwrap();
+    let keys = cache.arrays().next().unwrap().shape();
+    assert_eq!((keys[1], keys[3]), (4, 256));
+}
+
 /// Models compute in F32 at most: F64 tensors are rounded to it, as transformers does with `torch_dtype: float32`.
 #[test]
 fn tensors_in_f64_load_as_f32() {
