@@ -1,4 +1,4 @@
-//! Attention, what stands between the products of a layer, and choosing a token.
+//! Attention, the operations between a layer's products, and choosing a token.
 
 use mlx_core::fast::{self, Attention, Draw, Gate, KeySlots, Mask, Positions, Projection};
 use mlx_core::{Array, DType, Result};

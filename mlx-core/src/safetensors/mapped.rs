@@ -1,6 +1,6 @@
 //! Files that are mapped into memory.
 //!
-//! Reading a mapped page behind the end of its file raises SIGBUS, which ends a process by default. This happens if a
+//! Reading a mapped page beyond the end of its file raises SIGBUS, which ends a process by default. This happens if a
 //! checkpoint is truncated while its model runs. The handler here maps zeros in place of the lost part of the file and
 //! notes the loss. From then on every evaluation in the process fails with an error that names the file, until the
 //! file's arrays and [`Safetensors`](super::Safetensors) are dropped. A SIGBUS at any other address goes to the handler

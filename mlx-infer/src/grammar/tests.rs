@@ -1,4 +1,4 @@
-//! The bytes of tokens are what the detokenizer shows, and masks are to the point.
+//! The bytes of tokens are those that the detokenizer shows, and masks allow exactly the tokens that fit.
 
 mod calls;
 mod harmony;

@@ -1,8 +1,9 @@
 //! Constructed heads for multi-token prediction, whose drafts are always right or always wrong.
 //!
-//! The model says token `p(t)` behind token `t`: its embedding is the identity, its layers add nothing, and the rows of its output head are in
-//! the order of `p`, which is one cycle. Features are known exactly, so a head can be written down that uses only the embedding of the token, or
-//! only the features before it. One row too early or too late, and nothing is accepted.
+//! The model predicts token `p(t)` after token `t`: its embedding is the identity, its layers add nothing, and the rows
+//! of its output head are in the order of `p`, which is one cycle. Features are known exactly, so a head can be
+//! constructed that uses only the embedding of the token, or only the features before it. If the engine is off by one
+//! position, no draft is accepted.
 
 use std::collections::BTreeMap;
 use std::path::Path;

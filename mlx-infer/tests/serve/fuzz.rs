@@ -1,4 +1,4 @@
-//! Bodies of any kind get an answer in JSON, and the server stays whole.
+//! Every body gets an answer in JSON, and the server keeps working.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};

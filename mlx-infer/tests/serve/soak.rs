@@ -1,4 +1,4 @@
-//! More clients than the server can take, half of which leave, and bodies that are no requests in between.
+//! More clients than the server can take, half of which leave, and malformed requests among them.
 //!
 //! CI runs it for three seconds; `MLX_INFER_SOAK=600 cargo test --release -p mlx-infer --test serve soak -- --nocapture` for ten minutes.
 

@@ -1,5 +1,5 @@
-//! `bench cuda`: what an NVIDIA GPU makes of our kernels: whether they are right, how fast models are beside mlx-lm and
-//! llama.cpp, and how fast each kernel is beside the card.
+//! `bench cuda`: checks our kernels on an NVIDIA GPU, compares the speed of models with mlx-lm and llama.cpp, and the
+//! speed of each kernel with the card's limits.
 //!
 //! A GPU host may have neither cargo nor a network, so every program can be built elsewhere and given by an option.
 //! Each part has its share of the time: what does not fit is left out, and the record says so.
