@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::frontend::{Frontend, check_ids};
 use crate::generate::Prompt;
 use crate::model::LoadedModel;
+use crate::portions::Portions;
 use crate::sampler::SamplingParams;
 
 /// Options of classification.
@@ -26,7 +27,7 @@ use crate::sampler::SamplingParams;
 pub struct ClassifyOptions {
     /// The labels to choose from; without labels the answer is the next token.
     pub labels: Vec<String>,
-    /// Most tokens of a forward pass, padding included.
+    /// Most tokens of a forward pass, padding included; 4,096 on a CPU, 16,384 on a GPU.
     pub batch_tokens: usize,
     /// How the next token is chosen. For penalties the text counts as a prompt.
     pub sampling: SamplingParams,
@@ -43,7 +44,7 @@ impl Default for ClassifyOptions {
     fn default() -> Self {
         Self {
             labels: Vec::new(),
-            batch_tokens: 4096,
+            batch_tokens: Portions::of_device().texts,
             sampling: SamplingParams::default(),
             logits: false,
             add_special: true,

@@ -5,6 +5,7 @@ use mlx_models::Model;
 use mlx_nn::ModelCache;
 
 use crate::error::Result;
+use crate::portions::Portions;
 
 /// Runs the layers on `tokens`, U32 `[B, L]`. Row i has `widths[i]` tokens, followed by padding. The cache keeps the
 /// tokens. Returns `[B, L, E]`, lazy.
@@ -45,7 +46,15 @@ pub(crate) fn last_hidden(
 pub(crate) fn prefill(model: &dyn Model, cache: &mut ModelCache, ids: &[u32]) -> Result<()> {
     hidden(model, cache, &padded(&[ids])?, &[ids.len()])?;
     eval(cache.arrays())?;
-    Ok(memory::clear_cache()?)
+    free_buffers()
+}
+
+/// Frees the buffers of earlier work, if they take much memory: work of other sizes cannot use them.
+pub(crate) fn free_buffers() -> Result<()> {
+    if memory::cached()? > Portions::of_device().free_bytes {
+        memory::clear_cache()?;
+    }
+    Ok(())
 }
 
 /// Rows of tokens as one array, padded on the right: U32 `[B, L]`.

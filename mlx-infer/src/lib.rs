@@ -61,6 +61,7 @@ mod json;
 mod metrics;
 mod model;
 mod options;
+mod portions;
 mod prefix;
 mod processor;
 mod prompt_cache;

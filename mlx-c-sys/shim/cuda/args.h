@@ -18,7 +18,8 @@ struct Matrix {
 struct LinearArgs {
   const void* x; // [m, k]
   Matrix of[3];
-  int count, m, k, group;
+  int count, m, k;
+  int group_bits; // Groups have 32 times 2^group_bits elements.
   int gate; // -1: none; else `of` has two matrices whose products the gate joins
   bool early; // The kernel before this one has not written the matrices.
 };
@@ -35,7 +36,7 @@ struct LookupArgs {
   const void* scales;
   const void* biases;
   void* y; // [count, k]
-  int count, n, k, group;
+  int count, n, k, group_bits;
   int64_t first; // of all rows
   bool is_signed;
 };
@@ -72,6 +73,22 @@ struct HeadsArgs {
   Heads values;
   int value_heads, value_dim;
   void* value_buffer;
+  bool is_aligned; // x, the weight and y begin at multiples of 16 bytes.
+  bool beside; // It does not depend on the kernel before.
+};
+
+// Divides numbers below 2^24 by one below 256, without a division.
+struct Divisor {
+  int by;
+  uint32_t factor; // 2^32 / by, rounded up
+
+#ifdef __CUDACC__
+  __device__ int quotient(int n) const {
+    return by == 1 ? n : static_cast<int>(__umulhi(static_cast<uint32_t>(n), factor));
+  }
+#else
+  explicit Divisor(int by = 1) : by(by), factor(static_cast<uint32_t>(((uint64_t(1) << 32) + by - 1) / by)) {}
+#endif
 };
 
 // Which keys a query sees: mlxrs_mask and mlxrs_slots.
@@ -83,6 +100,7 @@ struct AttentionArgs {
   float* partial;         // of each part, row, head and query: values, largest score, sum
   uint32_t* tickets;      // of each row, head and tile of queries
   int offset_step, rows, heads, kv_heads, tokens, slots;
+  Divisor by_kv_heads, by_group; // Query heads of a head of keys.
   float scale, cap;
   int mask, layout, window;
   int parts; // of the keys, each on a block of its own; 1: a block goes through all keys

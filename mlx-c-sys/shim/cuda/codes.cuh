@@ -1,5 +1,6 @@
 // How quantised matrices are written, for 32 adjacent codes of a row: `bits` words. Eight codes become four words of two numbers each, in
-// the order of `Pairs`.
+// the order of `Pairs`. `load` takes those from element 32 `unit` of the matrix on; groups have
+// 2^group_bits units.
 #pragma once
 
 #include "cuda/device.cuh"
@@ -50,6 +51,13 @@ __device__ inline uint32_t code(const uint32_t (&words)[Words], int i) {
   return v & ((1u << Bits) - 1);
 }
 
+// The number of T that has these bits.
+template <class T>
+__device__ inline T of_bits(uint32_t bits) {
+  auto half = static_cast<uint16_t>(bits);
+  return *reinterpret_cast<const T*>(&half);
+}
+
 // code * scale + bias, as MLX's `quantize` has it: scales and biases of T, rounded once.
 template <class T, int Bits>
 struct Affine {
@@ -57,27 +65,26 @@ struct Affine {
   static constexpr bool is_packed = true;
   static constexpr int bits = Bits;
 
-  uint32_t words[Bits];
-  T scale, bias;
+  uint32_t words[Bits], scale, bias; // The last two are T as loaded: a conversion would wait for memory.
 
-  __device__ void load(const void* weight, const void* scales, const void* biases, int64_t row, int k, int at, int group, bool aligned) {
-    load_words(static_cast<const uint32_t*>(weight) + (row * k + at) / 32 * Bits, aligned, words);
-    int64_t of = row * (k / group) + at / group;
-    scale = static_cast<const T*>(scales)[of];
-    bias = static_cast<const T*>(biases)[of];
+  __device__ void load(const void* weight, const void* scales, const void* biases, uint32_t unit, int group_bits, bool aligned) {
+    load_words(static_cast<const uint32_t*>(weight) + static_cast<int64_t>(unit) * Bits, aligned, words);
+    uint32_t of = unit >> group_bits;
+    scale = static_cast<const uint16_t*>(scales)[of];
+    bias = static_cast<const uint16_t*>(biases)[of];
   }
   __device__ void clear() {
 #pragma unroll
     for (int i = 0; i < Bits; i++) {
       words[i] = 0;
     }
-    scale = narrow<T>(0.0f), bias = narrow<T>(0.0f);
+    scale = bias = 0;
   }
   // Elements 8 i to 8 i + 7.
   __device__ void eight(int i, uint32_t (&y)[4]) const {
     if constexpr (Bits == 8 && is_bf16<T>) {
       // Codes above 127 have no place in the mantissa of bf16.
-      float s = wide(scale), b = wide(bias);
+      float s = wide(of_bits<T>(scale)), b = wide(of_bits<T>(bias));
 #pragma unroll
       for (int j = 0; j < 4; j++) {
         uint32_t word = words[2 * i + j / 2];
@@ -93,7 +100,7 @@ struct Affine {
     }
   }
   __device__ float one(int i) const {
-    return rounded<T>(fmaf(static_cast<float>(code<Bits>(words, i)), wide(scale), wide(bias)));
+    return rounded<T>(fmaf(static_cast<float>(code<Bits>(words, i)), wide(of_bits<T>(scale)), wide(of_bits<T>(bias))));
   }
 
  private:
@@ -110,20 +117,20 @@ struct Affine {
     if constexpr (is_bf16<T>) {
       uint32_t shifted = codes | 0x43004300u;
       auto v = __hsub2(*reinterpret_cast<__nv_bfloat162*>(&shifted), __bfloat162bfloat162(__float2bfloat16_rn(128.0f)));
-      v = __hfma2(v, __bfloat162bfloat162(scale), __bfloat162bfloat162(bias));
+      v = __hfma2(v, __bfloat162bfloat162(of_bits<T>(scale)), __bfloat162bfloat162(of_bits<T>(bias)));
       return *reinterpret_cast<uint32_t*>(&v);
     } else {
       uint32_t shifted = codes | 0x64006400u;
       auto v = __hsub2(*reinterpret_cast<__half2*>(&shifted), __half2half2(__float2half_rn(1024.0f)));
-      v = __hfma2(v, __half2half2(scale), __half2half2(bias));
+      v = __hfma2(v, __half2half2(of_bits<T>(scale)), __half2half2(of_bits<T>(bias)));
       return *reinterpret_cast<uint32_t*>(&v);
     }
   }
 };
 
 // 2^(byte - 127).
-__device__ inline float exponent_of(uint8_t byte) {
-  return byte == 0 ? __uint_as_float(0x00400000u) : __uint_as_float(static_cast<uint32_t>(byte) << 23);
+__device__ inline float exponent_of(uint32_t byte) {
+  return byte == 0 ? __uint_as_float(0x00400000u) : __uint_as_float(byte << 23);
 }
 // A float of 8 bits, e4m3.
 __device__ inline float e4m3(uint32_t byte) {
@@ -142,15 +149,13 @@ struct Floats {
   static constexpr bool is_packed = true;
   static constexpr int bits = Bits;
 
-  uint32_t words[Bits];
-  float scales[32 / Group];
+  uint32_t words[Bits], scales[32 / Group]; // Scales as loaded.
 
-  __device__ void load(const void* weight, const void* all, const void*, int64_t row, int k, int at, int, bool aligned) {
-    load_words(static_cast<const uint32_t*>(weight) + (row * k + at) / 32 * Bits, aligned, words);
+  __device__ void load(const void* weight, const void* all, const void*, uint32_t unit, int, bool aligned) {
+    load_words(static_cast<const uint32_t*>(weight) + static_cast<int64_t>(unit) * Bits, aligned, words);
 #pragma unroll
     for (int i = 0; i < 32 / Group; i++) {
-      uint8_t byte = static_cast<const uint8_t*>(all)[row * (k / Group) + at / Group + i];
-      scales[i] = Group == 16 ? e4m3(byte) : exponent_of(byte);
+      scales[i] = static_cast<const uint8_t*>(all)[static_cast<int64_t>(unit) * (32 / Group) + i];
     }
   }
   __device__ void clear() {
@@ -165,7 +170,8 @@ struct Floats {
   }
   __device__ float one(int i) const {
     uint32_t v = code<Bits>(words, i);
-    return rounded<T>((Bits == 8 ? e4m3(v) : e2m1(v)) * scales[i / Group]);
+    uint32_t byte = scales[i / Group];
+    return rounded<T>((Bits == 8 ? e4m3(v) : e2m1(v)) * (Group == 16 ? e4m3(byte) : exponent_of(byte)));
   }
   __device__ void eight(int i, uint32_t (&y)[4]) const {
 #pragma unroll
@@ -184,8 +190,8 @@ struct Dense {
 
   uint32_t words[16];
 
-  __device__ void load(const void* weight, const void*, const void*, int64_t row, int k, int at, int, bool aligned) {
-    load_words(reinterpret_cast<const uint32_t*>(static_cast<const T*>(weight) + row * k + at), aligned, words);
+  __device__ void load(const void* weight, const void*, const void*, uint32_t unit, int, bool aligned) {
+    load_words(reinterpret_cast<const uint32_t*>(static_cast<const T*>(weight) + static_cast<int64_t>(unit) * 32), aligned, words);
   }
   __device__ void clear() {
 #pragma unroll

@@ -24,6 +24,13 @@ __device__ inline void wait_for_previous() {
   asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+// For a kernel that does not depend on the one before it (Launch::is_independent) and runs beside it: nothing is waited for before it, but it ends
+// only after that one.
+__device__ inline void start_beside_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 // The same in a kernel whose results may be weights: the next kernel starts after it, because products load weights before they wait.
 __device__ inline void wait_for_previous_alone() {
 #if __CUDA_ARCH__ >= 900

@@ -41,11 +41,13 @@ struct CountOf {
 template struct CountOf<&mx::cu::CommandEncoder::node_count_>;
 int& count_of(mx::cu::CommandEncoder& encoder);
 
-// The last kernel of ours: its encoder, the count after it, and the buffers that it writes.
+// The last kernel of ours: its encoder, the count after it, the buffers that it reads, and those that it, or a kernel that may still run beside it,
+// writes.
 struct Last {
   const void* encoder = nullptr;
   int count = 0;
-  std::vector<const void*> written;
+  bool is_beside = false;
+  std::vector<const void*> read, written;
 };
 thread_local Last last;
 // Where arrays are kept that captured kernels use; null while kernels run.
@@ -113,6 +115,19 @@ bool Launch::is_unsettled(const mx::array& a) const {
   return !is_ours || std::find(last.written.begin(), last.written.end(), a.buffer().ptr()) != last.written.end();
 }
 
+bool Launch::is_independent() {
+  if (!launches_directly() || last.encoder != &encoder_ || last.count != count_of(encoder_) || last.is_beside) {
+    return false;
+  }
+  auto is_of = [](const std::vector<const void*>& buffers) {
+    return [&](const mx::array& a) { return std::find(buffers.begin(), buffers.end(), a.buffer().ptr()) != buffers.end(); };
+  };
+  is_beside_ = std::none_of(inputs_.begin(), inputs_.end(), is_of(last.written)) &&
+      std::none_of(outputs_.begin(), outputs_.end(), is_of(last.written)) &&
+      std::none_of(outputs_.begin(), outputs_.end(), is_of(last.read));
+  return is_beside_;
+}
+
 void Launch::start(CUfunction kernel, dim3 blocks, unsigned threads, unsigned shared, void** args) {
   if (!launches_directly()) {
     // The encoder counts what it is told as the next kernel's, and an input may have needed a kernel of its own.
@@ -140,10 +155,17 @@ void Launch::start(CUfunction kernel, dim3 blocks, unsigned threads, unsigned sh
   check(Driver::get().launch(&config, kernel, args, nullptr), "a kernel does not start");
   last.encoder = &encoder_;
   last.count = ++count_of(encoder_);
-  last.written.clear();
+  if (!is_beside_) {
+    last.written.clear();
+  }
+  last.read.clear();
   for (const auto& a : outputs_) {
     last.written.push_back(a.buffer().ptr());
   }
+  for (const auto& a : inputs_) {
+    last.read.push_back(a.buffer().ptr());
+  }
+  last.is_beside = is_beside_;
 }
 
 mx::array dense(const mx::array& a, mx::Stream s) {

@@ -5,6 +5,8 @@
 // launch): its blocks are placed, products load weights, and then they wait (wait_for_previous of device.cuh).
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <string>
 #include <vector>
 
@@ -93,6 +95,9 @@ class Launch {
   }
   // Whether the array may not be there yet when the next kernel starts, early.
   bool is_unsettled(const mx::array& a) const;
+  // Whether the kernel, whose arrays are all known now, may run beside the kernel before it: that one is of ours, and neither writes what the
+  // other uses. The kernel has to end after that one (start_beside_previous).
+  bool is_independent();
 
   // `module` is a name of embedded.h. The kernel takes `args` in this order.
   template <typename... Args>
@@ -119,6 +124,7 @@ class Launch {
   mx::cu::CommandEncoder& encoder_;
   mx::Stream stream_;
   std::vector<mx::array> inputs_, outputs_;
+  bool is_beside_ = false;
 };
 
 // Gives `to`, which has the shape of `from`, memory and the same elements in row-major order.
@@ -133,6 +139,11 @@ inline const char* name_of(mx::Dtype dtype) {
 
 // Whether kernels of ours run on the device of a stream.
 bool is_usable(mx::Stream s);
+
+// Of LinearArgs and LookupArgs. Groups of 16 are counted by kernels of their own.
+inline int group_bits_of(int group) {
+  return std::countr_zero(static_cast<unsigned>(std::max(group / 32, 1)));
+}
 
 // How many blocks take so many tasks.
 inline unsigned blocks_of(int64_t tasks, int64_t per_block) {

@@ -17,6 +17,8 @@ struct Seen {
   static constexpr int none = 0, causal = 1, positions = 3; // masks
   static constexpr int straight = 0, ring = 1, behind = 2;  // layouts
 
+  static constexpr int nowhere = -0x7fffffff - 1;
+
   int mask, layout, window, offset, tokens, slots;
 
   // The position of a slot's key.
@@ -27,16 +29,20 @@ struct Seen {
     }
     return mask == positions && layout == behind ? offset - (slots - tokens) + slot : slot;
   }
-  // Whether a token sees the key in a slot.
-  MLXRS_DEVICE bool operator()(int token, int slot) const {
-    if (slot >= slots) {
+  // The same of a slot that may be outside of the buffer.
+  MLXRS_DEVICE int key(int slot) const {
+    return slot >= slots ? nowhere : mask == none ? 0 : position(slot);
+  }
+  // Whether a query at a position, or at `nowhere`, sees the key at a position.
+  MLXRS_DEVICE bool sees(int query, int key) const {
+    if (query == nowhere || key < 0) {
       return false;
     }
-    if (mask == none) {
-      return true;
-    }
-    int key = position(slot), query = offset + token;
-    return key >= 0 && key <= query && (window <= 0 || key > query - window);
+    return mask == none || (key <= query && (window <= 0 || key > query - window));
+  }
+  // Whether a token of this step sees the key in a slot.
+  MLXRS_DEVICE bool operator()(int token, int slot) const {
+    return sees(offset + token, key(slot));
   }
   // Slots outside of this are seen by none of the tokens `from` to `to`.
   MLXRS_DEVICE Range range(int from, int to) const {

@@ -40,10 +40,11 @@ void compare(const Seen& seen, const std::vector<int>& positions) {
   for (int token = 0; token < queries; token++) {
     for (int slot = 0; slot < seen.slots; slot++) {
       check(
-          seen(token, slot) == sees(token, slot), "mask %d layout %d window %d offset %d of %d tokens, %d slots: token %d, slot %d",
+          seen.sees(seen.offset + token, seen.key(slot)) == sees(token, slot), "mask %d layout %d window %d offset %d of %d tokens, %d slots: token %d, slot %d",
           seen.mask, seen.layout, seen.window, seen.offset, queries, seen.slots, token, slot);
     }
-    check(!seen(token, seen.slots), "a slot behind the last is seen");
+    check(!seen.sees(seen.offset + token, seen.key(seen.slots)), "a slot behind the last is seen");
+    check(!seen.sees(Seen::nowhere, seen.key(0)), "a query that is not there sees a key");
   }
   for (int from = 0; from < queries; from++) {
     for (int to = from; to < queries; to++) {

@@ -3,12 +3,12 @@
 use mlx_core::{DType, eval};
 use mlx_nn::{CacheOptions, ModelCache};
 
-use super::run::CHUNK;
 use super::{ClassifyOptions, ClassifyResult, Item, LabelScores};
 use crate::error::Result;
 use crate::forward;
 use crate::generate::random_seed;
 use crate::model::LoadedModel;
+use crate::portions::Portions;
 use crate::sampler::{Choice, History, Row, sample};
 
 /// The state of a batch that is being computed.
@@ -76,9 +76,10 @@ impl Batch {
     ) -> Result<Option<Vec<Result<ClassifyResult>>>> {
         if self.behind.is_none() {
             if is_long(items, self.done) {
-                let chunk = &items[0].ids[self.done..self.done + CHUNK];
+                let size = Portions::of_device().chunk;
+                let chunk = &items[0].ids[self.done..self.done + size];
                 forward::prefill(model.model(), &mut self.cache, chunk)?;
-                self.done += CHUNK;
+                self.done += size;
                 return Ok(None);
             }
             self.behind = Some(self.compute(model, items, options)?);
@@ -181,5 +182,5 @@ impl Behind {
 
 /// Whether a part of the text is computed before the rest: it is alone in its batch, and long.
 fn is_long(items: &[&Item], done: usize) -> bool {
-    matches!(items, [item] if item.ids.len() - done > CHUNK)
+    matches!(items, [item] if item.ids.len() - done > Portions::of_device().chunk)
 }

@@ -10,13 +10,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::forward;
 use crate::frontend::{check_ids, check_positions};
 use crate::model::LoadedModel;
-use crate::score::MAX_LOGITS;
+use crate::portions::Portions;
 
 /// The shortest common prefix that is computed separately.
 const MIN_SHARED: usize = 8;
-
-/// The number of tokens of a long text that are computed at a time.
-pub(super) const CHUNK: usize = 512;
 
 /// The state of a classification.
 pub(crate) struct Run {
@@ -57,8 +54,9 @@ impl Run {
                 Err(error) => faults.push((index, error)),
             }
         }
+        let portions = Portions::of_device();
         let lens: Vec<usize> = items.iter().map(Item::positions).collect();
-        let most_rows = (MAX_LOGITS / model.vocab().max(1)).max(1);
+        let most_rows = (portions.logits / model.vocab().max(1)).max(1);
         // With LongRoPE and dynamic NTK the length of the whole text decides how its prefix is embedded.
         let of = model.model();
         let common = match of.switches_after().or(of.grows_after()) {
@@ -95,7 +93,8 @@ impl Run {
             && shared.lens()[0] < self.common
         {
             let start = shared.lens()[0];
-            let chunk = &self.items[0].ids[start..self.common.min(start + CHUNK)];
+            let chunk =
+                &self.items[0].ids[start..self.common.min(start + Portions::of_device().chunk)];
             if let Err(error) = forward::prefill(model.model(), shared, chunk) {
                 self.fail(&error, on_done);
                 return false;

@@ -44,7 +44,7 @@ pub(super) struct Classify {
     #[arg(long, value_name = "FILE", default_value = "-")]
     input: PathBuf,
     /// Maximum number of tokens that are computed together, padding included
-    #[arg(long, value_name = "N", default_value_t = 4096)]
+    #[arg(long, value_name = "N", default_value_t = ClassifyOptions::default().batch_tokens)]
     batch_tokens: usize,
     /// Print the logits of all tokens
     #[arg(long)]

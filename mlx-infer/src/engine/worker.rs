@@ -11,7 +11,6 @@ mod tokens;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use mlx_core::memory;
 use mlx_nn::ModelCache;
 
 use super::drafters::{self, Drafter};
@@ -19,6 +18,7 @@ use super::prefixes::Prefixes;
 use super::rows::{Queued, Rows};
 use super::task::{Task, Tasks};
 use crate::error::{Error, ErrorKind};
+use crate::forward;
 use crate::generate::{Event, FinishReason};
 use crate::model::LoadedModel;
 use crate::prompt_cache::Embedding;
@@ -262,9 +262,9 @@ impl<'m, 's> Worker<'m, 's> {
     fn ran(&mut self, has_rows: bool) {
         self.forwards += usize::from(has_rows);
         if self.forwards.is_multiple_of(CLEAR_EVERY)
-            && let Err(error) = memory::clear_cache()
+            && let Err(error) = forward::free_buffers()
         {
-            self.step_failed(error.into());
+            self.step_failed(error);
         }
     }
 

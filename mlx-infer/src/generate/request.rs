@@ -6,6 +6,7 @@ use crate::cancel::CancelToken;
 use crate::error::{Error, Result};
 use crate::grammar::Constraint;
 use crate::metrics::Metrics;
+use crate::portions::Portions;
 use crate::sampler::{Choice, SamplingParams};
 use crate::speculate::Speculative;
 
@@ -62,7 +63,7 @@ pub struct GenerateOptions {
     pub kept_special: Vec<u32>,
     /// Whether next tokens are drafted, so that several are computed at a time. The tokens stay the same.
     pub speculative: Speculative,
-    /// Tokens of the prompt that are computed at a time.
+    /// Tokens of the prompt that are computed at a time; 512 on a CPU, 2,048 on a GPU.
     pub prefill_chunk: usize,
     /// Cancels the generation.
     pub cancel: CancelToken,
@@ -82,7 +83,7 @@ impl Default for GenerateOptions {
             grammar: None,
             kept_special: Vec::new(),
             speculative: Speculative::Off,
-            prefill_chunk: 512,
+            prefill_chunk: Portions::of_device().chunk,
             cancel: CancelToken::new(),
         }
     }

@@ -251,7 +251,7 @@ std::optional<mx::array> attention(const AttentionInputs& of, const AttentionOpt
   usual = usual && (!sinks || (sinks->ndim() == 1 && sinks->shape(0) == q.shape(1)));
 #ifdef MLXRS_CUDA
   if (usual && s.device == mx::Device::gpu) {
-    usual = takes(s, q) && fits_cuda(q.shape(3), unpacked_size(v, packing, q.dtype()), options);
+    usual = takes(s, q) && fits_cuda(q, k, unpacked_size(v, packing, q.dtype()), options);
   }
 #endif
   if (!usual) {

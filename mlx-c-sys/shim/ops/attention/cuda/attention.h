@@ -10,7 +10,12 @@ inline bool is_stored(int dim, int value_dim, const AttentionOptions& options) {
   return options.packing.bits > 0 || std::max(dim, value_dim) > 256;
 }
 // Heads that the kernels take.
-inline bool fits_cuda(int dim, int value_dim, const AttentionOptions& options) {
+inline bool fits_cuda(const mx::array& q, const mx::array& k, int value_dim, const AttentionOptions& options) {
+  int dim = q.shape(3);
+  // What cuda::Divisor divides by.
+  if (k.shape(1) > 255 || q.shape(1) / k.shape(1) > 255) {
+    return false;
+  }
   bool is_packed = options.packing.bits > 0;
   if (is_stored(dim, value_dim, options) && !(is_packed ? CudaParts::packed_caches : CudaParts::wide_heads)) {
     return false;

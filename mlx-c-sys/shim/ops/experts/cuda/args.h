@@ -24,7 +24,8 @@ struct ExpertsArgs {
   const ExpertTask* tasks; // null: there are few rows, and each block finds its own task
   ExpertMatrices of[2];    // two for a gate
   void* y;                 // [m, n]
-  int experts, m, n, k, group;
+  int experts, m, n, k;
+  int group_bits; // Groups have 32 times 2^group_bits elements.
   int share; // so many rows in turn have the same row of x
   int gate;  // -1: none
 };

@@ -65,7 +65,7 @@ void experts_on_cuda(const ExpertOperands& of, mx::array& y, mx::Stream s) {
   args.n = weight.shape(1);
   args.k = of.x.shape(-1);
   args.m = static_cast<int>(y.size() / args.n);
-  args.group = is_packed ? of.packing.group : 1;
+  args.group_bits = is_packed ? cuda::group_bits_of(of.packing.group) : 0;
   args.gate = of.gate;
   // Rows of x in a task. They change how often matrices are read, and no sum.
   int eights = args.m > 6 * std::min(args.m, args.experts) ? 4 : 1, tasks = args.m;

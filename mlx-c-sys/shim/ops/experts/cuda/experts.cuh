@@ -101,7 +101,7 @@ __device__ void experts(const ExpertsArgs& a) {
       for (int h = 0; h < 2; h++) {
         int row = start + 8 * h + g;
         if (at < a.k && row < a.n) {
-          codes[s][h].load(a.of[s].weight, a.of[s].scales, a.of[s].biases, matrix + row, a.k, at, a.group, aligned[s]);
+          codes[s][h].load(a.of[s].weight, a.of[s].scales, a.of[s].biases, static_cast<uint32_t>((matrix + row) * (a.k / 32) + at / 32), a.group_bits, aligned[s]);
         } else {
           codes[s][h].clear();
         }

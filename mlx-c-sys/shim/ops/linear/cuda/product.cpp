@@ -20,11 +20,11 @@ bool is_aligned(const void* at) {
   return reinterpret_cast<uintptr_t>(at) % 16 == 0;
 }
 
-// Places matrices in a launch: tiles of 16 rows, those of each in groups of `step`. Returns how many there are, of one matrix for a gate.
-int place(cuda::LinearArgs& args, int step) {
+// Places matrices in a launch: tiles of so many rows, those of each in groups of `step`. Returns how many there are, of one matrix for a gate.
+int place(cuda::LinearArgs& args, int step, int rows = tile_rows) {
   int all = 0;
   for (int i = 0; i < args.count; i++) {
-    int own = static_cast<int>(cuda::blocks_of(args.of[i].n, tile_rows));
+    int own = static_cast<int>(cuda::blocks_of(args.of[i].n, rows));
     own = (own + step - 1) / step * step;
     all = args.gate >= 0 ? own : all + own;
     args.of[i].tiles = all;
@@ -61,7 +61,7 @@ void many_products(const cuda::LinearArgs& given, const std::string& codes, cons
         cuda::LookupArgs rows{};
         rows.weight = matrix.weight, rows.scales = matrix.scales, rows.biases = matrix.biases;
         rows.y = launch.write<char>(expanded) + i * slice * row_bytes;
-        rows.count = matrix.n, rows.n = given.of[i].n, rows.k = given.k, rows.group = given.group;
+        rows.count = matrix.n, rows.n = given.of[i].n, rows.k = given.k, rows.group_bits = given.group_bits;
         rows.first = first;
         launch_lookup(launch, rows, codes, type);
         matrix.weight = rows.y;
@@ -104,7 +104,7 @@ void products_on_cuda(const ProductOperands& of, Arrays& out, mx::Stream s) {
   args.count = count;
   args.m = m;
   args.k = k;
-  args.group = is_packed ? of.packing.group : 1;
+  args.group_bits = is_packed ? cuda::group_bits_of(of.packing.group) : 0;
   args.gate = of.gate;
   args.early = true;
   for (auto& y : out) {
@@ -135,11 +135,11 @@ void products_on_cuda(const ProductOperands& of, Arrays& out, mx::Stream s) {
   }
   // Eights of rows of x in a block, and tiles of rows of w. They change how often operands are read, and no sum.
   int eights = m <= 8 ? 1 : m <= 16 ? 2 : m <= 32 ? 4 : 8;
-  int tiles = has_gate ? 2 : rows >= 8192 && eights < 8 ? 2 : 1;
-  if (has_gate && eights == 8) {
-    eights = 4;
-  }
-  int step = has_gate ? 1 : tiles, all = place(args, step);
+  int tiles = has_gate || rows >= 6144 ? 2 : 1;
+  // Few tiles leave multiprocessors without work: they are cut in halves.
+  bool is_half = eights == 1 && !has_gate && rows <= 2 * tile_rows * processors;
+  tiles = is_half ? 0 : tiles;
+  int step = has_gate ? 1 : std::max(tiles, 1), all = place(args, step, is_half ? tile_rows / 2 : tile_rows);
   bool is_usual = codes == "affine4" || codes == "affine8" || codes == "dense";
   auto module = std::string("linear/") + (is_usual ? "usual_" : "rare_") + type;
   auto kernel = codes + "_" + type + "_" + std::to_string(eights) + "_" + std::to_string(tiles);

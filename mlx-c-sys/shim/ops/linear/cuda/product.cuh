@@ -1,6 +1,6 @@
 // x w.T for any number of rows of x: tensor cores multiply tiles of w with rows of x.
 //
-// A block computes 16 rows of w, or two times 16, for 8 to 64 rows of x. Its warps share the columns: warp i takes the blocks of 128 columns
+// A block computes 8 or 16 rows of w, or two times 16, for 8 to 64 rows of x. Its warps share the columns: warp i takes the blocks of 128 columns
 // i, i + 8, and so on, and the sums of the warps are added in their order. An element of the result is a sum whose order depends on the
 // number of columns alone. So a row's product is the same to the bit whatever rows are multiplied with it.
 //
@@ -16,6 +16,10 @@ namespace mlxrs::cuda {
 constexpr int product_warps = 8, product_threads = product_warps * warp_size, tile_rows = 16, columns_of_thread = 32,
               columns_of_warp = 4 * columns_of_thread;
 
+// How many blocks of a kernel a multiprocessor holds at least. Few rows are bound by how much memory is asked for at a time.
+template <class Codes, int Eights, int Tiles>
+constexpr int resident_blocks = Eights > 1 || Tiles < 2 ? 0 : sizeof(Codes) <= 24 ? 4 : sizeof(Codes) <= 40 ? 3 : 2;
+
 __device__ inline float gate_of(int kind, float x) {
   if (kind == 0) {
     return x / (1.0f + __expf(-x));
@@ -27,7 +31,7 @@ __device__ inline float gate_of(int kind, float x) {
 
 // Which matrices the tiles are of, where they begin, and whether their codes begin at a multiple of 16 bytes: one tile of each matrix of a gate, or
 // adjacent tiles. `tile` counts tiles of a gate's matrices, or groups of `Tiles`.
-template <int Tiles>
+template <int Tiles, int Halves = 2>
 __device__ inline void place_tiles(const LinearArgs& a, int tile, int (&which)[Tiles], int (&start)[Tiles], bool (&aligned)[Tiles]) {
 #pragma unroll
   for (int r = 0; r < Tiles; r++) {
@@ -41,7 +45,7 @@ __device__ inline void place_tiles(const LinearArgs& a, int tile, int (&which)[T
       at -= of > 0 ? a.of[of - 1].tiles : 0;
     }
     which[r] = of;
-    start[r] = at * tile_rows;
+    start[r] = at * (8 * Halves);
   }
 #pragma unroll
   for (int r = 0; r < Tiles; r++) {
@@ -49,33 +53,28 @@ __device__ inline void place_tiles(const LinearArgs& a, int tile, int (&which)[T
   }
 }
 
-// A thread's codes of a block of columns, in rows g and g + 8 of each tile; cleared outside of the matrix.
-template <class Codes, int Tiles>
-__device__ inline void load_codes(
-    const LinearArgs& a, int block, int g, int t, const int (&which)[Tiles], const int (&start)[Tiles], const bool (&aligned)[Tiles],
-    Codes (&codes)[Tiles][2]) {
-  int at = block * columns_of_warp + t * columns_of_thread;
+// A thread's rows of the tiles: rows g, and g + 8 of a whole tile, of w. Of each the thread's first 32 columns in units of 32
+// elements, or `outside` of the matrix.
+constexpr uint32_t outside = ~0u;
+template <int Tiles, int Halves>
+__device__ inline void find_rows(
+    const LinearArgs& a, int g, int t, const int (&which)[Tiles], const int (&start)[Tiles], uint32_t (&units)[Tiles][Halves]) {
 #pragma unroll
   for (int r = 0; r < Tiles; r++) {
-    const Matrix& w = a.of[which[r]];
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
+    for (int h = 0; h < Halves; h++) {
       int row = start[r] + 8 * h + g;
-      if (at < a.k && row < w.n) {
-        codes[r][h].load(w.weight, w.scales, w.biases, row, a.k, at, a.group, aligned[r]);
-      } else {
-        codes[r][h].clear();
-      }
+      units[r][h] = row < a.of[which[r]].n ? static_cast<uint32_t>(row) * (a.k / 32) + t : outside;
     }
   }
 }
 
-// `Tiles` tiles of rows of w and `Eights` times eight rows of x.
-template <class T, class Codes, int Eights, int Tiles>
+// `Tiles` tiles of rows of w, of eight rows or two times eight, and `Eights` times eight rows of x.
+template <class T, class Codes, int Eights, int Tiles, int Halves>
 __device__ void product(const LinearArgs& a) {
-  constexpr int columns = 8 * Eights;
+  constexpr int columns = 8 * Eights, rows = 8 * Halves;
   // A column of sums is padded so that the threads of a warp write to different banks.
-  constexpr int padded = tile_rows + 1;
+  constexpr int padded = rows + 1;
   __shared__ float sums[product_warps][columns * padded];
 
   int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size, g = lane / 4, t = lane % 4;
@@ -85,65 +84,100 @@ __device__ void product(const LinearArgs& a) {
   // The tiles of this block: of both matrices of a gate, or adjacent ones of one matrix.
   int tile = blockIdx.x, which[Tiles], start[Tiles];
   bool aligned[Tiles];
-  place_tiles(a, tile, which, start, aligned);
+  place_tiles<Tiles, Halves>(a, tile, which, start, aligned);
+  uint32_t units[Tiles][Halves];
+  find_rows(a, g, t, which, start, units);
   float c[Tiles][Eights][4] = {};
-  auto load = [&](int block, Codes (&codes)[Tiles][2]) { load_codes(a, block, g, t, which, start, aligned, codes); };
+  // A thread's codes of a block of columns; cleared outside of the matrix.
+  auto load = [&](int block, Codes (&codes)[Tiles][Halves]) {
+    int at = block * columns_of_warp;
+#pragma unroll
+    for (int r = 0; r < Tiles; r++) {
+      const Matrix& w = a.of[which[r]];
+#pragma unroll
+      for (int h = 0; h < Halves; h++) {
+        if (at + t * columns_of_thread < a.k && units[r][h] != outside) {
+          codes[r][h].load(w.weight, w.scales, w.biases, units[r][h] + at / 32, a.group_bits, aligned[r]);
+        } else {
+          codes[r][h].clear();
+        }
+      }
+    }
+  };
+  // Elements 8 i to 8 i + 7 of the thread's 32 columns, of row g of each eight rows of x.
+  auto load_x = [&](int block, int j, int i) {
+    int at = block * columns_of_warp + t * columns_of_thread, row = first_row + 8 * j + g;
+    uint4 v = {};
+    if (at < a.k && row < a.m) {
+      v = *reinterpret_cast<const uint4*>(x + static_cast<int64_t>(row) * a.k + at + 8 * i);
+    }
+    return v;
+  };
 
   // Codes are loaded some blocks of columns ahead: a block computes faster than memory answers. The first are loaded while the kernel before
-  // this one ends.
+  // this one ends. Where a multiprocessor holds many blocks, these wait in place of each other.
   if (!a.early) {
     wait_for_previous();
   }
-  constexpr int ahead = Eights <= 2 && Tiles == 1 && sizeof(Codes) <= 28 ? 3 : 1;
+  // The loop takes `stages` blocks of columns at a time, so that codes stay in the registers that they were loaded into.
+  constexpr int stages = Tiles == 2 && (Eights == 1 || Eights == 8) ? 1 : Eights <= 2 && Tiles == 1 && sizeof(Codes) <= 28 ? 4 : 2;
+  constexpr bool has_x_ahead = Eights == 1 && Tiles == 1;
   int blocks = (a.k + columns_of_warp - 1) / columns_of_warp;
-  Codes loaded[ahead + 1][Tiles][2];
+  Codes loaded[stages][Tiles][Halves];
 #pragma unroll
-  for (int d = 0; d < ahead; d++) {
-    load(warp + d * product_warps, loaded[d]);
+  for (int stage = 0; stage < stages; stage++) {
+    load(warp + stage * product_warps, loaded[stage]);
   }
   if (a.early) {
     wait_for_previous();
   }
-  for (int block = warp; block < blocks; block += product_warps) {
-    int at = block * columns_of_warp + t * columns_of_thread;
-    load(block + ahead * product_warps, loaded[ahead]);
-    const auto& codes = loaded[0];
+  uint4 x_ahead[has_x_ahead ? 4 : 1];
+  if (has_x_ahead) {
 #pragma unroll
-    for (int i = 0; i < columns_of_thread / 8; i++) {
-      uint32_t xs[Eights][4];
+    for (int i = 0; i < 4; i++) {
+      x_ahead[i] = load_x(warp, 0, i);
+    }
+  }
+  for (int first = warp; first < blocks; first += stages * product_warps) {
 #pragma unroll
-      for (int j = 0; j < Eights; j++) {
-        int row = first_row + 8 * j + g;
-        uint4 v = {};
-        if (at < a.k && row < a.m) {
-          v = *reinterpret_cast<const uint4*>(x + static_cast<int64_t>(row) * a.k + at + 8 * i);
-        }
-        arrange<Codes::pairs>(v, xs[j]);
+    for (int stage = 0; stage < stages; stage++) {
+      int block = first + stage * product_warps;
+      if (block >= blocks) {
+        break;
       }
+      const auto& codes = loaded[stage];
 #pragma unroll
-      for (int r = 0; r < Tiles; r++) {
-        uint32_t upper[4], lower[4];
-        codes[r][0].eight(i, upper);
-        codes[r][1].eight(i, lower);
+      for (int i = 0; i < columns_of_thread / 8; i++) {
+        uint32_t xs[Eights][4];
 #pragma unroll
         for (int j = 0; j < Eights; j++) {
-          multiply<T>(c[r][j], {upper[0], lower[0], upper[1], lower[1]}, xs[j][0], xs[j][1]);
-          multiply<T>(c[r][j], {upper[2], lower[2], upper[3], lower[3]}, xs[j][2], xs[j][3]);
+          if (has_x_ahead) {
+            arrange<Codes::pairs>(x_ahead[i], xs[j]);
+            x_ahead[i] = load_x(block + product_warps, 0, i);
+          } else {
+            arrange<Codes::pairs>(load_x(block, j, i), xs[j]);
+          }
+        }
+#pragma unroll
+        for (int r = 0; r < Tiles; r++) {
+          uint32_t upper[4], lower[4] = {};
+          codes[r][0].eight(i, upper);
+          if (Halves == 2) {
+            codes[r][Halves - 1].eight(i, lower);
+          }
+#pragma unroll
+          for (int j = 0; j < Eights; j++) {
+            multiply<T>(c[r][j], {upper[0], lower[0], upper[1], lower[1]}, xs[j][0], xs[j][1]);
+            multiply<T>(c[r][j], {upper[2], lower[2], upper[3], lower[3]}, xs[j][2], xs[j][3]);
+          }
         }
       }
-    }
-#pragma unroll
-    for (int d = 0; d < ahead; d++) {
-#pragma unroll
-      for (int r = 0; r < Tiles; r++) {
-        loaded[d][r][0] = loaded[d + 1][r][0];
-        loaded[d][r][1] = loaded[d + 1][r][1];
-      }
+      load(block + stages * product_warps, loaded[stage]);
     }
   }
 
-  constexpr int elements = (columns * tile_rows + product_threads - 1) / product_threads;
-  float gates[elements];
+  constexpr int own = (columns * rows + product_threads - 1) / product_threads;
+  float gates[own];
 #pragma unroll
   for (int r = 0; r < Tiles; r++) {
     __syncthreads();
@@ -152,13 +186,15 @@ __device__ void product(const LinearArgs& a) {
       float* to = sums[warp] + (8 * j + 2 * t) * padded + g;
       to[0] = c[r][j][0];
       to[padded] = c[r][j][1];
-      to[8] = c[r][j][2];
-      to[padded + 8] = c[r][j][3];
+      if (Halves == 2) {
+        to[8] = c[r][j][2];
+        to[padded + 8] = c[r][j][3];
+      }
     }
     __syncthreads();
 #pragma unroll
-    for (int e = 0; e < elements; e++) {
-      int i = threadIdx.x + e * product_threads, column = i / tile_rows, row = i % tile_rows;
+    for (int e = 0; e < own; e++) {
+      int i = threadIdx.x + e * product_threads, column = i / rows, row = i % rows;
       if (column >= columns) {
         break;
       }
@@ -185,17 +221,21 @@ __device__ void product(const LinearArgs& a) {
 
 } // namespace mlxrs::cuda
 
+// The last number of a name is that of its tiles of 16 rows, or 0 for a tile of 8.
 #define MLXRS_PRODUCT(NAME, T, CODES, EIGHTS, TILES)                                                                   \
-  extern "C" __global__ void __launch_bounds__(mlxrs::cuda::product_threads)                                         \
+  extern "C" __global__ void __launch_bounds__(                                                                        \
+      mlxrs::cuda::product_threads, mlxrs::cuda::resident_blocks<mlxrs::cuda::CODES, EIGHTS, TILES>)                   \
       NAME##_##EIGHTS##_##TILES(const __grid_constant__ mlxrs::cuda::LinearArgs a) {                                   \
-    mlxrs::cuda::product<T, CODES, EIGHTS, TILES>(a);                                                                  \
+    mlxrs::cuda::product<T, mlxrs::cuda::CODES, EIGHTS, TILES == 0 ? 1 : TILES, TILES == 0 ? 1 : 2>(a);                \
   }
 #define MLXRS_PRODUCTS(NAME, T, ...)        \
   namespace mlxrs::cuda { using NAME = __VA_ARGS__; } \
-  MLXRS_PRODUCT(NAME, T, mlxrs::cuda::NAME, 1, 1) \
-  MLXRS_PRODUCT(NAME, T, mlxrs::cuda::NAME, 1, 2) \
-  MLXRS_PRODUCT(NAME, T, mlxrs::cuda::NAME, 2, 1) \
-  MLXRS_PRODUCT(NAME, T, mlxrs::cuda::NAME, 2, 2) \
-  MLXRS_PRODUCT(NAME, T, mlxrs::cuda::NAME, 4, 1) \
-  MLXRS_PRODUCT(NAME, T, mlxrs::cuda::NAME, 4, 2) \
-  MLXRS_PRODUCT(NAME, T, mlxrs::cuda::NAME, 8, 1)
+  MLXRS_PRODUCT(NAME, T, NAME, 1, 0) \
+  MLXRS_PRODUCT(NAME, T, NAME, 1, 1) \
+  MLXRS_PRODUCT(NAME, T, NAME, 1, 2) \
+  MLXRS_PRODUCT(NAME, T, NAME, 2, 1) \
+  MLXRS_PRODUCT(NAME, T, NAME, 2, 2) \
+  MLXRS_PRODUCT(NAME, T, NAME, 4, 1) \
+  MLXRS_PRODUCT(NAME, T, NAME, 4, 2) \
+  MLXRS_PRODUCT(NAME, T, NAME, 8, 1) \
+  MLXRS_PRODUCT(NAME, T, NAME, 8, 2)

@@ -27,7 +27,7 @@ void lookup_on_cuda(
   args.n = parts[0].shape(0);
   args.count = indices != nullptr ? static_cast<int>(indices->size()) : args.n;
   args.k = y.shape(-1);
-  args.group = is_packed ? packing.group : 1;
+  args.group_bits = is_packed ? cuda::group_bits_of(packing.group) : 0;
   launch_lookup(launch, args, codes_on_cuda(packing, is_packed), cuda::name_of(y.dtype()));
 }
 

@@ -24,7 +24,7 @@ __device__ void lookup(const LookupArgs& a) {
     row += a.first;
   }
   Codes codes;
-  codes.load(a.weight, a.scales, a.biases, row, a.k, at, a.group, reinterpret_cast<uintptr_t>(a.weight) % 16 == 0);
+  codes.load(a.weight, a.scales, a.biases, static_cast<uint32_t>(row * per_row + at / 32), a.group_bits, reinterpret_cast<uintptr_t>(a.weight) % 16 == 0);
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     uint32_t v[4];

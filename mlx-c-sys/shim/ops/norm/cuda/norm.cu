@@ -27,13 +27,13 @@ struct Row {
     for (int i = 0; i < pairs; i++) {
       int at = 2 * (threadIdx.x + i * norm_threads);
       if (at < n) {
-        f(v[i], at);
+        f(v[i], at, i);
       }
     }
   }
   __device__ float factor(int n, float eps) {
     float sum = 0;
-    each(n, [&](float2& v, int) { sum += v.x * v.x + v.y * v.y; });
+    each(n, [&](float2& v, int, int) { sum += v.x * v.x + v.y * v.y; });
     return rsqrtf(block_sum<norm_threads>(sum) / static_cast<float>(n) + eps);
   }
 };
@@ -44,33 +44,63 @@ __device__ inline float2 two_of(const T* x) {
   return {wide(reinterpret_cast<const T*>(&word)[0]), wide(reinterpret_cast<const T*>(&word)[1])};
 }
 
+// Pairs of a row of T as they are in memory.
+struct Words {
+  uint32_t v[Row::pairs];
+
+  template <class T>
+  __device__ void load(const T* x, int n) {
+#pragma unroll
+    for (int i = 0; i < Row::pairs; i++) {
+      int at = 2 * (threadIdx.x + i * norm_threads);
+      v[i] = at < n ? *reinterpret_cast<const uint32_t*>(x + at) : 0;
+    }
+  }
+};
+
 template <class T>
 __device__ void add_norm_in_registers(const NormArgs& a) {
   int64_t at = static_cast<int64_t>(blockIdx.x) * a.n;
-  const T *x = static_cast<const T*>(a.x) + at, *inner = static_cast<const T*>(a.inner), *outer = static_cast<const T*>(a.outer);
-  Row row;
-  row.each(a.n, [&](float2& v, int i) { v = two_of(x + i); });
+  const T *x = static_cast<const T*>(a.x) + at, *residual = static_cast<const T*>(a.residual) + at;
+  const T *inner = static_cast<const T*>(a.inner), *outer = static_cast<const T*>(a.outer);
+  // All is asked for at once: what follows waits for memory a single time.
+  Words given, added, inner_weights, outer_weights;
+  given.load(x, a.n);
   if (a.residual != nullptr) {
-    const T* residual = static_cast<const T*>(a.residual) + at;
+    added.load(residual, a.n);
+  }
+  if (inner != nullptr) {
+    inner_weights.load(inner, a.n);
+  }
+  if (outer != nullptr) {
+    outer_weights.load(outer, a.n);
+  }
+  auto two = [](uint32_t word) { return two_of(reinterpret_cast<const T*>(&word)); };
+  Row row;
+#pragma unroll
+  for (int i = 0; i < Row::pairs; i++) {
+    row.v[i] = two(given.v[i]);
+  }
+  if (a.residual != nullptr) {
     T* sum = static_cast<T*>(a.sum) + at;
     float r = inner != nullptr ? row.factor(a.n, a.eps) : 1.0f;
-    row.each(a.n, [&](float2& v, int i) {
+    row.each(a.n, [&](float2& v, int at, int i) {
       if (inner != nullptr) {
-        float2 w = two_of(inner + i);
+        float2 w = two(inner_weights.v[i]);
         v = {rounded<T>(v.x * r * w.x), rounded<T>(v.y * r * w.y)};
       }
-      float2 add = two_of(residual + i);
+      float2 add = two(added.v[i]);
       uint32_t both = pair<T>(v.x + add.x, v.y + add.y);
-      *reinterpret_cast<uint32_t*>(sum + i) = both;
-      v = two_of(reinterpret_cast<const T*>(&both));
+      *reinterpret_cast<uint32_t*>(sum + at) = both;
+      v = two(both);
     });
   }
   if (a.normed != nullptr) {
     T* y = static_cast<T*>(a.normed) + at;
     float r = row.factor(a.n, a.eps);
-    row.each(a.n, [&](float2& v, int i) {
-      float2 w = outer != nullptr ? two_of(outer + i) : make_float2(1.0f, 1.0f);
-      *reinterpret_cast<uint32_t*>(y + i) = pair<T>(v.x * r * w.x, v.y * r * w.y);
+    row.each(a.n, [&](float2& v, int at, int i) {
+      float2 w = outer != nullptr ? two(outer_weights.v[i]) : make_float2(1.0f, 1.0f);
+      *reinterpret_cast<uint32_t*>(y + at) = pair<T>(v.x * r * w.x, v.y * r * w.y);
     });
   }
 }

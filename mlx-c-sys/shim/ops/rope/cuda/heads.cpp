@@ -16,6 +16,8 @@ cuda::HeadsArgs heads_args(cuda::Launch& launch, std::span<const mx::array> in, 
   args.dim = options.dim;
   args.dims = options.rope.dims;
   args.eps = options.eps;
+  auto is_aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
+  args.is_aligned = is_aligned(args.x) && is_aligned(args.weight);
   return args;
 }
 

@@ -6,10 +6,76 @@ namespace mlxrs::cuda {
 
 constexpr int heads_warps = 4, largest_dim = 512;
 
+// A number that another kernel has written. A kernel that runs beside the one before it may find an older one in its L1 cache.
+template <class T>
+__device__ inline T fresh(const T* at) {
+  static_assert(sizeof(T) == sizeof(unsigned short));
+  unsigned short bits = __ldcg(reinterpret_cast<const unsigned short*>(at));
+  return *reinterpret_cast<const T*>(&bits);
+}
+
+// A head of 32 E elements that is rotated as a whole: a lane has E adjacent ones, and the lane 16 away has those that they are rotated with.
+template <class T, int E>
+__device__ inline void rotate_head(const HeadsArgs& a, const T* x, T* y, float position) {
+  struct alignas(2 * E) Words {
+    uint32_t v[E / 2];
+  };
+  int lane = threadIdx.x % warp_size;
+  bool is_low = lane < warp_size / 2;
+  Words given, weights{};
+  // Not from the L1 cache: as `fresh`.
+  if constexpr (E == 8) {
+    *reinterpret_cast<uint4*>(&given) = __ldcg(reinterpret_cast<const uint4*>(x) + lane);
+  } else if constexpr (E == 4) {
+    *reinterpret_cast<uint2*>(&given) = __ldcg(reinterpret_cast<const uint2*>(x) + lane);
+  } else {
+    given.v[0] = __ldcg(reinterpret_cast<const uint32_t*>(x) + lane);
+  }
+  if (a.weight != nullptr) {
+    weights = static_cast<const Words*>(a.weight)[lane];
+  }
+  // Each lane of a pair computes half of the pair's angles.
+  float sines[E], cosines[E];
+#pragma unroll
+  for (int e = 0; e < E / 2; e++) {
+    int i = E * (lane % (warp_size / 2)) + e + (is_low ? 0 : E / 2);
+    float sine, cosine;
+    sincosf(position * (1.0f / a.periods[i]), &sine, &cosine);
+    float other_sine = __shfl_xor_sync(~0u, sine, warp_size / 2), other_cosine = __shfl_xor_sync(~0u, cosine, warp_size / 2);
+    sines[e] = is_low ? sine : other_sine, sines[e + E / 2] = is_low ? other_sine : sine;
+    cosines[e] = is_low ? cosine : other_cosine, cosines[e + E / 2] = is_low ? other_cosine : cosine;
+  }
+  const T *from = reinterpret_cast<const T*>(given.v), *weight = reinterpret_cast<const T*>(weights.v);
+  float v[E], sum = 0;
+#pragma unroll
+  for (int e = 0; e < E; e++) {
+    v[e] = wide(from[e]);
+    sum += v[e] * v[e];
+  }
+  if (a.weight != nullptr) {
+    float r = rsqrtf(warp_sum(sum) / static_cast<float>(a.dim) + a.eps);
+#pragma unroll
+    for (int e = 0; e < E; e++) {
+      v[e] = rounded<T>(v[e] * r * wide(weight[e]));
+    }
+  }
+  Words result;
+#pragma unroll
+  for (int e = 0; e < E; e += 2) {
+    float two[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      float other = __shfl_xor_sync(~0u, v[e + i], warp_size / 2), sine = is_low ? -sines[e + i] : sines[e + i];
+      two[i] = v[e + i] * cosines[e + i] + other * sine;
+    }
+    result.v[e / 2] = pair<T>(two[0], two[1]);
+  }
+  reinterpret_cast<Words*>(y)[lane] = result;
+}
+
 // A warp takes one head of one token: first the heads of the projection, then those of the values.
 template <class T>
 __device__ void heads(const HeadsArgs& a) {
-  wait_for_previous();
   __shared__ float all[heads_warps][largest_dim];
   int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
   float* v = all[warp];
@@ -28,15 +94,26 @@ __device__ void heads(const HeadsArgs& a) {
     const T* x = static_cast<const T*>(a.values.at) + row * a.values.row + head * a.values.head + token * a.values.token;
     T* y = static_cast<T*>(a.value_buffer) + ((static_cast<int64_t>(row) * a.value_heads + head) * length + slot) * a.value_dim;
     for (int i = lane; i < a.value_dim; i += warp_size) {
-      y[i] = x[i];
+      y[i] = fresh(x + i);
     }
     return;
   }
   const T* x = static_cast<const T*>(a.x) + (static_cast<int64_t>(row * a.tokens + token) * a.heads + head) * a.dim;
   T* y = static_cast<T*>(a.y) + ((static_cast<int64_t>(row) * a.heads + head) * length + slot) * a.dim;
+  float position = static_cast<float>(token) + static_cast<float>(__ldcg(a.offsets + row * a.offset_step));
+  if (a.dims == a.dim && a.is_aligned) {
+    if (a.dim == 256) {
+      return rotate_head<T, 8>(a, x, y, position);
+    } else if (a.dim == 128) {
+      return rotate_head<T, 4>(a, x, y, position);
+    } else if (a.dim == 64) {
+      return rotate_head<T, 2>(a, x, y, position);
+    }
+  }
   float sum = 0;
+#pragma unroll 8
   for (int i = lane; i < a.dim; i += warp_size) {
-    v[i] = wide(x[i]);
+    v[i] = wide(fresh(x + i));
     sum += v[i] * v[i];
   }
   if (a.weight != nullptr) {
@@ -47,7 +124,6 @@ __device__ void heads(const HeadsArgs& a) {
   }
   __syncwarp();
   int half = a.dims / 2;
-  float position = static_cast<float>(token) + static_cast<float>(a.offsets[row * a.offset_step]);
   for (int i = lane; i < half; i += warp_size) {
     float sine, cosine;
     sincosf(position * (1.0f / a.periods[i]), &sine, &cosine);
@@ -90,7 +166,14 @@ __device__ void store(const HeadsArgs& a, const Heads& keys) {
 #define MLXRS_HEADS(T)                                                                                             \
   extern "C" __global__ void __launch_bounds__(mlxrs::cuda::heads_warps * mlxrs::cuda::warp_size)                 \
       heads_##T(const __grid_constant__ mlxrs::cuda::HeadsArgs a) {                                                \
-    mlxrs::cuda::heads<mlxrs::cuda::T>(a);                                                                         \
+    if (a.beside) {                                                                                                \
+      mlxrs::cuda::start_beside_previous();                                                                        \
+      mlxrs::cuda::heads<mlxrs::cuda::T>(a);                                                                       \
+      mlxrs::cuda::wait_for_previous_alone();                                                                      \
+    } else {                                                                                                       \
+      mlxrs::cuda::wait_for_previous();                                                                            \
+      mlxrs::cuda::heads<mlxrs::cuda::T>(a);                                                                       \
+    }                                                                                                              \
   }                                                                                                                \
   extern "C" __global__ void __launch_bounds__(mlxrs::cuda::heads_warps * mlxrs::cuda::warp_size)                 \
       store_##T(const __grid_constant__ mlxrs::cuda::HeadsArgs a, const __grid_constant__ mlxrs::cuda::Heads keys) { \

@@ -7,7 +7,8 @@ namespace mlxrs::cuda {
 
 // The slot of a token in a buffer, or -1: as `Slots` of ops/store/node.cpp.
 __device__ inline int slot_of(const HeadsArgs& a, int row, int token) {
-  int position = a.offsets[row * a.offset_step] + token;
+  // Not from the L1 cache: the kernel may run beside the one before it.
+  int position = __ldcg(a.offsets + row * a.offset_step) + token;
   if (a.ring) {
     return token + a.slots < a.tokens ? -1 : (position % a.slots + a.slots) % a.slots;
   }
