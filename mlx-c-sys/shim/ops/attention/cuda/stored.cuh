@@ -58,7 +58,8 @@ struct Packed {
     for (int i = 0; i < Bits / 4; i++) {
       some.words[i] = vector[d * Bits / 32 + i];
     }
-    const T* factors = reinterpret_cast<const T*>(vector + codes + (d >> group));
+    // As loaded: Affine keeps the bits.
+    const uint16_t* factors = reinterpret_cast<const uint16_t*>(vector + codes + (d >> group));
     some.scale = factors[0], some.bias = factors[1];
     some.eight(0, y);
   }
