@@ -65,11 +65,11 @@ void affine(const char* name) {
       // All zeros and all ones too.
       word = round == 0 ? 0 : round == 1 ? ~0u : random.next();
     }
-    codes.scale = T::of((random.next() % 2000 - 1000.0) / 65536.0);
-    codes.bias = T::of((random.next() % 2000 - 1000.0) / 4096.0);
+    T scale = T::of((random.next() % 2000 - 1000.0) / 65536.0), bias = T::of((random.next() % 2000 - 1000.0) / 4096.0);
+    codes.scale = scale.bits, codes.bias = bias.bits;
     std::array<double, count> values;
     for (int i = 0; i < count; i++) {
-      values[i] = std::fma(read(codes.words, Bits, i), codes.scale.value(), codes.bias.value());
+      values[i] = std::fma(read(codes.words, Bits, i), scale.value(), bias.value());
     }
     compare<T>(name, codes, values);
   }
@@ -98,9 +98,10 @@ void floats(const char* name) {
     for (int i = 0; i < count / Group; i++) {
       // Each byte of a scale once; 255 is no power of two.
       auto byte = static_cast<uint8_t>((round + i) % (Group == 16 ? 256 : 255));
-      codes.scales[i] = Group == 16 ? e4m3(byte) : exponent_of(byte);
+      codes.scales[i] = byte;
+      float scale = Group == 16 ? e4m3(byte) : exponent_of(byte);
       scales[i] = Group == 16 ? e4m3_of(byte) : std::ldexp(1.0, byte - 127);
-      check(codes.scales[i] == scales[i] || (std::isnan(scales[i]) && std::isnan(codes.scales[i])), "%s: scale %d", name, byte);
+      check(scale == scales[i] || (std::isnan(scales[i]) && std::isnan(scale)), "%s: scale %d", name, byte);
     }
     std::array<double, count> values;
     for (int i = 0; i < count; i++) {
