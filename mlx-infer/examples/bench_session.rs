@@ -8,6 +8,7 @@
 //! `xtask/src/bench/session.rs` says what is asked and answered.
 
 use std::io::{BufRead, Write, stdin, stdout};
+use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -49,6 +50,12 @@ enum Question {
         prefill_tokens: usize,
         /// Tokens of a prompt that are computed at a time.
         prefill_chunk: usize,
+    },
+    /// Continues texts past end tokens, at most `rows` at a time.
+    Answer {
+        prompts: Vec<String>,
+        max_tokens: usize,
+        rows: usize,
     },
     /// The log probabilities of all tokens after each token of the prompts. The checkpoint is another one, whose
     /// floating-point weights are converted to `dtype`.
@@ -136,6 +143,11 @@ fn serve(model: &str, max_draft: usize, device: Option<Device>) -> Result<()> {
                 };
                 exact(&model, prompts, max_tokens, prefill_chunk, &limits)?
             }
+            Question::Answer {
+                prompts,
+                max_tokens,
+                rows,
+            } => answer(&model, prompts, max_tokens, rows)?,
             Question::Score {
                 model,
                 dtype,
@@ -195,6 +207,52 @@ fn generate(
     Ok(json!({
         "prefill_s": all_first, "decode_s": last - first, "tokens": tokens, "tokens_per_s": rates, "drafted": drafted, "accepted": accepted,
     }))
+}
+
+/// Continues texts with the limits of a server. One at a time they are read as streams, so the times of each are known.
+fn answer(
+    model: &LoadedModel,
+    prompts: Vec<String>,
+    max_tokens: usize,
+    rows: usize,
+) -> Result<Value> {
+    let options = GenerateOptions {
+        max_tokens,
+        ignore_eos: true,
+        ..Default::default()
+    };
+    let limits = Limits {
+        rows,
+        ..Limits::default()
+    };
+    let mut answers = Vec::with_capacity(prompts.len());
+    let started = Instant::now();
+    if rows == 1 {
+        for prompt in prompts {
+            let (start, mut first) = (Instant::now(), None);
+            let generated = model.generate(prompt, &options)?.run(|event| {
+                if !event.text().is_empty() {
+                    first.get_or_insert_with(|| start.elapsed());
+                }
+                ControlFlow::Continue(())
+            })?;
+            let whole = start.elapsed();
+            let times = (first.unwrap_or(whole).as_secs_f64(), whole.as_secs_f64());
+            let tokens = generated.tokens.len();
+            answers.push(json!({"text": generated.text, "tokens": tokens, "times": times}));
+        }
+    } else {
+        let requests = prompts
+            .into_iter()
+            .map(|prompt| Request::new(prompt, options.clone()));
+        for result in model.batch_generate(requests.collect(), &limits)? {
+            let generated = result.into_generated()?;
+            let tokens = generated.tokens.len();
+            answers.push(json!({"text": generated.text, "tokens": tokens}));
+        }
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    Ok(json!({"seconds": seconds, "answers": answers}))
 }
 
 /// The tokens of each row, and the bits of their log probabilities.

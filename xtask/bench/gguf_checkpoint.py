@@ -30,7 +30,11 @@ def main():
             raise SystemExit(f"llama.cpp cannot write {target.decode()}")
 
 
-def write(checkpoint, config, path):
+def without_vocabulary(writer):
+    writer.add_tokenizer_model("no_vocab")
+
+
+def write(checkpoint, config, path, add_vocabulary=without_vocabulary):
     is_gemma = config["model_type"] == "gemma3_text"
     architecture = gguf.MODEL_ARCH.GEMMA3 if is_gemma else gguf.MODEL_ARCH.QWEN3
     layers = config["num_hidden_layers"]
@@ -49,7 +53,7 @@ def write(checkpoint, config, path):
         writer.add_sliding_window(config["sliding_window"])
         writer.add_rope_freq_base_swa(config["rope_local_base_freq"])
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
-    writer.add_tokenizer_model("no_vocab")
+    add_vocabulary(writer)
     writer.add_vocab_size(config["vocab_size"])
     names = gguf.get_tensor_name_map(architecture, layers)
     for name, bits in tensors(checkpoint):

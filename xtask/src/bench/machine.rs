@@ -36,6 +36,17 @@ pub fn load_average() -> Option<f64> {
     text.split_whitespace().next()?.parse().ok()
 }
 
+/// Seconds that the threads of a process have run, where the system tells.
+pub fn cpu_seconds(process: u32) -> Option<f64> {
+    /// Linux counts in hundredths of a second.
+    const TICKS: f64 = 100.0;
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The second field is a name in parentheses, which may hold blanks. Fields 14 and 15 are the times of the program and of the system.
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let mut ticks = || fields.next()?.parse::<f64>().ok();
+    Some((ticks()? + ticks()?) / TICKS)
+}
+
 /// The system and its version.
 pub fn system() -> String {
     output_of(Command::new("uname").arg("-sr")).unwrap_or_else(|| std::env::consts::OS.to_owned())

@@ -29,7 +29,7 @@ impl Line {
     }
 }
 
-const COLOURS: [&str; 3] = ["#c0392b", "#2471a3", "#7f8c8d"];
+const COLOURS: [&str; 4] = ["#c0392b", "#2471a3", "#7f8c8d", "#1e8449"];
 const WIDTH: f64 = 300.0;
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 52.0;

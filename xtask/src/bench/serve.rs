@@ -1,26 +1,24 @@
 //! `bench serve`: HTTP servers under load, on the same checkpoint and requests, in turns.
 //!
-//! Closed loops of 1 to 64 clients, then Poisson arrivals at shares of each server's own throughput. The library's own
-//! batch gets the same requests without HTTP.
+//! Closed loops of 1 to 64 clients, then Poisson arrivals at shares of each server's own throughput. In the closed loops the library gets the
+//! same requests without HTTP, and computes as many of them at a time as there are clients.
 
 mod client;
 mod load;
 mod server;
+mod sides;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
-use serde_json::{Value, json};
+use anyhow::Result;
 
 use super::plot::{self, Line, Panel};
 use super::record::{Goal, Record};
-use super::session::{Session, turns};
+use super::session::turns;
 use super::stats::{Row, Spread, Table};
-use super::{Shared, build, build_session, checkpoints, machine, work};
-use crate::python;
+use super::{Shared, checkpoints, machine};
 use load::{Answers, Job, Load, quantile};
-use server::Server;
+use sides::{LIBRARY, MLX_LM};
 
 /// What to measure.
 #[derive(clap::Args)]
@@ -31,13 +29,22 @@ pub struct Arguments {
     /// Shares of a server's own throughput at which requests arrive in the open loops
     #[arg(long, value_name = "S,S", value_delimiter = ',', default_values_t = [0.5, 0.8])]
     arrivals: Vec<f64>,
+    /// Closed loops alone
+    #[arg(long, conflicts_with = "arrivals")]
+    closed: bool,
+    /// Runs of the other servers, which take longer [default: those of ours]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    peer_runs: Option<u32>,
     /// A checkpoint, instead of the random bf16 one of `bench batch`
     #[arg(long, value_name = "DIR")]
     checkpoint: Option<PathBuf>,
-    /// A Python that has llama-cpp-python with its server, and the GGUF file for it
-    #[arg(long, value_names = ["PYTHON", "GGUF"], num_args = 2)]
-    llama: Vec<PathBuf>,
-    /// Only our server
+    /// A Python that has gguf and llama-cpp-python with its server, to measure that too; the checkpoint must be a Qwen 3 in bf16
+    #[arg(long, value_name = "FILE")]
+    llama_python: Option<PathBuf>,
+    /// Folder of a release build of ours to measure, instead of building it
+    #[arg(long, value_name = "DIR")]
+    built: Option<PathBuf>,
+    /// Only our server and the library
     #[arg(long)]
     alone: bool,
 }
@@ -45,16 +52,20 @@ pub struct Arguments {
 /// Words of a prompt, and tokens of an answer.
 const WORDS: usize = 24;
 const TOKENS: usize = 32;
-/// Requests of each client.
+/// Requests of each client, and the fewest of a closed loop.
 const REQUESTS: usize = 3;
+const LEAST: usize = 12;
 /// The limits of a good request: seconds to the first token, and mean seconds between tokens.
 const GOOD: (f64, f64) = (1.0, 0.1);
-/// The goals: a share of the library's throughput, milliseconds after its first token, and a multiple of mlx-lm's
+/// The goals: a share of the library's throughput at so many clients, milliseconds after its first token, and a multiple of mlx-lm's
 /// throughput.
 const GOAL_OF_LIBRARY: f64 = 0.95;
+const GOAL_CLIENTS: usize = 32;
 const GOAL_FIRST_MS: f64 = 5.0;
 const GOAL_OF_PEER: f64 = 5.0;
 const THROUGHPUT: &str = "tokens/s";
+const FIRST: &str = "first token p50, ms";
+const CPU: &str = "CPU, ms a token";
 
 /// Measures and writes the record.
 pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
@@ -64,43 +75,58 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
         None => checkpoints(&python)?.join("bf16"),
     };
     let load_before = machine::load_average();
-    let servers = servers(&python, &checkpoint, arguments)?;
-    let sides: Vec<&'static str> = servers.iter().map(|server| server.name).collect();
+    let mut sides = sides::start(&python, &checkpoint, arguments)?;
+    let names: Vec<&'static str> = sides.iter().map(sides::Side::name).collect();
+    let peer_runs = arguments.peer_runs.unwrap_or(shared.runs());
+    let is_measured = |side: usize, number: u32| side < 2 || number <= peer_runs;
     let mut rows = Vec::new();
-    let mut most = vec![0.0f64; servers.len()];
-    let mut ours_at = Vec::new();
+    let mut most = vec![0.0f64; sides.len()];
+    let (mut same, mut compared) = (0, 0);
     for &clients in &arguments.clients {
-        let clients = usize::from(clients);
-        let count = clients * if shared.quick { 1 } else { REQUESTS };
-        let runs = turns(shared.runs(), servers.len(), |side, number| {
-            eprintln!("{clients} clients: run {number}, {}", sides[side]);
-            let jobs = jobs(number, count);
-            load::run(&servers[side].client, &jobs, Load::Clients(clients)).map(Some)
+        let load = Load::Clients(clients.into());
+        let count = match shared.quick {
+            true => clients.into(),
+            false => LEAST.max(REQUESTS * usize::from(clients)),
+        };
+        let runs = turns(shared.runs(), sides.len(), |side, number| {
+            if !is_measured(side, number) {
+                return Ok(None);
+            }
+            eprintln!("{}: run {number}, {}", load.name(), names[side]);
+            sides[side].run(&jobs(number, count), load)
         })?;
         for (most, runs) in most.iter_mut().zip(&runs) {
             let throughput: Vec<f64> = runs.iter().map(Answers::throughput).collect();
             *most = most.max(Spread::of(&throughput).median);
         }
-        let measured = measures(&Load::Clients(clients).name(), &runs);
-        ours_at.push((clients, measured.clone()));
-        rows.extend(measured);
+        for (ours, library) in runs[0].iter().zip(&runs[1]) {
+            let texts = ours.outcomes.iter().zip(&library.outcomes);
+            same += texts
+                .filter(|(ours, library)| ours.text == library.text)
+                .count();
+            compared += ours.outcomes.len();
+        }
+        rows.extend(measures(load, load.name(), &names, &runs));
     }
-    for &share in &arguments.arrivals {
+    let arrivals: &[f64] = if arguments.closed {
+        &[]
+    } else {
+        &arguments.arrivals
+    };
+    for &share in arrivals {
         let count = if shared.quick { 8 } else { 64 };
-        let runs = turns(shared.runs(), servers.len(), |side, number| {
-            let rate = share * most[side] / TOKENS as f64;
-            let load = Load::Arrivals(rate);
-            eprintln!("{}: run {number}, {}", load.name(), sides[side]);
-            load::run(&servers[side].client, &jobs(number, count), load).map(Some)
+        let runs = turns(shared.runs(), sides.len(), |side, number| {
+            if !is_measured(side, number) {
+                return Ok(None);
+            }
+            let load = Load::Arrivals(share * most[side] / TOKENS as f64);
+            eprintln!("{}: run {number}, {}", load.name(), names[side]);
+            sides[side].run(&jobs(number, count), load)
         })?;
         let label = format!("Poisson, {share} of its most");
-        rows.extend(
-            measures(&label, &runs)
-                .into_iter()
-                .filter(|row| row.measure != THROUGHPUT),
-        );
+        rows.extend(measures(Load::Arrivals(share), label, &names, &runs));
     }
-    let goals = goals(&servers[0], &checkpoint, shared, &ours_at)?;
+    let goals = first_token(&rows).into_iter().collect();
     let closed: Vec<&Row> = rows
         .iter()
         .filter(|row| row.measure == THROUGHPUT)
@@ -111,100 +137,51 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned(),
-        lines: (0..sides.len())
-            .map(|side| Line::of(sides[side], &arguments.clients, &closed, side))
+        lines: (0..names.len())
+            .map(|side| Line::of(names[side], &arguments.clients, &closed, side))
             .collect(),
     };
     let plot = plot::lines("Tokens a second of all clients, by clients", &[panel]);
+    let mut method = format!(
+        "Servers stay loaded and answer in turns. Each request is a text of {WORDS} words and {TOKENS} greedy tokens, \
+         streamed over HTTP; no two texts begin alike. Closed loops: {REQUESTS} requests a client, at least {LEAST}. The library \
+         (`{LIBRARY}`) gets the same texts: `generate` for one client, `batch_generate` over all of them with as many rows as there are \
+         clients for more. The first token is the first text that is not empty. Goodput: first token within {} s, and at most {} s \
+         between tokens on average.",
+        GOOD.0, GOOD.1
+    );
+    if !arrivals.is_empty() {
+        method += " Poisson arrivals come at shares of each server's own highest throughput.";
+    }
+    if peer_runs < shared.runs() {
+        method += &format!(" Other servers ran {peer_runs} times.");
+    }
     shared.finish(&Record {
         kind: "serve".to_owned(),
-        method: format!(
-            "Servers stay loaded and answer in turns. Each request is a text of {WORDS} words and {TOKENS} greedy tokens, \
-             streamed over HTTP; no two texts begin alike. Closed loops: {REQUESTS} requests a client. Poisson arrivals come \
-             at shares of each server's own highest throughput. Goodput: first token within {} s, and at most {} s between \
-             tokens on average.",
-            GOOD.0, GOOD.1
-        ),
+        method,
         runs: shared.runs(),
         quick: shared.quick,
         load_before,
         peers: Vec::new(),
         facts: Vec::new(),
-        table: Table { labels: &["load"], sides, rows },
+        table: Table {
+            labels: &["load"],
+            sides: names,
+            rows,
+        },
         goals,
         roofs: Vec::new(),
         profiles: Vec::new(),
         sections: Vec::new(),
-        notes: Vec::new(),
+        notes: vec![format!(
+            "{same} of {compared} answers of our server are the library's, letter by letter"
+        )],
         plot: Some(plot),
     })
 }
 
-/// All servers, ours first, each with its checkpoint loaded and one request answered.
-fn servers(python: &Path, checkpoint: &Path, arguments: &Arguments) -> Result<Vec<Server>> {
-    let binary = build("mlx-infer")?;
-    let log = |name: &str| work().map(|folder| folder.join(format!("serve-{name}.log")));
-    let ours = |port: u16| {
-        let mut command = Command::new(&binary);
-        command
-            .args(["serve", "--port", &port.to_string(), "--model"])
-            .arg(checkpoint);
-        command
-    };
-    let extra = json!({"ignore_eos": true});
-    let mut servers = vec![Server::start("ours", ours, extra, &log("ours")?)?];
-    if !arguments.alone {
-        let mlx_lm = |port: u16| {
-            let mut command = python::command(python);
-            command
-                .args([
-                    "-m",
-                    "mlx_lm",
-                    "server",
-                    "--port",
-                    &port.to_string(),
-                    "--model",
-                ])
-                .arg(checkpoint);
-            command
-        };
-        servers.push(Server::start(
-            "mlx_lm.server",
-            mlx_lm,
-            json!({}),
-            &log("mlx-lm")?,
-        )?);
-    }
-    if let [llama, gguf] = &arguments.llama[..] {
-        let llama_cpp = |port: u16| {
-            let mut command = python::command(llama);
-            command
-                .args([
-                    "-m",
-                    "llama_cpp.server",
-                    "--port",
-                    &port.to_string(),
-                    "--model",
-                ])
-                .arg(gguf);
-            command
-        };
-        servers.push(Server::start(
-            "llama_cpp.server",
-            llama_cpp,
-            json!({}),
-            &log("llama-cpp")?,
-        )?);
-    }
-    for server in &servers {
-        let first = server.client.complete(&text(0), TOKENS);
-        first.with_context(|| format!("{}: the first request", server.name))?;
-    }
-    Ok(servers)
-}
-
-/// One row of the table for each measure.
-fn measures(label: &str, runs: &[Vec<Answers>]) -> Vec<Row> {
+/// One row of the table for each measure that a side has.
+fn measures(load: Load, label: String, names: &[&str], runs: &[Vec<Answers>]) -> Vec<Row> {
     type Of = fn(&Answers) -> f64;
     fn at(times: impl Iterator<Item = f64>, share: f64) -> f64 {
         1e3 * quantile(times, share)
@@ -224,8 +201,10 @@ fn measures(label: &str, runs: &[Vec<Answers>]) -> Vec<Row> {
     fn whole(answers: &Answers, share: f64) -> f64 {
         at(answers.outcomes.iter().map(|one| one.whole_s), share)
     }
-    let measures: [(&'static str, bool, Of); 11] = [
+    let measures: [(&'static str, bool, Of); 13] = [
         (THROUGHPUT, true, Answers::throughput),
+        (CPU, false, |a| a.cpu_ms(0)),
+        ("clients' CPU, ms a token", false, |a| a.cpu_ms(1)),
         (FIRST, false, |a| first(a, 0.5)),
         ("first token p95, ms", false, |a| first(a, 0.95)),
         ("first token p99, ms", false, |a| first(a, 0.99)),
@@ -237,77 +216,50 @@ fn measures(label: &str, runs: &[Vec<Answers>]) -> Vec<Row> {
         ("whole p99, ms", false, |a| whole(a, 0.99)),
         ("goodput", true, |a| a.goodput(GOOD.0, GOOD.1)),
     ];
-    let row = |(measure, more_is_better, of): (&'static str, bool, Of)| Row {
-        labels: vec![label.to_owned()],
-        measure,
-        more_is_better,
-        values: runs
-            .iter()
-            .map(|runs| runs.iter().map(of).collect())
-            .collect(),
-        goals: vec![(measure == THROUGHPUT).then_some(GOAL_OF_PEER)],
+    // What arrives in an open loop is what was asked for.
+    let measures = measures
+        .into_iter()
+        .filter(|(measure, ..)| *measure != THROUGHPUT || matches!(load, Load::Clients(_)));
+    let goal = |measure: &str, name: &str| match name {
+        _ if measure != THROUGHPUT => None,
+        LIBRARY if load == Load::Clients(GOAL_CLIENTS) => Some(GOAL_OF_LIBRARY),
+        MLX_LM => Some(GOAL_OF_PEER),
+        _ => None,
     };
-    measures.into_iter().map(row).collect()
+    let row = |(measure, more_is_better, of): (&'static str, bool, Of)| {
+        // What a side does not tell is no number: the times of single answers of a batch.
+        let values = |(&name, runs): (&&str, &Vec<Answers>)| -> Vec<f64> {
+            if name == LIBRARY && measure == "goodput" {
+                return Vec::new();
+            }
+            let values = runs.iter().map(of);
+            values.filter(|value| !value.is_nan()).collect()
+        };
+        Row {
+            labels: vec![label.clone()],
+            measure,
+            more_is_better,
+            values: names.iter().zip(runs).map(values).collect(),
+            goals: names[1..].iter().map(|name| goal(measure, name)).collect(),
+        }
+    };
+    measures.map(row).collect()
 }
 
-const FIRST: &str = "first token p50, ms";
-
-/// The cost of HTTP: the server's rate compared with that of the library's batch for the same requests.
-fn goals(
-    ours: &Server,
-    checkpoint: &Path,
-    shared: &Shared,
-    closed: &[(usize, Vec<Row>)],
-) -> Result<Vec<Goal>> {
-    let mut command = Command::new(build_session()?);
-    command.arg(checkpoint);
-    let mut library = Session::start("library", command)?;
-    let mut goals = Vec::new();
-    for (clients, rows) in closed {
-        if ![1, 32].contains(clients) {
-            continue;
-        }
-        let jobs = jobs(0, *clients);
-        let prompts: Vec<Vec<u32>> = jobs
-            .iter()
-            .map(|job| ids(ours, &job.prompt))
-            .collect::<Result<_>>()?;
-        library.generate(&prompts, TOKENS)?;
-        let runs: Vec<_> = (0..shared.runs())
-            .map(|_| library.generate(&prompts, TOKENS))
-            .collect::<Result<_>>()?;
-        let median = |of: &dyn Fn(&super::session::Generated) -> f64| {
-            Spread::of(&runs.iter().map(of).collect::<Vec<_>>()).median
-        };
-        let served = |measure| {
-            rows.iter()
-                .find(|row| row.measure == measure)
-                .and_then(|row| row.median(0))
-        };
-        if *clients == 1 {
-            let library_ms = 1e3 * median(&|run| run.prefill_s);
-            goals.push(Goal {
-                what: format!("1 client: {GOAL_FIRST_MS} ms by what the first token comes later than the library's"),
-                wanted: 1.0,
-                found: GOAL_FIRST_MS / (served(FIRST).context("first token")? - library_ms).max(1e-3),
-            });
-        } else {
-            let tokens = (prompts.len() * TOKENS) as f64;
-            let library = median(&|run| tokens / (run.prefill_s + run.decode_s));
-            goals.push(Goal {
-                what: format!("{clients} clients: throughput, as a share of the library's batch"),
-                wanted: GOAL_OF_LIBRARY,
-                found: served(THROUGHPUT).context("throughput")? / library,
-            });
-        }
-    }
-    Ok(goals)
-}
-
-/// The token ids of a text, as the server tokenises it.
-fn ids(server: &Server, text: &str) -> Result<Vec<u32>> {
-    let mut answer: Value = server.client.post("/tokenize", &json!({"prompt": text}))?;
-    serde_json::from_value(answer["tokens"].take()).context("tokens of /tokenize")
+/// The goal for the first token of a single client: how much later than the library's it comes.
+fn first_token(rows: &[Row]) -> Option<Goal> {
+    let label = Load::Clients(1).name();
+    let row = rows
+        .iter()
+        .find(|row| row.measure == FIRST && row.labels == [label.as_str()])?;
+    let later_ms = row.median(0)? - row.median(1)?;
+    Some(Goal {
+        what: format!(
+            "1 client: {GOAL_FIRST_MS} ms by the time that the first token comes later than the library's, {later_ms:.2} ms"
+        ),
+        wanted: 1.0,
+        found: GOAL_FIRST_MS / later_ms.max(1e-3),
+    })
 }
 
 /// The jobs of one run. Each run and size has its own texts, so no server can start from a stored prefix.

@@ -10,9 +10,9 @@
 //! - `{"op": "classify", "prompts": [[…]], "batch": n}`: the likeliest next token of each prompt, so many prompts at a
 //!   time, gives `seconds` and `tokens`.
 //!
-//! Ours knows four more: [`profile`](Session::profile), of prompts and `max_tokens`, gives `nodes`; [`speculate`](Session::speculate) is `generate`
+//! Ours knows five more: [`profile`](Session::profile), of prompts and `max_tokens`, gives `nodes`; [`speculate`](Session::speculate) is `generate`
 //! with `speculative` for each prompt; [`exact`](Session::exact) gives log probabilities to the bit, and [`score`](Session::score) those of another
-//! checkpoint.
+//! checkpoint; [`answer_all`](Session::answer_all) gives texts for texts.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -20,6 +20,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::profile::Node;
@@ -133,6 +134,19 @@ impl Session {
         Ok(self.ask(question)?["rows"].take())
     }
 
+    /// Continues texts greedily, at most `rows` of them at a time. One at a time, each is begun when the one before has ended.
+    pub fn answer_all(
+        &mut self,
+        prompts: &[&str],
+        max_tokens: usize,
+        rows: usize,
+    ) -> Result<Answered> {
+        let answer = self.ask(
+            &json!({"op": "answer", "prompts": prompts, "max_tokens": max_tokens, "rows": rows}),
+        )?;
+        serde_json::from_value(answer).with_context(|| format!("{}: an answer", self.name))
+    }
+
     /// The log probabilities of all tokens after each token of the prompts, by a checkpoint whose floating-point weights are
     /// converted to `dtype`.
     pub fn score(
@@ -145,6 +159,11 @@ impl Session {
             self.ask(&json!({"op": "score", "model": model, "dtype": dtype, "prompts": prompts}))?;
         serde_json::from_value(answer["logprobs"].take())
             .with_context(|| format!("{}: log probabilities of {}", self.name, model.display()))
+    }
+
+    /// The number of its process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
     }
 
     /// Bytes of memory that the process has now, where the system tells.
@@ -204,6 +223,23 @@ pub struct Generated {
     /// Drafted and accepted tokens; only our side reports them.
     pub drafts: [u64; 2],
     pub tokens: Vec<Vec<u32>>,
+}
+
+/// Texts after texts.
+#[derive(Deserialize)]
+pub struct Answered {
+    /// From the first request to the end of the last answer.
+    pub seconds: f64,
+    pub answers: Vec<Text>,
+}
+
+/// The text of an answer.
+#[derive(Deserialize)]
+pub struct Text {
+    pub text: String,
+    pub tokens: u64,
+    /// Seconds from the request to the first piece of text that is not empty, and to the end; known one at a time.
+    pub times: Option<(f64, f64)>,
 }
 
 /// `rows` prompts of `len` ids that every checkpoint has, no two with the same beginning.

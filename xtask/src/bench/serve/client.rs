@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// How long a client tries to connect, and how long it waits between tries.
@@ -20,8 +21,30 @@ pub struct Outcome {
     pub gaps_s: Vec<f64>,
     /// From sending the request to the end of the answer.
     pub whole_s: f64,
-    /// Tokens of the answer, as the server counts them.
+    /// Tokens of the answer: the server's count; those that were asked for, if it does not count and this number ended the answer.
     pub tokens: u64,
+    pub text: String,
+}
+
+/// The parts of an event that are read. The load generator shares the cores with the server, so nothing else is parsed.
+#[derive(Deserialize)]
+struct Event {
+    #[serde(default)]
+    choices: Vec<Choice>,
+    usage: Option<Usage>,
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    #[serde(default)]
+    text: String,
+    finish_reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    completion_tokens: u64,
 }
 
 /// A client of one server. Clones share the connections.
@@ -54,14 +77,6 @@ impl Client {
         models.is_ok_and(|response| response.status() == 200)
     }
 
-    /// A JSON document for another.
-    pub fn post(&self, path: &str, body: &Value) -> Result<Value> {
-        let mut response = self.send(path, body)?;
-        Ok(serde_json::from_str(
-            &response.body_mut().read_to_string()?,
-        )?)
-    }
-
     /// Continues a prompt greedily by `max_tokens` tokens.
     pub fn complete(&self, prompt: &str, max_tokens: usize) -> Result<Outcome> {
         let mut body = json!({
@@ -76,11 +91,14 @@ impl Client {
         }
         let start = Instant::now();
         let response = self.send_again("/v1/completions", &body, start)?;
-        let mut reading = Reading::new(start);
-        for line in BufReader::new(response.into_body().into_reader()).lines() {
-            if reading.line(&line.context("an answer broke off")?)? {
+        let mut reading = Reading::new(start, max_tokens as u64);
+        let mut body = BufReader::new(response.into_body().into_reader());
+        let mut line = String::new();
+        while body.read_line(&mut line).context("an answer broke off")? > 0 {
+            if reading.line(&line)? {
                 return reading.end();
             }
+            line.clear();
         }
         bail!("an answer ended without [DONE]")
     }
@@ -139,16 +157,21 @@ struct Reading {
     last: Instant,
     gaps_s: Vec<f64>,
     tokens: Option<u64>,
+    text: String,
+    /// Tokens that were asked for.
+    max_tokens: u64,
 }
 
 impl Reading {
-    fn new(start: Instant) -> Self {
+    fn new(start: Instant, max_tokens: u64) -> Self {
         Self {
             start,
             first: None,
             last: start,
             gaps_s: Vec::new(),
             tokens: None,
+            text: String::new(),
+            max_tokens,
         }
     }
 
@@ -161,24 +184,28 @@ impl Reading {
         if data == "[DONE]" {
             return Ok(true);
         }
-        let event: Value =
-            serde_json::from_str(data).with_context(|| format!("no JSON: {data}"))?;
-        if !event["error"].is_null() {
-            bail!("an answer failed: {}", event["error"]);
+        let event: Event =
+            serde_json::from_str(data).with_context(|| format!("no event: {data}"))?;
+        if let Some(error) = event.error {
+            bail!("an answer failed: {error}");
         }
-        if let Some(tokens) = event["usage"]["completion_tokens"].as_u64() {
-            self.tokens = Some(tokens);
+        if let Some(usage) = event.usage {
+            self.tokens = Some(usage.completion_tokens);
         }
-        if event["choices"][0]["text"]
-            .as_str()
-            .is_some_and(|text| !text.is_empty())
-        {
+        let Some(choice) = event.choices.first() else {
+            return Ok(false);
+        };
+        if choice.finish_reason.as_deref() == Some("length") {
+            self.tokens = self.tokens.or(Some(self.max_tokens));
+        }
+        if !choice.text.is_empty() {
             let now = Instant::now();
             match self.first {
                 None => self.first = Some(now),
                 Some(_) => self.gaps_s.push((now - self.last).as_secs_f64()),
             }
             self.last = now;
+            self.text += &choice.text;
         }
         Ok(false)
     }
@@ -190,6 +217,7 @@ impl Reading {
             gaps_s: self.gaps_s,
             whole_s: self.start.elapsed().as_secs_f64(),
             tokens: self.tokens.context("an answer without usage")?,
+            text: self.text,
         })
     }
 }
@@ -199,7 +227,7 @@ mod tests {
     use super::*;
 
     fn read(lines: &[&str]) -> Result<Outcome> {
-        let mut reading = Reading::new(Instant::now());
+        let mut reading = Reading::new(Instant::now(), 2);
         for line in lines {
             if reading.line(line)? {
                 return reading.end();
@@ -221,7 +249,19 @@ mod tests {
         ])
         .unwrap();
         assert_eq!((outcome.tokens, outcome.gaps_s.len()), (3, 1));
+        assert_eq!(outcome.text, "abc");
         assert!(outcome.first_s <= outcome.whole_s);
+    }
+
+    #[test]
+    fn a_server_that_does_not_count_has_ended_at_the_number_asked_for() {
+        let ends = |reason: &str| {
+            let last =
+                format!(r#"data: {{"choices":[{{"text":"b","finish_reason":"{reason}"}}]}}"#);
+            read(&[r#"data: {"choices":[{"text":"a"}]}"#, &last, "data: [DONE]"])
+        };
+        assert_eq!(ends("length").unwrap().tokens, 2);
+        assert!(ends("stop").is_err());
     }
 
     #[test]

@@ -39,16 +39,24 @@ pub struct Answers {
     pub outcomes: Vec<Outcome>,
     /// From the first request to the last answer.
     pub seconds: f64,
+    /// Seconds that the threads of the side's process have run meanwhile, and those of this one, where the system tells.
+    pub cpu_s: Option<[f64; 2]>,
 }
 
 impl Answers {
     /// Tokens of all answers a second.
     pub fn throughput(&self) -> f64 {
-        self.outcomes
-            .iter()
-            .map(|one| one.tokens as f64)
-            .sum::<f64>()
-            / self.seconds
+        self.tokens() / self.seconds
+    }
+
+    /// Milliseconds of threads for each token: of the side, or of this process.
+    pub fn cpu_ms(&self, process: usize) -> f64 {
+        self.cpu_s
+            .map_or(f64::NAN, |seconds| 1e3 * seconds[process] / self.tokens())
+    }
+
+    fn tokens(&self) -> f64 {
+        self.outcomes.iter().map(|one| one.tokens as f64).sum()
     }
 
     /// The share of requests whose first token and whose tokens on average came within these seconds.
@@ -71,6 +79,7 @@ pub fn run(client: &Client, jobs: &[Job], load: Load) -> Result<Answers> {
     Ok(Answers {
         outcomes: answers.into_iter().collect::<Result<_>>()?,
         seconds: start.elapsed().as_secs_f64(),
+        cpu_s: None,
     })
 }
 
@@ -78,15 +87,21 @@ fn closed(client: &Client, jobs: &[Job], clients: usize) -> Vec<Result<Outcome>>
     let next = AtomicUsize::new(0);
     let work = || {
         let mut answers = Vec::new();
-        while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            answers.push(client.complete(&job.prompt, job.max_tokens));
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(job) = jobs.get(at) else {
+                return answers;
+            };
+            answers.push((at, client.complete(&job.prompt, job.max_tokens)));
         }
-        answers
     };
-    thread::scope(|scope| {
+    let mut answers: Indexed = thread::scope(|scope| {
         let threads: Vec<_> = (0..clients).map(|_| scope.spawn(work)).collect();
         threads.into_iter().flat_map(joined).collect()
-    })
+    });
+    // In the order of the jobs.
+    answers.sort_by_key(|&(at, _)| at);
+    answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
 fn open(client: &Client, jobs: &[Job], rate: f64, start: Instant) -> Vec<Result<Outcome>> {
@@ -97,16 +112,20 @@ fn open(client: &Client, jobs: &[Job], rate: f64, start: Instant) -> Vec<Result<
             .map(|(at, job)| {
                 scope.spawn(move || {
                     thread::sleep(at.saturating_sub(start.elapsed()));
-                    vec![client.complete(&job.prompt, job.max_tokens)]
+                    vec![(0, client.complete(&job.prompt, job.max_tokens))]
                 })
             })
             .collect();
-        threads.into_iter().flat_map(joined).collect()
+        let answers = threads.into_iter().flat_map(joined);
+        answers.map(|(_, answer)| answer).collect()
     })
 }
 
-fn joined(thread: thread::ScopedJoinHandle<'_, Vec<Result<Outcome>>>) -> Vec<Result<Outcome>> {
-    let panicked = |_| vec![Err(anyhow!("a client panicked"))];
+/// Answers, each with the index of its job.
+type Indexed = Vec<(usize, Result<Outcome>)>;
+
+fn joined(thread: thread::ScopedJoinHandle<'_, Indexed>) -> Indexed {
+    let panicked = |_| vec![(0, Err(anyhow!("a client panicked")))];
     thread.join().unwrap_or_else(panicked)
 }
 
@@ -169,12 +188,15 @@ mod tests {
             gaps_s: vec![gap; 3],
             whole_s: 1.0,
             tokens: 4,
+            text: String::new(),
         };
         let answers = Answers {
             outcomes: vec![outcome(0.1, 0.01), outcome(0.9, 0.01), outcome(0.1, 0.5)],
             seconds: 2.0,
+            cpu_s: Some([0.6, 0.3]),
         };
         assert_eq!(answers.throughput(), 6.0);
+        assert_eq!([answers.cpu_ms(0), answers.cpu_ms(1)], [50.0, 25.0]);
         assert!((answers.goodput(0.5, 0.1) - 1.0 / 3.0).abs() < 1e-9);
     }
 }

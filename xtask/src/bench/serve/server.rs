@@ -66,6 +66,13 @@ impl Server {
     }
 }
 
+impl Server {
+    /// The number of its process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
