@@ -358,7 +358,7 @@ fn read_certificates(path: &Path) -> Result<RootCerts> {
     Ok(found.into())
 }
 
-/// Reads until the buffer is full. Returns fewer bytes only at the end.
+/// Reads what there is, at most a full buffer; nothing only at the end. A signal does not end it.
 pub(super) fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
     loop {
         match reader.read(buffer) {

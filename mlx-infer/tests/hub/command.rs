@@ -244,7 +244,7 @@ fn stalling(weights: &[u8], first: usize) -> Mock {
             let body = reply.body[..first].to_vec();
             let silent = Reply {
                 body,
-                stall: Duration::from_secs(60),
+                stall: Duration::from_secs(600),
                 ..reply
             };
             Some(silent.with("Content-Length", length))
@@ -275,7 +275,9 @@ fn two_processes_fetch_a_file_once_and_one_that_is_interrupted_is_gone_on_from()
         cache.path(),
         &format!("{}.incomplete", etag("model.safetensors", &weights)),
     );
+    // On a busy machine the second process may take longer to come than the first one would wait for bytes by default.
     let first = command(&mock.url, cache.path(), &["pull", "org/name"])
+        .env("HF_HUB_DOWNLOAD_TIMEOUT", "600")
         .spawn()
         .unwrap();
     wait_for("the first bytes", || {
