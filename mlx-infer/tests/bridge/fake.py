@@ -48,6 +48,9 @@ load = commands.get()
 if BEHAVIOUR == "refuses":
     say("error", ids=[], message="ValueError: Model type new_family not supported.")
     sys.exit(1)
+if BEHAVIOUR == "tells-graphs":
+    say("error", ids=[], message=f"graphs: {os.environ.get('MLX_USE_CUDA_GRAPHS')}")
+    sys.exit(1)
 if BEHAVIOUR == "slow":
     time.sleep(30)
 with open(os.path.join(load["model"], "config.json")) as file:

@@ -23,6 +23,8 @@ const KEPT_LINES: usize = 20;
 const QUOTED_LINES: usize = 3;
 /// The longest line of its stderr, in bytes; the rest of a longer one is left out.
 const MAX_ERROR_LINE: usize = 400;
+/// MLX's switch for CUDA graphs. Our CUDA library turns them off in this process as it is loaded, which must not hold for the child's MLX.
+const CUDA_GRAPHS: &str = "MLX_USE_CUDA_GRAPHS";
 /// How long to wait for its exit status and the end of its stderr once it has closed stdout.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -57,6 +59,11 @@ impl Child {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        // Linux keeps the environment that this process was started with, without later changes.
+        let own = std::fs::read("/proc/self/environ");
+        if own.is_ok_and(|own| !has_variable(&own, CUDA_GRAPHS)) {
+            command.env_remove(CUDA_GRAPHS);
+        }
         // Ctrl-C in a terminal then reaches only this process.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
@@ -151,6 +158,16 @@ impl Drop for Child {
     }
 }
 
+/// Whether an environment, entries that each end with a zero byte, has a variable of this name.
+fn has_variable(environment: &[u8], name: &str) -> bool {
+    let mut entries = environment.split(|&byte| byte == 0);
+    entries.any(|entry| {
+        entry
+            .strip_prefix(name.as_bytes())
+            .is_some_and(|rest| rest.starts_with(b"="))
+    })
+}
+
 fn read_answers(stdout: Option<ChildStdout>, tell: &Sender<Heard>) {
     let Some(stdout) = stdout else { return };
     let mut reader = BufReader::new(stdout);
@@ -196,5 +213,19 @@ fn read_errors(stderr: Option<ChildStderr>, tail: &Mutex<VecDeque<String>>) {
             tail.pop_front();
         }
         tail.push_back(cut);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_found_by_their_whole_names() {
+        let environment = b"PATH=/bin\0MLX_USE_CUDA_GRAPHS_2=1\0X=MLX_USE_CUDA_GRAPHS=0\0";
+        assert!(has_variable(environment, "PATH"));
+        assert!(!has_variable(environment, CUDA_GRAPHS));
+        assert!(!has_variable(b"", CUDA_GRAPHS));
+        assert!(has_variable(b"A=1\0MLX_USE_CUDA_GRAPHS=\0", CUDA_GRAPHS));
     }
 }

@@ -1,5 +1,7 @@
 //! The back end through the command: flags, the fallback for unknown families, the list of back ends.
 
+use std::process::Command;
+
 use serde_json::Value;
 
 use super::bridge::Fake;
@@ -84,6 +86,23 @@ fn the_command_runs_it_and_refuses_flags_that_it_lacks() {
         stderr.contains("--python is for --backend mlx-lm"),
         "{stderr}"
     );
+}
+
+/// Our CUDA library sets this variable in its own process. The bridge gets it only from the user.
+#[test]
+fn the_bridge_gets_the_users_setting_of_cuda_graphs() {
+    let fake = Fake::new("tells-graphs");
+    let python = fake.options().python.unwrap();
+    for given in [None, Some("0"), Some("1")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mlx-infer"));
+        command.env_remove("MLX_USE_CUDA_GRAPHS");
+        command.envs(given.map(|value| ("MLX_USE_CUDA_GRAPHS", value)));
+        command.args(["generate", "--backend", "mlx-lm", "--prompt", "The"]);
+        let output = command.arg("--python").arg(&python).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let told = format!("graphs: {}", given.unwrap_or("None"));
+        assert!(stderr.contains(&told), "{stderr}");
+    }
 }
 
 #[test]
