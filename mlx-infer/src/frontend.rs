@@ -143,7 +143,8 @@ impl Frontend {
     }
 
     /// The options from the checkpoint's `generation_config.json` for requests that do not set them: `temperature`,
-    /// `top_p`, `top_k`, `min_p`, and `repetition_penalty`, which looks at the whole text as in transformers.
+    /// `top_p`, `top_k`, `min_p`, and `repetition_penalty`, which looks at the whole text as in transformers. Where
+    /// `do_sample` is false the temperature is 0, whatever the file says of it, also as in transformers.
     ///
     /// # Errors
     /// The file is malformed, or one of these has a value of another type.
@@ -157,6 +158,9 @@ impl Frontend {
                 return Err(Error::format(format!("{place}: expected an object")));
             }
         };
+        if object.get("do_sample") == Some(&Value::Bool(false)) {
+            object.insert("temperature".to_owned(), 0.into());
+        }
         object.retain(|name, _| {
             [
                 "temperature",

@@ -90,7 +90,7 @@ pub(super) struct Serve {
     /// Write no line to stderr for each request
     #[arg(long)]
     quiet: bool,
-    /// Temperature of requests that say none [default: generation_config.json's, else 1]
+    /// Temperature of requests that say none [default: generation_config.json's, 0 if do_sample is false there, else 1]
     #[arg(long, value_name = "T")]
     temperature: Option<f32>,
     /// top_p of requests that say none [default: generation_config.json's, else 1]

@@ -180,6 +180,14 @@ fn defaults_have_an_order() {
         7
     );
     assert_eq!(counts(&SERVER, path, &conversation)["total_tokens"], 512);
+    // A checkpoint that does not sample is greedy, whatever else its file says, until a request gives a temperature.
+    let published = json!({"eos_token_id": [1, 5], "do_sample": false, "temperature": 1.5});
+    let path = folder.path().join("generation_config.json");
+    std::fs::write(path, published.to_string()).unwrap();
+    let of_greedy = start(RequestOptions::default(), 7);
+    assert_eq!(text(&of_greedy, json!({"seed": 3})), greedy);
+    let drawn = json!({"seed": 3, "temperature": 1.5});
+    assert_ne!(text(&of_greedy, drawn), greedy);
 }
 
 #[test]
