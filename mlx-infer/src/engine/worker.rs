@@ -292,10 +292,6 @@ impl<'m, 's> Worker<'m, 's> {
     }
 
     fn finish(&mut self, id: Id, reason: FinishReason) {
-        self.keep_row(id, reason);
-        if self.keeps_last {
-            self.put_aside(id);
-        }
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
@@ -304,6 +300,11 @@ impl<'m, 's> Worker<'m, 's> {
             self.model.set_metrics(*metrics);
         }
         task.tell(event);
+        // The caller does not wait for the copy.
+        self.keep_row(id, reason);
+        if self.keeps_last {
+            self.put_aside(id);
+        }
         self.scheduler.recovered();
         self.forget(id);
     }

@@ -187,13 +187,16 @@ impl Worker<'_, '_> {
         let rows: Vec<_> = ids.iter().map(|id| self.tasks[id].sequence.row()).collect();
         let choices = sample(&logits, &rows, None)?.read_any()?;
         eval(cache.arrays())?;
+        let mut kept: Vec<(usize, Vec<u32>)> = Vec::new();
         for (at, (&(row, id), choice)) in entering.iter().zip(choices).enumerate() {
             let Some(task) = self.tasks.get(&id) else {
                 continue;
             };
-            let (base, has_processor) = (task.base, task.processor.is_some());
+            if !self.prefixes.is_off() {
+                kept.push((row, task.sequence.history().ids()[..task.base].to_vec()));
+            }
+            let has_processor = task.processor.is_some();
             let is_known = task.replay() > 0;
-            self.keep_prefix(id, base, &cache, row);
             match has_processor {
                 // Tokens that are known are replayed.
                 _ if is_known => {}
@@ -206,6 +209,11 @@ impl Worker<'_, '_> {
                     self.accept_any(id, choice);
                 }
             }
+        }
+        // Copied when all first tokens are sent.
+        for (row, ids) in kept {
+            let embedding = Embedding::of(self.model, ids.len());
+            self.prefixes.keep(&ids, &cache, row, embedding);
         }
         if !self.keeps_last {
             // The kept prefixes hold these states.
