@@ -2,7 +2,8 @@
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::choices::{Choices, Step};
 use super::chunks::{Chunks, StreamUsage, finish_word};
@@ -38,11 +39,8 @@ pub(super) async fn chat(ask: Ask) -> Result<Response, ApiError> {
         true => "chat.completion.chunk",
         false => "chat.completion",
     };
-    let chunks = Chunks {
-        head: json!({"id": new_id("chatcmpl-"), "object": object, "created": now(), "model": served.name}),
-        usage,
-        trace: trace.clone(),
-    };
+    let head = json!({"id": new_id("chatcmpl-"), "object": object, "created": now(), "model": served.name});
+    let chunks = Chunks::new(head, usage, trace.clone());
     if is_stream {
         let writer = Writer {
             chunks,
@@ -80,18 +78,19 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
         let message = format!("modalities: answers are text, given {other:?}");
         return Err(ApiError::bad("modalities", message));
     }
-    let tools = turn::tools(fields)?;
-    let tool_choice = turn::tool_choice(fields, &tools)?;
+    let mut tools = turn::tools(fields)?;
+    let tool_choice = turn::tool_choice(fields, &mut tools)?;
     let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
     let mut options = params::options(fields, &loaded.defaults)?;
     options.logprobs = logprobs::of_chat(fields)?;
-    let max_tokens = fields.any(&["max_completion_tokens", "max_tokens", "n_predict"])?;
-    params::check_max_tokens("max_tokens", max_tokens)?;
-    let mut kwargs: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
+    let names = ["max_completion_tokens", "max_tokens", "n_predict"];
+    let max_tokens = params::max_tokens(fields, &names)?;
+    let mut kwargs = params::kwargs(fields)?;
     if let Some(effort) = fields.take::<String>("reasoning_effort")? {
         turn::effort(&mut kwargs, &effort);
     }
     Ok(Turn {
+        place: "messages",
         messages,
         tools,
         skipped: Vec::new(),
@@ -103,6 +102,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
         options,
         max_tokens,
         n: params::choices(fields)?,
+        is_long: fields.is_long(),
     })
 }
 
@@ -164,36 +164,59 @@ fn choice(index: usize, row: Whole, tokenizer: Option<&Tokenizer>) -> Value {
 }
 
 /// The `delta` of a chunk.
-fn delta_of(parts: Vec<Part>) -> Map<String, Value> {
-    let mut delta = Map::new();
-    let mut calls: Vec<Value> = Vec::new();
-    let mut append = |name: &str, text: String| {
-        let said = delta.get(name).and_then(Value::as_str).unwrap_or_default();
-        let said = format!("{said}{text}");
-        delta.insert(name.to_owned(), said.into());
-    };
-    for part in parts {
-        match part {
-            Part::Reasoning(text) => append("reasoning_content", text),
-            Part::Content(text) => append("content", text),
-            Part::CallStart { index, name } => calls.push(json!({
-                "index": index, "id": call_id(), "type": "function",
-                "function": {"name": name, "arguments": ""},
-            })),
-            Part::CallArguments { index, json } => {
-                let begun = calls.last_mut().filter(|call| call["index"] == index);
-                match begun.map(|call| &mut call["function"]["arguments"]) {
-                    Some(Value::String(begun)) => begun.push_str(&json),
-                    _ => calls.push(json!({"index": index, "function": {"arguments": json}})),
+#[derive(Debug, Default, Serialize)]
+struct ChunkDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<Value>,
+}
+
+impl ChunkDelta {
+    fn of(parts: Vec<Part>) -> Self {
+        let mut delta = Self::default();
+        let append = |said: &mut Option<String>, text: String| match said {
+            Some(said) => said.push_str(&text),
+            None => *said = Some(text),
+        };
+        for part in parts {
+            match part {
+                Part::Reasoning(text) => append(&mut delta.reasoning_content, text),
+                Part::Content(text) => append(&mut delta.content, text),
+                Part::CallStart { index, name } => delta.tool_calls.push(json!({
+                    "index": index, "id": call_id(), "type": "function",
+                    "function": {"name": name, "arguments": ""},
+                })),
+                Part::CallArguments { index, json } => {
+                    let calls = &mut delta.tool_calls;
+                    let begun = calls.last_mut().filter(|call| call["index"] == index);
+                    match begun.map(|call| &mut call["function"]["arguments"]) {
+                        Some(Value::String(begun)) => begun.push_str(&json),
+                        _ => calls.push(json!({"index": index, "function": {"arguments": json}})),
+                    }
                 }
+                Part::CallEnd { .. } => {}
             }
-            Part::CallEnd { .. } => {}
         }
+        delta
     }
-    if !calls.is_empty() {
-        delta.insert("tool_calls".to_owned(), calls.into());
+
+    fn is_empty(&self) -> bool {
+        self.reasoning_content.is_none() && self.content.is_none() && self.tool_calls.is_empty()
     }
-    delta
+}
+
+/// A choice of a chunk.
+#[derive(Serialize)]
+struct ChunkChoice {
+    index: usize,
+    delta: ChunkDelta,
+    logprobs: Value,
+    finish_reason: Option<&'static str>,
 }
 
 /// Writes the chunks of a stream.
@@ -205,25 +228,38 @@ struct Writer {
 }
 
 impl Writer {
-    fn chunk(&self, row: usize, delta: Value, tokens: &[Choice], end: Option<&End>) -> String {
-        let mut choice = json!({"index": row, "delta": delta, "logprobs": null});
-        if !tokens.is_empty() {
-            choice["logprobs"] = logprobs_of(tokens, self.tokenizer.as_ref());
-        }
-        choice["finish_reason"] = end.and_then(finish).into();
-        let mut chunk = self.chunks.chunk(choice);
-        if let Some(end) = end.filter(|_| self.rows == 1) {
-            chunk["timings"] = timings(&end.metrics);
-        }
-        sse::data(&chunk)
+    fn chunk(
+        &self,
+        index: usize,
+        delta: ChunkDelta,
+        tokens: &[Choice],
+        end: Option<&End>,
+    ) -> String {
+        let logprobs = match tokens {
+            [] => Value::Null,
+            tokens => logprobs_of(tokens, self.tokenizer.as_ref()),
+        };
+        let choice = ChunkChoice {
+            index,
+            delta,
+            logprobs,
+            finish_reason: end.and_then(finish),
+        };
+        let times = end.filter(|_| self.rows == 1);
+        let times = times.map(|end| timings(&end.metrics));
+        self.chunks.event(&choice, times.as_ref())
     }
 }
 
 impl sse::Writer for Writer {
     fn begin(&mut self) -> String {
-        let role = json!({"role": "assistant", "content": ""});
+        let begin = || ChunkDelta {
+            role: Some("assistant"),
+            content: Some(String::new()),
+            ..Default::default()
+        };
         (0..self.rows)
-            .map(|row| self.chunk(row, role.clone(), &[], None))
+            .map(|row| self.chunk(row, begin(), &[], None))
             .collect()
     }
 
@@ -234,14 +270,14 @@ impl sse::Writer for Writer {
             tokens,
             end,
         } = self.replies.read(step, choices);
-        let delta = delta_of(parts);
+        let delta = ChunkDelta::of(parts);
         let has_logprobs = self.tokenizer.is_some() && !tokens.is_empty();
         let mut text = match delta.is_empty() && !has_logprobs {
             true => String::new(),
-            false => self.chunk(row, delta.into(), &tokens, None),
+            false => self.chunk(row, delta, &tokens, None),
         };
         if let Some(end) = end {
-            text += &self.chunk(row, json!({}), &[], Some(&end));
+            text += &self.chunk(row, ChunkDelta::default(), &[], Some(&end));
         }
         text
     }

@@ -1,7 +1,7 @@
 //! The chunks of a stream in the form of chat completions and completions.
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::error::ApiError;
 use super::fields::Fields;
@@ -22,35 +22,63 @@ impl StreamUsage {
     /// # Errors
     /// `stream_options` is no object, or a value has another type.
     pub(super) fn take(fields: &mut Fields) -> Result<Self, ApiError> {
-        #[derive(Deserialize)]
-        struct Options {
-            include_usage: Option<bool>,
+        const NAME: &str = "stream_options";
+        let options: Option<Map<String, Value>> = fields.take(NAME)?;
+        match options.unwrap_or_default().get("include_usage") {
+            None | Some(Value::Null) => Ok(Self::default()),
+            Some(&Value::Bool(is_included)) => Ok(Self { is_included }),
+            Some(other) => {
+                let message = format!("{NAME}: include_usage must be true or false, given {other}");
+                Err(ApiError::bad(NAME, message))
+            }
         }
-        let options: Option<Options> = fields.take("stream_options")?;
-        let is_included = options.and_then(|options| options.include_usage);
-        Ok(Self {
-            is_included: is_included.unwrap_or(false),
-        })
     }
 }
 
 /// What the chunks of a stream have in common.
 pub(super) struct Chunks {
     /// `id`, `object`, `created`, `model`.
-    pub(super) head: Value,
-    pub(super) usage: StreamUsage,
-    pub(super) trace: Trace,
+    head: Value,
+    /// The text of a chunk's event up to its choice, and behind it up to the object's end. They are the same in each chunk.
+    around: [String; 2],
+    usage: StreamUsage,
+    trace: Trace,
 }
 
 impl Chunks {
-    /// A chunk with one choice. If the last chunk tells the usage, the others have `usage: null`.
-    pub(super) fn chunk(&self, choice: Value) -> Value {
-        let mut chunk = self.head.clone();
-        chunk["choices"] = json!([choice]);
-        if self.usage.is_included {
-            chunk["usage"] = Value::Null;
+    pub(super) fn new(head: Value, usage: StreamUsage, trace: Trace) -> Self {
+        let object = head.to_string();
+        let open = object.strip_suffix('}').unwrap_or(&object);
+        // If the last chunk tells the usage, the others have `usage: null`.
+        let usage_key = if usage.is_included {
+            ",\"usage\":null"
+        } else {
+            ""
+        };
+        Self {
+            around: [
+                format!("data: {open},\"choices\":["),
+                format!("]{usage_key}"),
+            ],
+            head,
+            usage,
+            trace,
         }
-        chunk
+    }
+
+    /// The event of a chunk with one choice. `timings` stands behind the other keys.
+    pub(super) fn event(&self, choice: &impl Serialize, timings: Option<&Value>) -> String {
+        let [before, after] = &self.around;
+        // A map with keys of text, which is what choices are, can always be written.
+        let choice = serde_json::to_string(choice).unwrap_or_default();
+        let mut event = String::with_capacity(before.len() + choice.len() + after.len() + 3);
+        for part in [before, &choice, after] {
+            event += part;
+        }
+        if let Some(timings) = timings {
+            event += &format!(",\"timings\":{timings}");
+        }
+        event + "}\n\n"
     }
 
     /// The whole answer, with all choices.

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::http::HeaderMap;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
 use super::fields::Ask;
@@ -29,8 +29,8 @@ const MAX_TEXTS: usize = 4096;
 )]
 enum Input {
     Texts(OneOrMany),
-    Conversations(Vec<Vec<Value>>),
-    Conversation(Vec<Value>),
+    Conversations(Vec<Vec<Map<String, Value>>>),
+    Conversation(Vec<Map<String, Value>>),
 }
 
 pub(super) async fn classify(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiError> {
@@ -44,6 +44,7 @@ pub(super) async fn classify(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiEr
     let input: Input = fields.require("input")?;
     let labels: Vec<String> = fields.require("labels")?;
     let template: Option<String> = fields.take("template")?;
+    let is_long = fields.is_long();
     let headers = fields.end(&[])?;
     if labels.is_empty() {
         return Err(ApiError::bad("labels", "labels is empty"));
@@ -52,7 +53,7 @@ pub(super) async fn classify(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiEr
         let message = format!("template must have {PLACE} where the text goes");
         return Err(ApiError::bad("template", message));
     }
-    let prompts = heavy(|| prompts(loaded, input, template.as_deref()))?;
+    let prompts = heavy(is_long, || prompts(loaded, input, template.as_deref()))?;
     let n = prompts.len();
     if n > MAX_TEXTS {
         let message = format!("input has {n} texts, at most {MAX_TEXTS}");
@@ -67,7 +68,10 @@ pub(super) async fn classify(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiEr
         ..Default::default()
     };
     let prompts = prompts.into_iter().map(|ids| ids.map(Prompt::Tokens));
-    let encoded = heavy(|| loaded.frontend().encode(prompts.collect(), &options))?;
+    let encoded = heavy(is_long, || {
+        loaded.frontend().encode(prompts.collect(), &options)
+    })
+    .map_err(|error| ApiError::from(error).with_param("labels"))?;
     let labels = options.labels.clone();
     let results = computed(&app, &served, encoded, options).await?;
     let results = results.into_iter().enumerate();
@@ -141,7 +145,8 @@ fn prompts(
         return Err(ApiError::bad("template", message));
     }
     let format = loaded.reply_format()?;
-    let of_messages = |messages: Vec<Value>| {
+    let of_messages = |messages: Vec<Map<String, Value>>| {
+        let messages: Vec<Value> = messages.into_iter().map(Value::Object).collect();
         let messages = chat::prepare(Message::list_from_json(messages.into())?, format)?;
         frontend.chat_ids(&messages, &RenderOptions::default())
     };

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::choices::{Choices, MAX_ROWS, Step};
@@ -58,13 +58,14 @@ pub(super) async fn completions(ask: Ask) -> Result<Response, ApiError> {
     let n = params::choices(&mut fields)?;
     let tried = params::best_of(&mut fields, n)?;
     let mut options = params::options(&mut fields, &loaded.defaults)?;
-    let max_tokens = fields.any(&["max_tokens", "max_completion_tokens"])?;
+    let max_tokens = fields.any(&["max_tokens", "max_completion_tokens", "n_predict"])?;
     let max_tokens = max_tokens.unwrap_or(MAX_TOKENS);
     let logprobs: Option<usize> = fields.take("logprobs")?;
     options.logprobs = logprobs.map(|top| check_top("logprobs", top)).transpose()?;
     let is_echo = fields.take("echo")?.unwrap_or(false);
     let is_stream = fields.take("stream")?.unwrap_or(false);
     let usage = StreamUsage::take(&mut fields)?;
+    let is_long = fields.is_long() || options.grammar.is_some();
     let mut headers = fields.end(&[])?;
     if max_tokens == 0 && !is_echo {
         let message = "max_tokens must be at least 1, given 0; with echo it may be 0";
@@ -82,7 +83,7 @@ pub(super) async fn completions(ask: Ask) -> Result<Response, ApiError> {
     options.max_tokens = max_tokens.max(1);
     let frontend = loaded.frontend();
     let tokenizer = frontend.tokenizer_if_any();
-    let (ids, texts, ignored) = heavy(|| -> Result<_, ApiError> {
+    let (ids, texts, ignored) = heavy(is_long, || -> Result<_, ApiError> {
         let (mut all, mut texts, mut ignored) = (Vec::new(), Vec::new(), Vec::new());
         for prompt in prompts {
             let text = match &prompt {
@@ -91,7 +92,7 @@ pub(super) async fn completions(ask: Ask) -> Result<Response, ApiError> {
             };
             let in_prompt = |error| ApiError::from(error).with_param("prompt");
             let ids = frontend.prompt_ids(prompt).map_err(in_prompt)?;
-            ignored = params::check(frontend, "prompt", &ids, &options)?;
+            ignored = params::check(frontend, "prompt", "response_format", &ids, &options)?;
             texts.push(match (text, tokenizer) {
                 (Some(text), _) => text,
                 (None, Some(tokenizer)) if is_echo => {
@@ -118,11 +119,7 @@ pub(super) async fn completions(ask: Ask) -> Result<Response, ApiError> {
         "id": new_id("cmpl-"), "object": "text_completion", "created": now(), "model": served.name,
     });
     let mut writer = Writer {
-        chunks: Chunks {
-            head,
-            usage,
-            trace: trace.clone(),
-        },
+        chunks: Chunks::new(head, usage, trace.clone()),
         rows: (0..rows)
             .map(|at| Row::new(&texts[at / tried], scores.get(at / tried), lists))
             .collect(),
@@ -209,15 +206,24 @@ impl Row {
         sum / n.max(1) as f64
     }
 
-    /// What was not written yet, as a choice.
-    fn choice(&mut self, index: usize) -> Value {
-        json!({
-            "index": index,
-            "text": std::mem::take(&mut self.text),
-            "logprobs": self.lists.as_mut().map(Lists::take),
-            "finish_reason": finish_word(self.finish),
-        })
+    /// What was not written yet.
+    fn choice(&mut self, index: usize) -> Choice {
+        Choice {
+            index,
+            text: std::mem::take(&mut self.text),
+            logprobs: self.lists.as_mut().map(Lists::take),
+            finish_reason: finish_word(self.finish),
+        }
     }
+}
+
+/// A choice of an answer or of a chunk.
+#[derive(Serialize)]
+struct Choice {
+    index: usize,
+    text: String,
+    logprobs: Option<Value>,
+    finish_reason: Option<&'static str>,
 }
 
 /// Writes answers, whole or as a stream.
@@ -259,13 +265,16 @@ impl Writer {
             given.extend(rows);
         }
         let choices = given.into_iter().enumerate();
-        self.chunks
-            .whole(choices.map(|(index, row)| row.choice(index)).collect())
+        self.chunks.whole(
+            choices
+                .map(|(index, row)| json!(row.choice(index)))
+                .collect(),
+        )
     }
 
     fn chunk(&mut self, row: usize) -> String {
         let choice = self.rows[row].choice(row);
-        sse::data(&self.chunks.chunk(choice))
+        self.chunks.event(&choice, None)
     }
 }
 

@@ -46,10 +46,14 @@ const IGNORED: HeaderName = HeaderName::from_static("x-ignored-params");
 /// The longest value of that header: clients refuse headers of many kilobytes.
 const MAX_IGNORED: usize = 1024;
 
+/// Bytes of a body whose texts take a few milliseconds to tokenise.
+const LONG: usize = 16 << 10;
+
 /// The keys of a request's body that were not taken yet.
 #[derive(Debug)]
 pub(super) struct Fields {
     object: Map<String, Value>,
+    is_long: bool,
     is_strict: bool,
 }
 
@@ -59,10 +63,19 @@ impl Fields {
     pub(super) fn parse(body: &[u8], is_strict: bool) -> Result<Self, ApiError> {
         let bad = |message| ApiError::new(StatusCode::BAD_REQUEST, message);
         match serde_json::from_slice(body) {
-            Ok(Value::Object(object)) => Ok(Self { object, is_strict }),
+            Ok(Value::Object(object)) => Ok(Self {
+                object,
+                is_long: body.len() > LONG,
+                is_strict,
+            }),
             Ok(_) => Err(bad("the body must be a JSON object".to_owned())),
             Err(error) => Err(bad(format!("the body is not valid JSON: {error}"))),
         }
+    }
+
+    /// Whether its texts may take long to tokenise.
+    pub(super) fn is_long(&self) -> bool {
+        self.is_long
     }
 
     /// Takes a key; `null` is the same as none.

@@ -1,14 +1,23 @@
 //! What an answer must match: OpenAI's `response_format`, vLLM's `structured_outputs` and its older keys.
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
 use super::fields::Fields;
 use crate::grammar::{Constraint, Grammar};
 
+/// vLLM's keys that hold more than a form: they are without effect here.
+const UNUSED: [&str; 4] = [
+    "disable_additional_properties",
+    "disable_any_whitespace",
+    "disable_fallback",
+    "whitespace_pattern",
+];
+
 /// vLLM's keys.
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Structured {
     json: Option<Value>,
     regex: Option<String>,
@@ -28,7 +37,11 @@ pub(super) fn take(fields: &mut Fields) -> Result<Option<Constraint>, ApiError> 
     {
         found.push(constraint);
     }
-    if let Some(given) = fields.take::<Structured>("structured_outputs")? {
+    if let Some(mut given) = fields.take::<Map<String, Value>>("structured_outputs")? {
+        given.retain(|name, value| !value.is_null() && !UNUSED.contains(&name.as_str()));
+        let given = Structured::deserialize(Value::Object(given)).map_err(|error| {
+            ApiError::bad("structured_outputs", format!("structured_outputs: {error}"))
+        })?;
         let any = json!({"type": "object"});
         let object = given.json_object.unwrap_or(false).then_some(any);
         let schema = given.json.or(object).map(schema).transpose()?;
@@ -79,11 +92,20 @@ pub(super) fn of_format(format: &Value, name: &str) -> Result<Option<Constraint>
                 Value::Null => format,
                 inner => inner,
             };
+            let strict = match &inner["strict"] {
+                Value::Null => false,
+                Value::Bool(strict) => *strict,
+                other => {
+                    return bad(format!(
+                        "{name}: strict must be true or false, given {other}"
+                    ));
+                }
+            };
             let Some(schema) = inner.get("schema").filter(|schema| !schema.is_null()) else {
                 return bad(format!("{name}: there is no schema"));
             };
             Ok(Some(Constraint {
-                strict: inner["strict"].as_bool().unwrap_or(false),
+                strict,
                 ..lenient(Grammar::JsonSchema(schema.clone()))
             }))
         }

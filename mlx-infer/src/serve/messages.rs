@@ -37,8 +37,10 @@ pub(super) async fn messages(ask: Ask) -> Result<Response, ApiError> {
     } = ask;
     let loaded = app.ready()?;
     let mut turn = read(&mut fields, loaded)?;
-    turn.max_tokens = Some(fields.require("max_tokens")?);
-    params::check_max_tokens("max_tokens", turn.max_tokens)?;
+    turn.max_tokens = params::max_tokens(&mut fields, &["max_tokens"])?;
+    if turn.max_tokens.is_none() {
+        return Err(ApiError::bad("max_tokens", "max_tokens is missing"));
+    }
     let stop = turn.options.stop.clone();
     let is_stream = fields.take("stream")?.unwrap_or(false);
     let mut headers = fields.end(HARMLESS)?;
@@ -148,22 +150,25 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
     }
     let (tools, skipped) = turn::tools_from(fields, tool)?;
     let (tool_choice, is_parallel) = tool_choice(fields, &tools)?;
-    let stop: Option<Vec<String>> = fields.take("stop_sequences")?;
+    let stop = params::stop_strings(fields, "stop_sequences")?;
     let mut options = params::options(fields, &loaded.defaults)?;
-    if let Some(stop) = stop {
-        options.stop = stop.into_iter().filter(|text| !text.is_empty()).collect();
-    }
+    options.stop = stop.unwrap_or(options.stop);
     let mut kwargs = Map::new();
-    if let Some(thinking) = fields.take::<Value>("thinking")? {
-        let is_on = thinking["type"] != "disabled";
+    if let Some(thinking) = fields.take::<Map<String, Value>>("thinking")? {
+        let is_on = match thinking.get("type").and_then(Value::as_str) {
+            Some("enabled" | "adaptive") => true,
+            Some("disabled") => false,
+            _ => {
+                let message = "thinking: its type must be enabled, adaptive or disabled";
+                return Err(ApiError::bad("thinking", message));
+            }
+        };
         kwargs.insert("enable_thinking".to_owned(), is_on.into());
     }
-    if let Some(config) = fields.take::<Value>("output_config")? {
-        if let Some(effort) = config["effort"].as_str() {
-            turn::effort(&mut kwargs, effort);
-        }
-        if !config["format"].is_null() {
-            options.grammar = grammar::of_format(&config["format"], "output_config.format")?;
+    if let Some(config) = fields.take::<Map<String, Value>>("output_config")? {
+        turn::take_effort(&mut kwargs, "output_config", config.get("effort"))?;
+        if let Some(format) = config.get("format").filter(|format| !format.is_null()) {
+            options.grammar = grammar::of_format(format, "output_config.format")?;
         }
     }
     // If the last message is the assistant's, the answer continues it.
@@ -171,6 +176,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
         .last()
         .is_some_and(|last| last.role() == Some("assistant") && last.text().is_some());
     Ok(Turn {
+        place: "messages",
         messages: conversation,
         tools,
         skipped,
@@ -182,5 +188,6 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
         options,
         max_tokens: None,
         n: 1,
+        is_long: fields.is_long(),
     })
 }

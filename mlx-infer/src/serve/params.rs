@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::choices::MAX_CHOICES;
 use super::error::ApiError;
@@ -13,6 +14,7 @@ use crate::frontend::Frontend;
 use crate::generate::GenerateOptions;
 use crate::options::RequestOptions;
 use crate::speculate::Speculative;
+use crate::text::chat::RESERVED;
 
 /// Most stop strings of a request.
 const MAX_STOPS: usize = 16;
@@ -87,19 +89,31 @@ pub(super) fn options(
             ApiError::bad("repeat_last_n", message)
         })?),
     };
-    if let Some(stop) = fields.take::<OneOrMany>("stop")? {
-        let mut stop = stop.list();
-        if stop.len() > MAX_STOPS {
-            let message = format!("stop has {} texts, at most {MAX_STOPS}", stop.len());
-            return Err(ApiError::bad("stop", message));
-        }
-        // Clients send "" for none.
-        stop.retain(|text| !text.is_empty());
-        given.stop = Some(stop);
-    }
+    given.stop = stop_strings(fields, "stop")?;
     let mut options = given.over(defaults);
     options.grammar = grammar::take(fields)?;
     Ok(options)
+}
+
+/// Takes texts that end an answer.
+///
+/// # Errors
+/// They are too many, or something else.
+pub(super) fn stop_strings(
+    fields: &mut Fields,
+    name: &str,
+) -> Result<Option<Vec<String>>, ApiError> {
+    let Some(stop) = fields.take::<OneOrMany>(name)? else {
+        return Ok(None);
+    };
+    let mut stop = stop.list();
+    if stop.len() > MAX_STOPS {
+        let message = format!("{name} has {} texts, at most {MAX_STOPS}", stop.len());
+        return Err(ApiError::bad(name, message));
+    }
+    // Clients send "" for none.
+    stop.retain(|text| !text.is_empty());
+    Ok(Some(stop))
 }
 
 fn top_k(k: i64) -> Result<usize, ApiError> {
@@ -129,17 +143,36 @@ fn bias(fields: &mut Fields) -> Result<Option<BTreeMap<u32, f32>>, ApiError> {
         .map(Some)
 }
 
-/// Checks the most tokens of an answer.
+/// Takes the most tokens of an answer, under the first of these names that is given.
 ///
 /// # Errors
-/// It is 0.
-pub(super) fn check_max_tokens(name: &str, given: Option<usize>) -> Result<(), ApiError> {
-    match given {
-        Some(0) => {
+/// It is 0, or has a value of another type.
+pub(super) fn max_tokens(fields: &mut Fields, names: &[&str]) -> Result<Option<usize>, ApiError> {
+    let mut found = None;
+    for name in names {
+        let next: Option<usize> = fields.take(name)?;
+        if next == Some(0) {
             let message = format!("{name} must be at least 1, given 0");
-            Err(ApiError::bad(name, message))
+            return Err(ApiError::bad(*name, message));
         }
-        _ => Ok(()),
+        found = found.or(next);
+    }
+    Ok(found)
+}
+
+/// Takes `chat_template_kwargs`, variables of the chat template.
+///
+/// # Errors
+/// It is no object, or has a variable that has an option of its own.
+pub(super) fn kwargs(fields: &mut Fields) -> Result<Map<String, Value>, ApiError> {
+    const NAME: &str = "chat_template_kwargs";
+    let kwargs: Map<String, Value> = fields.take(NAME)?.unwrap_or_default();
+    match kwargs.keys().find(|key| RESERVED.contains(&key.as_str())) {
+        Some(key) => Err(ApiError::bad(
+            NAME,
+            format!("{NAME}: {key} has an option of its own"),
+        )),
+        None => Ok(kwargs),
     }
 }
 
@@ -172,13 +205,14 @@ pub(super) fn best_of(fields: &mut Fields, n: usize) -> Result<usize, ApiError> 
 }
 
 /// Checks a prompt with its options as the engine does, and names the parameter at fault. `prompt` is the name of the
-/// prompt's parameter. Gives the keywords of a schema that have no effect.
+/// prompt's parameter, and `form` of that from which the grammar comes. Gives the keywords of a schema that have no effect.
 ///
 /// # Errors
 /// The prompt has no place in the model's positions or vocabulary, or an option is out of range.
 pub(super) fn check(
     frontend: &Frontend,
     prompt: &str,
+    form: &str,
     ids: &[u32],
     options: &GenerateOptions,
 ) -> Result<Vec<String>, ApiError> {
@@ -192,15 +226,21 @@ pub(super) fn check(
         return Err(ApiError::bad(prompt, message).with_code("context_length_exceeded"));
     }
     let vocab = frontend.info().vocab.unsigned_abs();
-    if let Some(id) = options.sampling.logit_bias.keys().find(|&&id| id >= vocab) {
-        let message =
-            format!("logit_bias: token id {id} is outside the model's vocabulary of {vocab}");
-        return Err(ApiError::bad("logit_bias", message));
+    for (name, largest) in [
+        (prompt, ids.iter().max()),
+        ("logit_bias", options.sampling.logit_bias.keys().max()),
+        ("stop_token_ids", options.stop_ids.iter().max()),
+    ] {
+        if let Some(id) = largest.filter(|&&id| id >= vocab) {
+            let message =
+                format!("{name}: token id {id} is outside the model's vocabulary of {vocab}");
+            return Err(ApiError::bad(name, message));
+        }
     }
     let ignored = match &options.grammar {
         Some(constraint) => frontend
             .ignored_keywords(constraint)
-            .map_err(|error| ApiError::from(error).with_param("response_format"))?,
+            .map_err(|error| ApiError::from(error).with_param(form))?,
         None => Vec::new(),
     };
     frontend

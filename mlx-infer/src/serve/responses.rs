@@ -109,8 +109,8 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
     }
     let instructions: Option<String> = fields.take("instructions")?;
     let messages = conversation(fields.require("input")?, instructions.as_deref())?;
-    let (tools, skipped) = turn::tools_from(fields, tool)?;
-    let tool_choice = turn::tool_choice(fields, &tools)?;
+    let (mut tools, skipped) = turn::tools_from(fields, tool)?;
+    let tool_choice = turn::tool_choice(fields, &mut tools)?;
     let mut options = params::options(fields, &loaded.defaults)?;
     let include: Vec<String> = fields.take("include")?.unwrap_or_default();
     let top: Option<usize> = fields.take("top_logprobs")?;
@@ -120,14 +120,11 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
     if wants_logprobs || top.is_some_and(|top| top > 0) {
         options.logprobs = Some(logprobs::check_top("top_logprobs", top.unwrap_or(0))?);
     }
-    let mut kwargs: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
+    let mut kwargs = params::kwargs(fields)?;
     let reasoning: Option<Map<String, Value>> = fields.take("reasoning")?;
     let reasoning = reasoning.unwrap_or_default();
-    if let Some(effort) = reasoning.get("effort").and_then(Value::as_str) {
-        turn::effort(&mut kwargs, effort);
-    }
-    let max_tokens: Option<usize> = fields.take("max_output_tokens")?;
-    params::check_max_tokens("max_output_tokens", max_tokens)?;
+    turn::take_effort(&mut kwargs, "reasoning", reasoning.get("effort"))?;
+    let max_tokens = params::max_tokens(fields, &["max_output_tokens"])?;
     let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
     let text: Map<String, Value> = fields.take("text")?.unwrap_or_default();
     let format = text.get("format").filter(|format| !format.is_null());
@@ -156,6 +153,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
         return Err(ApiError::internal());
     };
     let turn = Turn {
+        place: "input",
         messages,
         tools,
         skipped,
@@ -167,12 +165,16 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<(Turn, Map<String, Value
         options,
         max_tokens,
         n: 1,
+        is_long: fields.is_long(),
     };
     Ok((turn, settings))
 }
 
 /// A function in the form of chat completions; `None` for a tool that only OpenAI's servers run.
 fn tool(tool: &Value) -> Result<Option<Value>, &'static str> {
+    if !tool["type"].is_string() {
+        return Err("has no type");
+    }
     if tool["type"] != "function" {
         return Ok(None);
     }

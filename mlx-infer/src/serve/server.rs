@@ -20,8 +20,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::generate::GenerateOptions;
 use crate::sampler::SamplingParams;
 
-/// Threads that handle connections and tokenise. The engine has its own.
-const THREADS: usize = 2;
+/// Most threads that handle connections. The engine has its own, which compute on all cores.
+const MOST_THREADS: usize = 4;
 
 /// How long answers may take to end after their requests were cancelled.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -108,8 +108,10 @@ impl Server {
         load: impl FnOnce() -> Result<M> + Send + 'static,
         on_ready: impl FnOnce(&ModelInfo),
     ) -> Result<()> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = (cores / 2).clamp(1, MOST_THREADS);
         let runtime = Builder::new_multi_thread()
-            .worker_threads(THREADS)
+            .worker_threads(threads)
             .thread_name("mlx-http")
             .enable_all()
             .build()

@@ -238,9 +238,13 @@ pub(super) fn now() -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
-/// Runs work that takes more than a moment, such as the tokenisation of a long text, without holding up other connections of this thread.
-pub(super) fn heavy<T>(work: impl FnOnce() -> T) -> T {
-    tokio::task::block_in_place(work)
+/// Runs work such as tokenisation. Work that `is_long` does not hold up other connections of this thread: the runtime gives them to another one,
+/// which costs more than short work itself.
+pub(super) fn heavy<T>(is_long: bool, work: impl FnOnce() -> T) -> T {
+    match is_long {
+        true => tokio::task::block_in_place(work),
+        false => work(),
+    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::classify::computed;
 use super::error::ApiError;
 use super::fields::Ask;
+use super::params;
 use super::state::{Loaded, heavy};
 use super::turn::{prepared, written};
 use crate::classify::{ClassifyOptions, LabelScores};
@@ -49,8 +50,9 @@ pub(super) async fn systemone(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiE
     let loaded = app.ready()?;
     let state = text_of(&fields.require::<Value>("state")?);
     let asked: Map<String, Value> = fields.require("questions")?;
-    let mut kwargs: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
+    let mut kwargs: Map<String, Value> = params::kwargs(&mut fields)?;
     kwargs.entry("enable_thinking").or_insert(false.into());
+    let is_long = fields.is_long() || asked.len() > 1;
     let headers = fields.end(&[])?;
     if asked.is_empty() || asked.len() > MAX_QUESTIONS {
         let n = asked.len();
@@ -68,7 +70,7 @@ pub(super) async fn systemone(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiE
         kwargs,
         ..Default::default()
     };
-    let (encoded, tokens) = heavy(|| -> Result<_, ApiError> {
+    let (encoded, tokens) = heavy(is_long, || -> Result<_, ApiError> {
         let prompts = asked.iter().map(|question| {
             let ids = question.prompt(loaded, &state, &render)?;
             Ok((ids, question.labels.clone()))

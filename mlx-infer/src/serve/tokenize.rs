@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::error::ApiError;
 use super::fields::Ask;
 use super::logprobs::token_text;
+use super::params;
 use super::state::{Shared, heavy};
 use super::turn::{prepared, written};
 use crate::text::chat::{Message, RenderOptions};
@@ -25,20 +26,21 @@ pub(super) async fn tokenize(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiEr
     let with_pieces = fields.take("with_pieces")?.unwrap_or(false);
     let with_texts = fields.take("return_token_strs")?.unwrap_or(false);
     let tokenizer = frontend.tokenizer()?;
+    let is_long = fields.is_long();
     let ids = match (text, messages) {
-        (Some(text), None) => heavy(|| tokenizer.encode(&text, add_special.unwrap_or(true)))?,
+        (Some(text), None) => heavy(is_long, || {
+            tokenizer.encode(&text, add_special.unwrap_or(true))
+        })?,
         (None, Some(messages)) => {
             let render = RenderOptions {
                 add_generation_prompt: fields.take("add_generation_prompt")?.unwrap_or(true),
                 tools: fields.take("tools")?,
-                kwargs: fields
-                    .take::<Map<String, Value>>("chat_template_kwargs")?
-                    .unwrap_or_default(),
+                kwargs: params::kwargs(&mut fields)?,
                 ..Default::default()
             };
             let messages = Message::list_from_json(messages)
                 .map_err(|error| ApiError::from(error).with_param("messages"))?;
-            heavy(|| -> Result<_, ApiError> {
+            heavy(is_long, || -> Result<_, ApiError> {
                 let text = written(loaded, &prepared(loaded, messages)?, &render)?;
                 Ok(tokenizer.encode(&text, add_special.unwrap_or(false))?)
             })?
@@ -80,6 +82,7 @@ pub(super) async fn detokenize(ask: Ask) -> Result<(HeaderMap, Json<Value>), Api
         app, mut fields, ..
     } = ask;
     let ids: Vec<u32> = fields.require("tokens")?;
+    let is_long = fields.is_long();
     let headers = fields.end(&[])?;
     let tokenizer = app.ready()?.frontend().tokenizer()?;
     let vocab = tokenizer.vocab_size();
@@ -87,7 +90,7 @@ pub(super) async fn detokenize(ask: Ask) -> Result<(HeaderMap, Json<Value>), Api
         let message = format!("tokens: {id} is outside the vocabulary of {vocab}");
         return Err(ApiError::bad("tokens", message));
     }
-    let text = heavy(|| tokenizer.decode(&ids, false))?;
+    let text = heavy(is_long, || tokenizer.decode(&ids, false))?;
     Ok((headers, Json(json!({"prompt": text, "content": text}))))
 }
 

@@ -1,16 +1,18 @@
 //! A conversation to answer: what the routes for chats have in common behind their different JSON.
 
 mod replies;
+mod tools;
 
 use axum::http::HeaderMap;
 use serde_json::{Map, Value};
 
 pub(super) use self::replies::{Call, Delta, End, Replies, Whole, call_id};
+pub(super) use self::tools::{check_choice, tool_choice, tools, tools_from};
 
 use self::replies::Reply;
 use super::choices::Choices;
 use super::error::ApiError;
-use super::fields::{Fields, name_ignored};
+use super::fields::name_ignored;
 use super::params;
 use super::state::{Loaded, Served, Shared, heavy};
 use super::trace::Trace;
@@ -22,6 +24,8 @@ use crate::text::chat::{self, Message, RenderOptions};
 
 /// A conversation, and how to answer it.
 pub(super) struct Turn {
+    /// The parameter that the messages come from.
+    pub(super) place: &'static str,
     pub(super) messages: Vec<Message>,
     /// In OpenAI's form.
     pub(super) tools: Vec<Value>,
@@ -38,6 +42,8 @@ pub(super) struct Turn {
     pub(super) options: GenerateOptions,
     pub(super) max_tokens: Option<usize>,
     pub(super) n: usize,
+    /// Whether its prompt may take long to tokenise.
+    pub(super) is_long: bool,
 }
 
 /// The answers of a turn's rows as they come.
@@ -103,7 +109,16 @@ impl Turn {
     /// # Errors
     /// The template refuses the conversation.
     pub(super) fn count(&self, loaded: &Loaded) -> Result<usize, ApiError> {
-        heavy(|| Ok(self.prompt(loaded)?.0.len()))
+        let prompt = heavy(self.is_long, || self.prompt(loaded));
+        Ok(prompt.map_err(|error| self.placed(error))?.0.len())
+    }
+
+    /// An error of the messages names their parameter.
+    fn placed(&self, error: ApiError) -> ApiError {
+        match error.param.as_deref() {
+            Some("messages") => error.with_param(self.place),
+            _ => error,
+        }
     }
 
     /// Submits the turn. Keywords of a schema that have no effect are named in `headers`.
@@ -120,8 +135,11 @@ impl Turn {
     ) -> Result<Answers, ApiError> {
         let frontend = loaded.frontend();
         let format = loaded.reply_format()?;
-        let (ids, text, ignored) = heavy(|| {
-            let (ids, text) = self.prompt(loaded)?;
+        // Grammars take milliseconds to compile.
+        let is_long = self.is_long || self.options.grammar.is_some() || !self.tools.is_empty();
+        let (ids, text, ignored) = heavy(is_long, || {
+            let prompt = self.prompt(loaded);
+            let (ids, text) = prompt.map_err(|error| self.placed(error))?;
             self.options.max_tokens =
                 loaded.max_tokens(self.max_tokens, ids.len(), app.settings.max_output);
             self.options.kept_special = format.kept_special().to_vec();
@@ -135,8 +153,10 @@ impl Turn {
                 ReplyFront::Form(_) if calls.is_some() && !is_open => ReplyFront::Nothing,
                 front => front,
             };
+            let mut form = "response_format";
             if let Some(grammar) = calls.filter(|_| !is_open) {
                 self.options.grammar = Some(Grammar::Lark(grammar).into());
+                form = "tools";
             }
             let may_think = self.kwargs.get("enable_thinking") != Some(&Value::Bool(false));
             if let Some(constraint) = &mut self.options.grammar {
@@ -149,7 +169,7 @@ impl Turn {
                     ReplyFront::Reasoning { .. } | ReplyFront::Nothing => {}
                 }
             }
-            let ignored = params::check(frontend, "messages", &ids, &self.options)?;
+            let ignored = params::check(frontend, self.place, form, &ids, &self.options)?;
             Ok::<_, ApiError>((ids, text, ignored))
         })?;
         name_ignored(headers, &ignored);
@@ -216,90 +236,6 @@ impl Answers {
     }
 }
 
-/// Takes `tools`, in the form of chat completions.
-///
-/// # Errors
-/// A tool is no function.
-pub(super) fn tools(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
-    let tools: Vec<Value> = fields.take("tools")?.unwrap_or_default();
-    for (at, tool) in tools.iter().enumerate() {
-        let name = tool.pointer("/function/name").and_then(Value::as_str);
-        if tool["type"] != "function" || name.is_none_or(str::is_empty) {
-            let message = format!("tools[{at}] is not a function with a name");
-            return Err(ApiError::bad("tools", message));
-        }
-    }
-    Ok(tools)
-}
-
-/// Takes `tools` that are not in the form of chat completions. `convert` brings a tool into that form, or gives `None` for one that is skipped.
-/// Returns the tools and the places of those that were skipped.
-///
-/// # Errors
-/// Those of `convert`.
-pub(super) fn tools_from(
-    fields: &mut Fields,
-    convert: impl Fn(&Value) -> Result<Option<Value>, &'static str>,
-) -> Result<(Vec<Value>, Vec<String>), ApiError> {
-    let given: Vec<Value> = fields.take("tools")?.unwrap_or_default();
-    let (mut offered, mut skipped) = (Vec::new(), Vec::new());
-    for (at, tool) in given.iter().enumerate() {
-        let place = format!("tools[{at}]");
-        match convert(tool) {
-            Ok(Some(tool)) => offered.push(tool),
-            Ok(None) => skipped.push(place),
-            Err(what) => return Err(ApiError::bad("tools", format!("{place} {what}"))),
-        }
-    }
-    Ok((offered, skipped))
-}
-
-/// Takes `tool_choice` of OpenAI's routes. The name of a function stands under `function` in chat completions, beside `type` in responses.
-///
-/// # Errors
-/// It is not known, or contradicts `tools`.
-pub(super) fn tool_choice(fields: &mut Fields, tools: &[Value]) -> Result<ToolChoice, ApiError> {
-    let bad = |message: String| Err(ApiError::bad("tool_choice", message));
-    let choice = match fields.take::<Value>("tool_choice")? {
-        None => ToolChoice::Auto,
-        Some(Value::String(word)) => match word.as_str() {
-            "auto" => ToolChoice::Auto,
-            "none" => ToolChoice::None,
-            "required" | "any" => ToolChoice::Required,
-            word => {
-                return bad(format!(
-                    "tool_choice must be auto, none, required or a function, given {word:?}"
-                ));
-            }
-        },
-        Some(object) => {
-            let name = object.pointer("/function/name").or(object.get("name"));
-            match name.and_then(Value::as_str) {
-                Some(name) => ToolChoice::Named(name.to_owned()),
-                None => return bad("tool_choice names no function".to_owned()),
-            }
-        }
-    };
-    check_choice(choice, tools)
-}
-
-/// Checks a choice against the tools, which are in the form of chat completions.
-///
-/// # Errors
-/// It asks for a tool that is not there.
-pub(super) fn check_choice(choice: ToolChoice, tools: &[Value]) -> Result<ToolChoice, ApiError> {
-    let message = match &choice {
-        ToolChoice::Named(name) if !tools.iter().any(|tool| tool["function"]["name"] == **name) => {
-            format!("tool_choice asks for {name:?}, which is not among tools")
-        }
-        ToolChoice::Required if tools.is_empty() => {
-            "tool_choice is required, and there are no tools".to_owned()
-        }
-        _ => return Ok(choice),
-    };
-    Err(ApiError::bad("tool_choice", message))
-}
-
 impl Loaded {
     /// The most tokens of an answer to a prompt: what the request says, or the rest of the context up to the server's limit.
     pub(super) fn max_tokens(&self, given: Option<usize>, prompt: usize, limit: usize) -> usize {
@@ -307,6 +243,28 @@ impl Loaded {
         let room = positions.map_or(usize::MAX, |max| max.saturating_sub(prompt));
         given.unwrap_or(limit).min(room).max(1)
     }
+}
+
+/// Puts the effort of an object, the value of a parameter, among the template's variables.
+///
+/// # Errors
+/// It is no text.
+pub(super) fn take_effort(
+    kwargs: &mut Map<String, Value>,
+    name: &str,
+    given: Option<&Value>,
+) -> Result<(), ApiError> {
+    match given {
+        None | Some(Value::Null) => {}
+        Some(Value::String(word)) => effort(kwargs, word),
+        Some(_) => {
+            return Err(ApiError::bad(
+                name,
+                format!("{name}: effort must be a text"),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Puts `reasoning_effort` among the template's variables. `none` also switches reasoning off where the template has a switch.

@@ -14,8 +14,10 @@ mod template;
 mod tools;
 
 #[cfg(feature = "serve")]
-pub(crate) use self::history::content_text;
+pub(crate) use self::history::{check_call, content_text};
 pub use self::history::{merge_system, prepare};
 pub use self::message::Message;
 pub use self::prompt::prompt_text;
+#[cfg(feature = "serve")]
+pub(crate) use self::template::RESERVED;
 pub use self::template::{ChatTemplate, RenderOptions};

@@ -142,3 +142,51 @@ fn errors_have_anthropics_shape() {
         assert_eq!(document["request_id"].as_str(), answer.header("request-id"));
     }
 }
+
+#[test]
+fn values_of_other_types_are_refused_with_their_place() {
+    let user = |content: Value| json!({"messages": [{"role": "user", "content": content}]});
+    for (body, told) in [
+        (
+            user(json!([{"type": "text", "text": 1}])),
+            "a block of type \"text\" needs \"text\"",
+        ),
+        (
+            user(json!([{"type": "tool_result", "content": "x"}])),
+            "needs \"tool_use_id\"",
+        ),
+        (
+            user(json!([{"type": "tool_use", "id": "t", "input": {}}])),
+            "it names no function",
+        ),
+        (
+            user(json!([{"type": "tool_use", "id": "t", "name": "f", "input": [1]}])),
+            "arguments must be a JSON object",
+        ),
+        (json!({"thinking": "x"}), "thinking: invalid type"),
+        (json!({"thinking": {"type": "x"}}), "thinking: its type"),
+        (json!({"output_config": "x"}), "output_config: invalid type"),
+        (
+            json!({"output_config": {"effort": 1}}),
+            "output_config: effort",
+        ),
+        (
+            json!({"tools": [{"name": "f", "input_schema": "x"}]}),
+            "tools[0] has a schema",
+        ),
+        (
+            json!({"stop_sequences": vec!["a"; 17]}),
+            "stop_sequences has 17 texts",
+        ),
+    ] {
+        let mut whole = json!({"max_tokens": 2, "messages": [{"role": "user", "content": "x"}]});
+        let given = body.as_object().unwrap().clone();
+        whole.as_object_mut().unwrap().extend(given);
+        let answer = SERVER.post("/v1/messages", &whole);
+        let error = answer.json();
+        let message = error["error"]["message"].as_str().unwrap();
+        assert_eq!(answer.status, 400, "{message}");
+        assert_eq!(error["error"]["type"], "invalid_request_error");
+        assert!(message.contains(told), "{message}");
+    }
+}

@@ -52,6 +52,27 @@ fn faults_of_a_request_name_the_parameter() {
         (complete(json!({"min_tokens": 99})), "min_tokens"),
         (complete(json!({"logit_bias": {"99999": 1}})), "logit_bias"),
         (complete(json!({"stop_token_ids": "x"})), "stop_token_ids"),
+        (
+            complete(json!({"stop_token_ids": [99999]})),
+            "stop_token_ids",
+        ),
+        (complete(json!({"prompt": [99999]})), "prompt"),
+        (
+            complete(json!({"stream_options": [true]})),
+            "stream_options",
+        ),
+        (
+            complete(json!({"stream_options": {"include_usage": 1}})),
+            "stream_options",
+        ),
+        (
+            complete(json!({"structured_outputs": ["a"]})),
+            "structured_outputs",
+        ),
+        (
+            complete(json!({"structured_outputs": {"structural_tag": "x"}})),
+            "structured_outputs",
+        ),
         (chat(json!({"messages": "x"})), "messages"),
         (chat(json!({"messages": [{"content": "x"}]})), "messages"),
         (chat(json!({"messages": []})), "messages"),
@@ -64,6 +85,66 @@ fn faults_of_a_request_name_the_parameter() {
         (chat(json!({"tool_choice": "required"})), "tool_choice"),
         (chat(json!({"audio": {"voice": "x"}})), "audio"),
         (chat(json!({"max_tokens": 0})), "max_tokens"),
+        (
+            chat(json!({"max_completion_tokens": 0})),
+            "max_completion_tokens",
+        ),
+        (
+            chat(json!({"messages": [{"role": "user", "content": 3}]})),
+            "messages",
+        ),
+        (
+            chat(
+                json!({"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}),
+            ),
+            "tools",
+        ),
+        (
+            chat(json!({
+                "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "bogus"}}}],
+                "tool_choice": "required",
+            })),
+            "tools",
+        ),
+        (
+            chat(json!({"chat_template_kwargs": {"messages": []}})),
+            "chat_template_kwargs",
+        ),
+        (
+            chat(
+                json!({"response_format": {"type": "json_schema", "json_schema": {"strict": "yes", "schema": {}}}}),
+            ),
+            "response_format",
+        ),
+        (
+            chat(json!({"tool_choice": {"type": "allowed_tools", "mode": "auto"}})),
+            "tool_choice",
+        ),
+        (("/v1/responses", json!({"input": []})), "input"),
+        (("/v1/responses", json!({"input": [1]})), "input"),
+        (
+            ("/v1/responses", json!({"input": "fox ".repeat(600)})),
+            "input",
+        ),
+        (
+            ("/v1/responses", json!({"input": "x", "tools": [1]})),
+            "tools",
+        ),
+        (
+            (
+                "/v1/responses",
+                json!({"input": "x", "reasoning": {"effort": 3}}),
+            ),
+            "reasoning",
+        ),
+        (
+            ("/v1/classify", json!({"input": "x", "labels": ["a", "a"]})),
+            "labels",
+        ),
+        (
+            ("/v1/classify", json!({"input": [1], "labels": ["a"]})),
+            "input",
+        ),
         (chat(json!({"continue_final_message": true})), "messages"),
         (
             chat(json!({"response_format": {"type": "xml"}})),

@@ -190,6 +190,42 @@ fn calls_are_made_and_streamed() {
     }
 }
 
+/// `allowed_tools` in the forms of both APIs: a model that must call gets the allowed function alone.
+#[test]
+fn tools_that_are_not_allowed_are_not_offered() {
+    let function = |name: &str| json!({"name": name, "parameters": {"type": "object", "additionalProperties": false}});
+    let tool = |name: &str| json!({"type": "function", "function": function(name)});
+    let mut body = json!({
+        "messages": question(), "max_tokens": 60, "temperature": 0, "tools": [tool("add"), tool("subtract")],
+        "tool_choice": {"type": "allowed_tools", "allowed_tools": {
+            "mode": "required", "tools": [{"type": "function", "function": {"name": "subtract"}}],
+        }},
+    });
+    let answer = SERVER.ok("/v1/chat/completions", &body);
+    let calls = &answer["choices"][0]["message"]["tool_calls"];
+    assert_eq!(calls[0]["function"]["name"], "subtract", "{answer}");
+    body["tools"] = json!([tool("subtract")]);
+    body["tool_choice"] = "required".into();
+    let alone = SERVER.ok("/v1/chat/completions", &body);
+    assert_eq!(
+        alone["usage"]["prompt_tokens"],
+        answer["usage"]["prompt_tokens"]
+    );
+    let flat = |name: &str| {
+        let mut flat = function(name);
+        flat["type"] = "function".into();
+        flat
+    };
+    let answer = SERVER.ok(
+        "/v1/responses",
+        &json!({
+            "input": "What is 20 + 22?", "max_output_tokens": 60, "temperature": 0, "tools": [flat("add"), flat("subtract")],
+            "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "subtract"}]},
+        }),
+    );
+    assert_eq!(answer["output"][0]["name"], "subtract", "{answer}");
+}
+
 #[test]
 fn calls_have_the_shape_of_each_api() {
     let function = |tool: &Value| tool["function"].clone();

@@ -8,7 +8,7 @@ use super::super::error::ApiError;
 use super::super::fields::Fields;
 use super::super::turn::check_choice;
 use crate::text::chat::reply::ToolChoice;
-use crate::text::chat::{Message, content_text};
+use crate::text::chat::{Message, check_call, content_text};
 
 /// The beginning of a system block that Claude Code sends. The block changes with every request and would defeat the prefix cache.
 const BILLING: &str = "x-anthropic-billing-header";
@@ -45,27 +45,32 @@ pub(super) fn convert(conversation: &mut Vec<Message>, message: &Value) -> Resul
     };
     let (mut text, mut thinking, mut calls) = (Vec::new(), String::new(), Vec::new());
     for block in blocks {
-        let word = |name: &str| block[name].as_str().unwrap_or_default();
-        match word("type") {
-            "text" => text.push(word("text").to_owned()),
-            "thinking" => thinking.push_str(word("thinking")),
+        let kind = block["type"].as_str().unwrap_or_default();
+        let word = |name: &str| {
+            let missing = || format!("a block of type {kind:?} needs {name:?}, a text");
+            block[name].as_str().ok_or_else(missing)
+        };
+        match kind {
+            "text" => text.push(word("text")?.to_owned()),
+            "thinking" => thinking.push_str(word("thinking")?),
             // Encrypted: only Anthropic's servers can read it.
             "redacted_thinking" => {}
-            "tool_use" => calls.push(json!({
-                "id": block["id"], "type": "function",
-                "function": {"name": block["name"], "arguments": block["input"]},
-            })),
+            "tool_use" => {
+                let arguments = check_call(block.get("name"), block.get("input"))
+                    .map_err(|what| format!("the use of a tool: {what}"))?;
+                calls.push(json!({
+                    "id": word("id")?, "type": "function",
+                    "function": {"name": block["name"], "arguments": arguments},
+                }));
+            }
             "tool_result" => {
                 let result = content_text(&block["content"], "\n")
                     .map_err(|what| format!("the result of a tool: {what}"))?;
                 let result = Message::new("tool", result);
-                conversation.push(result.with("tool_call_id", block["tool_use_id"].clone()));
+                conversation.push(result.with("tool_call_id", word("tool_use_id")?));
             }
             "image" | "document" => {
-                return Err(format!(
-                    "{}s are not supported: this server reads text",
-                    word("type")
-                ));
+                return Err(format!("{kind}s are not supported: this server reads text"));
             }
             other => return Err(format!("a block of type {other:?} is not known")),
         }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::error::ApiError;
-use crate::text::chat::{Message, content_text};
+use crate::text::chat::{Message, check_call, content_text};
 
 /// The conversation that `instructions` and `input` make.
 ///
@@ -37,6 +37,9 @@ pub(super) fn conversation(
 }
 
 fn take(messages: &mut Vec<Message>, reasoning: &mut String, item: &Value) -> Result<(), String> {
+    if !item.is_object() {
+        return Err("it is no object".to_owned());
+    }
     let word = |name: &str| item[name].as_str().unwrap_or_default();
     match word("type") {
         "" | "message" => {
@@ -52,6 +55,7 @@ fn take(messages: &mut Vec<Message>, reasoning: &mut String, item: &Value) -> Re
             messages.push(with_reasoning(message, reasoning, role));
         }
         "function_call" => {
+            check_call(item.get("name"), item.get("arguments"))?;
             let call = json!({
                 "id": item["call_id"], "type": "function",
                 "function": {"name": item["name"], "arguments": item["arguments"]},
@@ -72,6 +76,9 @@ fn take(messages: &mut Vec<Message>, reasoning: &mut String, item: &Value) -> Re
             messages.push(with_reasoning(message, reasoning, "assistant"));
         }
         "function_call_output" => {
+            if item["output"].is_null() || !item["call_id"].is_string() {
+                return Err("it needs a call_id and an output".to_owned());
+            }
             let result = Message::new("tool", content_text(&item["output"], "")?);
             messages.push(result.with("tool_call_id", item["call_id"].clone()));
         }
@@ -129,6 +136,23 @@ mod tests {
                 "input_image",
             ),
             (json!({"role": "robot", "content": ""}), "robot"),
+            (json!(null), "it is no object"),
+            (
+                json!({"type": "function_call", "call_id": "c"}),
+                "it names no function",
+            ),
+            (
+                json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{"}),
+                "arguments are not valid JSON",
+            ),
+            (
+                json!({"type": "function_call_output", "call_id": "c"}),
+                "it needs a call_id and an output",
+            ),
+            (
+                json!({"type": "function_call_output", "output": "x"}),
+                "it needs a call_id and an output",
+            ),
         ] {
             let error = conversation(json!([item]), None).unwrap_err();
             assert!(error.message.contains(what), "{}", error.message);

@@ -15,7 +15,8 @@ use crate::error::{Error, Result};
 /// - calls and their results become texts, where the template does not show them.
 ///
 /// # Errors
-/// A part is no text, or arguments are no JSON object; the message names the place.
+/// A content is no text and no list of texts, a reasoning is no text, a call has no name, or its arguments are no JSON object; the message names
+/// the place.
 pub fn prepare(messages: Vec<Message>, format: &ReplyFormat) -> Result<Vec<Message>> {
     let wants_text = format.tools() == ToolFormat::DeepSeek;
     let messages = messages.into_iter().enumerate();
@@ -25,27 +26,40 @@ pub fn prepare(messages: Vec<Message>, format: &ReplyFormat) -> Result<Vec<Messa
             if map.get("role").is_some_and(|role| role == "developer") {
                 map.insert("role".to_owned(), "system".into());
             }
-            if let None | Some(Value::Null | Value::Array(_)) = map.get("content") {
-                let content = map.get("content").unwrap_or(&Value::Null);
+            let content = map.get("content").unwrap_or(&Value::Null);
+            if !content.is_string() {
                 let text = content_text(content, "\n").map_err(|what| place(at, &what))?;
                 map.insert("content".to_owned(), text.into());
             }
-            if let Some(Value::Array(calls)) = map.get_mut("tool_calls") {
-                for (index, call) in calls.iter_mut().enumerate() {
-                    let function = match call.get_mut("function") {
-                        Some(Value::Object(function)) => function,
-                        _ => match call {
-                            Value::Object(call) => call,
-                            _ => {
-                                return Err(place(
-                                    at,
-                                    &format!("tool_calls[{index}] is no object"),
-                                ));
-                            }
-                        },
+            for name in ["reasoning_content", "reasoning", "thinking"] {
+                let is_text = |value: &Value| matches!(value, Value::Null | Value::String(_));
+                if map.get(name).is_some_and(|value| !is_text(value)) {
+                    return Err(place(at, &format!("its {name} must be a text")));
+                }
+            }
+            let calls = match map.get_mut("tool_calls") {
+                None | Some(Value::Null) => &mut Vec::new(),
+                Some(Value::Array(calls)) => calls,
+                Some(_) => return Err(place(at, "its tool_calls must be a list")),
+            };
+            for (index, call) in calls.iter_mut().enumerate() {
+                let bad = |what: &str| place(at, &format!("tool_calls[{index}]{what}"));
+                let Value::Object(call) = call else {
+                    return Err(bad(" is no object"));
+                };
+                let function = match call.contains_key("function") {
+                    true => call.get_mut("function").and_then(Value::as_object_mut),
+                    false => Some(call),
+                };
+                let function = function.ok_or_else(|| bad(": its function is no object"))?;
+                let checked = check_call(function.get("name"), function.get("arguments"));
+                let object = checked.map_err(|what| bad(&format!(": {what}")))?;
+                if function.contains_key("arguments") {
+                    let given = match wants_text {
+                        true => Value::Object(object).to_string().into(),
+                        false => object.into(),
                     };
-                    arguments(function, wants_text)
-                        .map_err(|what| place(at, &format!("tool_calls[{index}]: {what}")))?;
+                    function.insert("arguments".to_owned(), given);
                 }
             }
             Ok(map.into())
@@ -109,31 +123,31 @@ pub(crate) fn content_text(content: &Value, between: &str) -> std::result::Resul
     Ok(texts?.join(between))
 }
 
-fn arguments(
-    function: &mut Map<String, Value>,
-    wants_text: bool,
-) -> std::result::Result<(), String> {
-    let Some(given) = function.get_mut("arguments") else {
-        return Ok(());
-    };
-    let object = match std::mem::take(given) {
-        Value::Object(object) => object,
-        Value::Null => Map::new(),
-        Value::String(text) => match text.trim() {
-            "" | "null" => Map::new(),
+/// The arguments of a call as an object: an object, or a text that holds one; none, `""` and `"null"` are no arguments.
+///
+/// # Errors
+/// The call has no name, or its arguments are something else.
+pub(crate) fn check_call(
+    name: Option<&Value>,
+    arguments: Option<&Value>,
+) -> std::result::Result<Map<String, Value>, String> {
+    let name = name.and_then(Value::as_str).unwrap_or_default();
+    if name.is_empty() {
+        return Err("it names no function".to_owned());
+    }
+    match arguments {
+        None | Some(Value::Null) => Ok(Map::new()),
+        Some(Value::Object(object)) => Ok(object.clone()),
+        Some(Value::String(text)) => match text.trim() {
+            "" | "null" => Ok(Map::new()),
             text => match serde_json::from_str(text) {
-                Ok(Value::Object(object)) => object,
-                Ok(_) => return Err("arguments must be a JSON object".to_owned()),
-                Err(error) => return Err(format!("arguments are not valid JSON: {error}")),
+                Ok(Value::Object(object)) => Ok(object),
+                Ok(_) => Err("arguments must be a JSON object".to_owned()),
+                Err(error) => Err(format!("arguments are not valid JSON: {error}")),
             },
         },
-        _ => return Err("arguments must be a JSON object".to_owned()),
-    };
-    *given = match wants_text {
-        true => Value::Object(object).to_string().into(),
-        false => object.into(),
-    };
-    Ok(())
+        Some(_) => Err("arguments must be a JSON object".to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -172,6 +186,49 @@ mod tests {
                     .starts_with("messages[0]: tool_calls[0]: arguments"),
                 "{error}"
             );
+        }
+    }
+
+    #[test]
+    fn messages_of_other_types_are_refused_in_their_place() {
+        let call = |function: Value| json!({"role": "assistant", "tool_calls": [function]});
+        for (message, what) in [
+            (json!({"role": "user", "content": 3}), "its content must be"),
+            (
+                json!({"role": "tool", "content": {"a": 1}}),
+                "its content must be",
+            ),
+            (
+                json!({"role": "assistant", "tool_calls": "f"}),
+                "its tool_calls must be a list",
+            ),
+            (
+                json!({"role": "assistant", "reasoning": 3}),
+                "its reasoning must be a text",
+            ),
+            (call(json!(1)), "tool_calls[0] is no object"),
+            (
+                call(json!({"function": "f"})),
+                "tool_calls[0]: its function is no object",
+            ),
+            (
+                call(json!({"id": "c"})),
+                "tool_calls[0]: it names no function",
+            ),
+            (
+                call(json!({"function": {"name": 3, "arguments": "{}"}})),
+                "tool_calls[0]: it names no function",
+            ),
+        ] {
+            let error = prepared(json!([message])).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("messages[0]: {what}")),
+                "{error}"
+            );
+        }
+        for content in [json!(null), json!([]), json!("x")] {
+            let message = json!({"role": "assistant", "content": content, "tool_calls": null, "reasoning": null});
+            assert!(prepared(json!([message])).is_ok());
         }
     }
 

@@ -55,6 +55,9 @@ pub struct RenderOptions {
     pub now: Option<DateTime>,
 }
 
+/// Variables of templates that have options of their own.
+pub(crate) const RESERVED: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
+
 impl ChatTemplate {
     /// The checkpoint's templates: `chat_template.jinja` and `additional_chat_templates/*.jinja`, else
     /// `chat_template` of tokenizer_config.json, else that of `chat_template.json`, else the built-in one
@@ -174,7 +177,7 @@ impl ChatTemplate {
             context.insert(name.clone(), Json::from(token.as_str()));
         }
         for (key, value) in &options.kwargs {
-            if ["messages", "tools", "documents", "add_generation_prompt"].contains(&key.as_str()) {
+            if RESERVED.contains(&key.as_str()) {
                 return Err(Error::argument(format!(
                     "{key} is not an extra variable; it has an option of its own"
                 )));
