@@ -1,6 +1,9 @@
 """A task of ours in lm-eval, through its local-completions, against a server whose address is the first argument.
 
 Prints a JSON list of [context, continuation, log likelihood, whether it is greedy]; nothing where lm-eval is not there.
+
+Packages that are enough, beside those of xtask/tests/requirements.txt: `pip install --no-deps lm_eval`, then `datasets lxml portalocker sacrebleu
+tabulate colorama requests tenacity`. They are 80 MB to download; datasets 4 wants an older huggingface_hub than the one of these requirements.
 """
 
 import json
@@ -47,7 +50,7 @@ def main():
             model="local-completions",
             model_args=f"model=tiny,base_url={ADDRESS}/v1/completions,tokenizer_backend=remote,num_concurrent=2,max_retries=1",
             tasks=["ours"],
-            task_manager=TaskManager(include_path=folder),
+            task_manager=TaskManager(include_path=folder, include_defaults=False),
             log_samples=True,
             bootstrap_iters=0,
         )
