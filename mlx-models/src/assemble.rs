@@ -144,7 +144,7 @@ fn assemble(
         rules = rules.and(&head.rules());
         tensors = tensors.with_rules(&rules)?;
     }
-    config.set(TIED, (head != HeadTensors::Own).into());
+    config.set(TIED, head.is_tied().into());
     let mut quantization = match &stored {
         Some(format) => Quantization::uniform(format.scheme),
         None => Quantization::read(&quantization_of, &rules)?,

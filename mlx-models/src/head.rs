@@ -21,14 +21,29 @@ pub(crate) enum HeadTensors {
     Embedding,
     /// The only copy of the matrix: the files have no embedding.
     Only,
+    /// A bias beside the embedding's matrix. The head becomes a layer of its own, which shares the matrix.
+    Bias,
 }
 
 impl HeadTensors {
+    /// Whether the model's head is the embedding.
+    pub(crate) fn is_tied(self) -> bool {
+        matches!(self, Self::Embedding | Self::Only)
+    }
+
     /// Examines the tensors of a checkpoint.
     pub(crate) fn find(checkpoint: &Checkpoint) -> Result<Self> {
         let array = |layer: &str, array: &str| checkpoint.array(&format!("{layer}.{array}"));
+        let has_bias = checkpoint.contains(&format!("{HEAD}.bias"));
         if array(HEAD, ARRAYS[0])?.is_none() {
-            return Ok(Self::Embedding);
+            return Ok(if has_bias {
+                Self::Bias
+            } else {
+                Self::Embedding
+            });
+        }
+        if has_bias {
+            return Ok(Self::Own);
         }
         if array(EMBEDDING, ARRAYS[0])?.is_none() {
             return Ok(Self::Only);
@@ -51,6 +66,7 @@ impl HeadTensors {
         let rule = |array: &str| {
             let head = format!("{HEAD}.{array}");
             match self {
+                Self::Bias => Some(Rule::copy(&format!("{EMBEDDING}.{array}"), &head)),
                 Self::Own => None,
                 Self::Embedding => Some(Rule::drop(&head, "the head is the embedding")),
                 Self::Only => Some(Rule::rename(&head, &format!("{EMBEDDING}.{array}"))),

@@ -313,3 +313,27 @@ fn tensors_in_f64_load_as_f32() {
             .all(|name| file.info(name).unwrap().0 == DType::F32)
     );
 }
+
+/// The bias of a head that shares the embedding's matrix is used, and a converted folder has both.
+#[test]
+fn a_tied_head_may_have_a_bias() {
+    for case in ["phi", "ernie4_5_moe"] {
+        let (mut config, mut own) = (config(case), tensors(case));
+        assert!(own.contains_key("lm_head.bias"), "{case}");
+        let embedding = own["model.embed_tokens.weight"].clone();
+        own.insert("lm_head.weight".to_owned(), embedding);
+        config["tie_word_embeddings"] = false.into();
+        let untied = folder(&config, &own);
+        let expected = logits(&loaded(untied.path()));
+        own.remove("lm_head.weight");
+        config["tie_word_embeddings"] = true.into();
+        let tied = folder(&config, &own);
+        assert_eq!(logits(&loaded(tied.path())), expected, "{case}");
+        let out = tempfile::tempdir().unwrap();
+        let files = vec![Safetensors::open(tied.path().join("model.safetensors")).unwrap()];
+        let options = ConvertOptions::default();
+        let to = out.path();
+        convert(case, config, files, to, &options, &mut |_, _| Ok(())).unwrap();
+        assert_eq!(logits(&loaded(out.path())), expected, "{case}, converted");
+    }
+}

@@ -20,6 +20,7 @@ pub struct Rule {
 enum Action {
     Drop(String),
     Rename(Pattern),
+    Copy(Pattern),
     Transpose(Vec<i32>),
     Add(f32),
     Words,
@@ -49,6 +50,14 @@ impl Rule {
     /// The names have different placeholders.
     pub fn rename(from: &str, to: &str) -> Self {
         Self::new(from, Action::Rename(Pattern::new(to))).checked()
+    }
+
+    /// The tensor is also another parameter, with another name.
+    ///
+    /// # Panics
+    /// The names have different placeholders.
+    pub fn copy(from: &str, to: &str) -> Self {
+        Self::new(from, Action::Copy(Pattern::new(to))).checked()
     }
 
     /// The axes get another order: axis i is axis `axes[i]` of the published tensor. Not for packed weights.
@@ -131,7 +140,7 @@ impl Rule {
     /// that MLX programs wrote, and is undone when a model is saved.
     ///
     /// # Panics
-    /// The rule cannot be undone: it drops, stacks or makes words.
+    /// The rule cannot be undone: it drops, copies, stacks or makes words.
     #[must_use]
     pub fn written(mut self) -> Self {
         assert!(self.inverse().is_some(), "{self:?} cannot be undone");
@@ -147,7 +156,9 @@ impl Rule {
             | Action::Add(_)
             | Action::Words
             | Action::Ternary(_) => (&[], 0),
-            Action::Rename(to) | Action::Join(_, to) => (std::slice::from_ref(to), 0),
+            Action::Rename(to) | Action::Copy(to) | Action::Join(_, to) => {
+                (std::slice::from_ref(to), 0)
+            }
             Action::Stack(to) => (std::slice::from_ref(to), 1),
             Action::Split(_, to) => (to, 0),
         };
@@ -167,7 +178,7 @@ impl Rule {
     pub(super) fn inverse(&self) -> Option<Self> {
         let from = || self.from[0].clone();
         let (action, from) = match &self.action {
-            Action::Drop(_) | Action::Stack(_) | Action::Words => return None,
+            Action::Drop(_) | Action::Copy(_) | Action::Stack(_) | Action::Words => return None,
             Action::Ternary(matrix) => {
                 return (!matrix.back).then(|| {
                     Self::of_matrix(Matrix {
@@ -210,6 +221,10 @@ impl Rule {
         match &self.action {
             Action::Drop(reason) => return Err(reason),
             Action::Rename(to) => out.push(renamed(to.fill(&captures), piece)),
+            Action::Copy(to) => {
+                out.push(renamed(to.fill(&captures), piece.clone()));
+                out.push(piece);
+            }
             Action::Transpose(axes) => out.push(piece.then(Change::Transpose(axes.clone()))),
             Action::Add(number) => out.push(piece.then(Change::Add(*number))),
             Action::Words => out.push(piece.then(Change::Words)),
