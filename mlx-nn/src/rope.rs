@@ -1,9 +1,7 @@
 //! [`Rope`]: rotary position embedding (Su et al., arXiv:2104.09864) and its context extensions.
 //!
-//! Every variant is a table of frequencies and an amplitude, worked out once in f64; the rotation
+//! Every variant is a table of frequencies and an amplitude, worked out once; the rotation
 //! itself is one fused operation with an offset per row. Dimension `i` is paired with `i + dims/2`, or with its neighbour.
-
-use std::f64::consts::PI;
 
 use mlx_core::{Array, Error, ErrorKind, Result, fast};
 
@@ -12,11 +10,11 @@ use crate::attention::split_heads;
 use crate::norm::RmsNorm;
 use crate::step::{Step, Turned};
 
+mod frequencies;
 mod growing;
-mod llama3;
 
+use frequencies::{llama3, period_of, yarn_edges};
 pub(crate) use growing::Growing;
-use llama3::llama3;
 
 /// How positions become angles.
 #[derive(Clone, Debug, PartialEq)]
@@ -150,15 +148,21 @@ impl Rope {
         }
         let half = dims as usize / 2;
         let plain = |i: usize| config.base.powf(2.0 * i as f64 / f64::from(dims));
-        let table = |period: &dyn Fn(usize) -> f64| {
+        // As transformers works frequencies out: in F32, step by step. A unit in the last place of the first frequency is
+        // visible in logits after some hundred positions.
+        let single = |i: usize| plain(i) as f32;
+        let table = |period: &dyn Fn(usize) -> f32| {
             let sign = if config.reversed { -1.0 } else { 1.0 };
-            let periods: Vec<f32> = (0..half).map(|i| (sign * period(i)) as f32).collect();
+            let periods: Vec<f32> = (0..half).map(|i| sign * period(i)).collect();
             Array::from_slice(&periods, &[half as i32])
         };
         let (mut long, mut growing) = (None, None);
         let (periods, amplitude) = match &config.scaling {
-            RopeScaling::Default => (table(&plain)?, 1.0),
-            RopeScaling::Linear { factor } => (table(&|i| plain(i) * factor)?, 1.0),
+            RopeScaling::Default => (table(&single)?, 1.0),
+            RopeScaling::Linear { factor } => {
+                let frequency = |i: usize| 1.0 / single(i) / *factor as f32;
+                (table(&|i| period_of(frequency(i)))?, 1.0)
+            }
             &RopeScaling::Llama3 {
                 factor,
                 low_freq_factor,
@@ -166,13 +170,14 @@ impl Rope {
                 original,
             } => (
                 table(&|i| {
-                    llama3(
-                        plain(i),
+                    let frequency = llama3(
+                        1.0 / single(i),
                         factor,
                         low_freq_factor,
                         high_freq_factor,
                         original,
-                    )
+                    );
+                    period_of(frequency)
                 })?,
                 1.0,
             ),
@@ -184,21 +189,13 @@ impl Rope {
                 amplitude,
                 truncate,
             } => {
-                let edge = |rotations: f64| {
-                    f64::from(dims) * (original / (rotations * 2.0 * PI)).ln()
-                        / (2.0 * config.base.ln())
-                };
-                let (mut low, mut high) = (edge(beta_fast), edge(beta_slow));
-                if truncate {
-                    (low, high) = (low.floor(), high.ceil());
-                }
-                let (low, mut high) = (low.max(0.0), high.min(f64::from(dims) - 1.0));
-                if low == high {
-                    high += 0.001;
-                }
+                let rotations = (beta_fast, beta_slow);
+                let (low, high) = yarn_edges(config.base, dims, original, rotations, truncate);
                 let period = |i: usize| {
-                    let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
-                    1.0 / (ramp / (factor * plain(i)) + (1.0 - ramp) / plain(i))
+                    let ramp = (i as f32 - low as f32) / (high - low) as f32;
+                    let kept = 1.0 - ramp.clamp(0.0, 1.0);
+                    let (long, short) = (factor as f32 * single(i), single(i));
+                    period_of(1.0 / long * (1.0 - kept) + 1.0 / short * kept)
                 };
                 (table(&period)?, amplitude)
             }
@@ -220,11 +217,11 @@ impl Rope {
                         ));
                     }
                 }
-                let periods = table(&|i| longs[i] * plain(i))?;
+                let periods = table(&|i| longs[i] as f32 * single(i))?;
                 let amplitude_of_long = long_amplitude.unwrap_or(*amplitude);
                 let beyond = Table::new(periods, amplitude_of_long, dims, head_dim)?;
                 long = Some((*original, beyond));
-                (table(&|i| short[i] * plain(i))?, *amplitude)
+                (table(&|i| short[i] as f32 * single(i))?, *amplitude)
             }
             RopeScaling::Dynamic { .. } if config.reversed => {
                 let message = "rope dynamic is not supported where pairs turn backwards";
@@ -234,16 +231,16 @@ impl Rope {
                 let interleaved = config.interleaved;
                 let rope = Growing::new(config.base, factor, original, dims, interleaved);
                 growing = Some(rope);
-                (table(&plain)?, 1.0)
+                (table(&single)?, 1.0)
             }
             &RopeScaling::Proportional { partial, factor } => {
                 let rotating = (partial * f64::from(dims) / 2.0).floor() as usize;
                 (
                     table(&|i| {
                         if i < rotating {
-                            plain(i) * factor
+                            period_of(1.0 / single(i) / factor as f32)
                         } else {
-                            f64::INFINITY
+                            f32::INFINITY
                         }
                     })?,
                     1.0,
