@@ -12,7 +12,7 @@ use crate::decay::Decay;
 use crate::linear::Linear;
 use crate::module::{Module, Path, Visit, VisitMut};
 use crate::norm::RmsNorm;
-use crate::step::{Replay, StateAfter, Step};
+use crate::step::{Rerun, StateAfter, Step};
 
 /// Sizes of a [`GatedDeltaNet`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -178,7 +178,7 @@ pub(crate) fn run(
         step.state(layer, DELTA)?,
     ];
     let (y, end) = delta(&inputs, &step.real_widths()?)?;
-    let replay = Replay {
+    let replay = Rerun {
         inputs: inputs.into(),
         run: Rc::new(|inputs, keep| Ok(delta(inputs, keep)?.1)),
     };

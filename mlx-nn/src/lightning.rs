@@ -10,7 +10,7 @@ use crate::activation::Activation;
 use crate::cache::{LayerKind, RecurrentShape, StatePart};
 use crate::linear::Linear;
 use crate::norm::RmsNorm;
-use crate::step::{Replay, StateAfter, Step};
+use crate::step::{Rerun, StateAfter, Step};
 
 /// Sizes of a [`Lightning`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -99,7 +99,7 @@ impl Lightning {
             step.state(layer, 0)?,
         ];
         let (y, end) = attend(&inputs, &step.real_widths()?, heads)?;
-        let replay = Replay {
+        let replay = Rerun {
             inputs: inputs.into(),
             run: Rc::new(move |inputs, keep| Ok(attend(inputs, keep, heads)?.1)),
         };

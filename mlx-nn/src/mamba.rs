@@ -13,7 +13,7 @@ use crate::init::Initial;
 use crate::linear::Linear;
 use crate::module::{Module, Param, Path, Visit, VisitMut};
 use crate::norm::RmsNorm;
-use crate::step::{Replay, StateAfter, Step};
+use crate::step::{Rerun, StateAfter, Step};
 
 /// Sizes and options of a [`Mamba`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -170,7 +170,7 @@ impl Mamba {
             step.state(layer, SCAN)?,
         ];
         let (y, end) = scan(&inputs, &step.real_widths()?, groups, limits)?;
-        let replay = Replay {
+        let replay = Rerun {
             inputs: inputs.into(),
             run: Rc::new(move |inputs, keep| Ok(scan(inputs, keep, groups, limits)?.1)),
         };

@@ -16,7 +16,7 @@ use crate::cache::state::{Kept, LayerState, refusal};
 use crate::cache::{ModelCache, in_layer};
 
 pub(crate) use self::growing::Turned;
-pub use self::recurrent::{Replay, StateAfter};
+pub use self::recurrent::{Rerun, StateAfter};
 pub use crate::attend::{Attend, Keys};
 
 mod behind;

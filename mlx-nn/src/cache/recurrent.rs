@@ -14,7 +14,7 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result, fast, ops::concat};
 
 use super::kind::{RecurrentShape, StatePart};
 use super::state::{Kept, LayerState, RowLen, State, not_kin, refusal};
-use crate::step::Replay;
+use crate::step::Rerun;
 
 /// The arrays that a layer handed over in a step for one part of its state.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub(crate) enum Handed {
     /// The state before the step, and the state after each row's last token: `[B, …]`.
     End { before: Array, state: Array },
     /// The state after each row's last token, and a function that computes the state after fewer tokens.
-    Again { end: Array, replay: Replay },
+    Again { end: Array, replay: Rerun },
 }
 
 /// The recurrent state of one layer.

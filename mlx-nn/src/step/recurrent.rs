@@ -70,13 +70,13 @@ pub enum StateAfter {
         /// After the last real token of each row: `[B, …]`.
         end: Array,
         /// The recurrence.
-        replay: Replay,
+        replay: Rerun,
     },
 }
 
 /// A recurrence that can be run again over the first tokens of each row.
 #[derive(Clone)]
-pub struct Replay {
+pub struct Rerun {
     /// The inputs of `run`, with the state before the step.
     pub inputs: Vec<Array>,
     /// Returns the state `[B, …]` after the first `keep[b]` tokens of row b, from the inputs and `keep`, I32 `[B]`.
@@ -85,9 +85,9 @@ pub struct Replay {
 
 type Run = dyn Fn(&[Array], &Array) -> Result<Array>;
 
-impl fmt::Debug for Replay {
+impl fmt::Debug for Rerun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let replay = &mut f.debug_struct("Replay");
+        let replay = &mut f.debug_struct("Rerun");
         replay.field("inputs", &self.inputs).finish_non_exhaustive()
     }
 }
