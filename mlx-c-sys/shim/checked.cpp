@@ -1,81 +1,19 @@
-// Checks of values, as nodes of the graph: indices before a gather or scatter trusts them, and numbers before LAPACK does.
-//
-// On the CPU a check passes its input on. A value that fails becomes 0, so that a later operation stays inside its arrays
-// even if it runs, and the evaluation ends in an error. A GPU cannot report an error from a kernel without a
-// synchronisation: there an index that is out of range becomes one that is in range.
-#include <cmath>
-#include <cstring>
+// Checks of indices before a gather or scatter trusts them.
+#include "checked.h"
+
 #include <limits>
 
-#include "mlx/allocator.h"
-#include "mlx/backend/common/utils.h"
-#include "mlx/backend/cpu/encoder.h"
-#include "mlx/ops.h"
-#include "mlx/primitives.h"
-
-#include "checked.h"
+#include "check.h"
 #include "elements.h"
-#include "guard.h"
-#include "profile.h"
-#include "run_ahead.h"
+
+#ifdef MLXRS_CUDA
+#include "cuda/report.h"
+#include "ops/lookup/cuda/check.h"
+#endif
 
 namespace {
 
 using namespace mlxrs;
-using Arrays = std::vector<mx::array>;
-
-// The inclusive range of an index. Negative indices count from `from_end`; it is 0 where they are refused.
-struct Range {
-  int64_t most;
-  int64_t from_end;
-
-  bool holds(int64_t i) const {
-    return i < 0 ? i + from_end >= 0 && i + from_end <= most && from_end > 0 : i <= most;
-  }
-};
-
-// A node that passes its first input on if the check succeeds.
-class Check : public mx::Primitive {
- public:
-  Check(mx::Stream s, std::string what) : mx::Primitive(s), what_(std::move(what)) {}
-
-  void eval_cpu(const Arrays& in, Arrays& out) override {
-    timed(stream(), name(), [&] {
-      auto& x = out[0];
-      if (in[0].flags().row_contiguous && mx::is_donatable(in[0], x)) {
-        x.copy_shared_buffer(in[0]);
-      } else {
-        x.set_data(mx::allocator::malloc(x.nbytes()));
-      }
-      if (x.size() > 0) {
-        encode(in, x);
-      }
-    });
-    run_ahead(stream(), out[0].nbytes());
-  }
-  void eval_gpu(const Arrays&, Arrays&) override {
-    throw std::runtime_error(std::string(name()) + " runs on the CPU only");
-  }
-  Arrays vjp(const Arrays&, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) override {
-    Arrays result;
-    for (int i : argnums) {
-      // The source gives only the range. It has no part in the values, so its cotangent is 0.
-      result.push_back(i == 0 ? cotangents[0] : mx::array(0.0f));
-    }
-    return result;
-  }
-  Arrays jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) override {
-    return {argnums[0] == 0 ? tangents[0] : mx::zeros_like(primals[0], stream())};
-  }
-  std::vector<mx::Shape> output_shapes(const Arrays& in) override {
-    return {in[0].shape()};
-  }
-
- protected:
-  virtual void encode(const Arrays& in, mx::array& x) = 0;
-
-  std::string what_;
-};
 
 class CheckIndices : public Check {
  public:
@@ -109,8 +47,8 @@ class CheckIndices : public Check {
     return follows ? mx::stop_gradient(checked, s) : checked;
   }
 
-  // The GPU's form, by MLX's operations: an index outside the range becomes another place of the axis. It is one node
-  // where the range is a whole axis.
+  // The form of GPUs that do not run kernels of ours, by MLX's operations: an index outside the range becomes another place of
+  // the axis. It is one node where the range is a whole axis.
   static mx::array bounded(mx::Stream s, const Of& of, const mx::array& indices, const mx::array& source) {
     auto dtype = indices.dtype();
     auto ranges = ranges_of(of, sizes_of(of, source));
@@ -153,6 +91,12 @@ class CheckIndices : public Check {
     return {{mx::array(indices.shape(), indices.dtype(), std::move(node), {indices})}, {axes[0] >= 0 ? 0 : -1}};
   }
 
+#ifdef MLXRS_CUDA
+  void eval_gpu(const Arrays& in, Arrays& out) override {
+    ops::check_on_cuda(what_, in[0], out[0].size() > 0 ? ranges_for(in) : std::vector<Range>{}, out[0], stream());
+  }
+#endif
+
   const char* name() const override {
     return "CheckIndices";
   }
@@ -163,34 +107,27 @@ class CheckIndices : public Check {
 
  protected:
   void encode(const Arrays& in, mx::array& x) override {
-    auto sizes = in.size() > 1 ? sizes_of(of_, in[1]) : sizes_;
-    auto ranges = ranges_of(of_, sizes);
-    for (size_t i = 0; i < ranges.size(); i++) {
-      if (ranges[i].most < 0) {
-        // Even index 0 is out of range, so the operation that follows must not run.
-        throw std::out_of_range(message(what_, 0, sizes[i], of_.windows[i]));
-      }
-    }
+    auto ranges = ranges_for(in);
     auto& encoder = mx::cpu::get_command_encoder(stream());
     encoder.set_input_array(in[0]);
     encoder.set_output_array(x);
     switch (x.dtype()) {
       case mx::int8:
-        return dispatch<int8_t>(encoder, in[0], x, ranges, sizes);
+        return dispatch<int8_t>(encoder, in[0], x, std::move(ranges));
       case mx::int16:
-        return dispatch<int16_t>(encoder, in[0], x, ranges, sizes);
+        return dispatch<int16_t>(encoder, in[0], x, std::move(ranges));
       case mx::int32:
-        return dispatch<int32_t>(encoder, in[0], x, ranges, sizes);
+        return dispatch<int32_t>(encoder, in[0], x, std::move(ranges));
       case mx::int64:
-        return dispatch<int64_t>(encoder, in[0], x, ranges, sizes);
+        return dispatch<int64_t>(encoder, in[0], x, std::move(ranges));
       case mx::uint8:
-        return dispatch<uint8_t>(encoder, in[0], x, ranges, sizes);
+        return dispatch<uint8_t>(encoder, in[0], x, std::move(ranges));
       case mx::uint16:
-        return dispatch<uint16_t>(encoder, in[0], x, ranges, sizes);
+        return dispatch<uint16_t>(encoder, in[0], x, std::move(ranges));
       case mx::uint32:
-        return dispatch<uint32_t>(encoder, in[0], x, ranges, sizes);
+        return dispatch<uint32_t>(encoder, in[0], x, std::move(ranges));
       case mx::uint64:
-        return dispatch<uint64_t>(encoder, in[0], x, ranges, sizes);
+        return dispatch<uint64_t>(encoder, in[0], x, std::move(ranges));
       default:
         throw std::invalid_argument(what_ + ": indices must be integers");
     }
@@ -215,22 +152,25 @@ class CheckIndices : public Check {
   static std::vector<Range> ranges_of(const Of& of, const std::vector<int64_t>& sizes) {
     std::vector<Range> ranges;
     for (size_t i = 0; i < sizes.size(); i++) {
-      ranges.push_back({sizes[i] - of.windows[i], of.from_end ? sizes[i] : 0});
+      ranges.push_back({sizes[i] - of.windows[i], of.from_end ? sizes[i] : 0, sizes[i], of.windows[i]});
     }
     return ranges;
   }
 
-  static std::string message(const std::string& what, int64_t index, int64_t size, int window) {
-    auto text = what + ": index " + std::to_string(index) + " is outside an axis of " + std::to_string(size);
-    return window > 1 ? text + " for a window of " + std::to_string(window) : text;
+  std::vector<Range> ranges_for(const Arrays& in) const {
+    auto ranges = ranges_of(of_, in.size() > 1 ? sizes_of(of_, in[1]) : sizes_);
+    for (const auto& range : ranges) {
+      if (range.most < 0) {
+        // Even index 0 is out of range, so the operation that follows must not run.
+        throw std::out_of_range(index_error(what_, 0, range.size, range.window));
+      }
+    }
+    return ranges;
   }
 
   template <typename T>
-  void dispatch(
-      mx::cpu::CommandEncoder& encoder, const mx::array& in, mx::array& x, std::vector<Range> ranges,
-      std::vector<int64_t> sizes) {
-    encoder.dispatch([in = mx::array::unsafe_weak_copy(in), out = x.data<T>(), ranges = std::move(ranges),
-                      sizes = std::move(sizes), windows = of_.windows, what = what_]() {
+  void dispatch(mx::cpu::CommandEncoder& encoder, const mx::array& in, mx::array& x, std::vector<Range> ranges) {
+    encoder.dispatch([in = mx::array::unsafe_weak_copy(in), out = x.data<T>(), ranges = std::move(ranges), what = what_]() {
       size_t n = ranges.size();
       bool failed = false;
       T wrong = 0;
@@ -256,7 +196,7 @@ class CheckIndices : public Check {
         });
       }
       if (failed) {
-        throw std::out_of_range(message(what, value(wrong), sizes[place], windows[place]));
+        throw std::out_of_range(index_error(what, value(wrong), ranges[place].size, ranges[place].window));
       }
     });
   }
@@ -265,63 +205,20 @@ class CheckIndices : public Check {
   std::vector<int64_t> sizes_;
 };
 
-class CheckFinite : public Check {
- public:
-  using Check::Check;
-
-  std::pair<Arrays, std::vector<int>> vmap(const Arrays& in, const std::vector<int>& axes) override {
-    auto node = std::make_shared<CheckFinite>(stream(), what_);
-    return {{mx::array(in[0].shape(), in[0].dtype(), std::move(node), {in[0]})}, {axes[0]}};
-  }
-  const char* name() const override {
-    return "CheckFinite";
-  }
-  bool is_equivalent(const mx::Primitive& other) const override {
-    return what_ == static_cast<const CheckFinite&>(other).what_;
-  }
-
- protected:
-  void encode(const Arrays& in, mx::array& x) override {
-    auto& encoder = mx::cpu::get_command_encoder(stream());
-    encoder.set_input_array(in[0]);
-    encoder.set_output_array(x);
-    switch (x.dtype()) {
-      case mx::float32:
-        return dispatch<float>(encoder, in[0], x);
-      case mx::float64:
-        return dispatch<double>(encoder, in[0], x);
-      case mx::complex64:
-        return dispatch<mx::complex64_t>(encoder, in[0], x);
-      default:
-        throw std::invalid_argument(what_ + ": expected F32, F64 or C64");
-    }
-  }
-
- private:
-  template <typename T>
-  void dispatch(mx::cpu::CommandEncoder& encoder, const mx::array& in, mx::array& x) {
-    encoder.dispatch([in = mx::array::unsafe_weak_copy(in), out = x.data<T>(), what = what_]() {
-      bool finite = true;
-      each<T>(in, out, [&](T given, size_t) {
-        bool good;
-        if constexpr (std::is_same_v<T, mx::complex64_t>) {
-          good = std::isfinite(given.real()) && std::isfinite(given.imag());
-        } else {
-          good = std::isfinite(given);
-        }
-        finite &= good;
-        return good ? given : T(0);
-      });
-      if (!finite) {
-        throw std::domain_error(what + ": the matrix holds NaN or an infinity");
-      }
-    });
-  }
-};
-
 } // namespace
 
 namespace mlxrs {
+
+std::string index_error(const std::string& what, int64_t index, int64_t size, int window) {
+  auto text = what + ": index " + std::to_string(index) + " is outside an axis of " + std::to_string(size);
+  return window > 1 ? text + " for a window of " + std::to_string(window) : text;
+}
+std::string row_error(int64_t row, int64_t rows) {
+  return "a row's number must be below " + std::to_string(rows) + ", given " + std::to_string(row);
+}
+std::string expert_error(int64_t expert, int64_t experts) {
+  return "an expert's index must be below " + std::to_string(experts) + ", given " + std::to_string(expert);
+}
 
 mx::array check_indices(
     const std::string& what, const mx::array& indices, const mx::array& source, std::vector<int> axes,
@@ -346,17 +243,20 @@ mx::array check_indices(
   require(
       !several || (indices.ndim() > 0 && indices.shape(-1) == static_cast<int>(axes.size())), "one index for each axis");
   CheckIndices::Of of{std::move(axes), std::move(windows), product, from_end};
-  return s.device == mx::Device::cpu ? CheckIndices::node(s, what, std::move(of), indices, source)
-                                     : CheckIndices::bounded(s, of, indices, source);
+  if (s.device == mx::Device::cpu) {
+    return CheckIndices::node(s, what, std::move(of), indices, source);
+  }
+#ifdef MLXRS_CUDA
+  if (cuda::runs_kernels(s)) {
+    // The kernel takes so many axes.
+    bool fits = indices.ndim() <= cuda::CheckArgs::most_axes;
+    return CheckIndices::node(s, what, std::move(of), fits ? indices : mx::contiguous(indices, false, s), source);
+  }
+#endif
+  return CheckIndices::bounded(s, of, indices, source);
 }
 
 } // namespace mlxrs
-
-#ifndef __APPLE__
-// LAPACK calls this for an argument that it refuses, such as NaN. LAPACK's own function ends the process, and from a
-// stream's thread it never returns. With this one the LAPACK routine returns a status, which MLX turns into an error.
-extern "C" void xerbla_(const char*, const int*, size_t) {}
-#endif
 
 extern "C" int mlxrs_check_indices(
     mlx_array* res,
@@ -378,14 +278,12 @@ extern "C" int mlxrs_check_indices(
   });
 }
 
-extern "C" int mlxrs_check_finite(mlx_array* res, mlx_array a, const char* what, mlx_stream s) {
-  return guarded([&] {
-    const auto& x = mlx_array_get_(a);
-    mx::Stream stream = mlx_stream_get_(s);
-    if (stream.device != mx::Device::cpu) {
-      throw std::invalid_argument(std::string(what) + ": this check runs on the CPU only");
+extern "C" int mlxrs_check_reports(void) {
+  return guarded([] {
+#ifdef MLXRS_CUDA
+    if (auto error = cuda::finding()) {
+      throw std::out_of_range(*error);
     }
-    mlx_array_set_(
-        *res, mx::array(x.shape(), x.dtype(), std::make_shared<CheckFinite>(stream, what), {x}));
+#endif
   });
 }

@@ -83,7 +83,8 @@ int mlxrs_stream_index(int* res, mlx_stream s);
  * are of the flattened leading axes: all but the last two. As many places as `windows` says for the axis (one entry
  * for each axis, or one for all) must exist from an index on. Negative indices count from the end if `from_end`;
  * else they are out of range.
- * On the CPU the evaluation fails. On a GPU an index that is out of range becomes one that is in range. */
+ * An index that is out of range fails the evaluation. On a GPU it becomes 0, and the kernel reports it: see mlxrs_check_reports. GPUs that
+ * do not run kernels of ours report nothing, and take another index that is in range. */
 int mlxrs_check_indices(
     mlx_array* res,
     mlx_array indices,
@@ -95,6 +96,9 @@ int mlxrs_check_indices(
     size_t windows_num,
     bool from_end,
     mlx_stream s);
+/* Fails with the error of a kernel on a GPU stream of this thread, if one has reported an index that is out of range since the last
+ * mlxrs_rearm. Call it after each wait for results. */
+int mlxrs_check_reports(void);
 /* `a`, whose evaluation fails if it holds NaN or an infinity. On the CPU, for F32, F64 and C64. */
 int mlxrs_check_finite(mlx_array* res, mlx_array a, const char* what, mlx_stream s);
 
@@ -126,7 +130,7 @@ void mlxrs_reading(bool begin);
 int mlxrs_array_pin(mlx_array a);
 
 /* Makes the calling thread's streams usable again after one of them failed: waits until they have skipped their
- * remaining tasks, and forgets the error. The results of these tasks must not be used. Until then, a failed stream
+ * remaining tasks (those of a GPU run), and forgets the error. The results of these tasks must not be used. Until then, a failed stream
  * returns its error at each wait. */
 int mlxrs_rearm(void);
 /* The number of streams that have a thread: those with tasks from threads that have not ended. */

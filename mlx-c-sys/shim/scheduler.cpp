@@ -34,6 +34,10 @@
 #include "of_mlx.h"
 #include "worker.h"
 
+#ifdef MLXRS_CUDA
+#include "cuda/report.h"
+#endif
+
 namespace {
 
 namespace mx = mlx::core;
@@ -237,6 +241,9 @@ void Scheduler::check_error(Stream stream) {
 
 extern "C" int mlxrs_rearm(void) {
   return mlxrs::guarded([] {
+#ifdef MLXRS_CUDA
+    mlxrs::cuda::forget_findings();
+#endif
     if (has_ended || !mlxrs::is_cpu_library()) {
       return;
     }

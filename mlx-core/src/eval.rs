@@ -13,7 +13,7 @@ use crate::{poison, stream};
 /// Computes `arrays` and waits for them.
 ///
 /// # Errors
-/// - A kernel fails, or a kernel that was queued earlier on the same stream failed.
+/// - A kernel fails, or another one that was queued on the same stream failed.
 /// - The file of an array of [`Safetensors`](crate::Safetensors) was truncated.
 ///
 /// The error poisons every array of this thread that is not known to be good: reading or using it is an error.
@@ -32,7 +32,7 @@ pub fn eval<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()>
     let started = roots().any(is_lazy);
     // SAFETY: a live vector of live arrays.
     ffi::call(ErrorKind::Eval, || unsafe { sys::mlx_eval(vector.c()) })
-        .and_then(|()| mapped::check())
+        .and_then(|()| check())
         .map_err(|error| fail(roots(), error))?;
     poison::good(roots(), started);
     Ok(())
@@ -137,6 +137,14 @@ impl Drop for Replay {
     }
 }
 
+/// Fails if something that was waited for failed without MLX's knowledge: a file was truncated, or a kernel of a GPU was given an index out
+/// of range.
+fn check() -> Result<()> {
+    mapped::check()?;
+    // SAFETY: takes nothing.
+    ffi::call(ErrorKind::Eval, || unsafe { sys::mlxrs_check_reports() })
+}
+
 /// Whether the computation of the array has not been queued yet.
 fn is_lazy(array: &Array) -> bool {
     let mut lazy = false;
@@ -166,7 +174,7 @@ pub fn synchronize() -> Result<()> {
     let stream = stream::current()?;
     // SAFETY: the current stream is live.
     ffi::call(ErrorKind::Eval, || unsafe { sys::mlx_synchronize(stream) })
-        .and_then(|()| mapped::check())
+        .and_then(|()| check())
         .map_err(|error| poison::failed([], error))?;
     poison::good([], true);
     Ok(())

@@ -19,6 +19,7 @@ use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 use crate::poison;
+use crate::stream;
 
 pub(crate) mod closure;
 pub(crate) mod vector;
@@ -105,7 +106,8 @@ impl Arg for Array {
         self.raw()
     }
     fn check(&self) -> Result<()> {
-        poison::check(self)
+        poison::check(self)?;
+        self.dtype().check()
     }
 }
 
@@ -131,8 +133,7 @@ impl<A: std::borrow::Borrow<Array>> Arg for Option<A> {
         }
     }
     fn check(&self) -> Result<()> {
-        self.as_ref()
-            .map_or(Ok(()), |array| poison::check(array.borrow()))
+        self.as_ref().map_or(Ok(()), |array| array.borrow().check())
     }
 }
 
@@ -145,6 +146,15 @@ impl Arg for DType {
     type C = sys::mlx_dtype;
     fn c(&self) -> Self::C {
         self.raw()
+    }
+    /// Fails for F64 on a GPU: some of MLX's operations have no kernels for it there, and others are wrong.
+    fn check(&self) -> Result<()> {
+        if *self != DType::F64 || !stream::is_on_gpu()? {
+            return Ok(());
+        }
+        let message =
+            "F64 is not supported on a GPU: convert to F32, or compute on a stream of the CPU";
+        Err(Error::new(ErrorKind::Unsupported, message))
     }
 }
 
@@ -285,7 +295,7 @@ pub(crate) fn arrays(f: impl FnOnce(*mut sys::mlx_vector_array) -> c_int) -> Res
 
 /// The form of an operation on the current stream.
 pub(crate) fn form(op: sys::mlxrs_op) -> Result<sys::mlxrs_form> {
-    let stream = crate::stream::current()?;
+    let stream = stream::current()?;
     let mut found = sys::MLXRS_FORM_PLAIN;
     call(ErrorKind::Mlx, || {
         // SAFETY: a live stream, and a number to write to.

@@ -9,8 +9,8 @@
 //!   count from the end.
 //! - **Shapes** broadcast as in NumPy.
 //! - **Indices** inside arrays are checked when they are evaluated. On the CPU, an index out of range fails the
-//!   evaluation. On a GPU, where a kernel cannot fail, another place of the array is used instead.
-//! - **Laziness.** Nothing here computes; the error of a kernel is reported at evaluation.
+//! - **Indices** inside arrays are checked when they are evaluated. An index out of range fails the
+//!   evaluation.
 
 use std::borrow::{Borrow, Cow};
 use std::ops::{RangeFull, RangeInclusive};

@@ -255,6 +255,19 @@ thread_local! {
     static CURRENT: RefCell<Vec<Stream>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Whether the current stream is that of a GPU.
+pub(crate) fn is_on_gpu() -> Result<bool> {
+    let stream = current()?;
+    let mut raw = sys::mlx_device {
+        ctx: std::ptr::null_mut(),
+    };
+    // SAFETY: the current stream is live, and fills our fresh handle.
+    ffi::call(ErrorKind::Mlx, || unsafe {
+        sys::mlx_stream_get_device(&mut raw, stream)
+    })?;
+    Ok(DeviceHandle(raw).device()?.kind == DeviceKind::Gpu)
+}
+
 /// The current stream's handle, live until the scope that set it ends.
 #[doc(hidden)]
 pub fn current() -> Result<sys::mlx_stream> {

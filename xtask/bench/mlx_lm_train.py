@@ -1,6 +1,8 @@
 """Training by mlx_lm.lora, with each step reported as a line of JSON as mlx-train reports its own.
 
-    python mlx_lm_train.py lora|full FLAGS OF mlx_lm.lora
+    python mlx_lm_train.py lora|full [gpu] FLAGS OF mlx_lm.lora
+
+With `gpu` it trains on the GPU, on rows of tokens: the checkpoint needs no tokenizer.
 """
 
 import json
@@ -13,7 +15,8 @@ import mlx_lm
 from mlx_lm import lora
 from mlx_lm.tuner.callbacks import TrainingCallback
 from mlx_lm.tuner.datasets import load_dataset
-from mlx_lm.utils import load
+from mlx_lm.utils import load, load_model
+from pathlib import Path
 
 
 class Report(TrainingCallback):
@@ -30,16 +33,37 @@ class Report(TrainingCallback):
         )
 
 
+class Rows:
+    """The rows of train.jsonl: `{"tokens": [...]}`."""
+
+    def __init__(self, folder):
+        lines = (Path(folder) / "train.jsonl").read_text().splitlines()
+        self.rows = [json.loads(line)["tokens"] for line in lines]
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, at):
+        return self.rows[at]
+
+    def process(self, row):
+        return row, 0
+
+
 def main():
-    mx.set_default_device(mx.cpu)
-    given = lora.build_parser().parse_args(sys.argv[2:])
+    gpu = sys.argv[2:3] == ["gpu"]
+    mx.set_default_device(mx.gpu if gpu else mx.cpu)
+    given = lora.build_parser().parse_args(sys.argv[3 if gpu else 2 :])
     settings = {**lora.CONFIG_DEFAULTS, **{k: v for k, v in vars(given).items() if v is not None}}
     settings |= {"fine_tune_type": sys.argv[1], "steps_per_report": 1, "save_every": settings["iters"] + 1}
     args = types.SimpleNamespace(**settings)
     versions = {"mlx": mx.__version__, "mlx-lm": mlx_lm.__version__, "python": platform.python_version()}
     say(event="versions", versions=versions)
-    model, tokenizer = load(args.model)
-    train, _, _ = load_dataset(args, tokenizer)
+    if gpu:
+        model, train = load_model(Path(args.model))[0], Rows(args.data)
+    else:
+        model, tokenizer = load(args.model)
+        train, _, _ = load_dataset(args, tokenizer)
     mx.reset_peak_memory()
     # No validation set: what is measured are steps.
     lora.train_model(args, model, train, [], Report())

@@ -30,6 +30,40 @@ constexpr int many_stages(bool is_roomy, int rows) {
   return !is_roomy ? 2 : rows == 64 ? 4 : 3;
 }
 
+// An index outside of its axis, in memory of the host, which the GPU writes over the bus.
+struct Finding {
+  uint32_t is_set;
+  uint32_t round; // How often the host has read a finding, from 1 on.
+  uint32_t operation;
+  int32_t window;
+  int64_t index, size;
+};
+
+// Where a kernel reports such an index (cuda/report.cuh).
+struct Report {
+  Finding* to;
+  uint32_t* claimed; // On the device: the last round in which a kernel has reported something.
+  uint32_t operation;
+};
+
+// Indices that are checked, elements of any integer type.
+struct CheckArgs {
+  static constexpr int most_axes = 8, most_ranges = 32;
+  const void* from;
+  void* to; // dense
+  int64_t size;
+  int ndim, bytes, count; // `count` ranges: that of element i is i % count
+  bool is_signed;
+  int shape[most_axes];
+  int64_t strides[most_axes];
+  // Of each range: the largest index, and what is added to a negative one, 0 where it is refused.
+  struct {
+    int64_t most, from_end, size;
+    int window;
+  } ranges[most_ranges];
+  Report report;
+};
+
 struct LookupArgs {
   const uint32_t* indices; // null: `count` rows from `first` on
   const void* weight;
@@ -39,6 +73,7 @@ struct LookupArgs {
   int count, n, k, group_bits;
   int64_t first; // of all rows
   bool is_signed;
+  Report report; // of indices
 };
 
 struct NormArgs {

@@ -32,6 +32,7 @@ const Driver& Driver::get() {
     find(d.end_capture, "cuStreamEndCapture");
     find(d.get_nodes, "cuGraphGetNodes");
     find(d.get_type, "cuGraphNodeGetType");
+    find(d.get_allocation, "cuGraphMemAllocNodeGetParams");
     find(d.instantiate, "cuGraphInstantiateWithFlags");
     find(d.launch_graph, "cuGraphLaunch");
     find(d.destroy_graph, "cuGraphDestroy");

@@ -17,6 +17,7 @@ struct Driver {
   CUresult (*end_capture)(CUstream, CUgraph*);
   CUresult (*get_nodes)(CUgraph, CUgraphNode*, size_t*);
   CUresult (*get_type)(CUgraphNode, CUgraphNodeType*);
+  CUresult (*get_allocation)(CUgraphNode, CUDA_MEM_ALLOC_NODE_PARAMS*);
   CUresult (*instantiate)(CUgraphExec*, CUgraph, unsigned long long);
   CUresult (*launch_graph)(CUgraphExec, CUstream);
   CUresult (*destroy_graph)(CUgraph);

@@ -22,13 +22,12 @@ const Embedded& find_embedded(const char* name) {
   throw std::runtime_error(std::string("libmlxc has no kernels ") + name);
 }
 
-// Kernels are launched directly unless the user asks MLX for graphs: all kernels of a stream have to go the same way.
+// Kernels are launched directly unless the user asks MLX for graphs: all kernels of a stream have to go the same way. MLX captures its graphs
+// in objects whose destructors throw: where several threads compute, that ends the process.
 constexpr const char* graphs = "MLX_USE_CUDA_GRAPHS";
 
 __attribute__((constructor)) void launch_directly() {
-  if (setting("MLX_CUDA_KERNELS") != "off") {
-    setenv(graphs, "0", 0);
-  }
+  setenv(graphs, "0", 0);
 }
 
 // MLX's count of the kernels since its last commit, which frees arrays. Ours are counted there, too.
@@ -92,9 +91,12 @@ bool launches_directly() {
 }
 
 Capturing::Capturing(std::vector<mx::array>& kept) {
+  last = {};
   kept_for_capture = &kept;
 }
 Capturing::~Capturing() {
+  // The kernel ahead of the next one is not a captured one.
+  last = {};
   kept_for_capture = nullptr;
 }
 bool Capturing::now() {
@@ -205,8 +207,8 @@ mx::array resident(const mx::array& a, mx::Stream s) {
   mx::array to(a.shape(), a.dtype(), nullptr, {});
   copy(a, to, s);
   Launch(s).keep(to);
-  if (!Capturing::now()) {
-    // A captured copy has not run yet, and never does if the capture fails.
+  if (!Capturing::now() && launches_directly()) {
+    // A captured copy has not run yet, and never does if the capture fails. A graph of MLX is dropped where an evaluation fails.
     all.insert_or_assign(data.get(), Copy{data, a.offset(), s.index, to});
   }
   return to;
@@ -240,10 +242,14 @@ void fill_with_zeros(mx::array& a, mx::Stream s) {
   launch.run("gated/gated", "zeros", std::min(blocks_of(args.size, 1024), 4096u), 256, args);
 }
 
+bool runs_kernels(mx::Stream s) {
+  // What the oldest of the embedded binaries needs.
+  return embedded_count > 0 && s.device == mx::Device::gpu && mx::cu::device(s.device).compute_capability_major() >= 8;
+}
+
 bool is_usable(mx::Stream s) {
   static const bool wanted = is_on("MLX_CUDA_KERNELS");
-  // What the oldest of the embedded binaries needs.
-  return wanted && embedded_count > 0 && s.device == mx::Device::gpu && mx::cu::device(s.device).compute_capability_major() >= 8;
+  return wanted && runs_kernels(s);
 }
 
 } // namespace mlxrs::cuda

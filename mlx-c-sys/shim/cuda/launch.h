@@ -137,7 +137,9 @@ inline const char* name_of(mx::Dtype dtype) {
   return dtype == mx::bfloat16 ? "bf16" : dtype == mx::float16 ? "f16" : "f32";
 }
 
-// Whether kernels of ours run on the device of a stream.
+// Whether the device of a stream runs kernels of ours.
+bool runs_kernels(mx::Stream s);
+// The same, unless MLX_CUDA_KERNELS=off.
 bool is_usable(mx::Stream s);
 
 // Of LinearArgs and LookupArgs. Groups of 16 are counted by kernels of their own.

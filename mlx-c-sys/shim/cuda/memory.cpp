@@ -191,12 +191,21 @@ mx::array counters(size_t count, mx::Stream s) {
   // A stream belongs to a thread.
   thread_local std::unordered_map<int, mx::array> all;
   auto found = all.find(s.index);
-  if (found == all.end() || found->second.size() < count) {
-    auto a = scratch(4 * std::max<size_t>(count, 4096), s);
-    fill_with_zeros(a, s);
-    found = all.insert_or_assign(s.index, a).first;
+  if (found != all.end() && found->second.size() >= count) {
+    return found->second;
   }
-  return found->second;
+  auto a = scratch(4 * std::max<size_t>(count, 4096), s);
+  fill_with_zeros(a, s);
+  if (Capturing::now()) {
+    // These are zeros in the captured kernels alone.
+    return a;
+  }
+  if (found != all.end()) {
+    Launch(s).keep(found->second);
+  }
+  mx::cu::get_command_encoder(s).commit();
+  all.insert_or_assign(s.index, a);
+  return a;
 }
 
 } // namespace mlxrs::cuda

@@ -3,40 +3,19 @@
 #include <algorithm>
 #include <typeinfo>
 #include <unordered_map>
+#include <unordered_set>
 
-#include "driver.h"
-#include "launch.h"
 #include "mlx/event.h"
 #include "mlx/primitives.h"
 #include "mlx/transforms.h"
 #include "ops/node.h"
+#include "record.h"
 #include "settings.h"
 
 namespace mlxrs::cuda {
 
-struct Captured {
-  Graph graph;
-  // For each leaf that differs each time, the array that the kernels read.
-  std::vector<std::optional<mx::array>> inputs;
-  // What the kernels write the roots to.
-  std::vector<mx::array> roots;
-  // Outputs that share memory with a leaf.
-  std::vector<std::pair<Graph::Place, mx::array>> in_place;
-  // All other memory that the kernels use.
-  std::vector<mx::array> kept;
-  CUgraphExec exec = nullptr;
-
-  ~Captured() {
-    if (exec != nullptr) {
-      Driver::get().destroy_exec(exec);
-    }
-  }
-};
-
 namespace {
 
-// Leaves up to this size may differ each time.
-constexpr size_t small = 1 << 16;
 constexpr int most_failures = 3;
 
 // Copies arrays of equal sizes to each other, in as many kernels as it takes.
@@ -185,20 +164,13 @@ bool is_same(const Graph& a, const Graph& b) {
       std::equal(a.leaves.begin(), a.leaves.end(), b.leaves.begin(), b.leaves.end(), like);
 }
 
-bool is_at(const Graph::Leaf& a, const Graph::Leaf& b) {
-  return a.buffer == b.buffer && a.offset == b.offset;
-}
-
-mx::array value_of(const mx::array& a) {
-  mx::array value(a.shape(), a.dtype(), nullptr, {});
-  value.copy_shared_buffer(a);
-  return value;
-}
-
 } // namespace
 
 void Replay::eval(std::vector<mx::array> roots) {
-  std::erase_if(roots, [](const mx::array& a) { return a.status() != mx::array::Status::unscheduled; });
+  std::unordered_set<uintptr_t> given;
+  std::erase_if(roots, [&](const mx::array& a) {
+    return a.status() != mx::array::Status::unscheduled || !given.insert(a.id()).second;
+  });
   if (roots.empty()) {
     return;
   }
@@ -225,9 +197,9 @@ void Replay::eval(std::vector<mx::array> roots) {
     captured_.reset();
   }
   if (!captured_ && seen_ && is_same(*seen_, *graph)) {
-    if (!capture(*graph)) {
-      failures_++;
-    }
+    bool is_failure = false;
+    captured_ = capture(*graph, *seen_, is_failure);
+    failures_ += is_failure;
   }
   if (captured_) {
     launch(*graph, roots);
@@ -237,104 +209,6 @@ void Replay::eval(std::vector<mx::array> roots) {
   seen_ = std::move(graph);
   seen_->heads.clear();
   std::erase_if(seen_->values, [](const mx::array& a) { return a.nbytes() > small; });
-}
-
-bool Replay::capture(Graph& graph) {
-  auto s = graph.nodes[0].primitive->stream();
-  auto& encoder = mx::cu::get_command_encoder(s);
-  auto captured = std::make_shared<Captured>();
-  for (size_t i = 0; i < graph.leaves.size(); i++) {
-    auto& input = captured->inputs.emplace_back();
-    if (is_at(graph.leaves[i], seen_->leaves[i])) {
-      continue;
-    }
-    if (graph.leaves[i].bytes > small || !graph.leaves[i].is_dense) {
-      // Such as a cache that has grown: the next one may be the same.
-      return true;
-    }
-    input.emplace(graph.leaves[i].shape, graph.leaves[i].dtype, nullptr, std::vector<mx::array>{});
-    // More than MLX keeps in memory of the host.
-    allocate(*input, std::max<size_t>(input->nbytes(), 16), s);
-  }
-  // MLX's own operations allocate within libmlx, where a new allocation would become part of the graph.
-  {
-    std::vector<mx::array> some;
-    for (const auto& node : graph.nodes) {
-      for (size_t i = 0; i < node.shapes.size(); i++) {
-        if (dynamic_cast<ops::Node*>(node.primitive.get()) == nullptr) {
-          allocate(some.emplace_back(node.shapes[i], node.dtypes[i], nullptr, std::vector<mx::array>{}), s);
-        }
-      }
-    }
-  }
-  encoder.commit();
-  const auto& driver = Driver::get();
-  CUgraph recorded = nullptr;
-  bool is_whole = true;
-  check(driver.begin_capture(static_cast<cudaStream_t>(encoder.stream()), CU_STREAM_CAPTURE_MODE_RELAXED), "a step cannot be captured");
-  try {
-    Capturing capturing(captured->kept);
-    for (size_t i = 0; i < graph.nodes.size(); i++) {
-      auto in = graph.heads[i].inputs();
-      for (size_t j = 0; j < in.size(); j++) {
-        auto [node, at] = graph.nodes[i].inputs[j];
-        if (node < 0 && captured->inputs[at]) {
-          in[j] = *captured->inputs[at];
-        }
-      }
-      auto out = graph.heads[i].outputs();
-      graph.nodes[i].primitive->eval_gpu(in, out);
-      captured->kept.insert(captured->kept.end(), in.begin(), in.end());
-      for (auto& a : out) {
-        captured->kept.push_back(value_of(a));
-      }
-    }
-  } catch (const std::exception&) {
-    is_whole = false;
-  }
-  check(driver.end_capture(static_cast<cudaStream_t>(encoder.stream()), &recorded), "a step cannot be captured");
-  size_t count = 0;
-  is_whole = is_whole && recorded != nullptr && driver.get_nodes(recorded, nullptr, &count) == CUDA_SUCCESS;
-  std::vector<CUgraphNode> nodes(count);
-  is_whole = is_whole && driver.get_nodes(recorded, nodes.data(), &count) == CUDA_SUCCESS;
-  for (auto node : nodes) {
-    CUgraphNodeType type;
-    is_whole = is_whole && driver.get_type(node, &type) == CUDA_SUCCESS &&
-        (type == CU_GRAPH_NODE_TYPE_KERNEL || type == CU_GRAPH_NODE_TYPE_MEMCPY || type == CU_GRAPH_NODE_TYPE_MEMSET);
-  }
-  is_whole = is_whole && driver.instantiate(&captured->exec, recorded, 0) == CUDA_SUCCESS;
-  if (recorded != nullptr) {
-    driver.destroy_graph(recorded);
-  }
-  if (!is_whole) {
-    // Nothing has run: the arrays are computed as if this had not been tried.
-    return false;
-  }
-  auto output = [&](Graph::Place place) { return graph.heads[place.node].outputs()[place.at]; };
-  for (auto root : graph.roots) {
-    captured->roots.push_back(value_of(output(root)));
-    if (!captured->roots.back().flags().row_contiguous) {
-      return false;
-    }
-  }
-  for (int i = 0; i < static_cast<int>(graph.nodes.size()); i++) {
-    auto outputs = graph.heads[i].outputs();
-    for (int at = 0; at < static_cast<int>(outputs.size()); at++) {
-      const auto* buffer = outputs[at].buffer().ptr();
-      for (size_t leaf = 0; leaf < graph.leaves.size(); leaf++) {
-        if (!captured->inputs[leaf] && graph.leaves[leaf].buffer == buffer) {
-          captured->in_place.emplace_back(Graph::Place{i, at}, value_of(outputs[at]));
-          break;
-        }
-      }
-    }
-  }
-  captured->graph = graph;
-  captured->graph.heads.clear();
-  captured->kept.insert(captured->kept.end(), graph.values.begin(), graph.values.end());
-  captured->graph.values.clear();
-  captured_ = std::move(captured);
-  return true;
 }
 
 void Replay::launch(Graph& graph, std::vector<mx::array>& roots) {

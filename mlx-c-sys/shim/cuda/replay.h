@@ -58,7 +58,6 @@ class Replay {
 
  private:
   void launch(Graph& graph, std::vector<mx::array>& roots);
-  bool capture(Graph& graph);
 
   // The last computation that was not launched as a graph. It holds small leaves alone.
   std::optional<Graph> seen_;

@@ -103,21 +103,18 @@ class Node : public mx::Primitive {
     return {in[0].shape()};
   }
 
+  // Derivatives that are nodes have kernels for the CPU only: on GPUs every gradient is that of the plain form.
   Arrays vjp(
-      const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) override {
-    // Only the gradients that are asked for: other inputs may have none.
-    Arrays some;
-    for (int i : argnums) {
-      some.push_back(primals[i]);
+      const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs) final {
+    if (stream().device == mx::Device::cpu) {
+      return derive(primals, cotangents, argnums, outputs);
     }
-    auto of_some = [&](const Arrays& some) {
-      Arrays all = primals;
-      for (size_t i = 0; i < argnums.size(); i++) {
-        all[argnums[i]] = some[i];
-      }
-      return parts(all);
-    };
-    return mx::vjp(of_some, some, cotangents).second;
+    return derive_by([this](const Arrays& all) { return plain_all(all); }, primals, cotangents, argnums);
+  }
+  // The gradients on the CPU.
+  virtual Arrays derive(
+      const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) {
+    return derive_by([this](const Arrays& all) { return parts(all); }, primals, cotangents, argnums);
   }
 
   Arrays jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) override {
@@ -163,6 +160,24 @@ class Node : public mx::Primitive {
  private:
   std::function<Arrays(const Arrays&)> plainly() {
     return [this](const Arrays& inputs) { return plain_all(inputs); };
+  }
+
+  // The gradients of a function of all inputs, only those that are asked for: other inputs may have none.
+  template <typename Function>
+  static Arrays derive_by(
+      const Function& function, const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums) {
+    Arrays some;
+    for (int i : argnums) {
+      some.push_back(primals[i]);
+    }
+    auto of_some = [&](const Arrays& some) {
+      Arrays all = primals;
+      for (size_t i = 0; i < argnums.size(); i++) {
+        all[argnums[i]] = some[i];
+      }
+      return function(all);
+    };
+    return mx::vjp(of_some, some, cotangents).second;
   }
 };
 

@@ -11,7 +11,7 @@ use crate::ops::checked::Indexed;
 /// `logits` is `[…, V]`, `targets` are class numbers of shape `[…]`; the result has their shape.
 ///
 /// # Errors
-/// The shapes do not fit, or `targets` are not integers. On evaluation, on the CPU: a target outside `0 .. V`.
+/// The shapes do not fit, or `targets` are not integers. On evaluation: a target outside `0 .. V`.
 pub fn cross_entropy(logits: &Array, targets: &Array) -> Result<Array> {
     if !targets.dtype().is_integer() {
         let message = format!(

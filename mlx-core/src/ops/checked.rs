@@ -28,7 +28,7 @@ pub(crate) struct Indexed<'a> {
 impl Indexed<'_> {
     /// `indices`, whose evaluation fails if one of them is out of range.
     ///
-    /// On a GPU, where a kernel cannot fail, an index that is out of range becomes one that is in range.
+    /// GPUs that run no kernels of ours take another index that is in range.
     pub(crate) fn check(&self, indices: &Array) -> Result<Array> {
         let Self {
             op,

@@ -1,8 +1,8 @@
 //! Reading and writing parts of arrays: slices and index arrays.
 //!
-//! Positions that are Rust numbers are checked or clamped. Positions inside arrays are checked when they are evaluated:
-//! on the CPU, one out of range fails the evaluation; on a GPU, where a kernel cannot fail, another place of the array
-//! is used instead.
+//! Positions that are Rust numbers are checked or clamped. Positions inside arrays are checked when they are evaluated: one out of range
+//! fails the evaluation. Only GPUs that run no kernels of ours (Apple's, and NVIDIA's before compute capability 8.0) use another place of
+//! the array instead.
 
 use std::ffi::CStr;
 

@@ -11,10 +11,11 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{Opt, op};
+use crate::linalg::on_cpu;
 use crate::ops::matmul::checked_matrices;
 use crate::ops::shape::PadMode;
 use crate::ops::{require, zeros};
-use crate::stream::{Device, DeviceKind};
+use crate::stream::{Device, DeviceKind, is_on_gpu};
 
 /// The parts of a quantised matrix.
 #[derive(Clone, Debug)]
@@ -40,7 +41,12 @@ pub fn quantize(w: &Array, scheme: Scheme) -> Result<Quantized> {
     } = scheme;
     let run = |w: &Array| -> Result<Quantized> {
         let (group_size, bits, mode) = scheme.args();
-        let parts = op!(vector mlx_quantize(w, group_size, bits, mode, None::<&Array>))?;
+        let pack = || op!(vector mlx_quantize(w, group_size, bits, mode, None::<&Array>));
+        let parts = if lacks_kernel(scheme)? {
+            on_cpu(pack)?
+        } else {
+            pack()?
+        };
         let mut parts = parts.into_iter();
         match (parts.next(), parts.next()) {
             (Some(packed), Some(scales)) => Ok(Quantized {
@@ -115,16 +121,36 @@ pub fn dequantize(
 ) -> Result<Array> {
     scheme.check_parts("dequantize", packed, scales, biases)?;
     let (group_size, bits, mode) = scheme.args();
-    op!(mlx_dequantize(
-        packed,
-        scales,
-        biases,
-        group_size,
-        bits,
-        mode,
-        None::<&Array>,
-        Opt(dtype)
-    ))
+    let unpack = || {
+        op!(mlx_dequantize(
+            packed,
+            scales,
+            biases,
+            group_size,
+            bits,
+            mode,
+            None::<&Array>,
+            Opt(dtype)
+        ))
+    };
+    if lacks_kernel(scheme)? {
+        on_cpu(unpack)
+    } else {
+        zeros_if_empty(unpack()?, &[packed])
+    }
+}
+
+/// Whether MLX has no kernels for the scheme on the current stream: on NVIDIA GPUs it leaves the results of 1 bit unwritten, and `quantize` of 2
+/// bits in groups of 128 has failed.
+fn lacks_kernel(scheme: Scheme) -> Result<bool> {
+    let rare = matches!((scheme.bits, scheme.group_size), (1, _) | (2, 128));
+    Ok(rare && scheme.mode == QuantMode::Affine && is_on_gpu()?)
+}
+
+/// Whether MLX's products are wrong or slow on the current stream: on NVIDIA GPUs they are wrong where a row has a single group, 1 bit has no
+/// kernels, and transposed matrices are not fast.
+fn is_unpacked(scales: &Array, transpose: bool, scheme: Scheme) -> Result<bool> {
+    Ok((scales.dim(-1)? == 1 || !transpose || scheme.bits == 1) && is_on_gpu()?)
 }
 
 /// `x @ w`, or `x @ wᵀ` if `transpose`, for a quantised `w`: `[…, k]` → `[…, n]`.
@@ -147,6 +173,15 @@ pub fn quantized_matmul(
         x,
     )?;
     scheme.check_parts("quantized_matmul", packed, scales, biases)?;
+    if is_unpacked(scales, transpose, scheme)? {
+        let wide = dequantize(packed, scales, biases, scheme, Some(x.dtype()))?;
+        let wide = if transpose {
+            wide.swap_axes(-1, -2)?
+        } else {
+            wide
+        };
+        return x.matmul(&wide);
+    }
     let (group_size, bits, mode) = scheme.args();
     let y = op!(mlx_quantized_matmul(
         x, packed, scales, biases, transpose, group_size, bits, mode
@@ -173,6 +208,15 @@ pub fn gather_qmm(
 ) -> Result<Array> {
     require(x.ndim() > 1, "gather_qmm", "x", "at least a matrix", x)?;
     scheme.check_parts("gather_qmm", packed, scales, biases)?;
+    if is_unpacked(scales, transpose, scheme)? {
+        let wide = dequantize(packed, scales, biases, scheme, Some(x.dtype()))?;
+        let wide = if transpose {
+            wide.swap_axes(-1, -2)?
+        } else {
+            wide
+        };
+        return x.gather_mm(&wide, lhs_indices, rhs_indices, sorted);
+    }
     let (group_size, bits, mode) = scheme.args();
     let lhs_indices = checked_matrices(c"gather_qmm", x, lhs_indices)?;
     let rhs_indices = checked_matrices(c"gather_qmm", packed, rhs_indices)?;

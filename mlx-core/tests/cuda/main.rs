@@ -3,10 +3,14 @@
 
 mod caches;
 mod experts;
+mod faults;
+mod gradients;
 mod layers;
 mod masks;
 mod products;
 mod recurrent;
+mod replays;
+mod reports;
 
 use mlx_core::fast::{self, Form, Matrix, Op, plainly};
 use mlx_core::ops::quantize::{QuantMode, Scheme, dequantize, quantize};

@@ -17,6 +17,7 @@ mod programs;
 mod recorded;
 mod sides;
 mod speed;
+mod training;
 mod work;
 
 use std::path::{Path, PathBuf};
@@ -37,6 +38,7 @@ use clock::Clock;
 use correct::Check;
 use kernels::Kernels;
 use programs::{Gpu, Programs};
+use training::Training;
 
 /// What to measure, and with which programs.
 #[derive(clap::Args)]
@@ -48,7 +50,7 @@ pub struct Arguments {
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Format::Q4, Format::Bf16])]
     formats: Vec<Format>,
     /// Only these parts
-    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Part::Correctness, Part::Kernels, Part::Speed])]
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Part::Correctness, Part::Kernels, Part::Training, Part::Speed])]
     parts: Vec<Part>,
     /// The driver of our side (`bench_session` of mlx-infer), instead of building it
     #[arg(long, value_name = "FILE")]
@@ -59,6 +61,12 @@ pub struct Arguments {
     /// The benchmark of the kernels (`cuda_kernels` of mlx-core), instead of building it
     #[arg(long, value_name = "FILE")]
     kernels: Option<PathBuf>,
+    /// `mlx-train`, instead of building it
+    #[arg(long, value_name = "FILE")]
+    train: Option<PathBuf>,
+    /// The goldens of training (`golden` of mlx-train), instead of building them
+    #[arg(long, value_name = "FILE")]
+    goldens: Option<PathBuf>,
     /// `llama-batched-bench` of a llama.cpp for CUDA; without it recorded figures are shown. mlx-lm runs if `--python`
     /// names a Python that has it and MLX for CUDA
     #[arg(long, value_name = "FILE")]
@@ -78,6 +86,7 @@ pub struct Arguments {
 enum Part {
     Correctness,
     Kernels,
+    Training,
     Speed,
 }
 
@@ -139,8 +148,10 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
     }
     let load_before = machine::load_average();
     let wants = |part| arguments.parts.contains(&part);
-    bench.first_process()?;
-    let checks = match wants(Part::Correctness) {
+    if wants(Part::Correctness) || wants(Part::Speed) {
+        bench.first_process()?;
+    }
+    let mut checks = match wants(Part::Correctness) {
         true => bench.correctness()?,
         false => Vec::new(),
     };
@@ -148,9 +159,15 @@ pub fn run(shared: &Shared, arguments: &Arguments) -> Result<()> {
         true => Some(bench.kernels()?),
         false => None,
     };
+    let training = match wants(Part::Training) {
+        true => Some(bench.training()?),
+        false => None,
+    };
     let (table, versions) = bench.speed(wants(Part::Speed))?;
     let mut sections = Vec::new();
-    if wants(Part::Correctness) {
+    sections.extend(training.as_ref().map(Training::section));
+    checks.extend(training.into_iter().flat_map(|training| training.checks));
+    if !checks.is_empty() {
         sections.push(correct::section(&checks));
     }
     sections.extend(kernels.as_ref().map(Kernels::section));
@@ -208,7 +225,16 @@ impl Bench<'_> {
     fn correctness(&mut self) -> Result<Vec<Check>> {
         let mut checks = Vec::new();
         if let Some(tests) = &self.programs.tests {
-            checks.push(correct::tests(tests, self.clock.left().mul_f64(0.4))?);
+            let mut command = Command::new(tests);
+            // The tests share one GPU, and what they print tells whether they were skipped.
+            command.args(["--nocapture", "--test-threads=1"]);
+            command.env(correct::EXACT.0, correct::EXACT.1);
+            let limit = self.clock.left().mul_f64(0.4);
+            checks.push(correct::tests(
+                "tests of the kernels (`mlx-core/tests/cuda`)",
+                command,
+                limit,
+            )?);
         }
         let testdata = cargo::repository().join("testdata");
         let tiny = testdata.join("models").join(golden::CASES[0]);

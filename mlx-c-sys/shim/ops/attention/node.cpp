@@ -192,12 +192,12 @@ class AttentionNode : public Node {
     return attention_plainly(of, options_, stream());
   }
 
-  Arrays vjp(
+  Arrays derive(
       const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs) override {
     const auto &q = primals[0], &k = primals[1];
     bool usual = options_.cap == 0 && options_.packing.bits == 0 && !sinks_;
     if (!usual || !has_derivative(primals, cotangents, argnums, 3)) {
-      return Node::vjp(primals, cotangents, argnums, outputs);
+      return Node::derive(primals, cotangents, argnums, outputs);
     }
     auto options = options_;
     Arrays inputs = primals;

@@ -59,7 +59,7 @@ void mask(const QueryHeads& a, long head, long token, long keys, float* scores) 
   }
 }
 
-void derive(const QueryHeads& a) {
+void differentiate(const QueryHeads& a) {
   // The number of queries in a block: its scores and their derivatives stay in L2.
   constexpr long together = 96;
   std::vector<float> memory(2 * together * a.keys);
@@ -141,7 +141,7 @@ class AttentionVjp : public Derivative {
             int64_t from = task / kv_heads * mask[0] + task % kv_heads * a.heads * mask[1];
             a.seen = seen != nullptr ? seen + from : nullptr;
             a.added = added != nullptr ? added + from : nullptr;
-            derive(a);
+            differentiate(a);
           };
           // Threads share the products of one task only if there are fewer tasks than threads.
           if (static_cast<int>(tasks) < Threads::shared().count()) {

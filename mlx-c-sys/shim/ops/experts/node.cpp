@@ -1,3 +1,4 @@
+#include "checked.h"
 #include "experts.h"
 #include "ops/linear/operands.h"
 
@@ -46,8 +47,7 @@ class ExpertsLinear : public NodeWith<Coded> {
             int64_t place = of(static_cast<uint32_t>(i / wide)) + i % wide * of.step();
             std::memcpy(&expert, at + place * sizeof expert, sizeof expert);
             if (expert < 0 || expert >= experts) {
-              throw std::out_of_range(
-                  "an expert's index must be below " + std::to_string(experts) + ", given " + std::to_string(expert));
+              throw std::out_of_range(expert_error(expert, experts));
             }
             rows[expert].push_back(i);
           }
@@ -92,7 +92,7 @@ class ExpertsLinear : public NodeWith<Coded> {
 
   // Rows that share a matrix are multiplied together here too. MLX's own derivative multiplies row by row, and makes a
   // matrix gradient for each row before it adds them.
-  Arrays vjp(
+  Arrays derive(
       const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs)
       override {
     const auto &x = primals[0], &indices = primals[1], &weight = primals[2];
@@ -105,7 +105,7 @@ class ExpertsLinear : public NodeWith<Coded> {
         Parts turned{mx::contiguous(mx::swapaxes(wide, -1, -2, s), false, s), {}, {}, settings_.packing};
         auto dx = experts(dy, turned, indices, s);
         if (!dx) {
-          return Node::vjp(primals, cotangents, argnums, outputs);
+          return Node::derive(primals, cotangents, argnums, outputs);
         }
         wanted.push_back(mx::astype(*dx, x.dtype(), s));
       } else if (i == 2 && mx::issubdtype(weight.dtype(), mx::floating)) {
@@ -123,7 +123,7 @@ class ExpertsLinear : public NodeWith<Coded> {
         auto ends = mx::astype(mx::stack({from, to}, -1, s), mx::uint32, s);
         wanted.push_back(mx::astype(mx::segmented_mm(columns, rows, ends, s), weight.dtype(), s));
       } else {
-        return Node::vjp(primals, cotangents, argnums, outputs);
+        return Node::derive(primals, cotangents, argnums, outputs);
       }
     }
     return wanted;

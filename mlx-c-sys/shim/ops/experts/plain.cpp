@@ -17,10 +17,8 @@ mx::array experts_plainly(const mx::array& x, const Parts& w, const mx::array& g
     return mx::astype(product(wide(x), wide(w.weight)), x.dtype(), s);
   }
   const auto& packing = w.packing;
-  if (is_wrong_on_gpus(*w.scales, s)) {
-    auto wide = mx::dequantize(
-        w.weight, *w.scales, w.biases, packing.group, packing.bits, packing.mode, std::nullopt, x.dtype(), s);
-    return experts_plainly(x, {wide, std::nullopt, std::nullopt, packing}, indices, s);
+  if (is_wrong_on_gpus(w, s)) {
+    return experts_plainly(x, {dequantized(w, x.dtype(), s), std::nullopt, std::nullopt, packing}, indices, s);
   }
   auto y = mx::gather_qmm(
       x, w.weight, *w.scales, w.biases, std::nullopt, indices, true, packing.group, packing.bits, packing.mode,

@@ -37,10 +37,10 @@ class Gated : public NodeWith<Gate> {
     return gated_plainly(settings_, in[0], in[1], stream());
   }
 
-  Arrays vjp(
+  Arrays derive(
       const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs) override {
     if (!has_derivative(primals, cotangents, argnums, 2)) {
-      return Node::vjp(primals, cotangents, argnums, outputs);
+      return Node::derive(primals, cotangents, argnums, outputs);
     }
     return gated_vjp(std::make_shared<Gated>(stream(), settings_), settings_, primals, cotangents[0], argnums);
   }

@@ -51,9 +51,16 @@ mx::array linear_in_form(const mx::array& x, const Parts& w, mx::Stream s);
 Arrays linear_many_in_form(const mx::array& x, const std::vector<Parts>& ws, mx::Stream s);
 
 // MLX 0.32.4's CUDA kernels compute wrong products, without an error, where a row has a single group (64 columns in
-// groups of 64, say): seen with 4 and 8 bits, mxfp4, and with experts.
-inline bool is_wrong_on_gpus(const mx::array& scales, mx::Stream s) {
-  return s.device == mx::Device::gpu && scales.shape(-1) == 1;
+// groups of 64, say): seen with 4 and 8 bits, mxfp4, and with experts. It has none for 1 bit, and leaves results unwritten.
+inline bool is_wrong_on_gpus(const Parts& w, mx::Stream s) {
+  return s.device == mx::Device::gpu && (w.scales->shape(-1) == 1 || w.packing.bits == 1);
+}
+
+// The elements of a quantised matrix, or of several.
+inline mx::array dequantized(const Parts& w, mx::Dtype dtype, mx::Stream s) {
+  const auto& [group, bits, mode] = w.packing;
+  auto on = s.device == mx::Device::gpu && bits == 1 ? mx::default_stream(mx::Device::cpu) : s;
+  return mx::dequantize(w.weight, *w.scales, w.biases, group, bits, mode, std::nullopt, dtype, on);
 }
 
 } // namespace mlxrs::ops

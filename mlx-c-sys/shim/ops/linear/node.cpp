@@ -114,7 +114,7 @@ std::optional<Kind> kind_of(const mx::array& x, const Parts& w, mx::Stream s) {
   if (s.device == mx::Device::gpu) {
     // GPU kernels read 32 columns at a time.
     size_t columns = x.shape(-1);
-    if (columns == 0 || columns % 32 != 0 || weight.size() == 0) {
+    if (columns == 0 || columns % 32 != 0 || weight.size() == 0 || (w.scales && w.packing.bits == 1)) {
       return std::nullopt;
     }
   }

@@ -98,7 +98,7 @@ class Product : public Node {
   // The matrix with these parts, which follow x in a node's inputs.
   virtual Matrix matrix(const mx::array& x, MatrixParts parts) const = 0;
 
-  Arrays vjp(
+  Arrays derive(
       const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs)
       override {
     const auto& x = primals[0];
@@ -112,7 +112,7 @@ class Product : public Node {
         auto rows = mx::reshape(mx::astype(x, mx::float32, stream()), {-1, x.shape(-1)}, stream());
         wanted.push_back(mx::astype(mx::matmul(columns, rows, stream()), primals[1].dtype(), stream()));
       } else {
-        return Node::vjp(primals, cotangents, argnums, outputs);
+        return Node::derive(primals, cotangents, argnums, outputs);
       }
     }
     return wanted;

@@ -1,4 +1,5 @@
 #include "lookup.h"
+#include "checked.h"
 #include "ops/linear/operands.h"
 
 #ifdef MLXRS_CUDA
@@ -52,8 +53,7 @@ class Lookup : public NodeWith<LookupSettings> {
             // As in `take`.
             rows[i] = row < 0 ? row + w.n : row;
             if (rows[i] < 0 || rows[i] >= w.n) {
-              throw std::out_of_range(
-                  "a row's number must be below " + std::to_string(w.n) + ", given " + std::to_string(row));
+              throw std::out_of_range(row_error(row, w.n));
             }
           }
           matmul::write_rows(w, rows, type, y_at);
@@ -139,7 +139,7 @@ std::optional<mx::array> lookup(const mx::array& indices, const Parts& w, mx::Dt
     usual = coding && packs(wide, mx::float32, w);
   }
   if (s.device == mx::Device::gpu) {
-    bool is_own = !w.scales || w.packing.mode != "affine" || w.scales->dtype() == dtype;
+    bool is_own = !w.scales || w.packing.mode != "affine" || (w.packing.bits > 1 && w.scales->dtype() == dtype);
     usual = usual && is_own && dtype != mx::float32 && wide % 32 == 0 && indices.size() > 0 && !indices.is_tracer();
   }
   if (!usual || wide == 0) {

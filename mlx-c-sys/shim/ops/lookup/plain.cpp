@@ -10,9 +10,7 @@ mx::array lookup_plainly(const mx::array& indices, const Parts& w, mx::Dtype dty
     return mx::astype(taken(w.weight), dtype, s);
   }
   auto biases = w.biases ? std::make_optional(taken(*w.biases)) : std::nullopt;
-  const auto& packing = w.packing;
-  return mx::dequantize(
-      taken(w.weight), taken(*w.scales), biases, packing.group, packing.bits, packing.mode, std::nullopt, dtype, s);
+  return dequantized({taken(w.weight), taken(*w.scales), biases, w.packing}, dtype, s);
 }
 
 } // namespace mlxrs::ops

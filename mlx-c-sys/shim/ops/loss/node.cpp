@@ -47,10 +47,10 @@ class CrossEntropy : public NodeWith<> {
     return cross_entropy_plainly(in[0], in[1], stream());
   }
 
-  Arrays vjp(
+  Arrays derive(
       const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs) override {
     if (!has_derivative(primals, cotangents, argnums, 1)) {
-      return Node::vjp(primals, cotangents, argnums, outputs);
+      return Node::derive(primals, cotangents, argnums, outputs);
     }
     auto node = std::make_shared<CrossEntropyVjp>(stream(), std::make_shared<CrossEntropy>(stream()));
     return Derivative::make(

@@ -62,10 +62,10 @@ class RmsNorm : public NodeWith<float> {
     return rms_norm_plainly(in[0], in.size() > 1 ? std::make_optional(in[1]) : std::nullopt, settings_, stream());
   }
 
-  Arrays vjp(
+  Arrays derive(
       const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs) override {
     if (!has_derivative(primals, cotangents, argnums, primals.size())) {
-      return Node::vjp(primals, cotangents, argnums, outputs);
+      return Node::derive(primals, cotangents, argnums, outputs);
     }
     return rms_norm_vjp(std::make_shared<RmsNorm>(stream(), settings_), settings_, primals, cotangents[0], argnums);
   }

@@ -37,10 +37,10 @@ class Rope : public NodeWith<RopeOptions> {
     return rope_plainly(in[0], settings_, in[1], in.size() > 2 ? std::make_optional(in[2]) : std::nullopt, stream());
   }
 
-  Arrays vjp(
+  Arrays derive(
       const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs) override {
     if (argnums != std::vector<int>{0}) {
-      return Node::vjp(primals, cotangents, argnums, outputs);
+      return Node::derive(primals, cotangents, argnums, outputs);
     }
     // The transpose of a rotation is the rotation by the negative angle.
     auto back = settings_;

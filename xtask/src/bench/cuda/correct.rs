@@ -1,7 +1,6 @@
 //! What must be right before speed counts: the tests of the kernels, goldens of models in 16 bits, and rows that do not
 //! depend on their batch.
 
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -68,20 +67,16 @@ pub fn failed(checks: &[Check]) -> Vec<&str> {
 /// The setting with which rows are the same to the bit in prompts, too (docs/cuda.md).
 pub const EXACT: (&str, &str) = ("MLX_CUDA_CUBLAS", "off");
 
-/// Runs the tests of the kernels.
-pub fn tests(program: &Path, limit: Duration) -> Result<Check> {
-    let mut command = Command::new(program);
-    // The tests share one GPU, and what they print tells whether they were skipped.
-    command.args(["--nocapture", "--test-threads=1"]);
-    command.env(EXACT.0, EXACT.1);
+/// Runs a program of tests.
+pub fn tests(what: &str, mut command: Command, limit: Duration) -> Result<Check> {
     let run = program::run(&mut command, limit)?;
     for line in &run.lines {
         eprintln!("  {line}");
     }
-    Ok(judged(&run))
+    Ok(judged(what, &run))
 }
 
-fn judged(run: &program::Run) -> Check {
+fn judged(what: &str, run: &program::Run) -> Check {
     let result = run
         .lines
         .iter()
@@ -114,7 +109,7 @@ fn judged(run: &program::Run) -> Check {
         (None, None) => (Verdict::Failed, "it ended without a result".to_owned()),
     };
     Check {
-        what: "tests of the kernels (`mlx-core/tests/cuda`)".to_owned(),
+        what: what.to_owned(),
         verdict,
         found,
     }
@@ -135,7 +130,7 @@ mod tests {
     #[test]
     fn tests_count_that_ran_and_passed() {
         let line = "test result: ok. 9 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
-        let passed = judged(&run(true, &["test a ... ok", line]));
+        let passed = judged("tests", &run(true, &["test a ... ok", line]));
         assert_eq!(passed.verdict, Verdict::Passed);
         assert_eq!(passed.found, "ok. 9 passed, 0 failed");
         let line = "test result: FAILED. 7 passed; 2 failed; 0 ignored; 0 measured";
@@ -148,7 +143,7 @@ mod tests {
             "",
             line,
         ];
-        let failed = judged(&run(false, &lines));
+        let failed = judged("tests", &run(false, &lines));
         assert_eq!(failed.verdict, Verdict::Failed);
         let found = "FAILED. 7 passed, 2 failed: layers::norms, products::rows";
         assert_eq!(failed.found, found);
@@ -157,19 +152,22 @@ mod tests {
     #[test]
     fn tests_that_did_not_run_do_not_pass() {
         let line = "test result: ok. 9 passed; 0 failed";
-        let skipped = judged(&run(true, &["skipped: no GPU", line]));
+        let skipped = judged("tests", &run(true, &["skipped: no GPU", line]));
         assert_eq!(
             (skipped.verdict, &*skipped.found),
             (Verdict::Failed, "skipped: no GPU")
         );
-        let none = judged(&run(true, &["test result: ok. 0 passed; 0 failed"]));
+        let none = judged(
+            "tests",
+            &run(true, &["test result: ok. 0 passed; 0 failed"]),
+        );
         assert_eq!(none.verdict, Verdict::Failed);
-        assert_eq!(judged(&run(true, &[])).verdict, Verdict::Failed);
+        assert_eq!(judged("tests", &run(true, &[])).verdict, Verdict::Failed);
         let late = program::Run {
             timed_out: true,
             ..run(true, &[line])
         };
-        assert_eq!(judged(&late).verdict, Verdict::Failed);
+        assert_eq!(judged("tests", &late).verdict, Verdict::Failed);
     }
 
     #[test]

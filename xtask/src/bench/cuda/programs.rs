@@ -60,6 +60,8 @@ pub struct Programs {
     pub session: PathBuf,
     pub tests: Option<PathBuf>,
     pub kernels: Option<PathBuf>,
+    pub train: Option<PathBuf>,
+    pub goldens: Option<PathBuf>,
 }
 
 impl Programs {
@@ -83,6 +85,16 @@ impl Programs {
                 Part::Kernels,
                 &arguments.kernels,
                 ["bench", "mlx-core", "--bench=cuda_kernels"],
+            )?,
+            train: needs(
+                Part::Training,
+                &arguments.train,
+                ["build", "mlx-train", "--bin=mlx-train"],
+            )?,
+            goldens: needs(
+                Part::Training,
+                &arguments.goldens,
+                ["test", "mlx-train", "--test=golden"],
             )?,
         })
     }

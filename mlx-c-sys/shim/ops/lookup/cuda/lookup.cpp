@@ -1,5 +1,6 @@
 #include "lookup.h"
 
+#include "cuda/report.h"
 #include "ops/linear/cuda/product.h"
 
 namespace mlxrs::ops {
@@ -18,6 +19,7 @@ void lookup_on_cuda(
   if (indices != nullptr) {
     args.indices = launch.read_dense<uint32_t>(*indices);
     args.is_signed = indices->dtype() == mx::int32;
+    args.report = cuda::report_of(cuda::Indexed::rows, "rows", s);
   }
   bool is_packed = parts.size() > 1;
   args.weight = launch.read_dense(parts[0]);

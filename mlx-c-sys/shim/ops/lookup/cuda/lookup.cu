@@ -1,5 +1,6 @@
 #include "cuda/args.h"
 #include "cuda/codes.cuh"
+#include "cuda/report.cuh"
 
 namespace mlxrs::cuda {
 
@@ -18,8 +19,10 @@ __device__ void lookup(const LookupArgs& a) {
     uint32_t given = a.indices[row];
     row = a.is_signed ? static_cast<int64_t>(static_cast<int32_t>(given)) : static_cast<int64_t>(given);
     row = row < 0 ? row + a.n : row;
-    // GPUs report no error from within a kernel: an index outside of the matrix is brought into it.
-    row = row < 0 ? 0 : row >= a.n ? a.n - 1 : row;
+    if (row < 0 || row >= a.n) {
+      report(a.report, row < 0 ? row - a.n : row, a.n, 1);
+      row = 0;
+    }
   } else {
     row += a.first;
   }

@@ -1,88 +1,17 @@
 //! Ten steps of AdamW on tiny models, full and LoRA, against PyTorch; three of one with experts.
 
-use std::path::{Path, PathBuf};
+mod case;
+mod sixteen_bits;
 
+use case::{Case, case, examples, testdata};
 use mlx_core::{Array, DType, Safetensors, random};
 use mlx_models::{LoadOptions, Model, load};
 use mlx_nn::lora::{LoraConfig, attach};
-use mlx_nn::trainable::{set_trainable, trainable};
-use mlx_nn::{Param, VisitMut};
+use mlx_nn::trainable::trainable;
 use mlx_train::loss::sum_loss;
 use mlx_train::recompute::sum_loss_and_grads;
 use mlx_train::{Batch, Example, Gradients, Optimizer, Schedule, clip, value_and_grad};
 use serde_json::Value;
-
-struct Case {
-    facts: Value,
-    arrays: Safetensors,
-    model: Box<dyn Model>,
-}
-
-fn testdata(name: &str) -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.join("../testdata").join(name)
-}
-
-fn case(model: &str, kind: &str) -> Case {
-    let stem = format!("train/{model}-{kind}");
-    let facts = std::fs::read(testdata(&format!("{stem}.json"))).unwrap();
-    let facts: Value = serde_json::from_slice(&facts).unwrap();
-    let arrays = Safetensors::open(testdata(&format!("{stem}.safetensors"))).unwrap();
-    let options = LoadOptions {
-        dtype: Some(DType::F32),
-        ..LoadOptions::default()
-    };
-    let loaded = load(&testdata(&format!("models/{model}")), options);
-    let mut model = loaded.unwrap().model;
-    if facts["lora"].is_null() {
-        set_trainable(model.as_mut(), |path| !path.starts_with("mtp.")).unwrap();
-    } else {
-        attach_lora(model.as_mut(), &facts["lora"], kind == "dora", &arrays);
-    }
-    Case {
-        facts,
-        arrays,
-        model,
-    }
-}
-
-/// Adapters with the reference's initial values.
-fn attach_lora(model: &mut dyn Model, facts: &Value, dora: bool, arrays: &Safetensors) {
-    struct Start<'a>(&'a Safetensors);
-    impl VisitMut for Start<'_> {
-        fn param(&mut self, path: &mlx_nn::Path, param: &mut Param) -> mlx_core::Result<()> {
-            let name = format!("start.{}", path.as_str());
-            if self.0.contains(&name) {
-                param.set(self.0.array(&name)?);
-            }
-            Ok(())
-        }
-    }
-    let targets: Vec<String> = serde_json::from_value(facts["targets"].clone()).unwrap();
-    let config = LoraConfig {
-        rank: facts["rank"].as_i64().unwrap() as i32,
-        scale: facts["scale"].as_f64().unwrap() as f32,
-        dora,
-        ..LoraConfig::default()
-    };
-    let key = random::Key::new(0).unwrap();
-    attach(&mut *model, &config, &key, |path| {
-        targets.iter().any(|target| path.ends_with(target.as_str()))
-    })
-    .unwrap();
-    let mut start = Start(arrays);
-    model
-        .visit_mut(&mut mlx_nn::Path::default(), &mut start)
-        .unwrap();
-}
-
-fn examples(facts: &Value) -> Vec<Example> {
-    let rows: Vec<Vec<u32>> = serde_json::from_value(facts["rows"].clone()).unwrap();
-    let prompts: Vec<usize> = serde_json::from_value(facts["prompts"].clone()).unwrap();
-    let rows = rows.into_iter().zip(prompts);
-    rows.map(|(tokens, prompt)| Example::new(tokens, prompt))
-        .collect()
-}
 
 fn mean_loss_and_grads(
     model: &mut dyn Model,

@@ -1,0 +1,200 @@
+#include "record.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "mlx/backend/cuda/allocator.h"
+#include "mlx/primitives.h"
+#include "ops/node.h"
+#include "report.h"
+
+namespace mlxrs::cuda {
+namespace {
+
+// MLX's list of what it frees when the kernels have run.
+using Temporaries = std::vector<std::shared_ptr<mx::array::Data>>;
+template <auto Member>
+struct TemporariesOf {
+  friend Temporaries& temporaries_of(mx::cu::CommandEncoder& encoder) {
+    return encoder.*Member;
+  }
+};
+template struct TemporariesOf<&mx::cu::CommandEncoder::temporaries_>;
+Temporaries& temporaries_of(mx::cu::CommandEncoder& encoder);
+
+// Gives each leaf that differs from the one before an array that the kernels read. False if one is too large for that.
+bool take_inputs(const Graph& graph, const Graph& before, Captured& captured, mx::Stream s) {
+  for (size_t i = 0; i < graph.leaves.size(); i++) {
+    const auto& leaf = graph.leaves[i];
+    auto& input = captured.inputs.emplace_back();
+    if (is_at(leaf, before.leaves[i])) {
+      continue;
+    }
+    if (leaf.bytes > small || !leaf.is_dense) {
+      return false;
+    }
+    input.emplace(leaf.shape, leaf.dtype, nullptr, std::vector<mx::array>{});
+    // More than MLX keeps in memory of the host.
+    allocate(*input, std::max<size_t>(input->nbytes(), 16), s);
+  }
+  return true;
+}
+
+// What a capture must find made: what it made itself would be written only if its graph runs.
+void prepare(const Graph& graph, mx::Stream s) {
+  prepare_reports(s);
+  counters(1, s);
+  // MLX's own operations allocate within libmlx, where a new allocation would become part of the graph. These are for its cache of buffers.
+  std::vector<mx::array> some;
+  for (const auto& node : graph.nodes) {
+    for (size_t i = 0; i < node.shapes.size(); i++) {
+      if (dynamic_cast<ops::Node*>(node.primitive.get()) == nullptr) {
+        allocate(some.emplace_back(node.shapes[i], node.dtypes[i], nullptr, std::vector<mx::array>{}), s);
+      }
+    }
+  }
+}
+
+// Allocations of a graph that never runs have addresses, and no memory. MLX would give their buffers to other arrays, so none of them
+// may be freed. If the allocations are not known, that goes for all buffers of the capture.
+void keep_unreal(
+    const std::vector<CUdeviceptr>* allocations, const Graph& graph, const Captured& captured, const Temporaries& temporaries,
+    size_t first) {
+  static std::mutex guard;
+  static auto* kept = new Temporaries;
+  std::lock_guard lock(guard);
+  auto is_leaf = [&](const void* buffer) {
+    return std::any_of(graph.leaves.begin(), graph.leaves.end(), [&](const auto& leaf) { return leaf.buffer == buffer; });
+  };
+  auto take = [&](const std::shared_ptr<mx::array::Data>& data) {
+    const auto* buffer = data != nullptr ? static_cast<const mx::cu::CudaBuffer*>(data->buffer().ptr()) : nullptr;
+    if (buffer == nullptr || is_leaf(buffer)) {
+      return;
+    }
+    auto at = reinterpret_cast<CUdeviceptr>(buffer->data);
+    if (allocations == nullptr || std::find(allocations->begin(), allocations->end(), at) != allocations->end()) {
+      kept->push_back(data);
+    }
+  };
+  for (const auto& a : captured.kept) {
+    take(a.data_shared_ptr());
+  }
+  for (const auto& head : graph.heads) {
+    for (const auto& output : head.outputs()) {
+      take(output.data_shared_ptr());
+    }
+  }
+  for (size_t i = first; i < temporaries.size(); i++) {
+    take(temporaries[i]);
+  }
+}
+
+// Captures the kernels of a graph. False if there was an error, or if the captured graph has other nodes than kernels and copies.
+bool record(Graph& graph, Captured& captured, mx::cu::CommandEncoder& encoder, CUgraph* recorded) {
+  const auto& driver = Driver::get();
+  auto stream = static_cast<CUstream>(static_cast<cudaStream_t>(encoder.stream()));
+  size_t first = temporaries_of(encoder).size();
+  if (driver.begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED) != CUDA_SUCCESS) {
+    return false;
+  }
+  bool is_whole = true;
+  try {
+    Capturing capturing(captured.kept);
+    for (size_t i = 0; i < graph.nodes.size(); i++) {
+      auto in = graph.heads[i].inputs();
+      for (size_t j = 0; j < in.size(); j++) {
+        auto [node, at] = graph.nodes[i].inputs[j];
+        if (node < 0 && captured.inputs[at]) {
+          in[j] = *captured.inputs[at];
+        }
+      }
+      auto out = graph.heads[i].outputs();
+      graph.nodes[i].primitive->eval_gpu(in, out);
+      captured.kept.insert(captured.kept.end(), in.begin(), in.end());
+      for (auto& a : out) {
+        captured.kept.push_back(value_of(a));
+      }
+    }
+  } catch (const std::exception&) {
+    is_whole = false;
+  }
+  is_whole = driver.end_capture(stream, recorded) == CUDA_SUCCESS && is_whole;
+  size_t count = 0;
+  bool is_known = *recorded != nullptr && driver.get_nodes(*recorded, nullptr, &count) == CUDA_SUCCESS;
+  std::vector<CUgraphNode> nodes(count);
+  is_known = is_known && driver.get_nodes(*recorded, nodes.data(), &count) == CUDA_SUCCESS;
+  std::vector<CUdeviceptr> allocations;
+  for (auto node : nodes) {
+    CUgraphNodeType type{};
+    is_known = is_known && driver.get_type(node, &type) == CUDA_SUCCESS;
+    is_whole = is_whole && (type == CU_GRAPH_NODE_TYPE_KERNEL || type == CU_GRAPH_NODE_TYPE_MEMCPY || type == CU_GRAPH_NODE_TYPE_MEMSET);
+    if (is_known && type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+      CUDA_MEM_ALLOC_NODE_PARAMS of{};
+      is_known = driver.get_allocation(node, &of) == CUDA_SUCCESS;
+      allocations.push_back(of.dptr);
+    }
+  }
+  if (!is_known || !allocations.empty()) {
+    keep_unreal(is_known ? &allocations : nullptr, graph, captured, temporaries_of(encoder), first);
+  }
+  return is_whole && is_known;
+}
+
+} // namespace
+
+std::shared_ptr<Captured> capture(Graph& graph, const Graph& before, bool& is_failure) {
+  is_failure = true;
+  auto s = graph.nodes[0].primitive->stream();
+  auto captured = std::make_shared<Captured>();
+  try {
+    if (!take_inputs(graph, before, *captured, s)) {
+      // Such as a cache that has grown: the next one may be the same.
+      is_failure = false;
+      return nullptr;
+    }
+    prepare(graph, s);
+  } catch (const std::exception&) {
+    // There is no memory for the inputs. Without a capture there may be enough.
+    return nullptr;
+  }
+  auto& encoder = mx::cu::get_command_encoder(s);
+  encoder.commit();
+  CUgraph recorded = nullptr;
+  bool is_whole = record(graph, *captured, encoder, &recorded);
+  const auto& driver = Driver::get();
+  is_whole = is_whole && driver.instantiate(&captured->exec, recorded, 0) == CUDA_SUCCESS;
+  if (recorded != nullptr) {
+    driver.destroy_graph(recorded);
+  }
+  if (!is_whole) {
+    // Nothing has run: the arrays are computed as if this had not been tried.
+    return nullptr;
+  }
+  auto output = [&](Graph::Place place) { return graph.heads[place.node].outputs()[place.at]; };
+  for (auto root : graph.roots) {
+    captured->roots.push_back(value_of(output(root)));
+    if (!captured->roots.back().flags().row_contiguous) {
+      return nullptr;
+    }
+  }
+  for (int i = 0; i < static_cast<int>(graph.nodes.size()); i++) {
+    auto outputs = graph.heads[i].outputs();
+    for (int at = 0; at < static_cast<int>(outputs.size()); at++) {
+      const auto* buffer = outputs[at].buffer().ptr();
+      for (size_t leaf = 0; leaf < graph.leaves.size(); leaf++) {
+        if (!captured->inputs[leaf] && graph.leaves[leaf].buffer == buffer) {
+          captured->in_place.emplace_back(Graph::Place{i, at}, value_of(outputs[at]));
+          break;
+        }
+      }
+    }
+  }
+  captured->graph = graph;
+  captured->graph.heads.clear();
+  captured->kept.insert(captured->kept.end(), graph.values.begin(), graph.values.end());
+  captured->graph.values.clear();
+  is_failure = false;
+  return captured;
+}
+
+} // namespace mlxrs::cuda

@@ -1,0 +1,248 @@
+//! Faults of MLX's CUDA back end, each avoided in one place.
+
+use std::thread;
+
+use mlx_core::fast::{self, Rope};
+use mlx_core::ops::quantize::{
+    QuantMode, Scheme, dequantize, gather_qmm, quantize, quantized_matmul,
+};
+use mlx_core::{Array, DType, Device, ErrorKind, Result, Stream, zeros};
+
+use super::{close, f32s, noise, on_gpu, same, schemes};
+
+/// Runs on the CPU.
+fn on_cpu<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
+    Stream::new(Device::CPU)?.scope(f)
+}
+
+/// All schemes, also those that have no kernels of ours.
+fn all_schemes() -> Vec<Scheme> {
+    let one = |group_size| Scheme {
+        mode: QuantMode::Affine,
+        bits: 1,
+        group_size,
+    };
+    schemes()
+        .into_iter()
+        .chain([one(32), one(64), one(128)])
+        .collect()
+}
+
+#[test]
+fn matrices_are_packed_as_on_the_cpu() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    for scheme in all_schemes() {
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            for (n, k) in [(1, 128), (3, 256), (40, 1152)] {
+                let w = noise(1, &[n, k], dtype)?;
+                let what = format!("{scheme:?} {dtype} {n} {k}");
+                let unpacked = || {
+                    let q = quantize(&w, scheme)?;
+                    dequantize(
+                        &q.packed,
+                        &q.scales,
+                        q.biases.as_ref(),
+                        scheme,
+                        Some(DType::F32),
+                    )
+                };
+                let (found, wanted) = (unpacked()?, on_cpu(unpacked)?);
+                // A number in the middle of two codes may go to either.
+                let (found, wanted) = (f32s(&found)?, f32s(&wanted)?);
+                let size = wanted.iter().fold(0f32, |most, x| most.max(x.abs()));
+                let far = found
+                    .iter()
+                    .zip(&wanted)
+                    .filter(|(a, b)| (*a - *b).abs() > 0.01 * size);
+                let far = far.count();
+                assert!(
+                    far * 100 <= found.len(),
+                    "{what}: {far} of {} differ",
+                    found.len()
+                );
+            }
+        }
+        let empty = quantize(&zeros(&[0, 256], DType::BF16)?, scheme)?;
+        let back = dequantize(
+            &empty.packed,
+            &empty.scales,
+            empty.biases.as_ref(),
+            scheme,
+            Some(DType::F32),
+        )?;
+        assert_eq!(
+            (back.shape(), f32s(&back)?.len()),
+            (&[0, 256][..], 0),
+            "{scheme:?}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn packed_products_of_any_shape() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    for scheme in all_schemes() {
+        for (m, n, k) in [
+            (1, 64, 32),
+            (3, 64, 64),
+            (9, 128, 64),
+            (3, 128, 128),
+            (40, 128, 128),
+            (17, 160, 384),
+        ] {
+            if k % scheme.group_size != 0 {
+                continue;
+            }
+            for dtype in [DType::BF16, DType::F32] {
+                let tolerance = if dtype == DType::F32 { 1e-4 } else { 0.03 };
+                let what = format!("{scheme:?} {dtype} {m} {n} {k}");
+                let q = quantize(&noise(1, &[n, k], dtype)?, scheme)?;
+                let biases = q.biases.as_ref();
+                let wide = dequantize(&q.packed, &q.scales, biases, scheme, Some(dtype))?
+                    .astype(DType::F32)?;
+                let x = noise(2, &[m, k], dtype)?;
+                let y = quantized_matmul(&x, &q.packed, &q.scales, biases, true, scheme)?;
+                close(
+                    &what,
+                    &y,
+                    &x.astype(DType::F32)?.matmul(&wide.swap_axes(0, 1)?)?,
+                    tolerance,
+                )?;
+                let y = fast::quantized_linear(&x, &q.packed, &q.scales, biases, scheme)?;
+                close(
+                    &format!("{what} linear"),
+                    &y,
+                    &x.astype(DType::F32)?.matmul(&wide.swap_axes(0, 1)?)?,
+                    tolerance,
+                )?;
+                let x = noise(3, &[m, n], dtype)?;
+                let y = quantized_matmul(&x, &q.packed, &q.scales, biases, false, scheme)?;
+                close(
+                    &format!("{what} transposed"),
+                    &y,
+                    &x.astype(DType::F32)?.matmul(&wide)?,
+                    tolerance,
+                )?;
+                // Two matrices, by index.
+                let two = |a: &Array| a.reshape(&[2, n / 2, -1]);
+                let (packed, scales) = (two(&q.packed)?, two(&q.scales)?);
+                let both = biases.map(two).transpose()?;
+                let which = Array::from_slice(&[1u32, 0], &[2])?;
+                let x = noise(4, &[2, m, k], dtype)?;
+                let y = gather_qmm(
+                    &x,
+                    &packed,
+                    &scales,
+                    both.as_ref(),
+                    None,
+                    Some(&which),
+                    true,
+                    scheme,
+                    false,
+                )?;
+                let turned = two(&wide)?.take(&which, 0)?.swap_axes(-1, -2)?;
+                close(
+                    &format!("{what} gathered"),
+                    &y,
+                    &x.astype(DType::F32)?.matmul(&turned)?,
+                    tolerance,
+                )?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn ropes_of_repeated_rows() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    let how = Rope {
+        dims: 64,
+        traditional: false,
+        base: Some(10000.0),
+        scale: 1.0,
+        freqs: None,
+    };
+    for offsets in [
+        Array::from_slice(&[3i32], &[1])?,
+        Array::from_slice(&[3i32, 9], &[2])?,
+    ] {
+        let x = noise(1, &[2, 3, 1, 64], DType::F32)?;
+        let repeated = x.broadcast_to(&[2, 3, 5, 64])?;
+        let stored = repeated.contiguous()?;
+        mlx_core::eval([&stored])?;
+        same(
+            "rope",
+            &fast::rope(&repeated, &how, &offsets)?,
+            &fast::rope(&stored, &how, &offsets)?,
+        )?;
+    }
+    Ok(())
+}
+
+#[test]
+fn many_threads_compute_and_fail() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    let w = noise(1, &[256, 256], DType::BF16)?.freeze()?;
+    let wanted = f32s(&w.thaw().matmul(&w.thaw())?)?;
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| -> Result<()> {
+                    for _ in 0..20 {
+                        let w = w.thaw();
+                        assert_eq!(f32s(&w.matmul(&w)?)?, wanted);
+                        let error = w
+                            .take(&Array::from_slice(&[256i32], &[1])?, 0)?
+                            .to_vec::<half::bf16>();
+                        assert_eq!(error.unwrap_err().kind(), ErrorKind::Eval);
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().expect("no thread panics"))
+    })
+}
+
+#[test]
+fn f64_is_refused_by_name() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    let x = Array::from_slice(&[1.0f64, 2.0], &[2])?;
+    for refused in [
+        x.add(&x),
+        x.astype(DType::F32),
+        Array::from_slice(&[1f32], &[1])?.astype(DType::F64),
+        zeros(&[2], DType::F64),
+    ] {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(
+            error
+                .to_string()
+                .starts_with("F64 is not supported on a GPU"),
+            "{error}"
+        );
+    }
+    assert_eq!(on_cpu(|| x.add(&x)?.to_vec::<f64>())?, [2.0, 4.0]);
+    assert_eq!(
+        on_cpu(|| x.astype(DType::F32))?
+            .add(1.0f32)?
+            .to_vec::<f32>()?,
+        [2.0, 3.0]
+    );
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! Indices out of range: an error of the evaluation, as on the CPU.
+
+use mlx_core::fast;
+use mlx_core::ops::quantize::{QuantMode, Scheme};
+use mlx_core::transforms::grad;
+use mlx_core::{Array, DType, Device, ErrorKind, Replay, Result, Stream, eval, synchronize};
+
+use super::{Weights, f32s, noise, on_gpu};
+
+fn ids(all: &[i32]) -> Result<Array> {
+    Array::from_slice(all, &[all.len() as i32])
+}
+
+/// The same error on the CPU and on the GPU, and neither is broken by it.
+fn fails(what: &str, f: impl Fn() -> Result<Array>, text: &str) -> Result<()> {
+    for device in [Device::CPU, Device::GPU] {
+        let run = || -> Result<()> {
+            let error = f().and_then(|y| eval([&y])).unwrap_err();
+            assert_eq!(
+                (error.kind(), &*error.to_string()),
+                (ErrorKind::Eval, text),
+                "{what} on {device}"
+            );
+            assert_eq!(
+                f32s(&Array::from_slice(&[1.0f32, 2.0], &[2])?.add(1.0f32)?)?,
+                [2.0, 3.0]
+            );
+            Ok(())
+        };
+        match device == Device::GPU {
+            true => run()?,
+            false => Stream::new(device)?.scope(run)?,
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn errors_are_those_of_the_cpu() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    let x = || noise(1, &[5, 4], DType::F32);
+    let one = || noise(2, &[1, 4], DType::F32);
+    fails(
+        "take",
+        || x()?.take(&ids(&[0, 5])?, 0),
+        "take: index 5 is outside an axis of 5",
+    )?;
+    fails(
+        "take",
+        || x()?.take(&ids(&[-6])?, 0),
+        "take: index -6 is outside an axis of 5",
+    )?;
+    for dtype in [
+        DType::I8,
+        DType::U8,
+        DType::I16,
+        DType::U16,
+        DType::U32,
+        DType::I64,
+        DType::U64,
+    ] {
+        let at = || ids(&[0, 7])?.astype(dtype);
+        fails(
+            &format!("take {dtype}"),
+            || x()?.take(&at()?, 0),
+            "take: index 7 is outside an axis of 5",
+        )?;
+    }
+    fails(
+        "take_along_axis",
+        || x()?.take_along_axis(&Array::from_slice(&[9i32, 0, 0, 0], &[1, 4])?, 0),
+        "take_along_axis: index 9 is outside an axis of 5",
+    )?;
+    fails(
+        "put_along_axis",
+        || x()?.put_along_axis(&Array::from_slice(&[0i32, 5, 0, 0], &[1, 4])?, &one()?, 0),
+        "put_along_axis: index 5 is outside an axis of 5",
+    )?;
+    fails(
+        "gather",
+        || x()?.gather(&[&ids(&[4])?], &[0], &[2, 4]),
+        "gather: index 4 is outside an axis of 5 for a window of 2",
+    )?;
+    fails(
+        "scatter",
+        || x()?.scatter(&[&ids(&[-7])?], &one()?.reshape(&[1, 1, 4])?, &[0]),
+        "scatter: index -7 is outside an axis of 5",
+    )?;
+    fails(
+        "scatter_add",
+        || x()?.scatter_add(&[&ids(&[5])?], &one()?.reshape(&[1, 1, 4])?, &[0]),
+        "scatter: index 5 is outside an axis of 5",
+    )?;
+    fails(
+        "cross entropy",
+        || fast::cross_entropy(&x()?, &ids(&[0, 1, 4, 0, 0])?),
+        "cross entropy: index 4 is outside an axis of 4",
+    )?;
+    // A view of indices.
+    let turned = || Array::from_slice(&[0i32, 1, 2, 9], &[2, 2])?.swap_axes(0, 1);
+    fails(
+        "view",
+        || x()?.take(&turned()?, 0),
+        "take: index 9 is outside an axis of 5",
+    )
+}
+
+#[test]
+fn rows_of_embeddings_are_checked() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    let four = Scheme {
+        mode: QuantMode::Affine,
+        bits: 4,
+        group_size: 64,
+    };
+    for wrong in [64i32, -65, i32::MAX, i32::MIN] {
+        for scheme in [None, Some(four)] {
+            let rows = || {
+                let w = Weights::new(2, 64, 384, DType::BF16, scheme)?;
+                match &w.parts {
+                    (weight, None) => fast::rows(weight, &ids(&[3, wrong])?),
+                    (packed, Some((scales, biases, scheme))) => fast::quantized_rows(
+                        packed,
+                        scales,
+                        biases.as_ref(),
+                        &ids(&[3, wrong])?,
+                        *scheme,
+                        DType::BF16,
+                    ),
+                }
+            };
+            fails(
+                "rows",
+                rows,
+                &format!("a row's number must be below 64, given {wrong}"),
+            )?;
+        }
+    }
+    // A gradient goes through the plain form.
+    let table = noise(1, &[64, 384], DType::BF16)?;
+    let sum = |a: &[Array]| Ok(vec![fast::rows(&a[0], &ids(&[64])?)?.sum(.., false)?]);
+    assert!(grad(sum, &[table], &[0]).and_then(eval).is_err());
+    Ok(())
+}
+
+#[test]
+fn what_was_queued_with_an_error_is_not_used() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    let x = noise(1, &[5, 4], DType::F32)?;
+    eval([&x])?;
+    // The right array of one evaluation, and one that is queued after it.
+    let (wrong, right) = (x.take(&ids(&[5])?, 0)?, x.add(1.0f32)?);
+    assert!(eval([&right, &wrong]).is_err());
+    let error = right.to_vec::<f32>().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Poisoned);
+    let wrong = x.take(&ids(&[5])?, 0)?;
+    mlx_core::async_eval([&wrong])?;
+    let later = x.add(2.0f32)?;
+    mlx_core::async_eval([&later])?;
+    assert!(synchronize().is_err());
+    assert!(later.to_vec::<f32>().is_err());
+    assert_eq!(f32s(&x.add(2.0f32)?)?.len(), 20);
+    synchronize()
+}
+
+#[test]
+fn streams_have_their_own_errors() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    let x = noise(1, &[5, 4], DType::F32)?.freeze()?;
+    let fail = || x.thaw().take(&ids(&[5])?, 0).and_then(|y| eval([&y]));
+    // Another thread's error is not this one's.
+    let queued = x.thaw().add(1.0f32)?;
+    mlx_core::async_eval([&queued])?;
+    std::thread::scope(|scope| assert!(scope.spawn(fail).join().expect("no panic").is_err()));
+    assert_eq!(f32s(&queued)?.len(), 20);
+    // A second stream of this thread.
+    let second = Stream::new(Device::GPU)?;
+    let error = second.scope(fail).unwrap_err().to_string();
+    assert_eq!(error, "take: index 5 is outside an axis of 5");
+    second.scope(|| f32s(&x.thaw().add(1.0f32)?))?;
+    assert_eq!(f32s(&x.thaw().add(1.0f32)?)?.len(), 20);
+    Ok(())
+}
+
+#[test]
+fn a_replayed_step_reports_its_indices() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    let w = Weights::new(2, 64, 384, DType::BF16, None)?;
+    let mut steps = Replay::new()?;
+    let mut step = |id: i32| -> Result<Vec<f32>> {
+        let y = fast::linear(&fast::rows(&w.parts.0, &ids(&[id])?)?, &w.parts.0)?;
+        let y = y.take(&ids(&[id])?, 1)?;
+        steps.async_eval([&y])?;
+        f32s(&y)
+    };
+    let wanted: Vec<Vec<f32>> = (0..8).map(&mut step).collect::<Result<_>>()?;
+    for round in 0..3 {
+        let error = step(64).unwrap_err().to_string();
+        assert!(error.contains("64"), "round {round}: {error}");
+        for id in 0..8 {
+            assert_eq!(step(id)?, wanted[id as usize], "round {round}");
+        }
+    }
+    Ok(())
+}
