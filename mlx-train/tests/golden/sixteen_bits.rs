@@ -9,7 +9,7 @@ use super::case::{Case, case_in, examples};
 use super::{mean_loss_and_grads, numbers};
 
 /// How far a loss may be off, as a part of it. F16 has eight times the precision of BF16.
-const TOLERANCES: [(DType, f64); 2] = [(DType::BF16, 0.01), (DType::F16, 0.002)];
+const TOLERANCES: [(DType, f64); 2] = [(DType::BF16, 0.02), (DType::F16, 0.005)];
 
 #[test]
 fn losses_in_sixteen_bits_follow_peft() {
