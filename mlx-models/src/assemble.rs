@@ -12,8 +12,8 @@ use crate::head::HeadTensors;
 use crate::mtp::{self, HeadApart};
 use crate::names::{Names, prefixes};
 use crate::registry::{Family, Registry, Source};
-use crate::stored::{self, Format, Reading};
-use crate::{LoadOptions, Loaded, Model, ModelInfo, Weights};
+use crate::stored::{self, Format, Reading, Tensors};
+use crate::{HeadInfo, LoadOptions, Loaded, Model, ModelInfo, Weights};
 
 /// A model whose parameters are set but not evaluated: on the CPU they refer to the files.
 pub(crate) struct Assembled {
@@ -96,13 +96,20 @@ fn assemble(
     let (mut published, stored) = stored::decoded(published, &outer, reading)?;
     let (model_type, family) = registry.find(&outer, &published)?;
     let head_beside = apart.is_some() || family.head_file.is_some() && !weights.head.is_empty();
+    let mut head_stored = None;
     if family.head_file.is_some() {
         let rules = published.files().map(mtp::renames);
         let rules = rules.collect::<Result<Vec<_>>>()?;
         published = published.with_own_rules(rules)?;
+        let tensors = Tensors::of(weights.head.iter());
+        let found = stored::decode_head(&tensors, &outer, reading)?;
         for file in weights.head {
             let rules = mtp::renames(&file)?;
             published = published.beside(file, rules)?;
+        }
+        if let Some((decoded, format)) = found {
+            published = published.with_decoded(decoded)?;
+            head_stored = Some(format);
         }
     }
     let mut tied = None;
@@ -118,7 +125,7 @@ fn assemble(
             .is_some_and(|text| text.value(TIED) == Some(&true.into()));
     let mut config = text.unwrap_or(outer);
     if let Some(apart) = apart.as_deref_mut() {
-        published = apart.join(published, (model_type, family), &mut config)?;
+        published = apart.join(published, (model_type, family), &mut config, reading)?;
     }
     let mlx_convolutions = has_mlx_convolutions(&published)?;
     let ternary = Ternary::find(&quantization_of, &published)?;
@@ -151,6 +158,8 @@ fn assemble(
     };
     if let Some(apart) = apart {
         quantization = quantization.with_head(apart.quantization(&rules)?);
+    } else if let Some(format) = head_stored {
+        quantization = quantization.with_head(Quantization::uniform(format.scheme));
     }
     let mut model = (family.build)(&Source {
         config: &config,
@@ -203,6 +212,7 @@ impl Assembled {
             weight_bytes: weigh.bytes,
             quantization: quantization.default_scheme(),
             stored: stored.map(|format| format.described),
+            head: weigh.head,
             dtype: weigh.dtype.unwrap_or(DType::F32),
             unread_keys: config.unread(),
         };
@@ -221,26 +231,42 @@ struct Weigh {
     arrays: Vec<Array>,
     n_parameters: usize,
     bytes: usize,
+    head: Option<HeadInfo>,
     dtype: Option<DType>,
 }
 
+impl Weigh {
+    fn add(&mut self, path: &Path, parameters: usize, bytes: usize) {
+        self.n_parameters += parameters;
+        self.bytes += bytes;
+        if path.as_str().starts_with(mtp::PREFIX) {
+            let head = self.head.get_or_insert_default();
+            head.n_parameters += parameters;
+            head.bytes += bytes;
+        }
+    }
+}
+
 impl Visit for Weigh {
-    fn weight(&mut self, _path: &Path, weight: &mlx_nn::Weight) -> Result<()> {
+    fn weight(&mut self, path: &Path, weight: &mlx_nn::Weight) -> Result<()> {
         let elements = |shape: &[i32]| shape.iter().map(|&n| n as usize).product::<usize>();
-        if let mlx_nn::Weight::Quantized { packed, .. } = weight {
+        if let mlx_nn::Weight::Quantized { packed, scheme, .. } = weight {
             // `param` counts the packed words; here the rest of the matrix is added.
-            self.n_parameters += elements(&weight.shape()) - elements(packed.shape());
+            let rest = elements(&weight.shape()) - elements(packed.shape());
+            self.add(path, rest, 0);
+            if let Some(head) = &mut self.head {
+                head.quantization = head.quantization.or(Some(*scheme));
+            }
         }
         Ok(())
     }
 
     fn param(&mut self, path: &Path, param: &mlx_nn::Param) -> Result<()> {
         let value = param.value();
-        self.bytes += value.nbytes();
         let name = path.as_str();
-        if !name.ends_with(".scales") && !name.ends_with(".biases") {
-            self.n_parameters += value.size();
-        }
+        let counts = !name.ends_with(".scales") && !name.ends_with(".biases");
+        let parameters = if counts { value.size() } else { 0 };
+        self.add(path, parameters, value.nbytes());
         if value.dtype().is_float() {
             self.dtype = self.dtype.or(Some(value.dtype()));
         }

@@ -28,8 +28,21 @@ pub struct ModelInfo {
     pub quantization: Option<Scheme>,
     /// The format of another program that the files have, and its form in memory.
     pub stored: Option<String>,
+    /// Its head for multi-token prediction, if it has one.
+    pub head: Option<HeadInfo>,
     /// The dtype of the activations.
     pub dtype: DType,
     /// Keys of config.json that this version does not read and does not know to be irrelevant.
     pub unread_keys: Vec<String>,
+}
+
+/// Information about a head for multi-token prediction. The model's counts include it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HeadInfo {
+    /// The number of elements of its weights, as if they were dense.
+    pub n_parameters: usize,
+    /// Bytes of its weights.
+    pub bytes: usize,
+    /// The scheme of its first quantised weight.
+    pub quantization: Option<Scheme>,
 }

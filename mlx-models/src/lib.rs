@@ -142,7 +142,7 @@ use mlx_nn::{Head, LayerKind, Module, Step};
 use serde_json::Value;
 
 pub use geometry::{Geometry, LayerGeometry, kv_heads};
-pub use info::ModelInfo;
+pub use info::{HeadInfo, ModelInfo};
 pub use names::Names;
 pub use registry::{Family, Registry, Source, known_types};
 pub use weights::{Weights, open as open_weights};

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
-use mlx_core::{DType, Result, Scheme};
-use mlx_nn::Checkpoint;
+use mlx_core::{DType, Result, Safetensors, Scheme};
+use mlx_nn::{Checkpoint, Decoded};
 
 use crate::config::Config;
 
@@ -42,21 +42,34 @@ pub(crate) fn decoded(
     config: &Config,
     reading: Reading,
 ) -> Result<(Checkpoint, Option<Format>)> {
+    match decode(&Tensors::of(checkpoint.files()), config, reading)? {
+        None => Ok((checkpoint, None)),
+        Some((decoded, format)) => Ok((checkpoint.with_decoded(decoded)?, Some(format))),
+    }
+}
+
+/// The tensors that stand for those of a format that `quantization_config` names, if it names one.
+///
+/// # Errors
+/// As [`decoded`].
+pub(crate) fn decode(
+    tensors: &Tensors<'_>,
+    config: &Config,
+    reading: Reading,
+) -> Result<Option<(Decoded, Format)>> {
     let Some(entry) = settings(config)? else {
-        return Ok((checkpoint, None));
+        return Ok(None);
     };
     let method: Option<String> = entry.opt("quant_method")?;
-    let (decoded, format) = match method.as_deref() {
-        None | Some("mxfp4" | "bitnet") => return Ok((checkpoint, None)),
+    let found = match method.as_deref() {
+        None | Some("mxfp4" | "bitnet") => return Ok(None),
         Some("fp8") => {
             let block = fp8::block(&entry)?;
-            fp8::decoded(&Tensors::of(&checkpoint), &entry, block, reading)?
+            fp8::decoded(tensors, &entry, block, reading)?
         }
         Some("compressed-tensors") => match entry.or("format", String::new())?.as_str() {
-            "float-quantized" | "naive-quantized" => {
-                fp8::decoded(&Tensors::of(&checkpoint), &entry, None, reading)?
-            }
-            "pack-quantized" => int4::decoded(&Tensors::of(&checkpoint), &entry)?,
+            "float-quantized" | "naive-quantized" => fp8::decoded(tensors, &entry, None, reading)?,
+            "pack-quantized" => int4::decoded(tensors, &entry)?,
             other => {
                 return Err(entry.unsupported(format!(
                     "format {other:?} of compressed-tensors is not supported; known: float-quantized, naive-quantized, \
@@ -71,7 +84,22 @@ pub(crate) fn decoded(
             )));
         }
     };
-    Ok((checkpoint.with_decoded(decoded)?, Some(format)))
+    Ok(Some(found))
+}
+
+/// The same for a head for multi-token prediction in files of its own. Its 8-bit floats say by their scales what they are, where no config does.
+///
+/// # Errors
+/// As [`decoded`].
+pub(crate) fn decode_head(
+    tensors: &Tensors<'_>,
+    config: &Config,
+    reading: Reading,
+) -> Result<Option<(Decoded, Format)>> {
+    match decode(tensors, config, reading)? {
+        None if tensors.have_fp8()? => fp8::decoded(tensors, config, None, reading).map(Some),
+        found => Ok(found),
+    }
 }
 
 /// The settings of another program, unless there are settings of MLX. A multimodal config may have them outside or
@@ -88,18 +116,33 @@ fn settings(config: &Config) -> Result<Option<Config>> {
     }
 }
 
-/// The tensors of a checkpoint's files, by their published names.
-struct Tensors<'c> {
-    files: HashMap<&'c str, &'c mlx_core::Safetensors>,
+/// The tensors of files, by their published names.
+pub(crate) struct Tensors<'c> {
+    files: HashMap<&'c str, &'c Safetensors>,
 }
 
 impl<'c> Tensors<'c> {
-    fn of(checkpoint: &'c Checkpoint) -> Self {
-        let files = checkpoint.files();
+    /// All tensors of these files.
+    pub(crate) fn of(files: impl Iterator<Item = &'c Safetensors>) -> Self {
         let files = files.flat_map(|file| file.names().map(move |name| (name, file)));
         Self {
             files: files.collect(),
         }
+    }
+
+    /// Without those whose names do not fit.
+    pub(crate) fn only(mut self, fits: impl Fn(&str) -> bool) -> Self {
+        self.files.retain(|name, _| fits(name));
+        self
+    }
+
+    fn have_fp8(&self) -> Result<bool> {
+        for (name, file) in &self.files {
+            if file.stored_dtype(name)? == "F8_E4M3" {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The names, in order.

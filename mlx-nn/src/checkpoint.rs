@@ -80,12 +80,14 @@ impl Checkpoint {
         })
     }
 
-    /// The checkpoint with tensors that are made of those of its files, in place of the latter.
+    /// The checkpoint with further tensors that are made of those of its files, in place of the latter.
     ///
     /// # Errors
     /// Two tensors claim the same name.
-    pub fn with_decoded(self, decoded: Decoded) -> Result<Self> {
-        Self::gather(&self.label, self.files, decoded, &self.rules)
+    pub fn with_decoded(mut self, decoded: Decoded) -> Result<Self> {
+        self.decoded.made.extend(decoded.made);
+        self.decoded.hidden.extend(decoded.hidden);
+        Self::gather(&self.label, self.files, self.decoded, &self.rules)
     }
 
     /// The files, in order.

@@ -93,6 +93,11 @@ fn describe(model: &LoadedModel, name: &str) -> Value {
         "dtype": info.dtype.to_string(),
         "quantization": described(info.quantization),
         "stored": info.stored,
+        "mtp": info.head.as_ref().map(|head| json!({
+            "parameters": head.n_parameters,
+            "bytes": head.bytes,
+            "quantization": described(head.quantization),
+        })),
         "layers": info.geometry.layers().len(),
         "hidden": info.hidden,
         "vocab": info.vocab,
@@ -143,7 +148,7 @@ fn table(document: &Value) -> String {
         .into_iter()
         .map(|key| (key, text(&document[key])))
         .collect();
-    let scheme = |key| match &document[key] {
+    let named = |scheme: &Value| match scheme {
         Value::Null => "none".to_owned(),
         scheme => format!(
             "{}, {} bits, groups of {}",
@@ -152,7 +157,19 @@ fn table(document: &Value) -> String {
             scheme["group_size"]
         ),
     };
+    let scheme = |key| named(&document[key]);
     rows.push(("quantisation", scheme("quantization")));
+    if let head @ Value::Object(_) = &document["mtp"] {
+        let packing = match &head["quantization"] {
+            Value::Null => "dense".to_owned(),
+            scheme => named(scheme),
+        };
+        let (parameters, size) = (text(&head["parameters"]), bytes(&head["bytes"]));
+        rows.push((
+            "mtp head",
+            format!("{parameters} parameters, {size}, {packing}"),
+        ));
+    }
     if let Value::String(stored) = &document["stored"] {
         rows.push(("files have", stored.clone()));
     }

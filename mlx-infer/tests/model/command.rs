@@ -360,6 +360,28 @@ fn info_describes_the_model() {
             (Some("ring"), &json!(6))
         );
     }
+    assert_eq!(found["mtp"], Value::Null);
+    // A head for multi-token prediction, in the model's file and beside it.
+    for (case, file) in [
+        ("qwen3_5_text", "model.safetensors"),
+        ("../hybrid-model", "mtp.safetensors"),
+    ] {
+        let found = document(mlx_infer(&["info", "--model", &path(case), "--json"]));
+        let file = mlx_core::Safetensors::open(checkpoint::dir(case).join(file)).unwrap();
+        let of_head = file.names().filter(|name| name.starts_with("mtp."));
+        let sizes = of_head.map(|name| file.info(name).unwrap().1.iter().product::<i32>());
+        let parameters: i32 = sizes.sum();
+        assert_eq!(found["mtp"]["parameters"], json!(parameters));
+        assert_eq!(found["mtp"]["quantization"], Value::Null);
+        let text = printed(mlx_infer(&["info", "--model", &path(case)]));
+        let line = text.lines().find(|line| line.starts_with("mtp head"));
+        let line = line.unwrap_or_else(|| panic!("{text}"));
+        assert!(
+            line.contains(&format!(" {parameters} parameters")),
+            "{line}"
+        );
+        assert!(line.ends_with("dense"), "{line}");
+    }
     // The built-in model has heads of 64: in f32 256 bytes, or codes with two scales and two biases.
     let of = |flags: &[&str]| document(mlx_infer(&[&["info", "--json"], flags].concat()));
     let bytes = |found: &Value| {

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 
 use mlx_core::{Error, ErrorKind, Result, Safetensors};
 use mlx_nn::{Checkpoint, Rule, Rules};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{HIDDEN, NORM_OFFSET, PREFIX, renames};
 use crate::config::Config;
 use crate::config::quantization::Quantization;
 use crate::registry::Family;
+use crate::stored::{self, Format, Reading, Tensors};
 use crate::weights;
 
 /// The config keys on which a head and its model must agree. The head's own config.json may hold them.
@@ -32,6 +33,8 @@ pub(crate) struct HeadApart {
     files: Vec<(Safetensors, Rules)>,
     /// The rules of the first file.
     rules: Rules,
+    /// What other programs stored its weights as.
+    stored: Option<Format>,
 }
 
 impl HeadApart {
@@ -70,6 +73,7 @@ impl HeadApart {
             config,
             rules: rules.clone(),
             files,
+            stored: None,
         })
     }
 
@@ -82,6 +86,7 @@ impl HeadApart {
         mut checkpoint: Checkpoint,
         (model_type, family): (&str, &Family),
         config: &mut Config,
+        reading: Reading,
     ) -> Result<Checkpoint> {
         if family.head_file.is_none() {
             return Err(self.unsupported(format!(
@@ -118,10 +123,28 @@ impl HeadApart {
             let own = self.text_config()?.and_then(|own| own.raw(key).cloned());
             config.set(key, own.unwrap_or_default());
         }
+        // A whole checkpoint also has tensors of other modules, under the names of the model's.
+        let is_of_head = |name: &str| {
+            let rules = self.files.iter().map(|(_, rules)| rules);
+            let pieces = rules.map(|rules| rules.pieces(name).unwrap_or_default());
+            pieces
+                .flatten()
+                .any(|piece| piece.name().starts_with(PREFIX))
+        };
+        let tensors = Tensors::of(self.files.iter().map(|(file, _)| file)).only(is_of_head);
+        let none = Config::new(&self.dir.display().to_string(), json!({}))?;
+        let own = self.config.as_ref().unwrap_or(&none);
+        let found = stored::decode_head(&tensors, own, reading)?;
         for (file, rules) in self.files.drain(..) {
             checkpoint = checkpoint.beside(file, rules)?;
         }
-        Ok(checkpoint)
+        match found {
+            None => Ok(checkpoint),
+            Some((decoded, format)) => {
+                self.stored = Some(format);
+                checkpoint.with_decoded(decoded)
+            }
+        }
     }
 
     /// How the head's weights are packed; `rules` are those for all tensors.
@@ -129,9 +152,10 @@ impl HeadApart {
     /// # Errors
     /// The entry of its config.json is malformed.
     pub(crate) fn quantization(&self, rules: &Rules) -> Result<Quantization> {
-        match &self.config {
-            Some(config) => Quantization::read(config, &self.rules.and(rules)),
-            None => Ok(Quantization::default()),
+        match (&self.stored, &self.config) {
+            (Some(format), _) => Ok(Quantization::uniform(format.scheme)),
+            (None, Some(config)) => Quantization::read(config, &self.rules.and(rules)),
+            (None, None) => Ok(Quantization::default()),
         }
     }
 

@@ -130,3 +130,140 @@ fn heads_that_do_not_fit_are_refused_by_name() {
         assert!(error.contains(part), "{error}");
     }
 }
+
+/// Writes a file as other programs do: 8-bit floats (E4M3), numbers of BF16 and of F32.
+fn write_fp8(path: &Path, codes: &Tensors, others: &Tensors) {
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    let both = codes.iter().map(|(name, array)| ("F8_E4M3", name, array));
+    let others = others.iter().map(|(name, array)| match array.dtype() {
+        DType::F32 => ("F32", name, array),
+        _ => ("BF16", name, array),
+    });
+    for (dtype, name, array) in both.chain(others) {
+        let start = data.len();
+        match dtype {
+            "F8_E4M3" => data.extend(array.to_vec::<u8>().unwrap()),
+            "F32" => data.extend(
+                array
+                    .to_vec::<f32>()
+                    .unwrap()
+                    .into_iter()
+                    .flat_map(f32::to_le_bytes),
+            ),
+            _ => {
+                let words = array.view(DType::U16).unwrap().to_vec::<u16>().unwrap();
+                data.extend(words.into_iter().flat_map(u16::to_le_bytes));
+            }
+        }
+        let offsets = [start, data.len()];
+        header.insert(
+            name.clone(),
+            json!({"dtype": dtype, "shape": array.shape(), "data_offsets": offsets}),
+        );
+    }
+    let header = Value::Object(header).to_string();
+    let length = (header.len() as u64).to_le_bytes();
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, [&length[..], header.as_bytes(), &data].concat()).unwrap();
+}
+
+/// The head with matrices of 8-bit floats under names with this prefix: its codes, its other tensors, and what they mean. A scale is any number, or the
+/// power of two above it.
+fn fp8_head(prefix: &str, powers: bool) -> [Tensors; 3] {
+    let [mut codes, mut others, mut means] = [(); 3].map(|()| Tensors::new());
+    for (name, array) in head() {
+        if array.ndim() != 2 {
+            others.insert(format!("{prefix}{name}"), array);
+            continue;
+        }
+        let wide = array.astype(DType::F32).unwrap();
+        let most: f32 = wide.abs().unwrap().max(.., false).unwrap().item().unwrap();
+        let scale = match powers {
+            true => (most / 448.0).log2().ceil().exp2(),
+            false => most / 448.0,
+        };
+        let code = wide.divide(scale).unwrap().to_fp8().unwrap();
+        let meant = code.from_fp8(DType::F32).unwrap().multiply(scale).unwrap();
+        means.insert(name.clone(), meant.astype(DType::BF16).unwrap());
+        codes.insert(format!("{prefix}{name}"), code);
+        let scale = Array::from_slice(&[scale], &[1, 1]).unwrap();
+        others.insert(format!("{prefix}{name}_scale_inv"), scale);
+    }
+    [codes, others, means]
+}
+
+fn assert_fp8_head(model: &Loaded, means: &Tensors, place: &str) {
+    let found = parameters(model);
+    assert!(
+        found.keys().eq(head().keys()),
+        "{place}: {:?}",
+        found.keys()
+    );
+    for (name, meant) in means {
+        assert!(same(&found[name], meant), "{place}: {name}");
+    }
+}
+
+/// Heads of 8-bit floats are what their codes and scales mean: by a config.json, by their scales alone, beside a model, and in the files of a whole
+/// checkpoint, of which nothing else is read.
+#[test]
+fn heads_of_8_bit_floats_are_read() {
+    let model = dense();
+    let settings = json!({
+        "model_type": "qwen3_5_mtp",
+        "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    });
+    for (prefix, config) in [
+        ("mtp.", Some(&settings)),
+        ("", Some(&settings)),
+        ("mtp.", None),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let [codes, others, means] = fp8_head(prefix, false);
+        write_fp8(&dir.path().join("model.safetensors"), &codes, &others);
+        if let Some(config) = config {
+            std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+        }
+        let found = with_head(model.path(), dir.path()).unwrap();
+        assert_fp8_head(&found, &means, &format!("{prefix:?}, {config:?}"));
+    }
+
+    let whole = tempfile::tempdir().unwrap();
+    let [mut codes, mut others, means] = fp8_head("mtp.", false);
+    let shared = Safetensors::open(model.path().join("model.safetensors")).unwrap();
+    let shared = shared.names().find(|name| name.ends_with("q_proj.weight"));
+    let shared = shared.unwrap().to_owned();
+    codes.insert(shared.clone(), codes["mtp.fc.weight"].clone());
+    let scale = others["mtp.fc.weight_scale_inv"].clone();
+    others.insert(format!("{shared}_scale_inv"), scale);
+    write_fp8(&whole.path().join("model.safetensors"), &codes, &others);
+    std::fs::write(whole.path().join("config.json"), settings.to_string()).unwrap();
+    let found = with_head(model.path(), whole.path()).unwrap();
+    assert_fp8_head(&found, &means, "a whole checkpoint");
+    let (plain, found) = (loaded(model.path()), shared::parameters(&found));
+    for (name, array) in shared::parameters(&plain) {
+        assert!(same(&found[&name], &array), "{name}");
+    }
+
+    let beside = dense();
+    let [codes, others, means] = fp8_head("mtp.", false);
+    write_fp8(&beside.path().join("mtp.safetensors"), &codes, &others);
+    assert_fp8_head(&loaded(beside.path()), &means, "beside the model");
+
+    // Scales that are powers of two stay packed, in as many bytes as the file has.
+    let dir = tempfile::tempdir().unwrap();
+    let [codes, others, _] = fp8_head("mtp.", true);
+    write_fp8(&dir.path().join("mtp.safetensors"), &codes, &others);
+    let found = parameters(&with_head(model.path(), dir.path()).unwrap());
+    assert_eq!(found["fc.scales"].shape(), [HIDDEN, 2 * HIDDEN / 32]);
+    let mut others = others;
+    others.remove("mtp.fc.weight_scale_inv");
+    write_fp8(&dir.path().join("mtp.safetensors"), &codes, &others);
+    let error = with_head(model.path(), dir.path())
+        .err()
+        .expect("loaded")
+        .to_string();
+    let message = "tensor \"mtp.fc.weight\" is F8_E4M3 and has no scales";
+    assert!(error.contains(message), "{error}");
+    assert!(error.contains(&dir.path().display().to_string()), "{error}");
+}

@@ -58,6 +58,7 @@ impl Config {
             weight_bytes: loaded.bytes,
             quantization: self.quantization(),
             stored: None,
+            head: None,
             dtype: protocol::dtype(&loaded.dtype),
             unread_keys: Vec::new(),
         }
