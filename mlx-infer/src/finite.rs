@@ -61,7 +61,7 @@ fn layer(model: &dyn Model, options: CacheOptions, tokens: &[u32]) -> CoreResult
             let at = broken.into_iter().position(|broken| broken);
             Ok(at.map(|at| begin + at))
         };
-        let mut step = cache.begin(&[chunk.len()])?;
+        let mut step = cache.begin_part(model.decoder_states(), &[chunk.len()])?;
         let mut x = model.embed(&tokens)?;
         if let Some(at) = place(&x)? {
             return Ok(Some(format!("the embedding of token {at}")));
@@ -75,7 +75,6 @@ fn layer(model: &dyn Model, options: CacheOptions, tokens: &[u32]) -> CoreResult
             return Ok(Some(format!("layer {index} at token {at}{weight}")));
         }
         let hidden = model.norm(&x)?;
-        model.keep(&tokens, [&x, &hidden], &mut step)?;
         if let Some(at) = place(&hidden)? {
             return Ok(Some(format!("the final norm at token {at}")));
         }

@@ -30,6 +30,11 @@ pub(crate) fn last_hidden(
 ) -> Result<Array> {
     let widths: Vec<usize> = rows.iter().map(|row| row.len()).collect();
     let hidden = hidden(model, cache, &padded(rows)?, &widths)?;
+    last(&hidden, &widths)
+}
+
+/// The last of the first `widths[b]` positions of each row: `[B, L, E] -> [B, E]`. Of a row without any it is the first.
+pub(crate) fn last(hidden: &Array, widths: &[usize]) -> Result<Array> {
     let [b, l, e] = hidden.dims()?;
     if widths.iter().all(|&width| width as i32 == l) {
         return Ok(hidden.slice_axis(1, l - 1, l)?.squeeze(1)?);

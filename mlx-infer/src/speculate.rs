@@ -25,6 +25,7 @@ use crate::model::LoadedModel;
 
 pub(crate) use self::alarm::Alarm;
 pub(crate) use self::cost::{Costs, Offer, Origin};
+pub(crate) use self::rate::Rates;
 pub(crate) use self::row::Speculation;
 
 /// The most tokens of a draft. Rings of sliding windows have this number of extra slots.

@@ -1,5 +1,7 @@
 //! [`CausalLm`]: the parts around the layers of every decoder.
 
+use std::ops::Range;
+
 use mlx_core::ops::{concat, create::zeros};
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
 use mlx_nn::{
@@ -8,7 +10,7 @@ use mlx_nn::{
 };
 
 use crate::decoder::DecoderConfig;
-use crate::{Geometry, Model, Names, logits_of};
+use crate::{Geometry, Model, NO_DRAFTS, Names, logits_of};
 
 /// One layer of a decoder.
 pub trait DecoderLayer: Module {
@@ -75,7 +77,8 @@ pub trait Predict: Module {
 
 impl Predict for () {}
 
-const NO_DRAFTS: &str = "the head of this model drafts nothing";
+/// The states of a head that drafts: its keys and values, and the last features that it has read.
+const HEAD_STATES: usize = 2;
 
 /// The operations before a decoder's first layer and after its last. The layers between them pass on a stream `[B, L,
 /// S]`, which may be wider than the features of a token.
@@ -237,42 +240,12 @@ impl<L, M, E> CausalLm<L, M, E> {
 
 impl<L, M, E> CausalLm<L, M, E>
 where
-    L: DecoderLayer + Clone + 'static,
-    M: Predict + Clone + 'static,
-    E: Ends + Clone + 'static,
+    M: Predict,
 {
-    /// The head's features `[B, L, E]` at the step's tokens. `hidden` are the model's features of these tokens; the
-    /// last of each row is kept for the next step. A row's first token has no position before it, so it gets no
-    /// features.
-    fn follow(
-        &self,
-        state: usize,
-        tokens: &Array,
-        hidden: &Array,
-        step: &mut Step<'_>,
-    ) -> Result<Array> {
-        let Some(mtp) = &self.mtp else {
-            return Err(Error::new(ErrorKind::Unsupported, NO_DRAFTS));
-        };
-        let window = step.window(state + 1, 0, hidden)?;
-        let [b, l] = tokens.dims()?;
-        let begins = |(&len, &width): (&usize, &usize)| len == 0 && width > 0;
-        let begins: Vec<bool> = step.lens().iter().zip(step.widths()).map(begins).collect();
-        let (mut before, mut tokens) = (window.slice_axis(1, 0, l)?, tokens.clone());
-        if begins.contains(&true) {
-            let next = concat(
-                &[tokens.slice_axis(1, 1, l)?, tokens.slice_axis(1, 0, 1)?],
-                1,
-            )?;
-            let begins = Array::from_slice(&begins, &[b, 1])?;
-            tokens = begins.select(&next, &tokens)?;
-            before = begins.expand_dims(-1)?.select(hidden, &before)?;
-        }
-        let embedded = match mtp.embed(&tokens)? {
-            Some(embedded) => embedded,
-            None => self.embed(&tokens)?,
-        };
-        step.behind(|step| mtp.forward(&embedded, &before, state, step))
+    /// The head that drafts, and where its states begin.
+    fn drafting(&self) -> Result<(&M, usize)> {
+        let found = self.mtp.as_ref().zip(self.drafts);
+        found.ok_or_else(|| Error::new(ErrorKind::Unsupported, NO_DRAFTS))
     }
 }
 
@@ -322,18 +295,6 @@ where
         &self.names
     }
 
-    fn keep(&self, tokens: &Array, [x, hidden]: [&Array; 2], step: &mut Step<'_>) -> Result<()> {
-        let Some(state) = self.drafts else {
-            return Ok(());
-        };
-        let is_before = self.mtp.as_ref().is_some_and(M::reads_before_norm);
-        let features = match is_before {
-            true => self.model.ends.leave(x)?,
-            false => hidden.clone(),
-        };
-        self.follow(state, tokens, &features, step).map(drop)
-    }
-
     fn enable_drafts(&mut self) {
         if let (Some((kind, kv)), None) = (self.mtp.as_ref().and_then(M::kv), self.drafts) {
             let last = RecurrentShape::new(&[StatePart::Window {
@@ -341,27 +302,61 @@ where
                 len: 1,
                 width: self.geometry.hidden,
             }]);
-            let states = [kind, LayerKind::Recurrent(last.replayed())];
+            let states: [_; HEAD_STATES] = [kind, LayerKind::Recurrent(last.replayed())];
             self.drafts = Some(self.geometry.beside(kv, &states));
         }
     }
 
-    fn drafts(&self) -> bool {
-        self.drafts.is_some()
+    fn drafts(&self) -> Option<Range<usize>> {
+        self.drafts.map(|state| state..state + HEAD_STATES)
     }
 
-    fn draft(&self, tokens: &Array, features: &[Array], step: &mut Step<'_>) -> Result<Array> {
-        let state = self
-            .drafts
-            .ok_or_else(|| Error::new(ErrorKind::Unsupported, NO_DRAFTS))?;
+    fn head_input(&self, [x, hidden]: [&Array; 2]) -> Result<Array> {
+        match self.mtp.as_ref().is_some_and(M::reads_before_norm) {
+            true => self.model.ends.leave(x),
+            false => Ok(hidden.clone()),
+        }
+    }
+
+    /// The features of the last token of each row are kept for the next step.
+    fn follow(
+        &self,
+        tokens: &Array,
+        features: Option<&Array>,
+        step: &mut Step<'_>,
+    ) -> Result<Array> {
+        let (_, state) = self.drafting()?;
         let [b, l] = tokens.dims()?;
-        let dtype = self.embed(tokens)?.dtype();
-        let columns = features.iter().map(|features| features.expand_dims(1));
-        let mut columns = columns.collect::<Result<Vec<_>>>()?;
-        // Nothing follows the last token yet.
-        columns.push(zeros(&[b, 1, self.geometry.hidden], dtype)?);
-        let behind = self.follow(state, tokens, &concat(&columns, 1)?, step)?;
-        behind.slice_axis(1, l - 1, l)?.squeeze(1)
+        let known = features.map_or(Ok(0), |features| features.dim(1))?;
+        let mut columns: Vec<Array> = features.into_iter().cloned().collect();
+        if known < l {
+            let dtype = self.embed(tokens)?.dtype();
+            columns.push(zeros(&[b, l - known, self.geometry.hidden], dtype)?);
+        }
+        let features = concat(&columns, 1)?;
+        let window = step.window(state + 1, 0, &features)?;
+        let begins = |(&len, &width): (&usize, &usize)| len == 0 && width > 0;
+        let begins: Vec<bool> = step.lens().iter().zip(step.widths()).map(begins).collect();
+        let (mut before, mut tokens) = (window.slice_axis(1, 0, l)?, tokens.clone());
+        if begins.contains(&true) {
+            let next = concat(
+                &[tokens.slice_axis(1, 1, l)?, tokens.slice_axis(1, 0, 1)?],
+                1,
+            )?;
+            let begins = Array::from_slice(&begins, &[b, 1])?;
+            tokens = begins.select(&next, &tokens)?;
+            before = begins.expand_dims(-1)?.select(&features, &before)?;
+        }
+        self.draft(&tokens, &before, step)
+    }
+
+    fn draft(&self, tokens: &Array, before: &Array, step: &mut Step<'_>) -> Result<Array> {
+        let (mtp, state) = self.drafting()?;
+        let embedded = match mtp.embed(tokens)? {
+            Some(embedded) => embedded,
+            None => self.embed(tokens)?,
+        };
+        step.behind(|step| mtp.forward(&embedded, before, state, step))
     }
 
     fn draft_logits(&self, features: &Array, first: Option<i32>) -> Result<Array> {

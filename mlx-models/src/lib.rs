@@ -135,6 +135,7 @@ pub mod postnorm;
 pub mod sandwich;
 pub mod single;
 
+use std::ops::Range;
 use std::path::Path;
 
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
@@ -175,50 +176,80 @@ pub trait Model: Module {
     /// The shapes do not fit.
     fn norm(&self, x: &Array) -> Result<Array>;
 
-    /// `tokens [B, L]` (U32 or I32) -> `[B, L, E]` after the final norm.
+    /// `tokens [B, L]` (U32 or I32) -> `[B, L, S]` before the final norm, and `[B, L, E]` after it.
     ///
     /// # Errors
     /// The step has other rows or another width.
-    fn hidden(&self, tokens: &Array, step: &mut Step<'_>) -> Result<Array> {
+    fn run(&self, tokens: &Array, step: &mut Step<'_>) -> Result<[Array; 2]> {
         let mut x = self.embed(tokens)?;
         for index in 0..self.geometry().layers().len() {
             x = self.layer(index, &x, step)?;
         }
         let hidden = self.norm(&x)?;
-        self.keep(tokens, [&x, &hidden], step)?;
+        Ok([x, hidden])
+    }
+
+    /// `tokens [B, L]` (U32 or I32) -> `[B, L, E]` after the final norm. A head that [drafts](Self::drafts) follows in the same step.
+    ///
+    /// # Errors
+    /// The step has other rows or another width.
+    fn hidden(&self, tokens: &Array, step: &mut Step<'_>) -> Result<Array> {
+        let [x, hidden] = self.run(tokens, step)?;
+        if self.drafts().is_some() {
+            let features = self.head_input([&x, &hidden])?;
+            self.follow(tokens, Some(&features), step)?;
+        }
         Ok(hidden)
     }
 
-    /// Stores what [`draft`](Self::draft) needs: the step's tokens, and their features before and after the final norm.
-    /// [`hidden`](Self::hidden) calls it last.
+    /// Gives a head for multi-token prediction, if the model has one, [states](Self::drafts) after those of the layers,
+    /// so that it can [`draft`](Self::draft).
+    fn enable_drafts(&mut self) {}
+
+    /// The states of the head, if the model can [`draft`](Self::draft).
+    fn drafts(&self) -> Option<Range<usize>> {
+        None
+    }
+
+    /// The states of the decoder's layers, which are before those of a head.
+    fn decoder_states(&self) -> Range<usize> {
+        0..self.drafts().map_or(self.layers().len(), |head| head.start)
+    }
+
+    /// The head's input among the two results of [`run`](Self::run): `[B, L, E]`
     ///
     /// # Errors
     /// The shapes do not fit.
-    fn keep(&self, _tokens: &Array, _features: [&Array; 2], _step: &mut Step<'_>) -> Result<()> {
-        Ok(())
+    fn head_input(&self, [_, hidden]: [&Array; 2]) -> Result<Array> {
+        Ok(hidden.clone())
     }
 
-    /// Makes a head for multi-token prediction, if the model has one, follow every step from now on, so that it can
-    /// [`draft`](Self::draft). Its states follow those of the layers in the cache.
-    fn enable_drafts(&mut self) {}
-
-    /// Whether the model can [`draft`](Self::draft).
-    fn drafts(&self) -> bool {
-        false
-    }
-
-    /// The features `[B, E]` from which [`draft_logits`](Self::draft_logits) predicts the token after `tokens` `[B, L]`: each row's next
-    /// token, which no layer has read, and the drafts after it. `features` are the results of this function for all but the last of these
-    /// tokens. The step must not be committed.
+    /// Runs the head over `tokens` `[B, L]` and the model's features of them, `[B, L, E]`. The features of the last tokens
+    /// may be missing if these tokens are not kept. The step has the rows' lengths before these tokens. Returns the head's
+    /// features `[B, L, E]`, from which [`draft_logits`](Self::draft_logits) predicts the next token at each position. In a
+    /// row that begins, the first token has no position before it, so the results are one position earlier.
     ///
     /// # Errors
     /// The model has no head, or the shapes do not fit.
-    fn draft(&self, _tokens: &Array, _features: &[Array], _step: &mut Step<'_>) -> Result<Array> {
-        let message = "the model has no head that drafts tokens";
-        Err(Error::new(ErrorKind::Unsupported, message))
+    fn follow(
+        &self,
+        _tokens: &Array,
+        _features: Option<&Array>,
+        _step: &mut Step<'_>,
+    ) -> Result<Array> {
+        Err(Error::new(ErrorKind::Unsupported, NO_DRAFTS))
     }
 
-    /// Logits `[B, V]` of the features that [`draft`](Self::draft) gave, or `[B, first]`: of so many first tokens.
+    /// Runs the head over draft tokens `[B, L]` and its own features of the position before each of them:
+    /// `[B, L, E] -> [B, L, E]`. The step has the rows' lengths before these tokens, and must not be committed.
+    ///
+    /// # Errors
+    /// The model has no head, or the shapes do not fit.
+    fn draft(&self, _tokens: &Array, _before: &Array, _step: &mut Step<'_>) -> Result<Array> {
+        Err(Error::new(ErrorKind::Unsupported, NO_DRAFTS))
+    }
+
+    /// Logits `[.., V]` of features `[.., E]` that the head gave, or `[.., first]`: of so many first tokens.
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -291,6 +322,8 @@ pub trait Model: Module {
         self.geometry().grows_after
     }
 }
+
+const NO_DRAFTS: &str = "the head of this model drafts nothing";
 
 /// The logits of all tokens, or of the first `first` ones.
 fn logits_of(head: Head<'_>, features: &Array, first: Option<i32>) -> Result<Array> {

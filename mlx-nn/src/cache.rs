@@ -12,6 +12,7 @@
 //! to `j` (rings), so that keeping fewer tokens is only a change of length. A recurrent state cannot run
 //! backwards: see [`ModelCache::record`].
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use mlx_core::{Array, Error, Result, Scheme};
@@ -109,7 +110,31 @@ impl ModelCache {
     /// # Errors
     /// `widths` has another number of rows, or every width is 0.
     pub fn begin(&mut self, widths: &[usize]) -> Result<Step<'_>> {
-        Step::new(self, widths)
+        let states = 0..self.layers.len();
+        Step::new(self, states, None, widths)
+    }
+
+    /// Opens a step over the layer states `states`. The other states do not change, so they lack the step's tokens when it
+    /// commits. Steps of [`begin_at`](Self::begin_at) add them later.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin), or there are no such states.
+    pub fn begin_part(&mut self, states: Range<usize>, widths: &[usize]) -> Result<Step<'_>> {
+        Step::new(self, states, None, widths)
+    }
+
+    /// Opens a step over the layer states `states`, in which row b has `lens[b]` positions. The lengths of the rows do not
+    /// change when the step commits: they are those of the other states.
+    ///
+    /// # Errors
+    /// As [`begin_part`](Self::begin_part), or `lens` has another number of rows.
+    pub fn begin_at(
+        &mut self,
+        states: Range<usize>,
+        lens: &[usize],
+        widths: &[usize],
+    ) -> Result<Step<'_>> {
+        Step::new(self, states, Some(lens), widths)
     }
 
     /// Opens a step in which row b brings documents of the lengths `documents[b]`, one behind the other. Tokens attend

@@ -6,14 +6,15 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ops::Range;
 
 use mlx_core::fast::{self, Form, KeySlots, Mask, Op, Positions};
 use mlx_core::{Array, Error, ErrorKind, Result};
 
 use crate::attend::attend;
+use crate::cache::ModelCache;
 use crate::cache::kv::{Extent, KvCache, Places, Slots};
-use crate::cache::state::{Kept, LayerState, refusal};
-use crate::cache::{ModelCache, in_layer};
+use crate::cache::state::{LayerState, refusal};
 
 pub(crate) use self::growing::Turned;
 pub use self::recurrent::{Rerun, StateAfter};
@@ -22,6 +23,7 @@ pub use crate::attend::{Attend, Keys};
 mod behind;
 mod biased;
 mod chunked;
+mod end;
 mod growing;
 mod latent;
 mod packed;
@@ -47,6 +49,10 @@ enum Layout {
 /// Dropping a step without [`commit`](Self::commit) leaves every row at its length before the step.
 pub struct Step<'c> {
     cache: &'c mut ModelCache,
+    /// The layer states that the step reads and writes.
+    states: Range<usize>,
+    /// The cache's own lengths, if the step has others.
+    own_lens: Option<Vec<usize>>,
     widths: Vec<usize>,
     width: usize,
     offsets: Array,
@@ -76,7 +82,13 @@ pub struct Step<'c> {
 }
 
 impl<'c> Step<'c> {
-    pub(crate) fn new(cache: &'c mut ModelCache, widths: &[usize]) -> Result<Self> {
+    /// A step over the layer states `states`, in which row b has `lens[b]` positions, if lengths are given.
+    pub(crate) fn new(
+        cache: &'c mut ModelCache,
+        states: Range<usize>,
+        lens: Option<&[usize]>,
+        widths: &[usize],
+    ) -> Result<Self> {
         let width = widths.iter().copied().max().unwrap_or(0);
         if widths.len() != cache.rows() || width == 0 {
             return Err(Error::new(
@@ -93,7 +105,15 @@ impl<'c> Step<'c> {
                 "a cache that stores nothing allows one step",
             ));
         }
-        for (row, &own) in widths.iter().enumerate() {
+        if lens.is_some_and(|lens| lens.len() != widths.len()) || states.end > cache.layers.len() {
+            return Err(refusal(format!(
+                "a step over states {states:?} of {}, with lengths {lens:?} of {} rows",
+                cache.layers.len(),
+                widths.len()
+            )));
+        }
+        let held = lens.unwrap_or(&cache.lens).to_vec();
+        for (row, &own) in widths.iter().enumerate().filter(|_| lens.is_none()) {
             // A narrow step also writes padding into a ring; a wide one writes only the real tokens.
             let wrote = if width <= cache.options.slack + 1 {
                 width
@@ -102,12 +122,21 @@ impl<'c> Step<'c> {
             };
             cache.written[row] = cache.written[row].max(cache.lens[row] + wrote);
         }
-        let offsets: Vec<i32> = cache.lens.iter().map(|&len| len as i32).collect();
+        let offsets: Vec<i32> = held.iter().map(|&len| len as i32).collect();
+        let offsets = Array::from_slice(&offsets, &[offsets.len() as i32])?;
+        let by_position = match fast::form(Op::Attention)? {
+            Form::Plain => false,
+            Form::Cpu => true,
+            // GPUs have no kernel for packed keys.
+            Form::Cuda => cache.options.quantized.is_none(),
+        };
         let reach = (0..widths.len())
-            .map(|row| cache.expected[row].max(cache.lens[row] + widths[row]))
+            .map(|row| cache.expected[row].max(held[row] + widths[row]))
             .collect();
         Ok(Self {
-            offsets: Array::from_slice(&offsets, &[offsets.len() as i32])?,
+            states,
+            own_lens: lens.map(|_| std::mem::replace(&mut cache.lens, held)),
+            offsets,
             widths: widths.to_vec(),
             width,
             reach,
@@ -119,18 +148,18 @@ impl<'c> Step<'c> {
             places: HashMap::new(),
             selection: None,
             shared: HashMap::new(),
-            by_position: match fast::form(Op::Attention)? {
-                Form::Plain => false,
-                Form::Cpu => true,
-                // GPUs have no kernel for packed keys.
-                Form::Cuda => cache.options.quantized.is_none(),
-            },
+            by_position,
             documents: None,
             real: None,
             real_widths: None,
             committed: false,
             cache,
         })
+    }
+
+    /// Whether the step reads and writes the state of layer `layer`.
+    pub fn covers(&self, layer: usize) -> bool {
+        self.states.contains(&layer)
     }
 
     /// The position of each row's first token: I32 `[B]`.
@@ -210,54 +239,6 @@ impl<'c> Step<'c> {
             Extent::Grows { by } => self.straight(layer, k, v, by, None),
             Extent::Ring { window, slack, by } => self.ring(layer, k, v, window, slack, by),
         }
-    }
-
-    /// Ends the step: row b keeps its first `keep[b]` tokens.
-    ///
-    /// # Errors
-    /// A row would keep more tokens than it brought, or only a part of a step that is wider than the slack of a ring or
-    /// recurrent layer, or a recurrent layer has not handed over its state. The rows are then as before the step.
-    pub fn commit(mut self, keep: &[usize]) -> Result<()> {
-        if keep.len() != self.widths.len()
-            || keep
-                .iter()
-                .zip(&self.widths)
-                .any(|(keep, width)| keep > width)
-        {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                format!("rows of {:?} tokens cannot keep {keep:?}", self.widths),
-            ));
-        }
-        let kept = Kept {
-            keep,
-            widths: &self.widths,
-            width: self.width,
-            slack: self.cache.options.slack,
-        };
-        if self.cache.options.store {
-            for (index, layer) in self.cache.layers.iter_mut().enumerate() {
-                let prepared = layer.state_mut().prepare(&kept);
-                prepared.map_err(|error| in_layer(index, &error))?;
-            }
-        }
-        self.committed = true;
-        for layer in &mut self.cache.layers {
-            layer.state_mut().settle(true);
-        }
-        for (len, keep) in self.cache.lens.iter_mut().zip(keep) {
-            *len += keep;
-        }
-        Ok(())
-    }
-
-    /// [`commit`](Self::commit) of every token.
-    ///
-    /// # Errors
-    /// None.
-    pub fn commit_all(self) -> Result<()> {
-        let keep = self.widths.clone();
-        self.commit(&keep)
     }
 
     /// The keys and values of a layer.
@@ -386,14 +367,4 @@ type Attended = (Vec<Array>, Option<usize>, Layout);
 
 fn first(buffer: &Array, slots: usize) -> Result<Array> {
     buffer.slice_axis(2, 0, slots as i32)
-}
-
-impl Drop for Step<'_> {
-    fn drop(&mut self) {
-        if !self.committed {
-            for layer in &mut self.cache.layers {
-                layer.state_mut().settle(false);
-            }
-        }
-    }
 }

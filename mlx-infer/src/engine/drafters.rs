@@ -36,7 +36,7 @@ pub(crate) trait Drafter {
     /// A computation fails.
     fn prepare(
         &mut self,
-        _rows: &Rows<'_>,
+        _rows: &mut Rows<'_>,
         _tasks: &Tasks<'_>,
         _wanted: &mut BTreeMap<Id, usize>,
     ) -> Result<()> {
@@ -60,7 +60,7 @@ pub(crate) trait Drafter {
 pub(crate) fn of(model: &LoadedModel) -> Option<Box<dyn Drafter + '_>> {
     match model.draft_model() {
         Some(draft) => Some(Box::new(DraftModel::new(draft))),
-        None if model.model().drafts() => Some(Box::new(Head)),
+        None if model.model().drafts().is_some() => Some(Box::new(Head)),
         None => None,
     }
 }

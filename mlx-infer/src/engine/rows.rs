@@ -4,6 +4,7 @@
 //! one list of ids in each step, and the device always has work.
 
 mod draft;
+mod late;
 mod open;
 mod verify;
 
@@ -12,12 +13,12 @@ use std::sync::LazyLock;
 use mlx_core::{Array, Replay, async_eval, eval};
 use mlx_nn::ModelCache;
 
+use self::late::Late;
 use self::open::Open;
 pub(crate) use self::verify::Verified;
 
 use super::task::Tasks;
 use crate::error::Result;
-use crate::forward;
 use crate::model::LoadedModel;
 use crate::sampler::{Choice, History, Row, Sampled, SamplingParams};
 use crate::scheduler::Id;
@@ -33,6 +34,8 @@ pub(crate) struct Rows<'m> {
     queued: Option<Queued>,
     /// The step behind it, if its tokens are chosen only after that one's are read.
     open: Option<Open>,
+    /// What a head that drafts has not read yet.
+    late: Late,
 }
 
 /// A step under way.
@@ -72,6 +75,7 @@ impl<'m> Rows<'m> {
             replay: None,
             queued: None,
             open: None,
+            late: Late::default(),
             model,
         }
     }
@@ -102,6 +106,7 @@ impl<'m> Rows<'m> {
         if let Some(slot) = self.slot(id) {
             self.slots[slot] = None;
             self.cache.clear(slot);
+            self.late.forget(slot);
         }
     }
 
@@ -120,6 +125,7 @@ impl<'m> Rows<'m> {
             return Ok(());
         }
         self.replay = None;
+        self.catch_up()?;
         if used.len() < self.slots.len() {
             self.cache.select(&used)?;
             self.slots = used.iter().map(|&slot| self.slots[slot]).collect();
@@ -136,6 +142,7 @@ impl<'m> Rows<'m> {
     /// Adds rows of `new` to the batch, in empty slots first. No step may be under way.
     pub(crate) fn join(&mut self, mut new: ModelCache, rows: &[(usize, Id)]) -> Result<()> {
         self.replay = None;
+        self.catch_up()?;
         let mut rows = rows.iter();
         for slot in 0..self.slots.len() {
             if self.slots[slot].is_none()
@@ -163,7 +170,7 @@ impl<'m> Rows<'m> {
 
     /// Takes the cache of a batch whose only row is that of `id`. The batch is empty afterwards.
     pub(crate) fn take(&mut self, id: Id) -> Option<ModelCache> {
-        let is_alone = self.slots[..] == [Some(id)];
+        let is_alone = self.slots[..] == [Some(id)] && self.catch_up().is_ok();
         let new = Self::new(self.model);
         is_alone.then(|| std::mem::replace(self, new).cache)
     }
@@ -190,8 +197,11 @@ impl<'m> Rows<'m> {
         let unread = previous.filter(|_| inputs.contains(&Input::Unread));
         let tokens = tokens(&inputs, unread)?;
         let column = tokens.expand_dims(-1)?;
-        let hidden = forward::hidden(self.model.model(), &mut self.cache, &column, &widths)?;
-        let logits = self.model.logits(&hidden)?.squeeze(1)?;
+        let model = self.model.model();
+        let mut step = self.cache.begin_part(model.decoder_states(), &widths)?;
+        let features = model.run(&column, &mut step)?;
+        step.commit_all()?;
+        let logits = self.model.logits(&features[1])?.squeeze(1)?;
 
         let mut owners: Vec<Option<Id>> = inputs
             .iter()
@@ -228,28 +238,20 @@ impl<'m> Rows<'m> {
             let replay = self.replay()?;
             self.queued = Some(open.choose(tasks, last, replay)?);
         }
-        self.follow()?;
+        self.follow_late(column, &features, widths)?;
         Ok(ids)
     }
 
     /// What queues a step that may repeat the one before. Nothing for models with states other than KV caches: those would have to be
     /// outputs of the step.
     fn replay(&mut self) -> Result<Option<&mut Replay>> {
-        if self.model.is_recurrent() || self.model.model().drafts() {
+        if self.model.is_recurrent() || self.model.model().drafts().is_some() {
             return Ok(None);
         }
         if self.replay.is_none() {
             self.replay = Some(Replay::new()?);
         }
         Ok(self.replay.as_mut())
-    }
-
-    /// Queues the states of a head that follows the steps. Nothing else reads them until it drafts, and the graph of a long text would grow.
-    fn follow(&self) -> Result<()> {
-        if self.model.model().drafts() {
-            async_eval(self.cache.row_arrays())?;
-        }
-        Ok(())
     }
 
     fn input(&self, slot: usize, tasks: &Tasks, previous: Option<&Queued>) -> Input {
@@ -294,8 +296,10 @@ impl<'m> Rows<'m> {
     }
 
     /// The cache, and which of its rows that of `id` is.
-    pub(crate) fn row(&self, id: Id) -> Option<(&ModelCache, usize)> {
-        self.slot(id).map(|slot| (&self.cache, slot))
+    pub(crate) fn row(&mut self, id: Id) -> Option<(&ModelCache, usize)> {
+        let slot = self.slot(id)?;
+        self.catch_up().ok()?;
+        Some((&self.cache, slot))
     }
 
     fn slot(&self, id: Id) -> Option<usize> {

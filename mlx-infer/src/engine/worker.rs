@@ -23,7 +23,7 @@ use crate::generate::{Event, FinishReason};
 use crate::model::LoadedModel;
 use crate::prompt_cache::Embedding;
 use crate::scheduler::{CacheCost, Id, Limits, Scheduler};
-use crate::speculate::{Alarm, Costs, Origin};
+use crate::speculate::{Alarm, Costs, Origin, Rates};
 
 /// After this many forward passes MLX frees the buffers that caches left when they grew.
 const CLEAR_EVERY: usize = 256;
@@ -47,6 +47,8 @@ pub(crate) struct Worker<'m, 's> {
     costs: Costs,
     /// What computes drafts, if anything does.
     drafter: Option<Box<dyn Drafter + 'm>>,
+    /// How often its drafts are right, over all requests.
+    usual: Rates,
     alarm: Alarm,
     /// Whether the cache of the last request that ends is kept, and that cache.
     keeps_last: bool,
@@ -72,6 +74,7 @@ impl<'m, 's> Worker<'m, 's> {
             masks: Default::default(),
             costs: Costs::default(),
             drafter: drafters::of(model),
+            usual: Rates::default(),
             alarm: Alarm::default(),
             keeps_last: false,
             last: None,
@@ -354,7 +357,7 @@ impl<'m, 's> Worker<'m, 's> {
     /// Keeps the row of a request that ended without an error as a prefix, because the next turn of a conversation
     /// starts with it.
     fn keep_row(&mut self, id: Id, reason: FinishReason) {
-        if reason == FinishReason::Cancelled {
+        if reason == FinishReason::Cancelled || self.prefixes.is_off() {
             return;
         }
         if let (Some((cache, slot)), Some(task)) = (self.rows.row(id), self.tasks.get(&id)) {

@@ -1,25 +1,34 @@
 //! The cost of steps and the best length of drafts, computed on plain numbers.
 //!
-//! A step has `r` rows, the widest with `w` tokens. Its time is measured (a moving average). Before the first
+//! A step has `r` rows, the widest with `w` tokens. Its time is the median of the last measured times. Before the first
 //! measurement it is modelled by a straight line from the plain step through the widest measured step below. Computed
 //! drafts and drafts from a row's own text have separate times, because computing takes time, too.
+//!
+//! Other programs make the machine slower for minutes, in which only some sizes are measured. So a time is stored
+//! relative to the machine's pace: the median, over the last steps, of a step's time divided by the usual time of its
+//! size. Then the times of all sizes can be compared.
 //!
 //! The chosen length has the most expected tokens a second over all rows. A row brings fewer tokens if its draft has
 //! fewer, or if the next one is hardly ever reached. While rows without drafts share the step, it may take 5 % longer
 //! than without drafts.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use super::rate::Rates;
 
-/// Weight of the latest time. The first times of a size are measured while the machine warms up, so their weight falls
-/// soon.
-const WEIGHT: f64 = 0.25;
+/// The number of stored times of a size.
+const KEPT: usize = 15;
+/// The number of times of a size from which its median is trusted. Drafts are not given up before.
+const SURE: usize = 3;
+/// The number of steps of which the machine's pace is the median.
+const PACE: usize = 5;
 /// The factor by which drafts may lengthen a step that other rows share.
 const FAIR: f64 = 1.05;
-/// The factor by which drafts must raise the tokens a second. Times differ by some percent from step to step, and each
-/// change between steps with and without drafts costs a gap in which no step is queued ahead.
-const GAIN: f64 = 1.1;
+/// The factor by which drafts must raise the tokens a second to begin. Each change between steps with and without drafts
+/// costs a gap in which no step is queued ahead.
+const BEGIN: f64 = 1.1;
+/// The factor by which drafts must raise the tokens a second to go on.
+const GO_ON: f64 = 1.03;
 /// A draft token with a smaller probability of being reached is left out.
 const REACHED: f64 = 0.02;
 /// Steps after which the time of a width that was not used is no longer trusted: it may have been measured while the machine was busy.
@@ -38,16 +47,41 @@ pub(crate) enum Origin {
 /// The times of steps, by their rows, the tokens of the widest row, and whether drafts were computed.
 #[derive(Debug, Default)]
 pub(crate) struct Costs {
-    times: HashMap<(usize, usize, Origin), Time>,
+    times: HashMap<(usize, usize, Origin), Times>,
+    /// The times of the last steps, divided by the usual times of their sizes.
+    pace: VecDeque<f64>,
     /// Steps that were measured.
     steps: usize,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Time {
-    seconds: f64,
-    /// When it was measured, in steps.
+/// The times of one size, in seconds at the usual pace.
+#[derive(Debug, Default)]
+struct Times {
+    last: VecDeque<f64>,
+    /// When the latest was measured, in steps.
     step: usize,
+}
+
+/// The median; the lower one of two.
+fn median(numbers: &VecDeque<f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = numbers.iter().copied().collect();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len().checked_sub(1)? / 2;
+    Some(sorted[middle])
+}
+
+/// Appends a number, and drops the first one if there are more than `most`.
+fn push(numbers: &mut VecDeque<f64>, number: f64, most: usize) {
+    if numbers.len() == most {
+        numbers.pop_front();
+    }
+    numbers.push_back(number);
+}
+
+impl Times {
+    fn is_sure(&self) -> bool {
+        self.last.len() >= SURE
+    }
 }
 
 /// A row of the next step.
@@ -57,6 +91,8 @@ pub(crate) struct Offer {
     pub(crate) most: usize,
     /// Whether it brings this number at any cost.
     pub(crate) is_fixed: bool,
+    /// Whether its last draft was brought to a step.
+    pub(crate) goes_on: bool,
     pub(crate) origin: Origin,
     /// How often its drafts are accepted.
     pub(crate) rates: Rates,
@@ -77,12 +113,19 @@ impl Costs {
     /// Records the time of a step of `rows` rows, the widest of `width` tokens.
     pub(crate) fn learn(&mut self, rows: usize, width: usize, origin: Origin, seconds: f64) {
         self.steps += 1;
-        let step = self.steps;
-        let first = Time { seconds, step };
         let origin = if width == 1 { Origin::Text } else { origin };
-        let time = self.times.entry((rows, width, origin)).or_insert(first);
-        time.seconds += WEIGHT * (seconds - time.seconds);
-        time.step = step;
+        let times = self.times.entry((rows, width, origin)).or_default();
+        if self.steps - times.step >= STALE {
+            times.last.clear();
+        }
+        times.step = self.steps;
+        if times.is_sure()
+            && let Some(usual) = median(&times.last)
+        {
+            push(&mut self.pace, seconds / usual, PACE);
+        }
+        let pace = median(&self.pace).unwrap_or(1.0);
+        push(&mut times.last, seconds / pace, KEPT);
     }
 
     /// The tokens of each row's draft in a step of `slots` rows.
@@ -101,11 +144,13 @@ impl Costs {
             each.map(|(row, &len)| row.rates.expected(len)).sum()
         };
         let least = brought(0);
-        let mut best = (least, GAIN * rows.len() as f64 / plain);
-        let fixed = best.0.iter().copied().max().unwrap_or(0);
-        if fixed > 0 {
-            best.1 = 0.0;
-        }
+        let fixed = least.iter().copied().max().unwrap_or(0);
+        let gain = match rows.iter().any(|row| row.goes_on) {
+            _ if fixed > 0 => 0.0,
+            true => GO_ON,
+            false => BEGIN,
+        };
+        let mut best = (least, gain * rows.len() as f64 / plain);
         for draft in fixed.max(1)..=most {
             let lens = brought(draft);
             let width = 1 + lens.iter().copied().max().unwrap_or(0);
@@ -128,9 +173,21 @@ impl Costs {
             let gain = tokens(&lens) / seconds;
             if gain > best.1 {
                 best = (lens, gain);
+            } else if draft == 1
+                && tokens(&lens) / plain > best.1
+                && !self.is_sure(slots, width, origin)
+            {
+                // A few slow steps are no evidence.
+                return lens;
             }
         }
         best.0
+    }
+
+    /// Whether enough times of this size are stored to trust their median.
+    fn is_sure(&self, rows: usize, width: usize, origin: Origin) -> bool {
+        let times = self.times.get(&(rows, width, origin));
+        times.is_some_and(Times::is_sure)
     }
 
     /// The time of a step, measured or modelled; `None` if no step with drafts was measured.
@@ -141,9 +198,10 @@ impl Costs {
         Some(plain + each * (width - 1) as f64)
     }
 
+    /// The time of a step at the usual pace, if it was measured.
     fn of(&self, rows: usize, width: usize, origin: Origin) -> Option<f64> {
-        let time = self.times.get(&(rows, width, origin))?;
-        (self.steps - time.step < STALE).then_some(time.seconds)
+        let times = self.times.get(&(rows, width, origin))?;
+        (self.steps - times.step < STALE).then(|| median(&times.last))?
     }
 }
 
@@ -155,7 +213,9 @@ mod tests {
     fn costs(rows: usize, seconds: &[f64]) -> Costs {
         let mut costs = Costs::default();
         for (at, &seconds) in seconds.iter().enumerate() {
-            costs.learn(rows, at + 1, Origin::Text, seconds);
+            for _ in 0..SURE {
+                costs.learn(rows, at + 1, Origin::Text, seconds);
+            }
         }
         costs
     }
@@ -163,7 +223,7 @@ mod tests {
     fn offer(most: usize, rate: f64) -> Offer {
         Offer {
             most,
-            rates: Rates([rate; MOST]),
+            rates: Rates::of([rate; MOST]),
             ..Offer::default()
         }
     }
@@ -178,9 +238,15 @@ mod tests {
         assert_eq!(one(&costs, offer(4, 1.0)), 2);
         assert_eq!(one(&costs, offer(4, 0.5)), 2);
         assert_eq!(one(&costs, offer(4, 0.0)), 0);
-        // A gain of less than 10 % is none.
+        // A gain of less than 10 % is none, and of less than 3 % where drafts go on.
         assert_eq!(one(&costs, offer(1, 0.2)), 0);
         assert_eq!(one(&costs, offer(1, 0.22)), 1);
+        let goes_on = |rate| Offer {
+            goes_on: true,
+            ..offer(1, rate)
+        };
+        assert_eq!(one(&costs, goes_on(0.12)), 0);
+        assert_eq!(one(&costs, goes_on(0.14)), 1);
     }
 
     #[test]
@@ -196,8 +262,10 @@ mod tests {
             ..offer(3, 1.0)
         };
         let mut costs = costs(1, &[1.0, 1.1]);
-        assert_eq!(one(&costs, drawn), 1);
-        costs.learn(1, 2, Origin::Model, 2.5);
+        for _ in 0..SURE {
+            assert_eq!(one(&costs, drawn), 1);
+            costs.learn(1, 2, Origin::Model, 2.5);
+        }
         assert_eq!(one(&costs, drawn), 0);
         assert_eq!(one(&costs, offer(3, 1.0)), 3);
     }
@@ -233,19 +301,39 @@ mod tests {
         );
     }
 
+    /// Another program takes a quarter of the machine while drafts go on: the plain step, measured before, counts as slower, too.
     #[test]
-    fn times_follow_the_latest() {
-        let mut costs = costs(1, &[9.0]);
-        for _ in 0..20 {
-            costs.learn(1, 1, Origin::Text, 1.0);
+    fn a_slow_machine_changes_no_plan() {
+        let mut costs = costs(1, &[1.0, 1.3]);
+        assert_eq!(one(&costs, offer(1, 0.5)), 1);
+        for _ in 0..30 {
+            costs.learn(1, 2, Origin::Text, 1.25 * 1.3);
+            assert_eq!(one(&costs, offer(1, 0.5)), 1);
         }
-        assert!(costs.of(1, 1, Origin::Text).unwrap() < 1.1);
-        costs.learn(1, 2, Origin::Text, 9.0);
-        assert_eq!(one(&costs, offer(1, 1.0)), 0);
+        assert!((costs.of(1, 2, Origin::Text).unwrap() - 1.3).abs() < 1e-9);
+        // Single steps that take long change nothing either.
+        for step in 0..200 {
+            let late = if step % 7 == 0 { 3.0 } else { 1.0 };
+            costs.learn(1, 2, Origin::Text, 1.3 * late);
+            assert_eq!(one(&costs, offer(1, 0.5)), 1, "{step}");
+        }
+    }
+
+    /// Drafts are not given up for one slow step, and are for three.
+    #[test]
+    fn one_slow_step_says_little() {
+        let mut costs = costs(1, &[1.0]);
+        for _ in 0..SURE {
+            assert_eq!(one(&costs, offer(1, 0.7)), 1);
+            costs.learn(1, 2, Origin::Text, 9.0);
+        }
+        assert_eq!(one(&costs, offer(1, 0.7)), 0);
         // A time that is old is measured again.
         for _ in 0..STALE {
             costs.learn(1, 1, Origin::Text, 1.0);
         }
-        assert_eq!(one(&costs, offer(1, 1.0)), 1);
+        assert_eq!(one(&costs, offer(1, 0.7)), 1);
+        costs.learn(1, 2, Origin::Text, 1.2);
+        assert_eq!(costs.of(1, 2, Origin::Text), Some(1.2));
     }
 }

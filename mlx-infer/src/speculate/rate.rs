@@ -2,8 +2,9 @@
 
 use super::MOST;
 
-/// Weight of the latest draft.
+/// Weight of the latest draft. The first drafts weigh more: the initial rate counts as `EXPECTED` drafts.
 const WEIGHT: f64 = 0.2;
+const EXPECTED: f64 = 2.0;
 /// The expected rate of each position before the first draft.
 const PRIOR: [f64; 3] = [0.7, 0.65, 0.6];
 /// How far a rate moves back to the initial rate after a long pause.
@@ -11,12 +12,16 @@ const FORGET: f64 = 0.25;
 
 /// For each position of a draft, how often its token is accepted if all tokens before it are: moving averages.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Rates(pub(super) [f64; MOST]);
+pub(crate) struct Rates {
+    rates: [f64; MOST],
+    /// Drafts that tried each position.
+    tried: [u32; MOST],
+}
 
 impl Default for Rates {
     /// Before the first draft.
     fn default() -> Self {
-        Self(std::array::from_fn(prior))
+        Self::of(std::array::from_fn(prior))
     }
 }
 
@@ -25,25 +30,40 @@ fn prior(at: usize) -> f64 {
 }
 
 impl Rates {
-    /// Records that the first `kept` of `drafted` tokens were accepted. Tokens after the first rejected one were not
-    /// tried.
-    pub(super) fn learn(&mut self, drafted: usize, kept: usize) {
-        for at in 0..drafted.min(kept + 1).min(MOST) {
-            let right = f64::from(u8::from(at < kept));
-            self.0[at] += WEIGHT * (right - self.0[at]);
+    /// These initial rates.
+    pub(super) fn of(rates: [f64; MOST]) -> Self {
+        Self {
+            rates,
+            tried: [0; MOST],
         }
     }
 
-    /// A long time has passed without a draft.
-    pub(super) fn forget(&mut self) {
-        for (at, rate) in self.0.iter_mut().enumerate() {
+    /// The same rates as initial rates.
+    pub(super) fn anew(self) -> Self {
+        Self::of(self.rates)
+    }
+
+    /// Records that the first `kept` of `drafted` tokens were accepted. Tokens after the first rejected one were not
+    /// tried.
+    pub(crate) fn learn(&mut self, drafted: usize, kept: usize) {
+        for at in 0..drafted.min(kept + 1).min(MOST) {
+            let right = f64::from(u8::from(at < kept));
+            self.tried[at] = self.tried[at].saturating_add(1);
+            let weight = WEIGHT.max(1.0 / (EXPECTED + f64::from(self.tried[at])));
+            self.rates[at] += weight * (right - self.rates[at]);
+        }
+    }
+
+    /// Moves the rates towards the initial rates, after a long pause or for another request.
+    pub(crate) fn forget(&mut self) {
+        for (at, rate) in self.rates.iter_mut().enumerate() {
             *rate += FORGET * (prior(at) - *rate);
         }
     }
 
     /// The probability that the first `drafted` tokens of a draft are all accepted.
     pub(super) fn reach(&self, drafted: usize) -> f64 {
-        self.0[..drafted.min(MOST)].iter().product()
+        self.rates[..drafted.min(MOST)].iter().product()
     }
 
     /// The expected number of tokens of a step with a draft of `drafted`: one, and each drafted token if all before it
@@ -74,19 +94,31 @@ mod tests {
     }
 
     #[test]
+    fn the_first_drafts_weigh_more() {
+        let mut bad = Rates::default();
+        let after = |drafts: usize, bad: &mut Rates| {
+            (0..drafts).for_each(|_| bad.learn(1, 0));
+            bad.reach(1)
+        };
+        assert!((after(2, &mut bad) - 0.35).abs() < 1e-9, "{bad:?}");
+        assert!((after(1, &mut bad) - 0.28).abs() < 1e-9, "{bad:?}");
+        assert!((after(1, &mut bad) - 0.224).abs() < 1e-9, "{bad:?}");
+    }
+
+    #[test]
     fn each_position_has_its_own() {
         let mut rates = Rates::default();
         for _ in 0..100 {
             rates.learn(3, 1);
         }
-        assert!(rates.0[0] > 0.99 && rates.0[1] < 0.01, "{rates:?}");
-        assert_eq!(rates.0[2], prior(2));
-        assert!((rates.reach(2) - rates.0[0] * rates.0[1]).abs() < 1e-12);
+        assert!(rates.rates[0] > 0.99 && rates.rates[1] < 0.01, "{rates:?}");
+        assert_eq!(rates.rates[2], prior(2));
+        assert!((rates.reach(2) - rates.rates[0] * rates.rates[1]).abs() < 1e-12);
     }
 
     #[test]
     fn what_was_long_ago_is_forgotten() {
-        let mut rates = Rates([0.0; MOST]);
+        let mut rates = Rates::of([0.0; MOST]);
         for _ in 0..20 {
             rates.forget();
         }

@@ -25,6 +25,8 @@ pub(crate) struct Speculation {
     pause: u32,
     /// Length of the next pause.
     next_pause: u32,
+    /// Whether the last draft that could be made was brought.
+    goes_on: bool,
     /// Tokens that were drafted at each position, and those of them that were kept.
     pub(crate) drafted: [u32; MOST],
     pub(crate) kept: [u32; MOST],
@@ -39,9 +41,15 @@ impl Speculation {
             rates: Default::default(),
             pause: 0,
             next_pause: 1,
+            goes_on: false,
             drafted: [0; MOST],
             kept: [0; MOST],
         })
+    }
+
+    /// Sets the initial rates of computed drafts, which are those of other requests.
+    pub(crate) fn expect(&mut self, usual: Rates) {
+        self.rates[Origin::Model as usize] = usual.anew();
     }
 
     /// Whether a draft may be made for the next step. Call it once a step.
@@ -68,6 +76,7 @@ impl Speculation {
         Offer {
             most,
             is_fixed: matches!(self.setting, Speculative::Tokens(_)),
+            goes_on: self.goes_on,
             origin,
             rates: self.rates[origin as usize],
         }
@@ -80,6 +89,7 @@ impl Speculation {
 
     /// The draft was not taken, because it would not have paid.
     pub(crate) fn declined(&mut self) {
+        self.goes_on = false;
         self.rest(LONGEST_PAUSE);
         if self.pause == LONGEST_PAUSE {
             self.rates.iter_mut().for_each(Rates::forget);
@@ -89,6 +99,7 @@ impl Speculation {
     /// Records that the first `kept` tokens of a draft of `drafted` were accepted.
     pub(crate) fn learn(&mut self, origin: Origin, drafted: usize, kept: usize) {
         self.rates[origin as usize].learn(drafted, kept);
+        self.goes_on = true;
         self.drafted[..drafted].iter_mut().for_each(|n| *n += 1);
         self.kept[..kept].iter_mut().for_each(|n| *n += 1);
         if kept > 0 {

@@ -122,7 +122,7 @@ fn engine(load: fn(usize) -> LoadedModel, rows: usize, cache_rows: Option<usize>
 }
 
 #[test]
-fn no_day_shows_who_speculates() {
+fn no_day_shows_which_rows_speculate() {
     for load in [random_head as fn(usize) -> LoadedModel, right_head] {
         let plain = load(0);
         let expected: Vec<Vec<Choice>> = (0..KINDS)

@@ -16,7 +16,8 @@ impl<'c> Step<'c> {
             ));
         }
         let widths: Vec<usize> = documents.iter().map(|row| row.iter().sum()).collect();
-        let mut step = Self::new(cache, &widths)?;
+        let states = 0..cache.layers.len();
+        let mut step = Self::new(cache, states, None, &widths)?;
         if documents.iter().any(|row| row.len() > 1) {
             let row = |row: &Vec<usize>| {
                 let lengths = row.iter().enumerate();

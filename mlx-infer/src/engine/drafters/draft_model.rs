@@ -177,7 +177,7 @@ impl Drafter for DraftModel<'_> {
 
     fn prepare(
         &mut self,
-        rows: &Rows<'_>,
+        rows: &mut Rows<'_>,
         tasks: &Tasks<'_>,
         wanted: &mut BTreeMap<Id, usize>,
     ) -> Result<()> {

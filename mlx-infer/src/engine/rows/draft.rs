@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use mlx_core::ops::{concat, create::full};
 use mlx_core::{Array, async_eval};
 use mlx_models::Model;
+#[cfg(test)]
 use mlx_nn::ModelCache;
 
 use super::{Input, Rows, unused};
@@ -31,13 +32,14 @@ impl<'m> Rows<'m> {
     }
 
     /// The batch's cache.
+    #[cfg(test)]
     pub(crate) fn cache(&mut self) -> &mut ModelCache {
         &mut self.cache
     }
 
     /// Draws up to the given number of tokens for each of the rows `wanted`, one after the other. `next` computes the
     /// features `[slots, E]` for the output head of `by`. Its arguments are each slot's last token and the draft tokens
-    /// after it, U32 `[slots]` each, and how many of these each slot reads.
+    /// after it, U32 `[slots]` each, and a width for each slot: 1, or 0 if the slot draws no token.
     ///
     /// A token is drawn with the noise of its position, as the sampler will draw it, so that both are most often equal.
     /// Penalties count only the tokens before the draft, and a grammar masks only the first token. Both make rejections
@@ -68,10 +70,7 @@ impl<'m> Rows<'m> {
                     .map(|(id, ..)| id)
             };
             let ids: Vec<Option<Id>> = lines.iter().map(draws).collect();
-            let widths = ids
-                .iter()
-                .map(|id| if id.is_some() { number + 1 } else { 0 });
-            let widths: Vec<usize> = widths.collect();
+            let widths: Vec<usize> = ids.iter().map(|id| usize::from(id.is_some())).collect();
             let features = next(self, &tokens, &widths)?;
             let row = |id: &Option<Id>| match id {
                 Some(id) => {

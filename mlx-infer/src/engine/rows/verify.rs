@@ -85,12 +85,13 @@ impl Rows<'_> {
             return Ok(Vec::new());
         }
         let tokens = tokens(&lines, width, drafts.tokens())?;
-        let mut step = self.cache.begin(&widths)?;
-        let hidden = self.model.model().hidden(&tokens, &mut step)?;
+        let model = self.model.model();
+        let mut step = self.cache.begin_part(model.decoder_states(), &widths)?;
+        let features = model.run(&tokens, &mut step)?;
         let places = places(&lines, width);
-        let [b, l, e] = hidden.dims()?;
+        let [b, l, e] = features[1].dims()?;
         let places = Array::from_slice(&places, &[places.len() as i32])?;
-        let hidden = hidden.reshape(&[b * l, e])?.take(&places, 0)?;
+        let hidden = features[1].reshape(&[b * l, e])?.take(&places, 0)?;
         let logits = self.model.logits(&hidden)?;
 
         let needs_drafts = |line: &Line| {
@@ -170,7 +171,9 @@ impl Rows<'_> {
             verified.push(row);
         }
         step.commit(&keep)?;
-        self.follow()?;
+        self.follow_late(tokens, &features, keep)?;
+        // Recurrent states of rows that keep a part of their tokens are computed while the host continues.
+        async_eval(self.cache.row_arrays())?;
         Ok(verified)
     }
 

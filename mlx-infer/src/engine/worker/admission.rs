@@ -61,12 +61,18 @@ impl<'s> Worker<'_, 's> {
     /// Adds a request that was checked.
     pub(crate) fn enqueue(
         &mut self,
-        sequence: Sequence,
+        mut sequence: Sequence,
         dropped: CancelToken,
         backlog: Option<Arc<Queue>>,
         sink: Sink<'s>,
     ) -> Id {
         self.submitted += 1;
+        if let Some(row) = sequence.speculation_mut() {
+            // The rates move towards the initial ones each time, so that a drafter that was bad for some texts is tried
+            // with others.
+            self.usual.forget();
+            row.expect(self.usual);
+        }
         let task = Task {
             base: sequence.history().prompt_len(),
             sequence,

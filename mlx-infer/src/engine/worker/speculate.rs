@@ -84,7 +84,7 @@ impl Worker<'_, '_> {
             return Ok((drafts, start));
         };
         let asked: Vec<Id> = wanted.keys().copied().collect();
-        drafter.prepare(&self.rows, &self.tasks, &mut wanted)?;
+        drafter.prepare(&mut self.rows, &self.tasks, &mut wanted)?;
         for id in asked.iter().filter(|id| !wanted.contains_key(id)) {
             let task = self.tasks.get_mut(id);
             if let Some(row) = task.and_then(|task| task.sequence.speculation_mut()) {
@@ -169,6 +169,9 @@ impl Worker<'_, '_> {
                 Origin::Text
             };
             row.learn(origin, drafted, computed - 1);
+            if is_drawn {
+                self.usual.learn(drafted, computed - 1);
+            }
             if is_drawn && let Some(rate) = self.alarm.learn(computed > 1) {
                 console::note(&format!(
                     "warning: only {:.0} % of the first drafted tokens are right: the head or the draft model does not fit the model, or is \

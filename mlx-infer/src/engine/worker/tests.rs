@@ -120,7 +120,7 @@ fn states(model: &LoadedModel, cache: &ModelCache, slot: usize) -> Vec<Vec<f32>>
         for _ in kind.part_names() {
             let array = arrays.next().unwrap();
             // A head is one position behind the layers.
-            let is_head = model.model().drafts() && layer + 2 == kinds.len();
+            let is_head = model.model().drafts().is_some() && layer + 2 == kinds.len();
             let held = len - usize::from(is_head);
             let (first, slots) = match kind {
                 LayerKind::Recurrent(_) => {
@@ -171,7 +171,7 @@ fn overwrite(model: &LoadedModel, cache: &mut ModelCache) {
             sinks: None,
             alibi: None,
         };
-        let is_head = model.model().drafts() && layer + 2 == kinds.len();
+        let is_head = model.model().drafts().is_some() && layer + 2 == kinds.len();
         let seen = match is_head {
             true => step.behind(|step| step.attend(layer, &queries, &dirt, &dirt, &options)),
             false => step.attend(layer, &queries, &dirt, &dirt, &options),
@@ -291,7 +291,9 @@ fn run(case: &str, model: &LoadedModel, plain: &[Plain], seed: u64, is_scripted:
             break;
         }
         worker.tick();
-        for id in worker.scheduler.running() {
+        // A comparison makes the head read its unread positions, so some schedules skip comparisons.
+        let is_compared = seed.is_multiple_of(2) || random.below(2) == 0;
+        for id in worker.scheduler.running().filter(|_| is_compared) {
             let Some((cache, slot)) = worker.rows.row(id) else {
                 continue;
             };
