@@ -30,14 +30,14 @@ pub fn with_input(args: &[&str], input: &[u8]) -> Output {
 }
 
 /// The output of a command that succeeded.
-fn printed(output: Output) -> String {
+pub fn printed(output: Output) -> String {
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{stderr}");
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// The single JSON document of the output.
-fn document(output: Output) -> Value {
+pub fn document(output: Output) -> Value {
     serde_json::from_str(&printed(output)).unwrap()
 }
 
@@ -54,7 +54,7 @@ fn list(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-fn path(case: &str) -> String {
+pub fn path(case: &str) -> String {
     checkpoint::dir(case).to_str().unwrap().to_owned()
 }
 
@@ -327,83 +327,6 @@ fn chat_renders_the_template_and_answers() {
         answers[1]["usage"]["prompt_tokens"],
         afresh["usage"]["prompt_tokens"]
     );
-}
-
-#[test]
-fn info_describes_the_model() {
-    let found = document(mlx_infer(&[
-        "info",
-        "--model",
-        &path("q_qwen3_mixed"),
-        "--json",
-    ]));
-    assert_eq!(found["architecture"], "qwen3");
-    assert_eq!(found["quantization"]["mode"], "affine");
-    assert_eq!(found["context"], 512);
-    assert!(found["parameters"].as_u64().unwrap() > 0);
-    let memory = &found["memory"];
-    let sum = memory["weight_bytes"].as_u64().unwrap() + memory["cache_bytes"].as_u64().unwrap();
-    assert_eq!(memory["total_bytes"], json!(sum));
-    let args = [
-        "info",
-        "--model",
-        &path("gemma3_text"),
-        "--context-len",
-        "6",
-        "--json",
-    ];
-    let found = document(mlx_infer(&args));
-    assert_eq!(found["quantization"], Value::Null);
-    for cache in found["caches"].as_array().unwrap() {
-        assert_eq!(
-            (cache["kind"].as_str(), &cache["positions"]),
-            (Some("ring"), &json!(6))
-        );
-    }
-    assert_eq!(found["mtp"], Value::Null);
-    // A head for multi-token prediction, in the model's file and beside it.
-    for (case, file) in [
-        ("qwen3_5_text", "model.safetensors"),
-        ("../hybrid-model", "mtp.safetensors"),
-    ] {
-        let found = document(mlx_infer(&["info", "--model", &path(case), "--json"]));
-        let file = mlx_core::Safetensors::open(checkpoint::dir(case).join(file)).unwrap();
-        let of_head = file.names().filter(|name| name.starts_with("mtp."));
-        let sizes = of_head.map(|name| file.info(name).unwrap().1.iter().product::<i32>());
-        let parameters: i32 = sizes.sum();
-        assert_eq!(found["mtp"]["parameters"], json!(parameters));
-        assert_eq!(found["mtp"]["quantization"], Value::Null);
-        let text = printed(mlx_infer(&["info", "--model", &path(case)]));
-        let line = text.lines().find(|line| line.starts_with("mtp head"));
-        let line = line.unwrap_or_else(|| panic!("{text}"));
-        assert!(
-            line.contains(&format!(" {parameters} parameters")),
-            "{line}"
-        );
-        assert!(line.ends_with("dense"), "{line}");
-    }
-    // The built-in model has heads of 64: in f32 256 bytes, or codes with two scales and two biases.
-    let of = |flags: &[&str]| document(mlx_infer(&[&["info", "--json"], flags].concat()));
-    let bytes = |found: &Value| {
-        found["memory"]["cache_bytes_per_position"]
-            .as_u64()
-            .unwrap()
-    };
-    let wide = bytes(&of(&[]));
-    for (bits, packed) in [("4", 32 + 16), ("8", 64 + 16)] {
-        let found = of(&["--kv-group-size", "32", "--kv-bits", bits]);
-        assert_eq!(found["kv_quantization"]["bits"].to_string(), bits);
-        assert_eq!(bytes(&found), wide / 256 * packed);
-    }
-    let text = printed(mlx_infer(&["info", "--model", &path("gemma3_text")]));
-    for word in [
-        "gemma3_text",
-        "parameters",
-        "ring of 8 positions",
-        "memory needed",
-    ] {
-        assert!(text.contains(word), "{text}");
-    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod family;
 mod finite;
 mod generate;
 mod hostile;
+mod info;
 mod interruption;
 #[cfg(unix)]
 mod ordinary;
