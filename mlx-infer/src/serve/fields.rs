@@ -227,6 +227,11 @@ impl FromRequest<Shared> for Fields {
             let message = "expected a body with Content-Type: application/json";
             return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
+        let encoding = request.headers().get(header::CONTENT_ENCODING);
+        if let Some(encoding) = encoding.filter(|encoding| *encoding != "identity") {
+            let message = format!("a body with Content-Encoding {encoding:?} is not supported");
+            return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+        }
         let limit = app.settings.client_timeout;
         let body = timeout(limit, Bytes::from_request(request, app)).await;
         let body = body.map_err(|_| {

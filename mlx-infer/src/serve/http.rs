@@ -113,8 +113,15 @@ fn admit(app: &Shared, request: &Request, path: &str, trace: &Trace) -> Result<(
 
 /// Writes an error in the shape of the route's API.
 fn shaped(mut response: Response, path: &str, trace: &Trace) -> Response {
-    let Some(error) = response.extensions_mut().remove::<ApiError>() else {
-        return response;
+    let status = response.status();
+    let error = match response.extensions_mut().remove::<ApiError>() {
+        Some(error) => error,
+        // A path that is no text does not reach a handler.
+        None if status.is_client_error() => {
+            let reason = status.canonical_reason().unwrap_or_default();
+            ApiError::new(status, format!("the request cannot be read: {reason}"))
+        }
+        None => return response,
     };
     let (status, body) = match path.starts_with("/v1/messages") {
         true => (error.anthropic_status(), error.anthropic(&trace.id)),
@@ -123,7 +130,9 @@ fn shaped(mut response: Response, path: &str, trace: &Trace) -> Response {
     let mut shaped = (status, axum::Json(body)).into_response();
     let headers = std::mem::take(response.headers_mut());
     for (name, value) in headers {
-        if let Some(name) = name.filter(|name| *name != header::CONTENT_LENGTH) {
+        let is_of_body =
+            |name: &HeaderName| *name == header::CONTENT_LENGTH || *name == header::CONTENT_TYPE;
+        if let Some(name) = name.filter(|name| !is_of_body(name)) {
             shaped.headers_mut().insert(name, value);
         }
     }

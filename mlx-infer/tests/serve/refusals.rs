@@ -200,9 +200,23 @@ fn bodies_that_are_no_requests_are_refused() {
         (&json_type[..], "\u{0}", 400),
         (&[][..], "{}", 415),
         (&[("Content-Type", "text/plain")][..], "{}", 415),
+        (
+            &[
+                ("Content-Type", "application/json"),
+                ("Content-Encoding", "gzip"),
+            ][..],
+            "{}",
+            415,
+        ),
     ] {
         let answer = SERVER.send("POST", "/v1/completions", headers, body);
         assert_eq!(answer.status, status, "{body:?}");
+        assert!(answer.json()["error"]["message"].is_string());
+    }
+    // A path that is no text.
+    for path in ["/v1/models/%ff", "/v1/responses/%ff"] {
+        let answer = SERVER.send("GET", path, &[], "");
+        assert_eq!(answer.status, 400, "{path}");
         assert!(answer.json()["error"]["message"].is_string());
     }
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
