@@ -28,11 +28,14 @@ fn output(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Variables of cargo that belong to the machine. The others are of the cargo that runs this test.
+const KEPT: [&str; 3] = ["CARGO_HOME", "CARGO_INCREMENTAL", "CARGO_PROFILE_DEV_DEBUG"];
+
 fn cargo() -> Command {
     let mut command = Command::new(env!("CARGO"));
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
-        if name.starts_with("CARGO_") && name != "CARGO_HOME" {
+        if name.starts_with("CARGO_") && !KEPT.contains(&name.as_str()) {
             command.env_remove(name);
         }
     }
