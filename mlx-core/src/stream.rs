@@ -268,6 +268,16 @@ pub(crate) fn is_on_gpu() -> Result<bool> {
     Ok(DeviceHandle(raw).device()?.kind == DeviceKind::Gpu)
 }
 
+/// Whether the current stream is that of an NVIDIA GPU.
+pub(crate) fn is_on_cuda() -> Result<bool> {
+    let mut is_there = false;
+    // SAFETY: fills our flag.
+    ffi::call(ErrorKind::Mlx, || unsafe {
+        sys::mlx_cuda_is_available(&mut is_there)
+    })?;
+    Ok(is_there && is_on_gpu()?)
+}
+
 /// The current stream's handle, live until the scope that set it ends.
 #[doc(hidden)]
 pub fn current() -> Result<sys::mlx_stream> {

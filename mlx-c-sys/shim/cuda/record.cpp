@@ -177,6 +177,7 @@ std::shared_ptr<Captured> capture(Graph& graph, const Graph& before, bool& is_fa
       return nullptr;
     }
   }
+  captured->writes.resize(graph.nodes.size());
   for (int i = 0; i < static_cast<int>(graph.nodes.size()); i++) {
     auto outputs = graph.heads[i].outputs();
     for (int at = 0; at < static_cast<int>(outputs.size()); at++) {
@@ -184,6 +185,7 @@ std::shared_ptr<Captured> capture(Graph& graph, const Graph& before, bool& is_fa
       for (size_t leaf = 0; leaf < graph.leaves.size(); leaf++) {
         if (!captured->inputs[leaf] && graph.leaves[leaf].buffer == buffer) {
           captured->in_place.emplace_back(Graph::Place{i, at}, value_of(outputs[at]));
+          captured->writes[i] = true;
           break;
         }
       }

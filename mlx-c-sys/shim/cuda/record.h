@@ -13,8 +13,9 @@ struct Captured {
   std::vector<std::optional<mx::array>> inputs;
   // What the kernels write the roots to.
   std::vector<mx::array> roots;
-  // Outputs that share memory with a leaf.
+  // Outputs that share memory with a leaf, by node, and whether each node has one.
   std::vector<std::pair<Graph::Place, mx::array>> in_place;
+  std::vector<bool> writes;
   // All other memory that the kernels use.
   std::vector<mx::array> kept;
   CUgraphExec exec = nullptr;

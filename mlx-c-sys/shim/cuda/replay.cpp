@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <typeinfo>
-#include <unordered_map>
 #include <unordered_set>
 
 #include "mlx/event.h"
@@ -11,6 +10,7 @@
 #include "ops/node.h"
 #include "record.h"
 #include "settings.h"
+#include "walk.h"
 
 namespace mlxrs::cuda {
 
@@ -76,70 +76,37 @@ Graph::Leaf leaf_of(const mx::array& a) {
   return {a.buffer().ptr(), a.offset(), a.nbytes(), a.shape(), a.strides(), a.dtype(), a.flags().row_contiguous};
 }
 
+Walk& walk() {
+  thread_local Walk walk;
+  return walk;
+}
+
 // Nothing for graphs that are not of this stream alone.
 std::optional<Graph> graph_of(const std::vector<mx::array>& roots, mx::Stream s) {
   Graph graph;
-  std::unordered_map<uintptr_t, int> nodes, leaves;
-  auto is_ready = [](const mx::array& a) { return a.status() != mx::array::Status::unscheduled; };
-  auto place_of = [&](const mx::array& a) -> Graph::Place {
-    return is_ready(a) ? Graph::Place{-1, leaves.at(a.id())} : Graph::Place{nodes.at(a.primitive_id()), a.sibling_position()};
-  };
-  std::vector<std::pair<mx::array, size_t>> path;
-  // Adds a leaf, or begins with a node. False if the array cannot be part of a captured graph.
-  auto visit = [&](const mx::array& a) {
-    if (is_ready(a)) {
-      if (leaves.contains(a.id())) {
-        return true;
-      }
-      const auto& event = a.event();
-      if (a.is_tracer() || (event.valid() && event.stream() != s && !a.is_available())) {
-        return false;
-      }
-      leaves.emplace(a.id(), static_cast<int>(graph.values.size()));
-      graph.leaves.push_back(leaf_of(a));
-      graph.values.push_back(a);
-      return true;
-    }
-    if (a.is_tracer() || !a.has_primitive() || a.primitive().stream() != s) {
-      return false;
-    }
-    if (!nodes.contains(a.primitive_id())) {
-      path.emplace_back(a, 0);
-    }
+  auto leaf = [&](const mx::array& a) {
+    graph.leaves.push_back(leaf_of(a));
+    graph.values.push_back(a);
     return true;
   };
-  for (const auto& root : roots) {
-    if (!visit(root)) {
-      return std::nullopt;
+  auto node = [&](const mx::array& head) {
+    Graph::Node node{head.primitive_ptr(), {}, {}, {}};
+    for (const auto& input : head.inputs()) {
+      node.inputs.push_back(walk().place_of(input));
     }
-    while (!path.empty()) {
-      auto& [a, next] = path.back();
-      if (next < a.inputs().size()) {
-        auto input = a.inputs()[next++];
-        if (!visit(input)) {
-          return std::nullopt;
-        }
-        continue;
-      }
-      auto head = std::move(a);
-      path.pop_back();
-      if (!nodes.emplace(head.primitive_id(), static_cast<int>(graph.nodes.size())).second) {
-        continue;
-      }
-      Graph::Node node{head.primitive_ptr(), {}, {}, {}};
-      for (const auto& input : head.inputs()) {
-        node.inputs.push_back(place_of(input));
-      }
-      for (const auto& output : head.outputs()) {
-        node.shapes.push_back(output.shape());
-        node.dtypes.push_back(output.dtype());
-      }
-      graph.nodes.push_back(std::move(node));
-      graph.heads.push_back(std::move(head));
+    for (const auto& output : head.outputs()) {
+      node.shapes.push_back(output.shape());
+      node.dtypes.push_back(output.dtype());
     }
+    graph.nodes.push_back(std::move(node));
+    graph.heads.push_back(head);
+    return true;
+  };
+  if (!walk().run(roots, s, leaf, node)) {
+    return std::nullopt;
   }
   for (const auto& root : roots) {
-    graph.roots.push_back(place_of(root));
+    graph.roots.push_back(walk().place_of(root));
   }
   return graph;
 }
@@ -164,6 +131,88 @@ bool is_same(const Graph& a, const Graph& b) {
       std::equal(a.leaves.begin(), a.leaves.end(), b.leaves.begin(), b.leaves.end(), like);
 }
 
+// What a captured graph needs of the one that it is launched for: the leaves that differ each time, and outputs of the nodes that write in place.
+struct Fresh {
+  std::vector<mx::array> inputs;
+  std::vector<std::pair<int, mx::array>> heads;
+};
+
+// The same of a graph that computes what was captured, or nothing. It is compared while it is walked through: most steps of a batch are alike.
+std::optional<Fresh> fresh_of(const Captured& captured, const std::vector<mx::array>& roots, mx::Stream s) {
+  const auto& known = captured.graph;
+  Fresh fresh;
+  size_t leaves = 0, nodes = 0;
+  auto leaf = [&](const mx::array& a) {
+    if (leaves == known.leaves.size()) {
+      return false;
+    }
+    const auto& like = known.leaves[leaves];
+    bool is_input = captured.inputs[leaves++].has_value();
+    if (is_input) {
+      fresh.inputs.push_back(a);
+    }
+    return like.dtype == a.dtype() && like.shape == a.shape() && like.strides == a.strides() && like.is_dense == a.flags().row_contiguous &&
+        (is_input || (like.buffer == a.buffer().ptr() && like.offset == a.offset()));
+  };
+  auto node = [&](const mx::array& head) {
+    if (nodes == known.nodes.size()) {
+      return false;
+    }
+    const auto& like = known.nodes[nodes];
+    if (captured.writes[nodes]) {
+      fresh.heads.emplace_back(static_cast<int>(nodes), head);
+    }
+    nodes++;
+    const auto& inputs = head.inputs();
+    bool is_like = inputs.size() == like.inputs.size() && is_same(*like.primitive, head.primitive());
+    for (size_t i = 0; is_like && i < inputs.size(); i++) {
+      is_like = walk().place_of(inputs[i]) == like.inputs[i];
+    }
+    if (head.siblings().empty()) {
+      return is_like && like.shapes.size() == 1 && like.shapes[0] == head.shape() && like.dtypes[0] == head.dtype();
+    }
+    auto outputs = head.outputs();
+    is_like = is_like && outputs.size() == like.shapes.size();
+    for (size_t i = 0; is_like && i < outputs.size(); i++) {
+      is_like = like.shapes[i] == outputs[i].shape() && like.dtypes[i] == outputs[i].dtype();
+    }
+    return is_like;
+  };
+  bool is_like = walk().run(roots, s, leaf, node) && leaves == known.leaves.size() && nodes == known.nodes.size() &&
+      roots.size() == known.roots.size();
+  for (size_t i = 0; is_like && i < roots.size(); i++) {
+    is_like = walk().place_of(roots[i]) == known.roots[i];
+  }
+  return is_like ? std::optional(std::move(fresh)) : std::nullopt;
+}
+
+// The roots become outputs of one node.
+void launch(const std::shared_ptr<Captured>& captured, Fresh& fresh, std::vector<mx::array>& roots) {
+  auto node = std::make_shared<Replayed>(captured->graph.nodes[0].primitive->stream(), captured);
+  for (size_t i = 0; i < roots.size(); i++) {
+    auto siblings = roots;
+    siblings.erase(siblings.begin() + static_cast<std::ptrdiff_t>(i));
+    roots[i].primitive_ptr() = node;
+    roots[i].inputs() = fresh.inputs;
+    roots[i].set_siblings(std::move(siblings), static_cast<uint16_t>(i));
+  }
+  mx::async_eval({roots[0]});
+  size_t next = 0;
+  for (auto& [at, head] : fresh.heads) {
+    auto outputs = head.outputs();
+    for (; next < captured->in_place.size() && captured->in_place[next].first.node == at; next++) {
+      auto& [place, value] = captured->in_place[next];
+      auto& output = outputs[place.at];
+      output.copy_shared_buffer(value);
+      output.attach_event(roots[0].event());
+      output.set_status(mx::array::Status::evaluated);
+    }
+  }
+  for (auto& [at, head] : fresh.heads) {
+    head.detach();
+  }
+}
+
 } // namespace
 
 void Replay::eval(std::vector<mx::array> roots) {
@@ -177,70 +226,43 @@ void Replay::eval(std::vector<mx::array> roots) {
   auto s = roots[0].has_primitive() ? roots[0].primitive().stream() : mx::default_stream(mx::default_device());
   static const bool wanted = is_on("MLX_CUDA_REPLAY");
   bool usable = wanted && failures_ < most_failures && s.device == mx::Device::gpu && is_usable(s) && launches_directly();
+  if (usable && captured_) {
+    if (auto fresh = fresh_of(*captured_, roots, s)) {
+      launch(captured_, *fresh, roots);
+      return;
+    }
+  }
+  captured_.reset();
   auto graph = usable ? graph_of(roots, s) : std::nullopt;
   if (!graph) {
     seen_.reset();
-    captured_.reset();
     mx::async_eval(std::move(roots));
     return;
   }
-  auto is_placed = [&] {
-    const auto& leaves = captured_->graph.leaves;
-    for (size_t i = 0; i < leaves.size(); i++) {
-      if (!captured_->inputs[i] && !is_at(leaves[i], graph->leaves[i])) {
-        return false;
-      }
-    }
-    return true;
-  };
-  if (captured_ && (!is_same(captured_->graph, *graph) || !is_placed())) {
-    captured_.reset();
-  }
-  if (!captured_ && seen_ && is_same(*seen_, *graph)) {
+  if (seen_ && is_same(*seen_, *graph)) {
     bool is_failure = false;
     captured_ = capture(*graph, *seen_, is_failure);
     failures_ += is_failure;
   }
   if (captured_) {
-    launch(*graph, roots);
+    Fresh fresh;
+    for (size_t i = 0; i < captured_->inputs.size(); i++) {
+      if (captured_->inputs[i]) {
+        fresh.inputs.push_back(graph->values[i]);
+      }
+    }
+    for (size_t i = 0; i < captured_->writes.size(); i++) {
+      if (captured_->writes[i]) {
+        fresh.heads.emplace_back(static_cast<int>(i), graph->heads[i]);
+      }
+    }
+    launch(captured_, fresh, roots);
     return;
   }
   mx::async_eval(std::move(roots));
   seen_ = std::move(graph);
   seen_->heads.clear();
   std::erase_if(seen_->values, [](const mx::array& a) { return a.nbytes() > small; });
-}
-
-void Replay::launch(Graph& graph, std::vector<mx::array>& roots) {
-  std::vector<mx::array> inputs;
-  for (size_t i = 0; i < captured_->inputs.size(); i++) {
-    if (captured_->inputs[i]) {
-      inputs.push_back(graph.values[i]);
-    }
-  }
-  // The roots become outputs of one node.
-  auto node = std::make_shared<Replayed>(graph.nodes[0].primitive->stream(), captured_);
-  for (size_t i = 0; i < roots.size(); i++) {
-    auto siblings = roots;
-    siblings.erase(siblings.begin() + static_cast<std::ptrdiff_t>(i));
-    roots[i].primitive_ptr() = node;
-    roots[i].inputs() = inputs;
-    roots[i].set_siblings(std::move(siblings), static_cast<uint16_t>(i));
-  }
-  mx::async_eval({roots[0]});
-  for (auto& [place, value] : captured_->in_place) {
-    auto& head = graph.heads[place.node];
-    for (auto& output : head.outputs()) {
-      if (output.sibling_position() == place.at) {
-        output.copy_shared_buffer(value);
-        output.attach_event(roots[0].event());
-        output.set_status(mx::array::Status::evaluated);
-      }
-    }
-  }
-  for (auto& [place, value] : captured_->in_place) {
-    graph.heads[place.node].detach();
-  }
 }
 
 } // namespace mlxrs::cuda

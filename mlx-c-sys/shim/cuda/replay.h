@@ -57,8 +57,6 @@ class Replay {
   void eval(std::vector<mx::array> roots);
 
  private:
-  void launch(Graph& graph, std::vector<mx::array>& roots);
-
   // The last computation that was not launched as a graph. It holds small leaves alone.
   std::optional<Graph> seen_;
   std::shared_ptr<Captured> captured_;

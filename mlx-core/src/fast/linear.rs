@@ -139,9 +139,9 @@ pub fn quantized_linear(
 
 /// The products of one `x` with several matrices, in order.
 ///
-/// On the CPU they are one node where `x` has 16 bits and the matrices are written alike: `x` is read once, and all threads work on
 /// On the CPU they are one node if `x` has 16-bit elements and the matrices have one coding: `x` is read once, and all
 /// threads share all products. The results have the same bits as those of separate products.
+///
 /// # Errors
 /// As [`linear`] and [`quantized_linear`].
 pub fn linear_many(x: &Array, matrices: &[Matrix<'_>]) -> Result<Vec<Array>> {

@@ -10,12 +10,13 @@ pub use scheme::{QuantMode, Scheme};
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fast;
 use crate::ffi::{Opt, op};
 use crate::linalg::on_cpu;
 use crate::ops::matmul::checked_matrices;
 use crate::ops::shape::PadMode;
 use crate::ops::{require, zeros};
-use crate::stream::{Device, DeviceKind, is_on_gpu};
+use crate::stream::{Device, DeviceKind, is_on_cuda};
 
 /// The parts of a quantised matrix.
 #[derive(Clone, Debug)]
@@ -121,6 +122,18 @@ pub fn dequantize(
 ) -> Result<Array> {
     scheme.check_parts("dequantize", packed, scales, biases)?;
     let (group_size, bits, mode) = scheme.args();
+    if packed.size() == 0 {
+        // MLX reshapes by a size that it cannot infer from no elements.
+        let mut shape = scales.shape().to_vec();
+        if let Some(last) = shape.last_mut() {
+            *last *= group_size;
+        }
+        let own = match biases {
+            Some(biases) => biases.dtype(),
+            None => DType::BF16,
+        };
+        return zeros(&shape, dtype.unwrap_or(own));
+    }
     let unpack = || {
         op!(mlx_dequantize(
             packed,
@@ -136,7 +149,7 @@ pub fn dequantize(
     if lacks_kernel(scheme)? {
         on_cpu(unpack)
     } else {
-        zeros_if_empty(unpack()?, &[packed])
+        unpack()
     }
 }
 
@@ -144,13 +157,7 @@ pub fn dequantize(
 /// bits in groups of 128 has failed.
 fn lacks_kernel(scheme: Scheme) -> Result<bool> {
     let rare = matches!((scheme.bits, scheme.group_size), (1, _) | (2, 128));
-    Ok(rare && scheme.mode == QuantMode::Affine && is_on_gpu()?)
-}
-
-/// Whether MLX's products are wrong or slow on the current stream: on NVIDIA GPUs they are wrong where a row has a single group, 1 bit has no
-/// kernels, and transposed matrices are not fast.
-fn is_unpacked(scales: &Array, transpose: bool, scheme: Scheme) -> Result<bool> {
-    Ok((scales.dim(-1)? == 1 || !transpose || scheme.bits == 1) && is_on_gpu()?)
+    Ok(rare && scheme.mode == QuantMode::Affine && is_on_cuda()?)
 }
 
 /// `x @ w`, or `x @ wᵀ` if `transpose`, for a quantised `w`: `[…, k]` → `[…, n]`.
@@ -173,14 +180,17 @@ pub fn quantized_matmul(
         x,
     )?;
     scheme.check_parts("quantized_matmul", packed, scales, biases)?;
-    if is_unpacked(scales, transpose, scheme)? {
+    // MLX's products on NVIDIA GPUs are wrong where a row has a single group, crash in F32, and are compiled when they first run.
+    if is_on_cuda()? {
+        if transpose
+            && packed.ndim() == 2
+            && scheme.mode == QuantMode::Affine
+            && scales.dtype() == x.dtype()
+        {
+            return fast::quantized_linear(x, packed, scales, biases, scheme);
+        }
         let wide = dequantize(packed, scales, biases, scheme, Some(x.dtype()))?;
-        let wide = if transpose {
-            wide.swap_axes(-1, -2)?
-        } else {
-            wide
-        };
-        return x.matmul(&wide);
+        return x.matmul(&turned(wide, transpose)?);
     }
     let (group_size, bits, mode) = scheme.args();
     let y = op!(mlx_quantized_matmul(
@@ -208,14 +218,10 @@ pub fn gather_qmm(
 ) -> Result<Array> {
     require(x.ndim() > 1, "gather_qmm", "x", "at least a matrix", x)?;
     scheme.check_parts("gather_qmm", packed, scales, biases)?;
-    if is_unpacked(scales, transpose, scheme)? {
+    // As in `quantized_matmul`.
+    if is_on_cuda()? {
         let wide = dequantize(packed, scales, biases, scheme, Some(x.dtype()))?;
-        let wide = if transpose {
-            wide.swap_axes(-1, -2)?
-        } else {
-            wide
-        };
-        return x.gather_mm(&wide, lhs_indices, rhs_indices, sorted);
+        return x.gather_mm(&turned(wide, transpose)?, lhs_indices, rhs_indices, sorted);
     }
     let (group_size, bits, mode) = scheme.args();
     let lhs_indices = checked_matrices(c"gather_qmm", x, lhs_indices)?;
@@ -234,6 +240,14 @@ pub fn gather_qmm(
         sorted
     ))?;
     zeros_if_empty(y, &[x, packed])
+}
+
+/// Matrices, transposed if `transpose`.
+fn turned(matrices: Array, transpose: bool) -> Result<Array> {
+    match transpose {
+        true => matrices.swap_axes(-1, -2),
+        false => Ok(matrices),
+    }
 }
 
 /// A product of factors without elements, where MLX would divide by zero.

@@ -17,7 +17,8 @@ mx::array experts_plainly(const mx::array& x, const Parts& w, const mx::array& g
     return mx::astype(product(wide(x), wide(w.weight)), x.dtype(), s);
   }
   const auto& packing = w.packing;
-  if (is_wrong_on_gpus(w, s)) {
+  // As in linear_plainly.
+  if (is_wrong_on_gpus(w, s) || (is_on_cuda(s) && x.dtype() == mx::float32)) {
     return experts_plainly(x, {dequantized(w, x.dtype(), s), std::nullopt, std::nullopt, packing}, indices, s);
   }
   auto y = mx::gather_qmm(

@@ -50,6 +50,14 @@ std::optional<Arrays> linear_many(const mx::array& x, const std::vector<Parts>& 
 mx::array linear_in_form(const mx::array& x, const Parts& w, mx::Stream s);
 Arrays linear_many_in_form(const mx::array& x, const std::vector<Parts>& ws, mx::Stream s);
 
+inline bool is_on_cuda(mx::Stream s) {
+#ifdef MLXRS_CUDA
+  return s.device == mx::Device::gpu;
+#else
+  return false;
+#endif
+}
+
 // MLX 0.32.4's CUDA kernels compute wrong products, without an error, where a row has a single group (64 columns in
 // groups of 64, say): seen with 4 and 8 bits, mxfp4, and with experts. It has none for 1 bit, and leaves results unwritten.
 inline bool is_wrong_on_gpus(const Parts& w, mx::Stream s) {
