@@ -126,7 +126,7 @@ pub fn dequantize(
         // MLX reshapes by a size that it cannot infer from no elements.
         let mut shape = scales.shape().to_vec();
         if let Some(last) = shape.last_mut() {
-            *last *= group_size;
+            *last *= scheme.group_size;
         }
         let own = match biases {
             Some(biases) => biases.dtype(),

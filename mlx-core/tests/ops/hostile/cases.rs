@@ -134,6 +134,17 @@ pub fn cases() -> Vec<Case> {
     );
     let both = with(packed(&[32, 64]), packed(&[32, 64]));
     case("fast::gated_linear", with(vec![x()], both), json!([true]));
+    let both = with(packed(&[4, 32, 64]), packed(&[4, 32, 64]));
+    let experts = with(vec![float(&[3, 1, 64])], both);
+    case(
+        "fast::gated_experts",
+        with(experts, vec![at()]),
+        json!([true]),
+    );
+    let scores = vec![float(&[3, 8]), float(&[8])];
+    case("fast::route", scores, json!([2, 4, 2, true]));
+    let outputs = vec![float(&[3, 2, 64]), float(&[3, 2])];
+    case("fast::weighted_sum", outputs, json!([]));
     case("fast::gated", vec![x(), x()], json!([]));
     case(
         "fast::draw",

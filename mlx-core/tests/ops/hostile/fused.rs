@@ -133,6 +133,23 @@ pub fn rows() -> Vec<(&'static str, Op)> {
             let gate = if c.bool(0) { fast::Gate::Silu } else { fast::Gate::GeluTanh };
             fast::gated_linear(gate, c.x(0), &quantized(c, 1), &quantized(c, 4))
         };
+        "fast::gated_experts" => |c| {
+            let gate = if c.bool(0) { fast::Gate::Silu } else { fast::Gate::GeluTanh };
+            fast::gated_experts(gate, c.x(0), &quantized(c, 1), &quantized(c, 4), c.x(7))
+        };
+        "fast::route" => |c| {
+            let groups = fast::RouteGroups { n: c.int(1), top: c.int(2), two_best: c.bool(3) };
+            let route = fast::Route {
+                top_k: c.int(0),
+                sigmoid: c.bool(3),
+                norm: c.bool(3),
+                least_sum: 0.0,
+                scale: 1.0,
+                groups: (c.int(1) != 0).then_some(groups),
+            };
+            fast::route(c.x(0), Some(c.x(1)), &route)
+        };
+        "fast::weighted_sum" => |c| fast::weighted_sum(c.x(0), c.x(1));
         "fast::gated" => |c| fast::gated(fast::Gate::Silu, c.x(0), c.x(1));
         "fast::unpack" => |c| fast::unpack(c.x(0), affine(), c.dtype(0));
         "fast::draw" => |c| {
