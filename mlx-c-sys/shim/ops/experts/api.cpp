@@ -7,6 +7,7 @@ using namespace mlxrs;
 namespace {
 
 mx::array experts_in_form(const mx::array& x, const ops::Parts& w, const mx::array& indices, mx::Stream s) {
+  // The product in the form (node or plain) that the stream runs.
   return ops::run(
       MLXRS_OP_EXPERTS, s, [&] { return ops::experts(x, w, indices, s); },
       [&] { return ops::experts_plainly(x, w, indices, s); });

@@ -1,4 +1,4 @@
-// A gate and the products of experts that it joins as one node, for NVIDIA GPUs.
+// The gated product of experts, gate(x a^T) * (x b^T), as one node for NVIDIA GPUs.
 #include "experts.h"
 
 #ifdef MLXRS_CUDA
@@ -15,7 +15,8 @@ struct GatedSettings {
   bool operator==(const GatedSettings&) const = default;
 };
 
-// The inputs are x (one row for each index), the indices, and the parts of both stacks.
+// Inputs: x with one row for each index, the indices, then the parts (weight, scales, biases) of stack a and of stack
+// b.
 class GatedExperts : public NodeWith<GatedSettings> {
  public:
   using NodeWith::NodeWith;

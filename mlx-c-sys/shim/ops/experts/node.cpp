@@ -12,9 +12,9 @@ namespace mlxrs::ops {
 
 namespace {
 
-// Multiplies each of many rows of x with one of several matrices, chosen by an index. Rows that share a matrix are
-// multiplied together. The inputs are x (one row for each index), the indices, the matrices, and optionally scales and
-// biases.
+// Multiplies each row of x with the matrix of the expert that its index selects. Rows of the same expert are multiplied
+// together. Inputs: x [.., 1, k] with one row for each index, the indices, the matrices [experts, n, k], and for packed
+// matrices scales and biases.
 class ExpertsLinear : public NodeWith<Coded> {
  public:
   using NodeWith::NodeWith;
@@ -36,7 +36,8 @@ class ExpertsLinear : public NodeWith<Coded> {
          scales = Dense(scales), biases = Dense(biases), at = indices.data<char>(), of = Rows(indices),
          wide = indices.shape(-1), y_at = y.data<char>()] {
           std::vector<char> x_copy, w_copy, s_copy, b_copy;
-          // A token's row of x stands once for each of its experts, all copies in one place.
+          // For rows of x that cannot be read in place. The buffer has one copy of x's row for each index, because
+          // several experts may read the same row.
           x_copy.resize(x.in_place() ? 0 : m * k * size);
           const char* w_at = weight.get(w_copy);
           const char* s_at = packed ? scales.get(s_copy) : nullptr;
@@ -72,12 +73,13 @@ class ExpertsLinear : public NodeWith<Coded> {
           }
           auto& threads = Threads::shared();
           if (static_cast<int>(asked.size()) < 4 * threads.count()) {
-            // All threads share each product.
+            // Few experts: the products run one after the other, and all threads share each one.
             for (long e : asked) {
               multiply(e);
             }
           } else {
-            // Each thread takes whole matrices. The matrices with most rows go first: threads count downwards.
+            // Many experts: each thread multiplies whole matrices. Threads take tasks from the end of the list, so the
+            // matrices with the most rows come last and start first.
             std::stable_sort(asked.begin(), asked.end(), [&](long a, long b) { return rows[a].size() < rows[b].size(); });
             threads.each(static_cast<uint32_t>(asked.size()), [&](uint32_t i) { multiply(asked[i]); });
           }
@@ -90,8 +92,8 @@ class ExpertsLinear : public NodeWith<Coded> {
   }
 #endif
 
-  // Rows that share a matrix are multiplied together here too. MLX's own derivative multiplies row by row, and makes a
-  // matrix gradient for each row before it adds them.
+  // The gradients also multiply rows of the same expert together. MLX's derivative of gather_mm multiplies row by row
+  // and writes a matrix gradient for each row before it adds them.
   Arrays derive(
       const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs)
       override {
@@ -116,7 +118,7 @@ class ExpertsLinear : public NodeWith<Coded> {
         };
         auto columns = mx::swapaxes(sorted(dy), 0, 1, s);
         auto rows = sorted(mx::astype(x, mx::float32, s));
-        // For each expert, the number of rows of earlier experts, and that number with its own rows.
+        // For each expert, the range [from, to) of its rows in the sorted order.
         auto all = mx::reshape(mx::arange(0, weight.shape(0), expert.dtype(), s), {-1, 1}, s);
         auto from = mx::sum(mx::less(expert, all, s), -1, false, s);
         auto to = mx::sum(mx::less_equal(expert, all, s), -1, false, s);
@@ -198,7 +200,7 @@ std::optional<mx::array> experts(const mx::array& x, const Parts& w, const mx::a
 
 #else
 
-// See form.cpp.
+// MLX's gathered products use Accelerate on Apple CPUs (see form.cpp).
 std::optional<mx::array> experts(const mx::array&, const Parts&, const mx::array&, mx::Stream) {
   return std::nullopt;
 }

@@ -1,33 +1,33 @@
-// The arguments of the kernels of experts, as the host fills them and the device reads them, and how rows are divided into tasks.
+// Arguments of the experts' CUDA kernels, shared by host and device, and the limits that divide rows into tasks.
 #pragma once
 
 #include <stdint.h>
 
 namespace mlxrs::cuda {
 
-// One matrix [n, k] of every expert.
+// The matrices [n, k] of all experts, one after the other; the pointers are those of expert 0.
 struct ExpertMatrices {
   const void* weight;
   const void* scales;
   const void* biases;
 };
 
-// Some rows of one expert: `count` places of `order` from `first` on. Without rows there is nothing to do.
+// The rows order[first] .. order[first + count - 1], all of one expert. A task with count 0 is empty.
 struct ExpertTask {
   int expert, first, count;
 };
 
 struct ExpertsArgs {
   const void* x;           // [m / share, k]
-  const uint32_t* indices; // [m]
-  const int* order;        // the rows, expert by expert
-  const ExpertTask* tasks; // null: there are few rows, and each block finds its own task
-  ExpertMatrices of[2];    // two for a gate
+  const uint32_t* indices; // [m], the expert of each row
+  const int* order;        // [m], row numbers sorted by expert; unused if `tasks` is null
+  const ExpertTask* tasks; // null for m <= few_indices: each block finds its own task
+  ExpertMatrices of[2];    // one stack, or two for a gated product
   void* y;                 // [m, n]
   int experts, m, n, k;
-  int group_bits; // Groups have 32 times 2^group_bits elements.
-  int share; // so many rows in turn have the same row of x
-  int gate;  // -1: none
+  int group_bits; // log2(group size / 32)
+  int share; // number of consecutive rows of y that read the same row of x
+  int gate;  // -1 for a product without a gate
 };
 
 struct GroupArgs {
@@ -35,16 +35,17 @@ struct GroupArgs {
   int* order;
   ExpertTask* tasks;
   int experts, m;
-  int rows; // of a task, at most
-  int most; // tasks
+  int rows; // most rows of a task
+  int most; // length of `tasks`
 };
 
-// Up to so many rows blocks find their tasks themselves, without a kernel that groups the rows.
+// With at most this many rows, blocks find their tasks themselves and no grouping kernel runs.
 constexpr int few_indices = 64;
-// So many experts at most.
+// The most experts that `group_rows` supports: it keeps a counter for each in shared memory.
 constexpr int most_experts = 4096;
 
-// How many tasks of at most `rows` rows there can be: each expert that is asked for may have one that is not full.
+// The length of the task table for tasks of at most `rows` rows. Each expert with rows can have one task that is not
+// full.
 constexpr int most_tasks(int m, int experts, int rows) {
   int asked = m < experts ? m : experts;
   return asked + (m - asked) / rows;

@@ -7,7 +7,8 @@
 namespace mlxrs::ops {
 namespace {
 
-// How many rows of [.., 1, k] in turn are the same in memory, where each of them is dense and follows the one before it; 0 for other layouts.
+// If x [.., 1, k] is a sequence of dense rows where each row repeats the same number of times (a broadcast axis of
+// stride 0), that number of repeats. 0 for other layouts.
 int shared_rows(const mx::array& x) {
   if (x.strides(-1) != 1 || x.offset() % 16 != 0) {
     return 0;
@@ -67,7 +68,8 @@ void experts_on_cuda(const ExpertOperands& of, mx::array& y, mx::Stream s) {
   args.m = static_cast<int>(y.size() / args.n);
   args.group_bits = is_packed ? cuda::group_bits_of(of.packing.group) : 0;
   args.gate = of.gate;
-  // Rows of x in a task. They change how often matrices are read, and no sum.
+  // The rows of a task (8 or 32). This number decides how often a matrix is read from memory; it does not change the
+  // order of any sum.
   int eights = args.m > 6 * std::min(args.m, args.experts) ? 4 : 1, tasks = args.m;
   if (args.m > cuda::few_indices) {
     tasks = cuda::most_tasks(args.m, args.experts, 8 * eights);

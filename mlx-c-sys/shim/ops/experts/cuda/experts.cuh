@@ -1,15 +1,17 @@
-// Products of rows with one of several matrices each: y[i] = x[i / share] w[indices[i]].T, or with two stacks of matrices a and b
-// gate(x a.T) (x b.T).
+// Products of a mixture of experts: y[i] = x[i / share] w[indices[i]]^T for x [m / share, k] and w [experts, n, k].
+// With two stacks a and b the result is gate(x a^T) * (x b^T). The sums are float32; y has the type of x (bf16 or f16).
 //
-// Layout: a task is an expert and at most 8, or 32, of its rows, gathered from anywhere in x. A block computes 16 columns of y for one task:
-// 16 rows of the expert's matrix, of each stack.
-// Grid: x are the tiles of 16 columns of y, y the tasks that there can be; a block without a task ends at once. Which rows have which expert
-// is known on the device alone. With at most 64 rows, block y takes row y, and finds the rows that share its expert; if as many of them come
-// before it as fill tasks, it computes the next ones. With more rows `group_rows` has made a table of tasks.
-// Sums: warps share the columns, and their sums are added, as in `product` (ops/linear/cuda/product.cuh). So a row's result is to the bit what
-// `linear` computes with its expert's matrix, whatever rows share the expert.
-// Bound: for few rows by the reading of the matrices of all experts that are asked for; for prompts by the unpacking of codes, which each
-// task does.
+// Tasks: a task is one expert and at most 8 (or 32) rows of it, gathered from anywhere in x. A block of 256 threads
+// computes 16 columns of y for one task, from 16 rows of the expert's matrix (of both stacks with a gate).
+// Grid: blockIdx.x is the tile of 16 columns of y, blockIdx.y the task. The grid has a block for each task that can
+// exist; a block without a task returns at once. Only the device knows which rows belong to which expert. With at most
+// 64 rows, block y finds all rows that have the expert of row y. If the number of such rows before row y is a multiple
+// of the task size, the block computes the next ones; else another block does. With more rows the kernel `group_rows`
+// has written a table of tasks.
+// Order of sums: warps divide the k elements and then add their sums, as in `product` (ops/linear/cuda/product.cuh). So
+// a row's result equals the result of `linear` with the same matrix to the bit, and does not depend on the other rows.
+// Bound: with few rows, memory bandwidth for the matrices of all selected experts. In prompts, unpacking of codes,
+// which each task repeats.
 #pragma once
 
 #include "ops/experts/cuda/args.h"
@@ -17,12 +19,13 @@
 
 namespace mlxrs::cuda {
 
-// GPUs report no error from within a kernel: an index outside of the experts is brought into them.
+// Clamps an index outside of the stack, so that no memory outside of it is read.
 __device__ inline int expert_of(uint32_t index, int experts) {
   return static_cast<int>(min(index, static_cast<uint32_t>(experts - 1)));
 }
 
-// The expert of this block's task and its rows, -1 behind the last. Returns -1 in a block without a task.
+// Returns the expert of this block's task, and writes the task's rows to `rows` in shared memory, -1 after the last.
+// Returns -1 if the block has no task.
 template <int Most>
 __device__ inline int find_task(const ExpertsArgs& a, int (&rows)[Most]) {
   int own = blockIdx.y;
@@ -37,7 +40,7 @@ __device__ inline int find_task(const ExpertsArgs& a, int (&rows)[Most]) {
     __syncthreads();
     return expert;
   }
-  // All warps find the same; the first one writes.
+  // All warps compute the same bit mask of rows; the first warp writes the result.
   int lane = threadIdx.x % warp_size, expert = expert_of(a.indices[own], a.experts);
   uint64_t same = 0;
 #pragma unroll
@@ -92,7 +95,7 @@ __device__ void experts(const ExpertsArgs& a) {
   for (int s = 0; s < Stacks; s++) {
     aligned[s] = reinterpret_cast<uintptr_t>(a.of[s].weight) % 16 == 0;
   }
-  // Codes of rows g and g + 8 of the tile, cleared outside of the matrix.
+  // Loads the codes of rows g and g + 8 of the tile, or zeros outside of the matrix.
   auto load = [&](int block, Codes (&codes)[Stacks][2]) {
     int at = block * columns_of_warp + t * columns_of_thread;
 #pragma unroll

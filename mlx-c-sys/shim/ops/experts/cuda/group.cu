@@ -1,9 +1,11 @@
-// Divides rows into tasks by their experts, for products of more rows than blocks group themselves.
+// Sorts rows by expert and divides them into tasks, for products with more than `few_indices` rows.
 //
-// Layout: `order` has the rows of expert 0, then those of expert 1, and so on. `tasks` names at most `rows` adjacent places of it each, all of
-// one expert, and ends with tasks without rows.
-// Grid: one block. The order of an expert's rows is that in which threads come; results do not depend on it.
-// Bound: by the latency of shared memory's counters, a few microseconds for thousands of rows.
+// Output: `order` [m] has the row numbers of expert 0, then those of expert 1, and so on. `tasks` [most] has the tasks,
+// each of at most `rows` adjacent places of `order`, all of one expert. Empty tasks fill the rest of the table.
+// Grid: one block of 1,024 threads, which counts the rows of each expert in shared memory, computes prefix sums of rows
+// and tasks, and scatters the row numbers. The order of an expert's rows depends on the timing of atomics; results do
+// not depend on it.
+// Bound: the latency of atomics in shared memory, a few microseconds for thousands of rows.
 #include "cuda/device.cuh"
 #include "ops/experts/cuda/args.h"
 
@@ -11,7 +13,8 @@ namespace mlxrs::cuda {
 
 constexpr int group_threads = 1024, group_warps = group_threads / warp_size;
 
-// Rows in the low half, tasks in the high half: both of all threads before this one, and of all threads.
+// Exclusive prefix sum (`own`) and total (`all`) of a counter over the threads of the block. The low 32 bits count
+// rows, the high 32 bits count tasks.
 struct Before {
   uint64_t own, all;
 };
@@ -39,7 +42,7 @@ __device__ inline Before before(uint64_t own) {
 
 __device__ inline void group_rows(const GroupArgs& a) {
   wait_for_previous();
-  // How many rows each expert has; then where its next row goes.
+  // First the number of rows of each expert, later the place in `order` of its next row.
   __shared__ int places[most_experts];
   auto expert_of = [&](int i) { return min(a.indices[i], static_cast<uint32_t>(a.experts - 1)); };
   for (int e = threadIdx.x; e < a.experts; e += group_threads) {

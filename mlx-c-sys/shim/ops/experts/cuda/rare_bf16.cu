@@ -1,3 +1,4 @@
+// The experts' products for bf16 and the codings that are used less: 2, 3, 5 and 6 bits, mxfp8 and nvfp4.
 #include "experts.cuh"
 
 MLXRS_EXPERTS(affine2, bf16, Affine<bf16, 2>)

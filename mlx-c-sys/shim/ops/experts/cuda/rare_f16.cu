@@ -1,3 +1,4 @@
+// The experts' products for f16 and the codings that are used less: 2, 3, 5 and 6 bits, mxfp8 and nvfp4.
 #include "experts.cuh"
 
 MLXRS_EXPERTS(affine2, f16, Affine<f16, 2>)

@@ -1,3 +1,4 @@
+// The experts' products for bf16 and the most used codings: dense, 4 and 8 bits, mxfp4.
 #include "experts.cuh"
 
 MLXRS_EXPERTS(affine4, bf16, Affine<bf16, 4>)

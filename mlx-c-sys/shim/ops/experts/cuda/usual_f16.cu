@@ -1,3 +1,4 @@
+// The experts' products for f16 and the most used codings: dense, 4 and 8 bits, mxfp4.
 #include "experts.cuh"
 
 MLXRS_EXPERTS(affine4, f16, Affine<f16, 4>)
