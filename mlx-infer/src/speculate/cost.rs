@@ -1,7 +1,8 @@
 //! The cost of steps and the best length of drafts, computed on plain numbers.
 //!
 //! A step has `r` rows, the widest with `w` tokens. Its time is the median of the last measured times. Before the first
-//! measurement it is modelled by a straight line from the plain step through the widest measured step below. Computed
+//! measurement it is modelled by a straight line from the plain step through the widest measured step below, and the
+//! first measurements move it from that line to their median: a single slow step does not rule out its width. Computed
 //! drafts and drafts from a row's own text have separate times, because computing takes time, too.
 //!
 //! Other programs make the machine slower for minutes, in which only some sizes are measured. So a time is stored
@@ -14,12 +15,16 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use super::MOST;
 use super::rate::Rates;
 
 /// The number of stored times of a size.
 const KEPT: usize = 15;
 /// The number of times of a size from which its median is trusted. Drafts are not given up before.
 const SURE: usize = 3;
+/// The tokens of the first draft of each origin, with which the first step with drafts is measured. Drafts from a row's
+/// own text cost nothing to make.
+const FIRST: [usize; 2] = [3, 1];
 /// The number of steps of which the machine's pace is the median.
 const PACE: usize = 5;
 /// The factor by which drafts may lengthen a step that other rows share.
@@ -33,6 +38,8 @@ const GO_ON: f64 = 1.03;
 const REACHED: f64 = 0.02;
 /// Steps after which the time of a width that was not used is no longer trusted: it may have been measured while the machine was busy.
 const STALE: usize = 1024;
+/// The same for a width with fewer than `SURE` times.
+const STALE_UNSURE: usize = 128;
 
 /// The source of a draft.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -165,7 +172,11 @@ impl Costs {
             };
             let Some(seconds) = self.guess(slots, width, origin, plain) else {
                 // Measured by doing it.
-                return lens;
+                let first = match lens.contains(&0) {
+                    true => 1,
+                    false => FIRST[origin as usize],
+                };
+                return brought(fixed.max(first));
             };
             if draft > fixed && seconds > FAIR * plain && lens.contains(&0) {
                 break;
@@ -173,9 +184,9 @@ impl Costs {
             let gain = tokens(&lens) / seconds;
             if gain > best.1 {
                 best = (lens, gain);
-            } else if draft == 1
-                && tokens(&lens) / plain > best.1
-                && !self.is_sure(slots, width, origin)
+            } else if tokens(&lens) / plain > best.1
+                && self.of(slots, width, origin).is_some()
+                && !(2..=1 + MOST).any(|width| self.count(slots, width, origin) >= SURE)
             {
                 // A few slow steps are no evidence.
                 return lens;
@@ -184,31 +195,47 @@ impl Costs {
         best.0
     }
 
-    /// Whether enough times of this size are stored to trust their median.
-    fn is_sure(&self, rows: usize, width: usize, origin: Origin) -> bool {
+    /// The number of stored times of a size.
+    fn count(&self, rows: usize, width: usize, origin: Origin) -> usize {
         let times = self.times.get(&(rows, width, origin));
-        times.is_some_and(Times::is_sure)
+        times.map_or(0, |times| times.last.len())
     }
 
     /// The time of a step, measured or modelled; `None` if no step with drafts was measured.
     fn guess(&self, rows: usize, width: usize, origin: Origin, plain: f64) -> Option<f64> {
-        let measured = |width| Some((width, self.of(rows, width, origin)?));
-        let (known, seconds) = (2..=width).rev().find_map(measured)?;
-        let each = (seconds - plain) / (known - 1) as f64;
-        Some(plain + each * (width - 1) as f64)
+        let measured = self.of(rows, width, origin);
+        let is_measured = |width: &usize| self.of(rows, *width, origin).is_some();
+        let below = (2..width).rev().find(is_measured);
+        let modelled = match below.or_else(|| (width + 1..=1 + MOST).find(is_measured)) {
+            // The width below has a modelled part, too. A width above is the only anchor there is.
+            Some(known) => {
+                let seconds = match known < width {
+                    true => self.guess(rows, known, origin, plain),
+                    false => self.of(rows, known, origin),
+                };
+                let each = (seconds? - plain) / (known - 1) as f64;
+                Some(plain + each * (width - 1) as f64)
+            }
+            None => None,
+        };
+        let (Some(measured), Some(modelled)) = (measured, modelled) else {
+            return measured.or(modelled);
+        };
+        let share = self.count(rows, width, origin).min(SURE) as f64 / SURE as f64;
+        Some(modelled + share * (measured - modelled))
     }
 
     /// The time of a step at the usual pace, if it was measured.
     fn of(&self, rows: usize, width: usize, origin: Origin) -> Option<f64> {
         let times = self.times.get(&(rows, width, origin))?;
-        (self.steps - times.step < STALE).then(|| median(&times.last))?
+        let stale = if times.is_sure() { STALE } else { STALE_UNSURE };
+        (self.steps - times.step < stale).then(|| median(&times.last))?
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::speculate::MOST;
 
     fn costs(rows: usize, seconds: &[f64]) -> Costs {
         let mut costs = Costs::default();
@@ -252,7 +279,8 @@ mod tests {
     #[test]
     fn steps_with_drafts_are_measured_once_and_then_modelled() {
         assert_eq!(one(&Costs::default(), offer(3, 1.0)), 0);
-        assert_eq!(one(&costs(1, &[1.0]), offer(3, 1.0)), 1);
+        assert_eq!(one(&costs(1, &[1.0]), offer(8, 1.0)), 3);
+        assert_eq!(one(&costs(1, &[1.0]), offer(2, 1.0)), 2);
         // 0.1 for each token more.
         assert_eq!(one(&costs(1, &[1.0, 1.1]), offer(3, 1.0)), 3);
         assert_eq!(one(&costs(1, &[1.0, 1.9]), offer(3, 0.5)), 0);
@@ -268,6 +296,26 @@ mod tests {
         }
         assert_eq!(one(&costs, drawn), 0);
         assert_eq!(one(&costs, offer(3, 1.0)), 3);
+    }
+
+    /// One slow step of a width that looked best is weighed against the line through the others.
+    #[test]
+    fn first_times_of_a_width_are_weighed() {
+        let after = |slow: f64, times: usize| {
+            let mut costs = costs(1, &[1.0, 1.3, 1.6]);
+            for _ in 0..times {
+                costs.learn(1, 4, Origin::Text, slow);
+            }
+            one(&costs, offer(3, 1.0))
+        };
+        // The line gives 1.9. Three tokens a step of 1.6 are as many a second as four a step of 2.13.
+        assert_eq!(after(2.3, 0), 3);
+        assert_eq!([1, 2, 3].map(|times| after(2.3, times)), [3, 2, 2]);
+        assert_eq!([1, 2, 3].map(|times| after(3.0, times)), [2, 2, 2]);
+        // A width between is modelled by the line through a wider one.
+        let mut costs = costs(1, &[1.0]);
+        costs.learn(1, 4, Origin::Text, 4.0);
+        assert!((costs.guess(1, 2, Origin::Text, 1.0).unwrap() - 2.0).abs() < 1e-9);
     }
 
     #[test]

@@ -14,6 +14,8 @@ const FORGET: f64 = 0.25;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rates {
     rates: [f64; MOST],
+    /// The rates before the first draft.
+    initial: [f64; MOST],
     /// Drafts that tried each position.
     tried: [u32; MOST],
 }
@@ -34,13 +36,24 @@ impl Rates {
     pub(super) fn of(rates: [f64; MOST]) -> Self {
         Self {
             rates,
+            initial: rates,
             tried: [0; MOST],
         }
     }
 
     /// The same rates as initial rates.
     pub(super) fn anew(self) -> Self {
-        Self::of(self.rates)
+        Self::of(std::array::from_fn(|at| self.rate(at)))
+    }
+
+    /// The rate of a position. Until a draft reached it, it is as much below or above the rate of the position before
+    /// as it was initially: a row whose drafts of three tokens are all accepted accepts a fourth one as often.
+    fn rate(&self, at: usize) -> f64 {
+        if at == 0 || self.tried[at] > 0 || self.initial[at - 1] <= 0.0 {
+            return self.rates[at];
+        }
+        let ratio = self.initial[at] / self.initial[at - 1];
+        (ratio * self.rate(at - 1)).min(1.0)
     }
 
     /// Records that the first `kept` of `drafted` tokens were accepted. Tokens after the first rejected one were not
@@ -48,6 +61,7 @@ impl Rates {
     pub(crate) fn learn(&mut self, drafted: usize, kept: usize) {
         for at in 0..drafted.min(kept + 1).min(MOST) {
             let right = f64::from(u8::from(at < kept));
+            self.rates[at] = self.rate(at);
             self.tried[at] = self.tried[at].saturating_add(1);
             let weight = WEIGHT.max(1.0 / (EXPECTED + f64::from(self.tried[at])));
             self.rates[at] += weight * (right - self.rates[at]);
@@ -63,7 +77,7 @@ impl Rates {
 
     /// The probability that the first `drafted` tokens of a draft are all accepted.
     pub(super) fn reach(&self, drafted: usize) -> f64 {
-        self.rates[..drafted.min(MOST)].iter().product()
+        (0..drafted.min(MOST)).map(|at| self.rate(at)).product()
     }
 
     /// The expected number of tokens of a step with a draft of `drafted`: one, and each drafted token if all before it
@@ -114,6 +128,24 @@ mod tests {
         assert!(rates.rates[0] > 0.99 && rates.rates[1] < 0.01, "{rates:?}");
         assert_eq!(rates.rates[2], prior(2));
         assert!((rates.reach(2) - rates.rates[0] * rates.rates[1]).abs() < 1e-12);
+        // No draft reached the third position: it is expected to be as bad as the second.
+        assert!(rates.rate(2) < rates.rates[1]);
+    }
+
+    /// Drafts are short until wider steps are measured; their tokens are evidence for longer ones.
+    #[test]
+    fn positions_that_were_not_tried_follow_those_before() {
+        let mut rates = Rates::default();
+        for _ in 0..40 {
+            rates.learn(3, 3);
+        }
+        assert!(rates.expected(8) > 8.9, "{rates:?}");
+        rates.learn(5, 3);
+        assert!(
+            rates.rate(3) > 0.6 && rates.rate(4) == rates.rate(3),
+            "{rates:?}"
+        );
+        assert_eq!(rates.anew().expected(8), rates.expected(8));
     }
 
     #[test]
