@@ -1,9 +1,9 @@
 // The allocator of MLX's CPU library, replaced. MLX's own returns null when the system has no memory, and its callers
-// write to that address. It also allocates when it frees, which ends the process when that fails. Here a failed
-// allocation is an error, and freeing cannot fail: free buffers are linked through their own memory.
+// write to that address. It also allocates when it frees, which ends the process if that allocation fails. Here a
+// failed allocation is an error, and freeing cannot fail, because free buffers are linked through their own memory.
 //
-// As in MLX, a word with the size stands before the data, free buffers are kept up to a limit, and one is reused for
-// sizes close to its own. With other libraries of MLX these functions call MLX's.
+// As in MLX, a word with the size is stored before the data, free buffers are kept up to a limit, and a free buffer is
+// reused for sizes close to its own. If libmlx is not the CPU library, these functions call MLX's.
 #ifdef __linux__
 
 #include "mlx/allocator.h"
@@ -30,11 +30,11 @@ using mlxrs::of_mlx;
 using mx::allocator::Allocator;
 using mx::allocator::Buffer;
 
-// A buffer. MLX's Buffer points to `size`, and MLX takes what follows for the data.
+// A buffer. MLX's Buffer points to `size`, and the data begins after it.
 struct Block {
-  void* memory; // What std::malloc gave.
+  void* memory; // the address that std::malloc returned
   size_t size;
-  Block* next; // The data begins here: only while the block is free.
+  Block* next; // the data begins here; `next` is used only while the block is free
 
   static Block* of(Buffer buffer) {
     return reinterpret_cast<Block*>(static_cast<char*>(buffer.ptr()) - offsetof(Block, size));
@@ -46,12 +46,13 @@ struct Block {
 constexpr size_t header = offsetof(Block, next);
 static_assert(offsetof(Block, size) + sizeof(size_t) == header);
 
-// Data begins at a cache line. Small buffers are the exception: they begin where std::malloc puts them. MLX's own begin
-// at multiples of 8.
+// Data begins at a cache line, except in small buffers, which begin where std::malloc puts them. MLX's own buffers
+// begin at multiples of 8.
 constexpr size_t line = 64, small = 1024, malloc_alignment = 16;
 
-// Sizes up to `exact_from` are rounded up, so that all free buffers of a bin have one size: to multiples of 16 up to
-// `small`, then to eighths of a power of two. Larger sizes are not rounded, because an eighth of them is much memory.
+// Sizes up to `exact_from` are rounded up, so that all free buffers of a bin have the same size: to multiples of 16 up
+// to `small`, then to eighths of a power of two. Larger sizes are not rounded, because an eighth of them would waste
+// too much memory.
 constexpr size_t exact_from = 1 << 16;
 
 size_t rounded(size_t size) {
@@ -73,7 +74,7 @@ size_t bin_of(size_t size) {
   return small_bins + (power - 10) * 8 + (size >> (power - 3)) % 8;
 }
 
-// Free blocks by size. The last freed comes first, because it may still be in the CPU's caches.
+// Free blocks by size. The block that was freed last comes first, because it may still be in the CPU's caches.
 class Bins {
  public:
   void add(Block* block) {
@@ -83,7 +84,8 @@ class Bins {
     bytes_ += block->size;
   }
 
-  // The smallest block of at least `size` bytes and less than `limit` among those that are looked at, or null.
+  // Removes the smallest block of at least `size` and less than `limit` bytes among the first `tries` of each bin. Null
+  // if there is none.
   Block* take(size_t size, size_t limit) {
     for (size_t bin = next(bin_of(size)); bin < bins && bin <= bin_of(limit - 1); bin = next(bin + 1)) {
       Block** best = nullptr;
@@ -93,7 +95,7 @@ class Bins {
         if (found >= size && found < limit && (best == nullptr || found < (*best)->size)) {
           best = place;
           if (found == size || size < exact_from) {
-            break; // All others are as large, or larger.
+            break; // all others have this size or a larger one
           }
         }
       }
@@ -104,7 +106,7 @@ class Bins {
     return nullptr;
   }
 
-  // A largest block, or null.
+  // Removes a block of the bin with the largest sizes. Null if there is none.
   Block* take_large() {
     for (size_t word = std::size(used_); word-- > 0;) {
       if (used_[word] != 0) {
@@ -120,10 +122,10 @@ class Bins {
   }
 
  private:
-  // How many blocks of a bin are looked at. Only bins of sizes from `exact_from` have blocks that do not fit.
+  // The blocks of a bin that are looked at. Only bins for sizes from `exact_from` on have blocks that do not fit.
   static constexpr int tries = 64;
 
-  // The first bin from `bin` that has blocks, or `bins`.
+  // The first bin from `bin` on that has blocks, or `bins`.
   size_t next(size_t bin) const {
     if (bin >= bins) {
       return bins;
@@ -150,7 +152,7 @@ class Bins {
   }
 
   Block* first_[bins] = {};
-  // A bit for each bin that has blocks.
+  // One bit for each bin, set if the bin has blocks.
   uint64_t used_[(bins + 63) / 64] = {};
   size_t bytes_ = 0;
 };
@@ -212,8 +214,8 @@ class CpuAllocator : public Allocator {
     return buffer.ptr() == nullptr ? 0 : *static_cast<const size_t*>(buffer.ptr());
   }
 
-  // Gives free buffers back to the system, the largest first, until at most so many bytes are kept. Returns whether
-  // there were any.
+  // Returns free buffers to the system, the largest first, until at most `most` bytes are kept. Returns whether there
+  // were any.
   bool release(size_t most) {
     std::lock_guard lock(mutex_);
     bool any = false;
@@ -273,7 +275,7 @@ class CpuAllocator : public Allocator {
     return block;
   }
 
-  // A free buffer of less than twice the size and of at most two pages more, as in MLX.
+  // A free buffer of less than twice the size and at most two pages more, as in MLX.
   Block* reuse(size_t size) {
     constexpr size_t pages = 2 * 4096;
     size_t more = std::min(size, pages);
@@ -296,7 +298,7 @@ class CpuAllocator : public Allocator {
   std::mutex mutex_;
   Bins free_;
   size_t limit_ = 32 << 20, peak_ = 0;
-  // How many bytes come from the system before the next check that it has memory left. Larger buffers are always
+  // The bytes that are taken from the system before the next check that memory is left. Larger buffers are always
   // checked.
   static constexpr size_t check_every = 1 << 17;
   size_t unchecked_ = 0;
@@ -304,13 +306,14 @@ class CpuAllocator : public Allocator {
   std::atomic<size_t> active_ = 0;
 };
 
-// Never destroyed: streams and other threads may free buffers while the program exits.
+// Never destroyed, because streams and other threads may free buffers while the program exits.
 CpuAllocator& cpu() {
   static auto* allocator = new CpuAllocator;
   return *allocator;
 }
 
-// Waits for the tasks that still hold buffers. An error of a stream is delivered to the thread that waits for its results.
+// Waits for the tasks that still hold buffers. An error of a stream stays with the stream, and is delivered to the
+// thread that waits for its results.
 void synchronize_streams() {
   for (auto stream : mx::get_streams()) {
     if (stream.device == mx::Device::cpu) {

@@ -1,3 +1,4 @@
+// The functions on arrays of mlxrs.h.
 #include <cstring>
 #include <unordered_set>
 
@@ -13,11 +14,11 @@ namespace {
 
 using namespace mlxrs;
 
-// The CPU allocator puts the data of a buffer behind one word that holds the size.
+// The CPU allocator stores the size of a buffer in one word before the data.
 constexpr size_t kHeader = sizeof(size_t);
 
-// Foreign memory needs an allocator whose buffers are plain host memory behind a header. A buffer of the allocator is
-// made to find out: GPU back ends would dereference a made-up one.
+// Foreign memory needs an allocator whose buffers are plain host memory after a header. This allocates a buffer to find
+// out, because GPU back ends would dereference a made-up one.
 bool allocator_is_plain_memory() {
   static const bool plain = [] {
     mx::allocator::Data probe = mx::allocator::malloc(64);
@@ -27,7 +28,7 @@ bool allocator_is_plain_memory() {
   return plain;
 }
 
-// Runs the caller's destructor once, however the memory is released.
+// Calls the caller's destructor once, on every path that releases the memory.
 class Payload {
  public:
   Payload(void* payload, void (*dtor)(void*)) : payload_(payload), dtor_(dtor) {}

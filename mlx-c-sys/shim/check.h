@@ -1,4 +1,4 @@
-// The base of nodes that check values.
+// The base class of nodes that check values.
 #pragma once
 
 #include "mlx/allocator.h"
@@ -15,8 +15,8 @@ namespace mlxrs {
 
 using Arrays = std::vector<mx::array>;
 
-// A node that passes its first input on if the check succeeds. A value that fails becomes 0, so that a later operation stays inside its
-// arrays even if it runs, and the evaluation ends in an error.
+// Returns its first input if the check succeeds. A value that fails becomes 0, so that later operations stay inside
+// their arrays even if they run, and the evaluation ends in an error.
 class Check : public mx::Primitive {
  public:
   Check(mx::Stream s, std::string what) : mx::Primitive(s), what_(std::move(what)) {}
@@ -41,7 +41,7 @@ class Check : public mx::Primitive {
   Arrays vjp(const Arrays&, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) override {
     Arrays result;
     for (int i : argnums) {
-      // The source gives only the range. It has no part in the values, so its cotangent is 0.
+      // The source gives only the range. The values do not depend on it, so its cotangent is 0.
       result.push_back(i == 0 ? cotangents[0] : mx::array(0.0f));
     }
     return result;

@@ -1,4 +1,4 @@
-// Checks of indices before a gather or scatter trusts them.
+// Nodes that check the indices of gathers and scatters.
 #include "checked.h"
 
 #include <limits>
@@ -17,9 +17,8 @@ using namespace mlxrs;
 
 class CheckIndices : public Check {
  public:
-  // Which axes of the source the indices belong to: one axis for all indices, one axis for each element of the last
-  // axis, or (`product`) all axes as one flattened axis. An index of axis i must have `windows[i]` places from itself
-  // on.
+  // The axes of the source that the indices are for: one axis for all indices, one axis for each element of the last
+  // axis, or (`product`) all axes as one flattened axis. From an index of axis i on, `windows[i]` places must exist.
   struct Of {
     std::vector<int> axes;
     std::vector<int> windows;
@@ -32,8 +31,7 @@ class CheckIndices : public Check {
   CheckIndices(mx::Stream s, std::string what, Of of, std::vector<int64_t> sizes)
       : Check(s, std::move(what)), of_(std::move(of)), sizes_(std::move(sizes)) {}
 
-  // The source is an input only where a transformation may change its shape later, because an input could not be
-  // donated.
+  // The source is an input only if a transformation may change its shape later, because an input cannot be donated.
   static mx::array node(mx::Stream s, std::string what, Of of, const mx::array& indices, const mx::array& source) {
     auto sizes = sizes_of(of, source);
     Arrays inputs{indices};
@@ -47,8 +45,8 @@ class CheckIndices : public Check {
     return follows ? mx::stop_gradient(checked, s) : checked;
   }
 
-  // The form of GPUs that do not run kernels of ours, by MLX's operations: an index outside the range becomes another place of
-  // the axis. It is one node where the range is a whole axis.
+  // For GPUs without our kernels: a graph of MLX's operations in which an index out of range becomes another index of
+  // the axis. It is a single node if the range is a whole axis.
   static mx::array bounded(mx::Stream s, const Of& of, const mx::array& indices, const mx::array& source) {
     auto dtype = indices.dtype();
     auto ranges = ranges_of(of, sizes_of(of, source));
@@ -161,7 +159,7 @@ class CheckIndices : public Check {
     auto ranges = ranges_of(of_, in.size() > 1 ? sizes_of(of_, in[1]) : sizes_);
     for (const auto& range : ranges) {
       if (range.most < 0) {
-        // Even index 0 is out of range, so the operation that follows must not run.
+        // The range is empty, so even index 0 is out of range, and the operation that follows must not run.
         throw std::out_of_range(index_error(what_, 0, range.size, range.window));
       }
     }
@@ -248,7 +246,7 @@ mx::array check_indices(
   }
 #ifdef MLXRS_CUDA
   if (cuda::runs_kernels(s)) {
-    // The kernel takes so many axes.
+    // The kernel supports at most this many axes.
     bool fits = indices.ndim() <= cuda::CheckArgs::most_axes;
     return CheckIndices::node(s, what, std::move(of), fits ? indices : mx::contiguous(indices, false, s), source);
   }

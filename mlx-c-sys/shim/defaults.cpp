@@ -1,11 +1,11 @@
 // Settings that are made before MLX starts.
 //
 // TF32: by default MLX multiplies f32 on tensor cores with 10 bits of mantissa, which changes the fourth digit of every
-// product and so the tokens. Here it is off by default. MLX_ENABLE_TF32=1 turns it on.
+// product and thereby the tokens. Here TF32 is off by default. MLX_ENABLE_TF32=1 turns it on.
 //
-// malloc: MLX allocates results with malloc and frees them soon after. glibc returns free memory at the end of its heap to
-// the system, and the next step faults its pages in again, one by one: 5 % of a prompt of 24 tokens, 2 % of a decode step
-// of 32 rows. Here glibc keeps up to 64 MiB, unless the environment sets glibc's thresholds.
+// malloc: MLX allocates results with malloc and frees them soon after. glibc returns free memory at the end of its heap
+// to the system, and the next step faults these pages in again, one by one. That took 5 % of a prompt of 24 tokens and
+// 2 % of a decode step of 32 rows. Here glibc keeps up to 64 MiB, unless the environment sets glibc's thresholds.
 #include <cstdlib>
 
 #ifdef __GLIBC__

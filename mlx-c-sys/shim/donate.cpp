@@ -1,6 +1,7 @@
-// Updates a KV cache in place while steps are pipelined. MLX updates a buffer in place only when nothing else holds it.
-// Queued readers of the previous step hold it until they have run, so MLX would copy the whole KV cache in every step. The
-// order of tasks on a stream already makes the update safe, so this primitive updates in place all the same.
+// Updates a KV cache in place while steps are pipelined. MLX updates a buffer in place only if nothing else holds it.
+// The queued readers of the previous step hold the buffer until they have run, so MLX would copy the whole KV cache in
+// every step. The order of tasks on a stream makes an update in place safe, so this primitive does it in spite of the
+// readers.
 #include <algorithm>
 #include <memory>
 #include <new>
@@ -17,9 +18,9 @@ namespace {
 using namespace mlxrs;
 using Data = mx::array::Data;
 
-// Buffers that are being updated in place, and the streams that update them. Readers on this thread look here.
+// Buffers that are updated in place, and the streams that update them. Readers on this thread look here.
 struct Written {
-  std::weak_ptr<Data> data; // Keeps the address from being reused, but not the buffer.
+  std::weak_ptr<Data> data; // prevents reuse of the address, and does not hold the buffer
   std::vector<mx::Stream> streams;
 };
 thread_local std::unordered_map<const Data*, Written> written;
@@ -45,7 +46,7 @@ void note_written(const mx::array& a, mx::Stream stream) {
 
 bool may_overwrite(const std::vector<mx::array>& in, size_t index) {
   if (readers > 0) {
-    return false; // A caller is reading memory, possibly this buffer.
+    return false; // a caller reads memory, possibly of this buffer
   }
   const mx::array& source = in[index];
   const auto& data = source.data_shared_ptr();
@@ -54,7 +55,7 @@ bool may_overwrite(const std::vector<mx::array>& in, size_t index) {
   }
   for (size_t i = 0; i < in.size(); i++) {
     if (i != index && in[i].data_shared_ptr() == data) {
-      return false; // Another input of the update is in the same buffer.
+      return false; // another input of the update is in the same buffer
     }
   }
   return true;
@@ -64,8 +65,8 @@ bool may_overwrite(const std::vector<mx::array>& in, size_t index) {
 
 namespace {
 
-// Moves the ownership of a buffer to a stand-in array with a single reference, and back at the end, also when the
-// evaluation throws. The owner is the Data object; an array must own it to be donatable.
+// Moves the ownership of a buffer to a stand-in array with a single reference, and back at the end, also if the
+// evaluation throws. A buffer is owned by its Data object, and an array must own its buffer to be donatable.
 class Loan {
  public:
   explicit Loan(const mx::array& source)
@@ -76,12 +77,12 @@ class Loan {
   Loan(const Loan&) = delete;
   Loan& operator=(const Loan&) = delete;
   ~Loan() {
-    // A moved-from Data owns nothing. It has no move assignment, so it is constructed again in place.
+    // The Data object owns nothing after the move. It has no move assignment, so it is constructed again in place.
     lender_->~Data();
     new (lender_.get()) Data(std::move(*borrowed_));
   }
 
-  // The stand-in, which the caller moves to where it is the only reference.
+  // The stand-in. The caller moves it to a place where it is the only reference.
   mx::array take() {
     return std::move(stand_in_);
   }
@@ -142,8 +143,8 @@ class ForceDonate : public mx::Primitive {
     note_written(source, stream());
     bool reused;
     {
-      // Reserved in full, so that the stand-in keeps its single reference. Declared before the loan, so that the
-      // borrowed Data outlives it.
+      // Reserved in full, so that the stand-in keeps its single reference. It is declared before the loan, so that the
+      // borrowed Data outlives the loan.
       std::vector<mx::array> lent;
       lent.reserve(in.size());
       Loan loan(source);
@@ -154,7 +155,7 @@ class ForceDonate : public mx::Primitive {
       reused = loan.is_buffer_of(out[0]);
     }
     if (reused) {
-      // The output refers to the stand-in's Data, which owns nothing now: refer to the real owner.
+      // The output refers to the stand-in's Data, which owns nothing now. It must refer to the owner.
       out[0].copy_shared_buffer(source, out[0].strides(), out[0].flags(), out[0].data_size());
     }
   }
@@ -215,7 +216,8 @@ extern "C" int mlxrs_array_pin(mlx_array a) {
     if (data == nullptr || !data->is_owned()) {
       return;
     }
-    // The ownership moves to an object that no operation looks at, so that the buffer is never donated. The buffer stays.
+    // The ownership moves to an object that no operation looks at, so that the buffer is never donated. The buffer's
+    // address stays the same.
     auto owner = std::make_shared<Data>(std::move(*data));
     data->~Data();
     new (data.get()) Data(owner->buffer(), [owner](mx::allocator::Buffer) {});

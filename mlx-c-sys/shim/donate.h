@@ -1,4 +1,4 @@
-// Which buffers may be written although other arrays hold them. See donate.cpp.
+// Buffers that may be written although other arrays hold them (see donate.cpp).
 #pragma once
 
 #include "mlx/array.h"
@@ -6,12 +6,12 @@
 
 namespace mlxrs {
 
-// Whether a node with these inputs may write in[index] in place, as its caller has promised. The array must be dense,
-// start at the start of its buffer, and the buffer must be MLX's own. No other input may be a view of the buffer, and
-// this thread must not be between mlxrs_reading(true) and mlxrs_reading(false).
+// Whether a node with these inputs may write in[index] in place, as its caller has promised. The array must be dense
+// and begin at the start of a buffer that MLX owns. No other input may be a view of the buffer, and this thread must
+// not be between mlxrs_reading(true) and mlxrs_reading(false).
 bool may_overwrite(const std::vector<mlx::core::array>& in, size_t index);
 
-// Records that work on `stream` will write into the array's buffer: mlxrs_array_settle waits for it.
+// Records that `stream` will write into the array's buffer, so that mlxrs_array_settle waits for it.
 void note_written(const mlx::core::array& a, mlx::core::Stream stream);
 
 } // namespace mlxrs

@@ -1,4 +1,4 @@
-// Elements of evaluated arrays, whatever their strides.
+// Loops over the elements of evaluated arrays with any strides.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace mlxrs {
 
-// Calls `pass(value, place)` for each element of `in`, in row-major order, and writes what it returns.
+// Calls `pass(value, place)` for each element of `in` in row-major order, and writes the results to `out`.
 template <typename T, typename Pass>
 void each(const mlx::core::array& in, T* out, const Pass& pass) {
   const T* from = in.data<T>();

@@ -1,5 +1,5 @@
-// Replaces mlx-c's error.cpp, which uses the message as a printf format, has one unsynchronised handler for the process,
-// and by default prints to stdout and exits. Here the first message is kept per thread.
+// Replaces mlx-c's error.cpp. That file uses the message as a printf format, has one unsynchronised handler for the
+// process, and by default prints to stdout and exits. Here each thread keeps the first message.
 #include <exception>
 #include <string>
 
@@ -31,7 +31,7 @@ extern "C" void mlxrs_error_set(const char* msg) {
   try {
     slot.text = msg;
   } catch (const std::exception&) {
-    slot.text.clear(); // No memory for the text.
+    slot.text.clear(); // no memory for the text
   }
   slot.set = true;
 }

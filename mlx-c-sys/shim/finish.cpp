@@ -1,6 +1,6 @@
-// Waits, when the program exits, for what CPU streams still compute. Static objects are destroyed at exit (MLX's own
-// allocator among them, where ours does not replace it), and a stream that computes after that corrupts the heap. This
-// happens to every program that exits after queuing a step whose result it does not need.
+// Waits at the program's exit for tasks of CPU streams. Static objects are destroyed at exit, among them MLX's own
+// allocator where ours does not replace it, and a stream that computes after that corrupts the heap. This would happen
+// to each program that exits after queuing a step whose result it does not need.
 #include <cstdlib>
 #include <future>
 
@@ -34,7 +34,8 @@ void finish() {
 extern "C" int mlxrs_finish_at_exit(void) {
   return mlxrs::guarded([] {
     static const bool registered = [] {
-      // Exit handlers run in the reverse order of construction: the wait comes before the destruction of both.
+      // Exit handlers run in the reverse order of construction, so the wait comes before the destruction of both
+      // objects.
       mx::allocator::allocator();
       mx::scheduler::scheduler();
       return std::atexit(finish) == 0;

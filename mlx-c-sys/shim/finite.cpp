@@ -1,4 +1,4 @@
-// Checks of numbers before LAPACK gets them.
+// Checks that numbers are finite before LAPACK gets them.
 #include <cmath>
 
 #include "check.h"
@@ -65,8 +65,8 @@ class CheckFinite : public Check {
 } // namespace
 
 #ifndef __APPLE__
-// LAPACK calls this for an argument that it refuses, such as NaN. LAPACK's own function ends the process, and from a
-// stream's thread it never returns. With this one the LAPACK routine returns a status, which MLX turns into an error.
+// LAPACK calls this for an invalid argument, such as NaN. LAPACK's own function ends the process, and never returns if
+// a stream's thread calls it. With this definition the LAPACK routine returns a status, which MLX turns into an error.
 extern "C" void xerbla_(const char*, const int*, size_t) {}
 #endif
 

@@ -1,4 +1,4 @@
-// The border of the C interface: exceptions become the thread's error, handles become MLX's objects.
+// Conversions at the C interface: exceptions become the thread's error, and handles become MLX's objects.
 #pragma once
 
 #include <exception>
@@ -30,7 +30,7 @@ int guarded(F&& f) {
   return 1;
 }
 
-// The dtype of a C enum value, which is checked.
+// The dtype for a C enum value. Throws if the value is unknown.
 inline mx::Dtype dtype_of(mlx_dtype dtype) {
   if (static_cast<int>(dtype) < static_cast<int>(MLX_BOOL) ||
       static_cast<int>(dtype) > static_cast<int>(MLX_COMPLEX64)) {
@@ -39,7 +39,7 @@ inline mx::Dtype dtype_of(mlx_dtype dtype) {
   return mlx_dtype_to_cpp(dtype);
 }
 
-// A shape, checked: no axis is negative, and the number of bytes fits size_t.
+// A checked shape: no axis is negative, and the number of bytes fits in size_t.
 inline mx::Shape shape_of(const int* shape, size_t ndim, size_t itemsize) {
   if (ndim > MLXRS_MAX_NDIM) {
     throw std::invalid_argument(

@@ -1,3 +1,4 @@
+// The digest of this library's sources (see mlxrs.h).
 #include "mlxrs.h"
 
 const char* mlxrs_inputs(void) {

@@ -1,3 +1,4 @@
+// Finds the instruction sets of the CPU, and chooses one.
 #include "isa.h"
 
 #include <stdexcept>
@@ -22,7 +23,7 @@ bool is_amd() {
   return amd;
 }
 
-// A process must ask Linux for the tile registers. Without that, their first use kills it.
+// Linux grants the tile registers only on request. Without the request, their first use kills the process.
 // https://docs.kernel.org/arch/x86/xstate.html
 bool may_use_tiles() {
 #if defined(__linux__) && defined(HAVE_AMX)
@@ -116,7 +117,7 @@ const char* name_of(Isa isa) {
   switch (isa) {
     case Isa::portable:
 #ifdef __aarch64__
-      return "neon"; // Vectors of four with FMA, on every such machine.
+      return "neon"; // vectors of four with FMA, on all aarch64 CPUs
 #else
       return "portable";
 #endif

@@ -1,4 +1,4 @@
-// CPU kernels of other languages as nodes of MLX's graph: a Primitive whose virtual functions are C callbacks.
+// CPU kernels in other languages as nodes of MLX's graph: a Primitive whose virtual functions are C callbacks.
 #include <algorithm>
 #include <atomic>
 
@@ -16,7 +16,7 @@ using Arrays = std::vector<mx::array>;
 
 std::atomic<size_t> live{0};
 
-// The payload, shared by the node, its replays under compile, and its tasks.
+// The callbacks and their data, shared by the node, its replays under compile, and its tasks.
 class Kernel {
  public:
   Kernel(const mlxrs_kernel_vtable* vt, void* ud) : vt_(vt), ud_(ud) {}
@@ -44,7 +44,7 @@ class Kernel {
   void* ud_;
 };
 
-// A view that owns its shape and strides, because the arrays may be freed before the task runs.
+// A view with its own shape and strides, because the arrays may be freed before the task runs.
 struct OwnedView {
   void* data;
   mx::Shape shape;
@@ -94,7 +94,7 @@ class Result {
   mlx_vector_array handle_{nullptr};
 };
 
-// A handle of a vector for a callback. The callback must not free it.
+// A handle of a vector for a callback, which must not free it.
 mlx_vector_array lend(const Arrays& arrays) {
   return {const_cast<Arrays*>(&arrays)};
 }
@@ -200,7 +200,7 @@ class KernelPrimitive : public mx::Primitive {
     return shapes;
   }
 
-  // MLX compares nodes of the same C++ type, and all kernels have this type.
+  // MLX compares nodes with the same C++ type, and all kernels have this type.
   bool is_equivalent(const mx::Primitive& other) const override {
     const auto& that = static_cast<const KernelPrimitive&>(other);
     if (kernel_ == that.kernel_) {
@@ -216,7 +216,8 @@ class KernelPrimitive : public mx::Primitive {
   }
 
  private:
-  // Puts the callback's message into the exception, because the thread's error may be cleared before it is read.
+  // Copies the callback's message into the exception, because the thread's error may be cleared before the message is
+  // read.
   [[noreturn]] void fail_as_reported(const char* what) const {
     const char* reported = mlxrs_error_get();
     kernel_->fail(what, reported);
@@ -229,7 +230,7 @@ class KernelPrimitive : public mx::Primitive {
         const auto& source = in[donated];
         if (source.flags().row_contiguous && source.size() == out[0].size() &&
             mx::is_donatable(source, out[0])) {
-          // The output may have another shape, so it has its own strides and flags.
+          // The output may have another shape, so it gets strides and flags of its own.
           auto wide = std::count_if(out[0].shape().begin(), out[0].shape().end(), [](int n) { return n > 1; });
           out[0].copy_shared_buffer(source, out[0].strides(), {true, true, wide <= 1}, source.size());
           continue;

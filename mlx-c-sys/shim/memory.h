@@ -1,4 +1,4 @@
-// Scratch memory of a thread, kept for its next product.
+// Scratch memory of a thread, kept for its next use.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace mlxrs {
 
-// Aligned to a cache line, for any kernel.
+// Memory that grows as needed, aligned to a cache line.
 class Memory {
  public:
   template <typename T>
@@ -38,9 +38,9 @@ class Memory {
   size_t size_ = 0;
 };
 
-// `for_all`: memory that the caller of a loop prepares for all its tasks. `for_task`: memory of one task. The caller
-// runs tasks too, so it uses both. `for_join`: the products of two matrices before they are joined. `for_row`: a row of
-// x as 16-bit integers before it is split into bytes. `for_node`: memory for an operation's kernel.
+// `for_all`: memory that the caller of a loop prepares for all tasks. `for_task`: memory of one task. The caller runs
+// tasks too, so it uses both. `for_join`: the products of two matrices before they are joined. `for_row`: a row of x as
+// 16-bit integers before it is split into bytes. `for_node`: memory of an operation's kernel.
 inline thread_local Memory for_all, for_task, for_join, for_row, for_node;
 
 // Called when a thread starts. The C library registers a destructor at the first use of a thread-local object, and ends
@@ -51,7 +51,7 @@ inline void prepare_thread() noexcept {
       memory->of<char>(1);
     }
   } catch (const std::exception&) {
-    // The destructor is registered now. The memory will be requested again when it is needed.
+    // The destructors are registered now. The memory is requested again when it is needed.
   }
 }
 

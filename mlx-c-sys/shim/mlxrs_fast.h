@@ -1,9 +1,9 @@
-/* Fused operations. The conventions are those of mlxrs.h.
+/* Fused operations of language models. The conventions are those of mlxrs.h.
  *
- * Operations of language models. Each has a plain form, a graph of MLX's own operations, and on the CPU a kernel of
- * ours: one node for F32, F16 or BF16 arrays. ops/form.h decides which form runs. Inputs that our kernels do not
- * support take the plain form.
- * An array may be null only where this is said. */
+ * Each operation has a plain form, which is a graph of MLX's own operations. On CPUs it also has a kernel of ours, which
+ * is one node for F32, F16 or BF16 arrays; on NVIDIA GPUs most have one for F16 and BF16. ops/form.h decides which form
+ * runs. Inputs that our kernels do not support use the plain form.
+ * An array may be null only where a comment says so. */
 #ifndef MLXRS_FAST_H
 #define MLXRS_FAST_H
 
@@ -36,15 +36,16 @@ typedef enum mlxrs_form {
   MLXRS_FORM_CPU,
   MLXRS_FORM_CUDA,
 } mlxrs_form;
-/* The form of an operation on a stream. Fails when MLX_CPU_KERNELS or MLX_CUDA_KERNELS is neither on nor off. */
+/* The form of an operation on a stream. Fails if MLX_CPU_KERNELS or MLX_CUDA_KERNELS is neither on nor off. */
 int mlxrs_fast_form(mlxrs_form* res, mlxrs_op op, mlx_stream s);
-/* Between (true) and (false), which nest, operations that this thread builds take the plain form. */
+/* Between mlxrs_fast_plainly(true) and mlxrs_fast_plainly(false), which nest, operations that this thread builds use the
+ * plain form. */
 void mlxrs_fast_plainly(bool begin);
 
 /* x / sqrt(mean(x^2) + eps) * weight along the last axis. `weight` may be null. */
 int mlxrs_fast_rms_norm(mlx_array* res, mlx_array x, mlx_array weight, float eps, mlx_stream s);
-/* sum = residual + x, or residual + rms_norm(x, inner) if `inner` is not null. normed = rms_norm(sum, outer), or the
- * sum if `outer` is null. */
+/* sum = residual + x, or residual + rms_norm(x, inner) if `inner` is not null. normed = rms_norm(sum, outer), or sum if
+ * `outer` is null. */
 int mlxrs_fast_add_norm(
     mlx_array* sum,
     mlx_array* normed,
@@ -65,8 +66,8 @@ typedef struct mlxrs_rope_options {
 /* Token l of row b has position `offsets` [B] or [1] + l. `freqs`, [dims / 2] or null, are periods. */
 int mlxrs_fast_rope(
     mlx_array* res, mlx_array x, mlx_array offsets, mlx_array freqs, mlxrs_rope_options options, mlx_stream s);
-/* A projection x [B, L, H head_dim] that becomes heads [B, H, L, head_dim]. Each head goes through rms_norm with
- * `weight`, [head_dim], if that is not null, and its first `dims` elements are rotated with the periods `freqs`. */
+/* Splits a projection x [B, L, H head_dim] into heads [B, H, L, head_dim]. If `weight` [head_dim] is not null, each head
+ * is replaced by rms_norm(head, weight). Then the first `dims` elements are rotated with the periods `freqs`. */
 typedef struct mlxrs_projection {
   mlx_array x;
   mlx_array weight; /* may be null */
@@ -78,17 +79,17 @@ typedef struct mlxrs_projection {
 } mlxrs_projection;
 int mlxrs_fast_heads(mlx_array* res, mlxrs_projection of, mlx_stream s);
 
-/* The keys that a query sees. NONE: all. CAUSAL: all keys up to the query's own, where the last query's own key is
- * the last one. ARRAY: as in mlx_fast_scaled_dot_product_attention. POSITIONS: computed from positions. */
+/* The keys that a query sees. NONE: all keys. CAUSAL: all keys up to the query's own; the last query's own key is the
+ * last one. ARRAY: a mask as in mlx_fast_scaled_dot_product_attention. POSITIONS: computed from positions. */
 typedef enum mlxrs_mask {
   MLXRS_MASK_NONE,
   MLXRS_MASK_CAUSAL,
   MLXRS_MASK_ARRAY,
   MLXRS_MASK_POSITIONS,
 } mlxrs_mask;
-/* The layout of the keys for MLXRS_MASK_POSITIONS. Straight: slot j has position j. Ring: slot j of S has the last
- * position congruent to j. Behind: the last L slots have the queries' own positions, and the slots before them the
- * positions before those. */
+/* The positions of the keys in S slots, for MLXRS_MASK_POSITIONS. Straight: slot j has position j. Ring: slot j has the
+ * last position that is congruent to j modulo S. Behind: the last L slots have the queries' own positions, and the slots
+ * before them have the positions before those. */
 typedef enum mlxrs_slots {
   MLXRS_SLOTS_STRAIGHT,
   MLXRS_SLOTS_RING,
@@ -99,13 +100,14 @@ typedef struct mlxrs_attention_options {
   float soft_cap; /* 0: none; else scores become soft_cap * tanh(score / soft_cap) */
   mlxrs_mask mask;
   mlxrs_slots slots;
-  int window;     /* 0: none; else the number of last positions that are seen, including the query's own */
+  int window;     /* 0: none; else a query sees the last `window` positions, including its own */
   int bits;       /* 0: keys and values have the queries' dtype; else they are packed by mlxrs_fast_pack */
   int group_size;
 } mlxrs_attention_options;
-/* softmax(cap(scale q k^T) + mask) v. `told` is the array of MLXRS_MASK_ARRAY; for MLXRS_MASK_POSITIONS it is the
- * position of each row's first query, I32 [B] or [1]; else null. `sinks`, [H], may be null. Our kernels skip keys
- * that positions exclude. */
+/* softmax(cap(scale q k^T) + mask) v, for queries [B, H, L, D], keys [B, K, S, D] and values [B, K, S, Dv]. `told` is
+ * the mask for MLXRS_MASK_ARRAY; for MLXRS_MASK_POSITIONS it is the position of each row's first query, I32 [B] or [1];
+ * else null. `sinks`, [H] or null, are scores without a value that add to the sum of the softmax. Our kernels do not
+ * read keys that positions exclude. */
 int mlxrs_fast_attention(
     mlx_array* res,
     mlx_array queries,
@@ -115,19 +117,20 @@ int mlxrs_fast_attention(
     mlx_array sinks,
     mlxrs_attention_options options,
     mlx_stream s);
-/* The mask of positions as an array: true where a query sees a key, [B or 1, 1, queries, keys]. */
+/* The mask of MLXRS_MASK_POSITIONS as an array: true where a query sees a key, [B or 1, 1, queries, keys]. */
 int mlxrs_fast_dense_mask(
     mlx_array* res, mlx_array offsets, int queries, int keys, mlxrs_slots slots, int window, mlx_stream s);
 
 typedef struct mlxrs_store_options {
-  int slots;      /* of new buffers; 0: the buffers are given */
+  int slots;      /* the slots of new buffers; 0 if buffers are given */
   int bits;       /* as in mlxrs_attention_options */
   int group_size;
-  bool ring;      /* slots are modulo their number */
-  bool in_place;  /* writes into the buffers, on the promises of mlxrs_force_donate; the plain form copies them */
+  bool ring;      /* position p is in slot p mod the number of slots */
+  bool in_place;  /* writes into the buffers, as mlxrs_force_donate; the plain form copies them */
 } mlxrs_store_options;
-/* The two buffers of a cache, [B, K, S, D] each, with new tokens [B, K, L, D] in slots `offsets` (I32 [B] or [1])
- * and following. If both buffers are null, new ones are made, which are zero where no token is written. */
+/* Writes new keys and values [B, K, L, D] into the key and value buffers [B, K, S, D] of a KV cache. Token l of row b has
+ * position offsets[b] + l (I32 [B] or [1]). If both buffers are null, new ones are made, with zeros in slots that are not
+ * written. */
 int mlxrs_fast_store(
     mlx_array* first,
     mlx_array* second,
@@ -138,7 +141,7 @@ int mlxrs_fast_store(
     mlx_array offsets,
     mlxrs_store_options options,
     mlx_stream s);
-/* The same for keys that are heads of a projection. The projection's offsets are also the slots. */
+/* The same for keys that are computed from a projection. The projection's offsets are also the positions. */
 int mlxrs_fast_store_heads(
     mlx_array* first,
     mlx_array* second,
@@ -148,17 +151,17 @@ int mlxrs_fast_store_heads(
     mlx_array values,
     mlxrs_store_options options,
     mlx_stream s);
-/* Zeros. A large array takes memory only for pages that are touched, unlike that of mlx_zeros. */
+/* Zeros. Unlike mlx_zeros, a large array takes memory only for the pages that are touched. */
 int mlxrs_fast_blank(mlx_array* res, const int* shape, size_t shape_num, mlx_dtype dtype, mlx_stream s);
-/* The vectors along the last axis of x, [.., D], affinely quantised to 4 or 8 `bits` in groups of 32, 64 or 128:
- * [.., words] U32. First the codes, D * bits / 32 words, as mlx_quantize packs them; then scale and bias of each group, in
- * the dtype of x. */
+/* Quantises the vectors along the last axis of x [.., D] to 4 or 8 `bits`, affinely, in groups of 32, 64 or 128. The
+ * result is U32 [.., words]: first the codes (D * bits / 32 words, packed as by mlx_quantize), then the scale and the bias
+ * of each group in the dtype of x. */
 int mlxrs_fast_pack(mlx_array* res, mlx_array x, int bits, int group_size, mlx_stream s);
-/* The values of packed vectors whose elements had type `dtype`, in F32. Plain on every stream. */
+/* Unpacks vectors whose elements had type `dtype` to F32. Uses the plain form on every stream. */
 int mlxrs_fast_unpack(mlx_array* res, mlx_array words, int bits, int group_size, mlx_dtype dtype, mlx_stream s);
 
-/* A matrix [.., out, in]. If `scales` is not null, `weight` has codes, packed as mlx_quantize packs them; else the
- * last three members are not used. */
+/* A matrix [.., out, in]. If `scales` is not null, `weight` has codes that are packed as by mlx_quantize. If it is null,
+ * the last three members are not used. */
 typedef struct mlxrs_matrix {
   mlx_array weight;
   mlx_array scales; /* may be null */
@@ -167,31 +170,32 @@ typedef struct mlxrs_matrix {
   int bits;
   const char* mode; /* may be null without scales */
 } mlxrs_matrix;
-/* x @ w.T. The same as mlx_quantized_matmul where `w` is quantised. */
+/* x @ w.T. The same as mlx_quantized_matmul if `w` is quantised. */
 int mlxrs_fast_linear(mlx_array* res, mlx_array x, mlxrs_matrix w, mlx_stream s);
-/* The products of x with `n` matrices: one node if these have one coding and x has 16-bit elements. */
+/* The products of x with `n` matrices. They are one node if all matrices have the same coding and x has 16-bit
+ * elements. */
 int mlxrs_fast_linear_many(mlx_vector_array* res, mlx_array x, const mlxrs_matrix* ws, size_t n, mlx_stream s);
-/* For each index, x [.., 1, in] times the indexed matrix of w [experts, out, in]. The same as mlx_gather_mm or
+/* For each index i, x [.., 1, in] times the transpose of matrix i of w [experts, out, in]. The same as mlx_gather_mm or
  * mlx_gather_qmm without left indices. */
 int mlxrs_fast_experts(mlx_array* res, mlx_array x, mlxrs_matrix w, mlx_array indices, mlx_stream s);
-/* How experts are chosen by scores [N, E]: those with the largest softmax or sigmoid, after `correction` is added. */
+/* How experts are chosen by scores [N, E]: those with the largest softmax or sigmoid plus `correction`. */
 typedef struct mlxrs_route_options {
   int top_k;
   bool sigmoid;
   bool norm;       /* weights are divided by their sum, or by `least_sum` if that is larger */
   float least_sum;
-  float scale;     /* a factor of all weights */
+  float scale;     /* all weights are multiplied with this */
   int groups;      /* 0: none; else experts are only chosen from the `top_groups` best groups */
   int top_groups;
   bool two_best;   /* groups are compared by the sum of their two best experts, not by their best */
 } mlxrs_route_options;
-/* The chosen experts, U32 [N, top_k], and their weights without the correction, F32. `correction`, F32 of E numbers, may be
- * null. */
+/* Returns the chosen experts, U32 [N, top_k], and their weights, F32 [N, top_k]. `correction`, F32 [E] or null, changes
+ * the choice, but not the weights. */
 int mlxrs_fast_route(
     mlx_array* experts, mlx_array* weights, mlx_array scores, mlx_array correction, mlxrs_route_options options, mlx_stream s);
-/* The sum over k of y[n, k] weights[n, k]: y [N, K, E], weights F32 [N, K]. */
+/* The sum over k of y[n, k] weights[n, k], for y [N, K, E] and weights F32 [N, K]. */
 int mlxrs_fast_weighted_sum(mlx_array* res, mlx_array y, mlx_array weights, mlx_stream s);
-/* The rows of w [rows, in] that `indices` name, in dtype. The same as mlx_take, and mlx_dequantize where `w` is
+/* The rows of w [rows, in] that `indices` select, in `dtype`. The same as mlx_take, followed by mlx_dequantize if `w` is
  * quantised. */
 int mlxrs_fast_lookup(mlx_array* res, mlx_array indices, mlxrs_matrix w, mlx_dtype dtype, mlx_stream s);
 
@@ -201,35 +205,36 @@ typedef enum mlxrs_gate {
   MLXRS_GATE_GELU_TANH,
 } mlxrs_gate;
 int mlxrs_fast_gated(mlx_array* res, mlxrs_gate kind, mlx_array gate, mlx_array up, mlx_stream s);
-/* mlxrs_fast_gated of the products x @ gate.T and x @ up.T. It is one node under the conditions of
- * mlxrs_fast_linear_many; then neither product is ever complete in memory. */
+/* mlxrs_fast_gated(x @ gate.T, x @ up.T). It is one node under the conditions of mlxrs_fast_linear_many. Then the
+ * products are never whole in memory. */
 int mlxrs_fast_gated_linear(
     mlx_array* res, mlxrs_gate kind, mlx_array x, mlxrs_matrix gate, mlxrs_matrix up, mlx_stream s);
-/* mlxrs_fast_gated of the products of mlxrs_fast_experts with the matrices of two stacks. */
+/* mlxrs_fast_gated of two results of mlxrs_fast_experts, for two stacks of matrices. */
 int mlxrs_fast_gated_experts(
     mlx_array* res, mlxrs_gate kind, mlx_array x, mlxrs_matrix gate, mlxrs_matrix up, mlx_array indices, mlx_stream s);
 /* cap * tanh(x / cap) */
 int mlxrs_fast_soft_cap(mlx_array* res, mlx_array x, float cap, mlx_stream s);
 
-/* Along the last axis. argmax: the place of the largest element, the first of equal ones. top: the n largest, best
- * first, equal ones in the order of their places. nucleus: of rows [B, V] the least element that top-p keeps, [B,
- * 1]: the likeliest are kept while the kept ones before them have a probability below p, [B, 1], together. Our
- * kernels never choose NaN. */
+/* Reductions along the last axis. argmax: the index of the largest element, the first of equal ones. top: the n largest
+ * elements in descending order, equal ones by ascending index. nucleus: for rows [B, V] the smallest element that top-p
+ * keeps, [B, 1]: a token is kept if the tokens that are likelier have a total probability below p [B, 1]. Our kernels
+ * never choose NaN. */
 int mlxrs_fast_argmax(mlx_array* res, mlx_array x, mlx_stream s);
 int mlxrs_fast_top(mlx_array* ids, mlx_array* values, mlx_array x, int n, mlx_stream s);
 int mlxrs_fast_nucleus(mlx_array* res, mlx_array x, mlx_array p, mlx_stream s);
 /* log(sum(e^x)) along the last axis, F32. */
 int mlxrs_fast_logsumexp(mlx_array* res, mlx_array x, mlx_stream s);
-/* The next token of rows of logits [B, V], U32 [B]; ~0 where logits are NaN. Only in the CPU form. `keys`, U32 [B,
- * 2], seed each row's noise. `numbers`, F32 [B, 3]: the factor of the logits (0 takes the largest, without noise), p
- * of top-p, and how far below the largest a logit may be, as a negative number. `counts`, I32 [B]: k of top-k. A row
- * without these filters has 1, minus infinity and V. */
+/* Draws the next token of each row of logits [B, V]. `ids` and `checked`, U32 [B], are the tokens; a row with a NaN logit
+ * or without a finite one has 0 in `ids` and ~0 in `checked`. There is no plain form here. `keys`, U32 [B, 2], seed each
+ * row's noise. `numbers`, F32 [B, 3]: the factor of the logits (0 selects the largest, without noise), p of top-p, and how
+ * far below the largest a logit may be, as a negative number. `counts`, I32 [B]: k of top-k. A row without these filters
+ * has p = 1, minus infinity and k = V. */
 int mlxrs_fast_draw(
     mlx_array* ids, mlx_array* checked, mlx_array x, mlx_array keys, mlx_array numbers, mlx_array counts, mlx_stream s);
-/* Logits [B, V] with minus infinity for each token whose bit is 0 in its row's mask, U32 [B, ceil(V / 32)]. NaN and infinity
- * stay. Only in the CUDA form. */
+/* Logits [B, V] with minus infinity for each token whose bit is 0 in its row's mask, U32 [B, ceil(V / 32)]. NaN and plus
+ * infinity are not changed. There is only a CUDA kernel. */
 int mlxrs_fast_allow(mlx_array* res, mlx_array x, mlx_array bits, mlx_stream s);
-/* logsumexp(logits) - logits[target] over the last axis; one node for f32 logits. */
+/* logsumexp(logits) - logits[target] along the last axis. It is one node for f32 logits. */
 int mlxrs_fast_cross_entropy(mlx_array* res, mlx_array logits, mlx_array targets, mlx_stream s);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* CPU kernels that a caller brings, as nodes of the graph. The conventions are those of mlxrs.h. */
+/* CPU kernels of the caller as nodes of the graph. The conventions are those of mlxrs.h. */
 #ifndef MLXRS_KERNEL_H
 #define MLXRS_KERNEL_H
 
@@ -12,8 +12,8 @@
 extern "C" {
 #endif
 
-/* One operand of a kernel. Inputs are row-contiguous and read-only; outputs are row-contiguous and to be filled.
- * `data` may be null when `size` is 0. */
+/* One operand of a kernel, row-contiguous. The kernel reads inputs and fills outputs. `data` may be null if `size` is
+ * 0. */
 typedef struct mlxrs_view {
   void* data;
   const int32_t* shape;
@@ -23,12 +23,12 @@ typedef struct mlxrs_view {
   mlx_dtype dtype;
 } mlxrs_view;
 
-/* The functions of a kernel. They must live for ever (a static). A null entry is an operation that the kernel does
- * not support. All entries but `eval` and `drop` run on the thread that builds or transforms the graph. */
+/* The functions of a kernel. The table must have static lifetime. A null entry means that the kernel does not support
+ * the operation. All functions except `eval` and `drop` are called on the thread that builds or transforms the graph. */
 typedef struct mlxrs_kernel_vtable {
   const char* name; /* shown in errors and graph dumps */
-  /* Fills the outputs. Runs on the stream's worker thread, concurrently with itself for other arrays: `ud` is shared.
-   * Must not call MLX. On failure returns non-zero with a terminated text in `err`. */
+  /* Fills the outputs. Called on the stream's worker thread; calls for other arrays may run at the same time with the
+   * same `ud`. Must not call MLX. On failure returns non-zero and writes a null-terminated text to `err`. */
   int (*eval)(
       const void* ud,
       const mlxrs_view* in,
@@ -37,8 +37,8 @@ typedef struct mlxrs_kernel_vtable {
       size_t nout,
       char* err,
       size_t errlen);
-  /* Pulls cotangents (one an output) back to the inputs named by `argnums`: `res` gets n_argnums arrays. The vectors
-   * passed in are lent: do not free them. */
+  /* Computes the cotangents of the inputs in `argnums` from the cotangents of the outputs (one for each). `res` gets
+   * n_argnums arrays. The function must not free the vectors that are passed in. */
   int (*vjp)(
       const void* ud,
       mlx_vector_array* res,
@@ -47,15 +47,15 @@ typedef struct mlxrs_kernel_vtable {
       const int* argnums,
       size_t n_argnums,
       mlx_vector_array outputs);
-  /* Maps over axes[i] of input i (-1: not mapped). `res` gets the outputs, `out_axes` (one an output) their axes. */
+  /* Maps over axes[i] of input i (-1: not mapped). `res` gets the outputs, `out_axes` the mapped axis of each output. */
   int (*vmap)(
       const void* ud,
       mlx_vector_array* res,
       int* out_axes,
       mlx_vector_array inputs,
       const int* axes);
-  /* Shape of output `index` for inputs of other shapes (shapeless compile); the views have no data and
-   * their strides mean nothing. `shape` has room for MLXRS_MAX_NDIM. */
+  /* Shape of output `index` for inputs of other shapes (shapeless compile). The views have no data and no valid
+   * strides. `shape` has room for MLXRS_MAX_NDIM sizes. */
   int (*output_shape)(
       const void* ud,
       size_t index,
@@ -63,19 +63,19 @@ typedef struct mlxrs_kernel_vtable {
       size_t nin,
       int32_t* shape,
       size_t* ndim);
-  /* True when two kernels with this same vtable compute the same, so that equal nodes can be merged. */
+  /* True if two kernels with this vtable compute the same results, so that equal nodes can be merged. */
   bool (*equivalent)(const void* a, const void* b);
   /* Frees `ud`, once, on any thread. */
   void (*drop)(void* ud);
-  /* Index of the input whose buffer may become output 0 when MLX does not need it any more (with the same element
-   * size and the same number of elements), or -1. The kernel must then support an output that is the input's memory. */
+  /* Index of the input whose buffer may be reused for output 0, or -1. MLX reuses it if nothing else needs the input, and
+   * if element size and number of elements are equal. The kernel must then support output 0 in the input's memory. */
   int donate_input;
 } mlxrs_kernel_vtable;
 
 #define MLXRS_MAX_NDIM 32
 
-/* The lazy outputs of a kernel over `in`. Inputs are made row-contiguous first. `ud` is taken in every case.
- * Fails for a stream that is not on the CPU. */
+/* The lazy outputs of a kernel for the inputs `in`, which are made row-contiguous first. The function owns `ud` in every
+ * case. Fails for a stream that is not on the CPU. */
 int mlxrs_kernel_apply(
     mlx_vector_array* res,
     const mlxrs_kernel_vtable* vt,
@@ -88,7 +88,7 @@ int mlxrs_kernel_apply(
     size_t nout,
     mlx_stream s);
 
-/* How many kernel nodes are alive, for leak tests. */
+/* The number of kernels that are alive, for leak tests. */
 size_t mlxrs_kernel_live(void);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Fused operations of recurrent layers: a part of mlxrs.h. */
+/* Fused operations of recurrent layers. The conventions are those of mlxrs.h. */
 #ifndef MLXRS_RECURRENT_H
 #define MLXRS_RECURRENT_H
 
@@ -10,19 +10,19 @@
 extern "C" {
 #endif
 
-/* A causal convolution of each channel: y[b, t, c] = sum over j of x[b, t + j, c] taps[j, c], plus bias[c], through silu if `silu`.
- * x [B, J - 1 + L, C], taps [J, C], bias [C] or null; the result is [B, L, C]. */
+/* A causal convolution of each channel: y[b, t, c] = sum over j of x[b, t + j, c] taps[j, c] + bias[c], then SiLU if
+ * `silu`. x [B, J - 1 + L, C], taps [J, C], bias [C] or null; the result is [B, L, C]. */
 int mlxrs_fast_causal_conv(mlx_array* res, mlx_array x, mlx_array taps, mlx_array bias, bool silu, mlx_stream s);
 
 /* The inputs of the gated delta rule. */
 typedef struct mlxrs_gated_delta {
   mlx_array qkv;    /* [B, L, 2 K D + H V]: queries and keys of `key_heads` = K heads, values of H heads */
-  mlx_array a;      /* [B, L, H], or [B, L, H D] where each channel of a key decays by itself */
+  mlx_array a;      /* [B, L, H], or [B, L, H D] with a decay for each channel of a key */
   mlx_array b;      /* [B, L, H] */
   mlx_array rate;   /* F32 [H] */
-  mlx_array bias;   /* F32, of a token of `a` */
+  mlx_array bias;   /* F32 [H], or [H D]: as the last axis of `a` */
   mlx_array state;  /* F32 [B, H, V, D] */
-  mlx_array widths; /* I32 [B]: the number of real tokens of a row; the others change nothing and give 0 */
+  mlx_array widths; /* I32 [B]: the real tokens of a row. Tokens after them do not change the state, and their output is 0. */
   int key_heads;
 } mlxrs_gated_delta;
 /* For each token, with q = q / |q| / sqrt(D), k = k / |k|, beta = sigmoid(b) and g = exp(-rate softplus(a + bias)):

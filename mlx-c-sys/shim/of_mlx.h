@@ -1,5 +1,5 @@
-// Finds functions of libmlx that libmlxc replaces: libmlx calls them through its symbol table, where libmlxc's come
-// first.
+// Finds functions of libmlx that libmlxc replaces. libmlx calls them through its symbol table, where the definitions of
+// libmlxc come first.
 #pragma once
 
 #ifdef __linux__
@@ -11,8 +11,8 @@
 
 namespace mlxrs {
 
-// MLX's own function with a mangled name: the next definition after that of the library that this is compiled into.
-// Each file has its own copy of this template, because a copy in another library would search after that library.
+// MLX's function with a mangled name: the next definition after the one in this library. Each file has its own copy of
+// this template, because a copy in another library would search after that library.
 template <typename Function>
 static Function* of_mlx(const char* name) {
   void* found = dlsym(RTLD_NEXT, name);

@@ -1,6 +1,6 @@
 // Products without elements, in place of MLX's. MLX queues a copy of an operand that is not dense, finds that the
-// result has no elements, and frees the copy's memory while the stream writes to it. Here such a product is an array
-// without elements, and no operand is touched. libmlx calls these functions through its symbol table, where the
+// result has no elements, and frees the copy's memory while the stream still writes to it. Here the result is an array
+// without elements, and no operand is read. libmlx calls these functions through its symbol table, where the
 // definitions of libmlxc come first.
 #ifdef __linux__
 

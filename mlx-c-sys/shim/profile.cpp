@@ -1,6 +1,6 @@
-// Times nodes on CPU streams. Evaluating a node only queues its tasks, so the tasks are timed: a profile queues one
-// task before and one after them. The time between two nodes is measured too: it is MLX's own operations, bookkeeping,
-// and waiting for the thread that builds the graph.
+// Measures the time of nodes on CPU streams. Evaluating a node only queues its tasks, so a profile queues one task
+// before and one task after them. The time between two nodes is measured too: MLX's own operations, bookkeeping, and
+// waiting for the thread that builds the graph.
 #include "profile.h"
 
 #include <atomic>
@@ -26,11 +26,12 @@ struct Total {
 
 std::mutex guard;
 std::map<std::string, Total> totals;
-// The number of the running profile, or 0. Each start takes a new number, so that nodes of an earlier profile are not
+// The number of the running profile, or 0. Each start increases the number, so that nodes of an earlier profile are not
 // counted.
 std::atomic<uint64_t> profile{0};
 
-// State of a stream's thread: when its last node began, and when the node before it ended, if both are in the profile.
+// The state of a stream's thread: when its last node began, and when the node before it ended, if both belong to the
+// profile.
 struct Times {
   uint64_t profile = 0;
   Clock::time_point begun, ended;
@@ -51,7 +52,7 @@ bool is_profiled() {
   return profile.load(std::memory_order_relaxed) != 0;
 }
 
-// Queued directly and not by the stream's encoder, because the encoder counts tasks and makes threads wait
+// Queued directly and not with the stream's encoder, because the encoder counts tasks and makes threads wait
 // (run_ahead.cpp).
 void node_begins(mx::Stream stream) {
   mx::scheduler::enqueue(stream, [now = profile.load()] {

@@ -1,4 +1,4 @@
-// Timing nodes on CPU streams.
+// Measures the time of nodes on CPU streams.
 #pragma once
 
 #include "mlx/stream.h"
@@ -7,11 +7,11 @@ namespace mlxrs {
 
 // Whether a profile is running (mlxrs_profile_start).
 bool is_profiled();
-// Queues the begin or the end of a node, after the stream's earlier tasks. See profile.cpp.
+// Queues the start or end of a node after the stream's earlier tasks (see profile.cpp).
 void node_begins(mlx::core::Stream stream);
 void node_ends(mlx::core::Stream stream, const char* name);
 
-// Queues a node's tasks by `encode`, timed if a profile is running.
+// Queues the tasks of a node with `encode`, timed if a profile is running.
 template <typename Encode>
 void timed(mlx::core::Stream stream, const char* name, const Encode& encode) {
   if (!is_profiled()) {

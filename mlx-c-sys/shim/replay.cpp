@@ -1,4 +1,4 @@
-// Computations that repeat: see cuda/replay.h.
+// The C functions for computations that repeat (see cuda/replay.h).
 #include "guard.h"
 #include "mlx/transforms.h"
 

@@ -1,3 +1,4 @@
+// See reserve.h.
 #include "reserve.h"
 
 #ifdef __linux__
@@ -12,8 +13,8 @@ namespace mlxrs {
 
 namespace {
 
-// Room for small objects: address space of its own, else memory from std::malloc. Nothing writes there, so it takes no
-// physical memory. A process without more address space may still have much room in a thread's arena.
+// Memory for small objects: address space of its own, or else memory from std::malloc. Nothing is written there, so it
+// takes no physical memory. A process without more address space may still have free memory in a thread's malloc arena.
 struct Room {
   void* at = nullptr;
   bool is_mapped = false;
@@ -36,7 +37,7 @@ struct Room {
   }
 };
 
-// The reserve is given up piece by piece.
+// The reserve is released in pieces.
 constexpr size_t pieces = 4, piece_bytes = 1 << 19;
 // The bytes that `has_headroom` tests for.
 constexpr size_t headroom_bytes = 1 << 20;
@@ -44,11 +45,11 @@ constexpr size_t headroom_bytes = 1 << 20;
 std::mutex mutex;
 Room reserve[pieces];
 std::atomic<bool> is_open{false};
-// How often a piece was given up, and the last of these times that the calling thread has seen.
+// The number of pieces that were released, and the last of these numbers that this thread has seen.
 std::atomic<unsigned> openings{0};
 thread_local constinit unsigned tried = 0;
 
-// Must hold the mutex. Returns whether the reserve is complete.
+// Fills the reserve. The caller must hold the mutex. Returns whether the reserve is complete.
 bool take() {
   for (auto& piece : reserve) {
     if (piece.at == nullptr && !piece.take(piece_bytes)) {
@@ -58,11 +59,11 @@ bool take() {
   return true;
 }
 
-// The new-handler. When it returns, `operator new` tries again.
+// The new-handler: releases a piece. When it returns, `operator new` tries again.
 void open() {
   std::lock_guard lock(mutex);
   if (tried != openings) {
-    // Another thread has opened the reserve meanwhile.
+    // Another thread has released a piece meanwhile.
     tried = openings;
     return;
   }

@@ -1,13 +1,14 @@
 // Lets a thread queue more nodes than MLX allows, if their outputs are small.
 //
-// MLX counts every tenth task of a CPU stream from its queuing to its end. While more than ten are counted, which is about
-// fifty nodes, the thread that evaluates sleeps, and the end of each counted task wakes it. A decode step has five hundred
-// nodes, so that thread sleeps and wakes most of the time. On a virtual machine each wake-up takes the stream's thread 20
-// microseconds and a core from the matrix products: a tenth of a decode step of one row.
+// MLX counts every tenth task of a CPU stream from its queuing to its end. While more than ten are counted, which is
+// about fifty nodes, the thread that evaluates sleeps, and the end of each counted task wakes it. A decode step has
+// five hundred nodes, so that thread sleeps and wakes most of the time. On a virtual machine each wake-up costs the
+// stream's thread 20 microseconds, and takes a core from the matrix products: in total a tenth of a decode step of one
+// row.
 //
-// The bound limits memory, because the outputs of queued nodes are allocated already. Small outputs need no such bound.
-// MLX's bound cannot be changed, but its count can: it goes down when small nodes are queued, and up again when the stream
-// reaches them.
+// The limit exists because the outputs of queued nodes are allocated already. Small outputs need no such limit. MLX's
+// limit cannot be changed, but its count can: the count is decreased when small nodes are queued, and increased again
+// when the stream reaches them.
 #include "run_ahead.h"
 
 #include <atomic>
@@ -23,10 +24,10 @@ namespace mx = mlx::core;
 namespace {
 
 // The outputs of a small node have less than `small` bytes. Larger outputs are better written to memory that was just
-// freed, because it is still in the CPU's caches. Uncounted nodes have at most `most` bytes in all; each counts as its
-// outputs plus `overhead` bytes.
+// freed, because it is still in the CPU's caches. The outputs of all uncounted nodes have at most `most` bytes; each
+// node adds `overhead` bytes.
 constexpr size_t small = 1 << 18, most = 1 << 26, overhead = 1 << 12;
-// The tasks of a node: its own, one that MLX adds to keep its inputs alive, and one for a view beside it.
+// The tasks of a node: its own, one that MLX adds to keep its inputs alive, and one for a view.
 constexpr int tasks_of_node = 3;
 
 std::atomic<size_t> uncounted{0};

@@ -1,4 +1,4 @@
-// How many nodes a thread may queue before it waits for the stream.
+// Limits how many nodes a thread queues before it waits for the stream.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace mlxrs {
 
-// Must be called after a node with `bytes` of outputs was queued on `stream`. If it and the queued nodes before it are small,
-// MLX does not count it among the tasks that a thread waits for. See run_ahead.cpp.
+// Must be called after a node with `bytes` bytes of outputs was queued on `stream`. If it and the queued nodes before
+// it are small, MLX does not count it (see run_ahead.cpp).
 void run_ahead(mlx::core::Stream stream, size_t bytes);
 
 } // namespace mlxrs

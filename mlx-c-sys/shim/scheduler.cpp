@@ -1,16 +1,16 @@
-// The scheduler of CPU streams, in place of MLX's. libmlx calls these four functions through its symbol table, where the
-// definitions of libmlxc come first. Three things differ from MLX's own:
+// The scheduler of CPU streams, in place of MLX's. libmlx calls these four functions through its symbol table, where
+// the definitions of libmlxc come first. It differs from MLX's own in three points:
 //
 //   - A stream that failed skips the tasks of operations until `mlxrs_rearm`. MLX runs them on arrays that were never
-//     written: an index read there may be any number.
+//     written, so that an index read there may be any number.
 //   - A stream's thread ends with the thread that owns the stream. MLX keeps it to the end of the process.
 //   - An error is delivered to the thread that owns the stream. MLX gives it to any thread that waits for the stream,
-//     which `clear_cache` does for all of them.
+//     and `clear_cache` waits for all of them.
 //
-// The threads take all tasks that wait under one lock, and a task is one allocation where MLX makes two.
+// A stream's thread takes all waiting tasks under one lock, and a task is one allocation where MLX makes two.
 //
-// Only on Linux, and only with MLX's CPU library: other back ends have events of their own, whose errors are set
-// elsewhere. There these functions call MLX's.
+// Only on Linux, and only with MLX's CPU library: other back ends have other events, whose errors are set elsewhere.
+// With other libraries these functions call MLX's.
 #ifdef __linux__
 
 #include <dlfcn.h>
@@ -43,14 +43,14 @@ namespace {
 namespace mx = mlx::core;
 using mlxrs::Worker;
 
-// Whether a task is the work of an operation. Signals, counts and others must run although the stream failed. The
-// encoder makes work with std::bind, and only the encoder does.
+// Whether a task is the work of an operation. Other tasks (signals, counts) must run even if the stream failed. Only
+// the encoder makes tasks with std::bind, and they are the work.
 bool is_work(const std::function<void()>& task) {
   constexpr const char bound[] = "St5_Bind";
   return std::strncmp(task.target_type().name(), bound, sizeof bound - 1) == 0;
 }
 
-// The workers of all streams, by their index. Never destroyed: streams work while a program ends.
+// The workers of all streams by stream index. Never destroyed, because streams work while a program ends.
 struct Workers {
   std::shared_mutex mutex;
   std::unordered_map<int, std::shared_ptr<Worker>> of;
@@ -60,8 +60,8 @@ struct Workers {
     auto found = of.find(stream);
     return found == of.end() ? nullptr : found->second;
   }
-  // Makes `worker` fail with the error of the stream, if that failed. It does not take a share of the stream's worker,
-  // because the owner that releases a worker last waits for its thread.
+  // Makes `worker` fail with the error of the stream, if the stream failed. It takes no shared reference to the
+  // stream's worker, because the owner of the last reference waits for the worker's thread.
   void inherit(int stream, Worker& worker) {
     std::shared_lock lock(mutex);
     auto found = of.find(stream);
@@ -76,7 +76,7 @@ Workers& workers() {
   return *workers;
 }
 
-// The calling thread's streams that have a worker.
+// The streams of the calling thread that have a worker.
 struct Own {
   std::vector<std::pair<int, std::shared_ptr<Worker>>> workers;
 
@@ -127,8 +127,8 @@ Worker* hire(mx::Stream stream) {
   return worker.get();
 }
 
-// Gives a stream the task that `make` makes for its worker. `make` gets null if another thread waits for a stream that
-// has nothing to do; its task runs at once.
+// Queues the task that `make` makes for the stream's worker. `make` gets null if another thread waits for a stream that
+// has nothing to do; then its task runs at once.
 template <typename Make>
 void push(mx::Stream stream, bool is_work, Make make) {
   Worker* worker = has_ended ? nullptr : own.find(stream.index);
@@ -150,7 +150,7 @@ void push(mx::Stream stream, bool is_work, Make make) {
 }
 
 // Sets MLX's count of tasks to 0 after `finish`. A task that could not be queued stays counted, and evaluations would
-// wait for the count to fall. If other threads have streams too, the count may be theirs and is left alone.
+// wait for the count to fall. If other threads have streams too, the count may be theirs and is not changed.
 void balance() {
   std::shared_lock lock(workers().mutex);
   if (workers().of.size() > own.workers.size()) {
@@ -171,7 +171,7 @@ namespace mlxrs {
 
 bool is_cpu_library() {
   static const bool found = [] {
-    // Other libraries export the class of their GPU's streams.
+    // Other libraries export the class of their GPU streams.
     void* cuda = dlsym(RTLD_DEFAULT, "_ZN3mlx4core2cu19get_command_encoderENS0_6StreamE");
     return cuda == nullptr && !mx::gpu::is_available();
   }();
@@ -247,7 +247,7 @@ extern "C" int mlxrs_rearm(void) {
     if (has_ended || !mlxrs::is_cpu_library()) {
       return;
     }
-    // All streams finish before any is rearmed, because one stream may wait for another.
+    // All streams finish before one is rearmed, because one stream may wait for another.
     for (const auto& [index, worker] : own.workers) {
       worker->finish();
     }

@@ -1,3 +1,4 @@
+// Checks the settings of the environment at the start.
 #include "settings.h"
 
 #include "guard.h"

@@ -12,7 +12,7 @@ inline std::string setting(const char* name) {
   return text != nullptr ? text : "";
 }
 
-// Whether a switch is on, as it is when it is not set. Throws for a text that is neither on nor off.
+// Whether a switch is on. A switch that is not set is on. Throws for a text other than "on" and "off".
 inline bool is_on(const char* name) {
   std::string text = setting(name);
   if (!text.empty() && text != "on" && text != "off") {

@@ -1,14 +1,14 @@
-// cblas_sgemm for MLX's CPU back end, in place of the reference BLAS that MLX's wheel brings.
+// cblas_sgemm for MLX's CPU back end, in place of the reference BLAS in MLX's wheel.
 //
-// MLX calls CBLAS through the dynamic linker, which searches a name in the program, then in its libraries, then in
-// theirs. libmlxc is a library of the program and the BLAS one of libmlx, so this definition comes first. Other BLAS
-// functions are not defined here and remain those of MLX's BLAS.
+// MLX calls CBLAS through the dynamic linker, which searches a symbol in the program, then in its libraries, then in
+// their libraries. libmlxc is a library of the program, and the BLAS is one of libmlx, so this definition is found
+// first. Other BLAS functions remain those of MLX's BLAS.
 //
-//   MLX_CPU_KERNELS=off                    the BLAS that MLX brought, and its own graphs (see ops/form.cpp)
-//   MLX_CPU_ISA=NAME                       the instruction set, instead of the machine's best (see isa.h)
+//   MLX_CPU_KERNELS=off                    MLX's own BLAS, and its own graphs (see ops/form.cpp)
+//   MLX_CPU_ISA=NAME                       the instruction set, in place of the best one (see isa.h)
 //   MLX_CPU_THREADS=N                      see threads.h
 //
-// A wrong argument or setting is a C++ exception, which MLX reports as the error of the evaluation.
+// An invalid argument or setting throws a C++ exception, which MLX reports as the error of the evaluation.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -35,15 +35,15 @@ enum : int { row_major = 101, col_major = 102, no_trans = 111, trans = 112, conj
 using Sgemm = void (*)(
     int, int, int, int, int, int, float, const float*, int, const float*, int, float, float*, int);
 
-// Products with fewer multiplications than this take less time than dividing them among threads.
+// With fewer multiplications than this, dividing the product among threads takes longer than computing it.
 constexpr double worth_sharing = 100e3;
-// The number of rows of A that are multiplied with a panel of B at a time. Their partial sums stay in L2 until the next
-// block of k.
+// The rows of A that are multiplied with a panel of B at a time. Their partial sums stay in L2 until the next block of
+// k.
 constexpr long band_rows = 96;
-// How much of A is packed at a time, in floats.
+// The part of A that is packed at a time, in floats.
 constexpr long packed_floats = 4 << 20;
 
-// The BLAS that came with MLX if the kernels are off, else null.
+// The BLAS of MLX if our kernels are off, else null.
 Sgemm choose_other() {
   if (mlxrs::kernels_wanted()) {
     return nullptr;
@@ -55,7 +55,7 @@ Sgemm choose_other() {
   return reinterpret_cast<Sgemm>(found);
 }
 
-// Cuts [0, n) into at most `pieces` ranges whose length is a multiple of `unit`, and calls body(begin, end).
+// Divides [0, n) into at most `pieces` ranges whose lengths are multiples of `unit`, and calls body(begin, end).
 template <typename Body>
 void share(long n, long unit, long pieces, const Body& body) {
   long units = (n + unit - 1) / unit;
@@ -65,7 +65,7 @@ void share(long n, long unit, long pieces, const Body& body) {
   Threads::shared().each(static_cast<uint32_t>((n + size - 1) / size), piece);
 }
 
-// Calls body(i) for each i in [0, n). The calls make `work` multiplications in all.
+// Calls body(i) for each i in [0, n). The calls have `work` multiplications in total.
 template <typename Body>
 void each(long n, double work, const Body& body) {
   if (work < worth_sharing) {
@@ -77,13 +77,14 @@ void each(long n, double work, const Body& body) {
   }
 }
 
-// The number of pieces that `work` multiplications are cut into, so that a late or slow thread costs little time.
+// The pieces that `work` multiplications are divided into. There are more pieces than threads, so that a late or slow
+// thread costs little time.
 long pieces_of(double work) {
   int threads = Threads::shared().count();
   return threads < 2 || work < worth_sharing ? 1 : std::min<long>(4 * threads, static_cast<long>(work / 32e3));
 }
 
-// Rows [first, end) of C: all threads pack the rows of A, then each packs columns of B and multiplies with them.
+// Computes rows [first, end) of C: all threads pack the rows of A, then each thread packs columns of B and multiplies.
 void multiply_packed(const Product& p, const Kernels& kernels, long first, long end) {
   double work = static_cast<double>(end - first) * p.n * p.k;
   long bands = (end - first + band_rows - 1) / band_rows, band_size = kernels.rows_size(p, std::min(band_rows, end - first));
@@ -106,7 +107,7 @@ void multiply_packed(const Product& p, const Kernels& kernels, long first, long 
 
 void multiply(Product p, const Kernels& kernels) {
   if (p.n < p.m && p.n <= (p.a_k == 1 ? max_direct_rows : p.a_row == 1 ? max_stream_rows : 0)) {
-    // The transposed product, whose elements have the same bits.
+    // Computes the transposed product. Its elements have the same bits.
     p = {p.n, p.m, p.k, p.b, p.b_col, p.b_k, p.a, p.a_row, p.a_k, p.c, p.c_col, p.c_row, p.alpha, p.beta};
   }
   double work = static_cast<double>(p.m) * p.n * p.k;
@@ -166,8 +167,8 @@ extern "C" __attribute__((visibility("default"))) void cblas_sgemm(
   if (m == 0 || n == 0) {
     return;
   }
-  // The strides of A along m and k, of B along n and k, and of C along m and n, for row-major order. In column-major
-  // order the two change places.
+  // The strides of A along m and k, of B along n and k, and of C along m and n, in row-major order. Column-major order
+  // exchanges the two.
   bool by_rows = order == row_major;
   bool a_rows = (trans_a == no_trans) == by_rows, b_rows = (trans_b == no_trans) == by_rows;
   Product p{m, n, k, a, a_rows ? lda : 1, a_rows ? 1 : lda, b, b_rows ? 1 : ldb, b_rows ? ldb : 1,

@@ -1,9 +1,10 @@
 // Graphs that are traced once and run for all shapes.
 //
 // MLX looks at shapes when it builds a graph, and its CPU kernels rely on that. It omits a reduction if each reduced
-// axis has size 1; its kernel would read the strides of the other axes. It omits a softmax if there are no elements;
-// its kernel would divide by the size of an axis. A graph that is traced once for all shapes cannot look at shapes. So
-// these primitives are replaced in a traced graph by ones that look at their inputs when they are evaluated.
+// axis has size 1; otherwise the kernel would read the strides of the other axes. It omits a softmax without elements;
+// otherwise the kernel would divide by the size of an axis. A graph that is traced for all shapes cannot look at
+// shapes. So these primitives are replaced in a traced graph by primitives that look at their inputs when they are
+// evaluated.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -22,7 +23,8 @@ namespace {
 using namespace mlxrs;
 using Arrays = std::vector<mx::array>;
 
-// The mangled name of an MLX class ends with its own name. Most classes are not exported, so that no cast to them links.
+// The mangled name of an MLX class ends with its own name. Most classes are not exported, so a cast to them would not
+// link.
 bool is_one_of(const mx::Primitive& primitive, std::initializer_list<std::string_view> names) {
   std::string_view type = typeid(primitive).name();
   return std::any_of(names.begin(), names.end(), [&](std::string_view name) {
@@ -37,7 +39,7 @@ bool is_reduction(const mx::Primitive& primitive) {
 bool is_zero_of_nothing(const mx::Primitive& primitive) {
   return is_one_of(primitive, {"QuantizedMatmul", "QQMatmul", "GatherQMM", "SearchSorted"});
 }
-// Products, which MLX computes correctly for an inner axis of size 0. Their empty results are handled in products.cpp.
+// Matrix products. MLX computes them correctly for an inner axis of size 0. Empty results are handled in products.cpp.
 bool is_product(const mx::Primitive& primitive) {
   return is_one_of(primitive, {"Matmul", "AddMM", "GatherMM"});
 }
@@ -110,7 +112,7 @@ class AnyShape : public mx::Primitive {
     cast.primitive().eval_cpu(in, out);
   }
 
-  // MLX's kernel plans its loops by strides, which an array without elements may not have.
+  // MLX's kernel plans its loops from strides, which an array without elements may not have.
   void reduce_nothing(mx::array& out) {
     auto type = static_cast<mx::Reduce&>(*inner_).state().first;
     bool has_result = type != mx::Reduce::Max && type != mx::Reduce::Min;
@@ -143,7 +145,7 @@ bool is_replaced(const mx::array& a) {
   return is_reduction(a.primitive()) || needs_elements(a.primitive());
 }
 
-// The same graph with those primitives replaced. `Arrays` are in the order of their computation.
+// Rebuilds a graph with those primitives replaced. `Arrays` are in topological order.
 class Rebuilt {
  public:
   mx::array operator()(const mx::array& root) {

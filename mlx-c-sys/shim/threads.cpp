@@ -1,3 +1,4 @@
+// See threads.h.
 #include "threads.h"
 
 #include "memory.h"
@@ -20,7 +21,7 @@ namespace mlxrs {
 
 namespace {
 
-// The matrix products of a decode step are tens of microseconds apart, and waking a sleeping thread takes as long.
+// The matrix products of a decode step are tens of microseconds apart, and waking a sleeping thread takes that long.
 constexpr auto spin_time = std::chrono::microseconds(100);
 
 inline void pause() {
@@ -31,7 +32,7 @@ inline void pause() {
 #endif
 }
 
-// Spins until `done` or until the spin time is over. Returns whether it was done.
+// Spins until `done` or until the spin time is over. Returns whether `done` is true.
 template <typename Done>
 bool spin(const Done& done) {
   auto end = std::chrono::steady_clock::now() + spin_time;
@@ -48,7 +49,7 @@ bool spin(const Done& done) {
   return done();
 }
 
-// The number of cores that the process may run on, limited by its control group's share of time.
+// The cores that the process may use, limited by the CPU quota of its control group.
 int cores() {
   int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 #ifdef __linux__
@@ -123,7 +124,7 @@ void Threads::run(uint32_t n, Call call, const void* body) {
   drain();
   is_inside = false;
   if (!spin([&] { return unfinished_.load(std::memory_order_acquire) == 0; })) {
-    // Here the system has descheduled a thread in the middle of a body.
+    // The system has descheduled a thread in the middle of a body.
     while (uint32_t unfinished = unfinished_.load(std::memory_order_acquire)) {
       unfinished_.wait(unfinished, std::memory_order_acquire);
     }
@@ -137,7 +138,7 @@ void Threads::work() {
   prepare_thread();
   is_inside = true;
   uint32_t seen = loops_.load(std::memory_order_acquire);
-  // A loop may have begun before this thread did.
+  // A loop may have begun before this thread started.
   drain();
   for (;;) {
     auto begun = [&] { return loops_.load(std::memory_order_acquire) != seen; };
@@ -152,8 +153,8 @@ void Threads::work() {
 void Threads::drain() {
   uint32_t left = left_.load(std::memory_order_acquire), done = 0;
   while (left > 0) {
-    // A thread that holds an index may read the loop, because the loop cannot end before unfinished_ is decremented for
-    // it.
+    // A thread that holds an index may read the loop: the loop cannot end before unfinished_ is decremented for this
+    // index.
     if (!left_.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
       continue;
     }
@@ -165,7 +166,7 @@ void Threads::drain() {
     done++;
     left = left_.load(std::memory_order_acquire);
   }
-  // Once for all indices, because each decrement waits for the cache line.
+  // One decrement for all indices, because each decrement waits for the cache line.
   if (done > 0 && unfinished_.fetch_sub(done, std::memory_order_acq_rel) == done) {
     unfinished_.notify_one();
   }

@@ -8,18 +8,17 @@
 
 namespace mlxrs {
 
-// The number of threads that MLX_CPU_THREADS asks for, or the number of cores that the process may use. Throws
+// The number of threads in MLX_CPU_THREADS, or the number of cores that the process may use. Throws
 // std::invalid_argument if the variable is not an integer from 1 to 1024.
 int wanted_threads();
 
-// Runs loops. The caller runs bodies too, and waits only for bodies that have begun, never for a thread to wake up. So
-// the loop ends at the latest when the caller has run all of it: a busy machine costs only speed. After fork() a child
-// process, which has no thread but the caller, still works.
+// Runs parallel loops. The caller runs bodies too. It waits only for bodies that have begun, and not for threads to
+// wake up, so a busy machine can delay a loop but not block it. After fork() the child process, which has only the
+// calling thread, still works.
 class Threads {
  public:
-  // The pool of the process, with wanted_threads() threads. They are never joined: at exit they sleep or spin, and hold
-  // no resource.
-  // Throws what wanted_threads() throws.
+  // The pool of the process, with wanted_threads() threads. The threads are never joined: at exit they sleep or spin,
+  // and hold no resource. Throws the errors of wanted_threads().
   static Threads& shared();
 
   // The most threads that run a loop, including the caller.
@@ -28,7 +27,8 @@ class Threads {
   }
 
   // Calls body(i) for each i in [0, n), on any threads, and returns when all calls have returned. A loop that starts
-  // while another one runs, or inside a body, runs on its caller alone. If a body throws, this throws std::bad_alloc.
+  // inside a body, or while another loop runs, runs on the calling thread only. If a body throws, this throws
+  // std::bad_alloc.
   template <typename Body>
   void each(uint32_t n, const Body& body) {
     run(n, [](const void* body, uint32_t i) { (*static_cast<const Body*>(body))(i); }, &body);
@@ -56,14 +56,14 @@ class Threads {
 
   int count_;
   std::mutex busy_;
-  // The loop. Written only while `unfinished_` is 0, read only after taking an index from `left_`.
+  // The loop. It is written only while `unfinished_` is 0, and read only after an index was taken from `left_`.
   Call call_ = nullptr;
   const void* body_ = nullptr;
-  // Indices that no thread has taken yet, and bodies that have not returned.
+  // The indices that no thread has taken yet, and the bodies that have not returned.
   alignas(64) std::atomic<uint32_t> left_{0};
   alignas(64) std::atomic<uint32_t> unfinished_{0};
   std::atomic<bool> failed_{false};
-  // Incremented with every loop. Sleeping threads wait for a change.
+  // Incremented with each loop. Sleeping threads wait for a change.
   alignas(64) std::atomic<uint32_t> loops_{0};
 };
 

@@ -1,4 +1,4 @@
-// The thread of a CPU stream: it runs the tasks of the stream in their order.
+// The thread of a CPU stream, which runs the tasks of the stream in order.
 #pragma once
 
 #ifdef __linux__
@@ -20,8 +20,8 @@
 
 namespace mlx::core {
 
-// The layout of an event of the CPU library (backend/no_gpu/event.cpp of the pinned version). The member function of
-// `Event` that sets its error is not exported.
+// The layout of an event of the CPU library (backend/no_gpu/event.cpp of the pinned version). It is copied here because
+// the member function of `Event` that sets its error is not exported.
 struct EventCounter {
   uint64_t value;
   std::mutex mutex;
@@ -40,7 +40,7 @@ struct Task {
   bool is_work;
 };
 
-// The thread of a stream and the tasks that wait for it.
+// The thread of a stream and its waiting tasks.
 class Worker {
  public:
   Worker() : no_memory_(std::make_shared<std::string>("std::bad_alloc")), error_(new mx::Error) {
@@ -63,7 +63,7 @@ class Worker {
       try {
         waiting_.reserve(std::max(room, 2 * waiting_.capacity()));
       } catch (const std::bad_alloc&) {
-        // The thread will take the waiting tasks soon, unless it waits for the calling thread.
+        // The thread takes the waiting tasks soon, unless it waits for the calling thread.
         if (tries == 1000) {
           throw;
         }
@@ -80,11 +80,11 @@ class Worker {
   bool has_failed() const {
     return has_failed_.load(std::memory_order_acquire);
   }
-  // Only if the worker has failed, or on its thread.
+  // Valid only if the worker has failed, or on its thread.
   const mx::Error::Message& reason() const {
     return reason_;
   }
-  // Keeps the first failure. Only on the worker's thread.
+  // Keeps the first failure. Called on the worker's thread only.
   void fail(mx::Error::Message reason) noexcept {
     if (has_failed()) {
       return;
@@ -97,14 +97,14 @@ class Worker {
     std::unique_lock lock(mutex_);
     finished_.wait(lock, [this] { return waiting_.empty() && !is_busy_; });
   }
-  // Call only after `finish`.
+  // Must be called after `finish`.
   void rearm() {
     error_->set_message(nullptr);
     has_failed_.store(false, std::memory_order_release);
   }
 
-  // Gives the event the error of this stream, if there is one. Allocates nothing, because the event must be signalled
-  // in every case.
+  // Sets the error of the event if this stream has failed. Allocates nothing, because the event must be signalled in
+  // every case.
   void tell(const mx::Event& event) noexcept {
     if (has_failed()) {
       error_->set_message(reason_);
@@ -135,7 +135,7 @@ class Worker {
         if (!task.is_work || !has_failed()) {
           run(task);
         }
-        // Frees the inputs that the task kept, so that later tasks can get their memory.
+        // Frees the inputs that the task kept, so that later tasks can use their memory.
         task.run = nullptr;
       }
       taken_.clear();
@@ -162,7 +162,7 @@ class Worker {
   std::mutex mutex_;
   std::condition_variable wake_, finished_;
   std::vector<Task> waiting_;
-  // Used only by the thread.
+  // Used on the thread only.
   std::vector<Task> taken_;
   bool is_ending_ = false, is_busy_ = false;
   std::atomic<bool> has_failed_ = false;

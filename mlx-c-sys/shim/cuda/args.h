@@ -1,62 +1,65 @@
-// The arguments of the kernels, as the host fills them and the device reads them. Pointers are addresses on the device.
+// Arguments of the CUDA kernels, shared by host and device. Pointers are device addresses.
 #pragma once
 
 #include <stdint.h>
 
 namespace mlxrs::cuda {
 
-// A matrix [n, k] of a product, and where its part of the result goes.
+// A matrix [n, k] of a product, and the place of its result.
 struct Matrix {
   const void* weight;
   const void* scales;
   const void* biases;
-  void* y; // [m, stride]
+  void* y; // [m, n] with rows `stride` elements apart
   int n, stride;
-  int tiles; // Tiles of rows of this matrix and of those before it.
+  int tiles; // number of tiles of this matrix and of those before it
 };
 
+// Arguments of `product` and `many_products`: x multiplied with up to three matrices.
 struct LinearArgs {
   const void* x; // [m, k]
   Matrix of[3];
   int count, m, k;
-  int group_bits; // Groups have 32 times 2^group_bits elements.
-  int gate; // -1: none; else `of` has two matrices whose products the gate joins
-  bool early; // The kernel before this one has not written the matrices.
+  int group_bits; // log2(group size / 32)
+  int gate; // -1 for none; else `of` has two matrices, and the result is gate(x of[0]^T) * (x of[1]^T)
+  // Whether the matrices are older than the kernel before this one, so that they can be loaded before that kernel ends.
+  bool early;
 };
 
-// How many blocks of columns `many_products` has in shared memory, by the rows of x of a block. Hopper and Blackwell's data centre cards have
-// 227 KB for a block, other cards 99 KB, and an A100 163 KB.
+// The stages of blocks of columns that `many_products` has in shared memory, for tiles of `rows` rows of x. A block can
+// use 227 KB on Hopper and on Blackwell data-centre GPUs (`is_roomy`), 163 KB on an A100 and 99 KB on other GPUs.
 constexpr int many_stages(bool is_roomy, int rows) {
   return !is_roomy ? 2 : rows == 64 ? 4 : 3;
 }
 
-// An index outside of its axis, in memory of the host, which the GPU writes over the bus.
+// An index out of range that a kernel has found. It is in pinned host memory, which the GPU writes directly.
 struct Finding {
   uint32_t is_set;
-  uint32_t round; // How often the host has read a finding, from 1 on.
+  uint32_t round; // starts at 1 and increases each time the host reads a finding
   uint32_t operation;
   int32_t window;
   int64_t index, size;
 };
 
-// Where a kernel reports such an index (cuda/report.cuh).
+// The place where a kernel reports an index out of range (cuda/report.cuh).
 struct Report {
   Finding* to;
-  uint32_t* claimed; // On the device: the last round in which a kernel has reported something.
+  uint32_t* claimed; // device memory: the last round in which a kernel has reported
   uint32_t operation;
 };
 
-// Indices that are checked, elements of any integer type.
+// Arguments of the kernel that checks indices of any integer type.
 struct CheckArgs {
   static constexpr int most_axes = 8, most_ranges = 32;
   const void* from;
   void* to; // dense
   int64_t size;
-  int ndim, bytes, count; // `count` ranges: that of element i is i % count
+  int ndim, bytes, count; // element i has range i % count
   bool is_signed;
   int shape[most_axes];
   int64_t strides[most_axes];
-  // Of each range: the largest index, and what is added to a negative one, 0 where it is refused.
+  // For each range: the largest valid index, and the number that is added to a negative index (0 if negative indices
+  // are invalid).
   struct {
     int64_t most, from_end, size;
     int window;
@@ -64,55 +67,59 @@ struct CheckArgs {
   Report report;
 };
 
+// Arguments of the kernel that reads (and unpacks) rows of a matrix.
 struct LookupArgs {
-  const uint32_t* indices; // null: `count` rows from `first` on
+  const uint32_t* indices; // null: the rows `first` to `first + count - 1`
   const void* weight;
   const void* scales;
   const void* biases;
   void* y; // [count, k]
   int count, n, k, group_bits;
-  int64_t first; // of all rows
+  int64_t first; // first row if `indices` is null; counted over all rows
   bool is_signed;
-  Report report; // of indices
+  Report report; // for indices out of range
 };
 
+// sum = x + residual, or rms_norm(x, inner) + residual with `inner`; normed = rms_norm(sum, outer). Without a residual,
+// normed = rms_norm(x, outer).
 struct NormArgs {
   const void* x;
-  const void* residual; // null: none
-  const void* inner;    // null: none
-  const void* outer;    // null: none
-  void* sum;            // null where there is no residual
-  void* normed;         // null where there is no outer weight
+  const void* residual; // or null
+  const void* inner;    // or null
+  const void* outer;    // or null
+  void* sum;            // null without a residual
+  void* normed;         // null if only the sum is wanted
   int n;
   float eps;
 };
 
-// An array [B, H, L, D] whose last axis is dense. Strides are in elements.
+// An array [B, H, L, D] whose last axis is dense. `row`, `head` and `token` are the strides of the other axes, in
+// elements.
 struct Heads {
   const void* at;
   int64_t row, head, token;
 };
 
-// Projections [B, L, H D] that become heads.
+// Projections [B, L, H D] that become heads: normed, rotated, and optionally written to the KV cache.
 struct HeadsArgs {
-  const void* x; // dense
-  const void* weight; // null: no norm
+  const void* x; // [B, L, H D], dense
+  const void* weight; // [D], or null for no norm
   const float* periods; // [dims / 2]
   const int32_t* offsets;
   int offset_step, rows, tokens, heads, dim, dims;
   float eps;
-  void* y; // [B, H, L, D], or a buffer [B, H, slots, D]
-  int slots; // 0: heads, else of a buffer
+  void* y; // heads [B, H, L, D], or a buffer of the KV cache [B, H, slots, D]
+  int slots; // 0 if y is an array of heads
   bool ring;
-  // Of a buffer: values that go beside the keys.
+  // Values that are copied to a buffer of their own beside the keys.
   Heads values;
   int value_heads, value_dim;
   void* value_buffer;
-  bool is_aligned; // x, the weight and y begin at multiples of 16 bytes.
-  bool beside; // It does not depend on the kernel before.
+  bool is_aligned; // x, weight and y begin at multiples of 16 bytes
+  bool beside; // the kernel does not depend on the one before it
 };
 
-// Divides numbers below 2^24 by one below 256, without a division.
+// Divides numbers below 2^24 by a constant below 256 with a multiplication.
 struct Divisor {
   int by;
   uint32_t factor; // 2^32 / by, rounded up
@@ -126,31 +133,33 @@ struct Divisor {
 #endif
 };
 
-// Which keys a query sees: mlxrs_mask and mlxrs_slots.
+// Arguments of attention. The masks and layouts are mlxrs_mask and mlxrs_slots (mlxrs_fast.h).
 struct AttentionArgs {
   Heads q, k, v;
-  const int32_t* offsets; // null: the last query stands at the last slot
-  const float* sinks;     // null: none
+  const int32_t* offsets; // null: the last query has the position of the last slot
+  const float* sinks;     // or null
   void* y;                // [B, L, H, D of v]
-  float* partial;         // of each part, row, head and query: values, largest score, sum
-  uint32_t* tickets;      // of each row, head and tile of queries
+  float* partial;         // for each part, row, head and query: weighted values, largest score, sum of exponentials
+  uint32_t* tickets;      // a counter for each row, head and tile of queries
   int offset_step, rows, heads, kv_heads, tokens, slots;
-  Divisor by_kv_heads, by_group; // Query heads of a head of keys.
+  Divisor by_kv_heads, by_group; // by_group: query heads of a KV head
   float scale, cap;
   int mask, layout, window;
-  int parts; // of the keys, each on a block of its own; 1: a block goes through all keys
+  int parts; // number of ranges that the keys are divided into, one block each; 1: one block reads all keys
 };
 
+// Arguments of sampling, and of logsumexp and argmax (which use x, counts, y and n).
 struct DrawArgs {
   const void* x; // [rows, n]
   const uint32_t* keys;
   const float* numbers;
-  const int32_t* counts; // of logsumexp: not null; of argmax: null
-  uint32_t* y;           // logsumexp writes floats
-  uint32_t* ids;         // of a draw: y with 0 in place of no token
+  const int32_t* counts; // logsumexp: not null; argmax: null
+  uint32_t* y;           // ids, ~0 where no token can be drawn; logsumexp writes floats
+  uint32_t* ids;         // y with 0 in place of ~0
   int n;
 };
 
+// Arguments of a copy of a strided array to a dense one.
 struct CopyArgs {
   const void* from;
   void* to;
@@ -160,7 +169,7 @@ struct CopyArgs {
   int64_t strides[8];
 };
 
-// Arrays that are copied to others of the same size.
+// Up to `most` copies between dense arrays of equal size, in one kernel.
 struct SegmentArgs {
   static constexpr int most = 64;
   struct {
@@ -170,12 +179,13 @@ struct SegmentArgs {
   } of[most];
 };
 
+// Arguments of gates and soft caps, elementwise.
 struct GatedArgs {
   const void* gate;
   const void* up;
   void* y;
   int64_t n;
-  int kind; // mlxrs_gate; 2: cap tanh(gate / cap)
+  int kind; // an mlxrs_gate, or 2 for cap tanh(gate / cap)
   float cap;
 };
 

@@ -1,6 +1,7 @@
-// How quantised matrices are written, for 32 adjacent codes of a row: `bits` words. Eight codes become four words of two numbers each, in
-// the order of `Pairs`. `load` takes those from element 32 `unit` of the matrix on; groups have
-// 2^group_bits units.
+// Decoders of weight matrices: `Affine`, `Floats` and `Dense`. Each loads one unit, which is 32 adjacent elements of a
+// row (`bits` words of 32 bits), and unpacks eight elements at a time to T (bf16 or f16), as four words of two elements
+// each, in the order of `Pairs`. `load` reads unit `unit` of the whole matrix. A quantisation group has 2^group_bits
+// units.
 #pragma once
 
 #include "cuda/device.cuh"
@@ -10,7 +11,7 @@ namespace mlxrs::cuda {
 // Which of eight adjacent elements a word holds: (0, 1), (2, 3), .. or (0, 4), (1, 5), ..
 enum class Pairs { adjacent, halves };
 
-// Eight elements of T in the order of the pairs.
+// Brings eight adjacent elements of T into the order of `P`.
 template <Pairs P>
 __device__ inline void arrange(const uint4& x, uint32_t (&y)[4]) {
   if constexpr (P == Pairs::adjacent) {
@@ -23,7 +24,7 @@ __device__ inline void arrange(const uint4& x, uint32_t (&y)[4]) {
   }
 }
 
-// `Words` words of 4 bytes from an address that is a multiple of 16 where `aligned`.
+// Loads `Words` words. With `aligned`, `from` is a multiple of 16 bytes, and loads take 16 bytes each.
 template <int Words>
 __device__ inline void load_words(const uint32_t* from, bool aligned, uint32_t (&to)[Words]) {
   if (Words % 4 == 0 && aligned) {
@@ -40,7 +41,7 @@ __device__ inline void load_words(const uint32_t* from, bool aligned, uint32_t (
   }
 }
 
-// Code i of a row's codes, which are one after the other from the lowest bit on.
+// Code i of a row. Codes are packed without gaps, beginning at the lowest bit; a code may span two words.
 template <int Bits, int Words>
 __device__ inline uint32_t code(const uint32_t (&words)[Words], int i) {
   int at = i * Bits, word = at / 32, shift = at % 32;
@@ -51,21 +52,23 @@ __device__ inline uint32_t code(const uint32_t (&words)[Words], int i) {
   return v & ((1u << Bits) - 1);
 }
 
-// The number of T that has these bits.
+// Reinterprets 16 bits as a T.
 template <class T>
 __device__ inline T of_bits(uint32_t bits) {
   auto half = static_cast<uint16_t>(bits);
   return *reinterpret_cast<const T*>(&half);
 }
 
-// code * scale + bias, as MLX's `quantize` has it: scales and biases of T, rounded once.
+// Integer codes: code * scale + bias, as in MLX's `quantize`. Scale and bias have type T, and the result is rounded
+// once.
 template <class T, int Bits>
 struct Affine {
   static constexpr Pairs pairs = Bits == 4 ? Pairs::halves : Pairs::adjacent;
   static constexpr bool is_packed = true;
   static constexpr int bits = Bits;
 
-  uint32_t words[Bits], scale, bias; // The last two are T as loaded: a conversion would wait for memory.
+  // Scale and bias are the raw bits of T. Converting them in `load` would wait for memory there.
+  uint32_t words[Bits], scale, bias;
 
   __device__ void load(const void* weight, const void* scales, const void* biases, uint32_t unit, int group_bits, bool aligned) {
     load_words(static_cast<const uint32_t*>(weight) + static_cast<int64_t>(unit) * Bits, aligned, words);
@@ -80,10 +83,10 @@ struct Affine {
     }
     scale = bias = 0;
   }
-  // Elements 8 i to 8 i + 7.
+  // Unpacks elements 8 i to 8 i + 7.
   __device__ void eight(int i, uint32_t (&y)[4]) const {
     if constexpr (Bits == 8 && is_bf16<T>) {
-      // Codes above 127 have no place in the mantissa of bf16.
+      // bf16 has 7 bits of mantissa, too few for codes above 127, so this case computes in float32.
       float s = wide(of_bits<T>(scale)), b = wide(of_bits<T>(bias));
 #pragma unroll
       for (int j = 0; j < 4; j++) {
@@ -104,7 +107,7 @@ struct Affine {
   }
 
  private:
-  // Two codes in the halves of a word.
+  // Two codes, one in each half of a word.
   __device__ uint32_t two(int i, int j) const {
     if constexpr (Bits == 4) {
       return (words[i] >> (4 * j)) & 0x000f000fu;
@@ -112,7 +115,8 @@ struct Affine {
       return code<Bits>(words, 8 * i + 2 * j) | code<Bits>(words, 8 * i + 2 * j + 1) << 16;
     }
   }
-  // A code in the low bits of the mantissa of 128 (bf16) or 1024 (f16) adds itself to it.
+  // ORs each code into the low mantissa bits of 128 (bf16) or 1024 (f16), which gives 128 + code or 1024 + code, and
+  // subtracts the constant.
   __device__ uint32_t affine(uint32_t codes) const {
     if constexpr (is_bf16<T>) {
       uint32_t shifted = codes | 0x43004300u;
@@ -128,28 +132,30 @@ struct Affine {
   }
 };
 
-// 2^(byte - 127).
+// 2^(byte - 127), the e8m0 format.
 __device__ inline float exponent_of(uint32_t byte) {
   return byte == 0 ? __uint_as_float(0x00400000u) : __uint_as_float(byte << 23);
 }
-// A float of 8 bits, e4m3.
+// Decodes e4m3, an 8-bit float.
 __device__ inline float e4m3(uint32_t byte) {
   float v = __uint_as_float((byte & 0x80) << 24 | (byte & 0x7f) << 20) * 0x1p120f;
   return (byte & 0x7f) == 0x7f ? __uint_as_float(0x7fc00000u) : v;
 }
-// A float of 4 bits, e2m1.
+// Decodes e2m1, a 4-bit float.
 __device__ inline float e2m1(uint32_t nibble) {
   return __uint_as_float((nibble & 8) << 28 | (nibble & 7) << 22) * 0x1p126f;
 }
 
-// Floats of `Bits` bits with a scale for each `Group`: a power of two in groups of 32, e4m3 in groups of 16.
+// Floats of `Bits` bits (mxfp4, mxfp8, nvfp4) times the scale of their group. Scales are powers of two (e8m0) for
+// groups of 32, and e4m3 for groups of 16.
 template <class T, int Bits, int Group>
 struct Floats {
   static constexpr Pairs pairs = Pairs::adjacent;
   static constexpr bool is_packed = true;
   static constexpr int bits = Bits;
 
-  uint32_t words[Bits], scales[32 / Group]; // Scales as loaded.
+  // Scales are the raw bytes. Converting them in `load` would wait for memory there.
+  uint32_t words[Bits], scales[32 / Group];
 
   __device__ void load(const void* weight, const void* all, const void*, uint32_t unit, int, bool aligned) {
     load_words(static_cast<const uint32_t*>(weight) + static_cast<int64_t>(unit) * Bits, aligned, words);
@@ -181,7 +187,7 @@ struct Floats {
   }
 };
 
-// Elements of T as they are.
+// Elements of T that are not quantised.
 template <class T>
 struct Dense {
   static constexpr Pairs pairs = Pairs::adjacent;

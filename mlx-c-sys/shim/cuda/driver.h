@@ -1,4 +1,5 @@
-// The functions of the NVIDIA driver that we call, found at run time: a program without a GPU starts too.
+// The functions of the NVIDIA driver that the shim calls. They are looked up at run time, so that programs start on
+// machines without a driver.
 #pragma once
 
 #include <cuda.h>
@@ -31,7 +32,7 @@ struct Driver {
   static const Driver& get();
 };
 
-// Throws with the driver's words if `result` is an error.
+// Throws the driver's error text if `result` is an error. `what` says what failed.
 void check(CUresult result, const char* what);
 
 } // namespace mlxrs::cuda

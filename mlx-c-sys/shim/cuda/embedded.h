@@ -1,4 +1,4 @@
-// The CUDA kernels in libmlxc, compiled by the build (mlx-c-sys/build/kernels.rs).
+// The compiled CUDA kernels that are part of libmlxc (see mlx-c-sys/build/kernels.rs).
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@ namespace mlxrs::cuda {
 struct Embedded {
   // "<op>/<stem>"
   const char* name;
-  // A fat binary, as cuModuleLoadData takes it: machine code for several cards, and PTX.
+  // A fat binary for cuModuleLoadData: machine code for several architectures, and PTX.
   const unsigned char* begin;
   size_t size;
 };

@@ -1,5 +1,5 @@
-// Memory for the results of our kernels. MLX's allocator gives memory of a device only to code within libmlx: the function is not exported.
-// Its class is in a header, and this is its function, with the same rules, on the same cache and the same counts.
+// Device memory for the results of our kernels. libmlx does not export CudaAllocator::malloc_async, but its header
+// declares the class. This file defines the function again with the same size classes, cache and statistics.
 #include "mlx/backend/cuda/allocator.h"
 
 #include <algorithm>
@@ -14,7 +14,8 @@
 namespace mlxrs::cuda {
 namespace {
 
-// By default the driver gives the memory of freed buffers back at each synchronisation, and maps it again at the next allocation.
+// Sets the release threshold of the driver's memory pool to the maximum. By default the driver returns freed memory to
+// the system at each synchronisation and maps it again at the next allocation.
 void keep_freed_memory(int device) {
   static std::mutex guard;
   static std::set<int> done;
@@ -28,7 +29,7 @@ void keep_freed_memory(int device) {
   check(Driver::get().set_pool_attribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all), "a pool of memory");
 }
 
-// A stream for allocations while another one is captured.
+// A stream for allocations that are made while another stream is captured.
 CUstream allocating_stream() {
   thread_local CUstream stream = [] {
     CUstream made = nullptr;
@@ -43,11 +44,11 @@ CUstream allocating_stream() {
 
 namespace mlx::core::cu {
 
-// As in MLX's own: small sizes are powers of two, larger ones whole pages.
+// Sizes are rounded as in MLX: to powers of two below a page of 16 KiB, to whole pages above.
 Buffer CudaAllocator::malloc_async(size_t size, int device, cudaStream_t stream) {
   constexpr size_t small = 8, page = 16384;
   if (size <= small) {
-    // Of a pool that only MLX's function reaches.
+    // MLX's pool of small buffers is private to its own function.
     return static_cast<allocator::Allocator*>(this)->malloc(size);
   }
   if (size < page) {
@@ -73,7 +74,7 @@ Buffer CudaAllocator::malloc_async(size_t size, int device, cudaStream_t stream)
       if (!mlxrs::cuda::Capturing::now()) {
         return driver.allocate(&at, size, reinterpret_cast<CUstream>(stream));
       }
-      // On a stream of its own: it must not become part of the graph.
+      // On the capturing stream the allocation would become a node of the graph.
       CUstream other = mlxrs::cuda::allocating_stream();
       CUresult result = driver.allocate(&at, size, other);
       return result == CUDA_SUCCESS ? driver.wait_for_stream(other) : result;
@@ -121,7 +122,7 @@ void allocate(mx::array& y, mx::Stream s) {
 
 namespace {
 
-// Pinned memory in blocks of one size, cut from slabs that are never given back.
+// Pinned host memory in blocks of one size, cut from slabs that are never freed.
 class HostPool {
  public:
   static HostPool& of(size_t size) {
@@ -157,7 +158,7 @@ class HostPool {
     mx::cu::device(0).make_current();
     check(Driver::get().allocate_host(&at, slab, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP), "no pinned memory");
     for (size_t i = 0; i + size_ <= slab; i += size_) {
-      // MLX takes the device -1 for memory that the host can read.
+      // MLX marks memory that the host can read with device -1.
       free_.push_back(new mx::cu::CudaBuffer{static_cast<char*>(at) + i, size_, -1});
     }
   }
@@ -188,7 +189,7 @@ mx::array scratch(size_t bytes, mx::Stream s) {
 }
 
 mx::array counters(size_t count, mx::Stream s) {
-  // A stream belongs to a thread.
+  // The table is thread-local because MLX's streams belong to threads.
   thread_local std::unordered_map<int, mx::array> all;
   auto found = all.find(s.index);
   if (found != all.end() && found->second.size() >= count) {
@@ -197,7 +198,7 @@ mx::array counters(size_t count, mx::Stream s) {
   auto a = scratch(4 * std::max<size_t>(count, 4096), s);
   fill_with_zeros(a, s);
   if (Capturing::now()) {
-    // These are zeros in the captured kernels alone.
+    // Within a capture the zeros are written only when the graph runs, so this array is not kept.
     return a;
   }
   if (found != all.end()) {

@@ -11,7 +11,8 @@
 namespace mlxrs::cuda {
 namespace {
 
-// MLX's list of what it frees when the kernels have run.
+// MLX's list of buffers that it frees once the queued kernels have finished. The member is private; the explicit
+// instantiation below gives access.
 using Temporaries = std::vector<std::shared_ptr<mx::array::Data>>;
 template <auto Member>
 struct TemporariesOf {
@@ -22,7 +23,8 @@ struct TemporariesOf {
 template struct TemporariesOf<&mx::cu::CommandEncoder::temporaries_>;
 Temporaries& temporaries_of(mx::cu::CommandEncoder& encoder);
 
-// Gives each leaf that differs from the one before an array that the kernels read. False if one is too large for that.
+// Allocates an input array for each leaf whose buffer differs from the one before. Returns false if such a leaf is too
+// large to copy at each launch, or not dense.
 bool take_inputs(const Graph& graph, const Graph& before, Captured& captured, mx::Stream s) {
   for (size_t i = 0; i < graph.leaves.size(); i++) {
     const auto& leaf = graph.leaves[i];
@@ -34,17 +36,19 @@ bool take_inputs(const Graph& graph, const Graph& before, Captured& captured, mx
       return false;
     }
     input.emplace(leaf.shape, leaf.dtype, nullptr, std::vector<mx::array>{});
-    // More than MLX keeps in memory of the host.
+    // At least 16 bytes: MLX puts smaller arrays into host memory.
     allocate(*input, std::max<size_t>(input->nbytes(), 16), s);
   }
   return true;
 }
 
-// What a capture must find made: what it made itself would be written only if its graph runs.
+// Creates the state that must exist before the capture: reports, counters and buffers. Whatever a capture creates is
+// initialised only when the graph runs.
 void prepare(const Graph& graph, mx::Stream s) {
   prepare_reports(s);
   counters(1, s);
-  // MLX's own operations allocate within libmlx, where a new allocation would become part of the graph. These are for its cache of buffers.
+  // MLX's own operations allocate within libmlx, and a new allocation in a capture would become a node of the graph.
+  // These buffers go to MLX's cache when this function returns, and the operations find them there.
   std::vector<mx::array> some;
   for (const auto& node : graph.nodes) {
     for (size_t i = 0; i < node.shapes.size(); i++) {
@@ -55,8 +59,9 @@ void prepare(const Graph& graph, mx::Stream s) {
   }
 }
 
-// Allocations of a graph that never runs have addresses, and no memory. MLX would give their buffers to other arrays, so none of them
-// may be freed. If the allocations are not known, that goes for all buffers of the capture.
+// Keeps buffers for ever that were allocated within a graph that never runs. They have addresses but no memory behind
+// them, so MLX must not give them to other arrays. If the list of allocations is unknown (null), all buffers of the
+// capture are kept.
 void keep_unreal(
     const std::vector<CUdeviceptr>* allocations, const Graph& graph, const Captured& captured, const Temporaries& temporaries,
     size_t first) {
@@ -89,7 +94,8 @@ void keep_unreal(
   }
 }
 
-// Captures the kernels of a graph. False if there was an error, or if the captured graph has other nodes than kernels and copies.
+// Captures the kernels of a graph. Returns false after an error, and if the captured graph has nodes other than
+// kernels, copies and memsets.
 bool record(Graph& graph, Captured& captured, mx::cu::CommandEncoder& encoder, CUgraph* recorded) {
   const auto& driver = Driver::get();
   auto stream = static_cast<CUstream>(static_cast<cudaStream_t>(encoder.stream()));
@@ -148,13 +154,13 @@ std::shared_ptr<Captured> capture(Graph& graph, const Graph& before, bool& is_fa
   auto captured = std::make_shared<Captured>();
   try {
     if (!take_inputs(graph, before, *captured, s)) {
-      // Such as a cache that has grown: the next one may be the same.
+      // For example a KV cache that has grown. The next step may have the same buffers again.
       is_failure = false;
       return nullptr;
     }
     prepare(graph, s);
   } catch (const std::exception&) {
-    // There is no memory for the inputs. Without a capture there may be enough.
+    // No memory for the inputs. The evaluation without a capture needs less and may succeed.
     return nullptr;
   }
   auto& encoder = mx::cu::get_command_encoder(s);
@@ -167,7 +173,7 @@ std::shared_ptr<Captured> capture(Graph& graph, const Graph& before, bool& is_fa
     driver.destroy_graph(recorded);
   }
   if (!is_whole) {
-    // Nothing has run: the arrays are computed as if this had not been tried.
+    // The capture ran no kernel, so the arrays can still be evaluated as usual.
     return nullptr;
   }
   auto output = [&](Graph::Place place) { return graph.heads[place.node].outputs()[place.at]; };

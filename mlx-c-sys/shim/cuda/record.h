@@ -1,4 +1,4 @@
-// The capture of a computation as a CUDA graph.
+// Captures a lazy graph of arrays as a CUDA graph.
 #pragma once
 
 #include "driver.h"
@@ -9,14 +9,15 @@ namespace mlxrs::cuda {
 
 struct Captured {
   Graph graph;
-  // For each leaf that differs each time, the array that the kernels read.
+  // For each leaf that can differ between launches, the array that the captured kernels read.
   std::vector<std::optional<mx::array>> inputs;
-  // What the kernels write the roots to.
+  // The arrays that the captured kernels write the roots to.
   std::vector<mx::array> roots;
-  // Outputs that share memory with a leaf, by node, and whether each node has one.
+  // Outputs that share their buffer with a leaf (updates in place), sorted by node; and for each node whether it has
+  // such outputs.
   std::vector<std::pair<Graph::Place, mx::array>> in_place;
   std::vector<bool> writes;
-  // All other memory that the kernels use.
+  // All other arrays whose memory the captured kernels use.
   std::vector<mx::array> kept;
   CUgraphExec exec = nullptr;
 
@@ -27,22 +28,23 @@ struct Captured {
   }
 };
 
-// Leaves up to this size may differ each time.
+// Most bytes of a leaf that can differ between launches.
 constexpr size_t small = 1 << 16;
 
 inline bool is_at(const Graph::Leaf& a, const Graph::Leaf& b) {
   return a.buffer == b.buffer && a.offset == b.offset;
 }
 
-// An array over the same memory.
+// A new array without a primitive that shares the buffer of `a`.
 inline mx::array value_of(const mx::array& a) {
   mx::array value(a.shape(), a.dtype(), nullptr, {});
   value.copy_shared_buffer(a);
   return value;
 }
 
-// Captures the kernels of a graph, whose leaves are at the places of those `before` or differ each time. Nothing where it fails: then nothing
-// has run, and the arrays of the graph are as they were. `is_failure` tells whether a leaf is too large to differ (false) or there was an error.
+// Captures the kernels of `graph`. A leaf must have the same buffer as in the graph `before`, or be small enough to be
+// copied at each launch. Returns null on failure; then no kernel has run, and the arrays of the graph are unchanged.
+// `is_failure` is true after an error, and false if only a leaf was too large.
 std::shared_ptr<Captured> capture(Graph& graph, const Graph& before, bool& is_failure);
 
 } // namespace mlxrs::cuda

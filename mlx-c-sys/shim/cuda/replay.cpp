@@ -18,7 +18,7 @@ namespace {
 
 constexpr int most_failures = 3;
 
-// Copies arrays of equal sizes to each other, in as many kernels as it takes.
+// Copies each first array to the second, of the same size. One kernel copies up to SegmentArgs::most arrays.
 void copy_all(const std::vector<std::pair<mx::array, mx::array>>& pairs, mx::Stream s) {
   for (size_t first = 0; first < pairs.size(); first += SegmentArgs::most) {
     Launch launch(s);
@@ -32,10 +32,10 @@ void copy_all(const std::vector<std::pair<mx::array, mx::array>>& pairs, mx::Str
   }
 }
 
-// Computes the roots of a captured graph.
+// The primitive that launches a captured graph. Its outputs are the roots of the graph.
 class Replayed : public mx::Primitive {
  public:
-  // The inputs are those leaves that differ each time.
+  // The inputs are the leaves that can differ between launches.
   Replayed(mx::Stream s, std::shared_ptr<Captured> captured) : Primitive(s), captured_(std::move(captured)) {}
 
   void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>&) override {
@@ -53,7 +53,7 @@ class Replayed : public mx::Primitive {
     copy_all(fresh, stream());
     check(Driver::get().launch_graph(captured_->exec, static_cast<cudaStream_t>(encoder.stream())), "a captured step does not start");
     for (size_t i = 0; i < out.size(); i++) {
-      // The host reads small results.
+      // The host reads small results (sampled tokens), so they go to pinned host memory.
       if (out[i].nbytes() <= 4096) {
         out[i].set_data(host_memory(out[i].nbytes()));
       } else {
@@ -81,7 +81,7 @@ Walk& walk() {
   return walk;
 }
 
-// Nothing for graphs that are not of this stream alone.
+// The graph behind `roots`, or nothing if an operation is on another stream.
 std::optional<Graph> graph_of(const std::vector<mx::array>& roots, mx::Stream s) {
   Graph graph;
   auto leaf = [&](const mx::array& a) {
@@ -119,7 +119,7 @@ bool is_same(const mx::Primitive& a, const mx::Primitive& b) {
   return ours != nullptr ? ours->repeats(b) : a.is_equivalent(b);
 }
 
-// Whether two graphs compute the same of the same shapes.
+// Whether two graphs have the same operations, shapes and types. Buffers are not compared.
 bool is_same(const Graph& a, const Graph& b) {
   auto alike = [](const Graph::Node& a, const Graph::Node& b) {
     return a.inputs == b.inputs && a.shapes == b.shapes && a.dtypes == b.dtypes && is_same(*a.primitive, *b.primitive);
@@ -131,13 +131,15 @@ bool is_same(const Graph& a, const Graph& b) {
       std::equal(a.leaves.begin(), a.leaves.end(), b.leaves.begin(), b.leaves.end(), like);
 }
 
-// What a captured graph needs of the one that it is launched for: the leaves that differ each time, and outputs of the nodes that write in place.
+// The arrays of a new graph that a launch of the captured one needs: the leaves that can differ, and one output of each
+// node that writes in place.
 struct Fresh {
   std::vector<mx::array> inputs;
   std::vector<std::pair<int, mx::array>> heads;
 };
 
-// The same of a graph that computes what was captured, or nothing. It is compared while it is walked through: most steps of a batch are alike.
+// Compares the graph behind `roots` with the captured one while it walks through it, and collects `Fresh`. Returns
+// nothing at the first difference. Most steps of a batch have the same graph.
 std::optional<Fresh> fresh_of(const Captured& captured, const std::vector<mx::array>& roots, mx::Stream s) {
   const auto& known = captured.graph;
   Fresh fresh;
@@ -186,7 +188,8 @@ std::optional<Fresh> fresh_of(const Captured& captured, const std::vector<mx::ar
   return is_like ? std::optional(std::move(fresh)) : std::nullopt;
 }
 
-// The roots become outputs of one node.
+// Makes the roots the outputs of one `Replayed` primitive and queues it. Outputs of nodes that write in place are
+// marked as evaluated too.
 void launch(const std::shared_ptr<Captured>& captured, Fresh& fresh, std::vector<mx::array>& roots) {
   auto node = std::make_shared<Replayed>(captured->graph.nodes[0].primitive->stream(), captured);
   for (size_t i = 0; i < roots.size(); i++) {

@@ -1,9 +1,9 @@
-// A computation that is queued again and again, as the decode step of a batch is, launched as one CUDA graph.
+// Launches a computation that repeats, such as the decode step of a batch, as one CUDA graph.
 //
-// The caller builds its graph of arrays as always. If it has the same operations as the one before, with the same settings, shapes and large
-// inputs, its kernels are captured once as a CUDA graph; from then on it is launched as that. Small inputs that differ each time (tokens,
-// positions, keys of noise) are copied to where the captured kernels read them, and results to new arrays. So nothing has to be known of what is
-// computed, and a computation that differs is simply evaluated.
+// The caller builds its lazy graph of arrays as usual. `Replay` compares it with the graph before. If operations,
+// settings, shapes and large inputs are the same, its kernels are captured once as a CUDA graph, and later calls launch
+// that graph. Small inputs that differ each time (tokens, positions, keys of random numbers) are copied to the arrays
+// that the captured kernels read, and results are copied to new arrays. A graph that differs is evaluated as usual.
 #pragma once
 
 #include <memory>
@@ -19,9 +19,9 @@ namespace mx = mlx::core;
 
 struct Captured;
 
-// The operations behind some arrays.
+// The operations that compute some arrays.
 struct Graph {
-  // Where an operand comes from: an output of a node, or a leaf where `node` is -1.
+  // The source of an operand: output `at` of a node, or leaf `at` if `node` is -1.
   struct Place {
     int node, at;
     bool operator==(const Place&) const = default;
@@ -32,7 +32,7 @@ struct Graph {
     std::vector<mx::Shape> shapes;
     std::vector<mx::Dtype> dtypes;
   };
-  // An array that is computed already.
+  // An input that is evaluated already.
   struct Leaf {
     const void* buffer;
     int64_t offset;
@@ -42,25 +42,25 @@ struct Graph {
     mx::Dtype dtype;
     bool is_dense;
   };
-  // Inputs before the nodes that read them.
+  // In topological order: a node comes after the nodes that it reads.
   std::vector<Node> nodes;
   std::vector<Leaf> leaves;
   std::vector<Place> roots;
-  // An output of each node, and the leaves.
+  // One output array of each node, and the arrays of the leaves.
   std::vector<mx::array> heads, values;
 };
 
 class Replay {
  public:
-  // Queues the computation of the arrays, as mx::async_eval. Of the other arrays that this computes, only those that were written in place are
-  // evaluated afterwards.
+  // Queues the evaluation of `roots`, like mx::async_eval. Intermediate arrays stay unevaluated, except those that were
+  // written in place.
   void eval(std::vector<mx::array> roots);
 
  private:
-  // The last computation that was not launched as a graph. It holds small leaves alone.
+  // The last graph that was evaluated without a capture. It keeps small leaves only.
   std::optional<Graph> seen_;
   std::shared_ptr<Captured> captured_;
-  // Computations that could not be captured.
+  // The number of captures that ended in an error. After most_failures no further capture is tried.
   int failures_ = 0;
 };
 

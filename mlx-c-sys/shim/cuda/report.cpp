@@ -10,7 +10,7 @@
 namespace mlxrs::cuda {
 namespace {
 
-// The memory of a stream's reports. It is never freed, because captured kernels have its addresses.
+// The memory for a stream's report. It is never freed, because captured kernels keep its addresses.
 struct Stream {
   mx::Stream stream;
   volatile Finding* finding;
@@ -44,7 +44,7 @@ const Stream& stream_of(mx::Stream s) {
   return *own.back();
 }
 
-// The operations that have reports, by their numbers.
+// The checked operations. A report refers to an operation by its place in `all`.
 struct Operations {
   std::mutex guard;
   std::vector<std::pair<Indexed, std::string>> all;
@@ -94,7 +94,7 @@ void forget_findings() {
     try {
       mx::synchronize(stream->stream);
     } catch (const std::exception&) {
-      // The next evaluation on the stream reports the same.
+      // The next evaluation on the stream raises the same error.
     }
     if (stream->finding->is_set != 0) {
       stream->finding->is_set = 0;

@@ -1,5 +1,6 @@
-// Errors of kernels. A kernel cannot fail, so it writes an index outside of its axis to memory of the host, and goes on with another
-// index. An evaluation reads that memory after it has waited for its results: no synchronisation is added.
+// Errors that kernels report. A kernel cannot raise an error, so it writes an index out of range to pinned host memory
+// and goes on with a valid index. The host reads that memory after it has waited for the results of an evaluation, so
+// reports add no synchronisation.
 #pragma once
 
 #include <optional>
@@ -10,16 +11,17 @@
 
 namespace mlxrs::cuda {
 
-// What an index is of, and so which words its error has (checked.h).
+// What an index selects. This decides the words of the error (checked.h).
 enum class Indexed { axis, rows, experts };
 
-// Where a kernel of this stream reports indices. `what` names the operation. Before a capture the place must be prepared.
+// Where kernels of stream `s` report an index. `what` names the operation in the error. prepare_reports must have been
+// called for the stream before a capture.
 Report report_of(Indexed of, const std::string& what, mx::Stream s);
 void prepare_reports(mx::Stream s);
 
-// The error of a kernel of this thread's streams, if one has reported an index.
+// The error that a kernel of this thread's streams has reported, if any.
 std::optional<std::string> finding();
-// Waits for this thread's streams, and forgets what their kernels have reported.
+// Waits for this thread's streams, then clears their reports.
 void forget_findings();
 
 } // namespace mlxrs::cuda

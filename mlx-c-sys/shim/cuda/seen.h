@@ -1,4 +1,5 @@
-// Which keys a query sees, for kernels and for tests on the CPU. The masks and layouts are mlxrs_mask and mlxrs_slots of mlxrs_fast.h.
+// The attention mask: which keys a query sees. Used by the kernels and by tests on the CPU. The values of masks and
+// layouts are those of mlxrs_mask and mlxrs_slots in mlxrs_fast.h.
 #pragma once
 
 #ifdef __CUDACC__
@@ -29,22 +30,23 @@ struct Seen {
     }
     return mask == positions && layout == behind ? offset - (slots - tokens) + slot : slot;
   }
-  // The same of a slot that may be outside of the buffer.
+  // The position of the key in a slot, or `nowhere` for a slot outside of the buffer.
   MLXRS_DEVICE int key(int slot) const {
     return slot >= slots ? nowhere : mask == none ? 0 : position(slot);
   }
-  // Whether a query at a position, or at `nowhere`, sees the key at a position.
+  // Whether a query at position `query` sees a key at position `key`. Either may be `nowhere`.
   MLXRS_DEVICE bool sees(int query, int key) const {
     if (query == nowhere || key < 0) {
       return false;
     }
     return mask == none || (key <= query && (window <= 0 || key > query - window));
   }
-  // Whether a token of this step sees the key in a slot.
+  // Whether token `token` of this step sees the key in slot `slot`.
   MLXRS_DEVICE bool operator()(int token, int slot) const {
     return sees(offset + token, key(slot));
   }
-  // Slots outside of this are seen by none of the tokens `from` to `to`.
+  // The range of slots that tokens `from` to `to` can see. It may include slots that are masked, but it leaves out none
+  // that is seen.
   MLXRS_DEVICE Range range(int from, int to) const {
     if (mask == none) {
       return {0, slots};
@@ -52,7 +54,7 @@ struct Seen {
     int first = window > 0 ? offset + from - window + 1 : 0, end = offset + to + 1;
     first = first > 0 ? first : 0;
     if (mask == positions && layout == ring) {
-      // Positions that have not come round yet are in their own slots.
+      // While the ring is not full, each position p is in slot p.
       if (offset + tokens > slots) {
         return {0, slots};
       }

@@ -1,4 +1,4 @@
-// A walk through the lazy graph behind some arrays.
+// Walks through the lazy graph that computes some arrays.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,15 @@
 
 namespace mlxrs::cuda {
 
-// Numbers of addresses. A table that is cleared without being written, and keeps its memory: a decode step looks up some thousand addresses.
+// A hash table from addresses to numbers. clear() only starts a new round, so that it neither writes nor frees memory:
+// a decode step looks up some thousand addresses.
 class Numbers {
  public:
   void clear() {
     round_++;
     size_ = 0;
   }
-  // -1: there is none.
+  // -1 if the address is not in the table.
   int find(uintptr_t address) const {
     for (size_t at = first(address);; at = (at + 1) % slots_.size()) {
       const auto& slot = slots_[at];
@@ -28,7 +29,7 @@ class Numbers {
       }
     }
   }
-  // Of an address that has none.
+  // The address must not be in the table yet.
   void add(uintptr_t address, int number) {
     if (2 * ++size_ > slots_.size()) {
       auto old = std::exchange(slots_, std::vector<Slot>(2 * slots_.size()));
@@ -66,15 +67,15 @@ class Numbers {
 
 class Walk {
  public:
-  // Calls leaf(array) for each array that is computed already, and node(array) for an output of each operation, inputs before what reads them. False if a call
-  // gives false, or if something is not of this stream alone.
+  // Visits the graph behind `roots` in topological order. Calls leaf(array) for each evaluated array, and node(array)
+  // with one output of each operation. Returns false if a call does, or if an operation is on another stream than `s`.
   template <class Leaf, class Node>
   bool run(const std::vector<mx::array>& roots, mx::Stream s, const Leaf& leaf, const Node& node) {
     nodes_.clear();
     leaves_.clear();
     int nodes = 0, leaves = 0;
     std::vector<std::pair<mx::array, size_t>> path;
-    // Begins with a node.
+    // Visits an array: a leaf at once, a node by pushing it on the path.
     auto visit = [&](const mx::array& a) {
       if (is_ready(a)) {
         if (leaves_.find(a.id()) >= 0) {
@@ -121,7 +122,7 @@ class Walk {
     }
     return true;
   }
-  // Of an array that was visited.
+  // The place of an array that this walk has visited.
   Graph::Place place_of(const mx::array& a) const {
     return is_ready(a) ? Graph::Place{-1, leaves_.find(a.id())}
                        : Graph::Place{nodes_.find(a.primitive_id()), static_cast<int>(a.sibling_position())};

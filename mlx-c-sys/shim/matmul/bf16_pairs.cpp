@@ -1,3 +1,5 @@
+// The division of a product among the kernels of bf16_pairs.h: weights that are transposed in registers (at most 4 rows
+// of x), read in place (at most 64), or converted to panels of bf16.
 #include "bf16_pairs.h"
 
 #include <cstring>
@@ -8,21 +10,21 @@
 namespace mlxrs::matmul {
 namespace {
 
-// A panel of written-out weights: `panel` rows, `part` elements of k at a time. A panel fits in L1.
+// A panel of weights in bf16: `panel` rows with `part` elements of k at a time, which fit in L1.
 constexpr long panel = 4 * Bf16Pairs::unit, part = 256;
-// Up to this many rows of x, dense weights are multiplied in place, without a panel: they are read only a few times.
+// Up to this many rows of x, dense weights are read in place, because they are read only a few times.
 constexpr long few_dense = 64;
 
-// The distance between rows that are multiplied side by side. Each of the `side_by_side` rows then lies in a long run
-// of memory of its own. The distance is odd, because rows are often a fraction of a page long, and rows an even
-// distance apart would fall into the same cache sets. It is chosen so that no short runs are left over.
+// The distance between rows that are multiplied together. Each of the `side_by_side` rows is then in a long contiguous
+// range of memory of its own. The distance is odd: rows are often a fraction of a page long, and rows an even distance
+// apart would fall into the same cache sets. It is chosen so that no short ranges remain.
 long far_apart(long rows, long side_by_side) {
   constexpr long most = 63;
   const long all = rows / side_by_side, times = (all + most - 1) / most, far = (all + times - 1) / times;
   return far % 2 != 0 ? far : far / 2 | 1;
 }
 
-// The values that all functions of one call to by_bf16_pairs share.
+// What the functions of one call to by_bf16_pairs share.
 struct Call {
   const Bf16Pairs& kernels;
   const Dequantizer& dequantizer;
@@ -31,8 +33,8 @@ struct Call {
   long block_size, unit_k, pairs;
 };
 
-// Computes y for dense weights from row `row` on, a block of rows at a time, with weights transposed in registers. For
-// at most Bf16Pairs::few rows of x. Returns the first row that is left.
+// Computes y for dense weights from row `row` on, a block of rows at a time, transposed in registers. For at most
+// Bf16Pairs::few rows of x. Returns the first row that remains.
 long by_turning(const Call& call, const Product& p, const Weights& w, long row, long row_end) {
   constexpr long lanes = Bf16Pairs::lanes_of_few;
   while (row_end - row >= lanes) {
@@ -52,7 +54,7 @@ long by_turning(const Call& call, const Product& p, const Weights& w, long row, 
   return row;
 }
 
-// The same for more rows of x. Here x is packed, and weights are read in place.
+// Computes y for dense weights that are read in place, with packed x. Returns the first row that remains.
 long in_place(const Call& call, const Product& p, const Weights& w, long row, long row_end) {
   const long distance = round_up(p.m, Bf16Pairs::lanes(p.m));
   while (row_end - row >= Bf16Pairs::unit) {
@@ -68,7 +70,7 @@ long in_place(const Call& call, const Product& p, const Weights& w, long row, lo
   return row;
 }
 
-// Writes elements [k, k_end) of `rows` rows to `to`, in bf16. Up to a whole unit of rows, the last row is repeated.
+// Writes elements [k, k_end) of a panel's rows to `to`, in bf16. The last row is repeated up to a whole unit of rows.
 void write_panel(const Call& call, const Panel& from, long k, long k_end, uint16_t* to) {
   const Weights& w = from.w;
   if (w.coding != Coding::bf16) {
@@ -86,14 +88,13 @@ void write_panel(const Call& call, const Panel& from, long k, long k_end, uint16
   }
 }
 
-// Computes y for weights of any coding, through panels in bf16.
+// Computes y for weights of any coding, converted to panels of bf16.
 void by_written_panels(const Call& call, const Product& p, const Weights& w, long row, long row_end) {
   const long distance = round_up(p.m, Bf16Pairs::lanes(p.m)), groups = round_up(panel * w.groups(), 16);
   float* sums = for_task.of<float>(panel * distance + 2 * groups + panel * part / 2);
   float *scales = sums + panel * distance, *biases = scales + groups;
   auto* out = reinterpret_cast<uint16_t*>(biases + groups);
-  // While one panel is multiplied with all of x, the cache lines of the next panel are prefetched. This is the number
-  // of bytes for each step.
+  // The bytes of the next panel that are prefetched in each step, while this panel is multiplied with all of x.
   const long fetch_step = std::max(1L, 64L * w.bits / 16 / ((p.m + 31) / 32));
   for (; row < row_end; row += panel) {
     const long rows = std::min(panel, row_end - row);
@@ -125,7 +126,7 @@ void by_bf16_pairs(const Product& p, const Job& job, const Bf16Pairs& kernels, c
   const bool where_they_are = w.coding == Coding::bf16 && w.k % 2 == 0 && p.m <= few_dense, is_turned = where_they_are && p.m <= Bf16Pairs::few;
   const long unit = is_turned ? Bf16Pairs::lanes_of_few : Bf16Pairs::unit;
   char* x = for_all.of<char>(blocks * size);
-  // When all weights are transposed, x is read in place and need not be packed.
+  // If all weights are transposed, x is read in place and is not packed.
   if (!is_turned || std::any_of(job.parts.begin(), job.parts.end(), [&](const Part& part) { return part.w.n % unit != 0; })) {
     each(blocks, p.m * w.k, [&](uint32_t i) {
       kernels.pack(p.x + i * lanes, std::min(lanes, p.m - i * lanes), w.k, dealt, lanes, pairs, x + i * size);

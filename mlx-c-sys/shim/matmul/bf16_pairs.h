@@ -1,10 +1,10 @@
-// Products in bf16 by VDPBF16PS, which adds the products of two pairs to each lane.
+// Products in bf16 with VDPBF16PS, which adds the products of two pairs of elements to each lane.
 //
-// A lane holds a pair of elements of a row of x, and a load broadcasts a pair of a row of weights to all lanes. So
+// A lane holds a pair of elements of one row of x, and a load broadcasts a pair of a row of weights to all lanes. So
 // weights are read in the checkpoint's layout, nothing is added across lanes, and only x, which is small, is
-// transposed. With up to 4 rows of x most lanes would be empty: then weights are transposed in registers, and a lane is
-// a row of weights. In both forms an element of y adds the pairs in the order of k, so that a row of x gets the same
-// bits alone and among others.
+// transposed. With at most 4 rows of x most lanes would be empty; then weights are transposed in registers, and a lane
+// is a row of weights. In both forms an element of y adds the pairs in the order of k, so that a row of x gives the
+// same bits alone and in a batch.
 #pragma once
 
 #include "dequantize.h"
@@ -15,21 +15,21 @@ struct Job;
 
 // Operands of `multiply`: a multiple of Bf16Pairs::unit rows of weights, m rows of x, and a range of k.
 struct PairTiles {
-  // The first row of weights, the bytes from one row to the next, and the number of rows.
+  // The first row of weights, the stride of rows in bytes, and the number of rows.
   const void* w;
   long w_row, rows;
-  // The packed blocks of x, from the first pair on, and the bytes from one block to the next.
+  // The packed blocks of x from the first pair on, and the stride of blocks in bytes.
   const void* x;
   long x_block;
-  // The number of rows of x, and of pairs in each row.
+  // The number of rows of x, and of pairs in a row.
   long m, pairs;
-  // The sums of row r of the weights begin at sums + r * distance. They start at zero if `first`, else at the values
-  // there.
+  // The sums for row r of the weights begin at sums + r * distance. They start at zero if `first`, else they are added
+  // to.
   float* sums;
   long distance;
   bool first;
-  // The memory that is prefetched meanwhile: `fetch`, then `fetch_step` bytes further each time, once for each cache
-  // line of the rows and each two blocks of x. If null, the memory behind each row is prefetched.
+  // Memory to prefetch meanwhile: `fetch`, then `fetch_step` bytes further for each cache line of the rows and each two
+  // blocks of x. If null, the memory after each row is prefetched.
   const char* fetch;
   long fetch_step;
 };
@@ -41,14 +41,14 @@ struct PairRows {
   long w_row;
   const void* const* x;
   long m, pairs;
-  // For each row of x, its sums with all rows of weights.
+  // For each row of x, its sums for all rows of weights.
   float* sums;
 };
 
 struct Bf16Pairs {
   static constexpr long unit = 12, few = 4, lanes_of_few = 16;
 
-  // The number of rows of x in a packed block, and the bytes of a block.
+  // The rows of x in a packed block, and the bytes of a block.
   static constexpr long lanes(long m) {
     return m <= 8 ? 8 : 16;
   }
@@ -56,13 +56,13 @@ struct Bf16Pairs {
     return lanes(m) * pairs * 4;
   }
 
-  // Packs a block of `rows` rows of k elements each. The other rows of the block become zeros. `dealt` is the order of
-  // the weights' elements (Dequantizer::dealt).
+  // Packs a block of `rows` rows of k elements each. The block's other rows become zeros. `dealt` is the element order
+  // of the weights (Dequantizer::dealt).
   void (*pack)(const void* const* x, long rows, long k, int dealt, long lanes, long pairs, void* to);
   void (*multiply)(const PairTiles& t);
   void (*multiply_few)(const PairRows& r);
-  // Rounds the sums of n rows of weights with m rows of x and writes them to y[i] + row. Sums may be read up to a
-  // multiple of 16 rows.
+  // Rounds the sums of n rows of weights for m rows of x, and writes them to y[i] + row. Sums are read up to a multiple
+  // of 16 rows.
   void (*write)(const float* sums, long distance, long m, long n, long row, void* const* y);
 };
 

@@ -1,3 +1,4 @@
+// The kernels of bf16_pairs.h with AVX-512 BF16.
 #include "bf16_pairs.h"
 
 #ifdef __AVX512BF16__
@@ -68,18 +69,17 @@ struct Eight {
   }
 };
 
-// The number of rows whose addresses are computed from one pointer.
+// The rows whose addresses are computed from one pointer.
 constexpr int near = 3;
 
-// How many bytes ahead a row's cache lines are prefetched. For transposed weights the distance is smaller, because more
-// rows are read at once.
+// Prefetch distances in bytes. The distance is smaller for transposed weights, because more rows are read at once.
 constexpr long ahead = 1024, ahead_of_turned = 512;
 
-// The number of rows of weights in a tile.
+// The rows of weights in a register tile.
 constexpr int side = Bf16Pairs::unit;
 
-// Adds the products of a tile's rows of weights with X blocks of x to the sums at `to`. With BEHIND the memory behind
-// each row is prefetched, else `fetch` and what follows.
+// Adds the products of a tile's rows of weights with X blocks of x to the sums at `to`. Prefetches the memory after
+// each row if BEHIND, else `fetch` and what follows it.
 template <class V, int X, bool BEHIND>
 INLINE void tile(const PairTiles& t, const char* w, const char* x, float* to, const char* fetch) {
   typename V::Sums sums[side][X];
@@ -136,7 +136,7 @@ INLINE void tile(const PairTiles& t, const char* w, const char* x, float* to, co
       at += 4 * V::lanes * pairs;
     }
   };
-  // Four pairs. The rows of one pointer are prefetched meanwhile, so that 16 pairs prefetch each row once.
+  // Four pairs. The three rows of pointer i are prefetched meanwhile, so that 16 pairs prefetch each row once.
   auto four = [&](int i) ALWAYS_INLINE {
 #pragma GCC unroll 3
     for (int j = 0; j < near; j++, fetch += fetch_step) {
@@ -194,7 +194,7 @@ void multiply(const PairTiles& t) {
   t.fetch == nullptr ? multiply_by<true>(t) : multiply_by<false>(t);
 }
 
-// Computes M rows of x.
+// Computes y for M rows of x, with weights transposed in registers.
 template <int M>
 void few_rows(const PairRows& r) {
   auto* w = static_cast<const char*>(r.w);
@@ -260,7 +260,7 @@ void pack(const void* const* x, long rows, long k, int dealt, long lanes, long p
         continue;
       }
       for (long i = 0; i < 2 * here; i++) {
-        // The place in its block of 64 of the element that goes to place i.
+        // The element of x that goes to place `place`, in the element order of the weights.
         const long place = 2 * first + i, of_64 = place % 64, part_of = 64 / dealt;
         const long element = place - of_64 + of_64 % part_of * dealt + of_64 / part_of;
         at[i] = element < k ? from[element] : 0;

@@ -1,3 +1,4 @@
+// The division of a product among tasks for the kernels of bf16_tiles.h.
 #include "bf16_tiles.h"
 
 #include <algorithm>
@@ -9,13 +10,13 @@ namespace mlxrs::matmul {
 void by_bf16_tiles(const Product& p, const Job& job, const Bf16Tiles& tiles, const Dequantizer& dequantizer) {
   const Weights& w = job.w();
   int dealt = dequantizer.dealt(w);
-  // With few rows of x, a task is a long range of the weights. With many, a core takes a band of x, which stays in its
-  // L2, and all weights.
+  // With few rows of x, a task is a long range of the weights. With many rows, a task is a band of x, which stays in
+  // the core's L2, and all weights.
   const bool few = p.m <= memory_bound_rows;
   const long parts = few || Bf16Tiles::is_large(p.m, w.k) ? 1 : 4, all = round_up(job.n(), Bf16Tiles::unit);
   const long band = few ? p.m : Bf16Tiles::band(p.m, w.k), most = few ? all : std::min(all, Bf16Tiles::most(p.m, w.k));
-  // The blocks of a band are packed by one thread. It is likely the thread that multiplies them, because tasks have the
-  // same order in both loops.
+  // One thread packs the blocks of a band. Both loops have the same order of tasks, so it is likely the thread that
+  // multiplies the band.
   const long blocks = (p.m + 15) / 16, together = band == p.m ? 1 : std::max(1L, band / 16 / threads_of((p.m + band - 1) / band));
   const long steps = Bf16Tiles::steps(w.k, dealt);
   auto* packed = for_all.of<uint16_t>(Bf16Tiles::packed_size(p.m, steps));

@@ -1,3 +1,4 @@
+// The kernels of bf16_tiles.h with AMX.
 #include "bf16_tiles.h"
 
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512BF16__)
@@ -16,8 +17,8 @@ constexpr long few = 64, panel_rows = 16, panel_k = 256;
 // [k, k + block_k) of a block stay in L1; x is loaded without displacing them.
 constexpr long block_rows = 32, block_k = 512;
 
-// Gives x the element order of the weights (see Dequantizer): which of 64 elements come in the first 32, and which in
-// the second.
+// The element order of the weights (see Dequantizer), applied to x: which of 64 elements are in the first 32, and which
+// in the second.
 struct Order {
   int dealt;
   __m512i halves[2];
@@ -31,7 +32,7 @@ struct Order {
     halves[1] = _mm512_load_si512(from + 32);
   }
 
-  // Step s of a row of x, 32 elements. Elements from `end` on are zeros.
+  // Step s of a row of x: 32 elements. Elements from `end` on are zeros.
   INLINE __m512i operator()(const uint16_t* x, long s, long end) const {
     auto load = [&](long at) ALWAYS_INLINE {
       long n = end - at;
@@ -65,8 +66,8 @@ void pack(const Product& p, long k, int dealt, long block, uint16_t* packed) {
   }
 }
 
-// The loop over the weights of a task with more than a few rows of x. The outer loop takes pieces of k, whose x stays
-// in L2. The inner loop takes parts of a piece, whose block of weights stays in L1. Sums are stored between parts.
+// The loop over the weights of a task with many rows of x. The outer loop takes pieces of k, whose x stays in L2. The
+// inner loop takes parts of a piece, whose block of weights stays in L1. Sums are stored between parts.
 struct Plan {
   long m, k, steps, piece_k, part_k;
 
@@ -76,27 +77,27 @@ struct Plan {
       part_k = Bf16Tiles::part_of(piece_k, block_k, 128);
     }
   }
-  // The number of tiles of sums that a block of weights has.
+  // The tiles of sums for a block of weights.
   long tiles() const {
     return (m + 15) / 16 * 2;
   }
-  // Whether the sums of all blocks are stored, or those of one block at a time.
+  // Whether the sums of all blocks of weights are stored at once, because k has several pieces.
   bool all_wait() const {
     return piece_k < k;
   }
 };
 
-// The layout of a task's scratch memory.
+// The parts of a task's scratch memory.
 struct Scratch {
-  // Weights, written out as bf16.
+  // Weights, converted to bf16.
   uint16_t* panel;
   float *scales, *biases;
-  // Sums that are about to be written to y, and sums that are continued at the next part of k.
+  // `out`: sums that are about to be written to y. `sums`: sums that continue at the next part of k.
   static constexpr long out_tiles = 16;
   Tile *out, *sums;
 
-  // The distance between rows of the panel is an odd number of cache lines. So the rows of a tile, and rows that are
-  // written one after the other, fall into different cache sets.
+  // Rows of the panel are an odd number of cache lines apart. So the rows of a tile, and rows that are written one
+  // after the other, fall into different cache sets.
   static long ld(const Plan& plan) {
     return (plan.part_k + 63) / 64 * 64 + 32;
   }
@@ -141,7 +142,7 @@ struct Scratch {
   }
 };
 
-// Writes elements [k, k_end) of a panel, `height` rows of it. Missing rows, and elements behind the end, become zeros.
+// Writes elements [k, k_end) of a panel with `height` rows. Missing rows and elements become zeros.
 void fill(const Dequantizer& e, const Panel& p, long k, long k_end, long height, uint16_t* to, long ld) {
   if (p.rows < height || (k_end - k) % 32 != 0) {
     std::memset(to, 0, height * ld * sizeof(uint16_t));
@@ -149,9 +150,9 @@ void fill(const Dequantizer& e, const Panel& p, long k, long k_end, long height,
   e.to_bf16(p, k, k_end, to, ld);
 }
 
-// Multiplies dense rows [row, row_end) with one block of x, in place. The rows of a tile lie far apart: 16 long runs of
-// memory are read faster than adjacent rows. After 16 tiles, each run has 16 adjacent sums to write. Returns the first
-// row that is left.
+// Multiplies dense rows [row, row_end) with one block of x, in place. The rows of a tile are far apart, because 16 long
+// ranges of memory are read faster than adjacent rows. After 16 tiles, each range has 16 adjacent sums to write.
+// Returns the first row that remains.
 template <int W>
 long dense_stretches(const Product& p, const Weights& w, const uint16_t* x, long row, long row_end, Tile* sums) {
   const long distance = rows_apart(row_end - row);
@@ -170,8 +171,8 @@ long dense_stretches(const Product& p, const Weights& w, const uint16_t* x, long
   return row + 16 * distance;
 }
 
-// Multiplies with at most X blocks of 16 rows of x. The weights of a tile are read once, nearly in memory order, and
-// all sums stay in registers.
+// Multiplies with at most X blocks of 16 rows of x. A tile of weights is read once, almost in memory order, and all
+// sums stay in registers.
 template <int X, int W = 16>
 void few_columns(
     const Product& p, const Plan& plan, const Weights& w, const Dequantizer& e, const uint16_t* x, long row, long row_end,
@@ -192,7 +193,7 @@ void few_columns(
       Panel panel = s.prepare(w, e, row, rows, 0, w.k);
       for (long k = 0; k < w.k; k += panel_k) {
         long k_end = smaller(w.k, k + panel_k);
-        // The next rows in memory order are prefetched, because these rows are read across it.
+        // Prefetches the next rows in memory order.
         long next = row + 16 < row_end ? row + 16 : row;
         panel.next = static_cast<const uint8_t*>(w.data) + (next * w.k + rows * k) * w.bits / 8;
         fill(e, panel, k, k_end, panel_rows, s.panel, ld);
@@ -212,7 +213,7 @@ struct Piece {
   long row, rows, k, k_end;
 };
 
-// Computes the products of a piece with 16 X rows of x, from row m on.
+// Multiplies a piece with 16 X rows of x, from row m on.
 template <int X>
 void multiply_block(const Product& p, const Plan& plan, const Piece& piece, const uint16_t* x, long m, Tile* sums, const Scratch& s) {
   if (piece.k == 0) {
@@ -253,7 +254,7 @@ void many_columns(
         fill(e, panel, piece.k, piece.k_end, block_rows, s.panel, Scratch::ld(plan));
         for (long m = 0, tiles; m < p.m; m += 16 * tiles) {
           const long left = (p.m - m + 15) / 16;
-          // Two tiles twice are faster than three and one.
+          // Two times two tiles are faster than three and one.
           tiles = left == 4 ? 2 : smaller(left, 3);
           const auto multiply = tiles == 3 ? multiply_block<3> : tiles == 2 ? multiply_block<2> : multiply_block<1>;
           multiply(p, plan, piece, x, m, sums + m / 16 * 2, s);
@@ -262,7 +263,7 @@ void many_columns(
       sums += plan.all_wait() ? plan.tiles() : 0;
     }
   }
-  // y may have been written by non-temporal stores.
+  // y may have been written with non-temporal stores.
   _mm_sfence();
 }
 

@@ -1,8 +1,8 @@
-// Tile operations: sums of products, and rounding and writing of sums.
+// AMX tile operations for bf16: sums of products, and rounding and writing of the sums.
 //
-// Measured (docs/cpu-matmul.md): the unit that stores tiles sleeps after about 2000 cycles without a store and takes
-// 700 to wake up, and so does the unit that multiplies tiles. So a loop that runs longer stores a tile to `nowhere`
-// from time to time.
+// Measured (docs/cpu-matmul.md): the unit that stores tiles goes to sleep after about 2,000 cycles without a store and
+// takes 700 cycles to wake up; so does the unit that multiplies tiles. Loops that run longer therefore store a tile to
+// `nowhere` from time to time.
 #pragma once
 
 #include <immintrin.h>
@@ -25,8 +25,7 @@ INLINE long smaller(long a, long b) {
   return a < b ? a : b;
 }
 
-// The number of rows of x that a tile has room for. With up to 8 rows, x takes half of L1, and the weights pass through
-// the rest.
+// The rows of x in a tile. With up to 8 rows, x takes half of L1, and the weights pass through the rest.
 INLINE long columns_of(long m) {
   return m <= 8 ? 8 : 16;
 }
@@ -40,7 +39,7 @@ INLINE void zero_sums() {
   if constexpr (SUMS > 4) _tile_zero(4);
   if constexpr (SUMS > 5) _tile_zero(5);
 }
-// Loads stored sums without caching them in L1, because they are not needed again.
+// Loads stored sums. They bypass L1, because they are not needed again.
 template <int SUMS>
 INLINE void load_sums(const Tile* t) {
   _tile_stream_loadd(0, t, 64);
@@ -60,12 +59,12 @@ INLINE void store_sums(Tile* t) {
   if constexpr (SUMS > 5) _tile_stored(5, t + 5, 64);
 }
 
-// Whether the next weights are prefetched, and from where at the end of the rows: the memory behind each row, or the
-// next 16 rows when rows are adjacent.
+// Which weights are prefetched, after the end of the rows: none, the memory after each row, or the next 16 rows where
+// rows are adjacent.
 enum class Ahead { no, stretches, side_by_side };
 
-// Loads a tile of x. Where prefetched weights need L1 and x is too large to stay there, x is loaded without being
-// cached in L1. This is a macro because the tile's number is part of the instruction.
+// Loads a tile of x. It bypasses L1 if prefetched weights need L1 and x is too large to stay there. This is a macro
+// because the tile's number is part of the instruction.
 #define LOAD_X(tile, from, row)                 \
   if constexpr (AHEAD == Ahead::no || X == 1) { \
     _tile_loadd(tile, from, row);               \
@@ -73,8 +72,8 @@ enum class Ahead { no, stretches, side_by_side };
     _tile_stream_loadd(tile, from, row);        \
   }
 
-// Adds the products of one tile of weights and X tiles of x to sums 0 to X - 1. The tiles of x lie `block` elements
-// apart and have room for W rows of x.
+// Adds the products of one tile of weights and X tiles of x to sums 0 to X - 1. Tiles of x are `block` elements apart
+// and have room for W rows of x.
 template <int X, int W, Ahead AHEAD>
 INLINE void tiles(const uint16_t* w, long row, const uint16_t* x, long block, long steps, Tile* nowhere) {
   for (long s = 0; s < steps; s++, w += 32, x += 32 * W) {
@@ -108,8 +107,8 @@ INLINE void tiles(const uint16_t* w, long row, const uint16_t* x, long block, lo
 }
 #undef LOAD_X
 
-// Adds the products of two tiles of weights and X tiles of x to sums 0 to 2 X - 1. The tiles of x lie `block` elements
-// apart. They are loaded from L2 without being cached in L1, where the weights stay.
+// Adds the products of two tiles of weights and X tiles of x to sums 0 to 2 X - 1. Tiles of x are `block` elements
+// apart. They are loaded from L2 and bypass L1, where the weights stay.
 template <int X>
 INLINE void multiply(const uint16_t* w, long ld, const uint16_t* x, long block, long steps, Tile* nowhere) {
   const uint16_t* w1 = w + 16 * ld;
@@ -138,8 +137,8 @@ INLINE void multiply(const uint16_t* w, long ld, const uint16_t* x, long block, 
   }
 }
 
-// Rounds sums to bf16 and writes them to y[first_row + row of x][column + row of weights]. There are up to 16 rows of
-// weights, `distance` apart, with 16 rows of x.
+// Rounds sums to bf16 and writes them to y[first_row + row of x][column + row of weights]. `sums` has up to 16 rows of
+// weights, `distance` apart, for 16 rows of x.
 void write(const Product& p, const float* sums, long distance, long first_row, long column, long columns) {
   long rows = smaller(16, p.m - first_row);
   auto to = [&](long i) ALWAYS_INLINE { return static_cast<uint16_t*>(p.y[first_row + i]) + column; };
@@ -168,9 +167,9 @@ void write(const Product& p, const Tile& tile, long first_row, long column, long
   write(p, tile.sums[0], 16, first_row, column, columns);
 }
 
-// The same as write(), for two tiles with 16 rows of weights each. The second tile follows the first.
+// The same for two adjacent tiles with 16 rows of weights each.
 void write_pair(const Product& p, const Tile* tiles, long first_row, long column) {
-  // Both are rounded first: then two rows of weights are one row of pairs.
+  // Both tiles are rounded before the transposition, so that two rows of weights are one row of pairs.
   __m512i r[16];
 #pragma GCC unroll 16
   for (int i = 0; i < 16; i++) {
@@ -181,7 +180,7 @@ void write_pair(const Product& p, const Tile* tiles, long first_row, long column
   transpose(r);
   for (long i = 0; i < smaller(16, p.m - first_row); i++) {
     uint16_t* to = static_cast<uint16_t*>(p.y[first_row + i]) + column;
-    // A whole cache line can be written without reading it first. An _mm_sfence must follow.
+    // A store of a whole cache line can avoid reading the line first. An _mm_sfence must follow.
     if (!p.is_read && reinterpret_cast<uintptr_t>(to) % 64 == 0) {
       _mm512_stream_si512(reinterpret_cast<__m512i*>(to), r[i]);
     } else {

@@ -1,5 +1,5 @@
-// Conversions between the floating-point types, on bits. Included by files for different instruction sets: everything
-// has internal linkage.
+// Conversions between floating-point types by bit operations. Files for different instruction sets include this header,
+// so all functions have internal linkage.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ inline __attribute__((always_inline)) uint16_t to_bf16(float x) {
   return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? bits >> 16 | 0x40 : rounded);
 }
 
-// Shifts the bits to their places, and corrects the exponent's bias by a multiplication, which is also right for
-// subnormal numbers.
+// Shifts the bits to their places and corrects the exponent's bias with a multiplication, which is exact for subnormal
+// numbers too.
 inline __attribute__((always_inline)) float from_f16(uint16_t x) {
   uint32_t magnitude = x & 0x7fff;
   uint32_t bits = as_bits(as_float(magnitude << 13) * 0x1p112f);
@@ -48,12 +48,12 @@ inline __attribute__((always_inline)) uint16_t to_f16(float x) {
   return static_cast<uint16_t>(half | sign >> 16);
 }
 
-// 8 bits: sign, 4 of exponent, 3 of mantissa.
+// e4m3: sign, 4 bits of exponent, 3 bits of mantissa.
 inline __attribute__((always_inline)) float from_e4m3(uint8_t x) {
   float magnitude = as_float(static_cast<uint32_t>(x & 0x7f) << 20) * 0x1p120f;
   return as_float(as_bits(magnitude) | static_cast<uint32_t>(x & 0x80) << 24);
 }
-// A power of two. 0 stands for 2^-127, a subnormal number.
+// e8m0: a power of two. Code 0 is 2^-127, a subnormal number.
 inline __attribute__((always_inline)) float from_e8m0(uint8_t x) {
   return x == 0 ? 0x1p-127f : as_float(static_cast<uint32_t>(x) << 23);
 }

@@ -1,4 +1,4 @@
-// Small floating point numbers, 16 codes in 32 bits each, as f32.
+// Converts vectors of 16 small floating-point codes, one in each 32-bit lane, to f32.
 #pragma once
 
 #include <immintrin.h>
@@ -6,7 +6,7 @@
 namespace mlxrs::matmul {
 namespace {
 
-// E4M3: the bits are shifted to their places, and a multiplication corrects the exponent's bias.
+// e4m3: the bits are shifted to their places, and a multiplication corrects the exponent's bias.
 inline __attribute__((always_inline)) __m512 from_e4m3s(__m512i codes) {
   __m512i magnitude = _mm512_slli_epi32(_mm512_and_si512(codes, _mm512_set1_epi32(0x7f)), 20);
   __m512i sign = _mm512_slli_epi32(_mm512_and_si512(codes, _mm512_set1_epi32(0x80)), 24);
@@ -14,7 +14,7 @@ inline __attribute__((always_inline)) __m512 from_e4m3s(__m512i codes) {
   return _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(value), sign));
 }
 
-// E8M0: a power of two. Code 0 is 2^-127, a subnormal number.
+// e8m0: a power of two. Code 0 is 2^-127, a subnormal number.
 inline __attribute__((always_inline)) __m512 from_e8m0s(__m512i codes) {
   __mmask16 least = _mm512_testn_epi32_mask(codes, codes);
   return _mm512_castsi512_ps(_mm512_mask_mov_epi32(_mm512_slli_epi32(codes, 23), least, _mm512_set1_epi32(0x400000)));

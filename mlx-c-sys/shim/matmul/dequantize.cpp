@@ -1,4 +1,4 @@
-// Dequantisation for every machine, and the choice by instruction set.
+// Dequantisation for any machine, and the choice of the instruction set.
 #include "dequantize_portable.h"
 
 namespace mlxrs::matmul {

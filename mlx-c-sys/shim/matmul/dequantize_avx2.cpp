@@ -1,3 +1,4 @@
+// Dequantisation with AVX2.
 #include "dequantize_portable.h"
 
 #ifdef __AVX2__
@@ -11,7 +12,7 @@ namespace {
 #define ALWAYS_INLINE __attribute__((always_inline))
 #define INLINE inline ALWAYS_INLINE
 
-// Rows of 16-bit numbers.
+// Converts dense rows of 16-bit floats.
 template <__m256 (*eight)(const void*)>
 void dense_to_f32(const Panel& p, long k, long k_end, float* to, long ld) {
   const uint16_t* from = static_cast<const uint16_t*>(p.w.data) + p.row * p.w.k;
@@ -33,8 +34,8 @@ void dense_to_f32(const Panel& p, long k, long k_end, float* to, long ld) {
   }
 }
 
-// Eight codes as numbers. A 4-bit code is a sign and the index of a magnitude in a table; an 8-bit code is E4M3 (see
-// convert.h).
+// Converts eight codes to numbers. A 4-bit code is a sign and an index into a table of magnitudes; an 8-bit code is
+// e4m3 (see convert.h).
 template <Coding CODING>
 INLINE __m256 value_of(__m256i codes) {
   if constexpr (CODING == Coding::affine) {
@@ -51,7 +52,7 @@ INLINE __m256 value_of(__m256i codes) {
   }
 }
 
-// Dequantises rows of codes of BITS bits. BITS 0 stands for any other number of bits.
+// Converts rows of codes of BITS bits. BITS 0 stands for any other number of bits.
 template <Coding CODING, int BITS>
 void packed_to_f32(const Panel& p, long k, long k_end, float* to, long ld) {
   const Weights& w = p.w;
@@ -65,7 +66,7 @@ void packed_to_f32(const Panel& p, long k, long k_end, float* to, long ld) {
       const __m256 scale = _mm256_set1_ps(scales[g]);
       const __m256 bias = CODING == Coding::affine ? _mm256_set1_ps(biases[g]) : _mm256_setzero_ps();
       for (long i = at; i < at + w.group; i += 16, y += 16) {
-        // The memory may end where the row ends.
+        // Copies the last codes of a row, because the memory may end there.
         const uint8_t* here = from + i * w.bits / 8;
         const long left = (w.k - i) * w.bits / 8;
         uint8_t last[16];
@@ -76,7 +77,7 @@ void packed_to_f32(const Panel& p, long k, long k_end, float* to, long ld) {
         __m256i codes = BITS == 8 ? Sixteen::of_bytes(here) : BITS == 4 ? Sixteen::of_nibbles(here) : unpack(here);
         auto put = [&](__m128i eight, float* to) ALWAYS_INLINE {
           __m256 scaled = _mm256_mul_ps(value_of<CODING>(_mm256_cvtepi16_epi32(eight)), scale);
-          // Rounded twice, as in the portable loops.
+          // The product is rounded before the addition, as in the portable loops.
           _mm256_storeu_ps(to, CODING == Coding::affine ? _mm256_add_ps(scaled, bias) : scaled);
         };
         put(_mm256_castsi256_si128(codes), y);

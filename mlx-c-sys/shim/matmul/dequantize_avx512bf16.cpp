@@ -13,7 +13,7 @@ namespace {
 #define ALWAYS_INLINE __attribute__((always_inline))
 #define INLINE inline ALWAYS_INLINE
 
-// The values of the codes of 4-bit floating point.
+// The values of the 4-bit floats (e2m1).
 INLINE __m512 e2m1s() {
   return _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
 }
@@ -24,7 +24,7 @@ struct Row {
   const float *scales, *biases;
 };
 
-// Prefetches the memory behind the elements from `at` on, of `n` in all.
+// Prefetches the next panel's memory for the elements from `at` on, of `n` in all.
 INLINE void fetch(const Panel& p, long r, long at, long n) {
   _mm_prefetch(reinterpret_cast<const char*>(p.next) + (r * n + at) * p.w.bits / 8, _MM_HINT_T1);
 }
@@ -42,13 +42,13 @@ INLINE void each_row(const Panel& p, const Body& body) {
   }
 }
 
-// The group of element k is k >> shift: groups have 16, 32, 64 or 128 elements, so that no division is needed.
+// The group of element k is k >> shift. Groups have 16, 32, 64 or 128 elements.
 INLINE int shift_of(const Weights& w) {
   return __builtin_ctz(static_cast<unsigned>(w.group));
 }
 
-// Elements [16 i, 16 i + 16) of the 64 elements from k on, which belong to group (k + 16 i) >> shift. Codes of whole
-// bytes are read in place.
+// Elements [16 i, 16 i + 16) of the 64 elements from k on. Their group is (k + 16 i) >> shift. Codes of whole bytes are
+// read in place.
 template <Coding CODING, bool BYTES>
 INLINE __m512 sixteen(const Row& row, __m512i codes, long k, int shift, int i) {
   long g = (k + 16 * i) >> shift;
@@ -108,8 +108,8 @@ void packed_to_bf16(const Panel& p, long k, long k_end, uint16_t* to, long ld) {
   });
 }
 
-// Codes of 4 bits: a group has only 16 values. They are computed once and looked up, 32 at a time, by the codes in
-// memory order. The result has the order of the nibbles of the words or bytes (see Dequantizer).
+// 4-bit codes: a group has only 16 values. They are computed once and then looked up, 32 at a time, in memory order.
+// The result has the order of the nibbles of words or bytes (see Dequantizer).
 template <bool AFFINE>
 INLINE __m512 values_of(const Row& row, long g) {
   __m512 scale = _mm512_set1_ps(row.scales[g]);
@@ -124,8 +124,8 @@ INLINE __m512i table_of(const Row& row, long g, long g2) {
   return (__m512i)_mm512_cvtne2ps_pbh(values_of<AFFINE>(row, g2), values_of<AFFINE>(row, g));
 }
 
-// Groups of 64 or 128 elements: 64 elements are 16 words of one group, four elements in each. The table contains its
-// values twice, so that the bits of an index above the lowest four do not matter.
+// Groups of 64 or 128 elements: 64 elements are 16 words of one group, with four elements in each. The table has each
+// value twice, so that index bits above the lowest four do not matter.
 template <int GROUP>
 void words_to_bf16(const Panel& p, long k, long k_end, uint16_t* to, long ld) {
   const __m512i first = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(4), 1);
@@ -154,7 +154,7 @@ void words_to_bf16(const Panel& p, long k, long k_end, uint16_t* to, long ld) {
   });
 }
 
-// Smaller groups: 64 elements are 32 bytes of two or four groups.
+// Groups of 16 or 32 elements: 64 elements are 32 bytes of two or four groups.
 template <bool AFFINE, int GROUPS>
 void bytes_to_bf16(const Panel& p, long k, long k_end, uint16_t* to, long ld) {
   alignas(64) uint16_t which[32];
@@ -166,7 +166,7 @@ void bytes_to_bf16(const Panel& p, long k, long k_end, uint16_t* to, long ld) {
   int shift = shift_of(p.w);
   each_row(p, [&](const Row& row, long r) ALWAYS_INLINE {
     uint16_t* y = to + r * ld - k;
-    // Behind the last group there are no elements.
+    // There are no groups after the last one.
     auto table = [&](long g) ALWAYS_INLINE {
       return table_of<AFFINE>(row, g < last ? g : last, g + 1 < last ? g + 1 : last);
     };

@@ -1,4 +1,4 @@
-// Dequantisation in plain loops, which the compiler vectorises. Included by one file for each instruction set.
+// Dequantisation in plain loops, which the compiler vectorises. Each instruction set's file includes this header.
 #pragma once
 
 #include "dequantize.h"
@@ -9,7 +9,8 @@ namespace {
 
 constexpr float e2m1[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
 
-// Unpacks the codes of at most 64 elements, one to a byte. The codes of eight elements begin at a byte's first bit.
+// Unpacks the codes of at most 64 elements, one to a byte. The codes of each eight elements begin at the first bit of a
+// byte.
 inline void unpack(const uint8_t* from, int bits, long n, uint8_t* codes) {
   if (bits == 8) {
     for (long i = 0; i < n; i++) {
@@ -81,7 +82,7 @@ inline void part_to_f32(const Panel& p, long r, long k, long n, float* to) {
   }
 }
 
-// Calls put(r, at, n, values) for every part of the rows.
+// Calls put(r, at, n, values) for each part of the rows: n elements from `at` on.
 template <typename Put>
 void each_part(const Panel& p, long k, long k_end, const Put& put) {
   long most = p.w.group > 0 && p.w.group < 64 ? p.w.group : 64;

@@ -1,3 +1,4 @@
+// See f32_panels.h.
 #include "f32_panels.h"
 
 #include <cstring>
@@ -8,7 +9,7 @@
 namespace mlxrs::matmul {
 namespace {
 
-// The distance between the rows of x or y in bytes if it is the same for all rows, else 0.
+// The stride of the rows of x or y in bytes, or 0 if it is not constant.
 long distance(const void* const* rows, long m) {
   auto at = [&](long i) { return static_cast<const char*>(rows[i]); };
   long step = m > 1 ? at(1) - at(0) : 0;
@@ -36,18 +37,18 @@ void row_from_f32(Float type, const float* from, long n, void* to) {
   }
 }
 
-// The number of rows of weights in a panel. A panel stays in L2.
+// The rows of weights in a panel, which stays in L2.
 constexpr long panel_rows = 48;
-// The number of rows of x that are multiplied with a panel at a time.
+// The rows of x that are multiplied with a panel at a time.
 constexpr long band = 96;
-// Up to this many rows of x, dense weights are read in place: the kernels widen them as they load them.
+// Up to this many rows of x, dense weights are read in place, and the kernels widen them as they load them.
 constexpr long few_dense = 16;
 
 const float* row_of(const Weights& w, long row) {
   return reinterpret_cast<const float*>(w.row(row));
 }
 
-// Kernels that read dense weights in place, for few rows of x, and that pack them, for many. Null for packed weights.
+// Kernels that read dense weights in place: `direct` for few rows of x, `pack` for many. Null for packed weights.
 struct InPlace {
   void (*direct)(const sgemm::Product&, const float* rows, long col, long col_end) = nullptr;
   void (*pack)(const sgemm::Product&, long col, long col_end, float* cols) = nullptr;
@@ -66,14 +67,14 @@ InPlace in_place_of(const Weights& w, const sgemm::Kernels& kernels) {
   return {};
 }
 
-// Writes rows [row, row + rows) of the weights to `panel`. `scales` and `biases` are scratch memory.
+// Writes rows [row, row + rows) of the weights to `panel` as f32. `scales` and `biases` are scratch memory.
 void write_panel(
     const Product& p, const Weights& w, const Dequantizer& dequantizer, long row, long rows, float* scales, float* biases,
     float* panel, long ld) {
   dequantize_groups(dequantizer, w, row, rows, scales, biases);
   Panel from{w, row, rows, 0, w.groups(), scales, biases, nullptr};
   dequantizer.to_f32(from, 0, w.k, panel, ld);
-  // The values of all other codings are exact in bf16.
+  // Rounds affine weights to bf16, as the other kernels for bf16 do. Values of the other codings are exact in bf16.
   if (p.type == Float::bf16 && w.coding == Coding::affine) {
     for (long i = 0; i < rows * ld; i++) {
       panel[i] = from_bf16(to_bf16(panel[i]));
@@ -81,12 +82,12 @@ void write_panel(
   }
 }
 
-// Computes y for rows of weights from `first` on, `side_by_side` at a time. Returns the first row that is left. The
-// rows of one call lie far apart, because several long runs of memory are read faster than one.
+// Computes y for rows of weights from `first` on, `side_by_side` at a time. Returns the first row that remains. The
+// rows of one call are far apart, because several long ranges of memory are read faster than one.
 long by_stretches(
     const Product& p, const Weights& w, sgemm::Product q, decltype(InPlace::direct) kernel, long side_by_side, const float* packed_x, long first,
     long row_end) {
-  // Sums stay in a cache until they are rounded.
+  // The sums stay in a cache until they are rounded.
   constexpr long most = 1 << 12;
   while (row_end - first >= side_by_side) {
     const long far = std::min(most, row_end - first) / side_by_side, rows = side_by_side * far;
@@ -143,7 +144,7 @@ void by_f32_panels(const Product& p, const Job& job, const sgemm::Kernels& kerne
     if (direct && is_direct_w) {
       first = by_stretches(p, w, all, in_place.direct, kernels.direct_cols(all), packed_x, first, row_end);
     }
-    // Rows of f32 with equal distances are written in place, others through each task's own `y`.
+    // Rows of f32 with a constant stride are written in place. Other rows go through each task's own `y`.
     long y_row = p.type == Float::f32 ? distance(p.y, p.m) / static_cast<long>(sizeof(float)) : 0;
     bool is_direct_y = p.type == Float::f32 && (p.m == 1 || y_row > 0);
     long columns_size = direct ? 0 : kernels.cols_size(all, panel_rows), open_size = direct ? 0 : kernels.open_size(all, rows_of_y);
@@ -164,7 +165,7 @@ void by_f32_panels(const Product& p, const Job& job, const sgemm::Kernels& kerne
       if (!direct) {
         (is_direct_w ? in_place.pack : kernels.pack_cols)(q, 0, rows, columns);
       }
-      // The next rows of dense weights are prefetched, a part of them for each band.
+      // Prefetches the next rows of dense weights, a part of them for each band.
       const long next = is_direct_w ? std::min(panel_rows, row_end - row - rows) * w.row_bytes() / bands : 0;
       auto meanwhile = [&](long i) {
         return sgemm::Stretch{reinterpret_cast<const char*>(row_of(w, row + rows)) + i / band * next, next};

@@ -1,4 +1,4 @@
-// Products in f32: panels of weights are dequantised and multiplied by the kernels of sgemm.
+// Products in f32: panels of weights are dequantised and multiplied by sgemm's kernels.
 #pragma once
 
 #include "../sgemm/product.h"

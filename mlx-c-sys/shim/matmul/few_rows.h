@@ -1,11 +1,12 @@
-// Kernels for few rows of x: the loop over the rows of weights. Included by the file of each instruction set.
+// The loop over the rows of weights for kernels with few rows of x. Each instruction set's file includes this header.
 //
 // A Kernel has:
 //   lanes_of<FORM, GROUP, Q, R>(product, weights, first, packed, row, rows, distance, scratch)
 //                          computes y for Q blocks of at most `lanes` rows of weights, `distance` rows apart, and for R
 //                          rows of x from row `first` on; rows of x from product.m on are skipped
 //   scratch_size(weights)  the bytes of `scratch`
-//   beside(form, rows)     the number Q of blocks that are processed side by side and share the loads of x
+//   beside(form, rows)     the number Q of blocks that are multiplied together and share the loads of x
+//   least_group            the smallest group that it supports
 //   least_group            the smallest group that it supports
 #pragma once
 
@@ -17,13 +18,13 @@
 namespace mlxrs::matmul {
 namespace {
 
-// The number of rows of weights whose sums are completed together.
+// The rows of weights whose sums are completed together.
 constexpr long lanes = 16;
 
-// Multiplies rows [row, row_end) of the weights with R rows of x, in Q blocks side by side.
+// Multiplies rows [row, row_end) of the weights with R rows of x, in Q blocks at a time.
 template <class Kernel, Form FORM, int GROUP, int R, int Q>
 void rows_beside(const Product& p, const Weights& w, const char* packed, long row, long row_end, void* scratch) {
-  // Rows that are read side by side lie far apart, because several long runs of memory are read faster than one.
+  // Rows that are read together are far apart, because several long ranges of memory are read faster than one.
   const long distance = (row_end - row) / (Q * lanes) * lanes, size = Kernel::row_size(w);
   auto each_block = [&](auto lanes_of, long row, long rows) {
     for (long first = 0; first < p.m; first += R) {
@@ -41,7 +42,7 @@ void rows_beside(const Product& p, const Weights& w, const char* packed, long ro
 template <class Kernel, Form FORM, int GROUP, int R>
 void rows_by(const Product& p, const Weights& w, const char* packed, long row, long row_end, void* scratch) {
   constexpr int Q = Kernel::beside(FORM, R);
-  // With one or two rows of x, memory is the bottleneck.
+  // With one or two rows of x, memory bandwidth is the bottleneck.
   if constexpr (R <= 2 && Q > 2) {
     if (reads_best_in_two()) {
       return rows_beside<Kernel, FORM, GROUP, R, 2>(p, w, packed, row, row_end, scratch);
@@ -50,7 +51,7 @@ void rows_by(const Product& p, const Weights& w, const char* packed, long row, l
   rows_beside<Kernel, FORM, GROUP, R, Q>(p, w, packed, row, row_end, scratch);
 }
 
-// Chooses the kernel by the form and the group size of the weights.
+// Selects the kernel by the form and the group size of the weights.
 struct AnyForm {
   template <class Kernel, int R>
   static auto rows_for(const Weights& w) {
@@ -73,7 +74,7 @@ struct AnyForm {
                        : by_group(std::integral_constant<Form, Form::any>{});
   }
 };
-// Chooses the only kernel of fp8_few_rows.h.
+// Selects the only kernel of fp8_few_rows.h.
 struct OfMxfp8 {
   template <class Kernel, int R>
   static auto rows_for(const Weights&) {

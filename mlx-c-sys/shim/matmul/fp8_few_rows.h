@@ -1,12 +1,11 @@
-// The kernel for few rows of x with elements of E4M3 (mxfp8), for any vector type V. Included by the file of each
-// instruction set.
+// The kernel for few rows of x and weights in e4m3 (mxfp8), for any vector type V. Each instruction set's file includes
+// this header.
 //
-// The bits of E4M3, shifted to the places of f16's bits, are the element times 2^-8, also where it is subnormal. It is
-// widened to f32, where products are multiplied and added: only sums are rounded.
+// The bits of an e4m3 number, shifted to the places of an f16 number's bits, are the number times 2^-8, also if it is
+// subnormal. The f16 number is widened to f32. Products and sums are in f32, so only sums are rounded.
 //
-// V has: Real, a vector of `width` f32 numbers; pairs, the even and the odd elements of 2 * width; and load, store,
-// zero, all (broadcast), multiply, fma, and sum (of the lanes).
-// (one number), multiply, fma, and sum, of the lanes.
+// V has: Real, a vector of `width` f32 numbers; pairs, the even and the odd elements of 2 * width codes; and load,
+// store, zero, all (broadcast), multiply, fma, and sum (of the lanes).
 #pragma once
 
 #include "few_rows.h"
@@ -24,7 +23,7 @@ struct Fp8FewRows {
     return rows == 1 ? 4 : 2;
   }
 
-  // A row of x in f32: the even and then the odd elements of each block that is read at a time.
+  // A row of x in f32: for each block that is read at a time, the even elements, then the odd ones.
   static long row_size(const Weights& w) {
     return round_up(4 * w.k, 64);
   }
@@ -48,7 +47,8 @@ struct Fp8FewRows {
     }
   }
 
-  // The products of Q rows of weights, `distance` apart, with R rows of x. Each is a vector of `width` partial sums.
+  // The products of Q rows of weights, `distance` apart, with R rows of x. Each product is a vector of `width` partial
+  // sums.
   template <int GROUP, int Q, int R>
   static INLINE void rows_of(const Weights& w, long row, long distance, const char* packed, Real (&sums)[Q][R]) {
     const long groups = w.groups();

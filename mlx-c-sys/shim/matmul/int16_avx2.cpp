@@ -1,3 +1,4 @@
+// The kernels of int16_few_rows.h, int_many_rows.h and fp8_few_rows.h with AVX2.
 #include "int_kernels.h"
 
 #ifdef __AVX2__
@@ -17,7 +18,7 @@ struct Avx2 {
   using Sums = __m256i;
   using Codes = __m256i;
   static constexpr long width = 8, least_group = 32;
-  // With 16 registers, twice as many sums (rows of weights times rows of x) fit.
+  // AVX2 has 16 registers: they hold the sums of two blocks of weights.
   static constexpr int beside = 2;
 
   static INLINE Codes load(const void* from) {
@@ -48,8 +49,8 @@ struct Avx2 {
     return _mm256_madd_epi16(x, w);
   }
   static INLINE Sums add(Sums sums, Codes x, Codes w) {
-    // With an intrinsic, GCC delays all additions until it has no registers left, or moves each sum to another register
-    // and back.
+    // Inline assembly, because with an intrinsic GCC delays all additions until it has no registers left, or copies
+    // each sum to another register and back.
     asm("vpaddd %1, %0, %0" : "+x"(sums) : "x"(_mm256_madd_epi16(x, w)));
     return sums;
   }
@@ -60,7 +61,7 @@ struct Avx2 {
   static INLINE Sums sum_of(Sums a, Sums b) {
     return _mm256_add_epi32(a, b);
   }
-  // Sums of four lanes each, of the lower halves of four vectors and of the upper halves.
+  // Sums of four lanes each: of the lower halves of four vectors, and of the upper halves.
   static INLINE Sums fours(Sums a, Sums b, Sums c, Sums d) {
     return _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
   }
@@ -146,7 +147,7 @@ struct Tiles : Avx2 {
   struct Layout {
     explicit Layout(int) {}
   };
-  // Stores pairs, in the order of x.
+  // Stores pairs of elements, in the order of x.
   static void lay(const Layout&, const int16_t (&whole)[8][128], long n, int16_t* to) {
     for (long k = 0; k < n; k += 16) {
       Words rows[8];

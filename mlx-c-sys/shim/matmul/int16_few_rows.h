@@ -1,12 +1,12 @@
-// The kernel for few rows of x with 16-bit products, for any vector type V. Included by the file of each instruction
-// set.
+// The kernel for few rows of x with 16-bit integer products, for any vector type V. Each instruction set's file
+// includes this header.
 //
 // V has:
 //   Real, Sums, Codes  vectors of `width` f32, of `width` 32-bit integers, and of 2 * width 16-bit integers
 //   load, widen        Codes from memory, and from bytes
 //   nibble<I>, e2m1<I> the 4-bit codes at places I, I + 4, I + 8, ..., and their values in e2m1_codes
-//   Unpack             the next codes of any width; it reads 16 bytes, not all of which need belong to them
-//   multiply, add      the product of two Codes, each pair added to one lane, without and with earlier sums
+//   Unpack             the next codes of any width; it reads 16 bytes, which may be more than the codes
+//   multiply, add      the product of two Codes, with each pair added to one lane, without and with earlier sums
 //   none_yet, sum_of   zero sums, and the addition of sums
 //   folded             the sums of `width` groups, from `width` vectors that hold one group each, or from half or a
 //                      quarter as many vectors that hold two or four groups
@@ -29,7 +29,7 @@ struct Int16FewRows {
   using Codes = typename V::Codes;
 
   static constexpr long width = V::width;
-  // The number of codes in a vector, and in the four vectors that are read at once.
+  // The codes in a vector, and in the four vectors that are read at once.
   static constexpr long codes = 2 * width, step = 4 * codes;
 
   static constexpr long least_group = V::least_group;
@@ -38,8 +38,8 @@ struct Int16FewRows {
     return rows == 1 ? 4 : V::beside;
   }
 
-  // A packed row of x: its integers, in the order of the codes; then one scale for each group; then one sum for each
-  // group. Each part is filled up with zeros to a whole step or vector.
+  // A packed row of x: its integers in the order of the codes, then a scale for each group, then a sum for each group.
+  // Each part is padded with zeros to a whole step or vector.
   struct Row {
     const int16_t* whole;
     const float *scales, *sums;
@@ -53,8 +53,8 @@ struct Int16FewRows {
     return round_up(2 * round_up(w.k, step) + 8 * round_up(w.groups(), width), 64);
   }
 
-  // The number of terms of one row of weights and one row of x, and the bytes for the terms of all rows that are
-  // processed side by side.
+  // The terms for one row of weights and one row of x; and the bytes for the terms of all rows that are multiplied
+  // together.
   static long terms(const Weights& w) {
     return round_up(w.groups(), width);
   }
@@ -74,7 +74,7 @@ struct Int16FewRows {
       auto *scales = const_cast<float*>(row.scales), *sums = const_cast<float*>(row.sums);
       auto* x = static_cast<const uint16_t*>(p.x[first + r]);
       for (long g = 0; g < groups; g += in_step) {
-        // One group, or as many groups as make a step.
+        // One group, or as many groups as fill a step.
         int16_t whole[128] = {};
         for (long i = g; i < smaller(g + in_step, groups); i++) {
           auto [scale, sum] = to_whole(p.type, x + i * w.group, w.group, whole + (i - g) * w.group);
@@ -90,7 +90,7 @@ struct Int16FewRows {
     }
   }
 
-  // Adds the products of N codes of Q rows of weights with R rows of x. N is a step of 4-bit codes, else at most the
+  // Adds the products of N codes of Q rows of weights with R rows of x. N is a step for 4-bit codes, else at most the
   // codes of one group.
   template <Form FORM, int N, int Q, int R>
   static INLINE void multiply(
@@ -127,13 +127,13 @@ struct Int16FewRows {
     add(std::integral_constant<int, 3>());
   }
 
-  // Computes the term of each group in the products of Q rows of weights, `distance` apart, with R rows of x. The terms
-  // of row q of the weights and row r of x begin `each_terms` behind those before them.
+  // Computes the term of each group for Q rows of weights, `distance` apart, and R rows of x. The terms of each pair of
+  // rows begin `each_terms` after those of the pair before.
   template <Form FORM, int GROUP, int Q, int R>
   static INLINE void rows_of(
       const Weights& w, const typename V::Unpack& unpack, long row, long distance, const char* packed, float* terms, long each_terms) {
     constexpr int BITS = bits_of(FORM);
-    // `part`: codes that are multiplied at a time. `whole`: codes whose products are added as integers, one group or
+    // `part`: codes that are multiplied at a time. `whole`: codes whose products are added as integers; one group or
     // several. `wholes`: the number of these that `width` groups take.
     constexpr long part = BITS == 4 || step < GROUP ? step : GROUP, whole = part < GROUP ? GROUP : part, wholes = width * GROUP / whole;
     const long groups = w.groups(), bits = BITS == 0 ? unpack.bits : BITS;
@@ -165,13 +165,13 @@ struct Int16FewRows {
 #pragma GCC unroll 1
       for (long i = 0; i < wholes; i++) {
         if (k >= w.k) {
-          // These sums are never used.
+          // These sums are not used.
           each([&](int q, int r) ALWAYS_INLINE { of_groups[q][r][i] = of_groups[q][r][0]; });
           continue;
         }
 #pragma GCC unroll 4
         for (long j = 0; j < whole / part; j++, k += part) {
-          // The memory may end where the row ends, and the last codes may be less than a part.
+          // Copies the last codes of a row: the memory may end there, and there may be fewer codes than a part.
           uint8_t last[Q][step + 16];
           const uint8_t* now[Q];
 #pragma GCC unroll 4
@@ -199,7 +199,7 @@ struct Int16FewRows {
       }
 #pragma GCC unroll 4
       for (int q = 0; q < Q; q++) {
-        // Groups behind the row's end are not added, so they may belong to the next row.
+        // Groups after the end of the row are not added, so they may be those of the next row.
         const long at = (row + q * distance) * groups + g;
         const auto [scale, bias] = some_groups<V, FORM>(w, at, w.n * groups - at);
 #pragma GCC unroll 4
@@ -211,7 +211,7 @@ struct Int16FewRows {
     }
   }
 
-  // Adds each row's terms one after the other, for four rows side by side.
+  // Adds the terms of each row one after the other, for four rows at a time.
   static void add_terms(const float* terms, long n, long distance, float (&sums)[lanes]) {
     for (long i = 0; i < lanes; i += 4) {
       const float *a = terms + i * distance, *b = a + distance, *c = b + distance, *d = c + distance;

@@ -1,3 +1,4 @@
+// The kernel of int16_few_rows.h with NEON.
 #include "int_kernels.h"
 
 #ifdef __aarch64__
@@ -12,7 +13,7 @@ struct Neon {
   using Real = float32x4_t;
   using Sums = int32x4_t;
   using Codes = int16x8_t;
-  // With groups of 16, a lane's sum would mix the elements of two groups.
+  // With groups of 16, the sum of a lane would mix elements of two groups.
   static constexpr long width = 4, least_group = 32;
   static constexpr int beside = 4;
 
@@ -44,7 +45,7 @@ struct Neon {
     return vreinterpretq_s16_u16(I < 2 ? vandq_u16(words, vdupq_n_u16(255)) : vshrq_n_u16(words, 8));
   }
 
-  // Each lane gets the two bytes that contain its code, shifts them down and masks them.
+  // Each lane gets the two bytes that contain its code. The code is shifted down and masked.
   struct Unpack {
     uint8x16_t bytes;
     int16x8_t down;

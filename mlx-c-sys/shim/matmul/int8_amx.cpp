@@ -9,9 +9,9 @@
 #include "int8_amx.h"
 #include "int_avx512.h"
 
-// Products of bytes on AMX tiles. TDPBUSD multiplies 16 rows of weights, 64 codes of each, with 16 columns of x, which
-// are the high and the low bytes of eight rows, and adds the products to 16 x 16 sums. A sum covers one group of
-// weights: it is stored, scaled and added to the sums of the other groups while the tiles compute the next group.
+// Products of bytes on AMX tiles. TDPBUSD multiplies 16 rows of weights, 64 codes of each, with 16 columns of x (the
+// high and the low bytes of eight rows) and adds to 16 x 16 sums. A sum covers one group of the weights. The sums of a
+// group are stored, scaled and added to the sums of other groups, while the tiles multiply the next group.
 
 namespace mlxrs::matmul {
 namespace {
@@ -23,35 +23,34 @@ struct alignas(64) Real {
   float of[rows_of_tile][columns];
 };
 
-// Scales of some pieces of the weights, one for each step.
+// The scales of some pieces of the weights, one for each step.
 struct alignas(64) Scales {
   static constexpr long pieces = 4;
   float of[rows_of_tile][pieces * steps];
 };
 
-// The buffers of scales that are in use at once: those of the stored sums, of the sums being computed, and of the next
-// piece. This is the least number.
+// The buffers of scales in use at once: those of the stored sums, of the sums in computation, and of the next piece.
+// This is the smallest number that works.
 constexpr long scales_in_use = 4;
-// The prefetch distance, like `ahead`, when 16 rows are read at a time: all prefetched lines have to stay in L1.
+// The prefetch distance in bytes (like `ahead`) when 16 rows are read at a time. All prefetched lines must stay in L1.
 constexpr long ahead_of_16 = 512;
-// The number of tiles of weights whose totals are completed together.
+// The tiles of weights whose totals are completed together.
 constexpr long tiles = 16;
 
 struct Scratch {
   uint8_t codes[2][steps][rows_of_tile][step];
   Sums sums[steps];
   Scales scales[scales_in_use];
-  // In bf16.
   alignas(64) uint16_t biases[rows_of_tile][bias_groups];
   Real totals[tiles];
 };
 
-// Tells the compiler that memory was written: it does not know that tile loads read memory.
+// A compiler barrier: the compiler does not know that tile loads read memory.
 INLINE void written() {
   asm volatile("" ::: "memory");
 }
 
-// The scales of a row, one for each of 16 steps from step `at` on.
+// The scales of a row for 16 steps from step `at` on.
 INLINE void to_steps(const Weights& w, long row, long at, float* to) {
   const long group_steps = w.group == step ? 1 : 2, group = at / group_steps;
   __m512 of = sixteen(w.scale_type, w.scales, row * w.groups() + group, first_lanes(smaller(16 / group_steps, w.groups() - group)));
@@ -71,16 +70,15 @@ INLINE __m512i step_of(const Unpack& unpack, const uint8_t* from) {
   return _mm512_and_si512(_mm512_srlv_epi64(twice, shifts), _mm512_set1_epi8(15));
 }
 
-// A piece of some rows of weights: its codes as tiles, with `apart` bytes from row to row and `step_apart` from step to
-// step.
+// A piece of some rows of weights: its codes as tiles. Rows are `apart` bytes apart, and steps `step_apart`.
 struct Piece {
   const uint8_t* codes;
   long apart, step_apart;
   const float* scales;
 };
 
-// Loops over rows of weights. The rows of a tile lie `distance` apart, each in a long run of memory of its own, which
-// is read faster.
+// Loops over rows of weights. The rows of a tile are `distance` apart, because several long ranges of memory are read
+// faster than one.
 template <int BITS>
 class Pass {
   const Weights& w;
@@ -91,14 +89,14 @@ class Pass {
   Scratch& scratch;
   long pieces_done = 0, scales_done = 0;
 
-  // Stored sums that have yet to be scaled and added to a total. There are none at first.
+  // Stored sums that are not scaled and added to a total yet. There are none at first.
   struct Waiting {
     Piece piece;
     const X* x;
     Real* total;
   } waiting{};
 
-  // The next piece. Some of its rows are prepared at a time.
+  // The next piece. Its rows are prepared some at a time.
   struct Next {
     const uint8_t* from;
     long row, rows, at, apart;
@@ -127,7 +125,7 @@ class Pass {
     return static_cast<const uint8_t*>(w.data) + row * row_bytes + at * bytes_of(piece);
   }
 
-  // The number of bytes of so many codes.
+  // The bytes of `codes` codes.
   INLINE long bytes_of(long codes) const {
     return codes * (BITS == 0 ? w.bits : BITS) / 8;
   }
@@ -163,7 +161,7 @@ class Pass {
           store(s);
         }
       } else {
-        // x has no elements here (they are zeros), so these codes do not matter.
+        // The elements of x are zeros here, so these codes do not matter.
         for (long s = 0; s < (w.k % piece) / step; s++) {
           store(s);
         }
@@ -171,7 +169,7 @@ class Pass {
     }
   }
 
-  // Scales the stored sums of step s and adds them.
+  // Scales the stored sums of step s and adds them to `sums`.
   INLINE void add(long s, __m512 (&sums)[rows_of_tile]) {
 #pragma GCC unroll 16
     for (long r = 0; r < rows_of_tile; r++) {
@@ -191,7 +189,7 @@ class Pass {
     }
   }
 
-  // Writes part number `part` of n biases, each of which is the sum of several bf16 numbers.
+  // Writes part number `part` of n biases. A bias is the sum of several bf16 numbers.
   INLINE void write_part(int part, long from, long n, uint16_t* to) const {
     if (w.scale_type == Float::bf16) {
       const __mmask32 there = n >= 32 ? 0xffffffff : (1u << n) - 1;
@@ -209,8 +207,8 @@ class Pass {
     }
   }
 
-  // Multiplies a piece with x. Meanwhile the next piece is prepared, and the sums of the previous piece, which are
-  // stored three products late, are scaled.
+  // Multiplies a piece with x. Meanwhile it prepares the next piece, and scales the sums of the previous piece. Sums
+  // are stored three products late.
   INLINE void multiply(const Piece& of, const X& x, Real* total) {
     __m512 sums[rows_of_tile];
 #pragma GCC unroll 16
@@ -256,10 +254,10 @@ class Pass {
         distance(distance),
         scratch(scratch) {}
 
-  // Starts the totals of tile i: the products of the biases of up to 16 rows with the sums of x.
+  // Starts the totals of tile i with the products of the biases of up to 16 rows and the sums of x.
   void begin_totals(long row, long rows, long i) {
     const long groups = w.groups();
-    // The number of bf16 numbers that add up to a bias.
+    // The bf16 numbers that add up to a bias.
     const int of_bias = w.scale_type == Float::bf16 ? 1 : w.scale_type == Float::f16 ? 2 : 3;
     _tile_zero(3);
     for (long at = 0; at < groups; at += bias_groups) {
@@ -313,7 +311,8 @@ class Pass {
     waiting.total = nullptr;
   }
 
-  // Adds the high and low halves of 16 columns of sums, `apart` for each row, rounds them and writes n of each.
+  // Adds the halves for high and low bytes of 16 columns of sums (rows are `apart` floats apart), rounds them, and
+  // writes n of each.
   void finish(const Product& p, const float* sums, long apart, long n, long row) const {
     __m512i lanes[columns];
     for (long r = 0; r < columns; r++) {

@@ -1,4 +1,4 @@
-// Packs rows of x into tiles of bytes, for int8_amx.cpp.
+// Packs rows of x into tiles of bytes for int8_amx.cpp.
 #pragma once
 
 #include <immintrin.h>
@@ -9,12 +9,12 @@
 namespace mlxrs::matmul {
 namespace {
 
-// A step is 64 codes. A piece is `steps` steps of k: it has one scale in x, and one set of stored sums.
+// A step is 64 codes. A piece is `steps` steps of k; it has one scale of x and one set of stored sums.
 constexpr long step = 64, steps = 4, piece = steps * step;
-// The rows of weights of a tile, its columns, and the rows of x that these columns hold.
+// The rows of weights of a tile, its columns, and the rows of x in these columns.
 constexpr long rows_of_tile = 16, columns = 16, x_rows = 8;
 
-// A piece of eight rows of x. Lane i has the high bytes of row i, lane 8 + i the low bytes.
+// A piece of eight rows of x. Column i has the high bytes of row i, column 8 + i the low bytes.
 struct alignas(64) X {
   // Four codes of each column, then the next four.
   int8_t bytes[steps][step / 4][columns][4];
@@ -22,7 +22,7 @@ struct alignas(64) X {
   float scales[columns];
 };
 
-// The sums of the groups of eight rows of x, which are multiplied with the biases. Each sum is split into three bf16
+// For each group, the sums of eight rows of x, which are multiplied with the biases. Each sum is split into three bf16
 // numbers, and groups are stored in pairs.
 constexpr long parts = 3, bias_groups = 32;
 struct alignas(64) XSums {
@@ -36,7 +36,7 @@ long pieces(const Weights& w) {
 long bias_tiles(const Weights& w) {
   return (w.groups() + bias_groups - 1) / bias_groups;
 }
-// The bytes of the pieces of eight rows of x. The sums of their groups follow.
+// The bytes of the pieces of eight rows of x. The sums of their groups are stored after the pieces.
 long pieces_size(const Weights& w) {
   return pieces(w) * static_cast<long>(sizeof(X));
 }
@@ -85,7 +85,7 @@ void pack(const Product& p, const Weights& w, long first, long rows, void* packe
         for (long i = 0; i < step / 16; i++) {
           __m512i x = of.values[s * (step / 16) + i];
           sum = _mm512_add_epi32(sum, x);
-          // The low byte is from -128 to 127, and the high byte is the rest.
+          // The low byte is from -128 to 127; the high byte is the rest.
           __m512i half = _mm512_set1_epi32(128);
           _mm_store_si128(reinterpret_cast<__m128i*>(high + 16 * i), _mm512_cvtepi32_epi8(_mm512_srai_epi32(_mm512_add_epi32(x, half), 8)));
           _mm_store_si128(reinterpret_cast<__m128i*>(low + 16 * i), _mm512_cvtepi32_epi8(x));

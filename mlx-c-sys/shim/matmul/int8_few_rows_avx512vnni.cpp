@@ -14,8 +14,8 @@
 namespace mlxrs::matmul {
 namespace {
 
-// Codes are multiplied 128 at a time, as two vectors of bytes whose lanes belong to the same groups: the even and the
-// odd codes if they have 4 bits, else the first and the second halves of all groups.
+// Codes are multiplied 128 at a time, as two vectors of bytes whose lanes belong to the same groups: the even and odd
+// codes for 4 bits, else the first and second halves of all groups.
 constexpr long together = 128;
 template <int GROUP>
 INLINE __m512i halves(__m512i a, __m512i b, bool second) {
@@ -28,9 +28,9 @@ INLINE __m512i halves(__m512i a, __m512i b, bool second) {
 }
 
 // Rows of weights are read as one stream, in steps of 128 codes and of 16 groups. A step may contain the end of a row
-// and the beginning of the next one. So a packed row of x is repeated until it ends with a step, and its first steps
-// and groups follow once more behind the end. For each step there are two vectors of the high bytes of x and two of the
-// low bytes. Then come one scale and one sum for each group.
+// and the start of the next. So a packed row of x is repeated until it ends with a step, and its first steps and groups
+// are appended again. A step has two vectors of the high bytes of x and two of the low bytes. One scale and one sum for
+// each group follow.
 struct Row {
   static constexpr long steps_behind = 4, groups_behind = 16;
 
@@ -41,7 +41,7 @@ struct Row {
       : bytes(static_cast<const int8_t*>(packed)),
         scales(reinterpret_cast<const float*>(bytes + 2 * (period(w) + steps_behind) * together)),
         sums(scales + w.groups() + groups_behind) {}
-  // The length of the repeated row, in steps.
+  // The steps of the repeated row.
   static long period(const Weights& w) {
     return std::lcm(w.k, together) / together;
   }
@@ -50,7 +50,7 @@ struct Row {
   }
 };
 
-// The high and the low bytes of 64 integers, in the order of `places`: 2 i for integer i.
+// The high and the low bytes of 64 integers. `places` has the place 2 i for integer i.
 INLINE void to_bytes(const int16_t* x, __m512i places, __m512i& high, __m512i& low) {
   __m512i x0 = _mm512_load_si512(x), x1 = _mm512_load_si512(x + 32);
   high = _mm512_permutex2var_epi8(high_bytes(x0), places, high_bytes(x1));
@@ -97,7 +97,7 @@ void pack(const Product& p, const Weights& w, long first, long rows, void* packe
           bytes[2 + i] = halves<group>(low, next_low, i == 1);
         }
       };
-      // Even codes come before odd ones in the same way as first halves before second halves.
+      // Even codes come before odd codes, as first halves come before second halves.
       if (w.bits == 4 || w.group == 64) {
         write(std::integral_constant<int, 64>());
       } else if (w.group == 32) {
@@ -109,8 +109,8 @@ void pack(const Product& p, const Weights& w, long first, long rows, void* packe
   }
 }
 
-// Adds neighbouring lanes: two vectors of sums, with WIDE lanes for each group, become one vector with half as many
-// lanes for each.
+// Adds neighbouring lanes: two vectors of sums with WIDE lanes for each group become one vector with half as many lanes
+// for each.
 template <int WIDE>
 INLINE __m512i halved(__m512i a, __m512i b) {
   if constexpr (WIDE == 16) {
@@ -126,7 +126,7 @@ INLINE __m512i halved(__m512i a, __m512i b) {
   }
 }
 
-// The number of steps that 16 groups take. It is also the number of lanes of a group in a vector of sums.
+// The steps that 16 groups take, which is also the number of lanes of a group in a vector of sums.
 constexpr int steps_of(int group) {
   return 16 * group / together;
 }
@@ -160,7 +160,7 @@ INLINE void multiply(const Unpack& unpack, Streams<Q, R>& streams, __m512i (&sum
     const uint8_t*& from = streams.w[q];
     const long half = FORM == Form::any ? 8 * unpack.bits : 64, bytes = bits_of(FORM) == 4 ? half : 2 * half;
     for (long i = 0; i < bytes; i += 64) {
-      // Intel's machines read four streams, and prefetch into L1.
+      // Intel CPUs read four streams, and prefetch into L1.
       if constexpr (Q == 4) {
         _mm_prefetch(reinterpret_cast<const char*>(from + ahead + i), _MM_HINT_T0);
       } else {
@@ -206,7 +206,7 @@ INLINE void multiply(const Unpack& unpack, Streams<Q, R>& streams, __m512i (&sum
   }
 }
 
-// Integer sums over the next N steps, of those that 16 groups take. Each group keeps as many lanes as there are steps
+// Integer sums over the next N steps of the steps that 16 groups take. Each group keeps as many lanes as steps are
 // left.
 template <Form FORM, int GROUP, int N, int Q, int R>
 INLINE void multiply_some(const Unpack& unpack, Streams<Q, R>& streams, __m512i (&sums)[Q][R]) {
@@ -221,8 +221,8 @@ INLINE void multiply_some(const Unpack& unpack, Streams<Q, R>& streams, __m512i 
   }
 }
 
-// Integer sums over the next 16 groups of each stream, one group to a lane. `at` is the streams' place in a period of
-// x.
+// Integer sums over the next 16 groups of each stream, one group in each lane. `at` is the streams' place in the
+// repeated row of x.
 template <Form FORM, int GROUP, int Q, int R>
 INLINE void multiply_groups(const Unpack& unpack, Streams<Q, R>& streams, long& at, long period, __m512i (&sums)[Q][R]) {
   constexpr int steps = steps_of(GROUP), some = steps < Row::steps_behind ? steps : Row::steps_behind, parts = steps / some;
@@ -250,8 +250,8 @@ INLINE void multiply_groups(const Unpack& unpack, Streams<Q, R>& streams, long& 
   });
 }
 
-// Computes the term of each group in the products of Q blocks of 16 rows of weights, `distance` apart, with R rows of
-// x. The terms of block q and row r of x begin `each` behind those before them.
+// Computes the term of each group for Q blocks of 16 rows of weights, `distance` apart, and R rows of x. The terms of
+// each block and row begin `each` after those before.
 template <Form FORM, int GROUP, int Q, int R>
 INLINE void terms_of(const Weights& w, long row, long distance, const char* packed, float* terms, long each) {
   const Unpack unpack(w.bits);
@@ -274,7 +274,7 @@ INLINE void terms_of(const Weights& w, long row, long distance, const char* pack
 #pragma GCC unroll 4
     for (int q = 0; q < Q; q++) {
       const long first = (row + q * distance) * groups + g;
-      // The scales of the next rows are prefetched.
+      // Prefetches the scales of the next rows.
       const long next = (row + q * distance + lanes) * bytes + g * bytes / groups;
       _mm_prefetch(static_cast<const char*>(w.scales) + next, _MM_HINT_T1);
       if constexpr (FORM != Form::e2m1) {
@@ -293,7 +293,7 @@ INLINE void terms_of(const Weights& w, long row, long distance, const char* pack
   }
 }
 
-// Adds the n terms of 16 rows, each row's one after the other.
+// Adds the n terms of 16 rows. The terms of each row are added one after the other.
 INLINE __m512 added(const float* terms, long n) {
   __m512 sum = _mm512_setzero_ps();
   for (long g = 0; g < n; g += 4) {
@@ -329,7 +329,7 @@ struct Planes {
   static long row_size(const Weights& w) {
     return Row::size(w);
   }
-  // The number of terms of 16 rows of weights and one row of x. Some terms behind the last one are read, but not added.
+  // The terms for 16 rows of weights and one row of x. Some terms after the last one are read, but not added.
   static long terms(const Weights& w) {
     return lanes * w.groups() + 16;
   }

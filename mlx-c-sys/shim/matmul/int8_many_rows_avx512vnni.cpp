@@ -1,3 +1,4 @@
+// The kernels of int_many_rows.h with AVX-512 VNNI.
 #include "int_kernels.h"
 
 #if defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
@@ -12,19 +13,21 @@
 namespace mlxrs::matmul {
 namespace {
 
-// Codes are bytes, four to a lane, and x is two planes of bytes, 256 high + low. VPDPBUSD multiplies twice as many
-// bytes as VPDPWSSD multiplies 16-bit integers, so both cost the same, but codes need half of the stores and loads.
+// Codes are bytes, four to a lane. x is two planes of bytes, 256 high + low. VPDPBUSD multiplies twice as many bytes as
+// VPDPWSSD multiplies 16-bit integers, so the multiplications cost the same, but byte codes need half of the loads and
+// stores.
 //
+// Vectors with 16 rows of x.
 // Vectors for 16 rows of x.
 struct Sixteen {
   using Code = uint8_t;
   using Codes = __m512i;
   using Unpack = matmul::Unpack;
-  // Unpack loads no bytes beyond the codes.
+  // Unpack does not read beyond the codes.
   static constexpr long codes = 64, loaded_of_any = 0, in_lane = 4;
   static constexpr int side = 8, across = 1;
 
-  // Codes of 4 bits: of 32 elements the even ones, then the odd ones.
+  // For codes of 4 bits, the even ones of 32 elements come before the odd ones.
   template <Form FORM>
   static INLINE __m512i expand(const Unpack& unpack, const uint8_t* from) {
     if constexpr (FORM == Form::eight) {
@@ -171,7 +174,7 @@ struct Sixteen {
   }
 };
 
-// Vectors for eight rows of x and two of weights.
+// Vectors with eight rows of x and two of weights.
 struct Eight : Sixteen {
   static constexpr long of_w = 2, panel = 64;
 

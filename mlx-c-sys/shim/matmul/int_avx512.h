@@ -13,13 +13,13 @@ INLINE __mmask16 first_lanes(long n) {
   return static_cast<__mmask16>(n >= 16 ? 0xffff : n > 0 ? (1u << n) - 1 : 0);
 }
 
-// The high bytes of 16-bit integers, in the upper half of each element. Low bytes are from -128 to 127, and the high
-// byte is the rest.
+// The high bytes of 16-bit integers, in the upper half of each element. The low byte is from -128 to 127; the high byte
+// is the rest.
 INLINE __m512i high_bytes(__m512i x) {
   return _mm512_srai_epi16(_mm512_add_epi16(x, _mm512_set1_epi16(128)), 8);
 }
 
-// Elements [at, at + 16). Those outside the mask `there` are zero.
+// Elements [at, at + 16). Elements outside of the mask `there` are zero.
 INLINE __m512 sixteen(Float type, const void* from, long at, __mmask16 there) {
   if (type == Float::f32) {
     return _mm512_maskz_loadu_ps(there, static_cast<const float*>(from) + at);
@@ -32,8 +32,8 @@ struct SixteenGroups {
   __m512 scale, bias;
 };
 
-// Groups [at, at + 16), as far as they exist. E2M1 has groups of 32 with E8M0 scales (mxfp4), or of 16 with E4M3 scales
-// (nvfp4).
+// Scales and biases of groups [at, at + 16), zero where `there` is not set. e2m1 has groups of 32 with e8m0 scales
+// (mxfp4), or groups of 16 with e4m3 scales (nvfp4).
 template <Form FORM, int GROUP>
 INLINE SixteenGroups sixteen_groups(const Weights& w, long at, __mmask16 there) {
   if constexpr (FORM == Form::e2m1) {

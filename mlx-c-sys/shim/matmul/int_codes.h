@@ -1,4 +1,4 @@
-// Codes, scales and x as integers, for the kernels of int_kernels.h.
+// Conversions of codes, scales and x to integers, for the kernels of int_kernels.h.
 #pragma once
 
 #include "convert.h"
@@ -10,17 +10,18 @@ namespace {
 #define ALWAYS_INLINE __attribute__((always_inline))
 #define INLINE inline ALWAYS_INLINE
 
-// How codes become integers: there is separate code for 4 and for 8 bits, and a table for E2M1.
+// How codes become integers: `four` and `eight` bits have code of their own, `e2m1` uses a table, `any` handles all
+// widths.
 enum class Form { any, four, e2m1, eight };
 constexpr int bits_of(Form form) {
   return form == Form::any ? 0 : form == Form::eight ? 8 : 4;
 }
 
-// For each element of E2M1 an integer from 0 to 24: twice the element, plus 12.
+// For each e2m1 code, twice its value plus 12: an integer from 0 to 24.
 constexpr long e2m1_zero = 12;
 alignas(16) constexpr uint8_t e2m1_codes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
-// The largest integer of x, whose high byte is 127. Its products with 128 codes of 8 bits stay below 2^31.
+// The largest integer of x. Its high byte is 127. Its products with 128 codes of 8 bits stay below 2^31.
 constexpr float largest = 127 * 256 + 127;
 
 // The prefetch distance into L1, in bytes.
@@ -35,27 +36,27 @@ INLINE constexpr long round_up(long n, long unit) {
   return (n + unit - 1) / unit * unit;
 }
 
-// An integer times `scale` is the number that it stands for. A number times `to_whole`, rounded, is its integer.
+// value = integer * scale; integer = round(value * to_whole).
 struct Factors {
   float scale, to_whole;
 };
 
-// The factors for numbers whose largest has these bits, without its sign. If a number is not finite, the scale is NaN.
+// The factors for a group whose largest magnitude has the bits `most`. If a number is not finite, the scale is NaN.
 INLINE Factors factors_of(uint32_t most) {
   const float bound = as_float(most);
-  // As bits, NaN is larger than infinity, and infinity than any number.
+  // As bits, NaN is larger than infinity, and infinity is larger than any number.
   if (most >= 0x7f800000) {
     return {as_float(0x7fc00000), 0};
   }
   return bound < 0x1p-100f ? Factors{0, 0} : Factors{bound / largest, largest / bound};
 }
 
-// The scale of a group of integers, and the sum of the numbers that they stand for.
+// The scale of a group of integers, and the sum of the values that they represent.
 struct Scaled {
   float scale, sum;
 };
 
-// Writes a group of x as integers to `to`.
+// Converts a group of x to integers.
 inline Scaled to_whole(Float type, const uint16_t* x, long n, int16_t* to) {
   float values[128];
   uint32_t most = 0;
@@ -69,8 +70,8 @@ inline Scaled to_whole(Float type, const uint16_t* x, long n, int16_t* to) {
   const auto [scale, factor] = factors_of(most);
   int32_t sum = 0;
   for (long i = 0; i < n; i++) {
-    // Adding 1.5 * 2^23 rounds a number to an integer, which is then in the low bits. If a number is not finite, its
-    // bits do not matter: the scale is NaN.
+    // Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits. If a number is not finite, its integer
+    // does not matter, because the scale is NaN.
     auto whole = static_cast<int16_t>(as_bits(values[i] * factor + 0x1.8p23f));
     to[i] = whole;
     sum += whole;
@@ -78,18 +79,18 @@ inline Scaled to_whole(Float type, const uint16_t* x, long n, int16_t* to) {
   return {scale, static_cast<float>(sum) * scale};
 }
 
-// The bytes of a row's scales, and of its biases if there are any.
+// The bytes of the scales of a row. Its biases, if there are any, have as many.
 inline long scale_bytes(const Weights& w) {
   return w.groups() * (w.coding != Coding::affine ? 1 : w.scale_type == Float::f32 ? 4 : 2);
 }
 
-// Scale and bias of a code q, which stands for q * scale + bias.
+// The scale and bias of codes q: value = q * scale + bias.
 template <class V>
 struct Affine {
   typename V::Real scale, bias;
 };
 
-// `width` scales or biases from `at` on. The first n exist; the others are zero.
+// `width` scales or biases from `at` on. The first n exist; the others become zero.
 template <class V>
 INLINE typename V::Real some_scales(Float type, const void* from, long at, long n) {
   const long size = type == Float::f32 ? sizeof(float) : sizeof(uint16_t);

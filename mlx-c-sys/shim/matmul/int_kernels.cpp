@@ -1,3 +1,4 @@
+// The division of an integer product among tasks.
 #include "int_kernels.h"
 
 #include <algorithm>

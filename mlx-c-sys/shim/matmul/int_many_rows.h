@@ -1,26 +1,26 @@
-// Integer products with many rows of x, for any vector type V. Included by the file of each instruction set.
+// Integer products with many rows of x, for any vector type V. Each instruction set's file includes this header.
 //
-// x is packed so that a lane of a vector is a row of x and holds a few of its elements. A panel of weights is widened
-// to integers. A few codes of a row of weights are broadcast to all lanes and multiplied with a vector of x. Sums are
-// exact within a group and added group by group, so that the width of vectors does not change them. Where x has fewer
-// rows than there are lanes, each row of x is in two lanes, for two rows of weights, whose codes are interleaved.
+// A lane of a vector is a row of x and holds a few of its elements. A panel of weights is widened to integers. A few
+// codes of a row of weights are broadcast to all lanes and multiplied with a vector of x. Sums are exact within a group
+// and added group by group, so the result does not depend on the vector width. If x has fewer rows than there are
+// lanes, each row of x is in two lanes, for two rows of weights, whose codes are interleaved.
 //
 // V has:
 //   Real, Sums     vectors of `width` f32 and of `width` integers; the functions of Real are those of int16_few_rows.h
 //   of_w           the number of interleaved rows of weights, each in lanes of its own
 //   panel          the rows of weights that are widened at a time: a multiple of of_w * side and of of_w * width
 //   Code, Codes    the type of a widened code, and a vector of `codes` codes
-//   in_lane        the number of codes in a lane
-//   few, X         `in_lane` codes of all interleaved rows, broadcast; and a vector of as many elements of x a lane
+//   in_lane        the codes in a lane
+//   few, X         `in_lane` codes of all interleaved rows, broadcast; and a vector with as many elements of x in a lane
 //   spread         one f32 of each interleaved row, broadcast
-//   side, across   a tile of sums has `side` times of_w rows of weights by `across` vectors of x; its integer sums and
+//   side, across   a register tile has `side` times of_w rows of weights by `across` vectors of x; its integer sums and
 //                  its f32 sums should fit in registers together
 //   Unpack, expand<FORM>   the next codes, widened; with Form::any, `loaded_of_any` bytes are loaded
 //   groups<FORM>   the next `scales` scales and biases, as far as they exist
-//   put            interleaves and stores codes, or f32, of the interleaved rows
+//   put            interleaves and stores codes or f32 numbers of the interleaved rows
 //   Layout, lay    packs a group of x in the order of the codes
 //   none_yet, add, from    of Sums
-//   transpose      exchanges rows and columns of `width` by `width` numbers
+//   transpose      transposes `width` by `width` numbers
 #pragma once
 
 #include <array>
@@ -37,14 +37,13 @@ struct IntManyRows {
   using Code = typename V::Code;
 
   static constexpr long width = V::width, side = V::side;
-  // The number of rows of x in a packed block, and of interleaved rows of weights.
+  // The rows of x in a packed block; of_w is the number of interleaved rows of weights.
   static constexpr long of_w = V::of_w, of_x = width / of_w;
-  // The number of rows of weights, and of elements of each, that are widened before they are multiplied. They stay in
-  // L1.
+  // The rows of weights, and the elements of each, that are widened before they are multiplied. They stay in L1.
   static constexpr long panel = V::panel, part = 4096 / width;
   static_assert(panel % (of_w * side) == 0 && panel % (of_w * width) == 0);
 
-  // A packed block of `of_x` rows of x: integers in the order of `lay`; then the scales of each group; then the sums of
+  // A packed block of `of_x` rows of x: integers in the order of `lay`, then the scales of each group, then the sums of
   // each group.
   struct Columns {
     const int16_t* whole;
@@ -82,8 +81,8 @@ struct IntManyRows {
     }
   }
 
-  // The scratch memory of a task: a part of a panel's rows, the scales and biases of all their groups, and sums for all
-  // rows of x. Codes and scales of interleaved rows alternate.
+  // The scratch memory of a task: a part of a panel's rows as codes, the scales and biases of all their groups, and
+  // sums for all rows of x. Codes and scales of interleaved rows alternate.
   struct Scratch {
     Code* codes;
     long groups;
@@ -100,8 +99,8 @@ struct IntManyRows {
     }
   };
 
-  // Prefetches the memory of the next panel while this one is multiplied. A prefetch beyond the end of the memory does
-  // no harm.
+  // Prefetches the memory of the next panel while this one is multiplied. A prefetch beyond the end of the memory is
+  // harmless.
   class Next {
    public:
     Next(const Weights& w, long row)
@@ -110,7 +109,7 @@ struct IntManyRows {
           biases_(w.biases == nullptr ? scales_ : static_cast<const char*>(w.biases) + row * scale_bytes(w)),
           code_bytes_(side * of_w * w.group * w.bits / 8),
           group_bytes_(side * of_w * scale_bytes(w) / w.groups()) {}
-    // Prefetches the share of one group of one tile.
+    // Prefetches the share of one group and one tile.
     INLINE void fetch() {
       for (const char* end = codes_ + code_bytes_; codes_ < end; codes_ += 64) {
         __builtin_prefetch(codes_, 0, 2);
@@ -131,7 +130,7 @@ struct IntManyRows {
   static void expand(const Weights& w, const typename V::Unpack& unpack, const std::array<long, of_w>& rows, long k, long k_end, Code* to) {
     constexpr long codes = V::codes;
     const long bits = FORM == Form::any ? w.bits : bits_of(FORM), bytes = codes * bits / 8;
-    // A load may read beyond the codes, and the memory may end where the row ends.
+    // A load may read beyond the codes, and the memory may end with the row.
     const long loaded = FORM == Form::any ? V::loaded_of_any : bytes;
     const long safe = smaller(k_end, w.k - (loaded * 8 + bits - 1) / bits + codes);
     const uint8_t* from[of_w];
@@ -161,9 +160,8 @@ struct IntManyRows {
     }
   }
 
-  // Adds the products of groups [g, g_end) with X vectors of x to the sums. The rows are `side` times the interleaved
-  // ones, from row `row` of the panel on. The sums of interleaved rows are `distance` apart. They start at zero if
-  // `first`.
+  // Adds the products of groups [g, g_end) with X vectors of x to the sums, for `side` times the interleaved rows from
+  // row `row` of the panel on. The sums of interleaved rows are `distance` apart. They start at zero if `first`.
   template <int X>
   static void tile(
       const Weights& w, const Scratch& s, long row, const char* packed, long g, long g_end, bool first, float* sums, long distance,
@@ -261,7 +259,7 @@ struct IntManyRows {
     for (; row < row_end; row += panel) {
       const long rows = smaller(round_up(row_end - row, side * of_w), panel);
       Next next(w, row + panel);
-      // The interleaved rows from row q on. The last row is repeated where there are fewer.
+      // The interleaved rows from row q on. The last row is repeated if there are fewer.
       auto together = [&](long q) ALWAYS_INLINE {
         std::array<long, of_w> at;
         for (long i = 0; i < of_w; i++) {

@@ -1,3 +1,4 @@
+// The table that decides which kernel multiplies.
 #include "matmul.h"
 
 #include <limits>
@@ -13,7 +14,7 @@
 namespace mlxrs::matmul {
 namespace {
 
-// Sets of codings and of types of x.
+// Sets of codings and of types of x, as bit masks.
 template <typename... T>
 constexpr unsigned set(T... items) {
   return ((1u << static_cast<int>(items)) | ...);
@@ -39,7 +40,7 @@ void by_f32(const Product& p, const Job& job) {
 
 // A line of the table.
 struct Line {
-  // The instruction set. Larger instruction sets include it.
+  // The smallest instruction set that the kernel needs. Larger instruction sets include smaller ones.
   Isa isa;
   unsigned codings, x;
   // The largest number of rows of x.
@@ -54,8 +55,8 @@ struct Line {
   }
 };
 
-// The kernel that multiplies: the first line that fits. If none does, weights become f32 and sgemm's kernels multiply
-// them. avx512 without VNNI uses the lines of avx2.
+// The first line that fits decides. If none fits, weights are converted to f32 and multiplied by sgemm's kernels.
+// avx512 without VNNI uses the lines of avx2.
 constexpr Line table[] = {
     // ISA            coding                  x     rows group  k  kernel
     {Isa::avx512vnni, affine | mxfp4 | nvfp4, x_16,   4,   1,  32, by_int<int8_few_rows_avx512vnni>},

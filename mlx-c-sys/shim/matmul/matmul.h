@@ -6,13 +6,13 @@
 //   bf16_tiles_*     weights rounded to bf16, on AMX tiles
 //   bf16_pairs_*     weights rounded to bf16, by VDPBF16PS
 //   int8_*, int16_*  integers: the codes of packed weights, and x as 16-bit integers, which int8 splits into two planes
-// of bytes
-//   fp8_*            codes of E4M3, widened to f32
+//                    of bytes
+//   fp8_*            e4m3 codes, widened to f32
 //   f32_panels       weights dequantised to f32, multiplied by sgemm's kernels
-//   dequantize_*     rows of weights written out as f32 or bf16
+//   dequantize_*     conversion of rows of weights to f32 or bf16
 //
 // Sums are f32, and the result is rounded once, to x's type. An element of y depends on its row of x, its row of w, the
-// instruction set, and the line of the table. Sums have a fixed order, which does not depend on the other rows or on
+// instruction set, and the line of the table. The order of a sum does not depend on the other rows or on threads.
 // threads.
 #pragma once
 
@@ -29,23 +29,23 @@ enum class Coding {
   f32,
   f16,
   bf16,
-  // q * scale + bias, with `bits` for each code q
+  // q * scale + bias, with `bits` bits for each code q
   affine,
-  // 4-bit floating point (E2M1) times a scale: E8M0 for mxfp4, E4M3 for nvfp4
+  // e2m1 (4-bit floats) times a scale: e8m0 for mxfp4, e4m3 for nvfp4
   mxfp4,
   nvfp4,
-  // E4M3 times a scale in E8M0
+  // e4m3 times an e8m0 scale
   mxfp8,
 };
 
-// A matrix n x k, stored row by row. Packed elements are a stream of bits, the first element in the lowest bits.
+// A matrix [n, k], stored row by row. Packed elements are a bit stream, with the first element in the lowest bits.
 struct Weights {
   Coding coding;
   int bits, group;
   long n, k;
   const void* data;
-  // One scale (and bias) for each group of a row, n x k / group in all. Their type is `scale_type` for affine codes,
-  // and bytes for the others, which have no biases.
+  // One scale (and bias) for each group of a row: [n, k / group]. Affine codes have scales and biases of `scale_type`;
+  // the others have scales of one byte and no biases.
   Float scale_type;
   const void* scales;
   const void* biases;
@@ -61,31 +61,31 @@ struct Weights {
   }
 };
 
-// Row i of x begins at x[i], and row i of y at y[i]. Both are contiguous and of one type.
+// Row i of x begins at x[i], and row i of y at y[i]. Rows are contiguous, and all have type `type`.
 struct Product {
   Float type;
   long m;
   const void* const* x;
   void* const* y;
-  // Whether y is read right away: then it should stay in the caches.
+  // Whether y is read next, so that it should stay in the caches.
   bool is_read = false;
 };
 
-// Writes the given rows of w one behind the other, each element rounded once to `type`.
+// Writes the given rows of w one after the other, each element rounded once to `type`.
 void write_rows(const Weights& w, const std::vector<long>& rows, Float type, void* y);
 
-// Multiplies on the threads of threads.h. Throws std::bad_alloc, and whatever isa() throws.
+// Multiplies on the threads of threads.h. Throws std::bad_alloc, and the errors of isa().
 void multiply(const Product& p, const Weights& w);
 
-// The same for several matrices with one x. They have one coding and one k. Each has its own y; p.y is not used.
+// Multiplies one x with several matrices that have the same coding and k. Each has its own y; p.y is not used.
 struct Part {
   Weights w;
   void* const* y;
 };
 void multiply_parts(const Product& p, std::span<const Part> parts);
 
-// y = join(x aᵀ, x bᵀ), n elements at a time. The products are rounded to x's type, as `multiply` rounds them, but
-// neither is ever complete in memory. a and b have one size and one coding.
+// y = join(x a^T, x b^T), n elements at a time. The products are rounded to x's type, as `multiply` rounds them, but
+// are never whole in memory. a and b have the same size and coding.
 using Join = void (*)(const void* a, const void* b, long n, void* y);
 void multiply_joined(const Product& p, const Weights& a, const Weights& b, Join join);
 

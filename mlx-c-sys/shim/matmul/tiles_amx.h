@@ -1,4 +1,4 @@
-// The layout of AMX tiles.
+// The layout and configuration of AMX tiles.
 #pragma once
 
 #include <immintrin.h>
@@ -8,16 +8,16 @@
 namespace mlxrs::matmul {
 namespace {
 
-// The distance between the rows of weights of a tile, out of so many rows. Each row lies in a long run of memory of its
-// own, which is read faster. The distance is odd, because 16 rows a power of two apart fall into one set of L1, which
-// has 12 ways.
+// The distance between the rows of weights of a tile, for `rows` rows in all. Each row is then in a long contiguous
+// range of memory of its own, which is read faster. The distance is odd, because 16 rows a power of two apart fall into
+// one set of L1, which has 12 ways.
 inline long rows_apart(long rows) {
   const long apart = rows / 16;
   return apart > 1 && apart % 2 == 0 ? apart - 1 : apart;
 }
 
-// While one of these lives, all tiles have 16 rows of 64 bytes, except that tiles 0 and 5 have only `columns` columns
-// of 32 bits.
+// Configures the tiles while it exists: all tiles have 16 rows of 64 bytes, except that tiles 0 and 5 have `columns`
+// columns of 32 bits.
 struct Configuration {
   explicit Configuration(long columns = 16) {
     struct alignas(64) {

@@ -6,7 +6,7 @@
 namespace mlxrs::matmul {
 namespace {
 
-// Exchanges rows and columns of 8 x 8 elements of 32 bits.
+// Transposes 8 x 8 elements of 32 bits.
 inline __attribute__((always_inline)) void transpose(__m256i (&r)[8]) {
   __m256i t[8];
 #pragma GCC unroll 4

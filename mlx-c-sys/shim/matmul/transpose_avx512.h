@@ -6,7 +6,7 @@
 namespace mlxrs::matmul {
 namespace {
 
-// Exchanges rows and columns of 16 x 16 elements of 32 bits.
+// Transposes 16 x 16 elements of 32 bits.
 inline __attribute__((always_inline)) void transpose(__m512i (&r)[16]) {
   __m512i t[16];
 #pragma GCC unroll 8
@@ -37,7 +37,7 @@ inline __attribute__((always_inline)) void transpose(__m512i (&r)[16]) {
   }
 }
 
-// Pairs 16 elements of 16 bits with the 16 elements behind them.
+// Interleaves the first 16 elements of 16 bits with the last 16.
 inline __attribute__((always_inline)) __m512i paired(__m512i both) {
   const __m512i together = _mm512_set_epi16(
       31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);

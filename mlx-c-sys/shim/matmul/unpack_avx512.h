@@ -12,8 +12,8 @@ inline __attribute__((always_inline)) __mmask64 first_bytes(long n) {
   return n >= 64 ? ~0ull : n > 0 ? (1ull << n) - 1 : 0;
 }
 
-// Unpacks the codes of 64 elements from a stream of bits. Each 64-bit lane gets the bytes that contain its eight
-// elements, and VPMULTISHIFTQB extracts them.
+// Unpacks the codes of 64 elements from a bit stream. Each 64-bit lane gets the bytes that contain its eight elements,
+// and VPMULTISHIFTQB extracts them.
 struct Unpack {
   __m512i bytes, shifts, mask;
   int bits;

@@ -1,4 +1,4 @@
-// Helpers of the C functions: handles that may be null.
+// Conversions between the handles of the C functions and the shim's types.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// The base of nodes that are derivatives.
+// The base class of nodes that compute derivatives.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace mlxrs::ops {
 
-// Inputs: those of the operation, and the cotangent of its result. Outputs: the cotangents of the operation's first
-// inputs.
+// Inputs: the operation's inputs, then the cotangent of its result. Outputs: the cotangents of the operation's first
+// `count` inputs.
 class Derivative : public Node {
  public:
   Derivative(mx::Stream s, std::shared_ptr<Node> of, size_t count) : Node(s), of_(std::move(of)), count_(count) {}
@@ -35,7 +35,8 @@ class Derivative : public Node {
     return shapes;
   }
 
-  // The cotangents of the inputs that `argnums` names, in the types of these inputs. `inputs` must be f32.
+  // Applies the node to `inputs`, which must be f32. Returns the cotangents of the inputs in `argnums`, in the dtypes
+  // of `primals`.
   static Arrays make(
       std::shared_ptr<Derivative> node, Arrays inputs, const Arrays& primals, const std::vector<int>& argnums) {
     auto shapes = node->output_shapes(inputs);
@@ -54,7 +55,7 @@ class Derivative : public Node {
   size_t count_;
 };
 
-// Whether only the first `count` inputs are differentiated, and all types are ones that are computed in f32.
+// Whether only the first `count` inputs are differentiated, and all dtypes are those of our kernels.
 inline bool has_derivative(
     const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, size_t count) {
   auto first = primals.begin(), end = primals.begin() + count;

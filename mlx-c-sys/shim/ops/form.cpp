@@ -10,10 +10,11 @@
 namespace mlxrs::ops {
 namespace {
 
-// The number of open calls of mlxrs_fast_plainly(true) on this thread.
+// The nesting depth of mlxrs_fast_plainly on this thread: calls with true less calls with false. If not 0, all
+// operations use the plain form.
 thread_local int plainly = 0;
 
-// Whether the CPU has kernels for an operation.
+// Whether there is a CPU kernel for the operation.
 bool has_cpu_kernel(mlxrs_op op) {
 #ifdef __APPLE__
   // MLX's own matrix products and gathers use Accelerate there.
@@ -31,7 +32,7 @@ bool has_cpu_kernel(mlxrs_op op) {
 #endif
 }
 
-// Whether NVIDIA GPUs have kernels for an operation.
+// Whether there is a CUDA kernel for the operation.
 bool has_cuda_kernel([[maybe_unused]] mlxrs_op op, [[maybe_unused]] mx::Stream s) {
 #ifdef MLXRS_CUDA
   switch (op) {

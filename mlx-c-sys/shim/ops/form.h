@@ -1,4 +1,4 @@
-// Which form of an operation runs: the only place that decides it.
+// Decides which form of an operation runs on a stream. No other code decides it.
 #pragma once
 
 #include <initializer_list>
@@ -12,25 +12,27 @@ namespace mlxrs::ops {
 
 namespace mx = mlx::core;
 
-// `plain`: a graph of MLX's own operations. `cpu`: a node of ours with a kernel for each instruction set. `cuda`: a node of ours with
-// kernels for NVIDIA GPUs.
+// `plain`: a graph of MLX's own operations. `cpu`: one of our nodes, with kernels for each CPU instruction set. `cuda`:
+// one of our nodes, with kernels for NVIDIA GPUs.
 enum class Form { plain = MLXRS_FORM_PLAIN, cpu = MLXRS_FORM_CPU, cuda = MLXRS_FORM_CUDA };
 
-// The parts of operations that have CUDA kernels of their own. `false` leaves a part to the plain form; form.cpp has whole operations.
+// Parts of operations that can be switched off where they have no CUDA kernel; those then use the plain form. form.cpp
+// switches whole operations.
 struct CudaParts {
-  // Keys and values of 4 and 8 bits, written and read.
+  // Writing and reading KV caches of 4 and 8 bits.
   static constexpr bool packed_caches = true;
   // Attention with heads of more than 256 elements.
   static constexpr bool wide_heads = true;
-  // A gate and the products of experts that it joins, routers, and the sums of experts' outputs.
+  // gated_experts: the gated product of experts as one kernel. routers: routing and the weighted sum of the experts'
+  // outputs.
   static constexpr bool gated_experts = true, routers = true;
 };
 
-// The form that runs on stream `s` for the operation.
+// The form of operation `op` on stream `s`.
 Form form(mlxrs_op op, mx::Stream s);
 
-// The operation in the form of its stream. `node` returns nothing for inputs that our kernels for the stream do not
-// support; these take the plain form.
+// Runs the operation in the form of its stream. `node` returns nothing for inputs that our kernels do not support; then
+// the plain form runs.
 template <typename Node, typename Plain>
 auto run(mlxrs_op op, mx::Stream s, const Node& node, const Plain& plain) -> decltype(plain()) {
   if (form(op, s) != Form::plain) {
@@ -41,8 +43,8 @@ auto run(mlxrs_op op, mx::Stream s, const Node& node, const Plain& plain) -> dec
   return plain();
 }
 
-// Whether a transformation (grad, vmap, compile) traces one of these. Then operations that join several are built of
-// their parts, whose derivatives are nodes and keep the values that the derivatives need.
+// Whether a transformation (grad, vmap, compile) traces one of the arrays. Then fused operations are built of their
+// parts instead: the parts have derivatives that are nodes, and keep the values that these derivatives need.
 inline bool is_traced(std::initializer_list<const mx::array*> arrays) {
   for (const mx::array* a : arrays) {
     if (a->is_tracer()) {

@@ -1,5 +1,5 @@
-// The base of our nodes in MLX's graph. Transformations use the plain form, except for the derivatives that matter most
-// in training (derivative.h).
+// The base class of our nodes in MLX's graph. Transformations of a node use its plain form. The derivatives that matter
+// most in training are nodes of their own (derivative.h).
 #pragma once
 
 #include <algorithm>
@@ -27,8 +27,8 @@ namespace mlxrs::ops {
 
 using Arrays = std::vector<mx::array>;
 
-// Runs `body(i)` for each i in [0, n). Threads share the loop if its `work`, in multiplications, is large enough. Must
-// be called on a stream's thread.
+// Calls `body(i)` for each i in [0, n), on all threads if `work` (a number of multiplications) is large enough. Must be
+// called on a stream's thread.
 template <typename Body>
 void share(uint32_t n, double work, const Body& body) {
   auto& threads = Threads::shared();
@@ -45,7 +45,7 @@ class Node : public mx::Primitive {
  public:
   using mx::Primitive::Primitive;
 
-  // The plain form. A node overrides this or `parts`.
+  // The plain form. A node overrides this (one output) or `plain_all`.
   virtual mx::array plain(const Arrays& inputs) {
     return plain_all(inputs).at(0);
   }
@@ -53,21 +53,22 @@ class Node : public mx::Primitive {
     return {plain(inputs)};
   }
 
-  // The same results by operations whose derivatives are used in its place: MLX's own operations, or smaller nodes with
-  // a derivative that is a node.
+  // The same results from operations that are differentiated in place of this node: MLX's own operations, or smaller
+  // nodes whose derivatives are nodes.
   virtual Arrays parts(const Arrays& inputs) {
     return plain_all(inputs);
   }
 
-  // Whether it computes what another node of its class does from the same inputs. Other than for `is_equivalent`, both may have to run.
+  // Whether a captured run of this node can stand for `other`, a node of the same class with inputs like its own. It
+  // differs from `is_equivalent` for nodes that may not be merged within one graph.
   virtual bool repeats(const mx::Primitive& other) const {
     return is_equivalent(other);
   }
 
-  // Queues the work on the stream. The outputs have memory, and at least one is not empty.
+  // Queues the computation on the stream. The outputs have memory, and at least one of them is not empty.
   virtual void encode(const Arrays& in, Arrays& out) = 0;
 
-  // Gives the outputs memory. Returns whether there is something to compute; if not, `encode` is not called.
+  // Allocates the outputs. Returns false if there is nothing to compute; then `encode` is not called.
   virtual bool allocate(const Arrays&, Arrays& out) {
     for (auto& y : out) {
       y.set_data(mx::allocator::malloc(y.nbytes()));
@@ -83,7 +84,7 @@ class Node : public mx::Primitive {
     });
     size_t bytes = 0;
     for (const auto& y : out) {
-      // A buffer that is written in place adds no memory.
+      // An output that shares a buffer (an update in place) adds no memory.
       bytes += y.data_shared_ptr().use_count() > 1 ? 0 : y.nbytes();
     }
     run_ahead(stream(), bytes);
@@ -92,18 +93,17 @@ class Node : public mx::Primitive {
   void eval_gpu(const Arrays& in, Arrays& out) final {
     encode_cuda(in, out);
   }
-  // Gives the outputs GPU memory and adds kernels to the GPU's stream. Only for nodes that have kernels for NVIDIA
-  // GPUs.
+  // Allocates the outputs in GPU memory and launches the kernels. Nodes without CUDA kernels do not override this.
   virtual void encode_cuda(const Arrays&, Arrays&) {
     throw std::runtime_error(std::string(name()) + ": this form runs on the CPU only");
   }
 
-  // For one output with the shape of the first input.
+  // The default is one output with the shape of the first input.
   std::vector<mx::Shape> output_shapes(const Arrays& in) override {
     return {in[0].shape()};
   }
 
-  // Derivatives that are nodes have kernels for the CPU only: on GPUs every gradient is that of the plain form.
+  // On GPUs every gradient is that of the plain form, because derivatives that are nodes have CPU kernels only.
   Arrays vjp(
       const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs) final {
     if (stream().device == mx::Device::cpu) {
@@ -135,12 +135,12 @@ class Node : public mx::Primitive {
   }
 
  protected:
-  // Runs `body` later, on the stream's thread.
+  // Queues a loop for the stream's thread. Threads share the loop, see `share`.
   template <typename Body>
   void dispatch(uint32_t n, double work, Body body) {
     mx::cpu::get_command_encoder(stream()).dispatch([n, work, body = std::move(body)] { share(n, work, body); });
   }
-  // `allocate` for outputs that begin at a cache line if they are large.
+  // An implementation of `allocate`: outputs of 64 KiB or more begin at a cache line.
   static bool allocate_lines(Arrays& out) {
     constexpr size_t line = 64, large = 1 << 16;
     bool any = false;
@@ -162,7 +162,7 @@ class Node : public mx::Primitive {
     return [this](const Arrays& inputs) { return plain_all(inputs); };
   }
 
-  // The gradients of a function of all inputs, only those that are asked for: other inputs may have none.
+  // The gradients for the inputs in `argnums`. The other inputs stay constants, because they may have no derivative.
   template <typename Function>
   static Arrays derive_by(
       const Function& function, const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums) {
@@ -185,7 +185,7 @@ struct NoSettings {
   bool operator==(const NoSettings&) const = default;
 };
 
-// A node with settings. When a graph is compiled, nodes of one class with equal settings and inputs are merged.
+// A node with settings. Compiled graphs merge nodes of the same class with equal settings and inputs.
 template <class Settings = NoSettings>
 class NodeWith : public Node {
  public:
@@ -193,7 +193,7 @@ class NodeWith : public Node {
   explicit NodeWith(mx::Stream s) requires std::is_default_constructible_v<Settings>
       : Node(s), settings_{} {}
 
-  // MLX calls this only for nodes of one class.
+  // MLX calls this only for nodes of the same class.
   bool is_equivalent(const mx::Primitive& other) const override {
     return settings_ == static_cast<const NodeWith&>(other).settings_;
   }
@@ -202,19 +202,18 @@ class NodeWith : public Node {
   Settings settings_;
 };
 
-// The positions of the vectors along the last axis of an array, which may be any view. A scalar is a vector of one
-// element.
+// Computes the offsets of the vectors along the last axis of any strided array. A scalar is a vector of one element.
 class Rows {
  public:
   explicit Rows(const mx::array& a)
       : shape_(a.shape().begin(), a.shape().end() - (a.ndim() > 0)),
         strides_(a.strides().begin(), a.strides().end() - (a.ndim() > 0)), step_(a.ndim() > 0 ? a.strides().back() : 1) {}
 
-  // The offset of row `i` from the start of the array, in elements. Rows are in row-major order.
+  // The offset of vector `i` in elements. Vectors are numbered in row-major order.
   int64_t operator()(uint32_t i) const {
     return mx::elem_to_loc(static_cast<int>(i), shape_, strides_);
   }
-  // The distance from one element of a row to the next.
+  // The stride of the last axis.
   int64_t step() const {
     return step_;
   }
@@ -225,7 +224,7 @@ class Rows {
   int64_t step_;
 };
 
-// The vectors along the last axis of an array, dense: in place, or copied.
+// The vectors along the last axis of an array as dense memory: in place, or copied.
 class Vectors {
  public:
   explicit Vectors(const mx::array& a) : at_(a.data<char>()), n_(a.shape(-1)), size_(a.itemsize()) {
@@ -234,7 +233,7 @@ class Vectors {
     }
   }
 
-  // Vector `i`. `work` must have room for one vector.
+  // The address of vector `i`. It is copied to `work`, which must have room for one vector, if it is strided.
   const char* operator()(uint32_t i, void* work) const {
     if (in_order()) {
       return at_ + int64_t(i) * n_ * size_;
@@ -246,7 +245,7 @@ class Vectors {
     gather(from, rows_->step(), n_, size_, work);
     return static_cast<const char*>(work);
   }
-  // Whether vectors are in place, so that `work` is never used.
+  // Whether no vector is copied, so that `work` is not used.
   bool in_place() const {
     return in_order() || rows_->step() == 1 || n_ == 1;
   }
@@ -259,7 +258,7 @@ class Vectors {
   size_t nbytes() const {
     return n_ * size_;
   }
-  // Whether vectors follow each other in memory, so that nothing is copied.
+  // Whether the array is row-contiguous.
   bool in_order() const {
     return rows_ == nullptr;
   }
@@ -284,11 +283,12 @@ class Vectors {
   const char* at_;
   long n_;
   size_t size_;
-  // Null if the vectors follow each other.
+  // Null if the array is row-contiguous.
   std::shared_ptr<const Rows> rows_;
 };
 
-// The thread's memory for `n` floats, aligned to a cache line.
+// Memory of the calling thread for `n` floats, aligned to a cache line. The next call on this thread may return the
+// same memory.
 inline float* workspace(size_t n) {
   return for_node.of<float>(static_cast<long>(n));
 }
@@ -303,8 +303,8 @@ inline const RowKernels& row_kernels(mx::Dtype dtype) {
 inline bool is_float(mx::Dtype dtype) {
   return dtype == mx::float32 || dtype == mx::float16 || dtype == mx::bfloat16;
 }
-// Whether the kernels of a stream support arrays of this dtype. GPU kernels take 16-bit types. Traced graphs on GPUs
-// use MLX's own operations, which have derivatives there.
+// Whether the kernels of the stream support x. GPU kernels take 16-bit types only, and no traced arrays: those use
+// MLX's operations, which have derivatives on GPUs.
 inline bool takes(mx::Stream s, const mx::array& x) {
   return is_float(x.dtype()) && (s.device == mx::Device::cpu || (x.dtype() != mx::float32 && x.size() > 0 && !x.is_tracer()));
 }

@@ -1,4 +1,4 @@
-// The kernels with AVX2 and FMA.
+// The sgemm kernels with AVX2 and FMA.
 #include "kernels.h"
 
 #if defined(__AVX2__) && defined(__FMA__)
@@ -49,7 +49,7 @@ struct Avx2 {
       return _mm256_add_ps(_mm256_permute2f128_ps(x, y, 0x20), _mm256_permute2f128_ps(x, y, 0x31));
     };
     type ab = halves(a, b), cd = halves(c, d);
-    // The low half has two elements of a and two of c; the high half two of b and two of d.
+    // The low half has two elements of a and two of c; the high half has two of b and two of d.
     type pairs = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
     pairs = _mm256_add_ps(pairs, _mm256_permute_ps(pairs, 0xb1));
     __m128 ac = _mm256_castps256_ps128(pairs), bd = _mm256_extractf128_ps(pairs, 1);

@@ -1,4 +1,4 @@
-// The kernels with AVX-512F.
+// The sgemm kernels with AVX-512F.
 #include "kernels.h"
 
 #ifdef __AVX512F__

@@ -1,4 +1,4 @@
-// Vectors of AVX-512F, for the kernels of tile.h.
+// AVX-512F vectors for the kernels of tile.h.
 #pragma once
 
 #include <immintrin.h>
@@ -46,12 +46,12 @@ struct Avx512 {
     return _mm512_add_ps(x, y);
   }
   static Four sum4(type a, type b, type c, type d) {
-    // Quarters 0 and 1 of one, then of the other, plus quarters 2 and 3: halves are added.
+    // Adds the halves of two vectors: quarters 0 and 1 of each plus quarters 2 and 3.
     auto halves = [](type x, type y) {
       return _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
     };
     type ab = halves(a, b), cd = halves(c, d);
-    // One quarter for each of the four.
+    // Now one quarter for each of the four vectors.
     type sums = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
     sums = _mm512_add_ps(sums, _mm512_permute_ps(sums, 0x4e));
     sums = _mm512_add_ps(sums, _mm512_permute_ps(sums, 0xb1));

@@ -1,6 +1,6 @@
-// The kernels, for any vector type V (see tile.h). Included once by the file of each instruction set, which is compiled
-// for it: everything here has internal linkage, and nothing of the standard library is called, so that no function
-// compiled for one instruction set can be linked into code for another.
+// The sgemm kernels for any vector type V (see tile.h). Each instruction set's file includes this header once. All
+// functions have internal linkage and call nothing of the standard library, so the linker cannot use a function
+// compiled for one instruction set in code for another.
 #pragma once
 
 #include "packed.h"
@@ -9,10 +9,10 @@
 namespace mlxrs::sgemm {
 namespace {
 
-// The length of a block of k in vectors: a tile's rows and columns stay in L1.
+// The length of a block of k in vectors. The rows and columns of a tile stay in L1.
 constexpr long block_steps = 32;
 
-// The height of the panels of A for `direct`. Few rows are one tile or two, so that B is read only once or twice.
+// The height of the panels of A for `direct`. Few rows are one or two tiles, so that B is read only once or twice.
 template <class V>
 long direct_height(const Product& p) {
   return p.m <= max_rows ? p.m : p.m <= 8 ? 4 : V::rows;
@@ -64,11 +64,11 @@ void direct(const Product& p, const float* rows, long begin, long end) {
   }
 }
 
-// Sums a band of columns. Lanes are columns in memory order, so the rows of B are read in order, each once.
+// Sums a band of columns. Lanes are columns in memory order, so that the rows of B are read in order, each once.
 template <class V, int ROWS>
 void stream_rows(const Product& p, long begin, long end) {
   using T = typename V::type;
-  // At most 32 KiB of sums, the size of L1.
+  // At most 32 KiB of sums, which is the size of L1.
   constexpr long band = 512 / ROWS * 16 / V::width / 64 * 64;
   alignas(64) float sums[V::width][ROWS][band];
   long tail = p.k % V::width;

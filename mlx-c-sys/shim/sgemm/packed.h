@@ -1,10 +1,11 @@
-// Products with many rows and columns, for any vector type V (see tile.h). They read copies of A and B in the order of
-// use.
+// Products with many rows and columns, for any vector type V (see tile.h). They read packed copies of A and B, in the
+// order of use.
 //
-// A vector's lanes are columns of C, so nothing is added across lanes. The lanes of product.h's rule are computed one
-// after the other: lane l of an element sums k = l, l + width, ... In the copies all k of one lane are adjacent, and
-// the lanes follow the leaves of the tree from left to right. After a lane, the complete parts of the tree are added as
-// a binary counter carries: after leaf i, as many sums as i has trailing ones.
+// The lanes of a vector are columns of C, so nothing is added across lanes. The lanes of product.h's order of sums are
+// computed one after the other: lane l of an element sums k = l, l + width, ... In the copies, all k of a lane are
+// adjacent, and the lanes are in the order of the leaves of the tree, from left to right. After a lane, the complete
+// parts of the tree are added, like carries of a binary counter: after leaf i, as many additions as i has trailing one
+// bits.
 #pragma once
 
 #include <type_traits>
@@ -20,13 +21,13 @@ struct Packed {
 
   // A tile of C: `side` rows, `cols` columns.
   static constexpr long width = V::width, side = V::side, cols = V::wide * width;
-  // The largest number of partial sums of a tile: those of the tree, and one that the end of a block of k interrupted.
+  // The most partial sums of a tile: those of the tree, and one that the end of a block of k interrupted.
   static constexpr int levels = __builtin_ctz(V::width), waiting = levels + 1;
   static constexpr long tile_floats = side * cols, open_floats = waiting * tile_floats;
-  // The number of k in a block. The columns of a block stay in L1.
+  // The k in a block. The columns of a block stay in L1.
   static constexpr long block_size = 24 * 1024 / (4 * cols);
 
-  // Which leaf of the tree a lane is: its bits reversed.
+  // The leaf of the tree for each lane, which is the lane's number with reversed bits.
   struct Leaves {
     long of[width] = {};
     constexpr Leaves() {
@@ -39,11 +40,11 @@ struct Packed {
   };
   static constexpr Leaves leaves{};
 
-  // The number of k in a lane.
+  // The k in a lane.
   static long steps(const Product& p) {
     return ceil_div(p.k, width);
   }
-  // One more cache line, because otherwise lines that are written together fall into the same sets.
+  // One more cache line, because else lines that are written together would fall into the same cache sets.
   static long leaf_size(long steps, long height) {
     return steps * height + 16;
   }
@@ -54,11 +55,11 @@ struct Packed {
     return ceil_div(rows, height) * panel_size(p, height);
   }
 
-  // How many numbers `turn` takes from each of four rows.
+  // The elements that `turn` reads from each of four rows.
   template <typename T>
   static constexpr long span = std::is_same_v<T, Bf16> ? 8 : 4;
 
-  // Transposes: number k of each of four rows goes to to[k].
+  // Transposes: element k of each of the four rows goes to to[k].
   static void turn(const float* from, long row_stride, Four* to) {
     for (int r = 0; r < 4; r++) {
       to[r] = load4(from + r * row_stride);
@@ -95,7 +96,7 @@ struct Packed {
     return __builtin_bit_cast(float, uint32_t{p->bits} << 16);
   }
 
-  // A panel of `height` rows, with the start of each lane's leaf: element k of row r is at at(k) + r.
+  // A panel of `height` rows, with the start of each lane: element k of row r is at at(k) + r.
   struct Panel {
     float* lanes[width];
     long height;
@@ -110,7 +111,7 @@ struct Packed {
     }
   };
 
-  // Copies `rows` rows into panels of `height` rows. Rows and elements beyond the end become zeros.
+  // Copies `rows` rows into panels of `height` rows. Missing rows and elements become zeros.
   template <typename T>
   static void pack(float* memory, long height, const T* from, long row_stride, long k_stride, long rows, const Product& p) {
     for (; rows > 0; rows -= height, from += height * row_stride, memory += panel_size(p, height)) {
@@ -131,7 +132,7 @@ struct Packed {
   // Copies rows whose elements are adjacent along k.
   template <typename T>
   static void pack_along(const Panel& panel, const T* from, long row_stride, long rows, long k_end) {
-    // A cache line at a time: rows are often a power of two apart, so few of them fit in L1 together.
+    // Copies a cache line at a time. Rows are often a power of two apart, so only few of them fit in L1 together.
     constexpr long line = 64 / sizeof(T), turned = span<T>, together = turned < width ? turned : width;
     const long fours = rows - rows % 4;
     for (long k = 0; k < k_end; k += line) {
@@ -190,24 +191,24 @@ struct Packed {
     return ceil_div(rows, side) * open_floats;
   }
 
-  // The partial sums of a tile.
+  // The address of a partial sum of a tile.
   static float* at(float* open, int level, int i, int j) {
     return open + level * tile_floats + i * cols + j * width;
   }
 
-  // A range of k for a tile, as places in the panels: [begin, end).
+  // A range [begin, end) of k for a tile, as places in the panels.
   struct Block {
     const float *rows, *columns;
     long steps, begin, end;
-    // The partial sums. At the end of k the first ones are the result.
+    // The partial sums. After the last block the first of them are the result.
     float* open;
-    // Memory to prefetch meanwhile: the next panel of rows, and `fetch` bytes for each k from `next` on.
+    // Memory to prefetch meanwhile: the next panel of rows, and `fetch_step` bytes from `fetch` on for each k.
     const float* next;
     const char* fetch;
     long fetch_step;
   };
 
-  // Adds a block to the sums of a tile of WIDE vectors of columns.
+  // Adds a block to the sums of a tile with WIDE vectors of columns.
   template <int WIDE>
   static void tile(const Block& block) {
     Vector sum[side][WIDE];
@@ -279,8 +280,8 @@ struct Packed {
     static_assert(V::wide == 2 || V::wide == 3, "one case for each number of vectors");
     const long k = steps(p) * width, row_panel = panel_size(p, side);
     const long tiles = ceil_div(part.row_end - part.row, side) * ceil_div(part.col_end - part.col, cols);
-    // If there is nothing to prefetch, a mapped address is used: a prefetch of an unmapped one walks the page table
-    // each time.
+    // Without memory to prefetch, an address of a mapped page is used, because a prefetch of an unmapped address walks
+    // the page table each time.
     const char* fetch = reinterpret_cast<const char*>(meanwhile.bytes > 0 ? meanwhile.from : columns);
     const long fetch_step = ceil_div(meanwhile.bytes, tiles * k);
     for (long j = part.col; j < part.col_end; j += cols, columns += panel_size(p, cols)) {

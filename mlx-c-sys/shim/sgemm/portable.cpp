@@ -1,5 +1,5 @@
-// The kernels for any machine, with vectors of four: SSE on x86-64 (a multiply and an add, where others fuse), NEON on
-// aarch64.
+// The sgemm kernels for any machine, with vectors of four: SSE on x86-64 (with separate multiplications and additions),
+// NEON on aarch64.
 #include "../matmul/convert.h"
 #include "kernels.h"
 

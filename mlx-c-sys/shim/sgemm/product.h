@@ -1,20 +1,21 @@
-// The operands of the kernels: one f32 matrix product, C = alpha A B + beta C, and the part of it that a task computes.
+// The operands of the sgemm kernels: one f32 matrix product, C = alpha A B + beta C, and the part of it that a task
+// computes.
 //
-// The kernels keep one rule, on which callers rely (a request's tokens do not depend on its batch): an element of C
-// depends only on its row of A, its column of B, and K. It is always summed in this order:
+// All kernels add in the same order. Callers rely on this order, because a request's tokens must not depend on its
+// batch. An element of C depends only on its row of A, its column of B, and K:
 //   1. lane l of V::width lanes sums, by fused multiply-add and from zero, the products of k = l, l + width, ...;
 //      when width does not divide K, the lanes that end early add one product of zeros, which only turns -0 into 0;
 //   2. the lanes are added as a tree: l and l + width/2, then l and l + width/4, and so on;
 //   3. alpha times that sum, plus beta times the old element if beta is not zero.
-// Blocking never ends a lane's sum: at the end of a block of K the partial sum is stored, and the next block continues
-// it. So a result does not depend on M, N, the layout, the kernel, or the number of threads.
+// Blocking does not change the order: at the end of a block of K a lane's partial sum is stored, and the next block
+// continues it. So a result does not depend on M, N, the layout, the kernel, or the number of threads.
 #pragma once
 
 #include <cstdint>
 
 namespace mlxrs::sgemm {
 
-// A is m x k, B is k x n, C is m x n; all strides count elements.
+// A is m x k, B is k x n, C is m x n. All strides are in elements.
 struct Product {
   long m, n, k;
   const float* a;
@@ -26,7 +27,7 @@ struct Product {
   float alpha, beta;
 };
 
-// Elements of 16 bits. Some kernels widen them as they load them.
+// 16-bit elements. Some kernels widen them as they load them.
 struct Bf16 {
   uint16_t bits;
 };
@@ -39,31 +40,31 @@ struct Part {
   long row, row_end, col, col_end;
 };
 
-// A range of memory that will be read soon.
+// A range of memory that is read soon.
 struct Stretch {
   const void* from;
   long bytes;
 };
 
-// The kernels of one instruction set. Memory for them must be aligned to 64 bytes.
+// The kernels of one instruction set. Their buffers must be aligned to 64 bytes.
 struct Kernels {
   const char* name;
-  // For few rows (at most `max_direct_rows`) and B contiguous in k: B is read once, in place. `rows` is A as
-  // `direct_pack` has packed it into direct_size(...) floats, for all parts.
+  // For at most `max_direct_rows` rows and B contiguous along k. B is read once, in place. `rows` is A, packed by
+  // `direct_pack` into direct_size(...) floats, for all parts.
   long (*direct_size)(const Product&);
   void (*direct_pack)(const Product&, float* rows);
   void (*direct)(const Product&, const float* rows, long col, long col_end);
-  // The number of columns that are processed at a time.
+  // The columns that are processed at a time.
   long (*direct_cols)(const Product&);
   // The same for 16-bit elements of B.
   void (*direct_bf16)(const Product&, const float* rows, long col, long col_end);
   void (*direct_f16)(const Product&, const float* rows, long col, long col_end);
 
-  // For at most `max_stream_rows` rows and B contiguous in its columns: B is read once, row after row.
+  // For at most `max_stream_rows` rows and B contiguous along its columns. B is read once, row after row.
   void (*stream)(const Product&, long col, long col_end);
 
-  // For all other products, through copies of A's rows and B's columns in the order of use. A tile has `tile_cols`
-  // columns: parts should begin at multiples of it.
+  // For all other products, through packed copies of A's rows and B's columns. A tile has `tile_cols` columns, and
+  // parts should begin at multiples of it.
   long tile_cols;
   long (*rows_size)(const Product&, long rows);
   void (*pack_rows)(const Product&, long row, long row_end, float* rows);
@@ -72,7 +73,7 @@ struct Kernels {
   // The same for 16-bit elements of B.
   void (*pack_cols_bf16)(const Product&, long col, long col_end, float* cols);
   void (*pack_cols_f16)(const Product&, long col, long col_end, float* cols);
-  // `open` has open_size(..., rows of the part) floats. `meanwhile` is prefetched.
+  // `open` has open_size(..., rows of the part) floats for partial sums. `meanwhile` is prefetched.
   long (*open_size)(const Product&, long rows);
   void (*packed)(const Product&, const Part&, const float* rows, const float* cols, float* open, const Stretch& meanwhile);
 };
@@ -85,7 +86,7 @@ const Kernels* avx512();
 const Kernels* avx2();
 const Kernels& portable();
 
-// The kernels of isa().
+// The kernels for isa() (isa.h).
 const Kernels& chosen();
 
 } // namespace mlxrs::sgemm

@@ -1,4 +1,4 @@
-// The tile of sums that all kernels use, and its panels, for any vector type V.
+// The register tile of sums that all sgemm kernels use, and its panels, for any vector type V.
 //
 // V has: type, width, rows and cols (of a tile: rows * cols sums and rows + 1 operands fit in registers together),
 // zero, set1, load, load_part (the first n elements, then zeros), store, fma, add, and sum4: the sums of the lanes of
@@ -20,7 +20,7 @@ inline Four load4(const float* p) {
 inline void store4(float* p, Four v) {
   *reinterpret_cast<UnalignedFour*>(p) = v;
 }
-// Exchanges rows and columns of 4 x 4 numbers.
+// Transposes 4 x 4 numbers.
 inline void turn4(Four* rows) {
   Four low = __builtin_shufflevector(rows[0], rows[1], 0, 4, 1, 5), high = __builtin_shufflevector(rows[0], rows[1], 2, 6, 3, 7);
   Four low2 = __builtin_shufflevector(rows[2], rows[3], 0, 4, 1, 5), high2 = __builtin_shufflevector(rows[2], rows[3], 2, 6, 3, 7);
@@ -36,8 +36,8 @@ constexpr long ceil_div(long a, long b) {
   return (a + b - 1) / b;
 }
 
-// Step 3 of product.h's rule. Compiled without contraction of multiplications and additions, so that the two forms
-// agree.
+// Step 3 of the order in product.h. It is compiled without contraction of multiplications and additions, so that both
+// forms give the same bits.
 inline void finish(const Product& p, float* c, float sum) {
   float scaled = p.alpha * sum;
   *c = p.beta == 0 ? scaled : scaled + p.beta * *c;
@@ -52,17 +52,17 @@ struct Count {
   static constexpr int value = N;
 };
 
-// The prefetch distance of 16-bit elements, in bytes. It saves a tenth of the time for one row.
+// The prefetch distance for 16-bit elements, in bytes. It saves a tenth of the time with one row.
 constexpr long ahead = 1024;
 
-// The rows or columns that a tile reads: vector s of row r starts at data + r * row + s * step.
+// The rows or columns that a tile reads. Vector s of row r begins at data + r * row + s * step.
 template <typename T>
 struct Operand {
   const T* data;
   long row, step;
 };
 
-// The place of a tile's sums: `valid_rows` x `valid_cols` elements from `c`.
+// The place of a tile's result: `valid_rows` x `valid_cols` elements from `c`.
 struct Target {
   float* c;
   long valid_rows, valid_cols;
@@ -83,7 +83,7 @@ inline typename V::type load_part(const T* p, long n) {
 }
 
 // Adds `steps` vectors, and then a partial vector of `tail` elements, to ROWS x COLS sums. The sums start at zero if
-// `first`, else at `put_away`. They end in C if `last`, else in `put_away`.
+// `first`, else at `put_away`. They are written to C if `last`, else to `put_away`.
 template <class V, int ROWS, int COLS, typename T>
 inline __attribute__((always_inline)) void tile(
     const Product& p, Operand<float> a, Operand<T> b, long steps, long tail, bool first, bool last, float* put_away, Target to) {
@@ -96,7 +96,7 @@ inline __attribute__((always_inline)) void tile(
       sum[i][j] = first ? V::zero() : V::load(put_away + (i * COLS + j) * V::width);
     }
   }
-  // The fewer of rows and columns stay in registers.
+  // The operand with fewer vectors (rows or columns) stays in registers.
   auto accumulate = [&](auto load) __attribute__((always_inline)) {
     constexpr int held = ROWS <= COLS ? ROWS : COLS, passing = ROWS <= COLS ? COLS : ROWS;
     auto add = [&](const auto& h, const auto& p) __attribute__((always_inline)) {
@@ -161,7 +161,7 @@ inline __attribute__((always_inline)) void tile(
   }
 }
 
-// The number of columns of a tile of so many rows. The sums must fit in registers.
+// The columns of a tile with `rows` rows. The sums must fit in registers.
 template <class V>
 constexpr int cols_for(int rows) {
   int most = V::rows * V::cols / rows;
@@ -171,7 +171,8 @@ constexpr int cols_for(int rows) {
 // The most rows of a tile of tile_of.
 constexpr long max_rows = 6;
 
-// A tile of `rows` rows, 1 to max_rows, some of which may be padding; of cols_for<V>(rows) columns, or of one.
+// Computes a tile of `rows` rows (1 to max_rows, some of which may be padding) and of cols_for<V>(rows) columns or one
+// column.
 template <class V, typename T>
 void tile_of(
     long rows, const Product& p, Operand<float> a, Operand<T> b, long steps, long tail, bool first, bool last, float* put_away,
@@ -199,8 +200,8 @@ void tile_of(
   }
 }
 
-// Copies elements [k, k_end) of `rows` rows, k a multiple of the width, into one panel of `height` rows: vector s of
-// row r goes to panel + (s * height + r) * width. Rows and elements beyond the end become zeros.
+// Copies elements [k, k_end) of `rows` rows into one panel of `height` rows; k is a multiple of the width. Vector s of
+// row r goes to panel + (s * height + r) * width. Missing rows and elements become zeros.
 template <class V>
 void pack(
     float* panel, long height, const float* from, long row_stride, long k_stride, long rows, long k, long k_end) {
@@ -231,7 +232,7 @@ void pack(
     }
     return;
   }
-  // Blocks of 4 x 4 are transposed in registers where rows are adjacent. The last block may overlap the one before.
+  // Blocks of 4 x 4 are transposed in registers if rows are adjacent. The last block may overlap the one before it.
   bool turn = row_stride == 1 && rows >= 4;
   for (long s = 0; s < steps; s++) {
     if (!turn || s == full) {

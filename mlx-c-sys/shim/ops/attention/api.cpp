@@ -1,3 +1,4 @@
+// The C functions of attention.
 #include "attention.h"
 #include "ops/border.h"
 #include "ops/store/store.h"

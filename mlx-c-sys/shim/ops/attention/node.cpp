@@ -1,3 +1,5 @@
+// The node of attention. On CPUs a task has some tokens of one row and the query heads of one KV head. Each task
+// processes its keys in chunks (see `chunk` in ops/cpu/kernels.h) and merges the chunks' results in order.
 #include "plan.h"
 
 #include "ops/store/store.h"
@@ -9,6 +11,7 @@
 namespace mlxrs::ops {
 namespace {
 
+// The result of no chunk.
 Partial empty(const Task& task, float* at) {
   auto p = task.partial(at);
   std::fill_n(p.largest, task.a.queries, std::numeric_limits<float>::lowest());
@@ -17,6 +20,7 @@ Partial empty(const Task& task, float* at) {
   return p;
 }
 
+// Adds the attention sinks and writes the outputs of a task.
 void finish(const Task& task, const AttentionKernels& kernel, const Partial& all) {
   const auto& a = task.a;
   for (long r = 0; r < a.queries; r++) {
@@ -24,7 +28,7 @@ void finish(const Task& task, const AttentionKernels& kernel, const Partial& all
     const float* values = all.values + r * a.value_dim;
     long head = r % a.group;
     if (task.sinks != nullptr && sum != 0) {
-      // The sink is a score without a value. It joins the softmax's sum, and its maximum if it is the largest.
+      // The sink is a score without a value. It adds to the softmax's sum, and can be the largest score.
       float sink = task.sinks[head * task.sink_step], best = std::max(sink, all.largest[r]);
       float old = std::exp(all.largest[r] - best);
       sum = sum * old + std::exp(sink - best);
@@ -34,7 +38,7 @@ void finish(const Task& task, const AttentionKernels& kernel, const Partial& all
   }
 }
 
-// Runs a task on one thread, chunk after chunk.
+// Runs a task on one thread, one chunk after the other.
 void run(Task& task, const AttentionKernels& kernel) {
   const auto& a = task.attention();
   long loaded = kernel.loaded_size(a), work = kernel.work_size(a), size = task.partial_size();
@@ -54,7 +58,8 @@ void run(Task& task, const AttentionKernels& kernel) {
   finish(task, kernel, all);
 }
 
-// Runs few tasks over many keys: threads share the chunks, and the partial results are merged in the order of `run`.
+// Runs few tasks with many keys: all threads share the chunks, and the chunks' results are merged in the same order as
+// in `run`.
 void run_split(std::vector<Task>& tasks, const AttentionKernels& kernel) {
   struct Piece {
     Task* task;
@@ -94,14 +99,14 @@ void run(const Plan& p) {
   }
   auto& threads = Threads::shared();
   double work = double(p.rows) * p.heads * p.tokens * p.slots * (p.dim + p.value_dim);
-  // The number of queries that read a chunk's keys together. It shrinks until every thread has a task.
+  // The tokens of a task. It is halved until every thread has enough tasks.
   int at_once = std::max<int>(1, 128 / p.group());
   auto pieces = [&] { return (p.tokens + at_once - 1) / at_once * p.rows * p.kv_heads; };
   while (threads.count() > 1 && at_once > 1 && at_once * p.group() > 32 && pieces() < 4 * threads.count()) {
     at_once = (at_once + 1) / 2;
   }
   int parts = (p.tokens + at_once - 1) / at_once;
-  // With fewer tasks than threads and a single chunk, query heads that read the same keys are split over several tasks.
+  // With fewer tasks than threads and one chunk of keys, the query heads of a KV head are split over several tasks.
   long heads = p.group();
   while (parts * p.rows * (p.heads / heads) < threads.count() && p.slots <= chunk && heads % 2 == 0) {
     heads /= 2;
@@ -127,8 +132,8 @@ void run(const Plan& p) {
     }
     run_split(tasks, *p.kernel);
   } else {
-    // The last parts of a prompt see the most keys, so they start first. Threads take tasks from the highest index
-    // down.
+    // The last tokens of a prompt see the most keys, so their tasks start first. Threads take tasks from the highest
+    // index down.
     threads.each_several(n, 32, [&](uint32_t i) {
       auto one = task(i / across + i % across * parts);
       run(one, *p.kernel);
@@ -143,7 +148,7 @@ class AttentionNode : public Node {
 
   bool allocate(const Arrays&, Arrays& out) override {
     auto& y = out[0];
-    // In memory, tokens come before heads, so that merging the heads is a view.
+    // The memory order is [B, L, H, Dv], so that merging the heads needs no copy.
     int64_t heads = y.shape(1), tokens = y.shape(2), d = y.shape(3);
     y.set_data(
         mx::allocator::malloc(y.nbytes()), y.size(), {heads * tokens * d, d, heads * d, 1},

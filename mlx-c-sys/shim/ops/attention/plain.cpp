@@ -1,4 +1,4 @@
-// Attention by MLX's own operations, for GPUs and for transforms.
+// Attention as a graph of MLX's operations, for other GPUs and for transformations.
 #include <limits>
 
 #include "mlx/fast.h"
@@ -30,7 +30,7 @@ mx::array dense_mask(
 
 namespace {
 
-// Attention with a soft cap, which MLX's fused attention lacks. The softmax is in f32.
+// Attention with a soft cap, which MLX's fused attention does not support. The softmax is in f32.
 mx::array capped(
     const AttentionInputs& of, const AttentionOptions& options, const std::optional<mx::array>& mask, mx::Stream s) {
   const mx::array &q = of.q, &k = of.k, &v = of.v;

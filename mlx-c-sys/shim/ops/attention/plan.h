@@ -1,4 +1,4 @@
-// The plan of an attention: addresses and strides of its operands, and its division into tasks.
+// The plan of a CPU attention: addresses and strides of the operands, and the division into tasks.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +11,12 @@
 namespace mlxrs::ops {
 namespace {
 
-// An array [B, H, L, D] whose last axis is dense: itself, or a copy.
+// An array [B, H, L, D] whose last axis is dense: the array's own memory, or a copy.
 class Dense {
  public:
   const char* at;
   std::array<int64_t, 4> strides;
-  int64_t size; // Bytes of an element.
+  int64_t size; // bytes of an element
 
   explicit Dense(const mx::array& a) : at(a.data<char>()), size(static_cast<int64_t>(a.itemsize())) {
     std::copy_n(a.strides().begin(), 4, strides.begin());
@@ -29,7 +29,7 @@ class Dense {
     strides = {h * s * d, s * d, d, 1};
   }
 
-  // Must run on the stream's thread before the elements are read.
+  // Copies the elements if they need a copy. Runs on the stream's thread, before the elements are read.
   void copy() const {
     for (uint32_t i = 0; copy_ != nullptr && i < copy_->n; i++) {
       copy_->vectors.copy(i, copy_->memory.data() + i * copy_->vectors.nbytes());
@@ -47,7 +47,7 @@ class Dense {
   std::shared_ptr<Copy> copy_;
 };
 
-// The plan of one attention, for the stream's thread.
+// One attention. It is read on the stream's thread.
 struct Plan {
   AttentionOptions options;
   Dense q, k, v;
@@ -62,17 +62,17 @@ struct Plan {
   int64_t offset_step = 0;
   const float* sinks = nullptr;
   int64_t sink_step = 0;
-  // Rows, tokens, heads and elements, in this order in memory.
+  // [B, L, H, Dv] in memory.
   char* y;
 
   long group() const {
     return heads / kv_heads;
   }
-  // The position of a row's first query, brought into the range of positions that the cache has.
+  // The position of the row's first query.
   long offset(int row) const {
     return offsets != nullptr ? offsets[row * offset_step] : slots - tokens;
   }
-  // The positions that a token sees.
+  // The range of positions that a token of this step sees, limited to the positions that the cache still has.
   std::pair<int, int> span(int row, int token) const {
     if (options.mask == Mask::none || options.mask == Mask::array) {
       return {0, slots};
@@ -92,6 +92,7 @@ struct Plan {
     first = std::max(first, 0L);
     return {static_cast<int>(first), static_cast<int>(std::max(first, last))};
   }
+  // The rotation of slots: position p is in slot (p + turn) mod slots.
   long turn(int row) const {
     if (options.mask == Mask::positions && options.layout == Layout::behind) {
       long shift = (slots - tokens - offset(row)) % slots;
@@ -101,15 +102,15 @@ struct Plan {
   }
 };
 
-// Some tokens of a row, with some query heads that share a KV head.
+// Some tokens of one row, with `heads` query heads that share a KV head.
 struct Task {
   Attention a;
   std::vector<int> first, last;
-  long begin, end; // Chunks.
+  long begin, end; // the range of chunks
   const float* sinks;
   int64_t sink_step;
   char* y;
-  long y_token, y_head; // Bytes.
+  long y_token, y_head; // strides in bytes
 
   Task(const Plan& p, int row, long head, long heads, int token, int tokens) : first(tokens * heads), last(first.size()) {
     long kv_head = head / p.group();
@@ -145,7 +146,7 @@ struct Task {
     y = p.y + (static_cast<int64_t>(row) * p.tokens + token) * y_token + head * y_head;
   }
 
-  // Sets the pointers to the task's vectors, which change when the task is moved.
+  // Points `a` to this task's vectors. Their addresses change when the task is moved.
   const Attention& attention() {
     a.first = first.data();
     a.last = last.data();

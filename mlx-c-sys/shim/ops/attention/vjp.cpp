@@ -1,12 +1,12 @@
-// The derivative of attention in f32, as products of blocks of queries with all the keys that they see:
-//   s = scale q kT, p = softmax(s), dp = dy vT, ds = p (dp - sum(p dp))
-//   dv += pT dy, dq = scale ds k, dk += scale dsT q
+// The node that computes the gradients of attention in f32, for blocks of queries and all the keys that they see:
+//   s = scale q k^T, p = softmax(s), dp = dy v^T, ds = p (dp - sum(p dp))
+//   dv += p^T dy, dq = scale ds k, dk += scale ds^T q
 #include <algorithm>
 #include <limits>
 
 #include "attention.h"
 
-// From sgemm.cpp or, on macOS, from Accelerate.
+// Defined in sgemm.cpp; on macOS in Accelerate.
 extern "C" void cblas_sgemm(
     int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda, const float* b,
     int ldb, float beta, float* c, int ldc);
@@ -14,7 +14,7 @@ extern "C" void cblas_sgemm(
 namespace mlxrs::ops {
 namespace {
 
-// The queries of all heads that share a KV head, in one row of the batch. All arrays are dense.
+// The query heads of one KV head in one row of the batch. All arrays are dense.
 struct QueryHeads {
   long heads, queries, keys, dim, value_dim;
   float scale;
@@ -22,21 +22,21 @@ struct QueryHeads {
   // [heads, queries, dim], [keys, dim], [keys, value_dim], [heads, queries, value_dim]
   const float *q, *k, *v, *dy;
   float *dq, *dk, *dv;
-  // At most one of the two is set: booleans, true where a query sees a key, or numbers to add to the scores. The steps go
-  // from head to head, query to query and key to key.
+  // The mask; at most one of the two is set. `seen` is true where a query sees a key, `added` is added to the scores.
+  // The strides go from head to head, from query to query and from key to key.
   const bool* seen;
   const float* added;
   long head_step, query_step, key_step;
 };
 
-// A row-major m x n matrix, or a matrix that is read as its transpose.
+// A row-major matrix with rows `row` elements apart, read as its transpose if `turned`.
 struct Side {
   const float* at;
   long row;
   bool turned = false;
 };
 
-// c = a b, or c += a b.
+// c = a b, or c += a b if `adds`. The product is m x n, and k is the inner size.
 void multiply(long m, long n, long k, Side a, Side b, bool adds, float* c, long c_row) {
   constexpr int row_major = 101, no_trans = 111, trans = 112;
   auto whole = [](long n) { return static_cast<int>(n); };
@@ -59,8 +59,9 @@ void mask(const QueryHeads& a, long head, long token, long keys, float* scores) 
   }
 }
 
+// Computes dq, dk and dv of one KV head.
 void differentiate(const QueryHeads& a) {
-  // The number of queries in a block: its scores and their derivatives stay in L2.
+  // The queries of a block: their scores and the scores' gradients stay in L2.
   constexpr long together = 96;
   std::vector<float> memory(2 * together * a.keys);
   float *p = memory.data(), *ds = p + together * a.keys;
@@ -143,7 +144,7 @@ class AttentionVjp : public Derivative {
             a.added = added != nullptr ? added + from : nullptr;
             differentiate(a);
           };
-          // Threads share the products of one task only if there are fewer tasks than threads.
+          // With fewer tasks than threads, tasks run one after the other and threads share each matrix product.
           if (static_cast<int>(tasks) < Threads::shared().count()) {
             for (uint32_t task = 0; task < tasks; task++) {
               attend(task);

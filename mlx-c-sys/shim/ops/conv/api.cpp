@@ -1,3 +1,4 @@
+// The C function of causal convolutions.
 #include "conv.h"
 #include "ops/border.h"
 

@@ -1,3 +1,4 @@
+// The node of causal convolutions. A CPU task computes up to 2,048 channels of one token.
 #include "conv.h"
 #include "ops/linear/operands.h"
 
@@ -10,7 +11,7 @@ namespace {
 
 constexpr int most_taps = 8;
 
-// The node. Its setting is `silu`.
+// The setting is `silu`.
 class CausalConv : public NodeWith<bool> {
  public:
   using NodeWith::NodeWith;

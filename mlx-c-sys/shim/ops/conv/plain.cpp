@@ -1,3 +1,4 @@
+// Causal convolutions as graphs of MLX's operations, in f32.
 #include "conv.h"
 
 namespace mlxrs::ops {

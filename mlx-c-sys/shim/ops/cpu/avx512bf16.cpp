@@ -1,4 +1,4 @@
-// The kernels with AVX-512, and its conversion to bf16.
+// The kernels with AVX-512 and its bf16 conversions.
 #include "ops/cpu/table.h"
 
 const mlxrs::ops::Kernels* mlxrs::ops::kernels_avx512bf16() {

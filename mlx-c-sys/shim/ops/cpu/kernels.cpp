@@ -1,3 +1,4 @@
+// Selects the table of CPU kernels for this machine.
 #include "ops/cpu/kernels.h"
 
 namespace mlxrs::ops {

@@ -1,6 +1,6 @@
-// Vectors of f32 of the instruction set that a file is compiled for, with loads and stores for each element type.
-// Included by the file of each instruction set: everything has internal linkage, and nothing of the standard library is
-// called, so that no function compiled for one instruction set can be linked into code for another.
+// SIMD vectors of f32 for the instruction set that a file is compiled for, with loads and stores for each element type.
+// Each instruction set's file includes this header. All functions have internal linkage and call nothing of the
+// standard library, so the linker cannot use a function compiled for one instruction set in code for another.
 #pragma once
 
 #include <stdint.h>
@@ -69,7 +69,7 @@ INLINE long most(long a, long b) {
   return a > b ? a : b;
 }
 
-// x y + z, rounded once where the machine can.
+// x y + z, rounded once where the instruction set has FMA.
 INLINE Lanes fma(Lanes x, Lanes y, Lanes z) {
 #if defined(__AVX512F__)
   return cast<Lanes>(_mm512_fmadd_ps(cast<__m512>(x), cast<__m512>(y), cast<__m512>(z)));
@@ -88,7 +88,7 @@ INLINE Lanes load(const float* p) {
   return x;
 }
 INLINE Lanes load(const bf16* p) {
-  // The compiler makes a vector of 16 in halves.
+  // Without intrinsics the compiler splits a vector of 16 in halves.
 #if defined(__AVX512F__)
   __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   return cast<Lanes>(_mm512_slli_epi32(x, 16));
@@ -114,8 +114,8 @@ INLINE Lanes load(const f16* p) {
 #endif
 }
 
-// 1 / y for 1 <= y < 2^126, and x / y for 1 <= y <= 2, within a unit in the last place. Where division is slow, an
-// estimate of 1 / y is refined; each step doubles the number of correct digits.
+// Both are accurate to one unit in the last place: 1 / y for 1 <= y < 2^126, and x / y for 1 <= y <= 2. AVX-512 refines
+// an estimate of 1 / y, which is faster than a division; each step doubles the number of correct digits.
 INLINE Lanes inverse(Lanes y) {
 #if defined(__AVX512F__)
   Lanes r = cast<Lanes>(_mm512_rcp14_ps(cast<__m512>(y)));
@@ -173,8 +173,8 @@ INLINE void store(f16* p, Lanes x) {
 #endif
 }
 
-// Partial vectors, for sizes that are no multiple of the width: the first `n` elements followed by zeros, and a store
-// of the first `n` only.
+// Partial vectors, for sizes that are no multiple of the width: load_part reads the first `n` elements and fills up
+// with zeros, store_part writes the first `n` elements.
 template <class T>
 INLINE Lanes load_part(const T* p, long n) {
   T part[width] = {};
@@ -192,7 +192,7 @@ INLINE void store_part(T* p, Lanes x, long n) {
   }
 }
 
-// Calls f(i, load, store) for each vector of n elements. The last vector may be partial.
+// Calls f(i, load, store) for each vector of n elements. `load` and `store` handle a partial vector at the end.
 template <class F>
 INLINE void for_each(long n, F f) {
   long i = 0;

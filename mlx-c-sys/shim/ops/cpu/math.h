@@ -1,4 +1,4 @@
-// Elementary functions of vectors.
+// Elementary functions of SIMD vectors.
 #pragma once
 
 #include "ops/cpu/lanes.h"
@@ -9,9 +9,9 @@ namespace {
 // Rounds to the nearest integer for |x| < 2^22: after the addition of 1.5 * 2^23 the integer is in the low bits.
 constexpr float rounder = 12582912.0f;
 
-// e^x for x <= 0, within 2 units in the last place, and 0 below -87, the end of f32's range. x = n ln 2 + r with |r| <=
-// ln 2 / 2, where ln 2 is split into two parts (Cody and Waite, Software Manual for the Elementary Functions, 1980).
-// e^r is its series to the eighth term.
+// e^x for x <= 0, within 2 units in the last place, and 0 below -87, near the end of f32's range. x = n ln 2 + r with
+// |r| <= ln 2 / 2, where ln 2 is split into two parts (Cody and Waite, Software Manual for the Elementary Functions,
+// 1980). e^r is a Taylor series of eight terms.
 INLINE Lanes exp_below(Lanes x) {
   Ints below = x < -87.0f;
   Lanes inside = choose(below, all(-87.0f), x);
@@ -31,9 +31,9 @@ INLINE Lanes exp_below(Lanes x) {
   return choose(below, Lanes{}, e * power);
 }
 
-// 1 / (1 + e^-x) within 4 units in the last place (45 where products are rounded before they are added), and 0 below
-// -87. e^-x = 2^n 2^f. 2^f is a polynomial (fitted for the least relative error on |f| <= 1/2 with 2^0 = 1: 9e-8). f
-// comes from x times 1 / ln 2, which is split into two parts.
+// 1 / (1 + e^-x) within 4 units in the last place (45 without FMA), and 0 below -87. e^-x = 2^n 2^f, where 2^f is a
+// polynomial with the least relative error on |f| <= 1/2 (9e-8, exact at 0). f is computed with 1 / ln 2 split into two
+// parts.
 INLINE Lanes sigmoid(Lanes x) {
   constexpr float most = 87.0f;
   Ints below = x < -most;
@@ -68,7 +68,8 @@ INLINE Lanes tanh(Lanes x) {
   return choose(size < 0.625f, near, choose(x < 0.0f, -far, far));
 }
 
-// Sine and cosine of angles up to 2^24. The angle is reduced by multiples of pi/2 in f64, which has enough digits.
+// Sine and cosine of angles up to 2^24. The angle is reduced by multiples of pi/2 in f64, which has enough digits for
+// it.
 INLINE void sin_cos(Lanes x, Lanes* sin, Lanes* cos) {
   typedef double Doubles __attribute__((vector_size(8 * width)));
   Lanes shifted = fma(x, all(0.636619772f), all(rounder));
@@ -77,7 +78,7 @@ INLINE void sin_cos(Lanes x, Lanes* sin, Lanes* cos) {
   Doubles exact = __builtin_convertvector(x, Doubles) - __builtin_convertvector(n, Doubles) * 1.5707963267948966;
   Lanes r = __builtin_convertvector(exact, Lanes);
   Lanes square = r * r;
-  // On |r| <= pi/4 (coefficients: Moshier, Cephes).
+  // Polynomials on |r| <= pi/4 (coefficients: Moshier, Cephes).
   Lanes s = all(-1.9515295891e-4f);
   s = fma(s, square, all(8.3321608736e-3f));
   s = fma(s, square, all(-1.6666654611e-1f));

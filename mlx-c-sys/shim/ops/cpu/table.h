@@ -1,4 +1,4 @@
-// All kernels of the instruction set that a file is compiled for. Included once by each such file.
+// The table of kernels, compiled for the instruction set of the file that includes it.
 #pragma once
 
 #include "ops/attention/cpu/packed.h"

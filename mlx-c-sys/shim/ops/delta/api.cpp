@@ -1,3 +1,4 @@
+// The C functions of linear attention.
 #include "delta.h"
 #include "ops/border.h"
 

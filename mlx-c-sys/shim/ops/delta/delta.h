@@ -1,21 +1,18 @@
-// Linear attention whose state decays: the gated delta rule (Yang et al., arXiv:2412.06464), and the scan of Mamba 2 (Dao and Gu,
-// arXiv:2405.21060).
+// Linear attention with a decaying state: the gated delta rule (Yang et al., arXiv:2412.06464), and the scan of Mamba 2
+// (Dao and Gu, arXiv:2405.21060). The formulas are at mlxrs_gated_delta and mlxrs_scan (mlxrs_recurrent.h).
 #pragma once
 
 #include "ops/node.h"
 
 namespace mlxrs::ops {
 
-// The inputs of mlxrs_gated_delta and mlxrs_scan. A key head serves several consecutive value heads.
+// The inputs of mlxrs_gated_delta and mlxrs_scan. Each key head serves several consecutive value heads.
 struct DeltaInputs {
-  // A row is [queries
-  // keys
-  // values] for the delta rule and [values
-  // keys
-  // queries] for the scan, each head by head.
+  // [B, L, W]. The last axis is [queries, keys, values] for the delta rule and [values, keys, queries] for the scan,
+  // each part head by head.
   mx::array x;
-  // `a` gives the decay, and `b` gives beta of the delta rule. For the scan, `b` is the factor with which values add to
-  // the output.
+  // `a` determines the decay. `b` determines beta of the delta rule; for the scan, `b` [heads] is the factor with which
+  // a value is added to the output.
   mx::array a, b;
   mx::array rate, bias, state, widths;
 
@@ -33,9 +30,9 @@ struct DeltaSettings {
   bool operator==(const DeltaSettings&) const = default;
 };
 
-// Outputs: the tokens' outputs, and the state after them.
+// Outputs: the tokens' outputs [B, L, heads value_dim], and the state after them.
 std::optional<Arrays> delta(const DeltaInputs& in, const DeltaSettings& settings, mx::Stream s);
-// Computes chunks of tokens at once, by matrix products.
+// Computes chunks of up to 64 tokens (16 with a decay for each channel) by matrix products.
 Arrays delta_plainly(const DeltaInputs& in, const DeltaSettings& settings, mx::Stream s);
 
 } // namespace mlxrs::ops

@@ -1,3 +1,4 @@
+// The node of linear attention. A CPU task computes some rows of one head's state for all tokens.
 #include <cmath>
 
 #include "delta.h"
@@ -27,7 +28,8 @@ class LinearAttention : public NodeWith<DeltaSettings> {
     long rows = x.shape(0), tokens = x.shape(1), width = x.shape(2);
     long heads = state.shape(1), value_dim = state.shape(2), dim = state.shape(3);
     auto type = type_of(x.dtype());
-    // Each task starts by normalising queries and keys. So there are few large tasks, unless threads would be idle.
+    // Each task normalises queries and keys itself, so tasks are whole heads. If there are fewer than four for each
+    // thread, a head is divided into four.
     long pieces = rows * heads >= 4 * Threads::shared().count() ? 1 : 4;
     long piece = ((value_dim + pieces - 1) / pieces + 3) / 4 * 4;
     pieces = (value_dim + piece - 1) / piece;
@@ -65,7 +67,7 @@ class LinearAttention : public NodeWith<DeltaSettings> {
                 long head = i / pieces % heads, row = i / pieces / heads, first = i % pieces * piece;
                 long real = std::clamp<long>(wide[row], 0, tokens), own = std::min(piece, value_dim - first);
                 long key_head = head / (heads / key_heads), token = row * tokens;
-                // The offsets of queries, keys and values in a row.
+                // The columns of x at which queries, keys and values begin.
                 long keys = key_heads * dim, q = scans ? heads * value_dim + keys : 0, k = scans ? heads * value_dim : keys;
                 long v = scans ? 0 : 2 * keys;
                 auto at = [&](long column) { return from + (token * width + column) * size; };

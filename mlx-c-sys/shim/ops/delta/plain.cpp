@@ -1,3 +1,5 @@
+// Linear attention as a graph of MLX's operations: tokens are processed in chunks by matrix products, and the state is
+// carried from chunk to chunk.
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -7,7 +9,7 @@
 namespace mlxrs::ops {
 namespace {
 
-// A constant [n, n]: `on` where `is(i, j)`, else `off`.
+// A constant [n, n] matrix: `on` where is(i, j), else `off`.
 template <typename Is>
 mx::array square(int n, float on, float off, const Is& is) {
   std::vector<float> values(static_cast<size_t>(n) * n);
@@ -23,8 +25,8 @@ mx::array transposed(const mx::array& x, mx::Stream s) {
   return mx::swapaxes(x, -1, -2, s);
 }
 
-// (I + a)^-1 for a strictly lower triangular `a` [.., n, n], n a power of two. The inverse of blocks of 2m follows from
-// those of m: for [[p, 0], [a, q]] it is [[p^-1, 0], [-q^-1 a p^-1, q^-1]].
+// (I + a)^-1 for a strictly lower triangular `a` [.., n, n], where n is a power of two. The inverses of blocks of size
+// 2m follow from those of size m: for [[p, 0], [a, q]] the inverse is [[p^-1, 0], [-q^-1 a p^-1, q^-1]].
 mx::array unit_inverse(const mx::array& a, int n, mx::Stream s) {
   auto inverse = mx::broadcast_to(square(n, 1, 0, [](int i, int j) { return i == j; }), a.shape(), s);
   for (int m = 1; m < n; m *= 2) {
@@ -35,25 +37,25 @@ mx::array unit_inverse(const mx::array& a, int n, mx::Stream s) {
   return inverse;
 }
 
-// Queries or keys [B, L, K D] as heads [B, H, L, D].
+// Splits queries or keys [B, L, K D] into heads and repeats them for the value heads: [B, H, L, D].
 mx::array split(const mx::array& x, int key_heads, int heads, int dim, mx::Stream s) {
   auto split = mx::reshape(x, {x.shape(0), x.shape(1), key_heads, dim}, s);
   return mx::swapaxes(mx::repeat(split, heads / key_heads, 2, s), 1, 2, s);
 }
 
-// Each vector, scaled to length 1.
+// Scales each vector to length 1.
 mx::array unit(const mx::array& x, mx::Stream s) {
   auto squares = mx::sum(mx::square(x, s), -1, true, s);
   return mx::multiply(x, mx::rsqrt(mx::add(squares, mx::array(1e-6f), s), s), s);
 }
 
-// Some tokens: q and k [B, H, n, D], v [B, H, n, V], the logarithms of the decays [B, H, n, 1 or D], and the write
-// factors [B, H, n, 1].
+// A chunk of tokens: q and k [B, H, n, D], v [B, H, n, V], the logarithms of the decays [B, H, n, 1 or D], and beta [B,
+// H, n, 1].
 struct Tokens {
   mx::array q, k, v, decay, beta;
 };
 
-// Processes a chunk of n tokens. Changes the state, and returns the tokens' outputs.
+// Processes a chunk of n tokens: updates the state and returns the tokens' outputs.
 mx::array advance(Rule rule, const Tokens& t, mx::array& state, mx::Stream s) {
   int n = t.q.shape(2);
   // The decay from the start of the chunk to each token.
@@ -63,7 +65,8 @@ mx::array advance(Rule rule, const Tokens& t, mx::array& state, mx::Stream s) {
     return mx::exp(mx::where(mx::equal(past, mx::array(0.0f), s), between, past, s), s);
   };
   auto k_t = transposed(t.k, s);
-  // The products of x with the keys up to x's own position, decayed from token to token: [.., n, n].
+  // The products of x with the keys at or before x's position, each decayed from the key's token to x's token: [.., n,
+  // n].
   std::function<mx::array(const mx::array&)> with_keys;
   if (rule == Rule::channels) {
     auto between = mx::subtract(mx::expand_dims(so_far, 3, s), mx::expand_dims(so_far, 2, s), s);
@@ -109,7 +112,7 @@ Arrays delta_plainly(const DeltaInputs& in, const DeltaSettings& settings, mx::S
   }
   auto v = mx::reshape(part(scans ? 0 : 2 * keys, values), {rows, tokens, heads, value_dim}, s);
   v = mx::swapaxes(v, 1, 2, s);
-  // [B, L, H n] to [B, H, L, n], without padding.
+  // [B, L, H n] to [B, H, L, n], with zeros for tokens past a row's width.
   auto by_head = [&](const mx::array& x) {
     auto split = mx::reshape(mx::where(real, x, zero, s), {rows, tokens, heads, x.shape(2) / heads}, s);
     return mx::swapaxes(split, 1, 2, s);
@@ -121,7 +124,7 @@ Arrays delta_plainly(const DeltaInputs& in, const DeltaSettings& settings, mx::S
   auto rate = settings.rule == Rule::channels ? mx::repeat(in.rate, dim, 0, s) : in.rate;
   auto decay = by_head(mx::negative(mx::multiply(step, rate, s), s));
   auto beta = by_head(scans ? step : mx::sigmoid(wide(in.b), s));
-  // Where channels decay separately, a chunk has products for each channel.
+  // With a decay for each channel the products within a chunk have an axis more, so chunks are smaller.
   int n = 1, most = settings.rule == Rule::channels ? 16 : 64;
   while (n < tokens && n < most) {
     n *= 2;

@@ -1,3 +1,4 @@
+// The C functions of gates and soft caps.
 #include "border.h"
 #include "ops/border.h"
 #include "ops/linear/border.h"

@@ -1,4 +1,4 @@
-// Gates as the C functions take them.
+// Conversions of gates for the C functions.
 #pragma once
 
 #include "gated.h"

@@ -1,4 +1,4 @@
-// The gate between the halves of a gated MLP, with and without the products that it joins; and soft caps.
+// The gates of gated MLPs, gate(x) * up, alone and fused with the two matrix products; and soft caps.
 #pragma once
 
 #include <array>
@@ -13,10 +13,11 @@ enum class Gate { silu = MLXRS_GATE_SILU, gelu_tanh = MLXRS_GATE_GELU_TANH };
 std::optional<mx::array> gated(Gate gate, const mx::array& x, const mx::array& up, mx::Stream s);
 mx::array gated_plainly(Gate gate, const mx::array& x, const mx::array& up, mx::Stream s);
 
-// gated(x a^T, x b^T) of two matrices as one node; neither product is ever complete in memory. Returns nothing for f32,
-// which sgemm may multiply, and for matrices of different codings.
+// gate(x a^T) * (x b^T) for two matrices a and b as one node. The products are never whole in memory. Returns nothing
+// for f32, whose products are computed by sgemm, and for matrices of different codings.
 std::optional<mx::array> gated_linear(Gate gate, const mx::array& x, const std::array<Parts, 2>& ws, mx::Stream s);
 
+// The gradients of `gated`. `of` is a copy of the operation's node, because MLX owns the node itself.
 Arrays gated_vjp(std::shared_ptr<Node> of, Gate gate, const Arrays& primals, const mx::array& dy,
                  const std::vector<int>& argnums);
 

@@ -1,4 +1,4 @@
-// A gate and the two products that it joins as one node.
+// The node of gate(x a^T) * (x b^T).
 #include "gated.h"
 
 #ifndef __APPLE__
@@ -12,8 +12,8 @@
 namespace mlxrs::ops {
 namespace {
 
-// gate(x aᵀ) · x bᵀ. It has the same bits as the three nodes that it replaces, without the memory of two of them. The
-// inputs are those of `Products`.
+// Computes gate(x a^T) * (x b^T) with the same bits as the three separate nodes, without memory for the two products.
+// The inputs are those of `Products`.
 class GatedProducts : public Node {
  public:
   GatedProducts(mx::Stream s, Gate gate, std::shared_ptr<Product> product)

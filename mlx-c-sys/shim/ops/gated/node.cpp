@@ -1,4 +1,4 @@
-// Gates and soft caps: functions of single elements.
+// The nodes of gates and soft caps, which are elementwise functions.
 #include "gated.h"
 
 #ifdef MLXRS_CUDA
@@ -57,7 +57,7 @@ class SoftCap : public NodeWith<float> {
   void encode(const Arrays& in, Arrays& out) override {
     auto& y = out[0];
     auto f = row_kernels(y.dtype()).soft_cap;
-    // A vocabulary is one long row, so a task is a piece of it.
+    // The logits of a row are divided into pieces, because a batch can have fewer rows than there are threads.
     constexpr long piece = 4096;
     long n = y.shape(-1), pieces = (n + piece - 1) / piece;
     size_t size = y.itemsize();

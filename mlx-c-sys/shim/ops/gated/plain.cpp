@@ -1,3 +1,4 @@
+// Gates and soft caps as graphs of MLX's operations.
 #include <cmath>
 
 #include "gated.h"

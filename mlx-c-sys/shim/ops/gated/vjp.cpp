@@ -1,3 +1,4 @@
+// The node that computes the gradients of a gate: dgate and dup from gate, up and dy.
 #include "gated.h"
 
 namespace mlxrs::ops {

@@ -1,3 +1,4 @@
+// The C functions of products with matrices.
 #include "border.h"
 
 using namespace mlxrs;

@@ -1,4 +1,4 @@
-// Matrices of the C interface.
+// Conversions of matrices for the C functions.
 #pragma once
 
 #include "linear.h"

@@ -1,4 +1,4 @@
-// Several products of one array as one node.
+// The node that multiplies one x with several matrices.
 #include "linear.h"
 
 #ifndef __APPLE__
@@ -10,6 +10,7 @@
 namespace mlxrs::ops {
 namespace {
 
+// Whether two products have the same class and settings.
 bool is_same(Product& a, const Product& b) {
   return typeid(a) == typeid(b) && a.is_equivalent(b);
 }
@@ -134,7 +135,7 @@ Arrays inputs_of(const mx::array& x, std::span<const Parts> ws) {
 }
 
 std::optional<Arrays> linear_many(const mx::array& x, const std::vector<Parts>& ws, mx::Stream s) {
-  // The kernels for GPUs take up to three.
+  // The CUDA kernels multiply with at most three matrices.
   bool fits = ws.size() > 1 && (s.device == mx::Device::cpu || ws.size() <= 3);
   auto kind = fits ? kind_of(x, ws, s) : std::nullopt;
   if (!kind) {

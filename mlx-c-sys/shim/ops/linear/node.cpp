@@ -1,4 +1,4 @@
-// x @ w.T as one node.
+// The node of y = x w^T for one matrix w, dense or packed.
 #include "linear.h"
 
 #ifndef __APPLE__
@@ -40,7 +40,7 @@ class Linear : public Product {
 
   Matrix matrix(const mx::array&, MatrixParts parts) const override {
     const auto& w = parts[0];
-    // Products in f32 are sgemm's.
+    // Products in f32 call sgemm (see encode), so the type here is f16 or bf16.
     auto type = float_of(w.dtype());
     auto coding = type == matmul::Float::f16 ? matmul::Coding::f16 : matmul::Coding::bf16;
     return {{coding, 16, 0, w.shape(0), w.shape(1), nullptr, type, nullptr, nullptr}, parts};
@@ -63,7 +63,7 @@ class Linear : public Product {
   }
 };
 
-// The inputs are x, packed, scales and, for affine codes, biases.
+// The product with a packed matrix. Inputs: x, codes, scales and, for affine codes, biases.
 class PackedLinear : public Product {
  public:
   PackedLinear(mx::Stream s, Coded coded) : Product(s), coded_(std::move(coded)) {}
@@ -161,7 +161,7 @@ std::optional<mx::array> linear(const mx::array& x, const Parts& w, mx::Stream s
 
 namespace mlxrs::ops {
 
-// See form.cpp.
+// MLX's matrix products use Accelerate on Apple CPUs (see form.cpp).
 std::optional<mx::array> linear(const mx::array&, const Parts&, mx::Stream) {
   return std::nullopt;
 }

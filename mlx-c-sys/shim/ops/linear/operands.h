@@ -1,4 +1,4 @@
-// Operands of matrix products in the form of the kernels of matmul/.
+// Conversions of arrays to the operands of the kernels in matmul/.
 #pragma once
 
 #include <cstring>
@@ -13,7 +13,7 @@ inline matmul::Float float_of(mx::Dtype dtype) {
   return dtype == mx::float32 ? matmul::Float::f32 : dtype == mx::float16 ? matmul::Float::f16 : matmul::Float::bf16;
 }
 
-// The coding of a node's matrix.
+// The coding and packing of a node's matrix.
 struct Coded {
   matmul::Coding coding;
   Packing packing;
@@ -21,11 +21,11 @@ struct Coded {
   bool operator==(const Coded&) const = default;
 };
 
-// The elements of an evaluated array: its memory, or a copy in row-major order. The object is small, because the
-// stream's thread does not have it in its cache.
+// The elements of an evaluated array in row-major order: its own memory, or a copy. The object is small, because the
+// stream's thread reads it from another core's cache.
 class Dense {
  public:
-  // No elements.
+  // An array without elements.
   Dense() = default;
   explicit Dense(const mx::array& a) : data_(a.data<char>()) {
     if (!a.flags().row_contiguous && a.size() > 0) {
@@ -33,7 +33,7 @@ class Dense {
     }
   }
 
-  // The address of the first row; all others follow it. `copy` must live as long as the elements are read.
+  // The address of the elements. If they are copied, `copy` holds them and must live as long as they are read.
   const char* get(std::vector<char>& copy) const {
     if (view_ == nullptr) {
       return data_;
@@ -56,7 +56,7 @@ class Dense {
   }
 
  private:
-  // Elements that are not in row-major order.
+  // Strides of elements that are not in row-major order.
   struct View {
     int64_t size, width, n;
     Rows rows;
@@ -87,8 +87,8 @@ inline std::optional<matmul::Coding> coding_of(const std::string& mode) {
                           : std::nullopt;
 }
 
-// Whether the parts of one or several quantised matrices fit each other, have rows of k elements, and can be multiplied
-// with x of `type`.
+// Whether the parts (codes, scales, biases) of one or several quantised matrices fit each other, have rows of k
+// elements, and can be multiplied with x of dtype `type`.
 inline bool packs(int64_t k, mx::Dtype type, const Parts& w) {
   const auto& [packed, scales, biases, packing] = w;
   bool affine = packing.mode == "affine";

@@ -1,4 +1,4 @@
-// The node of x @ w.T for dense and packed w, and its operands in the form of the kernels of matmul/.
+// The node of y = x w^T for dense and packed w, and its operands as the kernels of matmul/ read them.
 #pragma once
 
 #include <array>
@@ -14,17 +14,17 @@ namespace mlxrs::ops {
 
 using MatrixParts = std::span<const mx::array>;
 
-// A matrix in the form of the kernels. The addresses of its parts are known when the parts are evaluated.
+// A matrix as the kernels read it. It can be made before its parts are evaluated; `get` reads their addresses.
 class Matrix {
  public:
   using Copies = std::array<std::vector<char>, 3>;
 
-  // The parts are the elements; or, for a packed matrix, codes, scales and optionally biases.
+  // `parts` are the dense elements, or codes, scales and optionally biases of a packed matrix.
   Matrix(const matmul::Weights& w, MatrixParts parts) : w_(w) {
     std::transform(parts.begin(), parts.end(), parts_.begin(), [](const mx::array& part) { return Dense(part); });
   }
 
-  // `copies` must live as long as the matrix is read.
+  // Parts that are not row-contiguous are copied to `copies`, which must live as long as the matrix is read.
   matmul::Weights get(Copies& copies) const {
     auto w = w_;
     w.data = parts_[0].get(copies[0]);
@@ -38,7 +38,7 @@ class Matrix {
   std::array<Dense, 3> parts_;
 };
 
-// x and y of a product, in the same way.
+// x and y of a product as the kernels read them.
 class Operands {
  public:
   Operands(const mx::array& x, mx::array& y)
@@ -68,8 +68,8 @@ class Operands {
 // The shape of x @ weight.T.
 mx::Shape product_shape(const mx::array& x, const mx::array& weight);
 
-// The base of x @ w.T for all codings of w. Gradients are f32 products: MLX's own gradients of 16-bit and packed arrays
-// are slow and less exact.
+// The base class of y = x w^T for all codings of w. Gradients are f32 products of MLX: its own gradients of 16-bit and
+// packed arrays are slow and less exact.
 class Product : public Node {
  public:
   using Node::Node;
@@ -91,11 +91,11 @@ class Product : public Node {
   }
 #endif
 
-  // The packing of the matrix, if it is quantised.
+  // The packing of a quantised matrix.
   virtual Packing packing() const {
     return {1, 16, ""};
   }
-  // The matrix with these parts, which follow x in a node's inputs.
+  // The matrix with these parts. They are the node's inputs after x.
   virtual Matrix matrix(const mx::array& x, MatrixParts parts) const = 0;
 
   Arrays derive(
@@ -123,29 +123,29 @@ class Product : public Node {
   }
 
  protected:
-  // w in f32, n x k.
+  // w in f32, [n, k].
   virtual mx::array wide(const Arrays& in) = 0;
 };
 
-// The kind of node that multiplies with a matrix: dense, or of a coding.
+// Selects the class of a product: dense, or packed with a coding.
 struct Kind {
   std::optional<Coded> coded;
 
   bool operator==(const Kind&) const = default;
 };
-// Whether cuBLAS multiplies these rows, which is faster for many rows. Then a row's last bits depend on the number of rows.
-// MLX_CUDA_CUBLAS=off leaves them to our kernels.
+// Whether cuBLAS multiplies x, which is faster with many rows of x. The last bits of a row then depend on the number of
+// rows. MLX_CUDA_CUBLAS=off selects our kernels instead.
 bool is_for_cublas(const mx::array& x, mx::Stream s);
 // Returns nothing for operands that our kernels do not support.
 std::optional<Kind> kind_of(const mx::array& x, const Parts& w, mx::Stream s);
-// The common kind of several matrices that one node multiplies x with. Returns nothing for f32, and for matrices of
+// The common kind of several matrices that one node can multiply. Returns nothing for f32, and for matrices of
 // different kinds.
 std::optional<Kind> kind_of(const mx::array& x, std::span<const Parts> ws, mx::Stream s);
 std::shared_ptr<Product> product_of(Kind kind, mx::Stream s);
-// The inputs of a node: x and the parts of each matrix.
+// The inputs of a node: x, then the parts of each matrix.
 Arrays inputs_of(const mx::array& x, std::span<const Parts> ws);
 
-// Several products of one x as one node. The inputs are x and the parts of each matrix.
+// x multiplied with several matrices as one node. Inputs: x, then the parts of each matrix. Output i is x w[i]^T.
 class Products : public Node {
  public:
   Products(mx::Stream s, std::shared_ptr<Product> product, size_t count)
@@ -175,12 +175,12 @@ class Products : public Node {
   bool is_equivalent(const mx::Primitive& other) const override;
   std::vector<mx::Shape> output_shapes(const Arrays& in) override;
 
-  // One of the matrices.
+  // Matrix number i.
   Matrix matrix(const Arrays& in, size_t i) const;
 
  private:
   MatrixParts parts_of(const Arrays& in, size_t i) const;
-  // The inputs of one of the products.
+  // The inputs that a node of product i alone would have.
   Arrays inputs_of(const Arrays& in, size_t i) const;
   template <typename Body>
   Arrays each(const Arrays& in, const Body& body) const;

@@ -1,3 +1,4 @@
+// The C function that reads rows of a matrix.
 #include "lookup.h"
 #include "ops/linear/border.h"
 

@@ -1,3 +1,4 @@
+// The nodes that read rows of a matrix, or a whole matrix, and unpack them.
 #include "lookup.h"
 #include "checked.h"
 #include "ops/linear/operands.h"
@@ -21,8 +22,7 @@ struct LookupSettings {
   }
 };
 
-// The rows of a matrix that `indices` name, dequantised. The inputs are the indices, the matrix, and optionally scales
-// and biases.
+// The rows that `indices` select, unpacked. Inputs: the indices, the matrix, and optionally scales and biases.
 class Lookup : public NodeWith<LookupSettings> {
  public:
   using NodeWith::NodeWith;
@@ -50,7 +50,7 @@ class Lookup : public NodeWith<LookupSettings> {
             uint32_t given;
             std::memcpy(&given, at + (of(static_cast<uint32_t>(i / wide)) + i % wide * of.step()) * 4, 4);
             long row = is_signed ? static_cast<int32_t>(given) : static_cast<long>(given);
-            // As in `take`.
+            // A negative index counts from the end, as in MLX's `take`.
             rows[i] = row < 0 ? row + w.n : row;
             if (rows[i] < 0 || rows[i] >= w.n) {
               throw std::out_of_range(row_error(row, w.n));
@@ -81,7 +81,7 @@ class Lookup : public NodeWith<LookupSettings> {
   }
 };
 
-// A whole quantised matrix, dequantised on a GPU. The inputs are its parts.
+// A whole quantised matrix, unpacked on a GPU. The inputs are its parts.
 class Expanded : public NodeWith<LookupSettings> {
  public:
   using NodeWith::NodeWith;
@@ -153,7 +153,7 @@ std::optional<mx::array> lookup(const mx::array& indices, const Parts& w, mx::Dt
 
 #else
 
-// See form.cpp.
+// MLX's gathers use Accelerate on Apple CPUs (see form.cpp).
 std::optional<mx::array> lookup(const mx::array&, const Parts&, mx::Dtype, mx::Stream) {
   return std::nullopt;
 }

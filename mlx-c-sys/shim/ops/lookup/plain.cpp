@@ -1,3 +1,4 @@
+// Rows of a matrix as a graph of MLX's operations.
 #include "checked.h"
 #include "lookup.h"
 

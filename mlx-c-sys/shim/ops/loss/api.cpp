@@ -1,3 +1,4 @@
+// The C function of cross entropy.
 #include "loss.h"
 #include "ops/border.h"
 

@@ -1,11 +1,11 @@
-// Cross entropy.
+// Cross entropy of logits.
 #pragma once
 
 #include "ops/node.h"
 
 namespace mlxrs::ops {
 
-// logsumexp(logits) - logits[target] over the last axis. Our kernels take f32.
+// logsumexp(logits) - logits[target] along the last axis. Our kernels support f32.
 std::optional<mx::array> cross_entropy(const mx::array& logits, const mx::array& targets, mx::Stream s);
 mx::array cross_entropy_plainly(const mx::array& logits, const mx::array& targets, mx::Stream s);
 

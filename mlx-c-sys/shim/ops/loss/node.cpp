@@ -1,10 +1,12 @@
+// The nodes of cross entropy and its gradient.
 #include "loss.h"
 #include "ops/derivative.h"
 
 namespace mlxrs::ops {
 namespace {
 
-// As in MLX, a target outside the classes is not an error. It is clamped, so that no memory outside is read.
+// Clamps a target out of range, so that no memory outside of the logits is read. As in MLX, such a target is not an
+// error.
 long within(uint32_t target, long n) {
   return target < n ? target : n - 1;
 }

@@ -1,3 +1,4 @@
+// Cross entropy by MLX's operation.
 #include "mlx/fast.h"
 
 #include "loss.h"

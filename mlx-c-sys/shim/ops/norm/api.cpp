@@ -1,3 +1,4 @@
+// The C functions of RMS norms.
 #include "norm.h"
 #include "ops/border.h"
 

@@ -1,3 +1,4 @@
+// The nodes of rms_norm and add_norm.
 #include "norm.h"
 
 #ifdef MLXRS_CUDA
@@ -7,7 +8,7 @@
 namespace mlxrs::ops {
 namespace {
 
-// A vector of weights, in place or as a dense copy at the front of `work`. Null without weights.
+// A weight vector for the kernels: in place, or copied to `work` if it is strided. Null without a weight.
 class Weight {
  public:
   explicit Weight(const mx::array* a) {
@@ -33,7 +34,7 @@ class Weight {
   int64_t step_ = 1;
 };
 
-// The node. Its setting is eps.
+// rms_norm. The setting is eps.
 class RmsNorm : public NodeWith<float> {
  public:
   using NodeWith::NodeWith;
@@ -76,14 +77,13 @@ class RmsNorm : public NodeWith<float> {
 };
 
 struct AddNormSettings {
-  // Whether there are an inner and an outer weight.
   bool inner, outer;
   float eps;
 
   bool operator==(const AddNormSettings&) const = default;
 };
 
-// Inputs: x, residual, and optionally the inner and the outer weight.
+// add_norm. Inputs: x, residual, then the inner and the outer weight where there are any.
 class AddRmsNorm : public NodeWith<AddNormSettings> {
  public:
   using NodeWith::NodeWith;

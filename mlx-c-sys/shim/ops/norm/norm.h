@@ -1,4 +1,4 @@
-// RMS norms, alone and with the addition of a residual.
+// RMS norms, alone and fused with the addition of a residual.
 #pragma once
 
 #include "ops/derivative.h"
@@ -10,18 +10,18 @@ std::optional<mx::array> rms_norm(
     const mx::array& x, const std::optional<mx::array>& weight, float eps, mx::Stream s);
 mx::array rms_norm_plainly(const mx::array& x, const std::optional<mx::array>& weight, float eps, mx::Stream s);
 
-// The inputs of add_norm: sum = residual + x, or residual + rms_norm(x, inner) with an inner weight; and rms_norm(sum,
-// outer) with an outer weight.
+// add_norm computes sum = residual + x, or sum = residual + rms_norm(x, inner) with an inner weight; and y =
+// rms_norm(sum, outer) with an outer weight.
 struct AddNormInputs {
   const mx::array &x, &residual;
   std::optional<mx::array> inner, outer;
   float eps;
 };
-// Returns the sum; with an outer weight also its norm.
+// Returns {sum}, or {sum, y} with an outer weight.
 std::optional<Arrays> add_norm(const AddNormInputs& of, mx::Stream s);
 Arrays add_norm_plainly(const AddNormInputs& of, mx::Stream s);
 
-// `of` is a copy of the operation's node, because MLX owns the node itself.
+// The gradients of rms_norm. `of` is a copy of the operation's node, because MLX owns the node itself.
 Arrays rms_norm_vjp(std::shared_ptr<Node> of, float eps, const Arrays& primals, const mx::array& dy,
                     const std::vector<int>& argnums);
 

@@ -1,3 +1,4 @@
+// RMS norms as graphs of MLX's operations.
 #include "mlx/fast.h"
 
 #include "norm.h"

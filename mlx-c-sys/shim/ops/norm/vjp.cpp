@@ -1,3 +1,4 @@
+// The node that computes the gradients of rms_norm: dx, and dweight summed over all rows.
 #include <algorithm>
 
 #include "norm.h"
@@ -5,7 +6,7 @@
 namespace mlxrs::ops {
 namespace {
 
-// Runs `body(i)` for each of n chunks.
+// Calls `body(i)` for each of n chunks, on all threads if `work` (multiplications) is large enough.
 template <typename Body>
 void each(uint32_t n, double work, Body body) {
   if (work < 200e3) {
@@ -34,7 +35,7 @@ class RmsNormVjp : public Derivative {
         [derivative = kernels().gradients.rms_norm, n = static_cast<long>(in[0].shape(-1)), rows = static_cast<long>(in[0].size() / in[0].shape(-1)), eps = eps_,
          x = in[0].data<float>(), w = weighted ? in[1].data<float>() : nullptr, dy = in.back().data<float>(),
          dx = out[0].data<float>(), dw = weighted ? out[1].data<float>() : nullptr] {
-          // The weight's derivative is summed over chunks of this constant size, so that the sum does not depend on
+          // dweight is summed within chunks of this constant size, so that the sum does not depend on the number of
           // threads.
           constexpr long at_once = 64;
           uint32_t chunks = static_cast<uint32_t>((rows + at_once - 1) / at_once);

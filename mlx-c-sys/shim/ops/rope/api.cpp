@@ -1,3 +1,4 @@
+// The C functions of rotary embeddings and of projections that become heads.
 #include "border.h"
 
 using namespace mlxrs;

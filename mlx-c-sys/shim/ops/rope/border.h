@@ -1,4 +1,4 @@
-// Projections of the C interface.
+// Conversions of projections for the C functions.
 #pragma once
 
 #include "ops/border.h"

@@ -1,5 +1,5 @@
-// The heads of a projection, normed and rotated, one token at a time. Two nodes use it: one returns the heads, and the
-// other writes keys into the KV cache.
+// Converts a projection to heads, normed and rotated, one token at a time. Two nodes use this: `Heads` returns the
+// heads, and the store node writes keys into the KV cache.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,8 @@
 
 namespace mlxrs::ops {
 
-// The angles of tokens. Any thread may read them. Frequencies from an array are read on the stream's thread.
+// The rotation angles of tokens. `of` may run on any thread. Frequencies given as an array are read there, when they
+// are evaluated.
 class Angles {
  public:
   Angles(const RopeOptions& options, const mx::array& offset, const mx::array* freqs)
@@ -29,11 +30,11 @@ class Angles {
   long half() const {
     return options_.dims / 2;
   }
-  // The size of the workspace of `of`, in floats.
+  // The size of the workspace that `of` needs, in floats.
   long work_size() const {
     return 3 * half();
   }
-  // The rotation of one token of one row. It is stored in `work`.
+  // The rotation for one token of one row. Its sines and cosines are in `work`.
   Rotation of(long row, long token, long n, float* work) const {
     float *sines = work + half(), *own = work + 2 * half();
     for (long i = 0; frequencies_ == nullptr && i < half(); i++) {
@@ -53,8 +54,8 @@ class Angles {
   std::shared_ptr<const std::vector<float>> frequencies_;
 };
 
-// The heads of each token of an evaluated projection. `in` holds x [B, L, H dim], offset, freqs and optionally the
-// weight of the norm.
+// Computes the heads of single tokens from an evaluated projection. `in` has x [B, L, H dim], offset, freqs and
+// optionally the norm's weight [dim].
 class TokenHeads {
  public:
   TokenHeads(const HeadsOptions& options, std::span<const mx::array> in)
@@ -66,7 +67,7 @@ class TokenHeads {
     }
   }
 
-  // Writes head h of the token `token` of a row, out of `tokens` tokens, to to(h).
+  // Computes all heads of one token (`token` of `tokens`) of one row, and writes head h to the address to(h).
   template <typename To>
   void operator()(long row, long token, long tokens, const To& to) const {
     long n = options_.dim;

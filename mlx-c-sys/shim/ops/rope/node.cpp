@@ -1,3 +1,4 @@
+// The nodes of rotary embeddings and of projections that become heads.
 #include "heads.h"
 #include "ops/norm/norm.h"
 
@@ -18,7 +19,7 @@ class Rope : public NodeWith<RopeOptions> {
     uint32_t rows = x.shape(0), tokens = x.shape(-2), heads = y.size() / x.shape(-1) / tokens / rows;
     long n = x.shape(-1);
     size_t size = n * y.itemsize();
-    // A task is one token of one row, because all its heads have the same angles.
+    // A task is one token of one row, so that the angles are computed once for all its heads.
     dispatch(
         rows * tokens, 4.0 * y.size(),
         [=, angles = Angles(settings_, in[1], in.size() > 2 ? &in[2] : nullptr), rotate = row_kernels(y.dtype()).rotate,
@@ -56,7 +57,7 @@ class Rope : public NodeWith<RopeOptions> {
   }
 };
 
-// The heads of a projection. Inputs: x, offset, freqs and optionally the weight of the norm.
+// A projection that becomes heads. Inputs: x, offset, freqs and optionally the norm's weight.
 class Heads : public NodeWith<HeadsOptions> {
  public:
   using NodeWith::NodeWith;
@@ -118,7 +119,7 @@ std::optional<mx::array> rope(
     const mx::array& offset,
     const std::optional<mx::array>& freqs,
     mx::Stream s) {
-  // On GPUs, MLX's own kernel rotates: only projections have a kernel of ours.
+  // On GPUs only `heads` has a kernel of ours; a rotation alone uses MLX's kernel.
   if (s.device == mx::Device::gpu || x.ndim() < 3 || !is_float(x.dtype()) || !is_usual(options, x.shape(0), x.shape(-1), offset, freqs)) {
     return std::nullopt;
   }

@@ -1,3 +1,4 @@
+// Rotary embeddings and heads as graphs of MLX's operations.
 #include "mlx/fast.h"
 
 #include "ops/norm/norm.h"
@@ -15,8 +16,8 @@ mx::array rope_plainly(
   if (s.device != mx::Device::gpu) {
     return mx::fast::rope(x, dims, traditional, base, scale, offset, freqs, s);
   }
-  // MLX 0.32.4 has two faults on CUDA: it reads past the end of an array of one offset, and it rotates wrongly an x
-  // that is broadcast along its tokens.
+  // MLX 0.32.4 has two faults on CUDA: it reads past the end of an `offset` array with one element, and it computes
+  // wrong rotations of an x that is broadcast along its tokens.
   auto at = offset.size() == 1 ? mx::reshape(offset, {}, s) : offset;
   auto rotate = [=, dims = dims, traditional = traditional, base = base](const mx::array& x, float scale) {
     return mx::fast::rope(mx::contiguous(x, false, s), dims, traditional, base, scale, at, freqs, s);
@@ -24,7 +25,8 @@ mx::array rope_plainly(
   if (!x.is_tracer()) {
     return rotate(x, scale);
   }
-  // A cotangent may be such an x, too. The transpose of a rotation is the rotation by the negative angle.
+  // The cotangent of the result can be broadcast too. The transpose of a rotation is the rotation by the negative
+  // angle.
   auto forward = [=, scale = scale](const Arrays& in) { return Arrays{rotate(in[0], scale)}; };
   auto back = [=, scale = scale](const Arrays&, const Arrays& dy, const Arrays&) { return Arrays{rotate(dy[0], -scale)}; };
   return mx::custom_vjp(forward, back)({x})[0];

@@ -1,4 +1,4 @@
-// Rotary position embedding of heads, and of projections that become heads.
+// Rotary position embedding, alone and fused with the split of a projection into heads and their norm.
 #pragma once
 
 #include <span>
@@ -7,7 +7,9 @@
 
 namespace mlxrs::ops {
 
-// The rotation's speed. Exactly one of `base` and an array of periods is given.
+// Element pairs of the first `dims` are rotated by (offset + token) * scale * frequency. Frequencies follow from
+// `base`, or are 1 / freqs; exactly one of both is given. Pairs are (2i, 2i + 1) if `traditional`, else (i, i + dims /
+// 2).
 struct RopeOptions {
   int dims;
   bool traditional;
@@ -36,16 +38,16 @@ struct HeadsOptions {
 
   bool operator==(const HeadsOptions&) const = default;
 };
-// A projection [B, L, H dim] that becomes heads [B, H, L, dim]. Each head is normed by rms_norm if there is a weight,
-// and rotated by rope with `freqs`.
+// A projection [B, L, H dim] that becomes heads [B, H, L, dim]. With a weight, rms_norm is applied to each head before
+// the rotation.
 struct Projection {
   mx::array x, offset, freqs;
   std::optional<mx::array> weight;
   HeadsOptions options;
 
-  // The inputs of a node. `weight` comes last.
+  // The inputs of the node: x, offset, freqs, and the weight if there is one.
   Arrays inputs(mx::Stream s) const;
-  // Appends the inputs to other inputs.
+  // Appends these inputs to `to`.
   void append(Arrays& to, mx::Stream s) const;
   static Projection of(std::span<const mx::array> inputs, const HeadsOptions& options);
   // The shape of the heads.

@@ -1,3 +1,4 @@
+// The C functions of routers.
 #include "ops/border.h"
 #include "route.h"
 

@@ -1,4 +1,4 @@
-// Routers as nodes, on NVIDIA GPUs only: CPUs take the plain form.
+// The nodes of routers and of weighted sums. They exist for NVIDIA GPUs only; CPUs use the plain form.
 #include "route.h"
 
 #ifdef MLXRS_CUDA

@@ -1,3 +1,4 @@
+// Routers and weighted sums as graphs of MLX's operations.
 #include <limits>
 
 #include "route.h"
@@ -12,7 +13,7 @@ mx::array part(const mx::array& x, int from, int to, mx::Stream s) {
   return mx::slice(x, start, stop, s);
 }
 
-// [N, E]: minus infinity outside of the best groups.
+// choice [N, E] with minus infinity for the experts outside of the `top_groups` best groups.
 mx::array only_best(const mx::array& choice, const RouteOptions& options, mx::Stream s) {
   int n = choice.shape(0), count = choice.shape(1), size = count / options.groups, others = options.groups - options.top_groups;
   auto grouped = mx::reshape(choice, {n, options.groups, size}, s);
@@ -38,14 +39,14 @@ Arrays route_plainly(
   if (options.groups > 0) {
     choice = only_best(choice, options, s);
   }
-  // The choice of experts has no gradient; their weights have one.
+  // The choice of experts has no gradient. The gradient flows through the weights.
   auto order = mx::argpartition(mx::negative(choice, s), options.top_k - 1, -1, s);
   auto experts = mx::stop_gradient(part(order, 0, options.top_k, s), s);
   auto weights = mx::take_along_axis(probs, experts, -1, s);
   if (options.norm) {
     auto sum = mx::sum(weights, -1, true, s);
     if (options.sigmoid) {
-      // All weights may be 0.
+      // Keeps the division finite if all weights are 0.
       sum = mx::add(sum, mx::array(1e-20f), s);
     }
     if (options.least_sum > 0) {

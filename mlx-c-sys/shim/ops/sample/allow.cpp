@@ -1,4 +1,5 @@
-// Masks of tokens as one node, on NVIDIA GPUs. On CPUs the kernel is mlx-core's (fast/allow.rs), and so is the plain form.
+// Masks of allowed tokens as one node, for NVIDIA GPUs. The CPU kernel and the plain form are in mlx-core
+// (fast/allow.rs).
 #include "ops/border.h"
 #include "sample.h"
 

@@ -1,3 +1,4 @@
+// The C functions of sampling.
 #include "ops/border.h"
 #include "sample.h"
 

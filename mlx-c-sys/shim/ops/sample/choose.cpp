@@ -1,4 +1,4 @@
-// Reductions over a vocabulary: argmax, top-n, logsumexp, and the threshold of top-p.
+// The nodes of reductions over a vocabulary: argmax, top-n, logsumexp, and the threshold of top-p.
 #include "sample.h"
 #include "vocabulary.h"
 
@@ -9,7 +9,7 @@
 namespace mlxrs::ops {
 namespace {
 
-// A node with one number for each row: [.., V] -> [..].
+// The base of nodes that compute one number for each row: [.., V] -> [..].
 class OfRows : public NodeWith<> {
  public:
   using NodeWith::NodeWith;
@@ -75,7 +75,7 @@ class LogSumExp : public OfRows {
   }
 };
 
-// The node. Its setting is n.
+// The n largest elements. The setting is n.
 class Top : public NodeWith<int> {
  public:
   using NodeWith::NodeWith;
@@ -109,7 +109,7 @@ class Top : public NodeWith<int> {
   }
 };
 
-// The threshold of top-p.
+// The threshold of top-p (see sample.h).
 class Nucleus : public NodeWith<> {
  public:
   using NodeWith::NodeWith;

@@ -1,5 +1,5 @@
-// Draws the next token of each row: filters leave some logits, and the largest of them with noise wins. Noise is
-// computed only for tokens that can win.
+// The node that draws the next token of each row. Filters (top-k, top-p, distance from the largest) select logits, and
+// the token with the largest of logit * scale + noise is drawn. Noise is computed only for tokens that can win.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -24,10 +24,10 @@ struct Settings {
   const int32_t* counts;
 };
 
+// The state of one row: its filters, the best token so far, and whether the token is decided.
 struct Row {
   Draw draw;
   Drawn best;
-  // The row's token is decided.
   bool is_done;
 };
 
@@ -60,7 +60,7 @@ Row begin(const Vocabulary& v, long i, const float* peaks, bool numbers, const S
     }
   }
   Row row{draw, {-std::numeric_limits<float>::infinity(), best.id}, false};
-  // The largest logit passes every filter, so the others have to beat it.
+  // The largest logit passes every filter. The search begins with it.
   v.kernels().draw_one(draw, best.id, &row.best);
   return row;
 }
@@ -103,7 +103,7 @@ class Drawing : public NodeWith<> {
     share(static_cast<uint32_t>(v.rows()), 4.0 * work, [&](uint32_t i) {
       rows[i] = begin(v, i, peaks.of(i), peaks.numbers[i], settings);
     });
-    // As in greedy sampling, computing the peaks was the only pass over the logits.
+    // All tokens are decided (greedy sampling): the peaks needed the only pass over the logits.
     if (std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.is_done; })) {
       for (const Row& row : rows) {
         *to++ = static_cast<uint32_t>(row.best.id);
@@ -111,14 +111,14 @@ class Drawing : public NodeWith<> {
       return;
     }
 
-    // One hash gives the noise of two ids, so tasks are ranges of hashes.
+    // One hash gives the noise of two ids, so a task is a range of hashes.
     constexpr long piece = 8192;
     long half = v.size() / 2, of_row = (half + piece - 1) / piece;
     std::vector<Drawn> found(v.rows() * of_row);
     share(static_cast<uint32_t>(found.size()), 4.0 * work, [&](uint32_t i) {
       Row row = rows[i / of_row];
       if (!row.is_done) {
-        // A strided row is copied into this thread's workspace, because the earlier copy is in another thread's.
+        // A strided row is copied again, because the earlier copy is in another thread's workspace.
         row.draw.x = v.row(i / of_row);
         long first = i % of_row * piece;
         v.kernels().draw(row.draw, first, std::min(half, first + piece), &row.best);

@@ -1,3 +1,4 @@
+// Reductions over a vocabulary as graphs of MLX's operations.
 #include <limits>
 
 #include "sample.h"
@@ -13,7 +14,7 @@ mx::array logsumexp_plainly(const mx::array& x, mx::Stream s) {
 }
 
 Arrays top_plainly(const mx::array& x, int n, mx::Stream s) {
-  // A stable sort of all elements, because a partition keeps an arbitrary one of several equal values.
+  // A stable sort, because a partition does not define which of several equal values it keeps.
   auto order = mx::argsort(mx::negative(x, s), -1, s);
   auto end = order.shape();
   end.back() = n;

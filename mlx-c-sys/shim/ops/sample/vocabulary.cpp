@@ -1,3 +1,4 @@
+// See vocabulary.h.
 #include <cmath>
 #include <limits>
 
@@ -7,7 +8,7 @@ namespace mlxrs::ops {
 namespace {
 
 constexpr float nothing = -std::numeric_limits<float>::infinity();
-// The number of elements in a piece: a multiple of `peak_of`.
+// The elements of a piece: a multiple of `peak_of`.
 constexpr long piece = 16384;
 static_assert(piece % peak_of == 0);
 
@@ -82,13 +83,12 @@ std::vector<Entry> Vocabulary::contenders(const char* row, const float* peaks, l
   return found;
 }
 
-// No sort is needed: e^(x - best) is summed above four floors at a time, until only few logits are left between the
-// floors around the threshold.
+// Finds the threshold without a sort. Sums of e^(x - best) above four floors at a time narrow the range of the
+// threshold, until few logits are left in it.
 float Vocabulary::nucleus(const char* row, float best, float p) const {
   float* e = workspace(3 * n_) + n_;
   double wanted = p * kernels_->weigh(row, best, n_, e);
-  // `before` is the sum of the elements from `high` up, and less than `wanted`. `enough` is the sum of the elements
-  // from `low` up.
+  // `before` is the sum of the elements from `high` up, which is less than `wanted`. `enough` is the sum from `low` up.
   float high = std::numeric_limits<float>::infinity(), low = 0;
   double before = 0, enough = 0;
   float floors[floors_at_once] = {0x1p-1f, 0x1p-4f, 0x1p-10f, 0x1p-22f};
@@ -120,7 +120,7 @@ float Vocabulary::nucleus(const char* row, float best, float p) const {
       for (long k = 0; k < floors_at_once; k++) {
         floors[k] = std::exp2(top + static_cast<float>(k + 1) * step);
       }
-      // The remaining elements are equal, or nearly so.
+      // The remaining elements are equal, or differ by rounding.
       if (!(floors[0] < std::min(high, 1.0f) && floors[floors_at_once - 1] > low)) {
         break;
       }

@@ -1,4 +1,4 @@
-// Passes over logits, shared by the sampling nodes.
+// Rows of logits for the sampling nodes, with the passes over them that the nodes share.
 #pragma once
 
 #include <vector>
@@ -20,7 +20,7 @@ struct Entry {
   }
 };
 
-// Rows of logits, cut into pieces that do not depend on the number of threads.
+// Rows of logits, divided into pieces. The pieces do not depend on the number of threads.
 class Vocabulary {
  public:
   explicit Vocabulary(const mx::array& x);
@@ -34,15 +34,16 @@ class Vocabulary {
   const ChooseKernels& kernels() const {
     return *kernels_;
   }
-  // A dense row. It may lie in the thread's workspace, with room behind it for `nucleus`.
+  // The address of a dense row. A strided row is copied to the thread's workspace, which has room for `nucleus` after
+  // it.
   const char* row(long row) const {
     return xs_(static_cast<uint32_t>(row), xs_.in_order() ? nullptr : workspace(3 * n_));
   }
 
-  // The largest element of each row, the first of equal ones. Runs on all threads.
+  // The largest element of each row, the first of equal ones. Uses all threads.
   std::vector<Entry> largest() const;
 
-  // The peaks of all rows, one row after the other, and for each row whether it is free of NaN. Runs on all threads.
+  // The largest of each `peak_of` elements, row after row, and for each row whether it has no NaN. Uses all threads.
   struct Peaks {
     std::vector<float> values;
     std::vector<char> numbers; // one for each row
@@ -55,14 +56,14 @@ class Vocabulary {
   Peaks peaks() const;
   // The largest element of a row, the first of equal ones.
   Entry best(const char* row, const float* peaks) const;
-  // A superset of the `count` largest elements of a row, by id.
+  // At least the `count` largest elements of a row, in the order of ids.
   std::vector<Entry> contenders(const char* row, const float* peaks, long count) const;
-  // The threshold of top-p: the least logit that is kept when the likeliest are kept until they reach the probability
-  // `p`. Minus infinity keeps all. `best` is the largest logit.
+  // The threshold of top-p: the smallest logit that is kept when the likeliest are kept until their probabilities reach
+  // `p`. Minus infinity if all are kept. `best` is the largest logit.
   float nucleus(const char* row, float best, float p) const;
 
  private:
-  // Runs body(row, address of the piece, its elements, its number) for each piece of all rows.
+  // Calls body(row, first element, number of elements, number of the piece) for each piece of all rows.
   template <typename Body>
   void each_piece(const Body& body) const;
 

@@ -1,3 +1,4 @@
+// The C functions of the KV cache's buffers.
 #include "store.h"
 #include "ops/rope/border.h"
 
@@ -5,7 +6,7 @@ using namespace mlxrs;
 
 namespace {
 
-// Returns nothing on GPUs, which have no kernels for this.
+// Calls `node` on CPUs. Returns nothing on GPUs, which have no kernel for it.
 template <typename Node>
 std::optional<mx::array> on_cpu(mx::Stream s, const Node& node) {
   return s.device == mx::Device::cpu ? std::make_optional(node()) : std::nullopt;

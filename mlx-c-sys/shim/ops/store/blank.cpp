@@ -1,4 +1,4 @@
-// Zeros that take memory only for the pages that are written.
+// Arrays of zeros that take memory only for the pages that are touched.
 #include <cstring>
 
 #include "store.h"
@@ -15,8 +15,8 @@ namespace {
 constexpr size_t least_bytes = 1 << 20;
 
 #ifdef __linux__
-// Gives the whole pages of a block back to the system, which provides zeroed pages at the next access. Returns the range
-// of these pages. Returns an empty range if the system refused, as it does for locked or shared pages.
+// Returns the whole pages of a block to the system, which provides zeroed pages at the next access. Returns the range
+// of these pages, or an empty range if the system refused, as it does for locked or shared pages.
 std::pair<char*, char*> give_back(char* begin, char* end) {
   static const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   auto address = reinterpret_cast<uintptr_t>(begin);

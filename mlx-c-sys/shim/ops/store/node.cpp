@@ -1,4 +1,4 @@
-// Writes new keys and values in place into the key buffer and the value buffer of a KV cache, by position.
+// The node that writes new keys and values into the buffers of a KV cache, at slots that follow from their positions.
 #include <array>
 #include <cstring>
 
@@ -14,15 +14,15 @@
 namespace mlxrs::ops {
 namespace {
 
-// The slots of a step's tokens: position p goes to slot p, or to p mod S if the buffers are rings.
+// The slots of a step's tokens. Position p is in slot p, or in slot p mod S of a ring.
 struct Slots {
   const int32_t* at;
   int64_t step;
   long slots, tokens;
   bool ring;
 
-  // The slot of a token. Returns -1 for a token that is not written: a later token has its slot, or the slot is outside
-  // the buffer.
+  // The slot of a token. Returns -1 for a token that is not written, because a later token has the same slot or the
+  // slot is outside the buffer.
   long of(long row, long token) const {
     long position = at[row * step] + token;
     if (ring) {
@@ -50,7 +50,7 @@ struct Slots {
   }
 };
 
-// One of the two buffers: [B, K, S, D].
+// A key buffer or a value buffer: [B, K, S, D].
 struct Buffer {
   char* at;
   uint32_t heads;
@@ -63,21 +63,21 @@ struct Buffer {
   }
 };
 
-// Prefetches the cache lines that will be written.
+// Prefetches cache lines for writing.
 void fetch(const char* at, size_t n) {
   for (size_t i = 0; i < n; i += 64) {
     __builtin_prefetch(at + i, 1);
   }
 }
 
-// New keys or values [B, K, L, D], packed if the cache is quantised.
+// Converts new keys or values [B, K, L, D] to the cache's storage format, which is packed if the cache is quantised.
 class Fresh {
  public:
   Fresh(const mx::array& fresh, const RowPacking& packing)
       : from_(fresh), n_(fresh.shape(3)), heads_(fresh.shape(1)), packing_(packing),
         pack_(packing.bits > 0 ? row_kernels(fresh.dtype()).pack : nullptr) {}
 
-  // Writes head h of a row's token to to(h).
+  // Writes head h of one token to the address to(h).
   template <typename To>
   void operator()(long row, long token, long tokens, const To& to) const {
     for (uint32_t head = 0; head < heads_; head++) {
@@ -99,17 +99,17 @@ class Fresh {
   decltype(RowKernels::pack) pack_;
 };
 
-// Inputs, in this order: both buffers [B, K, S, D] unless they are new, new values [B, K, L, D], the position of each row's
-// first token, and the new keys or the inputs of their projection.
+// Inputs, in this order: both buffers [B, K, S, D] unless they are new; new values [B, K, L, D]; the position of each
+// row's first token; then the new keys, or the inputs of the projection that computes them.
 class Store : public Node {
  public:
-  // `blank` holds the shapes of new buffers. `heads` says how a projection becomes keys.
+  // `blank` has the shapes of new buffers. `heads` are the options of the projection.
   Store(
       mx::Stream s, const StoreOptions& options, std::optional<std::array<mx::Shape, 2>> blank,
       std::optional<HeadsOptions> heads)
       : Node(s), options_(options), blank_(std::move(blank)), heads_(heads) {}
 
-  // Allocates nothing: `encode` writes into an input buffer or allocates a new one.
+  // Returns true without allocating: `encode` writes into an input buffer or allocates a new one.
   bool allocate(const Arrays&, Arrays&) override {
     return true;
   }
@@ -189,7 +189,8 @@ class Store : public Node {
     return {fresh[0], fresh[1], fresh.subspan(2)};
   }
 
-  // Allocates a buffer and copies the previous content into it.
+  // Prepares output i: the input buffer itself (in place), a copy of it, or a new buffer whose unwritten slots are
+  // zeros.
   void begin(const Arrays& in, size_t i, mx::array& y, const Slots& slots) {
     if (!blank_ && options_.in_place && may_overwrite(in, i)) {
       note_written(in[i], stream());
@@ -206,7 +207,7 @@ class Store : public Node {
           static_cast<uint32_t>(y.size() / y.shape(3)), y.size(),
           [=, from = Vectors(in[i])](uint32_t i) { from.copy(i, buffer.at + i * buffer.vector); });
     } else if (2 * slots.tokens < slots.slots) {
-      // Untouched pages of a zeroed buffer take no memory.
+      // Few slots are written. The zeroed pages of the others take no memory.
       mx::cpu::get_command_encoder(stream()).dispatch([at = buffer.at, n = y.nbytes()] { fill_with_zeros(at, n); });
     } else {
       dispatch(static_cast<uint32_t>(y.shape(0) * y.shape(1)), y.size(), [=](uint32_t i) {
@@ -220,7 +221,7 @@ class Store : public Node {
 
   template <typename Keys>
   void write(const Keys& keys, const mx::array& v, Arrays& out, const Slots& slots) {
-    // A task is a token with all its heads. The slots of the heads are far apart in memory, so their cache lines are
+    // A task is one token with all its heads. The heads' slots are far apart in memory, so their cache lines are
     // prefetched while the heads are computed.
     dispatch(
         static_cast<uint32_t>(v.shape(0) * slots.tokens), 10.0 * v.size(),
@@ -285,7 +286,7 @@ std::optional<Arrays> store(const StoreInputs& of, const StoreOptions& options, 
 #endif
   if (of.projection) {
     const auto& keys = *of.projection;
-    // The node that rotates keys cannot pack them.
+    // The node that rotates keys cannot pack them, so packed caches and traced inputs use two nodes.
     bool joined = options.packing.bits == 0 && is_usual(keys) &&
         !is_traced({&keys.x, keys.weight ? &*keys.weight : &keys.x});
     if (!joined) {
@@ -299,7 +300,7 @@ std::optional<Arrays> store(const StoreInputs& of, const StoreOptions& options, 
   auto shapes = buffer_shapes(of, options.packing);
   auto type = options.packing.bits > 0 ? mx::uint32 : of.values.dtype();
   Arrays inputs;
-  // Two buffers, two arrays of the step, and at most four of a projection.
+  // At most two buffers, values and offsets, and four inputs of a projection.
   inputs.reserve(8);
   if (of.buffers) {
     inputs.insert(inputs.end(), of.buffers->begin(), of.buffers->end());

@@ -1,4 +1,4 @@
-// Packed vectors: the storage format of keys and values in a quantised cache.
+// The node that packs vectors, which is the storage format of keys and values in a quantised KV cache.
 #include "store.h"
 
 namespace mlxrs::ops {

@@ -1,3 +1,4 @@
+// Packing, unpacking and storing as graphs of MLX's operations.
 #include "store.h"
 
 #include <algorithm>
@@ -47,9 +48,9 @@ Arrays store_plainly(StoreInputs of, const StoreOptions& options, mx::Stream s) 
   if (options.ring && slots > 0) {
     places = mx::remainder(places, mx::array(slots, mx::int32), s);
   }
-  // As in the kernels, a token is not written if its slot is not in the buffer. On CPUs it goes to one more slot, which
-  // is cut off. On GPUs the slot is brought into range instead, because the extra copy of the cache would take longer
-  // than the step's matrix products.
+  // As in the kernels, a token whose slot is outside of the buffer is not written. On CPUs it goes to a spare slot,
+  // which is cut off at the end. On GPUs its slot is clamped instead, because copying the cache for the spare slot
+  // would take longer than the step's matrix products.
   bool has_spare = s.device == mx::Device::cpu;
   auto zero = mx::array(0, mx::int32), end = mx::array(slots, mx::int32);
   if (has_spare) {

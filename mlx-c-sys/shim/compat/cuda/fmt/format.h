@@ -1,7 +1,7 @@
-// What MLX's CUDA headers use of the library fmt, which MLX's wheel lacks.
+// A stand-in for the fmt library, which MLX's CUDA headers include and MLX's wheel does not contain.
 #pragma once
 
-// The C++ library's, or compat/format.
+// The C++ library's <format>, or compat/format.
 #include <format>
 
 namespace fmt {

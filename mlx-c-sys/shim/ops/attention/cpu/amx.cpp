@@ -1,9 +1,9 @@
-// Attention of bf16 with AMX: both products use tiles of 16 x 16 sums (Intel 64 and IA-32 Architectures Software
-// Developer's Manual, TDPBF16PS). A sum depends only on its row and its column of the tile. So a query's result is the
-// same alone as among others, and a decoded token gets the same bits as in a prompt.
+// Attention of bf16 with AMX tiles of 16 x 16 sums (Intel 64 and IA-32 Architectures Software Developer's Manual,
+// TDPBF16PS). A sum depends only on its row and its column of the tile. So a query's result does not depend on the
+// other queries, and a decoded token has the same bits as in a prompt.
 //
-// Scores are computed as keys x queries: keys are then read in place, and the softmax runs along tiles. Weights are
-// rounded to bf16 for the second product, as in models that were trained in bf16.
+// Scores are computed as keys x queries, so that keys are read in place and the softmax runs along tiles. Weights are
+// rounded to bf16 for the product with the values, as in models that were trained in bf16.
 #include "packed.h"
 #include "tiles.h"
 
@@ -20,7 +20,7 @@ long tiled_size(const Attention& a) {
   return blocks(a) * (a.dim / depth) * tile_floats;
 }
 
-// Queries as the right side of a product: pairs of elements x queries.
+// Stores queries as the right operand of a tile product: pairs of elements x queries.
 void load_tiles(const Attention& a, float* to) {
   for (long block = 0; block < blocks(a); block++) {
     const char* rows[side];
@@ -45,11 +45,12 @@ void load_tiles(const Attention& a, float* to) {
 
 // The layout of the workspace of `tiled_chunk`: offsets in floats.
 struct Areas {
-  // Values as the right side of a product: pairs of keys x elements. Tiles by 32 keys, then by 16 elements.
+  // Values as the right operand of a tile product: pairs of keys x elements. Tiles are ordered by 32 keys, then by 16
+  // elements.
   float* values;
-  // A dense copy of keys that are not contiguous in memory.
+  // A dense copy of up to 32 keys that are not contiguous in memory.
   bf16* keys;
-  // Scores of two blocks of queries, keys x queries; and their weights, queries x keys.
+  // For each of two blocks of queries, the scores (keys x queries) and the weights (queries x keys).
   float *scores[2], *weights[2];
 
   Areas(const Attention& a, float* work) {
@@ -68,7 +69,7 @@ long tiled_work_size(const Attention& a) {
   return chunk * a.value_dim / 2 + side * a.dim + 2 * (chunk * side + chunk * side / 2);
 }
 
-// The values of 32 keys from position `first` of the chunk. Values from `end` on are zeros: no query sees them.
+// Loads the values of 32 keys from position `first` of the chunk on. Values from `end` on become zeros.
 void load_values(const Attention& a, const Keys<bf16>& keys, long first, long end, float* to) {
   const __m512i low = _mm512_set_epi16(
       47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
@@ -102,7 +103,7 @@ void load_values(const Attention& a, const Keys<bf16>& keys, long first, long en
   }
 }
 
-// 16 keys from position `first` of the chunk, in place or as a copy. Keys from `end` on are not read.
+// The address of 16 keys from position `first` of the chunk on: in place, or copied. Keys from `end` on are not read.
 INLINE const bf16* load_keys(const Attention& a, const Keys<bf16>& keys, long first, long end, bf16* copy, long* step) {
   long slot = keys.slot(first);
   if (slot + side <= keys.slots && first + side <= end) {
@@ -116,7 +117,7 @@ INLINE const bf16* load_keys(const Attention& a, const Keys<bf16>& keys, long fi
   return copy;
 }
 
-// Scores of 32 keys for one or two blocks of COLUMNS queries. Scores of keys from `end` on are undefined.
+// Computes the scores of 32 keys for one or two blocks of COLUMNS queries. Scores of keys from `end` on are undefined.
 template <int BLOCKS, int COLUMNS>
 INLINE void tile_scores(
     const Attention& a, const Keys<bf16>& keys, const float* q, long first, long end, const Areas& areas) {
@@ -154,8 +155,7 @@ INLINE void tile_scores(
   }
 }
 
-// Scores of the keys from `key` of the chunk on, one vector of them, scaled, capped and masked where the mask is an
-// array.
+// One vector of scores, from position `key` of the chunk on: scaled, capped, and masked if the mask is an array.
 template <int COLUMNS>
 INLINE Lanes adjusted(const Attention& a, long c, long query, long key, const Ints& first, const Ints& last, Lanes s) {
   s *= a.scale;
@@ -174,9 +174,9 @@ INLINE Lanes adjusted(const Attention& a, long c, long query, long key, const In
   return s;
 }
 
-// Turns the scores of the keys [begin, end), multiples of 32, into weights. A vector has one key for all queries, or
-// two, four or eight keys where there are few queries. The weights of each eighth key are summed separately, so that
-// the sum is always the same.
+// Converts the scores of the keys [begin, end) (multiples of 32) to weights. A vector has one key for 16 queries, or
+// two, four or eight keys for fewer queries. The weights of every eighth key have an accumulator of their own, so that
+// the order of the sum is the same for all numbers of queries.
 template <int COLUMNS>
 void weigh_tile(const Attention& a, long c, long query, long begin, long end, float* x, float* to, const Partial& out) {
   constexpr int at_once = width / COLUMNS, parts = 8 / at_once;
@@ -190,7 +190,7 @@ void weigh_tile(const Attention& a, long c, long query, long begin, long end, fl
     all_from = most(all_from, span.begin);
     all_to = least(all_to, span.end);
   }
-  // The scale is part of the exponent's factor, unless scores are also capped or masked.
+  // Without a cap or mask, the scale is multiplied into the factor of the exponent.
   const bool plain = a.scale > 0 && a.cap == 0 && a.seen == nullptr && a.added == nullptr;
   Lanes best = all(lowest);
   for (long i = begin; i < end; i += at_once) {
@@ -211,7 +211,7 @@ void weigh_tile(const Attention& a, long c, long query, long begin, long end, fl
   for (int by = width / 2; by >= COLUMNS; by /= 2) {
     best = larger(best, turned(best, by));
   }
-  // Where a query sees no key, all weights are 0.
+  // A query that sees no key has weights of 0.
   Ints unseen = best == all(lowest);
   const Lanes unit = all(1.44269504f * (plain ? a.scale : 1)), zero = choose(unseen, Lanes{}, -best * unit);
   auto weight = [&](const float* score) __attribute__((always_inline)) { return exp2_near(fma(load(score), unit, zero)); };
@@ -256,7 +256,7 @@ void weigh_tile(const Attention& a, long c, long query, long begin, long end, fl
   store_part(out.sum + query, sum, n);
 }
 
-// The values of 16 or 32 elements from `d` on, for one or two blocks of queries.
+// Sums the weighted values: 16 or 32 elements from `d` on, for one or two blocks of queries.
 template <int BLOCKS, int COLS>
 INLINE void tile_values(
     const Attention& a, const Areas& areas, long begin, long end, long d, float* to) {
@@ -334,7 +334,7 @@ void tile_queries_of(
   }
 }
 
-// All queries, in blocks of COLUMNS, or in one block if there are fewer than a tile has columns.
+// All queries, in blocks of 16, or in one block of COLUMNS if there are fewer.
 template <int COLUMNS>
 void tile_all(
     const Attention& a, const float* q, long c, const Keys<bf16>& keys, const Areas& areas, const Partial& to) {

@@ -1,8 +1,9 @@
-// Attention with f32 arithmetic, for keys and values of any type, which become f32 as they are read. See kernels.h for
-// the order of sums. Within a chunk,
-//   - a score is a sum over lanes of the head's elements, added as a tree;
-//   - the weights of a chunk are summed over lanes of its positions, added as a tree;
-//   - values are summed in the order of positions.
+// CPU attention in f32, for queries, keys and values of any type, which are converted as they are read. The order of
+// sums within a chunk:
+//   - a score is summed over lanes of the head's elements, and the lanes are added as a tree;
+//   - the weights of a chunk are summed over lanes of its positions, and the lanes are added as a tree;
+//   - values are added in the order of positions.
+// The order of chunks is in ops/cpu/kernels.h.
 #pragma once
 
 #include "ops/cpu/kernels.h"
@@ -12,7 +13,7 @@ namespace mlxrs::ops {
 namespace {
 
 
-// The number of queries in a tile. The sums and operands of all its products fit in registers.
+// The queries of a register tile. All accumulators and operands of the tile fit in registers.
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr long tile_queries = 4;
 #else
@@ -25,7 +26,7 @@ INLINE long padded(long n) {
 
 typedef float Four __attribute__((vector_size(16)));
 
-// The sums of the lanes of four vectors, each added as `fold` does.
+// The sums of the lanes of four vectors, each in the tree order of `fold`.
 INLINE Four sum4(const Lanes v[4]) {
   Four x[4];
 #pragma GCC unroll 4
@@ -46,7 +47,7 @@ INLINE Four sum4(const Lanes v[4]) {
   return __builtin_shufflevector(ab, cd, 0, 2, 4, 6) + __builtin_shufflevector(ab, cd, 1, 3, 5, 7);
 }
 
-// A part of a chunk: positions [begin, end) from the chunk's first, and the addresses of their keys and values.
+// The keys and values of chunk c. Position i counts from the chunk's first position.
 template <class T>
 struct Keys {
   const T *k, *v;
@@ -62,7 +63,7 @@ struct Keys {
   }
 };
 
-// The positions of chunk c that a query sees, from the chunk's first.
+// The range of positions of chunk c that a query sees, counted from the chunk's first position.
 struct Span {
   long begin, end;
 
@@ -73,12 +74,12 @@ struct Span {
   }
 };
 
-// The scores of N queries for the keys [begin, end), four keys at a time, starting at a multiple of four.
+// The scores of N queries for the keys [begin, end). Keys are read four at a time, from a multiple of four on.
 template <class T, int N>
 INLINE void scores(const Attention& a, const float* q, const Keys<T>& keys, long begin, long end, float* to) {
   long step = padded(a.dim);
-  // With few queries memory is the bottleneck. The values of these keys are prefetched, and keys one page ahead, because the
-  // hardware prefetcher stops at a page's end.
+  // With few queries, memory bandwidth is the bottleneck. Prefetches the values of these keys, and the keys of the next
+  // page, because the hardware prefetcher stops at the end of a page.
   const bool is_alone = a.queries <= tile_queries;
   constexpr long page = 4096 / sizeof(T);
   const long keys_of_page = page / most(keys.k_step, 1);
@@ -131,7 +132,7 @@ INLINE void scores(const Attention& a, const float* q, const Keys<T>& keys, long
   }
 }
 
-// Adds the weighted values of keys [begin, end) for N queries.
+// Sums the weighted values of the keys [begin, end) for N queries.
 template <class T, int N>
 INLINE void add_values(
     const Attention& a, const float* weights, const Keys<T>& keys, long begin, long end, float* to) {
@@ -167,7 +168,7 @@ INLINE void add_values(
   });
 }
 
-// Turns scores into weights: e^(score - largest) where a key is seen, and 0 elsewhere in [begin, end).
+// Replaces scores by weights: e^(score - largest) where a key is seen, and 0 elsewhere in [begin, end).
 INLINE void weigh(
     const Attention& a, long c, long query, Span span, long begin, long end, float* x, float* best, float* sum) {
   long first = span.begin / width * width, last = (span.end + width - 1) / width * width;
@@ -214,6 +215,7 @@ INLINE void weigh(
   }
 }
 
+// Computes a register tile: N queries from `query` on, for all keys of chunk c that one of them sees.
 template <class T, int N>
 INLINE void tile(const Attention& a, const float* q, long c, long query, float* work, const Partial& to) {
   Keys<T> keys(a, c);
@@ -281,7 +283,7 @@ void load_queries(const Attention& a, float* to) {
 
 template <class T>
 void finish_values(const float* values, float sum, long n, void* y) {
-  // A query that sees no key gets zeros, whatever its values are.
+  // A query that sees no key gets zeros. Its values are undefined.
   if (sum == 0) {
     memset(y, 0, n * sizeof(T));
     return;
@@ -298,7 +300,7 @@ inline void merge(long queries, long value_dim, const Partial& to, const Partial
       continue;
     }
     if (to.sum[r] == 0) {
-      // The values there are undefined.
+      // The values of `to` are undefined.
       to.largest[r] = more.largest[r];
       to.sum[r] = more.sum[r];
       memcpy(to.values + r * value_dim, more.values + r * value_dim, value_dim * sizeof(float));

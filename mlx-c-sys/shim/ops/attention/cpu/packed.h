@@ -1,5 +1,5 @@
-// Attention over packed keys and values. Each chunk is unpacked to f32 or, for AMX tiles, to bf16, and then processed as an
-// unpacked chunk. The unpacked copy is reused for the next chunk.
+// CPU attention with packed keys and values. Each chunk is unpacked to f32 (for AMX to bf16) and then processed like a
+// chunk that is not packed. One buffer serves all chunks.
 #pragma once
 
 #include "attention.h"
@@ -26,7 +26,7 @@ long packed_work_size(const Attention& a) {
   return expanded_size<To>(a) + size(a);
 }
 
-// Scales and biases have type T; `attend` reads keys and values of type To.
+// Scales and biases have type T. `attend` reads keys and values of type To.
 template <class T, class To, void (*attend)(const Attention&, const float*, long, float*, const Partial&)>
 void packed_chunk(const Attention& a, const float* q, long c, float* work, const Partial& to) {
   long begin = chunk, end = 0;
@@ -37,7 +37,7 @@ void packed_chunk(const Attention& a, const float* q, long c, float* work, const
       end = most(end, span.end);
     }
   }
-  // Whole blocks of 32 keys, because tiles read 32.
+  // Whole blocks of 32 keys, because AMX tiles read 32.
   begin = begin / 32 * 32;
   end = (end + 31) / 32 * 32;
   Attention expanded = a;

@@ -1,4 +1,4 @@
-// The derivative of a row of softmax, for training; f32.
+// The CPU kernel of the softmax of one row and its derivative, in f32, for training.
 #pragma once
 
 #include "ops/attention/cpu/attention.h"

@@ -1,4 +1,4 @@
-// Operations on AMX tiles, and on lanes, for attention.
+// Operations on AMX tiles and on vectors for attention.
 #pragma once
 
 #include "ops/cpu/lanes.h"
@@ -12,9 +12,9 @@ namespace {
 using matmul::paired;
 using matmul::transpose;
 
-// A tile as it is in memory: 16 rows of 64 bytes.
+// The floats of a tile in memory: 16 rows of 64 bytes.
 constexpr long tile_floats = 256;
-// The number of queries and of keys in a tile, and the number of elements in one tile product.
+// side: queries and keys of a tile. depth: elements that one tile product sums.
 constexpr long side = 16, depth = 32;
 
 struct alignas(64) TileConfig {
@@ -22,9 +22,9 @@ struct alignas(64) TileConfig {
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 
-  // Configures tiles for blocks of `columns` queries, which are columns of scores and rows of weights. If `columns` is
-  // less than `side`, there is one block: its scores are in tiles 0 and 1 and its queries in 6, its values in 2 and 3
-  // and its weights in 7.
+  // Configures the tiles for blocks of `columns` queries, which are columns of scores and rows of weights. With fewer
+  // than 16 columns there is one block: its scores are in tiles 0 and 1, its queries in 6, its values in 2 and 3, and
+  // its weights in 7.
   explicit TileConfig(int columns) {
     const int narrow[] = {0, 1, 6}, low[] = {2, 3, 7};
     for (int i : narrow) {
@@ -36,12 +36,12 @@ struct alignas(64) TileConfig {
   }
 };
 
-// Tells the compiler that memory was written: it does not know that tile loads read memory.
+// A compiler barrier: the compiler does not know that tile loads read memory.
 INLINE void written() {
   asm volatile("" ::: "memory");
 }
 
-// Rotates the lanes by `by`.
+// Rotates the lanes by `by` places.
 INLINE Lanes turned(Lanes x, int by) {
   Ints from;
   for (int l = 0; l < width; l++) {
@@ -50,7 +50,7 @@ INLINE Lanes turned(Lanes x, int by) {
   return cast<Lanes>(_mm512_permutexvar_ps(cast<__m512i>(from), cast<__m512>(x)));
 }
 
-// Transposes 32 keys x ROWS elements of 16 bits. Rows are `step` floats apart; even keys go to even places.
+// Transposes 32 keys x ROWS elements of 16 bits. Output rows are `step` floats apart, with even keys at even places.
 template <int ROWS>
 INLINE void store_rows(const __m512i x[ROWS], float* to, long step) {
   if constexpr (ROWS == 1) {
@@ -72,9 +72,8 @@ INLINE void store_rows(const __m512i x[ROWS], float* to, long step) {
   }
 }
 
-// 2^t for t up to 0, with an error below 3e-6: a thousandth of bf16's rounding error. The polynomial has the smallest
-// maximum error for 2^r, |r| <= 1/2. Results below the normal numbers of f32 become 0, because a subnormal result takes
-// 150 cycles.
+// 2^t for t <= 0, with a relative error below 3e-6, a thousandth of bf16's rounding error. The polynomial has the least
+// maximum error for 2^r with |r| <= 1/2. Subnormal results become 0, because they would take 150 cycles.
 INLINE Lanes exp2_near(Lanes t) {
   __mmask16 above = _mm512_cmp_ps_mask(cast<__m512>(t), _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
   __m512 n = _mm512_roundscale_ps(cast<__m512>(t), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

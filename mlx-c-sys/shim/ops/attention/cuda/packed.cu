@@ -1,3 +1,4 @@
+// Attention with packed keys and values (see stored.cuh).
 #include "stored.cuh"
 
 #define MLXRS_PACKED(T, D)                          \

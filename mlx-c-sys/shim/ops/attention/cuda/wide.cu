@@ -1,4 +1,5 @@
-// Heads of up to 576 elements and values of up to 512: latents of DeepSeek's attention, global layers of Gemma 4.
+// Attention for keys of up to 576 elements and values of up to 512 elements (see stored.cuh): the latent attention of
+// DeepSeek, and the global layers of Gemma 4.
 #include "stored.cuh"
 
 MLXRS_STORED(wide, bf16, 576, 512, 8, Plain<bf16>)

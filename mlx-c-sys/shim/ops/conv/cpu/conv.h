@@ -1,4 +1,5 @@
-// A causal convolution of single channels, with or without silu, computed in f32.
+// The CPU kernel of causal depthwise convolutions: one token, n channels, computed in f32. x[j] is the vector for tap
+// j.
 #pragma once
 
 #include "ops/cpu/kernels.h"

@@ -1,3 +1,4 @@
+// Launches the kernel of causal convolutions.
 #include "conv.h"
 
 #include "cuda/launch.h"

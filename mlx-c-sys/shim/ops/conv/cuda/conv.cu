@@ -1,7 +1,9 @@
-// Causal convolutions of single channels, in F32.
+// Causal depthwise convolutions: y[b, t, c] = sum over j of x[b, t + j, c] taps[j, c] + bias[c], then SiLU if `silu`. T
+// is bf16 or f16; sums are in F32, from the first tap to the last.
 //
-// Grid: a thread has one channel of one token; adjacent threads have adjacent channels. Taps are added from the first to the last.
-// Bound: by memory; the tokens before a token are read again, from L1 and L2.
+// Grid: each thread computes elements (one channel of one token) in a grid-stride loop; adjacent threads have adjacent
+// channels.
+// Bound: memory bandwidth. The same x is read for several tokens, from L1 and L2.
 #include "cuda/device.cuh"
 #include "ops/delta/cuda/args.h"
 
@@ -14,7 +16,7 @@ __device__ void conv(const ConvArgs& a) {
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < all; i += step) {
     int channel = static_cast<int>(i % a.channels);
     int64_t token = i / a.channels, row = token / a.tokens;
-    // Each row has `count - 1` tokens more in x.
+    // A row of x has `count - 1` more tokens than a row of y.
     const T* x = static_cast<const T*>(a.x) + (token + row * (a.count - 1)) * a.channels + channel;
     const T* taps = static_cast<const T*>(a.taps) + channel;
     float sum = wide(x[0]) * wide(taps[0]);

@@ -4,7 +4,7 @@
 
 namespace mlxrs::ops {
 
-// `in` are x, taps, and optionally a bias.
+// `in` is {x, taps} or {x, taps, bias}.
 void conv_on_cuda(const Arrays& in, bool silu, mx::array& y, mx::Stream s);
 
 } // namespace mlxrs::ops

@@ -1,4 +1,4 @@
-// The rules of linear attention on some rows of a state, computed in f32.
+// CPU kernels of linear attention for some rows of a state, computed in f32.
 #pragma once
 
 #include "ops/cpu/kernels.h"
@@ -7,11 +7,11 @@
 namespace mlxrs::ops {
 namespace {
 
-// The number of tokens whose queries and keys stay in L1 while all rows of the state read them, and the number of rows
-// that are processed in registers and L1 together.
+// delta_tokens: tokens whose queries and keys stay in L1 while all rows of the state read them. delta_rows: rows of the
+// state that one pass updates together.
 constexpr long delta_tokens = 16, delta_rows = 4;
 
-// The padded length of a row: a multiple of two vectors.
+// The length of a row, padded to a multiple of two vectors.
 INLINE long delta_padded(long n) {
   return (n + 2 * width - 1) / (2 * width) * (2 * width);
 }
@@ -29,7 +29,7 @@ INLINE void delta_copied(const T* x, long n, long padded, float* y) {
   for_each(n, [&](long i, auto load, auto store) __attribute__((always_inline)) { store(y + i, load(x + i)); });
 }
 
-// y = x factor / sqrt(sum of squares + 1e-6), followed by zeros up to the padded length.
+// y = x * factor / sqrt(sum of squares + 1e-6), followed by zeros up to the padded length.
 template <class T>
 INLINE void delta_unit(const T* x, float factor, long n, long padded, float* y) {
   Lanes sum = {};
@@ -43,13 +43,14 @@ INLINE void delta_unit(const T* x, float factor, long n, long padded, float* y) 
   }
 }
 
-// A query, a key, and the decay of each channel of the state, of one token, padded.
+// The padded inputs of one token: query, key, and one decay for the state or for each channel.
 struct DeltaToken {
   const float *q, *k, *decays;
   float decay, beta;
 };
 
-// Processes one token on R rows of the state, `n` elements apart. Each row has two sums, whose order depends only on n.
+// Updates R rows of the state with one token and computes their outputs. Rows are `n` elements apart. Each row has two
+// accumulators, and the order of its sums depends only on n.
 template <Rule rule, long R>
 INLINE void delta_token(float* state, const DeltaToken& t, long n, const float* v, float skip, float* y) {
   auto decay = [&](long i) __attribute__((always_inline)) {
@@ -103,12 +104,12 @@ INLINE void delta_token(float* state, const DeltaToken& t, long n, const float* 
   }
 }
 
-// The layout of the workspace for some tokens.
+// The parts of the workspace.
 struct DeltaWork {
   float *qk, *state, *v, *y;
 };
 
-// Processes some tokens on R rows of the state.
+// Updates R rows of the state with some tokens.
 template <Rule rule, long R>
 INLINE void delta_block(const Delta& d, long row, long first, long tokens, const float* from, const DeltaWork& work) {
   long n = delta_padded(d.key_dim);
@@ -137,7 +138,7 @@ void delta_of(const Delta& d, float* memory) {
   work.y = work.v + delta_tokens * d.rows;
   float q_factor = 1.0f / __builtin_sqrtf(static_cast<float>(d.key_dim));
   const float* from = d.before;
-  // Without tokens the state is copied.
+  // At least one pass, which copies the state if there are no tokens.
   for (long first = 0; first == 0 || first < d.tokens; first += delta_tokens) {
     long tokens = least(delta_tokens, d.tokens - first);
     for (long t = 0; t < tokens; t++) {

@@ -1,36 +1,37 @@
-// The arguments of the kernels of recurrences, as the host fills them and the device reads them.
+// Arguments of the CUDA kernels of linear attention and causal convolutions, shared by host and device.
 #pragma once
 
 #include <stdint.h>
 
 namespace mlxrs::cuda {
 
-// The inputs of mlxrs_gated_delta and mlxrs_scan, all dense.
+// The inputs of mlxrs_gated_delta and mlxrs_scan, all dense. `before` and `after` are the state [rows, heads,
+// value_dim, dim].
 struct DeltaArgs {
   const void* x; // [rows, tokens, width]
-  const void* a; // [rows, tokens, heads], of channels [rows, tokens, heads dim]
-  const void* b; // [rows, tokens, heads]; of a scan F32 [heads]
+  const void* a; // [rows, tokens, heads], or [rows, tokens, heads dim] with a decay for each channel
+  const void* b; // [rows, tokens, heads]; for the scan F32 [heads]
   const float *rate, *bias, *before;
   const int32_t* widths;
   void* y; // [rows, tokens, heads value_dim]
   float* after;
   int tokens, width, heads, key_heads, dim, value_dim;
   float least, most;
-  bool whole; // queries, keys and decays begin at multiples of 16 bytes, and have whole eights
+  bool whole; // queries, keys and decays can be loaded in 16 bytes: aligned, and sizes are multiples of 8
 };
 
 struct ConvArgs {
   const void* x;    // [rows, taps - 1 + tokens, channels]
   const void* taps; // [taps, channels]
-  const void* bias; // null: none
+  const void* bias; // [channels], or null
   void* y;          // [rows, tokens, channels]
   int rows, tokens, channels, count;
   bool silu;
 };
 
-// Elements of a key at most.
+// The largest size of a key.
 constexpr int most_delta_dim = 256;
-// Value rows of the state of a block.
+// Rows of the state that a block updates.
 constexpr int delta_block_rows = 32;
 
 } // namespace mlxrs::cuda

@@ -1,3 +1,4 @@
+// Launches the kernels of linear attention.
 #include "delta.h"
 
 #include "args.h"

@@ -1,13 +1,16 @@
-// Linear attention whose state decays, token after token: the gated delta rule, with a decay for each head or for each channel, and the scan of
-// Mamba 2. The arithmetic is that of ops/delta/cpu/delta.h.
+// Linear attention with a decaying state, one token after the other: the gated delta rule with a decay for each head
+// (`delta`) or for each channel (`channels`), and the scan of Mamba 2 (`scan`). With k scaled to length 1 and q to
+// length 1 / sqrt(dim) (the scan uses both unscaled), each token computes, for a state S [value_dim, dim] in F32:
+// delta, channels: S = S diag(decay) + beta (v - S diag(decay) k) k^T; scan: S = S decay + beta v k^T; y = S q (+ skip
+// v for the scan).
 //
-// Layout: the state of a head is [value_dim, dim] in F32. Eight threads share a row of it: thread l has the eights l, l + 8, .. of its
-// columns, in registers from the first token to the last. Eight threads have two rows, a block 32.
-// Grid: x are the rows of a state in groups of 32, y heads, z rows of the batch.
-// Sums over a row are added in an order that depends on `dim` alone. So several tokens at once give the same bits as single tokens, and a row
-// does not see its batch.
-// Bound: for one token by the state, which is read and written; for prompts by the latency of a token, about half a microsecond, which is why
-// the next token is loaded while one is computed.
+// Threads: eight threads share a row of S. Thread l of them has the groups of eight columns l, l + 8, and so on, in
+// registers from the first token to the last. Eight threads have two rows; a block has 128 threads and 32 rows.
+// Grid: blockIdx.x is the group of 32 rows of S, blockIdx.y the head, blockIdx.z the row of the batch.
+// Order of sums: it depends on `dim` only. So several tokens at once give the same bits as single tokens, and a row's
+// result does not depend on the batch.
+// Bound: for one token, memory bandwidth for reading and writing the state. For prompts, the latency of a token (about
+// half a microsecond), so the next token is loaded while one is computed.
 #include "cuda/device.cuh"
 #include "ops/delta/cuda/args.h"
 
@@ -17,7 +20,7 @@ enum class Rule { delta, channels, scan };
 
 constexpr int delta_threads = 128, row_lanes = 8, own_rows = delta_block_rows * row_lanes / delta_threads;
 
-// The sum over the eight threads of a row.
+// The sum over the eight threads that share a row.
 __device__ inline float row_sum(float x) {
 #pragma unroll
   for (int step = row_lanes / 2; step > 0; step /= 2) {
@@ -30,7 +33,7 @@ __device__ inline float softplus(float x) {
   return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
 }
 
-// Eight elements from column c on; zeros behind the last.
+// Loads eight elements from column c on, zeros after the last column. `whole` allows a 16-byte load.
 template <class T>
 __device__ inline void load_eight(const T* from, int c, int dim, bool whole, T (&y)[8]) {
   if (whole) {
@@ -43,7 +46,7 @@ __device__ inline void load_eight(const T* from, int c, int dim, bool whole, T (
   }
 }
 
-// What a thread reads of a token.
+// The thread's inputs of one token.
 template <class T, int Eights, Rule R>
 struct DeltaToken {
   static constexpr int decays = R == Rule::channels ? Eights : 1;
@@ -82,7 +85,7 @@ struct DeltaToken {
   }
 };
 
-// Keys of at most 64 times Eights elements.
+// For keys of at most 64 * Eights elements.
 template <class T, int Eights, Rule R>
 __device__ void delta(const DeltaArgs& a) {
   wait_for_previous();
@@ -123,7 +126,7 @@ __device__ void delta(const DeltaArgs& a) {
     if (token + 1 < real) {
       next.load(a, row, token + 1, head, first, lane);
     }
-    // Scaled to length 1, but for the scan.
+    // Queries and keys are scaled to length 1, except for the scan.
     float q_scale = 1, k_scale = 1;
     if (R != Rule::scan) {
       float q_squares = 0, k_squares = 0;
@@ -166,7 +169,7 @@ __device__ void delta(const DeltaArgs& a) {
         change[r] = beta * v;
         continue;
       }
-      // What the state has for the key.
+      // What the decayed state gives for the key: S k.
       float known[2] = {};
 #pragma unroll
       for (int i = 0; i < Eights; i++) {

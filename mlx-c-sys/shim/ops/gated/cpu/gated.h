@@ -1,4 +1,4 @@
-// Gates and soft caps of one vector, computed in f32, and the derivatives of the gates.
+// CPU kernels of gates and soft caps for one vector, computed in f32, and the derivatives of the gates.
 #pragma once
 
 #include "ops/cpu/kernels.h"
@@ -17,7 +17,7 @@ void swiglu(const void* gate_at, const void* up_at, long n, void* y_at) {
   });
 }
 
-// The tanh approximation of gelu.
+// GELU with the tanh approximation.
 template <class T>
 void geglu(const void* gate_at, const void* up_at, long n, void* y_at) {
   const T *gate = static_cast<const T*>(gate_at), *up = static_cast<const T*>(up_at);
@@ -40,7 +40,7 @@ void soft_cap(const void* x_at, float cap, long n, void* y_at) {
   });
 }
 
-// A gate is g * sigmoid(h(g)); `parts` gives h and h'.
+// The derivative of gate(g) * up for gates of the form g * sigmoid(h(g)). `parts` computes h and its derivative.
 template <class Parts>
 INLINE void gate_vjp(const float* g, const float* up, const float* dy, long n, float* dg, float* dup, Parts parts) {
   for_each(n, [&](long i, auto load, auto store) __attribute__((always_inline)) {

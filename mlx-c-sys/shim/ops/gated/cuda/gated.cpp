@@ -1,3 +1,4 @@
+// Launches the kernel of gates and soft caps.
 #include "gated.h"
 
 #include "cuda/launch.h"

@@ -4,7 +4,7 @@
 
 namespace mlxrs::ops {
 
-// `kind` is a Gate, or 2 for a soft cap, which has no `up`.
+// `kind` is a Gate, or 2 for a soft cap. A soft cap has no `up`.
 void gated_on_cuda(int kind, const mx::array& gate, const mx::array* up, float cap, mx::array& y, mx::Stream s);
 
 } // namespace mlxrs::ops

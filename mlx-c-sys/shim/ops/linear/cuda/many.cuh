@@ -1,8 +1,14 @@
-// x w.T for many rows of x, where w has elements of x's type: to the bit as `product` multiplies with the codes that w was expanded from.
+// y = x w^T for many rows of x, with tensor cores: x [m, k], w [n, k] with dense elements of x's type (bf16 or f16),
+// sums in float32. Packed weights are unpacked to memory before (product.cpp). Results equal those of `product` with
+// the packed weights to the bit.
 //
-// A block computes 128 rows of w, or 64 of each matrix of a gate, for 128 or 64 rows of x. Its warps take all columns, in the order in which
-// `product` adds them: first those of its warp 0, then those of its warp 1, and so on. Blocks of 128 columns of both operands are in shared
-// memory, some of which are loaded while one is used.
+// Grid: blockIdx.x is the tile of 128 or 64 rows of x, blockIdx.y the tile of 128 rows of w (64 rows of each of the two
+// matrices with a gate). A block has 8 warps, as 2 (x) times 4 (w); each warp computes 32 rows of w for half of the
+// rows of x.
+// Order of sums: each warp adds the blocks of 128 columns in the order in which `product` does: first the blocks of its
+// warp 0, then those of its warp 1, and so on.
+// Memory: blocks of 128 columns of both operands go through shared memory with cp.async. Some stages are loaded while
+// one is multiplied.
 #pragma once
 
 #include "ops/linear/cuda/product.cuh"
@@ -11,13 +17,13 @@ namespace mlxrs::cuda {
 
 constexpr int many_threads = 256, many_w_rows = 128, pieces = columns_of_warp / 8;
 
-// Where a row's eight elements from column 32 t + 8 i on are, in pieces of 16 bytes. Eight threads that read at once (t of two adjacent
-// rows) read from all banks.
+// The place in shared memory, in pieces of 16 bytes, of the elements 32 t + 8 i to 32 t + 8 i + 7 of a row. The XOR
+// avoids bank conflicts: the eight threads that read together (t = 0..3 of two adjacent rows) hit all banks.
 __device__ inline int piece_of(int row, int i, int t) {
   return row * pieces + ((4 * i + t) ^ ((row & 1) << 2));
 }
 
-// 16 bytes, or zeros.
+// Starts an asynchronous copy of 16 bytes to shared memory, or writes zeros if not `is_there`.
 __device__ inline void fetch_piece(uint4* to, const void* from, bool is_there) {
   uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(is_there ? 16 : 0));
@@ -37,7 +43,7 @@ __device__ void many_products(const LinearArgs& a) {
   int first_row = blockIdx.x * x_rows, own_x = warp / 4 * (x_rows / 2), own_w = warp % 4 * 32;
   const T* x = static_cast<const T*>(a.x);
 
-  // A thread fetches one piece of each sixteenth row: of each tile of w one row.
+  // A thread copies one piece of every sixteenth row, which is one row of each tile of w.
   int fetch_row = threadIdx.x / pieces, fetch_i = threadIdx.x % pieces / 4, fetch_t = threadIdx.x % 4, fetch_at = 32 * fetch_t + 8 * fetch_i;
   const T* w_rows[many_w_rows / tile_rows];
 #pragma unroll
@@ -71,11 +77,12 @@ __device__ void many_products(const LinearArgs& a) {
   };
 
   int blocks = (a.k + columns_of_warp - 1) / columns_of_warp;
-  // Blocks of columns in the order of `product`: those of its warp 0, then those of its warp 1.
+  // Iterates over the blocks of columns in the order of `product`: those of its warp 0, then those of its warp 1, and
+  // so on.
   struct Order {
     int blocks, first = 0, block = 0;
 
-    // Whether the next one is another warp's.
+    // Returns whether the next block belongs to the next warp of `product`.
     __device__ bool advance() {
       block += product_warps;
       bool is_last = block >= blocks;
@@ -93,7 +100,7 @@ __device__ void many_products(const LinearArgs& a) {
       fetch(coming.block, stage);
       coming.advance();
     }
-    // Also without a fetch: groups are counted.
+    // Commits an empty group too, because wait_group counts groups.
     asm volatile("cp.async.commit_group;");
   };
 #pragma unroll
@@ -140,7 +147,7 @@ __device__ void many_products(const LinearArgs& a) {
     stage = stage + 1 == stages ? 0 : stage + 1;
   }
 
-  // Results go through shared memory, so that threads write adjacent elements.
+  // Results go through shared memory, so that adjacent threads write adjacent elements.
   __syncthreads();
   constexpr int padded = many_w_rows + 8;
   T* ys = reinterpret_cast<T*>(shared);

@@ -9,18 +9,19 @@ namespace mlxrs::ops {
 
 namespace {
 
-// Rows of w in a tile, and up to how many rows of x the kernels multiply with codes.
+// Rows of w in a tile, and the most rows of x for which `product` reads packed weights directly.
 constexpr int tile_rows = 16, few_rows = 64;
-// Matrices are expanded for many rows of x in slices of so many bytes, which stay in L2.
+// With more rows of x, packed weights are unpacked in slices of this many bytes, which stay in L2.
 constexpr int64_t slice_bytes = 32 << 20;
-// Of an H100. With other numbers results are the same.
+// The multiprocessors of an H100. On other GPUs this changes the tiling but no result.
 constexpr int processors = 132;
 
 bool is_aligned(const void* at) {
   return reinterpret_cast<uintptr_t>(at) % 16 == 0;
 }
 
-// Places matrices in a launch: tiles of so many rows, those of each in groups of `step`. Returns how many there are, of one matrix for a gate.
+// Assigns tiles of `rows` rows to the matrices; the number of tiles of each matrix is a multiple of `step`. Returns the
+// number of all tiles, or with a gate that of one matrix.
 int place(cuda::LinearArgs& args, int step, int rows = tile_rows) {
   int all = 0;
   for (int i = 0; i < args.count; i++) {
@@ -32,7 +33,7 @@ int place(cuda::LinearArgs& args, int step, int rows = tile_rows) {
   return all;
 }
 
-// Many rows of x. The matrices are expanded first, where they have codes.
+// Products with many rows of x. Packed (and unaligned) matrices are unpacked first, slice by slice.
 void many_products(const cuda::LinearArgs& given, const std::string& codes, const std::string& type, const mx::array& x, Arrays& out, mx::Stream s) {
   bool expands = codes != "dense";
   int64_t rows = 0;
@@ -69,7 +70,8 @@ void many_products(const cuda::LinearArgs& given, const std::string& codes, cons
       args.of[args.count++] = matrix;
     }
     int tiles = place(args, 2), per_block = args.gate >= 0 ? 4 : 8;
-    // Blocks of 128 rows of x are faster; blocks of 64 leave fewer processors without work.
+    // Tiles of 128 rows of x are faster. Tiles of 64 are chosen if they leave fewer multiprocessors idle in the last
+    // wave.
     unsigned columns = cuda::blocks_of(tiles, per_block);
     auto waves = [&](int rows) { return cuda::blocks_of(int64_t(columns) * cuda::blocks_of(args.m, rows), processors) * rows; };
     auto& device = mx::cu::device(s.device);
@@ -133,10 +135,11 @@ void products_on_cuda(const ProductOperands& of, Arrays& out, mx::Stream s) {
     many_products(args, codes, type, x, out, s);
     return;
   }
-  // Eights of rows of x in a block, and tiles of rows of w. They change how often operands are read, and no sum.
+  // `eights` times 8 rows of x a block, and tiles of w a block. They decide how often operands are read; they change no
+  // order of sums.
   int eights = m <= 8 ? 1 : m <= 16 ? 2 : m <= 32 ? 4 : 8;
   int tiles = has_gate || rows >= 6144 ? 2 : 1;
-  // Few tiles leave multiprocessors without work: they are cut in halves.
+  // A few tiles would leave multiprocessors idle, so tiles are halved to 8 rows.
   bool is_half = eights == 1 && !has_gate && rows <= 2 * tile_rows * processors;
   tiles = is_half ? 0 : tiles;
   int step = has_gate ? 1 : std::max(tiles, 1), all = place(args, step, is_half ? tile_rows / 2 : tile_rows);

@@ -1,11 +1,14 @@
-// x w.T for any number of rows of x: tensor cores multiply tiles of w with rows of x.
+// y = x w^T for up to 64 rows of x, with tensor cores: x [m, k], w [n, k] dense or packed, sums in float32, y in x's
+// type (bf16 or f16). With a gate, y = gate(x a^T) * (x b^T) of two matrices.
 //
-// A block computes 8 or 16 rows of w, or two times 16, for 8 to 64 rows of x. Its warps share the columns: warp i takes the blocks of 128 columns
-// i, i + 8, and so on, and the sums of the warps are added in their order. An element of the result is a sum whose order depends on the
-// number of columns alone. So a row's product is the same to the bit whatever rows are multiplied with it.
-//
-// Within 128 columns thread t of four has columns 32 t to 32 t + 31, which are adjacent in memory. A tensor core adds products of columns in
-// an order of its own, but it takes both operands from the same thread, so any columns may stand there.
+// Grid: blockIdx.x selects one tile or two tiles of 16 rows of w (or one half tile of 8), blockIdx.y 8 to 64 rows of x.
+// A block has 8 warps. Warp i takes the blocks of 128 columns (of k) number i, i + 8, and so on. At the end the sums of
+// the warps are added in the order of the warps.
+// Order of sums: it depends on the number of columns only. So a row's result is the same to the bit for any number of
+// other rows.
+// Registers: within a block of 128 columns, thread t of the four that share a row holds columns 32 t to 32 t + 31,
+// which are adjacent in memory. The mma instruction expects another assignment of columns to threads. Both operands are
+// permuted in the same way, so each product still has matching columns.
 #pragma once
 
 #include "cuda/args.h"
@@ -16,7 +19,8 @@ namespace mlxrs::cuda {
 constexpr int product_warps = 8, product_threads = product_warps * warp_size, tile_rows = 16, columns_of_thread = 32,
               columns_of_warp = 4 * columns_of_thread;
 
-// How many blocks of a kernel a multiprocessor holds at least. Few rows are bound by how much memory is asked for at a time.
+// The least number of blocks that a multiprocessor shall hold (0: no limit). With few rows, speed depends on the number
+// of loads in flight.
 template <class Codes, int Eights, int Tiles>
 constexpr int resident_blocks = Eights > 1 || Tiles < 2 ? 0 : sizeof(Codes) <= 24 ? 4 : sizeof(Codes) <= 40 ? 3 : 2;
 
@@ -24,13 +28,14 @@ __device__ inline float gate_of(int kind, float x) {
   if (kind == 0) {
     return x / (1.0f + __expf(-x));
   }
-  // gelu with the tanh approximation.
+  // GELU with the tanh approximation.
   float inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
   return 0.5f * x * (1.0f + tanhf(inner));
 }
 
-// Which matrices the tiles are of, where they begin, and whether their codes begin at a multiple of 16 bytes: one tile of each matrix of a gate, or
-// adjacent tiles. `tile` counts tiles of a gate's matrices, or groups of `Tiles`.
+// For each tile of the block: its matrix, its first row, and whether the matrix begins at a multiple of 16 bytes. With
+// a gate the tiles are tile number `tile` of each matrix; else they are `Tiles` adjacent tiles, and `tile` counts such
+// groups.
 template <int Tiles, int Halves = 2>
 __device__ inline void place_tiles(const LinearArgs& a, int tile, int (&which)[Tiles], int (&start)[Tiles], bool (&aligned)[Tiles]) {
 #pragma unroll
@@ -53,8 +58,8 @@ __device__ inline void place_tiles(const LinearArgs& a, int tile, int (&which)[T
   }
 }
 
-// A thread's rows of the tiles: rows g, and g + 8 of a whole tile, of w. Of each the thread's first 32 columns in units of 32
-// elements, or `outside` of the matrix.
+// For rows g and g + 8 of each tile: the number of the unit of 32 elements with which this thread begins, or `outside`
+// for a row after the last one.
 constexpr uint32_t outside = ~0u;
 template <int Tiles, int Halves>
 __device__ inline void find_rows(
@@ -69,11 +74,11 @@ __device__ inline void find_rows(
   }
 }
 
-// `Tiles` tiles of rows of w, of eight rows or two times eight, and `Eights` times eight rows of x.
+// Computes `Tiles` tiles of 8 * `Halves` rows of w for 8 * `Eights` rows of x.
 template <class T, class Codes, int Eights, int Tiles, int Halves>
 __device__ void product(const LinearArgs& a) {
   constexpr int columns = 8 * Eights, rows = 8 * Halves;
-  // A column of sums is padded so that the threads of a warp write to different banks.
+  // The padding avoids bank conflicts when the threads of a warp write.
   constexpr int padded = rows + 1;
   __shared__ float sums[product_warps][columns * padded];
 
@@ -81,14 +86,14 @@ __device__ void product(const LinearArgs& a) {
   int first_row = blockIdx.y * columns;
   const T* x = static_cast<const T*>(a.x);
 
-  // The tiles of this block: of both matrices of a gate, or adjacent ones of one matrix.
+  // The tiles of this block: one of each matrix with a gate, else adjacent ones.
   int tile = blockIdx.x, which[Tiles], start[Tiles];
   bool aligned[Tiles];
   place_tiles<Tiles, Halves>(a, tile, which, start, aligned);
   uint32_t units[Tiles][Halves];
   find_rows(a, g, t, which, start, units);
   float c[Tiles][Eights][4] = {};
-  // A thread's codes of a block of columns; cleared outside of the matrix.
+  // Loads the thread's units of one block of columns, or zeros outside of the matrix.
   auto load = [&](int block, Codes (&codes)[Tiles][Halves]) {
     int at = block * columns_of_warp;
 #pragma unroll
@@ -104,7 +109,7 @@ __device__ void product(const LinearArgs& a) {
       }
     }
   };
-  // Elements 8 i to 8 i + 7 of the thread's 32 columns, of row g of each eight rows of x.
+  // Elements 8 i to 8 i + 7 of the thread's 32 columns, in row 8 j + g of x.
   auto load_x = [&](int block, int j, int i) {
     int at = block * columns_of_warp + t * columns_of_thread, row = first_row + 8 * j + g;
     uint4 v = {};
@@ -114,12 +119,13 @@ __device__ void product(const LinearArgs& a) {
     return v;
   };
 
-  // Codes are loaded some blocks of columns ahead: a block computes faster than memory answers. The first are loaded while the kernel before
-  // this one ends. Where a multiprocessor holds many blocks, these wait in place of each other.
+  // Weights are prefetched several blocks of columns ahead to hide the latency of memory. With `early` the first ones
+  // are loaded before the previous kernel has finished.
   if (!a.early) {
     wait_for_previous();
   }
-  // The loop takes `stages` blocks of columns at a time, so that codes stay in the registers that they were loaded into.
+  // The loop is unrolled over `stages` blocks of columns, so that each prefetched unit stays in the registers it was
+  // loaded to.
   constexpr int stages = Tiles == 2 && (Eights == 1 || Eights == 8) ? 1 : Eights <= 2 && Tiles == 1 && sizeof(Codes) <= 28 ? 4 : 2;
   constexpr bool has_x_ahead = Eights == 1 && Tiles == 1;
   int blocks = (a.k + columns_of_warp - 1) / columns_of_warp;
@@ -221,7 +227,7 @@ __device__ void product(const LinearArgs& a) {
 
 } // namespace mlxrs::cuda
 
-// The last number of a name is that of its tiles of 16 rows, or 0 for a tile of 8.
+// The last number in the name of a kernel is the number of tiles of 16 rows, or 0 for one tile of 8.
 #define MLXRS_PRODUCT(NAME, T, CODES, EIGHTS, TILES)                                                                   \
   extern "C" __global__ void __launch_bounds__(                                                                        \
       mlxrs::cuda::product_threads, mlxrs::cuda::resident_blocks<mlxrs::cuda::CODES, EIGHTS, TILES>)                   \

@@ -1,3 +1,4 @@
+// Launches the kernel that checks indices.
 #include "check.h"
 
 #include "cuda/report.h"
@@ -5,7 +6,7 @@
 namespace mlxrs::ops {
 
 void check_on_cuda(const std::string& what, const mx::array& indices, const std::vector<Range>& ranges, mx::array& y, mx::Stream s) {
-  // More than MLX keeps in memory of the host.
+  // At least 16 bytes: MLX puts smaller arrays into host memory.
   cuda::allocate(y, std::max<size_t>(y.nbytes(), 16), s);
   cuda::CheckArgs args{};
   args.size = static_cast<int64_t>(y.size());

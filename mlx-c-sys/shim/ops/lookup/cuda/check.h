@@ -10,7 +10,7 @@ namespace mlxrs::ops {
 
 namespace mx = mlx::core;
 
-// Writes checked indices to `y`, and reports those outside of their range.
+// Copies the indices to `y`. An index out of range becomes 0, and is reported as an error of operation `what`.
 void check_on_cuda(const std::string& what, const mx::array& indices, const std::vector<Range>& ranges, mx::array& y, mx::Stream s);
 
 } // namespace mlxrs::ops

@@ -1,3 +1,4 @@
+// Launches the kernel that reads rows of a matrix.
 #include "lookup.h"
 
 #include "cuda/report.h"
@@ -6,7 +7,7 @@
 namespace mlxrs::ops {
 
 void launch_lookup(cuda::Launch& launch, const cuda::LookupArgs& args, const std::string& codes, const std::string& type) {
-  // A thread takes 32 columns.
+  // A thread unpacks 32 columns.
   unsigned blocks = cuda::blocks_of(static_cast<int64_t>(args.count) * (args.k / 32), 128);
   launch.run("lookup/lookup", "lookup_" + codes + "_" + type, blocks, 128, args);
 }

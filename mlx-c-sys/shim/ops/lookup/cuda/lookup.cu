@@ -1,10 +1,12 @@
+// y[i] = the unpacked row indices[i] of a matrix [n, k], in bf16 or f16. Without indices, the rows `first`, `first` +
+// 1, and so on. An index out of range is reported, and row 0 is read in its place. Each thread unpacks 32 adjacent
+// elements (one unit of codes.cuh). Bound: memory bandwidth.
 #include "cuda/args.h"
 #include "cuda/codes.cuh"
 #include "cuda/report.cuh"
 
 namespace mlxrs::cuda {
 
-// A thread writes 32 adjacent elements of the rows that the indices name, or of rows one after the other.
 template <class T, class Codes>
 __device__ void lookup(const LookupArgs& a) {
   wait_for_previous_alone();
@@ -32,7 +34,7 @@ __device__ void lookup(const LookupArgs& a) {
   for (int i = 0; i < 4; i++) {
     uint32_t v[4];
     codes.eight(i, v);
-    // Back from the order of the pairs.
+    // Reverses the order of `Codes::pairs`.
     y[i] = Codes::pairs == Pairs::adjacent ? make_uint4(v[0], v[1], v[2], v[3])
                                            : make_uint4(
                                                  __byte_perm(v[0], v[1], 0x5410), __byte_perm(v[2], v[3], 0x5410),

@@ -7,10 +7,10 @@
 
 namespace mlxrs::ops {
 
-// Rows of a matrix, whose parts follow the indices in `in`. `packing` means nothing for a dense one.
-// Runs the kernel of a coding (`codes_on_cuda`) and a type of results.
+// Launches the kernel for a coding (named as by `codes_on_cuda`) and a type of results.
 void launch_lookup(cuda::Launch& launch, const cuda::LookupArgs& args, const std::string& codes, const std::string& type);
-// `parts` are the matrix and, if it is quantised, its scales and biases. Without indices y is the whole matrix.
+// `parts` are the matrix and, if it is quantised, its scales and biases; `packing` is not used for a dense matrix.
+// Without indices y is the whole matrix.
 void lookup_on_cuda(
     const mx::array* indices, std::span<const mx::array> parts, const Packing& packing, mx::array& y, mx::Stream s);
 

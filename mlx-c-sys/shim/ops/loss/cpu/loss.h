@@ -1,4 +1,4 @@
-// Cross entropy of one vector of logits and its derivative; f32.
+// CPU kernels of cross entropy for one vector of f32 logits, and of its derivative.
 #pragma once
 
 #include "ops/cpu/math.h"

@@ -1,5 +1,5 @@
-// Norms of one vector of a token, and their derivative. T is f32, f16 or bf16; sums and products are in f32, and a
-// result is rounded once, when it is stored.
+// CPU kernels of RMS norms for one vector, and their derivative. T is f32, f16 or bf16. Sums and products are in f32,
+// and each result is rounded once, when it is stored.
 #pragma once
 
 #include "ops/cpu/kernels.h"
@@ -8,11 +8,12 @@
 namespace mlxrs::ops {
 namespace {
 
-// 1 / sqrt(mean of squares + eps). There are four sums, so that an addition does not wait for the previous one.
+// 1 / sqrt(squares / n + eps).
 INLINE float norm_of(float squares, long n, float eps) {
   return 1.0f / __builtin_sqrtf(squares / static_cast<float>(n) + eps);
 }
 
+// The sum of squares. Four accumulators hide the latency of the additions.
 template <class T>
 INLINE float squares(const T* x, long n) {
   Lanes sum[4] = {};
@@ -61,7 +62,7 @@ void add_norm(const AddNorm& a, long n) {
     });
   }
   if (a.y != nullptr) {
-    // The norm of the rounded sum, because the next layer reads the rounded sum.
+    // The norm reads the rounded sum, as the next layer does.
     rms_norm<T>(sum, a.weight, a.eps, n, a.y);
   }
 }
@@ -79,6 +80,7 @@ INLINE float dot(const float* a, const float* b, long n) {
   return total(sum[0] + sum[1]);
 }
 
+// dx and dweight (added to) of y = x r weight, where r = 1 / sqrt(mean(x^2) + eps).
 inline void rms_norm_vjp(
     const float* x, const float* weight, const float* dy, float eps, long n, float* dx, float* dweight) {
   float r = norm_of(squares(x, n), n, eps);

@@ -1,3 +1,4 @@
+// Launches the kernel of RMS norms.
 #include "norm.h"
 
 #include "cuda/launch.h"

@@ -1,3 +1,9 @@
+// RMS norms with and without a residual, for rows of n elements of bf16 or f16, computed in F32:
+// sum = x + residual, or rounded(rms_norm(x, inner)) + residual; normed = rms_norm(sum, outer).
+//
+// Grid: one block of 256 threads for each row. Rows with an even n of at most 4,096 stay in registers, two elements a
+// load; other rows are read again from memory for each pass. Bound: by the latency of memory for single tokens, by
+// memory bandwidth for prompts.
 #include "cuda/args.h"
 #include "cuda/device.cuh"
 
@@ -5,7 +11,7 @@ namespace mlxrs::cuda {
 
 constexpr int norm_threads = 256;
 
-// 1 / sqrt(mean(x^2) + eps) of a row.
+// 1 / sqrt(mean(x^2) + eps) of a row in memory.
 template <class T>
 __device__ float factor(const T* x, int n, float eps) {
   float sum = 0;
@@ -16,7 +22,7 @@ __device__ float factor(const T* x, int n, float eps) {
   return rsqrtf(block_sum<norm_threads>(sum) / static_cast<float>(n) + eps);
 }
 
-// A row as the thread sees it: pairs of elements, in registers. Rows of an even number of at most 4,096.
+// The thread's part of a row in registers: up to `pairs` pairs of elements, for rows with an even n of at most `most`.
 struct Row {
   static constexpr int pairs = 8, most = 2 * pairs * norm_threads;
   float2 v[pairs];
@@ -44,7 +50,7 @@ __device__ inline float2 two_of(const T* x) {
   return {wide(reinterpret_cast<const T*>(&word)[0]), wide(reinterpret_cast<const T*>(&word)[1])};
 }
 
-// Pairs of a row of T as they are in memory.
+// The thread's pairs of a row, as loaded.
 struct Words {
   uint32_t v[Row::pairs];
 
@@ -63,7 +69,7 @@ __device__ void add_norm_in_registers(const NormArgs& a) {
   int64_t at = static_cast<int64_t>(blockIdx.x) * a.n;
   const T *x = static_cast<const T*>(a.x) + at, *residual = static_cast<const T*>(a.residual) + at;
   const T *inner = static_cast<const T*>(a.inner), *outer = static_cast<const T*>(a.outer);
-  // All is asked for at once: what follows waits for memory a single time.
+  // All loads are issued before the first value is used, so that the latency of memory is paid once.
   Words given, added, inner_weights, outer_weights;
   given.load(x, a.n);
   if (a.residual != nullptr) {
@@ -124,7 +130,7 @@ __device__ void add_norm(const NormArgs& a) {
       v = inner != nullptr ? rounded<T>(v * r * wide(inner[i])) : v;
       sum[i] = narrow<T>(v + wide(residual[i]));
     }
-    // Each thread reads what it wrote.
+    // Each thread reads only elements that it has written itself.
     x = sum;
   }
   if (a.normed != nullptr) {

@@ -4,7 +4,7 @@
 
 namespace mlxrs::ops {
 
-// As AddNormInputs of ops/norm/norm.h. Null: there is none.
+// The operands of add_norm (ops/norm/norm.h). Pointers are null for operands that do not exist.
 struct NormOperands {
   const mx::array& x;
   const mx::array *residual, *inner, *outer;

@@ -1,4 +1,4 @@
-// Rotary position embedding of one head of a token, computed in f32.
+// CPU kernels of rotary position embedding for one head of a token, computed in f32.
 #pragma once
 
 #include "ops/cpu/kernels.h"
@@ -29,11 +29,11 @@ void rotate(const Rotation& r, const void* x_at, void* y_at) {
   }
 }
 
-// cos and sin of position / period. `position` is an integer; f32 represents integers exactly up to 2^24.
+// cos and sin of position * frequency. `position` is an integer times the scale; f32 is exact for integers up to 2^24.
 inline void angles(float position, const float* frequencies, long half, float* cos, float* sin) {
   for_each(half, [&](long i, auto load, auto store) __attribute__((always_inline)) {
     Lanes angle = position * load(frequencies + i), s, c;
-    // sin_cos is accurate up to 2^22 times pi/2. No model has positions beyond that.
+    // sin_cos is accurate for angles up to 2^22 pi/2. Larger ones, which no model reaches, use the C library.
     if (largest(choose(angle < 0.0f, -angle, angle)) < 4e6f) {
       sin_cos(angle, &s, &c);
     } else {

@@ -1,3 +1,4 @@
+// Launches the kernel of projections that become heads.
 #include "heads.h"
 
 namespace mlxrs::ops {

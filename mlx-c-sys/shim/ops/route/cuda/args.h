@@ -1,4 +1,4 @@
-// The arguments of the kernels of routers, as the host fills them and the device reads them.
+// Arguments of the CUDA kernels of routers, shared by host and device.
 #pragma once
 
 #include <stdint.h>
@@ -7,11 +7,11 @@ namespace mlxrs::cuda {
 
 struct RouteArgs {
   const void* scores;      // [tokens, experts]
-  const float* correction; // [experts]; null: none
+  const float* correction; // [experts], or null
   uint32_t* chosen;        // [tokens, top_k]
   float* weights;          // [tokens, top_k]
   int tokens, experts, top_k;
-  int groups, top_groups; // groups 0: none
+  int groups, top_groups; // groups 0: experts have no groups
   bool sigmoid, norm, two_best;
   float least_sum, scale;
 };
@@ -21,7 +21,7 @@ struct WeightedArgs {
   const float* weights; // [tokens, count]
   void* sum;            // [tokens, n]
   int count, n;
-  int64_t all; // elements of the sum
+  int64_t all; // tokens * n
 };
 
 constexpr int most_routed = 1024, most_groups = 32, most_chosen = 32;

@@ -1,3 +1,4 @@
+// Launches the kernels of routers and weighted sums.
 #include "route.h"
 
 #include "args.h"

@@ -1,9 +1,12 @@
-// The choice of experts by the scores of a router, and the sum of their outputs.
+// `route` chooses the experts of each token: probabilities are the softmax or sigmoid of the scores, and the top_k
+// experts with the largest probability plus correction are chosen, within the best groups if there are groups.
+// `weighted_sum` adds the experts' outputs, multiplied by their weights.
 //
-// Layout: a warp has one token. Probabilities, and what experts are chosen by, are in shared memory; a thread has each 32nd expert.
-// Grid: four tokens a block; for sums a thread has one element of one token.
-// Experts come out best first, equal ones in the order of their numbers. A token does not see the others.
-// Bound: by latency, some microseconds; the sum by memory.
+// Threads of `route`: one warp for each token, four tokens a block. Probabilities are in shared memory; a thread
+// handles every 32nd expert. Experts come out in descending order, equal ones by ascending number. A token's result
+// does not depend on other tokens.
+// Threads of `weighted_sum`: one thread for each element, in a grid-stride loop.
+// Bound: `route` by latency, some microseconds; `weighted_sum` by memory bandwidth.
 #include "cuda/device.cuh"
 #include "ops/route/cuda/args.h"
 
@@ -11,7 +14,7 @@ namespace mlxrs::cuda {
 
 constexpr int route_warps = 4;
 
-// What a group of experts is chosen by.
+// The score of a group of experts: its best, or the sum of its two best.
 __device__ inline float score_of(const float* choice, int size, bool two_best) {
   float best = -INFINITY, second = -INFINITY;
   for (int i = 0; i < size; i++) {
@@ -60,7 +63,8 @@ __device__ void route(const RouteArgs& a) {
       choice[e] = (kept >> (e / size) & 1) != 0 ? choice[e] : -INFINITY;
     }
   }
-  // Each thread's best of those that are left; bit i of `taken` stands for its i-th expert. NaN is chosen last.
+  // Each round takes the best remaining expert of the warp. Bit i of `taken` is set once the thread's i-th expert is
+  // chosen. NaN is chosen last.
   uint32_t taken = 0, own_expert = 0;
   float own_weight = 0, sum = 0;
   for (int k = 0; k < a.top_k; k++) {
@@ -99,7 +103,7 @@ __device__ void route(const RouteArgs& a) {
   }
 }
 
-// Sums in F32, from the first expert of a token to the last. Weights are rounded to T, as for the plain form.
+// Sums in F32, in the order of a token's experts. Weights are rounded to T, as in the plain form.
 template <class T>
 __device__ void weighted_sum(const WeightedArgs& a) {
   wait_for_previous();

@@ -1,4 +1,5 @@
-// Reductions of logits over a vocabulary. T is f32, f16 or bf16; everything is computed in f32.
+// CPU kernels of sampling: reductions of logits over a vocabulary, and the draw. T is f32, f16 or bf16; all are
+// computed in f32.
 #pragma once
 
 #include "ops/cpu/kernels.h"
@@ -120,7 +121,7 @@ double weigh(const void* x_at, float best, long n, float* e) {
       Lanes v = load(x + begin + j);
       Lanes y = choose(v == v, exp_below(v - best), Lanes{});
       store(e + begin + j, y);
-      // Lanes behind the end of a partial vector are read as zeros.
+      // Lanes past the end of a partial vector were read as zeros.
       part += j + width <= rest ? y : load_part(e + begin + j, rest - j);
     });
     sum += __builtin_convertvector(part, Doubles);
@@ -170,7 +171,8 @@ inline long between(const float* e, long n, float low, float high, uint32_t* to)
   return count;
 }
 
-// Threefry-2x32 with 20 rounds (Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1, 2, 3"), of vectors of counters.
+// Threefry-2x32 with 20 rounds (Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1, 2, 3"), for vectors of
+// counters.
 INLINE void threefry(const uint32_t* key, Bits& x, Bits& y) {
   constexpr int turns[2][4] = {{13, 15, 26, 6}, {17, 29, 16, 24}};
   const uint32_t keys[3] = {key[0], key[1], key[0] ^ key[1] ^ 0x1bd11bdau};
@@ -189,12 +191,13 @@ INLINE void threefry(const uint32_t* key, Bits& x, Bits& y) {
   }
 }
 
-// 32 random bits as a number in (0, 1].
+// Converts 32 random bits to a number in (0, 1].
 INLINE Lanes uniform(Bits bits) {
   return (__builtin_convertvector(bits, Lanes) + 0.5f) * 0x1p-32f;
 }
 
-// logit * scale + noise. It replaces the best so far if it is larger, or equal with a lower id.
+// Evaluates logit * scale + noise of one token. The token replaces the best so far if it is larger, or equal with a
+// lower id.
 template <class T>
 INLINE void compete(const Draw& d, long id, float u, Drawn* best) {
   float x = number_at<T>(d.x, id);
@@ -221,11 +224,11 @@ void draw(const Draw& d, long first, long end, Drawn* best) {
     long n = least(width, end - i);
     Lanes a = n == width ? load(x + i) : load_part(x + i, n);
     Lanes b = n == width ? load(x + second + i) : load_part(x + second + i, n);
-    // The largest u that can win. u is at most -ln(1 - u), so only u <= e^(logit * scale - best) can win. The allowance
+    // The largest u that can win. Because u <= -ln(1 - u), only u <= e^(logit * scale - best) can win. The margin
     // covers rounding errors.
     float allowance = 1e-3f + 4e-6f * (best->y < 0 ? -best->y : best->y);
     Lanes to_win = all(best->y - allowance), ahead = a * d.scale - to_win, behind = b * d.scale - to_win;
-    // ln 2^-33, below the logarithm of the least u.
+    // ln 2^-33, below the logarithm of the smallest u.
     constexpr float hopeless = -22.9f;
     Ints may = (ahead > hopeless) & (a >= d.least), may_too = (behind > hopeless) & (b >= d.least);
     if (!any(may | may_too)) {
@@ -254,7 +257,7 @@ template <class T>
 void draw_one(const Draw& d, long id, Drawn* best) {
   long half = d.n / 2, second = d.n - half;
   bool later = id >= second;
-  // The middle id of an odd n has a counter of its own, without a second id.
+  // The middle id of an odd n has a counter of its own, whose second half is unused.
   uint32_t counter = static_cast<uint32_t>(later ? id - second : id);
   Bits bits = Bits{} + counter, more = Bits{} + (id == half && half < second ? 0u : counter + static_cast<uint32_t>(second));
   threefry(d.key, bits, more);

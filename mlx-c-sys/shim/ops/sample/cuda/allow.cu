@@ -1,6 +1,7 @@
-// Logits with minus infinity for each token that its row's mask forbids. NaN and infinity stay.
+// y = x where the row's bit mask allows the token, else minus infinity. NaN and plus infinity stay, so that later
+// checks find them.
 //
-// Grid: a thread has single elements. Bound: by memory.
+// Grid: one thread for each element, in a grid-stride loop. Bound: memory bandwidth.
 #include "cuda/device.cuh"
 #include "ops/sample/cuda/allow.h"
 

@@ -1,4 +1,4 @@
-// Arguments of the kernel of masks, for the host and the device.
+// Arguments of the kernel of token masks, shared by host and device.
 #pragma once
 
 #include <stdint.h>

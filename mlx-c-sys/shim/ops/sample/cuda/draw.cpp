@@ -1,3 +1,4 @@
+// Launches the kernels of sampling.
 #include "draw.h"
 
 #include <algorithm>
@@ -8,9 +9,10 @@ namespace mlxrs::ops {
 
 void draw_on_cuda(const Arrays& in, Arrays& out, mx::Stream s) {
   auto &ids = out[0], &checked = out[1];
-  // MLX has small arrays in managed memory, which costs page faults where the host reads others of the same page.
+  // At least 16 bytes: MLX puts smaller arrays into managed memory. The host reading another array of the same page
+  // would then cause page faults.
   cuda::allocate(ids, std::max<size_t>(ids.nbytes(), 16), s);
-  // The host reads these at the end of each step.
+  // The host reads this array at the end of each step, so it is in pinned host memory.
   checked.set_data(cuda::host_memory(checked.nbytes()));
   cuda::Launch launch(s);
   cuda::DrawArgs args{};

@@ -1,4 +1,6 @@
-// The next token of rows of logits: as ops/sample/draw.cpp, one block a row.
+// Draws the next token of each row of logits [rows, n], as ops/sample/draw.cpp does, and computes argmax and logsumexp
+// of rows. One block of 1,024 threads for each row. Top-k and top-p find their thresholds by a radix search, three bits
+// of the threshold in each pass over the row.
 #include "cuda/args.h"
 #include "cuda/device.cuh"
 
@@ -7,7 +9,7 @@ namespace mlxrs::cuda {
 constexpr int draw_threads = 1024, draw_warps = draw_threads / warp_size;
 constexpr uint32_t no_token = ~0u;
 
-// Numbers in the order of these.
+// Maps floats to unsigned integers with the same order.
 __device__ inline uint32_t rank_of(float x) {
   uint32_t bits = __float_as_uint(x);
   return bits ^ (bits >> 31 != 0 ? ~0u : 0x80000000u);
@@ -60,7 +62,7 @@ __device__ inline double sum_of_block(double own) {
   return sum;
 }
 
-// Calls body(index, number) for the thread's part of a row, 16 bytes at a time where the row allows that.
+// Calls body(index, value) for the thread's elements of a row, with 16-byte loads if the row is aligned.
 template <class T, class Body>
 __device__ inline void each_of_row(const T* x, int n, const Body& body) {
   constexpr int of_load = 16 / sizeof(T);
@@ -81,8 +83,8 @@ __device__ inline void each_of_row(const T* x, int n, const Body& body) {
   }
 }
 
-// The largest number of 32 bits for which the sum of `weight` over the elements whose `rank` is not below it reaches `wanted`. Three bits
-// of it are found in a pass over the row.
+// The largest 32-bit number t for which the sum of weight(i) over all i with rank(i) >= t reaches `wanted`. Each pass
+// over the row finds three bits of t.
 template <class Rank, class Weight>
 __device__ uint32_t threshold(int n, double wanted, const Rank& rank, const Weight& weight) {
   uint32_t found = 0;
@@ -157,7 +159,7 @@ __device__ void draw(const DrawArgs& a) {
     return;
   }
 
-  // Logits below `least` do not take part, and of those equal to it, those of ids behind `last`.
+  // Logits below `least` do not take part, nor logits equal to it with ids after `last`.
   float least = largest.y + reach;
   uint32_t last = n;
   auto one = [](int) { return 1.0; };
@@ -174,7 +176,7 @@ __device__ void draw(const DrawArgs& a) {
     if (of_rank(found) >= least) {
       least = of_rank(found);
       if (above + equal > count) {
-        // Of equal ones the first: the ranks are those of ids, from the end.
+        // Equal logits take part in the order of their ids: the search runs on descending ids.
         auto place = [&](int i) { return rank(i) == found ? ~0u - static_cast<uint32_t>(i) : 0u; };
         auto is_equal = [&](int i) { return rank(i) == found ? 1.0 : 0.0; };
         last = ~0u - threshold(n, count - above, place, is_equal);
@@ -208,7 +210,7 @@ __device__ void draw(const DrawArgs& a) {
     best = better(best, {x * scale - logf(exponential), static_cast<uint32_t>(id)});
   };
   for (int i = threadIdx.x; i < second; i += draw_threads) {
-    // The one in the middle of an odd number has a counter without a second half.
+    // The middle id of an odd n has a counter of its own, whose second half is unused.
     bool is_pair = i < half;
     if (at(i) < least && !(is_pair && at(second + i) >= least)) {
       continue;
@@ -225,7 +227,7 @@ __device__ void draw(const DrawArgs& a) {
   }
 }
 
-// log(sum(e^x)) of rows, or the place of the largest.
+// log(sum(e^x)) of each row, or the index of its largest element.
 template <class T>
 __device__ void logsumexp(const DrawArgs& a) {
   wait_for_previous();

@@ -1,5 +1,5 @@
-// Packing and unpacking of vectors (see RowPacking in kernels.h). Each product and sum is rounded as in MLX's graph, so that
-// all instruction sets give the same numbers.
+// CPU kernels that pack and unpack vectors (see RowPacking in ops/cpu/kernels.h). Each product and each sum is rounded
+// as in MLX's graph, so that all instruction sets give the same numbers.
 #pragma once
 
 #include "ops/cpu/kernels.h"
@@ -31,8 +31,8 @@ INLINE Lanes rounded(Lanes x) {
   return choose(is_whole, x, near);
 }
 
-// Widens bytes to lanes of 32 or 64 bits. Compilers convert element by element where the result is more than twice as
-// wide, hence the intrinsics.
+// Widens bytes to 32-bit or 64-bit lanes. Compilers convert element by element if the result is more than twice as
+// wide, so intrinsics are used.
 INLINE Ints widened(const Bytes* from) {
 #if defined(__AVX512F__)
   return cast<Ints>(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
@@ -58,20 +58,21 @@ INLINE Longs widened(const Pairs* from) {
 #endif
 }
 
-// The codes of `width` elements from element i on, a multiple of `width`.
+// The codes of `width` elements from element i on. i is a multiple of `width`.
 template <int BITS>
 INLINE Lanes codes(const uint8_t* from, long i) {
   if constexpr (BITS == 8) {
     return __builtin_convertvector(widened(reinterpret_cast<const Bytes*>(from + i)), Lanes);
   } else {
-    // Each 64-bit lane holds one byte. Its low half becomes the first 32-bit lane, its high half the second.
+    // Each 64-bit lane holds a byte with two codes. The low code moves to the lane's first 32 bits, the high code to
+    // the second.
     Longs pairs = widened(reinterpret_cast<const Pairs*>(from + (i >> 1)));
     pairs = (pairs | pairs << 28) & 0x0000000f0000000fu;
     return __builtin_convertvector(cast<Ints>(pairs), Lanes);
   }
 }
 
-// Stores elements; as bf16, for AMX tiles, by one instruction if the machine has it.
+// Stores elements. bf16 is for AMX tiles, and uses one instruction where the CPU has it.
 INLINE void put(float* p, Lanes x) {
   store(p, x);
 }
@@ -83,7 +84,7 @@ INLINE void put(bf16* p, Lanes x) {
 #endif
 }
 
-// The n elements of a packed vector whose scales are of type T.
+// Unpacks the n elements of a vector. Scales and biases have type T.
 template <class T, int BITS, class To>
 INLINE void unpack(const uint32_t* words, long group, long n, To* to) {
   const uint8_t* from = reinterpret_cast<const uint8_t*>(words);
@@ -101,8 +102,8 @@ INLINE void unpack(const uint32_t* words, long group, long n, To* to) {
   }
 }
 
-// The arithmetic of MLX's quantize: zero is represented exactly, and so is the end of the group's range that is farther
-// from zero.
+// Packs a vector with the arithmetic of MLX's quantize: zero has an exact code, and so does that end of the group's
+// range that is farther from zero.
 template <class T>
 void pack(const void* x_at, const RowPacking& packing, long n, uint32_t* y) {
   const T* x = static_cast<const T*>(x_at);
