@@ -195,6 +195,11 @@ impl Costs {
         best.0
     }
 
+    /// Whether the time of a plain step of so many rows is trusted.
+    pub(crate) fn knows_plain(&self, rows: usize) -> bool {
+        self.of(rows, 1, Origin::Text).is_some() && self.count(rows, 1, Origin::Text) >= SURE
+    }
+
     /// The number of stored times of a size.
     fn count(&self, rows: usize, width: usize, origin: Origin) -> usize {
         let times = self.times.get(&(rows, width, origin));

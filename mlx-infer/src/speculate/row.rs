@@ -52,6 +52,11 @@ impl Speculation {
         self.rates[Origin::Model as usize] = usual.anew();
     }
 
+    /// Whether drafts of a given length are brought at any cost.
+    pub(crate) fn is_fixed(&self) -> bool {
+        matches!(self.setting, Speculative::Tokens(_))
+    }
+
     /// Whether a draft may be made for the next step. Call it once a step.
     pub(crate) fn is_due(&mut self) -> bool {
         let due = self.pause == 0;
@@ -75,7 +80,7 @@ impl Speculation {
         };
         Offer {
             most,
-            is_fixed: matches!(self.setting, Speculative::Tokens(_)),
+            is_fixed: self.is_fixed(),
             goes_on: self.goes_on,
             origin,
             rates: self.rates[origin as usize],

@@ -10,14 +10,15 @@ use super::guide::foresee;
 use crate::console;
 use crate::error::Result;
 use crate::scheduler::Id;
-use crate::speculate::{MOST, Offer, Origin};
+use crate::speculate::{MOST, Offer, Origin, Speculation};
 
 impl Worker<'_, '_> {
     /// Runs a step with drafts, if some drafts are expected to pay. Returns whether it did.
     pub(super) fn speculate(&mut self) -> bool {
         let due: Vec<Id> = self.scheduler.running().collect();
         let due: Vec<Id> = due.into_iter().filter(|&id| self.is_due(id)).collect();
-        if due.is_empty() {
+        // Drafts are compared with plain steps, which are measured while steps are queued ahead.
+        if due.is_empty() || !(self.costs.knows_plain(self.rows.slots()) || self.any_fixed(&due)) {
             return false;
         }
         // Drafts follow the last token, so it has to be read. That may end requests.
@@ -40,6 +41,15 @@ impl Worker<'_, '_> {
         let task = self.tasks.get_mut(&id).filter(|task| !task.is_paused());
         let row = task.and_then(|task| task.sequence.speculation_mut());
         row.is_some_and(|row| row.is_due())
+    }
+
+    /// Whether one of these rows brings drafts of a given length at any cost.
+    fn any_fixed(&self, due: &[Id]) -> bool {
+        due.iter().any(|id| {
+            let row = self.tasks.get(id);
+            row.and_then(|task| task.sequence.speculation())
+                .is_some_and(Speculation::is_fixed)
+        })
     }
 
     /// The drafts of the rows `due` that are expected to pay, and the start time of the step with them, which is not
