@@ -55,6 +55,9 @@ pub(super) async fn classify(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiEr
     }
     let prompts = heavy(is_long, || prompts(loaded, input, template.as_deref()))?;
     let n = prompts.len();
+    if n == 0 {
+        return Err(ApiError::bad("input", "input is empty"));
+    }
     if n > MAX_TEXTS {
         let message = format!("input has {n} texts, at most {MAX_TEXTS}");
         return Err(ApiError::bad("input", message));

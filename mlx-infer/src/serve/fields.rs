@@ -232,6 +232,16 @@ impl FromRequest<Shared> for Fields {
             let message = format!("a body with Content-Encoding {encoding:?} is not supported");
             return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
+        let too_large = || {
+            let message = format!("the body is larger than {} bytes", super::MAX_BODY);
+            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+        };
+        // Refused before the client sends it.
+        let length = request.headers().get(header::CONTENT_LENGTH);
+        let length = length.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+        if length.is_some_and(|length| length > super::MAX_BODY as u64) {
+            return Err(too_large());
+        }
         let limit = app.settings.client_timeout;
         let body = timeout(limit, Bytes::from_request(request, app)).await;
         let body = body.map_err(|_| {
@@ -239,10 +249,7 @@ impl FromRequest<Shared> for Fields {
             ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
         })?;
         let body = body.map_err(|rejection| match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => ApiError::new(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                format!("the body is larger than {} bytes", super::MAX_BODY),
-            ),
+            StatusCode::PAYLOAD_TOO_LARGE => too_large(),
             _ => ApiError::new(StatusCode::BAD_REQUEST, "the body cannot be read"),
         })?;
         Self::parse(&body, app.settings.strict)

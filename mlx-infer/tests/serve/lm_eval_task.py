@@ -1,16 +1,12 @@
 """A task of ours in lm-eval, through its local-completions, against a server whose address is the first argument.
 
-Prints a JSON list of [context, continuation, log likelihood, whether it is greedy]; nothing where lm-eval is not there.
-
-Packages that are enough, beside those of xtask/tests/requirements.txt: `pip install --no-deps lm_eval`, then `datasets lxml portalocker sacrebleu
-tabulate colorama requests tenacity`. They are 80 MB to download; datasets 4 wants an older huggingface_hub than the one of these requirements.
+Prints a JSON list of [context, continuation, log likelihood, whether it is greedy].
 """
 
 import json
 import os
 import sys
 import tempfile
-from importlib.util import find_spec
 
 ADDRESS = sys.argv[1]
 DOCS = [
@@ -33,8 +29,6 @@ metric_list: [{metric: acc}]
 
 
 def main():
-    if not find_spec("lm_eval"):
-        return
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "OPENAI_API_KEY": "none", "NO_PROXY": "127.0.0.1"}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HF_HOME"] = folder

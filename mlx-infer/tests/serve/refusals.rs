@@ -151,6 +151,10 @@ fn faults_of_a_request_name_the_parameter() {
             "response_format",
         ),
         (
+            ("/v1/classify", json!({"input": [], "labels": ["a", "b"]})),
+            "input",
+        ),
+        (
             ("/v1/classify", json!({"input": "x", "labels": []})),
             "labels",
         ),

@@ -47,6 +47,13 @@ fn heads_and_bodies_that_do_not_end_close_their_connection() {
         assert!(cut.starts_with("HTTP/1.1 408"), "{cut}");
         assert!(cut.contains("the body did not come within 0.4 s"), "{cut}");
     }
+    // A body that is too large is refused by its announced length, before it is sent.
+    let large = head.replace("Length: 100", "Length: 9000000");
+    let refused = sent(
+        &server,
+        &format!("POST /v1/completions HTTP/1.1\r\n{large}"),
+    );
+    assert!(refused.starts_with("HTTP/1.1 413"), "{refused}");
     // Others are served.
     server.ok("/v1/completions", &json!({"prompt": "x", "max_tokens": 4}));
 }
