@@ -1,8 +1,12 @@
 // The functions on arrays of mlxrs.h.
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <unordered_set>
 
 #include "mlx/allocator.h"
+#include "mlx/primitives.h"
+#include "mlx/transforms.h"
 
 #include "guard.h"
 
@@ -133,6 +137,68 @@ extern "C" int mlxrs_graph_size(size_t* res, mlx_vector_array outputs) {
       }
       left.insert(left.end(), a.inputs().begin(), a.inputs().end());
     }
+  });
+}
+
+#ifdef MLXRS_CUDA
+// MLX 0.32.4 gives a node of a CPU stream the addresses of its inputs when it queues the node. For an input in a GPU's
+// memory it copies the elements to the host at that time, also if the kernel that writes them has not run yet.
+namespace {
+
+bool is_on_gpu(const mx::array& a) {
+  return a.status() == mx::array::Status::unscheduled
+      ? a.has_primitive() && a.primitive().stream().device == mx::Device::gpu
+      : a.event().valid() && a.event().stream().device == mx::Device::gpu;
+}
+
+// Evaluates the inputs of a node of a CPU stream that a GPU computes.
+void settle_inputs(const mx::array& a) {
+  if (a.primitive().stream().device != mx::Device::cpu) {
+    return;
+  }
+  std::vector<mx::array> inputs;
+  std::copy_if(a.inputs().begin(), a.inputs().end(), std::back_inserter(inputs), is_on_gpu);
+  if (!inputs.empty()) {
+    mx::eval(inputs);
+  }
+}
+
+} // namespace
+#endif
+
+extern "C" int mlxrs_settle(mlx_vector_array outputs) {
+  return guarded([&] {
+#ifdef MLXRS_CUDA
+    // A node comes after its inputs.
+    struct Visit {
+      mx::array node;
+      size_t next;
+    };
+    std::unordered_set<std::uintptr_t> seen;
+    std::vector<Visit> path;
+    auto visit = [&](const mx::array& a) {
+      if (a.has_primitive() && a.status() == mx::array::Status::unscheduled && seen.insert(a.id()).second) {
+        path.push_back({a, 0});
+      }
+    };
+    for (const auto& output : mlx_vector_array_get_(outputs)) {
+      visit(output);
+      while (!path.empty()) {
+        auto& [node, next] = path.back();
+        // An evaluated node has no inputs any more.
+        if (node.status() == mx::array::Status::unscheduled && next < node.inputs().size()) {
+          visit(mx::array(node.inputs()[next++]));
+          continue;
+        }
+        if (node.status() == mx::array::Status::unscheduled) {
+          settle_inputs(node);
+        }
+        path.pop_back();
+      }
+    }
+#else
+    (void)outputs;
+#endif
   });
 }
 

@@ -66,6 +66,9 @@ typedef struct mlxrs_replay_* mlxrs_replay;
 int mlxrs_replay_new(mlxrs_replay* res);
 int mlxrs_replay_free(mlxrs_replay replay);
 int mlxrs_replay_eval(mlxrs_replay replay, const mlx_vector_array outputs);
+/* Evaluates those arrays that an NVIDIA GPU computes and a CPU stream reads, in the graphs of `outputs`: MLX would read
+ * them too early. Needed before an evaluation with several streams. On other devices it does nothing. */
+int mlxrs_settle(mlx_vector_array outputs);
 /* The number of operations that have to be evaluated for `outputs`. */
 int mlxrs_graph_size(size_t* res, mlx_vector_array outputs);
 /* True if a transform (grad, vmap, compile) traces this array. Such an array never has data. */

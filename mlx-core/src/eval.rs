@@ -30,8 +30,7 @@ pub fn eval<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Result<()>
         return mapped::check();
     }
     let started = roots().any(is_lazy);
-    // SAFETY: a live vector of live arrays.
-    ffi::call(ErrorKind::Eval, || unsafe { sys::mlx_eval(vector.c()) })
+    run(&vector, sys::mlx_eval)
         .and_then(|()| check())
         .map_err(|error| fail(roots(), error))?;
     poison::good(roots(), started);
@@ -62,11 +61,7 @@ pub fn async_eval<A: Borrow<Array>>(arrays: impl IntoIterator<Item = A>) -> Resu
     let arrays: Vec<A> = arrays.into_iter().collect();
     let roots = || arrays.iter().map(Borrow::borrow);
     let vector = VectorArray::new(roots())?;
-    // SAFETY: a live vector of live arrays.
-    ffi::call(ErrorKind::Eval, || unsafe {
-        sys::mlx_async_eval(vector.c())
-    })
-    .map_err(|error| fail(roots(), error))
+    run(&vector, sys::mlx_async_eval).map_err(|error| fail(roots(), error))
 }
 
 /// Queues computations that repeat, such as the decode steps of a batch.
@@ -135,6 +130,20 @@ impl Drop for Replay {
         // SAFETY: the handle is live, and this is its last use.
         unsafe { sys::mlxrs_replay_free(self.raw) };
     }
+}
+
+/// Calls `evaluate`, one of MLX's functions that evaluate arrays. If the thread uses several streams, a CPU stream may
+/// read what an NVIDIA GPU computes: that is evaluated first.
+fn run(
+    vector: &VectorArray,
+    evaluate: unsafe extern "C" fn(sys::mlx_vector_array) -> i32,
+) -> Result<()> {
+    if poison::has_several_streams() {
+        // SAFETY: a live vector of live arrays.
+        ffi::call(ErrorKind::Eval, || unsafe { sys::mlxrs_settle(vector.c()) })?;
+    }
+    // SAFETY: a live vector of live arrays, of which `evaluate` is a function.
+    ffi::call(ErrorKind::Eval, || unsafe { evaluate(vector.c()) })
 }
 
 /// Fails if something that was waited for failed without MLX's knowledge: a file was truncated, or a kernel of a GPU was given an index out

@@ -55,6 +55,11 @@ pub(crate) fn several_streams() {
     SEVERAL.set(true);
 }
 
+/// Whether this thread uses more than one stream.
+pub(crate) fn has_several_streams() -> bool {
+    SEVERAL.get()
+}
+
 /// Whether MLX regards the array as computed, which it also does for arrays of a failed step.
 pub(crate) fn is_available(array: &Array) -> bool {
     let mut available = false;

@@ -139,6 +139,16 @@ __device__ inline float warp_max(float x) {
   return x;
 }
 
+// Where element i of an array is, in row-major order, by the array's shape and strides.
+__device__ inline int64_t place_in(int64_t i, int ndim, const int* shape, const int64_t* strides) {
+  int64_t at = 0;
+  for (int d = ndim - 1; d >= 0; d--) {
+    at += i % shape[d] * strides[d];
+    i /= shape[d];
+  }
+  return at;
+}
+
 // 16 bytes that no other block reads soon.
 __device__ inline uint4 load_once(const uint4* at) {
   uint4 v;

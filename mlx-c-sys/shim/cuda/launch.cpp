@@ -214,6 +214,24 @@ mx::array resident(const mx::array& a, mx::Stream s) {
   return to;
 }
 
+Heads heads_of(Launch& launch, const mx::array& a, mx::Stream s, int unit) {
+  bool is_dense = a.strides(3) == 1 || a.shape(3) == 1;
+  if (unit > 1) {
+    is_dense = is_dense && a.offset() % 16 == 0;
+    for (int axis = 0; axis < 3; axis++) {
+      is_dense = is_dense && a.strides(axis) % unit == 0;
+    }
+  }
+  auto at = a;
+  if (!is_dense) {
+    // Not `dense`: that gives a row-major array as it is, wherever it begins.
+    at = mx::array(a.shape(), a.dtype(), nullptr, {});
+    copy(a, at, s);
+  }
+  launch.keep(at);
+  return {launch.read(at), at.strides(0), at.strides(1), at.strides(2)};
+}
+
 void copy(const mx::array& a, mx::array& to, mx::Stream s) {
   // More than MLX keeps in memory of the host.
   allocate(to, std::max<size_t>(to.nbytes(), 16), s);

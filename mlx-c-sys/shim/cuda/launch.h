@@ -127,6 +127,10 @@ class Launch {
   bool is_beside_ = false;
 };
 
+// Where the heads of an array [B, H, L, D] are, or those of a copy if elements of a head are apart. Where kernels read `unit` elements at once, 16 bytes, each
+// head begins at a multiple of them.
+Heads heads_of(Launch& launch, const mx::array& a, mx::Stream s, int unit = 1);
+
 // Gives `to`, which has the shape of `from`, memory and the same elements in row-major order.
 void copy(const mx::array& from, mx::array& to, mx::Stream s);
 // Writes zeros to all of the array's memory.

@@ -20,4 +20,15 @@ __device__ inline void report(const Report& r, int64_t index, int64_t size, int 
   to->is_set = 1;
 }
 
+// An expert's index, at most that of the last expert. A larger one (or a negative one, read as unsigned) is reported by
+// `check_expert`.
+__device__ inline int expert_of(uint32_t index, int experts) {
+  return static_cast<int>(min(index, static_cast<uint32_t>(experts - 1)));
+}
+__device__ inline void check_expert(const Report& r, uint32_t index, int experts) {
+  if (index >= static_cast<uint32_t>(experts)) {
+    report(r, static_cast<int32_t>(index), experts, 1);
+  }
+}
+
 } // namespace mlxrs::cuda

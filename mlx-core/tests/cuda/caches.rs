@@ -6,7 +6,7 @@ use mlx_core::fast::{
 use mlx_core::ops::quantize::{QuantMode, Scheme};
 use mlx_core::{Array, DType, Result};
 
-use super::{HALVES, close, host, noise, on_cpu, on_gpu, same};
+use super::{HALVES, close, host, noise, on_cpu, on_gpu, periods, same};
 
 fn packings() -> Vec<Scheme> {
     let mut all = Vec::new();
@@ -76,8 +76,7 @@ fn rotated_keys_are_packed() -> Result<()> {
     if !on_gpu()? {
         return Ok(());
     }
-    let periods: Vec<f32> = (0..32).map(|i| 10000f32.powf(i as f32 / 32.0)).collect();
-    let freqs = Array::from_slice(&periods, &[32])?;
+    let freqs = periods(32)?;
     let offsets = Array::from_slice(&[3i32, 9], &[2])?;
     let x = noise(1, &[2, 4, 3 * 64], DType::BF16)?;
     let values = noise(3, &[2, 4, 3, 64], DType::BF16)?.swap_axes(1, 2)?;

@@ -116,7 +116,7 @@ fn a_row_does_not_see_the_rows_that_share_its_expert() -> Result<()> {
 }
 
 #[test]
-fn strided_rows_and_wrong_indices() -> Result<()> {
+fn strided_rows_and_none() -> Result<()> {
     if !on_gpu()? {
         return Ok(());
     }
@@ -138,10 +138,6 @@ fn strided_rows_and_wrong_indices() -> Result<()> {
         &a.chosen(&every, &which)?,
         &a.chosen(&every.contiguous()?, &which)?,
     )?;
-    // As GPUs do everywhere: the index is brought into range.
-    let beyond = Array::from_slice(&[7u32, 4], &[2])?;
-    let y = a.chosen(&dense.slice_axis(0, 0, 1)?, &beyond)?;
-    same("beyond", &y.slice_axis(0, 0, 1)?, &y.slice_axis(0, 1, 2)?)?;
     // No row at all.
     let none = Array::from_slice::<u32>(&[], &[0])?;
     assert_eq!(

@@ -3,11 +3,10 @@
 use mlx_core::fast::{
     self, Attention, Gate, KeySlots, Mask, Matrix, Positions, Projection, Rope, plainly,
 };
-use mlx_core::ops::quantize::{QuantMode, Scheme};
 use mlx_core::transforms::grad;
 use mlx_core::{Array, DType, Result};
 
-use super::{HALVES, Weights, close, noise, on_gpu, schemes};
+use super::{FOUR, HALVES, Weights, close, noise, on_gpu, periods, schemes};
 
 /// Compares the gradients of `f` with respect to each of `args` alone and to all of them with those of `plain`, in F32. A gradient that is
 /// asked for alone is that of a node whose other inputs are not traced.
@@ -135,11 +134,6 @@ fn of_experts() -> Result<()> {
         return Ok(());
     }
     let indices = Array::from_slice(&[0u32, 3, 1, 1, 2, 0], &[3, 2])?;
-    let four = Scheme {
-        mode: QuantMode::Affine,
-        bits: 4,
-        group_size: 64,
-    };
     for (dtype, tolerance) in HALVES {
         let x = noise(1, &[3, 1, 1, 128], dtype)?;
         let dense = noise(2, &[4, 64, 128], dtype)?;
@@ -151,7 +145,13 @@ fn of_experts() -> Result<()> {
             f,
             f,
         )?;
-        for (k, scheme) in [(128, four), (64, four)] {
+        // Matrices whose sides are no multiples of 8.
+        let (x, odd) = (
+            noise(1, &[3, 1, 1, 20], dtype)?,
+            noise(2, &[4, 12, 20], dtype)?,
+        );
+        check(&format!("{dtype} odd experts"), &[x, odd], tolerance, f, f)?;
+        for (k, scheme) in [(128, FOUR), (64, FOUR)] {
             let x = noise(1, &[3, 1, 1, k], dtype)?;
             let rows = Weights::new(2, 4 * 64, k, dtype, Some(scheme))?;
             let Matrix::Quantized {
@@ -233,8 +233,7 @@ fn of_heads_and_ropes() -> Result<()> {
     if !on_gpu()? {
         return Ok(());
     }
-    let periods: Vec<f32> = (0..32).map(|i| 10000f32.powf(i as f32 / 32.0)).collect();
-    let all = Array::from_slice(&periods, &[32])?;
+    let all = periods(32)?;
     let offsets = Array::from_slice(&[3i32, 9], &[2])?;
     for (dtype, tolerance) in HALVES {
         for dims in [64, 32] {

@@ -5,7 +5,7 @@ use mlx_core::fast::{
 };
 use mlx_core::{Array, DType, Result};
 
-use super::{HALVES, close, noise, on_gpu, same};
+use super::{HALVES, close, noise, on_gpu, periods, same};
 
 #[test]
 fn norms_and_gates() -> Result<()> {
@@ -58,8 +58,7 @@ fn heads_go_into_their_slots() -> Result<()> {
     if !on_gpu()? {
         return Ok(());
     }
-    let periods: Vec<f32> = (0..32).map(|i| 10000f32.powf(i as f32 / 32.0)).collect();
-    let freqs = Array::from_slice(&periods, &[32])?;
+    let freqs = periods(32)?;
     let offsets = Array::from_slice(&[3i32, 9], &[2])?;
     for (dtype, tolerance) in HALVES {
         for dims in [64, 32] {

@@ -15,7 +15,7 @@ mod reports;
 use mlx_core::fast::{self, Form, Matrix, Op, plainly};
 use mlx_core::ops::quantize::{QuantMode, Scheme, dequantize, quantize};
 use mlx_core::random::{Key, normal};
-use mlx_core::{Array, DType, Device, Result};
+use mlx_core::{Array, DType, Device, Result, Stream};
 
 /// Makes the GPU the default device. Whether there is one, and it runs kernels of ours.
 fn on_gpu() -> Result<bool> {
@@ -67,6 +67,13 @@ fn same(what: &str, a: &Array, b: &Array) -> Result<()> {
 
 const HALVES: [(DType, f32); 2] = [(DType::BF16, 0.03), (DType::F16, 0.006)];
 
+/// Affine, 4 bits in groups of 64.
+const FOUR: Scheme = Scheme {
+    mode: QuantMode::Affine,
+    bits: 4,
+    group_size: 64,
+};
+
 fn schemes() -> Vec<Scheme> {
     let mut all = Vec::new();
     for bits in [2, 3, 4, 5, 6, 8] {
@@ -97,12 +104,15 @@ fn host(a: &Array) -> Result<Array> {
     Array::from_slice(&f32s(a)?, a.shape())
 }
 
-/// What `f` computes on the CPU.
+/// What `f` computes on the CPU. Other tests run at the same time, so the default device stays as it is.
 fn on_cpu<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
-    Device::CPU.set_default()?;
-    let found = f();
-    Device::GPU.set_default()?;
-    found
+    Stream::new(Device::CPU)?.scope(f)
+}
+
+/// The periods of `n` rotated pairs, F32 `[n]`.
+fn periods(n: i32) -> Result<Array> {
+    let periods = (0..n).map(|i| 10000f32.powf(i as f32 / n as f32));
+    Array::from_slice(&periods.collect::<Vec<_>>(), &[n])
 }
 
 /// The parts of a matrix, or of a stack of matrices.
@@ -141,8 +151,13 @@ impl Weights {
         let wide = match &parts {
             (weight, None) => weight.astype(DType::F32)?,
             (packed, Some((scales, biases, scheme))) => {
-                let narrow = dequantize(packed, scales, biases.as_ref(), *scheme, Some(dtype))?;
-                narrow.astype(DType::F32)?
+                // MLX's CPU, which takes 2 bits in groups of 128, rounds the product and the sum.
+                let exact = match (scheme.bits, scheme.group_size) {
+                    (2, 128) => DType::F32,
+                    _ => dtype,
+                };
+                let wide = dequantize(packed, scales, biases.as_ref(), *scheme, Some(exact))?;
+                wide.astype(dtype)?.astype(DType::F32)?
             }
         };
         Ok(Self { parts, wide })

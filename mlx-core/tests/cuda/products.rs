@@ -1,10 +1,10 @@
 //! Products and embeddings.
 
 use mlx_core::fast::{self, Gate, plainly};
-use mlx_core::ops::quantize::{QuantMode, Scheme};
+use mlx_core::ops::quantize::Scheme;
 use mlx_core::{Array, DType, Result};
 
-use super::{HALVES, Weights, close, noise, on_gpu, same, schemes};
+use super::{FOUR, HALVES, Weights, close, noise, on_gpu, same, schemes};
 
 #[test]
 fn products_of_every_coding() -> Result<()> {
@@ -47,14 +47,9 @@ fn a_row_is_the_same_in_every_batch() -> Result<()> {
     if !on_gpu()? {
         return Ok(());
     }
-    let four = Scheme {
-        mode: QuantMode::Affine,
-        bits: 4,
-        group_size: 64,
-    };
     // The last is packed in another order.
-    let eight = Scheme { bits: 8, ..four };
-    for scheme in [None, Some(four), Some(eight)] {
+    let eight = Scheme { bits: 8, ..FOUR };
+    for scheme in [None, Some(FOUR), Some(eight)] {
         // The second is expanded in slices; the third has rows and columns beyond the last tile.
         for (n, k) in [(1152, 6912), (16640, 1152), (1000, 448)] {
             let w = Weights::new(2, n, k, DType::BF16, scheme)?;

@@ -1,11 +1,10 @@
 //! Indices out of range: an error of the evaluation, as on the CPU.
 
-use mlx_core::fast;
-use mlx_core::ops::quantize::{QuantMode, Scheme};
+use mlx_core::fast::{self, Gate, Matrix};
 use mlx_core::transforms::grad;
 use mlx_core::{Array, DType, Device, ErrorKind, Replay, Result, Stream, eval, synchronize};
 
-use super::{Weights, f32s, noise, on_gpu};
+use super::{FOUR, Weights, f32s, noise, on_gpu, same};
 
 fn ids(all: &[i32]) -> Result<Array> {
     Array::from_slice(all, &[all.len() as i32])
@@ -42,6 +41,11 @@ fn errors_are_those_of_the_cpu() -> Result<()> {
     }
     let x = || noise(1, &[5, 4], DType::F32);
     let one = || noise(2, &[1, 4], DType::F32);
+    // Negative indices count from the end.
+    for dtype in [DType::I8, DType::I16, DType::I32, DType::I64] {
+        let found = x()?.take(&ids(&[-1, -5])?.astype(dtype)?, 0)?;
+        same(&format!("{dtype}"), &found, &x()?.take(&ids(&[4, 0])?, 0)?)?;
+    }
     fails(
         "take",
         || x()?.take(&ids(&[0, 5])?, 0),
@@ -112,13 +116,8 @@ fn rows_of_embeddings_are_checked() -> Result<()> {
     if !on_gpu()? {
         return Ok(());
     }
-    let four = Scheme {
-        mode: QuantMode::Affine,
-        bits: 4,
-        group_size: 64,
-    };
     for wrong in [64i32, -65, i32::MAX, i32::MIN] {
-        for scheme in [None, Some(four)] {
+        for scheme in [None, Some(FOUR)] {
             let rows = || {
                 let w = Weights::new(2, 64, 384, DType::BF16, scheme)?;
                 match &w.parts {
@@ -144,6 +143,39 @@ fn rows_of_embeddings_are_checked() -> Result<()> {
     let table = noise(1, &[64, 384], DType::BF16)?;
     let sum = |a: &[Array]| Ok(vec![fast::rows(&a[0], &ids(&[64])?)?.sum(.., false)?]);
     assert!(grad(sum, &[table], &[0]).and_then(eval).is_err());
+    Ok(())
+}
+
+#[test]
+fn indices_of_experts_are_checked() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    // More than 64 rows are divided into tasks by a kernel of its own.
+    for rows in [3, 100] {
+        for wrong in [4i32, -1, i32::MAX, i32::MIN] {
+            let operands = || -> Result<(Array, Array, Array)> {
+                let mut all = vec![1i32; rows];
+                all[rows - 2] = wrong;
+                Ok((
+                    noise(1, &[rows as i32, 1, 128], DType::BF16)?,
+                    noise(2, &[4, 64, 128], DType::BF16)?,
+                    ids(&all)?,
+                ))
+            };
+            let text = format!("an expert's index must be below 4, given {wrong}");
+            let one = || {
+                let (x, w, at) = operands()?;
+                fast::experts_linear(&x, &w, &at)
+            };
+            fails(&format!("experts of {rows} rows"), one, &text)?;
+            let gated = || {
+                let (x, w, at) = operands()?;
+                fast::gated_experts(Gate::Silu, &x, &Matrix::Dense(&w), &Matrix::Dense(&w), &at)
+            };
+            fails(&format!("gated experts of {rows} rows"), gated, &text)?;
+        }
+    }
     Ok(())
 }
 

@@ -50,18 +50,16 @@ std::optional<Arrays> linear_many(const mx::array& x, const std::vector<Parts>& 
 mx::array linear_in_form(const mx::array& x, const Parts& w, mx::Stream s);
 Arrays linear_many_in_form(const mx::array& x, const std::vector<Parts>& ws, mx::Stream s);
 
-inline bool is_on_cuda(mx::Stream s) {
+// Whether MLX 0.32.4's product of an x of this dtype with a quantised matrix is wrong on a stream. On GPUs it is, without an error, where a row has a single
+// group (64 columns in groups of 64, say): seen with 4 and 8 bits, mxfp4, and with experts. There are no kernels for 1 bit, and results stay unwritten. On
+// NVIDIA GPUs products in F32 read from addresses that are no multiples of 16.
+inline bool is_wrong_on_gpus(const Parts& w, mx::Dtype dtype, mx::Stream s) {
 #ifdef MLXRS_CUDA
-  return s.device == mx::Device::gpu;
+  bool is_misaligned = dtype == mx::float32;
 #else
-  return false;
+  bool is_misaligned = false;
 #endif
-}
-
-// MLX 0.32.4's CUDA kernels compute wrong products, without an error, where a row has a single group (64 columns in
-// groups of 64, say): seen with 4 and 8 bits, mxfp4, and with experts. It has none for 1 bit, and leaves results unwritten.
-inline bool is_wrong_on_gpus(const Parts& w, mx::Stream s) {
-  return s.device == mx::Device::gpu && (w.scales->shape(-1) == 1 || w.packing.bits == 1);
+  return s.device == mx::Device::gpu && (is_misaligned || w.scales->shape(-1) == 1 || w.packing.bits == 1);
 }
 
 // The elements of a quantised matrix, or of several.

@@ -38,9 +38,8 @@ mx::array linear_plainly(const mx::array& x, const Parts& w, mx::Stream s) {
     return mx::matmul(x, mx::swapaxes(w.weight, -1, -2, s), s);
   }
   const auto& [group, bits, mode] = w.packing;
-  // On NVIDIA GPUs MLX's product in F32 reads from addresses that are no multiples of 16. Its product with a transposed packed matrix, of which
-  // a gradient consists, is slow on GPUs.
-  if (is_wrong_on_gpus(w, s) || (s.device == mx::Device::gpu && x.is_tracer()) || (is_on_cuda(s) && x.dtype() == mx::float32)) {
+  // MLX's product with a transposed packed matrix, of which a gradient consists, is slow on GPUs.
+  if (is_wrong_on_gpus(w, x.dtype(), s) || (s.device == mx::Device::gpu && x.is_tracer())) {
     return unpacked_product(x, w, s);
   }
   auto y = mx::quantized_matmul(x, w.weight, *w.scales, w.biases, true, group, bits, mode, s);

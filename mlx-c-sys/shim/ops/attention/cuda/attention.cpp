@@ -4,26 +4,17 @@
 
 namespace mlxrs::ops {
 
-void attention_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& options, bool sinks, mx::Stream s) {
-  constexpr int tile_queries = 16, part_slots = 64, processors = 132, many_blocks = 2 * processors, most_parts = 512;
-  const auto &q = in[0], &k = in[1], &v = in[2];
-  cuda::Launch launch(s);
-  auto heads_of = [&](const mx::array& given) -> cuda::Heads {
-    // Vectors of 16 bytes are read at once.
-    bool is_dense = given.strides(3) == 1 && given.strides(2) % 8 == 0 && given.strides(1) % 8 == 0 &&
-        given.strides(0) % 8 == 0 && given.offset() % 16 == 0;
-    auto a = is_dense ? given : cuda::dense(given, s);
-    launch.keep(a);
-    return {launch.read(a), a.strides(0), a.strides(1), a.strides(2)};
-  };
+cuda::AttentionArgs attention_args(
+    cuda::Launch& launch, const Arrays& in, mx::array& y, const AttentionOptions& options, bool sinks, mx::Stream s) {
+  auto heads = [&](const mx::array& a) { return cuda::heads_of(launch, a, s, a.itemsize() == 2 ? 8 : 1); };
+  const auto &q = in[0], &k = in[1];
   cuda::AttentionArgs args{};
-  args.q = heads_of(q);
-  args.k = heads_of(k);
-  args.v = heads_of(v);
-  int rows = q.shape(0), kv_heads = k.shape(1), group = q.shape(1) / kv_heads;
-  args.tokens = q.shape(2), args.slots = k.shape(2);
-  args.rows = rows, args.heads = q.shape(1), args.kv_heads = kv_heads;
-  args.by_kv_heads = cuda::Divisor(kv_heads), args.by_group = cuda::Divisor(group);
+  args.q = heads(q);
+  args.k = heads(k);
+  args.v = heads(in[2]);
+  args.rows = q.shape(0), args.heads = q.shape(1), args.tokens = q.shape(2);
+  args.kv_heads = k.shape(1), args.slots = k.shape(2);
+  args.by_kv_heads = cuda::Divisor(args.kv_heads), args.by_group = cuda::Divisor(args.heads / args.kv_heads);
   args.scale = options.scale;
   args.cap = options.cap;
   args.mask = static_cast<int>(options.mask);
@@ -37,9 +28,17 @@ void attention_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& o
     args.sinks = launch.read_resident<float>(in.back());
   }
   args.y = launch.write(y);
+  return args;
+}
+
+void attention_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& options, bool sinks, mx::Stream s) {
+  constexpr int tile_queries = 16, part_slots = 64, processors = 132, many_blocks = 2 * processors, most_parts = 512;
+  const auto& q = in[0];
+  cuda::Launch launch(s);
+  auto args = attention_args(launch, in, y, options, sinks, s);
   // Tiles of queries share the GPU, or, where they are few, parts of their keys.
-  int tiles = static_cast<int>(cuda::blocks_of(static_cast<int64_t>(args.tokens) * group, tile_queries));
-  int64_t blocks = static_cast<int64_t>(tiles) * kv_heads * rows;
+  int tiles = static_cast<int>(cuda::blocks_of(static_cast<int64_t>(args.tokens) * args.by_group.by, tile_queries));
+  int64_t blocks = static_cast<int64_t>(tiles) * args.kv_heads * args.rows;
   int parts = static_cast<int>(cuda::blocks_of(args.slots, part_slots));
   args.parts = blocks >= many_blocks || parts > most_parts ? 1 : parts;
   int dim = q.shape(3), value_dim = y.shape(3), largest = std::max(dim, value_dim);
@@ -57,7 +56,7 @@ void attention_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& o
   }
   launch.run(
       "attention/attention", kernel,
-      dim3(static_cast<unsigned>(tiles * kv_heads), static_cast<unsigned>(args.parts), static_cast<unsigned>(rows)), 256, args, dim,
+      dim3(static_cast<unsigned>(tiles * args.kv_heads), static_cast<unsigned>(args.parts), static_cast<unsigned>(args.rows)), 256, args, dim,
       value_dim);
 }
 

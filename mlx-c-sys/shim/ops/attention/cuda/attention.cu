@@ -9,34 +9,16 @@
 #include "cuda/args.h"
 #include "cuda/device.cuh"
 #include "cuda/seen.h"
+#include "ops/attention/cuda/parts.cuh"
 
 namespace mlxrs::cuda {
 
 constexpr int attention_warps = 8, attention_threads = attention_warps * warp_size, tile_queries = 16, part_slots = 64;
 
-constexpr float nothing = -INFINITY;
-
-// e^(x - most), 0 for no score at all.
-__device__ inline float weight_of(float x, float most) {
-  return x == nothing ? 0.0f : __expf(x - most);
-}
-// The only place where two parts become one: compilers choose how to round sums of products that are written otherwise.
-__device__ inline float joined(float x, float of_x, float y, float of_y) {
-  return __fmaf_rn(x, of_x, __fmul_rn(y, of_y));
-}
-
 template <class T>
 __device__ inline void copy_16_bytes(T* to, const T* from) {
   uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from));
-}
-
-template <class T>
-__device__ inline void load_transposed(uint32_t (&b)[4], const T* at) {
-  uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(at));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-               : "r"(address));
 }
 
 // Heads of at most D elements, a multiple of 8.

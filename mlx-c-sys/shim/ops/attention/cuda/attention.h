@@ -24,6 +24,9 @@ inline bool fits_cuda(const mx::array& q, const mx::array& k, int value_dim, con
       value_dim <= (is_packed ? 256 : 512);
 }
 void stored_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& options, bool sinks, mx::Stream s);
+// What all kernels are told, with the arrays read and written by `launch`.
+cuda::AttentionArgs attention_args(
+    cuda::Launch& launch, const Arrays& in, mx::array& y, const AttentionOptions& options, bool sinks, mx::Stream s);
 void attention_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& options, bool sinks, mx::Stream s);
 
 } // namespace mlxrs::ops

@@ -5,50 +5,13 @@
 #include "attention.h"
 
 namespace mlxrs::ops {
-namespace {
-
-// Where the heads of [B, H, L, D] are, and a copy if their elements are apart. Elements of 2 bytes are read 16 bytes at a time.
-cuda::Heads stored_heads(cuda::Launch& launch, const mx::array& given, mx::Stream s) {
-  int64_t unit = given.itemsize() == 2 ? 8 : 1;
-  bool is_dense = given.strides(3) == 1 && (given.offset() % 16 == 0 || unit == 1);
-  for (int axis = 0; axis < 3; axis++) {
-    is_dense = is_dense && given.strides(axis) % unit == 0;
-  }
-  if (is_dense) {
-    return {launch.read(given), given.strides(0), given.strides(1), given.strides(2)};
-  }
-  mx::array dense(given.shape(), given.dtype(), nullptr, {});
-  cuda::copy(given, dense, s);
-  launch.keep(dense);
-  return {launch.read(dense), dense.strides(0), dense.strides(1), dense.strides(2)};
-}
-
-} // namespace
 
 void stored_on_cuda(const Arrays& in, mx::array& y, const AttentionOptions& options, bool sinks, mx::Stream s) {
   constexpr int many_blocks = 264, most_parts = 1024;
-  const auto &q = in[0], &k = in[1], &v = in[2];
+  const auto& q = in[0];
   const auto& packing = options.packing;
   cuda::Launch launch(s);
-  cuda::AttentionArgs args{};
-  args.q = stored_heads(launch, q, s);
-  args.k = stored_heads(launch, k, s);
-  args.v = stored_heads(launch, v, s);
-  args.rows = q.shape(0), args.heads = q.shape(1), args.tokens = q.shape(2);
-  args.kv_heads = k.shape(1), args.slots = k.shape(2);
-  args.scale = options.scale;
-  args.cap = options.cap;
-  args.mask = static_cast<int>(options.mask);
-  args.layout = static_cast<int>(options.layout);
-  args.window = options.window;
-  if (options.mask == Mask::positions) {
-    args.offsets = launch.read_resident<int32_t>(in[3]);
-    args.offset_step = in[3].size() > 1 ? 1 : 0;
-  }
-  if (sinks) {
-    args.sinks = launch.read_resident<float>(in.back());
-  }
-  args.y = launch.write(y);
+  auto args = attention_args(launch, in, y, options, sinks, s);
   bool is_packed = packing.bits > 0;
   cuda::StoredHeads of{q.shape(3), y.shape(3), is_packed ? std::countr_zero(static_cast<unsigned>(packing.group)) : 0};
   int largest = std::max(of.dim, of.value_dim), padded = !is_packed ? 512 : largest <= 64 ? 64 : largest <= 128 ? 128 : 256;

@@ -12,20 +12,10 @@
 #include "cuda/args.h"
 #include "cuda/codes.cuh"
 #include "cuda/seen.h"
+#include "ops/attention/cuda/parts.cuh"
 #include "ops/attention/cuda/stored.h"
 
 namespace mlxrs::cuda {
-
-constexpr float no_score = -INFINITY;
-
-// e^(x - most), 0 for no score at all.
-__device__ inline float weight_below(float x, float most) {
-  return x == no_score ? 0.0f : __expf(x - most);
-}
-// The only place where two parts become one: compilers choose how to round sums of products that are written otherwise.
-__device__ inline float sum_of_parts(float x, float of_x, float y, float of_y) {
-  return __fmaf_rn(x, of_x, __fmul_rn(y, of_y));
-}
 
 // Vectors of T as they are.
 template <class T>
@@ -77,16 +67,6 @@ __device__ inline uint4 restored(const uint32_t (&y)[4]) {
   }
 }
 
-// The elements of four 8 x 8 matrices, whose rows begin at the addresses of eight threads each: of matrix i thread 4 g + t gets the elements
-// (2 t, g) and (2 t + 1, g).
-template <class T>
-__device__ inline void load_turned(uint32_t (&b)[4], const T* at) {
-  uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(at));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-               : "r"(address));
-}
-
 // A tile of queries: of one row and one head of keys and values.
 struct Tile {
   int row, kv_head, group, queries, first; // the first query
@@ -109,8 +89,8 @@ struct Tile {
   __device__ float factor(const AttentionArgs& a, int query, float most, float sum) const {
     if (a.sinks != nullptr) {
       // The sink is a score without a value.
-      float sink = a.sinks[head(query)], larger = fmaxf(sink, most), old = weight_below(most, larger);
-      sum = sum_of_parts(sum, old, weight_below(sink, larger), 1.0f);
+      float sink = a.sinks[head(query)], larger = fmaxf(sink, most), old = weight_of(most, larger);
+      sum = joined(sum, old, weight_of(sink, larger), 1.0f);
       return sum > 0 ? old / sum : 0.0f;
     }
     return sum > 0 ? 1.0f / sum : 0.0f;
@@ -160,7 +140,7 @@ __device__ void attend(const AttentionArgs& a, const StoredHeads& of) {
     *reinterpret_cast<uint4*>(queries + own * q_step + d) = make_uint4(y[0], y[1], y[2], y[3]);
   }
   Kept keys(a.k, tile.row, tile.kv_head, of.dim, of.group), all_values(a.v, tile.row, tile.kv_head, of.value_dim, of.group);
-  float y[value_tiles][4] = {}, most[2] = {no_score, no_score}, sum[2] = {0, 0};
+  float y[value_tiles][4] = {}, most[2] = {nothing, nothing}, sum[2] = {0, 0};
 
   for (int c = begin; c < end; c++) {
     int slot = c * stored_slots;
@@ -201,7 +181,7 @@ __device__ void attend(const AttentionArgs& a, const StoredHeads& of) {
           score = a.cap * tanhf(score / a.cap);
         }
         bool is_seen = tile.first + query < tile.queries && tile.seen((tile.first + query) / tile.group, slot + at);
-        scores[query * s_step + at] = is_seen ? score : no_score;
+        scores[query * s_step + at] = is_seen ? score : nothing;
       }
     }
     __syncthreads();
@@ -210,7 +190,7 @@ __device__ void attend(const AttentionArgs& a, const StoredHeads& of) {
       int query = warp * own_queries + i;
       float low = scores[query * s_step + lane], high = scores[query * s_step + lane + warp_size];
       float largest = warp_max(fmaxf(low, high));
-      low = weight_below(low, largest), high = weight_below(high, largest);
+      low = weight_of(low, largest), high = weight_of(high, largest);
       float total = warp_sum(low + high);
       weights[query * w_step + lane] = narrow<T>(low);
       weights[query * w_step + lane + warp_size] = narrow<T>(high);
@@ -232,7 +212,7 @@ __device__ void attend(const AttentionArgs& a, const StoredHeads& of) {
 #pragma unroll
       for (int n = 0; n < value_tiles; n += 2) {
         uint32_t v[4];
-        load_turned(v, values + (16 * k + lane % 16) * v_step + warp * (V / Warps) + 8 * n + lane / 16 * 8);
+        load_transposed(v, values + (16 * k + lane % 16) * v_step + warp * (V / Warps) + 8 * n + lane / 16 * 8);
         multiply<T>(own[n], p, v[0], v[1]);
         multiply<T>(own[n + 1], p, v[2], v[3]);
       }
@@ -240,13 +220,13 @@ __device__ void attend(const AttentionArgs& a, const StoredHeads& of) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       float of_part = part_most[g + 8 * h], larger = fmaxf(most[h], of_part);
-      float old = weight_below(most[h], larger), fresh = weight_below(of_part, larger);
-      sum[h] = sum_of_parts(sum[h], old, part_sum[g + 8 * h], fresh);
+      float old = weight_of(most[h], larger), fresh = weight_of(of_part, larger);
+      sum[h] = joined(sum[h], old, part_sum[g + 8 * h], fresh);
 #pragma unroll
       for (int n = 0; n < value_tiles; n++) {
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-          y[n][2 * h + e] = sum_of_parts(y[n][2 * h + e], old, own[n][2 * h + e], fresh);
+          y[n][2 * h + e] = joined(y[n][2 * h + e], old, own[n][2 * h + e], fresh);
         }
       }
       most[h] = larger;
@@ -287,18 +267,18 @@ __device__ void join_parts(const AttentionArgs& a, const StoredHeads& of) {
     return;
   }
   const float* from = tile.partial(a, blockIdx.x / blocks, gridDim.x / blocks, V);
-  float most = no_score, sum = 0;
+  float most = nothing, sum = 0;
   float4 y = {};
   for (int c = tile.begin; c < tile.end; c++) {
     const float* part = from + c * stored_partial(V);
     float of_part = part[stored_queries * V + own], larger = fmaxf(most, of_part);
-    float old = weight_below(most, larger), fresh = weight_below(of_part, larger);
+    float old = weight_of(most, larger), fresh = weight_of(of_part, larger);
     float4 more = *reinterpret_cast<const float4*>(part + own * V + d);
-    sum = sum_of_parts(sum, old, part[stored_queries * (V + 1) + own], fresh);
-    y.x = sum_of_parts(y.x, old, more.x, fresh);
-    y.y = sum_of_parts(y.y, old, more.y, fresh);
-    y.z = sum_of_parts(y.z, old, more.z, fresh);
-    y.w = sum_of_parts(y.w, old, more.w, fresh);
+    sum = joined(sum, old, part[stored_queries * (V + 1) + own], fresh);
+    y.x = joined(y.x, old, more.x, fresh);
+    y.y = joined(y.y, old, more.y, fresh);
+    y.z = joined(y.z, old, more.z, fresh);
+    y.w = joined(y.w, old, more.w, fresh);
     most = larger;
   }
   float factor = tile.factor(a, query, most, sum);

@@ -3,6 +3,8 @@
 
 #include <stdint.h>
 
+#include "cuda/args.h"
+
 namespace mlxrs::cuda {
 
 // The matrices [n, k] of all experts, one after the other; the pointers are those of expert 0.
@@ -28,6 +30,7 @@ struct ExpertsArgs {
   int group_bits; // log2(group size / 32)
   int share; // number of consecutive rows of y that read the same row of x
   int gate;  // -1 for a product without a gate
+  Report report; // of indices; unused if `tasks` is not null
 };
 
 struct GroupArgs {
@@ -37,6 +40,7 @@ struct GroupArgs {
   int experts, m;
   int rows; // most rows of a task
   int most; // length of `tasks`
+  Report report; // of indices
 };
 
 // With at most this many rows, blocks find their tasks themselves and no grouping kernel runs.

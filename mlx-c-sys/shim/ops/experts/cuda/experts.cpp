@@ -2,6 +2,7 @@
 
 #include "args.h"
 #include "cuda/launch.h"
+#include "cuda/report.h"
 #include "ops/linear/cuda/product.h"
 
 namespace mlxrs::ops {
@@ -68,6 +69,7 @@ void experts_on_cuda(const ExpertOperands& of, mx::array& y, mx::Stream s) {
   args.m = static_cast<int>(y.size() / args.n);
   args.group_bits = is_packed ? cuda::group_bits_of(of.packing.group) : 0;
   args.gate = of.gate;
+  args.report = cuda::report_of(cuda::Indexed::experts, "experts", s);
   // The rows of a task (8 or 32). This number decides how often a matrix is read from memory; it does not change the
   // order of any sum.
   int eights = args.m > 6 * std::min(args.m, args.experts) ? 4 : 1, tasks = args.m;
@@ -76,7 +78,7 @@ void experts_on_cuda(const ExpertOperands& of, mx::array& y, mx::Stream s) {
     auto order = cuda::scratch(sizeof(int) * args.m, s), table = cuda::scratch(sizeof(cuda::ExpertTask) * tasks, s);
     cuda::Launch group(s);
     cuda::GroupArgs rows{group.read<uint32_t>(indices), group.write<int>(order), group.write<cuda::ExpertTask>(table),
-                         args.experts, args.m, 8 * eights, tasks};
+                         args.experts, args.m, 8 * eights, tasks, args.report};
     group.run("experts/group", "group_rows", dim3(1, 1, 1), 1024, rows);
     launch.keep(order);
     launch.keep(table);

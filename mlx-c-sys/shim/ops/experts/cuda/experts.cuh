@@ -14,15 +14,11 @@
 // which each task repeats.
 #pragma once
 
+#include "cuda/report.cuh"
 #include "ops/experts/cuda/args.h"
 #include "ops/linear/cuda/product.cuh"
 
 namespace mlxrs::cuda {
-
-// Clamps an index outside of the stack, so that no memory outside of it is read.
-__device__ inline int expert_of(uint32_t index, int experts) {
-  return static_cast<int>(min(index, static_cast<uint32_t>(experts - 1)));
-}
 
 // Returns the expert of this block's task, and writes the task's rows to `rows` in shared memory, -1 after the last.
 // Returns -1 if the block has no task.
@@ -42,6 +38,9 @@ __device__ inline int find_task(const ExpertsArgs& a, int (&rows)[Most]) {
   }
   // All warps compute the same bit mask of rows; the first warp writes the result.
   int lane = threadIdx.x % warp_size, expert = expert_of(a.indices[own], a.experts);
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    check_expert(a.report, a.indices[own], a.experts);
+  }
   uint64_t same = 0;
 #pragma unroll
   for (int half = 0; half < 2; half++) {

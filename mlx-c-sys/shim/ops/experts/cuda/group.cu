@@ -7,6 +7,7 @@
 // not depend on it.
 // Bound: the latency of atomics in shared memory, a few microseconds for thousands of rows.
 #include "cuda/device.cuh"
+#include "cuda/report.cuh"
 #include "ops/experts/cuda/args.h"
 
 namespace mlxrs::cuda {
@@ -44,13 +45,13 @@ __device__ inline void group_rows(const GroupArgs& a) {
   wait_for_previous();
   // First the number of rows of each expert, later the place in `order` of its next row.
   __shared__ int places[most_experts];
-  auto expert_of = [&](int i) { return min(a.indices[i], static_cast<uint32_t>(a.experts - 1)); };
   for (int e = threadIdx.x; e < a.experts; e += group_threads) {
     places[e] = 0;
   }
   __syncthreads();
   for (int i = threadIdx.x; i < a.m; i += group_threads) {
-    atomicAdd(places + expert_of(i), 1);
+    check_expert(a.report, a.indices[i], a.experts);
+    atomicAdd(places + expert_of(a.indices[i], a.experts), 1);
   }
   __syncthreads();
   uint64_t so_far = 0;
@@ -71,7 +72,7 @@ __device__ inline void group_rows(const GroupArgs& a) {
   }
   __syncthreads();
   for (int i = threadIdx.x; i < a.m; i += group_threads) {
-    a.order[atomicAdd(places + expert_of(i), 1)] = i;
+    a.order[atomicAdd(places + expert_of(a.indices[i], a.experts), 1)] = i;
   }
 }
 

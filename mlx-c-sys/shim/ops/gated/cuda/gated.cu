@@ -21,11 +21,7 @@ __device__ void copy(const CopyArgs& a) {
   wait_for_previous_alone();
   int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < a.size; i += step) {
-    int64_t rest = i, at = 0;
-    for (int d = a.ndim - 1; d >= 0; d--) {
-      at += rest % a.shape[d] * a.strides[d];
-      rest /= a.shape[d];
-    }
+    int64_t at = place_in(i, a.ndim, a.shape, a.strides);
     static_cast<T*>(a.to)[i] = static_cast<const T*>(a.from)[at];
   }
 }

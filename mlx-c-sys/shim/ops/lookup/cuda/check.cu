@@ -12,7 +12,8 @@ __device__ inline int64_t index_at(const void* from, int64_t at, int bytes, bool
     case 2:
       return is_signed ? static_cast<const int16_t*>(from)[at] : static_cast<const uint16_t*>(from)[at];
     case 4:
-      return is_signed ? static_cast<const int32_t*>(from)[at] : static_cast<const uint32_t*>(from)[at];
+      // Without the conversions, both would become unsigned.
+      return is_signed ? int64_t{static_cast<const int32_t*>(from)[at]} : int64_t{static_cast<const uint32_t*>(from)[at]};
     default: {
       int64_t value = static_cast<const int64_t*>(from)[at];
       return !is_signed && value < 0 ? INT64_MAX : value;
@@ -28,11 +29,7 @@ extern "C" __global__ void check_indices(const __grid_constant__ mlxrs::cuda::Ch
   wait_for_previous_alone();
   int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < a.size; i += step) {
-    int64_t rest = i, at = 0;
-    for (int d = a.ndim - 1; d >= 0; d--) {
-      at += rest % a.shape[d] * a.strides[d];
-      rest /= a.shape[d];
-    }
+    int64_t at = place_in(i, a.ndim, a.shape, a.strides);
     const auto& range = a.ranges[i % a.count];
     int64_t index = index_at(a.from, at, a.bytes, a.is_signed);
     int64_t place = index < 0 ? index + range.from_end : index;

@@ -140,24 +140,13 @@ template <class T>
 __device__ void store(const HeadsArgs& a, const Heads& keys) {
   wait_for_previous();
   int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
-  uint32_t per_token = a.heads + a.value_heads;
-  uint32_t task = blockIdx.x * heads_warps + warp, tokens = a.tokens;
-  if (task >= a.rows * tokens * per_token) {
+  auto v = vector_of<T>(a, keys, blockIdx.x * heads_warps + warp);
+  if (v.x == nullptr) {
     return;
   }
-  int head = task % per_token, token = task / per_token % tokens, row = task / per_token / tokens;
-  int slot = slot_of(a, row, token);
-  if (slot < 0) {
-    return;
-  }
-  bool is_key = head < a.heads;
-  head -= is_key ? 0 : a.heads;
-  const Heads& from = is_key ? keys : a.values;
-  int count = is_key ? a.heads : a.value_heads, dim = is_key ? a.dim : a.value_dim;
-  const T* x = static_cast<const T*>(from.at) + row * from.row + head * from.head + token * from.token;
-  T* y = static_cast<T*>(is_key ? a.y : a.value_buffer) + ((static_cast<int64_t>(row) * count + head) * a.slots + slot) * dim;
-  for (int i = lane; i < dim; i += warp_size) {
-    y[i] = x[i];
+  T* y = static_cast<T*>(v.is_key ? a.y : a.value_buffer) + v.place * v.dim;
+  for (int i = lane; i < v.dim; i += warp_size) {
+    y[i] = v.x[i];
   }
 }
 

@@ -54,23 +54,13 @@ __device__ void store_packed(const HeadsArgs& a, const Heads& keys, const PackAr
   wait_for_previous();
   __shared__ uint8_t codes[pack_warps][most_packed];
   int warp = threadIdx.x / warp_size;
-  uint32_t per_token = a.heads + a.value_heads, tokens = a.tokens, task = blockIdx.x * pack_warps + warp;
-  if (task >= a.rows * tokens * per_token) {
+  auto v = vector_of<T>(a, keys, blockIdx.x * pack_warps + warp);
+  if (v.x == nullptr) {
     return;
   }
-  int head = task % per_token, token = task / per_token % tokens, row = task / per_token / tokens;
-  int slot = slot_of(a, row, token);
-  if (slot < 0) {
-    return;
-  }
-  bool is_key = head < a.heads;
-  head -= is_key ? 0 : a.heads;
-  const Heads& from = is_key ? keys : a.values;
-  int count = is_key ? a.heads : a.value_heads, dim = is_key ? a.dim : a.value_dim;
-  int words = dim * how.bits / 32 + dim / how.group;
-  const T* x = static_cast<const T*>(from.at) + row * from.row + head * from.head + token * from.token;
-  auto* y = static_cast<uint32_t*>(is_key ? a.y : a.value_buffer) + ((static_cast<int64_t>(row) * count + head) * a.slots + slot) * words;
-  pack(x, dim, how, y, codes[warp]);
+  int words = v.dim * how.bits / 32 + v.dim / how.group;
+  auto* y = static_cast<uint32_t*>(v.is_key ? a.y : a.value_buffer) + v.place * words;
+  pack(v.x, v.dim, how, y, codes[warp]);
 }
 
 } // namespace mlxrs::cuda

@@ -4,16 +4,6 @@
 #include "pack.h"
 
 namespace mlxrs::ops {
-namespace {
-
-// Where the heads of an array [B, H, L, D] are, and a copy if their elements are apart.
-cuda::Heads heads_of(cuda::Launch& launch, const mx::array& given, mx::Stream s) {
-  auto a = given.strides(3) == 1 || given.shape(3) == 1 ? given : cuda::dense(given, s);
-  launch.keep(a);
-  return {launch.read(a), a.strides(0), a.strides(1), a.strides(2)};
-}
-
-} // namespace
 
 bool store_fits_cuda(int dim, int value_dim, const RowPacking& packing) {
   return packing.bits == 0 || (CudaParts::packed_caches && dim <= cuda::most_packed && value_dim <= cuda::most_packed);
@@ -29,12 +19,12 @@ void store_on_cuda(
     args = heads_args(launch, keys, *heads);
   } else {
     const auto& k = keys[0];
-    from = heads_of(launch, k, s);
+    from = cuda::heads_of(launch, k, s);
     args.offsets = launch.read_resident<int32_t>(offsets);
     args.offset_step = offsets.size() > 1 ? 1 : 0;
     args.rows = k.shape(0), args.heads = k.shape(1), args.tokens = k.shape(2), args.dim = k.shape(3);
   }
-  args.values = heads_of(launch, values, s);
+  args.values = cuda::heads_of(launch, values, s);
   args.value_heads = values.shape(1);
   args.value_dim = values.shape(3);
   args.slots = out[0].shape(2);
